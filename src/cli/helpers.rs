@@ -127,7 +127,7 @@ impl Helper {
             self.phase.store(RUNNING, Ordering::Relaxed);
             let begin = boot_nanos();
             let run = catch_unwind(AssertUnwindSafe(|| {
-                #[cfg(debug_assertions)]
+                #[cfg(all(debug_assertions, feature = "test-hooks"))]
                 self.panic_if_asked();
                 work();
             }));
@@ -148,7 +148,7 @@ impl Helper {
     }
 
     /// Panics the first time if the environment names this thread: only in builds for tests.
-    #[cfg(debug_assertions)]
+    #[cfg(all(debug_assertions, feature = "test-hooks"))]
     fn panic_if_asked(&self) {
         let asked = std::env::var("TIDEGATE_DEBUG_PANIC").unwrap_or_default();
         let is_asked = asked.split(',').any(|name| name == self.name);
@@ -167,7 +167,7 @@ impl fmt::Debug for Helper {
 
 /// Ends the daemon by a panic (`main`), or by the abort that follows a panic in a destructor (`abort`), if the environment
 /// asks for it: only in builds for tests.
-#[cfg(debug_assertions)]
+#[cfg(all(debug_assertions, feature = "test-hooks"))]
 pub(super) fn crash_if_asked() {
     struct PanicsAgain(bool);
     impl Drop for PanicsAgain {

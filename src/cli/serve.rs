@@ -46,18 +46,39 @@ pub struct Args {
     /// Decision threads, instead of `threads` of the settings
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
     pub threads: Option<u16>,
-    /// Whether decision threads ask the kernel (6.12 or later) for short scheduler slices: off only to compare
-    #[arg(long, value_enum, default_value_t, hide = true)]
+    /// Options for tests
+    #[cfg_attr(feature = "test-hooks", command(flatten))]
+    #[cfg_attr(not(feature = "test-hooks"), arg(skip))]
+    pub hooks: TestHooks,
+}
+
+/// Options for tests and benchmarks. Without the feature `test-hooks` they have their defaults, and the command refuses them.
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "test-hooks", derive(clap::Args))]
+pub struct TestHooks {
+    /// Whether decision threads ask the kernel (6.12 or later) for short scheduler slices
+    #[cfg_attr(feature = "test-hooks", arg(long, value_enum, default_value_t, hide = true))]
     pub scheduler_slice: OnOff,
-    /// What names this boot: another file only to test a reboot
-    #[arg(long, value_name = "FILE", default_value = BOOT_ID_FILE, hide = true)]
+    /// The file that names this boot: another one simulates a reboot
+    #[cfg_attr(feature = "test-hooks", arg(long, default_value = BOOT_ID_FILE, hide = true))]
     pub boot_id: PathBuf,
-    /// How often the tables are written, in milliseconds: more often only to test
-    #[arg(long, value_name = "MS", default_value_t = WRITE_EVERY_MILLIS, value_parser = clap::value_parser!(u64).range(1..), hide = true)]
+    /// How often the tables are written, in milliseconds
+    #[cfg_attr(feature = "test-hooks", arg(long, default_value_t = WRITE_EVERY_MILLIS, hide = true))]
     pub write_state_every: u64,
-    /// By how many versions the files of the state directory are newer than this daemon's: only to test an upgrade
-    #[arg(long, value_name = "N", default_value_t = 0, hide = true)]
+    /// By how many versions the files of the state directory are newer than those of this daemon
+    #[cfg_attr(feature = "test-hooks", arg(long, default_value_t = 0, hide = true))]
     pub versions_ahead: u8,
+}
+
+impl Default for TestHooks {
+    fn default() -> TestHooks {
+        TestHooks {
+            scheduler_slice: OnOff::On,
+            boot_id: BOOT_ID_FILE.into(),
+            write_state_every: WRITE_EVERY_MILLIS,
+            versions_ahead: 0,
+        }
+    }
 }
 
 /// On or off.
@@ -139,7 +160,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let orders = Arc::new(OrdersKept::start(&engine, &clock, &ledger, files, &state));
     let joined = fleet_start::join(settings.redis.as_ref(), &mut taken);
     let library = Library::new(&settings.rules).scoped(settings.scopes());
-    let every = Duration::from_millis(args.write_state_every);
+    let every = Duration::from_millis(args.hooks.write_state_every);
     let kept = (taken.last_good_rules(), taken.proof(every));
     let after_crash_loop = taken.is_after_crash_loop();
     let rules = RulesInForce::start(&engine, &clock, library, kept, settings.redis.is_some());
@@ -204,7 +225,7 @@ fn start_helpers(helpers: &Helpers, office: &Office) {
         office.await_open(OPEN_MAX);
     }
     tokio::spawn(helpers.clone().keep_starting());
-    #[cfg(debug_assertions)]
+    #[cfg(all(debug_assertions, feature = "test-hooks"))]
     super::helpers::crash_if_asked();
 }
 
@@ -224,8 +245,8 @@ fn end(helpers: &Helpers, fleet: Option<Fleet>, keeper: Option<Keeper>, manager:
 fn take_up(args: &Args, settings: &Settings) -> Result<restart::TakenUp, Failure> {
     let plan = restart::Plan {
         state: settings.state.as_deref(),
-        boot_id: &args.boot_id,
-        versions_ahead: args.versions_ahead,
+        boot_id: &args.hooks.boot_id,
+        versions_ahead: args.hooks.versions_ahead,
         mode: settings.mode,
         memory_max_bytes: settings.memory_max_bytes,
     };
@@ -249,7 +270,7 @@ fn server_options(
         ),
         pools: PoolAccess::new(settings.pools.iter().map(PoolSettings::limits)),
         telemetry: Arc::default(),
-        short_slices: args.scheduler_slice == OnOff::On,
+        short_slices: args.hooks.scheduler_slice == OnOff::On,
         pulse: Arc::clone(pulse),
         asker: fleet.map(Fleet::asker),
         recorder: Arc::default(),

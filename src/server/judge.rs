@@ -61,7 +61,7 @@ impl<'a> Asking<'a> {
         if self.is_closed(judge.domain) {
             return self.turn_away(Some(judge.id), judge.domain, replies);
         }
-        #[cfg(debug_assertions)]
+        #[cfg(all(debug_assertions, feature = "test-hooks"))]
         stall_if_asked(self.descriptors);
         let long;
         let (cost, oversized) = match (&judge.cost, engine_cost(&judge.cost)) {
@@ -216,7 +216,7 @@ impl<'a> Asking<'a> {
 }
 
 /// The hook by which tests see what becomes of a thread that hangs. Not in a release build.
-#[cfg(debug_assertions)]
+#[cfg(all(debug_assertions, feature = "test-hooks"))]
 fn stall_if_asked(descriptors: &Descriptors<'_>) {
     let asked = descriptors.attributes().iter().find(|(name, _)| *name == STALL_ATTRIBUTE);
     if let Some(millis) = asked.and_then(|(_, millis)| millis.parse().ok()) {
@@ -225,7 +225,7 @@ fn stall_if_asked(descriptors: &Descriptors<'_>) {
 }
 
 /// The attribute that makes a debug build hang while judging, for so many milliseconds.
-#[cfg(debug_assertions)]
+#[cfg(all(debug_assertions, feature = "test-hooks"))]
 const STALL_ATTRIBUTE: &str = "debug-stall";
 
 fn write_decision(replies: &mut Vec<u8>, judge: &Judge<'_>, decision: &engine::Decision<'_>) {
