@@ -8,9 +8,9 @@ use std::process::ExitCode;
 
 use clap::Subcommand;
 
-use super::log;
-use super::words::counted;
+use crate::daemon::log;
 use crate::rules::native::{Native, native};
+use crate::rules::words::counted;
 use crate::rules::{Problem, read_text};
 use files::Files;
 

@@ -14,9 +14,9 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::admin_client::AdminArgs;
 use super::ask::usage;
-use super::replay::table::counted;
 use super::switch::whole_seconds;
-use super::{log, settings_file};
+use crate::daemon::{log, settings_file};
+use crate::trace::table::counted;
 use feed::{Came, Feed, Report};
 use progress::Progress;
 use sink::Sink;

@@ -56,6 +56,7 @@ mod texts;
 mod tree;
 mod unreachable;
 mod without_effect;
+pub(crate) mod words;
 mod written;
 pub mod yaml;
 

@@ -2,13 +2,13 @@
 
 use super::proposal::{Proposal, file};
 use super::{Args, Failed, play};
-use crate::cli::replay::player::Player;
-use crate::cli::replay::recording::directory;
-use crate::cli::replay::side::Side;
-use crate::cli::replay::stage::Stage;
-use crate::cli::replay::summary::passed;
-use crate::cli::replay::table::counted;
 use crate::rules::{Problem, read_text, read_with_text, shown};
+use crate::trace::player::Player;
+use crate::trace::recording::directory;
+use crate::trace::side::Side;
+use crate::trace::stage::Stage;
+use crate::trace::summary::passed;
+use crate::trace::table::counted;
 
 /// A proposal and what came of it.
 #[derive(Clone, Debug, PartialEq)]
