@@ -263,7 +263,7 @@ impl Writer {
             let mut texts = Vec::with_capacity(2 * pairs.len());
             for (key, value) in pairs {
                 let text = self.hash_value(key, value);
-                bytes += text.len().saturating_sub(value.len());
+                bytes = (bytes + text.len()).saturating_sub(value.len());
                 texts.extend([(*key).into(), text]);
             }
             hashed.push(texts);
