@@ -279,7 +279,7 @@ fn hashes_values_of_attributes_that_are_not_clear() {
     let hashed = traced(&["--domain", "app"]);
     assert!(hashed[1].starts_with("hash:") && hashed[3].starts_with("hash:"), "{hashed:?}");
     // A replay names the attributes that its rules match on; a key alone counts hashes as well as values.
-    let (_, _, err) = replay(&daemon, &daemon.plan.path("--domainapp"));
+    let (_, _, err) = replay(&daemon, &daemon.plan.path("--for1h--domainapp"));
     let warning = "rules match on values of path, which this trace has as hashes: they match no hash\n\
                    help: record it with `tidegate record --clear path`\n";
     assert!(err.contains(warning), "{err}");
@@ -339,11 +339,12 @@ fn what_nobody_takes_is_dropped_and_counted_and_decisions_go_on() {
     let daemon = daemon();
     let mut stream = UnixStream::connect(admin_socket(&daemon)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
-    let body = r#"{"for_s": 3600, "clear": ["a0"]}"#;
+    let keys: Vec<String> = (0..15).map(|number| format!("a{number}")).collect();
+    let body = json!({"for_s": 3600, "clear": keys}).to_string();
     write!(stream, "POST /record HTTP/1.0\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
     eventually("it records", || is_recorded(&daemon).then_some(()));
     let mut wire = daemon.greeted();
-    let pairs: Vec<String> = (0..15).flat_map(|number| [format!("a{number}"), "x".repeat(1_000)]).collect();
+    let pairs: Vec<String> = keys.into_iter().flat_map(|key| [key, "x".repeat(1_000)]).collect();
     let large = json!([3, 1, "api", [pairs]]);
     // The queue has 16 MiB, and what is on its way besides some hundred KiB.
     for _ in 0..1_400 {
