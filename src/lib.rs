@@ -5,6 +5,7 @@
 pub mod admin;
 pub mod cli;
 pub mod clock;
+pub mod daemon;
 pub mod engine;
 pub mod fleet;
 pub mod host;
@@ -17,3 +18,4 @@ pub mod server;
 pub mod shed;
 pub mod state;
 pub mod sys;
+pub mod trace;

@@ -16,7 +16,7 @@ use super::verbs::asked::Asked;
 use super::{By, Desk, Refusal};
 use crate::clock::Timestamp;
 use crate::engine;
-use crate::record::{Disguise, Key, Reel, Told, Writer};
+use crate::record::{Key, Reel, Writer};
 use crate::rules::check_name;
 
 /// Where it is asked for.
@@ -32,7 +32,7 @@ struct Recording {
     lines: Sender<Bytes>,
     until: Timestamp,
     by: String,
-    /// The rules that its values are told by.
+    /// The rules in force at its beginning.
     rules: Vec<DomainInForce>,
 }
 
@@ -62,7 +62,7 @@ impl Ended {
 
 /// Begins a recording. Its lines come as long as they are taken.
 pub(super) fn begin(desk: &Arc<Desk>, by: By, asked: &Value) -> Result<Receiver<Bytes>, Refusal> {
-    let asked = Asked::of(asked, &["for_s", "domain", "clear", "keep"])?;
+    let asked = Asked::of(asked, &["for_s", "domain", "clear"])?;
     let now = desk.clock.now();
     let until = asked.until(now)?.ok_or_else(|| Refusal::bad("for how long: write `for_s`, in seconds"))?;
     let lasts = until.since(now.at);
@@ -71,13 +71,11 @@ pub(super) fn begin(desk: &Arc<Desk>, by: By, asked: &Value) -> Result<Receiver<
         return Err(Refusal::bad(format!("`for_s` is too long: a recording takes {most} at most")));
     }
     let domain = asked.text("domain")?.map(named).transpose()?;
-    let attributes = asked.texts("keep")?.into_iter().map(named).collect::<Result<Vec<_>, _>>()?;
-    let told =
-        Told { all: asked.flag("clear")?, attributes: attributes.into_iter().map(Into::into).collect() };
-    let key = Key::draw().map_err(|error| Refusal::failed(format!("no key to hide values by: {error}")))?;
+    let clear = asked.texts("clear")?.into_iter().map(named).collect::<Result<Vec<_>, _>>()?;
+    let key = Key::draw().map_err(|error| Refusal::failed(format!("no key to hash values with: {error}")))?;
     let rules = desk.control.rules().domains;
-    let what = what(domain, lasts, &told);
-    let writer = Writer::new(Disguise::new(key, desk.engine.in_force().rules(), told), now);
+    let what = what(domain, lasts, &clear);
+    let writer = Writer::new(key, clear.into_iter().map(Into::into).collect(), now);
     let reel = desk.recorder.begin(domain).map_err(|busy| Refusal::failed(busy.to_string()))?;
     let (lines, taken) = channel(CHUNKS);
     let by = engine::By::User(by.uid).to_string();
@@ -99,12 +97,11 @@ fn named(name: &str) -> Result<&str, Refusal> {
 }
 
 /// What the log says of its beginning.
-fn what(domain: Option<&str>, lasts: Duration, told: &Told) -> String {
+fn what(domain: Option<&str>, lasts: Duration, clear: &[&str]) -> String {
     let domains = domain.map_or("all domains".to_owned(), |domain| format!("the domain {domain}"));
-    let values = match (told.all, told.attributes.as_slice()) {
-        (true, _) => "values in clear".to_owned(),
-        (false, []) => "values hashed".to_owned(),
-        (false, kept) => format!("values hashed but of {}", kept.join(", ")),
+    let values = match clear {
+        [] => "values hashed".to_owned(),
+        clear => format!("values hashed but of {}", clear.join(", ")),
     };
     format!("began to record what is judged in {domains}, for {} at most, {values}", format_duration(lasts))
 }
@@ -175,7 +172,6 @@ impl Recording {
         let mut report = json!({
             "lines": written.lines,
             "dropped": self.reel.dropped(),
-            "blurred": written.blurred,
             "left_out": written.left_out,
         });
         if let (Some(changed), Some(fields)) = (rules_changed, report.as_object_mut()) {

@@ -13,7 +13,7 @@ use super::ask::{
 use super::client::{Failure, default_socket, heard};
 use super::command::{Ended, Runner};
 use super::lease_keeper::{Holder, LeaseKeeper};
-use super::log;
+use crate::daemon::log;
 use crate::protocol::{Code, Cost, Descriptors, Hello, Judge, Reply, Request, Verdict, WorkOutcome};
 
 /// Runs a command under a lease: as long as it runs it is one of the pieces of work that the rules count

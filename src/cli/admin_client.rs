@@ -10,8 +10,8 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::client::{connect, default_socket};
-use super::settings::{SETTINGS_FILE, Settings, admin_socket_beside};
 use crate::admin::ServedSocket;
+use crate::daemon::settings::{SETTINGS_FILE, Settings, admin_socket_beside};
 
 /// Where the admin socket is, for every command that asks there
 #[derive(Clone, Debug, clap::Args)]

@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 
 use super::client::{Client, Failure, default_socket, heard};
 use super::format::Format;
-use super::log;
 use crate::clock::Micros;
+use crate::daemon::log;
 use crate::protocol::{
     Code, Cost, Decision, Descriptors, Judge, LimitEntry, NoteKind, Options, PAIRS_MAX, Reply, Request,
     Verdict,

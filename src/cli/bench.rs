@@ -9,8 +9,8 @@ use hdrhistogram::Histogram;
 
 use super::ask::attribute;
 use super::client::{Client, Failure, default_socket};
-use super::log;
 use crate::clock::boot_nanos;
+use crate::daemon::log;
 use crate::protocol::{Descriptors, Judge, PAIRS_MAX, Request, encode_request};
 
 /// Asks a running daemon as fast as it answers, and says how long the answers took

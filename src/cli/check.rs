@@ -10,7 +10,7 @@ use std::process::ExitCode;
 
 use super::format::Format;
 use super::read_rules::RulesRead;
-use super::words::counted;
+use crate::rules::words::counted;
 use block::Terms;
 
 /// Reads settings and rules as the daemon would, and says what is wrong and what each rule admits

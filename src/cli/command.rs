@@ -10,7 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
-use super::log;
+use crate::daemon::log;
 use crate::protocol::WorkOutcome;
 
 /// How it went.

@@ -12,7 +12,7 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
 use super::admin_client::{AdminArgs, AdminClient, Failure};
-use super::log;
+use crate::daemon::log;
 use proxy::Proxy;
 
 /// Shows the daemon's page in a browser: serves it on this host alone, at an address that nobody can guess

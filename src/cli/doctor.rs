@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
-use super::settings::{SETTINGS_FILE, Settings};
+use crate::daemon::settings::{SETTINGS_FILE, Settings};
 use finding::{Finding, Severity};
 use user::User;
 

@@ -13,11 +13,11 @@ use std::process::ExitCode;
 use super::admin_client::AdminArgs;
 use super::ask::attribute;
 use super::format::Format;
-use super::log;
 use super::read_rules::RulesRead;
-use super::replay::bounds::refused_by_the_socket;
+use crate::daemon::log;
 use crate::protocol::{self, Descriptors, Judge, PAIRS_MAX, Request};
 use crate::rules::shown;
+use crate::trace::bounds::refused_by_the_socket;
 use finding::{Asked, explain};
 
 /// Says which rules judge a request, which do not and why, each with its place in the files

@@ -8,9 +8,9 @@ use serde_json::{Value, json};
 
 use super::admin_client::{AdminArgs, Failure};
 use super::ask::attribute;
-use super::log;
-use super::replay::table::{Table, count};
 use super::status::page::{list, name, number, word};
+use crate::daemon::log;
+use crate::trace::table::{Table, count};
 
 /// Shows how this host stands with those that it shares budgets with
 #[derive(Clone, Debug, clap::Args)]

@@ -10,7 +10,8 @@ use clap::{CommandFactory, Subcommand, ValueEnum};
 use clap_complete::generate;
 use clap_complete::shells::{Bash, Fish, Zsh};
 
-use super::{Arguments, log};
+use super::Arguments;
+use crate::daemon::log;
 
 /// Writes man pages and completions for shells, as packages install them
 #[derive(Clone, Debug, clap::Args)]

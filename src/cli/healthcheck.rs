@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use super::admin_client::AdminArgs;
-use super::log;
+use crate::daemon::log;
 
 /// Asks whether the daemon is ready for work, for the health check of a container
 #[derive(Clone, Debug, clap::Args)]

@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::client::{Client, Failure, heard};
-use super::log;
+use crate::daemon::log;
 use crate::protocol::{Descriptors, Hello, Reply, Request, WorkOutcome};
 use crate::sys;
 

@@ -3,9 +3,9 @@
 
 use serde_json::{Map, Value, json};
 
-use super::words::{LEASE_BYTES_MAX, beyond, bound, bound_of, past_budget, steady};
 use crate::engine::bytes_per_key_of;
 use crate::limit::Quota;
+use crate::rules::words::{LEASE_BYTES_MAX, beyond, bound, bound_of, past_budget, steady};
 use crate::rules::{
     Allowance, Condition, FleetBound, FleetTerms, KeyPart, Limit, OnMiss, Over, Position, Refused, Rule,
     Whole, conditions,

@@ -2,65 +2,38 @@
 
 pub mod acquire;
 mod admin_client;
-mod admin_door;
 pub mod ask;
 pub mod bench;
 pub mod check;
 mod client;
 mod command;
-mod control;
-mod core_dumps;
 pub mod dashboard;
-mod descriptors;
-mod disable_file;
 pub mod doctor;
 pub mod explain;
 pub mod fleet;
-mod fleet_record;
-pub mod fleet_secret;
-mod fleet_start;
 pub mod format;
 pub mod generate;
 pub mod healthcheck;
-mod helpers;
 pub mod key;
-mod last_good;
 mod lease_keeper;
 mod limit_json;
-mod log;
-mod log_limit;
-mod log_queue;
-mod orders;
-mod passed;
-mod places;
-mod proof;
 mod read_rules;
-mod reading_report;
 pub mod record;
-pub mod redis_settings;
 pub mod reload;
 pub mod replay;
-mod restart;
-mod rules_in_force;
-pub mod serve;
-mod service_manager;
-pub mod settings;
-mod settings_file;
 mod shed_words;
-mod signals;
 pub mod status;
 pub mod suggest;
 pub mod switch;
 pub mod test;
 pub mod top;
-mod watch;
-mod watching;
-mod words;
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+use crate::daemon::{self, log};
 
 /// Decides, on each host, whether a piece of work may start
 ///
@@ -75,7 +48,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Serve(serve::Args),
+    Serve(daemon::serve::Args),
     Check(check::Args),
     Explain(explain::Args),
     Test(test::Args),
@@ -121,7 +94,7 @@ pub fn run() -> ExitCode {
     };
     let mut out = std::io::stdout().lock();
     let done = match &arguments.command {
-        Command::Serve(args) => Ok(serve::run(args)),
+        Command::Serve(args) => Ok(daemon::serve::run(args)),
         Command::Check(args) => check::run(args, &mut out),
         Command::Explain(args) => explain::run(args, &mut out),
         Command::Test(args) => test::run(args, &mut out),

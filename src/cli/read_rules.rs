@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::admin_client::AdminClient;
-use super::fleet_secret::fleet_secret;
-use super::redis_settings::fleet_alone;
-use super::settings::{SETTINGS_FILE, Settings};
-use super::settings_file::holds_settings;
+use crate::daemon::fleet_secret::fleet_secret;
+use crate::daemon::redis_settings::fleet_alone;
+use crate::daemon::settings::{SETTINGS_FILE, Settings};
+use crate::daemon::settings_file::holds_settings;
 use crate::rules::source::Source;
 use crate::rules::{self, Domain, Loaded, Problem, Scopes};
 
@@ -49,7 +49,7 @@ impl RulesRead {
             problems: Vec::new(),
             domains: Vec::new(),
             failed: Vec::new(),
-            memory_bytes_max: super::settings::MEMORY_BYTES,
+            memory_bytes_max: crate::daemon::settings::MEMORY_BYTES,
             daemon: None,
         }
     }

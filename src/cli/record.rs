@@ -14,18 +14,18 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::admin_client::AdminArgs;
 use super::ask::usage;
-use super::replay::table::counted;
 use super::switch::whole_seconds;
-use super::{log, settings_file};
+use crate::daemon::{log, settings_file};
+use crate::trace::table::counted;
 use feed::{Came, Feed, Report};
 use progress::Progress;
 use sink::Sink;
 
 /// Records what the daemon judges, for a while, as a trace for `tidegate replay`
 ///
-/// What the rules do not name of a caller is hashed, under a key that is drawn for this recording and kept nowhere: the
-/// same caller stays the same caller, and the same rules decide the same. No decision waits for it: what comes faster
-/// than it is written is dropped, counted, and told at the end.
+/// Values of attributes are hashed with a key that is drawn for this recording and kept nowhere: one caller stays one
+/// caller. Name the attributes that rules match on with --clear. No decision waits for the recording: it drops and counts
+/// lines that come faster than it writes them.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub struct Args {
@@ -38,12 +38,9 @@ pub struct Args {
     /// What is asked about this domain alone [default: all]
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
-    /// Attributes whose values are told as they are, such as method,path
-    #[arg(long, value_name = "NAME", value_delimiter = ',')]
-    keep: Vec<String>,
-    /// Tell all values as they are: names of users, addresses, tokens
-    #[arg(long, conflicts_with = "keep")]
-    clear: bool,
+    /// Do not hash the values of this attribute; repeat it for others
+    #[arg(long, value_name = "KEY", alias = "keep", value_delimiter = ',')]
+    clear: Vec<String>,
     /// End when so much is written
     #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = size)]
     max_size: u64,
@@ -54,11 +51,11 @@ pub struct Args {
 const HELP: &str = "\
 Examples:
   tidegate record --for 10m --out trace.jsonl
-  tidegate record --for 1h --domain api --keep method,path --out trace.jsonl
+  tidegate record --for 1h --domain api --clear method --clear path --out trace.jsonl
   tidegate record --for 24h | zstd > trace.jsonl.zst
   tidegate replay trace.jsonl --rules /etc/tidegate/rules --compare stricter-rules
 
-Words that the rules name are never hashed: they would not match any more. The file is open to its owner alone.
+Rules match no hashed value: a replay names the attributes to record with --clear. Only its owner may read the file.
 
 Exit codes: 0 recorded, to the end or to Ctrl-C, also where lines were dropped; 1 the daemon does not answer, refuses or
 went, or the trace cannot be written, with the reason; 2 wrong usage.";
@@ -83,7 +80,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     let Some(seconds) = whole_seconds(args.lasts).filter(|seconds| *seconds <= SECONDS_MAX) else {
         return usage("--for takes one second at least and 24h at most");
     };
-    let asked = json!({"for_s": seconds, "domain": args.domain, "keep": args.keep, "clear": args.clear});
+    let asked = json!({"for_s": seconds, "domain": args.domain, "clear": args.clear});
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // From here on a signal ends the recording, and leaves a whole trace.
     let signals = runtime.block_on(async { Signals::watch() })?;
@@ -152,19 +149,10 @@ fn tell(end: &End, last: &Report, sink: &Sink<'_>, args: &Args) {
         End::Cut => "; the daemon ended it before its time: what is written is a whole trace".to_owned(),
     };
     log::plainly(&format!("recorded {lines}{to}{why}"));
-    let Report { dropped, blurred, left_out, .. } = *last;
+    let Report { dropped, left_out, .. } = *last;
     for (number, noun, what) in [
         (dropped, "line", "dropped: it came faster than it was written, and the trace has holes"),
-        (
-            left_out,
-            "request",
-            "left out: hashed it would be longer than a request may be; --keep tells its values",
-        ),
-        (
-            blurred,
-            "request",
-            "in which rules may see what they did not: a hash fits their patterns otherwise; --keep",
-        ),
+        (left_out, "request", "left out: hashed it would be longer than a request may be"),
     ] {
         if number > 0 {
             log::plainly(&format!("warning: {} {what}", counted(number, noun)));

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use serde_json::{Value, json};
 
 use super::admin_client::AdminArgs;
-use super::log;
+use crate::daemon::log;
 
 /// Has the daemon read its rules again, as SIGHUP does, and says what came of it
 #[derive(Clone, Debug, clap::Args)]

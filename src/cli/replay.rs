@@ -1,51 +1,21 @@
 //! `tidegate replay`: a trace through the daemon's own rules reader and engine, in virtual time. Nothing sleeps.
 
-mod access_line;
-pub(super) mod bounds;
-pub(super) mod callers;
-mod combined;
-mod comparison;
-pub(super) mod course;
-pub(super) mod decisions;
-pub(super) mod event;
-pub(super) mod failure;
-pub(super) mod ids;
-mod jsonl;
-mod lines;
-mod path;
-pub(super) mod places;
-pub(super) mod player;
-mod progress;
-#[cfg(test)]
-mod recorded_tests;
-pub(super) mod recording;
-pub(super) mod refused;
-pub(super) mod report;
-pub(super) mod side;
-pub(super) mod spread;
-pub(super) mod stage;
-pub(super) mod summary;
-pub(super) mod table;
-mod ticks;
-mod trace;
-pub(super) mod work;
-
 use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use super::log;
+use crate::daemon::log;
 use crate::rules::{self, Domain, shown};
 use crate::state::Whole;
-use decisions::Decisions;
-use failure::Failure;
-use player::Player;
-use recording::{Format, Recording, directory, is_dash};
-use report::About;
-use side::Side;
-use stage::Stage;
+use crate::trace::decisions::Decisions;
+use crate::trace::failure::Failure;
+use crate::trace::player::Player;
+use crate::trace::recording::{Format, Recording, directory, is_dash};
+use crate::trace::report::{self, About};
+use crate::trace::side::Side;
+use crate::trace::stage::Stage;
 
 /// Judges a recorded or invented trace by the rules of a directory, in virtual time
 ///

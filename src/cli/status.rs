@@ -8,7 +8,7 @@ use std::process::ExitCode;
 use serde_json::Value;
 
 use super::admin_client::{AdminArgs, Failure};
-use super::log;
+use crate::daemon::log;
 
 /// Shows how the daemon is, on one page
 #[derive(Clone, Debug, clap::Args)]

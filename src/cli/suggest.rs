@@ -14,13 +14,13 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::format::Format;
-use super::log;
-use super::replay::event::{Action, Event, Plays};
-use super::replay::failure::Failure;
-use super::replay::recording::{Format as TraceFormat, Recording, is_dash};
-use super::replay::spread::quantile;
+use crate::daemon::log;
 use crate::engine::{Op, Request, UNIT_REQUESTS};
 use crate::state::write_whole;
+use crate::trace::event::{Action, Event, Plays};
+use crate::trace::failure::Failure;
+use crate::trace::recording::{Format as TraceFormat, Recording, is_dash};
+use crate::trace::spread::quantile;
 use census::Census;
 use demand::Demand;
 use need::Needs;

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::admin_client::{AdminArgs, Failure};
 use super::ask::usage;
-use super::log;
+use crate::daemon::log;
 
 /// Switches a rule, or everything, to another mode, over what the files say; alone, it lists what is switched
 #[derive(Clone, Debug, clap::Args)]

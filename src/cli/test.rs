@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::log;
+use crate::daemon::log;
 use crate::rules::Problem;
 use crate::rules::source::Source;
 use play::RulesByPath;

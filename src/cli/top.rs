@@ -11,8 +11,9 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::text::Text;
 
 use super::admin_client::{AdminArgs, Failure};
-use super::{log, status};
+use super::status;
 use crate::clock::boot_nanos;
+use crate::daemon::log;
 use rates::Look;
 
 /// Shows what is going on: the busiest rules, callers and pools, each second anew

@@ -65,7 +65,7 @@ impl Decider {
         let workspace = &mut self.workspace;
         let mut selection = Selection::default();
         domain.select(request.descriptors.attributes, &mut selection, &mut workspace.matching);
-        #[cfg(debug_assertions)]
+        #[cfg(all(debug_assertions, feature = "test-hooks"))]
         panic_if_asked(request, false);
         let judgement = Judgement { engine: &self.engine, ruling, domain, terms, counters, now };
         match judgement.one_rule(&workspace.matching, request) {
@@ -90,7 +90,7 @@ impl Decider {
         let mut selection = Selection::default();
         if let Some(domain) = domain {
             select(domain, request.descriptors.attributes, &mut selection, &mut workspace.matching);
-            #[cfg(debug_assertions)]
+            #[cfg(all(debug_assertions, feature = "test-hooks"))]
             panic_if_asked(request, false);
         }
         // Held to the end: of two that come at once, one is judged and the other is its repeat.
@@ -224,14 +224,14 @@ const TIMED_ONE_IN: u64 = 64;
 /// A value as it is: where a debug build panics under the locks of a judgement, if it is asked to.
 #[inline]
 pub(super) fn under_locks<T>(_request: &Request<'_>, value: T) -> T {
-    #[cfg(debug_assertions)]
+    #[cfg(all(debug_assertions, feature = "test-hooks"))]
     panic_if_asked(_request, true);
     value
 }
 
 /// The hook by which tests see that a panic while judging hurts nobody else: with the value `locked` under the locks of all
 /// its states, else before. Not in a release build.
-#[cfg(debug_assertions)]
+#[cfg(all(debug_assertions, feature = "test-hooks"))]
 fn panic_if_asked(request: &Request<'_>, is_locked: bool) {
     #[allow(clippy::panic, reason = "that is what it is for")]
     if let Some((_, value)) = request.descriptors.attributes.iter().find(|(name, _)| *name == PANIC_ATTRIBUTE)
@@ -243,5 +243,5 @@ fn panic_if_asked(request: &Request<'_>, is_locked: bool) {
 }
 
 /// The attribute that makes a debug build panic while judging.
-#[cfg(debug_assertions)]
+#[cfg(all(debug_assertions, feature = "test-hooks"))]
 const PANIC_ATTRIBUTE: &str = "debug-panic";

@@ -1,5 +1,5 @@
-//! Keyed digests under a key that is drawn for one recording and written nowhere: the same text is the same digest
-//! within it, and no other recording has it again.
+//! Keyed digests under a key that is drawn for one recording and kept nowhere: equal texts have equal digests within it, and
+//! no other recording repeats them.
 
 use std::hash::Hasher;
 use std::io;
@@ -43,21 +43,19 @@ impl Key {
         hasher.finish()
     }
 
-    /// The digest of a text in sixteen letters, small where all of the text is. Texts that differ in their case alone
-    /// have digests that do: whoever counts without case counts them as one, as before.
-    pub(super) fn letters_of(&self, purpose: &str, text: &str) -> String {
-        let small = text.to_lowercase();
-        let digest = self.digest(purpose, small.as_bytes());
-        let is_small = small == text;
-        let case = if is_small { 0 } else { self.digest("case", text.as_bytes()) | 1 };
-        let letter = |(place, letter): (usize, char)| {
-            if case >> place & 1 == 1 { letter.to_ascii_uppercase() } else { letter }
-        };
-        letters(digest).chars().enumerate().map(letter).collect()
+    /// The hash of a value of an attribute, as a trace has it.
+    pub(super) fn hash_value(&self, attribute: &str, value: &str) -> String {
+        format!("{HASHED}{}", letters(self.digest(attribute, value.as_bytes())))
     }
 }
 
-/// A digest in sixteen letters: neither a number nor an address, and told from one at a glance.
+/// Whether a trace has this value as a hash.
+#[must_use]
+pub fn is_hashed(value: &str) -> bool {
+    value.starts_with(HASHED)
+}
+
+/// A digest in sixteen letters: neither a number nor an address.
 pub(super) fn letters(digest: u64) -> String {
     digest.to_be_bytes().into_iter().flat_map(|byte| [byte >> 4, byte & 15]).map(letter).collect()
 }
@@ -66,26 +64,26 @@ fn letter(nibble: u8) -> char {
     char::from(b'a' + nibble % 16)
 }
 
+/// Each hash of a value begins with it.
+const HASHED: &str = "hash:";
+
 #[cfg(test)]
 mod tests {
-    use super::Key;
+    use super::{Key, is_hashed};
 
     #[test]
-    fn one_text_is_one_digest_under_one_key_and_purpose() {
+    fn hashes_differ_by_key_attribute_and_value() {
         let (key, other) = (Key::from_bytes([1; 16]), Key::from_bytes([2; 16]));
-        let ann = key.letters_of("user", "ann");
-        assert_eq!((ann.len(), ann == ann.to_lowercase()), (16, true));
-        assert_eq!(key.letters_of("user", "ann"), ann);
+        let ann = key.hash_value("user", "ann");
+        assert_eq!((ann.len(), is_hashed(&ann), is_hashed("ann")), (21, true, false));
+        assert_eq!(key.hash_value("user", "ann"), ann);
         for differs in [
-            key.letters_of("user", "bob"),
-            key.letters_of("ip", "ann"),
-            other.letters_of("user", "ann"),
-            key.letters_of("user", "Ann"),
+            key.hash_value("user", "bob"),
+            key.hash_value("user", "Ann"),
+            key.hash_value("ip", "ann"),
+            other.hash_value("user", "ann"),
         ] {
             assert_ne!(differs, ann);
         }
-        assert_ne!(key.letters_of("user", "Ann"), key.letters_of("user", "ANN"));
-        assert_eq!(key.letters_of("user", "Ann").to_lowercase(), ann);
-        assert_eq!(key.letters_of("user", "ÉCOLE").to_lowercase(), key.letters_of("user", "école"));
     }
 }

@@ -1,17 +1,14 @@
-//! RECORDINGS: what is asked and what came of it, put aside by those who decide and written as the lines of a trace by
-//! somebody whom no decision waits for. What the rules do not name of a caller is told as a digest alone.
+//! RECORDINGS: requests and their verdicts, queued by the decision threads and written as the lines of a trace by a thread
+//! that no decision waits for. Values of attributes are hashed, unless the recording has them in clear.
 
 mod digest;
-mod disguise;
 mod line;
 mod noted;
 mod recorder;
 mod sessions;
-mod words;
 mod writer;
 
-pub use digest::Key;
-pub use disguise::{Disguise, Told};
+pub use digest::{Key, is_hashed};
 pub use noted::{SESSION_BYTES, What, Who};
 pub use recorder::{Busy, Recorder, Reel};
 pub use writer::{Writer, Written};

@@ -1,10 +1,10 @@
 //! From what was put aside to the lines of a trace. No clock, no file.
 
+use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
 use std::io;
 
-use super::digest::letters;
-use super::disguise::Disguise;
+use super::digest::{Key, letters};
 use super::line::{Id, Line, Quantity};
 use super::noted::{Noted, What, Who};
 use super::recorder::Reel;
@@ -12,13 +12,15 @@ use super::sessions::{Label, Sessions};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{OpenSession, Verdict, WorkOutcome};
 use crate::protocol::{
-    Amount, Cost, Descriptors, FRAME_BYTES_MAX, Judge, Of, Options, Request, VALUE_BYTES_MAX, decode_request,
+    Amount, Cost, Descriptors, FRAME_BYTES_MAX, Judge, Of, Options, Request, decode_request,
 };
 
 /// Writes the lines of one recording.
 #[derive(Debug)]
 pub struct Writer {
-    disguise: Disguise,
+    key: Key,
+    /// Attributes whose values are not hashed.
+    clear: Vec<Box<str>>,
     /// Nanoseconds to add for Unix time: what the wall clock does meanwhile moves no line.
     utc: i64,
     newest: u64,
@@ -34,21 +36,20 @@ pub struct Writer {
 pub struct Written {
     /// Lines.
     pub lines: u64,
-    /// Those of them in which the rules may see what they did not see.
-    pub blurred: u64,
-    /// What could not be told: disguised it would be longer than a request may be.
+    /// Requests that are left out: hashed they are longer than a request may be.
     pub left_out: u64,
 }
 
-/// A request as it is told.
-type Told<'l> = Vec<Vec<std::borrow::Cow<'l, str>>>;
+/// The descriptors of a request: keys and values in turn.
+type Hashed<'l> = Vec<Vec<Cow<'l, str>>>;
 
 impl Writer {
-    /// One that begins now. The sessions that are there are told of first.
+    /// Begins a recording that hashes all values but those of the attributes in `clear`.
     #[must_use]
-    pub fn new(disguise: Disguise, now: Now) -> Writer {
+    pub fn new(key: Key, clear: Vec<Box<str>>, now: Now) -> Writer {
         Writer {
-            disguise,
+            key,
+            clear,
             utc: now.utc,
             newest: 0,
             sessions: Sessions::default(),
@@ -70,7 +71,7 @@ impl Writer {
     /// None, as what is written to is memory.
     pub fn open(&mut self, open: &[OpenSession], at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
         for session in open {
-            let label = Label::of_open(session, self.disguise.key());
+            let label = Label::of_open(session, &self.key);
             self.hello(label, &session.pool, session.slots, at, to)?;
             session.ends_at.into_iter().for_each(|ends_at| self.sessions.leave(label, ends_at));
         }
@@ -98,7 +99,7 @@ impl Writer {
             let due = self.sessions.end_due(*at);
             return due.into_iter().try_for_each(|label| self.bye(label, *at, to));
         };
-        let label = Label::of(who, self.disguise.key());
+        let label = Label::of(who, &self.key);
         match what {
             What::Hello { pool, slots } => self.hello(label, pool, *slots, *at, to),
             What::Left(ends_at) => {
@@ -179,7 +180,7 @@ impl Writer {
             Ok(Request::Peek(judge)) => self.judged("peek", &judge, &descriptors, session, noted, to),
             Ok(Request::Acquire(judge)) => self.judged("acquire", &judge, &descriptors, session, noted, to),
             Ok(Request::Charge(charge)) => {
-                let Some(told) = self.disguised(charge.domain, &descriptors) else { return Ok(()) };
+                let Some(hashed) = self.hash(payload, &descriptors) else { return Ok(()) };
                 let amount = match charge.amount {
                     Amount::Requests(amount) => Quantity::Requests(amount),
                     Amount::Units(units) => Quantity::Units(units.iter().collect()),
@@ -188,7 +189,7 @@ impl Writer {
                     op: "charge",
                     session: Some(session),
                     domain: Some(charge.domain),
-                    descriptors: Some(&told),
+                    descriptors: Some(&hashed),
                     amount: Some(amount),
                     idem: self.idem(&charge.options),
                     of: match charge.options.of {
@@ -217,8 +218,8 @@ impl Writer {
         noted: &Noted,
         to: &mut Vec<u8>,
     ) -> io::Result<()> {
-        let What::Judged { verdict, refused_by, lease, .. } = &noted.what else { return Ok(()) };
-        let Some(told) = self.disguised(judge.domain, descriptors) else { return Ok(()) };
+        let What::Judged { payload, verdict, refused_by, lease } = &noted.what else { return Ok(()) };
+        let Some(hashed) = self.hash(payload, descriptors) else { return Ok(()) };
         let cost = match judge.cost {
             Cost::Requests(1) => None,
             Cost::Requests(cost) => Some(Quantity::Requests(signed(cost))),
@@ -234,9 +235,9 @@ impl Writer {
             id: id.clone(),
             session: Some(session),
             domain: Some(judge.domain),
-            descriptors: Some(&told),
+            descriptors: Some(&hashed),
             cost,
-            priority: judge.priority.filter(|priority| self.disguise.tells_priority(judge.domain, priority)),
+            priority: judge.priority,
             idem: self.idem(options),
             queued_us: options.queued_us,
             max_wait_us: options.max_wait_us,
@@ -253,28 +254,34 @@ impl Writer {
         }
     }
 
-    /// The descriptors as they are told; `None`: so they would be no request any more, which is counted.
-    fn disguised<'d>(&mut self, domain: &str, descriptors: &Descriptors<'d>) -> Option<Told<'d>> {
-        let (mut told, mut start, mut bytes, mut is_seen_alike) = (Vec::new(), 0, 0, true);
+    /// The descriptors with hashed values; `None`, and counted: no frame would hold the request.
+    fn hash<'d>(&mut self, payload: &[u8], descriptors: &Descriptors<'d>) -> Option<Hashed<'d>> {
+        let (mut hashed, mut start, mut bytes) = (Vec::new(), 0, payload.len() + IDEM_GROWTH_BYTES);
         for end in descriptors.ends() {
             let end = usize::from(*end);
             let pairs = descriptors.attributes().get(std::mem::replace(&mut start, end)..end)?;
             let mut texts = Vec::with_capacity(2 * pairs.len());
             for (key, value) in pairs {
-                let value = self.disguise.value(domain, key, value);
-                is_seen_alike &= value.is_seen_alike && value.text.len() <= VALUE_BYTES_MAX;
-                bytes += key.len() + value.text.len() + PAIR_BYTES;
-                texts.extend([(*key).into(), value.text]);
+                let text = self.hash_value(key, value);
+                bytes = (bytes + text.len()).saturating_sub(value.len());
+                texts.extend([(*key).into(), text]);
             }
-            told.push(texts);
+            hashed.push(texts);
         }
-        let is_long = told.iter().flatten().any(|text| text.len() > VALUE_BYTES_MAX);
-        if is_long || bytes > FRAME_BYTES_MAX - REST_BYTES {
+        if bytes > FRAME_BYTES_MAX {
             self.written.left_out += 1;
             return None;
         }
-        self.written.blurred += u64::from(!is_seen_alike);
-        Some(told)
+        Some(hashed)
+    }
+
+    /// A value as the trace has it. An empty one is absent to the rules, and stays empty.
+    fn hash_value<'v>(&self, attribute: &str, value: &'v str) -> Cow<'v, str> {
+        if value.is_empty() || self.clear.iter().any(|clear| **clear == *attribute) {
+            value.into()
+        } else {
+            self.key.hash_value(attribute, value).into()
+        }
     }
 
     /// The id of work: its lease, or a number of its own where that is none of its own.
@@ -289,7 +296,7 @@ impl Writer {
     }
 
     fn lease_id(&self, lease: u64) -> Id {
-        Id::Lease(letters(self.disguise.key().digest("lease", &lease.to_le_bytes())))
+        Id::Lease(letters(self.key.digest("lease", &lease.to_le_bytes())))
     }
 
     fn idem(&self, options: &Options<'_>) -> Option<String> {
@@ -297,7 +304,7 @@ impl Writer {
     }
 
     fn idem_as_told(&self, idem: &[u8]) -> String {
-        letters(self.disguise.key().digest("idem", idem))
+        letters(self.key.digest("idem", idem))
     }
 
     fn line(&mut self, line: &Line<'_>, at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
@@ -348,8 +355,5 @@ impl Repeats {
 /// Repeats come within a minute.
 const REPEATS_MAX: usize = 65_536;
 
-/// What a frame adds to a pair: the lengths of two texts.
-const PAIR_BYTES: usize = 6;
-
-/// Room for all that stands beside the descriptors in a frame: names of 64 bytes, costs, options.
-const REST_BYTES: usize = 1_024;
+/// By how much the hashes of `idem` and of `of` may be longer than they are.
+const IDEM_GROWTH_BYTES: usize = 32;

@@ -44,12 +44,6 @@ impl Glob {
         }
     }
 
-    /// What stands before, between and behind the stars; some of it may be empty. Without a star it is one piece.
-    #[must_use]
-    pub fn pieces(&self) -> &[Box<str>] {
-        &self.pieces
-    }
-
     /// The pattern in lower case, for values in lower case.
     #[must_use]
     pub fn lowercase(&self) -> Glob {

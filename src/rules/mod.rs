@@ -52,6 +52,7 @@ mod sight;
 pub mod source;
 mod texts;
 mod tree;
+pub(crate) mod words;
 mod written;
 pub mod yaml;
 

@@ -71,15 +71,6 @@ impl Rows {
         self.rows.find(hash(values.clone()), is)
     }
 
-    /// Visits every value of every key: its place in the key, and its text.
-    pub fn each_value(&self, columns: usize, visit: &mut dyn FnMut(usize, &str)) {
-        for row in &self.rows {
-            for (column, value) in values_at(&self.bytes, *row).take(columns).enumerate() {
-                std::str::from_utf8(value).into_iter().for_each(|value| visit(column, value));
-            }
-        }
-    }
-
     /// How many keys there are.
     #[must_use]
     pub fn len(&self) -> usize {

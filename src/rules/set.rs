@@ -7,7 +7,10 @@ use std::sync::Arc;
 use super::index::Index;
 use super::names::Names;
 use super::shed::{self, Shed};
-use super::{Condition, KeyPart, KeyScratch, Listed, Mode, Priorities, Prioritize, Rule, Selection, Tree};
+use super::{
+    Condition, KeyPart, KeyScratch, Listed, Mode, Overrides, Pattern, Priorities, Prioritize, Rule,
+    Selection, Tree,
+};
 
 pub use named::{Kind, Named, NotItsKey};
 
@@ -124,6 +127,29 @@ impl Domain {
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
+    }
+
+    /// Whether the rules compare or transform the values of an attribute, beyond counting equal ones together.
+    #[must_use]
+    pub fn looks_at(&self, attribute: &str) -> bool {
+        let in_conditions = |conditions: &[Condition]| {
+            let looks = |condition: &Condition| !condition.any_of.iter().all(Pattern::is_any);
+            conditions.iter().any(|condition| *condition.attribute == *attribute && looks(condition))
+        };
+        let in_overrides =
+            |overrides: &Overrides| overrides.list.iter().any(|(conditions, _)| in_conditions(conditions));
+        let in_key = |rule: &Rule| {
+            let looks = |part: &KeyPart| !part.is_plain() || rule.overrides.is_some();
+            rule.key.iter().any(|part| *part.attribute == *attribute && looks(part))
+        };
+        let in_tree = |text: &str| text.strip_prefix(attribute).is_some_and(|value| value.starts_with('_'));
+        { self.rules.iter() }.any(|rule| {
+            in_conditions(&rule.conditions)
+                || rule.overrides.as_deref().is_some_and(in_overrides)
+                || in_key(rule)
+        }) || self.lists.iter().any(|listed| in_conditions(&listed.conditions))
+            || self.prioritize().iter().any(|entry| in_conditions(&entry.conditions))
+            || self.tree.texts().any(in_tree)
     }
 
     /// The descriptor tree.

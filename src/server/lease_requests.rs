@@ -45,7 +45,7 @@ impl RequestContext<'_> {
         permille: u16,
         replies: &mut Vec<u8>,
     ) -> AfterFrame {
-        #[cfg(debug_assertions)]
+        #[cfg(all(debug_assertions, feature = "test-hooks"))]
         assert!(name != PANIC_SIGNAL, "asked to panic");
         let taken = self.engine().signal(self.session, pool, name, permille, self.now);
         if taken.is_ok() && self.shared.recorder.is_on() {
@@ -68,7 +68,7 @@ impl RequestContext<'_> {
 }
 
 /// The signal that makes a debug build panic, to test a panic outside of a decision.
-#[cfg(debug_assertions)]
+#[cfg(all(debug_assertions, feature = "test-hooks"))]
 const PANIC_SIGNAL: &str = "debug-panic";
 
 /// Writes the reply, unless the client requested none.

@@ -61,7 +61,7 @@ impl<'a> RequestContext<'a> {
         if self.is_closed(judge.domain) {
             return self.refuse_domain(Some(judge.id), judge.domain, replies);
         }
-        #[cfg(debug_assertions)]
+        #[cfg(all(debug_assertions, feature = "test-hooks"))]
         stall_if_requested(self.descriptors);
         let long;
         let (cost, oversized) = match (&judge.cost, engine_cost(&judge.cost)) {
@@ -216,7 +216,7 @@ impl<'a> RequestContext<'a> {
 }
 
 /// Blocks the thread if the request has the stall attribute, to test a hanging thread. Debug builds only.
-#[cfg(debug_assertions)]
+#[cfg(all(debug_assertions, feature = "test-hooks"))]
 fn stall_if_requested(descriptors: &Descriptors<'_>) {
     let attribute = descriptors.attributes().iter().find(|(name, _)| *name == STALL_ATTRIBUTE);
     if let Some(millis) = attribute.and_then(|(_, millis)| millis.parse().ok()) {
@@ -225,7 +225,7 @@ fn stall_if_requested(descriptors: &Descriptors<'_>) {
 }
 
 /// The attribute that makes a debug build block for its value in milliseconds.
-#[cfg(debug_assertions)]
+#[cfg(all(debug_assertions, feature = "test-hooks"))]
 const STALL_ATTRIBUTE: &str = "debug-stall";
 
 fn write_decision(replies: &mut Vec<u8>, judge: &Judge<'_>, decision: &engine::Decision<'_>) {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tidegate::cli::settings::Settings;
+use tidegate::daemon::settings::Settings;
 
 use crate::engine;
 

@@ -3,8 +3,8 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 
-use tidegate::cli::fleet_secret::fleet_secret;
-use tidegate::cli::settings::{Environment, Settings};
+use tidegate::daemon::fleet_secret::fleet_secret;
+use tidegate::daemon::settings::{Environment, Settings};
 use tidegate::rules::source::Source;
 use tidegate::rules::{Problem, Scope};
 

@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use tidegate::cli::redis_settings::RedisSettings;
-use tidegate::cli::settings::{Environment, Log, LogFormat, Settings, Socket, socket_path_fits};
+use tidegate::daemon::redis_settings::RedisSettings;
+use tidegate::daemon::settings::{Environment, Log, LogFormat, Settings, Socket, socket_path_fits};
 use tidegate::rules::source::Source;
 use tidegate::rules::{Mode, Problem, Scope};
 

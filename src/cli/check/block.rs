@@ -3,20 +3,20 @@
 use std::fmt::Write;
 use std::num::NonZeroU32;
 
-use super::super::replay::table::count;
 use super::super::shed_words;
-use super::super::words::{
-    LEASE_BYTES_MAX, beyond, bound, bound_of, counted, each, exactness, expires, mode, numbers_or_unlimited,
-    past_budget, steady,
-};
 use crate::engine::{bytes_per_key_of, keys_within};
 use crate::limit::{Quota, Rate};
 use crate::rules::percent::Share;
 use crate::rules::shed::Shed;
+use crate::rules::words::{
+    LEASE_BYTES_MAX, beyond, bound, bound_of, counted, each, exactness, expires, mode, numbers,
+    numbers_or_unlimited, past_budget, steady,
+};
 use crate::rules::{
     Domain, FleetBound, FleetTerms, Limit, ListKind, Overrides, Refused, Region, Rule, Whole, conditions,
     facts,
 };
+use crate::trace::table::count;
 
 /// What is to be reckoned with.
 #[derive(Clone, Copy, Debug)]

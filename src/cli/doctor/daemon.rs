@@ -7,9 +7,9 @@ use serde_json::Value;
 
 use super::super::admin_client::{AdminClient, Failure};
 use super::super::client::{Client, connect};
-use super::super::descriptors;
-use super::super::settings::Settings;
 use super::finding::Finding;
+use crate::daemon::descriptors;
+use crate::daemon::settings::Settings;
 use crate::protocol::{Descriptors, Reply, Request};
 use crate::sys;
 

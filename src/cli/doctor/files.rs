@@ -3,8 +3,8 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::super::settings::Settings;
 use super::finding::Finding;
+use crate::daemon::settings::Settings;
 use crate::rules::{self, Problem, Scopes};
 use crate::state::StateFile;
 

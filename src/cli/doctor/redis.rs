@@ -6,12 +6,12 @@ use std::time::Duration;
 use serde_json::Value;
 
 use super::super::admin_client::AdminClient;
-use super::super::fleet_secret::fleet_secret;
-use super::super::redis_settings::RedisSettings;
-use super::super::settings::Settings;
 use super::files::of_problem;
 use super::finding::Finding;
 use crate::clock::Clock;
+use crate::daemon::fleet_secret::fleet_secret;
+use crate::daemon::redis_settings::RedisSettings;
+use crate::daemon::settings::Settings;
 use crate::fleet::link::{Class, Link, LinkError, NodeStatus, State, Url};
 use crate::fleet::rights::Rights;
 

@@ -8,9 +8,9 @@ use serde_json::{Map, Value, json};
 use super::finding::{Counted, Explained, Finding};
 use crate::cli::admin_client::{AdminClient, Failure};
 use crate::cli::fleet;
-use crate::cli::replay::table::count;
 use crate::cli::status::page::{list, number, passed, word};
 use crate::rules::Rule;
+use crate::trace::table::count;
 
 /// By rule: what the daemon says, as JSON.
 pub(super) type Live = Map<String, Value>;

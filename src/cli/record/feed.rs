@@ -29,9 +29,7 @@ pub(super) enum Came {
 pub(super) struct Report {
     /// What was dropped, for it came faster than it was written.
     pub(super) dropped: u64,
-    /// Requests in which the rules may see what they did not see.
-    pub(super) blurred: u64,
-    /// Requests that could not be told.
+    /// Requests that are longer than a request may be once they are hashed.
     pub(super) left_out: u64,
     /// It is the last.
     #[serde(default)]

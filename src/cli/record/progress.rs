@@ -6,8 +6,8 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
 use super::feed::Report;
-use crate::cli::replay::table::counted;
 use crate::clock::boot_nanos;
+use crate::trace::table::counted;
 
 /// A line on standard error.
 pub(super) struct Progress {

@@ -6,8 +6,8 @@ use serde_json::Value;
 
 pub(in crate::cli) use crate::admin::{list, number, word};
 use crate::cli::fleet::reserve_in_short;
-use crate::cli::replay::table::{Table, count};
 use crate::cli::switch::held;
+use crate::trace::table::{Table, count};
 
 /// The whole page.
 pub(in crate::cli) fn text(status: &Value) -> String {

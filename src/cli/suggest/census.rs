@@ -8,10 +8,10 @@ use std::time::Duration;
 use hashbrown::HashTable;
 
 use super::{Action, Event, Failure, Op, Plays};
-use crate::cli::replay::table::{count, counted};
 use crate::clock::Timestamp;
 use crate::engine::Descriptors;
 use crate::rules::shown;
+use crate::trace::table::{count, counted};
 
 /// What a trace is about.
 #[derive(Debug, Default)]

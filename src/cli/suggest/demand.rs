@@ -3,7 +3,7 @@
 use super::census::Key;
 use super::window::Window;
 use super::{Event, Failure, Plays, asked, quantile, round};
-use crate::cli::replay::spread::{Callers, KEPT_MAX};
+use crate::trace::spread::{Callers, KEPT_MAX};
 
 /// The callers of each key in each window.
 pub(super) struct Demand<'k> {

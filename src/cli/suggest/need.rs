@@ -10,9 +10,9 @@ use super::census::Key;
 use super::demand::Rate;
 use super::proposal::Proposal;
 use super::{Event, Failure, Plays, asked, quantile, round};
-use crate::cli::replay::spread::is_drawn;
-use crate::cli::replay::table::count;
 use crate::clock::Timestamp;
+use crate::trace::spread::is_drawn;
+use crate::trace::table::count;
 
 /// What the callers of each key need at each rate.
 pub(super) struct Needs<'k> {

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 use super::census::Key;
 use super::proposal::file;
 use super::trial::{Judged, share};
-use crate::cli::replay::table::{Table, count, counted};
 use crate::rules::shown;
+use crate::trace::table::{Table, count, counted};
 
 /// Everything that is told.
 #[derive(Debug)]

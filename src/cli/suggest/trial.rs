@@ -2,13 +2,13 @@
 
 use super::proposal::{Proposal, file};
 use super::{Args, Failed, play};
-use crate::cli::replay::player::Player;
-use crate::cli::replay::recording::directory;
-use crate::cli::replay::side::Side;
-use crate::cli::replay::stage::Stage;
-use crate::cli::replay::summary::passed;
-use crate::cli::replay::table::counted;
 use crate::rules::{Problem, read_text, read_with_text, shown};
+use crate::trace::player::Player;
+use crate::trace::recording::directory;
+use crate::trace::side::Side;
+use crate::trace::stage::Stage;
+use crate::trace::summary::passed;
+use crate::trace::table::counted;
 
 /// A proposal and what came of it.
 #[derive(Clone, Debug, PartialEq)]
@@ -78,6 +78,7 @@ pub(super) fn judge(
     let side = Side::new(Player::new(loaded.domains, 0), true);
     let mut stage = Stage::of_rules_that_stay(side, &directory(&args.trace));
     play(args, &mut stage)?;
+    remarks.extend(stage.unmatched_hashes());
     let Some(told) = stage.told() else { return Ok(Vec::new()) };
     if told.totals.evictions > 0 {
         let dropped = counted(told.totals.evictions, "key");

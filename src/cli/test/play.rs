@@ -4,17 +4,17 @@ use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::super::replay::bounds::refused_by_the_socket;
-use super::super::replay::event::{By, Hello};
-use super::super::replay::ids::Id;
-use super::super::replay::player::Player;
-use super::super::replay::work::USER;
 use super::line::{About, Ask, OfWord, Step};
 use super::suite::Test;
 use crate::engine::{self, Amount, Of, RefundBy, Repeat, WorkOutcome};
 use crate::protocol::{self, Descriptors, Judge, Options};
 use crate::rules::{self, Domain, Problem, shown};
 use crate::server::engine_cost;
+use crate::trace::bounds::refused_by_the_socket;
+use crate::trace::event::{By, Hello};
+use crate::trace::ids::Id;
+use crate::trace::player::Player;
+use crate::trace::work::USER;
 
 /// A line that did not come out as expected.
 #[derive(Debug)]

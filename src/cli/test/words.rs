@@ -1,9 +1,9 @@
 //! The words of a line of a test: times, spans, numbers and names. What they are for is not known here.
 
-use super::super::replay::bounds::is_name;
 use super::expected::is_note;
 use crate::clock::Micros;
 use crate::rules::{Wrong, shown};
+use crate::trace::bounds::is_name;
 
 /// A word of a line.
 #[derive(Debug, Default)]

@@ -5,9 +5,9 @@ use std::fmt::Write;
 use serde_json::{Value, json};
 
 use crate::cli::fleet::in_a_line;
-use crate::cli::replay::table::{Table, count};
 use crate::cli::status::page::{callers, list, name, number, passed, pools, word};
 use crate::cli::switch::held;
+use crate::trace::table::{Table, count};
 
 /// The status at a moment.
 #[derive(Debug)]

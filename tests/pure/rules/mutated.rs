@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use tidegate::cli::settings::{Environment, Settings};
+use tidegate::daemon::settings::{Environment, Settings};
 use tidegate::rules::source::Source;
 use tidegate::rules::{Problem, read_text};
 

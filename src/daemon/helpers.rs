@@ -1,0 +1,258 @@
+//! The helper threads: everything that the daemon can decide without. They are started once the decision threads run, tried
+//! again where no thread can be had, and run again after a panic. No decision waits for one.
+
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::time::Duration;
+
+use parking_lot::Mutex;
+use tracing::{error, info, warn};
+
+use crate::admin::ThreadRecord;
+use crate::clock::boot_nanos;
+
+/// The work of a helper thread. It returns at the end of the daemon only, and may be called again after a panic.
+pub(super) type Work = Box<dyn FnMut() + Send>;
+
+/// All helper threads of a daemon.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Helpers(Arc<Mutex<Vec<Arc<Helper>>>>);
+
+struct Helper {
+    name: &'static str,
+    /// What the daemon goes without while the thread does not run.
+    without: &'static str,
+    /// Until a thread has taken it.
+    work: Mutex<Option<Work>>,
+    phase: AtomicU8,
+    restarts: AtomicU64,
+    /// Whether it was logged that it cannot be started.
+    is_reported: AtomicBool,
+}
+
+impl Helpers {
+    /// Adds a thread of [`ORDER`], to be started by [`Helpers::start`]. `without` says what is missing while it does not run.
+    pub(super) fn add(&self, name: &'static str, without: &'static str, work: impl FnMut() + Send + 'static) {
+        let work: Mutex<Option<Work>> = Mutex::new(Some(Box::new(work)));
+        let (phase, restarts) = (AtomicU8::new(WAITING), AtomicU64::new(0));
+        let is_reported = AtomicBool::new(false);
+        let mut helpers = self.0.lock();
+        helpers.push(Arc::new(Helper { name, without, work, phase, restarts, is_reported }));
+        helpers.sort_by_key(|helper| ORDER.iter().position(|name| *name == helper.name));
+    }
+
+    /// Starts every thread that does not run yet, in their order. Returns whether all were started.
+    pub(super) fn start(&self) -> bool {
+        let helpers = self.0.lock().clone();
+        let started = helpers.iter().filter(|helper| Helper::start(helper)).count();
+        started == helpers.len()
+    }
+
+    /// Tries once more to start one that does not run yet.
+    pub(super) fn start_one(&self, name: &str) {
+        let helper = self.0.lock().iter().find(|helper| helper.name == name).cloned();
+        if let Some(helper) = helper {
+            Helper::start(&helper);
+        }
+    }
+
+    /// Tries again what could not be started, until everything was.
+    pub(super) async fn keep_starting(self) {
+        let mut pause = START_AGAIN_MIN;
+        while !self.start() {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(START_AGAIN_MAX);
+        }
+    }
+
+    /// How each thread is, by its name.
+    pub(super) fn record(&self) -> Vec<ThreadRecord> {
+        let record = |helper: &Arc<Helper>| ThreadRecord {
+            name: helper.name,
+            is_running: helper.phase.load(Ordering::Relaxed) == RUNNING,
+            restarts: helper.restarts.load(Ordering::Relaxed),
+        };
+        self.0.lock().iter().map(record).collect()
+    }
+
+    /// What the daemon goes without at the moment, a line each.
+    pub(super) fn missing(&self) -> Vec<String> {
+        let missing = |helper: &Arc<Helper>| {
+            let Helper { name, without, .. } = &**helper;
+            match helper.phase.load(Ordering::Relaxed) {
+                WAITING => Some(format!(
+                    "the thread `{name}` cannot be started, so {without}: raise TasksMax of the unit; it is tried again"
+                )),
+                PANICKED => Some(format!(
+                    "the thread `{name}` panicked, so {without}: it is run again; the log says where, please report it"
+                )),
+                _ => None,
+            }
+        };
+        self.0.lock().iter().filter_map(missing).collect()
+    }
+}
+
+impl Helper {
+    fn start(this: &Arc<Helper>) -> bool {
+        if this.phase.load(Ordering::Relaxed) != WAITING {
+            return true;
+        }
+        let helper = Arc::clone(this);
+        let Helper { name, without, .. } = &**this;
+        match std::thread::Builder::new().name((*name).into()).spawn(move || helper.run()) {
+            Ok(_) => {
+                // The thread may have ended by now.
+                let _ = this.phase.compare_exchange(WAITING, RUNNING, Ordering::Relaxed, Ordering::Relaxed);
+                if this.is_reported.swap(false, Ordering::Relaxed) {
+                    info!(thread = name, "the thread could be started");
+                }
+                true
+            }
+            Err(error) => {
+                if !this.is_reported.swap(true, Ordering::Relaxed) {
+                    warn!(thread = name, %error, "a thread cannot be started, so {without}: raise TasksMax of the unit; it is tried again");
+                }
+                false
+            }
+        }
+    }
+
+    fn run(&self) {
+        let Some(mut work) = self.work.lock().take() else { return };
+        let mut pause = RUN_AGAIN_MIN;
+        loop {
+            self.phase.store(RUNNING, Ordering::Relaxed);
+            let begin = boot_nanos();
+            let run = catch_unwind(AssertUnwindSafe(|| {
+                #[cfg(all(debug_assertions, feature = "test-hooks"))]
+                self.panic_if_asked();
+                work();
+            }));
+            let Err(payload) = run else { break };
+            // Its destructor may panic as well.
+            std::mem::forget(payload);
+            self.phase.store(PANICKED, Ordering::Relaxed);
+            self.restarts.fetch_add(1, Ordering::Relaxed);
+            if Duration::from_nanos(boot_nanos().saturating_sub(begin)) > RUN_AGAIN_MAX {
+                pause = RUN_AGAIN_MIN;
+            }
+            let (thread, without) = (self.name, self.without);
+            error!(thread, after = ?pause, "a thread panicked, so {without}: it is run again");
+            std::thread::sleep(pause);
+            pause = (pause * 2).min(RUN_AGAIN_MAX);
+        }
+        self.phase.store(ENDED, Ordering::Relaxed);
+    }
+
+    /// Panics the first time if the environment names this thread: only in builds for tests.
+    #[cfg(all(debug_assertions, feature = "test-hooks"))]
+    fn panic_if_asked(&self) {
+        let asked = std::env::var("TIDEGATE_DEBUG_PANIC").unwrap_or_default();
+        let is_asked = asked.split(',').any(|name| name == self.name);
+        assert!(!is_asked || self.restarts.load(Ordering::Relaxed) > 0, "asked to panic");
+    }
+}
+
+impl fmt::Debug for Helper {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Helper")
+            .field("name", &self.name)
+            .field("restarts", &self.restarts)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Ends the daemon by a panic (`main`), or by the abort that follows a panic in a destructor (`abort`), if the environment
+/// asks for it: only in builds for tests.
+#[cfg(all(debug_assertions, feature = "test-hooks"))]
+pub(super) fn crash_if_asked() {
+    struct PanicsAgain(bool);
+    impl Drop for PanicsAgain {
+        fn drop(&mut self) {
+            assert!(!self.0 || !std::thread::panicking(), "asked to abort");
+        }
+    }
+    let asked = std::env::var("TIDEGATE_DEBUG_PANIC").unwrap_or_default();
+    let _again = PanicsAgain(asked == "abort");
+    assert!(asked != "main" && asked != "abort", "asked to panic");
+}
+
+/// In which order they are started, where there are not enough threads for all: a service manager that hears nothing ends the
+/// daemon, and the log is written without its thread as well.
+const ORDER: [&str; 8] = ["notify", "rules", "admin", "state", "switches", "sync", "sampler", "log"];
+
+/// Not started yet.
+const WAITING: u8 = 0;
+const RUNNING: u8 = 1;
+/// Between a panic and the next run.
+const PANICKED: u8 = 2;
+/// Its work is done: the daemon ends.
+const ENDED: u8 = 3;
+
+/// Short enough that a single panic is hardly noticed, long enough that a thread that always panics costs nothing.
+const RUN_AGAIN_MIN: Duration = Duration::from_millis(100);
+const RUN_AGAIN_MAX: Duration = Duration::from_secs(30);
+
+/// A limit on threads is raised by people, or reached for a moment.
+const START_AGAIN_MIN: Duration = Duration::from_secs(1);
+const START_AGAIN_MAX: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::time::Duration;
+
+    use super::Helpers;
+    use crate::clock::{Clock, Now};
+    use crate::host::{Readings, Sampler, Wanted};
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// Readings that panic the first few times that they are asked for.
+    struct Faulty {
+        panics: usize,
+        asked: AtomicUsize,
+        tell: Sender<usize>,
+    }
+
+    impl Readings for Faulty {
+        fn wanted(&self) -> Vec<Wanted> {
+            let asked = self.asked.fetch_add(1, Ordering::SeqCst);
+            let _ = self.tell.send(asked);
+            assert!(asked >= self.panics, "a fault of the test");
+            Vec::new()
+        }
+
+        fn observe(&self, _: &str, _: &str, _: Option<u32>, _: Now) {}
+    }
+
+    fn await_number(heard: &Receiver<usize>, number: usize) {
+        while heard.recv_timeout(PATIENCE).expect("it goes on") < number {}
+    }
+
+    #[test]
+    fn runs_a_thread_again_after_a_panic_and_counts_it() {
+        let (tell, heard) = channel();
+        let faulty = Arc::new(Faulty { panics: 2, asked: AtomicUsize::new(0), tell });
+        let helpers = Helpers::default();
+        let (sampler, work) = Sampler::new(faulty, Arc::new(Clock::start()));
+        helpers.add("sampler", "no readings are taken", work);
+        assert_eq!((helpers.record()[0].restarts, helpers.record()[0].is_running), (0, false));
+        assert!(helpers.missing()[0].contains("`sampler` cannot be started, so no readings are taken"));
+        assert!(helpers.start());
+        // Its third question is answered, and a fourth follows: it works on.
+        await_number(&heard, 3);
+        assert_eq!((helpers.record()[0].restarts, helpers.record()[0].is_running), (2, true));
+        assert!(helpers.missing().is_empty() && helpers.start(), "it is started once");
+        drop(sampler);
+        while helpers.record()[0].is_running {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(helpers.missing().is_empty(), "the end is no fault");
+    }
+}

@@ -1,0 +1,30 @@
+//! THE DAEMON: reads settings and rules, starts the rooms, watches and reloads, stops.
+
+mod admin_door;
+mod control;
+mod core_dumps;
+pub(crate) mod descriptors;
+mod disable_file;
+mod fleet_record;
+pub mod fleet_secret;
+mod fleet_start;
+mod helpers;
+mod last_good;
+pub(crate) mod log;
+mod log_limit;
+mod log_queue;
+mod orders;
+mod passed;
+mod places;
+mod proof;
+mod reading_report;
+pub mod redis_settings;
+mod restart;
+mod rules_in_force;
+pub mod serve;
+mod service_manager;
+pub mod settings;
+pub(crate) mod settings_file;
+mod signals;
+mod watch;
+mod watching;

@@ -1,0 +1,422 @@
+//! `tidegate serve`: the daemon. It always starts: bad rules leave their domain without limits and are told.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use super::admin_door::AdminDoor;
+use super::control::Daemon;
+use super::fleet_start;
+use super::helpers::Helpers;
+use super::log_queue::LogQueue;
+use super::orders::{self, OrdersKept};
+use super::rules_in_force::{RulesInForce, log_problem};
+use super::service_manager::ServiceManager;
+use super::settings::{DomainSettings, PoolSettings, SETTINGS_FILE, Settings};
+use super::{core_dumps, descriptors, log, passed, restart, signals, watch};
+use crate::admin::{Desk, Doors, Ledger, Office, ServedSocket};
+use crate::clock::Clock;
+use crate::engine::Engine;
+use crate::fleet::task::Fleet;
+use crate::host::{Readings, Sampler};
+use crate::rules::{Library, Problem};
+use crate::server::{self, BindError, ConnectionLimits, DomainAccess, Listener, PoolAccess, Pulse};
+use crate::state::{BOOT_ID_FILE, Keeper, WRITE_EVERY};
+use crate::sys;
+
+/// Runs the daemon in the foreground until SIGTERM or SIGINT, which drain it
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub struct Args {
+    /// The settings; without it /etc/tidegate/tidegate.yaml if there is one
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Where to listen, instead of `socket.path` of the settings; the admin socket is beside it, unless --config names
+    /// settings that say where
+    #[arg(long, value_name = "PATH")]
+    pub socket: Option<PathBuf>,
+    /// A directory of rules or one file, instead of `rules` of the settings
+    #[arg(long, value_name = "DIR")]
+    pub rules: Option<PathBuf>,
+    /// Decision threads, instead of `threads` of the settings
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub threads: Option<u16>,
+    /// Options for tests
+    #[cfg_attr(feature = "test-hooks", command(flatten))]
+    #[cfg_attr(not(feature = "test-hooks"), arg(skip))]
+    pub hooks: TestHooks,
+}
+
+/// Options for tests and benchmarks. Without the feature `test-hooks` they have their defaults, and the command refuses them.
+#[derive(Clone, Debug)]
+#[cfg_attr(feature = "test-hooks", derive(clap::Args))]
+pub struct TestHooks {
+    /// Whether decision threads ask the kernel (6.12 or later) for short scheduler slices
+    #[cfg_attr(feature = "test-hooks", arg(long, value_enum, default_value_t, hide = true))]
+    pub scheduler_slice: OnOff,
+    /// The file that names this boot: another one simulates a reboot
+    #[cfg_attr(feature = "test-hooks", arg(long, default_value = BOOT_ID_FILE, hide = true))]
+    pub boot_id: PathBuf,
+    /// How often the tables are written, in milliseconds
+    #[cfg_attr(feature = "test-hooks", arg(long, default_value_t = WRITE_EVERY_MILLIS, hide = true))]
+    pub write_state_every: u64,
+    /// By how many versions the files of the state directory are newer than those of this daemon
+    #[cfg_attr(feature = "test-hooks", arg(long, default_value_t = 0, hide = true))]
+    pub versions_ahead: u8,
+}
+
+impl Default for TestHooks {
+    fn default() -> TestHooks {
+        TestHooks {
+            scheduler_slice: OnOff::On,
+            boot_id: BOOT_ID_FILE.into(),
+            write_state_every: WRITE_EVERY_MILLIS,
+            versions_ahead: 0,
+        }
+    }
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum OnOff {
+    /// On
+    #[default]
+    On,
+    /// Off
+    Off,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tidegate serve --rules config/rules --socket /tmp/tidegate.sock
+  tidegate serve --config /etc/tidegate/tidegate.yaml
+
+Exit codes: 0 after SIGTERM or SIGINT; 1 when it cannot start, with the reason, or after a second
+signal, which ends it at once; 2 wrong usage; 75 when another tidegate has the socket or the admin
+socket; 101 after a panic.";
+
+/// Runs the command. Standard error carries the log.
+#[must_use]
+pub fn run(args: &Args) -> ExitCode {
+    let (settings, problems) = match settings(args) {
+        Ok(loaded) => loaded,
+        Err(problems) => {
+            log::before_start(problems.iter().map(|problem| problem.render(false)));
+            return ExitCode::FAILURE;
+        }
+    };
+    let queue = log::start(settings.log);
+    problems.iter().for_each(log_problem);
+    // A panic that reaches this has been reported. What it left behind is not touched again.
+    let code = match catch_unwind(AssertUnwindSafe(|| serve(args, &settings, &queue))) {
+        Ok(Ok(())) => ExitCode::SUCCESS,
+        Ok(Err(failure)) => {
+            error!("{failure}");
+            failure.exit_code()
+        }
+        Err(payload) => {
+            restart::note_crash();
+            std::mem::forget(payload);
+            EXIT_PANICKED.into()
+        }
+    };
+    queue.flush(log::LAST_LINES_MAX);
+    code
+}
+
+fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
+    let installed = Path::new(SETTINGS_FILE);
+    let file = args.config.as_deref().or_else(|| installed.exists().then_some(installed));
+    let (mut settings, problems) = Settings::load(file)?;
+    if let Some(path) = &args.socket {
+        settings.listen_at(path, args.config.is_some());
+    }
+    if let Some(rules) = &args.rules {
+        settings.rules.clone_from(rules);
+    }
+    if let Some(threads) = args.threads {
+        settings.threads = usize::from(threads);
+    }
+    Ok((settings, problems))
+}
+
+fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), Failure> {
+    sys::give_large_pieces_back();
+    core_dumps::forbid();
+    sys::outlive_file_size_limit();
+    let listener = listen(settings)?;
+    let socket = ServedSocket { path: listener.path().to_owned(), identity: listener.identity() };
+    let admin = Box::new(AdminDoor::first(settings.admin_socket()).map_err(Failure::Admin)?);
+    let mut taken = take_up(args, settings)?;
+    let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
+    let ledger = Arc::new(Ledger::default());
+    let state = taken.record();
+    let files = (taken.orders(), taken.fleet_overrides());
+    let orders = Arc::new(OrdersKept::start(&engine, &clock, &ledger, files, &state));
+    let joined = fleet_start::join(settings.redis.as_ref(), &mut taken);
+    let library = Library::new(&settings.rules).scoped(settings.scopes());
+    let every = Duration::from_millis(args.hooks.write_state_every);
+    let kept = (taken.last_good_rules(), taken.proof(every));
+    let after_crash_loop = taken.is_after_crash_loop();
+    let rules = RulesInForce::start(&engine, &clock, library, kept, settings.redis.is_some());
+    if rules.is_good() {
+        settings.domains_without_rules(&rules.domains()).for_each(log_problem);
+    }
+    descriptors::allow(settings.connections.max);
+    let helpers = Helpers::default();
+    let fleet = joined.and_then(|joined| joined.talk(&engine, &clock, &helpers));
+    let _readings = take_readings(&engine, &clock, &helpers);
+    let _switches = watch_switches(&orders, settings, &helpers);
+    let keeper = taken.keep(every, &helpers);
+    write_log(queue, &helpers);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Run)?;
+    let pulse = Arc::new(Pulse::new(settings.threads));
+    let manager = ServiceManager::start(&pulse, &clock, &helpers);
+    let options = server_options(args, settings, &pulse, fleet.as_ref());
+    let served = runtime.block_on(async {
+        let shutdown = CancellationToken::new();
+        let record = rules.record();
+        let (bell, work) = watch::watch(rules, manager.clone()).map_err(Failure::Run)?;
+        helpers.add("rules", "changes of the rules are not noticed", work);
+        signals::watch(&shutdown, bell.clone()).map_err(Failure::Run)?;
+        let daemon = Daemon {
+            record,
+            bell,
+            orders,
+            telemetry: Arc::clone(&options.telemetry),
+            state,
+            fleet: fleet.as_ref().map(|fleet| (fleet.counters(), fleet.voice())),
+            clock: Arc::clone(&clock),
+            rules: settings.rules.display().to_string(),
+            socket,
+            log: Arc::clone(queue),
+            helpers: helpers.clone(),
+            after_crash_loop,
+            unready: unready(&shutdown, &pulse, &clock),
+        };
+        let told = tokio::spawn(keep_told(manager.clone(), pulse, shutdown.clone()));
+        let desk = Desk::new(&engine, &clock, Arc::new(daemon), ledger, &options.recorder);
+        signals::tell_status(desk.clone()).map_err(Failure::Run)?;
+        let office = open_office(desk, Doors { admin, metrics: settings.metrics }, &helpers);
+        // What decides has the first threads that are to be had.
+        let server = server::start(&engine, &clock, options).map_err(Failure::Threads)?;
+        start_helpers(&helpers, &office);
+        info!(socket = %listener.path().display(), threads = settings.threads, mode = %settings.mode, "serving");
+        let served = server.run(listener, shutdown.clone()).await;
+        shutdown.cancel();
+        // Says no more than that the end has begun, and waits for nothing.
+        let _ = told.await;
+        served.map_err(Failure::Run)
+    });
+    runtime.shutdown_background();
+    served?;
+    end(&helpers, fleet, keeper, &manager);
+    Ok(())
+}
+
+/// Starts the helper threads, and waits a moment for the admin socket, so that commands find it once the daemon serves.
+fn start_helpers(helpers: &Helpers, office: &Office) {
+    if helpers.start() {
+        office.await_open(OPEN_MAX);
+    }
+    tokio::spawn(helpers.clone().keep_starting());
+    #[cfg(all(debug_assertions, feature = "test-hooks"))]
+    super::helpers::crash_if_asked();
+}
+
+/// Leaves what others need, after the last decision. Each step has a time limit of its own.
+fn end(helpers: &Helpers, fleet: Option<Fleet>, keeper: Option<Keeper>, manager: &ServiceManager) {
+    // Threads that decided have ended: the tables can be written by one if there was none before.
+    helpers.start_one("state");
+    // What this host has in hand is of use to others, and not in the tables.
+    fleet.into_iter().for_each(Fleet::finish);
+    if !keeper.is_none_or(Keeper::finish) {
+        warn!("the tables could not be written at the end: the next daemon takes up what was last written");
+    }
+    info!("drained: every request received was answered");
+    manager.finish();
+}
+
+fn take_up(args: &Args, settings: &Settings) -> Result<restart::TakenUp, Failure> {
+    let plan = restart::Plan {
+        state: settings.state.as_deref(),
+        boot_id: &args.hooks.boot_id,
+        versions_ahead: args.hooks.versions_ahead,
+        mode: settings.mode,
+        memory_max_bytes: settings.memory_max_bytes,
+    };
+    plan.take_up().map_err(Failure::Run)
+}
+
+fn server_options(
+    args: &Args,
+    settings: &Settings,
+    pulse: &Arc<Pulse>,
+    fleet: Option<&Fleet>,
+) -> server::Options {
+    server::Options {
+        threads: settings.threads,
+        connections: ConnectionLimits {
+            max: settings.connections.max as usize,
+            per_user: settings.connections.per_user as usize,
+        },
+        access: DomainAccess::new(settings.domains.iter().map(DomainSettings::access)).trusting_refunds(
+            settings.domains.iter().filter(|domain| domain.trusts_refunds).map(|domain| domain.name.clone()),
+        ),
+        pools: PoolAccess::new(settings.pools.iter().map(PoolSettings::limits)),
+        telemetry: Arc::default(),
+        short_slices: args.hooks.scheduler_slice == OnOff::On,
+        pulse: Arc::clone(pulse),
+        asker: fleet.map(Fleet::asker),
+        recorder: Arc::default(),
+    }
+}
+
+/// On the socket that was passed, else on one of our own.
+fn listen(settings: &Settings) -> Result<Listener, Failure> {
+    let wanted = &settings.socket.path;
+    if let Some(listener) = passed::listener()? {
+        if listener.path() != wanted {
+            let (passed, wanted) = (listener.path().display(), wanted.display());
+            warn!(%passed, %wanted, "the socket that was passed is elsewhere than `socket.path`: it is the one that counts");
+        }
+        return Ok(listener);
+    }
+    make_directory_of(wanted)?;
+    Ok(Listener::bind(wanted, settings.socket.mode, group_of(settings)?)?)
+}
+
+/// Tells whoever started us when we serve, and when we cease to.
+async fn keep_told(manager: ServiceManager, pulse: Arc<Pulse>, shutdown: CancellationToken) {
+    tokio::select! {
+        () = pulse.serving() => manager.serving(),
+        () = shutdown.cancelled() => {}
+    }
+    shutdown.cancelled().await;
+    manager.stopping();
+}
+
+/// Without readings pools are judged by their busy slots alone: no reason not to start.
+fn take_readings(engine: &Arc<Engine>, clock: &Arc<Clock>, helpers: &Helpers) -> Sampler {
+    let readings: Arc<dyn Readings> = Arc::<Engine>::clone(engine);
+    let (sampler, work) = Sampler::new(readings, Arc::clone(clock));
+    helpers.add("sampler", "there are no readings of the machine", work);
+    sampler
+}
+
+/// Until the thread runs, each thread writes its own lines, as far as standard error takes them without waiting.
+fn write_log(queue: &Arc<LogQueue>, helpers: &Helpers) {
+    let queue = Arc::clone(queue);
+    helpers.add("log", "lines of the log may be dropped", move || queue.write_for_ever());
+}
+
+/// Why work should not be sent here, beside the rules.
+fn unready(
+    shutdown: &CancellationToken,
+    pulse: &Arc<Pulse>,
+    clock: &Arc<Clock>,
+) -> Box<dyn Fn() -> Vec<String> + Send + Sync> {
+    let (shutdown, pulse, clock) = (shutdown.clone(), Arc::clone(pulse), Arc::clone(clock));
+    Box::new(move || {
+        let draining = shutdown.is_cancelled().then(|| "it drains: another daemon is to follow".to_owned());
+        let late = pulse.ages(clock.now().at).filter(|(_, age)| age.is_none_or(|age| age > SILENCE_MAX));
+        let silent = late.map(|(name, _)| {
+            format!("the thread `{name}` does not answer: the watchdog of systemd restarts it")
+        });
+        let (started, wanted) = pulse.started();
+        let few = (started < wanted).then(|| {
+            format!("{started} of {wanted} decision threads run: raise TasksMax of the unit and restart")
+        });
+        draining.into_iter().chain(silent).chain(few).collect()
+    })
+}
+
+/// Without it nobody is told of switches that end, and no file switches anything off.
+fn watch_switches(orders: &Arc<OrdersKept>, settings: &Settings, helpers: &Helpers) -> orders::Watch {
+    let (watch, work) = orders.watch(&settings.socket.path);
+    helpers.add("switches", "the `disable` file has no effect and ends of switches are not kept", work);
+    watch
+}
+
+/// Without operators everything goes on.
+fn open_office(desk: Desk, doors: Doors, helpers: &Helpers) -> Office {
+    let (office, work) = Office::new(desk, doors);
+    helpers.add("admin", "there is no admin socket and no metrics", work);
+    office
+}
+
+/// The directory of a socket in the usual place is made when it is missing, but not those above it.
+fn make_directory_of(socket: &Path) -> Result<(), Failure> {
+    let Some(directory) = socket.parent().filter(|path| !path.as_os_str().is_empty() && !path.exists())
+    else {
+        return Ok(());
+    };
+    let made = std::fs::create_dir(directory);
+    made.map_err(|source| Failure::Directory { path: directory.into(), source })
+}
+
+fn group_of(settings: &Settings) -> Result<Option<u32>, Failure> {
+    let Some(name) = &settings.socket.group else { return Ok(None) };
+    if let Ok(number) = name.parse() {
+        return Ok(Some(number));
+    }
+    // Read as a file: what only a directory server knows is no group for a socket that must exist at boot.
+    let groups = std::fs::read_to_string(GROUPS_FILE).unwrap_or_default();
+    let found = groups.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
+    });
+    found.map(Some).ok_or_else(|| Failure::Group(name.clone()))
+}
+
+/// Why the daemon cannot start.
+#[derive(Debug, thiserror::Error)]
+enum Failure {
+    #[error("{0}")]
+    Bind(#[from] BindError),
+    #[error(
+        "the admin socket is taken: {0}\nhelp: stop the other daemon, or name another path as `admin.socket` in the settings"
+    )]
+    Admin(BindError),
+    #[error("{0}")]
+    Passed(#[from] passed::Unusable),
+    #[error("{}: cannot make the directory of the socket: {source}", path.display())]
+    Directory { path: PathBuf, source: std::io::Error },
+    #[error(
+        "there is no group `{0}` in {GROUPS_FILE}: create it (groupadd --system {0}) or mend socket.group"
+    )]
+    Group(String),
+    #[error("cannot start a single decision thread: {0}; help: raise TasksMax of the unit, or `ulimit -u`")]
+    Threads(std::io::Error),
+    #[error("cannot start: {0}")]
+    Run(std::io::Error),
+}
+
+impl Failure {
+    fn exit_code(&self) -> ExitCode {
+        match self {
+            // EX_TEMPFAIL: it may well start once the other one has stopped.
+            Failure::Bind(BindError::Locked { .. } | BindError::InUse { .. }) | Failure::Admin(_) => {
+                ExitCode::from(75)
+            }
+            _ => ExitCode::FAILURE,
+        }
+    }
+}
+
+/// A thread says several times a second that it is there.
+const SILENCE_MAX: Duration = Duration::from_secs(2);
+
+const OPEN_MAX: Duration = Duration::from_secs(1);
+
+/// As any program in Rust that panicked.
+const EXIT_PANICKED: u8 = 101;
+
+const WRITE_EVERY_MILLIS: u64 = WRITE_EVERY.as_secs() * 1_000;
+
+const GROUPS_FILE: &str = "/etc/group";

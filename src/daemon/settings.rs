@@ -1,0 +1,324 @@
+//! The daemon's settings: what the file says, else what works without one.
+
+use std::ffi::{OsStr, OsString};
+use std::net::SocketAddr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use super::redis_settings::RedisSettings;
+use super::settings_file;
+use crate::rules::source::{Source, about_file};
+use crate::rules::{Domain, Mode, Problem, Scope, Scopes, Wrong};
+use crate::server::PoolLimits;
+
+/// What the daemon runs by. Every value has a default that works.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The mode of the whole daemon; a rule's own can only be milder.
+    pub mode: Mode,
+    /// Where applications ask.
+    pub socket: Socket,
+    /// The rules: a directory, or one file.
+    pub rules: PathBuf,
+    /// The directory of what is kept over a restart; none: nothing is.
+    pub state: Option<PathBuf>,
+    /// Decision threads.
+    pub threads: usize,
+    /// The byte budget of the tables.
+    pub memory_max_bytes: u64,
+    /// How many may be connected.
+    pub connections: Connections,
+    /// The domains that something is said of, in the order of the file.
+    pub domains: Vec<DomainSettings>,
+    /// The pools that something is said of, in the order of the file.
+    pub pools: Vec<PoolSettings>,
+    /// The admin socket; none: `NAME.admin.sock` beside `NAME.sock`.
+    pub admin_socket: Option<PathBuf>,
+    /// Where metrics are served over TCP; none: on the admin socket alone.
+    pub metrics: Option<SocketAddr>,
+    /// What is logged, and how.
+    pub log: Log,
+    /// Where the limits of a domain count of which nothing else says so.
+    pub scope: Scope,
+    /// Where hosts meet that share a budget; none: each limits by itself.
+    pub redis: Option<RedisSettings>,
+}
+
+/// The socket that applications ask on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Socket {
+    /// Its path, at most [`SOCKET_PATH_BYTES_MAX`] bytes.
+    pub path: PathBuf,
+    /// Its permission bits.
+    pub mode: u32,
+    /// The group that it belongs to; none: the daemon's own.
+    pub group: Option<String>,
+}
+
+/// How many connections are served at once.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connections {
+    /// In all.
+    pub max: u32,
+    /// Of one user.
+    pub per_user: u32,
+}
+
+/// What holds for one domain.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainSettings {
+    /// Its name.
+    pub name: Box<str>,
+    /// The users who may ask about it; none: whoever the socket lets in.
+    pub uids: Vec<u32>,
+    /// Where its limits count unless its rules say; none: as in the other domains.
+    pub scope: Option<Scope>,
+    /// Whether a negative charge need not name what it refunds.
+    pub trusts_refunds: bool,
+    /// Said when no rules belong to it.
+    pub(super) unknown: Problem,
+}
+
+impl DomainSettings {
+    /// The name, and the users who may ask.
+    pub(super) fn access(&self) -> (Box<str>, Vec<u32>) {
+        (self.name.clone(), self.uids.clone())
+    }
+}
+
+/// What holds for one pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolSettings {
+    /// Its name.
+    pub name: Box<str>,
+    /// The users whose processes may work in it; none: whoever the socket lets in.
+    pub uids: Vec<u32>,
+    /// The most slots that one process may say it has; none: any number.
+    pub slots_max: Option<u32>,
+}
+
+impl PoolSettings {
+    /// The same for the server.
+    pub(super) fn limits(&self) -> PoolLimits {
+        PoolLimits { name: self.name.clone(), users: self.uids.clone(), slots_max: self.slots_max }
+    }
+}
+
+/// What goes to standard error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Log {
+    /// As text or as JSON lines.
+    pub format: LogFormat,
+    /// Nothing less important than this.
+    pub level: tracing::Level,
+}
+
+/// How a log line looks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogFormat {
+    /// For people.
+    Text,
+    /// One JSON object a line.
+    Json,
+}
+
+/// What the defaults depend on.
+#[derive(Clone, Debug, Default)]
+pub struct Environment {
+    /// `TIDEGATE_SOCKET`.
+    pub socket: Option<OsString>,
+    /// `STATE_DIRECTORY`, as systemd sets it.
+    pub state_directory: Option<OsString>,
+    /// `XDG_RUNTIME_DIR`.
+    pub runtime_directory: Option<OsString>,
+    /// Whether root runs this.
+    pub is_root: bool,
+    /// Cores that this process may use.
+    pub cores: usize,
+}
+
+impl Settings {
+    /// Reads the file, or takes the defaults when there is none. The problems beside the settings are warnings.
+    ///
+    /// # Errors
+    /// The file cannot be read, or something in it is wrong; warnings are among the problems too.
+    pub fn load(path: Option<&Path>) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
+        let environment = Environment::of_this_process();
+        match path.map(Source::read_anywhere).transpose() {
+            Ok(source) => Settings::read(source.as_ref(), &environment),
+            Err(unreadable) => Err(vec![*unreadable.problem]),
+        }
+    }
+
+    /// Reads a text instead of a file; paths in it are relative to the directory of the file it is named after.
+    ///
+    /// # Errors
+    /// As [`Settings::load`].
+    pub fn read(
+        source: Option<&Source>,
+        environment: &Environment,
+    ) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
+        let defaults = Settings::defaults(environment);
+        let (settings, mut problems) = match source {
+            Some(source) => settings_file::read(source, defaults.clone()),
+            None => (defaults.clone(), Vec::new()),
+        };
+        if settings.socket.path == defaults.socket.path {
+            problems.extend(environment.check_socket(&settings.socket.path));
+        }
+        if problems.iter().any(Problem::is_error) { Err(problems) } else { Ok((settings, problems)) }
+    }
+
+    /// Listens at another path than the settings say. The admin socket moves with it, unless the settings that name one
+    /// were asked for: those installed are another daemon's.
+    pub(crate) fn listen_at(&mut self, path: &Path, settings_are_named: bool) {
+        if !settings_are_named && self.socket.path != path {
+            self.admin_socket = None;
+        }
+        path.clone_into(&mut self.socket.path);
+    }
+
+    /// The path of the admin socket.
+    #[must_use]
+    pub fn admin_socket(&self) -> PathBuf {
+        self.admin_socket.clone().unwrap_or_else(|| admin_socket_beside(&self.socket.path))
+    }
+
+    /// A warning for each domain of the settings that has no rules: its name is misspelt, or its rules are yet to come.
+    pub(crate) fn domains_without_rules<'s>(
+        &'s self,
+        known: &'s [Arc<Domain>],
+    ) -> impl Iterator<Item = &'s Problem> {
+        let is_known = |name: &str| known.iter().any(|domain| domain.name() == name);
+        self.domains.iter().filter(move |domain| !is_known(&domain.name)).map(|domain| &domain.unknown)
+    }
+
+    /// Where limits count whose rules do not say.
+    #[must_use]
+    pub fn scopes(&self) -> Scopes {
+        let domains = self.domains.iter().filter_map(|domain| Some((domain.name.clone(), domain.scope?)));
+        let weight = self.redis.as_ref().and_then(|redis| redis.region_weight);
+        Scopes { all: self.scope, domains: domains.collect(), weight }
+    }
+
+    /// What holds without a file.
+    pub(crate) fn by_default() -> Settings {
+        Settings::defaults(&Environment::of_this_process())
+    }
+
+    fn defaults(environment: &Environment) -> Settings {
+        Settings {
+            mode: Mode::Enforce,
+            socket: Socket { path: environment.default_socket(), mode: SOCKET_MODE, group: None },
+            rules: PathBuf::from("/etc/tidegate/rules"),
+            state: environment.default_state(),
+            threads: environment.cores.clamp(1, THREADS_BY_DEFAULT),
+            memory_max_bytes: MEMORY_BYTES,
+            connections: Connections { max: CONNECTIONS, per_user: CONNECTIONS_PER_USER },
+            domains: Vec::new(),
+            pools: Vec::new(),
+            admin_socket: None,
+            metrics: None,
+            log: Log { format: LogFormat::Text, level: tracing::Level::INFO },
+            scope: Scope::Host,
+            redis: None,
+        }
+    }
+}
+
+impl Environment {
+    /// As this process sees it.
+    #[must_use]
+    pub fn of_this_process() -> Environment {
+        Environment {
+            socket: std::env::var_os(SOCKET_VARIABLE),
+            state_directory: std::env::var_os("STATE_DIRECTORY"),
+            runtime_directory: std::env::var_os("XDG_RUNTIME_DIR"),
+            is_root: rustix::process::geteuid().is_root(),
+            cores: std::thread::available_parallelism().map_or(1, std::num::NonZero::get),
+        }
+    }
+
+    /// Where the daemon listens when neither its arguments nor its settings say so.
+    fn default_socket(&self) -> PathBuf {
+        if let Some(socket) = self.socket.as_ref().filter(|socket| !socket.is_empty()) {
+            return PathBuf::from(socket);
+        }
+        // A relative one is to be ignored, says its specification.
+        let runtime = self.runtime_directory.as_ref().map(Path::new).filter(|path| path.is_absolute());
+        let directory = runtime.filter(|_| !self.is_root).unwrap_or(Path::new("/run"));
+        directory.join("tidegate").join("tidegate.sock")
+    }
+
+    /// The first of the directories that the service manager made, if it made any.
+    fn default_state(&self) -> Option<PathBuf> {
+        let directories = self.state_directory.as_ref()?.as_bytes();
+        let first = directories.split(|byte| *byte == b':').next().filter(|first| !first.is_empty())?;
+        Some(PathBuf::from(OsStr::from_bytes(first)))
+    }
+
+    fn check_socket(&self, path: &Path) -> Option<Problem> {
+        let wrong = check_socket_path(path).err()?;
+        let from = if self.socket.is_some() { SOCKET_VARIABLE } else { "XDG_RUNTIME_DIR" };
+        Some(about_file(Path::new(from), wrong))
+    }
+}
+
+/// The admin socket of a daemon whose settings name none: `NAME.admin.sock` for `NAME.sock`, and for `NAME`.
+pub(crate) fn admin_socket_beside(socket: &Path) -> PathBuf {
+    let name = socket.file_name().unwrap_or_default().as_bytes();
+    let name = name.strip_suffix(b".sock").unwrap_or(name);
+    socket.with_file_name(OsStr::from_bytes(&[name, ADMIN_SUFFIX].concat()))
+}
+
+/// Whether a socket can be bound to this path.
+///
+/// # Errors
+/// The path is empty or longer than [`SOCKET_PATH_BYTES_MAX`]; the text says so.
+pub fn socket_path_fits(path: &Path) -> Result<(), String> {
+    check_socket_path(path).map_err(|wrong| match wrong.mend {
+        Some(mend) => format!("{} ({mend})", wrong.message),
+        None => wrong.message,
+    })
+}
+
+pub(super) fn check_socket_path(path: &Path) -> Result<(), Wrong> {
+    let bytes = path.as_os_str().as_bytes().len();
+    if bytes == 0 {
+        return Err(Wrong::new("the path of the socket is empty", "write a path, or leave it out"));
+    }
+    if bytes > SOCKET_PATH_BYTES_MAX {
+        let message = format!("the path of the socket has {bytes} bytes: {}", path.display());
+        return Err(Wrong::new(
+            message,
+            format!("write at most {SOCKET_PATH_BYTES_MAX}: the kernel takes no more"),
+        ));
+    }
+    Ok(())
+}
+
+/// What fits an address of a Unix socket, its final zero byte aside.
+pub const SOCKET_PATH_BYTES_MAX: usize = 107;
+
+/// Where the settings are when nobody says so.
+pub const SETTINGS_FILE: &str = "/etc/tidegate/tidegate.yaml";
+
+const ADMIN_SUFFIX: &[u8] = b".admin.sock";
+
+/// Whoever is in the group may ask.
+const SOCKET_MODE: u32 = 0o660;
+
+/// One core decides some hundred thousand times a second: more threads than this are for who has measured.
+const THREADS_BY_DEFAULT: usize = 4;
+
+/// Two million callers of one rule.
+pub(crate) const MEMORY_BYTES: u64 = 64 << 20;
+
+/// Some hundred processes with a few dozen threads.
+const CONNECTIONS: u32 = 4_096;
+
+/// One user's leak leaves room for three others.
+const CONNECTIONS_PER_USER: u32 = 1_024;
+
+const SOCKET_VARIABLE: &str = "TIDEGATE_SOCKET";

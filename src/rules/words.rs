@@ -1,0 +1,311 @@
+//! What a limit says, in words for people: its numbers, by what it counts, what it admits at most. It decides nothing.
+
+use crate::limit::share::Window;
+use crate::limit::{Quota, Rate, Scale, fixed_window};
+use crate::rules::percent::Share;
+use crate::rules::{FleetBound, KeyPart, Mode, OnMiss, Over, Rule};
+
+/// The algorithm and its numbers, much as one would write them.
+pub(crate) fn numbers(quota: &Quota) -> String {
+    let (algorithm, rate) = (quota.algorithm(), quota.rate_text());
+    match quota {
+        Quota::TokenBucket(quota) => format!("{algorithm} {rate}, burst {}", quota.burst()),
+        Quota::LeakyBucket(quota) => format!("{algorithm} {rate}, queue {}", quota.queue()),
+        Quota::FixedWindow(_) | Quota::SlidingLog(_) => format!("{algorithm} {rate}"),
+        Quota::SlidingWindow(quota) => format!("{algorithm} {rate}, buckets {}", quota.buckets()),
+        Quota::Concurrency(_) | Quota::Places(_) => rate,
+        Quota::Share(quota) => match quota.window() {
+            Some(window) => numbers(window.like()),
+            None => format!("{algorithm} {rate}, burst {}", quota.bucket().burst()),
+        },
+    }
+}
+
+/// The same for what may be without a limit.
+pub(crate) fn numbers_or_unlimited(quota: Option<&Quota>) -> String {
+    quota.map_or_else(|| "unlimited".to_owned(), numbers)
+}
+
+/// By what a rule counts.
+pub(crate) fn each(rule: &Rule) -> String {
+    match rule.key.as_slice() {
+        [] => "for all together".to_owned(),
+        key => format!("for each {}", key.iter().map(key_part).collect::<Vec<_>>().join(" and ")),
+    }
+}
+
+fn key_part(part: &KeyPart) -> String {
+    let mut text = part.attribute.to_string();
+    if let Some(bits) = part.transform.ipv6_prefix {
+        text.push_str(&format!(" (IPv6 by /{bits})"));
+    }
+    if part.transform.lowercase {
+        text.push_str(" (in lower case)");
+    }
+    text
+}
+
+/// What a mode means; nothing for a rule that enforces.
+pub(crate) fn mode(mode: Mode) -> &'static str {
+    match mode {
+        Mode::Enforce => "",
+        Mode::Shadow => " (shadow: refuses nothing)",
+        Mode::Disabled => " (disabled: not judged)",
+    }
+}
+
+/// What so many hosts admit together at most of one key, whatever is sent.
+pub(crate) fn bound(quota: &Quota, hosts: u32) -> String {
+    let times = |number: u32| u64::from(number) * u64::from(hosts);
+    match quota {
+        Quota::TokenBucket(quota) => {
+            let rate = quota.rate();
+            let (burst, count) = (times(quota.burst()), times(rate.count()));
+            format!("at most {burst} + {count} × {} in any span", periods(&rate.to_string()))
+        }
+        Quota::Share(quota) => {
+            // One budget, however many hosts there are.
+            match quota.window().map(Window::like) {
+                Some(Quota::SlidingWindow(window)) => {
+                    let rate = Quota::SlidingWindow(*window).rate_text();
+                    return format!("at most {} in any {}", window.count(), period(&rate));
+                }
+                Some(like) => return bound(like, 1),
+                None => {}
+            }
+            let (bucket, rate) = (quota.bucket(), quota.bucket().rate());
+            let (burst, count) = (bucket.burst(), rate.count());
+            format!("at most {burst} + {count} × {} in any span", periods(&rate.to_string()))
+        }
+        Quota::LeakyBucket(quota) => {
+            let apart =
+                humantime::format_duration(std::time::Duration::from_nanos(interval_nanos(quota.rate())));
+            let (start, waiting) = ("work starts at least", times(quota.queue()));
+            match hosts {
+                1 => format!("{start} {apart} apart, {waiting} may wait"),
+                hosts => {
+                    format!("{start} {apart} apart on each, so {hosts} may start at once; {waiting} may wait")
+                }
+            }
+        }
+        Quota::FixedWindow(quota) if quota.count() == 0 => "nothing passes".to_owned(),
+        Quota::FixedWindow(quota) => {
+            let count = times(quota.count());
+            format!("at most {count} in each {}, so up to {} across an edge", window(quota), 2 * count)
+        }
+        Quota::SlidingLog(log) => {
+            format!("at most {} in any {}, exactly", times(log.count()), period(&quota.rate_text()))
+        }
+        Quota::SlidingWindow(sliding) => {
+            let (count, any) = (times(sliding.count()), period(&quota.rate_text()));
+            let nanos = sliding.window_nanos() / u64::from(sliding.buckets());
+            let bucket = humantime::format_duration(std::time::Duration::from_nanos(nanos));
+            format!(
+                "an estimate of at most {count} in any {any}, off by at most what came in the oldest {bucket} of it; \
+                 at worst {}",
+                2 * count
+            )
+        }
+        Quota::Concurrency(quota) => format!("never more than {} at once", times(quota.max())),
+        // However many hosts there are.
+        Quota::Places(quota) => format!("never more than {} at once", quota.max()),
+    }
+}
+
+/// What a rule of the fleet admits at most of one key, on all hosts together; of another what one host admits.
+pub(crate) fn bound_of(rule: &Rule, quota: &Quota) -> String {
+    let own = bound(quota, 1);
+    if rule.fleet.is_none() {
+        return own;
+    }
+    match quota {
+        // What a host that hears nothing let begin goes on.
+        Quota::Places(_) => {
+            format!("{own}, on all hosts together; besides, what goes on under hosts that do not hear Redis")
+        }
+        _ => format!("{own}, on all hosts together while Redis answers"),
+    }
+}
+
+/// What so many hosts admit past the budget of a rule of the fleet.
+pub(crate) fn past_budget(bound: &FleetBound) -> String {
+    let quiet = match bound.quiet {
+        0 => String::new(),
+        share => {
+            let share = Share(u32::from(share));
+            format!(", and {share} of the rate more from hosts that hardly use the key")
+        }
+    };
+    match bound.on_miss {
+        OnMiss::Admit if bound.windows => format!("{} more in each window", bound.extra),
+        OnMiss::Admit => format!("{} more at once{quiet}", bound.extra),
+        OnMiss::Refuse => format!("no more; a host that holds no {} refuses", bound.unit),
+        OnMiss::Ask => format!("no more; a host that holds no {} asks Redis", bound.unit),
+    }
+}
+
+/// What is admitted beyond the quota; nothing where it is refused.
+pub(crate) fn beyond(over: &Over, lasts: Option<std::time::Duration>, hosts: u32) -> Option<String> {
+    match over {
+        Over::Refuse => None,
+        Over::Soft(larger) => {
+            let lasts = lasts.map_or_else(
+                || "without end".to_owned(),
+                |lasts| format!("for {} at a stretch", humantime::format_duration(lasts)),
+            );
+            Some(format!("soft, {lasts}, marked: {}", bound(larger, hosts)))
+        }
+        Over::Elastic(second) => {
+            Some(format!("elastic, while the pool has room, marked: besides {}", bound(second, hosts)))
+        }
+    }
+}
+
+/// When work that nobody ends counts as ended.
+pub(crate) fn expires(lasts: std::time::Duration) -> String {
+    format!("work that nobody releases or renews ends after {}", humantime::format_duration(lasts))
+}
+
+/// How exactly the rate of a bucket is kept; windows count whole units.
+pub(crate) fn exactness(quota: &Quota) -> Option<String> {
+    let (rate, scale) = steady(quota)?;
+    Some(match (rate.rounding_on(scale), scale.ticks_per_nano()) {
+        (Some(parts), _) => format!("kept slow by one part in {parts}"),
+        (None, 1) => "exact in ticks of 1 ns".to_owned(),
+        (None, ticks) => format!("exact in ticks of 1/{ticks} ns"),
+    })
+}
+
+/// The rate of a bucket, and the scale on which it is kept.
+pub(crate) fn steady(quota: &Quota) -> Option<(Rate, Scale)> {
+    match quota {
+        Quota::TokenBucket(quota) => Some((quota.rate(), quota.scale())),
+        Quota::LeakyBucket(quota) => Some((quota.rate(), quota.scale())),
+        Quota::Share(quota) if quota.window().is_none() => {
+            Some((quota.bucket().rate(), quota.bucket().scale()))
+        }
+        Quota::Share(_)
+        | Quota::FixedWindow(_)
+        | Quota::SlidingLog(_)
+        | Quota::SlidingWindow(_)
+        | Quota::Concurrency(_)
+        | Quota::Places(_) => None,
+    }
+}
+
+/// `1 rule`, `2 rules`.
+pub(crate) fn counted(number: usize, noun: &str) -> String {
+    let plural = if number == 1 { "" } else { "s" };
+    format!("{number} {noun}{plural}")
+}
+
+/// The window of a quota by name, and where it begins.
+fn window(quota: &fixed_window::Quota) -> String {
+    let rate = crate::limit::Quota::FixedWindow(quota.clone()).rate_text();
+    let shape = quota.shape();
+    let begins = shape.split_once(", ").map_or("", |(_, begins)| begins);
+    let calendar = if matches!(quota.period(), fixed_window::Period::Months(_)) { "calendar " } else { "" };
+    format!("{calendar}{} ({begins})", period(&rate))
+}
+
+/// At least so long apart: rounded down, for it must be true.
+fn interval_nanos(rate: Rate) -> u64 {
+    rate.period_nanos() / u64::from(rate.count())
+}
+
+/// The period of a rate as one speaks of it: `5/15min` has `15 minutes`.
+fn period(rate: &str) -> String {
+    let period = rate.split_once('/').map_or("s", |(_, period)| period);
+    let digits = period.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, unit) = period.split_at_checked(digits).unwrap_or(("", period));
+    let Some((_, one, many)) = SPANS.iter().find(|(known, ..)| *known == unit) else {
+        return period.to_owned();
+    };
+    match number {
+        "" | "1" => (*one).to_owned(),
+        number => format!("{number} {many}"),
+    }
+}
+
+/// How many periods there are in a span of time.
+fn periods(rate: &str) -> String {
+    let period = rate.split_once('/').map_or("s", |(_, period)| period);
+    match SPANS.iter().find(|(unit, ..)| *unit == period) {
+        Some((.., many)) => (*many).to_owned(),
+        None => format!("(time ÷ {period})"),
+    }
+}
+
+/// What the engine keeps of one piece of work, at most.
+pub(crate) const LEASE_BYTES_MAX: u64 = 128;
+
+/// How rates write a period, and how one speaks of one and of many.
+const SPANS: [(&str, &str, &str); 7] = [
+    ("ms", "millisecond", "milliseconds"),
+    ("s", "second", "seconds"),
+    ("min", "minute", "minutes"),
+    ("h", "hour", "hours"),
+    ("day", "day", "days"),
+    ("week", "week", "weeks"),
+    ("month", "month", "months"),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::{bound, exactness};
+    use crate::rules::read_text;
+
+    #[test]
+    fn a_bound_is_said_for_every_algorithm() {
+        let table: &[(&str, u32, &str)] = &[
+            ("rate: 100/s, burst: 500", 1, "at most 500 + 100 × seconds in any span"),
+            ("rate: 100/s, burst: 500", 200, "at most 100000 + 20000 × seconds in any span"),
+            ("rate: 5/15min", 1, "at most 5 + 5 × (time ÷ 15min) in any span"),
+            (
+                "rate: 5/s, algorithm: leaky_bucket, queue: 20",
+                1,
+                "work starts at least 200ms apart, 20 may wait",
+            ),
+            (
+                "rate: 3/s, algorithm: leaky_bucket",
+                2,
+                "work starts at least 333ms 333us 333ns apart on each, so 2 may start at once; 0 may wait",
+            ),
+            (
+                "rate: 10000/day, algorithm: fixed_window, timezone: Europe/Berlin",
+                1,
+                "at most 10000 in each day (Europe/Berlin), so up to 20000 across an edge",
+            ),
+            (
+                "rate: 5/month, algorithm: fixed_window",
+                5,
+                "at most 25 in each calendar month (UTC), so up to 50 across an edge",
+            ),
+            (
+                "rate: 5/15min, algorithm: fixed_window, align: first",
+                1,
+                "at most 5 in each 15 minutes (from the first request), so up to 10 across an edge",
+            ),
+            ("rate: 3/min, algorithm: sliding_log", 1, "at most 3 in any minute, exactly"),
+            (
+                "rate: 20/h, algorithm: sliding_window, buckets: 10",
+                1,
+                "an estimate of at most 20 in any hour, off by at most what came in the oldest 6m of it; at worst 40",
+            ),
+        ];
+        for (fields, hosts, expected) in table {
+            let text = format!("domain: d\nlimits:\n- {{name: a, key: [], {fields}}}\n");
+            let loaded = read_text("rules.yaml", &text);
+            let quota = loaded.domains[0].rules()[0].limit.quota().unwrap().clone();
+            assert_eq!(bound(&quota, *hosts), *expected, "{fields}");
+        }
+    }
+
+    #[test]
+    fn windows_count_whole_units() {
+        let text = "domain: d\nlimits:\n- {name: a, key: [], rate: 3/s, algorithm: sliding_log}\n- {name: b, key: [], rate: 3/s}\n";
+        let loaded = read_text("rules.yaml", text);
+        let of = |rule: usize| exactness(loaded.domains[0].rules()[rule].limit.quota().unwrap());
+        assert_eq!((of(0), of(1)), (None, Some("exact in ticks of 1/3 ns".to_owned())));
+    }
+}

@@ -1,0 +1,272 @@
+//! One line of an access log in the combined format of Apache and nginx, as attributes of a request.
+
+use std::hash::Hasher;
+use std::net::IpAddr;
+use std::ops::Range;
+
+use arrayvec::ArrayVec;
+use siphasher::sip128::{Hasher128, SipHasher13};
+
+use super::path::{hex_byte, path_of};
+use crate::protocol::VALUE_BYTES_MAX;
+use crate::rules::shown;
+
+/// A request as the log tells it. Made to be filled again and again.
+#[derive(Debug, Default)]
+pub(super) struct AccessLine {
+    unix_seconds: u64,
+    text: String,
+    attributes: ArrayVec<(&'static str, Range<usize>), ATTRIBUTES_MAX>,
+}
+
+/// Why a line cannot be read.
+#[derive(Debug, PartialEq, Eq, thiserror::Error)]
+pub(crate) enum Unreadable {
+    #[error("does not begin with an IP address but with {0}")]
+    Address(String),
+    #[error("no time in brackets, such as [10/Oct/2000:13:55:36 -0700]")]
+    Time,
+    #[error("the request is not METHOD PATH PROTOCOL but {0}")]
+    Request(String),
+    #[error("no status of three digits after the request")]
+    Status,
+    #[error("a quoted text has no end")]
+    Quote,
+    #[error("longer than a line of a log can be")]
+    TooLong,
+}
+
+impl AccessLine {
+    /// Replaces what was there by what a line says. After an error what is there means nothing.
+    pub(super) fn read(&mut self, line: &[u8]) -> Result<(), Unreadable> {
+        self.text.clear();
+        self.attributes.clear();
+        let line = line.trim_ascii();
+        let (address, rest) = word(line);
+        let address = std::str::from_utf8(address).ok().filter(|address| address.parse::<IpAddr>().is_ok());
+        let address =
+            address.ok_or_else(|| Unreadable::Address(shown(&String::from_utf8_lossy(word(line).0))))?;
+        let (_identity, rest) = word(rest);
+        let (user, seconds, rest) = user_and_time(rest).ok_or(Unreadable::Time)?;
+        self.unix_seconds = seconds;
+        let (request, rest) = quoted(rest).ok_or(Unreadable::Quote)?;
+        let not_request = || Unreadable::Request(shown(&String::from_utf8_lossy(&request)));
+        let (method, target) = method_and_target(&request).ok_or_else(not_request)?;
+        let (status, rest) = word(rest);
+        if status.len() != 3 || !status.iter().all(u8::is_ascii_digit) {
+            return Err(Unreadable::Status);
+        }
+        self.push("ip", address.as_bytes());
+        self.push("method", method);
+        self.push("path", &path_of(target));
+        self.push("status", status);
+        let (_bytes, rest) = word(rest);
+        // The common format ends here; the combined one goes on; what else a site may log is passed over.
+        if !rest.is_empty() {
+            let (_referer, rest) = quoted(rest).ok_or(Unreadable::Quote)?;
+            let (agent, _) = quoted(rest).ok_or(Unreadable::Quote)?;
+            self.push_known("user_agent", &agent);
+        }
+        self.push_known("user", &unescaped(user));
+        Ok(())
+    }
+
+    /// The time in brackets.
+    pub(super) fn unix_seconds(&self) -> u64 {
+        self.unix_seconds
+    }
+
+    /// Names and values.
+    pub(super) fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.attributes.iter().map(|(name, range)| (*name, self.text.get(range.clone()).unwrap_or_default()))
+    }
+
+    /// Bytes that it takes in memory.
+    pub(super) fn bytes(&self) -> usize {
+        self.text.capacity()
+    }
+
+    /// Adds an attribute unless the log has `-` for it, or nothing.
+    fn push_known(&mut self, name: &'static str, value: &[u8]) {
+        if !matches!(value, b"" | b"-" | b"\"\"") {
+            self.push(name, value);
+        }
+    }
+
+    fn push(&mut self, name: &'static str, value: &[u8]) {
+        let start = self.text.len();
+        for chunk in value.utf8_chunks() {
+            self.text.push_str(chunk.valid());
+            if !chunk.invalid().is_empty() {
+                self.text.push(char::REPLACEMENT_CHARACTER);
+            }
+        }
+        self.shorten(start);
+        let range = start..self.text.len();
+        let is_full = self.attributes.try_push((name, range)).is_err();
+        debug_assert!(!is_full, "there are {ATTRIBUTES_MAX} names");
+    }
+
+    /// A value that is too long for the socket becomes its beginning and a digest, as clients do it.
+    fn shorten(&mut self, start: usize) {
+        let value = self.text.get(start..).unwrap_or_default();
+        if value.len() <= VALUE_BYTES_MAX {
+            return;
+        }
+        let mut hasher = SipHasher13::new();
+        hasher.write(value.as_bytes());
+        let digest = hasher.finish128().as_u128();
+        self.text.truncate(start + value.floor_char_boundary(VALUE_BYTES_KEPT));
+        self.text.push_str(&format!("~{digest:032x}"));
+    }
+}
+
+/// The next word and what follows it.
+fn word(text: &[u8]) -> (&[u8], &[u8]) {
+    let text = text.trim_ascii_start();
+    let end = text.iter().position(u8::is_ascii_whitespace).unwrap_or(text.len());
+    text.split_at_checked(end).unwrap_or((text, b""))
+}
+
+/// The user, who may have brackets and spaces in his name, the time, and what follows it.
+fn user_and_time(text: &[u8]) -> Option<(&[u8], u64, &[u8])> {
+    let brackets = text.iter().enumerate().filter(|(_, byte)| **byte == b'[').take(BRACKETS_MAX);
+    for (bracket, _) in brackets {
+        let (user, rest) = text.split_at_checked(bracket)?;
+        let (written, rest) = rest.get(1..)?.split_at_checked(TIME_BYTES)?;
+        if let (Some(seconds), Some(rest)) = (time(written), rest.strip_prefix(b"]")) {
+            return Some((user.trim_ascii(), seconds, rest));
+        }
+    }
+    None
+}
+
+/// `10/Oct/2000:13:55:36 -0700` in Unix seconds.
+fn time(text: &[u8]) -> Option<u64> {
+    let &[
+        d1,
+        d2,
+        b'/',
+        m1,
+        m2,
+        m3,
+        b'/',
+        y1,
+        y2,
+        y3,
+        y4,
+        b':',
+        h1,
+        h2,
+        b':',
+        n1,
+        n2,
+        b':',
+        s1,
+        s2,
+        b' ',
+        sign,
+        z1,
+        z2,
+        z3,
+        z4,
+    ] = text
+    else {
+        return None;
+    };
+    let two = |high: u8, low: u8| {
+        let both = high.is_ascii_digit() && low.is_ascii_digit();
+        both.then(|| i8::try_from((high - b'0') * 10 + (low - b'0')).ok()).flatten()
+    };
+    let month = MONTHS.iter().position(|month| **month == [m1, m2, m3])?;
+    let month = i8::try_from(month + 1).ok()?;
+    let year = i16::from(two(y1, y2)?) * 100 + i16::from(two(y3, y4)?);
+    // A leap second is the second before it.
+    let second = two(s1, s2)?.min(59);
+    let local = jiff::civil::DateTime::new(year, month, two(d1, d2)?, two(h1, h2)?, two(n1, n2)?, second, 0);
+    let zone = i32::from(two(z1, z2)?) * 3_600 + i32::from(two(z3, z4)?) * 60;
+    let zone = match sign {
+        b'+' => zone,
+        b'-' => -zone,
+        _ => return None,
+    };
+    let at = jiff::tz::Offset::from_seconds(zone).ok()?.to_timestamp(local.ok()?).ok()?;
+    u64::try_from(at.as_second()).ok()
+}
+
+/// The text in the quotes that come next, without its escapes, and what follows it.
+fn quoted(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
+    let text = text.trim_ascii_start().strip_prefix(b"\"")?;
+    let mut escaped = false;
+    let end = text.iter().position(|byte| {
+        let ends = *byte == b'"' && !escaped;
+        escaped = *byte == b'\\' && !escaped;
+        ends
+    })?;
+    Some((unescaped(text.get(..end)?), text.get(end + 1..)?))
+}
+
+/// `\"`, `\\`, `\x22` and the letters that Apache writes.
+fn unescaped(text: &[u8]) -> Vec<u8> {
+    let mut plain = Vec::with_capacity(text.len());
+    let mut rest = text;
+    loop {
+        let (byte, after) = match rest {
+            [b'\\', b'x', high, low, after @ ..] if let Some(byte) = hex_byte(*high, *low) => (byte, after),
+            [b'\\', letter, after @ ..] if let Some(byte) = escape(*letter) => (byte, after),
+            [byte, after @ ..] => (*byte, after),
+            [] => return plain,
+        };
+        plain.push(byte);
+        rest = after;
+    }
+}
+
+fn escape(letter: u8) -> Option<u8> {
+    Some(match letter {
+        b'"' | b'\\' => letter,
+        b'n' => b'\n',
+        b'r' => b'\r',
+        b't' => b'\t',
+        b'b' => 0x08,
+        b'v' => 0x0b,
+        b'f' => 0x0c,
+        _ => return None,
+    })
+}
+
+/// The method and the target of `METHOD TARGET PROTOCOL`; a target that was sent with spaces has them.
+fn method_and_target(request: &[u8]) -> Option<(&[u8], &[u8])> {
+    let space = request.iter().position(|byte| *byte == b' ')?;
+    let last = request.iter().rposition(|byte| *byte == b' ')?;
+    let (method, protocol) = (request.get(..space)?, request.get(last + 1..)?);
+    let target = request.get(space + 1..last)?;
+    let is_method = (1..=METHOD_BYTES_MAX).contains(&method.len()) && method.iter().all(is_method_byte);
+    let is_request = is_method && protocol.starts_with(b"HTTP/") && !target.trim_ascii().is_empty();
+    is_request.then_some((method, target))
+}
+
+fn is_method_byte(byte: &u8) -> bool {
+    byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
+}
+
+const MONTHS: [&[u8; 3]; 12] =
+    [b"Jan", b"Feb", b"Mar", b"Apr", b"May", b"Jun", b"Jul", b"Aug", b"Sep", b"Oct", b"Nov", b"Dec"];
+
+const TIME_BYTES: usize = 26;
+
+/// ip, method, path, status, user_agent, user.
+const ATTRIBUTES_MAX: usize = 6;
+
+/// As clients shorten a value: its first 960 bytes, `~` and 32 digits.
+const VALUE_BYTES_KEPT: usize = 960;
+
+/// A user with more brackets in his name is none.
+const BRACKETS_MAX: usize = 16;
+
+/// The longest registered one, `UPDATEREDIRECTREF`, has 17.
+const METHOD_BYTES_MAX: usize = 32;
+
+#[cfg(test)]
+#[path = "access_line_tests.rs"]
+mod tests;

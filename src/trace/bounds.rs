@@ -1,0 +1,125 @@
+//! Whether a line asks for what would pass through the socket, told in the socket's words.
+//!
+//! The codec alone knows its bounds: a line that is not plainly within them is written as a frame and read back.
+
+use super::failure::Wrong;
+use super::json_line::{Line, Quantity};
+use crate::protocol::{
+    Descriptors, FRAME_BYTES_MAX, IDEM_BYTES_MAX, NAME_BYTES_MAX, Request, Split, VALUE_BYTES_MAX,
+    decode_request, encode_request, split,
+};
+
+/// Checks what is asked, `bytes` being the length of the line that asks it.
+pub(super) fn check(
+    line: &Line<'_>,
+    bytes: usize,
+    asked: &Request<'_>,
+    descriptors: &Descriptors<'_>,
+) -> Result<(), Wrong> {
+    if fits_plainly(line, bytes, descriptors) { Ok(()) } else { as_frame(asked, descriptors) }
+}
+
+/// Why a request could not be asked on the socket, if it could not.
+pub(crate) fn refused_by_the_socket(asked: &Request<'_>, descriptors: &Descriptors<'_>) -> Option<String> {
+    as_frame(asked, descriptors).err().map(|wrong| wrong.to_string())
+}
+
+/// Whether this is a name: 1 to 64 bytes without control characters, `:` or `/`.
+pub(crate) fn is_name(text: &str) -> bool {
+    let is_bad = |character: char| character.is_control() || matches!(character, ':' | '/');
+    (1..=NAME_BYTES_MAX).contains(&text.len()) && !text.chars().any(is_bad)
+}
+
+/// Whether nothing is near a bound. What holds here must hold of a frame too; the other way round it need not.
+fn fits_plainly(line: &Line<'_>, bytes: usize, descriptors: &Descriptors<'_>) -> bool {
+    let is_name_or_absent = |name: Option<&str>| name.is_none_or(is_name);
+    // As JSON nothing is shorter than in a frame, which adds but little of its own.
+    bytes <= FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES
+        && is_name_or_absent(line.domain.as_deref())
+        && line.of.as_deref().is_none_or(|idem| (1..=IDEM_BYTES_MAX).contains(&idem.len()))
+        && line.idem.as_deref().is_none_or(|idem| (1..=IDEM_BYTES_MAX).contains(&idem.len()))
+        && line.cost.as_ref().is_none_or(has_plain_units)
+        && line.amount.as_ref().is_none_or(has_plain_units)
+        && descriptors.attributes().iter().all(|(key, value)| is_name(key) && value.len() <= VALUE_BYTES_MAX)
+}
+
+fn has_plain_units(quantity: &Quantity<'_>) -> bool {
+    match quantity {
+        Quantity::Requests(_) => true,
+        Quantity::Units(units) => match units.as_slice() {
+            [] => true,
+            [(unit, _)] => is_name(unit),
+            [(one, _), (other, _)] => is_name(one) && is_name(other) && **one != **other,
+            _ => false,
+        },
+    }
+}
+
+#[cold]
+fn as_frame(asked: &Request<'_>, descriptors: &Descriptors<'_>) -> Result<(), Wrong> {
+    let mut frame = Vec::new();
+    encode_request(&mut frame, asked, descriptors).map_err(Wrong::TooLarge)?;
+    let Split::Frame { payload, .. } = split(&frame) else { return Ok(()) };
+    decode_request(payload, &mut Descriptors::new()).map(drop).map_err(Wrong::Bounds)
+}
+
+/// More than the id, the op, the lists' lengths and the options that a trace does not name take up.
+const FRAME_OVERHEAD_BYTES: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{as_frame, fits_plainly, is_name};
+    use crate::protocol::{Cost, Descriptors, Judge, Options, Request};
+    use crate::trace::json_line::Line;
+
+    fn text() -> impl Strategy<Value = String> {
+        let awkward =
+            prop::sample::select(vec!["", "a:b", "a/b", "é", "\u{85}", "\n", "\u{7f}", "user", "ü/"]);
+        prop_oneof![awkward.prop_map(str::to_owned), "\\PC{0,70}", "[a-z]{60,66}"]
+    }
+
+    fn value() -> impl Strategy<Value = String> {
+        (text(), prop_oneof![Just(1), Just(20), Just(600)]).prop_map(|(text, times)| text.repeat(times))
+    }
+
+    fn units() -> impl Strategy<Value = Vec<(String, u64)>> {
+        prop::collection::vec((text(), 0..=u64::from(u32::MAX) + 1), 0..4)
+    }
+
+    proptest! {
+        #[test]
+        fn what_plainly_fits_is_taken_as_a_frame(
+            (domain, priority, idem) in (text(), prop::option::of(text()), prop::option::of(text())),
+            units in units(),
+            pairs in prop::collection::vec((text(), value()), 0..8),
+        ) {
+            let flat: Vec<_> = pairs.iter().flat_map(|(key, value)| [key, value]).collect();
+            let cost = units.iter().map(|(unit, cost)| format!("{}: {cost}", serde_json::json!(unit)));
+            let json = format!(
+                r#"{{"t": 0, "domain": {}, "priority": {}, "idem": {}, "descriptors": [{}], "cost": {{{}}}}}"#,
+                serde_json::json!(domain), serde_json::json!(priority), serde_json::json!(idem),
+                serde_json::json!(flat), cost.collect::<Vec<_>>().join(", "),
+            );
+            let line: Line<'_> = serde_json::from_str(&json).unwrap();
+            let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+            let units: Vec<_> = units.iter().map(|(unit, cost)| (unit.as_str(), *cost)).collect();
+            let mut descriptors = Descriptors::new();
+            prop_assert!(descriptors.push(&pairs));
+            let options = Options { idem: idem.as_deref().map(str::as_bytes), all: true, ..Options::default() };
+            let cost = Cost::Units(units.as_slice().into());
+            let judge = Judge { cost, priority: priority.as_deref(), options, ..Judge::new(0, &domain) };
+            let taken = as_frame(&Request::Hit(judge), &descriptors);
+            if fits_plainly(&line, json.len(), &descriptors) {
+                prop_assert!(taken.is_ok(), "{json}: {taken:?}");
+            }
+        }
+
+        #[test]
+        fn a_name_is_what_the_socket_takes_for_one(name in text()) {
+            let taken = as_frame(&Request::hit(0, &name), &Descriptors::new());
+            prop_assert_eq!(is_name(&name), taken.is_ok(), "{:?}", name);
+        }
+    }
+}

@@ -1,0 +1,110 @@
+//! How many callers each rule has seen: distinct keys, told apart by fingerprints. No text of theirs is kept.
+
+use std::sync::Arc;
+
+use hashbrown::HashTable;
+
+use super::places::Places;
+use crate::rules::Domain;
+
+/// The callers of all rules, over every reload.
+#[derive(Debug, Default)]
+pub(crate) struct Callers {
+    places: Places,
+    seen: Vec<Seen>,
+    fingerprints: usize,
+}
+
+/// The callers of one rule.
+#[derive(Debug, Default)]
+struct Seen {
+    fingerprints: HashTable<u64>,
+    /// There were more, and no room for them.
+    more: bool,
+}
+
+impl Callers {
+    /// Learns how the rules in force are numbered. A rule that keeps its name keeps its callers.
+    pub(super) fn number(&mut self, rules: &[Arc<Domain>]) {
+        self.places.number(rules);
+        self.seen.resize_with(self.places.len(), Seen::default);
+    }
+
+    /// Notes the keys that a decision looked at: each with its rule's number and a fingerprint.
+    pub(super) fn note(&mut self, domain: &str, keys: impl Iterator<Item = (u32, u64)>) {
+        let places = self.places.of(domain);
+        for (rule, fingerprint) in keys {
+            let place = usize::try_from(rule).ok().and_then(|rule| places.get(rule));
+            let Some(seen) = place.and_then(|place| self.seen.get_mut(*place)) else { continue };
+            let has_room = self.fingerprints < FINGERPRINTS_MAX;
+            self.fingerprints += usize::from(seen.note(fingerprint, has_room));
+        }
+    }
+
+    /// How many callers a rule has seen, and whether there were more than could be told apart.
+    pub(crate) fn count(&self, domain: &str, rule: &str) -> Option<(u64, bool)> {
+        let seen = self.seen.get(self.places.find(domain, rule)?)?;
+        Some((u64::try_from(seen.fingerprints.len()).unwrap_or(u64::MAX), seen.more))
+    }
+
+    /// The same as a table shows it: `1 204`, or `1 204+` when there were more than could be told apart.
+    pub(super) fn shown(&self, domain: &str, rule: &str) -> String {
+        let Some((count, more)) = self.count(domain, rule) else { return String::new() };
+        let count = super::table::count(count);
+        if more { count + "+" } else { count }
+    }
+}
+
+impl Seen {
+    /// Notes a fingerprint; whether it is a new one that was kept.
+    fn note(&mut self, fingerprint: u64, has_room: bool) -> bool {
+        // A fingerprint is a keyed hash already.
+        if !has_room {
+            self.more |= self.fingerprints.find(fingerprint, |known| *known == fingerprint).is_none();
+            return false;
+        }
+        let before = self.fingerprints.len();
+        self.fingerprints
+            .entry(fingerprint, |known| *known == fingerprint, |known| *known)
+            .or_insert(fingerprint);
+        self.fingerprints.len() > before
+    }
+}
+
+/// Of all rules together: 9 bytes each, the tables half empty at worst, so 300 MB for a trace with this many callers.
+const FINGERPRINTS_MAX: usize = 16_000_000;
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::{Callers, Seen};
+    use crate::rules::read_text;
+
+    fn rules(names: &[&str]) -> Vec<Arc<crate::rules::Domain>> {
+        let limits: Vec<_> =
+            names.iter().map(|name| format!("  - {{name: {name}, key: [user], rate: 1/s}}\n")).collect();
+        read_text("api.yaml", &format!("domain: api\nlimits:\n{}", limits.concat())).domains
+    }
+
+    #[test]
+    fn a_rule_keeps_its_callers_when_it_gets_another_number() {
+        let mut callers = Callers::default();
+        callers.number(&rules(&["a", "b"]));
+        callers.note("api", [(0, 1), (1, 1), (1, 2), (1, 2), (7, 1)].into_iter());
+        callers.note("other", [(0, 9)].into_iter());
+        callers.number(&rules(&["b", "c"]));
+        callers.note("api", [(0, 2), (0, 3), (1, 3)].into_iter());
+        let shown = ["a", "b", "c", "d"].map(|rule| callers.shown("api", rule));
+        assert_eq!(shown, ["1", "3", "1", ""]);
+    }
+
+    #[test]
+    fn without_room_the_known_are_known_and_the_rest_is_said_to_be_more() {
+        let mut seen = Seen::default();
+        assert!(seen.note(1, true) && !seen.note(1, true) && !seen.note(1, false));
+        assert!(!seen.more);
+        assert!(!seen.note(2, false) && seen.more);
+        assert_eq!(seen.fingerprints.len(), 1);
+    }
+}

@@ -1,0 +1,95 @@
+//! One JSON line for each decision, every key always present.
+
+use std::io::{self, Write};
+
+use serde::Serialize;
+use serde::ser::{SerializeSeq, Serializer};
+
+use super::event::{Event, Said};
+use crate::clock::Micros;
+use crate::engine::{Decision, LimitView, Verdict};
+
+/// Writes decisions as they are made.
+pub(crate) struct Decisions<'w> {
+    out: &'w mut dyn Write,
+    line: Vec<u8>,
+}
+
+impl<'w> Decisions<'w> {
+    pub(crate) fn new(out: &'w mut dyn Write) -> Decisions<'w> {
+        Decisions { out, line: Vec::new() }
+    }
+
+    /// Writes what became of a request; `None`: it was let through unjudged.
+    pub(super) fn write(&mut self, event: &Event<'_>, decision: Option<&Decision<'_>>) -> io::Result<()> {
+        let binding = decision.and_then(|decision| decision.binding.as_ref());
+        let written = Written {
+            t: event.t,
+            id: event.id,
+            verdict: match decision.map(|decision| decision.verdict) {
+                None | Some(Verdict::Allow) => "allow",
+                Some(Verdict::Limit) => "limit",
+                Some(Verdict::Wait) => "wait",
+                Some(Verdict::Deny) => "deny",
+                Some(Verdict::Shed) => "shed",
+            },
+            rule: decision.and_then(Decision::rule_name),
+            limit: binding.map(|view| view.level.limit),
+            window_us: binding.map(|view| view.level.window.0),
+            remaining: binding.map(|view| view.level.remaining),
+            reset_us: binding.map(|view| view.level.reset.0),
+            retry_us: decision.map_or(Some(Micros::ZERO), |decision| decision.retry).map(|retry| retry.0),
+            priority: decision.and_then(|decision| decision.priority),
+            notes: Notes(decision),
+            all: All(decision),
+        };
+        // The parts of a line are many and short: put together first, they cost one write.
+        self.line.clear();
+        serde_json::to_writer(&mut self.line, &written)?;
+        self.line.push(b'\n');
+        self.out.write_all(&self.line)
+    }
+}
+
+#[derive(Serialize)]
+struct Written<'d> {
+    t: Said<'d>,
+    id: Option<Said<'d>>,
+    verdict: &'static str,
+    rule: Option<&'d str>,
+    limit: Option<u64>,
+    window_us: Option<u64>,
+    remaining: Option<u64>,
+    reset_us: Option<u64>,
+    retry_us: Option<u64>,
+    priority: Option<&'d str>,
+    notes: Notes<'d>,
+    all: All<'d>,
+}
+
+/// Kind and rule, flat, as on the wire.
+struct Notes<'d>(Option<&'d Decision<'d>>);
+
+impl Serialize for Notes<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let mut list = serializer.serialize_seq(None)?;
+        for (kind, rule) in self.0.iter().flat_map(|decision| decision.notes()) {
+            list.serialize_element(kind.name())?;
+            list.serialize_element(rule)?;
+        }
+        list.end()
+    }
+}
+
+/// Every limit that matched, as on the wire.
+struct All<'d>(Option<&'d Decision<'d>>);
+
+impl Serialize for All<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let all = self.0.iter().flat_map(|decision| decision.all());
+        let entries = all.map(|LimitView { rule, level }| {
+            (&*rule.name, level.limit, level.window.0, level.remaining, level.reset.0)
+        });
+        serializer.collect_seq(entries)
+    }
+}

@@ -1,0 +1,251 @@
+//! JSON lines: each is read, checked and played. The first that is bad ends the trace.
+
+use arrayvec::ArrayVec;
+
+use super::bounds::{self, is_name};
+use super::event::{Action, By, Event, Hello, Plays, Said, Signal};
+use super::failure::{Failure, Wrong};
+use super::ids::{Id, Ids};
+use super::json_line::{Line, Quantity, Text, time};
+use crate::clock::{Micros, Timestamp};
+use crate::engine::{self, Op, Repeat, WorkOutcome};
+use crate::protocol::{self, COST_MAX, Descriptors, Judge, Options, PAIRS_MAX, PERMILLE_MAX, Request};
+use crate::server::engine_cost;
+
+/// What must be known of the lines before.
+#[derive(Debug, Default)]
+pub(super) struct Jsonl {
+    ids: Ids,
+    newest: Timestamp,
+}
+
+impl Jsonl {
+    /// Plays one line.
+    pub(super) fn line(&mut self, text: &[u8], number: u64, stage: &mut impl Plays) -> Result<(), Failure> {
+        let bad = |wrong| Failure::Line { number, wrong };
+        let line: Line<'_> = serde_json::from_slice(text).map_err(|error| bad(Wrong::Json(error)))?;
+        let at = self.time(line.t.get()).map_err(bad)?;
+        let op = line.op.as_deref().unwrap_or("hit");
+        match op {
+            "hit" | "peek" | "acquire" => {
+                let judged = match op {
+                    "peek" => Op::Peek,
+                    "acquire" => Op::Acquire,
+                    _ => Op::Hit,
+                };
+                if op == "acquire" && line.id.is_none() {
+                    return Err(bad(missing(&line, "id")));
+                }
+                let by = By { session: session(&line).map_err(bad)?, id: self.note_id(&line).map_err(bad)? };
+                judge(&line, judged, text.len(), |request| {
+                    stage.play(&event(&line, number, at, Action::Judge(request, by)))
+                })
+                .map_err(bad)?
+            }
+            "charge" => {
+                session(&line).map_err(bad)?;
+                self.note_id(&line).map_err(bad)?;
+                charge(&line, text.len(), |charge, work| {
+                    stage.play(&event(&line, number, at, Action::Charge(charge, work)))
+                })
+                .map_err(bad)?
+            }
+            _ => {
+                let action = other(&line, op).map_err(bad)?;
+                stage.play(&event(&line, number, at, action))
+            }
+        }
+    }
+
+    fn time(&mut self, text: &str) -> Result<Timestamp, Wrong> {
+        let at = time(text).ok_or_else(|| Wrong::Time(text.into()))?;
+        if at < self.newest {
+            return Err(Wrong::Backwards(text.into()));
+        }
+        self.newest = at;
+        Ok(at)
+    }
+
+    fn note_id(&mut self, line: &Line<'_>) -> Result<Option<Id>, Wrong> {
+        let Some(text) = line.id.map(serde_json::value::RawValue::get) else { return Ok(None) };
+        let id = Id::of(text);
+        if self.ids.note(id) { Ok(Some(id)) } else { Err(Wrong::IdTwice(text.into())) }
+    }
+}
+
+fn event<'a>(line: &Line<'a>, number: u64, at: Timestamp, action: Action<'a>) -> Event<'a> {
+    Event { line: number, at, t: Said::Written(line.t), id: line.id.map(Said::Written), action }
+}
+
+/// Reads a `hit`, `peek` or `acquire` and hands it on.
+fn judge<T>(
+    line: &Line<'_>,
+    op: Op,
+    bytes: usize,
+    play: impl FnOnce(engine::Request<'_>) -> T,
+) -> Result<T, Wrong> {
+    let domain = line.domain.as_deref().ok_or_else(|| missing(line, "domain"))?;
+    let mut descriptors = Descriptors::new();
+    read_descriptors(line, &mut descriptors)?;
+    let units: Vec<(&str, u64)>;
+    let asked = match &line.cost {
+        None => protocol::Cost::Requests(1),
+        Some(Quantity::Requests(number)) => protocol::Cost::Requests(cost_from(*number)?),
+        Some(Quantity::Units(costs)) => {
+            let read = costs.iter().map(|(unit, number)| Ok((&**unit, cost_from(*number)?)));
+            units = read.collect::<Result<_, Wrong>>()?;
+            protocol::Cost::Units(units.as_slice().into())
+        }
+    };
+    let (cost, oversized) = engine_cost(&asked);
+    let priority = line.priority.as_deref();
+    let judge = Judge { cost: asked, priority, options: options(line), ..Judge::new(0, domain) };
+    bounds::check(line, bytes, &Request::Hit(judge), &descriptors)?;
+    Ok(play(engine::Request {
+        cost,
+        oversized,
+        priority,
+        wait_max: line.max_wait_us.map(Micros),
+        queued: line.queued_us.map(Micros),
+        repeat: repeat(line),
+        ..engine::Request::new(op, domain, of_engine(&descriptors))
+    }))
+}
+
+/// Reads a `charge` and hands it on.
+fn charge<T>(
+    line: &Line<'_>,
+    bytes: usize,
+    play: impl FnOnce(engine::Charge<'_>, Option<Id>) -> T,
+) -> Result<T, Wrong> {
+    let domain = line.domain.as_deref().ok_or_else(|| missing(line, "domain"))?;
+    let mut descriptors = Descriptors::new();
+    read_descriptors(line, &mut descriptors)?;
+    let units: Vec<(&str, i64)>;
+    let (asked, amount) = match line.amount.as_ref().ok_or_else(|| missing(line, "amount"))? {
+        Quantity::Requests(number) => {
+            let number = amount_of(*number);
+            (protocol::Amount::Requests(number), engine::Amount::Requests(number))
+        }
+        Quantity::Units(named) => {
+            units = named.iter().map(|(unit, number)| (&**unit, amount_of(*number))).collect();
+            (protocol::Amount::Units(units.as_slice().into()), engine::Amount::Units(&units))
+        }
+    };
+    let asked = protocol::Charge { id: Some(0), domain, amount: asked, options: options(line) };
+    bounds::check(line, bytes, &Request::Charge(asked), &descriptors)?;
+    let descriptors = of_engine(&descriptors);
+    let of = line.of.as_deref().map(|name| engine::Of::Idem(name.as_bytes()));
+    let of = of.map(|of| engine::RefundBy { user: 0, of });
+    let charge = engine::Charge { domain, descriptors, amount, repeat: repeat(line), of, trusted: true };
+    Ok(play(charge, line.of_id.map(|id| Id::of(id.get()))))
+}
+
+/// Reads what judges nothing and charges nothing.
+fn other<'l>(line: &'l Line<'_>, op: &str) -> Result<Action<'l>, Wrong> {
+    Ok(match op {
+        "release" => {
+            let id = id(line)?;
+            let outcome = match line.outcome.as_deref() {
+                Some("ok") => WorkOutcome::Ok,
+                None | Some("error") => WorkOutcome::Error,
+                Some("dropped") => WorkOutcome::Dropped,
+                Some(_) => {
+                    let range = "\"ok\", \"error\" or \"dropped\"";
+                    return Err(Wrong::Field { field: "outcome", range });
+                }
+            };
+            Action::Release(id, outcome)
+        }
+        "renew" => Action::Renew(id(line)?),
+        "signal" => {
+            let (pool, name) =
+                (name(line, "pool", line.pool.as_ref())?, name(line, "name", line.name.as_ref())?);
+            let permille = line.permille.ok_or_else(|| missing(line, "permille"))?;
+            let permille = u16::try_from(permille).ok().filter(|permille| *permille <= PERMILLE_MAX);
+            let range = "an integer from 0 to 1000";
+            let permille = permille.ok_or(Wrong::Field { field: "permille", range })?;
+            Action::Signal(Signal { session: session(line)?, pool, name, permille })
+        }
+        "hello" => {
+            let session = name(line, "session", line.session.as_ref())?;
+            let pool = line.pool.as_ref().map_or(Ok(POOL), |pool| name(line, "pool", Some(pool)))?;
+            Action::Hello(Hello { session, pool, slots: line.slots.unwrap_or_default() })
+        }
+        "bye" => Action::Bye(name(line, "session", line.session.as_ref())?),
+        "reload" => Action::Reload(line.rules.as_deref().ok_or_else(|| missing(line, "rules"))?),
+        unknown => return Err(Wrong::UnknownOp(unknown.into())),
+    })
+}
+
+/// The name of the work that a line is about.
+fn id(line: &Line<'_>) -> Result<Id, Wrong> {
+    line.id.map(|id| Id::of(id.get())).ok_or_else(|| missing(line, "id"))
+}
+
+/// The session, where a line names one.
+fn session<'l>(line: &'l Line<'_>) -> Result<Option<&'l str>, Wrong> {
+    line.session.as_ref().map(|session| name(line, "session", Some(session))).transpose()
+}
+
+/// A name that is there and is one.
+fn name<'l>(line: &Line<'_>, field: &'static str, name: Option<&'l Text<'_>>) -> Result<&'l str, Wrong> {
+    let name = name.ok_or_else(|| missing(line, field))?;
+    if is_name(name) { Ok(name) } else { Err(Wrong::Field { field, range: NAME }) }
+}
+
+fn read_descriptors<'l>(line: &'l Line<'_>, descriptors: &mut Descriptors<'l>) -> Result<(), Wrong> {
+    let written = line.descriptors.as_ref().ok_or_else(|| missing(line, "descriptors"))?;
+    for texts in written.each().ok_or(Wrong::Descriptors)? {
+        let (pairs, odd) = texts.as_chunks();
+        if !odd.is_empty() || pairs.len() > PAIRS_MAX {
+            return Err(Wrong::Descriptors);
+        }
+        // In place: a quarter of a kilobyte is not to be moved for every line.
+        let mut list = ArrayVec::<(&str, &str), PAIRS_MAX>::new_const();
+        list.extend(pairs.iter().map(|[key, value]| (&**key, &**value)));
+        if !descriptors.push(&list) {
+            return Err(Wrong::Descriptors);
+        }
+    }
+    Ok(())
+}
+
+fn of_engine<'d>(descriptors: &'d Descriptors<'d>) -> engine::Descriptors<'d> {
+    engine::Descriptors { attributes: descriptors.attributes(), ends: descriptors.ends() }
+}
+
+/// What makes a line a repeat. Lines without a session are all of one.
+fn repeat<'l>(line: &'l Line<'_>) -> Option<Repeat<'l>> {
+    let session = line.session.as_deref().unwrap_or_default().as_bytes();
+    line.idem.as_deref().map(|name| Repeat { session, user: 0, name: name.as_bytes() })
+}
+
+fn options<'l>(line: &'l Line<'_>) -> Options<'l> {
+    Options {
+        idem: line.idem.as_deref().map(str::as_bytes),
+        of: line.of.as_deref().map(|name| protocol::Of::Idem(name.as_bytes())),
+        queued_us: line.queued_us,
+        max_wait_us: line.max_wait_us,
+        all: true,
+        ..Options::default()
+    }
+}
+
+/// An amount as rules count it.
+fn amount_of(number: i64) -> i64 {
+    number.clamp(-i64::from(COST_MAX), i64::from(COST_MAX))
+}
+
+fn cost_from(number: i64) -> Result<u64, Wrong> {
+    u64::try_from(number).map_err(|_| Wrong::Field { field: "cost", range: "0 or more" })
+}
+
+fn missing(line: &Line<'_>, field: &'static str) -> Wrong {
+    Wrong::Missing { op: line.op.as_deref().unwrap_or("hit").into(), field }
+}
+
+/// The pool of those who do not say theirs.
+const POOL: &str = "default";
+
+const NAME: &str = "a name: 1 to 64 bytes without control characters, ':' or '/'";

@@ -1,0 +1,31 @@
+//! TRACES: reads events from JSON lines and access logs, plays them to an engine in virtual time, compares and reports.
+
+mod access_line;
+pub(crate) mod bounds;
+pub(crate) mod callers;
+mod combined;
+mod comparison;
+mod course;
+pub(crate) mod decisions;
+pub(crate) mod event;
+pub(crate) mod failure;
+pub(crate) mod ids;
+mod json_line;
+mod jsonl;
+mod lines;
+mod path;
+mod places;
+pub(crate) mod player;
+mod progress;
+#[cfg(test)]
+mod recorded_tests;
+pub(crate) mod recording;
+pub(crate) mod refused;
+pub(crate) mod report;
+pub(crate) mod side;
+pub(crate) mod spread;
+pub(crate) mod stage;
+pub(crate) mod summary;
+pub(crate) mod table;
+mod ticks;
+pub(crate) mod work;

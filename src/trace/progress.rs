@@ -1,0 +1,85 @@
+//! How far a long replay has come: one line on a terminal, gone at the end. Never anywhere else.
+
+use std::io::{IsTerminal, Write};
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+use super::table::counted;
+use crate::clock::boot_nanos;
+
+/// A bar on standard error, once it has taken long.
+pub(super) struct Progress {
+    begin_nanos: u64,
+    /// The length of the trace, when it has one.
+    bytes: Option<u64>,
+    bar: Option<ProgressBar>,
+    wanted: bool,
+    unlooked: u32,
+}
+
+impl Progress {
+    /// No bar yet, and none ever unless it is wanted and standard error is a terminal.
+    pub(super) fn new(bytes: Option<u64>, wanted: bool) -> Progress {
+        let wanted = wanted && std::io::stderr().is_terminal();
+        Progress { begin_nanos: boot_nanos(), bytes, bar: None, wanted, unlooked: 0 }
+    }
+
+    /// Is told of every line, and looks up now and then.
+    pub(super) fn moved(&mut self, bytes: u64, lines: u64) {
+        if !self.wanted {
+            return;
+        }
+        self.unlooked += 1;
+        if self.unlooked < LINES_PER_LOOK {
+            return;
+        }
+        self.unlooked = 0;
+        let taken = Duration::from_nanos(boot_nanos().saturating_sub(self.begin_nanos));
+        if self.bar.is_none() && taken > PATIENCE {
+            self.bar = Some(bar(self.bytes, taken));
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_message(counted(lines, "line"));
+            bar.set_position(bytes);
+        }
+    }
+
+    /// Says something above the bar.
+    pub(super) fn say(&self, message: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| show(message)),
+            None => show(message),
+        }
+    }
+
+    /// Takes the bar away.
+    pub(super) fn end(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn show(message: &str) {
+    // There is no other place for it.
+    let _ = writeln!(std::io::stderr(), "{message}");
+}
+
+fn bar(bytes: Option<u64>, taken: Duration) -> ProgressBar {
+    let bar = ProgressBar::with_draw_target(bytes, ProgressDrawTarget::stderr()).with_elapsed(taken);
+    let template = if bytes.is_some() { WITH_LENGTH } else { WITHOUT_LENGTH };
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style.progress_chars("=> ")),
+        Err(_) => bar,
+    }
+}
+
+const WITH_LENGTH: &str = "[{bar:40}] {percent:>3} %  {msg}, {eta} left";
+const WITHOUT_LENGTH: &str = "{msg}, {bytes} in {elapsed}";
+
+/// What is over sooner needs no bar.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// A look costs a reading of the clock; this many lines take a millisecond.
+const LINES_PER_LOOK: u32 = 512;

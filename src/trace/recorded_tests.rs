@@ -1,0 +1,200 @@
+//! What `tidegate record` writes is what is read here, whatever was asked.
+
+use std::sync::Arc;
+
+use proptest::prelude::*;
+
+use super::json_line::{Line, Quantity, time};
+use super::jsonl::Jsonl;
+use super::player::Player;
+use super::side::Side;
+use super::stage::Stage;
+use crate::clock::{Now, Timestamp};
+use crate::engine::{Engine, HashKey, Mode, Opening, Options as EngineOptions, Verdict, WorkOutcome};
+use crate::protocol::{
+    Amount, Charge, Cost, Descriptors, Judge, Options, Request, Split, encode_request, split,
+};
+use crate::record::{Key, Recorder, What, Who, Writer};
+
+type Pairs = Vec<(String, String)>;
+
+/// One request, owned.
+#[derive(Clone, Debug)]
+struct Asked {
+    op: u8,
+    domain: String,
+    descriptors: Vec<Pairs>,
+    units: Option<Vec<(String, i64)>>,
+    priority: Option<String>,
+    idem: Option<Vec<u8>>,
+    queued_us: Option<u64>,
+    max_wait_us: Option<u64>,
+}
+
+fn name() -> impl Strategy<Value = String> {
+    prop_oneof!["[a-z]{1,8}", Just("ü\"\\ { ".to_owned())]
+}
+
+fn value() -> impl Strategy<Value = String> {
+    prop_oneof!["\\PC{0,20}", Just("\u{0}\n\u{7f}\u{2028}\"\\".to_owned()), Just("x".repeat(1_024))]
+}
+
+fn asked() -> impl Strategy<Value = Asked> {
+    let descriptors = prop::collection::vec(prop::collection::vec((name(), value()), 0..4), 0..3);
+    let number = prop_oneof![Just(1), Just(0), 0..=i64::from(u32::MAX)];
+    let units = prop::option::of(prop::collection::btree_map(name(), number, 0..3));
+    let options = (
+        prop::option::of(name()),
+        prop::option::of(prop::collection::vec(any::<u8>(), 1..64)),
+        prop::option::of(any::<u64>()),
+        prop::option::of(any::<u64>()),
+    );
+    (0..4u8, name(), descriptors, units, options).prop_map(
+        |(op, domain, descriptors, units, (priority, idem, queued_us, max_wait_us))| Asked {
+            op,
+            domain,
+            descriptors,
+            units: units.map(|units| units.into_iter().collect()),
+            priority,
+            idem,
+            queued_us,
+            max_wait_us,
+        },
+    )
+}
+
+/// The request as it comes over the socket, without its length.
+fn payload(asked: &Asked) -> Vec<u8> {
+    let mut descriptors = Descriptors::new();
+    for pairs in &asked.descriptors {
+        let pairs: Vec<(&str, &str)> = pairs.iter().map(|(key, value)| (&**key, &**value)).collect();
+        assert!(descriptors.push(&pairs));
+    }
+    let costs: Vec<(&str, u64)> =
+        asked.units.iter().flatten().map(|(unit, cost)| (&**unit, u64::try_from(*cost).unwrap())).collect();
+    let amounts: Vec<(&str, i64)> =
+        asked.units.iter().flatten().map(|(unit, amount)| (&**unit, -amount)).collect();
+    let options = Options {
+        idem: asked.idem.as_deref(),
+        queued_us: asked.queued_us,
+        max_wait_us: asked.max_wait_us,
+        ..Options::default()
+    };
+    let cost = if asked.units.is_some() { Cost::Units(costs.as_slice().into()) } else { Cost::Requests(7) };
+    let judge = Judge { cost, priority: asked.priority.as_deref(), options, ..Judge::new(3, &asked.domain) };
+    let request = match asked.op {
+        0 => Request::Hit(judge),
+        1 => Request::Peek(judge),
+        2 => Request::Acquire(judge),
+        _ => {
+            let amount = match asked.units {
+                Some(_) => Amount::Units(amounts.as_slice().into()),
+                None => Amount::Requests(-7),
+            };
+            Request::Charge(Charge { id: None, domain: &asked.domain, amount, options })
+        }
+    };
+    let mut frame = Vec::new();
+    encode_request(&mut frame, &request, &descriptors).unwrap();
+    let Split::Frame { payload, .. } = split(&frame) else { panic!("a whole frame") };
+    payload.to_vec()
+}
+
+fn quantity(read: Option<&Quantity<'_>>) -> Option<Vec<(String, i64)>> {
+    read.map(|quantity| match quantity {
+        Quantity::Requests(number) => vec![("requests alone".to_owned(), *number)],
+        Quantity::Units(units) => units.iter().map(|(unit, number)| (unit.to_string(), *number)).collect(),
+    })
+}
+
+fn engine() -> Arc<Engine> {
+    let hash_key = HashKey::from_bytes([7; 16]);
+    Arc::new(Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 }))
+}
+
+/// All that is written of some requests and what becomes of their work.
+fn recorded(requests: &[Asked], at: i64) -> String {
+    let engine = engine();
+    let now = Now { at: Timestamp::from_nanos(5), utc: at };
+    let opening = Opening { name: Some([1; 16]), user: 1, pool: "web", slots: 3, connection: 1, pid: None };
+    let session = engine.open(&opening, now).unwrap();
+    let mut named = [1; 17];
+    named[0] = 1;
+    let who = || Some(Who { user: 1, named, session: session.clone() });
+    let recorder = Arc::new(Recorder::default());
+    let reel = recorder.begin(None).unwrap();
+    for (number, asked) in (1..).zip(requests) {
+        let note = |what| recorder.note(now.at, who(), what);
+        let payload = payload(asked).into_boxed_slice();
+        match asked.op {
+            3 => note(What::Charged(payload)),
+            op => {
+                let lease = (op == 2).then_some(number);
+                let (verdict, refused_by) = (Verdict::Allow, None);
+                note(What::Judged { payload, verdict, refused_by, lease });
+                lease.into_iter().for_each(|lease| {
+                    note(What::Renewed(lease));
+                    note(What::Ended(lease, WorkOutcome::Dropped));
+                });
+            }
+        }
+    }
+    recorder.note(now.at, who(), What::Signal { name: "lag".into(), permille: 1_000 });
+    recorder.note(now.at, who(), What::Gone);
+    let keys = requests.iter().flat_map(|asked| asked.descriptors.iter().flatten());
+    let clear = keys.map(|(key, _)| key.as_str().into()).collect();
+    let (mut writer, mut text) = (Writer::new(Key::from_bytes([1; 16]), clear, now), Vec::new());
+    writer.open(&engine.open_sessions(), now.at, &mut text).unwrap();
+    while writer.write(&reel, 1 << 20, &mut text).unwrap() {}
+    assert_eq!(writer.written().left_out, 0);
+    String::from_utf8(text).unwrap()
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, cases: 32, ..ProptestConfig::default() })]
+
+    #[test]
+    fn what_is_recorded_is_read_as_it_was_asked(
+        requests in prop::collection::vec(asked(), 0..8),
+        at in 0..4_000_000_000_000_000_000i64,
+    ) {
+        let text = recorded(&requests, at);
+        let lines: Vec<Line<'_>> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        prop_assert!(lines.iter().all(|line| time(line.t.get()).unwrap().as_nanos() == at.unsigned_abs() + 5));
+        let ops: Vec<&str> = lines.iter().map(|line| line.op.as_deref().unwrap()).collect();
+        let (first, last) = (&lines[0], &ops[ops.len() - 2..]);
+        prop_assert_eq!((ops[0], first.pool.as_deref(), first.slots), ("hello", Some("web"), Some(3)));
+        prop_assert_eq!(last, ["signal", "bye"]);
+        let judged = lines.iter().filter(|line| line.domain.is_some());
+        for (line, asked) in judged.clone().zip(&requests) {
+            let op = ["hit", "peek", "acquire", "charge"][usize::from(asked.op)];
+            prop_assert_eq!(line.op.as_deref(), Some(op));
+            prop_assert_eq!(line.session.as_deref(), first.session.as_deref());
+            prop_assert_eq!(line.domain.as_deref(), Some(&*asked.domain));
+            let read: Vec<Vec<String>> = line.descriptors.as_ref().unwrap().each().unwrap()
+                .map(|texts| texts.iter().map(|text| text.to_string()).collect()).collect();
+            let sent: Vec<Vec<String>> = asked.descriptors.iter()
+                .map(|pairs| pairs.iter().flat_map(|(key, value)| [key.clone(), value.clone()]).collect()).collect();
+            prop_assert_eq!(read, sent);
+            let is_charge = asked.op == 3;
+            let sign = if is_charge { -1 } else { 1 };
+            let sent = asked.units.clone().unwrap_or_else(|| vec![("requests alone".to_owned(), 7)]);
+            let sent = sent.into_iter().map(|(unit, number)| (unit, sign * number)).collect();
+            let read = if is_charge { &line.amount } else { &line.cost };
+            prop_assert_eq!(quantity(read.as_ref()), Some(sent));
+            prop_assert_eq!(line.idem.is_some(), asked.idem.is_some());
+            if !is_charge {
+                prop_assert_eq!(line.priority.as_deref(), asked.priority.as_deref());
+                prop_assert_eq!((line.queued_us, line.max_wait_us), (asked.queued_us, asked.max_wait_us));
+            }
+        }
+        prop_assert_eq!(judged.count(), requests.len());
+        // And it is played from its first line to its last.
+        let side = Side::new(Player::new(Vec::new(), 0), false);
+        let mut stage = Stage::new(side, None, None, "".as_ref());
+        let mut jsonl = Jsonl::default();
+        for (number, line) in (1..).zip(text.lines()) {
+            prop_assert!(jsonl.line(line.as_bytes(), number, &mut stage).is_ok(), "{}", line);
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! A trace as it is found: where it is, what it is written in, and how it is read from its beginning to its end.
+
+use std::io::{self, BufRead, BufReader};
+use std::path::{Path, PathBuf};
+
+use super::access_line::Unreadable;
+use super::combined::Combined;
+use super::event::Plays;
+use super::failure::{Failure, Wrong};
+use super::jsonl::Jsonl;
+use super::lines::{Lines, Next};
+use super::progress::Progress;
+use crate::rules::open::{self, NotOpened, Opened};
+
+/// What a trace is written in.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Format {
+    /// One JSON object a line; the first bad line ends it
+    #[default]
+    Jsonl,
+    /// An access log of Apache or nginx; lines that cannot be read are counted and passed over
+    Combined,
+}
+
+/// A trace that was opened.
+pub(crate) struct Recording {
+    input: Box<dyn BufRead>,
+    /// Its length if it is a file.
+    bytes: Option<u64>,
+    /// Whether messages may quote it.
+    quotable: bool,
+}
+
+impl Recording {
+    /// Opens a trace; `-` is standard input.
+    ///
+    /// # Errors
+    /// It cannot be opened, is no regular file, or is a link that leads out of its directory.
+    pub(crate) fn open(path: &Path) -> io::Result<Recording> {
+        if is_dash(path) {
+            let input = Box::new(BufReader::with_capacity(READ_BYTES, io::stdin().lock()));
+            return Ok(Recording { input, bytes: None, quotable: true });
+        }
+        let Opened { file, bytes, quotable } = open::beneath(path).map_err(|error| {
+            let help = match error {
+                NotOpened::NotRegular => "write `-` and pipe it in: zcat trace.gz | tidegate replay -",
+                _ => error.help(),
+            };
+            io::Error::other(format!("{error}\nhelp: {help}"))
+        })?;
+        let input = Box::new(BufReader::with_capacity(READ_BYTES, file));
+        Ok(Recording { input, bytes: Some(bytes), quotable })
+    }
+
+    /// A trace that is in memory.
+    pub(crate) fn of_bytes(trace: Vec<u8>) -> Recording {
+        let bytes = u64::try_from(trace.len()).ok();
+        Recording { input: Box::new(io::Cursor::new(trace)), bytes, quotable: true }
+    }
+
+    /// Plays it to its end, an access log where a domain is given; what is to be remarked on it comes beside. Shows how
+    /// far it has come, if that is wanted.
+    pub(crate) fn play(
+        mut self,
+        domain: Option<&str>,
+        strict: bool,
+        shows_progress: bool,
+        player: &mut impl Plays,
+    ) -> (Result<(), Failure>, Vec<String>) {
+        let mut progress = Progress::new(self.bytes, shows_progress);
+        let mut lines = Lines::new(&mut *self.input);
+        let played = match domain {
+            Some(domain) => {
+                let mut log = Combined::new(domain, strict, self.quotable);
+                access_log(&mut lines, &mut log, player, &mut progress)
+            }
+            None => (json_lines(&mut lines, player, &mut progress), Vec::new()),
+        };
+        progress.end();
+        let (played, remarks) = played;
+        let told = played.map_err(|failure| if self.quotable { failure } else { failure.withheld() });
+        (told, remarks)
+    }
+}
+
+fn json_lines(
+    lines: &mut Lines<'_>,
+    player: &mut impl Plays,
+    progress: &mut Progress,
+) -> Result<(), Failure> {
+    let mut jsonl = Jsonl::default();
+    each_line(lines, player, progress, |number, text, player| match text {
+        Some(text) => jsonl.line(text, number, player),
+        None => Err(Failure::Line { number, wrong: Wrong::TooLong }),
+    })
+}
+
+fn access_log(
+    lines: &mut Lines<'_>,
+    log: &mut Combined<'_>,
+    player: &mut impl Plays,
+    progress: &mut Progress,
+) -> (Result<(), Failure>, Vec<String>) {
+    let played = each_line(lines, player, progress, |number, text, player| match text {
+        Some(text) => log.line(text, number, player),
+        None => log.pass_over(number, Unreadable::TooLong),
+    });
+    // What was read before a bad line is played all the same.
+    let ended = log.end(player);
+    (played.and(ended), log.remarks())
+}
+
+/// Hands over every line by its number, `None` standing for one above the bound.
+fn each_line<P: Plays>(
+    lines: &mut Lines<'_>,
+    player: &mut P,
+    progress: &mut Progress,
+    mut line: impl FnMut(u64, Option<&[u8]>, &mut P) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    loop {
+        match lines.next() {
+            Ok(Next::Line { number, text }) => line(number, Some(text), player)?,
+            Ok(Next::TooLong { number }) => line(number, None, player)?,
+            Ok(Next::End) => return Ok(()),
+            Err(source) => return Err(Failure::Read { number: lines.number(), source }),
+        }
+        player.take_news().iter().for_each(|news| progress.say(news));
+        progress.moved(lines.bytes(), player.lines());
+    }
+}
+
+/// What paths in a trace start from: where it stands, for standard input here.
+pub(crate) fn directory(trace: &Path) -> PathBuf {
+    let beside = if is_dash(trace) { None } else { trace.parent() };
+    beside.unwrap_or_else(|| Path::new("")).to_owned()
+}
+
+pub(crate) fn is_dash(path: &Path) -> bool {
+    path.as_os_str() == "-"
+}
+
+const READ_BYTES: usize = 1 << 16;

@@ -1,0 +1,173 @@
+//! Who was refused most, rule by rule, in bounded memory, in the words of the trace.
+//!
+//! Space-saving (Metwally, Agrawal, El Abbadi, 2005), in batches: when a rule's list is full, the lesser half goes. Who comes
+//! anew is counted from what those had at most, which is noted as the error: a count is never too small, and too large by at
+//! most its error. A rule that refuses fewer callers than its list holds has exact counts.
+
+use std::collections::HashMap;
+
+use super::callers::Callers;
+use super::places::Places;
+use crate::engine::{Decision, Request};
+use crate::rules::Domain;
+use std::sync::Arc;
+
+/// Whom the rules refused, or would have.
+#[derive(Debug, Default)]
+pub(crate) struct Refused {
+    rules: Vec<Most>,
+    /// How many there were.
+    callers: Callers,
+}
+
+/// Those of one rule.
+#[derive(Debug, Default)]
+struct Most {
+    by_key: HashMap<u64, Caller>,
+    /// The most that anybody had who is no longer here.
+    gone: u64,
+}
+
+/// One who was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Caller {
+    /// The values of the rule's key, as the trace has them.
+    pub(super) text: Box<str>,
+    /// How often, or more.
+    pub(super) count: u64,
+    /// How much more at most.
+    pub(super) error: u64,
+}
+
+impl Refused {
+    /// Learns which rules are in force.
+    pub(super) fn number(&mut self, rules: &[Arc<Domain>], places: &Places) {
+        self.callers.number(rules);
+        self.rules.resize_with(places.len().min(super::side::RULES_MAX), Most::default);
+    }
+
+    /// Notes whom a request's rules refuse, or would have refused.
+    pub(super) fn note(
+        &mut self,
+        places: &[usize],
+        domain: &Domain,
+        request: &Request<'_>,
+        decision: &Decision<'_>,
+    ) {
+        for check in decision.checks().filter(|check| !check.passes) {
+            let number = check.rule as usize;
+            let most = places.get(number).and_then(|place| self.rules.get_mut(*place));
+            if let Some(most) = most {
+                most.note(check.key, || text(domain, check.rule, request));
+            }
+        }
+        let refusing = decision.checks().filter(|check| !check.passes);
+        self.callers.note(request.domain, refusing.map(|check| (check.rule, check.key)));
+    }
+
+    /// Those whom a rule refused most, the most first.
+    pub(super) fn most(&self, place: usize) -> Vec<Caller> {
+        let Some(most) = self.rules.get(place) else { return Vec::new() };
+        let mut all: Vec<&Caller> = most.by_key.values().collect();
+        all.sort_by(|one, other| {
+            (other.count, one.error, &one.text).cmp(&(one.count, other.error, &other.text))
+        });
+        all.into_iter().take(SHOWN_MAX).cloned().collect()
+    }
+
+    /// How many a rule refused, or would have, and whether there were more than could be told apart.
+    pub(crate) fn count(&self, domain: &str, rule: &str) -> (u64, bool) {
+        self.callers.count(domain, rule).unwrap_or_default()
+    }
+}
+
+impl Most {
+    fn note(&mut self, key: u64, text: impl FnOnce() -> Box<str>) {
+        if let Some(caller) = self.by_key.get_mut(&key) {
+            caller.count += 1;
+            return;
+        }
+        if self.by_key.len() >= KEPT_MAX {
+            self.drop_the_lesser_half();
+        }
+        let caller = Caller { text: text(), count: self.gone + 1, error: self.gone };
+        self.by_key.insert(key, caller);
+    }
+
+    fn drop_the_lesser_half(&mut self) {
+        let mut counts: Vec<(u64, u64)> =
+            self.by_key.iter().map(|(key, caller)| (caller.count, *key)).collect();
+        counts.sort_unstable();
+        counts.truncate(counts.len() / 2);
+        for (count, key) in counts {
+            self.gone = self.gone.max(count);
+            self.by_key.remove(&key);
+        }
+    }
+}
+
+/// What tells a caller of a rule from others, in the words of the trace; nothing where all are counted together.
+fn text(domain: &Domain, number: u32, request: &Request<'_>) -> Box<str> {
+    let (attributes, tree) = (request.descriptors.attributes, domain.tree());
+    let value = |name: &str| {
+        let found = attributes.iter().find(|(attribute, value)| *attribute == name && !value.is_empty());
+        found.map(|(_, value)| *value)
+    };
+    let mut text = String::new();
+    let mut add = |name: &str, value: &str| {
+        let apart = if text.is_empty() { "" } else { " " };
+        text.push_str(apart);
+        text.push_str(name);
+        text.push('=');
+        text.push_str(value);
+    };
+    // A node of the tree counts by the descriptor that found it.
+    let found = |descriptor: &&[(&str, &str)]| tree.find(descriptor).is_some_and(|hit| hit.rule == number);
+    let descriptor = request.descriptors.iter().find(found).unwrap_or_default();
+    descriptor.iter().for_each(|(name, value)| add(name, value));
+    let mut transformed = String::new();
+    let key = domain.rules().get(number as usize).map(|rule| &*rule.key).unwrap_or_default();
+    let of_key = key.iter().filter_map(|part| Some((part, value(&part.attribute)?)));
+    for (part, value) in of_key {
+        transformed.clear();
+        part.transform.push(value, &mut transformed);
+        add(&part.attribute, &transformed);
+    }
+    if text.len() > TEXT_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
+        text.push('…');
+    }
+    text.into()
+}
+
+/// As many as are looked at.
+const SHOWN_MAX: usize = 20;
+
+/// Of each rule: of those that it refuses more often than once in so many refusals none is missed. With their texts some
+/// 30 MB for 512 rules, each of which refuses thousands.
+const KEPT_MAX: usize = 512;
+
+/// Enough for an address and an account; how long a value is, its caller decides.
+const TEXT_BYTES_MAX: usize = 120;
+
+#[cfg(test)]
+mod tests {
+    use super::{KEPT_MAX, Most};
+
+    #[test]
+    fn of_many_callers_the_most_refused_stay_and_counts_are_never_too_small() {
+        let mut most = Most::default();
+        // Three are refused every tenth time, among newcomers without end.
+        for turn in 0..20_000_u64 {
+            let key = if turn % 10 == 0 { turn / 10 % 3 } else { 1_000 + turn };
+            most.note(key, || key.to_string().into());
+        }
+        assert!(most.by_key.len() <= KEPT_MAX);
+        for key in 0..3 {
+            let caller = &most.by_key[&key];
+            let exact = 2_000 / 3 + u64::from(key < 2_000 % 3);
+            assert!(caller.count >= exact && caller.count - caller.error <= exact, "{caller:?}: {exact}");
+            assert!(caller.error < exact / 2, "{caller:?}");
+        }
+    }
+}

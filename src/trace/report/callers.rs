@@ -1,0 +1,146 @@
+//! How the callers of a rule are spread, with its limit beside them, and whom it refused most.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::time::Duration;
+
+use super::axis::span;
+use crate::page::{Bars, Mark, Name, Text, count, of};
+use crate::trace::refused::Caller;
+use crate::trace::spread::{QUANTILES, Shape};
+
+/// The callers of a rule in one set, and what the rule gives each of them.
+#[derive(Clone, Debug)]
+pub(super) struct Callers {
+    pub(super) shape: Shape,
+    /// Of the allowance that is the rule's own.
+    pub(super) limit: u64,
+    pub(super) unit: String,
+}
+
+/// What two pictures have in common.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Scale {
+    last: u64,
+    top: u64,
+}
+
+impl Scale {
+    /// One on which all of these fit.
+    pub(super) fn of<'c>(all: impl Iterator<Item = &'c Callers>) -> Scale {
+        all.fold(Scale { last: 2, top: 1 }, |scale, callers| {
+            let most = callers.shape.busiest.last().copied().unwrap_or_default();
+            Scale {
+                last: scale.last.max(Bars::bar(most.max(callers.limit)).1),
+                top: scale
+                    .top
+                    .max(bars(&callers.shape).iter().map(|(.., number)| *number).max().unwrap_or_default()),
+            }
+        })
+    }
+}
+
+/// The picture, the shares in numbers, and what stands above the limit.
+pub(super) fn write(page: &mut String, callers: &Callers, scale: &Scale) {
+    let Callers { shape, limit, unit } = callers;
+    let window = span(Duration::from_nanos(shape.window_nanos));
+    let (above, all) = (shape.above(*limit), shape.busiest.len());
+    let all_of = of(all as u64, "caller", "callers");
+    let sentence = format!(
+        "{} of {} {all_of} asked for more than {} in one {window}",
+        count(above as u64),
+        count(all as u64),
+        count(*limit),
+    );
+    let text = format!("limit {}", count(*limit));
+    let bars = bars(shape);
+    let picture = Bars {
+        class: "spread",
+        label: &format!("Callers by what they asked for in their busiest {window}: {sentence}"),
+        edges: (1, scale.last),
+        top: scale.top,
+        bars: &bars,
+        mark: Some(Mark { at: *limit, text: &text }),
+    };
+    // Of one caller there is no spread.
+    if all > 1 {
+        let _ = write!(
+            page,
+            "<h4>Callers by the {} that they asked for in their busiest {window}</h4>{}<p class=\"none\">{}.{}</p>",
+            Text(unit),
+            picture.draw(),
+            Text(&sentence),
+            sampled(shape),
+        );
+    }
+    table(page, shape, &window);
+}
+
+fn sampled(shape: &Shape) -> String {
+    match shape.one_in {
+        1 => String::new(),
+        one_in => format!(" There were too many: one in {} was looked at.", count(one_in)),
+    }
+}
+
+fn table(page: &mut String, shape: &Shape, window: &str) {
+    let _ = write!(
+        page,
+        "<div class=\"wide\"><table class=\"quantiles\"><caption>So much or less</caption><thead><tr><th scope=\"col\">in</th>"
+    );
+    for (name, _) in QUANTILES {
+        let _ = write!(page, "<th scope=\"col\" class=\"number\">{name}</th>");
+    }
+    page.push_str("</tr></thead><tbody>");
+    let rows = [
+        (format!("a caller’s busiest {window}"), shape.quantiles()),
+        (format!("any {window} of a caller"), shape.windows),
+    ];
+    for (name, values) in rows {
+        let _ = write!(page, "<tr><th scope=\"row\">{}</th>", Text(&name));
+        for value in values {
+            let _ = write!(page, "<td class=\"number\">{}</td>", count(value));
+        }
+        page.push_str("</tr>");
+    }
+    page.push_str("</tbody></table></div>");
+}
+
+/// Whom a rule refused most, of so many.
+pub(super) fn most_refused(page: &mut String, most: &[Caller], (all, more): (u64, bool)) {
+    let (Some(first), shown) = (most.first(), most.len() as u64) else { return };
+    if most.len() == 1 && first.text.is_empty() {
+        return;
+    }
+    let of_all = match all {
+        all if all <= shown => String::new(),
+        all => format!(", {shown} of {}{}", count(all), if more { "+" } else { "" }),
+    };
+    let _ = write!(
+        page,
+        "<div class=\"wide\"><table class=\"most\"><caption>Most refused{of_all}</caption><thead><tr><th \
+         scope=\"col\">Caller</th><th scope=\"col\" class=\"number\">refused</th></tr></thead><tbody>"
+    );
+    for Caller { text, count: number, error } in most {
+        let error = match error {
+            0 => String::new(),
+            error => format!(" <span class=\"quiet\">or up to {} fewer</span>", count(*error)),
+        };
+        let _ = write!(
+            page,
+            "<tr><th scope=\"row\">{}</th><td class=\"number\">{}{error}</td></tr>",
+            Name(text),
+            count(*number),
+        );
+    }
+    page.push_str("</tbody></table></div>");
+}
+
+/// How many callers each bar stands for.
+fn bars(shape: &Shape) -> Vec<(u64, u64, u64)> {
+    let mut bars: BTreeMap<(u64, u64), u64> = BTreeMap::new();
+    for most in &shape.busiest {
+        *bars.entry(Bars::bar(*most)).or_default() += 1;
+    }
+    bars.into_iter().map(|((from, to), number)| (from, to, number)).collect()
+}

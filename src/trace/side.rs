@@ -1,0 +1,103 @@
+//! One rule set before a trace, and what is kept of what it did, if a page of it is wanted.
+
+use std::sync::Arc;
+
+use super::course::Course;
+use super::event::By;
+use super::places::Places;
+use super::player::{NotPlayed, Player};
+use super::refused::Refused;
+use super::report::Told;
+use super::spread::Spread;
+use crate::clock::Timestamp;
+use crate::engine::{Decision, Op, Request};
+use crate::rules::Domain;
+
+/// One rule set.
+pub(crate) struct Side {
+    pub(super) player: Player,
+    watch: Option<Box<Watch>>,
+    at: Timestamp,
+}
+
+/// What is kept for a page.
+#[derive(Debug, Default)]
+pub(crate) struct Watch {
+    rules: Vec<Arc<Domain>>,
+    pub(super) places: Places,
+    pub(super) course: Course,
+    pub(super) spread: Spread,
+    pub(crate) refused: Refused,
+}
+
+impl Side {
+    pub(crate) fn new(player: Player, is_watched: bool) -> Side {
+        let mut side = Side { player, watch: None, at: Timestamp::ORIGIN };
+        if is_watched {
+            let mut watch = Box::<Watch>::default();
+            watch.number(side.player.rules());
+            side.watch = Some(watch);
+        }
+        side
+    }
+
+    /// Moves time on.
+    pub(super) fn advance(&mut self, at: Timestamp) {
+        self.at = at;
+        if let Some(watch) = &mut self.watch {
+            watch.course.reach(at, || self.player.totals());
+        }
+        self.player.advance(at);
+    }
+
+    /// Judges a piece of work, as [`Player::judge`] does.
+    pub(super) fn judge(
+        &mut self,
+        request: &Request<'_>,
+        by: &By<'_>,
+    ) -> Result<Option<Decision<'_>>, NotPlayed> {
+        let decision = self.player.judge(request, by)?;
+        if let (Some(watch), Some(decision), true) = (&mut self.watch, &decision, request.op != Op::Peek) {
+            watch.note(request, decision, self.at);
+        }
+        Ok(decision)
+    }
+
+    /// Puts other rules in force.
+    pub(super) fn reload(&mut self, rules: Vec<Arc<Domain>>) {
+        if let Some(watch) = &mut self.watch {
+            watch.number(&rules);
+        }
+        self.player.reload(rules);
+    }
+
+    /// What a page tells of it, by the name of its rules, once all is played; none if it was not watched.
+    pub(crate) fn told<'s>(&'s mut self, name: &'s str) -> Option<Told<'s>> {
+        let totals = self.player.totals();
+        let watch = self.watch.as_mut()?;
+        watch.course.end(&totals);
+        Some(Told { name, totals, watch, player: &self.player })
+    }
+}
+
+impl Watch {
+    fn number(&mut self, rules: &[Arc<Domain>]) {
+        self.places.number(rules);
+        self.spread.number(rules, &self.places);
+        self.refused.number(rules, &self.places);
+        self.rules = rules.to_vec();
+    }
+
+    fn note(&mut self, request: &Request<'_>, decision: &Decision<'_>, at: Timestamp) {
+        let places = self.places.of(request.domain);
+        self.spread.note(places, decision, at);
+        if decision.checks().any(|check| !check.passes)
+            && let Some(domain) = self.rules.iter().find(|domain| domain.name() == request.domain)
+        {
+            self.refused.note(places, domain, request, decision);
+        }
+    }
+}
+
+/// Rules whose callers are looked at: as many as have counts of their own.
+pub(super) const RULES_MAX: usize = 512;

@@ -1,0 +1,97 @@
+//! What a replay came to: a few lines of totals and one table of rules.
+
+use std::fmt::Write;
+use std::time::Duration;
+
+use super::callers::Callers;
+use super::table::{Table, count, counted};
+use crate::engine::{RuleTotals, Totals};
+use crate::rules::shed::Part;
+
+/// What was played, whatever the rules made of it.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Played {
+    /// Lines that were played.
+    pub(super) lines: u64,
+    /// From the first to the last.
+    pub(super) span: Duration,
+    /// What is worth knowing about the trace itself, a line each.
+    pub(super) remarks: Vec<String>,
+}
+
+impl Played {
+    /// `12 lines over 3s`.
+    pub(super) fn opening(&self) -> String {
+        // Sub-second digits of a long trace tell nobody anything.
+        let span = if self.span > MINUTE { Duration::from_secs(self.span.as_secs()) } else { self.span };
+        format!("{} over {}", counted(self.lines, "line"), humantime::format_duration(span))
+    }
+}
+
+/// The summary of one rule set.
+pub(super) fn summary(played: &Played, totals: &Totals, callers: &Callers) -> String {
+    let mut text = format!("{}: {}\n", played.opening(), verdicts(totals));
+    for remark in played.remarks.iter().chain(&remarks(totals)) {
+        let _ = writeln!(text, "{remark}");
+    }
+    let mut table = Table::new(&["rule", "passed", "refused", "would refuse", "callers"]);
+    for rule in rules(totals) {
+        table.push(vec![
+            name(rule),
+            count(passed(rule)),
+            count(rule.refuse),
+            count(rule.would_refuse),
+            callers.shown(&rule.domain, &rule.rule),
+        ]);
+    }
+    text + &table.to_string()
+}
+
+/// `12 allowed, 3 limited, 1 shed`. Of the verdicts that not every rule set gives, those that were given.
+pub(super) fn verdicts(totals: &Totals) -> String {
+    let mut text = format!("{} allowed, {} limited", count(totals.allowed), count(totals.limited));
+    for (number, verdict) in [(totals.shed, "shed"), (totals.waited, "waited"), (totals.denied, "denied")] {
+        if number > 0 {
+            let _ = write!(text, ", {} {verdict}", count(number));
+        }
+    }
+    text
+}
+
+/// What no rule tells.
+pub(super) fn remarks(totals: &Totals) -> Vec<String> {
+    let remarks = [
+        (totals.unmatched_domain, "request", "for a domain without rules"),
+        (totals.unmatched_rule, "request", "that no rule matched"),
+        (totals.evictions, "key", "dropped for lack of memory"),
+    ];
+    remarks
+        .into_iter()
+        .filter(|(number, ..)| *number > 0)
+        .map(|(number, noun, what)| format!("{} {what}", counted(number, noun)))
+        .collect()
+}
+
+/// The rules with a count of their own, in file order, the parts of pools that saw anything, and all others in one if they
+/// did.
+pub(super) fn rules(totals: &Totals) -> impl Iterator<Item = &RuleTotals> {
+    let saw = |rule: &RuleTotals| passed(rule) + rule.refuse + rule.would_refuse > 0;
+    // A part that is not written has a count as well. No rule of a file has a name with a slash.
+    let is_part = |rule: &RuleTotals| {
+        rule.rule.rsplit_once('/').is_some_and(|(_, end)| Part::ALL.iter().any(|part| part.name() == end))
+    };
+    let is_rule = move |rule: &RuleTotals| !rule.domain.is_empty() && !is_part(rule);
+    totals.rules.iter().filter(move |rule| is_rule(rule) || saw(rule))
+}
+
+/// Requests that fitted a rule, with those that left little or went into the soft part of its allowance.
+pub(crate) fn passed(rule: &RuleTotals) -> u64 {
+    rule.pass + rule.near + rule.over
+}
+
+/// As rules are named where several domains are in play.
+pub(super) fn name(rule: &RuleTotals) -> String {
+    if rule.domain.is_empty() { "(all others)".into() } else { format!("{}/{}", rule.domain, rule.rule) }
+}
+
+const MINUTE: Duration = Duration::from_secs(60);

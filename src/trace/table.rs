@@ -1,0 +1,104 @@
+//! A table for people: columns as wide as what stands in them, numbers to the right. What they mean is not known here.
+
+use std::fmt;
+
+/// Rows of cells. The first column is text and stands left, the others are numbers and stand right.
+#[derive(Debug, Default)]
+pub(crate) struct Table {
+    rows: Vec<Vec<String>>,
+}
+
+impl Table {
+    /// A table that begins with a row of headings.
+    pub(crate) fn new(headings: &[&str]) -> Table {
+        Table { rows: vec![headings.iter().map(ToString::to_string).collect()] }
+    }
+
+    /// Adds a row at the foot.
+    pub(crate) fn push(&mut self, row: Vec<String>) {
+        self.rows.push(row);
+    }
+
+    /// The table without its last columns.
+    pub(super) fn without_last(mut self, columns: usize) -> Table {
+        self.rows.iter_mut().for_each(|row| row.truncate(row.len().saturating_sub(columns)));
+        self
+    }
+
+    fn width(&self, column: usize) -> usize {
+        let cells = self.rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for Table {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
+        let widths: Vec<usize> = (0..columns).map(|column| self.width(column)).collect();
+        for (number, row) in self.rows.iter().enumerate() {
+            let mut line = String::new();
+            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+                line += &if column == 0 { format!("{cell:width$}") } else { format!("  {cell:>width$}") };
+            }
+            let end = if number + 1 < self.rows.len() { "\n" } else { "" };
+            write!(f, "{}{end}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// A number with its thousands apart.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let mut apart = String::with_capacity(digits.len() * 4 / 3);
+    for (place, digit) in digits.chars().enumerate() {
+        if place > 0 && (digits.len() - place).is_multiple_of(3) {
+            apart.push(' ');
+        }
+        apart.push(digit);
+    }
+    apart
+}
+
+/// How much more the second is, with its sign; `=` when they agree.
+pub(super) fn difference(one: u64, other: u64) -> String {
+    match other.cmp(&one) {
+        std::cmp::Ordering::Equal => "=".to_owned(),
+        std::cmp::Ordering::Greater => format!("+{}", count(other - one)),
+        std::cmp::Ordering::Less => format!("-{}", count(one - other)),
+    }
+}
+
+/// `1 line`, `2 lines`.
+pub(crate) fn counted(number: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Table, count, difference};
+
+    #[test]
+    fn thousands_stand_apart() {
+        let table = [
+            (0, "0"),
+            (999, "999"),
+            (1_000, "1 000"),
+            (12_345, "12 345"),
+            (1_234_567, "1 234 567"),
+            (u64::MAX, "18 446 744 073 709 551 615"),
+        ];
+        for (number, expected) in table {
+            assert_eq!(count(number), expected);
+        }
+        assert_eq!([difference(1, 1), difference(0, 1_000), difference(1_000, 0)], ["=", "+1 000", "-1 000"]);
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let mut table = Table::new(&["rule", "passed", "x"]);
+        table.push(vec!["größer".into(), "1 000 000".into(), "1".into()]);
+        table.push(vec!["a".into(), "0".into()]);
+        assert_eq!(table.to_string(), "rule       passed  x\ngrößer  1 000 000  1\na               0");
+    }
+}
