@@ -9,8 +9,8 @@ use crate::limit::{Quota, Rate};
 use crate::rules::percent::Share;
 use crate::rules::shed::Shed;
 use crate::rules::words::{
-    LEASE_BYTES_MAX, beyond, bound, bound_of, counted, each, exactness, expires, mode, numbers,
-    numbers_or_unlimited, past_budget, steady,
+    LEASE_BYTES_MAX, beyond, bound, bound_of, counted, each, exactness, expires, mode, numbers_or_unlimited,
+    past_budget, steady,
 };
 use crate::rules::{
     Domain, FleetBound, FleetTerms, Limit, ListKind, Overrides, Refused, Region, Rule, Whole, conditions,

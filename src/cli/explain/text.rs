@@ -5,7 +5,7 @@ use std::io::{Result, Write};
 use super::super::shed_words;
 use super::finding::{AllowanceBy, Asked, Counted, Explained, Finding, InTree, Not, PriorityBy, value};
 use crate::engine::UNIT_REQUESTS;
-use crate::rules::words::{beyond, bound_of, counted, each, expires, mode, numbers, numbers_or_unlimited};
+use crate::rules::words::{beyond, bound_of, counted, each, expires, mode, numbers_or_unlimited};
 use crate::rules::{Domain, ListKind, Mode, Rule, WhyNot, conditions, facts, shown};
 
 /// Prints all of it; `from` is where the rules were read.
