@@ -1,4 +1,4 @@
-//! How this host stands with those that it shares budgets with: as who talks to them tells it, and what each rule comes to.
+//! Fleet page: sync state of this host, as the sync task reports it, and the fleet budget of each rule.
 
 mod secrets;
 
@@ -21,21 +21,21 @@ pub use secrets::FleetSecrets;
 pub struct FleetRecord {
     /// Whether the settings name a Redis.
     pub is_set: bool,
-    /// By what the other hosts know this one: the first of its digits.
+    /// First digits of this host's identity.
     pub host: String,
     /// How it stands with the secrets of all.
     pub secrets: FleetSecrets,
-    /// Whether there is any budget to share: without one nobody is spoken to.
+    /// Whether any rule shares a budget; without one the host does not contact Redis.
     pub is_needed: bool,
-    /// Whether Redis is heard.
+    /// Whether Redis answers.
     pub is_linked: bool,
     /// Hosts that budgets are shared with, this one included: the most of the last half minute.
     pub hosts: u32,
-    /// Hosts that were alive at the last beat.
+    /// Live hosts at the last heartbeat.
     pub alive: u32,
-    /// There and back, smoothed.
+    /// Smoothed round-trip time.
     pub round_trip: Duration,
-    /// The age of what was last heard; `None`: nothing was yet.
+    /// Age of the last reply; `None` before the first.
     pub staleness: Option<Duration>,
     /// The servers.
     pub nodes: Vec<FleetNode>,
@@ -45,7 +45,7 @@ pub struct FleetRecord {
     pub cells: u64,
     /// See above.
     pub cells_per_second: u64,
-    /// Batches of cells, by what came of them.
+    /// Batches of cells, by result.
     pub batches: Vec<(&'static str, u64)>,
     /// Batches that were sent once more.
     pub repeats: u64,
@@ -53,21 +53,21 @@ pub struct FleetRecord {
     pub errors: Vec<(&'static str, u64)>,
     /// How it stands with the fleet overrides.
     pub overrides: OverridesRecord,
-    /// How often Redis was not heard any more.
+    /// Number of outages.
     pub outages: u64,
-    /// Calls that requests were to wait for, by what came of them.
+    /// Remote checks that requests waited for, by result.
     pub asked: Vec<(&'static str, u64)>,
-    /// How often such calls were stopped for a while.
+    /// How often remote checks were suspended for a while.
     pub asks_stopped: u64,
-    /// Tokens that were charged below zero: what was really admitted beyond a budget.
+    /// Tokens charged below zero: admitted beyond a budget.
     pub excess: u64,
     /// Answers that showed a tenth of a budget or more, of a key that had just refused.
     pub false_refusals: u64,
     /// Cells that were gone before their time.
     pub lost: u64,
-    /// Numbers that were absurd, and cut to what can be.
+    /// Implausible numbers that were clamped to the valid range.
     pub clamped: u64,
-    /// What came of each budget, by the number that the engine gives it.
+    /// Counters of each budget, by its number in the engine.
     pub budgets: HashMap<u64, BudgetCounts>,
 }
 
@@ -83,7 +83,7 @@ pub struct OverridesRecord {
 }
 
 impl OverridesRecord {
-    /// What an operator should know of it.
+    /// Returns a warning if Redis had a forged document.
     pub(super) fn warning(&self) -> Option<String> {
         self.is_forged.then(|| {
             "FORGED fleet overrides in Redis are ignored: no fleet secret of this host authenticates them; find out who writes to \
@@ -108,7 +108,7 @@ pub struct FleetNode {
     pub connections: u64,
 }
 
-/// What came of one budget.
+/// Counters of one budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BudgetCounts {
     /// The version of its numbers; zero: not known.
@@ -135,7 +135,7 @@ pub(super) struct FleetRule {
     pub(super) domain: String,
     pub(super) name: String,
     pub(super) terms: FleetTerms,
-    /// What so many hosts admit at most past it, as long as Redis is heard.
+    /// Upper bound on tokens that the hosts admit beyond the budget while Redis answers.
     pub(super) bound: Option<FleetBound>,
     /// The whole budget.
     limit: u32,
@@ -185,7 +185,7 @@ impl FleetRule {
         engine.in_force().each().filter_map(of).collect()
     }
 
-    /// `sums`: what this host has of each limit on work, by number.
+    /// `sums`: permits of this host in each concurrency limit, by number.
     fn json(&self, now: Timestamp, sums: &HashMap<u64, PlacesSum>) -> Value {
         let counts = &self.counts;
         let places = (!self.limits.is_empty()).then(|| {
@@ -267,7 +267,7 @@ pub(super) fn fleet(desk: &Desk) -> Answer {
     answer::value(StatusCode::OK, &page)
 }
 
-/// What the status says of it.
+/// Returns the fleet part of the status.
 pub(super) fn summary(fleet: &FleetRecord) -> Value {
     json!({
         "redis": fleet.is_set,

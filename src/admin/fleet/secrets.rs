@@ -1,26 +1,26 @@
-//! How it stands with the secrets of the fleet, in words. No byte of one is told: a few digits of a digest tell it from others.
+//! State of the fleet secrets. No byte of a secret is shown: the first digits of a digest identify it.
 
 use serde_json::{Value, json};
 
-/// Which are had, used and wanted.
+/// The secrets that this host has, uses and needs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FleetSecrets {
-    /// The one that makes the keys; `None`: it is yet to be told, or there is none.
+    /// The secret in use; `None` if it is not known yet, or there is none.
     pub uses: Option<String>,
     /// Those of the settings, in their order.
     pub has: Vec<String>,
-    /// What the others use, where this host does not have it.
+    /// The secret that the other hosts use, if this host lacks it.
     pub lacks: Option<String>,
-    /// What all turn to, and in how many seconds.
+    /// The next secret of a rotation, and the seconds until then.
     pub turns_to: Option<(String, u64)>,
-    /// How many hosts do not name first what this one does, while that is not in use; and the first of them.
+    /// Number of hosts that do not list this host's first secret first, while it is not in use; and some of them.
     pub lacking: (u32, Vec<String>),
-    /// What nobody needs any more, and for how many seconds it is better kept.
+    /// A secret that is no longer needed, and the seconds for which to keep it.
     pub spare: Option<(String, u64)>,
 }
 
 impl FleetSecrets {
-    /// What is wrong, and how to mend it.
+    /// Returns a warning with its fix.
     pub(in crate::admin) fn warning(&self) -> Option<String> {
         let theirs = self.lacks.as_ref()?;
         let own = self.uses.as_deref().unwrap_or("none");
@@ -30,7 +30,7 @@ impl FleetSecrets {
         ))
     }
 
-    /// What there is to be done, or waited for.
+    /// Returns the next step of a rotation for the operator, or the one to wait for.
     fn next(&self) -> Option<String> {
         if let Some(warning) = self.warning() {
             return Some(warning);
