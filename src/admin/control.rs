@@ -36,7 +36,7 @@ pub trait Control: Send + Sync {
     /// A message, if there is no result in time.
     fn reload(&self) -> Result<Reloaded, String>;
 
-    /// Has what holds over the rules kept over a restart, on the disk before this returns.
+    /// Saves switches and blocks for the next start; they are on disk when this returns.
     ///
     /// # Errors
     /// Why it is not: it holds all the same, until then.

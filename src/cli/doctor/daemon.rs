@@ -13,7 +13,7 @@ use super::finding::Finding;
 use crate::protocol::{Descriptors, Reply, Request};
 use crate::sys;
 
-/// All of it; what depends on an answer only when there is one.
+/// Runs all checks; those that need an answer of the daemon only if it answers.
 pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     let socket = &settings.socket.path;
     let mut findings = vec![answers(socket)];
