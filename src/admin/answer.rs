@@ -1,4 +1,4 @@
-//! What goes back to who asked: a status, the kind of text, the text.
+//! Builds HTTP responses: status, content type, body.
 
 use std::convert::Infallible;
 use std::path::Path;
@@ -15,12 +15,12 @@ use tokio::sync::mpsc::Receiver;
 /// One answer.
 pub(super) type Answer = Response<Body>;
 
-/// What an answer says.
+/// Body of a response.
 #[derive(Debug)]
 pub(super) enum Body {
     /// All of it at once.
     Whole(Full<Bytes>),
-    /// Lines as they come, until whoever sends them has said the last.
+    /// A stream of lines, until its sender closes.
     Lines(Receiver<Bytes>),
 }
 
@@ -62,12 +62,12 @@ pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Answer {
     of_kind(status, "text/plain; charset=utf-8", text)
 }
 
-/// One JSON value, with a line feed behind it for who reads it in a terminal.
+/// Returns one JSON value, with a final line feed for terminals.
 pub(super) fn value(status: StatusCode, value: &Value) -> Answer {
     of_kind(status, "application/json", format!("{value}\n"))
 }
 
-/// What is wrong with the question: what, where and how to mend it.
+/// Returns an error response; the message has the error, its location and a fix.
 pub(super) fn error(status: StatusCode, message: impl Into<String>) -> Answer {
     value(status, &json!({"error": message.into()}))
 }

@@ -38,7 +38,7 @@ pub(super) async fn serve<S>(
         .timer(TokioTimer::new())
         .header_read_timeout(head_patience)
         .max_buf_size(HEAD_BYTES_MAX)
-        // A place that nobody uses is better given to the next.
+        // Free the place of an idle connection for the next one.
         .keep_alive(false)
         .serve_connection(TokioIo::new(socket), service);
     let whole = match asker {
@@ -52,7 +52,7 @@ pub(super) async fn serve<S>(
         () = connection.dropped() => return,
     };
     let ended = match in_time {
-        // Whoever sends the lines knows how long that takes, and does not wait for a reader that takes none.
+        // The sender of the lines bounds their duration and drops a stalled reader.
         Err(_) if is_endless.load(Ordering::Relaxed) => Ok(served.await),
         ended => ended,
     };
@@ -63,7 +63,7 @@ pub(super) async fn serve<S>(
     }
 }
 
-/// Paths are short; what scrapers and proxies add of their own is a few hundred bytes.
+/// Paths are short; headers of scrapers and proxies add a few hundred bytes.
 const HEAD_BYTES_MAX: usize = 16 * 1_024;
 
 /// The head, a scrape, and some hundred kilobytes read by the other side.

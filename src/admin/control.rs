@@ -1,4 +1,4 @@
-//! What operators see of the daemon beside the engine, and tell it: handed in by who starts the daemon.
+//! The interface through which operators read and change the daemon outside the engine; the daemon's start code implements it.
 
 use std::path::PathBuf;
 
@@ -7,18 +7,18 @@ use crate::clock::Timestamp;
 use crate::engine::FleetChange;
 
 /// The rest of the daemon, as far as operators may look into it or tell it something. Called on the thread that answers
-/// operators, so what only looks must not wait; a verb may.
+/// operators, so readers must not block; verbs may.
 pub trait Control: Send + Sync {
-    /// What is in force, and how the last reading went.
+    /// Returns the rules in force and the result of the last load.
     fn rules(&self) -> RulesRecord;
 
     /// The socket that applications ask on.
     fn socket(&self) -> ServedSocket;
 
-    /// What the server counts.
+    /// Returns the counters of the server.
     fn server(&self) -> ServerCounts;
 
-    /// What is kept over a restart.
+    /// Returns the state of the snapshots.
     fn state(&self) -> StateRecord;
 
     /// How this host stands with those that it shares budgets with.
@@ -30,13 +30,13 @@ pub trait Control: Send + Sync {
     /// The memory of the whole process that is resident, in bytes; 0: it cannot be read.
     fn resident_bytes(&self) -> u64;
 
-    /// Has the rules read again and waits for what comes of it.
+    /// Reloads the rules and waits for the result.
     ///
     /// # Errors
-    /// Nothing came of it in time: what to say of that.
+    /// A message, if there is no result in time.
     fn reload(&self) -> Result<Reloaded, String>;
 
-    /// Has what holds over the rules kept over a restart, on the disk before this returns.
+    /// Saves switches and blocks for the next start; they are on disk when this returns.
     ///
     /// # Errors
     /// Why it is not: it holds all the same, until then.
@@ -48,7 +48,7 @@ pub trait Control: Send + Sync {
     /// Why they are not changed, or that this is not known.
     fn change_fleet_overrides(&self, change: FleetChange) -> Result<bool, String>;
 
-    /// Why work should not be sent here yet, beside the rules; empty: nothing is wrong. Each says what and how to mend it.
+    /// Returns the reasons, besides the rules, why this host is not ready, each with a fix; empty if it is ready.
     fn unready(&self) -> Vec<String>;
 }
 
@@ -57,7 +57,7 @@ pub trait Control: Send + Sync {
 pub struct ServedSocket {
     /// Its path.
     pub path: PathBuf,
-    /// Device and inode of what the daemon found or put there; `None`: nothing was there.
+    /// Device and inode of the socket file; `None` if there was none.
     pub identity: Option<(u64, u64)>,
 }
 
@@ -72,20 +72,20 @@ impl ServedSocket {
     }
 }
 
-/// What the server counts, by names from fixed lists.
+/// Counters of the server; their names come from fixed lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ServerCounts {
     /// How many are connected.
     pub connections: u64,
-    /// Connections that were not let in, by what was full.
+    /// Rejected connections, by the limit that was reached.
     pub refused: Vec<(&'static str, u64)>,
     /// Idle surplus connections that were ended so that others could be let in.
     pub reclaimed: u64,
     /// Frames answered by an ERROR, by its code.
     pub errors: Vec<(&'static str, u64)>,
-    /// Decisions that clients made alone, by what the client is written in, and by its reason.
+    /// Decisions that clients made without the daemon, by client language and reason.
     pub missed: Vec<(&'static str, &'static str, u64)>,
-    /// Requests that were judged without waiting for the call that their rules ask for, by what was full.
+    /// Requests decided without the remote check that their rules require, by the limit that was reached.
     pub not_parked: Vec<(&'static str, u64)>,
     /// How often the wall clock was set back.
     pub clock_steps_back: u64,
@@ -94,7 +94,7 @@ pub struct ServerCounts {
 }
 
 impl ServerCounts {
-    /// Decisions that clients made alone. They may say any number: what would run over stays where it is.
+    /// Returns the decisions that clients made without the daemon; saturates, as clients may report any number.
     pub(super) fn missed_in_all(&self) -> u64 {
         self.missed.iter().fold(0, |sum, (.., count)| sum.saturating_add(*count))
     }
@@ -161,10 +161,10 @@ pub struct DomainInForce {
     pub sha: String,
 }
 
-/// What came of reading the rules again.
+/// Result of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloaded {
-    /// What changed, a line each.
+    /// Changes, one line each.
     pub changes: Vec<String>,
     /// Why something had to be left out; empty: all that was written is in force.
     pub problems: Vec<String>,

@@ -1,4 +1,4 @@
-//! Where operators come in: a Unix socket for those who may run this daemon, a port for metrics. A door that cannot be
+//! Listeners for operators: a Unix admin socket, and a TCP port for metrics. A listener that cannot be
 //! opened is tried again, and shuts no other.
 
 use std::io;
@@ -24,7 +24,7 @@ pub trait Door: Send {
     /// The socket, listening. It is this door's as long as the door is there.
     ///
     /// # Errors
-    /// What is in the way, and how to mend it.
+    /// The obstacle, with a fix.
     fn open(&mut self) -> Result<StdUnixListener, String>;
 
     /// Removes the path of the socket.
@@ -39,8 +39,7 @@ pub struct Doors {
     pub metrics: Option<SocketAddr>,
 }
 
-/// Serves through all doors until told to stop. `tried`: each has been tried, and whoever comes now finds those open that
-/// can be opened.
+/// Serves all listeners until `stop`. Calls `tried` once after the first attempt to open each listener.
 pub(super) async fn serve(desk: Arc<Desk>, doors: &mut Doors, tried: &dyn Fn(), stop: &CancellationToken) {
     let operators = open_socket(&mut *doors.admin);
     let scrapers = match doors.metrics {
@@ -72,7 +71,7 @@ async fn open_port(address: SocketAddr) -> Result<TcpListener, String> {
     listener.map_err(|error| format!("{address}: {error}: mend metrics.listen, or free the port"))
 }
 
-/// The mode of the socket keeps others out; where somebody has changed it, who is let in is asked of the kernel.
+/// Serves the admin socket. Its mode keeps other users out; the peer credentials guard against a changed mode.
 async fn serve_operators(desk: &Arc<Desk>, first: Result<UnixListener, String>, door: &mut dyn Door) {
     let meanwhile = "no admin socket: status, reload and switches do not reach this daemon";
     let listener = opened(first, async || open_socket(door), meanwhile).await;
@@ -117,7 +116,7 @@ fn by(socket: &UnixStream) -> io::Result<By> {
     Ok(By { uid: peer.uid.as_raw(), pid })
 }
 
-/// Tries until it is open. What is in the way may go: the daemon before this one, say, which still drains.
+/// Retries until the listener is open. An obstacle may go away: the previous daemon may still drain.
 async fn opened<T>(
     first: Result<T, String>,
     mut open: impl AsyncFnMut() -> Result<T, String>,
@@ -154,7 +153,7 @@ async fn take_turns<S>(
     HttpConnections::serve_each(accept, serve, failed).await;
 }
 
-/// Whoever is refused again and again is told of now and then.
+/// Log throttle: least time between log lines on repeated refusals.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 const RETRY_PERIOD: Duration = Duration::from_secs(1);

@@ -1,4 +1,4 @@
-//! How this host stands with those that it shares budgets with: as who talks to them tells it, and what each rule comes to.
+//! Fleet page: sync state of this host, as the sync task reports it, and the fleet budget of each rule.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,23 +18,23 @@ use crate::rules::{FleetBound, FleetTerms};
 pub struct FleetRecord {
     /// Whether the settings name a Redis.
     pub is_set: bool,
-    /// By what the other hosts know this one: the first of its digits.
+    /// First digits of this host's identity.
     pub host: String,
     /// The first digits of a digest of the fleet secret; `None`: there is none.
     pub secret: Option<String>,
     /// Hosts with another fleet secret, or an older version.
     pub unlike: u32,
-    /// Whether there is any budget to share: without one nobody is spoken to.
+    /// Whether any rule shares a budget; without one the host does not contact Redis.
     pub is_needed: bool,
-    /// Whether Redis is heard.
+    /// Whether Redis answers.
     pub is_linked: bool,
     /// Hosts that budgets are shared with, this one included: the most of the last half minute.
     pub hosts: u32,
-    /// Hosts that were alive at the last beat.
+    /// Live hosts at the last heartbeat.
     pub alive: u32,
-    /// There and back, smoothed.
+    /// Smoothed round-trip time.
     pub round_trip: Duration,
-    /// The age of what was last heard; `None`: nothing was yet.
+    /// Age of the last reply; `None` before the first.
     pub staleness: Option<Duration>,
     /// The servers.
     pub nodes: Vec<FleetNode>,
@@ -44,7 +44,7 @@ pub struct FleetRecord {
     pub cells: u64,
     /// See above.
     pub cells_per_second: u64,
-    /// Batches of cells, by what came of them.
+    /// Batches of cells, by result.
     pub batches: Vec<(&'static str, u64)>,
     /// Batches that were sent once more.
     pub repeats: u64,
@@ -52,21 +52,21 @@ pub struct FleetRecord {
     pub errors: Vec<(&'static str, u64)>,
     /// How it stands with the fleet overrides.
     pub overrides: OverridesRecord,
-    /// How often Redis was not heard any more.
+    /// Number of outages.
     pub outages: u64,
-    /// Calls that requests were to wait for, by what came of them.
+    /// Remote checks that requests waited for, by result.
     pub asked: Vec<(&'static str, u64)>,
-    /// How often such calls were stopped for a while.
+    /// How often remote checks were suspended for a while.
     pub asks_stopped: u64,
-    /// Tokens that were charged below zero: what was really admitted beyond a budget.
+    /// Tokens charged below zero: admitted beyond a budget.
     pub excess: u64,
     /// Answers that showed a tenth of a budget or more, of a key that had just refused.
     pub false_refusals: u64,
     /// Cells that were gone before their time.
     pub lost: u64,
-    /// Numbers that were absurd, and cut to what can be.
+    /// Implausible numbers that were clamped to the valid range.
     pub clamped: u64,
-    /// What came of each budget, by the number that the engine gives it.
+    /// Counters of each budget, by its number in the engine.
     pub budgets: HashMap<u64, BudgetCounts>,
 }
 
@@ -96,7 +96,7 @@ impl FleetRecord {
 }
 
 impl OverridesRecord {
-    /// What an operator should know of it.
+    /// Returns a warning if Redis had a forged document.
     pub(super) fn warning(&self) -> Option<String> {
         self.is_forged.then(|| {
             "FORGED fleet overrides in Redis are ignored: the fleet secret of this host does not authenticate them; find out who writes to \
@@ -121,7 +121,7 @@ pub struct FleetNode {
     pub connections: u64,
 }
 
-/// What came of one budget.
+/// Counters of one budget.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BudgetCounts {
     /// The version of its numbers; zero: not known.
@@ -148,7 +148,7 @@ pub(super) struct FleetRule {
     pub(super) domain: String,
     pub(super) name: String,
     pub(super) terms: FleetTerms,
-    /// What so many hosts admit at most past it, as long as Redis is heard.
+    /// Upper bound on tokens that the hosts admit beyond the budget while Redis answers.
     pub(super) bound: Option<FleetBound>,
     /// The whole budget.
     limit: u32,
@@ -198,7 +198,7 @@ impl FleetRule {
         engine.in_force().each().filter_map(of).collect()
     }
 
-    /// `sums`: what this host has of each limit on work, by number.
+    /// `sums`: permits of this host in each concurrency limit, by number.
     fn json(&self, now: Timestamp, sums: &HashMap<u64, PlacesSum>) -> Value {
         let counts = &self.counts;
         let places = (!self.limits.is_empty()).then(|| {
@@ -280,7 +280,7 @@ pub(super) fn fleet(desk: &Desk) -> Answer {
     answer::value(StatusCode::OK, &page)
 }
 
-/// What the status says of it.
+/// Returns the fleet part of the status.
 pub(super) fn summary(fleet: &FleetRecord) -> Value {
     json!({
         "redis": fleet.is_set,

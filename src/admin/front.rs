@@ -1,4 +1,4 @@
-//! The page at `/`: how the daemon is, for somebody who looks at it at three in the morning. One file: its pictures, its
+//! The page at `/`: the state of the daemon, readable at three in the morning. One file: its pictures, its
 //! style and its few lines of script are in it, and it is whole without them. It changes nothing.
 
 mod callers;
@@ -40,14 +40,14 @@ pub(super) fn front(desk: &Desk) -> Answer {
     answer
 }
 
-/// What is not told by the status.
+/// Page data that the status does not contain.
 #[derive(Clone, Copy, Debug)]
 struct About<'a> {
     /// Where it runs.
     host: &'a str,
     /// When it was made.
     at: &'a str,
-    /// What this page's own style and script say to be let in.
+    /// Nonce that admits the page's own style and script.
     nonce: &'a str,
 }
 
@@ -107,7 +107,7 @@ fn head(page: &mut String, sign: Sign, about: &About<'_>) {
     );
 }
 
-/// Nothing but what the page itself brings, and asking for it again.
+/// Returns the content security policy: only the page's own content, and fetching the page again.
 fn policy(nonce: &str) -> String {
     format!(
         "default-src 'none'; script-src 'nonce-{nonce}'; style-src 'nonce-{nonce}'; img-src data:; connect-src 'self'; \
@@ -115,7 +115,7 @@ fn policy(nonce: &str) -> String {
     )
 }
 
-/// What a browser is told beside: to guess no kinds, to say nowhere where it was, and to let no other page look in.
+/// Further security headers: no content sniffing, no referrer, same-origin isolation.
 pub const SAFETY: [(&str, &str); 4] = [
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "no-referrer"),
@@ -129,7 +129,7 @@ const SCRIPT: &str = include_str!("front/page.js");
 
 const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
 
-/// What its pictures show. A gap of three steps: the host slept, or the thread that notes them was late.
+/// Time span of the pictures. A gap of three steps: the host was suspended, or the recording thread was late.
 const TEN_MINUTES: Stretch = Stretch { seconds: 600.0, gap_seconds: 15.0 };
 
 /// Room for a page of some twenty rules at once.

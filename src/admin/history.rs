@@ -1,5 +1,5 @@
-//! What the last ten minutes were like: a small ring that the operators' thread fills from the same counters that a
-//! scrape reads. No decision knows of it, and it goes with the daemon.
+//! History of the last ten minutes: a small ring that the operators' thread fills from the same counters that a
+//! scrape reads. Decisions do not touch it, and it is not kept across restarts.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -18,9 +18,9 @@ pub struct History {
 
 #[derive(Debug, Default)]
 struct Past {
-    /// When each step ended, and what was decided in it; the newest last.
+    /// End time of each step and its decisions by kind; the newest last.
     steps: VecDeque<(Timestamp, [u32; KINDS])>,
-    /// What had been counted at the end of the last step.
+    /// Counter values at the end of the last step.
     counted: [u64; KINDS],
     rules: HashMap<String, Track<[u32; OUTCOMES], [u64; OUTCOMES]>>,
     pools: HashMap<Box<str>, Track<PoolStep, ()>>,
@@ -42,7 +42,7 @@ pub(super) struct PoolStep {
     pub(super) severity: f32,
 }
 
-/// What is counted at a moment.
+/// Counter values at one moment.
 #[derive(Debug)]
 pub(super) struct Look {
     at: Timestamp,
@@ -51,16 +51,16 @@ pub(super) struct Look {
     pools: Vec<(Box<str>, PoolStep)>,
 }
 
-/// What is told of the past at a moment.
+/// Rates over the recorded steps, seen from one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Story {
-    /// For each step its end, in seconds before this moment, and what was decided in a second of it; the newest last.
+    /// For each step: its end, in seconds before this moment, and decisions per second by kind; the newest last.
     pub(super) steps: Vec<(f32, [f32; KINDS])>,
-    /// What was decided in all of them.
+    /// Decisions by kind over all steps.
     pub(super) sums: [u64; KINDS],
-    /// What is decided in a second just now.
+    /// Current decisions per second by kind.
     pub(super) now: [f32; KINDS],
-    /// Over how long that was counted, in seconds.
+    /// Time over which `now` is measured, in seconds.
     pub(super) seconds: f32,
     /// By full name. Rules that were not there all the while have fewer steps.
     pub(super) rules: HashMap<String, RuleStory>,
@@ -68,20 +68,20 @@ pub(super) struct Story {
     pub(super) pools: HashMap<Box<str>, Vec<PoolStep>>,
 }
 
-/// What one rule said.
+/// Outcome rates of one rule.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct RuleStory {
-    /// Passed, refused, would refuse, in a second of each step.
+    /// Passed, refused and would-refuse requests per second of each step.
     pub(super) steps: Vec<[f32; OUTCOMES]>,
     /// The same just now.
     pub(super) now: [f32; OUTCOMES],
 }
 
 impl History {
-    /// Notes a step every five seconds, for ever.
+    /// Records a step every five seconds, forever.
     pub(super) async fn keep(desk: &Desk) {
         let mut turns = tokio::time::interval(STEP);
-        // A host that slept is not caught up with.
+        // Skip the ticks missed while the host was suspended.
         turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         // The first one comes at once.
         turns.tick().await;
@@ -91,7 +91,7 @@ impl History {
         }
     }
 
-    /// Notes a step.
+    /// Records a step.
     pub(super) fn note(&self, look: Look) {
         let mut past = self.past.lock();
         let past = &mut *past;
@@ -101,7 +101,7 @@ impl History {
         past.counted = look.counted;
         let mut before = std::mem::take(&mut past.rules);
         for (name, counted) in look.rules.into_iter().take(RULES_MAX) {
-            // What was counted before it was known did not happen in this step.
+            // Counts from before the first sight of a name do not belong to this step.
             let mut track = before.remove(&name).unwrap_or_else(|| Track::new(counted));
             push(&mut track.steps, grown(counted, track.counted));
             track.counted = counted;
@@ -115,12 +115,12 @@ impl History {
         }
     }
 
-    /// What there is to tell, with what has happened since the last step.
+    /// Returns the recorded history, including growth since the last step.
     pub(super) fn story(&self, look: &Look) -> Story {
         let past = self.past.lock();
         let spans = past.spans();
         let newest = past.steps.back().map_or(look.at, |(at, _)| *at);
-        // The last step and what came since: never less than a step, so that a rate does not flicker.
+        // Measure over the last step and the time since: at least one step, so that rates do not flicker.
         let last = spans.last().copied().unwrap_or_default();
         let seconds = (last + look.at.since(newest).as_secs_f32()).max(SECONDS_MIN);
         let steps = past.steps.iter().zip(&spans).map(|((at, step), span)| {
@@ -145,7 +145,7 @@ impl History {
         }
     }
 
-    /// Bytes that it holds, but for what a map needs beside.
+    /// Returns its size in bytes, without the overhead of its maps.
     #[cfg(test)]
     fn bytes(&self) -> usize {
         let past = self.past.lock();
@@ -187,7 +187,7 @@ impl<S, C> Track<S, C> {
 }
 
 impl Look {
-    /// What is counted now: the same that a scrape reads.
+    /// Reads the current counters, the same ones that a scrape reads.
     pub(super) fn take(desk: &Desk) -> Look {
         let now = desk.clock.now();
         let Totals { allowed, limited, waited, denied, shed, rules, .. } = desk.engine.totals();
@@ -225,7 +225,7 @@ fn push<S>(steps: &mut VecDeque<S>, step: S) {
     steps.push_back(step);
 }
 
-/// What came, of counts that only grow. More than fits did not happen in five seconds.
+/// Returns the growth of monotonic counters. Saturates: more than a `u32` does not happen in five seconds.
 fn grown<const N: usize>(now: [u64; N], before: [u64; N]) -> [u32; N] {
     let mut grown = [0; N];
     for ((grown, now), before) in grown.iter_mut().zip(now).zip(before) {
@@ -244,7 +244,7 @@ fn per_second(count: u32, span: f32) -> f32 {
     if span > 0.0 { count as f32 / span } else { 0.0 }
 }
 
-/// Allowed, limited, waited, denied, shed, and what clients decided alone.
+/// Allowed, limited, waited, denied, shed, and decided by clients without the daemon.
 pub(super) const KINDS: usize = 6;
 
 /// Passed, refused, would refuse.
@@ -253,7 +253,7 @@ pub(super) const OUTCOMES: usize = 3;
 /// A picture as wide as a screen shows no more; a fifth of the looks of a scrape every second.
 const STEP: Duration = Duration::from_secs(5);
 
-/// Ten minutes, which is what an operator asks for who has just come; for longer there is Prometheus.
+/// Ten minutes of steps, enough for a first look; Prometheus covers longer times.
 const STEPS_MAX: usize = 120;
 
 /// The rules that are counted by name, and all others together. With 120 steps of 12 bytes each that is 740 KiB.
@@ -296,7 +296,7 @@ mod tests {
         let story = history.story(&look(130, 1_120, &[("a", 65), ("b", 9), ("new", 3)]));
         let steps: Vec<_> = story.steps.iter().map(|(ago, step)| (*ago, step[0])).collect();
         assert_eq!(steps, [(30.0, 0.0), (25.0, 10.0), (5.0, 2.5), (3.0, 0.0)]);
-        // The last step is over: it and what came since are now.
+        // The current rate covers the last full step and the time since.
         assert_eq!((story.seconds, story.now[0], story.sums[0]), (5.0, 4.0, 120));
         let passed = |name: &str| story.rules[name].steps.iter().map(|step| step[0]).collect::<Vec<_>>();
         assert_eq!((passed("a"), passed("b")), (vec![0.0, 2.0, 0.0, 0.0], vec![0.0, 1.0]));

@@ -30,8 +30,8 @@ pub struct HttpConnection {
 }
 
 impl HttpConnections {
-    /// Accepts without end and spawns what `serve` returns for each connection. `accept` returns `None` for a peer that is
-    /// turned away.
+    /// Accepts connections forever and spawns the future that `serve` returns for each. `accept` returns `None` for a
+    /// rejected peer.
     pub async fn serve_each<S, F>(
         mut accept: impl AsyncFnMut() -> io::Result<Option<S>>,
         mut serve: impl FnMut(S, HttpConnection) -> F,

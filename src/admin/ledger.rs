@@ -1,5 +1,5 @@
-//! What was last changed over the rules, by whom, and when: each change is a line of the log and stays here for a while.
-//! It names no caller: of a key its digest alone.
+//! Keeps the latest changes by operators and by the guard, with origin and time; each is also a line of the log.
+//! Contains no caller text: a key appears as its digest only.
 
 use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
@@ -11,7 +11,7 @@ use tracing::{error, info};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Alarm, By, Engine, Event};
 
-/// The last changes, and the last rules that the guard told of.
+/// The latest changes, and the latest rules that the guard reported.
 #[derive(Debug, Default)]
 pub struct Ledger {
     changes: Mutex<VecDeque<Change>>,
@@ -26,7 +26,7 @@ struct Change {
 }
 
 impl Ledger {
-    /// Notes a change, here and in the log.
+    /// Records a change here and in the log.
     pub fn enter(&self, by: &str, what: &str, now: Now) {
         info!(by, "{what}");
         let mut changes = self.changes.lock();
@@ -36,7 +36,7 @@ impl Ledger {
         changes.push_back(Change { at: utc(now.at, now), by: by.to_owned(), what: what.to_owned() });
     }
 
-    /// Notes what happened by itself since this was last called. Whether anything has.
+    /// Records the events of the engine since the last call. Returns whether there were any.
     pub fn enter_events(&self, engine: &Engine, now: Now) -> bool {
         let events = engine.events();
         for event in &events {
@@ -90,7 +90,7 @@ impl Ledger {
         alarms.push_back((now.at, alarm.clone()));
     }
 
-    /// What somebody should look at: what the guard told of in the last hour.
+    /// Returns warnings: the reports of the guard in the last hour.
     #[must_use]
     pub fn warnings(&self, now: Now) -> Vec<String> {
         let alarms = self.alarms.lock();
@@ -117,7 +117,7 @@ fn warning(alarm: &Alarm) -> String {
     format!("{rule} REFUSES MOST CALLERS since it changed {after} s ago: {refused} of {callers}; {mend}")
 }
 
-/// A moment as people write it, to the second.
+/// Formats a timestamp as UTC text, to the second.
 pub(super) fn utc(at: Timestamp, now: Now) -> String {
     let nanos = i128::from(at.as_nanos()) + i128::from(now.utc);
     // Before 1970 no daemon ran; the other end is in the year 2554.
@@ -125,8 +125,8 @@ pub(super) fn utc(at: Timestamp, now: Now) -> String {
     humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos)).to_string()
 }
 
-/// As many as a page shows; older ones are in the log.
+/// Number of changes that a page shows; older ones are in the log.
 const CHANGES_MAX: usize = 100;
 
-/// Whoever looks later has the log and the metric.
+/// Older events are in the log and the metric.
 const SHOWN_FOR: Duration = Duration::from_secs(3_600);

@@ -1,4 +1,4 @@
-//! OPERATORS: what the daemon says of itself over HTTP, and the verbs that tell it something. Nothing is decided here,
+//! OPERATORS: status pages and verbs over HTTP. Nothing is decided here,
 //! and no decision waits for it: a thread of its own, which may be late.
 
 mod answer;
@@ -46,20 +46,20 @@ use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::record::Recorder;
 
-/// What every page and every verb looks at.
+/// Shared state of all pages and verbs.
 #[derive(Clone)]
 pub struct Desk {
-    /// Who is admitted.
+    /// The engine.
     pub engine: Arc<Engine>,
     /// The daemon's clock.
     pub clock: Arc<Clock>,
-    /// The rest of the daemon, as far as operators may look into it or tell it something.
+    /// The rest of the daemon, as far as operators may read or change it.
     pub control: Arc<dyn Control>,
-    /// What was changed over the rules.
+    /// The latest changes by operators and by the guard.
     pub ledger: Arc<Ledger>,
-    /// What the last ten minutes were like.
+    /// History of the last ten minutes.
     pub history: Arc<History>,
-    /// Where what is judged is put aside while somebody records.
+    /// Buffers decisions while a recording runs.
     pub recorder: Arc<Recorder>,
 }
 
@@ -99,7 +99,7 @@ impl Office {
                 let _ = tell_opened.try_send(());
             };
             serve(&desk, &mut doors, &stopped, &opened);
-            // Before the end is told: the process may exit then, and this thread with it.
+            // Close before signalling the end: the process may exit right after the signal.
             doors.admin.close();
             let _ = tell_ended.try_send(());
         };

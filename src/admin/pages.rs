@@ -1,4 +1,4 @@
-//! What can be looked at: each page a path. To look changes nothing.
+//! Read-only pages, one for each path.
 
 use hyper::StatusCode;
 
@@ -11,7 +11,7 @@ use super::{Desk, fleet, front, metrics, rules_page, status};
 pub(super) struct Page {
     path: &'static str,
     what: &'static str,
-    /// Whether it tells nothing of callers, so that whoever reaches the port of the metrics may have it.
+    /// Whether it shows no callers, so that the metrics port may serve it.
     pub(super) is_harmless: bool,
     /// Makes it, without waiting for anything.
     pub(super) make: fn(&Desk) -> Answer,
@@ -22,7 +22,7 @@ pub(super) fn find(path: &str) -> Option<Page> {
     PAGES.iter().find(|page| page.path == path).copied()
 }
 
-/// The paths beside the first page, and what is there.
+/// Returns the paths other than the first page, with their descriptions.
 pub(super) fn others() -> impl Iterator<Item = (&'static str, &'static str)> {
     PAGES.iter().filter(|page| page.path != "/").map(|page| (page.path, page.what))
 }

@@ -1,5 +1,5 @@
-//! `POST /record`: the lines of a trace while they happen. A thread of its own writes them and gives way to decisions; what
-//! it is too slow for is dropped and counted.
+//! `POST /record`: streams a trace live. Its own low-priority thread writes the lines; events that it is too
+//! slow for are dropped and counted.
 
 use std::io;
 use std::sync::Arc;
@@ -32,7 +32,7 @@ struct Recording {
     lines: Sender<Bytes>,
     until: Timestamp,
     by: String,
-    /// The rules in force at its beginning.
+    /// The rules in force at the start of the recording.
     rules: Vec<DomainInForce>,
 }
 
@@ -41,9 +41,9 @@ struct Recording {
 enum Ended {
     /// Its time is over.
     Time,
-    /// Whoever read it has gone.
+    /// The reader closed the connection.
     Gone,
-    /// Whoever reads it takes nothing.
+    /// The reader does not read.
     Stalled,
     /// It cannot be written.
     Failed,
@@ -96,7 +96,7 @@ fn named(name: &str) -> Result<&str, Refusal> {
     })
 }
 
-/// What the log says of its beginning.
+/// Returns the log text of the start of a recording.
 fn what(domain: Option<&str>, lasts: Duration, clear: &[&str]) -> String {
     let domains = domain.map_or("all domains".to_owned(), |domain| format!("the domain {domain}"));
     let values = match clear {
@@ -112,7 +112,7 @@ impl Recording {
         let ended = self.roll().unwrap_or(Ended::Failed);
         self.reel.stop();
         if ended == Ended::Time {
-            // Whoever does not take the last of it has what came before.
+            // A reader that does not take the end keeps the lines before it.
             let _ = self.finish();
         }
         let (lines, dropped) = (self.writer.written().lines, self.reel.dropped());
@@ -120,7 +120,7 @@ impl Recording {
         self.desk.ledger.enter(&self.by, &what, self.desk.clock.now());
     }
 
-    /// Writes what happens until it ends.
+    /// Writes events until the recording ends.
     fn roll(&mut self) -> io::Result<Ended> {
         let mut chunk = Vec::new();
         let mut reported = self.desk.clock.now().at;
@@ -144,7 +144,7 @@ impl Recording {
         }
     }
 
-    /// Writes what was still put aside, and what it all came to.
+    /// Writes the events still buffered, and the final report.
     fn finish(&mut self) -> io::Result<()> {
         let mut chunk = Vec::new();
         while self.write(&mut chunk)? {
@@ -183,7 +183,7 @@ impl Recording {
         Ok(())
     }
 
-    /// Hands on what is written. While it is not taken more is put aside, as long as there is room.
+    /// Sends the written chunk to the reader. Events are buffered meanwhile, as long as there is room.
     fn send(&self, chunk: &mut Vec<u8>) -> Result<(), Ended> {
         if chunk.is_empty() {
             return Ok(());
@@ -204,21 +204,20 @@ impl Recording {
     }
 }
 
-/// A trace of a day has every hour of it; what is to be watched for longer has metrics.
+/// A trace of one day covers every hour; use metrics for longer times.
 const LASTS_MAX: Duration = Duration::from_secs(24 * 3_600);
 
-/// How often it looks whether something was put aside: nobody has to wake it, which would cost those who decide a system
-/// call.
+/// Poll interval for buffered events. Polling saves decision threads the system call of a wake-up.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// So whoever reads knows how it goes, and whoever went is noticed when nothing happens.
+/// Reports progress to the reader, and detects a closed connection when there are no events.
 const REPORT_EVERY: Duration = Duration::from_secs(1);
 
 /// A reader that takes nothing for so long is not there to record.
 const STALL_MAX: Duration = Duration::from_secs(30);
 
-/// What is handed on at once.
+/// Size of one chunk sent to the reader.
 const CHUNK_BYTES: usize = 64 * 1_024;
 
-/// So many wait to be taken.
+/// Chunks that may wait for the reader.
 const CHUNKS: usize = 8;

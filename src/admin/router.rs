@@ -1,4 +1,4 @@
-//! From a request to its answer: which path is whose, and who may ask for what.
+//! Routes an HTTP request to its page or verb and checks that the client may use it.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,12 +13,12 @@ use super::control::ServedSocket;
 use super::verbs::{self, By, Verb};
 use super::{Desk, pages, recording};
 
-/// Who is at the other end.
+/// The client of a connection, by the rights it has.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Asker {
-    /// Somebody who may run this daemon: everything.
+    /// An operator, over the admin socket: may use every path.
     Operator(By),
-    /// Whoever reaches the port of the metrics: the paths that tell nothing of callers and change nothing.
+    /// A client of the metrics port: may use the paths that show no callers and change nothing.
     Anybody,
 }
 
@@ -76,7 +76,7 @@ async fn carry_out(desk: Arc<Desk>, by: By, verb: Verb, request: Request<Incomin
     }
 }
 
-/// Does what may wait on a thread of its own. The runtime's own threads for that panic where none can be had.
+/// Runs blocking work on its own thread. The runtime's blocking pool panics if it cannot spawn a thread.
 async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Answer> {
     static AT_ONCE: Semaphore = Semaphore::const_new(VERBS_AT_ONCE);
     let failed = |_| answer::error(StatusCode::INTERNAL_SERVER_ERROR, FAILED);
@@ -119,12 +119,12 @@ async fn read(request: Request<Incoming>) -> Result<Bytes, Answer> {
     }
 }
 
-/// Verbs wait: for rules to be read, for a file to be on the disk. Operators are few.
+/// Verbs block on reading rules and on writing files; operators are few.
 const VERBS_AT_ONCE: usize = 4;
 
 const FAILED: &str = "it failed: the log says why";
 
-/// What an operator tells is a few words; the longest are the attributes of one key.
+/// Request bodies are short; the longest part is the attributes of one key.
 const BODY_BYTES_MAX: usize = 64 * 1_024;
 
 /// A few words need no longer on a socket of this host.

@@ -1,4 +1,4 @@
-//! The rules in force, each with its place in the files, its mode, and what it says.
+//! Lists the rules in force, each with its location in the files, its mode and its fields.
 
 use std::collections::HashMap;
 

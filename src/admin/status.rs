@@ -1,4 +1,4 @@
-//! How the daemon is, on one page: for `tidegate status`, `tidegate top` and whoever reads JSON. Callers are digests, but
+//! Status of the daemon as JSON, for `tidegate status`, `tidegate top` and scripts. Callers are digests, but
 //! for attributes that a rule names in `show_keys`.
 
 mod callers;
@@ -17,7 +17,7 @@ use super::fleet::{self, FleetRecord, FleetRule};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{InForce, LeaseTotals, PoolView, RuleTotals, Totals, VerdictTotals};
 
-/// What the page is made of.
+/// Data of the page, read at one moment.
 struct Moment {
     now: Now,
     totals: Totals,
@@ -37,7 +37,7 @@ pub(super) fn status(desk: &Desk) -> Answer {
     answer::value(StatusCode::OK, &told(desk))
 }
 
-/// The same in one line of the log, but for callers: whoever reads logs is not to learn of them.
+/// Logs the status in one line, without callers: readers of logs must not learn them.
 pub fn log_status(desk: &Desk) {
     let mut status = told(desk);
     if let Some(fields) = status.as_object_mut() {
@@ -158,7 +158,7 @@ fn state(state: &StateRecord) -> Value {
     })
 }
 
-/// What each rule in force has come to, and all others together.
+/// Returns the counts of each rule in force, and of all others together.
 fn counts(moment: &Moment) -> Vec<Value> {
     let known: HashMap<(&str, &str), &RuleTotals> =
         moment.totals.rules.iter().map(|counts| ((&*counts.domain, &*counts.rule), counts)).collect();

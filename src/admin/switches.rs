@@ -1,4 +1,4 @@
-//! `GET /switches`: what holds over the rules, and who said so. It changes nothing.
+//! `GET /switches`: lists active switches and blocks with their origin. It changes nothing.
 
 use serde_json::{Value, json};
 
@@ -28,7 +28,7 @@ pub fn switches(desk: &Desk) -> Value {
     })
 }
 
-/// What is said to all hosts.
+/// Returns the fleet overrides.
 pub(super) fn everywhere(desk: &Desk) -> Value {
     let now = desk.clock.now();
     let switches = desk.engine.fleet_switches();

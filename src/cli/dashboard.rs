@@ -1,4 +1,4 @@
-//! `tidegate dashboard`: the daemon's page in a browser, for the user who may open its admin socket and for nobody else.
+//! `tidegate dashboard`: serves the daemon's page to a browser, only for a user that may open its admin socket.
 //! It changes nothing.
 
 mod proxy;
@@ -69,7 +69,7 @@ enum Ended {
 
 fn serve(args: &Args, out: &mut dyn Write) -> Result<(), Ended> {
     let client = args.admin.client();
-    // Who may not look is told so here, not by a browser.
+    // Report missing access here rather than in the browser.
     look(&client)?;
     let token = token().map_err(Ended::Serve)?;
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -100,7 +100,7 @@ fn look(client: &AdminClient) -> Result<(), Failure> {
     client.get("/healthz").map(|_| ())
 }
 
-/// 128 bits that nobody can guess.
+/// Returns a random token of 128 bits.
 fn token() -> io::Result<String> {
     let mut bytes = [0_u8; 16];
     let mut filled = 0;
@@ -110,5 +110,5 @@ fn token() -> io::Result<String> {
     Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
-/// A page, and a link that somebody follows.
+/// Concurrent requests: a page, and a link followed from it.
 const LOOKS_AT_ONCE: usize = 4;

@@ -67,7 +67,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
     Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Everything there is to find, what others depend on first.
+/// Returns all findings, prerequisites first.
 fn examine(args: &Args) -> Vec<Finding> {
     let installed = Path::new(SETTINGS_FILE);
     let file = args.config.as_deref().or_else(|| installed.exists().then_some(installed));

@@ -116,7 +116,7 @@ fn pairs(list: &[(String, String)]) -> Vec<(&str, &str)> {
     list.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect()
 }
 
-/// One request, unless it is said otherwise.
+/// Returns the costs; the default is one request.
 fn costs(said: &[(String, u32)]) -> Vec<(&str, u32)> {
     match said {
         [] => vec![(crate::engine::UNIT_REQUESTS, 1)],

@@ -1,4 +1,4 @@
-//! `tidegate status`: how the daemon is, on one page. It changes nothing.
+//! `tidegate status`: shows the state of the daemon on one page. It changes nothing.
 
 pub(super) mod page;
 
@@ -29,7 +29,7 @@ Exit codes: 0 shown; 1 the daemon does not answer, with what to do; 2 wrong usag
 /// Runs the command.
 ///
 /// # Errors
-/// What cannot be written.
+/// The output cannot be written.
 pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     let status = match look(&args.admin) {
         Ok(status) => status,
@@ -46,7 +46,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The status as the daemon tells it.
+/// Fetches the status from the daemon.
 pub(super) fn look(admin: &AdminArgs) -> Result<Value, Failure> {
     admin.client().get_json("/status")
 }

@@ -1,4 +1,4 @@
-//! `tidegate top`: what is going on just now, looked at again and again. It changes nothing.
+//! `tidegate top`: shows current activity, refreshed every second. It changes nothing.
 
 mod rates;
 
@@ -38,7 +38,7 @@ Exit codes: 0 ended; 1 the daemon does not answer, with what to do; 2 wrong usag
 /// Runs the command.
 ///
 /// # Errors
-/// What cannot be written.
+/// The output cannot be written.
 pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     let done = if args.once {
         once(args, out)
@@ -92,7 +92,7 @@ fn live(args: &Args) -> Result<(), Ended> {
     shown
 }
 
-/// Shows one second after the other until a key says that it is enough.
+/// Refreshes the screen every second until a key ends it.
 fn show(args: &Args, mut before: Look, terminal: &mut DefaultTerminal) -> Result<(), Ended> {
     let mut text = "looking for a second; q ends it".to_owned();
     loop {
@@ -106,7 +106,7 @@ fn show(args: &Args, mut before: Look, terminal: &mut DefaultTerminal) -> Result
     }
 }
 
-/// Waits for the next look. Whether a key says that it was the last.
+/// Waits for the next refresh. Returns whether a key ended the command.
 fn is_to_end() -> io::Result<bool> {
     let begin = boot_nanos();
     loop {
@@ -124,7 +124,7 @@ fn is_to_end() -> io::Result<bool> {
     }
 }
 
-/// As often as people look.
+/// Refresh period.
 const PERIOD: Duration = Duration::from_secs(1);
 
 const WRONG_USAGE: u8 = 2;

@@ -1,4 +1,4 @@
-//! Who asks most and who is refused most: digests, and text only where a rule lets it be shown.
+//! Shows the callers with the most requests and refusals: digests, and text only if a rule allows it.
 
 use std::fmt::Write;
 

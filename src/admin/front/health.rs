@@ -1,4 +1,4 @@
-//! Is all well? What an operator is to see first, each with a sign, a word and a colour.
+//! Health overview, first on the page: each check with a sign, a word and a colour.
 
 use std::fmt::Write;
 
@@ -15,9 +15,9 @@ pub(super) enum Sign {
     Absent,
     /// As it should be.
     Good,
-    /// Somebody should know.
+    /// Worth a notice.
     Note,
-    /// Somebody should do something.
+    /// Needs action.
     Bad,
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Check {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Health {
     pub(super) checks: Vec<Check>,
-    /// What the status warns of, with how to mend it.
+    /// Warnings of the status, each with a fix.
     warnings: Vec<String>,
 }
 

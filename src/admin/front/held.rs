@@ -1,4 +1,4 @@
-//! What holds over the rules, who said so, and what was last changed.
+//! Shows active switches and blocks with their origin, and the latest changes.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! What is decided in all, and how full the pools are: now, and over the last ten minutes.
+//! Shows decision rates and pool utilization: now, and over the last ten minutes.
 
 use std::fmt::Write;
 
@@ -127,7 +127,7 @@ fn signed(severity: f64) -> String {
     format!("{severity:.2}").replace('-', "\u{2212}")
 }
 
-/// What stands below a picture.
+/// Axis labels below a picture.
 const SPAN: [&str; 3] = ["10 minutes ago", "5", "now"];
 
 /// Two pictures each: more are no longer looked at.

@@ -1,4 +1,4 @@
-//! The rules: what each lets pass, refuses and would refuse in a second, the busiest first.
+//! Lists the rules with passed, refused and would-refuse requests per second, the busiest first.
 
 use std::fmt::Write;
 
@@ -19,7 +19,7 @@ pub(super) fn write(status: &Value, story: &Story, page: &mut String) {
         })
         .collect();
     let written: u64 = list(status, "/rules/domains").iter().map(|domain| number(domain, "/rules")).sum();
-    // What is refused weighs as much as what passes: an operator looks for either. Then what was ever busy, then names.
+    // Refusals weigh as much as passes: an operator looks for either. Then by total activity, then by name.
     rules.sort_by(|(one, one_now), (other, other_now)| {
         let busy = |story: &RuleStory| story.now.iter().sum::<f32>();
         busy(other_now).total_cmp(&busy(one_now)).then_with(|| ever(other).cmp(&ever(one)))

@@ -1,4 +1,4 @@
-//! What was decided: by rule, by priority, and how long it took.
+//! Decision metrics: counts by rule and by priority, and decision latency.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;

@@ -1,5 +1,4 @@
-//! Budgets that are shared with other hosts: whether Redis is heard, what is said to it, and what was really admitted too
-//! much.
+//! Fleet budget metrics: Redis connectivity, sync traffic, and tokens admitted beyond a budget.
 
 use std::fmt;
 

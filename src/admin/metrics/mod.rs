@@ -1,4 +1,4 @@
-//! What a scrape gets: everything that is counted, as OpenMetrics text. Labels come from rules and from fixed lists,
+//! Renders all metrics as OpenMetrics text. Label values come from rules and from fixed lists,
 //! never from a caller; every series is there from the start.
 
 mod daemon;

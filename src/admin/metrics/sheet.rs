@@ -8,14 +8,14 @@ use prometheus_client::metrics::MetricType;
 /// The page while it is written.
 pub(super) struct Sheet<'e>(DescriptorEncoder<'e>);
 
-/// Names of labels and what each says.
+/// Label names and their values.
 pub(super) type Labels<'l, const N: usize> = [(&'static str, &'l str); N];
 
 /// Work that is timed, as a histogram has it.
 pub(super) struct Timed {
     /// Of all together.
     pub(super) seconds: f64,
-    /// How many took at most so many seconds, and more than the entry before says; the last has no bound.
+    /// Upper bound in seconds and count of each bucket, not cumulative; the last bucket has no bound.
     pub(super) counts: Vec<(f64, u64)>,
 }
 
@@ -24,7 +24,7 @@ impl<'e> Sheet<'e> {
         Sheet(encoder)
     }
 
-    /// What only grows; `_total` is put behind its name.
+    /// Writes a family of counters; `_total` is appended to its name.
     pub(super) fn counters<'l, const N: usize>(
         &mut self,
         name: &str,
@@ -45,7 +45,7 @@ impl<'e> Sheet<'e> {
         family.encode_counter::<[(&str, &str); 0], _, f64>(count, None)
     }
 
-    /// What is so much now.
+    /// Writes a family of gauges.
     pub(super) fn gauges<'l, const N: usize, V: EncodeGaugeValue>(
         &mut self,
         name: &str,
@@ -64,7 +64,7 @@ impl<'e> Sheet<'e> {
         self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(value)
     }
 
-    /// What is said in labels alone; `_info` is put behind its name.
+    /// Writes an info family, whose content is its labels; `_info` is appended to its name.
     pub(super) fn infos<'l, const N: usize>(
         &mut self,
         name: &str,
@@ -75,7 +75,7 @@ impl<'e> Sheet<'e> {
         series.into_iter().try_for_each(|labels| family.encode_info(&labels))
     }
 
-    /// How long something took.
+    /// Writes a histogram of durations.
     pub(super) fn histogram(&mut self, name: &str, help: &str, timed: &Timed) -> fmt::Result {
         let count = timed.counts.iter().map(|(_, count)| count).sum();
         let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;

@@ -1,4 +1,4 @@
-//! What holds over the rules: how much is switched, and by whom. What it is stands in `GET /switches`.
+//! Counts active switches by their origin. `GET /switches` lists them.
 
 use std::fmt;
 
@@ -6,7 +6,7 @@ use super::Scrape;
 use super::sheet::Sheet;
 use crate::engine::{By, Engine, SwitchView, Target};
 
-/// How much is switched, by who said so and how far it reaches, every combination that there is.
+/// Number of active switches for every combination of origin and scope.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Switches([([(&'static str, &'static str); 2], u64); 6]);
 

@@ -42,7 +42,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     shedding(&watched, sheet)
 }
 
-/// A pool that no rule names has a name that some client has said: those are one.
+/// Pools that no rule names have names chosen by clients, so they share one series.
 fn slots(pools: &[PoolView], sheet: &mut Sheet<'_>) -> fmt::Result {
     let mut by_name: BTreeMap<&str, (u64, u64)> = BTreeMap::from([(OTHER, (0, 0))]);
     for pool in pools {

@@ -1,4 +1,4 @@
-//! Who asks most and who is refused most, over all rules.
+//! Lists the callers with the most requests and with the most refusals, over all rules.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! What somebody should know who looks at the status: each says what and how to mend it.
+//! Warnings of the status, each with a fix.
 
 use super::Moment;
 use crate::admin::Desk;

@@ -1,4 +1,4 @@
-//! What an operator asks for, read strictly: a field that nobody knows is an error, and so is one of another kind.
+//! Parses the JSON body of a verb strictly: an unknown field or a wrong type is an error.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ impl<'a> Asked<'a> {
         self.get(name).map(text).transpose()
     }
 
-    /// Not there, it is not set.
+    /// Returns a boolean field; a missing field is false.
     pub(in crate::admin) fn flag(&self, name: &str) -> Result<bool, Refusal> {
         let flag =
             |value: &Value| value.as_bool().ok_or_else(|| Refusal::bad(format!("`{name}` is true or false")));
@@ -57,7 +57,7 @@ impl<'a> Asked<'a> {
         Ok(Some(now.at.after(Duration::from_secs(seconds))))
     }
 
-    /// A list of texts; not there, it is empty.
+    /// Returns a list of strings; a missing field is an empty list.
     pub(in crate::admin) fn texts(&self, name: &str) -> Result<Vec<&'a str>, Refusal> {
         let wrong = || Refusal::bad(format!("`{name}` is a list of texts: [\"method\"]"));
         let Some(value) = self.get(name) else { return Ok(Vec::new()) };
@@ -96,10 +96,10 @@ fn shown(text: &str) -> String {
     text.chars().filter(|letter| !letter.is_control()).take(SHOWN_MAX).collect()
 }
 
-/// What is to hold for longer belongs into the files.
+/// Changes that last longer belong in the files.
 const FOR_S_MAX: u64 = 366 * 86_400;
 
-/// A domain's 64 bytes, a node's 255, and what is between.
+/// A domain's 64 bytes, a node's 255, and the separators.
 const NAME_BYTES_MAX: usize = 512;
 
 const SHOWN_MAX: usize = 64;

@@ -1,5 +1,5 @@
-//! `POST /fleet/key`: what this host has of one key that many hosts share. It changes nothing; it is asked for as the other
-//! verbs on keys are, for a path would name the caller.
+//! `POST /fleet/key`: returns this host's state of one fleet key. It changes nothing, but it is a verb like the others on
+//! keys, because a path would name the caller.
 
 use serde_json::{Value, json};
 
@@ -49,7 +49,7 @@ fn told(rule: &str, here: &crate::engine::ShareHere, (held, owed): (u32, u32), r
     })
 }
 
-/// What this host has of the places of a key.
+/// Returns the permits of a key that this host holds.
 fn of_places(rule: &str, here: &PlacesHere, hosts: u32) -> Value {
     json!({
         "rule": rule,

@@ -40,7 +40,7 @@ struct Wanted<'a> {
     by: engine::By,
 }
 
-/// It is noted when it is heard, here as on the other hosts. They know no value of it, so none is shown.
+/// Each host, this one included, records the block when it syncs it. Hosts see only the digest, so no value is shown.
 fn block_everywhere(desk: &Desk, wanted: Wanted<'_>, now: Now) -> Result<Value, Refusal> {
     let Wanted { rule, key, until, by } = wanted;
     let key = desk.engine.key_everywhere(&rule, &key).map_err(|error| refused(&error))?;
@@ -111,7 +111,7 @@ pub(super) fn rule_and_key<'a>(desk: &Desk, asked: &Asked<'a>) -> Result<(RuleNa
     Ok((rule(desk, name)?, asked.pairs("key")?))
 }
 
-/// What frees a key here does not free it of what was said to all hosts.
+/// Returns a note if a fleet override still blocks the key: local verbs do not lift fleet blocks.
 fn still_blocked(desk: &Desk, rule: &RuleName, key: &Pairs<'_>) -> &'static str {
     let Ok(key) = desk.engine.key_everywhere(rule, key) else { return "" };
     let overrides = desk.engine.fleet_overrides();
@@ -119,7 +119,7 @@ fn still_blocked(desk: &Desk, rule: &RuleName, key: &Pairs<'_>) -> &'static str 
     if is_blocked { "; it is blocked on all hosts: `tidegate unblock … --fleet`" } else { "" }
 }
 
-/// What a block comes to where its rule refuses nothing.
+/// Returns a note if the rule's mode refuses no requests, so that a block has no effect.
 fn mode_of(desk: &Desk, rule: &RuleName) -> String {
     match desk.engine.mode_of(rule) {
         Some(crate::rules::Mode::Enforce) | None => String::new(),

@@ -1,4 +1,4 @@
-//! What operators can tell the daemon: each verb a path, a small JSON object in and one out.
+//! Verbs of operators: each has a path, takes a small JSON object and returns one.
 
 pub(super) mod asked;
 mod fleet;
@@ -11,51 +11,51 @@ use serde_json::{Value, json};
 
 use super::Desk;
 
-/// Who tells it, as the kernel says: for the log of what was done.
+/// Peer credentials of the operator, from the kernel; used in the log of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct By {
-    /// The user.
+    /// User id.
     pub uid: u32,
-    /// The process; none: it lives in another space of process numbers.
+    /// Process id; `None` if the process is in another PID namespace.
     pub pid: Option<u32>,
 }
 
 /// Why a verb was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
-    /// Whose fault it is, in the codes of HTTP.
+    /// HTTP status.
     pub(super) status: StatusCode,
-    /// What is wrong, where, and how to mend it.
+    /// Message: the error, its location and a fix.
     pub(super) message: String,
 }
 
 impl Refusal {
-    /// What was asked for is wrong, and stays wrong.
+    /// Returns a refusal of an invalid request (400).
     pub(super) fn bad(message: impl Into<String>) -> Refusal {
         Refusal { status: StatusCode::BAD_REQUEST, message: message.into() }
     }
 
-    /// What was asked for was right, and could not be done.
+    /// Returns a refusal of a valid request that failed (409).
     pub(super) fn failed(message: impl Into<String>) -> Refusal {
         Refusal { status: StatusCode::CONFLICT, message: message.into() }
     }
 }
 
-/// Carries one out. It may wait: it runs on a thread that does nothing else. What it returns is an object, to which
+/// Carries out a verb. It may block: it runs on its own thread. It returns a JSON object, to which
 /// `"ok": true` is added.
 pub(super) type Verb = fn(&Desk, By, &Value) -> Result<Value, Refusal>;
 
-/// The verb of a path.
+/// Returns the verb of a path.
 pub(super) fn find(path: &str) -> Option<Verb> {
     VERBS.iter().find(|(name, _)| *name == path).map(|(_, verb)| *verb)
 }
 
-/// Every path that there is a verb for.
+/// Returns the paths of all verbs.
 pub(super) fn paths() -> impl Iterator<Item = &'static str> {
     VERBS.iter().map(|(path, _)| *path)
 }
 
-/// Carries it out on the text of a request: nothing, or one JSON object.
+/// Carries out a verb with the body of a request: empty, or one JSON object.
 pub(super) fn carry_out(verb: Verb, desk: &Desk, by: By, body: &[u8]) -> Result<Value, Refusal> {
     let mut done = verb(desk, by, &object(body)?)?;
     if let Some(fields) = done.as_object_mut() {
@@ -64,7 +64,7 @@ pub(super) fn carry_out(verb: Verb, desk: &Desk, by: By, body: &[u8]) -> Result<
     Ok(done)
 }
 
-/// What is asked: nothing, or one JSON object.
+/// Parses the body of a request: an empty one is an empty object.
 pub(super) fn object(body: &[u8]) -> Result<Value, Refusal> {
     let asked = if body.trim_ascii().is_empty() { Ok(json!({})) } else { serde_json::from_slice(body) };
     let asked = asked.map_err(|error| Refusal::bad(format!("the request is not JSON: {error}")))?;

@@ -1,4 +1,4 @@
-//! `POST /reload`: has the rules read again, as SIGHUP does, and says what came of it.
+//! `POST /reload`: reloads the rules, as SIGHUP does, and returns the result.
 
 use serde_json::{Value, json};
 

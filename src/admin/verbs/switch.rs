@@ -64,12 +64,12 @@ fn until(switch: &Switch, now: Now) -> String {
     until.unwrap_or_else(|| "until it is cleared".to_owned())
 }
 
-/// The whole daemon is never switched to enforce: that is what it does without a switch.
+/// Reports whether this clears the switch of the whole daemon: enforce is its mode without a switch.
 fn is_back(switch: &Switch) -> bool {
     switch.target == Target::Everything && switch.mode == Mode::Enforce
 }
 
-/// What becomes of it is noted when it is heard, here as on the other hosts.
+/// Each host, this one included, records the switch when it syncs it.
 fn set_everywhere(desk: &Desk, switch: &Switch, now: Now) -> Result<String, Refusal> {
     if switch.target == Target::Everything && !is_back(switch) && switch.until.is_none() {
         let message = "everything is switched on all hosts for a time only. help: say for how long, `--for 30m` (`for_s`)";
@@ -110,7 +110,7 @@ fn written(view: &SwitchView) -> String {
     }
 }
 
-/// Why it is milder than asked for.
+/// Returns a note if the effective mode is milder than the requested one.
 fn milder(view: &SwitchView, asked: Mode) -> String {
     if view.holds == asked {
         return String::new();

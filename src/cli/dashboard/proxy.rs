@@ -1,4 +1,4 @@
-//! What of the admin socket a browser of this host gets to see: its pages, at a path that begins with the token.
+//! Serves the pages of the admin socket to browsers of this host, at paths that begin with the token.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,12 +21,12 @@ use crate::page::Text;
 
 type Answer = Response<Full<Bytes>>;
 
-/// Looks for who knows the token.
+/// Proxy for clients that know the token.
 #[derive(Debug)]
 pub(super) struct Proxy {
     client: AdminClient,
     token: String,
-    /// What a browser says whom it asks: another name that leads here is somebody else's trick.
+    /// Accepted `Host` values: another name that resolves here is DNS rebinding.
     hosts: Vec<String>,
 }
 
@@ -114,7 +114,7 @@ impl Proxy {
         host.to_str().is_ok_and(is_ours) && authority.is_none_or(|authority| is_ours(authority.as_str()))
     }
 
-    /// `/TOKEN/status` is `/status`. It takes as long whatever is wrong with the token.
+    /// Strips the token: `/TOKEN/status` is `/status`. Compares the token in constant time.
     fn path_behind_token<'p>(&self, path: &'p str) -> Option<&'p str> {
         let rest = path.strip_prefix('/')?;
         let (said, page) = rest.split_at_checked(self.token.len())?;
@@ -144,7 +144,7 @@ fn plain(status: StatusCode, text: impl Into<Bytes>) -> Answer {
     safe(answer)
 }
 
-/// Nothing is kept, run or shown elsewhere, whatever it is.
+/// Sets headers against caching, scripts and framing on every answer.
 fn safe(mut answer: Answer) -> Answer {
     let headers = answer.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -163,7 +163,7 @@ const NAMES: [&str; 2] = ["127.0.0.1", "localhost"];
 
 const HTTP_PORT: u16 = 80;
 
-/// What browsers say of themselves is some kilobytes.
+/// Request headers of browsers take some kilobytes.
 const HEAD_BYTES_MAX: usize = 16 * 1_024;
 
 /// Longer than the daemon is waited for.

@@ -1,4 +1,4 @@
-//! The daemon itself: whether it answers, what it says of itself, how many files it may open.
+//! Checks the daemon: whether it answers, its status, and its limit on open files.
 
 use std::path::Path;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::daemon::settings::Settings;
 use crate::protocol::{Descriptors, Reply, Request};
 use crate::sys;
 
-/// All of it; what depends on an answer only when there is one.
+/// Runs all checks; those that need an answer of the daemon only if it answers.
 pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     let socket = &settings.socket.path;
     let mut findings = vec![answers(socket)];
@@ -79,7 +79,7 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-/// What the daemon says of itself: its mode, and what it has noticed.
+/// Returns findings from the status: the mode and the warnings.
 fn of_status(status: &Value) -> Vec<Finding> {
     let mut findings = Vec::new();
     match status.get("mode").and_then(Value::as_str) {
@@ -98,7 +98,7 @@ fn of_status(status: &Value) -> Vec<Finding> {
     findings
 }
 
-/// Domains that are open to every user, and about which several ask: each can use up the limits of the others.
+/// Reports domains that are open to every user and used by several: each user can exhaust the limits of the others.
 fn shared_domains(status: &Value, settings: &Settings) -> Vec<Finding> {
     let is_closed =
         |name: &str| settings.domains.iter().any(|domain| *domain.name == *name && !domain.uids.is_empty());
@@ -166,7 +166,7 @@ fn open_files_in(limits: &str) -> Option<u64> {
     if soft == "unlimited" { Some(u64::MAX) } else { soft.parse().ok() }
 }
 
-/// What HTTP calls well.
+/// HTTP 200.
 const READY: u16 = 200;
 
 /// A daemon that is well answers in microseconds.

@@ -8,7 +8,7 @@ use crate::daemon::settings::Settings;
 use crate::rules::{self, Problem, Scopes};
 use crate::state::StateFile;
 
-/// The settings as the daemon would read them, and what is to be said of them.
+/// Returns the settings as the daemon would read them, and the findings on them.
 pub(super) fn settings(file: Option<&Path>) -> (Option<Settings>, Vec<Finding>) {
     const WHAT: &str = "settings";
     let shown = file.map_or_else(|| "the defaults".to_owned(), |file| file.display().to_string());
@@ -44,9 +44,9 @@ pub(super) fn rules(path: &Path, scopes: &Scopes) -> Finding {
     }
 }
 
-/// Where the tables are kept, and what was set aside there.
+/// Checks the state directory and the files that were set aside there.
 pub(super) fn state(settings: &Settings) -> Vec<Finding> {
-    // Under systemd the daemon is told where; this command is not.
+    // systemd passes the directory to the daemon, but not to this command.
     let packaged = Path::new(STATE_DIRECTORY);
     let Some(path) = settings.state.as_deref().or_else(|| packaged.exists().then_some(packaged)) else {
         let mend = "write `state: /var/lib/tidegate`, a directory of the daemon's user";
@@ -56,7 +56,7 @@ pub(super) fn state(settings: &Settings) -> Vec<Finding> {
     found.chain(set_aside(path)).chain(evidence(path)).collect()
 }
 
-/// Files that were of no use at some start and still lie there. What cannot be looked into has been said to be so.
+/// Returns findings on files set aside at a start and not removed since. `directory` reports an unreadable directory.
 fn set_aside(directory: &Path) -> impl Iterator<Item = Finding> + '_ {
     let found = StateFile::ALL.into_iter().map(|file| (file, directory.join(file.aside())));
     found.filter(|(_, aside)| aside.symlink_metadata().is_ok()).map(|(file, aside)| {
@@ -66,7 +66,7 @@ fn set_aside(directory: &Path) -> impl Iterator<Item = Finding> + '_ {
     })
 }
 
-/// What a crash loop left behind.
+/// Returns findings on files left by a crash loop.
 fn evidence(directory: &Path) -> impl Iterator<Item = Finding> + '_ {
     let found = StateFile::ALL.into_iter().map(|file| directory.join(file.evidence()));
     found.filter(|aside| aside.symlink_metadata().is_ok()).map(|aside| {
@@ -116,7 +116,7 @@ fn directory(path: &Path, memory_max_bytes: u64) -> Finding {
 }
 
 pub(super) fn of_problem(what: &'static str, problem: &Problem) -> Finding {
-    // What it says of itself ends with the mend, which is said apart here.
+    // Its own text ends with the help, which is printed separately here.
     let position = &problem.position;
     let message = format!("{}:{}:{}: {}", position.file, position.line, position.column, problem.message);
     let mend = problem.mend.clone().unwrap_or_else(|| "tidegate check shows it in its place".to_owned());

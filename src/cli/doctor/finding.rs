@@ -20,7 +20,7 @@ pub(super) enum Severity {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) severity: Severity,
-    /// What was looked at, in a word or two.
+    /// The subject, in a word or two.
     pub(super) what: &'static str,
     pub(super) message: String,
     pub(super) mend: Option<String>,

@@ -1,4 +1,4 @@
-//! What the daemon takes from the machine: readings, clocks, the scheduler.
+//! Checks the host: readings, clocks, the scheduler.
 
 use std::io;
 use std::path::Path;
@@ -96,7 +96,7 @@ fn kernel() -> Finding {
     }
 }
 
-/// Asks for what decision threads ask for, on a thread of its own, and looks what came of it.
+/// Requests the scheduling of decision threads on a separate thread and checks the result.
 fn scheduler() -> Finding {
     let tried = std::thread::Builder::new().spawn(|| (sys::ask_for_short_slice(), sys::slice()));
     match tried.map(std::thread::JoinHandle::join) {

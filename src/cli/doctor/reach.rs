@@ -8,7 +8,7 @@ use std::path::Path;
 use super::finding::Finding;
 use super::user::{User, group_name};
 
-/// What keeps a user from the socket, or that nothing does.
+/// Checks whether a user can connect to the socket, and names the obstacle.
 pub(super) fn socket(path: &Path, user: &User) -> Finding {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let mut above: Vec<&Path> = absolute.ancestors().skip(1).collect();
@@ -26,7 +26,7 @@ pub(super) fn socket(path: &Path, user: &User) -> Finding {
             let message = format!("{} is not a socket", absolute.display());
             Finding::wrong(WHAT, message, "remove it, and start the daemon again: it makes its own")
         }
-        // Who connects writes.
+        // Connecting requires write permission.
         Ok(found) if may(&found, user, WRITE) => {
             let by = described(&found);
             let message = format!("{} can reach {} ({by})", user.name, absolute.display());
@@ -46,7 +46,7 @@ fn not_let_in(path: &Path, found: &Metadata, user: &User) -> Finding {
     let mend = if found.mode() & 0o020 == 0 {
         "let its group write: SocketMode=0660 in tidegate.socket, or socket.mode of the settings".to_owned()
     } else if found.gid() == 0 {
-        // Nobody is to join that group for this.
+        // Users should not have to join that group for this.
         "give it a group of its own: groupadd --system tidegate, SocketGroup=tidegate in tidegate.socket or \
          socket.group of the settings"
             .to_owned()

@@ -1,4 +1,4 @@
-//! The Redis that hosts share: reached, as the right user, set up so that it keeps what it is told. And the fleet secret.
+//! Checks the shared Redis: connection, user, eviction policy; and the fleet secret.
 
 use std::path::Path;
 use std::time::Duration;
@@ -55,7 +55,7 @@ fn is_hidden(path: &Path) -> bool {
     opened.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
-/// What each server says.
+/// Result of each server.
 type Looked = Vec<(Url, Result<Rights, LinkError>)>;
 
 /// Connects as the daemon does, and asks.
@@ -73,7 +73,7 @@ fn look(redis: &RedisSettings) -> Result<Looked, String> {
                 }
             }
         };
-        // Each is up or down by then, or hangs in a way that is told as it is.
+        // Each server is up or down by then; a hanging one is reported as such.
         let _ = tokio::time::timeout(PATIENCE, settled).await;
         let mut looked = Vec::new();
         for NodeStatus { id, url, state, .. } in link.nodes() {
@@ -169,7 +169,7 @@ fn clock(url: &Url, ahead_us: i128) -> Finding {
     )
 }
 
-/// Hosts that beat there, beside what the daemon goes by.
+/// Compares the hosts with a heartbeat in Redis to the daemon's host count.
 fn hosts(beating: u64, told: Option<u64>) -> Finding {
     let Some(told) = told else {
         return Finding::unseen(
@@ -222,7 +222,7 @@ const HOSTS: &str = "hosts";
 /// Where the rights stand that are enough.
 const ACL: &str = "config/redis-acl.conf";
 
-/// These take nothing that is in use: cells with little time left are those that nobody asks for.
+/// These policies evict no cells in use: cells with little time left are idle.
 const KEEPING: [&str; 2] = ["noeviction", "volatile-ttl"];
 
 /// Clocks that are kept by NTP are some milliseconds apart.

@@ -1,10 +1,10 @@
-//! The unit files of systemd and what was changed about them by drop-ins. Files are read; nobody is asked.
+//! Checks the systemd unit files and their drop-ins. It reads files only and does not contact systemd.
 
 use std::path::{Path, PathBuf};
 
 use super::finding::Finding;
 
-/// What is to be said of them, below this root.
+/// Returns the findings on the unit files below this root.
 pub(super) fn all(root: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !root.join("run/systemd/system").exists() {
@@ -51,7 +51,7 @@ fn drop_ins(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// What a line takes away that the daemon needs.
+/// Returns a line that removes something the daemon needs, with the harm it does.
 fn harm(line: &str) -> Option<(&str, &'static str)> {
     let found = HARMFUL.iter().find(|(begin, _)| line.starts_with(begin))?;
     let (option, value) = line.split_once('=')?;
@@ -64,7 +64,7 @@ const WHAT: &str = "unit";
 
 const UNITS: [&str; 2] = ["tidegate.service", "tidegate.socket"];
 
-/// Where systemd looks, first what wins.
+/// Directories that systemd reads, in order of precedence.
 const PLACES: [&str; 4] =
     ["etc/systemd/system", "run/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"];
 

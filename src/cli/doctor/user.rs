@@ -1,9 +1,9 @@
-//! A user and the groups that he is in, as the files of this host say. Nobody else is asked: what only a directory
-//! server knows is not seen.
+//! A user and its groups, from the files of this host. Directory servers are not queried, so their users and groups are
+//! not seen.
 
 use super::finding::Finding;
 
-/// Somebody who may or may not reach a file.
+/// A user whose access to files is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct User {
     pub(super) name: String,
@@ -12,7 +12,7 @@ pub(super) struct User {
 }
 
 impl User {
-    /// Whoever runs this.
+    /// Returns the user of this process.
     pub(super) fn of_this_process() -> User {
         let uid = rustix::process::geteuid().as_raw();
         let mut gids: Vec<u32> = rustix::process::getgroups()
@@ -68,7 +68,7 @@ pub(super) fn name_of(file: &str, number: u32) -> Option<&str> {
     })
 }
 
-/// What a group is called, or its number.
+/// Returns the name of a group, or its number.
 pub(super) fn group_name(gid: u32) -> String {
     let groups = std::fs::read_to_string(GROUPS_FILE).unwrap_or_default();
     name_of(&groups, gid).map_or_else(|| gid.to_string(), str::to_owned)

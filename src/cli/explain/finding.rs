@@ -1,4 +1,4 @@
-//! What is found of one request in one domain, in the order of judgement. It prints nothing and asks no counter.
+//! Evaluates one request in one domain, in the order of judgement. It prints nothing and reads no counters.
 
 use crate::engine::UNIT_REQUESTS;
 use crate::protocol::Descriptors;
@@ -15,7 +15,7 @@ pub(super) struct Asked<'a> {
     pub(super) priority: Option<&'a str>,
 }
 
-/// What is found.
+/// Result of the evaluation.
 #[derive(Debug)]
 pub(super) struct Explained<'d> {
     pub(super) domain: &'d Domain,
@@ -23,15 +23,15 @@ pub(super) struct Explained<'d> {
     pub(super) priority: Option<(&'d str, PriorityBy<'d>)>,
     /// The entries of lists, each with why it does not match; `None`: it does.
     pub(super) lists: Vec<(&'d Listed, Option<WhyNot<'d>>)>,
-    /// Of these the one that decides before any rule.
+    /// The entry that decides before any rule, if one matches.
     pub(super) decided: Option<&'d Listed>,
     /// The rules that are found by attributes, in file order, then the nodes of the tree that are hit.
     pub(super) rules: Vec<Finding<'d>>,
-    /// What becomes of each descriptor in the tree; empty where there is no tree.
+    /// Outcome of each descriptor in the tree; empty if there is no tree.
     pub(super) descriptors: Vec<InTree>,
 }
 
-/// What gives a request its priority.
+/// Source of a request's priority.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PriorityBy<'d> {
     /// It says so itself.
@@ -57,7 +57,7 @@ pub(super) enum Not<'d> {
     Unit(&'d str),
 }
 
-/// By what a rule counts a request.
+/// Key under which a rule counts a request.
 #[derive(Debug)]
 pub(super) struct Counted {
     /// Attributes and values, as they are counted.
@@ -68,18 +68,18 @@ pub(super) struct Counted {
     pub(super) cost: u64,
 }
 
-/// What gives a key its allowance.
+/// Source of a key's allowance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AllowanceBy {
     /// The rule's own numbers.
     Rule,
     /// A row of its table.
     Row,
-    /// The so many'th entry of its overrides, from 0.
+    /// Index of the entry in the rule's overrides, from 0.
     Listed(usize),
 }
 
-/// What becomes of one descriptor in the tree.
+/// Outcome of one descriptor in the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum InTree {
     /// No node of its depth limits it.
@@ -90,7 +90,7 @@ pub(super) enum InTree {
     Replaced(Box<str>),
 }
 
-/// Finds out all that is said of a request.
+/// Evaluates lists, rules and tree for a request.
 pub(super) fn explain<'d>(domain: &'d Domain, asked: &Asked<'_>) -> Explained<'d> {
     let attributes = asked.descriptors.attributes();
     let (mut selection, mut matching) = (Selection::default(), Vec::new());
@@ -154,7 +154,7 @@ fn of_rule<'d>(
     Finding { rule, stands: Ok(Counted { key, allowance, by, cost: u64::from(*cost) }) }
 }
 
-/// Adds the nodes that are hit, and says what becomes of each descriptor.
+/// Adds the nodes that are hit and returns the outcome of each descriptor.
 fn in_tree<'d>(domain: &'d Domain, asked: &Asked<'_>, rules: &mut Vec<Finding<'d>>) -> Vec<InTree> {
     let tree = domain.tree();
     if tree.is_empty() {
@@ -182,7 +182,7 @@ fn in_tree<'d>(domain: &'d Domain, asked: &Asked<'_>, rules: &mut Vec<Finding<'d
     let of_descriptor = |descriptor: &[(&str, &str)]| {
         let Some(found) = tree.find(descriptor) else { return InTree::Free };
         let name = domain.rules().get(found.rule as usize).map(|rule| rule.name.clone()).unwrap_or_default();
-        // Whoever replaces a node does so for all descriptors that lead to it.
+        // A replaced node is replaced for all descriptors that lead to it.
         if hits.iter().any(|hit| hit.hit.rule == found.rule) {
             InTree::Counts(name)
         } else {
@@ -203,7 +203,7 @@ fn priority_by<'d>(domain: &'d Domain, asked: &Asked<'_>) -> PriorityBy<'d> {
     domain.prioritize().iter().find(holds).map_or(PriorityBy::Last, PriorityBy::Entry)
 }
 
-/// What rules see of a name: the first value; an empty one is absent.
+/// Returns the value of a name as rules see it: the first one; an empty value is absent.
 pub(super) fn value<'a>(attributes: &[(&str, &'a str)], name: &str) -> Option<&'a str> {
     let first = attributes.iter().find(|(known, _)| *known == name);
     first.map(|(_, value)| *value).filter(|value| !value.is_empty())

@@ -1,4 +1,4 @@
-//! What was found of a request, as one JSON object: keys only ever join, and each is always present.
+//! Renders the evaluation as one JSON object: keys are only ever added, and each is always present.
 
 use serde_json::{Map, Value, json};
 
@@ -27,7 +27,7 @@ pub(super) fn all(explained: &Explained<'_>, asked: &Asked<'_>) -> Value {
         InTree::Counts(name) => json!({"rule": &**name, "replaced": false}),
         InTree::Replaced(name) => json!({"rule": &**name, "replaced": true}),
     });
-    // What is exempt or denied comes to none of them.
+    // Exempt and denied requests reach no shedding rule.
     let sheds = explained.domain.sheds().iter().filter(|_| explained.decided.is_none());
     let sheds = sheds.map(|shed| shed_words::json(explained.domain, shed));
     json!({

@@ -1,4 +1,4 @@
-//! What a running daemon has counted by the rules that judge a request, and what it has of the keys that it shares. To ask
+//! Queries a running daemon for the counts of the rules that judge a request, and for its fleet keys. The query
 //! changes nothing and charges nothing.
 
 use std::io::{Result, Write};
@@ -12,7 +12,7 @@ use crate::cli::status::page::{list, number, passed, word};
 use crate::rules::Rule;
 use crate::trace::table::count;
 
-/// By rule: what the daemon says, as JSON.
+/// The daemon's answer for each rule, as JSON.
 pub(super) type Live = Map<String, Value>;
 
 /// Asks for all of it.
@@ -39,12 +39,12 @@ pub(super) fn ask(explained: &Explained<'_>, admin: &AdminClient) -> std::result
     Ok(judging.map(of).collect())
 }
 
-/// What this host has of the key; `None`: it shares with nobody, or has other rules.
+/// Returns this host's state of the key; `None` if the key is not shared, or the daemon has other rules.
 fn share(admin: &AdminClient, rule: &str, counted: &Counted) -> Option<Value> {
     admin.post("/fleet/key", &json!({"rule": rule, "key": counted.key})).ok()
 }
 
-/// Prints it, a line for each rule and one for what it shares.
+/// Prints a line for each rule, and one for its fleet budget.
 pub(super) fn print(live: &Live, out: &mut dyn Write) -> Result<()> {
     for (rule, told) in live {
         match told.get("counts").filter(|counts| counts.is_object()) {

@@ -1,4 +1,4 @@
-//! What was found of a request, as lines for people, in the order of judgement.
+//! Renders the evaluation as text, in the order of judgement.
 
 use std::io::{Result, Write};
 
@@ -51,7 +51,7 @@ pub(super) fn print(
     writeln!(out, "{} of {} judge it", judging, counted(explained.domain.rules().len(), "rule"))
 }
 
-/// What watches over pools: it sees what no limit refused, of whatever pool its process has.
+/// Prints the shedding rules: they judge requests that no limit refused, in the pool of the process.
 fn sheds(domain: &Domain, out: &mut dyn Write) -> Result<()> {
     for shed in domain.sheds() {
         for (part, set) in shed.parts() {

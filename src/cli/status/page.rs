@@ -1,4 +1,4 @@
-//! The status in words for people. What is not there is left out: the daemon may be of another version.
+//! Renders the status as text. Missing fields are left out: the daemon may be of another version.
 
 use std::fmt::Write;
 
@@ -100,7 +100,7 @@ fn rules(status: &Value) -> Option<String> {
     (!seen.is_empty()).then(|| table.to_string())
 }
 
-/// Requests that a rule let pass, whatever else it said of them.
+/// Returns the requests that a rule allowed, also those that it would refuse.
 pub(in crate::cli) fn passed(rule: &Value) -> u64 {
     ["/pass", "/near", "/over"].iter().map(|field| number(rule, field)).sum()
 }

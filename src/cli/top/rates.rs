@@ -1,4 +1,4 @@
-//! What happened between two looks at the status, in numbers for a second.
+//! Computes rates per second from two readings of the status.
 
 use std::fmt::Write;
 
@@ -16,7 +16,7 @@ pub(super) struct Look {
     pub(super) status: Value,
 }
 
-/// What happened between two of them.
+/// Rates between two readings.
 #[derive(Debug)]
 pub(super) struct Rates<'l> {
     seconds: f64,
@@ -28,7 +28,7 @@ pub(super) struct Rates<'l> {
     status: &'l Value,
 }
 
-/// What one rule said, in requests a second.
+/// Outcomes of one rule, in requests per second.
 #[derive(Debug)]
 struct RuleRate<'l> {
     rule: &'l Value,
@@ -44,7 +44,7 @@ impl RuleRate<'_> {
 }
 
 impl Look {
-    /// What happened since an earlier one.
+    /// Returns the rates since an earlier reading.
     pub(super) fn since(&self, before: &Look) -> Rates<'_> {
         let seconds = self.at_nanos.saturating_sub(before.at_nanos).max(1) as f64 / 1e9;
         // A daemon that was started again counts from zero.
@@ -99,7 +99,7 @@ impl Rates<'_> {
         text
     }
 
-    /// What does not change by the second, and is not as it usually is: first, as on the page of the daemon.
+    /// Returns the unusual lasting conditions, shown first, as on the daemon's page.
     fn standing(&self) -> Vec<String> {
         let mut lines = vec![format!("{} leases", count(number(self.status, "/leases/held")))];
         if let Some(fleet) = self.status.get("fleet").filter(|fleet| fleet.is_object()) {
@@ -152,7 +152,7 @@ const VERDICTS: [(&str, &str); 5] = [
 /// A screen has room for so many.
 const RULES_SHOWN: usize = 15;
 
-/// The rules are what one looks for here; `tidegate status` has all of them.
+/// This screen is for rules; `tidegate status` has all warnings.
 const WARNINGS_SHOWN: usize = 3;
 
 #[cfg(test)]
