@@ -186,7 +186,7 @@ impl<'o> Writer<'o> {
             Ok(length) => self.write_marked(marker16, length.to_be_bytes()),
             // A length of more than 32 bits makes the frame too large in any case.
             Err(_) => {
-                self.write_marked(marker16 + 1, u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes())
+                self.write_marked(marker16 + 1, u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
             }
         }
     }

@@ -101,7 +101,7 @@ impl Lints<'_> {
     /// Rules that never refuse what another passes: the same requests, key and way of counting, and an enforced quota
     /// that is at most as generous.
     fn redundant(&mut self, domain: &Draft) {
-        let mut groups: HashMap<String, Vec<((u128, u32), &Rule)>> = HashMap::new();
+        let mut groups: HashMap<String, Vec<_>> = HashMap::new();
         for rule in domain.rules() {
             if let Some((alike, generosity)) = comparable(rule) {
                 groups.entry(alike).or_default().push((generosity, rule));

@@ -155,7 +155,7 @@ impl<'w> Stage<'w> {
         let unmatched =
             self.hashed.iter().filter(|attribute| domains().any(|domain| domain.looks_at(attribute)));
         let unmatched: Vec<&str> = unmatched.map(|attribute| &**attribute).collect();
-        let options = || unmatched.iter().map(|name| format!(" --clear {}", name));
+        let options = || unmatched.iter().map(|name| format!(" --clear {name}"));
         (!unmatched.is_empty()).then(|| {
             format!(
                 "rules match on values of {}, which this trace has as hashes: they match no hash\n\

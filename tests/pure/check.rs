@@ -267,10 +267,10 @@ shed:
 ";
 
 #[test]
-fn work_at_once_and_pools_say_what_they_come_to() {
+fn prints_concurrency_rules_and_pools() {
     let (_directory, path) = file("rules.yaml", SHEDS);
     let hosts = std::num::NonZeroU32::new(5);
-    let (text, fine) = check_with(Args { path: Some(path.clone()), hosts, ..Args::default() });
+    let (text, fine) = check_with(Args { path: Some(path), hosts, ..Args::default() });
     assert!(fine, "{text}");
     let expected = "\
 api/exports (./rules.yaml:4:12): 2 at once, for each org
@@ -310,7 +310,11 @@ api: priorities critical, post, test; 0 entries of `prioritize`, and what matche
     let text =
         regex::Regex::new(r"one key, at most \d+ bytes").unwrap().replace(&text, "one key, at most BYTES");
     assert_eq!(text, expected);
+}
 
+#[test]
+fn has_concurrency_rules_and_pools_in_json() {
+    let (_directory, path) = file("rules.yaml", SHEDS);
     let (text, _) = check(&path, Format::Json);
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     let domain = &json["domains"][0];

@@ -36,7 +36,7 @@ pub(super) fn encode_entry(sections: &mut SectionWriter, kept: Kept) {
                 to.extend(key);
                 to.extend(began.as_nanos().to_le_bytes());
                 encode_list(&counts, to, |count, to| to.extend(count.to_le_bytes()));
-            })
+            });
         }
         // Read from older snapshots, never written.
         Kept::OldWindow(..) | Kept::OldSlidingWindow(..) => {}
