@@ -134,4 +134,4 @@ fn serve(desk: &Arc<Desk>, doors: &mut Doors, stopped: &CancellationToken, opene
 
 /// How long the end of the daemon waits for this thread, which removes the path of the admin socket: a busy machine may let it
 /// run only after hundreds of milliseconds.
-const END_MAX: Duration = Duration::from_secs(1);
+const END_MAX: Duration = Duration::from_millis(300);

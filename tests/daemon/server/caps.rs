@@ -38,6 +38,7 @@ fn more_than_the_maximum_are_told_busy_and_a_place_comes_back() {
             assert_refused(&daemon);
         }
         wires.iter_mut().for_each(Wire::assert_served);
+        daemon.await_log(&[words]);
         let told = daemon.log().matches(words).count();
         assert_eq!(told, 1, "told once, not for each: {}", daemon.log());
         let [first, second, third] = wires;

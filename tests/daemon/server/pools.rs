@@ -39,7 +39,7 @@ fn a_pool_is_open_to_the_users_and_the_slots_of_the_settings() {
     assert_eq!(reply[3], "9 slots are more than the pool `web` allows a process, which is 8");
     wire.assert_ended();
     let line = daemon.await_log(&["WARN", "the pool `closed` is not open to user"]);
-    assert!(line.contains("`pools.closed` of the settings"), "{line}");
+    assert!(line.contains("`pools.closed` in the settings"), "{line}");
 }
 
 #[test]

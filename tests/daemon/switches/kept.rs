@@ -81,7 +81,7 @@ fn a_file_that_is_cut_or_changed_anywhere_says_all_of_it_or_nothing() {
     let huge = vec![b' '; 5 << 20];
     fs::write(&path, huge).unwrap();
     assert!(
-        matches!(read_orders(&path, now(0, 0)), Err(Unreadable::Damaged(reason)) if reason.contains("longer"))
+        matches!(read_orders(&path, now(0, 0)), Err(Unreadable::Damaged(reason)) if reason.contains("larger"))
     );
 }
 

@@ -140,5 +140,5 @@ systemctl daemon-reload && systemctl start tidegate.service
 fact narrow_served "$(served)"
 fact narrow_peer "$(ask mine)"
 fact narrow_slice "$(in_log 'grants no short slice')"
-fact narrow_queue "$(in_log 'accept_queue.*no reading\|no reading.*accept_queue')"
+fact narrow_queue "$(in_log 'accept_queue.*cannot sample\|cannot sample.*accept_queue')"
 systemctl stop tidegate.service tidegate.socket
