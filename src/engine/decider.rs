@@ -113,7 +113,6 @@ impl Decider {
             }
         }
         let Some(reserved) = engine.leases.reserve(session) else { return Answer::Quota };
-        let _moving = engine.leases.moving(Some(session));
         let holding = Holding { reserved, name: named.as_ref().map(Named::digest) };
         let answer = match found {
             Some((domain, terms)) => {

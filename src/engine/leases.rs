@@ -6,11 +6,9 @@
 //! to end a lease is one step, whatever their number.
 
 mod book;
-mod in_pools;
 mod kept;
 mod lease;
 mod member;
-mod moving;
 mod not_held;
 mod numbers;
 mod reports;
@@ -30,11 +28,9 @@ use super::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::clock::{Now, Timestamp};
 use book::{Book, Left};
 use member::Holdings;
-use moving::{Moves, Moving};
 use numbers::Numbers;
 use session::Attached;
 
-pub(super) use in_pools::InPools;
 pub(super) use lease::{Covers, LeaseCost, Refund, Tie, Ties};
 pub use not_held::NotHeldTotals;
 pub(super) use reservation::{Reservation, Terms};
@@ -54,8 +50,6 @@ pub(super) struct Leases {
     none_before: AtomicU64,
     ended: [AtomicU64; WHYS],
     not_held: not_held::Counts,
-    /// Places on their way between a counter and a lease.
-    moves: Moves,
 }
 
 /// Why a lease ended.
@@ -105,7 +99,6 @@ impl Leases {
             none_before: AtomicU64::new(u64::MAX),
             ended: Default::default(),
             not_held: not_held::Counts::default(),
-            moves: Moves::new(),
         }
     }
 
@@ -315,28 +308,6 @@ impl Leases {
             let none_before = self.book(number).none_before();
             self.ends_at(none_before);
         }
-    }
-
-    /// Looks at all leases, some under one lock.
-    pub(super) fn each_tie(&self, visit: &mut dyn FnMut(&Tie)) {
-        for number in 0..BOOKS {
-            let mut piece = 0;
-            while let Some(leases) = self.book(number).leases().piece(piece) {
-                leases.flat_map(|lease| lease.ties.iter()).for_each(|tie| visit(&tie));
-                piece += 1;
-            }
-        }
-    }
-
-    /// Says that places may be on their way between counters and leases, of a session or of any, until what is returned
-    /// drops. To be said before the first step on either side.
-    pub(super) fn moving(&self, session: Option<&Session>) -> Moving<'_> {
-        self.moves.begin(session.map_or(0, |session| session.0.book))
-    }
-
-    /// Whether any place may be on its way.
-    pub(super) fn are_moving(&self) -> bool {
-        self.moves.are_some()
     }
 
     pub(super) fn totals(&self) -> LeaseTotals {

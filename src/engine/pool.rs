@@ -4,7 +4,6 @@
 //! end of work take the pool's lock.
 
 mod elsewhere;
-mod in_pool;
 mod law;
 mod reserve;
 mod work;
@@ -16,7 +15,6 @@ use arc_swap::ArcSwapOption;
 
 pub use elsewhere::Agreed;
 use elsewhere::Elsewhere;
-pub(super) use in_pool::InPool;
 use law::Law;
 pub use reserve::{Reserve, ReserveView};
 use work::{Work, nanos};
@@ -183,11 +181,11 @@ impl Pool {
     /// is in.
     pub(super) fn enter_work(&self, is_other: bool, most: Option<u32>) -> bool {
         if !is_other {
-            self.critical.fetch_add(1, Ordering::Release);
+            self.critical.fetch_add(1, Ordering::Relaxed);
             return true;
         }
         let fits = |others: u32| most.is_none_or(|most| others < most).then_some(others.saturating_add(1));
-        let entered = self.others.fetch_update(Ordering::Release, Ordering::Relaxed, fits).is_ok();
+        let entered = self.others.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
         if !entered {
             self.is_refusing.store(true, Ordering::Relaxed);
         }
@@ -197,7 +195,7 @@ impl Pool {
     /// Counts one piece of work out again.
     pub(super) fn leave_work(&self, is_other: bool) {
         let count = if is_other { &self.others } else { &self.critical };
-        count.fetch_sub(1, Ordering::Release);
+        count.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(super) fn others(&self) -> u32 {

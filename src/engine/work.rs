@@ -61,7 +61,6 @@ impl Engine {
     /// A connection of a session ends. After the last one a session with a name is waited for, for five seconds; one
     /// without ends at once.
     pub fn close(&self, session: &Session, now: Now) -> Parting {
-        let _moving = self.leases.moving(Some(session));
         self.leases.close(session, now, &mut self.loosening(false, now))
     }
 
@@ -75,7 +74,6 @@ impl Engine {
 
     /// A session ends, and all its leases with it: its process has died.
     pub fn end(&self, session: &Session, now: Now) {
-        let _moving = self.leases.moving(Some(session));
         self.leases.end_session(session, now.at, &mut self.loosening(false, now));
     }
 
@@ -94,7 +92,6 @@ impl Engine {
     }
 
     fn release_for(&self, session: &Session, lease: u64, outcome: WorkOutcome, why: Why, now: Now) -> bool {
-        let _moving = self.leases.moving(Some(session));
         let ended = self.leases.release(session, lease, why, now, &mut self.loosening(false, now));
         let Some(ties) = ended else { return false };
         self.loosen(ties.iter(), outcome, why == Why::Abandoned, now);
@@ -125,7 +122,6 @@ impl Engine {
         reports: &mut dyn Iterator<Item = (u64, u64)>,
         now: Now,
     ) -> Vec<u64> {
-        let _moving = self.leases.moving(Some(session));
         self.leases.abandon(session, reports, now, &mut self.loosening(true, now))
     }
 
@@ -197,7 +193,6 @@ impl Engine {
 
     /// Ends leases and sessions whose time has come, each as of its own time.
     pub fn end_due(&self, now: Now) {
-        let _moving = self.leases.moving(None);
         self.leases.end_due(now, &mut self.loosening(false, now));
     }
 

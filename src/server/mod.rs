@@ -42,8 +42,8 @@ pub use pulse::Pulse;
 pub use telemetry::Telemetry;
 pub use units::engine_cost;
 
-use crate::clock::{Clock, Now, Timestamp};
-use crate::engine::{Asker, Audit, Engine, TICK_MILLIS};
+use crate::clock::{Clock, Timestamp};
+use crate::engine::{Asker, Engine, TICK_MILLIS};
 use crate::record::Recorder;
 use connections::Connections;
 use decision_thread::DecisionThread;
@@ -234,7 +234,6 @@ async fn keep_house(shared: Arc<Shared>) {
     let engine = &shared.engine;
     let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MILLIS));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut audited = shared.clock.now().at;
     loop {
         ticks.tick().await;
         let stepped_back = shared.clock.sample_utc();
@@ -246,37 +245,12 @@ async fn keep_house(shared: Arc<Shared>) {
         shared.note_tick(now);
         engine.sweep(now);
         shared.pulse.beat_accepting(now.at);
-        if now.at.since(audited) >= AUDIT_EVERY {
-            audited = now.at;
-            audit(engine, now);
-        }
         shared.missed.tell(now.at);
-    }
-}
-
-/// Whoever holds a place has a lease, and the other way round: else something is wrong with us, and somebody is to know. The
-/// counters are put right meanwhile.
-fn audit(engine: &Engine, now: Now) {
-    let (audit, repaired) = engine.repair(now);
-    let Audit { held, counted, differing, pools } = audit;
-    if differing > 0 {
-        error!(
-            held,
-            counted,
-            repaired,
-            "leases and concurrency counters differ on {differing} keys: please report this"
-        );
-    }
-    if pools > 0 {
-        error!(repaired, "leases and the counters of {pools} pools differ: please report this");
     }
 }
 
 /// A step of the wall clock that is worth a word: time servers set a clock by less.
 const STEP_TOLD: Duration = Duration::from_millis(100);
-
-/// How often leases are counted against counters.
-const AUDIT_EVERY: Duration = Duration::from_secs(10);
 
 /// Housekeeping that always panics costs nothing.
 const AFTER_PANIC: Duration = Duration::from_millis(100);

@@ -14,7 +14,6 @@ use crate::engine::shards::{SHARDS, Shard};
 use crate::engine::soft::Soft;
 use crate::engine::table::Table;
 use crate::engine::tag::{Fading, Tag, Until};
-use crate::limit::concurrency::InProgress;
 use crate::limit::fixed_window::FixedWindow;
 use crate::limit::places::Places;
 use crate::limit::sliding_log::SlidingLog;
@@ -180,11 +179,7 @@ impl PuttingBack<'_> {
         for tie in ties {
             if let Tie::Place(digest) = tie {
                 let shards = &engine.shards;
-                let mut shard = shards.lock(shards.of(&digest));
-                let (memory, fresh) = (shards.memory(), InProgress::default);
-                let (_, evicted) =
-                    shard.in_progress.change(digest, memory, self.now, fresh, InProgress::begin);
-                shards.count_evictions(evicted);
+                shards.lock(shards.of(&digest)).begin_progress(digest, shards, self.now);
             }
         }
         Ok(())

@@ -56,10 +56,6 @@ impl Book {
         }
     }
 
-    pub(super) fn members(&self) -> &Slab<Member> {
-        &self.members
-    }
-
     pub(super) fn members_mut(&mut self) -> impl Iterator<Item = &mut Member> {
         self.members.iter_mut()
     }

@@ -67,11 +67,6 @@ impl Member {
         }
     }
 
-    /// How many of its slots are busy.
-    pub(super) fn busy(&self) -> u32 {
-        if self.slots == 0 { self.working } else { self.working.min(self.slots) }
-    }
-
     /// Whether one more piece of work takes one more of its slots.
     pub(super) fn takes_slot(&self) -> bool {
         self.slots == 0 || self.working < self.slots
