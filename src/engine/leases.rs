@@ -31,9 +31,9 @@ use member::Holdings;
 use numbers::Numbers;
 use session::Attached;
 
-pub(super) use lease::{Covers, LeaseCost, Refund, Tie, Ties};
+pub(super) use lease::{Covers, LeaseCost, NewLease, Refund, Tie, Ties};
 pub use not_held::NotHeldTotals;
-pub(super) use reservation::{Reservation, Terms};
+pub(super) use reservation::Reservation;
 pub use session::{NotItsPool, NotOpened, OpenSession, Opening, Parting, Session, WorkOutcome};
 
 /// All sessions and their leases.

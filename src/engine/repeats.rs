@@ -240,7 +240,7 @@ impl Grant {
     pub(super) fn again<'d, 'w: 'd>(
         &self,
         ruling: u64,
-        domain: Option<&'d Domain>,
+        domain: &'d Domain,
         now: Now,
         workspace: &'w mut Workspace,
     ) -> Decision<'d> {
@@ -248,7 +248,7 @@ impl Grant {
         let less = |wait: Micros| Micros(wait.0.saturating_sub(whole_micros(passed)));
         let aged = |level: Level| Level { reset: less(level.reset), ..level };
         let binding = self.binding.as_ref().and_then(|(number, name, level)| {
-            let rules = domain?.rules();
+            let rules = domain.rules();
             let same = rules.get(*number as usize).filter(|rule| rule.name == *name);
             // After a reload it may stand elsewhere, or nowhere.
             let rule = same.or_else(|| rules.iter().find(|rule| rule.name == *name))?;
@@ -256,7 +256,7 @@ impl Grant {
         });
         let listed = self.listed.as_ref().and_then(|name| {
             let exempts = |listed: &&Listed| listed.kind == ListKind::Exempt && listed.name == *name;
-            domain?.lists().iter().find(exempts)
+            domain.lists().iter().find(exempts)
         });
         workspace.clear();
         if ruling == self.ruling {
@@ -271,7 +271,7 @@ impl Grant {
             lease: self.lease,
             retry: Some(less(self.wait)),
             priority: None,
-            domain,
+            domain: Some(domain),
             notes: &workspace.notes,
             all: &workspace.all,
             looked_at: LookedAt::Parts(&[]),

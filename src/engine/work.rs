@@ -1,13 +1,11 @@
 //! Work from its begin to its end: sessions, leases, and what ends with them.
 
-use std::time::Duration;
-
 use super::Engine;
 use super::algorithm::{Algorithm, each_algorithm};
 use super::digest::Digest;
 use super::leases::{
-    LeaseCost, NotItsPool, NotOpened, OpenSession, Opening, Parting, Refund, Reservation, Session, Terms,
-    Tie, Ties, Why, WorkOutcome,
+    NewLease, NotItsPool, NotOpened, OpenSession, Opening, Parting, Refund, Reservation, Session, Tie, Ties,
+    Why, WorkOutcome,
 };
 use super::memory::Memory;
 use super::pool::{Agreed, Reserve};
@@ -15,18 +13,6 @@ use super::shards::Shard;
 use crate::clock::Now;
 use crate::rules::shed::Source;
 use crate::rules::{Limit, Over};
-
-/// What is granted with a lease.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Granted<'t> {
-    pub(super) ties: &'t [Tie],
-    /// How long it lasts; `None`: as long as any.
-    pub(super) lasts: Option<Duration>,
-    /// Set if it has its place among the pool's work already: whether as other work.
-    pub(super) place: Option<bool>,
-    /// What it cost, where it has no name.
-    pub(super) cost: LeaseCost,
-}
 
 /// What work that is granted is held by.
 #[derive(Debug)]
@@ -196,42 +182,14 @@ impl Engine {
         self.leases.end_due(now, &mut self.loosening(false, now));
     }
 
-    /// Grants the lease of what no rule judges.
-    pub(super) fn grant_unlimited(
-        &self,
-        holding: Option<Holding<'_>>,
-        request: u64,
-        is_other: bool,
-        now: Now,
-    ) -> Option<u64> {
-        let Holding { reserved, name } = holding?;
-        let name = name.map(Tie::Repeat);
-        reserved.session().pool().enter_work(is_other, None);
-        let granted = Granted { ties: name.as_slice(), place: Some(is_other), ..Granted::default() };
-        self.grant(reserved, request, &granted, now)
-    }
-
-    /// Grants the lease that a place was kept for.
-    pub(super) fn grant(
-        &self,
-        holding: Reservation<'_>,
-        request: u64,
-        granted: &Granted<'_>,
-        now: Now,
-    ) -> Option<u64> {
-        let session = holding.session();
-        let pool = session.pool();
-        let is_other = granted.place.unwrap_or_else(|| {
-            pool.enter_work(true, None);
-            true
-        });
-        let lasts = granted.lasts.unwrap_or(LASTS);
-        let lease =
-            holding.grant(&Terms { lasts, request, ties: granted.ties, is_other, cost: granted.cost }, now);
+    /// Grants a lease, whose work the pool counts already.
+    pub(super) fn grant(&self, reserved: Reservation<'_>, new: &NewLease<'_>, now: Now) -> Option<u64> {
+        let pool = reserved.session().pool();
+        let lease = reserved.grant(new, now);
         if lease.is_none() {
-            pool.leave_work(is_other);
-            // Its name is not known yet, and who asks holds the lock of names.
-            self.loosen(granted.ties.iter().copied(), WorkOutcome::Dropped, false, now);
+            pool.leave_work(new.is_other);
+            // Its name is not known yet, and whoever asks holds the lock of names.
+            self.loosen(new.ties.iter().copied(), WorkOutcome::Dropped, false, now);
         }
         lease
     }
@@ -292,6 +250,3 @@ fn give_back<A: Algorithm>(quota: &A, refund: &Refund, shard: &mut Shard, memory
         }
     }
 }
-
-/// How long work may take that no concurrency rule says anything about.
-const LASTS: Duration = Duration::from_secs(60);

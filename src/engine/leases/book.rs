@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lease::{Covers, Lease, LeaseCost, Link, NONE, Tie, Ties};
+use super::lease::{Covers, Lease, LeaseCost, Link, NONE, NewLease, Tie, Ties};
 use super::member::{Holdings, Member};
 use super::session::{NotOpened, Opening, Parting};
 use super::slab::Slab;
@@ -30,17 +30,6 @@ pub(super) struct Book {
     graces: VecDeque<(Timestamp, u32, u64)>,
     /// Counts sessions.
     generation: u64,
-}
-
-/// A lease to be.
-pub(super) struct NewLease<'t> {
-    pub(super) at: Timestamp,
-    pub(super) lasts: Duration,
-    pub(super) request: u64,
-    pub(super) connection: u64,
-    pub(super) ties: &'t [Tie],
-    pub(super) is_other: bool,
-    pub(super) cost: LeaseCost,
 }
 
 impl Book {
@@ -145,16 +134,18 @@ impl Book {
     pub(super) fn grant(
         &mut self,
         member: u32,
+        connection: u64,
         new: &NewLease<'_>,
+        at: Timestamp,
         number: impl FnOnce(u32) -> u64,
     ) -> Option<u64> {
         let lease = Lease {
             number: 0,
-            ends_at: new.at.after(new.lasts),
+            ends_at: at.after(new.lasts),
             request: new.request,
             ties: Ties::of(new.ties),
             cost: new.cost,
-            connection: u32::try_from(new.connection).unwrap_or(u32::MAX),
+            connection: u32::try_from(connection).unwrap_or(u32::MAX),
             lasts_millis: u32::try_from(new.lasts.as_millis()).unwrap_or(u32::MAX),
             member,
             in_session: Link::NONE,
@@ -162,7 +153,7 @@ impl Book {
             spoke: 0,
             is_other: new.is_other,
         };
-        let place = self.begin(lease, new.at)?;
+        let place = self.begin(lease, at)?;
         let number = number(place);
         if let Some(lease) = self.leases.get_mut(place) {
             lease.number = number;

@@ -1,5 +1,7 @@
 //! One lease: a piece of work in progress, and what is tied to it.
 
+use std::time::Duration;
+
 use crate::clock::Timestamp;
 use crate::engine::digest::{Digest, Salt};
 use crate::engine::ledger::LEASE_BYTES;
@@ -25,6 +27,17 @@ pub(super) struct Lease {
     pub(super) spoke: u16,
     /// Whether it counts as other than the most important work.
     pub(super) is_other: bool,
+}
+
+/// A lease to be granted.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct NewLease<'t> {
+    pub(in crate::engine) lasts: Duration,
+    /// The id of its request.
+    pub(in crate::engine) request: u64,
+    pub(in crate::engine) ties: &'t [Tie],
+    pub(in crate::engine) is_other: bool,
+    pub(in crate::engine) cost: LeaseCost,
 }
 
 /// What work cost the rules that count it, for one refund to name.

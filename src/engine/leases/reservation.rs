@@ -1,10 +1,7 @@
 //! A place for a lease, from before its request is judged until it is granted or not.
 
-use std::time::Duration;
-
 use super::Leases;
-use super::book::NewLease;
-use super::lease::{LeaseCost, Tie};
+use super::lease::NewLease;
 use super::session::{Attached, Session};
 use crate::clock::Now;
 use crate::engine::sync::Ordering;
@@ -14,17 +11,6 @@ use crate::engine::sync::Ordering;
 pub(in crate::engine) struct Reservation<'l> {
     leases: &'l Leases,
     session: &'l Session,
-}
-
-/// What a lease is made of.
-#[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct Terms<'t> {
-    pub(in crate::engine) lasts: Duration,
-    /// The id of its request.
-    pub(in crate::engine) request: u64,
-    pub(in crate::engine) ties: &'t [Tie],
-    pub(in crate::engine) is_other: bool,
-    pub(in crate::engine) cost: LeaseCost,
 }
 
 impl<'l> Reservation<'l> {
@@ -38,26 +24,18 @@ impl<'l> Reservation<'l> {
 
     /// Grants the lease. `None`: its session has ended meanwhile, or its request was given up on; what it is tied to ends
     /// here and now.
-    pub(in crate::engine) fn grant(self, terms: &Terms<'_>, now: Now) -> Option<u64> {
+    pub(in crate::engine) fn grant(self, new: &NewLease<'_>, now: Now) -> Option<u64> {
         let (leases, session) = (self.leases, self.session);
         let Attached { book, member, generation, connection, .. } = *session.0;
         let mut book = leases.book(book);
         let owner = book.member(member, generation)?;
-        if owner.reports.take(connection, terms.request, now.at) {
+        if owner.reports.take(connection, new.request, now.at) {
             return None;
         }
-        let new = NewLease {
-            at: now.at,
-            lasts: terms.lasts,
-            request: terms.request,
-            connection,
-            ties: terms.ties,
-            is_other: terms.is_other,
-            cost: terms.cost,
-        };
-        let number = book.grant(member, &new, |place| leases.numbers.number(place))?;
+        let number =
+            book.grant(member, connection, new, now.at, |place| leases.numbers.number(place))?;
         drop(book);
-        leases.ends_at(now.at.after(terms.lasts));
+        leases.ends_at(now.at.after(new.lasts));
         self.keep();
         Some(number)
     }
