@@ -1,6 +1,5 @@
 //! One request before the rules in force: which of them judge it, and what comes of what they say.
 
-mod asking;
 mod charging;
 mod noting;
 mod one_rule;
@@ -11,7 +10,7 @@ use super::asking::Ticket;
 use super::counters::{Check, Counters};
 use super::decider::under_locks;
 use super::decision::{Answer, Decision, LimitView, LookedAt, NoteKind, Verdict};
-use super::gate::{Asked, Gate};
+use super::gate::{Asked, Gate, Refusal};
 use super::leases::{LeaseCost, NewLease, Session, Tie};
 use super::part::{Case, Part, Stage, Stand};
 use super::repeats::{Grant, Known, Named};
@@ -25,6 +24,7 @@ use crate::clock::{Micros, Now};
 use crate::limit::Outcome;
 use crate::rules::{Domain, ListKind, Listed, Rule, Selection};
 use crate::shed::hint;
+use arrayvec::ArrayVec;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -203,7 +203,8 @@ impl<'d> Judgement<'d> {
         let is_other = gate.is_none_or(|gate| gate.watch.is_other(priority));
         pool.enter_work(is_other, None);
         let name = name.map(Tie::Repeat);
-        let lease = NewLease { lasts: LASTS, request, ties: name.as_slice(), is_other, cost: LeaseCost::default() };
+        let lease =
+            NewLease { lasts: LASTS, request, ties: name.as_slice(), is_other, cost: LeaseCost::default() };
         self.engine.grant(reserved, &lease, self.now)
     }
 
@@ -227,7 +228,7 @@ impl<'d> Judgement<'d> {
         priority: Option<usize>,
         holding: Option<Holding<'_>>,
     ) -> Result<Decision<'d>, Arc<Ticket>> {
-        let intent = asking::intent(request);
+        let intent = intent(request);
         let mut case = self.case(request.wait_max);
         case.leases = holding.is_some();
         case.oversized = request.oversized;
@@ -249,7 +250,7 @@ impl<'d> Judgement<'d> {
         if admission == Admission::Asks {
             let looks = asked.looking(&workspace.draws_of_looks);
             let sheds = gate.and_then(|gate| gate.judge(&looks, &mut workspace.shed_notes));
-            admission = asking::before_asking(&case, &mut workspace.parts, sheds)?;
+            admission = before_asking(&case, &mut workspace.parts, sheds)?;
             workspace.shed_notes.clear();
         }
         let granted = matches!(admission, Admission::Granted(_));
@@ -406,3 +407,36 @@ const LASTS: Duration = Duration::from_secs(60);
 
 /// About when to ask again for a place that others hold.
 const AFTER_CONCURRENCY: Duration = Duration::from_secs(1);
+
+/// The ticket of a request that a call may help, as an error. What has more needs than a call takes is refused; and where the
+/// pool sheds it anyway, nobody is to be asked.
+#[cold]
+#[inline(never)]
+fn before_asking(
+    case: &Case<'_>,
+    parts: &mut [Part],
+    sheds: Option<Refusal>,
+) -> Result<Admission, Arc<Ticket>> {
+    if let Some(refusal) = sheds {
+        parts.iter_mut().filter(|part| part.refuses()).for_each(|part| part.outcome = Outcome::Pass);
+        return Ok(Admission::Shed(refusal));
+    }
+    let mut needs = ArrayVec::new();
+    let mut patience = Duration::MAX;
+    for (need, waits) in parts.iter().filter_map(|part| part.need(case)) {
+        patience = patience.min(waits);
+        if needs.try_push(need).is_err() {
+            return Ok(admit(case, parts, Intent::Admit, &mut || None));
+        }
+    }
+    Err(Arc::new(Ticket { needs, patience }))
+}
+
+/// What is to become of a request, and whether it may wait.
+fn intent(request: &Request<'_>) -> Intent {
+    match request.op {
+        Op::Peek => Intent::Look,
+        _ if request.may_wait => Intent::AdmitOrAsk,
+        _ => Intent::Admit,
+    }
+}

@@ -8,11 +8,9 @@
 mod book;
 mod kept;
 mod lease;
-mod member;
 mod not_held;
 mod numbers;
 mod reports;
-mod reservation;
 mod session;
 mod slab;
 mod wheel;
@@ -22,18 +20,15 @@ use std::sync::Arc;
 
 use super::digest::{Digest, HashKey};
 use super::ledger::{LEASE_BYTES, Ledger, SESSION_BYTES, Use};
-use super::pool::Pool;
-use super::pools::Pools;
+use super::pool::{Pool, Pools};
 use super::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::clock::{Now, Timestamp};
 use book::{Book, Left};
-use member::Holdings;
 use numbers::Numbers;
-use session::Attached;
+use session::{Attached, Holdings};
 
 pub(super) use lease::{Covers, LeaseCost, NewLease, Refund, Tie, Ties};
 pub use not_held::NotHeldTotals;
-pub(super) use reservation::Reservation;
 pub use session::{NotItsPool, NotOpened, OpenSession, Opening, Parting, Session, WorkOutcome};
 
 /// All sessions and their leases.
@@ -380,3 +375,50 @@ const USER_SESSIONS_MAX: usize = 4_096;
 const REPORTS_AT_ONCE: usize = 1_024;
 
 const WHYS: usize = 4;
+
+/// A place for a lease, kept until it is granted or not.
+#[derive(Debug)]
+pub(in crate::engine) struct Reservation<'l> {
+    leases: &'l Leases,
+    session: &'l Session,
+}
+
+impl<'l> Reservation<'l> {
+    pub(super) fn new(leases: &'l Leases, session: &'l Session) -> Reservation<'l> {
+        Reservation { leases, session }
+    }
+
+    pub(in crate::engine) fn session(&self) -> &'l Session {
+        self.session
+    }
+
+    /// Grants the lease. `None`: its session has ended meanwhile, or its request was given up on; what it is tied to ends
+    /// here and now.
+    pub(in crate::engine) fn grant(self, new: &NewLease<'_>, now: Now) -> Option<u64> {
+        let (leases, session) = (self.leases, self.session);
+        let Attached { book, member, generation, connection, .. } = *session.0;
+        let mut book = leases.book(book);
+        let owner = book.member(member, generation)?;
+        if owner.reports.take(connection, new.request, now.at) {
+            return None;
+        }
+        let number = book.grant(member, connection, new, now.at, |place| leases.numbers.number(place))?;
+        drop(book);
+        leases.ends_at(now.at.after(new.lasts));
+        self.keep();
+        Some(number)
+    }
+
+    /// The place is taken.
+    pub(super) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+/// Not granted: the place is given back.
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.session.0.holdings.give_back();
+        self.leases.live.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -3,10 +3,9 @@
 //! Refusals are not remembered. Which answer a name has is settled under one lock, so that of two requests that come
 //! at once only one is charged.
 
-mod kept;
-
 use super::decision::{Decision, LimitView, LookedAt, NoteKind, Verdict};
 use super::digest::{Digest, HashKey, KeyHash};
+use super::kept::{Kept, KeptGrant, KeptKey, KeptLevel, copy_pieces};
 use super::memory::Kind;
 use super::request::{Amount, Charge, Cost, Descriptors, Of, Op, Repeat, Request};
 use super::shards::Shards;
@@ -327,3 +326,78 @@ const STEP_BUCKETS: usize = 1_024;
 
 /// The op of a charge, beside those of requests.
 const CHARGE: u8 = 5;
+
+impl Repeats {
+    /// Copies all grants; those under this rule set are current.
+    pub(in crate::engine) fn copy_out(&self, ruling: u64, now: Now, visit: &mut dyn FnMut(Kept)) {
+        for shard in &self.shards {
+            let piece = &mut |from, size, copies: &mut Vec<(Digest, Granted)>| {
+                shard.lock().copy_piece(from, size, now, copies)
+            };
+            copy_pieces(piece, &mut |name, granted| {
+                visit(Kept::Repeat(Box::new(kept(name, granted, ruling))));
+            });
+        }
+    }
+
+    /// Puts one grant back, as one of this rule set.
+    pub(in crate::engine) fn put_back(&self, kept: KeptGrant, ruling: u64, shards: &Shards, now: Now) {
+        let (digest, granted) = granted(kept, ruling);
+        if let Some(shard) = self.shards.get(digest.shard(SHARDS)) {
+            let evicted = shard.lock().put(digest, granted, shards.memory(), now);
+            shards.count_evictions(evicted);
+        }
+    }
+}
+
+fn kept(name: KeptKey, granted: Granted, ruling: u64) -> KeptGrant {
+    let Granted { asks, grant } = granted;
+    let binding = grant.binding.map(|(number, name, level)| (number, name, kept_level(level)));
+    KeptGrant {
+        name,
+        asks,
+        at: grant.at,
+        verdict: grant.verdict,
+        wait_micros: grant.wait.0,
+        lease: grant.lease,
+        binding,
+        listed: grant.listed,
+        notes: grant.notes.into_vec(),
+        all: grant.all.iter().map(|(rule, level)| (*rule, kept_level(*level))).collect(),
+        is_current: grant.ruling == ruling,
+    }
+}
+
+fn granted(kept: KeptGrant, ruling: u64) -> (Digest, Granted) {
+    let grant = Grant {
+        at: kept.at,
+        verdict: kept.verdict,
+        wait: Micros(kept.wait_micros),
+        lease: kept.lease,
+        binding: kept.binding.map(|(number, name, kept)| (number, name, level(kept))),
+        listed: kept.listed,
+        notes: kept.notes.into(),
+        all: kept.all.into_iter().map(|(rule, kept)| (rule, level(kept))).collect(),
+        // No rule set that was ever in force has the number zero.
+        ruling: if kept.is_current { ruling } else { 0 },
+    };
+    (kept.name.digest(), Granted { asks: kept.asks, grant: Box::new(grant) })
+}
+
+fn kept_level(level: Level) -> KeptLevel {
+    KeptLevel {
+        limit: level.limit,
+        window_micros: level.window.0,
+        remaining: level.remaining,
+        reset_micros: level.reset.0,
+    }
+}
+
+fn level(kept: KeptLevel) -> Level {
+    Level {
+        limit: kept.limit,
+        window: Micros(kept.window_micros),
+        remaining: kept.remaining,
+        reset: Micros(kept.reset_micros),
+    }
+}

@@ -6,7 +6,7 @@
 use super::digest::Digest;
 use super::fleet::Calls;
 use super::memory::{Kind, Memory};
-use super::soft::Soft;
+use super::part::Soft;
 use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use super::table::Table;
 use super::tag::{Fading, Until};
@@ -79,13 +79,8 @@ impl Shard {
 
     /// Counts a lease of a key that was put back from a snapshot.
     pub(super) fn begin_progress(&mut self, digest: Digest, shards: &Shards, now: Now) {
-        let (_, evicted) = self.in_progress.change(
-            digest,
-            &shards.memory,
-            now,
-            InProgress::default,
-            InProgress::begin,
-        );
+        let (_, evicted) =
+            self.in_progress.change(digest, &shards.memory, now, InProgress::default, InProgress::begin);
         shards.count_evictions(evicted);
     }
 

@@ -35,7 +35,8 @@ impl<'d> Judgement<'d> {
         let [number] = *matching else { return None };
         let is_work = request.op == Op::Acquire && request.session.is_some();
         let terms = self.terms.rules.get(number as usize)?;
-        let plain = terms.plain.as_ref().filter(|_| !is_work && request.repeat.is_none() && !request.oversized)?;
+        let plain =
+            terms.plain.as_ref().filter(|_| !is_work && request.repeat.is_none() && !request.oversized)?;
         let cost = request.cost.in_unit(UNIT_REQUESTS).filter(|cost| *cost > 0)?;
         let rule = self.domain.rules().get(number as usize)?;
         Some(OneRule { number, rule, terms, plain, counters: self.counters?, cost })

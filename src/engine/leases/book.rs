@@ -1,30 +1,25 @@
 //! Some of the sessions and all of their leases, under one lock.
 
-mod kept;
-
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
 use super::lease::{Covers, Lease, LeaseCost, Link, NONE, NewLease, Tie, Ties};
-use super::member::{Holdings, Member};
-use super::session::{NotOpened, Opening, Parting};
+use super::session::{Holdings, Member, NotOpened, Opening, Parting};
 use super::slab::Slab;
 use super::wheel::{Batch, Wheel};
 use crate::clock::Timestamp;
 use crate::engine::digest::Digest;
 use crate::engine::pool::Pool;
 
-pub(super) use kept::tie;
-
 /// Some of the sessions.
 #[derive(Debug)]
 pub(super) struct Book {
-    members: Slab<Member>,
+    pub(super) members: Slab<Member>,
     by_name: HashMap<[u8; 16], u32>,
-    leases: Slab<Lease>,
+    pub(super) leases: Slab<Lease>,
     /// Where leases are by their numbers that were put back after a restart: those numbers hide another place.
-    elsewhere: HashMap<u64, u32>,
+    pub(super) elsewhere: HashMap<u64, u32>,
     wheel: Wheel,
     /// Sessions without a connection, by when they end. One that was taken up again stands there until then.
     graces: VecDeque<(Timestamp, u32, u64)>,
@@ -43,14 +38,6 @@ impl Book {
             graces: VecDeque::new(),
             generation: 0,
         }
-    }
-
-    pub(super) fn members_mut(&mut self) -> impl Iterator<Item = &mut Member> {
-        self.members.iter_mut()
-    }
-
-    pub(super) fn leases(&self) -> &Slab<Lease> {
-        &self.leases
     }
 
     /// A connection more of a session that is there.
@@ -163,7 +150,7 @@ impl Book {
 
     /// Adds a lease to its session. Returns its place.
     #[inline]
-    fn begin(&mut self, mut lease: Lease, at: Timestamp) -> Option<u32> {
+    pub(super) fn begin(&mut self, mut lease: Lease, at: Timestamp) -> Option<u32> {
         let owner = self.members.get_mut(lease.member)?;
         lease.in_session.after = owner.first;
         let is_other = lease.is_other;
@@ -187,6 +174,41 @@ impl Book {
     pub(super) fn lease(&self, hidden: u32, number: u64, member: u32) -> Option<(u32, &Lease)> {
         let place = self.place_of(hidden, number, member)?;
         Some((place, self.leases.get(place)?))
+    }
+
+    /// The place of a session's lease that its holder knows by this number; `hidden` is what the number hides.
+    #[inline]
+    pub(super) fn place_of(&self, hidden: u32, number: u64, member: u32) -> Option<u32> {
+        let is_its = |place: &u32| {
+            self.leases.get(*place).is_some_and(|at| at.number == number && at.member == member)
+        };
+        if is_its(&hidden) {
+            return Some(hidden);
+        }
+        if self.elsewhere.is_empty() {
+            return None;
+        }
+        self.elsewhere.get(&number).copied().filter(is_its)
+    }
+
+    /// Whose lease has this number, if any has.
+    pub(super) fn holder(&self, hidden: u32, number: u64) -> Option<u32> {
+        self.place_of_any(hidden, number).and_then(|place| self.leases.get(place)).map(|lease| lease.member)
+    }
+
+    /// The place of the lease that has this number, whoever holds it.
+    pub(super) fn place_of_any(&self, hidden: u32, number: u64) -> Option<u32> {
+        let places = [Some(hidden), self.elsewhere.get(&number).copied()];
+        let has_it = |place: &u32| self.leases.get(*place).is_some_and(|lease| lease.number == number);
+        places.into_iter().flatten().find(has_it)
+    }
+
+    /// A lease has ended.
+    #[inline]
+    fn forget_place(&mut self, number: u64) {
+        if !self.elsewhere.is_empty() {
+            self.elsewhere.remove(&number);
+        }
     }
 
     /// Takes the cost of a lease of a user that has this number, if it is covered. `None`: there is no such lease; an

@@ -1,11 +1,15 @@
-//! All sessions and leases, copied out and put back.
+//! Sessions and their leases, copied into a snapshot and put back. A lease that was put back stands in another place than
+//! its number hides, so its book finds it by the number, until it ends.
 
-use super::book::tie;
-use super::lease::Tie;
+use std::time::Duration;
+
+use super::book::Book;
+use super::lease::{Lease, LeaseCost, Link, Refund, Tie, Ties};
 use super::session::{Attached, OpenSession, Session};
 use super::{BOOKS, Leases};
-use crate::clock::Now;
-use crate::engine::kept::{Kept, KeptLease};
+use crate::clock::{Now, Timestamp};
+use crate::engine::digest::Salt;
+use crate::engine::kept::{Kept, KeptKey, KeptLease, KeptSession, KeptTie};
 
 impl Leases {
     /// Copies every session that has a name, each with its leases under one lock.
@@ -57,4 +61,131 @@ impl Leases {
         self.ends_at(ends_at);
         Some(ties)
     }
+}
+
+impl Book {
+    /// Copies the next session that has a name, from this place on, with its leases. Returns where to go on.
+    fn copy_session(&self, from: u32, copies: &mut Vec<Kept>) -> Option<u32> {
+        let place = self.members.next_from(from)?;
+        let member = self.members.get(place)?;
+        if let Some(name) = member.name {
+            copies.push(Kept::Session(Box::new(KeptSession {
+                name,
+                user: member.user,
+                pid: member.pid,
+                pool: member.pool.name().into(),
+                slots: member.slots,
+            })));
+            let mut next = member.first;
+            while let Some(lease) = self.leases.get(next) {
+                copies.push(Kept::Lease(Box::new(kept(lease))));
+                next = lease.in_session.after;
+            }
+        }
+        place.checked_add(1)
+    }
+
+    /// The next session from a place on, if it has a name, and the place to go on from.
+    fn open_session(&self, from: u32) -> Option<(u32, Option<OpenSession>)> {
+        let place = self.members.next_from(from)?;
+        let member = self.members.get(place)?;
+        let open = member.name.map(|name| OpenSession {
+            name,
+            user: member.user,
+            pool: member.pool.name().into(),
+            slots: member.slots,
+            ends_at: member.ends_at,
+        });
+        Some((place.checked_add(1)?, open))
+    }
+
+    /// Puts a lease back. Returns when it ends.
+    fn put_back(&mut self, member: u32, kept: &KeptLease, ties: &[Tie], now: Timestamp) -> Option<Timestamp> {
+        let lasts = Duration::from_millis(u64::from(kept.lasts_millis));
+        let ends_at = kept.ends_at.min(now.after(lasts));
+        let lease = Lease {
+            number: kept.number,
+            ends_at,
+            request: kept.request,
+            ties: Ties::of(ties),
+            cost: kept.cost(),
+            connection: kept.connection,
+            lasts_millis: kept.lasts_millis,
+            member,
+            in_session: Link::NONE,
+            on_spoke: Link::NONE,
+            spoke: 0,
+            is_other: kept.is_other,
+        };
+        let place = self.begin(lease, now)?;
+        self.elsewhere.insert(kept.number, place);
+        Some(ends_at)
+    }
+}
+
+fn kept(lease: &Lease) -> KeptLease {
+    KeptLease {
+        number: lease.number,
+        ends_at: lease.ends_at,
+        lasts_millis: lease.lasts_millis,
+        request: lease.request,
+        connection: lease.connection,
+        is_other: lease.is_other,
+        ties: lease.ties.iter().map(kept_tie).chain(kept_cost(lease.cost)).collect(),
+    }
+}
+
+/// As one tie more, so that files without costs are read as ever.
+fn kept_cost(LeaseCost { print, cost }: LeaseCost) -> Option<KeptTie> {
+    (print != 0).then_some(KeptTie::Print { print, cost })
+}
+
+impl KeptLease {
+    fn cost(&self) -> LeaseCost {
+        let print = self.ties.iter().find_map(|tie| match tie {
+            KeptTie::Print { print, cost } => Some(LeaseCost { print: *print, cost: *cost }),
+            _ => None,
+        });
+        print.unwrap_or_default()
+    }
+}
+
+fn kept_tie(tie: Tie) -> KeptTie {
+    match tie {
+        Tie::Place(digest) => KeptTie::Place(KeptKey::of(&digest)),
+        Tie::Repeat(digest) => KeptTie::Repeat(KeptKey::of(&digest)),
+        Tie::Spent(digest) => KeptTie::Spent(KeptKey::of(&digest)),
+        Tie::Cost { unit, cost } => KeptTie::Cost { unit, cost },
+        Tie::Refund(refund) => KeptTie::Refund {
+            rule: refund.rule,
+            key: KeptKey::of(&refund.digest),
+            salt: refund.salt.bits(),
+            allowance: refund.allowance,
+            cost: refund.cost,
+            of_candidate: refund.of_candidate,
+            is_beyond: refund.is_beyond,
+        },
+    }
+}
+
+/// What was tied to a lease.
+fn tie(kept: &KeptTie) -> Option<Tie> {
+    Some(match *kept {
+        KeptTie::Place(key) => Tie::Place(key.digest()),
+        KeptTie::Repeat(key) => Tie::Repeat(key.digest()),
+        KeptTie::Spent(key) => Tie::Spent(key.digest()),
+        KeptTie::Cost { unit, cost } => Tie::Cost { unit, cost },
+        KeptTie::Print { .. } => return None,
+        KeptTie::Refund { rule, key, salt, allowance, cost, of_candidate, is_beyond } => {
+            Tie::Refund(Refund {
+                rule,
+                digest: key.digest(),
+                salt: Salt::of_bits(salt),
+                allowance,
+                cost,
+                of_candidate,
+                is_beyond,
+            })
+        }
+    })
 }
