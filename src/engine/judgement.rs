@@ -11,14 +11,13 @@ use super::counters::{Check, Counters};
 use super::decider::under_locks;
 use super::decision::{Answer, Decision, LimitView, LookedAt, NoteKind, Verdict};
 use super::gate::{Asked, Gate, Refusal};
-use super::leases::{LeaseCost, NewLease, Session, Tie};
+use super::leases::{LeaseCost, NewLease, Reservation, Session, Tie};
 use super::part::{Case, Part, Stage, Stand};
 use super::repeats::{Grant, Known, Named};
 use super::request::{Op, Request};
 use super::ruling::{DomainTerms, Ruling};
 use super::slots::Slot;
 use super::sync::Ordering;
-use super::work::Holding;
 use super::workspace::Workspace;
 use crate::clock::{Micros, Now};
 use crate::limit::Outcome;
@@ -82,12 +81,13 @@ impl<'d> Judgement<'d> {
                 return Answer::Decided(decision);
             }
         }
-        let holding = match session.map(|session| engine.leases.reserve(session)) {
+        let name = named.as_ref().map(Named::digest);
+        let reserved = match session.map(|session| engine.leases.reserve(session, name)) {
             None => None,
             Some(None) => return Answer::Quota,
-            Some(Some(reserved)) => Some(Holding { reserved, name: named.as_ref().map(Named::digest) }),
+            Some(reserved) => reserved,
         };
-        let answer = self.of_all(selection, request, workspace, holding);
+        let answer = self.of_all(selection, request, workspace, reserved);
         if let (Some(named), Answer::Decided(decision)) = (&mut named, &answer)
             && self.is_remembered(decision, session.is_some())
         {
@@ -111,7 +111,7 @@ impl<'d> Judgement<'d> {
         selection: &Selection<'_>,
         request: &Request<'_>,
         workspace: &'w mut Workspace,
-        holding: Option<Holding<'_>>,
+        reserved: Option<Reservation<'_>>,
     ) -> Answer<'d> {
         let place = self.domain.priority_place(request.priority, selection);
         let entry = self.listed(&workspace.matching);
@@ -119,7 +119,7 @@ impl<'d> Judgement<'d> {
             workspace.clear();
             let mut decision = self.by_list(entry, place);
             if decision.verdict == Verdict::Allow {
-                decision.lease = self.grant_exempt(holding, request.id, place);
+                decision.lease = self.grant_exempt(reserved, request.id, place);
             }
             return Answer::Decided(decision);
         }
@@ -140,7 +140,7 @@ impl<'d> Judgement<'d> {
         if self.ruling.refuses_uncounted(request) && !workspace.parts.iter().any(Part::is_oversized) {
             return Answer::Decided(self.refuse_uncounted(place));
         }
-        match self.admit(selection, request, workspace, gate, place, holding) {
+        match self.admit(selection, request, workspace, gate, place, reserved) {
             Ok(decision) => Answer::Decided(decision),
             Err(ticket) => Answer::Ask(ticket),
         }
@@ -194,15 +194,15 @@ impl<'d> Judgement<'d> {
     #[inline(never)]
     fn grant_exempt(
         &self,
-        holding: Option<Holding<'_>>,
+        reserved: Option<Reservation<'_>>,
         request: u64,
         priority: Option<usize>,
     ) -> Option<u64> {
-        let Holding { reserved, name } = holding?;
+        let reserved = reserved?;
         let (gate, pool) = (self.gate(reserved.session()), reserved.session().pool());
         let is_other = gate.is_none_or(|gate| gate.watch.is_other(priority));
         pool.enter_work(is_other, None);
-        let name = name.map(Tie::Repeat);
+        let name = reserved.name().map(Tie::Repeat);
         let lease =
             NewLease { lasts: LASTS, request, ties: name.as_slice(), is_other, cost: LeaseCost::default() };
         self.engine.grant(reserved, &lease, self.now)
@@ -226,18 +226,18 @@ impl<'d> Judgement<'d> {
         workspace: &'w mut Workspace,
         gate: Option<&'d Gate>,
         priority: Option<usize>,
-        holding: Option<Holding<'_>>,
+        reserved: Option<Reservation<'_>>,
     ) -> Result<Decision<'d>, Arc<Ticket>> {
         let intent = intent(request);
         let mut case = self.case(request.wait_max);
-        case.leases = holding.is_some();
+        case.leases = reserved.is_some();
         case.oversized = request.oversized;
         case.room = request.session.map_or(case.room, |session| session.pool().has_room());
         let asked = Asked {
             priority,
             attributes: request.descriptors.attributes,
             queued: request.queued,
-            takes_place: holding.is_some(),
+            takes_place: reserved.is_some(),
             now: self.now,
             counters: self.counters,
             callers: &self.engine.caller_hash,
@@ -259,9 +259,9 @@ impl<'d> Judgement<'d> {
         if request.all {
             workspace.list_all(self.domain);
         }
-        let lease = holding.filter(|_| granted).and_then(|holding| {
+        let lease = reserved.filter(|_| granted).and_then(|reserved| {
             let place = gate.map(|gate| gate.watch.is_other(priority));
-            self.lease(holding, request, place, workspace)
+            self.lease(reserved, request, place, workspace)
         });
         let mut shedder = None;
         let mut slot = None;
@@ -302,17 +302,17 @@ impl<'d> Judgement<'d> {
     /// Grants the lease of what was granted, with all that ends with it.
     fn lease(
         &self,
-        holding: Holding<'_>,
+        reserved: Reservation<'_>,
         request: &Request<'_>,
         place: Option<bool>,
         workspace: &mut Workspace,
     ) -> Option<u64> {
-        workspace.tie(self.domain, self.terms, holding.name);
+        workspace.tie(self.domain, self.terms, reserved.name());
         let cost = self.engine.tie_cost(request, workspace);
-        let is_other = place.unwrap_or_else(|| holding.reserved.session().pool().enter_work(true, None));
+        let is_other = place.unwrap_or_else(|| reserved.session().pool().enter_work(true, None));
         let (lasts, ties) = (workspace.lasts.unwrap_or(LASTS), &workspace.ties);
         let lease = NewLease { lasts, request: request.id, ties, is_other, cost };
-        self.engine.grant(holding.reserved, &lease, self.now)
+        self.engine.grant(reserved, &lease, self.now)
     }
 
     fn check(&self, slot: Slot, check: Check) {

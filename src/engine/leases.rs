@@ -27,7 +27,8 @@ use book::{Book, Left};
 use numbers::Numbers;
 use session::{Attached, Holdings};
 
-pub(super) use lease::{Covers, LeaseCost, NewLease, Refund, Tie, Ties};
+pub(super) use lease::{Covers, NewLease, Ties};
+pub use lease::{LeaseCost, Refund, Tie};
 pub use not_held::NotHeldTotals;
 pub use session::{NotItsPool, NotOpened, OpenSession, Opening, Parting, Session, WorkOutcome};
 
@@ -170,8 +171,12 @@ impl Leases {
         }
     }
 
-    /// Keeps a place for a lease. `None`: the session, its user or all together hold too many.
-    pub(super) fn reserve<'l>(&'l self, session: &'l Session) -> Option<Reservation<'l>> {
+    /// Keeps a place for a lease of a request that may have a name. `None`: the session, its user or all together hold too many.
+    pub(super) fn reserve<'l>(
+        &'l self,
+        session: &'l Session,
+        name: Option<Digest>,
+    ) -> Option<Reservation<'l>> {
         if self.live.fetch_add(1, Ordering::Relaxed) >= LEASES_MAX {
             self.live.fetch_sub(1, Ordering::Relaxed);
             return None;
@@ -180,7 +185,7 @@ impl Leases {
             self.live.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        Some(Reservation::new(self, session))
+        Some(Reservation { leases: self, session, name })
     }
 
     /// Ends one lease of a session. `None`: it has no such lease, or its time had come before: then it ends as of that.
@@ -381,15 +386,17 @@ const WHYS: usize = 4;
 pub(in crate::engine) struct Reservation<'l> {
     leases: &'l Leases,
     session: &'l Session,
+    name: Option<Digest>,
 }
 
 impl<'l> Reservation<'l> {
-    pub(super) fn new(leases: &'l Leases, session: &'l Session) -> Reservation<'l> {
-        Reservation { leases, session }
-    }
-
     pub(in crate::engine) fn session(&self) -> &'l Session {
         self.session
+    }
+
+    /// The name of the request, if it has one.
+    pub(in crate::engine) fn name(&self) -> Option<Digest> {
+        self.name
     }
 
     /// Grants the lease. `None`: its session has ended meanwhile, or its request was given up on; what it is tied to ends

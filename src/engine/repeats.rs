@@ -5,7 +5,7 @@
 
 use super::decision::{Decision, LimitView, LookedAt, NoteKind, Verdict};
 use super::digest::{Digest, HashKey, KeyHash};
-use super::kept::{Kept, KeptGrant, KeptKey, KeptLevel, copy_pieces};
+use super::kept::{FIRST_RULING, Kept, copy_pieces};
 use super::memory::Kind;
 use super::request::{Amount, Charge, Cost, Descriptors, Of, Op, Repeat, Request};
 use super::shards::Shards;
@@ -50,25 +50,35 @@ pub(super) enum Known {
 }
 
 /// A grant as it is remembered.
-#[derive(Clone, Debug)]
-pub(super) struct Grant {
-    at: Timestamp,
-    verdict: Verdict,
-    wait: Micros,
-    lease: Option<u64>,
-    binding: Option<(u32, Box<str>, Level)>,
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grant {
+    /// When it was given.
+    pub at: Timestamp,
+    /// Allow or wait.
+    pub verdict: Verdict,
+    /// How long to wait.
+    pub wait: Micros,
+    /// Its lease.
+    pub lease: Option<u64>,
+    /// The limit that binds: the rule's number and name.
+    pub binding: Option<(u32, Box<str>, Level)>,
     /// The entry of a list that exempted it.
-    listed: Option<Box<str>>,
-    notes: Box<[(NoteKind, u32)]>,
-    all: Box<[(u32, Level)]>,
-    /// Which rule set the numbers are of.
-    ruling: u64,
+    pub listed: Option<Box<str>>,
+    /// Notes, by numbers of rules.
+    pub notes: Box<[(NoteKind, u32)]>,
+    /// All limits, by numbers of rules.
+    pub all: Box<[(u32, Level)]>,
+    /// Which rule set the numbers are of; in a snapshot 0: of none in force, else of the one in force.
+    pub ruling: u64,
 }
 
-#[derive(Clone, Debug)]
-struct Granted {
-    asks: u64,
-    grant: Box<Grant>,
+/// The grant of a request that has a name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Granted {
+    /// What the request asks, as a hash.
+    pub asks: u64,
+    /// What it got.
+    pub grant: Box<Grant>,
 }
 
 impl Repeats {
@@ -328,76 +338,26 @@ const STEP_BUCKETS: usize = 1_024;
 const CHARGE: u8 = 5;
 
 impl Repeats {
-    /// Copies all grants; those under this rule set are current.
+    /// Copies all grants, as those of this rule set or of none.
     pub(in crate::engine) fn copy_out(&self, ruling: u64, now: Now, visit: &mut dyn FnMut(Kept)) {
         for shard in &self.shards {
             let piece = &mut |from, size, copies: &mut Vec<(Digest, Granted)>| {
                 shard.lock().copy_piece(from, size, now, copies)
             };
-            copy_pieces(piece, &mut |name, granted| {
-                visit(Kept::Repeat(Box::new(kept(name, granted, ruling))));
+            copy_pieces(piece, &mut |name, mut granted| {
+                granted.grant.ruling = if granted.grant.ruling == ruling { FIRST_RULING } else { 0 };
+                visit(Kept::Repeat(name, granted));
             });
         }
     }
 
-    /// Puts one grant back, as one of this rule set.
-    pub(in crate::engine) fn put_back(&self, kept: KeptGrant, ruling: u64, shards: &Shards, now: Now) {
-        let (digest, granted) = granted(kept, ruling);
-        if let Some(shard) = self.shards.get(digest.shard(SHARDS)) {
-            let evicted = shard.lock().put(digest, granted, shards.memory(), now);
+    /// Puts one grant back.
+    pub(in crate::engine) fn put_back(&self, name: Digest, mut granted: Granted, shards: &Shards, now: Now) {
+        // The rules that come first are those of the snapshot, or the first ruling has another number.
+        granted.grant.ruling = granted.grant.ruling.min(FIRST_RULING);
+        if let Some(shard) = self.shards.get(name.shard(SHARDS)) {
+            let evicted = shard.lock().put(name, granted, shards.memory(), now);
             shards.count_evictions(evicted);
         }
-    }
-}
-
-fn kept(name: KeptKey, granted: Granted, ruling: u64) -> KeptGrant {
-    let Granted { asks, grant } = granted;
-    let binding = grant.binding.map(|(number, name, level)| (number, name, kept_level(level)));
-    KeptGrant {
-        name,
-        asks,
-        at: grant.at,
-        verdict: grant.verdict,
-        wait_micros: grant.wait.0,
-        lease: grant.lease,
-        binding,
-        listed: grant.listed,
-        notes: grant.notes.into_vec(),
-        all: grant.all.iter().map(|(rule, level)| (*rule, kept_level(*level))).collect(),
-        is_current: grant.ruling == ruling,
-    }
-}
-
-fn granted(kept: KeptGrant, ruling: u64) -> (Digest, Granted) {
-    let grant = Grant {
-        at: kept.at,
-        verdict: kept.verdict,
-        wait: Micros(kept.wait_micros),
-        lease: kept.lease,
-        binding: kept.binding.map(|(number, name, kept)| (number, name, level(kept))),
-        listed: kept.listed,
-        notes: kept.notes.into(),
-        all: kept.all.into_iter().map(|(rule, kept)| (rule, level(kept))).collect(),
-        // No rule set that was ever in force has the number zero.
-        ruling: if kept.is_current { ruling } else { 0 },
-    };
-    (kept.name.digest(), Granted { asks: kept.asks, grant: Box::new(grant) })
-}
-
-fn kept_level(level: Level) -> KeptLevel {
-    KeptLevel {
-        limit: level.limit,
-        window_micros: level.window.0,
-        remaining: level.remaining,
-        reset_micros: level.reset.0,
-    }
-}
-
-fn level(kept: KeptLevel) -> Level {
-    Level {
-        limit: kept.limit,
-        window: Micros(kept.window_micros),
-        remaining: kept.remaining,
-        reset: Micros(kept.reset_micros),
     }
 }

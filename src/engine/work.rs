@@ -2,7 +2,6 @@
 
 use super::Engine;
 use super::algorithm::{Algorithm, each_algorithm};
-use super::digest::Digest;
 use super::leases::{
     NewLease, NotItsPool, NotOpened, OpenSession, Opening, Parting, Refund, Reservation, Session, Tie, Ties,
     Why, WorkOutcome,
@@ -13,14 +12,6 @@ use super::shards::Shard;
 use crate::clock::Now;
 use crate::rules::shed::Source;
 use crate::rules::{Limit, Over};
-
-/// What work that is granted is held by.
-#[derive(Debug)]
-pub(super) struct Holding<'l> {
-    pub(super) reserved: Reservation<'l>,
-    /// The name of its request, if it has one.
-    pub(super) name: Option<Digest>,
-}
 
 /// A reading that the rules in force ask the host for.
 #[derive(Clone, Debug, PartialEq, Eq)]

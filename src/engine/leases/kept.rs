@@ -4,12 +4,11 @@
 use std::time::Duration;
 
 use super::book::Book;
-use super::lease::{Lease, LeaseCost, Link, Refund, Tie, Ties};
+use super::lease::{Lease, Link, Ties};
 use super::session::{Attached, OpenSession, Session};
 use super::{BOOKS, Leases};
 use crate::clock::{Now, Timestamp};
-use crate::engine::digest::Salt;
-use crate::engine::kept::{Kept, KeptKey, KeptLease, KeptSession, KeptTie};
+use crate::engine::kept::{Kept, KeptLease, KeptSession};
 
 impl Leases {
     /// Copies every session that has a name, each with its leases under one lock.
@@ -43,23 +42,17 @@ impl Leases {
         }
     }
 
-    /// Puts a lease of a session back, with what is tied to it. `None`: its time has come, or there are too many.
-    pub(in crate::engine) fn put_back(
-        &self,
-        session: &Session,
-        kept: &KeptLease,
-        now: Now,
-    ) -> Option<Vec<Tie>> {
+    /// Puts a lease of a session back. `None`: its time has come, or there are too many.
+    pub(in crate::engine) fn put_back(&self, session: &Session, kept: &KeptLease, now: Now) -> Option<()> {
         if kept.ends_at <= now.at {
             return None;
         }
-        let holding = self.reserve(session)?;
+        let reserved = self.reserve(session, None)?;
         let Attached { book, member, .. } = *session.0;
-        let ties: Vec<Tie> = kept.ties.iter().filter_map(tie).collect();
-        let ends_at = self.book(book).put_back(member, kept, &ties, now.at)?;
-        holding.keep();
+        let ends_at = self.book(book).put_back(member, kept, now.at)?;
+        reserved.keep();
         self.ends_at(ends_at);
-        Some(ties)
+        Some(())
     }
 }
 
@@ -100,15 +93,15 @@ impl Book {
     }
 
     /// Puts a lease back. Returns when it ends.
-    fn put_back(&mut self, member: u32, kept: &KeptLease, ties: &[Tie], now: Timestamp) -> Option<Timestamp> {
+    fn put_back(&mut self, member: u32, kept: &KeptLease, now: Timestamp) -> Option<Timestamp> {
         let lasts = Duration::from_millis(u64::from(kept.lasts_millis));
         let ends_at = kept.ends_at.min(now.after(lasts));
         let lease = Lease {
             number: kept.number,
             ends_at,
             request: kept.request,
-            ties: Ties::of(ties),
-            cost: kept.cost(),
+            ties: Ties::of(&kept.ties),
+            cost: kept.cost,
             connection: kept.connection,
             lasts_millis: kept.lasts_millis,
             member,
@@ -131,61 +124,7 @@ fn kept(lease: &Lease) -> KeptLease {
         request: lease.request,
         connection: lease.connection,
         is_other: lease.is_other,
-        ties: lease.ties.iter().map(kept_tie).chain(kept_cost(lease.cost)).collect(),
+        ties: lease.ties.iter().collect(),
+        cost: lease.cost,
     }
-}
-
-/// As one tie more, so that files without costs are read as ever.
-fn kept_cost(LeaseCost { print, cost }: LeaseCost) -> Option<KeptTie> {
-    (print != 0).then_some(KeptTie::Print { print, cost })
-}
-
-impl KeptLease {
-    fn cost(&self) -> LeaseCost {
-        let print = self.ties.iter().find_map(|tie| match tie {
-            KeptTie::Print { print, cost } => Some(LeaseCost { print: *print, cost: *cost }),
-            _ => None,
-        });
-        print.unwrap_or_default()
-    }
-}
-
-fn kept_tie(tie: Tie) -> KeptTie {
-    match tie {
-        Tie::Place(digest) => KeptTie::Place(KeptKey::of(&digest)),
-        Tie::Repeat(digest) => KeptTie::Repeat(KeptKey::of(&digest)),
-        Tie::Spent(digest) => KeptTie::Spent(KeptKey::of(&digest)),
-        Tie::Cost { unit, cost } => KeptTie::Cost { unit, cost },
-        Tie::Refund(refund) => KeptTie::Refund {
-            rule: refund.rule,
-            key: KeptKey::of(&refund.digest),
-            salt: refund.salt.bits(),
-            allowance: refund.allowance,
-            cost: refund.cost,
-            of_candidate: refund.of_candidate,
-            is_beyond: refund.is_beyond,
-        },
-    }
-}
-
-/// What was tied to a lease.
-fn tie(kept: &KeptTie) -> Option<Tie> {
-    Some(match *kept {
-        KeptTie::Place(key) => Tie::Place(key.digest()),
-        KeptTie::Repeat(key) => Tie::Repeat(key.digest()),
-        KeptTie::Spent(key) => Tie::Spent(key.digest()),
-        KeptTie::Cost { unit, cost } => Tie::Cost { unit, cost },
-        KeptTie::Print { .. } => return None,
-        KeptTie::Refund { rule, key, salt, allowance, cost, of_candidate, is_beyond } => {
-            Tie::Refund(Refund {
-                rule,
-                digest: key.digest(),
-                salt: Salt::of_bits(salt),
-                allowance,
-                cost,
-                of_candidate,
-                is_beyond,
-            })
-        }
-    })
 }

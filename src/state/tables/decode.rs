@@ -3,9 +3,10 @@
 use super::bytes::Bytes;
 use super::section::Kind;
 use super::{Head, Moment, Useless};
-use crate::clock::Timestamp;
+use crate::clock::{Micros, Timestamp};
 use crate::engine::kept::{
-    Kept, KeptGrant, KeptKey, KeptLease, KeptLevel, KeptPool, KeptRule, KeptSession, KeptSpent, KeptTie,
+    Digest, Grant, Granted, Kept, KeptLease, KeptPool, KeptRule, KeptSession, LeaseCost, Level, Refund, Salt,
+    Spent, Tie,
 };
 use crate::engine::{NoteKind, Verdict};
 
@@ -30,13 +31,8 @@ pub(super) fn head(bytes: &mut Bytes<'_>) -> Result<Head, Useless> {
 pub(super) fn entry(kind: Kind, bytes: &mut Bytes<'_>) -> Result<Kept, Useless> {
     Ok(match kind {
         Kind::Bucket => Kept::Bucket(key(bytes)?, bytes.u64()?),
-        Kind::WindowBegan => Kept::Window(key(bytes)?, time(bytes)?, bytes.u32()?),
-        Kind::SlidingWindowBegan => Kept::SlidingWindow(key(bytes)?, time(bytes)?, bytes.list(Bytes::u32)?),
-        Kind::Window => {
-            let (key, _end) = (key(bytes)?, bytes.u64()?);
-            Kept::OldWindow(key, bytes.u32()?)
-        }
-        Kind::SlidingWindow => Kept::OldSlidingWindow(key(bytes)?, bytes.u64()?, bytes.list(Bytes::u32)?),
+        Kind::Window => Kept::Window(key(bytes)?, time(bytes)?, bytes.u32()?),
+        Kind::SlidingWindow => Kept::SlidingWindow(key(bytes)?, time(bytes)?, bytes.list(Bytes::u32)?),
         Kind::Log => Kept::Log(key(bytes)?, bytes.list(|bytes| Ok((bytes.u64()?, bytes.u32()?)))?),
         Kind::Block => Kept::Block(key(bytes)?, time(bytes)?),
         Kind::Soft => Kept::Soft(key(bytes)?, time(bytes)?, time(bytes)?),
@@ -48,13 +44,15 @@ pub(super) fn entry(kind: Kind, bytes: &mut Bytes<'_>) -> Result<Kept, Useless> 
             candidate: bytes.maybe(|bytes| Ok((bytes.u64()?, bytes.u8()?)))?,
         }),
         Kind::Pool => Kept::Pool(Box::new(pool(bytes)?)),
-        Kind::Repeat => Kept::Repeat(Box::new(grant(bytes)?)),
-        Kind::Spent => Kept::Spent(Box::new(KeptSpent {
-            name: key(bytes)?,
-            at: time(bytes)?,
-            print: bytes.u32()?,
-            costs: bytes.list(|bytes| Ok((bytes.u32()?, bytes.u32()?)))?,
-        })),
+        Kind::Repeat => {
+            let (name, asks) = (key(bytes)?, bytes.u64()?);
+            Kept::Repeat(name, Granted { asks, grant: Box::new(grant(bytes)?) })
+        }
+        Kind::Spent => {
+            let (name, at, print) = (key(bytes)?, time(bytes)?, bytes.u32()?);
+            let costs = bytes.list(|bytes| Ok((bytes.u32()?, bytes.u32()?)))?.into();
+            Kept::Spent(name, Spent { at, print, costs })
+        }
         Kind::Session => Kept::Session(Box::new(KeptSession {
             name: bytes.array()?,
             user: bytes.u32()?,
@@ -76,10 +74,8 @@ fn pool(bytes: &mut Bytes<'_>) -> Result<KeptPool, Useless> {
     Ok(KeptPool { name, law, severity: bytes.f64()?, silent_nanos: bytes.u64()?, stepped: time(bytes)? })
 }
 
-fn grant(bytes: &mut Bytes<'_>) -> Result<KeptGrant, Useless> {
-    Ok(KeptGrant {
-        name: key(bytes)?,
-        asks: bytes.u64()?,
+fn grant(bytes: &mut Bytes<'_>) -> Result<Grant, Useless> {
+    Ok(Grant {
         at: time(bytes)?,
         verdict: match bytes.u8()? {
             0 => Verdict::Allow,
@@ -89,68 +85,77 @@ fn grant(bytes: &mut Bytes<'_>) -> Result<KeptGrant, Useless> {
             4 => Verdict::Shed,
             _ => return Err(Useless::Damaged("a verdict is none")),
         },
-        wait_micros: bytes.u64()?,
+        wait: Micros(bytes.u64()?),
         lease: bytes.maybe(Bytes::u64)?,
         binding: bytes.maybe(|bytes| Ok((bytes.u32()?, bytes.text()?, level(bytes)?)))?,
         listed: bytes.maybe(Bytes::text)?,
-        notes: bytes.list(|bytes| {
-            let kind = match bytes.u8()? {
-                0 => NoteKind::Shadow,
-                1 => NoteKind::Candidate,
-                2 => NoteKind::Over,
-                3 => NoteKind::Near,
-                4 => NoteKind::Quota,
-                _ => return Err(Useless::Damaged("a note is none")),
-            };
-            Ok((kind, bytes.u32()?))
-        })?,
-        all: bytes.list(|bytes| Ok((bytes.u32()?, level(bytes)?)))?,
-        is_current: bytes.bool()?,
+        notes: bytes
+            .list(|bytes| {
+                let kind = match bytes.u8()? {
+                    0 => NoteKind::Shadow,
+                    1 => NoteKind::Candidate,
+                    2 => NoteKind::Over,
+                    3 => NoteKind::Near,
+                    4 => NoteKind::Quota,
+                    _ => return Err(Useless::Damaged("a note is none")),
+                };
+                Ok((kind, bytes.u32()?))
+            })?
+            .into(),
+        all: bytes.list(|bytes| Ok((bytes.u32()?, level(bytes)?)))?.into(),
+        ruling: u64::from(bytes.bool()?),
     })
 }
 
-fn level(bytes: &mut Bytes<'_>) -> Result<KeptLevel, Useless> {
-    Ok(KeptLevel {
+fn level(bytes: &mut Bytes<'_>) -> Result<Level, Useless> {
+    Ok(Level {
         limit: bytes.u64()?,
-        window_micros: bytes.u64()?,
+        window: Micros(bytes.u64()?),
         remaining: bytes.u64()?,
-        reset_micros: bytes.u64()?,
+        reset: Micros(bytes.u64()?),
     })
 }
 
 fn lease(bytes: &mut Bytes<'_>) -> Result<KeptLease, Useless> {
-    Ok(KeptLease {
+    let mut lease = KeptLease {
         number: bytes.u64()?,
         ends_at: time(bytes)?,
         lasts_millis: bytes.u32()?,
         request: bytes.u64()?,
         connection: bytes.u32()?,
         is_other: bytes.bool()?,
-        ties: bytes.list(|bytes| {
-            Ok(match bytes.u8()? {
-                0 => KeptTie::Place(key(bytes)?),
-                1 => KeptTie::Repeat(key(bytes)?),
-                2 => KeptTie::Refund {
-                    rule: bytes.u64()?,
-                    key: key(bytes)?,
-                    salt: bytes.u64()?,
-                    allowance: bytes.u32()?,
-                    cost: bytes.u32()?,
-                    of_candidate: bytes.bool()?,
-                    is_beyond: bytes.bool()?,
-                },
-                3 => KeptTie::Spent(key(bytes)?),
-                4 => KeptTie::Cost { unit: bytes.u32()?, cost: bytes.u32()? },
-                5 => KeptTie::Print { print: bytes.u32()?, cost: bytes.u32()? },
-                _ => return Err(Useless::Damaged("a tie is none")),
-            })
-        })?,
-    })
+        ties: Vec::new(),
+        cost: LeaseCost::default(),
+    };
+    bytes.list(|bytes| {
+        lease.ties.push(match bytes.u8()? {
+            0 => Tie::Place(key(bytes)?),
+            1 => Tie::Repeat(key(bytes)?),
+            2 => Tie::Refund(Refund {
+                rule: bytes.u64()?,
+                digest: key(bytes)?,
+                salt: Salt::of_bits(bytes.u64()?),
+                allowance: bytes.u32()?,
+                cost: bytes.u32()?,
+                of_candidate: bytes.bool()?,
+                is_beyond: bytes.bool()?,
+            }),
+            3 => Tie::Spent(key(bytes)?),
+            4 => Tie::Cost { unit: bytes.u32()?, cost: bytes.u32()? },
+            5 => {
+                lease.cost = LeaseCost { print: bytes.u32()?, cost: bytes.u32()? };
+                return Ok(());
+            }
+            _ => return Err(Useless::Damaged("a tie is none")),
+        });
+        Ok(())
+    })?;
+    Ok(lease)
 }
 
 #[inline]
-fn key(bytes: &mut Bytes<'_>) -> Result<KeptKey, Useless> {
-    bytes.array().map(KeptKey)
+fn key(bytes: &mut Bytes<'_>) -> Result<Digest, Useless> {
+    bytes.array().map(Digest::of_bytes)
 }
 
 fn time(bytes: &mut Bytes<'_>) -> Result<Timestamp, Useless> {

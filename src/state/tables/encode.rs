@@ -2,7 +2,7 @@
 
 use super::Head;
 use super::section::{Kind, SectionWriter};
-use crate::engine::kept::{Kept, KeptGrant, KeptKey, KeptLease, KeptLevel, KeptPool, KeptSession, KeptTie};
+use crate::engine::kept::{Digest, Grant, Kept, KeptLease, KeptPool, KeptSession, Level, Tie};
 use crate::engine::{NoteKind, Verdict};
 
 /// Writes the head.
@@ -23,40 +23,38 @@ pub(super) fn head(sections: &mut SectionWriter, head: &Head) {
 /// Writes one thing.
 pub(super) fn entry(sections: &mut SectionWriter, kept: Kept) {
     match kept {
-        Kept::Bucket(KeptKey(key), arrival) => sections.entry(Kind::Bucket, |to| {
-            to.extend(key);
+        Kept::Bucket(key, arrival) => sections.entry(Kind::Bucket, |to| {
+            to.extend(key.to_bytes());
             to.extend(arrival.to_le_bytes());
         }),
-        Kept::Window(KeptKey(key), began, count) => sections.entry(Kind::WindowBegan, |to| {
-            to.extend(key);
+        Kept::Window(key, began, count) => sections.entry(Kind::Window, |to| {
+            to.extend(key.to_bytes());
             to.extend(began.as_nanos().to_le_bytes());
             to.extend(count.to_le_bytes());
         }),
-        Kept::SlidingWindow(KeptKey(key), began, counts) => sections.entry(Kind::SlidingWindowBegan, |to| {
-            to.extend(key);
+        Kept::SlidingWindow(key, began, counts) => sections.entry(Kind::SlidingWindow, |to| {
+            to.extend(key.to_bytes());
             to.extend(began.as_nanos().to_le_bytes());
             list(&counts, to, |count, to| to.extend(count.to_le_bytes()));
         }),
-        // They are read, and never copied out.
-        Kept::OldWindow(..) | Kept::OldSlidingWindow(..) => {}
-        Kept::Log(KeptKey(key), entries) => sections.entry(Kind::Log, |to| {
-            to.extend(key);
+        Kept::Log(key, entries) => sections.entry(Kind::Log, |to| {
+            to.extend(key.to_bytes());
             list(&entries, to, |(nanos, units), to| {
                 to.extend(nanos.to_le_bytes());
                 to.extend(units.to_le_bytes());
             });
         }),
-        Kept::Block(KeptKey(key), until) => sections.entry(Kind::Block, |to| {
-            to.extend(key);
+        Kept::Block(key, until) => sections.entry(Kind::Block, |to| {
+            to.extend(key.to_bytes());
             to.extend(until.as_nanos().to_le_bytes());
         }),
-        Kept::Soft(KeptKey(key), since, ends) => sections.entry(Kind::Soft, |to| {
-            to.extend(key);
+        Kept::Soft(key, since, ends) => sections.entry(Kind::Soft, |to| {
+            to.extend(key.to_bytes());
             to.extend(since.as_nanos().to_le_bytes());
             to.extend(ends.as_nanos().to_le_bytes());
         }),
-        Kept::Places(KeptKey(key), budget) => sections.entry(Kind::Places, |to| {
-            to.extend(key);
+        Kept::Places(key, budget) => sections.entry(Kind::Places, |to| {
+            to.extend(key.to_bytes());
             to.extend(budget.to_le_bytes());
         }),
         Kept::Rules(names) => sections.entry(Kind::Rules, |to| to.extend(names.to_le_bytes())),
@@ -70,9 +68,13 @@ pub(super) fn entry(sections: &mut SectionWriter, kept: Kept) {
             maybe(rule.candidate, to, mark);
         }),
         Kept::Pool(pool) => sections.entry(Kind::Pool, |to| self::pool(&pool, to)),
-        Kept::Repeat(grant) => sections.entry(Kind::Repeat, |to| self::grant(&grant, to)),
-        Kept::Spent(spent) => sections.entry(Kind::Spent, |to| {
-            to.extend(spent.name.0);
+        Kept::Repeat(name, granted) => sections.entry(Kind::Repeat, |to| {
+            to.extend(name.to_bytes());
+            to.extend(granted.asks.to_le_bytes());
+            grant(&granted.grant, to);
+        }),
+        Kept::Spent(name, spent) => sections.entry(Kind::Spent, |to| {
+            to.extend(name.to_bytes());
             to.extend(spent.at.as_nanos().to_le_bytes());
             to.extend(spent.print.to_le_bytes());
             list(&spent.costs, to, |(unit, cost), to| {
@@ -92,9 +94,7 @@ fn pool(pool: &KeptPool, to: &mut Vec<u8>) {
     to.extend(pool.stepped.as_nanos().to_le_bytes());
 }
 
-fn grant(grant: &KeptGrant, to: &mut Vec<u8>) {
-    to.extend(grant.name.0);
-    to.extend(grant.asks.to_le_bytes());
+fn grant(grant: &Grant, to: &mut Vec<u8>) {
     to.extend(grant.at.as_nanos().to_le_bytes());
     to.push(match grant.verdict {
         Verdict::Allow => 0,
@@ -103,7 +103,7 @@ fn grant(grant: &KeptGrant, to: &mut Vec<u8>) {
         Verdict::Deny => 3,
         Verdict::Shed => 4,
     });
-    to.extend(grant.wait_micros.to_le_bytes());
+    to.extend(grant.wait.0.to_le_bytes());
     maybe(grant.lease, to, |lease, to| to.extend(lease.to_le_bytes()));
     maybe(grant.binding.as_ref(), to, |(number, name, shown), to| {
         to.extend(number.to_le_bytes());
@@ -125,11 +125,11 @@ fn grant(grant: &KeptGrant, to: &mut Vec<u8>) {
         to.extend(number.to_le_bytes());
         level(shown, to);
     });
-    to.push(u8::from(grant.is_current));
+    to.push(u8::from(grant.ruling != 0));
 }
 
-fn level(level: &KeptLevel, to: &mut Vec<u8>) {
-    for number in [level.limit, level.window_micros, level.remaining, level.reset_micros] {
+fn level(level: &Level, to: &mut Vec<u8>) {
+    for number in [level.limit, level.window.0, level.remaining, level.reset.0] {
         to.extend(number.to_le_bytes());
     }
 }
@@ -149,40 +149,37 @@ fn lease(lease: &KeptLease, to: &mut Vec<u8>) {
     to.extend(lease.request.to_le_bytes());
     to.extend(lease.connection.to_le_bytes());
     to.push(u8::from(lease.is_other));
-    list(&lease.ties, to, |tie, to| match tie {
-        KeptTie::Place(KeptKey(key)) => {
-            to.push(0);
-            to.extend(key);
-        }
-        KeptTie::Repeat(KeptKey(key)) => {
-            to.push(1);
-            to.extend(key);
-        }
-        KeptTie::Spent(KeptKey(key)) => {
-            to.push(3);
-            to.extend(key);
-        }
-        KeptTie::Cost { unit, cost } => {
-            to.push(4);
-            to.extend(unit.to_le_bytes());
-            to.extend(cost.to_le_bytes());
-        }
-        KeptTie::Print { print, cost } => {
-            to.push(5);
-            to.extend(print.to_le_bytes());
-            to.extend(cost.to_le_bytes());
-        }
-        KeptTie::Refund { rule, key: KeptKey(key), salt, allowance, cost, of_candidate, is_beyond } => {
+    // The cost is one tie more, so that files without costs are read alike.
+    let cost = Some(lease.cost).filter(|cost| cost.print != 0);
+    let ties: Vec<Option<Tie>> = lease.ties.iter().copied().map(Some).chain(cost.map(|_| None)).collect();
+    list(&ties, to, |tie, to| match tie {
+        Some(Tie::Place(key)) => keyed(0, key, to),
+        Some(Tie::Repeat(key)) => keyed(1, key, to),
+        Some(Tie::Refund(refund)) => {
             to.push(2);
-            to.extend(rule.to_le_bytes());
-            to.extend(key);
-            to.extend(salt.to_le_bytes());
-            to.extend(allowance.to_le_bytes());
-            to.extend(cost.to_le_bytes());
-            to.push(u8::from(*of_candidate));
-            to.push(u8::from(*is_beyond));
+            to.extend(refund.rule.to_le_bytes());
+            to.extend(refund.digest.to_bytes());
+            to.extend(refund.salt.bits().to_le_bytes());
+            to.extend(refund.allowance.to_le_bytes());
+            to.extend(refund.cost.to_le_bytes());
+            to.push(u8::from(refund.of_candidate));
+            to.push(u8::from(refund.is_beyond));
         }
+        Some(Tie::Spent(key)) => keyed(3, key, to),
+        Some(Tie::Cost { unit, cost }) => pair(4, *unit, *cost, to),
+        None => pair(5, lease.cost.print, lease.cost.cost, to),
     });
+}
+
+fn keyed(kind: u8, key: &Digest, to: &mut Vec<u8>) {
+    to.push(kind);
+    to.extend(key.to_bytes());
+}
+
+fn pair(kind: u8, print: u32, cost: u32, to: &mut Vec<u8>) {
+    to.push(kind);
+    to.extend(print.to_le_bytes());
+    to.extend(cost.to_le_bytes());
 }
 
 fn maybe<T>(some: Option<T>, to: &mut Vec<u8>, write: impl FnOnce(T, &mut Vec<u8>)) {

@@ -8,58 +8,49 @@ use siphasher::sip::SipHasher13;
 use super::Useless;
 use crate::state::whole::Whole;
 
-/// What a section holds.
+/// What a section holds, by its number in the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    Head,
-    Rules,
-    Rule,
-    Pool,
-    Bucket,
-    Window,
-    SlidingWindow,
-    Log,
-    Block,
-    Soft,
-    Repeat,
-    Session,
-    Lease,
-    End,
-    Places,
-    Spent,
-    WindowBegan,
-    SlidingWindowBegan,
+    Head = 1,
+    Rules = 2,
+    Rule = 3,
+    Pool = 4,
+    Bucket = 5,
+    Log = 8,
+    Block = 9,
+    Soft = 10,
+    Repeat = 11,
+    Session = 12,
+    Lease = 13,
+    End = 14,
+    Places = 15,
+    Spent = 16,
+    Window = 17,
+    SlidingWindow = 18,
 }
 
-/// By their numbers, which begin at 1 and stay.
-const KINDS: [Kind; 18] = [
-    Kind::Head,
-    Kind::Rules,
-    Kind::Rule,
-    Kind::Pool,
-    Kind::Bucket,
-    Kind::Window,
-    Kind::SlidingWindow,
-    Kind::Log,
-    Kind::Block,
-    Kind::Soft,
-    Kind::Repeat,
-    Kind::Session,
-    Kind::Lease,
-    Kind::End,
-    Kind::Places,
-    Kind::Spent,
-    Kind::WindowBegan,
-    Kind::SlidingWindowBegan,
-];
-
 impl Kind {
-    fn number(self) -> u32 {
-        KINDS.iter().zip(1..).find(|(kind, _)| **kind == self).map_or(0, |(_, number)| number)
-    }
+    const ALL: [Kind; 16] = [
+        Kind::Head,
+        Kind::Rules,
+        Kind::Rule,
+        Kind::Pool,
+        Kind::Bucket,
+        Kind::Log,
+        Kind::Block,
+        Kind::Soft,
+        Kind::Repeat,
+        Kind::Session,
+        Kind::Lease,
+        Kind::End,
+        Kind::Places,
+        Kind::Spent,
+        Kind::Window,
+        Kind::SlidingWindow,
+    ];
 
     fn of(number: u32) -> Option<Kind> {
-        KINDS.get(usize::try_from(number.checked_sub(1)?).ok()?).copied()
+        Kind::ALL.into_iter().find(|kind| *kind as u32 == number)
     }
 }
 
@@ -137,7 +128,7 @@ impl SectionWriter {
     fn write_section(&mut self) -> io::Result<()> {
         let length = u32::try_from(self.payload.len()).ok().filter(|bytes| *bytes <= SECTION_BYTES_MAX);
         let length = length.ok_or_else(|| io::Error::other("an entry is too large to be kept"))?;
-        let head = head([self.kind.number(), self.count, length]);
+        let head = head([self.kind as u32, self.count, length]);
         let checksum = self.chain.next(head, &self.payload);
         self.whole.write_all(&head)?;
         self.whole.write_all(&self.payload)?;
