@@ -220,7 +220,6 @@ impl Host {
             2 => self.member.rename(),
             3 => self.member.expect(u32::from(what), self.now.at),
             4 => drop(self.member.leave(self.now, &mut self.calls)),
-            5 => drop(self.engine.repair(self.now)),
             _ => {
                 if let Some(lease) = self.leases.pop() {
                     self.engine.release(&self.session, lease, WorkOutcome::Ok, self.now);

@@ -43,11 +43,6 @@ impl SharedKey {
         self.digest
     }
 
-    /// Of the key of some state, which is of this budget.
-    pub(super) fn of_digest(digest: Digest, budget: u64) -> SharedKey {
-        SharedKey { digest: digest.tagged(Tag::NONE), budget }
-    }
-
     /// The digest of its state on this host.
     pub(super) fn state(&self, budget: &Budget) -> Digest {
         let (tag, salt) = budget.states;
@@ -211,7 +206,7 @@ impl Calls {
 
     /// Notes a key of places.
     pub(super) fn push_place(&mut self, key: Digest, budget: u64, shards: &Shards) {
-        self.0.push(SharedKey { digest: key.tagged(Tag::NONE), budget });
+        self.0.push(SharedKey::new(key, budget));
         shards.note_places_calling(&key);
     }
 
