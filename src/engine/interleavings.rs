@@ -358,7 +358,7 @@ fn no_key_calls_by_its_new_digest_of_which_it_is_not_told() {
         let (asking, telling) = (Arc::clone(&engine), Arc::clone(&engine));
         let asks = move || {
             let request = Request::new(Op::Hit, "api", Descriptors::one(&[("x", "1")]));
-            asking.decider().decide(&request, Now::at_nanos(SECOND));
+            drop(asking.decider().decide(&request, Now::at_nanos(SECOND)));
             0
         };
         let tells = move || {
