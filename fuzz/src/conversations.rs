@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tidegate::clock::{Clock, boot_nanos};
-use tidegate::engine::{Engine, Opening};
+use tidegate::engine::{Engine, Opening, PoolView};
 use tidegate::protocol::{Code, FRAME_BYTES_MAX, Reply, ReplyScratch, Split, decode_reply, split};
 use tidegate::rules::{RuleSet, read_text};
 use tidegate::server::{self, ConnectionLimits, DomainAccess, Listener, Options, PoolAccess, Pulse};
@@ -140,12 +140,14 @@ impl Daemon {
                     self.engine.close(&session, self.clock.now());
                 }
             }
-            let (leases, audit) = (self.engine.leases(), self.engine.audit());
-            if (leases.live, audit.held, audit.counted, audit.differing, audit.pools) == (0, 0, 0, 0, 0) {
+            let (leases, in_progress) = (self.engine.leases(), self.engine.in_progress());
+            let pools = self.engine.pools(self.clock.now());
+            let is_idle = |pool: &PoolView| (pool.busy, pool.critical, pool.others) == (0, 0, 0);
+            if (leases.live, in_progress) == (0, 0) && pools.iter().all(is_idle) {
                 return;
             }
             let waited = Duration::from_nanos(boot_nanos() - begin);
-            assert!(waited < PATIENCE, "leases are left behind: {leases:?} {audit:?}");
+            assert!(waited < PATIENCE, "leases are left behind: {leases:?} {in_progress} {pools:?}");
             thread::sleep(Duration::from_micros(100));
         }
     }

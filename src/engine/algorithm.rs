@@ -1,7 +1,6 @@
 //! Every algorithm in the same words, so that judging and charging are written once.
 
-pub(super) mod places;
-mod shared;
+pub(super) mod shared;
 
 use super::digest::Digest;
 use super::part::Case;

@@ -5,9 +5,9 @@ mod by_hand;
 mod fleet_overrides;
 mod guard;
 mod names;
-mod said;
 mod switch;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::ruling::Ruling;
@@ -26,7 +26,6 @@ pub use guard::Alarm;
 pub(super) use guard::Guarding;
 use guard::Guards;
 pub use names::{NotNamed, RuleName};
-pub(super) use said::Said;
 pub use switch::{By, NotSwitched, Switch, SwitchView, Target};
 
 /// What is said over the rules, and what the rules say without it.
@@ -265,3 +264,37 @@ impl Engine {
 
 /// More than happens between two looks, but for somebody who blocks by the thousand.
 const EVENTS_MAX: usize = 1_000;
+
+/// What is said over the rules.
+#[derive(Clone, Copy)]
+pub(in crate::engine) struct Said<'c> {
+    /// No rule is stricter than this.
+    pub(in crate::engine) mode: Mode,
+    /// Keys blocked by hand.
+    pub(in crate::engine) blocked: &'c HashMap<RuleName, Arc<BlockedKeys>>,
+    /// Keys blocked on all hosts.
+    pub(in crate::engine) everywhere: &'c HashMap<RuleName, Arc<BlockedKeys>>,
+    /// Rules whose callers are noted.
+    pub(in crate::engine) guards: &'c Guards,
+}
+
+impl Said<'_> {
+    pub(in crate::engine) fn blocked(&self, domain: &str, rule: &str) -> Option<Arc<BlockedKeys>> {
+        of_rule(self.blocked, domain, rule)
+    }
+
+    pub(in crate::engine) fn blocked_everywhere(&self, domain: &str, rule: &str) -> Option<Arc<BlockedKeys>> {
+        of_rule(self.everywhere, domain, rule)
+    }
+}
+
+fn of_rule(
+    blocked: &HashMap<RuleName, Arc<BlockedKeys>>,
+    domain: &str,
+    rule: &str,
+) -> Option<Arc<BlockedKeys>> {
+    if blocked.is_empty() {
+        return None;
+    }
+    blocked.get(&RuleName { domain: domain.into(), rule: rule.into() }).cloned()
+}

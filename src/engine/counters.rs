@@ -20,22 +20,13 @@ pub(super) struct Counters {
 #[derive(Debug, Default)]
 pub(super) struct RuleCounts {
     pub(super) verdicts: Verdicts,
-    pub(super) pass: Count,
-    pub(super) near: Count,
-    pub(super) over: Count,
-    pub(super) refuse: Count,
-    pub(super) would_refuse: Count,
+    /// By [`Check`].
+    checks: [Count; CHECKS],
 }
 
-/// Decisions by their verdict.
+/// Decisions by [`Verdict`].
 #[derive(Debug, Default)]
-pub(super) struct Verdicts {
-    pub(super) allow: Count,
-    pub(super) limit: Count,
-    pub(super) wait: Count,
-    pub(super) deny: Count,
-    pub(super) shed: Count,
-}
+pub(super) struct Verdicts([Count; VERDICTS]);
 
 /// How long what was timed took.
 #[derive(Debug, Default)]
@@ -83,25 +74,20 @@ impl Count {
 }
 
 impl RuleCounts {
-    fn clear(&self) {
-        let RuleCounts { verdicts, pass, near, over, refuse, would_refuse } = self;
-        let Verdicts { allow, limit, wait, deny, shed } = verdicts;
-        let counts = [pass, near, over, refuse, would_refuse];
-        counts.into_iter().chain([allow, limit, wait, deny, shed]).for_each(Count::clear);
+    pub(super) fn get(&self, check: Check) -> u64 {
+        self.checks.get(check as usize).map_or(0, Count::get)
     }
 }
 
 impl Verdicts {
-    /// Counts one and returns how many of it there were.
+    pub(super) fn get(&self, verdict: Verdict) -> u64 {
+        self.0.get(verdict as usize).map_or(0, Count::get)
+    }
+
+    /// Counts one verdict. Returns the count.
     #[inline]
     fn count(&self, verdict: Verdict) -> u64 {
-        let count = match verdict {
-            Verdict::Allow => &self.allow,
-            Verdict::Limit => &self.limit,
-            Verdict::Wait => &self.wait,
-            Verdict::Deny => &self.deny,
-            Verdict::Shed => &self.shed,
-        };
+        let Some(count) = self.0.get(verdict as usize) else { return 0 };
         count.add_one();
         count.get()
     }
@@ -123,19 +109,14 @@ impl Counters {
     /// one that writes.
     pub(super) fn clear(&self, slot: Slot) {
         if let Some(counts) = self.rules.get(slot.number()) {
-            counts.clear();
+            counts.checks.iter().chain(&counts.verdicts.0).for_each(Count::clear);
         }
     }
 
     #[inline]
     pub(super) fn check(&self, slot: Slot, check: Check) {
-        let Some(counts) = self.rules.get(slot.number()) else { return };
-        match check {
-            Check::Pass => counts.pass.add_one(),
-            Check::Near => counts.near.add_one(),
-            Check::Over => counts.over.add_one(),
-            Check::Refuse => counts.refuse.add_one(),
-            Check::WouldRefuse => counts.would_refuse.add_one(),
+        if let Some(count) = self.rules.get(slot.number()).and_then(|rule| rule.checks.get(check as usize)) {
+            count.add_one();
         }
     }
 
@@ -172,6 +153,12 @@ impl Counters {
         self.spans.nanos.add(nanos.saturating_mul(decisions));
     }
 }
+
+/// The number of variants of [`Check`].
+const CHECKS: usize = Check::WouldRefuse as usize + 1;
+
+/// The number of variants of [`Verdict`].
+const VERDICTS: usize = Verdict::Shed as usize + 1;
 
 /// From less than a decision takes to more than anybody waits for one: 1, 2, 5 microseconds and so on to 0.1 s.
 pub(super) const SPANS_NANOS: [u64; 16] = [

@@ -85,16 +85,20 @@ impl std::fmt::Debug for HashKey {
 
 /// See [`HashKey::salt`]. Mixed in twice, it is out again. That of token buckets, the most there are, is zero: nothing to mix in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Salt(u64);
+pub struct Salt(u64);
 
 impl Salt {
     pub(super) const NONE: Salt = Salt(0);
 
-    pub(super) fn bits(self) -> u64 {
+    /// Its bits, for a snapshot.
+    #[must_use]
+    pub fn bits(self) -> u64 {
         self.0
     }
 
-    pub(super) fn of_bits(bits: u64) -> Salt {
+    /// From the bits of a snapshot.
+    #[must_use]
+    pub fn of_bits(bits: u64) -> Salt {
         Salt(bits & SALT_BITS)
     }
 }
@@ -104,7 +108,7 @@ impl Salt {
 ///
 /// In words of four bytes, so that a state which asks for no more than that has no padding behind it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Digest([u32; 4]);
+pub struct Digest([u32; 4]);
 
 impl Digest {
     #[inline]
@@ -114,13 +118,15 @@ impl Digest {
         Digest([halves_low[0], halves_low[1], halves_high[0], halves_high[1]])
     }
 
-    /// All of it, to be kept.
-    pub(super) fn to_bytes(self) -> [u8; 16] {
+    /// Its bytes, for a snapshot.
+    #[must_use]
+    pub fn to_bytes(self) -> [u8; 16] {
         (u128::from(self.hash()) | u128::from(self.high()) << 64).to_le_bytes()
     }
 
-    /// What was kept.
-    pub(super) fn of_bytes(bytes: [u8; 16]) -> Digest {
+    /// From the bytes of a snapshot.
+    #[must_use]
+    pub fn of_bytes(bytes: [u8; 16]) -> Digest {
         let [a, b, c, d, e, f, g, h, high @ ..] = bytes;
         let (low, high) = (u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes(high));
         let (halves_low, halves_high) = (halves(low), halves(high));

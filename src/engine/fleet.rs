@@ -5,7 +5,6 @@ use super::Engine;
 use super::control::{KeyError, RuleName};
 use super::digest::{Digest, HashKey, Salt};
 use super::places::PlacesBudget;
-use super::returned::Returned;
 use super::ruling::comparable_share;
 use super::shards::{Shard, Shards};
 use super::sync::Mutex;
@@ -41,11 +40,6 @@ impl SharedKey {
     /// The digest that all its states on this host begin with.
     pub(super) fn digest(&self) -> Digest {
         self.digest
-    }
-
-    /// Of the key of some state, which is of this budget.
-    pub(super) fn of_digest(digest: Digest, budget: u64) -> SharedKey {
-        SharedKey { digest: digest.tagged(Tag::NONE), budget }
     }
 
     /// The digest of its state on this host.
@@ -176,7 +170,7 @@ impl Calls {
 
     /// Notes a key of places.
     pub(super) fn push_place(&mut self, key: Digest, budget: u64, shards: &Shards) {
-        self.0.push(SharedKey { digest: key.tagged(Tag::NONE), budget });
+        self.0.push(SharedKey::new(key, budget));
         shards.note_places_calling(&key);
     }
 
@@ -328,3 +322,31 @@ impl Engine {
 
 /// Calls that one shard keeps until they are taken: some thousand in a hundredth of a second.
 const CALLS_MAX: usize = 4_096;
+
+/// By key, the earliest moment by the clock of Redis, in microseconds.
+#[derive(Debug, Default)]
+pub(super) struct Returned(Mutex<HashMap<([u8; 16], u64), u64>>);
+
+impl Returned {
+    /// Something goes back that was paid then; zero: it is of no window.
+    pub(super) fn note(&self, key: &SharedKey, paid_us: u64) {
+        if paid_us == 0 {
+            return;
+        }
+        let mut returned = self.0.lock();
+        let id = (key.name(), key.budget());
+        if returned.len() >= RETURNED_MAX && !returned.contains_key(&id) {
+            return;
+        }
+        let paid = returned.entry(id).or_insert(paid_us);
+        *paid = paid_us.min(*paid);
+    }
+
+    /// When the first of what goes back now was paid.
+    pub(super) fn take(&self, key: &SharedKey) -> Option<u64> {
+        self.0.lock().remove(&(key.name(), key.budget()))
+    }
+}
+
+/// Keys of which something is to go back: more than are called for in a second. What is beyond stays counted.
+const RETURNED_MAX: usize = 1 << 14;

@@ -1,7 +1,7 @@
 //! What a key costs in memory, told from the numbers of its limit. It allocates nothing and looks into no table.
 
 use super::memory::usable;
-use super::soft::Soft;
+use super::part::Soft;
 use super::table::bucket_bytes;
 use super::tag::{Fading, Until};
 use crate::limit::Quota;

@@ -1,6 +1,5 @@
 //! One request before the rules in force: which of them judge it, and what comes of what they say.
 
-mod asking;
 mod charging;
 mod noting;
 mod one_rule;
@@ -10,21 +9,21 @@ use super::admission::{Admission, Intent, admit};
 use super::asking::Ticket;
 use super::counters::{Check, Counters};
 use super::decider::under_locks;
-use super::decision::{Answer, Decision, LimitView, LookedAt, NoteKind, Unmatched, Verdict};
-use super::gate::{Asked, Gate};
-use super::leases::Session;
+use super::decision::{Answer, Decision, LimitView, LookedAt, NoteKind, Verdict};
+use super::gate::{Asked, Gate, Refusal};
+use super::leases::{LeaseCost, NewLease, Reservation, Session, Tie};
 use super::part::{Case, Part, Stage};
-use super::repeats::{Grant, Known};
+use super::repeats::{Grant, Known, Named};
 use super::request::{Op, Request};
 use super::ruling::{DomainTerms, Ruling};
 use super::slots::Slot;
 use super::sync::Ordering;
-use super::work::{Granted, Holding};
 use super::workspace::Workspace;
 use crate::clock::{Micros, Now};
 use crate::limit::Outcome;
 use crate::rules::{Domain, ListKind, Listed, Rule, Selection};
 use crate::shed::hint;
+use arrayvec::ArrayVec;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -51,22 +50,76 @@ struct Entry<'d> {
 }
 
 impl<'d> Judgement<'d> {
-    /// Judges by any number of rules of any kind, lists and repeats.
-    pub(super) fn of_all<'w: 'd>(
+    /// Judges by any number of rules of any kind and by lists. A request with a name is judged once: its retry gets the
+    /// same grant. An ACQUIRE of a session gets a lease.
+    #[inline(never)]
+    pub(super) fn of_any<'w: 'd>(
         &self,
         selection: &Selection<'_>,
         request: &Request<'_>,
         workspace: &'w mut Workspace,
-        holding: Option<Holding<'_>>,
+    ) -> Answer<'d> {
+        let engine = self.engine;
+        let session = request.session.filter(|_| request.op == Op::Acquire);
+        // Locked to the end: of two requests of one name that come together, one is judged and the other is its retry.
+        let mut named = match request.op {
+            Op::Peek => None,
+            Op::Acquire | Op::Hit => engine.repeats.named(request, &mut workspace.written),
+        };
+        match named.as_ref().map_or(Known::Not, |named| named.find(self.now)) {
+            Known::Not => {}
+            Known::Other => return Answer::Conflict,
+            Known::Granted(grant) => {
+                let mut decision = grant.again(self.ruling.number, self.domain, self.now, workspace);
+                let is_live = |lease: &u64| {
+                    session.is_some_and(|session| engine.leases.is_live(session, *lease, self.now))
+                };
+                decision.lease = decision.lease.filter(is_live);
+                let priority = self.domain.priority_place(request.priority, selection);
+                decision.priority = self.priority_name(priority);
+                self.count(self.slot_of(&decision), decision.verdict, priority);
+                return Answer::Decided(decision);
+            }
+        }
+        let name = named.as_ref().map(Named::digest);
+        let reserved = match session.map(|session| engine.leases.reserve(session, name)) {
+            None => None,
+            Some(None) => return Answer::Quota,
+            Some(reserved) => reserved,
+        };
+        let answer = self.of_all(selection, request, workspace, reserved);
+        if let (Some(named), Answer::Decided(decision)) = (&mut named, &answer)
+            && self.is_remembered(decision, session.is_some())
+        {
+            engine.keep_spent(request, decision, &mut Vec::new(), self.now);
+            named.keep(Grant::of(decision, self.ruling.number, self.now), &engine.shards, self.now);
+        }
+        answer
+    }
+
+    /// Whether a retry gets the same answer: of work that was given up on before its grant it does not, and requests that
+    /// nothing limits need none.
+    fn is_remembered(&self, decision: &Decision<'_>, is_work: bool) -> bool {
+        let is_granted = matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
+        let is_limited = !self.terms.gates.is_empty() || decision.checks().next().is_some();
+        if is_work { decision.lease.is_some() } else { is_granted && is_limited }
+    }
+
+    /// Judges once, whatever name the request has.
+    fn of_all<'w: 'd>(
+        &self,
+        selection: &Selection<'_>,
+        request: &Request<'_>,
+        workspace: &'w mut Workspace,
+        reserved: Option<Reservation<'_>>,
     ) -> Answer<'d> {
         let place = self.domain.priority_place(request.priority, selection);
-        let priority = self.priority_name(place);
         let entry = self.listed(&workspace.matching);
         if let Some(entry) = entry.as_ref().filter(|entry| entry.speaks) {
             workspace.clear();
-            let mut decision = Decision { priority, ..self.by_list(entry, place) };
+            let mut decision = self.by_list(entry, place);
             if decision.verdict == Verdict::Allow {
-                decision.lease = self.grant_exempt(holding, request.id, place);
+                decision.lease = self.grant_exempt(reserved, request.id, place);
             }
             return Answer::Decided(decision);
         }
@@ -76,48 +129,20 @@ impl<'d> Judgement<'d> {
             workspace.notes.push((NoteKind::Shadow, entry.number));
             self.check(entry.slot, Check::WouldRefuse);
         }
-        if self.ruling.refuses_uncounted(request) && !workspace.parts.iter().any(Part::is_oversized) {
-            return Answer::Decided(Decision { priority, ..self.refuse_uncounted(place) });
-        }
         let gate = request.session.and_then(|session| self.gate(session));
         if workspace.parts.is_empty()
             && gate.is_none()
-            && let Some(counters) = self.counters
+            && let Some((counters, reason)) = self.counters.zip(self.terms.unmatched)
         {
-            counters.unmatched(Unmatched::Rule);
+            counters.unmatched(reason);
         }
-        // What is not limited is not named either, nor is what is held: who granted that knows its name.
-        let is_named = request.op != Op::Peek && holding.is_none();
-        let is_free = workspace.parts.is_empty() && gate.is_none();
-        let named = if is_named && !is_free {
-            self.engine.repeats.named(request, &mut workspace.written)
-        } else {
-            None
-        };
-        let Some(mut named) = named else {
-            return match self.admit(selection, request, workspace, gate, place, holding) {
-                Ok(decision) => Answer::Decided(Decision { priority, ..decision }),
-                Err(ticket) => Answer::Ask(ticket),
-            };
-        };
-        match named.find(self.now) {
-            Known::Not => {}
-            Known::Other => return Answer::Conflict,
-            Known::Granted(grant) => {
-                let decision = grant.again(self.ruling.number, Some(self.domain), self.now, workspace);
-                self.count_again(&decision, place);
-                return Answer::Decided(Decision { priority, ..decision });
-            }
+        if self.ruling.refuses_uncounted(request) && !workspace.parts.iter().any(Part::is_oversized) {
+            return Answer::Decided(self.refuse_uncounted(place));
         }
-        let decision = match self.admit(selection, request, workspace, gate, place, None) {
-            Ok(decision) => decision,
-            Err(ticket) => return Answer::Ask(ticket),
-        };
-        if matches!(decision.verdict, Verdict::Allow | Verdict::Wait) {
-            self.engine.keep_spent(request, &decision, &mut Vec::new(), self.now);
-            named.keep(Grant::of(&decision, self.ruling.number, self.now), &self.engine.shards, self.now);
+        match self.admit(selection, request, workspace, gate, place, reserved) {
+            Ok(decision) => Answer::Decided(decision),
+            Err(ticket) => Answer::Ask(ticket),
         }
-        Answer::Decided(Decision { priority, ..decision })
     }
 
     pub(super) fn case(&self, wait_max: Option<Micros>) -> Case<'d> {
@@ -137,7 +162,8 @@ impl<'d> Judgement<'d> {
     fn refuse_uncounted(&self, priority: Option<usize>) -> Decision<'d> {
         self.count(self.terms.unnamed, Verdict::Limit, priority);
         let domain = Some(self.domain);
-        Decision { verdict: Verdict::Limit, retry: None, domain, ..Decision::unlimited() }
+        let priority = self.priority_name(priority);
+        Decision { verdict: Verdict::Limit, retry: None, priority, domain, ..Decision::unlimited() }
     }
 
     /// What watches over the pool of a session, if this domain does.
@@ -167,14 +193,18 @@ impl<'d> Judgement<'d> {
     #[inline(never)]
     fn grant_exempt(
         &self,
-        holding: Option<Holding<'_>>,
+        reserved: Option<Reservation<'_>>,
         request: u64,
         priority: Option<usize>,
     ) -> Option<u64> {
-        let holding = holding?;
-        let gate = self.gate(holding.reserved.session());
+        let reserved = reserved?;
+        let (gate, pool) = (self.gate(reserved.session()), reserved.session().pool());
         let is_other = gate.is_none_or(|gate| gate.watch.is_other(priority));
-        self.engine.grant_unlimited(Some(holding), request, is_other, self.now)
+        pool.enter_work(is_other, None);
+        let name = reserved.name().map(Tie::Repeat);
+        let lease =
+            NewLease { lasts: LASTS, request, ties: name.as_slice(), is_other, cost: LeaseCost::default() };
+        self.engine.grant(reserved, &lease, self.now)
     }
 
     fn by_list(&self, entry: &Entry<'d>, priority: Option<usize>) -> Decision<'d> {
@@ -184,7 +214,8 @@ impl<'d> Judgement<'d> {
         };
         self.count(entry.slot, verdict, priority);
         self.check(entry.slot, check);
-        Decision { verdict, listed: Some(entry.listed), retry, ..Decision::unlimited() }
+        let priority = self.priority_name(priority);
+        Decision { verdict, listed: Some(entry.listed), retry, priority, ..Decision::unlimited() }
     }
 
     fn admit<'w: 'd>(
@@ -194,18 +225,18 @@ impl<'d> Judgement<'d> {
         workspace: &'w mut Workspace,
         gate: Option<&'d Gate>,
         priority: Option<usize>,
-        holding: Option<Holding<'_>>,
+        reserved: Option<Reservation<'_>>,
     ) -> Result<Decision<'d>, Arc<Ticket>> {
-        let intent = asking::intent(request);
+        let intent = intent(request);
         let mut case = self.case(request.wait_max);
-        case.leases = holding.is_some();
+        case.leases = reserved.is_some();
         case.oversized = request.oversized;
         case.room = request.session.map_or(case.room, |session| session.pool().has_room());
         let asked = Asked {
             priority,
             attributes: request.descriptors.attributes,
             queued: request.queued,
-            takes_place: holding.is_some(),
+            takes_place: reserved.is_some(),
             now: self.now,
             counters: self.counters,
             callers: &self.engine.caller_hash,
@@ -218,7 +249,7 @@ impl<'d> Judgement<'d> {
         if admission == Admission::Asks {
             let looks = asked.looking(&workspace.draws_of_looks);
             let sheds = gate.and_then(|gate| gate.judge(&looks, &mut workspace.shed_notes));
-            admission = asking::before_asking(&case, &mut workspace.parts, sheds)?;
+            admission = before_asking(&case, &mut workspace.parts, sheds)?;
             workspace.shed_notes.clear();
         }
         let granted = matches!(admission, Admission::Granted(_));
@@ -227,9 +258,9 @@ impl<'d> Judgement<'d> {
         if request.all {
             workspace.list_all(self.domain);
         }
-        let lease = holding.filter(|_| granted).and_then(|holding| {
+        let lease = reserved.filter(|_| granted).and_then(|reserved| {
             let place = gate.map(|gate| gate.watch.is_other(priority));
-            self.lease(holding, request, place, workspace)
+            self.lease(reserved, request, place, workspace)
         });
         let mut shedder = None;
         let mut slot = None;
@@ -259,7 +290,7 @@ impl<'d> Judgement<'d> {
             shedder,
             lease,
             retry,
-            priority: None,
+            priority: self.priority_name(priority),
             domain: Some(self.domain),
             notes: &workspace.notes,
             all: &workspace.all,
@@ -270,15 +301,17 @@ impl<'d> Judgement<'d> {
     /// Grants the lease of what was granted, with all that ends with it.
     fn lease(
         &self,
-        holding: Holding<'_>,
+        reserved: Reservation<'_>,
         request: &Request<'_>,
         place: Option<bool>,
         workspace: &mut Workspace,
     ) -> Option<u64> {
-        workspace.tie(self.domain, self.terms, holding.name);
+        workspace.tie(self.domain, self.terms, reserved.name());
         let cost = self.engine.tie_cost(request, workspace);
-        let granted = Granted { ties: &workspace.ties, lasts: workspace.lasts, place, cost };
-        self.engine.grant(holding.reserved, request.id, &granted, self.now)
+        let is_other = place.unwrap_or_else(|| reserved.session().pool().enter_work(true, None));
+        let (lasts, ties) = (workspace.lasts.unwrap_or(LASTS), &workspace.ties);
+        let lease = NewLease { lasts, request: request.id, ties, is_other, cost };
+        self.engine.grant(reserved, &lease, self.now)
     }
 
     fn check(&self, slot: Slot, check: Check) {
@@ -294,12 +327,6 @@ impl<'d> Judgement<'d> {
             counters.of_priority(*priority, verdict);
         }
         Some(counters.decided(slot, verdict))
-    }
-
-    /// Counts a decision that is told again. Returns the name of its priority.
-    pub(super) fn count_again(&self, decision: &Decision<'_>, priority: Option<usize>) -> Option<&'d str> {
-        self.count(self.slot_of(decision), decision.verdict, priority);
-        self.priority_name(priority)
     }
 
     fn priority_name(&self, place: Option<usize>) -> Option<&'d str> {
@@ -374,5 +401,41 @@ fn retry(outcome: Outcome) -> Option<Micros> {
     }
 }
 
+/// How long work may take of which no concurrency rule says how long.
+const LASTS: Duration = Duration::from_secs(60);
+
 /// About when to ask again for a place that others hold.
 const AFTER_CONCURRENCY: Duration = Duration::from_secs(1);
+
+/// The ticket of a request that a call may help, as an error. What has more needs than a call takes is refused; and where the
+/// pool sheds it anyway, nobody is to be asked.
+#[cold]
+#[inline(never)]
+fn before_asking(
+    case: &Case<'_>,
+    parts: &mut [Part],
+    sheds: Option<Refusal>,
+) -> Result<Admission, Arc<Ticket>> {
+    if let Some(refusal) = sheds {
+        parts.iter_mut().filter(|part| part.refuses()).for_each(|part| part.outcome = Outcome::Pass);
+        return Ok(Admission::Shed(refusal));
+    }
+    let mut needs = ArrayVec::new();
+    let mut patience = Duration::MAX;
+    for (need, waits) in parts.iter().filter_map(|part| part.need(case)) {
+        patience = patience.min(waits);
+        if needs.try_push(need).is_err() {
+            return Ok(admit(case, parts, Intent::Admit, &mut || None));
+        }
+    }
+    Err(Arc::new(Ticket { needs, patience }))
+}
+
+/// What is to become of a request, and whether it may wait.
+fn intent(request: &Request<'_>) -> Intent {
+    match request.op {
+        Op::Peek => Intent::Look,
+        _ if request.may_wait => Intent::AdmitOrAsk,
+        _ => Intent::Admit,
+    }
+}

@@ -8,14 +8,18 @@ mod copy;
 mod heritage;
 mod put_back;
 
-use super::decision::{NoteKind, Verdict};
-use super::digest::Digest;
 use crate::clock::Timestamp;
 
 pub(super) use copy::copy_pieces;
 pub(super) use heritage::{Heritage, Inherited, fingerprint};
 pub(super) use put_back::FIRST_RULING;
 pub use put_back::{PuttingBack, Unfit};
+
+pub use super::digest::{Digest, Salt};
+pub use super::leases::{LeaseCost, Refund, Tie};
+pub use super::repeats::{Grant, Granted};
+pub use super::spent::Spent;
+pub use crate::limit::Level;
 
 /// One thing that a restart keeps.
 #[derive(Clone, Debug, PartialEq)]
@@ -27,36 +31,28 @@ pub enum Kept {
     /// A pool.
     Pool(Box<KeptPool>),
     /// A token bucket or a leaky one.
-    Bucket(KeptKey, u64),
+    Bucket(Digest, u64),
     /// A fixed window: when its key entered it, and what it counts.
-    Window(KeptKey, Timestamp, u32),
+    Window(Digest, Timestamp, u32),
     /// A sliding window: when its newest bucket was first counted in, and the counts, the newest first.
-    SlidingWindow(KeptKey, Timestamp, Vec<u32>),
-    /// A fixed window of a file that says when it ends instead: what it counts.
-    OldWindow(KeptKey, u32),
-    /// A sliding window of a file that says when its newest bucket starts, in nanoseconds of Unix time, and the counts.
-    OldSlidingWindow(KeptKey, u64, Vec<u32>),
+    SlidingWindow(Digest, Timestamp, Vec<u32>),
     /// A sliding log: times with their units, the oldest first.
-    Log(KeptKey, Vec<(u64, u32)>),
+    Log(Digest, Vec<(u64, u32)>),
     /// A key of places that many hosts share, of which work is in progress, and the number of its limit.
-    Places(KeptKey, u64),
+    Places(Digest, u64),
     /// A key that is refused until then.
-    Block(KeptKey, Timestamp),
+    Block(Digest, Timestamp),
     /// A key in the soft part of its allowance: since when, and until when if nothing else comes.
-    Soft(KeptKey, Timestamp, Timestamp),
+    Soft(Digest, Timestamp, Timestamp),
     /// The grant of a request that has a name.
-    Repeat(Box<KeptGrant>),
+    Repeat(Digest, Granted),
     /// What a named grant or charge cost, until it is refunded.
-    Spent(Box<KeptSpent>),
+    Spent(Digest, Spent),
     /// A session.
     Session(Box<KeptSession>),
     /// A lease of the session before it.
     Lease(Box<KeptLease>),
 }
-
-/// What a state is known by: a keyed digest, never a text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeptKey(pub [u8; 16]);
 
 /// Under which quotas a rule's buckets were left: a fingerprint of them, and the mark that is on the buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -80,59 +76,6 @@ pub struct KeptPool {
     pub silent_nanos: u64,
     /// When it last moved.
     pub stepped: Timestamp,
-}
-
-/// A limit as a reply shows it: limit, window and reset in microseconds, remaining.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct KeptLevel {
-    /// The limit.
-    pub limit: u64,
-    /// Its window in microseconds.
-    pub window_micros: u64,
-    /// What is left.
-    pub remaining: u64,
-    /// Until more is left, in microseconds.
-    pub reset_micros: u64,
-}
-
-/// A grant that may be asked for again.
-#[derive(Clone, Debug, PartialEq)]
-pub struct KeptGrant {
-    /// The name of its request.
-    pub name: KeptKey,
-    /// What it asks.
-    pub asks: u64,
-    /// When it was given.
-    pub at: Timestamp,
-    /// Allow or wait.
-    pub verdict: Verdict,
-    /// How long, in microseconds.
-    pub wait_micros: u64,
-    /// Its lease.
-    pub lease: Option<u64>,
-    /// The limit that binds: the rule's number and name.
-    pub binding: Option<(u32, Box<str>, KeptLevel)>,
-    /// The entry of a list that exempted it.
-    pub listed: Option<Box<str>>,
-    /// What was worth knowing, by numbers of rules.
-    pub notes: Vec<(NoteKind, u32)>,
-    /// All limits, by numbers of rules.
-    pub all: Vec<(u32, KeptLevel)>,
-    /// Whether the numbers are of the rules in force.
-    pub is_current: bool,
-}
-
-/// What a named grant or charge cost.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeptSpent {
-    /// The name.
-    pub name: KeptKey,
-    /// When it was charged.
-    pub at: Timestamp,
-    /// Tells what was asked.
-    pub print: u32,
-    /// Costs by the print of their units.
-    pub costs: Vec<(u32, u32)>,
 }
 
 /// A session that has a name. Others end with their connection.
@@ -166,47 +109,7 @@ pub struct KeptLease {
     /// Whether it is other than the most important work.
     pub is_other: bool,
     /// What is tied to it.
-    pub ties: Vec<KeptTie>,
-}
-
-/// What ends, or may be given back, with a piece of work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KeptTie {
-    /// A place under a concurrency limit.
-    Place(KeptKey),
-    /// What a rule was charged.
-    Refund {
-        /// The rule's identity.
-        rule: u64,
-        /// The state that was charged.
-        key: KeptKey,
-        /// What was mixed into the key.
-        salt: u64,
-        /// The number of the allowance.
-        allowance: u32,
-        /// How much.
-        cost: u32,
-        /// It was charged to what is beyond the quota.
-        is_beyond: bool,
-    },
-    /// The name of its request.
-    Repeat(KeptKey),
-    /// The name by which its cost can be refunded.
-    Spent(KeptKey),
-    /// What it cost in a unit, of which this is the print.
-    #[allow(missing_docs, reason = "said above")]
-    Cost { unit: u32, cost: u32 },
-    /// What tells its request, and the cost in requests.
-    #[allow(missing_docs, reason = "said above")]
-    Print { print: u32, cost: u32 },
-}
-
-impl KeptKey {
-    pub(super) fn of(digest: &Digest) -> KeptKey {
-        KeptKey(digest.to_bytes())
-    }
-
-    pub(super) fn digest(self) -> Digest {
-        Digest::of_bytes(self.0)
-    }
+    pub ties: Vec<Tie>,
+    /// What a refund of it can name.
+    pub cost: LeaseCost,
 }

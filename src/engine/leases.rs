@@ -6,15 +6,11 @@
 //! to end a lease is one step, whatever their number.
 
 mod book;
-mod in_pools;
 mod kept;
 mod lease;
-mod member;
-mod moving;
 mod not_held;
 mod numbers;
 mod reports;
-mod reservation;
 mod session;
 mod slab;
 mod wheel;
@@ -24,20 +20,16 @@ use std::sync::Arc;
 
 use super::digest::{Digest, HashKey};
 use super::ledger::{LEASE_BYTES, Ledger, SESSION_BYTES, Use};
-use super::pool::Pool;
-use super::pools::Pools;
+use super::pool::{Pool, Pools};
 use super::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::clock::{Now, Timestamp};
 use book::{Book, Left};
-use member::Holdings;
-use moving::{Moves, Moving};
 use numbers::Numbers;
-use session::Attached;
+use session::{Attached, Holdings};
 
-pub(super) use in_pools::InPools;
-pub(super) use lease::{Covers, LeaseCost, Refund, Tie, Ties};
+pub(super) use lease::{Covers, NewLease, Ties};
+pub use lease::{LeaseCost, Refund, Tie};
 pub use not_held::NotHeldTotals;
-pub(super) use reservation::{Reservation, Terms};
 pub use session::{NotItsPool, NotOpened, OpenSession, Opening, Parting, Session, WorkOutcome};
 
 /// All sessions and their leases.
@@ -54,8 +46,6 @@ pub(super) struct Leases {
     none_before: AtomicU64,
     ended: [AtomicU64; WHYS],
     not_held: not_held::Counts,
-    /// Places on their way between a counter and a lease.
-    moves: Moves,
 }
 
 /// Why a lease ended.
@@ -105,7 +95,6 @@ impl Leases {
             none_before: AtomicU64::new(u64::MAX),
             ended: Default::default(),
             not_held: not_held::Counts::default(),
-            moves: Moves::new(),
         }
     }
 
@@ -182,8 +171,12 @@ impl Leases {
         }
     }
 
-    /// Keeps a place for a lease. `None`: the session, its user or all together hold too many.
-    pub(super) fn reserve<'l>(&'l self, session: &'l Session) -> Option<Reservation<'l>> {
+    /// Keeps a place for a lease of a request that may have a name. `None`: the session, its user or all together hold too many.
+    pub(super) fn reserve<'l>(
+        &'l self,
+        session: &'l Session,
+        name: Option<Digest>,
+    ) -> Option<Reservation<'l>> {
         if self.live.fetch_add(1, Ordering::Relaxed) >= LEASES_MAX {
             self.live.fetch_sub(1, Ordering::Relaxed);
             return None;
@@ -192,7 +185,7 @@ impl Leases {
             self.live.fetch_sub(1, Ordering::Relaxed);
             return None;
         }
-        Some(Reservation::new(self, session))
+        Some(Reservation { leases: self, session, name })
     }
 
     /// Ends one lease of a session. `None`: it has no such lease, or its time had come before: then it ends as of that.
@@ -317,28 +310,6 @@ impl Leases {
         }
     }
 
-    /// Looks at all leases, some under one lock.
-    pub(super) fn each_tie(&self, visit: &mut dyn FnMut(&Tie)) {
-        for number in 0..BOOKS {
-            let mut piece = 0;
-            while let Some(leases) = self.book(number).leases().piece(piece) {
-                leases.flat_map(|lease| lease.ties.iter()).for_each(|tie| visit(&tie));
-                piece += 1;
-            }
-        }
-    }
-
-    /// Says that places may be on their way between counters and leases, of a session or of any, until what is returned
-    /// drops. To be said before the first step on either side.
-    pub(super) fn moving(&self, session: Option<&Session>) -> Moving<'_> {
-        self.moves.begin(session.map_or(0, |session| session.0.book))
-    }
-
-    /// Whether any place may be on its way.
-    pub(super) fn are_moving(&self) -> bool {
-        self.moves.are_some()
-    }
-
     pub(super) fn totals(&self) -> LeaseTotals {
         let ended = |why: Why| self.ended.get(why as usize).map_or(0, |count| count.load(Ordering::Relaxed));
         LeaseTotals {
@@ -409,3 +380,52 @@ const USER_SESSIONS_MAX: usize = 4_096;
 const REPORTS_AT_ONCE: usize = 1_024;
 
 const WHYS: usize = 4;
+
+/// A place for a lease, kept until it is granted or not.
+#[derive(Debug)]
+pub(in crate::engine) struct Reservation<'l> {
+    leases: &'l Leases,
+    session: &'l Session,
+    name: Option<Digest>,
+}
+
+impl<'l> Reservation<'l> {
+    pub(in crate::engine) fn session(&self) -> &'l Session {
+        self.session
+    }
+
+    /// The name of the request, if it has one.
+    pub(in crate::engine) fn name(&self) -> Option<Digest> {
+        self.name
+    }
+
+    /// Grants the lease. `None`: its session has ended meanwhile, or its request was given up on; what it is tied to ends
+    /// here and now.
+    pub(in crate::engine) fn grant(self, new: &NewLease<'_>, now: Now) -> Option<u64> {
+        let (leases, session) = (self.leases, self.session);
+        let Attached { book, member, generation, connection, .. } = *session.0;
+        let mut book = leases.book(book);
+        let owner = book.member(member, generation)?;
+        if owner.reports.take(connection, new.request, now.at) {
+            return None;
+        }
+        let number = book.grant(member, connection, new, now.at, |place| leases.numbers.number(place))?;
+        drop(book);
+        leases.ends_at(now.at.after(new.lasts));
+        self.keep();
+        Some(number)
+    }
+
+    /// The place is taken.
+    pub(super) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+/// Not granted: the place is given back.
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.session.0.holdings.give_back();
+        self.leases.live.fetch_sub(1, Ordering::Relaxed);
+    }
+}

@@ -87,33 +87,13 @@ impl Memory {
 
     /// What a kind may have at most. What callers make beside the states of their keys does not drive those out.
     fn most_of(&self, kind: Kind) -> usize {
-        match kind {
-            Kind::Blocks | Kind::Softs | Kind::Repeats => self.bytes_max / SIDE_SHARE,
-            Kind::Buckets
-            | Kind::Windows
-            | Kind::SlidingWindows
-            | Kind::Logs
-            | Kind::InProgress
-            | Kind::Shares
-            | Kind::Places => self.bytes_max,
-        }
+        let is_side = matches!(kind, Kind::Blocks | Kind::Softs | Kind::Repeats);
+        if is_side { self.bytes_max / SIDE_SHARE } else { self.bytes_max }
     }
 
     fn of(&self, kind: Kind) -> &Used {
-        let [buckets, windows, sliding_windows, logs, in_progress, shares, places, blocks, softs, repeats] =
-            &self.by_kind;
-        match kind {
-            Kind::Buckets => buckets,
-            Kind::Windows => windows,
-            Kind::SlidingWindows => sliding_windows,
-            Kind::Logs => logs,
-            Kind::InProgress => in_progress,
-            Kind::Shares => shares,
-            Kind::Places => places,
-            Kind::Blocks => blocks,
-            Kind::Softs => softs,
-            Kind::Repeats => repeats,
-        }
+        #[allow(clippy::indexing_slicing, reason = "there is one for each kind")]
+        &self.by_kind[kind as usize]
     }
 }
 

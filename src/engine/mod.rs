@@ -5,7 +5,6 @@
 mod admission;
 mod algorithm;
 mod asking;
-mod audit;
 mod callers;
 mod control;
 mod counters;
@@ -27,23 +26,19 @@ mod memory;
 mod part;
 mod places;
 mod pool;
-mod pools;
 mod repeats;
 mod request;
-mod returned;
 mod ruling;
 mod shards;
 mod signals;
 mod siphash;
 mod sketch;
 mod slots;
-mod soft;
 mod spent;
 mod sync;
 mod table;
 mod tag;
 mod totals;
-mod watch;
 mod work;
 mod workspace;
 
@@ -52,7 +47,6 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 
 pub use asking::{Ask, Asker, Brought, CallResult, NEEDS_MAX, Need, OnBrought, Ticket};
-pub use audit::Audit;
 pub use callers::{Caller, TopCallers};
 pub use control::{
     Alarm, Blocked, By, Event, FleetChange, FleetOverrides, KeyError, NotNamed, NotSwitched, Orders,
@@ -96,7 +90,7 @@ use digest::KeyHash;
 use fleet::Fleet;
 use leases::Leases;
 use memory::Memory;
-use pools::Pools;
+use pool::Pools;
 use repeats::Repeats;
 use ruling::Ruling;
 use shards::{Shards, Sweeper};
@@ -216,6 +210,12 @@ impl Engine {
     #[must_use]
     pub fn leases(&self) -> LeaseTotals {
         self.leases.totals()
+    }
+
+    /// Sums what the concurrency rules count: each lease once for each rule that it counts under.
+    #[must_use]
+    pub fn in_progress(&self) -> u64 {
+        self.shards.in_progress()
     }
 
     /// Lets go of what is as good as new, whatever time has passed since it was last called. It changes no decision, so

@@ -4,23 +4,23 @@
 
 mod block;
 mod charge;
-mod places;
-mod refund;
-mod settle;
 mod soft;
 
 use super::algorithm::{Algorithm, each_algorithm};
 use super::asking::Need;
 use super::digest::Digest;
 use super::fleet::SharedKey;
+use super::leases::Refund;
 use super::ruling::Terms;
 use super::shards::{Shard, Shards};
 use super::slots::Slot;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::leaky_bucket::Wait;
-use crate::limit::{Level, Outcome, Quota, share};
+use crate::limit::{Level, Outcome, Quota, places, share};
 use crate::rules::{Allowance, Limit, Over, Rule};
 use std::time::Duration;
+
+pub(super) use soft::Soft;
 
 /// One limit's part.
 #[derive(Clone, Copy, Debug)]
@@ -359,4 +359,40 @@ impl Part {
 
 fn place_of<A: Algorithm>(_: &A, shard: &Shard, digest: &Digest) -> Option<usize> {
     A::table(shard).place(digest)
+}
+
+impl Part {
+    /// Whether a call might bring the place that is lacking. What will have no lease holds none, and nobody asks for it.
+    pub(super) fn lacks_place(
+        &self,
+        quota: &places::Quota,
+        by_what_is_known: bool,
+        case: &Case<'_>,
+        shard: &Shard,
+    ) -> bool {
+        let places = shard.places.find(&self.digest);
+        match by_what_is_known {
+            true => quota.may_pass_elsewhere(places, case.now.at),
+            false => case.leases && quota.may_bring(places, case.now.at),
+        }
+    }
+}
+
+impl Part {
+    /// The digest of its state.
+    pub(in crate::engine) fn state(&self) -> Digest {
+        self.digest
+    }
+
+    /// What it was charged.
+    pub(in crate::engine) fn refund(&self, terms: &Terms) -> Refund {
+        Refund {
+            rule: terms.identity,
+            digest: if self.beyond == Some(Beyond::Elastic) { self.elastic() } else { self.digest },
+            salt: terms.states.of(self.allowance).1,
+            allowance: self.allowance,
+            cost: self.cost,
+            is_beyond: self.beyond == Some(Beyond::Elastic),
+        }
+    }
 }

@@ -143,7 +143,7 @@ impl Engine {
         places.end(in_use, now.at);
         if places.calls_soon() {
             let salt = salt_of_places(&self.options.hash_key);
-            let key = SharedKey::of_digest(state.of(Tag::NONE, salt), places.budget());
+            let key = SharedKey::new(state.of(Tag::NONE, salt), places.budget());
             self.pass_on_place_call(&mut shard, &key, state);
         }
     }
@@ -207,7 +207,7 @@ impl Engine {
         of_rule.sort_by_key(|(_, budget)| std::cmp::Reverse(budget.quota.max()));
         let shard = self.shards.lock(self.shards.of(&digest));
         let here = of_rule.into_iter().map(|(number, budget)| {
-            let key = SharedKey::of_digest(digest, *number);
+            let key = SharedKey::new(digest, *number);
             let state = budget.state(&key);
             let places = shard.places.find(&state).filter(|places| places.budget() == *number);
             let is_here = places.is_some();

@@ -3,28 +3,23 @@
 //! Decision threads read what was worked out at the last tick and count themselves in and out; only ticks and the begin and
 //! end of work take the pool's lock.
 
-mod elsewhere;
-mod in_pool;
 mod law;
 mod reserve;
-mod work;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
-pub use elsewhere::Agreed;
-use elsewhere::Elsewhere;
-pub(super) use in_pool::InPool;
 use law::Law;
-pub use reserve::{Reserve, ReserveView};
-use work::{Work, nanos};
+use reserve::Elsewhere;
+pub use reserve::{Agreed, Reserve, ReserveView};
 
+use super::gate::Watch;
 use super::kept::KeptPool;
 use super::signals::Signals;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
-use super::watch::Watch;
 use crate::clock::Timestamp;
 use crate::shed::heavy::Heavy;
 
@@ -183,11 +178,11 @@ impl Pool {
     /// is in.
     pub(super) fn enter_work(&self, is_other: bool, most: Option<u32>) -> bool {
         if !is_other {
-            self.critical.fetch_add(1, Ordering::Release);
+            self.critical.fetch_add(1, Ordering::Relaxed);
             return true;
         }
         let fits = |others: u32| most.is_none_or(|most| others < most).then_some(others.saturating_add(1));
-        let entered = self.others.fetch_update(Ordering::Release, Ordering::Relaxed, fits).is_ok();
+        let entered = self.others.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
         if !entered {
             self.is_refusing.store(true, Ordering::Relaxed);
         }
@@ -197,7 +192,7 @@ impl Pool {
     /// Counts one piece of work out again.
     pub(super) fn leave_work(&self, is_other: bool) {
         let count = if is_other { &self.others } else { &self.critical };
-        count.fetch_sub(1, Ordering::Release);
+        count.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(super) fn others(&self) -> u32 {
@@ -347,3 +342,94 @@ const WINDOW: Duration = Duration::from_secs(8);
 
 /// What the brake looks at where no queue can be read.
 const BUSY_NOW: Duration = Duration::from_secs(1);
+
+/// What sessions and leases say. A sum of `n · t` over all that began at t, less the same of all that ended, turns the
+/// numbers of now into an integral over time, in whatever order they come.
+#[derive(Debug, Default)]
+pub(super) struct Work {
+    pub(super) sessions: u32,
+    /// Slots of live sessions.
+    pub(super) slots: u32,
+    pub(super) slots_began: i128,
+    pub(super) busy: u32,
+    pub(super) busy_began: i128,
+    /// A process of the pool.
+    pub(super) pid: Option<u32>,
+}
+
+impl Work {
+    pub(super) fn busy_nanos(&self, at: Timestamp) -> u128 {
+        integral(self.busy, self.busy_began, at)
+    }
+
+    pub(super) fn live_nanos(&self, at: Timestamp) -> u128 {
+        integral(self.slots, self.slots_began, at)
+    }
+}
+
+/// `n · t` of what began, less the same of what ended, turned into an integral.
+fn integral(count: u32, began: i128, at: Timestamp) -> u128 {
+    // Below zero only for a moment, while another thread is ahead of this reading of the clock.
+    u128::try_from(i128::from(count) * nanos(at) - began).unwrap_or_default()
+}
+
+pub(super) fn nanos(at: Timestamp) -> i128 {
+    i128::from(at.as_nanos())
+}
+
+/// All pools.
+#[derive(Debug, Default)]
+pub(super) struct Pools(Mutex<HashMap<Box<str>, Arc<Pool>>>);
+
+impl Pools {
+    /// The pool of this name.
+    pub(super) fn of(&self, name: &str) -> Arc<Pool> {
+        let mut pools = self.0.lock();
+        if let Some(pool) = pools.get(name) {
+            return Arc::clone(pool);
+        }
+        let pool = Arc::new(Pool::new(name));
+        pools.insert(name.into(), Arc::clone(&pool));
+        pool
+    }
+
+    /// The pool of this name, if it is there.
+    pub(super) fn find(&self, name: &str) -> Option<Arc<Pool>> {
+        self.0.lock().get(name).cloned()
+    }
+
+    /// Puts in force what watches over pools, and over no other.
+    pub(super) fn watch(&self, watches: &[(Arc<Pool>, Arc<Watch>)]) {
+        for pool in self.all() {
+            let watch = watches.iter().find(|(watched, _)| Arc::ptr_eq(watched, &pool));
+            pool.watch_by(watch.map(|(_, watch)| Arc::clone(watch)));
+        }
+    }
+
+    pub(super) fn tick(&self, at: Timestamp) {
+        self.all().iter().for_each(|pool| pool.tick(at));
+    }
+
+    /// Forgets pools that nobody is in and nothing watches over, and readings that are too old.
+    pub(super) fn sweep(&self, at: Timestamp) {
+        let mut pools = self.0.lock();
+        // Whoever holds it besides is about to join it.
+        pools.retain(|_, pool| pool.is_watched() || pool.is_used() || Arc::strong_count(pool) > 1);
+        pools.values().for_each(|pool| pool.signals.lock().forget_old(at));
+    }
+
+    pub(super) fn is_at_rest(&self) -> bool {
+        self.all().iter().all(|pool| pool.is_at_rest())
+    }
+
+    /// Every pool, in the order of their names.
+    pub(super) fn view(&self, at: Timestamp) -> Vec<PoolView> {
+        let mut views: Vec<PoolView> = self.all().iter().map(|pool| pool.view(at)).collect();
+        views.sort_unstable_by(|one, other| one.pool.cmp(&other.pool));
+        views
+    }
+
+    pub(super) fn all(&self) -> Vec<Arc<Pool>> {
+        self.0.lock().values().cloned().collect()
+    }
+}

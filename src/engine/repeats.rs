@@ -3,10 +3,9 @@
 //! Refusals are not remembered. Which answer a name has is settled under one lock, so that of two requests that come
 //! at once only one is charged.
 
-mod kept;
-
 use super::decision::{Decision, LimitView, LookedAt, NoteKind, Verdict};
 use super::digest::{Digest, HashKey, KeyHash};
+use super::kept::{FIRST_RULING, Kept, copy_pieces};
 use super::memory::Kind;
 use super::request::{Amount, Charge, Cost, Descriptors, Of, Op, Repeat, Request};
 use super::shards::Shards;
@@ -51,25 +50,35 @@ pub(super) enum Known {
 }
 
 /// A grant as it is remembered.
-#[derive(Clone, Debug)]
-pub(super) struct Grant {
-    at: Timestamp,
-    verdict: Verdict,
-    wait: Micros,
-    lease: Option<u64>,
-    binding: Option<(u32, Box<str>, Level)>,
+#[derive(Clone, Debug, PartialEq)]
+pub struct Grant {
+    /// When it was given.
+    pub at: Timestamp,
+    /// Allow or wait.
+    pub verdict: Verdict,
+    /// How long to wait.
+    pub wait: Micros,
+    /// Its lease.
+    pub lease: Option<u64>,
+    /// The limit that binds: the rule's number and name.
+    pub binding: Option<(u32, Box<str>, Level)>,
     /// The entry of a list that exempted it.
-    listed: Option<Box<str>>,
-    notes: Box<[(NoteKind, u32)]>,
-    all: Box<[(u32, Level)]>,
-    /// Which rule set the numbers are of.
-    ruling: u64,
+    pub listed: Option<Box<str>>,
+    /// Notes, by numbers of rules.
+    pub notes: Box<[(NoteKind, u32)]>,
+    /// All limits, by numbers of rules.
+    pub all: Box<[(u32, Level)]>,
+    /// Which rule set the numbers are of; in a snapshot 0: of none in force, else of the one in force.
+    pub ruling: u64,
 }
 
-#[derive(Clone, Debug)]
-struct Granted {
-    asks: u64,
-    grant: Box<Grant>,
+/// The grant of a request that has a name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Granted {
+    /// What the request asks, as a hash.
+    pub asks: u64,
+    /// What it got.
+    pub grant: Box<Grant>,
 }
 
 impl Repeats {
@@ -240,7 +249,7 @@ impl Grant {
     pub(super) fn again<'d, 'w: 'd>(
         &self,
         ruling: u64,
-        domain: Option<&'d Domain>,
+        domain: &'d Domain,
         now: Now,
         workspace: &'w mut Workspace,
     ) -> Decision<'d> {
@@ -248,7 +257,7 @@ impl Grant {
         let less = |wait: Micros| Micros(wait.0.saturating_sub(whole_micros(passed)));
         let aged = |level: Level| Level { reset: less(level.reset), ..level };
         let binding = self.binding.as_ref().and_then(|(number, name, level)| {
-            let rules = domain?.rules();
+            let rules = domain.rules();
             let same = rules.get(*number as usize).filter(|rule| rule.name == *name);
             // After a reload it may stand elsewhere, or nowhere.
             let rule = same.or_else(|| rules.iter().find(|rule| rule.name == *name))?;
@@ -256,7 +265,7 @@ impl Grant {
         });
         let listed = self.listed.as_ref().and_then(|name| {
             let exempts = |listed: &&Listed| listed.kind == ListKind::Exempt && listed.name == *name;
-            domain?.lists().iter().find(exempts)
+            domain.lists().iter().find(exempts)
         });
         workspace.clear();
         if ruling == self.ruling {
@@ -271,7 +280,7 @@ impl Grant {
             lease: self.lease,
             retry: Some(less(self.wait)),
             priority: None,
-            domain,
+            domain: Some(domain),
             notes: &workspace.notes,
             all: &workspace.all,
             looked_at: LookedAt::Parts(&[]),
@@ -327,3 +336,28 @@ const STEP_BUCKETS: usize = 1_024;
 
 /// The op of a charge, beside those of requests.
 const CHARGE: u8 = 5;
+
+impl Repeats {
+    /// Copies all grants, as those of this rule set or of none.
+    pub(in crate::engine) fn copy_out(&self, ruling: u64, now: Now, visit: &mut dyn FnMut(Kept)) {
+        for shard in &self.shards {
+            let piece = &mut |from, size, copies: &mut Vec<(Digest, Granted)>| {
+                shard.lock().copy_piece(from, size, now, copies)
+            };
+            copy_pieces(piece, &mut |name, mut granted| {
+                granted.grant.ruling = if granted.grant.ruling == ruling { FIRST_RULING } else { 0 };
+                visit(Kept::Repeat(name, granted));
+            });
+        }
+    }
+
+    /// Puts one grant back.
+    pub(in crate::engine) fn put_back(&self, name: Digest, mut granted: Granted, shards: &Shards, now: Now) {
+        // The rules that come first are those of the snapshot, or the first ruling has another number.
+        granted.grant.ruling = granted.grant.ruling.min(FIRST_RULING);
+        if let Some(shard) = self.shards.get(name.shard(SHARDS)) {
+            let evicted = shard.lock().put(name, granted, shards.memory(), now);
+            shards.count_evictions(evicted);
+        }
+    }
+}

@@ -11,27 +11,29 @@ use comparable::{comparable, counts_by, is_shared, kind};
 pub(super) use comparable::{comparable_share, salt_of_places};
 
 use super::control::{BlockedKeys, Everywhere, Guarding, Said};
+use super::decision::Unmatched;
 use super::digest::{Digest, HashKey, KeyHash, Salt};
 use super::fleet::Fleet;
-use super::gate::Gate;
+use super::gate::{Gate, Watch};
 use super::kept::{FIRST_RULING, Heritage, Inherited, fingerprint};
 use super::memory::Kind;
-use super::pool::Pool;
-use super::pools::Pools;
+use super::pool::{Pool, Pools};
+use super::request::Request;
 use super::slots::{PrioritySlot, Slot, Slots};
 use super::tag::Tag;
-use super::watch::Watch;
 use crate::clock::{Micros, Timestamp};
 use crate::limit::Quota;
 use crate::rules::shed::{Part, Shed};
 use crate::rules::{Domain, Limit, ListKind, Mode, Over, Refused, Rule, RuleSet};
 
 /// A rule set in force.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Ruling {
     pub(super) rules: RuleSet,
     /// By domain, as in `rules`.
     domains: Vec<DomainTerms>,
+    /// Stands for every domain that has no rules.
+    unlimited: (Domain, DomainTerms),
     /// No rule is stricter than this.
     pub(super) mode: Mode,
     /// Nothing is judged at all.
@@ -58,6 +60,8 @@ pub(super) struct DomainTerms {
     pub(super) is_guarded: bool,
     /// One for each pool that it watches over.
     pub(super) gates: Vec<Gate>,
+    /// Why a request is not limited that no rule matches; `None`: nothing is judged at all.
+    pub(super) unmatched: Option<Unmatched>,
 }
 
 /// What the engine knows of a rule.
@@ -107,7 +111,16 @@ pub(super) struct States {
 impl Ruling {
     /// Without a rule.
     pub(super) fn empty(mode: Mode) -> Ruling {
-        Ruling { mode, disabled: mode == Mode::Disabled, ..Ruling::default() }
+        Ruling {
+            rules: RuleSet::default(),
+            domains: Vec::new(),
+            unlimited: unlimited(mode),
+            mode,
+            disabled: mode == Mode::Disabled,
+            number: 0,
+            refunding: HashMap::new(),
+            window_min: Micros::default(),
+        }
     }
 
     pub(super) fn new(
@@ -138,6 +151,7 @@ impl Ruling {
                 is_guarded: terms.iter().any(|terms| terms.guarding.is_some()),
                 rules: terms,
                 gates: gates(domain, mode, slots, pools),
+                unmatched: Some(Unmatched::Rule),
             }
         });
         let domains: Vec<DomainTerms> = domains.collect();
@@ -151,6 +165,7 @@ impl Ruling {
             refunding,
             window_min,
             domains,
+            unlimited: unlimited(mode),
             rules,
             mode,
             disabled: mode == Mode::Disabled,
@@ -175,6 +190,18 @@ impl Ruling {
             reason = "each domain has its terms; without them nothing would be judged"
         )]
         Some((&*self.rules.domains()[found], &self.domains[found]))
+    }
+
+    /// A domain and the terms of its rules, or a domain without a rule where nothing limits its requests.
+    #[inline]
+    pub(super) fn find_or_unlimited(&self, domain: &str) -> (&Domain, &DomainTerms) {
+        let found = if self.disabled { None } else { self.find(domain) };
+        found.unwrap_or((&self.unlimited.0, &self.unlimited.1))
+    }
+
+    /// Whether a request is refused unless rules in shadow alone count it: its cost is above what any can count.
+    pub(super) fn refuses_uncounted(&self, request: &Request<'_>) -> bool {
+        request.oversized && self.mode == Mode::Enforce
     }
 
     /// Each domain with its terms.
@@ -341,6 +368,20 @@ impl States {
         let (tag, salt) = self.of(0);
         is_plain.then(|| Plain { quota: allowance.quota.clone(), tag, salt })
     }
+}
+
+/// A domain that limits nothing.
+fn unlimited(mode: Mode) -> (Domain, DomainTerms) {
+    let terms = DomainTerms {
+        rules: Vec::new(),
+        lists: Vec::new(),
+        unnamed: Slot::NOBODY,
+        priorities: Vec::new(),
+        is_guarded: false,
+        gates: Vec::new(),
+        unmatched: (mode != Mode::Disabled).then_some(Unmatched::Domain),
+    };
+    (Domain::new("", Vec::new()), terms)
 }
 
 /// Where rules stand that may give back what they charged.

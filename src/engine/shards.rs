@@ -6,7 +6,7 @@
 use super::digest::Digest;
 use super::fleet::Calls;
 use super::memory::{Kind, Memory};
-use super::soft::Soft;
+use super::part::Soft;
 use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use super::table::Table;
 use super::tag::{Fading, Until};
@@ -77,11 +77,20 @@ impl Shard {
         }
     }
 
-    /// One piece of work less of a key. The last one leaves nothing behind. Returns how much is left.
+    /// Counts a lease of a key that was put back from a snapshot.
+    pub(super) fn begin_progress(&mut self, digest: Digest, shards: &Shards, now: Now) {
+        let (_, evicted) =
+            self.in_progress.change(digest, &shards.memory, now, InProgress::default, InProgress::begin);
+        shards.count_evictions(evicted);
+    }
+
+    /// Ends one lease of a key. Returns the number of its leases that are left; the last one removes the state.
     pub(super) fn end_progress(&mut self, digest: &Digest, memory: &Memory) -> u32 {
-        let Some(state) = self.in_progress.find_mut(digest) else { return 0 };
-        state.end();
-        let left = state.count();
+        // Only a lease ends a count, and each was counted before it was granted.
+        let state = self.in_progress.find_mut(digest);
+        debug_assert!(state.is_some(), "a lease is counted from before its grant to its end");
+        let Some(state) = state else { return 0 };
+        let left = state.end();
         if left == 0 {
             self.in_progress.remove(digest, memory);
         }
@@ -151,11 +160,13 @@ impl Shards {
         taken(&self.places_calling)
     }
 
-    /// Looks at all work in progress, one shard under its lock at a time.
-    pub(super) fn each_in_progress(&self, visit: &mut dyn FnMut(&Digest, u32)) {
+    /// Sums the counts of all concurrency keys, one shard under its lock at a time.
+    pub(super) fn in_progress(&self) -> u64 {
+        let mut sum = 0;
         for shard in 0..SHARDS {
-            self.lock(shard).in_progress.each(|digest, state| visit(digest, state.count()));
+            self.lock(shard).in_progress.each(|_, state| sum += u64::from(state.count()));
         }
+        sum
     }
 
     /// The budget of all tables.

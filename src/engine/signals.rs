@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::watch::Watch;
+use super::gate::Watch;
 use crate::clock::Timestamp;
 use crate::rules::shed::Signal;
 use crate::shed::mapping;

@@ -7,7 +7,7 @@ use arrayvec::ArrayVec;
 
 use super::decision::{Decision, LookedAt};
 use super::digest::{Digest, HashKey, KeyHash};
-use super::kept::{Kept, KeptSpent, copy_pieces};
+use super::kept::{Kept, copy_pieces};
 use super::leases::{LeaseCost, Tie};
 use super::memory::Kind;
 use super::part::Part;
@@ -30,12 +30,14 @@ pub(super) struct SpentByName {
 }
 
 /// What one grant or charge cost, until it is refunded.
-#[derive(Clone, Debug)]
-struct Spent {
-    at: Timestamp,
-    print: u32,
-    /// By the print of their units.
-    costs: Box<[(u32, u32)]>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Spent {
+    /// When it was charged.
+    pub at: Timestamp,
+    /// Tells what was asked.
+    pub print: u32,
+    /// Costs by the print of their units.
+    pub costs: Box<[(u32, u32)]>,
 }
 
 /// Whether a grant or a charge has the name.
@@ -201,18 +203,14 @@ impl SpentByName {
             let piece = &mut |from, size, copies: &mut Vec<(Digest, Spent)>| {
                 shard.lock().copy_piece(from, size, now, copies)
             };
-            copy_pieces(piece, &mut |name, Spent { at, print, costs }| {
-                visit(Kept::Spent(Box::new(KeptSpent { name, at, print, costs: costs.into_vec() })));
-            });
+            copy_pieces(piece, &mut |name, spent| visit(Kept::Spent(name, spent)));
         }
     }
 
     /// Puts one back.
-    pub(super) fn put_back(&self, kept: KeptSpent, shards: &Shards, now: Now) {
-        let KeptSpent { name, at, print, costs } = kept;
-        let spent = Spent { at, print, costs: costs.into() };
+    pub(super) fn put_back(&self, name: Digest, spent: Spent, shards: &Shards, now: Now) {
         if spent.nanos_until_fresh(Tag::NONE, now) > 0 {
-            self.keep(name.digest(), spent, shards, now);
+            self.keep(name, spent, shards, now);
         }
     }
 

@@ -35,11 +35,6 @@ impl Tag {
         Tag(self.0 & !ROLE_BITS | 1 << ROLE_SHIFT)
     }
 
-    /// The same for the state, the rule's own or the elastic one, that another tag is of.
-    pub(super) fn beside(self, other: Tag) -> Tag {
-        Tag(self.0 & !ROLE_BITS | other.0 & ROLE_BITS)
-    }
-
     pub(super) fn bits(self) -> u16 {
         self.0
     }

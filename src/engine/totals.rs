@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::control::RuleName;
-use super::counters::{Count, Counters, RuleCounts, SPANS_NANOS, Verdicts};
+use super::counters::{Check, Count, Counters, SPANS_NANOS, Verdicts};
+use super::decision::Verdict;
 use super::slots::{Slot, Slots};
 
 /// What has been counted since the start.
@@ -160,19 +161,19 @@ impl RuleTotals {
     }
 
     pub(super) fn sum(domain: &str, rule: &str, slot: Slot, threads: &[Arc<Counters>]) -> RuleTotals {
-        let total = |count: fn(&RuleCounts) -> &Count| {
+        let total = |check: Check| {
             let counts = threads.iter().filter_map(|thread| thread.rules.get(slot.number()));
-            counts.map(|counts| count(counts).get()).sum()
+            counts.map(|counts| counts.get(check)).sum()
         };
         RuleTotals {
             domain: domain.into(),
             rule: rule.into(),
             verdicts: of_verdicts(threads, |one| verdicts(one, slot)),
-            pass: total(|counts| &counts.pass),
-            near: total(|counts| &counts.near),
-            over: total(|counts| &counts.over),
-            refuse: total(|counts| &counts.refuse),
-            would_refuse: total(|counts| &counts.would_refuse),
+            pass: total(Check::Pass),
+            near: total(Check::Near),
+            over: total(Check::Over),
+            refuse: total(Check::Refuse),
+            would_refuse: total(Check::WouldRefuse),
             guard: 0,
         }
     }
@@ -199,14 +200,14 @@ fn of_verdicts(
     threads: &[Arc<Counters>],
     of: impl Fn(&Counters) -> Option<&Verdicts> + Copy,
 ) -> VerdictTotals {
-    let total = |count: fn(&Verdicts) -> &Count| {
-        threads.iter().filter_map(|thread| of(thread)).map(|verdicts| count(verdicts).get()).sum()
+    let total = |verdict: Verdict| {
+        threads.iter().filter_map(|thread| of(thread)).map(|verdicts| verdicts.get(verdict)).sum()
     };
     VerdictTotals {
-        allow: total(|verdicts| &verdicts.allow),
-        limit: total(|verdicts| &verdicts.limit),
-        wait: total(|verdicts| &verdicts.wait),
-        deny: total(|verdicts| &verdicts.deny),
-        shed: total(|verdicts| &verdicts.shed),
+        allow: total(Verdict::Allow),
+        limit: total(Verdict::Limit),
+        wait: total(Verdict::Wait),
+        deny: total(Verdict::Deny),
+        shed: total(Verdict::Shed),
     }
 }

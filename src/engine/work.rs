@@ -1,13 +1,10 @@
 //! Work from its begin to its end: sessions, leases, and what ends with them.
 
-use std::time::Duration;
-
 use super::Engine;
 use super::algorithm::{Algorithm, each_algorithm};
-use super::digest::Digest;
 use super::leases::{
-    LeaseCost, NotItsPool, NotOpened, OpenSession, Opening, Parting, Refund, Reservation, Session, Terms,
-    Tie, Ties, Why, WorkOutcome,
+    NewLease, NotItsPool, NotOpened, OpenSession, Opening, Parting, Refund, Reservation, Session, Tie, Ties,
+    Why, WorkOutcome,
 };
 use super::memory::Memory;
 use super::pool::{Agreed, Reserve};
@@ -15,26 +12,6 @@ use super::shards::Shard;
 use crate::clock::Now;
 use crate::rules::Over;
 use crate::rules::shed::Source;
-
-/// What is granted with a lease.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Granted<'t> {
-    pub(super) ties: &'t [Tie],
-    /// How long it lasts; `None`: as long as any.
-    pub(super) lasts: Option<Duration>,
-    /// Set if it has its place among the pool's work already: whether as other work.
-    pub(super) place: Option<bool>,
-    /// What it cost, where it has no name.
-    pub(super) cost: LeaseCost,
-}
-
-/// What work that is granted is held by.
-#[derive(Debug)]
-pub(super) struct Holding<'l> {
-    pub(super) reserved: Reservation<'l>,
-    /// The name of its request, if it has one.
-    pub(super) name: Option<Digest>,
-}
 
 /// A reading that the rules in force ask the host for.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +38,6 @@ impl Engine {
     /// A connection of a session ends. After the last one a session with a name is waited for, for five seconds; one
     /// without ends at once.
     pub fn close(&self, session: &Session, now: Now) -> Parting {
-        let _moving = self.leases.moving(Some(session));
         self.leases.close(session, now, &mut self.loosening(false, now))
     }
 
@@ -75,7 +51,6 @@ impl Engine {
 
     /// A session ends, and all its leases with it: its process has died.
     pub fn end(&self, session: &Session, now: Now) {
-        let _moving = self.leases.moving(Some(session));
         self.leases.end_session(session, now.at, &mut self.loosening(false, now));
     }
 
@@ -94,7 +69,6 @@ impl Engine {
     }
 
     fn release_for(&self, session: &Session, lease: u64, outcome: WorkOutcome, why: Why, now: Now) -> bool {
-        let _moving = self.leases.moving(Some(session));
         let ended = self.leases.release(session, lease, why, now, &mut self.loosening(false, now));
         let Some(ties) = ended else { return false };
         self.loosen(ties.iter(), outcome, why == Why::Abandoned, now);
@@ -125,7 +99,6 @@ impl Engine {
         reports: &mut dyn Iterator<Item = (u64, u64)>,
         now: Now,
     ) -> Vec<u64> {
-        let _moving = self.leases.moving(Some(session));
         self.leases.abandon(session, reports, now, &mut self.loosening(true, now))
     }
 
@@ -197,46 +170,17 @@ impl Engine {
 
     /// Ends leases and sessions whose time has come, each as of its own time.
     pub fn end_due(&self, now: Now) {
-        let _moving = self.leases.moving(None);
         self.leases.end_due(now, &mut self.loosening(false, now));
     }
 
-    /// Grants the lease of what no rule judges.
-    pub(super) fn grant_unlimited(
-        &self,
-        holding: Option<Holding<'_>>,
-        request: u64,
-        is_other: bool,
-        now: Now,
-    ) -> Option<u64> {
-        let Holding { reserved, name } = holding?;
-        let name = name.map(Tie::Repeat);
-        reserved.session().pool().enter_work(is_other, None);
-        let granted = Granted { ties: name.as_slice(), place: Some(is_other), ..Granted::default() };
-        self.grant(reserved, request, &granted, now)
-    }
-
-    /// Grants the lease that a place was kept for.
-    pub(super) fn grant(
-        &self,
-        holding: Reservation<'_>,
-        request: u64,
-        granted: &Granted<'_>,
-        now: Now,
-    ) -> Option<u64> {
-        let session = holding.session();
-        let pool = session.pool();
-        let is_other = granted.place.unwrap_or_else(|| {
-            pool.enter_work(true, None);
-            true
-        });
-        let lasts = granted.lasts.unwrap_or(LASTS);
-        let lease =
-            holding.grant(&Terms { lasts, request, ties: granted.ties, is_other, cost: granted.cost }, now);
+    /// Grants a lease, whose work the pool counts already.
+    pub(super) fn grant(&self, reserved: Reservation<'_>, new: &NewLease<'_>, now: Now) -> Option<u64> {
+        let pool = reserved.session().pool();
+        let lease = reserved.grant(new, now);
         if lease.is_none() {
-            pool.leave_work(is_other);
-            // Its name is not known yet, and who asks holds the lock of names.
-            self.loosen(granted.ties.iter().copied(), WorkOutcome::Dropped, false, now);
+            pool.leave_work(new.is_other);
+            // Its name is not known yet, and whoever asks holds the lock of names.
+            self.loosen(new.ties.iter().copied(), WorkOutcome::Dropped, false, now);
         }
         lease
     }
@@ -292,6 +236,3 @@ fn give_back<A: Algorithm>(quota: &A, refund: &Refund, shard: &mut Shard, memory
         }
     }
 }
-
-/// How long work may take that no concurrency rule says anything about.
-const LASTS: Duration = Duration::from_secs(60);

@@ -34,12 +34,6 @@ impl Quota {
 pub struct InProgress(u32);
 
 impl InProgress {
-    /// Makes the counter from the number of leases in the lease table.
-    #[must_use]
-    pub const fn of(count: u32) -> InProgress {
-        InProgress(count)
-    }
-
     /// The number of leases.
     #[must_use]
     pub const fn count(self) -> u32 {
@@ -56,11 +50,11 @@ impl InProgress {
         self.0 = self.0.saturating_add(1);
     }
 
-    /// Counts one lease less. Returns whether one was in progress.
-    pub fn end(&mut self) -> bool {
-        let some = self.0 > 0;
+    /// Counts one lease less. Returns how many are left.
+    pub fn end(&mut self) -> u32 {
+        debug_assert!(self.0 > 0, "only a lease that was counted ends");
         self.0 = self.0.saturating_sub(1);
-        some
+        self.0
     }
 
     /// The numbers of a reply about this key.

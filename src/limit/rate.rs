@@ -178,7 +178,9 @@ pub enum RateError {
     #[error("a window is at least a millisecond and at most 366 days")]
     Window,
     /// The log would keep more than [`COUNT_MAX`](super::sliding_log::COUNT_MAX) requests per key.
-    #[error("a sliding log keeps every request and counts to at most 10000; a sliding window counts further")]
+    #[error(
+        "a sliding log counts to at most 10000, since it keeps every request; a sliding window counts further"
+    )]
     LogTooLarge,
     /// The number of buckets is zero or above 60.
     #[error("a sliding window has 1 to 60 buckets")]

@@ -43,8 +43,8 @@ pub use pulse::Pulse;
 pub use telemetry::Telemetry;
 pub use units::engine_cost;
 
-use crate::clock::{Clock, Now, Timestamp};
-use crate::engine::{Asker, Audit, Engine, TICK_MILLIS};
+use crate::clock::{Clock, Timestamp};
+use crate::engine::{Asker, Engine, TICK_MILLIS};
 use crate::record::Recorder;
 use connections::ConnectionRegistry;
 use decision_thread::DecisionThread;
@@ -230,12 +230,11 @@ async fn supervise_housekeeping(shared: Arc<ServerState>) {
     }
 }
 
-/// Runs periodic work: the engine's ticks and audit, samples of the wall clock, the log line about missed decisions.
+/// Runs periodic work: the engine's ticks, samples of the wall clock, the log line about missed decisions.
 async fn run_housekeeping(shared: Arc<ServerState>) {
     let engine = &shared.engine;
     let mut ticks = tokio::time::interval(Duration::from_millis(TICK_MILLIS));
     ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    let mut audited = shared.clock.now().at;
     loop {
         ticks.tick().await;
         let stepped_back = shared.clock.sample_utc();
@@ -247,36 +246,12 @@ async fn run_housekeeping(shared: Arc<ServerState>) {
         shared.record_tick(now);
         engine.sweep(now);
         shared.pulse.beat_accepting(now.at);
-        if now.at.since(audited) >= AUDIT_EVERY {
-            audited = now.at;
-            audit(engine, now);
-        }
         shared.missed.log_if_due(now.at);
-    }
-}
-
-/// Compares leases with the concurrency counters and repairs the counters. A difference is a bug and is logged.
-fn audit(engine: &Engine, now: Now) {
-    let (audit, repaired) = engine.repair(now);
-    let Audit { held, counted, differing, pools } = audit;
-    if differing > 0 {
-        error!(
-            held,
-            counted,
-            repaired,
-            "leases and concurrency counters differ on {differing} keys: please report this"
-        );
-    }
-    if pools > 0 {
-        error!(repaired, "leases and the counters of {pools} pools differ: please report this");
     }
 }
 
 /// The smallest step of the wall clock that is logged: corrections by time servers are smaller.
 const LOGGED_STEP_MIN: Duration = Duration::from_millis(100);
-
-/// The interval at which leases are compared with counters.
-const AUDIT_EVERY: Duration = Duration::from_secs(10);
 
 /// The pause before a restart, so that housekeeping that always panics does not use the CPU.
 const AFTER_PANIC: Duration = Duration::from_millis(100);

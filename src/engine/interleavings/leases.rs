@@ -1,10 +1,10 @@
 //! Work in progress in many orders of the threads: what is held goes back once, whoever ends it.
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use super::{beside, check, engine_without_rules};
 use crate::clock::Now;
-use crate::engine::{Answer, Audit, Descriptors, Engine, Op, Opening, Request, Session, WorkOutcome};
+use crate::engine::{Answer, Descriptors, Engine, Op, Opening, Request, Session, WorkOutcome};
 use crate::rules::{RuleSet, read_text};
 
 const RULES: &str = "domain: api
@@ -51,7 +51,7 @@ fn acquire(engine: &Arc<Engine>, session: &Session, x: &str) -> Option<u64> {
 
 /// Nothing is held, and nothing counted.
 fn assert_all_is_back(engine: &Engine) {
-    assert_eq!(engine.audit(), Audit::default());
+    assert_eq!(engine.in_progress(), 0);
     assert_eq!(engine.leases().live, 0);
     let pools = engine.pools(at(60));
     assert!(pools.iter().all(|pool| (pool.busy, pool.critical, pool.others) == (0, 0, 0)), "{pools:?}");
@@ -67,8 +67,7 @@ fn one_place_is_held_by_one_and_a_rate_is_charged_with_it() {
             let (engine, session) = (Arc::clone(&engine), session(&engine, name));
             Box::new(move || {
                 let lease = acquire(&engine, &session, x);
-                let audit = engine.audit();
-                assert!(audit.counted <= 1, "{audit:?}");
+                assert!(engine.in_progress() <= 1);
                 lease.is_none_or(|lease| engine.release(&session, lease, WorkOutcome::Error, at(0)))
             })
         };
@@ -140,38 +139,5 @@ fn other_work_never_takes_what_is_kept_back() {
         assert_eq!(granted, 1);
         let pools = engine.pools(at(0));
         assert_eq!(pools.iter().map(|pool| pool.others).collect::<Vec<_>>(), [1]);
-    });
-}
-
-/// The name of a session that is among the first whose leases are looked at: what is granted to it is missed the longest.
-fn looked_at_first() -> u8 {
-    static NAME: OnceLock<u8> = OnceLock::new();
-    *NAME.get_or_init(|| {
-        let engine = engine(RULES);
-        (0..=u8::MAX).min_by_key(|name| session(&engine, *name).number() & 0xff).unwrap()
-    })
-}
-
-#[test]
-fn a_repair_beside_work_in_flight_changes_nothing() {
-    check(|| {
-        let engine = engine(&RULES.replace("max: 1,", "max: 2,").replace("slots: 2,", "slots: 4,"));
-        let name = looked_at_first();
-        let held = session(&engine, name.wrapping_add(1));
-        let lease = acquire(&engine, &held, "a").unwrap();
-        let keys = engine.counted_keys();
-        let began = session(&engine, name);
-        let (asking, ending, repairing) =
-            ((Arc::clone(&engine), began.clone()), Arc::clone(&engine), Arc::clone(&engine));
-        let works: Vec<Work> = vec![
-            // Held on to: whoever goes on to release it is seen on his way.
-            Box::new(move || acquire(&asking.0, &asking.1, "b").is_some()),
-            Box::new(move || ending.release(&held, lease, WorkOutcome::Ok, at(0))),
-            Box::new(move || repairing.repair_keys(&keys, at(0)) + repairing.repair_all_pools(at(0)) == 0),
-        ];
-        assert!(beside(works).into_iter().all(|as_it_should| as_it_should), "nothing was wrong");
-        assert_eq!(engine.audit(), Audit { held: 1, counted: 1, ..Audit::default() });
-        engine.end(&began, at(0));
-        assert_all_is_back(&engine);
     });
 }

@@ -9,7 +9,7 @@ use crate::engine::callers::Seen;
 use crate::engine::counters::{Check, Counters};
 use crate::engine::decision::{Answer, Decision, LimitView, LookedAt, NoteKind, RuleCheck, Verdict};
 use crate::engine::digest::Digest;
-use crate::engine::request::{Request, UNIT_REQUESTS};
+use crate::engine::request::{Op, Request, UNIT_REQUESTS};
 use crate::engine::ruling::{Plain, Terms};
 use crate::engine::sketch::Ranking;
 use crate::engine::tag::Tag;
@@ -33,8 +33,10 @@ impl<'d> Judgement<'d> {
     #[inline]
     pub(in crate::engine) fn one_rule(&self, matching: &[u32], request: &Request<'_>) -> Option<OneRule<'d>> {
         let [number] = *matching else { return None };
+        let is_work = request.op == Op::Acquire && request.session.is_some();
         let terms = self.terms.rules.get(number as usize)?;
-        let plain = terms.plain.as_ref().filter(|_| request.repeat.is_none() && !request.oversized)?;
+        let plain =
+            terms.plain.as_ref().filter(|_| !is_work && request.repeat.is_none() && !request.oversized)?;
         let cost = request.cost.in_unit(UNIT_REQUESTS).filter(|cost| *cost > 0)?;
         let rule = self.domain.rules().get(number as usize)?;
         Some(OneRule { number, rule, terms, plain, counters: self.counters?, cost })

@@ -1,12 +1,12 @@
 //! Copies out what a restart keeps while work goes on: a few entries under a lock at a time, so that a decision waits for
 //! none of it longer than for another decision. What changes meanwhile may be in the copy or not, each key for itself.
 
-use super::{Kept, KeptKey};
+use super::Kept;
 use crate::clock::Now;
 use crate::engine::Engine;
 use crate::engine::digest::Digest;
+use crate::engine::part::Soft;
 use crate::engine::shards::{SHARDS, Shard};
-use crate::engine::soft::Soft;
 use crate::engine::table::{Copied, Progress, Table};
 use crate::engine::tag::{Fading, Until};
 use crate::limit::fixed_window::FixedWindow;
@@ -78,7 +78,7 @@ impl Engine {
         shard: usize,
         table: fn(&Shard) -> &Table<S>,
         now: Now,
-        visit: &mut dyn FnMut(KeptKey, S),
+        visit: &mut dyn FnMut(Digest, S),
     ) {
         let piece = &mut |from: Progress, piece, copies: &mut Vec<(Digest, S)>| {
             table(&self.shards.lock(shard)).copy_piece(from, piece, now, copies)
@@ -91,12 +91,12 @@ impl Engine {
 type CopyPiece<'c, S> = &'c mut dyn FnMut(Progress, (usize, usize), &mut Vec<(Digest, S)>) -> Copied;
 
 /// Copies a table piece by piece. One that is laid out anew again and again is copied at once in the end.
-pub(in crate::engine) fn copy_pieces<S>(piece: CopyPiece<'_, S>, visit: &mut dyn FnMut(KeptKey, S)) {
+pub(in crate::engine) fn copy_pieces<S>(piece: CopyPiece<'_, S>, visit: &mut dyn FnMut(Digest, S)) {
     let (mut progress, mut moved, mut copies) = (Progress::default(), 0, Vec::new());
     loop {
         let size = if moved < MOVED_MAX { PIECE } else { (usize::MAX, usize::MAX) };
         let copied = piece(progress, size, &mut copies);
-        copies.drain(..).for_each(|(digest, state)| visit(KeptKey::of(&digest), state));
+        copies.drain(..).for_each(|(digest, state)| visit(digest, state));
         match copied {
             Copied::Some(next) => progress = next,
             Copied::All => return,

@@ -3,18 +3,17 @@
 //! How many places of a concurrency limit are taken is not kept: every lease that comes back takes its own, so the two
 //! always agree.
 
-use super::{Kept, KeptKey, KeptLease, KeptPool, KeptSession};
-use crate::clock::{Now, Timestamp};
+use super::{Kept, KeptLease, KeptPool, KeptSession};
+use crate::clock::Now;
 use crate::engine::Engine;
 use crate::engine::digest::Digest;
 use crate::engine::leases::{Opening, Session, Tie};
 use crate::engine::memory::Memory;
+use crate::engine::part::Soft;
 use crate::engine::ruling::salt_of_places;
 use crate::engine::shards::{SHARDS, Shard};
-use crate::engine::soft::Soft;
 use crate::engine::table::Table;
 use crate::engine::tag::{Fading, Tag, Until};
-use crate::limit::concurrency::InProgress;
 use crate::limit::fixed_window::FixedWindow;
 use crate::limit::places::Places;
 use crate::limit::sliding_log::SlidingLog;
@@ -73,49 +72,35 @@ impl PuttingBack<'_> {
             Kept::Rule(rule) => self.engine.heritage.lock().add(rule),
             Kept::Pool(pool) => self.pool(&pool)?,
             Kept::Bucket(key, arrival) => {
-                self.state(key.digest(), Gcra::of_arrival(arrival), |shard| &mut shard.buckets);
+                self.state(key, Gcra::of_arrival(arrival), |shard| &mut shard.buckets);
             }
             Kept::Window(key, began, count) => {
                 let state = FixedWindow::of_began_and_count(began, count);
-                self.state(key.digest(), state, |shard| &mut shard.windows);
+                self.state(key, state, |shard| &mut shard.windows);
             }
-            Kept::SlidingWindow(key, began, counts) => self.sliding_window(key, began, &counts)?,
-            Kept::OldWindow(key, count) => {
-                // How long it is, only its rule knows: it counts in the window of now.
-                let digest = key.digest();
-                let digest = digest.tagged(Tag::span(u64::MAX >> 10).beside(digest.tag()));
-                let state = FixedWindow::of_began_and_count(self.now.at, count);
-                self.state(digest, state, |shard| &mut shard.windows);
-            }
-            Kept::OldSlidingWindow(key, start, counts) => {
-                let began = i128::from(start) - i128::from(self.now.utc);
-                let began = u64::try_from(began.max(0)).unwrap_or(u64::MAX);
-                self.sliding_window(key, Timestamp::from_nanos(began).min(self.now.at), &counts)?;
+            Kept::SlidingWindow(key, began, counts) => {
+                let state = SlidingWindow::of_counts(began, &counts);
+                let state = state.ok_or(Unfit("a sliding window of no such size"))?;
+                self.state(key, state, |shard| &mut shard.sliding_windows);
             }
             Kept::Log(key, entries) => {
                 let state = SlidingLog::of_entries(&entries).ok_or(Unfit("a log that is out of order"))?;
-                self.state(key.digest(), state, |shard| &mut shard.logs);
+                self.state(key, state, |shard| &mut shard.logs);
             }
             Kept::Places(key, budget) => self.places(key, budget),
-            Kept::Block(key, until) => self.state(key.digest(), Until(until), |shard| &mut shard.blocks),
+            Kept::Block(key, until) => self.state(key, Until(until), |shard| &mut shard.blocks),
             Kept::Soft(key, since, ends) => {
-                self.state(key.digest(), Soft { since, ends }, |shard| &mut shard.softs);
+                self.state(key, Soft { since, ends }, |shard| &mut shard.softs);
             }
-            Kept::Repeat(grant) => {
-                let engine = self.engine;
-                engine.repeats.put_back(*grant, FIRST_RULING, &engine.shards, self.now);
+            Kept::Repeat(name, granted) => {
+                self.engine.repeats.put_back(name, granted, &self.engine.shards, self.now);
             }
-            Kept::Spent(spent) => self.engine.spent.put_back(*spent, &self.engine.shards, self.now),
+            Kept::Spent(name, spent) => {
+                self.engine.spent.put_back(name, spent, &self.engine.shards, self.now);
+            }
             Kept::Session(session) => self.session(&session),
             Kept::Lease(lease) => self.lease(&lease)?,
         }
-        Ok(())
-    }
-
-    fn sliding_window(&self, key: KeptKey, began: Timestamp, counts: &[u32]) -> Result<(), Unfit> {
-        let state = SlidingWindow::of_counts(began, counts);
-        let state = state.ok_or(Unfit("a sliding window of no such size"))?;
-        self.state(key.digest(), state, |shard| &mut shard.sliding_windows);
         Ok(())
     }
 
@@ -130,9 +115,9 @@ impl PuttingBack<'_> {
     }
 
     /// Others are to hear at once of what goes on under a key.
-    fn places(&self, key: KeptKey, budget: u64) {
-        self.state(key.digest(), Places::left_behind(budget, self.now.at), |shard| &mut shard.places);
-        let (state, shards) = (key.digest(), &self.engine.shards);
+    fn places(&self, key: Digest, budget: u64) {
+        self.state(key, Places::left_behind(budget, self.now.at), |shard| &mut shard.places);
+        let (state, shards) = (key, &self.engine.shards);
         // The salt, mixed in twice, is out again.
         let key = state.of(Tag::NONE, salt_of_places(&self.engine.options.hash_key));
         let mut shard = shards.lock(shards.of(&state));
@@ -175,16 +160,14 @@ impl PuttingBack<'_> {
         if engine.leases.is_live(session, kept.number, self.now) {
             return Ok(());
         }
-        let Some(ties) = engine.leases.put_back(session, kept, self.now) else { return Ok(()) };
+        if engine.leases.put_back(session, kept, self.now).is_none() {
+            return Ok(());
+        }
         pool.enter_work(kept.is_other, None);
-        for tie in ties {
+        let shards = &engine.shards;
+        for tie in &kept.ties {
             if let Tie::Place(digest) = tie {
-                let shards = &engine.shards;
-                let mut shard = shards.lock(shards.of(&digest));
-                let (memory, fresh) = (shards.memory(), InProgress::default);
-                let (_, evicted) =
-                    shard.in_progress.change(digest, memory, self.now, fresh, InProgress::begin);
-                shards.count_evictions(evicted);
+                shards.lock(shards.of(digest)).begin_progress(*digest, shards, self.now);
             }
         }
         Ok(())

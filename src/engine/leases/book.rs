@@ -1,46 +1,30 @@
 //! Some of the sessions and all of their leases, under one lock.
 
-mod kept;
-
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lease::{Covers, Lease, LeaseCost, Link, NONE, Tie, Ties};
-use super::member::{Holdings, Member};
-use super::session::{NotOpened, Opening, Parting};
+use super::lease::{Covers, Lease, LeaseCost, Link, NONE, NewLease, Tie, Ties};
+use super::session::{Holdings, Member, NotOpened, Opening, Parting};
 use super::slab::Slab;
 use super::wheel::{Batch, Wheel};
 use crate::clock::Timestamp;
 use crate::engine::digest::Digest;
 use crate::engine::pool::Pool;
 
-pub(super) use kept::tie;
-
 /// Some of the sessions.
 #[derive(Debug)]
 pub(super) struct Book {
-    members: Slab<Member>,
+    pub(super) members: Slab<Member>,
     by_name: HashMap<[u8; 16], u32>,
-    leases: Slab<Lease>,
+    pub(super) leases: Slab<Lease>,
     /// Where leases are by their numbers that were put back after a restart: those numbers hide another place.
-    elsewhere: HashMap<u64, u32>,
+    pub(super) elsewhere: HashMap<u64, u32>,
     wheel: Wheel,
     /// Sessions without a connection, by when they end. One that was taken up again stands there until then.
     graces: VecDeque<(Timestamp, u32, u64)>,
     /// Counts sessions.
     generation: u64,
-}
-
-/// A lease to be.
-pub(super) struct NewLease<'t> {
-    pub(super) at: Timestamp,
-    pub(super) lasts: Duration,
-    pub(super) request: u64,
-    pub(super) connection: u64,
-    pub(super) ties: &'t [Tie],
-    pub(super) is_other: bool,
-    pub(super) cost: LeaseCost,
 }
 
 impl Book {
@@ -54,18 +38,6 @@ impl Book {
             graces: VecDeque::new(),
             generation: 0,
         }
-    }
-
-    pub(super) fn members(&self) -> &Slab<Member> {
-        &self.members
-    }
-
-    pub(super) fn members_mut(&mut self) -> impl Iterator<Item = &mut Member> {
-        self.members.iter_mut()
-    }
-
-    pub(super) fn leases(&self) -> &Slab<Lease> {
-        &self.leases
     }
 
     /// A connection more of a session that is there.
@@ -149,16 +121,18 @@ impl Book {
     pub(super) fn grant(
         &mut self,
         member: u32,
+        connection: u64,
         new: &NewLease<'_>,
+        at: Timestamp,
         number: impl FnOnce(u32) -> u64,
     ) -> Option<u64> {
         let lease = Lease {
             number: 0,
-            ends_at: new.at.after(new.lasts),
+            ends_at: at.after(new.lasts),
             request: new.request,
             ties: Ties::of(new.ties),
             cost: new.cost,
-            connection: u32::try_from(new.connection).unwrap_or(u32::MAX),
+            connection: u32::try_from(connection).unwrap_or(u32::MAX),
             lasts_millis: u32::try_from(new.lasts.as_millis()).unwrap_or(u32::MAX),
             member,
             in_session: Link::NONE,
@@ -166,7 +140,7 @@ impl Book {
             spoke: 0,
             is_other: new.is_other,
         };
-        let place = self.begin(lease, new.at)?;
+        let place = self.begin(lease, at)?;
         let number = number(place);
         if let Some(lease) = self.leases.get_mut(place) {
             lease.number = number;
@@ -176,7 +150,7 @@ impl Book {
 
     /// Adds a lease to its session. Returns its place.
     #[inline]
-    fn begin(&mut self, mut lease: Lease, at: Timestamp) -> Option<u32> {
+    pub(super) fn begin(&mut self, mut lease: Lease, at: Timestamp) -> Option<u32> {
         let owner = self.members.get_mut(lease.member)?;
         lease.in_session.after = owner.first;
         let is_other = lease.is_other;
@@ -200,6 +174,41 @@ impl Book {
     pub(super) fn lease(&self, hidden: u32, number: u64, member: u32) -> Option<(u32, &Lease)> {
         let place = self.place_of(hidden, number, member)?;
         Some((place, self.leases.get(place)?))
+    }
+
+    /// The place of a session's lease that its holder knows by this number; `hidden` is what the number hides.
+    #[inline]
+    pub(super) fn place_of(&self, hidden: u32, number: u64, member: u32) -> Option<u32> {
+        let is_its = |place: &u32| {
+            self.leases.get(*place).is_some_and(|at| at.number == number && at.member == member)
+        };
+        if is_its(&hidden) {
+            return Some(hidden);
+        }
+        if self.elsewhere.is_empty() {
+            return None;
+        }
+        self.elsewhere.get(&number).copied().filter(is_its)
+    }
+
+    /// Whose lease has this number, if any has.
+    pub(super) fn holder(&self, hidden: u32, number: u64) -> Option<u32> {
+        self.place_of_any(hidden, number).and_then(|place| self.leases.get(place)).map(|lease| lease.member)
+    }
+
+    /// The place of the lease that has this number, whoever holds it.
+    pub(super) fn place_of_any(&self, hidden: u32, number: u64) -> Option<u32> {
+        let places = [Some(hidden), self.elsewhere.get(&number).copied()];
+        let has_it = |place: &u32| self.leases.get(*place).is_some_and(|lease| lease.number == number);
+        places.into_iter().flatten().find(has_it)
+    }
+
+    /// A lease has ended.
+    #[inline]
+    fn forget_place(&mut self, number: u64) {
+        if !self.elsewhere.is_empty() {
+            self.elsewhere.remove(&number);
+        }
     }
 
     /// Takes the cost of a lease of a user that has this number, if it is covered. `None`: there is no such lease; an

@@ -1,11 +1,14 @@
-//! All sessions and leases, copied out and put back.
+//! Sessions and their leases, copied into a snapshot and put back. A lease that was put back stands in another place than
+//! its number hides, so its book finds it by the number, until it ends.
 
-use super::book::tie;
-use super::lease::Tie;
+use std::time::Duration;
+
+use super::book::Book;
+use super::lease::{Lease, Link, Ties};
 use super::session::{Attached, OpenSession, Session};
 use super::{BOOKS, Leases};
-use crate::clock::Now;
-use crate::engine::kept::{Kept, KeptLease};
+use crate::clock::{Now, Timestamp};
+use crate::engine::kept::{Kept, KeptLease, KeptSession};
 
 impl Leases {
     /// Copies every session that has a name, each with its leases under one lock.
@@ -39,22 +42,89 @@ impl Leases {
         }
     }
 
-    /// Puts a lease of a session back, with what is tied to it. `None`: its time has come, or there are too many.
-    pub(in crate::engine) fn put_back(
-        &self,
-        session: &Session,
-        kept: &KeptLease,
-        now: Now,
-    ) -> Option<Vec<Tie>> {
+    /// Puts a lease of a session back. `None`: its time has come, or there are too many.
+    pub(in crate::engine) fn put_back(&self, session: &Session, kept: &KeptLease, now: Now) -> Option<()> {
         if kept.ends_at <= now.at {
             return None;
         }
-        let holding = self.reserve(session)?;
+        let reserved = self.reserve(session, None)?;
         let Attached { book, member, .. } = *session.0;
-        let ties: Vec<Tie> = kept.ties.iter().filter_map(tie).collect();
-        let ends_at = self.book(book).put_back(member, kept, &ties, now.at)?;
-        holding.keep();
+        let ends_at = self.book(book).put_back(member, kept, now.at)?;
+        reserved.keep();
         self.ends_at(ends_at);
-        Some(ties)
+        Some(())
+    }
+}
+
+impl Book {
+    /// Copies the next session that has a name, from this place on, with its leases. Returns where to go on.
+    fn copy_session(&self, from: u32, copies: &mut Vec<Kept>) -> Option<u32> {
+        let place = self.members.next_from(from)?;
+        let member = self.members.get(place)?;
+        if let Some(name) = member.name {
+            copies.push(Kept::Session(Box::new(KeptSession {
+                name,
+                user: member.user,
+                pid: member.pid,
+                pool: member.pool.name().into(),
+                slots: member.slots,
+            })));
+            let mut next = member.first;
+            while let Some(lease) = self.leases.get(next) {
+                copies.push(Kept::Lease(Box::new(kept(lease))));
+                next = lease.in_session.after;
+            }
+        }
+        place.checked_add(1)
+    }
+
+    /// The next session from a place on, if it has a name, and the place to go on from.
+    fn open_session(&self, from: u32) -> Option<(u32, Option<OpenSession>)> {
+        let place = self.members.next_from(from)?;
+        let member = self.members.get(place)?;
+        let open = member.name.map(|name| OpenSession {
+            name,
+            user: member.user,
+            pool: member.pool.name().into(),
+            slots: member.slots,
+            ends_at: member.ends_at,
+        });
+        Some((place.checked_add(1)?, open))
+    }
+
+    /// Puts a lease back. Returns when it ends.
+    fn put_back(&mut self, member: u32, kept: &KeptLease, now: Timestamp) -> Option<Timestamp> {
+        let lasts = Duration::from_millis(u64::from(kept.lasts_millis));
+        let ends_at = kept.ends_at.min(now.after(lasts));
+        let lease = Lease {
+            number: kept.number,
+            ends_at,
+            request: kept.request,
+            ties: Ties::of(&kept.ties),
+            cost: kept.cost,
+            connection: kept.connection,
+            lasts_millis: kept.lasts_millis,
+            member,
+            in_session: Link::NONE,
+            on_spoke: Link::NONE,
+            spoke: 0,
+            is_other: kept.is_other,
+        };
+        let place = self.begin(lease, now)?;
+        self.elsewhere.insert(kept.number, place);
+        Some(ends_at)
+    }
+}
+
+fn kept(lease: &Lease) -> KeptLease {
+    KeptLease {
+        number: lease.number,
+        ends_at: lease.ends_at,
+        lasts_millis: lease.lasts_millis,
+        request: lease.request,
+        connection: lease.connection,
+        is_other: lease.is_other,
+        ties: lease.ties.iter().collect(),
+        cost: lease.cost,
     }
 }

@@ -1,5 +1,7 @@
 //! One lease: a piece of work in progress, and what is tied to it.
 
+use std::time::Duration;
+
 use crate::clock::Timestamp;
 use crate::engine::digest::{Digest, Salt};
 use crate::engine::ledger::LEASE_BYTES;
@@ -27,13 +29,24 @@ pub(super) struct Lease {
     pub(super) is_other: bool,
 }
 
+/// A lease to be granted.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::engine) struct NewLease<'t> {
+    pub(in crate::engine) lasts: Duration,
+    /// The id of its request.
+    pub(in crate::engine) request: u64,
+    pub(in crate::engine) ties: &'t [Tie],
+    pub(in crate::engine) is_other: bool,
+    pub(in crate::engine) cost: LeaseCost,
+}
+
 /// What work cost the rules that count it, for one refund to name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::engine) struct LeaseCost {
+pub struct LeaseCost {
     /// Of the domain and the descriptors of its request; 0: there is nothing to refund, or no more.
-    pub(in crate::engine) print: u32,
+    pub print: u32,
     /// In requests, where no unit is tied to it.
-    pub(in crate::engine) cost: u32,
+    pub cost: u32,
 }
 
 /// Whether what work cost, in requests or by unit, covers a refund.
@@ -48,7 +61,7 @@ pub(super) struct Link {
 
 /// What ends, or may be given back, with a piece of work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) enum Tie {
+pub enum Tie {
     /// A place under a concurrency limit.
     Place(Digest),
     /// What a rule was charged, to be given back when the work ends well.
@@ -58,6 +71,7 @@ pub(in crate::engine) enum Tie {
     /// The name by which its cost can be refunded.
     Spent(Digest),
     /// What it cost in a unit, of which this is the print.
+    #[allow(missing_docs, reason = "said above")]
     Cost { unit: u32, cost: u32 },
 }
 
@@ -102,16 +116,19 @@ impl Ties {
 
 /// What a rule was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) struct Refund {
+pub struct Refund {
     /// What the rule is known by, also after a reload.
-    pub(in crate::engine) rule: u64,
-    /// The digest of the state that was charged, and what was mixed into it.
-    pub(in crate::engine) digest: Digest,
-    pub(in crate::engine) salt: Salt,
-    pub(in crate::engine) allowance: u32,
-    pub(in crate::engine) cost: u32,
+    pub rule: u64,
+    /// The digest of the state that was charged.
+    pub digest: Digest,
+    /// What was mixed into the digest.
+    pub salt: Salt,
+    /// The number of the allowance.
+    pub allowance: u32,
+    /// How much.
+    pub cost: u32,
     /// It was charged to what is beyond the quota.
-    pub(in crate::engine) is_beyond: bool,
+    pub is_beyond: bool,
 }
 
 /// The end of a chain.

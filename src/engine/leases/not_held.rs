@@ -60,7 +60,7 @@ impl Leases {
                     why = NotHeld::Foreign;
                     break;
                 }
-                None if book.leases().has_had(hidden) => why = NotHeld::Ended,
+                None if book.leases.has_had(hidden) => why = NotHeld::Ended,
                 None => {}
             }
         }

@@ -14,7 +14,7 @@ impl Leases {
     pub(in crate::engine) fn sweep(&self, now: Now) {
         self.ledger.forget_users();
         let mut book = self.book(self.swept.fetch_add(1, Ordering::Relaxed));
-        book.members_mut().for_each(|member| member.reports.forget_old(now.at));
+        book.members.iter_mut().for_each(|member| member.reports.forget_old(now.at));
     }
 }
 

@@ -75,11 +75,6 @@ impl<T> Slab<T> {
         self.pieces.iter_mut().flatten().flatten()
     }
 
-    /// The values of one piece of it; `None`: there is no such piece.
-    pub(super) fn piece(&self, piece: usize) -> Option<impl Iterator<Item = &T>> {
-        self.pieces.get(piece).map(|piece| piece.iter().flatten())
-    }
-
     fn place(&mut self, number: u32) -> Option<&mut Option<T>> {
         let number = number as usize;
         self.pieces.get_mut(number / PIECE)?.get_mut(number % PIECE)

@@ -1,7 +1,7 @@
 //! Charging a request that was judged, and noting that one was refused.
 
 use super::{Beyond, Case, Law, Part, Stage};
-use crate::engine::algorithm::{Algorithm, each_algorithm, places};
+use crate::engine::algorithm::{Algorithm, each_algorithm, shared};
 use crate::engine::decision::RuleCheck;
 use crate::engine::digest::Digest;
 use crate::engine::shards::Shard;
@@ -123,7 +123,7 @@ impl Part {
         }
         if let Quota::Places(quota) = &law.allowance.quota {
             let could_ask = case.leases && self.enforced;
-            return places::note_refused(quota, (self.key, self.digest), could_ask, case, shard);
+            return shared::note_refused(quota, (self.key, self.digest), could_ask, case, shard);
         }
         // A bucket's time until full says it all.
         if matches!(law.allowance.quota, Quota::TokenBucket(_) | Quota::LeakyBucket(_)) {
@@ -135,6 +135,47 @@ impl Part {
     fn mark_by<A: Algorithm>(&self, _: &A, shard: &mut Shard) {
         if let Some(mut found) = A::table_mut(shard).entry(&self.digest) {
             found.set_tag(A::tag_refusing(found.tag()));
+        }
+    }
+}
+
+impl Part {
+    /// Charges, or with a negative amount gives back, after the fact.
+    pub(in crate::engine) fn settle_up(&mut self, amount: i64, case: &Case<'_>, shard: &mut Shard) {
+        let Some(law) = self.law(case) else { return };
+        let is_pace_or_place =
+            matches!(law.allowance.quota, Quota::LeakyBucket(_) | Quota::Concurrency(_) | Quota::Places(_));
+        if amount == 0 || is_pace_or_place {
+            return;
+        }
+        self.adopt(&law, case.now, shard);
+        each_algorithm!(&law.allowance.quota, quota => self.settle_up_by(quota, amount, &law, case, shard));
+    }
+
+    fn settle_up_by<A: Algorithm>(
+        &self,
+        quota: &A,
+        amount: i64,
+        law: &Law<'_>,
+        case: &Case<'_>,
+        shard: &mut Shard,
+    ) {
+        let units = u32::try_from(amount.unsigned_abs()).unwrap_or(u32::MAX);
+        if amount < 0 && A::table(shard).find(&self.digest).is_none() {
+            // Full as it is.
+            return;
+        }
+        let had_some = self.soft_ends(quota, case, shard).is_none();
+        self.change(self.digest, quota, case, shard, |state| {
+            if amount < 0 {
+                quota.give_back(state, case.now, units);
+            } else {
+                quota.owe(state, case.now, units, law.allowance.max_debt);
+            }
+        });
+        if matches!(law.allowance.over, Over::Soft(_)) && shard.softs.find(&self.digest).is_some() {
+            let has_some = self.soft_ends(quota, case, shard).is_none();
+            self.keep_soft(quota, had_some || has_some, case, shard);
         }
     }
 }

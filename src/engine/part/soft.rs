@@ -1,11 +1,10 @@
 //! The soft part of an allowance: whether it is still open to a key, and since when it has been used.
 
 use super::{Beyond, Case, Law, Part};
-use crate::clock::{Micros, Now};
+use crate::clock::{Micros, Now, Timestamp};
 use crate::engine::algorithm::Algorithm;
 use crate::engine::shards::Shard;
-use crate::engine::soft::Soft;
-use crate::engine::tag::Until;
+use crate::engine::tag::{Fading, Tag, Until};
 use crate::limit::Outcome;
 
 impl Part {
@@ -87,5 +86,20 @@ pub(super) fn wait_for_one<A: Algorithm>(quota: &A, state: &A::State, now: Now) 
         // Never for one unit: nothing is ever left.
         Outcome::Never => Micros(u64::MAX),
         Outcome::Pass | Outcome::Queued(_) => Micros::ZERO,
+    }
+}
+
+/// A key that uses more than its quota, as its rule lets it for a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::engine) struct Soft {
+    /// The first request passed over, since it last had some of its quota left.
+    pub(in crate::engine) since: Timestamp,
+    /// When it will have some of its quota left, if nothing else comes.
+    pub(in crate::engine) ends: Timestamp,
+}
+
+impl Fading for Soft {
+    fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
+        self.ends.as_nanos().saturating_sub(now.at.as_nanos())
     }
 }

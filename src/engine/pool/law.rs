@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
+use crate::engine::gate::Watch;
 use crate::engine::kept::KeptPool;
-use crate::engine::watch::Watch;
 use crate::shed::brake::Brake;
 use crate::shed::slow_law::{STEP_MAX, Severity, SlowLaw};
 use crate::shed::window::Window;

@@ -3,9 +3,10 @@
 use super::bytes::ByteReader;
 use super::section::SectionKind;
 use super::{Moment, SnapshotHead, Useless};
-use crate::clock::Timestamp;
+use crate::clock::{Micros, Timestamp};
 use crate::engine::kept::{
-    Kept, KeptGrant, KeptKey, KeptLease, KeptLevel, KeptPool, KeptRule, KeptSession, KeptSpent, KeptTie,
+    Digest, Grant, Granted, Kept, KeptLease, KeptPool, KeptRule, KeptSession, LeaseCost, Level, Refund, Salt,
+    Spent, Tie,
 };
 use crate::engine::{NoteKind, Verdict};
 
@@ -29,16 +30,9 @@ pub(super) fn decode_head(bytes: &mut ByteReader<'_>) -> Result<SnapshotHead, Us
 pub(super) fn decode_entry(kind: SectionKind, bytes: &mut ByteReader<'_>) -> Result<Kept, Useless> {
     Ok(match kind {
         SectionKind::Bucket => Kept::Bucket(decode_key(bytes)?, bytes.u64()?),
-        SectionKind::WindowBegan => Kept::Window(decode_key(bytes)?, decode_time(bytes)?, bytes.u32()?),
-        SectionKind::SlidingWindowBegan => {
-            Kept::SlidingWindow(decode_key(bytes)?, decode_time(bytes)?, bytes.list(ByteReader::u32)?)
-        }
-        SectionKind::Window => {
-            let (key, _end) = (decode_key(bytes)?, bytes.u64()?);
-            Kept::OldWindow(key, bytes.u32()?)
-        }
+        SectionKind::Window => Kept::Window(decode_key(bytes)?, decode_time(bytes)?, bytes.u32()?),
         SectionKind::SlidingWindow => {
-            Kept::OldSlidingWindow(decode_key(bytes)?, bytes.u64()?, bytes.list(ByteReader::u32)?)
+            Kept::SlidingWindow(decode_key(bytes)?, decode_time(bytes)?, bytes.list(ByteReader::u32)?)
         }
         SectionKind::Log => {
             Kept::Log(decode_key(bytes)?, bytes.list(|bytes| Ok((bytes.u64()?, bytes.u32()?)))?)
@@ -54,13 +48,15 @@ pub(super) fn decode_entry(kind: SectionKind, bytes: &mut ByteReader<'_>) -> Res
             Kept::Rule(rule)
         }
         SectionKind::Pool => Kept::Pool(Box::new(decode_pool(bytes)?)),
-        SectionKind::Repeat => Kept::Repeat(Box::new(decode_grant(bytes)?)),
-        SectionKind::Spent => Kept::Spent(Box::new(KeptSpent {
-            name: decode_key(bytes)?,
-            at: decode_time(bytes)?,
-            print: bytes.u32()?,
-            costs: bytes.list(|bytes| Ok((bytes.u32()?, bytes.u32()?)))?,
-        })),
+        SectionKind::Repeat => {
+            let (name, asks) = (decode_key(bytes)?, bytes.u64()?);
+            Kept::Repeat(name, Granted { asks, grant: Box::new(decode_grant(bytes)?) })
+        }
+        SectionKind::Spent => {
+            let (name, at, print) = (decode_key(bytes)?, decode_time(bytes)?, bytes.u32()?);
+            let costs = bytes.list(|bytes| Ok((bytes.u32()?, bytes.u32()?)))?.into();
+            Kept::Spent(name, Spent { at, print, costs })
+        }
         SectionKind::Session => Kept::Session(Box::new(KeptSession {
             name: bytes.array()?,
             user: bytes.u32()?,
@@ -88,10 +84,8 @@ fn decode_pool(bytes: &mut ByteReader<'_>) -> Result<KeptPool, Useless> {
     })
 }
 
-fn decode_grant(bytes: &mut ByteReader<'_>) -> Result<KeptGrant, Useless> {
-    Ok(KeptGrant {
-        name: decode_key(bytes)?,
-        asks: bytes.u64()?,
+fn decode_grant(bytes: &mut ByteReader<'_>) -> Result<Grant, Useless> {
+    Ok(Grant {
         at: decode_time(bytes)?,
         verdict: match bytes.u8()? {
             0 => Verdict::Allow,
@@ -101,71 +95,80 @@ fn decode_grant(bytes: &mut ByteReader<'_>) -> Result<KeptGrant, Useless> {
             4 => Verdict::Shed,
             _ => return Err(Useless::Damaged("a verdict has an unknown number")),
         },
-        wait_micros: bytes.u64()?,
+        wait: Micros(bytes.u64()?),
         lease: bytes.optional(ByteReader::u64)?,
         binding: bytes.optional(|bytes| Ok((bytes.u32()?, bytes.text()?, decode_level(bytes)?)))?,
         listed: bytes.optional(ByteReader::text)?,
-        notes: bytes.list(|bytes| {
-            let kind = match bytes.u8()? {
-                0 => NoteKind::Shadow,
-                1 => NoteKind::Candidate,
-                2 => NoteKind::Over,
-                3 => NoteKind::Near,
-                4 => NoteKind::Quota,
-                _ => return Err(Useless::Damaged("a note has an unknown number")),
-            };
-            Ok((kind, bytes.u32()?))
-        })?,
-        all: bytes.list(|bytes| Ok((bytes.u32()?, decode_level(bytes)?)))?,
-        is_current: bytes.bool()?,
+        notes: bytes
+            .list(|bytes| {
+                let kind = match bytes.u8()? {
+                    0 => NoteKind::Shadow,
+                    1 => NoteKind::Candidate,
+                    2 => NoteKind::Over,
+                    3 => NoteKind::Near,
+                    4 => NoteKind::Quota,
+                    _ => return Err(Useless::Damaged("a note has an unknown number")),
+                };
+                Ok((kind, bytes.u32()?))
+            })?
+            .into(),
+        all: bytes.list(|bytes| Ok((bytes.u32()?, decode_level(bytes)?)))?.into(),
+        ruling: u64::from(bytes.bool()?),
     })
 }
 
-fn decode_level(bytes: &mut ByteReader<'_>) -> Result<KeptLevel, Useless> {
-    Ok(KeptLevel {
+fn decode_level(bytes: &mut ByteReader<'_>) -> Result<Level, Useless> {
+    Ok(Level {
         limit: bytes.u64()?,
-        window_micros: bytes.u64()?,
+        window: Micros(bytes.u64()?),
         remaining: bytes.u64()?,
-        reset_micros: bytes.u64()?,
+        reset: Micros(bytes.u64()?),
     })
 }
 
 fn decode_lease(bytes: &mut ByteReader<'_>) -> Result<KeptLease, Useless> {
-    Ok(KeptLease {
+    let mut lease = KeptLease {
         number: bytes.u64()?,
         ends_at: decode_time(bytes)?,
         lasts_millis: bytes.u32()?,
         request: bytes.u64()?,
         connection: bytes.u32()?,
         is_other: bytes.bool()?,
-        ties: bytes.list(|bytes| {
-            Ok(match bytes.u8()? {
-                0 => KeptTie::Place(decode_key(bytes)?),
-                1 => KeptTie::Repeat(decode_key(bytes)?),
-                2 => KeptTie::Refund {
-                    rule: bytes.u64()?,
-                    key: decode_key(bytes)?,
-                    salt: bytes.u64()?,
-                    allowance: bytes.u32()?,
-                    cost: match (bytes.u32()?, bytes.bool()?) {
-                        (cost, false) => cost,
-                        // An earlier daemon charged the candidate, whose state is gone.
-                        (_, true) => 0,
-                    },
-                    is_beyond: bytes.bool()?,
+        ties: Vec::new(),
+        cost: LeaseCost::default(),
+    };
+    bytes.list(|bytes| {
+        lease.ties.push(match bytes.u8()? {
+            0 => Tie::Place(decode_key(bytes)?),
+            1 => Tie::Repeat(decode_key(bytes)?),
+            2 => Tie::Refund(Refund {
+                rule: bytes.u64()?,
+                digest: decode_key(bytes)?,
+                salt: Salt::of_bits(bytes.u64()?),
+                allowance: bytes.u32()?,
+                cost: match (bytes.u32()?, bytes.bool()?) {
+                    (cost, false) => cost,
+                    // An earlier daemon charged the candidate, whose state is gone.
+                    (_, true) => 0,
                 },
-                3 => KeptTie::Spent(decode_key(bytes)?),
-                4 => KeptTie::Cost { unit: bytes.u32()?, cost: bytes.u32()? },
-                5 => KeptTie::Print { print: bytes.u32()?, cost: bytes.u32()? },
-                _ => return Err(Useless::Damaged("a tie has an unknown number")),
-            })
-        })?,
-    })
+                is_beyond: bytes.bool()?,
+            }),
+            3 => Tie::Spent(decode_key(bytes)?),
+            4 => Tie::Cost { unit: bytes.u32()?, cost: bytes.u32()? },
+            5 => {
+                lease.cost = LeaseCost { print: bytes.u32()?, cost: bytes.u32()? };
+                return Ok(());
+            }
+            _ => return Err(Useless::Damaged("a tie has an unknown number")),
+        });
+        Ok(())
+    })?;
+    Ok(lease)
 }
 
 #[inline]
-fn decode_key(bytes: &mut ByteReader<'_>) -> Result<KeptKey, Useless> {
-    bytes.array().map(KeptKey)
+fn decode_key(bytes: &mut ByteReader<'_>) -> Result<Digest, Useless> {
+    bytes.array().map(Digest::of_bytes)
 }
 
 fn decode_time(bytes: &mut ByteReader<'_>) -> Result<Timestamp, Useless> {

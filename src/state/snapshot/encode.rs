@@ -2,7 +2,7 @@
 
 use super::SnapshotHead;
 use super::section::{SectionKind, SectionWriter};
-use crate::engine::kept::{Kept, KeptGrant, KeptKey, KeptLease, KeptLevel, KeptPool, KeptSession, KeptTie};
+use crate::engine::kept::{Digest, Grant, Kept, KeptLease, KeptPool, KeptSession, Level, Tie};
 use crate::engine::{NoteKind, Verdict};
 
 pub(super) fn encode_head(sections: &mut SectionWriter, head: &SnapshotHead) {
@@ -22,42 +22,38 @@ pub(super) fn encode_head(sections: &mut SectionWriter, head: &SnapshotHead) {
 /// Writes one entry into the section of its kind.
 pub(super) fn encode_entry(sections: &mut SectionWriter, kept: Kept) {
     match kept {
-        Kept::Bucket(KeptKey(key), arrival) => sections.entry(SectionKind::Bucket, |to| {
-            to.extend(key);
+        Kept::Bucket(key, arrival) => sections.entry(SectionKind::Bucket, |to| {
+            to.extend(key.to_bytes());
             to.extend(arrival.to_le_bytes());
         }),
-        Kept::Window(KeptKey(key), began, count) => sections.entry(SectionKind::WindowBegan, |to| {
-            to.extend(key);
+        Kept::Window(key, began, count) => sections.entry(SectionKind::Window, |to| {
+            to.extend(key.to_bytes());
             to.extend(began.as_nanos().to_le_bytes());
             to.extend(count.to_le_bytes());
         }),
-        Kept::SlidingWindow(KeptKey(key), began, counts) => {
-            sections.entry(SectionKind::SlidingWindowBegan, |to| {
-                to.extend(key);
-                to.extend(began.as_nanos().to_le_bytes());
-                encode_list(&counts, to, |count, to| to.extend(count.to_le_bytes()));
-            });
-        }
-        // Read from older snapshots, never written.
-        Kept::OldWindow(..) | Kept::OldSlidingWindow(..) => {}
-        Kept::Log(KeptKey(key), entries) => sections.entry(SectionKind::Log, |to| {
-            to.extend(key);
+        Kept::SlidingWindow(key, began, counts) => sections.entry(SectionKind::SlidingWindow, |to| {
+            to.extend(key.to_bytes());
+            to.extend(began.as_nanos().to_le_bytes());
+            encode_list(&counts, to, |count, to| to.extend(count.to_le_bytes()));
+        }),
+        Kept::Log(key, entries) => sections.entry(SectionKind::Log, |to| {
+            to.extend(key.to_bytes());
             encode_list(&entries, to, |(nanos, units), to| {
                 to.extend(nanos.to_le_bytes());
                 to.extend(units.to_le_bytes());
             });
         }),
-        Kept::Block(KeptKey(key), until) => sections.entry(SectionKind::Block, |to| {
-            to.extend(key);
+        Kept::Block(key, until) => sections.entry(SectionKind::Block, |to| {
+            to.extend(key.to_bytes());
             to.extend(until.as_nanos().to_le_bytes());
         }),
-        Kept::Soft(KeptKey(key), since, ends) => sections.entry(SectionKind::Soft, |to| {
-            to.extend(key);
+        Kept::Soft(key, since, ends) => sections.entry(SectionKind::Soft, |to| {
+            to.extend(key.to_bytes());
             to.extend(since.as_nanos().to_le_bytes());
             to.extend(ends.as_nanos().to_le_bytes());
         }),
-        Kept::Places(KeptKey(key), budget) => sections.entry(SectionKind::Places, |to| {
-            to.extend(key);
+        Kept::Places(key, budget) => sections.entry(SectionKind::Places, |to| {
+            to.extend(key.to_bytes());
             to.extend(budget.to_le_bytes());
         }),
         Kept::Rules(names) => sections.entry(SectionKind::Rules, |to| to.extend(names.to_le_bytes())),
@@ -69,9 +65,13 @@ pub(super) fn encode_entry(sections: &mut SectionWriter, kept: Kept) {
             to.push(NO_CANDIDATE);
         }),
         Kept::Pool(pool) => sections.entry(SectionKind::Pool, |to| encode_pool(&pool, to)),
-        Kept::Repeat(grant) => sections.entry(SectionKind::Repeat, |to| encode_grant(&grant, to)),
-        Kept::Spent(spent) => sections.entry(SectionKind::Spent, |to| {
-            to.extend(spent.name.0);
+        Kept::Repeat(name, granted) => sections.entry(SectionKind::Repeat, |to| {
+            to.extend(name.to_bytes());
+            to.extend(granted.asks.to_le_bytes());
+            encode_grant(&granted.grant, to);
+        }),
+        Kept::Spent(name, spent) => sections.entry(SectionKind::Spent, |to| {
+            to.extend(name.to_bytes());
             to.extend(spent.at.as_nanos().to_le_bytes());
             to.extend(spent.print.to_le_bytes());
             encode_list(&spent.costs, to, |(unit, cost), to| {
@@ -91,9 +91,7 @@ fn encode_pool(pool: &KeptPool, to: &mut Vec<u8>) {
     to.extend(pool.stepped.as_nanos().to_le_bytes());
 }
 
-fn encode_grant(grant: &KeptGrant, to: &mut Vec<u8>) {
-    to.extend(grant.name.0);
-    to.extend(grant.asks.to_le_bytes());
+fn encode_grant(grant: &Grant, to: &mut Vec<u8>) {
     to.extend(grant.at.as_nanos().to_le_bytes());
     to.push(match grant.verdict {
         Verdict::Allow => 0,
@@ -102,7 +100,7 @@ fn encode_grant(grant: &KeptGrant, to: &mut Vec<u8>) {
         Verdict::Deny => 3,
         Verdict::Shed => 4,
     });
-    to.extend(grant.wait_micros.to_le_bytes());
+    to.extend(grant.wait.0.to_le_bytes());
     encode_optional(grant.lease, to, |lease, to| to.extend(lease.to_le_bytes()));
     encode_optional(grant.binding.as_ref(), to, |(number, name, shown), to| {
         to.extend(number.to_le_bytes());
@@ -124,11 +122,11 @@ fn encode_grant(grant: &KeptGrant, to: &mut Vec<u8>) {
         to.extend(number.to_le_bytes());
         encode_level(shown, to);
     });
-    to.push(u8::from(grant.is_current));
+    to.push(u8::from(grant.ruling != 0));
 }
 
-fn encode_level(level: &KeptLevel, to: &mut Vec<u8>) {
-    for number in [level.limit, level.window_micros, level.remaining, level.reset_micros] {
+fn encode_level(level: &Level, to: &mut Vec<u8>) {
+    for number in [level.limit, level.window.0, level.remaining, level.reset.0] {
         to.extend(number.to_le_bytes());
     }
 }
@@ -148,40 +146,37 @@ fn encode_lease(lease: &KeptLease, to: &mut Vec<u8>) {
     to.extend(lease.request.to_le_bytes());
     to.extend(lease.connection.to_le_bytes());
     to.push(u8::from(lease.is_other));
-    encode_list(&lease.ties, to, |tie, to| match tie {
-        KeptTie::Place(KeptKey(key)) => {
-            to.push(0);
-            to.extend(key);
-        }
-        KeptTie::Repeat(KeptKey(key)) => {
-            to.push(1);
-            to.extend(key);
-        }
-        KeptTie::Spent(KeptKey(key)) => {
-            to.push(3);
-            to.extend(key);
-        }
-        KeptTie::Cost { unit, cost } => {
-            to.push(4);
-            to.extend(unit.to_le_bytes());
-            to.extend(cost.to_le_bytes());
-        }
-        KeptTie::Print { print, cost } => {
-            to.push(5);
-            to.extend(print.to_le_bytes());
-            to.extend(cost.to_le_bytes());
-        }
-        KeptTie::Refund { rule, key: KeptKey(key), salt, allowance, cost, is_beyond } => {
+    // The cost is one tie more, so that files without costs are read alike.
+    let cost = Some(lease.cost).filter(|cost| cost.print != 0);
+    let ties: Vec<Option<Tie>> = lease.ties.iter().copied().map(Some).chain(cost.map(|_| None)).collect();
+    encode_list(&ties, to, |tie, to| match tie {
+        Some(Tie::Place(key)) => encode_keyed(0, key, to),
+        Some(Tie::Repeat(key)) => encode_keyed(1, key, to),
+        Some(Tie::Refund(refund)) => {
             to.push(2);
-            to.extend(rule.to_le_bytes());
-            to.extend(key);
-            to.extend(salt.to_le_bytes());
-            to.extend(allowance.to_le_bytes());
-            to.extend(cost.to_le_bytes());
+            to.extend(refund.rule.to_le_bytes());
+            to.extend(refund.digest.to_bytes());
+            to.extend(refund.salt.bits().to_le_bytes());
+            to.extend(refund.allowance.to_le_bytes());
+            to.extend(refund.cost.to_le_bytes());
             to.push(NO_CANDIDATE);
-            to.push(u8::from(*is_beyond));
+            to.push(u8::from(refund.is_beyond));
         }
+        Some(Tie::Spent(key)) => encode_keyed(3, key, to),
+        Some(Tie::Cost { unit, cost }) => encode_pair(4, *unit, *cost, to),
+        None => encode_pair(5, lease.cost.print, lease.cost.cost, to),
     });
+}
+
+fn encode_keyed(kind: u8, key: &Digest, to: &mut Vec<u8>) {
+    to.push(kind);
+    to.extend(key.to_bytes());
+}
+
+fn encode_pair(kind: u8, print: u32, cost: u32, to: &mut Vec<u8>) {
+    to.push(kind);
+    to.extend(print.to_le_bytes());
+    to.extend(cost.to_le_bytes());
 }
 
 fn encode_optional<T>(some: Option<T>, to: &mut Vec<u8>, write: impl FnOnce(T, &mut Vec<u8>)) {

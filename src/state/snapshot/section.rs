@@ -9,58 +9,49 @@ use siphasher::sip::SipHasher13;
 use super::Useless;
 use crate::state::files::Whole;
 
-/// The kind of a section's entries.
+/// The kind of a section's entries, by its number in the file. Numbers never change and are never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SectionKind {
-    Head,
-    Rules,
-    Rule,
-    Pool,
-    Bucket,
-    Window,
-    SlidingWindow,
-    Log,
-    Block,
-    Soft,
-    Repeat,
-    Session,
-    Lease,
-    End,
-    Places,
-    Spent,
-    WindowBegan,
-    SlidingWindowBegan,
+    Head = 1,
+    Rules = 2,
+    Rule = 3,
+    Pool = 4,
+    Bucket = 5,
+    Log = 8,
+    Block = 9,
+    Soft = 10,
+    Repeat = 11,
+    Session = 12,
+    Lease = 13,
+    End = 14,
+    Places = 15,
+    Spent = 16,
+    Window = 17,
+    SlidingWindow = 18,
 }
 
-/// All kinds in the order of their numbers, which begin at 1 and never change.
-const KINDS: [SectionKind; 18] = [
-    SectionKind::Head,
-    SectionKind::Rules,
-    SectionKind::Rule,
-    SectionKind::Pool,
-    SectionKind::Bucket,
-    SectionKind::Window,
-    SectionKind::SlidingWindow,
-    SectionKind::Log,
-    SectionKind::Block,
-    SectionKind::Soft,
-    SectionKind::Repeat,
-    SectionKind::Session,
-    SectionKind::Lease,
-    SectionKind::End,
-    SectionKind::Places,
-    SectionKind::Spent,
-    SectionKind::WindowBegan,
-    SectionKind::SlidingWindowBegan,
-];
-
 impl SectionKind {
-    fn number(self) -> u32 {
-        KINDS.iter().zip(1..).find(|(kind, _)| **kind == self).map_or(0, |(_, number)| number)
-    }
+    const ALL: [SectionKind; 16] = [
+        SectionKind::Head,
+        SectionKind::Rules,
+        SectionKind::Rule,
+        SectionKind::Pool,
+        SectionKind::Bucket,
+        SectionKind::Log,
+        SectionKind::Block,
+        SectionKind::Soft,
+        SectionKind::Repeat,
+        SectionKind::Session,
+        SectionKind::Lease,
+        SectionKind::End,
+        SectionKind::Places,
+        SectionKind::Spent,
+        SectionKind::Window,
+        SectionKind::SlidingWindow,
+    ];
 
     fn from_number(number: u32) -> Option<SectionKind> {
-        KINDS.get(usize::try_from(number.checked_sub(1)?).ok()?).copied()
+        SectionKind::ALL.into_iter().find(|kind| *kind as u32 == number)
     }
 }
 
@@ -138,7 +129,7 @@ impl SectionWriter {
     fn write_section(&mut self) -> io::Result<()> {
         let length = u32::try_from(self.payload.len()).ok().filter(|bytes| *bytes <= SECTION_BYTES_MAX);
         let length = length.ok_or_else(|| io::Error::other("an entry is too large for a section"))?;
-        let head = encode_head([self.kind.number(), self.count, length]);
+        let head = encode_head([self.kind as u32, self.count, length]);
         let checksum = self.chain.add_section(head, &self.payload);
         self.whole.write_all(&head)?;
         self.whole.write_all(&self.payload)?;

@@ -56,8 +56,8 @@ fn read(path: &Path, bytes: &[u8]) -> Result<u64, Useless> {
     fs::write(path, bytes).unwrap();
     let engine = engine();
     let read = read_tables(path, KEY, &engine, &here(s(13)), ANY_SIZE);
-    let audit = engine.audit();
-    assert_eq!(audit.held, audit.counted);
+    engine.end_due(s(3_600));
+    assert_eq!(engine.in_progress(), 0, "each lease ends what it counts");
     read.map(|back| back.entries)
 }
 
@@ -71,7 +71,6 @@ fn it_is_read_as_it_was_written() {
     let (office, back) = Office::try_restart(&path, s(13)).unwrap();
     assert_eq!((back.entries, back.is_final, back.passed.as_secs()), (entries, false, 1));
     assert_eq!(office.engine.leases().sessions, 2);
-    office.assert_places(office.engine.audit().held);
     assert!(office.engine.leases().live >= 6);
 }
 
