@@ -45,7 +45,7 @@ MUST = [
 ]
 ROWS = [
     "Traffic and decisions",
-    "Refused, and what would be",
+    "Refused and would-be refused",
     "Fail open: calls without the daemon",
     "Shedding",
     "Leases and slots",
