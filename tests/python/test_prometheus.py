@@ -45,7 +45,7 @@ MUST = [
 ]
 ROWS = [
     "Traffic and decisions",
-    "Refused, and what would be",
+    "Refused and would-be refused",
     "Fail open: calls without the daemon",
     "Shedding",
     "Leases and slots",
@@ -238,7 +238,7 @@ def test_what_the_runbooks_name_is_there(known):
     alerts = {rule["alert"] for rule in RULES if "alert" in rule}
     assert sorted(section.partition("\n")[0] for section in sections) == sorted(alerts)
     for section in sections:
-        for part in ("**Felt by**", "**Look**", "**Mend", "**Silence**"):
+        for part in ("**Impact**", "**Check**", "**Fix", "**Silence**"):
             assert part in section, (section.partition("\n")[0], part)
 
 
