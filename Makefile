@@ -29,7 +29,7 @@ TIME_MAX := 25m
 
 NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages migrate fuzz sanitizer mutants)
 
-.PHONY: help demo test quick lint bench pictures packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(REAL) $(COMPUTED) programs)
+.PHONY: help demo test quick lint bench pictures packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(REAL) $(COMPUTED) programs timing)
 
 help:            ## What can be made
 	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -52,7 +52,7 @@ test:            ## Every test: Rust, Python, Ruby, Go, and these together; the 
 lanes: test-programs
 	@env --default-signal $(MAKE) -k --no-print-directory BUILT=1 $(addprefix test-,$(REAL)) & real=$$!; \
 	computed=0; $(IDLE) $(MAKE) -k -j2 --no-print-directory BUILT=1 $(addprefix test-,$(COMPUTED)) || computed=$$?; \
-	wait $$real && exit $$computed
+	wait $$real || computed=1; $(MAKE) --no-print-directory BUILT=1 test-timing && exit $$computed
 
 quick: test-programs  ## A minute and a half after a build: the rooms' own tests, one daemon, one client
 	@scripts/stage quick-unit $(TARGET)/test/unit
@@ -77,7 +77,11 @@ test-memory: test-programs
 	@scripts/stage memory $(TARGET)/test/memory
 
 test-daemon: test-programs
-	@scripts/stage daemon $(TARGET)/test/daemon --test-threads 6
+	@scripts/stage daemon $(TARGET)/test/daemon --test-threads 6 --skip timing::
+
+# Alone, after the lanes: it compares times.
+test-timing: test-programs
+	@env --default-signal scripts/stage timing $(TARGET)/test/daemon --test-threads 1 timing::
 
 test-redis: test-programs
 	@scripts/stage redis $(TARGET)/test/redis --test-threads 6

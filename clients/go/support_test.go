@@ -22,7 +22,7 @@ import (
 	"github.com/tidegate/tidegate/clients/go/internal/told"
 )
 
-const patient = 5 * time.Second // for tests that are not about the deadline, on a busy machine
+const patient = 30 * time.Second // for tests that are not about the deadline, on a busy machine
 
 var (
 	ctx   = context.Background()

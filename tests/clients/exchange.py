@@ -8,7 +8,7 @@ import socket
 import struct
 import time
 
-TIMEOUT = 10  # seconds
+TIMEOUT = 60  # seconds, on a machine that stops now and then
 PATIENCE = 0.005  # of one who will not stay
 CHUNK = 65_536
 

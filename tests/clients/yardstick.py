@@ -1,21 +1,38 @@
-"""How long it takes on this machine, now, to ask another process anything: the time of a round trip through `cat`.
+"""What this machine, now, adds to anything that is timed.
 
-A process of its own, that prints the 99th percentile in seconds when its input ends. What a limiter costs is judged by
-it, because both wait for a processor that others use too.
+A process of its own, that prints when its input ends: the 99th percentile of a round trip through `cat`, in seconds, for
+whoever asks another process waits for a processor that others use too; and the pauses, in which a processor ran nothing
+although a thread was ready, as a virtual machine's may for a second.
 """
 
 import contextlib
+import json
 import os
 import select
 import subprocess
 import sys
+import threading
 import time
+from typing import NamedTuple
 
-PAUSE = 0.002
+PAUSE = 0.002  # seconds between two round trips
+PERIOD, SHORT = 0.005, 0.02  # seconds that a watcher sleeps; what a scheduler that is merely busy adds
+
+
+class Machine(NamedTuple):
+    """What was measured, in seconds; pauses by the monotonic clock, which all processes share."""
+
+    round_trip: float
+    pauses: list[tuple[float, float]]
+
+    def paused(self, began: float, ended: float) -> bool:
+        return any(since < ended and until > began for since, until in self.pauses)
 
 
 def main():
-    took = []
+    took, pauses = [], []
+    for cpu in os.sched_getaffinity(0):
+        threading.Thread(target=watch, args=(cpu, pauses), daemon=True).start()
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as other:
         while not select.select([sys.stdin], [], [], PAUSE)[0]:
             began = time.monotonic()
@@ -23,7 +40,17 @@ def main():
             os.read(other.stdout.fileno(), 1)
             took.append(time.monotonic() - began)
         other.stdin.close()
-    print(sorted(took)[int(0.99 * len(took))])
+    print(json.dumps([sorted(took)[int(0.99 * len(took))], pauses]))
+
+
+def watch(cpu, pauses):
+    os.sched_setaffinity(0, {cpu})  # of this thread alone
+    while True:
+        began = time.monotonic()
+        time.sleep(PERIOD)
+        ended = time.monotonic()
+        if ended - began > PERIOD + SHORT:
+            pauses.append((began, ended))
 
 
 @contextlib.contextmanager
@@ -34,7 +61,7 @@ def measuring():
 
         def end():
             process.stdin.close()
-            return float(process.stdout.read())
+            return Machine(*json.loads(process.stdout.read()))
 
         try:
             yield end

@@ -44,3 +44,4 @@ mod server;
 mod state;
 mod switches;
 mod systemd;
+mod timing;

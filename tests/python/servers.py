@@ -63,7 +63,7 @@ def end(process):
 
 def get(port, user, path="/v1/orders", **headers):
     """Status, headers, body; 0 if there is no answer."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     with contextlib.suppress(OSError, http.client.HTTPException), contextlib.closing(connection):
         connection.request("GET", path, headers={"X-User": user} | headers)
         answer = connection.getresponse()

@@ -185,7 +185,7 @@ def all_free(client):
 
 def hang_up(port, path, user):
     """As a caller who goes away in the middle of the answer."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\nX-User: {user}\r\n\r\n".encode())
         assert connection.recv(1_000)
 
@@ -227,7 +227,7 @@ def test_a_real_application(daemon, directory, asking, name):
 def test_the_background_holds_no_place(daemon, directory, asking, name):
     with uvicorn(daemon, directory, APPLICATIONS[name][1], "--timeout-graceful-shutdown", "1") as port:
         for turn in range(2 * MAX):
-            with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+            with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
                 connection.sendall(f"GET /background HTTP/1.1\r\nHost: x\r\nX-User: b{turn}\r\n\r\n".encode())
                 data = b""
                 while b"/background" not in data:

@@ -72,7 +72,7 @@ def free(client):
 
 def hang_up_in(port, path):
     """As a caller who goes away in the middle of the answer."""
-    with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         connection.sendall(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
         assert connection.recv(1_000)
 

@@ -28,7 +28,7 @@ def test_it_is_hardly_ever_refused_and_always_served(daemon, directory):
         statuses = []
 
         def send(user):
-            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
             connection.request("GET", "/", headers={"X-User": user})
             answer = connection.getresponse()
             answer.read()

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::msgpack::{frame, read};
 
 /// Longer than any reply takes on a busy machine.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A raw connection to the daemon.
 pub(crate) struct Wire {

@@ -4,7 +4,7 @@ use std::fs;
 use std::thread;
 
 use super::daemon::Plan;
-use super::stops::{may_trace, traced};
+use crate::timing::stops::{may_trace, traced};
 
 #[test]
 fn accepts_again_after_any_error_of_accept() {

@@ -65,16 +65,18 @@ fn request_written_as_a_connection_is_ended_is_answered_or_not_judged() {
     let daemon = Plan::new().rules("api.yaml", rules).settings("connections: {per_user: 24}").start();
     let request = frame(&json!([3, 7, "api", [["user", "moment"]]]));
     let (mut answered, mut unread) = (0, 0);
-    // Mostly the first round has both.
+    // Mostly the first round has both: some are asked before the newcomers come, and the others meanwhile.
     for round in 0..10 {
         if answered > 0 && unread > 0 {
             break;
         }
         let mut burst: Vec<Wire> = (0..24).map(|_| join(&daemon, round)).collect();
         become_idle();
+        let (before, meanwhile) = burst.split_at_mut(4);
+        before.iter_mut().for_each(|wire| wire.send_bytes(&request));
         let newcomers: Vec<_> = std::thread::scope(|threads| {
             let joining = threads.spawn(|| (0..8).map(|_| daemon.connect()).collect::<Vec<_>>());
-            for wire in &mut burst {
+            for wire in meanwhile {
                 // An ended connection takes no more.
                 let _ = std::io::Write::write_all(&mut wire.stream, &request);
             }
@@ -86,6 +88,8 @@ fn request_written_as_a_connection_is_ended_is_answered_or_not_judged() {
             // Each hears all that it is told, whatever was left unread of it.
             match replies.as_slice() {
                 [reply] if reply[0] == 1 => answered += 1,
+                // Idle again before the newcomers came.
+                [reply, word] if reply[0] == 1 && *word == goodbye() => answered += 1,
                 [only] if *only == goodbye() => unread += 1,
                 other => panic!("a decision or a goodbye: {other:?}"),
             }

@@ -35,11 +35,8 @@ pub(crate) fn state(plan: &Plan) -> PathBuf {
 
 /// Ends it in order and says what was in its log.
 pub(crate) fn end(mut daemon: Daemon) -> (Plan, String) {
-    let begun = boot_nanos();
     daemon.process.signal(libc::SIGTERM);
     assert_eq!(daemon.process.exit_code(), Some(0), "{}", daemon.log());
-    // It may take a second; a busy machine adds to that.
-    assert!(boot_nanos() - begun < 5_000_000_000, "it took long to end");
     let log = daemon.log();
     (daemon.plan, log)
 }

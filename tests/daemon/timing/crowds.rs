@@ -47,7 +47,7 @@ fn ends_a_thousand_halves_of_frames_and_serves_the_rest() {
             wire
         })
         .collect();
-    let [[p50, p90], [twin_p50, twin_p90]] = round_trips([&mut here, &mut there]);
+    let [crowded, idle] = round_trips([&mut here, &mut there]);
     let grown = daemon.process.resident_kib().saturating_sub(calm);
     for (number, mut wire) in halves.into_iter().enumerate() {
         assert_eq!(
@@ -58,8 +58,7 @@ fn ends_a_thousand_halves_of_frames_and_serves_the_rest() {
     }
     here.assert_served();
     assert!(grown <= CROWD as u64 * 24, "{CROWD} halves of frames made the daemon grow by {grown} KiB");
-    let told = format!("{p50} and {p90} ns at p50 and p90, beside {twin_p50} and {twin_p90} ns");
-    assert!(p50 < RATIO_MAX * twin_p50 && p90 < RATIO_MAX * twin_p90.max(p50), "{told}");
+    assert!(crowded < RATIO_MAX * idle, "{crowded} ns, beside {idle} ns");
 }
 
 #[test]
