@@ -1,8 +1,8 @@
 """What this machine, now, adds to anything that is timed.
 
-A process of its own, that prints when its input ends: the 99th percentile of a round trip through `cat`, in seconds, for
-whoever asks another process waits for a processor that others use too; and the pauses, in which a processor ran nothing
-although a thread was ready, as a virtual machine's may for a second.
+A process of its own, that prints when its input ends: the 99th percentile of a round trip through `cat`, in seconds,
+for a client of another process waits for a processor that others use too; and the pauses, in which a processor ran
+nothing although a thread was ready, as that of a virtual machine may for a second.
 """
 
 import contextlib

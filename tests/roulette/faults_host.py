@@ -301,7 +301,7 @@ def path_left_dead(world, host, rng):
     host.start()
 
 
-@kind("admin")
+@kind("admin process")  # a daemon that is away has no socket to rename
 def admin_path_removed(world, host, rng):
     away = host.place / "admin.away"
     await_true(host.admin.exists, f"the admin socket of {host.name}")  # a daemon that just started binds it last

@@ -258,12 +258,12 @@ class Oracle:
     def _work(self, host: str, calls: list[Call]) -> None:
         """What surely went on at once."""
         edges = []
-        losses, loose = [began for began, _ in self.losses[host, "work"]], self.loose[host, "work"]
+        losses, loose = self.losses[host, "work"], self.loose[host, "work"]
         for call in calls:
             if call.kind != "work" or not call.lease or loose.touch(call.began, call.ended + 2):
                 continue
             until = min(self.seen.released.get((call.client, call.number), call.ended), call.ended + 2)
-            until = min([until, *(loss for loss in losses if loss > call.began - 1.0)])
+            until = min([until, *(max(began, call.ended) for began, ended in losses if ended > call.began - 1.0)])
             if until > call.ended:
                 edges += [(call.ended, 1, call.user), (until, -1, call.user)]
         held = collections.Counter()

@@ -3,17 +3,23 @@
     twin.py OUT     until its input ends
 
 Writes `FROM TO SECONDS` for what is above 5 ms: how long a round trip through another process took, how long a thread
-of a daemon or of a client was ready to run and was not let, how long some process waited for a disk or for memory.
+of a daemon or of a client was ready to run and was not let, how long some process waited for a disk or for memory, and
+how long a processor ran nothing, as that of a virtual machine may.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import pathlib
 import select
 import subprocess
 import sys
+import threading
 import time
+
+sys.path.append(str(pathlib.Path(__file__).parents[1] / "clients"))
+from yardstick import watch
 
 PAUSE, TOLD = 0.020, 0.005
 WATCHED = ("tidegate", "ruby", "python3", "roulette", "redis-server")
@@ -47,7 +53,9 @@ def delays(paths: list[str]) -> dict[str, float]:
 
 
 def main(out: str) -> None:
-    before, turn, watched = dict[str, float](), 0, list[str]()
+    before, turn, watched, pauses = dict[str, float](), 0, list[str](), list[tuple[float, float]]()
+    for cpu in os.sched_getaffinity(0):
+        threading.Thread(target=watch, args=(cpu, pauses), daemon=True).start()
     with (
         subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as other,
         open(out, "w", 1) as file,
@@ -69,6 +77,9 @@ def main(out: str) -> None:
             turn += 1
             if most > TOLD:
                 file.write(f"{since} {time.monotonic()} {most}\n")
+            while pauses:
+                since, until = pauses.pop()
+                file.write(f"{since} {until} {until - since}\n")
             slept = time.monotonic()
         other.stdin.close()
 
