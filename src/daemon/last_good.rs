@@ -56,6 +56,11 @@ impl LastGood {
         Vec::new()
     }
 
+    /// Whether the file exists; `false` if that is unknown.
+    pub(super) fn exists(&self) -> bool {
+        self.path.exists()
+    }
+
     fn read(&self) -> Result<Vec<Texts>, Bad> {
         let mut bytes = Vec::new();
         let file = open_regular(&self.path);

@@ -88,7 +88,9 @@ impl OrdersKept {
         self.keep_overrides(&mut written)?;
         let (orders, now) = (self.engine.orders(), self.clock.now());
         let is_stepped = now.utc.abs_diff(written.utc) > STEP_MIN_NANOS && orders != Orders::default();
-        if written.orders == orders && !is_stepped {
+        // A file that was removed is written again.
+        let is_lost = orders != Orders::default() && self.file.as_ref().is_some_and(|file| !file.path.exists());
+        if written.orders == orders && !is_stepped && !is_lost {
             return Ok(());
         }
         let Some(OrdersFile { path, version }) = &self.file else {
@@ -106,7 +108,8 @@ impl OrdersKept {
     /// The same of the document of fleet overrides, so that this host takes no older one after a restart.
     fn keep_overrides(&self, written: &mut Written) -> Result<(), String> {
         let document = self.engine.fleet_overrides().document;
-        if document == written.document {
+        let is_lost = !document.is_empty() && self.overrides.as_ref().is_some_and(|file| !file.exists());
+        if document == written.document && !is_lost {
             return Ok(());
         }
         let file = self.overrides.as_ref().ok_or(NO_STATE)?;

@@ -182,9 +182,15 @@ impl RulesInForce {
 
     /// Keeps the rules in force, if they have changed, for a start at which their files have errors.
     pub(super) fn keep(&mut self) {
+        self.is_unkept |= self.is_lost();
         if let Some(last_good) = self.last_good.as_mut().filter(|_| self.is_unkept) {
             self.is_unkept = !last_good.write(&self.library);
         }
+    }
+
+    /// Whether the saved rules were removed from the state directory.
+    pub(super) fn is_lost(&self) -> bool {
+        self.last_good.as_ref().is_some_and(|last_good| !last_good.exists())
     }
 
     /// Whether something is to be tried again: to read what is in error, or to keep what could not be kept.

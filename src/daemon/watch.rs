@@ -104,13 +104,13 @@ impl Thread {
                 (true, ..) => Some(POLL_PERIOD),
                 (_, true, _) => Some(LET_GO_PERIOD),
                 (_, _, true) => Some(RETRY_PERIOD),
-                (false, false, false) => unproven,
+                (false, false, false) => Some(unproven.unwrap_or(LOST_PERIOD)),
             };
             if self.watching.wait(&self.bell.wake, within) {
                 break;
             }
             // What could not be read for want of a descriptor, say, can be read later without having changed.
-            if wanting {
+            if wanting || self.rules.is_lost() {
                 return;
             }
             if self.watching.sees_a_change(self.rules.path()) {
@@ -137,6 +137,9 @@ const POLL_PERIOD: Duration = Duration::from_secs(2);
 
 /// How often rules with errors, or that could not be kept, are looked at again, changed or not.
 const RETRY_PERIOD: Duration = Duration::from_secs(5);
+
+/// The interval of looks whether the saved rules were removed.
+const LOST_PERIOD: Duration = Duration::from_secs(60);
 
 /// How often replaced rules are tried to be freed. A decision thread lets go of them when it decides next.
 const LET_GO_PERIOD: Duration = Duration::from_secs(1);

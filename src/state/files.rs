@@ -152,6 +152,12 @@ impl SmallFile {
         Some(bytes)
     }
 
+    /// Whether the file exists; `false` if that is unknown.
+    #[must_use]
+    pub fn exists(&self) -> bool {
+        self.path.lock().exists()
+    }
+
     /// Replaces the file, readable by its owner only.
     ///
     /// # Errors

@@ -4,7 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
-use super::daemon::{Plan, eventually};
+use super::daemon::{BINARY, Daemon, Plan, eventually};
+use super::http::admin_socket;
 use super::restarts::{allowed, end, kill, plan, state};
 
 /// Asserts that it serves and that its log says something with these words, once.
@@ -53,8 +54,11 @@ fn a_damaged_file_is_set_aside_and_one_is_kept() {
 fn keeps_quotas_over_a_restart_after_the_directory_was_emptied() {
     let daemon = often(plan()).start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5);
+    switched(&daemon, "disabled");
     let directory = state(&daemon.plan);
-    eventually("the tables are written", || directory.join("tables").exists().then_some(()));
+    eventually("all is written", || {
+        ["tables", "switches"].iter().all(|file| directory.join(file).exists()).then_some(())
+    });
     for entry in fs::read_dir(&directory).unwrap() {
         let path = entry.unwrap().path();
         if path.file_name().unwrap() != "lock" {
@@ -62,8 +66,19 @@ fn keeps_quotas_over_a_restart_after_the_directory_was_emptied() {
             let _ = fs::remove_file(path);
         }
     }
+    eventually("the switches are written again", || directory.join("switches").exists().then_some(()));
     let daemon = end(daemon).0.start();
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 6, "still switched off: {}", daemon.log());
+    switched(&daemon, "--clear");
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 0, "{}", daemon.log());
+}
+
+/// Switches the rule by the admin socket.
+fn switched(daemon: &Daemon, mode: &str) {
+    let mut command = Command::new(BINARY);
+    command.args(["switch", "per-user", mode, "--admin"]).arg(admin_socket(daemon));
+    let output = command.output().unwrap();
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
 }
 
 #[test]
