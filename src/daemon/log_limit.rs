@@ -105,7 +105,7 @@ fn is_of_traffic(target: &str) -> bool {
 
 /// Of the rooms that serve, and of a service manager that does not listen. Panics have a limit of their own.
 const SPOKEN_BY_TRAFFIC: [&str; 3] =
-    ["tidegate::server", "tidegate::engine", "tidegate::cli::service_manager"];
+    [crate::server::LOG_TARGET, crate::engine::LOG_TARGET, super::service_manager::LOG_TARGET];
 
 /// Enough to see what it is about.
 const LINES_MAX: u32 = 8;
@@ -149,7 +149,8 @@ mod tests {
             ("tidegate::server::accept", true),
             ("tidegate::server", true),
             ("tidegate::servers", false),
-            ("tidegate::cli::rules_in_force", false),
+            ("tidegate::daemon::service_manager", true),
+            ("tidegate::daemon::rules_in_force", false),
             ("tidegate::state::keeper", false),
         ] {
             assert_eq!(is_of_traffic(target), limited, "{target}");

@@ -89,7 +89,8 @@ impl OrdersKept {
         let (orders, now) = (self.engine.orders(), self.clock.now());
         let is_stepped = now.utc.abs_diff(written.utc) > STEP_MIN_NANOS && orders != Orders::default();
         // A file that was removed is written again.
-        let is_lost = orders != Orders::default() && self.file.as_ref().is_some_and(|file| !file.path.exists());
+        let is_lost =
+            orders != Orders::default() && self.file.as_ref().is_some_and(|file| !file.path.exists());
         if written.orders == orders && !is_stepped && !is_lost {
             return Ok(());
         }

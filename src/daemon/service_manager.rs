@@ -185,3 +185,6 @@ const LAST_WORDS_MAX: Duration = Duration::from_millis(100);
 
 /// No watchdog is asked more often whether all is well.
 const RECHECK_MIN: Duration = Duration::from_millis(10);
+
+/// The target of log lines of this module, and the prefix of those of its submodules.
+pub(super) const LOG_TARGET: &str = module_path!();

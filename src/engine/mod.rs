@@ -311,3 +311,6 @@ impl Replaced {
 
 /// How often [`Engine::tick`] is called.
 pub const TICK_MILLIS: u64 = 250;
+
+/// The target of log lines of this module, and the prefix of those of its submodules.
+pub const LOG_TARGET: &str = module_path!();

@@ -258,3 +258,6 @@ const AFTER_PANIC: Duration = Duration::from_millis(100);
 
 /// The longest drain: a client that has not read its replies by then loses them.
 const DRAIN_MAX: Duration = Duration::from_secs(1);
+
+/// The target of log lines of this module, and the prefix of those of its submodules.
+pub const LOG_TARGET: &str = module_path!();

@@ -16,7 +16,7 @@ module Support
   ALLOW = [0, "per-user", 40, 2_000_000, 39, 50_000, 0].freeze
   LIMIT = [1, "per-user", 40, 2_000_000, 0, 50_000, 50_000].freeze
   FIRST = Tidegate::ID_MIN # the id of a connection's first request
-  PATIENT = 30.0 # for tests that are not about the deadline, on a busy machine
+  PATIENT = 10.0 # for tests that are not about the deadline, on a busy machine
   SLACK = 2.0 # seconds that a busy machine may add to a deadline before a test calls it late
 
   def self.frame(message)

@@ -4,6 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate::clock::boot_nanos;
 
+use super::calm::Calm;
 use super::hosts::{Asked, LINKED, ask_all, plan};
 use super::redis_server::{Redis, is_installed};
 
@@ -62,9 +63,11 @@ fn hosts_share_the_windows_of_descriptors() {
     }
     let rules =
         "domain: api\ndescriptors: [{key: user, rate_limit: {unit: second, requests_per_unit: 300}}]\n";
+    let calm = Calm::watch();
     let asked = three(rules, "}\ndomains: {api: {scope: fleet}", Duration::from_secs(7));
-    // A tenth past it, on credit.
-    check_fixed("descriptors", &by_window(&asked, SECOND), 300, 330);
+    // A tenth past it, on credit. A host whose remote checks are late because the machine stood still counts by itself.
+    let most = if calm.was_kept() { 330 } else { 3 * 300 };
+    check_fixed("descriptors", &by_window(&asked, SECOND), 300, most);
 }
 
 #[test]
