@@ -1,6 +1,6 @@
-//! tidegate decides, on each host, whether a piece of work may start.
+//! tidegate is a per-host rate limiter and load shedder for APIs.
 //!
-//! This file is a map of the rooms and holds nothing else; `ARCHITECTURE.md` says what each may touch.
+//! This file only lists the rooms; `ARCHITECTURE.md` describes the allowed dependencies of each.
 
 pub mod admin;
 pub mod cli;

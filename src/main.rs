@@ -1,4 +1,4 @@
-//! Reads arguments and runs the command: `cli` wires the rooms.
+//! Runs the command line.
 
 use std::process::ExitCode;
 

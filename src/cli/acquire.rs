@@ -1,5 +1,4 @@
-//! `tidegate acquire`: a command of a shell that runs under a lease. A daemon that fails stops no work, unless it is told
-//! to.
+//! `tidegate acquire`: runs a shell command under a lease, by default also if the daemon fails.
 
 use std::ffi::OsString;
 use std::io;
@@ -61,18 +60,15 @@ Exit codes: that of the command, 128 and the number of the signal that ended it,
 started; 75 refused, try again later; 69 no answer, with --on-failure refuse; 2 wrong usage. Without an answer the
 command is run, and standard error says so.";
 
-/// What is to become of the command.
+/// Whether the command runs.
 enum Leave {
-    /// It is run, under a lease if there is one, after a wait.
+    /// Run after a wait, under a lease if there is one.
     Run { lease: Option<u64>, wait: Duration },
-    /// It is not.
+    /// Not run.
     Refused(ExitCode),
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// The runtime, or waiting for the command, fails.
+/// Runs the command. Fails if the runtime, or waiting for the command, fails.
 pub(super) fn run(args: &Args) -> io::Result<ExitCode> {
     let Some(descriptors) = descriptors(&args.attributes) else { return usage(TOO_MANY) };
     let runner = Runner::new()?;
@@ -131,7 +127,7 @@ impl Args {
         }
     }
 
-    /// The daemon was asked in vain: run, or not, as the arguments have it.
+    /// Returns the outcome without an answer from the daemon, as `--on-failure` chooses.
     fn without_answer(&self, reason: &str) -> Leave {
         let (verdict, leave) = match self.on_failure {
             OnFailure::Allow => ("allow", Leave::Run { lease: None, wait: Duration::ZERO }),

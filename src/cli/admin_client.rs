@@ -1,5 +1,5 @@
-//! The admin socket from the command line: one request, one answer, blocking. It speaks no more HTTP than that takes.
-//! Each request names the socket whose daemon is meant, and the daemon of another socket refuses it.
+//! A blocking client of the admin socket, with as much HTTP as one request and one response need. Each
+//! request names the daemon's socket; a daemon that serves another socket refuses it.
 
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
@@ -27,7 +27,6 @@ pub(super) struct AdminArgs {
 }
 
 impl AdminArgs {
-    /// A way to ask there.
     pub(super) fn client(&self) -> AdminClient {
         if let Some(path) = &self.admin {
             return AdminClient { path: path.clone(), else_at: None, socket: None };
@@ -39,28 +38,25 @@ impl AdminArgs {
     }
 }
 
-/// Asks at one admin socket.
+/// A client of one admin socket.
 #[derive(Clone, Debug)]
 pub(super) struct AdminClient {
     path: PathBuf,
-    /// Asked where nothing listens at the path.
+    /// Fallback, used if no process listens at `path`.
     else_at: Option<PathBuf>,
-    /// The socket whose daemon is meant; none: any.
+    /// The socket that the daemon must serve; `None` accepts any daemon.
     socket: Option<PathBuf>,
 }
 
-/// What came back.
+/// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Answered {
-    /// The code of HTTP.
     pub(super) status: u16,
-    /// What stands above the text, by name in small letters.
+    /// Names are in lower case.
     pub(super) headers: Vec<(String, String)>,
-    /// The text.
     pub(super) body: String,
 }
 
-/// Why there is no answer, or none that does what was asked.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     #[error("{}: {source}{}", path.display(), mend(source))]
@@ -83,29 +79,27 @@ pub(super) enum Failure {
 }
 
 impl AdminClient {
-    /// Asks the daemon that serves a socket: at the admin socket beside it, else at another one.
+    /// Returns a client for the daemon that serves a socket: at the admin socket beside it or at `else_at`.
     pub(super) fn of(socket: PathBuf, else_at: Option<PathBuf>) -> AdminClient {
         AdminClient { path: admin_socket_beside(&socket), else_at, socket: Some(socket) }
     }
 
-    /// Asks the daemon of these settings.
     pub(super) fn of_settings(settings: &Settings) -> AdminClient {
         let socket = Some(settings.socket.path.clone());
         AdminClient { path: settings.admin_socket(), else_at: None, socket }
     }
 
-    /// Looks at a page, whatever its status.
+    /// Fetches a page, whatever its status.
     pub(super) fn get(&self, path: &str) -> Result<Answered, Failure> {
         self.ask(&format!("GET {path} HTTP/1.1\r\nconnection: close\r\n"), "", PATIENCE)
     }
 
-    /// Looks at a page that is one JSON value.
     pub(super) fn get_json(&self, path: &str) -> Result<Value, Failure> {
         let answered = self.get(path)?;
         self.understood(&answered)
     }
 
-    /// Has a verb carried out and returns what it says.
+    /// Sends a command and returns the daemon's reply.
     pub(super) fn post(&self, path: &str, asked: &Value) -> Result<Value, Failure> {
         let body = asked.to_string();
         let head = format!("POST {path} HTTP/1.1\r\nconnection: close\r\n");
@@ -113,10 +107,10 @@ impl AdminClient {
         self.understood(&answered)
     }
 
-    /// Has something begun whose answer comes line by line: the connection, and what has come of the lines already.
+    /// Starts a command with a streamed response. Returns the connection and the first bytes of the body.
     pub(super) fn begin(&self, path: &str, asked: &Value) -> Result<(UnixStream, Vec<u8>), Failure> {
         let body = asked.to_string();
-        // Of version 1.0: the lines come as they are, and end where the connection does.
+        // HTTP/1.0 responses are not chunked and end with the connection.
         let request = self.request(&format!("POST {path} HTTP/1.0\r\n"), &body)?;
         let (mut stream, admin) = self.connect(VERB_PATIENCE)?;
         let failed = |source| Failure::Io { path: admin.to_owned(), source };
@@ -148,7 +142,7 @@ impl AdminClient {
         self.answered(admin, &answer)
     }
 
-    /// A request with the headers that all have. It names what lies at the path of the socket at this moment.
+    /// Builds a request with the common headers, among them the identity of the file at the socket's path.
     fn request(&self, head: &str, body: &str) -> Result<String, Failure> {
         let mut head = format!("{head}host: tidegate\r\n");
         if let Some(path) = &self.socket {
@@ -163,7 +157,7 @@ impl AdminClient {
         Ok(format!("{head}\r\n{body}"))
     }
 
-    /// A connection, and the path that it was made to.
+    /// Connects. Returns the connection and its path.
     fn connect(&self, patience: Duration) -> Result<(UnixStream, &Path), Failure> {
         let is_absent = |error: &io::Error| {
             matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
@@ -172,7 +166,7 @@ impl AdminClient {
             (Ok(stream), _) => Ok((stream, &self.path)),
             (Err(error), Some(path)) if is_absent(&error) => {
                 let stream = connect(path, patience);
-                // Where nothing listens at either, the first is the one to expect.
+                // If neither socket listens, report the first one.
                 let failure = |_| Failure::Io { path: self.path.clone(), source: error };
                 stream.map(|stream| (stream, &**path)).map_err(failure)
             }
@@ -196,14 +190,14 @@ fn exchange(mut stream: UnixStream, request: &str) -> io::Result<Vec<u8>> {
     stream.write_all(request.as_bytes())?;
     let mut answer = Vec::new();
     stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer)?;
-    // Who may not ask is shown out without a word.
+    // The admin socket closes connections of other users without a response.
     if answer.is_empty() {
         return Err(io::ErrorKind::UnexpectedEof.into());
     }
     Ok(answer)
 }
 
-/// Reads until the head is whole, and says where it ends.
+/// Reads up to the end of the headers and returns its offset.
 fn read_head(stream: &mut UnixStream, answer: &mut Vec<u8>) -> io::Result<usize> {
     let mut part = [0; 4_096];
     loop {
@@ -211,7 +205,7 @@ fn read_head(stream: &mut UnixStream, answer: &mut Vec<u8>) -> io::Result<usize>
             return Ok(head + 4);
         }
         let count = stream.read(&mut part)?;
-        // Who may not ask is shown out without a word.
+        // The admin socket closes connections of other users without a response.
         if count == 0 || answer.len() > HEAD_BYTES_MAX {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
@@ -219,7 +213,7 @@ fn read_head(stream: &mut UnixStream, answer: &mut Vec<u8>) -> io::Result<usize>
     }
 }
 
-/// Splits the head from the text. Who closes at the end of it need not say how long it is.
+/// Splits a response into status, headers and body. Without a length, the body ends with the connection.
 fn answered(answer: &str) -> Option<Answered> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
@@ -228,7 +222,7 @@ fn answered(answer: &str) -> Option<Answered> {
     Some(Answered { status, headers: headers.collect(), body: body.to_owned() })
 }
 
-/// What a daemon serves that does not serve this socket.
+/// Describes the socket that the daemon serves instead of this one.
 fn instead_of(socket: &Path, serves: &str) -> String {
     let path = socket.display();
     if Path::new(serves) == socket {
@@ -237,7 +231,7 @@ fn instead_of(socket: &Path, serves: &str) -> String {
     format!("{serves}, not {path}")
 }
 
-/// What to do about it, where that is known.
+/// Returns the help for an error, empty if there is none.
 fn mend(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => {
@@ -258,17 +252,17 @@ fn mend(error: &io::Error) -> &'static str {
     }
 }
 
-/// The daemon serves another socket.
+/// HTTP 421: the daemon serves another socket.
 const MISDIRECTED: u16 = 421;
 
-/// To look takes some milliseconds, also on a busy host.
+/// Reading a page takes some milliseconds, also on a busy host.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// A verb may wait for files.
+/// A command may wait for files.
 const VERB_PATIENCE: Duration = Duration::from_secs(40);
 
 /// A few names and values.
 const HEAD_BYTES_MAX: usize = 16 << 10;
 
-/// A status of thousands of rules is smaller.
+/// More than a status of thousands of rules.
 const ANSWER_BYTES_MAX: u64 = 16 << 20;

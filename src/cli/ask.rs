@@ -1,4 +1,4 @@
-//! `tidegate hit` and `tidegate peek`: one question from a shell.
+//! `tidegate hit` and `tidegate peek`: one request from a shell.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -143,7 +143,7 @@ impl Question {
         }
     }
 
-    /// The daemon was asked in vain: allowed, or not, as the arguments have it.
+    /// Prints the outcome without an answer from the daemon, as `--on-failure` chooses.
     fn failed(&self, reason: &str, out: &mut dyn Write) -> io::Result<ExitCode> {
         let code = match self.on_failure {
             OnFailure::Allow => ExitCode::SUCCESS,
@@ -152,7 +152,7 @@ impl Question {
         self.without_answer(reason, code, out)
     }
 
-    /// Allowed, or not, without the daemon's word.
+    /// Prints an outcome that the daemon did not decide.
     fn without_answer(&self, reason: &str, code: ExitCode, out: &mut dyn Write) -> io::Result<ExitCode> {
         let allowed = code == ExitCode::SUCCESS;
         let verdict = if allowed { "allow" } else { "refuse" };
@@ -166,18 +166,18 @@ impl Question {
     }
 }
 
-/// The question was wrong.
+/// Reports wrong usage: exit code 2.
 pub(super) fn usage(message: &str) -> io::Result<ExitCode> {
     log::plainly(&format!("tidegate: {message}"));
     Ok(ExitCode::from(2))
 }
 
-/// Whether nobody is to be asked at all.
+/// Whether `TIDEGATE_DISABLE=1` is set: then no daemon is asked.
 pub(super) fn is_disabled() -> bool {
     std::env::var("TIDEGATE_DISABLE").is_ok_and(|value| value == "1")
 }
 
-/// Attributes as descriptors, as many as it takes; `None`: there are too many.
+/// Splits attributes into as many descriptors as needed; `None` if there are too many.
 pub(super) fn descriptors(attributes: &[(String, String)]) -> Option<Descriptors<'_>> {
     let attributes: Vec<(&str, &str)> =
         attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
@@ -250,8 +250,8 @@ fn to_json(decision: &Decision<'_>) -> Value {
 
 pub(super) const TOO_MANY: &str = "too many attributes: at most 128";
 
-/// As sysexits.h has it: try again later.
+/// `EX_TEMPFAIL` of sysexits.h: try again later.
 pub(super) const EX_TEMPFAIL: u8 = 75;
 
-/// As sysexits.h has it: a service is unavailable.
+/// `EX_UNAVAILABLE` of sysexits.h: a service is unavailable.
 pub(super) const EX_UNAVAILABLE: u8 = 69;

@@ -1,4 +1,4 @@
-//! `tidegate bench`: load on a running daemon, with a histogram of how long answers took.
+//! `tidegate bench`: load on a running daemon, with a histogram of latencies.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
@@ -54,7 +54,7 @@ Examples:
 /// Runs the command.
 ///
 /// # Errors
-/// The figures cannot be written.
+/// The output cannot be written.
 pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     let begin = boot_nanos();
     let workers: Vec<_> = (0..args.connections)
@@ -92,10 +92,9 @@ fn print(args: &Args, all: &Histogram<u64>, seconds: f64, out: &mut dyn Write) -
     Ok(())
 }
 
-/// One connection and its load.
 struct Worker {
     client: Client,
-    /// A cheap sequence of numbers (splitmix64), of its own for each connection.
+    /// State of the rng (splitmix64), seeded by the number of the connection.
     state: u64,
     latencies: Histogram<u64>,
 }
@@ -118,7 +117,7 @@ impl Worker {
             let begin = boot_nanos();
             self.client.send(&requests)?;
             for _ in 0..args.in_flight {
-                // Counted and not looked at.
+                // Replies are counted, not decoded.
                 self.client.receive(|_| ())?;
                 self.latencies.saturating_record(boot_nanos() - begin);
             }
@@ -132,7 +131,7 @@ impl Worker {
         let keys = args.attributes.iter().map(|(key, _)| key.as_str());
         let pairs: Vec<_> = keys.zip(values.iter().map(String::as_str)).collect();
         let mut descriptors = Descriptors::new();
-        // More attributes than fit are not what is measured here.
+        // Attributes that do not fit are left out: they do not matter here.
         let _ = pairs.chunks(PAIRS_MAX).all(|descriptor| descriptors.push(descriptor));
         let judge = Judge::new(self.client.next_id(), &args.domain);
         let request = if args.hit { Request::Hit(judge) } else { Request::Peek(judge) };
@@ -148,7 +147,7 @@ impl Worker {
     }
 }
 
-/// From a nanosecond to a minute, to three digits.
+/// Makes a histogram from 1 ns to 1 min, exact to three digits.
 fn histogram() -> Histogram<u64> {
     #[allow(clippy::expect_used, reason = "the bounds are constants, and within what the crate allows")]
     Histogram::new_with_bounds(1, 60_000_000_000, 3).expect("constant bounds")

@@ -1,4 +1,4 @@
-//! `tidegate check`: every error and warning of settings and rules, what each rule admits and what it takes.
+//! `tidegate check`: lists errors and warnings of settings and rules, and bound and memory of each rule.
 
 mod block;
 mod json;
@@ -78,11 +78,11 @@ pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
     Ok(if read.count(true) > 0 { ExitCode::from(1) } else { ExitCode::SUCCESS })
 }
 
-/// The hosts that the daemon of these settings counts, which is of interest where a rule is of the fleet.
+/// Returns the host count of the running daemon, if a rule shares a fleet budget.
 fn hosts_counted(read: &RulesRead) -> Option<NonZeroU32> {
     let daemon = read.daemon.as_ref()?;
     read.domains.iter().flat_map(|domain| domain.rules()).find(|rule| rule.fleet.is_some())?;
-    // A daemon that is not there is none of what is checked here.
+    // The check does not need a running daemon.
     let status = daemon.get_json("/status").ok()?;
     NonZeroU32::new(u32::try_from(status.pointer("/fleet/hosts")?.as_u64()?).ok()?)
 }
@@ -97,7 +97,7 @@ impl Color {
     }
 }
 
-/// Problems, then what each domain has, in file order, then what it comes to.
+/// Prints the problems, then each domain in file order, then a summary.
 fn print(read: &RulesRead, terms: &Terms, args: &Args, out: &mut dyn Write) -> std::io::Result<()> {
     for problem in &read.problems {
         writeln!(out, "{}\n", problem.render(args.color.is_on()))?;
@@ -132,5 +132,5 @@ fn summary(read: &RulesRead) -> String {
     format!("{}: {domains}, {rules}; {errors}, {warnings}", read.read_from())
 }
 
-/// More than that nobody reads; who wants to search says `--all`.
+/// Longer lists are rarely read; `--all` prints them for a search.
 const SHOWN_MAX: usize = 200;

@@ -1,4 +1,4 @@
-//! A connection to the daemon for the command line: blocking, one request after another.
+//! A blocking connection to the daemon, for one request after another.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -10,7 +10,7 @@ use crate::protocol::{
     encode_request, split,
 };
 
-/// A connection on which HELLO has been said.
+/// A connection after a successful HELLO.
 #[derive(Debug)]
 pub(super) struct Client {
     stream: UnixStream,
@@ -18,7 +18,6 @@ pub(super) struct Client {
     last_id: u64,
 }
 
-/// Why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
     #[error("{}: {source}{}", path.display(), mend(source))]
@@ -28,7 +27,7 @@ pub(super) enum Failure {
         #[from]
         source: io::Error,
     },
-    /// It has answered all that it heard, and this was not heard.
+    /// The daemon shuts down and did not read this request.
     #[error("the daemon is leaving, and none has taken its place")]
     Leaving,
     #[error("{code}: {message}")]
@@ -40,12 +39,12 @@ pub(super) enum Failure {
 }
 
 impl Client {
-    /// Connects, and waits for no step longer than `patience`.
+    /// Connects. No read or write waits longer than `patience`.
     pub(super) fn connect(path: &Path, patience: Duration) -> Result<Client, Failure> {
         Client::connect_as(path, patience, Hello::new(0))
     }
 
-    /// Connects as somebody: what HELLO is to say, but for who writes it.
+    /// Connects with this HELLO; its client name is replaced by that of the command line.
     pub(super) fn connect_as(path: &Path, patience: Duration, hello: Hello<'_>) -> Result<Client, Failure> {
         let failed = |source| Failure::Connect { path: path.into(), source };
         let stream = connect(path, patience).map_err(failed)?;
@@ -61,18 +60,17 @@ impl Client {
         }
     }
 
-    /// An id that no request before had.
     pub(super) fn next_id(&mut self) -> u64 {
         self.last_id += 1;
         self.last_id
     }
 
-    /// Sends requests that are written already.
+    /// Sends encoded requests.
     pub(super) fn send(&mut self, requests: &[u8]) -> Result<(), Failure> {
         Ok(self.stream.write_all(requests)?)
     }
 
-    /// Sends a request, waits for the next reply and looks at it.
+    /// Sends a request, waits for the next reply and passes it to `look`.
     pub(super) fn ask<T>(
         &mut self,
         request: &Request<'_>,
@@ -81,8 +79,8 @@ impl Client {
     ) -> Result<T, Failure> {
         let mut bytes = Vec::new();
         encode_request(&mut bytes, request, descriptors)?;
-        // A daemon that refuses the connection says so and closes it: its word is there although ours is not taken.
-        // One that leaves says so behind its last answer, maybe before we ask: that is read first.
+        // A daemon that refuses the connection replies and closes it, so a reply may exist although the write
+        // failed. A GOODBYE sent before this request is read first.
         let written = self.stream.write_all(&bytes);
         let looked = self.receive(|payload| match decode_reply(payload, &mut ReplyScratch::default())? {
             Reply::Goodbye { .. } => Err(Failure::Leaving),
@@ -95,7 +93,7 @@ impl Client {
         }
     }
 
-    /// Waits for the next frame and looks at its payload. What was read behind it stays for the next call.
+    /// Waits for the next frame and passes its payload to `look`. Bytes behind it stay buffered.
     pub(super) fn receive<T>(&mut self, look: impl FnOnce(&[u8]) -> T) -> Result<T, Failure> {
         let mut part = [0; READ_BYTES];
         loop {
@@ -108,7 +106,7 @@ impl Client {
                 Split::More { .. } => match self.stream.read(&mut part) {
                     Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                     Ok(count) => self.buffer.extend_from_slice(part.get(..count).unwrap_or_default()),
-                    // A read with a time limit is not begun again by the kernel.
+                    // The kernel does not restart a read with a timeout.
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => return Err(error.into()),
                 },
@@ -118,7 +116,7 @@ impl Client {
     }
 }
 
-/// Asks, and asks again where the daemon leaves before it has heard: in an upgrade the next one takes its place at once.
+/// Retries a request that an exiting daemon did not read: in an upgrade, the next daemon takes over.
 pub(super) fn heard<T>(mut ask: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
     for _ in 1..TRIES {
         match ask() {
@@ -129,7 +127,7 @@ pub(super) fn heard<T>(mut ask: impl FnMut() -> Result<T, Failure>) -> Result<T,
     ask()
 }
 
-/// Connects without waiting for a full backlog, as a blocking connect would for ever.
+/// Connects without waiting for a full backlog, where a blocking connect has no timeout.
 pub(super) fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
     let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
@@ -142,7 +140,7 @@ pub(super) fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream>
     Ok(stream)
 }
 
-/// Where the daemon is when the arguments do not say: `TIDEGATE_SOCKET`, else the user's own, else the host's.
+/// Returns the default socket: `TIDEGATE_SOCKET`, else the user's own if it exists, else the host's.
 pub(super) fn default_socket() -> PathBuf {
     if let Some(path) = std::env::var_os("TIDEGATE_SOCKET").filter(|path| !path.is_empty()) {
         return path.into();
@@ -152,7 +150,7 @@ pub(super) fn default_socket() -> PathBuf {
     own.filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from("/run/tidegate/tidegate.sock"))
 }
 
-/// What to do about it, where that is known.
+/// Returns the help for an error, empty if there is none.
 fn mend(error: &io::Error) -> &'static str {
     match error.kind() {
         io::ErrorKind::NotFound => {
@@ -171,5 +169,5 @@ const CLIENT: &str = concat!("cli/", env!("CARGO_PKG_VERSION"));
 
 const READ_BYTES: usize = 16_384;
 
-/// One for the daemon that leaves, one for the next, and one for a next that was not to stay.
+/// Attempts: at the exiting daemon, at the next one, and once more in case that one exits too.
 const TRIES: usize = 3;

@@ -1,4 +1,4 @@
-//! A command that is run to its end, with the signals that are meant for it. It asks nobody whether it may.
+//! Runs a command to its end and forwards signals to it. It asks no daemon.
 
 use std::ffi::OsString;
 use std::io;
@@ -13,19 +13,18 @@ use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 use crate::daemon::log;
 use crate::protocol::WorkOutcome;
 
-/// How it went.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Ended {
-    /// It ran, and said so at its end.
+    /// It ran, and ended with this status.
     With(ExitStatus),
-    /// A signal came before it was started.
+    /// This signal arrived before the start.
     Before(i32),
-    /// It cannot be started, with the code of a shell for that.
+    /// It could not be started; the exit code is that of a shell.
     Never(u8),
 }
 
 impl Ended {
-    /// What a shell says of it.
+    /// Returns the exit code that a shell would return.
     pub(super) fn exit_code(self) -> ExitCode {
         let number = match self {
             Ended::With(status) => status.code().or(status.signal().map(|signal| SIGNALLED + signal)),
@@ -35,7 +34,7 @@ impl Ended {
         number.and_then(|number| u8::try_from(number).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
     }
 
-    /// What the daemon is told of it.
+    /// Returns the outcome to report to the daemon.
     pub(super) fn outcome(&self) -> WorkOutcome {
         match self {
             Ended::With(status) if status.success() => WorkOutcome::Ok,
@@ -45,8 +44,8 @@ impl Ended {
     }
 }
 
-/// Runs one command. Signals are for it from the moment this is there: whoever takes something for the command makes
-/// this before, so that no signal ends the one that is to give it back.
+/// Runs one command and forwards signals to it. Create it before acquiring a lease: from then on no signal
+/// ends this process, which must release the lease.
 #[derive(Debug)]
 pub(super) struct Runner {
     runtime: Runtime,
@@ -55,10 +54,7 @@ pub(super) struct Runner {
 }
 
 impl Runner {
-    /// Watches signals from now on.
-    ///
-    /// # Errors
-    /// They cannot be watched.
+    /// Starts to catch signals. Fails if the signal handlers cannot be installed.
     pub(super) fn new() -> io::Result<Runner> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (passed_on, children) = {
@@ -69,9 +65,6 @@ impl Runner {
     }
 
     /// Runs a command after a wait, and waits for its end.
-    ///
-    /// # Errors
-    /// The end of the command cannot be waited for.
     pub(super) fn run(self, command: &[OsString], wait: Duration) -> io::Result<Ended> {
         let Runner { runtime, passed_on, children } = self;
         runtime.block_on(run(command, wait, passed_on, children))
@@ -114,19 +107,18 @@ fn start(command: &[OsString]) -> io::Result<Child> {
     Command::new(name).args(arguments).spawn()
 }
 
-/// Hands a signal to a command that has not been waited for, so that its number is still its own.
+/// Forwards a signal to a command that was not reaped, so its PID was not reused.
 fn pass_on(child: &Child, number: i32) {
     if of_terminal(number) {
         return;
     }
     if let Some(signal) = Signal::from_named_raw(number) {
-        // It may have ended just now.
+        // It may have exited just now.
         let _ = kill_process(Pid::from_child(child), signal);
     }
 }
 
-/// Whether a signal comes from the keyboard: then every process in the foreground has had it, and the command must not
-/// have it twice.
+/// Whether the terminal sent a signal: then the whole foreground process group already has it.
 fn of_terminal(number: i32) -> bool {
     let is_key = [libc::SIGINT, libc::SIGQUIT].contains(&number);
     let in_foreground = || {
@@ -137,7 +129,7 @@ fn of_terminal(number: i32) -> bool {
     is_key && in_foreground() == Some(true)
 }
 
-/// The signals that ask a process to end.
+/// The signals to forward.
 #[derive(Debug)]
 struct PassedOn {
     interrupt: Signals,
@@ -156,7 +148,7 @@ impl PassedOn {
         })
     }
 
-    /// The number of the next one.
+    /// Waits for the next signal and returns its number.
     async fn next(&mut self) -> i32 {
         tokio::select! {
             _ = self.interrupt.recv() => libc::SIGINT,
@@ -167,11 +159,11 @@ impl PassedOn {
     }
 }
 
-/// What shells add to the number of a signal.
+/// Shells add this to the number of a signal.
 const SIGNALLED: i32 = 128;
 
-/// As shells have it: there, and no program.
+/// Exit code of shells for a file that cannot be executed.
 const NOT_EXECUTABLE: u8 = 126;
 
-/// As shells have it: there is no such command.
+/// Exit code of shells for a missing command.
 const NOT_FOUND: u8 = 127;

@@ -54,7 +54,6 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     }
 }
 
-/// Why it ended otherwise than it should.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
     #[error("{0}")]
@@ -69,7 +68,7 @@ enum Ended {
 
 fn serve(args: &Args, out: &mut dyn Write) -> Result<(), Ended> {
     let client = args.admin.client();
-    // Report missing access here rather than in the browser.
+    // Reports missing access here rather than in the browser.
     look(&client)?;
     let token = token().map_err(Ended::Serve)?;
     let mut runtime = tokio::runtime::Builder::new_current_thread();
@@ -91,7 +90,7 @@ fn serve(args: &Args, out: &mut dyn Write) -> Result<(), Ended> {
         }
         Ok(())
     });
-    // A look that still waits for the daemon is not waited for.
+    // Do not wait for requests in progress.
     runtime.shutdown_background();
     served
 }

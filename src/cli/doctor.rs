@@ -1,4 +1,4 @@
-//! `tidegate doctor`: what is wrong on this host, and how to mend it. It looks, and changes nothing.
+//! `tidegate doctor`: finds problems on this host and suggests repairs. It changes nothing.
 
 mod daemon;
 mod files;
@@ -67,7 +67,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
     Ok(if wrong { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Returns all findings, prerequisites first.
+/// Runs all checks, prerequisites first.
 fn examine(args: &Args) -> Vec<Finding> {
     let installed = Path::new(SETTINGS_FILE);
     let file = args.config.as_deref().or_else(|| installed.exists().then_some(installed));
@@ -75,7 +75,7 @@ fn examine(args: &Args) -> Vec<Finding> {
     let mut settings = settings.unwrap_or_else(Settings::by_default);
     match &args.socket {
         Some(path) => settings.listen_at(path, args.config.is_some()),
-        // As clients look for it: the user's own daemon, where there is one.
+        // The same socket as clients use: that of the user's own daemon, if it exists.
         None if file.is_none() => settings.socket.path = super::client::default_socket(),
         None => {}
     }

@@ -1,5 +1,4 @@
-//! `tidegate explain`: which rules judge a request, which do not and why, each with its place. No daemon is asked, unless
-//! it is said.
+//! `tidegate explain`: shows which rules match a request, and why. It queries a daemon only with `--live`.
 
 mod finding;
 mod json;
@@ -144,7 +143,7 @@ fn failed(code: u8, reason: &str) -> std::io::Result<ExitCode> {
     Ok(ExitCode::from(code))
 }
 
-/// `user=u1,path=/x`; a value with a comma belongs into the first descriptor, where each stands alone.
+/// Parses `user=u1,path=/x`. Values with commas fit only the first descriptor: one argument per attribute.
 fn descriptor(text: &str) -> Result<List, String> {
     if text.is_empty() {
         return Ok(List::default());
@@ -152,7 +151,7 @@ fn descriptor(text: &str) -> Result<List, String> {
     text.split(',').map(attribute).collect()
 }
 
-/// `3` or `tokens=3`.
+/// Parses `3` or `tokens=3`.
 fn cost(text: &str) -> Result<(String, u32), String> {
     let (unit, number) = text.split_once('=').unwrap_or((crate::engine::UNIT_REQUESTS, text));
     let number =

@@ -1,4 +1,4 @@
-//! `tidegate fleet`: how this host stands with those that it shares budgets with. It changes nothing.
+//! `tidegate fleet`: shows the fleet budgets that this host shares with others. It changes nothing.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -60,7 +60,7 @@ Exit codes: 0 shown; 1 the daemon does not answer, or the rule shares no budget;
 /// Runs the command.
 ///
 /// # Errors
-/// What cannot be written.
+/// The output cannot be written.
 pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     let (asked, json, text): (_, _, fn(&Value) -> String) = match &args.show {
         None => (args.admin.client().get_json("/fleet"), args.json, page),
@@ -82,7 +82,7 @@ fn ask(key: &Key) -> Result<Value, Failure> {
     key.admin.client().post("/fleet/key", &asked)
 }
 
-/// How it stands, in a line.
+/// Summarizes the fleet state in one line.
 pub(in crate::cli) fn in_a_line(fleet: &Value) -> String {
     let is = |field: &str| fleet.get(field).and_then(Value::as_bool).unwrap_or_default();
     if !is("redis") {
@@ -128,7 +128,7 @@ fn host(fleet: &Value) -> &str {
     }
 }
 
-/// The digits of the secret, and how many hosts have another one.
+/// Describes the fleet secret, and the number of hosts with another one.
 fn secret(fleet: &Value) -> Option<String> {
     let uses = Some(word(fleet, "/secret/uses")).filter(|uses| !uses.is_empty())?;
     Some(match number(fleet, "/secret/other_hosts") {
@@ -198,7 +198,7 @@ fn rules(fleet: &Value) -> Option<String> {
     (!rules.is_empty()).then(|| table.to_string())
 }
 
-/// Pools that keep something back. What others claim is what they let in at most, and not what they work on.
+/// Lists the pools with a reserve. Claims of other hosts are the most that they admit, not their load.
 fn reserves(fleet: &Value) -> Option<String> {
     let reserves = list(fleet, "/reserves");
     let mut table = Table::new(&[
@@ -227,12 +227,12 @@ fn reserves(fleet: &Value) -> Option<String> {
     (!reserves.is_empty()).then(|| table.to_string())
 }
 
-/// Whether a reserve is that of all hosts together.
+/// Whether the reserve counts all hosts or this one alone.
 fn goes_by(reserve: &Value) -> &'static str {
     if reserve.pointer("/shared") == Some(&Value::Bool(true)) { "the fleet" } else { "this host" }
 }
 
-/// How a reserve stands, in a few words.
+/// Summarizes a reserve in a few words.
 pub(in crate::cli) fn reserve_in_short(reserve: &Value) -> String {
     if reserve.is_null() {
         return "-".to_owned();
@@ -242,12 +242,12 @@ pub(in crate::cli) fn reserve_in_short(reserve: &Value) -> String {
     format!("{most} by {}{age}", goes_by(reserve))
 }
 
-/// Of a limit on work, what this host has of it.
+/// Formats a number of permits of a concurrency rule; `-` for other rules.
 fn places(rule: &Value, pointer: &str) -> String {
     rule.pointer(pointer).and_then(Value::as_u64).map_or_else(|| "-".to_owned(), count)
 }
 
-/// What went wrong since the start; what never did is left out.
+/// Lists the failures since the start, without those that never occurred.
 fn counts(fleet: &Value) -> Option<String> {
     let mut lines = Vec::new();
     let some = |counts: Option<&Value>, left_out: &[&str]| -> Vec<String> {
@@ -279,7 +279,7 @@ fn of_key(told: &Value) -> String {
     format!("{}  key {}\n{}\n", word(told, "/rule"), word(told, "/key"), here(told).join("\n"))
 }
 
-/// What this host has of a key, in lines.
+/// Describes this host's state of a key.
 pub(in crate::cli) fn here(told: &Value) -> Vec<String> {
     let is = |field: &str| told.get(field).and_then(Value::as_bool).unwrap_or_default();
     if !is("known") {
@@ -309,7 +309,7 @@ pub(in crate::cli) fn here(told: &Value) -> Vec<String> {
     vec![format!("here         {held} in hand, {owed} owed, of {limit}"), format!("Redis        {redis}")]
 }
 
-/// A span, in a unit that suits it.
+/// Formats a span in a suitable unit.
 fn seconds(value: &Value, pointer: &str) -> Option<String> {
     let seconds = value.pointer(pointer).and_then(Value::as_f64)?;
     Some(match seconds {
@@ -319,7 +319,7 @@ fn seconds(value: &Value, pointer: &str) -> Option<String> {
     })
 }
 
-/// Whole where it is.
+/// Formats a number with one decimal, or none if it is whole.
 fn decimal(value: &Value, pointer: &str) -> String {
     let number = value.pointer(pointer).and_then(Value::as_f64).unwrap_or_default();
     let text = format!("{number:.1}");

@@ -1,4 +1,4 @@
-//! How a command prints what it found.
+//! The output formats of commands.
 
 /// For whom it is printed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

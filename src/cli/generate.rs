@@ -1,4 +1,4 @@
-//! `tidegate gen`: man pages and completions, from the same words as `--help`. It asks no daemon.
+//! `tidegate gen`: man pages and shell completions, from the texts of `--help`. It contacts no daemon.
 
 mod man;
 
@@ -57,7 +57,7 @@ Exit codes: 0 written; 1 a page cannot be written, with the reason; 2 wrong usag
 /// Runs the command.
 ///
 /// # Errors
-/// Completions cannot be written.
+/// The completions cannot be written.
 pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     match &args.what {
         What::Man { directory } => {
@@ -73,7 +73,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
 
 fn completions(shell: Shell) -> Vec<u8> {
     let mut command = shown(&Arguments::command());
-    // The generators panic where they cannot write: to memory they can.
+    // The generators panic if a write fails; writes to memory do not.
     let mut text = Vec::new();
     match shell {
         Shell::Bash => generate(Bash, &mut command, NAME, &mut text),
@@ -83,11 +83,11 @@ fn completions(shell: Shell) -> Vec<u8> {
     text
 }
 
-/// The same command without what `--help` does not show either, which is for the project's own tests.
+/// Returns the command without its hidden parts, which are for this project's tests.
 fn shown(command: &clap::Command) -> clap::Command {
     let arguments = command.get_arguments().filter(|argument| !argument.is_hide_set()).cloned();
     let commands = command.get_subcommands().filter(|command| !command.is_hide_set()).map(shown);
-    // Names live as long as the program, which ends with this.
+    // Leaked once, as the process exits afterwards.
     let name: &'static str = command.get_name().to_owned().leak();
     let mut seen = clap::Command::new(name)
         .disable_help_subcommand(true)

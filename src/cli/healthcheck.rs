@@ -1,4 +1,4 @@
-//! `tidegate healthcheck`: is the daemon well? For containers, which have no other way to ask.
+//! `tidegate healthcheck`: whether the daemon is ready, as an exit code for containers.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -26,7 +26,7 @@ Exit codes: 0 it is; 1 it is not, with the reasons; 2 wrong usage.";
 /// Runs the command.
 ///
 /// # Errors
-/// What cannot be written.
+/// The output cannot be written.
 pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     let path = if args.live { "/healthz" } else { "/readyz" };
     match args.admin.client().get(path) {

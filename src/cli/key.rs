@@ -1,4 +1,4 @@
-//! `tidegate block`, `unblock`, `reset`: one key of one rule.
+//! `tidegate block`, `unblock` and `reset`: act on one key of one rule.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -68,7 +68,7 @@ impl Key {
 
     fn asked_of(&self, fleet: bool) -> Value {
         let mut asked = self.asked();
-        // A daemon of before does not know the word, and need not where it is not said.
+        // Older daemons do not know this field, so it is sent only if set.
         if let Some(fields) = asked.as_object_mut().filter(|_| fleet) {
             fields.insert("fleet".to_owned(), true.into());
         }
@@ -77,10 +77,6 @@ impl Key {
 }
 
 impl BlockArgs {
-    /// Runs the command.
-    ///
-    /// # Errors
-    /// What cannot be written.
     pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
         let Some(seconds) = whole_seconds(self.lasts) else {
             return usage("--for takes at least one second");
@@ -94,20 +90,12 @@ impl BlockArgs {
 }
 
 impl UnblockArgs {
-    /// Runs the command.
-    ///
-    /// # Errors
-    /// What cannot be written.
     pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
         finish(self.key.admin.client().post("/unblock", &self.key.asked_of(self.fleet)), out)
     }
 }
 
 impl ResetArgs {
-    /// Runs the command.
-    ///
-    /// # Errors
-    /// What cannot be written.
     pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
         finish(self.key.admin.client().post("/reset", &self.key.asked()), out)
     }

@@ -1,5 +1,4 @@
-//! Keeps a lease while a command runs: renews it in time, over another connection when the first one fails, and releases
-//! it at the end. It judges nothing and stops nothing.
+//! Renews a lease while a command runs, over a new connection after a failure, and releases it at the end.
 
 use std::io;
 use std::path::PathBuf;
@@ -12,29 +11,25 @@ use crate::daemon::log;
 use crate::protocol::{Descriptors, Hello, Reply, Request, WorkOutcome};
 use crate::sys;
 
-/// A session of this process, over one connection after the other.
+/// A session of this process over successive connections.
 #[derive(Debug)]
 pub(super) struct Holder {
     socket: PathBuf,
     patience: Duration,
     pool: String,
     session: [u8; 16],
-    /// Counts connections.
     connection: u64,
     client: Option<Client>,
 }
 
 impl Holder {
-    /// A session that has yet to begin.
-    ///
-    /// # Errors
-    /// The kernel has no randomness to name it by.
+    /// Makes a session; the first request connects it. Fails if the kernel has no random bytes for its id.
     pub(super) fn new(socket: PathBuf, patience: Duration, pool: &str) -> io::Result<Holder> {
         let session = sys::drawn()?;
         Ok(Holder { socket, patience, pool: pool.to_owned(), session, connection: 0, client: None })
     }
 
-    /// Asks over its connection. One that failed is not used again.
+    /// Sends a request. A connection that failed is not used again.
     pub(super) fn ask<'r, T>(
         &mut self,
         request: impl FnOnce(u64) -> Request<'r>,
@@ -50,7 +45,7 @@ impl Holder {
         answered
     }
 
-    /// Its connection, which is made when there is none.
+    /// Returns the connection, and connects if there is none.
     fn client(&mut self) -> Result<&mut Client, Failure> {
         let client = match self.client.take() {
             Some(client) => client,
@@ -69,7 +64,7 @@ impl Holder {
         Ok(self.client.insert(client))
     }
 
-    /// Asks for something that is done or not.
+    /// Sends a request that returns DONE. Returns whether it was done.
     fn done(&mut self, request: impl Fn(u64) -> Request<'static>) -> Result<bool, Failure> {
         let ask = || {
             self.ask(&request, &Descriptors::new(), |reply| match reply {
@@ -82,14 +77,13 @@ impl Holder {
         };
         let done = heard(ask)?;
         if done.is_err() {
-            // It was answered, and may be closed now all the same.
+            // After an error reply, the daemon may close the connection.
             self.client = None;
         }
         done
     }
 }
 
-/// A thread that keeps a lease.
 #[derive(Debug)]
 pub(super) struct LeaseKeeper {
     end: Sender<WorkOutcome>,
@@ -97,10 +91,6 @@ pub(super) struct LeaseKeeper {
 }
 
 impl LeaseKeeper {
-    /// Begins to renew.
-    ///
-    /// # Errors
-    /// No thread can be started.
     pub(super) fn start(holder: Holder, lease: u64) -> io::Result<LeaseKeeper> {
         let (end, ended) = channel();
         let thread =
@@ -108,9 +98,9 @@ impl LeaseKeeper {
         Ok(LeaseKeeper { end, thread })
     }
 
-    /// The work has ended. Waits until the daemon knows, if it answers.
+    /// Releases the lease and waits until the daemon has replied or failed.
     pub(super) fn release(self, outcome: WorkOutcome) {
-        // A thread that has ended has nothing to release.
+        // The thread may have exited: then there is nothing to release.
         let _ = self.end.send(outcome);
         let _ = self.thread.join();
     }
@@ -124,7 +114,7 @@ fn keep(mut holder: Holder, lease: u64, ended: &Receiver<WorkOutcome>) {
             Err(RecvTimeoutError::Disconnected) => return,
             Ok(outcome) => {
                 let release = move |id| Request::Release { id: Some(id), lease, outcome };
-                // Where it fails twice, the lease ends with this process.
+                // After a second failure, the lease ends with this process.
                 if holder.done(release).is_err() {
                     let _ = holder.done(release);
                 }
@@ -148,5 +138,5 @@ fn keep(mut holder: Holder, lease: u64, ended: &Receiver<WorkOutcome>) {
     }
 }
 
-/// A third of a second: no rule's `expires` is shorter than one, and a decision does not say how long its lease lasts.
+/// A third of the shortest `expires` of a rule, 1 s: a decision does not contain the duration of its lease.
 const RENEW_EVERY: Duration = Duration::from_millis(333);

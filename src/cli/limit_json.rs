@@ -1,5 +1,4 @@
-//! A rule and its limit as JSON, every key always present: what `check` and `explain` print for programs. Keys only
-//! ever join.
+//! Rules and limits as JSON, for `check` and `explain`. Keys are never removed, and always present.
 
 use serde_json::{Map, Value, json};
 
@@ -11,7 +10,7 @@ use crate::rules::{
     Whole, conditions,
 };
 
-/// What a rule says, whatever its overrides. `hosts` are reckoned with, and of one of the fleet so many as `fleets` says.
+/// Returns the fields of a rule. Bounds are for `hosts` hosts, of a fleet budget for each of `fleets`.
 pub(super) fn rule(rule: &Rule, hosts: u32, fleets: &[u32]) -> Map<String, Value> {
     let bytes = bytes_per_key_of(rule);
     let mut all = position(&rule.position);
@@ -36,14 +35,14 @@ pub(super) fn rule(rule: &Rule, hosts: u32, fleets: &[u32]) -> Map<String, Value
     })));
     all.extend(limit(&rule.limit, hosts));
     if let (Some(_), Some(quota)) = (&rule.fleet, rule.limit.quota()) {
-        // However many hosts there are.
+        // A fleet budget does not grow with the hosts.
         all.insert("bound".to_owned(), bound_of(rule, quota).into());
         all.insert("bound_on_hosts".to_owned(), bound_of(rule, quota).into());
     }
     all
 }
 
-/// How hosts share a budget, and what they admit past it.
+/// Returns the sharing of a fleet budget, and the bounds beyond it.
 fn fleet(rule: &Rule, terms: &FleetTerms, fleets: &[u32]) -> Value {
     let quota = rule.limit.quota();
     let bounds = fleets.iter().filter_map(|hosts| FleetBound::of(terms, quota?, *hosts)).map(|bound| {
@@ -74,7 +73,7 @@ fn fleet(rule: &Rule, terms: &FleetTerms, fleets: &[u32]) -> Value {
     })
 }
 
-/// What a limit says, without the allowances of overrides.
+/// Returns the fields of a limit, without the allowances of overrides.
 pub(super) fn limit(limit: &Limit, hosts: u32) -> Map<String, Value> {
     let mut all = object(json!({
         "refused": match limit.refused { Refused::Free => "free", Refused::Counted => "counted" },
@@ -84,7 +83,6 @@ pub(super) fn limit(limit: &Limit, hosts: u32) -> Map<String, Value> {
     all
 }
 
-/// The numbers of one allowance of a limit.
 pub(super) fn allowance(allowance: Option<&Allowance>, limit: &Limit, hosts: u32) -> Map<String, Value> {
     let quota = allowance.map(|allowance| &allowance.quota);
     let steady = quota.and_then(steady);
@@ -110,12 +108,12 @@ pub(super) fn allowance(allowance: Option<&Allowance>, limit: &Limit, hosts: u32
     }))
 }
 
-/// Conditions as one would write them; null where nothing is asked.
+/// Formats conditions as in a rules file; `None` if there are none.
 pub(super) fn asked(of: &[Condition]) -> Option<String> {
     Some(conditions(of)).filter(|text| !text.is_empty())
 }
 
-/// A place in a file, as three fields; a line that is not known is null.
+/// Returns a position as three fields; an unknown line or column is null.
 pub(super) fn position(position: &Position) -> Map<String, Value> {
     let known = |number: u32| (position.line > 0).then_some(number);
     object(json!({
@@ -125,7 +123,6 @@ pub(super) fn position(position: &Position) -> Map<String, Value> {
     }))
 }
 
-/// The fields of an object.
 pub(super) fn object(value: Value) -> Map<String, Value> {
     match value {
         Value::Object(fields) => fields,
@@ -149,7 +146,7 @@ fn overrides(rule: &Rule, hosts: u32) -> Option<Value> {
     }))
 }
 
-/// Burst, queue, buckets, and the kind of window: what only some algorithms have.
+/// Returns burst, queue, buckets and kind of window, which only some algorithms have.
 fn own_numbers(quota: Option<&Quota>) -> (Option<u32>, Option<u32>, Option<u8>, Option<String>) {
     match quota {
         Some(Quota::TokenBucket(quota)) => (Some(quota.burst()), None, None, None),

@@ -1,4 +1,4 @@
-//! One file per command.
+//! The command line: one file per command.
 
 pub mod acquire;
 mod admin_client;
@@ -86,7 +86,7 @@ pub fn run() -> ExitCode {
     let arguments = match Arguments::try_parse() {
         Ok(arguments) => arguments,
         Err(error) => {
-            // Help and version are for standard output and no failure; the rest is for standard error, exit code 2.
+            // Help and version go to standard output and are no failure.
             let code = if error.use_stderr() { ExitCode::from(2) } else { ExitCode::SUCCESS };
             let _ = error.print();
             return code;
@@ -121,7 +121,7 @@ pub fn run() -> ExitCode {
     finish(done.and_then(|code| out.flush().map(|()| code)))
 }
 
-/// A reader that has seen enough (`| head`) is no failure.
+/// Returns the exit code. A reader that closed the pipe (`| head`) is no failure.
 fn finish(done: std::io::Result<ExitCode>) -> ExitCode {
     match done {
         Ok(code) => code,

@@ -1,4 +1,4 @@
-//! What settings and rules say, read as the daemon would read them, for the commands that only look. Nothing is kept.
+//! Reads settings and rules like the daemon, for commands that only inspect them.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,6 @@ use crate::daemon::settings_file::holds_settings;
 use crate::rules::source::Source;
 use crate::rules::{self, Domain, Loaded, Problem, Scopes};
 
-/// What was read and found.
 #[derive(Debug)]
 pub(super) struct RulesRead {
     pub(super) settings: Option<PathBuf>,
@@ -21,13 +20,12 @@ pub(super) struct RulesRead {
     pub(super) failed: Vec<Box<str>>,
     /// The byte budget of the tables.
     pub(super) memory_bytes_max: u64,
-    /// The daemon of these settings; none: no settings were read.
+    /// The daemon of these settings; `None` if no settings were read.
     pub(super) daemon: Option<AdminClient>,
 }
 
 impl RulesRead {
-    /// Reads a path, which may be of rules or of settings; without one the settings that are named, else those that are
-    /// installed, and the rules that they name.
+    /// Reads a path of rules or settings; without one, the settings in `config`, else the installed ones.
     pub(super) fn of(path: Option<&Path>, config: Option<&Path>) -> RulesRead {
         match path {
             Some(path) if Source::read_anywhere(path).is_ok_and(|source| holds_settings(&source)) => {
@@ -61,7 +59,7 @@ impl RulesRead {
                 let memory_bytes_max = settings.memory_max_bytes;
                 let read = RulesRead { problems, memory_bytes_max, ..read };
                 let mut read = read.with_rules(&settings.rules, &settings.scopes());
-                // Where a domain was left out for its errors, it is not known whose rules there are.
+                // A domain left out for errors may have the rules that the settings expect.
                 if read.count(true) == 0 {
                     read.problems.extend(settings.domains_without_rules(&read.domains).cloned());
                 }
@@ -85,12 +83,12 @@ impl RulesRead {
         RulesRead { rules: Some(path.to_owned()), domains, failed, ..self }
     }
 
-    /// The problems that are errors, or those that are warnings.
+    /// Counts the errors, or the warnings.
     pub(super) fn count(&self, errors: bool) -> usize {
         self.problems.iter().filter(|problem| problem.is_error() == errors).count()
     }
 
-    /// What was read, by its paths.
+    /// Returns the paths that were read.
     pub(super) fn read_from(&self) -> String {
         match (&self.settings, &self.rules) {
             (Some(settings), Some(rules)) => format!("{}, {}", settings.display(), rules.display()),

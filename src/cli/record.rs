@@ -1,4 +1,4 @@
-//! `tidegate record`: what a daemon judges, as a trace for `tidegate replay`.
+//! `tidegate record`: records the requests of a daemon as a trace for `tidegate replay`.
 
 mod feed;
 mod progress;
@@ -60,15 +60,14 @@ Rules match no hashed value: a replay names the attributes to record with --clea
 Exit codes: 0 recorded, to the end or to Ctrl-C, also where lines were dropped; 1 the daemon does not answer, refuses or
 went, or the trace cannot be written, with the reason; 2 wrong usage.";
 
-/// Why a recording ends.
 enum End {
     /// Its time is over.
     Time(Report),
-    /// Whoever began it ended it.
+    /// A signal of the user.
     ByHand,
-    /// So much is written as may be.
+    /// The size limit.
     Full,
-    /// The daemon has ended it.
+    /// The daemon closed the stream.
     Cut,
 }
 
@@ -82,7 +81,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     };
     let asked = json!({"for_s": seconds, "domain": args.domain, "clear": args.clear});
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    // From here on a signal ends the recording, and leaves a whole trace.
+    // From here on, a signal ends the recording with a whole trace.
     let signals = runtime.block_on(async { Signals::watch() })?;
     let mut sink = match Sink::open(&args.out, out, args.max_size) {
         Ok(sink) => sink,
@@ -107,7 +106,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     Ok(if matches!(end, End::Cut) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Writes what comes until something ends it; the last that was reported comes beside.
+/// Writes the stream until the recording ends. Returns the reason, and the last report.
 async fn record(
     mut feed: Feed,
     mut signals: Signals,
@@ -139,7 +138,7 @@ async fn record(
     }
 }
 
-/// Says what it came to, and what is to be known of the trace.
+/// Prints the result, with warnings about the trace.
 fn tell(end: &End, last: &Report, sink: &Sink<'_>, args: &Args) {
     let lines = counted(sink.lines(), "line");
     let to = if sink.is_file() { format!(" to {}", args.out.display()) } else { String::new() };
@@ -163,7 +162,6 @@ fn tell(end: &End, last: &Report, sink: &Sink<'_>, args: &Args) {
     }
 }
 
-/// What ends a recording from outside.
 struct Signals {
     interrupt: Signal,
     terminate: Signal,
@@ -198,5 +196,5 @@ fn failed(message: &str) -> io::Result<ExitCode> {
     Ok(ExitCode::FAILURE)
 }
 
-/// As long as the daemon records for one who asks.
+/// The longest recording that the daemon allows.
 const SECONDS_MAX: u64 = 24 * 3_600;

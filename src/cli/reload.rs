@@ -1,4 +1,4 @@
-//! `tidegate reload`: has the daemon read its rules again, and says what came of it.
+//! `tidegate reload`: makes the daemon read its rules again, and prints the changes.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -22,7 +22,7 @@ Exit codes: 0 all that is written is in force; 1 something is not, with the reas
 /// Runs the command.
 ///
 /// # Errors
-/// What cannot be written.
+/// The output cannot be written.
 pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     let done = match args.admin.client().post("/reload", &json!({})) {
         Ok(done) => done,

@@ -1,4 +1,4 @@
-//! `tidegate replay`: a trace through the daemon's own rules reader and engine, in virtual time. Nothing sleeps.
+//! `tidegate replay`: runs a trace through the daemon's rules reader and engine, in virtual time.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal, Write};
@@ -90,13 +90,13 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
         Ok(recording) => recording,
         Err(error) => return failed(&args.trace, &error),
     };
-    // Told now, not when everything is played.
+    // Reports an unusable path before the replay.
     let report = match args.report.as_deref().map(|path| (path, report::begin(path))) {
         None => None,
         Some((_, Ok(file))) => Some(file),
         Some((path, Err(error))) => return failed(path, &error),
     };
-    // A bar between decisions on the same terminal would be in their way.
+    // A progress bar would garble decisions on the same terminal.
     let to_terminal = args.decisions.as_deref().is_some_and(is_dash) && io::stdout().is_terminal();
     let mut sink = match args.decisions.as_deref().map(|path| (path, create(path, out))) {
         None => None,
@@ -123,10 +123,10 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     }
 }
 
-/// Plays a trace that is in memory: as an access log where a domain is given. Returns the summary, or why it stopped.
+/// Plays a trace in memory, as an access log if a domain is given. Returns the summary.
 ///
 /// # Errors
-/// A line that cannot be played, by its number.
+/// The first line that cannot be played, with its number.
 pub fn play(
     trace: Vec<u8>,
     rules: Vec<Arc<Domain>>,
@@ -138,7 +138,7 @@ pub fn play(
     played.map(|()| stage.summary(remarks)).map_err(|failure| failure.to_string())
 }
 
-/// The option that would write where the trace is.
+/// Returns the option that would overwrite the trace.
 fn written_over_the_trace(args: &Args) -> Option<&'static str> {
     let trace = fs::canonicalize(&args.trace).ok().filter(|_| !is_dash(&args.trace))?;
     let is_trace = |path: &Option<PathBuf>| {
@@ -148,7 +148,7 @@ fn written_over_the_trace(args: &Args) -> Option<&'static str> {
     options.into_iter().find(|(_, path)| is_trace(path)).map(|(option, _)| option)
 }
 
-/// Writes the page of what was played, up to a bad line if there was one.
+/// Writes the report, up to a bad line if there was one.
 fn write_report(
     args: &Args,
     mut file: Whole,
@@ -166,14 +166,14 @@ fn write_report(
     file.finish()
 }
 
-/// The domains of a directory of rules; none if they have errors, which are then told.
+/// Reads the domains of a rules directory. Prints their problems; `None` if there are errors.
 fn read_rules(path: &Path) -> Option<Vec<Arc<Domain>>> {
     let loaded = rules::read(path);
     loaded.problems.iter().for_each(|problem| log::plainly(&problem.render(false)));
     if loaded.has_errors() { None } else { Some(loaded.domains) }
 }
 
-/// The domain that an access log is judged in; none where the trace names domains itself.
+/// Returns the domain for an access log; `None` if the trace names domains itself.
 fn domain(
     args: &Args,
     rules: &[Arc<Domain>],

@@ -1,4 +1,4 @@
-//! What an entry of `shed` does, in words for people and as JSON for programs. It decides nothing.
+//! Describes an entry of `shed` as text and as JSON. It decides nothing.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use super::limit_json::{object, position};
 use crate::rules::Domain;
 use crate::rules::shed::{Part, Shed, Source, Workers};
 
-/// What a part that is written refuses, and when.
+/// Describes the requests that a part refuses, and when; `None` if it is not configured.
 pub(super) fn part(domain: &Domain, shed: &Shed, part: Part) -> Option<String> {
     let names = domain.priorities();
     match part {
@@ -63,7 +63,7 @@ fn workers(names: &[Box<str>], own: &Workers) -> String {
     )
 }
 
-/// Who is one caller.
+/// Describes the identity of callers.
 pub(super) fn callers(shed: &Shed) -> String {
     format!(
         "by {}; who is refused changes over {}",
@@ -72,7 +72,7 @@ pub(super) fn callers(shed: &Shed) -> String {
     )
 }
 
-/// What is read besides.
+/// Lists the other signals.
 pub(super) fn signals(shed: &Shed) -> String {
     let signals = shed.signals.iter().map(|signal| {
         let listen = match &signal.source {
@@ -86,7 +86,7 @@ pub(super) fn signals(shed: &Shed) -> String {
     signals.collect::<Vec<_>>().join(", ")
 }
 
-/// An entry as JSON, every key always present; parts that are off are null.
+/// Returns an entry as JSON, every key always present; parts that are off are null.
 pub(super) fn json(domain: &Domain, shed: &Shed) -> Map<String, Value> {
     let mut all = position(&shed.position);
     let names = |names: &[Box<str>]| names.iter().map(ToString::to_string).collect::<Vec<_>>();

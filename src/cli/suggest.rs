@@ -1,4 +1,4 @@
-//! `tidegate suggest`: limits for a trace, chosen from the spread of its callers, each judged by the daemon's own engine.
+//! `tidegate suggest`: proposes limits from the callers of a trace, and evaluates them by the engine.
 
 mod census;
 mod demand;
@@ -71,7 +71,7 @@ Examples:
 
 Exit codes: 0 proposed; 1 nothing can be proposed, with the reason, or a bad line; 2 wrong usage.";
 
-/// Why there is nothing to propose, and the code to end with.
+/// Why there is no proposal, with the exit code.
 #[derive(Debug)]
 struct Failed(ExitCode, String);
 
@@ -150,13 +150,13 @@ fn suggest(args: &Args) -> Result<Suggestions, Failed> {
     Ok(suggestions)
 }
 
-/// Of each key and window the strictest that refuses at most such a share of what it judged.
+/// Keeps, for each key and window, the strictest proposal that refuses at most this share of its requests.
 fn strictest(judged: Vec<trial::Judged>, most: f64) -> Vec<trial::Judged> {
     let mut strictest: Vec<trial::Judged> = Vec::new();
     for judged in judged.into_iter().filter(|judged| judged.share() <= most) {
         let same = |known: &&mut trial::Judged| known.proposal.is_like(&judged.proposal);
         match strictest.iter_mut().find(same) {
-            // They stand in order: what comes later is looser.
+            // Proposals are ordered: later ones are looser.
             Some(_) => {}
             None => strictest.push(judged),
         }
@@ -164,7 +164,7 @@ fn strictest(judged: Vec<trial::Judged>, most: f64) -> Vec<trial::Judged> {
     strictest
 }
 
-/// Reads the trace from its beginning; what is to be remarked on it.
+/// Plays the trace from its beginning. Returns remarks on it.
 fn play(args: &Args, player: &mut impl Plays) -> Result<Vec<String>, Failed> {
     let of_trace = |what: &dyn std::fmt::Display| Failed::new(format!("{}: {what}", args.trace.display()));
     let recording = Recording::open(&args.trace).map_err(|error| of_trace(&error))?;
@@ -177,21 +177,21 @@ fn play(args: &Args, player: &mut impl Plays) -> Result<Vec<String>, Failed> {
     Ok(remarks)
 }
 
-/// Rules are for others to read than who wrote them.
+/// Writes a rules file that all users can read.
 fn write(path: &Path, text: &str) -> io::Result<()> {
     use std::os::unix::fs::PermissionsExt;
     write_whole(path, text.as_bytes())?;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(EVERYBODY_READS))
 }
 
-/// What a request asks of one domain, if it is work that is charged.
+/// Returns the request and its cost, if it is for the domain and charged.
 fn asked<'e>(event: &'e Event<'_>, domain: &str) -> Option<(&'e Request<'e>, u32)> {
     let Action::Judge(request, _) = &event.action else { return None };
     let cost = request.cost.in_unit(UNIT_REQUESTS).filter(|cost| *cost > 0)?;
     (request.op != Op::Peek && request.domain == domain).then_some((request, cost))
 }
 
-/// `0.1%` as a share of one.
+/// Parses `0.1%` as a fraction.
 fn percent(text: &str) -> Result<f64, String> {
     let number = text.strip_suffix('%').and_then(|number| number.parse::<f64>().ok());
     let share = number.filter(|number| (0.0..=100.0).contains(number));
@@ -200,7 +200,7 @@ fn percent(text: &str) -> Result<f64, String> {
         .ok_or_else(|| "write a percentage from 0% to 100%, such as 0.1%".to_owned())
 }
 
-/// What an access log is about, if nobody says.
+/// The default domain of an access log.
 const ACCESS_LOG_DOMAIN: &str = "web";
 
 const EVERYBODY_READS: u32 = 0o644;

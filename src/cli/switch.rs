@@ -1,4 +1,4 @@
-//! `tidegate switch`: a rule, or everything, in another mode than the files say.
+//! `tidegate switch`: switches a rule, or all rules, to another mode than that of the files.
 
 use std::io::{self, Write};
 use std::process::ExitCode;
@@ -50,7 +50,7 @@ Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
 /// Runs the command.
 ///
 /// # Errors
-/// What cannot be written.
+/// The output cannot be written.
 pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     let words: Vec<&str> = args.words.iter().map(String::as_str).collect();
     let mut asked = match (words.as_slice(), args.all, args.clear) {
@@ -75,13 +75,13 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     finish(args.admin.client().post("/switch", &asked), out)
 }
 
-/// Upwards: what is asked for is never cut short.
+/// Rounds up to whole seconds; `None` for zero.
 pub(super) fn whole_seconds(lasts: Duration) -> Option<u64> {
     let seconds = lasts.as_secs().saturating_add(u64::from(lasts.subsec_nanos() > 0));
     (seconds > 0).then_some(seconds)
 }
 
-/// Prints what a verb says of itself.
+/// Prints the daemon's reply to a command.
 pub(super) fn finish(done: Result<Value, Failure>, out: &mut dyn Write) -> io::Result<ExitCode> {
     match done {
         Ok(done) => {
@@ -112,7 +112,7 @@ fn list(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What holds over the rules, and what was last changed of it.
+/// Prints the active switches and blocks, and the last changes.
 fn print(found: &Value, out: &mut dyn Write) -> io::Result<()> {
     let held = held(found);
     if held.is_empty() {
@@ -128,7 +128,7 @@ fn print(found: &Value, out: &mut dyn Write) -> io::Result<()> {
     Ok(())
 }
 
-/// What holds over the rules, a line each.
+/// Returns the active switches and blocks, one line each.
 pub(super) fn held(found: &Value) -> Vec<String> {
     let mut lines = Vec::new();
     if found.get("off").and_then(Value::as_bool) == Some(true) {
@@ -178,5 +178,5 @@ fn text<'v>(value: &'v Value, field: &str) -> &'v str {
     value.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
-/// What fits a screen beside the rest; `GET /switches` has more.
+/// As many as fit on a screen; `GET /switches` has more.
 const CHANGES_SHOWN: usize = 10;

@@ -1,4 +1,4 @@
-//! `tidegate test`: requests with expected verdicts, judged by the daemon's own engine in virtual time. For a team's CI.
+//! `tidegate test`: evaluates requests by the engine, in virtual time, and compares the verdicts. For CI.
 
 mod expected;
 mod line;
@@ -45,7 +45,6 @@ A file of tests:
 
 Exit codes: 0 all as expected; 1 something is not, or a file cannot be read; 2 wrong usage.";
 
-/// What came of all files.
 #[derive(Debug, Default)]
 struct Tally {
     tests: usize,
@@ -97,7 +96,7 @@ fn play(test: &Test, rules: &mut RulesByPath, tally: &mut Tally, out: &mut dyn W
 }
 
 impl Tally {
-    /// Problems go to standard error, as those of rules do.
+    /// Prints problems to standard error, like those of rules.
     fn could_not_read(&mut self, problems: &[Problem]) {
         self.unreadable += 1;
         for problem in problems.iter().filter(|problem| problem.is_error()) {

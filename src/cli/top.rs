@@ -58,7 +58,6 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     }
 }
 
-/// Why it ended otherwise than it should.
 #[derive(Debug, thiserror::Error)]
 enum Ended {
     #[error("{0}")]
@@ -124,7 +123,6 @@ fn is_to_end() -> io::Result<bool> {
     }
 }
 
-/// Refresh period.
 const PERIOD: Duration = Duration::from_secs(1);
 
 const WRONG_USAGE: u8 = 2;

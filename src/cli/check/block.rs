@@ -1,4 +1,4 @@
-//! What one rule, one entry of a list or a domain says, as lines for people. It judges nothing.
+//! Describes a rule, a list entry or a domain as lines of text. It validates nothing.
 
 use std::fmt::Write;
 use std::num::NonZeroU32;
@@ -18,10 +18,10 @@ use crate::rules::{
 };
 use crate::trace::table::count;
 
-/// What is to be reckoned with.
+/// Settings of a description.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms {
-    /// Hosts that have the same rules; none: not known.
+    /// Hosts with the same rules; `None` if unknown.
     pub(super) hosts: Option<NonZeroU32>,
     /// The byte budget of the tables.
     pub(super) memory_bytes_max: u64,
@@ -32,7 +32,7 @@ impl Terms {
         self.hosts.map_or(1, NonZeroU32::get)
     }
 
-    /// The sizes of a fleet that are worth telling of: the least, that of now, and twice that.
+    /// Returns the fleet sizes to describe: two hosts, the current number, and twice that.
     pub(super) fn fleets(&self) -> impl Iterator<Item = u32> + use<> {
         let now = self.hosts.map(NonZeroU32::get).filter(|hosts| *hosts > 1);
         let twice = now.map(|hosts| hosts.saturating_mul(2));
@@ -41,14 +41,14 @@ impl Terms {
         sizes.into_iter()
     }
 
-    /// How many keys of a rule the budget holds at least.
+    /// Returns the least number of keys of a rule that fit into the byte budget.
     pub(super) fn keys_held(&self, rule: &Rule) -> Option<u64> {
         let budget = usize::try_from(self.memory_bytes_max).unwrap_or(usize::MAX);
         keys_within(budget, bytes_per_key_of(rule).most)
     }
 }
 
-/// A block for each entry of the lists, each rule and each pool of a domain, in the order of judgement.
+/// Returns a block of text for each list entry, rule and pool of a domain, in the order of evaluation.
 pub(super) fn blocks<'d>(domain: &'d Domain, terms: &'d Terms) -> impl Iterator<Item = String> + 'd {
     let lists = domain.lists().iter().map(|listed| {
         let what = match listed.kind {
@@ -67,12 +67,11 @@ pub(super) fn blocks<'d>(domain: &'d Domain, terms: &'d Terms) -> impl Iterator<
     lists.chain(rules).chain(domain.sheds().iter().map(|shed| of_shed(domain, shed)))
 }
 
-/// How many blocks there are.
 pub(super) fn count_of(domain: &Domain) -> usize {
     domain.lists().len() + domain.rules().len() + domain.sheds().len()
 }
 
-/// What a domain has besides.
+/// Describes the priorities and the descriptor tree of a domain.
 pub(super) fn of_domain(domain: &Domain) -> Vec<String> {
     let mut lines = Vec::new();
     if let Some(least) = domain.priorities().last() {
@@ -107,7 +106,7 @@ fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &Terms) -> String {
     );
     let mut line = |label: &str, text: String| {
         if !text.is_empty() {
-            // A text takes whatever is written.
+            // Writing to a `String` cannot fail.
             let _ = write!(block, "\n  {label:<9} {text}");
         }
     };
@@ -146,7 +145,7 @@ fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &Terms) -> String {
     block
 }
 
-/// The parts that watch over one pool, in the order in which they are judged.
+/// Describes the shedding rules of one pool, in the order of evaluation.
 fn of_shed(domain: &Domain, shed: &Shed) -> String {
     let slots = match shed.slots {
         Some(slots) => format!("{slots} slots unless its processes say how many"),
@@ -159,20 +158,20 @@ fn of_shed(domain: &Domain, shed: &Shed) -> String {
     let callers = ("callers", shed_words::callers(shed));
     for (label, text) in parts.chain([callers, ("signals", shed_words::signals(shed))]) {
         if !text.is_empty() {
-            // A text takes whatever is written.
+            // Writing to a `String` cannot fail.
             let _ = write!(block, "\n  {label:<9} {text}");
         }
     }
     block
 }
 
-/// How hosts share a budget, as it is written.
+/// Describes the sharing of a fleet budget.
 fn fleet_text(fleet: &FleetTerms) -> String {
     let share = fleet.max_over.map(|share| format!(", max_over: {}", Share(u32::from(share))));
     format!("{}{}", fleet.text(), share.unwrap_or_default())
 }
 
-/// The part that a region has, and what is lost of it because tokens, and places, are whole.
+/// Describes a region's share of the budget, and its loss from rounding to whole tokens or permits.
 fn region_text(region: &Region, quota: &Quota) -> Option<String> {
     let (weight, whole) = (region.weight, region.whole?);
     let is_window = matches!(quota, Quota::Share(part) if part.window().is_some());
@@ -208,7 +207,7 @@ fn slower(whole: Rate, weight: u16, part: Rate) -> String {
     }
 }
 
-/// What each number of hosts admits past a budget, and what is to be said of it.
+/// Returns, for each fleet size, the bound on requests beyond the budget, with its doubts.
 fn past_budgets(fleet: &FleetTerms, quota: &Quota, terms: &Terms) -> Vec<(u32, String)> {
     let bounds = terms.fleets().filter_map(|hosts| FleetBound::of(fleet, quota, hosts));
     let said = bounds.map(|bound| {
@@ -218,7 +217,6 @@ fn past_budgets(fleet: &FleetTerms, quota: &Quota, terms: &Terms) -> Vec<(u32, S
     said.collect()
 }
 
-/// What a limit admits at most on one host, and on all of them.
 fn bounds(limit: &Limit, terms: &Terms) -> String {
     let Some(quota) = limit.quota() else {
         return "none of its own: only its overrides limit".to_owned();
@@ -256,7 +254,7 @@ fn overrides(rule: &Rule, overrides: &Overrides) -> String {
     parts.join("; ")
 }
 
-/// Of the rates of overrides that are rounded on the rule's scale the one that is rounded most: by one part in so many.
+/// Returns the largest rounding error of the overrides' rates: one part in this number. `None` if exact.
 pub(super) fn slowest_override(limit: &Limit) -> Option<u64> {
     let overrides = limit.allowances.iter().skip(1).flatten();
     let rounded = overrides.filter_map(|allowance| {
@@ -266,7 +264,7 @@ pub(super) fn slowest_override(limit: &Limit) -> Option<u64> {
     rounded.min()
 }
 
-/// What a rule says besides, as it is written.
+/// Lists the other fields of a rule that are set.
 fn also(rule: &Rule) -> String {
     let said = facts(rule).into_iter().filter(|(field, _)| ALSO.contains(field));
     said.map(|(field, text)| format!("{field}: {text}")).collect::<Vec<_>>().join(", ")
@@ -293,8 +291,8 @@ fn mebibytes(bytes: u64) -> String {
     }
 }
 
-/// The fields that have no line of their own.
+/// The fields without a line of their own.
 const ALSO: [&str; 5] = ["warn_at", "refund_on", "advertise", "show_keys", "help"];
 
-/// There may be 256, which are in the file for whoever wants to read them all.
+/// Up to 256 are possible; the file has them all.
 const OVERRIDES_SHOWN: usize = 8;

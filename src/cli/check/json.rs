@@ -1,4 +1,4 @@
-//! What `check` found, as one JSON object: keys only ever join, and each is always present.
+//! The result of `check` as one JSON object. Keys are only ever added, and each is always present.
 
 use std::path::Path;
 
@@ -10,7 +10,6 @@ use super::super::shed_words;
 use super::block::{Terms, slowest_override};
 use crate::rules::{Domain, Listed, Prioritize, Problem, Rule};
 
-/// All of it.
 pub(super) fn all(read: &RulesRead, terms: &Terms) -> Value {
     let path = |path: Option<&Path>| path.map(|path| path.to_string_lossy().into_owned());
     json!({

@@ -1,4 +1,4 @@
-//! Serves the pages of the admin socket to browsers of this host, at paths that begin with the token.
+//! Serves the pages of the admin socket to browsers of this host, below a path that begins with the token.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -21,7 +21,6 @@ use crate::page::Text;
 
 type Answer = Response<Full<Bytes>>;
 
-/// Proxy for clients that know the token.
 #[derive(Debug)]
 pub(super) struct Proxy {
     client: AdminClient,
@@ -33,16 +32,15 @@ pub(super) struct Proxy {
 impl Proxy {
     pub(super) fn new(client: AdminClient, token: String, port: u16) -> Arc<Proxy> {
         let with_port = NAMES.map(|name| format!("{name}:{port}"));
-        // Browsers leave out the port that needs no saying.
+        // Browsers omit the default port.
         let alone = NAMES.iter().filter(|_| port == HTTP_PORT).map(|name| (*name).to_owned());
         Arc::new(Proxy { client, token, hosts: with_port.into_iter().chain(alone).collect() })
     }
 
-    /// Serves for ever.
     pub(super) async fn serve(self: &Arc<Proxy>, listener: &TcpListener) {
         let accept = async || listener.accept().await.map(|(socket, _)| Some(socket));
         let serve = |socket, connection| Arc::clone(self).serve_one(socket, connection);
-        // A browser that went away before it was let in is no failure.
+        // A connection that the browser closed early is no failure.
         HttpConnections::serve_each(accept, serve, drop).await;
     }
 
@@ -58,7 +56,6 @@ impl Proxy {
             .max_buf_size(HEAD_BYTES_MAX)
             .keep_alive(false)
             .serve_connection(TokioIo::new(socket), service);
-        // A browser that goes away in between is no failure.
         tokio::select! {
             biased;
             _ = tokio::time::timeout(PATIENCE, served) => {}
@@ -124,7 +121,7 @@ impl Proxy {
     }
 }
 
-/// What the page at hand shows of it, if there is one; else a page that tries again.
+/// Returns an error page that reloads itself. A page that is already open shows its reason.
 fn no_answer(failure: &Failure) -> Answer {
     let text = format!(
         "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>✖ no answer – tidegate</title><meta \
@@ -144,7 +141,7 @@ fn plain(status: StatusCode, text: impl Into<Bytes>) -> Answer {
     safe(answer)
 }
 
-/// Sets headers against caching, scripts and framing on every answer.
+/// Sets headers against caching, scripts and framing.
 fn safe(mut answer: Answer) -> Answer {
     let headers = answer.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -166,5 +163,5 @@ const HTTP_PORT: u16 = 80;
 /// Request headers of browsers take some kilobytes.
 const HEAD_BYTES_MAX: usize = 16 * 1_024;
 
-/// Longer than the daemon is waited for.
+/// Longer than the timeout of the admin client.
 const PATIENCE: Duration = Duration::from_secs(15);

@@ -13,7 +13,7 @@ use crate::daemon::settings::Settings;
 use crate::protocol::{Descriptors, Reply, Request};
 use crate::sys;
 
-/// Runs all checks; those that need an answer of the daemon only if it answers.
+/// Runs all checks; those of the status only if the admin socket answers.
 pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     let socket = &settings.socket.path;
     let mut findings = vec![answers(socket)];
@@ -142,7 +142,7 @@ fn open_files(socket: &Path, connections: u32) -> Finding {
     Finding::well(WHAT, format!("the daemon may open {allowed}, and needs {needed} at most"))
 }
 
-/// The process that listens: by its socket, or, where systemd has made that, by its name, if there is just one.
+/// Finds the daemon's process by its socket or, if systemd made the socket, by its name, if unique.
 fn daemon_pid(socket: &Path) -> Option<u32> {
     let is_tidegate = |pid: &u32| {
         let comm = std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
@@ -169,7 +169,7 @@ fn open_files_in(limits: &str) -> Option<u64> {
 /// HTTP 200.
 const READY: u16 = 200;
 
-/// A daemon that is well answers in microseconds.
+/// A healthy daemon answers in microseconds.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Settings, rules and the state directory: readable, right, with room.
+//! Checks the settings, the rules and the state directory: readable, valid, with enough space.
 
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
@@ -8,7 +8,7 @@ use crate::daemon::settings::Settings;
 use crate::rules::{self, Problem, Scopes};
 use crate::state::StateFile;
 
-/// Returns the settings as the daemon would read them, and the findings on them.
+/// Returns the settings, read as by the daemon, and the findings on them.
 pub(super) fn settings(file: Option<&Path>) -> (Option<Settings>, Vec<Finding>) {
     const WHAT: &str = "settings";
     let shown = file.map_or_else(|| "the defaults".to_owned(), |file| file.display().to_string());
@@ -22,7 +22,7 @@ pub(super) fn settings(file: Option<&Path>) -> (Option<Settings>, Vec<Finding>) 
     }
 }
 
-/// The rules as the daemon would read them.
+/// Checks the rules, read as by the daemon.
 pub(super) fn rules(path: &Path, scopes: &Scopes) -> Finding {
     const WHAT: &str = "rules";
     let loaded = rules::read_scoped(path, scopes);
@@ -76,7 +76,7 @@ fn evidence(directory: &Path) -> impl Iterator<Item = Finding> + '_ {
     })
 }
 
-/// There, its owner's alone, with room for the tables twice.
+/// Checks that the directory exists, is private to its owner, and has space for the tables twice.
 fn directory(path: &Path, memory_max_bytes: u64) -> Finding {
     let shown = path.display();
     let found = match std::fs::metadata(path) {
@@ -116,7 +116,7 @@ fn directory(path: &Path, memory_max_bytes: u64) -> Finding {
 }
 
 pub(super) fn of_problem(what: &'static str, problem: &Problem) -> Finding {
-    // Its own text ends with the help, which is printed separately here.
+    // The text of the problem ends with its help, which is printed separately here.
     let position = &problem.position;
     let message = format!("{}:{}:{}: {}", position.file, position.line, position.column, problem.message);
     let mend = problem.mend.clone().unwrap_or_else(|| "tidegate check shows it in its place".to_owned());
@@ -129,5 +129,5 @@ pub(super) fn of_problem(what: &'static str, problem: &Problem) -> Finding {
 
 const STATE: &str = "state";
 
-/// Where the packaged unit has it.
+/// The state directory of the packaged unit.
 const STATE_DIRECTORY: &str = "/var/lib/tidegate";

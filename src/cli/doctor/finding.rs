@@ -1,26 +1,24 @@
-//! One thing that was looked at: how it is, and how to mend it.
+//! The result of one check, with its help.
 
 use std::fmt;
 
 use serde_json::{Value, json};
 
-/// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Severity {
     Well,
-    /// It works, and not as well as it could.
+    /// It works, but not as well as it could.
     Warning,
-    /// Requests go through without limits, or will.
+    /// Requests bypass limits, or will.
     Wrong,
-    /// It could not be looked at.
+    /// It could not be checked.
     Unseen,
 }
 
-/// One thing that was looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Finding {
     pub(super) severity: Severity,
-    /// The subject, in a word or two.
+    /// The subject, in one or two words.
     pub(super) what: &'static str,
     pub(super) message: String,
     pub(super) mend: Option<String>,

@@ -1,4 +1,4 @@
-//! Checks the host: readings, clocks, the scheduler.
+//! Checks the host: sources of signals, clocks, kernel, scheduler.
 
 use std::io;
 use std::path::Path;
@@ -11,7 +11,6 @@ use super::finding::Finding;
 use crate::clock::Clock;
 use crate::sys;
 
-/// All of it.
 pub(super) fn all() -> Vec<Finding> {
     vec![pressure(), control_groups(), accept_queues(), clocks(), kernel(), scheduler()]
 }
@@ -147,7 +146,7 @@ fn version(release: &str) -> Option<(u32, u32)> {
 
 const SCHEDULER: &str = "scheduler";
 
-/// 2025: before this was written.
+/// 2025, before this was written.
 const UNIX_MIN: i128 = 1_735_689_600;
 
 /// 2100.

@@ -1,5 +1,5 @@
-//! Whether a user can reach a socket: every directory on the way, and the socket itself. It goes by the mode bits, as
-//! the kernel does where no access list stands.
+//! Checks whether a user can reach a socket through every directory of its path. It evaluates mode bits only,
+//! as the kernel does without access control lists.
 
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -46,7 +46,7 @@ fn not_let_in(path: &Path, found: &Metadata, user: &User) -> Finding {
     let mend = if found.mode() & 0o020 == 0 {
         "let its group write: SocketMode=0660 in tidegate.socket, or socket.mode of the settings".to_owned()
     } else if found.gid() == 0 {
-        // Users should not have to join that group for this.
+        // Users should not have to join the root group.
         "give it a group of its own: groupadd --system tidegate, SocketGroup=tidegate in tidegate.socket or \
          socket.group of the settings"
             .to_owned()
@@ -81,7 +81,7 @@ fn described(found: &Metadata) -> String {
     format!("mode {:04o}, group {}", found.mode() & 0o7777, group_name(found.gid()))
 }
 
-/// As the kernel decides it: the owner's bits for the owner, even where the group's would do.
+/// Evaluates the mode bits like the kernel: only the owner's bits apply to the owner.
 fn may(found: &Metadata, user: &User, bit: u32) -> bool {
     allows(found.mode(), found.uid(), found.gid(), user, bit)
 }

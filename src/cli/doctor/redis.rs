@@ -15,7 +15,7 @@ use crate::daemon::settings::Settings;
 use crate::fleet::link::{Class, Link, LinkError, NodeStatus, State, Url};
 use crate::fleet::rights::Rights;
 
-/// All of it; nothing where the settings name no Redis.
+/// Runs all checks; none if the settings have no Redis.
 pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     let Some(redis) = &settings.redis else { return Vec::new() };
     let mut findings: Vec<Finding> = redis.fleet_secret_file.iter().map(|file| secret(file)).collect();
@@ -49,16 +49,15 @@ fn secret(file: &Path) -> Finding {
     fleet_secret(file).1.map_or_else(well, |problem| of_problem(SECRET, &problem))
 }
 
-/// Whether a file is there that only others may read.
+/// Whether this user lacks the permission to read the file.
 fn is_hidden(path: &Path) -> bool {
     let opened = std::fs::File::open(path);
     opened.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
-/// Result of each server.
 type Looked = Vec<(Url, Result<Rights, LinkError>)>;
 
-/// Connects as the daemon does, and asks.
+/// Connects like the daemon and queries each server.
 fn look(redis: &RedisSettings) -> Result<Looked, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
@@ -73,7 +72,7 @@ fn look(redis: &RedisSettings) -> Result<Looked, String> {
                 }
             }
         };
-        // Each server is up or down by then; a hanging one is reported as such.
+        // By then each server is up or down; one that hangs is reported as such.
         let _ = tokio::time::timeout(PATIENCE, settled).await;
         let mut looked = Vec::new();
         for NodeStatus { id, url, state, .. } in link.nodes() {
@@ -132,7 +131,7 @@ fn may(url: &Url, rights: &Rights, redis: &RedisSettings) -> Finding {
     Finding::wrong(WHAT, message, format!("give the user the rights of {ACL}: keys tg:* and these commands"))
 }
 
-/// Cells have an end, so whatever takes keys with an end takes them.
+/// Checks the eviction policy. All cells expire, so policies that evict expiring keys evict cells.
 fn policy(url: &Url, rights: &Rights) -> Finding {
     let Some(policy) = rights.policy.as_deref() else {
         let message = format!("{url} does not let this user see its maxmemory-policy");
@@ -169,7 +168,7 @@ fn clock(url: &Url, ahead_us: i128) -> Finding {
     )
 }
 
-/// Compares the hosts with a heartbeat in Redis to the daemon's host count.
+/// Compares the number of hosts with a heartbeat in Redis to the daemon's host count.
 fn hosts(beating: u64, told: Option<u64>) -> Finding {
     let Some(told) = told else {
         return Finding::unseen(
@@ -189,7 +188,7 @@ fn hosts(beating: u64, told: Option<u64>) -> Finding {
             "only this host beats there",
             "where there are others: the same `redis.url` on each; a fleet of one needs no Redis",
         ),
-        // The daemon goes by the most of the last half minute.
+        // The daemon counts the most hosts of the last half minute.
         (beating, told) if told < beating => Finding::warning(
             HOSTS,
             format!("{beating} hosts beat there, and the daemon counts {told}"),
@@ -206,7 +205,6 @@ fn hosts(beating: u64, told: Option<u64>) -> Finding {
     }
 }
 
-/// Hosts with another fleet secret, where there are some.
 fn other_secrets(fleet: &Value) -> Option<Finding> {
     let hosts = fleet.pointer("/secret/other_hosts")?.as_u64().filter(|hosts| *hosts > 0)?;
     let message = format!("{hosts} hosts have another fleet secret, or an older version");
@@ -219,16 +217,16 @@ const POLICY: &str = "redis memory";
 const CLOCK: &str = "redis clock";
 const HOSTS: &str = "hosts";
 
-/// Where the rights stand that are enough.
+/// The file with the required rights.
 const ACL: &str = "config/redis-acl.conf";
 
-/// These policies evict no cells in use: cells with little time left are idle.
+/// Policies that evict no cells in use: cells with little time left are idle.
 const KEEPING: [&str; 2] = ["noeviction", "volatile-ttl"];
 
-/// Clocks that are kept by NTP are some milliseconds apart.
+/// Clocks kept by NTP differ by some milliseconds.
 const CLOCKS_APART_MILLIS: i128 = 1_000;
 
-/// A little more than it takes to fail to connect.
+/// Slightly longer than the connect timeout.
 const PATIENCE: Duration = Duration::from_millis(2_500);
 
 #[cfg(test)]

@@ -51,7 +51,7 @@ fn drop_ins(directory: &Path) -> Vec<PathBuf> {
     files
 }
 
-/// Returns a line that removes something the daemon needs, with the harm it does.
+/// Returns the line and its harm if it removes something that the daemon needs.
 fn harm(line: &str) -> Option<(&str, &'static str)> {
     let found = HARMFUL.iter().find(|(begin, _)| line.starts_with(begin))?;
     let (option, value) = line.split_once('=')?;

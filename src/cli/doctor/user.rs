@@ -1,5 +1,4 @@
-//! A user and its groups, from the files of this host. Directory servers are not queried, so their users and groups are
-//! not seen.
+//! A user and its groups, from the files of this host. Users and groups of directory servers are not found.
 
 use super::finding::Finding;
 
@@ -12,7 +11,6 @@ pub(super) struct User {
 }
 
 impl User {
-    /// Returns the user of this process.
     pub(super) fn of_this_process() -> User {
         let uid = rustix::process::geteuid().as_raw();
         let mut gids: Vec<u32> = rustix::process::getgroups()
@@ -24,7 +22,7 @@ impl User {
         User { name, uid, gids }
     }
 
-    /// By name or number.
+    /// Looks up a user by name or number.
     pub(super) fn named(name: &str) -> Result<User, Finding> {
         let [users, groups] =
             [USERS_FILE, GROUPS_FILE].map(|file| std::fs::read_to_string(file).unwrap_or_default());
@@ -43,7 +41,7 @@ impl User {
             let gid: u32 = fields.next()?.parse().ok()?;
             (found == name || Some(uid) == number).then(|| (found.to_owned(), uid, gid))
         });
-        // A number need not have a name.
+        // A number needs no name.
         let (name, uid, first) = match (line, number) {
             (Some((name, uid, gid)), _) => (name, uid, Some(gid)),
             (None, Some(uid)) => (uid.to_string(), uid, None),
@@ -59,7 +57,7 @@ impl User {
     }
 }
 
-/// The name of a user or group, in one of the two files.
+/// Looks up the name of a user or group in the text of its file.
 pub(super) fn name_of(file: &str, number: u32) -> Option<&str> {
     file.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -68,7 +66,6 @@ pub(super) fn name_of(file: &str, number: u32) -> Option<&str> {
     })
 }
 
-/// Returns the name of a group, or its number.
 pub(super) fn group_name(gid: u32) -> String {
     let groups = std::fs::read_to_string(GROUPS_FILE).unwrap_or_default();
     name_of(&groups, gid).map_or_else(|| gid.to_string(), str::to_owned)

@@ -1,4 +1,4 @@
-//! Evaluates one request in one domain, in the order of judgement. It prints nothing and reads no counters.
+//! Evaluates one request in one domain, in the order of evaluation. It prints nothing and reads no counters.
 
 use crate::engine::UNIT_REQUESTS;
 use crate::protocol::Descriptors;
@@ -6,26 +6,24 @@ use crate::rules::{
     Condition, Domain, KeyScratch, ListKind, Listed, Mode, NodeHits, Prioritize, Rule, Selection, WhyNot,
 };
 
-/// The request that is explained.
 #[derive(Debug)]
 pub(super) struct Asked<'a> {
     pub(super) descriptors: &'a Descriptors<'a>,
-    /// By unit.
+    /// Costs by unit.
     pub(super) cost: Vec<(&'a str, u32)>,
     pub(super) priority: Option<&'a str>,
 }
 
-/// Result of the evaluation.
 #[derive(Debug)]
 pub(super) struct Explained<'d> {
     pub(super) domain: &'d Domain,
-    /// `None`: the domain has no priorities.
+    /// `None` if the domain has no priorities.
     pub(super) priority: Option<(&'d str, PriorityBy<'d>)>,
-    /// The entries of lists, each with why it does not match; `None`: it does.
+    /// List entries, each with the reason why it does not match; `None` if it matches.
     pub(super) lists: Vec<(&'d Listed, Option<WhyNot<'d>>)>,
     /// The entry that decides before any rule, if one matches.
     pub(super) decided: Option<&'d Listed>,
-    /// The rules that are found by attributes, in file order, then the nodes of the tree that are hit.
+    /// Rules that match by attributes, in file order, then the tree nodes that are hit.
     pub(super) rules: Vec<Finding<'d>>,
     /// Outcome of each descriptor in the tree; empty if there is no tree.
     pub(super) descriptors: Vec<InTree>,
@@ -34,35 +32,34 @@ pub(super) struct Explained<'d> {
 /// Source of a request's priority.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PriorityBy<'d> {
-    /// It says so itself.
+    /// The request names it.
     Request,
     /// An entry of `prioritize`.
     Entry(&'d Prioritize),
-    /// No entry matches: it is the last there is.
+    /// The last priority: no entry matches.
     Last,
 }
 
-/// One rule.
 #[derive(Debug)]
 pub(super) struct Finding<'d> {
     pub(super) rule: &'d Rule,
     pub(super) stands: Result<Counted, Not<'d>>,
 }
 
-/// Why a rule does not judge.
+/// Why a rule does not count the request.
 #[derive(Debug)]
 pub(super) enum Not<'d> {
     Matching(WhyNot<'d>),
-    /// Its unit is not named in the cost.
+    /// The cost does not contain its unit.
     Unit(&'d str),
 }
 
 /// Key under which a rule counts a request.
 #[derive(Debug)]
 pub(super) struct Counted {
-    /// Attributes and values, as they are counted.
+    /// Attributes with their values after transformation.
     pub(super) key: Vec<(String, String)>,
-    /// The number of the allowance.
+    /// Index of the allowance.
     pub(super) allowance: u32,
     pub(super) by: AllowanceBy,
     pub(super) cost: u64,
@@ -82,11 +79,11 @@ pub(super) enum AllowanceBy {
 /// Outcome of one descriptor in the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum InTree {
-    /// No node of its depth limits it.
+    /// No node of its depth has a limit.
     Free,
     /// This rule counts it.
     Counts(Box<str>),
-    /// This rule would, and the limit of another descriptor replaces it.
+    /// The limit of another descriptor replaces this rule.
     Replaced(Box<str>),
 }
 
@@ -154,7 +151,7 @@ fn of_rule<'d>(
     Finding { rule, stands: Ok(Counted { key, allowance, by, cost: u64::from(*cost) }) }
 }
 
-/// Adds the nodes that are hit and returns the outcome of each descriptor.
+/// Appends the tree nodes that are hit and returns the outcome of each descriptor.
 fn in_tree<'d>(domain: &'d Domain, asked: &Asked<'_>, rules: &mut Vec<Finding<'d>>) -> Vec<InTree> {
     let tree = domain.tree();
     if tree.is_empty() {
@@ -203,7 +200,7 @@ fn priority_by<'d>(domain: &'d Domain, asked: &Asked<'_>) -> PriorityBy<'d> {
     domain.prioritize().iter().find(holds).map_or(PriorityBy::Last, PriorityBy::Entry)
 }
 
-/// Returns the value of a name as rules see it: the first one; an empty value is absent.
+/// Returns the value of an attribute as rules see it: the first with this name; an empty value is absent.
 pub(super) fn value<'a>(attributes: &[(&str, &'a str)], name: &str) -> Option<&'a str> {
     let first = attributes.iter().find(|(known, _)| *known == name);
     first.map(|(_, value)| *value).filter(|value| !value.is_empty())

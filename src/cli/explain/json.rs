@@ -8,7 +8,6 @@ use super::finding::{AllowanceBy, Asked, Explained, Finding, InTree, Not, Priori
 use super::text::why_not;
 use crate::rules::WhyNot;
 
-/// All of it.
 pub(super) fn all(explained: &Explained<'_>, asked: &Asked<'_>) -> Value {
     let lists = explained.lists.iter().map(|(listed, why)| {
         let mut entry = position(&listed.position);
@@ -56,7 +55,7 @@ fn of_rule(Finding { rule, stands }: &Finding<'_>, asked: &Asked<'_>) -> Map<Str
         AllowanceBy::Rule | AllowanceBy::Row => None,
     });
     if let Some(counted) = counted {
-        // The numbers that hold for this request, in place of the rule's own.
+        // The numbers for this request replace the rule's own.
         all.extend(limit_json::allowance(rule.limit.allowance(counted.allowance), &rule.limit, 1));
     }
     let why = stands.as_ref().err().map(|not| match not {

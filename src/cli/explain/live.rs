@@ -1,5 +1,4 @@
-//! Queries a running daemon for the counts of the rules that judge a request, and for its fleet keys. The query
-//! changes nothing and charges nothing.
+//! Queries a running daemon for the counts of matching rules and the state of fleet keys. It charges nothing.
 
 use std::io::{Result, Write};
 
@@ -15,7 +14,6 @@ use crate::trace::table::count;
 /// The daemon's answer for each rule, as JSON.
 pub(super) type Live = Map<String, Value>;
 
-/// Asks for all of it.
 pub(super) fn ask(explained: &Explained<'_>, admin: &AdminClient) -> std::result::Result<Live, Failure> {
     let status = admin.get_json("/status")?;
     let domain = explained.domain.name();

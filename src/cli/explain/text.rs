@@ -1,4 +1,4 @@
-//! Renders the evaluation as text, in the order of judgement.
+//! Renders the evaluation as text, in the order of evaluation.
 
 use std::io::{Result, Write};
 
@@ -8,7 +8,7 @@ use crate::engine::UNIT_REQUESTS;
 use crate::rules::words::{beyond, bound_of, counted, each, expires, mode, numbers_or_unlimited};
 use crate::rules::{Domain, ListKind, Mode, Rule, WhyNot, conditions, facts, shown};
 
-/// Prints all of it; `from` is where the rules were read.
+/// Prints the whole evaluation; `from` names the source of the rules.
 pub(super) fn print(
     explained: &Explained<'_>,
     asked: &Asked<'_>,
@@ -51,7 +51,7 @@ pub(super) fn print(
     writeln!(out, "{} of {} judge it", judging, counted(explained.domain.rules().len(), "rule"))
 }
 
-/// Prints the shedding rules: they judge requests that no limit refused, in the pool of the process.
+/// Prints the shedding rules, which apply to requests that no limit refused, in the pool of the process.
 fn sheds(domain: &Domain, out: &mut dyn Write) -> Result<()> {
     for shed in domain.sheds() {
         for (part, set) in shed.parts() {
@@ -105,7 +105,7 @@ fn rule(Finding { rule, stands }: &Finding<'_>, asked: &Asked<'_>, out: &mut dyn
     line("shadow", shadow)
 }
 
-/// Why a rule or an entry does not match, in words.
+/// Describes why a rule or an entry does not match.
 pub(super) fn why_not(why: &WhyNot<'_>, asked: &Asked<'_>) -> String {
     match why {
         WhyNot::Disabled => "its mode is disabled".to_owned(),
@@ -192,7 +192,7 @@ fn request(asked: &Asked<'_>) -> String {
     format!("{said}; cost {}{priority}", costs.join(", "))
 }
 
-/// Attributes, as one line that cannot do anything to a terminal.
+/// Formats attributes as one line without terminal control characters.
 fn written(attributes: &[(&str, &str)]) -> String {
     let one = |(key, value): &(&str, &str)| shown(&format!("{key}={value}")).trim_matches('`').to_owned();
     attributes.iter().map(one).collect::<Vec<_>>().join(" ")

@@ -1,4 +1,4 @@
-//! Man pages: one for the program and one for each command, in the words of `--help`.
+//! Generates man pages from the texts of `--help`: one for the program and one for each command.
 
 use std::fs;
 use std::io::{self, Write};
@@ -8,7 +8,6 @@ use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-/// Why a page is not written.
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {source}: name a directory that may be written to", path.display())]
 pub(super) struct Failure {
@@ -16,10 +15,7 @@ pub(super) struct Failure {
     source: io::Error,
 }
 
-/// Writes all pages into a directory, which is made if it is not there.
-///
-/// # Errors
-/// The first that cannot be written.
+/// Writes all pages into a directory, which is created if missing.
 pub(super) fn write(command: &Command, directory: &Path) -> Result<(), Failure> {
     let failed = |path: &Path| {
         let path = path.to_owned();
@@ -36,7 +32,7 @@ pub(super) fn write(command: &Command, directory: &Path) -> Result<(), Failure> 
     Ok(())
 }
 
-/// The page of a command and of those below it, each by its name.
+/// Returns the pages of a command and its subcommands, each with its name.
 fn pages(command: &Command) -> Vec<(String, io::Result<Vec<u8>>)> {
     let mut all = vec![(full_name(command), page(command))];
     all.extend(shown(command).flat_map(pages));
@@ -47,7 +43,7 @@ fn shown(command: &Command) -> impl Iterator<Item = &Command> {
     command.get_subcommands().filter(|command| !command.is_hide_set())
 }
 
-/// `tidegate-fleet-show`.
+/// Returns a name such as `tidegate-fleet-show`.
 fn full_name(command: &Command) -> String {
     command.get_display_name().unwrap_or(command.get_name()).to_owned()
 }
@@ -55,7 +51,7 @@ fn full_name(command: &Command) -> String {
 fn page(command: &Command) -> io::Result<Vec<u8>> {
     let mut text = Vec::new();
     let man = Man::new(command.clone());
-    // The library leaves an empty date out, and what follows it moves up. A date would make other pages of each build.
+    // The library omits an empty date, which shifts the arguments after it. A date would make builds differ.
     let name = full_name(command);
     writeln!(text, ".TH {name} 1 \"\" \"{SOURCE}\" \"{MANUAL}\"")?;
     man.render_name_section(&mut text)?;
@@ -74,13 +70,13 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     Ok(text)
 }
 
-/// What stands below the options of `--help`, by what it is about.
+/// The text below the options of `--help`, by section.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Below<'w> {
     /// Lines of prose; an empty one ends a paragraph.
     notes: Vec<&'w str>,
     exit_codes: Vec<&'w str>,
-    /// Lines that stay as they are.
+    /// Lines to print verbatim.
     examples: Vec<&'w str>,
 }
 
@@ -141,7 +137,7 @@ fn prose(page: &mut Roff, lines: &[&str]) {
     }
 }
 
-/// The page of the program names those of its commands already.
+/// The page of the program already lists its commands.
 fn see_also(page: &mut Roff, command: &Command) {
     let name = full_name(command);
     if let Some((above, _)) = name.rsplit_once('-') {
@@ -150,7 +146,7 @@ fn see_also(page: &mut Roff, command: &Command) {
     }
 }
 
-/// What stands above examples, and says no more than the heading of a page does.
+/// Lines above examples that only repeat the heading of the section.
 const HEADINGS: [&str; 3] = ["Example:", "Examples:", "Begin with:"];
 
 const MANUAL: &str = "tidegate manual";

@@ -1,4 +1,4 @@
-//! What the daemon sends while it records: lines of the trace, and between them reports of how it goes.
+//! Parses the stream of the daemon during a recording: trace lines, and reports between them.
 
 use std::io;
 use std::os::unix::net::UnixStream as StdUnixStream;
@@ -8,33 +8,27 @@ use serde::Deserialize;
 use tokio::io::AsyncReadExt;
 use tokio::net::UnixStream;
 
-/// What comes.
 pub(super) struct Feed {
     stream: UnixStream,
     buffer: Vec<u8>,
 }
 
-/// What came.
 pub(super) enum Came {
-    /// Whole lines of the trace.
+    /// Whole lines.
     Lines(Vec<u8>),
-    /// How it goes.
     Report(Report),
-    /// Nothing more comes.
     End,
 }
 
-/// How it goes.
+/// The daemon's report on the recording.
 #[derive(Clone, Debug, Default, Deserialize)]
 pub(super) struct Report {
-    /// What was dropped, for it came faster than it was written.
+    /// Lines dropped because the recording could not keep up.
     pub(super) dropped: u64,
-    /// Requests that are longer than a request may be once they are hashed.
+    /// Requests left out because hashing would make them longer than a request may be.
     pub(super) left_out: u64,
-    /// It is the last.
     #[serde(default)]
     pub(super) ended: bool,
-    /// Whether other rules came into force meanwhile.
     #[serde(default)]
     pub(super) rules_changed: bool,
 }
@@ -50,7 +44,7 @@ impl Feed {
         Ok(Feed { stream: UnixStream::from_std(stream)?, buffer: came })
     }
 
-    /// What comes next. Cancelled, it has lost nothing.
+    /// Returns the next part. Cancellation loses nothing.
     pub(super) async fn next(&mut self) -> io::Result<Came> {
         loop {
             if let Some(came) = self.buffered()? {
@@ -62,7 +56,7 @@ impl Feed {
             self.buffer.reserve(READ_BYTES);
             let read = tokio::time::timeout(PATIENCE, self.stream.read_buf(&mut self.buffer)).await;
             match read {
-                // What has begun of a line is none.
+                // An incomplete line is dropped.
                 Ok(Ok(0)) => return Ok(Came::End),
                 Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(Came::End),
                 Ok(Ok(_)) => {}
@@ -72,7 +66,7 @@ impl Feed {
         }
     }
 
-    /// The lines up to the next report, or the report that is next.
+    /// Takes the lines up to the next report from the buffer, or the report if it is next.
     fn buffered(&mut self) -> io::Result<Option<Came>> {
         let mut end = 0;
         for line in self.buffer.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
@@ -99,10 +93,10 @@ fn not_understood() -> io::Error {
     io::Error::other("what comes is not a recording of this tidegate: is the daemon of another version?")
 }
 
-/// No line of a trace begins like this.
+/// Prefix of a report; no trace line begins with it.
 const REPORT: &[u8] = br#"{"report""#;
 
-/// A report comes each second: after so long nobody is there.
+/// A report comes every second; after this silence the recording ends.
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// More than the longest request takes as a line.

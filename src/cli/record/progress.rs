@@ -1,4 +1,4 @@
-//! How a recording goes: one line on a terminal, gone at the end. Never anywhere else.
+//! Shows the progress of a recording on one line of a terminal, cleared at the end.
 
 use std::io::IsTerminal;
 use std::time::Duration;
@@ -9,7 +9,6 @@ use super::feed::Report;
 use crate::clock::boot_nanos;
 use crate::trace::table::counted;
 
-/// A line on standard error.
 pub(super) struct Progress {
     line: Option<ProgressBar>,
     begin_nanos: u64,
@@ -17,14 +16,14 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// `in_the_way`: the trace itself is shown on the same terminal.
+    /// `in_the_way`: the trace itself goes to the same terminal.
     pub(super) fn new(lasts: Duration, in_the_way: bool) -> Progress {
         let wanted = !in_the_way && std::io::stderr().is_terminal();
         let line = wanted.then(|| ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()));
         Progress { line, begin_nanos: boot_nanos(), lasts }
     }
 
-    /// Is told each second.
+    /// Updates the line; called every second.
     pub(super) fn show(&self, lines: u64, report: &Report) {
         let Some(line) = &self.line else { return };
         let passed = Duration::from_nanos(boot_nanos().saturating_sub(self.begin_nanos));
@@ -36,7 +35,6 @@ impl Progress {
         line.tick();
     }
 
-    /// Takes the line away.
     pub(super) fn end(&self) {
         if let Some(line) = &self.line {
             line.finish_and_clear();

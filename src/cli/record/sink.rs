@@ -1,11 +1,10 @@
-//! Where a trace goes: whole lines, up to a size. A file that cannot be written to its end has no half line.
+//! The output of a recording: whole lines, up to a size. A file on a full disk ends with a whole line too.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Where a trace goes.
 pub(super) struct Sink<'o> {
     to: To<'o>,
     bytes_max: u64,
@@ -15,14 +14,14 @@ pub(super) struct Sink<'o> {
 
 enum To<'o> {
     Standard(&'o mut dyn Write),
-    /// Made here.
+    /// A file created here.
     File(PathBuf, File),
-    /// A pipe or a device that was there.
+    /// An existing pipe or device.
     Other(File),
 }
 
 impl<'o> Sink<'o> {
-    /// Opens it: `-` is standard output. A file is made, and none that is there is written over.
+    /// Opens the output; `-` is standard output. Creates a file, but never overwrites one.
     pub(super) fn open(path: &Path, out: &'o mut dyn Write, bytes_max: u64) -> io::Result<Sink<'o>> {
         let to = if path.as_os_str() == "-" {
             To::Standard(out)
@@ -42,7 +41,7 @@ impl<'o> Sink<'o> {
         Ok(Sink { to, bytes_max, bytes: 0, lines: 0 })
     }
 
-    /// Writes whole lines, as many as there is room for. Whether that was all of them.
+    /// Writes as many whole lines as fit. Returns whether all did.
     pub(super) fn write(&mut self, lines: &[u8]) -> io::Result<bool> {
         let room = usize::try_from(self.bytes_max - self.bytes).unwrap_or(usize::MAX);
         let fits = match lines.get(..room) {
@@ -57,7 +56,7 @@ impl<'o> Sink<'o> {
             To::File(_, file) | To::Other(file) => file.write_all(fits),
         };
         if let (Err(_), To::File(_, file)) = (&written, &self.to) {
-            // The disk is full, say: what stands before is whole.
+            // After an error such as a full disk, cut off a partial line.
             let _ = file.set_len(self.bytes);
         }
         written?;
@@ -73,14 +72,13 @@ impl<'o> Sink<'o> {
         }
     }
 
-    /// Nothing was recorded: what was made for it goes.
+    /// Removes the file, after a recording that did not start.
     pub(super) fn discard(self) {
         if let To::File(path, _) = self.to {
             let _ = std::fs::remove_file(path);
         }
     }
 
-    /// Lines written so far.
     pub(super) fn lines(&self) -> u64 {
         self.lines
     }
@@ -89,19 +87,19 @@ impl<'o> Sink<'o> {
         matches!(self.to, To::File(..))
     }
 
-    /// Whether the lines themselves are shown.
+    /// Whether the lines go to a terminal.
     pub(super) fn is_terminal(&self) -> bool {
         matches!(self.to, To::Standard(_)) && io::stdout().is_terminal()
     }
 }
 
-/// A pipe or a device may be written to.
+/// Whether the path is a pipe, a character device or a socket, which may be written to.
 fn is_no_file(path: &Path) -> bool {
     let kind = std::fs::metadata(path).map(|metadata| metadata.file_type());
     kind.is_ok_and(|kind| kind.is_fifo() || kind.is_char_device() || kind.is_socket())
 }
 
-/// What callers do is nobody else's.
+/// Traces show the activity of callers, so only the owner may read them.
 const MODE: u32 = 0o600;
 
 #[cfg(test)]

@@ -9,7 +9,6 @@ use crate::cli::fleet::reserve_in_short;
 use crate::cli::switch::held;
 use crate::trace::table::{Table, count};
 
-/// The whole page.
 pub(in crate::cli) fn text(status: &Value) -> String {
     let mut text = String::new();
     head(status, &mut text);
@@ -80,7 +79,7 @@ fn head(status: &Value, text: &mut String) {
     }
 }
 
-/// The rules that have judged something; those that enforce need no word for it.
+/// Lists the rules that have counted requests.
 fn rules(status: &Value) -> Option<String> {
     let mut table = Table::new(&["rule", "passed", "refused", "would refuse", "mode"]);
     let counts = list(status, "/counts");
@@ -133,7 +132,6 @@ pub(in crate::cli) fn pools(status: &Value) -> Option<String> {
     (!pools.is_empty()).then(|| table.to_string())
 }
 
-/// The first callers of a kind.
 pub(in crate::cli) fn callers(status: &Value, kind: &str) -> Option<String> {
     let callers = list(status, &format!("/callers/{kind}"));
     let heading = format!("{kind} callers");
@@ -150,12 +148,12 @@ pub(in crate::cli) fn callers(status: &Value, kind: &str) -> Option<String> {
     (!callers.is_empty()).then(|| table.to_string())
 }
 
-/// A caller's own text must not move the cursor.
+/// Replaces control characters, so that a caller's text cannot move the cursor.
 fn printable(text: &str) -> String {
     text.chars().map(|character| if character.is_control() { '\u{fffd}' } else { character }).collect()
 }
 
-/// As rules are named where several domains are in play.
+/// Returns the name of a rule with its domain.
 pub(in crate::cli) fn name(rule: &Value) -> String {
     match word(rule, "/domain") {
         "" => "(all others)".to_owned(),
@@ -167,8 +165,8 @@ fn shown(value: &Value, pointer: &str) -> String {
     count(number(value, pointer))
 }
 
-/// A page has room for so many of each kind.
+/// Callers per table.
 const CALLERS_SHOWN: usize = 10;
 
-/// Enough to tell callers apart by eye.
+/// Digits that suffice to distinguish callers by eye.
 const DIGEST_SHOWN: usize = 16;

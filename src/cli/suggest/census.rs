@@ -1,4 +1,4 @@
-//! Which domains and attributes a trace has, how many values each has, and which of them look like callers.
+//! Counts domains, attributes and distinct values of a trace, and guesses which attributes identify callers.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -13,7 +13,6 @@ use crate::engine::Descriptors;
 use crate::rules::shown;
 use crate::trace::table::{count, counted};
 
-/// What a trace is about.
 #[derive(Debug, Default)]
 pub(super) struct Census {
     domains: BTreeMap<Box<str>, Domain>,
@@ -34,29 +33,29 @@ struct Attribute {
     requests: u64,
     /// Fingerprints of its values.
     values: HashTable<u64>,
-    /// There were more values, and no room for them.
+    /// Whether further values did not fit.
     more: bool,
 }
 
-/// What callers are told apart by.
+/// The attributes that distinguish callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Key {
     pub(super) attributes: Vec<Box<str>>,
 }
 
 impl Key {
-    /// A fingerprint of the caller; none where the request does not say all that the key asks for.
+    /// Returns a fingerprint of the caller; `None` if the request lacks an attribute of the key.
     pub(super) fn of(&self, descriptors: &Descriptors<'_>) -> Option<u64> {
         let mut hasher = DefaultHasher::new();
         for name in &self.attributes {
-            // As rules see it: the first of a name, and an empty one is absent.
+            // As in rules: the first value of a name counts, and an empty value is absent.
             let found = descriptors.attributes.iter().find(|(attribute, _)| *attribute == &**name);
             found.map(|(_, value)| *value).filter(|value| !value.is_empty())?.hash(&mut hasher);
         }
         Some(hasher.finish())
     }
 
-    /// `user`, `user,ip`.
+    /// Returns a text such as `user` or `user,ip`.
     pub(super) fn text(&self) -> String {
         self.attributes.join(",")
     }
@@ -92,7 +91,7 @@ impl Plays for Census {
 }
 
 impl Domain {
-    /// Notes a value; whether it is a new one that is kept.
+    /// Counts a value. Returns whether it was stored as a new one.
     fn note(&mut self, name: &str, value: &str, has_room: bool) -> bool {
         if !self.attributes.contains_key(name) {
             if self.attributes.len() >= ATTRIBUTES_MAX {
@@ -122,12 +121,12 @@ impl Attribute {
         self.values.len() as u64
     }
 
-    /// `401 values`.
+    /// Returns a text such as `401 values`.
     fn told(&self) -> String {
         counted(self.distinct(), "value") + if self.more { " or more" } else { "" }
     }
 
-    /// Why it does not look like a caller; none if it does.
+    /// Returns why it does not look like a caller; `None` if it does.
     fn is_no_caller(&self, name: &str, requests: u64) -> Option<&'static str> {
         let lower = name.to_lowercase();
         let is_named = |names: &[&str]| names.iter().any(|known| lower == *known);
@@ -158,12 +157,11 @@ impl Census {
         self.lines
     }
 
-    /// From the first line to the last.
     pub(super) fn span(&self) -> Duration {
         self.first.map_or(Duration::ZERO, |first| self.last.since(first))
     }
 
-    /// The domain that is meant.
+    /// Returns the requested domain, else the only one.
     pub(super) fn domain(&self, asked: Option<&str>) -> Result<String, String> {
         let names: Vec<_> = self.domains.keys().map(|name| shown(name)).collect();
         match (asked, names.len()) {
@@ -179,7 +177,7 @@ impl Census {
         }
     }
 
-    /// What callers are told apart by: as it was asked for, else every attribute that looks like a caller.
+    /// Returns the requested keys, else every attribute that looks like a caller.
     pub(super) fn keys(
         &self,
         domain: &str,
@@ -224,7 +222,7 @@ impl Domain {
         Ok(Key { attributes: names.into_iter().map(Into::into).collect() })
     }
 
-    /// Every attribute that looks like a caller. What was taken and what was left out is told.
+    /// Returns every attribute that looks like a caller. Reports the omitted ones as remarks.
     fn callers(&self, remarks: &mut Vec<String>) -> Result<Vec<Key>, String> {
         let mut left_out = String::new();
         let mut keys = Vec::new();
@@ -255,7 +253,7 @@ impl Domain {
     }
 }
 
-/// Names that mean whoever asks, however few they are.
+/// Names that identify callers, even with few values.
 const CALLERS: &[&str] = &[
     "user",
     "user_id",
@@ -287,7 +285,7 @@ const CALLERS: &[&str] = &[
     "project_id",
 ];
 
-/// Names that mean what is asked for, however many they are.
+/// Names that describe a request, even with many values.
 const NO_CALLERS: &[&str] = &[
     "method",
     "path",
@@ -308,22 +306,22 @@ const NO_CALLERS: &[&str] = &[
     "query",
 ];
 
-/// Fewer are kinds rather than callers.
+/// Attributes with fewer values are kinds rather than callers.
 const VALUES_MIN: u64 = 10;
 
-/// What comes less often than this on average names a request rather than who asks.
+/// Values that occur less often on average identify requests rather than callers.
 const REQUESTS_PER_VALUE: u64 = 2;
 
-/// An attribute is to be in one request of so many.
+/// A caller's attribute occurs in at least one request of this number.
 const ONE_IN_REQUESTS: u64 = 100;
 
-/// As many as one descriptor has at most, and a few more.
+/// Further names are ignored. One descriptor has at most 16 attributes.
 const ATTRIBUTES_MAX: usize = 64;
 
 const DOMAINS_MAX: usize = 64;
 
-/// More tables than this nobody reads.
+/// More tables are rarely read.
 const KEYS_MAX: usize = 4;
 
-/// Values that are told apart, of all attributes together: 9 bytes each, the tables half empty at worst.
+/// Stored values of all attributes together: 9 bytes each, in tables that are half empty at worst.
 const VALUES_MAX: usize = 2_000_000;

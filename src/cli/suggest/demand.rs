@@ -1,4 +1,4 @@
-//! How much each caller asks for in the busiest of his windows, and the rates that follow from it.
+//! The highest demand of each caller in any window, and the rates that follow from it.
 
 use super::census::Key;
 use super::window::Window;
@@ -16,18 +16,18 @@ pub(super) struct Demand<'k> {
     lines: u64,
 }
 
-/// A share of callers, in words and as a number.
+/// A share of callers: its name and its number.
 pub(super) type Share = (&'static str, f64);
 
-/// So many for each window, which is enough for a share of the callers of a key.
+/// A rate of `count` per window that suffices for a share of a key's callers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Rate {
-    /// The place of the key.
+    /// Index of the key.
     pub(super) key: usize,
     pub(super) window: Window,
     pub(super) share: Share,
     pub(super) count: u64,
-    /// One caller in so many was looked at.
+    /// One caller in this number was sampled.
     pub(super) one_in: u64,
 }
 
@@ -38,7 +38,7 @@ impl<'k> Demand<'k> {
         Demand { domain, keys, windows, callers, kept: 0, lines: 0 }
     }
 
-    /// For each key, window and share a rate that such a share of the callers never asks for more than, in any window.
+    /// Returns, for each key, window and share, a rate that this share of the callers never exceeds.
     pub(super) fn rates(&self, shares: &[Share]) -> Vec<Rate> {
         let mut rates = Vec::new();
         for (key, callers) in self.callers.iter().enumerate() {

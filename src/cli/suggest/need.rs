@@ -1,8 +1,8 @@
-//! How large a burst each caller needs at a rate so that he is never refused.
+//! The smallest burst at a rate with which each caller is never refused.
 //!
-//! What a caller asks for flows into a bucket of no bounds that runs out at the rate; the highest it ever stands is the
-//! smallest burst of a token bucket of that rate that never refuses him. (Cruz, “A Calculus for Network Delay, Part I”, 1991,
-//! calls traffic of which this holds (σ, ρ)-constrained, with σ the burst and ρ the rate.)
+//! A caller's requests fill an unbounded bucket that drains at the rate; its highest level is the smallest
+//! burst of a token bucket of this rate that never refuses the caller. (Cruz, “A Calculus for Network Delay,
+//! Part I”, 1991, calls such traffic (σ, ρ)-constrained, with burst σ and rate ρ.)
 
 use hashbrown::HashTable;
 
@@ -14,7 +14,7 @@ use crate::clock::Timestamp;
 use crate::trace::spread::is_drawn;
 use crate::trace::table::count;
 
-/// What the callers of each key need at each rate.
+/// The bursts that the callers of each key need at each rate.
 pub(super) struct Needs<'k> {
     domain: &'k str,
     keys: &'k [Key],
@@ -23,16 +23,14 @@ pub(super) struct Needs<'k> {
     lines: u64,
 }
 
-/// What callers need at one rate.
 struct AtRate {
     rate: Rate,
     by_key: HashTable<Caller>,
-    /// One in 2 to this power is kept.
+    /// One caller in 2 to this power is stored.
     halvings: u32,
 }
 
-/// One caller's bucket. A request stands in it as high as a window has nanoseconds, and the rate's count of them runs out
-/// in each: so nothing is rounded.
+/// One caller's bucket, without rounding: a request adds a window in ns, each elapsed ns removes `count`.
 struct Caller {
     key: u64,
     at: Timestamp,
@@ -50,7 +48,7 @@ impl<'k> Needs<'k> {
         Needs { domain, keys, at_rates, kept: 0, lines: 0 }
     }
 
-    /// For each rate the burst that is enough for its share of the callers. Of those alike the one for the largest share.
+    /// Returns the burst for each rate. Of equal proposals, the one for the largest share of callers stays.
     pub(super) fn proposals(&self) -> Vec<Proposal> {
         let mut proposals: Vec<Proposal> = Vec::new();
         for at_rate in &self.at_rates {
@@ -72,7 +70,7 @@ impl<'k> Needs<'k> {
         proposals
     }
 
-    /// What there was no room for.
+    /// Returns a remark if only a sample of the callers fitted.
     pub(super) fn remarks(&self) -> Option<String> {
         let most = self.at_rates.iter().map(|at_rate| at_rate.halvings).max().unwrap_or_default();
         let one_in = count(1_u64 << most.min(63));
@@ -106,7 +104,7 @@ impl Plays for Needs<'_> {
 }
 
 impl AtRate {
-    /// Notes what one asked for; whether he is a new one that is kept.
+    /// Counts a request. Returns whether its caller was stored as a new one.
     fn note(&mut self, key: u64, cost: u32, at: Timestamp) -> bool {
         if !is_drawn(key, self.halvings) {
             return false;
@@ -123,7 +121,7 @@ impl AtRate {
         false
     }
 
-    /// Keeps one in two; how many went.
+    /// Keeps one caller in two. Returns the number removed.
     fn halve(&mut self) -> usize {
         let before = self.by_key.len();
         self.halvings += 1;
@@ -133,5 +131,5 @@ impl AtRate {
     }
 }
 
-/// Buckets that are kept at once, of all rates together: 49 bytes each, the tables half empty at worst.
+/// Buckets of all rates together: 49 bytes each, in tables that are half empty at worst.
 const KEPT_MAX: usize = 1_000_000;

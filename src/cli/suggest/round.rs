@@ -1,11 +1,11 @@
-//! Numbers that people would write.
+//! Round numbers, as people would write them.
 
-/// The smallest of them that is no less: 1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40 and so on.
+/// Rounds up to the next of 1, 2, 3, 4, 5, 6, 8, 10, 12, 15, 20, 25, 30, 40 and so on.
 pub(super) fn up(number: u64) -> u64 {
     let mut ten = 1_u64;
     loop {
         let round = TENTHS.iter().map(|tenths| tenths.saturating_mul(ten));
-        // Below ten there are no tenths.
+        // Below ten, skip numbers with a fraction.
         let mut round = round.filter(|times_ten| times_ten % 10 == 0).map(|times_ten| times_ten / 10);
         if let Some(found) = round.find(|round| *round >= number) {
             return found;

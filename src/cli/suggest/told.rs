@@ -1,4 +1,4 @@
-//! What was proposed: as a table for people, as JSON for programs, as a file of rules.
+//! The proposals: as a table, as JSON, and as a rules file.
 
 use std::path::Path;
 use std::time::Duration;
@@ -11,7 +11,6 @@ use super::trial::{Judged, share};
 use crate::rules::shown;
 use crate::trace::table::{Table, count, counted};
 
-/// Everything that is told.
 #[derive(Debug)]
 pub(super) struct Suggestions {
     pub(super) domain: String,
@@ -71,7 +70,7 @@ impl Suggestions {
         })
     }
 
-    /// A file of rules, each with what it would have refused above it.
+    /// Returns a rules file; the comment above each rule contains its refusals in this trace.
     pub(super) fn yaml(&self, trace: &Path) -> String {
         let rules = self.shown.iter().map(|judged| {
             let Judged { proposal, requests, refused, callers, callers_refused } = judged;
@@ -85,7 +84,7 @@ impl Suggestions {
             )
         });
         let rules: String = rules.collect();
-        // A name of a file may hold anything, a line feed included.
+        // Quoted, because a file name may contain a line feed.
         format!(
             "# By `tidegate suggest` from {:?}. All are in shadow and refuse nobody: keep one for\n# each key, look at it \
              for a while, then take its `mode` away.\n{}",
@@ -95,7 +94,7 @@ impl Suggestions {
     }
 }
 
-/// A share of a whole, as exact as a small one needs.
+/// Formats a share in percent, with two decimals.
 fn percent(part: u64, whole: u64) -> String {
     let hundredths = share(part, whole) * 100.0;
     match part {

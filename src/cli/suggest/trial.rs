@@ -1,4 +1,4 @@
-//! What each proposal would refuse: all of them in shadow before the trace, judged by the daemon's own engine.
+//! Counts the refusals of each proposal: the daemon's own engine plays the trace with all in shadow.
 
 use super::proposal::{Proposal, file};
 use super::{Args, Failed, play};
@@ -10,31 +10,30 @@ use crate::trace::stage::Stage;
 use crate::trace::summary::passed;
 use crate::trace::table::counted;
 
-/// A proposal and what came of it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Judged {
     pub(super) proposal: Proposal,
-    /// Requests that it judged, and those that it would have refused.
+    /// Requests that it counted, and those that it would have refused.
     pub(super) requests: u64,
     pub(super) refused: u64,
-    /// The same of callers; more than are said where they could not be told apart.
+    /// Callers, likewise; the numbers are too high if callers could not be distinguished.
     pub(super) callers: u64,
     pub(super) callers_refused: u64,
 }
 
 impl Judged {
-    /// Of its requests.
+    /// Returns the refused share of its requests.
     pub(super) fn share(&self) -> f64 {
         share(self.refused, self.requests)
     }
 }
 
-/// A part of a whole that may be nothing.
+/// Returns a share of a whole; 0 if the whole is 0.
 pub(super) fn share(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-/// Those that can be written as rules. The others are told.
+/// Returns the proposals that are valid rules. Reports the others as remarks.
 pub(super) fn readable(proposals: Vec<Proposal>, remarks: &mut Vec<String>) -> Vec<Proposal> {
     let (readable, others): (Vec<Proposal>, Vec<Proposal>) = proposals
         .into_iter()
@@ -50,7 +49,7 @@ pub(super) fn readable(proposals: Vec<Proposal>, remarks: &mut Vec<String>) -> V
     readable
 }
 
-/// Judges the trace with all of them in shadow, beside the rules that stay in force.
+/// Plays the trace with all proposals in shadow, beside the rules that stay in force.
 pub(super) fn judge(
     args: &Args,
     domain: &str,
@@ -97,5 +96,5 @@ pub(super) fn judge(
     Ok(judged.collect())
 }
 
-/// What the proposals are called where a file is named.
+/// The file name of the proposals in error messages.
 const FILE: &str = "suggested.yaml";

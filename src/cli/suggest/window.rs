@@ -1,4 +1,4 @@
-//! The times in which a caller's requests are counted, and whether a trace is long enough for them.
+//! The windows in which requests of a caller are counted, chosen by the length of the trace.
 
 use std::fmt;
 use std::time::Duration;
@@ -9,7 +9,7 @@ pub(super) struct Window {
     seconds: u64,
 }
 
-/// What rules call a second, a minute, an hour and a day; longest first.
+/// Units of rates, longest first.
 const UNITS: [(u64, &str); 4] = [(86_400, "day"), (3_600, "h"), (60, "min"), (1, "s")];
 
 impl Window {
@@ -21,13 +21,13 @@ impl Window {
         self.seconds
     }
 
-    /// In words: `15m`.
+    /// Returns a span such as `15m`.
     pub(super) fn length(self) -> String {
         humantime::format_duration(Duration::from_secs(self.seconds)).to_string()
     }
 }
 
-/// As a rate has it behind its stroke: `s`, `15min`.
+/// As in a rate: `s`, `15min`.
 impl fmt::Display for Window {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = UNITS.iter().find(|(seconds, _)| self.seconds.is_multiple_of(*seconds));
@@ -39,7 +39,7 @@ impl fmt::Display for Window {
     }
 }
 
-/// Reads `1s`, `15m` or `15min`, `1h`, `1d` or `1day`.
+/// Parses `1s`, `15m` or `15min`, `1h`, `1d` or `1day`.
 pub(super) fn parse(text: &str) -> Result<Window, String> {
     let span = humantime::parse_duration(text).ok();
     let seconds = span.filter(|span| span.subsec_nanos() == 0).map(|span| span.as_secs());
@@ -49,7 +49,7 @@ pub(super) fn parse(text: &str) -> Result<Window, String> {
     }
 }
 
-/// Those that were asked for; without a word those of which the trace has enough.
+/// Returns the requested windows; by default those of which the trace has enough.
 pub(super) fn choose(
     asked: &[Window],
     span: Duration,
@@ -88,13 +88,13 @@ pub(super) fn choose(
     Ok(enough)
 }
 
-/// What people write most.
+/// The most common windows in rules.
 const USUAL_SECONDS: [u64; 3] = [1, 60, 3_600];
 
-/// Of fewer the busiest may be any.
+/// With fewer windows, the busiest may be chance.
 const WINDOWS_MIN: u128 = 10;
 
-/// As long as a rule of a token bucket usefully has.
+/// The longest useful window of a token bucket, 31 days.
 const WINDOW_SECONDS_MAX: u64 = 31 * 86_400;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;

@@ -1,31 +1,31 @@
-//! What a test expects of one decision, and what of the decision is otherwise.
+//! The expected decision of a request, and its differences from the actual one.
 
 use crate::clock::Micros;
 use crate::engine::{Decision, NoteKind, Verdict};
 use crate::rules::shown;
 
-/// What is expected; what is not said may be anything.
+/// The expected decision; a field that is `None` may have any value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Expected {
     pub(super) verdict: Verdict,
-    /// Inside, `None` is never.
+    /// `Some(None)` is never.
     pub(super) retry: Option<Option<Micros>>,
     pub(super) left: Option<u64>,
-    /// Inside, `None` is that no limit matched.
+    /// `Some(None)`: no limit matched.
     pub(super) rule: Option<Option<String>>,
-    /// Inside, `None` is that the domain has no priorities.
+    /// `Some(None)`: the domain has no priorities.
     pub(super) priority: Option<Option<String>>,
-    /// Each a kind and a rule, in the order of the file.
+    /// Kinds and rules, in file order.
     pub(super) notes: Option<Vec<(String, String)>>,
 }
 
 impl Expected {
-    /// A verdict, and nothing else.
+    /// Expects a verdict only.
     pub(super) fn new(verdict: Verdict) -> Expected {
         Expected { verdict, retry: None, left: None, rule: None, priority: None, notes: None }
     }
 
-    /// What of a decision is otherwise, in words. Of one with another verdict only that is told: the rest follows.
+    /// Describes the differences of a decision. A wrong verdict is reported alone, as it causes the others.
     pub(super) fn differences(&self, decision: &Decision<'_>) -> Vec<String> {
         if decision.verdict != self.verdict {
             return vec![format!("expected {}, got {}", name(self.verdict), described(decision))];
@@ -54,12 +54,11 @@ impl Expected {
     }
 }
 
-/// A verdict by its name.
 pub(super) fn verdict(name_of: &str) -> Option<Verdict> {
     VERDICTS.into_iter().find(|verdict| name(*verdict) == name_of)
 }
 
-/// As the socket says it.
+/// Returns the name of a verdict in the protocol.
 pub(super) fn name(verdict: Verdict) -> &'static str {
     match verdict {
         Verdict::Allow => "allow",
@@ -70,12 +69,11 @@ pub(super) fn name(verdict: Verdict) -> &'static str {
     }
 }
 
-/// Whether this is the name of a kind of note.
 pub(super) fn is_note(name: &str) -> bool {
     NoteKind::ALL.into_iter().any(|kind| kind.name() == name)
 }
 
-/// The rule, the entry of a list or the shedder that the answer names.
+/// Returns the rule, list entry or shedding rule that the decision names.
 fn rule(decision: &Decision<'_>) -> Option<String> {
     decision.rule_name().map(ToString::to_string)
 }
@@ -94,7 +92,7 @@ fn described(decision: &Decision<'_>) -> String {
     text
 }
 
-/// Without spaces, as it is written on a line of a test.
+/// Formats a span without spaces, as in a line of a test.
 fn span(of: Option<Micros>) -> String {
     of.map_or_else(|| NEVER.to_owned(), |micros| micros.to_string().replace(' ', ""))
 }
@@ -114,10 +112,10 @@ fn nothing() -> String {
     NOTHING.to_owned()
 }
 
-/// How a test writes that there is none.
+/// How a test writes an absent value.
 pub(super) const NOTHING: &str = "-";
 
-/// How a test writes that no wait is long enough.
+/// How a test writes an infinite retry-after.
 pub(super) const NEVER: &str = "never";
 
 const VERDICTS: [Verdict; 5] = [Verdict::Allow, Verdict::Limit, Verdict::Wait, Verdict::Deny, Verdict::Shed];

@@ -1,4 +1,4 @@
-//! One line of a test: what happens, when, and what is expected of it. It is played elsewhere.
+//! Parses one line of a test: its times, its step and the expected decision. It plays nothing.
 
 use std::collections::VecDeque;
 
@@ -8,83 +8,81 @@ use crate::clock::{Micros, Timestamp};
 use crate::engine::{Op, UNIT_REQUESTS, Verdict, WorkOutcome};
 use crate::rules::{Wrong, shown};
 
-/// One line of a test.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
-    /// Where it stands in its file.
+    /// Line number in the file.
     pub(super) number: u32,
     first_nanos: u64,
-    /// How many times it happens.
+    /// Number of occurrences.
     times: u32,
     apart_nanos: u64,
     pub(super) step: Step,
 }
 
-/// What happens.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
-    /// A request is judged.
+    /// Evaluates a request.
     Ask(Ask),
-    /// Something is charged after the fact: by unit, none being requests.
+    /// Charges amounts by unit.
     Charge(About, Vec<(String, i64)>, Option<OfWord>),
-    /// The piece of work of this name that was begun first ends.
+    /// Releases the oldest lease of this name.
     Release(String, WorkOutcome),
-    /// The time of all work of this name starts again.
+    /// Renews all leases of this name.
     Renew(String),
-    /// A process begins, with its pool and how many requests it works on at once.
+    /// Starts a process, with its pool and its number of slots.
     Hello(String, String, u32),
-    /// A process ends.
+    /// Ends a process.
     Bye(String),
-    /// Other rules are put in force, read from a path.
+    /// Loads other rules from a path.
     Reload(String),
 }
 
-/// What a charge refunds.
+/// The target of a refund.
 #[derive(Clone, Debug)]
 pub(super) enum OfWord {
-    /// A request or charge of this `idem`.
+    /// A request or charge with this `idem`.
     Idem(String),
-    /// The work of this name that was begun first and has not ended.
+    /// The oldest lease of this name that has not ended.
     Work(String),
 }
 
-/// A request, and what is expected of it.
+/// A request with its expected decision.
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
     pub(super) op: Op,
     pub(super) about: About,
-    /// By unit; empty: one request.
+    /// Costs by unit; empty for one request.
     pub(super) cost: Vec<(String, u64)>,
     pub(super) priority: Option<String>,
     pub(super) wait_max: Option<Micros>,
     pub(super) queued: Option<Micros>,
-    /// What its work is released by.
+    /// Name of its lease.
     pub(super) name: Option<String>,
     pub(super) expected: Expected,
 }
 
-/// What a request or a charge is about, and who asks.
+/// The subject and the session of a request or charge.
 #[derive(Clone, Debug)]
 pub(super) struct About {
-    /// Each as its attributes.
+    /// Each is a list of attributes.
     pub(super) descriptors: Vec<Vec<(String, String)>>,
     pub(super) session: Option<String>,
     pub(super) idem: Option<String>,
 }
 
-/// When a line happens, once.
+/// One occurrence of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Moment {
-    /// Since 1970.
+    /// Time since 1970.
     pub(super) at: Timestamp,
-    /// Which line of the test it is of, from 0.
+    /// Index of the line in the test.
     pub(super) line: usize,
-    /// The how many'th time it is, from 1.
+    /// Number of the occurrence, from 1.
     pub(super) nth: u32,
 }
 
 impl Line {
-    /// Reads a line that has something on it.
+    /// Parses a line that is not empty.
     pub(super) fn read(text: &str, number: u32) -> Result<Line, Wrong> {
         let mut words: VecDeque<Word> = words(text)?.into();
         let next = |words: &mut VecDeque<Word>| words.pop_front().map(|word| word.text).unwrap_or_default();
@@ -102,7 +100,7 @@ impl Line {
         Ok(Line { number, first_nanos, times, apart_nanos, step })
     }
 
-    /// When it happens, the line being the so many'th of its test.
+    /// Returns the occurrences of the line, given its index in the test.
     pub(super) fn moments(&self, line: usize) -> impl Iterator<Item = Moment> + '_ {
         (1..=self.times).map(move |nth| {
             let after = self.apart_nanos.saturating_mul(u64::from(nth) - 1);
@@ -110,13 +108,12 @@ impl Line {
         })
     }
 
-    /// How many times it happens.
     pub(super) fn times(&self) -> u32 {
         self.times
     }
 }
 
-/// Reads what stands behind the op.
+/// Parses the words after the op.
 fn step(op: &str, mut words: VecDeque<Word>) -> Result<Step, Wrong> {
     let step = match op {
         "peek" => Step::Ask(Ask::read(Op::Peek, &mut words)?),
@@ -210,7 +207,7 @@ impl About {
         About { descriptors: vec![Vec::new()], session: None, idem: None }
     }
 
-    /// Takes a word if it is one of these.
+    /// Parses a word if it belongs here. Returns whether it did.
     fn take(&mut self, word: &Word) -> Result<bool, Wrong> {
         if let Some((key, value)) = word.text.split_once('=') {
             let last = self.descriptors.last_mut();
@@ -253,7 +250,7 @@ impl Ask {
         Ok(ask)
     }
 
-    /// Takes a word in front of the verdict: what the request has.
+    /// Parses a word before the verdict: a property of the request.
     fn take(&mut self, word: &Word) -> Result<(), Wrong> {
         if self.about.take(word)? {
             return Ok(());
@@ -277,7 +274,7 @@ impl Ask {
         Ok(())
     }
 
-    /// Takes a word behind the verdict: what is expected besides.
+    /// Parses a word after the verdict: a further expectation.
     fn expect(&mut self, word: &str) -> Result<(), Wrong> {
         let there = |name: &str| (name != NOTHING).then(|| name.to_owned());
         match word.split_once('=') {
@@ -302,5 +299,5 @@ impl Ask {
 
 const OPS: [&str; 9] = ["hit", "peek", "acquire", "release", "renew", "charge", "hello", "bye", "reload"];
 
-/// The pool of a session that does not say its own.
+/// The default pool of a session.
 const POOL: &str = "default";

@@ -1,4 +1,4 @@
-//! Plays a test on a fresh engine: every test begins with nothing remembered. Nothing sleeps.
+//! Plays each test on a fresh engine, in virtual time. Nothing sleeps.
 
 use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
@@ -16,20 +16,18 @@ use crate::trace::ids::Id;
 use crate::trace::player::Player;
 use crate::trace::work::USER;
 
-/// A line that did not come out as expected.
 #[derive(Debug)]
 pub(super) struct Failure {
-    /// The line of the file.
     pub(super) line: u32,
     pub(super) what: String,
 }
 
-/// Rules that several tests are judged by are read once.
+/// Rules by path, read once for all tests.
 #[derive(Debug, Default)]
 pub(super) struct RulesByPath(HashMap<PathBuf, Option<Vec<Arc<Domain>>>>);
 
 impl RulesByPath {
-    /// The domains of a test's rules. What is wrong with a path is told the first time only.
+    /// Returns the domains of a test's rules. The problems of a path are returned the first time only.
     fn of(&mut self, test: &Test) -> Result<Vec<Arc<Domain>>, Vec<Problem>> {
         let Some(path) = test.rules_path() else { return test.read_rules() };
         if let Some(known) = self.0.get(path) {
@@ -41,10 +39,7 @@ impl RulesByPath {
     }
 }
 
-/// Plays a test. Of each line the first request that comes out otherwise is told.
-///
-/// # Errors
-/// Its rules have errors, or which domain is meant is not known.
+/// Plays a test. Returns, for each line, the failures of its first failing occurrence.
 pub(super) fn play(test: &Test, rules: &mut RulesByPath) -> Result<Vec<Failure>, Vec<Problem>> {
     let domains = rules.of(test)?;
     let domain = test.domain(&domains)?;
@@ -69,19 +64,18 @@ pub(super) fn play(test: &Test, rules: &mut RulesByPath) -> Result<Vec<Failure>,
     Ok(failures)
 }
 
-/// Where a test is played.
+/// The state of a test while it is played.
 struct Stage<'t> {
     player: Player,
     domain: String,
     test: &'t Test,
-    /// Work by its name, what was begun first at the front.
+    /// Leases by name, oldest first.
     held: HashMap<&'t str, VecDeque<Id>>,
-    /// Pieces of work so far.
     begun: u64,
 }
 
 impl<'t> Stage<'t> {
-    /// Plays what happens on a line, once. Returns what is not as expected.
+    /// Plays a step once. Returns the differences from the expected result.
     fn play(&mut self, step: &'t Step) -> Vec<String> {
         let wrong = match step {
             Step::Ask(ask) => return self.ask(ask),
@@ -180,7 +174,7 @@ impl<'t> Stage<'t> {
         }
     }
 
-    /// Ends the work of a name that was begun first and has not ended.
+    /// Releases the oldest lease of a name that has not ended.
     fn release(&mut self, name: &str, outcome: WorkOutcome) -> Option<String> {
         let held = self.held.get_mut(name).into_iter().flatten();
         let player = &mut self.player;
@@ -188,14 +182,12 @@ impl<'t> Stage<'t> {
         (!released).then(|| nothing_held(name))
     }
 
-    /// Starts the time of all work of a name again.
     fn renew(&mut self, name: &str) -> Option<String> {
         let held = self.held.get(name).into_iter().flatten();
         let renewed = held.filter(|id| self.player.renew(**id)).count();
         (renewed == 0).then(|| nothing_held(name))
     }
 
-    /// Puts other rules in force, as the daemon would.
     fn reload(&mut self, path: &str) -> Option<String> {
         let loaded = rules::read(&self.test.directory().join(path));
         if let Some(error) = loaded.problems.iter().find(|problem| problem.is_error()) {
@@ -212,7 +204,7 @@ fn nothing_held(name: &str) -> String {
     format!("no work of the name {} is in progress", shown(name))
 }
 
-/// Puts what a line is about where requests have it; what is wrong with it.
+/// Adds the attributes of a line to the descriptors. Returns an error if there are too many.
 fn put<'l>(about: &'l About, descriptors: &mut Descriptors<'l>) -> Option<String> {
     let each = about.descriptors.iter().all(|descriptor| {
         let pairs: Vec<_> = descriptor.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
@@ -229,7 +221,7 @@ fn options(about: &About) -> Options<'_> {
     Options { idem: about.idem.as_deref().map(str::as_bytes), ..Options::default() }
 }
 
-/// What makes a line a repeat. Lines without a session are all of one.
+/// Returns the idempotency key of a line. All lines without a session share one.
 fn repeat(about: &About) -> Option<Repeat<'_>> {
     let session = about.session.as_deref().unwrap_or_default().as_bytes();
     about.idem.as_deref().map(|idem| Repeat { session, user: 0, name: idem.as_bytes() })

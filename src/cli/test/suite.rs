@@ -1,4 +1,4 @@
-//! A file of tests as it is read: each test with its rules and lines. Nothing is judged here.
+//! Reads a file of tests: each test with its rules and lines. It evaluates nothing.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,22 +9,19 @@ use crate::rules::source::{Place, Report, Source};
 use crate::rules::yaml::{self, Node, Value};
 use crate::rules::{self, Domain, Problem, Severity, Wrong, shown};
 
-/// A file of tests.
 #[derive(Debug)]
 pub(super) struct Suite {
     /// In file order.
     pub(super) tests: Vec<Test>,
 }
 
-/// One test.
 #[derive(Debug)]
 pub(super) struct Test {
-    /// What it shows.
     pub(super) name: String,
     file: Arc<str>,
-    /// What paths in it start from.
+    /// Base of its relative paths.
     directory: PathBuf,
-    /// To be told, with what is wrong, where its domain is named, or it begins.
+    /// The position for problems with the domain: its name, else the start of the test.
     wrong_domain: Problem,
     rules: Rules,
     domain: Option<String>,
@@ -32,20 +29,15 @@ pub(super) struct Test {
     pub(super) lines: Vec<Line>,
 }
 
-/// What a test is judged by.
 #[derive(Clone, Debug)]
 enum Rules {
     Path(PathBuf),
-    /// A text of its own, which stands on the same lines as in the file.
+    /// A text in the test file, padded so that its line numbers are those of the file.
     Text(Arc<str>),
 }
 
 impl Suite {
-    /// Reads a file of tests: a list of them, or a mapping with `tests`. `rules`: what is judged by in place of the
-    /// rules that the file names.
-    ///
-    /// # Errors
-    /// All that is wrong with it.
+    /// Reads a file of tests: a list, or a mapping with `tests`. `rules` replaces the rules named there.
     pub(super) fn read(source: &Source, rules: Option<&Path>) -> Result<Suite, Vec<Problem>> {
         let root = yaml::read(source).map_err(|problem| vec![*problem])?;
         let mut report = Report::new(source);
@@ -58,7 +50,7 @@ impl Suite {
 }
 
 impl Test {
-    /// When each request comes, in order of time; those of one moment as they are written.
+    /// Returns all occurrences of lines in order of time; simultaneous ones in file order.
     pub(super) fn moments(&self) -> Vec<Moment> {
         let of_line = |(number, line): (usize, &'_ Line)| line.moments(number).collect::<Vec<_>>();
         let mut moments: Vec<Moment> = self.lines.iter().enumerate().flat_map(of_line).collect();
@@ -66,17 +58,15 @@ impl Test {
         moments
     }
 
-    /// The file that it stands in.
     pub(super) fn file(&self) -> &str {
         &self.file
     }
 
-    /// What paths in it start from.
     pub(super) fn directory(&self) -> &Path {
         &self.directory
     }
 
-    /// The path that its rules are read from; `None`: it brings a text of its own.
+    /// Returns the path of its rules; `None` if the test contains their text.
     pub(super) fn rules_path(&self) -> Option<&Path> {
         match &self.rules {
             Rules::Path(path) => Some(path),
@@ -84,10 +74,6 @@ impl Test {
         }
     }
 
-    /// Reads the rules that it names or brings.
-    ///
-    /// # Errors
-    /// The rules have errors.
     pub(super) fn read_rules(&self) -> Result<Vec<Arc<Domain>>, Vec<Problem>> {
         let loaded = match &self.rules {
             Rules::Path(path) => rules::read(path),
@@ -96,7 +82,7 @@ impl Test {
         if loaded.has_errors() { Err(loaded.problems) } else { Ok(loaded.domains) }
     }
 
-    /// The domain that its requests are for: the one it names, else the only one of its rules.
+    /// Returns the domain of its requests: the one it names, else the only one of its rules.
     pub(super) fn domain(&self, domains: &[Arc<Domain>]) -> Result<String, Vec<Problem>> {
         let known: Vec<_> = domains.iter().map(|domain| shown(domain.name())).collect();
         let wrong = match (&self.domain, domains) {
@@ -116,7 +102,7 @@ impl Test {
     }
 }
 
-/// What holds for the tests of a file that do not say otherwise.
+/// Defaults for the tests of a file.
 struct Defaults {
     rules: Option<Rules>,
     domain: Option<String>,
@@ -156,7 +142,7 @@ fn test(node: &Node, defaults: &Defaults, report: &mut Report<'_>) -> Option<Tes
         |field: &'static str| fields.get(field).and_then(|node| text(node, field, report)).map(str::to_owned);
     let domain = said("domain");
     let domain_at = fields.get("domain").map_or(node.at, |node| node.at);
-    // For readers alone.
+    // These fields are for human readers.
     let _ = (said("source"), said("differs"));
     let requests = fields.required("requests", REQUESTS_MEND, report)?;
     let lines = lines(requests, report)?;
@@ -171,7 +157,7 @@ fn test(node: &Node, defaults: &Defaults, report: &mut Report<'_>) -> Option<Tes
     })
 }
 
-/// A path from where the file stands, or a text of more than one line.
+/// Reads a path relative to the file, or a text of several lines.
 fn rules_of(node: &Node, report: &mut Report<'_>) -> Option<Rules> {
     let written = text(node, "rules", report)?;
     if !written.trim_end().contains('\n') {
@@ -186,7 +172,7 @@ fn rules_of(node: &Node, report: &mut Report<'_>) -> Option<Rules> {
     Some(Rules::Text(format!("{above}{}", written.lines().map(indented).collect::<String>()).into()))
 }
 
-/// The lines of a test, from a text or a list of texts.
+/// Reads the lines of a test, from a text or a list of texts.
 fn lines(node: &Node, report: &mut Report<'_>) -> Option<Vec<Line>> {
     let mut lines = Vec::new();
     match &node.value {
@@ -225,14 +211,14 @@ fn lines(node: &Node, report: &mut Report<'_>) -> Option<Vec<Line>> {
     Some(lines)
 }
 
-/// Where the lines of a text stand in its file.
+/// Maps lines of a text to positions in its file.
 struct Block<'s> {
     source: &'s Source,
     at: Place,
     first_line: u32,
-    /// By how much the file indents it.
+    /// Indentation in the file.
     indent: usize,
-    /// Whether it is written line by line, so that the so many'th line of the text is that of the file.
+    /// Whether each line of the text is a line of the file.
     is_literal: bool,
 }
 
@@ -242,7 +228,7 @@ impl<'s> Block<'s> {
         let Some((before, first)) = text.lines().enumerate().find(|(_, line)| !line.trim().is_empty()) else {
             return block;
         };
-        // The place is that of the sign before the text, or of the text itself.
+        // The node is at the block indicator (`|`) or at the text itself.
         let from = (node.at.line as usize).saturating_sub(1);
         let found = source.text().lines().enumerate().skip(from).take(LINES_TO_TEXT_MAX + before);
         let same = |(_, line): &(usize, &str)| line.trim() == first.trim();
@@ -254,7 +240,7 @@ impl<'s> Block<'s> {
         block
     }
 
-    /// The place of the so many'th line of the text, from 0.
+    /// Returns the position of a line of the text, by its number from 0.
     fn place(&self, number: u32, text: &str) -> Place {
         if !self.is_literal {
             return self.at;
@@ -288,8 +274,8 @@ const TESTS_MEND: &str = "write `tests:` and below it a list, each with `name` a
 
 const REQUESTS_MEND: &str = "write `requests: |` and below it lines such as `0:00 x5  user=u1  allow`";
 
-/// Each takes 32 bytes until it is played; a longer trace is for `replay`.
+/// Each takes 32 bytes until it is played; `replay` is for longer traces.
 const REQUESTS_MAX: u64 = 1_000_000;
 
-/// Between the sign before a text and its first line there is nothing but what the sign's line ends with.
+/// Only the rest of its line stands between a block indicator and the first line of the text.
 const LINES_TO_TEXT_MAX: usize = 3;

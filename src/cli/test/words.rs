@@ -1,19 +1,18 @@
-//! The words of a line of a test: times, spans, numbers and names. What they are for is not known here.
+//! Parses the words of a line of a test: times, spans, numbers and names. It does not know their purpose.
 
 use super::expected::is_note;
 use crate::clock::Micros;
 use crate::rules::{Wrong, shown};
 use crate::trace::bounds::is_name;
 
-/// A word of a line.
 #[derive(Debug, Default)]
 pub(super) struct Word {
     pub(super) text: String,
-    /// A part of it stood in quotes, so it is no word of the line's own.
+    /// A part of it was quoted, so it is no keyword.
     pub(super) is_quoted: bool,
 }
 
-/// The words of a line. A part in double quotes may have spaces.
+/// Splits a line into words. A part in double quotes may contain spaces.
 pub(super) fn words(line: &str) -> Result<Vec<Word>, Wrong> {
     let mut words = Vec::new();
     let mut word: Option<Word> = None;
@@ -32,7 +31,7 @@ pub(super) fn words(line: &str) -> Result<Vec<Word>, Wrong> {
     if in_quotes { Err(Wrong::new("a quote that does not end", "end it with another \"")) } else { Ok(words) }
 }
 
-/// `[DAYSd]H:MM[:SS[.FRACTION]]`, a span, or a date of the calendar with `Z`; in nanoseconds since 1970.
+/// Parses `[DAYSd]H:MM[:SS[.FRACTION]]`, a span, or an RFC 3339 date with `Z`, to nanoseconds since 1970.
 pub(super) fn time(text: &str) -> Result<u64, Wrong> {
     let read = if text.contains('T') { date(text) } else { clock(text) };
     let read = read.or_else(|| nanos(text).ok());
@@ -90,19 +89,18 @@ pub(super) fn whole(number: &str) -> Result<u32, Wrong> {
     read.ok_or_else(|| Wrong::new(format!("{} is no number", shown(number)), mend))
 }
 
-/// A cost. It may be more than rules can count.
+/// Parses a cost, which may exceed the costs that rules can count.
 pub(super) fn cost(number: &str) -> Result<u64, Wrong> {
     let mend = format!("write a whole number, at most {}", u64::MAX);
     digits(number).ok_or_else(|| Wrong::new(format!("{} is no number", shown(number)), mend))
 }
 
-/// A whole number with a sign.
 pub(super) fn signed(number: &str) -> Result<i64, Wrong> {
     let magnitude = whole(number.strip_prefix('-').unwrap_or(number))?;
     Ok(if number.starts_with('-') { -i64::from(magnitude) } else { i64::from(magnitude) })
 }
 
-/// The name of a session, a pool or a piece of work.
+/// Parses the name of a session, a pool or a lease.
 pub(super) fn name(text: &str) -> Result<String, Wrong> {
     if is_name(text) {
         return Ok(text.to_owned());
@@ -111,7 +109,7 @@ pub(super) fn name(text: &str) -> Result<String, Wrong> {
     Err(Wrong::new(format!("{} is no name", shown(text)), mend))
 }
 
-/// `x5`.
+/// Whether a word is a count such as `x5`.
 pub(super) fn is_times(word: &str) -> bool {
     word.strip_prefix('x').and_then(digits).is_some()
 }

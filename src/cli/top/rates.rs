@@ -9,22 +9,21 @@ use crate::cli::status::page::{callers, list, name, number, passed, pools, word}
 use crate::cli::switch::held;
 use crate::trace::table::{Table, count};
 
-/// The status at a moment.
+/// The status at one time.
 #[derive(Debug)]
 pub(super) struct Look {
     pub(super) at_nanos: u64,
     pub(super) status: Value,
 }
 
-/// Rates between two readings.
 #[derive(Debug)]
 pub(super) struct Rates<'l> {
     seconds: f64,
-    /// By verdict, decisions a second.
+    /// Decisions per second, by verdict.
     verdicts: Vec<(&'static str, f64)>,
     /// The busiest first.
     rules: Vec<RuleRate<'l>>,
-    /// The later one.
+    /// The later status.
     status: &'l Value,
 }
 
@@ -44,10 +43,9 @@ impl RuleRate<'_> {
 }
 
 impl Look {
-    /// Returns the rates since an earlier reading.
     pub(super) fn since(&self, before: &Look) -> Rates<'_> {
         let seconds = self.at_nanos.saturating_sub(before.at_nanos).max(1) as f64 / 1e9;
-        // A daemon that was started again counts from zero.
+        // Counters of a restarted daemon begin at zero.
         let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
         let verdicts = VERDICTS.map(|(verdict, pointer)| {
             (verdict, rate(number(&self.status, pointer), number(&before.status, pointer)))
@@ -77,7 +75,6 @@ impl Look {
 }
 
 impl Rates<'_> {
-    /// For people.
     pub(super) fn text(&self) -> String {
         let mut text =
             format!("tidegate {}, mode {}: ", word(self.status, "/version"), word(self.status, "/mode"));
@@ -99,7 +96,7 @@ impl Rates<'_> {
         text
     }
 
-    /// Returns the unusual lasting conditions, shown first, as on the daemon's page.
+    /// Returns the lasting conditions that are shown first, as on the daemon's page.
     fn standing(&self) -> Vec<String> {
         let mut lines = vec![format!("{} leases", count(number(self.status, "/leases/held")))];
         if let Some(fleet) = self.status.get("fleet").filter(|fleet| fleet.is_object()) {
@@ -111,7 +108,6 @@ impl Rates<'_> {
         lines
     }
 
-    /// For programs.
     pub(super) fn json(&self) -> Value {
         let verdicts = self.verdicts.iter().map(|(verdict, rate)| ((*verdict).to_owned(), json!(rate)));
         let rules = self.rules.iter().map(|rate| {
@@ -149,7 +145,7 @@ const VERDICTS: [(&str, &str); 5] = [
     ("shed", "/decisions/shed"),
 ];
 
-/// A screen has room for so many.
+/// Rules that fit on a screen.
 const RULES_SHOWN: usize = 15;
 
 /// This screen is for rules; `tidegate status` has all warnings.
