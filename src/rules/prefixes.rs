@@ -59,7 +59,7 @@ impl<I> Prefixes<I> {
         self.nodes.is_empty()
     }
 
-    /// Passes the items of the text's known prefixes to `is_enough`, longest first; stops and returns true when it does.
+    /// Passes the items of the known prefixes of a text to `is_enough`, longest first, until it returns true.
     #[inline]
     #[allow(
         clippy::indexing_slicing,
