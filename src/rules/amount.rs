@@ -1,14 +1,14 @@
-//! Whole numbers as people write them: `500`. What is not one is told how to become one.
+//! Parser of whole numbers such as `500`. Errors suggest the number that was probably meant.
 
 use super::problem::{Wrong, shown};
 use super::yaml::{Kind, Node, Value};
 
-/// Reads a number that stands alone, such as a burst: without quotes, at least 1.
+/// Reads a whole number of at least 1, written without quotes.
 pub(crate) fn read(node: &Node, field: &str) -> Result<u32, Wrong> {
     read_from(node, field, 1)
 }
 
-/// Reads a number that may be as small as `least`, which is 0 or 1.
+/// Reads a whole number of at least `least`, which is 0 or 1.
 pub(crate) fn read_from(node: &Node, field: &str, least: u32) -> Result<u32, Wrong> {
     match &node.value {
         Value::Scalar(Kind::Text, text) if parse(text).is_ok() => {
@@ -24,7 +24,7 @@ pub(crate) fn read_from(node: &Node, field: &str, least: u32) -> Result<u32, Wro
     }
 }
 
-/// Reads decimal digits and nothing else.
+/// Reads decimal digits only.
 pub(crate) fn parse(text: &str) -> Result<u32, Wrong> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if digits && (text == "0" || !text.starts_with('0')) {
@@ -43,7 +43,7 @@ pub(crate) fn parse(text: &str) -> Result<u32, Wrong> {
     Err(Wrong::new(message, mend))
 }
 
-/// What was probably meant: `1_000`, `1,000`, `1e3`, `5k`, `0x10`, `+5`, `007`, `100.0`.
+/// Returns the number that was probably meant: `1_000`, `1,000`, `1e3`, `5k`, `0x10`, `+5`, `007`, `100.0`.
 fn meant(text: &str) -> Option<u32> {
     let plain: String =
         text.chars().filter(|character| !matches!(character, '_' | ',' | '\'' | ' ' | '+')).collect();
@@ -57,7 +57,7 @@ fn meant(text: &str) -> Option<u32> {
         Some(digits) => (digits, 1e9),
         None => (plain.as_str(), 1.0),
     };
-    // Only a suggestion: it may be wrong, and nobody but the reader of the message acts on it.
+    // Only suggested in a message, so it may be wrong.
     let number = digits.parse::<f64>().ok()? * factor;
     let whole = number >= 1.0 && number <= f64::from(u32::MAX) && number.fract() == 0.0;
     if whole { format!("{number:.0}").parse().ok() } else { None }

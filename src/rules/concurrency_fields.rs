@@ -1,11 +1,10 @@
-//! The fields of a rule of `concurrency`, of its candidate and of its overrides.
+//! Fields of `concurrency` rules, their shadow rules and overrides.
 
 use super::field::{Field, Kind};
 use super::rule_fields::{
     ADVERTISE, GUARD, HELP, KEY, MATCH, MODE, NAME, OVERRIDES_FILE, SCOPE, SHOW_KEYS, WARN_AT,
 };
 
-/// The fields of a rule of `concurrency`.
 pub(super) const CONCURRENCY: &[Field] = &[
     NAME,
     MATCH,
@@ -25,13 +24,13 @@ pub(super) const CONCURRENCY: &[Field] = &[
     GUARD,
 ];
 
-/// The fields of its candidate.
+/// Fields of its shadow rule.
 pub(super) const CANDIDATE: &[Field] = &[MAX];
 
-/// The fields of an entry of its `overrides`.
+/// Fields of an entry of its `overrides`.
 pub(super) const OVERRIDE: &[Field] = &[MATCH.required(), MAX];
 
-/// Where fields stand that say nothing of work at once.
+/// Fields that belong to `limits`, not to `concurrency`.
 pub(super) const HOMES: &[(&[&str], &str)] = &[(
     &[
         "algorithm",

@@ -1,5 +1,4 @@
-//! What a rule asks of one attribute. Only said here, and judged one value at a time: a request is matched by what
-//! is made of it in `matcher`.
+//! Conditions of a rule on attributes, as written. Requests are matched by their compiled form in `matcher`.
 
 use super::{Glob, Network, fold};
 
@@ -8,39 +7,39 @@ use super::{Glob, Network, fold};
 pub struct Condition {
     /// The attribute's name.
     pub attribute: Box<str>,
-    /// Any of these holds. An absent or empty attribute matches none of them.
+    /// Patterns of which one must match. An absent or empty attribute matches none.
     pub any_of: Vec<Pattern>,
-    /// It also holds where the attribute is absent or empty: `{present: false}`.
+    /// Whether an absent or empty attribute also matches: `{present: false}`.
     pub or_absent: bool,
-    /// The line of its rule's file that it stands on; 0: unknown.
+    /// The line in the rule's file, 0 if unknown.
     pub line: u32,
 }
 
-/// What one value is compared with.
+/// A pattern for one value.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Pattern {
-    /// Equal, case and all.
+    /// Equal, case-sensitive.
     Exact(Box<str>),
-    /// With `*` for any run of characters.
+    /// A glob: `*` matches any run of characters.
     Glob(Glob),
-    /// The same for letters of either case; held in lower case.
+    /// A glob without regard to case, held in lower case.
     AnyCase(Glob),
-    /// An address of this network, in whatever way it is written.
+    /// An address in this network, in any notation.
     Network(Network),
-    /// None of these. It says nothing about an attribute that is absent.
+    /// None of these patterns. An absent attribute does not match.
     Not(Vec<Pattern>),
-    /// Whatever it is, as long as there is one.
+    /// Any value that is not empty.
     Present,
 }
 
 impl Condition {
-    /// An attribute that must be there and have one of these values.
+    /// Makes a condition that requires the attribute to have one of these values.
     #[must_use]
     pub fn new(attribute: &str, any_of: Vec<Pattern>) -> Condition {
         Condition { attribute: attribute.into(), any_of, or_absent: false, line: 0 }
     }
 
-    /// Whether it holds for the attribute's value; an empty one is absent.
+    /// Whether the value matches; an empty value counts as absent.
     #[must_use]
     pub fn holds(&self, value: Option<&str>) -> bool {
         match value.filter(|value| !value.is_empty()) {
@@ -50,7 +49,7 @@ impl Condition {
     }
 }
 
-/// Where it stands is no part of what it asks: a rule that moved in its file is the same rule.
+/// The line is not compared: a rule that moved in its file is unchanged.
 impl PartialEq for Condition {
     fn eq(&self, other: &Condition) -> bool {
         let Condition { attribute, any_of, or_absent, line: _ } = self;
@@ -59,7 +58,7 @@ impl PartialEq for Condition {
 }
 
 impl Pattern {
-    /// Reads a value of `match`: `*` is any run of characters, `\*` a star.
+    /// Parses a value of `match`: `*` matches any run of characters, `\*` a star.
     #[must_use]
     pub fn parse(text: &str) -> Pattern {
         let glob = Glob::parse(text);
@@ -69,13 +68,13 @@ impl Pattern {
         }
     }
 
-    /// Reads a value of which the case is ignored.
+    /// Parses a value to be matched without regard to case.
     #[must_use]
     pub fn any_case(text: &str) -> Pattern {
         Pattern::AnyCase(Glob::parse(text).lowercase())
     }
 
-    /// The text, when only equality is meant.
+    /// Returns the text of an exact pattern.
     #[must_use]
     pub fn as_exact(&self) -> Option<&str> {
         match self {
@@ -84,7 +83,7 @@ impl Pattern {
         }
     }
 
-    /// Whether every value is meant.
+    /// Whether the pattern matches every value.
     #[must_use]
     pub fn is_any(&self) -> bool {
         match self {
@@ -94,7 +93,7 @@ impl Pattern {
         }
     }
 
-    /// Whether the value is meant, which is not empty.
+    /// Whether the value, which is not empty, matches.
     #[must_use]
     pub fn holds(&self, value: &str) -> bool {
         match self {

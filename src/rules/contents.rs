@@ -1,5 +1,4 @@
-//! What the files of a rules directory hold, as fingerprints: whether anything differs from what was read. It parses
-//! nothing.
+//! Fingerprints of the files of a rules directory, to detect changes without parsing.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -12,8 +11,8 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::source::{FILE_BYTES_MAX, read_bytes};
 
-/// 128 bits of SipHash-1-3 under a key of zeros: the same on every host, so that hosts can be compared. It tells
-/// apart what is written by mistake or on purpose by who may write rules; it is no proof against a forger.
+/// 128 bits of SipHash-1-3 under a zero key, so that hosts can compare them. It distinguishes the contents
+/// that authors of rules write; it does not resist forgery.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Fingerprint(u128);
 
@@ -31,12 +30,12 @@ impl fmt::Display for Fingerprint {
     }
 }
 
-/// A fingerprint while its parts come in.
+/// A hasher of parts.
 #[derive(Default)]
 struct Mix(SipHasher13);
 
 impl Mix {
-    /// Adds a part; with its length, so that no two lists of parts look alike.
+    /// Adds a part with its length, so that different lists of parts hash differently.
     fn add(&mut self, part: &[u8]) {
         use std::hash::Hasher;
         self.0.write_u64(part.len() as u64);
@@ -48,24 +47,24 @@ impl Mix {
     }
 }
 
-/// The fingerprints of all that belongs to the rules at one path: the rules files of a directory and the tables that
-/// they may name, but for those that start with a dot; or one file and those that it names.
+/// Fingerprints of the files of the rules at one path: rules files and tables of a directory except hidden
+/// ones, or one file and the tables that it names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Contents {
-    /// By path, in the order of the names.
+    /// Sorted by path.
     files: Vec<(PathBuf, Fingerprint)>,
-    /// Why the files could not be listed.
+    /// The error that prevented listing.
     unlisted: Option<Fingerprint>,
 }
 
 impl Contents {
-    /// Reads them all.
+    /// Reads and hashes the files, up to [`BYTES_MAX`].
     pub(super) fn of(path: &Path) -> Contents {
         let mut room = BYTES_MAX;
         let files = match list(path) {
             Ok(Listed::Directory(files)) => files,
             Ok(Listed::File(beside)) => {
-                // What the file does not name may be anybody's.
+                // A table that the file does not name may be unrelated.
                 let text = read_bytes(path).map(|read| read.bytes).unwrap_or_default();
                 let named = beside.into_iter().filter(|file| names(&text, file.file_name()));
                 std::iter::once(path.to_owned()).chain(named).collect()
@@ -82,7 +81,7 @@ impl Contents {
         Contents { files: files.collect(), unlisted: None }
     }
 
-    /// All of it in one.
+    /// Returns one fingerprint of all files.
     pub(super) fn fingerprint(&self) -> Fingerprint {
         let mut mix = Mix::default();
         if let Some(why) = self.unlisted {
@@ -92,8 +91,7 @@ impl Contents {
         mix.finish()
     }
 
-    /// What a domain is made of: those of the files that are its own, and all that are no rules files, for its rules
-    /// may name any of them.
+    /// Returns the fingerprint of a domain: its own rules files, and all tables, as it may name any of them.
     pub(super) fn of_domain(&self, is_its_own: impl Fn(&Path) -> bool) -> Fingerprint {
         let mut mix = Mix::default();
         for (file, content) in &self.files {
@@ -107,14 +105,14 @@ impl Contents {
 
 impl Mix {
     fn add_file(&mut self, file: &Path, content: Fingerprint) {
-        // The name alone: hosts may keep the same rules in different places.
+        // Without the directory, which may differ between hosts.
         self.add(file.file_name().unwrap_or_default().as_bytes());
         self.add(&content.0.to_le_bytes());
     }
 }
 
-/// Names, sizes, times and inodes of the same files, without reading them: for looking again every few seconds where
-/// the kernel does not tell of changes. It may differ when the contents do not.
+/// Hashes names, sizes, times and inodes of the files without reading them, for polling where the kernel does
+/// not report changes. It may change although the contents do not.
 #[must_use]
 pub fn glance(path: &Path) -> Fingerprint {
     let mut mix = Mix::default();
@@ -133,11 +131,11 @@ pub fn glance(path: &Path) -> Fingerprint {
     mix.finish()
 }
 
-/// What there is at a path.
+/// The kind of a rules path.
 enum Listed {
-    /// The files of a directory, by name.
+    /// The files of a directory, sorted.
     Directory(Vec<PathBuf>),
-    /// One file; the tables that lie beside it.
+    /// One file; the tables beside it.
     File(Vec<PathBuf>),
 }
 
@@ -156,8 +154,8 @@ fn visible(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     for entry in std::fs::read_dir(directory)? {
         let entry = entry?;
         let file = entry.path();
-        // Editors and mounted config maps keep their own files behind a dot. What has another ending is nobody's that
-        // rules may name: a log that is written here must not make every reading ask for the next.
+        // Editors and config maps keep their files behind a dot. Other extensions are ignored, so that a log
+        // written into the directory does not trigger endless reloads.
         let is_read =
             file.extension().is_some_and(|ending| READ.iter().any(|read| ending.eq_ignore_ascii_case(read)));
         if is_read && !entry.file_name().as_bytes().starts_with(b".") {
@@ -168,7 +166,7 @@ fn visible(directory: &Path) -> std::io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// What a file holds; none for a directory, which holds no rules. `room` is how much may still be read.
+/// Hashes a file; `None` for a directory. `room` is the number of bytes that may still be read.
 fn content(file: &Path, room: &mut u64) -> Option<Fingerprint> {
     let metadata = match file.metadata() {
         Ok(metadata) if metadata.is_dir() && file.extension() != Some(OsStr::new("yaml")) => return None,
@@ -202,14 +200,14 @@ fn stamp(metadata: &Metadata) -> [u8; 56] {
     stamp
 }
 
-/// Whether a text names a file.
+/// Whether the text contains the name of the file.
 fn names(text: &[u8], file: Option<&OsStr>) -> bool {
     let name = file.unwrap_or_default().as_bytes();
     !name.is_empty() && text.windows(name.len()).any(|part| part == name)
 }
 
-/// Rules, rules whose ending is warned of, and tables.
+/// Extensions: rules, misspelt rules (reported by a warning), tables.
 const READ: [&str; 3] = ["yaml", "yml", "csv"];
 
-/// More than all rules that a host can have; past that a file is known by its size and times. Hashed within a second.
+/// More than all rules of a host. Beyond it, files are identified by size and times. Hashed within a second.
 const BYTES_MAX: u64 = 512 << 20;

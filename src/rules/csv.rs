@@ -1,5 +1,4 @@
-//! Tables as RFC 4180 has them: cells between commas, a record to a line, what holds a comma, a quote or a line end in
-//! quotes. Stricter than most readers: a stray quote is an error, and every cell knows where it stands.
+//! CSV parser (RFC 4180) that records the position of each cell. A stray quote is an error.
 
 use std::borrow::Cow;
 
@@ -13,7 +12,7 @@ pub(super) struct Table<'t> {
     at: Spot,
 }
 
-/// Where in the text. Columns are counted only when somebody is told of them.
+/// A position in the text. Columns are computed only for messages.
 #[derive(Clone, Copy, Debug)]
 struct Spot {
     byte: usize,
@@ -24,9 +23,9 @@ struct Spot {
 /// One cell.
 #[derive(Clone, Debug)]
 pub(super) struct Cell<'t> {
-    /// What it holds, without its quotes.
+    /// The text without its quotes.
     pub(super) text: Cow<'t, str>,
-    /// Whether it stands in quotes.
+    /// Whether it is quoted.
     pub(super) quoted: bool,
     at: Spot,
 }
@@ -36,8 +35,7 @@ impl<'t> Table<'t> {
         Table { text, at: Spot { byte: 0, line: 1, line_start: 0 } }
     }
 
-    /// Reads the next record into `cells`; lines without a character are passed over. `None` at the end. After an
-    /// error it goes on with the next line.
+    /// Reads the next record into `cells`, skipping empty lines; `None` at the end. Errors skip one line.
     pub(super) fn next(&mut self, cells: &mut Vec<Cell<'t>>) -> Option<Result<(), (Place, Wrong)>> {
         cells.clear();
         while self.ends_line() {}
@@ -62,7 +60,6 @@ impl<'t> Table<'t> {
         }
     }
 
-    /// Where a cell stands.
     pub(super) fn place_of(&self, cell: &Cell<'_>) -> Place {
         self.place(cell.at, cell.text.chars().count() + if cell.quoted { 2 } else { 0 })
     }
@@ -77,7 +74,7 @@ impl<'t> Table<'t> {
         self.text.get(self.at.byte..).unwrap_or_default()
     }
 
-    /// Steps over the end of a line, if this is one.
+    /// Skips a line end, if there is one here.
     fn ends_line(&mut self) -> bool {
         let rest = self.rest().as_bytes();
         let bytes = match rest {
@@ -140,7 +137,6 @@ impl<'t> Table<'t> {
 }
 
 impl Cell<'_> {
-    /// The line that it starts on.
     pub(super) fn line(&self) -> u32 {
         self.at.line
     }
@@ -150,7 +146,7 @@ impl Cell<'_> {
 mod tests {
     use super::Table;
 
-    /// Every record with the places of its cells, or where and why it is none.
+    /// Formats every record with the positions of its cells, or its error.
     fn read(text: &str) -> Vec<String> {
         let mut table = Table::new(text);
         let (mut cells, mut shown) = (Vec::new(), Vec::new());

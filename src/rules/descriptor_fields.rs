@@ -1,8 +1,7 @@
-//! The fields of descriptors: those that the service has where trees come from, each in the place where it works.
+//! Fields of descriptors. As in the Envoy rate limit service, each is allowed only where it has an effect.
 
 use super::field::{Field, Kind};
 
-/// The fields of a descriptor.
 pub(super) const DESCRIPTOR: &[Field] = &[
     Field::built("key").of(Kind::Text).required().about("the key of the entry"),
     Field::built("value")
@@ -33,7 +32,6 @@ pub(super) const DESCRIPTOR: &[Field] = &[
     Field::built("metadata").of(Kind::Attributes(&Kind::Any)).or("none").about("read, and without effect"),
 ];
 
-/// The fields of a descriptor's `rate_limit`.
 pub(super) const RATE_LIMIT: &[Field] = &[
     Field::built("unit")
         .of(Kind::Either(&[
@@ -57,6 +55,5 @@ pub(super) const RATE_LIMIT: &[Field] = &[
         .about("limits that do not count for a request that this one counts for"),
 ];
 
-/// The fields of an entry of `replaces`.
 pub(super) const REPLACED: &[Field] =
     &[Field::built("name").of(Kind::Text).required().about("the `name` of the limit that is replaced")];

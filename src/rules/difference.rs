@@ -1,5 +1,4 @@
-//! What changed between two readings of the rules: which are new, which are gone, which say something else. A rule
-//! that only moved in its file has not changed.
+//! Differences between two rule sets. A rule that only moved in its file is unchanged.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,13 +9,12 @@ use super::shed::Shed;
 use super::shed_facts::shed_facts;
 use super::{Domain, Rule};
 
-/// The changes, by domain in the order of the new rules; domains that are gone come last.
+/// The changes by domain, in the order of the new rules; removed domains come last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
     changes: Vec<Change>,
 }
 
-/// One change.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Change {
     DomainAdded {
@@ -34,19 +32,19 @@ enum Change {
     RuleRemoved {
         name: String,
     },
-    /// Fields with what they said and what they say now; none: not said.
+    /// Changed fields: name, old text, new text; `None` if absent.
     RuleChanged {
         name: String,
         fields: Vec<(&'static str, Option<String>, Option<String>)>,
     },
 }
 
-/// Fields without whose agreement no state can be carried over.
+/// Fields whose change discards the state of a rule.
 const STATE_FIELDS: [&str; 8] =
     ["algorithm", "window", "key", "unit", "buckets", "align", "timezone", "scope"];
 
 impl Difference {
-    /// What is new in `new`, gone from `old`, or says something else.
+    /// Compares two lists of domains.
     #[must_use]
     pub fn between(old: &[Arc<Domain>], new: &[Arc<Domain>]) -> Difference {
         let mut changes = Vec::new();
@@ -68,13 +66,13 @@ impl Difference {
         Difference { changes }
     }
 
-    /// Whether the rules say what they said before.
+    /// Whether nothing changed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
     }
 
-    /// One line for each change, the first few hundred of them.
+    /// Describes the changes, one line each: the first few hundred, and a count of the rest.
     pub fn lines(&self) -> impl Iterator<Item = String> + '_ {
         let more = self.changes.len().saturating_sub(LINES_MAX);
         let rest = (more > 0).then(|| format!("and {more} more changes"));
@@ -82,7 +80,7 @@ impl Difference {
     }
 }
 
-/// The changes of one domain: rules in their new order, then those that are gone.
+/// Compares one domain: rules in their new order, then removed ones.
 fn compare(old: &Domain, new: &Domain, changes: &mut Vec<Change>) {
     let name = |rule: &Rule| format!("{}/{}", new.name(), rule.name);
     let before: HashMap<&str, &Rule> = old.rules().iter().map(|rule| (&*rule.name, rule)).collect();
@@ -103,7 +101,6 @@ fn compare(old: &Domain, new: &Domain, changes: &mut Vec<Change>) {
     changes.extend(gone.map(|rule| Change::RuleRemoved { name: name(rule) }));
 }
 
-/// Changes of what watches over pools.
 fn compare_sheds(old: &Domain, new: &Domain, changes: &mut Vec<Change>) {
     let name = |shed: &Shed| format!("{}: the pool {}", new.name(), shed.pool);
     let find = |domain: &'_ Domain, pool: &str| domain.sheds().iter().position(|shed| *shed.pool == *pool);
@@ -162,10 +159,10 @@ impl Change {
 }
 
 fn from_to(field: &str, old: &Option<String>, new: &Option<String>) -> String {
-    // What each rule has where it says nothing of a fleet.
+    // The default of a field that is absent.
     let absent = if field == "scope" { "host" } else { "none" };
     let [old, new] = [old, new].map(|text| text.as_deref().map_or_else(|| absent.to_owned(), shown));
-    // Two long texts may differ where they are cut.
+    // Long texts may differ only in the part that is cut off.
     if old == new { format!("{field} changed") } else { format!("{field} {old} → {new}") }
 }
 
@@ -173,7 +170,7 @@ fn counted(rules: usize) -> String {
     if rules == 1 { "1 rule".to_owned() } else { format!("{rules} rules") }
 }
 
-/// A text of the file, on one line and not endless.
+/// Shows a text on one line, shortened.
 fn shown(text: &str) -> String {
     match text.char_indices().nth(SHOWN_CHARACTERS).and_then(|(byte, _)| text.get(..byte)) {
         Some(start) => format!("{}…", on_one_line(start)),
@@ -181,8 +178,8 @@ fn shown(text: &str) -> String {
     }
 }
 
-/// More than anybody reads; whoever changes thousands of rules at once has them in a file.
+/// A log with more lines is not read.
 const LINES_MAX: usize = 200;
 
-/// A line of a wide terminal.
+/// The width of a wide terminal, in characters.
 const SHOWN_CHARACTERS: usize = 160;

@@ -1,4 +1,4 @@
-//! A domain while its files are read: whole at the end, or broken and absent.
+//! A domain that is being read: complete at the end, or broken and left out.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -10,11 +10,11 @@ use super::source::{Place, Report, Source};
 use super::tree::{Branch, Tree, rule_name, rule_name_apart};
 use super::{Contents, Domain, Listed, Position, Priorities, Rule};
 
-/// A domain that more files may add to.
+/// A domain under construction, to which each file adds.
 #[derive(Debug)]
 pub(super) struct Draft {
     pub(super) name: Box<str>,
-    /// Whether something in one of its files is wrong.
+    /// Whether one of its files has an error.
     pub(super) broken: bool,
     rules: Vec<Rule>,
     lists: Vec<Listed>,
@@ -23,11 +23,11 @@ pub(super) struct Draft {
     pub(super) priorities: MeantPriorities,
     settled: Priorities,
     places: HashMap<Box<str>, (Position, Place)>,
-    /// The top of the descriptor tree.
+    /// The roots of the descriptor tree.
     branches: Vec<Branch>,
-    /// Where each of them stands, by its text.
+    /// Their positions, by text.
     tops: HashMap<Box<str>, Position>,
-    /// Where the nodes of the tree that limit stand, by the names of their rules.
+    /// Positions of the tree nodes with limits, by rule name.
     nodes: HashMap<Box<str>, Position>,
 }
 
@@ -49,7 +49,7 @@ impl Draft {
         }
     }
 
-    /// Adds what was read of one rule. A name is taken even by a rule that is wrong otherwise.
+    /// Adds a rule that was read. A rule with errors reserves its name too.
     pub(super) fn add(&mut self, meant: Meant, report: &mut Report<'_>) {
         if !meant.name.is_none_or(|(name, at)| self.take(name, at, "rule", report)) {
             return;
@@ -65,10 +65,10 @@ impl Draft {
         }
     }
 
-    /// Adds a node of the descriptor tree and what grows on it.
+    /// Adds a root node of the descriptor tree with its subtree.
     pub(super) fn graft(&mut self, mut branch: Branch, report: &mut Report<'_>) {
         if let Some(first) = self.tops.get(&branch.text) {
-            // Within one file the reader has said so.
+            // Duplicates within one file are reported by its reader.
             if first.file != branch.position.file {
                 let message = format!(
                     "a second descriptor {} at the top of the domain {}",
@@ -86,8 +86,8 @@ impl Draft {
         self.branches.push(branch);
     }
 
-    /// Takes a name for the rule of a node. That of another node is no error: what is written differently may read
-    /// the same, and nobody chose the name.
+    /// Reserves a name for the rule of a node. Two nodes may have the same readable name, as generated names
+    /// can collide; the second one then gets a distinct name.
     fn name_node(
         &mut self,
         path: &[&str],
@@ -109,7 +109,7 @@ impl Draft {
         name
     }
 
-    /// What limits of the tree replace although no limit has the name: file, place and name of each.
+    /// Names in `replaces` that no limit has: file, span and name of each.
     pub(super) fn unknown_replaced(&self) -> Vec<(&Arc<str>, Place, &str)> {
         let mut limits = Vec::new();
         self.branches.iter().for_each(|branch| branch.limits(&mut limits));
@@ -120,7 +120,6 @@ impl Draft {
         replaced.filter(|(_, _, name)| !names.contains(name)).collect()
     }
 
-    /// Adds what was read of one entry of a list, in the same way.
     pub(super) fn add_listed(&mut self, meant: MeantListed, report: &mut Report<'_>) {
         if !meant.name.is_none_or(|(name, at)| self.take(name, at, "rule or entry", report)) {
             return;
@@ -131,7 +130,6 @@ impl Draft {
         }
     }
 
-    /// Adds an entry of `shed`.
     pub(super) fn add_shed(&mut self, entry: UnsettledShed, at: Place, report: &mut Report<'_>) {
         if self.unsettled.len() == SHEDS_MAX {
             let message = format!("more than {SHEDS_MAX} pools are shed in the domain {}", shown(&self.name));
@@ -140,7 +138,7 @@ impl Draft {
         self.unsettled.push(entry);
     }
 
-    /// Takes a name, unless it is taken.
+    /// Reserves a name; reports a duplicate and returns `false`.
     fn take(&mut self, name: Box<str>, at: Place, what: &str, report: &mut Report<'_>) -> bool {
         if let Some(first) = self.places.get(&name).map(|(first, _)| first).or(self.nodes.get(&name)) {
             let message =
@@ -155,7 +153,7 @@ impl Draft {
         true
     }
 
-    /// Judges what is known only when all files of the domain are read.
+    /// Runs the checks that need all files of the domain.
     pub(super) fn settle(&mut self, sources: &HashMap<&Arc<str>, &Source>) -> Vec<Problem> {
         let (priorities, mut problems) = self.priorities.settle(!self.broken, sources);
         problems.extend(self.settle_sheds(sources));
@@ -164,7 +162,7 @@ impl Draft {
         problems
     }
 
-    /// Looks up the priorities that entries of `shed` speak of.
+    /// Resolves the priorities that `shed` entries name.
     fn settle_sheds(&mut self, sources: &HashMap<&Arc<str>, &Source>) -> Vec<Problem> {
         let mut problems = Vec::new();
         let entries = std::mem::take(&mut self.unsettled);
@@ -180,22 +178,20 @@ impl Draft {
         problems
     }
 
-    /// The rules so far, in file order.
+    /// Returns the rules read so far, in file order.
     pub(super) fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
-    /// The entries of `exempt` and `deny`.
     pub(super) fn lists(&self) -> &[Listed] {
         &self.lists
     }
 
-    /// Whether it sheds any pool.
     pub(super) fn sheds(&self) -> bool {
         !self.sheds.is_empty()
     }
 
-    /// Where the name of a rule or an entry stands in its file.
+    /// Returns the span of a rule's or an entry's name in its file.
     pub(super) fn place(&self, name: &str) -> Place {
         self.places.get(name).map_or(Place::START, |(_, place)| *place)
     }
@@ -212,8 +208,8 @@ impl Draft {
     }
 }
 
-/// Each is looked at four times a second.
+/// Each is evaluated four times a second.
 const SHEDS_MAX: usize = 64;
 
-/// Read within a few seconds; past that a rule for every customer should have been an attribute.
+/// Read within a few seconds. More rules are usually one per customer, which a `key` replaces.
 const RULES_MAX: usize = 100_000;

@@ -1,13 +1,13 @@
-//! All that a rule says, field by field, as one would write it: for people who compare, check or ask.
+//! The fields of a rule as text, for comparisons, checks and queries.
 
 use super::percent::Share;
 use super::{Allowance, Condition, Guard, KeyPart, Limit, Over, Pattern, Refused, Rule};
 use crate::limit::Quota;
 
-/// A field of a rule and what it says. A field that says nothing is left out.
+/// A field and its text. Fields without a value are left out.
 pub type Fact = (&'static str, String);
 
-/// One entry for each field: a field that is missing here changes without a word.
+/// Lists the fields of a rule. A field missing here is missing in reported differences.
 #[must_use]
 pub fn facts(rule: &Rule) -> Vec<Fact> {
     let key: Vec<_> = rule.key.iter().map(key_part).collect();
@@ -34,7 +34,7 @@ pub fn facts(rule: &Rule) -> Vec<Fact> {
     facts
 }
 
-/// What a limit says of itself; its overrides stand elsewhere.
+/// Lists the fields of a limit without its overrides.
 fn limit(rule: &Rule, limit: &Limit) -> Vec<Fact> {
     let mut facts = match limit.allowance(0) {
         Some(allowance) => of_allowance(allowance),
@@ -118,7 +118,7 @@ fn key_part(part: &KeyPart) -> String {
     text
 }
 
-/// Conditions as one would write them.
+/// Formats conditions as they are written in a file.
 #[must_use]
 pub fn conditions(conditions: &[Condition]) -> String {
     let condition = |condition: &Condition| {
@@ -133,7 +133,7 @@ pub fn conditions(conditions: &[Condition]) -> String {
     if written.is_empty() {
         return String::new();
     }
-    // All must hold: their order says nothing.
+    // All conditions must match, so their order has no meaning.
     written.sort_unstable();
     format!("{{{}}}", written.join(", "))
 }

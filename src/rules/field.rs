@@ -1,37 +1,36 @@
-//! What is known of every field: its name, its type, its default, where it may stand. The reader, the table in the
-//! docs and the schema for editors are made from this and from nothing else.
+//! Metadata of every field, the only source of the reader, of the table in the docs and of the JSON schema.
 
-/// A field that a mapping may have.
+/// A field of a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Field {
-    /// Its name.
+    /// The name.
     pub name: &'static str,
-    /// Whether it does something yet. The name of one that does not is reserved.
+    /// Whether it is implemented; otherwise the name is reserved.
     pub built: bool,
-    /// What its value is.
+    /// The type of its value.
     pub kind: Kind,
-    /// What holds without it; nothing is said of one that must be there.
+    /// The default; empty for a required field.
     pub default: &'static str,
-    /// Whether it must be there.
+    /// Whether it is required.
     pub required: bool,
-    /// The algorithms that have it; empty: all.
+    /// The algorithms that have it; empty for all.
     pub only: &'static [&'static str],
-    /// What it says, in a line.
+    /// A description of one line.
     pub about: &'static str,
 }
 
-/// What a value is.
+/// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Anything: its reader says what is wrong.
+    /// Any value; its reader checks it.
     Any,
     /// 1 to 64 bytes without control characters, `:` or `/`.
     Name,
-    /// A text, or a number or boolean taken as it is written.
+    /// A text; numbers and booleans count as texts, as written.
     Text,
     /// `true` or `false`.
     Boolean,
-    /// A whole number in these bounds.
+    /// A whole number within these bounds, inclusive.
     Whole(u32, u32),
     /// `N/UNIT` or `N/NUNIT`, or `unlimited`.
     Rate,
@@ -41,69 +40,69 @@ pub enum Kind {
     Percent,
     /// One of these words.
     Words(&'static [&'static str]),
-    /// A list of these.
+    /// A list of values of one type.
     List(&'static Kind),
-    /// Attributes and for each one of these.
+    /// A mapping from attributes to values of one type.
     Attributes(&'static Kind),
-    /// Names and for each one of these.
+    /// A mapping from names to values of one type.
     Named(&'static Kind),
-    /// A reading and the utilization that it stands for.
+    /// A sample and its utilization.
     Point,
-    /// A mapping with the fields of this section.
+    /// A mapping with the fields of the named section.
     Section(&'static str),
-    /// Any of these.
+    /// One of these types.
     Either(&'static [Kind]),
 }
 
 /// The fields of one kind of mapping.
 #[derive(Clone, Copy, Debug)]
 pub struct Section {
-    /// What [`Kind::Section`] calls it.
+    /// The name that [`Kind::Section`] refers to.
     pub name: &'static str,
-    /// Where in a file it stands, for the table.
+    /// Its location in a file, for the docs.
     pub place: &'static str,
     /// Its fields.
     pub fields: &'static [Field],
 }
 
 impl Field {
-    /// A field that works.
+    /// Makes an implemented field.
     #[must_use]
     pub const fn built(name: &'static str) -> Field {
         Field { name, built: true, kind: Kind::Any, default: "", required: false, only: &[], about: "" }
     }
 
-    /// A field whose name is reserved.
+    /// Makes a field whose name is reserved.
     #[must_use]
     pub const fn reserved(name: &'static str) -> Field {
         Field { built: false, ..Field::built(name) }
     }
 
-    /// What its value is.
+    /// Sets the type.
     #[must_use]
     pub const fn of(self, kind: Kind) -> Field {
         Field { kind, ..self }
     }
 
-    /// What holds without it.
+    /// Sets the default.
     #[must_use]
     pub const fn or(self, default: &'static str) -> Field {
         Field { default, required: false, ..self }
     }
 
-    /// It must be there.
+    /// Makes the field required.
     #[must_use]
     pub const fn required(self) -> Field {
         Field { required: true, default: "", ..self }
     }
 
-    /// Only these algorithms have it.
+    /// Restricts the field to these algorithms.
     #[must_use]
     pub const fn only(self, only: &'static [&'static str]) -> Field {
         Field { only, ..self }
     }
 
-    /// What it says, in a line.
+    /// Sets the description.
     #[must_use]
     pub const fn about(self, about: &'static str) -> Field {
         Field { about, ..self }

@@ -1,11 +1,11 @@
-//! The fields of one mapping: the known ones, each once; every other is an error with a mend.
+//! Reader of mappings: each known field at most once; an unknown field is an error with a suggestion.
 
 pub use super::field::Field;
 use super::problem::{Wrong, shown};
 use super::source::{Place, Report};
 use super::yaml::{Kind, Node, Value};
 
-/// The known fields that were written, the first of each name.
+/// The known fields of a mapping, the first of each name.
 #[derive(Debug)]
 pub struct Fields<'n> {
     at: Place,
@@ -15,7 +15,7 @@ pub struct Fields<'n> {
 }
 
 impl<'n> Fields<'n> {
-    /// Reads a mapping; `what` it is stands in the messages ("a rule").
+    /// Reads a mapping. `what` names it in messages ("a rule").
     pub fn read(
         node: &'n Node,
         what: &'static str,
@@ -57,13 +57,13 @@ impl<'n> Fields<'n> {
         Some(fields)
     }
 
-    /// The value of a field, if it was written.
+    /// Returns the value of a field, if it is present.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&'n Node> {
         self.pairs.iter().find(|(known, ..)| *known == name).map(|(.., value)| *value)
     }
 
-    /// The value of a field that must be there.
+    /// Returns the value of a required field, or reports its absence.
     pub fn required(&self, name: &str, mend: &str, report: &mut Report<'_>) -> Option<&'n Node> {
         let value = self.get(name);
         if value.is_none() {
@@ -72,25 +72,25 @@ impl<'n> Fields<'n> {
         value
     }
 
-    /// Whether nothing at all was written, known or not.
+    /// Whether the mapping has no fields, known or unknown.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.is_empty
     }
 
-    /// The known fields that were written, in file order: name, place of the name, value.
+    /// Iterates over the known fields in file order: name, span of the name, value.
     pub fn iter(&self) -> impl Iterator<Item = (&'static str, Place, &'n Node)> + '_ {
         self.pairs.iter().copied()
     }
 
-    /// Where the mapping starts.
+    /// Returns the span of the mapping.
     #[must_use]
     pub fn at(&self) -> Place {
         self.at
     }
 }
 
-/// The text of a scalar; a number or boolean is taken as it was written.
+/// Reads a text; numbers and booleans count as texts, as written.
 pub fn text<'n>(node: &'n Node, field: &str, report: &mut Report<'_>) -> Option<&'n str> {
     let text = node.as_scalar();
     if text.is_none() {
@@ -106,7 +106,7 @@ pub fn text<'n>(node: &'n Node, field: &str, report: &mut Report<'_>) -> Option<
     text
 }
 
-/// A boolean: `true` or `false` and nothing else.
+/// Reads a boolean: `true` or `false`.
 pub fn boolean(node: &Node, field: &str, report: &mut Report<'_>) -> Option<bool> {
     match &node.value {
         Value::Scalar(Kind::Boolean, text) => Some(text.eq_ignore_ascii_case("true")),
@@ -123,7 +123,7 @@ pub fn boolean(node: &Node, field: &str, report: &mut Report<'_>) -> Option<bool
     }
 }
 
-/// The items of a list.
+/// Reads a list.
 pub fn list<'n>(node: &'n Node, field: &str, mend: &str, report: &mut Report<'_>) -> Option<&'n [Node]> {
     match &node.value {
         Value::List(items) => Some(items),
@@ -138,7 +138,7 @@ pub fn list<'n>(node: &'n Node, field: &str, mend: &str, report: &mut Report<'_>
     }
 }
 
-/// One of a few words.
+/// Reads one of the known words.
 pub fn choice<T: Copy>(node: &Node, field: &str, words: &[(Field, T)], report: &mut Report<'_>) -> Option<T> {
     let text = text(node, field, report)?;
     match words.iter().find(|(word, _)| word.name == text) {
@@ -160,7 +160,7 @@ pub fn choice<T: Copy>(node: &Node, field: &str, words: &[(Field, T)], report: &
     }
 }
 
-/// A name of a domain, a rule or an attribute: what the socket carries and what `domain/rule` can be taken apart at.
+/// Checks a name of a domain, rule or attribute: short enough for the wire, and unambiguous in `domain/rule`.
 pub(crate) fn check_name(name: &str, what: &str) -> Result<(), Wrong> {
     let bad = name.chars().find(|character| character.is_control() || matches!(character, ':' | '/'));
     if name.is_empty() {
@@ -179,12 +179,12 @@ pub(crate) fn check_name(name: &str, what: &str) -> Result<(), Wrong> {
     }
 }
 
-/// The nearest known name, else all of them.
+/// Suggests the nearest known name, or lists all of them.
 fn suggest(name: &str, known: &[Field]) -> String {
     let plain = name.to_lowercase().replace('-', "_");
     let distance = |field: &Field| (strsim::osa_distance(&plain, field.name), !field.built);
     let nearest = known.iter().min_by_key(|field| distance(field));
-    // A third of the letters wrong is a slip; more is another word.
+    // Up to a third of the letters wrong counts as a typo.
     match nearest
         .filter(|field| name.len() <= NAME_BYTES_MAX && distance(field).0 * 3 <= field.name.len().max(3))
     {
@@ -200,5 +200,5 @@ fn first_name(known: &[Field]) -> &'static str {
     known.first().map_or("field", |field| field.name)
 }
 
-/// As the socket carries them.
+/// The maximum on the wire.
 pub const NAME_BYTES_MAX: usize = 64;

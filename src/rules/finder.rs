@@ -1,5 +1,4 @@
-//! Finds what hangs on a value: on the value itself, on how it starts or ends, on a network that it is an address of.
-//! It costs the same for ten thousand as for ten.
+//! A lookup from values to items by equality, prefix, suffix or network. It scales to ten thousands of items.
 
 use std::collections::HashMap;
 use std::net::IpAddr;
@@ -12,24 +11,23 @@ use super::names::hash;
 use super::prefixes::Prefixes;
 use super::{Network, Pattern, fold, network};
 
-/// What a value must have to match a pattern: at least this.
+/// A necessary condition of a pattern by which values are looked up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Anchor<'p> {
-    /// To be this text, in lower case if the flag is set, as in the next two.
+    /// The value is this text. The flag here and below: the value in lower case.
     Equal(&'p str, bool),
     Start(&'p str, bool),
     End(&'p str, bool),
-    /// To be an address of this network.
+    /// The value is an address in this network.
     Within(Network),
 }
 
 impl<'p> Anchor<'p> {
-    /// The anchor of a pattern, and whether a value that has it matches for sure. `None`: it asks for nothing that a
-    /// value could be found by.
+    /// Returns the anchor of a pattern, if any, and whether each value with that anchor matches.
     pub(super) fn of(pattern: &'p Pattern) -> Option<(Anchor<'p>, bool)> {
         let glob = |glob: &'p super::Glob, any_case| match (glob.as_literal(), glob.ends()) {
             (Some(literal), _) => Some((Anchor::Equal(literal, any_case), true)),
-            // Of two the longer tells more.
+            // The longer of the two is more selective.
             (_, Some((start, end, alone))) if start.len() >= end.len() && !start.is_empty() => {
                 Some((Anchor::Start(start, any_case), alone && end.is_empty()))
             }
@@ -48,17 +46,15 @@ impl<'p> Anchor<'p> {
     }
 }
 
-/// What hangs on values.
 #[derive(Debug)]
 pub(super) struct Finder<I> {
     texts: Texts<I>,
-    /// Of values in lower case.
+    /// For values in lower case.
     any_case: Option<Texts<I>>,
     networks: Networks<I>,
 }
 
 impl<I> Finder<I> {
-    /// From anchors and what hangs on each.
     pub(super) fn new<'p>(hung: impl IntoIterator<Item = (Anchor<'p>, I)>) -> Finder<I> {
         let (mut texts, mut any_case) = (Written::default(), Written::default());
         let mut networks = Networks { kinds: Vec::new() };
@@ -77,8 +73,8 @@ impl<I> Finder<I> {
         Finder { texts: Texts::new(texts), any_case: (!any_case.is_empty()).then_some(any_case), networks }
     }
 
-    /// Hands over what hangs on a value, until it is told that this is enough; whether it was. What hangs on two
-    /// anchors of the value comes twice.
+    /// Passes the items of a value to `is_enough` until it returns true; returns whether it did. Items under
+    /// two anchors of the value are passed twice.
     pub(super) fn any(&self, value: &str, mut is_enough: impl FnMut(&[I]) -> bool) -> bool {
         self.texts.any(value, &mut is_enough)
             || self.networks.any(value, &mut is_enough)
@@ -89,7 +85,7 @@ impl<I> Finder<I> {
     }
 }
 
-/// Texts while they are collected.
+/// Uncompiled texts and their items.
 struct Written<'p, I> {
     equal: Vec<(&'p str, I)>,
     starts: Vec<(Vec<u8>, I)>,
@@ -106,7 +102,7 @@ impl<I> Default for Written<'_, I> {
 struct Texts<I> {
     equal: HashTable<(Box<str>, Vec<I>)>,
     starts: Prefixes<I>,
-    /// Written backwards.
+    /// Reversed.
     ends: Prefixes<I>,
 }
 
@@ -138,7 +134,7 @@ impl<I> Texts<I> {
     }
 }
 
-/// Hands on the bytes of a value, the last first. Nothing is allocated for what the socket can carry.
+/// Calls `use_it` with the reversed bytes of a value. Values that fit the wire protocol do not allocate.
 fn backwards<R>(value: &str, use_it: impl FnOnce(&[u8]) -> R) -> R {
     if value.len() > VALUE_BYTES_MAX {
         return use_it(&value.bytes().rev().collect::<Vec<u8>>());
@@ -146,8 +142,7 @@ fn backwards<R>(value: &str, use_it: impl FnOnce(&[u8]) -> R) -> R {
     use_it(&value.bytes().rev().collect::<ArrayVec<u8, VALUE_BYTES_MAX>>())
 }
 
-/// Networks by family and how many of their bits count. There are few such kinds, so an address is looked up once for
-/// each.
+/// Networks by family and prefix length. An address costs one lookup for each of these few kinds.
 #[derive(Debug)]
 struct Networks<I> {
     kinds: Vec<(Kind, ByAddress<I>)>,
@@ -185,5 +180,5 @@ impl<I> Networks<I> {
     }
 }
 
-/// The longest value that the socket carries.
+/// The longest value that the wire protocol carries.
 const VALUE_BYTES_MAX: usize = 1_024;

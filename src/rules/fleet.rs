@@ -1,108 +1,108 @@
-//! Where a limit counts, and how hosts share it that count together. Plain data: nothing here knows of Redis.
+//! Scopes of rules, and how hosts share a fleet budget. Plain data, independent of Redis.
 
 use super::field::Field;
 use crate::clock::Micros;
 use crate::limit::{Quota, Rate, highest_common_factor, share};
 use std::time::Duration;
 
-/// Where a limit counts.
+/// The scope in which a rule counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Scope {
-    /// Each host counts for itself.
+    /// Each host counts separately.
     #[default]
     Host,
     /// All hosts that share a Redis have one budget.
     Fleet,
 }
 
-/// The scopes that the settings give to rules that say none, nor do the defaults of their file.
+/// Scopes from the settings, for rules without one of their own or from the defaults of their file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scopes {
-    /// Of any domain.
+    /// The scope of all domains.
     pub all: Scope,
-    /// Of some.
+    /// The scopes of single domains.
     pub domains: Vec<(Box<str>, Scope)>,
-    /// The part of every shared budget that the hosts of one Redis have, in thousandths; `None`: all of it.
+    /// The weight of these hosts' region in every fleet budget, in thousandths; `None` without regions.
     pub weight: Option<u16>,
 }
 
-/// How hosts share the budget of one rule.
+/// The `fleet` settings of one rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FleetTerms {
     /// Whether a decision waits for Redis.
     pub mode: FleetMode,
-    /// What becomes of a request for which its host holds no token; `None`: `ask`.
+    /// The result for a request if its host has no token; `None` means `ask`.
     pub on_miss: Option<OnMiss>,
-    /// What holds while Redis does not answer.
+    /// The fallback during an outage of Redis.
     pub on_redis_down: OnRedisDown,
-    /// How far the fleet may go past its budget, in thousandths of it; `None`: a tenth.
+    /// How far the fleet may exceed its budget, in thousandths of it; `None` means a tenth.
     pub max_over: Option<u16>,
-    /// The region whose hosts share it; `None`: there is but one Redis.
+    /// The region whose hosts share the budget; `None` with a single Redis.
     pub region: Option<Region>,
-    /// How long a request waits for its remote check at most; `None`: what [`FleetTerms::wait`] says.
+    /// The longest wait for a remote check; `None` means the default of [`FleetTerms::wait`].
     pub wait: Option<Duration>,
 }
 
-/// What the hosts of one region have of a rule: a part that does not depend on the others.
+/// The part of a rule that the hosts of one region have, independent of other regions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Region {
-    /// In thousandths.
+    /// The weight in thousandths.
     pub weight: u16,
-    /// What all regions have together; `None`: the rule has none of its own, and only its overrides limit.
+    /// The numbers of all regions together; `None` if only overrides of the rule limit.
     pub whole: Option<Whole>,
 }
 
-/// The numbers of a rule as it says them, of which a region has its part.
+/// The configured numbers of a rule, before the region's weight applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whole {
     /// A bucket of tokens.
     Tokens {
-        /// How fast it fills.
+        /// The refill rate.
         rate: Rate,
-        /// How many it holds.
+        /// The burst, in tokens.
         burst: u32,
     },
-    /// So much work at once.
+    /// The maximum of concurrent permits.
     Places(u32),
 }
 
 /// Whether a decision waits for Redis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FleetMode {
-    /// Hosts borrow tokens ahead of need: no decision waits.
+    /// Hosts borrow tokens in advance, so that no decision waits.
     #[default]
     Borrow,
-    /// Redis is asked each time.
+    /// Every decision is a remote check.
     Exact,
 }
 
-/// What becomes of a request for which its host holds no token.
+/// The result for a request if its host has no token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OnMiss {
-    /// It passes on credit, as far as the stated bound goes.
+    /// Allowed on credit, within `max_over`.
     Admit,
-    /// It is refused.
+    /// Refused.
     Refuse,
-    /// It waits for one call.
+    /// Pending until a remote check.
     Ask,
 }
 
-/// What holds while Redis does not answer.
+/// The fallback during an outage of Redis.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnRedisDown {
-    /// Each host has its part: the budget divided by the hosts that were last counted.
+    /// Each host enforces its share: the budget divided by the last host count.
     #[default]
     Share,
-    /// Each host has the whole limit.
+    /// Each host enforces the whole limit.
     Local,
-    /// Nothing is limited.
+    /// All requests are allowed.
     Allow,
-    /// Nothing passes.
+    /// All requests are refused.
     Refuse,
 }
 
 impl Scopes {
-    /// What holds in a domain.
+    /// Returns the scope of a domain.
     #[must_use]
     pub fn of(&self, domain: &str) -> Scope {
         let own = self.domains.iter().find(|(name, _)| **name == *domain);
@@ -111,22 +111,23 @@ impl Scopes {
 }
 
 impl FleetTerms {
-    /// How far the fleet may go past its budget, in thousandths of it.
+    /// Returns `max_over` in thousandths of the budget.
     #[must_use]
     pub fn over(&self) -> u16 {
         self.max_over.unwrap_or(OVER)
     }
 
-    /// How long a request waits for its remote check at most.
+    /// Returns the longest wait for a remote check.
     #[must_use]
     pub fn wait(&self) -> Duration {
         self.wait.unwrap_or(share::PATIENCE)
     }
 
-    /// What becomes of a request for which its host holds too little, with this number of live hosts.
+    /// Returns the result for a request if its host has too few tokens, at this host count.
     ///
-    /// `admit` lets every cold host pass one token at least. Where a host's part of `max_over` is less than one token,
-    /// the request waits for a remote check instead: `max_over` is a promise. A permit is never admitted on credit.
+    /// `admit` allows each cold host at least one token on credit. Where a host's part of `max_over` is less
+    /// than one token, the request waits for a remote check instead, so that `max_over` holds. Permits are
+    /// never admitted on credit.
     #[must_use]
     pub fn on_miss(&self, quota: &Quota, hosts: u32) -> OnMiss {
         let has_credit = !matches!(quota, Quota::Places(_) | Quota::Concurrency(_))
@@ -139,15 +140,15 @@ impl FleetTerms {
         }
     }
 
-    /// Whether each host may be one whole token past the budget and the fleet stays within what it may be past it.
+    /// Whether each host may exceed the budget by one token while the fleet stays within `max_over`.
     #[must_use]
     pub fn has_whole_part(&self, quota: &Quota, hosts: u32) -> bool {
-        // Of a window's, half may be used at once.
+        // A window uses half of its credit at once, the rest during the window.
         let parts = if is_window(quota) { 2_000 } else { 1_000 };
         u64::from(self.over()) * u64::from(quota.limit()) >= parts * u64::from(hosts)
     }
 
-    /// As one would write them, without what holds anyway.
+    /// Formats the settings as they are written, without defaults.
     #[must_use]
     pub fn text(&self) -> String {
         let mut text = format!("{{mode: {}", name_of(MODES, self.mode));
@@ -162,17 +163,16 @@ impl FleetTerms {
     }
 }
 
-/// A span as one would write it: `5ms`.
 fn span_text(span: Duration) -> Micros {
     Micros(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// Whether there are so few places for so many hosts that one often finds none while others lie idle.
+/// Whether there are so few permits per host that a host often has none while others have idle ones.
 pub(super) fn are_few(quota: &Quota, hosts: u32) -> bool {
     matches!(quota, Quota::Places(quota) if quota.is_few(hosts))
 }
 
-/// Whether it is a window, of one host or of many.
+/// Whether the quota is a window, local or fleet-wide.
 pub(super) fn is_window(quota: &Quota) -> bool {
     match quota {
         Quota::FixedWindow(_) | Quota::SlidingWindow(_) => true,
@@ -181,13 +181,13 @@ pub(super) fn is_window(quota: &Quota) -> bool {
     }
 }
 
-/// Whether the fleet's whole budget is less than two tokens a host.
+/// Whether the fleet budget is less than two tokens per host.
 pub(super) fn is_tiny(quota: &Quota, hosts: u32) -> bool {
     u64::from(quota.limit()) < 2 * u64::from(hosts)
 }
 
 impl Scope {
-    /// As it is written.
+    /// Returns the name in rules files.
     #[must_use]
     pub fn name(self) -> &'static str {
         name_of(SCOPES, self)
@@ -195,7 +195,7 @@ impl Scope {
 }
 
 impl FleetMode {
-    /// As it is written.
+    /// Returns the name in rules files.
     #[must_use]
     pub fn name(self) -> &'static str {
         name_of(MODES, self)
@@ -203,7 +203,7 @@ impl FleetMode {
 }
 
 impl OnMiss {
-    /// As it is written.
+    /// Returns the name in rules files.
     #[must_use]
     pub fn name(self) -> &'static str {
         name_of(ON_MISS, self)
@@ -211,7 +211,7 @@ impl OnMiss {
 }
 
 impl OnRedisDown {
-    /// As it is written.
+    /// Returns the name in rules files.
     #[must_use]
     pub fn name(self) -> &'static str {
         name_of(ON_REDIS_DOWN, self)
@@ -222,33 +222,33 @@ fn name_of<T: Copy + PartialEq>(words: &[(Field, T)], value: T) -> &'static str 
     words.iter().find(|(_, known)| *known == value).map_or("", |(word, _)| word.name)
 }
 
-/// Whether an algorithm can count over a fleet.
+/// Whether an algorithm supports `scope: fleet`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OverFleet {
-    /// It can.
+    /// Supported.
     Built,
-    /// It never will.
+    /// Not supported.
     Never,
 }
 
-/// Whether an algorithm, as rules write it, can count over a fleet.
+/// Returns whether an algorithm, by its name in rules, supports `scope: fleet`.
 pub(super) fn over_fleet(algorithm: &str) -> OverFleet {
     let known = OVER_FLEET.iter().find(|(name, _)| *name == algorithm);
     known.map_or(OverFleet::Never, |(_, standing)| *standing)
 }
 
-/// A rate as the fleet counts it: so many millionths of a token every so many microseconds, in lowest terms. `None`: it
-/// is too fast, or its numbers are too odd, to be counted exactly in what a script of Redis can count with.
+/// Converts a rate to millionths of a token per number of microseconds, in lowest terms. `None` if the rate
+/// is too fast, or its numbers too large, for Redis scripts to count exactly.
 #[must_use]
 pub fn fleet_rate(rate: Rate) -> Option<(u64, u64)> {
-    // N each p ns are N × 10⁶ millionths each p ÷ 10³ µs. A count has 32 bits.
+    // N per p ns are N × 10⁶ millionths per p ÷ 10³ µs. A count has 32 bits.
     let (parts, period) = (u64::from(rate.count()) * 1_000_000_000, rate.period_nanos());
     let common = highest_common_factor(parts, period).max(1);
     let (parts, period) = (parts / common, period / common);
     fleet_counts(parts, period).then_some((parts, period))
 }
 
-/// A rate that scripts can count, near this one: for what says how much there is at the mean, and counts nothing.
+/// Returns a rate near this one that scripts can count, for display and averages only.
 #[must_use]
 pub(crate) fn nearest_fleet_rate(rate: Rate) -> (u64, u64) {
     let (mut parts, mut period) = (u64::from(rate.count()) * 1_000_000_000, rate.period_nanos());
@@ -258,13 +258,13 @@ pub(crate) fn nearest_fleet_rate(rate: Rate) -> (u64, u64) {
         if fleet_counts(parts, period) {
             return (parts, period);
         }
-        // Halved often enough they are one in one.
+        // Repeated halving ends at 1 per 1.
         (parts, period) = ((parts / 2).max(1), (period / 2).max(1));
     }
 }
 
-/// Whether the scripts of Redis, which count in doubles, count this rate exactly: it is in lowest terms, and the product of
-/// its numbers, with a remainder beside it, stays below 2⁵³.
+/// Whether Redis scripts, which count in doubles, count this rate exactly: it is in lowest terms, and the
+/// product of its numbers plus a remainder stays below 2⁵³.
 #[must_use]
 pub fn fleet_counts(parts: u64, period: u64) -> bool {
     let product = parts.saturating_mul(period);
@@ -278,11 +278,11 @@ pub fn fleet_counts(parts: u64, period: u64) -> bool {
 pub(crate) const SCOPES: &[(Field, Scope)] =
     &[(Field::built("host"), Scope::Host), (Field::built("fleet"), Scope::Fleet)];
 
-/// The words of `mode` in `fleet`. [`MODE_WORDS`] has those that are built.
+/// The words of `mode` in `fleet`, the same as in [`MODE_WORDS`].
 pub(super) const MODES: &[(Field, FleetMode)] =
     &[(Field::built("borrow"), FleetMode::Borrow), (Field::built("exact"), FleetMode::Exact)];
 
-/// The words of `on_miss`. [`ON_MISS_WORDS`] has those that are built.
+/// The words of `on_miss`, the same as in [`ON_MISS_WORDS`].
 pub(super) const ON_MISS: &[(Field, OnMiss)] = &[
     (Field::built("admit"), OnMiss::Admit),
     (Field::built("refuse"), OnMiss::Refuse),
@@ -297,13 +297,13 @@ pub(super) const ON_REDIS_DOWN: &[(Field, OnRedisDown)] = &[
     (Field::built("refuse"), OnRedisDown::Refuse),
 ];
 
-/// What the table in the docs and the schema say.
+/// The words in the docs and the schema.
 pub(super) const MODE_WORDS: &[&str] = &["borrow", "exact"];
-/// What the table in the docs and the schema say.
+/// The words in the docs and the schema.
 pub(super) const ON_MISS_WORDS: &[&str] = &["admit", "refuse", "ask"];
 
-/// What can be counted over a fleet; what is not here never will be: a pace and a list of every request are not made of
-/// parts that hosts could hold.
+/// The algorithms that support a fleet. The others have no budget that can be divided into shares: the leaky
+/// bucket is a pace, the sliding log a list of all requests.
 const OVER_FLEET: [(&str, OverFleet); 4] = [
     ("token_bucket", OverFleet::Built),
     ("fixed_window", OverFleet::Built),
@@ -311,13 +311,13 @@ const OVER_FLEET: [(&str, OverFleet); 4] = [
     ("concurrency", OverFleet::Built),
 ];
 
-/// How far the fleet may go past its budget where a rule does not say, in thousandths of it.
+/// The default of `max_over`, in thousandths of the budget.
 pub(super) const OVER: u16 = 100;
 
-/// Millionths of a token in one step of a rate: a thousand million tokens in a second.
+/// The largest number of millionths of a token in one step of a rate: 10⁹ tokens per second.
 const RATE_PARTS_MAX: u64 = 1_000_000_000;
 
-/// What the numbers of a rate multiply to: two of these are below 2⁵³.
+/// The largest product of a rate's numbers: twice this is below 2⁵³.
 const PRODUCT_MAX: u64 = 4_000_000_000_000_000;
 
 #[cfg(test)]
@@ -346,12 +346,12 @@ mod tests {
             (1_234_567, 86_400 * SECOND, Some((1_234_567, 86_400))),
             (1_000_000_000, SECOND, Some((1_000_000_000, 1))),
             (2_000_000_000, SECOND, None),
-            // More parts than are counted.
+            // More parts than [`RATE_PARTS_MAX`].
             (1_000_000_007, 30 * 86_400 * SECOND, None),
-            // Its product is below 2⁵³, but not with a remainder beside it.
+            // The product alone is below 2⁵³, but not together with a remainder.
             (999_999_937, 5_000_000 * SECOND, None),
             (999_999_937, 4_000_000 * SECOND, Some((999_999_937, 4_000_000))),
-            // Less than a microsecond's worth of period is a part of a token more.
+            // A period that is not a whole number of microseconds needs smaller parts of a token.
             (3, 1_000_000_500, Some((2_000_000, 666_667))),
         ] {
             let rate = Rate::new(count, period).unwrap();

@@ -1,36 +1,37 @@
-//! What a fleet admits at most past the budget of a rule, as long as Redis answers and keeps what it was told.
+//! The largest excess of a fleet over the budget of a rule, as long as Redis answers and keeps its data.
 //!
-//! In any span W all hosts together admit at most `B + R·W + extra`. A host that holds no token may pass up to a part of
-//! `max_over` on credit, a whole token at least; it says so with its next sync, and the credit is charged. A host on which
-//! a key stays below its part of the rate for good never says so: that is `quiet`, a share of R·W.
+//! In any span W all hosts together admit at most `B + R·W + extra`. A host without tokens may pass a part of
+//! `max_over` on credit, at least one token; its next sync reports the credit, which is then charged. A host
+//! on which a key stays below the host's part of the rate never reports: these requests are `quiet`, a share
+//! of R·W.
 //!
-//! Of a window all hosts together admit at most `N + extra`: what is never told of is within `extra`.
+//! In a window all hosts together admit at most `N + extra`, which includes unreported requests.
 
 use super::fleet::{are_few, is_tiny, is_window};
 use super::{FleetTerms, OnMiss};
 use crate::limit::{Quota, places};
 
-/// What so many hosts admit at most past the budget of one key.
+/// The largest excess over the budget of one key at a given host count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FleetBound {
-    /// Hosts that are alive.
+    /// The host count.
     pub hosts: u32,
-    /// What becomes of a request for which its host holds no token.
+    /// The result for a request if its host has no token.
     pub on_miss: OnMiss,
-    /// Tokens, once in any span.
+    /// The excess in tokens, once in any span.
     pub extra: u32,
-    /// The share of the rate that hosts may pass for good which hardly use the key, in thousandths.
+    /// The share of the rate that hosts with little use of the key may never report, in thousandths.
     pub quiet: u16,
-    /// Whether that is once in each window.
+    /// Whether `extra` applies once per window.
     pub windows: bool,
-    /// What is borrowed: a `token`, or a `place`.
+    /// The unit that hosts borrow: `token`, or `place` for permits.
     pub unit: &'static str,
-    /// The whole budget of the fleet.
+    /// The fleet budget.
     limit: u32,
 }
 
 impl FleetBound {
-    /// What so many hosts admit at most; `None`: it is counted neither in tokens nor in places.
+    /// Computes the bound for a host count; `None` if the algorithm does not support a fleet.
     #[must_use]
     pub fn of(terms: &FleetTerms, quota: &Quota, hosts: u32) -> Option<FleetBound> {
         let unit = match quota {
@@ -45,14 +46,14 @@ impl FleetBound {
             OnMiss::Admit if terms.has_whole_part(quota, hosts) => {
                 (super::percent::of(terms.over(), limit), terms.over())
             }
-            // One token for each host that has heard nothing.
+            // One token for each cold host.
             OnMiss::Admit => (hosts, terms.over()),
         };
         let quiet = if is_window(quota) { 0 } else { quiet };
         Some(FleetBound { hosts, on_miss, extra, quiet, windows: is_window(quota), unit, limit })
     }
 
-    /// What to tell whoever has so many hosts and so small a budget.
+    /// Returns a warning if the budget is small for this host count.
     #[must_use]
     pub fn doubt(&self, quota: &Quota) -> Option<String> {
         if are_few(quota, self.hosts) && self.on_miss == OnMiss::Refuse {

@@ -1,12 +1,9 @@
-//! Text in lower case, one character for one: what `ignore_case` and `lowercase` compare. It never changes what a
-//! character is beyond its case, so `ß` is not `ss`.
-//!
-//! It is Unicode's simple mapping: no language is assumed, `İ` becomes `i`, and a `Σ` at the end of a word becomes
-//! `σ` as everywhere else.
+//! Lower case by Unicode's simple mapping, one character for one, for `ignore_case` and `lowercase`. `ß` is
+//! not `ss`, and no language is assumed: `İ` becomes `i`, and a `Σ` at the end of a word becomes `σ`.
 
 use arrayvec::ArrayString;
 
-/// Hands the text on in lower case. Nothing is allocated for what the socket can carry.
+/// Calls `use_it` with the text in lower case. Values that fit the wire protocol do not allocate.
 #[inline]
 pub(super) fn with_lowercase<R>(text: &str, use_it: impl FnOnce(&str) -> R) -> R {
     if text.bytes().all(|byte| byte.is_ascii() && !byte.is_ascii_uppercase()) {
@@ -24,7 +21,6 @@ pub(super) fn with_lowercase<R>(text: &str, use_it: impl FnOnce(&str) -> R) -> R
     use_it(&lowercase(text))
 }
 
-/// Adds the text in lower case.
 #[inline]
 pub(super) fn push_lowercase(text: &str, to: &mut String) {
     if !text.is_ascii() {
@@ -38,7 +34,6 @@ pub(super) fn push_lowercase(text: &str, to: &mut String) {
     }
 }
 
-/// The text in lower case.
 pub(super) fn lowercase(text: &str) -> String {
     let mut lowered = String::with_capacity(text.len());
     push_lowercase(text, &mut lowered);
@@ -46,11 +41,11 @@ pub(super) fn lowercase(text: &str) -> String {
 }
 
 fn lower(character: char) -> char {
-    // Only `İ` has more than one letter in lower case; the first is its simple one.
+    // Only `İ` has more than one character in lower case; the first one is its simple mapping.
     character.to_lowercase().next().unwrap_or(character)
 }
 
-/// The longest value that the socket carries has 1 024 bytes; a character of two bytes can become one of three.
+/// The longest value on the wire has 1024 bytes; a character of two bytes can become one of three.
 const LOWERED_BYTES_MAX: usize = 1_536;
 
 #[cfg(test)]
@@ -67,9 +62,9 @@ mod tests {
             ("ÉCOLE", "école"),
             ("İ", "i"),
             ("ΟΔΟΣ", "οδοσ"),
-            ("\u{212a}", "k"), // the sign for kelvin
+            ("\u{212a}", "k"), // the Kelvin sign
             ("ẞß", "ßß"),
-            ("Ⱥ", "ⱥ"), // two bytes become three
+            ("Ⱥ", "ⱥ"), // grows from two bytes to three
             (&long, &"àb".repeat(2_000)),
         ];
         for (text, expected) in table {

@@ -1,18 +1,18 @@
-//! A pattern in which `*` stands for any run of characters, also none, including `/`. `\*` is a star.
+//! Globs: `*` matches any run of characters, also an empty one and `/`. `\*` is a star.
 
 use std::fmt;
 
 use super::fold;
 
-/// A compiled pattern: the literal pieces between the stars.
+/// A compiled glob: the literal pieces between the stars.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Glob {
-    /// Always at least one; n pieces stand around n − 1 stars.
+    /// At least one; n pieces surround n − 1 stars.
     pieces: Vec<Box<str>>,
 }
 
 impl Glob {
-    /// Reads a pattern. Every text is one: a backslash before anything but a star stands for itself.
+    /// Parses a glob. Each text is valid: a backslash not followed by a star is literal.
     #[must_use]
     pub fn parse(text: &str) -> Glob {
         let mut pieces = Vec::new();
@@ -29,13 +29,13 @@ impl Glob {
         Glob { pieces }
     }
 
-    /// Reads a pattern of a descriptor tree: every star is one, and nothing escapes it.
+    /// Parses a glob of a descriptor tree, where stars cannot be escaped.
     #[must_use]
     pub fn without_escapes(text: &str) -> Glob {
         Glob { pieces: text.split('*').map(Into::into).collect() }
     }
 
-    /// The text itself, when there is no star in it.
+    /// Returns the literal text of a glob without stars.
     #[must_use]
     pub fn as_literal(&self) -> Option<&str> {
         match self.pieces.as_slice() {
@@ -44,20 +44,19 @@ impl Glob {
         }
     }
 
-    /// The pattern in lower case, for values in lower case.
+    /// Returns the glob in lower case, for values in lower case.
     #[must_use]
     pub fn lowercase(&self) -> Glob {
         Glob { pieces: self.pieces.iter().map(|piece| fold::lowercase(piece).into()).collect() }
     }
 
-    /// Whether it is nothing but stars: every text fits.
+    /// Whether it matches every text: it consists of stars only.
     #[must_use]
     pub fn is_any(&self) -> bool {
         self.pieces.len() > 1 && self.pieces.iter().all(|piece| piece.is_empty())
     }
 
-    /// What every value that fits starts with and ends with, and whether every value that does so fits; `None`
-    /// without a star.
+    /// Returns prefix and suffix of all matching values, and whether they suffice; `None` without a star.
     pub(super) fn ends(&self) -> Option<(&str, &str, bool)> {
         match self.pieces.as_slice() {
             [start, middle @ .., end] => Some((start, end, middle.iter().all(|piece| piece.is_empty()))),
@@ -65,14 +64,13 @@ impl Glob {
         }
     }
 
-    /// Whether the whole value fits. Linear in the value for each piece: no backtracking.
+    /// Whether the whole value matches. Linear in the value for each piece, without backtracking.
     #[must_use]
     pub fn matches(&self, value: &str) -> bool {
         let [first, middle @ .., last] = self.pieces.as_slice() else {
             return self.as_literal() == Some(value);
         };
-        // An empty piece is not compared: where it was measured, a comparison of no bytes at all took several times as
-        // long as the rest of the pattern.
+        // Comparing zero bytes took several times as long as the rest, so empty pieces are skipped.
         let mut rest = value;
         if !first.is_empty() {
             let Some(behind) = rest.strip_prefix(&**first) else { return false };
@@ -82,7 +80,7 @@ impl Glob {
             let Some(before) = rest.strip_suffix(&**last) else { return false };
             rest = before;
         }
-        // The leftmost place for each piece leaves the most room for those after it.
+        // The leftmost match of each piece leaves the most text for the others.
         for piece in middle.iter().filter(|piece| !piece.is_empty()) {
             match rest.find(&**piece) {
                 Some(at) => rest = rest.get(at + piece.len()..).unwrap_or_default(),
@@ -93,7 +91,7 @@ impl Glob {
     }
 }
 
-/// As it is written: stars that are meant as such have their backslash.
+/// The written form: literal stars get a backslash.
 impl fmt::Display for Glob {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (number, piece) in self.pieces.iter().enumerate() {
@@ -120,7 +118,7 @@ mod tests {
             ("*", "anything/at/all", true),
             ("*GPTBot*", "Mozilla/5.0 GPTBot/1.0", true),
             ("*GPTBot*", "Mozilla/5.0 gptbot/1.0", false),
-            ("a*a", "a", false), // prefix and suffix may not share a character
+            ("a*a", "a", false), // prefix and suffix may not overlap
             ("a*a", "aa", true),
             ("a*b*c", "a-b-b-c", true),
             ("a*b*c", "acb", false),

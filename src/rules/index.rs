@@ -1,9 +1,9 @@
-//! Finds the rules that match a request without looking at every rule.
+//! Index of the rules of a domain: finds those that match a request without evaluating every rule.
 //!
-//! Each rule hangs on one *anchor* that a matching request must have: an attribute that is one of a few values,
-//! starts or ends with one, or is an address of a network, where the rule asks for that; else the presence of an
-//! attribute, else nothing. A request is asked for its anchors only, so rules for other paths and other users cost
-//! nothing. Entries of `exempt` and `deny` are found with the rules, under the numbers behind theirs.
+//! Each rule hangs on one *anchor* that a matching request must have: a value, prefix, suffix or network of
+//! one attribute if the rule has such a condition; else the presence of an attribute; else none. Only the
+//! anchors of a request are looked up, so rules for other paths and users cost nothing. Entries of `exempt`
+//! and `deny` are indexed with the rules, under higher numbers.
 
 use std::collections::HashMap;
 
@@ -14,51 +14,49 @@ use super::names::{Names, hash};
 use super::plan::{AttributeId, Plan, Selection};
 use super::{Condition, Listed, Mode, Priorities, Rule};
 
-/// The rules of one domain, by what a request must have to match them.
 #[derive(Debug)]
 pub(super) struct Index {
     names: Names,
     anchors: Vec<Anchors>,
     always: Vec<Hung>,
-    /// Those of the rules, then those of the lists.
+    /// Plans of the rules, then of the lists.
     plans: Vec<Plan>,
-    /// The overrides of a rule, in order, each with the number of its allowance.
+    /// The `overrides` of each rule, in order, each with the number of its allowance.
     overrides: HashMap<u32, Vec<(Plan, u32)>>,
-    /// The entries of `prioritize`, each with the place of its priority.
+    /// The entries of `prioritize`, each with the index of its priority.
     prioritize: Vec<(Plan, usize)>,
 }
 
-/// The rules that hang on one attribute.
+/// The rules anchored to one attribute.
 #[derive(Debug, Default)]
 struct Anchors {
     present: Vec<Hung>,
-    /// A bit for each length of a value that some rule may hang on, the last for all that are longer: most values are
-    /// of a length that none has, and are not even hashed.
+    /// One bit per length of an indexed value, the last for all greater ones. Other values are not hashed.
     lengths: u64,
     by_value: Box<ByValue>,
 }
 
-/// The rules that hang on values of one attribute.
+/// The rules anchored to values of one attribute.
 #[derive(Debug, Default)]
 struct ByValue {
     equal: HashTable<(Box<str>, Vec<Hung>)>,
-    /// As in [`Anchors`], for `equal` alone.
+    /// As in [`Anchors`], for `equal` only.
     equal_lengths: u64,
-    /// By more than equality.
+    /// Prefixes, suffixes, networks, and texts without regard to case.
     more: Option<Finder<Hung>>,
 }
 
-/// A rule on its anchor.
+/// A rule at its anchor.
 #[derive(Clone, Copy, Debug)]
 struct Hung {
     rule: u32,
-    /// It asks for nothing but its anchor.
+    /// Whether having the anchor is sufficient to match.
     surely: bool,
 }
 
 impl Index {
-    /// The rules are numbered from 0, the entries of the lists from another number on: what is between them is found
-    /// elsewhere.
+    /// Builds the index. Rules are numbered from 0, list entries from `first_listed`; tree nodes, indexed
+    /// elsewhere, have the numbers between.
     pub(super) fn new(
         rules: &[Rule],
         first_listed: usize,
@@ -76,7 +74,7 @@ impl Index {
         let mut hanging: Vec<(u32, &[Condition])> = Vec::new();
         for (number, rule) in (0u32..).zip(rules) {
             let plan = index.plan(rule);
-            // A disabled rule hangs nowhere: it is never judged.
+            // Disabled rules are not indexed.
             if rule.mode != Mode::Disabled {
                 hanging.push((number, &rule.conditions));
             }
@@ -90,7 +88,7 @@ impl Index {
         }
         index.plans.resize_with(first_listed.max(rules.len()), Plan::default);
         for listed in lists {
-            // Their number is bounded with that of the rules.
+            // The number of entries is bounded together with that of rules.
             let number = u32::try_from(index.plans.len()).unwrap_or(u32::MAX);
             if listed.mode != Mode::Disabled {
                 hanging.push((number, &listed.conditions));
@@ -106,7 +104,7 @@ impl Index {
         index
     }
 
-    /// Finds the enabled rules that match, in file order, and replaces what `matching` held by their numbers.
+    /// Finds the enabled rules that match, in file order, and stores their numbers in `matching`.
     #[inline(always)]
     pub(super) fn select<'a>(
         &self,
@@ -148,13 +146,13 @@ impl Index {
         }
     }
 
-    /// The values of a matching rule's key, in the rule's order.
+    /// Returns the values of a matching rule's key, in the rule's order.
     pub(super) fn key_values<'s, 'a>(
         &'s self,
         rule: u32,
         selection: &'s Selection<'a>,
     ) -> impl ExactSizeIterator<Item = &'a str> + Clone + 's {
-        // Present, for the rule matched.
+        // Present, as the rule matches.
         self.plan_of(rule).key.iter().map(|attribute| selection.value(*attribute).unwrap_or_default())
     }
 
@@ -164,19 +162,19 @@ impl Index {
         &self.plans[number as usize]
     }
 
-    /// The number of the allowance of the first of a rule's overrides whose conditions hold.
+    /// Returns the allowance number of the rule's first override that matches.
     pub(super) fn override_of(&self, rule: u32, selection: &Selection<'_>) -> Option<u32> {
         let list = self.overrides.get(&rule)?;
         list.iter().find(|(plan, _)| plan.matches(selection)).map(|(_, number)| *number)
     }
 
-    /// The place of the priority of the first entry of `prioritize` whose conditions hold.
+    /// Returns the priority index of the first `prioritize` entry that matches.
     pub(super) fn priority_of(&self, selection: &Selection<'_>) -> Option<usize> {
         let found = self.prioritize.iter().find(|(plan, _)| plan.matches(selection));
         found.map(|(_, priority)| *priority)
     }
 
-    /// A rule's plan. An attribute that is new has no anchors yet.
+    /// Makes a rule's plan. New attributes get empty anchors.
     fn plan(&mut self, rule: &Rule) -> Plan {
         Plan::new(&rule.conditions, &rule.key, |name| intern(name, &mut self.names, &mut self.anchors))
     }
@@ -185,7 +183,7 @@ impl Index {
         Plan::new(conditions, &[], |name| intern(name, &mut self.names, &mut self.anchors))
     }
 
-    /// Hangs each on the rarest thing it asks for.
+    /// Anchors each rule to its rarest condition.
     #[allow(
         clippy::indexing_slicing,
         reason = "plans and anchors are there: a rule that hung nowhere would admit"
@@ -233,7 +231,7 @@ fn intern(name: &str, names: &mut Names, anchors: &mut Vec<Anchors>) -> Attribut
     attribute
 }
 
-/// A rule that is to be hung, with all the conditions that it could hang on.
+/// A rule to be indexed and the conditions it can be anchored to.
 struct Wanted<'r> {
     rule: u32,
     plan: &'r Plan,
@@ -245,7 +243,7 @@ impl<'r> Wanted<'r> {
         let choices = plan.conditions.iter().zip(conditions).filter(|(asked, _)| !asked.or_absent);
         let choices = choices.filter_map(|(asked, condition)| {
             let mut anchors: Vec<_> = condition.any_of.iter().map(Anchor::of).collect::<Option<_>>()?;
-            // Of two on one place the one that is sure goes before.
+            // Of two equal anchors, keep the sure one.
             anchors.sort_unstable_by_key(|(anchor, surely)| (*anchor, !surely));
             anchors.dedup_by_key(|(anchor, _)| *anchor);
             Some((asked.attribute, anchors))
@@ -257,10 +255,9 @@ impl<'r> Wanted<'r> {
 /// Rules that may match.
 struct Candidates<'m> {
     rules: &'m mut Vec<u32>,
-    /// Lists that they came from: more than one, and they are out of order. From [`REPEATED`] on, one may have come
-    /// twice.
+    /// The number of lists they came from. More than one: unsorted; from [`REPEATED`] on: duplicates.
     lists: u32,
-    /// Some ask for more than their anchor.
+    /// Whether some have further conditions.
     unsure: bool,
 }
 
@@ -289,8 +286,8 @@ impl Anchors {
 }
 
 impl ByValue {
-    /// Adds the rules that hang on a value; returns how many lists they came from and whether some ask for more.
-    /// Most requests come with no value that a rule hangs on: this is not in their way.
+    /// Adds the rules of a value; returns the number of lists they came from, and whether some have more
+    /// conditions. Not inlined, as most requests have no indexed value.
     #[inline(never)]
     fn take(&self, value: &str, rules: &mut Vec<u32>) -> (u32, bool) {
         let mut candidates = Candidates { rules, lists: 0, unsure: false };
@@ -309,7 +306,7 @@ impl ByValue {
     }
 }
 
-/// How many rules ask for what: the rarest anchor keeps the lists short.
+/// The number of rules per anchor. Choosing the rarest anchor keeps the lists short.
 struct Frequency<'r> {
     anchors: HashMap<(AttributeId, Anchor<'r>), usize>,
     presence: HashMap<AttributeId, usize>,
@@ -345,7 +342,7 @@ fn length_bit(value: &str) -> u64 {
     1 << value.len().min(63)
 }
 
-/// Far more lists than a request can come to.
+/// Far more lists than one request can match.
 const REPEATED: u32 = 1 << 16;
 
 #[cfg(test)]

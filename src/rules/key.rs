@@ -1,4 +1,4 @@
-//! What a rule counts by: attributes, perhaps transformed so that what is one caller counts as one.
+//! Keys of rules: attributes, optionally transformed so that different spellings of one caller share a state.
 
 use std::fmt::Write;
 use std::net::IpAddr;
@@ -12,27 +12,27 @@ use super::{fold, network};
 pub struct KeyPart {
     /// The attribute's name.
     pub attribute: Box<str>,
-    /// What is done to its value before it is counted by.
+    /// The transformation of its value.
     pub transform: Transform,
 }
 
-/// What is done to a value before it is counted by.
+/// The transformation of a value in a key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transform {
-    /// Letters in lower case.
+    /// Convert to lower case.
     pub lowercase: bool,
-    /// The bits of an IPv6 address that count, 1 to 128; IPv4 stays whole.
+    /// Prefix length to which IPv6 addresses are cut, 1 to 128; IPv4 addresses stay whole.
     pub ipv6_prefix: Option<u8>,
 }
 
 impl KeyPart {
-    /// An attribute as it is sent.
+    /// Makes a part without a transformation.
     #[must_use]
     pub fn plain(attribute: &str) -> KeyPart {
         KeyPart { attribute: attribute.into(), transform: Transform::default() }
     }
 
-    /// Whether the value counts as it is sent.
+    /// Whether the value is used as sent.
     #[must_use]
     pub fn is_plain(&self) -> bool {
         self.transform == Transform::default()
@@ -40,10 +40,8 @@ impl KeyPart {
 }
 
 impl Transform {
-    /// Adds what a value is counted by.
-    ///
-    /// With `ipv6_prefix` that is the address in its canonical text, cut to the prefix; an IPv4 address mapped into
-    /// IPv6 is IPv4; what is no address counts by its text.
+    /// Appends the transformed value. With `ipv6_prefix` an address gets its canonical form, cut to the
+    /// prefix; an IPv4-mapped address becomes IPv4. Other texts are kept.
     pub fn push(self, value: &str, to: &mut String) {
         if let Some(bits) = self.ipv6_prefix
             && let Some(address) = network::address(value)
@@ -52,7 +50,7 @@ impl Transform {
                 IpAddr::V4(_) => address,
                 IpAddr::V6(_) => network::masked(address, bits),
             };
-            // A string takes whatever is written.
+            // Writing to a string cannot fail.
             let _ = write!(to, "{address}");
         } else if self.lowercase {
             fold::push_lowercase(value, to);
@@ -62,16 +60,16 @@ impl Transform {
     }
 }
 
-/// The values of one key, transformed. Used again for the next one, so that only the first few allocate.
+/// The transformed values of one key. The buffer is reused, so that only the first few keys allocate.
 #[derive(Clone, Debug, Default)]
 pub struct KeyScratch {
     text: String,
-    /// Where in `text` each value ends.
+    /// The end of each value in `text`.
     ends: ArrayVec<usize, KEY_ATTRIBUTES_MAX>,
 }
 
 impl KeyScratch {
-    /// The values, in the order of the key.
+    /// Returns the values in the order of the key.
     pub fn values(&self) -> impl ExactSizeIterator<Item = &str> + Clone {
         let start = |value: usize| value.checked_sub(1).and_then(|before| self.ends.get(before).copied());
         (0..self.ends.len()).map(move |value| {
@@ -90,7 +88,7 @@ impl KeyScratch {
     }
 }
 
-/// As many as one descriptor can hold.
+/// The maximum of one descriptor.
 pub(super) const KEY_ATTRIBUTES_MAX: usize = 16;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The rules as they were last read, and how they are read again: each domain is swapped whole, or keeps the last
-//! rules that were good. It neither watches nor puts anything in force.
+//! The rules as last read, and their reload: each domain is swapped as a whole, or keeps its last valid
+//! rules. Neither watches files nor applies the rules.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,64 +9,63 @@ use super::difference::Difference;
 use super::load::{Homes, Loaded, read_kept, read_knowing};
 use super::{Domain, Problem, RuleSet, Scopes, Texts};
 
-/// The rules of one path, over many readings.
+/// The rules of one path across reloads.
 #[derive(Debug)]
 pub struct Library {
     path: PathBuf,
-    /// Those that the settings give.
+    /// Scopes from the settings.
     scopes: Scopes,
-    /// What is in force, each domain as it was last read well.
+    /// The domains in force, each as last read without errors.
     good: Vec<Good>,
-    /// Remembered for a file that cannot say it any more.
+    /// The domains of each file, for files that no longer parse.
     homes: Homes,
-    /// What the files held when they were last read; none: read again whatever they hold.
+    /// The fingerprint of the files as last read; `None` forces the next reload.
     seen: Option<Fingerprint>,
-    /// Whether a reading has been put in force.
+    /// Whether a reading has been applied.
     begun: bool,
-    /// What an earlier process found good, until a reading has been put in force.
+    /// Valid texts of an earlier process, until a reading has been applied.
     remembered: Vec<Texts>,
 }
 
-/// A domain read without errors, and the fingerprint of what it was read from.
+/// A domain read without errors, and the fingerprint of its files.
 #[derive(Clone, Debug)]
 struct Good {
     domain: Arc<Domain>,
     content: Fingerprint,
-    /// Whether the files stood still meanwhile: only then the fingerprint is surely that of what was read.
+    /// Whether the files did not change meanwhile. Only then does the fingerprint belong to the parsed text.
     settled: bool,
 }
 
-/// What one reading brought.
+/// The result of one reading.
 #[derive(Debug, Default)]
 pub struct Reading {
-    /// Errors and warnings, by file, line and column.
+    /// Errors and warnings, sorted by file, line and column.
     pub problems: Vec<Problem>,
-    /// Domains with errors that keep their last good rules.
+    /// Domains with errors that keep their last valid rules.
     pub kept: Vec<Box<str>>,
-    /// Domains with errors that never had good rules: they have no limits.
+    /// Domains with errors and no valid rules: they have no limits.
     pub without: Vec<Box<str>>,
-    /// Of those that keep theirs, these have the rules that an earlier process had found good.
+    /// Domains of `kept` whose rules come from an earlier process.
     pub recalled: Vec<Box<str>>,
-    /// Why nothing at all was swapped.
+    /// The reason if no domain was swapped.
     pub halt: Option<Halt>,
-    /// What is in force now and was not before, and the other way round.
+    /// Changes from the previous rules to the new ones.
     pub difference: Difference,
 }
 
-/// Why a reading changes nothing.
+/// Why a reading is not applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Halt {
-    /// It is not known which files there are.
+    /// The files cannot be listed.
     Unlisted,
-    /// The files changed again and again while they were read: what was read may be half of one version and half of
-    /// another.
+    /// The files changed repeatedly during reading, so the result may mix two versions.
     Unsettled,
-    /// These files do not say which domain they belong to and never did: it could be any.
+    /// These files do not name their domain and never did, so that any domain may be affected.
     Homeless(Vec<Arc<str>>),
 }
 
 impl Reading {
-    /// Whether everything that was written is in force.
+    /// Whether all files are valid and in force.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.halt.is_none() && !self.problems.iter().any(Problem::is_error)
@@ -74,7 +73,7 @@ impl Reading {
 }
 
 impl Library {
-    /// The rules at a path, a directory or one file, before the first reading.
+    /// Makes a library of a directory or a file; reads nothing yet.
     #[must_use]
     pub fn new(path: &Path) -> Library {
         Library {
@@ -88,13 +87,13 @@ impl Library {
         }
     }
 
-    /// The same where the settings give scopes to rules that say none.
+    /// Sets scopes from the settings, for rules without one.
     #[must_use]
     pub fn scoped(self, scopes: Scopes) -> Library {
         Library { scopes, ..self }
     }
 
-    /// What an earlier process found good, for domains that have errors at the first reading: to be called before it.
+    /// Sets valid texts of an earlier process, for domains with errors at the first reading, which follows.
     pub fn remember(&mut self, texts: Vec<Texts>) {
         for Texts { domain, files, .. } in &texts {
             for (file, _) in files {
@@ -104,7 +103,7 @@ impl Library {
         self.remembered = texts;
     }
 
-    /// Begins with texts of an earlier process in place of the files, which are not read until they hold something else.
+    /// Starts with texts of an earlier process instead of the files. The files are read when they change.
     pub fn begin_with(&mut self, texts: Vec<Texts>) {
         self.seen = Some(Contents::of(&self.path).fingerprint());
         self.remember(texts);
@@ -112,8 +111,8 @@ impl Library {
         (self.begun, self.remembered) = (true, Vec::new());
     }
 
-    /// The texts of the domains that are in force as their files stand. Nothing where a file has changed since it was
-    /// read: then there will be another reading.
+    /// Returns the texts of the domains in force whose files are unchanged. Empty if any file has changed
+    /// since the last reading, as another one follows.
     #[must_use]
     pub fn texts(&self) -> Vec<Texts> {
         let contents = Contents::of(&self.path);
@@ -131,25 +130,25 @@ impl Library {
         if self.is_outdated() { Vec::new() } else { texts }
     }
 
-    /// Where they are.
+    /// Returns the path of the rules.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Whether the files hold something else than at the last reading. Reads them all, and parses nothing.
+    /// Whether the files have changed since the last reading. Reads all files without parsing.
     #[must_use]
     pub fn is_outdated(&self) -> bool {
         self.seen != Some(Contents::of(&self.path).fingerprint())
     }
 
-    /// Reads everything again.
+    /// Reads all files and swaps the valid domains.
     pub fn read(&mut self) -> Reading {
         let (contents, loaded) = self.read_settled();
         let settled = self.seen.is_some();
         let Loaded { domains, problems, failed, homes, homeless, unlisted } = loaded;
         let recalled = self.recall(|name| unlisted || failed.iter().any(|failed| **failed == *name));
-        // At the start there is nothing to lose: what can be read is better than nothing.
+        // The first reading has no earlier rules to keep, so the valid part is applied.
         let halt = match (unlisted, settled, homeless.is_empty()) {
             (true, ..) => Some(Halt::Unlisted),
             (false, false, _) if self.begun => Some(Halt::Unsettled),
@@ -176,7 +175,7 @@ impl Library {
         Reading { problems, kept, without, recalled, halt, difference }
     }
 
-    /// Before anything is in force, takes up what was good before, where it is wanted. Returns what was taken up.
+    /// Restores wanted domains of an earlier process, unless a reading was applied; returns their names.
     fn recall(&mut self, is_wanted: impl Fn(&str) -> bool) -> Vec<Box<str>> {
         if self.begun {
             return Vec::new();
@@ -194,7 +193,6 @@ impl Library {
         names
     }
 
-    /// What a domain is made of, by what its files hold.
     fn content(&self, contents: &Contents, name: &str) -> Fingerprint {
         contents.of_domain(|file| {
             self.homes
@@ -203,25 +201,25 @@ impl Library {
         })
     }
 
-    /// What is in force: each domain as it was last read well.
+    /// Returns the rule set in force: each domain as last read without errors.
     #[must_use]
     pub fn rules(&self) -> RuleSet {
         RuleSet::new(self.domains())
     }
 
-    /// The domains in force.
+    /// Returns the domains in force.
     #[must_use]
     pub fn domains(&self) -> Vec<Arc<Domain>> {
         shared(&self.good)
     }
 
-    /// The domains in force, each with the fingerprint of the files it was read from.
+    /// Returns the domains in force, each with the fingerprint of its files.
     pub fn fingerprints(&self) -> impl Iterator<Item = (&str, Fingerprint)> + '_ {
         self.good.iter().map(|good| (good.domain.name(), good.content))
     }
 
-    /// Reads until nothing changes meanwhile, so that no half of one version is put in force with half of another;
-    /// whether it came to that, `seen` says.
+    /// Reads until the files do not change meanwhile, so that versions are not mixed, at most
+    /// [`READINGS_MAX`] times. Clears `seen` if they kept changing.
     fn read_settled(&mut self) -> (Contents, Loaded) {
         let mut before = Contents::of(&self.path);
         let mut readings = 1;
@@ -245,5 +243,5 @@ fn shared(good: &[Good]) -> Vec<Arc<Domain>> {
     good.iter().map(|good| Arc::clone(&good.domain)).collect()
 }
 
-/// Each takes a fraction of a second at most. Whoever writes all the time rings for the next reading himself.
+/// Each reading takes a fraction of a second at most. Later writes trigger another reload.
 const READINGS_MAX: u32 = 4;

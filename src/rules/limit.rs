@@ -1,75 +1,75 @@
-//! What a rule admits, and what becomes of what is too much.
+//! Limits of rules: allowances, and the treatment of requests beyond them.
 
 use std::time::Duration;
 
 use crate::limit::{Quota, token_bucket};
 
-/// What a rule admits.
+/// The limit of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Limit {
-    /// By number: 0 is its own, the others are of the rule's overrides. `None` is unlimited. Never empty.
+    /// Allowances by number, never empty: 0 is the rule's own, others are overrides. `None` is unlimited.
     pub allowances: Vec<Option<Allowance>>,
-    /// What a refused request costs.
+    /// The cost of a refused request.
     pub refused: Refused,
-    /// Once refused, refused for this long.
+    /// How long a key stays refused after a refusal.
     pub block: Option<Duration>,
-    /// How long callers may stay in the soft part of their allowance at a stretch; `None`: without end.
+    /// The longest continuous use of the soft part; `None` for no bound.
     pub soft_for: Option<Duration>,
 }
 
-/// What one key may use.
+/// The allowance of one key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allowance {
-    /// Its numbers.
+    /// The quota.
     pub quota: Quota,
-    /// What becomes of more.
+    /// The treatment of requests beyond the quota.
     pub over: Over,
     /// How far CHARGE may go below zero, in units of the rule.
     pub max_debt: u32,
 }
 
-/// What becomes of more than the quota.
+/// The treatment of requests beyond the quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Over {
-    /// It is refused.
+    /// Refused.
     Refuse,
-    /// It passes, marked and charged to the same state, as long as this larger quota admits it.
+    /// Allowed, marked, and charged to the same state, while this larger quota admits it.
     Soft(Box<Quota>),
-    /// It passes, marked and charged to a second state under this quota, while the pool has room.
+    /// Allowed, marked, and charged to a second state under this quota, while the pool has capacity.
     Elastic(Box<Quota>),
 }
 
-/// What a refused request costs.
+/// The cost of a refused request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Refused {
-    /// Nothing.
+    /// Refused requests cost nothing.
     #[default]
     Free,
-    /// As much as if it had passed: whoever goes on asking stays refused. Windows only.
+    /// Refused requests cost as much as allowed ones: frequent retries stay refused. Windows only.
     Counted,
 }
 
 impl Limit {
-    /// A plain limit: what is more is refused and costs nothing.
+    /// Makes a limit that refuses requests beyond the quota, free of charge.
     #[must_use]
     pub fn new(quota: Quota) -> Limit {
         Limit { allowances: vec![Some(Allowance::new(quota))], ..Limit::unlimited() }
     }
 
-    /// Nothing is refused.
+    /// Makes a limit that refuses nothing.
     #[must_use]
     pub fn unlimited() -> Limit {
         Limit { allowances: vec![None], refused: Refused::Free, block: None, soft_for: None }
     }
 
-    /// The allowance of a number; `None` is unlimited.
+    /// Returns the allowance of a number; `None` is unlimited.
     #[inline]
     #[must_use]
     pub fn allowance(&self, number: u32) -> Option<&Allowance> {
         self.allowances.get(number as usize)?.as_ref()
     }
 
-    /// Its own quota, unless it is unlimited.
+    /// Returns the rule's own quota, `None` if unlimited.
     #[must_use]
     pub fn quota(&self) -> Option<&Quota> {
         self.allowance(0).map(|allowance| &allowance.quota)
@@ -83,7 +83,7 @@ impl From<token_bucket::Quota> for Limit {
 }
 
 impl Allowance {
-    /// What is more is refused; CHARGE may go one burst, or one N, below zero.
+    /// Makes an allowance that refuses requests beyond the quota, and lets CHARGE go one limit below zero.
     #[must_use]
     pub fn new(quota: Quota) -> Allowance {
         let max_debt = quota.limit();

@@ -1,4 +1,4 @@
-//! Warnings about rules that load and may not do what was meant: one pass over the domains without errors.
+//! Warnings about valid rules that may not do what was intended: one pass over the domains without errors.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use super::source::{Place, Report, Source};
 use super::{Condition, KeyPart, Limit, ListKind, Listed, Mode, Over, Pattern, Refused, Rule, candidate_of};
 use crate::limit::Quota;
 
-/// Checks the domains. `is_complete`: all files were read, so that what they do not say is missing.
+/// Checks the domains. `is_complete`: all files were read, so that missing entries are really missing.
 pub(super) fn lint(
     domains: &[Draft],
     sources: &HashMap<&Arc<str>, &Source>,
@@ -44,7 +44,7 @@ pub(super) fn lint(
 struct Lints<'s> {
     sources: &'s HashMap<&'s Arc<str>, &'s Source>,
     problems: Vec<Problem>,
-    /// Values that may still be compared: very many lists and rules are not compared to the end.
+    /// Remaining comparisons; very long lists and rules are not compared completely.
     comparisons_left: usize,
 }
 
@@ -56,7 +56,7 @@ impl Lints<'_> {
         self.problems.extend(report.into_problems());
     }
 
-    /// Attributes of the key that have one value only.
+    /// Warns of key attributes that `match` restricts to one value.
     fn key(&mut self, rule: &Rule, at: Place) {
         for condition in &rule.conditions {
             let [Pattern::Exact(value)] = condition.any_of.as_slice() else { continue };
@@ -68,7 +68,7 @@ impl Lints<'_> {
         }
     }
 
-    /// A limit that admits more in one period, or slightly less over time, than it says.
+    /// Warns of limits that admit more than their rate in one period, or slightly less over time.
     fn limit(&mut self, file: &Arc<str>, limit: &Limit, at: Place) {
         let quotas = || limit.allowances.iter().flatten().map(|allowance| &allowance.quota);
         let buckets = quotas().filter_map(|quota| match quota {
@@ -98,8 +98,7 @@ impl Lints<'_> {
         }
     }
 
-    /// Rules that never refuse what another passes: the same requests, key and way of counting, and an enforced quota
-    /// that is at most as generous.
+    /// Warns of rules with the requests, key and algorithm of an enforced rule that is at least as strict.
     fn redundant(&mut self, domain: &Draft) {
         let mut groups: HashMap<String, Vec<_>> = HashMap::new();
         for rule in domain.rules() {
@@ -108,7 +107,7 @@ impl Lints<'_> {
             }
         }
         for mut group in groups.into_values() {
-            // Stable: of two equal rules the first in file order stays.
+            // Stable sort: of two equal rules the first in file order stays.
             group.sort_by_key(|(generosity, _)| *generosity);
             let mut strictest: Option<(u32, &Rule)> = None;
             for ((_, limit), rule) in group {
@@ -126,9 +125,9 @@ impl Lints<'_> {
         }
     }
 
-    /// Rules that no request reaches, because an entry of `exempt` or `deny` takes all of it.
+    /// Warns of rules that no request reaches, as an entry of `exempt` or `deny` matches all of theirs.
     fn lists(&mut self, domain: &Draft) {
-        // The reader warns about an entry that takes everything.
+        // An entry that matches everything is reported by the reader.
         let takes_some = |entry: &&Listed| entry.mode == Mode::Enforce && !entry.conditions.is_empty();
         for rule in domain.rules().iter().filter(|rule| candidate_of(&rule.name).is_none()) {
             let mut entries = domain.lists().iter().filter(takes_some);
@@ -141,7 +140,7 @@ impl Lints<'_> {
         }
     }
 
-    /// Whether an entry takes every request with these conditions and this key.
+    /// Whether an entry matches every request with these conditions and this key.
     fn covers(&mut self, entry: &Listed, conditions: &[Condition], key: &[KeyPart]) -> bool {
         entry.conditions.iter().all(|wide| {
             let Some(narrow) = conditions.iter().find(|narrow| narrow.attribute == wide.attribute) else {
@@ -161,8 +160,8 @@ impl Lints<'_> {
     }
 }
 
-/// The group of rules that a rule can be compared with, and its generosity there: its speed, then its limit. `None` if
-/// it does more than refuse, or delays requests, or shares its budget with other hosts.
+/// Returns the group of rules that this one is comparable with, and its generosity: rate, then limit. `None`
+/// for rules that do more than refuse, that delay requests, or that share a fleet budget.
 fn comparable(rule: &Rule) -> Option<(String, (u128, u32))> {
     let Limit { allowances, refused: Refused::Free, block: None, .. } = &rule.limit else { return None };
     let [Some(allowance)] = allowances.as_slice() else { return None };
@@ -195,5 +194,5 @@ fn comparable(rule: &Rule) -> Option<(String, (u128, u32))> {
 
 const DAY_NANOS: u64 = 86_400 * 1_000_000_000;
 
-/// A few hundredths of a second.
+/// They take tens of milliseconds.
 const COMPARISONS_MAX: usize = 1_000_000;

@@ -1,35 +1,35 @@
-//! Entries of `exempt` and `deny`: requests that no limit judges.
+//! Entries of `exempt` and `deny`, which decide requests before any limit.
 
 use super::{Condition, Mode, Position};
 
-/// One entry. Names are unique within a domain, those of rules included.
+/// One entry. Names are unique among the entries and rules of a domain.
 #[derive(Clone, Debug)]
 pub struct Listed {
     /// The name, 1 to 64 bytes.
     pub name: Box<str>,
-    /// Where it is written.
+    /// Its position in the files.
     pub position: Position,
-    /// What becomes of a request that matches.
+    /// The result for a matching request.
     pub kind: ListKind,
-    /// All of them must hold.
+    /// Conditions that must all match.
     pub conditions: Vec<Condition>,
-    /// Whether it speaks. In shadow an entry of `deny` refuses nobody, and one of `exempt` exempts all the same.
+    /// The mode. In shadow, an entry of `deny` refuses nothing, and one of `exempt` still exempts.
     pub mode: Mode,
-    /// Shown to the caller that is denied.
+    /// Shown to the denied caller.
     pub help: Option<Box<str>>,
 }
 
-/// What becomes of a request that matches. Ordered as they are looked at.
+/// The result for a matching request. Ordered by precedence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ListKind {
-    /// It passes, and nothing judges it.
+    /// Allowed without further checks.
     Exempt,
-    /// It is refused, and nothing else judges it.
+    /// Refused without further checks.
     Deny,
 }
 
 impl ListKind {
-    /// As the list is written.
+    /// Returns the name of the list in rules files.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {

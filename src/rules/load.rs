@@ -1,5 +1,4 @@
-//! Reads a directory of rules files, or one file. Each domain is whole or absent: an error in any of its files
-//! leaves it out, and the others load.
+//! Reader of a directory of rules files, or one file. An error in any file leaves its domain out.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -16,35 +15,35 @@ use super::texts::Texts;
 use super::written::File;
 use super::{Domain, ListKind, Position, Scopes, yaml};
 
-/// What could be read, and what is wrong with the rest.
+/// The domains that were read, and the problems of the others.
 #[derive(Debug, Default)]
 pub struct Loaded {
-    /// The domains without errors, by the order in which they were first named.
+    /// The domains without errors, in the order in which files first name them.
     pub domains: Vec<Arc<Domain>>,
-    /// Errors and warnings, by file, line and column.
+    /// Errors and warnings, sorted by file, line and column.
     pub problems: Vec<Problem>,
-    /// The domains that were left out for their errors: they have no limits.
+    /// The domains left out because of errors: they have no limits.
     pub failed: Vec<Box<str>>,
     /// The domains that each file adds to.
     pub(super) homes: Homes,
-    /// The files of which not even that can be made out.
+    /// Files whose domains are unknown.
     pub(super) homeless: Vec<Arc<str>>,
-    /// What files there are is not known, so nothing is known of any domain.
+    /// Whether the files could not be listed, so that nothing is known of any domain.
     pub(super) unlisted: bool,
 }
 
-/// The domains that each file adds to, as a rule one. Files by the name under which their problems are told.
+/// The domains that each file adds to, usually one. Keyed by the file name in problems.
 pub(super) type Homes = HashMap<Arc<str>, Vec<Box<str>>>;
 
 impl Loaded {
-    /// Whether anything had to be left out.
+    /// Whether there are errors.
     #[must_use]
     pub fn has_errors(&self) -> bool {
         self.problems.iter().any(Problem::is_error)
     }
 
-    /// What comes into force where these domains were: those that were read, and of the others that have errors what
-    /// they were. None where it cannot be told whose errors they are: then nothing changes.
+    /// Merges with the domains in force: those read, and for failed ones the old version. `None` if an error
+    /// cannot be attributed to a domain; the caller then changes nothing.
     #[must_use]
     pub fn over(self, before: &[Arc<Domain>]) -> Option<Vec<Arc<Domain>>> {
         if self.unlisted || !self.homeless.is_empty() {
@@ -55,28 +54,26 @@ impl Loaded {
     }
 }
 
-/// Reads the rules at a path: every `*.yaml` of a directory in the order of their names, or one file.
+/// Reads the rules at a path: every `*.yaml` of a directory, sorted by name, or one file.
 #[must_use]
 pub fn read(path: &Path) -> Loaded {
     read_scoped(path, &Scopes::default())
 }
 
-/// The same where the settings give scopes to rules that say none.
+/// Like [`read`], with scopes from the settings for rules without one.
 #[must_use]
 pub fn read_scoped(path: &Path, scopes: &Scopes) -> Loaded {
     read_knowing(path, &Homes::default(), scopes)
 }
 
-/// Reads the rules at a path. A file of which not even the domain can be read spoils those that it was last known to
-/// add to.
+/// Reads the rules at a path. A file without a readable domain breaks the domains it had at the last reading.
 pub(super) fn read_knowing(path: &Path, known: &Homes, scopes: &Scopes) -> Loaded {
     let mut reading = Reading::new(known, scopes);
     reading.path(path);
     reading.finish()
 }
 
-/// Reads one domain from the texts that were kept of it. `None`: they have errors, for a reader that is not the one that
-/// they were kept by.
+/// Reads one domain from saved texts. `None` if this version finds errors in texts saved by another.
 pub(super) fn read_kept(texts: &Texts, scopes: &Scopes) -> Option<Arc<Domain>> {
     let known = Homes::default();
     let mut reading = Reading::new(&known, scopes);
@@ -84,13 +81,13 @@ pub(super) fn read_kept(texts: &Texts, scopes: &Scopes) -> Option<Arc<Domain>> {
     reading.finish().domains.into_iter().find(|domain| domain.name() == &*texts.domain)
 }
 
-/// Reads the rules of one text, as if it were a file of this name.
+/// Reads the rules of one text as a file of this name.
 #[must_use]
 pub fn read_text(file: &str, text: &str) -> Loaded {
     read_text_scoped(file, text, &Scopes::default())
 }
 
-/// The same where the settings give scopes to rules that say none.
+/// Like [`read_text`], with scopes from the settings for rules without one.
 #[must_use]
 pub fn read_text_scoped(file: &str, text: &str, scopes: &Scopes) -> Loaded {
     let known = Homes::default();
@@ -99,7 +96,7 @@ pub fn read_text_scoped(file: &str, text: &str, scopes: &Scopes) -> Loaded {
     reading.finish()
 }
 
-/// Reads the rules at a path, if there is one, and one text behind them as if it were another of its files.
+/// Reads the rules at a path, if given, and then one text as another file.
 #[must_use]
 pub fn read_with_text(path: Option<&Path>, file: &str, text: &str) -> Loaded {
     let (known, scopes) = (Homes::default(), Scopes::default());
@@ -115,16 +112,16 @@ pub fn read_with_text(path: Option<&Path>, file: &str, text: &str) -> Loaded {
 struct Reading<'k> {
     drafts: Vec<Draft>,
     problems: Vec<Problem>,
-    /// Kept to the end: what is wrong between two rules is known only then.
+    /// Kept to the end for problems that involve several rules.
     sources: Vec<Source>,
-    /// As it was at the last reading.
+    /// The domains of each file at the last reading.
     known: &'k Homes,
-    /// Those of the settings.
+    /// Scopes from the settings.
     scopes: &'k Scopes,
     homes: Homes,
     homeless: Vec<Arc<str>>,
     unlisted: bool,
-    /// Those that are shed, in whatever domain.
+    /// The pools with a `shed` entry, in all domains.
     pools: Pools,
 }
 
@@ -143,7 +140,6 @@ impl<'k> Reading<'k> {
         }
     }
 
-    /// Every `*.yaml` of a directory, or one file.
     fn path(&mut self, path: &Path) {
         match path.metadata() {
             Ok(metadata) if metadata.is_dir() => {
@@ -164,7 +160,7 @@ impl<'k> Reading<'k> {
         }
     }
 
-    /// The rules files of a directory, in the order of their names.
+    /// Lists the rules files of a directory, sorted by name.
     fn files_of(&mut self, directory: &Path) -> Vec<PathBuf> {
         let listed = std::fs::read_dir(directory).and_then(|entries| {
             entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()
@@ -181,7 +177,7 @@ impl<'k> Reading<'k> {
         files.sort_unstable();
         files.retain(|file| self.is_rules_file(file));
         if files.len() > FILES_MAX {
-            // Reading some of them could leave a domain with half its rules.
+            // Reading a part of them could leave a domain incomplete.
             let message = format!("{} rules files in this directory: none is read", files.len());
             let wrong = Wrong::new(message, format!("put more rules into each: at most {FILES_MAX} files"));
             self.problems.push(about_file(directory, wrong));
@@ -199,7 +195,7 @@ impl<'k> Reading<'k> {
     }
 
     fn is_rules_file(&mut self, file: &Path) -> bool {
-        // Editors and mounted config maps keep their own files behind a dot.
+        // Editors and config maps keep their files behind a dot.
         if file.file_name().is_none_or(|name| name.to_string_lossy().starts_with('.')) {
             return false;
         }
@@ -228,8 +224,8 @@ impl<'k> Reading<'k> {
         }
     }
 
-    /// A file that cannot be read through may still say which domains it belongs to. If it was read before, it counts
-    /// for those that it had then as well: what it said of them is missing now.
+    /// Breaks the domains of an unreadable file: those that its text appears to name, and those of the last
+    /// reading, whose rules are now missing.
     fn spoil(&mut self, file: &Arc<str>, text: &str) {
         let mut domains = domains_by_sight(text);
         domains.extend(self.known.get(file).into_iter().flatten().map(ToString::to_string));
@@ -242,7 +238,7 @@ impl<'k> Reading<'k> {
         }
     }
 
-    /// Notes that a file adds to a domain.
+    /// Records that a file adds to a domain.
     fn settle(&mut self, file: &Arc<str>, domain: &str) {
         let homes = self.homes.entry(Arc::clone(file)).or_default();
         if homes.iter().all(|known| **known != *domain) {
@@ -314,7 +310,7 @@ impl<'k> Reading<'k> {
         }
     }
 
-    /// Changes the domain of this name, known or new.
+    /// Changes the draft of a domain, creating it if needed.
     fn draft(&mut self, name: &str, change: impl FnOnce(&mut Draft)) {
         if let Some(known) = self.drafts.iter_mut().find(|draft| *draft.name == *name) {
             return change(known);
@@ -345,7 +341,7 @@ impl<'k> Reading<'k> {
     }
 }
 
-/// What has a name in a file, in the order of the file: of two with one name the first keeps it.
+/// Reads the named entries in file order, so that the first of two with the same name keeps it.
 fn entries(file: &File<'_>, given: Given, report: &mut Report<'_>) -> Vec<Entry> {
     let mut entries = Vec::new();
     for node in file.limits {
@@ -363,14 +359,13 @@ fn entries(file: &File<'_>, given: Given, report: &mut Report<'_>) -> Vec<Entry>
     entries.into_iter().map(|(_, entry)| entry).collect()
 }
 
-/// What has a name.
 enum Entry {
     Rule(Box<Meant>),
     Listed(MeantListed),
 }
 
-/// A directory that has more was not written for this.
+/// More files indicate a wrong directory.
 const FILES_MAX: usize = 10_000;
 
-/// A request's domain is found by looking at each.
+/// The lookup of a request's domain is linear.
 const DOMAINS_MAX: usize = 256;

@@ -1,18 +1,18 @@
-//! The values of a condition, put so that a request's value is compared with few of them however many there are.
+//! The compiled patterns of a condition: few comparisons per value even with many patterns.
 
 use super::finder::{Anchor, Finder};
 use super::{Glob, Pattern, fold};
 
-/// What values are meant: any of some patterns.
+/// Matches a value that matches any of its patterns.
 #[derive(Debug, Default)]
 pub(super) struct Matcher {
     /// Compared one by one.
     few: Vec<Pattern>,
-    /// Those of which the case is ignored and that nothing else tells apart: the value is put in lower case once.
+    /// Globs without regard to case that are not in `many`. The value is lowercased once for all.
     any_case: Vec<Glob>,
-    /// The values that are not meant, for each pattern that names some.
+    /// The negated patterns, one matcher for each [`Pattern::Not`].
     not: Vec<Matcher>,
-    /// Where there are many: those that a value could be found by.
+    /// Patterns with an anchor, if there are more than [`COMPARED_MAX`] patterns.
     many: Option<Box<Finder<Pattern>>>,
 }
 
@@ -33,7 +33,7 @@ impl Matcher {
         matcher
     }
 
-    /// Whether the value is meant, which is not empty.
+    /// Whether the value, which is not empty, matches.
     #[inline]
     pub(super) fn holds(&self, value: &str) -> bool {
         self.few.iter().any(|pattern| pattern.holds(value)) || self.holds_otherwise(value)
@@ -50,5 +50,5 @@ impl Matcher {
     }
 }
 
-/// Comparing so many values costs no more than finding one.
+/// Up to this number, comparing all costs no more than a lookup.
 const COMPARED_MAX: usize = 8;

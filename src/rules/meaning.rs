@@ -1,4 +1,4 @@
-//! From the rule as written to the rule as meant. Every error of a rule is noted; one is enough to leave it out.
+//! Converts rules as written to rules as compiled. All errors of a rule are reported; one leaves it out.
 
 mod classes;
 mod concurrency;
@@ -39,36 +39,32 @@ pub(super) use priorities::MeantPriorities;
 pub(super) use shed::{MeantShed, UnsettledShed, shed};
 pub(super) use tree::descriptors;
 
-/// The name of a domain.
 pub(super) fn domain<'n>(node: &Node, name: &'n str, report: &mut Report<'_>) -> Option<&'n str> {
     report.settle(node.at, check_name(name, "a domain"))?;
     Some(name)
 }
 
-/// What was read of one entry of `limits` or `concurrency`.
 pub(super) struct Meant {
-    /// Its name and where it stands, also when something else is wrong: another rule may not take it.
+    /// Its name and span, even if the rule has errors: no other rule may have the name.
     pub(super) name: Option<(Box<str>, Place)>,
-    /// The rule, if nothing is wrong with it.
+    /// The rule, if it has no errors.
     pub(super) rule: Option<Rule>,
-    /// Its candidate, and where that is written.
+    /// Its shadow rule from `candidate`, and its span.
     pub(super) candidate: Option<(Rule, Place)>,
 }
 
-/// Reads one entry of `limits`.
 pub(super) fn rule(node: &Node, given: Given, report: &mut Report<'_>) -> Meant {
     let node = placed(node, "a rule", RULE, RULE_HOMES, report);
     meant(&node, "a rule", RULE, admitted, given, report)
 }
 
-/// Reads one entry of `concurrency`.
 pub(super) fn concurrency_rule(node: &Node, given: Given, report: &mut Report<'_>) -> Meant {
     let what = "a concurrency rule";
     let node = placed(node, what, CONCURRENCY, concurrency_fields::HOMES, report);
     meant(&node, what, CONCURRENCY, at_once, given, report)
 }
 
-/// Reads what a rule admits.
+/// Reads the limit of a rule.
 type Admit = fn(&Fields<'_>, Option<&[KeyPart]>, &mut Report<'_>) -> Option<Admitted>;
 
 fn meant(
@@ -186,7 +182,7 @@ fn help(node: &Node, report: &mut Report<'_>) -> Option<Box<str>> {
     Some(help.into())
 }
 
-/// What a rule counts in; none for what it counts in anyway.
+/// Reads the unit; `None` for the default.
 fn unit(node: &Node, report: &mut Report<'_>) -> Option<Box<str>> {
     let unit = text(node, "unit", report)?;
     report.settle(node.at, check_name(unit, "a unit"))?;
@@ -225,11 +221,11 @@ const GUARDS: &[(Field, Guard)] =
 
 const REFUND_ON: &[(Field, RefundOn)] = &[(Field::built("ok"), RefundOn::Ok)];
 
-/// Where fields stand that say nothing of a rate.
+/// Where fields belong that a rate rule does not have.
 const RULE_HOMES: Homes = &[(&["max", "expires"], "in a rule of `concurrency`"), fleet::HOME];
 
-/// It goes into every refusal, of which many must fit a frame.
+/// It is part of every refusal, of which many must fit into a frame.
 const HELP_BYTES_MAX: usize = 512;
 
-/// All of the limit.
+/// All of the limit, in thousandths.
 const WARN_AT_MAX: u16 = 1_000;

@@ -1,7 +1,5 @@
-//! WHAT IS LIMITED: the file as written, the rule as meant, the index that finds the rules of a request, the rule
-//! set swapped whole.
-//!
-//! Rules are held and matched here; that limits have state is not known here.
+//! Rules: the file as written, the compiled rule, the index that finds the rules of a request, and the rule
+//! set, which is swapped as a whole. This module knows nothing of the state of limits.
 
 pub(crate) mod amount;
 mod concurrency_fields;

@@ -1,20 +1,19 @@
-//! Names that requests are compared with, as numbers in the order of their first mention: attributes, domains.
+//! Interned names of attributes and domains, numbered in the order of their first occurrence.
 
 use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
-/// Names by number, numbers by name.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     names: Vec<(Print, Box<str>)>,
-    /// Asked only for a long name, or where there are more than are worth comparing one by one.
+    /// Used for long names, or if there are too many names to compare one by one.
     numbers: HashTable<usize>,
 }
 
 impl Names {
-    /// The number of a name, if it has one.
+    /// Returns the number of a known name.
     #[inline]
     pub(super) fn find(&self, name: &str) -> Option<usize> {
         if self.names.len() > COMPARED_MAX || name.len() > PRINT_BYTES {
@@ -34,7 +33,7 @@ impl Names {
         self.numbers.find(hash(name), is).copied()
     }
 
-    /// The number of a name, a new one if it has none.
+    /// Returns the number of a name, adding it if it is new.
     pub(super) fn intern(&mut self, name: &str) -> usize {
         if let Some(number) = self.find(name) {
             return number;
@@ -48,8 +47,8 @@ impl Names {
     }
 }
 
-/// The length of a text and its first and last eight bytes: of a text of at most sixteen that is all there is, and
-/// comparing two takes no call.
+/// The length of a text and its first and last eight bytes: complete for texts of at most [`PRINT_BYTES`],
+/// and compared without a function call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Print {
     length: usize,
@@ -72,16 +71,16 @@ impl Print {
     }
 }
 
-/// Rule files are trusted and a request inserts nothing, so a fast hash without a secret will do.
+/// A fast hash without a secret suffices: rules files are trusted, and requests insert nothing.
 #[inline]
 pub(super) fn hash(text: &str) -> u64 {
     FixedState::default().hash_one(text)
 }
 
-/// A text of so many bytes is told from every other by its print.
+/// Texts up to this length are identified by their print.
 const PRINT_BYTES: usize = 16;
 
-/// Comparing so many prints costs less than hashing one name.
+/// Up to this number, comparing prints costs less than hashing one name.
 const COMPARED_MAX: usize = 12;
 
 #[cfg(test)]
@@ -90,7 +89,7 @@ mod tests {
 
     #[test]
     fn every_name_is_found_and_no_other() {
-        // Of every length around the edges of a print, differing at either end or in the middle only.
+        // Lengths around the edges of a print, differing only at an end or in the middle.
         let mut texts: Vec<String> = (0..40).map(|length| "a".repeat(length)).collect();
         for length in [3, 4, 7, 8, 9, 15, 16, 17, 20, 40] {
             for at in [0, length / 2, length - 1] {

@@ -1,21 +1,20 @@
-//! A network of addresses, as `cidr` writes it. What is no address is in none.
+//! CIDR networks. A text that is not an address is in no network.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::problem::{Wrong, shown};
 
-/// The addresses that share their first bits.
+/// The addresses with a common prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Network {
-    /// With no bit set past the prefix.
+    /// No bit is set beyond the prefix.
     address: IpAddr,
     bits: u8,
 }
 
 impl Network {
-    /// The network of an address and so many of its bits; `None` when the address has bits set past them, or has not
-    /// so many. An IPv4 address mapped into IPv6 is IPv4.
+    /// Makes a network; `None` if bits beyond the prefix are set or missing. IPv4-mapped becomes IPv4.
     #[must_use]
     pub fn new(address: IpAddr, bits: u8) -> Option<Network> {
         let (address, bits) = match (address.to_canonical(), address, bits.checked_sub(MAPPED_BITS)) {
@@ -25,7 +24,7 @@ impl Network {
         (bits <= width(address) && masked(address, bits) == address).then_some(Network { address, bits })
     }
 
-    /// Reads `192.0.2.0/24` or `2001:db8::/32`.
+    /// Parses `192.0.2.0/24` or `2001:db8::/32`.
     pub(crate) fn parse(text: &str) -> Result<Network, Wrong> {
         let Some((address, bits)) = text.split_once('/') else {
             return Err(match text.parse::<IpAddr>() {
@@ -58,19 +57,19 @@ impl Network {
         })
     }
 
-    /// Whether the value is an address of the network.
+    /// Whether the value is an address in the network.
     #[must_use]
     pub fn holds(&self, value: &str) -> bool {
         address(value).is_some_and(|address| masked(address, self.bits) == self.address)
     }
 
-    /// Its address, with no bit set past the prefix.
+    /// Returns the address, with no bit set beyond the prefix.
     #[must_use]
     pub fn address(&self) -> IpAddr {
         self.address
     }
 
-    /// How many bits of the address all of its addresses share.
+    /// Returns the prefix length.
     #[must_use]
     pub fn bits(&self) -> u8 {
         self.bits
@@ -83,13 +82,13 @@ impl fmt::Display for Network {
     }
 }
 
-/// The address that a value is. An IPv4 address mapped into IPv6 is IPv4.
+/// Parses an address. An IPv4-mapped one becomes IPv4.
 #[inline]
 pub(super) fn address(value: &str) -> Option<IpAddr> {
     value.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
-/// The address with nothing but its first bits. It has at least as many in IPv6; of IPv4 all bits past 32 are none.
+/// Keeps the first `bits` bits of an address. More bits than it has keep all.
 #[inline]
 pub(super) fn masked(address: IpAddr, bits: u8) -> IpAddr {
     let bits = u32::from(bits);
@@ -112,7 +111,7 @@ fn width(address: IpAddr) -> u8 {
     }
 }
 
-/// `10.1/16` as it would be read elsewhere, if that is what is written.
+/// Suggests the full form of a short one such as `10.1/16`.
 fn whole_address(address: &str, bits: &str) -> String {
     let missing = 3_usize.saturating_sub(address.matches('.').count());
     let whole = format!("{}{}", address.trim_end_matches('.'), ".0".repeat(missing));
@@ -125,7 +124,7 @@ fn whole_address(address: &str, bits: &str) -> String {
 const EXAMPLE: &str =
     "write an address and how many of its bits count, such as 192.0.2.0/24 or 2001:db8::/32";
 
-/// Bits of an IPv6 address before the IPv4 address that is mapped into it.
+/// Bits of an IPv6 address before an IPv4 address that is mapped into it.
 const MAPPED_BITS: u8 = 96;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Opens files that other users may have put in place: rules, tables, tests, traces. Links are followed only beneath the
-//! directory of the file, nothing waits for a writer, and only a regular file is read.
+//! Opens files that other users may have placed: rules, tables, tests, traces. Links are followed only
+//! beneath the directory of the file, opening never blocks, and only regular files are read.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata};
@@ -16,13 +16,13 @@ use rustix::io::Errno;
 #[derive(Debug)]
 pub(crate) struct Opened {
     pub(crate) file: File,
-    /// Its length when it was opened, in bytes.
+    /// Its length at opening, in bytes.
     pub(crate) bytes: u64,
-    /// Whether messages may quote it: root, the owner of its directory or the user who runs this owns it.
+    /// Whether messages may quote it: it belongs to root, its directory's owner or the user of this process.
     pub(crate) quotable: bool,
 }
 
-/// Why a file is not opened.
+/// Why a file was not opened.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum NotOpened {
     #[error("a link leads out of the directory of the file")]
@@ -34,7 +34,7 @@ pub(crate) enum NotOpened {
 }
 
 impl NotOpened {
-    /// What to do about it.
+    /// Returns the help of the error.
     pub(crate) fn help(&self) -> &'static str {
         match self {
             NotOpened::Outside => {
@@ -56,20 +56,20 @@ pub(crate) fn beneath(path: &Path) -> Result<Opened, NotOpened> {
     let name = path.file_name().ok_or(NotOpened::NotRegular)?;
     let directory = open_directory(path)?;
     let file = open_beneath(&directory, name).or_else(|errno| match errno {
-        // A kernel before 5.6 has no such call, and some filters of system calls deny what they do not know.
+        // Kernels before 5.6 lack the system call, and some seccomp filters deny it.
         Errno::NOSYS | Errno::PERM => walk(&directory, name),
         errno => Err(errno),
     });
     opened(file, &directory)
 }
 
-/// Opens a file wherever its links lead: for a path that the user of the command names.
+/// Opens a file with links to anywhere, for a path given by the user of the command.
 pub(crate) fn anywhere(path: &Path) -> Result<Opened, NotOpened> {
     let directory = open_directory(path)?;
     opened(openat(CWD, path, FLAGS, Mode::empty()), &directory)
 }
 
-/// The bytes of a file, at most `max` of them.
+/// Reads at most `max` bytes.
 pub(crate) fn read(opened: &Opened, max: u64) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     (&opened.file).take(max).read_to_end(&mut bytes)?;
@@ -102,20 +102,20 @@ fn is_quotable(file: &Metadata, directory: &Metadata) -> bool {
     owners.contains(&file.uid())
 }
 
-/// The kernel resolves the name.
+/// Opens the name with resolution by the kernel.
 fn open_beneath(directory: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     let resolve = ResolveFlags::BENEATH | ResolveFlags::NO_MAGICLINKS;
     let mut tries = 0;
     loop {
         match openat2(directory, name, FLAGS, Mode::empty(), resolve) {
-            // Something was renamed on the way while the kernel looked.
+            // A concurrent rename disturbed the resolution.
             Err(Errno::AGAIN | Errno::INTR) if tries < TRIES_MAX => tries += 1,
             opened => return opened,
         }
     }
 }
 
-/// Resolves the name component by component as the kernel would: no step leaves the directory.
+/// Resolves the name component by component, as the kernel would. No step leaves the directory.
 fn walk(root: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     let mut names = vec![name.to_owned()];
     let mut directories: Vec<OwnedFd> = Vec::new();
@@ -131,7 +131,7 @@ fn walk(root: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
                 links = links.checked_sub(1).ok_or(Errno::LOOP)?;
                 names.extend(components_of(target.into_bytes())?);
             }
-            // No link: a file at the end, a directory on the way. One that has become a link meanwhile is not followed.
+            // Not a link: the file, or a directory on the way. A link put there meanwhile fails.
             Err(Errno::INVAL) if names.is_empty() => {
                 return openat(here, &*name, FLAGS | OFlags::NOFOLLOW, Mode::empty());
             }
@@ -145,7 +145,7 @@ fn walk(root: &OwnedFd, name: &OsStr) -> Result<OwnedFd, Errno> {
     Err(Errno::ISDIR)
 }
 
-/// The components of a link's target, the first one last.
+/// Returns the components of a link's target in reverse order.
 fn components_of(target: Vec<u8>) -> Result<Vec<OsString>, Errno> {
     let target = OsString::from_vec(target);
     let names = Path::new(&target).components().rev().filter_map(|component| match component {
@@ -157,13 +157,13 @@ fn components_of(target: Vec<u8>) -> Result<Vec<OsString>, Errno> {
     names.collect()
 }
 
-/// A named pipe is opened without waiting for a writer, a terminal without becoming ours.
+/// Opening a named pipe does not wait for a writer, and a terminal does not become the controlling one.
 const FLAGS: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY).union(OFlags::CLOEXEC);
 
-/// As many as the kernel follows.
+/// The limit of the kernel.
 const LINKS_MAX: u32 = 40;
 
-/// Renames without end do not keep the caller.
+/// Bounds the retries under constant renames.
 const TRIES_MAX: u32 = 16;
 
 #[cfg(test)]
@@ -179,7 +179,7 @@ mod tests {
 
     use super::{beneath, open_beneath, open_directory, walk};
 
-    /// What both ways make of a name: the text of the file, or why there is none.
+    /// Checks both ways of resolution: the text of the file, or the error.
     #[track_caller]
     fn check(root: &Path, name: &str, expected: Result<&str, Errno>) {
         let directory = open_directory(&root.join(name)).unwrap();
@@ -239,7 +239,7 @@ mod tests {
         fs::create_dir(path("directory")).unwrap();
         symlink("pipe", path("link")).unwrap();
         let mut names = vec!["pipe", "socket", "directory", "link", "directory/.."];
-        // Only root can make one.
+        // Requires root.
         let null = rustix::fs::makedev(1, 3);
         if mknodat(CWD, path("device"), FileType::CharacterDevice, mode, null).is_ok() {
             names.push("device");

@@ -1,14 +1,14 @@
-//! Limits of some keys alone: exact keys from a file first, then conditions in order.
+//! Overrides of a rule's limit: exact keys from a table first, then conditions in order.
 
 use super::{Condition, Rows};
 
-/// The overrides of one rule. They say which allowance of its [`Limit`](super::Limit) a request has.
+/// The overrides of one rule. They select the allowance of its [`Limit`](super::Limit) for a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Overrides {
-    /// In the order of the file, each with the number of its allowance: the first whose conditions hold.
+    /// Conditions and allowance numbers in file order; the first match counts.
     pub list: Vec<(Vec<Condition>, u32)>,
-    /// Exact keys, as they are counted by, each with the number of its allowance.
+    /// Exact keys, transformed like those of requests, and their allowance numbers.
     pub rows: Rows,
-    /// The table that the rows came from, as the rule names it.
+    /// The table of the rows, as the rule names it.
     pub file: Option<Box<str>>,
 }

@@ -1,10 +1,10 @@
-//! Shares as they are written: `80%`, `12.5%`. Kept in thousandths of the whole.
+//! Percentages such as `80%` and `12.5%`, held in thousandths of the whole.
 
 use super::amount;
 use super::problem::{Wrong, shown};
 use super::yaml::{Kind, Node, Value};
 
-/// Reads a share of at least one and at most `most` thousandths.
+/// Reads a percentage of 1 to `most` thousandths.
 pub(crate) fn read(node: &Node, field: &str, most: u16) -> Result<u16, Wrong> {
     match read_from_0(node, field, most)? {
         0 => Err(Wrong::new(format!("`{field}` is 0%"), "leave it out, or write at least 0.1%")),
@@ -12,7 +12,7 @@ pub(crate) fn read(node: &Node, field: &str, most: u16) -> Result<u16, Wrong> {
     }
 }
 
-/// Reads a share of at most `most` thousandths, which may be none at all.
+/// Reads a percentage of 0 to `most` thousandths.
 pub(super) fn read_from_0(node: &Node, field: &str, most: u16) -> Result<u16, Wrong> {
     match &node.value {
         Value::Scalar(kind, text) => parse(text, *kind == Kind::Number, field, most),
@@ -46,7 +46,7 @@ fn parse(text: &str, is_number: bool, field: &str, most: u16) -> Result<u16, Wro
     }
 }
 
-/// `80` is 800, `12.5` is 125.
+/// Parses `80` as 800, `12.5` as 125.
 fn thousandths(number: &str) -> Option<u16> {
     let (whole, part) = number.split_once('.').unwrap_or((number, "0"));
     let is_digit = part.len() == 1 && part.bytes().all(|byte| byte.is_ascii_digit());
@@ -55,7 +55,7 @@ fn thousandths(number: &str) -> Option<u16> {
     u16::try_from(whole.checked_mul(10)?.checked_add(tenth)?).ok()
 }
 
-/// Thousandths as a percentage.
+/// Thousandths, shown as a percentage.
 pub(crate) struct Share(pub(crate) u32);
 
 impl std::fmt::Display for Share {
@@ -67,7 +67,7 @@ impl std::fmt::Display for Share {
     }
 }
 
-/// ⌊share × number⌋.
+/// Returns ⌊share × number⌋.
 pub(super) fn of(share: u16, number: u32) -> u32 {
     // At most 65 times the number.
     u32::try_from(u64::from(share) * u64::from(number) / WHOLE).unwrap_or(u32::MAX)
@@ -76,7 +76,7 @@ pub(super) fn of(share: u16, number: u32) -> u32 {
 /// Thousandths in a whole.
 pub(super) const WHOLE: u64 = 1_000;
 
-/// All of something.
+/// 100 %.
 pub(crate) const WHOLE_SHARE: u16 = 1_000;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Spans of time as they are written: the units of a rate, and `15min` alone.
+//! Durations: the periods of rates, and `15min` alone.
 
 use std::fmt;
 use std::time::Duration;
@@ -6,12 +6,12 @@ use std::time::Duration;
 use super::amount;
 use super::problem::{Wrong, shown};
 
-/// A span of time. A month is 30 days, and known to be one: a window by the calendar makes it the calendar's.
+/// A period. A month counts 30 days and is marked, so that calendar windows use calendar months.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Period {
-    /// In nanoseconds, a month being 30 days.
+    /// Nanoseconds, 30 days per month.
     pub(crate) nanos: u64,
-    /// How many months, if it was written in months.
+    /// The number of months, if written in months.
     pub(crate) months: Option<u32>,
 }
 
@@ -19,14 +19,14 @@ impl Period {
     /// 366 days.
     pub(super) const NANOS_MAX: u64 = 366 * 86_400 * SECOND;
 
-    /// So many of a unit.
+    /// Makes a period of `count` units.
     pub(super) fn of(count: u32, unit: &str) -> Option<Period> {
         let nanos = u64::from(count).saturating_mul(unit_nanos(unit)?);
         Some(Period { nanos, months: (unit == "month").then_some(count) })
     }
 }
 
-/// With the largest unit that fits, as a rate is written: `s`, `15min`, `month`.
+/// Uses the largest unit that divides the period, as in a rate: `s`, `15min`, `month`.
 impl fmt::Display for Period {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (count, unit) = match self.months {
@@ -42,7 +42,7 @@ impl fmt::Display for Period {
     }
 }
 
-/// Reads a span that stands alone, such as `15min`; at most 366 days.
+/// Parses a duration that stands alone, such as `15min`; at most 366 days.
 pub(super) fn parse(text: &str, field: &str) -> Result<Duration, Wrong> {
     let (digits, unit) = split_number(text);
     let example = "write it like 60s, 15min, 2h or 1day";
@@ -82,7 +82,7 @@ pub(super) fn parse(text: &str, field: &str) -> Result<Duration, Wrong> {
     }
 }
 
-/// Takes the digits at the start apart from the unit behind them. What people write into numbers goes with them.
+/// Splits the number at the start from the unit. Signs, points and underscores count to the number.
 pub(super) fn split_number(period: &str) -> (&str, &str) {
     let is_number =
         |character: char| character.is_ascii_digit() || matches!(character, '.' | '_' | '-' | '+');
@@ -94,28 +94,28 @@ pub(super) fn unit_nanos(unit: &str) -> Option<u64> {
     UNITS.iter().find(|(name, _)| *name == unit).map(|(_, nanos)| *nanos)
 }
 
-/// The units that somebody may have meant who wrote another word.
+/// Returns the units that may have been meant by another spelling.
 pub(super) fn right_units(unit: &str) -> &'static [&'static str] {
     let word = unit.trim().to_lowercase();
     ALIASES.iter().find(|(_, aliases)| aliases.contains(&word.as_str())).map_or(&[], |(right, _)| right)
 }
 
-/// `a, or b` of what each unit makes.
+/// Joins one suggestion per unit with `, or `.
 pub(super) fn each(units: &[&str], write: impl Fn(&str) -> String) -> String {
     units.iter().map(|unit| write(unit)).collect::<Vec<_>>().join(", or ")
 }
 
-/// A text inside of backticks.
+/// Shortens a text for use inside backticks.
 fn cut(text: &str) -> String {
     shown(text).trim_matches('`').to_owned()
 }
 
-/// The names of the units, for the schema.
+/// Returns the names of the units, for the schema.
 pub(super) fn unit_names() -> impl Iterator<Item = &'static str> {
     UNITS.iter().map(|(name, _)| *name)
 }
 
-/// No unit: it has 365 days or 366.
+/// Not a unit, as a year has 365 or 366 days.
 pub(super) const YEAR: &str = "year";
 
 pub(super) const SECOND: u64 = 1_000_000_000;
@@ -130,7 +130,7 @@ const UNITS: [(&str, u64); 7] = [
     ("month", 30 * 86_400 * SECOND),
 ];
 
-/// What people write elsewhere, and what they mean.
+/// Units and their other common spellings.
 const ALIASES: [(&[&str], &[&str]); 9] = [
     (&["min", "month"], &["m", "mo"]),
     (&["ms"], &["ms", "msec", "millis", "millisecond", "milliseconds"]),

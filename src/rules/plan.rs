@@ -1,21 +1,19 @@
-//! What a rule asks of a request, with its attributes as numbers: judged for every request that comes near the rule.
+//! Compiled conditions and key of a rule, with attributes as numbers.
 
 use arrayvec::ArrayVec;
 
 use super::matcher::Matcher;
 use super::{Condition, KeyPart};
 
-/// An attribute that some rule asks about.
+/// The number of an attribute that some rule uses.
 pub(super) type AttributeId = usize;
 
-/// What one rule asks.
 #[derive(Debug, Default)]
 pub(super) struct Plan {
     pub(super) conditions: Vec<Asked>,
     pub(super) key: Vec<AttributeId>,
 }
 
-/// What is asked of one attribute.
 #[derive(Debug)]
 pub(super) struct Asked {
     pub(super) attribute: AttributeId,
@@ -23,7 +21,7 @@ pub(super) struct Asked {
     matcher: Matcher,
 }
 
-/// The attributes of one request that some rule asks about: the first value of each name.
+/// The attributes of one request that some rule uses: the first value of each name.
 #[derive(Debug, Default)]
 pub struct Selection<'a> {
     pub(super) values: ArrayVec<(AttributeId, &'a str), ATTRIBUTES_MAX>,
@@ -60,7 +58,7 @@ impl Plan {
             && self.key.iter().all(|asked| *asked == attribute)
     }
 
-    /// The attributes that a matching request must have.
+    /// Returns the attributes that a matching request must have.
     pub(super) fn needed(&self) -> impl Iterator<Item = AttributeId> + '_ {
         let conditions = self.conditions.iter().filter(|asked| !asked.or_absent);
         conditions.map(|asked| asked.attribute).chain(self.key.iter().copied())
@@ -68,7 +66,7 @@ impl Plan {
 }
 
 impl<'a> Selection<'a> {
-    /// The value of an attribute; an empty one is absent.
+    /// Returns the value of an attribute; an empty one is absent.
     #[inline]
     pub(super) fn value(&self, attribute: AttributeId) -> Option<&'a str> {
         let found = self.values.iter().find(|(known, _)| *known == attribute);
@@ -76,5 +74,5 @@ impl<'a> Selection<'a> {
     }
 }
 
-/// Attributes that one request can carry: 8 descriptors of 16 pairs.
+/// The maximum of one request: 8 descriptors of 16 pairs.
 const ATTRIBUTES_MAX: usize = 128;

@@ -1,4 +1,4 @@
-//! The pools that are shed, while files are read: each in one entry of one domain.
+//! Pools with a `shed` entry, during reading: each pool has one entry in one domain.
 
 use std::collections::HashMap;
 
@@ -7,13 +7,13 @@ use super::meaning::{MeantShed, UnsettledShed};
 use super::problem::shown;
 use super::source::{Place, Report};
 
-/// Where each pool is shed, by its name.
+/// The position of each pool's entry, by pool name.
 #[derive(Debug, Default)]
 pub(super) struct Pools(HashMap<Box<str>, Position>);
 
 impl Pools {
-    /// Of these entries those whose pool had none before, each with its place: two that watch over one pool would both
-    /// refuse by the same slots.
+    /// Returns the entries of new pools with their spans, and reports duplicates: two entries for one pool
+    /// would shed by the same slots.
     pub(super) fn take(
         &mut self,
         entries: Vec<MeantShed>,

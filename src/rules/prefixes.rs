@@ -1,30 +1,29 @@
-//! Finds every known prefix of a text, however many are known, without looking at each.
+//! Finds all known prefixes of a text without testing each.
 //!
-//! They are kept sorted, each with its parent, the longest of the others that it starts with. All known prefixes of a
-//! text are ancestors of the last one that does not sort after it, or that one itself: what sorts between a prefix and
-//! a text that starts with it starts with it too. So one search and one walk up find them.
+//! Prefixes are sorted, each with its parent: the longest other prefix that it starts with. The known
+//! prefixes of a text are the last one that does not sort after it, and ancestors of that one, because
+//! everything that sorts between a prefix and a text that starts with it also starts with it. So one binary
+//! search and one walk up find them.
 
-/// Known prefixes, and what belongs to each.
 #[derive(Debug)]
 pub(super) struct Prefixes<I> {
-    /// What all of them start with.
+    /// The common start of all prefixes.
     common: Box<[u8]>,
-    /// The first bytes of each behind that, as a number that sorts as they do: one search over these tells nearly all
-    /// apart without leaving the list.
+    /// The next bytes of each prefix as a number in sort order. A search over these rarely needs the nodes.
     heads: Vec<u64>,
     nodes: Vec<Node<I>>,
 }
 
 #[derive(Debug)]
 struct Node<I> {
-    /// Behind what all start with.
+    /// The bytes after the common start.
     rest: Box<[u8]>,
     parent: Option<usize>,
     items: Vec<I>,
 }
 
 impl<I> Prefixes<I> {
-    /// From prefixes in any order; what has the same one stands together.
+    /// Builds it from prefixes in any order; items of equal prefixes share a node.
     pub(super) fn new(mut known: Vec<(Vec<u8>, I)>) -> Prefixes<I> {
         known.sort_by(|(one, _), (other, _)| one.cmp(other));
         let common: Box<[u8]> = match (known.first(), known.last()) {
@@ -60,15 +59,14 @@ impl<I> Prefixes<I> {
         self.nodes.is_empty()
     }
 
-    /// Hands over what belongs to the known prefixes of a text, the longest first, until it is told that this is
-    /// enough; whether it was.
+    /// Passes the items of the known prefixes of a text to `is_enough`, longest first, until it returns true.
     #[inline]
     #[allow(
         clippy::indexing_slicing,
         reason = "the numbers are those of nodes: what is not found would admit"
     )]
     pub(super) fn any(&self, text: &[u8], mut is_enough: impl FnMut(&[I]) -> bool) -> bool {
-        // Nothing empty is compared here, as in [`Glob`](super::Glob).
+        // Empty pieces are not compared, as in [`Glob`](super::Glob).
         let rest = match &*self.common {
             [] => text,
             common => match text.strip_prefix(common) {
@@ -93,7 +91,7 @@ impl<I> Prefixes<I> {
     fn last_not_after(&self, rest: &[u8]) -> Option<usize> {
         let head = head(rest);
         let mut after = self.heads.partition_point(|known| *known < head);
-        // Seldom: the text starts with the same eight bytes.
+        // Rare: the text starts with the same eight bytes.
         if self.heads.get(after) == Some(&head) {
             let alike = self.heads[after..].partition_point(|known| *known == head);
             let nodes = &self.nodes[after..after + alike];
@@ -103,13 +101,12 @@ impl<I> Prefixes<I> {
     }
 }
 
-/// How many bytes two texts have in common at the start.
+/// Returns the length of the common start of two texts.
 fn shared(one: &[u8], other: &[u8]) -> usize {
     one.iter().zip(other).take_while(|(one, other)| one == other).count()
 }
 
-/// The first eight bytes, the first being the highest. A shorter text has zeros behind it, and none sorts before it
-/// that it sorts before.
+/// Returns the first eight bytes, big-endian. Zeros pad shorter texts, which keeps the order except for ties.
 #[inline]
 fn head(text: &[u8]) -> u64 {
     match text.first_chunk() {
@@ -126,7 +123,7 @@ mod tests {
 
     use super::Prefixes;
 
-    /// Every known prefix of the text, the longest first.
+    /// Returns every known prefix of the text, the longest first.
     fn found(prefixes: &Prefixes<usize>, text: &[u8]) -> Vec<usize> {
         let mut found = Vec::new();
         let is_enough = prefixes.any(text, |items| {
@@ -137,7 +134,7 @@ mod tests {
         found
     }
 
-    /// Few letters, zeros among them, and lengths around the eight bytes of a head.
+    /// Few letters, including zero bytes, and lengths around the eight bytes of a head.
     fn text() -> impl Strategy<Value = Vec<u8>> {
         let letter = || prop::sample::select(&[0, b'a', b'b', 255][..]);
         prop_oneof![

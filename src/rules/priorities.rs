@@ -1,23 +1,23 @@
-//! The priorities of a domain, and which of them a request has that does not say.
+//! Priorities of a domain, and their assignment to requests that have none.
 
 use super::{Condition, Position};
 
-/// From the most important to the least.
+/// Priorities from the highest to the lowest.
 #[derive(Clone, Debug, Default)]
 pub struct Priorities {
-    /// Their names; empty: the domain knows none.
+    /// Their names; empty if the domain has none.
     pub names: Vec<Box<str>>,
-    /// In file order: the first that matches counts. What none matches has the last of `names`.
+    /// In file order; the first match counts. A request without a match has the last of `names`.
     pub prioritize: Vec<Prioritize>,
 }
 
 /// One entry of `prioritize`.
 #[derive(Clone, Debug)]
 pub struct Prioritize {
-    /// Where it is written.
+    /// Its position in the files.
     pub position: Position,
-    /// All of them must hold.
+    /// Conditions that must all match.
     pub conditions: Vec<Condition>,
-    /// Where in [`Priorities::names`] its priority stands.
+    /// The index of its priority in [`Priorities::names`].
     pub priority: usize,
 }

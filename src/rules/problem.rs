@@ -1,4 +1,4 @@
-//! What is wrong with a file, where, and how to mend it. Shown as a page, as a line, or as JSON.
+//! Problems of files: message, position and help, shown as a report, as one line or as JSON.
 
 use std::fmt;
 
@@ -7,38 +7,38 @@ use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 use super::Position;
 use super::source::Place;
 
-/// One thing to mend.
+/// An error or a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Problem {
-    /// Whether the file can be used all the same.
+    /// The severity.
     pub severity: Severity,
-    /// Where. Line 0: the file or directory itself.
+    /// The position; line 0 means the file or directory itself.
     pub position: Position,
-    /// What is wrong, with the offending value. Lower case, no full stop.
+    /// The message, with the offending value. Lower case, no full stop.
     pub message: String,
-    /// What to write instead.
+    /// The help: the suggested repair.
     pub mend: Option<String>,
-    /// The line itself; none when the file could not be read, or may not be quoted.
+    /// The line; `None` if the file could not be read or may not be quoted.
     pub line_text: Option<Excerpt>,
 }
 
-/// How bad it is.
+/// The severity of a problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// What it belongs to is left out.
+    /// The rule or domain is left out.
     Error,
-    /// It works, but perhaps not as meant.
+    /// The rule works, but perhaps not as intended.
     Warning,
 }
 
-/// A line of a file, or the part of a long one around the place that is meant.
+/// A line of a file, or the part of a long line around the span.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
     /// The text, without its line end.
     pub text: Box<str>,
-    /// Characters of the line that were cut off before it.
+    /// Characters of the line cut off before the text.
     pub skipped: u32,
-    /// Characters that are meant, from the position on; at least 1.
+    /// Length of the span in characters, from the position; at least 1.
     pub width: u32,
 }
 
@@ -49,7 +49,7 @@ impl Problem {
         self.severity == Severity::Error
     }
 
-    /// The problem as a page: the message, the line with the place marked, the mend.
+    /// Renders the problem: the message, the line with the span marked, and the help.
     #[must_use]
     pub fn render(&self, styled: bool) -> String {
         let level = match self.severity {
@@ -84,7 +84,7 @@ impl Problem {
         renderer.render(&[group])
     }
 
-    /// The problem as a JSON object; a key that has nothing to say is null.
+    /// Converts the problem to a JSON object; keys without a value are null.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
         let place = |number: u32| (number > 0).then_some(number);
@@ -100,7 +100,7 @@ impl Problem {
     }
 }
 
-/// The problem as one line, for logs.
+/// One line, for logs.
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}: {}", self.position, self.severity, self.message)?;
@@ -121,8 +121,8 @@ impl fmt::Display for Severity {
 }
 
 impl Excerpt {
-    /// The line of a place, cut around it when it is long: thousands of errors on one endless line must neither
-    /// keep thousands of copies nor walk it thousands of times.
+    /// Returns the line around a span. Long lines are cut, so that thousands of errors on one line neither
+    /// keep thousands of copies nor scan it thousands of times.
     pub(super) fn around(text: &str, at: Place) -> Excerpt {
         let (before, after) = text.split_at_checked(at.byte as usize).unwrap_or((text, ""));
         let column = at.column.saturating_sub(1);
@@ -135,7 +135,6 @@ impl Excerpt {
         Excerpt { text: text.into(), skipped: column - kept, width: at.width.max(1) }
     }
 
-    /// The bytes of the text that are meant.
     fn marked(&self, column: u32) -> std::ops::Range<usize> {
         let first = column.saturating_sub(1).saturating_sub(self.skipped) as usize;
         let byte_of = |character: usize| {
@@ -145,7 +144,7 @@ impl Excerpt {
     }
 }
 
-/// What is wrong with one value, before it is known where the value stands.
+/// A problem of one value whose position is not known yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Wrong {
     pub(crate) message: String,
@@ -158,7 +157,7 @@ impl Wrong {
     }
 }
 
-/// A text of the file as messages show it: in backticks, on one line, not endless.
+/// Quotes a text for messages: in backticks, on one line, shortened.
 pub(crate) fn shown(text: &str) -> String {
     let cut = text.char_indices().nth(SHOWN_CHARACTERS).map(|(byte, _)| byte);
     match cut.and_then(|byte| text.get(..byte)) {
@@ -167,7 +166,7 @@ pub(crate) fn shown(text: &str) -> String {
     }
 }
 
-/// A text whose control characters can do nothing to a terminal or a log.
+/// Escapes control characters, for terminals and logs.
 pub(super) fn on_one_line(text: &str) -> String {
     let mut line = String::with_capacity(text.len());
     for character in text.chars() {
@@ -179,9 +178,9 @@ pub(super) fn on_one_line(text: &str) -> String {
     line
 }
 
-/// Two lines of a wide terminal before the place, one from it on: enough to find it by.
+/// Two lines of a wide terminal before the span and one after it.
 const BEFORE_CHARACTERS: u32 = 200;
 const AFTER_CHARACTERS: usize = 100;
 
-/// The longest name there is.
+/// The longest valid name.
 const SHOWN_CHARACTERS: usize = 64;

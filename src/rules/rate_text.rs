@@ -1,4 +1,4 @@
-//! Rates as they are written: `100/s`, `20/h`, `5/15min`, `unlimited`.
+//! Rates such as `100/s`, `20/h`, `5/15min`, `unlimited`.
 
 use std::fmt;
 
@@ -7,24 +7,24 @@ use super::period::{Period, YEAR, each, right_units, split_number, unit_nanos};
 use super::problem::{Wrong, shown};
 use crate::limit::{Rate, RateError};
 
-/// A rate as it is written. Whether it can be kept is for the algorithm to say.
+/// A rate as written. The algorithm decides whether it is supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Written {
-    /// No limit at all.
+    /// No limit.
     Unlimited,
-    /// So many in each period.
+    /// A number of units in each period.
     Every(u32, Period),
 }
 
 impl Written {
-    /// The rate of a bucket, whose units are earned one by one. None for no limit.
+    /// Converts it to the rate of a bucket; `None` if unlimited.
     pub(crate) fn steady(self) -> Result<Option<Rate>, Wrong> {
         let Written::Every(count, period) = self else { return Ok(None) };
         Rate::new(count, period.nanos).map(Some).map_err(|error| impossible(self, error))
     }
 }
 
-/// As it can be read again.
+/// The form that [`parse`] reads.
 impl fmt::Display for Written {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -34,9 +34,9 @@ impl fmt::Display for Written {
     }
 }
 
-/// Reads `N/UNIT` or `N/NUNIT`, or `unlimited`.
+/// Parses `N/UNIT` or `N/NUNIT`, or `unlimited`.
 ///
-/// What is nearly a rate is told how to become one: `100/sec` is an error that says "write 100/s".
+/// Errors suggest the rate that was probably meant: `write 100/s` for `100/sec`.
 pub(crate) fn parse(text: &str) -> Result<Written, Wrong> {
     if text == UNLIMITED {
         return Ok(Written::Unlimited);
@@ -99,7 +99,7 @@ fn wrong_count(text: &str, count: &str, period: &str, wrong: Wrong) -> Wrong {
     Wrong::new(message, mend)
 }
 
-/// `0.5/s` is `1/2s`, `2.5/min` is `5/2min`.
+/// Suggests whole numbers: `0.5/s` is `1/2s`, `2.5/min` is `5/2min`.
 fn fraction(count: &str, unit: &str) -> Option<String> {
     let (whole, part) = count.split_once('.')?;
     let places = u32::try_from(part.len()).ok().filter(|places| (1..=4).contains(places))?;
@@ -124,7 +124,7 @@ fn parse_periods(text: &str, count: &str, digits: &str, unit: &str) -> Result<u3
     }
 }
 
-/// What is wrong with numbers that each can be read, and do not go together.
+/// Describes valid numbers that do not fit together.
 pub(super) fn impossible(text: impl fmt::Display, error: RateError) -> Wrong {
     let mend = match error {
         RateError::Zero => {
@@ -146,7 +146,6 @@ pub(super) fn impossible(text: impl fmt::Display, error: RateError) -> Wrong {
     Wrong::new(format!("{error}: {}", shown(&text.to_string())), mend)
 }
 
-/// The word for no limit at all.
 const UNLIMITED: &str = "unlimited";
 
 #[cfg(test)]

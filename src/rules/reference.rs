@@ -1,5 +1,4 @@
-//! What there is to know of every field, for people and for editors: the table in `docs/rules.md` and a JSON Schema,
-//! made from the tables that the reader reads by.
+//! Reference of all fields from the reader's tables: the table in `docs/rules.md` and a JSON Schema.
 
 use std::fmt::Write;
 
@@ -9,7 +8,7 @@ use super::field::{Field, Kind, Section};
 use super::period::unit_names;
 use super::written::SECTIONS;
 
-/// The table of all fields, in Markdown: one row for each, with the places where it may stand.
+/// Returns the Markdown table of all fields: one row per field, with its sections.
 #[must_use]
 pub fn field_table() -> String {
     let mut rows: Vec<(&Field, Vec<String>)> = Vec::new();
@@ -40,7 +39,7 @@ pub fn field_table() -> String {
     table
 }
 
-/// What holds without the field.
+/// Returns the default of a field.
 fn default(field: &Field) -> &'static str {
     match (field.required, field.default, field.built) {
         (true, ..) => "must be there",
@@ -49,7 +48,7 @@ fn default(field: &Field) -> &'static str {
     }
 }
 
-/// What a value is, in words.
+/// Describes the type of a value.
 fn phrase(kind: Kind) -> String {
     match kind {
         Kind::Any => "any value".to_owned(),
@@ -88,7 +87,7 @@ fn plural(kind: Kind) -> String {
     }
 }
 
-/// `4 294 967 295`.
+/// Groups digits: `4 294 967 295`.
 fn grouped(number: u32) -> String {
     let digits = number.to_string();
     let mut grouped = String::new();
@@ -101,7 +100,7 @@ fn grouped(number: u32) -> String {
     grouped
 }
 
-/// A JSON Schema (draft 2020-12) of a rules file. It is milder than the reader in what a schema cannot say.
+/// Returns a JSON Schema (draft 2020-12) of a rules file. It accepts some files that the reader rejects.
 #[must_use]
 pub fn schema() -> Value {
     let sections = SECTIONS.iter().map(|section| (id(section.name), mapping(section)));
@@ -124,7 +123,7 @@ fn mapping(section: &Section) -> Value {
         "required": required,
         "additionalProperties": false,
     });
-    // A candidate has the algorithm of its rule, which a schema cannot look up.
+    // A shadow rule has the algorithm of its rule by default, which a schema cannot look up.
     let is_rule = required.contains(&"rate") && section.fields.iter().any(|field| field.name == "algorithm");
     let strangers: Vec<_> =
         section.fields.iter().filter(|field| is_rule && !field.only.is_empty()).map(only).collect();
@@ -147,14 +146,14 @@ fn property(field: &Field) -> Value {
     property
 }
 
-/// If the field is written, the algorithm is one that has it.
+/// Restricts the field to the algorithms that have it.
 fn only(field: &Field) -> Value {
     let algorithm = json!({"properties": {"algorithm": {"enum": field.only}}});
     let mut then = algorithm;
     if !field.only.contains(&"token_bucket")
         && let Some(then) = then.as_object_mut()
     {
-        // Without the field it is a token bucket.
+        // The default algorithm.
         then.insert("required".to_owned(), json!(["algorithm"]));
     }
     json!({"if": {"required": [field.name]}, "then": then})
@@ -193,5 +192,5 @@ fn id(section: &str) -> String {
     section.replace(' ', "_")
 }
 
-/// A number or a boolean is read as the text that was written.
+/// Numbers and booleans are read as texts, as written.
 const SCALAR: [&str; 3] = ["string", "number", "boolean"];

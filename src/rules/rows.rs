@@ -1,4 +1,4 @@
-//! Exact keys with a number each: hundreds of thousands in a few dozen bytes apiece.
+//! Exact keys with a number each, compact enough for hundreds of thousands.
 
 use std::fmt;
 use std::hash::{BuildHasher, Hasher};
@@ -6,15 +6,15 @@ use std::hash::{BuildHasher, Hasher};
 use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
-/// Keys of a fixed number of values, each key with its number.
+/// A map from keys, each with the same number of values, to numbers.
 #[derive(Clone, Default)]
 pub struct Rows {
-    /// The values of all keys one behind the other, each with its length before it.
+    /// The values of all keys in order, each preceded by its length.
     bytes: Vec<u8>,
     rows: HashTable<Row>,
 }
 
-/// Where a key starts in the bytes, and its number.
+/// The start of a key in the bytes, and its number.
 #[derive(Clone, Copy, Debug)]
 struct Row {
     start: u32,
@@ -24,14 +24,14 @@ struct Row {
 /// Why a key was not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NotAdded {
-    /// It is there already: the so many'th key, from 0, that was added.
+    /// A duplicate of the key with this index in insertion order, from 0.
     Known(usize),
-    /// There is no room for it.
+    /// No space left.
     Full,
 }
 
 impl Rows {
-    /// Adds a key. All keys have equally many values, none longer than 65 535 bytes.
+    /// Adds a key. All keys have the same number of values, each at most 65 535 bytes long.
     pub(super) fn insert<'v>(
         &mut self,
         values: impl Iterator<Item = &'v str> + Clone,
@@ -53,7 +53,7 @@ impl Rows {
         Ok(())
     }
 
-    /// The number of a key.
+    /// Returns the number of a key.
     #[must_use]
     pub fn number_of<'v>(&self, values: impl Iterator<Item = &'v str> + Clone) -> Option<u32> {
         self.find(values).map(|row| row.number)
@@ -71,13 +71,13 @@ impl Rows {
         self.rows.find(hash(values.clone()), is)
     }
 
-    /// How many keys there are.
+    /// Returns the number of keys.
     #[must_use]
     pub fn len(&self) -> usize {
         self.rows.len()
     }
 
-    /// Tells these rows from others, in a few characters.
+    /// Returns a short fingerprint of the rows.
     #[must_use]
     pub fn fingerprint(&self) -> String {
         let rows = self.rows.iter().map(|row| FixedState::default().hash_one((row.start, row.number)));
@@ -85,25 +85,24 @@ impl Rows {
         format!("{:016x}", rows ^ FixedState::default().hash_one(&self.bytes))
     }
 
-    /// Whether there is none.
+    /// Whether there are no keys.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 
-    /// Bytes that it has allocated.
+    /// Returns the allocated bytes.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
         self.bytes.capacity() + self.rows.allocation_size()
     }
 
-    /// Gives back what was reserved for more keys.
     pub(super) fn shrink(&mut self) {
         self.bytes.shrink_to_fit();
     }
 }
 
-/// Numbers and keys, in the order in which they were added.
+/// Compares keys and numbers in insertion order.
 impl PartialEq for Rows {
     fn eq(&self, other: &Rows) -> bool {
         let numbers = |rows: &Rows| {
@@ -117,14 +116,14 @@ impl PartialEq for Rows {
 
 impl Eq for Rows {}
 
-/// A hundred thousand keys are not for a log.
+/// Prints only the number of keys, of which there may be 100 000.
 impl fmt::Debug for Rows {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Rows({})", self.len())
     }
 }
 
-/// The values from a row's start on; those of the rows behind it follow.
+/// Returns the values from the start of a row on, including those of later rows.
 fn values_at(bytes: &[u8], row: Row) -> impl Iterator<Item = &[u8]> {
     let mut rest = bytes.get(row.start as usize..).unwrap_or_default();
     std::iter::from_fn(move || {
@@ -135,7 +134,7 @@ fn values_at(bytes: &[u8], row: Row) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Rules files are trusted and a request inserts nothing, so a fast hash without a secret will do.
+/// A fast hash without a secret suffices: rules files are trusted, and requests insert nothing.
 fn hash<'v>(values: impl Iterator<Item = &'v [u8]>) -> u64 {
     let mut hasher = FixedState::default().build_hasher();
     for value in values {
@@ -164,7 +163,7 @@ mod tests {
             let again = rows.insert(key.iter().map(String::as_str), 9);
             assert_eq!(again, Err(NotAdded::Known(place)));
         }
-        // The same text cut elsewhere, one value alone, one too many.
+        // The same text split elsewhere, a single value, an extra value.
         for other in
             [&["org-", "1"][..], &["org-1u", ""], &["org-1"], &["org-1", "", "org-2"], &["", "org-1"]]
         {

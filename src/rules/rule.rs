@@ -1,4 +1,4 @@
-//! One rule as it is meant: a named limit, what it matches, what it counts by.
+//! A compiled rule: name, conditions, key and limit.
 
 use std::fmt;
 use std::sync::Arc;
@@ -6,47 +6,47 @@ use std::time::Duration;
 
 use super::{Condition, FleetTerms, KeyPart, Limit, Overrides, Scope};
 
-/// A named limit. Names are unique within a domain.
+/// A rule, which is a named limit. Names are unique within a domain.
 #[derive(Clone, Debug)]
 pub struct Rule {
-    /// The name, 1 to 64 bytes; that of a descriptor's node may be longer.
+    /// The name, 1 to 64 bytes; longer for nodes of the descriptor tree.
     pub name: Box<str>,
-    /// Where it is written.
+    /// Its position in the files.
     pub position: Position,
-    /// All of them must hold.
+    /// Conditions that must all match.
     pub conditions: Vec<Condition>,
-    /// What it counts by, in order; empty: one counter for all requests that match.
+    /// The key attributes, in order; empty for one state for all matching requests.
     pub key: Vec<KeyPart>,
-    /// What it counts in; `None`: requests. A request that does not name its unit is not judged by it.
+    /// The unit; `None` for requests. The rule does not apply to requests without a cost in its unit.
     pub unit: Option<Box<str>>,
-    /// What it admits.
+    /// The limit.
     pub limit: Limit,
-    /// Limits of some keys alone.
+    /// Limits of particular keys.
     pub overrides: Option<Arc<Overrides>>,
-    /// Whether its refusals are carried out.
+    /// The mode.
     pub mode: Mode,
-    /// Whether a request over it passes and is told so: a descriptor's `quota_mode`.
+    /// Whether requests over it are allowed and marked `quota`: a descriptor's `quota_mode`.
     pub is_quota: bool,
-    /// The share of the limit, in thousandths, past which a grant is noted as near.
+    /// The share of the limit, in thousandths, above which allowed requests are marked as near it.
     pub warn_at: Option<u16>,
-    /// How long work under it may take; set if it limits concurrency, and only then.
+    /// The time after which a lease expires; set if and only if the rule limits concurrency.
     pub expires: Option<Duration>,
-    /// The end of the work that gives back what it was charged.
+    /// The outcome of a lease that refunds its cost.
     pub refund_on: Option<RefundOn>,
     /// Whether response headers name it.
     pub advertise: bool,
-    /// Shown to the caller that is refused.
+    /// Shown to refused callers.
     pub help: Option<Box<str>>,
-    /// The attributes of its key whose text operators may see.
+    /// The key attributes whose values operators may see.
     pub show_keys: Vec<Box<str>>,
-    /// What becomes of it when it refuses most callers right after a change.
+    /// The action if the rule refuses most callers soon after a change.
     pub guard: Guard,
-    /// How hosts share its budget; `None`: each host counts for itself.
+    /// The fleet settings; `None` with `scope: host`.
     pub fleet: Option<FleetTerms>,
 }
 
 impl Rule {
-    /// A rule that asks for nothing, counts all together, and enforces.
+    /// Makes an enforced rule without conditions and with one state for all requests.
     #[must_use]
     pub fn new(name: &str, position: Position, limit: Limit) -> Rule {
         Rule {
@@ -70,7 +70,7 @@ impl Rule {
         }
     }
 
-    /// The candidate of this rule: a shadow rule for the same requests and keys under another limit.
+    /// Makes the shadow rule of this rule: the same requests and keys, another limit.
     pub(super) fn candidate(&self, limit: Limit, position: Position) -> Rule {
         Rule {
             name: format!("{}{CANDIDATE}", self.name).into(),
@@ -85,56 +85,56 @@ impl Rule {
         }
     }
 
-    /// Where it counts.
+    /// Returns the scope.
     #[must_use]
     pub fn scope(&self) -> Scope {
         if self.fleet.is_some() { Scope::Fleet } else { Scope::Host }
     }
 }
 
-/// The name of the rule whose candidate has this name.
+/// Returns the name of the rule that has a shadow rule of this name.
 #[must_use]
 pub fn candidate_of(name: &str) -> Option<&str> {
     name.strip_suffix(CANDIDATE)
 }
 
-/// The end of a candidate's name.
+/// The suffix of a shadow rule's name.
 const CANDIDATE: &str = "@candidate";
 
-/// Which end of a piece of work gives back what it was charged.
+/// The outcome of a lease that refunds its cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefundOn {
-    /// It ended well: only failures count.
+    /// Success: only failures count.
     Ok,
 }
 
-/// What becomes of a rule that refuses most callers right after a change.
+/// The action if a rule refuses most callers soon after a change.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Guard {
-    /// It is told.
+    /// A warning.
     #[default]
     Tell,
-    /// It is told, and the rule is in shadow for a while.
+    /// A warning, and shadow mode for some time.
     Shadow,
 }
 
-/// Whether refusals are carried out. Ordered from the strictest to the mildest.
+/// The enforcement of a rule. Ordered from the strictest to the mildest.
 #[derive(
     Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
 )]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
-    /// Refusals are refusals.
+    /// Requests over the limit are refused.
     #[default]
     Enforce,
-    /// Judged and counted as if it enforced; the request passes and a note says what would have been.
+    /// Evaluated and counted as if enforced. Requests are allowed, and a note reports would-be refusals.
     Shadow,
-    /// Not judged at all.
+    /// Not evaluated.
     Disabled,
 }
 
 impl Mode {
-    /// As it is written.
+    /// Returns the name in rules files.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -151,10 +151,10 @@ impl fmt::Display for Mode {
     }
 }
 
-/// A place in a file. Line and column count from 1; a line of 0 means the file itself.
+/// A position in a file. Lines and columns count from 1; line 0 means the file itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Position {
-    /// The file, as it was named.
+    /// The path as given.
     pub file: Arc<str>,
     /// The line.
     pub line: u32,

@@ -1,9 +1,8 @@
-//! The fields of a rule, of its candidate and of its overrides: names, types, defaults, meanings.
+//! Fields of rules of `limits`, their shadow rules and overrides: names, types, defaults, descriptions.
 
 use super::field::{Field, Kind};
 use super::fleet::{MODE_WORDS, ON_MISS_WORDS};
 
-/// The fields of a rule of `limits`.
 pub(super) const RULE: &[Field] = &[
     NAME,
     MATCH,
@@ -35,7 +34,7 @@ pub(super) const RULE: &[Field] = &[
     GUARD,
 ];
 
-/// The fields of a candidate: those that say what is admitted.
+/// The fields of a shadow rule, which define its limit.
 pub(super) const CANDIDATE: &[Field] = &[
     ALGORITHM.or(AS_THE_RULE),
     RATE.or(AS_THE_RULE),
@@ -50,10 +49,9 @@ pub(super) const CANDIDATE: &[Field] = &[
     MAX_DEBT.or(AS_THE_RULE),
 ];
 
-/// The fields of an entry of `overrides`.
 pub(super) const OVERRIDE: &[Field] = &[MATCH.required(), RATE, BURST.or("the number of its own rate")];
 
-/// What `over` may be besides a word.
+/// Fields of `over` in its mapping form.
 pub(super) const OVER: &[Field] = &[
     Field::built("soft")
         .of(Kind::Percent)
@@ -86,7 +84,7 @@ pub(super) const MATCH: Field = Field::built("match")
     .or("all requests")
     .about("what a request must have: every attribute, and of a list any value; see Matching");
 
-/// One value of an attribute, or any of some.
+/// One value of an attribute, or a list of alternatives.
 pub(super) const VALUES: Kind = Kind::Either(&[Kind::Text, Kind::List(&VALUE), Kind::Section("condition")]);
 
 const VALUE: Kind = Kind::Either(&[Kind::Text, Kind::Section("condition")]);
@@ -221,7 +219,6 @@ const MAX_OVER: Field = Field::built("max_over")
     .or("10%")
     .about("how far all hosts together may go past the budget, with `scope: fleet`; see Fleet");
 
-/// The fields of `fleet` in a rule.
 pub(super) const FLEET_TERMS: &[Field] = &[
     Field::built("mode")
         .of(Kind::Words(MODE_WORDS))

@@ -1,4 +1,4 @@
-//! The rule set, swapped whole: domains by name, each with its rules and their index.
+//! The rule set, swapped as a whole: domains by name, each with its rules and their index.
 
 mod named;
 
@@ -14,7 +14,7 @@ use super::{
 
 pub use named::{Kind, Named, NotItsKey};
 
-/// All domains that have rules.
+/// All domains with rules.
 #[derive(Debug, Default)]
 pub struct RuleSet {
     names: Names,
@@ -22,8 +22,7 @@ pub struct RuleSet {
 }
 
 impl RuleSet {
-    /// A set of domains, each shared with whoever else holds it. Of two with one name the first stays: the reader lets
-    /// no two pass.
+    /// Makes a set of shared domains. Of two with the same name, which the reader excludes, the first stays.
     #[must_use]
     pub fn new<D: Into<Arc<Domain>>>(domains: impl IntoIterator<Item = D>) -> RuleSet {
         let mut domains: Vec<Arc<Domain>> = domains.into_iter().map(Into::into).collect();
@@ -37,13 +36,13 @@ impl RuleSet {
         RuleSet { names, domains }
     }
 
-    /// The domains, in the order they were given.
+    /// Returns the domains in the given order.
     #[must_use]
     pub fn domains(&self) -> &[Arc<Domain>] {
         &self.domains
     }
 
-    /// Where in [`RuleSet::domains`] the domain of this name stands.
+    /// Returns the index of a domain in [`RuleSet::domains`].
     #[inline]
     #[must_use]
     pub fn find(&self, name: &str) -> Option<usize> {
@@ -51,7 +50,7 @@ impl RuleSet {
     }
 }
 
-/// The rules and lists of one domain, in file order.
+/// One domain: its rules and lists in file order.
 #[derive(Debug)]
 pub struct Domain {
     name: Box<str>,
@@ -59,56 +58,56 @@ pub struct Domain {
     lists: Vec<Listed>,
     priorities: Priorities,
     sheds: Vec<Shed>,
-    /// Of each part of each of them.
+    /// The names of the parts of all `shed` entries.
     shedder_names: Vec<Box<str>>,
     tree: Arc<Tree>,
     index: Index,
 }
 
-/// What a domain is made of.
+/// The contents of a domain.
 #[derive(Debug, Default)]
 pub struct Contents {
-    /// The rules, which are numbered by their place.
+    /// The rules, numbered by index.
     pub rules: Vec<Rule>,
     /// The entries of `exempt` and `deny`.
     pub lists: Vec<Listed>,
-    /// The priorities and what requests have them.
+    /// The priorities and their assignment.
     pub priorities: Priorities,
-    /// What watches over pools.
+    /// The `shed` entries.
     pub sheds: Vec<Shed>,
-    /// The descriptor tree. The rules of its nodes are numbered behind the others.
+    /// The descriptor tree. The rules of its nodes are numbered after the others.
     pub tree: Tree,
 }
 
 /// The first reason why a rule does not match a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WhyNot<'d> {
-    /// Its mode is disabled.
+    /// Its mode is `disabled`.
     Disabled,
-    /// The request has no such attribute, or an empty one.
+    /// The request lacks an attribute, or has an empty one.
     Absent {
         /// The attribute.
         attribute: &'d str,
-        /// The line of the condition that asks for it; 0: it is part of the key.
+        /// The line of the condition that requires it; 0 for a part of the key.
         line: u32,
     },
-    /// The attribute has none of the values that this asks for.
+    /// The value of the attribute does not match this condition.
     Condition(&'d Condition),
 }
 
 impl Domain {
-    /// A domain and its rules, which are numbered by their place.
+    /// Makes a domain of rules, numbered by index.
     #[must_use]
     pub fn new(name: &str, rules: Vec<Rule>) -> Domain {
         Domain::with(name, Contents { rules, ..Contents::default() })
     }
 
-    /// A domain of all this.
+    /// Makes a domain.
     #[must_use]
     pub fn with(name: &str, contents: Contents) -> Domain {
         let Contents { mut rules, mut lists, priorities, sheds, mut tree } = contents;
         lists.sort_by_key(|listed| listed.kind);
-        // The nodes of the tree are found by the tree: no attribute of a request leads to them.
+        // The index leaves out nodes of the tree, which are found through the tree and not by attributes.
         let index = Index::new(&rules, rules.len() + tree.rules_len(), &lists, &priorities);
         tree.hang_behind(&mut rules);
         let names = |shed: &Shed| shed::Part::ALL.map(|part| shed.rule_name(part).into_boxed_str());
@@ -123,13 +122,13 @@ impl Domain {
         &self.name
     }
 
-    /// The rules, in file order, and behind them those of the descriptor tree's nodes.
+    /// Returns the rules in file order, then those of the descriptor tree.
     #[must_use]
     pub fn rules(&self) -> &[Rule] {
         &self.rules
     }
 
-    /// Whether the rules compare or transform the values of an attribute, beyond counting equal ones together.
+    /// Whether rules use the value of an attribute other than as a plain part of a key.
     #[must_use]
     pub fn looks_at(&self, attribute: &str) -> bool {
         let in_conditions = |conditions: &[Condition]| {
@@ -158,60 +157,59 @@ impl Domain {
         &self.tree
     }
 
-    /// The entries of `exempt` in file order, then those of `deny`.
+    /// Returns the entries of `exempt` in file order, then those of `deny`.
     #[must_use]
     pub fn lists(&self) -> &[Listed] {
         &self.lists
     }
 
-    /// The entry of a list that has this number: they are numbered behind the rules.
+    /// Returns the list entry of a number. Entries are numbered after the rules.
     #[must_use]
     pub fn listed(&self, number: u32) -> Option<&Listed> {
         self.lists.get((number as usize).checked_sub(self.rules.len())?)
     }
 
-    /// What watches over pools, in file order.
+    /// Returns the `shed` entries in file order.
     #[must_use]
     pub fn sheds(&self) -> &[Shed] {
         &self.sheds
     }
 
-    /// The number of a part of an entry of [`Domain::sheds`]: they are numbered behind the lists, each entry with a
-    /// number for every part.
+    /// Returns the number of a part of an entry of [`Domain::sheds`]. Parts are numbered after list entries.
     #[must_use]
     pub fn shedder(&self, entry: usize, part: shed::Part) -> u32 {
         let number = self.rules.len() + self.lists.len() + entry * shed::Part::ALL.len() + part as usize;
         u32::try_from(number).unwrap_or(u32::MAX)
     }
 
-    /// The name of the shedder that has this number, such as `web/workers`.
+    /// Returns the name of a shed controller by its number, such as `web/workers`.
     #[must_use]
     pub fn shedder_name(&self, number: u32) -> Option<&str> {
         let behind = (number as usize).checked_sub(self.rules.len() + self.lists.len())?;
         self.shedder_names.get(behind).map(|name| &**name)
     }
 
-    /// The names of the priorities, from the most important to the least.
+    /// Returns the names of the priorities from the highest to the lowest.
     #[must_use]
     pub fn priorities(&self) -> &[Box<str>] {
         &self.priorities.names
     }
 
-    /// What gives a request its priority that does not say, in file order.
+    /// Returns the entries of `prioritize` in file order.
     #[must_use]
     pub fn prioritize(&self) -> &[Prioritize] {
         &self.priorities.prioritize
     }
 
-    /// The priority of a request: the one it asks for if the domain knows it, else that of the first entry of
-    /// `prioritize` that matches, else the last. `None`: the domain has no priorities.
+    /// Returns the priority of a request: the requested one if the domain has it, else that of the first
+    /// matching entry of `prioritize`, else the lowest. `None` if the domain has no priorities.
     #[must_use]
     pub fn priority<'d>(&'d self, asked: Option<&str>, selection: &Selection<'_>) -> Option<&'d str> {
         let place = self.priority_place(asked, selection)?;
         self.priorities.names.get(place).map(|name| &**name)
     }
 
-    /// The same as its place in [`Domain::priorities`].
+    /// Returns the index of that priority in [`Domain::priorities`].
     #[must_use]
     pub fn priority_place(&self, asked: Option<&str>, selection: &Selection<'_>) -> Option<usize> {
         let names = &self.priorities.names;
@@ -219,9 +217,9 @@ impl Domain {
         known.or_else(|| self.index.priority_of(selection)).or(names.len().checked_sub(1))
     }
 
-    /// Finds the enabled rules and the entries of lists that match these attributes (the first value of a name wins,
-    /// an empty one is absent) and replaces what `matching` held by their numbers, in order: rules in file order,
-    /// then entries as in [`Domain::lists`].
+    /// Finds the enabled rules and list entries that match these attributes and stores their numbers in
+    /// `matching`: rules in file order, then entries as in [`Domain::lists`]. The first value of a name
+    /// counts; an empty one is absent.
     #[inline(always)]
     pub fn select<'a>(
         &self,
@@ -232,7 +230,7 @@ impl Domain {
         self.index.select(attributes, selection, matching);
     }
 
-    /// The values that a matching rule counts by as they were sent, in the order of its key.
+    /// Returns the values of a matching rule's key as sent, in the order of the key.
     pub fn key_values<'s, 'a>(
         &'s self,
         rule: u32,
@@ -241,14 +239,13 @@ impl Domain {
         self.index.key_values(rule, selection)
     }
 
-    /// Whether a rule counts by the values as they were sent.
+    /// Whether the rule's key has no transformations.
     #[must_use]
     pub fn key_is_plain(&self, rule: u32) -> bool {
         self.rules.get(rule as usize).is_none_or(|rule| rule.key.iter().all(KeyPart::is_plain))
     }
 
-    /// The values that a matching rule counts by, in the order of its key, each as its key transforms it. A scratch
-    /// that was used before allocates nothing.
+    /// Returns the transformed values of a matching rule's key, in order. A used scratch does not allocate.
     pub fn transformed_key<'s>(
         &self,
         rule: u32,
@@ -260,14 +257,14 @@ impl Domain {
         scratch
     }
 
-    /// The number of the allowance that the first of a rule's `overrides` gives whose conditions hold.
+    /// Returns the allowance number of the rule's first override that matches.
     #[must_use]
     pub fn override_of(&self, rule: u32, selection: &Selection<'_>) -> Option<u32> {
         self.index.override_of(rule, selection)
     }
 
-    /// The number of the allowance that a matching rule gives a request: that of the row of its key,
-    /// which is asked for as it is counted by, else that of the first override whose conditions hold, else 0.
+    /// Returns the allowance number of a matching rule for a request: that of the row of its transformed key,
+    /// else that of the first override that matches, else 0.
     #[must_use]
     pub fn allowance_of<'v>(
         &self,
@@ -280,8 +277,8 @@ impl Domain {
         overrides.rows.number_of(key).or_else(|| self.override_of(rule, selection)).unwrap_or(0)
     }
 
-    /// The first reason why a rule, or an entry of a list, does not match these attributes; `None` if it does, or if
-    /// there is none of this number. It looks at each condition: for people, not for every request.
+    /// Returns the first reason why a rule or list entry does not match these attributes; `None` if it does,
+    /// or if the number is unknown. Tests each condition, so it is for diagnostics only.
     #[must_use]
     pub fn why_not(&self, number: u32, attributes: &[(&str, &str)]) -> Option<WhyNot<'_>> {
         let rule = self.rules.get(number as usize);

@@ -1,137 +1,137 @@
-//! When a pool is full: which of its requests are refused, as the rules say it. What it means is the business of others.
+//! Load shedding of a pool as configured. Controllers elsewhere interpret it.
 
 use std::time::Duration;
 
 use super::{Mode, Position};
 
-/// One entry of `shed`: the parts that watch over one pool. A part that is not written is off.
+/// One entry of `shed`: the controllers of one pool. An absent part is off.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Shed {
-    /// The pool. It is shed in one domain only.
+    /// The pool, shed in one domain only.
     pub pool: Box<str>,
-    /// Where it is written.
+    /// Its position in the files.
     pub position: Position,
-    /// Its slots, when the processes do not say.
+    /// The number of slots if the processes do not report it.
     pub slots: Option<u32>,
-    /// Who counts as one caller.
+    /// The grouping of requests by caller.
     pub callers: Callers,
-    /// Refuses what has waited too long already.
+    /// Refuses requests that have waited too long.
     pub queue_age: Option<QueueAge>,
-    /// Refuses slowly and by importance, as the workers are busy.
+    /// Sheds gradually and by priority while workers are busy.
     pub workers: Option<Workers>,
-    /// Refuses at once and by importance, while requests queue up.
+    /// Sheds immediately and by priority while requests queue.
     pub brake: Option<Brake>,
-    /// Keeps slots back for the most important.
+    /// Reserves slots for the highest priorities.
     pub fleet: Option<Reserve>,
-    /// Readings, in file order.
+    /// Signals, in file order.
     pub signals: Vec<Signal>,
 }
 
-/// Who counts as one caller: refused or not as one.
+/// The grouping of requests by caller: one caller is shed or allowed as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Callers {
-    /// The first of these attributes that a request has names its caller.
+    /// The first of these attributes that a request has identifies its caller.
     pub by: Vec<Box<str>>,
-    /// How long it takes until all who are refused are others.
+    /// The time after which all shed callers have been replaced by others.
     pub rotate: Duration,
 }
 
-/// `queue_age`.
+/// The `queue_age` part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct QueueAge {
-    /// Whether its refusals are carried out.
+    /// The mode.
     pub mode: Mode,
-    /// How long all but the most important may have waited.
+    /// Maximum queue age of all but the highest priority.
     pub others: Duration,
-    /// How long the most important may have waited.
+    /// Maximum queue age of the highest priority.
     pub critical: Duration,
 }
 
-/// `workers`.
+/// The `workers` part.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Workers {
-    /// Whether its refusals are carried out.
+    /// The mode.
     pub mode: Mode,
-    /// Below this share of busy slots, in thousandths, the host recovers.
+    /// The share of busy slots, in thousandths, below which the shed probability falls.
     pub good: u16,
-    /// Above this share, in thousandths, it sheds more.
+    /// The share of busy slots, in thousandths, above which it rises.
     pub bad: u16,
-    /// At full load from rest, the time to the first refusal.
+    /// Time from rest to the first refusal at full load.
     pub after: Duration,
-    /// At full load from the first refusal, the time to the last.
+    /// Time from the first refusal to the last at full load.
     pub full: Duration,
-    /// By how much it recovers in a second between `good` and `bad`: numerator and denominator.
+    /// The decrease per second between `good` and `bad`, as numerator and denominator.
     pub leak: (u32, u32),
-    /// Whether the most important is shed as well, last.
+    /// Whether the highest priority is also shed, last.
     pub shed_critical: bool,
-    /// The law as it was published: no leak, a fresh draw for each request.
+    /// The controller as published: no leak, and a new random number for each request.
     pub stripe_exact: bool,
 }
 
-/// `brake`.
+/// The `brake` part.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Brake {
-    /// Whether its refusals are carried out.
+    /// The mode.
     pub mode: Mode,
-    /// What share of the slots, in thousandths, a priority may use while it is on: the least important first, one for
-    /// each but the most important.
+    /// Share of the slots, in thousandths, that each priority may use while the brake is on: from the lowest
+    /// priority to the second highest.
     pub bands: Vec<u16>,
 }
 
-/// `fleet`.
+/// The `fleet` part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reserve {
-    /// Whether its refusals are carried out.
+    /// The mode.
     pub mode: Mode,
-    /// The share of the slots, in thousandths, that is kept back.
+    /// The reserved share of the slots, in thousandths.
     pub reserve: u16,
-    /// For whom: a place in the domain's priorities. Those before it may use it as well.
+    /// Index of the lowest priority that may use the reserve.
     pub reserved_for: usize,
 }
 
 /// One entry of `signals`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signal {
-    /// Its name. What is not one of the readings of the machine is pushed by the application.
+    /// The name: a signal of the machine, or one that the application pushes.
     pub name: Box<str>,
-    /// What is read.
+    /// The source of its samples.
     pub source: Source,
-    /// Whether it counts, or is only shown.
+    /// Whether it counts as utilization, or is only shown.
     pub counts: bool,
-    /// Readings and the utilization that each stands for, in thousandths: rising, straight lines in between, level
-    /// outside. Readings are requests waiting for `accept_queue`, else thousandths.
+    /// Samples and their utilization in thousandths: rising, linear in between, constant outside. Samples of
+    /// `accept_queue` are waiting connections, all others thousandths.
     pub map: Vec<(u32, u16)>,
 }
 
-/// What a signal reads.
+/// The source of a signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     /// Connections that wait to be accepted.
     AcceptQueue(Listen),
-    /// The share of time in which some task waits for a CPU (pressure stall information).
+    /// Share of time in which some task waits for a CPU (pressure stall information).
     CpuPressure,
-    /// The share of time in which all tasks wait for memory.
+    /// Share of time in which all tasks wait for memory.
     MemoryPressure,
-    /// The share of time in which some task waits for a disk.
+    /// Share of time in which some task waits for a disk.
     IoPressure,
-    /// CPU time used, of what the control group may use.
+    /// CPU time used, relative to the quota of the control group.
     CpuQuota,
-    /// CPU time used, of what the machine has.
+    /// CPU time used, relative to the CPUs of the machine.
     Cpu,
-    /// Whatever the application pushes under this name.
+    /// Samples that the application pushes under this name.
     Pushed,
 }
 
-/// Where the application listens.
+/// The listening socket of the application.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Listen {
-    /// On a TCP port, whatever the address.
+    /// A TCP port at any address.
     Port(u16),
-    /// On a Unix socket.
+    /// A Unix socket.
     Path(Box<str>),
 }
 
-/// The parts of an entry, in the order in which they are judged.
+/// The parts of an entry in order of evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Part {
     /// `fleet`.
@@ -145,10 +145,10 @@ pub enum Part {
 }
 
 impl Part {
-    /// All of them, in the order in which they are judged.
+    /// All parts in order of evaluation.
     pub const ALL: [Part; 4] = [Part::Fleet, Part::Brake, Part::Workers, Part::QueueAge];
 
-    /// As it is written.
+    /// Returns the name in rules files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -161,7 +161,7 @@ impl Part {
 }
 
 impl Shed {
-    /// The mode of a part; none: it is not written.
+    /// Returns the mode of a part; `None` if absent.
     #[must_use]
     pub fn mode(&self, part: Part) -> Option<Mode> {
         match part {
@@ -172,12 +172,12 @@ impl Shed {
         }
     }
 
-    /// The parts that are written, in the order in which they are judged, each with its mode.
+    /// Returns the present parts in order of evaluation, with their modes.
     pub fn parts(&self) -> impl Iterator<Item = (Part, Mode)> + '_ {
         Part::ALL.into_iter().filter_map(|part| Some((part, self.mode(part)?)))
     }
 
-    /// The rule's name of a part, as replies and metrics have it: `web/workers`.
+    /// Returns the rule name of a part in replies and metrics: `web/workers`.
     #[must_use]
     pub fn rule_name(&self, part: Part) -> String {
         format!("{}/{}", self.pool, part.name())

@@ -1,4 +1,4 @@
-//! All that an entry of `shed` says, field by field, as one would write it: for people who compare.
+//! The fields of a `shed` entry as text, for comparison.
 
 use humantime::format_duration;
 
@@ -6,7 +6,7 @@ use super::facts::Fact;
 use super::percent::Share;
 use super::shed::{Callers, Listen, Shed, Signal, Source};
 
-/// One entry for each field: a field that is missing here changes without a word.
+/// Lists the fields of an entry. A field missing here is missing in reported differences.
 pub(super) fn shed_facts(shed: &Shed, priorities: &[Box<str>]) -> Vec<Fact> {
     let mut facts = Vec::new();
     facts.extend(shed.slots.map(|slots| ("slots", slots.to_string())));
@@ -41,7 +41,7 @@ pub(super) fn shed_facts(shed: &Shed, priorities: &[Box<str>]) -> Vec<Fact> {
     facts
 }
 
-/// A signal as one would write it.
+/// Formats a signal as in a rules file.
 fn signal(signal: &Signal) -> String {
     let is_queue = matches!(signal.source, Source::AcceptQueue(_));
     let listen = match &signal.source {
@@ -56,7 +56,7 @@ fn signal(signal: &Signal) -> String {
     format!("{}: {{{listen}use: {}, map: [{points}]}}", signal.name, signal.counts)
 }
 
-/// A leak as one would write it.
+/// Formats a leak as in a rules file.
 fn leak((part, whole): (u32, u32)) -> String {
     if part == 0 { "0".to_owned() } else { format!("{part}/{whole}") }
 }
@@ -65,7 +65,7 @@ fn share(thousandths: u16) -> Share {
     Share(u32::from(thousandths))
 }
 
-/// As one would write it.
+/// The form in rules files.
 impl std::fmt::Display for Listen {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {

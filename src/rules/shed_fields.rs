@@ -1,9 +1,8 @@
-//! The fields of an entry of `shed` and of its parts: names, types, defaults, meanings.
+//! Fields of `shed` entries and their parts: names, types, defaults, descriptions.
 
 use super::field::{Field, Kind};
 use super::rule_fields::MODE;
 
-/// The fields of an entry of `shed`.
 pub(super) const SHED: &[Field] = &[
     Field::built("pool")
         .of(Kind::Name)
@@ -39,7 +38,6 @@ pub(super) const SHED: &[Field] = &[
         .about("other readings of how full the host is, by name; see Signals"),
 ];
 
-/// The fields of `callers`.
 pub(super) const CALLERS: &[Field] = &[
     Field::built("by")
         .of(Kind::List(&Kind::Name))
@@ -51,7 +49,6 @@ pub(super) const CALLERS: &[Field] = &[
         .about("how long it takes until all who are refused are others, 1s to 7day"),
 ];
 
-/// The fields of `queue_age`.
 pub(super) const QUEUE_AGE: &[Field] = &[
     Field::built("others")
         .of(Kind::Time)
@@ -64,7 +61,6 @@ pub(super) const QUEUE_AGE: &[Field] = &[
     MODE,
 ];
 
-/// The fields of `workers`.
 pub(super) const WORKERS: &[Field] = &[
     Field::built("good")
         .of(Kind::Percent)
@@ -93,7 +89,6 @@ pub(super) const WORKERS: &[Field] = &[
     MODE,
 ];
 
-/// The fields of `brake`.
 pub(super) const BRAKE: &[Field] = &[
     Field::built("bands").of(Kind::List(&Kind::Percent)).or("evenly from `70%` to `90%`").about(
         "what share of the slots a priority may use while it is on: the least important first, one for each but the \
@@ -102,7 +97,6 @@ pub(super) const BRAKE: &[Field] = &[
     MODE,
 ];
 
-/// The fields of `fleet`.
 pub(super) const RESERVE: &[Field] = &[
     Field::built("reserve").of(Kind::Percent).required().about("the share of the slots that is kept back"),
     Field::built("for")
@@ -112,7 +106,6 @@ pub(super) const RESERVE: &[Field] = &[
     MODE,
 ];
 
-/// The fields of an entry of `signals`.
 pub(super) const SIGNAL: &[Field] = &[
     Field::built("listen")
         .of(Kind::Text)

@@ -1,10 +1,10 @@
-//! Which domains a file is of that cannot be read: what is wrong with it is told elsewhere.
+//! Best-effort detection of the domains of a file that is not valid YAML. Its errors are reported elsewhere.
 
 use super::source::{Report, Source};
 use super::written::File;
 use super::{meaning, yaml};
 
-/// The domains that a file names at the start of a line, for files that cannot be read as YAML.
+/// Returns the domains that lines starting with `domain:` name.
 pub(super) fn domains_by_sight(text: &str) -> Vec<String> {
     let name = |line: &str| {
         let source = Source::new("", line.to_owned());
@@ -16,5 +16,5 @@ pub(super) fn domains_by_sight(text: &str) -> Vec<String> {
     text.lines().filter(|line| line.starts_with("domain:")).take(SIGHTED_MAX).filter_map(name).collect()
 }
 
-/// A file is of one domain; of a few, when two were run together.
+/// A file has one domain, or a few if files were concatenated.
 const SIGHTED_MAX: usize = 16;

@@ -1,4 +1,4 @@
-//! One file as it was read: its name, its text, and the problems found in it.
+//! A file in memory: name, text, and the problems found in it.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,26 +17,26 @@ pub struct Source {
     quotable: bool,
 }
 
-/// A table by its name, as a text.
+/// The name and text of a table.
 pub(super) type Table = (String, String);
 
-/// Where other files that it names are looked for.
+/// Where tables that the file names are looked up.
 #[derive(Debug)]
 enum Beside {
     /// Nowhere.
     Nothing,
-    /// In the directory that it lies in.
+    /// The directory of the file.
     Directory(PathBuf),
-    /// Among these, which were kept together with it.
+    /// Tables saved together with the file.
     Kept(Arc<[Table]>),
 }
 
-/// A file that is no text.
+/// A file that is not a readable text.
 #[derive(Debug)]
 pub struct Unreadable {
-    /// Why.
+    /// The error.
     pub problem: Box<Problem>,
-    /// As much as can be made out of it.
+    /// The part of the text that could be decoded.
     pub text: String,
 }
 
@@ -46,16 +46,16 @@ impl Unreadable {
     }
 }
 
-/// A place in a text. Line and column count from 1, columns in characters.
+/// A span in a text. Lines and columns count from 1, columns in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Place {
     /// The line.
     pub line: u32,
     /// The column.
     pub column: u32,
-    /// Characters that are meant.
+    /// Length in characters.
     pub width: u32,
-    /// Bytes of the text before it.
+    /// Byte offset in the text.
     pub byte: u32,
 }
 
@@ -65,31 +65,31 @@ impl Place {
 }
 
 impl Source {
-    /// A text that was read elsewhere.
+    /// Makes a source of a text from elsewhere.
     #[must_use]
     pub fn new(file: &str, text: String) -> Source {
         Source { file: file.into(), text, beside: Beside::Nothing, quotable: true }
     }
 
-    /// A text that was kept, with the tables that lay beside it.
+    /// Makes a source of a saved text and its tables.
     pub(super) fn kept(file: &str, text: String, tables: Arc<[Table]>) -> Source {
         Source { file: file.into(), text, beside: Beside::Kept(tables), quotable: true }
     }
 
-    /// Reads a file whose links stay beneath its directory. Problems quote it where root, the owner of the directory or
-    /// the user who runs this owns it.
+    /// Reads a file whose links stay beneath its directory. Problems quote it if its owner is root, the owner
+    /// of the directory, or the user of this process.
     ///
     /// # Errors
-    /// It is missing, may not be read, is no regular file, is larger than [`FILE_BYTES_MAX`], is not UTF-8, or a link
+    /// The file is missing, not readable, not regular, larger than [`FILE_BYTES_MAX`] or not UTF-8, or a link
     /// leads out of its directory.
     pub fn read(path: &Path) -> Result<Source, Unreadable> {
         Source::of(path, read_bytes(path))
     }
 
-    /// Reads a file wherever its links lead: the settings, whose path the user of the command names.
+    /// Reads a file with links to anywhere: the settings, whose path the user of the command gives.
     ///
     /// # Errors
-    /// As [`Source::read`], links aside.
+    /// As [`Source::read`], except for links.
     pub(crate) fn read_anywhere(path: &Path) -> Result<Source, Unreadable> {
         Source::of(path, bytes_of(open::anywhere(path)))
     }
@@ -106,7 +106,7 @@ impl Source {
             return Err(Unreadable::new(path, wrong, String::from_utf8_lossy(&bytes).into_owned()));
         }
         match String::from_utf8(bytes) {
-            // A mark at the very start is allowed by YAML and left by some editors; it is no text.
+            // A byte order mark, which YAML allows and some editors write, is not part of the text.
             Ok(text) => {
                 let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
                 let directory = path.parent().map(Path::to_owned);
@@ -117,13 +117,13 @@ impl Source {
         }
     }
 
-    /// The text.
+    /// Returns the text.
     #[must_use]
     pub fn text(&self) -> &str {
         &self.text
     }
 
-    /// The directory that it lies in; none for a text that was read elsewhere.
+    /// Returns the directory of the file; `None` for a text from elsewhere.
     #[must_use]
     pub fn directory(&self) -> Option<&Path> {
         match &self.beside {
@@ -132,7 +132,7 @@ impl Source {
         }
     }
 
-    /// The file of this name that lies beside it; `None` for a text that was read elsewhere, beside which nothing lies.
+    /// Reads a file beside this one; `None` for a text from elsewhere.
     pub(super) fn beside(&self, name: &str) -> Option<Result<Source, Unreadable>> {
         match &self.beside {
             Beside::Nothing => None,
@@ -147,13 +147,13 @@ impl Source {
         }
     }
 
-    /// The name of the file.
+    /// Returns the name of the file.
     #[must_use]
     pub fn file(&self) -> &Arc<str> {
         &self.file
     }
 
-    /// Where in the text a line and column are. It walks the text: for the one error of a file, not for each of many.
+    /// Returns the byte offset of a line and column. Linear in the text: for one error per file only.
     pub(super) fn byte_of(&self, line: u32, column: u32) -> u32 {
         let lines = self.text.split_inclusive('\n').take((line as usize).saturating_sub(1));
         let start: usize = lines.map(str::len).sum();
@@ -163,14 +163,14 @@ impl Source {
         u32::try_from(start + before).unwrap_or(u32::MAX)
     }
 
-    /// A place of this file.
+    /// Returns the position of a span.
     #[must_use]
     pub fn position(&self, at: Place) -> Position {
         Position { file: Arc::clone(&self.file), line: at.line, column: at.column }
     }
 
-    /// A problem at a place of this file. Of a file that may not be quoted it says the place alone: messages hold what
-    /// is written there.
+    /// Makes a problem at a span. If the file may not be quoted, the message is withheld too, as messages
+    /// contain text of the file.
     #[must_use]
     pub fn problem(&self, severity: Severity, at: Place, message: String, mend: Option<String>) -> Problem {
         let position = self.position(at);
@@ -183,7 +183,7 @@ impl Source {
     }
 }
 
-/// A file being judged, and what was found wrong with it so far.
+/// The problems of a file found so far.
 #[derive(Debug)]
 pub struct Report<'s> {
     source: &'s Source,
@@ -192,29 +192,29 @@ pub struct Report<'s> {
 }
 
 impl<'s> Report<'s> {
-    /// Nothing found yet.
+    /// Makes an empty report.
     #[must_use]
     pub fn new(source: &'s Source) -> Report<'s> {
         Report { source, problems: Vec::new(), errors: 0 }
     }
 
-    /// The file.
+    /// Returns the file.
     #[must_use]
     pub fn source(&self) -> &'s Source {
         self.source
     }
 
-    /// Notes an error.
+    /// Reports an error.
     pub fn error(&mut self, at: Place, message: impl Into<String>, mend: impl Into<String>) {
         self.note(Severity::Error, at, message.into(), Some(mend.into()));
     }
 
-    /// Notes a warning.
+    /// Reports a warning.
     pub fn warning(&mut self, at: Place, message: impl Into<String>, mend: impl Into<String>) {
         self.note(Severity::Warning, at, message.into(), Some(mend.into()));
     }
 
-    /// Notes what is wrong with a value and passes on one that is right.
+    /// Returns a valid value, or reports its error.
     pub(crate) fn settle<T>(&mut self, at: Place, value: Result<T, Wrong>) -> Option<T> {
         match value {
             Ok(value) => Some(value),
@@ -225,19 +225,19 @@ impl<'s> Report<'s> {
         }
     }
 
-    /// Takes over what was found in a file that belongs to this one.
+    /// Adds the problems of a file that belongs to this one.
     pub(super) fn absorb(&mut self, problems: Vec<Problem>) {
         self.errors += problems.iter().filter(|problem| problem.is_error()).count();
         self.problems.extend(problems);
     }
 
-    /// How many errors there are so far.
+    /// Returns the number of errors so far.
     #[must_use]
     pub fn errors(&self) -> usize {
         self.errors
     }
 
-    /// All that was found, in the order of the file.
+    /// Returns all problems in file order.
     #[must_use]
     pub fn into_problems(mut self) -> Vec<Problem> {
         self.problems.sort_by_key(|problem| (problem.position.line, problem.position.column));
@@ -252,7 +252,7 @@ impl<'s> Report<'s> {
     }
 }
 
-/// A problem of a file or directory as such.
+/// Makes a problem of a file or directory as a whole.
 pub(crate) fn about_file(path: &Path, wrong: Wrong) -> Problem {
     Problem {
         severity: Severity::Error,
@@ -263,13 +263,12 @@ pub(crate) fn about_file(path: &Path, wrong: Wrong) -> Problem {
     }
 }
 
-/// The bytes of a regular file, one more than [`FILE_BYTES_MAX`] at most.
+/// The bytes of a regular file, at most [`FILE_BYTES_MAX`] + 1.
 pub(super) struct Bytes {
     pub(super) bytes: Vec<u8>,
     quotable: bool,
 }
 
-/// Reads a regular file whose links stay beneath its directory.
 pub(super) fn read_bytes(path: &Path) -> Result<Bytes, Wrong> {
     bytes_of(open::beneath(path))
 }
@@ -299,13 +298,13 @@ fn not_utf8(name: &str, bytes: &[u8], valid_up_to: usize, quotable: bool) -> Unr
     Unreadable { problem: Box::new(problem), text: source.text }
 }
 
-/// What is said of a file that may not be quoted.
+/// The message for a file that may not be quoted.
 const WITHHELD: &str = "something is wrong here, and its text is not shown: another user owns the file";
 const WITHHELD_HELP: &str =
     "run `tidegate check` as the owner of the file, or give it to root or to the owner of its directory";
 
-/// More than 100 000 rules of ordinary length; the tree of a file takes some ten times its size while it is read.
+/// More than 100 000 rules of ordinary length. The YAML tree takes about ten times the size of the file.
 pub const FILE_BYTES_MAX: u64 = 16 << 20;
 
-/// A file that is wrong this often is no rules file; what was found is kept in memory, some half a kilobyte each.
+/// A file with more problems is no rules file. Each problem takes about 500 bytes.
 const PROBLEMS_MAX: usize = 100_000;

@@ -1,4 +1,4 @@
-//! The files of a domain as texts, as they were when they were last good: to be read again when the files are not.
+//! Saved texts of a domain as last valid, for a start with invalid files.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 use super::Domain;
 use super::source::{Source, Table};
 
-/// The texts that one domain was read from.
+/// The texts of one domain.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Texts {
     /// The domain.
     pub domain: Box<str>,
-    /// Its rules files, in their order: the name under which problems are told, and the text.
+    /// Its rules files, sorted: the name in problems, and the text.
     pub files: Vec<(String, String)>,
-    /// The tables that its rules name.
+    /// The tables that its rules name, with their texts.
     pub tables: Vec<(String, String)>,
 }
 
 impl Texts {
-    /// Reads the files that a domain is made of. `None`: one of them cannot be read any more.
+    /// Reads the files of a domain; `None` if one of them is no longer readable.
     pub(super) fn of<'f>(domain: &Domain, files: impl Iterator<Item = &'f str>) -> Option<Texts> {
         let mut files: Vec<&str> = files.collect();
         files.sort_unstable();
@@ -45,7 +45,6 @@ impl Texts {
         })
     }
 
-    /// The rules files, each with all tables beside it.
     pub(super) fn sources(&self) -> impl Iterator<Item = Source> + '_ {
         let tables: std::sync::Arc<[Table]> = self.tables.clone().into();
         self.files

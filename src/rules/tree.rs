@@ -1,8 +1,8 @@
-//! The descriptor tree of one domain: finds the node that limits a descriptor. It knows no counter and no clock.
+//! The descriptor tree of a domain: finds the node that limits a descriptor. Independent of state and time.
 //!
-//! It is that of envoyproxy/ratelimit (`src/config/config_impl.go`): entries are taken one after the other, each by a
-//! node that is named `key_value`, else by the first pattern in file order that fits `key_value`, else by a node that
-//! is named by the key alone. There is no way back up: what an exact node hides stays hidden.
+//! It follows envoyproxy/ratelimit (`src/config/config_impl.go`): each entry in turn selects a node named
+//! `key_value`, else the first pattern in file order that matches `key_value`, else a node named by the key
+//! alone. There is no backtracking to the subtrees that such a node hides.
 
 mod branch;
 mod hits;
@@ -17,41 +17,41 @@ use level::{By, Level};
 pub(super) use branch::{Amount, Branch, NodeLimit, rule_name, rule_name_apart};
 pub use hits::{DESCRIPTORS_MAX, NodeHit, NodeHits};
 
-/// The descriptor tree of one domain.
+/// The descriptor tree of a domain.
 #[derive(Debug, Default)]
 pub struct Tree {
     root: Level,
     nodes: Vec<Node>,
     limits: Vec<Limiting>,
-    /// Of the nodes that limit, until the domain has them among its own.
+    /// The rules of nodes with limits, until they are moved to the domain.
     rules: Vec<Rule>,
     /// The number of the first of them in the domain.
     first_rule: u32,
-    /// The most entries that any node is reached by.
+    /// The largest number of entries on a path.
     depth: usize,
 }
 
 /// One entry of the path of a descriptor.
 #[derive(Debug)]
 struct Node {
-    /// `key_value`, or the key alone; perhaps with stars.
+    /// `key_value`, or the key alone; may contain stars.
     text: Box<str>,
-    /// All that it matches as a pattern count together.
+    /// Whether all values that it matches as a pattern share one state.
     share: bool,
     below: Level,
-    /// Its place in the tree's list of limits.
+    /// The index of its limit in the tree.
     limit: Option<u32>,
 }
 
-/// What is known of a node that limits.
+/// The limit of a node.
 #[derive(Debug)]
 struct Limiting {
-    /// The nodes from the root to it, itself included.
+    /// The nodes from the root to this one, inclusive.
     path: Box<[u32]>,
     unlimited: bool,
-    /// What others replace it by, as a number.
+    /// The number of its name, by which other limits replace it.
     name: Option<u32>,
-    /// What it replaces.
+    /// Names of the limits that it replaces.
     replaces: Box<[u32]>,
 }
 
@@ -60,12 +60,12 @@ struct Limiting {
 pub struct Hit {
     /// The number of its rule in the domain.
     pub rule: u32,
-    /// The entries that count by the text of the pattern that they matched, not by their own: a bit for each.
+    /// A bit for each entry that counts by the pattern it matched instead of its own value.
     shared: u32,
 }
 
 impl Tree {
-    /// A tree of these nodes. Of two alike on one level the first stays: the reader lets no two pass.
+    /// Makes a tree. Of two equal nodes on one level the first stays; the reader never returns duplicates.
     pub(super) fn new(branches: Vec<Branch>) -> Tree {
         let mut tree = Tree::default();
         let mut names = super::names::Names::default();
@@ -74,15 +74,15 @@ impl Tree {
         tree
     }
 
-    /// Whether it limits nothing.
+    /// Whether there are no limits.
     #[inline]
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.limits.is_empty()
     }
 
-    /// The node that limits a descriptor, if there is one. Only a node as deep as the descriptor is long does; one
-    /// without a limit ends the search all the same.
+    /// Returns the node that limits a descriptor. It is exactly as deep as the descriptor is long; a node
+    /// without a limit also ends the search.
     #[must_use]
     pub fn find(&self, descriptor: &[(&str, &str)]) -> Option<Hit> {
         if descriptor.len() > self.depth {
@@ -99,27 +99,27 @@ impl Tree {
         Some(Hit { rule: self.first_rule + limit?, shared })
     }
 
-    /// The text of every node: `key_value`, or the key alone; perhaps with stars.
+    /// Returns the text of every node: `key_value`, or the key alone; may contain stars.
     pub fn texts(&self) -> impl Iterator<Item = &str> {
         self.nodes.iter().map(|node| &*node.text)
     }
 
-    /// How many nodes it has, those without a limit included.
+    /// Returns the number of nodes, including those without a limit.
     #[must_use]
     pub fn nodes(&self) -> usize {
         self.nodes.len()
     }
 
-    /// The texts of the nodes from the top to the one that a rule of the domain belongs to: `key_value`, or the key
-    /// alone. `None`: the rule is none of the tree's.
+    /// Returns the texts of the nodes from the root to the node of a rule: `key_value`, or the key alone.
+    /// `None` if the rule is not from this tree.
     #[must_use]
     pub fn path(&self, rule: u32) -> Option<Vec<&str>> {
         let path = &self.limiting(rule)?.path;
         Some(path.iter().map(|node| &*node_at(&self.nodes, *node).text).collect())
     }
 
-    /// What a hit counts by: for each entry of the descriptor that it was found for, the key and the value, or the
-    /// pattern in place of the value where all that it matches count together.
+    /// Returns the key values of a hit: for each entry of the descriptor that it was found for, the key and
+    /// the value, or the pattern instead of a value if all its matches share a state.
     #[allow(
         clippy::indexing_slicing,
         reason = "the hit was found for it: counted apart, each value would have it all"
@@ -141,18 +141,18 @@ impl Tree {
         })
     }
 
-    /// Hands the rules of its nodes over to the domain, which numbers them behind those it has.
+    /// Moves the rules of the nodes to the end of the domain's rules.
     pub(super) fn hang_behind(&mut self, rules: &mut Vec<Rule>) {
         self.first_rule = u32::try_from(rules.len()).unwrap_or(u32::MAX);
         rules.append(&mut self.rules);
     }
 
-    /// The number of the first of its rules in the domain.
+    /// Returns the number of the first of its rules in the domain.
     pub(super) fn first_rule(&self) -> usize {
         self.first_rule as usize
     }
 
-    /// How many rules it has to hand over.
+    /// Returns the number of rules not yet moved to the domain.
     pub(super) fn rules_len(&self) -> usize {
         self.rules.len()
     }
@@ -192,7 +192,7 @@ impl Tree {
             });
             let node = Node { text: branch.text, share: branch.share, below: Level::default(), limit };
             self.nodes.push(node);
-            // A parent comes before its children, also among the rules.
+            // A parent precedes its children, also in the order of the rules.
             let below = self.grow(branch.branches, path, names);
             #[allow(
                 clippy::indexing_slicing,
@@ -209,14 +209,12 @@ impl Tree {
 }
 
 impl Node {
-    /// The part of a pattern that stands for the value of an entry with this key; all of it where the star begins in
-    /// the key.
+    /// Returns the part of a pattern that replaces the value of this key; all of it if a star is in the key.
     fn value_behind(&self, key: &str) -> &str {
         self.text.strip_prefix(key).and_then(|rest| rest.strip_prefix('_')).unwrap_or(&self.text)
     }
 }
 
-/// The node of this number.
 #[inline]
 #[allow(
     clippy::indexing_slicing,
@@ -230,7 +228,7 @@ fn number_of(name: &str, names: &mut super::names::Names) -> u32 {
     u32::try_from(names.intern(name)).unwrap_or(u32::MAX)
 }
 
-/// A node's limit: windows from the start of Unix time on, and what is refused counts.
+/// Makes a node's limit: windows aligned to the Unix epoch, in which refused requests count.
 fn limit_of(amount: Option<Amount>, fleet: Option<&FleetTerms>) -> Limit {
     let allowance = amount.map(|amount| {
         let quota = Quota::new(amount.count, amount.period(), Align::Epoch);

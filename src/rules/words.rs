@@ -1,11 +1,11 @@
-//! What a limit says, in words for people: its numbers, by what it counts, what it admits at most. It decides nothing.
+//! Descriptions of limits for people: numbers, key and bounds.
 
 use crate::limit::share::Window;
 use crate::limit::{Quota, Rate, Scale, fixed_window};
 use crate::rules::percent::Share;
 use crate::rules::{FleetBound, KeyPart, Mode, OnMiss, Over, Rule};
 
-/// The algorithm and its numbers, much as one would write them.
+/// Describes the algorithm and its numbers, similar to a rules file.
 pub(crate) fn numbers(quota: &Quota) -> String {
     let (algorithm, rate) = (quota.algorithm(), quota.rate_text());
     match quota {
@@ -21,12 +21,12 @@ pub(crate) fn numbers(quota: &Quota) -> String {
     }
 }
 
-/// The same for what may be without a limit.
+/// The same for a quota that may be unlimited.
 pub(crate) fn numbers_or_unlimited(quota: Option<&Quota>) -> String {
     quota.map_or_else(|| "unlimited".to_owned(), numbers)
 }
 
-/// By what a rule counts.
+/// Describes the key of a rule.
 pub(crate) fn each(rule: &Rule) -> String {
     match rule.key.as_slice() {
         [] => "for all together".to_owned(),
@@ -45,7 +45,7 @@ fn key_part(part: &KeyPart) -> String {
     text
 }
 
-/// What a mode means; nothing for a rule that enforces.
+/// Describes a mode; empty for enforcement.
 pub(crate) fn mode(mode: Mode) -> &'static str {
     match mode {
         Mode::Enforce => "",
@@ -54,7 +54,7 @@ pub(crate) fn mode(mode: Mode) -> &'static str {
     }
 }
 
-/// What so many hosts admit together at most of one key, whatever is sent.
+/// Describes the largest number of units that this many hosts together admit for one key.
 pub(crate) fn bound(quota: &Quota, hosts: u32) -> String {
     let times = |number: u32| u64::from(number) * u64::from(hosts);
     match quota {
@@ -64,7 +64,7 @@ pub(crate) fn bound(quota: &Quota, hosts: u32) -> String {
             format!("at most {burst} + {count} × {} in any span", periods(&rate.to_string()))
         }
         Quota::Share(quota) => {
-            // One budget, however many hosts there are.
+            // One budget for any number of hosts.
             match quota.window().map(Window::like) {
                 Some(Quota::SlidingWindow(window)) => {
                     let rate = Quota::SlidingWindow(*window).rate_text();
@@ -107,19 +107,18 @@ pub(crate) fn bound(quota: &Quota, hosts: u32) -> String {
             )
         }
         Quota::Concurrency(quota) => format!("never more than {} at once", times(quota.max())),
-        // However many hosts there are.
         Quota::Places(quota) => format!("never more than {} at once", quota.max()),
     }
 }
 
-/// What a rule of the fleet admits at most of one key, on all hosts together; of another what one host admits.
+/// Describes the bound of a rule for one key: on all hosts for a fleet rule, else on one host.
 pub(crate) fn bound_of(rule: &Rule, quota: &Quota) -> String {
     let own = bound(quota, 1);
     if rule.fleet.is_none() {
         return own;
     }
     match quota {
-        // What a host that hears nothing let begin goes on.
+        // Work that a partitioned host started continues.
         Quota::Places(_) => {
             format!("{own}, on all hosts together; besides, what goes on under hosts that do not hear Redis")
         }
@@ -127,7 +126,7 @@ pub(crate) fn bound_of(rule: &Rule, quota: &Quota) -> String {
     }
 }
 
-/// What so many hosts admit past the budget of a rule of the fleet.
+/// Describes the excess over the budget of a fleet rule.
 pub(crate) fn past_budget(bound: &FleetBound) -> String {
     let quiet = match bound.quiet {
         0 => String::new(),
@@ -144,7 +143,7 @@ pub(crate) fn past_budget(bound: &FleetBound) -> String {
     }
 }
 
-/// What is admitted beyond the quota; nothing where it is refused.
+/// Describes the soft or elastic part beyond the quota; `None` if further requests are refused.
 pub(crate) fn beyond(over: &Over, lasts: Option<std::time::Duration>, hosts: u32) -> Option<String> {
     match over {
         Over::Refuse => None,
@@ -161,12 +160,11 @@ pub(crate) fn beyond(over: &Over, lasts: Option<std::time::Duration>, hosts: u32
     }
 }
 
-/// When work that nobody ends counts as ended.
 pub(crate) fn expires(lasts: std::time::Duration) -> String {
     format!("work that nobody releases or renews ends after {}", humantime::format_duration(lasts))
 }
 
-/// How exactly the rate of a bucket is kept; windows count whole units.
+/// Describes the precision of a bucket's rate; `None` for windows, which count whole units.
 pub(crate) fn exactness(quota: &Quota) -> Option<String> {
     let (rate, scale) = steady(quota)?;
     Some(match (rate.rounding_on(scale), scale.ticks_per_nano()) {
@@ -176,7 +174,7 @@ pub(crate) fn exactness(quota: &Quota) -> Option<String> {
     })
 }
 
-/// The rate of a bucket, and the scale on which it is kept.
+/// Returns the rate of a bucket and its scale.
 pub(crate) fn steady(quota: &Quota) -> Option<(Rate, Scale)> {
     match quota {
         Quota::TokenBucket(quota) => Some((quota.rate(), quota.scale())),
@@ -193,13 +191,12 @@ pub(crate) fn steady(quota: &Quota) -> Option<(Rate, Scale)> {
     }
 }
 
-/// `1 rule`, `2 rules`.
+/// Formats a count: `1 rule`, `2 rules`.
 pub(crate) fn counted(number: usize, noun: &str) -> String {
     let plural = if number == 1 { "" } else { "s" };
     format!("{number} {noun}{plural}")
 }
 
-/// The window of a quota by name, and where it begins.
 fn window(quota: &fixed_window::Quota) -> String {
     let rate = crate::limit::Quota::FixedWindow(quota.clone()).rate_text();
     let shape = quota.shape();
@@ -208,12 +205,12 @@ fn window(quota: &fixed_window::Quota) -> String {
     format!("{calendar}{} ({begins})", period(&rate))
 }
 
-/// At least so long apart: rounded down, for it must be true.
+/// Returns the interval between units, rounded down so that the stated minimum holds.
 fn interval_nanos(rate: Rate) -> u64 {
     rate.period_nanos() / u64::from(rate.count())
 }
 
-/// The period of a rate as one speaks of it: `5/15min` has `15 minutes`.
+/// Spells out the period of a rate: `15 minutes` for `5/15min`.
 fn period(rate: &str) -> String {
     let period = rate.split_once('/').map_or("s", |(_, period)| period);
     let digits = period.bytes().take_while(u8::is_ascii_digit).count();
@@ -227,7 +224,7 @@ fn period(rate: &str) -> String {
     }
 }
 
-/// How many periods there are in a span of time.
+/// Describes the number of periods in a span.
 fn periods(rate: &str) -> String {
     let period = rate.split_once('/').map_or("s", |(_, period)| period);
     match SPANS.iter().find(|(unit, ..)| *unit == period) {
@@ -236,10 +233,10 @@ fn periods(rate: &str) -> String {
     }
 }
 
-/// What the engine keeps of one piece of work, at most.
+/// The most memory that the engine needs for one lease, in bytes.
 pub(crate) const LEASE_BYTES_MAX: u64 = 128;
 
-/// How rates write a period, and how one speaks of one and of many.
+/// Units of periods, with their singular and plural names.
 const SPANS: [(&str, &str, &str); 7] = [
     ("ms", "millisecond", "milliseconds"),
     ("s", "second", "seconds"),

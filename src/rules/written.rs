@@ -1,4 +1,4 @@
-//! The file as written: which fields there are, which of them work, and where each value stands.
+//! The structure of rules files: sections, fields and their nodes.
 
 use super::concurrency_fields;
 pub(super) use super::descriptor_fields::{DESCRIPTOR, RATE_LIMIT, REPLACED};
@@ -10,7 +10,7 @@ use super::shed_fields::{BRAKE, CALLERS, QUEUE_AGE, RESERVE, SHED, SIGNAL, WORKE
 use super::source::Report;
 use super::yaml::{Node, Value};
 
-/// One rules file. What could not be read is missing here and noted in the report.
+/// A rules file. Unreadable parts are missing here and reported.
 #[derive(Debug, Default)]
 pub(super) struct File<'n> {
     pub(super) domain: Option<(&'n Node, &'n str)>,
@@ -40,7 +40,7 @@ impl<'n> File<'n> {
         let exempt = entries("exempt", LISTED);
         let deny = entries("deny", LISTED);
         let prioritize = entries("prioritize", "write `prioritize: [{match: {…}, priority: …}, …]`");
-        // That service takes no value for an empty list.
+        // envoyproxy/ratelimit reads a missing value as an empty list.
         let descriptors = fields.get("descriptors").filter(|node| node.value != Value::Null);
         let descriptors = descriptors.and_then(|node| list(node, "descriptors", DESCRIPTORS, report));
         File {
@@ -57,7 +57,7 @@ impl<'n> File<'n> {
         }
     }
 
-    /// Whether it says nothing about requests.
+    /// Whether it has no entries for requests.
     pub(super) fn is_empty(&self) -> bool {
         let rules = [self.limits, self.concurrency, self.sheds, self.descriptors];
         let mut lists = rules.into_iter().chain([self.exempt, self.deny, self.prioritize]);
@@ -65,7 +65,6 @@ impl<'n> File<'n> {
     }
 }
 
-/// The fields of a rules file.
 const FILE: &[Field] = &[
     Field::built("domain").of(Kind::Name).required().about("the name that the application asks by"),
     Field::built("defaults")
@@ -102,23 +101,20 @@ const FILE: &[Field] = &[
         .about("a descriptor tree; see docs/descriptors.md"),
 ];
 
-/// The fields of `defaults`.
 const DEFAULTS: &[Field] = &[SCOPE.or("that of the settings, else `host`")];
 
 const DESCRIPTORS: &str = "start each descriptor with a dash: `- key: …`";
 const LISTED: &str = "write a list: `- {name: …, match: {…}}`";
 
-/// The fields of an entry of `exempt` or `deny`; only the latter has a `mode` and a `help`.
+/// The fields of an entry of `deny`; `exempt` lacks `mode` and `help`.
 pub(super) const LISTED_ENTRY: &[Field] = &[NAME, MATCH, MODE, HELP];
 
-/// The fields of an entry of `exempt`, for the table.
 const EXEMPTION: &[Field] = &[NAME, MATCH];
 
-/// The fields of an entry of `prioritize`.
 pub(super) const PRIORITIZED: &[Field] =
     &[MATCH, Field::built("priority").of(Kind::Name).required().about("one of `priorities`")];
 
-/// What a value of `match` may be besides texts.
+/// Fields of a value of `match` in its mapping form.
 pub(super) const CONDITION: &[Field] = &[
     Field::built("not")
         .of(VALUES)
@@ -136,7 +132,7 @@ pub(super) const CONDITION: &[Field] = &[
     Field::built("present").of(Kind::Boolean).or("none").about("whether the attribute is there at all"),
 ];
 
-/// What an entry of `key` may be besides a name.
+/// Fields of an entry of `key` in its mapping form.
 pub(super) const KEY_PART: &[Field] = &[
     Field::built("attribute").of(Kind::Name).required().about("the attribute whose values are counted apart"),
     Field::built("lowercase")
@@ -149,10 +145,10 @@ pub(super) const KEY_PART: &[Field] = &[
         .about("how many bits of an IPv6 address count; IPv4 stays whole"),
 ];
 
-/// One text, or any of some.
+/// One text, or a list of alternatives.
 const TEXTS: Kind = Kind::Either(&[Kind::Text, Kind::List(&Kind::Text)]);
 
-/// The fields of every kind of mapping in a rules file, in the order of the table.
+/// The fields of every kind of mapping in a rules file, in the order of the docs.
 pub(super) const SECTIONS: &[Section] = &[
     Section { name: "file", place: "file", fields: FILE },
     Section { name: "defaults", place: "`defaults`", fields: DEFAULTS },

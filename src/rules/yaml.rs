@@ -1,7 +1,7 @@
-//! The strict YAML reader: a text becomes a tree in which every value knows where it stands.
+//! The strict YAML reader: parses a text to a tree of values with spans.
 //!
-//! It means nothing yet: names of fields, types and numbers are judged by who knows them, each value on its own, so
-//! that one error hides no other. Scalars keep the text that was written: `0660` stays `0660`.
+//! Field names, types and numbers are checked later, value by value, so that one error does not hide others.
+//! Scalars keep their text: `0660` stays `0660`.
 
 use std::fmt;
 
@@ -12,45 +12,45 @@ use serde_saphyr::{Error, Location, MessageFormatter, Spanned, UserMessageFormat
 use super::problem::{Problem, Severity, on_one_line};
 use super::source::{Place, Source};
 
-/// A value and where it stands.
+/// A value and its span.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Node {
-    /// Where it was written; for what an alias brought, where the alias is.
+    /// The span of the value, or of the alias that inserted it.
     pub at: Place,
-    /// What was written.
+    /// The parsed value.
     pub value: Value,
 }
 
-/// What a value is.
+/// A YAML value.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Nothing, `null` or `~`.
+    /// No value, `null` or `~`.
     Null,
-    /// A text, or what YAML takes for a number or a boolean, as it was written.
+    /// A text, number or boolean, as written.
     Scalar(Kind, Box<str>),
     /// A list.
     List(Vec<Node>),
-    /// Fields and their values in file order. A key may come twice: its reader says so.
+    /// Fields and their values in file order, including duplicates, which their reader reports.
     Map(Vec<(Node, Node)>),
-    /// A number or boolean whose text is still to be fetched from the file; none is left after [`read`].
+    /// A number or boolean whose text is not fetched yet: start and length in bytes. [`read`] leaves none.
     Unsettled(Kind, usize, usize),
 }
 
-/// What YAML takes a scalar for.
+/// The YAML type of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A text: quoted, or not readable as anything else.
+    /// A text: quoted, or of no other type.
     Text,
-    /// A number without quotes.
+    /// An unquoted number.
     Number,
-    /// `true` or `false` without quotes.
+    /// Unquoted `true` or `false`.
     Boolean,
 }
 
-/// Reads a text. One without any content is [`Value::Null`].
+/// Parses a text. A text without content is [`Value::Null`].
 ///
 /// # Errors
-/// The first place that is not YAML as it is read here: one document, no unknown anchor, not too deep or too large.
+/// The first syntax error, a second document, an unknown anchor, or an exceeded limit of depth or size.
 pub fn read(source: &Source) -> Result<Node, Box<Problem>> {
     let text = source.text();
     let has_content = |line: &str| !line.is_empty() && !line.starts_with('#');
@@ -59,7 +59,7 @@ pub fn read(source: &Source) -> Result<Node, Box<Problem>> {
     }
     let options = serde_saphyr::options! {
         strict_booleans: true,
-        // Our own readers report duplicates, all of them, with the first place.
+        // Our readers report all duplicates, with the position of the first.
         duplicate_keys: DuplicateKeyPolicy::PassThrough,
         reject_unsupported_tags: true,
         non_finite_float_policy: serde_saphyr::options::NonFiniteFloatPolicy::PassThrough,
@@ -75,7 +75,7 @@ pub fn read(source: &Source) -> Result<Node, Box<Problem>> {
             max_events: 2 * NODES_MAX,
             max_documents: 2,
             max_recorded_anchor_events: ALIASED_EVENTS_MAX,
-            // A shared `match` is used by as many rules as there are; what aliases copy is bounded above.
+            // Any number of rules may share a `match`; the bounds above limit the copies.
             enforce_alias_anchor_ratio: false,
         },
     };
@@ -89,7 +89,7 @@ pub fn read(source: &Source) -> Result<Node, Box<Problem>> {
 }
 
 impl Node {
-    /// What the value is, for messages.
+    /// Names the type of the value, for messages.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match &self.value {
@@ -102,7 +102,7 @@ impl Node {
         }
     }
 
-    /// The text of a scalar, whatever YAML takes it for.
+    /// Returns the text of a scalar of any type.
     #[must_use]
     pub fn as_scalar(&self) -> Option<&str> {
         match &self.value {
@@ -111,12 +111,12 @@ impl Node {
         }
     }
 
-    /// Fetches the text of numbers and booleans: the parser hands over what it made of them.
+    /// Fetches the text of numbers and booleans, as the parser returns only their values.
     fn settle(&mut self, text: &str) {
         match &mut self.value {
             Value::Unsettled(kind, start, bytes) => {
                 let written = text.get(*start..start.saturating_add(*bytes)).unwrap_or_default();
-                // A tag can make a number of a quoted text.
+                // A tag can turn a quoted text into a number.
                 let written = written.trim().trim_matches(['"', '\'']);
                 self.value = Value::Scalar(*kind, written.into());
             }
@@ -145,7 +145,7 @@ impl<'de> Deserialize<'de> for Node {
     }
 }
 
-/// A value that does not know yet where it stands.
+/// A value without its span.
 struct Written(Value);
 
 impl<'de> Deserialize<'de> for Written {
@@ -224,7 +224,7 @@ fn place(location: Location) -> Place {
 
 fn problem(source: &Source, error: &Error) -> Problem {
     let mut at = error.location().map_or(Place::START, place);
-    // Errors of the parser itself come without it.
+    // Errors of the parser itself lack the byte offset.
     at.byte = source.byte_of(at.line, at.column);
     let cause = match error.without_snippet() {
         Error::AliasError { error, .. } => error.without_snippet(),
@@ -243,7 +243,7 @@ fn problem(source: &Source, error: &Error) -> Problem {
     source.problem(Severity::Error, at, message, Some(mend.to_owned()))
 }
 
-/// What helps, by a part of the message.
+/// Help by a part of the message.
 const MENDS: [(&str, &str); 7] = [
     ("second document", "remove the `---`, or put the rest into another file"),
     ("too much", "split the file: several files may add to one domain; write less with aliases"),
@@ -256,11 +256,11 @@ const MENDS: [(&str, &str); 7] = [
 
 const MEND_OTHERWISE: &str = "check the indentation, the quotes and the brackets up to here";
 
-/// A descriptor tree as deep as a request can be, 16 entries, takes 36; what is read is walked by recursion.
+/// A descriptor tree of the maximum of 16 entries needs 36. The tree is walked recursively.
 const DEPTH_MAX: usize = 40;
 
 /// 100 000 rules of 20 values each.
 const NODES_MAX: usize = 2_000_000;
 
-/// What aliases may add to a file: a few bytes must not become a few gigabytes.
+/// Bounds the events that aliases add: a few bytes must not become gigabytes.
 const ALIASED_EVENTS_MAX: usize = 200_000;

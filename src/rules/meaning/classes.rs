@@ -1,4 +1,4 @@
-//! The terms that keys of one rule have, each once, with their numbers: equal overrides share an allowance.
+//! Numbered quotas of a rule's overrides, each distinct one once: equal overrides share an allowance.
 
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -6,16 +6,16 @@ use std::hash::Hash;
 use crate::rules::problem::Wrong;
 use crate::rules::rate_text::Written;
 
-/// What one class of keys may use, as it was written.
+/// The quota of one override, as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Terms {
     pub(super) rate: Written,
-    /// Without it: the number of the rate.
+    /// `None`: the number of the rate.
     pub(super) burst: Option<u32>,
 }
 
 impl Terms {
-    /// A burst of what has no limit says nothing.
+    /// Rejects a burst with an unlimited rate.
     pub(super) fn check(&self) -> Result<(), Wrong> {
         match (self.rate, self.burst) {
             (Written::Unlimited, Some(_)) => {
@@ -26,8 +26,8 @@ impl Terms {
     }
 }
 
-/// The terms of a rule's overrides by number, from 1 on: 0 are those of the rule, or of its candidate. An override with
-/// the terms of the rule has a number too: under the candidate it differs.
+/// The quotas of a rule's overrides, numbered from 1; 0 is the quota of the rule or its shadow rule. An
+/// override equal to the rule is numbered too, as it differs from the shadow rule.
 #[derive(Debug)]
 pub(super) struct Classes<T> {
     terms: Vec<T>,
@@ -41,20 +41,20 @@ impl<T> Default for Classes<T> {
 }
 
 impl<T: Copy + Eq + Hash> Classes<T> {
-    /// The number of these terms; `check` is asked about those that are new.
+    /// Returns the number of these terms; `check` validates new ones.
     pub(super) fn number<E>(&mut self, terms: T, check: impl FnOnce(&T) -> Result<(), E>) -> Result<u32, E> {
         if let Some(known) = self.numbers.get(&terms) {
             return Ok(*known);
         }
         check(&terms)?;
         self.terms.push(terms);
-        // There are no more than rows and entries, both bounded far below.
+        // Rows and entries are bounded far below 2³².
         let number = u32::try_from(self.terms.len()).unwrap_or(u32::MAX);
         self.numbers.insert(terms, number);
         Ok(number)
     }
 
-    /// The terms from number 1 on.
+    /// Returns the terms from number 1 on.
     pub(super) fn iter(&self) -> impl Iterator<Item = &T> + Clone {
         self.terms.iter()
     }

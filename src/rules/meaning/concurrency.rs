@@ -1,4 +1,4 @@
-//! Rules of `concurrency` as meant: how much work at once, and when work that nobody ends counts as ended.
+//! Reader of `concurrency` rules: maximum of concurrent work, and expiry of leases.
 
 use std::num::NonZeroU32;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::rules::source::{Place, Report};
 use crate::rules::yaml::Node;
 use crate::rules::{Allowance, KeyPart, Limit, amount};
 
-/// How much at once; none: as much as there is.
+/// The maximum of concurrent leases; `None` is unlimited.
 type Max = Option<NonZeroU32>;
 
-/// Reads what a rule admits. Without a key, which is wrong then, nothing that counts by it is read.
+/// Reads the limit. Without a valid key, overrides are skipped.
 pub(super) fn at_once(
     fields: &Fields<'_>,
     key: Option<&[KeyPart]>,
@@ -32,7 +32,7 @@ pub(super) fn at_once(
         None => Some(EXPIRES_DEFAULT),
     };
     let candidate_at = fields.get("candidate").map(|node| node.at);
-    // One that could not be read is an error, and leaves the rule out.
+    // An unreadable shadow rule is an error that leaves the rule out.
     let candidate = fields.get("candidate").and_then(|node| candidate(node, report));
     let mut classes = Classes::default();
     let overrides = key.and_then(|key| overrides(fields, key, &AtOnce, &mut classes, report));
@@ -72,7 +72,7 @@ fn some(max: u32) -> Result<Max, Wrong> {
     NonZeroU32::new(max).map(Some).ok_or_else(nothing)
 }
 
-/// What the overrides of a rule say. Any number can be kept.
+/// Reader of the overrides of a `concurrency` rule. Each number is valid.
 struct AtOnce;
 
 impl Keepers for AtOnce {
@@ -106,8 +106,8 @@ impl Keepers for AtOnce {
 
 const UNLIMITED: &str = "unlimited";
 
-/// As long as most servers let a request take.
+/// The usual request timeout of servers.
 const EXPIRES_DEFAULT: Duration = Duration::from_secs(60);
 
-/// Below a second a pause of a process would end its work; what takes more than a week renews.
+/// Below a second, a pause of the process would expire its leases. Longer work renews its lease.
 const EXPIRES: Bounds = [(SECOND, "1s"), (7 * DAY, "7day")];

@@ -1,4 +1,4 @@
-//! `match` as meant: conditions on attributes.
+//! Reader of `match`: conditions on attributes.
 
 use super::attribute;
 use crate::rules::fields::{Fields, boolean, text};
@@ -36,27 +36,27 @@ pub(super) fn conditions(node: &Node, report: &mut Report<'_>) -> Option<Vec<Con
     Some(conditions)
 }
 
-/// The values of one attribute while they are read.
+/// The values of one attribute, during reading.
 struct Values<'n> {
     attribute: &'n str,
     condition: Condition,
-    /// Values so far, those within others included.
+    /// The number of values so far, including nested ones.
     count: usize,
 }
 
-/// What a value stands in that is not a value of `match` itself.
+/// The mapping that contains a value, if not `match` itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Within {
-    /// `not`: other kinds of values may stand there.
+    /// `not`: may contain other kinds of values.
     Not,
-    /// `cidr`: networks alone.
+    /// `cidr`: networks only.
     Cidr,
-    /// `glob`: texts alone.
+    /// `glob`: texts only.
     Glob { ignore_case: bool },
 }
 
 impl Values<'_> {
-    /// One value or a list of them.
+    /// Reads one value or a list.
     fn patterns(&mut self, node: &Node, within: Option<Within>, report: &mut Report<'_>) -> Vec<Pattern> {
         let items = match &node.value {
             Value::List(items) => items.as_slice(),
@@ -68,11 +68,11 @@ impl Values<'_> {
             report.error(node.at, message, "write at least one value, or `\"*\"` for any");
         }
         let others = self.count;
-        // A mapping counts by what is in it.
+        // A mapping counts by the values in it.
         let texts = items.iter().filter(|item| !matches!(item.value, Value::Map(_)));
         self.count = self.count.saturating_add(texts.count());
         if self.count > VALUES_MAX {
-            // Once is enough.
+            // Report it once.
             if others <= VALUES_MAX {
                 let message = format!("{attribute} has {} values", self.count);
                 report.error(node.at, message, format!("write at most {VALUES_MAX}, or a pattern with `*`"));
@@ -117,7 +117,7 @@ impl Values<'_> {
         })
     }
 
-    /// A mapping: one kind of value, named by its field.
+    /// Reads a mapping: one kind of value, named by its field.
     fn kind(&mut self, node: &Node, within: Option<Within>, report: &mut Report<'_>) -> Option<Vec<Pattern>> {
         let errors = report.errors();
         let fields = Fields::read(node, "a value of `match`", CONDITION, report)?;
@@ -176,7 +176,7 @@ impl Values<'_> {
         Some(Vec::new())
     }
 
-    /// What can be said of all values together.
+    /// Warns of combinations of values.
     fn doubt(&self, node: &Node, report: &mut Report<'_>) {
         let attribute = shown(self.attribute);
         let any = self.condition.any_of.iter().any(Pattern::is_any);
@@ -204,11 +204,11 @@ impl Within {
     }
 }
 
-/// Each is looked at for every request that comes near the rule.
+/// Conditions are evaluated one by one for each request that reaches the rule.
 const CONDITIONS_MAX: usize = 32;
 
-/// Longer lists belong into a pattern, or into an attribute that the application adds.
+/// Longer lists should be a pattern, or an attribute that the application adds.
 const VALUES_MAX: usize = 1_000;
 
-/// The longest value that the socket carries.
+/// The longest value that the wire protocol carries.
 pub(super) const VALUE_BYTES_MAX: usize = 1_024;

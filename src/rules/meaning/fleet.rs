@@ -1,4 +1,4 @@
-//! `scope` and `fleet` of a rule as meant: where it counts, and what of a rule cannot be counted over a fleet.
+//! Reader of `scope` and `fleet`: fleet settings, and fields that a fleet does not support.
 
 use std::num::NonZeroU32;
 
@@ -19,16 +19,15 @@ use crate::rules::written::FLEET_TERMS;
 use crate::rules::yaml::Node;
 use crate::rules::{FleetMode, FleetTerms, Limit, OnMiss, OnRedisDown, Scope};
 
-/// The scope that holds where a rule says none, and who says so.
+/// The default scope of a rule and its source.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::rules) struct Given {
     scope: Scope,
     by: By,
-    /// The part of each budget that there is here, in thousandths.
+    /// The weight of this region in each budget, in thousandths.
     weight: Option<u16>,
 }
 
-/// Who gives a scope.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum By {
     Rule,
@@ -37,18 +36,18 @@ enum By {
 }
 
 impl Given {
-    /// By the settings.
+    /// Takes the scope from the settings.
     pub(in crate::rules) fn by_settings(scope: Scope, weight: Option<u16>) -> Given {
         Given { scope, by: By::Settings, weight }
     }
 
-    /// By `defaults`, as far as they say; else by the settings.
+    /// Takes the scope from `defaults` if present, else leaves it.
     pub(in crate::rules) fn or_defaults(self, fields: &Fields<'_>, report: &mut Report<'_>) -> Given {
         let own = fields.get("scope").and_then(|node| choice(node, "scope", SCOPES, report));
         own.map_or(self, |scope| Given { scope, by: By::Defaults, ..self })
     }
 
-    /// What asks for a fleet.
+    /// Names the source of the scope, for messages.
     fn asks(self) -> &'static str {
         match self.by {
             By::Rule => "`scope: fleet`",
@@ -58,7 +57,7 @@ impl Given {
     }
 }
 
-/// How hosts share the budget of a rule; `None`: each counts for itself, or something is wrong and noted.
+/// Reads the fleet settings of a rule; `None` with `scope: host`, or after an error.
 pub(super) fn fleet(
     fields: &Fields<'_>,
     given: Given,
@@ -69,7 +68,7 @@ pub(super) fn fleet(
     let scope = fields.get("scope");
     let own = scope.map(|node| choice(node, "scope", SCOPES, report));
     let given = match own {
-        // Which of the two is meant is not known.
+        // The intended scope is unknown.
         Some(None) => return None,
         Some(Some(scope)) => Given { scope, by: By::Rule, ..given },
         None => given,
@@ -102,12 +101,12 @@ pub(super) fn fleet(
     Some(FleetTerms { max_over, region, ..terms })
 }
 
-/// How hosts share the budgets of descriptors, which say no scope of their own.
+/// Returns the fleet settings of descriptors, which have no scope of their own.
 pub(super) fn of_descriptors(given: Given) -> Option<FleetTerms> {
     (given.scope == Scope::Fleet).then(FleetTerms::default)
 }
 
-/// The same of one of them, with the part of it that this region has.
+/// Adds the region's part to the fleet settings of one descriptor.
 pub(super) fn of_descriptor(terms: FleetTerms, given: Given, amount: Option<Amount>) -> FleetTerms {
     let rate =
         amount.and_then(|amount| Rate::new(amount.count, u64::from(amount.seconds) * SECOND_NANOS).ok());
@@ -116,7 +115,7 @@ pub(super) fn of_descriptor(terms: FleetTerms, given: Given, amount: Option<Amou
     FleetTerms { region, ..terms }
 }
 
-/// A limit as hosts share it: each of its buckets is one that they all have together.
+/// Converts a limit to its fleet form, in which all hosts share each quota.
 pub(in crate::rules) fn shared(limit: Limit, terms: &FleetTerms) -> Limit {
     let mut limit = weighed(limit, terms.region.as_ref());
     for allowance in limit.allowances.iter_mut().flatten() {
@@ -126,7 +125,7 @@ pub(in crate::rules) fn shared(limit: Limit, terms: &FleetTerms) -> Limit {
                 let quota = share::Quota::new(bucket, credit, when_down(terms));
                 allowance.quota = Quota::Share(share_of(quota, terms));
             }
-            // One that hosts cannot share has been told; one of nothing refuses everything on each host.
+            // Windows that cannot be shared were reported. A window of 0 refuses everything on each host.
             Quota::FixedWindow(_) | Quota::SlidingWindow(_) => {
                 let own = allowance.quota.clone();
                 if let Ok(quota) = share::Quota::of_window(own, credit_of(terms), when_down(terms)) {
@@ -162,12 +161,12 @@ fn share_of(quota: share::Quota, terms: &FleetTerms) -> share::Quota {
     let asks = match (terms.mode, terms.on_miss) {
         (FleetMode::Exact, _) => Asks::Always,
         (_, None | Some(OnMiss::Ask)) => Asks::OnMiss,
-        // What is promised holds for a fleet of any size.
+        // The promised `max_over` holds for any number of hosts.
         (_, Some(OnMiss::Admit)) if terms.max_over.is_some() => Asks::WhereCreditIsLess,
         (_, Some(OnMiss::Admit | OnMiss::Refuse)) => Asks::Never,
     };
     let quota = quota.asking(asks).waiting(terms.wait());
-    // One that is promised does not grow with the fleet.
+    // With a promised `max_over` the credit does not grow with the fleet.
     if terms.max_over.is_some() { quota.in_whole_units() } else { quota }
 }
 
@@ -180,7 +179,7 @@ fn when_down(terms: &FleetTerms) -> WhenDown {
     }
 }
 
-/// The algorithm as it is written; one that is unknown has been told.
+/// Returns the algorithm as written; unknown ones are reported elsewhere.
 fn algorithm<'n>(fields: &Fields<'n>) -> &'n str {
     if fields.get("max").is_some() {
         return "concurrency";
@@ -204,7 +203,7 @@ fn may_be_shared(algorithm: &str, given: Given, at: Place, report: &mut Report<'
     false
 }
 
-/// What of the terms does not go with places.
+/// Reports fleet settings that do not apply to concurrency.
 fn about_places(fields: &Fields<'_>, mode: FleetMode, on_miss: Option<OnMiss>, report: &mut Report<'_>) {
     if let Some(node) = fields.get("mode").filter(|_| mode == FleetMode::Exact) {
         let message =
@@ -217,11 +216,11 @@ fn about_places(fields: &Fields<'_>, mode: FleetMode, on_miss: Option<OnMiss>, r
     }
 }
 
-/// Fields of a rule that mean something on one host only.
+/// Reports fields that have a meaning on one host only.
 fn about_strangers(fields: &Fields<'_>, given: Given, report: &mut Report<'_>) {
     for (name, at, node) in fields.iter() {
         let Some((_, why, mend)) = STRANGERS.iter().find(|(known, ..)| *known == name) else { continue };
-        // What it says is then what holds anyway.
+        // The default is accepted.
         if matches!((name, node.as_scalar()), ("over", Some("refuse")) | ("refused", Some("free"))) {
             continue;
         }
@@ -229,7 +228,7 @@ fn about_strangers(fields: &Fields<'_>, given: Given, report: &mut Report<'_>) {
     }
 }
 
-/// Windows that hosts cannot share.
+/// Reports windows that hosts cannot share.
 fn about_windows(fields: &Fields<'_>, admitted: Option<&Admitted>, report: &mut Report<'_>) {
     let Some(limit) = admitted.map(|admitted| &admitted.limit) else { return };
     let windows = limit.allowances.iter().flatten().map(|allowance| &allowance.quota);
@@ -247,7 +246,7 @@ fn about_windows(fields: &Fields<'_>, admitted: Option<&Admitted>, report: &mut 
     report.error(at, format!("hosts cannot share this rule: {fault}"), mend);
 }
 
-/// Rates that Redis could not count exactly.
+/// Reports rates that Redis scripts cannot count exactly.
 fn about_rates(fields: &Fields<'_>, admitted: Option<&Admitted>, report: &mut Report<'_>) {
     let Some(limit) = admitted.map(|admitted| &admitted.limit) else { return };
     let of = |name| fields.get(name).map_or(fields.at(), |node: &Node| node.at);
@@ -304,8 +303,8 @@ fn terms(node: &Node, is_of_places: bool, report: &mut Report<'_>) -> Option<Fle
     (report.errors() == errors_before).then_some(terms)
 }
 
-/// How far the fleet may go past its budget, in thousandths. What admits cannot stay below one token on each host, and
-/// there is no fleet of fewer than two.
+/// Reads `max_over` in thousandths. With `on_miss: admit` it must allow one token on each of two hosts, as a
+/// fleet has at least two.
 fn max_over(
     node: &Node,
     terms: &FleetTerms,
@@ -349,10 +348,10 @@ fn max_over(
 
 const SECOND_NANOS: u64 = 1_000_000_000;
 
-/// Less than a busy network takes is no wait, and more is felt.
+/// The lower bound is the latency of a busy network; users notice delays above the upper one.
 const WAITS: Bounds = [(2, "2ms"), (50, "50ms")];
 
-/// What means something on one host only: why, and what does what is wanted.
+/// Fields that have a meaning on one host only, the reason, and the help.
 const STRANGERS: &[(&str, &str, &str)] = &[
     (
         "over",
@@ -381,8 +380,8 @@ const STRANGERS: &[(&str, &str, &str)] = &[
     ),
 ];
 
-/// Where fields stand that are not of `fleet`.
+/// Where fields belong that are not in `fleet`.
 const TERM_HOMES: Homes = &[(&["max_over", "scope"], "in the rule, beside `fleet`")];
 
-/// Fields of `fleet`, for whoever writes them beside it.
+/// Fields of `fleet`, for rules that have them beside it.
 pub(super) const HOME: (&[&str], &str) = (&["on_miss", "on_redis_down", "wait"], "in `fleet`");

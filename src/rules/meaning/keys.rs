@@ -1,4 +1,4 @@
-//! `key` as meant: what a rule counts by.
+//! Reader of `key`.
 
 use super::attribute;
 use crate::rules::fields::{Fields, boolean, list};
@@ -34,7 +34,7 @@ pub(super) fn key(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Vec<Ke
     Some(key)
 }
 
-/// A name, or a mapping that says what is done to its value; with the place of the name.
+/// Reads a name, or a mapping with its transformation; returns the span of the name.
 fn part(node: &Node, report: &mut Report<'_>) -> Option<(Place, KeyPart)> {
     let Value::Map(_) = node.value else {
         return Some((node.at, KeyPart::plain(attribute(node, "key", report)?)));
@@ -66,10 +66,10 @@ fn ipv6_prefix(node: &Node, report: &mut Report<'_>) -> Option<u8> {
     known
 }
 
-/// As many as one descriptor can hold.
+/// The maximum of one descriptor.
 const KEY_ATTRIBUTES_MAX: usize = 16;
 
 const IPV6_BITS: u8 = 128;
 
-/// The least that a provider is given.
+/// The shortest prefix usually allocated to a provider, in bits.
 const PROVIDER_BITS: u32 = 32;

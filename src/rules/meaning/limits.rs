@@ -1,4 +1,4 @@
-//! What a rule admits as meant: its limit, its overrides, its candidate.
+//! Reader of a rule's limit, overrides and shadow rule.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +12,17 @@ use crate::rules::source::{Place, Report};
 use crate::rules::written::{CANDIDATE, OVERRIDE};
 use crate::rules::{KeyPart, Limit, Overrides, amount, rate_text};
 
-/// What a rule admits.
+/// The limit of a rule.
 pub(super) struct Admitted {
     pub(super) limit: Limit,
     pub(super) overrides: Option<Arc<Overrides>>,
-    /// That of the candidate, and where it is written.
+    /// The limit of the shadow rule, and its span.
     pub(super) candidate: Option<(Limit, Place)>,
-    /// How long work may take; of a rule that limits concurrency, and only then.
+    /// The expiry of leases; set if and only if the rule limits concurrency.
     pub(super) expires: Option<Duration>,
 }
 
-/// Reads all of it. Without a key, which is wrong then, nothing that counts by it is read.
+/// Reads the limit. Without a valid key, overrides are skipped.
 pub(super) fn admitted(
     fields: &Fields<'_>,
     key: Option<&[KeyPart]>,
@@ -54,7 +54,7 @@ pub(super) fn admitted(
 }
 
 impl Admitted {
-    /// Warns about a rule, which stands at `at`, and a candidate without effect.
+    /// Warns of a rule without limits, at `at`, or of a shadow rule equal to its rule.
     pub(super) fn doubt(&self, at: Place, report: &mut Report<'_>) {
         match &self.candidate {
             Some((limit, at)) if *limit == self.limit => {
@@ -68,7 +68,7 @@ impl Admitted {
     }
 }
 
-/// A rule of `limits` and its candidate.
+/// The numbers of a rule of `limits` and of its shadow rule.
 struct Rates<'n> {
     rule: &'n Numbers,
     candidate: Option<&'n Numbers>,

@@ -1,4 +1,4 @@
-//! Entries of `exempt` and `deny` as meant.
+//! Reader of entries of `exempt` and `deny`.
 
 use super::{conditions, help, mode, name};
 use crate::rules::fields::Fields;
@@ -8,15 +8,13 @@ use crate::rules::written::LISTED_ENTRY;
 use crate::rules::yaml::Node;
 use crate::rules::{ListKind, Listed, Mode};
 
-/// What was read of one entry.
 pub(crate) struct MeantListed {
-    /// Its name and where it stands, also when something else is wrong: nothing else may take it.
+    /// Its name and span, even if the entry has errors: no other entry may have the name.
     pub(crate) name: Option<(Box<str>, Place)>,
-    /// The entry, if nothing is wrong with it.
+    /// The entry, if it has no errors.
     pub(crate) listed: Option<Listed>,
 }
 
-/// Reads one entry of a list.
 pub(crate) fn listed(node: &Node, kind: ListKind, report: &mut Report<'_>) -> MeantListed {
     let errors_before = report.errors();
     let what = match kind {

@@ -1,4 +1,4 @@
-//! The fields of a rule or a candidate that say what is admitted, each read by itself.
+//! Reader of the limit fields of a rule or shadow rule, one by one.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use crate::rules::written::{OVER, RULE};
 use crate::rules::yaml::{Node, Value};
 use crate::rules::{Refused, amount, percent, period, rate_text};
 
-/// What was written. What could not be read is missing, and noted in the report.
+/// The limit fields as written. Unreadable ones are missing here and reported.
 #[derive(Clone, Debug)]
 pub(super) struct Numbers {
-    /// Where to point when it is not one field that is wrong.
+    /// The span for problems that concern several fields.
     pub(super) at: Place,
     pub(super) algorithm: Algorithm,
     pub(super) rate: Option<At<rate_text::Written>>,
@@ -29,14 +29,13 @@ pub(super) struct Numbers {
     pub(super) max_debt: Option<At<u32>>,
 }
 
-/// A value and where it stands.
+/// A value and its span.
 #[derive(Clone, Debug)]
 pub(super) struct At<T> {
     pub(super) place: Place,
     pub(super) value: T,
 }
 
-/// How a rule counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Algorithm {
     TokenBucket,
@@ -46,7 +45,6 @@ pub(super) enum Algorithm {
     SlidingWindow,
 }
 
-/// When a fixed window starts.
 #[derive(Clone, Debug)]
 pub(super) enum Align {
     Utc,
@@ -54,7 +52,7 @@ pub(super) enum Align {
     First,
 }
 
-/// What becomes of what is too much; shares in thousandths.
+/// The treatment of requests beyond the quota; shares in thousandths.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Over {
     Refuse,
@@ -69,15 +67,14 @@ impl Algorithm {
 }
 
 impl Numbers {
-    /// Reads the fields of a rule.
     pub(super) fn of_rule(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Numbers> {
         let rate = fields.required("rate", "write `rate: 100/s`, or per min, h, day, week, month", report);
         let numbers = read(fields, Algorithm::TokenBucket, report);
-        // The place of a rule that is wrong as a whole is that of its rate.
+        // Problems of the rule as a whole point to its rate.
         Some(Numbers { at: rate?.at, ..numbers? })
     }
 
-    /// Reads the fields of a candidate. What is not written is taken from its rule, as far as its algorithm has it.
+    /// Reads the fields of a shadow rule. Missing ones are taken from its rule if the algorithm has them.
     pub(super) fn of_candidate(
         fields: &Fields<'_>,
         rule: Option<&Numbers>,
@@ -87,7 +84,7 @@ impl Numbers {
         let own = read(fields, default, report)?;
         let rule = rule?;
         let (at, algorithm) = (own.at, own.algorithm);
-        // Without a limit a burst says nothing, and who takes the limit away need not take the burst away as well.
+        // A burst has no meaning without a limit, so `rate: unlimited` also drops an inherited one.
         let is_limited = own.rate.as_ref().is_none_or(|rate| rate.value != rate_text::Written::Unlimited);
         Some(Numbers {
             rate: inherit(own.rate, &rule.rate, "rate", at, algorithm),
@@ -126,7 +123,7 @@ fn read(fields: &Fields<'_>, default: Algorithm, report: &mut Report<'_>) -> Opt
     let refused = |node: &Node, report: &mut Report<'_>| choice(node, "refused", REFUSED, report);
     let numbers = Numbers {
         at: fields.at(),
-        // Without it nothing is built: what follows is only read for its errors.
+        // Without a valid algorithm the numbers are dropped, and the fields are read only for their errors.
         algorithm: algorithm.unwrap_or(default),
         rate: value(fields, "rate", report, |node, report| {
             let text = text(node, "rate", report)?;
@@ -154,7 +151,7 @@ fn value<T>(
     Some(At { place: node.at, value: read(node, report)? })
 }
 
-/// Fields that another algorithm has.
+/// Reports fields that belong to other algorithms.
 fn about_strangers(fields: &Fields<'_>, algorithm: Algorithm, report: &mut Report<'_>) {
     for (name, at, _) in fields.iter().filter(|(name, ..)| !belongs(name, algorithm)) {
         let known = RULE.iter().find(|field| field.name == name);
@@ -212,7 +209,7 @@ fn align(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<At<Align>> {
     Some(At { place: align.place, value })
 }
 
-/// Whoever names UTC, by whatever of its names, gets what costs no look into a table.
+/// Makes the alignment of a time zone. All names of UTC need no lookup in a transition table.
 fn calendar_of(zone: TimeZone) -> Align {
     let changes = zone.following(Timestamp::MIN).next().is_some();
     if !changes && zone.to_offset(Timestamp::UNIX_EPOCH) == Offset::UTC {
@@ -223,11 +220,11 @@ fn calendar_of(zone: TimeZone) -> Align {
 }
 
 fn zone(name: &str) -> Result<TimeZone, Wrong> {
-    // What is no name of the database, such as a fixed offset, has no calendar that others know.
+    // Fixed offsets and other descriptions outside the database have no common calendar.
     TimeZone::get(name).map_err(|_| {
         let distance = |known: &str| strsim::osa_distance(&known.to_lowercase(), &name.to_lowercase());
         let names = jiff::tz::db().available().map(|known| known.to_string());
-        // `Berlin` is meant to be `Europe/Berlin`.
+        // Suggests `Europe/Berlin` for `Berlin`.
         let ends = |known: &str| known.rsplit('/').next().is_some_and(|city| city.eq_ignore_ascii_case(name));
         let nearest = names.min_by_key(|known| if ends(known) { 0 } else { distance(known) });
         let mend = match nearest.filter(|known| ends(known) || distance(known) * 3 <= known.len()) {
@@ -274,7 +271,7 @@ fn over(node: &Node, report: &mut Report<'_>) -> Option<Over> {
             None
         }
         (Some(_), None, span_written) => {
-            // A span that could not be read must not become "without end".
+            // An invalid duration must not become an unlimited one.
             (span_written.is_none() || span.is_some()).then_some(())?;
             Some(Over::Soft(soft?.value, span.map(|span| span.value)))
         }
@@ -302,5 +299,5 @@ const ALIGNS: &[(Field, Aligned)] =
 const REFUSED: &[(Field, Refused)] =
     &[(Field::built("free"), Refused::Free), (Field::built("counted"), Refused::Counted)];
 
-/// Ten times the limit: who wants to let more pass wants a larger limit.
+/// Ten times the limit; a larger part calls for a larger limit.
 const SHARE_MAX: u16 = 10_000;

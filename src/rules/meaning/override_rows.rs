@@ -1,4 +1,4 @@
-//! The table of an `overrides_file`: a header, then a row for each key with its numbers.
+//! Reader of an `overrides_file` table: a header, then a row of numbers for each key.
 
 use super::classes::Classes;
 use super::conditions::VALUE_BYTES_MAX;
@@ -9,17 +9,16 @@ use crate::rules::rows::NotAdded;
 use crate::rules::source::{Place, Report};
 use crate::rules::{KeyPart, Rows, amount};
 
-/// Where the columns of a table stand.
+/// The indexes of the columns.
 struct Columns {
-    /// For each attribute of the key.
+    /// One for each key attribute.
     key: Vec<usize>,
-    /// Of the numbers.
     numbers: usize,
     burst: Option<usize>,
     count: usize,
 }
 
-/// Reads the rows of a table. What is wrong with it is noted, the first errors of many.
+/// Reads the rows of a table. Errors are reported, up to [`ERRORS_MAX`].
 pub(super) fn read<K: Keepers>(
     key: &[KeyPart],
     keepers: &K,
@@ -104,19 +103,18 @@ fn header<'t, K: Keepers>(
     Some(Columns { key, numbers: find(K::COLUMN)?, burst: find("burst"), count: cells.len() })
 }
 
-/// The rows so far.
 struct Reader<'k> {
     key: &'k [KeyPart],
     columns: Columns,
     rows: Rows,
-    /// The line of each row, by the order in which they were added.
+    /// The line of each row in insertion order.
     lines: Vec<u32>,
-    /// The values of one key, used again for each.
+    /// The values of one key; the buffers are reused.
     text: Vec<String>,
 }
 
 impl Reader<'_> {
-    /// Adds a row. An error comes with the number of the cell that it stands in.
+    /// Adds a row. Errors carry the index of their cell.
     fn row<K: Keepers>(
         &mut self,
         cells: &[Cell<'_>],
@@ -163,7 +161,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Takes the values of the key, as a request's are taken.
+    /// Transforms the key values of a row as those of a request are transformed.
     fn fill(&mut self, cells: &[Cell<'_>]) -> Result<(), (usize, Wrong)> {
         self.text.resize(self.key.len(), String::new());
         for ((part, place), value) in self.key.iter().zip(&self.columns.key).zip(&mut self.text) {
@@ -193,8 +191,8 @@ fn read_burst(text: &str) -> Result<u32, Wrong> {
     }
 }
 
-/// A table of more is a database: it takes some 100 MB, and seconds to read at each reload.
+/// A larger table should be a database: this one takes about 100 MB, and seconds at each reload.
 const ROWS_MAX: usize = 1_000_000;
 
-/// Whoever has mended so many looks again.
+/// More errors are not worth listing.
 const ERRORS_MAX: usize = 100;

@@ -1,4 +1,4 @@
-//! `overrides` and `overrides_file` as meant: which requests have which of a rule's allowances.
+//! Reader of `overrides` and `overrides_file`, which assign allowances of a rule to requests.
 
 use std::hash::Hash;
 use std::path::Path;
@@ -13,41 +13,39 @@ use crate::rules::source::{Place, Report};
 use crate::rules::yaml::Node;
 use crate::rules::{Condition, KeyPart, Overrides, Rows};
 
-/// Those who must be able to keep what an override says: a rule, and its candidate.
+/// A reader of the terms of overrides, which a rule and its shadow rule must both support.
 pub(super) trait Keepers {
-    /// What an override says.
+    /// The quota of an override.
     type Terms: Copy + Eq + Hash;
 
-    /// The fields of an entry.
     const ENTRY: &'static [Field];
-    /// The field of an entry, and the column of a table, that says it.
+    /// The field of an entry, and the column of a table, that has the quota.
     const COLUMN: &'static str;
-    /// What else an entry is shown with that says it.
+    /// An example of that field, for messages.
     const EXAMPLE: &'static str;
     /// The columns of a table besides those of the key.
     const COLUMNS: &'static str;
 
-    /// Whether a burst says anything.
+    /// Whether a burst has a meaning.
     fn have_bursts(&self) -> bool {
         false
     }
 
-    /// What an entry says, and where; its other fields are read elsewhere.
+    /// Reads the quota of an entry, with its span.
     fn of_entry(&self, fields: &Fields<'_>, report: &mut Report<'_>) -> Option<(Place, Self::Terms)>;
 
-    /// What a cell says.
+    /// Reads the quota of a cell.
     fn of_cell(&self, text: &str) -> Result<Self::Terms, Wrong>;
 
-    /// The same with a burst.
     fn with_burst(&self, terms: Self::Terms, _burst: u32) -> Self::Terms {
         terms
     }
 
-    /// Whether these terms can be kept.
+    /// Checks that these terms are supported.
     fn check(&self, terms: &Self::Terms) -> Result<(), Wrong>;
 }
 
-/// Reads both fields; `None` when neither is written.
+/// Reads both fields; `None` if both are absent.
 pub(super) fn overrides<K: Keepers>(
     fields: &Fields<'_>,
     key: &[KeyPart],
@@ -133,7 +131,7 @@ fn rows<K: Keepers>(
                 mend => mend,
             });
             if unreadable.problem.position.line > 0 {
-                // It stands in a line of the table.
+                // The error is in a line of the table.
                 report.absorb(vec![*unreadable.problem]);
             } else {
                 let message = format!("`overrides_file: {name}`: {}", unreadable.problem.message);
@@ -148,7 +146,7 @@ fn rows<K: Keepers>(
     Some((name.into(), rows))
 }
 
-/// Beside the rules file, and under a name that the daemon sees when it looks for changes.
+/// Checks that the table is beside the rules file, with a name that reloads watch.
 fn check_file_name(name: &str) -> Result<(), Wrong> {
     let plain = Path::new(name).file_name().is_some_and(|file| file.to_str() == Some(name));
     if !plain || name.contains('\\') {
@@ -163,5 +161,5 @@ fn check_file_name(name: &str) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// They are looked at one by one for every request that comes to the rule.
+/// Entries are evaluated one by one for each request of the rule.
 const ENTRIES_MAX: usize = 256;

@@ -1,4 +1,4 @@
-//! Fields that stand in the wrong place: each is told where it belongs. It reads no value.
+//! Reports misplaced fields, with the place where they belong. Reads no values.
 
 use std::borrow::Cow;
 
@@ -6,10 +6,10 @@ use crate::rules::fields::Field;
 use crate::rules::source::Report;
 use crate::rules::yaml::{Node, Value};
 
-/// Fields by name, and where each of them stands.
+/// Fields by name, and the place where they belong.
 pub(super) type Homes = &'static [(&'static [&'static str], &'static str)];
 
-/// The mapping without those of its fields that stand elsewhere, each of which is an error that names its home.
+/// Removes and reports the fields of a mapping that belong elsewhere.
 pub(super) fn placed<'n>(
     node: &'n Node,
     what: &str,

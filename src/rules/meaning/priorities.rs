@@ -1,5 +1,4 @@
-//! `priorities` and `prioritize` as meant. They may stand in several files of a domain: only when all are read is it
-//! known which priorities there are.
+//! Reader of `priorities` and `prioritize`. Names are resolved once all files are read.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,15 +11,15 @@ use crate::rules::written::{File, PRIORITIZED};
 use crate::rules::yaml::Node;
 use crate::rules::{Condition, Position, Priorities, Prioritize};
 
-/// What was read so far of the priorities of one domain.
+/// The priorities of one domain read so far.
 #[derive(Debug, Default)]
 pub(crate) struct MeantPriorities {
-    /// Where they are declared, and their names if nothing is wrong with them.
+    /// The position of `priorities`, and the names if they have no errors.
     declared: Option<(Position, Option<Vec<Box<str>>>)>,
     entries: Vec<Entry>,
 }
 
-/// An entry of `prioritize` whose priority is not looked up yet.
+/// An entry of `prioritize` whose priority is unresolved.
 #[derive(Debug)]
 struct Entry {
     conditions: Vec<Condition>,
@@ -31,7 +30,6 @@ struct Entry {
 }
 
 impl MeantPriorities {
-    /// Adds what one file says.
     pub(crate) fn add(&mut self, file: &File<'_>, report: &mut Report<'_>) {
         if let Some(node) = file.priorities {
             let names = names(node, report);
@@ -57,8 +55,7 @@ impl MeantPriorities {
         }
     }
 
-    /// The names of the priorities, from the most important to the least. `None`: what is wrong with them has been told,
-    /// or they may stand in a file that could not be read.
+    /// Returns the names, highest priority first. `None` after errors, or if a file is unreadable.
     pub(crate) fn names(&self, is_whole: bool) -> Option<&[Box<str>]> {
         match &self.declared {
             Some((_, names)) => names.as_deref(),
@@ -66,7 +63,7 @@ impl MeantPriorities {
         }
     }
 
-    /// Looks up the priorities of all entries, once all files of the domain are read. Returns what is wrong.
+    /// Resolves the priorities of all entries once all files of the domain are read. Returns the problems.
     pub(crate) fn settle(
         &self,
         is_whole: bool,
@@ -103,7 +100,7 @@ impl MeantPriorities {
             }
             problems.extend(report.into_problems());
             if names.is_empty() {
-                // One is enough: one line mends all.
+                // One error suffices, as one line repairs all.
                 break;
             }
             all = all.or_else(|| entry.conditions.is_empty().then_some(entry));
@@ -113,7 +110,6 @@ impl MeantPriorities {
     }
 }
 
-/// The names of `priorities`, from the most important to the least.
 fn names(node: &Node, report: &mut Report<'_>) -> Option<Vec<Box<str>>> {
     let errors_before = report.errors();
     let mend = "write `priorities: [MOST IMPORTANT, …, LEAST]`";
@@ -151,7 +147,7 @@ fn entry(node: &Node, report: &mut Report<'_>) -> Option<Entry> {
     Some(Entry { conditions: conditions?, priority: name, file, at: node.at, priority_at: priority.at })
 }
 
-/// The nearest known name, else all of them.
+/// Suggests the nearest known name, or lists all of them.
 pub(super) fn nearest(name: &str, known: &[Box<str>]) -> String {
     let distance = |known: &str| strsim::osa_distance(&name.to_lowercase(), &known.to_lowercase());
     let nearest = known.iter().min_by_key(|known| distance(known));
@@ -164,11 +160,11 @@ pub(super) fn nearest(name: &str, known: &[Box<str>]) -> String {
     }
 }
 
-/// Shedding goes through them one by one.
+/// Shedding iterates over them.
 const PRIORITIES_MAX: usize = 64;
 
-/// Each is looked at for every request until one matches.
+/// Entries are evaluated one by one for each request until one matches.
 const PRIORITIZE_MAX: usize = 256;
 
-/// A longer text is no name that was misspelt.
+/// A longer text is no misspelt name.
 const NAME_BYTES_MAX: usize = 64;

@@ -1,4 +1,4 @@
-//! From the numbers as written to quotas: one for the rule, one for each kind of override, all on one scale.
+//! Converts the written numbers to quotas: one for the rule and one per distinct override, all on one scale.
 
 use super::classes::{Classes, Terms};
 use super::numbers::{Algorithm, Align, At, Numbers, Over as Written};
@@ -12,19 +12,19 @@ use crate::rules::source::{Place, Report};
 use crate::rules::{Allowance, Limit, Over, Refused};
 
 impl Numbers {
-    /// The terms of the rule itself.
+    /// Returns the quota of the rule itself, as written.
     pub(super) fn terms(&self) -> Option<Terms> {
         Some(Terms { rate: self.rate.as_ref()?.value, burst: self.burst.as_ref().map(|burst| burst.value) })
     }
 
-    /// The limit with an allowance for each class: the same numbers whatever the algorithm.
+    /// Makes the limit with one allowance per class.
     pub(super) fn limit(&self, classes: &Classes<Terms>, report: &mut Report<'_>) -> Option<Limit> {
         let own = self.terms()?;
-        // Alone first: that is said where it stands.
+        // The rule's own quota is checked first, so that errors point to its field.
         report.settle(self.place_of(&own), own.check().and_then(|()| self.allowance(&own, None)))?;
         let all = std::iter::once(&own).chain(classes.iter());
         let scale = self.scale(all.clone());
-        // Overrides were checked where they stand; left is what only the common scale forbids.
+        // Overrides were checked when read, so only errors of the common scale remain.
         let allowances = all.map(|terms| self.allowance(terms, scale)).collect();
         let allowances: Vec<_> = report.settle(self.at, allowances)?;
         self.about_soft(allowances.first(), report);
@@ -40,7 +40,7 @@ impl Numbers {
         Some(limit)
     }
 
-    /// A soft part that is less than one unit.
+    /// Warns of a soft part of less than one unit.
     fn about_soft(&self, allowance: Option<&Option<Allowance>>, report: &mut Report<'_>) {
         let Some(Some(Allowance { quota, over: Over::Soft(soft), .. })) = allowance else { return };
         let Some(At { place, value: Written::Soft(share, _) }) = self.over else { return };
@@ -51,18 +51,18 @@ impl Numbers {
         }
     }
 
-    /// Where to point when the rate and what goes with it cannot be together.
+    /// Returns the span for an error of the rate together with other fields.
     fn place_of(&self, own: &Terms) -> Place {
         let fields = [&self.burst, &self.queue, &self.buckets];
         let field = fields.into_iter().flatten().map(|field| field.place).next();
-        // A rate that cannot be kept at all is wrong by itself.
+        // An unsupported rate is an error of the rate itself.
         let bucket = matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
         let rate_alone = bucket && own.rate.steady().is_err();
         let rate = self.rate.as_ref().map_or(self.at, |rate| rate.place);
         field.filter(|_| !rate_alone).unwrap_or(rate)
     }
 
-    /// What a key with these terms may use; none: as much as it wants. Without a scale on that of the rate.
+    /// Makes the allowance of these terms; `None` is unlimited. Without `scale`, that of the rate is used.
     pub(super) fn allowance(&self, terms: &Terms, scale: Option<Scale>) -> Result<Option<Allowance>, Wrong> {
         let Some(quota) = self.quota(terms, scale)? else { return Ok(None) };
         let over = match self.over.as_ref().map_or(Written::Refuse, |over| over.value) {
@@ -115,7 +115,7 @@ impl Numbers {
             }
             Algorithm::SlidingWindow => {
                 let buckets = self.buckets.as_ref().map_or(BUCKETS, |buckets| buckets.value);
-                // What is more than it can hold is more than there may be.
+                // Values too large for the type are also above the maximum.
                 let buckets = u8::try_from(buckets).unwrap_or(u8::MAX);
                 Quota::SlidingWindow(sliding_window::Quota::new(count, period.nanos, buckets).map_err(wrong)?)
             }
@@ -123,8 +123,8 @@ impl Numbers {
         Ok(Some(quota))
     }
 
-    /// The scale on which all rates are exact, those of overrides and of elastic shares included; if that takes more
-    /// than 128 ticks to a nanosecond, the finest there is. None for windows, which have none.
+    /// Returns the scale on which all rates are exact, including overrides and elastic shares; the finest
+    /// scale if that takes more than 128 ticks per nanosecond. `None` for windows, which have no scale.
     fn scale<'t>(&self, all: impl Iterator<Item = &'t Terms>) -> Option<Scale> {
         if !matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket) {
             return None;
@@ -159,7 +159,7 @@ fn bucket_wrong(error: RateError, what: &str, rate: Rate) -> Wrong {
     Wrong::new(format!("{error}: {what} at {rate}"), mend)
 }
 
-/// The most that a key's log holds of what is not counted in vain: with its soft part, or in debt.
+/// Returns the number of units that a key's log must hold: N and the debt, or the soft limit.
 fn most(log: &sliding_log::Quota, over: &Over, max_debt: u32) -> u32 {
     let soft = match over {
         Over::Soft(larger) => larger.limit(),
@@ -168,7 +168,7 @@ fn most(log: &sliding_log::Quota, over: &Over, max_debt: u32) -> u32 {
     log.count().saturating_add(max_debt).max(soft)
 }
 
-/// The quota with a share on top of its limit, refilled no faster.
+/// Makes a quota with a larger limit at the same refill rate.
 fn softened(quota: &Quota, share: u16) -> Result<Quota, Wrong> {
     let limit = quota.limit();
     let soft = limit.checked_add(percent::of(share, limit));
@@ -176,7 +176,7 @@ fn softened(quota: &Quota, share: u16) -> Result<Quota, Wrong> {
     with_limit(quota, soft).map_err(|error| over_wrong("soft", share, limit, &error))
 }
 
-/// A second quota, a share of the first: at least one unit, at a share of the rate.
+/// Makes the elastic quota, a share of the first: at least one unit, at a share of the rate.
 fn share_of(quota: &Quota, share: u16, scale: Option<Scale>) -> Result<Quota, Wrong> {
     let limit = quota.limit();
     let part = percent::of(share, limit).max(1);
@@ -196,7 +196,7 @@ fn with_limit(quota: &Quota, limit: u32) -> Result<Quota, RateError> {
         Quota::TokenBucket(quota) => {
             Quota::TokenBucket(token_bucket::Quota::on_scale(quota.rate(), limit, quota.scale())?)
         }
-        // It has no limit beside its queue, and the reader lets none have either.
+        // `limit` does not apply: a leaky bucket has no `over`.
         Quota::LeakyBucket(quota) => Quota::LeakyBucket(*quota),
         Quota::Concurrency(quota) => Quota::Concurrency(*quota),
         // Neither soft nor elastic.
@@ -208,7 +208,7 @@ fn with_limit(quota: &Quota, limit: u32) -> Result<Quota, RateError> {
     })
 }
 
-/// A share of a rate, exact as long as it can be written; else the nearest that is slower, at least one a period.
+/// Returns a share of a rate: exact if representable, else the nearest slower one, at least one per period.
 fn share_of_rate(rate: Rate, share: u16) -> Option<Rate> {
     let exact = u64::from(rate.count()) * u64::from(share);
     let factor =
@@ -224,6 +224,6 @@ fn over_wrong(field: &str, share: u16, limit: u32, error: &dyn std::fmt::Display
     Wrong::new(format!("{error}: `{field}: {share}` of {limit}"), format!("write a smaller `{field}`"))
 }
 
-/// A tenth of the window is as far as the estimate can be off, in a heap block of 64 bytes a key; one bucket alone would
-/// be smaller still, and may be off by a whole window's worth.
+/// The estimate errs by at most a tenth of the window, with one heap block of 64 bytes per key. A single
+/// bucket would need less memory, but errs by a whole window.
 const BUCKETS: u32 = 10;

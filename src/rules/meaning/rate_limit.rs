@@ -1,4 +1,4 @@
-//! `rate_limit` of a descriptor as meant: so many requests a window, or no limit, and what it replaces.
+//! Reader of a descriptor's `rate_limit`: requests per window or unlimited, and the limits it replaces.
 
 use super::placed::placed;
 use super::tree::{HOMES, written};
@@ -15,7 +15,7 @@ pub(super) fn rate_limit(node: &Node, report: &mut Report<'_>) -> Option<NodeLim
     let node = placed(node, "`rate_limit`", RATE_LIMIT, HOMES, report);
     let fields = Fields::read(&node, "`rate_limit`", RATE_LIMIT, report)?;
     let unlimited = match written(&fields, "unlimited") {
-        // Neither one nor the other, and told so: what depends on it is not judged.
+        // An invalid flag is reported, and dependent fields are not checked.
         Some(node) => flag(node, "unlimited", report)?,
         None => false,
     };
@@ -29,7 +29,7 @@ pub(super) fn rate_limit(node: &Node, report: &mut Report<'_>) -> Option<NodeLim
     Some(NodeLimit { rule: Box::default(), amount, shadow: false, quota: false, fleet: None, name, replaces })
 }
 
-/// A boolean, for which that service also takes words that are texts here.
+/// Reads a boolean. Words such as `yes`, which envoyproxy/ratelimit accepts, are texts here and reported.
 pub(super) fn flag(node: &Node, field: &str, report: &mut Report<'_>) -> Option<bool> {
     let meant = match &node.value {
         Value::Scalar(Kind::Boolean, text) => return Some(text.eq_ignore_ascii_case("true")),
@@ -86,7 +86,7 @@ fn whole_number(text: &str) -> Result<u32, Wrong> {
     })
 }
 
-/// The seconds of a window.
+/// Reads the length of a window in seconds.
 fn unit(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<u32> {
     let Some(node) = written(fields, "unit") else {
         let mend = "write `unit: second`, minute, hour, day, week, month or year, or `unlimited: true`";
@@ -96,7 +96,7 @@ fn unit(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<u32> {
     choice(&lowercase(node), "unit", UNITS, report)
 }
 
-/// An unlimited node has no unit; a word that is none does nothing.
+/// Checks the unit of an unlimited node: a known one is an error, another word a warning.
 fn not_a_unit(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<u32> {
     let node = written(fields, "unit")?;
     let unit = text(node, "unit", report)?.to_lowercase();
@@ -147,7 +147,7 @@ fn lowercase(node: &Node) -> Node {
     Node { at: node.at, value }
 }
 
-/// As that service counts: a month is 30 days and a year 365, whatever the calendar says.
+/// As envoyproxy/ratelimit counts: a month is 30 days and a year 365, independent of the calendar.
 const UNITS: &[(Field, u32)] = &[
     (Field::built("second"), 1),
     (Field::built("minute"), 60),

@@ -1,6 +1,5 @@
-//! The part of a budget that the hosts of one region have, where each region has a Redis of its own. Regions know nothing of
-//! each other: their parts are those that the settings say, and are never rounded up, but for the one token, or place, without
-//! which a region could admit nothing.
+//! The part of a budget for the hosts of one region with its own Redis. Regions are not coordinated: parts
+//! follow the configured weights, rounded down, but to no less than one token or permit.
 
 use std::num::NonZeroU32;
 
@@ -12,8 +11,7 @@ use crate::rules::fleet::{Region, Whole, fleet_rate, is_window};
 use crate::rules::percent::Share;
 use crate::rules::source::Report;
 
-/// What the hosts of a region have of a rule; `None`: all of it. What of which less than a token, or a place, is theirs is
-/// told.
+/// Returns the region's part of a rule; `None` without regions. Warns if it is less than a token or permit.
 pub(super) fn region(
     weight: Option<u16>,
     fields: &Fields<'_>,
@@ -57,14 +55,14 @@ pub(super) fn region(
     Some(Region { weight, whole })
 }
 
-/// A limit as the hosts of the region have it.
+/// Scales a limit to the region's part.
 pub(super) fn weighed(mut limit: Limit, region: Option<&Region>) -> Limit {
     let Some(Region { weight, .. }) = region.copied() else { return limit };
     let rates = limit.allowances.iter().flatten().filter_map(|allowance| match &allowance.quota {
         Quota::TokenBucket(bucket) => Some(part_of_rate(bucket.rate(), weight)),
         _ => None,
     });
-    // All of a rule have one scale, so that their states can be compared.
+    // All quotas of a rule share one scale, so that their states are comparable.
     let scales = rates.map(Scale::of).map(Some);
     let scale = scales.reduce(|one, other| one?.lcm(other?)).flatten().unwrap_or(Scale::FINEST);
     for allowance in limit.allowances.iter_mut().flatten() {
@@ -98,13 +96,13 @@ pub(super) fn weighed(mut limit: Limit, region: Option<&Region>) -> Limit {
     limit
 }
 
-/// Rounded down; at least one.
+/// Scales a number by a weight, rounded down but at least 1.
 fn part_of_count(count: u32, weight: u16) -> u32 {
     u32::try_from(u64::from(count) * u64::from(weight) / WHOLE).unwrap_or(count).max(1)
 }
 
-/// A bucket of this rate, with as much of the burst as fits: all of it, unless it takes most of a year to fill. On a scale of its
-/// own where it cannot be kept on that of the rule.
+/// Makes a bucket with as much of the burst as fits: all of it, unless filling it takes most of a year. Uses
+/// a scale of its own if the scale of the rule does not support the rate.
 fn part_of_bucket(rate: Rate, burst: u32, scale: Scale) -> token_bucket::Quota {
     let fit = |scale| token_bucket::Quota::with_most(rate, burst, scale).ok();
     let part = [scale, Scale::of(rate)].into_iter().find_map(fit);
@@ -113,7 +111,7 @@ fn part_of_bucket(rate: Rate, burst: u32, scale: Scale) -> token_bucket::Quota {
     })
 }
 
-/// Exactly, where that is a rate that hosts can share; else the next one below, of the same period or of one unit.
+/// Scales a rate: exact if hosts can share it, else the next lower one of the same period or of one unit.
 fn part_of_rate(rate: Rate, weight: u16) -> Rate {
     let (count, period) = (u64::from(rate.count()) * u64::from(weight), rate.period_nanos());
     let common = highest_common_factor(count, WHOLE).max(1);
@@ -121,7 +119,7 @@ fn part_of_rate(rate: Rate, weight: u16) -> Rate {
     let below = (count / WHOLE, Some(period));
     let of_one =
         (1, u64::try_from((u128::from(period) * u128::from(WHOLE)).div_ceil(u128::from(count.max(1)))).ok());
-    // Where even that is longer than any period, the longest: a part that is too large, and hardly anything.
+    // If even that period is too long, use the longest: the part is then too large, but negligible.
     let longest = (1, Some(PERIOD_NANOS_MAX));
     let mut rates = [exact, below, of_one, longest].into_iter().filter_map(|(count, period)| {
         let rate = Rate::new(u32::try_from(count).ok()?, period?).ok()?;
@@ -132,7 +130,7 @@ fn part_of_rate(rate: Rate, weight: u16) -> Rate {
 
 const NANOS_PER_MICRO: u64 = 1_000;
 
-/// A weight is in thousandths.
+/// Weights are in thousandths.
 const WHOLE: u64 = 1_000;
 
 #[cfg(test)]
@@ -151,7 +149,7 @@ mod tests {
             (7, 3 * SECOND, 750, (21, 12 * SECOND)),
             (1, HOUR, 1, (1, 1_000 * HOUR)),
             (1_000, SECOND, 1_000, (1_000, SECOND)),
-            // Its exact part has numbers that no script of Redis counts with.
+            // Redis scripts cannot count the exact part.
             (999_999_937, 4_000_000 * SECOND, 333, (332_999_979, 4_000_000 * SECOND)),
         ] {
             let part = part_of_rate(Rate::new(count, period).unwrap(), weight);

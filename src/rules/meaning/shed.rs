@@ -1,5 +1,4 @@
-//! Entries of `shed` as meant. Which priorities there are is known only when all files of a domain are read: what
-//! depends on it is settled then.
+//! Reader of `shed` entries. Priorities are resolved once all files of the domain are read.
 
 mod parts;
 mod settle;
@@ -17,28 +16,26 @@ use crate::rules::yaml::Node;
 use parts::{Named, brake, queue_age, reserve, workers};
 use signals::signals;
 
-/// What was read of one entry of `shed`.
 #[derive(Debug)]
 pub(crate) struct MeantShed {
-    /// The pool and where it stands, also when something else is wrong: no other entry may take it.
+    /// The pool and its span, even if the entry has errors: no other entry may have the pool.
     pub(crate) pool: Option<Named>,
-    /// The entry, as far as it could be read: of what is wrong something is missing, and noted.
+    /// The entry. Unreadable parts are missing and reported.
     pub(crate) entry: Option<UnsettledShed>,
 }
 
-/// An entry whose priorities are not looked up yet.
+/// An entry with unresolved priorities.
 #[derive(Debug)]
 pub(crate) struct UnsettledShed {
     shed: Shed,
-    /// The names of the parts that need priorities, and where they stand.
+    /// The parts that need priorities, and the spans of their names.
     needs: Vec<(Part, Place)>,
-    /// Where the bands of the brake stand, if they are written.
+    /// The span of the brake's bands, if written.
     bands_at: Option<Place>,
-    /// Whom the reserve is for, if that is written.
+    /// The priority that the reserve is for, if written.
     reserved_for: Option<Named>,
 }
 
-/// Reads one entry.
 pub(crate) fn shed(node: &Node, report: &mut Report<'_>) -> MeantShed {
     let Some(fields) = Fields::read(node, "an entry of `shed`", SHED, report) else {
         return MeantShed { pool: None, entry: None };
@@ -138,8 +135,8 @@ fn by(node: &Node, report: &mut Report<'_>) -> Option<Vec<Box<str>>> {
     Some(names)
 }
 
-/// As many as one descriptor can hold.
+/// The maximum of one descriptor.
 const ATTRIBUTES_MAX: usize = 16;
 
-/// Below a second a retry would be judged afresh.
+/// Below a second, a retry would be decided anew.
 const ROTATE: Bounds = [(SECOND, "1s"), (7 * DAY, "7day")];

@@ -1,4 +1,4 @@
-//! Times with bounds, as they are written: `expires: 2h`.
+//! Reader of durations within bounds: `expires: 2h`.
 
 use std::time::Duration;
 
@@ -7,10 +7,9 @@ use crate::rules::period;
 use crate::rules::source::Report;
 use crate::rules::yaml::Node;
 
-/// The least and the most that a time may be, each as it is written.
+/// The minimum and maximum of a duration, in milliseconds and as written.
 pub(super) type Bounds = [(u64, &'static str); 2];
 
-/// Reads a time within bounds, which are in milliseconds.
 pub(super) fn span(node: &Node, field: &str, bounds: Bounds, report: &mut Report<'_>) -> Option<Duration> {
     let written = text(node, field, report)?;
     let span = report.settle(node.at, period::parse(written, field))?;

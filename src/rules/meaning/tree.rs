@@ -1,4 +1,4 @@
-//! `descriptors` as meant: nodes with their limits. What that service reads and this one has no use for is told.
+//! Reader of `descriptors`: nodes and their limits. Reports fields that have no effect here.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
@@ -14,7 +14,6 @@ use crate::rules::tree::{Branch, NodeLimit};
 use crate::rules::written::DESCRIPTOR;
 use crate::rules::yaml::{Node, Value};
 
-/// Reads the descriptors of a file.
 pub(in crate::rules) fn descriptors(nodes: &[Node], given: Given, report: &mut Report<'_>) -> Vec<Branch> {
     let fleet = of_descriptors(given).map(|terms| (terms, given));
     let mut reader = Reader { report, fleet, depth: 0, idle: BTreeMap::new() };
@@ -25,15 +24,15 @@ pub(in crate::rules) fn descriptors(nodes: &[Node], given: Given, report: &mut R
 
 struct Reader<'r, 's> {
     report: &'r mut Report<'s>,
-    /// How hosts share what its limits say.
+    /// The fleet settings of its limits, with `scope: fleet`.
     fleet: Option<(FleetTerms, Given)>,
-    /// The nodes above the one that is read.
+    /// The depth of the current node.
     depth: usize,
-    /// Fields without effect: where the first of each stands, and how many there are.
+    /// Fields without effect: the first span and the number of uses.
     idle: BTreeMap<&'static str, (Place, usize)>,
 }
 
-/// A key and perhaps a value.
+/// A key and an optional value.
 struct Entry<'n> {
     key: &'n str,
     value: Option<&'n str>,
@@ -77,12 +76,12 @@ impl Reader<'_, '_> {
             self.report.error(node.at, "the `key` of a descriptor is empty", mend);
             return None;
         }
-        // That service takes an empty value for none.
+        // envoyproxy/ratelimit treats an empty value as absent.
         Some(Entry { key, value: value.filter(|value| !value.is_empty()), at: node.at })
     }
 
     fn node(&mut self, entry: Option<&Entry<'_>>, fields: &Fields<'_>) -> Option<Branch> {
-        // Read on without a key: the rest may be wrong too.
+        // Continue without a key, to find further errors.
         let text = entry.map_or("".into(), Entry::text);
         let share = self.flag(fields, "share_threshold");
         if let Some(node) = fields.get("share_threshold").filter(|_| share && !text.contains('*')) {
@@ -145,7 +144,7 @@ impl Reader<'_, '_> {
         self.report.error(entry.at, message, mend);
     }
 
-    /// A node that no request can reach.
+    /// Warns of a node that no request can reach.
     fn doubt(&mut self, entry: &Entry<'_>) {
         if self.depth == ENTRIES_MAX {
             let message = format!("no request reaches this: a descriptor has at most {ENTRIES_MAX} entries");
@@ -161,7 +160,7 @@ impl Reader<'_, '_> {
             }
             return;
         }
-        // Wherever the key of a request ends.
+        // All possible ends of a request's key.
         let mut keys = text.match_indices('_').filter_map(|(end, _)| text.get(..end));
         let longest = entry.value.map_or(0, str::len);
         if longest > VALUE_BYTES_MAX {
@@ -201,14 +200,14 @@ impl Reader<'_, '_> {
     }
 }
 
-/// Where a text was first written, and with what key.
+/// The first span of a text, and the key it was written with.
 struct Known {
     at: Place,
     key: Box<str>,
 }
 
 impl<'n> Entry<'n> {
-    /// What the node is known by: `key_value`, or the key alone.
+    /// Returns the text of the node: `key_value`, or the key alone.
     fn text(&self) -> Cow<'n, str> {
         match self.value {
             Some(value) => format!("{}_{value}", self.key).into(),
@@ -217,7 +216,7 @@ impl<'n> Entry<'n> {
     }
 }
 
-/// The value of a field; that service takes no value for the field left out.
+/// Returns the value of a field. Like envoyproxy/ratelimit, treats a null as absent.
 pub(super) fn written<'n>(fields: &Fields<'n>, name: &str) -> Option<&'n Node> {
     fields.get(name).filter(|node| node.value != Value::Null)
 }
@@ -231,7 +230,7 @@ fn is_mapping(node: &Node, report: &mut Report<'_>) -> bool {
     is_mapping
 }
 
-/// Where each field of a tree stands: that service reads them anywhere, and does not say that they do nothing there.
+/// Where fields of a tree belong. envoyproxy/ratelimit accepts them anywhere and ignores misplaced ones.
 pub(super) const HOMES: Homes = &[
     (&["domain"], "at the start of the file"),
     (&["key", "value", "descriptors"], "in a descriptor"),
@@ -240,7 +239,7 @@ pub(super) const HOMES: Homes = &[
     (&["unit", "requests_per_unit", "unlimited", "replaces", "name"], "in `rate_limit`"),
 ];
 
-/// Fields that are read and change nothing, and what helps instead.
+/// Fields that are accepted without effect, and the help.
 const IDLE: &[(&str, &str)] = &[
     (
         "detailed_metric",
@@ -253,9 +252,9 @@ const IDLE: &[(&str, &str)] = &[
     ("metadata", "leave it out: replies carry none"),
 ];
 
-/// The first version of that service whose patterns match with a star anywhere.
+/// The first version of envoyproxy/ratelimit with patterns that match a star at any position.
 const STARS_SINCE: &str = "v1.4.1-0.20260312062621-6bcd4d2f8eda";
 
-/// As the socket carries them: entries of a descriptor, bytes of a value.
+/// Maxima of the wire protocol: entries of a descriptor, bytes of a value.
 const ENTRIES_MAX: usize = 16;
 const VALUE_BYTES_MAX: usize = 1_024;

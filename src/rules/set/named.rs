@@ -1,5 +1,5 @@
-//! What of a domain has a name: all that can be switched, and the domain with some of it in another mode. It says
-//! which key an operator means; that keys have state is not known here.
+//! The named items of a domain: all that have a mode, the domain with other modes, and the keys that
+//! operators name. Independent of the state of keys.
 
 use std::sync::Arc;
 
@@ -8,21 +8,20 @@ use crate::rules::index::Index;
 use crate::rules::shed::{Part, Shed};
 use crate::rules::{Hit, KeyScratch, ListKind, Mode, Rule};
 
-/// Something that has a name in its domain, and a mode.
+/// An item with a name and a mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Named<'d> {
-    /// Its name, without that of the domain: `per-user`, `web/workers`.
+    /// The name without the domain: `per-user`, `web/workers`.
     pub name: &'d str,
-    /// What it is.
+    /// The kind of item.
     pub kind: Kind,
-    /// Its mode.
     pub mode: Mode,
 }
 
-/// What has a name.
+/// The kind of a named item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// A rule, with its number: of `limits`, of `concurrency`, or of a descriptor.
+    /// A rule and its number: of `limits`, `concurrency` or a descriptor.
     Rule(u32),
     /// An entry of `exempt` or `deny`.
     Listed(ListKind),
@@ -30,26 +29,26 @@ pub enum Kind {
     Shedder,
 }
 
-/// Attributes that do not name one key of a rule.
+/// Why attributes do not identify one key of a rule.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotItsKey {
-    /// Others are asked for.
+    /// The key has other attributes.
     #[error("its key is made of {asked}, and what is given is {given}: write exactly {}", example(.asked))]
     Others {
-        /// What the key is made of.
+        /// The attributes of the key.
         asked: Attributes,
-        /// What was given.
+        /// The given attributes.
         given: Attributes,
     },
-    /// A value is empty: no request with it is ever judged by the rule.
+    /// A value is empty, which the rule never matches.
     #[error("`{0}` is empty, and an empty attribute matches no rule: write {0}=VALUE")]
     Empty(Box<str>),
-    /// No descriptor of these entries comes to the node.
+    /// A descriptor with these entries does not reach the node.
     #[error("these entries do not come to it: write those of its path in their order, {}", path(.0))]
     Path(Vec<Box<str>>),
 }
 
-/// Names of attributes, in their order.
+/// Names of attributes in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Attributes(Vec<Box<str>>);
 
@@ -81,7 +80,7 @@ fn path(entries: &[Box<str>]) -> String {
 }
 
 impl Domain {
-    /// All that has a name: rules in file order, those of descriptors behind them, entries of lists, parts of shedders.
+    /// Returns all named items: rules in file order, those of descriptors, list entries, parts of `shed`.
     pub fn named(&self) -> impl Iterator<Item = Named<'_>> {
         let rules = (0u32..).zip(&self.rules);
         let rules = rules.map(|(number, rule)| (&*rule.name, Kind::Rule(number), rule.mode));
@@ -94,7 +93,7 @@ impl Domain {
         rules.chain(lists).chain(shedders).map(|(name, kind, mode)| Named { name, kind, mode })
     }
 
-    /// The same domain with what has one of these names in another mode. Numbers stay as they are.
+    /// Copies the domain with other modes for some names. Numbers do not change.
     #[must_use]
     pub fn in_modes(&self, mode_of: &dyn Fn(&str) -> Option<Mode>) -> Domain {
         let mut rules: Vec<Rule> = self.rules.clone();
@@ -113,7 +112,7 @@ impl Domain {
                 }
             }
         }
-        // The nodes of the tree are found by the tree, as ever.
+        // Nodes of the tree are found through the tree and not indexed.
         let (own, _) = rules.split_at(self.tree.first_rule());
         let index = Index::new(own, rules.len(), &lists, &self.priorities);
         Domain {
@@ -128,11 +127,11 @@ impl Domain {
         }
     }
 
-    /// The values that a rule counts by for the one key that these attributes name, as a request with them would be
-    /// counted. Their order is free, but for a descriptor's.
+    /// Returns the key values of the one key that these attributes identify, transformed like those of a
+    /// request. Their order matters for descriptors only.
     ///
     /// # Errors
-    /// They name no key of the rule, or more than one.
+    /// They identify no key of the rule, or more than one.
     pub fn key_named(&self, rule: u32, attributes: &[(&str, &str)]) -> Result<Vec<String>, NotItsKey> {
         if let Some((name, _)) = attributes.iter().find(|(_, value)| value.is_empty()) {
             return Err(NotItsKey::Empty((*name).into()));

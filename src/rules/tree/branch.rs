@@ -1,4 +1,4 @@
-//! A node of a descriptor tree as it was read, with what grows on it, and the name of its rule.
+//! A node of a descriptor tree as read, with its subtree, and the names of rules.
 
 use std::sync::Arc;
 
@@ -6,50 +6,44 @@ use crate::limit::fixed_window::Period;
 use crate::rules::source::Place;
 use crate::rules::{FleetTerms, Position};
 
-/// A node as it was read.
 #[derive(Debug)]
 pub(in crate::rules) struct Branch {
-    /// Its key.
     pub(in crate::rules) key: Box<str>,
     /// `key_value`, or the key alone.
     pub(in crate::rules) text: Box<str>,
-    /// Where its key stands.
+    /// The position of its key.
     pub(in crate::rules) position: Position,
-    /// The same within its file.
+    /// The span of its key.
     pub(in crate::rules) at: Place,
-    /// All that it matches as a pattern count together.
+    /// Whether all values that it matches as a pattern share one state.
     pub(in crate::rules) share: bool,
-    /// Its limit, if it has one.
     pub(in crate::rules) limit: Option<NodeLimit>,
     /// Its children in file order.
     pub(in crate::rules) branches: Vec<Branch>,
 }
 
-/// The limit of a node.
 #[derive(Debug)]
 pub(in crate::rules) struct NodeLimit {
-    /// The name of its rule.
     pub(in crate::rules) rule: Box<str>,
-    /// `None`: unlimited.
+    /// Requests per window; `None` is unlimited.
     pub(in crate::rules) amount: Option<Amount>,
-    /// It refuses nothing.
+    /// Whether it refuses nothing (`shadow_mode`).
     pub(in crate::rules) shadow: bool,
-    /// It refuses nothing, and a request over it is told so.
+    /// Whether it refuses nothing and marks requests over it (`quota_mode`).
     pub(in crate::rules) quota: bool,
-    /// How hosts share it; `None`: each counts for itself.
+    /// The fleet settings; `None` with `scope: host`.
     pub(in crate::rules) fleet: Option<FleetTerms>,
-    /// By what name others replace it.
+    /// The name by which other limits replace it.
     pub(in crate::rules) name: Option<Box<str>>,
-    /// The names of what it replaces, and where each stands.
+    /// Names of the limits that it replaces, with spans.
     pub(in crate::rules) replaces: Vec<(Box<str>, Place)>,
 }
 
-/// So many requests in each window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::rules) struct Amount {
     /// Requests; 0 refuses all.
     pub(in crate::rules) count: u32,
-    /// The length of a window.
+    /// The length of a window in seconds.
     pub(in crate::rules) seconds: u32,
 }
 
@@ -60,8 +54,8 @@ impl Amount {
 }
 
 impl Branch {
-    /// Names the rules of its limit and of all limits on it, parents before children, given the texts on the path of
-    /// each and where it stands.
+    /// Names the rules of all limits in the subtree, parents before children. `name` gets the texts on the
+    /// path, the position and the span.
     pub(in crate::rules) fn name_rules<'b>(
         &'b mut self,
         path: &mut Vec<&'b str>,
@@ -75,13 +69,13 @@ impl Branch {
         path.pop();
     }
 
-    /// Its limit and all on it, each with the file that it stands in.
+    /// Collects all limits of the subtree, with their files.
     pub(in crate::rules) fn limits<'b>(&'b self, limits: &mut Vec<(&'b Arc<str>, &'b NodeLimit)>) {
         limits.extend(self.limit.iter().map(|limit| (&self.position.file, limit)));
         self.branches.iter().for_each(|branch| branch.limits(limits));
     }
 
-    /// The attribute by whose values it counts apart, if it does: the value is not settled by the node.
+    /// Returns the key attribute if the node does not fix its value: each value has a state of its own.
     pub(super) fn counted(&self) -> Option<Box<str>> {
         let is_bare = self.text == self.key;
         let is_pattern = self.text.contains('*');
@@ -89,19 +83,18 @@ impl Branch {
     }
 }
 
-/// The name of a node's rule: the texts of the nodes on its path, joined by dots, without the characters that a rule
-/// name must not contain.
+/// Names a node's rule: the texts on its path joined by dots, with `_` for characters that names exclude.
 pub(in crate::rules) fn rule_name(path: &[&str]) -> Box<str> {
     let name = readable(path);
     if name.len() > RULE_BYTES_MAX { ended_by_digest(name, path) } else { name.into() }
 }
 
-/// The name of a node's rule where the readable one is too long or another has it: ended by a digest of the path.
+/// Returns a unique name for a rule whose readable name is taken, with a digest of the path.
 pub(in crate::rules) fn rule_name_apart(path: &[&str]) -> Box<str> {
     ended_by_digest(readable(path), path)
 }
 
-/// The name cut to the length of a rule name, ended by a digest of the path.
+/// Shortens a name if needed and appends a digest of the path.
 fn ended_by_digest(mut name: String, path: &[&str]) -> Box<str> {
     let mut end = name.len().min(RULE_BYTES_MAX - DIGEST_BYTES);
     while !name.is_char_boundary(end) {
@@ -116,7 +109,7 @@ fn readable(path: &[&str]) -> String {
     path.join(".").replace(forbidden, "_")
 }
 
-/// FNV-1a, folded: names stand in metrics and must not change with a library.
+/// 32-bit fold of FNV-1a. Names are used in metrics, so the digest must not change with a library.
 fn digest(path: &[&str]) -> u32 {
     let bytes = path.iter().flat_map(|text| text.bytes().chain([b'\n']));
     let hash = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
@@ -125,7 +118,7 @@ fn digest(path: &[&str]) -> u32 {
     u32::try_from((hash >> 32) ^ (hash & u64::from(u32::MAX))).unwrap_or_default()
 }
 
-/// What a reply carries of a rule's name.
+/// The longest rule name in a reply.
 const RULE_BYTES_MAX: usize = 255;
 
 /// A tilde and eight digits.

@@ -1,30 +1,29 @@
-//! The nodes that one request hits: one for each descriptor, without those that others replace.
+//! The nodes that one request hits: one per descriptor, without replaced ones.
 
 use arrayvec::ArrayVec;
 
 use super::{Hit, Tree};
 
-/// What one request hits, in the order of the rules.
+/// The hits of one request, in the order of the rules.
 pub type NodeHits = ArrayVec<NodeHit, DESCRIPTORS_MAX>;
 
-/// A node that one request hits, by one key.
+/// A node hit by one request, with one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeHit {
-    /// The node, and what it counts by.
+    /// The node, and the entries that count by pattern.
     pub hit: Hit,
-    /// How many descriptors of the request hit it by this key: each costs what the request costs.
+    /// The number of descriptors with this node and key; each costs as much as the request.
     pub times: u32,
-    /// The first of them, from 0.
+    /// The index of the first of them, from 0.
     pub descriptor: u8,
 }
 
-/// A descriptor's pairs and the node that limits it.
 type Found<'d, 'a> = (Hit, &'d [(&'a str, &'a str)]);
 
 impl Tree {
-    /// Finds what the descriptors of one request hit, at most 8 of them, and replaces what `hits` held by that. All of
-    /// it is found before anything is replaced: limits that replace each other are both gone, and one that is replaced
-    /// still replaces. An unlimited one is never gone.
+    /// Finds the hits of a request's descriptors, at most [`DESCRIPTORS_MAX`], and stores them in `hits`.
+    /// Replacement applies after the search: two limits that replace each other both drop out, and a replaced
+    /// limit still replaces others. Unlimited ones are never replaced.
     pub fn select_hits<'d, 'a: 'd>(
         &self,
         descriptors: impl Iterator<Item = &'d [(&'a str, &'a str)]>,
@@ -53,7 +52,7 @@ impl Tree {
                 None => hits.push(NodeHit { hit: one.0, times: 1, descriptor: *number }),
             }
         }
-        // Stable: of one rule's keys the first descriptor's stays first.
+        // Stable sort: of the keys of one rule, that of the first descriptor stays first.
         hits.sort_by_key(|hit| hit.hit.rule);
     }
 
@@ -64,11 +63,11 @@ impl Tree {
         replacing.into_iter().any(|limiting| limiting.replaces.contains(&name))
     }
 
-    /// Whether two hits are on one counter.
+    /// Whether two hits share one state.
     fn is_same(&self, (hit, descriptor): &Found<'_, '_>, (other, theirs): &Found<'_, '_>) -> bool {
         hit.rule == other.rule && self.key_values(*hit, descriptor).eq(self.key_values(*other, theirs))
     }
 }
 
-/// As many as one request carries.
+/// The maximum of one request.
 pub const DESCRIPTORS_MAX: usize = 8;

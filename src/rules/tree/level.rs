@@ -1,4 +1,4 @@
-//! The children of one node: by their text, then as patterns in file order. It looks at none that cannot fit.
+//! The children of one node: found by text, then by the first matching pattern, looked up by prefix.
 
 use arrayvec::ArrayString;
 use hashbrown::HashTable;
@@ -8,10 +8,9 @@ use crate::rules::Glob;
 use crate::rules::names::hash;
 use crate::rules::prefixes::Prefixes;
 
-/// The children of one node.
 #[derive(Debug, Default)]
 pub(super) struct Level {
-    /// All of them, also those with stars: a request may carry the very text of one.
+    /// All children, including patterns, as a request may carry the text of a pattern.
     exact: HashTable<u32>,
     patterns: Option<Box<Patterns>>,
 }
@@ -20,21 +19,20 @@ pub(super) struct Level {
 #[derive(Debug)]
 struct Patterns {
     globs: Vec<(Glob, u32)>,
-    /// By what they start with.
+    /// Indexes by prefix.
     starts: Prefixes<usize>,
 }
 
-/// What brought an entry to its node.
+/// The way in which an entry matched its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum By {
-    /// The text of the node.
+    /// By the text of the node.
     Text,
-    /// The node's pattern.
+    /// By the node's pattern.
     Pattern,
 }
 
 impl Level {
-    /// The level of these nodes.
     pub(super) fn new(nodes: &[Node], numbers: &[u32]) -> Level {
         let text = |number: u32| &*node_at(nodes, number).text;
         let mut exact = HashTable::with_capacity(numbers.len());
@@ -52,7 +50,6 @@ impl Level {
         Level { exact, patterns }
     }
 
-    /// The child for an entry.
     #[inline]
     pub(super) fn child<'n>(&self, nodes: &'n [Node], key: &str, value: &str) -> Option<(&'n Node, By)> {
         if self.exact.is_empty() {
@@ -63,7 +60,7 @@ impl Level {
         let by_value = if fits {
             self.by_value(nodes, &text)
         } else {
-            // Longer than any request can carry.
+            // Longer than the wire protocol allows.
             self.by_value(nodes, &format!("{key}_{value}"))
         };
         by_value.or_else(|| Some((self.by_text(nodes, key)?, By::Text)))
@@ -91,7 +88,7 @@ impl Patterns {
         Patterns { globs, starts }
     }
 
-    /// The node of the first in file order that fits. Those that start alike are looked at one after the other.
+    /// Returns the first pattern in file order that matches. Equal prefixes are tested in turn.
     fn first(&self, text: &str) -> Option<u32> {
         #[allow(clippy::indexing_slicing, reason = "the places are those of the patterns")]
         let pattern = |place: usize| &self.globs[place];
@@ -105,5 +102,5 @@ impl Patterns {
     }
 }
 
-/// The longest key and value that the socket carries, and what stands between them.
+/// The longest key and value on the wire, and the `_` between them.
 const TEXT_BYTES_MAX: usize = 64 + 1 + 1_024;

@@ -1,4 +1,4 @@
-//! The parts of an entry of `shed`, each read by itself.
+//! Reader of the parts of a `shed` entry, one by one.
 
 use std::time::Duration;
 
@@ -72,7 +72,7 @@ pub(super) fn workers(node: &Node, report: &mut Report<'_>) -> Option<Workers> {
     Some(workers)
 }
 
-/// By how much it recovers in a second: `1/1800`, or 0.
+/// Reads the decrease per second: `1/1800`, or 0.
 fn leak(fields: &Fields<'_>, exact: bool, report: &mut Report<'_>) -> Option<(u32, u32)> {
     let Some(node) = fields.get("leak") else {
         return Some(if exact { (0, 1) } else { Workers::default().leak });
@@ -109,7 +109,7 @@ fn fraction(text: &str) -> Result<(u32, u32), Wrong> {
     }
 }
 
-/// With where the bands stand, if they are written; if not they are still missing.
+/// Reads the brake, with the span of its bands; without them they are empty, to be settled later.
 pub(super) fn brake(node: &Node, report: &mut Report<'_>) -> Option<(Brake, Option<Place>)> {
     let fields = Fields::read(node, "`brake`", BRAKE, report)?;
     let mode = mode(&fields, report);
@@ -137,10 +137,9 @@ fn bands(node: &Node, report: &mut Report<'_>) -> Option<Vec<u16>> {
     Some(bands)
 }
 
-/// A name and where it stands.
 pub(crate) type Named = (Box<str>, Place);
 
-/// With whom it is for, if that is written.
+/// Reads the reserve, with the priority it is for, if written.
 pub(super) fn reserve(node: &Node, report: &mut Report<'_>) -> Option<(Reserve, Option<Named>)> {
     let fields = Fields::read(node, "`fleet` in `shed`", RESERVE, report)?;
     let mode = mode(&fields, report);
@@ -174,20 +173,20 @@ fn span_or(
     fields.get(name).map_or(Some(default), |node| span(node, name, bounds, report))
 }
 
-/// In thousandths.
+/// All of it, in thousandths.
 const WHOLE: u16 = 1_000;
 
-/// What keeps back everything is no reserve.
+/// A reserve of everything would refuse all other requests.
 const RESERVE_MAX: u16 = 999;
 
-/// Requests that say they waited longer are not believed.
+/// Longer waits reported by requests are not trusted.
 const AGE: Bounds = [(1, "1ms"), (60 * SECOND, "60s")];
 
-/// What takes longer than a day to begin is no protection.
+/// Shedding that starts after more than a day is no protection.
 const AFTER: Bounds = [(SECOND, "1s"), (DAY, "1day")];
 
-/// Below 30 s the loop is not stable: it sees its own effect some 5 s late.
+/// Below 30 s the control loop is unstable, as its effect is measured about 5 s late.
 const FULL: Bounds = [(30 * SECOND, "30s"), (DAY, "1day")];
 
-/// Below that it is stable with little to spare.
+/// Below this value the loop is stable with a small margin only.
 const FULL_CALM: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! What of an entry of `shed` depends on the priorities of its domain.
+//! Resolution of the parts of a `shed` entry that depend on the priorities of its domain.
 
 use super::super::priorities::nearest;
 use super::UnsettledShed;
@@ -8,15 +8,14 @@ use crate::rules::shed::{Part, Shed};
 use crate::rules::source::{Place, Report};
 
 impl UnsettledShed {
-    /// The file that it stands in.
     pub(crate) fn file(&self) -> &std::sync::Arc<str> {
         &self.shed.position.file
     }
 
-    /// Looks the priorities up, of which none may be known. What is wrong is noted.
+    /// Resolves the priorities, of which there may be none, and reports errors.
     pub(crate) fn settle(mut self, priorities: &[Box<str>], report: &mut Report<'_>) -> Shed {
         if let (true, Some((part, at))) = (priorities.is_empty(), self.needs.first()) {
-            // One is enough: one line mends all.
+            // One error suffices, as one line repairs all.
             let message =
                 format!("`{}` refuses by importance, and the domain has no `priorities`", part.name());
             report.error(*at, message, "write `priorities: [MOST IMPORTANT, …, LEAST]` once in the domain");
@@ -59,7 +58,7 @@ impl UnsettledShed {
         }
     }
 
-    /// Bands are rounded up to whole slots: of few slots a band below 100 % may be all of them.
+    /// Warns of bands that round up to all slots, although they are below 100 %.
     fn doubt_bands(&self, priorities: &[Box<str>], at: Place, report: &mut Report<'_>) {
         let (Some(slots), Some(brake)) = (self.shed.slots, &self.shed.brake) else { return };
         let is_all = |band: u16| {
@@ -76,7 +75,7 @@ impl UnsettledShed {
             "of `slots: {slots}` the band of {} is all: the brake keeps no slot free of that",
             free.join(", ")
         );
-        // In whole percents: of one slot there is nothing to keep free.
+        // In whole percent: with one slot there is none to keep free.
         let most = (u64::from(slots) - 1) * 100 / u64::from(slots);
         let mend = if most == 0 {
             "leave `brake` out: of one slot there is none to keep free".to_owned()
@@ -130,7 +129,7 @@ fn alone(part: &str, priorities: &[Box<str>]) -> String {
     format!("`{part}` never refuses the most important, and there is nothing but {}", shown(only))
 }
 
-/// Evenly from 70 % for the least important to 90 %.
+/// Returns bands evenly spread from 70 % for the lowest priority to 90 %.
 fn default_bands(sheddable: usize) -> Vec<u16> {
     let steps = u16::try_from(sheddable.saturating_sub(1)).unwrap_or(u16::MAX).max(1);
     (0..sheddable)
@@ -143,7 +142,7 @@ fn default_bands(sheddable: usize) -> Vec<u16> {
 
 const MEND_ALONE: &str = "write a less important priority behind it in `priorities`";
 
-/// In thousandths.
+/// All of it, in thousandths.
 const WHOLE: u16 = 1_000;
 
 const LOWEST: u16 = 700;

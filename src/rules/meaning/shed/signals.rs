@@ -1,4 +1,4 @@
-//! `signals` as meant: what is read, and which utilization a reading stands for.
+//! Reader of `signals`: sources, and the mapping of samples to utilization.
 
 use crate::rules::fields::{Fields, boolean, check_name, list, text};
 use crate::rules::problem::{Wrong, shown};
@@ -8,7 +8,6 @@ use crate::rules::source::Report;
 use crate::rules::yaml::{Node, Value};
 use crate::rules::{amount, percent};
 
-/// Reads all of them.
 pub(super) fn signals(node: &Node, report: &mut Report<'_>) -> Option<Vec<Signal>> {
     let Value::Map(pairs) = &node.value else {
         let message = format!("`signals` is a mapping, not {}", node.kind());
@@ -75,7 +74,7 @@ fn signal(name: &str, node: &Node, report: &mut Report<'_>) -> Option<Signal> {
     Some(Signal { name: name.into(), source: source?, counts: counts?, map: map? })
 }
 
-/// `":8000"`, `8000` or `/run/app.sock`.
+/// Parses `":8000"`, `8000` or `/run/app.sock`.
 fn listen(text: &str) -> Result<Listen, Wrong> {
     let port =
         |text: &str| amount::parse(text).ok().and_then(|port| u16::try_from(port).ok()).filter(|it| *it > 0);
@@ -95,7 +94,7 @@ fn listen(text: &str) -> Result<Listen, Wrong> {
     Err(Wrong::new(format!("`listen` is a port or a path, not {}", shown(text)), mend))
 }
 
-/// Points `[reading, utilization]`.
+/// Reads points `[sample, utilization]`.
 fn map(node: &Node, is_queue: bool, report: &mut Report<'_>) -> Option<Vec<(u32, u16)>> {
     let mend = if is_queue {
         "write `[[0, 0%], [32, 100%]]`"
@@ -149,7 +148,7 @@ fn map(node: &Node, is_queue: bool, report: &mut Report<'_>) -> Option<Vec<(u32,
     Some(points)
 }
 
-/// Good, bad and full readings stand for 70 %, 80 % and 100 %.
+/// Returns the default points: good, bad and full samples mean 70 %, 80 % and 100 %.
 fn default_map(source: &Source) -> Vec<(u32, u16)> {
     match source {
         Source::AcceptQueue(_) => vec![(0, 0), (32, 1_000)],
@@ -160,7 +159,7 @@ fn default_map(source: &Source) -> Vec<(u32, u16)> {
     }
 }
 
-/// The reading that somebody may have meant who wrote another name.
+/// Returns the signal of the machine that may have been meant by another name.
 fn near(name: &str) -> Option<&'static str> {
     let plain = name.to_lowercase().replace(['-', '.'], "_");
     let known = || MACHINE.iter().map(|(name, _)| *name).chain([ACCEPT_QUEUE]);
@@ -168,13 +167,13 @@ fn near(name: &str) -> Option<&'static str> {
         return None;
     }
     let distance = |known: &str| strsim::osa_distance(&plain, known);
-    // Of three letters another word is one letter away.
+    // At most a quarter of the letters may differ: a short name with one other letter is another word.
     known().min_by_key(|known| distance(known)).filter(|known| distance(known) * 4 <= known.len())
 }
 
 const ACCEPT_QUEUE: &str = "accept_queue";
 
-/// What is read of the machine.
+/// The signals of the machine.
 const MACHINE: &[(&str, Source)] = &[
     ("cpu_pressure", Source::CpuPressure),
     ("memory_pressure", Source::MemoryPressure),
@@ -183,17 +182,17 @@ const MACHINE: &[(&str, Source)] = &[
     ("cpu", Source::Cpu),
 ];
 
-/// In thousandths.
+/// All of it, in thousandths.
 const WHOLE: u16 = 1_000;
 
-/// The readings of the machine, and some of the application.
+/// All signals of the machine, and some of the application.
 const SIGNALS_MAX: usize = 16;
 
-/// A line has two ends.
+/// The ends of a line.
 const POINTS_MIN: usize = 2;
 
-/// More bends than anybody has measured.
+/// More points than are ever measured.
 const POINTS_MAX: usize = 16;
 
-/// What a socket's address holds, without the zero at its end.
+/// The maximum of a socket address, without the terminating zero.
 const PATH_BYTES_MAX: usize = 107;
