@@ -54,7 +54,6 @@ pub struct Asking {
     tickets: HashMap<u64, Open>,
     last: u64,
     told: HashMap<[u8; 16], Heard>,
-    /// Tickets that wait for a permit, by key.
     queues: Vec<Queue>,
     breaker: Breaker,
     clock: RedisClock,

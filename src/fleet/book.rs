@@ -139,7 +139,6 @@ impl<P: Paged> Book<P> {
         self.due.push(Reverse((at, number)));
     }
 
-    /// Removes the next page due by `now`, if any.
     pub(super) fn take_due(&mut self, now: Timestamp) -> Option<usize> {
         loop {
             let Reverse((due, number)) = *self.due.peek().filter(|Reverse((due, _))| *due <= now)?;

@@ -17,7 +17,6 @@ pub struct Identity {
     pub epoch: u64,
     /// The last known host count, used for shares until Redis reports a new one.
     pub hosts: u32,
-    /// Number of starts.
     starts: u32,
     machine: Machine,
 }

@@ -122,7 +122,6 @@ pub(super) struct Flight<B: Numbered = Batch> {
     pub(super) sent: Timestamp,
     /// Time of the next send; `None` while a send is under way.
     pub(super) again: Option<Timestamp>,
-    /// The batch was or will be sent more than once.
     pub(super) is_repeated: bool,
 }
 
@@ -131,7 +130,6 @@ impl<B: Numbered> Lanes<B> {
         Lanes { bucket, lanes: Vec::new(), nonce: None, waiting: VecDeque::new() }
     }
 
-    /// Whether a lane is free or can be added.
     pub(super) fn has_room(&self) -> bool {
         self.lanes.len() < usize::from(B::LANES) || self.lanes.iter().any(|lane| lane.flight.is_none())
     }
@@ -145,7 +143,6 @@ impl<B: Numbered> Lanes<B> {
         self.waiting.push_back(page);
     }
 
-    /// Whether a page waits and a lane is free.
     pub(super) fn has_room_for_waiting(&self) -> bool {
         !self.waiting.is_empty() && self.has_room()
     }
@@ -220,7 +217,6 @@ impl<B: Numbered> Lanes<B> {
         self.lanes.get_mut(usize::from(number.checked_sub(B::LANE_FIRST)?))
     }
 
-    /// Renews all lanes, for a changed host name.
     pub(super) fn renew_all(&mut self) {
         self.lanes.iter_mut().for_each(Lane::renew);
     }

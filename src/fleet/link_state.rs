@@ -105,7 +105,6 @@ impl LinkState {
     }
 }
 
-/// The heartbeat interval.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 
 /// Time from reconnection to the first heartbeat: hosts that start or return together take too large shares

@@ -21,7 +21,6 @@ impl Backoff {
         self.wait_by(class, u32::from_ne_bytes(drawn()))
     }
 
-    /// As [`Backoff::wait`], with a given random number.
     fn wait_by(&mut self, class: Class, chance: u32) -> Duration {
         if class.is_of_rights() {
             // Only an operator can fix it, and each attempt adds to the server's log.

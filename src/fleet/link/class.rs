@@ -176,7 +176,6 @@ impl LinkError {
         LinkError { class, may_have_run, why: why.into() }
     }
 
-    /// The error for an I/O error of the connection.
     pub(super) fn of_io(error: &io::Error) -> LinkError {
         // Only the kind, as the text may hold the looked-up name.
         LinkError::new(Class::Down, error.kind().to_string())

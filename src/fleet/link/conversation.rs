@@ -17,7 +17,6 @@ use super::frame::Scanner;
 use super::patience::Patience;
 use crate::clock::boot_nanos;
 
-/// The outcome of a call.
 pub(super) type Answer = Result<Value, LinkError>;
 
 /// A byte stream over TCP, TLS or a Unix socket.
@@ -163,7 +162,6 @@ impl Conversation {
         }
     }
 
-    /// Fails all calls without a reply.
     pub(super) fn end(self, why: &LinkError) {
         for waiting in self.waiting {
             let _ = waiting.reply.send(Err(why.clone().of_sent()));

@@ -124,7 +124,6 @@ pub struct NodeStatus {
     pub connections: u64,
 }
 
-/// The state shared by the connections.
 #[derive(Debug)]
 struct Shared {
     options: Options,

@@ -38,7 +38,6 @@ pub(super) struct Node {
     face: Arc<Face>,
 }
 
-/// The state that the task publishes.
 #[derive(Debug)]
 struct Face {
     state: watch::Sender<State>,

@@ -25,7 +25,6 @@ pub(super) struct Nodes {
     shared: Arc<Shared>,
     spread: Spread,
     known: RwLock<Known>,
-    /// The cluster map may be out of date.
     stale: Notify,
 }
 
@@ -102,7 +101,6 @@ impl Nodes {
             .unwrap_or_else(|| NodeId(any().and_then(|index| u32::try_from(index).ok()).unwrap_or_default()))
     }
 
-    /// The server of a redirection.
     pub(super) fn sent_to(&self, url: &Url) -> Option<Arc<Node>> {
         let mut known = self.known.write();
         let id = known.add(url, &self.shared)?;
@@ -118,7 +116,6 @@ impl Nodes {
         self.stale.notify_one();
     }
 
-    /// Keeps the cluster map current, forever.
     pub(super) async fn keep_map(self: Arc<Nodes>) {
         let mut changes = self.shared.changes.subscribe();
         loop {

@@ -205,7 +205,6 @@ fn tls(fault: TlsFault, why: impl Into<std::borrow::Cow<'static, str>>) -> LinkE
     LinkError::new(Class::Tls(fault), why)
 }
 
-/// The first commands and the expected replies.
 fn greeting<'a>(
     url: &Url,
     user: Option<&str>,

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-/// The smoothed round trip and the doublings of the timeout.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Patience {
     /// Eight times the smoothed round trip, µs, which avoids rounding losses.
@@ -36,7 +35,6 @@ impl Patience {
         self.doublings = doublings;
     }
 
-    /// The smoothed round trip, µs.
     pub(super) fn round_trip_us(&self) -> Option<u64> {
         self.eightfold_us.map(|eightfold| eightfold / 8)
     }

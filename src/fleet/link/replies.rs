@@ -33,7 +33,6 @@ pub struct Replies<'a> {
 #[derive(Debug)]
 struct Asked<'a> {
     script: &'a Script,
-    /// Its range in `Replies::bytes`.
     bytes: Range<usize>,
     reply: Result<oneshot::Receiver<Answer>, LinkError>,
 }

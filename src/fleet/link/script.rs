@@ -22,7 +22,6 @@ impl Script {
         redis::cmd("SCRIPT").arg("LOAD").arg(self.text).get_packed_command()
     }
 
-    /// Appends the EVALSHA command to `to`.
     pub(super) fn call(&self, keys: &[&[u8]], args: &[&[u8]], to: &mut Vec<u8>) {
         let bytes: usize = keys.iter().chain(args).map(|part| part.len() + PART_BYTES).sum();
         let mut command = redis::Cmd::with_capacity(3 + keys.len() + args.len(), bytes);

@@ -40,7 +40,6 @@ impl Spread {
         Spread { texts, places }
     }
 
-    /// The index of a tag's server among the URLs.
     pub(super) fn place_of(&self, tag: &str) -> usize {
         let bucket = tag.strip_prefix('t').and_then(|digits| usize::from_str_radix(digits, 16).ok());
         let of_bucket =
@@ -66,5 +65,4 @@ fn weight(tag: &str, url: &str) -> u64 {
     hasher.finish()
 }
 
-/// One bucket for each two-digit hexadecimal number.
 const BUCKETS: usize = 256;

@@ -5,7 +5,6 @@ use super::class::LinkError;
 use super::node::State;
 use crate::clock::{Timestamp, boot_nanos};
 
-/// The log throttle of one server.
 #[derive(Debug)]
 pub(super) struct Voice {
     url: String,

@@ -37,7 +37,6 @@ pub(in crate::fleet) struct Exchange {
     asked: Option<Timestamp>,
     /// The stamp of the value in Redis; `None` before the first reply.
     seen: Option<String>,
-    /// The value in Redis is not a document of this fleet.
     is_foreign: bool,
     restored: Option<Timestamp>,
     forged: u64,
@@ -266,7 +265,6 @@ fn stamp(value: &[u8]) -> String {
     sha1_smol::Sha1::from(value).digest().to_string()
 }
 
-/// Interval of reads of the document.
 const EVERY: Duration = Duration::from_secs(1);
 /// A call without a reply is sent again after this time; it is idempotent.
 const SILENT_MAX: Duration = Duration::from_secs(2);
