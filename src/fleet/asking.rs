@@ -1,11 +1,11 @@
-//! Calls that requests wait for, without making them: tickets go in, payments come out; what is said to them goes into the
+//! Remote checks that requests wait for, without I/O: tickets go in, payments come out, replies go into the
 //! shares of this host. Time is an argument. The same code runs over a real Redis and in the simulation.
 //!
 //! ```text
-//!   ticket ──▶ one payment for each bucket ──▶ all answered in time ──▶ the request is judged again
-//!                     │ nothing heard                   │ a bucket refuses, or it is too late
-//!                     ▼                                 ▼
-//!            the same bytes once more          what was paid goes back with the next sync
+//!   ticket ──▶ one payment per bucket ──▶ all answered in time ──▶ the request is judged again
+//!                     │ no reply                       │ a bucket refuses, or the deadline has passed
+//!                     ▼                                ▼
+//!            resend the same bytes          the next sync refunds the payment
 //! ```
 
 mod breaker;
@@ -27,26 +27,26 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What happened to calls that requests waited for, counted since the start.
+/// Outcomes of remote checks, counted since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Asked {
-    /// Tickets that were answered in time, whatever was said.
+    /// Tickets answered in time, with either outcome.
     pub answered: u64,
-    /// Those to which no answer came in time.
+    /// Tickets not answered by their deadline.
     pub missed: u64,
-    /// Those for which nobody was called: too much is on its way, or calls are stopped.
+    /// Tickets declined without a call: too many calls in flight, or the breaker is open.
     pub declined: u64,
-    /// How often calls were stopped because too many in a row were not answered in time.
+    /// How often the breaker opened because of too many late answers in a row.
     pub stopped: u64,
 }
 
 type Flight = lanes::Flight<Payment>;
 
-/// The calls of this host that requests wait for.
+/// The remote checks of this host and their pending requests.
 pub struct Asking {
     engine: Arc<Engine>,
     standing: Arc<Standing>,
-    /// Another name in each life, and another than that of the syncs: nobody's calls are taken for this host's.
+    /// Differs in each process and from the identity of the syncs, so sequence numbers never collide.
     host: Host,
     buckets: u16,
     dice: Dice,
@@ -54,25 +54,24 @@ pub struct Asking {
     tickets: HashMap<u64, Open>,
     last: u64,
     told: HashMap<[u8; 16], Heard>,
-    /// Those that wait for a place, by key.
     queues: Vec<Queue>,
     breaker: Breaker,
     clock: RedisClock,
     asked: Asked,
 }
 
-/// A ticket that somebody waits for.
+/// A ticket with a pending request.
 struct Open {
     due: Timestamp,
-    /// Payments that are not answered yet, and places that are waited for.
+    /// Unanswered payments and permits not yet granted.
     left: usize,
-    /// Of a place that is waited for it was said that there is none.
+    /// Redis has reported that no permit is free.
     is_told: bool,
     brought: Brought,
     on_brought: OnBrought,
 }
 
-/// When Redis last spoke of a key, and for how long it surely keeps it.
+/// When Redis last reported a key, and the minimum time it keeps the key after that.
 #[derive(Clone, Copy, Debug)]
 struct Heard {
     at: Timestamp,
@@ -80,7 +79,7 @@ struct Heard {
 }
 
 impl Asking {
-    /// Nothing was asked yet. `seed` is drawn at random.
+    /// Makes the state without pending requests. `seed` is random.
     #[must_use]
     pub fn new(engine: Arc<Engine>, standing: Arc<Standing>, buckets: u16, seed: u64) -> Asking {
         let buckets = buckets.clamp(1, 256);
@@ -103,14 +102,14 @@ impl Asking {
         }
     }
 
-    /// What happened since the start.
+    /// The outcomes since the start.
     #[must_use]
     pub fn asked(&self) -> Asked {
         self.asked
     }
 
-    /// Makes the calls of a ticket, of which nobody waits for the answers after `due`. Where there are none to be made, that
-    /// is said at once.
+    /// Makes the calls of a ticket, whose answers are of use until `due`. Without calls to make,
+    /// `on_brought(None)` runs at once.
     pub fn ask(
         &mut self,
         (ticket, due): (&Ticket, Timestamp),
@@ -141,7 +140,7 @@ impl Asking {
         self.tickets.insert(number, Open { due, left, is_told: false, brought, on_brought });
     }
 
-    /// What is to be said again, and who has waited too long.
+    /// Resends overdue payments and expires tickets.
     pub fn tick(&mut self, now: Now, out: &mut Vec<Call>) {
         self.expire(now.at);
         self.lanes.iter_mut().for_each(|lanes| drop(lanes.give_up(now.at)));
@@ -154,15 +153,15 @@ impl Asking {
         }
     }
 
-    /// Whether some were not answered yet.
+    /// Whether any payment is unanswered.
     #[must_use]
     pub fn has_calls(&self) -> bool {
         self.lanes.iter().any(Lanes::is_busy)
     }
 
-    /// Takes the answer to a payment.
+    /// Handles the reply to a payment.
     pub fn answered(&mut self, payment: &Payment, answer: Answer<Vec<Paid>>, now: Now) {
-        // What comes after its deadline is late, also where nobody has noticed yet.
+        // A reply after its deadline is late even if no tick has expired the ticket yet.
         self.expire(now.at);
         let place = &payment.place;
         let lanes = place.bucket.of_each(&mut self.lanes);
@@ -174,7 +173,8 @@ impl Asking {
                 self.note_told(&flight, &paid, now.at);
                 self.settle(&flight, &paid, answer.now_us, now);
             }
-            // A later call has been there, or the number is somebody else's: what it did will not be known.
+            // A later call has used the lane, or the sequence number is foreign: the effect of this call
+            // stays unknown.
             Kind::Stale | Kind::Unknown => {
                 lanes.renew(place.lane);
                 self.settle(&flight, &[], answer.now_us, now);
@@ -182,18 +182,18 @@ impl Asking {
         }
     }
 
-    /// Whether a payment was heard is not known: it will be said once more, in the same words.
+    /// Schedules a resend of the same bytes, as it is unknown whether Redis ran the payment.
     pub fn failed(&mut self, payment: &Payment, now: Timestamp) {
         let again = now.after(self.dice.up_to(AGAIN_AFTER));
         payment.place.bucket.of_each(&mut self.lanes).repeat(&payment.place, again);
     }
 
-    /// Redis is heard again: whatever was not answered in time before is forgotten.
+    /// Closes the breaker at the end of an outage, forgetting earlier misses.
     pub fn linked(&mut self) {
         self.breaker = Breaker::Closed { misses: 0 };
     }
 
-    /// Costs by bucket; `None` where something cannot be called for.
+    /// Costs by bucket; `None` if a limit or its version is unknown or a bucket has no free lane.
     fn costs(
         &self,
         ticket: &Ticket,
@@ -222,14 +222,14 @@ impl Asking {
         costs.keys().all(has_room).then_some(costs)
     }
 
-    /// Passes on what was said. Nothing said: what became of it is not known.
+    /// Passes a payment's outcome to its ticket. Empty `paid`: the outcome is unknown.
     fn settle(&mut self, flight: &Flight, paid: &[Paid], paid_us: u64, now: Now) {
         let mut late = None;
         let in_time = self.tickets.get_mut(&flight.about.1);
         let is_late = in_time.is_none();
         let brought = match in_time {
             Some(open) => &mut open.brought,
-            // Nobody waits: it goes into the share, and back.
+            // The ticket has expired: tokens go into the share and are refunded from there.
             None => late.insert(Brought::new(&self.engine, now)),
         };
         assert!(
@@ -258,7 +258,7 @@ impl Asking {
         self.came(flight.about.1, now);
     }
 
-    /// One of the things that a ticket waits for has come to something. The last of them ends it.
+    /// Counts one answered part of a ticket; the last one completes the ticket.
     fn came(&mut self, ticket: u64, now: Now) {
         let Some(open) = self.tickets.get_mut(&ticket) else { return };
         open.left = open.left.saturating_sub(1);
@@ -288,14 +288,14 @@ impl Asking {
         }
     }
 
-    /// Tickets that are due are nobody's any more: what still comes for them goes back.
+    /// Removes tickets past their deadline; payments answered later are refunded.
     fn expire(&mut self, now: Timestamp) {
         let due: Vec<u64> =
             self.tickets.iter().filter(|(_, open)| open.due <= now).map(|(number, _)| *number).collect();
         for number in due {
-            // What it has brought so far goes back as it drops.
+            // Dropping the ticket refunds its payments so far.
             match self.tickets.remove(&number) {
-                // That there was no place is an answer.
+                // "No permit free" is an answer.
                 Some(open) if open.is_told => self.asked.answered += 1,
                 Some(_) => {
                     self.asked.missed += 1;
@@ -306,7 +306,7 @@ impl Asking {
         }
     }
 
-    /// Nobody waits any longer.
+    /// Ends all tickets without an answer.
     fn dismiss(&mut self) {
         for (_, open) in self.tickets.drain() {
             self.asked.missed += 1;
@@ -322,7 +322,7 @@ impl std::fmt::Debug for Asking {
     }
 }
 
-/// When an answer was given, or later where nobody can tell: one that comes late may have been given long ago.
+/// The time of the reply, or the send time if the reply is late: it may be the kept reply of an earlier send.
 fn heard_at(flight: &Flight, now: Timestamp) -> Timestamp {
     if now.since(flight.sent) < LATE { now } else { flight.sent }
 }
@@ -331,13 +331,13 @@ fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// A payment of which nothing was heard is said again after up to this long.
+/// Upper bound of the random delay before an unanswered payment is resent.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
-/// An answer that takes longer may have been lost, and said again.
+/// A reply that takes longer may answer a resend.
 const LATE: Duration = Duration::from_millis(100);
 
-/// Keys of which it is known when Redis spoke of them: some 4 MB.
+/// Keys whose last report is remembered: about 4 MB.
 const TOLD_MAX: usize = 1 << 16;
 
 const TOLD_FOR: Duration = Duration::from_secs(60);

@@ -1,4 +1,4 @@
-//! Hosts say that they are alive, and what their pools have.
+//! Heartbeats: a host reports that it is alive, and the load of its pools.
 
 use super::call::{CallFault, Encoded, Host};
 use super::cell::HOSTS_MAX;
@@ -7,66 +7,66 @@ use super::scripts;
 use super::secrets::Mark;
 use super::wire::{EXACT_MAX, Reader, Writer, hex};
 
-/// A beat of one host.
+/// A heartbeat of one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Beat {
-    /// Who it is.
+    /// The host.
     pub host: Host,
-    /// In which life, and the number of this beat in it: what it says of pools takes the place of what earlier ones said.
+    /// The host's epoch.
     pub epoch: u64,
-    /// See above.
+    /// The number of this heartbeat in the epoch. Its pool reports replace those of earlier heartbeats.
     pub seq: u64,
-    /// Its pools, at most [`POOLS_MAX`], each once.
+    /// The host's pools, at most [`POOLS_MAX`], each once.
     pub pools: Vec<PoolReport>,
-    /// What tells its fleet secret from others.
+    /// The mark of the host's fleet secret.
     pub secret: Mark,
 }
 
-/// What one pool has on this host.
+/// The load of one pool on this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolReport {
-    /// Which pool.
+    /// The pool's name.
     pub pool: String,
-    /// What it has now; all zero: it is gone.
+    /// The load; all zeros if the pool was removed.
     pub load: PoolLoad,
 }
 
-/// How full a pool is.
+/// The load of a pool.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PoolLoad {
-    /// Requests it can work on at once.
+    /// Requests it can run concurrently.
     pub slots: u64,
-    /// How many critical ones it works on.
+    /// Running critical requests.
     pub critical: u64,
-    /// How many others.
+    /// Running other requests.
     pub other: u64,
 }
 
-/// What a beat brings.
+/// The reply to a heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Beaten {
-    /// The clock of Redis.
+    /// The clock of Redis, µs.
     pub now_us: u64,
-    /// How many hosts are alive.
+    /// Live hosts.
     pub hosts: u32,
-    /// Which of them this one is, in an order that stays.
+    /// The rank of this host in a stable order of the live hosts.
     pub rank: u32,
-    /// The pools in the order of the beat.
+    /// The pools in the order of the heartbeat.
     pub pools: Vec<PoolSaid>,
-    /// How many of them have the same secret.
+    /// Live hosts with the same secret.
     pub alike: u32,
 }
 
-/// What one pool has on all hosts.
+/// The load of one pool on all hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PoolSaid {
-    /// The sum.
+    /// The sum over the hosts.
     pub load: PoolLoad,
-    /// Over how many hosts.
+    /// The number of hosts in the sum.
     pub hosts: u32,
-    /// A later beat came before, by whoever goes by this name: this one counts for nothing.
+    /// A later heartbeat under this host name came first, so this one was ignored.
     pub is_overtaken: bool,
-    /// What hosts said before may be missing, as Redis has forgotten it, and not all have had the time to say it again.
+    /// Redis lost earlier reports, and some hosts may not have reported again yet.
     pub may_lack: bool,
 }
 
@@ -124,11 +124,11 @@ impl PoolSaid {
     }
 }
 
-/// What a beat touches besides its pools.
+/// The keys of a heartbeat besides those of its pools.
 const KEYS: [&[u8]; 2] = [b"tg:{tm}:hosts", b"tg:{tm}:ranks"];
-/// Pools of one beat.
+/// The most pools in one heartbeat.
 pub const POOLS_MAX: usize = 64;
-/// More than any host, or all hosts, together have of anything.
+/// An upper bound of any count on one host or all hosts.
 const COUNT_MAX: u64 = 1_000_000_000_000;
 const HEADER_BYTES: usize = 20;
 const POOL_BYTES: usize = 30;

@@ -1,4 +1,4 @@
-//! The pages of all keys that are kept in touch about, found by key, and in the order in which they are due.
+//! The table of per-key sync state, called pages here, by key and in order of due time.
 
 use super::page::Page;
 use crate::clock::Timestamp;
@@ -7,7 +7,7 @@ use foldhash::fast::FixedState;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-/// What a book has a page of.
+/// Per-key sync state that a book can hold.
 pub(super) trait Paged {
     fn new(key: SharedKey, now: Timestamp) -> Self;
 
@@ -16,7 +16,7 @@ pub(super) trait Paged {
     /// When to look at it next.
     fn due(&mut self) -> &mut Timestamp;
 
-    /// Whether it is looked at when its bucket has room, and not before.
+    /// Whether it is looked at only once its bucket has a free lane.
     fn waits(&mut self) -> &mut bool;
 
     fn in_flight(&self) -> bool;
@@ -44,14 +44,14 @@ impl Paged for Page {
     }
 }
 
-/// A book of pages, each known by a number.
+/// A table of pages, each with a number.
 #[derive(Debug)]
 pub(super) struct Book<P = Page> {
     pages: Vec<P>,
     free: Vec<usize>,
-    /// Keys are digests under a secret: nobody can aim at a place, and a fast hash will do.
+    /// Keys are digests under a secret, so that no client can force collisions, and a fast hash is safe.
     by_key: HashMap<([u8; 16], u64), usize, FixedState>,
-    /// Of a page that was put off or brought forward, more than once; the page says which holds.
+    /// Rescheduled pages occur more than once; the page's own due time decides.
     due: BinaryHeap<Reverse<(Timestamp, usize)>>,
 }
 
@@ -62,20 +62,21 @@ impl<P> Default for Book<P> {
 }
 
 impl<P: Paged> Book<P> {
-    /// The page waits for its bucket: until it is scheduled again it is not due. Returns whether it did not wait before.
+    /// Makes the page wait for its bucket: it is not due until scheduled again. Returns whether it was not
+    /// waiting.
     pub(super) fn wait(&mut self, number: usize) -> bool {
         let page = self.page_mut(number);
         *page.due() = NEVER;
         !std::mem::replace(page.waits(), true)
     }
 
-    /// The page waits no longer. Returns whether it did: it may have been closed meanwhile, and its number be another's.
+    /// Ends the page's wait. Returns whether it did wait: it may have been closed meanwhile and its number
+    /// reused.
     pub(super) fn wake(&mut self, number: usize) -> bool {
         let page = self.page_mut(number);
         std::mem::take(page.waits()) && !page.in_flight()
     }
 
-    /// How many are open.
     pub(super) fn len(&self) -> usize {
         self.by_key.len()
     }
@@ -90,24 +91,23 @@ impl<P: Paged> Book<P> {
         &mut self.pages[number]
     }
 
-    /// The page, if it is still that of a key.
+    /// The page at `number`, if it still belongs to `key`.
     pub(super) fn page_of(&mut self, number: usize, key: &[u8; 16]) -> Option<&mut P> {
         Some(self.page_mut(number)).filter(|page| page.key().name() == *key)
     }
 
-    /// The number of the key's page.
     pub(super) fn find(&self, key: &SharedKey) -> Option<usize> {
         self.by_key.get(&(key.name(), key.budget())).copied()
     }
 
-    /// The numbers of all that are open, in an order that is the same in every run.
+    /// The numbers of all open pages, sorted, so that runs are reproducible.
     pub(super) fn numbers(&self) -> Vec<usize> {
         let mut numbers: Vec<usize> = self.by_key.values().copied().collect();
         numbers.sort_unstable();
         numbers
     }
 
-    /// The pages of all that are open, in any order.
+    /// All open pages, in any order.
     pub(super) fn open_pages(&self) -> impl Iterator<Item = &P> {
         self.by_key.values().map(|number| self.page(*number))
     }
@@ -123,7 +123,7 @@ impl<P: Paged> Book<P> {
         number
     }
 
-    /// Closes a page. The number of its budget, if it was open.
+    /// Closes a page. Returns its budget's number, if the page was open.
     pub(super) fn close(&mut self, number: usize) -> Option<u64> {
         let page = self.page_mut(number);
         *page.due() = NEVER;
@@ -134,13 +134,11 @@ impl<P: Paged> Book<P> {
         Some(key.budget())
     }
 
-    /// The page is to be looked at then.
     pub(super) fn schedule(&mut self, number: usize, at: Timestamp) {
         *self.page_mut(number).due() = at;
         self.due.push(Reverse((at, number)));
     }
 
-    /// The next page that is due, if one is by now.
     pub(super) fn take_due(&mut self, now: Timestamp) -> Option<usize> {
         loop {
             let Reverse((due, number)) = *self.due.peek().filter(|Reverse((due, _))| *due <= now)?;
@@ -152,7 +150,6 @@ impl<P: Paged> Book<P> {
         }
     }
 
-    /// When the next one is due.
     pub(super) fn next(&self) -> Timestamp {
         self.due.peek().map_or(NEVER, |Reverse((due, _))| *due)
     }

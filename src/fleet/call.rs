@@ -1,7 +1,7 @@
-//! The calls to Redis as plain data, and the bytes that are sent for them.
+//! Redis commands as plain data, and their encoding.
 //!
-//! Every key that a script touches is named here; none is made up inside a script. All keys of a call carry one tag, so that
-//! they lie in one slot of a cluster.
+//! Every key that a script touches is listed here; no script makes up a key. All keys of a call share one
+//! hash tag, so that they lie in one slot of a cluster.
 
 use super::beat::Beat;
 use super::cell::{AMOUNT_MAX, ASK_BYTES, Ask, Terms};
@@ -14,37 +14,37 @@ use super::version::VersionCall;
 use super::window::CellWindow;
 use super::wire::{EXACT_MAX, Writer, hex, push_hex};
 
-/// Who this host is.
+/// The name of a host.
 pub type Host = [u8; 16];
 
-/// Which life of a bucket of cells: another one says that everything in it was lost.
+/// The nonce of a bucket of cells: another one means that all its cells were lost.
 pub type Nonce = [u8; 16];
 
-/// One call of a script.
+/// One script invocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Reports, settles and borrows.
+    /// Reports, refunds and borrows tokens.
     Sync(Batch),
-    /// Pays at once, all or nothing.
+    /// Pays at once, all keys or none.
     Exact(Payment),
-    /// Reports places and asks for more.
+    /// Reports permits and asks for more.
     Places(Places),
-    /// Says that this host is alive.
+    /// A heartbeat.
     Beat(Beat),
-    /// Asks which number the terms of a rule have.
+    /// Asks for the version of a rule's quota.
     Version(VersionCall),
-    /// Looks at cells.
+    /// Reads cells.
     Peek(Peek),
-    /// Fills one again.
+    /// Refills one cell.
     Reset(Reset),
-    /// Reads, or replaces, the fleet overrides.
+    /// Reads or replaces the fleet overrides.
     Overrides(OverridesCall),
 }
 
-/// What is sent to run a call.
+/// An encoded call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Encoded {
-    /// Which script.
+    /// The script.
     pub script: &'static Script,
     /// `KEYS`, in order.
     pub keys: Vec<Vec<u8>>,
@@ -53,10 +53,10 @@ pub struct Encoded {
 }
 
 impl Call {
-    /// Its bytes; the same call has the same.
+    /// Encodes the call; equal calls give equal bytes.
     ///
     /// # Errors
-    /// What could not be done as it is meant: nothing was sent.
+    /// The call is invalid; see [`CallFault`].
     pub fn encode(&self) -> Result<Encoded, CallFault> {
         match self {
             Call::Sync(batch) => batch.encode(),
@@ -70,13 +70,13 @@ impl Call {
         }
     }
 
-    /// Cells of tokens that it asks about, ahead of need.
+    /// The number of token cells it asks about ahead of need.
     #[must_use]
     pub fn cells(&self) -> usize {
         if let Call::Sync(batch) = self { batch.asks.len() } else { 0 }
     }
 
-    /// What stands between the braces of all its keys, and tells which server has them.
+    /// The hash tag of all its keys, which decides the server.
     #[must_use]
     pub fn tag(&self) -> String {
         match self {
@@ -90,15 +90,15 @@ impl Call {
     }
 }
 
-/// What stands between the braces of the keys that are about all hosts.
+/// The hash tag of the keys that concern all hosts.
 pub(super) const OF_ALL: &str = "tm";
 
-/// Cells of which one script can speak, because they lie together.
+/// A group of cells that lie in one slot, so that one script can access them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Bucket(u8);
 
 impl Bucket {
-    /// Where a key lies, of this many buckets (1 to 256).
+    /// The bucket of a key among this many (1 to 256).
     #[must_use]
     pub fn of(key: &[u8; 16], buckets: u16) -> Bucket {
         let [first, ..] = *key;
@@ -107,7 +107,7 @@ impl Bucket {
         Bucket(u8::try_from(bucket).unwrap_or(0))
     }
 
-    /// What there is of this bucket, where there is something of each.
+    /// This bucket's entry of a slice with one entry per bucket.
     #[allow(
         clippy::indexing_slicing,
         reason = "there is: what is asked of a bucket without it would be lost"
@@ -128,13 +128,13 @@ impl Bucket {
         Bucket(number)
     }
 
-    /// What stands between the braces of all its keys.
+    /// The hash tag of all its keys.
     #[must_use]
     pub fn tag(self) -> String {
         format!("t{:02x}", self.0)
     }
 
-    /// The name of a cell: `q` of tokens, `w` of a window of them, `c` of places.
+    /// The name of a cell: kind `q` for a token bucket, `w` for a window, `c` for permits.
     pub(super) fn cell(self, kind: char, key: [u8; 16]) -> Vec<u8> {
         let mut name = self.name_of(2 + 2 * key.len());
         name.extend([u8::try_from(kind).unwrap_or(b'?'), b':']);
@@ -148,7 +148,7 @@ impl Bucket {
         name
     }
 
-    /// How all its names begin; there is room for so many bytes more.
+    /// The common prefix of its names, with capacity for `more` further bytes.
     fn name_of(self, more: usize) -> Vec<u8> {
         let mut name = Vec::with_capacity(b"tg:{t00}:".len() + more);
         name.extend_from_slice(b"tg:{t");
@@ -158,21 +158,21 @@ impl Bucket {
     }
 }
 
-/// In which row a call stands: one host, one lane of one bucket. One call at a time is on its way in a lane; the same number
-/// again is the same call again, and is answered with the reply of the first.
+/// The position of a call: one host, one lane of one bucket, one sequence number. A lane has one call in
+/// flight; a call with the same number is a resend and gets the stored reply of the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Where the cells lie.
+    /// The bucket of the cells.
     pub bucket: Bucket,
-    /// Who calls.
+    /// The calling host.
     pub host: Host,
-    /// Which of its lanes. Each is for calls of one script alone: a reply that is kept is one of that.
+    /// The host's lane. Each lane serves one script only, as Redis stores its last reply.
     pub lane: u8,
-    /// Which life of the lane; a later one ends what came before.
+    /// The lane's epoch; a later one ends all earlier calls.
     pub epoch: u64,
-    /// Which call of this life, from 1.
+    /// The sequence number in this epoch, from 1.
     pub seq: u64,
-    /// The nonce to take where there is none.
+    /// The nonce to set if the bucket has none.
     pub offer: Nonce,
     /// The nonce of the last reply from this bucket.
     pub known: Option<Nonce>,
@@ -201,12 +201,12 @@ impl Place {
     }
 }
 
-/// A sync: what this host asks of some cells of one bucket.
+/// A sync: this host's requests about some cells of one bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Batch {
-    /// Which call this is.
+    /// The position of the call.
     pub place: Place,
-    /// At most [`CELLS_MAX`], each of another key.
+    /// At most [`CELLS_MAX`], with distinct keys.
     pub asks: Vec<Ask>,
 }
 
@@ -226,24 +226,24 @@ impl Batch {
 /// An exact decision: some keys of one bucket pay, all or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payment {
-    /// Which call this is.
+    /// The position of the call.
     pub place: Place,
-    /// At most [`COSTS_MAX`], each of another key.
+    /// At most [`COSTS_MAX`], with distinct keys.
     pub costs: Vec<Cost>,
 }
 
-/// What one key is to pay.
+/// The payment of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
     /// The digest of the key.
     pub key: [u8; 16],
-    /// The numbers of its rule as this host has them.
+    /// The quota of its rule as this host has it.
     pub terms: Terms,
-    /// µtok.
+    /// The cost in µtok.
     pub cost: u64,
     /// As in [`Ask::knew_us`].
     pub knew_us: Option<u64>,
-    /// How its windows turn; `None`: it is a bucket.
+    /// How its windows advance; `None` for a bucket.
     pub window: Option<CellWindow>,
 }
 
@@ -267,12 +267,14 @@ impl Payment {
     }
 }
 
-/// A window and a bucket of one key lie apart: whoever still has the rule of before spoils nothing.
+/// The kind letter of a cell. A key's window and bucket are separate cells, so that a host with the previous
+/// rule cannot corrupt the new state.
 pub(super) fn kind(is_window: bool) -> char {
     if is_window { 'w' } else { 'q' }
 }
 
-/// A script reads all cells first and writes them one by one: a key that came twice would lose what the first did.
+/// Checks the count and the distinctness of keys. A script reads all cells before it writes them, so that a
+/// repeated key would lose its first update.
 pub(super) fn distinct(keys: impl Iterator<Item = [u8; 16]>, max: usize) -> Result<(), CallFault> {
     let mut keys: Vec<_> = keys.collect();
     if keys.is_empty() || keys.len() > max {
@@ -285,24 +287,24 @@ pub(super) fn distinct(keys: impl Iterator<Item = [u8; 16]>, max: usize) -> Resu
     }
 }
 
-/// Why a call cannot be made.
+/// Why a call cannot be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CallFault {
-    /// None, or too many.
+    /// No entries, or too many.
     #[error("{found} in one call, which takes 1 to {max}")]
     Count {
-        /// How many there were.
+        /// The number found.
         found: usize,
-        /// How many it takes.
+        /// The maximum.
         max: usize,
     },
-    /// One key stands in it twice.
+    /// A key occurs twice.
     #[error("one key twice in one call")]
     Twice,
 }
 
-/// Cells of one sync: Redis is held up for a quarter of a millisecond. Of its instructions a call costs as many as some three
-/// cells do: calls of twice as many would let it carry 4 % more.
+/// Cells of one sync: they occupy Redis for 0.25 ms. The fixed cost of a call equals about three cells: twice
+/// the cells per call would raise throughput by 4 %.
 pub const CELLS_MAX: usize = 32;
-/// Keys of one exact decision.
+/// The most keys of one exact decision.
 pub const COSTS_MAX: usize = 8;

@@ -1,6 +1,6 @@
-//! One key's bucket in Redis, seen from a host: what it asks of it and what it is told.
+//! One key's cell in Redis as a host sees it: requests and replies.
 //!
-//! Amounts are in µtok, millionths of a token; nothing here is a fraction, and nothing here does I/O.
+//! Amounts are integers in µtok, millionths of a token. No I/O.
 
 use crate::rules::fleet_counts;
 
@@ -15,7 +15,7 @@ pub struct CellRate {
 }
 
 impl CellRate {
-    /// These numbers as they are; `None` where the scripts could not count them exactly ([`fleet_counts`]).
+    /// Makes a rate; `None` if the scripts cannot count it exactly ([`fleet_counts`]).
     #[must_use]
     pub fn new(num: u64, den: u64) -> Option<CellRate> {
         let counts = fleet_counts(num, den);
@@ -36,19 +36,19 @@ impl CellRate {
     }
 }
 
-/// The numbers of a rule for one key, and their place in the row of its versions.
+/// The quota of a rule for one key, and its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {
-    /// The higher is the newer.
+    /// The version; the highest is in force.
     pub version: u64,
-    /// How fast it fills; of a window at the mean, about.
+    /// The refill rate; for a window the approximate mean rate.
     pub rate: CellRate,
-    /// When it is full, or what a window admits, µtok; at most [`BURST_MAX`].
+    /// The burst, or the limit of a window, µtok; at most [`BURST_MAX`].
     pub burst: u64,
 }
 
 impl Terms {
-    /// `slots`: of a window, which has a rate of nothing.
+    /// `slots`: those of a window, sent in place of the rate.
     pub(super) fn write(&self, slots: Option<u32>, to: &mut Writer) {
         to.amount(self.version, EXACT_MAX);
         to.small(if slots.is_some() { 0 } else { self.rate.num });
@@ -56,8 +56,8 @@ impl Terms {
         to.amount(self.burst, BURST_MAX);
     }
 
-    /// For how long a cell with this level is surely kept after a host was told of it: the age up to which a host may say
-    /// that it [`knew`](Ask::knew_us) it.
+    /// The minimum time in µs that Redis keeps a cell of this level after a host read it: the greatest age
+    /// that a host may send as [`knew_us`](Ask::knew_us).
     #[must_use]
     pub fn kept_us(&self, level: i64) -> u64 {
         let need = self.burst.saturating_add_signed(level.saturating_neg());
@@ -65,45 +65,45 @@ impl Terms {
     }
 }
 
-/// What a host has said of a cell before, and with it what it got for that: the hold includes the grant.
+/// A host's earlier report on a cell with its outcome: the hold includes the grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// What the host held once it had the reply, µtok.
+    /// The tokens that the host held after the reply, µtok.
     pub hold: u64,
-    /// The demand that it told, mtok/s.
+    /// The reported demand, mtok/s.
     pub demand: u64,
-    /// The generation in which Redis heard it ([`Said::gen`]).
+    /// The generation in which Redis received it ([`Said::generation`]).
     pub generation: u64,
 }
 
-/// What a host asks of one cell.
+/// A host's request about one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
     /// The digest of the key.
     pub key: [u8; 16],
-    /// The numbers of its rule as this host has them.
+    /// The quota of its rule as this host has it.
     pub terms: Terms,
-    /// The last report that was surely heard. `None` after [`Kind::Unknown`](super::reply::Kind::Unknown), and when the nonce
-    /// is another.
+    /// The last report that Redis surely has. `None` after [`Kind::Unknown`](super::reply::Kind::Unknown),
+    /// and after a change of the nonce.
     pub last: Option<Report>,
-    /// What it holds now, without what it gives back.
+    /// The tokens held now without `back`, µtok.
     pub hold: u64,
-    /// What it gives back.
+    /// The tokens returned, µtok.
     pub back: u64,
-    /// What it has let through without having it.
+    /// The tokens allowed beyond the hold, µtok.
     pub owed: u64,
-    /// What it would like to get.
+    /// The tokens wanted, µtok.
     pub want: u64,
-    /// What is asked of it, mtok/s.
+    /// The demand on this host, mtok/s.
     pub demand: u64,
-    /// How long ago it asked last.
+    /// The time since the last request, µs.
     pub waited_us: u64,
-    /// By what a share that is not whole is rounded: 0…999 999, drawn at random.
+    /// The random rounding threshold of a fractional share: 0…999 999.
     pub dice: u32,
-    /// How long ago, counted from when it asked, it was told of this cell; `None`: never, or longer than the cell is
-    /// surely kept ([`Terms::kept_us`]).
+    /// The age at the request of the last report on this cell; `None`: never reported, or older than Redis
+    /// surely keeps the cell ([`Terms::kept_us`]).
     pub knew_us: Option<u64>,
-    /// What there is to be said of a window besides; `None`: it is a bucket.
+    /// The window part of the request; `None` for a bucket.
     pub window: Option<WindowAsk>,
 }
 
@@ -125,35 +125,35 @@ impl Ask {
         }
     }
 
-    /// The most that may be granted: what is wanted, in whole tokens.
+    /// The upper bound of the grant: the tokens wanted, rounded up to whole tokens.
     fn grant_max(&self) -> u64 {
         self.want.min(AMOUNT_MAX).div_ceil(TOKEN).saturating_mul(TOKEN)
     }
 }
 
-/// What a host is told of one cell.
+/// The reply about one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Said {
-    /// What is left, µtok; below zero where hosts let more through than they had.
+    /// The remaining level, µtok; negative if hosts allowed more than they held.
     pub level: i64,
-    /// What is asked of all hosts together, mtok/s.
+    /// The demand on all hosts together, mtok/s.
     pub demand: u64,
-    /// What this host got: whole tokens, in µtok.
+    /// The tokens granted to this host: whole tokens, in µtok.
     pub grant: u64,
-    /// How many hosts have spoken of this cell in this generation and the last.
+    /// Hosts that reported this cell in this generation and the last.
     pub hosts: u32,
-    /// It was gone before its time, and starts empty.
+    /// The cell was lost before its expiry and starts empty.
     pub lost: bool,
-    /// The version whose numbers hold.
+    /// The version of the quota in force.
     pub version: u64,
-    /// The generation in which this was said.
+    /// The generation of the reply.
     pub generation: u64,
-    /// What is said of a window besides.
+    /// The window part of the reply.
     pub window: Option<WindowSaid>,
 }
 
 impl Said {
-    /// `generation`: that of the reply's time. A cell may be one ahead, where the clock went back a little.
+    /// `generation` is that of the reply's time. A cell may be one ahead after the clock went back.
     pub(super) fn read(from: &mut Reader<'_>, ask: &Ask, generation: u64) -> Said {
         let level = from.signed(-DEBT_MAX, BURST_MAX.cast_signed());
         let demand = from.amount(2 * DEMAND_MAX);
@@ -181,20 +181,19 @@ impl Said {
 
 /// µtok in a token.
 pub const TOKEN: u64 = 1_000_000;
-/// How long reports count apart, µs: this generation and the one before are added up.
+/// The length of a generation of reports, µs: reports of the present and the previous one are summed.
 pub const GENERATION_US: u64 = 2_000_000;
-/// The largest burst, µtok: what 32 bits count, and the deepest debt beside it stays within what Lua counts exactly.
+/// The largest burst, µtok: 32 bits of tokens. With the deepest debt it stays exact in Lua.
 pub const BURST_MAX: u64 = u32::MAX as u64 * TOKEN;
-/// Demand above it is told as this, mtok/s.
+/// The highest reported demand, mtok/s; larger values saturate.
 pub const DEMAND_MAX: u64 = 10_000_000_000_000;
-/// Amounts above it are told as this, µtok: two of them add up exactly in Lua.
+/// The largest reported amount, µtok; larger values saturate. Two of them add exactly in Lua.
 pub const AMOUNT_MAX: u64 = 1 << 52;
-/// No level is further below zero, µtok.
+/// The deepest debt of a cell, µtok.
 pub(super) const DEBT_MAX: i64 = 4_500_000_000_000_000;
-/// More hosts than there are anywhere.
 pub(super) const HOSTS_MAX: u32 = 1_000_000_000;
 const DICE_MAX: u32 = 999_999;
-/// How long a full cell is kept after the last word about it. The scripts add a millisecond.
+/// How long a full cell is kept after its last access, µs. The scripts add 1 ms.
 const KEPT_FULL_US: u64 = 10_000_000;
 pub(super) const ASK_BYTES: usize = 108;
 pub(super) const SAID_BYTES: usize = 45;

@@ -1,4 +1,4 @@
-//! What is to be told of the talk with other hosts: read by whoever likes, without waiting.
+//! The published state of the sync task, readable without waiting.
 
 use super::asking::Asked;
 use super::call::Host;
@@ -13,58 +13,58 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// What is told, by who talks to who reads.
+/// The published view, written by the sync task.
 #[derive(Debug)]
 pub struct Counters {
     view: ArcSwap<View>,
-    /// Nanoseconds of the timeline; zero: never.
+    /// The time of the last reply, in nanoseconds of the timeline; zero before the first.
     heard: AtomicU64,
 }
 
-/// How it stands with the fleet, a quarter of a second ago at most.
+/// The state of the fleet, at most 0.25 s old.
 #[derive(Clone, Debug, Default)]
 pub struct View {
-    /// By what this host is known.
+    /// The name of this host.
     pub host: Host,
-    /// Whether there is any budget to share: without one nobody is spoken to.
+    /// Whether any budget is shared; without one the host calls no Redis.
     pub is_needed: bool,
-    /// What tells the fleet secret of this host from others.
+    /// The mark of this host's fleet secret.
     pub secret: Mark,
-    /// Hosts with another fleet secret that were alive at the last beat.
+    /// Hosts with another fleet secret that were alive at the last heartbeat.
     pub unlike: u32,
-    /// Whether Redis is heard.
+    /// Whether Redis answers.
     pub is_linked: bool,
-    /// Hosts that budgets are shared with, this one included: the most of the last half minute.
+    /// The host count for shares, this host included: the maximum of the last 30 s.
     pub hosts: u32,
-    /// Hosts that were alive at the last beat.
+    /// Hosts that were alive at the last heartbeat.
     pub alive: u32,
-    /// There and back, smoothed.
+    /// The smoothed round trip.
     pub round_trip: Duration,
-    /// What happened since the start.
+    /// Events since the start.
     pub happened: Happened,
-    /// Calls that requests waited for.
+    /// Remote checks.
     pub asked: Asked,
     /// Calls sent, of any kind.
     pub calls: u64,
-    /// Replies that were none to their call.
+    /// Replies that did not match their call.
     pub undecodable: u64,
-    /// Numbers that were absurd, and cut to what can be.
+    /// Numbers out of range, clamped.
     pub clamped: u64,
-    /// How it stands with the fleet overrides.
+    /// The state of the fleet overrides.
     pub overrides: OverridesView,
-    /// How often Redis was not heard any more.
+    /// Outages since the start.
     pub outages: u64,
     /// Failures of calls and connections, by class.
     pub errors: Vec<(&'static str, u64)>,
-    /// Keys that are kept in touch about.
+    /// Keys with sync state.
     pub keys: usize,
-    /// Cells asked about and answered in the last second.
+    /// Cells answered in the last second.
     pub cells_per_second: u64,
-    /// The servers.
+    /// The Redis servers.
     pub nodes: Vec<NodeStatus>,
-    /// The version of the numbers of each budget, where it is known.
+    /// The known version of each budget's quota.
     pub versions: Vec<(u64, u64)>,
-    /// What came of each budget.
+    /// The tally of each budget.
     pub tallies: Vec<(u64, Tally)>,
 }
 
@@ -77,13 +77,13 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// How it stands.
+    /// The current view.
     #[must_use]
     pub fn read(&self) -> Arc<View> {
         self.view.load_full()
     }
 
-    /// The age of what was last heard; `None`: nothing was yet.
+    /// The age of the last reply; `None` before the first.
     #[must_use]
     pub fn staleness(&self, now: Timestamp) -> Option<Duration> {
         let heard = self.heard.load(Ordering::Relaxed);

@@ -1,27 +1,27 @@
-//! How many hosts there are to share with: more count at once, fewer only after half a minute, so that a host that is
-//! away for a moment leaves its part unused, and not used twice.
+//! The host count for shares: grows at once and shrinks only after 30 s, so that the share of a host that is
+//! away for a moment stays unused instead of being used twice.
 
 use crate::clock::Timestamp;
 use std::time::Duration;
 
-/// The most hosts that were heard of of late.
+/// The greatest recent host count.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Crowd {
     hosts: u32,
-    /// When there were last as many.
+    /// When this count was last reached.
     seen: Timestamp,
-    /// The most since then.
+    /// The greatest count since then.
     since: u32,
-    /// When anything was last heard.
+    /// When the last count came.
     heard: Timestamp,
 }
 
 impl Crowd {
-    /// So many are alive now. Returns how many to share with.
+    /// Takes the number of live hosts. Returns the host count for shares.
     pub fn heard(&mut self, alive: u32, now: Timestamp) -> u32 {
         let alive = alive.max(1);
         if now.since(self.heard) >= SILENT {
-            // Others could not be heard either: they come back one by one.
+            // After a silence other hosts return one by one: wait another 30 s before counting fewer.
             (self.seen, self.since) = (now, 0);
         }
         self.heard = now;
@@ -37,7 +37,7 @@ impl Crowd {
     }
 }
 
-/// Who is silent for so long is not counted among those who live.
+/// A host without heartbeats for this long is not alive.
 const SILENT: Duration = Duration::from_secs(5);
 
 const FEWER_AFTER: Duration = Duration::from_secs(30);

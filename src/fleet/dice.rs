@@ -1,4 +1,4 @@
-//! What is drawn at random: the same numbers for the same seed.
+//! The random number generator: reproducible from its seed.
 
 use super::cell::TOKEN;
 use std::time::Duration;
@@ -26,23 +26,23 @@ impl Dice {
         bytes
     }
 
-    /// A part of a token, in millionths.
+    /// A random fraction of a token, in µtok.
     pub(super) fn part_of_token(&mut self) -> u32 {
         u32::try_from(self.below(TOKEN)).unwrap_or(0)
     }
 
-    /// Less than this.
+    /// A random number below `end`, or 0 if `end` is 0.
     pub(super) fn below(&mut self, end: u64) -> u64 {
         self.bits().checked_rem(end).unwrap_or(0)
     }
 
-    /// Anything up to a span.
+    /// A random duration below `span`.
     pub(super) fn up_to(&mut self, span: Duration) -> Duration {
         Duration::from_nanos(self.below(u64::try_from(span.as_nanos()).unwrap_or(u64::MAX)))
     }
 }
 
-/// Drawn by the kernel. Where it gives none they are zeros, which is no reason to fail: hosts then draw, and wait, alike.
+/// Random bytes of the kernel, or zeros if it has none: hosts then only draw the same numbers and delays.
 pub(super) fn drawn<const BYTES: usize>() -> [u8; BYTES] {
     let mut bytes = [0; BYTES];
     let _ = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty());

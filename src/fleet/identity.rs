@@ -1,41 +1,40 @@
-//! Who this host is among the others: the same over restarts, never the same as another one, and in each life later than
-//! in all before.
+//! The identity of this host: stable across restarts, unique among hosts, with an epoch that grows at each
+//! start.
 //!
-//! What is kept says on which machine it was made. A machine that is another one, because its disk was copied, does not go
-//! by it; neither does a host that cannot keep which life it is in.
+//! The stored identity records the machine that wrote it. A host on another machine (a copied disk), or one
+//! that cannot store its epoch, starts with a new identity.
 
 use super::call::Host;
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher;
 
-/// A host in one of its lives.
+/// A host identity and its epoch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
-    /// By what it is known.
+    /// The host's name among the others.
     pub host: Host,
-    /// Which life this is. Later ones are larger, and none meets the lanes of the one before.
+    /// The epoch, larger at each start and above every lane epoch of earlier starts.
     pub epoch: u64,
-    /// How many hosts there were when last heard of: with so many it shares until it hears again.
+    /// The last known host count, used for shares until Redis reports a new one.
     pub hosts: u32,
-    /// How often it has started.
     starts: u32,
     machine: Machine,
 }
 
-/// What tells a machine from others, for whoever knows the name of the host.
+/// Digest of the machine's marks, keyed with the host name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Machine([u8; 16]);
 
 impl Identity {
-    /// Somebody who never was: nothing of him is kept.
+    /// Makes a new identity.
     #[must_use]
     pub fn fresh(marks: &[Vec<u8>], random: [u8; 32]) -> Identity {
         let (host, chance) = split(random);
         Identity { host, epoch: epoch(1, chance), hosts: 1, starts: 1, machine: Machine::of(&host, marks) }
     }
 
-    /// The next life of who was kept, if it was kept on this machine; else somebody new. The marks are what tells this
-    /// machine from others.
+    /// The stored identity with the next epoch if this machine wrote it, else a new identity. `marks`
+    /// distinguish this machine from others.
     #[must_use]
     pub fn next(kept: Option<&[u8]>, marks: &[Vec<u8>], random: [u8; 32]) -> Identity {
         let before = kept.and_then(Identity::read);
@@ -46,19 +45,19 @@ impl Identity {
         Identity { starts, epoch: epoch(starts, split(random).1), ..before }
     }
 
-    /// Whether it was nobody before.
+    /// Whether this is the first start under this name.
     #[must_use]
     pub fn is_new(&self) -> bool {
         self.starts == 1
     }
 
-    /// The same life under another name: somebody else goes by the old one.
+    /// The same epoch under another name, for a host whose name is taken by another.
     #[must_use]
     pub fn renamed(&self, host: Host, marks: &[Vec<u8>]) -> Identity {
         Identity { host, machine: Machine::of(&host, marks), ..*self }
     }
 
-    /// To be kept.
+    /// The bytes to store.
     #[must_use]
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(BYTES);
@@ -71,7 +70,7 @@ impl Identity {
         bytes
     }
 
-    /// `None`: it is not what was kept. Of its life only the number is kept.
+    /// Reads stored bytes; `None` if malformed. The epoch is not stored and reads as 0.
     fn read(bytes: &[u8]) -> Option<Identity> {
         let rest = bytes.strip_prefix(MAGIC)?;
         let (host, rest) = rest.split_first_chunk::<16>()?;
@@ -96,7 +95,7 @@ impl Machine {
     }
 }
 
-/// Keyed with the name of the host, which only the file has: nobody learns from it which machine that was.
+/// Keyed with the host name, which only the file has, so that the digest does not disclose the machine.
 fn digest(host: &Host, parts: &[&[u8]]) -> [u8; 16] {
     let mut hasher = SipHasher13::new_with_key(host);
     for part in parts {
@@ -106,8 +105,8 @@ fn digest(host: &Host, parts: &[&[u8]]) -> [u8; 16] {
     hasher.finish128().as_bytes()
 }
 
-/// Lanes that begin anew count up from it, so there is room between two lives. Two machines that were started from one copy
-/// differ by chance, so that one of them is the later one and the other hears of it.
+/// The first epoch of a start. Renewed lanes count up from it, hence the gap between starts. Two machines
+/// started from one copy differ by the random part: one is later, and the other's calls become stale.
 fn epoch(starts: u32, chance: u64) -> u64 {
     (u64::from(starts) << LIFE_BITS) + chance % (1 << CHANCE_BITS)
 }
@@ -122,7 +121,7 @@ const MAGIC: &[u8; 8] = b"tgfleet1";
 
 const BYTES: usize = 8 + 16 + 16 + 4 + 4 + 16;
 
-/// A million lanes may begin anew in one life.
+/// A start has 2^20 epochs, of which at least half are left for renewed lanes.
 const LIFE_BITS: u32 = 20;
 
 const CHANCE_BITS: u32 = 19;
@@ -156,7 +155,7 @@ mod tests {
         let copy = Identity::next(Some(&kept), &marks("m2"), [2; 32]);
         assert_ne!(copy.host, same.host);
         assert_eq!(copy, Identity::fresh(&marks("m2"), [2; 32]), "nothing of it is taken over");
-        // One mark is not another of the same bytes in all.
+        // Marks split at another boundary give another digest.
         let split = [b"m".to_vec(), b"1web-1".to_vec(), marks("")[2].clone()];
         assert_ne!(Identity::next(Some(&kept), &split, [2; 32]).host, same.host);
     }

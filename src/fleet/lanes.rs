@@ -1,5 +1,5 @@
-//! The batches of one bucket of cells that are on their way: one in each lane, under a number, to be repeated with the same
-//! bytes until somebody answers.
+//! In-flight batches of one bucket of cells: one per lane, each with a sequence number, resent with the same
+//! bytes until answered.
 
 use super::call::{Batch, Bucket, Cost, Host, Nonce, Payment, Place};
 use super::cell::Ask;
@@ -9,20 +9,20 @@ use crate::engine::Need;
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// Calls of one kind, each with a number in its lane.
+/// Calls of one kind, each with a sequence number in its lane.
 pub(super) trait Numbered {
     type Ask;
 
-    /// What an answer is needed for.
+    /// The context that a reply needs.
     type About: std::fmt::Debug;
 
-    /// Calls of one bucket in flight at once.
+    /// Maximum calls of one bucket in flight.
     const LANES: u8;
 
-    /// A lane that is idle for longer begins anew before its next call.
+    /// A lane that was idle this long is renewed before its next call.
     const IDLE_MAX: Duration;
 
-    /// The first of the lanes that are for such calls alone.
+    /// The first lane number reserved for this kind.
     const LANE_FIRST: u8;
 
     fn new(place: Place, asks: Vec<Self::Ask>) -> Self;
@@ -33,7 +33,7 @@ pub(super) trait Numbered {
 impl Numbered for Batch {
     type Ask = Ask;
 
-    /// The pages, in the order of the asks.
+    /// Page numbers of the `Book`, in the order of the asks.
     type About = Vec<usize>;
 
     const LANES: u8 = LANES;
@@ -54,7 +54,7 @@ impl Numbered for Batch {
 impl Numbered for Places {
     type Ask = PlacesAsk;
 
-    /// The pages, in the order of the asks.
+    /// Page numbers of the `Book`, in the order of the asks.
     type About = Vec<usize>;
 
     const LANES: u8 = LANES;
@@ -75,15 +75,15 @@ impl Numbered for Places {
 impl Numbered for Payment {
     type Ask = Cost;
 
-    /// The needs, in the order of the costs, and the number of the ticket.
+    /// The needs, in the order of the costs, and the ticket's number.
     type About = (Vec<Need>, u64);
 
     const LANES: u8 = 192;
 
-    // Redis would say that it knows nothing of such a lane, and the call would be in vain.
+    // Redis has forgotten a lane idle for longer and would answer `Unknown`, wasting the call.
     const IDLE_MAX: Duration = REMEMBERED;
 
-    // Payments go by a host name of their own.
+    // Payments use a host name of their own.
     const LANE_FIRST: u8 = 0;
 
     fn new(place: Place, costs: Vec<Cost>) -> Payment {
@@ -95,14 +95,13 @@ impl Numbered for Payment {
     }
 }
 
-/// The lanes of one bucket.
 #[derive(Debug)]
 pub(super) struct Lanes<B: Numbered = Batch> {
     bucket: Bucket,
     lanes: Vec<Lane<B>>,
-    /// The life of the bucket, as last heard.
+    /// The bucket's nonce in the last reply.
     pub(super) nonce: Option<Nonce>,
-    /// Pages that have something to say as soon as a lane is free, in their order.
+    /// Pages waiting for a free lane, oldest first.
     waiting: VecDeque<usize>,
 }
 
@@ -114,16 +113,15 @@ struct Lane<B: Numbered> {
     flight: Option<Flight<B>>,
 }
 
-/// A batch that nobody has answered yet.
+/// An unanswered batch.
 #[derive(Debug)]
 pub(super) struct Flight<B: Numbered = Batch> {
     pub(super) batch: B,
     pub(super) about: B::About,
-    /// When it was first sent.
+    /// Time of the first send.
     pub(super) sent: Timestamp,
-    /// When to send it again; `None`: it is on its way.
+    /// Time of the next send; `None` while a send is under way.
     pub(super) again: Option<Timestamp>,
-    /// It was, or is to be, sent more than once.
     pub(super) is_repeated: bool,
 }
 
@@ -132,35 +130,32 @@ impl<B: Numbered> Lanes<B> {
         Lanes { bucket, lanes: Vec::new(), nonce: None, waiting: VecDeque::new() }
     }
 
-    /// Whether a batch can be sent.
     pub(super) fn has_room(&self) -> bool {
         self.lanes.len() < usize::from(B::LANES) || self.lanes.iter().any(|lane| lane.flight.is_none())
     }
 
-    /// Whether any batch is in flight.
     pub(super) fn is_busy(&self) -> bool {
         self.lanes.iter().any(|lane| lane.flight.is_some())
     }
 
-    /// A page waits until a lane is free.
+    /// Queues a page until a lane is free.
     pub(super) fn wait(&mut self, page: usize) {
         self.waiting.push_back(page);
     }
 
-    /// Whether somebody waits, and need not any longer.
     pub(super) fn has_room_for_waiting(&self) -> bool {
         !self.waiting.is_empty() && self.has_room()
     }
 
-    /// Who has waited longest, if a lane is free.
+    /// Removes the page that has waited longest, if a lane is free.
     pub(super) fn take_waiting(&mut self) -> Option<usize> {
         if self.has_room_for_waiting() { self.waiting.pop_front() } else { None }
     }
 
-    /// Sends a batch off.
+    /// Sends a batch.
     ///
     /// # Errors
-    /// No lane is free: what the batch was for.
+    /// No lane is free; returns `about`.
     pub(super) fn send(
         &mut self,
         (host, epoch, offer): (Host, u64, Nonce),
@@ -197,12 +192,12 @@ impl<B: Numbered> Lanes<B> {
         Ok(&lane.flight.insert(flight).batch)
     }
 
-    /// Takes the batch that was at this place, if it is still on its way.
+    /// Removes the batch at `place`, if it is in flight.
     pub(super) fn land(&mut self, place: &Place) -> Option<Flight<B>> {
         self.lane(place.lane)?.flight.take_if(|flight| flight.batch.place() == place)
     }
 
-    /// The batch at this place is to be sent again then.
+    /// Schedules a resend of the batch at `place`.
     pub(super) fn repeat(&mut self, place: &Place, at: Timestamp) {
         let flight = self.lane(place.lane).and_then(|lane| lane.flight.as_mut());
         if let Some(flight) = flight.filter(|flight| flight.batch.place() == place) {
@@ -211,7 +206,7 @@ impl<B: Numbered> Lanes<B> {
         }
     }
 
-    /// A lane begins anew: what was before it in this lane is over.
+    /// Starts a new epoch of a lane, which ends all earlier calls in it.
     pub(super) fn renew(&mut self, lane: u8) {
         if let Some(lane) = self.lane(lane) {
             lane.renew();
@@ -222,17 +217,15 @@ impl<B: Numbered> Lanes<B> {
         self.lanes.get_mut(usize::from(number.checked_sub(B::LANE_FIRST)?))
     }
 
-    /// All of them begin anew, under another name.
     pub(super) fn renew_all(&mut self) {
         self.lanes.iter_mut().for_each(Lane::renew);
     }
 
-    /// Every batch that nobody has answered.
     pub(super) fn flights(&mut self) -> impl Iterator<Item = &mut Flight<B>> {
         self.lanes.iter_mut().filter_map(|lane| lane.flight.as_mut())
     }
 
-    /// Takes the batches that Redis may have forgotten the numbers of: whether they were heard will never be known.
+    /// Removes batches whose sequence numbers Redis may have forgotten: their effect stays unknown.
     pub(super) fn give_up(&mut self, now: Timestamp) -> Vec<Flight<B>> {
         let mut given_up = Vec::new();
         for lane in &mut self.lanes {
@@ -252,11 +245,10 @@ impl<B: Numbered> Lane<B> {
     }
 }
 
-/// Redis remembers the numbers of calls for so long, and ten seconds.
+/// Redis remembers sequence numbers for this time plus 10 s.
 const REMEMBERED: Duration = Duration::from_secs(50);
 
-/// Batches of one bucket on their way at once: with two buckets a thousand cells, which is two thousand a second of a Redis that is
-/// half a second away.
+/// Batches of one bucket in flight: with two buckets 1000 cells, or 2000 cells/s at a round trip of 0.5 s.
 const LANES: u8 = 16;
 
 #[cfg(test)]

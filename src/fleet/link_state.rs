@@ -1,49 +1,49 @@
-//! Whether Redis is heard, and when to say that this host is alive. Pure: time is an argument.
+//! The state of the link to Redis and the schedule of heartbeats. Pure: time is an argument.
 //!
 //! ```text
-//!   heard ──── something was sent, and nothing has come for max(1 s, timeout) ────▶ cut off
-//!     ▲                 (0.3 s, where there is no connection either)                   │
-//!     ▲                                                                                │
-//!     └───────────── any answer ◀──── a beat after 0.1–1 s, drawn at random ◀──────────┘
+//!   linked ──── a call was sent, no reply for max(1 s, timeout) ────▶ outage
+//!     ▲             (0.3 s without a connection)                         │
+//!     ▲                                                                  │
+//!     └───────── any reply ◀──── a heartbeat after 0.1–1 s (random) ◀────┘
 //! ```
 //!
-//! What counts is silence, not the age of one call: where three replies of ten are lost, Redis is heard all the same.
+//! The time without any reply decides, not the age of one call: with 30 % of replies lost Redis still counts
+//! as reachable.
 
 use super::dice::Dice;
 use crate::clock::Timestamp;
 use std::time::Duration;
 
-/// How a host stands with one Redis.
+/// The state of the link to one Redis.
 #[derive(Clone, Debug)]
 pub struct LinkState {
     linked: bool,
-    /// Since when somebody waits, nothing having come since.
+    /// The time of the first call since the last reply.
     waiting: Option<Timestamp>,
     beat: Timestamp,
     dice: Dice,
 }
 
 impl LinkState {
-    /// Nothing heard yet; a beat is due at once.
+    /// Starts without a link; a heartbeat is due at once.
     #[must_use]
     pub fn new(seed: u64, now: Timestamp) -> LinkState {
         LinkState { linked: false, waiting: None, beat: now, dice: Dice::new(seed) }
     }
 
-    /// Whether Redis is heard.
+    /// Whether Redis answers.
     #[must_use]
     pub fn is_linked(&self) -> bool {
         self.linked
     }
 
-    /// When to look again, if nothing is sent and nothing comes before: a beat is due, or it has been silent for too long.
+    /// The next time to check if no event comes before: a heartbeat is due or an outage begins.
     #[must_use]
     pub fn next(&self, is_connected: bool, timeout: Duration) -> Timestamp {
         self.silent_until(is_connected, timeout).map_or(self.beat, |until| until.min(self.beat))
     }
 
-    /// Whether a beat is to be sent now. It says so once: another is due a second later, or sooner, as long as nothing
-    /// is heard.
+    /// Returns whether a heartbeat is due, and if so schedules the next: after 1 s, sooner in an outage.
     pub fn takes_beat(&mut self, now: Timestamp) -> bool {
         if now < self.beat {
             return false;
@@ -52,12 +52,12 @@ impl LinkState {
         true
     }
 
-    /// A call of any kind was sent.
+    /// Records that a call of any kind was sent.
     pub fn sent(&mut self, now: Timestamp) {
         self.waiting.get_or_insert(now);
     }
 
-    /// An answer to any call has come. Returns whether that ends an outage.
+    /// Records a reply to any call. Returns whether it ends an outage.
     pub fn heard(&mut self, now: Timestamp) -> bool {
         self.waiting = None;
         let begins = !self.linked;
@@ -68,22 +68,22 @@ impl LinkState {
         begins
     }
 
-    /// A beat was not answered in time. As long as Redis may just have lost it, another is not waited for.
+    /// Schedules an early heartbeat after one without a reply, as Redis may just have lost it.
     pub fn beat_failed(&mut self, now: Timestamp) {
         if self.linked {
             self.beat = self.beat.min(now.after(self.dice.up_to(PROBE_MIN)));
         }
     }
 
-    /// There is a connection again: as long as nothing is heard, that is a moment to try.
+    /// Probes at once after a reconnection during an outage.
     pub fn connected(&mut self, now: Timestamp) {
         if !self.linked {
             self.beat = self.beat.min(now);
         }
     }
 
-    /// Looks whether it has been silent for too long: for `timeout`, and for a second; where there is no connection, for as
-    /// long as the first attempts to have one again take. Returns whether that begins an outage.
+    /// Checks for an outage: no reply for `timeout` and at least 1 s, or, without a connection, for the time
+    /// of the first attempts to reconnect. Returns whether an outage begins.
     pub fn is_cut_off(&mut self, is_connected: bool, timeout: Duration, now: Timestamp) -> bool {
         let begins = self.silent_until(is_connected, timeout).is_some_and(|until| until < now);
         if begins {
@@ -93,29 +93,29 @@ impl LinkState {
         begins
     }
 
-    /// Until when it may be silent, if somebody waits and it is not cut off.
+    /// The end of the allowed time without replies, if a call waits and no outage is on.
     fn silent_until(&self, is_connected: bool, timeout: Duration) -> Option<Timestamp> {
         let silent_max = if is_connected { timeout.max(SILENT_MAX) } else { GONE_MAX };
         self.waiting.filter(|_| self.linked).map(|since| since.after(silent_max))
     }
 
-    /// Full jitter, so that hosts that lost Redis together do not come back together.
+    /// Full jitter, so that hosts that lost Redis together do not return together.
     fn probe_after(&mut self, now: Timestamp) -> Timestamp {
         now.after(PROBE_MIN + self.dice.up_to(PROBE_SPAN))
     }
 }
 
-/// How often a host says that it is alive.
 const BEAT_EVERY: Duration = Duration::from_secs(1);
 
-/// Others may begin, or come back, at the same moment: as long as they are not counted, each takes a larger part than its own.
+/// Time from reconnection to the first heartbeat: hosts that start or return together take too large shares
+/// until all are counted.
 const COUNTED_AGAIN_AFTER: Duration = Duration::from_millis(250);
 
-/// Nothing is taken for an outage before this.
+/// The minimum time without replies before an outage.
 const SILENT_MAX: Duration = Duration::from_secs(1);
 
-/// A lost connection is made anew after 0.1 to 0.2 s. Who has none by now is better off with a part of his own: meanwhile a
-/// host has only what is in its hands.
+/// Reconnecting takes 0.1 to 0.2 s. Without a connection after this time the host does better with its local
+/// share, as it has only its borrowed tokens meanwhile.
 const GONE_MAX: Duration = Duration::from_millis(300);
 
 const PROBE_MIN: Duration = Duration::from_millis(100);

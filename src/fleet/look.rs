@@ -1,4 +1,4 @@
-//! What operators ask of single cells: to see them, and to fill one again.
+//! Operators' access to single cells: read and refill.
 
 use super::call::{Bucket, CELLS_MAX, CallFault, Encoded, distinct, kind};
 use super::cell::{AMOUNT_MAX, BURST_MAX, CellRate, DEBT_MAX, DEMAND_MAX, HOSTS_MAX, Terms};
@@ -6,49 +6,49 @@ use super::reply::{Received, Reply, ReplyFault};
 use super::scripts;
 use super::wire::{EXACT_MAX, Reader};
 
-/// Asks what some cells of one bucket are now. Nothing changes by that.
+/// Reads some cells of one bucket, without changing them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peek {
-    /// Where they lie.
+    /// The bucket of the cells.
     pub bucket: Bucket,
-    /// At most [`CELLS_MAX`], each once.
+    /// At most [`CELLS_MAX`], distinct.
     pub keys: Vec<[u8; 16]>,
-    /// Whether they are windows.
+    /// Whether the cells are windows.
     pub windows: bool,
 }
 
-/// Makes one cell as full as it can be with what hosts hold of it.
+/// Fills one cell as far as the tokens held by hosts allow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reset {
-    /// Where it lies.
+    /// The bucket of the cell.
     pub bucket: Bucket,
     /// The digest of the key.
     pub key: [u8; 16],
-    /// Whether it is a window.
+    /// Whether the cell is a window.
     pub window: bool,
 }
 
-/// What some cells are.
+/// The reply to [`Peek`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Peeked {
-    /// The clock of Redis.
+    /// The clock of Redis, µs.
     pub now_us: u64,
-    /// In the order of the call; `None`: there is none, which is as good as a full one.
+    /// The cells in the order of the call; `None`: absent, which is equivalent to full.
     pub cells: Vec<Option<Seen>>,
 }
 
 /// One cell as an operator sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seen {
-    /// The numbers that hold; of a window the rate says nothing.
+    /// The quota in force; the rate has no meaning for a window.
     pub terms: Terms,
-    /// What is left, µtok.
+    /// The remaining level, µtok.
     pub level: i64,
-    /// What hosts hold, µtok.
+    /// The tokens held by hosts, µtok.
     pub held: u64,
-    /// What is asked of them, mtok/s.
+    /// The demand on those hosts, mtok/s.
     pub demand: u64,
-    /// How many they are.
+    /// The number of those hosts.
     pub hosts: u32,
 }
 

@@ -1,6 +1,5 @@
-//! This host among the others, without a connection: what it says of its budgets, and what it makes of the answers. Calls come
-//! out, replies go in, and time is an argument: the task of a daemon carries them over connections, and the simulation over
-//! none, so both run this.
+//! This host as a member of the fleet, without I/O: calls come out, replies go in, and time is an argument.
+//! The sync task of the daemon and the simulation both run this code.
 
 use super::asking::Asking;
 use super::beat::Beaten;
@@ -15,7 +14,7 @@ use crate::engine::{Budget, Engine, PlacesBudget, Standing};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// This host among the others.
+/// This host as a member of the fleet.
 #[derive(Debug)]
 pub struct Member {
     engine: Arc<Engine>,
@@ -29,7 +28,7 @@ pub struct Member {
 }
 
 impl Member {
-    /// One that has said nothing yet, of the rules that the engine has.
+    /// Makes a member that has sent nothing yet, with the engine's rules.
     #[must_use]
     pub fn new(engine: Arc<Engine>, standing: Arc<Standing>, options: Options) -> Member {
         let (of_asking, seed) = (Arc::clone(&standing), options.seed.rotate_left(17));
@@ -47,25 +46,25 @@ impl Member {
         member
     }
 
-    /// Its talk about budgets.
+    /// The sync of budgets.
     #[must_use]
     pub fn sync(&self) -> &Sync {
         &self.sync
     }
 
-    /// Its calls for requests that wait.
+    /// The remote checks.
     #[must_use]
     pub fn asking(&self) -> &Asking {
         &self.asking
     }
 
-    /// Until somebody says otherwise there are as many hosts as this.
+    /// Sets the host count that holds until Redis reports another.
     pub fn expect(&mut self, hosts: u32, now: Timestamp) {
         self.standing.set_hosts(hosts);
         self.crowd.heard(hosts, now);
     }
 
-    /// The budgets of the rules in force, which may be others now.
+    /// Adopts the budgets of the rules in force if they changed.
     pub fn take_budgets(&mut self) {
         let (budgets, places) = (self.engine.budgets(), self.engine.places_budgets());
         if !Arc::ptr_eq(&budgets, &self.budgets) || !Arc::ptr_eq(&places, &self.places) {
@@ -76,18 +75,18 @@ impl Member {
         }
     }
 
-    /// Whether there are any.
+    /// Whether any rule has a fleet budget.
     #[must_use]
     pub fn has_budgets(&self) -> bool {
         !self.budgets.is_empty() || !self.places.is_empty()
     }
 
-    /// Which version of its numbers each budget has, by number, as far as that is known.
+    /// The known version of each budget's quota, by budget number.
     pub fn versions(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.versions.all()
     }
 
-    /// Asks which version some of the budgets have, where that is not known.
+    /// Asks for unknown versions of budgets.
     pub fn ask_versions(&mut self, out: &mut Vec<Call>) {
         if self.standing.is_linked() {
             let due = std::iter::from_fn(|| self.versions.next()).take(VERSIONS_AT_ONCE);
@@ -95,12 +94,12 @@ impl Member {
         }
     }
 
-    /// It goes by another name from now on.
+    /// Changes the host name.
     pub fn rename(&mut self) {
         self.sync.rename();
     }
 
-    /// Redis is heard, or not any more. Returns whether that is a change.
+    /// Sets whether Redis answers. Returns whether that is a change.
     pub fn set_heard(&mut self, is_heard: bool, now: Timestamp) -> bool {
         if is_heard == self.standing.is_linked() {
             return false;
@@ -108,33 +107,33 @@ impl Member {
         self.sync.set_linked(is_heard, now);
         if is_heard {
             self.asking.linked();
-            // It may be another one than before, or have forgotten everything.
+            // After an outage Redis may be another server or have lost its data.
             self.versions.ask_again();
         }
         true
     }
 
-    /// What is to be said now.
+    /// Makes the calls due now.
     pub fn tick(&mut self, now: Now, out: &mut Vec<Call>) {
         self.sync.tick(&self.engine, now, out);
         self.asking.tick(now, out);
         self.tend_places(now, out);
     }
 
-    /// Makes the calls of a request that waits. Requests that wait for places are [served](Member::tend_places) once all have
-    /// asked.
+    /// Makes the calls of a pending request. Requests that wait for permits are [served](Member::tend_places)
+    /// after all pending requests were taken.
     pub fn ask(&mut self, question: Question, now: Now, out: &mut Vec<Call>) {
         let Question { ticket, due, on_brought } = question;
         let sync = &self.sync;
         self.asking.ask((&*ticket, due), on_brought, |budget| sync.version(budget), now, out);
     }
 
-    /// Hands out places to requests that wait for them, and has asked for what is lacking.
+    /// Grants permits to waiting requests and asks Redis for the missing ones.
     pub fn tend_places(&mut self, now: Now, out: &mut Vec<Call>) {
         self.asking.tend_places(&mut self.sync, now, out);
     }
 
-    /// Takes the answer to a call about budgets or cells; of others it makes nothing.
+    /// Handles the reply to a call about budgets or cells; ignores others.
     pub fn answered(&mut self, call: &Call, reply: Reply, now: Now, out: &mut Vec<Call>) {
         let flushed = self.sync.happened().flushed;
         match (call, reply) {
@@ -156,13 +155,13 @@ impl Member {
         }
     }
 
-    /// Takes from the answer to a beat how many hosts are alive.
+    /// Takes the host count from the reply to a heartbeat.
     pub fn beaten(&mut self, beaten: &Beaten, now: Timestamp) {
         self.standing.set_hosts(self.crowd.heard(beaten.hosts, now));
         self.sync.set_alive(beaten.hosts, now);
     }
 
-    /// Whether a call about budgets or cells was heard is not known.
+    /// Handles a call about budgets or cells whose outcome is unknown.
     pub fn failed(&mut self, call: &Call, now: Timestamp) {
         match call {
             Call::Sync(batch) => self.sync.failed(batch, now),
@@ -173,7 +172,7 @@ impl Member {
         }
     }
 
-    /// Gives back what is in hand, before this host leaves. Whether something is still to be said or to be answered.
+    /// Returns borrowed tokens before this host leaves. Returns whether calls are still due or unanswered.
     pub fn leave(&mut self, now: Now, out: &mut Vec<Call>) -> bool {
         let is_left = self.sync.leave(&self.engine, now, out);
         self.asking.tick(now, out);
@@ -181,5 +180,5 @@ impl Member {
     }
 }
 
-/// Rules may be many when they are read; a thousand turns pass in ten seconds.
+/// Bounds the calls of one iteration of the sync task (about 10 ms) after many rules were loaded.
 const VERSIONS_AT_ONCE: usize = 16;

@@ -1,6 +1,6 @@
-//! One budget over many hosts: what is said to a Redis that they share, and what comes back.
+//! One budget over many hosts, through a shared Redis.
 //!
-//! Never in a request's way: no decision waits for anything here unless its rule says so.
+//! No request waits for this module unless its rule asks for remote checks.
 
 pub mod asking;
 pub mod beat;

@@ -1,12 +1,12 @@
-//! Fleet overrides: switches and blocks that hold on all hosts, as one authenticated document in one key of Redis.
+//! Fleet overrides: switches and blocks of all hosts, as one authenticated document in one key of Redis.
 //!
 //! ```text
 //!   document   version (8 bytes), entries (JSON), MAC (32 bytes)
 //! ```
-//! The MAC is HMAC-SHA-256 over the name of the key, the version and the entries, with a key derived from the fleet secret.
-//! Nothing that Redis says without it changes what this host enforces, and nothing of the newest document known is undone by
-//! an older one. Ends of entries are moments of Unix time, read by the clock of this host: that of Redis plays no part.
-//! Values of callers are not in it: a block names its key by the digest that all hosts know.
+//! The MAC is HMAC-SHA-256 over the key's name, the version and the entries, under a key derived from the
+//! fleet secret. Unauthenticated values change nothing on this host, and an older document never replaces a
+//! newer one. Expiry times are Unix time by this host's clock, independent of the clock of Redis. The
+//! document has no caller values: a block names its key by the digest that all hosts share.
 
 mod exchange;
 
@@ -23,11 +23,11 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::time::Duration;
 
-/// Authenticates documents with the fleet secret.
+/// The key that authenticates documents, derived from the fleet secret.
 #[derive(Clone)]
 pub struct Seal(hmac::Key);
 
-/// An authentic document.
+/// An authenticated document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Document {
     bytes: Vec<u8>,
@@ -39,7 +39,7 @@ pub struct Document {
 
 type Name = (Box<str>, Box<str>);
 
-/// Times are microseconds of Unix time. No rule: everything.
+/// Times are µs of Unix time. A switch without a rule applies to everything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 enum Entry {
@@ -60,7 +60,7 @@ enum Entry {
     },
 }
 
-/// There is more to say than fits.
+/// The document would exceed its limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "all hosts have {ENTRIES_MAX} fleet overrides, or {DOCUMENT_BYTES_MAX} bytes of them, and no more fit: clear what is not \
@@ -68,25 +68,25 @@ enum Entry {
 )]
 pub struct TooLong;
 
-/// One call about the document.
+/// A call that reads or replaces the document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverridesCall {
     /// The stamp of the value that this host last saw.
     pub seen: String,
-    /// What to put in its place.
+    /// The new value, if any.
     pub put: Option<Vec<u8>>,
 }
 
-/// What comes of it.
+/// The reply to [`OverridesCall`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OverridesSaid {
-    /// The value is the one that was seen.
+    /// The value is unchanged since `seen`.
     Same,
-    /// It is another one: this. Empty: there is none.
+    /// The value is another one; empty if absent.
     Changed(Vec<u8>),
-    /// The document was put.
+    /// The new value was written.
     Written,
-    /// The value is no text, or longer than any document.
+    /// The value is no string, or longer than any document.
     Unreadable,
 }
 
@@ -116,7 +116,7 @@ impl fmt::Debug for Seal {
 }
 
 impl Document {
-    /// Reads a document that the secret authenticates; `None`: it does not.
+    /// Reads a document; `None` if the secret does not authenticate it.
     #[must_use]
     pub fn open(bytes: &[u8], seal: &Seal) -> Option<Document> {
         let (body, mac) =
@@ -135,19 +135,19 @@ impl Document {
         Some(Document { bytes: bytes.to_vec(), version, entries, unknown })
     }
 
-    /// As it stands in Redis.
+    /// The bytes as stored in Redis.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Its version. Of two documents the one of the higher version holds.
+    /// Its version. The document of the highest version is in force.
     #[must_use]
     pub fn version(&self) -> u64 {
         self.version
     }
 
-    /// What holds by it at this moment.
+    /// The overrides in force at `now`.
     #[must_use]
     pub fn overrides(&self, now: Now) -> FleetOverrides {
         let mut overrides =
@@ -156,7 +156,7 @@ impl Document {
             match entry {
                 Entry::Switch { rule, mode, until, said, by } => {
                     let until = until.map(|until| timestamp(until, now));
-                    // An end that no operator could have said is an end by a clock that is wrong: nothing is loosened by it.
+                    // Only a wrong clock makes an expiry time beyond an operator's limit: ignore the switch.
                     if until.is_none_or(|until| now.at < until && until <= now.at.after(LASTS_MAX)) {
                         let (target, said) = (target(rule.as_ref()), timestamp(*said, now).min(now.at));
                         overrides.switches.push(Switch {
@@ -180,7 +180,7 @@ impl Document {
         overrides
     }
 
-    /// The next version after a change; `None`: it changes nothing.
+    /// The next version after a change; `None` if it changes nothing.
     ///
     /// # Errors
     /// The document would be too long.
@@ -207,7 +207,7 @@ impl Document {
         seal.document(version, entries).map(Some)
     }
 
-    /// Of two documents of one version all hosts choose the same: that of the larger MAC.
+    /// The order of documents: all hosts prefer the larger MAC of two documents of the same version.
     fn rank(&self) -> (u64, Option<&[u8; MAC_BYTES]>) {
         (self.version, self.bytes.last_chunk())
     }
@@ -259,7 +259,8 @@ impl Entry {
         }
     }
 
-    /// Whether an operator could have said it. Everything is switched for a time, and never to enforce.
+    /// Whether an operator could have made the entry: a switch of everything needs an expiry and never
+    /// enforces.
     fn is_meant(&self) -> bool {
         match self {
             Entry::Switch { rule: None, mode, until, .. } => *mode != Mode::Enforce && until.is_some(),
@@ -302,7 +303,7 @@ fn name((domain, rule): &Name) -> RuleName {
     RuleName { domain: domain.clone(), rule: rule.clone() }
 }
 
-/// A name as rules may have it: it comes into logs and onto screens.
+/// Whether a name is valid in rules, and so safe in logs and on screens.
 fn is_fit(name: &str, bytes_max: usize) -> bool {
     (1..=bytes_max).contains(&name.len()) && !name.chars().any(char::is_control)
 }
@@ -318,7 +319,7 @@ fn uid(by: By) -> u32 {
     }
 }
 
-/// What operators see of the host that said it.
+/// The part of the host name that operators see.
 fn shown(host: &Host) -> [u8; 4] {
     host.first_chunk().copied().unwrap_or_default()
 }
@@ -332,22 +333,22 @@ fn timestamp(unix_micros: i64, now: Now) -> Timestamp {
     Timestamp::from_nanos(u64::try_from(nanos).unwrap_or(0))
 }
 
-/// Entries of one document.
+/// The most entries of one document.
 pub const ENTRIES_MAX: usize = 512;
-/// Bytes of one document, so that a value of Redis is bounded before it is read.
+/// The most bytes of one document, so that values of Redis are bounded before they are read.
 pub const DOCUMENT_BYTES_MAX: usize = 65_536;
 
 const KEY: &[u8] = b"tg:{tm}:overrides";
-/// Nothing else is authenticated with the derived key.
+/// Separates the derived key from other uses of the secret.
 const PURPOSE: &[u8] = b"tidegate: the MAC of fleet overrides, version 1";
 const MAC_BYTES: usize = 32;
 const NANOS: i64 = 1_000;
 const DOMAIN_BYTES_MAX: usize = 64;
 const RULE_BYTES_MAX: usize = 512;
 
-/// As long as an operator can have anything last.
+/// The longest duration that an operator can set.
 const LASTS_MAX: Duration = Duration::from_secs(366 * 86_400);
-/// What ended so long ago is left out of the next version: a host whose clock is a little ahead ends nothing for others.
+/// Time from an entry's expiry to its removal, so that a host whose clock is ahead ends no entry for others.
 const ENDED_FOR: Duration = Duration::from_secs(600);
 
 const SAME: u8 = 0;

@@ -1,17 +1,16 @@
-//! When calls are made: not for a while after too many came to nothing in time.
+//! The circuit breaker of remote checks: pauses calls after too many late answers in a row.
 
 use super::Asking;
 use crate::clock::Timestamp;
 use std::time::Duration;
 
-/// Whether calls are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Breaker {
-    /// They are; so many in a row were not answered in time.
+    /// Calls are made; `misses` in a row were not answered in time.
     Closed { misses: u32 },
-    /// None is until then, when one is.
+    /// No calls until `probe`, then one.
     Open { probe: Timestamp, after: Duration },
-    /// One is on its way.
+    /// The probe is in flight.
     Probing { after: Duration },
 }
 
@@ -24,7 +23,7 @@ impl Asking {
             Breaker::Closed { .. } => true,
             Breaker::Open { probe, after } if probe <= now => {
                 self.breaker = Breaker::Probing { after };
-                // It alone: whoever comes meanwhile goes by what holds without Redis.
+                // Only the probe asks Redis; other requests use the local decision meanwhile.
                 self.standing.set_answering(false);
                 true
             }
@@ -32,7 +31,7 @@ impl Asking {
         }
     }
 
-    /// An answer did not come in time. After too many of them nobody waits for any.
+    /// Counts a late answer; after too many, opens the breaker and ends all tickets.
     pub(super) fn missed(&mut self, now: Timestamp) {
         let after = match self.breaker {
             Breaker::Closed { misses } if misses + 1 < MISSES_MAX => {
@@ -55,7 +54,7 @@ impl Asking {
         self.standing.set_answering(self.standing.is_linked());
     }
 
-    /// After a pause the next request may ask, to try.
+    /// Lets the next request probe once the pause is over.
     pub(super) fn offer_probe(&mut self, now: Timestamp) {
         if let Breaker::Open { probe, .. } = self.breaker
             && probe <= now
@@ -65,7 +64,7 @@ impl Asking {
     }
 }
 
-/// So many in a row that are not answered in time, and nobody is called for a while.
+/// Late answers in a row that open the breaker.
 const MISSES_MAX: u32 = 5;
 
 const PAUSE_MIN: Duration = Duration::from_millis(500);

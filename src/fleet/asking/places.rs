@@ -1,5 +1,5 @@
-//! Requests that wait for a place: as many are asked for as are waited for, and those that came first get what there is. What
-//! nobody waits for any more stays in the hand of this host, and goes back from there.
+//! Requests that wait for a permit: the host asks for as many permits as it has waiting requests and grants
+//! them in order of arrival. Permits left over stay in the host's share and are returned from there.
 
 use super::Asking;
 use crate::clock::Now;
@@ -9,7 +9,7 @@ use crate::fleet::sync::{PlacesTold, Sync};
 use std::collections::VecDeque;
 use std::time::Duration;
 
-/// The tickets that wait for a place of one key, those first that came first.
+/// The tickets that wait for a permit of one key, oldest first.
 #[derive(Debug)]
 pub(super) struct Queue {
     key: SharedKey,
@@ -17,7 +17,7 @@ pub(super) struct Queue {
 }
 
 impl Asking {
-    /// A ticket waits for the places that it needs. Returns for how many.
+    /// Queues a ticket for each permit it needs. Returns their number.
     pub(super) fn queue_up(&mut self, ticket: &Ticket, number: u64) -> usize {
         let mut places = 0;
         for need in ticket.needs.iter().filter(|need| need.is_place) {
@@ -30,8 +30,8 @@ impl Asking {
         places
     }
 
-    /// Hands out what there is to those who wait for places, and has it asked for what is lacking. To be called when somebody
-    /// has begun to wait, when Redis has spoken of places, and at each turn.
+    /// Grants free permits to waiting tickets and asks Redis for the missing ones. Call it after a ticket was
+    /// queued, after a reply about permits, and at each iteration of the sync task.
     pub fn tend_places(&mut self, sync: &mut Sync, now: Now, out: &mut Vec<Call>) {
         let told = sync.take_places_told();
         if self.queues.is_empty() {
@@ -53,7 +53,7 @@ impl Asking {
         sync.say_places(&self.engine, now, out);
     }
 
-    /// Gives the idle places of this host to those who came first.
+    /// Grants the idle permits of this host to the oldest tickets.
     fn hand_out(&mut self, queue: &mut Queue, now: Now) {
         queue.tickets.retain(|ticket| self.tickets.contains_key(ticket));
         let limits = self.engine.places_budgets();
@@ -69,7 +69,8 @@ impl Asking {
         }
     }
 
-    /// There is no place. Who can wait until Redis is asked once more does: what has just ended elsewhere may be on its way.
+    /// Handles "no permit free": ends tickets whose deadline comes before the next request to Redis. The
+    /// others keep waiting, as a permit just released elsewhere may be on its way.
     fn send_away(&mut self, queue: &mut Queue, round_trip: Duration, now: Now) {
         let again = now.at.after(AGAIN + round_trip);
         let mut gone = Vec::new();
@@ -86,5 +87,5 @@ impl Asking {
     }
 }
 
-/// Until Redis is asked once more: the shortest gap, and a turn of the talk.
+/// Time to the next request to Redis: the shortest gap and one iteration of the sync task.
 const AGAIN: Duration = Duration::from_millis(3);

@@ -1,31 +1,29 @@
-//! How long to wait before the next attempt to connect: a random time, so that the hosts of a fleet do not come back as one.
+//! The delay before the next attempt to connect: random, so that the hosts of a fleet do not return together.
 
 use std::time::Duration;
 
 use super::class::Class;
 use crate::fleet::dice::drawn;
 
-/// How many attempts failed in a row.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Backoff {
     attempts: u32,
 }
 
 impl Backoff {
-    /// A call was answered: the next time begins anew.
+    /// Starts anew after a call was answered.
     pub(super) fn reset(&mut self) {
         self.attempts = 0;
     }
 
-    /// How long to wait after a failure of this class.
+    /// The delay after a failure of this class.
     pub(super) fn wait(&mut self, class: Class) -> Duration {
         self.wait_by(class, u32::from_ne_bytes(drawn()))
     }
 
-    /// As above; `chance` is a random number.
     fn wait_by(&mut self, class: Class, chance: u32) -> Duration {
         if class.is_of_rights() {
-            // Somebody has to mend it; until then each attempt fills the log of the server.
+            // Only an operator can fix it, and each attempt adds to the server's log.
             return RIGHTS_WAIT;
         }
         self.attempts = self.attempts.saturating_add(1);

@@ -1,12 +1,12 @@
-//! What can go wrong with Redis, by kinds that are counted, and what a call that failed says. Never a key, a password or a
-//! text of the server's own: those may hold either.
+//! Failures of Redis by class, as counted in metrics, and the errors of calls. Errors never hold a key, a
+//! password or a text of the server, which may contain either.
 
 use std::borrow::Cow;
 use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The kind of a failure.
+/// The class of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     /// There is no connection, or it broke.
@@ -19,9 +19,9 @@ pub enum Class {
     ReadOnly,
     /// The server is reading its data.
     Loading,
-    /// A script of somebody's has been running for too long.
+    /// Another script has been running for too long.
     Busy,
-    /// The server has no memory left, and may not evict.
+    /// The server has reached maxmemory and may not evict.
     Oom,
     /// The cluster does not serve the slot, or is moving it.
     ClusterDown,
@@ -33,24 +33,24 @@ pub enum Class {
     Auth,
     /// There is no trusted connection.
     Tls(TlsFault),
-    /// What came back is no reply, or exceeds the bounds of one.
+    /// The reply is malformed or exceeds a bound.
     Protocol,
-    /// Another error of the server's, of which the code is told.
+    /// Another error of the server, reported by its code.
     Other,
 }
 
-/// Why TLS did not come about.
+/// Why the TLS connection failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TlsFault {
-    /// Signed by nobody who is trusted here.
+    /// The signing authority is not trusted.
     Authority,
-    /// The certificate's time is over.
+    /// The certificate has expired or is not valid yet.
     Expired,
-    /// The certificate is of somebody else.
+    /// The certificate is for another name.
     Name,
-    /// The file of the authorities cannot be read or holds none.
+    /// The authorities file cannot be read or is empty.
     CaFile,
-    /// Anything else: no TLS spoken there, no common version, a certificate asked of us.
+    /// Other causes: a server without TLS, no common version, a client certificate required.
     Other,
 }
 
@@ -73,7 +73,7 @@ impl Class {
         "other",
     ];
 
-    /// The name that stands in metrics and logs.
+    /// The name in metrics and logs.
     #[must_use]
     pub fn name(self) -> &'static str {
         Class::NAMES.get(self.index()).copied().unwrap_or_default()
@@ -98,7 +98,7 @@ impl Class {
         }
     }
 
-    /// What the first word of an error reply means.
+    /// The class of an error code, the first word of an error reply.
     pub(super) fn of_code(code: &str) -> Class {
         match code {
             "NOSCRIPT" => Class::NoScript,
@@ -114,24 +114,24 @@ impl Class {
         }
     }
 
-    /// Whether a person has to mend something first.
+    /// Whether only an operator can fix the cause.
     pub(super) fn is_of_rights(self) -> bool {
         matches!(self, Class::NoPerm | Class::Auth)
     }
 
-    /// Whether the connection is of no more use: it is another server's, or another user's, that would serve.
+    /// Whether the connection must be closed, since another server or user is needed.
     pub(super) fn ends_the_connection(self) -> bool {
         self.is_of_rights() || self == Class::ReadOnly
     }
 }
 
-/// A call, or an attempt to connect, that failed.
+/// A failed call or connection attempt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {why}", class.name())]
 pub struct LinkError {
-    /// What kind of failure it is.
+    /// The class of the failure.
     pub class: Class,
-    /// Whether the script may have run all the same: the caller repeats the same bytes later.
+    /// Whether the script may have run nevertheless; the caller then resends the same bytes.
     pub may_have_run: bool,
     why: Cow<'static, str>,
 }
@@ -141,22 +141,21 @@ impl LinkError {
         LinkError { class, may_have_run: false, why: why.into() }
     }
 
-    /// The same, of a call that had been sent.
     pub(super) fn of_sent(mut self) -> LinkError {
         self.may_have_run = true;
         self
     }
 
-    /// The same, of a call that was not sent for this reason.
     pub(super) fn of_unsent(mut self) -> LinkError {
         self.may_have_run = false;
         self
     }
 
-    /// What a server says instead of a result. Its code is told, and of what failed in a script the line.
+    /// The error for an error reply, with its code and, for a script, the line.
     pub(super) fn of_reply(error: &redis::ServerError) -> LinkError {
         let code = error.code();
-        // What a command within a script lacks is said under another code: in 7.0 by the first of these, later by the other.
+        // A command denied inside a script has another code: Redis 7.0 sends the first text, later versions
+        // the second.
         let says = |text| error.details().is_some_and(|detail| detail.contains(text));
         let lacks_rights = says("The user executing the script") || says("ACL failure in script");
         let class = if lacks_rights { Class::NoPerm } else { Class::of_code(code) };
@@ -167,19 +166,18 @@ impl LinkError {
             Class::Oom => ": raise maxmemory",
             _ => "",
         };
-        // Codes are short words in capitals; what is none may be anything.
+        // Codes are short words in capitals; other text may hold anything.
         let is_code = code.len() <= 24 && code.bytes().all(|byte| byte.is_ascii_uppercase());
         let code = if is_code { code } else { "an error" };
         let line = error.details().and_then(script_line).map(|line| format!(" in line {line} of the script"));
         let why = format!("the server says {code}{}{hint}", line.unwrap_or_default());
-        // The others are found before the first write.
+        // All other errors are found before the first write.
         let may_have_run = matches!(class, Class::Other | Class::NoPerm);
         LinkError { class, may_have_run, why: why.into() }
     }
 
-    /// What the system says of a connection.
     pub(super) fn of_io(error: &io::Error) -> LinkError {
-        // The kind alone: a text may hold what was looked up.
+        // Only the kind, as the text may hold the looked-up name.
         LinkError::new(Class::Down, error.kind().to_string())
     }
 }
@@ -191,7 +189,7 @@ fn script_line(detail: &str) -> Option<u32> {
     digits.parse().ok()
 }
 
-/// How many failures there were of each class: calls that failed, attempts to connect that failed, and connections that broke.
+/// Failures by class: calls, connection attempts and broken connections.
 #[derive(Debug, Default)]
 pub(super) struct Counts([AtomicU64; Class::NAMES.len()]);
 

@@ -1,10 +1,10 @@
-//! What a Redis Cluster says of itself: which slot a tag is in, which server has which slots, and where a call is sent on to.
+//! The Redis Cluster protocol: the slot of a tag, the slot map, and redirections.
 
 use redis::Value;
 
 use super::url::Url;
 
-/// The slot of a key's tag: what stands between its braces.
+/// The slot of a hash tag, the text between a key's braces: its CRC16 (XMODEM) modulo 16 384.
 pub(super) fn slot_of(tag: &str) -> u16 {
     let mut crc: u16 = 0;
     for byte in tag.bytes() {
@@ -16,7 +16,7 @@ pub(super) fn slot_of(tag: &str) -> u16 {
     crc % SLOTS
 }
 
-/// Slots from one to another, both included, and who has them.
+/// A range of slots, both ends included, and its server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Range {
     pub(super) first: u16,
@@ -24,7 +24,7 @@ pub(super) struct Range {
     pub(super) master: Url,
 }
 
-/// Reads what `asked` replied to CLUSTER SLOTS; `None` where it is no such reply.
+/// Reads the reply of `asked` to CLUSTER SLOTS; `None` if malformed.
 pub(super) fn read_slots(reply: &Value, asked: &Url) -> Option<Vec<Range>> {
     let Value::Array(ranges) = reply else { return None };
     ranges.iter().map(|range| read_range(range, asked)).collect()
@@ -40,7 +40,7 @@ fn read_range(range: &Value, asked: &Url) -> Option<Range> {
     let [host, Value::Int(port), ..] = master.as_slice() else { return None };
     let host = match host {
         Value::BulkString(host) => std::str::from_utf8(host).ok()?,
-        // The server does not know how it is reached: as it just was.
+        // The server does not know its own address: use the one that reached it.
         Value::Nil => "",
         _ => return None,
     };
@@ -48,18 +48,18 @@ fn read_range(range: &Value, asked: &Url) -> Option<Range> {
     Some(Range { first: slot(first)?, last: slot(last)?, master }).filter(|range| range.first <= range.last)
 }
 
-/// What a server says instead of a result, of a call that another should have.
+/// A redirection, sent instead of a result.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Redirect {
-    /// The slot is elsewhere now.
+    /// The slot has moved to another server.
     Moved(u16, Url),
-    /// The slot is on its way there, and so are the keys.
+    /// The slot is being moved to another server, which has these keys already.
     Ask(Url),
-    /// Of several keys some are here and some there.
+    /// The slot is being moved, and its servers have some of the keys each.
     Later,
 }
 
-/// Where a call is to go that `asked` was asked.
+/// Reads a redirection of a call sent to `asked`; `None` if the error is none.
 pub(super) fn redirect(error: &redis::ServerError, asked: &Url) -> Option<Redirect> {
     let code = error.code();
     if code == "TRYAGAIN" {
@@ -87,7 +87,6 @@ fn place(host: &str, port: u16, asked: &Url) -> Option<Url> {
     is_host.then(|| asked.beside(&host.to_ascii_lowercase(), port))
 }
 
-/// How many slots a cluster has.
 pub(super) const SLOTS: u16 = 16_384;
 
 #[cfg(test)]
@@ -96,7 +95,7 @@ mod tests {
 
     #[test]
     fn slots_are_those_of_redis() {
-        // As CLUSTER KEYSLOT has them.
+        // Values of CLUSTER KEYSLOT.
         for (tag, slot) in [("123456789", 12739), ("foo", 12182), ("", 0)] {
             assert_eq!(slot_of(tag), slot, "{tag}");
         }

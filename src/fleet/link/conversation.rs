@@ -1,5 +1,6 @@
-//! One connection that is up: batches go out in one write each, replies come back in the order of the calls. Whatever raises a
-//! doubt about that order ends the connection; a call whose caller has gone still has its place in the line.
+//! An open connection: batches go out in one write each, replies come back in the order of the calls. Any
+//! doubt about that order closes the connection; a call without a waiting caller keeps its position in the
+//! queue.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -16,24 +17,23 @@ use super::frame::Scanner;
 use super::patience::Patience;
 use crate::clock::boot_nanos;
 
-/// What a call comes to.
 pub(super) type Answer = Result<Value, LinkError>;
 
-/// Bytes that come and go, over TCP, TLS or a Unix socket.
+/// A byte stream over TCP, TLS or a Unix socket.
 pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
 
-/// Commands that go out together, and who waits for their replies, in order.
+/// Commands of one write and the receivers of their replies, in order.
 #[derive(Debug)]
 pub(super) struct Batch {
     pub(super) bytes: Arc<Vec<u8>>,
     pub(super) replies: Vec<oneshot::Sender<Answer>>,
-    /// Held until the bytes have left the line.
+    /// Held until the bytes have left the queue.
     pub(super) queued: Queued,
 }
 
-/// Bytes that count as waiting while this lives.
+/// A count of queued bytes, released on drop.
 #[derive(Debug)]
 pub(super) struct Queued {
     all: Arc<AtomicUsize>,
@@ -41,11 +41,11 @@ pub(super) struct Queued {
 }
 
 impl Queued {
-    /// Counts so many bytes, unless that is too many.
+    /// Counts `bytes`; `None` if the queue is full.
     pub(super) fn take(all: &Arc<AtomicUsize>, bytes: usize) -> Option<Queued> {
         let before = all.fetch_add(bytes, Ordering::Relaxed);
         let queued = Queued { all: Arc::clone(all), bytes };
-        // One batch of any size may always wait.
+        // An empty queue accepts a batch of any size.
         (before == 0 || before + bytes <= QUEUED_BYTES_MAX).then_some(queued)
     }
 }
@@ -57,7 +57,7 @@ impl Drop for Queued {
 }
 
 impl Batch {
-    /// Tells everyone that nothing was sent.
+    /// Fails all calls of the batch, of which nothing was sent.
     pub(super) fn refuse(self, why: &LinkError) {
         for reply in self.replies {
             let _ = reply.send(Err(why.clone()));
@@ -65,13 +65,11 @@ impl Batch {
     }
 }
 
-/// A call that has no reply yet.
 struct Waiting {
     since_nanos: u64,
     reply: oneshot::Sender<Answer>,
 }
 
-/// A connection.
 pub(super) struct Conversation {
     reader: ReadHalf<Box<dyn Stream>>,
     writer: WriteHalf<Box<dyn Stream>>,
@@ -81,9 +79,9 @@ pub(super) struct Conversation {
     written: usize,
     is_flushed: bool,
     waiting: VecDeque<Waiting>,
-    /// When the first in line has waited for too long.
+    /// The timeout of the oldest call.
     lapse: Option<Pin<Box<Sleep>>>,
-    /// Whether any call has had a good reply.
+    /// Whether any call got a reply other than an error.
     pub(super) was_of_use: bool,
 }
 
@@ -104,8 +102,8 @@ impl Conversation {
         }
     }
 
-    /// Says these and returns their replies, with the microseconds that it took. Before anything else is said; the caller
-    /// knows how long to wait.
+    /// Sends the greeting and returns its replies and their time in µs. Runs before any call; the caller sets
+    /// the timeout.
     pub(super) async fn greet(
         &mut self,
         commands: &[u8],
@@ -124,8 +122,8 @@ impl Conversation {
         Ok((replies, micros_since(since)))
     }
 
-    /// Sends what comes in and hands out what comes back, until the connection is of no more use, which is returned. `None`:
-    /// nobody will send anything any more.
+    /// Sends batches and delivers replies until the connection fails, and returns the failure; `None` once
+    /// the inbox is closed.
     pub(super) async fn go_on(
         &mut self,
         inbox: &mut mpsc::Receiver<Batch>,
@@ -142,7 +140,7 @@ impl Conversation {
             };
             let step = tokio::select! {
                 biased;
-                // Before the lapse: a process that was stopped finds both true.
+                // Before the timeout: a process that was stopped finds both ready.
                 read = read_some(&mut self.reader, &mut self.incoming) => match read {
                     Ok(()) => self.hand_out(patience, &mut told),
                     Err(error) => Err(error),
@@ -164,14 +162,13 @@ impl Conversation {
         }
     }
 
-    /// Tells everyone who waits that there will be no reply.
     pub(super) fn end(self, why: &LinkError) {
         for waiting in self.waiting {
             let _ = waiting.reply.send(Err(why.clone().of_sent()));
         }
     }
 
-    /// Takes a batch, and all behind it: they go out in one write.
+    /// Takes a batch and those queued behind it, for one write.
     fn take_all(&mut self, first: Batch, inbox: &mut mpsc::Receiver<Batch>, patience: &Patience) {
         let mut next = Some(first);
         let since_nanos = boot_nanos();
@@ -191,7 +188,7 @@ impl Conversation {
 
     fn has_written(&mut self, written: usize) {
         if self.written == self.outgoing.len() {
-            // There was nothing left to write, so this was the flush.
+            // Nothing was left to write, so this was the flush.
             self.is_flushed = true;
             self.outgoing.clear();
             self.outgoing.shrink_to(BUFFER_BYTES_KEPT);
@@ -201,7 +198,6 @@ impl Conversation {
         }
     }
 
-    /// Hands out what has come.
     fn hand_out(
         &mut self,
         patience: &mut Patience,
@@ -218,7 +214,7 @@ impl Conversation {
                 _ => None,
             };
             self.was_of_use |= failed.is_none();
-            // Whoever asked may have gone.
+            // The caller may have stopped waiting.
             let _ = waiting.reply.send(Ok(reply));
             self.lapse = self.waiting.front().map(|next| {
                 let waited = std::time::Duration::from_micros(micros_since(next.since_nanos));
@@ -244,7 +240,7 @@ impl Conversation {
     }
 }
 
-/// Reads what has come, a bounded piece at a time. Loses nothing when it is given up.
+/// Reads available bytes, in bounded pieces. Cancellation-safe.
 async fn read_some(reader: &mut ReadHalf<Box<dyn Stream>>, incoming: &mut Vec<u8>) -> Result<(), LinkError> {
     incoming.reserve(READ_BYTES);
     match reader.read_buf(incoming).await {
@@ -254,7 +250,7 @@ async fn read_some(reader: &mut ReadHalf<Box<dyn Stream>>, incoming: &mut Vec<u8
     }
 }
 
-/// Writes some of these bytes; flushes once there are none: TLS may hold back the end. Loses nothing when it is given up.
+/// Writes some bytes, or flushes if there are none, as TLS may hold back the end. Cancellation-safe.
 async fn write_some(writer: &mut WriteHalf<Box<dyn Stream>>, bytes: &[u8]) -> Result<usize, LinkError> {
     let done = if bytes.is_empty() { writer.flush().await.map(|()| 0) } else { writer.write(bytes).await };
     match done {
@@ -268,16 +264,16 @@ fn micros_since(nanos: u64) -> u64 {
     boot_nanos().saturating_sub(nanos) / 1_000
 }
 
-/// What waits in the line of a server that has stopped reading; a tick of sixteen full batches is a hundredth of it.
+/// Bytes queued for a server that has stopped reading: 100 times a tick of sixteen full batches.
 const QUEUED_BYTES_MAX: usize = 8 << 20;
 
-/// And what has been taken from there.
+/// Bytes taken from the queue and not yet written.
 const OUTGOING_BYTES_MAX: usize = 1 << 20;
 
-/// Calls without a reply.
+/// The most calls without a reply.
 const WAITING_MAX: usize = 16_384;
 
 const READ_BYTES: usize = 16 << 10;
 
-/// What a buffer keeps when it is empty.
+/// The capacity that an empty buffer keeps.
 const BUFFER_BYTES_KEPT: usize = 64 << 10;

@@ -1,20 +1,20 @@
-//! Where a reply ends. Every length and depth is held against its bound before anything is kept for it: a server that lies, or
-//! is none, costs no more than one bounded buffer. Values are made of whole replies alone, by the `redis` crate.
+//! Finds the end of a reply. Checks every length and depth against a bound before allocating, so that a
+//! faulty or foreign server costs at most one bounded buffer. The `redis` crate parses complete replies only.
 
 use arrayvec::ArrayVec;
 use redis::Value;
 
-/// Looks for the end of one reply, as its bytes come in.
+/// Searches for the end of one reply while its bytes arrive.
 #[derive(Debug, Default)]
 pub struct Scanner {
-    /// What has been looked at.
+    /// Bytes scanned.
     at: usize,
-    /// How many elements are still to come, in each array that is open.
+    /// Elements still missing in each open array.
     open: ArrayVec<u32, DEPTH_MAX>,
     elements: u32,
 }
 
-/// Why what came is no reply.
+/// Why bytes are not a valid reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
 pub enum Unsound {
@@ -31,10 +31,10 @@ pub enum Unsound {
 }
 
 impl Scanner {
-    /// Takes the first reply from what has come, if it is there whole.
+    /// Removes the first reply from `incoming` if it is complete.
     ///
     /// # Errors
-    /// The bytes are no reply, or one above a bound.
+    /// The bytes are malformed or exceed a bound.
     pub fn take(&mut self, incoming: &mut Vec<u8>) -> Result<Option<Value>, Unsound> {
         let Some(end) = self.end(incoming)? else { return Ok(None) };
         let reply = incoming.get(..end).ok_or(Unsound::Garbled)?;
@@ -84,7 +84,7 @@ impl Scanner {
         }
     }
 
-    /// Whether the value that just ended was the last of the reply.
+    /// Whether the value that just ended completes the reply.
     fn is_whole(&mut self) -> bool {
         while let Some(left) = self.open.last_mut() {
             *left -= 1;
@@ -101,7 +101,7 @@ impl Scanner {
     }
 }
 
-/// The kind and the text of the line that begins here, if all of it has come.
+/// The type byte and the text of the next line, if complete.
 fn line(bytes: &[u8]) -> Result<Option<(u8, &[u8])>, Unsound> {
     let Some((kind, rest)) = bytes.split_first() else { return Ok(None) };
     if !b"+-:$*".contains(kind) {
@@ -115,7 +115,7 @@ fn line(bytes: &[u8]) -> Result<Option<(u8, &[u8])>, Unsound> {
     }
 }
 
-/// The length in a line; `None` is the nil of old: -1.
+/// The length in a line; `None` for -1, the nil of RESP2.
 fn length(line: &[u8]) -> Result<Option<u32>, Unsound> {
     match number(line)? {
         -1 => Ok(None),
@@ -134,16 +134,16 @@ fn number(line: &[u8]) -> Result<i64, Unsound> {
     text.parse().map_err(|_| Unsound::Garbled)
 }
 
-/// Thirty-two cells are said in less than four kilobytes.
+/// The largest reply; 32 cells take less than 4 kB.
 const REPLY_BYTES_MAX: usize = 1 << 20;
 
-/// An error with the trace of a script fits.
+/// The longest line: an error with a script's stack trace fits.
 const LINE_BYTES_MAX: usize = 4096;
 
-/// The slots of a cluster are said in arrays of arrays of arrays.
+/// The deepest nesting: CLUSTER SLOTS has arrays of three levels.
 const DEPTH_MAX: usize = 8;
 
-/// Each costs some sixty bytes, however few it had on the way.
+/// The most elements of a reply: each takes about 60 bytes of memory, even if only few on the wire.
 const ELEMENTS_MAX: u32 = 16_384;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Connections to Redis. One to each server, which speaks scripts: calls go out together in one write, their replies come back one
-//! by one. Connects again for ever, knows how long to wait, follows a cluster, and believes nothing that a server says of lengths.
+//! Connections to Redis, one per server: calls go out in batches of one write, replies come back singly.
+//! Connects again forever, adapts timeouts, follows a cluster, and trusts no length that a server sends.
 //!
-//! A call that fails may be repeated as the same bytes; [`LinkError::may_have_run`] says whether its outcome is unknown.
+//! A failed call may be resent with the same bytes; [`LinkError::may_have_run`] reports an unknown outcome.
 
 mod backoff;
 mod class;
@@ -36,47 +36,48 @@ pub use url::{Url, UrlError};
 use class::Counts;
 use nodes::Nodes;
 
-/// Which servers, and as whom.
+/// The servers and credentials.
 #[derive(Clone, Debug, Default)]
 pub struct Options {
-    /// Independent servers, or some of a cluster's.
+    /// Independent servers, or some servers of a cluster.
     pub urls: Vec<Url>,
-    /// The user of the ACL; without it the default one.
+    /// The ACL user; without it the default user.
     pub user: Option<String>,
-    /// Holds the password; read whenever a connection is made.
+    /// The password file, read at each connection.
     pub password_file: Option<PathBuf>,
-    /// Who signs the servers' certificates; without it the system's authorities. Read whenever a connection is made.
+    /// The authorities for the servers' certificates, read at each connection; without it those of the
+    /// system.
     pub ca_file: Option<PathBuf>,
     /// Whether the URLs are servers of a Redis Cluster.
     pub cluster: bool,
 }
 
-/// Options that contradict themselves.
+/// Contradictory options.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OptionsError {
-    /// No URL.
+    /// No URL is given.
     #[error("no server is named: give a `url`")]
     NoUrl,
-    /// A user alone.
+    /// A user without a password.
     #[error("a `user` needs a `password_file`")]
     UserWithoutPassword,
-    /// Where nothing is encrypted.
+    /// A `ca_file` without TLS.
     #[error("a `ca_file` is for rediss:// URLs: none is one")]
     CaWithoutTls,
-    /// A cluster has the database 0 alone, and is not reached by a Unix socket.
+    /// A cluster has database 0 only and no Unix socket.
     #[error("a cluster is named by redis:// or rediss:// URLs, all alike, without a database")]
     ClusterUrl,
-    /// One server twice.
+    /// A server is listed twice.
     #[error("a server is named twice")]
     Twice,
 }
 
 impl Options {
-    /// Whether these can be meant.
+    /// Checks the options for contradictions.
     ///
     /// # Errors
     ///
-    /// What contradicts itself.
+    /// See [`OptionsError`].
     pub fn check(&self) -> Result<(), OptionsError> {
         let first = self.urls.first().ok_or(OptionsError::NoUrl)?;
         let unlike = |url: &Url| url.host().is_none() || url.database > 0 || url.is_tls() != first.is_tls();
@@ -97,33 +98,32 @@ impl Options {
     }
 }
 
-/// One call of a script. All its keys bear the same tag.
+/// One script invocation, whose keys share one hash tag.
 #[derive(Clone, Copy, Debug)]
 pub struct Call<'a> {
-    /// What is called.
+    /// The script.
     pub script: &'a Script,
-    /// All keys that it touches.
+    /// All keys that the script touches.
     pub keys: &'a [&'a [u8]],
-    /// What it is told besides.
+    /// Its other arguments.
     pub args: &'a [&'a [u8]],
 }
 
-/// How it stands with one server.
+/// The status of one server.
 #[derive(Clone, Debug)]
 pub struct NodeStatus {
-    /// Which one.
+    /// The server.
     pub id: NodeId,
-    /// Where it is.
+    /// Its URL.
     pub url: Url,
-    /// Whether calls are taken.
+    /// Whether it accepts calls.
     pub state: State,
-    /// The smoothed round trip in microseconds, once there was one.
+    /// The smoothed round trip, µs, once known.
     pub round_trip_us: Option<u64>,
-    /// How many connections have been made to it.
+    /// Connections made so far.
     pub connections: u64,
 }
 
-/// What all servers' connections have in common.
 #[derive(Debug)]
 struct Shared {
     options: Options,
@@ -132,7 +132,7 @@ struct Shared {
     changes: watch::Sender<u64>,
 }
 
-/// Connections to all servers. Dropped, it ends them.
+/// Connections to all servers, closed when dropped.
 #[derive(Debug)]
 pub struct Link {
     shared: Arc<Shared>,
@@ -141,11 +141,11 @@ pub struct Link {
 }
 
 impl Link {
-    /// Begins to connect, on the runtime that this is called in. The scripts are loaded by each connection.
+    /// Starts to connect, on the current runtime. Each connection loads the scripts.
     ///
     /// # Errors
     ///
-    /// Options that contradict themselves.
+    /// See [`OptionsError`].
     pub fn start(options: Options, scripts: Vec<Script>) -> Result<Link, OptionsError> {
         options.check()?;
         let is_cluster = options.cluster;
@@ -156,18 +156,18 @@ impl Link {
         Ok(Link { shared, nodes, map_keeper })
     }
 
-    /// Which server has the keys of a tag (what stands between their braces). In a cluster that changes as slots move.
+    /// The server of a hash tag. In a cluster it changes as slots move.
     #[must_use]
     pub fn node_of(&self, tag: &str) -> NodeId {
         self.nodes.of_tag(tag)
     }
 
-    /// Calls a script. With a `limit` the caller hears by then, and a reply that comes later is passed over; without one the
-    /// connection decides, and ends itself when no reply comes.
+    /// Calls a script. With a `limit` the call returns by then and a later reply is dropped; without one the
+    /// connection times out by itself.
     ///
     /// # Errors
     ///
-    /// What went wrong, and whether the script may have run all the same.
+    /// The failure; [`LinkError::may_have_run`] reports whether the script may have run.
     pub async fn call(
         &self,
         node: NodeId,
@@ -182,13 +182,13 @@ impl Link {
         replies.next().await.unwrap_or_else(nothing)
     }
 
-    /// Sends many calls in one write. The replies need not be waited for at once, or at all.
+    /// Sends calls in one write. The replies may be awaited later, or dropped.
     #[must_use]
     pub fn send<'a>(&'a self, node: NodeId, calls: &[Call<'a>], limit: Option<Duration>) -> Replies<'a> {
         Replies::send(self, node, calls, limit)
     }
 
-    /// How it stands with each server.
+    /// The status of each server.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeStatus> {
         let all = self.nodes.all().into_iter();
@@ -202,13 +202,13 @@ impl Link {
         .collect()
     }
 
-    /// A number that changes whenever the state of a server does.
+    /// A number that changes with each change of a server's state.
     #[must_use]
     pub fn changes(&self) -> watch::Receiver<u64> {
         self.shared.changes.subscribe()
     }
 
-    /// How often each class of failure has been met: by calls, by attempts to connect, and by connections that broke.
+    /// Failures of calls, connection attempts and connections, by class.
     #[must_use]
     pub fn failures(&self) -> [(&'static str, u64); Class::NAMES.len()] {
         self.shared.counts.read()

@@ -1,4 +1,4 @@
-//! One server: a task that keeps one connection to it, for ever. Calls that come while there is none fail at once.
+//! One server: a task that keeps one connection open, forever. Without a connection calls fail at once.
 
 use std::fmt;
 use std::sync::Arc;
@@ -18,18 +18,18 @@ use super::patience::Patience;
 use super::url::Url;
 use super::voice::Voice;
 
-/// How it stands with a server.
+/// The state of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum State {
     /// The first attempt to connect is under way.
     Starting,
-    /// Calls are taken.
+    /// The server accepts calls.
     Up,
-    /// There is no connection; why the last one ended, or did not come about.
+    /// No connection, with the reason why the last one or the last attempt failed.
     Down(LinkError),
 }
 
-/// A server, as its callers see it. Dropped, it ends the task and the connection.
+/// A server's handle. Dropping it ends the task and the connection.
 #[derive(Debug)]
 pub(super) struct Node {
     pub(super) url: Url,
@@ -38,7 +38,6 @@ pub(super) struct Node {
     face: Arc<Face>,
 }
 
-/// What the task tells.
 #[derive(Debug)]
 struct Face {
     state: watch::Sender<State>,
@@ -47,7 +46,6 @@ struct Face {
 }
 
 impl Node {
-    /// Begins to connect.
     pub(super) fn start(url: Url, shared: Arc<Shared>) -> Node {
         let (inbox, receiver) = mpsc::channel(BATCHES_MAX);
         let face = Arc::new(Face {
@@ -69,7 +67,7 @@ impl Node {
         matches!(*self.face.state.borrow(), State::Up)
     }
 
-    /// Waits until calls are taken.
+    /// Waits until the server accepts calls.
     pub(super) async fn up(&self) {
         let mut state = self.face.state.subscribe();
         let _ = state.wait_for(|state| matches!(state, State::Up)).await;
@@ -83,7 +81,7 @@ impl Node {
         self.face.connections.load(Ordering::Relaxed)
     }
 
-    /// Sends commands that are `count`, in one write, and returns where their replies will come.
+    /// Sends `count` commands in one write and returns the receivers of their replies.
     pub(super) fn send(
         &self,
         bytes: Arc<Vec<u8>>,
@@ -100,12 +98,12 @@ impl Node {
     }
 }
 
-/// What a call hears that cannot be sent.
+/// The error of a call that cannot be sent.
 fn refusal(state: &State) -> Option<LinkError> {
     match state {
         State::Up => None,
         State::Starting => Some(LinkError::new(Class::Down, "not connected yet")),
-        // Of this call the outcome is known.
+        // The timeout belongs to an earlier call; the outcome of this one is known.
         State::Down(error) if error.class == Class::Timeout => {
             Some(LinkError::new(Class::Down, "not connected: the server did not reply in time"))
         }
@@ -113,7 +111,6 @@ fn refusal(state: &State) -> Option<LinkError> {
     }
 }
 
-/// The task.
 struct Keeper {
     url: Url,
     shared: Arc<Shared>,
@@ -130,7 +127,7 @@ impl Keeper {
             let shared = Arc::clone(&self.shared);
             let url = self.url.clone();
             let attempt = async move {
-                // A task of its own: where no thread can be had to look a name up, the runtime panics.
+                // A task of its own, as the runtime panics if it gets no thread for the name lookup.
                 let mut attempt = JoinSet::new();
                 attempt.spawn(async move {
                     timeout(CONNECT_TIMEOUT, open(&url, &shared.options, &shared.scripts)).await
@@ -161,7 +158,7 @@ impl Keeper {
         }
     }
 
-    /// `None`: nobody will send anything any more.
+    /// Runs an open connection; `None` once the inbox is closed.
     async fn converse(
         &mut self,
         mut conversation: Conversation,
@@ -179,13 +176,13 @@ impl Keeper {
         if conversation.was_of_use {
             backoff.reset();
         }
-        // First the state: whoever hears that its call failed finds the server down.
+        // The state changes first, so that a caller whose call fails finds the server down.
         self.face.state.send_replace(State::Down(ended.clone()));
         conversation.end(&ended);
         Some(ended)
     }
 
-    /// Waits for something while there is no connection. `None`: nobody will send anything any more.
+    /// Refuses batches until a future completes, without a connection; `None` once the inbox is closed.
     async fn refuse_until<T>(&mut self, until: impl Future<Output = T>) -> Option<T> {
         let mut until = std::pin::pin!(until);
         loop {
@@ -217,8 +214,7 @@ impl fmt::Display for State {
     }
 }
 
-/// To reach a server, shake hands and load the scripts.
+/// Bounds the connection, the TLS handshake and the loading of scripts.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Batches that wait in line.
 const BATCHES_MAX: usize = 1024;

@@ -1,5 +1,5 @@
-//! The servers that there are, and which of them a tag belongs to: by rendezvous among independent ones, by its slot in a cluster,
-//! whose map is asked for at the start and whenever something seems to have moved.
+//! The servers and the mapping of hash tags to them: by rendezvous hashing among independent servers, by slot
+//! in a cluster, whose map is read at the start and after each sign of a change.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,25 +16,23 @@ use super::node::Node;
 use super::spread::Spread;
 use super::url::Url;
 
-/// A server, as long as it is one of those in use.
+/// The id of a server, valid while the server is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub(super) u32);
 
-/// All servers.
 #[derive(Debug)]
 pub(super) struct Nodes {
     shared: Arc<Shared>,
     spread: Spread,
     known: RwLock<Known>,
-    /// The map of the cluster may be out of date.
     stale: Notify,
 }
 
 #[derive(Debug, Default)]
 struct Known {
-    /// A place stays empty when its server goes, until another one comes.
+    /// An entry stays empty after its server was removed, until a new server takes it.
     nodes: Vec<Option<Arc<Node>>>,
-    /// Who has each slot; empty until the cluster has said so.
+    /// The server of each slot; empty until the map is known.
     slots: Vec<Option<NodeId>>,
 }
 
@@ -48,7 +46,7 @@ impl Known {
         self.nodes.get(usize::try_from(id.0).ok()?)?.as_ref()
     }
 
-    /// The server of this URL, begun if it is new; `None` where there are too many.
+    /// The server of this URL, started if new; `None` if there are too many.
     fn add(&mut self, url: &Url, shared: &Arc<Shared>) -> Option<NodeId> {
         if let Some(id) = self.find(url) {
             return Some(id);
@@ -67,7 +65,6 @@ impl Known {
 }
 
 impl Nodes {
-    /// Begins to connect to all that are named.
     pub(super) fn start(shared: Arc<Shared>) -> Nodes {
         let mut known = Known::default();
         for url in &shared.options.urls {
@@ -92,7 +89,7 @@ impl Nodes {
         ids.zip(&known.nodes).filter_map(|(id, node)| Some((id, Arc::clone(node.as_ref()?)))).collect()
     }
 
-    /// Who has a tag. Before a cluster has said so it is any server, which will send the call on.
+    /// The server of a tag. Before the cluster map is known any server that is up, which redirects the call.
     pub(super) fn of_tag(&self, tag: &str) -> NodeId {
         if !self.shared.options.cluster {
             return NodeId(u32::try_from(self.spread.place_of(tag)).unwrap_or_default());
@@ -104,14 +101,12 @@ impl Nodes {
             .unwrap_or_else(|| NodeId(any().and_then(|index| u32::try_from(index).ok()).unwrap_or_default()))
     }
 
-    /// The server that another one sent us on to.
     pub(super) fn sent_to(&self, url: &Url) -> Option<Arc<Node>> {
         let mut known = self.known.write();
         let id = known.add(url, &self.shared)?;
         known.get(id).cloned()
     }
 
-    /// A slot has moved.
     pub(super) fn moved(&self, slot: u16, url: &Url) {
         let mut known = self.known.write();
         let id = known.find(url);
@@ -121,7 +116,6 @@ impl Nodes {
         self.stale.notify_one();
     }
 
-    /// Keeps the map of the cluster, for ever.
     pub(super) async fn keep_map(self: Arc<Nodes>) {
         let mut changes = self.shared.changes.subscribe();
         loop {
@@ -136,7 +130,8 @@ impl Nodes {
         }
     }
 
-    /// Asks for the map until one server tells it. Whether all is well.
+    /// Reads the map from the first server that sends it. Returns whether it is complete with all
+    /// servers up.
     async fn renew(&self) -> bool {
         let up: Vec<_> = self.all().into_iter().map(|(_, node)| node).filter(|node| node.is_up()).collect();
         for node in &up {
@@ -145,7 +140,7 @@ impl Nodes {
             }
         }
         if up.is_empty() {
-            // Nobody of the last map is there: begin again with those who are named.
+            // No server of the last map is up: start again with the configured ones.
             let mut known = self.known.write();
             for url in &self.shared.options.urls {
                 known.add(url, &self.shared);
@@ -154,7 +149,7 @@ impl Nodes {
         false
     }
 
-    /// Takes over a map. Whether every slot has a server, and every server is up.
+    /// Adopts a map. Returns whether every slot has a server and every server is up.
     fn learn(&self, ranges: &[Range]) -> bool {
         let mut known = self.known.write();
         let mut slots = vec![None; usize::from(SLOTS)];
@@ -165,7 +160,7 @@ impl Nodes {
         }
         let is_whole = slots.iter().all(Option::is_some);
         if is_whole {
-            // Who has no slot any more is not spoken to any more. A part of a map proves no such thing.
+            // A complete map proves that a server without slots is not needed; a partial one does not.
             for place in &mut known.nodes {
                 let has_slots = |node: &Arc<Node>| ranges.iter().any(|range| range.master == node.url);
                 if !place.as_ref().is_some_and(has_slots) {
@@ -190,14 +185,14 @@ async fn one(node: &Node, command: Vec<u8>) -> Result<Value, LinkError> {
     timeout(super::patience::TIMEOUT_MAX, reply).await.map_err(|_| gone())?.map_err(|_| gone())?
 }
 
-/// A cluster has at most a thousand servers; one of more than this has more than there are tags.
+/// The most servers in use: more than there are hash tags.
 const NODES_MAX: usize = 512;
 
-/// Nothing seems to have moved.
+/// Interval of map reads while nothing seems to have moved.
 const LOOK_AGAIN: Duration = Duration::from_secs(60);
 
-/// Something is missing.
+/// Interval of map reads while a part is missing.
 const LOOK_AGAIN_SOON: Duration = Duration::from_secs(1);
 
-/// However much changes: a slot that moves is followed by each call on its own.
+/// Bounds the reads during many changes; meanwhile each call follows its own redirection.
 const PAUSE: Duration = Duration::from_millis(100);

@@ -1,4 +1,4 @@
-//! From a URL to a connection that is ready for calls: reach the server, shake hands over TLS, say who we are, load the scripts.
+//! Opens a connection for calls: connects, performs the TLS handshake, authenticates and loads the scripts.
 //! Password and authorities are read from their files each time, so that they may change.
 
 use std::fmt::Display;
@@ -27,7 +27,7 @@ use super::conversation::{Conversation, Stream};
 use super::script::Script;
 use super::url::{Place, Url};
 
-/// A connection that has loaded the scripts, and the microseconds of its first round trip.
+/// Opens a connection with the scripts loaded, and returns it with its first round trip in µs.
 pub(super) async fn open(
     url: &Url,
     options: &Options,
@@ -36,7 +36,8 @@ pub(super) async fn open(
     let credentials = read_credentials(options).await?;
     let stream = reach(url, options).await?;
     let mut conversation = Conversation::new(stream);
-    // Whom it does not know a server cuts off at a word of 16 KiB, as some scripts are, and says no reason that arrives.
+    // Redis closes an unauthenticated connection at an argument over 16 KiB, as some scripts are, before the
+    // reason arrives. So only the first script goes out with AUTH.
     let (first, rest) = scripts.split_at(scripts.len().min(1));
     let first = greeting(url, options.user.as_deref(), credentials.as_ref(), first);
     let micros = say(&mut conversation, first).await?;
@@ -46,7 +47,7 @@ pub(super) async fn open(
     Ok((conversation, micros))
 }
 
-/// Says what is said first, and returns how many microseconds the replies took, which must be as expected.
+/// Sends commands of the greeting, checks the replies and returns their time in µs.
 async fn say(
     conversation: &mut Conversation,
     (commands, expected): (Vec<u8>, Vec<Expected<'_>>),
@@ -58,7 +59,7 @@ async fn say(
     Ok(micros)
 }
 
-/// A password. Shown nowhere: it has no `Debug`.
+/// A password, without `Debug` so that it is not printed.
 struct Password(Vec<u8>);
 
 async fn read_credentials(options: &Options) -> Result<Option<Password>, LinkError> {
@@ -66,8 +67,8 @@ async fn read_credentials(options: &Options) -> Result<Option<Password>, LinkErr
     read_apart("password-file", move || read_password(&path)).await.map(Some)
 }
 
-/// Reads a file on a thread of its own, for the disk may hang. Without a thread this is an error, where tokio's
-/// `spawn_blocking` panics.
+/// Reads a file on its own thread, as the disk may hang. Without a thread it fails, where `spawn_blocking` of
+/// tokio panics.
 async fn read_apart<T: Send + 'static>(
     name: &str,
     read: impl FnOnce() -> Result<T, LinkError> + Send + 'static,
@@ -83,14 +84,14 @@ async fn read_apart<T: Send + 'static>(
 fn read_password(path: &Path) -> Result<Password, LinkError> {
     let wrong =
         |cause: &str| LinkError::new(Class::Auth, format!("the password file {}: {cause}", path.display()));
-    // A named pipe is not waited for: it holds nothing then.
+    // Non-blocking, so that a named pipe reads as empty.
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
     let file = file.map_err(|error| wrong(&error.kind().to_string()))?;
     let mut password = Vec::new();
     file.take(PASSWORD_BYTES_MAX + 2)
         .read_to_end(&mut password)
         .map_err(|error| wrong(&error.kind().to_string()))?;
-    // An editor ends the line.
+    // Editors append a newline.
     let end = password.iter().rposition(|byte| !matches!(byte, b'\n' | b'\r')).map_or(0, |last| last + 1);
     password.truncate(end);
     match password.len() {
@@ -110,7 +111,7 @@ async fn reach(url: &Url, options: &Options) -> Result<Box<dyn Stream>, LinkErro
             let config = if *tls { Some(read_authorities(options).await?) } else { None };
             let stream =
                 TcpStream::connect((host.as_str(), *port)).await.map_err(|error| LinkError::of_io(&error))?;
-            // Replies are waited for; nothing is gained by filling packets.
+            // Nagle's algorithm would only delay the calls.
             let _ = stream.set_nodelay(true);
             match config {
                 None => Ok(Box::new(stream)),
@@ -163,7 +164,7 @@ fn what_tls_says(error: &Error) -> LinkError {
     }
 }
 
-/// Who is trusted: the authorities of the file alone, else those of this system.
+/// The TLS configuration, which trusts the authorities of the file, else those of the system.
 async fn read_authorities(options: &Options) -> Result<Arc<ClientConfig>, LinkError> {
     let file = options.ca_file.clone();
     let roots = read_apart("ca-file", move || match file {
@@ -204,7 +205,6 @@ fn tls(fault: TlsFault, why: impl Into<std::borrow::Cow<'static, str>>) -> LinkE
     LinkError::new(Class::Tls(fault), why)
 }
 
-/// What is said first, and what must be replied.
 fn greeting<'a>(
     url: &Url,
     user: Option<&str>,
@@ -240,7 +240,6 @@ fn loading(scripts: &[Script]) -> (Vec<u8>, Vec<Expected<'_>>) {
     (loads, scripts.iter().map(|script| Expected::Digest(&script.sha)).collect())
 }
 
-/// The reply to a command of the greeting.
 enum Expected<'a> {
     Welcome,
     Okay,
@@ -268,7 +267,7 @@ impl Expected<'_> {
     }
 }
 
-/// A server without TLS waits for the rest of what it takes for a line. Less than there is for the whole attempt.
+/// A server without TLS waits for the end of a line. Less than the timeout of the whole attempt.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_millis(1_500);
 
 const PASSWORD_BYTES_MAX: u64 = 4096;

@@ -1,18 +1,17 @@
-//! How long a reply is waited for: four times what replies take, smoothed as TCP does it, and twice as long after each time that
-//! none came, so that a server that has become slow is not cut off again and again.
+//! The reply timeout: four times the round trip, smoothed as in TCP, and doubled after each timeout, so that
+//! a server that became slow is not disconnected repeatedly.
 
 use std::time::Duration;
 
-/// What is known of the time that replies take.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Patience {
-    /// Eight times the smoothed round trip, in microseconds: the eighth is not lost to rounding.
+    /// Eight times the smoothed round trip, µs, which avoids rounding losses.
     eightfold_us: Option<u64>,
     doublings: u32,
 }
 
 impl Patience {
-    /// A reply came after so long.
+    /// Takes the time of a reply, µs.
     pub(super) fn came(&mut self, micros: u64) {
         let micros = micros.clamp(1, SAMPLE_US_MAX);
         self.doublings = 0;
@@ -22,12 +21,13 @@ impl Patience {
         });
     }
 
-    /// None came.
+    /// Doubles the timeout after a missing reply.
     pub(super) fn lapsed(&mut self) {
         self.doublings = (self.doublings + 1).min(DOUBLINGS_MAX);
     }
 
-    /// A connection has been made: the way may be another one. Its first round trip says where to begin.
+    /// Starts anew from the first round trip of a connection, as its path may be another one; keeps the
+    /// doublings.
     pub(super) fn begin(&mut self, micros: u64) {
         let doublings = self.doublings;
         self.eightfold_us = None;
@@ -35,12 +35,10 @@ impl Patience {
         self.doublings = doublings;
     }
 
-    /// The smoothed round trip.
     pub(super) fn round_trip_us(&self) -> Option<u64> {
         self.eightfold_us.map(|eightfold| eightfold / 8)
     }
 
-    /// How long to wait for a reply.
     pub(super) fn timeout(&self) -> Duration {
         let fourfold = self.eightfold_us.unwrap_or_default() / 2;
         let once = Duration::from_micros(fourfold).clamp(TIMEOUT_MIN, TIMEOUT_MAX);
@@ -48,16 +46,15 @@ impl Patience {
     }
 }
 
-/// A scheduler, or a save to disk, may well take this long.
+/// The scheduler or a save to disk may take this long.
 const TIMEOUT_MIN: Duration = Duration::from_millis(250);
 
-/// A caller that has waited this long knows that it is on its own.
 pub(super) const TIMEOUT_MAX: Duration = Duration::from_secs(2);
 
-/// From the shortest to the longest wait.
+/// Doublings from the shortest to the longest timeout.
 const DOUBLINGS_MAX: u32 = 3;
 
-/// A machine that slept does not make its server slow.
+/// Bounds a sample taken across a suspend of the machine.
 const SAMPLE_US_MAX: u64 = 10_000_000;
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The replies to calls that went out together, in their order. Follows a call to where its slot has moved, and loads its script
-//! where that is not known: the same bytes each time.
+//! The replies to calls sent together, in order. Follows redirections of a cluster and loads unknown scripts,
+//! each time with the same bytes.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -20,7 +20,7 @@ use super::patience::TIMEOUT_MAX;
 use super::script::Script;
 use super::{Call, Link};
 
-/// What calls that were sent together come to.
+/// The pending replies of calls sent together.
 #[derive(Debug)]
 pub struct Replies<'a> {
     link: &'a Link,
@@ -30,11 +30,9 @@ pub struct Replies<'a> {
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
-/// A call that was sent.
 #[derive(Debug)]
 struct Asked<'a> {
     script: &'a Script,
-    /// Where its bytes lie.
     bytes: Range<usize>,
     reply: Result<oneshot::Receiver<Answer>, LinkError>,
 }
@@ -69,7 +67,7 @@ impl<'a> Replies<'a> {
         Replies { link, node, bytes, asked: asked.collect(), deadline }
     }
 
-    /// The reply to the next call; `None` after the last.
+    /// Waits for the reply to the next call; `None` after the last.
     pub async fn next(&mut self) -> Option<Result<Value, LinkError>> {
         let asked = self.asked.pop_front()?;
         let bytes = self.bytes.get(asked.bytes.clone()).unwrap_or_default();
@@ -79,7 +77,7 @@ impl<'a> Replies<'a> {
             Some(deadline) => tokio::select! {
                 biased;
                 result = settled => result,
-                // The connection goes on: it knows whose the late reply is.
+                // The connection stays open and still matches the late reply to this call.
                 () = deadline => Err(LinkError::new(Class::Timeout, "no reply within the time that the caller had").of_sent()),
             },
         };
@@ -102,7 +100,7 @@ async fn settle(link: &Link, node: Option<&Node>, bytes: &[u8], asked: Asked<'_>
     followed.unwrap_or_else(|_| Err(too_long()))
 }
 
-/// Goes after a call until a server takes it.
+/// Resends a call after redirections and a script load until a server accepts it.
 async fn follow(link: &Link, asked: &Node, bytes: &[u8], script: &Script, first: Value) -> Answer {
     let mut value = first;
     let mut here: Option<Arc<Node>> = None;
@@ -144,7 +142,7 @@ async fn follow(link: &Link, asked: &Node, bytes: &[u8], script: &Script, first:
     }
 }
 
-/// The server that we are sent to, once it takes calls.
+/// The server of a redirection, once it accepts calls.
 async fn arrive(link: &Link, url: &super::Url) -> Result<Arc<Node>, LinkError> {
     let node = link.nodes.sent_to(url);
     let node = node.ok_or_else(|| LinkError::new(Class::Protocol, "a cluster of too many servers"))?;
@@ -154,7 +152,7 @@ async fn arrive(link: &Link, url: &super::Url) -> Result<Arc<Node>, LinkError> {
     Ok(node)
 }
 
-/// Sends a call, with what must precede it, in one write.
+/// Sends the preceding commands and the call in one write. Returns the reply to the call.
 async fn again(node: &Node, before: &[Vec<u8>], bytes: &[u8]) -> Answer {
     let all = before.iter().map(Vec::as_slice).chain([bytes]).collect::<Vec<_>>().concat();
     let mut replies = node.send(Arc::new(all), before.len() + 1)?;
@@ -169,7 +167,7 @@ async fn again(node: &Node, before: &[Vec<u8>], bytes: &[u8]) -> Answer {
 }
 
 async fn arrived(reply: oneshot::Receiver<Answer>) -> Answer {
-    // Nobody answers any more when the link is dropped.
+    // The sender was dropped with the link.
     reply.await.unwrap_or_else(|_| Err(LinkError::new(Class::Down, "the link ended").of_sent()))
 }
 
@@ -180,8 +178,8 @@ fn understood(value: Value) -> Answer {
     }
 }
 
-/// To the new master, and on if it moved meanwhile.
+/// Enough for a move to the new master and further moves meanwhile.
 const HOPS_MAX: u32 = 5;
 
-/// Keys of one slot are moved some thousands a second.
+/// A slot move transfers a few thousand keys per second.
 const LATER: Duration = Duration::from_millis(20);

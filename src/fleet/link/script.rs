@@ -1,18 +1,18 @@
-//! A script as Redis is asked for it: by its digest, its text only where the server does not know it.
+//! A Lua script, called by its digest; the text is sent only to servers that do not know it.
 
 /// A script.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Script {
-    /// What it is called here.
+    /// The name in this code.
     pub name: &'static str,
-    /// Its text.
+    /// The Lua text.
     pub text: &'static str,
-    /// The SHA-1 of its text, in hexadecimal digits.
+    /// The SHA-1 of the text, in hex.
     pub sha: String,
 }
 
 impl Script {
-    /// The script of this text.
+    /// Makes a script and computes its digest.
     #[must_use]
     pub fn new(name: &'static str, text: &'static str) -> Script {
         Script { name, text, sha: redis::Script::new(text).get_hash().to_owned() }
@@ -22,7 +22,6 @@ impl Script {
         redis::cmd("SCRIPT").arg("LOAD").arg(self.text).get_packed_command()
     }
 
-    /// Appends what calls it.
     pub(super) fn call(&self, keys: &[&[u8]], args: &[&[u8]], to: &mut Vec<u8>) {
         let bytes: usize = keys.iter().chain(args).map(|part| part.len() + PART_BYTES).sum();
         let mut command = redis::Cmd::with_capacity(3 + keys.len() + args.len(), bytes);
@@ -34,5 +33,5 @@ impl Script {
     }
 }
 
-/// What frames each part of a command: its length and the ends of two lines.
+/// Framing bytes per argument: its length and two line ends.
 const PART_BYTES: usize = 12;

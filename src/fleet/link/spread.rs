@@ -1,6 +1,6 @@
-//! Which of several independent servers a tag lives on: rendezvous hashing with a bound on each server's share. Every host of the
-//! fleet must answer alike, so it depends on the texts of the URLs alone, not on their order. Shares are even,
-//! and a fourth server moves 27 % of the buckets in the mean, more than 30 % with one set of names in a hundred.
+//! Maps hash tags to independent servers: rendezvous hashing with a bound on each server's share. All hosts
+//! of the fleet must agree, so the map depends only on the URLs' texts, not on their order. Shares are even.
+//! A fourth server moves 27 % of the buckets on average; one set of names in 100 moves more than 30 %.
 
 use std::cmp::Reverse;
 use std::hash::Hasher;
@@ -9,11 +9,10 @@ use siphasher::sip::SipHasher13;
 
 use super::url::Url;
 
-/// Where each bucket lives.
 #[derive(Debug)]
 pub(super) struct Spread {
     texts: Vec<String>,
-    /// The place of each bucket's server among the URLs.
+    /// The index of each bucket's server among the URLs.
     places: Vec<usize>,
 }
 
@@ -29,7 +28,7 @@ impl Spread {
         wishes.sort_unstable();
         let share = BUCKETS.div_ceil(texts.len().max(1));
         let (mut places, mut taken) = (vec![None; BUCKETS], vec![0; texts.len()]);
-        // The strongest wish first, as long as its server has room.
+        // Assign in order of weight, while the server has capacity.
         for (_, bucket, _, place) in wishes {
             if let (Some(of_bucket @ None), Some(taken)) = (places.get_mut(bucket), taken.get_mut(place))
                 && *taken < share
@@ -41,7 +40,6 @@ impl Spread {
         Spread { texts, places }
     }
 
-    /// The place of a tag's server among the URLs.
     pub(super) fn place_of(&self, tag: &str) -> usize {
         let bucket = tag.strip_prefix('t').and_then(|digits| usize::from_str_radix(digits, 16).ok());
         let of_bucket =
@@ -58,7 +56,7 @@ fn tag_of(bucket: usize) -> String {
     format!("t{bucket:02x}")
 }
 
-/// The same on every host: nobody gains by finding a tag of a certain weight.
+/// An unkeyed hash, equal on every host: safe, as clients cannot choose tags.
 fn weight(tag: &str, url: &str) -> u64 {
     let mut hasher = SipHasher13::new();
     hasher.write(tag.as_bytes());
@@ -67,5 +65,4 @@ fn weight(tag: &str, url: &str) -> u64 {
     hasher.finish()
 }
 
-/// As many as two hexadecimal digits tell apart.
 const BUCKETS: usize = 256;

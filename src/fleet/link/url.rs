@@ -1,12 +1,12 @@
-//! Where a Redis is: `redis://host:port/db`, `rediss://…` with TLS, `unix:///path?db=1`. Holds no password and no user, so it
-//! may be shown anywhere.
+//! The URL of a Redis: `redis://host:port/db`, `rediss://…` with TLS, `unix:///path?db=1`. It holds no
+//! credentials, so it may be shown anywhere.
 
 use std::fmt;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// The place of one server.
+/// The URL of one server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Url {
     pub(super) place: Place,
@@ -19,7 +19,7 @@ pub(super) enum Place {
     Unix(PathBuf),
 }
 
-/// Why a text is no URL. Does not repeat the text, which may hold a password.
+/// Why a text is not a valid URL. The errors omit the text, which may hold a password.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum UrlError {
     /// Another scheme, or none.
@@ -28,25 +28,25 @@ pub enum UrlError {
     /// `user:password@`.
     #[error("a URL holds neither user nor password: name them under `user` and `password_file`")]
     Credentials,
-    /// No host, or none that could be one.
+    /// No host, or an invalid one.
     #[error("the host is a name, an IPv4 address or an IPv6 address in brackets")]
     Host,
-    /// No port.
+    /// An invalid port.
     #[error("the port is a number from 1 to 65535")]
     Port,
-    /// Not a path, or no path from the root.
+    /// Not an absolute path.
     #[error("the path of a socket begins with a slash: unix:///run/redis/redis.sock")]
     Path,
-    /// Not a number.
+    /// Not a database number.
     #[error("the database is a number from 0 to 9999: redis://host:6379/1, unix:///path?db=1")]
     Database,
-    /// Options that nobody reads.
+    /// Unknown options.
     #[error("a URL has no options but the database")]
     Options,
 }
 
 impl Url {
-    /// Whether what is said to this server can be read, and changed, on the way: no TLS, and beyond this host.
+    /// Whether the connection can be read and changed on the network: without TLS, and beyond loopback.
     #[must_use]
     pub fn is_plain_beyond_loopback(&self) -> bool {
         let Place::Tcp { host, tls: false, .. } = &self.place else { return false };
@@ -56,7 +56,7 @@ impl Url {
         }
     }
 
-    /// Another server that is spoken to as this one is.
+    /// The URL of another server with the same scheme and database.
     pub(super) fn beside(&self, host: &str, port: u16) -> Url {
         let tls = matches!(self.place, Place::Tcp { tls: true, .. });
         Url { place: Place::Tcp { host: host.to_owned(), port, tls }, database: self.database }
@@ -69,7 +69,7 @@ impl Url {
         }
     }
 
-    /// Whether it is spoken to in TLS.
+    /// Whether the connection uses TLS.
     #[must_use]
     pub fn is_tls(&self) -> bool {
         matches!(self.place, Place::Tcp { tls: true, .. })
@@ -119,7 +119,7 @@ fn tcp(rest: &str, tls: bool) -> Result<Url, UrlError> {
         Some(port) => port.parse().ok().filter(|port| *port > 0).ok_or(UrlError::Port)?,
         None => PORT,
     };
-    // Names do not differ by case, and all hosts must spread alike.
+    // Names ignore case, and all hosts must map tags alike.
     let host = host.to_ascii_lowercase();
     Ok(Url { place: Place::Tcp { host, port, tls }, database: number_of_database(database)? })
 }
@@ -171,5 +171,5 @@ impl fmt::Display for Url {
 
 const PORT: u16 = 6379;
 
-/// What a name may have in DNS.
+/// The longest DNS name.
 const HOST_BYTES_MAX: usize = 253;

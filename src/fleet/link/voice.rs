@@ -1,11 +1,10 @@
-//! What the log hears of a server: one line for each change of its state, and a bounded number of them. Names the server and the
-//! kind of failure, never a key or a password.
+//! The log of one server: one line per change of state, rate-limited. It names the server and the class of
+//! failure, never a key or a password.
 
 use super::class::LinkError;
 use super::node::State;
 use crate::clock::{Timestamp, boot_nanos};
 
-/// Speaks for one server.
 #[derive(Debug)]
 pub(super) struct Voice {
     url: String,
@@ -20,7 +19,7 @@ impl Voice {
         Voice { url, said: None, since: Timestamp::ORIGIN, lines: 0, unsaid: 0 }
     }
 
-    /// Says how it stands, unless that is what was said last.
+    /// Logs a state unless it is the last one logged.
     pub(super) fn say(&mut self, state: &State) {
         let news = match state {
             State::Starting => return,
@@ -54,6 +53,6 @@ impl Voice {
     }
 }
 
-/// A server that comes and goes does so several times a second.
+/// Lines per period: a flapping server changes several times a second.
 const LINES_MAX: u32 = 6;
 const PERIOD: std::time::Duration = std::time::Duration::from_secs(60);

@@ -1,5 +1,4 @@
-//! How a host learns of fleet overrides, changes them, and gives Redis back the newest that it knows. No I/O: calls come out,
-//! what is said to them goes in.
+//! Reads, changes and restores the fleet overrides in Redis. No I/O: calls come out, replies go in.
 
 use super::{Document, OverridesCall, OverridesSaid, Seal};
 use crate::clock::{Now, Timestamp};
@@ -9,37 +8,35 @@ use std::collections::VecDeque;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
-/// An operator's change, and where to say what became of it.
+/// An operator's change and the channel for its outcome.
 pub(in crate::fleet) type Change = (FleetChange, SyncSender<Result<bool, String>>);
 
-/// What operators see of it.
+/// The view for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OverridesView {
-    /// The version of the document that holds; 0: there is none.
+    /// The version of the document in force; 0 without one.
     pub version: u64,
-    /// Values and entries that were ignored, by reason.
+    /// Ignored values and entries, by reason.
     pub rejected: [(&'static str, u64); 4],
-    /// Whether Redis had a value of late that no host of this fleet wrote.
+    /// Whether Redis recently had a value that no host of this fleet wrote.
     pub is_forged: bool,
 }
 
-/// How it stands.
 #[derive(Debug)]
 pub(in crate::fleet) struct Exchange {
     host: Host,
     seal: Seal,
     known: Option<Document>,
-    /// By which wall clock the ends of the known one were read.
+    /// The [`Now::utc`] by which the expiry times of `known` were last converted.
     utc: i64,
     changes: VecDeque<Waiting>,
-    /// The call that is on its way, since when, and what it puts.
+    /// The call in flight, its send time and the document it writes.
     sent: Option<(OverridesCall, Timestamp, Option<Put>)>,
-    /// A change was written: its operator is told once it holds here.
+    /// A change was written; its operator gets the answer once it is in force on this host.
     is_done: bool,
     asked: Option<Timestamp>,
-    /// The stamp of the value in Redis; `None`: it was not seen yet.
+    /// The stamp of the value in Redis; `None` before the first reply.
     seen: Option<String>,
-    /// The value is no document of this fleet.
     is_foreign: bool,
     restored: Option<Timestamp>,
     forged: u64,
@@ -55,7 +52,7 @@ struct Waiting {
     change: FleetChange,
     answer: SyncSender<Result<bool, String>>,
     since: Timestamp,
-    /// The value in Redis was seen since.
+    /// A reply with the value in Redis has come since.
     has_looked: bool,
 }
 
@@ -66,7 +63,7 @@ struct Put {
 }
 
 impl Default for OverridesView {
-    /// Every reason is there from the start.
+    /// Lists every reason from the start.
     fn default() -> OverridesView {
         OverridesView { version: 0, rejected: rejected([0; 4]), is_forged: false }
     }
@@ -77,7 +74,7 @@ fn rejected([forged, stale, unreadable, unknown]: [u64; 4]) -> [(&'static str, u
 }
 
 impl Exchange {
-    /// `known`: the document of the process before, if it was kept.
+    /// `known` is the stored document of the previous process, if any.
     pub(in crate::fleet) fn new(host: Host, seal: Seal, known: &FleetOverrides, now: Now) -> Exchange {
         let known = Document::open(&known.document, &seal);
         Exchange {
@@ -101,12 +98,10 @@ impl Exchange {
         }
     }
 
-    /// An operator wants a change.
     pub(in crate::fleet) fn change(&mut self, (change, answer): Change, now: Timestamp) {
         self.changes.push_back(Waiting { change, answer, since: now, has_looked: false });
     }
 
-    /// By what others know this host from now on.
     pub(in crate::fleet) fn renamed(&mut self, host: Host) {
         self.host = host;
     }
@@ -119,7 +114,7 @@ impl Exchange {
         }
     }
 
-    /// Whether the log is to say that Redis has a forged value: once a minute.
+    /// Whether to log a warning about a forged value: at most once a minute.
     pub(in crate::fleet) fn warns(&mut self, now: Timestamp) -> bool {
         let is_new = self.alarmed.is_some_and(|alarmed| self.warned.is_none_or(|warned| alarmed > warned));
         let warns = is_new && self.warned.is_none_or(|warned| now.since(warned) >= WARN_EVERY);
@@ -129,7 +124,7 @@ impl Exchange {
         warns
     }
 
-    /// What holds by a wall clock that was set: ends are moments of Unix time.
+    /// The overrides with expiry times recomputed after the wall clock was set: the times are Unix time.
     pub(in crate::fleet) fn after_step(&mut self, now: Now) -> Option<FleetOverrides> {
         if now.utc.abs_diff(self.utc) < STEP_MIN_NANOS {
             return None;
@@ -138,8 +133,8 @@ impl Exchange {
         self.known.as_ref().map(|known| known.overrides(now))
     }
 
-    /// The call that is to go out now, if one is. `with_others`: other calls go to the same server now, so that it may as well
-    /// go a little sooner.
+    /// The call due now, if any. `with_others`: other calls go to the same server now, so that this one may
+    /// go early.
     pub(in crate::fleet) fn due(&mut self, with_others: bool, now: Now) -> Option<OverridesCall> {
         self.give_up_late_changes(now.at);
         if self.sent.as_ref().is_some_and(|(_, since, _)| now.at.since(*since) < SILENT_MAX) {
@@ -158,7 +153,7 @@ impl Exchange {
         Some(call)
     }
 
-    /// The document with the first of the changes in it.
+    /// The document with the first queued change applied.
     fn changed(&mut self, now: Now) -> Option<Put> {
         while let Some(waiting) = self.changes.front().filter(|waiting| waiting.has_looked) {
             if self.is_foreign && self.known.is_none() {
@@ -174,7 +169,7 @@ impl Exchange {
         None
     }
 
-    /// The newest document known, where Redis has lost it or has another.
+    /// The newest known document, if Redis has lost it or has another.
     fn restored(&mut self, now: Timestamp) -> Option<Put> {
         let (known, seen) = (self.known.as_ref()?, self.seen.as_ref()?);
         let is_there = *seen == stamp(known.bytes());
@@ -186,7 +181,7 @@ impl Exchange {
         Some(Put { document: known.clone(), is_change: false })
     }
 
-    /// Takes what was said to a call. What holds from now on, if that is something else than before.
+    /// Handles a reply. Returns the overrides in force if they changed.
     pub(in crate::fleet) fn answered(
         &mut self,
         call: &OverridesCall,
@@ -235,14 +230,14 @@ impl Exchange {
         }
     }
 
-    /// What was written holds on this host: its operator is told.
+    /// Answers the operator once the written change is in force on this host.
     pub(in crate::fleet) fn confirm(&mut self) {
         if std::mem::take(&mut self.is_done) {
             self.answer(Ok(true));
         }
     }
 
-    /// What was sent was not answered. A change in it may have been written all the same.
+    /// Handles a call without a reply. Its change may have been written nevertheless.
     pub(in crate::fleet) fn failed(&mut self, call: &OverridesCall) {
         let sent = self.sent.take_if(|(sent, ..)| sent == call);
         if sent.is_some_and(|(.., put)| put.is_some_and(|put| put.is_change)) {
@@ -259,30 +254,29 @@ impl Exchange {
 
     fn answer(&mut self, answer: Result<bool, String>) {
         if let Some(waiting) = self.changes.pop_front() {
-            // The operator may have left.
+            // The operator may have disconnected.
             let _ = waiting.answer.try_send(answer);
         }
     }
 }
 
-/// As the script names a value.
+/// The stamp of a value, as the script computes it (SHA-1, hex).
 fn stamp(value: &[u8]) -> String {
     sha1_smol::Sha1::from(value).digest().to_string()
 }
 
-/// How often Redis is asked whether there is another document.
 const EVERY: Duration = Duration::from_secs(1);
-/// What was not answered by then is asked again. It does no harm twice.
+/// A call without a reply is sent again after this time; it is idempotent.
 const SILENT_MAX: Duration = Duration::from_secs(2);
-/// A change that was not written by then is given up.
+/// A change not written within this time fails.
 const PATIENCE: Duration = Duration::from_millis(2_500);
-/// Who overwrites the document time and again costs no more calls than this.
+/// Bounds the calls caused by a writer that keeps overwriting the document.
 const RESTORE_EVERY: Duration = Duration::from_secs(2);
 const ALARM_LASTS: Duration = Duration::from_secs(600);
 const WARN_EVERY: Duration = Duration::from_secs(60);
-/// By less the wall clock moves by itself.
+/// Smaller differences are the wall clock's own drift.
 const STEP_MIN_NANOS: u64 = 1_000_000_000;
-/// The stamp of no value.
+/// The stamp sent before the first reply.
 const NOT_SEEN: &str = "?";
 const UNREADABLE: &str = "-";
 
