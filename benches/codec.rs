@@ -1,8 +1,8 @@
-//! What reading and writing one frame costs: the everyday HIT and its decision, and the worst frames there are.
+//! Time to decode and encode one frame: a typical hit and its decision, and the worst frames.
 //!
-//! `cargo bench --bench codec` prints times. With a number behind `--` it only does the everyday work so often, for
-//! `valgrind --tool=callgrind --toggle-collect='codec::decode_hit' target/release/deps/codec-… 1000`, likewise
-//! `codec::encode_allow`: instructions, the same on any machine.
+//! `cargo bench --bench codec` prints times. With a number after `--` it only repeats the typical work, to
+//! count instructions: `valgrind --tool=callgrind --toggle-collect='codec::decode_hit'
+//! target/release/deps/codec-… 1000`, likewise `codec::encode_allow`.
 
 #![allow(clippy::cast_precision_loss, clippy::cast_possible_truncation, reason = "small numbers")]
 
@@ -93,7 +93,7 @@ fn allow() -> Decision<'static> {
     }
 }
 
-/// Frames of the largest size that make a reader work.
+/// Frames near the largest size that are the most work to decode.
 fn worst() -> Vec<(&'static str, Vec<u8>)> {
     let option = |key: &[u8], value: &[u8]| [b"\x97\x03\x07\xa3api\x90\x01\xc0\x81", key, value].concat();
     let filled = |mut payload: Vec<u8>, part: &dyn Fn(u32) -> Vec<u8>, count: u32| {

@@ -1,4 +1,4 @@
-//! The decision in process, part by part: what is left when the socket is taken away.
+//! Parts of the in-process decision, without the socket.
 
 #![allow(
     clippy::panic,
@@ -29,7 +29,7 @@ use tidegate::rules::Selection;
 use inside::Inside;
 use workload::{FRAME_HEADER_BYTES, Hits, USERS, UserName, Users};
 
-/// One judgement of a token bucket: arithmetic alone.
+/// One check of a token bucket: arithmetic alone.
 fn judge(criterion: &mut Criterion) {
     let rate = Rate::new(100, 1_000_000_000).unwrap_or_else(|error| panic!("{error}"));
     let quota = Quota::new(rate, 500).unwrap_or_else(|error| panic!("{error}"));
@@ -46,7 +46,7 @@ fn judge(criterion: &mut Criterion) {
     });
 }
 
-/// The digest as the engine makes it. The engine's own is private; the part that costs is this hash.
+/// The key digest. The engine's own is private; this hash is its main cost.
 fn digest(criterion: &mut Criterion) {
     let user = workload::user(123_456);
     criterion.bench_function("key digest: SipHash-1-3-128 of one value", |bencher| {
@@ -60,7 +60,7 @@ fn digest(criterion: &mut Criterion) {
     });
 }
 
-/// Finding the rules of a request among 33.
+/// Selects the rules of a request among 33.
 fn select(criterion: &mut Criterion) {
     let rules = inside::rule_set();
     let domain = &rules.domains()[0];
@@ -76,7 +76,7 @@ fn select(criterion: &mut Criterion) {
     });
 }
 
-/// Reading a request, writing a reply.
+/// Decodes a request, encodes a reply.
 fn codec(criterion: &mut Criterion) {
     let frame = Hits::new(Users::uniform(1)).next().to_vec();
     criterion.bench_function("decode a hit", |bencher| {
@@ -104,7 +104,7 @@ fn codec(criterion: &mut Criterion) {
     });
 }
 
-/// All of it, with a million keys drawn uniformly: cache misses included. Making the frame is in it, for about 5 ns.
+/// Decode, decide and encode with a million random keys, cache misses included; the frame takes 5 ns of it.
 fn whole(criterion: &mut Criterion) {
     let mut nanos = 1_000_000_000;
     let mut inside = Inside::new().filled(USERS, Now::at_nanos(nanos));
@@ -123,7 +123,7 @@ fn whole(criterion: &mut Criterion) {
             inside.decide(&[("user", user.as_str()), ("path", "/v1/charges")], Now::at_nanos(nanos))
         });
     });
-    // Few enough to stay in the second cache, enough that none runs out of tokens.
+    // Few enough keys to stay in the L2 cache, and enough that none runs out of tokens.
     let mut cached = Inside::new().filled(CACHED, Now::at_nanos(nanos));
     let mut turn = 0;
     criterion.bench_function("decide: 33 rules, 10 000 keys", |bencher| {

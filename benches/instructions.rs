@@ -1,10 +1,10 @@
-//! How many instructions one `hit` takes from frame to frame, counted by callgrind.
+//! Counts the instructions of one `hit` from frame to frame with callgrind.
 //!
-//! A count does not depend on what else the machine does. It is taken as a difference: a run of 2N answers less a
-//! run of N, divided by N, so that whatever happens once is not in it. The two runs are this program under valgrind.
+//! A count is independent of the load of the machine. It is the difference of a run of 2N answers and a run
+//! of N, divided by N, so that the setup cancels out. Both runs are this program under valgrind.
 //!
-//! Filling the table does not take the same number of instructions twice (it differs by some millions), and the
-//! difference of two runs has that in it. So N is large enough to divide it away, and the spread is shown.
+//! Filling the table varies by some millions of instructions between runs, which the difference contains. So
+//! N is large enough to make that small, and the spread is shown.
 
 #![allow(
     clippy::print_stdout,
@@ -125,13 +125,13 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
     arguments.json.as_ref().map_or(Ok(()), |path| report::save(&rows, path))
 }
 
-/// Instructions for each of so many.
+/// Instructions per repetition.
 fn count(part: Part, times: u32) -> io::Result<f64> {
     let (once, twice) = (collected(part, times)?, collected(part, 2 * times)?);
     Ok(twice.saturating_sub(once) as f64 / f64::from(times))
 }
 
-/// Instructions of a whole run, as callgrind counts them.
+/// Instructions of a whole run, from callgrind.
 fn collected(part: Part, times: u32) -> io::Result<u64> {
     let part = part.to_possible_value().map_or_else(String::new, |value| value.get_name().to_owned());
     let output = Command::new("valgrind")
@@ -156,12 +156,12 @@ fn run(part: Part, times: u32) {
         Part::OnCredit => in_fleet(lender::ON_CREDIT),
     };
     let mut inside = inside.filled(KEYS, start);
-    // Made before and used in turn: making a frame is no part of answering it.
+    // Make the frames before, as making one is no part of answering it.
     let mut hits = Hits::new(Users::uniform(1));
     let frames: Vec<Vec<u8>> = (0..FRAMES).map(|_| hits.next().to_vec()).collect();
     let mut refused = 0;
     if let Some(lender) = &lender {
-        // Who holds nothing and has no credit is refused, and calls.
+        // Requests without tokens or credit are refused, and their keys call.
         for frame in &frames {
             inside.answer(frame, start);
         }
@@ -202,11 +202,10 @@ fn in_fleet(terms: &str) -> (Inside, Option<Lender>) {
     (inside, Some(lender))
 }
 
-/// Far fewer than when time is measured: caches do not matter here, valgrind takes its time, and the fewer are filled
-/// in the less two runs differ by it.
+/// Fewer than in time measurements: caches do not matter, valgrind is slow, and runs differ less.
 const KEYS: u32 = 20_000;
 
 const FRAMES: usize = 1_024;
 
-/// More than any of the frames is answered.
+/// More than any key spends.
 const GRANTED: u32 = 5_000;

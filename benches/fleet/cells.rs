@@ -1,5 +1,5 @@
-//! How many cells one Redis carries with the scripts as they are: batches of 64 over several connections, each of which is a
-//! host that asks about the same keys.
+//! How many cells one Redis sustains with the current scripts: batches of 64 over several connections, each
+//! of which is a host with the same keys.
 
 use std::io;
 use std::path::Path;
@@ -25,7 +25,7 @@ pub(crate) fn run(machine: &Machine, reps: usize, seconds: u64) -> io::Result<Ve
         let server = Server::start(machine)?;
         let empty = server.used_memory()?;
         let socket = server.socket();
-        // Every key is there before anything is measured.
+        // Create every key before measuring.
         drive(machine, &socket, 1, &Pace::Rounds(1))?;
         let grown = server.used_memory()?.saturating_sub(empty);
         figures.bytes.push(grown as f64 / f64::from(CELLS));
@@ -87,19 +87,19 @@ impl Figures {
     }
 }
 
-/// How fast calls are made.
+/// The rate of calls.
 enum Pace {
-    /// Everything is asked about so many times.
+    /// All cells, this many times.
     Rounds(usize),
-    /// For so long, each as soon as the one before was answered.
+    /// For this long, each call right after the reply to the one before.
     FlatOut(Duration),
-    /// One every so often on all connections together, for so long.
+    /// One call per interval over all connections, for this long.
     Every(Duration, Duration),
-    /// The same, and nothing is asked about.
+    /// Like `Every`, with pings.
     Pings(Duration, Duration),
 }
 
-/// What some calls took.
+/// Duration and latencies of calls.
 struct Took {
     nanos: u64,
     calls: Histogram<u64>,
@@ -115,7 +115,7 @@ impl Took {
     }
 }
 
-/// Hosts that ask, each on a thread of its own; all away from the server's CPU.
+/// Runs hosts, each on its own thread, away from the server's CPU.
 fn drive(machine: &Machine, socket: &Path, hosts: u8, pace: &Pace) -> io::Result<Took> {
     let cpu = machine.generator_cpu()?;
     let together = Arc::new(Barrier::new(usize::from(hosts)));
@@ -145,11 +145,10 @@ fn histogram() -> io::Result<Histogram<u64>> {
     Histogram::new_with_bounds(1_000, 60_000_000_000, 3).map_err(io::Error::other)
 }
 
-/// One that asks.
 struct Host {
     client: Client,
     batches: Vec<Batch>,
-    /// Of each bucket, how many calls there were.
+    /// Calls per bucket.
     seqs: Vec<u64>,
 }
 
@@ -194,7 +193,7 @@ impl Host {
                 if due > now {
                     thread::sleep(Duration::from_nanos(due - now));
                 }
-                // A call that could not be made in time is not made.
+                // Skip calls that could not be made in time.
                 due = (due + gap).max(boot_nanos().saturating_sub(gap));
             }
             let took = if matches!(pace, Pace::Pings(..)) { self.client.ping()? } else { self.one(turn)? };
@@ -204,7 +203,7 @@ impl Host {
         Ok(Took { nanos: boot_nanos() - begin, calls })
     }
 
-    /// Asks about the cells of a batch; returns the nanoseconds it took.
+    /// Sends one batch; returns its nanoseconds.
     fn one(&mut self, turn: usize) -> io::Result<u64> {
         let mut batch = self.batches[turn % self.batches.len()].clone();
         let seq = &mut self.seqs[usize::from(batch.place.bucket.number())];
@@ -220,17 +219,17 @@ impl Host {
         for (ask, said) in batch.asks.iter_mut().zip(said) {
             ask.last =
                 Some(Report { hold: ask.hold + said.grant, demand: ask.demand, generation: said.generation });
-            // What was granted is spent.
+            // The host has spent its grant.
             ask.knew_us = Some(1_000);
         }
         Ok(took)
     }
 }
 
-/// A host in demand of a few tokens.
+/// A host that wants a few tokens.
 fn ask(bucket: u8, number: u32, terms: Terms) -> Ask {
     let mut key = [0; 16];
-    // The first byte says the bucket; the rest is spread as a digest is.
+    // The first byte is the bucket; the others are spread like a digest.
     key[0] = bucket;
     key[1..9].copy_from_slice(&(u64::from(number) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
     Ask {
@@ -249,7 +248,7 @@ fn ask(bucket: u8, number: u32, terms: Terms) -> Ask {
     }
 }
 
-/// Keys that hosts ask about.
+/// Keys in all.
 const CELLS: u32 = 1_563 * CELLS_MAX as u32;
 
 const CONNECTIONS: u8 = 8;

@@ -1,4 +1,4 @@
-//! The plainest client of Redis: one connection, one command at a time. What is measured is the server.
+//! A minimal Redis client: one connection, one command at a time.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -24,7 +24,7 @@ impl Client {
         Ok(())
     }
 
-    /// Calls; returns also the nanoseconds from the first byte sent to the last one read.
+    /// Calls a script; returns the reply and the nanoseconds from the first byte sent to the last one read.
     pub(crate) fn call(&mut self, call: &Call) -> io::Result<(Reply, u64)> {
         let command = packed(call)?;
         let start = boot_nanos();
@@ -42,7 +42,7 @@ impl Client {
         Ok(boot_nanos() - start)
     }
 
-    /// Sends a command and reads its reply, which is a bulk string.
+    /// Sends a command and reads its reply, a bulk string.
     pub(crate) fn ask(&mut self, command: &[u8]) -> io::Result<Vec<u8>> {
         self.stream.write_all(command)?;
         let mut read = 0;

@@ -1,5 +1,5 @@
-//! Eight hosts in virtual time over the store that does what the scripts do: how many cells they ask about, and what their
-//! part of the talk costs a CPU, whatever else this machine does. Connections are no part of it.
+//! Eight hosts in virtual time over a store that behaves like the scripts: cells per second, and the CPU time
+//! of their synchronization, independent of the load of this machine. Connections are not included.
 
 use std::io;
 use std::sync::Arc;
@@ -126,7 +126,7 @@ impl Host {
         }
     }
 
-    /// Asks what is due, and hears the answers half a millisecond later.
+    /// Sends due commands; their replies arrive 0.5 ms later.
     fn talk(&mut self, store: &mut Store, micros: u64, counts: &mut Counts) {
         assert!(self.standing.is_linked(), "nothing fails here");
         let mut calls = std::mem::take(&mut self.calls);

@@ -1,5 +1,5 @@
-//! Eight hosts with one budget for each of a million callers: real engines, each with its own thread that talks with a real
-//! Redis. Requests are asked for in process; what is measured is what the talk costs.
+//! Eight hosts with a fleet budget for each of a million callers: real engines, each with its own sync thread
+//! and a real Redis. Requests are in process; the cost of synchronization is measured.
 
 use std::fs;
 use std::io;
@@ -23,7 +23,7 @@ use crate::report::{Bound, Row};
 use crate::server::Server;
 use crate::workload::{DOMAIN, Random, UserName};
 
-/// The million keys of the bound, then what a plan for many more is made from.
+/// The load with a bound, with a million keys, then loads for capacity planning.
 pub(crate) fn run(machine: &Machine, reps: usize, seconds: u64) -> io::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for trial in TRIALS {
@@ -36,10 +36,10 @@ pub(crate) fn run(machine: &Machine, reps: usize, seconds: u64) -> io::Result<Ve
     Ok(rows)
 }
 
-/// Who asks, and what each of them may.
+/// The callers and their limit.
 pub(crate) struct Trial {
     pub(crate) callers: u32,
-    /// The k-th comes 1/k as often as the first; else all come alike.
+    /// Caller k sends 1/k of the requests of the first; else uniform.
     pub(crate) is_zipf: bool,
     pub(crate) limit: &'static str,
 }
@@ -83,7 +83,7 @@ impl Trial {
         format!("{HOSTS} hosts, {} callers, {spread}, limit {}", self.callers, self.limit)
     }
 
-    /// What is asked for is asked of one load; of the others the figures are for plans.
+    /// Only one load has a bound; the others are for capacity planning.
     pub(crate) fn bound(&self, cells: Row) -> Row {
         if self.is_zipf { cells.must(Bound::AtMost(60_000.0)) } else { cells }
     }
@@ -109,7 +109,7 @@ impl Trial {
             hosts: &mut hosts,
             refused: 0,
         };
-        // Until demand is known and the first bursts are used up.
+        // Until demand is known and the first bursts are spent.
         load.run(WARM_UP_SECONDS)?;
         let before = Counts::take(load.hosts, &server)?;
         load.refused = 0;
@@ -133,7 +133,6 @@ impl Trial {
     }
 }
 
-/// One that decides.
 struct Host {
     decider: Decider,
     clock: Arc<Clock>,
@@ -187,7 +186,6 @@ fn rules(limit: &str) -> String {
     )
 }
 
-/// What has been done so far.
 struct Counts {
     at: u64,
     cells: u64,
@@ -211,10 +209,10 @@ impl Counts {
     }
 }
 
-/// Nanoseconds of CPU of the threads of this process that talk with Redis.
+/// CPU nanoseconds of this process's sync threads.
 fn talk_nanos() -> io::Result<u64> {
     let mut nanos = 0;
-    // The first thread is named after the program, which may have that name.
+    // Skip the main thread, which is named after the program and so may be called `fleet` too.
     let first = std::process::id().to_string();
     for task in fs::read_dir("/proc/self/task")? {
         let task = task?;
@@ -228,7 +226,7 @@ fn talk_nanos() -> io::Result<u64> {
     Ok(nanos)
 }
 
-/// Callers, each at any of the hosts.
+/// Callers, each request at a random host.
 struct Load<'h> {
     zipf: Option<Zipf>,
     callers: u32,
@@ -238,8 +236,8 @@ struct Load<'h> {
 }
 
 impl Load<'_> {
-    /// As many a second as are wanted, as far as the machine can; what is late is not made up for by more than a tenth of a
-    /// second. Returns how many there were.
+    /// Sends the wanted rate of requests, as far as the machine can; catches up on at most 0.1 s of delay.
+    /// Returns the number of requests.
     fn run(&mut self, seconds: u64) -> io::Result<u64> {
         let begin = boot_nanos();
         let end = begin + seconds * NANOS_PER_SECOND;
@@ -265,7 +263,7 @@ impl Load<'_> {
     }
 }
 
-/// The k-th caller comes 1/k as often as the first.
+/// Caller k is drawn 1/k as often as the first.
 pub(crate) struct Zipf(Vec<f64>);
 
 impl Zipf {
@@ -294,7 +292,7 @@ pub(crate) const REQUESTS: u64 = 100_000;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;
 
-/// Each takes half a minute, and what it counts hardly varies.
+/// Each takes half a minute, and the results hardly vary.
 const REPS_MAX: usize = 3;
 
 const SECONDS_MIN: u64 = 10;

@@ -1,6 +1,6 @@
-//! What one budget over many hosts costs: the Redis that they share, and each host's talk with it.
+//! The cost of fleet budgets: the load on Redis, and the synchronization of each host.
 //!
-//! `cargo bench --bench fleet -- --help` says what can be chosen; `docs/performance.md` says what is measured and how.
+//! Options: `cargo bench --bench fleet -- --help`; measurements: `docs/performance.md`.
 
 #![allow(
     clippy::print_stdout,
@@ -100,7 +100,7 @@ fn main() -> ExitCode {
     if let Some(Role::Launch { program }) = &arguments.role {
         return process::launch(program);
     }
-    // `cargo test --all-targets` runs benchmarks, too: there is nothing to test here.
+    // `cargo test --all-targets` also runs benchmarks; there is nothing to test here.
     report::ended(if arguments.bench { measure(&arguments) } else { Ok(()) })
 }
 
@@ -117,7 +117,7 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
             Suite::Counted => counted::run(arguments.seconds),
             Suite::Hosts => hosts::run(&machine, arguments.reps, arguments.seconds),
         };
-        // A suite that fails is a row that says so, not the end of the others.
+        // A suite that fails becomes a row with the error; the others continue.
         rows.extend(measured.unwrap_or_else(|error| vec![Row::skipped(&name, &error.to_string())]));
     }
     report::print(&rows);

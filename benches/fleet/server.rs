@@ -1,4 +1,4 @@
-//! A redis-server of this benchmark's own, on a Unix socket in a directory that goes with it.
+//! A redis-server for this benchmark, on a Unix socket in a temporary directory.
 
 use std::io;
 use std::path::PathBuf;
@@ -10,14 +10,14 @@ use crate::client::Client;
 use crate::machine::Machine;
 use crate::process::{Process, waited_nanos};
 
-/// The server, on a CPU of its own. Ended when dropped.
+/// The server, on a CPU of its own. Killed when dropped.
 pub(crate) struct Server {
     process: Process,
     directory: TempDir,
 }
 
 impl Server {
-    /// Keeps nothing on disk.
+    /// Starts it without persistence.
     pub(crate) fn start(machine: &Machine) -> io::Result<Server> {
         let directory = tempfile::Builder::new().prefix("tidegate-fleet-").tempdir()?;
         let socket = directory.path().join("redis.sock");
@@ -40,12 +40,12 @@ impl Server {
         self.process.cpu_nanos()
     }
 
-    /// Nanoseconds in which it could have run and had no CPU: others on this machine had it.
+    /// Nanoseconds in which it was runnable without a CPU, which other processes had.
     pub(crate) fn waited_nanos(&self) -> io::Result<u64> {
         waited_nanos(&self.process.schedstat_of("redis-server")?)
     }
 
-    /// What one line of `INFO memory` says.
+    /// `used_memory` from `INFO memory`.
     pub(crate) fn used_memory(&self) -> io::Result<u64> {
         let mut client = Client::connect(&self.socket())?;
         let info = client.ask(&redis::cmd("INFO").arg("memory").get_packed_command())?;

@@ -1,5 +1,4 @@
-//! What the token bucket is compared with: `governor`, its keyed limiter with `String` keys, in the store that it has by
-//! default.
+//! `governor`, compared with the token bucket: keyed, with `String` keys in its default store.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -14,15 +13,15 @@ use governor::{Quota, RateLimiter};
 
 use crate::workload::{BURST, REFILL_SECONDS, UserName, Users};
 
-/// A limiter and the text that its keys are written to.
+/// A limiter and a buffer for its key.
 pub(crate) struct Governor<C: Clock> {
     limiter: RateLimiter<String, DefaultKeyedStateStore<String>, C, NoOpMiddleware<C::Instant>>,
-    /// Written anew for each request: a million of them on the heap would be read at the price of two cache misses.
+    /// Rewritten for each request: a million keys on the heap would cost two cache misses each.
     key: String,
     time: Virtual,
 }
 
-/// Time as it is told, as for the engine: that reads no clock for a decision either.
+/// Virtual time, as the engine gets it: the engine reads no clock for a decision either.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Virtual(Arc<AtomicU64>);
 
@@ -42,7 +41,7 @@ impl Governor<Virtual> {
 }
 
 impl Governor<DefaultClock> {
-    /// It reads its own clock, as it does by default.
+    /// With its default clock.
     pub(crate) fn with_own_clock() -> Governor<DefaultClock> {
         Governor::with(DefaultClock::default(), Virtual::default())
     }
@@ -58,7 +57,7 @@ impl<C: Clock> Governor<C> {
         Governor { limiter, key: String::new(), time }
     }
 
-    /// With a state for each of the callers.
+    /// With a state for each caller.
     pub(crate) fn filled(mut self, callers: u32) -> Governor<C> {
         (0..callers).for_each(|user| self.decide(user));
         self

@@ -1,4 +1,4 @@
-//! An engine with some rules, asked about one caller after the other in virtual time.
+//! An engine with some rules that decides requests of one caller after the other in virtual time.
 
 use std::sync::Arc;
 
@@ -9,7 +9,6 @@ use tidegate::rules::{RuleSet, read_text};
 use crate::lender::Lender;
 use crate::workload::{DOMAIN, USERS, UserName, Users};
 
-/// An engine with some rules.
 pub(crate) struct Limits {
     pub(crate) engine: Arc<Engine>,
     decider: Decider,
@@ -19,7 +18,7 @@ pub(crate) struct Limits {
 }
 
 impl Limits {
-    /// With these rules in force and no key.
+    /// With these rules and no keys.
     pub(crate) fn new(rules: &str, memory_bytes_max: usize) -> Limits {
         let loaded = read_text("benchmark.yaml", rules);
         assert!(!loaded.has_errors(), "the benchmark's own rules: {:?}", loaded.problems.first());
@@ -32,7 +31,7 @@ impl Limits {
         Limits::by(engine)
     }
 
-    /// The same, where other hosts share the budgets; with who lends.
+    /// Like `new`, in a fleet; also returns the lender of its tokens.
     pub(crate) fn in_fleet(rules: &str, memory_bytes_max: usize) -> (Limits, Lender) {
         let engine = engine(memory_bytes_max);
         let lender = Lender::join(&engine);
@@ -47,18 +46,18 @@ impl Limits {
         Limits { engine, decider, nanos: START_NANOS, step: STEP_NANOS, refused: 0 }
     }
 
-    /// So many decisions a second that tokens in hand do not lapse meanwhile.
+    /// With such short steps that borrowed tokens do not expire during the run.
     pub(crate) fn in_a_hurry(self) -> Limits {
         Limits { step: HURRY_NANOS, ..self }
     }
 
-    /// With a state for each of so many callers.
+    /// With a state for each of `keys` callers.
     pub(crate) fn with_keys(mut self, keys: u32) -> Limits {
         (0..keys).for_each(|user| self.next(user));
         self
     }
 
-    /// Gives each of the callers so many hits, spread over the hour before the start, each caller's at other times.
+    /// Gives each caller `hits` requests within the hour before the start, each caller's at other times.
     pub(crate) fn filled(mut self, hits: u32) -> Limits {
         let apart = HOUR_NANOS / u64::from(hits + 1);
         for user in 0..USERS {
@@ -70,7 +69,7 @@ impl Limits {
         self
     }
 
-    /// The same, the callers one after the other at each of the times: whatever grows does so among its like.
+    /// Like `filled`, with all callers at each time, so that allocations of one size come together.
     pub(crate) fn filled_in_rounds(mut self, keys: u32, hits: u32) -> Limits {
         let apart = HOUR_NANOS / u64::from(hits + 1);
         for hit in 0..u64::from(hits) {
@@ -81,7 +80,7 @@ impl Limits {
         self
     }
 
-    /// Decides so many times. The clock runs at the pace at which each of the million callers comes 75 times an hour.
+    /// Makes `decisions` decisions. Each of the million callers comes 75 times per hour of virtual time.
     pub(crate) fn run(&mut self, users: &mut Users, decisions: u32) {
         let mut nanos = self.nanos;
         for _ in 0..decisions {
@@ -91,14 +90,13 @@ impl Limits {
         self.nanos = nanos;
     }
 
-    /// One decision about a caller, at the next moment.
+    /// Decides one request at the next time.
     #[inline]
     pub(crate) fn next(&mut self, user: u32) {
         self.nanos += self.step;
         self.decide(&UserName::new(user), self.nanos);
     }
 
-    /// The next moment.
     pub(crate) fn later(&mut self) -> Now {
         self.nanos += self.step;
         Now::at_nanos(self.nanos)
@@ -118,7 +116,7 @@ impl Limits {
         self.refused += u64::from(!matches!(decision.verdict, Verdict::Allow | Verdict::Wait));
     }
 
-    /// What is measured is one kind of answer: of a log that is three quarters full a few are refused by chance.
+    /// Asserts that only one kind of answer was measured: a log that is 3/4 full refuses a few by chance.
     pub(crate) fn assert_few_refused(&self) {
         let decided = self.engine.totals().allowed + self.engine.totals().limited;
         assert!(self.refused * 50 <= decided, "{} of {decided} were refused", self.refused);
@@ -126,12 +124,12 @@ impl Limits {
 }
 
 fn engine(memory_bytes_max: usize) -> Arc<Engine> {
-    // Fixed, so that two runs do the same.
+    // Fixed, so that runs are repeatable.
     let hash_key = HashKey::from_bytes([7; 16]);
     Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max }))
 }
 
-/// With tokens in hand for each of so many callers: every one is refused once, and calls.
+/// Lends tokens to each of `keys` callers: each is refused once, and calls.
 pub(crate) fn with_tokens((mut limits, lender): (Limits, Lender), keys: u32) -> Limits {
     for user in 0..keys {
         limits.next(user);
@@ -144,25 +142,25 @@ pub(crate) fn with_tokens((mut limits, lender): (Limits, Lender), keys: u32) -> 
     limits
 }
 
-/// Room for all keys, whatever the algorithm.
+/// Room for all keys under any algorithm.
 pub(crate) const MEMORY_BYTES: usize = 4 << 30;
 
-/// Every window that is measured is of an hour.
+/// All measured windows are 1 h.
 const HOUR_NANOS: u64 = 3_600_000_000_000;
 
 const START_NANOS: u64 = 100 * HOUR_NANOS;
 
-/// How often each caller comes within an hour.
+/// Requests of each caller per hour.
 pub(crate) const HITS: u32 = 75;
 
 const STEP_NANOS: u64 = HOUR_NANOS / (HITS as u64 * USERS as u64);
 
 const HURRY_NANOS: u64 = 100;
 
-/// Calls that wait at once at most.
+/// The most calls that wait.
 const LEND_EVERY: u32 = 1_000;
 
-/// More than any caller uses.
+/// More than any caller spends.
 const TOKENS: u32 = 5_000;
 
 /// Spreads the callers' times.

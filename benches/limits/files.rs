@@ -1,4 +1,4 @@
-//! What files cost: a table of overrides to read and to keep, a trace to replay.
+//! The cost of files: reading and holding a table of overrides, replaying a trace.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -16,7 +16,7 @@ use crate::rules;
 use crate::stopwatch::{millis, resident_bytes};
 use crate::workload::{DOMAIN, Random, USERS, user};
 
-/// A table of overrides for users on a path, with so many different rates.
+/// A table of overrides for users on a path, with `rates` different rates.
 pub(crate) fn table(rows: u32, rates: u32) -> String {
     let mut table = "user,path,rate\n".to_owned();
     for number in 0..rows {
@@ -25,7 +25,7 @@ pub(crate) fn table(rows: u32, rates: u32) -> String {
     table
 }
 
-/// 100 000 rows: the time to read them, and the memory that they keep, the engine's part included.
+/// The time to read 100 000 rows and the memory that they take, the engine's share included.
 pub(crate) fn overrides(directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
     let directory = directory.join("overrides");
     fs::create_dir_all(&directory)?;
@@ -61,7 +61,7 @@ pub(crate) fn hold(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A trace of a million lines, drawn from a million callers over an hour, by the daemon's own command.
+/// Replays a trace of a million lines, drawn from a million callers over an hour, with the daemon's command.
 pub(crate) fn replay(daemon: &Path, directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
     let directory = directory.join("replay");
     fs::create_dir_all(&directory)?;

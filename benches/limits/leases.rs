@@ -1,5 +1,5 @@
-//! What work in progress costs: a request under a lease beside two plain hits, bytes of a lease, the longest time that
-//! anybody is held up while thousands of leases end at once.
+//! The cost of leases: a request under a lease beside two plain hits, bytes per lease, and the longest delay
+//! of requests while thousands of leases end.
 
 use std::collections::VecDeque;
 use std::io;
@@ -14,7 +14,7 @@ use crate::rules;
 use crate::stopwatch::{Sleeps, Times, cpu_nanos, resident_bytes};
 use crate::workload::{DOMAIN, UserName, Users};
 
-/// Rows about time, then those about memory and about pauses.
+/// Rows about time, then memory, then delays.
 pub(crate) fn run(reps: usize) -> io::Result<Vec<Row>> {
     let mut rows = vec![under_a_lease(reps)];
     let bytes: io::Result<Vec<f64>> =
@@ -32,7 +32,7 @@ pub(crate) fn run(reps: usize) -> io::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Acquire and release with shedding on, beside two hits without either.
+/// Acquire and release with shedding, beside two hits without either.
 fn under_a_lease(reps: usize) -> Row {
     let mut plain = Limits::new(&rules::one(rules::TOKEN_BUCKET), MEMORY_BYTES).filled(1);
     let mut leased =
@@ -43,7 +43,7 @@ fn under_a_lease(reps: usize) -> Row {
     for rep in 0..=reps {
         let two_hits = cpu_nanos(|| plain.run(&mut users, 2 * REQUESTS)) / f64::from(REQUESTS);
         let lease = cpu_nanos(|| leased.work(&session, &mut users, REQUESTS)) / f64::from(REQUESTS);
-        // The first fills the caches.
+        // The first repetition warms the caches.
         if rep > 0 {
             hits.push(two_hits);
             leases.push(lease);
@@ -54,7 +54,7 @@ fn under_a_lease(reps: usize) -> Row {
 }
 
 impl Limits {
-    /// So many requests, sixteen of which are at work at once.
+    /// Makes `requests` requests with 16 leases held at a time.
     fn work(&mut self, session: &Session, users: &mut Users, requests: u32) {
         let mut at_work = VecDeque::with_capacity(AT_WORK + 1);
         for _ in 0..requests {
@@ -82,7 +82,7 @@ impl Limits {
     }
 }
 
-/// In a process of its own: holds so many leases and prints what each takes.
+/// In a process of its own: holds leases and prints the bytes of each.
 pub(crate) fn hold(leases: u32) -> io::Result<()> {
     tidegate::sys::give_large_pieces_back();
     let mut limits = Limits::new(ONE_RULE, MEMORY_BYTES);
@@ -97,11 +97,11 @@ pub(crate) fn hold(leases: u32) -> io::Result<()> {
     Ok(())
 }
 
-/// How long requests take on this thread, nearly all of them and the slowest, while another ends a thousand sessions of a
-/// thousand leases each, in milliseconds.
+/// Milliseconds of requests on this thread, p99.99 and the longest, while another thread ends a thousand
+/// sessions of a thousand leases each.
 ///
-/// Of the slowest only what it did or waited for by itself counts: if it never slept it was not held up by a lock, and
-/// what is missing between its CPU time and the clock on the wall is a CPU that the machine gave to somebody else.
+/// The longest counts only its own running and waiting: a request that never slept was not delayed by a lock,
+/// and the difference between its CPU time and the elapsed time is a CPU taken away by other processes.
 fn pauses() -> (f64, f64) {
     let mut limits = Limits::new(ONE_RULE, MEMORY_BYTES);
     let sessions: Vec<Session> = (0..1_000).map(|number| session(&limits, number, number)).collect();
@@ -144,7 +144,7 @@ fn pauses() -> (f64, f64) {
 fn session(limits: &Limits, number: u32, user: u32) -> Session {
     let mut name = [0; 16];
     name[..4].copy_from_slice(&number.to_le_bytes());
-    // A slot for all that may be at work, so that the pool is never full.
+    // More slots than requests in progress under shedding, so that the pool is never full.
     let opening = Opening { name: Some(name), user, pool: "web", slots: 64, connection: 1, pid: None };
     limits.engine.open(&opening, Now::at_nanos(0)).unwrap_or_else(|error| panic!("{error}"))
 }
@@ -156,7 +156,7 @@ const ONE_RULE: &str = "domain: api\nconcurrency:\n- {name: each, key: [user], m
 
 const REQUESTS: u32 = 200_000;
 
-/// How many a process works on at once.
+/// Requests in progress in a process.
 const AT_WORK: usize = 16;
 
 const LEASES: u32 = 100_000;
@@ -164,5 +164,5 @@ const LEASES: u32 = 100_000;
 /// Each takes seconds, and varies little.
 const MEMORY_REPS_MAX: usize = 3;
 
-/// Enough for a median that one disturbance, or two, does not move.
+/// Enough that one or two disturbances do not move the median.
 const PAUSES_REPS_MAX: usize = 7;

@@ -1,7 +1,7 @@
-//! The limits in process: what each algorithm costs in time and memory, beside `governor` and beside each other, and
-//! what many rules, a reload, a flood of new keys, a table of overrides and a replay cost.
+//! The limits in process: time and memory of each algorithm beside `governor` and the others, and the cost of
+//! many rules, a reload, a flood of new keys, a table of overrides and a replay.
 //!
-//! `cargo bench --bench limits -- --help` says what can be chosen; `docs/performance.md` says what is measured and how.
+//! Options: `cargo bench --bench limits -- --help`; measurements: `docs/performance.md`.
 
 #![allow(
     clippy::print_stdout,
@@ -112,7 +112,7 @@ fn main() -> ExitCode {
         Some(Role::Hold { held, keys, hits }) => resident::hold(*held, *keys, *hits),
         Some(Role::Lease { leases }) => leases::hold(*leases),
         Some(Role::Read { directory }) => files::hold(directory),
-        // `cargo test --all-targets` runs benchmarks, too: there is nothing to test here.
+        // `cargo test --all-targets` also runs benchmarks; there is nothing to test here.
         None if !arguments.bench => Ok(()),
         None => measure(&arguments),
     };
@@ -141,14 +141,14 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
             Suite::Scrape => scrape::run(directory.path(), reps),
             Suite::Replay => files::replay(&arguments.daemon, directory.path(), reps.min(REPLAY_REPS_MAX)),
         };
-        // A suite that fails is a row that says so, not the end of the others.
+        // A suite that fails becomes a row with the error; the others continue.
         rows.extend(measured.unwrap_or_else(|error| vec![Row::skipped(&name, &error.to_string())]));
     }
     report::print(&rows);
     arguments.json.as_ref().map_or(Ok(()), |path| report::save(&rows, path))
 }
 
-/// Memory does not vary with what else the machine does.
+/// Memory does not vary with the load of the machine.
 const RESIDENT_REPS_MAX: usize = 3;
 
 /// Each takes seconds.

@@ -1,4 +1,4 @@
-//! What a key costs: the resident memory of a process before and after a table was filled, divided by its keys.
+//! Bytes per key: resident memory before and after filling a table, divided by its keys.
 
 use std::hint::black_box;
 use std::io;
@@ -26,7 +26,7 @@ pub(crate) enum Held {
     Governor,
 }
 
-/// One process for each figure; what was freed for one is not there for the next.
+/// One process for each figure, so that freed memory is not reused.
 pub(crate) fn run(reps: usize) -> io::Result<Vec<Row>> {
     let full = |held, hits| repeated(reps, || in_process(held, KEYS_FULL, hits));
     let buckets = full(Held::TokenBucket, 1)?;
@@ -34,8 +34,7 @@ pub(crate) fn run(reps: usize) -> io::Result<Vec<Row>> {
         Row::beside(&of("token bucket"), "B", &buckets, "governor", &full(Held::Governor, 1)?)
             .must(Bound::AtMost(0.6)),
     ];
-    // The literature's: 36 bytes for a fixed window, 1.6 KB for sixty counters, 88 bytes for a log at 3 a minute, 12 KB
-    // at 500 an hour.
+    // Bounds from the literature: fixed window 36 B, 60 counters 1.6 KB, log 88 B at 3/min, 12 KB at 500/h.
     for (name, held, keys, hits, most) in [
         ("leaky bucket", Held::LeakyBucket, KEYS_FULL, 1, None),
         ("fixed window", Held::FixedWindow, KEYS_FULL, 1, Some(36.0)),
@@ -66,16 +65,16 @@ fn in_process(held: Held, keys: u32, hits: u32) -> io::Result<f64> {
     Ok(bytes / f64::from(keys))
 }
 
-/// The number that another process of this program prints.
+/// Runs this program with these arguments and returns the number that it prints.
 pub(crate) fn said_by(arguments: &[&str]) -> io::Result<f64> {
     let output = Command::new(std::env::current_exe()?).args(arguments).output()?;
     let said = String::from_utf8_lossy(&output.stdout).trim().parse();
     said.map_err(|_| io::Error::other(format!("{arguments:?}: {}", String::from_utf8_lossy(&output.stderr))))
 }
 
-/// In a process of its own: fills a table and prints the bytes it takes.
+/// In a process of its own: fills a table and prints the bytes that it takes.
 pub(crate) fn hold(held: Held, keys: u32, hits: u32) -> io::Result<()> {
-    // As the daemon does at its start; it is to governor's advantage as well.
+    // As the daemon does at its start; governor benefits too.
     give_large_pieces_back();
     let before;
     let after;
@@ -110,6 +109,6 @@ fn fields(held: Held, hits: u32) -> String {
     }
 }
 
-/// 64 shards of 65 536 buckets, 0.86 of them taken: 4 standard deviations below the 57 344 that a shard takes before
-/// it doubles. Divided by 4 or 64 it fills smaller tables as well, some of which have doubled.
+/// 64 shards of 65 536 buckets, 0.86 full: 4 standard deviations below the 57 344 at which a shard doubles.
+/// Divided by 4 or 64 it fills smaller tables, some of which have doubled.
 const KEYS_FULL: u32 = 64 * 65_536 / 100 * 86;

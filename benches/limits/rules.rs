@@ -1,4 +1,4 @@
-//! The rules that are measured, as files have them.
+//! The measured rules, as in files.
 
 use crate::workload::DOMAIN;
 
@@ -7,14 +7,14 @@ pub(crate) fn one(fields: &str) -> String {
     format!("domain: {DOMAIN}\nlimits:\n- {{name: per-user, key: [user], {fields}}}\n")
 }
 
-/// Three rules, all of which count by caller and match every request.
+/// Three rules that count by caller and match every request.
 pub(crate) fn three() -> String {
     let rules = ["a", "b", "c"].map(|name| format!("- {{name: {name}, key: [user], {TOKEN_BUCKET}}}\n"));
     format!("domain: {DOMAIN}\nlimits:\n{}", rules.concat())
 }
 
-/// So many rules of which one matches every request and the others none: exact paths, patterns and callers in turn.
-/// What they ask for is as long as what the requests say, and starts like it: none is told apart for free.
+/// `count` rules, of which one matches: exact paths, patterns and callers in turn. Conditions resemble the
+/// requests' values, so that none is rejected at once.
 pub(crate) fn many(count: usize) -> String {
     let mut yaml = one(TOKEN_BUCKET);
     for number in 1..count {
@@ -28,7 +28,7 @@ pub(crate) fn many(count: usize) -> String {
     yaml
 }
 
-/// So slow that no key is full again before a benchmark is over, and so deep that none is refused.
+/// So slow that no key is full again during a benchmark, and so large that none is refused.
 pub(crate) const TOKEN_BUCKET: &str = "rate: 1/h, burst: 10000";
 
 pub(crate) const LEAKY_BUCKET: &str = "algorithm: leaky_bucket, rate: 60/h, queue: 1000";
@@ -37,7 +37,6 @@ pub(crate) const FIXED_WINDOW: &str = "algorithm: fixed_window, rate: 10000/h";
 
 pub(crate) const SLIDING_LOG: &str = "algorithm: sliding_log, rate: 100/h";
 
-/// With so many buckets.
 pub(crate) fn sliding_window(buckets: u8) -> String {
     format!("algorithm: sliding_window, rate: 10000/h, buckets: {buckets}")
 }

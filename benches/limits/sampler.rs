@@ -1,4 +1,4 @@
-//! What it costs to read the machine: the CPU time of the sampler with every signal and one accept queue.
+//! CPU time of the sampler with every signal and one accept queue.
 
 use std::io;
 use std::net::TcpListener;
@@ -24,7 +24,7 @@ pub(crate) fn run(reps: usize) -> io::Result<Vec<Row>> {
     let session = limits.engine.open(&opening, clock.now()).map_err(io::Error::other)?;
     let engine = Arc::clone(&limits.engine);
     let sampler = Sampler::start(engine, Arc::clone(&clock))?;
-    // Its first second opens files.
+    // It opens files in its first second.
     sleep(Duration::from_secs(2));
     let percent: Vec<f64> = (0..reps.min(REPS_MAX))
         .map(|_| {
@@ -44,5 +44,5 @@ const RULES: &str = "domain: api\npriorities: [critical, other]\nshed:\n- pool: 
 
 const EACH: Duration = Duration::from_secs(5);
 
-/// Each takes seconds.
+/// Each takes 5 s.
 const REPS_MAX: usize = 3;

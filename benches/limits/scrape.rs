@@ -1,4 +1,4 @@
-//! What a scrape costs: 64 rules with candidates, a pool, four decision threads' counts, over the admin socket.
+//! The cost of a scrape over the admin socket: 64 rules with shadow rules, a pool, four decision threads.
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write as _};
@@ -40,7 +40,7 @@ pub(crate) fn run(directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
             scraped?;
             took.push(millis);
         }
-        // Of one scrape, asking for it and reading it included; at one in a second that is a share of a core.
+        // Client and server of one scrape; at one per second, that is a share of a core.
         percent.push((process_cpu_nanos() - cpu) as f64 / f64::from(SCRAPES) / 1e9 * 100.0);
     }
     drop(office);
@@ -72,7 +72,7 @@ fn rules() -> String {
     rules + "shed:\n- {pool: web, slots: 8, queue_age: {}, workers: {}, brake: {}}\n"
 }
 
-/// A daemon of which there is nothing more to tell.
+/// A daemon with empty records.
 struct Nothing;
 
 impl Control for Nothing {
@@ -121,7 +121,6 @@ impl Control for Nothing {
     }
 }
 
-/// A socket at a path of its own.
 struct At(PathBuf);
 
 impl Door for At {

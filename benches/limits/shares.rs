@@ -1,4 +1,4 @@
-//! What a decision by a rule of the fleet costs beside one by the same rule of this host alone.
+//! The cost of a decision by a fleet rule beside the same local rule.
 
 use std::io;
 
@@ -14,21 +14,21 @@ pub(crate) fn run(reps: usize) -> io::Result<Vec<Row>> {
     let on_credit = || Limits::in_fleet(&of_fleet(lender::ON_CREDIT), MEMORY_BYTES).0.with_keys(USERS);
     Ok(vec![
         beside("20 k keys: fleet, tokens in hand", reps, FEW, in_hand(FEW)),
-        // Here the one table is larger than what a core has of the caches, and the other is not.
+        // Here only the larger of the two tables exceeds a core's share of the caches.
         beside("45 k keys: fleet, tokens in hand", reps, IN_TOUCH, in_hand(IN_TOUCH)),
         beside("200 k keys: fleet, tokens in hand", reps, IN_TOUCH_MOST, in_hand(IN_TOUCH_MOST)),
         beside("1 M keys: fleet, on credit", reps, USERS, on_credit()),
     ])
 }
 
-/// In turn, the one first and then the other.
+/// Measures both in turn, alternating the first.
 fn beside(what: &str, reps: usize, keys: u32, mut fleet: Limits) -> Row {
     let mut local = Limits::new(&rules::one(rules::TOKEN_BUCKET), MEMORY_BYTES).in_a_hurry().with_keys(keys);
     let mut users = Users::below(keys, 1);
     let (mut of_fleet, mut of_host) = (Vec::new(), Vec::new());
     for rep in 0..2 * reps {
         let mut measure = |limits: &mut Limits, nanos: &mut Vec<f64>| {
-            // The caches are the other's at first.
+            // Warm the caches.
             limits.run(&mut users, DECISIONS / 10);
             nanos.push(cpu_nanos(|| limits.run(&mut users, DECISIONS)) / f64::from(DECISIONS));
         };
@@ -49,14 +49,14 @@ fn of_fleet(terms: &str) -> String {
     rules::one(&format!("{}, scope: fleet, {terms}", rules::TOKEN_BUCKET))
 }
 
-/// So few that the tables of both lie in the caches.
+/// Few enough that both tables fit in the caches.
 const FEW: u32 = 20_000;
 
-/// As many as one of eight hosts keeps in touch about at 100 000 requests a second of a million callers (`--bench fleet`).
+/// Keys that one of eight hosts tracks at 100 000 requests/s of a million callers (`--bench fleet`).
 const IN_TOUCH: u32 = 45_000;
 
-/// Somewhat fewer than a host keeps in touch about at most.
+/// Slightly fewer than a host tracks at most.
 const IN_TOUCH_MOST: u32 = 200_000;
 
-/// Of each in one repetition: before the last of them the tokens have not lapsed.
+/// Decisions of each in one repetition; tokens do not expire within it.
 const DECISIONS: u32 = 300_000;

@@ -7,17 +7,17 @@ use crate::rules;
 use crate::stopwatch::cpu_nanos;
 use crate::workload::{USERS, Users};
 
-/// One of those that are compared, and what each of its decisions took, by repetition.
+/// A contestant and the time of its decisions in each repetition.
 struct Contestant {
     name: &'static str,
     run: Run,
     nanos: Vec<f64>,
 }
 
-/// Makes so many decisions about callers drawn from these.
+/// Makes that many decisions for drawn callers.
 type Run = Box<dyn FnMut(&mut Users, u32)>;
 
-/// All are filled, then take turns, another one first each time.
+/// Fills all, then measures them in turn; each repetition starts with another.
 pub(crate) fn run(reps: usize) -> Vec<Row> {
     let mut contestants = contestants();
     let mut users = Users::uniform(1);
@@ -25,7 +25,7 @@ pub(crate) fn run(reps: usize) -> Vec<Row> {
         let count = contestants.len();
         for turn in 0..count {
             let contestant = &mut contestants[(turn + rep) % count];
-            // The caches are another's at first.
+            // Warm the caches.
             (contestant.run)(&mut users, DECISIONS / 10);
             let nanos = cpu_nanos(|| (contestant.run)(&mut users, DECISIONS));
             contestant.nanos.push(nanos / f64::from(DECISIONS));
@@ -84,7 +84,7 @@ fn rows(contestants: &[Contestant]) -> Vec<Row> {
     for name in [LEAKY_BUCKET, FIXED_WINDOW, ONE_BUCKET, TEN_BUCKETS] {
         rows.push(row(name, TOKEN_BUCKET, 2.0));
     }
-    // Six times the default, and a quarter of a kilobyte for each key: for information.
+    // For information: six times the default number of buckets, 256 bytes per key.
     rows.push(beside(SIXTY_BUCKETS, TOKEN_BUCKET));
     rows.push(row(SLIDING_LOG, TOKEN_BUCKET, 4.0));
     rows.push(row(THREE_RULES, TOKEN_BUCKET, 2.2));
@@ -105,5 +105,5 @@ const THREE_RULES: &str = "three token buckets";
 const FEW_RULES: &str = "33 rules, one matches";
 const MANY_RULES: &str = "10 000 rules, one matches";
 
-/// Of one contestant in one repetition.
+/// Decisions of one contestant in one repetition.
 const DECISIONS: u32 = 300_000;

@@ -1,4 +1,4 @@
-//! What is measured with: the CPU time of a thread, the time of one decision, the memory of this process.
+//! Instruments: CPU time of a thread, time of one decision, memory of this process.
 
 use std::fs;
 use std::io;
@@ -8,21 +8,21 @@ use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
 use tidegate::clock::boot_nanos;
 
-/// Nanoseconds of CPU that some work takes on this thread: what waits for a CPU meanwhile is not in it.
+/// CPU nanoseconds of `work` on this thread, without waits for a CPU.
 pub(crate) fn cpu_nanos(work: impl FnOnce()) -> f64 {
     let start = thread_cpu_nanos();
     work();
     (thread_cpu_nanos() - start) as f64
 }
 
-/// Milliseconds that some work takes by the clock on the wall.
+/// Elapsed milliseconds of `work`, and its result.
 pub(crate) fn millis<T>(work: impl FnOnce() -> T) -> (f64, T) {
     let start = boot_nanos();
     let done = work();
     ((boot_nanos() - start) as f64 / 1e6, done)
 }
 
-/// Nanoseconds of CPU that this process has used so far, all its threads together.
+/// CPU nanoseconds of this process so far, over all threads.
 pub(crate) fn process_cpu_nanos() -> u64 {
     #[allow(clippy::disallowed_methods, reason = "what is measured is the CPU time of this process")]
     let time = clock_gettime(ClockId::ProcessCPUTime);
@@ -35,7 +35,7 @@ fn thread_cpu_nanos() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
-/// The times of single decisions, reading the clock included.
+/// Times of single decisions, including the clock readings.
 pub(crate) struct Times {
     histogram: Histogram<u64>,
     last: u64,
@@ -59,7 +59,6 @@ impl Times {
         self.histogram.value_at_quantile(quantile) as f64
     }
 
-    /// Nanoseconds of the last one.
     pub(crate) fn last(&self) -> f64 {
         self.last as f64
     }
@@ -69,7 +68,7 @@ impl Times {
     }
 }
 
-/// Bytes of memory that this process occupies: exact, where `statm` is not.
+/// Resident bytes of this process: exact, unlike `statm`.
 pub(crate) fn resident_bytes() -> io::Result<u64> {
     let rollup = fs::read_to_string("/proc/self/smaps_rollup")?;
     let kib = rollup
@@ -79,7 +78,7 @@ pub(crate) fn resident_bytes() -> io::Result<u64> {
     kib.map(|kib| kib * 1_024).ok_or_else(|| io::Error::other("smaps_rollup is not as expected"))
 }
 
-/// How often this thread has slept: a lock that another holds makes it sleep, a CPU that is taken away does not.
+/// Counts how often this thread slept: a contended lock makes it sleep, a CPU that is taken away does not.
 pub(crate) struct Sleeps {
     status: fs::File,
     text: Vec<u8>,

@@ -1,4 +1,4 @@
-//! The slowest decisions: while rules are read again, while new keys flood in.
+//! The slowest decisions during reloads and during a flood of new keys.
 
 use std::fs;
 use std::io;
@@ -17,8 +17,7 @@ use crate::rules;
 use crate::stopwatch::{Times, millis};
 use crate::workload::{DOMAIN, Users};
 
-/// Reads 10 000 rules and 100 000 overrides again and again, on another thread and another CPU than decisions are made
-/// on, as the daemon does.
+/// Reloads 10 000 rules and 100 000 overrides repeatedly, on another thread and CPU than the decisions.
 pub(crate) fn reload(machine: &Machine, directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
     let directory = directory.join("reload");
     fs::create_dir_all(&directory)?;
@@ -72,12 +71,12 @@ pub(crate) fn reload(machine: &Machine, directory: &Path, reps: usize) -> io::Re
             }
             reload.join().unwrap_or_else(|_| Err(io::Error::other("the reload panicked")))
         })?;
-        // The first decisions under the new rules are among those.
+        // Include the first decisions under the new rules.
         (0..100_000).for_each(|_| times.of(|| limits.next(users.draw())));
         reloading.push(times.at(0.99));
         slowest.push(times.max() / 1e3);
         took.push(millis);
-        // As the daemon does: never on a decision thread.
+        // Dropped here, as the daemon never does it on a decision thread.
         retired.clear();
     }
     machine.unpin()?;
@@ -90,15 +89,14 @@ pub(crate) fn reload(machine: &Machine, directory: &Path, reps: usize) -> io::Re
     ])
 }
 
-/// Two engines with the same budget, both full: one is asked about the keys it has, the other about keys that nobody
-/// has ever seen.
+/// Two full engines with the same budget: one gets its own keys, the other only new keys.
 pub(crate) fn flood(reps: usize) -> Vec<Row> {
     let rules = rules::one(rules::TOKEN_BUCKET);
     let mut quiet = Limits::new(&rules, BUDGET_BYTES);
     let mut flooded = Limits::new(&rules, BUDGET_BYTES);
     (0..KEYS_FULL).for_each(|user| quiet.next(user));
     let mut stranger = 0;
-    // Until every shard is full and somebody has to go for each that comes.
+    // Until every shard is full and each new key evicts another.
     (0..KEYS_FULL + KEYS_FULL / 8).for_each(|_| {
         flooded.next(stranger);
         stranger += 1;
@@ -136,16 +134,16 @@ pub(crate) fn flood(reps: usize) -> Vec<Row> {
 
 const OVERRIDES: u32 = 100_000;
 
-/// How long decisions are watched before each reload.
+/// Duration of decisions without a reload, before each reload.
 const QUIET_NANOS: u64 = 500_000_000;
 
-/// The default budget of the daemon.
+/// The daemon's default.
 const BUDGET_BYTES: usize = 64 << 20;
 
-/// What fills that budget: 64 shards of 32 768 buckets, 0.85 of them taken.
+/// Fills that budget: 64 shards of 32 768 buckets, 0.85 full.
 const KEYS_FULL: u32 = 64 * 32_768 / 100 * 85;
 
-/// The two take turns within a repetition, so that both see the same machine.
+/// Both alternate within a repetition, so that they see the same machine.
 const SLICES: u32 = 10;
 
 const SLICE: u32 = 20_000;

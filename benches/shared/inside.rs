@@ -1,4 +1,4 @@
-//! One `hit` without a socket: a frame in, a decision, a frame out, as a decision thread does it.
+//! One `hit` without a socket: frame, decision, frame, as on a decision thread.
 
 #![allow(dead_code, reason = "shared by several benchmarks, each of which uses a part")]
 
@@ -12,21 +12,20 @@ use tidegate::rules::{self, Mode, RuleSet};
 use crate::lender::Lender;
 use crate::workload::{self, Hits, Users};
 
-/// The decision thread's part of the daemon.
 pub(crate) struct Inside {
     decider: Decider,
     replies: Vec<u8>,
 }
 
 impl Inside {
-    /// With the rules of every benchmark and room for all keys.
+    /// With the common rules and room for all keys.
     pub(crate) fn new() -> Inside {
         let engine = engine();
         engine.install(rule_set());
         Inside::of(&engine)
     }
 
-    /// The same, where all hosts have one budget for each caller, and who lends to this host. `terms`: of the fleet.
+    /// With a fleet budget for each caller, and the lender of its tokens. `terms`: fields of the fleet rule.
     pub(crate) fn in_fleet(terms: &str) -> (Inside, Lender) {
         let engine = engine();
         let lender = Lender::join(&engine);
@@ -38,7 +37,7 @@ impl Inside {
         Inside { decider: engine.decider(), replies: Vec::with_capacity(4096) }
     }
 
-    /// With a key for each of so many callers in the table.
+    /// With a key for each of `callers` callers.
     pub(crate) fn filled(mut self, callers: u32, now: Now) -> Inside {
         let mut hits = Hits::new(Users::InOrder(0));
         for _ in 0..callers {
@@ -47,7 +46,7 @@ impl Inside {
         self
     }
 
-    /// Answers one frame; the reply takes the place of the one before.
+    /// Answers one frame; the reply replaces the previous one.
     #[inline(never)]
     pub(crate) fn answer(&mut self, frame: &[u8], now: Now) -> &[u8] {
         let mut descriptors = Descriptors::new();
@@ -63,7 +62,7 @@ impl Inside {
         &self.replies
     }
 
-    /// Decides alone: the request is read and the reply is not written.
+    /// Decides without decoding and encoding.
     #[inline(never)]
     pub(crate) fn decide(&mut self, attributes: &[(&str, &str)], now: Now) -> engine::Verdict {
         let descriptors = engine::Descriptors::one(attributes);
@@ -73,7 +72,7 @@ impl Inside {
     }
 }
 
-/// Work that begins and ends without a socket, under a limit on work at once.
+/// Acquires and releases leases under a concurrency limit, without a socket.
 pub(crate) struct Work {
     engine: Arc<Engine>,
     decider: Decider,
@@ -90,7 +89,7 @@ impl Work {
         Work { decider: engine.decider(), engine, session }
     }
 
-    /// Begins a piece of work.
+    /// Acquires a lease.
     #[inline(never)]
     pub(crate) fn begin(&mut self, user: &str, now: Now) -> u64 {
         let attributes = [("user", user)];
@@ -110,7 +109,7 @@ impl Work {
     }
 }
 
-/// The rules of every benchmark, read as the daemon reads them.
+/// The common rules, read as by the daemon.
 pub(crate) fn rule_set() -> RuleSet {
     rules_of(&workload::rules())
 }
@@ -123,7 +122,7 @@ fn rules_of(yaml: &str) -> RuleSet {
 
 fn engine() -> Arc<Engine> {
     let options = Options {
-        // Fixed, so that two runs do the same.
+        // Fixed, so that runs are repeatable.
         hash_key: HashKey::from_bytes([7; 16]),
         mode: Mode::Enforce,
         memory_bytes_max: 1 << 30,

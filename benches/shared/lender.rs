@@ -1,4 +1,4 @@
-//! The rest of the fleet, as one host sees it in a benchmark without Redis: it grants what it is asked for.
+//! The rest of the fleet in a benchmark without Redis: grants every request for tokens.
 
 #![allow(dead_code, reason = "shared by several benchmarks, each of which uses a part")]
 
@@ -7,13 +7,12 @@ use std::sync::Arc;
 use tidegate::clock::Now;
 use tidegate::engine::{Engine, HashKey, Settled};
 
-/// Answers the calls of an engine.
 pub(crate) struct Lender {
     engine: Arc<Engine>,
 }
 
 impl Lender {
-    /// One of two hosts, which is heard. The rules are installed after this.
+    /// Joins as one of two linked hosts. Install rules after this.
     pub(crate) fn join(engine: &Arc<Engine>) -> Lender {
         let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
         standing.set_hosts(2);
@@ -21,7 +20,7 @@ impl Lender {
         Lender { engine: Arc::clone(engine) }
     }
 
-    /// Grants so many tokens to every key that has called, and takes what it owed as paid. Returns how many there were.
+    /// Grants `tokens` to every key that has called, and clears its debt. Returns the number of keys.
     pub(crate) fn lend(&self, tokens: u32, now: Now) -> usize {
         let mut keys = Vec::new();
         self.engine.take_calls(&mut keys);
@@ -44,14 +43,13 @@ impl Lender {
         keys.len()
     }
 
-    /// How many requests were refused so far.
     pub(crate) fn refused(&self) -> u64 {
         self.engine.totals().limited
     }
 }
 
-/// What a rule says whose host holds all that it lets through.
+/// Fields of a rule that admits requests only with borrowed tokens.
 pub(crate) const IN_HAND: &str = "fleet: {on_miss: refuse}";
 
-/// What a rule says whose host lets pass on credit: half of the burst for each of two hosts.
+/// Fields of a rule that admits requests on credit: half of the burst for each of two hosts.
 pub(crate) const ON_CREDIT: &str = "max_over: 100%, fleet: {on_miss: admit}";

@@ -1,4 +1,4 @@
-//! The report: one row for each figure, with its spread, what it must be, what it aims at, and how it did.
+//! The report: one row for each figure, with its spread, its bound, its aim, and the result.
 
 #![allow(dead_code, reason = "shared by several benchmarks, each of which uses a part")]
 
@@ -11,7 +11,6 @@ use std::process::ExitCode;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// One line of the table.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Row {
     figure: String,
@@ -24,21 +23,19 @@ pub(crate) struct Row {
     skipped: Option<String>,
 }
 
-/// What the daemon is compared with.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Beside {
     name: String,
     spread: Spread,
 }
 
-/// The side of a number on which a figure has to be.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) enum Bound {
     AtMost(f64),
     AtLeast(f64),
 }
 
-/// The middle of several measurements, and the ends.
+/// Median and range of several measurements.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Spread {
     median: f64,
@@ -48,7 +45,7 @@ pub(crate) struct Spread {
 }
 
 impl Row {
-    /// A figure that stands for itself.
+    /// A figure without comparison.
     pub(crate) fn alone(figure: &str, unit: &str, measured: &[f64]) -> Row {
         Row {
             figure: figure.to_owned(),
@@ -62,15 +59,15 @@ impl Row {
         }
     }
 
-    /// A figure beside another's. The two were measured in turn, so the ratio is taken within each repetition: what
-    /// the machine did to both in that minute cancels out.
+    /// A figure beside another's. Both were measured in turn, so the ratio is computed within each
+    /// repetition, where the load of the machine cancels out.
     pub(crate) fn beside(figure: &str, unit: &str, measured: &[f64], name: &str, other: &[f64]) -> Row {
         let ratios: Vec<f64> = measured.iter().zip(other).map(|(ours, theirs)| ours / theirs).collect();
         let beside = Spread::of(other).map(|spread| Beside { name: name.to_owned(), spread });
         Row { beside, ratio: Spread::of(&ratios), ..Row::alone(figure, unit, measured) }
     }
 
-    /// A figure that could not be taken, and why.
+    /// A figure that could not be measured, and the reason.
     pub(crate) fn skipped(figure: &str, reason: &str) -> Row {
         Row { skipped: Some(reason.to_owned()), ..Row::alone(figure, "", &[]) }
     }
@@ -83,7 +80,7 @@ impl Row {
         Row { aim: Some(aim), ..self }
     }
 
-    /// What the bounds are about: the ratio where there is one.
+    /// The value that bounds apply to: the ratio, if there is one.
     fn judged(&self) -> Option<f64> {
         self.ratio.or(self.tidegate).map(|spread| spread.median)
     }
@@ -151,12 +148,12 @@ impl Spread {
 impl fmt::Display for Spread {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", Number(self.median))?;
-        // Equal ends are a measurement that does not vary, or one alone.
+        // No range for a single measurement, or one without variance.
         if self.min < self.max { write!(f, " [{}–{}]", Number(self.min), Number(self.max)) } else { Ok(()) }
     }
 }
 
-/// Three digits that mean something, whatever the size.
+/// Formats a number with three significant digits.
 struct Number(f64);
 
 impl fmt::Display for Number {
@@ -171,7 +168,7 @@ impl fmt::Display for Number {
     }
 }
 
-/// What a benchmark ends with: where it could not go on, the reason is told.
+/// The exit code of a benchmark; prints its error.
 pub(crate) fn ended(done: io::Result<()>) -> ExitCode {
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -182,7 +179,7 @@ pub(crate) fn ended(done: io::Result<()>) -> ExitCode {
     }
 }
 
-/// Prints all rows as one table, readable as it stands and as Markdown.
+/// Prints all rows as a Markdown table.
 pub(crate) fn print(rows: &[Row]) {
     let head = ["figure", "tidegate", "beside", "ratio", "must", "aim", "result"].map(str::to_owned);
     let cells: Vec<[String; COLUMNS]> = std::iter::once(head).chain(rows.iter().map(Row::cells)).collect();
@@ -198,17 +195,17 @@ pub(crate) fn print(rows: &[Row]) {
     }
 }
 
-/// Writes rows where another benchmark, or a plot, can read them.
+/// Writes rows as JSON, for another benchmark or a plot.
 pub(crate) fn save(rows: &[Row], path: &Path) -> io::Result<()> {
     fs::write(path, serde_json::to_vec_pretty(rows)?)
 }
 
-/// Reads what [`save`] wrote, or a directory of criterion's.
+/// Reads the output of [`save`], or a directory of criterion's.
 pub(crate) fn load(path: &Path) -> io::Result<Vec<Row>> {
     if path.is_dir() { load_criterion(path) } else { Ok(serde_json::from_slice(&fs::read(path)?)?) }
 }
 
-/// Criterion's medians, in nanoseconds, with the ends of their confidence intervals.
+/// Criterion's medians in nanoseconds, with their confidence intervals.
 fn load_criterion(directory: &Path) -> io::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for benchmark in fs::read_dir(directory)? {

@@ -1,34 +1,32 @@
-//! The work that every benchmark does: one domain of 33 rules, a million callers, one kind of request.
+//! The common workload: one domain of 33 rules, a million callers, one kind of request.
 //!
-//! Frames are built here byte by byte, not by the daemon's own codec: a benchmark that used it would not notice a
-//! codec that reads only what it writes.
+//! Frames are built byte by byte, not with the daemon's codec, whose decoder could otherwise accept only its
+//! own encoder's output unnoticed.
 
 #![allow(dead_code, reason = "shared by several benchmarks, each of which uses a part")]
 
-/// The domain that the rules and requests name.
 pub(crate) const DOMAIN: &str = "api";
 
-/// Callers that requests are drawn from, uniformly: the table is far larger than the caches.
+/// Callers, drawn uniformly: the table is far larger than the caches.
 pub(crate) const USERS: u32 = 1_000_000;
 
-/// Different callers that there can be: their names have seven digits.
+/// Possible callers: their names have seven digits.
 const NAMES: u32 = 10_000_000;
 
-/// Rules of the domain: one that counts by caller, and others that never match.
+/// Rules of the domain: one that counts by caller; the others never match.
 pub(crate) const RULES: usize = 33;
 
-/// Seconds between two tokens of a caller. So slow that no key is full again, and swept, before the run is over.
+/// Seconds per token of a caller: so slow that no key is full again, and swept, during a run.
 pub(crate) const REFILL_SECONDS: u64 = 3_600;
 
-/// So large that no benchmark is ever refused: what is measured is one kind of answer.
+/// So large that no benchmark is refused.
 pub(crate) const BURST: u64 = 10_000;
 
-/// The rules file.
 pub(crate) fn rules() -> String {
     rules_where("")
 }
 
-/// The same, where the rule that counts by caller says this besides.
+/// The rules file, with more fields in the rule that counts by caller.
 pub(crate) fn rules_where(fields: &str) -> String {
     let mut yaml = format!(
         "domain: {DOMAIN}\nlimits:\n  - {{name: per-user, key: [user], rate: 1/h, burst: {BURST}{fields}}}\n"
@@ -41,13 +39,13 @@ pub(crate) fn rules_where(fields: &str) -> String {
     yaml
 }
 
-/// The caller's name: always eight bytes, so that all frames have one size.
+/// The caller's name: always 8 bytes, so that all frames have one size.
 pub(crate) fn user(number: u32) -> String {
     format!("u{number:07}")
 }
 
-/// A caller's name in place. A million of them on the heap, drawn at random, would be read at the price of two cache
-/// misses each: as much as the table that is measured.
+/// A caller's name in place. A million names on the heap, drawn at random, would cost two cache misses each,
+/// as much as the measured table.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct UserName([u8; 1 + USER_DIGITS]);
 
@@ -71,24 +69,23 @@ fn write_digits(digits: &mut [u8], number: u32) {
     }
 }
 
-/// Which callers the requests come from.
 #[derive(Clone, Debug)]
 pub(crate) enum Users {
-    /// Any of [`USERS`], each as likely.
+    /// Uniform over [`USERS`].
     Uniform(Random),
-    /// Any of so many, each as likely.
+    /// Uniform over the first `.0`.
     Below(u32, Random),
-    /// One after the other, each once.
+    /// One after the other.
     InOrder(u32),
 }
 
 impl Users {
-    /// Drawn uniformly; the seed makes two runs alike.
+    /// Uniform over [`USERS`]; the seed makes runs repeatable.
     pub(crate) fn uniform(seed: u64) -> Users {
         Users::Uniform(Random(seed))
     }
 
-    /// Drawn uniformly from so many.
+    /// Uniform over the first `bound`.
     pub(crate) fn below(bound: u32, seed: u64) -> Users {
         Users::Below(bound, Random(seed))
     }
@@ -106,7 +103,7 @@ impl Users {
     }
 }
 
-/// SplitMix64: a few instructions a draw, so that the load generator is not what is measured.
+/// SplitMix64: a few instructions per number, so that the load generator costs little.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
@@ -121,13 +118,13 @@ impl Random {
         mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
         mixed ^= mixed >> 31;
-        // The upper half times the bound, shifted down, is below the bound.
+        // Multiply-shift: the upper half times the bound, shifted down, is below the bound.
         (((mixed >> 32) * u64::from(bound)) >> 32) as u32
     }
 }
 
-/// Frames that ask `hit` for one caller after the other:
-/// `[3, id, "api", [["user", "u0000000", "path", "/v1/charges"]], 1]`.
+/// `hit` frames of one caller after the other: `[3, id, "api", [["user", "u0000000", "path", "/v1/charges"]],
+/// 1]`.
 #[derive(Clone, Debug)]
 pub(crate) struct Hits {
     frame: Vec<u8>,
@@ -155,7 +152,7 @@ impl Hits {
         Hits { frame, id: ID_FIRST, id_at, user_at, users }
     }
 
-    /// The next request, as it goes over the socket.
+    /// The next request frame.
     pub(crate) fn next(&mut self) -> &[u8] {
         self.id = self.id.checked_add(1).unwrap_or(ID_FIRST);
         self.frame[self.id_at..self.id_at + 4].copy_from_slice(&self.id.to_be_bytes());
@@ -164,7 +161,6 @@ impl Hits {
         &self.frame
     }
 
-    /// Bytes of every request.
     pub(crate) fn frame_bytes(&self) -> usize {
         self.frame.len()
     }
@@ -189,15 +185,15 @@ fn set_length(frame: &mut [u8]) {
     frame[..FRAME_HEADER_BYTES].copy_from_slice(&payload_bytes.to_be_bytes());
 }
 
-/// The length that stands before every payload.
+/// The length before every payload.
 pub(crate) const FRAME_HEADER_BYTES: usize = 4;
 
-// MessagePack: the upper bits of a short array and a short string, and the mark of a 32-bit integer.
+// MessagePack: the upper bits of a short array and a short string, and the type byte of a 32-bit integer.
 const ARRAY: u8 = 0x90;
 const SHORT_TEXT: u8 = 0xA0;
 const UINT32: u8 = 0xCE;
 
-/// Ids take four bytes from here on, in requests and in replies: all frames have one size.
+/// From here on ids take four bytes in requests and replies, so that all frames have one size.
 const ID_FIRST: u32 = 0x1_0000;
 
 const USER_DIGITS: usize = 7;

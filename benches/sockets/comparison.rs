@@ -1,4 +1,4 @@
-//! The daemon beside an echo server and Redis: round trips on one CPU, throughput from another, what batching saves.
+//! The daemon beside an echo server and Redis: round trips on one CPU, throughput from another, batching.
 
 use std::io;
 use std::path::Path;
@@ -10,7 +10,7 @@ use crate::report::{Bound, Row};
 use crate::servers::{Daemon, Server, fill, start_echo, start_redis};
 use crate::workload::USERS;
 
-/// What a run of this suite takes part in.
+/// The parts of this suite to run.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Parts {
     pub(crate) p50: bool,
@@ -18,7 +18,7 @@ pub(crate) struct Parts {
     pub(crate) batching: bool,
 }
 
-/// The figures of all repetitions, one entry each.
+/// All figures, one entry for each repetition.
 #[derive(Debug, Default)]
 struct Figures {
     echo: Latency,
@@ -30,14 +30,14 @@ struct Figures {
     unbatched: Streams,
 }
 
-/// Many requests in flight, an entry for each repetition.
+/// Figures with many requests in flight, one entry for each repetition.
 #[derive(Debug, Default)]
 pub(crate) struct Streams {
     per_second: Vec<f64>,
     pub(crate) cpu_ns: Vec<f64>,
 }
 
-/// One request at a time, an entry for each repetition.
+/// Figures of one request at a time, one entry for each repetition.
 #[derive(Debug, Default)]
 pub(crate) struct Latency {
     p50_us: Vec<f64>,
@@ -45,8 +45,8 @@ pub(crate) struct Latency {
     cpu_us: Vec<f64>,
 }
 
-/// Runs every repetition with servers of its own: a table that happens to lie well in memory is luck, and luck
-/// should show in the spread. Within one, the servers take turns, and another goes first each time.
+/// Runs every repetition with new servers, so that the luck of a memory layout shows in the spread. Within
+/// one, the servers take turns, and another goes first each time.
 pub(crate) fn run(
     parts: Parts,
     machine: &Machine,
@@ -87,7 +87,8 @@ impl Servers {
         let tidegate = daemon.start(&[])?;
         fill(&tidegate, u64::from(USERS))?;
         let echo = if parts.p50 {
-            // The echo server's reply is one of the daemon's: of the same size, and good enough for the client.
+            // The echo server repeats one of the daemon's replies: of the same size, and valid for the
+            // client.
             let (request, reply) = tidegate.connect(0)?.sample()?;
             eprintln!("  {} bytes asked, {} answered: {}", request.len(), reply.len(), hex(&reply));
             Some(start_echo(directory, &request, &reply)?)
@@ -133,7 +134,7 @@ impl Latency {
         one_by_one(&mut connection, WARM_UP_NANOS)?;
         let cpu_before = server.process.cpu_nanos()?;
         let times = one_by_one(&mut connection, nanos)?;
-        // The connection is still open: its thread, where it has one, still counts.
+        // The connection is still open, so its server thread still counts.
         let cpu_nanos = server.process.cpu_nanos()? - cpu_before;
         self.p50_us.push(times.value_at_quantile(0.5) as f64 / 1e3);
         self.p99_us.push(times.value_at_quantile(0.99) as f64 / 1e3);

@@ -1,4 +1,4 @@
-//! How soon the places of a killed process are free again.
+//! Time until the permits of a killed process are free.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -15,7 +15,7 @@ use crate::process::Process;
 use crate::report::{Bound, Row};
 use crate::servers::Daemon;
 
-/// Kills processes that hold leases, one after the other, and asks until all their places are free.
+/// Kills processes that hold leases, one after the other, and polls until all their permits are free.
 pub(crate) fn run(daemon: &Daemon, directory: &Path, repetitions: usize) -> io::Result<Vec<Row>> {
     eprintln!("death of a process");
     let rules = directory.join("places.yaml");
@@ -39,7 +39,7 @@ pub(crate) fn run(daemon: &Daemon, directory: &Path, repetitions: usize) -> io::
     ])
 }
 
-/// Milliseconds from the kill until no place is taken any more.
+/// Milliseconds from the kill until all permits are free.
 fn kill_one(socket: &Path, asking: &mut Client) -> io::Result<f64> {
     let mut held = Command::new(std::env::current_exe()?);
     let mut child: Child =
@@ -66,7 +66,7 @@ fn kill_one(socket: &Path, asking: &mut Client) -> io::Result<f64> {
     Ok(millis)
 }
 
-/// In a process of its own: takes every place, says so, and waits to be killed.
+/// In a process of its own: takes every permit, prints a line, and waits to be killed.
 pub(crate) fn hold(socket: &Path) -> io::Result<()> {
     let mut client = Client::connect(socket, Some(std::process::id()))?;
     for _ in 0..PLACES {
@@ -74,11 +74,10 @@ pub(crate) fn hold(socket: &Path) -> io::Result<()> {
     }
     println!("held");
     io::stdout().flush()?;
-    // The end of the one who started it is the end of this one.
+    // Standard input ends when the parent ends, which ends this process.
     io::stdin().read_to_end(&mut Vec::new()).map(|_| ())
 }
 
-/// One connection.
 struct Client {
     stream: UnixStream,
     buffer: Vec<u8>,
@@ -97,7 +96,7 @@ impl Client {
         Ok(client)
     }
 
-    /// How many places nobody has.
+    /// The number of free permits.
     fn free(&mut self) -> io::Result<u64> {
         self.ask(Request::Peek)
     }
@@ -139,7 +138,7 @@ impl Client {
     }
 }
 
-/// What each process holds.
+/// Permits that each process holds.
 const PLACES: u64 = 16;
 
 /// Processes killed in one repetition.

@@ -1,14 +1,14 @@
-//! What goes over a socket, seen from the load generator: requests written, replies counted.
+//! Protocols of the load generator: writes requests, counts replies.
 //!
-//! Replies are checked as they are counted. A benchmark of refusals or errors would be a fast one.
+//! Replies are checked as they are counted, since refusals and errors would be fast.
 
 use std::io;
 
 use crate::workload::{self, FRAME_HEADER_BYTES, Hits, Users};
 
-/// One connection's requests, and how to tell its replies apart.
+/// The requests of one connection, and the framing of its replies.
 pub(crate) trait Dialect {
-    /// What must be said first, and how many bytes of answer to expect: `None` if nothing.
+    /// Bytes to send first, if any.
     fn greeting(&self) -> Option<Vec<u8>> {
         None
     }
@@ -16,12 +16,12 @@ pub(crate) trait Dialect {
     /// Appends the next request.
     fn request(&mut self, out: &mut Vec<u8>);
 
-    /// The bytes of the first whole reply in `input`, if there is one.
+    /// The length of the first whole reply in `input`, if there is one.
     fn reply(&self, input: &[u8]) -> io::Result<Option<usize>>;
 }
 
-/// `hit` in tidegate's own frames. The echo server answers with a copy of one of the daemon's replies, so that the
-/// client does the same work for both.
+/// `hit` in tidegate's frames. The echo server answers with a copy of one of the daemon's replies, so that
+/// the client does the same work for both.
 #[derive(Debug)]
 pub(crate) struct Frames {
     hits: Hits,
@@ -29,12 +29,12 @@ pub(crate) struct Frames {
 }
 
 impl Frames {
-    /// To the daemon, which wants a HELLO.
+    /// For the daemon, which expects a HELLO.
     pub(crate) fn to_daemon(users: Users) -> Frames {
         Frames { hits: Hits::new(users), greets: true }
     }
 
-    /// To the echo server, which does not.
+    /// For the echo server, which does not.
     pub(crate) fn to_echo(users: Users) -> Frames {
         Frames { hits: Hits::new(users), greets: false }
     }
@@ -51,7 +51,7 @@ impl Dialect for Frames {
 
     fn reply(&self, input: &[u8]) -> io::Result<Option<usize>> {
         let Some(frame) = frame(input) else { return Ok(None) };
-        // Kind DECISION, an id of four bytes, verdict ALLOW; nothing follows the verdict at a fixed place.
+        // Kind DECISION, an id of four bytes, verdict ALLOW; later fields have no fixed offset.
         if frame.get(KIND_AT) == Some(&DECISION) && frame.get(VERDICT_AT) == Some(&ALLOW) {
             Ok(Some(frame.len()))
         } else {
@@ -60,13 +60,13 @@ impl Dialect for Frames {
     }
 }
 
-/// The first whole frame in `input`, its length included.
+/// The first whole frame in `input`, with its length.
 pub(crate) fn frame(input: &[u8]) -> Option<&[u8]> {
     let (length, _) = input.split_first_chunk::<FRAME_HEADER_BYTES>()?;
     input.get(..FRAME_HEADER_BYTES + u32::from_be_bytes(*length) as usize)
 }
 
-/// The GCRA script by EVALSHA, in Redis' own protocol.
+/// The GCRA script by EVALSHA, in RESP.
 #[derive(Debug)]
 pub(crate) struct Script {
     sha: String,
@@ -102,8 +102,7 @@ impl Dialect for Script {
     }
 }
 
-/// Writes the state of one caller after the other into Redis, as the script would leave it: filling a million keys
-/// by the script itself takes a while.
+/// Writes each caller's state into Redis as the script would: faster than a million script calls.
 #[derive(Debug)]
 pub(crate) struct Fill {
     arrival_us: String,
@@ -138,7 +137,7 @@ fn redis_key(user: u32) -> String {
     format!("{}:per-user:{}", workload::DOMAIN, workload::user(user))
 }
 
-/// A command as Redis wants it: an array of strings, each with its length.
+/// Appends a RESP command: an array of bulk strings.
 pub(crate) fn command(out: &mut Vec<u8>, words: &[&str]) {
     use std::io::Write;
     // Writing to a Vec does not fail.
@@ -158,13 +157,13 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The bytes that [`hex`] wrote.
+/// Decodes the output of [`hex`].
 pub(crate) fn unhex(text: &str) -> Vec<u8> {
     let digit = |digit: &u8| char::from(*digit).to_digit(16).unwrap_or(0) as u8;
     text.as_bytes().chunks_exact(2).map(|pair| digit(&pair[0]) << 4 | digit(&pair[1])).collect()
 }
 
-// Where a DECISION says what: after the length, `[1, id, verdict, …]` with an id of 1 + 4 bytes.
+// Offsets in a DECISION: after the length, `[1, id, verdict, …]` with an id of 1 + 4 bytes.
 const KIND_AT: usize = FRAME_HEADER_BYTES + 1;
 const VERDICT_AT: usize = KIND_AT + 1 + 5;
 const DECISION: u8 = 1;
@@ -173,5 +172,5 @@ const ALLOW: u8 = 0;
 /// `*5` and five integers.
 const SCRIPT_REPLY_LINES: usize = 6;
 
-/// Longer than any run: an expiry that never fires.
+/// Longer than any run, so that no key expires.
 const FILL_SECONDS: &str = "86400";

@@ -1,13 +1,13 @@
-//! The floor: a blocking server, one thread for each connection, that answers bytes with bytes.
+//! The lower bound: a blocking server, one thread for each connection, that answers bytes with bytes.
 //!
-//! It knows neither frames nor decisions. Whatever a limiter costs above it is the limiter's.
+//! It has neither frames nor decisions: any cost above it is the limiter's.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::thread;
 
-/// Answers every `request_bytes` it reads with `reply`, until it is killed.
+/// Answers every `request_bytes` bytes with `reply`, until killed.
 pub(crate) fn serve(socket: &Path, request_bytes: usize, reply: &[u8]) -> io::Result<()> {
     let listener = UnixListener::bind(socket)?;
     for stream in listener.incoming() {

@@ -1,4 +1,4 @@
-//! One user floods, another asks now and then: how long the other waits, and how regularly the daemon says that it lives.
+//! One user floods, another sends single requests: its latency, and the gaps of watchdog messages.
 
 use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -65,7 +65,7 @@ fn p99_millis(connection: &mut Connection, nanos: u64) -> io::Result<f64> {
     Ok(times.value_at_quantile(0.99) as f64 / 1e6)
 }
 
-/// What the daemon tells a service manager, and when.
+/// A service manager's socket that measures the gaps between watchdog messages.
 struct Heartbeat {
     path: std::path::PathBuf,
     end: Sender<()>,
@@ -74,7 +74,7 @@ struct Heartbeat {
 
 impl Heartbeat {
     fn listen(path: &Path) -> io::Result<Heartbeat> {
-        // A socket that was left over from the repetition before.
+        // Remove the socket of the previous repetition.
         let _ = fs::remove_file(path);
         let socket = UnixDatagram::bind(path)?;
         socket.set_read_timeout(Some(Duration::from_millis(20)))?;
@@ -111,7 +111,7 @@ struct Flood(Child);
 
 impl Flood {
     fn start(server: &Server, connections: usize, frame_bytes: usize) -> io::Result<Flood> {
-        // By this name another user may run a program that lies where only root may look.
+        // This path lets another user run a program in a directory that only root may read.
         let mut command = Command::new("/proc/self/exe");
         command.arg("flood").arg(server.socket()).args([connections.to_string(), frame_bytes.to_string()]);
         command.uid(NOBODY).gid(NOBODY).stdin(Stdio::null()).stdout(Stdio::piped());
@@ -129,7 +129,7 @@ impl Drop for Flood {
     }
 }
 
-/// Writes whole blocks of frames on each connection whenever there is room, until it is killed.
+/// Writes blocks of frames on each connection whenever there is room, until killed.
 pub(crate) fn flood(socket: &Path, connections: usize, frame_bytes: usize) -> io::Result<()> {
     let frame = hit_of(frame_bytes);
     let block = frame.repeat((65_536 / frame.len()).max(1));
@@ -169,7 +169,7 @@ pub(crate) fn flood(socket: &Path, connections: usize, frame_bytes: usize) -> io
     }
 }
 
-/// A HIT of about so many bytes.
+/// A HIT of about `frame_bytes` bytes.
 fn hit_of(frame_bytes: usize) -> Vec<u8> {
     let text = |text: &str| {
         let length = u16::try_from(text.len()).unwrap_or_default().to_be_bytes();
@@ -194,8 +194,8 @@ fn hit_of(frame_bytes: usize) -> Vec<u8> {
 /// The uid of `nobody`.
 const NOBODY: u32 = 65_534;
 
-/// The other user asks a thousand times a second.
+/// 1 ms: the other user sends 1 000 requests per second.
 const INTERVAL_NANOS: u32 = 1_000_000;
 
-/// The daemon is then told to say that it lives five times a second.
+/// The daemon then sends five watchdog messages per second.
 const WATCHDOG_MICROS: u64 = 400_000;

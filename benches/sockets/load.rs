@@ -1,4 +1,4 @@
-//! The load generator: one request at a time, many in flight, or one every so often.
+//! The load generator: one request at a time, many in flight, or one per interval.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -15,12 +15,12 @@ use tidegate::clock::boot_nanos;
 use crate::dialect::Dialect;
 use crate::workload::Random;
 
-/// A connection that has been greeted, and the requests that go over it.
+/// An open connection and its requests.
 pub(crate) struct Connection {
     stream: UnixStream,
     dialect: Box<dyn Dialect>,
     input: Vec<u8>,
-    /// How much of `input` has been read and not counted yet.
+    /// Bytes of `input` that were read but not counted yet.
     filled: usize,
     output: Vec<u8>,
 }
@@ -43,7 +43,7 @@ impl Connection {
         Ok(connection)
     }
 
-    /// One request and its reply, bytes and all.
+    /// The bytes of one request and its reply.
     pub(crate) fn sample(&mut self) -> io::Result<(Vec<u8>, Vec<u8>)> {
         self.send(1)?;
         loop {
@@ -62,7 +62,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Writes so many requests in one go.
+    /// Writes `requests` requests at once.
     fn send(&mut self, requests: u64) -> io::Result<()> {
         self.output.clear();
         for _ in 0..requests {
@@ -99,7 +99,7 @@ impl Connection {
     }
 }
 
-/// One request at a time for `nanos`: how long each took, in nanoseconds.
+/// Sends one request at a time for `nanos`; returns their nanoseconds.
 pub(crate) fn one_by_one(connection: &mut Connection, nanos: u64) -> io::Result<Histogram<u64>> {
     let _watch = Watch::over([&connection.stream], nanos)?;
     let mut times = times();
@@ -115,8 +115,8 @@ pub(crate) fn one_by_one(connection: &mut Connection, nanos: u64) -> io::Result<
     }
 }
 
-/// One request every `interval_nanos` on average for `nanos`, the thread sleeping in between: how long each took, and by how
-/// much `meter` rose meanwhile.
+/// Sends one request every `interval_nanos` on average for `nanos`, sleeping in between; returns their
+/// nanoseconds, and the increase of `meter` during each.
 pub(crate) fn now_and_then(
     connection: &mut Connection,
     interval_nanos: u32,
@@ -127,7 +127,7 @@ pub(crate) fn now_and_then(
     let (mut times, mut rises) = (times(), times());
     let start = boot_nanos();
     let mut due = start;
-    // Not evenly: requests in step with the scheduler's own beat would meet it at the same point every time.
+    // Random gaps: evenly spaced requests would meet the scheduler's tick at the same phase every time.
     let mut gaps = Random::new(start);
     while due < start + nanos {
         thread::sleep(Duration::from_nanos(due.saturating_sub(boot_nanos())));
@@ -141,21 +141,19 @@ pub(crate) fn now_and_then(
     Ok((times, rises))
 }
 
-/// When a stream of requests ends.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Until {
     Nanos(u64),
     Requests(u64),
 }
 
-/// What a stream of requests came to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flow {
     pub(crate) replies: u64,
     pub(crate) nanos: u64,
 }
 
-/// `depth` requests in flight on each connection: every reply that comes in lets one more request out.
+/// Keeps `depth` requests in flight on each connection: every reply is followed by one more request.
 pub(crate) fn in_flight(connections: &mut [Connection], depth: u64, until: Until) -> io::Result<Flow> {
     let (nanos, mut left) = match until {
         Until::Nanos(nanos) => (nanos, u64::MAX),
@@ -198,8 +196,8 @@ pub(crate) fn in_flight(connections: &mut [Connection], depth: u64, until: Until
     Ok(Flow { replies: total, nanos: boot_nanos() - start })
 }
 
-/// Ends connections that take far longer than they should, so that a server that hangs is an error and not a
-/// benchmark that hangs. A read timeout would do as well, but sets a timer on every read that is measured.
+/// Closes connections that take far too long, so that a server that hangs is an error instead of a hang. A
+/// read timeout would set a timer on every measured read.
 struct Watch {
     _over: Sender<()>,
 }
@@ -226,10 +224,10 @@ fn times() -> Histogram<u64> {
     Histogram::new_with_bounds(1, 10_000_000_000, 3).expect("the bounds are valid")
 }
 
-/// 64 requests in flight have at most this many bytes of replies.
+/// Replies to 64 requests in flight fit.
 const INPUT_BYTES: usize = 64 * 1024;
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// A table of a million keys is full long before.
+/// Filling a table of a million keys is much faster.
 const FILL_NANOS_MAX: u64 = 60_000_000_000;

@@ -1,11 +1,11 @@
-//! The machine: which CPUs there are, which one this process runs on, and what a report says of it.
+//! The machine: its CPUs, pinning, and its description in a report.
 
 use std::fs;
 use std::io;
 
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
-/// The CPUs that this process may use, and the two that the benchmark puts things on.
+/// The CPUs that this process may use, and the two that the benchmark pins to.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine {
     cpus: Vec<usize>,
@@ -18,41 +18,39 @@ impl Machine {
         if cpus.is_empty() { Err(io::Error::other("no CPU to run on")) } else { Ok(Machine { cpus }) }
     }
 
-    /// Every CPU.
     pub(crate) fn cpus(&self) -> &[usize] {
         &self.cpus
     }
 
-    /// Where servers run.
     pub(crate) fn server_cpu(&self) -> usize {
         self.cpus[0]
     }
 
-    /// Where the load comes from when it must not share the servers' CPU.
+    /// The CPU of the load, where it must not share the servers' CPU.
     pub(crate) fn generator_cpu(&self) -> io::Result<usize> {
         self.cpus.get(1).copied().ok_or_else(|| io::Error::other("needs two CPUs"))
     }
 
-    /// Puts this thread, and what it starts from now on, on one CPU.
+    /// Pins this thread, and all threads and processes that it starts later, to one CPU.
     pub(crate) fn pin(&self, cpu: usize) -> io::Result<()> {
         let mut set = CpuSet::new();
         set.set(cpu);
         Ok(sched_setaffinity(None, &set)?)
     }
 
-    /// Lets this thread, and what it starts from now on, run anywhere again.
+    /// Undoes [`Machine::pin`].
     pub(crate) fn unpin(&self) -> io::Result<()> {
         let mut set = CpuSet::new();
         self.cpus.iter().for_each(|cpu| set.set(*cpu));
         Ok(sched_setaffinity(None, &set)?)
     }
 
-    /// Whether the scheduler listens when a thread asks for a shorter slice.
+    /// Whether the scheduler supports custom slices.
     pub(crate) fn honours_slice(&self) -> bool {
         kernel_version() >= SLICE_KERNEL
     }
 
-    /// One line for the report, without anything that names a machine.
+    /// One line for the report, without names of the machine.
     pub(crate) fn describe(&self) -> String {
         let model = fs::read_to_string("/proc/cpuinfo").ok().and_then(|text| {
             let line = text.lines().find(|line| line.starts_with("model name"))?;

@@ -1,7 +1,7 @@
-//! The daemon from outside: what a decision costs over its socket, beside a bare echo server and beside Redis.
+//! The daemon from outside: the cost of a decision over its socket, beside an echo server and Redis.
 //!
-//! `cargo bench --bench sockets -- --help` says what can be chosen; `docs/performance.md` says what is measured and
-//! how. Everything started here is stopped by its own process id, and talks over sockets in a temporary directory.
+//! Options: `cargo bench --bench sockets -- --help`; measurements: `docs/performance.md`. Every process
+//! started here is stopped by its own process id and uses sockets in a temporary directory.
 
 #![allow(
     clippy::print_stdout,
@@ -120,7 +120,7 @@ fn main() -> ExitCode {
         Some(Role::Echo { socket, request_bytes, reply_hex }) => {
             echo::serve(socket, *request_bytes, &dialect::unhex(reply_hex))
         }
-        // `cargo test --all-targets` runs benchmarks, too: there is nothing to test here.
+        // `cargo test --all-targets` also runs benchmarks; there is nothing to test here.
         None if !arguments.bench => Ok(()),
         None => measure(&arguments),
     };
@@ -177,7 +177,7 @@ fn measure(arguments: &Arguments) -> io::Result<()> {
     arguments.json.as_ref().map_or(Ok(()), |path| report::save(&rows, path))
 }
 
-/// A suite that fails is a row that says so, not the end of the others.
+/// A suite that fails becomes a row with the error; the others continue.
 fn or_skipped(figure: &str, rows: io::Result<Vec<Row>>) -> Vec<Row> {
     rows.unwrap_or_else(|error| vec![Row::skipped(figure, &error.to_string())])
 }

@@ -1,4 +1,4 @@
-//! What a key costs: resident memory before and after a table was filled, divided by its keys.
+//! Bytes per key: resident memory before and after filling a table, divided by its keys.
 
 use std::io;
 
@@ -7,10 +7,10 @@ use crate::report::{Bound, Row};
 use crate::servers::Daemon;
 use crate::workload::Users;
 
-/// Fills a daemon step by step and looks at each. The two steps with a name are those of the promise: just below the
-/// fill of 7/8 at which tables double, and just after the last has doubled. Keys spread over the 64 shards at random
-/// and a shard's count strays by its square root, so no table is exactly 7/8 full with all others: the more keys, the
-/// nearer all of them can come.
+/// Fills a daemon in steps and measures each. The two named steps have bounds: just below the fill of 7/8 at
+/// which tables double, and just after the last has doubled. Keys spread over the 64 shards at random and a
+/// shard's count varies by its square root, so not all tables reach 7/8 together; the more keys, the closer
+/// they come.
 pub(crate) fn run(daemon: &Daemon, repetitions: usize) -> io::Result<Vec<Row>> {
     let (mut full, mut doubled, mut worst) = (Vec::new(), Vec::new(), Vec::new());
     for repetition in 0..repetitions {
@@ -36,7 +36,7 @@ pub(crate) fn run(daemon: &Daemon, repetitions: usize) -> io::Result<Vec<Row>> {
 /// Bytes per key at every step.
 fn fill_in_steps(daemon: &Daemon) -> io::Result<Vec<(u64, f64)>> {
     let server = daemon.start(&[])?;
-    // The first request makes what is made once; from then on memory grows by keys alone.
+    // The first requests cause one-time allocations; later growth is due to keys alone.
     let mut connections = [server.connect_for(Users::InOrder(0))?];
     in_flight(&mut connections, DEPTH, Until::Requests(DEPTH))?;
     let before = server.process.resident_bytes()?;
@@ -63,8 +63,7 @@ fn at(curve: &[(u64, f64)], keys: u64) -> Option<f64> {
     curve.iter().find(|(step, _)| *step == keys).map(|(_, bytes)| *bytes)
 }
 
-/// 64 shards of 65 536 buckets, 0.86 of them taken: 4 standard deviations below the 57 344 that a shard takes before
-/// it doubles.
+/// 64 shards of 65 536 buckets, 0.86 full: 4 standard deviations below the 57 344 at which a shard doubles.
 const KEYS_FULL: u64 = 64 * 65_536 * 86 / 100;
 
 /// 5 standard deviations above: every shard has doubled.

@@ -1,5 +1,5 @@
-//! The daemon as it is run for real, its state kept over a restart and its metrics scraped every second, beside itself
-//! with neither; and its answers while it writes a million keys to the disk, beside those while it does not.
+//! The daemon in production settings, with snapshots and a scrape every second, beside itself without either;
+//! and its latency while it writes a million keys to disk, beside that while it does not.
 
 use std::fs;
 use std::io::{self, Read, Write};
@@ -73,7 +73,7 @@ pub(crate) fn run(
     ])
 }
 
-/// Asks for the metrics once a second, until it is dropped.
+/// Scrapes the metrics once per second until dropped.
 struct Scraper {
     stop: Option<Sender<()>>,
     thread: Option<JoinHandle<()>>,

@@ -1,4 +1,4 @@
-//! A server process: started on a CPU, watched from outside, killed when its guard goes.
+//! A server process: started on a CPU, observed from outside, killed when dropped.
 
 use std::fs;
 use std::io;
@@ -11,29 +11,28 @@ use std::time::Duration;
 use rustix::process::{Signal, set_parent_process_death_signal};
 use tidegate::clock::boot_nanos;
 
-/// A process that this one started. Dropping it kills the process, so none outlives an error; one that outlives a
-/// Ctrl-C or a kill of the benchmark itself is ended by the kernel (see [`launch`]).
+/// A child process, killed when dropped, or by the kernel when this process ends (see [`launch`]).
 #[derive(Debug)]
 pub(crate) struct Process {
     child: Child,
 }
 
 impl Process {
-    /// Starts a program by way of [`launch`]. It inherits the CPUs of the calling thread.
+    /// Starts a program through [`launch`]. It inherits the CPUs of the calling thread.
     pub(crate) fn start(command: &Command) -> io::Result<Process> {
         let mut launcher = Command::new(std::env::current_exe()?);
         launcher.arg("launch").arg("--").arg(command.get_program()).args(command.get_args());
         Process::start_directly(&mut launcher)
     }
 
-    /// Starts a program without the detour, for when the start itself is measured.
+    /// Starts a program directly, to measure the start itself.
     pub(crate) fn start_directly(command: &mut Command) -> io::Result<Process> {
         let program = command.get_program().to_string_lossy().into_owned();
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).spawn();
         Ok(Process { child: child.map_err(|error| io::Error::other(format!("{program}: {error}")))? })
     }
 
-    /// Waits until something at `socket` takes a connection.
+    /// Waits until `socket` accepts a connection.
     pub(crate) fn wait_for(&mut self, socket: &Path) -> io::Result<()> {
         let give_up = boot_nanos() + START_NANOS_MAX;
         while std::os::unix::net::UnixStream::connect(socket).is_err() {
@@ -48,8 +47,8 @@ impl Process {
         Ok(())
     }
 
-    /// Nanoseconds of CPU, user and system, that the process's living threads have used: the first number of
-    /// `/proc/PID/task/*/schedstat`, the scheduler's own count. (`/proc/PID/stat` counts in steps of 10 ms.)
+    /// Nanoseconds of CPU, user and system, of the process's live threads: the first number of
+    /// `/proc/PID/task/*/schedstat`. (`/proc/PID/stat` counts in steps of 10 ms.)
     pub(crate) fn cpu_nanos(&self) -> io::Result<u64> {
         let mut nanos = 0;
         for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
@@ -60,7 +59,7 @@ impl Process {
         Ok(nanos)
     }
 
-    /// Where one thread's waiting is counted: the first whose name begins like this.
+    /// The schedstat of the first thread whose name begins with `name`.
     pub(crate) fn schedstat_of(&self, name: &str) -> io::Result<PathBuf> {
         for task in fs::read_dir(format!("/proc/{}/task", self.child.id()))? {
             let task = task?.path();
@@ -71,7 +70,7 @@ impl Process {
         Err(io::Error::other(format!("no thread is called {name}")))
     }
 
-    /// Bytes of memory that the process occupies, from `/proc/PID/smaps_rollup`: exact, where `statm` is not.
+    /// Resident bytes of the process from `/proc/PID/smaps_rollup`: exact, unlike `statm`.
     pub(crate) fn resident_bytes(&self) -> io::Result<u64> {
         let rollup = fs::read_to_string(format!("/proc/{}/smaps_rollup", self.child.id()))?;
         let kib = rollup
@@ -82,7 +81,7 @@ impl Process {
     }
 }
 
-/// Nanoseconds that a thread was ready to run and had no CPU: the second number of its schedstat.
+/// Nanoseconds that a thread was runnable without a CPU: the second number of its schedstat.
 pub(crate) fn waited_nanos(schedstat: &Path) -> io::Result<u64> {
     let text = fs::read_to_string(schedstat)?;
     let waited = text.split_whitespace().nth(1).and_then(|second| second.parse().ok());
@@ -91,25 +90,25 @@ pub(crate) fn waited_nanos(schedstat: &Path) -> io::Result<u64> {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // Nothing to do if it is gone already.
+        // It may have exited already.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// Becomes the program in `arguments`, which the kernel kills when the process that started this one goes.
+/// Executes `arguments` as a program that the kernel kills when its parent exits.
 pub(crate) fn launch(arguments: &[String]) -> ExitCode {
     let Some((program, arguments)) = arguments.split_first() else { return ExitCode::FAILURE };
     if let Err(error) = set_parent_process_death_signal(Some(Signal::KILL)) {
         eprintln!("launching {program}: {error}");
     }
-    // Returns only when it fails.
+    // Returns only on failure.
     let error = Command::new(program).args(arguments).exec();
     eprintln!("{program}: {error}");
     ExitCode::FAILURE
 }
 
-/// Uses up a CPU, as another program on a busy host would; for a minute or two, in case nobody ends it.
+/// Uses up a CPU, like another program on a busy host; at most 10 min, in case it is not killed.
 pub(crate) fn be_busy() -> ExitCode {
     let end = boot_nanos() + BUSY_NANOS_MAX;
     while boot_nanos() < end {

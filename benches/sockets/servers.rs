@@ -1,4 +1,4 @@
-//! The servers that are compared, each as the benchmark starts it.
+//! The compared servers and how to start them.
 
 use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
@@ -12,7 +12,7 @@ use crate::load::{Connection, Until, in_flight};
 use crate::process::Process;
 use crate::workload::{self, USERS, Users};
 
-/// A server that runs, and how to talk to it.
+/// A running server and its protocol.
 pub(crate) struct Server {
     pub(crate) process: Process,
     socket: PathBuf,
@@ -26,17 +26,15 @@ enum Speaks {
 }
 
 impl Server {
-    /// Where it listens.
     pub(crate) fn socket(&self) -> &Path {
         &self.socket
     }
 
-    /// A new connection with requests from callers drawn by this seed.
+    /// Connects with requests of callers drawn with this seed.
     pub(crate) fn connect(&self, seed: u64) -> io::Result<Connection> {
         self.connect_for(Users::uniform(seed))
     }
 
-    /// A new connection with requests from these callers.
     pub(crate) fn connect_for(&self, users: Users) -> io::Result<Connection> {
         let dialect: Box<dyn Dialect> = match &self.speaks {
             Speaks::Tidegate => Box::new(Frames::to_daemon(users)),
@@ -47,7 +45,7 @@ impl Server {
     }
 }
 
-/// The daemon: which binary, with which files.
+/// The daemon: its binary and files.
 #[derive(Clone, Debug)]
 pub(crate) struct Daemon {
     binary: PathBuf,
@@ -62,7 +60,7 @@ impl Daemon {
         Daemon::prepare_with(binary, directory, "")
     }
 
-    /// The same with more settings.
+    /// Like `prepare`, with more settings.
     pub(crate) fn prepare_with(binary: &Path, directory: &Path, more: &str) -> io::Result<Daemon> {
         let daemon = Daemon {
             binary: binary.to_owned(),
@@ -75,13 +73,12 @@ impl Daemon {
         Ok(daemon)
     }
 
-    /// The command that serves on a socket of this name, with one decision thread: everything it is compared with
-    /// has one, too.
+    /// The command that serves on a socket of this name with one decision thread, like compared servers.
     pub(crate) fn command(&self, name: &str) -> (Command, PathBuf) {
         self.command_with(name, &self.rules)
     }
 
-    /// The same under other rules.
+    /// Like `command`, with other rules.
     pub(crate) fn command_with(&self, name: &str, rules: &Path) -> (Command, PathBuf) {
         let socket = self.directory.join(name);
         let mut command = Command::new(&self.binary);
@@ -90,7 +87,7 @@ impl Daemon {
         (command, socket)
     }
 
-    /// Starts it on the CPUs of the calling thread; `more` goes on the command line.
+    /// Starts it on the CPUs of the calling thread, with `more` arguments.
     pub(crate) fn start(&self, more: &[&str]) -> io::Result<Server> {
         let (mut command, socket) = self.command("tidegate.sock");
         command.args(more);
@@ -99,7 +96,7 @@ impl Daemon {
         Ok(Server { process, socket, speaks: Speaks::Tidegate })
     }
 
-    /// Starts it with a service manager at this socket, which wants to hear from it twice in so many microseconds.
+    /// Starts it with a service manager's socket and watchdog interval.
     pub(crate) fn start_watched(&self, manager: &Path, watchdog_micros: u64) -> io::Result<Server> {
         let (mut command, socket) = self.command("watched.sock");
         command.env("NOTIFY_SOCKET", manager).env("WATCHDOG_USEC", watchdog_micros.to_string());
@@ -108,21 +105,21 @@ impl Daemon {
         Ok(Server { process, socket, speaks: Speaks::Tidegate })
     }
 
-    /// Whether `serve` takes an option with this value, be it one that its help does not show.
+    /// Whether `serve` accepts an option with this value, shown in its help or not.
     pub(crate) fn takes(&self, option: &str, value: &str) -> io::Result<bool> {
         let help = Command::new(&self.binary).args(["serve", option, value, "--help"]).output()?;
         Ok(help.status.success())
     }
 }
 
-/// Asks once for every caller, so that every key is in the table.
+/// Sends one request per caller, so that every key is in the table.
 pub(crate) fn fill(server: &Server, keys: u64) -> io::Result<()> {
     let mut connections = [server.connect_for(Users::InOrder(0))?];
     in_flight(&mut connections, FILL_DEPTH, Until::Requests(keys))?;
     Ok(())
 }
 
-/// Starts the echo server, which answers requests of the same size as `request` with `reply`.
+/// Starts the echo server, which answers requests of the size of `request` with `reply`.
 pub(crate) fn start_echo(directory: &Path, request: &[u8], reply: &[u8]) -> io::Result<Server> {
     let socket = directory.join("echo.sock");
     remove(&socket)?;
@@ -133,7 +130,7 @@ pub(crate) fn start_echo(directory: &Path, request: &[u8], reply: &[u8]) -> io::
     Ok(Server { process, socket, speaks: Speaks::Echo })
 }
 
-/// Starts Redis without persistence, with the script loaded and every caller's state in it.
+/// Starts Redis without persistence, loads the script and writes every caller's state.
 pub(crate) fn start_redis(directory: &Path) -> io::Result<Server> {
     let socket = directory.join("redis.sock");
     remove(&socket)?;
@@ -166,7 +163,7 @@ fn load_script(socket: &Path) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&sha).into_owned())
 }
 
-/// What a killed server left behind would keep the next one from binding.
+/// Removes the socket of a killed server, which would prevent the next bind.
 fn remove(socket: &Path) -> io::Result<()> {
     match fs::remove_file(socket) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -174,8 +171,7 @@ fn remove(socket: &Path) -> io::Result<()> {
     }
 }
 
-/// Room for a million keys (the default would make room for new ones by forgetting old ones), and no word about
-/// every start.
+/// Room for a million keys (the default would evict), and no log entry at every start.
 const SETTINGS: &str = "memory: {max: 1GiB}\nlog: {level: warn}\n";
 
 const GCRA: &str = include_str!("gcra.lua");

@@ -1,4 +1,4 @@
-//! A host with more to do than CPUs: what the short scheduler slice does to the slowest answers.
+//! A host with more work than CPUs: the effect of the short scheduler slice on the slowest answers.
 
 use std::io;
 use std::process::Command;
@@ -51,8 +51,7 @@ struct Answers {
 }
 
 impl Answers {
-    /// The client waits for a CPU as well, and no setting of the daemon helps it. So the daemon's own waiting is
-    /// taken apart from the time of the whole.
+    /// Measures the daemon's own wait for a CPU apart, as the client waits too.
     fn measure(&mut self, machine: &Machine, server: &Server, nanos: u64) -> io::Result<()> {
         let schedstat = server.process.schedstat_of("decide")?;
         let mut connection = server.connect(1)?;
@@ -62,13 +61,13 @@ impl Answers {
         let micros = |nanos: u64| nanos as f64 / 1e3;
         self.p50_us.push(micros(times.value_at_quantile(0.5)));
         self.p99_us.push(micros(times.value_at_quantile(0.99)));
-        // At least what the clock can tell: a ratio of nothing says nothing.
+        // At least the resolution of the clock, since a ratio to zero is meaningless.
         self.waited_p99_us.push(micros(waits.value_at_quantile(0.99).max(1_000)));
         Ok(())
     }
 }
 
-/// Two on every CPU.
+/// Starts two busy loops on every CPU.
 fn busy_loops(machine: &Machine) -> io::Result<Vec<Process>> {
     let mut loops = Vec::new();
     for cpu in machine.cpus().iter().flat_map(|cpu| [cpu, cpu]) {
@@ -83,8 +82,8 @@ fn busy_loops(machine: &Machine) -> io::Result<Vec<Process>> {
 
 const FIGURE: &str = "p99 on a busy host, slice on";
 
-/// 100 requests a second.
+/// 100 requests per second.
 const INTERVAL_NANOS: u32 = 10_000_000;
 
-/// 500 requests: fewer would make the p99 one request's luck.
+/// 500 requests: with fewer, the p99 would be a single request.
 const NANOS_MIN: u64 = 5_000_000_000;

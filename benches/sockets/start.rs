@@ -1,4 +1,4 @@
-//! From nothing to the first answer.
+//! The time from the start to the first answer.
 
 use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
@@ -22,7 +22,7 @@ pub(crate) fn run(daemon: &Daemon, repetitions: usize) -> io::Result<Vec<Row>> {
     ])
 }
 
-/// Milliseconds from before the process is made until HELLO and a `hit` are answered.
+/// Milliseconds from the spawn until HELLO and a `hit` are answered.
 fn start(daemon: &Daemon) -> io::Result<f64> {
     let mut frames = Frames::to_daemon(Users::uniform(1));
     let mut requests = hello();
@@ -59,7 +59,7 @@ fn start(daemon: &Daemon) -> io::Result<f64> {
 
 const STARTS_MIN: usize = 20;
 
-/// Sleeping this long takes about twice as long; a tenth of a millisecond is as close as the figure is good.
+/// Such a sleep takes about twice as long; 0.1 ms is the precision of the figure.
 const LOOK_AGAIN: Duration = Duration::from_micros(50);
 
 const START_NANOS_MAX: u64 = 10_000_000_000;

@@ -1,4 +1,4 @@
-//! Whole conversations with the real server at a socket: no panic, a reply at most for each frame, and no lease left behind.
+//! Conversations with the real server: no panic, at most one reply per frame, and no lease left.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::rules::new_engine;
 
-/// Something of everything that a request can meet.
+/// A rule of every kind.
 const RULES: &str = "\
 domain: api
 priorities: [critical, post, other]
@@ -37,28 +37,28 @@ shed:
 - {pool: web, slots: 4, queue_age: {others: 500ms, critical: 2500ms}, workers: {after: 1s, full: 30s}}
 ";
 
-/// Between frames, for no MessagePack value begins with it.
+/// Separates frames, as no MessagePack value begins with it.
 const SEPARATOR: u8 = 0xc1;
-/// Begins a piece that is sent as it is, without a length.
+/// Begins a piece that is sent without a length.
 const RAW: u8 = 0xd4;
-/// Their replies fit into the buffer of a socket, so that a writer which does not read yet is never waited for.
+/// Pieces per input: their replies fit into a socket buffer, so writing before reading never blocks.
 const PIECES_MAX: usize = 48;
-/// A busy machine takes no longer to answer.
+/// Longer than a busy machine takes to answer.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 thread_local! {
     static DAEMON: Daemon = Daemon::start();
 }
 
-/// Sends the bytes, between separators, as the payloads of frames.
+/// Sends the bytes as frame payloads, split at separators.
 pub fn check(bytes: &[u8]) {
-    // Debug builds panic and stall where a request asks for it.
+    // Debug builds panic and stall at requests with these names.
     if !bytes.windows(6).any(|window| window == b"debug-") {
         DAEMON.with(|daemon| daemon.converse(bytes));
     }
 }
 
-/// A server in this process. Stops when its thread ends.
+/// A server in this process. Stopped at the end of its thread.
 struct Daemon {
     engine: Arc<Engine>,
     clock: Arc<Clock>,
@@ -114,7 +114,7 @@ impl Daemon {
         let mut replies = Vec::new();
         match socket.read_to_end(&mut replies) {
             Ok(_) => {}
-            // Bytes that the server did not read reset the connection when it closes it.
+            // Closing a socket with unread bytes resets the connection.
             Err(error) => assert!(closed(error.kind()), "the connection does not end: {error}"),
         }
         drop(socket);
@@ -122,7 +122,7 @@ impl Daemon {
         self.end_sessions();
     }
 
-    /// Ends named sessions, as the end of their process does, and asserts that no lease is left.
+    /// Closes named sessions as the exit of their process does, and asserts that no lease is left.
     fn end_sessions(&self) {
         let begin = boot_nanos();
         loop {
@@ -160,7 +160,7 @@ impl Drop for Daemon {
     }
 }
 
-/// The bytes of a conversation, and how many frames are in it at most.
+/// The bytes of a conversation, and an upper bound of its frames.
 fn stream_of(bytes: &[u8]) -> (Vec<u8>, usize) {
     let (mut stream, mut frames) = (Vec::new(), 0);
     for piece in bytes.split(|byte| *byte == SEPARATOR).take(PIECES_MAX) {
@@ -178,7 +178,7 @@ fn stream_of(bytes: &[u8]) -> (Vec<u8>, usize) {
     (stream, frames)
 }
 
-/// Asserts that the bytes are replies, one at most for each frame and one for the end, and none of them an internal error.
+/// Asserts that the bytes are replies, at most one per frame and one at the end, no internal errors.
 fn check_replies(mut bytes: &[u8], frames: usize) {
     let mut count = 0;
     while !bytes.is_empty() {

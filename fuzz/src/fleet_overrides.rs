@@ -1,4 +1,4 @@
-//! Documents of fleet overrides: authentic ones of any content can be put in force, others are not read.
+//! Documents of fleet overrides: authentic ones with any content can be applied, others are rejected.
 
 use ring::hmac;
 use tidegate::clock::Now;
@@ -16,7 +16,7 @@ limits:
 - {name: other, key: [user], rate: 100/s}
 ";
 
-/// Takes the bytes as a document without its MAC, and as one with a forged MAC.
+/// Opens the bytes as a document with a forged MAC, and as one with a valid MAC.
 pub fn check(bytes: &[u8]) {
     let seal = Seal::new(&SECRET);
     assert!(Document::open(bytes, &seal).is_none(), "accepts a forged document");
@@ -30,7 +30,7 @@ pub fn check(bytes: &[u8]) {
     let loaded = read_text("rules.yaml", RULES);
     assert!(!loaded.has_errors(), "{:?}", loaded.problems);
     drop(engine.install(RuleSet::new(loaded.domains)));
-    // At its origin, on a day of 2026, after a year, with a wall clock before 1970.
+    // At the origin, on a day of 2026, after a year, with a wall clock before 1970.
     let day = 86_400_000_000_000;
     for (at, utc) in [(0, 0), (day, 1_772_539_200_000_000_000), (366 * day, 0), (day, i64::MIN / 2)] {
         let now = Now { utc, ..Now::at_nanos(at) };
@@ -64,7 +64,7 @@ fn changes(now: Now) -> [FleetChange; 2] {
     [FleetChange::Switch(switch), FleetChange::Clear(target)]
 }
 
-/// The MAC of a document, as the protocol describes it.
+/// The MAC of a document, computed as the protocol specifies it.
 fn mac(body: &[u8]) -> Vec<u8> {
     let purpose = b"tidegate: the MAC of fleet overrides, version 1";
     let derived = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, &SECRET), purpose);

@@ -1,4 +1,4 @@
-//! A host of a fleet beside a Redis that replies anything: no panic, and leases and counters agree at the end.
+//! A host of a fleet with a Redis that replies anything: no panic, and leases and counters agree at the end.
 
 use std::sync::{Arc, Mutex};
 
@@ -39,7 +39,7 @@ const STEPS_MAX: usize = 256;
 const CALLS_MAX: usize = 64;
 const WAITING_MAX: usize = 16;
 
-/// Takes the bytes as steps of a host: requests, time, and what Redis replies.
+/// Interprets the bytes as steps of a host: requests, time, and replies of Redis.
 pub fn check(bytes: &[u8]) {
     let mut input = Input::new(bytes);
     let mut host = Host::new(input.byte());
@@ -115,7 +115,7 @@ impl Host {
         std::mem::take(&mut self.waiting).into_iter().for_each(|waiting| self.resume(waiting));
     }
 
-    /// One request: with a limit on concurrency it takes a lease.
+    /// Makes one request; under a concurrency limit it acquires a lease.
     fn ask(&mut self, what: (usize, usize)) {
         if let Some(ticket) = self.judge(what, None, self.waiting.len() < WAITING_MAX) {
             self.wait(ticket, what, false);
@@ -161,7 +161,7 @@ impl Host {
         self.waiting.push(Waiting { ticket, what, is_second, answer });
     }
 
-    /// Judges a request once more whose check has an answer.
+    /// Decides a request again after its remote check.
     fn resume(&mut self, waiting: Waiting) {
         let Some(brought) = waiting.answer.lock().unwrap().take() else { return self.waiting.push(waiting) };
         let ticket = match brought {
@@ -184,7 +184,7 @@ impl Host {
         }
     }
 
-    /// Redis replies to one of the calls with the next bytes, of the length that the call expects.
+    /// Answers one of the commands with the next bytes, in the length that the command expects.
     fn reply(&mut self, input: &mut Input<'_>) {
         if self.calls.is_empty() {
             return;
@@ -232,7 +232,7 @@ impl Host {
     }
 }
 
-/// What a reply of these bytes says, through the reader of RESP as it comes over a connection.
+/// Decodes these bytes as a reply through the RESP reader.
 fn decoded(call: &Call, input: &mut Input<'_>) -> Option<Reply> {
     let first = input.byte();
     let expected = match Reply::decode(call, &[first]) {

@@ -1,4 +1,4 @@
-//! One payload of a frame: no bad one passes for a whole one, and what is read can be written and read again.
+//! One frame payload: malformed ones are rejected, and decoded ones can be encoded and decoded again.
 
 use std::collections::HashSet;
 
@@ -7,7 +7,7 @@ use tidegate::protocol::{
     encode_reply, encode_request, split,
 };
 
-/// Reads the bytes as a frame with its length, and as a payload of each direction.
+/// Decodes the bytes as a frame with its length, and as a payload in each direction.
 pub fn check(bytes: &[u8]) {
     match split(bytes) {
         Split::Frame { payload, consumed } => {
@@ -22,7 +22,7 @@ pub fn check(bytes: &[u8]) {
     }
 }
 
-/// Reads a payload that is not empty and not too long, as requests and replies are read.
+/// Decodes a payload of valid length as a request and as a reply.
 pub fn check_payload(payload: &[u8]) {
     let whole = is_whole_message(payload);
     let mut descriptors = Descriptors::new();
@@ -30,7 +30,7 @@ pub fn check_payload(payload: &[u8]) {
         Ok(request) => {
             assert!(whole, "accepts a malformed frame");
             let mut written = Vec::new();
-            // A frame at the bound may leave out a default that is written out.
+            // Encoding may write a default that a frame at the size bound omits.
             if encode_request(&mut written, &request, &descriptors).is_ok() {
                 let mut again = Descriptors::new();
                 let reread = decode_request(&written[4..], &mut again);
@@ -61,17 +61,17 @@ fn check_reply(payload: &[u8], whole: bool) {
     assert_eq!(consumed, written.len());
     let mut scratch = ReplyScratch::default();
     let reread = decode_reply(payload, &mut scratch);
-    // A text of kilobytes may be cut; everything else stays.
+    // Encoding may cut strings of kilobytes; all else is preserved.
     assert!(reread == Ok(reply) || payload.len() > 1_000, "{reply:?} became {reread:?}");
 }
 
-/// Whether a payload is well-formed: the rules once more, in the plainest way.
+/// Whether a payload is well-formed, by a minimal second implementation.
 fn is_whole_message(payload: &[u8]) -> bool {
     let array = matches!(payload.first(), Some(0x90..=0x9f | 0xdc | 0xdd));
     array && skip_value(payload, 1).is_some_and(<[u8]>::is_empty)
 }
 
-/// The bytes behind the first value, if that is whole.
+/// The bytes after the first value, if that is complete.
 fn skip_value(bytes: &[u8], depth: usize) -> Option<&[u8]> {
     let (&head, rest) = bytes.split_first()?;
     let sized = |width: usize| {

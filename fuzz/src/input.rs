@@ -1,4 +1,4 @@
-//! Bytes as a source of decisions; zeros once they are used up.
+//! Bytes as a source of choices; zeros at the end.
 
 pub(super) struct Input<'a>(&'a [u8]);
 
@@ -17,7 +17,7 @@ impl<'a> Input<'a> {
         *first
     }
 
-    /// The next bytes, fewer at the end.
+    /// Up to `count` further bytes.
     pub(super) fn bytes(&mut self, count: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(count.min(self.0.len()));
         self.0 = rest;

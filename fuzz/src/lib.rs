@@ -1,7 +1,7 @@
-//! Fuzz targets. Each takes any bytes and panics where an invariant is broken.
+//! Fuzz targets. Each takes any bytes and panics if an invariant is broken.
 //!
-//! libFuzzer runs them (`fuzz_targets/`, `make nightly-fuzz`); the test `fuzz` replays `tests/corpora` through the same
-//! functions and mutates it.
+//! libFuzzer runs them (`fuzz_targets/`, `make nightly-fuzz`); the test `fuzz` replays `tests/corpora`
+//! through the same functions and mutates it.
 
 pub mod conversations;
 pub mod fleet_overrides;
@@ -19,13 +19,13 @@ pub mod traces;
 pub struct Target {
     /// The name of its corpus in `tests/corpora`.
     pub name: &'static str,
-    /// Panics where an invariant is broken.
+    /// Panics if an invariant is broken.
     pub check: fn(&[u8]),
-    /// Random mutations that `make test` tries: as many as take less than a second without optimisation.
+    /// Random mutations per `make test`: less than 1 s without optimization.
     pub mutations: u32,
 }
 
-/// All of them.
+/// All targets.
 pub const TARGETS: [Target; 10] = [
     Target { name: "access_logs", check: traces::check_access_log, mutations: 200 },
     Target { name: "conversations", check: conversations::check, mutations: 200 },

@@ -1,4 +1,4 @@
-//! The table of an `overrides_file`: each error says where, and a table without errors can judge.
+//! The table of an `overrides_file`: errors have positions, and tables without errors can decide.
 
 use std::fs;
 
@@ -24,7 +24,7 @@ thread_local! {
     };
 }
 
-/// Reads the bytes as a table of keys of one value, of two, and of limits on concurrency.
+/// Reads the bytes as a table with keys of one value, of two values, and for a concurrency limit.
 pub fn check(bytes: &[u8]) {
     DIRECTORY.with(|directory| {
         for name in ["t.csv", "t2.csv", "t3.csv"] {

@@ -1,9 +1,9 @@
-//! Bytes that a Redis sends: every length is held against its bound, however the bytes are cut.
+//! Replies of Redis: every length is checked against its bound, independent of how reads split the bytes.
 
 use redis::Value;
 use tidegate::fleet::link::frame::Scanner;
 
-/// Takes replies from the bytes as a whole, and in pieces of as many bytes as the first one says.
+/// Scans the bytes at once, and in pieces of the length of the first byte.
 pub fn check(bytes: &[u8]) {
     let Some((piece, bytes)) = bytes.split_first() else { return };
     let whole = take_all([bytes]);
@@ -11,7 +11,7 @@ pub fn check(bytes: &[u8]) {
     assert_eq!(whole, pieces);
 }
 
-/// All replies, and whether the bytes behind them are no reply.
+/// All replies, and whether the remaining bytes are malformed.
 fn take_all<'a>(pieces: impl IntoIterator<Item = &'a [u8]>) -> (Vec<Value>, bool) {
     let (mut scanner, mut incoming, mut values) = (Scanner::default(), Vec::new(), Vec::new());
     for piece in pieces {

@@ -1,4 +1,4 @@
-//! A rules file: each error says where and what to write instead, and rules without errors can judge.
+//! A rules file: errors have a position and a help, and rules without errors can decide.
 
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub fn check(bytes: &[u8]) {
     judge_some(loaded.domains);
 }
 
-/// Asserts that each problem has a place, a help and a rendering.
+/// Asserts that each problem has a position, a help and a rendering.
 pub(super) fn check_problems(problems: &[Problem], text: &str) {
     for problem in problems {
         let position = &problem.position;
@@ -31,14 +31,14 @@ pub(super) fn check_problems(problems: &[Problem], text: &str) {
     }
 }
 
-/// Puts domains in force and judges some requests, over an hour of virtual time.
+/// Installs domains and decides some requests over an hour of virtual time.
 pub(super) fn judge_some(domains: Vec<Arc<Domain>>) {
     let names: Vec<String> = domains.iter().map(|domain| domain.name().to_owned()).collect();
     let engine = new_engine();
     drop(engine.install(RuleSet::new(domains)));
     let mut decider = engine.decider();
     for second in [0, 1, 3_600] {
-        // Out of reach of the hooks that make a debug build panic on purpose.
+        // A date outside the range of the debug hooks that panic.
         let now = Now { utc: 1_772_539_200_000_000_000, ..Now::at_nanos(second * 1_000_000_000) };
         for name in &names {
             for op in [Op::Hit, Op::Peek, Op::Acquire] {

@@ -1,4 +1,4 @@
-//! Snapshots whose checksums are right: read within bounds or refused, and a restored engine can be written again.
+//! Snapshots with valid checksums: restored within bounds or rejected, then written and restored again.
 
 use std::fs;
 use std::hash::Hasher;
@@ -16,7 +16,7 @@ use super::rules::new_engine;
 const KEY: KeyBytes = KeyBytes([7; 16]);
 const UTC: i64 = 1_772_539_200_000_000_000;
 const SECOND: u64 = 1_000_000_000;
-/// Magic, version and the print of the key.
+/// Magic, version and fingerprint of the key.
 const PREAMBLE_BYTES: usize = 24;
 const SECTION_HEAD_BYTES: usize = 12;
 const CHECKSUM_BYTES: usize = 8;
@@ -47,7 +47,7 @@ thread_local! {
     };
 }
 
-/// Reads the bytes as sections of a snapshot, with the preamble and the checksums put right.
+/// Reads the bytes as sections of a snapshot with valid preamble and checksums.
 pub fn check(bytes: &[u8]) {
     DIRECTORY.with(|(directory, preamble)| {
         let mut snapshot = [preamble, bytes].concat();
@@ -89,7 +89,7 @@ fn judge_some(engine: &Arc<Engine>, now: Now) {
     engine.sweep(now);
 }
 
-/// Puts the right checksums in.
+/// Writes valid checksums.
 fn sign(bytes: &mut [u8]) {
     let (mut before, mut begin) = (0, PREAMBLE_BYTES);
     while begin + SECTION_HEAD_BYTES <= bytes.len() {
@@ -111,7 +111,7 @@ fn at(seconds: u64) -> Now {
     Now { at: Timestamp::from_nanos(seconds * SECOND), utc: UTC }
 }
 
-/// The clocks of the one machine that there is: they and the engine's go alike.
+/// The clocks of one machine, which run at the rate of the engine's.
 fn here(now: Now) -> Moment {
     let nanos = now.at.as_nanos();
     let unix_nanos = UTC.saturating_add_unsigned(nanos);

@@ -1,4 +1,4 @@
-//! Traces and access logs through `tidegate replay`: a bad line is named by its number.
+//! Traces and access logs through `tidegate replay`: an error names its line.
 
 use std::sync::{Arc, LazyLock};
 
@@ -26,14 +26,14 @@ static DOMAINS: LazyLock<Vec<Arc<Domain>>> = LazyLock::new(|| {
     loaded.domains
 });
 
-/// Replays the bytes as a trace of JSON lines.
+/// Replays the bytes as a JSON-lines trace.
 pub fn check(bytes: &[u8]) {
     if is_fit(bytes) {
         check_played(bytes, &play(bytes.to_vec(), DOMAINS.clone(), None, false));
     }
 }
 
-/// Replays the bytes as an access log: an unreadable line ends it only where that is asked for.
+/// Replays the bytes as an access log: a malformed line ends it only if strict.
 pub fn check_access_log(bytes: &[u8]) {
     if is_fit(bytes) {
         let summary = play(bytes.to_vec(), DOMAINS.clone(), Some("api"), false);
@@ -54,7 +54,7 @@ fn check_played(bytes: &[u8], played: &Result<String, String>) {
     }
 }
 
-/// Leaves out inputs that ask a debug build to panic.
+/// Excludes inputs that make a debug build panic.
 fn is_fit(bytes: &[u8]) -> bool {
     !bytes.windows(6).any(|window| window == b"debug-")
 }

@@ -1,4 +1,4 @@
-//! One line of an access log in the combined format of Apache and nginx, as attributes of a request.
+//! Parses one line of an access log in the combined format of Apache and nginx into request attributes.
 
 use std::hash::Hasher;
 use std::net::IpAddr;
@@ -11,7 +11,7 @@ use super::path::{hex_byte, path_of};
 use crate::protocol::VALUE_BYTES_MAX;
 use crate::rules::shown;
 
-/// A request as the log tells it. Made to be filled again and again.
+/// A request parsed from a log line. Reused for many lines to keep its buffers.
 #[derive(Debug, Default)]
 pub(super) struct AccessLine {
     unix_seconds: u64,
@@ -37,7 +37,7 @@ pub(crate) enum Unreadable {
 }
 
 impl AccessLine {
-    /// Replaces what was there by what a line says. After an error what is there means nothing.
+    /// Replaces the contents with those of `line`. After an error the contents are unspecified.
     pub(super) fn read(&mut self, line: &[u8]) -> Result<(), Unreadable> {
         self.text.clear();
         self.attributes.clear();
@@ -61,7 +61,7 @@ impl AccessLine {
         self.push("path", &path_of(target));
         self.push("status", status);
         let (_bytes, rest) = word(rest);
-        // The common format ends here; the combined one goes on; what else a site may log is passed over.
+        // The common format ends here. Fields after the user agent are site-specific and ignored.
         if !rest.is_empty() {
             let (_referer, rest) = quoted(rest).ok_or(Unreadable::Quote)?;
             let (agent, _) = quoted(rest).ok_or(Unreadable::Quote)?;
@@ -71,22 +71,20 @@ impl AccessLine {
         Ok(())
     }
 
-    /// The time in brackets.
     pub(super) fn unix_seconds(&self) -> u64 {
         self.unix_seconds
     }
 
-    /// Names and values.
     pub(super) fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {
         self.attributes.iter().map(|(name, range)| (*name, self.text.get(range.clone()).unwrap_or_default()))
     }
 
-    /// Bytes that it takes in memory.
+    /// Bytes of memory that it holds.
     pub(super) fn bytes(&self) -> usize {
         self.text.capacity()
     }
 
-    /// Adds an attribute unless the log has `-` for it, or nothing.
+    /// Adds an attribute unless its value is empty or `-`.
     fn push_known(&mut self, name: &'static str, value: &[u8]) {
         if !matches!(value, b"" | b"-" | b"\"\"") {
             self.push(name, value);
@@ -107,7 +105,7 @@ impl AccessLine {
         debug_assert!(!is_full, "there are {ATTRIBUTES_MAX} names");
     }
 
-    /// A value that is too long for the socket becomes its beginning and a digest, as clients do it.
+    /// Shortens a value above the socket's bound to its beginning and a digest, as the clients do.
     fn shorten(&mut self, start: usize) {
         let value = self.text.get(start..).unwrap_or_default();
         if value.len() <= VALUE_BYTES_MAX {
@@ -121,14 +119,14 @@ impl AccessLine {
     }
 }
 
-/// The next word and what follows it.
+/// Splits off the next word; returns it and the rest.
 fn word(text: &[u8]) -> (&[u8], &[u8]) {
     let text = text.trim_ascii_start();
     let end = text.iter().position(u8::is_ascii_whitespace).unwrap_or(text.len());
     text.split_at_checked(end).unwrap_or((text, b""))
 }
 
-/// The user, who may have brackets and spaces in his name, the time, and what follows it.
+/// Returns the user, which may contain brackets and spaces, the time in Unix seconds, and the rest.
 fn user_and_time(text: &[u8]) -> Option<(&[u8], u64, &[u8])> {
     let brackets = text.iter().enumerate().filter(|(_, byte)| **byte == b'[').take(BRACKETS_MAX);
     for (bracket, _) in brackets {
@@ -141,7 +139,7 @@ fn user_and_time(text: &[u8]) -> Option<(&[u8], u64, &[u8])> {
     None
 }
 
-/// `10/Oct/2000:13:55:36 -0700` in Unix seconds.
+/// Parses `10/Oct/2000:13:55:36 -0700` to Unix seconds.
 fn time(text: &[u8]) -> Option<u64> {
     let &[
         d1,
@@ -181,7 +179,7 @@ fn time(text: &[u8]) -> Option<u64> {
     let month = MONTHS.iter().position(|month| **month == [m1, m2, m3])?;
     let month = i8::try_from(month + 1).ok()?;
     let year = i16::from(two(y1, y2)?) * 100 + i16::from(two(y3, y4)?);
-    // A leap second is the second before it.
+    // Count a leap second as the second before it.
     let second = two(s1, s2)?.min(59);
     let local = jiff::civil::DateTime::new(year, month, two(d1, d2)?, two(h1, h2)?, two(n1, n2)?, second, 0);
     let zone = i32::from(two(z1, z2)?) * 3_600 + i32::from(two(z3, z4)?) * 60;
@@ -194,7 +192,7 @@ fn time(text: &[u8]) -> Option<u64> {
     u64::try_from(at.as_second()).ok()
 }
 
-/// The text in the quotes that come next, without its escapes, and what follows it.
+/// Returns the next quoted text, unescaped, and the rest.
 fn quoted(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     let text = text.trim_ascii_start().strip_prefix(b"\"")?;
     let mut escaped = false;
@@ -206,7 +204,7 @@ fn quoted(text: &[u8]) -> Option<(Vec<u8>, &[u8])> {
     Some((unescaped(text.get(..end)?), text.get(end + 1..)?))
 }
 
-/// `\"`, `\\`, `\x22` and the letters that Apache writes.
+/// Decodes `\"`, `\\`, `\x22` and the letter escapes of Apache.
 fn unescaped(text: &[u8]) -> Vec<u8> {
     let mut plain = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -235,7 +233,7 @@ fn escape(letter: u8) -> Option<u8> {
     })
 }
 
-/// The method and the target of `METHOD TARGET PROTOCOL`; a target that was sent with spaces has them.
+/// Returns method and target of `METHOD TARGET PROTOCOL`. The target may contain spaces.
 fn method_and_target(request: &[u8]) -> Option<(&[u8], &[u8])> {
     let space = request.iter().position(|byte| *byte == b' ')?;
     let last = request.iter().rposition(|byte| *byte == b' ')?;
@@ -258,13 +256,13 @@ const TIME_BYTES: usize = 26;
 /// ip, method, path, status, user_agent, user.
 const ATTRIBUTES_MAX: usize = 6;
 
-/// As clients shorten a value: its first 960 bytes, `~` and 32 digits.
+/// Bytes kept of a shortened value, before `~` and 32 digits; the same as in the clients.
 const VALUE_BYTES_KEPT: usize = 960;
 
-/// A user with more brackets in his name is none.
+/// Brackets tried as the beginning of the time, since the user may contain brackets too.
 const BRACKETS_MAX: usize = 16;
 
-/// The longest registered one, `UPDATEREDIRECTREF`, has 17.
+/// The longest registered method, `UPDATEREDIRECTREF`, has 17 bytes.
 const METHOD_BYTES_MAX: usize = 32;
 
 #[cfg(test)]

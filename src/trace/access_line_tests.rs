@@ -30,7 +30,7 @@ fn a_combined_line_has_six_attributes() {
     ];
     let expected = expected.map(|(name, value)| (name.to_owned(), value.to_owned()));
     assert_eq!(read(&line).unwrap(), expected);
-    // A second line in the same place leaves nothing of the first.
+    // A reused line keeps nothing of its previous contents.
     let mut again = AccessLine::default();
     again.read(line.as_bytes()).unwrap();
     again.read(format!(r#"::1 - - {TIME} "GET / HTTP/1.1" 200 - "-" "-""#).as_bytes()).unwrap();
@@ -63,7 +63,7 @@ fn fields_are_read_as_servers_write_them() {
         ("path", line("-", r#"GET /\x22a HTTP/2.0"#, "-"), Some("/\"a")),
         ("path", line("-", "CONNECT example.com:443 HTTP/1.1", "-"), Some("/example.com:443")),
         ("method", line("-", "VERSION-CONTROL / HTTP/1.1", "-"), Some("VERSION-CONTROL")),
-        // The common format, without what the combined one adds; and what sites add to that.
+        // The common format, and the combined format with additional fields.
         ("status", format!(r#"192.0.2.1 - - {TIME} "GET / HTTP/1.1" 301 17"#), Some("301")),
         ("user_agent", line("-", "GET / HTTP/1.1", "x") + " 0.003 \"203.0.113.9\"\r\n", Some("x")),
     ];
@@ -134,7 +134,7 @@ fn a_long_value_is_shortened_as_clients_do() {
 }
 
 proptest::proptest! {
-    /// Whatever stands in a log, it is read within the bounds of the socket or passed over.
+    /// Any line is either read within the bounds of the socket or rejected.
     #[test]
     fn any_bytes_are_read_or_passed_over(
         address in proptest::prop_oneof!["192\\.0\\.2\\.1", "::1", ".{0,5}"],

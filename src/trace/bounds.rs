@@ -1,6 +1,6 @@
-//! Whether a line asks for what would pass through the socket, told in the socket's words.
+//! Checks that a trace line is within the bounds of the socket, with the socket's error messages.
 //!
-//! The codec alone knows its bounds: a line that is not plainly within them is written as a frame and read back.
+//! Only the codec defines the bounds: a line not clearly within them is encoded as a frame and decoded.
 
 use super::failure::Wrong;
 use super::json_line::{Line, Quantity};
@@ -9,7 +9,7 @@ use crate::protocol::{
     decode_request, encode_request, split,
 };
 
-/// Checks what is asked, `bytes` being the length of the line that asks it.
+/// Checks a request; `bytes` is the length of its line.
 pub(super) fn check(
     line: &Line<'_>,
     bytes: usize,
@@ -19,21 +19,21 @@ pub(super) fn check(
     if fits_plainly(line, bytes, descriptors) { Ok(()) } else { as_frame(asked, descriptors) }
 }
 
-/// Why a request could not be asked on the socket, if it could not.
+/// Returns the error with which the socket would reject a request, if any.
 pub(crate) fn refused_by_the_socket(asked: &Request<'_>, descriptors: &Descriptors<'_>) -> Option<String> {
     as_frame(asked, descriptors).err().map(|wrong| wrong.to_string())
 }
 
-/// Whether this is a name: 1 to 64 bytes without control characters, `:` or `/`.
+/// Whether `text` is a name: 1 to 64 bytes without control characters, `:` or `/`.
 pub(crate) fn is_name(text: &str) -> bool {
     let is_bad = |character: char| character.is_control() || matches!(character, ':' | '/');
     (1..=NAME_BYTES_MAX).contains(&text.len()) && !text.chars().any(is_bad)
 }
 
-/// Whether nothing is near a bound. What holds here must hold of a frame too; the other way round it need not.
+/// Whether all is clearly within bounds: `true` implies a valid frame, `false` implies nothing.
 fn fits_plainly(line: &Line<'_>, bytes: usize, descriptors: &Descriptors<'_>) -> bool {
     let is_name_or_absent = |name: Option<&str>| name.is_none_or(is_name);
-    // As JSON nothing is shorter than in a frame, which adds but little of its own.
+    // A frame is at most as long as the JSON, plus this overhead.
     bytes <= FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES
         && is_name_or_absent(line.domain.as_deref())
         && line.of.as_deref().is_none_or(|idem| (1..=IDEM_BYTES_MAX).contains(&idem.len()))
@@ -63,7 +63,7 @@ fn as_frame(asked: &Request<'_>, descriptors: &Descriptors<'_>) -> Result<(), Wr
     decode_request(payload, &mut Descriptors::new()).map(drop).map_err(Wrong::Bounds)
 }
 
-/// More than the id, the op, the lists' lengths and the options that a trace does not name take up.
+/// An upper bound for the id, the op, list lengths and options that a trace does not have.
 const FRAME_OVERHEAD_BYTES: usize = 128;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How many callers each rule has seen: distinct keys, told apart by fingerprints. No text of theirs is kept.
+//! Counts the distinct callers of each rule by fingerprints of their keys. No key text is stored.
 
 use std::sync::Arc;
 
@@ -15,22 +15,21 @@ pub(crate) struct Callers {
     fingerprints: usize,
 }
 
-/// The callers of one rule.
 #[derive(Debug, Default)]
 struct Seen {
     fingerprints: HashTable<u64>,
-    /// There were more, and no room for them.
+    /// Set when a new fingerprint was dropped for lack of room.
     more: bool,
 }
 
 impl Callers {
-    /// Learns how the rules in force are numbered. A rule that keeps its name keeps its callers.
+    /// Records the numbering of the rules in force. A rule keeps its callers by name.
     pub(super) fn number(&mut self, rules: &[Arc<Domain>]) {
         self.places.number(rules);
         self.seen.resize_with(self.places.len(), Seen::default);
     }
 
-    /// Notes the keys that a decision looked at: each with its rule's number and a fingerprint.
+    /// Records the keys that a decision checked, as rule number and fingerprint.
     pub(super) fn note(&mut self, domain: &str, keys: impl Iterator<Item = (u32, u64)>) {
         let places = self.places.of(domain);
         for (rule, fingerprint) in keys {
@@ -41,13 +40,13 @@ impl Callers {
         }
     }
 
-    /// How many callers a rule has seen, and whether there were more than could be told apart.
+    /// Returns the number of distinct callers of a rule, and whether some were not counted for lack of room.
     pub(crate) fn count(&self, domain: &str, rule: &str) -> Option<(u64, bool)> {
         let seen = self.seen.get(self.places.find(domain, rule)?)?;
         Some((u64::try_from(seen.fingerprints.len()).unwrap_or(u64::MAX), seen.more))
     }
 
-    /// The same as a table shows it: `1 204`, or `1 204+` when there were more than could be told apart.
+    /// Formats the count for a table: `1 204`, or `1 204+` if some callers were not counted.
     pub(super) fn shown(&self, domain: &str, rule: &str) -> String {
         let Some((count, more)) = self.count(domain, rule) else { return String::new() };
         let count = super::table::count(count);
@@ -56,7 +55,7 @@ impl Callers {
 }
 
 impl Seen {
-    /// Notes a fingerprint; whether it is a new one that was kept.
+    /// Records a fingerprint; returns whether it was added.
     fn note(&mut self, fingerprint: u64, has_room: bool) -> bool {
         // A fingerprint is a keyed hash already.
         if !has_room {
@@ -71,7 +70,7 @@ impl Seen {
     }
 }
 
-/// Of all rules together: 9 bytes each, the tables half empty at worst, so 300 MB for a trace with this many callers.
+/// Fingerprints over all rules: 9 bytes each in tables that may be half empty, about 300 MB.
 const FINGERPRINTS_MAX: usize = 16_000_000;
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! Access logs: lines are put in order of time within a window, garbage is counted and passed over.
+//! Access logs: sorts lines by time within a window, counts and skips malformed lines.
 //!
-//! Some servers write the time at which a request came and write it when the response ends, so a line may stand behind
-//! later ones by as long as the response took.
+//! Some servers log the time at which a request arrived but write the line when its response ends, so a line
+//! may follow later ones by the duration of its response.
 
 use std::collections::BTreeMap;
 
@@ -15,13 +15,13 @@ use crate::clock::Timestamp;
 use crate::engine::{Descriptors, Op, Request};
 use crate::protocol::PAIRS_MAX;
 
-/// The lines that wait for their turn, and what was wrong with others.
+/// Lines that wait to be sorted, and counts of lines that were malformed or late.
 #[derive(Debug)]
 pub(super) struct Combined<'a> {
     domain: &'a str,
     strict: bool,
     quotable: bool,
-    /// By time, then by number.
+    /// By time, then line number.
     waiting: BTreeMap<(u64, u64), AccessLine>,
     waiting_bytes: usize,
     spare: Vec<AccessLine>,
@@ -33,7 +33,7 @@ pub(super) struct Combined<'a> {
 }
 
 impl<'a> Combined<'a> {
-    /// Asks about one domain; stops at the first line that cannot be read if `strict`. `quotable`: remarks may quote it.
+    /// Plays requests of one domain. `strict`: stop at malformed lines. `quotable`: remarks may quote them.
     pub(super) fn new(domain: &'a str, strict: bool, quotable: bool) -> Combined<'a> {
         Combined {
             domain,
@@ -50,7 +50,7 @@ impl<'a> Combined<'a> {
         }
     }
 
-    /// Reads a line, and plays those whose turn has come.
+    /// Reads a line, then plays all lines that are due.
     pub(super) fn line(&mut self, text: &[u8], number: u64, stage: &mut impl Plays) -> Result<(), Failure> {
         let mut line = self.spare.pop().unwrap_or_default();
         if let Err(wrong) = line.read(text) {
@@ -68,7 +68,7 @@ impl<'a> Combined<'a> {
         Ok(())
     }
 
-    /// Counts a line that cannot be read, or stops at it.
+    /// Counts a malformed line, or returns the error if `strict`.
     pub(super) fn pass_over(&mut self, number: u64, wrong: Unreadable) -> Result<(), Failure> {
         if self.strict {
             return Err(Failure::AccessLine { number, wrong });
@@ -81,7 +81,7 @@ impl<'a> Combined<'a> {
         Ok(())
     }
 
-    /// Plays what still waits.
+    /// Plays the remaining lines.
     pub(super) fn end(&mut self, stage: &mut impl Plays) -> Result<(), Failure> {
         while !self.waiting.is_empty() {
             self.play_first(stage)?;
@@ -89,7 +89,7 @@ impl<'a> Combined<'a> {
         Ok(())
     }
 
-    /// What is worth knowing about the log.
+    /// Remarks for the summary: malformed and late lines.
     pub(super) fn remarks(&self) -> Vec<String> {
         let unreadable = self.first_unreadable.iter().map(|first| {
             format!(
@@ -114,7 +114,7 @@ impl<'a> Combined<'a> {
     fn play_first(&mut self, stage: &mut impl Plays) -> Result<(), Failure> {
         let Some(((seconds, number), line)) = self.waiting.pop_first() else { return Ok(()) };
         self.waiting_bytes = self.waiting_bytes.saturating_sub(line.bytes());
-        // Time does not run backwards, not even for a line that comes too late.
+        // Virtual time is monotonic: a late line is played at the time of the line before.
         self.played_seconds = self.played_seconds.max(seconds);
         let played = self.play(&line, number, stage);
         if self.spare.len() < SPARE_MAX {
@@ -137,15 +137,14 @@ impl<'a> Combined<'a> {
     }
 }
 
-/// How far a line may stand behind later ones: a minute is longer than most servers let a request take.
+/// How many seconds a line may be late: longer than most servers let a request take.
 const WINDOW_SECONDS: u64 = 60;
 
-/// Lines that wait at once, and bytes of them: more than a thousand a second are put in order within less than the
-/// window.
+/// Bounds on waiting lines and bytes. Above about 1 000 lines per second the window gets shorter.
 const WAITING_MAX: usize = 65_536;
 const WAITING_BYTES_MAX: usize = 32 << 20;
 
-/// Enough that hardly a line in order needs memory of its own.
+/// Lines kept for reuse: enough that sorted input allocates almost nothing.
 const SPARE_MAX: usize = 64;
 
 const NANOS_PER_SECOND: u64 = 1_000_000_000;

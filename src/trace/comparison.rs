@@ -1,4 +1,4 @@
-//! What another rule set would have made of the same trace: which requests changed, and both counts of each rule.
+//! Compares two rule sets over one trace: requests with a different verdict, and counts of each rule.
 
 use std::fmt::Write;
 
@@ -7,26 +7,25 @@ use super::summary::{Played, name, passed, remarks, rules, verdicts};
 use super::table::{Table, count, counted, difference};
 use crate::engine::{Decision, RuleTotals, Totals, Verdict};
 
-/// The requests on which the two rule sets differ. What is only peeked at is not among them.
+/// Requests whose verdicts differ between the two rule sets, without peeks.
 #[derive(Debug, Default)]
 pub(super) struct Changes {
-    /// Allowed by the rules, refused by the others.
+    /// Allowed by the first set, refused by the other.
     refused: u64,
-    /// Refused by the rules, allowed by the others.
+    /// Refused by the first set, allowed by the other.
     allowed: u64,
     first: Vec<Change>,
 }
 
-/// One of the first requests that changed.
 #[derive(Debug)]
 struct Change {
     line: u64,
     refused: bool,
-    /// The rule that refuses in the one set and does not in the other.
+    /// The rule that refuses it, in the set that does.
     rule: Box<str>,
 }
 
-/// What is kept of a decision until the other is made.
+/// The first set's decision, stored until the other set has decided.
 #[derive(Debug)]
 pub(super) struct Kept {
     granted: bool,
@@ -34,14 +33,14 @@ pub(super) struct Kept {
 }
 
 impl Changes {
-    /// Keeps what a change may have to tell.
+    /// Stores the parts of a decision that a change may report.
     pub(super) fn keep(&self, decision: Option<&Decision<'_>>) -> Kept {
         let granted = is_granted(decision);
         let rule = (!granted && self.has_room()).then(|| binding(decision));
         Kept { granted, rule }
     }
 
-    /// Notes whether the other decision differs.
+    /// Counts the request if the other decision differs.
     pub(super) fn note(&mut self, line: u64, kept: Kept, other: Option<&Decision<'_>>) {
         let refused = match (kept.granted, is_granted(other)) {
             (true, false) => true,
@@ -60,7 +59,7 @@ impl Changes {
     }
 }
 
-/// Whether the work may start, now or after a wait; what is not judged may.
+/// Whether the request may start, now or after a wait. A request without a decision may.
 fn is_granted(decision: Option<&Decision<'_>>) -> bool {
     decision.is_none_or(|decision| matches!(decision.verdict, Verdict::Allow | Verdict::Wait))
 }
@@ -69,7 +68,6 @@ fn binding(decision: Option<&Decision<'_>>) -> Box<str> {
     decision.and_then(Decision::rule_name).unwrap_or_default().into()
 }
 
-/// The summary of two rule sets, side by side.
 pub(super) fn comparison(played: &Played, player: &Player, other: &Player, changes: &Changes) -> String {
     let (one, two) = (player.totals(), other.totals());
     let mut text = format!("{}\n", played.opening());
@@ -81,7 +79,7 @@ pub(super) fn comparison(played: &Played, player: &Player, other: &Player, chang
     text + &table(&one, &two).to_string()
 }
 
-/// How many requests changed, and the first of them.
+/// The number of changed requests, and the first of them.
 pub(super) fn told(changes: &Changes) -> String {
     let Changes { refused, allowed, first } = changes;
     let mut text = match refused + allowed {
@@ -101,10 +99,10 @@ pub(super) fn told(changes: &Changes) -> String {
     text
 }
 
-/// Every rule of either set, matched by its name: those of the first in file order, then what only the other has.
+/// All rules matched by name: those of the first set in file order, then those that only the other has.
 fn table(one: &Totals, two: &Totals) -> Table {
     let all = || rules(one).chain(rules(two));
-    // A column of zeros says nothing.
+    // Leave out a column of zeros.
     let shadow = all().any(|rule| rule.would_refuse > 0);
     let mut table = Table::new(&[
         "rule",
@@ -143,9 +141,8 @@ fn shown(rule: Option<&RuleTotals>, number: fn(&RuleTotals) -> u64) -> String {
     rule.map_or("-".to_owned(), |rule| count(number(rule)))
 }
 
-/// Enough to look at; the counts say the rest.
+/// Changed requests that are listed; all are counted.
 const SHOWN_MAX: usize = 10;
 
-/// The numbers of a rule that are compared.
 pub(super) const NUMBERS: [fn(&RuleTotals) -> u64; 3] =
     [passed, |rule| rule.refuse, |rule| rule.would_refuse];

@@ -1,4 +1,4 @@
-//! What was counted until when, in a bounded number of steps: the longer the trace, the longer each of them.
+//! Counts over time in a bounded number of steps, whose length grows with the trace.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,19 +7,19 @@ use super::comparison::NUMBERS;
 use crate::clock::Timestamp;
 use crate::engine::{RuleTotals, Totals};
 
-/// The counts of an engine at the ends of some steps. Nothing is counted here: the sums are the engine's own.
+/// Cumulative counts of an engine at the end of each step.
 #[derive(Debug, Default)]
 pub(super) struct Course {
     first: Option<Timestamp>,
-    /// How many of [`WIDENINGS`] have been made.
+    /// How many of [`WIDENINGS`] have been applied.
     widened: usize,
-    /// What had been counted by the end of each step.
+    /// Counts at the end of each step.
     ends: Vec<Sums>,
-    /// Where each rule stands in the sums.
+    /// Index of each rule in [`Sums::rules`].
     places: HashMap<(Box<str>, Box<str>), usize>,
 }
 
-/// What has been counted since the beginning.
+/// Counts since the beginning.
 #[derive(Clone, Debug, Default)]
 struct Sums {
     verdicts: [u64; 3],
@@ -27,7 +27,7 @@ struct Sums {
 }
 
 impl Course {
-    /// Time has come to this: what was counted before belongs to the steps before.
+    /// Advances to `at`: closes the steps before it with the current totals.
     pub(super) fn reach(&mut self, at: Timestamp, totals: impl FnOnce() -> Totals) {
         let first = *self.first.get_or_insert(at);
         let passed = at.since(first).as_nanos();
@@ -36,13 +36,13 @@ impl Course {
         }
         let step = usize::try_from(passed / self.step().as_nanos()).unwrap_or(STEPS_MAX).min(STEPS_MAX - 1);
         if step > self.ends.len() {
-            // One that is filled, and those in which nothing happened.
+            // The step that ends here, and steps without events.
             let sums = self.sums(&totals());
             self.ends.resize(step, sums);
         }
     }
 
-    /// Makes one step of several. What is left over is of one that has not ended.
+    /// Merges several steps into one. A remainder belongs to a step that has not ended.
     fn widen(&mut self) {
         let times = WIDENINGS.get(self.widened).map_or(1, |times| *times as usize);
         let mut place = 0;
@@ -53,29 +53,28 @@ impl Course {
         self.widened += 1;
     }
 
-    /// The trace has ended, and with it the last step.
+    /// Closes the last step.
     pub(super) fn end(&mut self, totals: &Totals) {
         let sums = self.sums(totals);
         self.ends.push(sums);
     }
 
-    /// How long a step is.
     pub(super) fn step(&self) -> Duration {
         let widenings = WIDENINGS.iter().take(self.widened).map(|times| u64::from(*times));
         Duration::from_millis(STEP_MILLIS_MIN.saturating_mul(widenings.product()))
     }
 
-    /// When the first step begins; none if nothing was played.
+    /// The start of the first step; `None` if nothing was played.
     pub(super) fn first(&self) -> Option<Timestamp> {
         self.first
     }
 
-    /// How many were allowed (a wait included), limited or denied, and shed in each step.
+    /// Requests allowed (including waits), limited or denied, and shed, in each step.
     pub(super) fn verdicts(&self) -> Vec<[u64; 3]> {
         apart(self.ends.iter().map(|sums| sums.verdicts).collect())
     }
 
-    /// How many passed a rule, were refused by it, and would have been, in each step.
+    /// Requests that passed a rule, were refused by it, or would have been, in each step.
     pub(super) fn of(&self, domain: &str, rule: &str) -> Vec<[u64; 3]> {
         let Some(place) = self.places.get(&(domain.into(), rule.into())) else { return Vec::new() };
         apart(self.ends.iter().map(|sums| sums.rules.get(*place).copied().unwrap_or_default()).collect())
@@ -98,12 +97,13 @@ impl Course {
     }
 }
 
-/// What the summary says of a rule.
+/// The rule's counts in the order of the summary.
 pub(super) fn checks_of(rule: &RuleTotals) -> [u64; 3] {
     NUMBERS.map(|number| number(rule))
 }
 
-/// What was added in each step. A sum that shrinks has gone to others with its rule, and what it was is theirs.
+/// Converts cumulative counts to counts per step. A sum shrinks where a removed rule's counts move to the
+/// rest; later, smaller sums then cap the earlier ones.
 fn apart(mut sums: Vec<[u64; 3]>) -> Vec<[u64; 3]> {
     let mut least = [u64::MAX; 3];
     for sum in sums.iter_mut().rev() {
@@ -123,14 +123,14 @@ fn apart(mut sums: Vec<[u64; 3]>) -> Vec<[u64; 3]> {
     sums
 }
 
-/// As many as a picture shows apart; of 512 rules, some 3 MB.
+/// As many steps as a picture can resolve; about 3 MB for 512 rules.
 const STEPS_MAX: usize = 240;
 
-/// A step of a trace that is over at once.
+/// The initial length of a step.
 const STEP_MILLIS_MIN: u64 = 1;
 
-/// How many steps become one each time that there would be too many: 5 and 10 ms and so on to 10 s, 30 s, 1, 5, 10 and 30
-/// minutes, 1, 6 and 12 hours, 1, 7, 28, 364 and 3 640 days. No trace is longer: time ends after 584 years.
+/// How many steps each widening merges: 5 and 10 ms and so on to 10 s, 30 s, 1, 5, 10 and 30 minutes, 1, 6
+/// and 12 hours, 1, 7, 28, 364 and 3 640 days. No trace is longer: timestamps end after 584 years.
 const WIDENINGS: [u8; 21] = [5, 2, 5, 2, 5, 2, 5, 2, 3, 2, 5, 2, 3, 2, 6, 2, 2, 7, 4, 13, 10];
 
 #[cfg(test)]
@@ -146,7 +146,7 @@ mod tests {
         Totals { allowed: pass, rules: vec![rule], ..Totals::default() }
     }
 
-    /// One passes at each of these moments.
+    /// Plays one allowed request at each of these times.
     fn played(nanos: impl Iterator<Item = u64>) -> (Course, u64) {
         let (mut course, mut passed) = (Course::default(), 0);
         for at in nanos {
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn what_happened_stands_in_the_step_of_its_moment() {
-        // A gap of ten seconds between two bursts, then one at the end.
+        // Two bursts 10 s apart, then a request at the end.
         let millis = [0, 1, 2, 10_000, 10_001, 20_000];
         let (course, _) = played(millis.into_iter().map(|millis| millis * 1_000_000));
         assert_eq!(course.step(), Duration::from_millis(100));

@@ -1,4 +1,4 @@
-//! One JSON line for each decision, every key always present.
+//! Writes one JSON line for each decision; every key is always present.
 
 use std::io::{self, Write};
 
@@ -9,7 +9,6 @@ use super::event::{Event, Said};
 use crate::clock::Micros;
 use crate::engine::{Decision, LimitView, Verdict};
 
-/// Writes decisions as they are made.
 pub(crate) struct Decisions<'w> {
     out: &'w mut dyn Write,
     line: Vec<u8>,
@@ -20,7 +19,7 @@ impl<'w> Decisions<'w> {
         Decisions { out, line: Vec::new() }
     }
 
-    /// Writes what became of a request; `None`: it was let through unjudged.
+    /// Writes a decision; `None` stands for a request that was allowed without a check.
     pub(super) fn write(&mut self, event: &Event<'_>, decision: Option<&Decision<'_>>) -> io::Result<()> {
         let binding = decision.and_then(|decision| decision.binding.as_ref());
         let written = Written {
@@ -43,7 +42,7 @@ impl<'w> Decisions<'w> {
             notes: Notes(decision),
             all: All(decision),
         };
-        // The parts of a line are many and short: put together first, they cost one write.
+        // Serialize to a buffer first: many short writes become one.
         self.line.clear();
         serde_json::to_writer(&mut self.line, &written)?;
         self.line.push(b'\n');
@@ -67,7 +66,7 @@ struct Written<'d> {
     all: All<'d>,
 }
 
-/// Kind and rule, flat, as on the wire.
+/// Kind and rule in one flat list, as on the wire.
 struct Notes<'d>(Option<&'d Decision<'d>>);
 
 impl Serialize for Notes<'_> {

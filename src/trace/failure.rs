@@ -1,4 +1,4 @@
-//! Why a replay stops, in words that say where and how to mend it.
+//! Errors that stop a replay, with the line and a repair.
 
 use std::io;
 
@@ -6,7 +6,6 @@ use super::access_line::Unreadable;
 use crate::protocol;
 use crate::rules::shown;
 
-/// Why a replay stops.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
     #[error("line {number}: {wrong}")]
@@ -22,7 +21,7 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// The same without what the trace says: for one that may not be quoted.
+    /// Removes the text of the trace from the error, for traces that must not be quoted.
     pub(super) fn withheld(self) -> Failure {
         match self {
             Failure::Line { number, .. } | Failure::AccessLine { number, .. } => Failure::Withheld { number },
@@ -31,7 +30,6 @@ impl Failure {
     }
 }
 
-/// What is wrong with a line.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Wrong {
     #[error("not a line of a trace: {}", json_error(.0))]
@@ -60,7 +58,7 @@ pub(crate) enum Wrong {
     TooLarge(protocol::TooLarge),
 }
 
-/// serde_json counts lines too, and sees but one.
+/// Formats an error of serde_json without its line number, which is always 1 here.
 fn json_error(error: &serde_json::Error) -> String {
     let text = error.to_string();
     let place = format!(" at line {} column {}", error.line(), error.column());
@@ -70,7 +68,7 @@ fn json_error(error: &serde_json::Error) -> String {
     }
 }
 
-/// What a missing field would look like, where that is not plain.
+/// An example of a missing field, where one helps.
 fn example(field: &str) -> &'static str {
     match field {
         "descriptors" => ", such as [[\"user\", \"u1\"]]",

@@ -1,12 +1,11 @@
-//! Which ids a trace has used. Their texts are not kept.
+//! The ids that a trace has used. Only digests are stored.
 
 use std::hash::Hasher;
 
 use hashbrown::HashTable;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-/// The ids used so far, as digests of 128 bits: with the most ids that are kept, the chance that any two of them are
-/// taken for one is below 10⁻²³.
+/// The used ids as 128-bit digests; with `IDS_MAX` ids, the probability of a collision is below 10⁻²³.
 #[derive(Debug, Default)]
 pub(super) struct Ids {
     digests: HashTable<Id>,
@@ -17,19 +16,17 @@ pub(super) struct Ids {
 pub(crate) struct Id(u128);
 
 impl Id {
-    /// The digest of a text.
     pub(crate) fn of(text: &str) -> Id {
         let mut hasher = SipHasher13::new();
         hasher.write(text.as_bytes());
         Id(hasher.finish128().as_u128())
     }
 
-    /// All of it.
     pub(super) fn to_bytes(self) -> [u8; 16] {
         self.0.to_le_bytes()
     }
 
-    /// Half of a digest is as good a hash as any.
+    /// Half of the digest, as a hash for tables.
     pub(super) fn hash(self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.to_bytes();
         u64::from_le_bytes([a, b, c, d, e, f, g, h])
@@ -37,8 +34,7 @@ impl Id {
 }
 
 impl Ids {
-    /// Notes an id; `false` when it was used before. Past the bound nothing more is noted, and only the ids that are
-    /// known are found.
+    /// Records an id; `false` if it was used before. At the bound, new ids are no longer recorded.
     pub(super) fn note(&mut self, id: Id) -> bool {
         if self.digests.len() < IDS_MAX {
             let entry = self.digests.entry(id.hash(), |known| *known == id, |known| known.hash());
@@ -50,7 +46,7 @@ impl Ids {
     }
 }
 
-/// Sixteen bytes each, and the table half empty at worst: a gigabyte, spent only by a trace of this many ids.
+/// 16 bytes each in a table that may be half empty: about 1 GB.
 const IDS_MAX: usize = 32_000_000;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! One line of a trace, as it is written: JSON read in place.
+//! One line of a JSON-lines trace, deserialized in place.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -11,15 +11,15 @@ use serde_json::value::RawValue;
 use crate::clock::Timestamp;
 use crate::protocol::{DESCRIPTORS_MAX, PAIRS_MAX};
 
-/// A line. What an op does not need may be absent; what is not known is passed over.
+/// A line. Fields that an op does not need may be absent; unknown fields are ignored.
 #[derive(Debug, Deserialize)]
 pub(super) struct Line<'a> {
-    /// Seconds as a decimal; kept as written.
+    /// Seconds as a decimal, verbatim.
     #[serde(borrow)]
     pub(super) t: &'a RawValue,
     #[serde(borrow)]
     pub(super) op: Option<Text<'a>>,
-    /// Any JSON value; kept as written.
+    /// Any JSON value, verbatim.
     #[serde(borrow)]
     pub(super) id: Option<&'a RawValue>,
     #[serde(borrow)]
@@ -35,7 +35,7 @@ pub(super) struct Line<'a> {
     /// The `idem` that a charge refunds.
     #[serde(borrow)]
     pub(super) of: Option<Text<'a>>,
-    /// The `id` of the work that a charge refunds.
+    /// The `id` of the request that a charge refunds.
     #[serde(borrow)]
     pub(super) of_id: Option<&'a RawValue>,
     pub(super) queued_us: Option<u64>,
@@ -56,7 +56,7 @@ pub(super) struct Line<'a> {
     pub(super) rules: Option<Text<'a>>,
 }
 
-/// A text that is borrowed where it holds no escapes.
+/// A string, borrowed if it has no escapes.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub(super) struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
@@ -69,17 +69,17 @@ impl std::ops::Deref for Text<'_> {
     }
 }
 
-/// The texts of all descriptors in one list, and where each descriptor ends.
+/// The strings of all descriptors in one list, and where each descriptor ends.
 #[derive(Debug)]
 pub(super) struct Texts<'a> {
     texts: Vec<Text<'a>>,
     ends: ArrayVec<usize, DESCRIPTORS_MAX>,
-    /// There were more than can be.
+    /// Set when there were more than `DESCRIPTORS_MAX`.
     too_many: bool,
 }
 
 impl Texts<'_> {
-    /// The descriptors, each as the keys and values that were written; `None` when there are too many.
+    /// The descriptors, each as alternating keys and values; `None` if there are too many.
     pub(super) fn each(&self) -> Option<impl Iterator<Item = &[Text<'_>]>> {
         let mut start = 0;
         let each = self
@@ -115,7 +115,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Texts<'a> {
     }
 }
 
-/// Reads one descriptor behind the texts of those before it.
+/// Appends one descriptor to the strings of those before it.
 struct Descriptor<'t, 'a>(&'t mut Vec<Text<'a>>);
 
 impl<'de: 'a, 'a> serde::de::DeserializeSeed<'de> for Descriptor<'_, 'a> {
@@ -141,7 +141,7 @@ impl<'de: 'a, 'a> Visitor<'de> for Descriptor<'_, 'a> {
     }
 }
 
-/// A cost or an amount: in requests, or by unit. What no 64 bits hold is cut to them: rules count far less.
+/// A cost or an amount: in requests, or by unit. Values beyond 64 bits are clamped; rules count far less.
 #[derive(Debug)]
 pub(super) enum Quantity<'a> {
     Requests(i64),
@@ -181,7 +181,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Quantity<'a> {
     }
 }
 
-/// Reads seconds with at most nine places, exactly: no float has a part in it.
+/// Parses seconds with at most 9 decimal places exactly, without floats.
 pub(super) fn time(text: &str) -> Option<Timestamp> {
     let (whole, places) = text.split_once('.').unwrap_or((text, ""));
     let is_written_out = |digits: &str| digits.bytes().all(|byte| byte.is_ascii_digit());
@@ -196,7 +196,7 @@ pub(super) fn time(text: &str) -> Option<Timestamp> {
 
 const QUANTITY: &str = "an integer, or a map of unit names to integers";
 
-/// Room for one everyday descriptor.
+/// Room for one typical descriptor.
 const TEXTS_USUAL: usize = 2 * PAIRS_MAX;
 
 const PLACES_MAX: usize = 9;

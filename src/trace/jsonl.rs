@@ -1,4 +1,4 @@
-//! JSON lines: each is read, checked and played. The first that is bad ends the trace.
+//! JSON lines: reads, checks and plays each line. The first invalid line ends the trace.
 
 use arrayvec::ArrayVec;
 
@@ -12,7 +12,7 @@ use crate::engine::{self, Op, Repeat, WorkOutcome};
 use crate::protocol::{self, COST_MAX, Descriptors, Judge, Options, PAIRS_MAX, PERMILLE_MAX, Request};
 use crate::server::engine_cost;
 
-/// What must be known of the lines before.
+/// State over the lines: used ids and the latest time.
 #[derive(Debug, Default)]
 pub(super) struct Jsonl {
     ids: Ids,
@@ -20,7 +20,6 @@ pub(super) struct Jsonl {
 }
 
 impl Jsonl {
-    /// Plays one line.
     pub(super) fn line(&mut self, text: &[u8], number: u64, stage: &mut impl Plays) -> Result<(), Failure> {
         let bad = |wrong| Failure::Line { number, wrong };
         let line: Line<'_> = serde_json::from_slice(text).map_err(|error| bad(Wrong::Json(error)))?;
@@ -77,7 +76,7 @@ fn event<'a>(line: &Line<'a>, number: u64, at: Timestamp, action: Action<'a>) ->
     Event { line: number, at, t: Said::Written(line.t), id: line.id.map(Said::Written), action }
 }
 
-/// Reads a `hit`, `peek` or `acquire` and hands it on.
+/// Parses a `hit`, `peek` or `acquire` and passes it to `play`.
 fn judge<T>(
     line: &Line<'_>,
     op: Op,
@@ -112,7 +111,7 @@ fn judge<T>(
     }))
 }
 
-/// Reads a `charge` and hands it on.
+/// Parses a `charge` and passes it to `play`.
 fn charge<T>(
     line: &Line<'_>,
     bytes: usize,
@@ -141,7 +140,7 @@ fn charge<T>(
     Ok(play(charge, line.of_id.map(|id| Id::of(id.get()))))
 }
 
-/// Reads what judges nothing and charges nothing.
+/// Parses all other ops.
 fn other<'l>(line: &'l Line<'_>, op: &str) -> Result<Action<'l>, Wrong> {
     Ok(match op {
         "release" => {
@@ -178,17 +177,16 @@ fn other<'l>(line: &'l Line<'_>, op: &str) -> Result<Action<'l>, Wrong> {
     })
 }
 
-/// The name of the work that a line is about.
+/// The id of the lease that a line refers to.
 fn id(line: &Line<'_>) -> Result<Id, Wrong> {
     line.id.map(|id| Id::of(id.get())).ok_or_else(|| missing(line, "id"))
 }
 
-/// The session, where a line names one.
 fn session<'l>(line: &'l Line<'_>) -> Result<Option<&'l str>, Wrong> {
     line.session.as_ref().map(|session| name(line, "session", Some(session))).transpose()
 }
 
-/// A name that is there and is one.
+/// Checks that a field is present and a valid name.
 fn name<'l>(line: &Line<'_>, field: &'static str, name: Option<&'l Text<'_>>) -> Result<&'l str, Wrong> {
     let name = name.ok_or_else(|| missing(line, field))?;
     if is_name(name) { Ok(name) } else { Err(Wrong::Field { field, range: NAME }) }
@@ -201,7 +199,7 @@ fn read_descriptors<'l>(line: &'l Line<'_>, descriptors: &mut Descriptors<'l>) -
         if !odd.is_empty() || pairs.len() > PAIRS_MAX {
             return Err(Wrong::Descriptors);
         }
-        // In place: a quarter of a kilobyte is not to be moved for every line.
+        // Build the list in place instead of moving its 512 bytes for every line.
         let mut list = ArrayVec::<(&str, &str), PAIRS_MAX>::new_const();
         list.extend(pairs.iter().map(|[key, value]| (&**key, &**value)));
         if !descriptors.push(&list) {
@@ -215,7 +213,7 @@ fn of_engine<'d>(descriptors: &'d Descriptors<'d>) -> engine::Descriptors<'d> {
     engine::Descriptors { attributes: descriptors.attributes(), ends: descriptors.ends() }
 }
 
-/// What makes a line a repeat. Lines without a session are all of one.
+/// The idempotency key of a line. All lines without a session share one.
 fn repeat<'l>(line: &'l Line<'_>) -> Option<Repeat<'l>> {
     let session = line.session.as_deref().unwrap_or_default().as_bytes();
     line.idem.as_deref().map(|name| Repeat { session, user: 0, name: name.as_bytes() })
@@ -232,7 +230,7 @@ fn options<'l>(line: &'l Line<'_>) -> Options<'l> {
     }
 }
 
-/// An amount as rules count it.
+/// Clamps an amount to the range of costs.
 fn amount_of(number: i64) -> i64 {
     number.clamp(-i64::from(COST_MAX), i64::from(COST_MAX))
 }
@@ -245,7 +243,7 @@ fn missing(line: &Line<'_>, field: &'static str) -> Wrong {
     Wrong::Missing { op: line.op.as_deref().unwrap_or("hit").into(), field }
 }
 
-/// The pool of those who do not say theirs.
+/// The pool of sessions that name none.
 const POOL: &str = "default";
 
 const NAME: &str = "a name: 1 to 64 bytes without control characters, ':' or '/'";

@@ -1,8 +1,7 @@
-//! The lines of a trace: numbered, bounded, empty ones passed over. What they say is not known here.
+//! Reads the lines of a trace: numbers them, bounds their length, skips empty ones.
 
 use std::io::{self, BufRead, Read};
 
-/// Reads lines one after the other.
 pub(super) struct Lines<'r> {
     input: &'r mut dyn BufRead,
     text: Vec<u8>,
@@ -10,13 +9,12 @@ pub(super) struct Lines<'r> {
     bytes: u64,
 }
 
-/// What was read.
 pub(super) enum Next<'t> {
-    /// A line that is not empty, perhaps with its line feed.
+    /// A line that is not empty, with its line feed if it has one.
     Line { number: u64, text: &'t [u8] },
-    /// A line above the bound, passed over whole.
+    /// A line above the bound, skipped entirely.
     TooLong { number: u64 },
-    /// There is nothing more.
+    /// End of input.
     End,
 }
 
@@ -25,12 +23,11 @@ impl<'r> Lines<'r> {
         Lines { input, text: Vec::new(), number: 0, bytes: 0 }
     }
 
-    /// The number of the line last read, from 1.
+    /// The number of the last line read, from 1.
     pub(super) fn number(&self) -> u64 {
         self.number
     }
 
-    /// Bytes read so far.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
@@ -53,7 +50,7 @@ impl<'r> Lines<'r> {
         }
     }
 
-    /// Reads one line as far as the bound; whether it ended there.
+    /// Reads up to a line feed or the bound; returns whether a line feed was read.
     fn line(&mut self) -> io::Result<bool> {
         self.text.clear();
         let bound = u64::try_from(LINE_BYTES_MAX).unwrap_or(u64::MAX);
@@ -68,8 +65,8 @@ impl<'r> Lines<'r> {
     }
 }
 
-/// A frame has 16 KiB; written as JSON, or as a web server escapes it, that is six times as much. What is longer is no
-/// line of a trace, and is not to be held in memory whole.
+/// The longest line. A frame has 16 KiB, at most six times as much as JSON or with a web server's escapes;
+/// longer lines are no trace and must not fill the memory.
 pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
 
 #[cfg(test)]

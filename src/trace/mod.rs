@@ -1,4 +1,4 @@
-//! TRACES: reads events from JSON lines and access logs, plays them to an engine in virtual time, compares and reports.
+//! TRACES: reads events from files, plays them to an engine in virtual time, compares and reports.
 
 mod access_line;
 pub(crate) mod bounds;

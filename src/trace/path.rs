@@ -1,6 +1,6 @@
-//! The path of a request as the middlewares send it: decoded once, without query, dot segments and repeated slashes.
+//! Normalizes paths like the middlewares: decoded once, no query, dot segments or repeated slashes.
 
-/// The path of a request's target, which may be a path, a whole URL or anything a scanner thinks of.
+/// Returns the path of a request's target, which may be a path, a whole URL or garbage.
 pub(super) fn path_of(target: &[u8]) -> Vec<u8> {
     let target = target.split(|byte| matches!(byte, b'?' | b'#')).next().unwrap_or_default();
     let decoded = decoded(without_origin(target));
@@ -25,7 +25,7 @@ pub(super) fn path_of(target: &[u8]) -> Vec<u8> {
     path
 }
 
-/// `http://host/path` is what proxies are asked for.
+/// Removes scheme and authority: proxies receive `http://host/path`.
 fn without_origin(target: &[u8]) -> &[u8] {
     let Some(colon) = target.windows(3).position(|three| three == b"://") else { return target };
     let is_scheme = target.iter().take(colon).all(u8::is_ascii_alphabetic) && colon > 0;
@@ -38,7 +38,7 @@ fn without_origin(target: &[u8]) -> &[u8] {
     }
 }
 
-/// Each `%` with two hexadecimal digits as the byte they stand for; any other as it is.
+/// Decodes each `%` with two hexadecimal digits once; leaves others as they are.
 fn decoded(text: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::with_capacity(text.len());
     let mut rest = text;
@@ -57,7 +57,6 @@ fn decoded(text: &[u8]) -> Vec<u8> {
     }
 }
 
-/// The byte that two hexadecimal digits stand for.
 pub(super) fn hex_byte(high: u8, low: u8) -> Option<u8> {
     let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
     Some(digit(high)? << 4 | digit(low)?)
@@ -88,7 +87,7 @@ mod tests {
             ("/a/...", "/a/..."),
             ("/login%20now", "/login now"),
             ("/%2e%2E/v1%2Fcharges", "/v1/charges"),
-            // Once: what is still written with a percent sign then is the application's affair.
+            // Decoded once only.
             ("/%252e", "/%2e"),
             ("/100%", "/100%"),
             ("/%zz%4", "/%zz%4"),

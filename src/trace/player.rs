@@ -1,4 +1,4 @@
-//! An engine in virtual time: what it does by itself is done, each at its moment, before what the trace says next.
+//! Runs an engine in virtual time: its own timers run at their time, before the next event of the trace.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,22 +15,20 @@ use crate::engine::{
 };
 use crate::rules::{Domain, Mode, RuleSet};
 
-/// An engine in virtual time.
 pub(crate) struct Player {
     engine: Arc<Engine>,
     decider: Decider,
     now: Now,
     ticks: Ticks,
     last_sweep: Option<Timestamp>,
-    /// Events since then.
+    /// Events since the last sweep.
     played: u32,
     work: Work,
     callers: Callers,
-    /// Requests that were not judged, for their session held too many leases.
+    /// Requests without a decision because their session held too many leases.
     beyond_quota: u64,
-    /// In force.
     rules: Vec<Arc<Domain>>,
-    /// Whether they watch over a pool.
+    /// Whether the rules have pools with shedding.
     watches: bool,
 }
 
@@ -48,7 +46,7 @@ pub(crate) enum NotPlayed {
 }
 
 impl Player {
-    /// A daemon's engine with these rules in force and nothing remembered.
+    /// Makes an engine with these rules and no state.
     pub(crate) fn new(rules: Vec<Arc<Domain>>, seed: u64) -> Player {
         let mut key = [0; 16];
         key.iter_mut().zip(seed.to_le_bytes()).for_each(|(to, from)| *to = from);
@@ -74,7 +72,7 @@ impl Player {
         player
     }
 
-    /// Moves time on, and lets the engine do what it does by itself on the way.
+    /// Advances virtual time and runs the ticks and expiries that are due.
     pub(crate) fn advance(&mut self, at: Timestamp) {
         self.now = Now { at, utc: 0 };
         if self.watches || self.work.has_begun() {
@@ -89,8 +87,7 @@ impl Player {
     fn sweep(&mut self, at: Timestamp) {
         let last = *self.last_sweep.get_or_insert(at);
         self.played = self.played.saturating_add(1);
-        // Of the sweeps that fall into a gap the last does the work of all; and an hour goes by in a second here, so they
-        // also stand some events apart.
+        // The last sweep in a gap covers all. Sweeps also need some events between them, as replays are fast.
         let passed = at.since(last);
         let due = passed.as_millis() / u128::from(TICK_MILLIS);
         if due > 0 && (self.played >= EVENTS_PER_SWEEP || passed >= SWEEP_DUE) {
@@ -102,17 +99,17 @@ impl Player {
         }
     }
 
-    /// Judges a piece of work. `None`: it was not judged, for its session holds too many leases; the daemon answers with
-    /// an error then, and clients let the work go on.
+    /// Decides a request. `None`: its session holds too many leases; the daemon answers with an error then,
+    /// and clients continue.
     ///
     /// # Errors
-    /// It is no repeat of what it says; there are too many sessions.
+    /// A retry differs from the request with the same `idem`; there are too many sessions.
     pub(crate) fn judge(
         &mut self,
         request: &Request<'_>,
         by: &By<'_>,
     ) -> Result<Option<Decision<'_>>, NotPlayed> {
-        // What is no work and comes before no pool needs no session.
+        // Only acquires, and requests with shedding pools, need a session.
         let session = if request.op == Op::Acquire || self.watches {
             Some(self.work.session(&self.engine, by, self.now)?)
         } else {
@@ -122,7 +119,7 @@ impl Player {
         let decision = match self.decider.decide(&request, self.now) {
             Answer::Decided(decision) => decision,
             Answer::Conflict => return Err(Conflict.into()),
-            // Nobody may wait here, so nobody is told to ask.
+            // No requests wait here, so the engine never asks for a remote check.
             Answer::Ask(_) => return Ok(None),
             Answer::Quota => {
                 self.beyond_quota += 1;
@@ -138,7 +135,7 @@ impl Player {
         Ok(Some(decision))
     }
 
-    /// Charges after the fact, or refunds this work; whether there was something to charge or to refund.
+    /// Charges after the fact, or refunds a lease; returns whether a rule or lease matched.
     pub(crate) fn charge(&mut self, charge: &Charge<'_>, of: Option<Id>) -> Result<bool, NotPlayed> {
         let mut charge = *charge;
         if let Some(id) = of {
@@ -149,30 +146,30 @@ impl Player {
         Ok(self.decider.charge(&charge, self.now)?)
     }
 
-    /// Ends a piece of work; whether it was there.
+    /// Ends a lease; returns whether it existed.
     pub(crate) fn release(&mut self, id: Id, outcome: WorkOutcome) -> bool {
         self.work.release(&self.engine, id, outcome, self.now)
     }
 
-    /// Starts the time of a piece of work again; whether it was there.
+    /// Renews a lease; returns whether it existed.
     pub(crate) fn renew(&mut self, id: Id) -> bool {
         self.work.renew(&self.engine, id, self.now)
     }
 
-    /// A process begins.
+    /// Opens a session.
     ///
     /// # Errors
-    /// It is there already with another pool or other slots; there are too many.
+    /// It exists with another pool or other slots; there are too many sessions.
     pub(crate) fn hello(&mut self, hello: &Hello<'_>) -> Result<(), NotPlayed> {
         Ok(self.work.hello(&self.engine, hello, self.now)?)
     }
 
-    /// A process ends, and all its work with it.
+    /// Closes a session and ends its leases.
     pub(crate) fn bye(&mut self, session: &str) {
         self.work.bye(&self.engine, session, self.now);
     }
 
-    /// Takes a reading of an application.
+    /// Applies an application's signal.
     pub(super) fn signal(&mut self, signal: &Signal<'_>) -> Result<(), NotPlayed> {
         let Signal { pool, name, permille, .. } = *signal;
         let session = match signal.session {
@@ -182,7 +179,6 @@ impl Player {
         Ok(self.engine.signal(&session, pool, name, permille, self.now)?)
     }
 
-    /// Puts other rules in force.
     pub(crate) fn reload(&mut self, rules: Vec<Arc<Domain>>) {
         self.callers.number(&rules);
         self.watches = rules.iter().any(|domain| !domain.sheds().is_empty());
@@ -190,22 +186,18 @@ impl Player {
         self.engine.install(RuleSet::new(rules));
     }
 
-    /// The rules in force.
     pub(crate) fn rules(&self) -> &[Arc<Domain>] {
         &self.rules
     }
 
-    /// What has been counted.
     pub(crate) fn totals(&self) -> Totals {
         self.engine.totals()
     }
 
-    /// Requests that were not judged, for their session held too many leases.
     pub(super) fn beyond_quota(&self) -> u64 {
         self.beyond_quota
     }
 
-    /// How many callers each rule has seen.
     pub(crate) fn callers(&self) -> &Callers {
         &self.callers
     }
@@ -220,14 +212,13 @@ impl From<NotCharged> for NotPlayed {
     }
 }
 
-/// As the daemon has by default, so that a replay forgets what it would forget.
+/// The daemon's default, so that a replay evicts as the daemon would.
 const MEMORY_BYTES: usize = 64 << 20;
 
-/// A sweep looks through much of a table, which may take as long as a thousand decisions. Until the next one at most so
-/// many keys are kept that the daemon would have swept away: nothing beside its budget.
+/// A sweep may cost a thousand decisions; at most this many keys stay that the daemon would have swept.
 const EVENTS_PER_SWEEP: u32 = 4_096;
 
-/// However few events there are: states read time as a circle, which is to be far from going round between two sweeps.
+/// Sweep at least this often: timestamps of states wrap, and must be swept long before.
 const SWEEP_DUE: Duration = Duration::from_secs(86_400);
 
 const NANOS_PER_MILLI: u64 = 1_000_000;

@@ -1,4 +1,4 @@
-//! How far a long replay has come: one line on a terminal, gone at the end. Never anywhere else.
+//! The progress of a long replay, as one line on a terminal that is removed at the end.
 
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
@@ -8,10 +8,10 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use super::table::counted;
 use crate::clock::boot_nanos;
 
-/// A bar on standard error, once it has taken long.
+/// A progress bar on standard error, shown after `PATIENCE`.
 pub(super) struct Progress {
     begin_nanos: u64,
-    /// The length of the trace, when it has one.
+    /// The length of the trace, if known.
     bytes: Option<u64>,
     bar: Option<ProgressBar>,
     wanted: bool,
@@ -19,13 +19,13 @@ pub(super) struct Progress {
 }
 
 impl Progress {
-    /// No bar yet, and none ever unless it is wanted and standard error is a terminal.
+    /// Shows a bar later if `wanted` and standard error is a terminal.
     pub(super) fn new(bytes: Option<u64>, wanted: bool) -> Progress {
         let wanted = wanted && std::io::stderr().is_terminal();
         Progress { begin_nanos: boot_nanos(), bytes, bar: None, wanted, unlooked: 0 }
     }
 
-    /// Is told of every line, and looks up now and then.
+    /// Called for every line; looks at the clock every `LINES_PER_LOOK` lines.
     pub(super) fn moved(&mut self, bytes: u64, lines: u64) {
         if !self.wanted {
             return;
@@ -45,7 +45,7 @@ impl Progress {
         }
     }
 
-    /// Says something above the bar.
+    /// Prints a message above the bar.
     pub(super) fn say(&self, message: &str) {
         match &self.bar {
             Some(bar) => bar.suspend(|| show(message)),
@@ -53,7 +53,6 @@ impl Progress {
         }
     }
 
-    /// Takes the bar away.
     pub(super) fn end(&mut self) {
         if let Some(bar) = self.bar.take() {
             bar.finish_and_clear();
@@ -62,7 +61,7 @@ impl Progress {
 }
 
 fn show(message: &str) {
-    // There is no other place for it.
+    // An error has no other place to go.
     let _ = writeln!(std::io::stderr(), "{message}");
 }
 
@@ -78,8 +77,8 @@ fn bar(bytes: Option<u64>, taken: Duration) -> ProgressBar {
 const WITH_LENGTH: &str = "[{bar:40}] {percent:>3} %  {msg}, {eta} left";
 const WITHOUT_LENGTH: &str = "{msg}, {bytes} in {elapsed}";
 
-/// What is over sooner needs no bar.
+/// Shorter replays show no bar.
 const PATIENCE: Duration = Duration::from_secs(1);
 
-/// A look costs a reading of the clock; this many lines take a millisecond.
+/// Lines between readings of the clock; about 1 ms.
 const LINES_PER_LOOK: u32 = 512;

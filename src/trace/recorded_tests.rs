@@ -1,4 +1,4 @@
-//! What `tidegate record` writes is what is read here, whatever was asked.
+//! The replay reads every line that `tidegate record` writes.
 
 use std::sync::Arc;
 
@@ -18,7 +18,6 @@ use crate::record::{Key, Recorder, What, Who, Writer};
 
 type Pairs = Vec<(String, String)>;
 
-/// One request, owned.
 #[derive(Clone, Debug)]
 struct Asked {
     op: u8,
@@ -63,7 +62,7 @@ fn asked() -> impl Strategy<Value = Asked> {
     )
 }
 
-/// The request as it comes over the socket, without its length.
+/// The request's frame without its length prefix.
 fn payload(asked: &Asked) -> Vec<u8> {
     let mut descriptors = Descriptors::new();
     for pairs in &asked.descriptors {
@@ -112,7 +111,7 @@ fn engine() -> Arc<Engine> {
     Arc::new(Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 }))
 }
 
-/// All that is written of some requests and what becomes of their work.
+/// Records these requests and the renewals and ends of their leases.
 fn recorded(requests: &[Asked], at: i64) -> String {
     let engine = engine();
     let now = Now { at: Timestamp::from_nanos(5), utc: at };
@@ -189,7 +188,7 @@ proptest! {
             }
         }
         prop_assert_eq!(judged.count(), requests.len());
-        // And it is played from its first line to its last.
+        // The replay plays it from the first line to the last.
         let side = Side::new(Player::new(Vec::new(), 0), false);
         let mut stage = Stage::new(side, None, None, "".as_ref());
         let mut jsonl = Jsonl::default();

@@ -1,4 +1,4 @@
-//! A trace as it is found: where it is, what it is written in, and how it is read from its beginning to its end.
+//! Opens a trace and plays it in its format.
 
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -22,7 +22,6 @@ pub(crate) enum Format {
     Combined,
 }
 
-/// A trace that was opened.
 pub(crate) struct Recording {
     input: Box<dyn BufRead>,
     /// Its length if it is a file.
@@ -35,7 +34,7 @@ impl Recording {
     /// Opens a trace; `-` is standard input.
     ///
     /// # Errors
-    /// It cannot be opened, is no regular file, or is a link that leads out of its directory.
+    /// It cannot be opened, is not a regular file, or is a link that leads out of its directory.
     pub(crate) fn open(path: &Path) -> io::Result<Recording> {
         if is_dash(path) {
             let input = Box::new(BufReader::with_capacity(READ_BYTES, io::stdin().lock()));
@@ -52,14 +51,13 @@ impl Recording {
         Ok(Recording { input, bytes: Some(bytes), quotable })
     }
 
-    /// A trace that is in memory.
     pub(crate) fn of_bytes(trace: Vec<u8>) -> Recording {
         let bytes = u64::try_from(trace.len()).ok();
         Recording { input: Box::new(io::Cursor::new(trace)), bytes, quotable: true }
     }
 
-    /// Plays it to its end, an access log where a domain is given; what is to be remarked on it comes beside. Shows how
-    /// far it has come, if that is wanted.
+    /// Plays the trace to its end, as an access log if a domain is given, with a progress bar if
+    /// `shows_progress`. Returns the result and remarks for the summary.
     pub(crate) fn play(
         mut self,
         domain: Option<&str>,
@@ -105,12 +103,12 @@ fn access_log(
         Some(text) => log.line(text, number, player),
         None => log.pass_over(number, Unreadable::TooLong),
     });
-    // What was read before a bad line is played all the same.
+    // Play the lines before an invalid line too.
     let ended = log.end(player);
     (played.and(ended), log.remarks())
 }
 
-/// Hands over every line by its number, `None` standing for one above the bound.
+/// Calls `line` for every line with its number; `None` stands for a line above the bound.
 fn each_line<P: Plays>(
     lines: &mut Lines<'_>,
     player: &mut P,
@@ -129,7 +127,7 @@ fn each_line<P: Plays>(
     }
 }
 
-/// What paths in a trace start from: where it stands, for standard input here.
+/// The directory of relative paths in a trace: the trace's own; for `-` the working directory.
 pub(crate) fn directory(trace: &Path) -> PathBuf {
     let beside = if is_dash(trace) { None } else { trace.parent() };
     beside.unwrap_or_else(|| Path::new("")).to_owned()

@@ -1,8 +1,9 @@
-//! Who was refused most, rule by rule, in bounded memory, in the words of the trace.
+//! The callers that each rule refused most, in bounded memory, named as in the trace.
 //!
-//! Space-saving (Metwally, Agrawal, El Abbadi, 2005), in batches: when a rule's list is full, the lesser half goes. Who comes
-//! anew is counted from what those had at most, which is noted as the error: a count is never too small, and too large by at
-//! most its error. A rule that refuses fewer callers than its list holds has exact counts.
+//! Space-saving (Metwally, Agrawal, El Abbadi, 2005), in batches: a full list drops its lesser half. A new
+//! caller starts at the largest count that was dropped, which is recorded as its error: a count is never too
+//! small, and too large by at most its error. A rule that refuses fewer callers than its list holds has exact
+//! counts.
 
 use std::collections::HashMap;
 
@@ -12,41 +13,39 @@ use crate::engine::{Decision, Request};
 use crate::rules::Domain;
 use std::sync::Arc;
 
-/// Whom the rules refused, or would have.
+/// The callers that rules refused or would have refused.
 #[derive(Debug, Default)]
 pub(crate) struct Refused {
     rules: Vec<Most>,
-    /// How many there were.
+    /// The number of distinct ones.
     callers: Callers,
 }
 
-/// Those of one rule.
+/// The list of one rule.
 #[derive(Debug, Default)]
 struct Most {
     by_key: HashMap<u64, Caller>,
-    /// The most that anybody had who is no longer here.
+    /// The largest count that was dropped.
     gone: u64,
 }
 
-/// One who was refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Caller {
-    /// The values of the rule's key, as the trace has them.
+    /// The values of the rule's key, as in the trace.
     pub(super) text: Box<str>,
-    /// How often, or more.
+    /// An upper bound of its refusals.
     pub(super) count: u64,
-    /// How much more at most.
+    /// The most by which `count` is too large.
     pub(super) error: u64,
 }
 
 impl Refused {
-    /// Learns which rules are in force.
     pub(super) fn number(&mut self, rules: &[Arc<Domain>], places: &Places) {
         self.callers.number(rules);
         self.rules.resize_with(places.len().min(super::side::RULES_MAX), Most::default);
     }
 
-    /// Notes whom a request's rules refuse, or would have refused.
+    /// Records the caller for each rule that refuses the request or would.
     pub(super) fn note(
         &mut self,
         places: &[usize],
@@ -65,7 +64,7 @@ impl Refused {
         self.callers.note(request.domain, refusing.map(|check| (check.rule, check.key)));
     }
 
-    /// Those whom a rule refused most, the most first.
+    /// The callers that a rule refused most, in descending order.
     pub(super) fn most(&self, place: usize) -> Vec<Caller> {
         let Some(most) = self.rules.get(place) else { return Vec::new() };
         let mut all: Vec<&Caller> = most.by_key.values().collect();
@@ -75,7 +74,7 @@ impl Refused {
         all.into_iter().take(SHOWN_MAX).cloned().collect()
     }
 
-    /// How many a rule refused, or would have, and whether there were more than could be told apart.
+    /// The number of callers that a rule refused or would have, and whether some were not counted.
     pub(crate) fn count(&self, domain: &str, rule: &str) -> (u64, bool) {
         self.callers.count(domain, rule).unwrap_or_default()
     }
@@ -106,7 +105,7 @@ impl Most {
     }
 }
 
-/// What tells a caller of a rule from others, in the words of the trace; nothing where all are counted together.
+/// The part of a request that identifies its caller under a rule; empty if the rule counts all together.
 fn text(domain: &Domain, number: u32, request: &Request<'_>) -> Box<str> {
     let (attributes, tree) = (request.descriptors.attributes, domain.tree());
     let value = |name: &str| {
@@ -121,7 +120,7 @@ fn text(domain: &Domain, number: u32, request: &Request<'_>) -> Box<str> {
         text.push('=');
         text.push_str(value);
     };
-    // A node of the tree counts by the descriptor that found it.
+    // A node of the tree counts by the descriptor that matched it.
     let found = |descriptor: &&[(&str, &str)]| tree.find(descriptor).is_some_and(|hit| hit.rule == number);
     let descriptor = request.descriptors.iter().find(found).unwrap_or_default();
     descriptor.iter().for_each(|(name, value)| add(name, value));
@@ -140,14 +139,13 @@ fn text(domain: &Domain, number: u32, request: &Request<'_>) -> Box<str> {
     text.into()
 }
 
-/// As many as are looked at.
 const SHOWN_MAX: usize = 20;
 
-/// Of each rule: of those that it refuses more often than once in so many refusals none is missed. With their texts some
-/// 30 MB for 512 rules, each of which refuses thousands.
+/// Callers kept per rule: any that causes more than one in 512 of the rule's refusals is kept. With texts
+/// about 30 MB for 512 rules with thousands of callers each.
 const KEPT_MAX: usize = 512;
 
-/// Enough for an address and an account; how long a value is, its caller decides.
+/// Enough for an address and an account; callers control the length of values.
 const TEXT_BYTES_MAX: usize = 120;
 
 #[cfg(test)]
@@ -157,7 +155,7 @@ mod tests {
     #[test]
     fn of_many_callers_the_most_refused_stay_and_counts_are_never_too_small() {
         let mut most = Most::default();
-        // Three are refused every tenth time, among newcomers without end.
+        // Three callers cause every tenth refusal, among new ones.
         for turn in 0..20_000_u64 {
             let key = if turn % 10 == 0 { turn / 10 % 3 } else { 1_000 + turn };
             most.note(key, || key.to_string().into());

@@ -1,5 +1,5 @@
-//! A page about a replay: one file with its pictures in it, whole without a script and without another file. Everything in
-//! a trace and in rules may be hostile, and is text here.
+//! The HTML report of a replay: one file with inline pictures, without scripts or other files. Everything in
+//! a trace and in rules may be hostile, and is escaped.
 
 mod axis;
 mod callers;
@@ -19,17 +19,17 @@ use crate::page::{Name, STYLE, Text, count, nonce};
 use crate::state::Whole;
 use rule::{Row, rows};
 
-/// What was played by whom, as it was named on the command line.
+/// Names of the trace and the rules, as on the command line.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct About<'a> {
     pub(crate) trace: &'a str,
     pub(crate) rules: &'a str,
     pub(crate) other: Option<&'a str>,
-    /// Why the trace ended before its end.
+    /// Why the trace ended early.
     pub(crate) failure: Option<&'a str>,
 }
 
-/// What one rule set did.
+/// The results of one rule set.
 pub(crate) struct Told<'s> {
     pub(super) name: &'s str,
     pub(crate) totals: Totals,
@@ -37,10 +37,10 @@ pub(crate) struct Told<'s> {
     pub(crate) player: &'s Player,
 }
 
-/// Begins the file of a page, so that a path that cannot be written is told before anything is played.
+/// Creates the report's file, so that an unwritable path fails before the replay.
 ///
 /// # Errors
-/// It cannot be written there, or something else than a file is there.
+/// The path cannot be written, or is not a regular file.
 pub(crate) fn begin(path: &Path) -> io::Result<Whole> {
     match path.metadata() {
         Ok(metadata) if !metadata.is_file() => {
@@ -50,7 +50,7 @@ pub(crate) fn begin(path: &Path) -> io::Result<Whole> {
     }
 }
 
-/// The page of one rule set, or of two beside each other.
+/// The page of one rule set, or of two side by side.
 pub(super) fn page(
     played: &Played,
     about: &About<'_>,
@@ -103,7 +103,7 @@ fn opening(page: &mut String, played: &Played, about: &About<'_>) {
     }
 }
 
-/// What became of all requests, and when.
+/// The verdicts of all requests, in total and over time.
 fn decisions(page: &mut String, played: &Played, sets: &[&Told<'_>], changes: Option<&Changes>) {
     page.push_str(
         "<section aria-labelledby=\"decisions\"><h2 id=\"decisions\">Decisions</h2><div class=\"columns\">",
@@ -144,7 +144,7 @@ fn list(page: &mut String, lines: &[String]) {
     page.push_str("</ul>");
 }
 
-/// The table of the summary, each rule a link to its pictures.
+/// The table of the summary, each rule linked to its section.
 fn table(page: &mut String, sets: &[&Told<'_>], rows: &[Row<'_>]) {
     page.push_str(
         "<section aria-labelledby=\"rules\"><h2 id=\"rules\">Rules</h2><div class=\"wide\"><table><caption>Requests, and how \
@@ -187,7 +187,7 @@ fn cell(page: &mut String, number: Option<u64>, class: &str) {
 
 const OWN_STYLE: &str = include_str!("report/report.css");
 
-/// Room for a page of some twenty rules at once.
+/// Initial capacity: a page of about 20 rules.
 const PAGE_BYTES: usize = 128 * 1_024;
 
 const HOW_IT_IS_COUNTED: &str = "<footer><h2>How it is counted</h2><ul>\

@@ -1,4 +1,4 @@
-//! One rule set before a trace, and what is kept of what it did, if a page of it is wanted.
+//! One rule set that plays a trace, and the data for its report, if wanted.
 
 use std::sync::Arc;
 
@@ -13,14 +13,13 @@ use crate::clock::Timestamp;
 use crate::engine::{Decision, Op, Request};
 use crate::rules::Domain;
 
-/// One rule set.
 pub(crate) struct Side {
     pub(super) player: Player,
     watch: Option<Box<Watch>>,
     at: Timestamp,
 }
 
-/// What is kept for a page.
+/// The data for a report.
 #[derive(Debug, Default)]
 pub(crate) struct Watch {
     rules: Vec<Arc<Domain>>,
@@ -41,7 +40,6 @@ impl Side {
         side
     }
 
-    /// Moves time on.
     pub(super) fn advance(&mut self, at: Timestamp) {
         self.at = at;
         if let Some(watch) = &mut self.watch {
@@ -50,7 +48,7 @@ impl Side {
         self.player.advance(at);
     }
 
-    /// Judges a piece of work, as [`Player::judge`] does.
+    /// Decides a request as [`Player::judge`] does.
     pub(super) fn judge(
         &mut self,
         request: &Request<'_>,
@@ -63,7 +61,6 @@ impl Side {
         Ok(decision)
     }
 
-    /// Puts other rules in force.
     pub(super) fn reload(&mut self, rules: Vec<Arc<Domain>>) {
         if let Some(watch) = &mut self.watch {
             watch.number(&rules);
@@ -71,7 +68,7 @@ impl Side {
         self.player.reload(rules);
     }
 
-    /// What a page tells of it, by the name of its rules, once all is played; none if it was not watched.
+    /// Ends the replay and returns the data for a report under this name; `None` if none was collected.
     pub(crate) fn told<'s>(&'s mut self, name: &'s str) -> Option<Told<'s>> {
         let totals = self.player.totals();
         let watch = self.watch.as_mut()?;
@@ -99,5 +96,5 @@ impl Watch {
     }
 }
 
-/// Rules whose callers are looked at: as many as have counts of their own.
+/// Rules whose callers are recorded: as many as have counts of their own.
 pub(super) const RULES_MAX: usize = 512;

@@ -1,10 +1,10 @@
-//! How callers are spread: how much each asked for in each window of a rule, so that a limit can be chosen. Only what is
-//! asked is looked at, not what comes of it.
+//! The distribution of callers: how much each asked for in each window of a rule, so that a limit can be
+//! chosen. It depends on the requests alone, not on the verdicts.
 //!
-//! Callers are told apart by fingerprints, of which a bounded number is kept. Past that the rule with the most keeps one in
-//! two of its callers, then one in four and so on, drawn by the fingerprint (Flajolet, “On Adaptive Sampling”, 1990): who
-//! is kept was kept from his first request on, so of those that are kept everything is known, and their shares are those of
-//! all.
+//! Callers are identified by fingerprints, of which a bounded number is kept. Past the bound the rule with
+//! the most keeps one in two of its callers, then one in four and so on, drawn by the fingerprint (Flajolet,
+//! “On Adaptive Sampling”, 1990). A caller that is kept was kept from its first request on, so its counts are
+//! complete and the sample is uniform.
 
 use hashbrown::HashTable;
 use hdrhistogram::Histogram;
@@ -22,55 +22,53 @@ pub(super) struct Spread {
     kept: usize,
 }
 
-/// The callers of one rule.
 #[derive(Debug)]
 pub(crate) struct Callers {
-    /// Zero: the rule has no windows, or it is one of those that are not looked at.
+    /// Zero: the rule has no windows, or is beyond `RULES_MAX`.
     window_nanos: u64,
     by_key: HashTable<Caller>,
-    /// One in 2 to this power is kept.
+    /// One caller in 2 to this power is kept.
     halvings: u32,
-    /// What was asked for in each window of each caller that has ended.
+    /// Units asked for in each closed window of each caller.
     windows: Histogram<u64>,
 }
 
-/// What one caller asked for.
+/// The demand of one caller.
 #[derive(Debug)]
 struct Caller {
     key: u64,
-    /// The window he last came in, and what he asked for in it so far.
+    /// The number of its latest window, and the units asked for in it so far.
     window: u64,
     now: u64,
-    /// The most he asked for in any window before.
+    /// The most units of any earlier window.
     busiest: u64,
 }
 
-/// What is known of the callers of a rule.
+/// The distribution of a rule's callers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Shape {
-    /// How long a window is.
     pub(crate) window_nanos: u64,
-    /// One caller in so many was looked at.
+    /// One caller in this many was sampled.
     pub(crate) one_in: u64,
-    /// Of each caller the most that he asked for in one window, the least first.
+    /// The most units of one window of each caller, ascending.
     pub(crate) busiest: Vec<u64>,
-    /// What was asked for in a window in which a caller came, at each of [`QUANTILES`].
+    /// Units per non-empty window of a caller, at each of [`QUANTILES`].
     pub(crate) windows: [u64; QUANTILES.len()],
 }
 
 impl Shape {
-    /// The busiest window of callers, at each of [`QUANTILES`].
+    /// The busiest windows of callers, at each of [`QUANTILES`].
     pub(super) fn quantiles(&self) -> [u64; QUANTILES.len()] {
         QUANTILES.map(|(_, share)| quantile(&self.busiest, share))
     }
 
-    /// How many callers asked for more than this in one window.
+    /// The number of callers with more units than this in one window.
     pub(super) fn above(&self, limit: u64) -> usize {
         self.busiest.len() - self.busiest.partition_point(|most| *most <= limit)
     }
 }
 
-/// The smallest of some values, which stand in order, that at least this share of them is not above.
+/// The smallest of some ascending values such that at least this share of them is not above it.
 pub(crate) fn quantile(values: &[u64], share: f64) -> u64 {
     #[allow(
         clippy::cast_possible_truncation,
@@ -82,8 +80,7 @@ pub(crate) fn quantile(values: &[u64], share: f64) -> u64 {
 }
 
 impl Spread {
-    /// Learns which rules are in force. One whose window is another begins anew: what was asked for in windows of other
-    /// lengths cannot be compared.
+    /// Records the rules in force. A rule with another window starts anew, as windows are not comparable.
     pub(super) fn number(&mut self, rules: &[Arc<Domain>], places: &Places) {
         self.rules.resize_with(places.len().min(super::side::RULES_MAX), Callers::default);
         for domain in rules {
@@ -98,7 +95,7 @@ impl Spread {
         }
     }
 
-    /// Notes what a request asked of each rule.
+    /// Records the cost of a request under each rule.
     pub(super) fn note(&mut self, places: &[usize], decision: &Decision<'_>, at: Timestamp) {
         for check in decision.checks() {
             let place = places.get(check.rule as usize);
@@ -118,7 +115,7 @@ impl Spread {
         }
     }
 
-    /// What is known of a rule's callers, once all is played. None of a rule without windows, or to which nobody came.
+    /// The distribution of a rule's callers; `None` for a rule without windows or callers.
     pub(super) fn shape(&self, place: usize) -> Option<Shape> {
         self.rules.get(place)?.shape()
     }
@@ -131,14 +128,14 @@ impl Default for Callers {
 }
 
 impl Callers {
-    /// None yet, to be looked at in windows of this length.
+    /// No callers yet, with windows of this length.
     pub(crate) fn new(window_nanos: u64) -> Callers {
         Callers { window_nanos, ..Callers::default() }
     }
 
-    /// Notes what the one with this fingerprint asked for; whether he is a new one that is kept.
+    /// Records the cost of a request of this fingerprint; returns whether a caller was added.
     pub(crate) fn note(&mut self, key: u64, cost: u32, at: Timestamp) -> bool {
-        // What costs nothing asks for nothing.
+        // Requests of cost 0 do not count.
         if self.window_nanos == 0 || cost == 0 || !self.keeps(key) {
             return false;
         }
@@ -163,12 +160,11 @@ impl Callers {
         is_drawn(key, self.halvings)
     }
 
-    /// How many are kept.
     pub(crate) fn kept(&self) -> usize {
         self.by_key.len()
     }
 
-    /// Keeps one in two; how many went.
+    /// Keeps one in two; returns the number removed.
     pub(crate) fn halve(&mut self) -> usize {
         let before = self.by_key.len();
         self.halvings += 1;
@@ -177,7 +173,7 @@ impl Callers {
         before - self.by_key.len()
     }
 
-    /// What is known of them, once all is played; none if nobody came.
+    /// The distribution; `None` without callers.
     pub(crate) fn shape(&self) -> Option<Shape> {
         let mut windows = self.windows.clone();
         let mut busiest = Vec::with_capacity(self.by_key.len());
@@ -196,18 +192,18 @@ impl Callers {
     }
 }
 
-/// Whether a fingerprint is among one in 2 to this power. By bits that a table does not look at: those that are kept spread
-/// over it as all did.
+/// Whether a fingerprint is in the sample of one in 2 to this power. It uses bits that the table does not, so
+/// the sample spreads evenly over the table.
 pub(crate) fn is_drawn(key: u64, halvings: u32) -> bool {
     (key >> 24).trailing_zeros() >= halvings
 }
 
-/// The time over which a rule gives its limit out, in which callers are looked at. Zero where there is none.
+/// The time in which a rule grants its limit once; zero if it has none.
 fn window_nanos(rule: &Rule) -> u64 {
     rule.limit.quota().map_or(0, |quota| quota.window().0.saturating_mul(NANOS_PER_MICRO))
 }
 
-/// Within one in a hundred, and exact up to 255; it grows with what it holds, to some 30 KB.
+/// Precise to 1 %, and exact up to 255; grows to about 30 KB.
 fn histogram() -> Histogram<u64> {
     #[allow(
         clippy::expect_used,
@@ -216,14 +212,14 @@ fn histogram() -> Histogram<u64> {
     Histogram::new(2).expect("constant digits")
 }
 
-/// The shares that are told of.
+/// The quantiles shown.
 pub(crate) const QUANTILES: [(&str, f64); 5] =
     [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
 
-/// Callers that are kept at once, of all rules together: 33 bytes each, the tables half empty at worst.
+/// Callers kept over all rules: 33 bytes each in tables that may be half empty.
 pub(crate) const KEPT_MAX: usize = 500_000;
 
-/// A share of a number is seldom exact: 99.9 % of 1 000 is 999 and not 1 000.
+/// A share is seldom an exact float: 99.9 % of 1 000 is 999, not 1 000.
 const SLACK: f64 = 1e-6;
 
 const NANOS_PER_MICRO: u64 = 1_000;
@@ -245,7 +241,7 @@ mod tests {
     #[test]
     fn half_of_the_callers_stand_for_all_and_nothing_of_theirs_is_lost() {
         let mut callers = Callers::new(10);
-        // Keys as a hash gives them; each caller comes as often as the number of his group says, in one window.
+        // Keys as a hash gives them. Each caller comes as often as its group number in one window.
         let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
         for number in 0..20_000 {
             for _ in 0..=number % 10 {

@@ -1,4 +1,4 @@
-//! Where events are played: before one rule set or two at once, each decision written, each difference noted.
+//! Plays events to one rule set or two, writes the decisions and records the differences.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -18,19 +18,19 @@ use crate::engine::{Op, Request};
 use crate::record::is_hashed;
 use crate::rules;
 
-/// One rule set or two, and what has been played before them.
+/// One rule set or two, and counts of the events played.
 pub(crate) struct Stage<'w> {
     side: Side,
     other: Option<Side>,
     changes: Changes,
     decisions: Option<Decisions<'w>>,
-    /// What paths in the trace start from.
+    /// The directory from which paths in the trace are resolved.
     directory: PathBuf,
     lines: u64,
     first: Option<Timestamp>,
     last: Timestamp,
     charges_unmatched: u64,
-    /// A trace does not put other rules in force.
+    /// `reload` events are skipped.
     keeps_rules: bool,
     reloads_passed_over: u64,
     /// Attributes that had hashed values.
@@ -45,7 +45,7 @@ impl<'w> Stage<'w> {
         decisions: Option<Decisions<'w>>,
         directory: &Path,
     ) -> Stage<'w> {
-        // Which of two sets is meant, and what the other then stands for, a trace cannot say.
+        // A `reload` of the trace does not name one of two sets.
         let other_is_there = other.is_some();
         Stage {
             side,
@@ -64,17 +64,17 @@ impl<'w> Stage<'w> {
         }
     }
 
-    /// One rule set alone, which stays in force whatever the trace says.
+    /// One rule set alone, without `reload` events.
     pub(crate) fn of_rules_that_stay(side: Side, directory: &Path) -> Stage<'w> {
         Stage { keeps_rules: true, ..Stage::new(side, None, None, directory) }
     }
 
-    /// What the one rule set did, if it was watched.
+    /// The results of the only rule set, if recorded.
     pub(crate) fn told(&mut self) -> Option<Told<'_>> {
         self.side.told("")
     }
 
-    /// Does the same with both.
+    /// Plays an event to all sets.
     fn both(
         &mut self,
         event: &Event<'_>,
@@ -105,7 +105,7 @@ impl<'w> Stage<'w> {
         Ok(())
     }
 
-    /// Puts the rules at a path of the trace in force, as the daemon would: a domain with errors stays as it is.
+    /// Reloads rules as the daemon does: a domain with errors keeps its rules.
     fn reload(&mut self, line: u64, path: &str) {
         if self.keeps_rules {
             self.reloads_passed_over += 1;
@@ -128,7 +128,7 @@ impl<'w> Stage<'w> {
         }
     }
 
-    /// What it all came to, with what the reader of the trace has to remark.
+    /// The summary, with the remarks of the trace's reader.
     pub(crate) fn summary(&self, remarks: Vec<String>) -> String {
         let played = self.played(remarks);
         match &self.other {
@@ -137,7 +137,7 @@ impl<'w> Stage<'w> {
         }
     }
 
-    /// A page of what was watched; none if nothing was.
+    /// The HTML report; `None` if no data was collected.
     pub(crate) fn report(&mut self, remarks: Vec<String>, about: &About<'_>) -> Option<String> {
         let played = self.played(remarks);
         let first = self.side.told(about.rules)?;
@@ -148,7 +148,7 @@ impl<'w> Stage<'w> {
         Some(page(&played, about, &first, other.as_ref().map(|other| (other, &self.changes))))
     }
 
-    /// A warning where rules match on values that the trace has as hashes.
+    /// A warning if rules match on values that the trace has as hashes.
     pub(crate) fn unmatched_hashes(&self) -> Option<String> {
         let sides = || [Some(&self.side), self.other.as_ref()].into_iter().flatten();
         let domains = || sides().flat_map(|side| side.player.rules());
@@ -207,7 +207,7 @@ impl Plays for Stage<'_> {
                 self.charges_unmatched += u64::from(matched == Some(false));
             }
             Action::Release(id, outcome) => self.both(event, |player| {
-                // Of what was not granted, or has ended, nothing is to end.
+                // A lease that was not granted or has ended needs no end.
                 player.release(*id, *outcome);
                 Ok(())
             })?,

@@ -1,4 +1,4 @@
-//! What a replay came to: a few lines of totals and one table of rules.
+//! The summary of a replay: a few lines of totals and a table of rules.
 
 use std::fmt::Write;
 use std::time::Duration;
@@ -8,27 +8,25 @@ use super::table::{Table, count, counted};
 use crate::engine::{RuleTotals, Totals};
 use crate::rules::shed::Part;
 
-/// What was played, whatever the rules made of it.
+/// The events played, independent of the rules.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Played {
-    /// Lines that were played.
     pub(super) lines: u64,
-    /// From the first to the last.
+    /// From the first event to the last.
     pub(super) span: Duration,
-    /// What is worth knowing about the trace itself, a line each.
+    /// Remarks on the trace itself, a line each.
     pub(super) remarks: Vec<String>,
 }
 
 impl Played {
     /// `12 lines over 3s`.
     pub(super) fn opening(&self) -> String {
-        // Sub-second digits of a long trace tell nobody anything.
+        // Fractions of a second are noise in a long trace.
         let span = if self.span > MINUTE { Duration::from_secs(self.span.as_secs()) } else { self.span };
         format!("{} over {}", counted(self.lines, "line"), humantime::format_duration(span))
     }
 }
 
-/// The summary of one rule set.
 pub(super) fn summary(played: &Played, totals: &Totals, callers: &Callers) -> String {
     let mut text = format!("{}: {}\n", played.opening(), verdicts(totals));
     for remark in played.remarks.iter().chain(&remarks(totals)) {
@@ -47,7 +45,7 @@ pub(super) fn summary(played: &Played, totals: &Totals, callers: &Callers) -> St
     text + &table.to_string()
 }
 
-/// `12 allowed, 3 limited, 1 shed`. Of the verdicts that not every rule set gives, those that were given.
+/// `12 allowed, 3 limited, 1 shed`. Shed, waited and denied are shown only above zero.
 pub(super) fn verdicts(totals: &Totals) -> String {
     let mut text = format!("{} allowed, {} limited", count(totals.allowed), count(totals.limited));
     for (number, verdict) in [(totals.shed, "shed"), (totals.waited, "waited"), (totals.denied, "denied")] {
@@ -58,7 +56,7 @@ pub(super) fn verdicts(totals: &Totals) -> String {
     text
 }
 
-/// What no rule tells.
+/// Totals that belong to no rule.
 pub(super) fn remarks(totals: &Totals) -> Vec<String> {
     let remarks = [
         (totals.unmatched_domain, "request", "for a domain without rules"),
@@ -72,11 +70,10 @@ pub(super) fn remarks(totals: &Totals) -> Vec<String> {
         .collect()
 }
 
-/// The rules with a count of their own, in file order, the parts of pools that saw anything, and all others in one if they
-/// did.
+/// The rules with own counts in file order, pools' parts that saw requests, and the sum of all others.
 pub(super) fn rules(totals: &Totals) -> impl Iterator<Item = &RuleTotals> {
     let saw = |rule: &RuleTotals| passed(rule) + rule.refuse + rule.would_refuse > 0;
-    // A part that is not written has a count as well. No rule of a file has a name with a slash.
+    // Parts of pools have counts even if no file names them; other rules have no slash in their names.
     let is_part = |rule: &RuleTotals| {
         rule.rule.rsplit_once('/').is_some_and(|(_, end)| Part::ALL.iter().any(|part| part.name() == end))
     };
@@ -84,12 +81,12 @@ pub(super) fn rules(totals: &Totals) -> impl Iterator<Item = &RuleTotals> {
     totals.rules.iter().filter(move |rule| is_rule(rule) || saw(rule))
 }
 
-/// Requests that fitted a rule, with those that left little or went into the soft part of its allowance.
+/// Requests that passed a rule, including those near its limit or in its soft part.
 pub(crate) fn passed(rule: &RuleTotals) -> u64 {
     rule.pass + rule.near + rule.over
 }
 
-/// As rules are named where several domains are in play.
+/// The rule's name with its domain.
 pub(super) fn name(rule: &RuleTotals) -> String {
     if rule.domain.is_empty() { "(all others)".into() } else { format!("{}/{}", rule.domain, rule.rule) }
 }

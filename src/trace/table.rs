@@ -1,25 +1,24 @@
-//! A table for people: columns as wide as what stands in them, numbers to the right. What they mean is not known here.
+//! Formats a text table with aligned columns.
 
 use std::fmt;
 
-/// Rows of cells. The first column is text and stands left, the others are numbers and stand right.
+/// Rows of cells. The first column is aligned left, the others right.
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
 impl Table {
-    /// A table that begins with a row of headings.
+    /// A table with a row of headings.
     pub(crate) fn new(headings: &[&str]) -> Table {
         Table { rows: vec![headings.iter().map(ToString::to_string).collect()] }
     }
 
-    /// Adds a row at the foot.
     pub(crate) fn push(&mut self, row: Vec<String>) {
         self.rows.push(row);
     }
 
-    /// The table without its last columns.
+    /// Removes the last columns.
     pub(super) fn without_last(mut self, columns: usize) -> Table {
         self.rows.iter_mut().for_each(|row| row.truncate(row.len().saturating_sub(columns)));
         self
@@ -47,7 +46,7 @@ impl fmt::Display for Table {
     }
 }
 
-/// A number with its thousands apart.
+/// Formats a number with its thousands separated.
 pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let mut apart = String::with_capacity(digits.len() * 4 / 3);
@@ -60,7 +59,7 @@ pub(crate) fn count(number: u64) -> String {
     apart
 }
 
-/// How much more the second is, with its sign; `=` when they agree.
+/// Formats `other - one` with its sign; `=` if they are equal.
 pub(super) fn difference(one: u64, other: u64) -> String {
     match other.cmp(&one) {
         std::cmp::Ordering::Equal => "=".to_owned(),

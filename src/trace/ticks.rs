@@ -1,19 +1,18 @@
-//! The engine's own ticks in virtual time: each is run at its moment, before what comes later. Nothing sleeps, and where
-//! nothing would come of them they are passed over.
+//! Runs the engine's ticks in virtual time, before later events; skips ticks without effect.
 
 use std::time::Duration;
 
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Engine, TICK_MILLIS};
 
-/// Ticks, a fixed time apart from the first event on.
+/// Ticks at a fixed interval, from the first event on.
 #[derive(Debug, Default)]
 pub(super) struct Ticks {
     next: Option<Timestamp>,
 }
 
 impl Ticks {
-    /// Runs all ticks up to a moment, that moment's own included.
+    /// Runs all ticks up to and including `at`.
     pub(super) fn run(&mut self, engine: &Engine, at: Timestamp) {
         let mut next = *self.next.get_or_insert(at);
         let mut run: u32 = 0;
@@ -22,7 +21,7 @@ impl Ticks {
             let tick = next;
             next = tick.after(TICK);
             if next == tick {
-                // The far end of time: there is no moment after it.
+                // The end of representable time.
                 break;
             }
             run = run.wrapping_add(1);
@@ -33,14 +32,14 @@ impl Ticks {
             if engine.is_calm() {
                 next = after(next, ticks_in(left.saturating_sub(TAIL)));
             } else if run.is_multiple_of(SWEPT_EVERY) {
-                // A reading that is too old is none, and keeps a pool from its rest until it is swept away.
+                // An expired signal keeps a pool from being calm until it is swept.
                 engine.sweep(Now { at: next, utc: 0 });
             }
         }
         self.next = Some(next);
     }
 
-    /// Passes over all ticks up to a moment: there is no pool that they would look at.
+    /// Skips all ticks up to `at`, for rules without pools.
     pub(super) fn pass(&mut self, at: Timestamp) {
         let next = *self.next.get_or_insert(at);
         if next <= at {
@@ -49,24 +48,21 @@ impl Ticks {
     }
 }
 
-/// How many whole ticks there are in a span.
 fn ticks_in(span: Duration) -> u64 {
     u64::try_from(span.as_millis() / u128::from(TICK_MILLIS)).unwrap_or(u64::MAX)
 }
 
-/// So many ticks later.
 fn after(from: Timestamp, ticks: u64) -> Timestamp {
     from.after(Duration::from_millis(ticks.saturating_mul(TICK_MILLIS)))
 }
 
 const TICK: Duration = Duration::from_millis(TICK_MILLIS);
 
-/// What is run of a gap in any case: more than a pool remembers, so that every reading that it has at the end of the gap
-/// was taken at its own moment, to the last bit.
+/// The end of a gap that is always run: longer than a pool remembers, so that samples have exact times.
 const TAIL: Duration = Duration::from_secs(12);
 
-/// A gap that it is worth to look at.
+/// Shorter gaps are run in full.
 const GAP_MIN: Duration = Duration::from_secs(16);
 
-/// A sweep takes as long as many ticks; a reading is too old after three seconds.
+/// Ticks between sweeps: a sweep takes as long as this many ticks, and a signal expires after 3 s.
 const SWEPT_EVERY: u32 = 64;

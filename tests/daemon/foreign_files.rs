@@ -1,5 +1,5 @@
-//! Files that another user has put among rules, tables, tests and traces: links that lead out, pipes, files of a user who
-//! is not trusted. The real program, each command that reads such files.
+//! Files that another user has put among rules, tables, tests and traces: links that lead out, pipes, files
+//! of an untrusted user. Runs each command of the real program that reads such files.
 
 use crate::daemon;
 use std::fs;
@@ -15,17 +15,17 @@ use daemon::{BINARY, Plan, Process};
 const RULES: &str =
     "domain: api\nlimits:\n- {name: per-user, key: [user], rate: 2/s, overrides_file: partners.csv}\n";
 const TABLE: &str = "user,rate\nu1,5/s\n";
-/// Of two callers.
+/// Two callers.
 const TRACE: &str = r#"{"t": 0, "domain": "api", "descriptors": [["user", "u1"]]}
 {"t": 0, "domain": "api", "descriptors": [["user", "u2"]]}
 {"t": 60, "domain": "api", "descriptors": [["user", "u2"]]}
 "#;
 const TESTS: &str = "rules: rules\ntests:\n- name: t\n  requests: |\n    0s user=u1 allow\n";
 
-/// Part of each text that is to be kept from outputs, and of nothing else.
+/// Part of each text that outputs must not contain, and of no other.
 const CANARY: &str = "canary9c41";
 
-/// A directory with a good file of each kind.
+/// A directory with a valid file of each kind.
 fn ground() -> tempfile::TempDir {
     let ground = tempfile::tempdir().unwrap();
     fs::create_dir(ground.path().join("rules")).unwrap();
@@ -40,7 +40,7 @@ fn ground() -> tempfile::TempDir {
     ground
 }
 
-/// A file of which no line is what should stand there.
+/// A file in which no line is valid.
 fn secret(name: &str) -> String {
     match name {
         "rules/partners.csv" => format!("{CANARY},password\nroot:{CANARY}:0,1\n"),
@@ -115,7 +115,7 @@ fn the_daemon_logs_nothing_of_what_a_link_out_of_the_directory_leads_to() {
     let daemon = plan.start();
     daemon.await_log(&["b.yaml", "a link leads out"]);
     daemon.await_log(&["partners.csv", "a link leads out"]);
-    // Put in its place while it runs: the last good rules stay.
+    // Replaced while it runs: the last good rules stay.
     for name in ["b.yaml", "partners.csv"] {
         fs::remove_file(daemon.plan.path("rules").join(name)).unwrap();
     }
@@ -171,7 +171,7 @@ fn quotes_no_file_of_a_user_who_is_not_trusted() {
             let place = ["a.yaml:2:1", "partners.csv:1:1", "tests.yaml:1:1", "line 1: ", "\"line\": 2,"];
             assert!(place.iter().any(|place| said.contains(place)), "{command}: {said}");
         }
-        // The owner of its directory owns it, or root, or the user who runs the command.
+        // The file's owner is that of its directory, root, or the user of the command.
         chown(file.parent().unwrap(), Some(4711), Some(4711)).unwrap();
         assert_quoted(commands.iter().map(|command| run(ground.path(), command).1));
         chown(file.parent().unwrap(), Some(0), Some(0)).unwrap();
@@ -203,7 +203,7 @@ fn a_file_swapped_for_a_pipe_keeps_nobody_waiting() {
     let done = AtomicBool::new(false);
     let (read, ends) = mpsc::channel();
     let rules = path("rules");
-    // Not joined: it would wait for ever.
+    // Not joined, since it would never return.
     std::thread::spawn(move || {
         let mut seen = [0_u32; 2];
         while seen.iter().any(|count| *count < 200) {
@@ -238,7 +238,7 @@ fn a_pipe_in_the_place_of_a_file_is_told() {
             let mut started = Command::new(BINARY);
             started.args(command.split(' ')).current_dir(ground.path()).stdin(Stdio::null());
             started.stdout(log.try_clone().unwrap()).stderr(log);
-            // Killed when it waits.
+            // Killed if it blocks.
             let code = Process::start(&mut started).exit_code();
             let said = fs::read_to_string(ground.path().join("log")).unwrap();
             assert!(code == Some(1) && said.contains("not a regular file"), "{command}: {said}");

@@ -1,4 +1,4 @@
-//! An engine under rules as they are written, asked line by line in virtual time.
+//! An engine with rules from YAML that decides tables of requests in virtual time.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub(crate) struct Bench {
     decider: Decider,
 }
 
-/// One request of a table. `attributes` are written `user=u1 plan=free`.
+/// One request of a table. `attributes` have the form `user=u1 plan=free`.
 #[derive(Clone, Copy)]
 pub(crate) struct Ask<'a> {
     pub(crate) op: Op,
@@ -33,12 +33,12 @@ impl<'a> Ask<'a> {
 }
 
 impl Bench {
-    /// The rules of the domain `api`, as a list.
+    /// With a list of limits for the domain `api`.
     pub(crate) fn new(limits: &str) -> Bench {
         Bench::of(Mode::Enforce, &format!("domain: api\nlimits:\n{limits}"))
     }
 
-    /// A whole file, in a daemon of this mode.
+    /// With a whole rules file, in this mode.
     pub(crate) fn of(mode: Mode, text: &str) -> Bench {
         let engine = Arc::new(Engine::new(Options { mode, ..options() }));
         let mut bench = Bench { decider: engine.decider(), engine };
@@ -56,7 +56,7 @@ impl Bench {
         self.engine.install(RuleSet::new(loaded.domains));
     }
 
-    /// Hits in a table: microseconds, attributes, cost, what is answered.
+    /// Checks a table of hits: microseconds, attributes, cost, expected answer.
     #[track_caller]
     pub(crate) fn check(&mut self, table: &[(u64, &str, u32, &str)]) {
         for (micros, attributes, cost, expected) in table {
@@ -69,7 +69,7 @@ impl Bench {
         self.ask(micros, Ask { op: Op::Peek, ..Ask::hit(attributes, cost) })
     }
 
-    /// `allow rule remaining/limit`, `limit rule remaining/limit retry 5` (or `never`), with notes behind.
+    /// Returns `allow rule remaining/limit` or `limit rule remaining/limit retry 5` (or `never`), with notes.
     pub(crate) fn ask(&mut self, micros: u64, ask: Ask<'_>) -> String {
         let attributes = pairs(ask.attributes);
         let request = Request {
@@ -94,7 +94,7 @@ impl Bench {
         self.decider.charge(&charge, at(micros)).unwrap()
     }
 
-    /// A charge as the domain of an untrusted user makes it.
+    /// Charges as an untrusted user of the domain.
     pub(crate) fn charge_as(
         &mut self,
         micros: u64,
@@ -109,7 +109,7 @@ impl Bench {
         self.decider.charge(&charge, at(micros))
     }
 
-    /// Asks for work of a cost in units, and returns its lease.
+    /// Acquires a lease for a cost in units.
     pub(crate) fn acquire(
         &mut self,
         micros: u64,
@@ -132,7 +132,7 @@ impl Bench {
         }
     }
 
-    /// Asks with a cost that was cut to the largest number.
+    /// Decides a cost that was clamped to the maximum.
     pub(crate) fn oversized(
         &mut self,
         op: Op,
@@ -154,7 +154,7 @@ impl Bench {
     }
 }
 
-/// The wall clock is at the epoch when the engine's is at its origin.
+/// Unix time is 0 at the origin of the engine's clock.
 pub(crate) fn at(micros: u64) -> Now {
     Now::at_nanos(micros * 1_000)
 }

@@ -1,4 +1,4 @@
-//! A real redis-server that speaks TLS, with certificates made for the test.
+//! A real redis-server with TLS and certificates made for the test.
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
 use std::fs;
@@ -8,7 +8,7 @@ use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, 
 
 use crate::redis_server::{Redis, free_port};
 
-/// An authority's certificate goes to `NAME.pem`; what it signs, to `server.pem` and `server.key`.
+/// Makes a certificate authority and writes its certificate to `NAME.pem`.
 fn authority(directory: &Path, name: &str) -> Issuer<'static, KeyPair> {
     let key = KeyPair::generate().unwrap();
     let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -19,7 +19,7 @@ fn authority(directory: &Path, name: &str) -> Issuer<'static, KeyPair> {
     Issuer::new(params, key)
 }
 
-/// A server with a certificate for this name, good until this year.
+/// Starts a server with a certificate for this name, valid until this year.
 pub(crate) fn server(name: &str, until_year: i32) -> Redis {
     let directory = tempfile::Builder::new().prefix("tidegate-redis-").tempdir().unwrap();
     let path = directory.path();

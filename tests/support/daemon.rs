@@ -1,4 +1,4 @@
-//! A daemon of the tests' own: its socket, settings, rules and log in a directory that goes when it ends.
+//! A daemon for one test, with its socket, settings, rules and log in a temporary directory.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -11,25 +11,25 @@ use tidegate::clock::boot_nanos;
 
 use super::wire::{PATIENCE, Wire};
 
-/// Rules with one limit: five requests of each user, practically for good.
+/// One limit of five requests per user, which refill too slowly to matter.
 pub(crate) const RULES: &str = "\
 domain: api
 limits:
   - {name: per-user, key: [user], rate: 1/h, burst: 5, help: https://example.com/limits}
 ";
 
-/// What a daemon is started with.
+/// The settings of a daemon to start.
 pub(crate) struct Plan {
     pub(crate) directory: TempDir,
-    /// Lines of the settings file, beside `rules`.
+    /// Lines of the settings file besides `rules`.
     pub(crate) settings: String,
-    /// Run instead of the binary itself; `"$@"` is the daemon with its arguments.
+    /// A script to run instead of the binary; `"$@"` is the daemon with its arguments.
     pub(crate) shell: Option<&'static str>,
     pub(crate) arguments: Vec<String>,
 }
 
 impl Plan {
-    /// One decision thread, so that all connections meet; the rules above.
+    /// With [`RULES`] and one decision thread, shared by all connections.
     pub(crate) fn new() -> Plan {
         let directory = tempfile::Builder::new().prefix("tidegate-").tempdir().unwrap();
         fs::create_dir(directory.path().join("rules")).unwrap();
@@ -38,7 +38,6 @@ impl Plan {
         plan.rules("api.yaml", RULES)
     }
 
-    /// Writes a file of rules.
     pub(crate) fn rules(self, name: &str, text: &str) -> Plan {
         fs::write(self.path("rules").join(name), text).unwrap();
         self
@@ -62,7 +61,7 @@ impl Plan {
         self.path("t.sock")
     }
 
-    /// The command, its log going to a file of this name.
+    /// The command, with its log in a file of this name.
     pub(crate) fn command(&self, log: &str) -> Command {
         fs::write(self.path("tidegate.yaml"), format!("rules: rules\n{}\n", self.settings)).unwrap();
         let mut command = match self.shell {
@@ -81,12 +80,11 @@ impl Plan {
         command
     }
 
-    /// Starts it and waits until it serves.
     pub(crate) fn start(self) -> Daemon {
         self.start_when(" serving ")
     }
 
-    /// Starts it and waits for this word of the log.
+    /// Starts it and waits for this text in the log.
     pub(crate) fn start_when(self, serving: &str) -> Daemon {
         let process = Process::start(&mut self.command("log"));
         let mut daemon = Daemon { process, plan: self };
@@ -100,12 +98,11 @@ impl Plan {
     }
 }
 
-/// A daemon that serves, with the defaults of [`Plan`].
 pub(crate) fn daemon() -> Daemon {
     Plan::new().start()
 }
 
-/// A daemon. Ends with the test.
+/// A daemon, killed when dropped.
 pub(crate) struct Daemon {
     pub(crate) process: Process,
     pub(crate) plan: Plan,
@@ -120,7 +117,7 @@ impl Daemon {
         Wire::connect(&self.socket())
     }
 
-    /// A connection on which HELLO was said.
+    /// A connection after HELLO.
     pub(crate) fn greeted(&self) -> Wire {
         Wire::greeted(&self.socket())
     }
@@ -129,18 +126,18 @@ impl Daemon {
         fs::read_to_string(self.plan.path("log")).unwrap()
     }
 
-    /// Waits for a line of the log that has all these words.
+    /// Waits for a line of the log with all these words.
     pub(crate) fn await_log(&self, words: &[&str]) -> String {
         eventually(&format!("a line of the log with {words:?}"), || {
             let log = self.log();
-            // What is read may end within a line that is being written.
+            // The last line may be incomplete.
             let mut lines = log.split_inclusive('\n').filter(|line| line.ends_with('\n'));
             lines.find(|line| words.iter().all(|word| line.contains(word))).map(str::to_owned)
         })
     }
 }
 
-/// A process. Killed by its number when dropped.
+/// A child process, killed when dropped.
 pub(crate) struct Process(Child);
 
 impl Process {
@@ -148,7 +145,7 @@ impl Process {
         Process(command.spawn().unwrap())
     }
 
-    /// One whose standard output is read.
+    /// Starts a process and returns its standard output.
     pub(crate) fn piped(command: &mut Command) -> (Process, ChildStdout) {
         let mut child = command.spawn().unwrap();
         let out = child.stdout.take().unwrap();
@@ -165,24 +162,23 @@ impl Process {
         self.0.try_wait().unwrap()
     }
 
-    /// Waits for its end and says its exit code.
+    /// Waits for its exit and returns its code.
     pub(crate) fn exit_code(&mut self) -> Option<i32> {
         eventually("the process ends", || self.has_ended()).code()
     }
 
-    /// Its number.
     #[allow(dead_code, reason = "not every test asks for it")]
     pub(crate) fn id(&self) -> u32 {
         self.0.id()
     }
 
-    /// A line of a file of its /proc directory.
+    /// A file of its /proc directory.
     fn proc(&self, file: &str) -> String {
         fs::read_to_string(Path::new("/proc").join(self.0.id().to_string()).join(file)).unwrap()
     }
 
-    /// Resident memory, pages of the binary aside: they come as its rarer parts are run. Zero under the address sanitizer, whose
-    /// own memory is most of it.
+    /// Resident memory without pages of the binary, which are loaded as rarer code runs. Zero under the
+    /// address sanitizer, whose own memory dominates.
     pub(crate) fn resident_kib(&self) -> u64 {
         if std::env::var_os("ASAN_OPTIONS").is_some() {
             return 0;
@@ -192,17 +188,17 @@ impl Process {
         line.trim().trim_end_matches(" kB").parse().unwrap()
     }
 
-    /// Processor time used so far, in hundredths of a second.
+    /// CPU time so far in units of 10 ms.
     pub(crate) fn cpu_ticks(&self) -> u64 {
         let stat = self.proc("stat");
         let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
         fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap()
     }
 
-    /// How many of its descriptors are of this kind: `socket`, `pidfd`.
+    /// The number of its descriptors of this kind, such as `socket` or `pidfd`.
     pub(crate) fn descriptors_of(&self, kind: &str) -> usize {
         let descriptors = fs::read_dir(Path::new("/proc").join(self.0.id().to_string()).join("fd")).unwrap();
-        // One may be gone by the time it is looked at.
+        // A descriptor may be closed in between.
         let links = descriptors.filter_map(|entry| fs::read_link(entry.ok()?.path()).ok());
         links.filter(|link| link.to_string_lossy().contains(kind)).count()
     }
@@ -219,7 +215,7 @@ impl Drop for Process {
     }
 }
 
-/// Asks again and again until there is an answer, for longer than it takes on a busy machine.
+/// Polls until there is a result, for longer than a busy machine takes.
 pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let begin = boot_nanos();
     loop {

@@ -1,4 +1,4 @@
-//! What several test files need: engines and rules in few words.
+//! Engines and rules for several test files.
 #![allow(dead_code, unreachable_pub, reason = "no test file uses all of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
@@ -12,7 +12,7 @@ use tidegate::rules::{Condition, Domain, KeyPart, Mode, Pattern, Position, Rule,
 
 pub const SECOND: u64 = 1_000_000_000;
 
-/// A rule of `count` a second with this burst, counted by these attributes.
+/// A rule of `count` per second with this burst and key.
 pub fn rule(name: &str, key: &[&str], count: u32, burst: u32) -> Rule {
     let quota = Quota::new(Rate::new(count, SECOND).unwrap(), burst).unwrap();
     let position = Position { file: "test".into(), line: 1, column: 1 };
@@ -20,20 +20,19 @@ pub fn rule(name: &str, key: &[&str], count: u32, burst: u32) -> Rule {
     Rule { key, ..Rule::new(name, position, quota.into()) }
 }
 
-/// The same rule for requests that also have an attribute with one of these values.
+/// Adds a condition: the attribute has one of these values.
 pub fn matching(mut rule: Rule, attribute: &str, values: &[&str]) -> Rule {
     let any_of = values.iter().map(|value| Pattern::parse(value)).collect();
     rule.conditions.push(Condition::new(attribute, any_of));
     rule
 }
 
-/// The same rule in another mode.
+/// Sets the rule's mode.
 pub fn in_mode(mut rule: Rule, mode: Mode) -> Rule {
     rule.mode = mode;
     rule
 }
 
-/// One domain, `api`.
 pub fn api(rules: Vec<Rule>) -> RuleSet {
     RuleSet::new(vec![Domain::new("api", rules)])
 }
@@ -52,7 +51,7 @@ pub fn at_millis(millis: u64) -> Now {
     Now { at: Timestamp::from_nanos(millis * 1_000_000), utc: 0 }
 }
 
-/// What a test wants to see of a decision, owned.
+/// The fields of a decision that tests compare, owned.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Seen {
     pub verdict: Verdict,
@@ -63,7 +62,7 @@ pub struct Seen {
     pub all: Vec<(String, u64)>,
 }
 
-/// Asks about `api` and says what came back.
+/// Decides a request in `api`.
 pub fn ask(decider: &mut Decider, op: Op, attributes: &[(&str, &str)], cost: u32, now: Now) -> Seen {
     let descriptors = Descriptors::one(attributes);
     let request = Request { cost: Cost::Requests(cost), all: true, ..Request::new(op, "api", descriptors) };
@@ -78,7 +77,7 @@ pub fn ask(decider: &mut Decider, op: Op, attributes: &[(&str, &str)], cost: u32
     }
 }
 
-/// A hit of one request; whether it was allowed.
+/// Whether one hit is allowed.
 pub fn hit(decider: &mut Decider, attributes: &[(&str, &str)], now: Now) -> bool {
     ask(decider, Op::Hit, attributes, 1, now).verdict == Verdict::Allow
 }

@@ -4,7 +4,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-/// A frame that must be read, and written where it is canonical.
+/// A frame that must be decoded, and encoded if it is canonical.
 #[derive(Deserialize)]
 pub(crate) struct Good {
     pub(crate) name: String,
@@ -14,7 +14,7 @@ pub(crate) struct Good {
     pub(crate) canonical: bool,
 }
 
-/// Bytes that must be refused.
+/// Bytes that must be rejected.
 #[derive(Deserialize)]
 pub(crate) struct Bad {
     pub(crate) name: String,

@@ -1,4 +1,4 @@
-//! As little HTTP as it takes: one request, one answer, over a Unix socket or a port.
+//! A minimal HTTP client: one request and its response, over a Unix socket or TCP.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -10,7 +10,6 @@ use serde_json::Value;
 use super::daemon::Daemon;
 use super::wire::PATIENCE;
 
-/// What came back.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Answer {
     pub(crate) status: u16,
@@ -19,7 +18,7 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    /// The answer that these bytes are, if they are one.
+    /// Parses a response.
     pub(crate) fn read(bytes: &[u8]) -> Option<Answer> {
         let text = String::from_utf8(bytes.to_vec()).ok()?;
         let (head, body) = text.split_once("\r\n\r\n")?;
@@ -31,13 +30,13 @@ impl Answer {
         serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
     }
 
-    /// What is wrong, as it says.
+    /// The error message in the body.
     pub(crate) fn error(&self) -> String {
         self.json()["error"].as_str().expect("an error").to_owned()
     }
 }
 
-/// The admin socket of a daemon with the defaults of the tests.
+/// The default admin socket of a test's daemon.
 pub(crate) fn admin_socket(daemon: &Daemon) -> PathBuf {
     daemon.plan.path("t.admin.sock")
 }
@@ -56,7 +55,7 @@ pub(crate) fn ask(daemon: &Daemon, request: &str) -> Answer {
     Answer::read(&answer).unwrap_or_else(|| panic!("{request}: {:?}", String::from_utf8_lossy(&answer)))
 }
 
-/// Looks at a page over TCP.
+/// Requests a page over TCP.
 pub(crate) fn get_over_tcp(port: u16, path: &str) -> Answer {
     let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");
     let stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -64,14 +63,14 @@ pub(crate) fn get_over_tcp(port: u16, path: &str) -> Answer {
     Answer::read(&exchange(stream, request.as_bytes())).expect("an answer")
 }
 
-/// Says something and hears all that comes back, whatever it is.
+/// Sends bytes and returns all that the server sends until it closes.
 pub(crate) fn say(stream: UnixStream, bytes: &[u8]) -> Vec<u8> {
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
     exchange(stream, bytes)
 }
 
 fn exchange(mut stream: impl Read + Write, bytes: &[u8]) -> Vec<u8> {
-    // Whoever is shown out may not have been heard to the end.
+    // The server may close before it has read everything.
     let _ = stream.write_all(bytes);
     let mut answer = Vec::new();
     let mut part = [0; 4_096];

@@ -1,4 +1,4 @@
-//! A server that lies, or is none.
+//! A server with wrong or malformed replies.
 #![allow(dead_code, unreachable_pub, reason = "no test file uses all of it")]
 #![allow(clippy::unwrap_used, reason = "a test that cannot be set up has failed")]
 
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Greets as a Redis does, and then says these bytes, the last of them again and again until nobody reads them.
+/// Greets like Redis, then sends these bytes, the last of them repeatedly until the client stops reading.
 pub struct Liar {
     directory: tempfile::TempDir,
     pub written: Arc<AtomicUsize>,
@@ -73,5 +73,5 @@ fn lie(
     Ok(())
 }
 
-/// What a liar says at most.
+/// The most bytes that it sends.
 const ENOUGH: usize = 64 << 20;

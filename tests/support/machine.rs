@@ -1,4 +1,4 @@
-//! Times without the moments in which the machine ran nothing: a virtual CPU is taken away for hundreds of milliseconds.
+//! Durations without the pauses of the machine: a virtual CPU may stop for hundreds of milliseconds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tidegate::clock::boot_nanos;
 
-/// Runs the work. Returns its result, and its time without the longest sum of pauses of any CPU.
+/// Runs `work`. Returns its result, and its duration without the longest total of pauses of any CPU.
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     let is_over = Arc::new(AtomicBool::new(false));
     let cpus = thread::available_parallelism().map_or(1, usize::from);
@@ -24,11 +24,11 @@ pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
     (result, took.saturating_sub(paused.unwrap_or_default()))
 }
 
-/// How long a thread of this CPU that was ready to run did not.
+/// The total time in which a runnable thread on this CPU did not run.
 fn pauses(cpu: usize, is_over: &AtomicBool) -> Duration {
     let mut cpus = rustix::thread::CpuSet::new();
     cpus.set(cpu);
-    // Where the CPU is not ours, the thread runs anywhere.
+    // Without permission for the CPU, the thread runs anywhere.
     let _ = rustix::thread::sched_setaffinity(None, &cpus);
     let mut paused = Duration::ZERO;
     while !is_over.load(Ordering::Relaxed) {
@@ -44,5 +44,5 @@ fn pauses(cpu: usize, is_over: &AtomicBool) -> Duration {
 
 const PERIOD: Duration = Duration::from_millis(2);
 
-/// Waits of a scheduler that is merely busy.
+/// Shorter waits are those of a busy scheduler.
 const SHORT: Duration = Duration::from_millis(20);

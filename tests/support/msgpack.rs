@@ -1,15 +1,15 @@
-//! MessagePack to and from JSON values, as little of it as the protocol needs.
+//! The subset of MessagePack that the protocol needs, to and from JSON values.
 
 use serde_json::{Map, Value};
 
-/// A frame that holds one value.
+/// A frame of one value.
 pub(crate) fn frame(value: &Value) -> Vec<u8> {
     let mut payload = Vec::new();
     write(value, &mut payload);
     framed(&payload)
 }
 
-/// A frame that holds these bytes.
+/// A frame of these bytes.
 pub(crate) fn framed(payload: &[u8]) -> Vec<u8> {
     let mut frame = u32::try_from(payload.len()).unwrap().to_be_bytes().to_vec();
     frame.extend_from_slice(payload);
@@ -42,7 +42,7 @@ fn write(value: &Value, out: &mut Vec<u8>) {
             values.iter().for_each(|value| write(value, out));
         }
         Value::Object(pairs) if pairs.len() == 1 && pairs.contains_key("bin") => {
-            // JSON has no bytes: the golden frames write them like this, too.
+            // Binary data, in the notation of the golden frames, as JSON has none.
             let bytes = hex(pairs["bin"].as_str().unwrap());
             out.extend_from_slice(&[0xc4, u8::try_from(bytes.len()).unwrap()]);
             out.extend_from_slice(&bytes);
@@ -62,7 +62,7 @@ fn hex(digits: &str) -> Vec<u8> {
     (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
 }
 
-/// The one value that these bytes hold.
+/// Decodes exactly one value.
 pub(crate) fn read(payload: &[u8]) -> Value {
     let mut rest = payload;
     let value = read_value(&mut rest);

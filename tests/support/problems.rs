@@ -1,13 +1,13 @@
-//! What files are told, as tables: for each problem its place, a part of the message, a part of the mend.
+//! Expected problems of files as tables: position, part of the message, part of the help.
 #![allow(dead_code, unreachable_pub, reason = "no test file uses all of it")]
 #![allow(clippy::unwrap_used, clippy::indexing_slicing, reason = "a test fails by panicking")]
 
 use tidegate::rules::{Loaded, Problem, read_text};
 
-/// Line, column, a part of the message, a part of the mend.
+/// Line, column, part of the message, part of the help.
 pub type Told<'t> = (u32, u32, &'t str, &'t str);
 
-/// The errors of a text, in order; its domain is absent.
+/// Asserts the errors of a text, in order, and that its domain is absent.
 #[track_caller]
 pub fn errors(file: &str, text: &str, expected: &[Told<'_>]) -> Vec<Problem> {
     let loaded = read_text(file, text);
@@ -23,7 +23,7 @@ pub fn errors(file: &str, text: &str, expected: &[Told<'_>]) -> Vec<Problem> {
     errors
 }
 
-/// The same from `LINE:COLUMN MESSAGE`, one on a line, whatever the mends.
+/// Asserts errors from lines of `LINE:COLUMN MESSAGE`, without their help.
 #[track_caller]
 pub fn errors_listed(file: &str, text: &str, expected: &str) {
     let told = expected.lines().map(|line| {
@@ -34,7 +34,7 @@ pub fn errors_listed(file: &str, text: &str, expected: &str) {
     errors(file, text, &told.collect::<Vec<_>>());
 }
 
-/// The warnings of a text without errors, in order: line, a part of the message, a part of the mend.
+/// Asserts the warnings of a text without errors, in order: line, part of the message, part of the help.
 #[track_caller]
 pub fn warnings(file: &str, text: &str, expected: &[(u32, &str, &str)]) -> Loaded {
     let loaded = read_text(file, text);

@@ -1,4 +1,4 @@
-//! A cluster of three real servers of a test's own.
+//! A Redis Cluster of three real servers for one test.
 #![allow(unreachable_pub, reason = "no test file uses all of it")]
 #![allow(
     clippy::unwrap_used,
@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use super::redis_server::{Redis, free_port};
 
-/// Three servers that have a third of the slots each.
 pub struct Three(pub [Redis; 3]);
 
 impl Three {
@@ -41,30 +40,29 @@ impl Three {
         three
     }
 
-    /// Whether each of them says so.
+    /// Whether each server reports the cluster as ok.
     pub fn is_whole(&self) -> bool {
         self.0.iter().all(|server| server.say("CLUSTER INFO").contains("cluster_state:ok"))
     }
 
-    /// Which of them has the keys of a tag.
+    /// The server that has the slot of a tag.
     pub fn home(&self, tag: &str) -> usize {
-        // Asked for a key of the slot that is nowhere: nil there, MOVED elsewhere.
+        // A missing key of the slot: nil at its server, MOVED elsewhere.
         let has = |server: &Redis| server.say(&format!("GET {{{tag}}}:nothing")).starts_with("$-1");
         self.0.iter().position(has).expect("a tag has a home")
     }
 
-    /// The number of the slot of a tag.
     pub fn slot(&self, tag: &str) -> String {
         self.0[0].say(&format!("CLUSTER KEYSLOT {{{tag}}}")).trim_start_matches(':').trim_end().to_owned()
     }
 
-    /// From now on both have to do with a slot, and the first has its keys.
+    /// Starts to migrate a slot; the first server still has its keys.
     pub fn begin_move(&self, slot: &str, from: usize, to: usize) {
         self.0[to].order(&format!("CLUSTER SETSLOT {slot} IMPORTING {}", self.id(from)));
         self.0[from].order(&format!("CLUSTER SETSLOT {slot} MIGRATING {}", self.id(to)));
     }
 
-    /// From now on only the second has to do with it.
+    /// Assigns the slot to the second server.
     pub fn end_move(&self, slot: &str, from: usize, to: usize) {
         for server in [&self.0[to], &self.0[from]] {
             server.order(&format!("CLUSTER SETSLOT {slot} NODE {}", self.id(to)));

@@ -1,4 +1,4 @@
-//! A real redis-server of a test's own: on a Unix socket in a directory that goes when it ends, and on a free port if asked.
+//! A real redis-server for one test, on a Unix socket in a temporary directory, optionally on a port.
 #![allow(
     clippy::print_stdout,
     clippy::cast_possible_wrap,
@@ -21,7 +21,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 use tidegate::clock::boot_nanos;
 
-/// The server. Ended when dropped.
+/// The server, killed when dropped.
 pub struct Redis {
     child: Child,
     pub directory: TempDir,
@@ -29,7 +29,7 @@ pub struct Redis {
     options: Vec<String>,
 }
 
-/// Whether there is a redis-server here; says that a test is skipped where there is none.
+/// Whether redis-server is installed; prints that the test is skipped otherwise.
 pub fn is_installed() -> bool {
     let found = Command::new("redis-server").arg("--version").stdout(Stdio::null()).status();
     let is_installed = found.is_ok_and(|status| status.success());
@@ -39,8 +39,7 @@ pub fn is_installed() -> bool {
     is_installed
 }
 
-/// A port that nobody listens on, of those below what the kernel gives to whoever asks for any: what it gave once it may give
-/// to somebody else before it is used.
+/// A free port below the ephemeral range, whose ports the kernel could give to another process.
 pub fn free_port() -> u16 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let ports = std::iter::repeat_with(|| {
@@ -51,22 +50,22 @@ pub fn free_port() -> u16 {
 }
 
 impl Redis {
-    /// On a Unix socket alone.
+    /// On a Unix socket only.
     pub fn start(options: &[&str]) -> Redis {
         Redis::start_at(0, options)
     }
 
-    /// On a free port of the loopback as well.
+    /// Also on a free port of the loopback interface.
     pub fn start_on_port(options: &[&str]) -> Redis {
         Redis::start_at(free_port(), options)
     }
 
-    /// On this port, which may be 0 for none.
+    /// Also on this port, unless it is 0.
     pub fn start_at(port: u16, options: &[&str]) -> Redis {
         Redis::start_in(tempfile::Builder::new().prefix("tidegate-redis-").tempdir().unwrap(), port, options)
     }
 
-    /// As above, in a directory that may hold certificates.
+    /// Like [`Redis::start_at`], in a directory that may hold certificates.
     pub fn start_in(directory: TempDir, port: u16, options: &[&str]) -> Redis {
         let options: Vec<String> = options.iter().map(|&option| option.to_owned()).collect();
         let child = spawn(directory.path(), port, &options);
@@ -83,14 +82,14 @@ impl Redis {
         format!("unix://{}", self.socket().display())
     }
 
-    /// Ends it as `kill -9` does.
+    /// Kills it with SIGKILL.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
         let _ = std::fs::remove_file(self.socket());
     }
 
-    /// Starts it again where it was, with other options if any are given.
+    /// Starts it again at the same socket and port, with other options if given.
     pub fn restart(&mut self, options: Option<&[&str]>) {
         if let Some(options) = options {
             self.options = options.iter().map(|&option| option.to_owned()).collect();
@@ -104,7 +103,7 @@ impl Redis {
         kill_process(pid, signal).unwrap();
     }
 
-    /// Says a command on a connection of its own and returns what came back, as it came. Arguments hold no spaces.
+    /// Sends a command on a new connection and returns its reply verbatim. Arguments have no spaces.
     pub fn say(&self, command: &str) -> String {
         let mut stream = self.say_and_go(command);
         let mut reply = Vec::new();
@@ -117,7 +116,7 @@ impl Redis {
         String::from_utf8_lossy(&reply).into_owned()
     }
 
-    /// Says a command without waiting for what comes back.
+    /// Sends a command without waiting for its reply.
     pub fn say_and_go(&self, command: &str) -> UnixStream {
         let mut stream = UnixStream::connect(self.socket()).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -125,7 +124,7 @@ impl Redis {
         stream
     }
 
-    /// Says a command that must be well received.
+    /// Sends a command that must succeed.
     pub fn order(&self, command: &str) {
         let reply = self.say(command);
         assert!(!reply.starts_with('-'), "{command}: {reply}");
@@ -167,7 +166,6 @@ fn spawn(directory: &Path, port: u16, options: &[String]) -> Child {
     command.spawn().expect("redis-server starts")
 }
 
-/// A command as it goes over the wire.
 pub fn packed(words: &[&str]) -> Vec<u8> {
     let mut bytes = format!("*{}\r\n", words.len());
     for word in words {
@@ -176,7 +174,7 @@ pub fn packed(words: &[&str]) -> Vec<u8> {
     bytes.into_bytes()
 }
 
-/// Whether a reply without arrays has come whole; of an array, whether something has.
+/// Whether a reply is complete; for arrays, whether their first line is.
 fn is_whole(reply: &[u8]) -> bool {
     let text = String::from_utf8_lossy(reply);
     let Some((line, rest)) = text.split_once("\r\n") else { return false };

@@ -1,5 +1,3 @@
-//! One raw connection.
-
 use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
@@ -12,7 +10,6 @@ use super::msgpack::{frame, read};
 /// Longer than any reply takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A raw connection to the daemon.
 pub(crate) struct Wire {
     pub(crate) stream: UnixStream,
     buffer: Vec<u8>,
@@ -29,7 +26,7 @@ impl Wire {
         Wire { stream, buffer: Vec::new() }
     }
 
-    /// Connects, says HELLO and hears WELCOME.
+    /// Connects and exchanges HELLO and WELCOME.
     pub(crate) fn greeted(path: &Path) -> Wire {
         let mut wire = Wire::connect(path);
         let welcome = wire.ask(&hello());
@@ -45,13 +42,13 @@ impl Wire {
         self.stream.write_all(bytes).unwrap();
     }
 
-    /// Sends a request and hears the next reply.
+    /// Sends a request and returns the next reply.
     pub(crate) fn ask(&mut self, value: &Value) -> Value {
         self.send(value);
         self.hear().expect("a reply")
     }
 
-    /// The next reply; `None` when the daemon has ended the connection.
+    /// The next reply; `None` if the daemon closed the connection.
     pub(crate) fn hear(&mut self) -> Option<Value> {
         loop {
             if let Some(reply) = self.heard() {
@@ -64,14 +61,14 @@ impl Wire {
         }
     }
 
-    /// What one read brings; 0 at the end, however it ends.
+    /// Reads once; returns 0 at the end or after a reset.
     fn read_once(&mut self) -> usize {
         let mut part = [0; 65_536];
         let count = match self.stream.read(&mut part) {
             Ok(count) => count,
-            // A read with a time limit is not begun again by the kernel.
+            // The kernel does not restart a read that has a timeout.
             Err(error) if error.kind() == ErrorKind::Interrupted => return self.read_once(),
-            // The daemon closed before it had read everything: what it wrote has been heard all the same.
+            // The daemon closed with unread input; its replies have been read.
             Err(error) if matches!(error.kind(), ErrorKind::ConnectionReset | ErrorKind::BrokenPipe) => 0,
             Err(error) => panic!("no reply and no end within {PATIENCE:?}: {error}"),
         };
@@ -79,7 +76,7 @@ impl Wire {
         count
     }
 
-    /// The first whole reply that has been read.
+    /// Takes the first complete reply of the buffer.
     fn heard(&mut self) -> Option<Value> {
         let length = u32::from_be_bytes(self.buffer.first_chunk::<4>().copied()?) as usize;
         let value = read(self.buffer.get(4..4 + length)?);
@@ -87,25 +84,24 @@ impl Wire {
         Some(value)
     }
 
-    /// Whether there is something to read.
+    /// Whether there is input.
     pub(crate) fn has_more(&self) -> bool {
         use rustix::event::{PollFd, PollFlags, Timespec, poll};
         let mut watched = [PollFd::new(&self.stream, PollFlags::IN)];
         poll(&mut watched, Some(&Timespec { tv_sec: 0, tv_nsec: 0 })).unwrap() > 0
     }
 
-    /// The replies that a single read brings.
+    /// The replies of a single read.
     pub(crate) fn hear_together(&mut self) -> Vec<Value> {
         self.read_once();
         std::iter::from_fn(|| self.heard()).collect()
     }
 
-    /// All replies up to the end of the connection.
     pub(crate) fn hear_all(&mut self) -> Vec<Value> {
         std::iter::from_fn(|| self.hear()).collect()
     }
 
-    /// Ends this side: everything was written.
+    /// Shuts down writing.
     pub(crate) fn end_writing(&self) {
         // The daemon may have closed already.
         let _ = self.stream.shutdown(std::net::Shutdown::Write);
@@ -119,7 +115,7 @@ impl Wire {
         self.hear() == Some(json!([2, 4_711, true]))
     }
 
-    /// Asserts that the daemon has ended the connection or does so now, without another word.
+    /// Asserts that the daemon closes the connection without another reply.
     pub(crate) fn assert_ended(&mut self) {
         assert_eq!(self.hear(), None);
     }
@@ -129,12 +125,11 @@ impl Wire {
     }
 }
 
-/// A HELLO that says no more than it must.
+/// A minimal HELLO.
 pub(crate) fn hello() -> Value {
     json!([0, 1, 1])
 }
 
-/// A HIT of one user.
 pub(crate) fn hit(id: u64, user: &str) -> Value {
     json!([3, id, "api", [["user", user]]])
 }
@@ -146,7 +141,6 @@ pub(crate) fn error_of(reply: &Value) -> (Option<u64>, u64) {
     (reply[1].as_u64(), reply[2].as_u64().unwrap())
 }
 
-/// The verdict of a DECISION.
 pub(crate) fn verdict_of(reply: &Value) -> u64 {
     assert_eq!(reply[0], 1, "a DECISION: {reply}");
     reply[2].as_u64().unwrap()

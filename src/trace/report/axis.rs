@@ -1,11 +1,11 @@
-//! What stands beside and below a picture: moments, and how many in a step.
+//! The axis labels of pictures: times, and counts per step.
 
 use std::time::{Duration, UNIX_EPOCH};
 
 use crate::clock::Timestamp;
 use crate::page::count;
 
-/// A moment of a trace: by the calendar if its times are of a calendar, else since its zero.
+/// Formats a time: as a date if the trace has Unix times, else since its zero.
 pub(super) fn moment(at: Timestamp) -> String {
     let nanos = at.as_nanos();
     if nanos < CALENDAR_NANOS {
@@ -15,7 +15,7 @@ pub(super) fn moment(at: Timestamp) -> String {
     text.replace('T', " ").replace('Z', " UTC")
 }
 
-/// A span in its two largest units.
+/// Formats a span in its two largest units.
 pub(super) fn span(span: Duration) -> String {
     let all = humantime::format_duration(span).to_string();
     all.split(' ').take(2).collect::<Vec<_>>().join(" ")
@@ -26,7 +26,7 @@ pub(super) fn in_step(number: u64, step: Duration) -> String {
     format!("{} in {}", count(number), span(step))
 }
 
-/// Three years after 1970: who counts from zero does not count so far.
+/// Three years after 1970: later times are Unix times.
 const CALENDAR_NANOS: u64 = 100_000_000 * 1_000_000_000;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! How the callers of a rule are spread, with its limit beside them, and whom it refused most.
+//! The distribution of a rule's callers beside its limit, and the callers that it refused most.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -9,16 +9,16 @@ use crate::page::{Bars, Mark, Name, Text, count, of};
 use crate::trace::refused::Caller;
 use crate::trace::spread::{QUANTILES, Shape};
 
-/// The callers of a rule in one set, and what the rule gives each of them.
+/// The callers of a rule in one set, and the rule's limit.
 #[derive(Clone, Debug)]
 pub(super) struct Callers {
     pub(super) shape: Shape,
-    /// Of the allowance that is the rule's own.
+    /// The rule's own, without overrides.
     pub(super) limit: u64,
     pub(super) unit: String,
 }
 
-/// What two pictures have in common.
+/// The scale that two pictures share.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scale {
     last: u64,
@@ -26,7 +26,7 @@ pub(super) struct Scale {
 }
 
 impl Scale {
-    /// One on which all of these fit.
+    /// A scale on which all of these fit.
     pub(super) fn of<'c>(all: impl Iterator<Item = &'c Callers>) -> Scale {
         all.fold(Scale { last: 2, top: 1 }, |scale, callers| {
             let most = callers.shape.busiest.last().copied().unwrap_or_default();
@@ -40,7 +40,7 @@ impl Scale {
     }
 }
 
-/// The picture, the shares in numbers, and what stands above the limit.
+/// Writes the picture, the quantiles, and the number of callers above the limit.
 pub(super) fn write(page: &mut String, callers: &Callers, scale: &Scale) {
     let Callers { shape, limit, unit } = callers;
     let window = span(Duration::from_nanos(shape.window_nanos));
@@ -62,7 +62,7 @@ pub(super) fn write(page: &mut String, callers: &Callers, scale: &Scale) {
         bars: &bars,
         mark: Some(Mark { at: *limit, text: &text }),
     };
-    // Of one caller there is no spread.
+    // One caller has no distribution.
     if all > 1 {
         let _ = write!(
             page,
@@ -106,7 +106,7 @@ fn table(page: &mut String, shape: &Shape, window: &str) {
     page.push_str("</tbody></table></div>");
 }
 
-/// Whom a rule refused most, of so many.
+/// Writes the table of callers that a rule refused most, with the number of all.
 pub(super) fn most_refused(page: &mut String, most: &[Caller], (all, more): (u64, bool)) {
     let (Some(first), shown) = (most.first(), most.len() as u64) else { return };
     if most.len() == 1 && first.text.is_empty() {
@@ -136,7 +136,7 @@ pub(super) fn most_refused(page: &mut String, most: &[Caller], (all, more): (u64
     page.push_str("</tbody></table></div>");
 }
 
-/// How many callers each bar stands for.
+/// Bars as from, to and number of callers.
 fn bars(shape: &Shape) -> Vec<(u64, u64, u64)> {
     let mut bars: BTreeMap<(u64, u64), u64> = BTreeMap::new();
     for most in &shape.busiest {

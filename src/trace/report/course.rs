@@ -1,25 +1,25 @@
-//! What happened when: a line for each kind, a step for each stretch of the trace.
+//! Counts over time: a line for each kind, a step for each interval.
 
 use super::Told;
 use super::axis::{in_step, moment};
 use crate::page::{Line, Stretch, count, draw, frame, key};
 use crate::trace::course::Course;
 
-/// What a line is of, as the style sheet has it and in words.
+/// A line's class in the style sheet, and its label.
 type Kind = (&'static str, &'static str);
 
-/// What became of all requests, on the scale of all sets.
+/// Draws the verdicts of all requests, on the scale of all sets.
 pub(super) fn decisions(page: &mut String, set: &Told<'_>, sets: &[&Told<'_>]) {
     let all = sets.iter().flat_map(|set| set.watch.course.verdicts());
     picture(page, "Decisions", &DECISIONS, &set.watch.course, &set.watch.course.verdicts(), most(all));
 }
 
-/// What a rule did, on the scale of all sets.
+/// Draws the checks of a rule, on the scale of all sets.
 pub(super) fn rule(page: &mut String, course: &Course, steps: &[[u64; 3]], most: u64) {
     picture(page, "What the rule did", &CHECKS, course, steps, most);
 }
 
-/// The most in one step.
+/// The largest count of one step.
 pub(super) fn most(steps: impl Iterator<Item = [u64; 3]>) -> u64 {
     steps.flatten().max().unwrap_or_default()
 }
@@ -62,7 +62,7 @@ fn sum(steps: &[[u64; 3]], kind: usize) -> u64 {
     steps.iter().filter_map(|step| step.get(kind)).sum()
 }
 
-/// Level for the length of a step: what a step holds came at some moment of it.
+/// A stair: constant over each step.
 fn stairs(steps: &[[u64; 3]], kind: usize) -> Vec<(f32, f32)> {
     let values = steps.iter().map(|step| step.get(kind).copied().unwrap_or_default() as f32);
     let stair = |(place, value)| {

@@ -1,4 +1,4 @@
-//! One rule on the page: what it says, what it did and when, and its callers; in two sets beside each other.
+//! The section of one rule: its quota, counts over time, and callers; two sets side by side.
 
 use std::fmt::Write;
 
@@ -22,13 +22,13 @@ pub(super) struct Row<'s> {
 /// A rule in one set.
 pub(super) struct OfSet<'s> {
     told: &'s Told<'s>,
-    /// None: the set has no such rule.
+    /// `None`: the set has no such rule.
     pub(super) totals: Option<&'s RuleTotals>,
-    /// None: it is no rule of a file that is in force.
+    /// `None`: no file in force has the rule.
     rule: Option<&'s Rule>,
 }
 
-/// Every rule of any set, in file order: those of the first, then what only another has.
+/// Every rule of any set: those of the first in file order, then those that only another has.
 pub(super) fn rows<'s>(sets: &[&'s Told<'s>]) -> Vec<Row<'s>> {
     let mut rows: Vec<Row<'s>> = Vec::new();
     let of_all = sets.iter().flat_map(|set| rules(&set.totals));
@@ -71,13 +71,12 @@ impl<'s> OfSet<'s> {
         OfSet { told, totals, rule }
     }
 
-    /// How many callers it saw.
     pub(super) fn callers(&self) -> String {
         let Some(totals) = self.totals else { return "–".to_owned() };
         shown(self.told.player.callers().count(&totals.domain, &totals.rule))
     }
 
-    /// How many of them it refused, or would have.
+    /// The number of callers that it refused or would have.
     pub(super) fn refused_callers(&self) -> String {
         let Some(totals) = self.totals else { return "–".to_owned() };
         let callers = self.told.player.callers().count(&totals.domain, &totals.rule);
@@ -96,13 +95,13 @@ impl<'s> OfSet<'s> {
         Some(Callers { shape, limit: u64::from(quota.limit()), unit: unit.to_owned() })
     }
 
-    /// In steps, as the summary counts.
+    /// Counts per step, as in the summary.
     fn steps(&self) -> Vec<[u64; 3]> {
         let totals = self.totals;
         totals.map(|totals| self.told.watch.course.of(&totals.domain, &totals.rule)).unwrap_or_default()
     }
 
-    /// What the rule says.
+    /// The rule's quota and mode.
     fn terms(&self) -> String {
         let Some(rule) = self.rule else { return String::new() };
         let mode = match rule.mode {
@@ -115,7 +114,6 @@ impl<'s> OfSet<'s> {
     }
 }
 
-/// Writes the section of a rule.
 pub(super) fn write(page: &mut String, row: &Row<'_>, sets: &[&Told<'_>]) {
     let id = row.id();
     let _ = write!(
@@ -127,7 +125,7 @@ pub(super) fn write(page: &mut String, row: &Row<'_>, sets: &[&Told<'_>]) {
     let most = course::most(steps.iter().flatten().copied());
     let spreads: Vec<Option<Callers>> = row.sets.iter().map(OfSet::spread).collect();
     let scale = Scale::of(spreads.iter().flatten());
-    // Two sets stand beside each other; of one its two pictures do.
+    // Two sets have a column each; the two pictures of one set have a column each.
     let is_compared = sets.len() > 1;
     page.push_str("<div class=\"columns\">");
     for ((of, steps), spread) in row.sets.iter().zip(&steps).zip(&spreads) {

@@ -1,4 +1,4 @@
-//! Who may ask, where, and what happens when a door cannot be opened.
+//! Access to the operators' listeners: users, paths per listener, an admin socket that cannot be bound.
 
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -7,7 +7,6 @@ use std::process::{Command, Stdio};
 use super::daemon::{BINARY, Daemon, Plan, daemon, eventually};
 use super::http::{admin_socket, get, get_over_tcp};
 
-/// A port that nobody listened at a moment ago.
 #[test]
 fn the_socket_is_nobodys_but_the_users() {
     let daemon = daemon();
@@ -32,7 +31,7 @@ fn another_user_is_refused_even_where_the_mode_lets_him_in() {
         eprintln!("left out: there is no setpriv here");
         return;
     };
-    // The directory of the test is root's own: it is refused on the way.
+    // The path fails first, as the test's directory is root's.
     assert_eq!(refused.status.code(), Some(1), "{refused:?}");
     let open = |path: &std::path::Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
@@ -41,7 +40,7 @@ fn another_user_is_refused_even_where_the_mode_lets_him_in() {
     let refused = as_another().unwrap();
     let said = String::from_utf8_lossy(&refused.stderr).into_owned();
     assert!(refused.status.code() == Some(1) && said.contains("it is for root and for the user"), "{said}");
-    // Somebody has opened it wide: who asks is asked of the kernel.
+    // With an open mode, the kernel's peer credentials decide.
     open(&admin_socket(&daemon), 0o666);
     for _ in 0..20 {
         let refused = as_another().unwrap();
@@ -57,7 +56,7 @@ fn another_user_is_refused_even_where_the_mode_lets_him_in() {
     assert_eq!(get(&daemon, "/healthz").status, 200, "the places of the refused are free again");
 }
 
-/// The port that a daemon told to take any free one serves its metrics on.
+/// The port that a daemon with `metrics: {listen: …:0}` serves on.
 pub(crate) fn metrics_port(daemon: &Daemon) -> u16 {
     let log = daemon.await_log(&["metrics are served"]);
     let port = log.split("address=127.0.0.1:").nth(1).unwrap().split_whitespace().next().unwrap();
@@ -134,7 +133,7 @@ fn a_daemon_that_follows_has_the_admin_socket_soon() {
     let mut second = super::daemon::Process::start(&mut first.plan.command("log-2"));
     eventually("the second answers", || {
         if second.has_ended().is_some() {
-            // It came before the first had let go.
+            // It tried to bind before the first released the socket.
             second = super::daemon::Process::start(&mut first.plan.command("log-2"));
         }
         let socket = std::os::unix::net::UnixStream::connect(admin_socket(&first)).ok()?;

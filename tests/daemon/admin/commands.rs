@@ -1,4 +1,4 @@
-//! The commands of operators, as they are run in a shell.
+//! Operators' commands, run as in a shell.
 
 use std::process::{Command, Output, Stdio};
 
@@ -8,7 +8,7 @@ use super::daemon::{BINARY, Daemon, Plan, daemon};
 use super::http::admin_socket;
 use super::wire::hit;
 
-/// A command that finds the daemon by its socket, as every other command does.
+/// Runs a command that finds the daemon by `TIDEGATE_SOCKET`.
 pub(crate) fn tidegate(daemon: &Daemon, arguments: &[&str]) -> Output {
     let mut command = Command::new(BINARY);
     command.args(arguments).env("TIDEGATE_SOCKET", daemon.socket()).stdin(Stdio::null());
@@ -80,16 +80,16 @@ fn without_a_daemon_every_command_says_what_to_do() {
     let socket = daemon.socket();
     let socket = socket.to_str().unwrap();
     assert_eq!(said(&tidegate(&daemon, &["status", "--admin", admin])).0, Some(0));
-    // As the commands that ask about work are told.
+    // Like the commands for clients.
     let elsewhere = |arguments: &[&str]| said(&Command::new(BINARY).args(arguments).output().unwrap());
     assert_eq!(elsewhere(&["status", "--socket", socket]).0, Some(0));
     assert_eq!(elsewhere(&["status", "--socket", socket, "--admin", admin]).0, Some(2));
-    // A socket that is there, and is not the one for operators.
+    // An existing socket that is not the admin socket.
     let (code, _, err) = said(&tidegate(&daemon, &["status", "--admin", daemon.socket().to_str().unwrap()]));
     assert!(code == Some(1) && err.contains("is this its admin socket?"), "{err}");
     let plan = daemon.plan;
     drop(daemon.process);
-    // Killed, it has left its socket behind.
+    // A killed daemon leaves its socket.
     for command in
         [&["status"][..], &["top", "--once"], &["reload"], &["healthcheck"], &["healthcheck", "--live"]]
     {

@@ -1,4 +1,4 @@
-//! `tidegate dashboard`: who may look through it, at what, and what it says when there is nothing to see.
+//! `tidegate dashboard`: its access control, its pages, and its output without data.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -8,7 +8,7 @@ use super::daemon::{BINARY, Daemon, Process, daemon, eventually};
 use super::http::{Answer, admin_socket, get};
 use super::wire::PATIENCE;
 
-/// One that serves, and its address.
+/// A running dashboard and its address.
 pub(crate) struct Dashboard {
     process: Process,
     pub(crate) port: u16,
@@ -101,7 +101,7 @@ fn nobody_else_does() {
         assert_eq!(refused.status, 404, "{path}");
         assert!(!refused.body.contains(&**token) && !refused.body.contains("per-user"), "{}", refused.body);
     }
-    // Another name that leads here is that of a page somewhere, which would read what comes back.
+    // Another host name is a DNS rebinding attack, whose page could read the response.
     for other in
         ["evil.example", &format!("evil.example:{port}"), "127.0.0.1", &format!("127.0.0.1:{}", port ^ 1), ""]
     {

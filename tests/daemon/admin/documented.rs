@@ -1,11 +1,11 @@
-//! The table of docs/metrics.md beside what a daemon serves: neither has a metric that the other does not have.
+//! Compares the table of docs/metrics.md with the metrics that a daemon serves: both have the same.
 
 use std::collections::BTreeMap;
 
 use super::daemon::Plan;
 use super::scrape::{EVERYTHING, scrape};
 
-/// By the name of a family: its type, and its labels in order.
+/// By family name: its type, and its labels in order.
 type Table = BTreeMap<String, (String, Vec<String>)>;
 
 fn documented() -> Table {

@@ -1,5 +1,5 @@
-//! A daemon that has no descriptor left: who is here is served, what needs one is told and tried again, and all of it goes on
-//! once there are some.
+//! A daemon without free descriptors: existing connections are served, operations that need one fail, are
+//! reported and retried, and all recovers with free descriptors.
 
 use std::fs;
 use std::path::PathBuf;
@@ -14,21 +14,21 @@ use super::http::{admin_socket, get, say};
 use super::scrape::scrape;
 use super::wire::{Wire, hello, hit};
 
-/// Another burst than the one that all begin with.
+/// Another burst than that of [`RULES`].
 const OTHER_RULES: &str = "\
 domain: api
 limits:
   - {name: per-user, key: [user], rate: 1/h, burst: 7}
 ";
 
-/// Sets how many descriptors the daemon may have. The previous limit.
+/// Sets the descriptor limit of the daemon; returns the previous one.
 fn limit_descriptors(daemon: &Daemon, current: Option<u64>) -> Option<u64> {
     let pid = Pid::from_raw(daemon.process.id().cast_signed());
     let maximum = rustix::process::getrlimit(Resource::Nofile).maximum;
     prlimit(pid, Resource::Nofile, Rlimit { current, maximum }).unwrap().current
 }
 
-/// One more than the largest number of its descriptors.
+/// One more than its largest descriptor.
 fn descriptors_end(daemon: &Daemon) -> u64 {
     let descriptors = fs::read_dir(format!("/proc/{}/fd", daemon.process.id())).unwrap();
     let numbers =
@@ -36,7 +36,7 @@ fn descriptors_end(daemon: &Daemon) -> u64 {
     numbers.max().unwrap() + 1
 }
 
-/// Takes all descriptors that it may have.
+/// Uses all descriptors that it may have.
 fn exhaust(daemon: &Daemon) -> (Vec<Wire>, Option<u64>) {
     let before = limit_descriptors(daemon, Some(descriptors_end(daemon)));
     let mut waiting = Vec::new();
@@ -71,7 +71,7 @@ fn what_needs_a_descriptor_is_told_and_goes_on_once_there_is_one() {
         let stream = std::os::unix::net::UnixStream::connect(socket).unwrap();
         say(stream, b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\n")
     });
-    // Nothing spins: a loop that tries again at once uses a hundred ticks a second. A few are for ten writings a second.
+    // No busy loop: an immediate retry uses 100 ticks per second. A few are needed for ten writes per second.
     let ticks = daemon.process.cpu_ticks();
     for id in 0..15 {
         sleep(Duration::from_millis(100));
@@ -89,9 +89,9 @@ fn what_needs_a_descriptor_is_told_and_goes_on_once_there_is_one() {
     let answer = operator.join().unwrap();
     assert!(answer.starts_with(b"HTTP/1.1 200"), "{}", String::from_utf8_lossy(&answer));
     daemon.await_log(&["INFO", "the tables can be written again"]);
-    // Without another change or word: what could not be read is tried again.
+    // A failed read is retried without another change or signal.
     eventually("the new rules are in force", || (here.ask(&hit(20, "other"))[4] == 7).then_some(()));
-    // And changes are watched for as before.
+    // The watch on changes works as before.
     fs::write(daemon.plan.path("rules/api.yaml"), OTHER_RULES.replace('7', "9")).unwrap();
     eventually("the next rules are in force", || (here.ask(&hit(21, "third"))[4] == 9).then_some(()));
     let metrics = scrape(&daemon);

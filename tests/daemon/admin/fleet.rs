@@ -1,4 +1,4 @@
-//! What operators see of budgets that hosts share: real daemons beside a real Redis, heard and not heard.
+//! Operators' views of fleet budgets: real daemons with a real Redis, connected and not.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -20,7 +20,7 @@ limits:
   - {name: per-user, key: [user], rate: 1/h, burst: 5}
 ";
 
-/// A daemon that is to share its budgets in this Redis.
+/// A daemon that shares its budgets through this Redis.
 fn sharing(redis: &Redis, more: &str) -> Daemon {
     sharing_by(RULES, redis, more)
 }
@@ -42,7 +42,7 @@ fn linked(daemon: &Daemon) -> Value {
     eventually("Redis is heard", || Some(page(daemon)).filter(|page| page["linked"] == true))
 }
 
-/// Asks for one tenant until Redis has answered about it.
+/// Makes requests of one tenant until Redis has answered about it.
 fn ask_for(daemon: &Daemon, tenant: &str) {
     let mut wire = daemon.greeted();
     let mut id = 0;
@@ -229,7 +229,7 @@ fn rules_that_share_with_nobody_are_told() {
     );
     let out = text(&daemon, &["fleet"]);
     assert!(out.contains("shares with nobody") && out.contains("this host alone"), "{out}");
-    // Without any such rule there is nothing to say.
+    // Without fleet rules there is no report.
     let alone = super::daemon::daemon();
     assert_eq!(get(&alone, "/status").json()["fleet"], Value::Null);
     assert!(!text(&alone, &["status"]).contains("fleet"));
@@ -245,7 +245,7 @@ fn doctor_finds_what_is_wrong_with_redis_and_says_what_mends_it() {
     redis.order("ACL SETUSER tidegate >correct-horse +info");
     let daemon = sharing(&redis, ", user: tidegate, password_file: password");
     fs::write(daemon.plan.path("password"), "correct-horse\n").unwrap();
-    // It waits half a minute after a password that was not there.
+    // It retries 30 s after a missing password.
     let settings = daemon.plan.path("tidegate.yaml");
     let doctor = || {
         let settings = settings.to_str().unwrap().to_owned();
@@ -309,7 +309,7 @@ fn doctor_finds_what_is_wrong_with_redis_and_says_what_mends_it() {
     assert!(said(&output).1.contains("plain text beyond this host"), "{:?}", said(&output));
 }
 
-/// What it says of one thing, and how to mend it.
+/// The line of the report on `what`, with its help.
 fn line(output: &Output, what: &str) -> String {
     let out = said(output).1;
     let mut lines = out.lines().skip_while(|line| !line.contains(&format!("  {what}: ")));

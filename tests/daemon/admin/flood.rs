@@ -1,4 +1,4 @@
-//! A flood of callers that nobody has seen before, at the socket, with little memory to keep them in.
+//! A flood of new callers at the socket, with little memory for them.
 
 use serde_json::{Value, json};
 
@@ -20,7 +20,7 @@ const MAX_KIB: u64 = 2 * 1_024;
 
 const CALLERS: u64 = 120_000;
 
-/// Asked at once.
+/// Requests in one write.
 const BATCH: u64 = 40;
 
 fn ask(k: &str, user: &str) -> Value {
@@ -60,9 +60,9 @@ fn more_callers_than_fit_are_all_let_in_and_the_process_stays_as_small_as_it_was
     );
     assert_eq!(max, (MAX_KIB * 1_024) as f64);
     assert!(bytes <= max, "{bytes} of {max} bytes");
-    // What is counted as kept and what is counted as gone is everybody, but for those that were full again.
+    // Kept and evicted keys add up to all callers, except keys that were full again.
     assert!(evicted > 0.0 && evicted + metrics.of("tidegate_keys") >= CALLERS as f64, "{evicted}");
-    // The tables, and what an allocator keeps while they grow.
+    // The tables, and allocator overhead while they grow.
     assert!(most <= MAX_KIB + 2 * 1_024, "{most} KiB more");
     assert_eq!(verdict_of(&wire.ask(&ask("login", "ann"))), 1, "a block is never let go");
     assert!(!daemon.log().contains("panicked"), "{}", daemon.log());

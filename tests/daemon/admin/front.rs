@@ -1,4 +1,4 @@
-//! The page at `/`: what somebody sees of a daemon that serves, and that what callers and files say stays text.
+//! The page at `/`: its content, and the escaping of texts of callers and files.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ use super::http::{ask, get, post};
 use super::scrape::greet;
 use super::wire::hit;
 
-/// The page, once it holds.
+/// The page, once `holds`.
 fn until(daemon: &Daemon, what: &str, holds: impl Fn(&str) -> bool) -> String {
     eventually(what, || Some(get(daemon, "/").body).filter(|page| holds(page)))
 }
@@ -91,7 +91,7 @@ fn rates_callers_and_names_are_shown_as_they_are_and_nobody_else_is() {
         wire.ask(&hit(id, "canary7f3a"));
         wire.ask(&json!([3, id, "api", [["plan", "<i>gold"]]]));
     }
-    // What a second look at them adds is a rate.
+    // A rate takes two samples.
     let page = until(&daemon, "a rate", |page| page.contains("some refused"));
     assert!(page.contains("plan=&lt;i&gt;gold") && !page.contains("<i>"), "{page}");
     assert!(page.contains("class=\"badge shadow\">shadow</span>"), "{page}");

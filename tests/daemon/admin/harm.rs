@@ -1,4 +1,4 @@
-//! Whatever comes in through the doors of operators, decisions are made as if nothing had.
+//! Decisions are unaffected by any input at the operators' listeners.
 
 use std::io::Write;
 use std::net::TcpStream;
@@ -42,7 +42,7 @@ fn garbage_ends_its_own_connection_and_nothing_else() {
         assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
         wire.assert_served();
     }
-    // Enough asked at once that a careless sender gets an answer to the first and no more.
+    // Of pipelined requests only the first is answered.
     let two = b"GET /healthz HTTP/1.1\r\nhost: x\r\n\r\nGET /status HTTP/1.1\r\nhost: x\r\n\r\n";
     let answer = say(UnixStream::connect(admin_socket(&daemon)).unwrap(), two);
     assert_eq!(String::from_utf8_lossy(&answer).matches("HTTP/1.1 200").count(), 1);
@@ -57,7 +57,7 @@ fn who_holds_all_places_holds_up_nobody_for_long() {
     };
     let daemon = Plan::new().settings(&format!("metrics: {{listen: \"127.0.0.1:{port}\"}}")).start();
     let mut wire = daemon.greeted();
-    // As slow as can be: half a line, and no more.
+    // The slowest clients: half a line and no more.
     let held: Vec<TcpStream> = (0..40)
         .map(|_| {
             let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
@@ -70,7 +70,7 @@ fn who_holds_all_places_holds_up_nobody_for_long() {
     }
     assert_eq!(get(&daemon, "/metrics").status, 200, "the admin socket has places of its own");
     assert!(daemon.process.descriptors() < 100, "those past the bound wait outside");
-    // They are shown out, and the next has his turn while they are still there.
+    // They time out, and the next connection is served while they are still open.
     assert_eq!(get_over_tcp(port, "/healthz").status, 200);
     drop(held);
 }

@@ -1,4 +1,4 @@
-//! Connections that ask for nothing: they keep no request outside, at any of the three listeners that speak HTTP.
+//! Idle connections delay no requests, at any of the three HTTP listeners.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -11,7 +11,7 @@ use super::daemon::{Plan, daemon};
 use super::dashboard::Dashboard;
 use super::http::{admin_socket, get, get_over_tcp};
 
-/// A connection that can be looked at without waiting.
+/// A stream that can be made non-blocking.
 trait Idle: Read + Write + Send {
     fn without_waiting(&self);
 }
@@ -28,8 +28,8 @@ impl Idle for UnixStream {
     }
 }
 
-/// Keeps 200 connections open that say nothing or half a head, and opens each again as soon as it ends. Returns how often
-/// one ended meanwhile.
+/// Keeps 200 connections open that send nothing or half a head, and replaces each as soon as it closes.
+/// Returns how many closed meanwhile.
 fn among_idle<S: Idle>(connect: impl Fn() -> S + Sync, meanwhile: impl FnOnce()) -> usize {
     let (stopped, are_there, ended) = (AtomicBool::new(false), AtomicBool::new(false), AtomicUsize::new(0));
     let idle = |number: usize| {
@@ -99,9 +99,9 @@ fn half_a_head_on_loopback_is_dropped_although_places_are_free() {
     let mut operator = UnixStream::connect(admin_socket(&daemon)).unwrap();
     half.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
     operator.write_all(b"GET /metrics HTTP/1.1\r\n").unwrap();
-    // To its end, whatever it says before.
+    // Until it is closed, with or without a response.
     half.read_to_end(&mut Vec::new()).unwrap();
-    // The other listener waits much longer: this one is served still.
+    // The other listener has a longer timeout.
     operator.write_all(b"host: x\r\n\r\n").unwrap();
     let mut answer = Vec::new();
     operator.read_to_end(&mut answer).unwrap();

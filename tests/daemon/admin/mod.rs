@@ -1,4 +1,4 @@
-//! What operators see and say: the real binary, asked over its admin socket, its port of metrics and its commands.
+//! The operators' interface of the real binary: its admin socket, metrics port and commands.
 
 use crate::{daemon, http, msgpack, redis_server, wire};
 mod access;

@@ -1,13 +1,12 @@
-//! A strict reader of OpenMetrics text: whatever a scraper could stumble over is an error here.
+//! A strict parser of OpenMetrics text: any deviation is an error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A scrape that was read.
 #[derive(Debug, Default)]
 pub(crate) struct Metrics {
-    /// By name, with its type.
+    /// By name.
     pub(crate) families: BTreeMap<String, Family>,
-    /// By name and labels, as they are written.
+    /// By name and labels, verbatim.
     pub(crate) series: BTreeMap<String, f64>,
 }
 
@@ -15,7 +14,7 @@ pub(crate) struct Metrics {
 pub(crate) struct Family {
     pub(crate) kind: String,
     pub(crate) help: String,
-    /// The names of its labels, those of a histogram's bounds aside.
+    /// The names of its labels, except `le` of a histogram.
     pub(crate) labels: BTreeSet<String>,
 }
 
@@ -26,14 +25,13 @@ impl Metrics {
         *self.series.get(series).unwrap_or_else(|| panic!("no series {series}"))
     }
 
-    /// All series whose name and labels have each of these words.
+    /// The sum of all series whose name and labels contain each of these words.
     pub(crate) fn sum(&self, words: &[&str]) -> f64 {
         let has = |series: &String| words.iter().all(|word| series.contains(word));
         self.series.iter().filter(|(series, _)| has(series)).map(|(_, value)| value).sum()
     }
 }
 
-/// Reads all of it, or says what is wrong.
 #[track_caller]
 pub(crate) fn read(text: &str) -> Metrics {
     try_read(text).unwrap_or_else(|wrong| panic!("{wrong}"))
@@ -104,7 +102,7 @@ fn sample(line: &str, current: Option<&str>, metrics: &mut Metrics) -> Result<()
     Ok(())
 }
 
-/// `a="b",c="d"`: a quote, a backslash and a line feed in a value are escaped, and nothing else.
+/// Parses `a="b",c="d"`: only quotes, backslashes and line feeds in a value are escaped.
 fn read_labels(mut text: &str) -> Result<Vec<(String, String)>, String> {
     let mut labels = Vec::new();
     while !text.is_empty() {

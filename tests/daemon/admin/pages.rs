@@ -1,4 +1,4 @@
-//! What the pages say beside the metrics, and who is told what when the rules are bad.
+//! The pages besides the metrics, and their answers while the rules have errors.
 
 use serde_json::{Value, json};
 
@@ -16,13 +16,13 @@ fn the_first_page_names_every_other() {
     }
     assert_eq!(get(&daemon, "/nowhere").status, 404);
     assert!(get(&daemon, "/nowhere").error().contains("GET /"));
-    // The right path in the wrong way.
+    // The right path with the wrong method.
     assert_eq!(get(&daemon, "/reload").status, 405);
     assert_eq!(post(&daemon, "/metrics", "").status, 405);
     assert!(post(&daemon, "/metrics", "").head.contains("allow: get"));
     let head = ask(&daemon, "HEAD /metrics HTTP/1.1\r\nhost: x\r\n\r\n");
     assert_eq!((head.status, &*head.body), (200, ""));
-    // A question mark asks for nothing more.
+    // A query is ignored.
     assert_eq!(get(&daemon, "/healthz?verbose=1").status, 200);
 }
 
@@ -43,7 +43,7 @@ fn a_request_that_is_no_json_object_is_told_so() {
 fn a_reload_is_answered_by_what_came_of_it() {
     let daemon = daemon();
     let file = daemon.plan.path("rules/api.yaml");
-    // The daemon watches its rules: on a busy machine it may have read them before it was asked to.
+    // The daemon watches its rules: on a busy machine it may have read them before the request.
     let mut rate = 1;
     let changes = eventually("a reload finds a change", || {
         rate += 1;
@@ -66,7 +66,7 @@ fn a_reload_is_answered_by_what_came_of_it() {
     assert_eq!(get(&daemon, "/readyz").status, 503);
     assert!(get(&daemon, "/readyz").body.contains("tidegate check"));
     assert_eq!(get(&daemon, "/healthz").status, 200);
-    // The rules that were good still judge.
+    // The last good rules still decide.
     let mut wire = daemon.greeted();
     assert_eq!(wire.ask(&hit(1, "u"))[5], 3_600_000_000_u64 / rate * 5);
 }
@@ -118,7 +118,7 @@ limits:
     assert_eq!(refused["digest"].as_str().unwrap().len(), 32);
     assert_eq!(status["callers"]["would_refuse"][0]["text"], "plan=gold", "the rule lets it be shown");
     assert!(!status.to_string().contains("canary"), "{status}");
-    // A thread that has just started may not have answered yet.
+    // A thread that has just started may not have sent its heartbeat yet.
     eventually("no warning is left", || {
         (get(&daemon, "/status").json()["warnings"] == json!([])).then_some(())
     });

@@ -1,11 +1,11 @@
-//! What callers say of their users appears in no metric, no status and no log.
+//! No metric, status or log shows the values that callers send.
 
 use serde_json::json;
 
 use super::daemon::Plan;
 use super::http::{ask, get, post};
 
-/// Part of every text that is sent here and of nothing else.
+/// Part of every value sent here and of no other text.
 const CANARY: &str = "canary7f3a";
 
 #[test]
@@ -28,7 +28,7 @@ fn no_value_that_a_client_sends_is_ever_shown() {
     }
     daemon.process.signal(libc::SIGUSR1);
     daemon.await_log(&["INFO", "status", "\"version\"", "\"pools\""]);
-    // What operators send stays out of the log as well: it may hold a caller.
+    // Operators' input stays out of the log too, as it may name a caller.
     post(&daemon, "/reload", &format!("{{\"user\": \"{CANARY}\"}}"));
     post(&daemon, &format!("/{CANARY}"), CANARY);
     ask(&daemon, &format!("GET /{CANARY}?{CANARY} HTTP/1.1\r\nhost: {CANARY}\r\n{CANARY}: {CANARY}\r\n\r\n"));

@@ -1,4 +1,4 @@
-//! `tidegate record` beside a daemon at work: a whole trace, which a replay decides alike, with hashed values.
+//! `tidegate record`: a complete trace with hashed values, which a replay decides like the daemon.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -14,7 +14,7 @@ use super::http::admin_socket;
 use super::scrape::{greet, scrape};
 use super::wire::{PATIENCE, Wire, hit};
 
-/// Limits of every kind that a trace can tell.
+/// Limits of every kind that a trace can represent.
 const RULES: &str = "\
 domain: app
 priorities: [critical, get]
@@ -36,7 +36,6 @@ shed: [{pool: web, queue_age: {others: 500ms, critical: 2500ms}}]
 /// Part of every hashed value.
 const CANARY: &str = "canary7f3a";
 
-/// A recording that goes on.
 struct Recording {
     process: Process,
     trace: PathBuf,
@@ -49,7 +48,7 @@ fn command(daemon: &Daemon, arguments: &[&str]) -> Command {
 }
 
 impl Recording {
-    /// Begins one into a file, and waits until the daemon records.
+    /// Starts one into a file and waits until the daemon records.
     fn begin(daemon: &Daemon, name: &str, arguments: &[&str]) -> Recording {
         let trace = daemon.plan.path(name);
         let mut command = command(daemon, arguments);
@@ -66,7 +65,7 @@ impl Recording {
         whole.map(|line| serde_json::from_str(line).unwrap()).collect()
     }
 
-    /// Waits for so many lines of requests that were judged.
+    /// Waits for `count` lines of decided requests.
     fn await_judged(&self, count: usize) {
         eventually("the requests are written", || {
             let judged = self.lines().iter().filter(|line| line.get("verdict").is_some()).count();
@@ -75,7 +74,7 @@ impl Recording {
         });
     }
 
-    /// Waits until so many sessions have ended, and are known to have.
+    /// Waits until `count` sessions have ended in the trace.
     fn await_ends(&self, count: usize) {
         eventually("the sessions end", || {
             let ended = self.lines().iter().filter(|line| line["op"] == "bye").count();
@@ -83,7 +82,7 @@ impl Recording {
         });
     }
 
-    /// Ends it as a terminal does.
+    /// Ends it with SIGINT.
     fn end(&mut self, daemon: &Daemon) -> String {
         self.process.signal(libc::SIGINT);
         let code = self.process.exit_code();
@@ -98,7 +97,7 @@ fn is_recorded(daemon: &Daemon) -> bool {
     scrape(daemon).series["tidegate_recording"] == 1.0
 }
 
-/// Traffic, and what was answered to each request that was judged.
+/// Traffic, and the answer to each decided request.
 struct Traffic {
     answers: Vec<Value>,
 }
@@ -153,7 +152,7 @@ fn drive(daemon: &Daemon, recording: &Recording) -> Traffic {
     traffic.ask(&mut one, HIT, &json!(["user", user(0)]), &[]);
     one.ask(&json!([5, 1, "app", [["user", user(0)]], -2, {"idem": "r", "of": CANARY}]));
     traffic.ask(&mut one, HIT, &json!(["user", user(0)]), &[]);
-    // Two places: taken, refused, given back, taken again; a repeat takes none.
+    // Two permits: taken, refused, released, taken again; a retry takes none.
     let idem = [json!(1), Value::Null, json!({"idem": CANARY})];
     let first = traffic.ask(&mut one, ACQUIRE, &job("a"), &idem);
     let again = traffic.ask(&mut one, ACQUIRE, &job("a"), &idem);
@@ -164,7 +163,7 @@ fn drive(daemon: &Daemon, recording: &Recording) -> Traffic {
     assert_eq!(one.ask(&json!([2, 7, first[9], 0])), json!([2, 7, true]));
     assert_eq!(traffic.ask(&mut other, ACQUIRE, &job("a"), &[])[2], 0);
     assert_eq!(one.ask(&json!([7, 8, "web", "loop_lag", 300])), json!([2, 8, true]));
-    // Given up on, and known to have been.
+    // An abandoned request that is reported.
     let mut second = greet(daemon, &{
         let mut info = session(1, "web");
         info["connection"] = json!(2);
@@ -174,7 +173,7 @@ fn drive(daemon: &Daemon, recording: &Recording) -> Traffic {
     traffic.ask(&mut one, ACQUIRE, &job("b"), &[]);
     let report = [json!(1), Value::Null, json!({"abandoned": [[2, given_up[1]]]})];
     assert_eq!(traffic.ask(&mut one, ACQUIRE, &job("b"), &report)[2], 0, "a place is free again");
-    // A connection that is its own session takes its work with it.
+    // Closing a connection that is its own session ends its leases.
     let mut alone = daemon.greeted();
     for _ in 0..2 {
         traffic.ask(&mut alone, ACQUIRE, &job("c"), &[]);
@@ -183,7 +182,7 @@ fn drive(daemon: &Daemon, recording: &Recording) -> Traffic {
     drop(alone);
     eventually("its work has ended", || (traffic.ask(&mut one, PEEK, &job("c"), &[])[6] == 2).then_some(()));
     assert_eq!(traffic.ask(&mut one, ACQUIRE, &job("c"), &[])[2], 0);
-    // One that has a name is waited for.
+    // A named session outlives its connection for a while.
     drop(leaves);
     recording.await_ends(2);
     assert_eq!(traffic.ask(&mut one, PEEK, &job("left"), &[])[6], 2);
@@ -196,7 +195,7 @@ fn replay(daemon: &Daemon, trace: &Path) -> (Option<i32>, String, String) {
     said(&command.output().unwrap())
 }
 
-/// What a replay of a trace decides under the rules of a daemon.
+/// The decisions of a replay under the rules of a daemon.
 fn replayed(daemon: &Daemon, trace: &Path) -> Vec<Value> {
     let (code, out, err) = replay(daemon, trace);
     assert_eq!(code, Some(0), "{err}");
@@ -208,7 +207,7 @@ fn replay_decides_as_the_daemon_when_matched_attributes_are_clear() {
     let mut plan = Plan::new().rules("app.yaml", RULES);
     plan.arguments = vec!["--threads".into(), "2".into()];
     let daemon = plan.start();
-    // Its connection was there before.
+    // A connection from before the recording.
     let mut before = greet(&daemon, &session(7, "web"));
     let mut recording = Recording::begin(
         &daemon,
@@ -243,7 +242,7 @@ fn replay_decides_as_the_daemon_when_matched_attributes_are_clear() {
     {
         assert!(text.contains(told), "{told}: {text}");
     }
-    // One caller is one caller, and no other.
+    // Equal values have equal hashes, and different values different ones.
     let users: Vec<_> = recording
         .lines()
         .iter()
@@ -278,12 +277,12 @@ fn hashes_values_of_attributes_that_are_not_clear() {
     assert_eq!(traced(&clear), ["user", "ann", "path", "/ann/file", "empty", ""]);
     let hashed = traced(&["--domain", "app"]);
     assert!(hashed[1].starts_with("hash:") && hashed[3].starts_with("hash:"), "{hashed:?}");
-    // A replay names the attributes that its rules match on; a key alone counts hashes as well as values.
+    // A replay names the attributes that its rules match on; a key counts hashes as well as values.
     let (_, _, err) = replay(&daemon, &daemon.plan.path("--for1h--domainapp"));
     let warning = "rules match on values of path, which this trace has as hashes: they match no hash\n\
                    help: record it with `tidegate record --clear path`\n";
     assert!(err.contains(warning), "{err}");
-    // An option of the version before.
+    // An option of the previous version.
     let kept = traced(&["--keep", "path,method"]);
     assert!(kept[1] != "ann" && kept[3] == "/ann/file", "{kept:?}");
     assert_ne!(kept[1], hashed[1], "each recording has a key of its own");
@@ -346,14 +345,14 @@ fn what_nobody_takes_is_dropped_and_counted_and_decisions_go_on() {
     let mut wire = daemon.greeted();
     let pairs: Vec<String> = keys.into_iter().flat_map(|key| [key, "x".repeat(1_000)]).collect();
     let large = json!([3, 1, "api", [pairs]]);
-    // The queue has 16 MiB, and what is on its way besides some hundred KiB.
+    // More than the queue of 16 MiB and some hundred KiB in socket buffers.
     for _ in 0..1_400 {
         assert_eq!(wire.ask(&large)[2], 0);
     }
     let metrics = scrape(&daemon);
     let dropped = metrics.series["tidegate_recorded_dropped_total"];
     assert!(dropped > 0.0 && metrics.series["tidegate_recording"] == 1.0, "{dropped}");
-    // Read after all, it says how much is missing.
+    // A late reader gets the number of dropped records.
     let mut text = Vec::new();
     let mut part = vec![0; 1 << 20];
     eventually("it is told", || {

@@ -1,4 +1,4 @@
-//! What a scrape says: exact, complete from the start, and no larger than promised.
+//! A scrape is exact, complete from the start, and within its size bound.
 
 use serde_json::{Value, json};
 
@@ -14,7 +14,7 @@ pub(crate) fn scrape(daemon: &Daemon) -> Metrics {
     read(&answer.body)
 }
 
-/// Every kind of thing that is counted by name.
+/// Every kind of item that has counters by name.
 pub(crate) const EVERYTHING: &str = "\
 domain: app
 priorities: [critical, get]
@@ -33,7 +33,7 @@ shed:
     signals: {load: {use: false, map: [[0%, 0%], [100%, 100%]]}}
 ";
 
-/// Says HELLO with some info.
+/// Sends HELLO with some info.
 pub(crate) fn greet(daemon: &Daemon, info: &Value) -> Wire {
     let mut wire = daemon.connect();
     let welcome = wire.ask(&json!([0, 1, 1, info]));
@@ -61,7 +61,7 @@ fn every_series_is_there_at_zero_from_the_start() {
         let is_zero = *value == 0.0 || constant.iter().any(|word| series.contains(word));
         assert!(is_zero, "{series} {value}");
     }
-    // Whatever happens, no series comes that was not there.
+    // Traffic creates no new series.
     let mut wire =
         greet(&daemon, &json!({"client": "python/1", "pool": "web", "slots": 2, "missed": {"timeout": 2}}));
     for attributes in [json!(["user", "a"]), json!(["path", "/healthz"]), json!(["agent", "bot"]), json!([])]
@@ -99,7 +99,7 @@ fn decisions_are_counted_at_what_their_answers_name() {
     ask(json!([3, 12, "app", [["colour", "red"]], 1, "critical"]));
     ask(json!([3, 13, "app", [["user", "b"]], 1, "get", {"queued_us": 600_000}]));
     ask(json!([3, 14, "api", [["user", "b"]]]));
-    // Not counted: nothing was asked for.
+    // A peek is not counted.
     ask(json!([4, 15, "app", [["user", "a"]]]));
     named.pop();
     let metrics = scrape(&daemon);
@@ -117,7 +117,7 @@ fn decisions_are_counted_at_what_their_answers_name() {
             "tidegate_rule_checks_total{{domain=\"app\",rule=\"{rule}\",outcome=\"{outcome}\"}}"
         ))
     };
-    // Of three that fitted the second left less than was to be warned of.
+    // Of three that passed, the second fell below the warning threshold.
     let per_user = ["pass", "near", "over", "refuse", "would_refuse"].map(|outcome| of(outcome, "per-user"));
     assert_eq!(per_user, [2.0, 2.0, 0.0, 2.0, 0.0], "user b fitted before he was shed");
     assert_eq!([of("pass", "quiet"), of("would_refuse", "quiet")], [2.0, 4.0]);
@@ -127,7 +127,7 @@ fn decisions_are_counted_at_what_their_answers_name() {
     assert_eq!(metrics.of("tidegate_priority_total{priority=\"critical\",verdict=\"allow\"}"), 1.0);
     assert_eq!(metrics.of("tidegate_priority_total{priority=\"get\",verdict=\"shed\"}"), 1.0);
     assert_eq!(metrics.of("tidegate_unmatched_total{reason=\"rule\"}"), 0.0, "the pool's rules looked at it");
-    // One is timed when 64 batches were answered.
+    // The first is timed after 64 batches.
     assert_eq!(metrics.of("tidegate_decision_seconds_count"), 0.0);
 }
 
@@ -143,7 +143,7 @@ fn one_batch_in_64_is_timed_with_all_its_decisions() {
     assert!(metrics.of("tidegate_decision_seconds_sum") > 0.0);
     assert_eq!(metrics.of("tidegate_keys"), 1.0);
     assert!(metrics.of("tidegate_memory_bytes") > 0.0);
-    // A process of its own, in seconds and bytes: more than nothing, and less than an hour or all of the machine.
+    // In seconds and bytes: more than zero, and less than an hour or the whole machine.
     assert!((0.001..3_600.0).contains(&metrics.of("tidegate_cpu_seconds_total")));
     assert!((1e6..1e10).contains(&metrics.of("tidegate_resident_bytes")));
 }
@@ -231,12 +231,12 @@ fn reloads_show_and_counts_stay() {
     assert_eq!(modes, [0.0, 1.0, 0.0]);
     let allowed = "tidegate_decisions_total{domain=\"api\",rule=\"per-user\",verdict=\"allow\"}";
     assert_eq!([before.of(allowed), mended.of(allowed)], [1.0, 1.0]);
-    // In shadow an answer names no rule.
+    // In shadow mode an answer names no rule.
     wire.ask(&hit(2, "u"));
     let unnamed = "tidegate_decisions_total{domain=\"api\",rule=\"\",verdict=\"allow\"}";
     let metrics = scrape(&daemon);
     assert_eq!([metrics.of(allowed), metrics.of(unnamed)], [1.0, 1.0]);
-    // Gone with its counts kept; a rule that never counted is gone without a trace.
+    // A removed rule keeps its counts; one that never counted leaves no series.
     std::fs::write(&file, "domain: api\nlimits: [{name: never, key: [user], rate: 1/h}]\n").unwrap();
     assert_eq!(post(&daemon, "/reload", "").status, 200);
     std::fs::write(&file, "domain: api\nlimits: [{name: new, key: [user], rate: 1/h}]\n").unwrap();
@@ -276,7 +276,7 @@ fn a_scrape_of_64_rules_has_at_most_5_000_series_and_names_past_512_share_one() 
     wire.ask(&json!([3, 1, "app", [["user", "u"]]]));
     let metrics = scrape(&daemon);
     let other = metrics.of("tidegate_rule_checks_total{domain=\"\",rule=\"other\",outcome=\"pass\"}");
-    // All of them judged it, and none is counted twice.
+    // All of them checked it, and none is counted twice.
     assert!(other > 0.0);
     assert_eq!(metrics.sum(&["tidegate_rule_checks_total", "outcome=\"pass\""]), 600.0);
     assert!(metrics.series.len() <= 512 * 17, "{} series", metrics.series.len());

@@ -1,4 +1,4 @@
-//! What metrics say of the tables that are kept over a restart.
+//! Metrics of the snapshots.
 
 use std::fs;
 use std::process::Command;
@@ -33,8 +33,8 @@ fn what_is_written_is_counted() {
     for file in ["tables", "switches", "rules"] {
         assert_eq!(bad(&daemon, file), 0.0);
     }
-    // The directory goes from under it: nothing else happens than that somebody is told.
-    // Moved and not removed: a file that is written just then would keep it from being empty.
+    // Without its directory, a failed write is only reported. Renamed instead of removed: a file written
+    // meanwhile would keep it from being empty.
     fs::rename(daemon.plan.path("kept"), daemon.plan.path("away")).unwrap();
     eventually("a failure is counted", || {
         Some(scrape(&daemon).of("tidegate_state_write_failures_total")).filter(|count| *count > 0.0)
@@ -58,7 +58,7 @@ fn files_of_no_use_are_set_aside_counted_and_told() {
         assert_eq!(status["state"]["bad"][file], 1);
         let told = format!("`{file}` of the state directory was of no use at the start");
         assert!(status["warnings"].to_string().contains(&told), "{status:#}");
-        // From the daemon, and from what lies there.
+        // From the daemon's status, and from the files.
         let mut doctor = Command::new(BINARY);
         doctor.arg("doctor").arg("--config").arg(daemon.plan.path("tidegate.yaml"));
         doctor.arg("--socket").arg(daemon.socket()).env_remove("STATE_DIRECTORY");
@@ -78,16 +78,16 @@ fn a_daemon_that_goes_on_with_tables_is_up_since_its_own_start() {
         let mut daemon = plan.start();
         let started = || scrape(&daemon).of("tidegate_start_time_seconds");
         let first = started();
-        // Read at two moments, of which the first is not exactly the daemon's.
+        // Read at two times, the first of which only approximates the daemon's start.
         assert!(first > before - 0.1 && first > last, "{first} {before} {last}");
-        // Long enough that what the one before was up would show in whole seconds, and the wall clock is looked at again.
+        // Long enough that the previous run's uptime would show, and that the wall clock is read again.
         let status = eventually("it is up for two seconds", || {
             Some(get(&daemon, "/status").json()).filter(|status| status["uptime_s"].as_u64() >= Some(2))
         });
         let up = status["uptime_s"].as_f64().unwrap();
         assert!(up <= unix_nanos() as f64 / 1e9 - before, "{up}");
         assert!((status["started"].as_f64().unwrap() - first).abs() < 1e-3);
-        // Whoever counts how often it changes is to count starts.
+        // Stable, so that its changes count starts.
         assert_eq!(started(), first);
         last = first;
         daemon.process.signal(libc::SIGTERM);

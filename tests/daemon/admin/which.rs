@@ -1,4 +1,4 @@
-//! Which daemon a command reaches: two in one directory, a socket that nobody serves, an admin socket that is taken.
+//! The daemon that a command reaches: two in one directory, a stale socket, an admin socket in use.
 
 use std::fs::File;
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -17,7 +17,7 @@ fn run(arguments: &[&str], socket: &Path) -> (Option<i32>, String, String) {
     said(&command.output().unwrap())
 }
 
-/// A second daemon in the directory of the first, with a mode of its own.
+/// Starts a second daemon in the directory of the first, in another mode.
 fn beside(first: &Daemon, name: &str, settings: &str) -> Process {
     let file = first.plan.path("second.yaml");
     std::fs::write(&file, format!("rules: rules\nmode: shadow\n{settings}\n")).unwrap();
@@ -40,7 +40,7 @@ fn two_daemons_in_one_directory_are_told_apart() {
     let _second = beside(&first, "u.sock", "");
     assert_eq!(await_status(&first.plan.path("u.sock"))["mode"], "shadow");
     assert_eq!(await_status(&first.socket())["mode"], "enforce");
-    // A verb changes the one that is named.
+    // A command changes only the named daemon.
     let (code, _, err) = run(&["switch", "api/per-user", "disabled"], &first.plan.path("u.sock"));
     assert_eq!(code, Some(0), "{err}");
     let switched = |socket: &str| await_status(&first.plan.path(socket))["switches"].to_string();
@@ -60,7 +60,7 @@ fn a_socket_that_is_not_there_has_no_daemon() {
 #[test]
 fn a_daemon_that_serves_another_socket_refuses_every_command() {
     let daemon = Plan::new().start();
-    // Its admin socket lies where that of another daemon belongs, as after a copied directory or a moved socket.
+    // Its admin socket is at another daemon's path, as after a copied directory or a moved socket.
     std::fs::hard_link(daemon.plan.path("t.admin.sock"), daemon.plan.path("u.admin.sock")).unwrap();
     let _other = UnixListener::bind(daemon.plan.path("u.sock")).unwrap();
     let socket = daemon.socket().display().to_string();
@@ -80,7 +80,7 @@ fn a_daemon_that_serves_another_socket_refuses_every_command() {
     assert!(!daemon.log().contains("read again"), "no verb was carried out: {}", daemon.log());
     let status = await_status(&daemon.socket());
     assert_eq!(status["switches"]["rules"].as_array().map_or(0, Vec::len), 0, "{}", status["switches"]);
-    // A link to its socket is its socket.
+    // A link to its socket is accepted.
     std::os::unix::fs::symlink(daemon.socket(), daemon.plan.path("v.sock")).unwrap();
     std::fs::hard_link(daemon.plan.path("t.admin.sock"), daemon.plan.path("v.admin.sock")).unwrap();
     await_status(&daemon.plan.path("v.sock"));
@@ -99,7 +99,7 @@ fn an_admin_socket_that_another_daemon_has_is_an_error_at_the_start() {
     }
     assert!(!first.plan.path("u.sock").exists(), "nobody waits at a socket that nobody serves");
     assert_eq!(await_status(&first.socket())["mode"], "enforce", "the first has its admin socket still");
-    // Killed, the first leaves its socket behind: that is no daemon.
+    // A killed daemon leaves its socket, which does not block a start.
     let Daemon { process, plan } = first;
     process.signal(libc::SIGKILL);
     drop(process);
@@ -114,7 +114,7 @@ fn an_admin_socket_that_another_daemon_has_is_an_error_at_the_start() {
 
 #[test]
 fn starts_at_once_have_one_admin_socket() {
-    // Two sockets, one admin socket: whoever loses it ends, and whoever has it keeps it.
+    // Two sockets, one admin socket: the loser ends, and the winner keeps it.
     let plan = Plan::new();
     let start = |socket: &str| {
         let file = plan.path(&format!("{socket}.yaml"));
@@ -144,7 +144,7 @@ fn a_directory_that_takes_no_admin_socket_stops_no_start() {
     daemon.greeted().assert_served();
 }
 
-/// A command on a host with these settings installed; `None`: no mount of its own can be had here.
+/// Runs a command on a host with these settings installed; `None` without permission to mount.
 fn installed(settings: &str, arguments: &str) -> Option<(Option<i32>, String, String)> {
     let run = |script: &str| {
         let mut command = Command::new("unshare");
@@ -172,12 +172,12 @@ fn installed_settings_name_the_admin_socket() {
         return;
     };
     assert!(code == Some(0) && out.contains("mode enforce"), "{err}");
-    // They say where the daemon of their socket is asked, and no other.
+    // The settings apply to the daemon of their socket only.
     let _other = UnixListener::bind(daemon.plan.path("u.sock")).unwrap();
     let (code, _, err) = run(&format!("status --socket {directory}/u.sock")).unwrap();
     let wanted = format!("{directory}/named.sock serves {directory}/t.sock, not {directory}/u.sock");
     assert!(code == Some(1) && err.contains(&wanted), "{err}");
-    // A daemon that is started at another socket by hand leaves theirs alone.
+    // A daemon started by hand at another socket leaves theirs alone.
     let (code, _, err) = run(&format!(
         "serve --rules {directory}/rules --socket {directory}/w.sock & pid=$!; \
          until {BINARY} status --socket {directory}/w.sock; do kill -0 $pid; sleep 0.05; done >&2; kill $pid"

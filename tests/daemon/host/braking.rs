@@ -1,4 +1,4 @@
-//! From a connection that waits at the application's port to a pool that brakes: rules, host and engine together.
+//! From a connection in an accept queue to a pool that brakes: rules, host and engine together.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -21,7 +21,7 @@ fn engine(port: u16) -> Engine {
     engine
 }
 
-/// The pool after so many quarters of a second.
+/// The pool after these ticks of 250 ms.
 fn after(engine: &Engine, sensors: &mut Sensors, ticks: std::ops::Range<u64>) -> PoolView {
     let mut now = Now::default();
     for tick in ticks {

@@ -1,4 +1,4 @@
-//! What taking readings costs: CPU time, which a busy machine does not stretch as it does time.
+//! The cost of sampling in CPU time, which does not vary with the load of the machine as elapsed time does.
 
 use std::fs;
 use std::net::TcpListener;
@@ -24,14 +24,13 @@ fn everything(port: u16) -> Asker {
     Asker::new(&wanted, Some(std::process::id()))
 }
 
-/// CPU time of this thread.
 #[allow(clippy::disallowed_methods, reason = "a measurement, not a decision")]
 fn cpu_nanos() -> i64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec * 1_000_000_000 + time.tv_nsec
 }
 
-/// CPU time of another thread, as of when it last had to wait.
+/// CPU time of another thread at its last switch.
 fn cpu_nanos_of(task: &Path) -> u64 {
     let text = fs::read_to_string(task.join("schedstat")).unwrap();
     text.split(' ').next().unwrap().parse().unwrap()
@@ -43,7 +42,7 @@ fn ten_seconds_of_every_reading_cost_a_five_hundredth_of_a_core_at_most() {
     let asker = everything(listener.local_addr().unwrap().port());
     let mut sensors = Sensors::new(Path::new("/"));
     let sample = |sensors: &mut Sensors, tick: u64| sensors.sample(&asker, Now::at_nanos(tick * 250_000_000));
-    // The first time, files are opened and CPUs are counted.
+    // The first samples open files and count CPUs.
     (0..8).for_each(|tick| sample(&mut sensors, tick));
     let before = cpu_nanos();
     (8..48).for_each(|tick| sample(&mut sensors, tick));

@@ -1,4 +1,4 @@
-//! CPU time against what a control group may use, on machines of files: version 2, version 1, both, and parts missing.
+//! CPU time against a control group's quota, on machines of files: versions 1 and 2, and missing parts.
 
 use tidegate::host::Source;
 
@@ -22,7 +22,7 @@ fn machine(groups: &str, mounts: &str) -> Machine {
     machine
 }
 
-/// A group of version 2 that has used so much.
+/// Sets the used CPU time of a group of version 2.
 fn used(machine: &Machine, group: &str, micros: u64) {
     let text = format!("usage_usec {micros}\nuser_usec {micros}\nsystem_usec 0\n");
     machine.write(&format!("sys/fs/cgroup{group}/cpu.stat"), &text);
@@ -59,11 +59,11 @@ fn the_fullest_group_on_the_way_up_counts() {
     let mut machine = version_2();
     may_use(&machine, "/system.slice", "200000 100000\n");
     machine.sample();
-    // 100 ms of 500 ms by itself; the slice, together with its neighbours, 1.8 s of 2 s.
+    // 100 of 500 ms by itself; the slice with its other groups 1.8 of 2 s.
     used(&machine, APP, 7_100_000);
     used(&machine, "/system.slice", 501_800_000);
     assert_eq!(machine.sample(), [Some(900)]);
-    // What others use where there is no quota is not its affair.
+    // Without a quota, the usage of other groups does not matter.
     may_use(&machine, "/system.slice", "max 100000\n");
     assert_eq!(machine.sample(), [Some(100)], "100 ms in two seconds");
 }
@@ -102,7 +102,7 @@ fn version_1(groups: &str, mounts: &str) -> Machine {
     machine.write("sys/fs/cgroup/cpu,cpuacct/cpuacct.usage", "9000000000000\n");
     machine.write("sys/fs/cgroup/cpu,cpuacct/app/cpu.cfs_quota_us", "150000\n");
     machine.write("sys/fs/cgroup/cpu,cpuacct/app/cpuacct.usage", "5000000000\n");
-    // A neighbour in the hierarchy of version 2, without a controller.
+    // Another group in the hierarchy of version 2, without a controller.
     used(&machine, "/unified/other", 1);
     machine
 }
@@ -148,7 +148,7 @@ fn a_container_that_mounts_its_own_part_alone() {
 #[test]
 fn what_cannot_be_read_is_no_reading_and_never_zero() {
     let unreadable = [None];
-    // No process, one that is not there, one whose group is not mounted here.
+    // No process, a missing one, and ones whose group is not mounted here.
     let mut nobody = Machine::new(&[("cpu_quota", Source::CpuQuota)], None);
     assert_eq!(nobody.sample(), unreadable);
     let mut gone = Machine::new(&[("cpu_quota", Source::CpuQuota)], Some(7));
@@ -168,7 +168,7 @@ fn what_cannot_be_read_is_no_reading_and_never_zero() {
         let mut machine = version_2();
         machine.write(&format!("sys/fs/cgroup{APP}/{path}"), text);
         assert_eq!(machine.sample(), unreadable, "{path}: {text:?}");
-        // A service that was started again has a group of the same name: it is looked for, and begins afresh.
+        // A restarted service has a group of the same name: it is found, and starts anew.
         machine.remove(&format!("sys/fs/cgroup{APP}"));
         used(&machine, APP, 1);
         may_use(&machine, APP, "max 100000\n");
@@ -186,11 +186,11 @@ fn another_process_of_the_same_group_goes_on_and_one_of_another_begins_afresh() 
     machine.asker.want(&wanted, Some(43));
     used(&machine, APP, 7_250_000);
     assert_eq!(machine.sample(), [Some(500)]);
-    // One that has ended already leaves what is known of the application.
+    // A process that has exited leaves the known group in use.
     machine.asker.want(&wanted, Some(45));
     used(&machine, APP, 7_500_000);
     assert_eq!(machine.sample(), [Some(500)]);
-    // Its number is another's by now.
+    // Its pid is another process's by now.
     machine.write("proc/45/cgroup", "0::/system.slice\n");
     used(&machine, APP, 7_750_000);
     assert_eq!(machine.sample(), [Some(500)]);

@@ -1,4 +1,4 @@
-//! This very machine: queues of listeners that do not accept, and a thread that burns CPU time.
+//! This machine: queues of listeners that do not accept, and a thread that burns CPU time.
 
 use std::hint::black_box;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -20,7 +20,7 @@ use tidegate::host::{Listen, Readings, Sampler, Sensors, Source, Wanted};
 
 use super::machine::Asker;
 
-/// Reads one signal of this machine as often as it is asked to.
+/// Samples one signal of this machine.
 struct Reader {
     asker: Asker,
     sensors: Sensors,
@@ -39,7 +39,7 @@ impl Reader {
         self.asker.observed()[0]
     }
 
-    /// Reads until it is what it should be: a connection may take a moment to be established.
+    /// Reads until the expected value: a connection may take a moment to be established.
     fn read_until(&mut self, expected: Option<u32>) -> Option<u32> {
         let mut readings = (0..500).map(|_| self.read());
         let last = readings.find(|reading| *reading == expected || pause());
@@ -69,7 +69,7 @@ fn listening(address: SocketAddr, backlog: i32) -> (OwnedFd, SocketAddr) {
     (socket, bound)
 }
 
-/// Connects, or begins to where the queue is full.
+/// Connects, or starts to where the queue is full.
 fn connected(address: SocketAddr) -> OwnedFd {
     let socket = tcp(if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 });
     let result = connect(&socket, &address);
@@ -77,7 +77,7 @@ fn connected(address: SocketAddr) -> OwnedFd {
     socket
 }
 
-/// Recv-Q of the listeners on a port, all together, as `ss` has it; none: there is no `ss`.
+/// The sum of Recv-Q of a port's listeners from `ss`; `None` without `ss`.
 fn as_ss_says(port: u16) -> Option<u32> {
     let output = Command::new("ss").args(["-Hltn", &format!("sport = :{port}")]).output().ok()?;
     let text = String::from_utf8(output.stdout).unwrap();
@@ -154,28 +154,28 @@ fn a_path_has_the_connections_that_wait_at_its_socket() {
             connection
         })
         .collect();
-    // By another way of writing the path as well.
+    // Another path to the same socket works too.
     let link = directory.path().join("link");
     std::os::unix::fs::symlink(directory.path(), &link).unwrap();
     assert_eq!(reader_of(&link.join("app.sock")).read(), Some(3));
     drop(accept(&listener).unwrap());
     assert_eq!(reader.read(), Some(2));
 
-    // A new process takes the path over; the old one still works off what it has.
+    // A new process takes over the path; the old one still serves its queue.
     std::fs::remove_file(&path).unwrap();
     assert_eq!(reader.read(), None);
     let next = listening_at(&address, 2);
     assert_eq!(reader.read(), Some(0), "not the queue of who had the path before");
     let _connection = connected_to(&address);
     assert_eq!(reader.read(), Some(1));
-    // Two who have bound to the same path: the file says which of them is meant.
+    // Two sockets bound to the same path: the file decides.
     let aside = directory.path().join("aside.sock");
     std::fs::rename(&path, &aside).unwrap();
     let last = listening_at(&address, 2);
     std::fs::rename(&aside, &path).unwrap();
     assert_eq!(reader_of(&path).read(), Some(1));
     drop((next, last));
-    // Started again between two readings; the file may well have the number of the one before.
+    // Restarted between two samples; the file may have the previous inode number.
     std::fs::remove_file(&path).unwrap();
     let again = listening_at(&address, 2);
     assert_eq!(reader.read(), Some(0));
@@ -207,7 +207,7 @@ fn a_worker_that_ends_leaves_the_readings_of_its_application() {
     }
 }
 
-/// A machine on which a reading never ends.
+/// A machine on which a sample never ends.
 struct Stuck {
     begun: Sender<()>,
     never: Mutex<Receiver<()>>,
@@ -263,7 +263,7 @@ fn a_thread_that_burns_cpu_time_shows_and_the_sampler_ends_when_it_is_dropped() 
     };
     let cpus = u32::try_from(std::thread::available_parallelism().unwrap().get()).unwrap();
     assert!(of("cpu").unwrap() >= 500 / cpus, "{seen:?}");
-    // Where control groups are not to be seen there is no reading, which is right.
+    // Without visible control groups there is rightly no sample.
     assert!(of("quota").is_none_or(|quota| quota >= 500 / cpus), "{seen:?}");
     assert_eq!(of("pushed"), None, "that is the application's to say");
 }

@@ -1,4 +1,4 @@
-//! A machine of files in a temporary directory, whoever asks for readings of it, and the seconds that pass there.
+//! A machine of files in a temporary directory, a consumer of its samples, and its time.
 
 use std::fs;
 use std::sync::Mutex;
@@ -22,7 +22,7 @@ impl Machine {
         Machine { root, sensors, asker: Asker::new(wanted, pid), seconds: 100 }
     }
 
-    /// Writes a file in place, so that who has it open sees it.
+    /// Writes a file in place, visible through open descriptors.
     pub(crate) fn write(&self, path: &str, text: &str) {
         let path = self.root.path().join(path);
         fs::create_dir_all(path.parent().unwrap()).unwrap();
@@ -34,20 +34,18 @@ impl Machine {
         if path.is_dir() { fs::remove_dir_all(path).unwrap() } else { fs::remove_file(path).unwrap() }
     }
 
-    /// What is read now; none: nothing is said. A second passes.
+    /// Takes a sample, 1 s after the previous; empty if none is reported.
     pub(crate) fn sample(&mut self) -> Vec<Option<u32>> {
         self.sensors.sample(&self.asker, Now::at_nanos(self.seconds * 1_000_000_000));
         self.seconds += 1;
         self.asker.observed()
     }
 
-    /// Lets time pass without a sample.
     pub(crate) fn pass(&mut self, seconds: u64) {
         self.seconds += seconds;
     }
 }
 
-/// Whoever asks for readings.
 #[derive(Default)]
 pub(crate) struct Asker {
     wanted: Mutex<Vec<Wanted>>,
@@ -55,7 +53,7 @@ pub(crate) struct Asker {
 }
 
 impl Asker {
-    /// Of pool `web`.
+    /// For pool `web`.
     pub(crate) fn new(wanted: &[(&str, Source)], pid: Option<u32>) -> Asker {
         let asker = Asker::default();
         asker.want(wanted, pid);
@@ -72,12 +70,12 @@ impl Asker {
         *self.wanted.lock().unwrap() = wanted.collect();
     }
 
-    /// What was observed since the last time.
+    /// Samples since the last call.
     pub(crate) fn observed(&self) -> Vec<Option<u32>> {
         self.observed.lock().unwrap().drain(..).map(|(_, reading)| reading).collect()
     }
 
-    /// The same with the signals' names.
+    /// Samples since the last call, with the signals' names.
     pub(crate) fn observed_by_name(&self) -> Vec<(String, Option<u32>)> {
         std::mem::take(&mut *self.observed.lock().unwrap())
     }

@@ -1,4 +1,4 @@
-//! The machine into readings: recorded bytes, trees of files that stand for /proc and /sys, and this very machine.
+//! Samples of the machine: recorded bytes, file trees for /proc and /sys, and this machine.
 
 mod braking;
 mod cost;

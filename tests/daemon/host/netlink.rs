@@ -1,4 +1,4 @@
-//! Questions and answers about sockets, byte for byte as they were exchanged with Linux 6.18 on x86-64.
+//! Netlink messages about sockets, byte for byte as exchanged with Linux 6.18 on x86-64.
 #![cfg(target_endian = "little")]
 
 use tidegate::host::netlink::{
@@ -6,7 +6,6 @@ use tidegate::host::netlink::{
     tcp_queue, unix_listener,
 };
 
-/// The bytes of a recording.
 fn recorded(text: &str) -> Vec<u8> {
     let digits: String = text.lines().filter(|line| !line.starts_with('#')).collect();
     (0..digits.len()).step_by(2).map(|at| u8::from_str_radix(&digits[at..at + 2], 16).unwrap()).collect()
@@ -109,7 +108,7 @@ fn whatever_is_cut_short_is_left_out() {
         for message in messages(&answer, sequence) {
             let Message::Socket(body) = message else { continue };
             for cut in 0..body.len() {
-                // Whatever comes of it: neither reads past the end, nor goes on for ever.
+                // Any result, but no read past the end and no endless loop.
                 let _ = (tcp_queue(&body[..cut], 18_000), unix_listener(&body[..cut]));
             }
         }

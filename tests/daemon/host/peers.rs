@@ -1,4 +1,4 @@
-//! Who is at the other end of a socket, and when that process has ended.
+//! The process at the other end of a socket, and its exit.
 
 use std::io::Read;
 use std::os::fd::OwnedFd;
@@ -8,7 +8,7 @@ use std::process::{Command, Stdio};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use tidegate::sys;
 
-/// Whether the process has ended, or does within so many seconds.
+/// Whether the process has exited or does within `seconds`.
 fn ended(process: &OwnedFd, seconds: i64) -> bool {
     let mut watched = [PollFd::new(process, PollFlags::IN)];
     let timeout = Timespec { tv_sec: seconds, tv_nsec: 0 };
@@ -20,7 +20,7 @@ fn a_process_that_ends_is_told_apart_from_its_sockets() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
-    // It connects and forks: the child keeps the connection when its parent has been killed.
+    // It connects and forks: the child keeps the connection after its parent is killed.
     let program = "import os, socket, sys, time\n\
                    s = socket.socket(socket.AF_UNIX); s.connect(sys.argv[1])\n\
                    child = os.fork()\n\

@@ -9,7 +9,7 @@ const ALL: [(&str, Source); 3] =
 
 const VERSION_2: &str = "31 23 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 
-/// A file of pressure; the averages say nothing, so that whoever reads them is found out.
+/// Writes a pressure file. Its averages are wrong on purpose, as only totals may be read.
 fn pressure(machine: &Machine, path: &str, some: u64, full: u64) {
     let averages = "avg10=99.00 avg60=99.00 avg300=99.00";
     machine.write(path, &format!("some {averages} total={some}\nfull {averages} total={full}\n"));
@@ -41,7 +41,7 @@ fn the_group_of_the_application_goes_before_the_machine() {
     machine.sample();
     pressure(&machine, "sys/fs/cgroup/app/cpu.pressure", 1_500_000, 0);
     assert_eq!(machine.sample(), [Some(500)]);
-    // Its accounting is switched off: the machine is left, which begins afresh.
+    // Without the group's accounting the machine's is read, which starts anew.
     machine.write("sys/fs/cgroup/app/cpu.pressure", "");
     assert_eq!(machine.sample(), [None]);
     machine.remove("sys/fs/cgroup/app/cpu.pressure");

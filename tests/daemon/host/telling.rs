@@ -1,4 +1,4 @@
-//! What the log says of readings that cannot be taken: once, with the mend, and again when it is different.
+//! Log entries about failed samples: once, with help, and again when the error changes.
 
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
@@ -8,12 +8,11 @@ use tracing_subscriber::fmt::MakeWriter;
 
 use super::machine::Machine;
 
-/// Where the log goes.
 #[derive(Clone, Default)]
 struct Journal(Arc<Mutex<Vec<u8>>>);
 
 impl Journal {
-    /// The lines since the last time.
+    /// The lines since the last call.
     fn lines(&self) -> Vec<String> {
         let text = String::from_utf8(std::mem::take(&mut *self.0.lock().unwrap())).unwrap();
         text.lines().map(str::to_owned).collect()

@@ -1,4 +1,4 @@
-//! Errors of accept: the kernel is short of something, or a peer has gone. Who is here is served, and nothing spins.
+//! Errors of accept: open connections are served, without a busy loop.
 
 use std::fs;
 use std::thread;
@@ -18,7 +18,7 @@ fn accepts_again_after_any_error_of_accept() {
     });
 }
 
-/// The first connection is let in, three calls fail, and then the second one is let in.
+/// The first connection is accepted, three calls fail, then the second is accepted.
 fn fails(error: &str, warnings: usize) {
     let what = format!("error={error}:when=2..4");
     let daemon = traced(Plan::new(), "accept4", &what);
@@ -36,6 +36,6 @@ fn fails(error: &str, warnings: usize) {
     let trace = fs::read_to_string(daemon.plan.path("trace")).unwrap();
     let (calls, failed) = (trace.matches("accept4(").count(), trace.matches("(INJECTED)").count());
     assert_eq!(failed, 3, "{error}: {trace}");
-    // Each connection is asked for once more, in vain, and each failure once.
+    // Each connection costs one more call without result, and each failure one.
     assert!(calls <= 12, "{error}: {trace}");
 }

@@ -1,4 +1,4 @@
-//! A daemon that ends by its own panic or abort again and again leaves what may be the cause behind.
+//! A daemon that repeatedly ends by its own panic or abort starts without the possible cause.
 
 use std::fs;
 use std::path::PathBuf;
@@ -8,7 +8,7 @@ use super::http::get;
 use super::metric;
 use super::wire::{hit, verdict_of};
 
-/// With a state directory, and rules that are proven after a moment.
+/// With a state directory, and a short time until rules are proven.
 fn plan() -> Plan {
     let mut plan = Plan::new().settings("state: state");
     plan.arguments.extend(["--write-state-every".into(), "300".into()]);
@@ -25,7 +25,7 @@ fn burst(daemon: &Daemon, user: &str) -> usize {
     (0..9).filter(|id| verdict_of(&wire.ask(&hit(*id, user))) == 0).count()
 }
 
-/// Has it end by itself so often.
+/// Makes it crash `times` times.
 fn crash(plan: &Plan, how: &str, times: usize) {
     for _ in 0..times {
         let mut process = Process::start(plan.command("crashed").env("TIDEGATE_DEBUG_PANIC", how));
@@ -42,7 +42,7 @@ fn ended(mut daemon: Daemon, signal: i32) -> Plan {
     daemon.plan
 }
 
-/// One whose rules are proven, and then other rules in their place.
+/// A plan with proven rules, which are then replaced.
 fn proven_and_changed() -> Plan {
     let daemon = plan().start();
     eventually("the rules are proven", || state(&daemon.plan, "rules-proven").exists().then_some(()));
@@ -77,14 +77,14 @@ fn goes_back_to_proven_rules_and_keeps_the_evidence() {
         let ready = get(&daemon, "/readyz");
         assert!(ready.status == 503 && ready.body.contains("crash loop"), "{ready:?}");
         assert!(get(&daemon, "/status").body.contains("crash loop"));
-        // Mended rules are taken as ever.
+        // Repaired rules are read as usual.
         fs::write(daemon.plan.path("rules/api.yaml"), RULES.replace("burst: 5", "burst: 3")).unwrap();
         eventually("the files are read again", || {
             (metric(&daemon, "tidegate_crash_loop") == Some(0.0)).then_some(())
         });
         assert_eq!(burst(&daemon, "u2"), 3);
         assert_eq!(get(&daemon, "/readyz").status, 200);
-        // Without new ends the next start is an ordinary one.
+        // Without further crashes the next start is normal.
         let daemon = ended(daemon, libc::SIGTERM).start();
         assert!(!daemon.log().contains("CRASH LOOP"), "{}", daemon.log());
     }
@@ -93,7 +93,7 @@ fn goes_back_to_proven_rules_and_keeps_the_evidence() {
 #[test]
 fn kills_and_orderly_ends_are_no_crashes() {
     let mut plan = proven_and_changed();
-    // As many aborts as would be a loop, were they its own.
+    // Enough aborts for a loop, but sent by another process.
     for signal in [libc::SIGKILL, libc::SIGQUIT, libc::SIGTERM].into_iter().chain([libc::SIGABRT; 5]) {
         plan = ended(plan.start(), signal);
     }

@@ -1,4 +1,4 @@
-//! The process of the daemon: connections that cannot be accepted, threads that cannot be had or panic, crash loops.
+//! The daemon's process: failing accepts, threads that cannot start or that panic, crash loops.
 
 use crate::{daemon, http, wire};
 mod accept;
@@ -7,12 +7,12 @@ mod soak;
 mod starved;
 mod threads;
 
-/// How often something is tried that has to hold each time: as often as the environment says, else so often.
+/// The number of tries of a property that must always hold: from the environment, else `otherwise`.
 pub(crate) fn tries(otherwise: usize) -> usize {
     std::env::var("STOPS").map_or(otherwise, |tries| tries.parse().unwrap())
 }
 
-/// A value of the metrics of a daemon; none: it is not there.
+/// The value of a daemon's metric; `None` if it has none.
 pub(crate) fn metric(daemon: &daemon::Daemon, name: &str) -> Option<f64> {
     let metrics = http::get(daemon, "/metrics").body;
     let line = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

@@ -1,4 +1,4 @@
-//! Hours of ordinary work, with clients that die and requests that are given up on: nothing is left over, nothing grows.
+//! Hours of work with clients that crash and abandon requests: no leases left, constant memory.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
@@ -24,7 +24,7 @@ shed:
 
 const USERS: u64 = 50;
 
-/// Asks, holds, ends, forgets, abandons and dies, until it is over.
+/// Acquires, releases, forgets, abandons and disconnects until it is over.
 fn client(daemon: &Daemon, number: u8, is_over: &AtomicBool, asked: &AtomicU64) {
     let hello = |connection: u64| {
         let session = format!("{number:02x}").repeat(16);
@@ -43,7 +43,7 @@ fn client(daemon: &Daemon, number: u8, is_over: &AtomicBool, asked: &AtomicU64) 
     }
 }
 
-/// One request: how it ends depends on its number.
+/// One request; its end depends on its number.
 fn one(wire: &mut Wire, connection: u64, id: u64) {
     let user = format!("u{}", (connection * 7 + id) % USERS);
     let options = match id % 5 {
@@ -54,7 +54,7 @@ fn one(wire: &mut Wire, connection: u64, id: u64) {
     let reply = wire.ask(&json!([1, id, "api", [["user", user]], 1, null, options]));
     assert_eq!(reply[0], 1, "{reply}");
     match (id % 4, reply[9].as_u64()) {
-        // Left to its own time, or to the end of the connection.
+        // Left to expire, or to the end of the connection.
         (0, _) | (_, None) => {}
         (outcome, Some(lease)) => wire.send(&json!([2, null, lease, outcome - 1])),
     }
@@ -64,7 +64,7 @@ fn leases(daemon: &Daemon) -> Value {
     serde_json::from_str::<Value>(&get(daemon, "/status").body).unwrap()["leases"]["held"].clone()
 }
 
-/// Soaks for so long; the daemon's memory in KiB, ten times on the way.
+/// Runs the load; returns ten samples of the daemon's memory in KiB.
 fn soak(seconds: u64) -> Vec<u64> {
     let plan = Plan::new().settings("state: state").rules("api.yaml", RULES);
     std::fs::create_dir(plan.path("state")).unwrap();
@@ -86,9 +86,9 @@ fn soak(seconds: u64) -> Vec<u64> {
         is_over.store(true, Ordering::Relaxed);
     });
     eprintln!("{} requests in {seconds} s, resident KiB: {resident:?}", asked.load(Ordering::Relaxed));
-    // Each lease has ended by a release, a report, its own time or the end of its session.
+    // Each lease has ended by a release, a report, its expiry or the end of its session.
     eventually("no lease is left", || (leases(&daemon) == json!(0)).then_some(()));
-    // Nothing is counted in progress any more.
+    // No permit is taken any more.
     let mut wire = daemon.greeted();
     for user in 0..USERS {
         let reply = wire.ask(&json!([4, 1, "api", [["user", format!("u{user}")]], 1, null, {"all": true}]));
@@ -113,7 +113,7 @@ fn leaves_no_lease_after_seconds_of_work() {
 fn neither_drifts_nor_grows_in_an_hour() {
     let minutes: u64 = std::env::var("SOAK_MINUTES").map_or(60, |minutes| minutes.parse().unwrap());
     let resident = soak(minutes * 60);
-    // The first tenth warms up; then a MiB in ten minutes would be a leak.
+    // The first tenth warms up; after it, 1 MiB in ten minutes would be a leak.
     let grown = resident[9].saturating_sub(resident[1]);
     assert!(grown <= 512 + minutes * 80, "{grown} KiB: {resident:?}");
 }

@@ -1,4 +1,4 @@
-//! A machine without CPU time or threads to spare: sixteen processes spin, and no thread can be had.
+//! A machine without CPU time or threads to spare: sixteen processes spin, and no thread can start.
 
 use std::path::PathBuf;
 use std::process::{Child, Command};
@@ -10,11 +10,11 @@ use tidegate::sys::{ask_for_short_slice, slice};
 use super::daemon::{Daemon, Plan};
 use super::wire::{hit, verdict_of};
 
-/// A group of processes of its own, with a limit on how many there may be. Removed when dropped.
+/// A control group with a limit of processes. Removed when dropped.
 struct Group(PathBuf);
 
 impl Group {
-    /// Of the pids controller, of either version; else it says that the test was not run.
+    /// Makes one with the pids controller of either version; else prints that the test is skipped.
     fn of(processes: u32) -> Option<Group> {
         let name = format!("tidegate-test-{}", std::process::id());
         for root in ["/sys/fs/cgroup/pids", "/sys/fs/cgroup"] {
@@ -36,7 +36,7 @@ impl Drop for Group {
     }
 }
 
-/// Processes that do nothing but use CPU time. Killed when dropped.
+/// Processes that only use CPU time. Killed when dropped.
 struct Spinners(Vec<Child>);
 
 impl Spinners {
@@ -55,7 +55,7 @@ impl Drop for Spinners {
     }
 }
 
-/// The slices of a daemon's decision threads, in nanoseconds. None: this kernel does not say them.
+/// The slices of a daemon's decision threads in nanoseconds. `None`: this kernel does not show them.
 fn slices(daemon: &Daemon) -> Option<Vec<u64>> {
     let tasks = fs::read_dir(format!("/proc/{}/task", daemon.process.id())).unwrap();
     let tasks = tasks.map(|task| task.unwrap().path());
@@ -69,7 +69,7 @@ fn slices(daemon: &Daemon) -> Option<Vec<u64>> {
 
 #[test]
 fn decides_beside_sixteen_spinning_processes_and_without_another_thread() {
-    // As many as there are threads once it serves without its helpers.
+    // As many as the daemon's threads without its helpers.
     let Some(group) = Group::of(6) else { return };
     let script = format!("echo $$ >{}/cgroup.procs && exec \"$@\"", group.0.display());
     let daemon = Plan::new().shell(Box::leak(script.into_boxed_str())).start();
@@ -77,21 +77,20 @@ fn decides_beside_sixteen_spinning_processes_and_without_another_thread() {
     let mut wire = daemon.greeted();
     let _spinners = Spinners::start(16);
     let verdicts = (0..40).map(|id| {
-        // It rests in between, so that each request needs a CPU anew.
+        // Sleep, so that each request needs a CPU anew.
         thread::sleep(Duration::from_millis(1));
         verdict_of(&wire.ask(&hit(id, "u1")))
     });
     assert_eq!(verdicts.filter(|verdict| *verdict == 0).count(), 5, "it limits");
-    // What it gets a CPU soon by; `make bench` says how soon.
+    // The reason for a short wait for a CPU; `make bench` measures the wait.
     match slices(&daemon) {
         Some(slices) if has_slices() => assert_eq!(slices, [100_000], "{}", daemon.log()),
         _ => eprintln!("SKIPPED in part: this kernel gives no short slices, or does not say them"),
     }
 }
 
-/// Whether this kernel gives short slices.
 fn has_slices() -> bool {
-    // On a thread of its own, which keeps its slices.
+    // On a thread of its own, as the slice stays.
     let asked = thread::spawn(|| ask_for_short_slice().and_then(|()| slice()));
     asked.join().unwrap().is_ok_and(|slice| !slice.is_zero())
 }

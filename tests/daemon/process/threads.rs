@@ -1,4 +1,4 @@
-//! Threads that cannot be had, and threads that panic: the daemon decides without them, and has them back.
+//! Threads that cannot start or that panic: the daemon decides without them, and restarts them.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -10,7 +10,7 @@ use super::http::{admin_socket, get, post};
 use super::metric;
 use super::wire::{hit, verdict_of};
 
-/// Users of this test alone, so that their threads alone count: RLIMIT_NPROC is by user.
+/// Users of this test alone, as RLIMIT_NPROC counts all threads of a user.
 const FIRST_USER: u32 = 61_000;
 
 /// Whether another user can run the daemon here.
@@ -25,7 +25,7 @@ fn may_limit() -> bool {
     may
 }
 
-/// A plan of a daemon that may have so many threads, `user` being one of this test's own.
+/// A plan of a daemon with at most `threads` threads, under one of this test's users.
 fn limited(user: u32, threads: u32) -> Plan {
     let user = FIRST_USER + user;
     let script = format!(
@@ -44,7 +44,7 @@ fn limits(daemon: &Daemon, user: &str, burst: usize) {
     assert_eq!(allowed, burst, "{}", daemon.log());
 }
 
-/// Puts another directory in the place of the rules, with another burst, and waits until that holds.
+/// Replaces the directory of the rules by one with another burst, and waits until that is in force.
 fn swap_rules(daemon: &Daemon, burst: usize) {
     let (rules, old) = (daemon.plan.path("rules"), daemon.plan.path(&format!("old-{burst}")));
     let next = daemon.plan.path("next");
@@ -88,7 +88,7 @@ fn decides_with_as_many_threads_as_there_are() {
         let mut plan = limited(threads, threads);
         plan.arguments = vec!["--threads".into(), "2".into()];
         if threads == 1 {
-            // Not one that decides.
+            // Too few for a decision thread.
             let mut process = Process::start(&mut plan.command("log"));
             assert_eq!(process.exit_code(), Some(1));
             let log = fs::read_to_string(plan.path("log")).unwrap();
@@ -161,7 +161,7 @@ fn starts_what_was_missing_once_threads_can_be_had() {
     ends(daemon);
 }
 
-/// All that this daemon has.
+/// All threads of this daemon.
 const THREADS: [&str; 8] = ["notify", "rules", "admin", "state", "switches", "sync", "sampler", "log"];
 
 #[test]
@@ -176,7 +176,7 @@ fn runs_every_helper_thread_again_after_a_panic() {
     fs::write(plan.path("secret"), "a secret of this test alone, and a long one at that\n").unwrap();
     let mut command = plan.command("log");
     command.env("TIDEGATE_DEBUG_PANIC", THREADS.join(","));
-    // A service manager that does not listen, so that there is a thread for it.
+    // A service manager's socket, so that the notify thread runs.
     command.env("NOTIFY_SOCKET", plan.path("notify"));
     let mut daemon = Daemon { process: Process::start(&mut command), plan };
     daemon.await_log(&[" serving "]);
@@ -189,7 +189,7 @@ fn runs_every_helper_thread_again_after_a_panic() {
         daemon.await_log(&["ERROR", "a thread panicked, so", &format!("thread=\"{thread}\"")]);
     }
     assert_eq!(daemon.log().matches("ERROR panicked: asked to panic").count(), THREADS.len());
-    // Each does its work.
+    // Each works again.
     swap_rules(&daemon, 2);
     fs::write(daemon.plan.path("disable"), "").unwrap();
     daemon.await_log(&["EVERYTHING IS ALLOWED"]);
@@ -213,7 +213,7 @@ fn reads_no_password_without_a_thread_and_does_not_panic() {
     if !may_limit() {
         return;
     }
-    // With one of these numbers the thread that speaks with Redis is the last one to be had.
+    // With one of these limits the sync thread is the last one that can start.
     for threads in 2..=10 {
         let plan = limited(20 + threads, threads);
         fs::write(plan.path("secret"), [7; 32]).unwrap();

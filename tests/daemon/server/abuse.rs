@@ -1,4 +1,4 @@
-//! Clients that do not behave cost themselves and nobody else.
+//! Misbehaving clients harm only themselves.
 
 use std::fs;
 use std::io::Read;
@@ -14,7 +14,7 @@ use super::frames::bytes_of;
 use super::msgpack::{frame, framed};
 use super::wire::{PATIENCE, Wire, hello};
 
-/// Rules without a key: however odd the requests, the tables stay as they are.
+/// Rules without a key, so that odd requests do not grow the tables.
 fn keyless() -> Daemon {
     let rules = "\
 domain: api
@@ -25,7 +25,7 @@ limits:
     Plan::new().rules("api.yaml", rules).start()
 }
 
-/// SplitMix64: the same numbers for the same seed, which a failing test prints.
+/// SplitMix64 with a seed that the test prints, to repeat a failure.
 struct Chance(u64);
 
 impl Chance {
@@ -52,13 +52,13 @@ impl Chance {
     }
 }
 
-/// Bytes of no sense: mostly framed, else they would hardly get past their length.
+/// Random bytes, mostly framed, since few would pass the length check otherwise.
 fn random(chance: &mut Chance) -> Vec<u8> {
     let length = chance.below(80);
     let mut bytes = chance.bytes(length);
     match chance.below(8) {
         0 => bytes,
-        // An array of a known op and an id, then anything.
+        // An array of a known op and an id, then random bytes.
         1..=4 => {
             let op = u8::try_from(chance.below(10)).unwrap();
             bytes.splice(0..0, [0x93 + op % 5, op, 7]);
@@ -68,7 +68,7 @@ fn random(chance: &mut Chance) -> Vec<u8> {
     }
 }
 
-/// A good frame with a few bytes changed, cut, doubled or swapped.
+/// A valid frame with a few bytes changed, cut, doubled or swapped.
 fn mutated(good: &[Vec<u8>], chance: &mut Chance) -> Vec<u8> {
     let mut bytes = good[chance.below(good.len())].clone();
     for _ in 0..=chance.below(3) {
@@ -87,7 +87,7 @@ fn mutated(good: &[Vec<u8>], chance: &mut Chance) -> Vec<u8> {
             bytes.push(0);
         }
     }
-    // Most keep a right length, so that what is wrong is inside.
+    // Most keep a valid length, so that the error is inside.
     if chance.below(4) > 0 && bytes.len() > 5 { framed(&bytes[4..]) } else { bytes }
 }
 
@@ -100,12 +100,12 @@ fn good_requests() -> Vec<Vec<u8>> {
     requests
 }
 
-/// Throws frames at the daemon and expects a whole answer, or none, to each, and an end.
+/// Sends frames to the daemon, each on a new connection, and expects complete replies or none, and an end.
 fn throw(daemon: &Daemon, frames: usize, bystander: &mut Wire, mut make: impl FnMut() -> Vec<u8>) {
     for number in 0..frames {
         let bytes = make();
         let mut wire = daemon.connect();
-        // Some come before HELLO.
+        // Some precede HELLO.
         if number % 16 > 0 {
             wire.send(&hello());
         }
@@ -143,10 +143,9 @@ fn ten_thousand_mutated_frames_change_nothing() {
     assert_unchanged(&daemon, warm, descriptors, more);
 }
 
-/// Nothing is left of those who come: no memory beyond what an allocator keeps, no descriptor, no word of a panic.
+/// Asserts that closed connections leave no memory beyond the allocator's, no descriptors, no panic.
 ///
-/// On a busy host more of them are there at once than ever before, and the allocator keeps what that took; a leak grows
-/// each time.
+/// The allocator keeps the memory of the most connections ever open at once; a leak grows in every round.
 fn assert_unchanged(daemon: &Daemon, warm_kib: u64, descriptors: usize, mut more: impl FnMut()) {
     let (mut before, mut grown) = (warm_kib, Vec::new());
     while grown.last().is_none_or(|last| *last > SLACK_KIB) {
@@ -173,7 +172,7 @@ fn a_thousand_clients_that_die_cost_only_themselves() {
             0 => {}
             1 => wire.send_bytes(&[0]),
             2 => wire.send(&hello()),
-            // With a request under way, its answer unread.
+            // With a request in progress and its reply unread.
             3 => wire.send_bytes(&[frame(&hello()), request.clone()].concat()),
             _ => wire.send_bytes(&[frame(&hello()), request[..9].to_vec()].concat()),
         }
@@ -189,7 +188,7 @@ fn a_thousand_clients_that_die_cost_only_themselves() {
 
 #[test]
 fn fifty_that_never_read_are_bounded_and_the_rest_is_served() {
-    // Replies of 12 KiB, fifty of them asked for at once: far more than a connection may hold back.
+    // Fifty replies of 12 KiB each: far more than a connection may buffer.
     let names = (0..150).map(|number| format!("{number:060}"));
     let rules = names.map(|name| format!("  - {{name: r{name}, key: [], rate: 1000/s}}\n"));
     let rules = format!("domain: wide\nlimits:\n{}", rules.collect::<String>());
@@ -218,7 +217,7 @@ fn a_connection_costs_a_few_kilobytes_whatever_it_announces() {
     let daemon = keyless();
     daemon.greeted().assert_served();
     let calm = daemon.process.resident_kib();
-    // Half of them begin a frame of the largest length, which is not there yet.
+    // Half of them begin a frame of the largest length.
     let wires: Vec<Wire> = (0..300)
         .map(|number: usize| {
             let mut wire = daemon.greeted();
@@ -250,16 +249,16 @@ fn descriptors_that_are_sent_along_are_not_taken() {
         sendmsg(&wire.stream, &parts, &mut ancillary, SendFlags::empty()).unwrap();
         assert_eq!(wire.hear(), Some(json!([2, 5, true])));
     }
-    // The other end ends once nobody has a copy of what was sent. The daemon's descriptors cannot be counted instead: it
-    // serves before its other threads have opened all of theirs.
+    // The socket ends when all copies of the passed descriptor are closed. The daemon's descriptors cannot be
+    // counted instead: it serves before its other threads have opened all of theirs.
     drop(sent);
     here.set_read_timeout(Some(PATIENCE)).unwrap();
     assert_eq!(here.read(&mut [0]).expect("the daemon has closed every copy"), 0);
     wire.assert_served();
 }
 
-/// What an allocator may keep back after thousands of connections; a leak of 100 bytes a frame would be as much.
+/// Memory that the allocator may keep after thousands of connections; a leak of 100 B per frame is as much.
 const SLACK_KIB: u64 = 1_024;
 
-/// So often they may be more than ever before.
+/// Rounds in which more connections may be open at once than before.
 const ROUNDS_MAX: usize = 4;

@@ -1,4 +1,4 @@
-//! Who may ask about which domain: every op of a user to whom it is closed, and of one to whom it is open.
+//! Domains of permitted users: every op of a user who may not use a domain, and of one who may.
 
 use std::fmt::Write;
 use std::os::unix::fs::PermissionsExt;
@@ -12,10 +12,10 @@ use super::daemon::{Daemon, Plan};
 use super::msgpack::{frame, read};
 use super::wire::{error_of, hello, verdict_of};
 
-/// Nobody's files, nobody's processes.
+/// A user without files or processes, `nobody` on most systems.
 const OTHER: u32 = 65_534;
 
-/// A daemon with the domains `api` and `open`, of which these settings speak.
+/// A daemon with the domains `api` and `open` and these settings.
 fn daemon(settings: &str) -> Daemon {
     let rules = "domain: open\nlimits: [{name: all, key: [], rate: 1/h, burst: 100}]\n";
     let plan = Plan::new().rules("open.yaml", rules);
@@ -48,13 +48,13 @@ fn assert_turned_away(reply: &Value, id: u64, user: u32) {
 #[test]
 fn a_closed_domain_is_not_allowed_and_the_connection_stays() {
     let mine = this_user();
-    // Nobody is let in for being root, nor for being the daemon's own user.
+    // Being root or the daemon's own user gives no access.
     let daemon = daemon(&format!("domains: {{api: {{uids: [{}]}}, open: {{}}}}", mine + 1));
     let mut wire = daemon.greeted();
     for ask in asks("api") {
         match ask[1].as_u64() {
             Some(id) => assert_turned_away(&wire.ask(&ask), id, mine),
-            // Whoever wants no reply gets none: the next one is that of the ping.
+            // A request without an id gets no reply: the next one is that of the ping.
             None => wire.send(&ask),
         }
         wire.assert_served();
@@ -92,7 +92,7 @@ fn a_domain_is_open_to_whom_it_names_and_closed_to_another_user() {
     for (reply, id) in replies.iter().zip([11, 13, 14, 15]) {
         assert_turned_away(reply, id, OTHER);
     }
-    // What was turned away has charged nothing.
+    // Rejected requests charged nothing.
     let reply = mine.ask(&json!([4, 2, "api", [["user", "u1"]]]));
     assert_eq!(reply[6], 3, "{reply}");
     let elsewhere = other_user(&daemon, &[json!([3, 1, "open", [[]]])]);
@@ -112,7 +112,7 @@ fn without_users_a_domain_is_open_and_one_without_rules_is_told() {
     assert!(said.contains("no rules belong to the domain `apj`") && said.contains("2 warnings"), "{said}");
 }
 
-/// Sends requests as another user, which is another process, and says what is replied up to the end.
+/// Sends requests from a process of another user; returns all replies.
 pub(crate) fn other_user(daemon: &Daemon, requests: &[Value]) -> Vec<Value> {
     let hello = hello();
     let frames: Vec<u8> = std::iter::once(&hello).chain(requests).flat_map(frame).collect();

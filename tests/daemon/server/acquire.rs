@@ -1,4 +1,4 @@
-//! `tidegate acquire`: a command under a lease.
+//! `tidegate acquire`: runs a command under a lease.
 
 use std::fs;
 use std::path::Path;
@@ -13,7 +13,7 @@ use super::shell::{command, run, text};
 use super::wire::verdict_of;
 use super::work::{daemon, places};
 
-/// Runs a command under a lease of one who logs in, and says its exit code and what was said.
+/// Runs a command under a lease of a login; returns its exit code and standard error.
 fn login(daemon: &Daemon, work: &[&str]) -> (Option<i32>, String) {
     let output = run(&daemon.socket(), &[&["acquire", "work", "login=mary", "--"], work].concat());
     (output.status.code(), text(&output.stderr).to_owned())
@@ -24,7 +24,6 @@ fn left(daemon: &Daemon) -> u64 {
     peek[6].as_u64().unwrap()
 }
 
-/// Starts one that runs until it is told to end.
 fn start(socket: &Path, arguments: &[&str], script: &str) -> Process {
     let mut command =
         command(socket, &[&["acquire", "work"], arguments, &["--", "sh", "-c", script]].concat());
@@ -36,7 +35,7 @@ const UNTIL_TERM: &str = "trap 'exit 7' TERM; while :; do sleep 0.02; done";
 #[test]
 fn it_ends_as_its_command_does_and_the_daemon_is_told() {
     let daemon = daemon();
-    // Only failures count by this rule.
+    // This rule counts failures only.
     assert_eq!(login(&daemon, &["sh", "-c", "exit 3"]), (Some(3), String::new()));
     assert_eq!(left(&daemon), 1);
     assert_eq!(login(&daemon, &["true"]), (Some(0), String::new()));
@@ -57,7 +56,7 @@ fn the_lease_is_kept_as_long_as_the_command_runs_and_signals_are_passed_on() {
     let mut is_held = || verdict_of(&watcher.ask(&json!([4, 1, "work", [["short", "yes"]]]))) == 1;
     let mut acquired = start(&daemon.socket(), &["short=yes"], UNTIL_TERM);
     eventually("it holds its place", || is_held().then_some(()));
-    // More than twice as long as a lease lasts by this rule.
+    // More than twice the expiry of a lease under this rule.
     for _ in 0..23 {
         sleep(Duration::from_millis(100));
         assert!(is_held());
@@ -71,7 +70,7 @@ fn the_lease_is_kept_as_long_as_the_command_runs_and_signals_are_passed_on() {
 fn what_is_killed_holds_nothing() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
-    // The command hangs on to the terminal, the standard streams, but not to the connection.
+    // The child keeps the standard streams but not the connection.
     let acquired = start(&daemon.socket(), &["user=u"], "sleep 0.2");
     eventually("it holds its place", || (places(&mut watcher, "u") == 1).then_some(()));
     acquired.signal(libc::SIGKILL);
@@ -90,7 +89,7 @@ fn work_waits_for_its_turn_and_can_be_given_up() {
         assert_eq!(run(&daemon.socket(), &soon).status.code(), Some(0));
     }
     assert!(tidegate::clock::boot_nanos() - begin >= 500_000_000, "two of three waited for their turn");
-    // A minute is too long for whoever sends the signal.
+    // A signal ends the wait, which would take a minute.
     let mut watcher = daemon.greeted();
     assert_eq!(run(&daemon.socket(), &["acquire", "work", "job=mail", "--", "true"]).status.code(), Some(0));
     let proof = daemon.plan.path("proof");
@@ -128,7 +127,7 @@ fn a_daemon_that_dies_stops_no_command() {
     let mut acquired = start(&daemon.socket(), &["user=u"], &script);
     eventually("it holds its place", || (places(&mut watcher, "u") == 1).then_some(()));
     daemon.process.signal(libc::SIGKILL);
-    // Past two renewals.
+    // Longer than two renewals.
     sleep(Duration::from_millis(800));
     assert_eq!(acquired.has_ended(), None);
     fs::write(go, "").unwrap();

@@ -1,4 +1,4 @@
-//! How many may be connected, and what happens when descriptors run out.
+//! The limits on connections, and a daemon without free descriptors.
 
 use std::os::unix::process::CommandExt;
 use std::path::Path;
@@ -11,7 +11,7 @@ use serde_json::json;
 use super::daemon::{Daemon, Plan, eventually};
 use super::wire::{PATIENCE, Wire, error_of, hello};
 
-/// Hears `busy` and the end.
+/// Expects `busy` and the end.
 fn assert_refused(daemon: &Daemon) {
     let mut wire = daemon.connect();
     let reply = wire.hear().expect("a word before the end");
@@ -19,11 +19,11 @@ fn assert_refused(daemon: &Daemon) {
     wire.assert_ended();
 }
 
-/// Connects until somebody is let in, as happens once a place was given back.
+/// Connects until accepted, after a connection has closed.
 fn greeted_at_last(daemon: &Daemon) -> Wire {
     eventually("a place is given back", || {
         let mut wire = daemon.connect();
-        // Refused, the daemon may have closed before this is written.
+        // A refusing daemon may have closed before this write.
         let _ = std::io::Write::write(&mut wire.stream, &super::msgpack::frame(&hello()));
         (wire.hear()?[0] == 0).then_some(wire)
     })
@@ -42,7 +42,7 @@ fn more_than_the_maximum_are_told_busy_and_a_place_comes_back() {
         let told = daemon.log().matches(words).count();
         assert_eq!(told, 1, "told once, not for each: {}", daemon.log());
         let [first, second, third] = wires;
-        // However a connection ends, its place is free again.
+        // However a connection ends, another can take its place.
         drop(first);
         let first = greeted_at_last(&daemon);
         assert_refused(&daemon);
@@ -69,7 +69,7 @@ fn one_user_at_his_maximum_does_not_shut_out_another() {
     let daemon = plan.start();
     let _mine = daemon.greeted();
     assert_refused(&daemon);
-    // Another user is another process; one that may run whoever it is.
+    // Another user in another process, whatever user the test runs as.
     let script = "import socket,sys; s=socket.socket(socket.AF_UNIX); s.settimeout(20); s.connect(sys.argv[1]); \
         s.sendall(bytes.fromhex('0000000493000101')); sys.exit(0 if s.recv(99)[4:7].hex() == '940001' else 1)";
     let mut client = Command::new("python3");
@@ -90,9 +90,9 @@ fn without_descriptors_those_who_are_here_are_served_and_the_rest_wait_their_tur
         })
         .collect();
     daemon.await_log(&["no connection can be let in", "LimitNOFILE"]);
-    // What found none may have been a reading of the machine's, whose file is closed again by now.
+    // The failed call may have been a sampler's, whose file is closed again by now.
     eventually("every descriptor is in use", || (daemon.process.descriptors() >= 52).then_some(()));
-    // It waits, and does not spin: a loop that tries again at once uses a hundred ticks a second.
+    // No busy loop: an immediate retry uses 100 ticks per second.
     let before = daemon.process.cpu_ticks();
     for _ in 0..15 {
         sleep(Duration::from_millis(100));
@@ -100,7 +100,7 @@ fn without_descriptors_those_who_are_here_are_served_and_the_rest_wait_their_tur
     }
     let used = daemon.process.cpu_ticks() - before;
     assert!(used < 40, "{used} hundredths of a second in one and a half");
-    // Whoever goes makes room; the last one gets his turn without asking again.
+    // Each closed connection makes room; the last one is accepted without connecting again.
     let mut last = waiting.pop().unwrap();
     let mut early = waiting.drain(..40);
     assert!(early.next().unwrap().hear().is_some());
@@ -121,7 +121,7 @@ fn connections_are_dealt_to_all_decision_threads() {
     plan.arguments = vec!["--threads".into(), "3".into()];
     let daemon = plan.start();
     let mut wires: Vec<Wire> = (0..9).map(|_| daemon.greeted()).collect();
-    // They share their limits whichever thread they are on.
+    // Limits are shared over threads.
     let allowed = wires.iter_mut().filter_map(|wire| {
         let reply = wire.ask(&json!([3, 1, "api", [["user", "shared"]]]));
         (reply[2] == 0).then_some(())
@@ -131,7 +131,7 @@ fn connections_are_dealt_to_all_decision_threads() {
 
 #[test]
 fn what_one_user_leaves_unread_is_bounded_and_hurts_nobody_else() {
-    // Long replies: of each the kernel takes a few, then the daemon must hold the rest.
+    // Long replies: the kernel takes a few of each, and the daemon must buffer the others.
     let long = format!(
         "domain: api\nlimits:\n  - {{name: a, key: [], rate: 1000000/s, help: \"https://example.com/{}\"}}\n",
         "x".repeat(480)
@@ -143,8 +143,8 @@ fn what_one_user_leaves_unread_is_bounded_and_hurts_nobody_else() {
     let requests = super::msgpack::frame(&super::wire::hit(2, "u")).repeat(64);
     let unread: Vec<Wire> = (0..340).map(|_| daemon.greeted()).collect();
     unread.iter().for_each(|wire| wire.stream.set_nonblocking(true).unwrap());
-    // More than the kernel takes of the replies. All get there together: who takes nothing for five seconds is closed, and a
-    // busy machine might be done with the first by then.
+    // More than the kernel takes of the replies. All connections fill up together, as one that reads nothing
+    // for 5 s is closed, which on a busy machine could be the first before the last is full.
     for _ in 0..14 {
         for wire in &unread {
             let _ = std::io::Write::write(&mut &wire.stream, &requests);
@@ -156,7 +156,7 @@ fn what_one_user_leaves_unread_is_bounded_and_hurts_nobody_else() {
     let grown = daemon.process.resident_kib().saturating_sub(before);
     assert!(grown < 40 << 10, "{grown} KiB for 340 peers that do not read");
     drop(unread);
-    // All of it is given back.
+    // All of it is released.
     let mut wire = greeted_at_last(&daemon);
     wire.assert_served();
 }

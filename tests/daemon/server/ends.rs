@@ -1,4 +1,4 @@
-//! Connections that end at any moment, and processes that have ended before they are let in: no lease outlives them.
+//! Connections that close at any time, and processes that have exited: no lease outlives them.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
@@ -11,14 +11,14 @@ use super::msgpack::frame;
 use super::wire::hello;
 use super::work::{acquire, daemon, lease_of, of_session, places};
 
-/// How a client leaves.
+/// How a client disconnects.
 #[derive(Clone, Copy, Debug)]
 enum Leaves {
-    /// Ends its writing side and reads to the end.
+    /// Shuts down writing and reads to the end.
     Politely,
-    /// Closes with whatever it has not read.
+    /// Closes with unread replies.
     AtOnce,
-    /// Reads no more before it writes, so that replies find nobody.
+    /// Shuts down reading before it writes, so that replies fail.
     Deaf,
 }
 
@@ -35,7 +35,7 @@ fn frees_leases_of_connections_cut_at_any_byte() {
             if matches!(leaves, Leaves::Deaf) {
                 wire.stream.shutdown(std::net::Shutdown::Read).unwrap();
             }
-            // A daemon that could not reply may have closed before all is written.
+            // After a failed reply the daemon may close before all is written.
             let written = wire.stream.write_all(&bytes[..cut]);
             if matches!(leaves, Leaves::Politely) {
                 written.unwrap();
@@ -52,7 +52,7 @@ fn frees_leases_of_connections_cut_at_any_byte() {
     assert!(!daemon.log().contains("ERROR"), "{}", daemon.log());
 }
 
-/// Connections that say HELLO with the number of this process and take a place of `u`, all without waiting for a reply.
+/// Connections that send HELLO with this process's pid and acquire a permit of `u`, without reading.
 const CONNECT: &str = r"
 import ctypes, os, signal, socket, struct, sys
 kept = []
@@ -66,7 +66,7 @@ def connect(session):
     kept.append(s)
 ";
 
-/// A process that runs this script. Its standard input ends with it, and so do its children.
+/// A process that runs this script; when dropped, its standard input ends, and with it its children.
 struct Script {
     process: Child,
     said: String,
@@ -96,7 +96,7 @@ fn drops_connections_of_processes_that_ended_before_they_were_let_in() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
     let before = daemon.log().len();
-    // A session whose process lives is waited for, five seconds long.
+    // A session whose process is alive outlives its connections by 5 s.
     let mut waited_for = of_session(&daemon, 250, json!({"pid": std::process::id()}));
     lease_of(&waited_for.ask(&acquire(1, "v")));
     daemon.process.signal(libc::SIGSTOP);
@@ -118,7 +118,7 @@ fn drops_connections_of_processes_that_ended_before_they_were_let_in() {
     assert!(!log.contains("WARN") && !log.contains("ERROR"), "{log}");
 }
 
-/// One process takes a place and ends while its child keeps the connection; the next has its number, and takes a place.
+/// A process takes a permit and exits while its child keeps the connection; the next has the same pid.
 const SAME_NUMBER: &str = r"
 first = os.fork()
 if first == 0:
@@ -148,7 +148,7 @@ sys.stdin.read()
 fn tells_processes_with_the_same_number_apart() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
-    // Stopped, it first looks at the connection of the first process when the second one has its number.
+    // Stopped, the daemon sees the connection of the first process only when the second has its pid.
     daemon.process.signal(libc::SIGSTOP);
     let script = Script::start(&daemon, SAME_NUMBER);
     daemon.process.signal(libc::SIGCONT);

@@ -1,4 +1,4 @@
-//! What goes wrong inside, and files that are wrong: somebody is told, and requests go through.
+//! Internal errors and invalid files: they are reported, and requests are allowed.
 
 use std::fs;
 
@@ -8,7 +8,7 @@ use super::daemon::{Daemon, Plan, Process, daemon};
 use super::msgpack::frame;
 use super::wire::{error_of, hello, hit, verdict_of};
 
-/// A HIT that makes a debug build panic while it judges.
+/// A HIT that makes a debug build panic in the decision.
 pub(crate) fn panicking(id: u64) -> Value {
     json!([3, id, "api", [["user", "u1", "debug-panic", "1"]]])
 }
@@ -22,7 +22,7 @@ fn a_panic_while_judging_concerns_its_connection_alone() {
     let daemon = daemon();
     let mut bystander = daemon.greeted();
     assert_eq!(verdict_of(&bystander.ask(&hit(1, "u1"))), 0);
-    // Frames that judge, and frames that do not.
+    // Frames with and without a decision.
     let signal = json!([7, 3, "web", "debug-panic", 500]);
     for panics in [panicking(3), signal].iter().cycle().take(20) {
         let mut wire = daemon.greeted();
@@ -36,7 +36,7 @@ fn a_panic_while_judging_concerns_its_connection_alone() {
     }
     daemon.await_log(&["a request panicked"]);
     daemon.await_log(&["ERROR panicked", "src/engine/decider.rs:"]);
-    // Nothing was charged, nothing is locked, the limits hold.
+    // Nothing was charged, no lock is held, the limits hold.
     for left in (0..4).rev() {
         assert_eq!(daemon.greeted().ask(&hit(9, "u1"))[6], left);
     }
@@ -54,12 +54,12 @@ fn a_panic_under_the_locks_of_a_judgement_leaves_nothing_behind() {
     let daemon = Plan::new().rules("api.yaml", rules).start();
     let locked = json!([["user", "u1", "debug-panic", "locked"]]);
     for _ in 0..20 {
-        // ACQUIRE with a name: its state, its place, its lease and its name are all under way.
+        // An ACQUIRE with an idempotency key: its state, permit, lease and key are all in progress.
         let mut wire = daemon.greeted();
         let reply = wire.ask(&json!([1, 3, "api", locked, 1, null, {"idem": "once"}]));
         assert_eq!(error_of(&reply), (Some(3), 10));
     }
-    // The same states: nothing was charged, no place is taken, no lock is held.
+    // The same states: nothing was charged, no permit is taken, no lock is held.
     let mut wire = daemon.greeted();
     let acquire = |id: u64| json!([1, id, "api", [["user", "u1"]], 1, null, {"idem": format!("{id}")}]);
     let verdicts = [5, 6, 7].map(|id| verdict_of(&wire.ask(&acquire(id))));
@@ -81,7 +81,7 @@ fn a_domain_with_bad_rules_has_no_limits_and_the_others_have_theirs() {
         assert_eq!((verdict_of(&reply), &reply[3]), (0, &json!(null)), "{reply}");
     }
     assert_eq!((0..6).filter(|id| verdict_of(&wire.ask(&hit(*id, "u1"))) == 0).count(), 5);
-    // What is wrong, where, and what that means.
+    // The error, its position and its consequence.
     daemon.await_log(&["ERROR", "bad.yaml:3", "brust"]);
     daemon.await_log(&["ERROR", "domain=bad", "NO LIMITS"]);
 }
@@ -122,7 +122,7 @@ fn decisions_made_without_the_daemon_are_told_by_reason() {
     let mut wire = daemon.connect();
     wire.ask(&json!([0, 1, 1, {"missed": {"unreachable": 11, "timeout": 12}}]));
     daemon.await_log(&["WARN", "without tidegate", "unreachable=11", "timeout=12", "breaker=0"]);
-    // On any request with options; summed up, and told at the latest when the daemon ends.
+    // On any request with options; summed up, and logged at the latest when the daemon stops.
     let missed = json!({"missed": {"protocol": 20, "callback": 1, "something_new": 5}});
     for request in [
         json!([3, 2, "api", [["user", "u1"]], 1, null, missed]),

@@ -1,4 +1,4 @@
-//! Frames, good and bad, and what comes back for them.
+//! Valid and invalid frames, and the replies.
 
 use std::fs;
 use std::path::Path;
@@ -47,7 +47,7 @@ fn every_bad_golden_frame_gets_its_error_and_keeps_or_ends_its_connection() {
         } else if bad.after_hello {
             assert!(wire.is_served(), "{} keeps the connection", bad.name);
         } else {
-            // Not greeted yet, and still waited for.
+            // Not greeted yet, and still open.
             assert_eq!(wire.ask(&hello())[0], 0, "{} keeps the connection", bad.name);
         }
     }
@@ -61,7 +61,7 @@ fn good_frames_before_a_bad_one_are_answered_first() {
         let mut bytes = frame(&json!([8, 2]));
         bytes.extend(frame(&json!([4, 3, "api", [["user", "first"]]])));
         bytes.extend(bad);
-        // What follows a frame that closes is not looked at.
+        // Frames after one that closes the connection are ignored.
         bytes.extend(frame(&json!([8, 4])));
         wire.send_bytes(&bytes);
         let replies = wire.hear_all();
@@ -76,8 +76,7 @@ fn good_frames_before_a_bad_one_are_answered_first() {
 fn frames_read_together_are_answered_together() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
-    // One write of less than a buffer is one read of the daemon's, and one write of its own: who looks all the time
-    // sees nothing and then everything.
+    // One write is one read and one write of the daemon: polling shows either no reply or all.
     let frames: Vec<u8> = (0..60).flat_map(|id| frame(&json!([8, id]))).collect();
     let expected: Vec<_> = (0..60).map(|id| json!([2, id, true])).collect();
     wire.stream.set_nonblocking(true).unwrap();
@@ -109,7 +108,7 @@ fn a_frame_may_come_in_pieces_and_be_as_long_as_is_allowed() {
         wire.send_bytes(&[byte]);
     }
     assert_eq!(verdict_of(&wire.hear().unwrap()), 0);
-    // Eight descriptors with 16 values, as long as fit into 16 384 bytes, twice in a row.
+    // Eight descriptors with 16 values, near the bound of 16 384 bytes, twice in a row.
     let value = "v".repeat(118);
     let descriptor: Vec<_> = (0..16).flat_map(|key| [format!("k{key:02}"), value.clone()]).collect();
     let request = json!([3, 2, "api", vec![descriptor; 8]]);

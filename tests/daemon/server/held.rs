@@ -1,4 +1,4 @@
-//! What callers make the daemon hold beside the tables.
+//! Memory that clients make the daemon hold besides the tables.
 
 use serde_json::json;
 
@@ -12,7 +12,7 @@ fn reports_of_a_thousand_sessions_are_bounded_and_limits_hold() {
     let bare = daemon.process.resident_kib();
     let mut sessions: Vec<Wire> = (0..1_000).map(|_| daemon.greeted()).collect();
     let calm = daemon.process.resident_kib();
-    // As much as is counted for a connection and its session.
+    // The amount that is accounted for a connection and its session.
     assert!((calm - bare) * 1_024 < 1_000 * (16 + 3) * 1_024, "{} KiB for 1000 sessions", calm - bare);
     for first in [0, 512] {
         let abandoned: Vec<_> = (first..first + 512).map(|id| json!([1, id])).collect();
@@ -25,10 +25,9 @@ fn reports_of_a_thousand_sessions_are_bounded_and_limits_hold() {
     }
     let grown = daemon.process.resident_kib().saturating_sub(calm);
     eprintln!("{} KiB for the sessions, {grown} KiB for their reports", calm - bare);
-    // A quarter of an account, and as much again for blocks of the allocator that are in use in part; each session may
-    // report 24 KiB.
+    // A quarter of the accounted amount, and as much for partly used blocks; a session may report 24 KiB.
     assert!(grown < 8 << 10, "{grown} KiB");
-    // What was reported last of a session is remembered, as far as it could be; limits hold for everybody.
+    // The latest reports of a session are kept within the bound; limits hold for all.
     let refused = sessions
         .iter_mut()
         .rev()

@@ -1,4 +1,4 @@
-//! How a connection begins.
+//! The handshake of a connection.
 
 use serde_json::json;
 
@@ -71,13 +71,13 @@ fn nothing_is_answered_before_hello() {
     let daemon = daemon();
     for request in [hit(2, "early"), json!([8, 2]), json!([2, null, 5]), json!([200, 2])] {
         let mut wire = daemon.connect();
-        // In one write: the daemon ends the connection without waiting for another.
+        // In one write, as the daemon closes the connection after the first frame.
         wire.send_bytes(&[frame(&request), frame(&hello())].concat());
         let reply = wire.hear().unwrap();
         assert_eq!(error_of(&reply).1, 4, "{request}: {reply}");
         wire.assert_ended();
     }
-    // And nothing was judged.
+    // No request was decided.
     let peek = daemon.greeted().ask(&json!([4, 1, "api", [["user", "early"]]]));
     assert_eq!(peek[6], 5, "{peek}");
 }

@@ -1,4 +1,4 @@
-//! What rules of every kind come to on the socket.
+//! Decisions of rules of every kind, over the socket.
 
 use serde_json::{Value, json};
 
@@ -79,7 +79,7 @@ fn a_rule_is_judged_in_its_unit_and_charged_after_the_fact() {
         (&json!("tokens"), &json!(40), &json!({"unit": "tokens"}))
     );
     assert_eq!(wire.ask(&json!([5, 8, "all", org, {"tokens": 1_000}])), json!([2, 8, true]));
-    // In debt by 50: 51 must come back, 36 s each, less what has passed meanwhile.
+    // A debt of 50: 51 tokens must refill at 36 s each, less the time since.
     let reply = ask(&mut wire, org.clone(), json!({"tokens": 1}), json!({}));
     let retry = reply[8].as_u64().unwrap();
     assert_eq!((verdict_of(&reply), &reply[6]), (1, &json!(0)));
@@ -127,7 +127,7 @@ fn every_descriptor_hits_its_node() {
     let mut wire = daemon.greeted();
     let marketing = json!(["message_type", "marketing"]);
     let twice = ask(&mut wire, json!([marketing, marketing]), json!(1), json!({}));
-    // Two alike hit it twice, which is more than it ever lets through.
+    // Two equal descriptors hit it twice, which exceeds its limit.
     assert_eq!((verdict_of(&twice), &twice[3]), (1, &json!("message_type_marketing")), "{twice}");
     assert_eq!((&twice[4], &twice[5], &twice[8]), (&json!(1), &json!(24 * HOUR_US), &json!(null)));
     assert_eq!(verdict_of(&plain(&mut wire, marketing)), 1, "a refused hit counts");
@@ -140,7 +140,7 @@ fn the_same_idem_is_the_same_grant_for_a_session_on_every_connection() {
     let session: Vec<u8> = (0..16).collect();
     let greeted = |session: &[u8]| {
         let mut wire = daemon.connect();
-        // JSON has no bytes: `[0, 1, 1, {"session": …}]` by hand.
+        // `[0, 1, 1, {"session": …}]`, as JSON has no binary data.
         let head = b"\x94\x00\x01\x01\x81\xa7session\xc4\x10";
         wire.send_bytes(&framed(&[head, session].concat()));
         assert_eq!(wire.hear().unwrap()[0], 0, "WELCOME");

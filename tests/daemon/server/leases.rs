@@ -1,4 +1,4 @@
-//! Leases at the socket: what has one, and what ends it.
+//! Leases over the socket: grants and ends.
 
 use serde_json::{Value, json};
 
@@ -101,13 +101,13 @@ fn rates_and_places_are_taken_together_or_not_at_all() {
     let rated = |user: &str| json!([1, 1, "work", [["user", user, "rated", "r"]]]);
     let left = |wire: &mut super::wire::Wire| wire.ask(&json!([4, 2, "work", [["rated", "r"]]]))[6].clone();
     let leases: Vec<u64> = (0..2).map(|_| lease_of(&wire.ask(&rated("u")))).collect();
-    // No place is left: nothing is charged.
+    // Without a free permit nothing is charged.
     for _ in 0..3 {
         assert_eq!(wire.ask(&rated("u"))[3], "at-once");
     }
     assert_eq!(left(&mut wire), 1);
     lease_of(&wire.ask(&rated("other")));
-    // Nothing is left to charge: no place is taken.
+    // Without tokens no permit is taken.
     for lease in leases {
         assert_eq!(wire.ask(&json!([2, 3, lease])), json!([2, 3, true]));
     }
@@ -150,7 +150,7 @@ fn a_lease_ends_by_its_own_time_unless_it_is_renewed() {
     let mut wire = daemon.greeted();
     let short = json!([1, 1, "work", [["short", "yes"]]]);
     let lease = lease_of(&wire.ask(&short));
-    // For longer than it lasts, at most a quarter of it apart.
+    // Longer than the expiry, in intervals of at most a quarter of it.
     for id in 0..8 {
         std::thread::sleep(std::time::Duration::from_millis(200));
         assert_eq!(wire.ask(&json!([6, id, lease])), json!([2, id, true]));
@@ -170,7 +170,7 @@ fn a_session_holds_so_many_leases_and_no_more() {
         let reply = wire.ask(&free(id));
         assert_eq!(error_of(&reply), (Some(id), 7), "{reply}");
     }
-    // Nothing else needs one, and another session has its own.
+    // Other ops need no lease, and another session has its own bound.
     assert_eq!(verdict_of(&wire.ask(&json!([3, 3_000, "work", [["user", "u"]]]))), 0);
     lease_of(&daemon.greeted().ask(&free(1)));
     assert_eq!(wire.ask(&json!([2, 1, leases[700]])), json!([2, 1, true]));
@@ -216,11 +216,11 @@ fn what_was_sent_before_a_peer_hung_up_is_done_although_nobody_reads_the_replies
     let mut wire = of_session(&daemon, 7, json!({}));
     let lease = lease_of(&wire.ask(&acquire(1, "u")));
     daemon.process.signal(libc::SIGSTOP);
-    // More than are answered before the first replies are written, which nobody is there to read; then the release.
+    // More requests than one batch, whose replies have no reader; then the release.
     (0..200).for_each(|id| wire.send(&json!([8, id])));
     wire.send(&acquire(300, "u"));
     wire.send(&json!([2, null, lease, 2]));
-    // Of the same session: it lives on.
+    // The same session, which stays open.
     let mut other = daemon.connect();
     drop(wire);
     daemon.process.signal(libc::SIGCONT);

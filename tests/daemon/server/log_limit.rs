@@ -1,17 +1,17 @@
-//! What traffic makes the daemon say, again and again: a few lines from each place in the source, then a count.
+//! Log entries caused by traffic: a few lines per place in the source, then a count.
 
 use serde_json::Value;
 
 use super::daemon::{Daemon, Plan, eventually};
 use super::faults::panicking;
 
-/// Said by two places in the source: what panicked, and what became of its connection.
+/// Two places in the source: the panic, and the end of its connection.
 const SAID: [&str; 2] = ["panicked: (its message", "a request panicked"];
 
-/// Lines of one place in ten seconds, as docs/operate.md promises.
+/// Lines of one place in 10 s, as in docs/operate.md.
 const LINES_MAX: usize = 8;
 
-/// More than are said at once, from both places, and how many are left out of each.
+/// More than are logged at once, from both places.
 const PROVOKED: usize = 20;
 
 fn provoke(daemon: &Daemon) {
@@ -24,11 +24,10 @@ fn lines<'l>(log: &'l str, said: &str) -> Vec<&'l str> {
     log.lines().filter(|line| line.contains(said)).collect()
 }
 
-/// Provokes more than is said, and what comes later until it is said how many were left out. Returns how often it was
-/// provoked in all.
+/// Provokes more lines than are logged, then more until the suppressed are counted; returns the number.
 fn provoke_until_told(daemon: &Daemon) -> usize {
     (0..PROVOKED).for_each(|_| provoke(daemon));
-    // A thread of its own writes the log.
+    // A separate thread writes the log.
     for said in SAID {
         eventually("the first lines are written", || {
             (lines(&daemon.log(), said).len() >= LINES_MAX).then_some(())
@@ -36,7 +35,7 @@ fn provoke_until_told(daemon: &Daemon) -> usize {
     }
     let log = daemon.log();
     for said in SAID {
-        // A busy machine may have taken more than ten seconds for them.
+        // On a busy machine this may have taken more than 10 s.
         if !log.contains("suppressed") {
             assert_eq!(lines(&log, said).len(), LINES_MAX, "{log}");
         }
@@ -52,7 +51,7 @@ fn provoke_until_told(daemon: &Daemon) -> usize {
     provoked
 }
 
-/// Only a debug build can be made to panic by traffic.
+/// Only a debug build can be made to panic by requests.
 fn is_skipped() -> bool {
     if !cfg!(debug_assertions) {
         eprintln!("skipped: only a debug build can be made to panic");
@@ -71,16 +70,16 @@ fn a_line_that_traffic_causes_is_said_a_few_times_and_then_counted() {
     for said in SAID {
         let lines = lines(&log, said);
         let left_out = |line: &&str| -> Option<usize> {
-            // At the end of the line, where it is no part of what was said.
+            // At the end of the line, after the message.
             line.split_once(" suppressed=")?.1.parse().ok()
         };
         let suppressed: usize = lines.iter().filter_map(left_out).sum();
         assert!(suppressed >= PROVOKED - LINES_MAX, "{log}");
-        // None is lost: what was said and what was left out, but for those after the last that was said.
+        // Logged and suppressed lines add up, except those after the last logged line.
         assert!(lines.len() + suppressed <= provoked, "{provoked}: {log}");
         assert!(lines.len() + suppressed > PROVOKED, "{provoked}: {log}");
     }
-    // What operators cause is said in full.
+    // Lines caused by operators are never suppressed.
     for _ in 0..2 * LINES_MAX {
         let reloads = |daemon: &Daemon| lines(&daemon.log(), "the rules were read again").len();
         let before = reloads(&daemon);

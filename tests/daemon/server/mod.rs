@@ -1,6 +1,6 @@
 //! The daemon at its socket: the real binary, raw bytes.
 //!
-//! Frames are written and read by a small codec of the tests' own, so that a mistake in the daemon's is seen.
+//! Frames are encoded and decoded by a separate codec of the tests, which detects errors in the daemon's.
 
 use crate::{daemon, msgpack, wire};
 mod abuse;

@@ -1,4 +1,4 @@
-//! What each op is answered.
+//! The reply to each op.
 
 use serde_json::json;
 
@@ -6,7 +6,6 @@ use super::daemon::{Daemon, Plan, daemon};
 use super::msgpack::frame;
 use super::wire::{error_of, hit, verdict_of};
 
-/// A daemon with rules of which several match.
 fn several_rules() -> Daemon {
     let rules = "\
 domain: several
@@ -36,9 +35,9 @@ fn hit_charges_until_the_burst_is_spent_and_says_how_long_it_lasts() {
     let retry = refused[8].as_u64().unwrap();
     assert!((1..=3_600_000_000).contains(&retry), "{refused}");
     assert_eq!(refused[12], json!({"help": "https://example.com/limits"}));
-    // Others have not paid for it.
+    // Other users are not charged.
     assert_eq!(verdict_of(&wire.ask(&hit(21, "u2"))), 0);
-    // Nor has another connection another account.
+    // Connections share the state of a user.
     assert_eq!(verdict_of(&daemon.greeted().ask(&hit(22, "u1"))), 1);
 }
 
@@ -132,7 +131,7 @@ fn a_cost_by_unit_concerns_the_rules_of_its_units() {
     );
     let reply = wire.ask(&json!([3, 2, "api", user, {"tokens": 800, "requests": 2}]));
     assert_eq!(reply[6], 3, "{reply}");
-    // However many units are named, ours is found.
+    // The unit is found among many.
     let many: serde_json::Map<_, _> = (0..40).map(|unit| (format!("a{unit:02}"), json!(1))).collect();
     let mut many = serde_json::Value::Object(many);
     many["requests"] = json!(2);

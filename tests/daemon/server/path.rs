@@ -10,7 +10,7 @@ use std::thread;
 
 use super::daemon::{Daemon, Plan, Process, daemon, eventually};
 
-/// Starts a daemon that cannot start; its exit code and what it said.
+/// Starts a daemon that must fail; returns its exit code and log.
 fn refused(plan: &Plan) -> (Option<i32>, String) {
     let code = Process::start(&mut plan.command("refused")).exit_code();
     (code, fs::read_to_string(plan.path("refused")).unwrap())
@@ -25,7 +25,7 @@ fn the_socket_is_born_with_its_mode_and_group() {
     let group =
         if rustix::process::geteuid().is_root() { 12_345 } else { rustix::process::getegid().as_raw() };
     let settings = format!("socket: {{mode: \"0620\", group: \"{group}\"}}");
-    // However generous the mask of whoever starts it.
+    // Independent of the umask.
     let plan = Plan::new().settings(&settings).shell("umask 0; exec \"$@\"");
     let (socket, directory) = (plan.socket(), plan.directory.path().to_owned());
     let done = Arc::new(AtomicBool::new(false));
@@ -39,14 +39,14 @@ fn the_socket_is_born_with_its_mode_and_group() {
                 last = done.load(Ordering::Relaxed);
                 let found = fs::symlink_metadata(&socket);
                 seen.extend(found.ok().map(|found| (found.mode() & 0o777, found.gid())));
-                // Nor is there another name under which more could connect for a moment.
+                // No other name gives more access for a moment.
                 for entry in fs::read_dir(&directory).unwrap() {
                     let found = fs::symlink_metadata(entry.unwrap().path());
                     let found = found.ok().filter(|found| found.file_type().is_socket());
                     assert!(found.is_none_or(|found| found.mode() & 0o777 & !0o620 == 0));
                 }
                 seen.dedup();
-                // Only the first is waited for.
+                // Only the first is received.
                 let _ = begin.send(());
             }
             seen
@@ -134,7 +134,7 @@ fn who_listens_without_our_lock_keeps_the_path_too() {
     let (code, said) = refused(&plan);
     assert_eq!(code, Some(75), "{said}");
     assert!(said.contains("another process is listening here"), "{said}");
-    // Also when so many wait there that a connect would block.
+    // Also when its queue is so full that a connect would block.
     let _waiting: Vec<_> =
         std::iter::repeat_with(|| connect_without_waiting(&plan.socket())).map_while(|c| c).collect();
     let (code, said) = refused(&plan);
@@ -153,7 +153,6 @@ fn connect_without_waiting(path: &Path) -> Option<rustix::fd::OwnedFd> {
 fn what_is_no_socket_stays_where_it_is() {
     let plan = Plan::new();
     let in_the_way = plan.socket();
-    // A file.
     fs::write(&in_the_way, "precious").unwrap();
     let (code, said) = refused(&plan);
     assert_eq!(code, Some(1), "{said}");
@@ -161,7 +160,6 @@ fn what_is_no_socket_stays_where_it_is() {
     assert!(said.contains(in_the_way.to_str().unwrap()), "{said}");
     assert_eq!(fs::read_to_string(&in_the_way).unwrap(), "precious");
     fs::remove_file(&in_the_way).unwrap();
-    // A directory.
     fs::create_dir(&in_the_way).unwrap();
     assert_eq!(refused(&plan).0, Some(1));
     assert!(in_the_way.is_dir());
@@ -173,7 +171,7 @@ fn what_is_no_socket_stays_where_it_is() {
 fn a_planted_link_is_neither_followed_nor_harmed() {
     let plan = Plan::new();
     let precious = plan.path("precious");
-    // To a file, to nothing, to the socket of somebody else.
+    // To a file, to nothing, to another process's socket.
     let other = UnixListener::bind(plan.path("other")).unwrap();
     fs::write(&precious, "precious").unwrap();
     fs::set_permissions(&precious, fs::Permissions::from_mode(0o600)).unwrap();
@@ -186,7 +184,7 @@ fn a_planted_link_is_neither_followed_nor_harmed() {
         fs::remove_file(plan.socket()).unwrap();
     }
     drop(other);
-    // Where the lock is to be.
+    // At the path of the lock file.
     fs::remove_file(plan.path("t.sock.lock")).unwrap();
     symlink(&precious, plan.path("t.sock.lock")).unwrap();
     let (code, said) = refused(&plan);
@@ -201,7 +199,7 @@ fn a_planted_link_is_neither_followed_nor_harmed() {
 
 #[test]
 fn what_lies_where_the_socket_is_made_is_cleared_only_if_it_is_a_socket() {
-    // The name under which the socket is made: that of the socket, its last byte a tilde.
+    // The temporary name of the socket: its path with a tilde as the last byte.
     let plan = Plan::new();
     let birth = plan.path("t.soc~");
     let precious = plan.path("precious");
@@ -216,7 +214,7 @@ fn what_lies_where_the_socket_is_made_is_cleared_only_if_it_is_a_socket() {
     assert_eq!(refused(&plan).0, Some(1));
     assert_eq!(fs::read_to_string(&precious).unwrap(), "precious");
     fs::remove_file(&birth).unwrap();
-    // Left over from a start that was cut short.
+    // Left by an interrupted start.
     drop(UnixListener::bind(&birth).unwrap());
     let daemon = plan.start();
     daemon.greeted().assert_served();
@@ -230,7 +228,7 @@ fn a_path_as_long_as_the_kernel_takes_is_served_and_a_longer_one_is_told() {
         let room = plan.directory.path().as_os_str().len() + 1;
         let name = if bytes - room > 255 { "s".repeat(250) } else { "s".repeat(bytes - room) };
         let path = plan.path(&name);
-        // The last one that is given counts.
+        // Replace the path after `--socket`.
         let arguments = std::mem::take(&mut plan.arguments);
         let mut command = plan.command("log");
         command.args(arguments);

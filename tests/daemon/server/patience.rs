@@ -1,4 +1,4 @@
-//! Peers that keep the daemon waiting. Order is asserted, and an end well after the time; never an exact time.
+//! Slow peers. Asserts the order of ends and generous bounds, never exact times.
 
 use std::io::{ErrorKind, Write};
 use std::sync::mpsc;
@@ -11,7 +11,7 @@ use super::daemon::daemon;
 use super::msgpack::frame;
 use super::wire::{Wire, hello, hit};
 
-/// Waits on a thread of its own for the end of a connection, without another word, and says its name then.
+/// Waits on a thread for the end of a connection without a reply, then sends its name.
 fn report_end(name: &'static str, mut wire: Wire, ended: &mpsc::Sender<&'static str>) {
     let ended = ended.clone();
     thread::spawn(move || {
@@ -30,7 +30,7 @@ fn who_says_nothing_and_who_says_half_are_ended_without_a_word_and_others_stay()
     half_hello.send_bytes(&frame(&hello())[..5]);
     let mut header = daemon.greeted();
     header.send_bytes(&[0, 0]);
-    // Half a frame behind whole ones that were answered.
+    // Half a frame after complete ones that were answered.
     let mut half = daemon.greeted();
     half.send_bytes(&[frame(&json!([8, 2])), frame(&hit(3, "u"))[..7].to_vec()].concat());
     assert_eq!(half.hear(), Some(json!([2, 2, true])));
@@ -39,7 +39,7 @@ fn who_says_nothing_and_who_says_half_are_ended_without_a_word_and_others_stay()
         report_end("half", half, &ends);
     }
     drop(ends);
-    // A second for half a frame, five for HELLO: whoever is first tells the two apart.
+    // 1 s for half a frame, 5 s for HELLO: the order distinguishes them.
     assert_eq!(ended.iter().collect::<Vec<_>>(), ["half", "half", "half", "silent"]);
     idle.assert_served();
 }
@@ -49,7 +49,7 @@ fn a_drip_of_bytes_does_not_stretch_the_time_of_a_frame() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let bytes = frame(&hit(1, &"u".repeat(200)));
-    // A byte each tenth of a second would take more than 20 s: given a second for each, it would be answered.
+    // One byte every 0.1 s takes more than 20 s; with a second for each byte, the frame would be answered.
     let sent = bytes.iter().position(|byte| {
         thread::sleep(Duration::from_millis(100));
         wire.stream.write_all(&[*byte]).is_err()
@@ -63,7 +63,7 @@ fn a_drip_of_frames_is_no_half_frame() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let ping = frame(&json!([8, 1]));
-    // Each write ends one frame and begins the next: no frame is a second old, the connection is.
+    // Each write ends one frame and begins the next: the connection gets older than 1 s, but no frame does.
     wire.send_bytes(&ping[..4]);
     for _ in 0..12 {
         thread::sleep(Duration::from_millis(150));

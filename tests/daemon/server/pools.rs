@@ -1,4 +1,4 @@
-//! Who may say that he works in which pool: HELLO of users and slots that the settings allow, and of others.
+//! Pools of permitted users and slots: HELLO within and outside the settings.
 
 use serde_json::{Value, json};
 
@@ -25,14 +25,14 @@ fn a_pool_is_open_to_the_users_and_the_slots_of_the_settings() {
         assert_eq!(wire.ask(&hello(info.clone()))[0], 0, "{info}");
         wire.assert_served();
     }
-    // Closed to the user: the connection waits for another HELLO.
+    // Not permitted: the connection waits for another HELLO.
     let mut wire = daemon.connect();
     let reply = wire.ask(&hello(json!({"pool": "closed"})));
     assert_eq!(error_of(&reply), (Some(1), 11), "{reply}");
     assert_eq!(reply[3], format!("the pool `closed` is not open to user {mine}"));
     assert_eq!(wire.ask(&hello(json!({"pool": "open"})))[0], 0);
     wire.assert_served();
-    // More slots than are allowed would make a full pool look empty.
+    // Too many slots would make a full pool look idle.
     let mut wire = daemon.connect();
     let reply = wire.ask(&hello(json!({"pool": "web", "slots": 9})));
     assert_eq!(error_of(&reply), (Some(1), 9), "{reply}");

@@ -1,4 +1,4 @@
-//! What callers say about their users stays out of the log, however it comes.
+//! Values from callers stay out of the log in every form.
 
 use serde_json::{Value, json};
 
@@ -6,25 +6,24 @@ use super::daemon::Plan;
 use super::msgpack::{frame, framed};
 use super::wire::hello;
 
-/// Part of every text that is sent here and of nothing else.
+/// Part of every value sent here and of no other text.
 const CANARY: &str = "canary7f3a";
 
 #[test]
 fn no_value_that_a_client_sends_is_ever_logged() {
-    // Everything that could be logged is.
+    // The most verbose log.
     let mut daemon = Plan::new().settings("log: {level: trace}\nconnections: {max: 4}").start();
     let mut greeted: Vec<Value> = vec![
         // Refused, panicking, without a rule.
         json!([3, 1, "api", [["user", CANARY]], 9]),
         json!([3, 1, "api", [["user", CANARY, "debug-panic", CANARY]]]),
         json!([3, 1, CANARY, [[CANARY, CANARY]]]),
-        // In every other field that holds a text.
+        // In every other text field.
         json!([1, 1, "api", [["user", CANARY]], {CANARY: 3}, CANARY, {"idem": CANARY, CANARY: CANARY}]),
         json!([3, 1, "api", [["user", "u"]], 1, null, {"missed": {CANARY: 3, "timeout": 1}}]),
         json!([5, 1, CANARY, [["user", CANARY]], -4]),
         json!([7, 1, CANARY, CANARY, 400]),
         json!([9, 1, CANARY]),
-        // Invalid.
         json!([3, 1, format!("{CANARY}/{CANARY}"), []]),
         json!([3, 1, "api", [["user", CANARY, CANARY]]]),
         json!([3, 1, "api", [[CANARY, CANARY.repeat(200)]]]),
@@ -33,7 +32,7 @@ fn no_value_that_a_client_sends_is_ever_logged() {
         json!([0, 1, 1, {"client": CANARY}]),
         json!([CANARY, CANARY]),
     ];
-    // Beyond the largest frame, and with a key twice.
+    // Larger than a frame, and with a duplicate key.
     greeted.push(json!([3, 1, "api", vec![["user", &CANARY.repeat(100)]; 20]]));
     let mut bytes: Vec<Vec<u8>> = greeted.iter().map(frame).collect();
     bytes.push(framed(
@@ -59,7 +58,7 @@ fn no_value_that_a_client_sends_is_ever_logged() {
         wire.end_writing();
         assert!(!wire.hear_all().is_empty(), "{first}");
     }
-    // Refused before it is read, ended in the middle of a frame, and at the end of the daemon.
+    // Refused before a read, closed within a frame, and at the daemon's stop.
     let wires: Vec<_> = (0..4).map(|_| daemon.greeted()).collect();
     let mut refused = daemon.connect();
     refused.hear();

@@ -1,4 +1,4 @@
-//! Refunds and costs above the largest, on the socket.
+//! Refunds and costs above the maximum, over the socket.
 
 use std::os::unix::fs::PermissionsExt;
 
@@ -47,7 +47,7 @@ fn another_user_frees_nobody_and_the_own_grant_is_refunded_once() {
         (Some(4), 11),
         "nor without a name by its own user"
     );
-    // Each from a session of its own.
+    // Each in a session of its own.
     for (options, amount, ok) in [
         (json!({"of": "order"}), -10, false),
         (json!({"of": "order"}), -4, true),
@@ -62,7 +62,7 @@ fn another_user_frees_nobody_and_the_own_grant_is_refunded_once() {
         );
     }
     assert_eq!(left(&mut wire), 5);
-    // Without a reply, as a charge may be.
+    // Without an id, and so without a reply.
     wire.send(&json!([5, null, "pay", victim, -1]));
     wire.assert_served();
     assert_eq!(left(&mut wire), 5);

@@ -1,4 +1,4 @@
-//! Rules that change while the daemon runs: however they are written, what is kept, what is said.
+//! Rules that change while the daemon runs: all ways to write them, the preserved states, the log.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,17 +9,16 @@ use serde_json::Value;
 use super::daemon::{Daemon, Plan, RULES, daemon, eventually};
 use super::wire::{Wire, hit, verdict_of};
 
-/// The usual rules with another burst: the number by which a version is told from the others.
+/// The usual rules with another burst, which identifies the version.
 fn version(burst: u32) -> String {
     RULES.replace("burst: 5", &format!("burst: {burst}"))
 }
 
-/// What a user who never came before is told of his limit; none: no rule matches.
+/// The limit of a new user; `None` if no rule matches.
 fn limit(daemon: &Daemon) -> Option<u64> {
     daemon.greeted().ask(&hit(1, "somebody"))[4].as_u64()
 }
 
-/// Waits until the limit is this one.
 #[track_caller]
 fn await_limit(daemon: &Daemon, expected: Option<u64>) {
     eventually(&format!("the limit is {expected:?}"), || (limit(daemon) == expected).then_some(()));
@@ -29,7 +28,7 @@ fn remaining(reply: &Value) -> (u64, u64) {
     (verdict_of(reply), reply[6].as_u64().unwrap())
 }
 
-/// As editors do: another file that takes the place of the old one.
+/// Replaces a file by rename, as editors do.
 fn replace(path: &Path, text: &str) {
     let new = path.with_file_name(".new~");
     fs::write(&new, text).unwrap();
@@ -99,7 +98,7 @@ fn a_broken_file_keeps_the_old_limits_until_it_is_mended() {
     daemon.await_log(&["ERROR", "domain=api", "it keeps its last good rules"]);
     daemon.await_log(&["nothing changed", "domains=2", "rules=2"]);
     assert_eq!(limit(&daemon), Some(5));
-    // Not even its domain can be read; another domain is changed meanwhile.
+    // Its domain cannot be read; another domain changes meanwhile.
     replace(&file, "\u{1}");
     daemon.await_log(&["api.yaml:1:1: error"]);
     fs::write(daemon.plan.path("rules/web.yaml"), version(8).replace("domain: api", "domain: web")).unwrap();
@@ -108,7 +107,7 @@ fn a_broken_file_keeps_the_old_limits_until_it_is_mended() {
     replace(&file, &version(20));
     daemon.await_log(&["api/per-user: burst 5 → 20"]);
     await_limit(&daemon, Some(20));
-    // A file of nobody's: nothing is swapped while it is there.
+    // A file without a domain: no rules are replaced while it exists.
     fs::write(daemon.plan.path("rules/new.yaml"), "limits: []").unwrap();
     daemon.await_log(&["ERROR", "NOTHING IS CHANGED", "new.yaml"]);
     replace(&file, &version(30));
@@ -138,7 +137,7 @@ fn a_touch_says_nothing_and_hang_up_says_that_nothing_changed() {
     daemon.greeted().assert_served();
 }
 
-/// Lays files out as a mounted config map does, and swaps what was there before.
+/// Writes files like a mounted config map, and replaces the previous ones.
 fn mount(rules: &Path, number: u32, text: &str) {
     let name = format!("..2024_{number}");
     fs::create_dir(rules.join(&name)).unwrap();
@@ -164,7 +163,7 @@ fn a_mounted_config_map_is_swapped() {
         mount(&rules, number, &version(number * 10));
         await_limit(&daemon, Some(u64::from(number) * 10));
     }
-    // Where the links lead to is watched as well.
+    // The targets of links are watched too.
     fs::write(rules.join("..data/api.yaml"), version(99)).unwrap();
     await_limit(&daemon, Some(99));
     assert!(!daemon.log().contains("ERROR"), "{}", daemon.log());
@@ -191,10 +190,10 @@ fn the_directory_itself_is_replaced_or_goes_away() {
     fs::rename(&rules, &away).unwrap();
     fs::rename(daemon.plan.path("next"), &rules).unwrap();
     await_limit(&daemon, Some(40));
-    // In the new one every file is watched.
+    // Every file of the new directory is watched.
     replace(&rules.join("api.yaml"), &version(50));
     await_limit(&daemon, Some(50));
-    // The same one, away for a moment.
+    // The same directory, gone for a moment.
     fs::remove_dir_all(&away).unwrap();
     fs::rename(&rules, &away).unwrap();
     fs::rename(&away, &rules).unwrap();
@@ -250,7 +249,7 @@ fn rules_that_come_after_the_start_are_found() {
     await_limit(&daemon, Some(10));
 }
 
-/// Gives the daemon no inotify at all, in a user namespace of its own.
+/// Runs the daemon without inotify, in a user namespace.
 const WITHOUT_INOTIFY: &str = "exec unshare --user --map-root-user sh -c \
     'echo 0 > /proc/sys/user/max_inotify_instances && exec \"$@\"' sh \"$@\"";
 

@@ -1,5 +1,4 @@
-//! Reloads ten times a second under load: no request fails, rules that did not change decide as if nothing happened,
-//! and the daemon's memory stays where it is.
+//! Ten reloads per second under load: all requests succeed, unchanged rules keep state, memory is stable.
 
 use std::fs;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,7 +11,7 @@ use super::daemon::{Plan, RULES, eventually};
 use super::msgpack::frame;
 use super::wire::{Wire, hit, verdict_of};
 
-/// Rules that are different each time, beside the one that stays.
+/// Rules that differ each time, besides the unchanged one.
 fn changing(lap: usize) -> String {
     let rule =
         |number: usize| format!("- {{name: r{number}, key: [other], rate: {}/s}}\n", lap % 7 + number + 1);
@@ -20,7 +19,7 @@ fn changing(lap: usize) -> String {
     format!("domain: api\nlimits:\n{rules}")
 }
 
-/// Asks for its users, one round after the other, and says how often each was let through.
+/// Sends requests of its users in rounds; returns how often each was allowed, and the number of rounds.
 fn load(mut wire: Wire, client: usize, done: &AtomicBool) -> (Vec<u32>, usize) {
     let mut granted = vec![0; USERS];
     let mut rounds = 0;
@@ -38,7 +37,7 @@ fn load(mut wire: Wire, client: usize, done: &AtomicBool) -> (Vec<u32>, usize) {
     (granted, rounds)
 }
 
-/// Whatever becomes of the test, its clients stop: who waits for them would wait for ever.
+/// Stops the clients even if the test panics, as joining them would never return.
 struct Stops<'d>(&'d AtomicBool);
 
 impl Drop for Stops<'_> {
@@ -77,7 +76,7 @@ fn reloads_under_load_change_nothing_for_rules_that_did_not_change() {
                 _ => late = late.max(daemon.process.resident_kib()),
             }
             let used = Duration::from_nanos(boot_nanos() - begin);
-            // The pace is what is tested, not a moment.
+            // Keep the pace, independent of the duration of the reload.
             thread::sleep(Duration::from_millis(100).saturating_sub(used));
         }
         drop(stops);

@@ -1,4 +1,4 @@
-//! Sessions at the socket: whose leases are whose, and what becomes of them when connections and processes end.
+//! Sessions over the socket: owners of leases, and the effect of closed connections and exited processes.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -48,7 +48,7 @@ fn one_connection_closed_on_a_timeout_frees_nothing_else_of_its_session() {
     lease_of(&one.ask(&acquire(17, "u")));
     let kept = lease_of(&one.ask(&acquire(18, "u")));
     drop(one);
-    // The request that was given up on ends, and nothing else.
+    // Only the abandoned request ends.
     let report = json!([4, 1, "work", [["user", "u"]], 1, null, {"abandoned": [[1, 17]]}]);
     assert_eq!(other.ask(&report)[6], 1, "it ends before the request is judged");
     for _ in 0..10 {
@@ -76,7 +76,7 @@ fn a_session_is_waited_for_and_then_its_leases_end() {
     eventually("the places of who stays away are free", || (places(&mut watcher, "away") == 2).then_some(()));
     assert!(boot_nanos() - left >= 5_000_000_000, "before its time");
     eventually("its process is let go", || (watched() == 0).then_some(()));
-    // Whoever came back has what he had, also long after.
+    // A session that returned keeps its leases, also long after.
     assert_eq!(places(&mut watcher, "back"), 1);
     assert_eq!(comes_back.ask(&json!([2, 2, lease, 0])), json!([2, 2, true]));
 }
@@ -108,9 +108,9 @@ fn what_a_killed_process_held_is_free_also_when_its_child_has_the_socket() {
     let mut mate = of_session(&daemon, 7, json!({}));
     assert_eq!(places(&mut watcher, "u"), 0);
     holder.process.signal(libc::SIGKILL);
-    // The child lives on, so no connection has ended, and by their own time they would end much later.
+    // The child lives, so no connection has closed, and the leases would expire much later.
     eventually("its places are free", || (places(&mut watcher, "u") == 2).then_some(()));
-    // A connection of a session that is no more is of no use: what is asked there would have no lease.
+    // A connection of a closed session is useless: its requests would get no leases.
     mate.assert_ended();
     drop(mate);
     eventually("nothing is left open", || (open() == open_before).then_some(()));
@@ -122,7 +122,7 @@ fn what_a_killed_process_held_is_free_also_when_its_child_has_the_socket() {
 fn a_process_that_the_kernel_does_not_confirm_is_not_believed() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
-    // It says who it is, and the kernel names the parent that made the connection.
+    // It sends its pid, but the kernel names the parent that connected.
     let mut holder = Holder::start(&daemon, 1, "u", Forks::Before);
     assert_eq!(holder.process.exit_code(), Some(0));
     assert_eq!(daemon.process.descriptors_of("pidfd"), 0);
@@ -137,22 +137,22 @@ fn a_request_given_up_on_ends_before_it_is_granted_and_after() {
         |id: u64, reports: Value| json!([4, id, "work", [["user", "u"]], 1, null, {"abandoned": reports}]);
     let mut late = of_session(&daemon, 1, json!({"connection": 1}));
     let mut other = of_session(&daemon, 1, json!({"connection": 2, "abandoned": [[1, 30], [1, 31]]}));
-    // Reported with HELLO, before it was granted.
+    // Reported with HELLO, before the grant.
     let reply = late.ask(&json!([1, 30, "work", [["user", "u"]], 1, null, {"idem": "x"}]));
     assert_eq!((verdict_of(&reply), &reply[9]), (0, &json!(null)), "{reply}");
     assert_eq!(places(&mut other, "u"), 2);
-    // Its name is forgotten: the same again is a request of its own.
+    // Its idempotency key is forgotten: the same key makes a new request.
     let again = json!([1, 40, "work", [["user", "u"]], 1, null, {"idem": "x"}]);
     lease_of(&late.ask(&again));
     assert_eq!(places(&mut other, "u"), 1);
-    // Reported after the grant, with a CHARGE; that of another connection or another session is not meant.
+    // Reported after the grant, with a CHARGE; reports of another connection or session have no effect.
     for elsewhere in [json!([[3, 40]]), json!([[1, 41]])] {
         assert_eq!(other.ask(&reports(2, elsewhere))[6], 1);
     }
     assert_eq!(of_session(&daemon, 9, json!({})).ask(&reports(2, json!([[1, 40]])))[6], 1);
     other.send(&json!([5, null, "nowhere", [], 1, {"abandoned": [[1, 40]]}]));
     assert_eq!(places(&mut other, "u"), 2);
-    // A report is used up by the grant that it was for: the same id is good again.
+    // A report is used up by its grant: the same id can be used again.
     lease_of(&late.ask(&acquire(30, "u")));
 }
 
@@ -165,13 +165,13 @@ fn a_grant_that_cannot_be_told_is_taken_back() {
         wire.assert_served();
         wire
     };
-    // A peer that reads no more: its last requests are judged, and their replies cannot be written.
+    // A peer that has shut down reading: its last requests are decided, and their replies cannot be written.
     wire.stream.shutdown(std::net::Shutdown::Read).unwrap();
     let mut wire = wire;
     wire.send_bytes(&[frame(&acquire(1, "u")), frame(&acquire(2, "u"))].concat());
     wire.assert_ended();
     eventually("both are free", || (places(&mut mate, "u") == 2).then_some(()));
-    // The session has a connection all the while, so nothing else frees them within a minute.
+    // The session stays connected, so that nothing else frees them within a minute.
     mate.assert_served();
 }
 

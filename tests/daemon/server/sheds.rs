@@ -1,4 +1,4 @@
-//! What a full pool comes to on the socket: 503, a hint, and no limit to show.
+//! Replies of a full pool over the socket: shed, with a retry-after and without a limit.
 
 use serde_json::{Value, json};
 
@@ -38,7 +38,7 @@ fn who_waited_too_long_is_shed_by_name_with_a_hint_of_his_own() {
     assert!(hints.iter().any(|hint| *hint != hints[0]), "not the same for all: {hints:?}");
     lease_of(&ask(&mut wire, 1, "a", "critical", 2_500_000));
     lease_of(&ask(&mut wire, 1, "a", "get", 500_000));
-    // Nobody was charged for what was shed, and whoever is over his own limit hears of that.
+    // Shed requests charge nothing, and a request over its own limit is limited instead.
     lease_of(&ask(&mut wire, 1, "a", "critical", 0));
     let limited = ask(&mut wire, 1, "a", "get", 600_000);
     assert_eq!((verdict_of(&limited), &limited[3]), (1, &json!("per-user")), "{limited}");

@@ -1,4 +1,4 @@
-//! `tidegate hit`, `tidegate peek` and `tidegate bench`, as a shell sees them.
+//! `tidegate hit`, `tidegate peek` and `tidegate bench` in a shell.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -12,7 +12,6 @@ use serde_json::{Value, json};
 use super::daemon::{BINARY, Plan, daemon};
 use super::msgpack::frame;
 
-/// Runs a command against a socket.
 pub(crate) fn run(socket: &Path, arguments: &[&str]) -> Output {
     command(socket, arguments).output().unwrap()
 }
@@ -77,7 +76,7 @@ fn a_wrong_question_is_2() {
         &["hit", "api", "user"],
         &["hit", "api", "user=u1", "--cost", "-1"],
         &["hit", "api", "user=u1", "--format", "xml"],
-        // What only the daemon finds wrong.
+        // Detected by the daemon only.
         &["hit", "a/b", "user=u1"],
         &["hit", "api", "bad:key=1"],
     ] {
@@ -102,7 +101,7 @@ fn without_a_daemon_the_work_goes_on_unless_told_otherwise() {
     let output = run(&socket, &["hit", "api", "user=u1", "--format", "json"]);
     let said: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!((&said["verdict"], &said["degraded"]), (&json!("allow"), &json!(true)));
-    // A socket that nobody serves any more.
+    // A stale socket.
     drop(UnixListener::bind(&socket).unwrap());
     let output = run(&socket, &["hit", "api", "user=u1"]);
     assert_eq!(output.status.code(), Some(0), "{output:?}");
@@ -119,8 +118,8 @@ fn a_daemon_that_does_not_answer_is_waited_for_no_longer_than_said() {
     assert!(text(&output.stderr).contains("does not answer in time"), "{output:?}");
 }
 
-/// Takes one connection as a daemon that leaves in an upgrade: it greets, hears no question, and has its place taken by
-/// `next` before it says so.
+/// Accepts one connection like a daemon that drains for an upgrade: it greets, reads no request, and is
+/// replaced at its path by `next` before it sends GOODBYE.
 fn leaves_for(next: &Path, place: &Path) -> JoinHandle<()> {
     let listener = UnixListener::bind(place).unwrap();
     let (next, place) = (next.to_owned(), place.to_owned());
@@ -172,7 +171,7 @@ fn disabled_means_allowed_without_asking() {
 
 #[test]
 fn an_error_is_no_answer() {
-    // One decision thread that panics: the work goes on, unless told otherwise.
+    // A panicking decision thread: the work continues, unless `--on-failure refuse`.
     let daemon = Plan::new().settings("connections: {max: 1}").start();
     let panicking = ["hit", "api", "user=u1", "debug-panic=1", "--on-failure"];
     let busy = ["hit", "api", "user=u1", "--on-failure"];

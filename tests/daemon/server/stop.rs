@@ -1,4 +1,4 @@
-//! How the daemon ends, and what does not end it.
+//! How the daemon stops, and faults that do not stop it.
 
 use std::io::Write;
 use std::thread;
@@ -15,7 +15,7 @@ fn two_threads() -> Daemon {
     plan.start()
 }
 
-/// Asserts that the replies end with GOODBYE and says how many there were before it.
+/// Asserts that the replies end with GOODBYE; returns the number before it.
 fn before_goodbye(replies: &[Value]) -> usize {
     let (last, replies) = replies.split_last().expect("a GOODBYE");
     assert_eq!(*last, json!([4, null, "draining"]));
@@ -31,7 +31,7 @@ fn every_request_that_was_taken_is_answered_before_the_end() {
             let wire = daemon.greeted();
             let mut writing = wire.stream.try_clone().unwrap();
             let request = frame(&hit(1, &format!("u{number}")));
-            // A small write is taken whole or not at all.
+            // A small write is complete or fails.
             let writer = thread::spawn(move || {
                 std::iter::repeat(()).take_while(|()| writing.write_all(&request).is_ok()).count()
             });
@@ -43,7 +43,7 @@ fn every_request_that_was_taken_is_answered_before_the_end() {
         })
         .collect();
     let mut idle = daemon.greeted();
-    // In the middle of it.
+    // Stop it under load.
     for id in 0..200 {
         idle.ask(&json!([8, id]));
     }
@@ -64,7 +64,7 @@ fn every_request_that_was_taken_is_answered_before_the_end() {
 fn who_knocked_before_the_end_began_is_let_in_and_answered() {
     let mut daemon = two_threads();
     let mut here = daemon.greeted();
-    // Stopped, it lets nobody in, but the kernel takes what is sent.
+    // A stopped daemon accepts nothing, but the kernel buffers its input.
     daemon.process.signal(libc::SIGSTOP);
     let mut knocking: Vec<Wire> = (0..300)
         .map(|_| {
@@ -100,12 +100,12 @@ fn interrupt_drains_as_well() {
 #[test]
 fn a_second_signal_ends_it_at_once() {
     let mut daemon = daemon();
-    // Who does not read would hold the drain up for a second.
+    // A client that does not read delays the drain by 1 s.
     let wire = daemon.greeted();
     wire.stream.set_nonblocking(true).unwrap();
     let block = frame(&hit(1, "u")).repeat(50);
     while (&wire.stream).write(&block).is_ok() {}
-    // Stopped, it finds both at once.
+    // Stopped, it receives both at once.
     daemon.process.signal(libc::SIGSTOP);
     daemon.process.signal(libc::SIGTERM);
     daemon.process.signal(libc::SIGINT);

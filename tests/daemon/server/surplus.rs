@@ -1,4 +1,4 @@
-//! Idle connections that a session has to spare give way before a newcomer is refused.
+//! Surplus idle connections of a session are closed before a new connection is refused.
 
 use std::thread::sleep;
 use std::time::Duration;
@@ -9,9 +9,8 @@ use super::daemon::{Daemon, Plan, eventually};
 use super::msgpack::frame;
 use super::wire::{Wire, error_of, verdict_of};
 
-/// A HELLO of one session.
 fn hello_of(session: u8) -> Vec<u8> {
-    // [0, 1, 1, {"session": bin 16}]: JSON has no bytes.
+    // `[0, 1, 1, {"session": bin 16}]`, as JSON has no binary data.
     let mut payload = vec![0x94, 0, 1, 1, 0x81, 0xa7];
     payload.extend(b"session");
     payload.extend([0xc4, 16]);
@@ -31,7 +30,7 @@ fn goodbye() -> Value {
     json!([4, null, "idle"])
 }
 
-/// So long that a connection counts as idle.
+/// Longer than a connection must be unused to be idle.
 fn become_idle() {
     sleep(Duration::from_millis(150));
 }
@@ -48,7 +47,7 @@ fn seventeen_sessions_after_a_burst_leave_room_for_another() {
     }
     let mut late = join(&daemon, 17);
     assert_eq!(verdict_of(&late.ask(&json!([3, 1, "api", [["user", "late"]]]))), 0);
-    // Nobody has lost his session: each has connections that are served.
+    // Every session keeps connections that are served.
     for session in &mut sessions {
         let served = session.iter_mut().filter_map(|wire| {
             let has_ended = wire.has_more() && wire.hear() == Some(goodbye());
@@ -65,7 +64,7 @@ fn request_written_as_a_connection_is_ended_is_answered_or_not_judged() {
     let daemon = Plan::new().rules("api.yaml", rules).settings("connections: {per_user: 24}").start();
     let request = frame(&json!([3, 7, "api", [["user", "moment"]]]));
     let (mut answered, mut unread) = (0, 0);
-    // Mostly the first round has both: some are asked before the newcomers come, and the others meanwhile.
+    // Usually the first round has both: some requests precede the new connections, and others race with them.
     for round in 0..10 {
         if answered > 0 && unread > 0 {
             break;
@@ -77,7 +76,7 @@ fn request_written_as_a_connection_is_ended_is_answered_or_not_judged() {
         let newcomers: Vec<_> = std::thread::scope(|threads| {
             let joining = threads.spawn(|| (0..8).map(|_| daemon.connect()).collect::<Vec<_>>());
             for wire in meanwhile {
-                // An ended connection takes no more.
+                // A closed connection fails the write.
                 let _ = std::io::Write::write_all(&mut wire.stream, &request);
             }
             joining.join().unwrap()
@@ -85,10 +84,10 @@ fn request_written_as_a_connection_is_ended_is_answered_or_not_judged() {
         for wire in &mut burst {
             wire.end_writing();
             let replies = wire.hear_all();
-            // Each hears all that it is told, whatever was left unread of it.
+            // Replies arrive even if the daemon closes with unread input.
             match replies.as_slice() {
                 [reply] if reply[0] == 1 => answered += 1,
-                // Idle again before the newcomers came.
+                // Idle again before the new connections came.
                 [reply, word] if reply[0] == 1 && *word == goodbye() => answered += 1,
                 [only] if *only == goodbye() => unread += 1,
                 other => panic!("a decision or a goodbye: {other:?}"),
@@ -98,7 +97,7 @@ fn request_written_as_a_connection_is_ended_is_answered_or_not_judged() {
         eventually("all places are free", || (daemon.process.descriptors_of("socket") < 12).then_some(()));
     }
     assert!(answered > 0 && unread > 0, "{answered} answered, {unread} not judged");
-    // What was answered was charged, and nothing else.
+    // Exactly the answered requests were charged.
     let mut wire = daemon.greeted();
     let reply = wire.ask(&json!([4, 1, "api", [["user", "moment"]]]));
     assert_eq!(reply[6].as_u64().unwrap(), 1_000 - answered, "{reply}");

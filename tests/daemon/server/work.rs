@@ -1,4 +1,4 @@
-//! What tests of leases need: rules, sessions, and processes that can be killed.
+//! Rules, sessions and processes to kill, for tests of leases.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::daemon::{Daemon, Plan, Process};
 use super::wire::Wire;
 
-/// Two at once of each user; work that has an end beside it.
+/// Two permits for each user, and limits of requests.
 pub(crate) const RULES: &str = "\
 domain: work
 exempt: [{name: probes, match: {path: /healthz}}]
@@ -26,13 +26,12 @@ pub(crate) fn daemon() -> Daemon {
     Plan::new().rules("work.yaml", RULES).start()
 }
 
-/// A HELLO of a session, with what else it says.
+/// A HELLO of a session with more info.
 pub(crate) fn hello_of(session: u8, mut info: Value) -> Value {
     info["session"] = json!({"bin": format!("{session:02x}").repeat(16)});
     json!([0, 1, 1, info])
 }
 
-/// A connection of a session that is at home in the daemon.
 pub(crate) fn of_session(daemon: &Daemon, session: u8, info: Value) -> Wire {
     let mut wire = daemon.connect();
     let welcome = wire.ask(&hello_of(session, info));
@@ -40,26 +39,24 @@ pub(crate) fn of_session(daemon: &Daemon, session: u8, info: Value) -> Wire {
     wire
 }
 
-/// An ACQUIRE of one user.
 pub(crate) fn acquire(id: u64, user: &str) -> Value {
     json!([1, id, "work", [["user", user]]])
 }
 
-/// The lease of a DECISION that grants one.
 pub(crate) fn lease_of(reply: &Value) -> u64 {
     assert_eq!(reply[0], 1, "{reply}");
     assert!(reply[2] == 0 || reply[2] == 3, "granted: {reply}");
     reply[9].as_u64().unwrap_or_else(|| panic!("a lease: {reply}"))
 }
 
-/// How many places a user has left.
+/// The free permits of a user.
 pub(crate) fn places(wire: &mut Wire, user: &str) -> u64 {
     let reply = wire.ask(&json!([4, 4_712, "work", [["user", user]]]));
     assert_eq!((&reply[3], &reply[4]), (&json!("at-once"), &json!(2)), "{reply}");
     reply[6].as_u64().unwrap()
 }
 
-/// Another process that asks for two places of a user and holds them.
+/// A process that holds two permits of a user.
 pub(crate) struct Holder {
     pub(crate) process: Process,
     child: Option<u32>,
@@ -69,9 +66,9 @@ pub(crate) struct Holder {
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Forks {
     Never,
-    /// Once it holds its places: the child has its socket, too.
+    /// After its leases: the child shares its socket.
     After,
-    /// Once it is connected: the child holds the places, and it ends itself.
+    /// After connecting: the child takes the leases, and the holder exits.
     Before,
 }
 
@@ -97,7 +94,7 @@ impl Drop for Holder {
     }
 }
 
-/// Says HELLO with its own number, takes two leases, says so and sleeps.
+/// Sends HELLO with its pid, takes two leases, prints a line and sleeps.
 const HOLDER: &str = r"
 import os, socket, struct, sys, time
 s = socket.socket(socket.AF_UNIX)

@@ -1,4 +1,4 @@
-//! Files of the state directory that are of no use to this daemon, or larger than its memory.
+//! Unusable files of the state directory, or larger than the memory budget.
 
 use std::fs;
 
@@ -28,7 +28,7 @@ fn keeps_limited_keys_where_the_next_memory_is_smaller() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
     let mut before = Office::new(RULES);
-    // Far more than fit afterwards have one token less than a fresh one; a few have none.
+    // Far more keys than fit afterwards are one token short; a few have none left.
     for user in 0..20_000 {
         before.hit(&[("u", &format!("free{user}"))], s(1));
     }

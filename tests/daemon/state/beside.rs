@@ -1,4 +1,4 @@
-//! Copied while work goes on: every key that stood still is in the copy as it is, and places agree with leases.
+//! Snapshots under load: every unchanged key is copied exactly, and permits agree with leases.
 
 use std::fs;
 use std::sync::Arc;
@@ -31,7 +31,7 @@ fn a_table_that_grows_meanwhile_loses_no_key() {
                 drop(office.hit(&[("u", &format!("new{round}-{user}"))], s(1)));
             }
         });
-        // Each copy sees it grow on.
+        // The tables grow during each copy.
         for _ in 0..3 {
             let before = added.load(Ordering::Relaxed);
             while added.load(Ordering::Relaxed) < before + 5_000 {

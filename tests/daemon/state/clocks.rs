@@ -1,4 +1,4 @@
-//! How much time has passed, by which clock: also over a reboot and into another time namespace.
+//! The elapsed time by the right clock, also over a reboot and into another time namespace.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use super::office::{Office, UTC, here, s};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// A moment on a machine by the name of its boot, and what its two clocks show in seconds.
+/// A time on the machine of this boot, with its two clocks in seconds.
 fn moment(boot: u128, boot_seconds: u64, wall_seconds: i64) -> Moment {
     Moment {
         clock: (boot > 0).then_some(boot),

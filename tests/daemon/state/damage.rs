@@ -1,4 +1,4 @@
-//! Files of tables that are not as they were written, or were written by another: set aside whole, and never a mix.
+//! Snapshots that are damaged or from another host: set aside as a whole, never restored in part.
 
 use std::fs;
 use std::path::Path;
@@ -22,7 +22,7 @@ shed:
 priorities: [critical, other]
 ";
 
-/// An engine in which there is something of everything.
+/// An engine with state of every kind.
 fn full() -> Office {
     let mut office = Office::new(RULES);
     office.open(2, 4, s(1));
@@ -51,7 +51,7 @@ fn written(directory: &Path) -> (std::path::PathBuf, Vec<u8>) {
     (path, bytes)
 }
 
-/// What reading some bytes comes to.
+/// The result of reading these bytes.
 fn read(path: &Path, bytes: &[u8]) -> Result<u64, Useless> {
     fs::write(path, bytes).unwrap();
     let engine = engine();
@@ -65,7 +65,7 @@ fn read(path: &Path, bytes: &[u8]) -> Result<u64, Useless> {
 fn it_is_read_as_it_was_written() {
     let directory = tempfile::tempdir().unwrap();
     let (path, bytes) = written(directory.path());
-    // Rules, a pool, keys of all kinds, names, sessions and leases.
+    // Rules, a pool, keys of all kinds, idempotency keys, sessions and leases.
     let entries = read(&path, &bytes).unwrap();
     assert!(entries >= 30, "{entries} entries");
     let (office, back) = Office::try_restart(&path, s(13)).unwrap();
@@ -125,7 +125,6 @@ fn with_sections_moved_doubled_or_left_out_it_is_of_no_use() {
     }
 }
 
-/// Where the sections lie.
 fn sections(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
     let (mut found, mut begin) = (Vec::new(), 24);
     while begin < bytes.len() {
@@ -153,7 +152,7 @@ fn a_large_one_damaged_anywhere_is_of_no_use() {
         match dice.below(3) {
             0 => damaged.truncate(place),
             1 => damaged[place] ^= 1 << dice.below(8),
-            // As a disk does that lost a page.
+            // Like a disk that lost a page.
             _ => {
                 let end = bytes.len().min(place / 4_096 * 4_096 + 4_096);
                 damaged[place..end].fill(0);
@@ -186,7 +185,7 @@ fn whose_checksums_are_right_all_the_same_it_is_read_within_bounds_or_not_at_all
     assert!(good > 100 && bad > 100, "{good} were read, {bad} were not");
 }
 
-/// Puts the right checksums in.
+/// Writes valid checksums.
 fn sign(bytes: &mut [u8]) {
     use std::hash::Hasher;
     let (mut before, mut begin) = (0, 24);
@@ -221,7 +220,7 @@ fn what_another_wrote_is_told_apart() {
     let size = bytes.len() as u64;
     assert!(of(KEY, size).is_ok());
     assert!(matches!(of(KEY, size - 1), Err(Useless::TooLarge(found)) if found == size));
-    // A directory is no regular file.
+    // A directory is not a regular file.
     let of_directory = read_tables(directory.path(), KEY, &engine(), &here(s(13)), ANY_SIZE);
     assert!(matches!(of_directory, Err(Useless::Unreadable(_))), "{of_directory:?}");
 }
@@ -230,7 +229,7 @@ fn what_another_wrote_is_told_apart() {
 fn a_length_that_lies_reserves_nothing() {
     let directory = tempfile::tempdir().unwrap();
     let (path, bytes) = written(directory.path());
-    // The head says how many keys to make room for; the file says how many it can hold.
+    // The header has the number of keys to reserve, which the length of the file bounds.
     let mut forged = bytes.clone();
     forged[24 + 12 + 42..24 + 12 + 58].fill(0xff);
     sign(&mut forged);
@@ -238,7 +237,7 @@ fn a_length_that_lies_reserves_nothing() {
     let engine = engine();
     read_tables(&path, KEY, &engine, &here(s(13)), ANY_SIZE).unwrap();
     assert!(engine.memory_bytes() < 1 << 20, "{} bytes", engine.memory_bytes());
-    // A section that is a gigabyte long.
+    // A section of 1 GiB.
     let mut forged = bytes;
     forged[24 + 8..24 + 12].copy_from_slice(&(1_u32 << 30).to_le_bytes());
     assert!(matches!(read(&path, &forged), Err(Useless::Damaged(_))));
@@ -248,7 +247,7 @@ fn a_length_that_lies_reserves_nothing() {
 fn after_a_failed_write_the_old_one_stands() {
     let directory = tempfile::tempdir().unwrap();
     let (path, bytes) = written(directory.path());
-    // What stands in the way of the new one.
+    // A directory at the path of the new file.
     fs::create_dir(directory.path().join("tables.new")).unwrap();
     let office = full();
     assert!(write_tables(&path, KEY, &office.engine, s(20), &here(s(20)), true).is_err());

@@ -1,4 +1,4 @@
-//! A disk that fails, or is slow, under the real daemon: decisions go on, the file that stood is of use, and it is said.
+//! A failing or slow disk: decisions continue, the previous file stays valid, the failure is logged.
 
 use std::fs;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use super::strace::{Fault, calls, may_trace};
 use super::trouble::often;
 use super::wire::{hit, verdict_of};
 
-/// Users beside the one who is watched, so that the tables are written in several pieces.
+/// Users besides the observed one, so that a snapshot takes several writes.
 const USERS: u64 = 12_000;
 
-/// A state that was kept: of `u` two are left.
+/// A stored state in which `u` has two tokens left.
 fn kept() -> Plan {
     let daemon = plan().start();
     let mut wire = daemon.greeted();
@@ -34,7 +34,6 @@ fn kept() -> Plan {
     plan
 }
 
-/// What metrics say of the tables on disk.
 fn metric(daemon: &Daemon, name: &str) -> f64 {
     let page = get(daemon, "/metrics").body;
     let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
@@ -49,7 +48,7 @@ fn writes(daemon: &Daemon) -> f64 {
     metric(daemon, "tidegate_state_writes_total")
 }
 
-/// An application that asks all the time, and how long each answer took.
+/// A client that sends requests continuously and records their latency.
 struct Asker {
     stop: Arc<AtomicBool>,
     asking: JoinHandle<Vec<Duration>>,
@@ -71,7 +70,7 @@ impl Asker {
         Asker { stop, asking }
     }
 
-    /// What each answer took, the shortest first.
+    /// Returns the latencies in ascending order.
     fn stop(self) -> Vec<Duration> {
         self.stop.store(true, Ordering::Relaxed);
         let mut took = self.asking.join().expect("every request is answered");
@@ -80,9 +79,9 @@ impl Asker {
     }
 }
 
-/// What can fail while the tables are written, from which call on.
+/// Calls that fail while a snapshot is written: path, call, first failure.
 const FAULTS: [(&str, &str, u32); 4] = [
-    // The first sync, and one after two that went well.
+    // The first sync, and one after two successes.
     ("tables.new", "fsync", 1),
     ("tables.new", "fsync", 3),
     // In the middle of the tables.
@@ -118,7 +117,7 @@ fn while_the_disk_fails_what_was_last_written_stands_and_decisions_go_on() {
         assert_eq!(fs::read(&tables).unwrap(), before, "{calls} {what}");
         assert!(!state(&plan).join("tables.new").exists(), "nothing half-written stays");
         assert_no_sync_is_tried_again(&plan);
-        // What came since is given again, and no more.
+        // Only tokens spent since the snapshot are granted again.
         let daemon = plan.without_fault().start();
         daemon.await_log(&["taken up"]);
         assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 2, "{calls} {what}");
@@ -126,7 +125,7 @@ fn while_the_disk_fails_what_was_last_written_stands_and_decisions_go_on() {
     }
 }
 
-/// After a sync that failed the kernel may have dropped the pages and say yes to the next: it must not be asked.
+/// After a failed sync the kernel may drop the pages and report success next time: retry with a new file.
 fn assert_no_sync_is_tried_again(plan: &Plan) {
     let calls = calls(&plan.path("trace"));
     let syncs = calls.iter().enumerate().filter(|(_, call)| call.starts_with("fsync"));
@@ -175,7 +174,7 @@ fn a_directory_that_cannot_be_synced_is_said_and_leaves_a_file_that_is_whole() {
     if !may_trace() {
         return;
     }
-    // The new file is in its place by then: a power cut could bring back the old one, nothing else.
+    // The new file is in place already: a power failure could at most restore the old one.
     let fault = Fault { file: "", calls: "fsync", what: "error=EIO" };
     let daemon = kept().with(fault).start();
     daemon.await_log(&["WARN", "cannot be written", "Input/output error"]);
@@ -188,7 +187,7 @@ fn a_directory_that_cannot_be_synced_is_said_and_leaves_a_file_that_is_whole() {
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 1);
 }
 
-/// How long the slow disk keeps a sync.
+/// How long the slow disk delays a sync.
 const STALL: Duration = Duration::from_secs(20);
 
 #[test]
@@ -204,18 +203,18 @@ fn a_disk_that_keeps_a_sync_holds_up_no_decision_and_the_end_for_a_moment_only()
     let before = fs::read(&tables).unwrap();
     let begun = boot_nanos();
     let asker = Asker::start(&daemon);
-    // It would have been written a hundred times meanwhile.
+    // A hundred writes would fit into this time.
     std::thread::sleep(Duration::from_millis(1_500));
     let took = asker.stop();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 1), 1);
     assert!(unfinished.exists() && writes(&daemon) == 1.0, "the disk still has it");
     let (p99, most) = (took[took.len() * 99 / 100], took[took.len() - 1]);
     println!("{} decisions beside a sync that hangs: p99 {p99:?}, most {most:?}", took.len());
-    // Whoever waited for the disk would have waited for all the rest of it. A busy machine takes a part of a second.
+    // A decision that waited for the disk would take the rest of the delay; a busy machine takes far less.
     assert!(most < STALL / 10, "{most:?} for an answer");
     let stalled = Duration::from_nanos(boot_nanos() - begun);
     assert!(stalled < STALL / 2, "this machine is too slow to tell: {stalled:?}");
-    // The end waits for 0.8 s, as is promised; the rest is slack for a busy machine, and far from the end of the stall.
+    // The stop waits for 0.8 s as documented; the rest is slack for a busy machine, far below the delay.
     let tracer = daemon.tracer();
     let begun = boot_nanos();
     daemon.process.signal(libc::SIGTERM);
@@ -225,7 +224,7 @@ fn a_disk_that_keeps_a_sync_holds_up_no_decision_and_the_end_for_a_moment_only()
     assert!(took < STALL / 4, "{took:?} to the end");
     assert!(daemon.log().contains("could not be written at the end"), "{}", daemon.log());
     assert_eq!(fs::read(&tables).unwrap(), before);
-    // The next one does not wait for the disk to let the last one go, and has what was last written.
+    // The next daemon does not wait for the last one's sync, and restores the last complete snapshot.
     let Daemon { process: mut last, plan } = daemon;
     let daemon = plan.without_fault().start();
     daemon.await_log(&["taken up"]);
@@ -248,7 +247,7 @@ fn rules_that_could_not_be_kept_are_kept_later() {
     let daemon = plan().with(fault).start();
     daemon.await_log(&["WARN", "the rules cannot be kept", "Input/output error"]);
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5);
-    // Nothing has changed meanwhile, and nobody asked.
+    // The retry needs no change or signal.
     daemon.await_log(&["INFO", "the rules can be kept again"]);
     assert!(fs::read_to_string(state(&daemon.plan).join("rules")).unwrap().contains("per-user"));
     let (plan, log) = end(daemon);

@@ -1,4 +1,4 @@
-//! No memory left: the kernel ends the daemon, or refuses it a piece and it ends itself. The next one takes up its leases.
+//! Out of memory: the kernel kills the daemon, or it aborts. The next one restores its leases.
 
 use std::fs;
 use std::io::Write;
@@ -17,15 +17,15 @@ use super::restarts::{allowed, of_session, plan, state};
 use super::trouble::often;
 use super::wire::{Wire, hello, hit, verdict_of};
 
-/// A group of processes of its own, whose memory can be limited. Removed when dropped.
+/// A control group with a memory limit. Removed when dropped.
 struct Group {
     path: PathBuf,
-    /// What is limited, what is used, and where ends for lack of memory are counted.
+    /// Files of the limit, the usage, and the count of kills.
     files: [&'static str; 3],
 }
 
 impl Group {
-    /// Of the memory controller, of either version; else it says that the test was not run.
+    /// Makes one with the memory controller of either version; else prints that the test is skipped.
     fn new() -> Option<Group> {
         let name = format!("tidegate-test-{}", std::process::id());
         for (root, files) in [
@@ -48,7 +48,7 @@ impl Group {
         fs::read_to_string(self.path.join(self.files[file])).unwrap()
     }
 
-    /// Leaves it no more than it uses, nearly.
+    /// Limits the memory to slightly above the current usage.
     fn close(&self) {
         let used: u64 = self.read(1).trim().parse().unwrap();
         fs::write(self.path.join(self.files[0]), (used + (256 << 10)).to_string()).unwrap();
@@ -66,17 +66,17 @@ impl Drop for Group {
     }
 }
 
-/// An ACQUIRE of one of the two places of an organisation.
+/// An ACQUIRE of one of two permits of an organisation.
 fn export(id: u64) -> serde_json::Value {
     json!([1, id, "api", [["job", "export", "org", "o"]]])
 }
 
-/// Has one lease, one user without a token left, and tables that say so.
+/// Takes a lease and all tokens of a user, and waits for a snapshot of both.
 fn busy(daemon: &Daemon) -> (Wire, u64) {
     let mut wire = of_session(daemon, 1);
     let lease = wire.ask(&export(1))[9].as_u64().unwrap();
     assert_eq!(allowed(&mut wire, "u", 6), 5);
-    // Each copy is another file. The second one from now was begun after all this.
+    // Each snapshot is a new file. The second one from now began after these requests.
     for _ in 0..2 {
         let file = || fs::metadata(state(&daemon.plan).join("tables")).map(|tables| tables.ino()).ok();
         let now = file();
@@ -85,14 +85,14 @@ fn busy(daemon: &Daemon) -> (Wire, u64) {
     (wire, lease)
 }
 
-/// Makes it need memory until it has ended. Each reply that comes is a whole one.
+/// Makes it allocate until it ends. Replies are complete.
 fn exhaust(daemon: &mut Daemon) -> ExitStatus {
     let mut crowd = Vec::new();
     let request = [frame(&hello()), frame(&hit(1, "v"))].concat();
     eventually("it has no memory left", || {
         for _ in 0..20 {
             let Ok(mut stream) = UnixStream::connect(daemon.socket()) else { break };
-            // A frame of the largest size that never comes whole.
+            // An incomplete frame of the largest size.
             let _ = stream.write_all(&[&request[..], &[0, 0, 0x40, 0], &[0xc0; 16_000]].concat());
             crowd.push(Wire::over(stream));
         }
@@ -104,7 +104,7 @@ fn exhaust(daemon: &mut Daemon) -> ExitStatus {
     daemon.process.has_ended().unwrap()
 }
 
-/// The lease is there, and so is what was charged; it is ended, and no place is held.
+/// Asserts that the lease and the charges are restored; then ends the lease.
 fn takes_up(plan: Plan, lease: u64) -> Daemon {
     let daemon = plan.start();
     let mut wire = of_session(&daemon, 1);

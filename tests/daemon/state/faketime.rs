@@ -1,5 +1,5 @@
-//! A wall clock of a daemon's own, to be set while it runs: libfaketime answers in the C library's place, where it is there.
-//! The boot-time clock and the monotonic one are left alone.
+//! A wall clock for one daemon that tests set while it runs, through libfaketime if installed. The boot-time
+//! and monotonic clocks are real.
 
 use std::fs;
 use std::process::Command;
@@ -12,21 +12,21 @@ use super::trouble::may;
 
 /// Sets the wall clock of a daemon.
 pub(crate) struct WallClock {
-    /// With what the library reads whenever it is asked for the time, and the numbers of the processes that have it.
+    /// Holds the offset that the library reads at every call, and the pids of the processes that use it.
     directory: TempDir,
-    /// From the true time.
+    /// From the true time, in seconds.
     offset: i64,
 }
 
-/// Whether a wall clock can be set here; else it is said that the test was not run.
+/// Whether a wall clock can be set here; else prints that the test is skipped.
 pub(crate) fn may_fake() -> bool {
     may("faketime", &["-f", "+0"])
 }
 
 impl Plan {
-    /// Run with a wall clock that shows ten minutes past an hour, so that no hour ends by itself while a test runs.
+    /// Runs with a wall clock at 10 min past an hour, so that no hour ends during a test.
     pub(crate) fn with_wall_clock(self) -> (Plan, WallClock) {
-        // The command knows where its library is.
+        // Get the library's path from the command.
         let library =
             Command::new("faketime").args(["-f", "+0", "sh", "-c", "echo \"$LD_PRELOAD\""]).output();
         let library = String::from_utf8(library.unwrap().stdout).unwrap();
@@ -43,13 +43,13 @@ impl Plan {
 }
 
 impl WallClock {
-    /// Sets it on or back.
+    /// Moves it by `seconds`.
     pub(crate) fn step(&mut self, seconds: i64) {
         self.offset += seconds;
         self.write();
     }
 
-    /// Replaced whole: it is read all the time.
+    /// Replaced by rename, as the library reads it at any time.
     fn write(&self) {
         let (new, file) = (self.directory.path().join("new"), self.directory.path().join("offset"));
         fs::write(&new, format!("{:+}\n", self.offset)).unwrap();
@@ -57,7 +57,7 @@ impl WallClock {
     }
 }
 
-/// What the library leaves of a process that was killed, as happens where a test fails.
+/// Removes the shared memory that the library leaves for killed processes, as after a failed test.
 impl Drop for WallClock {
     fn drop(&mut self) {
         let processes = fs::read_to_string(self.directory.path().join("processes")).unwrap_or_default();

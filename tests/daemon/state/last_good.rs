@@ -1,4 +1,4 @@
-//! A start at which a domain's files have errors goes on with the rules that were last good.
+//! A start with errors in a domain's files uses the domain's last good rules.
 
 use std::fs;
 
@@ -16,7 +16,7 @@ fn kept(plan: &Plan) -> String {
     fs::read_to_string(state(plan).join("rules")).unwrap_or_default()
 }
 
-/// With a second domain, whose rules name a table; its rules are kept.
+/// With a second domain, whose rules name a table; waits until its rules are stored.
 fn two_domains() -> Daemon {
     let plan = plan().rules("few.csv", "user,rate,burst\nspecial,1/h,3\n").rules("tabled.yaml", TABLED);
     let daemon = plan.start();
@@ -38,7 +38,7 @@ fn broken_files_at_a_start_leave_yesterdays_rules_in_force() {
         daemon.await_log(&["ERROR", "tabled", "YESTERDAY'S"]);
         assert_eq!((of_tabled(&daemon, "special"), of_tabled(&daemon, "other")), (3, 1));
         assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5, "the other domain is as its files stand");
-        // And again: what is kept is kept on.
+        // A second start still has them.
         let daemon = end(daemon).0.start();
         daemon.await_log(&["ERROR", "tabled", "YESTERDAY'S"]);
         assert_eq!(of_tabled(&daemon, "third"), 1);
@@ -92,7 +92,7 @@ fn what_cannot_be_read_just_then_is_not_replaced_by_less() {
     if !may_trace() {
         return;
     }
-    // The thread that keeps them reads them when it begins, and when they change.
+    // The thread that stores the rules reads them when it starts and when they change.
     let fault = Fault { file: "rules", calls: "/^open", what: "error=EIO:when=2" };
     let daemon = end(two_domains()).0.with(fault).start();
     let opened = || calls(&daemon.plan.path("trace")).iter().filter(|call| call.starts_with("open")).count();

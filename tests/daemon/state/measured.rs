@@ -1,4 +1,5 @@
-//! What is said in `docs/failure-modes.md`, measured: run with `cargo test --release --test daemon state:: -- --ignored measured --nocapture`.
+//! Measures the figures of `docs/failure-modes.md`: run with `cargo test --release --test daemon state:: --
+//! --ignored measured --nocapture`.
 
 use std::fs;
 use std::sync::Arc;
@@ -84,7 +85,7 @@ fn a_snapshot_of_a_million_keys_beside_decisions() {
                 let begin = boot_nanos();
                 drop(office.hit(&[("user", &name)], asked.now()));
                 took.push(boot_nanos() - begin);
-                // Two hundred thousand a second at most, as at a socket.
+                // At most 200 000 per second, as over a socket.
                 while boot_nanos() - begin < 5_000 {}
             }
             took

@@ -1,4 +1,4 @@
-//! What is kept over a restart: files, the engine's tables, the daemon.
+//! State over a restart: files, the engine's tables, the daemon.
 
 use crate::{daemon, http, msgpack, wire};
 mod aside;

@@ -1,4 +1,4 @@
-//! An engine under written rules with sessions that ask it, in virtual time, and its copy after a restart.
+//! An engine with rules from YAML and sessions in virtual time, and its restored copy.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -14,7 +14,7 @@ use tidegate::state::{KeyBytes, Moment, PutBack, Useless, read_tables, write_tab
 
 pub(crate) const KEY: KeyBytes = KeyBytes([7; 16]);
 
-/// What the wall clock shows at the engine's origin: the 3rd of March 2026, so that calendars are not at their beginning.
+/// Unix time at the engine's origin, 3 March 2026, so that calendar windows are not at their start.
 pub(crate) const UTC: i64 = 1_772_539_200_000_000_000;
 
 pub(crate) const ANY_SIZE: u64 = 1 << 30;
@@ -22,11 +22,10 @@ pub(crate) const ANY_SIZE: u64 = 1 << 30;
 pub(crate) struct Office {
     pub(crate) engine: Arc<Engine>,
     pub(crate) decider: Decider,
-    /// By the number of their session's name.
+    /// By the number of the session's name.
     pub(crate) sessions: BTreeMap<u8, Session>,
 }
 
-/// One request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ask<'a> {
     pub(crate) op: Op,
@@ -52,7 +51,7 @@ pub(crate) fn s(seconds: u64) -> Now {
     at(seconds * 1_000_000_000)
 }
 
-/// A moment of the one machine that there is in these tests: its clocks and the engine's go alike.
+/// A time on the single machine of these tests, whose clocks run at the rate of the engine's.
 pub(crate) fn here(now: Now) -> Moment {
     let nanos = now.at.as_nanos();
     Moment {
@@ -85,7 +84,7 @@ impl Office {
         write_tables(path, KEY, &self.engine, now, &here(now), false).unwrap();
     }
 
-    /// What comes back of a file at a later moment, before any rule is in force.
+    /// An engine restored from a file at a later time, without rules.
     pub(crate) fn restart(path: &Path, now: Now) -> Office {
         Office::try_restart(path, now).unwrap().0
     }
@@ -111,14 +110,13 @@ impl Office {
         self.sessions.insert(number, session);
     }
 
-    /// A connection ends.
     pub(crate) fn close(&mut self, number: u8, now: Now) {
         if let Some(session) = self.sessions.remove(&number) {
             self.engine.close(&session, now);
         }
     }
 
-    /// All that is answered, in one line, and the lease.
+    /// The decision in one line, and the lease.
     pub(crate) fn ask(&mut self, ask: &Ask<'_>, now: Now) -> (String, Option<u64>) {
         let request = Request {
             cost: Cost::Requests(ask.cost),
@@ -173,7 +171,7 @@ impl Office {
         self.sessions.get(&session).is_some_and(|session| self.engine.release(session, lease, outcome, now))
     }
 
-    /// Asserts how much the concurrency rules count in progress.
+    /// Asserts the number of permits taken.
     #[track_caller]
     pub(crate) fn assert_places(&self, in_progress: u64) {
         assert_eq!(self.engine.in_progress(), in_progress);
@@ -184,7 +182,7 @@ impl Office {
 pub(crate) struct Dice(u64);
 
 impl Dice {
-    /// From the seed of the environment, or this one.
+    /// With the seed of the environment, or this one.
     pub(crate) fn thrown(seed: u64) -> Dice {
         let seed = std::env::var("SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(seed);
         println!("SEED={seed}");

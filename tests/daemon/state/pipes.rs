@@ -1,4 +1,4 @@
-//! Named pipes and directories where the state directory has its files: no start waits for the other end of a pipe.
+//! Named pipes and directories at the paths of state files: no start blocks on a pipe.
 
 use std::fs;
 

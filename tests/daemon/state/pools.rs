@@ -1,4 +1,4 @@
-//! Where the slow law stood it goes on after a restart, and lets go of what it cannot know.
+//! The shedding controller resumes after a restart, and decays over time without data.
 
 use tidegate::state::{Moment, read_tables};
 
@@ -12,18 +12,18 @@ fn severity(office: &Office, seconds: u64) -> f64 {
     pools.iter().find(|pool| &*pool.pool == "web").unwrap().severity
 }
 
-/// Ticks as the daemon does.
+/// Ticks every 250 ms, as the daemon does.
 fn run(office: &Office, from: u64, to: u64) {
     (from * 4..to * 4).for_each(|quarter| office.engine.tick(at(quarter * 250_000_000)));
 }
 
-/// A pool that was busy for so many seconds with all of its slots.
+/// A pool with all slots busy for `seconds`.
 fn busy_for(seconds: u64) -> Office {
     let mut office = Office::new(RULES);
     office.open(2, 4, s(1));
     let leases: Vec<u64> = (0..4).map(|_| office.acquire(2, &[], s(1)).unwrap()).collect();
     for from in (1..seconds).step_by(20) {
-        // They last for a minute.
+        // Leases expire after 60 s.
         run(&office, from, from + 20);
         let session = &office.sessions[&2];
         leases.iter().for_each(|lease| assert!(office.engine.renew(session, *lease, s(from + 20))));
@@ -39,10 +39,10 @@ fn it_goes_on_where_it_stood() {
     let stood = severity(&office, 101);
     assert!(stood > 0.4, "it sheds: {stood}");
     for (later, expected) in [
-        // For a while nothing is known and it stands.
+        // At first it holds, without data.
         (102, stood),
         (120, stood),
-        // Then it lets go as at half of `good`.
+        // Then it decays as at half of `good`.
         (101 + 30 + 60, stood - 60.0 * 0.5 / 120.0),
         (101 + 3_600, -28.0 / 120.0),
     ] {
@@ -101,12 +101,12 @@ fn a_session_counts_its_slots_and_its_leases_again() {
     };
     assert_eq!(web(&again, 3), (Some(12), 2, 2));
     again.open(2, 6, s(4));
-    // Who does not come back is waited for, for five seconds.
+    // A session that does not return ends after 5 s.
     again.engine.tick(at(7_999_999_999));
     assert_eq!(web(&again, 7), (Some(12), 2, 2));
     again.engine.tick(s(8));
     assert_eq!(web(&again, 8), (Some(6), 1, 1));
-    // What had ended by itself does not come back.
+    // Leases that would have expired are not restored.
     office.write(&path, s(2));
     let later = Office::restart(&path, s(62));
     assert_eq!(later.engine.leases().live, 0);
@@ -143,7 +143,7 @@ fn sessions_that_do_not_fit_are_left_out_and_nothing_else_is() {
     let mut putting = other.putting_back(s(2));
     let mut copied = Vec::new();
     office.engine.copy_out(s(2), &mut |kept| copied.push(kept));
-    // A user has at most 4 096 sessions: some that are there no more were copied as well.
+    // A user has at most 4 096 sessions; the snapshot may hold more, as ended ones were copied too.
     for number in 0..5_000_u16 {
         let mut name = [9; 16];
         name[..2].copy_from_slice(&number.to_le_bytes());

@@ -1,4 +1,4 @@
-//! The daemon ended and started again: what is kept, exactly.
+//! The daemon stopped and started again: the exact state that survives.
 
 use std::fs;
 use std::io::Write;
@@ -22,7 +22,6 @@ concurrency:
   - {name: at-once, match: {job: export}, key: [org], max: 2, expires: 2h}
 ";
 
-/// With a state directory.
 pub(crate) fn plan() -> Plan {
     let plan = Plan::new().settings("state: state").rules("api.yaml", RULES);
     fs::create_dir(plan.path("state")).unwrap();
@@ -33,7 +32,7 @@ pub(crate) fn state(plan: &Plan) -> PathBuf {
     plan.path("state")
 }
 
-/// Ends it in order and says what was in its log.
+/// Stops it and returns its log.
 pub(crate) fn end(mut daemon: Daemon) -> (Plan, String) {
     daemon.process.signal(libc::SIGTERM);
     assert_eq!(daemon.process.exit_code(), Some(0), "{}", daemon.log());
@@ -104,7 +103,7 @@ fn sessions_find_their_leases_again_and_who_stays_away_loses_them() {
     assert_eq!(verdict_of(&one.ask(&export(3, "a"))), 1, "both places are still held");
     assert_eq!(one.ask(&json!([6, 4, kept])), json!([2, 4, true]), "it can be renewed");
     assert_eq!(one.ask(&json!([2, 5, abandoned, 0])), json!([2, 5, false]), "another's");
-    // The other's process is gone: it is waited for as for any other, and no longer.
+    // The other's process has exited: its session still ends after the usual time.
     eventually("the other's place is free", || (verdict_of(&one.ask(&export(6, "a"))) == 0).then_some(()));
     assert!(boot_nanos() - begun > 4_000_000_000, "before its time");
     assert_eq!(one.ask(&json!([2, 7, kept, 0])), json!([2, 7, true]));
@@ -118,12 +117,12 @@ fn a_killed_daemon_gives_again_what_came_since_the_last_write_and_no_more() {
     plan.arguments.extend(["--write-state-every".into(), "20".into()]);
     let rounds: u64 = std::env::var("KILLS").map_or(20, |rounds| rounds.parse().unwrap());
     let (mut all, mut again) = (0, 0);
-    // Fewer would not use up what there is.
+    // Fewer rounds would not spend all tokens.
     for round in 0..rounds.max(5) {
         let daemon = plan.start();
         let mut wire = daemon.greeted();
         all += allowed(&mut wire, "u", 1 + round % 3);
-        // Each file is another one.
+        // Each snapshot is a new file.
         let tables = state(&daemon.plan).join("tables");
         let inode = || fs::metadata(&tables).map(|tables| std::os::unix::fs::MetadataExt::ino(&tables)).ok();
         if round % 2 == 0 {
@@ -134,7 +133,7 @@ fn a_killed_daemon_gives_again_what_came_since_the_last_write_and_no_more() {
         } else {
             sleep(Duration::from_millis(7));
         }
-        // What comes now may be lost, and is counted.
+        // Requests after the snapshot may be lost, and are counted.
         again += allowed(&mut wire, "u", round % 2);
         plan = kill(daemon);
         if round % 2 == 1 {

@@ -1,4 +1,4 @@
-//! A machine that slept: its boot-time clock has gone on, its monotonic clock has not.
+//! A suspended machine: its boot-time clock has advanced, its monotonic clock has not.
 
 use std::fs;
 
@@ -10,8 +10,8 @@ fn fills_buckets_while_the_machine_sleeps() {
     if !may("unshare", &["--mount", "--time", "--boottime", "60"]) {
         return;
     }
-    // A time namespace whose boot-time clock alone is ahead. Without /proc the daemon cannot see that it is in one: to it,
-    // the machine has slept for two hours.
+    // A time namespace with only the boot-time clock ahead. Without /proc the daemon cannot detect it: to the
+    // daemon, the machine has slept for two hours.
     let ahead = |seconds: u32| {
         let script = format!(
             "exec unshare --mount --time --boottime {seconds} \
@@ -23,7 +23,7 @@ fn fills_buckets_while_the_machine_sleeps() {
     let boot_id = plan.path("boot_id");
     fs::write(&boot_id, "one").unwrap();
     plan.arguments.extend(["--boot-id".into(), boot_id.to_string_lossy().into_owned()]);
-    // Five, of which one an hour comes back.
+    // Five tokens, of which one per hour refills.
     for (seconds, left) in [(0, 5), (7_200, 2), (7_200, 0)] {
         let daemon = plan.shell(ahead(seconds)).start();
         assert_eq!(allowed(&mut daemon.greeted(), "u", 6), left, "{seconds} s ahead");

@@ -1,4 +1,4 @@
-//! A state directory in which something is wrong: the daemon serves all the same, says it once, and mends itself.
+//! Faults of the state directory: the daemon serves, logs each once, and recovers.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -8,7 +8,7 @@ use super::daemon::{BINARY, Daemon, Plan, eventually};
 use super::http::admin_socket;
 use super::restarts::{allowed, end, kill, plan, state};
 
-/// Asserts that it serves and that its log says something with these words, once.
+/// Asserts that it serves and logs one line with these words.
 fn serves_and_says(plan: Plan, words: &[&str]) -> Plan {
     let daemon = plan.start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5);
@@ -33,7 +33,7 @@ fn a_damaged_file_is_set_aside_and_one_is_kept() {
         assert_eq!(fs::read(state(&plan).join("tables.bad")).unwrap(), damage.as_bytes());
         fs::remove_file(state(&plan).join("tables")).unwrap();
     }
-    // One bit of a good one, and a key that is another's.
+    // One flipped bit, and another key.
     let daemon = plan.start();
     allowed(&mut daemon.greeted(), "u", 1);
     let plan = end(daemon).0;
@@ -62,7 +62,7 @@ fn keeps_quotas_over_a_restart_after_the_directory_was_emptied() {
     for entry in fs::read_dir(&directory).unwrap() {
         let path = entry.unwrap().path();
         if path.file_name().unwrap() != "lock" {
-            // A file that is about to get its name may be gone.
+            // A temporary file may be renamed in between.
             let _ = fs::remove_file(path);
         }
     }
@@ -103,7 +103,7 @@ fn a_directory_that_is_missing_is_said_and_used_once_it_is_there() {
     daemon.await_log(&["can be written again"]);
     let daemon = end(daemon).0.start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 0);
-    // It goes away under the daemon.
+    // Moved while the daemon runs.
     fs::rename(state(&daemon.plan), daemon.plan.path("elsewhere")).unwrap();
     daemon.await_log(&["WARN", "cannot be written"]);
     assert_eq!(allowed(&mut daemon.greeted(), "other", 6), 5);
@@ -156,7 +156,7 @@ fn after_another_boot_the_wall_clock_says_how_much_has_passed() {
     }
 }
 
-/// Whether a command may be run here; else it is said that the test was not.
+/// Whether a command may be run here; else prints that the test is skipped.
 pub(crate) fn may(command: &str, arguments: &[&str]) -> bool {
     let ran = Command::new(command).args(arguments).arg("true").output();
     let may = ran.as_ref().is_ok_and(|ran| ran.status.success());
@@ -171,7 +171,7 @@ fn in_another_time_namespace_nobody_is_stuck() {
     if !may("unshare", &["--time", "--boottime", "3600", "--fork"]) {
         return;
     }
-    // The bucket of five fills in five hours: an hour too much or too little would be seen.
+    // The bucket of five refills in five hours: an error of an hour would show.
     let daemon = plan().start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 5), 5);
     let mut plan = end(daemon).0.shell("exec unshare --time --boottime 7200 \"$@\"");
@@ -180,7 +180,7 @@ fn in_another_time_namespace_nobody_is_stuck() {
         assert_eq!(allowed(&mut daemon.greeted(), "u", 5), 0, "no time has passed");
         daemon.await_log(&["taken up"]);
         plan = end(daemon).0;
-        // And back again, where the clock shows two hours less.
+        // Back again, where the clock is two hours earlier.
         plan.shell = None;
     }
 }
@@ -207,7 +207,7 @@ fn a_disk_that_is_full_is_said_once_and_tried_again() {
         let pid = daemon.process.id();
         std::path::PathBuf::from(format!("/proc/{pid}/root{}/{name}", state(&daemon.plan).display()))
     };
-    // What was begun is removed, and the old one stands or there was none.
+    // The partial file is removed, and the previous one, if any, stays.
     eventually("nothing is left of it", || (!inside("tables.new").exists()).then_some(()));
     fs::remove_file(inside("filler")).unwrap();
     daemon.await_log(&["can be written again"]);
@@ -220,7 +220,7 @@ fn a_disk_that_is_full_is_said_once_and_tried_again() {
 
 #[test]
 fn a_limit_on_the_size_of_files_ends_nobody() {
-    // In blocks of half a kilobyte: enough for the log.
+    // In blocks of 512 bytes: enough for the log.
     let daemon = often(plan()).shell("ulimit -f 64; exec \"$@\"").start();
     let mut wire = daemon.greeted();
     for user in 0..2_000 {

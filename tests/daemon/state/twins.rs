@@ -1,4 +1,4 @@
-//! Of two engines that are asked the same one is restarted on the way: from then on they answer alike, to the microsecond.
+//! Two engines with equal requests, one restarted midway: their answers stay equal to the microsecond.
 
 use std::collections::HashMap;
 
@@ -7,7 +7,7 @@ use tidegate::engine::{Op, WorkOutcome};
 
 use super::office::{Ask, Dice, Office, at, s};
 
-/// Rules of every algorithm and with everything that leaves a state beside theirs. `{a}` and `{b}` differ after a reload.
+/// Rules of every algorithm and of every option with state. `{a}` and `{b}` change with a reload.
 const LIMITS: &[&str] = &[
     "{name: bucket, key: [u], rate: 5/s, burst: {a}}",
     "{name: debt, key: [u], rate: 3/s, burst: 6, max_debt: {b}}",
@@ -36,14 +36,14 @@ const CONCURRENCY: &[&str] = &[
     "{name: all, key: [], max: {a}, expires: 6s, candidate: {max: 4}}",
 ];
 
-/// What both are asked, and when.
+/// The random requests of both engines, and their times.
 struct Twins {
     dice: Dice,
     nanos: u64,
-    /// Leases by what the test calls them: session, and the number in each of the two.
+    /// Leases: the session, and the lease number in each engine.
     leases: Vec<(u8, Option<u64>, Option<u64>)>,
-    /// Whether requests have names. A reload forgets the numbers of rules that a repeat told; a restart under other
-    /// quotas, but the same names, does not have to.
+    /// Whether requests have idempotency keys. A reload drops the rule numbers stored for retries; a restart
+    /// with other quotas of the same rules need not.
     named: bool,
     steps: u64,
     granted: u64,
@@ -65,7 +65,7 @@ impl Twins {
         at(self.nanos)
     }
 
-    /// One step of both, which must agree.
+    /// One step of both, with equal results.
     fn step(&mut self, one: &mut Office, mut other: Option<&mut Office>) {
         self.steps += 1;
         let spans = [0, 999, 1_000_000, 37_000_000, 120_000_000, 400_000_001];
@@ -118,7 +118,7 @@ impl Twins {
         }
         self.granted += u64::from(line.starts_with("Allow"));
         self.refused += u64::from(line.starts_with("Limit"));
-        // A repeat gets the lease that it has.
+        // A retry returns its existing lease.
         if lease.is_some() && self.leases.iter().all(|(_, known, _)| *known != lease) {
             self.leases.push(pair);
         }
@@ -180,7 +180,7 @@ fn restart_once(twins: &mut Twins, chosen: &[&str], concurrency: bool) {
         }
         twins.step(&mut one, None);
     }
-    // All connections end, the daemon is away for a while; rules may have changed meanwhile.
+    // All connections close and the daemon is down for a while; rules may have changed meanwhile.
     one.write(&path, twins.now());
     twins.nanos += twins.dice.one_of(&[0, 250_000_000, 4_100_000_000]);
     let now = twins.now();
@@ -194,7 +194,7 @@ fn restart_once(twins: &mut Twins, chosen: &[&str], concurrency: bool) {
     other.install(&written(chosen, concurrency, numbers));
     (0..5).for_each(|number| one.close(number, now));
     twins.leases.iter_mut().for_each(|(_, lease, its)| *its = *lease);
-    // One session does not come back: it ends with its leases.
+    // One session does not return, and ends with its leases.
     let back = [0, 1, 2, 3];
     back.iter().for_each(|number| {
         one.open(*number, 4, now);

@@ -1,11 +1,11 @@
-//! Two daemons that write other versions of what is kept, one after the other.
+//! Daemons of different state versions, one after the other.
 
 use std::fs;
 
 use super::daemon::{Plan, eventually};
 use super::restarts::{allowed, end, plan, state};
 
-/// Starts as a daemon that is so many versions newer.
+/// Starts as a daemon of a later state version.
 fn newer(mut plan: Plan, by: u8) -> Plan {
     plan.arguments = vec!["--threads".into(), "1".into(), "--versions-ahead".into(), by.to_string()];
     plan

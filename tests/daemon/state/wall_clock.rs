@@ -1,5 +1,4 @@
-//! The wall clock is set by an hour, on or back, under the real daemon and while it is away. Nothing that lasts a while ends
-//! sooner or later for it.
+//! The wall clock is set by an hour, while the daemon runs and while it is down: intervals are unaffected.
 
 use std::time::Duration;
 
@@ -29,7 +28,7 @@ concurrency:
   - {name: at-once, match: {k: at-once}, key: [u], max: 1, expires: 6s}
 ";
 
-/// What ends as it would have. An aligned window of an hour does, for the clock is set by a whole one.
+/// Keys whose waits must not change; for an aligned window, as the clock moves by a whole hour.
 const STILL: [&str; 8] = ["bucket", "pace", "log", "first", "blocked", "by-hand", "aligned", "slides"];
 
 const HOUR: i64 = 3_600;
@@ -42,11 +41,11 @@ fn hit(wire: &mut Wire, k: &str) -> bool {
     verdict_of(&wire.ask(&request(3, k))) == 0
 }
 
-/// What a refused key is told, and between which moments of the boot-time clock its wait ends.
+/// The decision of a refused key, and the bounds of the end of its wait on the boot-time clock.
 #[derive(Clone, Debug)]
 struct Told {
     k: &'static str,
-    /// The verdict, the rule, its limit and what remains.
+    /// The verdict, the rule, its limit and its remaining units.
     words: Vec<Value>,
     ends: (u64, u64),
 }
@@ -59,14 +58,14 @@ impl Told {
         assert_eq!(verdict_of(&reply), 1, "{k} is refused: {reply}");
         let words = [2, 3, 4, 6].map(|at| reply[at].clone()).to_vec();
         let wait = reply[8].as_u64().unwrap() * 1_000;
-        // A wait is rounded up to a microsecond.
+        // A wait is rounded up to 1 µs.
         Told { k, words, ends: (begun + wait - 1_000, heard + wait) }
     }
 
     fn assert_same(&self, later: &Told) {
         assert_eq!(self.words, later.words, "{}", self.k);
-        // What operators ordered is kept in Unix time, which is looked at four times a second; where the wall clock stands
-        // is known to some milliseconds on a busy machine.
+        // Overrides by operators are stored in Unix time, which is sampled four times per second; on a busy
+        // machine the wall clock is known to within some milliseconds.
         let slack = if ["by-hand", "aligned", "slides"].contains(&self.k) { 50_000_000 } else { 0 };
         let meet = self.ends.0 <= later.ends.1 + slack && later.ends.0 <= self.ends.1 + slack;
         assert!(meet, "{}: its wait ended at {:?} and ends at {:?}", self.k, self.ends, later.ends);
@@ -99,7 +98,7 @@ fn status(daemon: &Daemon) -> Value {
     get(daemon, "/status").json()
 }
 
-/// Sets the clock of a daemon that runs, and waits until it has seen it: what it tells in Unix time has moved.
+/// Sets the clock of a running daemon and waits until its Unix times have moved.
 fn step(daemon: &Daemon, clock: &mut WallClock, seconds: i64) {
     let read = || status(daemon)["rules"]["last_success"].as_f64().unwrap();
     let before = read();
@@ -108,14 +107,14 @@ fn step(daemon: &Daemon, clock: &mut WallClock, seconds: i64) {
     eventually("the daemon sees the step", || moved(read()).then_some(()));
 }
 
-/// Rules, and a wall clock that shows ten past: no window turns while a test runs.
+/// Rules, and a wall clock at 10 min past an hour: no window ends during a test.
 fn early_in_an_hour() -> (Plan, WallClock) {
     let (plan, mut clock) = plan().rules("api.yaml", RULES).with_wall_clock();
     clock.step(600 - unix_nanos() / 1_000_000_000 % HOUR);
     (plan, clock)
 }
 
-/// A daemon whose clock is set and one whose is not: they answer the same.
+/// A daemon with a changed clock and one without: both answer alike.
 fn set_while_it_runs(seconds: i64) {
     if !may_fake() {
         return;
@@ -152,7 +151,7 @@ fn set_while_it_runs(seconds: i64) {
     if seconds < 0 {
         set.await_log(&["the wall clock was set back", "by_seconds=3"]);
     }
-    // A lease and a switch end by a tick, at the earliest at their time.
+    // A lease and a switch end with a tick, never before their time.
     let assert_due = |what: &str| assert!(boot_nanos() - begun > 5_990_000_000, "{what} before its time");
     for wire in [&mut one, &mut other] {
         eventually("the lease ends", || (verdict_of(&wire.ask(&request(4, "at-once"))) == 0).then_some(()));
@@ -188,7 +187,7 @@ fn set_while_it_is_away(seconds: i64) {
     verb(&daemon, "/switch", &json!({"rule": "api/switched", "mode": "shadow", "for_s": 1_800}));
     let begun = boot_nanos();
     step(&daemon, &mut clock, seconds);
-    // Orders are kept as times of day: they are written again for the new one.
+    // Overrides are stored with wall-clock ends: they are written again for the new clock.
     let kept = || std::fs::read_to_string(daemon.plan.path("state/switches")).unwrap();
     let first = kept();
     eventually("orders are written again", || (kept() != first).then_some(()));
@@ -201,7 +200,7 @@ fn set_while_it_is_away(seconds: i64) {
     let daemon = plan.start();
     daemon.await_log(&["taken up"]);
     let mut wire = of_session(&daemon, 1);
-    // Orders of operators end by the time of day: half an hour from then is over, or it is not.
+    // Operators' overrides end by the wall clock: half an hour from then has passed, or has not.
     let by_hand = |told: &[Told]| told.iter().filter(|told| told.k != "by-hand").cloned().collect::<Vec<_>>();
     let after: Vec<Told> = by_hand(&before).iter().map(|told| Told::hear(&mut wire, told.k)).collect();
     assert_unmoved(&by_hand(&before), &after);
@@ -223,8 +222,8 @@ fn set_back_by_an_hour_while_it_is_away_it_moves_nothing() {
     set_while_it_is_away(-HOUR);
 }
 
-/// The clock is a day ahead for a moment in which callers use up their windows, and right again: also over a restart that
-/// reads what was written while it was wrong.
+/// The clock is a day ahead while callers spend their windows, then right again; also with a restart that
+/// restores state from the wrong time.
 fn wrong_for_a_moment(restarts: bool) {
     if !may_fake() {
         return;

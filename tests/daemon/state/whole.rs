@@ -1,4 +1,4 @@
-//! A file that is written whole or not at all.
+//! A file that is written as a whole or not at all.
 
 use std::fs;
 use std::io::Write;

@@ -1,4 +1,4 @@
-//! Keys that somebody blocks, frees or has counted afresh.
+//! Keys that operators block, unblock or reset.
 
 use tidegate::clock::Timestamp;
 use tidegate::engine::{Blocked, By, Event, Op, Opening, Orders, WorkOutcome};
@@ -16,7 +16,7 @@ fn block(bench: &Bench, rule: &str, attributes: &[(&str, &str)], ends: u64) -> B
     bench.engine.block(&name(rule), attributes, until(ends), By::User(7)).unwrap()
 }
 
-/// A rule of every algorithm, and what a fresh key of it is answered.
+/// Rules of every algorithm, and the level of a new key.
 const RULES: &[(&str, &str, &str)] = &[
     ("", "rate: 10/h, burst: 10", "10/10"),
     ("", "rate: 10/h, algorithm: leaky_bucket, queue: 9", "10/10"),
@@ -40,7 +40,7 @@ fn a_key_is_refused_until_its_moment_whatever_the_algorithm() {
         assert_eq!(seen, format!("limit a {level} after 60000000"), "{rule}");
         assert!(bench.ask(0, Ask::hit("user=v", 1)).starts_with("allow"), "{rule}: another key");
         assert!(bench.peek(0, "user=u", 1).starts_with("limit"), "{rule}");
-        // To the microsecond: a tick is needed to tell, and none to free.
+        // Exact to 1 µs: only the event needs a tick.
         let seen = bench.ask(60 * S - 1, Ask::hit("user=u", 1));
         assert!(seen.starts_with("limit") && seen.ends_with("after 1"), "{rule}: {seen}");
         assert!(bench.ask(60 * S, Ask::hit("user=u", 1)).starts_with("allow"), "{rule}: it has ended");
@@ -81,7 +81,7 @@ fn a_blocked_key_is_refused_by_its_rule_in_the_mode_of_that() {
 fn a_key_is_named_as_requests_are_counted() {
     let key = "key: [{attribute: account, lowercase: true}, {attribute: ip, ipv6_prefix: 64}]";
     let mut bench = Bench::new(&format!("  - {{name: a, {key}, rate: 10/min, show_keys: [account]}}\n"));
-    // In whatever order, and however it is written.
+    // In any order and spelling.
     let blocked = block(&bench, "a", &[("ip", "2001:db8:0:1::99"), ("account", "ANN")], 10 * S);
     assert_eq!(blocked.text.as_deref(), Some("account=ANN"), "what may be shown is, and nothing else");
     let seen = bench.ask(0, Ask::hit("account=Ann ip=2001:DB8:0:1::1", 1));
@@ -90,7 +90,7 @@ fn a_key_is_named_as_requests_are_counted() {
     assert_eq!(other, "allow a 9/10");
 }
 
-/// A rule, what is said of its key, and the answer.
+/// A rule, a key's attributes, and the error.
 type Wrong<'a> = (&'a str, &'a [(&'a str, &'a str)], String);
 
 #[test]
@@ -165,7 +165,7 @@ fn a_block_can_be_lifted_whoever_began_it() {
     assert!(!bench.engine.unblock(&name("a"), &[("user", "u")]).unwrap());
     bench.check(&[(0, "user=u", 2, "allow a 0/2"), (0, "user=u", 1, "limit a 0/2 after 3600000000")]);
     assert!(bench.engine.unblock(&name("a"), &[("user", "u")]).unwrap(), "the rule's own");
-    // What was used stays used.
+    // Spent tokens stay spent.
     bench.check(&[(S, "user=u", 0, "allow a 0/2"), (60 * S, "user=u", 1, "allow a 1/2")]);
 }
 

@@ -13,7 +13,7 @@ const GOOD: &str = "  - {name: a, key: [user], rate: 1000/s}\n";
 const BAD: &str = "  - {name: a, key: [user], rate: 1/h, burst: 1}\n";
 const GUARDED: &str = "  - {name: a, key: [user], rate: 1/h, burst: 1, guard: shadow}\n";
 
-/// So many callers come, and so many of them twice.
+/// Hits of `callers` callers, `twice` of which come twice.
 fn come(bench: &mut Bench, micros: u64, callers: u32, twice: u32) {
     for caller in 0..callers {
         let user = format!("user=u{caller}");
@@ -32,7 +32,7 @@ fn alarms(bench: &Bench) -> Vec<Alarm> {
     events.filter_map(alarm).collect()
 }
 
-/// Lets so much time pass, tick by tick.
+/// Ticks over `seconds`.
 fn pass(bench: &Bench, from: u64, seconds: u64) {
     (0..=seconds * 4).for_each(|quarter| bench.engine.tick(at(from + quarter * S / 4)));
 }
@@ -99,7 +99,7 @@ fn of_many_callers_a_fair_sample_is_looked_at() {
         let seen = alarms(&bench);
         assert_eq!(!seen.is_empty(), tells, "{twice} of 10000: {seen:?}");
         for alarm in seen {
-            // Six parts of ten, to three standard deviations of the smallest sample.
+            // 60 %, within three standard deviations of the smallest sample.
             assert!(alarm.callers <= 448 && alarm.callers > 150, "{alarm:?}");
             let share = f64::from(alarm.refused) / f64::from(alarm.callers);
             assert!((0.5..0.7).contains(&share), "{alarm:?}");
@@ -174,7 +174,7 @@ fn with_guard_shadow_the_rule_is_in_shadow_for_ten_minutes() {
     );
     bench.engine.tick(at(605 * S));
     assert!(bench.ask(605 * S, Ask::hit("user=u1", 1)).starts_with("limit"));
-    // It refuses again, which is a change: still as bad, it is told again.
+    // Enforcing it again is a change, with another alarm.
     pass(&bench, 606 * S, 1);
     come(&mut bench, 607 * S, 150, 150);
     pass(&bench, 607 * S, 10);

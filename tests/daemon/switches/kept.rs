@@ -1,4 +1,4 @@
-//! What holds over the rules, as a file.
+//! The file of operators' overrides.
 
 use std::fs;
 
@@ -46,12 +46,12 @@ fn what_was_written_is_read_and_ends_at_the_same_time_of_day() {
     write_orders(&path, ORDERS_VERSION, &orders(), now(HOUR, unix)).unwrap();
     let whole = OrdersRead { orders: orders(), version: ORDERS_VERSION, not_understood: 0 };
     assert_eq!(read_orders(&path, now(HOUR, unix)).unwrap(), whole);
-    // The next daemon counts from its own start, two hours later.
+    // The next daemon has a new origin, two hours later.
     let read = read_orders(&path, now(0, unix + 2 * i64::try_from(HOUR).unwrap())).unwrap().orders;
     let ends: Vec<_> = read.switches.iter().map(|switch| switch.until).collect();
     assert_eq!(ends, [Some(Timestamp::from_nanos(3 * HOUR)), None]);
     assert_eq!(read.blocks[0].until, Timestamp::from_nanos(5 * HOUR));
-    // Ten hours later its time is long over.
+    // Ten hours later it has expired.
     let read = read_orders(&path, now(0, unix + 10 * i64::try_from(HOUR).unwrap())).unwrap().orders;
     assert_eq!(read.blocks[0].until, Timestamp::ORIGIN);
 }
@@ -95,7 +95,7 @@ fn keeps_when_each_switch_was_said() {
     assert_eq!(read_orders(&path, now(HOUR, 0)).unwrap().orders, said);
 }
 
-/// What another version might write, with the right checksum.
+/// A document of another version, with a valid checksum.
 pub(crate) fn document(version: u32, said: &str) -> String {
     use std::hash::Hasher;
     let mut hasher = siphasher::sip128::SipHasher13::new();
@@ -132,7 +132,7 @@ fn of_another_version_what_is_understood_holds_and_nothing_becomes_stricter() {
             0,
             0,
         ),
-        // Whatever else it says, it lets pass.
+        // Unknown fields of a switch that only allows more are ignored.
         (
             r#"{"switches":[{"rule":null,"mode":"shadow","by":0,"why":"storm"}],"blocks":[]}"#,
             vec![switch("", Mode::Shadow)],
@@ -145,14 +145,14 @@ fn of_another_version_what_is_understood_holds_and_nothing_becomes_stricter() {
             0,
             1,
         ),
-        // A neighbour that is not understood.
+        // An invalid neighbour.
         (
             r#"{"switches":[{"rule":["api","s"],"mode":"halved","by":0},{"rule":["api","r"],"mode":"shadow","by":0}]}"#,
             vec![switch("r", Mode::Shadow)],
             0,
             1,
         ),
-        // It names what it is about in another way: that is not everything.
+        // An unknown target: it does not mean everything.
         (r#"{"switches":[{"group":"web","mode":"disabled","by":0}]}"#, vec![], 0, 1),
         (r#"{"switches":{"api":{}},"blocks":[BLOCK],"quotas":[1,2]}"#, vec![], 1, 2),
         (r#"{"blocks":[BLOCK]}"#, vec![], 1, 0),

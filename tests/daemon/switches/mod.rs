@@ -1,5 +1,4 @@
-//! What operators say over the rules: switches, keys blocked by hand, the guard, in virtual time; and the daemon at its
-//! sockets, with real files and real users.
+//! Operators' overrides: switches, blocked keys and the guard in virtual time; and over real sockets.
 
 use crate::{bench, daemon, engines, wire};
 mod by_hand;

@@ -1,4 +1,4 @@
-//! Short names and full ones.
+//! Short and full names.
 
 use tidegate::engine::NotNamed;
 use tidegate::rules::{RuleSet, read_text};
@@ -30,7 +30,7 @@ fn a_name_means_one_thing_or_is_refused() {
         ("shared", "`shared` may be api/shared or mail/shared: write the full name"),
         ("per-usr", "nothing is called `per-usr`: did you mean `api/per-user`?"),
         ("api/per-usr", "nothing is called `api/per-usr`: did you mean `api/per-user`?"),
-        // A part that is not written is off, and is no rule.
+        // A part that no file names is off, and is no rule.
         ("web/brake", "nothing is called `web/brake`: `tidegate status` shows the rules in force"),
         ("", "nothing is called ``: `tidegate status` shows the rules in force"),
         ("/", "nothing is called `/`: `tidegate status` shows the rules in force"),

@@ -1,4 +1,4 @@
-//! The daemon's operators: its commands, its admin socket, its `disable` file, its state directory.
+//! The daemon's operators: commands, admin socket, `disable` file, state directory.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -26,7 +26,7 @@ fn command(daemon: &Daemon, arguments: &[&str]) -> Command {
     command
 }
 
-/// What a command says, when it does what it should.
+/// The output of a successful command.
 #[track_caller]
 pub(crate) fn run(daemon: &Daemon, arguments: &str) -> String {
     let arguments: Vec<&str> = arguments.split_whitespace().collect();
@@ -35,7 +35,7 @@ pub(crate) fn run(daemon: &Daemon, arguments: &str) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// What a command complains of.
+/// The error of a failing command.
 #[track_caller]
 fn fail(daemon: &Daemon, arguments: &str, code: i32) -> String {
     let arguments: Vec<&str> = arguments.split_whitespace().collect();
@@ -61,7 +61,7 @@ pub(crate) fn verdict(wire: &mut Wire, user: &str) -> u64 {
     wire.ask(&hit(7, user))[2].as_u64().unwrap()
 }
 
-/// A connection whose user has used up all there is.
+/// A connection whose user has spent all tokens.
 fn limited(daemon: &Daemon, user: &str) -> Wire {
     let mut wire = daemon.greeted();
     (0..5).for_each(|_| assert_eq!(verdict(&mut wire, user), 0));
@@ -97,7 +97,7 @@ fn a_switch_is_a_command_and_holds_for_the_next_request() {
     assert!(said.contains("but the whole daemon is in shadow, so this is too"), "{said}");
     run(&daemon, "switch --all enforce");
     assert_eq!(verdict(&mut wire, "u1"), 1);
-    // Each change is a line of the log with who did it.
+    // Each change is logged with its user.
     daemon.await_log(&["INFO", "switched api/per-user to disabled until 2", &by[3..]]);
     let changes = switches(&daemon)["changes"].as_array().unwrap().len();
     assert_eq!(changes, 5);
@@ -181,7 +181,7 @@ fn a_file_allows_everything_as_long_as_it_is_there() {
     assert!(run(&daemon, "switch").starts_with("EVERYTHING IS ALLOWED"));
     fs::remove_file(&file).unwrap();
     is(1);
-    // Not through a link, whatever it leads to.
+    // Not through a link, whatever its target.
     symlink(daemon.plan.path("tidegate.yaml"), &file).unwrap();
     daemon.await_log(&["this file switches nothing off", "no regular file"]);
     is(1);
@@ -189,7 +189,7 @@ fn a_file_allows_everything_as_long_as_it_is_there() {
     if rustix::process::geteuid().is_root() {
         fs::write(&file, "").unwrap();
         std::os::unix::fs::chown(&file, Some(OTHER), Some(OTHER)).unwrap();
-        // It may have been looked at in between: what holds in the end is what counts.
+        // It may have been read in between; only the final state counts.
         daemon.await_log(&["this file switches nothing off", "belongs neither to root"]);
         is(1);
         std::os::unix::fs::chown(&file, Some(0), Some(0)).unwrap();
@@ -210,7 +210,7 @@ fn a_daemon_that_starts_with_the_file_there_allows_everything_from_the_first_req
     (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
 }
 
-/// Ends a daemon, orderly or not, and starts the next one on the same directory.
+/// Ends a daemon with this signal and starts the next one in the same directory.
 pub(crate) fn restart(mut daemon: Daemon, signal: i32) -> Daemon {
     daemon.process.signal(signal);
     daemon.process.exit_code();
@@ -304,7 +304,7 @@ fn a_state_directory_that_cannot_be_written_is_told_and_hurts_nothing() {
     daemon.await_log(&["ERROR", "what is switched or blocked is not kept", "nowhere"]);
     let mut wire = daemon.greeted();
     (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
-    // As soon as it can be, it is.
+    // Stored as soon as possible.
     fs::create_dir(daemon.plan.path("nowhere")).unwrap();
     eventually("it is kept", || daemon.plan.path("nowhere/switches").exists().then_some(()));
 }
@@ -341,7 +341,7 @@ fn an_application_has_no_verb_of_an_operator() {
             "{verb:?}: {told}"
         );
     }
-    // Whoever opened it to all opened it to nobody: the kernel says who asks.
+    // With an open mode, the kernel's peer credentials decide.
     open(admin.clone(), 0o666);
     for verb in verbs {
         assert!(as_another(verb).contains("it is for root and for the user"), "{verb:?}");
@@ -379,5 +379,5 @@ fn a_rule_that_refuses_most_callers_after_a_reload_is_told_loudly() {
     });
 }
 
-/// Nobody's, on most systems.
+/// The uid of `nobody` on most systems.
 const OTHER: u32 = 65_534;

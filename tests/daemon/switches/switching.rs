@@ -1,4 +1,4 @@
-//! Rules, lists, shedders and the whole daemon in another mode than their files say.
+//! Rules, lists, shedders and the whole daemon in another mode than in their files.
 
 use tidegate::clock::Timestamp;
 use tidegate::engine::{By, Event, NotSwitched, Orders, RuleName, Switch, SwitchView, Target};
@@ -32,7 +32,7 @@ fn clear(bench: &Bench, rule: &str) -> bool {
 
 #[test]
 fn a_switch_holds_for_the_next_decision_and_clearing_it_goes_back() {
-    // What the file says, what it is switched to, what becomes of one too many.
+    // The file's mode, the switched mode, and the decision of a request over the limit.
     let table = [
         ("enforce", Mode::Shadow, "allow [shadow a]"),
         ("enforce", Mode::Disabled, "allow"),
@@ -128,7 +128,7 @@ fn everything_is_switched_with_one_word_and_back() {
     let table = [
         (Mode::Shadow, "allow [shadow a]"),
         (Mode::Disabled, "allow"),
-        // It is what is done without a switch: nothing is left of it.
+        // The same as without a switch, so it is removed.
         (Mode::Enforce, too_many),
     ];
     for (mode, expected) in table {
@@ -136,7 +136,7 @@ fn everything_is_switched_with_one_word_and_back() {
         bench.check(&[(0, "user=u", 1, expected)]);
         assert_eq!((bench.engine.mode(), bench.engine.switches().is_empty()), (mode, mode == Mode::Enforce));
     }
-    // Of both the milder one holds.
+    // The more permissive of both wins.
     switch(&bench, "a", Mode::Enforce, None);
     all(&bench, Mode::Shadow);
     bench.check(&[(0, "user=u", 1, "allow [shadow a]")]);
@@ -166,7 +166,7 @@ fn entries_of_lists_are_switched_like_rules() {
     ]);
     switch(&bench, "bots", Mode::Shadow, None);
     bench.check(&[
-        // Another entry denies it all the same.
+        // Another entry still denies it.
         (0, "agent=bot path=/admin", 1, "deny worse never"),
         (0, "agent=bot", 1, "allow a 0/1 [shadow bots]"),
     ]);

@@ -1,4 +1,4 @@
-//! What operators have said, when another version of the daemon reads it.
+//! Operators' overrides of another version.
 
 use std::fs;
 
@@ -12,7 +12,7 @@ fn what_another_version_switched_holds_and_what_is_not_understood_is_told_and_ke
     run(&daemon, "switch per-user disabled");
     let Daemon { process, plan } = daemon;
     drop(process);
-    // Of a later version, with what this one does not know.
+    // A later version, with an unknown field.
     let path = plan.path("state/switches");
     let ours = fs::read_to_string(&path).unwrap();
     let said = ours.split_once("\"orders\":").unwrap().1.strip_suffix('}').unwrap();
@@ -24,7 +24,7 @@ fn what_another_version_switched_holds_and_what_is_not_understood_is_told_and_ke
     daemon.await_log(&["ERROR", "does not understand", "entries=1", "switches.bad", "is_kept=true"]);
     let mut wire = daemon.greeted();
     (0..10).for_each(|_| assert_eq!(verdict(&mut wire, "u1"), 0));
-    // The next change is written without it.
+    // The next write drops it.
     run(&daemon, "switch --all shadow");
     assert!(!fs::read_to_string(&path).unwrap().contains("quotas"));
     assert_eq!(fs::read_to_string(daemon.plan.path("state/switches.bad")).unwrap(), later);

@@ -1,4 +1,4 @@
-//! A socket that is passed: it is used as it is.
+//! A passed socket is used unchanged.
 
 use std::fs::{self, File};
 use std::io::ErrorKind;
@@ -12,7 +12,7 @@ use super::daemon::{Daemon, Plan, Process, eventually};
 use super::tools::program;
 use super::wire::{Wire, hello, hit, verdict_of};
 
-/// The daemon behind `systemd-socket-activate`, which starts it when somebody connects.
+/// The daemon behind `systemd-socket-activate`, which starts it at the first connection.
 fn activated(plan: &Plan, arguments: &[&str]) -> Option<Command> {
     let activate = program("systemd-socket-activate")?;
     let daemon = plan.command("log");
@@ -23,7 +23,7 @@ fn activated(plan: &Plan, arguments: &[&str]) -> Option<Command> {
     Some(command)
 }
 
-/// Connects once somebody listens.
+/// Connects as soon as the socket listens.
 fn knock(path: &Path) -> UnixStream {
     eventually("somebody listens", || UnixStream::connect(path).ok())
 }
@@ -37,7 +37,7 @@ fn the_socket_that_is_passed_is_used_as_it_is() {
     let mut process = Process::start(&mut command);
     let before = eventually("the socket is there", || fs::symlink_metadata(&path).ok());
     fs::set_permissions(&path, fs::Permissions::from_mode(0o640)).unwrap();
-    // Who connects before the daemon has begun is served.
+    // A connection from before the start is served.
     let mut wire = Wire::over(knock(&path));
     assert_eq!(wire.ask(&hello())[0], 0);
     assert_eq!(verdict_of(&wire.ask(&hit(2, "u1"))), 0);
@@ -46,7 +46,7 @@ fn the_socket_that_is_passed_is_used_as_it_is() {
     assert_eq!((during.ino(), during.gid()), (before.ino(), before.gid()));
     assert_eq!(during.mode() & 0o777, 0o640);
     assert!(!plan.path("t.sock.lock").exists(), "the path is not ours: nothing is locked");
-    // It stays when the daemon ends: who comes then waits for the next one, and is not refused.
+    // The socket outlives the daemon: a new connection waits for the next daemon instead of being refused.
     process.signal(libc::SIGTERM);
     assert_eq!(process.exit_code(), Some(0));
     assert_eq!(fs::symlink_metadata(&path).unwrap().ino(), before.ino());
@@ -146,7 +146,7 @@ fn what_cannot_be_listened_on_is_refused_with_words() {
     }
 }
 
-/// Connects or sends to whatever kind of socket it is.
+/// Connects or sends to a socket of any kind.
 fn wake(path: &Path, port: u32, last: &str) -> Option<Box<dyn std::any::Any>> {
     if last.contains('@') {
         use std::os::linux::net::SocketAddrExt;
@@ -169,10 +169,10 @@ fn wake(path: &Path, port: u32, last: &str) -> Option<Box<dyn std::any::Any>> {
 
 #[test]
 fn what_is_passed_to_another_process_is_left_alone() {
-    // As a shell leaves it behind that systemd has started: the number of the process is its own.
+    // The variables of another process, as in a shell under systemd: LISTEN_PID differs.
     let plan = Plan::new().shell("LISTEN_PID=1 LISTEN_FDS=1 exec \"$@\" 3</dev/null");
     plan.start().greeted().assert_served();
-    // A descriptor that is no socket, one that is not open, and too many.
+    // A descriptor that is not a socket, one that is not open, and too many.
     let table = [
         ("LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\" 3</dev/null", "it is not a usable socket"),
         ("LISTEN_PID=$$ LISTEN_FDS=1 exec \"$@\" 3<&-", "cannot be taken"),

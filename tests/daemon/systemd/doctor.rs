@@ -1,4 +1,4 @@
-//! `tidegate doctor`: each thing that is broken is found, with what to do.
+//! `tidegate doctor` finds every fault, with help.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -9,7 +9,6 @@ use serde_json::Value;
 use super::daemon::{BINARY, Daemon, Plan};
 use super::tools::said;
 
-/// Runs it against a daemon's settings.
 fn doctor(plan: &Plan, arguments: &[&str]) -> Output {
     let mut command = Command::new(BINARY);
     command.arg("doctor").arg("--config").arg(plan.path("tidegate.yaml"));
@@ -17,7 +16,7 @@ fn doctor(plan: &Plan, arguments: &[&str]) -> Output {
     command.env_remove("TIDEGATE_SOCKET").env_remove("STATE_DIRECTORY").output().unwrap()
 }
 
-/// What it says of one thing.
+/// The line of the report on `what`, with its help.
 fn line(output: &Output, what: &str) -> String {
     let said = said(output);
     let mut lines = said.lines().skip_while(|line| !line.contains(&format!("  {what}: ")));
@@ -58,7 +57,7 @@ fn the_scheduler_is_tried_and_not_guessed_by_its_version() {
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let mut numbers = release.split('.').map_while(|number| number.parse::<u32>().ok());
     let is_new = (numbers.next().unwrap_or_default(), numbers.next().unwrap_or_default()) >= (6, 12);
-    // A newer kernel gives it; under a filter of system calls, and on an older one, it says what was not to be had.
+    // A newer kernel grants it; on an older one, or under a system call filter, the report names the reason.
     let got = told.starts_with("well ") && told.contains("100µs and got it");
     let not =
         told.starts_with("look ") && (told.contains("mend: nothing must") || told.contains("sched_setattr"));
@@ -68,7 +67,7 @@ fn the_scheduler_is_tried_and_not_guessed_by_its_version() {
 #[test]
 fn a_user_who_cannot_ask_is_told_what_lets_him() {
     let daemon = started();
-    // The directory of the test is its owner's alone.
+    // Only the owner may search the test's directory.
     fs::set_permissions(daemon.plan.directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
     let output = doctor(&daemon.plan, &["--as", "64321"]);
     let told = line(&output, "socket");
@@ -77,18 +76,18 @@ fn a_user_who_cannot_ask_is_told_what_lets_him() {
         "{told}"
     );
     assert_eq!(output.status.code(), Some(1));
-    // He may look into it, and is not in the group.
+    // The user may search it, and is not in the group.
     fs::set_permissions(daemon.plan.directory.path(), fs::Permissions::from_mode(0o755)).unwrap();
     let told = line(&doctor(&daemon.plan, &["--as", "64321"]), "socket");
     let is_root = rustix::process::geteuid().is_root();
-    // Nobody is to be told to join the group of root.
+    // No advice to join the group of root.
     let mend = if is_root { "socket.group" } else { "usermod -aG" };
     assert!(told.contains("mode 0660") && told.contains(mend) && !told.contains("-aG root"), "{told}");
-    // Not even the group may.
+    // Not even the group may connect.
     fs::set_permissions(daemon.socket(), fs::Permissions::from_mode(0o600)).unwrap();
     let told = line(&doctor(&daemon.plan, &["--as", "64321"]), "socket");
     assert!(told.contains("let its group write"), "{told}");
-    // Everybody may.
+    // Every user may connect.
     fs::set_permissions(daemon.socket(), fs::Permissions::from_mode(0o666)).unwrap();
     let told = line(&doctor(&daemon.plan, &["--as", "64321"]), "socket");
     assert!(told.starts_with("look ") && told.contains("everybody on this host"), "{told}");
@@ -99,7 +98,6 @@ fn a_user_who_cannot_ask_is_told_what_lets_him() {
 #[test]
 fn what_is_broken_is_found() {
     let mut daemon = started();
-    // Rules with errors.
     fs::write(
         daemon.plan.path("rules").join("api.yaml"),
         "domain: api\nlimits: [{name: a, key: [], rat: 1/s}]\n",
@@ -107,20 +105,20 @@ fn what_is_broken_is_found() {
     .unwrap();
     let told = line(&doctor(&daemon.plan, &[]), "rules");
     assert!(told.starts_with("WRONG") && told.contains("tidegate check"), "{told}");
-    // Room that others can look into.
+    // A state directory that others may search.
     fs::set_permissions(daemon.plan.path("state"), fs::Permissions::from_mode(0o755)).unwrap();
     let told = line(&doctor(&daemon.plan, &[]), "state");
     assert!(told.contains("others can look into it") && told.contains("chmod 0700"), "{told}");
     fs::remove_dir_all(daemon.plan.path("state")).unwrap();
     assert!(line(&doctor(&daemon.plan, &[]), "state").contains("install -d -m 0700"));
-    // Settings that the daemon would not start with.
+    // Settings with which the daemon would not start.
     let settings = daemon.plan.path("tidegate.yaml");
     let good = fs::read_to_string(&settings).unwrap();
     fs::write(&settings, format!("{good}mode: sometimes\n")).unwrap();
     let told = line(&doctor(&daemon.plan, &[]), "settings");
     assert!(told.starts_with("WRONG") && told.contains("sometimes") && told.contains("enforce"), "{told}");
     fs::write(&settings, &good).unwrap();
-    // A daemon that is stopped, and one that is gone.
+    // A stopped daemon, and one that has exited.
     daemon.process.signal(libc::SIGSTOP);
     let told = line(&doctor(&daemon.plan, &[]), "daemon");
     assert!(told.starts_with("WRONG") && told.contains("does not answer"), "{told}");

@@ -1,5 +1,4 @@
-//! The packaged units under a real systemd, as shipped: all that they forbid is forbidden, and nothing that the daemon
-//! needs.
+//! The packaged units under a real systemd: every restriction is effective, and the daemon works.
 
 use std::collections::HashMap;
 use std::process::Command;
@@ -28,9 +27,9 @@ fn under_systemd_it_is_kept_running_and_sees_what_it_must() {
         assert!(fact(name).contains("not open to user"), "{name} in\n{said}");
     }
     assert!(fact("tries").parse::<u32>().unwrap() > 3, "{said}");
-    // It is refused, or nothing comes of it.
+    // Refused, or without effect.
     assert_ne!(fact("may_connect_elsewhere"), "yes", "{said}");
-    // A kernel may count no pressure; one that does is read.
+    // The kernel may have no pressure data; if it has, the daemon reads them.
     assert_ne!(facts.get("reads_pressure"), Some(&"no"), "{said}");
 }
 

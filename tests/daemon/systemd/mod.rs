@@ -1,5 +1,5 @@
-//! The daemon as a service: the units, a socket that is passed, what a service manager is told, what it may and may not
-//! see. Real tools of systemd where they are there; what is skipped says so.
+//! The daemon as a service: its units, a passed socket, messages to the service manager, its permissions.
+//! Uses real systemd tools if installed, and prints skipped tests.
 
 use crate::{daemon, wire};
 mod activation;

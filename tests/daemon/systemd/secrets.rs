@@ -1,4 +1,4 @@
-//! What callers send is seen by nobody else: in no core, by no other process of the same user.
+//! Callers' data stays private: in no core dump, and unreadable by other processes of the same user.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::daemon::{BINARY, Plan, Process, eventually};
 
-/// The directory that the kernel keeps about a process.
+/// The /proc directory of the daemon.
 fn proc_of(plan: &Plan) -> std::path::PathBuf {
     let pid = fs::read_to_string(plan.path("pid")).unwrap();
     Path::new("/proc").join(pid.trim())
@@ -18,7 +18,7 @@ fn proc_of(plan: &Plan) -> std::path::PathBuf {
 #[test]
 fn as_a_service_it_leaves_no_core_and_lets_nobody_look_into_it() {
     let is_root = rustix::process::geteuid().is_root();
-    // Root looks everywhere: who it is for then is another user.
+    // Root may read any process, so as root the daemon runs as another user.
     let run = if is_root {
         "shift; echo $$ >\"$PLAN/pid\"; \
          exec setpriv --reuid=65534 --regid=65534 --clear-groups \"$PLAN/binary\" \"$@\""
@@ -47,7 +47,7 @@ fn as_a_service_it_leaves_no_core_and_lets_nobody_look_into_it() {
         let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
         let numbers: Vec<&str> = core.split_whitespace().skip(4).take(2).collect();
         assert_eq!(numbers, ["0", "0"], "{core}");
-        // What belongs to root there can be read by root alone: memory, environment, descriptors.
+        // Files owned by root there are readable by root only: memory, environment, descriptors.
         let owner = fs::metadata(about.join("mem")).unwrap().uid();
         assert_eq!(owner == 0, owner_is_root, "managed: {managed}");
         process.signal(libc::SIGKILL);
@@ -55,10 +55,10 @@ fn as_a_service_it_leaves_no_core_and_lets_nobody_look_into_it() {
     }
 }
 
-/// Part of every text that is secret here, and of nothing else.
+/// Part of every secret text here and of no other.
 const CANARY: &str = "canary9c41";
 
-/// What the admin socket says.
+/// A page of the admin socket.
 pub(crate) fn page(plan: &Plan, path: &str) -> String {
     let mut stream = std::os::unix::net::UnixStream::connect(plan.path("t.admin.sock")).unwrap();
     write!(stream, "GET {path} HTTP/1.1\r\nhost: tidegate\r\nconnection: close\r\n\r\n").unwrap();
@@ -89,11 +89,11 @@ fn no_secret_is_told_to_anybody_but_who_sent_it() {
         wire.send(request);
         wire.end_writing();
         wire.hear_all();
-        // Who asks beside it hears of nothing but his own.
+        // Other clients get only their own values.
         let heard = other.ask(&json!([3, 9, "api", [["user", "u1"]], 9])).to_string();
         assert!(!heard.contains(CANARY), "{heard}");
     }
-    // Twenty panics, each told by its place and by what came of it; not each of them is.
+    // Twenty panics, logged from two places each, up to the bound of each place.
     let log = daemon.log();
     for words in ["ERROR panicked: ", "ERROR a request panicked"].iter().filter(|_| cfg!(debug_assertions)) {
         assert_eq!(log.matches(*words).count(), 8, "{log}");

@@ -1,4 +1,4 @@
-//! What a service manager is told, as it hears it.
+//! Messages to a service manager.
 
 use std::os::unix::net::UnixDatagram;
 use std::process::Command;
@@ -21,21 +21,20 @@ impl Ear {
         Ear(ear)
     }
 
-    /// The next message, as lines.
     fn next(&self) -> Vec<String> {
         let mut bytes = [0; 4_096];
         let count = self.0.recv(&mut bytes).expect("a message");
         std::str::from_utf8(&bytes[..count]).unwrap().lines().map(str::to_owned).collect()
     }
 
-    /// The next message that has a line which begins like this.
+    /// The next message with a line that begins with `begin`.
     fn next_with(&self, begin: &str) -> Vec<String> {
         std::iter::repeat_with(|| self.next())
             .find(|lines| lines.iter().any(|line| line.starts_with(begin)))
             .unwrap()
     }
 
-    /// What has been said and not been heard yet.
+    /// All messages received so far.
     fn rest(&self) -> Vec<String> {
         self.0.set_nonblocking(true).unwrap();
         let mut bytes = [0; 4_096];
@@ -47,7 +46,7 @@ impl Ear {
 }
 
 impl Daemon {
-    /// What whoever sends work here is told.
+    /// The readiness page, as a load balancer gets it.
     fn readiness(&self) -> String {
         page(&self.plan, "/readyz")
     }
@@ -69,9 +68,9 @@ fn it_is_ready_once_it_serves_and_says_when_it_reloads_and_stops() {
     let process = Process::start(&mut told(&plan, None));
     let mut daemon = Daemon { process, plan };
     ear.next_with("READY=1");
-    // Now, at once.
+    // READY=1 means ready at once.
     daemon.greeted().assert_served();
-    // Asked to read its rules again. systemd 253 and later wants to know that this is about its own wish.
+    // A requested reload. systemd 253 and later identify the request by the time stamp.
     let before = monotonic_micros();
     daemon.process.signal(libc::SIGHUP);
     let reloading = ear.next_with("RELOADING=1");
@@ -80,7 +79,7 @@ fn it_is_ready_once_it_serves_and_says_when_it_reloads_and_stops() {
     assert!(before <= stamp && stamp <= monotonic_micros(), "{reloading:?}");
     ear.next_with("READY=1");
     assert_eq!(ear.next_with("STATUS="), ["STATUS=serving: 1 rules in 1 domains"]);
-    // Rules with errors: it goes on, and says so.
+    // Rules with errors: it continues and reports them.
     std::fs::write(daemon.plan.path("rules").join("api.yaml"), "domain: api\nlimits: [").unwrap();
     daemon.process.signal(libc::SIGHUP);
     ear.next_with("RELOADING=1");
@@ -90,7 +89,7 @@ fn it_is_ready_once_it_serves_and_says_when_it_reloads_and_stops() {
     daemon.process.signal(libc::SIGTERM);
     ear.next_with("STOPPING=1");
     assert_eq!(daemon.process.exit_code(), Some(0));
-    // Nobody asked for a watchdog.
+    // Without WATCHDOG_USEC there are no watchdog messages.
     assert!(ear.rest().iter().all(|message| !message.contains("WATCHDOG")));
 }
 
@@ -108,25 +107,25 @@ fn the_watchdog_is_told_only_while_every_decision_thread_decides() {
     for _ in 0..3 {
         ear.next_with("WATCHDOG=1");
     }
-    // One of the two hangs, in the middle of a decision.
+    // One of the two threads hangs within a decision.
     let mut wires = [daemon.greeted(), daemon.greeted()];
     wires[0].send(&json!([3, 2, "api", [["user", "u1", "debug-stall", "5000"]]]));
     let line = daemon.await_log(&["WARN", "these do not answer: the watchdog is not told"]);
     assert!(line.contains("threads=\"decide-0\"") || line.contains("threads=\"decide-1\""), "{line}");
     ear.rest();
-    // Nor is work to be sent here.
+    // It is not ready either.
     let thread = line.split('"').nth(1).unwrap();
     let words = format!("the thread `{thread}` does not answer");
     eventually("it is not ready", || {
         let ready = daemon.readiness();
         (ready.starts_with("HTTP/1.1 503") && ready.contains(&words)).then_some(())
     });
-    // The other one decides, and that is not enough.
+    // The other thread's decisions are not enough.
     wires[1].assert_served();
     wires[0].hear().expect("an answer after all");
     let meanwhile = ear.rest();
     let pings = meanwhile.iter().filter(|message| message.contains("WATCHDOG")).count();
-    // The thread may have judged its own question just now.
+    // The thread may just have finished its own probe.
     assert!(pings <= 1, "{meanwhile:?}");
     ear.next_with("WATCHDOG=1");
     daemon.await_log(&["INFO", "every thread does its work again"]);
@@ -135,14 +134,14 @@ fn the_watchdog_is_told_only_while_every_decision_thread_decides() {
 
 #[test]
 fn a_manager_that_is_not_there_or_does_not_listen_holds_nothing_up() {
-    // Nobody is bound there.
+    // No socket is bound there.
     let plan = Plan::new();
     let mut process = Process::start(&mut told(&plan, Some(Duration::from_millis(200))));
     eventually("it serves", || std::os::unix::net::UnixStream::connect(plan.socket()).ok());
     super::wire::Wire::greeted(&plan.socket()).assert_served();
     process.signal(libc::SIGTERM);
     assert_eq!(process.exit_code(), Some(0));
-    // Somebody is, and never reads: the kernel takes some messages, then the sender waits.
+    // The receiver never reads: the kernel buffers some messages, then a sender would block.
     let plan = Plan::new();
     let ear = Ear::beside(&plan);
     let sender = UnixDatagram::unbound().unwrap();

@@ -6,7 +6,7 @@ use std::{fs, thread};
 use super::daemon::{Plan, Process, eventually};
 use super::wire::Wire;
 
-/// How often: `TWO_DAEMONS=100` for a night.
+/// The number of rounds: `TWO_DAEMONS=100` for a night.
 fn rounds() -> usize {
     std::env::var("TWO_DAEMONS").ok().and_then(|rounds| rounds.parse().ok()).unwrap_or(20)
 }
@@ -14,7 +14,7 @@ fn rounds() -> usize {
 #[test]
 fn one_of_two_serves_and_the_path_is_never_lost() {
     let plan = Plan::new();
-    // What a daemon that was killed has left: from here on there is always something at the path.
+    // A killed daemon's socket: from here on the path always exists.
     let mut first = Process::start(&mut plan.command("first"));
     eventually("it listens", || plan.socket().exists().then_some(()));
     first.signal(libc::SIGKILL);

@@ -1,4 +1,4 @@
-//! The packaged files: systemd reads them without a word, and what a service may do that is broken into is little.
+//! The packaged units: valid to systemd, and with little exposure if the service is compromised.
 
 use std::fs;
 use std::path::Path;
@@ -6,7 +6,7 @@ use std::path::Path;
 use super::daemon::BINARY;
 use super::tools::{program, project, run, said};
 
-/// The units in a directory, with the binary of this build in place of the packaged one.
+/// Writes the units to a directory, with the binary of this build.
 fn units(directory: &Path) -> [String; 2] {
     ["tidegate.service", "tidegate.socket"].map(|name| {
         let unit = fs::read_to_string(project("systemd").join(name)).unwrap();
@@ -22,10 +22,10 @@ fn systemd_reads_the_units_without_a_word() {
     let directory = tempfile::tempdir().unwrap();
     let [service, socket] = units(directory.path());
     let output = run(&analyze, &["verify", &service, &socket]);
-    // Of the units of this machine that it comes across it may have something to say.
+    // systemd may warn of other units of this machine.
     let said_of_ours = said(&output).lines().filter(|line| line.contains("tidegate")).count();
     assert!(output.status.success() && said_of_ours == 0, "{}", said(&output));
-    // And would have a word to say.
+    // A broken unit must be reported.
     fs::write(&service, fs::read_to_string(&service).unwrap().replace("Type=notify", "Type=notified"))
         .unwrap();
     assert!(said(&run(&analyze, &["verify", &service, &socket])).contains("notified"));
@@ -87,7 +87,7 @@ fn the_user_and_the_directory_are_made() {
         eprintln!("skipped: only root can give a directory to another user");
         return;
     }
-    // This one file, below this one root: nothing else of the machine is looked at.
+    // Only this file, below this root, without effects on the machine.
     let configuration = project("systemd/tmpfiles.d/tidegate.conf");
     let made = run(&tmpfiles, &["--create", &at, configuration.to_str().unwrap()]);
     assert!(made.status.success(), "{}", said(&made));

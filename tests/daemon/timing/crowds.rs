@@ -1,4 +1,4 @@
-//! A thousand connections at once: those that say half a frame, and those that come back after a restart.
+//! A thousand connections at once: with half a frame, and after a restart.
 
 use std::io::Write;
 use std::thread;
@@ -13,7 +13,7 @@ use super::wire::{Wire, hello, hit, verdict_of};
 
 const CROWD: usize = 1_000;
 
-/// Whether this process may have so many connections; else it says that the test was not run.
+/// Whether this process may have that many connections; else prints that the test is skipped.
 fn may_be_many() -> bool {
     let limit = getrlimit(Resource::Nofile);
     let wanted = CROWD as u64 + 200;
@@ -40,7 +40,7 @@ fn ends_a_thousand_halves_of_frames_and_serves_the_rest() {
     let halves: Vec<Wire> = (0..CROWD)
         .map(|number| {
             let mut wire = daemon.connect();
-            // Half of them say HELLO first.
+            // Half of them send HELLO first.
             let mut bytes = if number.is_multiple_of(2) { frame(&hello()) } else { Vec::new() };
             bytes.extend_from_slice(&[0, 0, 0x30]);
             wire.send_bytes(&bytes);
@@ -80,7 +80,7 @@ fn lets_a_thousand_in_that_come_back_at_once() {
         wire.assert_ended();
     }
     let daemon = plan.start();
-    // As it is before it has let a single one in: no connect waits, and none is refused.
+    // Before it has accepted any: no connect blocks or is refused.
     daemon.process.signal(libc::SIGSTOP);
     let back: Vec<Wire> = (0..CROWD)
         .map(|number| {
@@ -102,7 +102,7 @@ fn lets_a_thousand_in_that_come_back_at_once() {
     assert!(!daemon.log().contains("WARN"), "{}", daemon.log());
 }
 
-/// Connects without waiting: EAGAIN says that the queue is full.
+/// Connects without blocking: EAGAIN means that the queue is full.
 fn connect_now(daemon: &Daemon) -> std::os::unix::net::UnixStream {
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, connect, socket_with};
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;

@@ -1,5 +1,5 @@
-//! Two users, one of whom floods: real users, real sockets. The other is compared with the same client of a second daemon,
-//! which is idle, so that whatever else the machine does slows down both.
+//! Two real users on real sockets, one of whom floods. The other is compared with the same client of a
+//! second, idle daemon, so that the load of the machine slows down both.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -14,8 +14,8 @@ use super::daemon::{Daemon, Plan};
 use super::msgpack::frame;
 use super::wire::{PATIENCE, Wire, hit};
 
-/// Connects as another user, says HELLO on each connection and writes whole blocks of frames whenever there is room.
-/// Prints a line once all are greeted, and how many replies came once its standard input ends.
+/// Connects as another user, sends HELLO on each connection and writes blocks of frames whenever there is
+/// room. Prints a line once all are greeted, and the number of replies when its standard input ends.
 const FLOOD: &str = r#"
 import select, socket, sys
 path, count, frame = sys.argv[1], int(sys.argv[2]), bytes.fromhex(sys.argv[3])
@@ -49,7 +49,7 @@ while not ended:
 print(received // reply, flush=True)
 "#;
 
-/// Connects as another user, says HELLO and leaves without reading, again and again.
+/// Connects as another user, sends HELLO and closes without reading, repeatedly.
 const VISITS: &str = r#"
 import select, socket, sys
 path, visits = sys.argv[1], 0
@@ -98,7 +98,7 @@ impl Flood {
         line
     }
 
-    /// Ends it. Returns how many replies it was given.
+    /// Ends it; returns the number of its replies.
     pub(crate) fn end(mut self) -> u64 {
         drop(self.input.take());
         self.line().trim().parse().unwrap()
@@ -131,7 +131,6 @@ fn open_to_all(threads: &str) -> Daemon {
     open_plan(threads).start()
 }
 
-/// A HIT of this many bytes.
 pub(crate) fn hit_of(bytes: usize) -> Vec<u8> {
     let empty = frame(&json!([3, 7, "api", []]));
     if bytes <= empty.len() {
@@ -144,8 +143,8 @@ pub(crate) fn hit_of(bytes: usize) -> Vec<u8> {
     frame(&json!([3, 7, "api", [pairs]]))
 }
 
-/// The medians of round trips to both, asked in turn, in nanoseconds. Longer ones are those of a machine with two processors
-/// and three busy processes; `make bench` has the 99th percentile.
+/// Median nanoseconds of round trips to both, in turn. Higher quantiles measure a machine of two processors
+/// with three busy processes; `make bench` has the 99th percentile.
 pub(super) fn round_trips(mut wires: [&mut Wire; 2]) -> [u64; 2] {
     let mut nanos = [Vec::new(), Vec::new()];
     let begin = boot_nanos();
@@ -171,7 +170,7 @@ fn flood_of_one_user_leaves_latency_of_another() {
         [("1", 16, 110), ("1", 1, 110), ("1", 900, 20), ("1", 200, 16_384), ("2", 200, 110)]
     {
         let (flooded, twin) = (open_to_all(threads), open_to_all(threads));
-        // One on each decision thread: the flood holds all of them.
+        // One connection on each decision thread: the flood occupies all of them.
         let mut here: Vec<Wire> = (0..2).map(|_| flooded.greeted()).collect();
         let mut there = twin.greeted();
         let flood = Flood::start(&flooded, connections, &hit_of(bytes));
@@ -185,7 +184,7 @@ fn flood_of_one_user_leaves_latency_of_another() {
             assert!(flooded < RATIO_MAX * idle, "{told}");
         }
         assert!(flood.end() > 100, "it was a flood");
-        // The heartbeat went on: the daemon never said otherwise.
+        // The log has no late heartbeat.
         assert!(!flooded.log().contains("does not answer"), "{}", flooded.log());
     }
 }
@@ -214,7 +213,7 @@ fn each_of_two_busy_users_has_its_share_of_decisions() {
     let mut wire = daemon.greeted();
     let mut writing = wire.stream.try_clone().unwrap();
     let block = hit_of(110).repeat(600);
-    // One reply to know how long one is.
+    // One reply, for its length.
     wire.send_bytes(&hit_of(110));
     let reply = frame_bytes(&mut wire);
     let flood = Flood::start(&daemon, 200, &hit_of(110));
@@ -227,7 +226,7 @@ fn each_of_two_busy_users_has_its_share_of_decisions() {
     let _ = wire.stream.shutdown(std::net::Shutdown::Both);
     writer.join().unwrap();
     eprintln!("{own} decisions over 1 connection, {others} over the 200 of another user");
-    // Half, less what the machine takes from a client; by connection it would be one in two hundred.
+    // Half, less the client's own costs; a share by connections would be one in two hundred.
     assert!(own * 5 > others, "{own} decisions beside {others}");
 }
 
@@ -238,6 +237,6 @@ fn frame_bytes(wire: &mut Wire) -> usize {
     wire.stream.read(&mut reply).unwrap()
 }
 
-/// A round trip beside one of an idle daemon. A batch and a round come before it, which an idle daemon has not; a queue of
-/// the other's frames would be some hundred times as long.
+/// Bound on a round trip relative to an idle daemon's. A batch and a round precede it, unlike in an idle
+/// daemon; a queue of the other user's frames would take about a hundred times as long.
 pub(super) const RATIO_MAX: u64 = 40;

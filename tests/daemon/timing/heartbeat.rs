@@ -1,4 +1,4 @@
-//! What a service manager hears of a daemon that another user floods, beside one that is idle.
+//! Watchdog messages of a flooded daemon beside those of an idle one.
 
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use tidegate::clock::boot_nanos;
 use super::daemon::{Daemon, Process};
 use super::fairness::{Flood, hit_of, is_root, open_plan};
 
-/// A daemon that is to say as often as it can that it lives, and where it says so.
+/// A daemon with the shortest watchdog interval, and the socket of its messages.
 fn watched() -> (Daemon, UnixDatagram) {
     let plan = open_plan("1");
     let ear = UnixDatagram::bind(plan.path("notify")).unwrap();
@@ -20,7 +20,7 @@ fn watched() -> (Daemon, UnixDatagram) {
     (daemon, ear)
 }
 
-/// When a daemon said that it lives, and the longest time between.
+/// The watchdog messages of a daemon, and the longest gap between them.
 #[derive(Default)]
 struct Heard {
     beats: u32,
@@ -50,7 +50,7 @@ fn flood_of_one_user_leaves_the_heartbeat() {
     let flood = Flood::start(&flooded.0, 200, &hit_of(110));
     let mut heard = [Heard::default(), Heard::default()];
     let begin = boot_nanos();
-    // What was said before does not count.
+    // Discard earlier messages.
     [&flooded, &twin].into_iter().for_each(|(_, ear)| Heard::default().listen(ear));
     while boot_nanos() - begin < 1_500_000_000 || heard[1].beats < 5 {
         std::thread::sleep(Duration::from_millis(1));

@@ -1,4 +1,4 @@
-//! A log that cannot be written hurts nothing but the log.
+//! A log that cannot be written affects only the log.
 
 use std::fs::{self, File};
 use std::io::{PipeReader, Write, pipe};
@@ -14,24 +14,23 @@ use super::machine::timed;
 use super::wire::{Wire, hit, verdict_of};
 use super::{metric, tries};
 
-/// What standard error may be.
+/// Kinds of standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Log {
-    /// A file: the twin of the others.
+    /// A file, for comparison.
     File,
-    /// A disk without room.
+    /// A full disk.
     Full,
-    /// A pipe whose reader has ended.
+    /// A pipe whose reader has closed.
     Closed,
-    /// A pipe that is full, whose reader lives and does not read.
+    /// A full pipe whose reader does not read.
     Blocked,
-    /// No descriptor at all.
+    /// No descriptor.
     Absent,
 }
 
 const UNWRITABLE: [Log; 4] = [Log::Full, Log::Closed, Log::Blocked, Log::Absent];
 
-/// A pipe with room for nothing.
 fn full_pipe() -> (PipeReader, OwnedFd) {
     let (reader, mut writer) = pipe().unwrap();
     let flags = fcntl_getfl(&writer).unwrap();
@@ -41,7 +40,7 @@ fn full_pipe() -> (PipeReader, OwnedFd) {
     (reader, writer.into())
 }
 
-/// A daemon with such a log that answers, and what keeps its pipe open.
+/// Starts a daemon with such a log; returns the reader to keep its pipe open.
 fn start(log: Log) -> (Daemon, Option<PipeReader>) {
     let mut plan = Plan::new().settings("log: {level: debug}");
     let mut reader = None;
@@ -67,12 +66,12 @@ fn start(log: Log) -> (Daemon, Option<PipeReader>) {
         assert_eq!(daemon.process.has_ended(), None, "{log:?}");
         daemon.socket().exists().then_some(())
     });
-    // Signals that come before it serves would end it.
+    // Signals before it serves would end it.
     daemon.greeted().assert_served();
     (daemon, reader)
 }
 
-/// Has everything done that is logged, and more lines than fit into any buffer.
+/// Causes every kind of log entry, and more lines than any buffer holds.
 fn work(daemon: &Daemon) {
     let mut wire = daemon.greeted();
     assert_eq!((0..7).filter(|id| verdict_of(&wire.ask(&hit(*id, "u1"))) == 0).count(), 5, "it limits");
@@ -101,7 +100,6 @@ fn work(daemon: &Daemon) {
     daemon.greeted().assert_served();
 }
 
-/// How long the daemon takes to end.
 fn stop(daemon: &mut Daemon) -> Duration {
     timed(|| {
         daemon.process.signal(libc::SIGTERM);
@@ -124,7 +122,7 @@ fn serves_and_stops_with_any_standard_error() {
             let panics = if cfg!(debug_assertions) { 3.0 } else { 0.0 };
             match log {
                 Log::Full | Log::Closed => assert!(dropped > 100.0, "{log:?}: {dropped}"),
-                // What a panic says does not wait in the queue, in which the rest fits.
+                // Panics bypass the queue, which holds the other lines.
                 Log::Blocked => assert!((dropped - panics).abs() < 0.5, "{dropped}"),
                 _ => assert!(dropped.abs() < 0.5, "{dropped}"),
             }

@@ -1,4 +1,4 @@
-//! How long something takes beside the same without a fault. These run one after another, and beside nothing else: the
+//! Durations compared with those without a fault. These tests run one after another and without others: the
 //! stage `timing` of `make test`.
 
 use crate::process::{metric, tries};

@@ -1,4 +1,4 @@
-//! Connections that ask without pause: each has its share of a decision thread, and one key costs no more than many.
+//! Connections that send without pause get equal shares of a thread; one key costs no more than many.
 
 use std::fs;
 use std::io::{Error, ErrorKind, Read, Write};
@@ -12,20 +12,20 @@ use super::daemon::{Daemon, Plan};
 use super::msgpack::frame;
 use super::wire::{PATIENCE, hit};
 
-/// A connection that always has requests to be answered.
+/// A connection that always has pending requests.
 struct Busy {
     stream: UnixStream,
     block: Vec<u8>,
     written: usize,
-    /// How often it writes all of them again.
+    /// How many more times it writes the block.
     times: u64,
-    /// What was read of a reply that is not whole yet.
+    /// An incomplete reply.
     unread: Vec<u8>,
     replies: u64,
 }
 
 impl Busy {
-    /// One that asks for these users again and again.
+    /// Sends requests of these users repeatedly.
     fn start(daemon: &Daemon, users: impl Iterator<Item = String>) -> Busy {
         let stream = daemon.greeted().stream;
         stream.set_nonblocking(true).unwrap();
@@ -33,7 +33,7 @@ impl Busy {
         Busy { stream, block, written: 0, times: u64::MAX, unread: Vec::new(), replies: 0 }
     }
 
-    /// Reads what there is and writes what there is room for. Returns whether there was any.
+    /// Reads and writes as far as possible. Returns whether anything moved.
     fn go_on(&mut self) -> bool {
         let mut part = [0; 65_536];
         let read = match self.stream.read(&mut part) {
@@ -76,7 +76,7 @@ fn waits(error: &Error) -> usize {
     0
 }
 
-/// All of them go on. Where none can, the daemon has the CPU.
+/// Drives all clients. If none can move, yields the CPU to the daemon.
 fn go_on(clients: &mut [Busy]) {
     let moved = clients.iter_mut().filter_map(|client| client.go_on().then_some(())).count();
     if moved == 0 {
@@ -84,7 +84,7 @@ fn go_on(clients: &mut [Busy]) {
     }
 }
 
-/// A daemon with so many decision threads and a rule that refuses none of these requests.
+/// A daemon with a rule that refuses none of these requests.
 fn generous(threads: &str) -> Daemon {
     let rules = "domain: api\nlimits:\n  - {name: many, key: [user], rate: 1000000/s, burst: 1000000000}\n";
     let mut plan = Plan::new().rules("api.yaml", rules);
@@ -111,7 +111,7 @@ fn serves_eight_flooding_connections_and_a_ninth_in_turn() {
         go_on(&mut floods);
     }
     floods.iter_mut().for_each(|flood| flood.replies = 0);
-    // Waits are counted in replies to the others, so that a slow machine changes none of them.
+    // Waits are measured in replies to the others, so that they do not depend on the speed of the machine.
     let (mut waits, mut asked_at) = (Vec::new(), None);
     while waits.len() < 40 {
         let at = *asked_at.get_or_insert_with(|| {
@@ -129,11 +129,11 @@ fn serves_eight_flooding_connections_and_a_ninth_in_turn() {
     eprintln!("replies to eight floods: {replies:?}; while the ninth waited: {waits:?}");
     let (fewest, most) = (replies.iter().min().unwrap(), replies.iter().max().unwrap());
     assert!(*most <= fewest * 2, "{replies:?}");
-    // A buffer of each is ahead of it, two batches of 64; replies that were on their way are counted as well.
+    // Ahead of it is a buffer of each, two batches of 64; replies in transit count too.
     assert!(waits[waits.len() * 9 / 10] <= 2 * 8 * 128, "{waits:?}");
 }
 
-/// How often the decision threads gave up the CPU: to wait for a lock, or with nothing to do.
+/// Voluntary context switches of the decision threads: waits for a lock or for work.
 fn switches(daemon: &Daemon) -> u64 {
     let tasks = fs::read_dir(format!("/proc/{}/task", daemon.process.id())).unwrap();
     let tasks = tasks.map(|task| fs::read_to_string(task.unwrap().path().join("status")).unwrap());
@@ -154,7 +154,7 @@ fn decides_for_one_key_as_fast_as_for_many() {
     for round in 0..11 {
         for (set, [ticks, waits]) in sets.iter_mut().zip(&mut used) {
             let (ticks_before, waits_before) = (daemon.process.cpu_ticks(), switches(&daemon));
-            // All is answered before it is the turn of the others.
+            // Finish one set before the other.
             set.iter_mut().for_each(|client| (client.times, client.replies) = (1, 0));
             while set.iter().any(|client| client.replies < 500) {
                 go_on(set);
@@ -166,7 +166,7 @@ fn decides_for_one_key_as_fast_as_for_many() {
             }
         }
     }
-    // Of 40 000 requests each: CPU time and waits, and not time: who else uses the machine changes neither.
+    // 40 000 requests each, by CPU time and waits, which are independent of the load of the machine.
     let [[hot, hot_waits], [spread, waits]] = used;
     eprintln!(
         "{hot} ticks and {hot_waits} waits for one key, {spread} ticks and {waits} waits for 4 000 keys"

@@ -1,4 +1,4 @@
-//! The end: soon under load, and at once when asked twice.
+//! The stop: fast under load, and immediate on a second signal.
 
 use std::fs;
 use std::io::Write;
@@ -15,7 +15,7 @@ use super::msgpack::frame;
 use super::tries;
 use super::wire::{Wire, hit};
 
-/// With everything that has a thread, and pools whose readings are taken.
+/// With every optional thread, and pools with signals.
 fn busy_plan() -> Plan {
     let rules = "domain: api\npriorities: [high, low]\nlimits:\n  - {name: per-user, key: [user], rate: 1/h, burst: 5}\n\
                  shed:\n  - {pool: web, slots: 4, brake: {}, signals: {cpu: {}, cpu_pressure: {}, io_pressure: {}}}\n";
@@ -24,7 +24,7 @@ fn busy_plan() -> Plan {
     plan
 }
 
-/// Has clients ask, and operators look, until it ends. Returns how many requests were answered.
+/// Runs clients and scrapes until it stops. The result returns the number of answered requests.
 fn load(daemon: &Daemon, clients: usize) -> impl FnOnce() -> usize + use<> {
     let answered = Arc::new(AtomicUsize::new(0));
     let is_over = Arc::new(AtomicBool::new(false));
@@ -81,7 +81,7 @@ fn ends_within_a_second_under_load() {
     eprintln!("the longest took {longest:?}");
 }
 
-/// Whether the kernel can be made slow here.
+/// Whether strace may trace here.
 pub(crate) fn may_trace() -> bool {
     let tried = Command::new("strace")
         .args(["-f", "-qq", "--seccomp-bpf", "-e", "trace=fsync", "-e", "inject=fsync:error=EIO", "true"])
@@ -93,7 +93,7 @@ pub(crate) fn may_trace() -> bool {
     may
 }
 
-/// A daemon to which this happens at these system calls, each thread counting its own.
+/// Starts a daemon with this strace injection, counted for each thread.
 pub(crate) fn traced(plan: Plan, calls: &str, what: &str) -> Daemon {
     let script = format!(
         "exec strace -D -f -qq -e signal=none -o {} --seccomp-bpf -e 'trace={calls}' -e 'inject={calls}:{what}' \"$@\"",
