@@ -32,8 +32,7 @@ impl AdminDoor {
 
 impl Door for AdminDoor {
     fn open(&mut self) -> Result<UnixListener, String> {
-        // After a panic of the thread the socket is bound again; the old listener must release the path
-        // first.
+        // After a panic of the thread, release the path before it is bound again.
         self.listener = None;
         let bound = self.first.take().unwrap_or_else(|| Listener::bind(&self.path, MODE, None));
         let listener = bound

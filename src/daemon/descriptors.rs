@@ -22,6 +22,5 @@ pub(super) fn allow(connections: u32) {
     }
 }
 
-/// Descriptors besides connections: runtimes, listeners, the log, inotify, rules files being read, admin
-/// connections.
+/// Descriptors besides connections: runtimes, listeners, log, inotify, rules files, admin connections.
 const BESIDE: u64 = 96;

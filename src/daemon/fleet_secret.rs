@@ -70,8 +70,7 @@ fn read(path: &Path) -> Result<(FleetSecret, Option<Wrong>), Wrong> {
     }
 }
 
-/// Warns of a file that others can read or that its group can write. Its group may be the daemon's own, so it
-/// may read.
+/// Warns of a file that others can read or its group can write: the group may be the daemon's own.
 fn open_to_others(path: &Path, metadata: &Metadata) -> Option<Wrong> {
     let mode = metadata.mode() & 0o7777;
     let message = format!("the fleet secret has mode {mode:04o}: others can read or change it");

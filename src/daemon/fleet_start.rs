@@ -1,5 +1,4 @@
-//! Joins the fleet: from the settings to the sync task. On any problem the daemon starts and limits on its
-//! own host.
+//! Joins the fleet: from the settings to the sync task. After any problem the daemon limits on its host.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -27,8 +26,7 @@ pub(super) struct Joined {
     plan: Plan,
 }
 
-/// Joins the fleet of the settings, before there are rules. `None`, after logging it: there is none, or it
-/// cannot be joined.
+/// Joins the fleet of the settings, before there are rules. `None`: none, or joining failed (logged).
 pub(super) fn join(redis: Option<&RedisSettings>, taken: &mut TakenUp) -> Option<Joined> {
     let redis = redis?;
     let (secret, problem) = redis.fleet_secret_file.as_deref().map(fleet_secret).unwrap_or_default();

@@ -33,8 +33,7 @@ struct Helper {
 }
 
 impl Helpers {
-    /// Adds a thread of [`ORDER`], to be started by [`Helpers::start`]. `without` is the consequence of its
-    /// absence.
+    /// Adds a thread of [`ORDER`] for [`Helpers::start`]. `without` is the consequence of its absence.
     pub(super) fn add(&self, name: &'static str, without: &'static str, work: impl FnMut() + Send + 'static) {
         let work: Mutex<Option<Work>> = Mutex::new(Some(Box::new(work)));
         let (phase, restarts) = (AtomicU8::new(WAITING), AtomicU64::new(0));
@@ -193,8 +192,7 @@ const PANICKED: u8 = 2;
 /// The work is done; the daemon ends.
 const ENDED: u8 = 3;
 
-/// Short enough that a single panic hardly matters, long enough that a thread that always panics costs
-/// little.
+/// Short enough that one panic hardly matters, long enough that a thread that always panics costs little.
 const RUN_AGAIN_MIN: Duration = Duration::from_millis(100);
 const RUN_AGAIN_MAX: Duration = Duration::from_secs(30);
 

@@ -14,8 +14,7 @@ use crate::clock::{Timestamp, boot_nanos, unix_nanos};
 /// Starts logging and the reporting of panics. Call it once. The queue has no thread yet.
 pub(super) fn start(log: Log) -> Arc<LogQueue> {
     let queue = LogQueue::new(std::io::stderr());
-    // Lines that cannot be formatted are dropped: the subscriber would report them on standard error, and
-    // panic there.
+    // Lines that cannot be formatted are dropped: the subscriber would panic if it could not report that.
     let lines = tracing_subscriber::fmt().with_writer(Arc::clone(&queue)).log_internal_errors(false);
     let lines = lines.with_max_level(log.level).with_target(false);
     // A second call, as in tests, has no effect.

@@ -22,8 +22,7 @@ pub(super) struct LogQueue {
     /// Bytes that are queued and not yet written.
     queued_bytes: AtomicUsize,
     dropped: AtomicU64,
-    /// Whether the log thread runs. Until then each caller writes as much as the descriptor accepts without
-    /// waiting.
+    /// Whether the log thread runs. Until then callers write all that the descriptor accepts at once.
     has_thread: AtomicBool,
     writer: Mutex<Writer>,
 }

@@ -93,8 +93,7 @@ impl Places {
         Some(here)
     }
 
-    /// Follows the links among the files of a directory. Those of a mounted ConfigMap share one target
-    /// directory.
+    /// Follows the links among the files of a directory. Those of a mounted ConfigMap share one target.
     fn follow_entries(&mut self, directory: &Path) {
         let Ok(entries) = directory.read_dir() else { return };
         let mut known: BTreeMap<PathBuf, Option<PathBuf>> = BTreeMap::new();

@@ -15,8 +15,7 @@ pub(super) struct Proof {
     /// The file of the proven rules; `None`: this daemon stores no state.
     pub(super) file: Option<LastGood>,
     after: Duration,
-    /// The time at which the rules took effect, in ns of the boot-time clock; `None`: they are stored
-    /// already.
+    /// The time at which the rules took effect, in ns of the boot-time clock; `None` once they are stored.
     since: Option<u64>,
     is_after_crash_loop: AfterCrashLoop,
 }
@@ -39,13 +38,12 @@ impl Proof {
         self.is_after_crash_loop.store(false, Ordering::Relaxed);
     }
 
-    /// Restarts the clock, as other rules are in force.
+    /// Restarts the age, as other rules are in force.
     pub(super) fn begin(&mut self) {
         self.since = self.file.is_some().then(boot_nanos);
     }
 
-    /// Returns the time until the rules in force are proven; `None`: they are stored already, or are not to
-    /// be stored.
+    /// Returns the time until the rules in force are proven; `None`: there is nothing to store.
     pub(super) fn left(&self) -> Option<Duration> {
         let age = Duration::from_nanos(boot_nanos().saturating_sub(self.since?));
         Some(self.after.saturating_sub(age))

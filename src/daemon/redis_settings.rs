@@ -24,8 +24,7 @@ pub struct RedisSettings {
     pub ca_file: Option<PathBuf>,
     /// The file of the fleet secret, from which the keys are derived.
     pub fleet_secret_file: Option<PathBuf>,
-    /// The part of every fleet limit that belongs to the hosts of this Redis, in thousandths; `None`: all of
-    /// it.
+    /// The part of every fleet limit that belongs to the hosts of this Redis, in thousandths; `None`: all.
     pub region_weight: Option<u16>,
 }
 
@@ -44,8 +43,7 @@ impl RedisSettings {
     }
 }
 
-/// Reads the field; paths are relative to `directory`. `None`, after reporting it: the urls are missing or
-/// wrong.
+/// Reads the field; paths are relative to `directory`. `None`, after reporting it, without valid urls.
 pub(super) fn read(node: &Node, directory: &Path, report: &mut Report<'_>) -> Option<RedisSettings> {
     let fields = Fields::read(node, "`redis`", REDIS, report)?;
     let urls = urls(&fields, report);

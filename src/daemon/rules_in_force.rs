@@ -1,5 +1,4 @@
-//! The rules in force: read at the start and on request; the results are logged. Problems in the files never
-//! stop the daemon.
+//! The rules in force: read at the start and on request. Problems in the files never stop the daemon.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -86,8 +85,7 @@ impl RulesInForce {
         rules
     }
 
-    /// Puts the proven rules in force instead of the files, if this start follows a crash loop and there are
-    /// any.
+    /// Puts the proven rules in force, not the files, if they exist and this start follows a crash loop.
     fn begin_after_crash_loop(&mut self) -> bool {
         if !self.proof.is_after_crash_loop() {
             return false;
@@ -110,8 +108,7 @@ impl RulesInForce {
         true
     }
 
-    /// Stores the rules in force as proven once they are old enough. Returns the time until then; `None`:
-    /// they are stored.
+    /// Stores the rules in force as proven once they are old enough. Returns the time until then, if any.
     pub(super) fn prove(&mut self) -> Option<Duration> {
         let left = self.proof.left()?;
         if left.is_zero() {

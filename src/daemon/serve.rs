@@ -1,5 +1,4 @@
-//! `tidegate serve`: the daemon. It starts even with bad rules: their domains have no limits, and an error is
-//! logged.
+//! `tidegate serve`: the daemon. It starts even with bad rules, whose domains then have no limits.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -220,8 +219,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     Ok(())
 }
 
-/// Starts the helper threads, and waits up to [`OPEN_MAX`] for the admin socket, so that commands find it
-/// once the daemon serves.
+/// Starts the helper threads and waits up to [`OPEN_MAX`] for the admin socket, which commands expect.
 fn start_helpers(helpers: &Helpers, office: &Office) {
     if helpers.start() {
         office.await_open(OPEN_MAX);
@@ -233,8 +231,7 @@ fn start_helpers(helpers: &Helpers, office: &Office) {
 
 /// Saves and shares the state after the last decision. Each step has its own time limit.
 fn end(helpers: &Helpers, fleet: Option<Fleet>, keeper: Option<Keeper>, manager: &ServiceManager) {
-    // The decision threads have ended, so the thread that writes the tables can start even if threads were
-    // scarce.
+    // The decision threads have ended: if threads were scarce, the one that writes the tables can start now.
     helpers.start_one("state");
     // Borrowed tokens are of use to other hosts, and are not in the tables.
     fleet.into_iter().for_each(Fleet::finish);
@@ -312,8 +309,7 @@ fn take_readings(engine: &Arc<Engine>, clock: &Arc<Clock>, helpers: &Helpers) ->
     sampler
 }
 
-/// Until the thread runs, each thread writes its own lines, as far as standard error accepts them without
-/// waiting.
+/// Until the thread runs, each thread writes its lines as far as standard error accepts without waiting.
 fn write_log(queue: &Arc<LogQueue>, helpers: &Helpers) {
     let queue = Arc::clone(queue);
     helpers.add("log", "lines of the log may be dropped", move || queue.write_for_ever());

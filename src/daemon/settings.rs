@@ -185,8 +185,7 @@ impl Settings {
         self.admin_socket.clone().unwrap_or_else(|| admin_socket_beside(&self.socket.path))
     }
 
-    /// Returns a warning for each domain of the settings without rules: its name is misspelt, or its rules
-    /// are missing.
+    /// Returns a warning for each domain of the settings without rules: a misspelt name, or missing rules.
     pub(crate) fn domains_without_rules<'s>(
         &'s self,
         known: &'s [Arc<Domain>],

@@ -80,8 +80,7 @@ impl Thread {
             self.watching.renew(self.rules.path());
             if self.bell.asked.swap(false, Ordering::SeqCst) {
                 self.manager.reloading();
-                // Requests from here on follow writes that this reading may have missed; they get the next
-                // one.
+                // Requests from here on follow writes that this reading may miss; they get the next one.
                 let waiting = std::mem::take(&mut *self.bell.waiting.lock());
                 let reloaded = self.rules.reload();
                 self.manager.reloaded();
@@ -110,8 +109,7 @@ impl Thread {
             if self.watching.wait(&self.bell.wake, within) {
                 break;
             }
-            // The cause of a failed reading, such as a lack of descriptors, may end without a change of the
-            // files.
+            // The cause of a failed reading, such as a lack of descriptors, may end without new files.
             if wanting {
                 return;
             }
@@ -167,8 +165,7 @@ mod tests {
         Thread { rules, watching: Watching::default(), bell: Bell::new().unwrap(), manager }
     }
 
-    /// Rings up to `rings_max` times while the thread waits for a pause. Returns the rings until the wait
-    /// ended.
+    /// Rings up to `rings_max` times while the thread waits for a pause. Returns the rings until then.
     fn rings_waited_for(thread: &mut Thread, rings_max: usize) -> usize {
         let (rings, enough) = (AtomicUsize::new(0), AtomicBool::new(false));
         let bell = thread.bell.clone();

@@ -38,8 +38,7 @@ impl Watching {
         self.polls
     }
 
-    /// Watches the directories in which changes would show. Earlier changes are dropped: read the files
-    /// afterwards.
+    /// Watches the directories in which changes would show. Drops earlier changes: read the files afterwards.
     pub(super) fn renew(&mut self, path: &Path) {
         let mut failure = None;
         // Watches that failed before are tried again.
