@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use crate::admin::Door;
 use crate::server::{BindError, Listener};
 
-/// The admin socket.
 #[derive(Debug)]
 pub(super) struct AdminDoor {
     path: PathBuf,

@@ -26,7 +26,6 @@ use crate::host::resident_bytes;
 use crate::server::Telemetry;
 use crate::state;
 
-/// The daemon as operators see it.
 pub(super) struct Daemon {
     pub(super) record: Arc<Mutex<Record>>,
     pub(super) bell: Bell,
@@ -38,7 +37,6 @@ pub(super) struct Daemon {
     /// The counters and the handle of the sync task; `None`: the settings name no Redis.
     pub(super) fleet: Option<(Arc<Counters>, Voice)>,
     pub(super) clock: Arc<Clock>,
-    /// The path of the rules.
     pub(super) rules: String,
     pub(super) socket: ServedSocket,
     pub(super) log: Arc<LogQueue>,

@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use tracing::warn;
 
-/// The paths at which such a file may exist.
 #[derive(Debug)]
 pub(super) struct DisableFiles {
     places: Vec<Place>,
@@ -24,7 +23,6 @@ struct Place {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Nothing,
-    /// A file that counts.
     Ours,
     /// A file that does not count, with the reason.
     NotOurs(&'static str),

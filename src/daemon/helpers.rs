@@ -16,7 +16,6 @@ use crate::clock::boot_nanos;
 /// The work of a helper thread. It returns only when the daemon ends, and may be called again after a panic.
 pub(super) type Work = Box<dyn FnMut() + Send>;
 
-/// All helper threads of a daemon.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Helpers(Arc<Mutex<Vec<Arc<Helper>>>>);
 
@@ -50,7 +49,6 @@ impl Helpers {
         started == helpers.len()
     }
 
-    /// Tries again to start one thread.
     pub(super) fn start_one(&self, name: &str) {
         let helper = self.0.lock().iter().find(|helper| helper.name == name).cloned();
         if let Some(helper) = helper {
@@ -67,7 +65,6 @@ impl Helpers {
         }
     }
 
-    /// Returns the state of each thread.
     pub(super) fn record(&self) -> Vec<ThreadRecord> {
         let record = |helper: &Arc<Helper>| ThreadRecord {
             name: helper.name,

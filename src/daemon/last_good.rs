@@ -11,7 +11,6 @@ use tracing::{debug, info, warn};
 use crate::rules::{Library, Texts};
 use crate::state::{Record, StateFile, open_regular, set_aside, write_whole};
 
-/// The file of the last good rules.
 #[derive(Debug)]
 pub(super) struct LastGood {
     path: PathBuf,
@@ -138,13 +137,11 @@ impl LastGood {
     }
 }
 
-/// The reasons why a file is unusable.
 enum Bad {
     Damaged,
     Unreadable(io::Error),
 }
 
-/// The version of the body.
 const VERSION: u32 = 1;
 
 const CHECKSUM_DIGITS: usize = 16;

@@ -35,7 +35,6 @@ impl<F> Limited<F> {
         Limited { format, is_json, sites: Mutex::default() }
     }
 
-    /// Returns the number of suppressed lines before this one; `None`: suppress this one as well.
     fn admit(&self, metadata: &Metadata<'_>) -> Option<u64> {
         if !is_of_traffic(metadata.target()) {
             return Some(0);

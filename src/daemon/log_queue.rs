@@ -27,7 +27,6 @@ pub(super) struct LogQueue {
     writer: Mutex<Writer>,
 }
 
-/// The writing end of the queue.
 struct Writer {
     receiver: Receiver<Box<[u8]>>,
     out: Box<dyn AsFd + Send>,
@@ -40,7 +39,6 @@ struct Writer {
 }
 
 impl LogQueue {
-    /// Makes a queue to a descriptor.
     pub(super) fn new(out: impl AsFd + Send + 'static) -> Arc<LogQueue> {
         let (sender, receiver) = sync_channel(LINES_MAX);
         let writer =
@@ -202,7 +200,6 @@ fn is_writable(out: BorrowedFd<'_>, within: Option<Duration>) -> bool {
 /// Enough for a start with a thousand problems in its rules.
 const LINES_MAX: usize = 4_096;
 
-/// The memory of the queue.
 const BYTES_MAX: usize = 1 << 20;
 
 /// `PIPE_BUF`: a pipe that polls as writable has room for this many bytes, and writes them atomically.

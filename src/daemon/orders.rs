@@ -17,7 +17,6 @@ use crate::state::{
     OrdersRead, Record, SmallFile, StateFile, Unreadable, read_orders, set_aside, write_orders,
 };
 
-/// Persists switches, blocks and fleet overrides.
 #[derive(Debug)]
 pub(super) struct OrdersKept {
     engine: Arc<Engine>,
@@ -38,7 +37,6 @@ struct Written {
     document: Arc<[u8]>,
 }
 
-/// The file and its version.
 #[derive(Debug)]
 pub(super) struct OrdersFile {
     pub(super) path: PathBuf,

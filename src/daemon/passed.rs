@@ -5,7 +5,6 @@ use rustix::fd::OwnedFd;
 use crate::server::{Listener, NotTaken};
 use crate::sys::{self, Passed};
 
-/// The reasons why no passed descriptor can be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unusable {
     #[error(

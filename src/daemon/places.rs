@@ -11,10 +11,8 @@ use std::path::{Component, Path, PathBuf};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Places(BTreeMap<PathBuf, Place>);
 
-/// One directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
-    /// The relevant names.
     names: BTreeSet<OsString>,
     /// Whether all other names are relevant too.
     whole: bool,
@@ -43,7 +41,6 @@ impl Places {
         places
     }
 
-    /// Returns the directories with their properties.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Path, &Place)> {
         self.0.iter().map(|(directory, place)| (directory.as_path(), place))
     }
@@ -55,7 +52,6 @@ impl Places {
         self.is_one(path) || place.is_some_and(|place| place.names.contains(name) || place.shows(name))
     }
 
-    /// Whether this path is one of the directories.
     pub(super) fn is_one(&self, path: &Path) -> bool {
         self.0.contains_key(path)
     }

@@ -30,7 +30,6 @@ pub(super) fn lines(reading: &Reading) -> Vec<String> {
     lines
 }
 
-/// Logs the problems of a reading.
 pub(super) fn log(reading: &Reading, path: &Path) {
     reading.problems.iter().take(PROBLEMS_MAX).for_each(log_problem);
     if let Some(more) = reading.problems.len().checked_sub(PROBLEMS_MAX).filter(|more| *more > 0) {

@@ -146,13 +146,11 @@ impl TakenUp {
         Some(OrdersFile { path: directory.switches(), version })
     }
 
-    /// Returns the file of this host's identity in the fleet, if this daemon stores state.
     pub(super) fn fleet_identity(&mut self) -> Option<SmallFile> {
         let directory = self.directory.as_mut()?;
         (!directory.is_anothers()).then(|| directory.fleet_identity())
     }
 
-    /// Returns the file of the newest document of fleet overrides, if this daemon stores state.
     pub(super) fn fleet_overrides(&mut self) -> Option<SmallFile> {
         let directory = self.directory.as_mut()?;
         (!directory.is_anothers()).then(|| directory.fleet_overrides())
@@ -168,12 +166,10 @@ impl TakenUp {
         error!(path = %path.display(), is_kept = moved.is_ok(), "the fleet secret does not authenticate the fleet overrides kept here: {help}");
     }
 
-    /// Returns the counters of writing the state files.
     pub(super) fn record(&self) -> Arc<Record> {
         Arc::clone(&self.record)
     }
 
-    /// Starts to store the state for the next daemon.
     pub(super) fn keep(self, every: Duration, helpers: &Helpers) -> Option<Keeper> {
         let TakenUp { engine, clock, directory, boot_id, record, .. } = self;
         let keeping = Keeping { directory: directory?, engine, clock, boot_id, every, record };

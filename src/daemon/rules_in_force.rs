@@ -117,12 +117,10 @@ impl RulesInForce {
         self.proof.left()
     }
 
-    /// Returns the path of the rules.
     pub(super) fn path(&self) -> &Path {
         self.library.path()
     }
 
-    /// Returns the domains in force.
     pub(super) fn domains(&self) -> Vec<Arc<Domain>> {
         self.library.domains()
     }
@@ -242,7 +240,6 @@ fn may_refuse(domain: &Domain) -> bool {
     denies || sheds || !domain.rules().is_empty()
 }
 
-/// Logs a problem.
 pub(super) fn log_problem(problem: &Problem) {
     if problem.is_error() { error!("{problem}") } else { warn!("{problem}") }
 }

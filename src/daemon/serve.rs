@@ -374,7 +374,6 @@ fn group_of(settings: &Settings) -> Result<Option<u32>, Failure> {
     found.map(Some).ok_or_else(|| Failure::Group(name.clone()))
 }
 
-/// The reasons why the daemon cannot start.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("{0}")]

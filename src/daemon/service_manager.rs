@@ -18,7 +18,6 @@ pub(super) struct ServiceManager {
     words: Option<Sender<Word>>,
 }
 
-/// One notification.
 #[derive(Debug)]
 enum Word {
     Serving,
@@ -71,17 +70,14 @@ impl ServiceManager {
         self.say(Word::Reloading(monotonic_micros()));
     }
 
-    /// Notifies that the rules were read.
     pub(super) fn reloaded(&self) {
         self.say(Word::Reloaded);
     }
 
-    /// Sets the status line.
     pub(super) fn status(&self, line: String) {
         self.say(Word::Status(line));
     }
 
-    /// Notifies that the drain has begun.
     pub(super) fn stopping(&self) {
         self.say(Word::Stopping);
     }

@@ -17,7 +17,6 @@ use super::places::Places;
 use crate::clock::boot_nanos;
 use crate::rules::{Fingerprint, glance};
 
-/// The watched directories.
 #[derive(Debug, Default)]
 pub(super) struct Watching {
     inotify: Option<OwnedFd>,
@@ -33,7 +32,6 @@ pub(super) struct Watching {
 }
 
 impl Watching {
-    /// Whether the caller has to poll for changes.
     pub(super) fn polls(&self) -> bool {
         self.polls
     }
@@ -143,7 +141,6 @@ impl Watching {
         }
     }
 
-    /// Whether the files differ from the last look.
     pub(super) fn sees_a_change(&self, path: &Path) -> bool {
         self.polls && glance(path) != self.seen
     }
