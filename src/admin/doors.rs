@@ -111,7 +111,7 @@ async fn serve_scrapers(desk: &Arc<Desk>, first: Result<TcpListener, String>, ad
 
 fn by(socket: &UnixStream) -> io::Result<By> {
     let peer = rustix::net::sockopt::socket_peercred(socket)?;
-    // Zero says that it lives in another space of process numbers.
+    // Zero: the peer is in another PID namespace.
     let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok().filter(|pid| *pid > 0);
     Ok(By { uid: peer.uid.as_raw(), pid })
 }

@@ -1,4 +1,4 @@
-//! The admin socket at its path, for the user who runs the daemon alone.
+//! The admin socket, open to the user of the daemon alone.
 
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
@@ -6,18 +6,17 @@ use std::path::PathBuf;
 use crate::admin::Door;
 use crate::server::{BindError, Listener};
 
-/// The admin socket.
 #[derive(Debug)]
 pub(super) struct AdminDoor {
     path: PathBuf,
-    /// What came of binding at the start, until it is opened.
+    /// The result of binding at the start, until it is opened.
     first: Option<Result<Listener, BindError>>,
-    /// Keeps the path ours.
+    /// Holds the lock of the path.
     listener: Option<Listener>,
 }
 
 impl AdminDoor {
-    /// Binds the socket. A path that cannot be bound for another reason than another process is tried again later.
+    /// Binds the socket. Failures other than a conflict with another process are retried by `open`.
     ///
     /// # Errors
     /// Another process listens there.
@@ -32,7 +31,7 @@ impl AdminDoor {
 
 impl Door for AdminDoor {
     fn open(&mut self) -> Result<UnixListener, String> {
-        // After a panic of the thread it is opened again, and is still ours.
+        // After a panic of the thread, release the path before it is bound again.
         self.listener = None;
         let bound = self.first.take().unwrap_or_else(|| Listener::bind(&self.path, MODE, None));
         let listener = bound
@@ -47,5 +46,5 @@ impl Door for AdminDoor {
     }
 }
 
-/// Rules are switched off here.
+/// Owner only, as the socket can disable rules.
 const MODE: u32 = 0o600;

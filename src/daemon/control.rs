@@ -1,4 +1,4 @@
-//! What operators see of the daemon beside its engine: the rules as they were last read.
+//! The daemon's state that operators see in addition to the engine: rules, state files, sync, threads.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -26,26 +26,23 @@ use crate::host::resident_bytes;
 use crate::server::Telemetry;
 use crate::state;
 
-/// The daemon as operators see it.
 pub(super) struct Daemon {
     pub(super) record: Arc<Mutex<Record>>,
     pub(super) bell: Bell,
-    /// Keeps what holds over the rules.
+    /// Persists switches and blocks.
     pub(super) orders: Arc<OrdersKept>,
     pub(super) telemetry: Arc<Telemetry>,
-    /// How keeping the tables goes.
+    /// Counters of writing the state files.
     pub(super) state: Arc<state::Record>,
-    /// What is to be told of the talk with other hosts, and by which something is said to them; `None`: the settings name
-    /// no Redis.
+    /// The counters and the handle of the sync task; `None`: the settings name no Redis.
     pub(super) fleet: Option<(Arc<Counters>, Voice)>,
     pub(super) clock: Arc<Clock>,
-    /// The path of the rules.
     pub(super) rules: String,
     pub(super) socket: ServedSocket,
     pub(super) log: Arc<LogQueue>,
     pub(super) helpers: Helpers,
     pub(super) after_crash_loop: AfterCrashLoop,
-    /// Why work should not be sent here yet, beside the rules.
+    /// Returns the reasons, besides the rules, why no requests should be sent here yet.
     pub(super) unready: Box<dyn Fn() -> Vec<String> + Send + Sync>,
 }
 
@@ -136,5 +133,5 @@ impl Control for Daemon {
     }
 }
 
-/// Files that are written all the while they are read are waited for; a directory may be large and the disk slow.
+/// A reading waits until the files stop changing; directories may be large and disks slow.
 const RELOAD_PATIENCE: Duration = Duration::from_secs(30);

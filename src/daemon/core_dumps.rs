@@ -1,16 +1,16 @@
-//! Keeps what callers said out of core dumps, and out of reach of other processes of the same user.
+//! Keeps data of callers out of core dumps and away from other processes of the same user.
 
 use rustix::process::{DumpableBehavior, Resource, Rlimit, getpid, set_dumpable_behavior, setrlimit};
 use tracing::warn;
 
 use super::service_manager::ServiceManager;
 
-/// Allows no core, and where the daemon runs as a service no look into its memory either. Who starts it by hand as
-/// himself can look into it with a debugger still: it holds what he may know.
+/// Disables core dumps; in a service also access to the process memory. A daemon started by hand stays open
+/// to its user's debugger, as it holds only data that this user may read.
 pub(super) fn forbid() {
     let none = Rlimit { current: Some(0), maximum: Some(0) };
     let mut done = setrlimit(Resource::Core, none);
-    // A core that is piped to a program heeds no limit, but this.
+    // The kernel ignores the limit for cores that are piped to a program; only the dumpable flag stops those.
     let is_service = ServiceManager::is_there() || rustix::process::geteuid().is_root() || getpid().is_init();
     if is_service {
         done = done.and(set_dumpable_behavior(DumpableBehavior::NotDumpable));

@@ -1,14 +1,14 @@
-//! How many files the daemon may open.
+//! The limit on open files.
 
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
-/// How many files the daemon opens at most: for each connection one, and one for the process behind it.
+/// Returns the most files that the daemon opens: per connection the socket and the process behind it.
 pub(crate) fn needed(connections: u32) -> u64 {
     2 * u64::from(connections) + BESIDE
 }
 
-/// Raises the soft limit of open files to what the settings promise, as far as the hard one goes.
+/// Raises the soft limit of open files to the need of the settings, at most to the hard limit.
 pub(super) fn allow(connections: u32) {
     let needed = needed(connections);
     let limit = getrlimit(Resource::Nofile);
@@ -22,6 +22,5 @@ pub(super) fn allow(connections: u32) {
     }
 }
 
-/// Descriptors that are no connections of applications: runtimes, the listeners, the log, the watch over the rules and
-/// reading them, operators.
+/// Descriptors besides connections: runtimes, listeners, log, inotify, rules files, admin connections.
 const BESIDE: u64 = 96;

@@ -1,5 +1,5 @@
-//! The kill switch that needs no command: a file called `disable`, and everything is allowed while it is there. Whose
-//! file it is decides whether it counts; it is never opened.
+//! The kill switch without a command: while a file named `disable` exists, everything is allowed. Its owner
+//! decides whether it counts; it is never opened.
 
 use std::io;
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +7,6 @@ use std::path::{Path, PathBuf};
 
 use tracing::warn;
 
-/// The places where such a file may lie.
 #[derive(Debug)]
 pub(super) struct DisableFiles {
     places: Vec<Place>,
@@ -20,18 +19,17 @@ struct Place {
     seen: Seen,
 }
 
-/// What was seen at a place.
+/// The result of the last look at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Seen {
     Nothing,
-    /// One that counts.
     Ours,
-    /// One that does not, and why.
+    /// A file that does not count, with the reason.
     NotOurs(&'static str),
 }
 
 impl DisableFiles {
-    /// Those beside the settings, and beside the socket that applications ask on.
+    /// The paths beside the settings and beside the client socket.
     pub(super) fn new(socket: &Path) -> DisableFiles {
         let beside = socket.with_file_name(NAME);
         let places = [PathBuf::from(SETTINGS_DIRECTORY).join(NAME), beside];
@@ -45,7 +43,7 @@ impl DisableFiles {
         DisableFiles { places, own_uid }
     }
 
-    /// The first file that is there and counts. One that does not count is warned of once.
+    /// Returns the first file that exists and counts. A file that does not count is logged once.
     pub(super) fn look(&mut self) -> Option<&Path> {
         for place in &mut self.places {
             place.look(self.own_uid);
@@ -56,11 +54,11 @@ impl DisableFiles {
 
 impl Place {
     fn look(&mut self, own_uid: u32) {
-        // Not through a link: what it leads to is somebody's else to choose.
+        // Links are not followed, as another user may choose their target.
         let seen = match std::fs::symlink_metadata(&self.path) {
             Ok(found) => judge(&found, own_uid),
             Err(error) if is_absent(&error) => Seen::Nothing,
-            // Neither there nor gone, as far as can be seen: it stays what it was.
+            // Unknown: the last result stays.
             Err(_) => return,
         };
         if let Seen::NotOurs(reason) = seen

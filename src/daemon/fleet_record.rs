@@ -1,4 +1,4 @@
-//! What the talk with other hosts tells, as operators see it.
+//! The counters of the fleet as operators see them.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use crate::fleet::link::{Class, NodeStatus, State};
 use crate::fleet::overrides::OverridesView;
 use crate::fleet::tally::Tally;
 
-/// How it stands; `None`: the settings name no Redis. Every name that is ever counted is there from the start.
+/// Reads the counters; `None`: the settings name no Redis. Every name is present from the start.
 pub(super) fn fleet_record(counters: Option<&Counters>, now: Timestamp) -> FleetRecord {
     let nothing = Counters::default();
     let is_set = counters.is_some();
@@ -62,13 +62,13 @@ fn overrides(view: &OverridesView) -> OverridesRecord {
     OverridesRecord { version: view.version, rejected: view.rejected.to_vec(), is_forged: view.is_forged }
 }
 
-/// By every class, also before there is a connection.
+/// Returns the errors by class; every class is present before the first connection.
 fn errors(view: &View) -> Vec<(&'static str, u64)> {
     let counted = |name: &str| view.errors.iter().find(|(known, _)| *known == name).map(|(_, count)| *count);
     Class::NAMES.into_iter().map(|name| (name, counted(name).unwrap_or_default())).collect()
 }
 
-/// Those that somebody has asked for, and those of which the version is known.
+/// Returns the counts of every budget that was requested, or whose version is known.
 fn budgets(view: &View) -> HashMap<u64, BudgetCounts> {
     let mut budgets: HashMap<u64, BudgetCounts> =
         view.tallies.iter().map(|(budget, tally)| (*budget, of_budget(tally))).collect();
@@ -107,5 +107,5 @@ fn of_budget(tally: &Tally) -> BudgetCounts {
     }
 }
 
-/// Enough to tell hosts apart by eye.
+/// Enough to distinguish hosts by eye.
 const HOST_BYTES_SHOWN: usize = 4;

@@ -1,5 +1,5 @@
-//! The fleet secret: bytes that all hosts of a fleet have, and nobody else, so that all make the same keys of the same
-//! callers, and nobody can tell a caller by its key.
+//! The fleet secret: bytes that only the hosts of a fleet share, so that all derive the same keys for the
+//! same callers and no other party can identify a caller by its key.
 
 use std::fmt;
 use std::fs::{Metadata, OpenOptions};
@@ -18,7 +18,7 @@ use crate::rules::{Problem, Severity, Wrong};
 pub struct FleetSecret(Box<[u8]>);
 
 impl FleetSecret {
-    /// To make keys of; at least 32.
+    /// Returns the bytes to derive keys from, at least 32.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
         &self.0
@@ -31,7 +31,7 @@ impl fmt::Debug for FleetSecret {
     }
 }
 
-/// Reads the file. Its problems stop no daemon, which limits on its own host without the secret.
+/// Reads the file. A daemon without the secret starts all the same and limits on its own host.
 #[must_use]
 pub fn fleet_secret(path: &Path) -> (Option<FleetSecret>, Option<Problem>) {
     match read(path) {
@@ -50,7 +50,7 @@ fn read(path: &Path) -> Result<(FleetSecret, Option<Wrong>), Wrong> {
         };
         Wrong::new(format!("cannot read the fleet secret: {error}"), mend)
     };
-    // A named pipe is not waited for: it holds nothing then.
+    // Opening a named pipe does not wait; it reads as empty.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
     let mut file = OpenOptions::new().read(true).custom_flags(flags).open(path).map_err(unreadable)?;
     let metadata = file.metadata().map_err(unreadable)?;
@@ -70,7 +70,7 @@ fn read(path: &Path) -> Result<(FleetSecret, Option<Wrong>), Wrong> {
     }
 }
 
-/// A group that reads it may be the daemon's own.
+/// Warns of a file that others can read or its group can write: the group may be the daemon's own.
 fn open_to_others(path: &Path, metadata: &Metadata) -> Option<Wrong> {
     let mode = metadata.mode() & 0o7777;
     let message = format!("the fleet secret has mode {mode:04o}: others can read or change it");
@@ -81,8 +81,8 @@ fn warning(path: &Path, wrong: Wrong) -> Problem {
     Problem { severity: Severity::Warning, ..about_file(path, wrong) }
 }
 
-/// As many bits as the digest has twice over.
+/// Twice the bits of the digest.
 const BYTES_MIN: u64 = 32;
 
-/// A page; what is larger is something else.
+/// A page; anything larger is a wrong file.
 const BYTES_MAX: u64 = 4_096;

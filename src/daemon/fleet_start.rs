@@ -1,5 +1,4 @@
-//! How the daemon comes to share budgets with other hosts: from the settings to the talk with Redis. Whatever is wrong, it
-//! starts and limits on its own host.
+//! Joins the fleet: from the settings to the sync task. After any problem the daemon limits on its host.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -20,14 +19,14 @@ use crate::fleet::task::{Fleet, Keep, Plan};
 use crate::host::machine_marks;
 use crate::sys;
 
-/// An engine that shares budgets from now on, and with whom to talk about them.
+/// An engine that shares budgets from now on, and the plan of the sync task.
 #[derive(Debug)]
 pub(super) struct Joined {
     standing: Arc<Standing>,
     plan: Plan,
 }
 
-/// Joins the fleet of the settings, before there are rules. `None`: there is none, or it cannot be joined, which is told.
+/// Joins the fleet of the settings, before there are rules. `None`: none, or joining failed (logged).
 pub(super) fn join(redis: Option<&RedisSettings>, taken: &mut TakenUp) -> Option<Joined> {
     let redis = redis?;
     let (secret, problem) = redis.fleet_secret_file.as_deref().map(fleet_secret).unwrap_or_default();
@@ -55,7 +54,7 @@ pub(super) fn join(redis: Option<&RedisSettings>, taken: &mut TakenUp) -> Option
 }
 
 impl Joined {
-    /// Begins to talk with the others. Redis need not be there.
+    /// Starts the sync task. Redis need not be reachable.
     pub(super) fn talk(self, engine: &Arc<Engine>, clock: &Arc<Clock>, helpers: &Helpers) -> Option<Fleet> {
         let fleet = Fleet::new(Arc::clone(engine), Arc::clone(clock), self.standing, self.plan);
         let fleet = fleet.inspect_err(|error| warn!(%error, "rules of the fleet go by `on_redis_down`"));
@@ -65,7 +64,7 @@ impl Joined {
     }
 }
 
-/// The fleet overrides of the process before hold until Redis has newer ones.
+/// Restores the fleet overrides of the previous process; they hold until Redis has newer ones.
 fn put_back_overrides(seal: &Seal, taken: &mut TakenUp) {
     let Some(kept) = taken.fleet_overrides().and_then(|file| file.read()) else { return };
     let Some(document) = Document::open(&kept, seal) else { return taken.set_overrides_aside() };
@@ -76,8 +75,8 @@ fn put_back_overrides(seal: &Seal, taken: &mut TakenUp) {
     taken.engine.put_back_fleet_overrides(overrides);
 }
 
-/// Who this host is in this life. It is only who it was if this life is kept before anything is said in it: a number that is
-/// given twice would be taken for a call that was answered.
+/// Returns the identity and epoch of this host. An identity is reused only if its new epoch is stored before
+/// the first command: a repeated sequence number would be taken for a command that was answered.
 fn identity(taken: &mut TakenUp, marks: &[Vec<u8>]) -> Option<(Identity, Option<Keep>)> {
     let drawn = sys::drawn().inspect_err(|error| {
         error!(%error, "no random numbers: rules of the fleet limit on this host alone");
@@ -99,7 +98,7 @@ fn identity(taken: &mut TakenUp, marks: &[Vec<u8>]) -> Option<(Identity, Option<
     }
 }
 
-/// Any bytes make a key; two secrets never make the same one.
+/// Derives the hash key; two secrets never yield the same one.
 fn hash_key(secret: &FleetSecret) -> HashKey {
     let mut hasher = sha1_smol::Sha1::from(b"tidegate: the keys of a fleet\0");
     hasher.update(secret.bytes());

@@ -1,5 +1,5 @@
-//! The helper threads: everything that the daemon can decide without. They are started once the decision threads run, tried
-//! again where no thread can be had, and run again after a panic. No decision waits for one.
+//! The helper threads: all work that decisions do not need. They start after the decision threads, are
+//! retried when no thread is available, and run again after a panic. No decision waits for one.
 
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -13,27 +13,26 @@ use tracing::{error, info, warn};
 use crate::admin::ThreadRecord;
 use crate::clock::boot_nanos;
 
-/// The work of a helper thread. It returns at the end of the daemon only, and may be called again after a panic.
+/// The work of a helper thread. It returns only when the daemon ends, and may be called again after a panic.
 pub(super) type Work = Box<dyn FnMut() + Send>;
 
-/// All helper threads of a daemon.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Helpers(Arc<Mutex<Vec<Arc<Helper>>>>);
 
 struct Helper {
     name: &'static str,
-    /// What the daemon goes without while the thread does not run.
+    /// The consequence of the thread not running, for messages.
     without: &'static str,
-    /// Until a thread has taken it.
+    /// `None` once a thread has taken it.
     work: Mutex<Option<Work>>,
     phase: AtomicU8,
     restarts: AtomicU64,
-    /// Whether it was logged that it cannot be started.
+    /// Whether the failure to start was logged.
     is_reported: AtomicBool,
 }
 
 impl Helpers {
-    /// Adds a thread of [`ORDER`], to be started by [`Helpers::start`]. `without` says what is missing while it does not run.
+    /// Adds a thread of [`ORDER`] for [`Helpers::start`]. `without` is the consequence of its absence.
     pub(super) fn add(&self, name: &'static str, without: &'static str, work: impl FnMut() + Send + 'static) {
         let work: Mutex<Option<Work>> = Mutex::new(Some(Box::new(work)));
         let (phase, restarts) = (AtomicU8::new(WAITING), AtomicU64::new(0));
@@ -43,14 +42,13 @@ impl Helpers {
         helpers.sort_by_key(|helper| ORDER.iter().position(|name| *name == helper.name));
     }
 
-    /// Starts every thread that does not run yet, in their order. Returns whether all were started.
+    /// Starts every thread that does not run yet, in the order of [`ORDER`]. Returns whether all run.
     pub(super) fn start(&self) -> bool {
         let helpers = self.0.lock().clone();
         let started = helpers.iter().filter(|helper| Helper::start(helper)).count();
         started == helpers.len()
     }
 
-    /// Tries once more to start one that does not run yet.
     pub(super) fn start_one(&self, name: &str) {
         let helper = self.0.lock().iter().find(|helper| helper.name == name).cloned();
         if let Some(helper) = helper {
@@ -58,7 +56,7 @@ impl Helpers {
         }
     }
 
-    /// Tries again what could not be started, until everything was.
+    /// Retries until every thread has started.
     pub(super) async fn keep_starting(self) {
         let mut pause = START_AGAIN_MIN;
         while !self.start() {
@@ -67,7 +65,6 @@ impl Helpers {
         }
     }
 
-    /// How each thread is, by its name.
     pub(super) fn record(&self) -> Vec<ThreadRecord> {
         let record = |helper: &Arc<Helper>| ThreadRecord {
             name: helper.name,
@@ -77,7 +74,7 @@ impl Helpers {
         self.0.lock().iter().map(record).collect()
     }
 
-    /// What the daemon goes without at the moment, a line each.
+    /// Returns the consequences of threads that do not run, one line each.
     pub(super) fn missing(&self) -> Vec<String> {
         let missing = |helper: &Arc<Helper>| {
             let Helper { name, without, .. } = &**helper;
@@ -132,7 +129,7 @@ impl Helper {
                 work();
             }));
             let Err(payload) = run else { break };
-            // Its destructor may panic as well.
+            // The destructor of the payload may panic as well.
             std::mem::forget(payload);
             self.phase.store(PANICKED, Ordering::Relaxed);
             self.restarts.fetch_add(1, Ordering::Relaxed);
@@ -147,7 +144,7 @@ impl Helper {
         self.phase.store(ENDED, Ordering::Relaxed);
     }
 
-    /// Panics the first time if the environment names this thread: only in builds for tests.
+    /// Panics the first time if the environment names this thread (builds for tests only).
     #[cfg(all(debug_assertions, feature = "test-hooks"))]
     fn panic_if_asked(&self) {
         let asked = std::env::var("TIDEGATE_DEBUG_PANIC").unwrap_or_default();
@@ -165,8 +162,8 @@ impl fmt::Debug for Helper {
     }
 }
 
-/// Ends the daemon by a panic (`main`), or by the abort that follows a panic in a destructor (`abort`), if the environment
-/// asks for it: only in builds for tests.
+/// Ends the daemon by a panic (`main`), or by the abort after a panic in a destructor (`abort`), if the
+/// environment requests it (builds for tests only).
 #[cfg(all(debug_assertions, feature = "test-hooks"))]
 pub(super) fn crash_if_asked() {
     struct PanicsAgain(bool);
@@ -180,8 +177,8 @@ pub(super) fn crash_if_asked() {
     assert!(asked != "main" && asked != "abort", "asked to panic");
 }
 
-/// In which order they are started, where there are not enough threads for all: a service manager that hears nothing ends the
-/// daemon, and the log is written without its thread as well.
+/// The order of starting, for hosts without enough threads: a service manager without notifications ends the
+/// daemon, while the log works without its thread.
 const ORDER: [&str; 8] = ["notify", "rules", "admin", "state", "switches", "sync", "sampler", "log"];
 
 /// Not started yet.
@@ -189,14 +186,14 @@ const WAITING: u8 = 0;
 const RUNNING: u8 = 1;
 /// Between a panic and the next run.
 const PANICKED: u8 = 2;
-/// Its work is done: the daemon ends.
+/// The work is done; the daemon ends.
 const ENDED: u8 = 3;
 
-/// Short enough that a single panic is hardly noticed, long enough that a thread that always panics costs nothing.
+/// Short enough that one panic hardly matters, long enough that a thread that always panics costs little.
 const RUN_AGAIN_MIN: Duration = Duration::from_millis(100);
 const RUN_AGAIN_MAX: Duration = Duration::from_secs(30);
 
-/// A limit on threads is raised by people, or reached for a moment.
+/// A thread limit is either raised by people, or reached for a moment.
 const START_AGAIN_MIN: Duration = Duration::from_secs(1);
 const START_AGAIN_MAX: Duration = Duration::from_secs(30);
 
@@ -213,7 +210,7 @@ mod tests {
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
-    /// Readings that panic the first few times that they are asked for.
+    /// Readings that panic the first few times.
     struct Faulty {
         panics: usize,
         asked: AtomicUsize,
@@ -245,7 +242,7 @@ mod tests {
         assert_eq!((helpers.record()[0].restarts, helpers.record()[0].is_running), (0, false));
         assert!(helpers.missing()[0].contains("`sampler` cannot be started, so no readings are taken"));
         assert!(helpers.start());
-        // Its third question is answered, and a fourth follows: it works on.
+        // The third call succeeds, and a fourth follows: the thread works on.
         await_number(&heard, 3);
         assert_eq!((helpers.record()[0].restarts, helpers.record()[0].is_running), (2, true));
         assert!(helpers.missing().is_empty() && helpers.start(), "it is started once");

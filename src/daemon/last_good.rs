@@ -1,5 +1,5 @@
-//! The rules that were last good, as texts on disk: a start at which a domain's files have errors goes on with what it had.
-//! Kept beside the tables, never in place of the files.
+//! The last good rules, stored as texts beside the tables: a start at which a domain's files have errors
+//! continues with them. They never replace the files.
 
 use std::io::{self, Read};
 use std::path::PathBuf;
@@ -11,27 +11,26 @@ use tracing::{debug, info, warn};
 use crate::rules::{Library, Texts};
 use crate::state::{Record, StateFile, open_regular, set_aside, write_whole};
 
-/// Where they are kept.
 #[derive(Debug)]
 pub(super) struct LastGood {
     path: PathBuf,
-    /// Which file of the state directory it is.
+    /// The file's role in the state directory.
     file: StateFile,
-    /// How the file begins: what it is, and the version of what follows.
+    /// The first bytes of the file: its kind, and the version of the rest.
     title: String,
-    /// Whether it was said that they cannot be.
+    /// Whether the last failure to write was logged.
     is_told: bool,
     record: Arc<Record>,
 }
 
 impl LastGood {
-    /// Kept in this file, of a version that is so much newer than ours.
+    /// Uses this file; its version is `versions_ahead` newer than ours.
     pub(super) fn at(path: PathBuf, file: StateFile, versions_ahead: u8, record: Arc<Record>) -> LastGood {
         let version = VERSION + u32::from(versions_ahead);
         LastGood { path, file, title: format!("tidegate rules {version} "), is_told: false, record }
     }
 
-    /// What was kept, at the start. What is damaged, or of another version, is set aside.
+    /// Restores the stored rules at the start. A damaged file, or one of another version, is set aside.
     pub(super) fn take_up(&self) -> Vec<Texts> {
         let path = self.path.display();
         let bad = match self.read() {
@@ -73,8 +72,8 @@ impl LastGood {
         }
     }
 
-    /// Keeps what is in force: of each domain the texts as they stand, else what was kept of it before. False: it should be
-    /// tried again.
+    /// Writes the texts in force; a domain whose files have errors keeps its stored texts. Returns false if
+    /// the write should be retried.
     pub(super) fn write(&mut self, library: &Library) -> bool {
         let path = self.path.display();
         match self.try_write(library) {
@@ -98,7 +97,7 @@ impl LastGood {
         let before = match self.read() {
             Ok(texts) => texts,
             Err(Bad::Damaged) => Vec::new(),
-            // What cannot be read now is not to be replaced by less.
+            // A file that cannot be read now must not be replaced by less.
             Err(Bad::Unreadable(error)) => return Err(error),
         };
         let of = |texts: &[Texts], name: &str| texts.iter().find(|texts| *texts.domain == *name).cloned();
@@ -112,7 +111,7 @@ impl LastGood {
         }
         match self.written(&texts).filter(|bytes| bytes.len() as u64 <= BYTES_MAX) {
             Some(bytes) => write_whole(&self.path, &bytes)?,
-            // Which no second try mends.
+            // A retry would not help.
             None => {
                 let path = self.path.display();
                 warn!(%path, "the rules are too large to be kept for a start at which their files have errors");
@@ -123,7 +122,7 @@ impl LastGood {
         Ok(())
     }
 
-    /// A line of what this is, with a checksum of what follows: texts as JSON.
+    /// Returns the file: a title line with the checksum of the body, then the texts as JSON.
     fn written(&self, texts: &[Texts]) -> Option<Vec<u8>> {
         let body = serde_json::to_vec(texts).ok()?;
         let mut bytes = format!("{}{:016x}\n", self.title, SipHasher13::new().hash(&body)).into_bytes();
@@ -143,16 +142,14 @@ impl LastGood {
     }
 }
 
-/// Why what was kept is of no use.
 enum Bad {
     Damaged,
     Unreadable(io::Error),
 }
 
-/// Of what follows the title.
 const VERSION: u32 = 1;
 
 const CHECKSUM_DIGITS: usize = 16;
 
-/// A hundred thousand rules and the tables beside them; more are not kept.
+/// About 100 000 rules and their tables; more are not stored.
 const BYTES_MAX: u64 = 64 << 20;

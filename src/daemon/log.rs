@@ -1,4 +1,4 @@
-//! The log: standard error, as text or as JSON lines, through a queue that no thread waits for.
+//! The log: standard error, as text or JSON lines, through a queue that no thread waits for.
 
 use std::io::Write;
 use std::sync::Arc;
@@ -11,13 +11,13 @@ use super::log_queue::{LogQueue, write_at_once};
 use super::settings::{Log, LogFormat};
 use crate::clock::{Timestamp, boot_nanos, unix_nanos};
 
-/// Starts logging, and reports panics. Called once. The queue has no thread yet.
+/// Starts logging and the reporting of panics. Call it once. The queue has no thread yet.
 pub(super) fn start(log: Log) -> Arc<LogQueue> {
     let queue = LogQueue::new(std::io::stderr());
-    // A line that cannot be put together is left out: the subscriber would report that on standard error, and panic there.
+    // Lines that cannot be formatted are dropped: the subscriber would panic if it could not report that.
     let lines = tracing_subscriber::fmt().with_writer(Arc::clone(&queue)).log_internal_errors(false);
     let lines = lines.with_max_level(log.level).with_target(false);
-    // A second call, as a test might make it, changes nothing.
+    // A second call, as in tests, has no effect.
     let _ = match log.format {
         LogFormat::Text => {
             let lines = lines.with_ansi(is_terminal());
@@ -34,9 +34,9 @@ pub(super) fn start(log: Log) -> Arc<LogQueue> {
     queue
 }
 
-/// Reports each panic by its place, at once and past the queue: the process may end with it. Nothing here waits, takes a
-/// lock that is held, or fails. Of a message only what was written beforehand is shown: one that was put together may
-/// hold values of callers.
+/// Reports each panic by its location, at once and past the queue, as the process may end with it. The hook
+/// neither waits, nor takes a held lock, nor fails. It shows constant messages only: formatted ones may hold
+/// values of callers.
 fn report_panics(format: LogFormat, queue: Arc<LogQueue>) {
     let limit = Mutex::new(Site::default());
     std::panic::set_hook(Box::new(move |panic| {
@@ -50,7 +50,7 @@ fn report_panics(format: LogFormat, queue: Arc<LogQueue>) {
     }));
 }
 
-/// The line of a panic, as the subscriber would write it.
+/// Returns the line of a panic in the subscriber's format.
 fn panic_line(format: LogFormat, message: &str, at: &str, suppressed: u64) -> String {
     let time = jiff::Timestamp::from_nanosecond(unix_nanos().into()).unwrap_or_default();
     match format {
@@ -72,17 +72,17 @@ fn panic_line(format: LogFormat, message: &str, at: &str, suppressed: u64) -> St
     }
 }
 
-/// Writes messages to standard error before there is a log, and waits for a moment only if it does not take them.
+/// Writes messages to standard error before there is a log; waits only briefly if it is blocked.
 pub(super) fn before_start(messages: impl Iterator<Item = String>) {
     let queue = LogQueue::new(std::io::stderr());
-    // The queue takes everything.
+    // Writes to the queue do not fail.
     messages.for_each(|message| drop(writeln!(&*queue, "{message}")));
     queue.flush(LAST_LINES_MAX);
 }
 
 /// Writes a message to standard error past the log: for commands, and before there is a log.
 pub(crate) fn plainly(message: &str) {
-    // There is no other place for it.
+    // There is no other place to report it.
     let _ = writeln!(std::io::stderr(), "{message}");
 }
 
@@ -92,7 +92,7 @@ fn is_terminal() -> bool {
 
 const LEFT_OUT: &str = "(its message may hold what a caller sent and is left out)";
 
-/// How long the end waits for its last lines to be written.
+/// The time at exit for writing the last lines.
 pub(super) const LAST_LINES_MAX: Duration = Duration::from_millis(100);
 
 #[cfg(test)]

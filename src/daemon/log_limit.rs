@@ -1,5 +1,5 @@
-//! A limit on the log itself: of what traffic makes the daemon say, no call site says more than a few lines in ten seconds.
-//! The first line after a pause says how many were left out. What operators cause is said in full.
+//! The log throttle: of lines caused by traffic, each call site writes a few per 10 s. The first line after a
+//! pause has the number of suppressed ones. Lines caused by operators are never suppressed.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -14,7 +14,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::clock::{Timestamp, boot_nanos};
 
-/// A format of lines, some of which are left out.
+/// A line format that suppresses some lines.
 #[derive(Debug)]
 pub(super) struct Limited<F> {
     format: F,
@@ -22,7 +22,7 @@ pub(super) struct Limited<F> {
     sites: Mutex<HashMap<Identifier, Site>>,
 }
 
-/// What one place in the source has said lately.
+/// The recent lines of one call site.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Site {
     since: Timestamp,
@@ -35,12 +35,11 @@ impl<F> Limited<F> {
         Limited { format, is_json, sites: Mutex::default() }
     }
 
-    /// Whether a line may be written, and how many like it were not before it.
     fn admit(&self, metadata: &Metadata<'_>) -> Option<u64> {
         if !is_of_traffic(metadata.target()) {
             return Some(0);
         }
-        // As many as there are places in the source that speak.
+        // The map is bounded by the number of call sites.
         self.sites.lock().entry(metadata.callsite()).or_default().admit(Timestamp::from_nanos(boot_nanos()))
     }
 
@@ -56,7 +55,7 @@ impl<F> Limited<F> {
 }
 
 impl Site {
-    /// Whether one more line may be written now, and how many were left out before it.
+    /// Returns the number of suppressed lines before this one; `None`: suppress this one as well.
     pub(super) fn admit(&mut self, now: Timestamp) -> Option<u64> {
         if now.since(self.since) >= PERIOD {
             (self.since, self.said) = (now, 0);
@@ -83,7 +82,7 @@ where
         event: &Event<'_>,
     ) -> fmt::Result {
         match self.admit(event.metadata()) {
-            // Nothing is written of it, not even an end of line.
+            // Writes nothing, not even a newline.
             None => Ok(()),
             Some(0) => self.format.format_event(context, writer, event),
             Some(suppressed) => {
@@ -96,21 +95,21 @@ where
     }
 }
 
-/// Whether what is said there is said because of what clients or scrapers do.
+/// Whether lines of this target are caused by clients or scrapers.
 fn is_of_traffic(target: &str) -> bool {
     SPOKEN_BY_TRAFFIC.iter().any(|room| {
         target.strip_prefix(room).is_some_and(|rest| matches!(rest.as_bytes().first(), None | Some(b':')))
     })
 }
 
-/// Of the rooms that serve, and of a service manager that does not listen. Panics have a limit of their own.
+/// The modules that serve, and the service manager, which may not listen. Panics have their own throttle.
 const SPOKEN_BY_TRAFFIC: [&str; 3] =
     [crate::server::LOG_TARGET, crate::engine::LOG_TARGET, super::service_manager::LOG_TARGET];
 
-/// Enough to see what it is about.
+/// Enough to show the cause.
 const LINES_MAX: u32 = 8;
 
-/// Often enough to be noticed, seldom enough to be read.
+/// Frequent enough to be noticed, rare enough to be read.
 const PERIOD: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! The queue between the code that logs and standard error: bounded, and full rather than waited for. One thread writes.
-//! A line that cannot be queued or written is dropped and counted.
+//! The bounded queue between logging code and standard error. One thread writes. Lines that cannot be queued
+//! or written are dropped and counted; no caller waits.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -16,31 +16,29 @@ use tracing::warn;
 
 use crate::clock::boot_nanos;
 
-/// Lines on their way to a descriptor.
+/// The queue of lines to a descriptor.
 pub(super) struct LogQueue {
     sender: SyncSender<Box<[u8]>>,
     /// Bytes that are queued and not yet written.
     queued_bytes: AtomicUsize,
     dropped: AtomicU64,
-    /// Whether the log thread runs. Until then every caller writes as much as the descriptor takes without waiting.
+    /// Whether the log thread runs. Until then callers write all that the descriptor accepts at once.
     has_thread: AtomicBool,
     writer: Mutex<Writer>,
 }
 
-/// The end of the queue that writes.
 struct Writer {
     receiver: Receiver<Box<[u8]>>,
     out: Box<dyn AsFd + Send>,
-    /// The line that is being written, and how much of it is.
+    /// The line that is being written, and the bytes already written of it.
     line: Option<(Box<[u8]>, usize)>,
-    /// Whether the last line ends in its middle, because the rest could not be written.
+    /// Whether the last line is incomplete because the rest could not be written.
     is_torn: bool,
-    /// How many dropped lines the log has reported, and when.
+    /// The dropped lines at the last report, and its time in ns.
     reported: (u64, u64),
 }
 
 impl LogQueue {
-    /// A queue to a descriptor.
     pub(super) fn new(out: impl AsFd + Send + 'static) -> Arc<LogQueue> {
         let (sender, receiver) = sync_channel(LINES_MAX);
         let writer =
@@ -54,7 +52,7 @@ impl LogQueue {
         })
     }
 
-    /// Lines that were dropped because the queue was full or the descriptor could not be written.
+    /// Returns the lines dropped because the queue was full or the descriptor could not be written.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
@@ -64,20 +62,20 @@ impl LogQueue {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Writes lines as they come, for ever: the work of the log thread.
+    /// Writes lines as they come, forever: the work of the log thread.
     pub(super) fn write_for_ever(&self) {
         let mut writer = self.writer.lock();
         self.has_thread.store(true, Ordering::SeqCst);
         loop {
             writer.drain(self, |out| is_writable(out, None));
             writer.report_dropped(self);
-            // This queue holds a sender: the wait ends with a line.
+            // Blocks until the next line: this queue holds a sender, so the channel never closes.
             let Ok(line) = writer.receiver.recv() else { return };
             writer.line = Some((line, 0));
         }
     }
 
-    /// Waits until every line is written, but not longer than this. Without a log thread it writes them itself.
+    /// Waits until every line is written, at most this long. Without a log thread the caller writes them.
     pub(super) fn flush(&self, within: Duration) {
         let begin = boot_nanos();
         let left = || within.saturating_sub(Duration::from_nanos(boot_nanos().saturating_sub(begin)));
@@ -103,7 +101,7 @@ impl LogQueue {
     }
 }
 
-/// One call is one line: the subscriber puts a line together before it writes.
+/// One call is one line, as the subscriber formats a line before it writes it.
 impl Write for &LogQueue {
     fn write(&mut self, line: &[u8]) -> io::Result<usize> {
         self.push(line);
@@ -122,7 +120,7 @@ impl fmt::Debug for LogQueue {
 }
 
 impl Writer {
-    /// Writes what is queued until nothing is left or the descriptor does not become ready.
+    /// Writes queued lines until none is left or the descriptor is not ready.
     fn drain(&mut self, queue: &LogQueue, is_ready: impl Fn(BorrowedFd<'_>) -> bool) {
         loop {
             let line = self.line.take().or_else(|| Some((self.receiver.try_recv().ok()?, 0)));
@@ -148,7 +146,8 @@ impl Writer {
         }
     }
 
-    /// Writes the next piece of a line, on a line of its own. A pipe that polls as ready takes a piece without waiting.
+    /// Writes the next piece of a line; a new line after an incomplete one begins with a newline. A pipe that
+    /// polls as ready accepts a piece without waiting.
     fn write(&mut self, line: &[u8], written: &mut usize) -> Result<(), Errno> {
         if self.is_torn && *written == 0 {
             rustix::io::write(self.out.as_fd(), b"\n")?;
@@ -166,7 +165,7 @@ impl Writer {
         }
     }
 
-    /// Logs how many lines were dropped, now that lines are written again.
+    /// Logs the number of dropped lines once writing works again.
     fn report_dropped(&mut self, queue: &LogQueue) {
         let (dropped, now) = (queue.dropped(), boot_nanos());
         let (reported, at) = self.reported;
@@ -181,19 +180,19 @@ impl Writer {
     }
 }
 
-/// Writes a line at once or not at all: past the queue, without waiting. Returns whether it was written.
+/// Writes a line at once or not at all, past the queue, without waiting. Returns whether it was written.
 pub(super) fn write_at_once(out: impl AsFd, line: &[u8]) -> bool {
     let line = line.get(..PIECE_BYTES).unwrap_or(line);
     is_writable(out.as_fd(), Some(Duration::ZERO)) && rustix::io::write(out, line) == Ok(line.len())
 }
 
-/// Whether a descriptor takes bytes, or reports an error at once, within this time; `None`: whenever it does.
+/// Whether a descriptor becomes writable, or reports an error, within this time; `None`: no limit.
 fn is_writable(out: BorrowedFd<'_>, within: Option<Duration>) -> bool {
     let within = within.and_then(|within| Timespec::try_from(within).ok());
     let mut polled = [PollFd::new(&out, PollFlags::OUT)];
     match poll(&mut polled, within.as_ref()) {
         Ok(count) => count > 0,
-        // What cannot be polled is written: the error says more.
+        // If polling fails, the write is tried: its error is more precise.
         Err(error) => error != Errno::INTR,
     }
 }
@@ -201,13 +200,12 @@ fn is_writable(out: BorrowedFd<'_>, within: Option<Duration>) -> bool {
 /// Enough for a start with a thousand problems in its rules.
 const LINES_MAX: usize = 4_096;
 
-/// What the queue may hold of memory.
 const BYTES_MAX: usize = 1 << 20;
 
-/// `PIPE_BUF`: a pipe that polls as writable has room for so many bytes, and keeps them together.
+/// `PIPE_BUF`: a pipe that polls as writable has room for this many bytes, and writes them atomically.
 const PIECE_BYTES: usize = 4_096;
 
-/// Often enough for an end that takes milliseconds.
+/// Frequent enough for an exit that takes milliseconds.
 const FLUSH_LOOK: Duration = Duration::from_millis(1);
 
 const REPORT_EVERY: Duration = Duration::from_secs(10);
@@ -273,7 +271,7 @@ mod tests {
             assert!(dropped > 0 && queue.queued_bytes.load(Ordering::SeqCst) <= BYTES_MAX);
             queue.flush(Duration::from_millis(5));
             assert!(queue.queued_bytes.load(Ordering::SeqCst) > 0, "nobody reads");
-            // The reader comes back: what is queued arrives whole.
+            // Once the reader reads again, the queued lines arrive whole.
             let read = std::thread::spawn(move || {
                 let lines = BufReader::new(reader).lines().take(lines - dropped);
                 lines.map(Result::unwrap).all(|line| line.len() == 999)

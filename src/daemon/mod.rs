@@ -1,4 +1,4 @@
-//! THE DAEMON: reads settings and rules, starts the rooms, watches and reloads, stops.
+//! THE DAEMON: reads settings and rules, starts the modules, watches and reloads files, stops.
 
 mod admin_door;
 mod control;

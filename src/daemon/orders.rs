@@ -1,5 +1,5 @@
-//! What operators say over the rules, in the running daemon: taken up at the start, kept whenever it changes, told when
-//! it ends by itself. A thread of its own looks twice a second, also for the file that switches everything off.
+//! Switches and blocks of operators in the running daemon: restored at the start, written on every change,
+//! logged when they expire. A thread checks twice a second, also for the file that disables everything.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -17,19 +17,18 @@ use crate::state::{
     OrdersRead, Record, SmallFile, StateFile, Unreadable, read_orders, set_aside, write_orders,
 };
 
-/// Keeps what holds over the rules.
 #[derive(Debug)]
 pub(super) struct OrdersKept {
     engine: Arc<Engine>,
     clock: Arc<Clock>,
     ledger: Arc<Ledger>,
-    /// None: there is no state directory.
+    /// `None` without a state directory.
     file: Option<OrdersFile>,
     overrides: Option<SmallFile>,
     written: Mutex<Written>,
 }
 
-/// What the file says, and by which wall clock: its times are of Unix.
+/// The content of the file, and the offset of the wall clock at the time: the file has Unix times.
 #[derive(Debug)]
 struct Written {
     orders: Orders,
@@ -38,21 +37,20 @@ struct Written {
     document: Arc<[u8]>,
 }
 
-/// Where it is kept, and as which version.
 #[derive(Debug)]
 pub(super) struct OrdersFile {
     pub(super) path: PathBuf,
     pub(super) version: u32,
 }
 
-/// The thread, until it is dropped.
+/// Ends the thread when dropped.
 #[derive(Debug)]
 pub(super) struct Watch {
     _stop: SyncSender<()>,
 }
 
 impl OrdersKept {
-    /// Takes up what held before, in an engine that has no rules yet.
+    /// Restores the switches and blocks in an engine that has no rules yet.
     pub(super) fn start(
         engine: &Arc<Engine>,
         clock: &Arc<Clock>,
@@ -79,10 +77,10 @@ impl OrdersKept {
         }
     }
 
-    /// Writes what holds, if the file says something else, or the same by a wall clock that has been set meanwhile.
+    /// Writes the switches and blocks if they differ from the file, or if the wall clock was stepped since.
     ///
     /// # Errors
-    /// Why it is not kept, and how to mend that.
+    /// The reason why they are not stored, with its help.
     pub(super) fn keep(&self) -> Result<(), String> {
         let mut written = self.written.lock();
         self.keep_overrides(&mut written)?;
@@ -106,7 +104,7 @@ impl OrdersKept {
         }
     }
 
-    /// The same of the document of fleet overrides, so that this host takes no older one after a restart.
+    /// Writes the document of fleet overrides, so that this host accepts no older one after a restart.
     fn keep_overrides(&self, written: &mut Written) -> Result<(), String> {
         let document = self.engine.fleet_overrides().document;
         let is_lost = !document.is_empty() && self.overrides.as_ref().is_some_and(|file| !file.exists());
@@ -119,8 +117,8 @@ impl OrdersKept {
         Ok(())
     }
 
-    /// The work of the thread that looks twice a second for what ends by itself and for the file that switches everything
-    /// off, until the watch is dropped. The first look is taken before this returns.
+    /// Returns the work of the thread that checks twice a second for expired switches and for the file that
+    /// disables everything, until the watch is dropped. The first check is done before this returns.
     pub(super) fn watch(self: &Arc<OrdersKept>, socket: &Path) -> (Watch, impl FnMut() + Send + 'static) {
         let (stop, stopped) = sync_channel(0);
         let mut files = DisableFiles::new(socket);
@@ -128,7 +126,7 @@ impl OrdersKept {
         self.look_for_file(&mut files);
         let kept = Arc::clone(self);
         let work = move || {
-            // A file system that hangs holds up this thread, and nobody else: it is not joined at the end.
+            // A hanging file system blocks this thread alone, which is not joined at exit.
             while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
                 kept.look_for_file(&mut files);
                 kept.ledger.enter_events(&kept.engine, kept.clock.now());
@@ -198,7 +196,7 @@ fn read(file: &OrdersFile, clock: &Clock, record: &Record) -> Orders {
     Orders::default()
 }
 
-/// It will be written over without what is not understood of it.
+/// Links the file aside, as the next write drops the entries that are not understood.
 fn keep_aside(path: &Path, not_understood: usize) {
     let aside = path.with_file_name(StateFile::Switches.aside());
     let _ = std::fs::remove_file(&aside);
@@ -213,8 +211,8 @@ fn keep_aside(path: &Path, not_understood: usize) {
 
 const NO_STATE: &str = "it is lost when the daemon ends: there is no state directory of its own, set `state`";
 
-/// A file takes hold within a second, with room for a busy host.
+/// A file takes effect within a second even on a busy host.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// By less the wall clock moves by itself.
+/// The wall clock drifts by less than this.
 const STEP_MIN_NANOS: u64 = 1_000_000_000;

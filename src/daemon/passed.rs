@@ -1,11 +1,10 @@
-//! The socket that a service manager passes. It is chosen here, and judged by the listener that takes it.
+//! Selects the socket that a service manager passes; the listener validates it.
 
 use rustix::fd::OwnedFd;
 
 use crate::server::{Listener, NotTaken};
 use crate::sys::{self, Passed};
 
-/// Why none of what was passed can be listened on.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unusable {
     #[error(
@@ -21,13 +20,13 @@ pub(super) enum Unusable {
     WhichOne { count: usize, names: String },
 }
 
-/// The socket that was passed, ready to listen; `None`: none was, so the daemon makes its own.
+/// Returns the passed socket, ready to listen; `None`: none was passed, so the daemon makes its own.
 pub(super) fn listener() -> Result<Option<Listener>, Unusable> {
     let Some((name, descriptor)) = choose(sys::passed_descriptors()?)? else { return Ok(None) };
     Listener::take(descriptor).map(Some).map_err(|source| Unusable::NotTaken { name, source })
 }
 
-/// The one that is called what ours is called, or the only one whatever it is called.
+/// Selects the descriptor with our name, or the only one under any name.
 fn choose(passed: Vec<Passed>) -> Result<Option<(String, OwnedFd)>, Unusable> {
     let mut named: Vec<_> = passed.into_iter().map(|passed| (passed.name, passed.descriptor)).collect();
     let ours = named.iter().filter(|(name, _)| name == NAME).count();
@@ -41,7 +40,7 @@ fn choose(passed: Vec<Passed>) -> Result<Option<(String, OwnedFd)>, Unusable> {
     Ok(named.pop())
 }
 
-/// What the packaged unit calls it.
+/// The name in the packaged unit.
 const NAME: &str = "clients";
 
 #[cfg(test)]

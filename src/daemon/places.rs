@@ -1,5 +1,5 @@
-//! Where a change of the rules shows: the directories to watch, and the names in each that matter. It follows every
-//! link on the way, for a link that is swapped changes what is behind it.
+//! The directories to watch for changes of the rules, and the relevant names in each. Every link on the path
+//! is followed, as replacing a link changes its target.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::{OsStr, OsString};
@@ -11,21 +11,20 @@ use std::path::{Component, Path, PathBuf};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Places(BTreeMap<PathBuf, Place>);
 
-/// One directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Place {
-    /// The names that matter.
     names: BTreeSet<OsString>,
-    /// Every other name matters as well.
+    /// Whether all other names are relevant too.
     whole: bool,
-    /// Without watching it a change would be missed. The others would have to be moved away under the daemon.
+    /// Whether changes would be missed without this watch. The other directories matter only if they are
+    /// moved while the daemon runs.
     pub(super) needed: bool,
-    /// Device and inode, to tell it from another directory put in its place.
+    /// Device and inode, to detect that another directory took its place.
     id: Option<(u64, u64)>,
 }
 
 impl Places {
-    /// Those of the rules at a path, a directory or one file, whatever of it exists.
+    /// Returns the directories for rules at a path, a directory or one file, as far as it exists.
     pub(super) fn of(path: &Path) -> Places {
         let mut places = Places::default();
         let mut links = LINKS_MAX;
@@ -42,24 +41,22 @@ impl Places {
         places
     }
 
-    /// The directories, each with what is known of it.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Path, &Place)> {
         self.0.iter().map(|(directory, place)| (directory.as_path(), place))
     }
 
-    /// Whether a change of this path may be a change of the rules.
+    /// Whether a change of this path may change the rules.
     pub(super) fn concern(&self, path: &Path) -> bool {
         let name = path.file_name().unwrap_or_default();
         let place = self.0.get(&parent_of(path));
         self.is_one(path) || place.is_some_and(|place| place.names.contains(name) || place.shows(name))
     }
 
-    /// Whether this path is one of the directories themselves.
     pub(super) fn is_one(&self, path: &Path) -> bool {
         self.0.contains_key(path)
     }
 
-    /// Goes down a path component by component, through links, and says where it leads; none where it ends too soon.
+    /// Walks a path component by component, through links. Returns its target; `None` if it does not exist.
     fn walk(&mut self, path: &Path, links: &mut u32) -> Option<PathBuf> {
         let mut here = PathBuf::from("/");
         let mut components: Vec<OsString> = components_of(path);
@@ -84,7 +81,7 @@ impl Places {
                 }
                 components.extend(components_of(&target));
             } else {
-                // The directory that holds the last one sees it replaced.
+                // The parent directory reports the replacement of the last component.
                 place.needed |= components.is_empty();
                 here = next;
             }
@@ -92,7 +89,7 @@ impl Places {
         Some(here)
     }
 
-    /// Follows the links among the files of a directory. Those of a mounted config map all lead to one place.
+    /// Follows the links among the files of a directory. Those of a mounted ConfigMap share one target.
     fn follow_entries(&mut self, directory: &Path) {
         let Ok(entries) = directory.read_dir() else { return };
         let mut known: BTreeMap<PathBuf, Option<PathBuf>> = BTreeMap::new();
@@ -121,13 +118,13 @@ impl Places {
 }
 
 impl Place {
-    /// Whether a file of this name belongs to the rules because it is there. What editors keep behind a dot does not.
+    /// Whether a file of this name belongs to the rules. Hidden files, as editors write them, do not.
     fn shows(&self, name: &OsStr) -> bool {
         self.whole && !name.as_bytes().starts_with(b".")
     }
 }
 
-/// The names on the way, the first one last.
+/// Returns the components in reverse order.
 fn components_of(path: &Path) -> Vec<OsString> {
     let names = path.components().rev().filter_map(|component| match component {
         Component::Normal(name) => Some(name.to_owned()),
@@ -141,10 +138,10 @@ fn parent_of(path: &Path) -> PathBuf {
     path.parent().unwrap_or(Path::new("/")).to_owned()
 }
 
-/// As many as the kernel follows.
+/// The limit of the kernel.
 const LINKS_MAX: u32 = 40;
 
-/// As many files as are read.
+/// The limit of files that are read.
 const ENTRIES_MAX: usize = 10_000;
 
 #[cfg(test)]
@@ -155,7 +152,7 @@ mod tests {
 
     use super::Places;
 
-    /// A directory of its own, by its path without links.
+    /// Makes a directory; its path contains no links.
     fn ground() -> (tempfile::TempDir, PathBuf) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().canonicalize().unwrap();
@@ -227,7 +224,7 @@ mod tests {
         let (_kept, ground) = ground();
         let places = check(&ground, "a/b/rules", &["a"], &["b"]);
         assert!(places.iter().any(|(path, place)| path == ground && place.needed));
-        // Links without an end are followed for a while.
+        // Cyclic links are followed up to the limit.
         symlink("loop", ground.join("loop")).unwrap();
         check(&ground, "loop/rules", &["loop"], &["b"]);
     }

@@ -1,4 +1,4 @@
-//! What is wrong with a reading of the rules: in the log, and in lines for an operator.
+//! Reports of problems of a reading of the rules: in the log, and as lines for an operator.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use tracing::{error, warn};
 use super::rules_in_force::log_problem;
 use crate::rules::{Halt, Reading};
 
-/// Why something that was written is not in force, a line each; empty: all of it is.
+/// Returns why some of the written rules are not in force, one line each; empty if all are.
 pub(super) fn lines(reading: &Reading) -> Vec<String> {
     let errors = || reading.problems.iter().filter(|problem| problem.is_error());
     let mut lines: Vec<String> = errors().take(ANSWERED_MAX).map(ToString::to_string).collect();
@@ -30,7 +30,6 @@ pub(super) fn lines(reading: &Reading) -> Vec<String> {
     lines
 }
 
-/// Logs what is wrong with a reading.
 pub(super) fn log(reading: &Reading, path: &Path) {
     reading.problems.iter().take(PROBLEMS_MAX).for_each(log_problem);
     if let Some(more) = reading.problems.len().checked_sub(PROBLEMS_MAX).filter(|more| *more > 0) {
@@ -61,10 +60,10 @@ pub(super) fn log(reading: &Reading, path: &Path) {
     }
 }
 
-/// Of a file with thousands of mistakes the first few say enough.
+/// The first problems of a file with thousands suffice.
 const PROBLEMS_MAX: usize = 1_000;
 
-/// What somebody who asked in a terminal still reads.
+/// As many as an operator reads in a terminal.
 const ANSWERED_MAX: usize = 20;
 
 /// As many names as fit a line.

@@ -1,4 +1,4 @@
-//! `redis` in the settings: where hosts meet that share a budget. It opens no connection.
+//! `redis` in the settings: the Redis of the fleet. Opens no connection.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -9,41 +9,41 @@ use crate::rules::source::Report;
 use crate::rules::yaml::Node;
 use crate::rules::{Domain, Problem, Severity, Wrong, percent, shown};
 
-/// Where hosts meet that share a budget, and how this one is let in.
+/// The servers of the fleet, and the credentials of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisSettings {
-    /// One server, several that know nothing of each other, or some of a cluster; never empty.
+    /// One server, several independent ones, or some nodes of a cluster; never empty.
     pub urls: Vec<Url>,
-    /// Whether they are of one cluster.
+    /// Whether they belong to one cluster.
     pub cluster: bool,
-    /// The user of its access control list; none: `default`.
+    /// The user of the Redis access control list; `None`: `default`.
     pub user: Option<String>,
-    /// Holds the password; read anew for each connection.
+    /// The file of the password; read again for each connection.
     pub password_file: Option<PathBuf>,
-    /// The authorities that a certificate may be from; none: those of this host.
+    /// The certificate authorities to trust; `None`: those of this host.
     pub ca_file: Option<PathBuf>,
-    /// What makes keys that only this fleet knows: the one that is used, and the one before it or after it.
+    /// The file of the fleet secret, from which the keys are derived.
     pub fleet_secret_file: Option<PathBuf>,
-    /// The part of every fleet limit that belongs to the hosts of this Redis, in thousandths; none: all of it.
+    /// The part of every fleet limit that belongs to the hosts of this Redis, in thousandths; `None`: all.
     pub region_weight: Option<u16>,
 }
 
 impl RedisSettings {
-    /// What a connection is made by.
+    /// Returns the options of a connection.
     #[must_use]
     pub fn link_options(&self) -> link::Options {
         link::Options {
             urls: self.urls.clone(),
             user: self.user.clone(),
             password_file: self.password_file.clone(),
-            // What has no TLS has no use for it; the settings were told so.
+            // Not used without TLS; the reader of the settings has warned about it.
             ca_file: self.ca_file.clone().filter(|_| self.urls.iter().any(Url::is_tls)),
             cluster: self.cluster,
         }
     }
 }
 
-/// Reads it; paths are relative to a directory. `None`: something that it cannot do without is wrong, and noted.
+/// Reads the field; paths are relative to `directory`. `None`, after reporting it, without valid urls.
 pub(super) fn read(node: &Node, directory: &Path, report: &mut Report<'_>) -> Option<RedisSettings> {
     let fields = Fields::read(node, "`redis`", REDIS, report)?;
     let urls = urls(&fields, report);
@@ -75,7 +75,7 @@ pub(super) fn read(node: &Node, directory: &Path, report: &mut Report<'_>) -> Op
     Some(settings)
 }
 
-/// One under `url` or several under `urls`.
+/// Reads one url under `url` or several under `urls`.
 fn urls(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Vec<Url>> {
     let nodes: Vec<&Node> = match (fields.get("url"), fields.get("urls")) {
         (Some(_), Some(several)) => {
@@ -103,7 +103,7 @@ fn urls(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Vec<Url>> {
     let errors_before = report.errors();
     for node in nodes {
         let Some(text) = text(node, "url", report) else { continue };
-        // What the reader of urls says never repeats the text, which may hold a password.
+        // The errors of the url parser never repeat the text, which may contain a password.
         let read =
             text.parse::<Url>().map_err(|error| Wrong::new(format!("no url of Redis: {error}"), EXAMPLE));
         let Some(url) = report.settle(node.at, read) else { continue };
@@ -142,7 +142,7 @@ fn secret(fields: &Fields<'_>, directory: &Path, report: &mut Report<'_>) -> Opt
     Some(directory.join(path))
 }
 
-/// What is to be said of rules of the fleet where the settings name no Redis.
+/// Returns the warning for rules with `scope: fleet` where the settings name no Redis.
 pub(crate) fn fleet_alone(domains: &[Arc<Domain>]) -> Option<Problem> {
     let mut of_fleet = domains.iter().flat_map(|domain| domain.rules()).filter(|rule| rule.fleet.is_some());
     let first = of_fleet.next()?;
@@ -156,7 +156,7 @@ pub(crate) fn fleet_alone(domains: &[Arc<Domain>]) -> Option<Problem> {
     Some(Problem { severity: Severity::Warning, position, message, mend: Some(mend), line_text: None })
 }
 
-/// How a file of a fleet secret is made.
+/// Returns the help that shows how to make a file of a fleet secret.
 pub(super) fn how_to_make(path: &str) -> String {
     format!("make one: (umask 077; head -c 32 /dev/urandom > {path})")
 }
@@ -174,5 +174,5 @@ const REDIS: &[Field] = &[
 
 const EXAMPLE: &str = "write redis://HOST:6379, rediss://HOST:6379 for TLS, or unix:///run/redis/redis.sock";
 
-/// More Redis than any fleet of ours needs; past that it is a list of something else.
+/// More servers than a fleet needs; a longer list is a mistake.
 const URLS_MAX: usize = 64;

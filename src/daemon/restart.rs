@@ -1,5 +1,5 @@
-//! What a daemon takes up that another has left: the engine with its tables, and the clock that goes on. Whatever is wrong
-//! with it, there is an engine.
+//! Restores the state that the previous daemon left: the engine with its tables, and the clock. If the state
+//! is unusable, an empty engine is made.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::AtomicBool;
@@ -21,20 +21,20 @@ use crate::state::{
 };
 use crate::sys;
 
-/// Where to take it up, and what to make where there is nothing.
+/// The paths to restore from, and the options of a new engine.
 #[derive(Debug)]
 pub(super) struct Plan<'s> {
-    /// The directory of what is kept, if there is one.
+    /// The state directory, if there is one.
     pub(super) state: Option<&'s Path>,
-    /// The file that names this boot.
+    /// The file with the boot id.
     pub(super) boot_id: &'s Path,
-    /// By how many versions its files are newer than ours are: none, but where an upgrade is tested.
+    /// The number of versions by which its files are newer than ours; not 0 only in tests of upgrades.
     pub(super) versions_ahead: u8,
     pub(super) mode: Mode,
     pub(super) memory_max_bytes: u64,
 }
 
-/// What was taken up, before anybody asks it.
+/// The restored state, before the first request.
 #[derive(Debug)]
 pub(super) struct TakenUp {
     pub(super) engine: Arc<Engine>,
@@ -46,10 +46,10 @@ pub(super) struct TakenUp {
 }
 
 impl Plan<'_> {
-    /// Takes up what there is.
+    /// Restores the state.
     ///
     /// # Errors
-    /// The kernel has no random numbers.
+    /// The kernel provides no random numbers.
     pub(super) fn take_up(&self) -> std::io::Result<TakenUp> {
         let (new_key, [a, b, c, d, e, f, g, h]) = split(sys::drawn()?);
         let mut directory =
@@ -109,7 +109,7 @@ impl Plan<'_> {
 }
 
 impl TakenUp {
-    /// Where the rules are kept that were last good, if this daemon keeps anything.
+    /// Returns the file of the last good rules, if this daemon stores state.
     pub(super) fn last_good_rules(&mut self) -> Option<LastGood> {
         let directory = self.directory.as_mut()?;
         let record = Arc::clone(&self.record);
@@ -117,7 +117,7 @@ impl TakenUp {
             .then(|| LastGood::at(directory.rules(), StateFile::Rules, directory.versions_ahead(), record))
     }
 
-    /// Where rules are kept that have proven themselves for so long, and whether those are to be gone by.
+    /// Returns the proof of the rules, which are proven after `after`, with its file if crashes are recorded.
     pub(super) fn proof(&mut self, after: Duration) -> Proof {
         let record = Arc::clone(&self.record);
         let directory = self.directory.as_ref().filter(|_| CRASHES.get().is_some());
@@ -128,37 +128,35 @@ impl TakenUp {
         Proof::new(file, after, Arc::clone(&self.is_after_crash_loop))
     }
 
-    /// Whether the daemon goes by the proven rules, after a crash loop.
+    /// Whether the proven rules are in force, after a crash loop.
     pub(super) fn is_after_crash_loop(&self) -> AfterCrashLoop {
         Arc::clone(&self.is_after_crash_loop)
     }
 
-    /// Where what holds over the rules is kept, if this daemon keeps anything.
+    /// Returns the file of switches and blocks, if this daemon stores state.
     pub(super) fn orders(&mut self) -> Option<OrdersFile> {
         let directory = self.directory.as_mut()?;
         if directory.is_anothers() {
             return None;
         }
-        // Keys that are blocked by hand are known by digests: the secret is to outlive whatever ends this daemon. What
-        // keeps it from being written is told by who writes the tables.
+        // Keys blocked by hand are stored as digests, so their secret must survive any end of this daemon.
+        // The writer of the tables reports errors of writing it.
         let _ = directory.prepare();
         let version = ORDERS_VERSION + u32::from(directory.versions_ahead());
         Some(OrdersFile { path: directory.switches(), version })
     }
 
-    /// Where it is kept who this host is among others, if this daemon keeps anything.
     pub(super) fn fleet_identity(&mut self) -> Option<SmallFile> {
         let directory = self.directory.as_mut()?;
         (!directory.is_anothers()).then(|| directory.fleet_identity())
     }
 
-    /// Where the newest document of fleet overrides is kept, if this daemon keeps anything.
     pub(super) fn fleet_overrides(&mut self) -> Option<SmallFile> {
         let directory = self.directory.as_mut()?;
         (!directory.is_anothers()).then(|| directory.fleet_overrides())
     }
 
-    /// Sets that document aside: the fleet secret does not authenticate it.
+    /// Sets that document aside, as the fleet secret does not authenticate it.
     pub(super) fn set_overrides_aside(&self) {
         self.record.found_bad(StateFile::Overrides);
         let Some(directory) = &self.directory else { return };
@@ -168,12 +166,10 @@ impl TakenUp {
         error!(path = %path.display(), is_kept = moved.is_ok(), "the fleet secret does not authenticate the fleet overrides kept here: {help}");
     }
 
-    /// How keeping it goes.
     pub(super) fn record(&self) -> Arc<Record> {
         Arc::clone(&self.record)
     }
 
-    /// Starts to keep it for the next one.
     pub(super) fn keep(self, every: Duration, helpers: &Helpers) -> Option<Keeper> {
         let TakenUp { engine, clock, directory, boot_id, record, .. } = self;
         let keeping = Keeping { directory: directory?, engine, clock, boot_id, every, record };
@@ -183,7 +179,7 @@ impl TakenUp {
     }
 }
 
-/// The notes of ends by a panic or an abort, if this daemon keeps anything.
+/// Opens the record of panics and aborts, if this daemon stores state.
 fn open_crashes(directory: &mut Directory, here: &Moment) -> Option<&'static Crashes> {
     if directory.is_anothers() {
         return None;
@@ -196,18 +192,18 @@ fn open_crashes(directory: &mut Directory, here: &Moment) -> Option<&'static Cra
         .map(|opened| CRASHES.get_or_init(|| opened))
 }
 
-/// Notes that the daemon ends by a panic.
+/// Records that the daemon ends by a panic.
 pub(super) fn note_crash() {
     if let Some(crashes) = CRASHES.get() {
         crashes.note();
     }
 }
 
-/// Of this process: it may panic while what it takes up is read.
+/// Per process, as the daemon may panic while it reads the state.
 static CRASHES: OnceLock<Crashes> = OnceLock::new();
 
-/// Sets aside what may have caused a crash loop, as evidence: the tables, and the rules that were in force. Switches and
-/// blocks were said by people, and stay.
+/// Sets aside the possible causes of a crash loop as evidence: the tables, and the rules in force. Switches
+/// and blocks stay, as operators set them.
 fn leave_crash_loop(directory: &Directory, crashes: &Crashes) {
     let (ends, span) = (CRASH_LOOP_ENDS, CRASH_LOOP_SPAN.as_secs());
     error!(

@@ -1,5 +1,4 @@
-//! The rules that the daemon goes by: read at the start, read again when asked, and what came of it in the log. What
-//! is wrong with them never stops it.
+//! The rules in force: read at the start and on request. Problems in the files never stop the daemon.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -17,41 +16,41 @@ use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, Replaced};
 use crate::rules::{Domain, Fingerprint, Library, ListKind, Problem, Reading};
 
-/// The rules in force and the way to read them again.
+/// The rules in force, and the means to read them again.
 #[derive(Debug)]
 pub(super) struct RulesInForce {
     engine: Arc<Engine>,
     clock: Arc<Clock>,
     library: Library,
     record: Arc<Mutex<Record>>,
-    /// Rule sets that were replaced and that a decision thread may still look at. They are kept until none does, so
-    /// that it is never a decision that waits while thousands of rules are freed.
+    /// Replaced rule sets that a decision thread may still use. They are freed here once unused, so that no
+    /// decision waits while thousands of rules are freed.
     retired: Vec<Replaced>,
-    /// Where they are kept for a start at which the files have errors.
+    /// The file of the last good rules, for a start at which the files have errors.
     last_good: Option<LastGood>,
-    /// Whether they differ from what is kept there.
+    /// Whether the rules in force differ from that file.
     is_unkept: bool,
     proof: Proof,
-    /// Whether hosts meet anywhere, so that they can share a budget.
+    /// Whether the settings name a Redis, so that hosts can share a budget.
     has_redis: bool,
 }
 
-/// What is to be told of the rules in force.
+/// The status of the rules in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Record {
-    /// When everything that was written was last put in force.
+    /// The last time at which all written rules took effect.
     pub(super) last_success: Option<Timestamp>,
-    /// When something last had to be left out.
+    /// The last time at which some rules had to be left out.
     pub(super) last_failure: Option<Timestamp>,
     /// Whether the last reading was a success.
     pub(super) is_good: bool,
-    /// The domains in force, with the fingerprint of the files of each.
+    /// The domains in force, each with the fingerprint of its files.
     pub(super) domains: Vec<(Box<str>, Fingerprint)>,
 }
 
 impl RulesInForce {
-    /// Reads the rules and puts them in force. What has errors is as it was last good, if that was kept. After a crash loop
-    /// the rules under which the daemon last ran for a while are in force instead.
+    /// Reads the rules and puts them in force. A domain with errors gets its last good rules, if they were
+    /// stored. After a crash loop the proven rules are put in force instead.
     pub(super) fn start(
         engine: &Arc<Engine>,
         clock: &Arc<Clock>,
@@ -86,7 +85,7 @@ impl RulesInForce {
         rules
     }
 
-    /// Puts the proven rules in force in place of the files, if this is a start after a crash loop and there are any.
+    /// Puts the proven rules in force, not the files, if they exist and this start follows a crash loop.
     fn begin_after_crash_loop(&mut self) -> bool {
         if !self.proof.is_after_crash_loop() {
             return false;
@@ -109,8 +108,7 @@ impl RulesInForce {
         true
     }
 
-    /// Keeps the rules in force as proven, once the daemon has run under them for long enough. Returns how long that takes
-    /// from now; `None`: they are kept.
+    /// Stores the rules in force as proven once they are old enough. Returns the time until then, if any.
     pub(super) fn prove(&mut self) -> Option<Duration> {
         let left = self.proof.left()?;
         if left.is_zero() {
@@ -119,22 +117,20 @@ impl RulesInForce {
         self.proof.left()
     }
 
-    /// Where the rules are.
     pub(super) fn path(&self) -> &Path {
         self.library.path()
     }
 
-    /// The domains in force.
     pub(super) fn domains(&self) -> Vec<Arc<Domain>> {
         self.library.domains()
     }
 
-    /// Whether all that was written is in force.
+    /// Whether all written rules are in force.
     pub(super) fn is_good(&self) -> bool {
         self.record.lock().is_good
     }
 
-    /// They in a line, for whoever looks after the daemon.
+    /// Returns a summary in one line, for the service manager.
     pub(super) fn summary(&self) -> String {
         let domains = self.library.domains();
         let rules: usize = domains.iter().map(|domain| domain.rules().len()).sum();
@@ -146,19 +142,19 @@ impl RulesInForce {
         format!("serving: {rules} rules in {} domains{errors}", domains.len())
     }
 
-    /// What is to be told of them, kept up to date by every reading.
+    /// Returns the status of the rules, which every reading updates.
     pub(super) fn record(&self) -> Arc<Mutex<Record>> {
         Arc::clone(&self.record)
     }
 
-    /// Reads the rules again if the files hold something else.
+    /// Reads the rules again if the files have changed.
     pub(super) fn reload_if_outdated(&mut self) {
         if self.library.is_outdated() {
             self.reload();
         }
     }
 
-    /// Reads the rules again and says what changed, in the log and to whom it may concern.
+    /// Reads the rules again. Logs and returns the changes and problems.
     pub(super) fn reload(&mut self) -> Reloaded {
         let reading = self.read();
         self.tell_failures(&reading);
@@ -180,7 +176,7 @@ impl RulesInForce {
         }
     }
 
-    /// Keeps the rules in force, if they have changed, for a start at which their files have errors.
+    /// Stores the rules in force, if they have changed, for a start at which their files have errors.
     pub(super) fn keep(&mut self) {
         self.is_unkept |= self.is_lost();
         if let Some(last_good) = self.last_good.as_mut().filter(|_| self.is_unkept) {
@@ -193,13 +189,13 @@ impl RulesInForce {
         self.last_good.as_ref().is_some_and(|last_good| !last_good.exists())
     }
 
-    /// Whether something is to be tried again: to read what is in error, or to keep what could not be kept.
+    /// Whether something should be retried: reading files with errors, or storing the rules.
     pub(super) fn is_wanting(&self) -> bool {
         let is_unkept = self.is_unkept && self.last_good.is_some();
         is_unkept || !self.is_good()
     }
 
-    /// Frees what no decision thread looks at any more. Whether there is still something to free.
+    /// Frees replaced rule sets that no decision thread uses. Returns whether some remain.
     pub(super) fn let_go(&mut self) -> bool {
         self.retired.retain(Replaced::is_in_use);
         !self.retired.is_empty()
@@ -243,14 +239,13 @@ impl RulesInForce {
     }
 }
 
-/// Whether anything of a domain may refuse: a rule, an entry of `deny`, or a part of `shed`.
+/// Whether a domain can refuse a request: by a rule, an entry of `deny`, or a part of `shed`.
 fn may_refuse(domain: &Domain) -> bool {
     let denies = domain.lists().iter().any(|listed| listed.kind == ListKind::Deny);
     let sheds = domain.sheds().iter().any(|shed| shed.parts().next().is_some());
     denies || sheds || !domain.rules().is_empty()
 }
 
-/// Says a problem in the log.
 pub(super) fn log_problem(problem: &Problem) {
     if problem.is_error() { error!("{problem}") } else { warn!("{problem}") }
 }
@@ -319,7 +314,7 @@ mod tests {
         assert!(rules.let_go(), "this thread still holds them");
         assert!(!allows(&mut decider));
         assert!(!rules.let_go());
-        // What is read again without a change replaces nothing.
+        // A reading without changes replaces nothing.
         rules.reload();
         assert!(!rules.let_go());
     }

@@ -1,4 +1,4 @@
-//! `tidegate serve`: the daemon. It always starts: bad rules leave their domain without limits and are told.
+//! `tidegate serve`: the daemon. It starts even with bad rules, whose domains then have no limits.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
@@ -112,7 +112,7 @@ pub fn run(args: &Args) -> ExitCode {
     };
     let queue = log::start(settings.log);
     problems.iter().for_each(log_problem);
-    // A panic that reaches this has been reported. What it left behind is not touched again.
+    // The hook has reported the panic. The state behind it is not touched again.
     let code = match catch_unwind(AssertUnwindSafe(|| serve(args, &settings, &queue))) {
         Ok(Ok(())) => ExitCode::SUCCESS,
         Ok(Err(failure)) => {
@@ -203,13 +203,13 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         let desk = Desk::new(&engine, &clock, Arc::new(daemon), ledger, &options.recorder);
         signals::tell_status(desk.clone()).map_err(Failure::Run)?;
         let office = open_office(desk, Doors { admin, metrics: settings.metrics }, &helpers);
-        // What decides has the first threads that are to be had.
+        // Decision threads start first, in case threads are scarce.
         let server = server::start(&engine, &clock, options).map_err(Failure::Threads)?;
         start_helpers(&helpers, &office);
         info!(socket = %listener.path().display(), threads = settings.threads, mode = %settings.mode, "serving");
         let served = server.run(listener, shutdown.clone()).await;
         shutdown.cancel();
-        // Says no more than that the end has begun, and waits for nothing.
+        // This task only notifies the end of serving, and waits for nothing.
         let _ = told.await;
         served.map_err(Failure::Run)
     });
@@ -219,7 +219,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     Ok(())
 }
 
-/// Starts the helper threads, and waits a moment for the admin socket, so that commands find it once the daemon serves.
+/// Starts the helper threads and waits up to [`OPEN_MAX`] for the admin socket, which commands expect.
 fn start_helpers(helpers: &Helpers, office: &Office) {
     if helpers.start() {
         office.await_open(OPEN_MAX);
@@ -229,11 +229,11 @@ fn start_helpers(helpers: &Helpers, office: &Office) {
     super::helpers::crash_if_asked();
 }
 
-/// Leaves what others need, after the last decision. Each step has a time limit of its own.
+/// Saves and shares the state after the last decision. Each step has its own time limit.
 fn end(helpers: &Helpers, fleet: Option<Fleet>, keeper: Option<Keeper>, manager: &ServiceManager) {
-    // Threads that decided have ended: the tables can be written by one if there was none before.
+    // The decision threads have ended: if threads were scarce, the one that writes the tables can start now.
     helpers.start_one("state");
-    // What this host has in hand is of use to others, and not in the tables.
+    // Borrowed tokens are of use to other hosts, and are not in the tables.
     fleet.into_iter().for_each(Fleet::finish);
     if !keeper.is_none_or(Keeper::finish) {
         warn!("the tables could not be written at the end: the next daemon takes up what was last written");
@@ -277,7 +277,7 @@ fn server_options(
     }
 }
 
-/// On the socket that was passed, else on one of our own.
+/// Listens on the passed socket, else on one of our own.
 fn listen(settings: &Settings) -> Result<Listener, Failure> {
     let wanted = &settings.socket.path;
     if let Some(listener) = passed::listener()? {
@@ -291,7 +291,7 @@ fn listen(settings: &Settings) -> Result<Listener, Failure> {
     Ok(Listener::bind(wanted, settings.socket.mode, group_of(settings)?)?)
 }
 
-/// Tells whoever started us when we serve, and when we cease to.
+/// Notifies the service manager when the daemon serves, and when it stops.
 async fn keep_told(manager: ServiceManager, pulse: Arc<Pulse>, shutdown: CancellationToken) {
     tokio::select! {
         () = pulse.serving() => manager.serving(),
@@ -301,7 +301,7 @@ async fn keep_told(manager: ServiceManager, pulse: Arc<Pulse>, shutdown: Cancell
     manager.stopping();
 }
 
-/// Without readings pools are judged by their busy slots alone: no reason not to start.
+/// Without the sampler, pools are judged by their busy slots alone.
 fn take_readings(engine: &Arc<Engine>, clock: &Arc<Clock>, helpers: &Helpers) -> Sampler {
     let readings: Arc<dyn Readings> = Arc::<Engine>::clone(engine);
     let (sampler, work) = Sampler::new(readings, Arc::clone(clock));
@@ -309,13 +309,13 @@ fn take_readings(engine: &Arc<Engine>, clock: &Arc<Clock>, helpers: &Helpers) ->
     sampler
 }
 
-/// Until the thread runs, each thread writes its own lines, as far as standard error takes them without waiting.
+/// Until the thread runs, each thread writes its lines as far as standard error accepts without waiting.
 fn write_log(queue: &Arc<LogQueue>, helpers: &Helpers) {
     let queue = Arc::clone(queue);
     helpers.add("log", "lines of the log may be dropped", move || queue.write_for_ever());
 }
 
-/// Why work should not be sent here, beside the rules.
+/// Returns a function that lists the reasons, besides the rules, why no requests should be sent here.
 fn unready(
     shutdown: &CancellationToken,
     pulse: &Arc<Pulse>,
@@ -336,21 +336,21 @@ fn unready(
     })
 }
 
-/// Without it nobody is told of switches that end, and no file switches anything off.
+/// Without this thread the `disable` file has no effect, and expired switches are not logged.
 fn watch_switches(orders: &Arc<OrdersKept>, settings: &Settings, helpers: &Helpers) -> orders::Watch {
     let (watch, work) = orders.watch(&settings.socket.path);
     helpers.add("switches", "the `disable` file has no effect and ends of switches are not kept", work);
     watch
 }
 
-/// Without operators everything goes on.
+/// Without this thread there is no admin socket; decisions continue.
 fn open_office(desk: Desk, doors: Doors, helpers: &Helpers) -> Office {
     let (office, work) = Office::new(desk, doors);
     helpers.add("admin", "there is no admin socket and no metrics", work);
     office
 }
 
-/// The directory of a socket in the usual place is made when it is missing, but not those above it.
+/// Makes the directory of a socket if it is missing, but none of its parents.
 fn make_directory_of(socket: &Path) -> Result<(), Failure> {
     let Some(directory) = socket.parent().filter(|path| !path.as_os_str().is_empty() && !path.exists())
     else {
@@ -365,7 +365,7 @@ fn group_of(settings: &Settings) -> Result<Option<u32>, Failure> {
     if let Ok(number) = name.parse() {
         return Ok(Some(number));
     }
-    // Read as a file: what only a directory server knows is no group for a socket that must exist at boot.
+    // Reads the file only: a group of a directory service may be unknown at boot, when the socket is made.
     let groups = std::fs::read_to_string(GROUPS_FILE).unwrap_or_default();
     let found = groups.lines().find_map(|line| {
         let mut fields = line.split(':');
@@ -374,7 +374,6 @@ fn group_of(settings: &Settings) -> Result<Option<u32>, Failure> {
     found.map(Some).ok_or_else(|| Failure::Group(name.clone()))
 }
 
-/// Why the daemon cannot start.
 #[derive(Debug, thiserror::Error)]
 enum Failure {
     #[error("{0}")]
@@ -400,7 +399,7 @@ enum Failure {
 impl Failure {
     fn exit_code(&self) -> ExitCode {
         match self {
-            // EX_TEMPFAIL: it may well start once the other one has stopped.
+            // EX_TEMPFAIL: a start may succeed once the other daemon has stopped.
             Failure::Bind(BindError::Locked { .. } | BindError::InUse { .. }) | Failure::Admin(_) => {
                 ExitCode::from(75)
             }
@@ -409,12 +408,12 @@ impl Failure {
     }
 }
 
-/// A thread says several times a second that it is there.
+/// Each decision thread beats several times a second.
 const SILENCE_MAX: Duration = Duration::from_secs(2);
 
 const OPEN_MAX: Duration = Duration::from_secs(1);
 
-/// As any program in Rust that panicked.
+/// The exit code of a Rust program that panicked.
 const EXIT_PANICKED: u8 = 101;
 
 const WRITE_EVERY_MILLIS: u64 = WRITE_EVERY.as_secs() * 1_000;

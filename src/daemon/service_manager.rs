@@ -1,5 +1,5 @@
-//! What systemd is told, by a thread of its own: that the daemon serves, reloads, ends, and that every thread still does
-//! its work. Nothing waits for it, and without a service manager nothing is done.
+//! Notifications to systemd, from a thread of its own: that the daemon serves, reloads and stops, and that
+//! every thread makes progress. No thread waits for it; without a service manager nothing is done.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, SyncSender, channel, sync_channel};
@@ -12,33 +12,32 @@ use super::helpers::Helpers;
 use crate::clock::{Clock, Timestamp, monotonic_micros};
 use crate::server::Pulse;
 
-/// Whoever started the daemon and wants to know how it is; or nobody.
+/// The handle of the notification thread; empty without a service manager.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ServiceManager {
     words: Option<Sender<Word>>,
 }
 
-/// One thing to say.
 #[derive(Debug)]
 enum Word {
     Serving,
-    /// At this time of the monotonic clock, in microseconds.
+    /// Begun at this time of the monotonic clock, in µs.
     Reloading(u64),
     Reloaded,
     Status(String),
     Stopping,
-    /// Whoever waits for it knows that all before it was said.
+    /// Confirms to the receiver that all notifications before it are sent.
     Last(SyncSender<()>),
 }
 
 impl ServiceManager {
-    /// Whether somebody wants to be told, or has passed us our socket.
+    /// Whether a service manager expects notifications, or has passed our socket.
     pub(super) fn is_there() -> bool {
         let has = |name| std::env::var_os(name).is_some_and(|value| !value.is_empty());
         has("NOTIFY_SOCKET") || has("LISTEN_FDS")
     }
 
-    /// Adds the thread that tells the service manager, where there is one.
+    /// Adds the notification thread, if there is a service manager.
     pub(super) fn start(pulse: &Arc<Pulse>, clock: &Arc<Clock>, helpers: &Helpers) -> ServiceManager {
         if std::env::var_os("NOTIFY_SOCKET").is_none() {
             return ServiceManager::default();
@@ -55,66 +54,63 @@ impl ServiceManager {
             pulse: Arc::clone(pulse),
             clock: Arc::clone(clock),
         };
-        // Not waited for at the end: a service manager that does not listen must not keep the daemon from ending.
+        // Not joined at exit: a service manager that does not listen must not delay it.
         let without = "the service manager is not notified, and may end this daemon";
         helpers.add("notify", without, move || thread.run(&heard));
         ServiceManager { words: Some(words) }
     }
 
-    /// Every thread serves.
+    /// Notifies that every thread serves.
     pub(super) fn serving(&self) {
         self.say(Word::Serving);
     }
 
-    /// The rules are being read again, because somebody asked for it.
+    /// Notifies that the rules are being read again on request.
     pub(super) fn reloading(&self) {
         self.say(Word::Reloading(monotonic_micros()));
     }
 
-    /// They have been read.
     pub(super) fn reloaded(&self) {
         self.say(Word::Reloaded);
     }
 
-    /// One line for people.
     pub(super) fn status(&self, line: String) {
         self.say(Word::Status(line));
     }
 
-    /// The drain begins.
     pub(super) fn stopping(&self) {
         self.say(Word::Stopping);
     }
 
-    /// The end has come: waits for a moment, so that what was to be said is.
+    /// Waits up to [`LAST_WORDS_MAX`] until all notifications are sent.
     pub(super) fn finish(&self) {
         let (said, all_said) = sync_channel(1);
         self.say(Word::Last(said));
-        // A service manager that does not listen holds nobody up; without one there is nobody to wait for.
+        // Fails at once without a service manager.
         let _ = all_said.recv_timeout(LAST_WORDS_MAX);
     }
 
     fn say(&self, word: Word) {
         if let Some(words) = &self.words {
-            // The thread ends with the process only.
+            // The thread ends only with the process.
             let _ = words.send(word);
         }
     }
 }
 
 struct Thread {
-    /// When it wants to be told that all is well; `None`: never.
+    /// The state of the watchdog; `None`: there is none.
     watch: Option<Watch>,
     pulse: Arc<Pulse>,
     clock: Arc<Clock>,
 }
 
-/// When the watchdog was told, and when it is to be told again.
+/// The last notification of the watchdog, and the next.
 struct Watch {
     half: Duration,
     pinged: Timestamp,
     due: Timestamp,
-    /// Whether it was said that it is not told, and why.
+    /// Whether a missing notification was logged.
     told: bool,
 }
 
@@ -134,7 +130,7 @@ impl Thread {
         }
     }
 
-    /// Tells the watchdog that all is well, if all is: every thread has judged something since it was last told.
+    /// Notifies the watchdog if every thread has beaten since the last notification.
     fn ping(&mut self) {
         let now = self.clock.now().at;
         let Some(watch) = &mut self.watch else { return };
@@ -147,7 +143,7 @@ impl Thread {
             return;
         }
         watch.due = now.after((watch.half / 8).max(RECHECK_MIN));
-        // Before all have begun there is nothing to tell of.
+        // Threads that have not all begun are not late.
         if !watch.told && watch.pinged > Timestamp::ORIGIN {
             watch.told = true;
             let since = now.since(watch.pinged);
@@ -165,7 +161,7 @@ impl Thread {
 fn tell(word: &Word) {
     match word {
         Word::Serving => send(&[NotifyState::Ready]),
-        // Since systemd 253 it wants to know when, so that it knows which of its wishes this is about.
+        // systemd 253 or later matches the notification to its reload request by this time.
         Word::Reloading(at) => send(&[NotifyState::Reloading, NotifyState::MonotonicUsec(i128::from(*at))]),
         Word::Reloaded => send(&[NotifyState::Ready]),
         Word::Status(line) => send(&[NotifyState::Status(line)]),
@@ -180,10 +176,10 @@ fn send(words: &[NotifyState<'_>]) {
     }
 }
 
-/// The thread needs some microseconds, or has somebody who does not listen.
+/// Sending takes microseconds, unless the service manager does not listen.
 const LAST_WORDS_MAX: Duration = Duration::from_millis(100);
 
-/// No watchdog is asked more often whether all is well.
+/// The shortest interval between checks of the threads.
 const RECHECK_MIN: Duration = Duration::from_millis(10);
 
 /// The target of log lines of this module, and the prefix of those of its submodules.

@@ -1,4 +1,4 @@
-//! The daemon's settings: what the file says, else what works without one.
+//! The daemon's settings: those of the file over defaults that work without one.
 
 use std::ffi::{OsStr, OsString};
 use std::net::SocketAddr;
@@ -12,51 +12,51 @@ use crate::rules::source::{Source, about_file};
 use crate::rules::{Domain, Mode, Problem, Scope, Scopes, Wrong};
 use crate::server::PoolLimits;
 
-/// What the daemon runs by. Every value has a default that works.
+/// The settings of the daemon. Every value has a default that works.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The mode of the whole daemon; a rule's own can only be milder.
+    /// The mode of the daemon; the mode of a rule can only be milder.
     pub mode: Mode,
-    /// Where applications ask.
+    /// The socket for clients.
     pub socket: Socket,
-    /// The rules: a directory, or one file.
+    /// The path of the rules: a directory, or one file.
     pub rules: PathBuf,
-    /// The directory of what is kept over a restart; none: nothing is.
+    /// The state directory; `None`: no state survives a restart.
     pub state: Option<PathBuf>,
-    /// Decision threads.
+    /// The number of decision threads.
     pub threads: usize,
-    /// The byte budget of the tables.
+    /// The memory limit of the tables, in bytes.
     pub memory_max_bytes: u64,
-    /// How many may be connected.
+    /// The limits on connections.
     pub connections: Connections,
-    /// The domains that something is said of, in the order of the file.
+    /// The domains of the settings, in the order of the file.
     pub domains: Vec<DomainSettings>,
-    /// The pools that something is said of, in the order of the file.
+    /// The pools of the settings, in the order of the file.
     pub pools: Vec<PoolSettings>,
-    /// The admin socket; none: `NAME.admin.sock` beside `NAME.sock`.
+    /// The admin socket; `None`: `NAME.admin.sock` beside `NAME.sock`.
     pub admin_socket: Option<PathBuf>,
-    /// Where metrics are served over TCP; none: on the admin socket alone.
+    /// The TCP address that serves metrics; `None`: the admin socket alone serves them.
     pub metrics: Option<SocketAddr>,
-    /// What is logged, and how.
+    /// The format and level of the log.
     pub log: Log,
-    /// Where the limits of a domain count of which nothing else says so.
+    /// The scope of limits whose rule and domain set none.
     pub scope: Scope,
-    /// Where hosts meet that share a budget; none: each limits by itself.
+    /// The Redis of the fleet; `None`: each host limits by itself.
     pub redis: Option<RedisSettings>,
 }
 
-/// The socket that applications ask on.
+/// The socket for clients.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Socket {
     /// Its path, at most [`SOCKET_PATH_BYTES_MAX`] bytes.
     pub path: PathBuf,
     /// Its permission bits.
     pub mode: u32,
-    /// The group that it belongs to; none: the daemon's own.
+    /// Its group; `None`: the daemon's own.
     pub group: Option<String>,
 }
 
-/// How many connections are served at once.
+/// The numbers of concurrent connections.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connections {
     /// In all.
@@ -65,56 +65,56 @@ pub struct Connections {
     pub per_user: u32,
 }
 
-/// What holds for one domain.
+/// The settings of one domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DomainSettings {
     /// Its name.
     pub name: Box<str>,
-    /// The users who may ask about it; none: whoever the socket lets in.
+    /// The users (uids) that may use the domain; empty: all that may connect.
     pub uids: Vec<u32>,
-    /// Where its limits count unless its rules say; none: as in the other domains.
+    /// The scope of its limits unless its rules set one; `None`: as in the other domains.
     pub scope: Option<Scope>,
-    /// Whether a negative charge need not name what it refunds.
+    /// Whether a negative charge need not name the request that it refunds.
     pub trusts_refunds: bool,
-    /// Said when no rules belong to it.
+    /// The problem to report if no rules belong to the domain.
     pub(super) unknown: Problem,
 }
 
 impl DomainSettings {
-    /// The name, and the users who may ask.
+    /// Returns the name, and the users (uids) that may use the domain.
     pub(super) fn access(&self) -> (Box<str>, Vec<u32>) {
         (self.name.clone(), self.uids.clone())
     }
 }
 
-/// What holds for one pool.
+/// The settings of one pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PoolSettings {
     /// Its name.
     pub name: Box<str>,
-    /// The users whose processes may work in it; none: whoever the socket lets in.
+    /// The users (uids) whose processes may work in it; empty: all that may connect.
     pub uids: Vec<u32>,
-    /// The most slots that one process may say it has; none: any number.
+    /// The most slots that one process may report; `None`: any number.
     pub slots_max: Option<u32>,
 }
 
 impl PoolSettings {
-    /// The same for the server.
+    /// Returns the same for the server.
     pub(super) fn limits(&self) -> PoolLimits {
         PoolLimits { name: self.name.clone(), users: self.uids.clone(), slots_max: self.slots_max }
     }
 }
 
-/// What goes to standard error.
+/// The settings of the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Log {
-    /// As text or as JSON lines.
+    /// Text or JSON lines.
     pub format: LogFormat,
-    /// Nothing less important than this.
+    /// The least important level to log.
     pub level: tracing::Level,
 }
 
-/// How a log line looks.
+/// The format of log lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogFormat {
     /// For people.
@@ -123,7 +123,7 @@ pub enum LogFormat {
     Json,
 }
 
-/// What the defaults depend on.
+/// The environment that the defaults depend on.
 #[derive(Clone, Debug, Default)]
 pub struct Environment {
     /// `TIDEGATE_SOCKET`.
@@ -132,17 +132,17 @@ pub struct Environment {
     pub state_directory: Option<OsString>,
     /// `XDG_RUNTIME_DIR`.
     pub runtime_directory: Option<OsString>,
-    /// Whether root runs this.
+    /// Whether the process runs as root.
     pub is_root: bool,
-    /// Cores that this process may use.
+    /// The cores that this process may use.
     pub cores: usize,
 }
 
 impl Settings {
-    /// Reads the file, or takes the defaults when there is none. The problems beside the settings are warnings.
+    /// Reads the file, or takes the defaults without one. The problems beside the settings are warnings.
     ///
     /// # Errors
-    /// The file cannot be read, or something in it is wrong; warnings are among the problems too.
+    /// The file cannot be read, or has errors; the problems include warnings.
     pub fn load(path: Option<&Path>) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
         let environment = Environment::of_this_process();
         match path.map(Source::read_anywhere).transpose() {
@@ -151,7 +151,7 @@ impl Settings {
         }
     }
 
-    /// Reads a text instead of a file; paths in it are relative to the directory of the file it is named after.
+    /// Reads a text instead of a file; paths in it are relative to the directory of the file that it names.
     ///
     /// # Errors
     /// As [`Settings::load`].
@@ -170,8 +170,8 @@ impl Settings {
         if problems.iter().any(Problem::is_error) { Err(problems) } else { Ok((settings, problems)) }
     }
 
-    /// Listens at another path than the settings say. The admin socket moves with it, unless the settings that name one
-    /// were asked for: those installed are another daemon's.
+    /// Sets another path to listen at. The admin socket moves with it, unless the settings file was named on
+    /// the command line: the admin socket of the installed settings belongs to another daemon.
     pub(crate) fn listen_at(&mut self, path: &Path, settings_are_named: bool) {
         if !settings_are_named && self.socket.path != path {
             self.admin_socket = None;
@@ -185,7 +185,7 @@ impl Settings {
         self.admin_socket.clone().unwrap_or_else(|| admin_socket_beside(&self.socket.path))
     }
 
-    /// A warning for each domain of the settings that has no rules: its name is misspelt, or its rules are yet to come.
+    /// Returns a warning for each domain of the settings without rules: a misspelt name, or missing rules.
     pub(crate) fn domains_without_rules<'s>(
         &'s self,
         known: &'s [Arc<Domain>],
@@ -194,7 +194,7 @@ impl Settings {
         self.domains.iter().filter(move |domain| !is_known(&domain.name)).map(|domain| &domain.unknown)
     }
 
-    /// Where limits count whose rules do not say.
+    /// Returns the scopes of limits whose rules set none.
     #[must_use]
     pub fn scopes(&self) -> Scopes {
         let domains = self.domains.iter().filter_map(|domain| Some((domain.name.clone(), domain.scope?)));
@@ -202,7 +202,7 @@ impl Settings {
         Scopes { all: self.scope, domains: domains.collect(), weight }
     }
 
-    /// What holds without a file.
+    /// Returns the defaults.
     pub(crate) fn by_default() -> Settings {
         Settings::defaults(&Environment::of_this_process())
     }
@@ -228,7 +228,7 @@ impl Settings {
 }
 
 impl Environment {
-    /// As this process sees it.
+    /// Reads the environment of this process.
     #[must_use]
     pub fn of_this_process() -> Environment {
         Environment {
@@ -240,18 +240,18 @@ impl Environment {
         }
     }
 
-    /// Where the daemon listens when neither its arguments nor its settings say so.
+    /// Returns the socket path for when neither arguments nor settings name one.
     fn default_socket(&self) -> PathBuf {
         if let Some(socket) = self.socket.as_ref().filter(|socket| !socket.is_empty()) {
             return PathBuf::from(socket);
         }
-        // A relative one is to be ignored, says its specification.
+        // The XDG specification says to ignore relative paths.
         let runtime = self.runtime_directory.as_ref().map(Path::new).filter(|path| path.is_absolute());
         let directory = runtime.filter(|_| !self.is_root).unwrap_or(Path::new("/run"));
         directory.join("tidegate").join("tidegate.sock")
     }
 
-    /// The first of the directories that the service manager made, if it made any.
+    /// Returns the first state directory that the service manager made, if any.
     fn default_state(&self) -> Option<PathBuf> {
         let directories = self.state_directory.as_ref()?.as_bytes();
         let first = directories.split(|byte| *byte == b':').next().filter(|first| !first.is_empty())?;
@@ -265,7 +265,7 @@ impl Environment {
     }
 }
 
-/// The admin socket of a daemon whose settings name none: `NAME.admin.sock` for `NAME.sock`, and for `NAME`.
+/// Returns the default path of the admin socket: `NAME.admin.sock` for `NAME.sock`, and for `NAME`.
 pub(crate) fn admin_socket_beside(socket: &Path) -> PathBuf {
     let name = socket.file_name().unwrap_or_default().as_bytes();
     let name = name.strip_suffix(b".sock").unwrap_or(name);
@@ -298,27 +298,27 @@ pub(super) fn check_socket_path(path: &Path) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// What fits an address of a Unix socket, its final zero byte aside.
+/// The bytes of a Unix socket address without its final zero byte.
 pub const SOCKET_PATH_BYTES_MAX: usize = 107;
 
-/// Where the settings are when nobody says so.
+/// The default path of the settings.
 pub const SETTINGS_FILE: &str = "/etc/tidegate/tidegate.yaml";
 
 const ADMIN_SUFFIX: &[u8] = b".admin.sock";
 
-/// Whoever is in the group may ask.
+/// Members of the group may connect.
 const SOCKET_MODE: u32 = 0o660;
 
-/// One core decides some hundred thousand times a second: more threads than this are for who has measured.
+/// One core decides some hundred thousand requests a second: more threads need a measurement.
 const THREADS_BY_DEFAULT: usize = 4;
 
-/// Two million callers of one rule.
+/// About two million callers of one rule.
 pub(crate) const MEMORY_BYTES: u64 = 64 << 20;
 
-/// Some hundred processes with a few dozen threads.
+/// About a hundred processes with a few dozen threads each.
 const CONNECTIONS: u32 = 4_096;
 
-/// One user's leak leaves room for three others.
+/// A leak of one user leaves room for three others.
 const CONNECTIONS_PER_USER: u32 = 1_024;
 
 const SOCKET_VARIABLE: &str = "TIDEGATE_SOCKET";

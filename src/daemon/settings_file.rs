@@ -1,4 +1,4 @@
-//! The settings as written: every line of the file, by the same strict reader as the rules.
+//! The settings file, read by the same strict reader as the rules.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -10,14 +10,14 @@ use crate::rules::source::{Place, Report, Source};
 use crate::rules::yaml::{self, Node, Value};
 use crate::rules::{MODES, Problem, SCOPES, Severity, Wrong, amount, check_name, shown};
 
-/// Reads a file over the defaults. What is wrong keeps its default and is among the problems.
+/// Reads a file over the defaults. Wrong fields keep their default and are reported.
 pub(super) fn read(source: &Source, mut settings: Settings) -> (Settings, Vec<Problem>) {
     let root = match yaml::read(source) {
         Ok(root) => root,
         Err(problem) => return (settings, vec![*problem]),
     };
     let mut report = Report::new(source);
-    // A file in which every line is commented out says the defaults.
+    // A file whose lines are all comments sets the defaults.
     if root.value != Value::Null
         && let Some(fields) = Fields::read(&root, "the settings", SETTINGS, &mut report)
     {
@@ -135,7 +135,7 @@ fn metrics(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
     }
 }
 
-/// An address and a port. A name would have to be looked up before the daemon can start.
+/// Reads an address and a port. A host name would need a lookup before the daemon can start.
 fn socket_address(text: &str) -> Result<SocketAddr, Wrong> {
     text.parse().map_err(|_| {
         let mend = "write an address and a port: \"127.0.0.1:9631\", or \"[::1]:9631\"";
@@ -185,7 +185,7 @@ fn pools(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
     settings.pools = found;
 }
 
-/// Reads a mapping of names, each with what holds for it.
+/// Reads a mapping of names to their settings.
 fn named<'n>(
     node: &'n Node,
     field: &str,
@@ -217,7 +217,7 @@ fn named<'n>(
     }
 }
 
-/// Users by number: what the kernel says of a peer, whatever the names are on this host.
+/// Reads uids. Names are not accepted, as the kernel reports a peer by number.
 fn uids(node: &Node, report: &mut Report<'_>) -> Vec<u32> {
     let uids = list(node, "uids", "write user numbers: [1000, 1001]", report).unwrap_or_default();
     let mut read = |uid: &Node| {
@@ -258,7 +258,7 @@ fn number(node: &Node, field: &str, max: u32, report: &mut Report<'_>) -> Option
     Some(number)
 }
 
-/// Permission bits: `0660`.
+/// Reads permission bits such as `0660`.
 fn permissions(text: &str) -> Result<u32, Wrong> {
     let digits = text.strip_prefix("0o").unwrap_or(text);
     let octal = matches!(digits.len(), 3 | 4) && digits.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
@@ -268,7 +268,7 @@ fn permissions(text: &str) -> Result<u32, Wrong> {
     })
 }
 
-/// A size: `64MiB`.
+/// Reads a size such as `64MiB`.
 pub(crate) fn bytes(text: &str) -> Result<u64, Wrong> {
     let digits = text.trim_end_matches(|character: char| !character.is_ascii_digit());
     let unit = text.get(digits.len()..).unwrap_or_default();
@@ -311,7 +311,7 @@ const ADMIN: &[Field] = &[Field::built("socket")];
 const DOMAIN: &[Field] = &[Field::built("uids"), Field::built("scope"), Field::built("refunds")];
 const POOL: &[Field] = &[Field::built("uids"), Field::built("slots_max")];
 
-/// Whether a negative charge need not name what it refunds.
+/// Whether a negative charge need not name the request that it refunds.
 const REFUNDS: &[(Field, bool)] = &[(Field::built("named"), false), (Field::built("trusted"), true)];
 
 const FORMATS: &[(Field, LogFormat)] =
@@ -327,11 +327,11 @@ const LEVELS: &[(Field, tracing::Level)] = &[
 
 const UNITS: [(&str, u64); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 
-/// Less could not hold the tables of a few rules.
+/// The tables of a few rules need at least this.
 const MEMORY_BYTES_MIN: u64 = 1 << 20;
 
-/// More threads than any host has cores would only wait for each other.
+/// More threads than cores would only wait for each other.
 const THREADS_MAX: u32 = 1_024;
 
-/// What the kernel lets a process open at most, unless told otherwise.
+/// The kernel's default limit of open files per process (`fs.nr_open`).
 const CONNECTIONS_MAX: u32 = 1 << 20;

@@ -1,4 +1,4 @@
-//! What signals mean to the daemon.
+//! The signals of the daemon.
 
 use std::io;
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use tracing::info;
 use super::watch::Bell;
 use crate::admin::{Desk, log_status};
 
-/// TERM and INT drain; a second one ends at once, in its handler: no thread is waited for, not even one that writes the
-/// tables. HUP has the rules read again.
+/// TERM and INT drain; a second one exits at once from the signal handler, without waiting for any thread,
+/// even one that writes the tables. HUP reloads the rules.
 ///
 /// # Errors
 /// A signal cannot be watched.
@@ -22,7 +22,7 @@ pub(super) fn watch(shutdown: &CancellationToken, rules: Bell) -> io::Result<()>
     let mut hang_up = signal(SignalKind::hangup())?;
     let is_asked = Arc::new(AtomicBool::new(false));
     for signal in [libc::SIGTERM, libc::SIGINT] {
-        // In this order: the first one finds that nothing was asked before.
+        // The order matters: at the first signal the exit handler runs before the flag is set.
         flag::register_conditional_shutdown(signal, EXIT_UNDRAINED, Arc::clone(&is_asked))?;
         flag::register(signal, Arc::clone(&is_asked))?;
     }
@@ -58,5 +58,5 @@ pub(super) fn tell_status(desk: Desk) -> io::Result<()> {
     Ok(())
 }
 
-/// Ended before all replies were out.
+/// Exited before all replies were sent.
 const EXIT_UNDRAINED: i32 = 1;

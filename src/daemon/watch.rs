@@ -1,4 +1,4 @@
-//! Has the rules read again when they change or a signal asks for it, on a thread of its own: no decision waits for it.
+//! Reloads the rules when their files change or a signal asks for it, on a thread that no decision waits for.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -15,11 +15,11 @@ use super::watching::Watching;
 use crate::admin::Reloaded;
 use crate::clock::boot_nanos;
 
-/// The watch over the rules: the handle that has them read at once, and the work of the thread. The work is not waited for
-/// at the end: a daemon that drains does not wait for rules.
+/// Returns the reload signal and the work of the thread. The thread is not joined at exit: a drain does not
+/// wait for rules.
 ///
 /// # Errors
-/// No descriptor is left to wake the thread by.
+/// No descriptor is left to wake the thread with.
 pub(super) fn watch(
     rules: RulesInForce,
     manager: ServiceManager,
@@ -29,13 +29,13 @@ pub(super) fn watch(
     Ok((bell, move || thread.run()))
 }
 
-/// Wakes the thread. Rung ten times while it reads, it reads once more.
+/// The reload signal. Signals that come while the thread reads cause one more reading.
 #[derive(Clone, Debug)]
 pub(super) struct Bell {
     wake: Arc<OwnedFd>,
-    /// By somebody, who wants an answer in the log even if nothing changed.
+    /// Set by an explicit request, which reloads and logs even without changes.
     asked: Arc<AtomicBool>,
-    /// Who wants to be told what comes of the next reading.
+    /// The senders that wait for the result of the next reading.
     waiting: Arc<Mutex<Vec<Sender<Reloaded>>>>,
 }
 
@@ -45,13 +45,13 @@ impl Bell {
         Ok(Bell { wake: Arc::new(wake), asked: Arc::default(), waiting: Arc::default() })
     }
 
-    /// Has the rules read again, whatever they hold.
+    /// Reloads the rules, even without changes.
     pub(super) fn ask(&self) {
         self.asked.store(true, Ordering::SeqCst);
         self.ring();
     }
 
-    /// Has the rules read again, whatever they hold, and what comes of it told.
+    /// Reloads the rules, even without changes; the receiver gets the result.
     pub(super) fn ask_for_answer(&self) -> Receiver<Reloaded> {
         let (tell, told) = channel();
         self.waiting.lock().push(tell);
@@ -60,7 +60,7 @@ impl Bell {
     }
 
     fn ring(&self) {
-        // It fails when it has been rung 2^64 times and not been heard.
+        // Fails only if the counter of the eventfd is full.
         let _ = rustix::io::write(&self.wake, &1_u64.to_ne_bytes());
     }
 }
@@ -73,18 +73,18 @@ struct Thread {
 }
 
 impl Thread {
-    /// For ever. After a panic it may be run again.
+    /// Runs forever. After a panic it may be run again.
     fn run(&mut self) {
         loop {
-            // Before the files are looked at: what changes from now on rings.
+            // Before the files are read, so that later changes wake the thread.
             self.watching.renew(self.rules.path());
             if self.bell.asked.swap(false, Ordering::SeqCst) {
                 self.manager.reloading();
-                // Who asks from here on has written after these files were read, and gets the next reading.
+                // Requests from here on follow writes that this reading may miss; they get the next one.
                 let waiting = std::mem::take(&mut *self.bell.waiting.lock());
                 let reloaded = self.rules.reload();
                 self.manager.reloaded();
-                // Who waits no longer has gone.
+                // Fails if the receiver no longer waits.
                 waiting.iter().for_each(|tell| drop(tell.send(reloaded.clone())));
             } else {
                 self.rules.reload_if_outdated();
@@ -95,7 +95,7 @@ impl Thread {
         }
     }
 
-    /// Waits until something may have changed and the writing is over.
+    /// Waits until the files may have changed and the writer has paused.
     fn await_change(&mut self) {
         loop {
             let wanting = self.rules.is_wanting();
@@ -109,7 +109,7 @@ impl Thread {
             if self.watching.wait(&self.bell.wake, within) {
                 break;
             }
-            // What could not be read for want of a descriptor, say, can be read later without having changed.
+            // The cause of a failed reading, such as a lack of descriptors, may end without new files.
             if wanting || self.rules.is_lost() {
                 return;
             }
@@ -117,7 +117,7 @@ impl Thread {
                 break;
             }
         }
-        // Who asks has written already.
+        // An explicit request comes after the writes.
         let begin = boot_nanos();
         while !self.bell.asked.load(Ordering::SeqCst)
             && Duration::from_nanos(boot_nanos().saturating_sub(begin)) < SETTLE_MAX
@@ -126,22 +126,22 @@ impl Thread {
     }
 }
 
-/// Editors write a file in several steps, deployments several files; between two of them passes less.
+/// Editors write a file in several steps and deployments write several files, with shorter pauses than this.
 const SETTLE: Duration = Duration::from_millis(100);
 
-/// Whoever writes without end is not waited for.
+/// The longest wait for a writer that does not pause.
 const SETTLE_MAX: Duration = Duration::from_secs(1);
 
-/// Soon enough for a change by hand, and no load: a look at each file's entry.
+/// Fast enough for changes by hand, at little load: each look stats every file.
 const POLL_PERIOD: Duration = Duration::from_secs(2);
 
-/// How often rules with errors, or that could not be kept, are looked at again, changed or not.
+/// The interval of retries: of reading files with errors, and of storing rules.
 const RETRY_PERIOD: Duration = Duration::from_secs(5);
 
 /// The interval of looks whether the saved rules were removed.
 const LOST_PERIOD: Duration = Duration::from_secs(60);
 
-/// How often replaced rules are tried to be freed. A decision thread lets go of them when it decides next.
+/// The interval of trying to free replaced rules. A decision thread releases them at its next decision.
 const LET_GO_PERIOD: Duration = Duration::from_secs(1);
 
 #[cfg(test)]
@@ -168,7 +168,7 @@ mod tests {
         Thread { rules, watching: Watching::default(), bell: Bell::new().unwrap(), manager }
     }
 
-    /// Rings again and again, at most so often, and waits for the end of it meanwhile. How often it had rung by then.
+    /// Rings up to `rings_max` times while the thread waits for a pause. Returns the rings until then.
     fn rings_waited_for(thread: &mut Thread, rings_max: usize) -> usize {
         let (rings, enough) = (AtomicUsize::new(0), AtomicBool::new(false));
         let bell = thread.bell.clone();
@@ -191,10 +191,10 @@ mod tests {
     fn the_end_of_the_writing_is_awaited_but_not_for_ever() {
         let directory = tempfile::tempdir().unwrap();
         let mut thread = thread(directory.path());
-        // On a busy machine the one who rings may be held up, or the one who waits.
+        // On a busy machine either thread may be delayed.
         assert!((0..10).any(|_| rings_waited_for(&mut thread, 30) == 30));
         assert!(rings_waited_for(&mut thread, usize::MAX) > 30);
-        // Who asks has written.
+        // An explicit request ends the wait.
         thread.bell.clone().ask();
         assert!((0..10).any(|_| rings_waited_for(&mut thread, usize::MAX) < 10));
     }

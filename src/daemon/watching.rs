@@ -1,5 +1,5 @@
-//! Which changes of the rules the kernel reports: one inotify descriptor for the life of the daemon, read by the thread
-//! that reads the rules. Where directories cannot be watched, the caller is asked to look at the files.
+//! Changes of the rules as the kernel reports them: one inotify descriptor for the life of the daemon, read
+//! by the thread that reads the rules. Where watching fails, the caller polls the files.
 
 use std::collections::BTreeMap;
 use std::mem::MaybeUninit;
@@ -17,37 +17,35 @@ use super::places::Places;
 use crate::clock::boot_nanos;
 use crate::rules::{Fingerprint, glance};
 
-/// The watched directories.
 #[derive(Debug, Default)]
 pub(super) struct Watching {
     inotify: Option<OwnedFd>,
-    /// Directories by their watch descriptor.
+    /// The directories by watch descriptor.
     watched: BTreeMap<i32, PathBuf>,
     places: Places,
-    /// Whether a watched directory may not be the one at its path any more.
+    /// Whether a watched directory may have been replaced.
     moved: bool,
-    /// Whether the kernel does not report every change.
+    /// Whether some changes are not reported, so that the caller has to poll.
     polls: bool,
-    /// The files at the last look.
+    /// The fingerprint of the files at the last look.
     seen: Fingerprint,
 }
 
 impl Watching {
-    /// Whether the caller has to look for changes.
     pub(super) fn polls(&self) -> bool {
         self.polls
     }
 
-    /// Watches the directories in which a change would show now. Changes before it are forgotten: read the files after it.
+    /// Watches the directories in which changes would show. Drops earlier changes: read the files afterwards.
     pub(super) fn renew(&mut self, path: &Path) {
         let mut failure = None;
-        // What could not be watched before is tried again.
+        // Watches that failed before are tried again.
         let mut tried = self.inotify.is_some() && !self.polls;
         for _ in 0..RENEWALS_MAX {
             let places = Places::of(path);
             self.read_events();
             let moved = std::mem::take(&mut self.moved);
-            // The same after they were watched as before: nothing slipped through between.
+            // Unchanged since the watches were set: no change was missed.
             if tried && !moved && self.places == places {
                 break;
             }
@@ -72,7 +70,7 @@ impl Watching {
         };
         let inotify = self.inotify.insert(inotify);
         for watch in std::mem::take(&mut self.watched).into_keys() {
-            // A directory that was removed took its watch along.
+            // The kernel has removed the watch of a removed directory.
             let _ = inotify::remove_watch(&*inotify, watch);
         }
         let mut failure = None;
@@ -86,8 +84,8 @@ impl Watching {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Waits until a watched file changes or `bell` becomes readable, within this time; `None`: for ever. Returns false
-    /// when the time is over.
+    /// Waits until a watched file changes or `bell` becomes readable, within this time; `None`: forever.
+    /// Returns false on timeout.
     pub(super) fn wait(&mut self, bell: &OwnedFd, within: Option<Duration>) -> bool {
         let begin = boot_nanos();
         loop {
@@ -101,13 +99,13 @@ impl Watching {
             match ready {
                 Ok(0) => return false,
                 Ok(_) if rung => {
-                    // Rung ten times, it is silenced once.
+                    // One read resets the counter of all signals.
                     let _ = rustix::io::read(bell.as_fd(), &mut [0_u8; 8]);
                     return true;
                 }
                 Ok(_) if self.read_events() => return true,
                 Ok(_) | Err(Errno::INTR) => {}
-                // For want of memory: as if nothing had happened for a while.
+                // No memory: counts as a timeout after a pause.
                 Err(_) => {
                     std::thread::sleep(left.unwrap_or(PAUSE).min(PAUSE));
                     return false;
@@ -116,7 +114,7 @@ impl Watching {
         }
     }
 
-    /// Reads what the kernel has reported. Returns whether any of it may be a change of the rules.
+    /// Reads the pending events. Returns whether any may change the rules.
     fn read_events(&mut self) -> bool {
         let Some(inotify) = &self.inotify else { return false };
         let mut buffer = [MaybeUninit::uninit(); EVENTS_BYTES];
@@ -143,7 +141,6 @@ impl Watching {
         }
     }
 
-    /// Whether the files differ from the last look.
     pub(super) fn sees_a_change(&self, path: &Path) -> bool {
         self.polls && glance(path) != self.seen
     }
@@ -158,7 +155,7 @@ fn help(error: Errno) -> &'static str {
     }
 }
 
-/// All that may change the rules. The daemon opens and reads the files itself: that is not among it.
+/// All events that may change the rules. Opening and reading are not among them, as the daemon does both.
 const CHANGES: WatchFlags = WatchFlags::ATTRIB
     .union(WatchFlags::CREATE)
     .union(WatchFlags::DELETE)
@@ -169,10 +166,10 @@ const CHANGES: WatchFlags = WatchFlags::ATTRIB
     .union(WatchFlags::MOVE_SELF)
     .union(WatchFlags::ONLYDIR);
 
-/// The first one watches, the second one finds that nothing moved meanwhile.
+/// The first pass sets the watches, the second confirms that nothing moved meanwhile.
 const RENEWALS_MAX: usize = 4;
 
-/// Some dozens of events at a time; the longest name fits.
+/// Some dozens of events; the longest file name fits.
 const EVENTS_BYTES: usize = 4_096;
 
 const PAUSE: Duration = Duration::from_secs(1);
@@ -191,7 +188,7 @@ mod tests {
         eventfd(0, EventfdFlags::NONBLOCK).unwrap()
     }
 
-    /// Whether something is reported. An inotify event is there when the system call that caused it returns.
+    /// Whether a change is reported. An inotify event is queued when the system call that caused it returns.
     fn reports(watching: &mut Watching, bell: &OwnedFd) -> bool {
         watching.wait(bell, Some(Duration::ZERO))
     }
@@ -260,7 +257,7 @@ mod tests {
         assert!(!watching.sees_a_change(directory.path()));
         fs::write(&file, "domain: api\nlimits:  []\n").unwrap();
         assert!(watching.sees_a_change(directory.path()));
-        // What could not be watched is tried again.
+        // Watches that failed are tried again.
         watching.renew(directory.path());
         assert!(!watching.polls());
     }

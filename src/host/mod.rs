@@ -28,7 +28,7 @@ pub use crate::engine::{Listen, Source, Wanted};
 use crate::clock::Now;
 use crate::engine::Engine;
 
-/// The receiver of samples, which also says which signals to sample.
+/// The receiver of samples, which also selects the signals to sample.
 pub trait Readings: Send + Sync {
     /// Returns the signals to sample now.
     fn wanted(&self) -> Vec<Wanted>;

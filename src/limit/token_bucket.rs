@@ -6,7 +6,7 @@
 //!   ──────┼───────────────────┼──────────────▶ ticks
 //!         ╰────── ahead ──────╯
 //!         ╰────────── capacity (burst × interval) ──────╯
-//!                             ╰── room: what may come ──╯
+//!                             ╰── room: units available ──╯
 //! ```
 //!
 //! Promise: in any span W at most `burst + ⌊W · rate⌋` units pass; `Later` is exact; idle time earns one burst and no

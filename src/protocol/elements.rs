@@ -14,7 +14,7 @@ impl<'a> Elements<'a> {
     #[inline]
     pub(super) fn open(payload: &'a [u8]) -> Elements<'a> {
         let mut reader = Reader::new(payload);
-        // A payload that is no array counts as empty; the slow check tells them apart.
+        // A payload that is no array counts as empty; the slow check distinguishes them.
         let left = reader.array().unwrap_or_default();
         Elements { reader, left }
     }

@@ -1,5 +1,5 @@
-//! Keyed digests under a key that is drawn for one recording and kept nowhere: equal texts have equal digests within it, and
-//! no other recording repeats them.
+//! Keyed digests. The key is drawn for one recording and never stored: equal texts have equal digests within
+//! a recording and different ones across recordings.
 
 use std::hash::Hasher;
 use std::io;
@@ -12,7 +12,7 @@ use crate::sys;
 #[derive(Clone, Copy)]
 pub struct Key([u8; 16]);
 
-/// A secret is not for logs.
+/// Hides the secret from logs.
 impl std::fmt::Debug for Key {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Key(…)")
@@ -20,21 +20,21 @@ impl std::fmt::Debug for Key {
 }
 
 impl Key {
-    /// A new one.
+    /// Draws a random key.
     ///
     /// # Errors
-    /// The kernel gives none.
+    /// The kernel provides no random bytes.
     pub fn draw() -> io::Result<Key> {
         sys::drawn().map(Key)
     }
 
-    /// One of these bytes, to test with.
+    /// Makes a key of these bytes, for tests.
     #[must_use]
     pub const fn from_bytes(bytes: [u8; 16]) -> Key {
         Key(bytes)
     }
 
-    /// The digest of some bytes, apart from those of every other purpose.
+    /// Returns the digest of some bytes; digests of different purposes are independent.
     pub(super) fn digest(&self, purpose: &str, bytes: &[u8]) -> u64 {
         let mut hasher = SipHasher24::new_with_key(&self.0);
         hasher.write(&u64::try_from(purpose.len()).unwrap_or(u64::MAX).to_le_bytes());
@@ -43,19 +43,19 @@ impl Key {
         hasher.finish()
     }
 
-    /// The hash of a value of an attribute, as a trace has it.
+    /// Returns the hash that a trace shows in place of an attribute's value.
     pub(super) fn hash_value(&self, attribute: &str, value: &str) -> String {
         format!("{HASHED}{}", letters(self.digest(attribute, value.as_bytes())))
     }
 }
 
-/// Whether a trace has this value as a hash.
+/// Whether a value in a trace is a hash.
 #[must_use]
 pub fn is_hashed(value: &str) -> bool {
     value.starts_with(HASHED)
 }
 
-/// A digest in sixteen letters: neither a number nor an address.
+/// Formats a digest as 16 letters, which resemble neither a number nor an address.
 pub(super) fn letters(digest: u64) -> String {
     digest.to_be_bytes().into_iter().flat_map(|byte| [byte >> 4, byte & 15]).map(letter).collect()
 }
@@ -64,7 +64,7 @@ fn letter(nibble: u8) -> char {
     char::from(b'a' + nibble % 16)
 }
 
-/// Each hash of a value begins with it.
+/// The prefix of every hashed value.
 const HASHED: &str = "hash:";
 
 #[cfg(test)]

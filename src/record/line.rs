@@ -1,11 +1,11 @@
-//! One line of a trace as it is written: the mirror of what `tidegate replay` reads.
+//! One line of a trace, in the format that `tidegate replay` reads.
 
 use std::io::{self, Write};
 
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
 
-/// What a line says behind its time. What is absent is not written.
+/// The fields of a line after its time. Absent fields are omitted.
 #[derive(Debug, Default, Serialize)]
 pub(super) struct Line<'l> {
     pub(super) op: &'static str,
@@ -25,10 +25,10 @@ pub(super) struct Line<'l> {
     pub(super) priority: Option<&'l str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) idem: Option<String>,
-    /// The `idem` of what is refunded.
+    /// The `idem` of the refunded request.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) of: Option<String>,
-    /// The work that is refunded.
+    /// The id of the refunded lease.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) of_id: Option<Id>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -45,7 +45,7 @@ pub(super) struct Line<'l> {
     pub(super) name: Option<&'l str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) permille: Option<u16>,
-    /// What came of it: for people and tools, a replay decides itself.
+    /// The verdict, for people and tools; a replay computes its own.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) verdict: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -53,14 +53,14 @@ pub(super) struct Line<'l> {
 }
 
 impl Line<'_> {
-    /// Adds it to what is written, with its time: nanoseconds since 1970, told as seconds to their last place.
+    /// Appends the line with its time: Unix nanoseconds, written as seconds with nine decimals.
     pub(super) fn write(&self, unix_nanos: u64, to: &mut Vec<u8>) -> io::Result<()> {
         let (seconds, nanos) = (unix_nanos / NANOS_PER_SECOND, unix_nanos % NANOS_PER_SECOND);
-        // No float has a part in it: the object is begun by hand.
+        // The time is written as text, because a float would lose digits.
         write!(to, "{{\"t\":{seconds}.{nanos:09},")?;
         let begin = to.len();
         serde_json::to_writer(&mut *to, self)?;
-        // The brace that it begins with stands before the time already.
+        // The opening brace of the serialized object is already written before the time.
         if to.len() > begin {
             to.remove(begin);
         }
@@ -72,13 +72,13 @@ impl Line<'_> {
 /// A key or a value.
 pub(super) type Said<'l> = std::borrow::Cow<'l, str>;
 
-/// What work is ended by.
+/// The id that releases and renewals refer to.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
 pub(super) enum Id {
-    /// Of work that was granted.
+    /// Of a granted lease.
     Lease(String),
-    /// Of what was not, or is a repeat.
+    /// Of a request without a lease, or of a retry.
     Number(u64),
 }
 

@@ -1,5 +1,5 @@
-//! RECORDINGS: requests and their verdicts, queued by the decision threads and written as the lines of a trace by a thread
-//! that no decision waits for. Values of attributes are hashed, unless the recording has them in clear.
+//! RECORDINGS: decision threads queue requests and verdicts; another thread, which no decision waits for,
+//! writes them as lines of a trace. Attribute values are hashed unless the recording asks for clear text.
 
 mod digest;
 mod line;

@@ -1,72 +1,72 @@
-//! What is put aside of a request: owned, small, and not looked into before somebody writes it.
+//! Recorded events: owned, small, and not decoded before they are written.
 
 use crate::clock::Timestamp;
 use crate::engine::{Session, Verdict, WorkOutcome};
 
-/// One thing that happened.
+/// One event.
 #[derive(Debug)]
 pub(super) struct Noted {
     pub(super) at: Timestamp,
-    /// `None`: nobody's doing.
+    /// `None` for events that no session caused.
     pub(super) who: Option<Who>,
     pub(super) what: What,
 }
 
-/// Whose doing it was.
+/// The session that caused an event.
 #[derive(Clone, Debug)]
 pub struct Who {
-    /// The user at the other end.
+    /// The user (uid) of the client.
     pub user: u32,
-    /// What the session is called: by HELLO, or by the number of its only connection.
+    /// The name of the session: from HELLO, or the number of its only connection.
     pub named: [u8; SESSION_BYTES],
     /// The session itself.
     pub session: Session,
 }
 
-/// What happened.
+/// The kind of an event.
 #[derive(Debug)]
 pub enum What {
     /// A connection began.
     Hello {
-        /// The pool that its work counts in.
+        /// The pool that its leases count in.
         pool: Box<str>,
-        /// How many requests the process works on at once.
+        /// The number of requests that the process works on at once.
         slots: u32,
     },
-    /// A request was judged.
+    /// A request was decided.
     Judged {
-        /// As it came.
+        /// The encoded request.
         payload: Box<[u8]>,
-        /// What came of it.
+        /// The verdict.
         verdict: Verdict,
-        /// What refused it.
+        /// The rule that refused it.
         refused_by: Option<Box<str>>,
-        /// The lease that it has.
+        /// Its lease.
         lease: Option<u64>,
     },
-    /// Something was charged after the fact.
+    /// A charge after the request; the payload is the encoded frame.
     Charged(Box<[u8]>),
     /// A lease ended.
     Ended(u64, WorkOutcome),
-    /// The time of a lease began again.
+    /// A lease was renewed.
     Renewed(u64),
-    /// An application told about its pool.
+    /// An application reported a signal of its pool.
     Signal {
-        /// What was read.
+        /// The name of the signal.
         name: Box<str>,
-        /// In thousandths.
+        /// The sample, in thousandths.
         permille: u16,
     },
-    /// The last connection of a session ended, which ends then if nobody connects before.
+    /// The last connection of a session closed; the session ends at this time unless a client reconnects.
     Left(Timestamp),
     /// A session ended.
     Gone,
-    /// The engine has done what happens by itself.
+    /// The engine ran its timed work.
     Tick,
 }
 
 impl What {
-    /// The bytes that it takes besides its place.
+    /// Returns the heap bytes of the event.
     pub(super) fn heap_bytes(&self) -> usize {
         match self {
             What::Judged { payload, refused_by, .. } => {
@@ -79,5 +79,5 @@ impl What {
     }
 }
 
-/// The sixteen of HELLO, and one that says whether HELLO named it.
+/// The 16 bytes of a HELLO name and one byte that marks whether HELLO set it.
 pub const SESSION_BYTES: usize = 17;

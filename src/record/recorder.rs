@@ -1,4 +1,5 @@
-//! Between those who decide and whoever writes: a bounded queue. Full, it drops and counts; nobody ever waits for it.
+//! The bounded queue between decision threads and the writer. A full queue drops events and counts them; no
+//! thread waits.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -11,41 +12,41 @@ use super::noted::{Noted, What, Who};
 use crate::clock::Timestamp;
 use crate::sys;
 
-/// Whether somebody records, and where to put what is recorded. One recording at a time.
+/// The state of the recording, at most one at a time, and the sender of its queue.
 #[derive(Debug, Default)]
 pub struct Recorder {
-    /// What decisions look at: one load that nothing is ordered by.
+    /// The flag that decisions check: one relaxed load.
     is_on: AtomicBool,
     tape: ArcSwapOption<Tape>,
-    /// Taken by the recording that goes on.
+    /// Set while a recording runs.
     is_taken: AtomicBool,
     lines: AtomicU64,
     dropped: AtomicU64,
 }
 
-/// The end of the queue that is written to.
+/// The sender's end of the queue.
 #[derive(Debug)]
 struct Tape {
     queue: SyncSender<Noted>,
-    /// The one domain that is recorded; `None`: all.
+    /// The one domain to record; `None`: all.
     domain: Option<Box<str>>,
     room: Arc<Room>,
 }
 
-/// What the queue holds, and what it did not take.
+/// The bytes in the queue, and the events dropped.
 #[derive(Debug, Default)]
 struct Room {
     bytes: AtomicUsize,
     dropped: AtomicU64,
 }
 
-/// Somebody records already.
+/// The error of starting a second recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("somebody records already, and one recording is made at a time: end that one, or wait for its end")]
 pub struct Busy;
 
 impl Recorder {
-    /// Whether somebody records. All that a request costs while nobody does.
+    /// Whether a recording runs. This load is a request's only cost while there is none.
     #[inline]
     #[must_use]
     pub fn is_on(&self) -> bool {
@@ -58,7 +59,7 @@ impl Recorder {
         self.tape.load().as_ref().is_some_and(|tape| tape.domain.as_deref().is_none_or(|only| only == domain))
     }
 
-    /// Puts something aside, or counts it where there is no room. It waits for nobody.
+    /// Queues an event, or counts it as dropped when the queue is full. Never waits.
     #[cold]
     #[inline(never)]
     pub fn note(&self, at: Timestamp, who: Option<Who>, what: What) {
@@ -74,10 +75,10 @@ impl Recorder {
         self.dropped.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Begins to record, all domains or one.
+    /// Begins to record one domain, or all.
     ///
     /// # Errors
-    /// Somebody records already.
+    /// A recording already runs.
     pub fn begin(self: &Arc<Recorder>, domain: Option<&str>) -> Result<Reel, Busy> {
         if self.is_taken.swap(true, Ordering::AcqRel) {
             return Err(Busy);
@@ -90,18 +91,18 @@ impl Recorder {
         Ok(Reel { recorder: Arc::clone(self), noted, room })
     }
 
-    /// Counts lines that were written.
+    /// Counts written lines.
     pub fn count_lines(&self, lines: u64) {
         self.lines.fetch_add(lines, Ordering::Relaxed);
     }
 
-    /// Lines written since the start of the daemon.
+    /// Returns the lines written since the daemon started.
     #[must_use]
     pub fn lines(&self) -> u64 {
         self.lines.load(Ordering::Relaxed)
     }
 
-    /// What was dropped since then, for the queue was full.
+    /// Returns the events dropped since the daemon started, because the queue was full.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
@@ -113,7 +114,7 @@ impl Recorder {
     }
 }
 
-/// The end of the queue that is read from. Dropped, nothing is recorded any more, and somebody else may.
+/// The receiver's end of the queue. Dropping it ends the recording and allows the next one.
 #[derive(Debug)]
 pub struct Reel {
     recorder: Arc<Recorder>,
@@ -122,27 +123,27 @@ pub struct Reel {
 }
 
 impl Reel {
-    /// What was put aside first, if there is anything. It does not wait, so nobody ever has to wake whoever asks.
+    /// Returns the oldest queued event. Never waits, so senders need not wake the reader.
     pub(super) fn next(&self) -> Option<Noted> {
         let noted = self.noted.try_recv().ok()?;
         self.room.bytes.fetch_sub(noted.what.heap_bytes(), Ordering::Relaxed);
         Some(noted)
     }
 
-    /// What this recording is without, for the queue was full.
+    /// Returns the events missing from this recording because the queue was full.
     #[must_use]
     pub fn dropped(&self) -> u64 {
         self.room.dropped.load(Ordering::Relaxed)
     }
 
-    /// Has the calling thread, which reads and writes, give way to those who decide.
+    /// Lowers the priority of the calling thread, which reads and writes, below the decision threads.
     pub fn give_way(&self) {
         if let Err(error) = sys::give_way() {
             debug!(%error, "whoever records does not give way to decisions");
         }
     }
 
-    /// Puts nothing more aside. What is there can still be read.
+    /// Stops queueing events. Queued events can still be read.
     pub fn stop(&self) {
         self.recorder.stop();
     }
@@ -155,11 +156,11 @@ impl Drop for Reel {
     }
 }
 
-/// What a hundred thousand requests a second put aside in a third of a second: whoever writes looks two hundred times a
-/// second.
+/// A third of a second at 100 000 requests/s; the writer polls 200 times a second.
 const QUEUE_LINES_MAX: usize = 32_768;
 
-/// Beside some 100 bytes a place. Requests of the common size fill the places first; the largest fill this first.
+/// Payload bytes, in addition to about 100 bytes per entry. Requests of usual size reach the entry limit
+/// first; the largest requests reach this one.
 const QUEUE_BYTES_MAX: usize = 16 << 20;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The sessions of one recording: which were told of, and which end soon if nobody connects.
+//! The sessions of one recording: those already written to the trace, and those about to end.
 
 use std::collections::HashMap;
 
@@ -7,14 +7,14 @@ use super::noted::{SESSION_BYTES, Who};
 use crate::clock::Timestamp;
 use crate::engine::OpenSession;
 
-/// Those that were told of, and have not ended.
+/// The sessions that were written and have not ended.
 #[derive(Debug, Default)]
 pub(super) struct Sessions {
-    /// When each ends, if nobody connects before.
+    /// Per session: the time at which it ends unless a client reconnects.
     told: HashMap<u64, Option<Timestamp>>,
 }
 
-/// What a session is called in a recording.
+/// The name of a session in a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Label(u64);
 
@@ -39,9 +39,9 @@ impl Label {
 }
 
 impl Sessions {
-    /// Somebody of this session is there. Whether it is still to be told of.
+    /// Marks a session as connected. Returns whether it still has to be written.
     pub(super) fn is_new(&mut self, label: Label) -> bool {
-        // Beyond the bound it is told of again and again: to a replay that is one more connection.
+        // Beyond the bound the session is written each time; a replay takes that as one more connection.
         let is_full = self.told.len() >= SESSIONS_MAX;
         match self.told.get_mut(&label.0) {
             Some(ends_at) => {
@@ -56,22 +56,22 @@ impl Sessions {
         }
     }
 
-    /// It ends then, if nobody connects before.
+    /// Sets the time at which a session ends unless a client reconnects.
     pub(super) fn leave(&mut self, label: Label, ends_at: Timestamp) {
         self.told.get_mut(&label.0).into_iter().for_each(|known| *known = Some(ends_at));
     }
 
-    /// It has ended. Whether it was told of.
+    /// Removes an ended session. Returns whether it was written.
     pub(super) fn end(&mut self, label: Label) -> bool {
         self.told.remove(&label.0).is_some()
     }
 
-    /// Those that nobody came back to.
+    /// Removes and returns the sessions whose reconnect time has passed.
     pub(super) fn end_due(&mut self, at: Timestamp) -> Vec<Label> {
         let due = self.told.extract_if(|_, ends_at| ends_at.is_some_and(|ends_at| ends_at <= at));
         due.map(|(label, _)| Label(label)).collect()
     }
 }
 
-/// Four times as many as there may be at once: what was dropped may have been the end of some.
+/// Four times the concurrent maximum, as dropped events may include the ends of sessions.
 const SESSIONS_MAX: usize = 65_536;

@@ -1,4 +1,4 @@
-//! From what was put aside to the lines of a trace. No clock, no file.
+//! Converts recorded events to the lines of a trace. Uses no clock and no file.
 
 use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
@@ -21,30 +21,30 @@ pub struct Writer {
     key: Key,
     /// Attributes whose values are not hashed.
     clear: Vec<Box<str>>,
-    /// Nanoseconds to add for Unix time: what the wall clock does meanwhile moves no line.
+    /// Nanoseconds to add for Unix time, fixed at the start: steps of the wall clock do not move lines.
     utc: i64,
     newest: u64,
     sessions: Sessions,
-    /// Counts work that is ended by no lease.
+    /// Counts requests to `acquire` without a lease of their own.
     unleased: u64,
     repeats: Repeats,
     written: Written,
 }
 
-/// What has been written.
+/// The totals of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Written {
     /// Lines.
     pub lines: u64,
-    /// Requests that are left out: hashed they are longer than a request may be.
+    /// Requests left out because their hashed form exceeds the size of a frame.
     pub left_out: u64,
 }
 
-/// The descriptors of a request: keys and values in turn.
+/// The descriptors of a request: alternating keys and values.
 type Hashed<'l> = Vec<Vec<Cow<'l, str>>>;
 
 impl Writer {
-    /// Begins a recording that hashes all values but those of the attributes in `clear`.
+    /// Begins a recording that hashes all values except those of the attributes in `clear`.
     #[must_use]
     pub fn new(key: Key, clear: Vec<Box<str>>, now: Now) -> Writer {
         Writer {
@@ -59,16 +59,16 @@ impl Writer {
         }
     }
 
-    /// What has been written so far.
+    /// Returns the totals so far.
     #[must_use]
     pub fn written(&self) -> Written {
         self.written
     }
 
-    /// Tells of the sessions that were there before.
+    /// Writes the sessions that were open before the recording.
     ///
     /// # Errors
-    /// None, as what is written to is memory.
+    /// None, as the destination is memory.
     pub fn open(&mut self, open: &[OpenSession], at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
         for session in open {
             let label = Label::of_open(session, &self.key);
@@ -78,10 +78,10 @@ impl Writer {
         Ok(())
     }
 
-    /// Writes what was put aside, up to some bytes. Whether there was anything.
+    /// Writes queued events until `to` holds `bytes_max`. Returns whether there were any.
     ///
     /// # Errors
-    /// None, as what is written to is memory.
+    /// None, as the destination is memory.
     pub fn write(&mut self, reel: &Reel, bytes_max: usize, to: &mut Vec<u8>) -> io::Result<bool> {
         let mut some = false;
         while to.len() < bytes_max
@@ -136,7 +136,7 @@ impl Writer {
         }
     }
 
-    /// A session that was not told of has begun before, or its beginning was dropped.
+    /// Writes a session that is not in the trace yet: it began earlier, or its beginning was dropped.
     fn greet(&mut self, label: Label, who: &Who, at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
         self.hello(label, who.session.pool_name(), 0, at, to)
     }
@@ -204,7 +204,7 @@ impl Writer {
                 };
                 self.line(&line, noted.at, to)
             }
-            // Nothing else is judged or charged.
+            // Other requests are not recorded.
             _ => Ok(()),
         }
     }
@@ -248,13 +248,13 @@ impl Writer {
         self.line(&line, noted.at, to)?;
         let is_granted = matches!(verdict, Verdict::Allow | Verdict::Wait);
         match id {
-            // It was given up on before it was granted.
+            // The request was abandoned before it was granted.
             Some(id) if is_granted && lease.is_none() => self.release(id, WorkOutcome::Dropped, noted.at, to),
             _ => Ok(()),
         }
     }
 
-    /// The descriptors with hashed values; `None`, and counted: no frame would hold the request.
+    /// Returns the descriptors with hashed values; `None`, after counting it, if the request exceeds a frame.
     fn hash<'d>(&mut self, payload: &[u8], descriptors: &Descriptors<'d>) -> Option<Hashed<'d>> {
         let (mut hashed, mut start, mut bytes) = (Vec::new(), 0, payload.len() + IDEM_GROWTH_BYTES);
         for end in descriptors.ends() {
@@ -275,7 +275,7 @@ impl Writer {
         Some(hashed)
     }
 
-    /// A value as the trace has it. An empty one is absent to the rules, and stays empty.
+    /// Returns a value as the trace shows it. Empty values, which rules treat as absent, stay empty.
     fn hash_value<'v>(&self, attribute: &str, value: &'v str) -> Cow<'v, str> {
         if value.is_empty() || self.clear.iter().any(|clear| **clear == *attribute) {
             value.into()
@@ -284,7 +284,7 @@ impl Writer {
         }
     }
 
-    /// The id of work: its lease, or a number of its own where that is none of its own.
+    /// Returns the id of an acquire request: its lease, or a number if it has none or is a retry.
     fn work_id(&mut self, lease: Option<u64>, is_named: bool) -> Id {
         match lease {
             Some(lease) if !is_named || self.repeats.is_first(lease) => self.lease_id(lease),
@@ -308,14 +308,14 @@ impl Writer {
     }
 
     fn line(&mut self, line: &Line<'_>, at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
-        // Threads that decide at once put aside in the order in which they decided, which their clocks do not know.
+        // Concurrent threads queue events in the order of their decisions, which their clocks may not follow.
         self.newest = at.as_nanos().saturating_add_signed(self.utc).max(self.newest);
         self.written.lines += 1;
         line.write(self.newest, to)
     }
 }
 
-/// As traces have numbers: what no rule can count is told as the largest.
+/// Converts a cost to a number of the trace; larger ones saturate, as no rule can count them.
 fn signed(cost: u64) -> i64 {
     i64::try_from(cost).unwrap_or(i64::MAX)
 }
@@ -330,7 +330,7 @@ fn name_of(verdict: Verdict) -> &'static str {
     }
 }
 
-/// The leases that were granted under a name: the same name may have them again.
+/// Leases granted under an idempotency key, which a retry returns again.
 #[derive(Debug, Default)]
 struct Repeats {
     known: HashSet<u64>,
@@ -352,8 +352,8 @@ impl Repeats {
     }
 }
 
-/// Repeats come within a minute.
+/// Retries come within a minute.
 const REPEATS_MAX: usize = 65_536;
 
-/// By how much the hashes of `idem` and of `of` may be longer than they are.
+/// The growth of a payload by hashing `idem` and `of`, in bytes at most.
 const IDEM_GROWTH_BYTES: usize = 32;

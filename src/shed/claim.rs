@@ -73,8 +73,8 @@ impl Claim {
         let most = self.most.saturating_add(own).saturating_sub(self.own).min(here.slots);
         self.own = own;
         let published = if here.is_refusing || here.others >= most {
-            // At least one more: it tells hosts with spare claims about the demand. Where claims already exceed the
-            // bound, a host that has its own part asks for nothing more.
+            // At least one more, which shows the demand to hosts with spare claims. Where claims already
+            // exceed the bound, a host that has its own part asks for nothing more.
             let is_contended = self.others_claim.saturating_add(u64::from(most)) > self.bound;
             let more = if is_contended { 0 } else { self.part_of_free(here).min(most / 4 + 1).max(1) };
             most.saturating_add(more).max(own).min(here.slots)

@@ -30,10 +30,10 @@ pub fn passed_descriptors() -> io::Result<Vec<Passed>> {
     let passed = sd_notify::listen_fds_with_names()?;
     Ok(passed
         .map(|(number, name)| {
-            // SAFETY: the descriptor is open, for the crate has just set its close-on-exec flag without an error, and
-            // `LISTEN_PID` says that it was passed to this very process. No other value owns the number: it was open
-            // before the process began, and `TAKEN` ensures that this function returns each one once in the life of
-            // the process.
+            // SAFETY: the descriptor is open, for the crate has just set its close-on-exec flag without an
+            // error, and `LISTEN_PID` assigns it to this very process. No other value owns the number: it was
+            // open before the process began, and `TAKEN` ensures that this function returns each one once in
+            // the life of the process.
             let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
             Passed { descriptor, name }
         })
