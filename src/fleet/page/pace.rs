@@ -1,16 +1,16 @@
-//! What all keys have in common.
+//! Inputs common to all keys of a tick.
 
 use crate::clock::Timestamp;
 use std::time::Duration;
 
-/// At a moment.
+/// The inputs at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::fleet) struct Pace {
     pub(in crate::fleet) now: Timestamp,
-    /// Hosts that live.
+    /// Live hosts.
     pub(in crate::fleet) hosts: u32,
-    /// There and back.
+    /// The smoothed round trip.
     pub(in crate::fleet) round_trip: Duration,
-    /// Redis is heard again, and others may live on their own parts still.
+    /// Redis is reachable again, but other hosts may still be in fallback.
     pub(in crate::fleet) others_are_away: bool,
 }

@@ -1,21 +1,22 @@
-//! Requests that wait for a place of one key.
+//! Pending requests for a permit of one key.
 
 use super::{GAP_SHORT, PlacesAsk, PlacesPage, PlacesSaid};
 use std::time::Duration;
 
 impl PlacesPage {
-    /// Whether somebody waits for a place.
+    /// Whether requests are pending.
     pub(in crate::fleet) fn is_waited_for(&self) -> bool {
         self.waiting > 0
     }
 
-    /// So many wait for a place.
+    /// Sets the number of pending requests.
     pub(in crate::fleet) fn set_waiting(&mut self, waiting: u32) {
         self.waiting = waiting;
     }
 
-    /// For how long nobody here is to ask again, where there was no place for who waits. Zero: there was. However many hosts
-    /// ask, together they do so some hundred times a second: those oftener that have more of the demand.
+    /// The pause before the next command after Redis granted less than the pending requests need; zero if it
+    /// granted enough. All hosts together send a few hundred commands per second, those with more of the
+    /// demand more often.
     pub(in crate::fleet) fn refused_for(&self, ask: &PlacesAsk, said: &PlacesSaid) -> Duration {
         if said.grant >= ask.need {
             return Duration::ZERO;
@@ -26,5 +27,5 @@ impl PlacesPage {
     }
 }
 
-/// Where there is no place for who waits, all hosts together ask once in this time.
+/// The interval of commands of all hosts together while no permit is free for pending requests.
 const ASK_EVERY: Duration = Duration::from_micros(2_500);
