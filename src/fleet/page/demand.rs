@@ -139,8 +139,8 @@ impl Page {
 }
 
 /// The tokens that a demand needs until the next command and its reply: that demand and a quarter more. A
-/// demand above the supply of the whole budget is covered for a shorter time and sent more often: it may end
-/// at once, and all other hosts lack its tokens.
+/// demand above the supply of the whole budget is covered for a shorter time and synced more often: it may
+/// end at once, and all other hosts lack its tokens.
 ///
 /// `supply`: tokens that hosts are given per second, µtok.
 pub(super) fn needed(demand: u64, span: Duration, supply: u64, pace: &Pace) -> u32 {
