@@ -1,5 +1,4 @@
-//! The sync state of one key of a fleet budget (`KeySync`): the last report that Redis has, the local demand,
-//! and from these the next command to Redis and its time.
+//! The sync state of a key of a fleet budget: the last report to Redis, local demand, and the next command.
 
 mod demand;
 mod pace;
@@ -14,15 +13,12 @@ pub(super) use pace::Pace;
 use std::time::Duration;
 pub(super) use window::{cell_window, terms};
 
-/// The sync state of one key.
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) key: SharedKey,
     /// The last report that Redis is known to have; `None` if that is unknown.
     last: Option<Report>,
-    /// When the last command about it was sent.
     asked_at: Option<Timestamp>,
-    /// Whether a command about it is in flight.
     pub(super) in_flight: bool,
     /// Local demand, in thousandths of a token per second.
     demand: u64,
@@ -49,18 +45,15 @@ pub(super) struct Page {
     asked: u32,
     /// When `asked` was last seen to grow.
     busy: Timestamp,
-    /// When to check it next.
     pub(super) due: Timestamp,
     /// Waits until its cell bucket can send; not checked before.
     pub(super) waits: bool,
 }
 
-/// The next step for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
     /// Send a command that returns this number of tokens.
     Ask(u32),
-    /// Check again at this time.
     Look(Timestamp),
     /// Drop the state: the key is idle.
     LetGo,
@@ -91,8 +84,7 @@ impl Page {
         }
     }
 
-    /// Returns the earliest time of the next command. Scarce keys are sent at the interval in which this
-    /// host's share earns a token.
+    /// Returns the earliest time of the next command: where tokens are scarce, once per token earned here.
     pub(super) fn soonest(&self, now: Timestamp) -> Timestamp {
         let gap = match (self.is_short, self.is_rising) {
             (false, _) => GAP_MIN,
@@ -197,8 +189,7 @@ impl Page {
         self.asked = 0;
         self.is_rising = reported.asked >= RISING_MIN && seen > 2 * before;
         let target = u64::from(self.target(reported, budget, pace));
-        // If demand has more than doubled, cover half an interval at the demand just seen. The span of the
-        // first requests is unknown: they repeat a few times before the next reply.
+        // After a jump in demand, cover half an interval at the new demand. A new key's span is unknown.
         let soon =
             if reported.asked >= RISING_MIN { needed(seen, EVERY / 2, self.supply(budget), pace) } else { 0 };
         let first = match is_first {
@@ -237,8 +228,8 @@ impl Page {
         }
     }
 
-    /// Applies a reply, which describes Redis at `heard` at the latest, to the command sent at `sent`.
-    /// Returns whether it belonged to the command in flight.
+    /// Applies a reply to the command sent at `sent`; `heard` bounds the time at which Redis ran it. Returns
+    /// whether that command was in flight.
     pub(super) fn hear(
         &mut self,
         (ask, said): (&Ask, &Said),
@@ -340,8 +331,7 @@ const FORGOTTEN: Duration = Duration::from_secs(4);
 /// With plenty of tokens, small debts are reported with the next command or after this time.
 const OWED_MAX: Duration = Duration::from_secs(2);
 
-/// With plenty of tokens, held ones are renewed shortly before they expire from this demand on, in
-/// thousandths of a token per second. Below it they expire, and the next request asks anew.
+/// With plenty, held tokens are renewed before they expire from this demand on, mtok/s; below it they expire.
 const RENEWED_FROM: u64 = 1_000;
 
 const RENEW_AFTER: Duration = Duration::from_millis(1_500);

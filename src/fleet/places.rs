@@ -1,8 +1,6 @@
-//! Fleet-wide concurrency: the permits that a host has of a key, the further ones that it wants, and the ones
-//! that it gets.
+//! Fleet-wide concurrency: the permits that a host has of a key, wants, and gets.
 //!
-//! A host without a reply for 1.9 s grants no further leases on its permits: two generations later other
-//! hosts may have them.
+//! After 1.9 s without a reply a host grants nothing: two generations later others may have its permits.
 
 mod page;
 
@@ -37,8 +35,7 @@ pub struct PlacesAsk {
     pub hold: u32,
     /// The further permits that it wants.
     pub want: u32,
-    /// The part of `want` that pending requests need: granted while any permit is free, from any host's
-    /// share.
+    /// The part of `want` for pending requests: granted while any permit is free, from any host's share.
     pub need: u32,
     /// The permits that it would use if nothing were refused, in thousandths.
     pub demand: u64,

@@ -7,8 +7,7 @@ use crate::clock::{Now, Timestamp};
 pub(super) struct RedisClock(Option<(Timestamp, u64)>);
 
 impl RedisClock {
-    /// Records a reading, in microseconds of Unix time, from a reply that arrives now. The latest is the
-    /// best.
+    /// Records a reading, in microseconds of Unix time, from a reply that arrives now.
     pub(super) fn heard(&mut self, now_us: u64, now: Timestamp) {
         self.0 = Some((now, now_us));
     }

@@ -1,5 +1,4 @@
-//! Decoding of replies from Redis, which are not trusted: a reply must have the exact length that its command
-//! implies, and each number is clamped to its range.
+//! Decoding of replies, which are not trusted: lengths must match the command, and numbers are clamped.
 
 use super::beat::Beaten;
 use super::call::{Batch, Call, Nonce, Payment};
@@ -58,8 +57,7 @@ pub enum Kind<T> {
     Done(T),
     /// A later command of this host ran before: another daemon has its name, or this command was given up.
     Stale,
-    /// Redis does not know the commands before it, and ran nothing: the host begins a new epoch, without
-    /// earlier reports.
+    /// Redis does not know the commands before it, and ran nothing: the host begins an epoch without reports.
     Unknown,
 }
 

@@ -1,5 +1,4 @@
-//! The pools' reserve over many hosts: the reports in each heartbeat, and the evaluation of replies. Pure:
-//! time is an argument.
+//! The pools' reserve over many hosts: reports in heartbeats, and their replies. Pure: time is an argument.
 //!
 //! A heartbeat reports for each pool the local slots, and the non-critical requests that this host claims;
 //! the reply is passed to the engine by [`Claim`] and is valid for ten seconds. Heartbeats are numbered: a
@@ -21,7 +20,6 @@ pub struct Reserves {
     on_its_way: Option<OnItsWay>,
 }
 
-/// The state of one pool.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
     claim: Claim,
@@ -41,8 +39,7 @@ struct OnItsWay {
 }
 
 impl Reserves {
-    /// Returns the next sequence number and its reports. While the heartbeat before may still be answered, it
-    /// is repeated.
+    /// Returns the next sequence number and its reports, or the last ones while they may still be answered.
     pub fn report(&mut self, engine: &Engine, now: Timestamp) -> (u64, Vec<PoolReport>) {
         if let Some(before) = self.on_its_way.as_ref().filter(|before| now.since(before.sent) < ANSWER_MAX) {
             return (self.seq, before.reports.clone());
@@ -80,8 +77,7 @@ impl Reserves {
         self.pools.is_empty()
     }
 
-    /// Applies the reply to a heartbeat. Returns whether another daemon uses this host's name; the reply is
-    /// then ignored.
+    /// Applies a reply. Returns whether another daemon uses this host's name; the reply is then ignored.
     #[must_use]
     pub fn heard(&mut self, beat: &Beat, beaten: &Beaten, engine: &Engine) -> bool {
         let Some(OnItsWay { reports, sent }) = self.take(beat) else { return false };
@@ -125,8 +121,7 @@ impl Told {
     fn hear(&mut self, load: &PoolLoad, said: &PoolSaid, sent: Timestamp) {
         self.heard = Some(sent);
         self.elsewhere = elsewhere(said, load);
-        // The sums may lack hosts that Redis forgot, and those may still use their claims: the limit then does
-        // not rise.
+        // The sums may lack hosts that Redis forgot and that still use their claims: the limit does not rise.
         self.claim.hear(self.elsewhere, &self.here, !said.may_lack);
     }
 

@@ -56,7 +56,7 @@ impl Rights {
     }
 }
 
-/// Filters a word to characters that are safe to print, as the server is not trusted.
+/// Keeps the letters, digits and hyphens of a word, as the server is not trusted.
 fn word(text: &str) -> String {
     let is_letter = |letter: &char| letter.is_ascii_alphanumeric() || *letter == '-';
     text.chars().filter(is_letter).take(WORD_LETTERS_MAX).collect()

@@ -3,7 +3,6 @@
 use crate::clock::Timestamp;
 use std::time::Duration;
 
-/// The smoothed round trip.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoundTrip {
     pub(super) took: Duration,

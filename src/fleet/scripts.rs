@@ -1,6 +1,5 @@
-//! The Lua scripts that run inside Redis, each concatenated from files of `scripts/`.
-//!
-//! Each reads time in one place, `redis.call('TIME')`, which tests replace by a clock of their own.
+//! The Lua scripts that run inside Redis, each concatenated from files of `scripts/`. They read time only by
+//! `redis.call('TIME')`, which tests replace by a clock of their own.
 
 use std::sync::LazyLock;
 
@@ -23,8 +22,7 @@ script!(BEAT, "beat", "beat");
 script!(VERSION, "version", "version");
 script!(OVERRIDES, "overrides", "overrides");
 
-/// All scripts, for loading on a new connection; the first is a short one that shows whether loading is
-/// permitted.
+/// All scripts, for loading on a new connection; a short one first, to see whether loading is permitted.
 #[must_use]
 pub fn all() -> [&'static Script; 8] {
     [&VERSION, &SYNC, &EXACT, &PLACES, &PEEK, &RESET, &BEAT, &OVERRIDES]

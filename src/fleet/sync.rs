@@ -60,8 +60,7 @@ pub struct Happened {
     pub unknown: u64,
     /// Tokens charged below zero: admitted beyond the budget.
     pub excess: u64,
-    /// Replies with at least a tenth of the budget left for a key that had just refused a request: an
-    /// estimate of false refusals.
+    /// Refusals of a key of which the next reply showed at least a tenth of the budget: an estimate.
     pub false_refusals: u64,
     /// Borrowed tokens that expired unused or were granted too late.
     pub lapsed: u64,
@@ -342,8 +341,7 @@ impl Sync {
         }
     }
 
-    /// Whether the pending batch already has this cell, for another budget of the rule: a command names each
-    /// cell once.
+    /// Whether the pending batch has this cell, for another budget: a command names each cell once.
     fn is_gathered(&self, asks: &Asks, number: usize) -> bool {
         let key = self.book.page(number).key.name();
         let batch = asks.get(&Bucket::of(&key, self.options.buckets));

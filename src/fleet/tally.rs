@@ -20,8 +20,7 @@ pub struct Tally {
     pub lost: u64,
     /// Millionths of a token charged below zero: admitted beyond the budget.
     pub excess: u64,
-    /// Replies with at least a tenth of the budget left for a key that had just refused a request: an
-    /// estimate of false refusals.
+    /// Refusals of a key of which the next reply showed at least a tenth of the budget: an estimate.
     pub false_refusals: u64,
     /// When Redis last answered about one of its keys.
     pub heard: Option<Timestamp>,

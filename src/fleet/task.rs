@@ -1,5 +1,4 @@
-//! The sync task: the thread that syncs budgets with other hosts through Redis. Decisions do not wait for it:
-//! it collects the keys that need a sync and applies the replies.
+//! The sync task: a thread that syncs budgets with other hosts through Redis. Decisions do not wait for it.
 
 mod servers;
 mod talk;

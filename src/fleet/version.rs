@@ -15,8 +15,7 @@ pub struct VersionCall {
     pub rule: [u8; 16],
     /// Its numbers now.
     pub terms: Fingerprint,
-    /// The numbers that this host had before and their version, 0 if it had none; equal to `terms` if nothing
-    /// changed.
+    /// The numbers that this host had before (`terms` if unchanged), and their version (0: none yet).
     pub before: Option<(Fingerprint, u64)>,
 }
 

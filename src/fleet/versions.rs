@@ -1,12 +1,10 @@
-//! The versions of each budget's numbers: requested when the numbers change, and again from a Redis that may
-//! have lost them.
+//! The versions of the budgets' numbers: requested after changes, and again if Redis may have lost them.
 
 use super::page::{cell_window, terms};
 use super::version::{Fingerprint, VersionCall};
 use crate::engine::{Budget, PlacesBudget};
 use std::collections::HashMap;
 
-/// The known versions.
 #[derive(Debug, Default)]
 pub(super) struct Versions {
     known: HashMap<u64, Known>,
@@ -21,10 +19,8 @@ struct Known {
     standing: Standing,
 }
 
-/// The progress of a request for a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// To be sent.
     Due,
     /// In flight.
     Asked,

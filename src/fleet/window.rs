@@ -1,5 +1,4 @@
-//! A key's window in Redis as a host sees it: how it turns, and the fields of commands and replies beyond
-//! those of a bucket.
+//! A key's window in Redis as a host sees it: how it turns, and its fields in commands and replies.
 
 use super::wire::{EXACT_MAX, Reader, Writer};
 
@@ -39,8 +38,7 @@ pub enum Turns {
 pub struct Returned {
     /// The amount, µtok.
     pub amount: u64,
-    /// The earliest time at which a part of it was spent, by the Redis clock, µs; `None` if unknown: nothing
-    /// is refunded.
+    /// The earliest time at which a part was spent, by the Redis clock, µs; `None`: unknown, not refunded.
     pub paid_us: Option<u64>,
 }
 

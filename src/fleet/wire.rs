@@ -88,8 +88,7 @@ pub(super) fn hex(bytes: [u8; 16]) -> String {
     text.into_iter().map(char::from).collect()
 }
 
-/// Appends bytes as in key names. Each cell of each command has such a name: `write!` took a twentieth of the
-/// task's time.
+/// Appends bytes as in key names. Runs for each cell: `write!` took a twentieth of the task's time.
 pub(super) fn push_hex(to: &mut Vec<u8>, bytes: &[u8]) {
     let digit = |nibble: u8| if nibble < 10 { b'0' + nibble } else { b'a' + (nibble - 10) };
     to.extend(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]));

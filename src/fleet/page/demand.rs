@@ -21,8 +21,7 @@ impl Page {
             && self.fleet_demand.saturating_mul(2_000) <= quota.micro_units_per_second()
     }
 
-    /// How long after the last command held tokens are reported again, so that they do not expire; `None`:
-    /// never.
+    /// Returns how long after the last command held tokens are reported again; `None`: they may expire.
     pub(super) fn renews(&self, has_plenty: bool) -> Option<Duration> {
         if !has_plenty {
             Some(REPORT_EVERY)
@@ -36,14 +35,12 @@ impl Page {
     /// The tokens to hold: the demand until the next command, and a part of the free tokens.
     pub(super) fn target(&self, there: &Reported, budget: &Budget, pace: &Pace) -> u32 {
         let needed = needed(self.demand, EVERY, self.supply(budget), pace);
-        // A spare token is worth holding only if nothing else lets the next request pass: neither credit nor
-        // a remote check.
+        // A spare token is useful only if neither credit nor a remote check lets the next request pass.
         let passes = budget.quota.may_ask(pace.hosts) || budget.quota.credit() > 0 && there.lacked <= 1;
         let lacked = if passes { 0 } else { there.lacked };
         let spare = if self.demand > 0 && !self.is_short {
             let level = u64::try_from(self.level).unwrap_or(0) / TOKEN;
             let hosts = u64::from(pace.hosts);
-            // With plenty, up to twice that, if it will be used before it expires.
             if budget.quota.window().is_some() {
                 // Window tokens of a host that dies are lost until the window ends.
                 let soon = tokens_in(self.demand, WAITED_MAX, 1, 1).max(1);
@@ -53,6 +50,7 @@ impl Page {
                     .max(u32::try_from(spare).unwrap_or(u32::MAX))
                     .min(budget.quota.bucket().burst());
             }
+            // With plenty, up to twice the share, if it will be used before it expires.
             let soon = if self.has_plenty(budget) { tokens_in(self.demand, RENEW_AFTER, 5, 4) } else { 0 };
             (level / (hosts * SPARE_PART)).max((2 * level / (hosts * SPARE_PART)).min(u64::from(soon)))
         } else {
@@ -61,8 +59,7 @@ impl Page {
         needed.max(lacked).max(u32::try_from(spare).unwrap_or(u32::MAX)).min(budget.quota.bucket().burst())
     }
 
-    /// The number of held tokens below which a new command is sent: the demand until its reply, half as much
-    /// again, and one.
+    /// The number of held tokens that triggers a command: 1.5 times the demand until its reply, and one.
     pub(in crate::fleet) fn low(&self, budget: &Budget, pace: &Pace) -> u32 {
         if self.has_plenty(budget) && self.demand < RENEWED_FROM {
             // The next request may come after everything expired: it passes on credit.
@@ -108,8 +105,7 @@ impl Page {
         u64::try_from(part).unwrap_or(u64::MAX)
     }
 
-    /// Sets the first demand from the requests since the first one, which only marks the start. Two requests
-    /// are a weak sample.
+    /// Sets the first demand; the first request only marks the start, and two requests are a weak sample.
     pub(super) fn begin_demand(&mut self, reported: &Reported, now: Timestamp) -> u64 {
         let sure = if reported.asked < RISING_MIN { MICROS } else { 10_000 };
         let span = micros(now.since(reported.since)).saturating_add(sure);
@@ -118,8 +114,7 @@ impl Page {
         pace
     }
 
-    /// Smooths demand over a few requests; follows faster after clear growth. Returns the demand since the
-    /// last command.
+    /// Smooths demand over a few requests, faster after growth. Returns the demand since the last command.
     pub(super) fn note_demand(&mut self, asked: u32, waited: Duration) -> u64 {
         let waited = micros(waited).max(1_000);
         let seen = u64::from(asked).saturating_mul(1_000 * MICROS) / waited;
@@ -138,11 +133,9 @@ impl Page {
     }
 }
 
-/// The tokens that a demand needs until the next command and its reply: that demand and a quarter more. A
-/// demand above the supply of the whole budget is covered for a shorter time and synced more often: it may
-/// end at once, and all other hosts lack its tokens.
-///
-/// `supply`: tokens that hosts are given per second, µtok.
+/// Returns the tokens that a demand needs until the next reply, and a quarter more. A demand above the whole
+/// supply (µtok/s) is covered for a shorter time and synced more often: it may end at once, and all other
+/// hosts lack its tokens.
 pub(super) fn needed(demand: u64, span: Duration, supply: u64, pace: &Pace) -> u32 {
     let all = supply / 1_000;
     let shortest = tokens_in(demand, pace.round_trip + SLACK, 3, 1);
@@ -150,8 +143,7 @@ pub(super) fn needed(demand: u64, span: Duration, supply: u64, pace: &Pace) -> u
     tokens_in(demand, span + pace.round_trip, 5, 4).min(shortest.max(of_all))
 }
 
-/// The most to want while other hosts may be in fallback: this host's share of the tokens since its last
-/// command, rounded at random to whole tokens.
+/// The most to want while others may be in fallback: the share since the last command, rounded at random.
 pub(super) fn own_part(waited: Duration, dice: u32, budget: &Budget, pace: &Pace) -> u64 {
     let earned = u128::from(budget.quota.micro_units_per_second()) * waited.min(WAITED_MAX).as_micros();
     let part = earned / u128::from(MICROS) / u128::from(pace.hosts.max(1)) + u128::from(dice);

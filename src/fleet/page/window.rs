@@ -34,7 +34,6 @@ pub(in crate::fleet) fn cell_window(budget: &Budget, unix_us: u64) -> Option<Cel
 }
 
 impl Page {
-    /// Whether the window is spent out.
     pub(super) fn is_spent_out(&self) -> bool {
         matches!(self.more, Some((_, true)))
     }
@@ -50,8 +49,7 @@ impl Page {
         }
     }
 
-    /// The most tokens that hosts are given per second, µtok: the rate of a bucket, or the remaining tokens
-    /// of a window if those are more than its mean rate.
+    /// The most tokens that hosts get per second, µtok: the rate, or the rest of a window if that is more.
     pub(super) fn supply(&self, budget: &Budget) -> u64 {
         let earns = budget.quota.micro_units_per_second();
         match budget.quota.window() {

@@ -1,8 +1,7 @@
-//! The sync state of the permits of one key: the last report that Redis has, the local demand, and from these
-//! the next command to Redis and its time.
+//! The sync state of the permits of a key: the last report to Redis, local demand, and the next command.
 //!
-//! Service times are not measured: by Little's law, in a steady state, leases in progress × requests ÷ leases
-//! begun is the number in progress if nothing were refused.
+//! Service times are not measured: in a steady state, leases in progress × requests ÷ leases begun is the
+//! number in progress if nothing were refused.
 
 mod asking;
 
@@ -13,7 +12,6 @@ use crate::fleet::book::{NEVER, Paged};
 use crate::fleet::cell::{DEMAND_MAX, Report, TOKEN};
 use std::time::Duration;
 
-/// The sync state of the permits of one key.
 #[derive(Debug)]
 pub(in crate::fleet) struct PlacesPage {
     pub(in crate::fleet) key: SharedKey,
@@ -21,7 +19,6 @@ pub(in crate::fleet) struct PlacesPage {
     last: Option<Report>,
     /// When the last reply came.
     told: Option<Timestamp>,
-    /// When the last command was sent.
     asked_at: Option<Timestamp>,
     /// Requests and leases begun, in thousandths; older ones weigh less.
     asked: u64,
@@ -43,7 +40,6 @@ pub(in crate::fleet) struct PlacesPage {
     is_few: bool,
     /// When a request that could not wait for a permit was last refused.
     unasked: Option<Timestamp>,
-    /// A command about it is in flight.
     pub(in crate::fleet) in_flight: bool,
     /// The engine has called for a sync since the last command.
     pub(in crate::fleet) calls: bool,
@@ -52,24 +48,19 @@ pub(in crate::fleet) struct PlacesPage {
     pub(in crate::fleet) waits: bool,
 }
 
-/// The next step for a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fleet) enum Next {
     /// Send a command, and keep at most this number of permits.
     Ask(u32),
-    /// Check again at this time.
     Look(Timestamp),
     /// Drop the state: the key is idle.
     LetGo,
 }
 
-/// Inputs common to all keys at one moment.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::fleet) struct PlacesPace {
     pub(in crate::fleet) now: Timestamp,
-    /// Live hosts.
     pub(in crate::fleet) hosts: u32,
-    /// The smoothed round trip.
     pub(in crate::fleet) round_trip: Duration,
 }
 
@@ -127,7 +118,6 @@ impl PlacesPage {
         self.asked_at.map_or(now, |asked| asked.after(gap)).max(now)
     }
 
-    /// When it is due for a check.
     pub(in crate::fleet) fn due_at(&self) -> Timestamp {
         self.due
     }
@@ -214,8 +204,7 @@ impl PlacesPage {
         taken.saturating_add(spare).min(budget.quota.max())
     }
 
-    /// The number of idle permits below which a new command is sent: the requests until its reply, half as
-    /// much again, and one.
+    /// The number of idle permits that triggers a command: 1.5 times the requests until its reply, and one.
     pub(in crate::fleet) fn low(&self, pace: &PlacesPace) -> u32 {
         let span = u64::try_from((pace.round_trip + SLACK).as_micros()).unwrap_or(u64::MAX);
         // `asked` is in thousandths, over `COUNTED_US`.

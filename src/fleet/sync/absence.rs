@@ -1,6 +1,5 @@
-//! After an outage, hosts reconnect one by one. A reconnected host stays within its own share while others
-//! may be in fallback; otherwise the first one back would borrow all new tokens while the others spend their
-//! fallback shares as well.
+//! After an outage, a reconnected host stays within its own share while others may be in fallback; otherwise
+//! the first one back would borrow all new tokens while the others still spend their shares.
 
 use crate::clock::Timestamp;
 use std::time::Duration;

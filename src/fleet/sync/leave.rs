@@ -6,8 +6,7 @@ use crate::fleet::cell::Ask;
 use crate::fleet::page::cell_window;
 
 impl Sync {
-    /// Emits the final commands; requests must have stopped. Returns whether something is still unsent or
-    /// unanswered: call it again until not.
+    /// Emits the final commands; requests must have stopped. Returns whether to call it again for the rest.
     pub fn leave(&mut self, engine: &Engine, now: Now, out: &mut Vec<Call>) -> bool {
         if !self.standing.is_linked() {
             return false;

@@ -15,7 +15,6 @@ use crate::fleet::reply::{Answer, Kind};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// The sync state of permits, and the commands in flight.
 #[derive(Debug)]
 pub(super) struct PlacesTalk {
     book: Book<PlacesPage>,
@@ -331,8 +330,7 @@ impl Sync {
         }
     }
 
-    /// Emits the final commands: only permits in use stay reported. Returns whether something is still unsent
-    /// or unanswered.
+    /// Emits the final commands: only permits in use stay reported. Returns whether to call it again.
     pub(super) fn leave_places(&mut self, engine: &Engine, now: Now, out: &mut Vec<Call>) -> bool {
         self.repeat_places(now.at, out);
         let (mut asks, mut is_left) = (Asks::new(), false);
@@ -350,8 +348,7 @@ impl Sync {
         is_left
     }
 
-    /// The final command of a key; `Some(None)`: later; `None`: no host counts more than the leases in
-    /// progress.
+    /// The final command of a key; `Some(None)`: later; `None`: no host counts more than the permits in use.
     fn last_words_of_place(
         &mut self,
         engine: &Engine,

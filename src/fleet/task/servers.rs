@@ -1,5 +1,4 @@
-//! The Redis servers, and the link state of each. Where several share the keys, all must be reachable:
-//! without its server, nothing is known of a key.
+//! The Redis servers and their link states. All must be reachable, as each has a part of the keys.
 
 use crate::clock::Timestamp;
 use crate::fleet::call::{Call, OF_ALL};
@@ -13,7 +12,6 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tracing::error;
 
-/// The outcome of a command.
 pub(super) struct Arrival {
     /// The server, or `None` for a cluster.
     pub(super) at: Option<NodeId>,
@@ -30,12 +28,10 @@ pub(super) struct Servers {
     arrivals: mpsc::Sender<Arrival>,
     /// Changes whenever a connection opens or closes.
     changes: watch::Receiver<u64>,
-    /// Connected nodes.
     up: HashSet<NodeId>,
 }
 
 impl Servers {
-    /// Begins to connect.
     pub(super) fn connect(
         options: &link::Options,
         arrivals: mpsc::Sender<Arrival>,
@@ -83,28 +79,24 @@ impl Servers {
         due.collect()
     }
 
-    /// Whether heartbeats to this server carry the pool reports: each server counts live hosts, but only one
-    /// keeps the pools.
+    /// Whether heartbeats to this server carry the pool reports: all servers count hosts, one has pools.
     pub(super) fn keeps_pools(&self, at: Option<NodeId>) -> bool {
         at.is_none_or(|node| node == self.link.node_of(OF_ALL))
     }
 
-    /// Records a reply from a server.
     pub(super) fn heard(&mut self, at: Option<NodeId>, now: Timestamp) {
         if let Some(state) = self.states.get_mut(&at) {
             state.heard(now);
         }
     }
 
-    /// Records a failed heartbeat.
     pub(super) fn beat_failed(&mut self, at: Option<NodeId>, now: Timestamp) {
         if let Some(state) = self.states.get_mut(&at) {
             state.beat_failed(now);
         }
     }
 
-    /// Sends commands, those for one server in one write: heartbeats to the named server, all others to the
-    /// server of their keys. The outcomes arrive later.
+    /// Sends commands, one write per server: heartbeats to the named one, others to that of their keys.
     pub(super) fn send(&mut self, calls: Vec<(Option<NodeId>, Call)>, now: Timestamp) {
         let mut by_server: BTreeMap<NodeId, Vec<(Option<NodeId>, Call)>> = BTreeMap::new();
         for (named, call) in calls {
@@ -130,7 +122,6 @@ impl Servers {
     }
 }
 
-/// Sends commands to one server and forwards the outcomes.
 async fn converse(
     link: Arc<Link>,
     node: NodeId,

@@ -26,7 +26,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{info, warn};
 
-/// The state of the sync task.
 pub(super) struct Talk {
     engine: Arc<Engine>,
     clock: Arc<Clock>,
@@ -40,7 +39,6 @@ pub(super) struct Talk {
     looked: Timestamp,
     keeps_reserve: bool,
     servers: Option<Servers>,
-    /// Until the next tick.
     pause: Duration,
     overrides: Exchange,
     changes: mpsc::Receiver<Change>,
@@ -240,7 +238,7 @@ impl Talk {
         self.tell(now);
     }
 
-    /// Returns borrowed tokens. Returns whether Redis has confirmed all of them.
+    /// Sends the final commands. Returns whether Redis has confirmed all of them.
     async fn leave(&mut self) -> bool {
         loop {
             let now = self.clock.now();
