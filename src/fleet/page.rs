@@ -1,5 +1,4 @@
-//! What is known of one key that others are kept in touch with about: what Redis believes, how much is asked for here, and
-//! from that what to ask of Redis, and when.
+//! The sync state of a key of a fleet budget: the last report to Redis, local demand, and the next command.
 
 mod demand;
 mod pace;
@@ -14,55 +13,49 @@ pub(super) use pace::Pace;
 use std::time::Duration;
 pub(super) use window::{cell_window, terms};
 
-/// One key.
 #[derive(Debug)]
 pub(super) struct Page {
     pub(super) key: SharedKey,
-    /// The last report that Redis surely has; `None`: it is not known what Redis has.
+    /// The last report that Redis is known to have; `None` if that is unknown.
     last: Option<Report>,
-    /// When it was last asked about.
     asked_at: Option<Timestamp>,
-    /// Whether a request about it is in flight.
     pub(super) in_flight: bool,
-    /// What is asked for here, in thousandths of a token a second.
+    /// Local demand, in thousandths of a token per second.
     demand: u64,
-    /// When there is more of a window, and whether nobody gets any before.
+    /// When the window has more tokens, and whether it is spent out until then.
     more: Option<(Timestamp, bool)>,
-    /// When Redis last spoke of it, and for how long it then surely keeps it.
+    /// When the last reply came, and for how long after that Redis keeps the cell at least.
     known: Option<(Timestamp, Duration)>,
-    /// What all hosts have, as last said.
+    /// The tokens of the fleet as of the last reply, µtok.
     level: i64,
     fleet_demand: u64,
-    /// Far more is asked for than the demand of before tells.
+    /// Demand has grown far beyond the smoothed value.
     is_rising: bool,
-    /// Less was granted than was wanted.
+    /// Redis granted less than was wanted.
     is_short: bool,
-    /// Less was wanted than is needed, for others are not back yet.
+    /// This host wanted less than it needs, as other hosts may still be in fallback.
     is_paced: bool,
-    /// In which time this host's part of what is earned is a token, as last said.
+    /// The time in which this host's share earns one token, as of the last reply.
     token_takes: Duration,
-    /// A request was refused before it was last asked about.
+    /// A request was refused since the last command about it.
     pub(super) refused: bool,
-    /// It has called since it was last asked about: it does not call again before it is.
+    /// The engine has called for a sync since the last command; it does not call again before the next one.
     pub(super) calls: bool,
-    /// How often it had been asked for since the last report, when it was last looked at.
+    /// Requests since the last report, as of the last check of the key.
     asked: u32,
-    /// When that was last seen to grow.
+    /// When `asked` was last seen to grow.
     busy: Timestamp,
-    /// When to look at it next.
     pub(super) due: Timestamp,
-    /// It is looked at when its bucket has room, and not before.
+    /// Waits until its cell bucket can send; not checked before.
     pub(super) waits: bool,
 }
 
-/// What to do about a key that was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Ask Redis, giving back so many tokens.
+    /// Send a command that returns this number of tokens.
     Ask(u32),
-    /// Look again then.
     Look(Timestamp),
-    /// Nobody asks for it any more.
+    /// Drop the state: the key is idle.
     LetGo,
 }
 
@@ -91,7 +84,7 @@ impl Page {
         }
     }
 
-    /// The earliest moment to ask again: what is in demand everywhere is asked for at the pace of all.
+    /// Returns the earliest time of the next command: where tokens are scarce, once per token earned here.
     pub(super) fn soonest(&self, now: Timestamp) -> Timestamp {
         let gap = match (self.is_short, self.is_rising) {
             (false, _) => GAP_MIN,
@@ -101,7 +94,7 @@ impl Page {
         self.asked_at.map_or(now, |asked| asked.after(gap)).max(now)
     }
 
-    /// What to do, given what there is.
+    /// Decides the next step from the engine's state of the key.
     pub(super) fn next(&mut self, there: &Reported, budget: &Budget, pace: &Pace) -> Next {
         if there.asked != self.asked || there.owed > 0 {
             self.busy = pace.now;
@@ -115,7 +108,7 @@ impl Page {
         let has_plenty = self.has_plenty(budget);
         let is_over = self.is_over(pace.now);
         let target = if is_over { 0 } else { self.target(there, budget, pace) };
-        // Where there is plenty, nobody needs what is left here: it lapses without a word.
+        // With plenty of tokens no other host needs these: they expire without a command.
         let excess = if borrows && has_plenty {
             0
         } else if is_over || !borrows {
@@ -146,18 +139,18 @@ impl Page {
         Next::Look(self.look_again(there.held > 0, has_plenty, pace.now))
     }
 
-    /// Whether nobody asks for it any more: it was silent for as long as many requests take.
+    /// Whether demand has ended: no request for longer than [`Page::silence`].
     fn is_over(&self, now: Timestamp) -> bool {
         self.demand > 0 && now >= self.busy.after(self.silence())
     }
 
-    /// How long it is silent by mere chance less than once in a thousand times.
+    /// The span without requests that occurs by chance less than once in 1 000 times at the present demand.
     fn silence(&self) -> Duration {
         let micros = u64::from(OVER_AFTER) * 1_000 * MICROS / self.demand.max(1);
         Duration::from_micros(micros).max(EVERY / 5)
     }
 
-    /// When to look at a key about which nothing is to be said now, unless it calls before.
+    /// When to check a key that needs no command now, unless the engine calls earlier.
     fn look_again(&self, holds: bool, has_plenty: bool, now: Timestamp) -> Timestamp {
         let asked_at = self.asked_at.unwrap_or(now);
         let end = self.busy.after(KEEP);
@@ -172,7 +165,7 @@ impl Page {
         if look > now { look } else { now.after(REPORT_EVERY) }
     }
 
-    /// What to ask, given what was reported and so many tokens given back.
+    /// Builds the command from the engine's report and the number of tokens to return.
     pub(super) fn ask(
         &mut self,
         reported: &Reported,
@@ -196,8 +189,7 @@ impl Page {
         self.asked = 0;
         self.is_rising = reported.asked >= RISING_MIN && seen > 2 * before;
         let target = u64::from(self.target(reported, budget, pace));
-        // Who asks for more than the demand of before tells has for half of the time: then it tells more. Over what span the
-        // first were asked for nobody knows: they come again some times before the next answer.
+        // After a jump in demand, cover half an interval at the new demand. A new key's span is unknown.
         let soon =
             if reported.asked >= RISING_MIN { needed(seen, EVERY / 2, self.supply(budget), pace) } else { 0 };
         let first = match is_first {
@@ -217,7 +209,7 @@ impl Page {
         let knew = self.known.map(|(at, kept)| (pace.now.since(at), kept)).filter(|(age, kept)| age < kept);
         self.calls = false;
         let returned = Returned { amount: u64::from(reported.returns) * TOKEN, paid_us: reported.paid_us };
-        // What goes back to a window from the hand was never spent: it is said apart from what was.
+        // Returned window tokens were never spent: they are reported apart from refunds of spent ones.
         let back = if window.is_some() { back.saturating_sub(reported.returns) } else { back };
         (self.asked_at, self.in_flight) = (Some(pace.now), true);
         Ask {
@@ -236,8 +228,8 @@ impl Page {
         }
     }
 
-    /// Takes what Redis said, at the latest at the moment `heard`, to what was asked when it was `sent`. Returns whether it was
-    /// the answer to the request in flight.
+    /// Applies a reply to the command sent at `sent`; `heard` bounds the time at which Redis ran it. Returns
+    /// whether that command was in flight.
     pub(super) fn hear(
         &mut self,
         (ask, said): (&Ask, &Said),
@@ -269,29 +261,29 @@ impl Page {
         true
     }
 
-    /// Whether a question about it was heard will never be known.
+    /// Forgets the last report if the command sent at that time may or may not have run.
     pub(super) fn lose(&mut self, sent: Timestamp) {
         if self.asked_at == Some(sent) {
             self.forget();
         }
     }
 
-    /// Nobody knows what Redis believes.
+    /// Forgets the last report: the state of Redis is unknown.
     pub(super) fn forget(&mut self) {
         (self.in_flight, self.last) = (false, None);
     }
 
-    /// Whether others may believe that this host has or wants something.
+    /// Whether other hosts may count tokens or demand of this host.
     pub(super) fn is_believed(&self) -> bool {
         self.last.is_none_or(|last| last.hold > 0 || last.demand > 0)
     }
 
-    /// What it was last reported to hold, µtok.
+    /// Tokens in the last report, µtok.
     fn held(&self) -> u64 {
         self.last.map_or(0, |last| last.hold)
     }
 
-    /// When to look again at a key that was just spoken of.
+    /// When to check a key after its reply.
     pub(super) fn after(&self, budget: &Budget, now: Timestamp) -> Timestamp {
         let asked = self.asked_at.unwrap_or(now);
         if let Some((at, true)) = self.more
@@ -303,7 +295,7 @@ impl Page {
             return self.soonest(now);
         }
         if self.is_short {
-            // Twice for each token is often enough.
+            // Two commands per token suffice.
             let again = (self.token_takes / 2).clamp(EVERY, REPORT_EVERY);
             return asked.after(again.min(self.silence())).max(now);
         }
@@ -318,46 +310,45 @@ fn micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// How often Redis is asked about a key that is in demand (T).
+/// The interval of commands about a key in demand (T).
 pub(super) const EVERY: Duration = Duration::from_millis(100);
 
-/// A key that there is enough of is asked about no faster than this.
+/// The least interval of commands about a key with enough tokens.
 const GAP_MIN: Duration = Duration::from_millis(2);
 
-/// What is not needed goes back after this long.
+/// Unneeded tokens return after this time.
 const BACK_AFTER: Duration = Duration::from_millis(250);
 
-/// Who holds something says so again this often, well before [`crate::engine::Settled`] lapses.
+/// The interval of reports about held tokens, well before [`crate::engine::Settled`] expires.
 const REPORT_EVERY: Duration = Duration::from_millis(900);
 
-/// How long a key is kept in touch about that nobody asks for.
+/// How long the state of an idle key is kept.
 const KEEP: Duration = Duration::from_secs(10);
 
-/// What Redis was told of a key that nobody speaks of any more it has forgotten by then.
+/// Redis has expired the report of an idle key by then.
 const FORGOTTEN: Duration = Duration::from_secs(4);
 
-/// Where there is plenty, debts that are small are told with what is asked next, or after this long.
+/// With plenty of tokens, small debts are reported with the next command or after this time.
 const OWED_MAX: Duration = Duration::from_secs(2);
 
-/// Where there is plenty, what is held is asked for again shortly before it lapses, if it is used so often: in thousandths of
-/// a token a second. Else it lapses, and who comes next asks anew.
+/// With plenty, held tokens are renewed before they expire from this demand on, mtok/s; below it they expire.
 const RENEWED_FROM: u64 = 1_000;
 
 const RENEW_AFTER: Duration = Duration::from_millis(1_500);
 
-/// What an answer may take beside the way there and back.
+/// Allowance for a reply beyond the round trip.
 const SLACK: Duration = Duration::from_millis(10);
 
-/// Longer than this nobody has waited for his part of what is earned.
+/// Upper bound of the waiting time that counts for a share.
 const WAITED_MAX: Duration = Duration::from_secs(1);
 
-/// Fewer than this in one go are no sign of anything.
+/// Fewer requests than this at once are no sign of growth.
 const RISING_MIN: u32 = 3;
 
-/// Who starts wants so many times what was asked for before anybody could know: enough until the next answer.
+/// A new key wants this multiple of its first requests: enough until the next reply.
 const START: u64 = 4;
 
-/// So many requests would have come if it were not over.
+/// Demand has ended when this number of expected requests did not come.
 const OVER_AFTER: u32 = 8;
 
 const MICROS: u64 = 1_000_000;

@@ -1,6 +1,6 @@
-//! Concurrency over many hosts: how many places a host has of a key, how many more it would like, and how many it gets.
+//! Fleet-wide concurrency: the permits that a host has of a key, wants, and gets.
 //!
-//! A host that is not answered for 1.9 s starts nothing more on what it has: two generations later others may have it.
+//! After 1.9 s without a reply a host grants nothing: two generations later others may have its permits.
 
 mod page;
 
@@ -11,56 +11,56 @@ use super::cell::{BURST_MAX, DEMAND_MAX, HOSTS_MAX, Report, TOKEN};
 use super::scripts;
 use super::wire::{EXACT_MAX, Reader, Writer};
 
-/// What this host says of the places of some keys of one bucket. Its lane is for such calls alone.
+/// One command about the permits of some keys of one cell bucket. Its lane carries no other commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Places {
-    /// Which call this is.
+    /// The lane and sequence number of the command.
     pub place: Place,
-    /// At most [`CELLS_MAX`], each of another key.
+    /// At most [`CELLS_MAX`], of distinct keys.
     pub asks: Vec<PlacesAsk>,
 }
 
-/// What a host asks of one key.
+/// The part of a command for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlacesAsk {
     /// The digest of the key.
     pub key: [u8; 16],
     /// The version of its rule.
     pub version: u64,
-    /// How many there are for all hosts together.
+    /// The permits of the whole fleet.
     pub max: u32,
-    /// The last report that was surely heard; its hold in millionths of a place, as that of tokens.
+    /// The last report that Redis is known to have; its hold in millionths of a permit.
     pub last: Option<Report>,
-    /// How many it has, in use or not.
+    /// The permits that this host has, in use or not.
     pub hold: u32,
-    /// How many more it would like.
+    /// The further permits that it wants.
     pub want: u32,
-    /// For so many of those somebody waits: they are given as long as there are any, whosever part they are.
+    /// The part of `want` for pending requests: granted while any permit is free, from any host's share.
     pub need: u32,
-    /// How many it would use if it could, in thousandths.
+    /// The permits that it would use if nothing were refused, in thousandths.
     pub demand: u64,
-    /// By what a share that is not whole is rounded: 0…999 999, drawn at random.
+    /// Random rounding of fractional shares: 0…999 999.
     pub dice: u32,
-    /// How long ago it was told of this key; `None`: never, or ten seconds ago.
+    /// Microseconds since the last reply about this key; `None` if there was none in the last 10 s.
     pub knew_us: Option<u64>,
 }
 
-/// What a host is told of the places of one key.
+/// The part of a reply for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlacesSaid {
-    /// How many nobody has; below zero where hosts have more than there are.
+    /// Free permits; below zero if hosts have more than the maximum.
     pub free: i64,
-    /// What all hosts would use, in thousandths.
+    /// The demand of all hosts, in thousandths.
     pub demand: u64,
-    /// How many more this host has now.
+    /// Further permits for this host.
     pub grant: u32,
-    /// How many hosts have spoken of this key in this generation and the last.
+    /// Hosts that have reported this key in this generation and the last.
     pub hosts: u32,
-    /// They were gone before their time: none are given away before every host has said what it has.
+    /// The cell expired early: no permits are granted before every host has reported its own.
     pub lost: bool,
-    /// The version whose number holds.
+    /// The version of the maximum in force.
     pub version: u64,
-    /// The generation in which this was said.
+    /// The generation of the reply.
     pub generation: u64,
 }
 
@@ -104,7 +104,7 @@ impl PlacesSaid {
         let version = from.amount(EXACT_MAX);
         let told = from.amount(generation.saturating_add(1));
         from.clamped += u32::from(lost > 1) + u32::from(told < generation);
-        // Proof: no more than what it wanted.
+        // Cannot fail: at most `want`.
         let grant = u32::try_from(grant).unwrap_or(ask.want);
         let generation = told.max(generation);
         PlacesSaid { free, demand, grant, hosts, lost: lost != 0, version, generation }

@@ -1,4 +1,4 @@
-//! The way from the threads that decide to the one that talks: bounded, and nobody waits on it.
+//! The bounded channel of pending requests from the decision threads to the sync task. Senders never block.
 
 use crate::clock::Timestamp;
 use crate::engine::{Ask, OnBrought, Ticket};
@@ -6,22 +6,22 @@ use std::fmt;
 use std::sync::Arc;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// A request waits for this.
+/// A pending request.
 pub struct Question {
-    /// What it lacks.
+    /// The tokens or permits that the request lacks.
     pub ticket: Arc<Ticket>,
-    /// Until then.
+    /// The deadline of the request.
     pub due: Timestamp,
-    /// Where the answer goes.
+    /// Runs with the outcome.
     pub on_brought: OnBrought,
 }
 
-/// Where questions go.
+/// The sending end.
 #[derive(Clone, Debug)]
 pub struct Questions(Sender<Question>);
 
 impl Questions {
-    /// The way, and its end.
+    /// Makes the channel.
     #[must_use]
     pub fn new() -> (Questions, Receiver<Question>) {
         let (to, from) = channel(QUESTIONS_MAX);
@@ -41,5 +41,5 @@ impl fmt::Debug for Question {
     }
 }
 
-/// Questions that nobody has looked at yet: more than are asked in ten milliseconds.
+/// Capacity: more than the requests of ten milliseconds.
 const QUESTIONS_MAX: usize = 1_024;

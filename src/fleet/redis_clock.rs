@@ -1,18 +1,18 @@
-//! What the clock of Redis shows, as far as it was heard: for the windows of calendars, whose edges hosts tell Redis.
+//! An estimate of the Redis clock, for calendar windows, whose edges hosts compute.
 
 use crate::clock::{Now, Timestamp};
 
-/// The clock of Redis.
+/// The last reading of the Redis clock, and the local time of its reply.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct RedisClock(Option<(Timestamp, u64)>);
 
 impl RedisClock {
-    /// It has shown this, in microseconds of Unix time, in an answer that comes now. The latest is the best.
+    /// Records a reading, in microseconds of Unix time, from a reply that arrives now.
     pub(super) fn heard(&mut self, now_us: u64, now: Timestamp) {
         self.0 = Some((now, now_us));
     }
 
-    /// What it shows, behind by as long as an answer takes; before any was heard, what this host's clock does.
+    /// The Redis time, late by the latency of a reply; before the first reply, the time of the local clock.
     pub(super) fn unix_us(&self, now: Now) -> u64 {
         match self.0 {
             Some((at, us)) => us.saturating_add(u64::try_from(now.at.since(at).as_micros()).unwrap_or(0)),

@@ -1,5 +1,4 @@
-//! What comes back for a call, read without trust: a reply has exactly the length that its call says, and no number leaves
-//! its range.
+//! Decoding of replies, which are not trusted: lengths must match the command, and numbers are clamped.
 
 use super::beat::Beaten;
 use super::call::{Batch, Call, Nonce, Payment};
@@ -10,16 +9,16 @@ use super::places::{self, Places, PlacesSaid};
 use super::window::{self, WindowSaid};
 use super::wire::{EXACT_MAX, Reader};
 
-/// A reply as it was meant, and how much of it could not be.
+/// A decoded reply, and the number of clamped values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
     /// The reply.
     pub reply: Reply,
-    /// How many of its numbers were absurd and were cut to what can be.
+    /// Numbers that were out of range and were clamped.
     pub clamped: u32,
 }
 
-/// What a call brings.
+/// The reply to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Reply {
     /// To [`Call::Sync`].
@@ -34,65 +33,65 @@ pub enum Reply {
     Version(u64),
     /// To [`Call::Peek`].
     Peek(Peeked),
-    /// To [`Call::Reset`]: whether there was such a cell.
+    /// To [`Call::Reset`]: whether the cell existed.
     Reset(bool),
     /// To [`Call::Overrides`].
     Overrides(OverridesSaid),
 }
 
-/// What is said to a call that has its number in a lane.
+/// The reply to a command with a sequence number in a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer<T> {
-    /// Whether and why not.
+    /// The outcome of the command.
     pub kind: Kind<T>,
-    /// The life of this bucket of cells; zeros where nobody has written to it.
+    /// The nonce of this cell bucket's lifetime in Redis; zeros if it was never written.
     pub nonce: Nonce,
-    /// When the call was first run, by the clock of Redis.
+    /// When the command first ran, by the Redis clock, in microseconds.
     pub now_us: u64,
 }
 
-/// What became of a numbered call.
+/// The outcome of a numbered command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Kind<T> {
-    /// It was done, now or when it came before.
+    /// It ran, now or at an earlier attempt.
     Done(T),
-    /// A later one of this host was here: another daemon goes by its name, or this call was given up.
+    /// A later command of this host ran before: another daemon has its name, or this command was given up.
     Stale,
-    /// Nothing is known of the calls before it. Nothing was done: the host begins another epoch, without reports of before.
+    /// Redis does not know the commands before it, and ran nothing: the host begins an epoch without reports.
     Unknown,
 }
 
-/// What is said to one cost of a payment.
+/// The part of a payment's reply for one cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Paid {
-    /// What is left, µtok.
+    /// The remaining level, µtok.
     pub level: i64,
-    /// What stood in its way; all have paid where nothing did.
+    /// How long this cost has to wait; a payment succeeds only if none waits.
     pub wait: Wait,
-    /// It was gone before its time, and starts empty.
+    /// The cell expired early, and restarts empty.
     pub lost: bool,
-    /// The version whose numbers hold.
+    /// The version of the rule's numbers in force.
     pub version: u64,
-    /// What is said of a window besides.
+    /// The window's part of the reply; `None` for a bucket.
     pub window: Option<WindowSaid>,
 }
 
-/// Whether a key has enough.
+/// Whether a key covers a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// It has.
+    /// It does.
     No,
-    /// It has in this many microseconds, if nobody else takes any, and hosts keep what they hold of a window.
+    /// It will in this number of microseconds, if no other host takes any and hosts keep their window tokens.
     Until(u64),
-    /// It cannot: the cost is above the burst.
+    /// It cannot: the cost exceeds the burst.
     Never,
 }
 
 impl Reply {
-    /// Reads the bytes of a reply to this call.
+    /// Decodes the bytes of a reply to a command.
     ///
     /// # Errors
-    /// Bytes that are no reply to it.
+    /// Bytes of the wrong length or of an unknown kind.
     pub fn decode(call: &Call, bytes: &[u8]) -> Result<Received, ReplyFault> {
         match call {
             Call::Sync(batch) => sync(batch, bytes),
@@ -174,18 +173,18 @@ impl Paid {
     }
 }
 
-/// Why bytes are no reply.
+/// Why bytes are not a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyFault {
-    /// A reply to this call has another length.
+    /// The length differs from the one that the command implies.
     #[error("a reply of {found} bytes to a call that brings {expected}")]
     Length {
-        /// How long it should be.
+        /// The implied length.
         expected: usize,
-        /// How long it is.
+        /// The actual length.
         found: usize,
     },
-    /// It begins with a byte that says nothing.
+    /// The first byte is not a known kind.
     #[error("a reply of kind {0}, which does not exist")]
     Kind(u8),
 }

@@ -1,9 +1,9 @@
-//! The reserve of pools over many hosts: what each beat says of them, and what comes of its answer. Pure: time is an argument.
+//! The pools' reserve over many hosts: reports in heartbeats, and their replies. Pure: time is an argument.
 //!
-//! A beat says of each pool how many slots it has here, and how much other work this host claims; what it hears goes into
-//! the engine as [`Claim`] tells, and holds there for ten seconds. Beats are numbered: what one says takes the place of what
-//! was said before, and only the answer to the last one counts, so that what others know this host to claim is never less
-//! than what it lets in.
+//! A heartbeat reports for each pool the local slots, and the non-critical requests that this host claims;
+//! the reply is passed to the engine by [`Claim`] and is valid for ten seconds. Heartbeats are numbered: a
+//! report replaces the one before, and only the reply to the last one counts, so the claim that other hosts
+//! know is never below the requests that this host admits.
 
 use super::beat::{Beat, Beaten, POOLS_MAX, PoolLoad, PoolReport, PoolSaid};
 use crate::clock::Timestamp;
@@ -11,28 +11,27 @@ use crate::engine::{Agreed, Claim, Engine, FleetSums, Here};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What other hosts were told of this host's pools.
+/// The reports and claims of this host's pools.
 #[derive(Debug, Default)]
 pub struct Reserves {
     pools: BTreeMap<Box<str>, Told>,
-    /// The number of the last beat.
+    /// The sequence number of the last heartbeat.
     seq: u64,
     on_its_way: Option<OnItsWay>,
 }
 
-/// Of one pool.
 #[derive(Clone, Copy, Debug, Default)]
 struct Told {
     claim: Claim,
     here: Here,
     elsewhere: FleetSums,
-    /// When the last that was answered was said.
+    /// When the last answered report was sent.
     heard: Option<Timestamp>,
-    /// There is no such pool any more: it says so until somebody has heard.
+    /// The pool no longer exists; reported as empty until that is answered.
     is_gone: bool,
 }
 
-/// The reports that nobody has answered yet: one beat at a time says something of pools.
+/// The unanswered reports: at most one heartbeat with reports is in flight.
 #[derive(Debug)]
 struct OnItsWay {
     reports: Vec<PoolReport>,
@@ -40,7 +39,7 @@ struct OnItsWay {
 }
 
 impl Reserves {
-    /// The number of the next beat and what it says. While the one before may still be answered, it is said once more.
+    /// Returns the next sequence number and its reports, or the last ones while they may still be answered.
     pub fn report(&mut self, engine: &Engine, now: Timestamp) -> (u64, Vec<PoolReport>) {
         if let Some(before) = self.on_its_way.as_ref().filter(|before| now.since(before.sent) < ANSWER_MAX) {
             return (self.seq, before.reports.clone());
@@ -58,11 +57,11 @@ impl Reserves {
                 critical: u64::from(reserve.critical),
                 other: u64::from(told.say(now)),
             };
-            // What is given back is not let in any more from now on.
+            // From now on the engine admits no more than the reduced claim.
             told.tell(&reserve.pool, engine);
             reports.push(PoolReport { pool: reserve.pool.into(), load });
         }
-        // What others do not know of any more is gone without a word.
+        // Drop removed pools that other hosts no longer know.
         self.pools.retain(|_, told| !told.is_gone || told.is_known(now));
         let gone = self.pools.iter().filter(|(_, told)| told.is_gone);
         let gone = gone.map(|(pool, _)| PoolReport { pool: pool.to_string(), load: PoolLoad::default() });
@@ -72,13 +71,13 @@ impl Reserves {
         (self.seq, reports)
     }
 
-    /// Whether nobody is to be told of any.
+    /// Whether there is no pool to report.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.pools.is_empty()
     }
 
-    /// Takes what a beat has brought. Returns whether somebody else goes by this host's name: then nothing was heard.
+    /// Applies a reply. Returns whether another daemon uses this host's name; the reply is then ignored.
     #[must_use]
     pub fn heard(&mut self, beat: &Beat, beaten: &Beaten, engine: &Engine) -> bool {
         let Some(OnItsWay { reports, sent }) = self.take(beat) else { return false };
@@ -97,12 +96,12 @@ impl Reserves {
         false
     }
 
-    /// Nobody has answered a beat in time. If it was heard all the same, the next one takes its place.
+    /// Forgets a heartbeat without a reply in time. If it ran all the same, the next one replaces it.
     pub fn failed(&mut self, beat: &Beat) {
         self.take(beat);
     }
 
-    /// The reports of a beat, if it is the last one and not answered yet.
+    /// Takes the reports of a heartbeat, if it is the last one and unanswered.
     fn take(&mut self, beat: &Beat) -> Option<OnItsWay> {
         let seq = self.seq;
         self.on_its_way.take_if(|_| beat.seq == seq && !beat.pools.is_empty())
@@ -110,7 +109,7 @@ impl Reserves {
 }
 
 impl Told {
-    /// What is claimed.
+    /// Returns the claim to report: a number of non-critical requests.
     fn say(&mut self, now: Timestamp) -> u32 {
         if !self.is_known(now) {
             self.claim = Claim::of(&self.here);
@@ -118,11 +117,11 @@ impl Told {
         self.claim.say(&self.here)
     }
 
-    /// What was said is known, and what all have together.
+    /// Applies the reply to a report sent at `sent`.
     fn hear(&mut self, load: &PoolLoad, said: &PoolSaid, sent: Timestamp) {
         self.heard = Some(sent);
         self.elsewhere = elsewhere(said, load);
-        // What was lent to hosts that Redis has forgotten is not back before they have either spoken or let go of it.
+        // The sums may lack hosts that Redis forgot and that still use their claims: the limit does not rise.
         self.claim.hear(self.elsewhere, &self.here, !said.may_lack);
     }
 
@@ -132,13 +131,13 @@ impl Told {
         engine.set_elsewhere(pool, Agreed { sums: self.elsewhere, most, alone, heard });
     }
 
-    /// Whether what was last heard still holds.
+    /// Whether the last reply is still valid.
     fn is_known(&self, now: Timestamp) -> bool {
         self.heard.is_some_and(|heard| now.since(heard) < KNOWN)
     }
 }
 
-/// What all other hosts have.
+/// The sums over all other hosts.
 fn elsewhere(said: &PoolSaid, here: &PoolLoad) -> FleetSums {
     FleetSums {
         slots: said.load.slots.saturating_sub(here.slots),
@@ -147,8 +146,8 @@ fn elsewhere(said: &PoolSaid, here: &PoolLoad) -> FleetSums {
     }
 }
 
-/// An answer that has not come after this will not come: no link waits longer.
+/// The longest time until a reply: no link waits longer.
 const ANSWER_MAX: Duration = Duration::from_secs(2);
 
-/// After this a host counts alone, and begins anew.
+/// A reply is valid for this long; after it the host counts alone and starts anew.
 const KNOWN: Duration = Duration::from_secs(10);

@@ -1,36 +1,36 @@
-//! What this host's user may do in a Redis, and what of that Redis matters to those who share budgets in it. Asked by a
-//! script that changes nothing; for those who look for what is wrong, not for the daemon.
+//! A diagnosis of one Redis server: the permissions of this host's Redis user, and settings that matter to
+//! shared budgets. The script changes nothing. For diagnosis commands, not for the daemon.
 
 use redis::Value;
 
 use super::link::{Link, LinkError, NodeId, Script};
 
-/// What came of asking.
+/// The result for one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Rights {
-    /// Commands that our scripts call and that are refused, as their names.
+    /// Names of the commands that our scripts call and that the server refuses.
     pub refused: Vec<String>,
-    /// The clock of that Redis, in microseconds of Unix time.
+    /// The server's clock, in microseconds of Unix time.
     pub now_us: Option<u64>,
-    /// Hosts that beat there, where it is this one that they beat in.
+    /// Hosts with heartbeats there, if heartbeats go to this server.
     pub hosts: Option<u64>,
-    /// What it does when its memory is full.
+    /// Its eviction policy.
     pub policy: Option<String>,
-    /// How many bytes it may have; zero: no bound but the machine's.
+    /// Its memory limit in bytes; zero: none.
     pub memory_bytes_max: Option<u64>,
 }
 
 impl Rights {
-    /// The script that asks: for [`Link::start`].
+    /// The diagnosis script, for [`Link::start`].
     #[must_use]
     pub fn script() -> Script {
         Script::new("rights", TEXT)
     }
 
-    /// Asks one server.
+    /// Diagnoses one server.
     ///
     /// # Errors
-    /// It cannot be reached, or does not let the script run.
+    /// The server is unreachable or refuses the script.
     pub async fn ask(link: &Link, node: NodeId) -> Result<Rights, LinkError> {
         let is_home = link.node_of(HOSTS_TAG) == node;
         let keys: &[&[u8]] = if is_home { &[HOSTS] } else { &[] };
@@ -38,7 +38,7 @@ impl Rights {
         Ok(Rights::of(&reply))
     }
 
-    /// What is not as it should be is as good as not said.
+    /// Parses the reply. Malformed values are ignored.
     fn of(reply: &Value) -> Rights {
         let Value::Array(parts) = reply else { return Rights::default() };
         let mut texts = parts.iter().map(|part| match part {
@@ -56,7 +56,7 @@ impl Rights {
     }
 }
 
-/// A word as it may be shown, whoever wrote it.
+/// Keeps the letters, digits and hyphens of a word, as the server is not trusted.
 fn word(text: &str) -> String {
     let is_letter = |letter: &char| letter.is_ascii_alphanumeric() || *letter == '-';
     text.chars().filter(is_letter).take(WORD_LETTERS_MAX).collect()
@@ -64,7 +64,7 @@ fn word(text: &str) -> String {
 
 const TEXT: &str = include_str!("scripts/rights.lua");
 
-/// Where hosts beat.
+/// The key of the heartbeats.
 const HOSTS: &[u8] = b"tg:{tm}:hosts";
 
 const HOSTS_TAG: &str = "tm";

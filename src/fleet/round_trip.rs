@@ -1,15 +1,14 @@
-//! How long answers take, and from that how long to wait for one.
+//! The round trip to Redis, and the timeout that follows from it.
 
 use crate::clock::Timestamp;
 use std::time::Duration;
 
-/// There and back, smoothed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RoundTrip {
     pub(super) took: Duration,
-    /// How often in a row nothing came in time: each time the wait is doubled.
+    /// Timeouts in a row; each doubles the next timeout.
     patience: u32,
-    /// When anything last came.
+    /// When the last reply of any kind came.
     heard: Timestamp,
 }
 
@@ -20,40 +19,40 @@ impl Default for RoundTrip {
 }
 
 impl RoundTrip {
-    /// How long to wait for an answer: four times as long as they take. Where none comes in time, nobody can tell how long
-    /// they take until it is waited for longer.
+    /// Returns the timeout: four round trips, at least 250 ms and at most 2 s. Repeated timeouts double it,
+    /// as a round trip longer than the timeout cannot be measured.
     pub(super) fn timeout(&self) -> Duration {
         ((self.took * 4).max(TIMEOUT_MIN) * (1 << self.patience)).min(TIMEOUT_MAX)
     }
 
-    /// An answer has come. It tells how long it took if it was asked for once only.
+    /// Records a reply; its round trip is known only if the command was sent once.
     pub(super) fn heard(&mut self, took: Option<Duration>, now: Timestamp) {
         self.heard = now;
         let Some(took) = took else { return };
         self.patience = 0;
         let took = took.min(TIMEOUT_MAX);
-        // What takes longer is believed sooner: who does not wait long enough learns nothing.
+        // Longer round trips weigh more: too short a timeout would learn nothing.
         let old = if took > self.took { 1 } else { 7 };
         self.took = (self.took * old + took) / (old + 1);
     }
 
-    /// An answer has not come in time.
+    /// Records a timeout.
     pub(super) fn missed(&mut self, now: Timestamp) {
         if self.heard.after(self.timeout()) <= now {
-            // Nothing at all came meanwhile: that one was not just lost.
+            // No other reply came either, so this one was not merely lost.
             self.patience = (self.patience + 1).min(PATIENCE_MAX);
         }
     }
 }
 
-/// Before the first answer.
+/// The estimate before the first reply.
 const FIRST: Duration = Duration::from_millis(1);
 
 const TIMEOUT_MIN: Duration = Duration::from_millis(250);
 
 const TIMEOUT_MAX: Duration = Duration::from_secs(2);
 
-/// From the least wait to the longest.
+/// Doublings from the least timeout to the longest.
 const PATIENCE_MAX: u32 = 3;
 
 #[cfg(test)]
@@ -70,7 +69,7 @@ mod tests {
             if wait < took {
                 now = now.after(wait);
                 round_trip.missed(now);
-                // It comes all the same, and nobody can tell whether to the first or the second asking.
+                // The reply comes later, and may belong to the first or the second attempt.
                 round_trip.heard(None, now.after(took - wait));
                 now = now.after(Duration::from_secs(1));
             } else {

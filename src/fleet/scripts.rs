@@ -1,6 +1,5 @@
-//! The scripts that run inside Redis: each one text, put together from the files of `scripts/`.
-//!
-//! In each of them time comes in at one place, `redis.call('TIME')`: that is where a test puts a clock of its own.
+//! The Lua scripts that run inside Redis, each concatenated from files of `scripts/`. They read time only by
+//! `redis.call('TIME')`, which tests replace by a clock of their own.
 
 use std::sync::LazyLock;
 
@@ -23,7 +22,7 @@ script!(BEAT, "beat", "beat");
 script!(VERSION, "version", "version");
 script!(OVERRIDES, "overrides", "overrides");
 
-/// All of them, to be loaded when a connection is made: a short one first, by which it is seen whether anything may be loaded.
+/// All scripts, for loading on a new connection; a short one first, to see whether loading is permitted.
 #[must_use]
 pub fn all() -> [&'static Script; 8] {
     [&VERSION, &SYNC, &EXACT, &PLACES, &PEEK, &RESET, &BEAT, &OVERRIDES]

@@ -1,11 +1,11 @@
-//! What tells one fleet secret from another, without a byte of it.
+//! Identification of fleet secrets by digest, without revealing a byte of them.
 
-/// What tells a secret from others: a digest.
+/// A short digest that identifies a secret.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mark([u8; 8]);
 
 impl Mark {
-    /// The mark of a secret.
+    /// Returns the mark of a secret.
     #[must_use]
     pub fn of_secret(secret: &[u8]) -> Mark {
         let mut hasher = sha1_smol::Sha1::from(b"tidegate: which secret of a fleet\0");
@@ -14,13 +14,13 @@ impl Mark {
         Mark(digest.first_chunk().copied().unwrap_or_default())
     }
 
-    /// Its part of the name of a key in Redis.
+    /// The mark as a part of key names in Redis.
     pub(super) fn name(self) -> String {
         self.0.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 }
 
-/// Enough for people to tell two apart.
+/// Shows a prefix of 8 hex digits, enough for an operator to compare.
 impl std::fmt::Display for Mark {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name().get(..8).unwrap_or_default())

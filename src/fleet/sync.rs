@@ -1,5 +1,5 @@
-//! What is said to Redis and when, without saying it: calls come out, replies go in, time is an argument. The same code
-//! runs over a real Redis and in the simulation.
+//! The sync of fleet budgets with Redis, without I/O: commands come out, replies go in, time is an argument.
+//! The same code runs over a real Redis and in the simulation.
 
 mod absence;
 mod answered;
@@ -26,55 +26,55 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What a host needs to be one of many.
+/// The parameters of a host in a fleet.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Who this host is.
+    /// The identity of this host.
     pub host: Host,
-    /// Which life of it: later is larger.
+    /// The epoch of this host; a later one is larger.
     pub epoch: u64,
-    /// Buckets that cells are dealt to, 1 to 256: the same on all hosts.
+    /// Cell buckets, 1 to 256; equal on all hosts.
     pub buckets: u16,
-    /// Of what is drawn at random.
+    /// The seed of the rng.
     pub seed: u64,
 }
 
-/// What happened, counted since the start.
+/// Events, counted since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Happened {
-    /// Cells that were asked about and answered.
+    /// Cells that were answered.
     pub cells: u64,
     /// Batches that were answered.
     pub batches: u64,
-    /// Batches that were sent once more.
+    /// Batches that were sent again.
     pub repeats: u64,
-    /// Batches given up, heard or not.
+    /// Batches given up, whether they ran or not.
     pub given_up: u64,
-    /// Cells that were gone before their time.
+    /// Cells that expired early.
     pub lost: u64,
-    /// Buckets that had another life: Redis has lost what it was told.
+    /// Cell buckets with a new nonce: Redis has lost their data.
     pub flushed: u64,
     /// Batches that came after a later one.
     pub stale: u64,
-    /// Batches whose predecessors nobody knew.
+    /// Batches whose predecessors Redis did not know.
     pub unknown: u64,
-    /// Tokens that were charged below zero: what was really admitted beyond the budget.
+    /// Tokens charged below zero: admitted beyond the budget.
     pub excess: u64,
-    /// Answers that showed a tenth of a budget or more, of a key that had just refused: an estimate.
+    /// Refusals of a key of which the next reply showed at least a tenth of the budget: an estimate.
     pub false_refusals: u64,
-    /// Tokens that lapsed in hand, or were granted too late: lent by Redis, and neither spent nor given back.
+    /// Borrowed tokens that expired unused or were granted too late.
     pub lapsed: u64,
 }
 
-/// The state of this host's talk with Redis.
+/// The sync state of this host.
 #[derive(Debug)]
 pub struct Sync {
     options: Options,
     standing: Arc<Standing>,
     book: Book,
-    /// No batch is to be sent again before this.
+    /// The earliest resend of a batch.
     again: Timestamp,
-    /// When to look next for batches that nobody answers.
+    /// When to check next for batches to give up.
     give_up: Timestamp,
     lanes: Vec<Lanes>,
     budgets: Arc<HashMap<u64, Budget>>,
@@ -90,7 +90,7 @@ pub struct Sync {
 }
 
 impl Sync {
-    /// A host that has not said anything yet.
+    /// Makes the state of a host that has sent nothing yet.
     #[must_use]
     pub fn new(options: Options, standing: Arc<Standing>) -> Sync {
         let buckets = (0..options.buckets.clamp(1, 256)).filter_map(|bucket| u8::try_from(bucket).ok());
@@ -114,30 +114,30 @@ impl Sync {
         }
     }
 
-    /// Who this host is: somebody new once another daemon has gone by its name.
+    /// The identity of this host, which changes after another daemon has used its name.
     #[must_use]
     pub fn host(&self) -> Host {
         self.options.host
     }
 
-    /// What happened since the start.
+    /// The events since the start.
     #[must_use]
     pub fn happened(&self) -> Happened {
         self.happened
     }
 
-    /// What came of each budget, by number.
+    /// The tally of each budget, by number.
     pub fn tallies(&self, now: Timestamp) -> impl Iterator<Item = (u64, Tally)> + '_ {
         self.tallies.each(now)
     }
 
-    /// Keys that are kept in touch about.
+    /// The number of synced keys.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.book.len() + self.places.len()
     }
 
-    /// What there is of all keys that are kept in touch about: tokens in hand, and tokens owed.
+    /// The tokens held and the tokens owed, over all synced keys.
     #[must_use]
     pub fn in_hand(&self, engine: &Engine, now: Now) -> (u64, u64) {
         let there = self.book.open_pages();
@@ -146,37 +146,37 @@ impl Sync {
         there.fold((0, 0), |(held, owed), there| (held + u64::from(there.held), owed + u64::from(there.owed)))
     }
 
-    /// There and back, smoothed.
+    /// The smoothed round trip.
     #[must_use]
     pub fn round_trip(&self) -> Duration {
         self.round_trip.took
     }
 
-    /// How long to wait for an answer.
+    /// The timeout of a command.
     #[must_use]
     pub fn timeout(&self) -> Duration {
         self.round_trip.timeout()
     }
 
-    /// The budgets of the rules in force may be others now.
+    /// Replaces the budgets by those of the rules in force.
     pub fn set_budgets(&mut self, budgets: Arc<HashMap<u64, Budget>>) {
         let places = &self.places;
         self.tallies.keep(|budget| budgets.contains_key(&budget) || places.is_in_force(budget));
         self.budgets = budgets;
     }
 
-    /// The version of its numbers that a budget has, as far as is known.
+    /// The version of a budget's numbers, as far as known.
     #[must_use]
     pub fn version(&self, budget: u64) -> u64 {
         self.versions.get(&budget).copied().unwrap_or(VERSION_FIRST)
     }
 
-    /// Which version of its numbers a budget has.
+    /// Sets the version of a budget's numbers.
     pub fn set_version(&mut self, budget: u64, version: u64) {
         self.versions.insert(budget, version);
     }
 
-    /// What is to be said now.
+    /// Emits the commands that are due now.
     pub fn tick(&mut self, engine: &Engine, now: Now, out: &mut Vec<Call>) {
         self.answer_calls(engine, now);
         self.answer_place_calls(engine, now);
@@ -193,7 +193,7 @@ impl Sync {
                 sync.gather(&mut asks, bucket, (number, ask), now.at, out);
             }
         };
-        // Who has waited for a lane comes before who is due now.
+        // Keys that waited for a lane go before keys that are due now.
         for bucket in 0..self.lanes.len() {
             while let Some(number) = self.lanes.get_mut(bucket).and_then(Lanes::take_waiting) {
                 if self.book.wake(number) {
@@ -208,7 +208,7 @@ impl Sync {
         self.tick_places(engine, now, out);
     }
 
-    /// When there is something to do, if nobody calls, and nothing comes, before: until then a tick changes nothing.
+    /// When the next tick is due, unless the engine calls or a reply comes earlier.
     #[must_use]
     pub fn next(&self) -> Timestamp {
         let due = self.book.next().min(self.again).min(self.give_up).min(self.places.next());
@@ -216,7 +216,7 @@ impl Sync {
         if is_waited_for { Timestamp::ORIGIN } else { due }
     }
 
-    /// Whether a batch was heard is not known: it will be said once more, in the same words.
+    /// Schedules a resend of a batch that may or may not have run, unchanged.
     pub fn failed(&mut self, batch: &Batch, now: Timestamp) {
         let again = now.after(self.dice.up_to(AGAIN_AFTER));
         self.round_trip.missed(now);
@@ -224,12 +224,12 @@ impl Sync {
         self.again = self.again.min(again);
     }
 
-    /// So many hosts are heard by Redis.
+    /// Records the number of hosts that Redis counts as alive.
     pub fn set_alive(&mut self, alive: u32, now: Timestamp) {
         self.absence.counted(alive, now);
     }
 
-    /// Redis is heard again, or not any more. Keys are looked at again within a tenth of a second.
+    /// Records that Redis is reachable or not. After an outage, all keys are checked within 100 ms.
     pub fn set_linked(&mut self, linked: bool, now: Timestamp) {
         if !self.standing.set_linked(linked) {
             return;
@@ -289,7 +289,7 @@ impl Sync {
         }
     }
 
-    /// Looks at a key that is due; what comes of it may be a question.
+    /// Checks a due key and returns the command for it, if one is needed.
     fn look(&mut self, engine: &Engine, number: usize, now: Now) -> Option<(Bucket, Ask)> {
         let dice = self.dice.part_of_token();
         let pace = self.pace(now.at);
@@ -305,7 +305,7 @@ impl Sync {
         let budget = self.budgets.get(&page.key.budget());
         let there = budget.and_then(|budget| engine.look_at(&page.key, budget, now));
         let (Some(budget), Some(there)) = (budget, there) else {
-            // The rule is gone, or the state had to go: what it held lapses.
+            // The rule was removed, or the state was evicted: its tokens expire.
             self.close(number);
             return None;
         };
@@ -328,7 +328,7 @@ impl Sync {
                 let there =
                     terms.and_then(|terms| Some((terms, engine.report(&page.key, budget, back, now)?)));
                 let Some((terms, (reported, back))) = there else {
-                    // Redis cannot count such numbers, or the state has just gone.
+                    // Redis cannot count these numbers, or the state was just evicted.
                     self.close(number);
                     return None;
                 };
@@ -341,8 +341,7 @@ impl Sync {
         }
     }
 
-    /// Whether the batch that its bucket has so far is about its cell, for another budget of its rule: one script is not told
-    /// of a cell twice.
+    /// Whether the pending batch has this cell, for another budget: a command names each cell once.
     fn is_gathered(&self, asks: &Asks, number: usize) -> bool {
         let key = self.book.page(number).key.name();
         let batch = asks.get(&Bucket::of(&key, self.options.buckets));
@@ -356,22 +355,22 @@ impl Sync {
     }
 }
 
-/// The numbers of a budget, under the version that is known of it.
+/// The numbers of a budget, under their known version.
 fn terms(versions: &HashMap<u64, u64>, number: u64, budget: &Budget) -> Option<Terms> {
     page::terms(budget, versions.get(&number).copied().unwrap_or(VERSION_FIRST))
 }
 
-/// What is to be asked in one turn, with the numbers of the pages.
+/// The parts of the pending batches of one tick, with the numbers of the keys.
 type Asks = BTreeMap<Bucket, Vec<(usize, Ask)>>;
 
-/// Buckets of cells on one Redis. What is due in a turn goes out in one call for each: with 16 a call had three cells and with
-/// two it has a dozen, for which Redis and this host spend a fifth less.
+/// Cell buckets on one Redis; a tick sends one command per bucket. With 16 a command had three cells, with
+/// two it has a dozen, which saves Redis and this host a fifth of the work.
 pub const BUCKETS: u16 = 2;
 
-/// What cannot be asked in one batch with the rest is asked so long after: at the next turn.
+/// A key whose cell is already in the pending batch goes out after this time, at the next tick.
 const NEXT_BATCH: Duration = Duration::from_millis(1);
 
-/// Keys that are kept in touch about at once: some 50 MB.
+/// The most synced keys: about 50 MB.
 const PAGES_MAX: usize = 1 << 18;
 
 const VERSION_FIRST: u64 = 1;

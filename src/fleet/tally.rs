@@ -1,4 +1,4 @@
-//! What came of each budget, counted for those who look at it. Nothing is decided by it.
+//! Counters of each budget, for observation only: no decision uses them.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -7,35 +7,35 @@ use super::cell::{Ask, Said, TOKEN};
 use super::places::PlacesSaid;
 use crate::clock::Timestamp;
 
-/// What came of one budget on this host, since its rule is in force.
+/// The counters of one budget on this host, since its rule is in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Keys that are kept in touch about.
+    /// Synced keys.
     pub keys: u64,
-    /// Cells that were asked about and answered.
+    /// Cells that were answered.
     pub cells: u64,
-    /// The same within a second.
+    /// Answered cells per second, over the last second.
     pub cells_per_second: u64,
-    /// Cells that were gone before their time.
+    /// Cells that expired early.
     pub lost: u64,
-    /// Millionths of a token that were charged below zero: what was really admitted beyond the budget.
+    /// Millionths of a token charged below zero: admitted beyond the budget.
     pub excess: u64,
-    /// Answers that showed a tenth of the budget or more, of a key that had just refused: an estimate.
+    /// Refusals of a key of which the next reply showed at least a tenth of the budget: an estimate.
     pub false_refusals: u64,
     /// When Redis last answered about one of its keys.
     pub heard: Option<Timestamp>,
-    /// Which version of its numbers Redis goes by, as it last said.
+    /// The version of the budget's numbers in the last reply.
     pub version: u64,
 }
 
-/// Of all budgets, by number.
+/// The counters of all budgets, by number.
 #[derive(Debug, Default)]
 pub(super) struct Tallies(HashMap<u64, Entry>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Entry {
     tally: Tally,
-    /// Since when cells are counted for the rate, and how many were counted before.
+    /// The start of the rate's interval, and `cells` at that time.
     since: Timestamp,
     before: u64,
 }
@@ -45,7 +45,7 @@ impl Tallies {
         self.0.iter().map(move |(budget, entry)| (*budget, entry.at(now)))
     }
 
-    /// Forgets budgets that are not in force.
+    /// Drops budgets that are not in force and have no keys.
     pub(super) fn keep(&mut self, is_in_force: impl Fn(u64) -> bool) {
         self.0.retain(|budget, entry| entry.tally.keys > 0 || is_in_force(*budget));
     }
@@ -59,7 +59,7 @@ impl Tallies {
         tally.keys = tally.keys.saturating_sub(1);
     }
 
-    /// Takes what Redis said of one key, of which a request was refused before. Returns whether that was a mistake.
+    /// Records a reply; `refused`: a request had been refused before. Returns whether that refusal was false.
     pub(super) fn hears(
         &mut self,
         budget: u64,
@@ -70,7 +70,7 @@ impl Tallies {
         let entry = self.0.entry(budget).or_default();
         let tally = &mut entry.tally;
         let below = said.level.min(0).unsigned_abs();
-        // What was there before the grant, in tenths of all there can be.
+        // The level before the grant.
         let there = u64::try_from(said.level).map_or(0, |level| level.saturating_add(said.grant));
         let is_false = refused && there >= TOKEN && there >= ask.terms.burst / 10;
         tally.cells += 1;
@@ -83,7 +83,7 @@ impl Tallies {
         is_false
     }
 
-    /// Takes what Redis said of the places of one key.
+    /// Records a reply about permits.
     pub(super) fn hears_of_places(&mut self, budget: u64, said: &PlacesSaid, now: Timestamp) {
         let entry = self.0.entry(budget).or_default();
         let tally = &mut entry.tally;
@@ -96,7 +96,7 @@ impl Tallies {
 }
 
 impl Entry {
-    /// Begins another second once one is over.
+    /// Updates the rate once a second has passed.
     fn reckon(&mut self, now: Timestamp) {
         let lasted = now.since(self.since);
         if lasted >= SECOND {
@@ -107,7 +107,7 @@ impl Entry {
         }
     }
 
-    /// Of what nobody was asked about for a while, no cells pass.
+    /// The counters at a time; the rate of an idle budget falls to zero.
     fn at(&self, now: Timestamp) -> Tally {
         let mut entry = *self;
         if now.since(entry.since) >= SECOND * 2 {

@@ -1,5 +1,4 @@
-//! The thread that talks with the other hosts, by way of Redis. No decision waits for it: it takes what keys call for and
-//! puts in what the others answer.
+//! The sync task: a thread that syncs budgets with other hosts through Redis. Decisions do not wait for it.
 
 mod servers;
 mod talk;
@@ -20,26 +19,26 @@ use std::time::Duration;
 use talk::Talk;
 use tokio::sync::{mpsc, oneshot};
 
-/// What the talk is about, and with whom.
+/// The parameters of the sync task.
 pub struct Plan {
     /// The servers.
     pub link: link::Options,
-    /// Who this host is.
+    /// The identity of this host.
     pub identity: Identity,
-    /// What tells this machine from others.
+    /// Identifiers of this machine.
     pub marks: Vec<Vec<u8>>,
-    /// What tells its fleet secret from others.
+    /// The mark of the fleet secret.
     pub secret: Mark,
     /// Authenticates fleet overrides.
     pub seal: Seal,
-    /// Keeps who this host is, if that is kept.
+    /// Stores the identity, if it is stored at all.
     pub keep: Option<Keep>,
 }
 
-/// Keeps the bytes of an identity. It may take as long as a disk does.
+/// Stores the bytes of an identity. May block on the disk.
 pub type Keep = Arc<dyn Fn(&[u8]) -> io::Result<()> + Send + Sync>;
 
-/// The talk. To be finished; if it is dropped instead, what is in hand lapses.
+/// The handle of the sync task. End it by [`Fleet::finish`]; if dropped instead, its borrowed tokens expire.
 #[derive(Debug)]
 pub struct Fleet {
     stop: oneshot::Sender<()>,
@@ -54,10 +53,10 @@ pub struct Fleet {
 pub struct Voice(mpsc::Sender<Change>);
 
 impl Fleet {
-    /// The handle of the thread that talks, and its work. That Redis is not there yet is no reason not to talk.
+    /// Makes the handle and the work of its thread. Redis need not be reachable yet.
     ///
     /// # Errors
-    /// The servers cannot be meant.
+    /// The server options are invalid.
     pub fn new(
         engine: Arc<Engine>,
         clock: Arc<Clock>,
@@ -76,17 +75,17 @@ impl Fleet {
             #[allow(clippy::expect_used, reason = "for want of descriptors the thread is run again")]
             let runtime = runtime.expect("descriptors for a runtime");
             runtime.block_on(talk.go_on(&mut stopped));
-            // A name server, or a disk, may hold a thread for as long as it likes.
+            // A DNS lookup or a disk write may block a thread indefinitely.
             runtime.shutdown_background();
             let _ = ends.try_send(());
         };
         Ok((Fleet { stop, ended, counters, voice: Voice(speaks), questions }, work))
     }
 
-    /// The same on a thread of its own.
+    /// As [`Fleet::new`], on a thread of its own.
     ///
     /// # Errors
-    /// The thread cannot be started, or the servers cannot be meant.
+    /// The thread cannot be started, or the server options are invalid.
     pub fn start(
         engine: Arc<Engine>,
         clock: Arc<Clock>,
@@ -98,37 +97,37 @@ impl Fleet {
         Ok(fleet)
     }
 
-    /// What is to be told of it.
+    /// The metrics of the task.
     #[must_use]
     pub fn counters(&self) -> Arc<Counters> {
         Arc::clone(&self.counters)
     }
 
-    /// By which operators change the fleet overrides.
+    /// The handle by which operators change the fleet overrides.
     #[must_use]
     pub fn voice(&self) -> Voice {
         self.voice.clone()
     }
 
-    /// Makes the calls that requests wait for.
+    /// The channel for remote checks.
     #[must_use]
     pub fn asker(&self) -> Asker {
         Arc::new(self.questions.clone())
     }
 
-    /// Gives back what is in hand, as far as [`LEAVE_MAX`] allows, and ends. Nobody is to decide any more.
+    /// Stops the task after it returns borrowed tokens, within [`LEAVE_MAX`]. Requests must have stopped.
     pub fn finish(self) {
         let _ = self.stop.send(());
-        // Without an answer it goes all the same.
+        // Continue without a reply as well.
         let _ = self.ended.recv_timeout(LEAVE_MAX * 2);
     }
 }
 
 impl Voice {
-    /// Changes them, and waits for some seconds at most. Whether it changes anything.
+    /// Changes the overrides, within a few seconds. Returns whether anything changed.
     ///
     /// # Errors
-    /// Why they are not changed, or that this is not known.
+    /// The reason for a failure, or that the outcome is unknown.
     pub fn change(&self, change: FleetChange) -> Result<bool, String> {
         let (answer, answered) = sync_channel(1);
         let busy = || "too much is being said to the other hosts at once: say it again".to_owned();
@@ -144,11 +143,11 @@ impl fmt::Debug for Plan {
     }
 }
 
-/// Changes that wait. Operators are few.
+/// The queue of changes: operators are few.
 const CHANGES_MAX: usize = 16;
 
-/// Longer than whoever says it tries.
+/// Longer than the task tries to apply a change.
 const SAY_MAX: Duration = Duration::from_secs(4);
 
-/// How long the end may take: what is not given back by then lapses within four seconds.
+/// The longest shutdown: tokens not returned by then expire within four seconds.
 pub const LEAVE_MAX: Duration = Duration::from_millis(300);

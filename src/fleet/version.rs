@@ -1,4 +1,4 @@
-//! Which number the terms of a rule have, so that during a rollout all hosts agree on the newest.
+//! Version numbers of a rule's numbers, so that during a rollout all hosts agree on the newest.
 
 use super::call::Encoded;
 use super::cell::Terms;
@@ -6,43 +6,43 @@ use super::scripts;
 use super::window::CellWindow;
 use super::wire::EXACT_MAX;
 
-/// Asks for the number of some terms.
+/// Asks for the version of a rule's numbers.
 ///
-/// To be asked when rules are read, and again of each Redis with another nonce: it may have forgotten the numbers.
+/// Sent when rules are loaded, and again to a Redis with a new nonce, which may have lost the versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionCall {
-    /// Which rule, the same on all hosts.
+    /// The rule, equal on all hosts.
     pub rule: [u8; 16],
-    /// Its terms now.
+    /// Its numbers now.
     pub terms: Fingerprint,
-    /// The terms that this host had before, with their number (0: it had none yet); the same as now where nothing changed.
+    /// The numbers that this host had before (`terms` if unchanged), and their version (0: none yet).
     pub before: Option<(Fingerprint, u64)>,
 }
 
-/// What tells the terms of a rule from others: at most 64 bytes of text.
+/// Identifies a rule's numbers: at most 64 bytes of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fingerprint(String);
 
 impl Fingerprint {
-    /// Of a window, whatever its version.
+    /// The fingerprint of a window, independent of its version.
     #[must_use]
     pub fn of_window(terms: &Terms, window: &CellWindow) -> Fingerprint {
         Fingerprint(format!("{} in {}", terms.burst, window.text()))
     }
 
-    /// Of terms, whatever their version.
+    /// The fingerprint of a bucket, independent of its version.
     #[must_use]
     pub fn of(terms: &Terms) -> Fingerprint {
         Fingerprint(format!("{}/{}/{}", terms.rate.num(), terms.rate.den(), terms.burst))
     }
 
-    /// Of a limit on work at once.
+    /// The fingerprint of a concurrency limit.
     #[must_use]
     pub fn of_places(max: u32) -> Fingerprint {
         Fingerprint(format!("{max} at once"))
     }
 
-    /// As it stands in Redis.
+    /// The text as stored in Redis.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.0

@@ -1,12 +1,10 @@
-//! Which version the numbers of each budget have: asked when they are new or others than before, and again of a Redis that
-//! may have forgotten it.
+//! The versions of the budgets' numbers: requested after changes, and again if Redis may have lost them.
 
 use super::page::{cell_window, terms};
 use super::version::{Fingerprint, VersionCall};
 use crate::engine::{Budget, PlacesBudget};
 use std::collections::HashMap;
 
-/// What is known of the versions.
 #[derive(Debug, Default)]
 pub(super) struct Versions {
     known: HashMap<u64, Known>,
@@ -21,18 +19,16 @@ struct Known {
     standing: Standing,
 }
 
-/// How it stands with asking.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Standing {
-    /// To be asked.
     Due,
-    /// On its way.
+    /// In flight.
     Asked,
     Settled,
 }
 
 impl Versions {
-    /// These are the budgets now. What has other numbers than before is to be asked about.
+    /// Replaces the budgets; changed numbers need a new version.
     pub(super) fn set(&mut self, budgets: &HashMap<u64, Budget>, places: &HashMap<u64, PlacesBudget>) {
         self.known.retain(|number, _| budgets.contains_key(number) || places.contains_key(number));
         let tokens = budgets.iter().filter_map(|(number, budget)| {
@@ -57,26 +53,26 @@ impl Versions {
         }
     }
 
-    /// Redis may have forgotten them.
+    /// Requests all versions again, as Redis may have lost them.
     pub(super) fn ask_again(&mut self) {
         for known in self.known.values_mut().filter(|known| known.standing == Standing::Settled) {
             known.standing = Standing::Due;
         }
     }
 
-    /// The next that is to be asked about, which is on its way from now on.
+    /// Takes the next request to send, which counts as in flight from now on.
     pub(super) fn next(&mut self) -> Option<VersionCall> {
         let (number, known) = self.known.iter_mut().find(|(_, known)| known.standing == Standing::Due)?;
         known.standing = Standing::Asked;
         let before = match known.version {
-            // The same as ever.
+            // The numbers are unchanged.
             Some(version) => Some((known.terms.clone(), version)),
             None => known.before.clone(),
         };
         Some(VersionCall { rule: name(*number), terms: known.terms.clone(), before })
     }
 
-    /// Takes an answer. Returns the budget that it is about, if its numbers are still those.
+    /// Applies a reply. Returns its budget, unless the numbers have changed since.
     pub(super) fn answered(&mut self, call: &VersionCall, version: u64) -> Option<u64> {
         let (number, known) = self.asked(call)?;
         known.standing = Standing::Settled;
@@ -85,14 +81,14 @@ impl Versions {
         Some(number)
     }
 
-    /// Nothing was heard: it is to be asked again.
+    /// Marks a request without a reply to be sent again.
     pub(super) fn failed(&mut self, call: &VersionCall) {
         if let Some((_, known)) = self.asked(call) {
             known.standing = Standing::Due;
         }
     }
 
-    /// Those that are known, by budget.
+    /// The known versions, by budget.
     pub(super) fn all(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         self.known.iter().filter_map(|(number, known)| Some((*number, known.version?)))
     }
@@ -104,7 +100,7 @@ impl Versions {
     }
 }
 
-/// What a budget is known by in Redis.
+/// The name of a budget in Redis.
 fn name(budget: u64) -> [u8; 16] {
     u128::from(budget).to_le_bytes()
 }

@@ -1,74 +1,73 @@
-//! One key's window in Redis, seen from a host: how it turns, what is said of it besides what is said of a bucket, and what is
-//! answered.
+//! A key's window in Redis as a host sees it: how it turns, and its fields in commands and replies.
 
 use super::wire::{EXACT_MAX, Reader, Writer};
 
-/// How the windows of a key turn, as Redis counts: in sub-buckets of one length, of which the newest count.
+/// How the windows of a key turn, as Redis counts: in sub-buckets of equal length, of which the newest count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CellWindow {
-    /// Sub-buckets that count: 1 of a fixed window, k + 1 of one that slides over k of them; at most [`SLOTS_MAX`].
+    /// Sub-buckets that count: 1 for a fixed window, k + 1 for a sliding one of k; at most [`SLOTS_MAX`].
     pub slots: u32,
-    /// What turns them.
+    /// When windows turn.
     pub turns: Turns,
 }
 
-/// What turns windows.
+/// When windows turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turns {
-    /// They are all of one length, in microseconds, counted from a moment of Unix time.
+    /// At a fixed interval in microseconds, counted from a point of Unix time.
     Every {
-        /// How long a sub-bucket is; at least 1.
+        /// The length of a sub-bucket; at least 1.
         step: u64,
-        /// Where one of them began.
+        /// The start of any sub-bucket.
         origin: u64,
     },
-    /// Those of a calendar: the one that this host takes for the present one, and the one after it, in microseconds of Unix
-    /// time. Which of them holds, if any, says the clock of Redis.
+    /// By a calendar: the window that this host takes as present and the one after it, in microseconds of
+    /// Unix time. The Redis clock decides which of them applies, if any.
     Calendar {
-        /// Where the first begins.
+        /// The start of the first.
         start: u64,
-        /// Where the second takes its place.
+        /// The end of the first and start of the second.
         turn: u64,
-        /// Where that ends.
+        /// The end of the second.
         finish: u64,
     },
 }
 
-/// What was paid for a window and was of no use.
+/// A refund of spent window tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Returned {
-    /// µtok.
+    /// The amount, µtok.
     pub amount: u64,
-    /// The earliest moment at which some of it was paid, by the clock of Redis, µs. `None`: not known, and nothing comes back.
+    /// The earliest time at which a part was spent, by the Redis clock, µs; `None`: unknown, not refunded.
     pub paid_us: Option<u64>,
 }
 
-/// What a host asks of a window besides.
+/// The window's part of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowAsk {
     /// How it turns.
     pub window: CellWindow,
-    /// What comes back that was counted as spent.
+    /// Refunds of tokens that were counted as spent.
     pub returned: Returned,
 }
 
-/// What a host is told of a window besides.
+/// The window's part of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WindowSaid {
-    /// In how many microseconds there is more by itself; 0 where nothing is spent of what slides.
+    /// Microseconds until more tokens appear without a refund; 0 if a sliding window has nothing spent.
     pub more_us: u64,
-    /// How it stands.
+    /// The state of the window.
     pub stands: Stands,
 }
 
-/// How a window stands to one who asks.
+/// The state of a window for the requesting host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stands {
-    /// There is something, or others hold it.
+    /// Tokens remain, or other hosts hold them.
     Open,
-    /// All of it is spent: nobody gets any before there is more by itself.
+    /// All tokens are spent: no host gets any for the next `more_us`.
     SpentOut,
-    /// What the host took for the present window is another one.
+    /// The window that the host took as present is another one.
     OtherWindow,
 }
 
@@ -84,7 +83,7 @@ impl CellWindow {
         to.perhaps(ends.map(|(_, finish)| finish));
     }
 
-    /// What tells it from others.
+    /// The text that identifies it in a fingerprint.
     pub(super) fn text(&self) -> String {
         match self.turns {
             Turns::Every { step, origin } => format!("{}x{step}+{origin}", self.slots),
@@ -92,10 +91,10 @@ impl CellWindow {
         }
     }
 
-    /// For how long a host that was told of it surely finds it there, or its window is over: µs.
+    /// How long after a reply the cell is kept at least, or until its window ends, µs.
     pub(super) fn lasts_us(&self, said: &WindowSaid) -> u64 {
         match (self.slots, self.turns) {
-            // The newest sub-bucket is one of all these.
+            // The newest sub-bucket is one of these.
             (2.., Turns::Every { step, .. }) => step.saturating_mul(u64::from(self.slots) - 1),
             _ => said.more_us,
         }
@@ -125,8 +124,8 @@ impl WindowSaid {
     }
 }
 
-/// A minute-hand of sixty sub-buckets, and the one that is leaving.
+/// Sixty sub-buckets, and the expiring one.
 pub const SLOTS_MAX: u32 = 61;
-/// No window is longer than 366 days.
+/// The longest window: 366 days.
 pub const STEP_MAX: u64 = 366 * 86_400 * 1_000_000;
 pub(super) const SAID_BYTES: usize = 9;

@@ -1,18 +1,18 @@
-//! Numbers as the scripts write them: little-endian, of fixed width, none outside its range.
+//! Numbers as the scripts encode them: little-endian, fixed width, each within its range.
 //!
-//! What comes from Redis may be anything at all. It is cut to what can be, and each cut is counted.
+//! Redis is not trusted: numbers out of range are clamped, and each clamp is counted.
 
 use super::reply::ReplyFault;
 
-/// Reads a reply from its beginning to its end.
+/// Reads a reply from start to end.
 pub(super) struct Reader<'a> {
     rest: &'a [u8],
-    /// How many numbers were out of their range.
+    /// Numbers that were out of range.
     pub(super) clamped: u32,
 }
 
 impl<'a> Reader<'a> {
-    /// A reply of this many bytes and no other number: the call tells how long it is.
+    /// Makes a reader; the reply must have the length that its command implies.
     pub(super) fn of(bytes: &'a [u8], expected: usize) -> Result<Reader<'a>, ReplyFault> {
         if bytes.len() != expected {
             return Err(ReplyFault::Length { expected, found: bytes.len() });
@@ -20,7 +20,7 @@ impl<'a> Reader<'a> {
         Ok(Reader { rest: bytes, clamped: 0 })
     }
 
-    /// The next bytes; zeros once there are none, which [`Reader::of`] has ruled out.
+    /// Takes the next bytes; zeros past the end, which [`Reader::of`] rules out.
     pub(super) fn bytes<const N: usize>(&mut self) -> [u8; N] {
         let Some((first, rest)) = self.rest.split_first_chunk::<N>() else { return [0; N] };
         self.rest = rest;
@@ -31,21 +31,21 @@ impl<'a> Reader<'a> {
         u8::from_le_bytes(self.bytes())
     }
 
-    /// A number of four bytes, at most this.
+    /// Takes a number of four bytes, clamped to `max`.
     pub(super) fn small(&mut self, max: u32) -> u32 {
         let found = u32::from_le_bytes(self.bytes());
         self.clamped += u32::from(found > max);
         found.min(max)
     }
 
-    /// A number between these.
+    /// Takes a number of eight bytes, clamped to the range.
     pub(super) fn signed(&mut self, min: i64, max: i64) -> i64 {
         let found = i64::from_le_bytes(self.bytes());
         self.clamped += u32::from(found < min || found > max);
         found.clamp(min, max)
     }
 
-    /// A number between zero and this.
+    /// Takes a number of eight bytes, clamped to 0…`max`.
     pub(super) fn amount(&mut self, max: u64) -> u64 {
         let found = i64::from_le_bytes(self.bytes());
         let whole = u64::try_from(found).unwrap_or(0).min(max);
@@ -54,7 +54,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Writes what a script reads.
+/// Encodes arguments for a script.
 #[derive(Default)]
 pub(super) struct Writer {
     pub(super) bytes: Vec<u8>,
@@ -65,12 +65,12 @@ impl Writer {
         Writer { bytes: Vec::with_capacity(bytes) }
     }
 
-    /// A number of eight bytes, cut to this.
+    /// Writes a number of eight bytes, clamped to `max`.
     pub(super) fn amount(&mut self, number: u64, max: u64) {
         self.bytes.extend_from_slice(&number.min(max).to_le_bytes());
     }
 
-    /// A number that may be missing, which is −1.
+    /// Writes an optional number; −1 for `None`.
     pub(super) fn perhaps(&mut self, number: Option<u64>) {
         let number = number.map_or(-1, |number| i64::try_from(number.min(EXACT_MAX)).unwrap_or(-1));
         self.bytes.extend_from_slice(&number.to_le_bytes());
@@ -81,18 +81,18 @@ impl Writer {
     }
 }
 
-/// Sixteen bytes as the names of keys have them.
+/// Encodes sixteen bytes as in key names.
 pub(super) fn hex(bytes: [u8; 16]) -> String {
     let mut text = Vec::with_capacity(32);
     push_hex(&mut text, &bytes);
     text.into_iter().map(char::from).collect()
 }
 
-/// Adds bytes as the names of keys have them. Each cell of each call has such a name: `write!` took a twentieth of the talk.
+/// Appends bytes as in key names. Runs for each cell: `write!` took a twentieth of the task's time.
 pub(super) fn push_hex(to: &mut Vec<u8>, bytes: &[u8]) {
     let digit = |nibble: u8| if nibble < 10 { b'0' + nibble } else { b'a' + (nibble - 10) };
     to.extend(bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 0xf)]));
 }
 
-/// The largest whole number that Lua counts to without a gap.
+/// The largest integer up to which Lua counts without gaps.
 pub(super) const EXACT_MAX: u64 = (1 << 53) - 1;

@@ -1,4 +1,4 @@
-//! How much is asked for of a key, how many tokens that needs, and whether there is plenty of them.
+//! The demand for a key, the tokens that it needs, and whether there are plenty.
 
 use super::{
     EVERY, MICROS, Pace, Page, RENEW_AFTER, RENEWED_FROM, REPORT_EVERY, RISING_MIN, SLACK, WAITED_MAX, micros,
@@ -9,11 +9,11 @@ use crate::fleet::cell::{CellRate, TOKEN};
 use std::time::Duration;
 
 impl Page {
-    /// Whether there is so much that what is held here and not used is missed by nobody.
+    /// Whether the fleet has so many tokens that unused ones held here are not missed elsewhere.
     pub(super) fn has_plenty(&self, budget: &Budget) -> bool {
         let quota = &budget.quota;
         let burst = i64::from(quota.bucket().burst()) * TOKEN.cast_signed();
-        // What lapses of a window is spent.
+        // Expired tokens of a window are lost until it turns.
         quota.window().is_none()
             && quota.credit() > 0
             && !self.is_short
@@ -21,7 +21,7 @@ impl Page {
             && self.fleet_demand.saturating_mul(2_000) <= quota.micro_units_per_second()
     }
 
-    /// How long after it was last asked about what is held is reported again, lest it lapse.
+    /// Returns how long after the last command held tokens are reported again; `None`: they may expire.
     pub(super) fn renews(&self, has_plenty: bool) -> Option<Duration> {
         if !has_plenty {
             Some(REPORT_EVERY)
@@ -32,19 +32,17 @@ impl Page {
         }
     }
 
-    /// How much there should be in hand: what is asked for in the time until it can be asked for again, and a part of what
-    /// nobody needs.
+    /// The tokens to hold: the demand until the next command, and a part of the free tokens.
     pub(super) fn target(&self, there: &Reported, budget: &Budget, pace: &Pace) -> u32 {
         let needed = needed(self.demand, EVERY, self.supply(budget), pace);
-        // One for later is not worth having, unless nothing else would let the next one pass: no credit, and no call.
+        // A spare token is useful only if neither credit nor a remote check lets the next request pass.
         let passes = budget.quota.may_ask(pace.hosts) || budget.quota.credit() > 0 && there.lacked <= 1;
         let lacked = if passes { 0 } else { there.lacked };
         let spare = if self.demand > 0 && !self.is_short {
             let level = u64::try_from(self.level).unwrap_or(0) / TOKEN;
             let hosts = u64::from(pace.hosts);
-            // Where there is plenty, twice that for who has need of it before it lapses.
             if budget.quota.window().is_some() {
-                // What a host that dies has of a window is gone until its end.
+                // Window tokens of a host that dies are lost until the window ends.
                 let soon = tokens_in(self.demand, WAITED_MAX, 1, 1).max(1);
                 let spare = (level / (hosts * SPARE_PART)).min(u64::from(soon));
                 return needed
@@ -52,6 +50,7 @@ impl Page {
                     .max(u32::try_from(spare).unwrap_or(u32::MAX))
                     .min(budget.quota.bucket().burst());
             }
+            // With plenty, up to twice the share, if it will be used before it expires.
             let soon = if self.has_plenty(budget) { tokens_in(self.demand, RENEW_AFTER, 5, 4) } else { 0 };
             (level / (hosts * SPARE_PART)).max((2 * level / (hosts * SPARE_PART)).min(u64::from(soon)))
         } else {
@@ -60,11 +59,10 @@ impl Page {
         needed.max(lacked).max(u32::try_from(spare).unwrap_or(u32::MAX)).min(budget.quota.bucket().burst())
     }
 
-    /// Redis is to be asked again once less than this is in hand: what is asked for until the answer is here, half as much
-    /// again, and one.
+    /// The number of held tokens that triggers a command: 1.5 times the demand until its reply, and one.
     pub(in crate::fleet) fn low(&self, budget: &Budget, pace: &Pace) -> u32 {
         if self.has_plenty(budget) && self.demand < RENEWED_FROM {
-            // The next one may come when all has lapsed: it passes on credit.
+            // The next request may come after everything expired: it passes on credit.
             return 0;
         }
         let span = pace.round_trip + SLACK;
@@ -73,14 +71,14 @@ impl Page {
         low.max(u32::try_from(half).unwrap_or(u32::MAX))
     }
 
-    /// The most to want, in millionths of a token, where all together ask for more than there is: a part of what is earned,
-    /// and a little less or more, so that something stays with Redis. Else who happens to ask right after somebody else finds
-    /// nothing time and again; and hosts that are asked for little live on what Redis lends while it has enough. Who has just
-    /// begun to be asked for more does not know his part yet.
+    /// The most to want, µtok, when the fleet wants more than there is: this host's share of the tokens
+    /// earned since the last command, scaled by the level so that Redis keeps a reserve. Without the reserve,
+    /// a host that asks right after another finds nothing time and again; with it, hosts with little demand
+    /// are served from it. A host whose demand is rising is not bounded: its share is not known yet.
     pub(super) fn fair(&self, owed: u32, waited: Duration, budget: &Budget, pace: &Pace) -> u64 {
         let quota = &budget.quota;
         if quota.window().is_some() {
-            // Nothing is earned that could be divided: Redis divides what there is.
+            // A window earns nothing over time: Redis divides its tokens.
             return u64::MAX;
         }
         let earns = u128::from(quota.micro_units_per_second());
@@ -93,7 +91,7 @@ impl Page {
         };
         let is_enough =
             u128::from(self.fleet_demand) * 1_000 <= earns || self.level >= kept.saturating_mul(2);
-        // What takes longer than that to be heard tells nothing of what there is now.
+        // After so long a round trip, the reply does not describe the present.
         let is_old = pace.round_trip > EVERY;
         if is_enough || is_old || self.is_rising || kept == 0 {
             return u64::MAX;
@@ -102,12 +100,12 @@ impl Page {
         let part = earned * u128::from(self.demand) / u128::from(self.fleet_demand);
         let (level, kept) =
             (u128::from(self.level.max(kept / 4).unsigned_abs()), u128::from(kept.unsigned_abs()));
-        // What is owed was a part of it.
+        // Debt was a part of this share.
         let part = (part * level / kept.max(1)).saturating_sub(u128::from(owed) * u128::from(TOKEN));
         u64::try_from(part).unwrap_or(u64::MAX)
     }
 
-    /// What is asked for, to begin with: the first request only says when it began. Two tell little of a pace.
+    /// Sets the first demand; the first request only marks the start, and two requests are a weak sample.
     pub(super) fn begin_demand(&mut self, reported: &Reported, now: Timestamp) -> u64 {
         let sure = if reported.asked < RISING_MIN { MICROS } else { 10_000 };
         let span = micros(now.since(reported.since)).saturating_add(sure);
@@ -116,8 +114,7 @@ impl Page {
         pace
     }
 
-    /// What is asked for, over as long as some requests take; faster where it has surely grown. Returns what was asked for
-    /// since the last time.
+    /// Smooths demand over a few requests, faster after growth. Returns the demand since the last command.
     pub(super) fn note_demand(&mut self, asked: u32, waited: Duration) -> u64 {
         let waited = micros(waited).max(1_000);
         let seen = u64::from(asked).saturating_mul(1_000 * MICROS) / waited;
@@ -136,11 +133,9 @@ impl Page {
     }
 }
 
-/// Tokens that such a demand needs until it is asked for again after this long: what is asked for until then, and a quarter
-/// more. Who asks for more than the whole budget earns has for a shorter time, and asks more often: he may end at once, and
-/// all others lack what he has.
-///
-/// `supply`: what hosts are given in a second, in millionths of a token.
+/// Returns the tokens that a demand needs until the next reply, and a quarter more. A demand above the whole
+/// supply (µtok/s) is covered for a shorter time and synced more often: it may end at once, and all other
+/// hosts lack its tokens.
 pub(super) fn needed(demand: u64, span: Duration, supply: u64, pace: &Pace) -> u32 {
     let all = supply / 1_000;
     let shortest = tokens_in(demand, pace.round_trip + SLACK, 3, 1);
@@ -148,38 +143,37 @@ pub(super) fn needed(demand: u64, span: Duration, supply: u64, pace: &Pace) -> u
     tokens_in(demand, span + pace.round_trip, 5, 4).min(shortest.max(of_all))
 }
 
-/// What may be wanted while others live on their own parts: this host's, since it last asked. What is not whole is rounded at
-/// random.
+/// The most to want while others may be in fallback: the share since the last command, rounded at random.
 pub(super) fn own_part(waited: Duration, dice: u32, budget: &Budget, pace: &Pace) -> u64 {
     let earned = u128::from(budget.quota.micro_units_per_second()) * waited.min(WAITED_MAX).as_micros();
     let part = earned / u128::from(MICROS) / u128::from(pace.hosts.max(1)) + u128::from(dice);
     u64::try_from(part - part % u128::from(TOKEN)).unwrap_or(u64::MAX)
 }
 
-/// In which time the part of what is earned is a token that falls to one who is asked for so much.
+/// The time in which a host's share, in proportion to its demand, earns one token.
 pub(super) fn token_takes(rate: CellRate, demand: u64, fleet_demand: u64) -> Duration {
     let all = u128::from(TOKEN) * u128::from(rate.den()) * u128::from(fleet_demand.max(demand).max(1));
     let part = u128::from(rate.num()) * u128::from(demand.max(1));
     Duration::from_micros(u64::try_from(all / part.max(1)).unwrap_or(u64::MAX))
 }
 
-/// Tokens asked for in a span, times a fraction, to the nearest whole.
+/// Tokens of a demand over a span, times a fraction, rounded to nearest.
 pub(super) fn tokens_in(demand: u64, span: Duration, times: u64, of: u64) -> u32 {
     let milli_micro = u128::from(demand) * span.as_micros() * u128::from(times) / u128::from(of);
     u32::try_from((milli_micro + HALF) / (2 * HALF)).unwrap_or(u32::MAX)
 }
 
-/// Of what nobody needs, each host has at most its part of one in so many.
+/// Each host holds at most its share of one part in this number of the free tokens.
 const SPARE_PART: u64 = 4;
 
-/// Requests over which demand is taken, where they are rare.
+/// Rare requests are averaged over this number of them.
 const FOLLOWS: u32 = 5;
 
 const UP_US: u64 = 100_000;
 
 const DOWN_US: u64 = 300_000;
 
-/// Less than one in 20 seconds, and nobody asks: that is nothing.
+/// Demand below one token in 20 s, without new requests, counts as zero.
 const DEMAND_MIN: u64 = 50;
 
 /// Half a token, in thousandths of a token a second times microseconds.

@@ -1,4 +1,4 @@
-//! What is told of a budget, a bucket or windows; and what is different about a key that has windows.
+//! The numbers of a budget (bucket or window) as Redis gets them, and the sync of keys with windows.
 
 use super::{Page, TOKEN, Terms};
 use crate::clock::Timestamp;
@@ -7,19 +7,19 @@ use crate::fleet::cell::CellRate;
 use crate::fleet::window::{CellWindow, Turns};
 use crate::rules::{fleet_rate, nearest_fleet_rate};
 
-/// The numbers of a budget as Redis is told them.
+/// Returns the numbers of a budget for Redis; `None` if the scripts cannot count them exactly.
 pub(in crate::fleet) fn terms(budget: &Budget, version: u64) -> Option<Terms> {
     let bucket = budget.quota.bucket();
     let (num, den) = match budget.quota.window() {
         None => fleet_rate(bucket.rate())?,
-        // Nothing is counted by it.
+        // The scripts do not count by the rate of a window.
         Some(_) => nearest_fleet_rate(bucket.rate()),
     };
     let rate = CellRate::new(num, den)?;
     Some(Terms { version, rate, burst: u64::from(bucket.burst()) * TOKEN })
 }
 
-/// How the windows of a budget turn, if it has windows and the clock of Redis shows about so much, in microseconds.
+/// Returns how the budget's window turns; `None` for a bucket. `unix_us`: the approximate clock of Redis.
 pub(in crate::fleet) fn cell_window(budget: &Budget, unix_us: u64) -> Option<CellWindow> {
     let window = budget.quota.window()?;
     Some(match window.turns() {
@@ -34,12 +34,11 @@ pub(in crate::fleet) fn cell_window(budget: &Budget, unix_us: u64) -> Option<Cel
 }
 
 impl Page {
-    /// Whether all of the window is spent.
     pub(super) fn is_spent_out(&self) -> bool {
         matches!(self.more, Some((_, true)))
     }
 
-    /// A window may have turned since Redis spoke of it: then there is all of it, or a little.
+    /// Resets the state of a window that may have turned since the last reply.
     pub(super) fn turn(&mut self, budget: &Budget, now: Timestamp) {
         if self.more.is_some_and(|(at, _)| now >= at) {
             self.more = None;
@@ -50,8 +49,7 @@ impl Page {
         }
     }
 
-    /// What hosts are given in a second at the most, in millionths of a token: what a bucket earns, or what there is of a
-    /// window, if that is more than it admits at the mean.
+    /// The most tokens that hosts get per second, µtok: the rate, or the rest of a window if that is more.
     pub(super) fn supply(&self, budget: &Budget) -> u64 {
         let earns = budget.quota.micro_units_per_second();
         match budget.quota.window() {

@@ -1,8 +1,7 @@
-//! What is known of the places of one key: what Redis believes, how much work comes here, and from that what to ask of
-//! Redis, and when.
+//! The sync state of the permits of a key: the last report to Redis, local demand, and the next command.
 //!
-//! No time of service is asked for: where as much begins as ends, work in progress × what is asked for ÷ what has begun is
-//! what would be in progress if nothing were refused.
+//! Service times are not measured: in a steady state, leases in progress × requests ÷ leases begun is the
+//! number in progress if nothing were refused.
 
 mod asking;
 
@@ -13,63 +12,55 @@ use crate::fleet::book::{NEVER, Paged};
 use crate::fleet::cell::{DEMAND_MAX, Report, TOKEN};
 use std::time::Duration;
 
-/// The places of one key.
 #[derive(Debug)]
 pub(in crate::fleet) struct PlacesPage {
     pub(in crate::fleet) key: SharedKey,
-    /// The last report that was surely heard.
+    /// The last report that Redis is known to have.
     last: Option<Report>,
-    /// When Redis last spoke of it.
+    /// When the last reply came.
     told: Option<Timestamp>,
-    /// When it was last asked about.
     asked_at: Option<Timestamp>,
-    /// What came and what began of late, in thousandths: each counts for less the longer ago it is.
+    /// Requests and leases begun, in thousandths; older ones weigh less.
     asked: u64,
     begun: u64,
-    /// What is in progress, over as long, in thousandths.
+    /// Leases in progress, averaged over the same span, in thousandths.
     in_use: u64,
-    /// How often it had been asked for since the last report, when it was last looked at.
+    /// Requests since the last report, as of the last check of the key.
     seen: u32,
-    /// When it was last asked for.
+    /// When it last had a request.
     busy: Timestamp,
-    /// How many nobody has, and what all hosts would use, in thousandths, as last said.
+    /// Free permits, and the demand of all hosts in thousandths, as of the last reply.
     free: i64,
     fleet_demand: u64,
-    /// Fewer were granted than were wanted.
+    /// Redis granted less than was wanted.
     is_short: bool,
-    /// So many wait for a place.
+    /// Pending requests for a permit.
     waiting: u32,
-    /// There are few: what lies idle goes back at once.
+    /// The maximum is so low that idle permits return at once.
     is_few: bool,
-    /// When somebody was last refused who could not wait for one.
+    /// When a request that could not wait for a permit was last refused.
     unasked: Option<Timestamp>,
-    /// It is on its way.
     pub(in crate::fleet) in_flight: bool,
-    /// It has called since it was last asked about.
+    /// The engine has called for a sync since the last command.
     pub(in crate::fleet) calls: bool,
     due: Timestamp,
-    /// It is looked at when its bucket has room, and not before.
+    /// Waits until its cell bucket can send; not checked before.
     pub(in crate::fleet) waits: bool,
 }
 
-/// What to do about a key that was looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::fleet) enum Next {
-    /// Ask Redis, keeping at most so many places.
+    /// Send a command, and keep at most this number of permits.
     Ask(u32),
-    /// Look again then.
     Look(Timestamp),
-    /// Nobody asks for it any more.
+    /// Drop the state: the key is idle.
     LetGo,
 }
 
-/// What all keys have in common at a moment.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::fleet) struct PlacesPace {
     pub(in crate::fleet) now: Timestamp,
-    /// Hosts that live.
     pub(in crate::fleet) hosts: u32,
-    /// There and back.
     pub(in crate::fleet) round_trip: Duration,
 }
 
@@ -116,10 +107,10 @@ impl Paged for PlacesPage {
 }
 
 impl PlacesPage {
-    /// The earliest moment to ask again: what is scarce is not asked for all the time.
+    /// Returns the earliest time of the next command; scarce permits have a longer interval.
     pub(in crate::fleet) fn soonest(&self, now: Timestamp) -> Timestamp {
         let gap = match (self.waiting > 0, self.is_short) {
-            // Somebody waits, and what came before was answered.
+            // Requests are pending, and the command before was granted in full.
             (true, false) => Duration::ZERO,
             (false, true) if !self.is_few => GAP_SHORT,
             _ => GAP_MIN,
@@ -127,12 +118,11 @@ impl PlacesPage {
         self.asked_at.map_or(now, |asked| asked.after(gap)).max(now)
     }
 
-    /// When it is to be looked at.
     pub(in crate::fleet) fn due_at(&self) -> Timestamp {
         self.due
     }
 
-    /// What to do, given what there is.
+    /// Decides the next step from the engine's state of the key.
     pub(in crate::fleet) fn next(
         &mut self,
         there: &PlacesReported,
@@ -153,7 +143,7 @@ impl PlacesPage {
         let is_stale = pace.now >= asked_at.after(REPORT_EVERY);
         let is_believed = self.is_believed() || there.hold() > 0;
         if keep < there.held || is_wanted || is_stale && is_believed {
-            // What goes back is not what is scarce.
+            // Returned permits are not the scarce ones.
             let is_scarce = keep == there.held && self.waiting == 0 && self.is_short;
             let soonest = if is_scarce { asked_at.after(GAP_SHORT) } else { self.soonest(pace.now) };
             return if soonest > pace.now { Next::Look(soonest) } else { Next::Ask(keep) };
@@ -164,42 +154,43 @@ impl PlacesPage {
         Next::Look(self.look_again(asked_at, budget, pace.now))
     }
 
-    /// How many of the places that it has this host keeps.
+    /// The number of held permits that this host keeps.
     fn keep(&self, there: &PlacesReported, budget: &PlacesBudget, pace: &PlacesPace) -> u32 {
         if self.free < 0 {
-            // Hosts have more than there are: each keeps its part, and waits until no more than that is in progress.
+            // Hosts have more than the maximum: each keeps its share, and grants none until fewer are in
+            // progress.
             let all = u128::from(self.fleet_demand.max(1));
             let part = u128::from(budget.quota.max()) * u128::from(self.demand()) / all;
             return there.held.min(u32::try_from(part).unwrap_or(u32::MAX).max(1));
         }
         if budget.quota.lends_for_work_alone() {
-            // It is asked for when somebody needs it: whoever keeps it has one that others lack.
+            // Permits are fetched when a request needs one: an idle one is missing elsewhere.
             return there.held.min(self.target(there, budget, pace));
         }
         let is_scarce = self.is_scarce(budget);
         let after = if is_scarce { BACK_AFTER_SCARCE } else { BACK_AFTER };
         let is_settled = self.asked_at.is_some_and(|asked| pace.now >= asked.after(after));
-        // What was in progress for a moment may be again soon; but where others lack it they have it until then.
+        // The peak may recur soon; but where permits are scarce, other hosts get them until then.
         let in_use = if is_scarce { there.in_use } else { there.peak };
         let there_then = PlacesReported { in_use, ..*there };
         let enough = self.target(&there_then, budget, pace);
-        // Once nobody asks any more nothing is kept for a while to come.
+        // Without recent requests, no spare permits are kept.
         let most =
             if enough == there_then.taken() { enough } else { enough.saturating_add(enough / ENOUGH_PART) };
         if is_settled && there.held > most { enough } else { there.held }
     }
 
-    /// Whether hosts lack places that others have.
+    /// Whether hosts lack permits that others have.
     fn is_scarce(&self, budget: &PlacesBudget) -> bool {
         self.is_short || self.free.saturating_mul(SCARCE) < i64::from(budget.quota.max())
     }
 
-    /// How many places there should be: for what is in progress, what comes until more can be asked for, and a part of what
-    /// nobody needs.
+    /// The permits to hold: those in use, those for requests until the next reply, and a part of the free
+    /// ones.
     fn target(&self, there: &PlacesReported, budget: &PlacesBudget, pace: &PlacesPace) -> u32 {
         let taken = there.taken();
         if budget.quota.lends_for_work_alone() {
-            // Who cannot wait for one needs it ahead.
+            // A request that cannot wait needs a permit held ahead of it.
             let unasked = self.unasked.is_some_and(|at| pace.now < at.after(KEEP_SCARCE));
             return taken.saturating_add(u32::from(unasked)).min(budget.quota.max());
         }
@@ -213,20 +204,19 @@ impl PlacesPage {
         taken.saturating_add(spare).min(budget.quota.max())
     }
 
-    /// Redis is to be asked again once fewer than this are idle: what comes until the answer is here, half as much again,
-    /// and one.
+    /// The number of idle permits that triggers a command: 1.5 times the requests until its reply, and one.
     pub(in crate::fleet) fn low(&self, pace: &PlacesPace) -> u32 {
         let span = u64::try_from((pace.round_trip + SLACK).as_micros()).unwrap_or(u64::MAX);
-        // Thousandths over as long as they are counted for.
+        // `asked` is in thousandths, over `COUNTED_US`.
         let come =
             (u128::from(self.asked) * u128::from(span) * 3 + 1_000 * COUNTED_US) / (2 * 1_000 * COUNTED_US);
         u32::try_from(come).unwrap_or(u32::MAX).saturating_add(1)
     }
 
-    /// What would be in progress here if nothing were refused, in thousandths.
+    /// Leases that would be in progress if nothing were refused, in thousandths.
     fn demand(&self) -> u64 {
         let asked = u128::from(self.in_use) * u128::from(self.asked) / u128::from(self.begun.max(1));
-        // Of what has never begun nobody knows how long it takes.
+        // Before any lease has begun, its duration is unknown.
         let asked = if self.begun == 0 { u128::from(self.asked) } else { asked };
         u64::try_from(asked)
             .unwrap_or(u64::MAX)
@@ -234,7 +224,7 @@ impl PlacesPage {
             .min(TIMES_MAX.saturating_mul(self.in_use.max(self.asked)))
     }
 
-    /// What to ask, given what was reported.
+    /// Builds the command from the engine's report.
     pub(in crate::fleet) fn ask(
         &mut self,
         reported: &PlacesReported,
@@ -246,7 +236,7 @@ impl PlacesPage {
         let target = self.target(reported, budget, pace);
         let is_kept = reported.asked > 0 || self.is_short;
         let ahead = if is_kept { target.saturating_sub(reported.hold()) } else { 0 };
-        // What is held beyond what is taken is there for who waits, and the rest is asked for.
+        // Idle permits serve the pending requests first; only the remainder is needed.
         let idle = reported.hold().saturating_sub(reported.taken());
         let need = self.waiting.saturating_sub(idle).min(budget.quota.max());
         let want = ahead.max(need);
@@ -268,7 +258,7 @@ impl PlacesPage {
         }
     }
 
-    /// Counts what came since the last report.
+    /// Adds the requests and leases since the last report to the averages.
     fn note(&mut self, reported: &PlacesReported, now: Timestamp) {
         let (asked, begun) = (u64::from(reported.asked) * 1_000, u64::from(reported.begun) * 1_000);
         let waited = self.asked_at.map_or(0, |at| now.since(at).as_micros());
@@ -285,7 +275,7 @@ impl PlacesPage {
         self.begun = faded(self.begun).saturating_add(begun);
     }
 
-    /// Takes what Redis said.
+    /// Applies a reply.
     pub(in crate::fleet) fn hear(
         &mut self,
         ask: &PlacesAsk,
@@ -302,23 +292,23 @@ impl PlacesPage {
         self.is_short = said.grant < ask.want;
     }
 
-    /// Nobody knows what Redis believes.
+    /// Forgets the last report: the state of Redis is unknown.
     pub(in crate::fleet) fn forget(&mut self) {
         self.in_flight = false;
         self.last = None;
     }
 
-    /// Whether others may believe that this host has or wants something.
+    /// Whether other hosts may count permits or demand of this host.
     pub(in crate::fleet) fn is_believed(&self) -> bool {
         self.last.is_none_or(|last| last.hold > 0 || last.demand > 0)
     }
 
-    /// Whether others may believe that this host has or wants more than what is in progress.
+    /// Whether other hosts may count permits beyond those in use, or demand, of this host.
     pub(in crate::fleet) fn is_believed_beyond(&self, in_use: u32) -> bool {
         self.last.is_none_or(|last| last.hold > u64::from(in_use) * TOKEN || last.demand > 0)
     }
 
-    /// When to look again at a key that was just spoken of.
+    /// When to check a key after its reply.
     pub(in crate::fleet) fn after(&self, budget: &PlacesBudget, now: Timestamp) -> Timestamp {
         if self.calls || self.is_short || self.waiting > 0 {
             return self.soonest(now);
@@ -326,7 +316,7 @@ impl PlacesPage {
         self.look_again(self.asked_at.unwrap_or(now), budget, now)
     }
 
-    /// When to look at a key about which nothing is to be said now.
+    /// When to check a key that needs no command now.
     fn look_again(&self, asked_at: Timestamp, budget: &PlacesBudget, now: Timestamp) -> Timestamp {
         let report = asked_at.after(REPORT_EVERY);
         let after = if self.is_scarce(budget) { BACK_AFTER_SCARCE } else { BACK_AFTER };
@@ -335,50 +325,50 @@ impl PlacesPage {
     }
 }
 
-/// Nobody would use more than a few times what there is, whatever comes again and again.
+/// The upper bound of demand: a small multiple of the maximum, however often refused requests return.
 fn max_demand(budget: &PlacesBudget) -> u64 {
     (u64::from(budget.quota.max()) * 1_000 * TIMES_MAX).min(DEMAND_MAX)
 }
 
-/// Redis is asked about a key no faster than this.
+/// The least interval of commands about a key.
 const GAP_MIN: Duration = Duration::from_millis(2);
 
-/// The same where there are not enough places.
+/// The least interval where permits are scarce.
 const GAP_SHORT: Duration = Duration::from_millis(25);
 
-/// What lies idle goes back after this long.
+/// Idle permits return after this time.
 const BACK_AFTER: Duration = Duration::from_millis(250);
 
-/// The same where others lack it.
+/// Idle permits return after this time where other hosts lack them.
 const BACK_AFTER_SCARCE: Duration = Duration::from_millis(50);
 
-/// Places are scarce where less than one in so many is free.
+/// Permits are scarce if less than one in this number is free.
 const SCARCE: i64 = 16;
 
-/// More than is needed by one part in so many is too much.
+/// Permits beyond the target return if they exceed it by more than one part in this number.
 const ENOUGH_PART: u32 = 8;
 
-/// Who holds something says so again this often, well before it lapses.
+/// The interval of reports about held permits, well before they expire.
 const REPORT_EVERY: Duration = Duration::from_millis(900);
 
-/// How long a place is kept for whoever asks seldom, and how long where there are few.
+/// How long spare permits of an idle key are kept: with plenty free, and otherwise.
 const KEEP: Duration = Duration::from_secs(10);
 const KEEP_SCARCE: Duration = Duration::from_secs(1);
 
-/// Places are plenty where one in so many is free.
+/// Permits are plenty if one in this number is free.
 const PLENTY: i64 = 4;
 
-/// Of what nobody has each host has at most its part of one in so many.
+/// Each host holds at most its share of one part in this number of the free permits.
 const SPARE_PART: u64 = 4;
 
-/// What an answer may take beside the way there and back.
+/// Allowance for a reply beyond the round trip.
 const SLACK: Duration = Duration::from_millis(5);
 
-/// Over how long what comes is counted.
+/// The span over which requests are averaged.
 const COUNTED_US: u128 = 500_000;
 
-/// Demand is no more than so many times what can be in progress.
+/// The largest demand, as a multiple of the permits that can be in use.
 const TIMES_MAX: u64 = 16;
 
-/// Redis keeps what it was told of places for ten seconds.
+/// How long Redis keeps a report about permits.
 const KNOWN: Duration = Duration::from_secs(10);

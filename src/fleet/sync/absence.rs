@@ -1,17 +1,17 @@
-//! Hosts that were cut off come back one by one. Whoever is back lives on its own part for as long as the others may do so:
-//! else the first would be given all that is earned, while they spend their parts beside it.
+//! After an outage, a reconnected host stays within its own share while others may be in fallback; otherwise
+//! the first one back would borrow all new tokens while the others still spend their shares.
 
 use crate::clock::Timestamp;
 use std::time::Duration;
 
-/// Who may be away still.
+/// Whether hosts may still be in fallback.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Absence {
-    /// When Redis was last found not to be heard.
+    /// When the last outage began.
     cut_off: Option<Timestamp>,
-    /// When it was heard again after that.
+    /// When it ended.
     back: Option<Timestamp>,
-    /// Hosts that Redis had heard by itself when it was last asked, if those from before the outage are no longer counted.
+    /// Hosts that Redis counted at the last reply, without those counted from before the outage.
     alive: u32,
 }
 
@@ -24,22 +24,21 @@ impl Absence {
         }
     }
 
-    /// So many were heard by Redis of late.
+    /// Records the number of hosts that Redis counts.
     pub(super) fn counted(&mut self, alive: u32, now: Timestamp) {
         if self.cut_off.is_none_or(|cut_off| now >= cut_off.after(COUNTED)) {
             self.alive = alive;
         }
     }
 
-    /// Whether others, of so many hosts in all, may live on their own parts still.
+    /// Whether other hosts of this total may still be in fallback.
     pub(super) fn others_are_away(&self, hosts: u32, now: Timestamp) -> bool {
         self.alive < hosts && self.back.is_some_and(|back| now < back.after(BACK_BY))
     }
 }
 
-/// Redis counts a host for so long after it was last heard.
+/// Redis counts a host for this time after its last heartbeat.
 const COUNTED: Duration = Duration::from_secs(5);
 
-/// A new connection is tried at least so often, and a beat says soon after that its host is there: who is not back by then
-/// is gone.
+/// Hosts reconnect at least this often, and send a heartbeat soon after; a host absent for longer is gone.
 const BACK_BY: Duration = Duration::from_secs(7);

@@ -1,4 +1,4 @@
-//! What comes of an answer to a batch.
+//! Handling of replies to batches.
 
 use super::{Batch, Engine, Flight, Now, Said, Sync, Timestamp};
 use crate::engine::{More, Settled};
@@ -10,7 +10,7 @@ use crate::fleet::window::{Stands, WindowSaid};
 use std::time::Duration;
 
 impl Sync {
-    /// Takes the answer to a batch.
+    /// Applies the reply to a batch.
     pub fn answered(&mut self, batch: &Batch, answer: Answer<Vec<Said>>, engine: &Engine, now: Now) {
         let place = &batch.place;
         let lanes = place.bucket.of_each(&mut self.lanes);
@@ -42,7 +42,7 @@ impl Sync {
 
     fn settle(&mut self, flight: &Flight, said: &[Said], engine: &Engine, now: Now) {
         let pace = self.pace(now.at);
-        // One that is said again may have been answered long ago.
+        // The reply to a resent batch may have been computed at its first attempt.
         let heard = if flight.is_repeated { flight.sent.after(pace.round_trip).min(now.at) } else { now.at };
         assert_eq!(
             flight.about.len(),
@@ -69,7 +69,7 @@ impl Sync {
             let settled = Settled {
                 paid: if is_noted(said) { tokens(ask.owed) } else { 0 },
                 granted: tokens(said.grant),
-                // While others may be away, what there is is theirs as well: nothing is lent on it.
+                // While other hosts may be in fallback, they spend from the same level: no credit on it.
                 level: if pace.others_are_away { said.level.min(0) } else { said.level },
                 demand: said.demand,
                 sent: flight.sent,
@@ -82,7 +82,7 @@ impl Sync {
         }
     }
 
-    /// What these cells were told is not known: nothing is taken for said.
+    /// Resets the keys of a batch that may or may not have run: nothing of it counts as reported.
     pub(super) fn start_over(&mut self, flight: &Flight, now: Timestamp) {
         for (number, ask) in flight.about.iter().zip(&flight.batch.asks) {
             let at = now.after(self.dice.up_to(EVERY));
@@ -93,7 +93,7 @@ impl Sync {
         }
     }
 
-    /// Another daemon goes by this host's name: this one takes another.
+    /// Takes a new name, as another daemon uses this one.
     pub fn rename(&mut self) {
         self.options.host = self.dice.bytes();
         self.lanes.iter_mut().for_each(Lanes::renew_all);
@@ -101,13 +101,13 @@ impl Sync {
     }
 }
 
-/// Whether there is a cell in which what was reported stands: none can be made of a window that is not that of now, and who
-/// reports is counted where there is one.
+/// Whether Redis counted the reported debt: a report for a window that is not the present one creates no
+/// cell, and is counted only in an existing one.
 fn is_noted(said: &Said) -> bool {
     said.window.is_none_or(|window| window.stands != Stands::OtherWindow || said.hosts > 0)
 }
 
-/// When a host has more of a window, which it asks for once there is: counted from a moment.
+/// When the window has more tokens, which the host fetches then: counted from `from`.
 fn more(said: &WindowSaid, from: Timestamp) -> Option<More> {
     let is_spent_out = said.stands == Stands::SpentOut;
     (said.more_us > 0).then(|| More { at: from.after(Duration::from_micros(said.more_us)), is_spent_out })
@@ -117,5 +117,5 @@ fn tokens(micro: u64) -> u32 {
     u32::try_from(micro / TOKEN).unwrap_or(u32::MAX)
 }
 
-/// What the two turns take in which it is asked for, and a little.
+/// The two ticks in which new tokens are fetched, and a margin.
 const TURNS: Duration = Duration::from_millis(6);

@@ -1,4 +1,4 @@
-//! The last that is said of each key: what is in hand goes back, what is owed is charged.
+//! The final sync: return held tokens and charge debts of each key.
 
 use super::{Asks, Call, Engine, Now, Sync, terms};
 use crate::fleet::call::Bucket;
@@ -6,8 +6,7 @@ use crate::fleet::cell::Ask;
 use crate::fleet::page::cell_window;
 
 impl Sync {
-    /// Says what there is to be said before this host leaves. Whether something is still to be said or to be answered: to
-    /// be called again until nothing is. Nobody is to decide any more meanwhile.
+    /// Emits the final commands; requests must have stopped. Returns whether to call it again for the rest.
     pub fn leave(&mut self, engine: &Engine, now: Now, out: &mut Vec<Call>) -> bool {
         if !self.standing.is_linked() {
             return false;
@@ -60,9 +59,9 @@ impl Sync {
 }
 
 enum Last {
-    /// Nobody has anything of it.
+    /// No host counts anything for this key.
     Nothing,
-    /// It is on its way, or the way is full.
+    /// In flight, or no lane is free.
     Later,
     Ask(Bucket, Box<Ask>),
 }

@@ -1,4 +1,4 @@
-//! The talk about places: the same as that about tokens, in lanes and with pages of its own.
+//! The sync of permits, as that of tokens but with lanes and key states of its own.
 
 mod asking;
 
@@ -15,16 +15,15 @@ use crate::fleet::reply::{Answer, Kind};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// What is known of places, and what is on its way about them.
 #[derive(Debug)]
 pub(super) struct PlacesTalk {
     book: Book<PlacesPage>,
     lanes: Vec<Lanes<Places>>,
     limits: Arc<HashMap<u64, PlacesBudget>>,
-    /// No call is to be sent again before this.
+    /// The earliest resend of a command.
     again: Timestamp,
     calls: Vec<SharedKey>,
-    /// Keys that somebody waits for and of which Redis has spoken.
+    /// Keys with pending requests that Redis has answered.
     told: Vec<PlacesTold>,
 }
 
@@ -60,7 +59,7 @@ impl PlacesTalk {
 }
 
 impl Sync {
-    /// The limits on work of the rules in force may be others now. To be said before [`Sync::set_budgets`].
+    /// Replaces the concurrency limits by those of the rules in force. Call it before [`Sync::set_budgets`].
     pub fn set_places(&mut self, limits: Arc<HashMap<u64, PlacesBudget>>) {
         self.places.limits = limits;
     }
@@ -81,7 +80,7 @@ impl Sync {
         self.places.calls = calls;
     }
 
-    /// The page of a key; `None`: there are too many.
+    /// Finds or opens the state of a key; `None` if there are too many.
     fn find_or_open_place(&mut self, key: SharedKey, now: Timestamp) -> Option<usize> {
         if let Some(number) = self.places.book.find(&key) {
             return Some(number);
@@ -92,7 +91,7 @@ impl Sync {
         })
     }
 
-    /// What is to be said of places now.
+    /// Emits the commands about permits that are due now.
     pub(super) fn tick_places(&mut self, engine: &Engine, now: Now, out: &mut Vec<Call>) {
         self.repeat_places(now.at, out);
         let mut asks = Asks::new();
@@ -101,7 +100,7 @@ impl Sync {
                 sync.gather_places(&mut asks, bucket, (number, ask), now.at, out);
             }
         };
-        // Who has waited for a lane comes before who is due now.
+        // Keys that waited for a lane go before keys that are due now.
         for bucket in 0..self.places.lanes.len() {
             while let Some(number) = self.places.lanes.get_mut(bucket).and_then(Lanes::take_waiting) {
                 if self.places.book.wake(number) {
@@ -130,7 +129,7 @@ impl Sync {
         let limit = limits.get(&page.key.budget());
         let there = limit.and_then(|limit| engine.visit_places(&page.key, limit, now));
         let (Some(limit), Some(there)) = (limit, there) else {
-            // The rule is gone, or the state had to go: what it held lapses.
+            // The rule was removed, or the state was evicted: its permits expire.
             self.close_place(number);
             return None;
         };
@@ -149,7 +148,7 @@ impl Sync {
             }
             Next::Ask(keep) => {
                 let Some(reported) = engine.report_places(&page.key, limit, keep, now) else {
-                    // The state has just gone.
+                    // The state was just evicted.
                     self.close_place(number);
                     return None;
                 };
@@ -205,7 +204,7 @@ impl Sync {
         }
     }
 
-    /// Takes the answer to a call.
+    /// Applies the reply to a command.
     pub fn places_answered(
         &mut self,
         call: &Places,
@@ -275,7 +274,7 @@ impl Sync {
         }
     }
 
-    /// Whether a call was heard is not known: it will be said once more, in the same words.
+    /// Schedules a resend of a command that may or may not have run, unchanged.
     pub fn places_failed(&mut self, call: &Places, now: Timestamp) {
         let again = now.after(self.dice.up_to(AGAIN_AFTER));
         self.round_trip.missed(now);
@@ -308,7 +307,7 @@ impl Sync {
         }
     }
 
-    /// Redis is heard again: what is on its way is said once more, and every key is looked at.
+    /// After an outage: resends commands in flight, and checks every key.
     pub(super) fn relink_places(&mut self, now: Timestamp) {
         self.places.again = now;
         let flights = self.places.lanes.iter_mut().flat_map(Lanes::flights);
@@ -324,15 +323,14 @@ impl Sync {
             let at = now.after(self.dice.up_to(EVERY));
             if let Some(page) = self.places.book.page_of(*number, &ask.key) {
                 page.forget();
-                // Who waits does not wait for long.
+                // Keys with pending requests are checked at once.
                 let at = if page.is_waited_for() { now } else { at };
                 self.places.book.schedule(*number, at);
             }
         }
     }
 
-    /// Says what is still held when nobody decides any more: what is in progress, and nothing besides. Whether something is
-    /// to be said or answered yet.
+    /// Emits the final commands: only permits in use stay reported. Returns whether to call it again.
     pub(super) fn leave_places(&mut self, engine: &Engine, now: Now, out: &mut Vec<Call>) -> bool {
         self.repeat_places(now.at, out);
         let (mut asks, mut is_left) = (Asks::new(), false);
@@ -350,7 +348,7 @@ impl Sync {
         is_left
     }
 
-    /// What is to be said of a key; nothing inside: later. `None`: nobody believes that more is held than is in progress.
+    /// The final command of a key; `Some(None)`: later; `None`: no host counts more than the permits in use.
     fn last_words_of_place(
         &mut self,
         engine: &Engine,
@@ -388,5 +386,5 @@ impl Sync {
     }
 }
 
-/// What is to be asked in one turn, with the numbers of the pages.
+/// The parts of the pending batches of one tick, with the numbers of the keys.
 type Asks = BTreeMap<Bucket, Vec<(usize, PlacesAsk)>>;

@@ -1,4 +1,4 @@
-//! What is to be said goes out in batches, and again until somebody answers.
+//! Batching of commands, and resending until they are answered.
 
 use super::{Asks, Sync};
 use crate::clock::Timestamp;
@@ -9,7 +9,7 @@ use crate::fleet::lanes::{Flight, Lanes};
 use std::time::Duration;
 
 impl Sync {
-    /// Adds a question to the batch of its bucket, which goes out when it is full.
+    /// Adds a command to the batch of its cell bucket, which is sent when full.
     pub(super) fn gather(
         &mut self,
         asks: &mut Asks,
@@ -26,7 +26,7 @@ impl Sync {
         }
     }
 
-    /// Sends what was gathered and did not fill a batch.
+    /// Sends the batches that are not full.
     pub(super) fn send_rest(&mut self, asks: Asks, now: Timestamp, out: &mut Vec<Call>) {
         for (bucket, batch) in asks.into_iter().filter(|(_, batch)| !batch.is_empty()) {
             self.send(bucket, batch, now, out);
@@ -46,7 +46,7 @@ impl Sync {
         let lanes = bucket.of_each(&mut self.lanes);
         match lanes.send(who, asks, pages, now) {
             Ok(batch) => out.push(Call::Sync(batch.clone())),
-            // Whoever looks at a key sees that there is room first. Were there none, nothing of it would be taken for said.
+            // The caller has checked for a free lane. Should there be none, the report counts as not sent.
             Err(pages) => {
                 for number in pages {
                     self.book.page_mut(number).forget();
@@ -88,7 +88,7 @@ impl Sync {
     }
 }
 
-/// A batch of which nothing was heard is said again after up to this long.
+/// Unanswered batches are resent after at most this time.
 pub(super) const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 const GIVE_UP_EVERY: Duration = Duration::from_secs(1);

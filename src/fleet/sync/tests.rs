@@ -1,4 +1,4 @@
-//! One caller by two budgets of a rule, which has one cell: a batch speaks of it once.
+//! One caller with two budgets of a rule, which share a cell: a batch names the cell once.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::engine::{self, Descriptors, Engine, HashKey, Mode, Op, Request};
 use crate::fleet::call::Call;
 use crate::rules::{RuleSet, read_text};
 
-/// A host whose caller has asked under both plans, and Redis nothing.
+/// A host whose caller has sent a request under each plan, and that has not synced yet.
 fn host() -> (Arc<Engine>, Sync) {
     let loaded = read_text("rules.yaml", RULES);
     assert!(!loaded.has_errors(), "{:?}", loaded.problems);
@@ -33,7 +33,7 @@ fn at(millis: u64) -> Now {
     Now::at_nanos((1_000 + millis) * 1_000_000)
 }
 
-/// How many cells each batch is about that is said in twenty turns, none of which is answered.
+/// The cells of each batch emitted in 20 ticks without replies.
 fn asked(say: impl Fn(&mut Sync, &Engine, Now, &mut Vec<Call>)) -> Vec<usize> {
     let (engine, mut sync) = host();
     let (mut out, mut asked) = (Vec::new(), Vec::new());

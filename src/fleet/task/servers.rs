@@ -1,5 +1,4 @@
-//! The servers, and how this host stands with each. Where several share the keys, all must be heard: of a key whose server is
-//! silent nothing is known.
+//! The Redis servers and their link states. All must be reachable, as each has a part of the keys.
 
 use crate::clock::Timestamp;
 use crate::fleet::call::{Call, OF_ALL};
@@ -13,29 +12,26 @@ use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tracing::error;
 
-/// What came of a call.
 pub(super) struct Arrival {
-    /// Of which server.
+    /// The server, or `None` for a cluster.
     pub(super) at: Option<NodeId>,
     pub(super) call: Call,
-    /// The bytes of a reply; `None`: whether it was heard is not known, or it was not.
+    /// The bytes of the reply; `None` if the command failed or may not have run.
     pub(super) reply: Option<Vec<u8>>,
 }
 
-/// The connections, once there is something to share.
+/// The connections, while there is something to share.
 pub(super) struct Servers {
     link: Arc<Link>,
-    /// One for each independent server; one for all of a cluster, which looks after its own.
+    /// The state of each independent server, or one for a whole cluster, which tracks its own nodes.
     states: BTreeMap<Option<NodeId>, LinkState>,
     arrivals: mpsc::Sender<Arrival>,
-    /// Connections come and go.
+    /// Changes whenever a connection opens or closes.
     changes: watch::Receiver<u64>,
-    /// Those that there is a connection to.
     up: HashSet<NodeId>,
 }
 
 impl Servers {
-    /// Begins to connect.
     pub(super) fn connect(
         options: &link::Options,
         arrivals: mpsc::Sender<Arrival>,
@@ -53,12 +49,12 @@ impl Servers {
         Ok(Servers { link: Arc::new(link), states, arrivals, changes, up: HashSet::new() })
     }
 
-    /// Whether all are heard.
+    /// Whether all servers are reachable.
     pub(super) fn are_heard(&self) -> bool {
         self.states.values().all(LinkState::is_linked)
     }
 
-    /// Looks whether one has been silent for too long, or has come back.
+    /// Updates the link states by connection changes and timeouts.
     pub(super) fn look(&mut self, timeout: Duration, now: Timestamp) {
         if self.changes.has_changed().unwrap_or(false) {
             self.changes.borrow_and_update();
@@ -71,45 +67,42 @@ impl Servers {
             }
         }
         for (at, state) in &mut self.states {
-            // Of a cluster any node may say where another one's keys are.
+            // Any node of a cluster may redirect to the others.
             let is_connected = at.map_or(!self.up.is_empty(), |node| self.up.contains(&node));
             state.is_cut_off(is_connected, timeout, now);
         }
     }
 
-    /// Those to which a beat is due now, each told once.
+    /// Takes the servers to which a heartbeat is due now.
     pub(super) fn due(&mut self, now: Timestamp) -> Vec<Option<NodeId>> {
         let due = self.states.iter_mut().filter_map(|(id, state)| state.takes_beat(now).then_some(*id));
         due.collect()
     }
 
-    /// Whether it has what is said of pools: each server hears that a host is alive, one of them what it has.
+    /// Whether heartbeats to this server carry the pool reports: all servers count hosts, one has pools.
     pub(super) fn keeps_pools(&self, at: Option<NodeId>) -> bool {
         at.is_none_or(|node| node == self.link.node_of(OF_ALL))
     }
 
-    /// One has answered.
     pub(super) fn heard(&mut self, at: Option<NodeId>, now: Timestamp) {
         if let Some(state) = self.states.get_mut(&at) {
             state.heard(now);
         }
     }
 
-    /// A beat was not answered.
     pub(super) fn beat_failed(&mut self, at: Option<NodeId>, now: Timestamp) {
         if let Some(state) = self.states.get_mut(&at) {
             state.beat_failed(now);
         }
     }
 
-    /// Sends calls, all of one server in one write. Beats go to the server that is named with them, all else to the one that
-    /// has its keys. What comes of each arrives later.
+    /// Sends commands, one write per server: heartbeats to the named one, others to that of their keys.
     pub(super) fn send(&mut self, calls: Vec<(Option<NodeId>, Call)>, now: Timestamp) {
         let mut by_server: BTreeMap<NodeId, Vec<(Option<NodeId>, Call)>> = BTreeMap::new();
         for (named, call) in calls {
             let node = named.unwrap_or_else(|| self.link.node_of(&call.tag()));
             let at = if self.states.contains_key(&None) { None } else { Some(node) };
-            // Whether the servers are heard is told by what is said of budgets.
+            // Commands about fleet overrides do not count for the link state.
             if let Some(state) = self.states.get_mut(&at).filter(|_| !matches!(call, Call::Overrides(_))) {
                 state.sent(now);
             }
@@ -129,7 +122,6 @@ impl Servers {
     }
 }
 
-/// Sends calls to one server and passes on what comes.
 async fn converse(
     link: Arc<Link>,
     node: NodeId,
@@ -144,7 +136,7 @@ async fn converse(
                 sent.push((at, call));
                 encoded.push(bytes);
             }
-            // It is of no use a second time either; it is given up like one that nobody hears.
+            // A repeat would fail as well: it is given up like a command without a reply.
             Err(fault) => error!(%fault, "a call to Redis could not be made: please report this"),
         }
     }
@@ -156,7 +148,7 @@ async fn converse(
     for (at, call) in sent {
         let reply = match replies.next().await {
             Some(Ok(Value::BulkString(bytes))) => Some(bytes),
-            // No script of ours says anything else: as bytes it is no reply either, and counted as such.
+            // Our scripts return nothing else; an empty reply is counted as undecodable.
             Some(Ok(_)) => Some(Vec::new()),
             Some(Err(_)) | None => None,
         };

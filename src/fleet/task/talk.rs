@@ -1,4 +1,4 @@
-//! One turn after the other: what is due goes out, what has arrived goes in.
+//! The loop of the sync task: sends due commands and applies replies.
 
 mod arrivals;
 mod name;
@@ -26,7 +26,6 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{info, warn};
 
-/// All that the thread has.
 pub(super) struct Talk {
     engine: Arc<Engine>,
     clock: Arc<Clock>,
@@ -36,18 +35,17 @@ pub(super) struct Talk {
     member: Member,
     questions: mpsc::Receiver<Question>,
     reserves: Reserves,
-    /// When it was last looked whether the rules keep a reserve, and whether they do.
+    /// When the rules were last checked for a reserve, and the result.
     looked: Timestamp,
     keeps_reserve: bool,
     servers: Option<Servers>,
-    /// Until the next turn.
     pause: Duration,
     overrides: Exchange,
     changes: mpsc::Receiver<Change>,
     arrivals: mpsc::Receiver<Arrival>,
     arrives: mpsc::Sender<Arrival>,
     view: View,
-    /// When the view was last told, and how many cells had been answered then.
+    /// When the view was last published, and the cells answered by then.
     told: Now,
     told_cells: u64,
 }
@@ -96,7 +94,7 @@ impl Talk {
         }
     }
 
-    /// Until it is to stop. After a panic it may go on, over new connections.
+    /// Runs until `stop`. May be called again after a panic; it then makes new connections.
     pub(super) async fn go_on(&mut self, stop: &mut oneshot::Receiver<()>) {
         self.servers = None;
         let mut tick = interval(pause::SHORT);
@@ -125,13 +123,12 @@ impl Talk {
                 }
             }
         }
-        // What is not given back in time lapses by itself.
+        // Tokens not returned in time expire.
         let is_all_told = timeout(LEAVE_MAX, self.leave()).await.unwrap_or(false);
         self.tell_end(is_all_told);
     }
 
-    /// Whether there is a budget to share, or a reserve to keep together. Without one nothing is said, not even that this
-    /// host is alive.
+    /// Whether a shared budget or reserve exists. Without one nothing is sent, not even heartbeats.
     fn is_needed(&mut self) -> bool {
         self.member.take_budgets();
         let now = self.clock.now().at;
@@ -169,7 +166,7 @@ impl Talk {
         }
     }
 
-    /// Learns of fleet overrides, and nothing else: there is no budget to share.
+    /// Only syncs fleet overrides: there is no budget to share.
     fn turn_alone(&mut self) {
         let now = self.clock.now();
         if self.connect(now) {
@@ -179,12 +176,12 @@ impl Talk {
         self.tell(now);
     }
 
-    /// Begins to connect, once. Whether there is anybody to speak to.
+    /// Begins to connect, once. Returns whether servers are configured.
     fn connect(&mut self, now: Now) -> bool {
         if self.servers.is_none() {
             match Servers::connect(&self.plan.link, self.arrives.clone(), seed(), now.at) {
                 Ok(servers) => self.servers = Some(servers),
-                // They were checked before the thread began.
+                // The options were checked before the thread started.
                 Err(error) => warn!(%error, "no budget is shared"),
             }
         }
@@ -205,7 +202,7 @@ impl Talk {
         Beat { host, epoch, seq, pools, secret: self.plan.secret }
     }
 
-    /// Makes the calls of requests that wait: of all that have come by now, in one write.
+    /// Sends the remote checks of all pending requests that have arrived by now, in one write.
     fn ask(&mut self, question: Question) {
         let now = self.clock.now();
         let mut calls = Vec::new();
@@ -225,7 +222,7 @@ impl Talk {
         }
     }
 
-    /// Redis is heard, or not any more.
+    /// Applies a change of whether Redis is reachable.
     fn relink(&mut self, now: Now) {
         let is_heard = self.servers.as_ref().is_some_and(Servers::are_heard);
         if !self.member.set_heard(is_heard, now.at) {
@@ -241,7 +238,7 @@ impl Talk {
         self.tell(now);
     }
 
-    /// Gives back what is in hand. Whether Redis has heard of all of it.
+    /// Sends the final commands. Returns whether Redis has confirmed all of them.
     async fn leave(&mut self) -> bool {
         loop {
             let now = self.clock.now();
@@ -258,21 +255,21 @@ impl Talk {
     }
 }
 
-/// Hosts that start together do not draw the same.
+/// Draws a seed, so that hosts that start together differ.
 fn seed() -> u64 {
     u64::from_le_bytes(drawn())
 }
 
-/// How often it is looked whether there is a budget to share.
+/// How often to check for shared budgets.
 const IDLE: Duration = Duration::from_millis(500);
 
 const TELL_EVERY: Duration = Duration::from_millis(250);
 
-/// Buckets of cells where several servers share them.
+/// Cell buckets if several servers share them.
 const BUCKETS_SPREAD: u16 = 256;
 
-/// Calls that requests wait for, in one write.
+/// The most remote checks in one write.
 const QUESTIONS_AT_ONCE: usize = 64;
 
-/// Answers that wait to be taken.
+/// The queue of replies.
 const ARRIVALS_MAX: usize = 1_024;

@@ -1,21 +1,19 @@
-//! Requests that wait for a place of one key.
+//! Pending requests for a permit of one key.
 
 use super::{GAP_SHORT, PlacesAsk, PlacesPage, PlacesSaid};
 use std::time::Duration;
 
 impl PlacesPage {
-    /// Whether somebody waits for a place.
     pub(in crate::fleet) fn is_waited_for(&self) -> bool {
         self.waiting > 0
     }
 
-    /// So many wait for a place.
     pub(in crate::fleet) fn set_waiting(&mut self, waiting: u32) {
         self.waiting = waiting;
     }
 
-    /// For how long nobody here is to ask again, where there was no place for who waits. Zero: there was. However many hosts
-    /// ask, together they do so some hundred times a second: those oftener that have more of the demand.
+    /// The pause after Redis granted less than the pending requests need; else zero. Hosts with more of the
+    /// demand ask more often: ten equal hosts at most 400 times per second together, further ones 40 each.
     pub(in crate::fleet) fn refused_for(&self, ask: &PlacesAsk, said: &PlacesSaid) -> Duration {
         if said.grant >= ask.need {
             return Duration::ZERO;
@@ -26,5 +24,5 @@ impl PlacesPage {
     }
 }
 
-/// Where there is no place for who waits, all hosts together ask once in this time.
+/// The interval of commands of all hosts together while no permit is free for pending requests.
 const ASK_EVERY: Duration = Duration::from_micros(2_500);

@@ -1,18 +1,18 @@
-//! Requests that wait for a place: how many there are of a key, and what Redis has said of it.
+//! Pending requests for permits: their number per key, and the replies about them.
 
 use super::{Call, Engine, Now, SharedKey, Sync, Timestamp};
 
-/// What Redis has said of a key that somebody waits for.
+/// A reply about a key with pending requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlacesTold {
-    /// Which key.
+    /// The key.
     pub key: SharedKey,
-    /// There were fewer places than are waited for.
+    /// Redis granted fewer permits than the requests need.
     pub is_short: bool,
 }
 
 impl Sync {
-    /// So many requests wait for a place of a key.
+    /// Sets the number of pending requests of a key.
     pub fn wait_for_places(&mut self, key: SharedKey, waiting: u32, engine: &Engine, now: Now) {
         let Some(limit) = self.places.limits.get(&key.budget()) else { return };
         engine.know_places(&key, limit, now);
@@ -23,19 +23,19 @@ impl Sync {
         }
     }
 
-    /// Says of places what is to be said now, and waits for no turn.
+    /// Emits the due commands about permits without waiting for a tick.
     pub fn say_places(&mut self, engine: &Engine, now: Now, out: &mut Vec<Call>) {
         if self.standing.is_linked() {
             self.tick_places(engine, now, out);
         }
     }
 
-    /// What was said since of keys that somebody waits for.
+    /// Takes the replies about keys with pending requests since the last call.
     pub fn take_places_told(&mut self) -> Vec<PlacesTold> {
         std::mem::take(&mut self.places.told)
     }
 
-    /// Has a page looked at as soon as may be.
+    /// Schedules a check of a key at the earliest allowed time.
     pub(super) fn hurry_place(&mut self, number: usize, now: Timestamp) {
         let page = self.places.book.page_mut(number);
         if page.in_flight || page.waits {

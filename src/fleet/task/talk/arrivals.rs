@@ -1,4 +1,4 @@
-//! What comes of what arrives, and of what does not.
+//! Handling of replies and failures.
 
 use super::Talk;
 use crate::clock::Now;
@@ -17,7 +17,7 @@ impl Talk {
             Some(Ok(Received { reply, clamped })) => {
                 self.view.clamped += u64::from(clamped);
                 self.counters.heard(now.at);
-                // A host is heard of budgets: whether it is, is told by what is said of them.
+                // Replies about fleet overrides do not count for the link state.
                 let servers = self.servers.as_mut().filter(|_| !matches!(call, Call::Overrides(_)));
                 servers.into_iter().for_each(|servers| servers.heard(at, now.at));
                 self.answered(&call, reply, now);

@@ -1,10 +1,10 @@
-//! By which name this host goes.
+//! The name of this host.
 
 use super::Talk;
 use tracing::{debug, warn};
 
 impl Talk {
-    /// Another daemon goes by this host's name, and was there later.
+    /// Takes the new name after a later daemon has used this host's name.
     pub(super) fn rename(&mut self) {
         warn!(
             "another daemon has this host's name, as happens when a state directory is copied: this one takes a new one"
@@ -14,7 +14,7 @@ impl Talk {
         self.keep();
     }
 
-    /// Keeps who this host is, on a thread that may wait for the disk.
+    /// Stores the identity on a thread that may block on the disk.
     pub(super) fn keep(&self) {
         let Some(keep) = self.plan.keep.clone() else { return };
         let bytes = self.plan.identity.to_bytes();

@@ -1,23 +1,23 @@
-//! How long a host that shares budgets pauses between two turns.
+//! The pause between two ticks of a host that shares budgets.
 
 use std::time::Duration;
 
-/// How long to pause after a turn in which so many cells were asked about, and before which there was such a pause. Who says
-/// much pauses longer and says it in fewer turns: with turns of 2 ms their own cost was half of what this talk took. Not while a
-/// request waits for an answer: it is told at a turn that its time is over.
+/// Returns the pause after a tick that sent commands for `cells` cells, `before` being the pause before it.
+/// Under load the pause is longer, as ticks every 2 ms took half of the task's time by themselves. A pending
+/// request keeps it short, since ticks enforce its deadline.
 pub(super) fn pause(cells: usize, before: Duration, is_waited_for: bool) -> Duration {
     let millis = before.as_millis().max(1);
     let is_much = cells as u128 >= MUCH_A_MILLI * millis;
     if is_much && !is_waited_for { LONG } else { SHORT }
 }
 
-/// How long a burst that begins waits, and keys that call: the simulation is run with as much.
+/// The delay of a starting burst and of keys that need a sync; the simulation uses the same.
 pub(super) const SHORT: Duration = Duration::from_millis(2);
 
-/// Less than what is kept in hand for until an answer comes, and half of what the simulation is run with besides.
+/// Less than the time that held tokens cover until a reply, and half of the margin that the simulation adds.
 const LONG: Duration = Duration::from_millis(8);
 
-/// Cells in a millisecond from which on it is much: 4 000 a second.
+/// The load in cells per millisecond from which the pause is long: 4 000 per second.
 const MUCH_A_MILLI: u128 = 4;
 
 #[cfg(test)]

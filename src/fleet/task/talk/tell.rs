@@ -1,11 +1,11 @@
-//! What is told of all that, to whoever looks.
+//! Logs and the published view of the sync task.
 
 use super::Talk;
 use crate::clock::Now;
 use tracing::{info, warn};
 
 impl Talk {
-    /// Tells what became of what this host was lent, at the end: an operator who misses tokens finds them here.
+    /// Logs whether borrowed tokens were returned at the end, for operators who miss tokens.
     pub(super) fn tell_end(&self, is_all_told: bool) {
         let lapsed = self.member.sync().happened().lapsed;
         if !self.member.has_budgets() {
@@ -18,7 +18,7 @@ impl Talk {
         }
     }
 
-    /// Tells how it stands.
+    /// Publishes the view and logs warnings.
     pub(super) fn tell(&mut self, now: Now) {
         let is_needed = self.member.has_budgets() || self.keeps_reserve;
         if self.overrides.warns(now.at) {
@@ -32,7 +32,7 @@ impl Talk {
         let view = &mut self.view;
         let passed = now.at.since(self.told.at).as_millis().max(1);
         let cells = u128::from(happened.cells - self.told_cells) * 1_000 / passed;
-        // Over a second or so: a quarter of what is new, the rest of what was.
+        // An average over about a second: a quarter of the new value.
         let before = u128::from(view.cells_per_second);
         view.cells_per_second = u64::try_from((before * 3 + cells) / 4).unwrap_or(u64::MAX);
         view.host = sync.host();
