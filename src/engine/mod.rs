@@ -183,8 +183,8 @@ impl Engine {
         Decider::new(Arc::clone(self), counters, threads.len() as u64)
     }
 
-    /// Ends expired leases, sessions and switches and updates every pool, in this order. Call it every
-    /// [`TICK_MILLIS`], serialized with all other calls.
+    /// Ends expired switches, leases and sessions, then updates every pool. Its order relative to other calls
+    /// matters. Call it every [`TICK_MILLIS`].
     pub fn tick(&self, now: Now) {
         self.tend(now);
         self.end_due(now);

@@ -1,7 +1,7 @@
 //! The state tables, split into shards with a lock each.
 //!
-//! A shard holds one table of each kind, so that one lock covers all states of a key's rule. Locks are taken
-//! in the order of shards.
+//! A shard holds one table of each kind, so that one lock covers all states of a key. Locks are taken in the
+//! order of shards.
 
 use super::digest::Digest;
 use super::fleet::Calls;

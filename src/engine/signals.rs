@@ -114,7 +114,8 @@ const FRESH: Duration = Duration::from_secs(3);
 /// Maximum signals that the host reads for one pool: more than there are kinds.
 const READ_MAX: usize = 32;
 
-/// Maximum names that one session may push within 3 s, so that it cannot fill its pool's list.
+/// Maximum names that one session may push within 3 s. The bound of a pool does not bound memory, because each
+/// pool has its own list.
 const SESSION_PUSHED_MAX: usize = 16;
 
 /// Maximum pushed signals of one pool within 3 s.

@@ -34,7 +34,7 @@ pub(in crate::engine) fn comparable_share(quota: &share::Quota, hash_key: &HashK
     let scale = quota.bucket().scale();
     let salt = match quota.window() {
         None => hash_key.salt(&format!("share {}", scale.ticks_per_nano())),
-        // The duration of a window is part of its salt: each refills at its own times.
+        // Turns and length of a window are part of the salt: they determine when a state refills.
         Some(window) => hash_key.salt(&format!("share {:?} {}", window.turns(), window.like().window())),
     };
     (Tag::bucket(scale, 0), salt)
