@@ -32,7 +32,6 @@ pub use lease::{LeaseCost, Refund, Tie};
 pub use not_held::NotHeldTotals;
 pub use session::{NotItsPool, NotOpened, OpenSession, Opening, Parting, Session, WorkOutcome};
 
-/// All sessions and their leases.
 #[derive(Debug)]
 pub(super) struct Leases {
     books: Box<[Mutex<Book>]>,
@@ -48,14 +47,11 @@ pub(super) struct Leases {
     not_held: not_held::Counts,
 }
 
-/// Why a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// Released by its holder.
     Released,
     /// Its time to live ran out.
     Expired,
-    /// Its session ended.
     Session,
     /// Its request was abandoned by the client.
     Abandoned,
@@ -147,7 +143,6 @@ impl Leases {
         parting
     }
 
-    /// Ends a session and all its leases.
     pub(super) fn end_session(&self, session: &Session, at: Timestamp, loosen: Loosen<'_>) {
         let Attached { book, member, generation, .. } = *session.0;
         self.end_member(book, member, generation, at, loosen);
@@ -173,8 +168,7 @@ impl Leases {
         }
     }
 
-    /// Reserves a lease for a request that may have a name. `None`: the session, its user or the host holds
-    /// too many.
+    /// Reserves a lease for a request. `None`: the session, its user or the host holds too many.
     pub(super) fn reserve<'l>(
         &'l self,
         session: &'l Session,
@@ -276,7 +270,6 @@ impl Leases {
         }
         let is_one = |connection, request| given_up.remove(&(connection, request));
         let numbers = book.end_of_requests(session.0.member, now.at, is_one, &mut ended);
-        // The remaining requests have no lease yet.
         if let Some(member) = book.member(session.0.member, session.0.generation) {
             given_up
                 .iter()
@@ -288,8 +281,7 @@ impl Leases {
         numbers
     }
 
-    /// Ends expired leases and sessions past their grace period, each as of its own time, in batches per
-    /// lock.
+    /// Ends expired leases and sessions past their grace period, each as of its own time, in batches.
     pub(super) fn end_due(&self, now: Now, loosen: Loosen<'_>) {
         if now.at.as_nanos() < self.none_before.load(Ordering::Acquire) {
             return;
@@ -399,13 +391,11 @@ impl<'l> Reservation<'l> {
         self.session
     }
 
-    /// The name of the request, if it has one.
     pub(in crate::engine) fn name(&self) -> Option<Digest> {
         self.name
     }
 
-    /// Grants the lease and returns its number. `None`: the session has ended, or the request was abandoned;
-    /// the caller then releases the ties.
+    /// Grants the lease and returns its number. `None`: the session has ended, or the request was abandoned.
     pub(in crate::engine) fn grant(self, new: &NewLease<'_>, now: Now) -> Option<u64> {
         let (leases, session) = (self.leases, self.session);
         let Attached { book, member, generation, connection, .. } = *session.0;
@@ -427,7 +417,6 @@ impl<'l> Reservation<'l> {
     }
 }
 
-/// The lease was not granted.
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         self.session.0.holdings.give_back();

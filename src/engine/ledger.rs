@@ -9,25 +9,21 @@ use std::sync::Arc;
 
 use super::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 
-/// The accounts of all users.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     accounts: Mutex<HashMap<u32, Arc<Account>>>,
     all: Arc<All>,
 }
 
-/// Sums over all accounts.
 #[derive(Debug, Default)]
 struct All {
     bytes: AtomicUsize,
-    /// Refused charges by use.
     refused: [AtomicU64; Use::ALL.len()],
 }
 
 /// The charges of one user, shared by its connections and sessions.
 #[derive(Debug, Default)]
 pub struct Account {
-    /// Bytes charged.
     bytes: AtomicUsize,
     all: Arc<All>,
     pub(super) leases: AtomicUsize,
@@ -62,7 +58,6 @@ pub struct HeldBytes {
 }
 
 impl Ledger {
-    /// Returns the account of a user.
     pub(super) fn account(&self, user: u32) -> Arc<Account> {
         let mut accounts = self.accounts.lock();
         let open = || Arc::new(Account { all: Arc::clone(&self.all), ..Account::default() });
@@ -100,8 +95,7 @@ impl Account {
         fits
     }
 
-    /// Returns whether a small item may be added, which the caller then charges ([`Account::charge`]) or
-    /// counts.
+    /// Returns whether a small item may be added, which the caller then charges or counts.
     #[must_use]
     pub(super) fn has_room(&self, what: Use) -> bool {
         let total = self.all.bytes.load(Ordering::Relaxed);
@@ -185,11 +179,9 @@ impl Use {
     }
 }
 
-/// Maximum bytes of one user: enough for 200 clients that do not read their replies, or for 1 000 that each
-/// send the largest frame.
+/// Maximum bytes of one user: enough for 200 unread replies or 1 000 frames of the largest size.
 pub(super) const USER_BYTES_MAX: usize = 16 << 20;
 
-/// Maximum bytes of all users.
 pub(super) const BYTES_MAX: usize = 64 << 20;
 
 /// Bytes of a lease with its links in its session and on the wheel.

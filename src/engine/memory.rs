@@ -14,7 +14,6 @@ pub(super) struct Memory {
     claiming: Mutex<()>,
 }
 
-/// The kinds of table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Buckets,
@@ -32,7 +31,6 @@ pub(super) enum Kind {
 #[derive(Debug, Default)]
 struct Used {
     bytes: AtomicUsize,
-    /// Its guaranteed bytes.
     share: AtomicUsize,
 }
 
@@ -61,8 +59,7 @@ impl Memory {
         let others = ALL.iter().filter(|other| **other != kind).map(|other| self.of(*other).spoken_for());
         let left = self.bytes_max.saturating_sub(others.sum());
         let used = self.of(kind);
-        // The share is guaranteed also where other kinds have taken more than was left: the reserve pays
-        // until they have shrunk.
+        // Guaranteed even if other kinds took more than was left: the reserve pays until they shrink.
         let most = left.max(used.share.load(Ordering::Relaxed)).min(self.most_of(kind));
         if bytes > self.budget.saturating_sub(self.bytes()) {
             return false;

@@ -109,8 +109,7 @@ pub struct Options {
     pub memory_bytes_max: usize,
 }
 
-/// All decision state of this host: the rules in force and the state of every key. Decision threads share it,
-/// each through its own [`Decider`].
+/// All decision state of this host: rules and keys. Each decision thread uses it through a [`Decider`].
 #[derive(Debug)]
 pub struct Engine {
     options: Options,
@@ -123,13 +122,12 @@ pub struct Engine {
     callers: Callers,
     leases: Leases,
     pools: Pools,
-    /// State shared with other hosts.
     fleet: Fleet,
     /// Restored facts of the rules that were in force before a restart.
     heritage: Mutex<kept::Heritage>,
     /// Hashes the identities of rules and quotas, stable over restarts.
     fingerprints: KeyHash,
-    /// Hashes the caller whose requests are shed alike.
+    /// Hashes callers, so that all requests of one caller are shed alike.
     caller_hash: KeyHash,
     /// Whether elastic quotas have room for requests without a pool.
     room: AtomicBool,
@@ -183,8 +181,8 @@ impl Engine {
         Decider::new(Arc::clone(self), counters, threads.len() as u64)
     }
 
-    /// Ends expired switches, leases and sessions, then updates every pool. Its order relative to other calls
-    /// matters. Call it every [`TICK_MILLIS`].
+    /// Ends expired switches, leases and sessions, then updates every pool. Call it every [`TICK_MILLIS`];
+    /// its order relative to other calls matters.
     pub fn tick(&self, now: Now) {
         self.tend(now);
         self.end_due(now);
@@ -216,8 +214,8 @@ impl Engine {
         self.shards.in_progress()
     }
 
-    /// Removes states that equal fresh ones, a bounded number per call. It changes no decision, so it needs
-    /// no order with other calls. Call it every [`TICK_MILLIS`].
+    /// Removes states that equal fresh ones, at most one round of shards per call. It changes no decision, so its
+    /// order relative to other calls is free. Call it every [`TICK_MILLIS`].
     pub fn sweep(&self, now: Now) {
         let window_min = self.ruling.load().window_min;
         let mut sweeper = self.sweeper.lock();
@@ -299,8 +297,7 @@ impl Engine {
 pub struct Replaced(Arc<Ruling>);
 
 impl Replaced {
-    /// Returns whether a decision thread still uses it. The last owner frees it; keep it until this returns
-    /// false, so that no decision thread does.
+    /// Returns whether a decision thread still uses it. Keep it while true, so that no such thread frees it.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         Arc::strong_count(&self.0) > 1

@@ -20,23 +20,18 @@ use std::time::Duration;
 
 pub(super) use soft::Soft;
 
-/// One rule's check.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
     /// The index of the rule in its domain.
     pub(super) rule: u32,
-    /// The counters of the rule.
     pub(super) slot: Slot,
     /// Whether refusals are enforced; otherwise they are only noted.
     pub(super) enforced: bool,
-    /// The outcome, once judged.
     pub(super) outcome: Outcome,
     /// The queueing delay of a leaky bucket, if granted.
     pub(super) wait: Wait,
-    /// How much longer the same request would be refused by this rule, which charged it although another rule
-    /// refused it.
+    /// How much longer this rule, which charged the request, refuses it after another rule's refusal.
     pub(super) later: Micros,
-    /// How it passes above its quota, if it does.
     pub(super) beyond: Option<Beyond>,
     /// The key's level, once settled; `None`: unlimited.
     pub(super) level: Option<Level>,
@@ -45,16 +40,13 @@ pub(super) struct Part {
     digest: Digest,
     /// The state's index in its table, if found.
     place: Option<usize>,
-    /// The index of the key's allowance.
     allowance: u32,
     pub(super) cost: u32,
     /// Whether the rule limits concurrency instead of a rate.
     pub(super) is_concurrency: bool,
-    /// Whether the request was charged.
     pub(super) charged: bool,
     /// The units that a remote check would have to bring.
     pub(super) lacks: u32,
-    /// The end of an operator's block of the key.
     pub(super) blocked_until: Timestamp,
 }
 
@@ -66,7 +58,6 @@ pub(super) enum Stage {
 }
 
 impl Stage {
-    /// Returns whether a check belongs to this stage.
     pub(super) fn asks(self, part: &Part) -> bool {
         self == Stage::Concurrency || !part.is_concurrency
     }
@@ -87,17 +78,14 @@ pub(super) struct Case<'a> {
     pub(super) shards: &'a Shards,
     pub(super) rules: &'a [Rule],
     pub(super) now: Now,
-    /// The longest acceptable wait.
     pub(super) wait_max: Option<Micros>,
     /// Whether elastic quotas have room.
     pub(super) room: bool,
-    /// Whether a grant gets a lease.
     pub(super) leases: bool,
     /// Whether the true cost exceeds `u32::MAX`: every rule that counts the cut cost refuses it for good.
     pub(super) oversized: bool,
 }
 
-/// The limit and the allowance to judge by.
 #[derive(Clone, Copy)]
 struct Law<'a> {
     limit: &'a Limit,
@@ -105,7 +93,6 @@ struct Law<'a> {
 }
 
 impl Part {
-    /// Makes the check of a rule.
     pub(super) fn new(rule: u32, terms: &Terms, key: Digest, allowance: u32, cost: u32) -> Part {
         let (tag, salt) = terms.states.of(allowance);
         Part {
@@ -129,19 +116,16 @@ impl Part {
         }
     }
 
-    /// The shard of its states.
     #[inline]
     pub(super) fn shard(&self, shards: &Shards) -> usize {
         shards.of(&self.digest)
     }
 
-    /// Returns whether the limit admits the request.
     #[inline]
     pub(super) fn passes(&self) -> bool {
         self.outcome.passes()
     }
 
-    /// Returns whether this rule refuses the request.
     #[inline]
     pub(super) fn refuses(&self) -> bool {
         self.enforced && !self.passes()
@@ -209,8 +193,7 @@ impl Part {
         }
     }
 
-    /// Converts a bucket last changed under other quotas: its time until full stays, cut to the capacity of
-    /// the quota.
+    /// Converts a bucket last changed under other quotas: its time until full stays, cut to the capacity.
     fn adopt(&self, law: &Law<'_>, now: Now, shard: &mut Shard) {
         let mut adopt = |digest: Digest, quota: &Quota| {
             let bucket = match quota {
@@ -361,8 +344,7 @@ fn place_of<A: Algorithm>(_: &A, shard: &Shard, digest: &Digest) -> Option<usize
 }
 
 impl Part {
-    /// Returns whether a remote check might bring the missing permit. A request without a lease holds none
-    /// and gets no remote check.
+    /// Returns whether a remote check might bring the missing permit. A request without a lease needs none.
     pub(super) fn lacks_place(
         &self,
         quota: &places::Quota,
@@ -379,12 +361,10 @@ impl Part {
 }
 
 impl Part {
-    /// The digest of its state.
     pub(in crate::engine) fn state(&self) -> Digest {
         self.digest
     }
 
-    /// The charge, for a refund.
     pub(in crate::engine) fn refund(&self, terms: &Terms) -> Refund {
         Refund {
             rule: terms.identity,

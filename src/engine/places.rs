@@ -1,5 +1,4 @@
-//! Concurrency permits shared between hosts, as the sync task sees them. No call blocks beyond a shard's
-//! lock.
+//! Concurrency permits shared between hosts, as the sync task sees them.
 
 use super::Engine;
 use super::control::{KeyError, RuleName};
@@ -22,7 +21,6 @@ pub struct PlacesBudget {
     pub rule: Arc<str>,
     /// The limit over all hosts.
     pub quota: places::Quota,
-    /// The salt of its states.
     salt: Salt,
 }
 
@@ -125,7 +123,6 @@ impl Engine {
         places.claim(in_use, now.at).then_some(ClaimedPlace { key: *key, state })
     }
 
-    /// Returns a reserved permit.
     pub(super) fn unclaim_place(&self, place: &ClaimedPlace, now: Now) {
         let ClaimedPlace { key, state } = place;
         let mut shard = self.shards.lock(self.shards.of(&key.digest()));
@@ -149,7 +146,6 @@ impl Engine {
         }
     }
 
-    /// Marks the key if a sync of it is due.
     fn pass_on_place_call(&self, shard: &mut Shard, key: &SharedKey, state: &Digest) {
         if shard.place_calls.has_room() && shard.places.find_mut(state).is_some_and(Places::calls) {
             shard.place_calls.push_place(key.digest(), key.budget(), &self.shards);

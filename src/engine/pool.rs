@@ -23,11 +23,9 @@ use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::clock::Timestamp;
 use crate::shed::heavy::Heavy;
 
-/// One pool.
 #[derive(Debug)]
 pub(super) struct Pool {
     name: Box<str>,
-    /// Its configuration in the rules in force.
     watch: ArcSwapOption<Watch>,
     work: Mutex<Work>,
     law: Mutex<Law>,
@@ -66,11 +64,11 @@ pub struct PoolView {
     pub utilization: Option<f64>,
     /// Signals by name: the mapped utilization, if fresh, and whether it counts.
     pub signals: Vec<(Box<str>, Option<f64>, bool)>,
-    /// The severity s of the slow law; below 0 it refuses no request.
+    /// The severity s of the shedding controller; below 0 it refuses no request.
     pub severity: f64,
     /// Whether the brake is on.
     pub braking: bool,
-    /// The shed probability of each priority under the slow law, the least important first.
+    /// The shed probability of each priority under the shedding controller, the least important first.
     pub chances: Vec<(Box<str>, f64)>,
     /// Leases of the most important priority.
     pub critical: u32,
@@ -117,22 +115,18 @@ impl Pool {
         self.watch.load().is_some()
     }
 
-    /// Returns whether it has sessions.
     pub(super) fn is_used(&self) -> bool {
         self.work.lock().sessions > 0
     }
 
-    /// Its configuration in the rules in force.
     pub(super) fn watched(&self) -> Option<Arc<Watch>> {
         self.watch.load_full()
     }
 
-    /// A process of the pool.
     pub(super) fn pid(&self) -> Option<u32> {
         self.work.lock().pid
     }
 
-    /// Adds a session.
     pub(super) fn join(&self, slots: u32, pid: Option<u32>, at: Timestamp) {
         let mut work = self.work.lock();
         work.sessions += 1;
@@ -144,7 +138,6 @@ impl Pool {
         self.publish_slots(live, self.configured_slots());
     }
 
-    /// Removes a session.
     pub(super) fn part(&self, slots: u32, pid: Option<u32>, at: Timestamp) {
         let mut work = self.work.lock();
         work.sessions = work.sessions.saturating_sub(1);
@@ -158,7 +151,6 @@ impl Pool {
         self.publish_slots(live, self.configured_slots());
     }
 
-    /// Counts one more busy slot.
     pub(super) fn take_slot(&self, at: Timestamp) {
         let mut work = self.work.lock();
         work.busy += 1;
@@ -166,7 +158,6 @@ impl Pool {
         self.busy.store(work.busy, Ordering::Relaxed);
     }
 
-    /// Counts one busy slot less.
     pub(super) fn free_slot(&self, at: Timestamp) {
         let mut work = self.work.lock();
         work.busy = work.busy.saturating_sub(1);
@@ -174,8 +165,7 @@ impl Pool {
         self.busy.store(work.busy, Ordering::Relaxed);
     }
 
-    /// Counts a lease in, one of a lower priority only while fewer than `most` of them are in progress.
-    /// Returns whether it was counted.
+    /// Counts a lease in, one of a lower priority only while fewer than `most` are in progress.
     pub(super) fn enter_work(&self, is_other: bool, most: Option<u32>) -> bool {
         if !is_other {
             self.critical.fetch_add(1, Ordering::Relaxed);
@@ -189,7 +179,6 @@ impl Pool {
         entered
     }
 
-    /// Counts a lease out.
     pub(super) fn leave_work(&self, is_other: bool) {
         let count = if is_other { &self.others } else { &self.critical };
         count.fetch_sub(1, Ordering::Relaxed);
@@ -203,7 +192,6 @@ impl Pool {
         self.busy.load(Ordering::Relaxed)
     }
 
-    /// Its slots, if known.
     pub(super) fn slots(&self) -> Option<u32> {
         Some(self.slots.load(Ordering::Relaxed)).filter(|slots| *slots > 0)
     }
@@ -273,7 +261,7 @@ impl Pool {
         let workers = slots.and_then(|_| law.window.over(WINDOW));
         let counted = slots.and_then(|_| self.signals.lock().counted(&watch, at));
         let utilization = [workers, counted].into_iter().flatten().reduce(f64::max);
-        // Without this the brake would hide the load from the slow law.
+        // Without this the brake would hide the load from the shedding controller.
         let seen = if is_braking && watch.brakes() { Some(1.0) } else { utilization };
         law.step(&watch, seen, at);
         self.severity.store(law.severity.value().to_bits(), Ordering::Relaxed);
@@ -294,12 +282,12 @@ impl Pool {
             && self.signals.lock().is_empty()
     }
 
-    /// The state of its slow law, for the snapshot.
+    /// The state of its shedding controller, for the snapshot.
     pub(super) fn kept(&self) -> Option<KeptPool> {
         self.law.lock().kept(&self.name)
     }
 
-    /// Restores the slow law from before a restart, if its parameters are the same.
+    /// Restores the shedding controller from before a restart, if its parameters are the same.
     pub(super) fn inherit(&self, kept: &KeptPool, at: Timestamp) {
         self.law.lock().inherit(kept, at);
     }
@@ -337,7 +325,7 @@ impl Pool {
     }
 }
 
-/// The averaging window of the slow law.
+/// The averaging window of the shedding controller.
 const WINDOW: Duration = Duration::from_secs(8);
 
 /// The averaging window of the brake where no accept queue can be read.
@@ -348,12 +336,10 @@ const BUSY_NOW: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pub(super) sessions: u32,
-    /// Slots of live sessions.
     pub(super) slots: u32,
     pub(super) slots_began: i128,
     pub(super) busy: u32,
     pub(super) busy_began: i128,
-    /// A process of the pool.
     pub(super) pid: Option<u32>,
 }
 
@@ -377,7 +363,6 @@ pub(super) fn nanos(at: Timestamp) -> i128 {
     i128::from(at.as_nanos())
 }
 
-/// All pools.
 #[derive(Debug, Default)]
 pub(super) struct Pools(Mutex<HashMap<Box<str>, Arc<Pool>>>);
 
@@ -393,7 +378,6 @@ impl Pools {
         pool
     }
 
-    /// Returns the pool of this name, if there is one.
     pub(super) fn find(&self, name: &str) -> Option<Arc<Pool>> {
         self.0.lock().get(name).cloned()
     }
@@ -422,7 +406,6 @@ impl Pools {
         self.all().iter().all(|pool| pool.is_at_rest())
     }
 
-    /// Returns the state of every pool, by name.
     pub(super) fn view(&self, at: Timestamp) -> Vec<PoolView> {
         let mut views: Vec<PoolView> = self.all().iter().map(|pool| pool.view(at)).collect();
         views.sort_unstable_by(|one, other| one.pool.cmp(&other.pool));

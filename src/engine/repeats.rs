@@ -18,7 +18,6 @@ use crate::limit::{Level, block_bytes};
 use crate::rules::{Domain, ListKind, Listed, Rule};
 use std::time::Duration;
 
-/// Grants by the names of their requests.
 #[derive(Debug)]
 pub(super) struct Repeats {
     names: KeyHash,
@@ -39,13 +38,11 @@ pub(super) struct Named<'e> {
     among: MutexGuard<'e, Table<Granted>>,
 }
 
-/// The result of looking up a name.
 pub(super) enum Known {
     /// The name is unknown or expired.
     Not,
     /// The name belongs to a request with other content.
     Other,
-    /// The request was granted.
     Granted(Grant),
 }
 
@@ -91,14 +88,12 @@ impl Repeats {
         }
     }
 
-    /// Locks and returns the entry of a request's name; `written` is scratch space. Lock order: before any
-    /// shard of states.
+    /// Locks and returns the entry of a request's name. Lock order: before any shard of states.
     pub(super) fn named(&self, request: &Request<'_>, written: &mut Vec<u8>) -> Option<Named<'_>> {
         let name = self.name_request(&request.repeat?, request, written);
         Some(Named { name, among: self.lock(&name) })
     }
 
-    /// Locks and returns the entry of a charge's name.
     pub(super) fn named_charge(&self, charge: &Charge<'_>, written: &mut Vec<u8>) -> Option<Named<'_>> {
         let name = self.name_charge(&charge.repeat?, charge, written);
         Some(Named { name, among: self.lock(&name) })
@@ -170,7 +165,6 @@ impl Repeats {
         self.requests.digest_bytes(written).hash()
     }
 
-    /// Hashes the name or lease that a refund refers to.
     fn entry_of(&self, by: &[u8], name: &[u8], written: &mut Vec<u8>) -> u64 {
         written.clear();
         [by, name].iter().for_each(|part| write(part, written));
@@ -182,7 +176,6 @@ impl Repeats {
         self.shards[name.digest.shard(SHARDS)].lock()
     }
 
-    /// Forgets one grant.
     pub(super) fn forget(&self, name: &Digest, shards: &Shards) {
         if let Some(shard) = self.shards.get(name.shard(SHARDS)) {
             shard.lock().remove(name, shards.memory());
@@ -351,7 +344,6 @@ impl Repeats {
         }
     }
 
-    /// Restores one grant.
     pub(in crate::engine) fn put_back(&self, name: Digest, mut granted: Granted, shards: &Shards, now: Now) {
         // The first rule set equals that of the snapshot, or gets another number.
         granted.grant.ruling = granted.grant.ruling.min(FIRST_RULING);

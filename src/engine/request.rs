@@ -61,8 +61,7 @@ impl<'a> Request<'a> {
 /// Lists of attributes, one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptors<'a> {
-    /// The attributes of all descriptors, in order. Of a repeated name rules see the first value; an empty
-    /// value counts as absent.
+    /// The attributes of all descriptors. Of a repeated name rules see the first value; empty means absent.
     pub attributes: &'a [(&'a str, &'a str)],
     /// The index in `attributes` at which each descriptor ends.
     pub ends: &'a [u8],
@@ -163,7 +162,6 @@ impl UnitAmounts for Vec<(&str, i64)> {
 }
 
 impl Amount<'_> {
-    /// Returns the amount in one unit, if given.
     pub(super) fn in_unit(&self, unit: &str) -> Option<i64> {
         match self {
             Amount::Requests(amount) => (unit == UNIT_REQUESTS).then_some(*amount),
@@ -192,8 +190,7 @@ pub enum Cost<'a> {
     Units(&'a dyn UnitCosts),
 }
 
-/// Costs by unit, in any representation: the engine queries the units of its rules, so clients of the engine
-/// copy nothing.
+/// Costs by unit, in any representation: the engine queries the units of its rules without copies.
 pub trait UnitCosts: fmt::Debug {
     /// Returns the cost in one unit, if given.
     fn of(&self, unit: &str) -> Option<u32>;

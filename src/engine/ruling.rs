@@ -1,5 +1,4 @@
-//! The compiled rule set in force: for each rule the hash of its keys, the tags and salts of its states, its
-//! counters' slot and its mode.
+//! The compiled rule set in force: key hashes, tags and salts of states, counter slots and modes.
 
 mod comparable;
 mod kept;
@@ -26,7 +25,6 @@ use crate::limit::Quota;
 use crate::rules::shed::{Part, Shed};
 use crate::rules::{Domain, Limit, ListKind, Mode, Over, Refused, Rule, RuleSet};
 
-/// A rule set in force.
 #[derive(Debug)]
 pub(super) struct Ruling {
     pub(super) rules: RuleSet,
@@ -64,7 +62,6 @@ pub(super) struct DomainTerms {
     pub(super) unmatched: Option<Unmatched>,
 }
 
-/// A compiled rule.
 #[derive(Debug)]
 pub(super) struct Terms {
     pub(super) key_hash: KeyHash,
@@ -73,7 +70,6 @@ pub(super) struct Terms {
     pub(super) slot: Slot,
     /// The slot of replies that it alone decides: the domain's slot for a shadow rule, which no reply names.
     pub(super) answered: Slot,
-    /// Whether refusals are enforced.
     pub(super) enforced: bool,
     /// Whether it is disabled. Only descriptor rules are: the tree still finds them.
     pub(super) disabled: bool,
@@ -83,10 +79,8 @@ pub(super) struct Terms {
     pub(super) everywhere: Option<Everywhere>,
     /// Records its callers, for some minutes after a change.
     pub(super) guarding: Option<Arc<Guarding>>,
-    /// Set for a rule with one quota and no options in a domain of rules only: one look-up decides its
-    /// requests.
+    /// Set for a rule with one quota and no options in a domain of rules only: one look-up decides.
     pub(super) plain: Option<Plain>,
-    /// Whether the rule limits concurrency.
     pub(super) is_concurrency: bool,
     pub(super) states: States,
 }
@@ -102,14 +96,12 @@ pub(super) struct Plain {
 /// The tags and salts that separate states of a limit from incomparable ones.
 #[derive(Debug)]
 pub(super) struct States {
-    /// By allowance index.
     by_allowance: Vec<(Tag, Salt)>,
     /// Counts changes of the quotas, modulo 256: buckets of another generation are converted.
     generation: u8,
 }
 
 impl Ruling {
-    /// A rule set without rules.
     pub(super) fn empty(mode: Mode) -> Ruling {
         Ruling {
             rules: RuleSet::default(),
@@ -181,7 +173,6 @@ impl Ruling {
         ruling
     }
 
-    /// Returns a domain and its compiled rules.
     #[inline]
     pub(super) fn find(&self, domain: &str) -> Option<(&Domain, &DomainTerms)> {
         let found = self.rules.find(domain)?;
@@ -199,18 +190,15 @@ impl Ruling {
         found.unwrap_or((&self.unlimited.0, &self.unlimited.1))
     }
 
-    /// Returns whether to refuse a request whose cost exceeds every countable one, unless only shadow rules
-    /// count it.
+    /// Returns whether to refuse a request of uncountable cost, unless only shadow rules count it.
     pub(super) fn refuses_uncounted(&self, request: &Request<'_>) -> bool {
         request.oversized && self.mode == Mode::Enforce
     }
 
-    /// Iterates over the domains with their compiled rules.
     pub(super) fn each_domain(&self) -> impl Iterator<Item = (&Domain, &DomainTerms)> {
         self.rules.domains().iter().map(|domain| &**domain).zip(&self.domains)
     }
 
-    /// Returns the configuration of each pool.
     pub(super) fn watches(&self) -> Vec<(Arc<Pool>, Arc<Watch>)> {
         let gates = self.domains.iter().flat_map(|terms| &terms.gates);
         gates.map(|gate| (Arc::clone(&gate.pool), Arc::clone(&gate.watch))).collect()
@@ -224,7 +212,6 @@ impl Ruling {
         Some((found, self.domains.get(domain)?.rules.get(rule)?))
     }
 
-    /// Returns the rules of a domain by name.
     pub(super) fn known(&self, domain: &str) -> HashMap<&str, (&Rule, &Terms)> {
         let Some((domain, terms)) = self.find(domain) else { return HashMap::new() };
         domain.rules().iter().zip(&terms.rules).map(|(rule, terms)| (&*rule.name, (rule, terms))).collect()
@@ -243,7 +230,6 @@ impl Ruling {
         })
     }
 
-    /// Returns the kinds of table that the rules use.
     pub(super) fn kinds(&self) -> Vec<Kind> {
         let mut kinds: Vec<Kind> = quotas(&self.rules).map(kind).collect();
         let has_places = kinds.contains(&Kind::Places);
@@ -350,7 +336,6 @@ impl States {
         self.by_allowance.get(allowance as usize).copied().unwrap_or((Tag::NONE, Salt::NONE))
     }
 
-    /// Returns those of all allowances.
     pub(super) fn each(&self) -> impl Iterator<Item = (Tag, Salt)> {
         self.by_allowance.iter().copied()
     }
@@ -371,7 +356,6 @@ impl States {
     }
 }
 
-/// Makes a domain without limits.
 fn unlimited(mode: Mode) -> (Domain, DomainTerms) {
     let terms = DomainTerms {
         rules: Vec::new(),
@@ -385,7 +369,6 @@ fn unlimited(mode: Mode) -> (Domain, DomainTerms) {
     (Domain::new("", Vec::new()), terms)
 }
 
-/// Indexes the rules that refund, by identity.
 fn refunding(rules: &RuleSet, terms: &[DomainTerms]) -> HashMap<u64, (usize, usize)> {
     let domains = rules.domains().iter().zip(terms).enumerate();
     let rules = domains.flat_map(|(domain, (rules, terms))| {

@@ -27,7 +27,6 @@ pub(super) struct Shards {
     evictions: AtomicU64,
     /// One bit for each shard with shares whose sync is due.
     calling: AtomicU64,
-    /// The same for shared concurrency permits.
     places_calling: AtomicU64,
 }
 
@@ -36,7 +35,6 @@ pub(super) struct Shards {
 #[repr(align(128))]
 struct Padded(Mutex<Shard>);
 
-/// One table of each kind.
 #[derive(Debug)]
 pub(super) struct Shard {
     /// Token and leaky buckets.
@@ -52,11 +50,9 @@ pub(super) struct Shard {
     pub(super) calls: Calls,
     /// This host's permits of shared concurrency limits; their leases are counted in `in_progress`.
     pub(super) places: Table<Places>,
-    /// Keys of permits whose sync is due.
     pub(super) place_calls: Calls,
     /// Keys blocked after a refusal.
     pub(super) blocks: Table<Until>,
-    /// Keys in the soft part of their allowance.
     pub(super) softs: Table<Soft>,
 }
 
@@ -77,7 +73,6 @@ impl Shard {
         }
     }
 
-    /// Counts a restored lease of a key.
     pub(super) fn begin_progress(&mut self, digest: Digest, shards: &Shards, now: Now) {
         let (_, evicted) =
             self.in_progress.change(digest, &shards.memory, now, InProgress::default, InProgress::begin);
@@ -97,7 +92,6 @@ impl Shard {
         left
     }
 
-    /// Returns the number of a key's leases in progress.
     pub(super) fn in_use(&self, digest: &Digest) -> u32 {
         self.in_progress.find(digest).map_or(0, |state| state.count())
     }
@@ -120,7 +114,6 @@ impl Shards {
         Shards { shards: shards.collect(), memory, evictions, calling, places_calling }
     }
 
-    /// Returns the shard of a key.
     #[inline]
     pub(super) fn of(&self, digest: &Digest) -> usize {
         digest.shard(SHARDS)
@@ -150,12 +143,10 @@ impl Shards {
         taken(&self.calling)
     }
 
-    /// Marks the shard of a permit's key for a sync.
     pub(super) fn note_places_calling(&self, key: &Digest) {
         self.places_calling.fetch_or(1 << self.of(key), Ordering::Relaxed);
     }
 
-    /// Returns and clears the marked shards of permits.
     pub(super) fn take_places_calling(&self) -> impl Iterator<Item = usize> + use<> {
         taken(&self.places_calling)
     }
@@ -169,7 +160,6 @@ impl Shards {
         sum
     }
 
-    /// The budget of all tables.
     pub(super) fn memory(&self) -> &Memory {
         &self.memory
     }
@@ -228,7 +218,6 @@ impl Sweeper {
     }
 }
 
-/// Clears the set bits and returns their indexes.
 fn taken(bits: &AtomicU64) -> impl Iterator<Item = usize> + use<> {
     // The common case, no bit set, must not write.
     let mut bits = if bits.load(Ordering::Relaxed) == 0 { 0 } else { bits.swap(0, Ordering::Relaxed) };
@@ -244,8 +233,7 @@ fn sweep<S: Fading>(shards: &Shards, shard: usize, table: fn(&mut Shard) -> &mut
     while !table(&mut shards.lock(shard)).sweep(STEP_BUCKETS, &shards.memory, now) {}
 }
 
-/// The number of shards: a judgement keeps its shards in a 64-bit set. Decision threads are few, and small
-/// shards are swept and grown quickly.
+/// A judgement keeps its shards in a 64-bit set. Small shards are swept and grown quickly.
 pub(super) const SHARDS: usize = 64;
 
 /// Buckets swept under one lock: about 5 µs.
@@ -254,5 +242,4 @@ const STEP_BUCKETS: usize = 1_024;
 /// Minimum round, 0.75 s: faster sweeps cost more than the memory is worth.
 const ROUND_NANOS_MIN: u64 = 750_000_000;
 
-/// Maximum round, 60 s.
 const ROUND_NANOS_MAX: u64 = 60_000_000_000;

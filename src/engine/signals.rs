@@ -1,5 +1,4 @@
-//! Signals of one pool, by name: read by the host or pushed by applications. Those older than [`FRESH`] do
-//! not count.
+//! Signals of one pool, by name: read by the host or pushed by applications, valid for [`FRESH`].
 
 use std::time::Duration;
 
@@ -8,7 +7,6 @@ use crate::clock::Timestamp;
 use crate::rules::shed::Signal;
 use crate::shed::mapping;
 
-/// The signals of one pool.
 #[derive(Debug, Default)]
 pub(super) struct Signals {
     read: Vec<Read>,
@@ -23,7 +21,6 @@ struct Read {
     at: Timestamp,
 }
 
-/// A signal that one session pushes.
 #[derive(Debug)]
 struct Pushed {
     name: Box<str>,
@@ -60,7 +57,6 @@ impl Signals {
         self.read.is_empty() && self.pushed.is_empty()
     }
 
-    /// Removes outdated signals.
     pub(super) fn forget_old(&mut self, at: Timestamp) {
         self.read.retain(|read| at.since(read.at) < FRESH);
         self.pushed.retain(|pushed| at.since(pushed.at) < FRESH);
@@ -108,17 +104,15 @@ impl Signals {
 /// The signal that the brake reads.
 pub(super) const ACCEPT_QUEUE: &str = "accept_queue";
 
-/// The maximum age of a signal.
 const FRESH: Duration = Duration::from_secs(3);
 
 /// Maximum signals that the host reads for one pool: more than there are kinds.
 const READ_MAX: usize = 32;
 
-/// Maximum names that one session may push within 3 s. The bound of a pool does not bound memory, because each
-/// pool has its own list.
+/// Maximum names that one session may push within 3 s, far more than an application measures. It bounds
+/// memory; `PUSHED_MAX` does not, because each pool has its own list.
 const SESSION_PUSHED_MAX: usize = 16;
 
-/// Maximum pushed signals of one pool within 3 s.
 const PUSHED_MAX: usize = 4_096;
 
 #[cfg(test)]

@@ -5,7 +5,6 @@
 //! once per rule, takes a third fewer instructions than a streaming hasher. Tests compare it with the
 //! `siphasher` crate.
 
-/// The initial state under a secret key.
 #[derive(Clone, Copy)]
 pub(super) struct SipHash([u64; 4]);
 
@@ -32,8 +31,7 @@ impl SipHash {
         finish(state, bytes.len(), last_word(bytes))
     }
 
-    /// Hashes several texts: each as its length in 8 bytes and its bytes, zero-padded to a multiple of 8,
-    /// which is unambiguous.
+    /// Hashes texts unambiguously: each as its length in 8 bytes and its bytes, zero-padded to 8.
     #[inline(never)]
     pub(super) fn hash_each<'a>(&self, texts: impl Iterator<Item = &'a str>) -> [u64; 2] {
         let mut state = self.0;

@@ -34,10 +34,8 @@ struct Rest {
     text: Option<Box<str>>,
 }
 
-/// One of the keys with the largest counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// The digest of the key.
     pub(super) key: [u64; 2],
     /// An upper bound of its count.
     pub(super) count: u64,
@@ -48,8 +46,7 @@ pub(super) struct Entry {
 }
 
 impl Sketch {
-    /// Counts a key. `text` is called if the key has no entry yet and is cut to [`TEXT_BYTES_MAX`]; nothing
-    /// else allocates.
+    /// Counts a key. `text` is called for a key without an entry, and cut; nothing else allocates.
     pub(super) fn add(&mut self, key: [u64; 2], weight: u64, text: impl FnOnce() -> Option<Box<str>>) {
         if weight == 0 {
             return;
@@ -155,12 +152,9 @@ struct Three {
     would_refuse: Sketch,
 }
 
-/// The rankings of a rule's keys.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ranking {
-    /// By requested units.
     Busiest,
-    /// By refused units.
     Refused,
     /// By units that would have been refused if the rule were enforced.
     WouldRefuse,
@@ -194,7 +188,6 @@ impl Sketches {
         sketch.map(Sketch::top).unwrap_or_default()
     }
 
-    /// Bytes allocated.
     pub(super) fn heap_bytes(&self) -> usize {
         let Some(three) = &self.0 else { return 0 };
         let Three { busiest, refused, would_refuse } = &**three;
@@ -214,7 +207,6 @@ impl Sketches {
     }
 }
 
-/// A part of a key that few others share.
 fn print([low, _]: [u64; 2]) -> u32 {
     let [a, b, c, d, ..] = low.to_le_bytes();
     u32::from_le_bytes([a, b, c, d])
@@ -229,8 +221,7 @@ fn shortened(text: Box<str>) -> Box<str> {
     format!("{kept}~").into()
 }
 
-/// The number of entries: every key above 1/32 of the total has one, and a page shows ten. The cost of each
-/// count grows with it.
+/// Every key above 1/32 of the total has an entry, and a page shows ten. Counting costs O(entries).
 const ENTRIES: usize = 32;
 
 /// Enough for an address or an account; clients decide how long a value is.

@@ -85,7 +85,6 @@ impl Slots {
         self.rules.take_given()
     }
 
-    /// Adds the counts of a rule without a slot.
     pub(super) fn keep(&mut self, counted: &RuleTotals) {
         self.gone.add(counted);
     }
@@ -95,12 +94,10 @@ impl Slots {
         &self.gone
     }
 
-    /// Returns the slot of a rule, if it has its own.
     pub(super) fn find(&self, domain: &str, rule: &str) -> Option<Slot> {
         self.rules.find(domain, rule)
     }
 
-    /// Returns the slot of a rule of the rule set being compiled.
     pub(super) fn of(&mut self, domain: &str, rule: &str) -> Slot {
         self.rules.of(domain, rule)
     }
@@ -127,7 +124,6 @@ impl Slots {
         named.chain([("", Slot::NOBODY)])
     }
 
-    /// Every priority with its slot, and the shared slot.
     pub(super) fn priorities(&self) -> impl Iterator<Item = (&str, PrioritySlot)> {
         let named = self.priorities.names.iter().enumerate();
         let named = named.map(|(place, name)| (&**name, PrioritySlot(place)));
@@ -135,7 +131,6 @@ impl Slots {
     }
 }
 
-/// The name of the shared slots.
 const OTHER: &str = "other";
 
 /// Maximum rules counted by name, to bound the size of a scrape.
@@ -155,14 +150,11 @@ pub(super) const EVERY_SLOT: usize = RULE_SLOTS + NAMED_DOMAINS_MAX + 1;
 /// Maximum priorities counted by name: a domain has a handful, and most domains use the same.
 const NAMED_PRIORITIES_MAX: usize = 64;
 
-/// One for each named priority and a shared one.
 pub(super) const PRIORITY_SLOTS: usize = NAMED_PRIORITIES_MAX + 1;
 
-/// The slots of rules.
 #[derive(Debug, Default)]
 pub(super) struct RuleSlots {
     places: HashMap<RuleName, usize>,
-    /// By slot index.
     holders: Vec<Holder>,
     /// The number of the rule set being compiled, or of the last one.
     ruling: u64,
@@ -186,14 +178,11 @@ struct Holder {
 #[derive(Debug)]
 pub(in crate::engine) struct Given {
     pub(in crate::engine) slot: Slot,
-    /// Its rule.
     pub(in crate::engine) name: RuleName,
-    /// Its former rule.
     pub(in crate::engine) before: Option<RuleName>,
 }
 
 impl RuleSlots {
-    /// Begins the compilation of a rule set.
     pub(super) fn begin(&mut self) {
         self.ruling += 1;
         self.in_use.retain(|(_, ruling)| ruling.strong_count() > 0);
@@ -213,12 +202,10 @@ impl RuleSlots {
         self.in_use.push((self.ruling, Arc::downgrade(ruling)));
     }
 
-    /// Takes the slots that have had a new name since the last call.
     pub(super) fn take_given(&mut self) -> Vec<Given> {
         std::mem::take(&mut self.given)
     }
 
-    /// Returns the slot of a rule of the rule set being compiled.
     pub(super) fn of(&mut self, domain: &str, rule: &str) -> Slot {
         let name = RuleName { domain: domain.into(), rule: rule.into() };
         let Some(place) = self.places.get(&name).copied() else { return self.give(name) };
@@ -228,13 +215,11 @@ impl RuleSlots {
         Slot(place)
     }
 
-    /// Returns the slot of a rule, if it has one.
     pub(super) fn find(&self, domain: &str, rule: &str) -> Option<Slot> {
         let name = RuleName { domain: domain.into(), rule: rule.into() };
         self.places.get(&name).copied().map(Slot)
     }
 
-    /// Every rule that has a slot.
     pub(super) fn each(&self) -> impl Iterator<Item = (&str, &str, Slot)> {
         let holders = self.holders.iter().enumerate();
         holders.map(|(place, holder)| (&*holder.name.domain, &*holder.name.rule, Slot(place)))
@@ -258,7 +243,6 @@ impl RuleSlots {
         Slot(place)
     }
 
-    /// Returns an unused index, or one to reuse.
     fn place(&mut self) -> Option<usize> {
         if self.holders.len() < NAMED_RULES_MAX {
             return Some(self.holders.len());

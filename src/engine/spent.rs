@@ -21,7 +21,6 @@ use super::{Engine, repeats};
 use crate::clock::{Now, Timestamp};
 use crate::limit::block_bytes;
 
-/// Costs by idempotency key.
 #[derive(Debug)]
 pub(super) struct SpentByName {
     names: KeyHash,
@@ -114,7 +113,6 @@ impl SpentByName {
         }
     }
 
-    /// Records the cost of a named request.
     pub(super) fn keep_request(
         &self,
         request: &Request<'_>,
@@ -132,7 +130,6 @@ impl SpentByName {
         self.keep(name, Spent { at: now.at, print, costs: costs.as_slice().into() }, shards, now);
     }
 
-    /// Records the cost of a named charge.
     pub(super) fn keep_charge(
         &self,
         charge: &Charge<'_>,
@@ -159,7 +156,6 @@ impl SpentByName {
         shards.count_evictions(table.put(name, spent, shards.memory(), now));
     }
 
-    /// Forgets one cost.
     pub(super) fn forget(&self, name: &Digest, shards: &Shards) {
         self.lock(name).remove(name, shards.memory());
     }
@@ -190,14 +186,12 @@ impl SpentByName {
         Refund { print: self.print(charge.domain, &charge.descriptors, written), amounts }
     }
 
-    /// Removes expired costs.
     pub(super) fn sweep(&self, shards: &Shards, now: Now) {
         for shard in &self.shards {
             while !shard.lock().sweep(STEP_BUCKETS, shards.memory(), now) {}
         }
     }
 
-    /// Copies all costs into a snapshot.
     pub(super) fn copy_out(&self, now: Now, visit: &mut dyn FnMut(Kept)) {
         for shard in &self.shards {
             let piece = &mut |from, size, copies: &mut Vec<(Digest, Spent)>| {
@@ -207,7 +201,6 @@ impl SpentByName {
         }
     }
 
-    /// Restores one cost.
     pub(super) fn put_back(&self, name: Digest, spent: Spent, shards: &Shards, now: Now) {
         if spent.nanos_until_fresh(Tag::NONE, now) > 0 {
             self.keep(name, spent, shards, now);
@@ -250,7 +243,6 @@ impl Engine {
         }
     }
 
-    /// Records the cost of a named charge.
     pub(super) fn keep_charged(&self, charge: &Charge<'_>, written: &mut Vec<u8>, now: Now) {
         if let Some(repeat) = charge.repeat {
             let print = self.spent.print(charge.domain, &charge.descriptors, written);
@@ -310,7 +302,6 @@ fn is_counted(part: &Part) -> bool {
     part.charged && !part.is_concurrency
 }
 
-/// Returns whether an amount is negative in any unit.
 pub(super) fn is_negative(amount: &Amount<'_>) -> bool {
     let mut is_negative = false;
     each_amount(amount, &mut |_, amount| is_negative |= amount < 0);
@@ -335,10 +326,8 @@ const REMEMBERED: Duration = repeats::REMEMBERED;
 /// Maximum units recorded of a request: one frame could name thousands.
 const UNITS_MAX: usize = 16;
 
-/// Locks, enough to keep threads apart.
 const SHARDS: usize = 16;
 
-/// Buckets swept under one lock.
 const STEP_BUCKETS: usize = 1_024;
 
 /// Capacity for a user, a domain and a name of usual length.

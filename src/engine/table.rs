@@ -8,7 +8,6 @@ use super::memory::{Kind, Memory};
 use super::tag::{Fading, PINNED, Tag};
 use crate::clock::Now;
 
-/// States by digest.
 #[derive(Debug)]
 pub(super) struct Table<S> {
     entries: HashTable<Entry<S>>,
@@ -53,7 +52,6 @@ impl<S: Fading> Table<S> {
         self.entries.len()
     }
 
-    /// Returns the state of a key.
     #[inline]
     pub(super) fn find(&self, digest: &Digest) -> Option<&S> {
         self.entries
@@ -67,7 +65,6 @@ impl<S: Fading> Table<S> {
         self.entries.find_bucket_index(digest.hash(), |entry| entry.digest.is_of_same_state(digest))
     }
 
-    /// Returns the tag and the state in a bucket.
     #[inline]
     pub(super) fn at(&self, place: usize) -> Option<(Tag, &S)> {
         self.entries.get_bucket(place).map(|entry| (entry.digest.tag(), &entry.state))
@@ -80,7 +77,6 @@ impl<S: Fading> Table<S> {
         Some(&mut entry.state)
     }
 
-    /// Returns a key's entry for a change.
     #[inline]
     pub(super) fn entry(&mut self, digest: &Digest) -> Option<Found<'_, S>> {
         let kind = self.kind;
@@ -88,8 +84,7 @@ impl<S: Fading> Table<S> {
         self.entries.find_mut(digest.hash(), is).map(|entry| Found { entry, kind })
     }
 
-    /// Replaces the tag of a key that has another one, after `adopt` has converted the state. The entry stays
-    /// in its bucket.
+    /// Replaces the tag of a key that has another one, after `adopt` has converted the state in its bucket.
     pub(super) fn adopt(&mut self, digest: Digest, adopt: impl FnOnce(&mut S, Tag)) {
         let entry = self.entries.find_mut(digest.hash(), |entry| entry.digest.is_of_same_state(&digest));
         if let Some(entry) = entry.filter(|entry| entry.digest != digest) {
@@ -98,8 +93,7 @@ impl<S: Fading> Table<S> {
         }
     }
 
-    /// Changes the state of a key, or a new one from `fresh`. Returns the result of the change and the number
-    /// of non-fresh states evicted for it.
+    /// Changes the state of a key, or a new one. Returns the result and the number of non-fresh evictions.
     pub(super) fn change<T>(
         &mut self,
         digest: Digest,
@@ -154,8 +148,7 @@ impl<S: Fading> Table<S> {
         let before = self.bytes();
         self.entries.insert_unique(digest.hash(), Entry { digest, state }, Entry::hash);
         if full {
-            // A table too small to evict from grows in spite of the budget: no request is refused for lack of
-            // memory.
+            // A table too small to evict from grows beyond the budget rather than refuse requests.
             memory.settle(self.kind, before, self.bytes());
         }
         evicted
@@ -170,12 +163,10 @@ impl<S: Fading> Table<S> {
         true
     }
 
-    /// Visits all keys.
     pub(super) fn each(&self, mut visit: impl FnMut(&Digest, &S)) {
         self.entries.iter().for_each(|entry| visit(&entry.digest, &entry.state));
     }
 
-    /// Removes a key.
     pub(super) fn remove(&mut self, digest: &Digest, memory: &Memory) {
         let is = |entry: &Entry<S>| entry.digest.is_of_same_state(digest);
         if let Ok(found) = self.entries.find_entry(digest.hash(), is) {
@@ -184,8 +175,8 @@ impl<S: Fading> Table<S> {
         }
     }
 
-    /// Drops fresh states from the next `buckets` buckets. Returns whether those were the last; a mostly
-    /// empty table has then shrunk.
+    /// Drops fresh states from the next `buckets` buckets. Returns whether those were the last, and then
+    /// shrinks a mostly empty table.
     pub(super) fn sweep(&mut self, buckets: usize, memory: &Memory, now: Now) -> bool {
         let end = self.entries.num_buckets().min(self.sweep_at.saturating_add(buckets));
         for place in self.sweep_at..end {
@@ -218,8 +209,7 @@ impl<S: Fading> Table<S> {
         self.entries.allocation_size()
     }
 
-    /// Makes room for insertions within the budget: rebuilds to drop tombstones, grows, or evicts. Returns
-    /// the number of non-fresh states evicted.
+    /// Makes room by a rebuild, by growth, or by evictions. Returns the number of non-fresh ones evicted.
     #[cold]
     fn make_room(&mut self, memory: &Memory, now: Now) -> u64 {
         if self.grow(memory) {
@@ -234,8 +224,7 @@ impl<S: Fading> Table<S> {
     #[cold]
     fn grow(&mut self, memory: &Memory) -> bool {
         let buckets = self.entries.num_buckets();
-        // Tombstones of removed entries count against the capacity. With many of them a rebuild at the same
-        // size is enough.
+        // Tombstones count against the capacity: with many of them a rebuild at the same size is enough.
         if buckets >= NEIGHBOURS && self.entries.len() < buckets / 8 * 5 {
             self.rebuild(memory);
             return true;
@@ -251,8 +240,7 @@ impl<S: Fading> Table<S> {
         true
     }
 
-    /// Evicts states if the budget is exceeded after a state has grown by `bytes` of heap. Returns the number
-    /// of non-fresh ones.
+    /// Evicts states if heap growth by `bytes` exceeds the budget. Returns the number of non-fresh ones.
     pub(super) fn make_good(&mut self, memory: &Memory, bytes: usize, now: Now) -> u64 {
         if bytes == 0 || memory.claim(self.kind, 0) {
             return 0;
@@ -292,8 +280,7 @@ impl<S: Fading> Table<S> {
         evicted
     }
 
-    /// Rebuilds the table with as many buckets. Both copies exist for a moment, which the reserve of the
-    /// memory budget covers.
+    /// Rebuilds the table at its size. The memory budget's reserve covers the two copies.
     fn rebuild(&mut self, memory: &Memory) {
         let before = self.bytes();
         let mut anew = HashTable::with_capacity(capacity(self.entries.num_buckets()));
@@ -309,7 +296,6 @@ impl<S: Fading> Table<S> {
     }
 }
 
-/// A key's entry, for a change in place.
 pub(super) struct Found<'t, S> {
     entry: &'t mut Entry<S>,
     kind: Kind,
@@ -362,19 +348,16 @@ fn capacity(buckets: usize) -> usize {
     if buckets < 8 { buckets.saturating_sub(1) } else { buckets / 8 * 7 }
 }
 
-/// The bytes that hashbrown allocates for `buckets` buckets: the entries, a control byte for each and one
-/// more group.
+/// Bytes that hashbrown allocates: entries, a control byte for each bucket, and one more group.
 fn allocation_size<E>(buckets: usize) -> usize {
     buckets * (size_of::<E>() + 1) + NEIGHBOURS
 }
 
-/// The weight of a fresh state.
 const FRESH: (u16, u64) = (0, 0);
 
 /// The entries compared for one eviction: one group of hashbrown.
 const NEIGHBOURS: usize = 16;
 
-/// Buckets of the smallest table.
 const SMALLEST: usize = 2;
 
 /// A table shrinks when less than 1/4 of its buckets are used.
@@ -386,26 +369,21 @@ const TRIES: usize = 4;
 /// The progress of copying a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::engine) struct Progress {
-    /// The next bucket.
     next: usize,
     /// The layout of the table when its first bucket was copied.
     layout: u64,
 }
 
-/// The result of copying one piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum Copied {
-    /// More buckets are left.
     Some(Progress),
-    /// All buckets are copied.
     All,
     /// The table was relocated: the copies may lack keys, so start again.
     Moved,
 }
 
 impl<S: Fading + Clone> Table<S> {
-    /// Copies the non-fresh states of at most `buckets` buckets, and stops once the copies have `bytes` of
-    /// heap memory.
+    /// Copies the non-fresh states of at most `buckets` buckets, up to about `bytes` of heap memory.
     pub(in crate::engine) fn copy_piece(
         &self,
         from: Progress,
@@ -442,8 +420,7 @@ impl<S: Fading> Table<S> {
         self.insert(digest, state, memory, now)
     }
 
-    /// Reserves room for `keys` more keys at once, if the budget allows, so that a restore does not move them
-    /// repeatedly.
+    /// Reserves room for `keys` more at once, within the budget: growing in steps would move them twice.
     pub(in crate::engine) fn reserve(&mut self, keys: usize, memory: &Memory) {
         let wanted = self.entries.len().saturating_add(keys.min(RESERVED_MAX));
         let mut buckets = SMALLEST;

@@ -3,13 +3,11 @@
 use crate::clock::{Now, Timestamp};
 use crate::limit::Scale;
 
-/// Distinguishes a key's states and tells whether one equals a fresh one: by the scale of a bucket's ticks,
-/// or by the span of a window or log.
+/// Distinguishes a key's states and holds a bucket's scale, or the span of a window or log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tag(u16);
 
 impl Tag {
-    /// The tag of states without metadata.
     pub(super) const NONE: Tag = Tag(0);
 
     /// The tag of a bucket with a scale and the generation of its quotas.
@@ -43,7 +41,6 @@ impl Tag {
         Tag(bits)
     }
 
-    /// The scale of a bucket's ticks.
     #[inline]
     pub(super) fn scale(self) -> Scale {
         let ticks = u8::try_from(self.0 & SCALE_BITS).unwrap_or_default();
@@ -88,7 +85,6 @@ pub(super) trait Fading {
         0
     }
 
-    /// Heap bytes of the state.
     fn heap_bytes(&self) -> usize {
         0
     }
@@ -97,7 +93,6 @@ pub(super) trait Fading {
 /// The weight of states that are never evicted.
 pub(super) const PINNED: u16 = u16::MAX;
 
-/// A condition that holds until a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Until(pub(super) Timestamp);
 

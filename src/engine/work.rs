@@ -120,8 +120,7 @@ impl Engine {
         Ok(())
     }
 
-    /// Records a signal that the host has read: connections for `accept_queue`, otherwise thousandths;
-    /// `None`: the reading failed.
+    /// Records the host's reading: connections for `accept_queue`, otherwise thousandths; `None`: failed.
     pub fn observe(&self, pool: &str, signal: &str, reading: Option<u32>, now: Now) {
         if let Some(pool) = self.pools.find(pool) {
             pool.signals.lock().observe(signal, reading, now.at);
@@ -188,7 +187,6 @@ impl Engine {
         move |ties| self.loosen(ties.iter(), WorkOutcome::Dropped, forgets, now)
     }
 
-    /// Releases or refunds the ties of an ended lease.
     fn loosen(&self, ties: impl Iterator<Item = Tie>, outcome: WorkOutcome, forgets: bool, now: Now) {
         for tie in ties {
             match tie {

@@ -13,7 +13,6 @@ use super::ruling::{DomainTerms, Terms};
 use crate::limit::Level;
 use crate::rules::{Domain, KeyScratch, NodeHit, NodeHits, Rule, Selection};
 
-/// The working memory of one decision.
 #[derive(Debug, Default)]
 pub(super) struct Workspace {
     pub(super) matching: Vec<u32>,
@@ -31,14 +30,12 @@ pub(super) struct Workspace {
     pub(super) draws_of_looks: Cell<u64>,
     /// Scratch space for idempotency hashes.
     pub(super) written: Vec<u8>,
-    /// The amounts of a charge, by check.
     amounts: Vec<i64>,
     key: KeyScratch,
     hits: NodeHits,
 }
 
 impl Workspace {
-    /// Makes the workspace of the decider of this number.
     pub(super) fn new(number: u64) -> Workspace {
         // Separate ranges: no two deciders draw the same.
         let first = number << 48;
@@ -61,8 +58,7 @@ impl Workspace {
         self.all.clear();
     }
 
-    /// Makes a check for every matching rule whose unit the request names, and for every tree node that its
-    /// descriptors hit.
+    /// Makes a check for every matching rule whose unit is named, and for every tree node hit.
     pub(super) fn gather(
         &mut self,
         domain: &Domain,
@@ -115,8 +111,7 @@ impl Workspace {
         }
     }
 
-    /// Adds a check for each node of the descriptor tree that the descriptors hit, each at the request's
-    /// cost.
+    /// Adds a check for each tree node that the descriptors hit, each at the request's cost.
     fn add_nodes(&mut self, domain: &Domain, terms: &DomainTerms, descriptors: &Descriptors<'_>, cost: u32) {
         let tree = domain.tree();
         tree.select_hits(descriptors.iter(), &mut self.hits);
@@ -133,8 +128,7 @@ impl Workspace {
         }
     }
 
-    /// Excludes rules with `refund_on` from a refund: they refund at the end of the lease, which would refund
-    /// twice.
+    /// Excludes rules with `refund_on` from a refund: their lease's end would refund a second time.
     pub(super) fn keep_refunds_of_ends(&mut self, domain: &Domain) {
         for (part, amount) in self.parts.iter().zip(&mut self.amounts) {
             let rule = domain.rules().get(part.rule as usize);
@@ -161,7 +155,6 @@ impl Workspace {
         Some((number, rule, &terms.rules[number as usize]))
     }
 
-    /// Adds the check of a rule.
     fn add(&mut self, domain: &Domain, number: u32, terms: &Terms, selection: &Selection<'_>, cost: u32) {
         let (key, allowance, refused_until) = if domain.key_is_plain(number) {
             let values = || domain.key_values(number, selection);

@@ -12,7 +12,6 @@ use crate::clock::Timestamp;
 use crate::engine::digest::Digest;
 use crate::engine::pool::Pool;
 
-/// A part of the sessions.
 #[derive(Debug)]
 pub(super) struct Book {
     pub(super) members: Slab<Member>,
@@ -21,8 +20,7 @@ pub(super) struct Book {
     /// Slab indexes of restored leases by number: their numbers encode the index from before the restart.
     pub(super) elsewhere: HashMap<u64, u32>,
     wheel: Wheel,
-    /// Sessions without a connection, in order of expiry. The entry of a resumed session stays until its
-    /// time.
+    /// Sessions without a connection, by expiry. The entry of a resumed session stays until its time.
     graces: VecDeque<(Timestamp, u32, u64)>,
     /// Number of sessions begun so far.
     generation: u64,
@@ -60,7 +58,6 @@ impl Book {
         Some(Ok((number, member)))
     }
 
-    /// Adds a session and returns its number and generation.
     pub(super) fn add(
         &mut self,
         opening: &Opening<'_>,
@@ -83,7 +80,6 @@ impl Book {
         self.members.get_mut(number).filter(|member| member.generation == generation)
     }
 
-    /// Removes one connection of a session.
     pub(super) fn leave(&mut self, number: u32, generation: u64, at: Timestamp) -> Parting {
         let Some(member) = self.member(number, generation) else { return Parting::Stays };
         member.connections = member.connections.saturating_sub(1);
@@ -171,15 +167,13 @@ impl Book {
         Some(place)
     }
 
-    /// Returns a session's lease by its number, with its slab index; `hidden` is the index decoded from the
-    /// number.
+    /// Returns a session's lease and its slab index; `hidden` is the index decoded from the number.
     pub(super) fn lease(&self, hidden: u32, number: u64, member: u32) -> Option<(u32, &Lease)> {
         let place = self.place_of(hidden, number, member)?;
         Some((place, self.leases.get(place)?))
     }
 
-    /// Returns the slab index of a session's lease by its number; `hidden` is the index decoded from the
-    /// number.
+    /// Returns the slab index of a session's lease; `hidden` is the index decoded from the number.
     #[inline]
     pub(super) fn place_of(&self, hidden: u32, number: u64, member: u32) -> Option<u32> {
         let is_its = |place: &u32| {
@@ -194,7 +188,6 @@ impl Book {
         self.elsewhere.get(&number).copied().filter(is_its)
     }
 
-    /// Returns the session that holds the lease of this number.
     pub(super) fn holder(&self, hidden: u32, number: u64) -> Option<u32> {
         self.place_of_any(hidden, number).and_then(|place| self.leases.get(place)).map(|lease| lease.member)
     }
@@ -206,7 +199,6 @@ impl Book {
         places.into_iter().flatten().find(has_it)
     }
 
-    /// Removes a restored lease's number from `elsewhere`.
     #[inline]
     fn forget_place(&mut self, number: u64) {
         if !self.elsewhere.is_empty() {
@@ -241,7 +233,6 @@ impl Book {
         Some(Ok(is_taken))
     }
 
-    /// Restarts a lease's time to live. Returns when it ends.
     pub(super) fn renew(&mut self, place: u32, at: Timestamp) -> Timestamp {
         self.wheel.take_off(place, &mut self.leases);
         let Some(lease) = self.leases.get_mut(place) else { return at };
@@ -292,8 +283,7 @@ impl Book {
         found.len()
     }
 
-    /// Ends a batch of a session's leases, and the session with the last of them. No connection can join it
-    /// meanwhile.
+    /// Ends a batch of a session's leases, and the session with the last. No connection can join meanwhile.
     pub(super) fn end_member(
         &mut self,
         number: u32,
@@ -358,7 +348,6 @@ impl Book {
 /// The progress of ending a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
-    /// Leases are left.
     More,
     /// This step removed the session.
     Session,

@@ -27,7 +27,6 @@ impl Leases {
         }
     }
 
-    /// Visits every named session, one per lock.
     pub(in crate::engine) fn each_session(&self, visit: &mut dyn FnMut(OpenSession)) {
         for number in 0..BOOKS {
             let mut from = 0;
@@ -57,8 +56,7 @@ impl Leases {
 }
 
 impl Book {
-    /// Copies the next named session from slab index `from` on, with its leases. Returns the index to
-    /// continue at.
+    /// Copies the next named session from index `from` on, with its leases. Returns the index to go on at.
     fn copy_session(&self, from: u32, copies: &mut Vec<Kept>) -> Option<u32> {
         let place = self.members.next_from(from)?;
         let member = self.members.get(place)?;
@@ -93,7 +91,6 @@ impl Book {
         Some((place.checked_add(1)?, open))
     }
 
-    /// Restores a lease. Returns when it ends.
     fn put_back(&mut self, member: u32, kept: &KeptLease, now: Timestamp) -> Option<Timestamp> {
         let lasts = Duration::from_millis(u64::from(kept.lasts_millis));
         let ends_at = kept.ends_at.min(now.after(lasts));

@@ -7,7 +7,6 @@ use crate::engine::digest::{Digest, Salt};
 use crate::engine::ledger::LEASE_BYTES;
 use crate::limit::block_bytes;
 
-/// One request in progress.
 #[derive(Debug)]
 pub(super) struct Lease {
     /// The number by which its holder names it.
@@ -29,11 +28,9 @@ pub(super) struct Lease {
     pub(super) is_other: bool,
 }
 
-/// The parameters of a lease to grant.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct NewLease<'t> {
     pub(in crate::engine) lasts: Duration,
-    /// The id of its request.
     pub(in crate::engine) request: u64,
     pub(in crate::engine) ties: &'t [Tie],
     pub(in crate::engine) is_other: bool,
@@ -43,8 +40,7 @@ pub(in crate::engine) struct NewLease<'t> {
 /// The cost of a request that has a lease, for one refund.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseCost {
-    /// Fingerprint of the domain and the descriptors of its request; 0: nothing to refund, or refunded
-    /// already.
+    /// Fingerprint of its request's domain and descriptors; 0: nothing to refund, or refunded already.
     pub print: u32,
     /// The cost in requests, where no unit is tied to the lease.
     pub cost: u32,
@@ -53,7 +49,6 @@ pub struct LeaseCost {
 /// Decides whether a cost, in requests or by unit, covers a refund.
 pub(in crate::engine) type Covers<'a> = &'a dyn Fn(LeaseCost, &[(u32, u32)]) -> bool;
 
-/// The neighbours in a linked list of leases.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     pub(super) before: u32,
@@ -97,7 +92,6 @@ impl Ties {
         *self == Ties::None
     }
 
-    /// The heap bytes of the ties.
     pub(super) fn heap_bytes(&self) -> usize {
         match self {
             Ties::None | Ties::Place(_) => 0,
@@ -132,7 +126,6 @@ pub struct Refund {
     pub is_beyond: bool,
 }
 
-/// The end of a linked list.
 pub(super) const NONE: u32 = u32::MAX;
 
 impl Link {

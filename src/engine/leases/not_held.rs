@@ -6,15 +6,12 @@ use crate::engine::sync::{AtomicU64, Ordering};
 /// Why a session does not hold a lease that it named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NotHeld {
-    /// The lease has ended.
     Ended,
-    /// Another session holds it.
     Foreign,
     /// This daemon has granted no lease of this number.
     Unknown,
 }
 
-/// Counts by [`NotHeld`].
 #[derive(Debug, Default)]
 pub(super) struct Counts([AtomicU64; 3]);
 
@@ -25,8 +22,8 @@ pub struct NotHeldTotals {
     pub ended: u64,
     /// Another session holds it.
     pub foreign: u64,
-    /// This daemon has granted no lease of this number. An invented number counts as `ended` with a probability of
-    /// n / 2²⁴ for n leases held at once at the peak.
+    /// This daemon has granted no lease of this number. An invented number counts as `ended` with a probability
+    /// of n / 2²⁴ for n leases held at once at the peak.
     pub unknown: u64,
 }
 

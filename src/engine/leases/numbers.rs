@@ -3,7 +3,6 @@
 use crate::engine::digest::{HashKey, KeyHash};
 use crate::engine::sync::{AtomicU64, Ordering};
 
-/// Makes and decodes lease numbers.
 #[derive(Debug)]
 pub(super) struct Numbers {
     secret: KeyHash,
@@ -15,7 +14,6 @@ impl Numbers {
         Numbers { secret: hash_key.of_purpose("leases"), counter: AtomicU64::new(0) }
     }
 
-    /// Sets the counter.
     pub(super) fn begin_at(&self, number: u64) {
         self.counter.store(number, Ordering::Relaxed);
     }
@@ -30,13 +28,11 @@ impl Numbers {
         self.secret.digest_bytes(name).shard(books)
     }
 
-    /// Makes the number of the lease at a slab index: random bits, with the index masked by their hash in
-    /// between.
+    /// Makes the number of the lease at a slab index: random bits, and the index masked by their hash.
     pub(super) fn number(&self, place: u32) -> u64 {
         let counter = self.next();
         let random =
             self.secret.digest_bytes(&counter.to_le_bytes()).hash() >> (PLACE_BITS + 1) << PLACE_BITS;
-        // 0 is no lease's number.
         let random = random.max(1 << PLACE_BITS);
         random | (u64::from(place) ^ self.mask(random)) & PLACE_MASK
     }

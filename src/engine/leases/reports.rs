@@ -26,7 +26,6 @@ pub(super) struct Reports {
     account: Arc<Account>,
 }
 
-/// An abandoned request.
 #[derive(Clone, Copy, Debug)]
 struct Report {
     connection: u64,
@@ -94,7 +93,6 @@ impl Drop for Reports {
 /// Maximum reports of a session: as many as it may hold leases.
 const REPORTS_MAX: usize = 1_024;
 
-/// Capacity of the first allocation.
 const REPORTS_MIN: usize = 8;
 
 /// Far longer than a grant takes to be answered.
@@ -133,7 +131,6 @@ mod tests {
             (0..REPORTS_MAX as u64).for_each(|request| reports.remember(1, request, Timestamp::ORIGIN));
         }
         assert!(ledger.held().total <= USER_BYTES_MAX as u64 / 4);
-        // Necessary uses still have room.
         assert!(ledger.account(1).grow(Use::Buffers, USER_BYTES_MAX / 2));
         // A session with reports keeps replacing its oldest.
         assert!(sessions[0].take(1, 1_023, Timestamp::ORIGIN));

@@ -116,10 +116,8 @@ impl Session {
     }
 }
 
-/// One session.
 #[derive(Debug)]
 pub(super) struct Member {
-    /// Its name, if it has one.
     pub(super) name: Option<[u8; 16]>,
     /// Distinguishes it from earlier sessions of the same number.
     pub(super) generation: u64,
@@ -129,7 +127,6 @@ pub(super) struct Member {
     /// The concurrency of its process in requests; 0: unknown.
     pub(super) slots: u32,
     pub(super) connections: u32,
-    /// When it ends unless it reconnects.
     pub(super) ends_at: Option<Timestamp>,
     /// The first of its leases, and their number.
     pub(super) first: u32,
@@ -205,21 +202,18 @@ impl Holdings {
         true
     }
 
-    /// Charges the heap bytes of a lease's ties.
     pub(super) fn charge(&self, bytes: usize) {
         if bytes > 0 {
             self.of_user.charge(bytes);
         }
     }
 
-    /// Releases the heap bytes of an ended lease's ties.
     pub(super) fn shrink(&self, bytes: usize) {
         if bytes > 0 {
             self.of_user.shrink(bytes);
         }
     }
 
-    /// Uncounts the session from its user.
     pub(super) fn leave(&self) {
         self.of_user.sessions.fetch_sub(1, Ordering::Relaxed);
     }

@@ -1,10 +1,8 @@
 //! A slab in fixed-size pieces: growing moves no values, so no insertion takes long.
 
-/// Values by index.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     pieces: Vec<Vec<Option<T>>>,
-    /// Indexes that were freed.
     free: Vec<u32>,
     len: usize,
 }

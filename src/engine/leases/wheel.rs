@@ -9,7 +9,6 @@ use super::slab::Slab;
 use crate::clock::Timestamp;
 use arrayvec::ArrayVec;
 
-/// Slab indexes of leases by when they end.
 #[derive(Debug)]
 pub(super) struct Wheel {
     spokes: Box<[Spoke]>,
@@ -17,10 +16,8 @@ pub(super) struct Wheel {
     tick: u64,
 }
 
-/// The chain of one spoke.
 #[derive(Clone, Copy, Debug)]
 struct Spoke {
-    /// The first lease of the chain.
     first: u32,
     /// Lower bound of the ends in the chain: an earlier pass skips it.
     none_before: Timestamp,
@@ -35,7 +32,6 @@ impl Wheel {
         Wheel { spokes: vec![Spoke::EMPTY; SPOKES].into_boxed_slice(), tick: 0 }
     }
 
-    /// Adds a lease to the spoke of its end.
     pub(super) fn hang(&mut self, number: u32, leases: &mut Slab<Lease>) {
         let Some(lease) = leases.get_mut(number) else {
             debug_assert!(false, "a lease that is hung is there: off the wheel it never ends");
@@ -52,7 +48,6 @@ impl Wheel {
         }
     }
 
-    /// Removes a lease.
     pub(super) fn take_off(&mut self, number: u32, leases: &mut Slab<Lease>) {
         let Some(lease) = leases.get(number) else { return };
         let (link, spoke) = (lease.on_spoke, usize::from(lease.spoke));
@@ -115,7 +110,6 @@ fn tick(at: Timestamp) -> u64 {
 }
 
 fn spoke(tick: u64) -> u16 {
-    // Below SPOKES, so it fits.
     u16::try_from(tick % SPOKES as u64).unwrap_or_default()
 }
 

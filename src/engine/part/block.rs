@@ -7,21 +7,18 @@ use crate::engine::tag::Until;
 use crate::limit::{Level, Outcome};
 
 impl Part {
-    /// Raises the end of an operator's block.
     #[inline]
     pub(in crate::engine) fn refused_until(mut self, until: Timestamp) -> Part {
         self.blocked_until = self.blocked_until.max(until);
         self
     }
 
-    /// Returns the remaining block of the key. An expired block stays in the table until swept and has no
-    /// effect.
+    /// Returns the remaining block of the key. An expired block has no effect until it is swept.
     pub(super) fn blocked_for(&self, now: Now, shard: &Shard) -> Micros {
         let ends = shard.blocks.find(&self.digest).map_or(now.at, |Until(ends)| *ends);
         micros_up(ends.since(now.at))
     }
 
-    /// Returns the remaining time of an operator's block.
     pub(in crate::engine) fn blocked_by_hand(&self, now: Now) -> Micros {
         micros_up(self.blocked_until.since(now.at))
     }
@@ -35,8 +32,7 @@ impl Part {
         }
     }
 
-    /// Starts the block of a limit that refuses with `Later`, and judges again so that the wait includes the
-    /// block.
+    /// Starts the block of a limit that refuses with `Later`, and judges again to include it in the wait.
     pub(in crate::engine) fn block(&mut self, case: &Case<'_>, shard: &mut Shard) {
         let Some(lasts) = self.law(case).and_then(|law| law.limit.block) else { return };
         // An operator's block is no refusal by the limit.

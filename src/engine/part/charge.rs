@@ -16,7 +16,6 @@ impl Part {
         self.cost == u32::MAX && !self.is_concurrency
     }
 
-    /// The rule's check in the deciding stage.
     pub(in crate::engine) fn check(&self, stage: Stage) -> RuleCheck {
         let passes = self.passes() || !stage.asks(self);
         RuleCheck { rule: self.rule, key: self.key.hash(), cost: self.cost, passes }
@@ -32,8 +31,7 @@ impl Part {
     ) {
         let Some(law) = self.law(case).filter(|_| self.cost > 0) else { return };
         if !self.passes() && matches!(law.allowance.quota, Quota::Share(_)) {
-            // A share divides admitted units among hosts: charging a refusal would take units from the
-            // others.
+            // A share divides admitted units among hosts: a charged refusal would take others' units.
             return;
         }
         self.charged = true;

@@ -35,8 +35,7 @@ impl Part {
             self.beyond = Some(Beyond::Soft);
             return Outcome::Pass;
         }
-        // The soft part is closed until one unit of the quota is left, unless the quota itself has enough
-        // before.
+        // The soft part is closed until one unit is left, unless the quota has enough before.
         let on_again = wait.max(one);
         match strict {
             Outcome::Later(strict) => Outcome::Later(strict.min(on_again)),
@@ -80,7 +79,6 @@ impl Part {
     }
 }
 
-/// The wait until one unit of the quota is left.
 pub(super) fn wait_for_one<A: Algorithm>(quota: &A, state: &A::State, now: Now) -> Micros {
     match quota.judge(state, now, 1, None).0 {
         Outcome::Later(wait) => wait,

@@ -10,7 +10,6 @@ use crate::shed::brake::Brake;
 use crate::shed::slow_law::{STEP_MAX, Severity, SlowLaw};
 use crate::shed::window::Window;
 
-/// The controllers that ticks update.
 #[derive(Debug)]
 pub(super) struct Law {
     pub(super) window: Window,
@@ -22,7 +21,6 @@ pub(super) struct Law {
     inherited: Option<(SlowLaw, Severity, Timestamp)>,
     pub(super) ticked: Option<Timestamp>,
     pub(super) stepped: Option<Timestamp>,
-    /// Slot time so far, in nanoseconds.
     pub(super) slot_nanos: u128,
     /// The slot-time integral of live sessions at the last tick.
     pub(super) live_nanos: u128,
@@ -66,7 +64,7 @@ impl Law {
         self.brake = Brake::new();
     }
 
-    /// Starts the severity at rest, unless the parameters of the slow law are unchanged.
+    /// Starts the severity at rest, unless the parameters of the shedding controller are unchanged.
     pub(super) fn begin(&mut self, watch: &Arc<Watch>) {
         if self.began.as_ref().is_some_and(|began| Arc::ptr_eq(began, watch)) {
             return;
@@ -79,7 +77,7 @@ impl Law {
         self.began = Some(Arc::clone(watch));
     }
 
-    /// The state of the slow law, for the snapshot.
+    /// The state of the shedding controller, for the snapshot.
     pub(super) fn kept(&self, pool: &str) -> Option<KeptPool> {
         let stepped = self.stepped.or(self.ticked).unwrap_or_default();
         let began = self.began.as_ref().map(|watch| (watch.law, self.severity, stepped));
@@ -94,7 +92,7 @@ impl Law {
         })
     }
 
-    /// Restores the slow law; the downtime counts as time without a signal.
+    /// Restores the shedding controller; the downtime counts as time without a signal.
     pub(super) fn inherit(&mut self, kept: &KeptPool, at: Timestamp) {
         let [good, bad, after, full, leak] = kept.law;
         let law = SlowLaw { good, bad, after, full, leak };
@@ -103,7 +101,7 @@ impl Law {
         self.inherited = Some((law, severity, at));
     }
 
-    /// Makes one step of the slow law, at most once a second.
+    /// Makes one step of the shedding controller, at most once a second.
     pub(super) fn step(&mut self, watch: &Watch, utilization: Option<f64>, at: Timestamp) {
         let Some(stepped) = self.stepped else {
             self.stepped = Some(at);
@@ -122,5 +120,5 @@ impl Law {
     }
 }
 
-/// The interval of the slow law's steps.
+/// The interval of the shedding controller's steps.
 const STEP: Duration = Duration::from_secs(1);

@@ -30,7 +30,6 @@ pub struct Reserve {
 }
 
 impl Pool {
-    /// Stores the latest sums of the other hosts.
     pub(in crate::engine) fn set_elsewhere(&self, agreed: Agreed) {
         self.elsewhere.lock().hear(agreed);
     }
@@ -41,8 +40,7 @@ impl Pool {
         self.elsewhere.lock().most_others(slots, alone, at)
     }
 
-    /// Returns this host's part of a fleet-wide reserve and takes the flag of refusals. `None`: the pool has
-    /// none.
+    /// Returns this host's part of a fleet-wide reserve, if there is one, and takes the flag of refusals.
     pub(in crate::engine) fn reserve(&self) -> Option<Reserve> {
         let watch = self.watched()?;
         let reserve = watch.shed.fleet.as_ref()?.reserve;
@@ -55,7 +53,6 @@ impl Pool {
         Some(Reserve { pool: self.name.clone(), here, critical: self.critical.load(Ordering::Relaxed) })
     }
 
-    /// Returns whether it has a fleet-wide reserve.
     pub(in crate::engine) fn keeps_reserve(&self) -> bool {
         self.watch.load().as_ref().is_some_and(|watch| watch.shed.fleet.is_some())
     }
@@ -82,7 +79,6 @@ pub struct Agreed {
     pub heard: Timestamp,
 }
 
-/// The last reply, if any.
 #[derive(Debug, Default)]
 pub(super) struct Elsewhere(Option<Agreed>);
 

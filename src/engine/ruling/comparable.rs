@@ -67,7 +67,6 @@ pub(super) fn is_shared(rule: &Rule) -> bool {
         .any(|allowance| matches!(allowance.quota, Quota::Share(_) | Quota::Places(_)))
 }
 
-/// Describes the unit and the key of a rule.
 pub(super) fn counts_by(rule: &Rule) -> String {
     format!("{:?} {:?}", rule.unit, rule.key)
 }
