@@ -1,9 +1,9 @@
-//! Work in progress: sessions and the leases that they hold. A lease ends once, however many try to end it, and what was
-//! tied to it is handed over to whoever ended it.
+//! Sessions and the leases that they hold. A lease ends exactly once, also under concurrent attempts; the
+//! caller that ends it receives its ties.
 //!
-//! Sessions are dealt over several books, each under a lock of its own that is held for a few steps at a time: also a
-//! session of a thousand leases that dies, and a thousand leases that end at once, hold nobody up. To begin, to renew and
-//! to end a lease is one step, whatever their number.
+//! Sessions are spread over [`BOOKS`] books, each under its own lock. No lock is held for more than a bounded
+//! number of steps, also when a session with a thousand leases ends. Beginning, renewing and ending a lease
+//! are O(1).
 
 mod book;
 mod kept;
@@ -32,36 +32,32 @@ pub use lease::{LeaseCost, Refund, Tie};
 pub use not_held::NotHeldTotals;
 pub use session::{NotItsPool, NotOpened, OpenSession, Opening, Parting, Session, WorkOutcome};
 
-/// All sessions and their leases.
 #[derive(Debug)]
 pub(super) struct Leases {
     books: Box<[Mutex<Book>]>,
     ledger: Ledger,
-    /// The book whose old reports are forgotten next.
+    /// Index of the book whose old reports are forgotten next.
     swept: AtomicUsize,
     numbers: Numbers,
     live: AtomicUsize,
     sessions: AtomicUsize,
-    /// No lease or session ends by itself before this moment.
+    /// Lower bound, in nanoseconds, of the next end of a lease or session by time.
     none_before: AtomicU64,
     ended: [AtomicU64; WHYS],
     not_held: not_held::Counts,
 }
 
-/// Why a lease ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Why {
-    /// Its holder said so.
     Released,
-    /// Its time had come.
+    /// Its time to live ran out.
     Expired,
-    /// Its session ended.
     Session,
-    /// Its request was given up on.
+    /// Its request was abandoned by the client.
     Abandoned,
 }
 
-/// What leases have been, since the start.
+/// Lease counts since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseTotals {
     /// Live now.
@@ -76,11 +72,11 @@ pub struct LeaseTotals {
     pub session: u64,
     /// Ended because their request had been given up on.
     pub abandoned: u64,
-    /// What was to be released or renewed and was not held.
+    /// Releases and renewals of leases that the session did not hold.
     pub not_held: NotHeldTotals,
 }
 
-/// Is handed what was tied to leases that have ended, once no lock is held.
+/// Receives the ties of ended leases, after all locks are released.
 pub(super) type Loosen<'l> = &'l mut dyn FnMut(&Ties);
 
 impl Leases {
@@ -98,7 +94,9 @@ impl Leases {
         }
     }
 
-    /// A connection begins: it joins its session, or is the first of one.
+    /// Opens a connection: joins the named session or begins a new one.
+    ///
+    /// # Errors The session belongs to another user, pool or slot count; a bound on sessions is reached.
     pub(super) fn open(&self, opening: &Opening<'_>, pools: &Pools, now: Now) -> Result<Session, NotOpened> {
         let book_number = match &opening.name {
             Some(name) => self.numbers.book_of(name, BOOKS),
@@ -133,7 +131,7 @@ impl Leases {
         Ok(attached(member, generation, &pool, &holdings))
     }
 
-    /// A connection of a session ends.
+    /// Closes one connection of a session; ends a session without a name with its last connection.
     pub(super) fn close(&self, session: &Session, now: Now, loosen: Loosen<'_>) -> Parting {
         let Attached { book, member, generation, .. } = *session.0;
         let parting = self.book(book).leave(member, generation, now.at);
@@ -145,7 +143,6 @@ impl Leases {
         parting
     }
 
-    /// A session ends, and all its leases with it.
     pub(super) fn end_session(&self, session: &Session, at: Timestamp, loosen: Loosen<'_>) {
         let Attached { book, member, generation, .. } = *session.0;
         self.end_member(book, member, generation, at, loosen);
@@ -153,7 +150,7 @@ impl Leases {
 
     fn end_member(&self, book: usize, member: u32, generation: u64, at: Timestamp, loosen: Loosen<'_>) {
         let mut ended = Vec::new();
-        // A few at a time, so that nobody waits for all of them.
+        // In batches, so that no other thread waits for all of them.
         loop {
             let mut count = 0;
             let left = self.book(book).end_member(member, generation, at, &mut ended, &mut count);
@@ -161,7 +158,7 @@ impl Leases {
             ended.drain(..).for_each(|ties| loosen(&ties));
             match left {
                 Left::More => {}
-                // Of two that end it at once, one takes the last step.
+                // Of two threads that end it concurrently, one gets here.
                 Left::Session => {
                     self.sessions.fetch_sub(1, Ordering::Relaxed);
                     return;
@@ -171,7 +168,7 @@ impl Leases {
         }
     }
 
-    /// Keeps a place for a lease of a request that may have a name. `None`: the session, its user or all together hold too many.
+    /// Reserves a lease for a request. `None`: the session, its user or the host holds too many.
     pub(super) fn reserve<'l>(
         &'l self,
         session: &'l Session,
@@ -188,7 +185,8 @@ impl Leases {
         Some(Reservation { leases: self, session, name })
     }
 
-    /// Ends one lease of a session. `None`: it has no such lease, or its time had come before: then it ends as of that.
+    /// Ends one lease of a session. `None`: the session has no such lease, or the lease expired before (it
+    /// then ends as of its expiry).
     pub(super) fn release(
         &self,
         session: &Session,
@@ -202,7 +200,7 @@ impl Leases {
         book.member(session.0.member, session.0.generation)?;
         let (place, lease) = book.lease(hidden, number, session.0.member)?;
         let ends_at = lease.ends_at;
-        // Whether anybody has looked meanwhile makes no difference.
+        // The outcome must not depend on whether `end_due` has run in between.
         let has_expired = ends_at <= now.at;
         let ties = book.end(place, ends_at.min(now.at))?;
         drop(book);
@@ -214,14 +212,14 @@ impl Leases {
         Some(ties)
     }
 
-    /// Starts the time of a lease again.
+    /// Restarts the time to live of a lease. False: the session holds no such live lease.
     pub(super) fn renew(&self, session: &Session, number: u64, now: Now) -> bool {
         let hidden = self.numbers.place(number);
         let mut book = self.book(session.0.book);
         if book.member(session.0.member, session.0.generation).is_none() {
             return false;
         }
-        // What has ended by its time has ended, also before anybody has looked.
+        // An expired lease has ended, also before `end_due` has found it.
         let lease = book.lease(hidden, number, session.0.member);
         let Some((place, _)) = lease.filter(|(_, lease)| lease.ends_at > now.at) else { return false };
         let ends_at = book.renew(place, now.at);
@@ -230,8 +228,8 @@ impl Leases {
         true
     }
 
-    /// Takes the cost of a live lease of a user, if it is covered; an error: it is known by this name. Which session has
-    /// the lease is not asked: any of the user may refund it.
+    /// Takes the cost of a live lease of a user, if it covers the refund; `Err`: the cost is recorded under
+    /// this name. Any session of the user may refund it.
     pub(super) fn take_cost(
         &self,
         user: u32,
@@ -245,15 +243,15 @@ impl Leases {
         taken.unwrap_or(Ok(false))
     }
 
-    /// Whether a lease of a session is still live.
+    /// Returns whether the session still holds a live lease of this number.
     pub(super) fn is_live(&self, session: &Session, number: u64, now: Now) -> bool {
         let book = self.book(session.0.book);
         let lease = book.lease(self.numbers.place(number), number, session.0.member);
         lease.is_some_and(|(_, lease)| lease.ends_at > now.at)
     }
 
-    /// Ends what was granted to requests that were given up on, and remembers those that may yet be granted. Returns the
-    /// leases that ended.
+    /// Ends the leases that were granted to abandoned requests, and remembers the requests that may yet be
+    /// granted. Returns the numbers of the ended leases.
     pub(super) fn abandon(
         &self,
         session: &Session,
@@ -272,7 +270,6 @@ impl Leases {
         }
         let is_one = |connection, request| given_up.remove(&(connection, request));
         let numbers = book.end_of_requests(session.0.member, now.at, is_one, &mut ended);
-        // The others are yet to be granted, if ever.
         if let Some(member) = book.member(session.0.member, session.0.generation) {
             given_up
                 .iter()
@@ -284,7 +281,7 @@ impl Leases {
         numbers
     }
 
-    /// Ends what has ended by itself, each as of its own time. A few at a time, so that nobody waits for all of them.
+    /// Ends expired leases and sessions past their grace period, each as of its own time, in batches.
     pub(super) fn end_due(&self, now: Now, loosen: Loosen<'_>) {
         if now.at.as_nanos() < self.none_before.load(Ordering::Acquire) {
             return;
@@ -323,7 +320,7 @@ impl Leases {
         }
     }
 
-    /// Numbers leases from here on.
+    /// Sets the counter that lease numbers are made from.
     pub(super) fn number_from(&self, random: u64) {
         self.numbers.begin_at(random);
     }
@@ -354,34 +351,34 @@ impl Leases {
     }
 }
 
-/// So many locks keep decision threads apart, and what one of them guards short.
+/// Enough locks to keep decision threads apart, and each book small.
 const BOOKS: usize = 64;
 
-/// A session holds at most so many leases: far more than a process works on at once.
+/// Maximum leases of a session: far more than a process works on at once.
 const SESSION_LEASES_MAX: usize = 1_024;
 
-/// A user holds at most so many: one application must not shut out the others.
+/// Maximum leases of a user, so that one application does not shut out the others.
 const USER_LEASES_MAX: usize = 16_384;
 
-/// All together, some 128 bytes each.
+/// Maximum leases of the host, about 128 bytes each.
 const LEASES_MAX: usize = 1 << 20;
 
-/// Sessions at once. There are at most as many as connections, and those that have ended in the last five seconds.
+/// Maximum sessions: at most one for each connection, plus those closed within the last five seconds.
 const SESSIONS_MAX: usize = 16_384;
 
-/// Bytes of all leases and sessions at most.
+/// Maximum bytes of all leases and sessions.
 pub(super) const BYTES_MAX: usize = LEASES_MAX * LEASE_BYTES + SESSIONS_MAX * SESSION_BYTES;
 
-/// Sessions of one user, so that one application does not shut out the others: as many as it may have connections, four
-/// times over in the five seconds after they ended.
+/// Maximum sessions of one user, so that one application does not shut out the others: its maximum of
+/// connections, times four for those in the grace period.
 const USER_SESSIONS_MAX: usize = 4_096;
 
-/// Reports of one frame that are looked at: as many as a session is remembered by.
+/// Maximum reports taken from one frame: as many as a session remembers.
 const REPORTS_AT_ONCE: usize = 1_024;
 
 const WHYS: usize = 4;
 
-/// A place for a lease, kept until it is granted or not.
+/// A counted lease that is not granted yet; dropping it frees the count.
 #[derive(Debug)]
 pub(in crate::engine) struct Reservation<'l> {
     leases: &'l Leases,
@@ -394,13 +391,11 @@ impl<'l> Reservation<'l> {
         self.session
     }
 
-    /// The name of the request, if it has one.
     pub(in crate::engine) fn name(&self) -> Option<Digest> {
         self.name
     }
 
-    /// Grants the lease. `None`: its session has ended meanwhile, or its request was given up on; what it is tied to ends
-    /// here and now.
+    /// Grants the lease and returns its number. `None`: the session has ended, or the request was abandoned.
     pub(in crate::engine) fn grant(self, new: &NewLease<'_>, now: Now) -> Option<u64> {
         let (leases, session) = (self.leases, self.session);
         let Attached { book, member, generation, connection, .. } = *session.0;
@@ -416,13 +411,12 @@ impl<'l> Reservation<'l> {
         Some(number)
     }
 
-    /// The place is taken.
+    /// Keeps the count beyond the reservation.
     pub(super) fn keep(self) {
         std::mem::forget(self);
     }
 }
 
-/// Not granted: the place is given back.
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
         self.session.0.holdings.give_back();

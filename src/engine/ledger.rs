@@ -1,32 +1,29 @@
-//! Bytes that callers make the daemon hold beside the tables, by user: one account each.
+//! Per-user accounts of the bytes that clients make the daemon hold outside the tables.
 //!
-//! What has no bound of its own is charged here before it grows. A user may hold [`USER_BYTES_MAX`], and never more than is
-//! free: the more users fill their accounts, the less each may add, so that room is left for another.
+//! Every use without a bound of its own is charged before it grows. A user may hold at most
+//! [`USER_BYTES_MAX`], and at most the bytes that are free: the more users fill their accounts, the less each
+//! may add, so that room is left for another user.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 
-/// The accounts of all users.
 #[derive(Debug, Default)]
 pub(super) struct Ledger {
     accounts: Mutex<HashMap<u32, Arc<Account>>>,
     all: Arc<All>,
 }
 
-/// What all accounts come to.
 #[derive(Debug, Default)]
 struct All {
     bytes: AtomicUsize,
-    /// How often an account was too full, by use.
     refused: [AtomicU64; Use::ALL.len()],
 }
 
-/// What one user makes the daemon hold. All connections and sessions of a user share it.
+/// The charges of one user, shared by its connections and sessions.
 #[derive(Debug, Default)]
 pub struct Account {
-    /// What is charged.
     bytes: AtomicUsize,
     all: Arc<All>,
     pub(super) leases: AtomicUsize,
@@ -34,41 +31,40 @@ pub struct Account {
     connections: AtomicUsize,
 }
 
-/// What an account is charged for. What can be done without finds the account full first.
+/// The purposes of charges. Dispensable uses have a lower limit, so they are refused first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
-    /// Reports of requests that were given up on.
+    /// Reports of abandoned requests.
     Reports,
     /// Requests that wait for a remote check.
     Waits,
     /// Large frames and unread replies.
     Buffers,
-    /// A session more.
+    /// A session.
     Sessions,
-    /// A lease more, and what ends with it.
+    /// A lease with its ties.
     Leases,
 }
 
-/// Bytes held for callers beside the tables, by estimate where something has a fixed size.
+/// Bytes held for clients outside the tables; estimates for items of fixed size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HeldBytes {
     /// For all users.
     pub total: u64,
-    /// For the user with the most.
+    /// For the user that holds the most.
     pub largest_user: u64,
-    /// How often an account was too full, by use.
+    /// Refused charges by use.
     pub refused: [(&'static str, u64); Use::ALL.len()],
 }
 
 impl Ledger {
-    /// The account of a user.
     pub(super) fn account(&self, user: u32) -> Arc<Account> {
         let mut accounts = self.accounts.lock();
         let open = || Arc::new(Account { all: Arc::clone(&self.all), ..Account::default() });
         Arc::clone(accounts.entry(user).or_insert_with(open))
     }
 
-    /// Forgets users that hold nothing and have no session or connection.
+    /// Forgets users without charges, sessions and connections.
     pub(super) fn forget_users(&self) {
         self.accounts.lock().retain(|_, account| Arc::strong_count(account) > 1);
     }
@@ -85,7 +81,7 @@ impl Ledger {
 }
 
 impl Account {
-    /// Charges so many bytes more, if they may be held. Otherwise nothing changes.
+    /// Charges `bytes` if they fit. Otherwise returns false, charges nothing and counts the refusal.
     #[must_use]
     pub fn grow(&self, what: Use, bytes: usize) -> bool {
         let total = self.all.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -99,7 +95,7 @@ impl Account {
         fits
     }
 
-    /// Whether something of a small size may be added, which [`Account::charge`] then charges.
+    /// Returns whether a small item may be added, which the caller then charges or counts.
     #[must_use]
     pub(super) fn has_room(&self, what: Use) -> bool {
         let total = self.all.bytes.load(Ordering::Relaxed);
@@ -111,7 +107,7 @@ impl Account {
         fits
     }
 
-    /// Charges what was found to have room.
+    /// Charges bytes without a check, after [`Account::has_room`].
     pub(super) fn charge(&self, bytes: usize) {
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.all.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -122,19 +118,19 @@ impl Account {
         self.all.refused(what).fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Takes so many bytes off that were charged.
+    /// Takes back `bytes` of a charge.
     pub fn shrink(&self, bytes: usize) {
         let own = self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         let total = self.all.bytes.fetch_sub(bytes, Ordering::Relaxed);
         assert!(own >= bytes && total >= bytes, "more is given back than was charged");
     }
 
-    /// Notes a connection more.
+    /// Counts a connection.
     pub fn connect(&self) {
         self.connections.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Notes a connection less.
+    /// Uncounts a connection.
     pub fn disconnect(&self) {
         self.connections.fetch_sub(1, Ordering::Relaxed);
     }
@@ -183,20 +179,18 @@ impl Use {
     }
 }
 
-/// What one user may be charged: two hundred peers that do not read their replies, a thousand that each send the largest
-/// frame.
+/// Maximum bytes of one user: enough for 200 unread replies or 1 000 frames of the largest size.
 pub(super) const USER_BYTES_MAX: usize = 16 << 20;
 
-/// What all users may be charged.
 pub(super) const BYTES_MAX: usize = 64 << 20;
 
-/// A lease, with its place in its session and on the wheel.
+/// Bytes of a lease with its links in its session and on the wheel.
 pub(super) const LEASE_BYTES: usize = 88;
 
-/// A session: its place in the book and in its pool, the signals that it pushes, and the watch over its process.
+/// Bytes of a session: its entries in the book and the pool, its signals and the watch over its process.
 pub(super) const SESSION_BYTES: usize = 3 << 10;
 
-/// A connection at rest: its task, its buffers, and what the kernel keeps of its socket.
+/// Bytes of an idle connection: its task, its buffers and the kernel's socket.
 pub(super) const CONNECTION_BYTES: usize = 16 << 10;
 
 #[cfg(test)]
@@ -235,7 +229,7 @@ mod tests {
         }
         let held = ledger.held();
         assert!(held.total <= BYTES_MAX as u64 && held.largest_user == USER_BYTES_MAX as u64, "{held:?}");
-        // By then each new user has half of what is left, down to a block.
+        // By then each new user gets half of the remainder, down to a block.
         assert!(held.total > BYTES_MAX as u64 - (64 << 10), "{held:?}");
         greedy[0].shrink(USER_BYTES_MAX);
         assert!(ledger.account(100).grow(Use::Buffers, USER_BYTES_MAX / 2));

@@ -1,20 +1,19 @@
-//! One budget of bytes for all tables.
+//! One memory budget for all tables.
 
 use super::sync::{AtomicUsize, Mutex, Ordering};
 
-/// Counts what the tables have allocated, also while one grows. Each kind of table that the rules use is sure of a
-/// share: what the others took before it came does not leave it without any.
+/// Counts the bytes that tables have allocated, including those of a table being grown. Each kind that the
+/// rules use has a guaranteed share, also where other kinds filled the budget before.
 #[derive(Debug)]
 pub(super) struct Memory {
     bytes_max: usize,
-    /// The same with what is kept back.
+    /// `bytes_max` plus the reserve for rebuilds.
     budget: usize,
     by_kind: [Used; KINDS],
-    /// Held for a claim: two of different kinds could otherwise both take the last bytes.
+    /// Serializes claims: two of different kinds could otherwise both take the last bytes.
     claiming: Mutex<()>,
 }
 
-/// The kinds of table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     Buckets,
@@ -32,13 +31,12 @@ pub(super) enum Kind {
 #[derive(Debug, Default)]
 struct Used {
     bytes: AtomicUsize,
-    /// What it is sure of.
     share: AtomicUsize,
 }
 
 impl Memory {
     pub(super) fn new(bytes_max: usize) -> Memory {
-        // What is kept back is for tables being rebuilt at their size, one on each decision thread.
+        // The reserve pays for rebuilds of tables at their size, one on each decision thread.
         Memory {
             bytes_max: usable(bytes_max),
             budget: bytes_max,
@@ -47,7 +45,7 @@ impl Memory {
         }
     }
 
-    /// Makes these kinds sure of a share, and no other.
+    /// Guarantees a share to each of these kinds, and none to others.
     pub(super) fn share_out(&self, kinds: &[Kind]) {
         for kind in ALL {
             let share = if kinds.contains(&kind) { self.bytes_max / SURE_SHARE } else { 0 };
@@ -55,14 +53,13 @@ impl Memory {
         }
     }
 
-    /// Takes so many bytes for tables of a kind, if they are there.
+    /// Claims `bytes` for tables of a kind; false: they do not fit.
     pub(super) fn claim(&self, kind: Kind, bytes: usize) -> bool {
         let _claiming = self.claiming.lock();
         let others = ALL.iter().filter(|other| **other != kind).map(|other| self.of(*other).spoken_for());
         let left = self.bytes_max.saturating_sub(others.sum());
         let used = self.of(kind);
-        // What it is sure of it may have, also where the others took more than was left: out of what is kept back, until
-        // they have shrunk.
+        // Guaranteed even if other kinds took more than was left: the reserve pays until they shrink.
         let most = left.max(used.share.load(Ordering::Relaxed)).min(self.most_of(kind));
         if bytes > self.budget.saturating_sub(self.bytes()) {
             return false;
@@ -71,7 +68,7 @@ impl Memory {
         used.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok()
     }
 
-    /// Tables of a kind that had `before` bytes, claims included, now have `after`.
+    /// Corrects the count of a kind from `before` bytes, claims included, to `after`.
     pub(super) fn settle(&self, kind: Kind, before: usize, after: usize) {
         let bytes = &self.of(kind).bytes;
         if after >= before {
@@ -85,7 +82,7 @@ impl Memory {
         self.by_kind.iter().map(|used| used.bytes.load(Ordering::Relaxed)).sum()
     }
 
-    /// What a kind may have at most. What callers make beside the states of their keys does not drive those out.
+    /// The maximum of a kind. Side tables must not displace the states of keys.
     fn most_of(&self, kind: Kind) -> usize {
         let is_side = matches!(kind, Kind::Blocks | Kind::Softs | Kind::Repeats);
         if is_side { self.bytes_max / SIDE_SHARE } else { self.bytes_max }
@@ -103,7 +100,7 @@ impl Used {
     }
 }
 
-/// What of a budget the tables may fill.
+/// The bytes of a budget that tables may fill.
 pub(super) const fn usable(bytes_max: usize) -> usize {
     bytes_max - bytes_max / REBUILD_SHARE
 }
@@ -123,11 +120,11 @@ const ALL: [Kind; KINDS] = [
     Kind::Repeats,
 ];
 
-/// One part in so many is kept back.
+/// 1/16 of the budget is reserved for rebuilds.
 const REBUILD_SHARE: usize = 16;
 
-/// Blocks, repeats and soft times have at most one part in so many, each.
+/// Blocks, retries (`Repeats`) and soft times get at most 1/4 each.
 const SIDE_SHARE: usize = 4;
 
-/// Each kind in use is sure of one part in so many.
+/// Each kind in use is guaranteed 1/16.
 const SURE_SHARE: usize = 16;

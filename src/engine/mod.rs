@@ -1,6 +1,6 @@
-//! WHO IS ADMITTED: judge every rule, then commit every state.
+//! The engine: evaluates every rule of a request, then commits every state.
 //!
-//! Shards are locked here and decisions counted; nothing awaits, does I/O or knows of the socket.
+//! It locks shards and counts decisions; it never awaits, does no I/O and knows no socket.
 
 mod admission;
 mod algorithm;
@@ -73,13 +73,13 @@ pub use request::{
 pub use totals::{RuleTotals, SpanTotals, Totals, VerdictTotals};
 pub use work::Wanted;
 
-/// Whether refusals are carried out, as whoever asks the engine is to know it: by the engine, not by its rules.
+/// The enforcement mode, re-exported for users of the engine.
 pub use crate::rules::Mode;
 
-/// What a signal reads and where an application listens, as the machine is to be asked for it.
+/// Sources of signals and of accept queues, re-exported for users of the engine.
 pub use crate::rules::shed::{Listen, Source};
 
-/// How hosts keep one reserve together.
+/// The shared reserve of a pool over hosts.
 pub use crate::shed::{Claim, FleetSums, Here};
 
 use crate::clock::Now;
@@ -98,24 +98,22 @@ use slots::Slots;
 use spent::SpentByName;
 use sync::{AtomicBool, Mutex, Ordering};
 
-/// What an engine is made with.
+/// Parameters of an engine.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
     /// The secret of its digests.
     pub hash_key: HashKey,
-    /// No rule is stricter than this.
+    /// The strictest mode of any rule.
     pub mode: Mode,
-    /// Bytes that its tables may allocate.
+    /// Maximum bytes of its tables.
     pub memory_bytes_max: usize,
 }
 
-/// Everything that is decided on this host: the rules in force and the state of every key.
-///
-/// Shared by the decision threads, each of which asks through its own [`Decider`].
+/// All decision state of this host: rules and keys. Each decision thread uses it through a [`Decider`].
 #[derive(Debug)]
 pub struct Engine {
     options: Options,
-    /// Taken before every other lock.
+    /// Locked before every other lock.
     control: Mutex<Control>,
     ruling: Arc<ArcSwap<Ruling>>,
     shards: Shards,
@@ -124,15 +122,14 @@ pub struct Engine {
     callers: Callers,
     leases: Leases,
     pools: Pools,
-    /// What it shares with other hosts.
     fleet: Fleet,
-    /// What was put back of the rules that were in force before a restart.
+    /// Restored facts of the rules that were in force before a restart.
     heritage: Mutex<kept::Heritage>,
-    /// Tells rules and quotas from others, over restarts.
+    /// Hashes the identities of rules and quotas, stable over restarts.
     fingerprints: KeyHash,
-    /// Hashes who is shed as one.
+    /// Hashes callers, so that all requests of one caller are shed alike.
     caller_hash: KeyHash,
-    /// Whether there is room for what is elastic where no pool says.
+    /// Whether elastic quotas have room for requests without a pool.
     room: AtomicBool,
     sweeper: Mutex<Sweeper>,
     slots: Mutex<Slots>,
@@ -140,7 +137,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// An engine without a rule: it allows everything.
+    /// Makes an engine without rules: it allows every request.
     #[must_use]
     pub fn new(options: Options) -> Engine {
         Engine {
@@ -164,19 +161,18 @@ impl Engine {
         }
     }
 
-    /// Whether the rules in force have this domain.
+    /// Returns whether the rules in force have this domain.
     #[must_use]
     pub fn has_domain(&self, domain: &str) -> bool {
         self.ruling.load().find(domain).is_some()
     }
 
-    /// Says whether there is room for what is elastic, for those who ask without a session. There is none until somebody
-    /// says so.
+    /// Sets whether elastic quotas have room for requests without a session. Initially false.
     pub fn set_room(&self, room: bool) {
         self.room.store(room, Ordering::Relaxed);
     }
 
-    /// A way to ask, for one decision thread.
+    /// Makes the handle of one decision thread.
     #[must_use]
     pub fn decider(self: &Arc<Engine>) -> Decider {
         let counters = Arc::new(Counters::new());
@@ -185,41 +181,41 @@ impl Engine {
         Decider::new(Arc::clone(self), counters, threads.len() as u64)
     }
 
-    /// Does what happens by itself and must happen in order with everything else: ends what has ended, switches among it,
-    /// looks how full each pool is. Called every [`TICK_MILLIS`].
+    /// Ends expired switches, leases and sessions, then updates every pool. Call it every [`TICK_MILLIS`];
+    /// its order relative to other calls matters.
     pub fn tick(&self, now: Now) {
         self.tend(now);
         self.end_due(now);
         self.pools.tick(now.at);
     }
 
-    /// Whether every pool is at rest, whoever is in it, and nothing is switched for a time: until work begins or a reading comes, a tick does no more than
-    /// [`Engine::end_due`].
+    /// Returns whether every pool is at rest and no timed switch is pending: then a tick does no more than
+    /// [`Engine::end_due`] until a request begins or a signal arrives.
     #[must_use]
     pub fn is_calm(&self) -> bool {
         self.pools.is_at_rest() && self.is_untended()
     }
 
-    /// Every pool that somebody is in, or that the rules watch over, in the order of their names.
+    /// Returns every pool that has a session or is watched by rules, by name.
     #[must_use]
     pub fn pools(&self, now: Now) -> Vec<PoolView> {
         self.pools.view(now.at)
     }
 
-    /// Leases and sessions, as far as they are counted.
+    /// Returns the counts of leases and sessions.
     #[must_use]
     pub fn leases(&self) -> LeaseTotals {
         self.leases.totals()
     }
 
-    /// Sums what the concurrency rules count: each lease once for each rule that it counts under.
+    /// Sums the concurrency rules' counts: each lease counts once for each of its rules.
     #[must_use]
     pub fn in_progress(&self) -> u64 {
         self.shards.in_progress()
     }
 
-    /// Lets go of what is as good as new, whatever time has passed since it was last called. It changes no decision, so
-    /// it stands in no order with anything else. Called as often as [`Engine::tick`].
+    /// Removes states that equal fresh ones, at most one round of shards per call. It changes no decision, so its
+    /// order relative to other calls is free. Call it every [`TICK_MILLIS`].
     pub fn sweep(&self, now: Now) {
         let window_min = self.ruling.load().window_min;
         let mut sweeper = self.sweeper.lock();
@@ -232,26 +228,26 @@ impl Engine {
         self.leases.sweep(now);
     }
 
-    /// The mode that no rule is stricter than: what it was made with, unless it was switched to a milder one.
+    /// The strictest mode of any rule: that of the options, unless switched to a milder one.
     #[must_use]
     pub fn mode(&self) -> Mode {
         self.ruling.load().mode
     }
 
-    /// The account of a user: what is held for it beside the tables.
+    /// Returns the account of a user: its bytes outside the tables.
     #[must_use]
     pub fn account(&self, user: u32) -> Arc<Account> {
         self.leases.ledger().account(user)
     }
 
-    /// What is held for all users beside the tables.
+    /// Returns the bytes held for all users outside the tables.
     #[must_use]
     pub fn held_bytes(&self) -> HeldBytes {
         self.leases.ledger().held()
     }
 
-    /// The most that callers can make the engine and its server hold: the tables, everything that is charged to users, and
-    /// what is bounded by its number. `connections`: how many there may be.
+    /// The maximum bytes that clients can make the engine and its server hold: tables, user accounts, leases,
+    /// sessions and up to `connections` connections.
     #[must_use]
     pub fn held_bytes_max(&self, connections: usize) -> usize {
         self.memory_bytes_max()
@@ -260,34 +256,34 @@ impl Engine {
             + connections * ledger::CONNECTION_BYTES
     }
 
-    /// Keys whose state differs from a fresh one, or did when they were last looked at.
+    /// Counts the keys whose state differed from a fresh one when last examined.
     #[must_use]
     pub fn keys(&self) -> usize {
         self.shards.keys()
     }
 
-    /// Bytes that the tables have allocated, which keep to the budget, and what is noted of callers, at most 3 MiB; for
-    /// some minutes after a change at most 5 MiB more.
+    /// Bytes allocated by the tables, which keep to the budget, plus at most 3 MiB for callers, and at most 5
+    /// MiB more for some minutes after a change.
     #[must_use]
     pub fn memory_bytes(&self) -> usize {
         self.shards.memory_bytes() + self.callers.heap_bytes() + self.control.lock().guards.heap_bytes()
     }
 
-    /// Bytes that the tables may allocate.
+    /// Maximum bytes of the tables.
     #[must_use]
     pub fn memory_bytes_max(&self) -> usize {
         self.options.memory_bytes_max
     }
 
-    /// The busiest, the most refused and the most would-be-refused callers of a rule, as far as a bounded sketch can
-    /// tell. Rules past the first 512 share one.
+    /// Returns the callers of a rule with the most requests, refusals and would-be refusals, estimated by a
+    /// bounded sketch. Rules past the first 512 share one sketch.
     #[must_use]
     pub fn top_callers(&self, domain: &str, rule: &str) -> TopCallers {
         let slot = self.slots.lock().find(domain, rule);
         slot.map_or_else(TopCallers::default, |slot| self.callers.top(slot))
     }
 
-    /// What has been counted since the start, over all decision threads.
+    /// Sums the counters of all decision threads since the start.
     #[must_use]
     pub fn totals(&self) -> Totals {
         let control = self.control.lock();
@@ -296,20 +292,19 @@ impl Engine {
     }
 }
 
-/// A rule set that was in force, with all that was made for it.
+/// A replaced rule set, with everything derived from it.
 #[derive(Debug)]
 pub struct Replaced(Arc<Ruling>);
 
 impl Replaced {
-    /// Whether a decision thread still looks at it. The last one to let go frees it; kept here until then, that is
-    /// never a thread that decides.
+    /// Returns whether a decision thread still uses it. Keep it while true, so that no such thread frees it.
     #[must_use]
     pub fn is_in_use(&self) -> bool {
         Arc::strong_count(&self.0) > 1
     }
 }
 
-/// How often [`Engine::tick`] is called.
+/// The interval of [`Engine::tick`], in milliseconds.
 pub const TICK_MILLIS: u64 = 250;
 
 /// The target of log lines of this module, and the prefix of those of its submodules.

@@ -1,6 +1,4 @@
-//! The evaluation of one rule in one judgement.
-//!
-//! Nothing is changed until the whole of the request is judged.
+//! The check of one rule for one request. No state changes until all checks of the request are evaluated.
 
 mod block;
 mod charge;
@@ -22,44 +20,37 @@ use std::time::Duration;
 
 pub(super) use soft::Soft;
 
-/// One limit's part.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Part {
-    /// The rule's number in its domain.
+    /// The index of the rule in its domain.
     pub(super) rule: u32,
-    /// Where the rule is counted.
     pub(super) slot: Slot,
-    /// Its refusals are carried out; else they are noted.
+    /// Whether refusals are enforced; otherwise they are only noted.
     pub(super) enforced: bool,
-    /// What the limit says, once judged.
     pub(super) outcome: Outcome,
-    /// How long until the work may start, if it is granted.
+    /// The queueing delay of a leaky bucket, if granted.
     pub(super) wait: Wait,
-    /// How long the same request would be refused that it let through: it has counted although another refused it.
+    /// How much longer this rule, which charged the request, refuses it after another rule's refusal.
     pub(super) later: Micros,
-    /// How it passes above its quota.
     pub(super) beyond: Option<Beyond>,
-    /// Where the key stands, once settled; `None`: unlimited.
+    /// The key's level, once settled; `None`: unlimited.
     pub(super) level: Option<Level>,
     /// The digest of the key, and that of its state.
     pub(super) key: Digest,
     digest: Digest,
-    /// Where the state was found.
+    /// The state's index in its table, if found.
     place: Option<usize>,
-    /// The number of the key's allowance.
     allowance: u32,
     pub(super) cost: u32,
-    /// Whether it limits how much is in progress at once, not how often something comes.
+    /// Whether the rule limits concurrency instead of a rate.
     pub(super) is_concurrency: bool,
-    /// Whether it was charged.
     pub(super) charged: bool,
-    /// How much of it a call would have to bring.
+    /// The units that a remote check would have to bring.
     pub(super) lacks: u32,
-    /// Until when somebody said that the key is refused.
     pub(super) blocked_until: Timestamp,
 }
 
-/// Which rules speak for a refusal.
+/// The evaluation stage whose rules decide a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
     Rates,
@@ -67,7 +58,6 @@ pub(super) enum Stage {
 }
 
 impl Stage {
-    /// Whether a part is asked in this stage.
     pub(super) fn asks(self, part: &Part) -> bool {
         self == Stage::Concurrency || !part.is_concurrency
     }
@@ -78,27 +68,24 @@ impl Stage {
 pub(super) enum Beyond {
     /// In the soft part of its allowance.
     Soft,
-    /// On what the pool has room for.
+    /// On the spare capacity of the pool.
     Elastic,
 }
 
-/// What all parts of a judgement have in common.
+/// The context that all checks of one request share.
 #[derive(Clone, Copy)]
 pub(super) struct Case<'a> {
     pub(super) shards: &'a Shards,
     pub(super) rules: &'a [Rule],
     pub(super) now: Now,
-    /// The longest wait that is acceptable.
     pub(super) wait_max: Option<Micros>,
-    /// Whether there is room for what is elastic.
+    /// Whether elastic quotas have room.
     pub(super) room: bool,
-    /// Whether what is granted will have a lease.
     pub(super) leases: bool,
-    /// Whether the request is refused for good by every rule that counts a cost of `u32::MAX`: it is truly above that.
+    /// Whether the true cost exceeds `u32::MAX`: every rule that counts the cut cost refuses it for good.
     pub(super) oversized: bool,
 }
 
-/// What a limit is made of, in a form to judge by.
 #[derive(Clone, Copy)]
 struct Law<'a> {
     limit: &'a Limit,
@@ -106,7 +93,6 @@ struct Law<'a> {
 }
 
 impl Part {
-    /// The part of a rule.
     pub(super) fn new(rule: u32, terms: &Terms, key: Digest, allowance: u32, cost: u32) -> Part {
         let (tag, salt) = terms.states.of(allowance);
         Part {
@@ -130,25 +116,22 @@ impl Part {
         }
     }
 
-    /// The shard that its states live in.
     #[inline]
     pub(super) fn shard(&self, shards: &Shards) -> usize {
         shards.of(&self.digest)
     }
 
-    /// Whether the limit lets the request through.
     #[inline]
     pub(super) fn passes(&self) -> bool {
         self.outcome.passes()
     }
 
-    /// Whether the request is refused by it.
     #[inline]
     pub(super) fn refuses(&self) -> bool {
         self.enforced && !self.passes()
     }
 
-    /// Whether the request is charged to it also when it is refused.
+    /// Returns whether refused requests are charged too.
     pub(super) fn counts_refused(&self, case: &Case<'_>) -> bool {
         self.law(case).is_some_and(|law| law.limit.refused == crate::rules::Refused::Counted)
     }
@@ -163,13 +146,13 @@ impl Part {
         Some(Law { limit, allowance: limit.allowance(self.allowance)? })
     }
 
-    /// Finds the state. For all parts before any is judged: then what must be fetched from memory is fetched at once.
+    /// Finds the state. All checks look up before any is judged, so that their cache misses overlap.
     pub(super) fn look_up(&mut self, case: &Case<'_>, shard: &Shard) {
         let Some(law) = self.law(case) else { return };
         self.place = each_algorithm!(&law.allowance.quota, quota => place_of(quota, shard, &self.digest));
     }
 
-    /// Judges the request on the state as it is, which was looked up. One that costs nothing passes.
+    /// Judges the request against the state found by `look_up`. A request of cost 0 passes.
     pub(super) fn judge(&mut self, case: &Case<'_>, shard: &mut Shard) {
         if case.oversized && self.is_oversized() {
             self.outcome = Outcome::Never;
@@ -186,7 +169,7 @@ impl Part {
         let left = own.max(self.blocked_by_hand(case.now));
         let mut then = *case;
         if left > Micros::ZERO {
-            // Whoever is blocked is judged as of the end of it: what would pass now may have ended by then.
+            // A blocked key is judged as of the end of its block: a request that fits now may not fit then.
             then.now.at = case.now.at.after(left.into());
         }
         let judged = each_algorithm!(&law.allowance.quota, quota => self.judge_by(quota, &law, &then, shard));
@@ -210,8 +193,7 @@ impl Part {
         }
     }
 
-    /// A bucket that was last changed under other quotas is taken over: its time until full stays, cut to what the
-    /// quota holds.
+    /// Converts a bucket last changed under other quotas: its time until full stays, cut to the capacity.
     fn adopt(&self, law: &Law<'_>, now: Now, shard: &mut Shard) {
         let mut adopt = |digest: Digest, quota: &Quota| {
             let bucket = match quota {
@@ -234,7 +216,7 @@ impl Part {
         }
     }
 
-    /// Judges on the state as it is; none where other quotas have left it, and it is to be adopted first.
+    /// Judges against the current state; `None`: it has another quota's tag and must be adopted first.
     fn judge_by<A: Algorithm>(
         &mut self,
         quota: &A,
@@ -257,7 +239,7 @@ impl Part {
         Some(self.beyond_quota(quota, state, outcome, law, case, shard))
     }
 
-    /// What becomes of a request that the quota refuses, where the rule lets some of them pass.
+    /// Judges a request that the quota refuses by the soft or elastic part of its allowance.
     fn beyond_quota<A: Algorithm>(
         &mut self,
         quota: &A,
@@ -299,8 +281,8 @@ impl Part {
         }
     }
 
-    /// How much a call would have to bring, where the share that this host has is all that refuses; zero: a call would be of
-    /// no use. Who only looks is told by what is known.
+    /// Returns the units that a remote check would have to bring, where only this host's share refuses; 0: a
+    /// remote check would not help. With `by_what_is_known` (peeks), only facts already known here count.
     pub(super) fn lacks_elsewhere(&self, by_what_is_known: bool, case: &Case<'_>, shard: &Shard) -> u32 {
         let Some(law) = self.law(case) else { return 0 };
         let is_blocked = self.blocked_by_hand(case.now) > Micros::ZERO
@@ -324,7 +306,7 @@ impl Part {
         state.lacks(quota, now, self.cost).unwrap_or(0)
     }
 
-    /// What a call would have to bring, and how long it may be waited for.
+    /// Returns the need of a remote check and the longest time to wait for it.
     pub(super) fn need(&self, case: &Case<'_>) -> Option<(Need, Duration)> {
         let law = self.law(case).filter(|_| self.lacks > 0)?;
         let (budget, is_place, patience) = match &law.allowance.quota {
@@ -336,7 +318,7 @@ impl Part {
         Some((need, patience))
     }
 
-    /// Reads where the key stands, unless charging it has told.
+    /// Reads the key's level, unless charging has set it.
     pub(super) fn read_level(&mut self, case: &Case<'_>, shard: &Shard) {
         let Some(law) = self.law(case).filter(|_| self.level.is_none()) else { return };
         self.level =
@@ -351,7 +333,7 @@ impl Part {
         if A::IS_SHARED && !self.passes() { level.refusing(self.cost) } else { level }
     }
 
-    /// Where the state of what is beyond the quota is kept.
+    /// The digest of the elastic quota's state.
     fn elastic(&self) -> Digest {
         self.digest.tagged(self.digest.tag().elastic())
     }
@@ -362,7 +344,7 @@ fn place_of<A: Algorithm>(_: &A, shard: &Shard, digest: &Digest) -> Option<usize
 }
 
 impl Part {
-    /// Whether a call might bring the place that is lacking. What will have no lease holds none, and nobody asks for it.
+    /// Returns whether a remote check might bring the missing permit. A request without a lease needs none.
     pub(super) fn lacks_place(
         &self,
         quota: &places::Quota,
@@ -379,12 +361,10 @@ impl Part {
 }
 
 impl Part {
-    /// The digest of its state.
     pub(in crate::engine) fn state(&self) -> Digest {
         self.digest
     }
 
-    /// What it was charged.
     pub(in crate::engine) fn refund(&self, terms: &Terms) -> Refund {
         Refund {
             rule: terms.identity,

@@ -1,5 +1,4 @@
-//! Places of limits on work that many hosts share, as whoever speaks with the others sees them. Nothing here waits for
-//! anybody.
+//! Concurrency permits shared between hosts, as the sync task sees them.
 
 use super::Engine;
 use super::control::{KeyError, RuleName};
@@ -15,14 +14,13 @@ use std::sync::Arc;
 
 pub use crate::limit::places::{Reported as PlacesReported, Settled as PlacesSettled};
 
-/// The number of one limit on work that hosts share, with the name of its rule.
+/// One shared concurrency limit, with the name of its rule.
 #[derive(Clone, Debug)]
 pub struct PlacesBudget {
-    /// The rule, with its domain before it.
+    /// The rule as `domain/rule`.
     pub rule: Arc<str>,
-    /// How much at once on all hosts together.
+    /// The limit over all hosts.
     pub quota: places::Quota,
-    /// What tells the states of its keys from all others.
     salt: Salt,
 }
 
@@ -36,52 +34,52 @@ impl PlacesBudget {
     }
 }
 
-/// What this host has of one key of a limit on work that many hosts share.
+/// This host's part of one key of a shared concurrency limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlacesHere {
-    /// What it is known by on every host.
+    /// The name of the key, the same on every host.
     pub name: [u8; 16],
-    /// The most at once on all hosts together.
+    /// The limit over all hosts.
     pub max: u32,
-    /// Places that this host has.
+    /// Permits that this host holds.
     pub held: u32,
-    /// Work in progress here.
+    /// Leases in progress here.
     pub in_use: u32,
-    /// Whether it is kept in touch about.
+    /// Whether the key is tracked in Redis.
     pub is_in_touch: bool,
 }
 
-/// A place that is kept for who has waited for it.
+/// A permit reserved for a pending request.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimedPlace {
     key: SharedKey,
     state: Digest,
 }
 
-/// What this host has of all keys of one limit.
+/// This host's part of all keys of one limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlacesSum {
-    /// Places.
+    /// Permits held.
     pub held: u64,
-    /// Work in progress.
+    /// Leases in progress.
     pub in_use: u64,
 }
 
 impl Engine {
-    /// Every limit on work that the rules in force share with other hosts, by number.
+    /// Returns every shared concurrency limit of the rules in force, by number.
     #[must_use]
     pub fn places_budgets(&self) -> Arc<HashMap<u64, PlacesBudget>> {
         Arc::clone(&self.fleet.limits.lock())
     }
 
-    /// Takes the keys of places that have called since it was last asked.
+    /// Moves the keys whose sync became due since the last call into `calls`.
     pub fn take_place_calls(&self, calls: &mut Vec<SharedKey>) {
         for shard in self.shards.take_places_calling() {
             self.shards.lock(shard).place_calls.take(calls);
         }
     }
 
-    /// What there is of a key, unchanged. `None`: there is nothing of it any more.
+    /// Reads a key's state without changing it. `None`: there is no state of it.
     #[must_use]
     pub fn look_at_places(&self, key: &SharedKey, budget: &PlacesBudget, now: Now) -> Option<PlacesReported> {
         let shard = self.shards.lock(self.shards.of(&key.digest()));
@@ -90,7 +88,8 @@ impl Engine {
         Some(places.look(shard.in_use(&digest), now.at))
     }
 
-    /// The same, by whoever was told that the key calls: what lies idle from now on is told of anew.
+    /// Reads a key's state for the sync that it requested; where permits are few, later idle ones request
+    /// another sync.
     #[must_use]
     pub fn visit_places(&self, key: &SharedKey, budget: &PlacesBudget, now: Now) -> Option<PlacesReported> {
         let mut shard = self.shards.lock(self.shards.of(&key.digest()));
@@ -100,7 +99,7 @@ impl Engine {
         Some(places.visit(in_use, now.at))
     }
 
-    /// Somebody waits for a place of a key, whether or not there was anything of it here.
+    /// Creates the state of a key that a request waits for, or moves it to the key's budget.
     pub fn know_places(&self, key: &SharedKey, budget: &PlacesBudget, now: Now) {
         let mut shard = self.shards.lock(self.shards.of(&key.digest()));
         let state = budget.state(key);
@@ -114,7 +113,7 @@ impl Engine {
         }
     }
 
-    /// Keeps an idle place of a key for who waits for it, if there is one.
+    /// Reserves an idle permit of a key for a pending request, if there is one.
     #[must_use]
     pub fn claim_place(&self, key: &SharedKey, budget: &PlacesBudget, now: Now) -> Option<ClaimedPlace> {
         let mut shard = self.shards.lock(self.shards.of(&key.digest()));
@@ -124,7 +123,6 @@ impl Engine {
         places.claim(in_use, now.at).then_some(ClaimedPlace { key: *key, state })
     }
 
-    /// A place is kept for nobody any more.
     pub(super) fn unclaim_place(&self, place: &ClaimedPlace, now: Now) {
         let ClaimedPlace { key, state } = place;
         let mut shard = self.shards.lock(self.shards.of(&key.digest()));
@@ -135,7 +133,7 @@ impl Engine {
         }
     }
 
-    /// A piece of work has ended: its place is idle, if this host has one of the key.
+    /// Ends a lease of a key: its permit is idle, if this host holds one.
     pub(super) fn end_place(&self, state: &Digest, now: Now) {
         let mut shard = self.shards.lock(self.shards.of(state));
         let in_use = shard.end_progress(state, self.shards.memory());
@@ -148,14 +146,13 @@ impl Engine {
         }
     }
 
-    /// Notes the key where it calls.
     fn pass_on_place_call(&self, shard: &mut Shard, key: &SharedKey, state: &Digest) {
         if shard.place_calls.has_room() && shard.places.find_mut(state).is_some_and(Places::calls) {
             shard.place_calls.push_place(key.digest(), key.budget(), &self.shards);
         }
     }
 
-    /// Reports what there is of a key, of which this host keeps at most so many places.
+    /// Reports a key's state to be synced; this host keeps at most `keep` permits.
     #[must_use]
     pub fn report_places(
         &self,
@@ -170,7 +167,7 @@ impl Engine {
         Some(shard.places.find_mut(&digest)?.report(keep, in_use, now.at))
     }
 
-    /// Takes what the others have answered about a key.
+    /// Applies the reply of a sync to a key.
     pub fn settle_places(&self, key: &SharedKey, budget: &PlacesBudget, settled: &PlacesSettled, now: Now) {
         let mut shard = self.shards.lock(self.shards.of(&key.digest()));
         let digest = budget.state(key);
@@ -180,8 +177,8 @@ impl Engine {
         self.pass_on_place_call(&mut shard, key, &digest);
     }
 
-    /// Nothing more is said of a key until it calls again. Returns whether that may be: no place is held, and nothing is in
-    /// progress.
+    /// Stops tracking a key until it requests a sync. Returns whether that is possible: no permit is held and
+    /// no lease is in progress.
     pub fn let_go_of_places(&self, key: &SharedKey, budget: &PlacesBudget, now: Now) -> bool {
         let mut shard = self.shards.lock(self.shards.of(&key.digest()));
         let digest = budget.state(key);
@@ -189,7 +186,8 @@ impl Engine {
         shard.places.find_mut(&digest).is_none_or(|places| places.let_go(in_use, now.at))
     }
 
-    /// What this host has of a key of a rule, unchanged. `None`: the rule shares no places.
+    /// Returns this host's part of a rule's key without changing it. `None`: the rule has no shared
+    /// concurrency limit.
     ///
     /// # Errors
     /// The attributes name no key of the rule.
@@ -203,7 +201,7 @@ impl Engine {
         let rule = rule.to_string();
         let budgets = self.places_budgets();
         let mut of_rule: Vec<_> = budgets.iter().filter(|(_, budget)| *budget.rule == *rule).collect();
-        // Which of the rule's limits a key has, that was never asked for, is not known: the largest.
+        // The limit of a key without state is not known: assume the rule's largest.
         of_rule.sort_by_key(|(_, budget)| std::cmp::Reverse(budget.quota.max()));
         let shard = self.shards.lock(self.shards.of(&digest));
         let here = of_rule.into_iter().map(|(number, budget)| {
@@ -224,7 +222,7 @@ impl Engine {
         Ok(here.iter().find(|(is_here, _)| *is_here).or(here.first()).map(|(_, here)| *here))
     }
 
-    /// What this host has of all keys of each limit, by its number.
+    /// Sums this host's part of all keys of each limit, by the number of the limit.
     #[must_use]
     pub fn sum_places(&self, now: Now) -> HashMap<u64, PlacesSum> {
         let mut sums: HashMap<u64, PlacesSum> = HashMap::new();

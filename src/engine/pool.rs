@@ -1,7 +1,7 @@
-//! One pool: how many slots it has and how many are busy, to the nanosecond, and what follows from it for those who ask.
+//! Pools: slots, busy slots to the nanosecond, and the shedding state derived from them.
 //!
-//! Decision threads read what was worked out at the last tick and count themselves in and out; only ticks and the begin and
-//! end of work take the pool's lock.
+//! Decision threads read values published at the last tick and update atomic counters; only ticks and the
+//! begin and end of leases lock the pool.
 
 mod law;
 mod reserve;
@@ -23,60 +23,58 @@ use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::clock::Timestamp;
 use crate::shed::heavy::Heavy;
 
-/// One pool.
 #[derive(Debug)]
 pub(super) struct Pool {
     name: Box<str>,
-    /// What the rules in force say about it.
     watch: ArcSwapOption<Watch>,
     work: Mutex<Work>,
     law: Mutex<Law>,
     pub(super) signals: Mutex<Signals>,
-    /// Slots that are busy, of [`Pool::slots`], as decisions see them.
+    /// Busy slots, of [`Pool::slots`], as decisions read them.
     busy: AtomicU32,
     /// 0: unknown.
     slots: AtomicU32,
-    /// Leases of the most important work, and of all other.
+    /// Leases of the most important priority, and of all others.
     critical: AtomicU32,
     others: AtomicU32,
-    /// What the pool's processes on other hosts do.
+    /// The sums of the pool's other hosts.
     elsewhere: Mutex<Elsewhere>,
-    /// Whether the reserve has refused other work since somebody last asked.
+    /// Whether the reserve has refused a request since the flag was last taken.
     is_refusing: AtomicBool,
-    /// s, as the bits of an `f64`.
+    /// The severity s, as the bits of an `f64`.
     severity: AtomicU64,
     is_braking: AtomicBool,
     has_room: AtomicBool,
-    /// By place: who makes up a large part of the traffic. Nobody waits for it.
+    /// Heavy callers by priority. Decision threads only try this lock.
     heavy: parking_lot::Mutex<Vec<Heavy>>,
 }
 
-/// One pool, for whoever looks at it.
+/// The state of one pool, for display.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PoolView {
     /// Its name.
     pub pool: Box<str>,
-    /// Whether the rules watch over it: only then its name is one of theirs, else it is what some client said.
+    /// Whether rules configure it; if not, its name comes from a client.
     pub watched: bool,
-    /// Its slots, if they are known.
+    /// Its slots, if known.
     pub slots: Option<u32>,
-    /// Slots that are busy.
+    /// Busy slots.
     pub busy: u32,
-    /// The share of its slot-time of the last 8 s that was busy.
+    /// The busy share of its slot time over the last 8 s.
     pub utilization: Option<f64>,
-    /// Readings by name: the utilization that each stands for, if there is one, and whether it counts.
+    /// Signals by name: the mapped utilization, if fresh, and whether it counts.
     pub signals: Vec<(Box<str>, Option<f64>, bool)>,
-    /// s of the slow law: below zero nothing is refused.
+    /// The severity s of the shedding controller; below 0 it refuses no request.
     pub severity: f64,
     /// Whether the brake is on.
     pub braking: bool,
-    /// With what chance each priority is refused by the slow law, the least important first.
+    /// The shed probability of each priority under the shedding controller, the least important first.
     pub chances: Vec<(Box<str>, f64)>,
-    /// Leases of the most important work.
+    /// Leases of the most important priority.
     pub critical: u32,
-    /// Leases of all other work.
+    /// Leases of all other priorities.
     pub others: u32,
-    /// How its reserve stands, where it has one that is not switched off.
+    /// Its reserve, if it has one that is not disabled.
     pub reserve: Option<ReserveView>,
 }
 
@@ -105,7 +103,7 @@ impl Pool {
         &self.name
     }
 
-    /// Puts what the rules say in force. A law that is the same goes on where it stands.
+    /// Applies the pool's configuration. A controller with the same parameters keeps its state.
     pub(super) fn watch_by(&self, watch: Option<Arc<Watch>>) {
         let slots = watch.as_ref().and_then(|watch| watch.shed.slots);
         self.watch.store(watch);
@@ -117,22 +115,18 @@ impl Pool {
         self.watch.load().is_some()
     }
 
-    /// Whether somebody is in it.
     pub(super) fn is_used(&self) -> bool {
         self.work.lock().sessions > 0
     }
 
-    /// What the rules say about it.
     pub(super) fn watched(&self) -> Option<Arc<Watch>> {
         self.watch.load_full()
     }
 
-    /// A process of the pool.
     pub(super) fn pid(&self) -> Option<u32> {
         self.work.lock().pid
     }
 
-    /// A session begins.
     pub(super) fn join(&self, slots: u32, pid: Option<u32>, at: Timestamp) {
         let mut work = self.work.lock();
         work.sessions += 1;
@@ -144,7 +138,6 @@ impl Pool {
         self.publish_slots(live, self.configured_slots());
     }
 
-    /// A session ends.
     pub(super) fn part(&self, slots: u32, pid: Option<u32>, at: Timestamp) {
         let mut work = self.work.lock();
         work.sessions = work.sessions.saturating_sub(1);
@@ -158,7 +151,6 @@ impl Pool {
         self.publish_slots(live, self.configured_slots());
     }
 
-    /// One slot more is busy.
     pub(super) fn take_slot(&self, at: Timestamp) {
         let mut work = self.work.lock();
         work.busy += 1;
@@ -166,7 +158,6 @@ impl Pool {
         self.busy.store(work.busy, Ordering::Relaxed);
     }
 
-    /// One slot less is busy.
     pub(super) fn free_slot(&self, at: Timestamp) {
         let mut work = self.work.lock();
         work.busy = work.busy.saturating_sub(1);
@@ -174,8 +165,7 @@ impl Pool {
         self.busy.store(work.busy, Ordering::Relaxed);
     }
 
-    /// Counts one more piece of work in, other work only as long as there is less than `most` of it. Returns whether it
-    /// is in.
+    /// Counts a lease in, one of a lower priority only while fewer than `most` are in progress.
     pub(super) fn enter_work(&self, is_other: bool, most: Option<u32>) -> bool {
         if !is_other {
             self.critical.fetch_add(1, Ordering::Relaxed);
@@ -189,7 +179,6 @@ impl Pool {
         entered
     }
 
-    /// Counts one piece of work out again.
     pub(super) fn leave_work(&self, is_other: bool) {
         let count = if is_other { &self.others } else { &self.critical };
         count.fetch_sub(1, Ordering::Relaxed);
@@ -203,7 +192,6 @@ impl Pool {
         self.busy.load(Ordering::Relaxed)
     }
 
-    /// How many slots it has, if that is known.
     pub(super) fn slots(&self) -> Option<u32> {
         Some(self.slots.load(Ordering::Relaxed)).filter(|slots| *slots > 0)
     }
@@ -216,13 +204,13 @@ impl Pool {
         self.is_braking.load(Ordering::Relaxed)
     }
 
-    /// Whether there is room for what is elastic.
+    /// Whether elastic quotas have room.
     pub(super) fn has_room(&self) -> bool {
         self.has_room.load(Ordering::Relaxed)
     }
 
-    /// Says whether a caller of a priority's work makes up a large part of that, this request included, and notes him if
-    /// it is to.
+    /// Returns whether a caller makes up a large part of a priority's requests, including this one. `notes`:
+    /// records the request, otherwise works on a copy.
     pub(super) fn is_heavy(&self, place: usize, caller: u64, at: Timestamp, notes: bool) -> bool {
         let Some(mut heavy) = self.heavy.try_lock() else { return false };
         if !notes {
@@ -238,7 +226,7 @@ impl Pool {
         heavy.note(caller)
     }
 
-    /// What happens by itself, every quarter of a second.
+    /// Updates window, brake and severity, every 250 ms.
     pub(super) fn tick(&self, at: Timestamp) {
         let watch = self.watched();
         let mut law = self.law.lock();
@@ -273,7 +261,7 @@ impl Pool {
         let workers = slots.and_then(|_| law.window.over(WINDOW));
         let counted = slots.and_then(|_| self.signals.lock().counted(&watch, at));
         let utilization = [workers, counted].into_iter().flatten().reduce(f64::max);
-        // Else the brake would hide the load from the slow law.
+        // Without this the brake would hide the load from the shedding controller.
         let seen = if is_braking && watch.brakes() { Some(1.0) } else { utilization };
         law.step(&watch, seen, at);
         self.severity.store(law.severity.value().to_bits(), Ordering::Relaxed);
@@ -282,7 +270,7 @@ impl Pool {
         self.has_room.store(has_room, Ordering::Relaxed);
     }
 
-    /// Whether a tick changes nothing until something happens.
+    /// Returns whether ticks change nothing until a request or a signal arrives.
     pub(super) fn is_at_rest(&self) -> bool {
         let Some(watch) = self.watched() else { return true };
         let law = self.law.lock();
@@ -294,12 +282,12 @@ impl Pool {
             && self.signals.lock().is_empty()
     }
 
-    /// Where its slow law stands, for a restart.
+    /// The state of its shedding controller, for the snapshot.
     pub(super) fn kept(&self) -> Option<KeptPool> {
         self.law.lock().kept(&self.name)
     }
 
-    /// Goes on where the law of before a restart stood, if it is the same.
+    /// Restores the shedding controller from before a restart, if its parameters are the same.
     pub(super) fn inherit(&self, kept: &KeptPool, at: Timestamp) {
         self.law.lock().inherit(kept, at);
     }
@@ -337,23 +325,21 @@ impl Pool {
     }
 }
 
-/// What the slow law looks at.
+/// The averaging window of the shedding controller.
 const WINDOW: Duration = Duration::from_secs(8);
 
-/// What the brake looks at where no queue can be read.
+/// The averaging window of the brake where no accept queue can be read.
 const BUSY_NOW: Duration = Duration::from_secs(1);
 
-/// What sessions and leases say. A sum of `n · t` over all that began at t, less the same of all that ended, turns the
-/// numbers of now into an integral over time, in whatever order they come.
+/// Session and lease counts with their integrals over time. The sum of `n · t` over all begins at t, less
+/// that over all ends, turns the current counts into integrals, in any order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Work {
     pub(super) sessions: u32,
-    /// Slots of live sessions.
     pub(super) slots: u32,
     pub(super) slots_began: i128,
     pub(super) busy: u32,
     pub(super) busy_began: i128,
-    /// A process of the pool.
     pub(super) pid: Option<u32>,
 }
 
@@ -367,9 +353,9 @@ impl Work {
     }
 }
 
-/// `n · t` of what began, less the same of what ended, turned into an integral.
+/// Computes n · now − `began`, the integral of a count over time.
 fn integral(count: u32, began: i128, at: Timestamp) -> u128 {
-    // Below zero only for a moment, while another thread is ahead of this reading of the clock.
+    // Negative only for a moment, while another thread's clock reading is ahead of `at`.
     u128::try_from(i128::from(count) * nanos(at) - began).unwrap_or_default()
 }
 
@@ -377,12 +363,11 @@ pub(super) fn nanos(at: Timestamp) -> i128 {
     i128::from(at.as_nanos())
 }
 
-/// All pools.
 #[derive(Debug, Default)]
 pub(super) struct Pools(Mutex<HashMap<Box<str>, Arc<Pool>>>);
 
 impl Pools {
-    /// The pool of this name.
+    /// Returns the pool of this name; creates it if there is none.
     pub(super) fn of(&self, name: &str) -> Arc<Pool> {
         let mut pools = self.0.lock();
         if let Some(pool) = pools.get(name) {
@@ -393,12 +378,11 @@ impl Pools {
         pool
     }
 
-    /// The pool of this name, if it is there.
     pub(super) fn find(&self, name: &str) -> Option<Arc<Pool>> {
         self.0.lock().get(name).cloned()
     }
 
-    /// Puts in force what watches over pools, and over no other.
+    /// Applies the rules' configuration to all pools, and removes that of pools not listed.
     pub(super) fn watch(&self, watches: &[(Arc<Pool>, Arc<Watch>)]) {
         for pool in self.all() {
             let watch = watches.iter().find(|(watched, _)| Arc::ptr_eq(watched, &pool));
@@ -410,10 +394,10 @@ impl Pools {
         self.all().iter().for_each(|pool| pool.tick(at));
     }
 
-    /// Forgets pools that nobody is in and nothing watches over, and readings that are too old.
+    /// Forgets unconfigured pools without sessions, and outdated signals.
     pub(super) fn sweep(&self, at: Timestamp) {
         let mut pools = self.0.lock();
-        // Whoever holds it besides is about to join it.
+        // Another owner of the handle is about to join the pool.
         pools.retain(|_, pool| pool.is_watched() || pool.is_used() || Arc::strong_count(pool) > 1);
         pools.values().for_each(|pool| pool.signals.lock().forget_old(at));
     }
@@ -422,7 +406,6 @@ impl Pools {
         self.all().iter().all(|pool| pool.is_at_rest())
     }
 
-    /// Every pool, in the order of their names.
     pub(super) fn view(&self, at: Timestamp) -> Vec<PoolView> {
         let mut views: Vec<PoolView> = self.all().iter().map(|pool| pool.view(at)).collect();
         views.sort_unstable_by(|one, other| one.pool.cmp(&other.pool));

@@ -1,7 +1,7 @@
-//! Requests that come again under the name of one that was granted: they get that grant again, and cost nothing.
+//! Idempotency: retries of a granted request under the same name get the same grant and are not charged.
 //!
-//! Refusals are not remembered. Which answer a name has is settled under one lock, so that of two requests that come
-//! at once only one is charged.
+//! Refusals are not remembered. A name is looked up and recorded under one lock, so that only one of two
+//! concurrent requests is charged.
 
 use super::decision::{Decision, LimitView, LookedAt, NoteKind, Verdict};
 use super::digest::{Digest, HashKey, KeyHash};
@@ -18,7 +18,6 @@ use crate::limit::{Level, block_bytes};
 use crate::rules::{Domain, ListKind, Listed, Rule};
 use std::time::Duration;
 
-/// Grants by the names of their requests.
 #[derive(Debug)]
 pub(super) struct Repeats {
     names: KeyHash,
@@ -26,58 +25,56 @@ pub(super) struct Repeats {
     shards: Box<[Mutex<Table<Granted>>]>,
 }
 
-/// What a request is known by, and what it asks.
+/// The digests of a request's name and of its content.
 #[derive(Clone, Copy, Debug)]
 struct Name {
     digest: Digest,
     asks: u64,
 }
 
-/// A name and the grants among which it is, locked.
+/// A name, with the lock on its shard of grants.
 pub(super) struct Named<'e> {
     name: Name,
     among: MutexGuard<'e, Table<Granted>>,
 }
 
-/// What is known of a name.
 pub(super) enum Known {
-    /// Nothing, or no more.
+    /// The name is unknown or expired.
     Not,
-    /// It belongs to a request that asks something else.
+    /// The name belongs to a request with other content.
     Other,
-    /// It was granted.
     Granted(Grant),
 }
 
-/// A grant as it is remembered.
+/// A remembered grant.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Grant {
-    /// When it was given.
+    /// When it was granted.
     pub at: Timestamp,
     /// Allow or wait.
     pub verdict: Verdict,
-    /// How long to wait.
+    /// The wait, if any.
     pub wait: Micros,
     /// Its lease.
     pub lease: Option<u64>,
-    /// The limit that binds: the rule's number and name.
+    /// The binding limit: the rule's index and name.
     pub binding: Option<(u32, Box<str>, Level)>,
-    /// The entry of a list that exempted it.
+    /// The entry of an exempt list that matched.
     pub listed: Option<Box<str>>,
-    /// Notes, by numbers of rules.
+    /// Notes, by rule index.
     pub notes: Box<[(NoteKind, u32)]>,
-    /// All limits, by numbers of rules.
+    /// All limits, by rule index.
     pub all: Box<[(u32, Level)]>,
-    /// Which rule set the numbers are of; in a snapshot 0: of none in force, else of the one in force.
+    /// The rule set that the indexes refer to; in a snapshot, 0: none in force, otherwise the one in force.
     pub ruling: u64,
 }
 
-/// The grant of a request that has a name.
+/// The grant of a named request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Granted {
-    /// What the request asks, as a hash.
+    /// A hash of the request's content.
     pub asks: u64,
-    /// What it got.
+    /// Its grant.
     pub grant: Box<Grant>,
 }
 
@@ -91,14 +88,12 @@ impl Repeats {
         }
     }
 
-    /// What is known of a request that has a name, locked; `written` is to write it out in. Taken before any shard of
-    /// states, never after.
+    /// Locks and returns the entry of a request's name. Lock order: before any shard of states.
     pub(super) fn named(&self, request: &Request<'_>, written: &mut Vec<u8>) -> Option<Named<'_>> {
         let name = self.name_request(&request.repeat?, request, written);
         Some(Named { name, among: self.lock(&name) })
     }
 
-    /// The same of a charge.
     pub(super) fn named_charge(&self, charge: &Charge<'_>, written: &mut Vec<u8>) -> Option<Named<'_>> {
         let name = self.name_charge(&charge.repeat?, charge, written);
         Some(Named { name, among: self.lock(&name) })
@@ -162,7 +157,7 @@ impl Repeats {
         Name { digest, asks: self.requests.digest_bytes(written).hash() }
     }
 
-    /// One entry of a cost. They are put together so that their order does not matter.
+    /// Hashes one entry of a cost. Entries are combined by XOR, so that their order does not matter.
     fn entry(&self, unit: &str, amount: i64, written: &mut Vec<u8>) -> u64 {
         written.clear();
         written.extend_from_slice(&amount.to_le_bytes());
@@ -170,7 +165,6 @@ impl Repeats {
         self.requests.digest_bytes(written).hash()
     }
 
-    /// What a refund names.
     fn entry_of(&self, by: &[u8], name: &[u8], written: &mut Vec<u8>) -> u64 {
         written.clear();
         [by, name].iter().for_each(|part| write(part, written));
@@ -182,14 +176,13 @@ impl Repeats {
         self.shards[name.digest.shard(SHARDS)].lock()
     }
 
-    /// Forgets one grant.
     pub(super) fn forget(&self, name: &Digest, shards: &Shards) {
         if let Some(shard) = self.shards.get(name.shard(SHARDS)) {
             shard.lock().remove(name, shards.memory());
         }
     }
 
-    /// Forgets grants that are too old, and returns how many are left.
+    /// Removes expired grants and returns the number left.
     pub(super) fn sweep(&self, shards: &Shards, now: Now) -> usize {
         let sweep = |shard: &Mutex<Table<Granted>>| {
             while !shard.lock().sweep(STEP_BUCKETS, shards.memory(), now) {}
@@ -245,7 +238,7 @@ impl Grant {
         }
     }
 
-    /// The grant as it is now: times less what has passed.
+    /// Replays the grant: times less those that have passed.
     pub(super) fn again<'d, 'w: 'd>(
         &self,
         ruling: u64,
@@ -259,7 +252,7 @@ impl Grant {
         let binding = self.binding.as_ref().and_then(|(number, name, level)| {
             let rules = domain.rules();
             let same = rules.get(*number as usize).filter(|rule| rule.name == *name);
-            // After a reload it may stand elsewhere, or nowhere.
+            // After a reload the rule may have another index, or be removed.
             let rule = same.or_else(|| rules.iter().find(|rule| rule.name == *name))?;
             Some(LimitView { rule, level: aged(*level) })
         });
@@ -303,12 +296,12 @@ impl Fading for Granted {
     }
 }
 
-/// Whole microseconds, rounded down: what is left is rounded up.
+/// Whole microseconds of elapsed time, rounded down so that the remaining time is rounded up.
 fn whole_micros(span: Duration) -> u64 {
     u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// Descriptors, so that no two lists of them are alike.
+/// Writes descriptors as an unambiguous encoding.
 pub(super) fn write_descriptors(descriptors: &Descriptors<'_>, to: &mut Vec<u8>) {
     for descriptor in descriptors.iter() {
         to.extend_from_slice(&descriptor.len().to_le_bytes());
@@ -319,26 +312,26 @@ pub(super) fn write_descriptors(descriptors: &Descriptors<'_>, to: &mut Vec<u8>)
     }
 }
 
-/// Bytes with their length before them, so that no two lists of them are alike.
+/// Writes bytes with a length prefix, so that a sequence of them is unambiguous.
 pub(super) fn write(bytes: &[u8], to: &mut Vec<u8>) {
     to.extend_from_slice(&bytes.len().to_le_bytes());
     to.extend_from_slice(bytes);
 }
 
-/// How long a grant is remembered, from when it was given: repeats do not extend it.
+/// How long a grant is remembered. Retries do not extend it.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(60);
 
-/// Few requests have a name; so many locks keep those of several threads apart.
+/// Few requests have a name, so a few locks keep threads apart.
 const SHARDS: usize = 16;
 
-/// Looked at under one lock.
+/// Buckets swept under one lock.
 const STEP_BUCKETS: usize = 1_024;
 
-/// The op of a charge, beside those of requests.
+/// The op code of a charge, distinct from those of requests.
 const CHARGE: u8 = 5;
 
 impl Repeats {
-    /// Copies all grants, as those of this rule set or of none.
+    /// Copies all grants, marked as of this rule set or of none.
     pub(in crate::engine) fn copy_out(&self, ruling: u64, now: Now, visit: &mut dyn FnMut(Kept)) {
         for shard in &self.shards {
             let piece = &mut |from, size, copies: &mut Vec<(Digest, Granted)>| {
@@ -351,9 +344,8 @@ impl Repeats {
         }
     }
 
-    /// Puts one grant back.
     pub(in crate::engine) fn put_back(&self, name: Digest, mut granted: Granted, shards: &Shards, now: Now) {
-        // The rules that come first are those of the snapshot, or the first ruling has another number.
+        // The first rule set equals that of the snapshot, or gets another number.
         granted.grant.ruling = granted.grant.ruling.min(FIRST_RULING);
         if let Some(shard) = self.shards.get(name.shard(SHARDS)) {
             let evicted = shard.lock().put(name, granted, shards.memory(), now);

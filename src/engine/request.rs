@@ -1,43 +1,43 @@
-//! What the application asks about.
+//! Requests and charges, as the engine gets them.
 
 use std::fmt;
 
 use super::leases::Session;
 use crate::clock::Micros;
 
-/// One piece of work to be judged. Everything is borrowed from the frame it came in.
+/// One request to be judged. Everything is borrowed from the frame it came in.
 #[derive(Clone, Copy, Debug)]
 pub struct Request<'a> {
-    /// What is asked.
+    /// The operation.
     pub op: Op,
     /// The domain whose rules apply.
     pub domain: &'a str,
-    /// What it is about.
+    /// The descriptors that rules match.
     pub descriptors: Descriptors<'a>,
-    /// What it costs.
+    /// The cost.
     pub cost: Cost<'a>,
-    /// Whether a cost, here cut to the largest number, is above it: then the request is refused for good.
+    /// Whether the true cost exceeds `u32::MAX`, to which it was cut: the request is then refused for good.
     pub oversized: bool,
-    /// The caller's word for how important it is.
+    /// The priority that the client gives.
     pub priority: Option<&'a str>,
-    /// The longest wait that is acceptable; zero: none, `None`: as long as the rule's queue.
+    /// The longest acceptable wait; zero: none, `None`: as long as the rule's queue.
     pub wait_max: Option<Micros>,
-    /// What makes it a repeat of another, if the caller says so.
+    /// The idempotency key, if any.
     pub repeat: Option<Repeat<'a>>,
-    /// Who asks. Without a session work has no lease, and no pool is full.
+    /// The session. Without one a request gets no lease and no pool sheds it.
     pub session: Option<&'a Session>,
-    /// What the session knows the request by.
+    /// The request's id in its session.
     pub id: u64,
-    /// How long it waited for the application already.
+    /// How long it has waited in the application already.
     pub queued: Option<Micros>,
-    /// Whether every limit that matched is to be listed.
+    /// Whether the reply lists every limit that matched.
     pub all: bool,
-    /// Whether whoever asks can wait for a call, should a rule say so.
+    /// Whether the client can wait for a remote check, if a rule needs one.
     pub may_wait: bool,
 }
 
 impl<'a> Request<'a> {
-    /// A request of cost 1 that asks for nothing special.
+    /// Makes a request of cost 1 without options.
     #[must_use]
     pub fn new(op: Op, domain: &'a str, descriptors: Descriptors<'a>) -> Request<'a> {
         Request {
@@ -61,76 +61,75 @@ impl<'a> Request<'a> {
 /// Lists of attributes, one after the other.
 #[derive(Clone, Copy, Debug)]
 pub struct Descriptors<'a> {
-    /// The attributes of all descriptors, in order. Of a name that comes twice rules see the first value; an empty
-    /// one is absent.
+    /// The attributes of all descriptors. Of a repeated name rules see the first value; empty means absent.
     pub attributes: &'a [(&'a str, &'a str)],
-    /// Where in `attributes` each descriptor ends.
+    /// The index in `attributes` at which each descriptor ends.
     pub ends: &'a [u8],
 }
 
 impl<'a> Descriptors<'a> {
-    /// A single descriptor, for whoever has no tree to ask.
+    /// Makes a single descriptor, for clients without descriptor trees.
     #[must_use]
     pub fn one(attributes: &'a [(&'a str, &'a str)]) -> Descriptors<'a> {
         Descriptors { attributes, ends: &[] }
     }
 
-    /// Each descriptor as its attributes.
+    /// Iterates over the descriptors as lists of attributes.
     pub fn iter(&self) -> impl Iterator<Item = &'a [(&'a str, &'a str)]> + use<'a> {
         let (attributes, mut start) = (self.attributes, 0);
         let whole = if self.ends.is_empty() { Some(attributes) } else { None };
         whole.into_iter().chain(self.ends.iter().map(move |end| {
             let end = usize::from(*end);
-            // Read as an empty one, no node of a tree would count it.
+            // Reading it as empty instead would leave it uncounted by every tree node.
             let descriptor = attributes.get(std::mem::replace(&mut start, end)..end);
             descriptor.unwrap_or_else(|| unreachable!("a descriptor ends among the attributes"))
         }))
     }
 }
 
-/// Who asks, and by what name it knows its request: the same name again gets the same grant again.
+/// An idempotency key with its scope: the same key gets the same grant again.
 #[derive(Clone, Copy, Debug)]
 pub struct Repeat<'a> {
-    /// The session, or the connection where there is none.
+    /// The session, or the connection without one.
     pub session: &'a [u8],
-    /// The user that it belongs to.
+    /// The user (uid) of the session.
     pub user: u32,
     /// The request's name, 1 to 64 bytes.
     pub name: &'a [u8],
 }
 
-/// What a piece of work turned out to cost, after the fact.
+/// A charge of the actual cost after the fact.
 #[derive(Clone, Copy, Debug)]
 pub struct Charge<'a> {
     /// The domain whose rules are charged.
     pub domain: &'a str,
-    /// What it is about.
+    /// The descriptors that rules match.
     pub descriptors: Descriptors<'a>,
-    /// How much; a negative amount is given back.
+    /// The amount; a negative one is a refund.
     pub amount: Amount<'a>,
-    /// What makes it a repeat of another, if the caller says so.
+    /// The idempotency key, if any.
     pub repeat: Option<Repeat<'a>>,
-    /// What a negative amount refunds; `None`: nothing is named.
+    /// The grant or charge that a negative amount refunds; `None`: not given.
     pub of: Option<RefundBy<'a>>,
-    /// Whether a negative amount needs no name.
+    /// Whether a negative amount may omit `of`.
     pub trusted: bool,
 }
 
-/// What a refund names, and the user who asks for it.
+/// The target of a refund, and the user who requests it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RefundBy<'a> {
-    /// The user whose grant or charge it must be.
+    /// The user (uid) whose grant or charge it must be.
     pub user: u32,
-    /// Its name.
+    /// The grant or charge.
     pub of: Of<'a>,
 }
 
-/// A grant or charge, as a refund names it.
+/// The reference to a grant or charge in a refund.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Of<'a> {
-    /// By its `idem`.
+    /// Its idempotency key.
     Idem(&'a [u8]),
-    /// By its lease.
+    /// Its lease.
     Lease(u64),
 }
 
@@ -139,16 +138,16 @@ pub enum Of<'a> {
 pub enum Amount<'a> {
     /// In requests alone.
     Requests(i64),
-    /// By unit. A rule whose unit is not named is not charged.
+    /// By unit. A rule whose unit is missing is not charged.
     Units(&'a dyn UnitAmounts),
 }
 
-/// Amounts by unit, wherever they stand.
+/// Amounts by unit, in any representation.
 pub trait UnitAmounts: fmt::Debug {
-    /// The amount in one unit, if it is named.
+    /// Returns the amount in one unit, if given.
     fn of(&self, unit: &str) -> Option<i64>;
 
-    /// Visits each unit that is named and its amount.
+    /// Visits each given unit with its amount.
     fn each(&self, visit: &mut dyn FnMut(&str, i64));
 }
 
@@ -163,7 +162,6 @@ impl UnitAmounts for Vec<(&str, i64)> {
 }
 
 impl Amount<'_> {
-    /// The amount in one unit, if it is named.
     pub(super) fn in_unit(&self, unit: &str) -> Option<i64> {
         match self {
             Amount::Requests(amount) => (unit == UNIT_REQUESTS).then_some(*amount),
@@ -172,32 +170,32 @@ impl Amount<'_> {
     }
 }
 
-/// What is asked about a piece of work.
+/// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
-    /// Work that will end: charged when it is allowed.
+    /// Begins a request with an end (a lease): charged when allowed.
     Acquire,
-    /// Work without an end: charged when it is allowed.
+    /// Counts a request without an end: charged when allowed.
     Hit,
-    /// Judged the same; nothing changes, nothing is created, nothing is counted.
+    /// Judges without any change of state or counters.
     Peek,
 }
 
-/// What a piece of work costs, in one or more units.
+/// The cost of a request, in one or more units.
 #[derive(Clone, Copy, Debug)]
 pub enum Cost<'a> {
     /// In requests alone.
     Requests(u32),
-    /// By unit. A rule whose unit is not named is not judged.
+    /// By unit. A rule whose unit is missing is not checked.
     Units(&'a dyn UnitCosts),
 }
 
-/// Costs by unit, wherever they stand: the engine asks for the units of its rules, so the caller copies nothing.
+/// Costs by unit, in any representation: the engine queries the units of its rules without copies.
 pub trait UnitCosts: fmt::Debug {
-    /// The cost in one unit, if it is named.
+    /// Returns the cost in one unit, if given.
     fn of(&self, unit: &str) -> Option<u32>;
 
-    /// Visits each unit that is named and its cost.
+    /// Visits each given unit with its cost.
     fn each(&self, visit: &mut dyn FnMut(&str, u32));
 }
 
@@ -222,7 +220,7 @@ impl UnitCosts for Vec<(&str, u32)> {
 }
 
 impl Cost<'_> {
-    /// The cost in one unit, if it is named.
+    /// Returns the cost in one unit, if given.
     #[inline]
     #[must_use]
     pub fn in_unit(&self, unit: &str) -> Option<u32> {
@@ -233,5 +231,5 @@ impl Cost<'_> {
     }
 }
 
-/// The unit that is meant where none is named.
+/// The default unit.
 pub const UNIT_REQUESTS: &str = "requests";

@@ -1,5 +1,4 @@
-//! The rule set in force, with what the engine adds to each rule: the hash of its keys, what tells its states apart,
-//! its counters' slot, its mode.
+//! The compiled rule set in force: key hashes, tags and salts of states, counter slots and modes.
 
 mod comparable;
 mod kept;
@@ -26,72 +25,67 @@ use crate::limit::Quota;
 use crate::rules::shed::{Part, Shed};
 use crate::rules::{Domain, Limit, ListKind, Mode, Over, Refused, Rule, RuleSet};
 
-/// A rule set in force.
 #[derive(Debug)]
 pub(super) struct Ruling {
     pub(super) rules: RuleSet,
-    /// By domain, as in `rules`.
+    /// One for each domain of `rules`, in the same order.
     domains: Vec<DomainTerms>,
-    /// Stands for every domain that has no rules.
+    /// Used for every domain without rules.
     unlimited: (Domain, DomainTerms),
-    /// No rule is stricter than this.
+    /// The strictest mode of any rule.
     pub(super) mode: Mode,
-    /// Nothing is judged at all.
+    /// Whether all checks are disabled.
     pub(super) disabled: bool,
-    /// Counts the rule sets that were in force before it.
+    /// The number of rule sets in force before it.
     pub(super) number: u64,
-    /// Where rules stand that may give back what they charged, by their identity: domain and rule.
+    /// Rules with refunds by identity: the indexes of domain and rule.
     refunding: HashMap<u64, (usize, usize)>,
-    /// The shortest time in which a key of any rule fills.
+    /// The shortest window of all quotas.
     pub(super) window_min: Micros,
 }
 
-/// What the engine knows of the rules and the lists of a domain, by their numbers.
+/// The compiled rules and lists of a domain, by index.
 #[derive(Debug)]
 pub(super) struct DomainTerms {
     pub(super) rules: Vec<Terms>,
-    /// Where each is counted, and whether it speaks alone.
+    /// The slot of each list entry, and whether its verdict is enforced.
     pub(super) lists: Vec<(Slot, bool)>,
-    /// Where what names no rule is counted.
+    /// The slot of decisions that name no rule.
     pub(super) unnamed: Slot,
-    /// By place, the most important first.
+    /// By rank, the most important first.
     pub(super) priorities: Vec<PrioritySlot>,
-    /// Whether the callers of any rule are noted.
+    /// Whether any rule is guarded after a change.
     pub(super) is_guarded: bool,
-    /// One for each pool that it watches over.
+    /// One for each pool that its rules configure.
     pub(super) gates: Vec<Gate>,
-    /// Why a request is not limited that no rule matches; `None`: nothing is judged at all.
+    /// Why a request without a matching rule is not limited; `None`: checks are disabled.
     pub(super) unmatched: Option<Unmatched>,
 }
 
-/// What the engine knows of a rule.
 #[derive(Debug)]
 pub(super) struct Terms {
     pub(super) key_hash: KeyHash,
-    /// What it is known by, also after a reload.
+    /// Its identity, stable over reloads.
     pub(super) identity: u64,
     pub(super) slot: Slot,
-    /// Where an answer is counted that it alone decides: in shadow that does not name it.
+    /// The slot of replies that it alone decides: the domain's slot for a shadow rule, which no reply names.
     pub(super) answered: Slot,
-    /// Refusals are carried out.
     pub(super) enforced: bool,
-    /// Not judged at all: only of the rules of a descriptor, which are found all the same.
+    /// Whether it is disabled. Only descriptor rules are: the tree still finds them.
     pub(super) disabled: bool,
-    /// Keys that are refused until a moment because somebody said so.
+    /// Keys that operators blocked on this host, with the end of each block.
     blocked: Option<Arc<BlockedKeys>>,
-    /// By what all hosts know its keys, and which of them are refused on all.
+    /// The fleet-wide hash of its keys, and the keys blocked on all hosts.
     pub(super) everywhere: Option<Everywhere>,
-    /// Notes callers, for some minutes after a change.
+    /// Records its callers, for some minutes after a change.
     pub(super) guarding: Option<Arc<Guarding>>,
-    /// Set where it has one quota and nothing besides, in a domain that has nothing but rules: then one look-up
-    /// decides.
+    /// Set for a rule with one quota and no options in a domain of rules only: one look-up decides.
     pub(super) plain: Option<Plain>,
-    /// Whether it limits how much is in progress at once.
     pub(super) is_concurrency: bool,
     pub(super) states: States,
 }
 
-/// A rule that has one quota and nothing besides.
+/// A rule with one quota and no options.
 #[derive(Clone, Debug)]
 pub(super) struct Plain {
     pub(super) quota: Quota,
@@ -99,17 +93,15 @@ pub(super) struct Plain {
     pub(super) salt: Salt,
 }
 
-/// What tells the states of one limit from those that cannot be compared with them.
+/// The tags and salts that separate states of a limit from incomparable ones.
 #[derive(Debug)]
 pub(super) struct States {
-    /// By the number of the allowance.
     by_allowance: Vec<(Tag, Salt)>,
-    /// Counts the changes of its quotas, as far as they are told apart: a bucket that another left is taken over.
+    /// Counts changes of the quotas, modulo 256: buckets of another generation are converted.
     generation: u8,
 }
 
 impl Ruling {
-    /// Without a rule.
     pub(super) fn empty(mode: Mode) -> Ruling {
         Ruling {
             rules: RuleSet::default(),
@@ -175,13 +167,12 @@ impl Ruling {
         if ruling.number == FIRST_RULING
             && heritage.names.is_some_and(|names| names != ruling.fingerprint(fingerprints))
         {
-            // Grants that were put back are of other rules.
+            // The restored grants belong to other rules.
             ruling.number += 1;
         }
         ruling
     }
 
-    /// A domain and the terms of its rules.
     #[inline]
     pub(super) fn find(&self, domain: &str) -> Option<(&Domain, &DomainTerms)> {
         let found = self.rules.find(domain)?;
@@ -192,30 +183,28 @@ impl Ruling {
         Some((&*self.rules.domains()[found], &self.domains[found]))
     }
 
-    /// A domain and the terms of its rules, or a domain without a rule where nothing limits its requests.
+    /// Returns a domain and its compiled rules, or a domain without rules where its requests are not limited.
     #[inline]
     pub(super) fn find_or_unlimited(&self, domain: &str) -> (&Domain, &DomainTerms) {
         let found = if self.disabled { None } else { self.find(domain) };
         found.unwrap_or((&self.unlimited.0, &self.unlimited.1))
     }
 
-    /// Whether a request is refused unless rules in shadow alone count it: its cost is above what any can count.
+    /// Returns whether to refuse a request of uncountable cost, unless only shadow rules count it.
     pub(super) fn refuses_uncounted(&self, request: &Request<'_>) -> bool {
         request.oversized && self.mode == Mode::Enforce
     }
 
-    /// Each domain with its terms.
     pub(super) fn each_domain(&self) -> impl Iterator<Item = (&Domain, &DomainTerms)> {
         self.rules.domains().iter().map(|domain| &**domain).zip(&self.domains)
     }
 
-    /// What watches over each pool.
     pub(super) fn watches(&self) -> Vec<(Arc<Pool>, Arc<Watch>)> {
         let gates = self.domains.iter().flat_map(|terms| &terms.gates);
         gates.map(|gate| (Arc::clone(&gate.pool), Arc::clone(&gate.watch))).collect()
     }
 
-    /// A rule by its identity, with its terms.
+    /// Returns a rule with refunds by its identity.
     pub(super) fn identified(&self, identity: u64) -> Option<(&Rule, &Terms)> {
         let place = *self.refunding.get(&identity)?;
         let (domain, rule) = place;
@@ -223,13 +212,12 @@ impl Ruling {
         Some((found, self.domains.get(domain)?.rules.get(rule)?))
     }
 
-    /// The rules of a domain by name, with their terms.
     pub(super) fn known(&self, domain: &str) -> HashMap<&str, (&Rule, &Terms)> {
         let Some((domain, terms)) = self.find(domain) else { return HashMap::new() };
         domain.rules().iter().zip(&terms.rules).map(|(rule, terms)| (&*rule.name, (rule, terms))).collect()
     }
 
-    /// The slots of rules whose keys may be shown otherwise than before.
+    /// Returns the slots of rules whose `show_keys` has changed.
     pub(super) fn shown_otherwise<'r>(&'r self, before: &'r Ruling) -> impl Iterator<Item = Slot> + 'r {
         let domains = self.rules.domains().iter().zip(&self.domains);
         domains.flat_map(|(domain, terms)| {
@@ -242,7 +230,6 @@ impl Ruling {
         })
     }
 
-    /// The kinds of table that the rules use.
     pub(super) fn kinds(&self) -> Vec<Kind> {
         let mut kinds: Vec<Kind> = quotas(&self.rules).map(kind).collect();
         let has_places = kinds.contains(&Kind::Places);
@@ -280,9 +267,9 @@ impl Terms {
         let guarding = said.guards.of(domain.name(), &rule.name).cloned();
         let slot = slots.of(domain.name(), &rule.name);
         let enforced = rule.mode.max(said.mode) == Mode::Enforce;
-        // By the key of this host: a rule stays who it is, whatever secret all hosts have.
+        // Under this host's key: the identity must not change with the fleet secret.
         let identity = of_rule(hash_key).digest_bytes(b"identity").high();
-        // What counts by something else has no state in common with it.
+        // A rule that counts another unit or key shares no state with the former one.
         let before = before.filter(|(_, terms)| terms.identity == identity);
         let same_overrides = before.is_some_and(|(old, _)| old.overrides == rule.overrides);
         let print = || fingerprint(fingerprints, &rule.limit, rule.overrides.as_deref());
@@ -297,7 +284,7 @@ impl Terms {
             answered: if enforced { slot } else { slots.of_domain(domain.name()) },
             enforced,
             disabled: rule.mode == Mode::Disabled,
-            // What is noted or blocked by hand is no part of the way of the common request.
+            // The fast path knows neither guards nor operators' blocks.
             plain: states.plain(rule).filter(|_| is_simple(domain) && !is_blocked && guarding.is_none()),
             blocked,
             everywhere,
@@ -309,13 +296,13 @@ impl Terms {
 }
 
 impl Terms {
-    /// Until when a key is refused because somebody said so; the origin of time: it is not.
+    /// Returns the end of an operator's block of a key; the origin of time if there is none.
     pub(super) fn blocked_until(&self, key: &Digest) -> Timestamp {
         let until = self.blocked.as_ref().and_then(|blocked| blocked.get(&[key.hash(), key.high()]));
         until.copied().unwrap_or(Timestamp::ORIGIN)
     }
 
-    /// The same, where it was said to all hosts.
+    /// Returns the end of a fleet-wide block of a key; the origin of time if there is none.
     #[inline]
     pub(super) fn blocked_everywhere<'v, V: ExactSizeIterator<Item = &'v str>>(
         &self,
@@ -329,7 +316,7 @@ impl Terms {
 }
 
 impl States {
-    /// `before`: the generation of the same limit in the rule set before, and whether its quotas are the same.
+    /// `before`: whether the quotas equal those of the former rule set, and their generation there.
     fn new(limit: &Limit, before: Option<Inherited>, hash_key: &HashKey) -> States {
         let generation = match before {
             Some((true, generation)) => generation,
@@ -343,13 +330,12 @@ impl States {
         States { by_allowance: by_allowance.collect(), generation }
     }
 
-    /// The tag and the salt of the states under an allowance.
+    /// Returns the tag and the salt of states under an allowance.
     #[inline]
     pub(super) fn of(&self, allowance: u32) -> (Tag, Salt) {
         self.by_allowance.get(allowance as usize).copied().unwrap_or((Tag::NONE, Salt::NONE))
     }
 
-    /// Those of all allowances.
     pub(super) fn each(&self) -> impl Iterator<Item = (Tag, Salt)> {
         self.by_allowance.iter().copied()
     }
@@ -370,7 +356,6 @@ impl States {
     }
 }
 
-/// A domain that limits nothing.
 fn unlimited(mode: Mode) -> (Domain, DomainTerms) {
     let terms = DomainTerms {
         rules: Vec::new(),
@@ -384,7 +369,6 @@ fn unlimited(mode: Mode) -> (Domain, DomainTerms) {
     (Domain::new("", Vec::new()), terms)
 }
 
-/// Where rules stand that may give back what they charged.
 fn refunding(rules: &RuleSet, terms: &[DomainTerms]) -> HashMap<u64, (usize, usize)> {
     let domains = rules.domains().iter().zip(terms).enumerate();
     let rules = domains.flat_map(|(domain, (rules, terms))| {
@@ -397,7 +381,7 @@ fn refunding(rules: &RuleSet, terms: &[DomainTerms]) -> HashMap<u64, (usize, usi
         .collect()
 }
 
-/// Whether it has nothing but rules that are found by attributes.
+/// Returns whether the domain has only rules that attributes select.
 fn is_simple(domain: &Domain) -> bool {
     domain.lists().is_empty()
         && domain.sheds().is_empty()

@@ -1,7 +1,7 @@
-//! The tables, cut into shards that are locked apart.
+//! The state tables, split into shards with a lock each.
 //!
-//! A shard holds one table of each kind of state, so that one lock guards all that a key can be and the order of
-//! locks is the order of shards.
+//! A shard holds one table of each kind, so that one lock covers all states of a key. Locks are taken in the
+//! order of shards.
 
 use super::digest::Digest;
 use super::fleet::Calls;
@@ -25,38 +25,34 @@ pub(super) struct Shards {
     shards: Box<[Padded]>,
     memory: Memory,
     evictions: AtomicU64,
-    /// A bit for each shard in which keys have called.
+    /// One bit for each shard with shares whose sync is due.
     calling: AtomicU64,
-    /// The same of keys of places.
     places_calling: AtomicU64,
 }
 
-/// A shard on cache lines of its own, so that two threads in two shards do not slow each other.
+/// A shard on its own cache lines, against false sharing.
 #[derive(Debug)]
 #[repr(align(128))]
 struct Padded(Mutex<Shard>);
 
-/// One table of each kind.
 #[derive(Debug)]
 pub(super) struct Shard {
-    /// Of token buckets and leaky ones.
+    /// Token and leaky buckets.
     pub(super) buckets: Table<Gcra>,
     pub(super) windows: Table<FixedWindow>,
     pub(super) sliding_windows: Table<SlidingWindow>,
     pub(super) logs: Table<SlidingLog>,
-    /// Work in progress, one count for each key of a concurrency limit.
+    /// Lease counts, one for each key of a concurrency limit.
     pub(super) in_progress: Table<InProgress>,
-    /// This host's shares of budgets that many hosts have.
+    /// This host's shares of fleet budgets.
     pub(super) shares: Table<Folded>,
-    /// Keys of those that are to be heard of elsewhere.
+    /// Keys of shares whose sync is due.
     pub(super) calls: Calls,
-    /// The places that this host has of limits on work that many hosts have, beside the counts of that.
+    /// This host's permits of shared concurrency limits; their leases are counted in `in_progress`.
     pub(super) places: Table<Places>,
-    /// Keys of those that are to be heard of elsewhere.
     pub(super) place_calls: Calls,
-    /// Keys that are refused until a moment.
+    /// Keys blocked after a refusal.
     pub(super) blocks: Table<Until>,
-    /// Keys that are in the soft part of their allowance.
     pub(super) softs: Table<Soft>,
 }
 
@@ -77,16 +73,15 @@ impl Shard {
         }
     }
 
-    /// Counts a lease of a key that was put back from a snapshot.
     pub(super) fn begin_progress(&mut self, digest: Digest, shards: &Shards, now: Now) {
         let (_, evicted) =
             self.in_progress.change(digest, &shards.memory, now, InProgress::default, InProgress::begin);
         shards.count_evictions(evicted);
     }
 
-    /// Ends one lease of a key. Returns the number of its leases that are left; the last one removes the state.
+    /// Ends one lease of a key. Returns how many are left; the last one removes the state.
     pub(super) fn end_progress(&mut self, digest: &Digest, memory: &Memory) -> u32 {
-        // Only a lease ends a count, and each was counted before it was granted.
+        // Only a lease ends a count, and each is counted before its grant.
         let state = self.in_progress.find_mut(digest);
         debug_assert!(state.is_some(), "a lease is counted from before its grant to its end");
         let Some(state) = state else { return 0 };
@@ -97,7 +92,6 @@ impl Shard {
         left
     }
 
-    /// How much work of a key is in progress.
     pub(super) fn in_use(&self, digest: &Digest) -> u32 {
         self.in_progress.find(digest).map_or(0, |state| state.count())
     }
@@ -120,47 +114,44 @@ impl Shards {
         Shards { shards: shards.collect(), memory, evictions, calling, places_calling }
     }
 
-    /// The shard that a key lives in.
     #[inline]
     pub(super) fn of(&self, digest: &Digest) -> usize {
         digest.shard(SHARDS)
     }
 
-    /// Locks one shard. Whoever holds several took them in ascending order.
+    /// Locks one shard. A thread that locks several does so in ascending order.
     #[inline]
     pub(super) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
         #[allow(clippy::indexing_slicing, reason = "there are SHARDS of them, and the modulus is below that")]
         self.shards[shard % SHARDS].0.lock()
     }
 
-    /// Counts keys that had to go although they still mattered.
+    /// Counts evicted keys whose state was not fresh.
     pub(super) fn count_evictions(&self, evicted: u64) {
         if evicted > 0 {
             self.evictions.fetch_add(evicted, Ordering::Relaxed);
         }
     }
 
-    /// Notes that a key has called, in the shard that it lives in.
+    /// Marks the shard of a share's key for a sync.
     pub(super) fn note_calling(&self, key: &Digest) {
         self.calling.fetch_or(1 << self.of(key), Ordering::Relaxed);
     }
 
-    /// The shards in which keys have called since it was last asked.
+    /// Returns and clears the marked shards of shares.
     pub(super) fn take_calling(&self) -> impl Iterator<Item = usize> + use<> {
         taken(&self.calling)
     }
 
-    /// Notes that a key of places has called.
     pub(super) fn note_places_calling(&self, key: &Digest) {
         self.places_calling.fetch_or(1 << self.of(key), Ordering::Relaxed);
     }
 
-    /// The shards in which keys of places have called since it was last asked.
     pub(super) fn take_places_calling(&self) -> impl Iterator<Item = usize> + use<> {
         taken(&self.places_calling)
     }
 
-    /// Sums the counts of all concurrency keys, one shard under its lock at a time.
+    /// Sums the lease counts of all keys, locking one shard at a time.
     pub(super) fn in_progress(&self) -> u64 {
         let mut sum = 0;
         for shard in 0..SHARDS {
@@ -169,7 +160,6 @@ impl Shards {
         sum
     }
 
-    /// The budget of all tables.
     pub(super) fn memory(&self) -> &Memory {
         &self.memory
     }
@@ -182,29 +172,30 @@ impl Shards {
         self.memory.bytes()
     }
 
-    /// Keys dropped for lack of room while they still mattered.
+    /// Counts evicted keys whose state was not fresh.
     pub(super) fn evictions(&self) -> u64 {
         self.evictions.load(Ordering::Relaxed)
     }
 }
 
-/// Walks round all shards, a few at each tick, and sweeps away the keys that are as good as new.
+/// Removes fresh states from all shards in turn, some shards at each tick.
 #[derive(Debug, Default)]
 pub(super) struct Sweeper {
     last: Option<Timestamp>,
-    /// Time that has passed and not been swept for.
+    /// Elapsed time not yet swept for.
     owed_nanos: u64,
     shard: usize,
 }
 
 impl Sweeper {
-    /// Sweeps as many shards as the time since the last call asks for. A round takes three quarters of the shortest
-    /// time in which a key fills, so that every key is gone within twice its own. Returns whether a round has ended.
+    /// Sweeps as many shards as the elapsed time requires. A round takes 3/4 of `window_min`, within
+    /// [`ROUND_NANOS_MIN`] and [`ROUND_NANOS_MAX`], so that a key is removed within twice its window. Returns
+    /// whether a round has ended.
     pub(super) fn advance(&mut self, shards: &Shards, now: Now, window_min: Micros) -> bool {
         let last = self.last.replace(now.at).unwrap_or(now.at);
         let round_nanos = (window_min.0.saturating_mul(750)).clamp(ROUND_NANOS_MIN, ROUND_NANOS_MAX);
         let elapsed_nanos = now.at.as_nanos().saturating_sub(last.as_nanos());
-        // One round at most, however long the time: a second one would find nothing.
+        // At most one round: a second one would find nothing.
         self.owed_nanos = self.owed_nanos.saturating_add(elapsed_nanos).min(round_nanos);
         let shard_nanos = round_nanos / SHARDS as u64;
         let mut round_ends = false;
@@ -227,9 +218,8 @@ impl Sweeper {
     }
 }
 
-/// The places of the bits that are set, which then no longer are.
 fn taken(bits: &AtomicU64) -> impl Iterator<Item = usize> + use<> {
-    // Whoever asks in vain, as nearly always, writes nothing.
+    // The common case, no bit set, must not write.
     let mut bits = if bits.load(Ordering::Relaxed) == 0 { 0 } else { bits.swap(0, Ordering::Relaxed) };
     std::iter::from_fn(move || {
         let place = bits.trailing_zeros() as usize;
@@ -238,20 +228,18 @@ fn taken(bits: &AtomicU64) -> impl Iterator<Item = usize> + use<> {
     })
 }
 
-/// Sweeps one table through, letting go of the lock between steps.
+/// Sweeps one table, releasing the lock between steps.
 fn sweep<S: Fading>(shards: &Shards, shard: usize, table: fn(&mut Shard) -> &mut Table<S>, now: Now) {
     while !table(&mut shards.lock(shard)).sweep(STEP_BUCKETS, &shards.memory, now) {}
 }
 
-/// As many as a word has bits: the shards of a judgement are a bit set. Decision threads are few; so many shards
-/// also keep the lock of one short while it is swept or grows.
+/// A judgement keeps its shards in a 64-bit set. Small shards are swept and grown quickly.
 pub(super) const SHARDS: usize = 64;
 
-/// Buckets swept under one lock: about five microseconds.
+/// Buckets swept under one lock: about 5 µs.
 const STEP_BUCKETS: usize = 1_024;
 
-/// A round takes at least three quarters of a second: sweeping faster would cost more than the memory is worth.
+/// Minimum round, 0.75 s: faster sweeps cost more than the memory is worth.
 const ROUND_NANOS_MIN: u64 = 750_000_000;
 
-/// A round takes at most a minute.
 const ROUND_NANOS_MAX: u64 = 60_000_000_000;

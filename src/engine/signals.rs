@@ -1,4 +1,4 @@
-//! Readings of one pool, by name: what the host reads and what applications push. What is too old is no reading.
+//! Signals of one pool, by name: read by the host or pushed by applications, valid for [`FRESH`].
 
 use std::time::Duration;
 
@@ -7,14 +7,13 @@ use crate::clock::Timestamp;
 use crate::rules::shed::Signal;
 use crate::shed::mapping;
 
-/// The readings of one pool.
 #[derive(Debug, Default)]
 pub(super) struct Signals {
     read: Vec<Read>,
     pushed: Vec<Pushed>,
 }
 
-/// What the host reads. One that cannot be read has no value.
+/// A signal that the host reads; without a value if it cannot be read.
 #[derive(Debug)]
 struct Read {
     name: Box<str>,
@@ -22,7 +21,6 @@ struct Read {
     at: Timestamp,
 }
 
-/// What one session pushes.
 #[derive(Debug)]
 struct Pushed {
     name: Box<str>,
@@ -32,7 +30,7 @@ struct Pushed {
 }
 
 impl Signals {
-    /// The host has read something, or failed to.
+    /// Records a reading of the host; `None`: the reading failed.
     pub(super) fn observe(&mut self, name: &str, value: Option<u32>, at: Timestamp) {
         if let Some(read) = self.read.iter_mut().find(|read| *read.name == *name) {
             (read.value, read.at) = (value, at);
@@ -41,7 +39,7 @@ impl Signals {
         }
     }
 
-    /// A session has pushed something. Beyond the bound what is new is passed over.
+    /// Records a pushed signal; drops a new one beyond the bounds.
     pub(super) fn push(&mut self, name: &str, session: u64, permille: u16, at: Timestamp) {
         let is_it = |pushed: &&mut Pushed| pushed.session == session && *pushed.name == *name;
         if let Some(pushed) = self.pushed.iter_mut().find(is_it) {
@@ -59,13 +57,12 @@ impl Signals {
         self.read.is_empty() && self.pushed.is_empty()
     }
 
-    /// Forgets what is too old to count.
     pub(super) fn forget_old(&mut self, at: Timestamp) {
         self.read.retain(|read| at.since(read.at) < FRESH);
         self.pushed.retain(|pushed| at.since(pushed.at) < FRESH);
     }
 
-    /// Connections that wait to be accepted.
+    /// The length of the accept queue, in connections.
     pub(super) fn queue(&self, at: Timestamp) -> Option<u32> {
         self.read(ACCEPT_QUEUE, at)
     }
@@ -76,7 +73,7 @@ impl Signals {
         counted.filter_map(|signal| self.utilization(signal, at)).reduce(f64::max)
     }
 
-    /// Every signal of the rules: its name, the utilization that it stands for, and whether it counts.
+    /// Every signal of the rules: name, utilization and whether it counts.
     pub(super) fn view(&self, watch: &Watch, at: Timestamp) -> Vec<(Box<str>, Option<f64>, bool)> {
         let view = |signal: &Signal| (signal.name.clone(), self.utilization(signal, at), signal.counts);
         watch.shed.signals.iter().map(view).collect()
@@ -95,7 +92,7 @@ impl Signals {
         read.value.filter(|_| at.since(read.at) < FRESH)
     }
 
-    /// The mean over the sessions that pushed it: one process that hangs is not the pool.
+    /// The mean over the sessions that push it, so that one hanging process does not stand for the pool.
     fn pushed(&self, name: &str, at: Timestamp) -> Option<u32> {
         let fresh = self.pushed.iter().filter(|pushed| *pushed.name == *name && at.since(pushed.at) < FRESH);
         let (count, sum) =
@@ -107,17 +104,15 @@ impl Signals {
 /// The signal that the brake reads.
 pub(super) const ACCEPT_QUEUE: &str = "accept_queue";
 
-/// What is older is no reading.
 const FRESH: Duration = Duration::from_secs(3);
 
-/// Readings of the host for one pool: more than there are kinds of them.
+/// Maximum signals that the host reads for one pool: more than there are kinds.
 const READ_MAX: usize = 32;
 
-/// Names that one session may push within three seconds: far more than an application measures. Sessions of other pools
-/// have other lists, so the bound of one pool is none of memory.
+/// Maximum names that one session may push within 3 s, far more than an application measures. It bounds
+/// memory; `PUSHED_MAX` does not, because each pool has its own list.
 const SESSION_PUSHED_MAX: usize = 16;
 
-/// What the sessions of one pool may have pushed within three seconds.
 const PUSHED_MAX: usize = 4_096;
 
 #[cfg(test)]

@@ -1,16 +1,15 @@
-//! SipHash-1-3 with 128 bits (Aumasson and Bernstein, “SipHash: a fast short-input PRF”, 2012, with the 128-bit output
-//! of its reference implementation).
+//! SipHash-1-3 with 128 bits of output (Aumasson and Bernstein, “SipHash: a fast short-input PRF”, 2012;
+//! output as in the reference implementation).
 //!
-//! Our own because a key is nearly always one short value: hashed in one go, from a state set up once for each rule,
-//! it takes a third fewer instructions than a hasher made to be fed piece by piece. Tests hold it to the `siphasher`
-//! crate.
+//! An own implementation, because keys are mostly one short value: hashing it at once, from a state set up
+//! once per rule, takes a third fewer instructions than a streaming hasher. Tests compare it with the
+//! `siphasher` crate.
 
-/// The state that a secret key gives.
 #[derive(Clone, Copy)]
 pub(super) struct SipHash([u64; 4]);
 
 impl SipHash {
-    /// Under a key of 128 bits.
+    /// Sets up the state under a key of 128 bits.
     pub(super) fn new(key: [u64; 2]) -> SipHash {
         let [low, high] = key;
         SipHash([
@@ -21,7 +20,7 @@ impl SipHash {
         ])
     }
 
-    /// The hash of some bytes. A call of its own: few arguments, and whoever calls need not save what it has in hand.
+    /// Hashes bytes. Not inlined: callers save fewer registers around a call with few arguments.
     #[inline(never)]
     pub(super) fn hash(&self, bytes: &[u8]) -> [u64; 2] {
         let mut state = self.0;
@@ -32,8 +31,7 @@ impl SipHash {
         finish(state, bytes.len(), last_word(bytes))
     }
 
-    /// The hash of several texts: each as its length in eight bytes and its bytes, zeros behind them to a multiple of
-    /// eight, so that no two lists give the same bytes.
+    /// Hashes texts unambiguously: each as its length in 8 bytes and its bytes, zero-padded to 8.
     #[inline(never)]
     pub(super) fn hash_each<'a>(&self, texts: impl Iterator<Item = &'a str>) -> [u64; 2] {
         let mut state = self.0;
@@ -53,7 +51,7 @@ impl SipHash {
     }
 }
 
-/// The one to seven bytes behind the last whole word, zeros above them; zero when there are none.
+/// Returns the 1 to 7 bytes after the last whole word, zero-extended; zero if there are none.
 #[inline]
 fn last_word(bytes: &[u8]) -> u64 {
     let count = bytes.len() % 8;
@@ -61,11 +59,11 @@ fn last_word(bytes: &[u8]) -> u64 {
         return 0;
     }
     if let Some(last) = bytes.last_chunk() {
-        // What stands below them has been compressed.
+        // The bytes below are compressed already.
         return u64::from_le_bytes(*last) >> (64 - 8 * count);
     }
     if let (Some(first), Some(last)) = (bytes.first_chunk(), bytes.last_chunk()) {
-        // Of fewer than eight bytes these overlap, and agree where they do.
+        // Of fewer than 8 bytes the two chunks overlap, in equal bytes.
         let last = u64::from(u32::from_le_bytes(*last)) << (8 * (count - 4));
         return u64::from(u32::from_le_bytes(*first)) | last;
     }
@@ -82,7 +80,7 @@ fn finish(mut state: [u64; 4], length: usize, last: u64) -> [u64; 2] {
     [low, extract(&mut state)]
 }
 
-/// One round for each word: the 1 of SipHash-1-3.
+/// Compresses one word with one round: the 1 of SipHash-1-3.
 #[inline]
 fn compress(state: &mut [u64; 4], word: u64) {
     state[3] ^= word;
@@ -90,7 +88,7 @@ fn compress(state: &mut [u64; 4], word: u64) {
     state[0] ^= word;
 }
 
-/// Three rounds for each half of the hash: the 3 of SipHash-1-3.
+/// Finishes one half of the hash with three rounds: the 3 of SipHash-1-3.
 #[inline]
 fn extract(state: &mut [u64; 4]) -> u64 {
     round(state);

@@ -1,55 +1,52 @@
-//! Who comes most often, in bounded memory: a sketch of the largest counts. It never decides anything, and knows a
-//! key by its digest alone unless a text is handed in.
+//! The most frequent callers in bounded memory, for display only; no decision reads it. A key is known by its
+//! digest, unless a text is given.
 //!
 //! Space-saving (Metwally, Agrawal, El Abbadi, “Efficient Computation of Frequent and Top-k Elements in Data
-//! Streams”, 2005): K counters; a key without one takes over the smallest and goes on from its count, which is noted
-//! as the error. With T the sum of all weights:
+//! Streams”, 2005): K counters; a key without one takes over the smallest and continues from its count, which
+//! is recorded as the error. With T the sum of all weights:
 //!
 //! * a key's true count is at most `count` and at least `count − error`;
 //! * `error` is at most T ÷ K, and every key whose true count is above T ÷ K has an entry.
 //!
-//! [`Sketch::halve`] halves counts, true counts and T alike, each rounded down; what is said above goes on to hold,
-//! but that an error may then be one larger.
+//! [`Sketch::halve`] halves counts, true counts and T, each rounded down; the bounds still hold, except that
+//! an error may be larger by 1.
 
 use arrayvec::ArrayVec;
 
-/// The keys with the largest counts, about.
+/// The keys with the largest counts, approximately.
 #[derive(Debug, Default)]
 pub(super) struct Sketch {
-    // These go together by place. Apart, so that looking for a key or for the smallest count reads little.
-    /// A part of each key: whether none of them is alike is a handful of instructions.
+    // Parallel arrays, so that the search for a key or the smallest count reads little memory.
+    /// A part of each key, compared by a handful of vector instructions.
     prints: [u32; ENTRIES],
     keys: ArrayVec<[u64; 2], ENTRIES>,
     counts: ArrayVec<u64, ENTRIES>,
     rest: ArrayVec<Rest, ENTRIES>,
-    /// The smallest count, once all places are taken; none before `from` has it.
+    /// The smallest count, once all entries are taken; none before `from` has it.
     smallest: u64,
     from: usize,
 }
 
-/// What is looked at only when an entry changes hands or is shown.
+/// The fields read only when an entry changes its key or is displayed.
 #[derive(Debug)]
 struct Rest {
     error: u64,
     text: Option<Box<str>>,
 }
 
-/// One of the keys with the largest counts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// The digest of the key.
     pub(super) key: [u64; 2],
-    /// Its count or more.
+    /// An upper bound of its count.
     pub(super) count: u64,
-    /// How much more at most.
+    /// The maximum excess of `count`.
     pub(super) error: u64,
-    /// The key in words, where the rule shows them.
+    /// The key as text, where the rule shows keys.
     pub(super) text: Option<Box<str>>,
 }
 
 impl Sketch {
-    /// Counts a key. `text` is asked for when the key has no entry yet, and is cut to [`TEXT_BYTES_MAX`]; but for
-    /// that, nothing is allocated.
+    /// Counts a key. `text` is called for a key without an entry, and cut; nothing else allocates.
     pub(super) fn add(&mut self, key: [u64; 2], weight: u64, text: impl FnOnce() -> Option<Box<str>>) {
         if weight == 0 {
             return;
@@ -81,15 +78,15 @@ impl Sketch {
 
     fn find(&self, key: [u64; 2]) -> Option<usize> {
         let print = print(key);
-        // All of them, without a branch for each: most keys are not there.
+        // Compares all without branches: most keys have no entry.
         if !self.prints.iter().fold(false, |any, known| any | (*known == print)) {
             return None;
         }
         self.keys.iter().position(|known| *known == key)
     }
 
-    /// Where a smallest count is, all places being taken. Counts only grow, so places that were passed have larger
-    /// ones, and all are looked at anew only once none of the rest has it.
+    /// Returns the index of a smallest count, with all entries taken. Counts only grow, so entries before
+    /// `from` have larger ones; a full scan runs only when none after it has the smallest.
     fn place_of_smallest(&mut self) -> usize {
         let left = self.counts.get(self.from..).unwrap_or_default();
         match left.iter().position(|count| *count == self.smallest) {
@@ -102,7 +99,7 @@ impl Sketch {
         self.from
     }
 
-    /// The entries, the largest count first; of equal ones the surest.
+    /// Returns the entries, the largest count first, and the smallest error first among equal counts.
     pub(super) fn top(&self) -> Vec<Entry> {
         let places = self.keys.iter().zip(&self.counts).zip(&self.rest);
         let entry = |((key, count), rest): ((&[u64; 2], &u64), &Rest)| Entry {
@@ -116,15 +113,15 @@ impl Sketch {
         top
     }
 
-    /// Halves all counts, so that who was busy fades. What comes to nothing makes room.
+    /// Halves all counts, so that old activity fades, and removes those that become zero.
     pub(super) fn halve(&mut self) {
         for (count, rest) in self.counts.iter_mut().zip(&mut self.rest) {
-            // Both bounds are rounded as the true count is, so that it stays between them.
+            // Both bounds are rounded like the true count, which stays between them.
             let at_least = (*count - rest.error) / 2;
             *count /= 2;
             rest.error = *count - at_least;
         }
-        // Looked for anew: every count has changed.
+        // Forces a full scan, because every count has changed.
         (self.smallest, self.from) = (0, ENTRIES);
         let mut place = 0;
         while let Some(count) = self.counts.get(place) {
@@ -144,7 +141,7 @@ impl Sketch {
     }
 }
 
-/// What is kept of the keys of one rule. It takes no memory before the first of them is counted.
+/// The sketches of one rule, allocated with the first count.
 #[derive(Debug, Default)]
 pub(super) struct Sketches(Option<Box<Three>>);
 
@@ -155,14 +152,11 @@ struct Three {
     would_refuse: Sketch,
 }
 
-/// What the keys of a rule are ranked by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ranking {
-    /// How much they asked for.
     Busiest,
-    /// How much of it was refused.
     Refused,
-    /// How much would have been, had the rule been enforced.
+    /// By units that would have been refused if the rule were enforced.
     WouldRefuse,
 }
 
@@ -184,7 +178,7 @@ impl Sketches {
         sketch.add(key, weight, text);
     }
 
-    /// The largest of one ranking, as [`Sketch::top`] gives them.
+    /// Returns the entries of one ranking, as [`Sketch::top`] does.
     pub(super) fn top(&self, ranking: Ranking) -> Vec<Entry> {
         let sketch = self.0.as_ref().map(|three| match ranking {
             Ranking::Busiest => &three.busiest,
@@ -194,7 +188,6 @@ impl Sketches {
         sketch.map(Sketch::top).unwrap_or_default()
     }
 
-    /// Bytes that it has allocated.
     pub(super) fn heap_bytes(&self) -> usize {
         let Some(three) = &self.0 else { return 0 };
         let Three { busiest, refused, would_refuse } = &**three;
@@ -202,7 +195,7 @@ impl Sketches {
         size_of::<Three>() + rest.filter_map(|rest| rest.text.as_ref()).map(|text| text.len()).sum::<usize>()
     }
 
-    /// Halves all counts. Once nothing is left of any, the memory goes back.
+    /// Halves all counts; frees the memory once all are zero.
     pub(super) fn halve(&mut self) {
         let Some(three) = &mut self.0 else { return };
         let Three { busiest, refused, would_refuse } = &mut **three;
@@ -214,13 +207,12 @@ impl Sketches {
     }
 }
 
-/// A part of a key that few others have.
 fn print([low, _]: [u64; 2]) -> u32 {
     let [a, b, c, d, ..] = low.to_le_bytes();
     u32::from_le_bytes([a, b, c, d])
 }
 
-/// A text that fits; of a longer one the beginning, and `~` for the rest.
+/// Cuts a long text to its beginning and `~`.
 fn shortened(text: Box<str>) -> Box<str> {
     if text.len() <= TEXT_BYTES_MAX {
         return text;
@@ -229,11 +221,10 @@ fn shortened(text: Box<str>) -> Box<str> {
     format!("{kept}~").into()
 }
 
-/// Whoever takes more than a thirty-second of all is surely among them, and a page shows ten. All are looked at for
-/// each key, which takes 15 ns where it is known and 45 ns where it is not: twice as many would take twice as long.
+/// Every key above 1/32 of the total has an entry, and a page shows ten. Counting costs O(entries).
 const ENTRIES: usize = 32;
 
-/// Enough for an address or an account; how long a value is, its caller decides.
+/// Enough for an address or an account; clients decide how long a value is.
 const TEXT_BYTES_MAX: usize = 64;
 
 #[cfg(test)]
@@ -247,7 +238,7 @@ mod tests {
     const K: u64 = ENTRIES as u64;
 
     fn key(number: u64) -> [u64; 2] {
-        // Many keys agree in one half of their digest, as only unlucky ones do.
+        // Many keys agree in one half of their digest, which is rare with real digests.
         [number / 2, number % 2]
     }
 
@@ -271,7 +262,7 @@ mod tests {
         add(&mut sketch, 88, 0);
         let top = sketch.top();
         assert_eq!(top.first(), Some(&entry(5, 1_105, 0)));
-        // Of equal counts the surer comes first.
+        // Of equal counts the smaller error comes first.
         let equal: Vec<_> = top.iter().filter(|entry| entry.count == 107).cloned().collect();
         assert_eq!(equal, [entry(7, 107, 0), entry(77, 107, 100)]);
         assert!(!top.iter().any(|entry| [key(0), key(88)].contains(&entry.key)));
@@ -296,7 +287,7 @@ mod tests {
             (Some("192.0.2.1".to_owned()), Some("192.0.2.1".to_owned())),
             (Some("a".repeat(64)), Some("a".repeat(64))),
             (Some("a".repeat(65)), Some("a".repeat(63) + "~")),
-            // A character that does not fit goes whole.
+            // A character that does not fit is dropped whole.
             (Some("a".repeat(62) + "éé"), Some("a".repeat(62) + "~")),
         ];
         for (given, kept) in texts {
@@ -340,9 +331,9 @@ mod tests {
         assert!(sketches.0.is_none());
     }
 
-    /// One thing that happens to a sketch: a key is counted, or everything is halved.
+    /// The events of a sketch: a key is counted, or everything is halved.
     fn events() -> impl Strategy<Value = Vec<Option<(u64, u64)>>> {
-        // A few keys come often, most seldom: the larger the number, the rarer.
+        // The larger the number, the rarer.
         let number = (0_u32..10).prop_flat_map(|bits| 0..1_u64 << bits);
         let counted = (number, prop_oneof![8 => Just(1_u64), 1 => 0..100_u64]).prop_map(Some);
         prop::collection::vec(prop_oneof![200 => counted, 1 => Just(None)], 0..2_000)

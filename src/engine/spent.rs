@@ -1,5 +1,5 @@
-//! What grants and charges cost, for a refund to name them. Those with an `idem` are kept here, for as long as repeats of
-//! them; the cost of other work stands in its lease. Each is refunded at most once.
+//! The costs of grants and charges, for refunds. Costs under an idempotency key are kept here, for as long as
+//! the key is remembered; other costs are kept in the lease. Each is refunded at most once.
 
 use std::time::Duration;
 
@@ -21,7 +21,6 @@ use super::{Engine, repeats};
 use crate::clock::{Now, Timestamp};
 use crate::limit::block_bytes;
 
-/// Costs by the `idem` of what they were charged for.
 #[derive(Debug)]
 pub(super) struct SpentByName {
     names: KeyHash,
@@ -29,18 +28,18 @@ pub(super) struct SpentByName {
     shards: Box<[Mutex<Table<Spent>>]>,
 }
 
-/// What one grant or charge cost, until it is refunded.
+/// The cost of one grant or charge, until it is refunded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Spent {
     /// When it was charged.
     pub at: Timestamp,
-    /// Tells what was asked.
+    /// The fingerprint of domain and descriptors.
     pub print: u32,
-    /// Costs by the print of their units.
+    /// Costs by the fingerprint of their unit.
     pub costs: Box<[(u32, u32)]>,
 }
 
-/// Whether a grant or a charge has the name.
+/// Whether a name belongs to a grant or a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SpentBy {
     Grant = 0,
@@ -49,7 +48,7 @@ pub(super) enum SpentBy {
 
 type Costs = ArrayVec<(u32, u32), UNITS_MAX>;
 
-/// A refund: of what was asked with these descriptors, so much of each unit.
+/// A refund: the fingerprint of domain and descriptors, and the units to return.
 #[derive(Debug)]
 struct Refund {
     print: u32,
@@ -65,7 +64,7 @@ impl SpentByName {
         }
     }
 
-    /// The digest of a name. Another session of the user knows its grants and charges by it as well.
+    /// The digest of a name. Its scope is the user, so that all sessions of the user can refund.
     pub(super) fn digest(&self, by: SpentBy, user: u32, domain: &str, name: &[u8]) -> Digest {
         let mut bytes = Vec::with_capacity(NAME_BYTES);
         bytes.push(by as u8);
@@ -74,7 +73,7 @@ impl SpentByName {
         self.names.digest_bytes(&bytes)
     }
 
-    /// A print of what is asked: a refund has the domain and the descriptors of what it refunds. Never zero.
+    /// Fingerprints a domain and descriptors: a refund must repeat those of its target. Never zero.
     pub(super) fn print(&self, domain: &str, descriptors: &Descriptors<'_>, written: &mut Vec<u8>) -> u32 {
         written.clear();
         repeats::write(domain.as_bytes(), written);
@@ -91,7 +90,7 @@ impl SpentByName {
         print
     }
 
-    /// The cost of a lease's work. One in several units is tied to the lease unit by unit.
+    /// Returns the cost to keep in a lease. A cost in several units is tied to the lease unit by unit.
     pub(super) fn cost_of_work(&self, cost: &Cost<'_>, print: u32, ties: &mut Vec<Tie>) -> LeaseCost {
         match cost {
             Cost::Requests(cost) => LeaseCost { print, cost: *cost },
@@ -107,14 +106,13 @@ impl SpentByName {
         }
     }
 
-    /// One unit more, if there are not too many: the hash is spared for those that are not kept.
+    /// Adds a unit, up to [`UNITS_MAX`]; hashes only units that are kept.
     fn put(&self, costs: &mut Costs, unit: &str, cost: u32) {
         if !costs.is_full() {
             costs.push((self.unit_print(unit), cost));
         }
     }
 
-    /// Keeps what a named request cost.
     pub(super) fn keep_request(
         &self,
         request: &Request<'_>,
@@ -132,7 +130,6 @@ impl SpentByName {
         self.keep(name, Spent { at: now.at, print, costs: costs.as_slice().into() }, shards, now);
     }
 
-    /// Keeps what a named charge added.
     pub(super) fn keep_charge(
         &self,
         charge: &Charge<'_>,
@@ -159,12 +156,11 @@ impl SpentByName {
         shards.count_evictions(table.put(name, spent, shards.memory(), now));
     }
 
-    /// Forgets one.
     pub(super) fn forget(&self, name: &Digest, shards: &Shards) {
         self.lock(name).remove(name, shards.memory());
     }
 
-    /// Takes what a refund names, if it is there and covers it.
+    /// Removes the target of a refund if it covers the refund; returns whether it did.
     fn take(&self, name: &Digest, refund: &Refund, shards: &Shards, now: Now) -> bool {
         let mut table = self.lock(name);
         let is_covered = table.find(name).is_some_and(|spent| {
@@ -181,7 +177,7 @@ impl SpentByName {
         each_amount(&charge.amount, &mut |unit, amount| {
             if amount < 0 {
                 let units = u32::try_from(amount.unsigned_abs()).unwrap_or(u32::MAX);
-                // One more than can be covered is enough.
+                // One unit above the maximum is enough to reject it.
                 if amounts.len() <= UNITS_MAX {
                     amounts.push((self.unit_print(unit), units));
                 }
@@ -190,14 +186,12 @@ impl SpentByName {
         Refund { print: self.print(charge.domain, &charge.descriptors, written), amounts }
     }
 
-    /// Drops what is too old.
     pub(super) fn sweep(&self, shards: &Shards, now: Now) {
         for shard in &self.shards {
             while !shard.lock().sweep(STEP_BUCKETS, shards.memory(), now) {}
         }
     }
 
-    /// Copies all of it.
     pub(super) fn copy_out(&self, now: Now, visit: &mut dyn FnMut(Kept)) {
         for shard in &self.shards {
             let piece = &mut |from, size, copies: &mut Vec<(Digest, Spent)>| {
@@ -207,7 +201,6 @@ impl SpentByName {
         }
     }
 
-    /// Puts one back.
     pub(super) fn put_back(&self, name: Digest, spent: Spent, shards: &Shards, now: Now) {
         if spent.nanos_until_fresh(Tag::NONE, now) > 0 {
             self.keep(name, spent, shards, now);
@@ -221,7 +214,7 @@ impl SpentByName {
 }
 
 impl Engine {
-    /// Ties to a lease what a refund of its work can name: the cost, or the name by which that is kept.
+    /// Ties the cost to a lease, or the name under which it is recorded, for a refund.
     pub(super) fn tie_cost(&self, request: &Request<'_>, workspace: &mut Workspace) -> LeaseCost {
         if !workspace.parts.iter().any(is_counted) {
             return LeaseCost::default();
@@ -235,7 +228,7 @@ impl Engine {
         self.spent.cost_of_work(&request.cost, print, &mut workspace.ties)
     }
 
-    /// Keeps what a grant with a name cost, if a rule has counted it.
+    /// Records the cost of a named grant, if a rule has counted it.
     pub(super) fn keep_spent(
         &self,
         request: &Request<'_>,
@@ -250,7 +243,6 @@ impl Engine {
         }
     }
 
-    /// Keeps what a charge with a name has added.
     pub(super) fn keep_charged(&self, charge: &Charge<'_>, written: &mut Vec<u8>, now: Now) {
         if let Some(repeat) = charge.repeat {
             let print = self.spent.print(charge.domain, &charge.descriptors, written);
@@ -258,8 +250,8 @@ impl Engine {
         }
     }
 
-    /// Takes the grant or charge that a negative charge names, so that it cannot be named again. False, and nothing
-    /// changes: there is none of this user with these descriptors that cost as much and was not refunded.
+    /// Removes the grant or charge that a refund names, so that it is refunded once. False, without any
+    /// change: the user has none that has these descriptors, covers the refund and is not yet refunded.
     pub(super) fn take_spent(&self, charge: &Charge<'_>, written: &mut Vec<u8>, now: Now) -> bool {
         let Some(by) = &charge.of else { return false };
         let refund = self.spent.refund(charge, written);
@@ -305,12 +297,11 @@ impl Fading for Spent {
     }
 }
 
-/// Whether a rule that counts units was charged.
+/// Returns whether a rule that counts units was charged.
 fn is_counted(part: &Part) -> bool {
     part.charged && !part.is_concurrency
 }
 
-/// Whether an amount gives back in any unit.
 pub(super) fn is_negative(amount: &Amount<'_>) -> bool {
     let mut is_negative = false;
     each_amount(amount, &mut |_, amount| is_negative |= amount < 0);
@@ -329,17 +320,15 @@ fn halves(hash: u64) -> [u32; 2] {
     [u32::from_le_bytes([a, b, c, d]), u32::from_le_bytes(high)]
 }
 
-/// How long after it was granted or charged something with a name can be refunded: as long as it is known by that name.
+/// How long a named grant or charge can be refunded: as long as its name is remembered.
 const REMEMBERED: Duration = repeats::REMEMBERED;
 
-/// As many units of a request as are looked at: one frame could name thousands.
+/// Maximum units recorded of a request: one frame could name thousands.
 const UNITS_MAX: usize = 16;
 
-/// So many locks keep those of several threads apart.
 const SHARDS: usize = 16;
 
-/// Looked at under one lock.
 const STEP_BUCKETS: usize = 1_024;
 
-/// Room for a user, a domain and a name of everyday length.
+/// Capacity for a user, a domain and a name of usual length.
 const NAME_BYTES: usize = 96;

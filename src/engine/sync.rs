@@ -1,9 +1,10 @@
-//! The locks and atomic numbers that decide what one thread sees of another. Names for them and nothing more: those of
-//! every day, or those of a checker that runs the threads of a test in many orders.
+//! Re-exports of the locks and atomics that synchronize threads: the production ones, or those of shuttle,
+//! which runs a test's threads in many orders.
 //!
-//! Shuttle and not loom: a decision takes a handful of locks out of a hundred and asks the swapped rule set, which knows
-//! no checker. Loom would have to see all of it and try every order there is, which it cannot finish; what is at stake
-//! here is the order of critical sections, not of single loads, and that shuttle tries by the thousand.
+//! Shuttle instead of loom: a decision takes a handful of over a hundred locks and loads the swapped rule
+//! set, which no checker instruments. Loom would have to see all of it and enumerate every order, which does
+//! not terminate in time. The tests concern the order of critical sections, not of single loads, and shuttle
+//! samples thousands of those orders.
 
 #[cfg(feature = "interleavings")]
 pub(super) use checked::{Mutex, MutexGuard};
@@ -20,7 +21,7 @@ mod checked {
 
     pub(in crate::engine) use shuttle::sync::MutexGuard;
 
-    /// The checker's lock, which is as the standard library's, with the manners of the one that it stands for.
+    /// Shuttle's mutex behind the interface of `parking_lot`: no poisoning.
     #[derive(Debug, Default)]
     pub(in crate::engine) struct Mutex<T>(shuttle::sync::Mutex<T>);
 

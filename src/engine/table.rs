@@ -1,4 +1,4 @@
-//! A table of states by digest, one for each kind of state: bounded, swept, shrinking.
+//! A bounded table of states by digest, one for each kind of state. It sweeps fresh states and shrinks.
 
 use arrayvec::ArrayVec;
 use hashbrown::HashTable;
@@ -8,13 +8,12 @@ use super::memory::{Kind, Memory};
 use super::tag::{Fading, PINNED, Tag};
 use crate::clock::Now;
 
-/// States by digest.
 #[derive(Debug)]
 pub(super) struct Table<S> {
     entries: HashTable<Entry<S>>,
     sweep_at: usize,
     kind: Kind,
-    /// Counts how often its entries have moved.
+    /// Counts relocations of its entries.
     layout: u64,
 }
 
@@ -35,7 +34,7 @@ impl<S: Fading> Entry<S> {
         self.state.nanos_until_fresh(self.digest.tag(), now)
     }
 
-    /// How much it hurts to let it go.
+    /// The eviction weight: higher ones stay longer.
     fn weight(&self, now: Now) -> (u16, u64) {
         match self.nanos_until_fresh(now) {
             0 => FRESH,
@@ -53,7 +52,6 @@ impl<S: Fading> Table<S> {
         self.entries.len()
     }
 
-    /// The state of a key.
     #[inline]
     pub(super) fn find(&self, digest: &Digest) -> Option<&S> {
         self.entries
@@ -61,27 +59,24 @@ impl<S: Fading> Table<S> {
             .map(|entry| &entry.state)
     }
 
-    /// Where a key is, until the table is next inserted into.
+    /// Returns the bucket index of a key, valid until the next insertion.
     #[inline]
     pub(super) fn place(&self, digest: &Digest) -> Option<usize> {
         self.entries.find_bucket_index(digest.hash(), |entry| entry.digest.is_of_same_state(digest))
     }
 
-    /// The tag and the state at a place.
     #[inline]
     pub(super) fn at(&self, place: usize) -> Option<(Tag, &S)> {
         self.entries.get_bucket(place).map(|entry| (entry.digest.tag(), &entry.state))
     }
 
-    /// The state of a key, to be changed in place. One that holds memory of its own goes through
-    /// [`Table::change`].
+    /// Returns a key's state for a change in place. States with heap memory go through [`Table::change`].
     #[inline]
     pub(super) fn find_mut(&mut self, digest: &Digest) -> Option<&mut S> {
         let entry = self.entries.find_mut(digest.hash(), |entry| entry.digest.is_of_same_state(digest))?;
         Some(&mut entry.state)
     }
 
-    /// What is kept under a key, to be changed.
     #[inline]
     pub(super) fn entry(&mut self, digest: &Digest) -> Option<Found<'_, S>> {
         let kind = self.kind;
@@ -89,8 +84,7 @@ impl<S: Fading> Table<S> {
         self.entries.find_mut(digest.hash(), is).map(|entry| Found { entry, kind })
     }
 
-    /// A key that was last changed under another tag is kept under this one from now on, as `adopt` makes of it. It
-    /// lies in the same place.
+    /// Replaces the tag of a key that has another one, after `adopt` has converted the state in its bucket.
     pub(super) fn adopt(&mut self, digest: Digest, adopt: impl FnOnce(&mut S, Tag)) {
         let entry = self.entries.find_mut(digest.hash(), |entry| entry.digest.is_of_same_state(&digest));
         if let Some(entry) = entry.filter(|entry| entry.digest != digest) {
@@ -99,8 +93,7 @@ impl<S: Fading> Table<S> {
         }
     }
 
-    /// Changes the state of a key, a fresh one where there is none. Returns what the change does, and how many
-    /// other keys, not yet fresh, had to go for it.
+    /// Changes the state of a key, or a new one. Returns the result and the number of non-fresh evictions.
     pub(super) fn change<T>(
         &mut self,
         digest: Digest,
@@ -112,7 +105,7 @@ impl<S: Fading> Table<S> {
         self.change_at(None, digest, memory, now, fresh, |state| (change(state), digest.tag()))
     }
 
-    /// The same where the change tells a new tag as well. `place` is where the key was a moment ago, if that is known.
+    /// Like [`Table::change`], with a new tag from the change. `place` is the key's last known bucket index.
     pub(super) fn change_at<T>(
         &mut self,
         place: Option<usize>,
@@ -123,7 +116,7 @@ impl<S: Fading> Table<S> {
         change: impl FnOnce(&mut S) -> (T, Tag),
     ) -> (T, u64) {
         let is = |entry: &Entry<S>| entry.digest.is_of_same_state(&digest);
-        // Another key may have come meanwhile and moved all of them.
+        // An insertion since may have moved all entries.
         let place = place.filter(|place| self.entries.get_bucket(*place).is_some_and(is));
         let known = match place {
             Some(place) => self.entries.get_bucket_mut(place),
@@ -140,7 +133,7 @@ impl<S: Fading> Table<S> {
         (changed, self.insert(digest.tagged(tag), state, memory, now))
     }
 
-    /// Adds a key that is not there. Returns how many others, not yet fresh, had to go for it.
+    /// Adds an absent key. Returns the number of non-fresh states evicted for it.
     pub(super) fn insert(&mut self, digest: Digest, state: S, memory: &Memory, now: Now) -> u64 {
         let heap = state.heap_bytes();
         if heap > 0 {
@@ -155,13 +148,13 @@ impl<S: Fading> Table<S> {
         let before = self.bytes();
         self.entries.insert_unique(digest.hash(), Entry { digest, state }, Entry::hash);
         if full {
-            // A table too small to let anybody go grows all the same: no request is refused for lack of room.
+            // A table too small to evict from grows beyond the budget rather than refuse requests.
             memory.settle(self.kind, before, self.bytes());
         }
         evicted
     }
 
-    /// Adds a key that is not there if it costs no other its place.
+    /// Adds an absent key unless that requires an eviction. Returns whether it was added.
     pub(super) fn insert_if_room(&mut self, digest: Digest, state: S, memory: &Memory) -> bool {
         if self.entries.len() == self.entries.capacity() && !self.grow(memory) {
             return false;
@@ -170,12 +163,10 @@ impl<S: Fading> Table<S> {
         true
     }
 
-    /// Visits all keys.
     pub(super) fn each(&self, mut visit: impl FnMut(&Digest, &S)) {
         self.entries.iter().for_each(|entry| visit(&entry.digest, &entry.state));
     }
 
-    /// Forgets a key.
     pub(super) fn remove(&mut self, digest: &Digest, memory: &Memory) {
         let is = |entry: &Entry<S>| entry.digest.is_of_same_state(digest);
         if let Ok(found) = self.entries.find_entry(digest.hash(), is) {
@@ -184,8 +175,8 @@ impl<S: Fading> Table<S> {
         }
     }
 
-    /// Looks at the next `buckets` buckets and drops what is as good as new. Returns whether those were the last;
-    /// then the table has shrunk if it was mostly empty.
+    /// Drops fresh states from the next `buckets` buckets. Returns whether those were the last, and then
+    /// shrinks a mostly empty table.
     pub(super) fn sweep(&mut self, buckets: usize, memory: &Memory, now: Now) -> bool {
         let end = self.entries.num_buckets().min(self.sweep_at.saturating_add(buckets));
         for place in self.sweep_at..end {
@@ -218,8 +209,7 @@ impl<S: Fading> Table<S> {
         self.entries.allocation_size()
     }
 
-    /// Makes room for insertions within the budget: drops the marks of removed entries, or grows, or lets some
-    /// keys go. Returns how many of those still mattered.
+    /// Makes room by a rebuild, by growth, or by evictions. Returns the number of non-fresh ones evicted.
     #[cold]
     fn make_room(&mut self, memory: &Memory, now: Now) -> u64 {
         if self.grow(memory) {
@@ -230,12 +220,11 @@ impl<S: Fading> Table<S> {
         evicted
     }
 
-    /// Makes room without letting anybody go, if the budget allows.
+    /// Makes room without evictions. False: the budget does not allow it.
     #[cold]
     fn grow(&mut self, memory: &Memory) -> bool {
         let buckets = self.entries.num_buckets();
-        // Removed entries leave marks that count against the capacity. Where they are many, the table is large
-        // enough and only wants to be laid out anew.
+        // Tombstones count against the capacity: with many of them a rebuild at the same size is enough.
         if buckets >= NEIGHBOURS && self.entries.len() < buckets / 8 * 5 {
             self.rebuild(memory);
             return true;
@@ -251,8 +240,7 @@ impl<S: Fading> Table<S> {
         true
     }
 
-    /// After a state has grown by so many bytes outside the table: where the budget does not have them, some keys
-    /// go. Returns how many of those still mattered.
+    /// Evicts states if heap growth by `bytes` exceeds the budget. Returns the number of non-fresh ones.
     pub(super) fn make_good(&mut self, memory: &Memory, bytes: usize, now: Now) -> u64 {
         if bytes == 0 || memory.claim(self.kind, 0) {
             return 0;
@@ -271,8 +259,8 @@ impl<S: Fading> Table<S> {
         evicted
     }
 
-    /// Of every 16 neighbours lets a fresh one go, else the one that it hurts least: the emptiest where that is known,
-    /// and of those the one nearest to fresh. Returns how many were not fresh.
+    /// Evicts one entry of every 16 neighbours: a fresh one, or else the one of the lowest weight, then the
+    /// nearest to fresh. Returns the number of non-fresh ones.
     fn evict(&mut self, buckets: std::ops::Range<usize>, memory: &Memory, now: Now) -> u64 {
         let mut evicted = 0;
         for first in buckets.clone().step_by(NEIGHBOURS) {
@@ -281,7 +269,7 @@ impl<S: Fading> Table<S> {
                 .filter_map(|place| Some((self.entries.get_bucket(place)?.weight(now), place)))
                 .filter(|((weight, _), _)| *weight != PINNED)
                 .collect();
-            // Among few neighbours even the nearest may be far; the next window has more to choose from.
+            // Among few neighbours even the best choice may be poor; the next window has more.
             if neighbours.len() >= NEIGHBOURS / 2
                 && let Some((weight, place)) = neighbours.into_iter().min()
             {
@@ -292,8 +280,7 @@ impl<S: Fading> Table<S> {
         evicted
     }
 
-    /// Lays the entries out anew in as many buckets, for a moment beside the old ones: that is what a part of the
-    /// budget is kept back for.
+    /// Rebuilds the table at its size. The memory budget's reserve covers the two copies.
     fn rebuild(&mut self, memory: &Memory) {
         let before = self.bytes();
         let mut anew = HashTable::with_capacity(capacity(self.entries.num_buckets()));
@@ -309,14 +296,13 @@ impl<S: Fading> Table<S> {
     }
 }
 
-/// What is kept under a key, to be changed in place.
 pub(super) struct Found<'t, S> {
     entry: &'t mut Entry<S>,
     kind: Kind,
 }
 
 impl<S: Fading> Found<'_, S> {
-    /// The tag that it was last changed under.
+    /// The tag of its last change.
     #[inline]
     pub(super) fn tag(&self) -> Tag {
         self.entry.digest.tag()
@@ -333,14 +319,13 @@ impl<S: Fading> Found<'_, S> {
         &self.entry.state
     }
 
-    /// To be changed where that does not let it grow.
+    /// Returns the state for a change that does not grow its heap memory.
     #[inline]
     pub(super) fn state_mut(&mut self) -> &mut S {
         &mut self.entry.state
     }
 
-    /// Changes the state. Returns what the change does, and by how many bytes the state has grown outside of the
-    /// table: those are to be made good.
+    /// Changes the state. Returns the result and the growth of its heap bytes, for [`Table::make_good`].
     #[inline]
     pub(super) fn change<T>(&mut self, change: impl FnOnce(&mut S) -> T, memory: &Memory) -> (T, usize) {
         let before = self.entry.state.heap_bytes();
@@ -353,59 +338,52 @@ impl<S: Fading> Found<'_, S> {
     }
 }
 
-/// Bytes of one bucket of a table: the digest, the state and the control byte.
+/// Bytes of one bucket: the digest, the state and the control byte.
 pub(super) const fn bucket_bytes<S>() -> usize {
     size_of::<Entry<S>>() + 1
 }
 
-/// The entries that so many buckets hold: seven eighths, of few buckets all but one.
+/// The entries that `buckets` buckets hold: 7/8, or all but one of fewer than 8.
 fn capacity(buckets: usize) -> usize {
     if buckets < 8 { buckets.saturating_sub(1) } else { buckets / 8 * 7 }
 }
 
-/// What hashbrown allocates for so many buckets: the entries, a control byte for each, one group more.
+/// Bytes that hashbrown allocates: entries, a control byte for each bucket, and one more group.
 fn allocation_size<E>(buckets: usize) -> usize {
     buckets * (size_of::<E>() + 1) + NEIGHBOURS
 }
 
-/// What is as good as new weighs nothing.
 const FRESH: (u16, u64) = (0, 0);
 
-/// How many neighbours are compared before one goes. It is also hashbrown's group.
+/// The entries compared for one eviction: one group of hashbrown.
 const NEIGHBOURS: usize = 16;
 
-/// Buckets of the smallest table.
 const SMALLEST: usize = 2;
 
-/// A table shrinks when less than one bucket in so many is used.
+/// A table shrinks when less than 1/4 of its buckets are used.
 const SHRINK_BELOW: usize = 4;
 
-/// How many times 16 neighbours are looked at to make up for one state that has grown.
+/// Maximum groups of 16 examined to compensate for one state that has grown.
 const TRIES: usize = 4;
 
-/// Where copying a table stands.
+/// The progress of copying a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::engine) struct Progress {
-    /// The next bucket.
     next: usize,
-    /// How the table lay when its first bucket was copied.
+    /// The layout of the table when its first bucket was copied.
     layout: u64,
 }
 
-/// What copying a piece has come to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum Copied {
-    /// There is more.
     Some(Progress),
-    /// That was the last.
     All,
-    /// The table was laid out anew meanwhile: what was copied may lack keys, so begin again.
+    /// The table was relocated: the copies may lack keys, so start again.
     Moved,
 }
 
 impl<S: Fading + Clone> Table<S> {
-    /// Copies what is not as good as new of the next buckets: at most so many of them, and no more once the copies hold
-    /// so many bytes outside of themselves.
+    /// Copies the non-fresh states of at most `buckets` buckets, up to about `bytes` of heap memory.
     pub(in crate::engine) fn copy_piece(
         &self,
         from: Progress,
@@ -413,7 +391,7 @@ impl<S: Fading + Clone> Table<S> {
         now: Now,
         copies: &mut Vec<(Digest, S)>,
     ) -> Copied {
-        // Nothing was copied of it yet: however it lies is well.
+        // With nothing copied yet, any layout will do.
         if from.next > 0 && from.layout != self.layout {
             return Copied::Moved;
         }
@@ -436,13 +414,13 @@ impl<S: Fading + Clone> Table<S> {
 }
 
 impl<S: Fading> Table<S> {
-    /// Puts a key back, in the place of what is kept under it. Returns how many others, not yet fresh, had to go for it.
+    /// Restores a key, replacing its state. Returns the number of non-fresh states evicted for it.
     pub(in crate::engine) fn put(&mut self, digest: Digest, state: S, memory: &Memory, now: Now) -> u64 {
         self.remove(&digest, memory);
         self.insert(digest, state, memory, now)
     }
 
-    /// Makes room for so many keys more at once, if the budget allows: to grow on the way would move each of them twice.
+    /// Reserves room for `keys` more at once, within the budget: growing in steps would move them twice.
     pub(in crate::engine) fn reserve(&mut self, keys: usize, memory: &Memory) {
         let wanted = self.entries.len().saturating_add(keys.min(RESERVED_MAX));
         let mut buckets = SMALLEST;
@@ -460,5 +438,5 @@ impl<S: Fading> Table<S> {
     }
 }
 
-/// More keys than the largest budget has room for in one shard.
+/// More keys than the largest budget holds in one shard.
 const RESERVED_MAX: usize = 1 << 32;

@@ -1,36 +1,34 @@
-//! What a table knows of a state besides the state: sixteen bits beside the digest of its key.
+//! Tags: 16 bits of metadata about a state, stored in the digest of its key.
 
 use crate::clock::{Now, Timestamp};
 use crate::limit::Scale;
 
-/// Which of a key's states this is, and what tells whether it is as good as new: the scale of a bucket's ticks, the
-/// time that a window or a log counts.
+/// Distinguishes a key's states and holds a bucket's scale, or the span of a window or log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Tag(u16);
 
 impl Tag {
-    /// For what needs none.
     pub(super) const NONE: Tag = Tag(0);
 
-    /// Of a bucket. Quotas of another generation were in force when it was last changed.
+    /// The tag of a bucket with a scale and the generation of its quotas.
     pub(super) fn bucket(scale: Scale, generation: u8) -> Tag {
-        // 128 ticks, the most there are, stand as 0.
+        // 128 ticks, the maximum, are stored as 0.
         let ticks = u16::from(scale.ticks_per_nano()) & SCALE_BITS;
         Tag(ticks | (u16::from(generation) % GENERATIONS) << GENERATION_SHIFT)
     }
 
-    /// Of what looks back so many nanoseconds, kept to one part in 16, upwards.
+    /// The tag of a state with a span in nanoseconds, rounded up by at most 1/16.
     pub(super) fn span(nanos: u64) -> Tag {
         let shift = (u64::BITS - nanos.leading_zeros()).saturating_sub(MANTISSA_BITS + 1);
         let mantissa = nanos.div_ceil(1 << shift);
-        // Rounding up may have carried into the next power of two.
+        // Rounding up may carry into the next power of two.
         let (shift, mantissa) =
             if mantissa > MANTISSA_MAX { (shift + 1, mantissa.div_ceil(2)) } else { (shift, mantissa) };
         let code = u64::from(shift) << (MANTISSA_BITS + 1) | mantissa;
         Tag(u16::try_from(code).unwrap_or(SPAN_BITS))
     }
 
-    /// The tag of the key's elastic state: a rule admits it beyond its quota while there is room.
+    /// The tag of the key's elastic state, which admits requests above the quota while the pool has room.
     pub(super) fn elastic(self) -> Tag {
         Tag(self.0 & !ROLE_BITS | 1 << ROLE_SHIFT)
     }
@@ -43,21 +41,19 @@ impl Tag {
         Tag(bits)
     }
 
-    /// The scale of a bucket's ticks.
     #[inline]
     pub(super) fn scale(self) -> Scale {
         let ticks = u8::try_from(self.0 & SCALE_BITS).unwrap_or_default();
         Scale::from_ticks_per_nano(ticks).unwrap_or(Scale::FINEST)
     }
 
-    /// The same of a window or a log of which so much is left: an eighth of the room of a tag, and it is enough to tell
-    /// whom it hurts least to let go.
+    /// The tag with the fill level of a window or log, in 3 bits, which eviction compares.
     pub(super) fn filled(self, remaining: u64, limit: u64) -> Tag {
         let used = u128::from(limit.saturating_sub(remaining)) * u128::from(FULL) / u128::from(limit.max(1));
         self.with_fill(if remaining == 0 { FULL } else { u16::try_from(used).unwrap_or(FULL).min(FULL - 1) })
     }
 
-    /// The same of one that has refused a request since it was last charged.
+    /// The tag of a state that has refused a request since its last charge.
     pub(super) fn refusing(self) -> Tag {
         self.with_fill(REFUSING)
     }
@@ -66,12 +62,12 @@ impl Tag {
         Tag(self.0 & !(FILL_MAX << FILL_SHIFT) | fill << FILL_SHIFT)
     }
 
-    /// How full a window or a log was when it was last charged: more is more, and the most has refused.
+    /// The fill level at the last charge; the highest one has refused.
     pub(super) fn fill(self) -> u16 {
         self.0 >> FILL_SHIFT & FILL_MAX
     }
 
-    /// How far a log looks back, or a sixteenth further.
+    /// The span in nanoseconds, at most 1/16 too long.
     pub(super) fn span_nanos(self) -> u64 {
         let code = u64::from(self.0 & SPAN_BITS);
         let mantissa = code & ((1 << (MANTISSA_BITS + 1)) - 1);
@@ -79,26 +75,24 @@ impl Tag {
     }
 }
 
-/// A state that, left alone, ends as good as new: then it need not be kept.
+/// A state that over time becomes equal to a fresh one and can then be dropped.
 pub(super) trait Fading {
-    /// Nanoseconds until it equals a fresh one; zero when it does.
+    /// Nanoseconds until it equals a fresh one; 0: it does.
     fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64;
 
-    /// How much it hurts to let it go while it is not fresh, before anything else is asked.
+    /// The eviction weight of a state that is not fresh; compared before the time until fresh.
     fn weight(&self, _: Tag) -> u16 {
         0
     }
 
-    /// What it holds outside its table.
     fn heap_bytes(&self) -> usize {
         0
     }
 }
 
-/// The weight of what is never let go.
+/// The weight of states that are never evicted.
 pub(super) const PINNED: u16 = u16::MAX;
 
-/// Something that holds until a moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Until(pub(super) Timestamp);
 
@@ -112,28 +106,28 @@ const SCALE_BITS: u16 = 0x7f;
 
 const GENERATION_SHIFT: u32 = 7;
 
-/// Generations of a rule's quotas that are told apart: all that there is room for below the role.
+/// Distinguishable generations of a rule's quotas: all that fit below the role.
 const GENERATIONS: u16 = 128;
 
-/// What tells the states of one key apart stands above what may change.
+/// The role, which distinguishes the states of one key, is above the bits that may change.
 pub(super) const ROLE_SHIFT: u32 = 14;
 
 const ROLE_BITS: u16 = 0b11 << ROLE_SHIFT;
 
-/// Bits below the highest one that a span keeps.
+/// Mantissa bits of a span below its highest bit.
 const MANTISSA_BITS: u32 = 4;
 
 const MANTISSA_MAX: u64 = (1 << (MANTISSA_BITS + 1)) - 1;
 
-/// Six bits of shift above five of mantissa.
+/// 6 bits of shift above 5 of mantissa.
 const SPAN_BITS: u16 = 0x7ff;
 
-/// Between a span and the role.
+/// The fill level is between span and role.
 const FILL_SHIFT: u32 = 11;
 
 const FILL_MAX: u16 = 0b111;
 
-/// Nothing is left.
+/// No units are left.
 const FULL: u16 = FILL_MAX - 1;
 
 const REFUSING: u16 = FILL_MAX;

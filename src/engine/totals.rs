@@ -1,4 +1,4 @@
-//! Sums of what the decision threads have counted, for whoever looks. Nothing is counted here.
+//! Sums over the counters of all decision threads, for readers.
 
 use std::sync::Arc;
 
@@ -7,55 +7,55 @@ use super::counters::{Check, Count, Counters, SPANS_NANOS, Verdicts};
 use super::decision::Verdict;
 use super::slots::{Slot, Slots};
 
-/// What has been counted since the start.
+/// Counts since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Decisions that allowed.
+    /// Requests allowed.
     pub allowed: u64,
-    /// Decisions that limited.
+    /// Requests limited.
     pub limited: u64,
-    /// Decisions that allowed after a wait.
+    /// Requests allowed after a wait.
     pub waited: u64,
-    /// Decisions that denied.
+    /// Requests denied.
     pub denied: u64,
-    /// Decisions that shed.
+    /// Requests shed.
     pub shed: u64,
-    /// Requests for a domain that has no rules.
+    /// Requests for a domain without rules.
     pub unmatched_domain: u64,
     /// Requests that no rule matched.
     pub unmatched_rule: u64,
     /// Judgements that panicked.
     pub panics: u64,
-    /// Keys dropped for lack of room while they still mattered.
+    /// Evicted keys whose state was not fresh.
     pub evictions: u64,
-    /// By rule, in the order in which the rules were first seen; the last is all that have no slot of their own.
+    /// By rule, in the order of first use; the last entry sums rules without a slot.
     pub rules: Vec<RuleTotals>,
-    /// Decisions whose answer names no rule, by domain; the last is all that belong to no domain, whose name is empty.
+    /// Decisions whose reply names no rule, by domain; the last entry, with an empty name, is for no domain.
     pub unnamed: Vec<(Box<str>, VerdictTotals)>,
-    /// Decisions by priority; the last is all that have no slot of their own.
+    /// Decisions by priority; the last entry sums priorities without a slot.
     pub priorities: Vec<(Box<str>, VerdictTotals)>,
-    /// How long the decisions took that were timed.
+    /// Durations of the timed decisions.
     pub spans: SpanTotals,
 }
 
-/// What has been counted at one rule.
+/// The counts of one rule.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RuleTotals {
     /// The rule's domain.
     pub domain: Box<str>,
     /// The rule's name.
     pub rule: Box<str>,
-    /// Decisions whose answer names it.
+    /// Decisions whose reply names the rule.
     pub verdicts: VerdictTotals,
-    /// Requests that fitted, also where another rule refused them.
+    /// Requests within the quota, also where another rule refused them.
     pub pass: u64,
-    /// Requests that fitted and left their key past the share at which its rule warns.
+    /// Requests within the quota that took their key past the rule's warning share.
     pub near: u64,
-    /// Requests that passed above the quota.
+    /// Requests allowed above the quota.
     pub over: u64,
     /// Requests refused.
     pub refuse: u64,
-    /// Requests that it would have refused, had it been enforced.
+    /// Requests that it would have refused if enforced.
     pub would_refuse: u64,
     /// How often it refused most callers right after a change.
     pub guard: u64,
@@ -64,24 +64,24 @@ pub struct RuleTotals {
 /// Decisions by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerdictTotals {
-    /// It may start.
+    /// Allowed.
     pub allow: u64,
-    /// The caller is over a limit of his own.
+    /// Over a limit of the caller.
     pub limit: u64,
-    /// It may start after a wait.
+    /// Allowed after a wait.
     pub wait: u64,
-    /// It is on a deny list.
+    /// On a deny list.
     pub deny: u64,
-    /// The host or the fleet is full.
+    /// Refused for lack of capacity of the host or the fleet.
     pub shed: u64,
 }
 
-/// Decisions by how long they took.
+/// Decisions by duration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpanTotals {
-    /// How many took at most so many nanoseconds, and more than the entry before says; the last has no bound.
+    /// Upper bounds in nanoseconds and the decisions above the previous bound; the last has no bound.
     pub counts: Vec<(Option<u64>, u64)>,
-    /// All of them together, in nanoseconds.
+    /// The sum of all durations in nanoseconds.
     pub nanos: u64,
 }
 
@@ -135,7 +135,7 @@ impl Totals {
 }
 
 impl VerdictTotals {
-    /// Both together.
+    /// Adds two counts.
     #[must_use]
     pub fn plus(self, more: &VerdictTotals) -> VerdictTotals {
         VerdictTotals {
@@ -149,7 +149,7 @@ impl VerdictTotals {
 }
 
 impl RuleTotals {
-    /// Both together, under the name of this one.
+    /// Adds counts and keeps the name of this rule.
     pub(super) fn add(&mut self, more: &RuleTotals) {
         self.verdicts = self.verdicts.plus(&more.verdicts);
         self.pass += more.pass;

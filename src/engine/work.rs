@@ -1,4 +1,4 @@
-//! Work from its begin to its end: sessions, leases, and what ends with them.
+//! Sessions and leases from begin to end, with the resources tied to them.
 
 use super::Engine;
 use super::algorithm::{Algorithm, each_algorithm};
@@ -13,35 +13,34 @@ use crate::clock::Now;
 use crate::rules::Over;
 use crate::rules::shed::Source;
 
-/// A reading that the rules in force ask the host for.
+/// A signal that the host must read for the rules in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Wanted {
     /// The pool.
     pub pool: Box<str>,
     /// The signal's name.
     pub signal: Box<str>,
-    /// What is to be read.
+    /// The source to read.
     pub source: Source,
-    /// A process of the pool, if one is known.
+    /// A process of the pool, if known.
     pub pid: Option<u32>,
 }
 
 impl Engine {
-    /// A connection begins: it joins its session, or is the first of one.
+    /// Opens a connection: joins its session or begins a new one.
     ///
     /// # Errors
-    /// The session is another user's, or began with another pool or other slots; there are too many.
+    /// The session belongs to another user, pool or slot count; a bound on sessions is reached.
     pub fn open(&self, opening: &Opening<'_>, now: Now) -> Result<Session, NotOpened> {
         self.leases.open(opening, &self.pools, now)
     }
 
-    /// A connection of a session ends. After the last one a session with a name is waited for, for five seconds; one
-    /// without ends at once.
+    /// Closes a connection. Without connections a named session ends after 5 s, one without a name at once.
     pub fn close(&self, session: &Session, now: Now) -> Parting {
         self.leases.close(session, now, &mut self.loosening(false, now))
     }
 
-    /// Every session that has a name.
+    /// Returns every named session.
     #[must_use]
     pub fn open_sessions(&self) -> Vec<OpenSession> {
         let mut open = Vec::new();
@@ -49,12 +48,12 @@ impl Engine {
         open
     }
 
-    /// A session ends, and all its leases with it: its process has died.
+    /// Ends a session and all its leases, after its process has died.
     pub fn end(&self, session: &Session, now: Now) {
         self.leases.end_session(session, now.at, &mut self.loosening(false, now));
     }
 
-    /// Work has ended. Returns whether the session had such a lease; else nothing changes.
+    /// Releases a lease. Returns whether the session held it; if not, only counts the error.
     pub fn release(&self, session: &Session, lease: u64, outcome: WorkOutcome, now: Now) -> bool {
         let held = self.release_for(session, lease, outcome, Why::Released, now);
         if !held {
@@ -63,7 +62,7 @@ impl Engine {
         held
     }
 
-    /// A grant that could not be told: it ends as if its request had been given up on.
+    /// Ends a grant that could not be delivered, as if its request had been abandoned.
     pub fn take_back(&self, session: &Session, lease: u64, now: Now) {
         self.release_for(session, lease, WorkOutcome::Dropped, Why::Abandoned, now);
     }
@@ -75,7 +74,7 @@ impl Engine {
         true
     }
 
-    /// Starts the time of a lease again. Returns whether the session had such a lease.
+    /// Restarts the time to live of a lease. Returns whether the session held it.
     #[must_use]
     pub fn renew(&self, session: &Session, lease: u64, now: Now) -> bool {
         let held = self.leases.renew(session, lease, now);
@@ -85,14 +84,14 @@ impl Engine {
         held
     }
 
-    /// Whether a session still has a lease.
+    /// Returns whether a session still holds a lease.
     #[must_use]
     pub fn holds(&self, session: &Session, lease: u64, now: Now) -> bool {
         self.leases.is_live(session, lease, now)
     }
 
-    /// Requests that were given up on, each by the count of its connection and its id: what was granted to them ends, and
-    /// what will be as well. Returns the leases that ended.
+    /// Ends the leases of abandoned requests, each named by its connection's number and its id; requests
+    /// granted later end at once. Returns the leases that ended.
     pub fn abandon(
         &self,
         session: &Session,
@@ -102,10 +101,10 @@ impl Engine {
         self.leases.abandon(session, reports, now, &mut self.loosening(true, now))
     }
 
-    /// A reading that an application pushes, in thousandths, about its own pool.
+    /// Records a signal, in thousandths, that an application pushes about its own pool.
     ///
     /// # Errors
-    /// The pool is another.
+    /// The session belongs to another pool.
     pub fn signal(
         &self,
         session: &Session,
@@ -121,22 +120,20 @@ impl Engine {
         Ok(())
     }
 
-    /// A reading of the host about a pool: connections that wait for `accept_queue`, else thousandths; `None`: it could
-    /// not be read.
+    /// Records the host's reading: connections for `accept_queue`, otherwise thousandths; `None`: failed.
     pub fn observe(&self, pool: &str, signal: &str, reading: Option<u32>, now: Now) {
         if let Some(pool) = self.pools.find(pool) {
             pool.signals.lock().observe(signal, reading, now.at);
         }
     }
 
-    /// Whether there is a pool whose reserve hosts keep together.
+    /// Returns whether any pool has a fleet-wide reserve.
     #[must_use]
     pub fn keeps_reserve(&self) -> bool {
         self.pools.all().iter().any(|pool| pool.keeps_reserve())
     }
 
-    /// What there is here of every pool whose reserve hosts keep together, in the order of their names. Says once of each
-    /// refusal that there was one.
+    /// Returns this host's part of every fleet-wide reserve, by pool name, and takes the flags of refusals.
     #[must_use]
     pub fn reserves(&self) -> Vec<Reserve> {
         let mut reserves: Vec<Reserve> = self.pools.all().iter().filter_map(|pool| pool.reserve()).collect();
@@ -144,14 +141,14 @@ impl Engine {
         reserves
     }
 
-    /// Says what is known of a pool on all other hosts: the reserve goes by it, for ten seconds if nothing more is said.
+    /// Sets the sums of all other hosts for a pool; its reserve uses them for at most 10 s.
     pub fn set_elsewhere(&self, pool: &str, agreed: Agreed) {
         if let Some(pool) = self.pools.find(pool) {
             pool.set_elsewhere(agreed);
         }
     }
 
-    /// What the rules in force ask the host to read.
+    /// Returns the signals that the host must read.
     #[must_use]
     pub fn wanted_readings(&self) -> Vec<Wanted> {
         let mut wanted = Vec::new();
@@ -168,29 +165,28 @@ impl Engine {
         wanted
     }
 
-    /// Ends leases and sessions whose time has come, each as of its own time.
+    /// Ends expired leases and sessions past their grace period, each as of its own time.
     pub fn end_due(&self, now: Now) {
         self.leases.end_due(now, &mut self.loosening(false, now));
     }
 
-    /// Grants a lease, whose work the pool counts already.
+    /// Grants a lease that the pool counts already.
     pub(super) fn grant(&self, reserved: Reservation<'_>, new: &NewLease<'_>, now: Now) -> Option<u64> {
         let pool = reserved.session().pool();
         let lease = reserved.grant(new, now);
         if lease.is_none() {
             pool.leave_work(new.is_other);
-            // Its name is not known yet, and whoever asks holds the lock of names.
+            // Does not forget the name: it is not recorded yet, and the caller holds the lock of names.
             self.loosen(new.ties.iter().copied(), WorkOutcome::Dropped, false, now);
         }
         lease
     }
 
-    /// What becomes of leases that nobody released.
+    /// Returns the release of ties for leases without an outcome.
     fn loosening(&self, forgets: bool, now: Now) -> impl FnMut(&Ties) + '_ {
         move |ties| self.loosen(ties.iter(), WorkOutcome::Dropped, forgets, now)
     }
 
-    /// Does with what was tied to a lease what its end asks for.
     fn loosen(&self, ties: impl Iterator<Item = Tie>, outcome: WorkOutcome, forgets: bool, now: Now) {
         for tie in ties {
             match tie {
@@ -203,7 +199,7 @@ impl Engine {
         }
     }
 
-    /// Gives back what a rule was charged, if it still counts what can be compared.
+    /// Refunds a rule's charge, if the rule still counts comparable states.
     fn refund(&self, refund: &Refund, now: Now) {
         let ruling = self.ruling.load();
         let Some((rule, terms)) = ruling.identified(refund.rule) else { return };
@@ -221,16 +217,16 @@ impl Engine {
     }
 }
 
-/// Gives back to a state, if it is there: one that is not is as good as new.
+/// Refunds a state, if present: an absent one has its full quota.
 fn give_back<A: Algorithm>(quota: &A, refund: &Refund, shard: &mut Shard, memory: &Memory, now: Now) {
     if let Some(mut found) = A::table_mut(shard).entry(&refund.digest) {
-        // Under quotas of another kind of ticks it is adopted first, when it is next judged.
+        // A bucket of another generation is adopted at its next check, not here.
         if !A::ADOPTS || found.tag() == refund.digest.tag() {
             let change = |state: &mut A::State| {
                 quota.give_back(state, now, refund.cost);
                 quota.level(state, now)
             };
-            // It never grows by what it is given back.
+            // A refund never grows a state.
             let (level, _) = found.change(change, memory);
             found.set_tag(A::tag(found.tag(), &level));
         }

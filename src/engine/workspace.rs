@@ -1,4 +1,4 @@
-//! Lists that one decision fills and the next one uses again.
+//! Buffers that a decider reuses for every decision.
 
 use std::cell::Cell;
 use std::time::Duration;
@@ -13,34 +13,31 @@ use super::ruling::{DomainTerms, Terms};
 use crate::limit::Level;
 use crate::rules::{Domain, KeyScratch, NodeHit, NodeHits, Rule, Selection};
 
-/// What one decision is worked out in.
 #[derive(Debug, Default)]
 pub(super) struct Workspace {
     pub(super) matching: Vec<u32>,
     pub(super) parts: Vec<Part>,
     pub(super) notes: Vec<(NoteKind, u32)>,
     pub(super) all: Vec<(u32, Level)>,
-    /// What shedders in shadow would have refused, behind the notes of rules.
+    /// Would-be refusals of shadow shedders, listed after the notes of rules.
     pub(super) shed_notes: Vec<(NoteKind, u32)>,
-    /// What is tied to the lease, and how long that lasts.
+    /// The ties of the lease, and its time to live.
     pub(super) ties: Vec<Tie>,
     pub(super) lasts: Option<Duration>,
-    /// Counts what is drawn by request.
+    /// Counter for per-request random draws.
     pub(super) draws: Cell<u64>,
-    /// The same for what is only looked at: it leaves the draws of others as they are.
+    /// The same for peeks, so that they do not change the draws of others.
     pub(super) draws_of_looks: Cell<u64>,
-    /// What a repeat is told by.
+    /// Scratch space for idempotency hashes.
     pub(super) written: Vec<u8>,
-    /// By part, what a charge adds.
     amounts: Vec<i64>,
     key: KeyScratch,
     hits: NodeHits,
 }
 
 impl Workspace {
-    /// That of the decider of this number.
     pub(super) fn new(number: u64) -> Workspace {
-        // Numbers apart: no two deciders draw the same.
+        // Separate ranges: no two deciders draw the same.
         let first = number << 48;
         let (draws, draws_of_looks) = (Cell::new(first), Cell::new(first | 1 << 47));
         Workspace { draws, draws_of_looks, ..Workspace::default() }
@@ -54,14 +51,14 @@ impl Workspace {
         self.lasts = None;
     }
 
-    /// What is said besides the verdict.
+    /// Clears the parts of a reply beside the verdict.
     #[inline]
     pub(super) fn clear_notes(&mut self) {
         self.notes.clear();
         self.all.clear();
     }
 
-    /// Makes a part of every matching rule whose unit the request names, and of every node that a descriptor hits.
+    /// Makes a check for every matching rule whose unit is named, and for every tree node hit.
     pub(super) fn gather(
         &mut self,
         domain: &Domain,
@@ -73,7 +70,7 @@ impl Workspace {
         for at in 0..self.matching.len() {
             let Some((number, rule, terms)) = self.rule_at(at, domain, terms) else { continue };
             let cost = match rule.expires {
-                // Something without an end is never in progress.
+                // A HIT has no end, so it is never in progress.
                 Some(_) if request.op == Op::Hit => None,
                 Some(expires) => {
                     self.lasts = self.lasts.max(Some(expires));
@@ -89,7 +86,7 @@ impl Workspace {
         }
     }
 
-    /// The same for what is charged after the fact: its amounts stand beside its parts.
+    /// Makes the checks of a charge, with an amount for each.
     pub(super) fn gather_charge(
         &mut self,
         domain: &Domain,
@@ -114,8 +111,7 @@ impl Workspace {
         }
     }
 
-    /// Adds a part for each node of the descriptor tree that the descriptors hit. Each of them costs what the request
-    /// costs.
+    /// Adds a check for each tree node that the descriptors hit, each at the request's cost.
     fn add_nodes(&mut self, domain: &Domain, terms: &DomainTerms, descriptors: &Descriptors<'_>, cost: u32) {
         let tree = domain.tree();
         tree.select_hits(descriptors.iter(), &mut self.hits);
@@ -132,7 +128,7 @@ impl Workspace {
         }
     }
 
-    /// A refund leaves out the rules that give back by themselves when the work ends well: they would do so twice.
+    /// Excludes rules with `refund_on` from a refund: their lease's end would refund a second time.
     pub(super) fn keep_refunds_of_ends(&mut self, domain: &Domain) {
         for (part, amount) in self.parts.iter().zip(&mut self.amounts) {
             let rule = domain.rules().get(part.rule as usize);
@@ -153,13 +149,12 @@ impl Workspace {
         terms: &'r DomainTerms,
     ) -> Option<(u32, &'r Rule, &'r Terms)> {
         let number = *self.matching.get(at)?;
-        // Behind the rules come the entries of lists.
+        // The indexes after those of rules are list entries.
         let rule = domain.rules().get(number as usize)?;
         #[allow(clippy::indexing_slicing, reason = "each rule has its terms; without them it would admit")]
         Some((number, rule, &terms.rules[number as usize]))
     }
 
-    /// Adds the part of a rule.
     fn add(&mut self, domain: &Domain, number: u32, terms: &Terms, selection: &Selection<'_>, cost: u32) {
         let (key, allowance, refused_until) = if domain.key_is_plain(number) {
             let values = || domain.key_values(number, selection);
@@ -173,7 +168,7 @@ impl Workspace {
         self.parts.push(Part::new(number, terms, key, allowance, cost).refused_until(refused_until));
     }
 
-    /// Counts what each limit said, and notes what is worth knowing.
+    /// Counts the outcome of each check and adds its note.
     pub(super) fn note(&mut self, domain: &Domain, granted: bool, stage: Stage, counters: Option<&Counters>) {
         for part in self.parts.iter().filter(|part| stage.asks(part)) {
             let check = match (part.enforced, part.passes()) {
@@ -201,7 +196,7 @@ impl Workspace {
         self.notes.append(&mut self.shed_notes);
     }
 
-    /// Ties to a lease what ends with it, or may be given back, and the name of its request.
+    /// Ties the permits, the refundable charges and the request's name to the lease.
     pub(super) fn tie(&mut self, domain: &Domain, terms: &DomainTerms, name: Option<Digest>) {
         self.ties.extend(name.map(Tie::Repeat));
         for part in self.parts.iter().filter(|part| part.charged) {
@@ -216,7 +211,7 @@ impl Workspace {
         }
     }
 
-    /// Lists every limit that matched and may be named.
+    /// Lists every matching limit that may be shown.
     pub(super) fn list_all(&mut self, domain: &Domain) {
         for part in &self.parts {
             let is_named = domain.rules().get(part.rule as usize).is_some_and(|rule| rule.advertise);
@@ -227,7 +222,7 @@ impl Workspace {
     }
 }
 
-/// Whether a key is past the share of its limit at which its rule warns.
+/// Returns whether a key is past the share of its limit at which its rule warns.
 fn is_near(part: &Part, domain: &Domain) -> bool {
     let warn_at = domain.rules().get(part.rule as usize).and_then(|rule| rule.warn_at);
     warn_at.zip(part.level).is_some_and(|(thousandths, level)| {

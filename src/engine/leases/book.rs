@@ -1,4 +1,4 @@
-//! Some of the sessions and all of their leases, under one lock.
+//! A part of the sessions with all their leases, under one lock.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -12,18 +12,17 @@ use crate::clock::Timestamp;
 use crate::engine::digest::Digest;
 use crate::engine::pool::Pool;
 
-/// Some of the sessions.
 #[derive(Debug)]
 pub(super) struct Book {
     pub(super) members: Slab<Member>,
     by_name: HashMap<[u8; 16], u32>,
     pub(super) leases: Slab<Lease>,
-    /// Where leases are by their numbers that were put back after a restart: those numbers hide another place.
+    /// Slab indexes of restored leases by number: their numbers encode the index from before the restart.
     pub(super) elsewhere: HashMap<u64, u32>,
     wheel: Wheel,
-    /// Sessions without a connection, by when they end. One that was taken up again stands there until then.
+    /// Sessions without a connection, by expiry. The entry of a resumed session stays until its time.
     graces: VecDeque<(Timestamp, u32, u64)>,
-    /// Counts sessions.
+    /// Number of sessions begun so far.
     generation: u64,
 }
 
@@ -40,7 +39,7 @@ impl Book {
         }
     }
 
-    /// A connection more of a session that is there.
+    /// Adds a connection to an existing session. `None`: there is no session of this name.
     pub(super) fn join(
         &mut self,
         name: &[u8; 16],
@@ -59,7 +58,6 @@ impl Book {
         Some(Ok((number, member)))
     }
 
-    /// A session that was not there.
     pub(super) fn add(
         &mut self,
         opening: &Opening<'_>,
@@ -82,7 +80,6 @@ impl Book {
         self.members.get_mut(number).filter(|member| member.generation == generation)
     }
 
-    /// One connection less.
     pub(super) fn leave(&mut self, number: u32, generation: u64, at: Timestamp) -> Parting {
         let Some(member) = self.member(number, generation) else { return Parting::Stays };
         member.connections = member.connections.saturating_sub(1);
@@ -98,7 +95,7 @@ impl Book {
         Parting::EndsAt(ends_at)
     }
 
-    /// A session whose grace has passed, and when that was.
+    /// Removes and returns the next session whose grace period has passed, with the time at which it passed.
     pub(super) fn next_left(&mut self, now: Timestamp) -> Option<(u32, u64, Timestamp)> {
         loop {
             let (ends_at, number, generation) =
@@ -110,14 +107,14 @@ impl Book {
         }
     }
 
-    /// A moment before which nothing here ends by itself, once all that has ended is gone.
+    /// Returns a time before which nothing here ends, once everything due has been ended.
     pub(super) fn none_before(&self) -> Timestamp {
         let never = Timestamp::from_nanos(u64::MAX);
         let grace = self.graces.front().map_or(never, |(ends_at, ..)| *ends_at);
         if self.leases.len() == 0 { grace } else { grace.min(self.wheel.none_before()) }
     }
 
-    /// Begins a lease of a session. `number` gives the place what its holder will know it by.
+    /// Begins a lease of a session. `number` makes the number that its holder gets from its slab index.
     pub(super) fn grant(
         &mut self,
         member: u32,
@@ -148,7 +145,7 @@ impl Book {
         Some(number)
     }
 
-    /// Adds a lease to its session. Returns its place.
+    /// Adds a lease to its session. Returns its slab index.
     #[inline]
     pub(super) fn begin(&mut self, mut lease: Lease, at: Timestamp) -> Option<u32> {
         let owner = self.members.get_mut(lease.member)?;
@@ -170,13 +167,13 @@ impl Book {
         Some(place)
     }
 
-    /// A session's lease that its holder knows by this number, and its place; `hidden` is the place that the number hides.
+    /// Returns a session's lease and its slab index; `hidden` is the index decoded from the number.
     pub(super) fn lease(&self, hidden: u32, number: u64, member: u32) -> Option<(u32, &Lease)> {
         let place = self.place_of(hidden, number, member)?;
         Some((place, self.leases.get(place)?))
     }
 
-    /// The place of a session's lease that its holder knows by this number; `hidden` is what the number hides.
+    /// Returns the slab index of a session's lease; `hidden` is the index decoded from the number.
     #[inline]
     pub(super) fn place_of(&self, hidden: u32, number: u64, member: u32) -> Option<u32> {
         let is_its = |place: &u32| {
@@ -191,19 +188,17 @@ impl Book {
         self.elsewhere.get(&number).copied().filter(is_its)
     }
 
-    /// Whose lease has this number, if any has.
     pub(super) fn holder(&self, hidden: u32, number: u64) -> Option<u32> {
         self.place_of_any(hidden, number).and_then(|place| self.leases.get(place)).map(|lease| lease.member)
     }
 
-    /// The place of the lease that has this number, whoever holds it.
+    /// Returns the slab index of the lease of this number, in any session.
     pub(super) fn place_of_any(&self, hidden: u32, number: u64) -> Option<u32> {
         let places = [Some(hidden), self.elsewhere.get(&number).copied()];
         let has_it = |place: &u32| self.leases.get(*place).is_some_and(|lease| lease.number == number);
         places.into_iter().flatten().find(has_it)
     }
 
-    /// A lease has ended.
     #[inline]
     fn forget_place(&mut self, number: u64) {
         if !self.elsewhere.is_empty() {
@@ -211,8 +206,8 @@ impl Book {
         }
     }
 
-    /// Takes the cost of a lease of a user that has this number, if it is covered. `None`: there is no such lease; an
-    /// error: it is known by this name.
+    /// Takes the cost of a user's live lease, if it covers the refund. `None`: there is no such lease; an
+    /// error: the cost is recorded under this name.
     pub(super) fn take_cost(
         &mut self,
         user: u32,
@@ -238,7 +233,6 @@ impl Book {
         Some(Ok(is_taken))
     }
 
-    /// Starts a lease's time again.
     pub(super) fn renew(&mut self, place: u32, at: Timestamp) -> Timestamp {
         self.wheel.take_off(place, &mut self.leases);
         let Some(lease) = self.leases.get_mut(place) else { return at };
@@ -248,7 +242,7 @@ impl Book {
         ends_at
     }
 
-    /// Ends a lease as of a moment, and hands over what was tied to it.
+    /// Ends a lease as of `at` and returns its ties.
     pub(super) fn end(&mut self, place: u32, at: Timestamp) -> Option<Ties> {
         self.wheel.take_off(place, &mut self.leases);
         let lease = self.leases.remove(place)?;
@@ -278,7 +272,7 @@ impl Book {
         Some(lease.ties)
     }
 
-    /// Ends some of the leases whose time has come. Returns how many.
+    /// Ends a batch of the expired leases and returns their number.
     pub(super) fn end_some(&mut self, now: Timestamp, ended: &mut Vec<Ties>) -> usize {
         let mut found = Batch::new();
         self.wheel.ended(now, &self.leases, &mut found);
@@ -289,7 +283,7 @@ impl Book {
         found.len()
     }
 
-    /// Ends some of a session's leases, and the session itself with the last of them. Nothing can join it meanwhile.
+    /// Ends a batch of a session's leases, and the session with the last. No connection can join meanwhile.
     pub(super) fn end_member(
         &mut self,
         number: u32,
@@ -322,7 +316,7 @@ impl Book {
                     *count += 1;
                     ended.extend(Some(ties).filter(|ties| !ties.is_empty()));
                 }
-                // It would be the first for ever, and the session would never end.
+                // A stale first link would keep the session alive for ever.
                 None => self.members.get_mut(number).into_iter().for_each(|member| member.first = NONE),
             }
         }
@@ -351,16 +345,15 @@ impl Book {
     }
 }
 
-/// What a step towards the end of a session has come to.
+/// The progress of ending a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Left {
-    /// There are more leases.
     More,
-    /// It was the last step: the session has gone.
+    /// This step removed the session.
     Session,
-    /// There was no such session any more.
+    /// The session did not exist any more.
     Nothing,
 }
 
-/// How long a session without a connection is waited for.
+/// How long a session without a connection is kept.
 pub(super) const GRACE: Duration = Duration::from_secs(5);

@@ -1,5 +1,5 @@
-//! Sessions and their leases, copied into a snapshot and put back. A lease that was put back stands in another place than
-//! its number hides, so its book finds it by the number, until it ends.
+//! Copies sessions and their leases into a snapshot and restores them. The number of a restored lease encodes
+//! its former slab index, so its book finds it through a map until it ends.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::clock::{Now, Timestamp};
 use crate::engine::kept::{Kept, KeptLease, KeptSession};
 
 impl Leases {
-    /// Copies every session that has a name, each with its leases under one lock.
+    /// Copies every named session with its leases, one session per lock.
     pub(in crate::engine) fn copy_out(&self, visit: &mut dyn FnMut(Kept)) {
         let mut copies = Vec::new();
         for number in 0..BOOKS {
@@ -27,7 +27,6 @@ impl Leases {
         }
     }
 
-    /// Looks at every session that has a name, one under each lock.
     pub(in crate::engine) fn each_session(&self, visit: &mut dyn FnMut(OpenSession)) {
         for number in 0..BOOKS {
             let mut from = 0;
@@ -42,7 +41,7 @@ impl Leases {
         }
     }
 
-    /// Puts a lease of a session back. `None`: its time has come, or there are too many.
+    /// Restores a lease of a session. `None`: it has expired, or a bound is reached.
     pub(in crate::engine) fn put_back(&self, session: &Session, kept: &KeptLease, now: Now) -> Option<()> {
         if kept.ends_at <= now.at {
             return None;
@@ -57,7 +56,7 @@ impl Leases {
 }
 
 impl Book {
-    /// Copies the next session that has a name, from this place on, with its leases. Returns where to go on.
+    /// Copies the next named session from index `from` on, with its leases. Returns the index to go on at.
     fn copy_session(&self, from: u32, copies: &mut Vec<Kept>) -> Option<u32> {
         let place = self.members.next_from(from)?;
         let member = self.members.get(place)?;
@@ -78,7 +77,7 @@ impl Book {
         place.checked_add(1)
     }
 
-    /// The next session from a place on, if it has a name, and the place to go on from.
+    /// Returns the index to continue at and the next session from `from` on, if it has a name.
     fn open_session(&self, from: u32) -> Option<(u32, Option<OpenSession>)> {
         let place = self.members.next_from(from)?;
         let member = self.members.get(place)?;
@@ -92,7 +91,6 @@ impl Book {
         Some((place.checked_add(1)?, open))
     }
 
-    /// Puts a lease back. Returns when it ends.
     fn put_back(&mut self, member: u32, kept: &KeptLease, now: Timestamp) -> Option<Timestamp> {
         let lasts = Duration::from_millis(u64::from(kept.lasts_millis));
         let ends_at = kept.ends_at.min(now.after(lasts));

@@ -1,4 +1,4 @@
-//! One lease: a piece of work in progress, and what is tied to it.
+//! One lease: a request in progress and its ties, which are released with it.
 
 use std::time::Duration;
 
@@ -7,75 +7,71 @@ use crate::engine::digest::{Digest, Salt};
 use crate::engine::ledger::LEASE_BYTES;
 use crate::limit::block_bytes;
 
-/// One piece of work in progress.
 #[derive(Debug)]
 pub(super) struct Lease {
-    /// What its holder knows it by.
+    /// The number by which its holder names it.
     pub(super) number: u64,
     pub(super) ends_at: Timestamp,
-    /// The id of the request that it was granted to, on the connection of this count.
+    /// The id of its request, on the connection `connection`.
     pub(super) request: u64,
     pub(super) ties: Ties,
     pub(super) cost: LeaseCost,
     pub(super) connection: u32,
-    /// How long it lasts from when it is granted or renewed.
+    /// Its time to live, from each grant or renewal.
     pub(super) lasts_millis: u32,
-    /// Its session's number.
+    /// The number of its session in the book.
     pub(super) member: u32,
     pub(super) in_session: Link,
     pub(super) on_spoke: Link,
     pub(super) spoke: u16,
-    /// Whether it counts as other than the most important work.
+    /// Whether its priority is below the most important one.
     pub(super) is_other: bool,
 }
 
-/// A lease to be granted.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct NewLease<'t> {
     pub(in crate::engine) lasts: Duration,
-    /// The id of its request.
     pub(in crate::engine) request: u64,
     pub(in crate::engine) ties: &'t [Tie],
     pub(in crate::engine) is_other: bool,
     pub(in crate::engine) cost: LeaseCost,
 }
 
-/// What work cost the rules that count it, for one refund to name.
+/// The cost of a request that has a lease, for one refund.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseCost {
-    /// Of the domain and the descriptors of its request; 0: there is nothing to refund, or no more.
+    /// Fingerprint of its request's domain and descriptors; 0: nothing to refund, or refunded already.
     pub print: u32,
-    /// In requests, where no unit is tied to it.
+    /// The cost in requests, where no unit is tied to the lease.
     pub cost: u32,
 }
 
-/// Whether what work cost, in requests or by unit, covers a refund.
+/// Decides whether a cost, in requests or by unit, covers a refund.
 pub(in crate::engine) type Covers<'a> = &'a dyn Fn(LeaseCost, &[(u32, u32)]) -> bool;
 
-/// The neighbours in a chain.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Link {
     pub(super) before: u32,
     pub(super) after: u32,
 }
 
-/// What ends, or may be given back, with a piece of work.
+/// A resource that is released, or may be refunded, with a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tie {
-    /// A place under a concurrency limit.
+    /// A permit of a concurrency limit.
     Place(Digest),
-    /// What a rule was charged, to be given back when the work ends well.
+    /// A charge to a rule, refunded when the request ends well.
     Refund(Refund),
-    /// The name by which its request is known.
+    /// The idempotency key of its request.
     Repeat(Digest),
-    /// The name by which its cost can be refunded.
+    /// The name under which its cost can be refunded.
     Spent(Digest),
-    /// What it cost in a unit, of which this is the print.
+    /// The cost in a unit, given by the unit's fingerprint.
     #[allow(missing_docs, reason = "said above")]
     Cost { unit: u32, cost: u32 },
 }
 
-/// All that is tied to one lease. Mostly nothing, or one place: those take no memory of their own.
+/// All ties of one lease. The common cases, none and one permit, take no heap memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum Ties {
     None,
@@ -96,7 +92,6 @@ impl Ties {
         *self == Ties::None
     }
 
-    /// What they take of the heap.
     pub(super) fn heap_bytes(&self) -> usize {
         match self {
             Ties::None | Ties::Place(_) => 0,
@@ -114,29 +109,28 @@ impl Ties {
     }
 }
 
-/// What a rule was charged.
+/// A charge to a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refund {
-    /// What the rule is known by, also after a reload.
+    /// The identity of the rule, stable over reloads.
     pub rule: u64,
     /// The digest of the state that was charged.
     pub digest: Digest,
-    /// What was mixed into the digest.
+    /// The salt mixed into the digest.
     pub salt: Salt,
-    /// The number of the allowance.
+    /// The index of the allowance.
     pub allowance: u32,
-    /// How much.
+    /// The cost charged.
     pub cost: u32,
-    /// It was charged to what is beyond the quota.
+    /// Whether the second quota of an elastic rule was charged.
     pub is_beyond: bool,
 }
 
-/// The end of a chain.
 pub(super) const NONE: u32 = u32::MAX;
 
 impl Link {
     pub(super) const NONE: Link = Link { before: NONE, after: NONE };
 }
 
-/// So a hundred thousand of them take less than 128 bytes each, with the counter of the key that holds a place.
+/// Keeps 100 000 leases below 128 bytes each, including the counter of the key that holds the permit.
 const _: () = assert!(size_of::<Option<Lease>>() <= LEASE_BYTES);

@@ -1,33 +1,29 @@
-//! Leases that somebody names and that his session does not hold: nothing happens to them, and each is counted by what its
-//! number is.
+//! Counts releases and renewals of leases that the session does not hold, by the reason.
 
 use super::{BOOKS, Leases, Session};
 use crate::engine::sync::{AtomicU64, Ordering};
 
-/// What the number of a lease is that a session named and does not hold.
+/// Why a session does not hold a lease that it named.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum NotHeld {
-    /// It was a lease's, which has ended.
     Ended,
-    /// Another session holds it.
     Foreign,
-    /// No lease of this daemon has had it.
+    /// This daemon has granted no lease of this number.
     Unknown,
 }
 
-/// How often.
 #[derive(Debug, Default)]
 pub(super) struct Counts([AtomicU64; 3]);
 
-/// RELEASE and RENEW of leases that their session did not hold, since the start.
+/// RELEASE and RENEW of leases that the session did not hold, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct NotHeldTotals {
-    /// It had ended: it was released twice, or its time had come, or its process had gone.
+    /// The lease had ended: released twice, expired, or ended with its process.
     pub ended: u64,
     /// Another session holds it.
     pub foreign: u64,
-    /// No lease of this daemon has had this number. Of a number that somebody made up this is certain but for one in some
-    /// thousands.
+    /// This daemon has granted no lease of this number. An invented number counts as `ended` with a probability
+    /// of n / 2²⁴ for n leases held at once at the peak.
     pub unknown: u64,
 }
 
@@ -43,8 +39,8 @@ impl Counts {
 }
 
 impl Leases {
-    /// Counts a number that a session named and does not hold. It looks into one book after the other: whoever asks has made
-    /// a mistake, and each takes no longer than to end a lease.
+    /// Counts a number that a session named and does not hold. It locks one book after the other, which is
+    /// acceptable for a client error: each lock is held no longer than to end a lease.
     #[cold]
     pub(in crate::engine) fn count_not_held(&self, session: &Session, number: u64) {
         let hidden = self.numbers.place(number);
@@ -52,7 +48,7 @@ impl Leases {
         for number_of_book in 0..BOOKS {
             let book = self.book(number_of_book);
             match book.holder(hidden, number) {
-                // Its own session is about to end, and it is about to end with that.
+                // The session is ending, and the lease with it.
                 Some(member) if (number_of_book, member) == (session.0.book, session.0.member) => {
                     why = NotHeld::Ended;
                 }

@@ -1,9 +1,8 @@
-//! The numbers that holders know their leases by: nobody can guess one, and each leads to its place in one step.
+//! Lease numbers: unguessable, and each decodes to its slab index in O(1).
 
 use crate::engine::digest::{HashKey, KeyHash};
 use crate::engine::sync::{AtomicU64, Ordering};
 
-/// Makes numbers and finds what they hide.
 #[derive(Debug)]
 pub(super) struct Numbers {
     secret: KeyHash,
@@ -15,32 +14,30 @@ impl Numbers {
         Numbers { secret: hash_key.of_purpose("leases"), counter: AtomicU64::new(0) }
     }
 
-    /// Counts from here on.
     pub(super) fn begin_at(&self, number: u64) {
         self.counter.store(number, Ordering::Relaxed);
     }
 
-    /// A number that is no other's since the start.
+    /// Returns a count that is unique since the start.
     pub(super) fn next(&self) -> u64 {
         self.counter.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Which of so many books a session of this name is in.
+    /// Returns which of `books` books holds the session of this name.
     pub(super) fn book_of(&self, name: &[u8; 16], books: usize) -> usize {
         self.secret.digest_bytes(name).shard(books)
     }
 
-    /// A number for the lease at a place: random bits, and among them the place, hidden by a hash of the others.
+    /// Makes the number of the lease at a slab index: random bits, and the index masked by their hash.
     pub(super) fn number(&self, place: u32) -> u64 {
         let counter = self.next();
         let random =
             self.secret.digest_bytes(&counter.to_le_bytes()).hash() >> (PLACE_BITS + 1) << PLACE_BITS;
-        // Never zero, which is no lease's number.
         let random = random.max(1 << PLACE_BITS);
         random | (u64::from(place) ^ self.mask(random)) & PLACE_MASK
     }
 
-    /// The place that a number hides, if it is a lease's.
+    /// Decodes the slab index from a lease number; arbitrary for any other number.
     pub(super) fn place(&self, number: u64) -> u32 {
         let random = number & !PLACE_MASK;
         u32::try_from((number ^ self.mask(random)) & PLACE_MASK).unwrap_or(u32::MAX)
@@ -51,7 +48,7 @@ impl Numbers {
     }
 }
 
-/// A place is a number of so many bits: a book has at most a 64th of all leases, and often all of them.
+/// Bits of a slab index: a book holds a 64th of all leases on average, and in the worst case all of them.
 const PLACE_BITS: u32 = 24;
 
 const PLACE_MASK: u64 = (1 << PLACE_BITS) - 1;

@@ -1,4 +1,4 @@
-//! Requests of one session that were given up on and may yet be granted.
+//! Abandoned requests of one session that may yet be granted.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::engine::ledger::{Account, Use};
 use crate::engine::sync::Ordering;
 
 impl Leases {
-    /// Forgets users that hold nothing and have no session, and old reports of some sessions.
+    /// Forgets users without sessions and charges, and the old reports of one book per call.
     pub(in crate::engine) fn sweep(&self, now: Now) {
         self.ledger.forget_users();
         let mut book = self.book(self.swept.fetch_add(1, Ordering::Relaxed));
@@ -26,7 +26,6 @@ pub(super) struct Reports {
     account: Arc<Account>,
 }
 
-/// A request that was given up on.
 #[derive(Clone, Copy, Debug)]
 struct Report {
     connection: u64,
@@ -39,8 +38,8 @@ impl Reports {
         Reports { reports: VecDeque::new(), charged: 0, account }
     }
 
-    /// Remembers a request. The oldest report of the session gives way if there are too many, or if the account of its user
-    /// is full; without one, the request is not remembered.
+    /// Remembers a request. Evicts the session's oldest report if there are too many or its user's account is
+    /// full; if there is none to evict, does not remember the request.
     pub(super) fn remember(&mut self, connection: u64, request: u64, at: Timestamp) {
         self.forget_old(at);
         let is_full = self.reports.len() == self.reports.capacity();
@@ -50,7 +49,7 @@ impl Reports {
         self.reports.push_back(Report { connection, request, at });
     }
 
-    /// Whether a request was given up on. It is asked once: the grant was the request's end.
+    /// Returns whether a request was abandoned and forgets it: a grant ends the request.
     pub(super) fn take(&mut self, connection: u64, request: u64, now: Timestamp) -> bool {
         if self.reports.is_empty() {
             return false;
@@ -61,7 +60,7 @@ impl Reports {
         place.is_some_and(|place| self.reports.remove(place).is_some())
     }
 
-    /// Forgets reports after their time. Memory goes back with the last.
+    /// Forgets reports after [`REMEMBERED`]; frees the memory with the last.
     pub(super) fn forget_old(&mut self, now: Timestamp) {
         while self.reports.front().is_some_and(|report| now.since(report.at) >= REMEMBERED) {
             self.reports.pop_front();
@@ -91,13 +90,12 @@ impl Drop for Reports {
     }
 }
 
-/// Reports that a session is remembered by: as many as it may hold leases.
+/// Maximum reports of a session: as many as it may hold leases.
 const REPORTS_MAX: usize = 1_024;
 
-/// Room for the first.
 const REPORTS_MIN: usize = 8;
 
-/// A grant is answered long before.
+/// Far longer than a grant takes to be answered.
 const REMEMBERED: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
@@ -133,9 +131,8 @@ mod tests {
             (0..REPORTS_MAX as u64).for_each(|request| reports.remember(1, request, Timestamp::ORIGIN));
         }
         assert!(ledger.held().total <= USER_BYTES_MAX as u64 / 4);
-        // Room is left for what is needed.
         assert!(ledger.account(1).grow(Use::Buffers, USER_BYTES_MAX / 2));
-        // A session that has reports goes on with its latest.
+        // A session with reports keeps replacing its oldest.
         assert!(sessions[0].take(1, 1_023, Timestamp::ORIGIN));
         drop(sessions);
         assert_eq!(ledger.held().total, USER_BYTES_MAX as u64 / 2);

@@ -1,4 +1,4 @@
-//! A session as those know it who ask for it: one process, over one of its connections.
+//! Sessions: one client process each, over one or more connections.
 
 use std::sync::Arc;
 
@@ -9,105 +9,105 @@ use crate::engine::ledger::{Account, Use};
 use crate::engine::pool::Pool;
 use crate::engine::sync::{AtomicUsize, Ordering};
 
-/// One process that asks, over one connection. Cheap to clone.
+/// A handle to a session over one connection. Cheap to clone.
 #[derive(Clone, Debug)]
 pub struct Session(pub(super) Arc<Attached>);
 
 #[derive(Debug)]
 pub(super) struct Attached {
-    /// Which book it is in, and its number there.
+    /// The index of its book, and its number there.
     pub(super) book: usize,
     pub(super) member: u32,
     pub(super) generation: u64,
-    /// The connection, by the client's own count.
+    /// The client's own number of the connection.
     pub(super) connection: u64,
     pub(super) pool: Arc<Pool>,
     pub(super) holdings: Arc<Holdings>,
 }
 
-/// How a connection begins.
+/// The parameters of a new connection.
 #[derive(Clone, Copy, Debug)]
 pub struct Opening<'a> {
-    /// The session that it is part of; `None`: it is its own.
+    /// The name of its session; `None`: a session of its own.
     pub name: Option<[u8; 16]>,
-    /// The user at the other end.
+    /// The user (uid) at the other end.
     pub user: u32,
-    /// The pool that its work counts in.
+    /// The pool that its requests count in.
     pub pool: &'a str,
-    /// How many requests the process works on at once; 0: unknown.
+    /// The concurrency of the process in requests; 0: unknown.
     pub slots: u32,
-    /// The client's own count of its connections in this session.
+    /// The client's own number of the connection in this session.
     pub connection: u64,
-    /// The process, if it is known.
+    /// The process id, if known.
     pub pid: Option<u32>,
 }
 
-/// What becomes of a session when one of its connections ends.
+/// The effect on a session of one of its connections closing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Parting {
-    /// It has others, or ended before.
+    /// The session has other connections, or ended before.
     Stays,
-    /// It ends then, if nobody connects before.
+    /// The session ends at this time unless it reconnects.
     EndsAt(Timestamp),
-    /// It has no name to come back to, and has ended.
+    /// The session had no name to reconnect by and has ended.
     Ends,
 }
 
-/// A session that has a name, as it is now.
+/// The current state of a named session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OpenSession {
     /// Its name.
     pub name: [u8; 16],
-    /// Whose it is.
+    /// The user (uid) that it belongs to.
     pub user: u32,
-    /// The pool that its work counts in.
+    /// The pool that its requests count in.
     pub pool: Box<str>,
-    /// How many requests the process works on at once; 0: unknown.
+    /// The concurrency of the process in requests; 0: unknown.
     pub slots: u32,
-    /// When it ends, if nobody connects before; `None`: somebody is connected.
+    /// When it ends unless it reconnects; `None`: it is connected.
     pub ends_at: Option<Timestamp>,
 }
 
-/// Why a connection is not let into a session.
+/// Why a connection cannot join or begin a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotOpened {
-    /// The session is another user's.
+    /// The session belongs to another user.
     #[error("this session belongs to another user")]
     OtherUser,
-    /// It began with other words.
+    /// The session has another pool or another number of slots.
     #[error("this session began with another pool or another number of slots")]
     OtherPoolOrSlots,
-    /// There are too many sessions.
+    /// A bound on sessions is reached.
     #[error("there are too many sessions")]
     TooMany,
 }
 
-/// A signal for a pool that is not the session's own.
+/// A signal for a pool other than the session's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a session tells about its own pool alone")]
 pub struct NotItsPool;
 
-/// How work ended.
+/// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WorkOutcome {
-    /// Well.
+    /// It succeeded.
     Ok,
-    /// Badly.
+    /// It failed.
     Error,
-    /// It was dropped, or took too long.
+    /// It was dropped or timed out.
     Dropped,
 }
 
 impl Session {
-    /// The pool that its work counts in.
+    /// The pool that its requests count in.
     #[must_use]
     pub fn pool_name(&self) -> &str {
         self.0.pool.name()
     }
 
-    /// What tells it from other sessions of its pool.
+    /// Returns a number that is unique among the live sessions of a pool.
     pub(in crate::engine) fn number(&self) -> u64 {
-        // Generations count the sessions of one book.
+        // Generations are unique within a book.
         self.0.generation << 8 | self.0.book as u64
     }
 
@@ -116,31 +116,28 @@ impl Session {
     }
 }
 
-/// One session.
 #[derive(Debug)]
 pub(super) struct Member {
-    /// Its own name, if it gave one.
     pub(super) name: Option<[u8; 16]>,
-    /// Tells it from who had the same number before.
+    /// Distinguishes it from earlier sessions of the same number.
     pub(super) generation: u64,
     pub(super) user: u32,
     pub(super) pid: Option<u32>,
     pub(super) pool: Arc<Pool>,
-    /// How many requests it works on at once; 0: unknown.
+    /// The concurrency of its process in requests; 0: unknown.
     pub(super) slots: u32,
     pub(super) connections: u32,
-    /// When it ends, if nobody connects before.
     pub(super) ends_at: Option<Timestamp>,
-    /// Its leases: the first, and how many.
+    /// The first of its leases, and their number.
     pub(super) first: u32,
     pub(super) working: u32,
-    /// Of these, the ones that are other than the most important work.
+    /// The number of its leases whose priority is below the most important one.
     pub(super) others: u32,
     pub(super) holdings: Arc<Holdings>,
     pub(super) reports: Reports,
 }
 
-/// How many leases a session holds or is about to, beside all of its user.
+/// Counts the leases that a session holds or has reserved, together with its user's account.
 #[derive(Debug)]
 pub(super) struct Holdings {
     of_session: AtomicUsize,
@@ -174,12 +171,12 @@ impl Member {
         }
     }
 
-    /// Whether one more piece of work takes one more of its slots.
+    /// Returns whether one more lease occupies another of its slots.
     pub(super) fn takes_slot(&self) -> bool {
         self.slots == 0 || self.working < self.slots
     }
 
-    /// Whether one piece of work less frees a slot. To be asked while it still counts.
+    /// Returns whether ending a lease frees a slot. Call it while the lease still counts.
     pub(super) fn frees_slot(&self) -> bool {
         self.slots == 0 || self.working <= self.slots
     }
@@ -190,7 +187,7 @@ impl Holdings {
         Holdings { of_session: AtomicUsize::new(0), of_user }
     }
 
-    /// Keeps a place for one more lease, if there may be one.
+    /// Reserves one more lease unless a bound is reached.
     pub(super) fn reserve(&self, session_max: usize, user_max: usize) -> bool {
         if self.of_session.fetch_add(1, Ordering::Relaxed) >= session_max {
             self.of_session.fetch_sub(1, Ordering::Relaxed);
@@ -205,21 +202,18 @@ impl Holdings {
         true
     }
 
-    /// A lease begins that these bytes are tied to.
     pub(super) fn charge(&self, bytes: usize) {
         if bytes > 0 {
             self.of_user.charge(bytes);
         }
     }
 
-    /// A lease has ended that these bytes were tied to.
     pub(super) fn shrink(&self, bytes: usize) {
         if bytes > 0 {
             self.of_user.shrink(bytes);
         }
     }
 
-    /// The session has ended.
     pub(super) fn leave(&self) {
         self.of_user.sessions.fetch_sub(1, Ordering::Relaxed);
     }

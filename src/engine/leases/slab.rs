@@ -1,10 +1,8 @@
-//! Values by number, in pieces: it grows without moving what is there, so nobody waits while it does.
+//! A slab in fixed-size pieces: growing moves no values, so no insertion takes long.
 
-/// Values by the number of their place.
 #[derive(Debug)]
 pub(super) struct Slab<T> {
     pieces: Vec<Vec<Option<T>>>,
-    /// Places that are empty again.
     free: Vec<u32>,
     len: usize,
 }
@@ -18,7 +16,7 @@ impl<T> Slab<T> {
         self.len
     }
 
-    /// Adds a value. `None`: there are as many as numbers.
+    /// Adds a value and returns its index. `None`: all indexes are in use.
     pub(super) fn insert(&mut self, value: T) -> Option<u32> {
         if let Some(number) = self.free.pop() {
             *self.place(number)? = Some(value);
@@ -36,7 +34,7 @@ impl<T> Slab<T> {
         Some(number)
     }
 
-    /// Whether there ever was a value of this number.
+    /// Returns whether this index ever held a value.
     pub(super) fn has_had(&self, number: u32) -> bool {
         let number = number as usize;
         self.pieces.get(number / PIECE).is_some_and(|piece| number % PIECE < piece.len())
@@ -58,7 +56,7 @@ impl<T> Slab<T> {
         Some(removed)
     }
 
-    /// The first place from a number on that holds something.
+    /// Returns the first occupied index from `number` on.
     pub(super) fn next_from(&self, number: u32) -> Option<u32> {
         let (mut piece, mut first) = (number as usize / PIECE, number as usize % PIECE);
         loop {
@@ -81,5 +79,5 @@ impl<T> Slab<T> {
     }
 }
 
-/// Values in a piece: some 70 KiB of leases.
+/// Values in a piece: about 70 KiB of leases.
 const PIECE: usize = 1_024;

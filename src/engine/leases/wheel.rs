@@ -1,28 +1,25 @@
-//! A timing wheel (Varghese and Lauck, “Hashed and Hierarchical Timing Wheels”, 1987): what ends in one tick hangs on one
-//! of its spokes, so that to set, to change and to end a time is one step, however many there are.
+//! A timing wheel (Varghese and Lauck, “Hashed and Hierarchical Timing Wheels”, 1987): all leases that end in
+//! one tick are chained on one spoke, so that setting, changing and removing a time are O(1).
 //!
-//! It holds numbers of leases, chained through the leases themselves. One that ends in a later round than the next stays
-//! on its spoke when that comes by: each is looked at once in [`SPOKES`] ticks.
+//! The chains link lease numbers through the leases themselves. A lease that ends in a later round stays on
+//! its spoke: each is visited once in [`SPOKES`] ticks.
 
 use super::lease::{Lease, NONE};
 use super::slab::Slab;
 use crate::clock::Timestamp;
 use arrayvec::ArrayVec;
 
-/// Numbers of leases by when they end.
 #[derive(Debug)]
 pub(super) struct Wheel {
     spokes: Box<[Spoke]>,
-    /// The tick that was last looked at: what ends before it is gone.
+    /// The tick last processed: all that end in earlier ticks are removed.
     tick: u64,
 }
 
-/// What hangs on one spoke.
 #[derive(Clone, Copy, Debug)]
 struct Spoke {
-    /// The first of the chain.
     first: u32,
-    /// None of the chain ends before this: who looks earlier need not walk it.
+    /// Lower bound of the ends in the chain: an earlier pass skips it.
     none_before: Timestamp,
 }
 
@@ -35,13 +32,12 @@ impl Wheel {
         Wheel { spokes: vec![Spoke::EMPTY; SPOKES].into_boxed_slice(), tick: 0 }
     }
 
-    /// Hangs a lease where it ends.
     pub(super) fn hang(&mut self, number: u32, leases: &mut Slab<Lease>) {
         let Some(lease) = leases.get_mut(number) else {
             debug_assert!(false, "a lease that is hung is there: off the wheel it never ends");
             return;
         };
-        // What has ended already is found at the next look.
+        // An end in the past is found at the next pass.
         let spoke = spoke(tick(lease.ends_at).max(self.tick));
         let chain = self.chain(spoke);
         let next = std::mem::replace(&mut chain.first, number);
@@ -52,7 +48,6 @@ impl Wheel {
         }
     }
 
-    /// Takes a lease off.
     pub(super) fn take_off(&mut self, number: u32, leases: &mut Slab<Lease>) {
         let Some(lease) = leases.get(number) else { return };
         let (link, spoke) = (lease.on_spoke, usize::from(lease.spoke));
@@ -66,11 +61,11 @@ impl Wheel {
         }
     }
 
-    /// Finds leases that have ended by now, as far as there is room for them; they still hang there. Each call goes on
-    /// where the last one stopped.
+    /// Finds leases that have ended by `now`, up to the capacity of `found`, and leaves them on the wheel.
+    /// Each call continues where the last one stopped.
     pub(super) fn ended(&mut self, now: Timestamp, leases: &Slab<Lease>, found: &mut Batch) {
         let last = tick(now);
-        // After a long time one round finds them all.
+        // After a long pause one round finds them all.
         self.tick = self.tick.max(last.saturating_sub(SPOKES as u64 - 1));
         loop {
             let chain = self.chain(spoke(self.tick));
@@ -84,7 +79,7 @@ impl Wheel {
                     }
                     next = lease.on_spoke.after;
                 }
-                // Those that were found hang there until they are ended, and are found again if they are not.
+                // Found leases stay until they are ended; the bound must let the next pass find them again.
                 chain.none_before = if found.is_empty() { none_before } else { chain.none_before };
             }
             if self.tick >= last {
@@ -99,7 +94,7 @@ impl Wheel {
         &mut self.spokes[usize::from(spoke) % SPOKES]
     }
 
-    /// A moment before which none ends, once [`Wheel::ended`] has found no more.
+    /// Returns a time before which no lease ends, once [`Wheel::ended`] finds no more.
     pub(super) fn none_before(&self) -> Timestamp {
         let next_tick = Timestamp::from_nanos((self.tick + 1).saturating_mul(TICK_NANOS));
         let chain = self.spokes.get(usize::from(spoke(self.tick)));
@@ -115,12 +110,11 @@ fn tick(at: Timestamp) -> u64 {
 }
 
 fn spoke(tick: u64) -> u16 {
-    // Below SPOKES, which fits.
     u16::try_from(tick % SPOKES as u64).unwrap_or_default()
 }
 
-/// A quarter of a second, as often as it is turned.
+/// A tick, 250 ms: the interval of `Engine::tick`.
 const TICK_NANOS: u64 = 250_000_000;
 
-/// A round takes 128 s: more than twice what most leases last.
+/// A round takes 128 s: more than twice the time to live of most leases.
 const SPOKES: usize = 512;

@@ -1,4 +1,4 @@
-//! Charging a request that was judged, and noting that one was refused.
+//! Charges judged requests and marks refused keys.
 
 use super::{Beyond, Case, Law, Part, Stage};
 use crate::engine::algorithm::{Algorithm, each_algorithm, shared};
@@ -11,18 +11,17 @@ use crate::limit::{Level, Outcome, Quota};
 use crate::rules::Over;
 
 impl Part {
-    /// Whether it counts a cost that was cut to the largest number.
+    /// Returns whether it counts a cost that was cut to `u32::MAX`.
     pub(in crate::engine) fn is_oversized(&self) -> bool {
         self.cost == u32::MAX && !self.is_concurrency
     }
 
-    /// What the rule said in the stage that spoke.
     pub(in crate::engine) fn check(&self, stage: Stage) -> RuleCheck {
         let passes = self.passes() || !stage.asks(self);
         RuleCheck { rule: self.rule, key: self.key.hash(), cost: self.cost, passes }
     }
 
-    /// Charges the request, which starts after a wait, or is refused and counts all the same.
+    /// Charges a request that starts after `wait`, or one that is refused and counts all the same.
     pub(in crate::engine) fn charge(
         &mut self,
         granted: bool,
@@ -32,13 +31,13 @@ impl Part {
     ) {
         let Some(law) = self.law(case).filter(|_| self.cost > 0) else { return };
         if !self.passes() && matches!(law.allowance.quota, Quota::Share(_)) {
-            // Hosts divide among them what passes: what this one refuses would be taken from the others.
+            // A share divides admitted units among hosts: a charged refusal would take others' units.
             return;
         }
         self.charged = true;
         each_algorithm!(&law.allowance.quota, quota => self.charge_by(quota, wait, &law, case, shard));
         if !self.passes() {
-            // What has counted may make the wait longer.
+            // The charge may make the wait longer.
             self.look_up(case, shard);
             self.judge(case, shard);
         } else if !granted && self.enforced {
@@ -85,7 +84,7 @@ impl Part {
         }
     }
 
-    /// Changes a state, and says where the key stands then.
+    /// Changes a state and returns the key's level after it.
     pub(super) fn change<A: Algorithm>(
         &self,
         digest: Digest,
@@ -113,7 +112,7 @@ impl Part {
         quota.charged((self.key, digest), level, case, shard)
     }
 
-    /// Notes that the key was refused: for when somebody has to go, and for those elsewhere.
+    /// Marks the key as refused: eviction prefers other keys, and other hosts learn of the demand.
     pub(in crate::engine) fn mark_refusing(&self, case: &Case<'_>, shard: &mut Shard) {
         let Some(law) = self.law(case) else { return };
         if let Quota::Share(quota) = &law.allowance.quota {
@@ -125,7 +124,7 @@ impl Part {
             let could_ask = case.leases && self.enforced;
             return shared::note_refused(quota, (self.key, self.digest), could_ask, case, shard);
         }
-        // A bucket's time until full says it all.
+        // A bucket's time until full already shows it.
         if matches!(law.allowance.quota, Quota::TokenBucket(_) | Quota::LeakyBucket(_)) {
             return;
         }
@@ -140,7 +139,7 @@ impl Part {
 }
 
 impl Part {
-    /// Charges, or with a negative amount gives back, after the fact.
+    /// Charges a request after the fact, or refunds it with a negative amount.
     pub(in crate::engine) fn settle_up(&mut self, amount: i64, case: &Case<'_>, shard: &mut Shard) {
         let Some(law) = self.law(case) else { return };
         let is_pace_or_place =
@@ -162,7 +161,7 @@ impl Part {
     ) {
         let units = u32::try_from(amount.unsigned_abs()).unwrap_or(u32::MAX);
         if amount < 0 && A::table(shard).find(&self.digest).is_none() {
-            // Full as it is.
+            // Without a state the key has its full quota.
             return;
         }
         let had_some = self.soft_ends(quota, case, shard).is_none();

@@ -1,4 +1,4 @@
-//! The soft part of an allowance: whether it is still open to a key, and since when it has been used.
+//! The soft part of an allowance: whether it is open to a key, and since when it is in use.
 
 use super::{Beyond, Case, Law, Part};
 use crate::clock::{Micros, Now, Timestamp};
@@ -8,7 +8,7 @@ use crate::engine::tag::{Fading, Tag, Until};
 use crate::limit::Outcome;
 
 impl Part {
-    /// What the soft part says where the quota refuses. `one`: the wait until some of the quota is left.
+    /// Judges by the soft part where the quota refuses. `one`: the wait until one unit of the quota is left.
     pub(super) fn judge_soft(
         &mut self,
         strict: Outcome,
@@ -35,7 +35,7 @@ impl Part {
             self.beyond = Some(Beyond::Soft);
             return Outcome::Pass;
         }
-        // Soft is off until some of the quota is left, unless the quota itself has enough before that.
+        // The soft part is closed until one unit is left, unless the quota has enough before.
         let on_again = wait.max(one);
         match strict {
             Outcome::Later(strict) => Outcome::Later(strict.min(on_again)),
@@ -43,15 +43,15 @@ impl Part {
         }
     }
 
-    /// When some of the quota will be left; `None` if some is.
+    /// Returns when one unit of the quota will be left; `None`: one is left now.
     pub(super) fn soft_ends<A: Algorithm>(&self, quota: &A, case: &Case<'_>, shard: &Shard) -> Option<Until> {
         let state = A::table(shard).find(&self.digest)?;
         let wait = wait_for_one(quota, state, case.now);
         (wait > Micros::ZERO).then(|| Until(case.now.at.after(wait.into())))
     }
 
-    /// Notes since when the key is in its soft part, or that it no longer is. `had_some`: some of the quota was left
-    /// just now, so what was noted before is over.
+    /// Records since when the key uses its soft part, or removes the record. `had_some`: some of the quota
+    /// was left before this charge, so an earlier record is void.
     pub(super) fn keep_soft<A: Algorithm>(
         &self,
         quota: &A,
@@ -79,22 +79,21 @@ impl Part {
     }
 }
 
-/// The wait until some of the quota is left.
 pub(super) fn wait_for_one<A: Algorithm>(quota: &A, state: &A::State, now: Now) -> Micros {
     match quota.judge(state, now, 1, None).0 {
         Outcome::Later(wait) => wait,
-        // Never for one unit: nothing is ever left.
+        // Never for one unit: the quota never has one.
         Outcome::Never => Micros(u64::MAX),
         Outcome::Pass | Outcome::Queued(_) => Micros::ZERO,
     }
 }
 
-/// A key that uses more than its quota, as its rule lets it for a time.
+/// The record of a key that exceeds its quota, as its rule permits for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) struct Soft {
-    /// The first request passed over, since it last had some of its quota left.
+    /// The first request passed above the quota since some of it was last left.
     pub(in crate::engine) since: Timestamp,
-    /// When it will have some of its quota left, if nothing else comes.
+    /// When some of the quota will be left, without further requests.
     pub(in crate::engine) ends: Timestamp,
 }
 

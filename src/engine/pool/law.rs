@@ -1,4 +1,4 @@
-//! What is worked out at ticks: how busy a pool was, whether its brake is on, how hard it sheds.
+//! The controllers that ticks update: utilization window, brake and severity.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,21 +10,19 @@ use crate::shed::brake::Brake;
 use crate::shed::slow_law::{STEP_MAX, Severity, SlowLaw};
 use crate::shed::window::Window;
 
-/// What is worked out at ticks.
 #[derive(Debug)]
 pub(super) struct Law {
     pub(super) window: Window,
     pub(super) brake: Brake,
     pub(super) severity: Severity,
-    /// The watch whose rest the severity began at.
+    /// The configuration that the severity is computed for.
     pub(super) began: Option<Arc<Watch>>,
-    /// What was put back after a restart, until the rules say what they are.
+    /// State restored after a restart, until the first configuration arrives.
     inherited: Option<(SlowLaw, Severity, Timestamp)>,
     pub(super) ticked: Option<Timestamp>,
     pub(super) stepped: Option<Timestamp>,
-    /// Slot-time so far, in nanoseconds.
     pub(super) slot_nanos: u128,
-    /// The integral over the slots of live sessions, when it was last looked at.
+    /// The slot-time integral of live sessions at the last tick.
     pub(super) live_nanos: u128,
 }
 
@@ -43,7 +41,7 @@ impl Law {
         }
     }
 
-    /// Slot-time since the last tick: of live sessions, else as configured.
+    /// Adds the slot time since the last tick: of live sessions, or else of the configured slots.
     pub(super) fn add_slot_time(
         &mut self,
         at: Timestamp,
@@ -61,12 +59,12 @@ impl Law {
         };
     }
 
-    /// There is nothing to brake by.
+    /// Releases the brake, where it has no input.
     pub(super) fn release_brake(&mut self) {
         self.brake = Brake::new();
     }
 
-    /// The severity begins at rest; a law that is the same goes on.
+    /// Starts the severity at rest, unless the parameters of the shedding controller are unchanged.
     pub(super) fn begin(&mut self, watch: &Arc<Watch>) {
         if self.began.as_ref().is_some_and(|began| Arc::ptr_eq(began, watch)) {
             return;
@@ -79,7 +77,7 @@ impl Law {
         self.began = Some(Arc::clone(watch));
     }
 
-    /// Where it stands.
+    /// The state of the shedding controller, for the snapshot.
     pub(super) fn kept(&self, pool: &str) -> Option<KeptPool> {
         let stepped = self.stepped.or(self.ticked).unwrap_or_default();
         let began = self.began.as_ref().map(|watch| (watch.law, self.severity, stepped));
@@ -94,7 +92,7 @@ impl Law {
         })
     }
 
-    /// Takes up where it stood. What has passed meanwhile was silence.
+    /// Restores the shedding controller; the downtime counts as time without a signal.
     pub(super) fn inherit(&mut self, kept: &KeptPool, at: Timestamp) {
         let [good, bad, after, full, leak] = kept.law;
         let law = SlowLaw { good, bad, after, full, leak };
@@ -103,7 +101,7 @@ impl Law {
         self.inherited = Some((law, severity, at));
     }
 
-    /// One step of the slow law, once a second.
+    /// Makes one step of the shedding controller, at most once a second.
     pub(super) fn step(&mut self, watch: &Watch, utilization: Option<f64>, at: Timestamp) {
         let Some(stepped) = self.stepped else {
             self.stepped = Some(at);
@@ -113,7 +111,7 @@ impl Law {
         if elapsed < STEP {
             return;
         }
-        // After a gap the steps fall on the moments that they would have fallen on without it.
+        // After a gap steps stay on their former phase.
         let whole = u32::try_from(elapsed.as_secs() / STEP.as_secs()).ok().filter(|_| elapsed > STEP_MAX);
         self.stepped = Some(whole.map_or(at, |steps| stepped.after(STEP * steps)));
         if watch.sheds() {
@@ -122,5 +120,5 @@ impl Law {
     }
 }
 
-/// How often the slow law takes a step.
+/// The interval of the shedding controller's steps.
 const STEP: Duration = Duration::from_secs(1);

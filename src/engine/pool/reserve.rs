@@ -1,4 +1,4 @@
-//! What a pool keeps back for the most important work, by itself or together with its processes on other hosts.
+//! Slots that a pool reserves for the most important priority, on one host or over all hosts.
 
 use std::time::Duration;
 
@@ -9,39 +9,38 @@ use crate::engine::sync::Ordering;
 use crate::rules::shed::Part;
 use crate::shed::{FleetSums, Here};
 
-/// The reserve of one pool, for whoever looks at it.
+/// The reserve of one pool, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReserveView {
-    /// How much other work may be in progress here; `None`: its slots are not known, and nothing is kept back.
+    /// Maximum leases of lower priorities here; `None`: the slots are unknown, and none are reserved.
     pub most: Option<u32>,
-    /// What its processes on other hosts have, and how old that is; `None`: this host counts alone.
+    /// The sums of its other hosts and their age; `None`: the reserve is computed for this host alone.
     pub elsewhere: Option<(FleetSums, Duration)>,
 }
 
-/// What there is here of a pool whose reserve hosts keep together.
+/// This host's part of a fleet-wide reserve.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reserve {
     /// The pool.
     pub pool: Box<str>,
-    /// Its slots and its other work.
+    /// Its slots and its leases of lower priorities.
     pub here: Here,
-    /// Leases of the work that the reserve is kept for.
+    /// Leases of the priority that the reserve is for.
     pub critical: u32,
 }
 
 impl Pool {
-    /// What is known of other hosts, from now on.
     pub(in crate::engine) fn set_elsewhere(&self, agreed: Agreed) {
         self.elsewhere.lock().hear(agreed);
     }
 
-    /// How many pieces of other work may be in progress here, with so many slots of this host.
+    /// Returns the maximum of lower-priority leases here, given this host's slots.
     pub(in crate::engine) fn most_others(&self, slots: u32, reserve_permille: u16, at: Timestamp) -> u32 {
         let alone = FleetSums::default().most_others_here(slots, reserve_permille);
         self.elsewhere.lock().most_others(slots, alone, at)
     }
 
-    /// What there is here, where a reserve is kept for hosts together.
+    /// Returns this host's part of a fleet-wide reserve, if there is one, and takes the flag of refusals.
     pub(in crate::engine) fn reserve(&self) -> Option<Reserve> {
         let watch = self.watched()?;
         let reserve = watch.shed.fleet.as_ref()?.reserve;
@@ -54,12 +53,11 @@ impl Pool {
         Some(Reserve { pool: self.name.clone(), here, critical: self.critical.load(Ordering::Relaxed) })
     }
 
-    /// Whether a reserve is kept for hosts together.
     pub(in crate::engine) fn keeps_reserve(&self) -> bool {
         self.watch.load().as_ref().is_some_and(|watch| watch.shed.fleet.is_some())
     }
 
-    /// How it stands, unless it is switched off.
+    /// Returns the reserve's state, unless it is disabled.
     pub(super) fn reserve_view(&self, watch: &Watch, at: Timestamp) -> Option<ReserveView> {
         watch.mode(Part::Fleet)?;
         let reserve = watch.shed.fleet.as_ref()?.reserve;
@@ -68,20 +66,19 @@ impl Pool {
     }
 }
 
-/// What was last heard of a pool, and what it means for this host.
+/// The last reply about a pool's reserve and its result for this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Agreed {
-    /// What all other hosts together have; `others` is what they claim.
+    /// The sums of all other hosts; `others` is the sum of their claims.
     pub sums: FleetSums,
-    /// How much other work may be in progress here.
+    /// Maximum leases of lower priorities here.
     pub most: u32,
-    /// How much could be if there were no other host.
+    /// The same maximum without other hosts.
     pub alone: u32,
-    /// When it held: when that was said which was answered so.
+    /// When the report was made that the reply answers.
     pub heard: Timestamp,
 }
 
-/// What is known.
 #[derive(Debug, Default)]
 pub(super) struct Elsewhere(Option<Agreed>);
 
@@ -90,14 +87,14 @@ impl Elsewhere {
         self.0 = Some(agreed);
     }
 
-    /// How much other work may be in progress here; `alone`: as if there were no other host.
+    /// Returns the maximum of lower-priority leases here; `alone`: the maximum without other hosts.
     ///
-    /// What others have lent to this host they count as theirs again soon after they hear of it no more: it is let go
-    /// before. What this host has lent to others it takes back last.
+    /// Without new replies this host gives up what it borrowed from others first ([`BORROWED`]), before they
+    /// count it as theirs again, and reclaims what it lent last ([`KNOWN`]).
     pub(super) fn most_others(&self, slots: u32, alone: u32, at: Timestamp) -> u32 {
         let Some(agreed) = &self.0 else { return alone };
         let silent = at.since(agreed.heard);
-        // Slots that came or went since bring or take their own part with them.
+        // Slots that changed since change the host's own part.
         let most = agreed.most.saturating_add(alone).saturating_sub(agreed.alone);
         if silent < BORROWED {
             most.min(slots)
@@ -108,7 +105,7 @@ impl Elsewhere {
         }
     }
 
-    /// What the others have and how old that is, as long as it holds.
+    /// Returns the sums of the other hosts and their age while they are valid.
     pub(super) fn sums(&self, at: Timestamp) -> Option<(FleetSums, Duration)> {
         let agreed = self.0.as_ref()?;
         let age = at.since(agreed.heard);
@@ -116,8 +113,8 @@ impl Elsewhere {
     }
 }
 
-/// Less than what a host has said is known for in Redis: two seconds.
+/// Shorter than the 2 s for which Redis keeps a host's report.
 const BORROWED: Duration = Duration::from_millis(1_900);
 
-/// After this a host counts alone.
+/// After this time without a reply, a host computes its reserve alone.
 pub(super) const KNOWN: Duration = Duration::from_secs(10);

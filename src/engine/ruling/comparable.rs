@@ -1,4 +1,4 @@
-//! Which states can be compared with which, and the table that each kind of them lives in.
+//! Which states are comparable, and the kind of table for each.
 
 use crate::engine::digest::{HashKey, Salt};
 use crate::engine::memory::Kind;
@@ -6,7 +6,7 @@ use crate::engine::tag::Tag;
 use crate::limit::{Quota, share};
 use crate::rules::Rule;
 
-/// What states under a quota are told by from those they cannot be compared with.
+/// Returns the tag and the salt that separate states under a quota from incomparable ones.
 pub(super) fn comparable(quota: &Quota, generation: u8, hash_key: &HashKey) -> (Tag, Salt) {
     let span = || Tag::span(quota.window().0.saturating_mul(NANOS_PER_MICRO));
     match quota {
@@ -29,18 +29,18 @@ pub(super) fn comparable(quota: &Quota, generation: u8, hash_key: &HashKey) -> (
     }
 }
 
-/// The same of a share: what it has in hand stays its own, whatever becomes of its quota.
+/// Returns those of a share: its borrowed tokens survive changes of its quota.
 pub(in crate::engine) fn comparable_share(quota: &share::Quota, hash_key: &HashKey) -> (Tag, Salt) {
     let scale = quota.bucket().scale();
     let salt = match quota.window() {
         None => hash_key.salt(&format!("share {}", scale.ticks_per_nano())),
-        // When there is more is told of its own windows.
+        // Turns and length of a window are part of the salt: they determine when a state refills.
         Some(window) => hash_key.salt(&format!("share {:?} {}", window.turns(), window.like().window())),
     };
     (Tag::bucket(scale, 0), salt)
 }
 
-/// What tells the states of places from all others: they stay their own, whatever becomes of their limit.
+/// Returns the salt of shared concurrency states: they survive changes of their limit.
 pub(in crate::engine) fn salt_of_places(hash_key: &HashKey) -> Salt {
     hash_key.salt("places")
 }
@@ -52,13 +52,13 @@ pub(super) fn kind(quota: &Quota) -> Kind {
         Quota::SlidingLog(_) => Kind::Logs,
         Quota::SlidingWindow(_) => Kind::SlidingWindows,
         Quota::Concurrency(_) => Kind::InProgress,
-        // Beside counts of what is in progress, which are not dropped either.
+        // A table separate from the lease counts, which are not evicted either.
         Quota::Places(_) => Kind::Places,
         Quota::Share(_) => Kind::Shares,
     }
 }
 
-/// Whether its keys are those of other hosts, too.
+/// Returns whether its keys are hashed alike on all hosts.
 pub(super) fn is_shared(rule: &Rule) -> bool {
     rule.limit
         .allowances
@@ -67,7 +67,6 @@ pub(super) fn is_shared(rule: &Rule) -> bool {
         .any(|allowance| matches!(allowance.quota, Quota::Share(_) | Quota::Places(_)))
 }
 
-/// What a rule counts, and by what.
 pub(super) fn counts_by(rule: &Rule) -> String {
     format!("{:?} {:?}", rule.unit, rule.key)
 }

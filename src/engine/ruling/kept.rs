@@ -1,4 +1,4 @@
-//! What a restart keeps of the rules in force, and what is remembered of those that are no more.
+//! The facts about rules that snapshots keep, for those in force and those removed.
 
 use std::collections::HashSet;
 
@@ -9,7 +9,7 @@ use crate::rules::Rule;
 use crate::rules::shed::Part;
 
 impl Ruling {
-    /// Tells these rules, by name and order, from others.
+    /// A fingerprint of the names and the order of all rules.
     pub(in crate::engine) fn fingerprint(&self, hash: &KeyHash) -> u64 {
         let mut names = Vec::new();
         for domain in self.rules.domains() {
@@ -26,12 +26,12 @@ impl Ruling {
         hash.digest_bytes(&names).hash()
     }
 
-    /// Under which quotas the buckets of its rules stand.
+    /// Returns the quotas of each rule, for its buckets in a snapshot.
     pub(in crate::engine) fn kept(&self, hash: &KeyHash) -> Vec<KeptRule> {
         self.each_rule().map(|(rule, terms)| kept(rule, terms, hash)).collect()
     }
 
-    /// The same of the rules that another ruling does not have: their buckets outlive them.
+    /// Returns those of rules that `after` does not have: their buckets outlive them.
     pub(in crate::engine) fn left_behind(&self, after: &Ruling, hash: &KeyHash) -> Vec<KeptRule> {
         let after: HashSet<u64> = after.each_rule().map(|(_, terms)| terms.identity).collect();
         let left = self.each_rule().filter(|(_, terms)| !after.contains(&terms.identity));
