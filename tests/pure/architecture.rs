@@ -4,6 +4,7 @@ mod advisories;
 mod guards;
 mod source;
 mod verdict;
+mod words;
 
 use std::fs;
 use std::path::Path;

@@ -15,6 +15,7 @@ pub struct Named<'d> {
     pub name: &'d str,
     /// The kind of item.
     pub kind: Kind,
+    /// The mode.
     pub mode: Mode,
 }
 
