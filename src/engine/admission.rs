@@ -12,7 +12,6 @@ use crate::limit::Outcome;
 use crate::limit::leaky_bucket::Wait;
 use arrayvec::ArrayVec;
 
-/// How to judge a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Intent {
     /// Charge it if it is granted.
@@ -23,7 +22,6 @@ pub(super) enum Intent {
     Look,
 }
 
-/// The combined result of all rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     /// Granted, to start after this wait.
@@ -125,7 +123,6 @@ pub(super) fn settle_up(case: &Case<'_>, parts: &mut [Part], amounts: &[i64]) {
     }
 }
 
-/// The locked shards of one judgement.
 struct Locked<'e> {
     /// One bit for each held shard; the guards are in the order of the bits.
     held: u64,

@@ -30,7 +30,6 @@ pub(super) trait Algorithm {
     /// Returns the quota if it belongs to this algorithm.
     fn of(quota: &Quota) -> Option<&Self>;
 
-    /// The state of a new key.
     fn fresh(&self, now: Now) -> Self::State;
 
     /// Judges a request that may wait at most `wait_max`; `None`: as long as the rule allows.
@@ -103,7 +102,6 @@ pub(super) trait Algorithm {
     /// of its key.
     const IS_SHARED: bool = false;
 
-    /// Records a request that this quota refused.
     fn note_refused(&self, _: &mut Self::State, _: Now, _: u32) {}
 
     /// Returns whether the sync task must be notified of the key, and resets that request.

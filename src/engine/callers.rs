@@ -9,7 +9,6 @@ use super::slots::{RULE_SLOTS, Slot};
 use crate::clock::{Now, Timestamp};
 use crate::rules::{Domain, Rule, Selection};
 
-/// One sketch for each rule slot.
 #[derive(Debug)]
 pub(super) struct Callers {
     by_slot: Box<[Mutex<Sketches>]>,
@@ -64,7 +63,6 @@ impl Callers {
         sketches.add(ranking, [low, high], units, || seen.text());
     }
 
-    /// Returns the top callers of a slot.
     pub(super) fn top(&self, slot: Slot) -> TopCallers {
         let Some(sketches) = self.of(slot) else { return TopCallers::default() };
         let sketches = sketches.lock();
@@ -133,7 +131,6 @@ fn stand_out(callers: impl Iterator<Item = Caller>) -> Vec<Caller> {
     surest
 }
 
-/// The half-life of the counts.
 const HALF_LIFE: std::time::Duration = std::time::Duration::from_secs(600);
 
 #[cfg(test)]

@@ -32,11 +32,9 @@ pub use switch::{By, NotSwitched, Switch, SwitchView, Target};
 /// The operator overrides, and the rules without them.
 #[derive(Debug, Default)]
 pub(super) struct Control {
-    /// The domains as in their files.
     written: Vec<Arc<Domain>>,
     /// Whether any rules were installed; the first installation is not a change.
     installed: bool,
-    /// Whether everything is allowed.
     off: bool,
     switches: Vec<Switch>,
     blocks: Vec<Blocked>,
@@ -107,7 +105,6 @@ impl Control {
         self.events.push(event);
     }
 
-    /// Whether no override or guard ends by time.
     fn is_at_rest(&self) -> bool {
         let mut switches = self.switches.iter().chain(&self.fleet.switches);
         switches.all(|switch| switch.until.is_none())
@@ -263,10 +260,8 @@ impl Engine {
     }
 }
 
-/// Bounds memory between two fetches.
 const EVENTS_MAX: usize = 1_000;
 
-/// The overrides for compiling a rule set.
 #[derive(Clone, Copy)]
 pub(in crate::engine) struct Said<'c> {
     /// The strictest mode of any rule.

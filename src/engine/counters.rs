@@ -24,11 +24,9 @@ pub(super) struct RuleCounts {
     checks: [Count; CHECKS],
 }
 
-/// Decisions by [`Verdict`].
 #[derive(Debug, Default)]
 pub(super) struct Verdicts([Count; VERDICTS]);
 
-/// A histogram of decision times.
 #[derive(Debug, Default)]
 pub(super) struct Spans {
     /// Indexed by the first bound of [`SPANS_NANOS`] that is not exceeded; the last counter is beyond all.
@@ -84,7 +82,6 @@ impl Verdicts {
         self.0.get(verdict as usize).map_or(0, Count::get)
     }
 
-    /// Counts one verdict and returns its count.
     #[inline]
     fn count(&self, verdict: Verdict) -> u64 {
         let Some(count) = self.0.get(verdict as usize) else { return 0 };
@@ -126,7 +123,6 @@ impl Counters {
         self.rules.get(slot.number()).map_or(0, |counts| counts.verdicts.count(verdict))
     }
 
-    /// Counts a verdict at a priority.
     pub(super) fn of_priority(&self, slot: PrioritySlot, verdict: Verdict) {
         if let Some(verdicts) = self.priorities.get(slot.number()) {
             verdicts.count(verdict);
@@ -154,10 +150,8 @@ impl Counters {
     }
 }
 
-/// The number of variants of [`Check`].
 const CHECKS: usize = Check::WouldRefuse as usize + 1;
 
-/// The number of variants of [`Verdict`].
 const VERDICTS: usize = Verdict::Shed as usize + 1;
 
 /// Histogram bounds: 1, 2, 5 microseconds and so on to 0.1 s.

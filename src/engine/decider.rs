@@ -23,12 +23,10 @@ pub struct Decider {
     ruling: Cache<Arc<ArcSwap<Ruling>>, Arc<Ruling>>,
     counters: Arc<Counters>,
     workspace: Workspace,
-    /// The number of batches so far.
     batches: u64,
 }
 
 impl Decider {
-    /// Makes a decider with a unique number.
     pub(super) fn new(engine: Arc<Engine>, counters: Arc<Counters>, number: u64) -> Decider {
         let ruling = Cache::new(Arc::clone(&engine.ruling));
         Decider { engine, ruling, counters, workspace: Workspace::new(number), batches: 0 }

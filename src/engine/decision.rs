@@ -51,7 +51,6 @@ pub struct Decision<'d> {
     pub(super) looked_at: LookedAt<'d>,
 }
 
-/// The keys that a decision checked.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LookedAt<'d> {
     /// The key of one rule.
@@ -111,7 +110,6 @@ impl<'d> Decision<'d> {
         self.shedder.or(listed).or(self.binding.map(|view| &*view.rule.name))
     }
 
-    /// The name of the rule, list entry or shedder with this number.
     fn name(&self, number: u32) -> &'d str {
         let listed = || self.domain?.listed(number).map(|listed| &*listed.name);
         let shedder = || self.domain?.shedder_name(number);

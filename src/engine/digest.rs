@@ -35,7 +35,6 @@ impl HashKey {
     }
 }
 
-/// The hash function for one rule's keys.
 #[derive(Clone, Copy)]
 pub(super) struct KeyHash(SipHash);
 
@@ -47,7 +46,6 @@ impl KeyHash {
         self.digest_of_state(values, Tag::NONE, Salt::NONE)
     }
 
-    /// The digest of one of the key's states.
     #[inline]
     pub(super) fn digest_of_state<'a>(
         &self,
@@ -63,7 +61,6 @@ impl KeyHash {
         Digest::new(hash, tag, salt)
     }
 
-    /// The digest of bytes.
     pub(super) fn digest_bytes(&self, bytes: &[u8]) -> Digest {
         Digest::new(self.0.hash(bytes), Tag::NONE, Salt::NONE)
     }
@@ -140,13 +137,11 @@ impl Digest {
         Digest::new([self.hash(), self.high()], tag, salt)
     }
 
-    /// The same digest with another tag.
     #[inline]
     pub(super) fn tagged(&self, tag: Tag) -> Digest {
         self.of(tag, Salt::NONE)
     }
 
-    /// The hash for a table.
     #[inline]
     pub(super) fn hash(&self) -> u64 {
         let [low, high, ..] = self.0;
@@ -174,7 +169,6 @@ impl Digest {
         a == e && b == f && (c ^ g) & SAME_BITS == 0 && d == h
     }
 
-    /// The tag of its state.
     #[inline]
     pub(super) fn tag(&self) -> Tag {
         let [.., low, _] = self.0;

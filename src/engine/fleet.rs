@@ -43,7 +43,6 @@ impl SharedKey {
         self.digest
     }
 
-    /// The digest of its state on this host.
     pub(super) fn state(&self, budget: &Budget) -> Digest {
         let (tag, salt) = budget.states;
         self.digest.of(tag, salt)
@@ -108,7 +107,6 @@ impl Fleet {
         self.joined.get().filter(|_| is_shared).map_or(own, |joined| &joined.key)
     }
 
-    /// Whether this host is in a fleet.
     pub(super) fn is_joined(&self) -> bool {
         self.joined.get().is_some()
     }
@@ -176,7 +174,6 @@ impl Calls {
         shards.note_places_calling(&key);
     }
 
-    /// Takes all keys.
     pub(super) fn take(&mut self, calls: &mut Vec<SharedKey>) {
         calls.append(&mut self.0);
     }

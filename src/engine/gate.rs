@@ -36,7 +36,6 @@ pub(super) struct Asked<'a> {
     pub(super) takes_place: bool,
     pub(super) now: Now,
     pub(super) counters: Option<&'a Counters>,
-    /// Hashes callers.
     pub(super) callers: &'a KeyHash,
     /// The counter from which per-request draws derive.
     pub(super) draws: &'a Cell<u64>,
@@ -51,7 +50,6 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// A refusal by a shedder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) part: Part,
@@ -215,12 +213,10 @@ impl Watch {
         (mode != Mode::Disabled).then_some(mode)
     }
 
-    /// Whether the brake is enforced.
     pub(super) fn brakes(&self) -> bool {
         self.mode(Part::Brake) == Some(Mode::Enforce)
     }
 
-    /// Whether the pool has a shedding controller.
     pub(super) fn sheds(&self) -> bool {
         self.shed.workers.is_some()
     }
@@ -238,7 +234,6 @@ impl Watch {
         if sheds_all { self.priorities.len() } else { self.priorities.len().saturating_sub(1) }
     }
 
-    /// The shed probability of a priority.
     pub(super) fn chance(&self, priority: usize, severity: f64) -> f64 {
         self.place(priority).map_or(0.0, |place| chance(severity, self.sheddable(), place))
     }

@@ -60,7 +60,6 @@ fn engine(limits: &str) -> Arc<Engine> {
     engine_of(limits, 1 << 20)
 }
 
-/// The verdict, and the remaining units by rule.
 type Seen = (Verdict, Vec<(String, u64)>);
 
 fn ask(
@@ -142,7 +141,6 @@ fn a_request_is_charged_everywhere_or_nowhere() {
     });
 }
 
-/// Returns the shard of a key of a rule.
 fn shard(engine: &Engine, rule: usize, value: &str) -> usize {
     let ruling = engine.ruling.load();
     let (_, terms) = ruling.find("api").unwrap();

@@ -27,7 +27,6 @@ use arrayvec::ArrayVec;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One request and the rules of its domain.
 #[derive(Clone, Copy)]
 pub(super) struct Judgement<'d> {
     pub(super) engine: &'d Engine,
@@ -39,7 +38,6 @@ pub(super) struct Judgement<'d> {
     pub(super) now: Now,
 }
 
-/// A list entry that matches a request.
 #[derive(Clone, Copy)]
 struct Entry<'d> {
     number: u32,
@@ -396,7 +394,6 @@ fn longest_wait(parts: &[Part], stage: Stage, now: Now) -> (Option<&Part>, Optio
     longest.map_or((None, None), |(part, wait)| (Some(part), wait.map(|wait| wait.max(later))))
 }
 
-/// The retry-after of a refusal.
 fn retry(outcome: Outcome) -> Option<Micros> {
     match outcome {
         Outcome::Later(wait) => Some(wait),

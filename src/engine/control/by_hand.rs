@@ -54,7 +54,6 @@ pub enum KeyError {
 /// The blocked keys of one rule, each with the end of its block.
 pub(in crate::engine) type BlockedKeys = HashMap<[u64; 2], Timestamp>;
 
-/// Groups blocked keys by rule.
 pub(in crate::engine) fn blocked_keys(blocks: &[Blocked]) -> HashMap<RuleName, Arc<BlockedKeys>> {
     let mut by_rule: HashMap<RuleName, BlockedKeys> = HashMap::new();
     for block in blocks {
@@ -144,7 +143,6 @@ impl Engine {
         Ok(self.free(&mut control, rule, &found) || some)
     }
 
-    /// Returns the digest of a key of a rule.
     pub(in crate::engine) fn key_of(
         &self,
         rule: &RuleName,
@@ -171,13 +169,11 @@ impl Engine {
     }
 }
 
-/// One key of one rule.
 pub(super) struct Found {
     domain: Arc<Domain>,
     pub(super) number: u32,
     pub(super) values: Vec<String>,
     key: Digest,
-    /// The digests of its states.
     states: Vec<Digest>,
 }
 

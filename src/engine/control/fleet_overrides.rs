@@ -142,7 +142,6 @@ impl Everywhere {
         fleet.is_joined().then(|| Everywhere { hash: of_rule(fleet.hash_key(true, own)), blocked })
     }
 
-    /// Whether any key is blocked.
     #[inline]
     pub(in crate::engine) fn blocks(&self) -> bool {
         self.blocked.is_some()

@@ -95,7 +95,6 @@ impl Guards {
         self.watched.iter().find(is).map(|watched| &watched.guarding)
     }
 
-    /// Heap bytes of the samples.
     pub(in crate::engine) fn heap_bytes(&self) -> usize {
         self.watched.iter().map(|watched| watched.guarding.callers.lock().allocation_size()).sum()
     }

@@ -163,7 +163,6 @@ impl Engine {
 }
 
 impl Control {
-    /// Sets a switch, replacing an earlier one of the same target.
     pub(super) fn set(&mut self, switch: Switch) {
         self.switches.retain(|known| known.target != switch.target);
         self.switches.push(switch);

@@ -28,7 +28,6 @@ impl Judgement<'_> {
         }
     }
 
-    /// Adds callers to the guards of changed rules.
     #[cold]
     fn note_guarded(&self, parts: &[Part], stage: Stage) {
         for part in parts.iter().filter(|part| stage.asks(part) && part.enforced) {

@@ -17,7 +17,6 @@ use crate::engine::workspace::Workspace;
 use crate::limit::{Level, Outcome, Quota};
 use crate::rules::{Rule, Selection};
 
-/// The single rule that judges.
 pub(in crate::engine) struct OneRule<'d> {
     number: u32,
     rule: &'d Rule,
@@ -42,7 +41,6 @@ impl<'d> Judgement<'d> {
         Some(OneRule { number, rule, terms, plain, counters: self.counters?, cost })
     }
 
-    /// Judges by the single rule.
     #[inline]
     pub(in crate::engine) fn of_one<'w: 'd>(
         &self,

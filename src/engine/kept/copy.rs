@@ -87,7 +87,6 @@ impl Engine {
     }
 }
 
-/// Copies a piece of a table under its lock.
 type CopyPiece<'c, S> = &'c mut dyn FnMut(Progress, (usize, usize), &mut Vec<(Digest, S)>) -> Copied;
 
 /// Copies a table piece by piece, or at once after it was rebuilt too often.

@@ -8,7 +8,6 @@ use crate::engine::digest::KeyHash;
 use crate::limit::Quota;
 use crate::rules::{Limit, Over, Overrides};
 
-/// The previous quotas of all rules.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Heritage {
     /// The fingerprint of the names of all rules.
