@@ -60,7 +60,7 @@ pub(super) fn admit(
         if intent == Intent::AdmitOrAsk {
             return Admission::Asks;
         }
-        // A PEEK makes no remote check: it assumes that one would succeed.
+        // A PEEK makes no remote check: the last known level suggests a grant.
         parts.iter_mut().filter(|part| part.refuses()).for_each(|part| part.outcome = Outcome::Pass);
         refusing = 0;
     }

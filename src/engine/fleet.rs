@@ -75,7 +75,7 @@ pub struct ShareHere {
     pub limit: u32,
     /// The state on this host; `None` if the key was not used here recently.
     pub there: Option<Reported>,
-    /// Whether the key is synchronized.
+    /// Whether the key is tracked in Redis.
     pub is_in_touch: bool,
     /// The last reply of Redis about the key.
     pub seen: Option<Seen>,
@@ -150,7 +150,7 @@ fn budget_number(key: &HashKey, rule: &str, allowance: usize) -> u64 {
     key.of_rule(rule, &allowance.to_string(), "budget").digest_bytes(b"").hash()
 }
 
-/// Keys of one shard that wait for synchronization.
+/// Keys of one shard that wait for a sync.
 #[derive(Debug, Default)]
 pub(super) struct Calls(Vec<SharedKey>);
 
@@ -193,7 +193,7 @@ impl Engine {
         Arc::clone(&self.fleet.budgets.lock())
     }
 
-    /// Takes the keys that need synchronization since the last call.
+    /// Takes the keys that requested a sync since the last call.
     pub fn take_calls(&self, calls: &mut Vec<SharedKey>) {
         for shard in self.shards.take_calling() {
             calls.append(&mut self.shards.lock(shard).calls.0);
@@ -285,7 +285,7 @@ impl Engine {
         Some(changed)
     }
 
-    /// Queues the key if its state requests synchronization.
+    /// Queues the key if its state requests a sync.
     fn pass_on_call(&self, shard: &mut Shard, key: &SharedKey, digest: &Digest) {
         if shard.calls.has_room() && shard.shares.find_mut(digest).is_some_and(share::Folded::calls) {
             shard.calls.push(key.digest, Some(key.budget), &self.shards);
@@ -311,8 +311,8 @@ impl Engine {
         changed
     }
 
-    /// Ends the synchronization of a key until its next request for it. Returns whether that is allowed:
-    /// nothing is borrowed or owed.
+    /// Stops tracking a key until it requests a sync again. Returns whether that is possible: no tokens are
+    /// borrowed or owed.
     pub fn let_go(&self, key: &SharedKey, budget: &Budget, now: Now) -> bool {
         let mut shard = self.shards.lock(self.shards.of(&key.digest));
         let digest = key.state(budget);

@@ -127,8 +127,8 @@ impl Gate {
         draw::is_refused(draw, chance).then_some(chance)
     }
 
-    /// The draw of a request: that of its caller; or its own without a caller, or if the caller is a large
-    /// part of all requests.
+    /// The draw of a request: that of its caller; or its own without a caller, or if the caller makes a large
+    /// part of its priority's requests.
     fn draw(&self, asked: &Asked<'_>, workers: &Workers, place: usize) -> u64 {
         if workers.stripe_exact {
             return asked.draw();

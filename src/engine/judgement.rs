@@ -42,7 +42,7 @@ pub(super) struct Judgement<'d> {
 struct Entry<'d> {
     number: u32,
     slot: Slot,
-    /// Whether it is enforced and thus decides alone.
+    /// Whether it decides alone: it exempts, or its denial is enforced.
     speaks: bool,
     listed: &'d Listed,
 }

@@ -73,7 +73,7 @@ impl Fading for Folded {
         self.nanos_until_fresh(tag.scale(), now.at)
     }
 
-    /// An evicted state that is synchronized loses its borrowed tokens.
+    /// An evicted state that is tracked loses its borrowed tokens.
     fn weight(&self, _: Tag) -> u16 {
         u16::from(self.is_in_touch())
     }
@@ -93,7 +93,7 @@ impl Algorithm for places::Quota {
         InProgress::default()
     }
 
-    /// Judges without permits of this host: nothing passes before the first sync.
+    /// Judges without permits of this host: while Redis is reachable nothing passes, else the fallback.
     fn judge(&self, state: &InProgress, now: Now, _: u32, _: Option<Micros>) -> (Outcome, Wait) {
         (places::Quota::judge(self, None, state.count(), now.at), Wait::NONE)
     }
