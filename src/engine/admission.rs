@@ -1,7 +1,7 @@
-//! All or nothing: every limit is judged on the state as it was, then every state is committed.
+//! All-or-nothing admission: every rule is judged on the unchanged state, then every state is committed.
 //!
-//! All shards that a request touches are locked for the whole of it, in ascending order, so no two requests can
-//! both take the last token, none sees half of another's charges, and none waits in a circle.
+//! All shards that a request touches are locked throughout, in ascending order. Two requests therefore never
+//! take the same last token, never see partial charges, and never deadlock.
 
 use super::gate::Refusal;
 use super::part::{Case, Part};
@@ -12,32 +12,30 @@ use crate::limit::Outcome;
 use crate::limit::leaky_bucket::Wait;
 use arrayvec::ArrayVec;
 
-/// What is to become of a request that is judged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Intent {
-    /// It is charged if it is granted.
+    /// Charge it if it is granted.
     Admit,
-    /// The same, but nothing is done yet where a call could turn a refusal into a grant.
+    /// As `Admit`, but change nothing if a remote check could turn the refusal into a grant.
     AdmitOrAsk,
-    /// Nothing changes.
+    /// Change nothing.
     Look,
 }
 
-/// What all limits together say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Admission {
     /// Granted, to start after this wait.
     Granted(Micros),
     /// Refused by a limit.
     Refused,
-    /// Refused by what watches over the pool.
+    /// Refused by the load shedding of the pool.
     Shed(Refusal),
-    /// Whatever refuses it is a share of a budget of which a call may bring more. Nothing has changed.
+    /// All refusing rules are shares of fleet budgets that a remote check may extend. Nothing has changed.
     Asks,
 }
 
-/// Judges every part, and what no limit refuses at the gate; charges as is intended. Every part then knows where its key
-/// stands.
+/// Judges every rule, then the gate if no rule refuses, and charges as intended. Afterwards each part holds
+/// the level of its key.
 pub(super) fn admit(
     case: &Case<'_>,
     parts: &mut [Part],
@@ -62,7 +60,7 @@ pub(super) fn admit(
         if intent == Intent::AdmitOrAsk {
             return Admission::Asks;
         }
-        // Who only looks goes by what is known.
+        // A PEEK makes no remote check: the last known level suggests a grant.
         parts.iter_mut().filter(|part| part.refuses()).for_each(|part| part.outcome = Outcome::Pass);
         refusing = 0;
     }
@@ -87,8 +85,8 @@ pub(super) fn admit(
     }
 }
 
-/// Whether a call might let a request pass that is refused: each part that refuses it lacks what a call can bring. Notes
-/// in each how much that is.
+/// Returns whether a remote check might let a refused request pass: every refusing part lacks units that
+/// other hosts or Redis can provide. Stores the missing amount in each part.
 #[cold]
 #[inline(never)]
 fn a_call_may_help(case: &Case<'_>, parts: &mut [Part], intent: Intent, locked: &mut Locked<'_>) -> bool {
@@ -99,9 +97,9 @@ fn a_call_may_help(case: &Case<'_>, parts: &mut [Part], intent: Intent, locked: 
     })
 }
 
-/// Charges one part, where it is to be.
+/// Charges one part if its request is granted, or if it counts refused requests.
 fn commit(part: &mut Part, granted: bool, wait: Wait, case: &Case<'_>, locked: &mut Locked<'_>) {
-    // A lease holds the permits of concurrency rules.
+    // Only a lease holds the permits of concurrency rules.
     let may_charge = granted && (case.leases || !part.is_concurrency);
     let is_charged = part.counts_refused(case) || part.passes() && may_charge;
     let shard = locked.shard(case.shards, part);
@@ -114,7 +112,7 @@ fn commit(part: &mut Part, granted: bool, wait: Wait, case: &Case<'_>, locked: &
     }
 }
 
-/// Charges, or gives back, after the fact: all parts under one lock.
+/// Charges or refunds after the fact, with all shards locked.
 pub(super) fn settle_up(case: &Case<'_>, parts: &mut [Part], amounts: &[i64]) {
     assert_eq!(parts.len(), amounts.len(), "each part has its amount");
     let mut locked = Locked::new();
@@ -125,9 +123,8 @@ pub(super) fn settle_up(case: &Case<'_>, parts: &mut [Part], amounts: &[i64]) {
     }
 }
 
-/// The shards of one judgement, locked.
 struct Locked<'e> {
-    /// A bit for each shard held: guards stand in the order of their bits.
+    /// One bit for each held shard; the guards are in the order of the bits.
     held: u64,
     guards: ArrayVec<MutexGuard<'e, Shard>, SHARDS>,
 }
@@ -138,7 +135,7 @@ impl<'e> Locked<'e> {
         Locked { held: 0, guards: ArrayVec::new_const() }
     }
 
-    /// Locks the shards of all parts. In place: half a kilobyte of guards is not to be moved.
+    /// Locks the shards of all parts, in ascending order. In place: moving half a kilobyte of guards is slow.
     #[inline]
     fn lock(&mut self, shards: &'e Shards, parts: &[Part]) {
         self.held = parts.iter().fold(0, |held, part| held | 1 << part.shard(shards));
@@ -170,7 +167,8 @@ mod tests {
     use crate::clock::{Now, Timestamp};
     use crate::rules::{RuleSet, read_text};
 
-    /// Has parts of a rule with a burst of two admitted, or settled, as no rule set makes them; then the rule is whole.
+    /// Admits or settles invalid parts of a rule with a burst of two and expects a panic; the rule then works
+    /// as before.
     #[track_caller]
     fn check(name: &str, broken: impl FnOnce(&Judgement<'_>, &mut [Part]) -> Option<Admission>) {
         let options = Options {

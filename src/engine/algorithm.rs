@@ -1,4 +1,4 @@
-//! Every algorithm in the same words, so that judging and charging are written once.
+//! One trait over all algorithms, so that judging and charging are written once.
 
 pub(super) mod shared;
 
@@ -16,29 +16,28 @@ use crate::limit::sliding_window::{self, SlidingWindow};
 use crate::limit::token_bucket::{self, Gcra};
 use crate::limit::{Level, Outcome, Quota};
 
-/// The quota of one algorithm, with the table that its states live in.
+/// The quota of one algorithm, and the table that stores its states.
 pub(super) trait Algorithm {
     type State: Fading;
 
-    /// Whether a state that was left by other quotas is to be made one of these before it is judged.
+    /// Whether a state of other quotas must be converted before it is judged.
     const ADOPTS: bool;
 
     fn table(shard: &Shard) -> &Table<Self::State>;
 
     fn table_mut(shard: &mut Shard) -> &mut Table<Self::State>;
 
-    /// A quota, if it is of this algorithm.
+    /// Returns the quota if it belongs to this algorithm.
     fn of(quota: &Quota) -> Option<&Self>;
 
-    /// A key that was never seen.
     fn fresh(&self, now: Now) -> Self::State;
 
-    /// Judges a request that would wait at most so long; `None`: as long as the rule lets it.
+    /// Judges a request that may wait at most `wait_max`; `None`: as long as the rule allows.
     ///
-    /// What it would wait is told exactly, beside the outcome; zero where nothing ever waits.
+    /// Returns the exact wait beside the outcome; zero for algorithms that never delay.
     fn judge(&self, state: &Self::State, now: Now, cost: u32, wait_max: Option<Micros>) -> (Outcome, Wait);
 
-    /// The same, where what lies beside the state has a say.
+    /// As `judge`, with access to other states of the key in the shard.
     #[inline(always)]
     fn judge_beside(
         &self,
@@ -51,10 +50,10 @@ pub(super) trait Algorithm {
         self.judge(state, now, cost, wait_max)
     }
 
-    /// Charges a request that starts after a wait.
+    /// Charges a request that starts after `wait`.
     fn charge(&self, state: &mut Self::State, now: Now, cost: u32, wait: Wait);
 
-    /// Judges a request and charges it if it passes: to start after its wait, or, where waits delay nothing, at once.
+    /// Judges a request and charges it if it passes. It starts after its wait if `waits`, else at once.
     #[inline]
     fn admit(
         &self,
@@ -71,45 +70,46 @@ pub(super) trait Algorithm {
         outcome
     }
 
-    /// Judges a request and charges it, where it passes, and says where the key stands then. `None`, and nothing is changed:
-    /// there may be more to it.
+    /// Judges, charges and returns the level in one step. `None` if the request needs the general path;
+    /// nothing has changed then.
     #[inline(always)]
     fn admit_at_once(&self, _: &mut Self::State, _: Now, _: u32) -> Option<Level> {
         None
     }
 
-    /// Charges what was used, after the fact, as far as the debt goes.
+    /// Charges actual use after the fact, limited by the maximum debt.
     fn owe(&self, state: &mut Self::State, now: Now, amount: u32, debt_max: u32);
 
-    /// Gives back what was not used, never above full.
+    /// Refunds unused units, never above full.
     fn give_back(&self, state: &mut Self::State, now: Now, amount: u32);
 
     fn level(&self, state: &Self::State, now: Now) -> Level;
 
-    /// The same, where what lies beside the state has a say.
+    /// As `level`, with access to other states of the key in the shard.
     #[inline(always)]
     fn level_beside(&self, _: (&Shard, &Digest), state: &Self::State, now: Now) -> Level {
         self.level(state, now)
     }
 
-    /// Notes beside the state, of this key and digest, that it was charged. Returns where the key stands.
+    /// Records a charge in the key's other states; the pair is the digest of the key and that of the state.
+    /// Returns the level.
     #[inline(always)]
     fn charged(&self, _: (Digest, Digest), level: Level, _: &Case<'_>, _: &mut Shard) -> Level {
         level
     }
 
-    /// Whether a state is also changed by what its quota refuses, and may ask for its key to be heard of elsewhere.
+    /// Whether the algorithm is a fleet budget: refusals change its state too, and a state may request a sync
+    /// of its key.
     const IS_SHARED: bool = false;
 
-    /// Notes a request that this quota refused.
     fn note_refused(&self, _: &mut Self::State, _: Now, _: u32) {}
 
-    /// Whether somebody is to be told that the key is to be heard of elsewhere. It says so once.
+    /// Returns whether the sync task must be notified of the key, and resets that request.
     fn calls(_: &mut Self::State) -> bool {
         false
     }
 
-    /// Which budget the key is of, for those elsewhere.
+    /// The number of the fleet budget, if the quota is one.
     fn budget(&self) -> Option<u64> {
         None
     }
@@ -125,7 +125,7 @@ pub(super) trait Algorithm {
     }
 }
 
-/// Does one thing with a quota, whatever its algorithm.
+/// Evaluates one expression with a quota of any algorithm.
 macro_rules! each_algorithm {
     ($quota:expr, $bound:ident => $body:expr) => {
         match $quota {
@@ -142,7 +142,7 @@ macro_rules! each_algorithm {
 }
 pub(super) use each_algorithm;
 
-/// Where the states of an algorithm live.
+/// Implements the access to the table and the quota variant of an algorithm.
 macro_rules! lives_in {
     ($table:ident, $variant:ident) => {
         fn table(shard: &Shard) -> &Table<Self::State> {
@@ -224,10 +224,10 @@ impl Algorithm for leaky_bucket::Quota {
         *state = leaky_bucket::charge_at(*state, self, now.at, wait, cost);
     }
 
-    /// What has started cannot be paced any more.
+    /// No effect: a request that has started can no longer be delayed.
     fn owe(&self, _: &mut Gcra, _: Now, _: u32, _: u32) {}
 
-    /// A place that was kept is not kept for anybody else.
+    /// No effect: a reserved slot is not transferable.
     fn give_back(&self, _: &mut Gcra, _: Now, _: u32) {}
 
     fn level(&self, state: &Gcra, now: Now) -> Level {
@@ -235,7 +235,7 @@ impl Algorithm for leaky_bucket::Quota {
     }
 }
 
-/// What counts in windows never waits, and changes in place.
+/// Implements the methods of window algorithms: they never delay and change in place.
 macro_rules! counts {
     () => {
         fn fresh(&self, now: Now) -> Self::State {
@@ -304,7 +304,7 @@ impl Algorithm for concurrency::Quota {
         InProgress::default()
     }
 
-    /// A piece of work is one piece of work, whatever it costs.
+    /// Each request takes one permit, regardless of its cost.
     fn judge(&self, state: &InProgress, _: Now, _: u32, _: Option<Micros>) -> (Outcome, Wait) {
         (state.judge(self), Wait::NONE)
     }
@@ -313,10 +313,10 @@ impl Algorithm for concurrency::Quota {
         state.begin();
     }
 
-    /// What is in progress is known, whatever is charged after the fact.
+    /// No effect: leases alone count permits.
     fn owe(&self, _: &mut InProgress, _: Now, _: u32, _: u32) {}
 
-    /// It ends with its lease.
+    /// No effect: the permit is released with its lease.
     fn give_back(&self, _: &mut InProgress, _: Now, _: u32) {}
 
     fn level(&self, state: &InProgress, _: Now) -> Level {
@@ -329,7 +329,7 @@ impl Fading for InProgress {
         if self.count() == 0 { 0 } else { u64::MAX }
     }
 
-    /// Whoever lets it go admits more than the limit once it comes again.
+    /// Pinned: after an eviction, the key would admit more than its limit.
     fn weight(&self, _: Tag) -> u16 {
         PINNED
     }

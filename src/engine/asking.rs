@@ -1,5 +1,5 @@
-//! Requests that wait for one call: what they lack goes out as a ticket, what the call brings goes into the shares of this
-//! host, and the request is judged again from there. Nothing waits here.
+//! Remote checks: a pending request becomes a ticket with its missing tokens, the reply is added to the
+//! shares of this host, and the request is judged again. Nothing blocks here.
 
 use super::Engine;
 use super::decider::Decider;
@@ -14,33 +14,33 @@ use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// What one request lacks: all of it is to be had, or nothing.
+/// The tokens and permits that one request lacks; all are granted, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ticket {
-    /// Each of another key.
+    /// One entry per key.
     pub needs: ArrayVec<Need, NEEDS_MAX>,
-    /// How long to wait for it: as long as all that is lacked may be waited for.
+    /// The longest wait for the reply: the shortest limit of all rules involved.
     pub patience: Duration,
 }
 
-/// What is lacking of one key.
+/// The missing amount of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Need {
-    /// Which key.
+    /// The key.
     pub key: SharedKey,
-    /// How many units.
+    /// The missing units.
     pub lacks: u32,
-    /// It is a place of a limit on work at once.
+    /// Whether this is a permit of a fleet concurrency limit.
     pub is_place: bool,
 }
 
-/// What a call has brought, on its way into the shares of this host. If nobody waits for it any more it gets there all the
-/// same, and goes back from there.
+/// The reply to a remote check, on its way into the shares of this host. Dropping it unused returns its
+/// tokens.
 #[derive(Debug)]
 pub struct Brought {
     engine: Arc<Engine>,
     told: Vec<Told>,
-    /// The states whose hosts keep a place for whoever waits for this.
+    /// Permits that are reserved for the pending request.
     places: Vec<ClaimedPlace>,
     at: Now,
 }
@@ -51,40 +51,41 @@ struct Told {
     brought: share::Brought,
 }
 
-/// What has become of a ticket.
+/// The result of a remote check.
 #[derive(Debug)]
 pub enum CallResult<'t> {
-    /// An answer has come in time.
+    /// A reply arrived in time.
     Brought(Brought),
-    /// None has.
+    /// No reply arrived in time.
     Missed(&'t Ticket),
 }
 
-/// Makes the calls that requests wait for.
+/// Makes remote checks for pending requests.
 pub trait Ask: Send + Sync + Debug {
-    /// Takes a call whose answer nobody waits for after `due`, and never waits itself. False, where it cannot take another.
+    /// Starts a remote check that is pointless after `due`, without blocking. Returns false if no more can be
+    /// taken.
     fn ask(&self, ticket: Arc<Ticket>, due: Timestamp, on_brought: OnBrought) -> bool;
 }
 
-/// Whoever makes them.
+/// A shared [`Ask`].
 pub type Asker = Arc<dyn Ask>;
 
-/// Where the answer is to go; `None`: nobody was called.
+/// Receives the reply; `None`: no command was sent.
 pub type OnBrought = Box<dyn FnOnce(Option<Brought>) + Send>;
 
 impl Brought {
-    /// Nothing yet.
+    /// Makes an empty reply.
     #[must_use]
     pub fn new(engine: &Arc<Engine>, at: Now) -> Brought {
         Brought { engine: Arc::clone(engine), told: Vec::new(), places: Vec::new(), at }
     }
 
-    /// A place is here, and is kept for who waits for this.
+    /// Adds a permit that is reserved for the pending request.
     pub fn place(&mut self, place: ClaimedPlace) {
         self.places.push(place);
     }
 
-    /// A need was met by a call that was sent then; so much is left, in millionths of a unit.
+    /// Adds a granted need: `level` units are left, in millionths; the command was sent at `sent`.
     pub fn paid(&mut self, need: &Need, level: i64, sent: Timestamp) {
         self.add(
             need,
@@ -92,25 +93,26 @@ impl Brought {
         );
     }
 
-    /// A need was not met: it would be after a wait, or never.
+    /// Adds a refused need, with the time until it may be granted; `None`: never.
     pub fn refused(&mut self, need: &Need, wait: Option<Micros>, level: i64, sent: Timestamp) {
         let refused = Some((need.lacks, wait));
         self.add(need, share::Brought { granted: 0, level, refused, sent, more: None, paid_us: 0 });
     }
 
-    /// A need was not met because of another one.
+    /// Adds a need that was not charged because another one was refused.
     pub fn not_taken(&mut self, need: &Need, level: i64, sent: Timestamp) {
         self.add(need, share::Brought { granted: 0, level, refused: None, sent, more: None, paid_us: 0 });
     }
 
-    /// What was said last is of a window: when there is more of it, and when it was said by the clock of Redis.
+    /// Extends the last entry for a window: when more tokens become available, and the time of the reply by
+    /// the clock of Redis, in microseconds.
     pub fn of_window(&mut self, more: Option<share::More>, now_us: u64) {
         if let Some(Told { brought, .. }) = self.told.last_mut() {
             (brought.more, brought.paid_us) = (more, now_us);
         }
     }
 
-    /// Says it all at one moment.
+    /// Sets the time of the reply.
     #[must_use]
     pub fn at(mut self, at: Now) -> Brought {
         self.at = at;
@@ -121,17 +123,17 @@ impl Brought {
         self.told.push(Told { key: need.key, brought });
     }
 
-    /// Places that were kept are anybody's.
+    /// Releases reserved permits for any request.
     fn let_go_of_places(&mut self) {
         self.places.drain(..).for_each(|place| self.engine.unclaim_place(&place, self.at));
     }
 
-    /// Tells the shares of this host.
+    /// Applies all entries to the shares of this host and returns them.
     fn tell(&mut self, how: impl Fn(&mut share::Share, &share::Quota, &share::Brought)) -> Vec<Told> {
         let told = std::mem::take(&mut self.told);
         let (budgets, now) = (self.engine.budgets(), self.at);
         for Told { key, brought } in &told {
-            // Of a rule that is gone nobody has a share.
+            // A removed rule has no share.
             let Some(budget) = budgets.get(&key.budget()) else { continue };
             self.engine.change_share(key, budget, now, |share, quota| how(share, quota, brought));
         }
@@ -150,7 +152,7 @@ impl Drop for Brought {
     }
 }
 
-/// Who waited has been judged: what was brought for him and is there still goes back.
+/// Returns granted tokens that the judged request left unused.
 fn hand_back(engine: &Engine, told: &[Told], now: Now) {
     let paid = told.iter().filter(|told| told.brought.granted > 0);
     let budgets = engine.budgets();
@@ -167,8 +169,7 @@ fn hand_back(engine: &Engine, told: &[Told], now: Now) {
     }
 }
 
-/// The call that a request waited for has come to something: it is judged again as if it had just come. It may be told to
-/// ask once more.
+/// Judges a request again with the result of its remote check. The answer may be another remote check.
 pub(super) fn resume<'d>(
     decider: &'d mut Decider,
     engine: &Arc<Engine>,
@@ -180,7 +181,7 @@ pub(super) fn resume<'d>(
         CallResult::Brought(mut brought) => {
             brought.at = now;
             let told = brought.tell(|share, quota, brought| share.bring(quota, now.at, brought));
-            // It is judged at once.
+            // The request is judged immediately below.
             brought.let_go_of_places();
             let answer = decider.decide(request, now);
             hand_back(engine, &told, now);
@@ -199,7 +200,8 @@ pub(super) fn resume<'d>(
     }
 }
 
-/// No answer came in time: what each key lets pass then is kept for who is judged next. Returns how much that is.
+/// Applies the local fallback of each key after a missed reply and reserves the admitted tokens for the
+/// request that is judged next. Returns the reserved amounts.
 fn miss(engine: &Engine, ticket: &Ticket, now: Now) -> ArrayVec<(SharedKey, u32), NEEDS_MAX> {
     let budgets = engine.budgets();
     let miss = |need: &Need| {
@@ -211,5 +213,5 @@ fn miss(engine: &Engine, ticket: &Ticket, now: Now) -> ArrayVec<(SharedKey, u32)
     ticket.needs.iter().filter_map(miss).collect()
 }
 
-/// Keys of one ticket: as many as one call takes. A request that lacks more is refused where a call might have helped.
+/// The most keys per ticket, as one command takes no more. A request that lacks more is refused.
 pub const NEEDS_MAX: usize = 8;

@@ -1,5 +1,5 @@
-//! Who asks most and who is refused most, rule by rule: a bounded sketch of digests. A text is kept only of attributes
-//! that the rule says may be shown.
+//! The busiest and the most refused callers per rule: a bounded sketch of digests. Texts are stored only for
+//! attributes listed in `show_keys`.
 
 use parking_lot::Mutex;
 
@@ -9,14 +9,13 @@ use super::slots::{RULE_SLOTS, Slot};
 use crate::clock::{Now, Timestamp};
 use crate::rules::{Domain, Rule, Selection};
 
-/// A sketch for each rule that is counted by name, and one for the rest.
 #[derive(Debug)]
 pub(super) struct Callers {
     by_slot: Box<[Mutex<Sketches>]>,
     halved: Mutex<Option<Timestamp>>,
 }
 
-/// What a key did at one rule, as far as it is noted.
+/// One request of a key at one rule.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen<'s, 'a> {
     pub(super) domain: &'s Domain,
@@ -26,27 +25,27 @@ pub(super) struct Seen<'s, 'a> {
     pub(super) selection: &'s Selection<'a>,
 }
 
-/// The callers of one rule that stand out, the largest first.
+/// The top callers of one rule, largest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TopCallers {
-    /// By what they asked for: one decision in 16 is looked at, and counts for 16.
+    /// By requested units: one decision in 16 is sampled and counts 16 times.
     pub busiest: Vec<Caller>,
-    /// By what was refused.
+    /// By refused units.
     pub refused: Vec<Caller>,
-    /// By what would have been refused, had the rule been enforced.
+    /// By units that an enforced rule would have refused.
     pub would_refuse: Vec<Caller>,
 }
 
 /// One caller of a rule.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// What tells it from others: 32 hexadecimal digits that say nothing else.
+    /// The keyed digest: 32 hexadecimal digits.
     pub digest: String,
-    /// The values that the rule says may be shown.
+    /// The values of attributes in `show_keys`.
     pub text: Option<Box<str>>,
-    /// Units, surely no fewer.
+    /// A lower bound of its units.
     pub count: u64,
-    /// So many more at most.
+    /// The largest possible undercount.
     pub error: u64,
 }
 
@@ -56,7 +55,7 @@ impl Callers {
         Callers { by_slot, halved: Mutex::default() }
     }
 
-    /// Notes a key. Where another thread is at the same rule it is passed over: nobody waits for a statistic.
+    /// Adds units to a key. Skips it if another thread holds the sketch: statistics never block a decision.
     #[cold]
     pub(super) fn note(&self, ranking: Ranking, seen: &Seen<'_, '_>, units: u64) {
         let Some(mut sketches) = self.of(seen.slot).and_then(Mutex::try_lock) else { return };
@@ -64,7 +63,6 @@ impl Callers {
         sketches.add(ranking, [low, high], units, || seen.text());
     }
 
-    /// What is noted at a slot.
     pub(super) fn top(&self, slot: Slot) -> TopCallers {
         let Some(sketches) = self.of(slot) else { return TopCallers::default() };
         let sketches = sketches.lock();
@@ -76,19 +74,19 @@ impl Callers {
         }
     }
 
-    /// Forgets what is noted at a slot: its texts may no longer be shown.
+    /// Clears a slot, as its texts may no longer be shown.
     pub(super) fn forget(&self, slot: Slot) {
         if let Some(sketches) = self.of(slot) {
             *sketches.lock() = Sketches::default();
         }
     }
 
-    /// Bytes that the sketches have allocated: at most some 5 KiB for each rule that is counted by name.
+    /// Heap bytes of the sketches: at most about 5 KiB per named rule.
     pub(super) fn heap_bytes(&self) -> usize {
         self.by_slot.iter().map(|sketches| sketches.lock().heap_bytes()).sum()
     }
 
-    /// Lets what was noted fade, every so often.
+    /// Halves all counts once per half-life.
     pub(super) fn age(&self, now: Now) {
         let mut halved = self.halved.lock();
         let last = *halved.get_or_insert(now.at);
@@ -104,7 +102,7 @@ impl Callers {
 }
 
 impl Seen<'_, '_> {
-    /// The values of the key that may be shown, as they were sent.
+    /// The shown values of the key, as received.
     fn text(&self) -> Option<Box<str>> {
         let rule: &Rule = self.domain.rules().get(self.rule as usize)?;
         if rule.show_keys.is_empty() {
@@ -124,8 +122,8 @@ impl Caller {
     }
 }
 
-/// Those of whom more is known than could be another's, the surest count first. Where many callers come alike, the sketch
-/// takes each for all that went before it: none of them stands out.
+/// Selects callers whose certain count is at least the error, largest first. With many equally active
+/// callers, the sketch inherits counts and no caller stands out.
 fn stand_out(callers: impl Iterator<Item = Caller>) -> Vec<Caller> {
     let mut surest: Vec<Caller> =
         callers.filter(|caller| caller.count > 0 && caller.count >= caller.error).collect();
@@ -133,7 +131,6 @@ fn stand_out(callers: impl Iterator<Item = Caller>) -> Vec<Caller> {
     surest
 }
 
-/// Who was busy ten minutes ago counts half.
 const HALF_LIFE: std::time::Duration = std::time::Duration::from_secs(600);
 
 #[cfg(test)]
@@ -143,7 +140,7 @@ mod tests {
     #[test]
     fn ranks_by_the_surely_counted() {
         let caller = |count, error| Caller { digest: format!("{count}"), text: None, count, error };
-        // The first may have asked for more than all others, and surely for less than two of them.
+        // The first caller may have requested more than all others, but surely less than two of them.
         let callers =
             [caller(50, 49), caller(80, 0), caller(60, 10), caller(0, 0), caller(5, 6), caller(60, 0)];
         let ranked = stand_out(callers.into_iter()).into_iter().map(|caller| (caller.count, caller.error));

@@ -1,5 +1,6 @@
-//! What operators say over the rules: switches, keys blocked by hand, everything off. Each change makes a ruling of its
-//! own, so that no request ever looks one up. It ends what has ended by itself; it logs nothing and keeps nothing on disk.
+//! Operator overrides of the rules: switches, blocked keys, and the off switch. Each change compiles a new
+//! rule set, so that decisions look up no overrides. Timed overrides end here; logging and persistence are
+//! elsewhere.
 
 mod by_hand;
 mod fleet_overrides;
@@ -28,55 +29,53 @@ use guard::Guards;
 pub use names::{NotNamed, RuleName};
 pub use switch::{By, NotSwitched, Switch, SwitchView, Target};
 
-/// What is said over the rules, and what the rules say without it.
+/// The operator overrides, and the rules without them.
 #[derive(Debug, Default)]
 pub(super) struct Control {
-    /// The domains as their files have them.
     written: Vec<Arc<Domain>>,
-    /// Whether rules were ever put in force: what comes first is no change.
+    /// Whether any rules were installed; the first installation is not a change.
     installed: bool,
-    /// Everything is allowed.
     off: bool,
     switches: Vec<Switch>,
     blocks: Vec<Blocked>,
     fleet: FleetOverrides,
     pub(super) guards: Guards,
-    /// What happened by itself and was not asked for yet.
+    /// Spontaneous events that were not fetched yet.
     events: Vec<Event>,
-    /// Rulings that were replaced and that a decision thread may still look at.
+    /// Replaced rule sets that a decision thread may still use.
     retired: Vec<Replaced>,
 }
 
-/// Something that happened by itself.
+/// A change that no command on this host caused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// A switch had its time.
+    /// A switch expired.
     SwitchEnded(Switch),
-    /// A key that was blocked by hand had its time.
+    /// A key blocked by an operator was unblocked at its time.
     BlockEnded(Blocked),
     /// A rule refuses most callers right after a change.
     Guard(Alarm),
-    /// Something was switched on all hosts.
+    /// A fleet-wide switch was set.
     FleetSwitched(Switch),
-    /// It is not switched on all hosts any more, before its time.
+    /// A fleet-wide switch was cleared before its time.
     FleetCleared(Switch),
     /// A key was blocked on all hosts.
     FleetBlocked(Blocked),
-    /// It is free on all hosts, before its time.
+    /// A key was unblocked on all hosts before its time.
     FleetFreed(Blocked),
 }
 
-/// What holds over the rules, to be kept over a restart.
+/// The overrides of this host, for the snapshot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Orders {
-    /// What is switched.
+    /// The switches.
     pub switches: Vec<Switch>,
-    /// The keys that are blocked by hand.
+    /// The keys blocked by operators.
     pub blocks: Vec<Blocked>,
 }
 
 impl Control {
-    /// The mode of the whole daemon: never stricter than what it was made with.
+    /// The mode of the whole daemon: never stricter than `made_with`.
     fn mode(&self, made_with: Mode) -> Mode {
         let switched = self.said_of(|target| *target == Target::Everything);
         let switched = switched.map_or(Mode::Enforce, |switch| switch.mode);
@@ -84,7 +83,7 @@ impl Control {
         made_with.max(switched).max(off)
     }
 
-    /// The rules with what is switched in its mode. Domains of which nothing is switched are shared with the files'.
+    /// The rules in their switched modes. Domains without switches are shared with `written`.
     fn rules(&self) -> RuleSet {
         let switched = |domain: &str, rule: &str| {
             self.said_of(|target| target.is_rule(domain, rule)).map(|switch| switch.mode)
@@ -106,7 +105,6 @@ impl Control {
         self.events.push(event);
     }
 
-    /// What comes next by itself, and when, is nothing.
     fn is_at_rest(&self) -> bool {
         let mut switches = self.switches.iter().chain(&self.fleet.switches);
         switches.all(|switch| switch.until.is_none())
@@ -115,7 +113,7 @@ impl Control {
             && self.guards.is_empty()
     }
 
-    /// Ends what has ended. Whether anything has.
+    /// Ends expired switches and blocks. Returns whether any expired.
     fn end_due(&mut self, at: Timestamp) -> bool {
         let has_ended = |until: Option<Timestamp>| until.is_some_and(|until| until <= at);
         let own = self.switches.extract_if(.., |switch| has_ended(switch.until));
@@ -132,9 +130,9 @@ impl Control {
 }
 
 impl Engine {
-    /// Puts a rule set in force, whole. Keys of rules that keep their name keep their state, as far as what the rule
-    /// counts can be compared; what is switched stays so, by name. Returns what was in force before: whoever drops it
-    /// may free thousands of rules.
+    /// Installs a rule set atomically. Rules that keep their name keep the state of their keys, if
+    /// comparable, and their switches. Returns the previous rule set; dropping it may free thousands of
+    /// rules.
     pub fn install(&self, rules: RuleSet) -> Replaced {
         let mut control = self.control.lock();
         control.written = rules.domains().to_vec();
@@ -143,7 +141,7 @@ impl Engine {
         self.put_in_force(&mut control, is_first)
     }
 
-    /// Allows everything, or goes on as before: what the files that need no command ask for.
+    /// Sets the off switch, which allows everything; a file controls it.
     pub fn set_off(&self, off: bool) {
         let mut control = self.control.lock();
         if control.off != off {
@@ -152,20 +150,20 @@ impl Engine {
         }
     }
 
-    /// Whether everything is allowed because a file says so.
+    /// Whether the off switch is set.
     #[must_use]
     pub fn is_off(&self) -> bool {
         self.control.lock().off
     }
 
-    /// What holds over the rules.
+    /// The overrides of this host.
     #[must_use]
     pub fn orders(&self) -> Orders {
         let control = self.control.lock();
         Orders { switches: control.switches.clone(), blocks: control.blocks.clone() }
     }
 
-    /// Takes up what held before a restart, also for rules that are not there yet.
+    /// Restores overrides from a snapshot, also those of rules that are not installed yet.
     pub fn take_up(&self, orders: Orders) {
         let mut control = self.control.lock();
         control.switches = orders.switches;
@@ -175,13 +173,13 @@ impl Engine {
         self.enact(&mut control);
     }
 
-    /// What happened by itself since it was last asked, at most the last 1 000.
+    /// Takes the events since the last call, at most the last 1 000.
     #[must_use]
     pub fn events(&self) -> Vec<Event> {
         std::mem::take(&mut self.control.lock().events)
     }
 
-    /// Ends switches and blocks that have had their time, and looks at rules that have just changed.
+    /// Ends expired switches and blocks, and evaluates the guards of changed rules.
     pub(super) fn tend(&self, now: Now) {
         let mut control = self.control.lock();
         control.retired.retain(Replaced::is_in_use);
@@ -205,13 +203,13 @@ impl Engine {
         }
     }
 
-    /// Whether nothing of all this is to end by itself.
+    /// Whether no override or guard ends by time.
     pub(super) fn is_untended(&self) -> bool {
         self.control.lock().is_at_rest()
     }
 
-    /// Puts what is said in force. What it replaces is freed by a later tick, never by a decision. Before there are rules
-    /// there is nothing to say it of: they come with it.
+    /// Compiles and installs the rules with the current overrides. The replaced rule set is freed by a later
+    /// tick, never by a decision. Does nothing before the first installation, which includes the overrides.
     fn enact(&self, control: &mut Control) {
         if !control.installed {
             return;
@@ -247,8 +245,8 @@ impl Engine {
         Replaced(self.ruling.swap(ruling))
     }
 
-    /// A slot has a new name, and nobody counts there yet: what was counted under the old one goes on under that of all
-    /// others, and so does what was told of the new one while it had no slot.
+    /// Prepares a reassigned slot, before any thread counts there: adds the counts of its previous rule, and
+    /// the guard alarms of the new rule from when it had no slot, to the slot of all other rules.
     fn hand_over(&self, given: &Given, control: &mut Control, slots: &mut Slots) {
         let mut gone = RuleTotals { guard: control.guards.take_told(&given.name), ..RuleTotals::default() };
         if let Some(before) = &given.before {
@@ -262,19 +260,17 @@ impl Engine {
     }
 }
 
-/// More than happens between two looks, but for somebody who blocks by the thousand.
 const EVENTS_MAX: usize = 1_000;
 
-/// What is said over the rules.
 #[derive(Clone, Copy)]
 pub(in crate::engine) struct Said<'c> {
-    /// No rule is stricter than this.
+    /// The strictest mode of any rule.
     pub(in crate::engine) mode: Mode,
-    /// Keys blocked by hand.
+    /// Keys blocked on this host.
     pub(in crate::engine) blocked: &'c HashMap<RuleName, Arc<BlockedKeys>>,
     /// Keys blocked on all hosts.
     pub(in crate::engine) everywhere: &'c HashMap<RuleName, Arc<BlockedKeys>>,
-    /// Rules whose callers are noted.
+    /// Rules whose callers are sampled.
     pub(in crate::engine) guards: &'c Guards,
 }
 

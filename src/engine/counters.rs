@@ -1,11 +1,11 @@
-//! What is counted: plain arrays, one set for each decision thread, which writes it alone. Sums are `totals.rs`'s.
+//! Counters: plain arrays, one set per decision thread, which alone writes it. `totals.rs` sums them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::decision::{Unmatched, Verdict};
 use super::slots::{EVERY_SLOT, PRIORITY_SLOTS, PrioritySlot, Slot};
 
-/// The counts of one decision thread. It alone writes, but for slots that no ruling in use has; whoever sums reads.
+/// The counters of one decision thread. Only that thread writes, except to slots that no rule set in use has.
 #[derive(Debug)]
 pub(super) struct Counters {
     pub(super) rules: Box<[RuleCounts]>,
@@ -16,31 +16,29 @@ pub(super) struct Counters {
     pub(super) spans: Spans,
 }
 
-/// The counts of one rule, or of what names none.
+/// The counters of one rule, or of decisions that name no rule.
 #[derive(Debug, Default)]
 pub(super) struct RuleCounts {
     pub(super) verdicts: Verdicts,
-    /// By [`Check`].
+    /// Indexed by [`Check`].
     checks: [Count; CHECKS],
 }
 
-/// Decisions by [`Verdict`].
 #[derive(Debug, Default)]
 pub(super) struct Verdicts([Count; VERDICTS]);
 
-/// How long what was timed took.
 #[derive(Debug, Default)]
 pub(super) struct Spans {
-    /// By the first of [`SPANS_NANOS`] that it does not exceed; the last: it exceeds all.
+    /// Indexed by the first bound of [`SPANS_NANOS`] that is not exceeded; the last counter is beyond all.
     pub(super) counts: [Count; SPANS_NANOS.len() + 1],
     pub(super) nanos: Count,
 }
 
-/// What happened to a request at one rule.
+/// The result of one rule for one request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Check {
     Pass,
-    /// Past the share at which to warn.
+    /// Past the warning threshold.
     Near,
     /// Above the quota.
     Over,
@@ -48,7 +46,7 @@ pub(super) enum Check {
     WouldRefuse,
 }
 
-/// A number with one writer at a time: to add is a load and a store, not a locked instruction.
+/// A counter with one writer at a time: an addition is a load and a store, not a locked instruction.
 #[derive(Debug, Default)]
 pub(super) struct Count(AtomicU64);
 
@@ -84,7 +82,6 @@ impl Verdicts {
         self.0.get(verdict as usize).map_or(0, Count::get)
     }
 
-    /// Counts one verdict. Returns the count.
     #[inline]
     fn count(&self, verdict: Verdict) -> u64 {
         let Some(count) = self.0.get(verdict as usize) else { return 0 };
@@ -105,8 +102,8 @@ impl Counters {
         }
     }
 
-    /// Counts from nothing at a slot. Only while no thread looks at a ruling that counts there: a thread that does is the
-    /// one that writes.
+    /// Resets a slot. Call it only while no thread uses a rule set with this slot, as such a thread writes
+    /// it.
     pub(super) fn clear(&self, slot: Slot) {
         if let Some(counts) = self.rules.get(slot.number()) {
             counts.checks.iter().chain(&counts.verdicts.0).for_each(Count::clear);
@@ -120,13 +117,12 @@ impl Counters {
         }
     }
 
-    /// Counts a verdict at the rule that its answer names, and returns how many of it there were.
+    /// Counts a verdict at the rule that the answer names, and returns the count.
     #[inline]
     pub(super) fn decided(&self, slot: Slot, verdict: Verdict) -> u64 {
         self.rules.get(slot.number()).map_or(0, |counts| counts.verdicts.count(verdict))
     }
 
-    /// Counts a verdict at a priority.
     pub(super) fn of_priority(&self, slot: PrioritySlot, verdict: Verdict) {
         if let Some(verdicts) = self.priorities.get(slot.number()) {
             verdicts.count(verdict);
@@ -144,7 +140,7 @@ impl Counters {
         self.panics.add_one();
     }
 
-    /// So many decisions took so long.
+    /// Counts `decisions` that took `nanos` each.
     pub(super) fn took(&self, nanos: u64, decisions: u64) {
         let place = SPANS_NANOS.iter().position(|most| nanos <= *most).unwrap_or(SPANS_NANOS.len());
         if let Some(count) = self.spans.counts.get(place) {
@@ -154,13 +150,11 @@ impl Counters {
     }
 }
 
-/// The number of variants of [`Check`].
 const CHECKS: usize = Check::WouldRefuse as usize + 1;
 
-/// The number of variants of [`Verdict`].
 const VERDICTS: usize = Verdict::Shed as usize + 1;
 
-/// From less than a decision takes to more than anybody waits for one: 1, 2, 5 microseconds and so on to 0.1 s.
+/// Histogram bounds: 1, 2, 5 microseconds and so on to 0.1 s.
 pub(super) const SPANS_NANOS: [u64; 16] = [
     1_000,
     2_000,

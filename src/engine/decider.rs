@@ -1,4 +1,4 @@
-//! One decision thread's way into the engine: what it needs again and again stays with it.
+//! The entry of one decision thread into the engine, with its reusable buffers.
 
 use std::sync::Arc;
 
@@ -16,31 +16,29 @@ use super::workspace::Workspace;
 use crate::clock::Now;
 use crate::rules::Selection;
 
-/// Asks the engine. Each decision thread has its own: a view of the rules in force that costs one load to check,
-/// counters that no other thread writes, and lists that are used again.
+/// Makes decisions; each decision thread has its own. It holds a view of the rules in force that costs one
+/// load to check, counters that no other thread writes, and reused buffers.
 pub struct Decider {
     engine: Arc<Engine>,
     ruling: Cache<Arc<ArcSwap<Ruling>>, Arc<Ruling>>,
     counters: Arc<Counters>,
     workspace: Workspace,
-    /// Counts batches of requests.
     batches: u64,
 }
 
 impl Decider {
-    /// Each has a number of its own.
     pub(super) fn new(engine: Arc<Engine>, counters: Arc<Counters>, number: u64) -> Decider {
         let ruling = Cache::new(Arc::clone(&engine.ruling));
         Decider { engine, ruling, counters, workspace: Workspace::new(number), batches: 0 }
     }
 
-    /// The engine it asks.
+    /// Its engine.
     #[must_use]
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// Judges one request: all rules that match are charged, or none is.
+    /// Judges one request: all matching rules are charged, or none.
     pub fn decide(&mut self, request: &Request<'_>, now: Now) -> Answer<'_> {
         let ruling: &Ruling = self.ruling.load();
         let counters = (request.op != Op::Peek).then_some(&*self.counters);
@@ -57,17 +55,17 @@ impl Decider {
         }
     }
 
-    /// Judges a request once more that was told to ask, with what came of it. Who may wait may be told so again.
+    /// Judges a pending request again with the result of its remote check. The answer may be another one.
     pub fn resume(&mut self, request: &Request<'_>, result: CallResult<'_>, now: Now) -> Answer<'_> {
         let engine = Arc::clone(&self.engine);
         asking::resume(self, &engine, request, result, now)
     }
 
-    /// Charges, or gives back, what a piece of work turned out to cost. Returns whether a rule was there to charge.
+    /// Charges or refunds the actual cost of a request. Returns whether a rule was charged.
     ///
     /// # Errors
-    /// The name that should make it a repeat belongs to another charge, or it gives back and does not say of what: nothing
-    /// is charged.
+    /// Its idempotency key belongs to another charge, or it is a refund that names no charge; nothing
+    /// changes.
     pub fn charge(&mut self, charge: &Charge<'_>, now: Now) -> Result<bool, NotCharged> {
         if charge.of.is_none() && !charge.trusted && spent::is_negative(&charge.amount) {
             return Err(NotCharged::RefundsNothing);
@@ -82,29 +80,30 @@ impl Decider {
         judgement.charge(&selection, charge, workspace)
     }
 
-    /// Whether the batch of requests that comes now is to be timed.
+    /// Whether the next batch must be timed.
     #[inline]
     pub fn is_timed(&mut self) -> bool {
         self.batches = self.batches.wrapping_add(1);
         self.batches.is_multiple_of(TIMED_ONE_IN)
     }
 
-    /// A batch that was timed: how many were answered, and how long all of them took together, in nanoseconds. Each has
-    /// waited for the last.
+    /// Records a timed batch: the time of all its decisions together, in nanoseconds, counts for each of
+    /// them.
     pub fn took(&self, nanos: u64, decisions: u64) {
         self.counters.took(nanos, decisions);
     }
 
-    /// Counts a judgement that panicked. The engine is whole: states change by single steps, after all is judged.
+    /// Counts a panic during a judgement. The engine remains consistent: states change in single steps after
+    /// all rules are judged.
     pub fn panicked(&self) {
         self.counters.panicked();
     }
 }
 
-/// One batch in so many is timed: two readings of the clock are dearer than a decision.
+/// One batch in 64 is timed: two clock readings cost more than a decision.
 const TIMED_ONE_IN: u64 = 64;
 
-/// A value as it is: where a debug build panics under the locks of a judgement, if it is asked to.
+/// Returns `value`; a debug build may panic here, under the locks of a judgement.
 #[inline]
 pub(super) fn under_locks<T>(_request: &Request<'_>, value: T) -> T {
     #[cfg(all(debug_assertions, feature = "test-hooks"))]
@@ -112,15 +111,15 @@ pub(super) fn under_locks<T>(_request: &Request<'_>, value: T) -> T {
     value
 }
 
-/// The hook by which tests see that a panic while judging hurts nobody else: with the value `locked` under the locks of all
-/// its states, else before. Not in a release build.
+/// A test hook that panics while judging: with the value `locked` under the locks of all states, else before.
+/// Not in a release build.
 #[cfg(all(debug_assertions, feature = "test-hooks"))]
 fn panic_if_asked(request: &Request<'_>, is_locked: bool) {
     #[allow(clippy::panic, reason = "that is what it is for")]
     if let Some((_, value)) = request.descriptors.attributes.iter().find(|(name, _)| *name == PANIC_ATTRIBUTE)
         && (*value == "locked") == is_locked
     {
-        // As a message may that a library puts together from what it was given.
+        // As a library's panic message may, this one contains input.
         panic!("asked to panic while judging {value}");
     }
 }

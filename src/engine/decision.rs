@@ -1,4 +1,4 @@
-//! What the engine answers.
+//! The answers of the engine.
 
 use super::asking::Ticket;
 use super::judgement::stage;
@@ -8,40 +8,42 @@ use crate::limit::Level;
 use crate::rules::{Domain, Listed, Rule, candidate_of};
 use std::sync::Arc;
 
-/// What comes of asking.
+/// The answer to a request.
 #[derive(Debug)]
 #[must_use]
 pub enum Answer<'d> {
-    /// The verdict and what is said with it.
+    /// A decision.
     Decided(Decision<'d>),
-    /// The name that should make it a repeat belongs to another request: nothing is judged.
+    /// The idempotency key belongs to another request: nothing is judged.
     Conflict,
     /// The session or its user holds too many leases: nothing is judged.
     Quota,
-    /// It depends on what a call brings, and nothing is charged: see [`Decider::resume`](super::Decider::resume). Only who
-    /// [may wait](super::Request::may_wait) is told so.
+    /// A remote check may turn the refusal into a grant, and nothing is charged: see
+    /// [`Decider::resume`](super::Decider::resume). Only for requests that [may
+    /// wait](super::Request::may_wait).
     Ask(Arc<Ticket>),
 }
 
-/// A verdict and what is said with it. Borrows from the [`Decider`](super::Decider) until it asks again.
+/// A verdict with its details. Borrows from the [`Decider`](super::Decider) until its next request.
 #[derive(Debug)]
 #[must_use]
 pub struct Decision<'d> {
-    /// Whether the work may start.
+    /// Whether the request may start.
     pub verdict: Verdict,
-    /// The binding rule: of those that refuse the one with the longest wait, of those that pass the one with the
-    /// least left. Ties go to the first in the file.
+    /// The binding rule: of refusing rules the one with the longest wait, of passing rules the one with the
+    /// smallest remaining part. Ties go to the first in the file.
     pub binding: Option<LimitView<'d>>,
-    /// The entry of a list that decided before any rule.
+    /// The list entry that decided before any rule.
     pub listed: Option<&'d Listed>,
-    /// The shedder that refused what no limit did, such as `web/workers`.
+    /// The shedder that refused the request although no rule did, such as `web/workers`.
     pub shedder: Option<&'d str>,
-    /// What to release when the work ends.
+    /// The lease to release when the work ends.
     pub lease: Option<u64>,
-    /// Zero when allowed; before work that waits, its wait; of a rate the smallest wait after which the same request
-    /// alone would pass, `None` if none is; of anything else a hint, the same for the same caller.
+    /// The retry-after. Zero when allowed; the wait of a delayed request; for rates the smallest wait after
+    /// which the same request alone would pass, `None` if there is none; otherwise a hint, which is equal for
+    /// equal callers.
     pub retry: Option<Micros>,
-    /// How important the request is; `None` where the domain has no priorities.
+    /// The priority of the request; `None` in a domain without priorities.
     pub priority: Option<&'d str>,
     pub(super) domain: Option<&'d Domain>,
     pub(super) notes: &'d [(NoteKind, u32)],
@@ -49,17 +51,16 @@ pub struct Decision<'d> {
     pub(super) looked_at: LookedAt<'d>,
 }
 
-/// The keys that a decision looked at.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum LookedAt<'d> {
     /// The key of one rule.
     One(RuleCheck),
-    /// Those of all rules that judged.
+    /// The keys of all rules that judged.
     Parts(&'d [Part]),
 }
 
 impl<'d> Decision<'d> {
-    /// Allowed, and nothing to say about it.
+    /// Allows a request that no rule limits.
     pub(super) fn unlimited() -> Decision<'d> {
         Decision {
             verdict: Verdict::Allow,
@@ -76,7 +77,7 @@ impl<'d> Decision<'d> {
         }
     }
 
-    /// What each rule that was asked said, in file order.
+    /// The check of each rule that was evaluated, in file order.
     pub fn checks(&self) -> impl Iterator<Item = RuleCheck> + 'd {
         let (one, parts) = match self.looked_at {
             LookedAt::One(check) => (Some(check), &[][..]),
@@ -86,7 +87,7 @@ impl<'d> Decision<'d> {
         one.into_iter().chain(parts.iter().map(move |part| part.check(stage)))
     }
 
-    /// What else is worth knowing, with the rule it is about, in file order.
+    /// The notes with the name of their rule, in file order.
     pub fn notes(&self) -> impl ExactSizeIterator<Item = (NoteKind, &'d str)> + '_ {
         self.notes.iter().map(|(kind, rule)| {
             let name = self.name(*rule);
@@ -97,19 +98,18 @@ impl<'d> Decision<'d> {
         })
     }
 
-    /// Every limit that matched, in file order; empty unless it was asked for.
+    /// All matching limits, in file order; empty unless requested.
     pub fn all(&self) -> impl Iterator<Item = LimitView<'d>> + '_ {
         self.all.iter().filter_map(|(rule, level)| Some(LimitView { rule: self.rule(*rule)?, level: *level }))
     }
 
-    /// The name of what binds: a rule, the entry of a list, or a shedder.
+    /// The name of the binding rule, list entry or shedder.
     #[must_use]
     pub fn rule_name(&self) -> Option<&'d str> {
         let listed = self.listed.map(|listed| &*listed.name);
         self.shedder.or(listed).or(self.binding.map(|view| &*view.rule.name))
     }
 
-    /// The name of a rule, of the entry of a list, or of a shedder that has this number.
     fn name(&self, number: u32) -> &'d str {
         let listed = || self.domain?.listed(number).map(|listed| &*listed.name);
         let shedder = || self.domain?.shedder_name(number);
@@ -121,71 +121,71 @@ impl<'d> Decision<'d> {
     }
 }
 
-/// What one rule said of one request.
+/// The result of one rule for one request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleCheck {
     /// The rule's number in its domain.
     pub rule: u32,
-    /// What tells the rule's keys apart.
+    /// Identifies the key within the rule.
     pub key: u64,
-    /// What it cost, in the unit of the rule.
+    /// The cost in the rule's unit.
     pub cost: u32,
-    /// Whether it fitted. What was not asked, for another refused before, refuses nothing.
+    /// Whether the cost fitted. A rule that was not evaluated, because of an earlier refusal, passes.
     pub passes: bool,
 }
 
-/// One limit and where the caller stands with it.
+/// One limit and the level of the request's key.
 #[derive(Clone, Copy, Debug)]
 pub struct LimitView<'d> {
     /// The rule.
     pub rule: &'d Rule,
-    /// After the work for a grant; as it is for a refusal and a PEEK.
+    /// After the charge for a grant; unchanged for a refusal and a PEEK.
     pub level: Level,
 }
 
 impl LimitView<'_> {
-    /// Whether it goes before another one in a grant.
+    /// Whether this limit takes precedence over `least` as the binding one of a grant.
     pub(super) fn is_less(&self, least: &LimitView<'_>) -> bool {
         if self.rule.advertise != least.rule.advertise {
             return self.rule.advertise;
         }
-        // remaining ÷ limit, multiplied out; neither is above 2³², so the products fit.
+        // remaining ÷ limit, multiplied out; both are at most 2³², so the products fit.
         self.level.remaining * least.level.limit < least.level.remaining * self.level.limit
     }
 }
 
-/// Whether the work may start.
+/// Whether the request may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It may.
+    /// Allowed.
     Allow,
-    /// This caller is over a limit of his own.
+    /// The key of a limit is exhausted.
     Limit,
-    /// It may, after a wait.
+    /// Allowed after a wait.
     Wait,
-    /// It is on a deny list.
+    /// On a deny list.
     Deny,
-    /// The host or the fleet is full.
+    /// The host or the fleet is overloaded.
     Shed,
 }
 
-/// What a note says about its rule.
+/// The kind of a note about a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NoteKind {
-    /// A shadow rule that would have refused.
+    /// A shadow rule would have refused.
     Shadow,
-    /// A rule whose candidate would have refused.
+    /// A rule's shadow rule would have refused.
     Candidate,
-    /// A rule that let it pass above its quota.
+    /// A rule allowed the request above its quota.
     Over,
-    /// A rule whose key is past the share of its limit at which to warn.
+    /// The key of a rule is past its warning threshold.
     Near,
-    /// A descriptor in quota mode whose limit it is over.
+    /// A descriptor in quota mode exceeds its limit.
     Quota,
 }
 
 impl NoteKind {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [NoteKind; 5] =
         [NoteKind::Shadow, NoteKind::Candidate, NoteKind::Over, NoteKind::Near, NoteKind::Quota];
 
@@ -202,27 +202,27 @@ impl NoteKind {
     }
 }
 
-/// Why no rule was judged.
+/// Why no rule was evaluated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmatched {
-    /// There is no such domain.
+    /// The domain does not exist.
     Domain,
-    /// The domain has no rule for it.
+    /// The domain has no matching rule.
     Rule,
 }
 
-/// Why a charge is not carried out. Nothing changes.
+/// Why a charge is rejected. Nothing changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotCharged {
-    /// Its name belongs to another request.
+    /// Its idempotency key belongs to another request.
     #[error(transparent)]
     Conflict(#[from] Conflict),
-    /// It gives back and does not name what it refunds.
+    /// A refund that names no charge.
     #[error("a negative amount must name what it refunds")]
     RefundsNothing,
 }
 
-/// The name that should make a charge a repeat belongs to another.
+/// The idempotency key of a charge belongs to another request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the same `idem` was used for another request")]
 pub struct Conflict;

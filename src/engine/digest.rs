@@ -1,53 +1,51 @@
-//! What a key is known by: a keyed digest, never its text.
+//! Keyed digests of keys; the engine never stores their text.
 
 use super::siphash::SipHash;
 use super::tag::{ROLE_SHIFT, Tag};
 
-/// A secret that makes digests unguessable, so that no caller can aim at another's counter.
+/// A secret that makes digests unguessable, so that no caller can target the counter of another.
 #[derive(Clone, Copy)]
 pub struct HashKey([u64; 2]);
 
 impl HashKey {
-    /// From 16 bytes of randomness.
+    /// Makes a secret from 16 random bytes.
     #[must_use]
     pub fn from_bytes(bytes: [u8; 16]) -> HashKey {
         let [a, b, c, d, e, f, g, h, high @ ..] = bytes;
         HashKey([u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes(high)])
     }
 
-    /// The hash of one rule's keys, under a key of its own. Rules that share no name share no digest, and a rule that
-    /// comes to count by something else shares none with what it was.
+    /// Returns the hash for one rule's keys. Rules with different names, or the same rule with another kind
+    /// of key, share no digests.
     pub(super) fn of_rule(&self, domain: &str, rule: &str, counts_by: &str) -> KeyHash {
         let key = SipHash::new(self.0).hash_each([domain, rule, counts_by].into_iter());
         KeyHash(SipHash::new(key))
     }
 
-    /// The hash of what is no rule's key, named for what it is.
+    /// Returns a hash for other purposes than rule keys.
     pub(super) fn of_purpose(&self, purpose: &str) -> KeyHash {
-        // A rule's has three texts: no list of one text hashes like it.
+        // A rule hashes three texts: no list of one text has the same hash.
         KeyHash(SipHash::new(SipHash::new(self.0).hash_each([purpose].into_iter())))
     }
 
-    /// What sets states apart that cannot be compared: to be mixed into the digests of their keys.
+    /// Returns the salt that separates incomparable states of the same key; it is mixed into their digests.
     pub(super) fn salt(&self, comparable: &str) -> Salt {
         let [salt, _] = SipHash::new(self.0).hash_each([comparable, ""].into_iter());
         Salt(salt & SALT_BITS)
     }
 }
 
-/// The hash of one rule's keys.
 #[derive(Clone, Copy)]
 pub(super) struct KeyHash(SipHash);
 
 impl KeyHash {
-    /// The digest of a key. Where there are several values each has its length before it; one alone is told from
-    /// every other by the hash's own padding.
+    /// The digest of a key. Several values are each preceded by their length; the padding of the hash makes a
+    /// single one unique.
     #[inline]
     pub(super) fn digest<'a>(&self, values: impl ExactSizeIterator<Item = &'a str>) -> Digest {
         self.digest_of_state(values, Tag::NONE, Salt::NONE)
     }
 
-    /// The digest of one of the key's states.
     #[inline]
     pub(super) fn digest_of_state<'a>(
         &self,
@@ -63,27 +61,27 @@ impl KeyHash {
         Digest::new(hash, tag, salt)
     }
 
-    /// The digest of some bytes.
     pub(super) fn digest_bytes(&self, bytes: &[u8]) -> Digest {
         Digest::new(self.0.hash(bytes), Tag::NONE, Salt::NONE)
     }
 }
 
-/// A secret is not for logs.
+/// Omits the secret from logs.
 impl std::fmt::Debug for KeyHash {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("KeyHash(…)")
     }
 }
 
-/// A secret is not for logs.
+/// Omits the secret from logs.
 impl std::fmt::Debug for HashKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("HashKey(…)")
     }
 }
 
-/// See [`HashKey::salt`]. Mixed in twice, it is out again. That of token buckets, the most there are, is zero: nothing to mix in.
+/// Separates incomparable states; see [`HashKey::salt`]. It is mixed in by XOR, so a second time removes it.
+/// That of token buckets, the most common states, is zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Salt(u64);
 
@@ -96,17 +94,17 @@ impl Salt {
         self.0
     }
 
-    /// From the bits of a snapshot.
+    /// Makes a salt from the bits of a snapshot.
     #[must_use]
     pub fn of_bits(bits: u64) -> Salt {
         Salt(bits & SALT_BITS)
     }
 }
 
-/// 112 bits of digest and, in the lowest sixteen, the tag of the state kept under it: so the sweep can tell a state
-/// that is as good as new without knowing its rule.
+/// 112 bits of digest; the lowest sixteen of the upper half are the tag of the state, so that the sweep
+/// recognizes unused states without their rule.
 ///
-/// In words of four bytes, so that a state which asks for no more than that has no padding behind it.
+/// In words of four bytes, so that states of that alignment need no padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Digest([u32; 4]);
 
@@ -124,7 +122,7 @@ impl Digest {
         (u128::from(self.hash()) | u128::from(self.high()) << 64).to_le_bytes()
     }
 
-    /// From the bytes of a snapshot.
+    /// Makes a digest from the bytes of a snapshot.
     #[must_use]
     pub fn of_bytes(bytes: [u8; 16]) -> Digest {
         let [a, b, c, d, e, f, g, h, high @ ..] = bytes;
@@ -133,19 +131,17 @@ impl Digest {
         Digest([halves_low[0], halves_low[1], halves_high[0], halves_high[1]])
     }
 
-    /// The digest of the same key for another state of it. It lives in the same place of its table.
+    /// The digest of another state of the same key, with the same hash in its table.
     #[inline]
     pub(super) fn of(&self, tag: Tag, salt: Salt) -> Digest {
         Digest::new([self.hash(), self.high()], tag, salt)
     }
 
-    /// The same digest with another tag.
     #[inline]
     pub(super) fn tagged(&self, tag: Tag) -> Digest {
         self.of(tag, Salt::NONE)
     }
 
-    /// Where in a table.
     #[inline]
     pub(super) fn hash(&self) -> u64 {
         let [low, high, ..] = self.0;
@@ -158,22 +154,21 @@ impl Digest {
         u64::from(low) | u64::from(high) << 32
     }
 
-    /// Which table of a power of two of them: bits that neither the table, nor the tag, nor a salt uses, so all
-    /// states of one key live in one shard.
+    /// The shard, of a power of two. Uses bits that neither the table, the tag nor a salt uses, so that all
+    /// states of one key are in one shard.
     #[inline]
     pub(super) fn shard(&self, shards: usize) -> usize {
         usize::try_from(self.high() >> SHARD_SHIFT).unwrap_or_default() & (shards - 1)
     }
 
-    /// Whether it is of the same state, under whatever quotas that was last changed: all but the tag is equal, and of
-    /// the tag the role.
+    /// Whether both digests identify the same state under any quotas: all bits but the tag are equal, and the
+    /// tag's role.
     #[inline]
     pub(super) fn is_of_same_state(&self, other: &Digest) -> bool {
         let ([a, b, c, d], [e, f, g, h]) = (self.0, other.0);
         a == e && b == f && (c ^ g) & SAME_BITS == 0 && d == h
     }
 
-    /// The tag of its state.
     #[inline]
     pub(super) fn tag(&self) -> Tag {
         let [.., low, _] = self.0;
@@ -189,10 +184,10 @@ fn halves(word: u64) -> [u32; 2] {
 
 const TAG_BITS: u64 = 0xffff;
 
-/// Of the third word all that tells states apart.
+/// The bits of the third word that identify a state.
 const SAME_BITS: u32 = u32::MAX << ROLE_SHIFT;
 
-/// What a salt may change: neither the tag nor the shard.
+/// The bits of a salt: neither those of the tag nor of the shard.
 const SALT_BITS: u64 = 0x0000_ffff_ffff_0000;
 
 const SHARD_SHIFT: u32 = 48;

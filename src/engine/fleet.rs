@@ -1,5 +1,5 @@
-//! Budgets that many hosts share, as whoever speaks with the others sees them: keys that are to be heard of elsewhere come
-//! out, what the others answer goes in. Nothing here waits for anybody.
+//! The engine's side of fleet budgets, used by the sync task: keys to synchronize come out, replies from
+//! Redis go in. Nothing here blocks on the network.
 
 use super::Engine;
 use super::control::{KeyError, RuleName};
@@ -18,7 +18,7 @@ use std::sync::{Arc, OnceLock};
 
 pub use crate::limit::share::{More, Reported, Seen, Settled, Standing, Turns as WindowTurns};
 
-/// A key of a budget that many hosts share.
+/// A key of a fleet budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SharedKey {
     digest: Digest,
@@ -26,23 +26,23 @@ pub struct SharedKey {
 }
 
 impl SharedKey {
-    /// The key of a rule, and the number of its budget.
+    /// Makes it from the key of a rule and the number of its budget.
     pub(super) fn new(key: Digest, budget: u64) -> SharedKey {
         SharedKey { digest: key.tagged(Tag::NONE), budget }
     }
 
-    /// What it is known by on every host that has the same secret: 14 bytes of digest and two of zero.
+    /// The fleet-wide name of the key: 14 bytes of digest and two zero bytes. Equal on all hosts with the
+    /// same secret.
     #[must_use]
     pub fn name(&self) -> [u8; 16] {
         self.digest.to_bytes()
     }
 
-    /// The digest that all its states on this host begin with.
+    /// The digest from which those of its states on this host derive.
     pub(super) fn digest(&self) -> Digest {
         self.digest
     }
 
-    /// The digest of its state on this host.
     pub(super) fn state(&self, budget: &Budget) -> Digest {
         let (tag, salt) = budget.states;
         self.digest.of(tag, salt)
@@ -55,63 +55,63 @@ impl SharedKey {
     }
 }
 
-/// Numbers of one budget, with the name of its rule.
+/// The quota of one fleet budget, and its rule.
 #[derive(Clone, Debug)]
 pub struct Budget {
-    /// The rule, with its domain before it.
+    /// The rule as `domain/rule`.
     pub rule: Arc<str>,
-    /// What all hosts together may admit.
+    /// The quota of all hosts together.
     pub quota: share::Quota,
-    /// What tells the states of its keys from those that cannot be compared.
+    /// Separates the states of its keys from incomparable ones.
     states: (Tag, Salt),
 }
 
-/// What this host has of one key that many hosts share.
+/// This host's share of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShareHere {
-    /// What it is known by on every host.
+    /// The fleet-wide name of the key.
     pub name: [u8; 16],
-    /// The whole budget.
+    /// The limit of the whole budget.
     pub limit: u32,
-    /// What there is; `None`: nobody has asked for it here of late.
+    /// The state on this host; `None` if the key was not used here recently.
     pub there: Option<Reported>,
-    /// Whether it is kept in touch about.
+    /// Whether the key is tracked in Redis.
     pub is_in_touch: bool,
-    /// What Redis last said of it, since it is heard.
+    /// The last reply of Redis about the key.
     pub seen: Option<Seen>,
 }
 
-/// What an engine is that shares budgets with others.
+/// The fleet membership of an engine.
 #[derive(Debug, Default)]
 pub(super) struct Fleet {
     pub(super) joined: OnceLock<Joined>,
-    /// Those of the rules in force, by number.
+    /// The fleet budgets of the rules in force, by number.
     budgets: Mutex<Arc<HashMap<u64, Budget>>>,
-    /// The same of limits on work at once.
+    /// The fleet concurrency limits of the rules in force, by number.
     pub(super) limits: Mutex<Arc<HashMap<u64, PlacesBudget>>>,
-    /// Of windows, what goes back.
+    /// The earliest payment of refunded tokens of windows.
     pub(super) returned: Returned,
 }
 
 #[derive(Debug)]
 pub(super) struct Joined {
-    /// Made of the fleet secret.
+    /// Derived from the fleet secret.
     key: HashKey,
     standing: Arc<Standing>,
 }
 
 impl Fleet {
-    /// The secret that the keys of a rule are hashed with: that of all hosts, where the rule is theirs.
+    /// Returns the secret for the keys of a rule: the fleet secret for a shared rule, if this host is in a
+    /// fleet.
     pub(super) fn hash_key<'k>(&'k self, is_shared: bool, own: &'k HashKey) -> &'k HashKey {
         self.joined.get().filter(|_| is_shared).map_or(own, |joined| &joined.key)
     }
 
-    /// Whether there are others that know keys by the same digests.
     pub(super) fn is_joined(&self) -> bool {
         self.joined.get().is_some()
     }
 
-    /// Joins the budgets of rules that are about to be in force.
+    /// Registers the fleet budgets and concurrency limits of rules before they are installed.
     pub(super) fn join(&self, rules: &RuleSet, own: &HashKey) {
         let Some(joined) = self.joined.get() else { return };
         let mut budgets = HashMap::new();
@@ -145,22 +145,22 @@ impl Fleet {
     }
 }
 
-/// The number of a rule's budget, and of which of its allowances: the same on all hosts with the same secret.
+/// The number of the budget of one allowance of a rule: equal on all hosts with the same secret.
 fn budget_number(key: &HashKey, rule: &str, allowance: usize) -> u64 {
     key.of_rule(rule, &allowance.to_string(), "budget").digest_bytes(b"").hash()
 }
 
-/// Keys of one shard that wait to be heard of elsewhere.
+/// Keys of one shard that wait for a sync.
 #[derive(Debug, Default)]
 pub(super) struct Calls(Vec<SharedKey>);
 
 impl Calls {
-    /// Whether another fits. Who finds no room calls when it is next asked for.
+    /// Whether another key fits. Otherwise the key is added at its next request.
     pub(super) fn has_room(&self) -> bool {
         self.0.len() < CALLS_MAX
     }
 
-    /// Notes a key.
+    /// Adds a key of a budget.
     pub(super) fn push(&mut self, key: Digest, budget: Option<u64>, shards: &Shards) {
         if let Some(budget) = budget {
             self.0.push(SharedKey::new(key, budget));
@@ -168,41 +168,40 @@ impl Calls {
         }
     }
 
-    /// Notes a key of places.
+    /// Adds a key of a fleet concurrency limit.
     pub(super) fn push_place(&mut self, key: Digest, budget: u64, shards: &Shards) {
         self.0.push(SharedKey::new(key, budget));
         shards.note_places_calling(&key);
     }
 
-    /// Takes what was noted.
     pub(super) fn take(&mut self, calls: &mut Vec<SharedKey>) {
         calls.append(&mut self.0);
     }
 }
 
 impl Engine {
-    /// Shares the budgets of rules that are of the fleet, from the next rules that are installed. Keys are then known by
-    /// the same digests on all hosts that have the same secret. Done once, before there are rules.
+    /// Joins the fleet; applies from the next installed rules. Keys then have equal digests on all hosts with
+    /// the same secret. Call it once, before rules are installed.
     pub fn join_fleet(&self, secret: HashKey) -> Arc<Standing> {
         let joined = || Joined { key: secret, standing: Arc::default() };
         Arc::clone(&self.fleet.joined.get_or_init(joined).standing)
     }
 
-    /// Every budget that the rules in force share with other hosts, by number.
+    /// The fleet budgets of the rules in force, by number.
     #[must_use]
     pub fn budgets(&self) -> Arc<HashMap<u64, Budget>> {
         Arc::clone(&self.fleet.budgets.lock())
     }
 
-    /// Takes the keys that have called since it was last asked.
+    /// Takes the keys that requested a sync since the last call.
     pub fn take_calls(&self, calls: &mut Vec<SharedKey>) {
         for shard in self.shards.take_calling() {
             calls.append(&mut self.shards.lock(shard).calls.0);
         }
     }
 
-    /// Reports what there is of a key, after so many tokens of it have left the hand; returns how many did. `None`: there
-    /// is nothing of it any more.
+    /// Reports the state of a key and returns up to `back` borrowed tokens with it. Returns the report and
+    /// the number of all returned tokens; `None` if the key has no state.
     #[must_use]
     pub fn report(&self, key: &SharedKey, budget: &Budget, back: u32, now: Now) -> Option<(Reported, u32)> {
         let mut shard = self.shards.lock(self.shards.of(&key.digest));
@@ -217,17 +216,17 @@ impl Engine {
         Some((reported, back))
     }
 
-    /// What there is of a key, unchanged.
+    /// Reads the state of a key without a change.
     #[must_use]
     pub fn look_at(&self, key: &SharedKey, budget: &Budget, now: Now) -> Option<Reported> {
         let shard = self.shards.lock(self.shards.of(&key.digest));
         Some(shard.shares.find(&key.state(budget))?.unfold(&budget.quota, now.at).look(now.at))
     }
 
-    /// What this host has of a key of a rule, unchanged. `None`: the rule shares no budget.
+    /// This host's share of a key of a rule, unchanged. `None`: the rule has no fleet budget.
     ///
     /// # Errors
-    /// The attributes name no key of the rule.
+    /// The attributes do not form a key of the rule.
     pub fn share_of(
         &self,
         rule: &RuleName,
@@ -238,7 +237,7 @@ impl Engine {
         let rule = rule.to_string();
         let budgets = self.budgets();
         let mut of_rule: Vec<_> = budgets.iter().filter(|(_, budget)| *budget.rule == *rule).collect();
-        // Of one that was never asked for it is not known which of the rule's budgets it would have: the largest.
+        // For a key without state its budget among those of the rule is unknown: show the largest.
         of_rule.sort_by_key(|(_, budget)| std::cmp::Reverse(budget.quota.bucket().burst()));
         let here = of_rule.into_iter().map(|(number, budget)| {
             let key = SharedKey { digest, budget: *number };
@@ -257,8 +256,8 @@ impl Engine {
         Ok(here.iter().find(|here| here.there.is_some()).or(here.first()).copied())
     }
 
-    /// Takes what the others have answered about a key. Returns how many tokens have lapsed, of what was in hand and of what
-    /// was granted, and were not told of yet.
+    /// Applies a reply to a key. Returns the tokens, borrowed or just granted, that expired and were not
+    /// reported yet.
     pub fn settle(&self, key: &SharedKey, budget: &Budget, settled: &Settled, now: Now) -> u32 {
         let mut shard = self.shards.lock(self.shards.of(&key.digest));
         let digest = key.state(budget);
@@ -266,11 +265,11 @@ impl Engine {
             share.settle(&budget.quota, settled, now.at)
         });
         self.pass_on_call(&mut shard, key, &digest);
-        // Where there is nothing of it any more nobody spends what was granted.
+        // Without a state nothing can spend the granted tokens.
         lapsed.unwrap_or(settled.granted)
     }
 
-    /// Changes what there is of a key, if there is anything.
+    /// Changes the state of a key if it exists.
     fn change_found<T>(
         &self,
         shard: &mut Shard,
@@ -286,14 +285,14 @@ impl Engine {
         Some(changed)
     }
 
-    /// Notes the key where it calls.
+    /// Queues the key if its state requests a sync.
     fn pass_on_call(&self, shard: &mut Shard, key: &SharedKey, digest: &Digest) {
         if shard.calls.has_room() && shard.shares.find_mut(digest).is_some_and(share::Folded::calls) {
             shard.calls.push(key.digest, Some(key.budget), &self.shards);
         }
     }
 
-    /// Changes what there is of a key, whether or not there was anything.
+    /// Changes the state of a key, creating it if necessary.
     pub(super) fn change_share<T>(
         &self,
         key: &SharedKey,
@@ -312,7 +311,8 @@ impl Engine {
         changed
     }
 
-    /// Nothing more is said of a key until it calls again. Returns whether that may be: nothing is in hand, nothing owed.
+    /// Stops tracking a key until it requests a sync again. Returns whether that is possible: no tokens are
+    /// borrowed or owed.
     pub fn let_go(&self, key: &SharedKey, budget: &Budget, now: Now) -> bool {
         let mut shard = self.shards.lock(self.shards.of(&key.digest));
         let digest = key.state(budget);
@@ -320,15 +320,15 @@ impl Engine {
     }
 }
 
-/// Calls that one shard keeps until they are taken: some thousand in a hundredth of a second.
+/// Queued keys per shard: some thousand come in a hundredth of a second.
 const CALLS_MAX: usize = 4_096;
 
-/// By key, the earliest moment by the clock of Redis, in microseconds.
+/// By key and budget, the earliest payment time by the clock of Redis, in microseconds.
 #[derive(Debug, Default)]
 pub(super) struct Returned(Mutex<HashMap<([u8; 16], u64), u64>>);
 
 impl Returned {
-    /// Something goes back that was paid then; zero: it is of no window.
+    /// Records the payment time of returned tokens; zero for other budgets than windows.
     pub(super) fn note(&self, key: &SharedKey, paid_us: u64) {
         if paid_us == 0 {
             return;
@@ -342,11 +342,11 @@ impl Returned {
         *paid = paid_us.min(*paid);
     }
 
-    /// When the first of what goes back now was paid.
+    /// Takes the earliest payment time of the tokens returned now.
     pub(super) fn take(&self, key: &SharedKey) -> Option<u64> {
         self.0.lock().remove(&(key.name(), key.budget()))
     }
 }
 
-/// Keys of which something is to go back: more than are called for in a second. What is beyond stays counted.
+/// More keys than are synchronized in a second. Tokens of further keys stay counted as used.
 const RETURNED_MAX: usize = 1 << 14;

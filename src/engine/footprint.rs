@@ -1,4 +1,4 @@
-//! What a key costs in memory, told from the numbers of its limit. It allocates nothing and looks into no table.
+//! The memory of a key, computed from the numbers of its limit without allocation or table access.
 
 use super::memory::usable;
 use super::part::Soft;
@@ -17,13 +17,13 @@ use crate::rules::{Allowance, Limit, Over, Rule};
 /// Resident bytes of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeyBytes {
-    /// In a table that is 7/8 full, where a key counts little.
+    /// In a table that is 7/8 full.
     pub least: u64,
-    /// In a table that has just doubled, where a key counts all that it can.
+    /// In a table that has just doubled, with the largest heap block.
     pub most: u64,
 }
 
-/// What a key of one quota takes: its place in the table, and its own block of the heap where it has one.
+/// The bytes of a key under one quota: its table entry and its heap block, if any.
 #[must_use]
 pub fn bytes_per_key(quota: &Quota) -> KeyBytes {
     match quota {
@@ -33,7 +33,7 @@ pub fn bytes_per_key(quota: &Quota) -> KeyBytes {
         Quota::SlidingWindow(quota) => entry::<SlidingWindow>((quota.heap_bytes(), quota.heap_bytes())),
         Quota::Concurrency(_) => entry::<InProgress>((0, 0)),
         Quota::Share(_) => entry::<Folded>((0, Folded::heap_bytes_max())),
-        // The count, and what this host has beside it.
+        // The local count and the fleet permits.
         Quota::Places(_) => {
             let (count, places) = (entry::<InProgress>((0, 0)), entry::<Places>((0, 0)));
             KeyBytes { least: count.least + places.least, most: count.most + places.most }
@@ -41,14 +41,15 @@ pub fn bytes_per_key(quota: &Quota) -> KeyBytes {
     }
 }
 
-/// What a key of a rule takes, whichever of its overrides holds: at least its own state; at most also what is kept
-/// beside it of a soft or elastic part and of a block. Zero: nothing is kept.
+/// The bytes of a key of a rule under any override: at least its own state; at most also its soft, elastic
+/// and block states. Zero if the rule keeps no state.
 #[must_use]
 pub fn bytes_per_key_of(rule: &Rule) -> KeyBytes {
     of_limit(&rule.limit)
 }
 
-/// How many keys of so many bytes each a budget holds, what is kept back for tables that are rebuilt left aside.
+/// The number of keys of `bytes_per_key` that fit a memory limit, without the reserve for table rebuilds;
+/// `None` for zero bytes.
 #[must_use]
 pub fn keys_within(memory_bytes_max: usize, bytes_per_key: u64) -> Option<u64> {
     u64::try_from(usable(memory_bytes_max)).unwrap_or(u64::MAX).checked_div(bytes_per_key)
@@ -66,13 +67,13 @@ fn most_of(allowance: &Allowance) -> u64 {
     let own = bytes_per_key(&allowance.quota).most;
     match &allowance.over {
         Over::Refuse => own,
-        // One state, which may come to count as much as the larger quota has.
+        // One state, which may grow to the size of the larger quota.
         Over::Soft(larger) => own.max(bytes_per_key(larger).most) + entry::<Soft>((0, 0)).most,
         Over::Elastic(second) => own + bytes_per_key(second).most,
     }
 }
 
-/// A place in a table of these states, and the least and the most of the heap.
+/// The bytes of a table entry, with the least and the most heap bytes.
 fn entry<S: Fading>((heap_least, heap_most): (usize, usize)) -> KeyBytes {
     let bucket = bucket_bytes::<S>();
     let bytes = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);

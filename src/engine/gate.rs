@@ -1,4 +1,4 @@
-//! The last judgement: a request that no limit refuses, before a pool that may be full.
+//! Load shedding: the gate judges requests that no rule refuses, by the load of their pool.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -14,54 +14,52 @@ use crate::rules::{Domain, Mode};
 use crate::shed::slow_law::SlowLaw;
 use crate::shed::{band_slots, chance, draw, hint, queue_age};
 
-/// What stands between a request and a pool.
+/// The shedders of a pool.
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) pool: Arc<Pool>,
     pub(super) watch: Arc<Watch>,
     /// The number of its first part in the domain.
     pub(super) first: u32,
-    /// Where each of its parts is counted.
+    /// The counter slots of its parts.
     pub(super) slots: [Slot; Part::ALL.len()],
 }
 
-/// What is asked at a gate.
+/// A request at a gate.
 pub(super) struct Asked<'a> {
-    /// The place of the request's priority, the most important being 0.
+    /// The index of the request's priority; 0 is the most important.
     pub(super) priority: Option<usize>,
     pub(super) attributes: &'a [(&'a str, &'a str)],
-    /// How long it waited for the application.
+    /// The time it waited for the application.
     pub(super) queued: Option<Micros>,
-    /// Whether it takes a place among the pool's work if it passes.
+    /// Whether it enters the pool's work if it passes.
     pub(super) takes_place: bool,
     pub(super) now: Now,
     pub(super) counters: Option<&'a Counters>,
-    /// Hashes callers.
     pub(super) callers: &'a KeyHash,
-    /// Counts what is drawn by request.
+    /// The counter from which per-request draws derive.
     pub(super) draws: &'a Cell<u64>,
-    /// Whether its caller is noted as one who came.
+    /// Whether its caller is added to the heavy-caller statistics.
     pub(super) notes_caller: bool,
 }
 
 impl<'a> Asked<'a> {
-    /// The same of who only looks: nothing is noted, and no place is taken.
+    /// The same request as a PEEK: nothing is counted, and it does not enter the pool's work.
     pub(super) fn looking(self, draws: &'a Cell<u64>) -> Asked<'a> {
         Asked { counters: None, draws, notes_caller: false, takes_place: false, ..self }
     }
 }
 
-/// What a gate says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Refusal {
     pub(super) part: Part,
-    /// When to try again, about.
+    /// An approximate retry-after.
     pub(super) retry: Micros,
 }
 
 impl Gate {
-    /// Judges by every part in turn: the first that refuses. What passes has its place among the pool's work, if it
-    /// takes one.
+    /// Judges by every part in order; the first that refuses decides. A passing request enters the pool's
+    /// work if it takes a place.
     pub(super) fn judge(&self, asked: &Asked<'_>, notes: &mut Vec<(NoteKind, u32)>) -> Option<Refusal> {
         let is_other = self.watch.is_other(asked.priority);
         let mut has_place = false;
@@ -95,7 +93,7 @@ impl Gate {
         None
     }
 
-    /// Whether what is kept back leaves no room, and whether the request has its place now.
+    /// Returns whether the reserve leaves no room, and whether the request entered the pool's work.
     fn reserve(&self, asked: &Asked<'_>, is_other: bool, mode: Mode) -> (bool, bool) {
         let (Some(slots), Some(reserve), true) = (self.pool.slots(), &self.watch.shed.fleet, is_other) else {
             return (false, false);
@@ -116,7 +114,7 @@ impl Gate {
         self.watch.band(priority).is_some_and(|band| self.pool.busy() >= band_slots(slots, band))
     }
 
-    /// The chance by which the slow law refuses it, if it does.
+    /// The shed probability, if `workers` refuses the request.
     fn workers(&self, asked: &Asked<'_>) -> Option<f64> {
         let workers = self.watch.shed.workers.as_ref()?;
         let (priority, severity) = (asked.priority?, self.pool.severity());
@@ -129,7 +127,8 @@ impl Gate {
         draw::is_refused(draw, chance).then_some(chance)
     }
 
-    /// The draw of a request: its caller's, or its own where there is no caller, or one who is a large part of it all.
+    /// The draw of a request: that of its caller; or its own without a caller, or if the caller makes a large
+    /// part of its priority's requests.
     fn draw(&self, asked: &Asked<'_>, workers: &Workers, place: usize) -> u64 {
         if workers.stripe_exact {
             return asked.draw();
@@ -151,7 +150,7 @@ impl Gate {
         queue_age::is_too_old(queued, bound)
     }
 
-    /// Who asks: the first of the attributes that name a caller.
+    /// The digest of the caller: the first attribute that names one.
     fn caller(&self, asked: &Asked<'_>) -> Option<Digest> {
         let named = self.watch.shed.callers.by.iter().find_map(|name| Some((name, asked.attribute(name)?)));
         named.map(|(name, value)| asked.callers.digest([&**name, value].into_iter()))
@@ -181,14 +180,14 @@ impl<'a> Asked<'a> {
     }
 }
 
-/// What watches over one pool.
+/// The shedding configuration of one pool.
 #[derive(Debug)]
 pub(super) struct Watch {
     pub(super) shed: Shed,
     pub(super) law: SlowLaw,
-    /// The priorities of its domain, the most important first.
+    /// The priorities of its domain, most important first.
     priorities: Vec<Box<str>>,
-    /// No part is stricter than this.
+    /// The strictest mode of any part.
     mode: Mode,
 }
 
@@ -208,51 +207,50 @@ impl Watch {
         Watch { shed: shed.clone(), law, priorities: domain.priorities().to_vec(), mode }
     }
 
-    /// The mode of a part; none: it is off.
+    /// The mode of a part; `None` if it is off.
     pub(super) fn mode(&self, part: Part) -> Option<Mode> {
         let mode = self.shed.mode(part)?.max(self.mode);
         (mode != Mode::Disabled).then_some(mode)
     }
 
-    /// Whether the brake is carried out.
     pub(super) fn brakes(&self) -> bool {
         self.mode(Part::Brake) == Some(Mode::Enforce)
     }
 
-    /// Whether there is a slow law.
     pub(super) fn sheds(&self) -> bool {
         self.shed.workers.is_some()
     }
 
-    /// The place of a priority among those that the slow law sheds, 0 being the first to go; none: it is never shed.
+    /// The index of a priority among those that the controller sheds, 0 being the first to shed; `None` if
+    /// never shed.
     pub(super) fn place(&self, priority: usize) -> Option<usize> {
         self.priorities.len().checked_sub(priority + 1).filter(|place| *place < self.sheddable())
     }
 
-    /// How many priorities the slow law sheds: all but the most important, unless that is shed as well.
+    /// The number of priorities that the controller sheds: all but the most important, unless
+    /// `shed_critical`.
     pub(super) fn sheddable(&self) -> usize {
         let sheds_all = self.shed.workers.as_ref().is_some_and(|workers| workers.shed_critical);
         if sheds_all { self.priorities.len() } else { self.priorities.len().saturating_sub(1) }
     }
 
-    /// With what chance a priority is refused by the slow law.
     pub(super) fn chance(&self, priority: usize, severity: f64) -> f64 {
         self.place(priority).map_or(0.0, |place| chance(severity, self.sheddable(), place))
     }
 
-    /// The same of every priority, the least important first.
+    /// The shed probability of every priority, least important first.
     pub(super) fn chances(&self, severity: f64) -> Vec<(Box<str>, f64)> {
         let each = self.priorities.iter().enumerate().rev();
         each.map(|(place, name)| (name.clone(), self.chance(place, severity))).collect()
     }
 
-    /// What share of the slots a priority may use while the brake is on, in thousandths; none: all of them.
+    /// The part of the slots that a priority may use while the brake is on, in thousandths; `None`: all.
     pub(super) fn band(&self, priority: usize) -> Option<u16> {
         let from_last = self.priorities.len().checked_sub(priority + 1).filter(|_| priority > 0)?;
         self.shed.brake.as_ref()?.bands.get(from_last).copied()
     }
 
-    /// Whether work of a priority is other work: what leaves alone what is kept back. Without a priority it is.
+    /// Whether a priority has no access to the reserve. True without a priority.
     pub(super) fn is_other(&self, priority: Option<usize>) -> bool {
         let reserved_for = self.shed.fleet.as_ref().map_or(0, |reserve| reserve.reserved_for);
         priority.is_none_or(|priority| priority > reserved_for)

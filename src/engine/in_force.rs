@@ -1,4 +1,4 @@
-//! What is in force, for whoever looks: every rule, entry of a list and part of a pool, with the mode that it really has.
+//! A view of the rules, list entries and shedder parts in force, with their effective modes.
 
 use std::sync::Arc;
 
@@ -7,38 +7,38 @@ use super::ruling::{DomainTerms, Ruling};
 use crate::rules::shed::{Part, Shed};
 use crate::rules::{Domain, ListKind, Mode, Position, Rule, RuleSet};
 
-/// The rules in force at one moment. Whoever holds it keeps them from being freed.
+/// The rules in force at one moment; they are not freed while this exists.
 #[derive(Clone, Debug)]
 pub struct InForce(Arc<Ruling>);
 
-/// One thing that may refuse, or exempt.
+/// One rule, list entry or shedder part.
 #[derive(Clone, Debug)]
 pub struct RuleInForce<'r> {
     /// Its domain.
     pub domain: &'r str,
-    /// Its name in the domain; that of a part of a pool has a slash: `web/workers`.
+    /// Its name in the domain; that of a shedder part has a slash: `web/workers`.
     pub name: &'r str,
-    /// What it is.
+    /// Its kind.
     pub kind: RuleKind<'r>,
-    /// Whether its refusals are carried out, whoever said so.
+    /// The effective mode, including overrides.
     pub mode: Mode,
-    /// Where it is written.
+    /// Its span in the rules file.
     pub position: &'r Position,
 }
 
-/// What a thing in force is.
+/// The kind of an item in force.
 #[derive(Clone, Copy, Debug)]
 pub enum RuleKind<'r> {
     /// A limit, or a node of the descriptor tree.
     Limit(&'r Rule),
-    /// An entry of a list.
+    /// A list entry.
     Listed(ListKind),
-    /// A part of what watches over a pool.
+    /// A shedder part of a pool.
     Shedder(&'r Shed, Part),
 }
 
 impl Engine {
-    /// The rules in force now.
+    /// Returns the rules in force.
     #[must_use]
     pub fn in_force(&self) -> InForce {
         InForce(self.ruling.load_full())
@@ -46,13 +46,13 @@ impl Engine {
 }
 
 impl InForce {
-    /// The rules as they were read.
+    /// The rule set as read.
     #[must_use]
     pub fn rules(&self) -> &RuleSet {
         &self.0.rules
     }
 
-    /// Everything in force: by domain, the limits in file order, then lists, then parts of pools.
+    /// All items: by domain, the limits in file order, then lists, then shedder parts.
     pub fn each(&self) -> impl Iterator<Item = RuleInForce<'_>> {
         let ruling = &*self.0;
         ruling.each_domain().flat_map(move |(domain, terms)| {
@@ -94,7 +94,7 @@ fn lists<'r>(ruling: &'r Ruling, domain: &'r Domain) -> impl Iterator<Item = Rul
     })
 }
 
-/// Those that are written.
+/// The configured shedder parts.
 fn shedders<'r>(domain: &'r Domain, terms: &'r DomainTerms) -> impl Iterator<Item = RuleInForce<'r>> {
     domain.sheds().iter().zip(&terms.gates).flat_map(move |(shed, gate)| {
         Part::ALL.into_iter().filter(|part| shed.mode(*part).is_some()).filter_map(move |part| {

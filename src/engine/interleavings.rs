@@ -1,7 +1,7 @@
-//! All or nothing, in many orders of the threads: the engine under a checker that chooses at every lock which thread goes
-//! on. Time stands still unless a test moves it, so what must come out is known whatever the order was.
+//! Admission under a checker that chooses at every lock which thread runs next. Time stands still unless a
+//! test advances it, so the expected result is independent of the order.
 //!
-//! A schedule that fails is printed, with the seed it was drawn from (`INTERLEAVINGS_SEED` runs it again).
+//! A failing schedule is printed with its seed (`INTERLEAVINGS_SEED` runs it again).
 
 mod asking;
 mod leases;
@@ -19,12 +19,12 @@ use crate::rules::{RuleSet, read_text};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// Runs a test in many orders: half of them drawn at every step, half with few changes of thread at ill-chosen places.
+/// Runs a test in many schedules: half random at every step, half with few, adversarial preemptions.
 fn check(test: fn()) {
     check_in(1, test);
 }
 
-/// The same for a test that takes so many times as long as others.
+/// As `check`, for a test that takes `times` as long as others.
 fn check_in(times: u64, test: fn()) {
     let from_env = |name: &str| std::env::var(name).ok().and_then(|number| number.parse().ok());
     let seed = from_env("INTERLEAVINGS_SEED").unwrap_or_else(|| u64::from(std::process::id()));
@@ -32,7 +32,7 @@ fn check_in(times: u64, test: fn()) {
     println!("INTERLEAVINGS_SEED={seed} INTERLEAVINGS={schedules}");
     let each = usize::try_from(schedules / times / 2).unwrap().max(1);
     let mut config = Config::default();
-    // An engine of a debug build asks for more than the checker gives.
+    // An engine of a debug build needs more than the default stack of the checker.
     config.stack_size = 512 * 1_024;
     config.silence_warnings = true;
     Runner::new(RandomScheduler::new_from_seed(seed, each), config.clone()).run(test);
@@ -60,7 +60,6 @@ fn engine(limits: &str) -> Arc<Engine> {
     engine_of(limits, 1 << 20)
 }
 
-/// What came of a request: the verdict, and what is left by rule.
 type Seen = (Verdict, Vec<(String, u64)>);
 
 fn ask(
@@ -85,19 +84,20 @@ fn hit(decider: &mut Decider, attributes: &[(&str, &str)]) -> bool {
     ask(decider, Op::Hit, attributes, None, 0).unwrap().0 == Verdict::Allow
 }
 
-/// What is left of one rule for these attributes.
+/// Returns the remaining units of one rule for these attributes.
 fn left(engine: &Arc<Engine>, rule: &str, attributes: &[(&str, &str)], at: u64) -> u64 {
     let (_, all) = ask(&mut engine.decider(), Op::Peek, attributes, None, at).unwrap();
     all.into_iter().find(|(name, _)| name == rule).unwrap().1
 }
 
-/// Runs these beside each other and returns what each found.
+/// Runs the functions in parallel and returns their results.
 fn beside<T: Send + 'static>(works: Vec<Box<dyn FnOnce() -> T + Send>>) -> Vec<T> {
     let threads: Vec<_> = works.into_iter().map(thread::spawn).collect();
     threads.into_iter().map(|thread| thread.join().unwrap()).collect()
 }
 
-/// Rules that share keys across shards: a request takes of one for all, one by `x` and one by `y`.
+/// Rules whose keys overlap across shards: a request charges the key of all requests, and those by `x`, by
+/// `y` and by both.
 const CROSSING: &str = "  - {name: all, key: [], rate: 1/h, burst: 4}
   - {name: by-x, key: [x], rate: 1/h, burst: 2}
   - {name: by-y, key: [y], algorithm: fixed_window, rate: 2/h}
@@ -117,7 +117,7 @@ fn a_request_is_charged_everywhere_or_nowhere() {
             });
             work
         };
-        // Whatever order the locks of these are in, some two of them meet in the opposite one.
+        // Some two of these requests lock their shards in opposite rule order.
         let seen = beside(vec![
             asks([("1", "2"), ("3", "4")]),
             asks([("3", "2"), ("1", "2")]),
@@ -134,21 +134,20 @@ fn a_request_is_charged_everywhere_or_nowhere() {
             assert_eq!(rest("by-x"), 2 - admitted(&|other, _| other == *x), "{seen:?}");
             assert_eq!(rest("by-y"), 2 - admitted(&|_, other| other == *y), "{seen:?}");
             assert_eq!(rest("by-both"), 2 - admitted(&|a, b| (a, b) == (*x, *y)), "{seen:?}");
-            // Nobody gives anything back, so whoever was refused must be refused still.
+            // Nothing is refunded, so a refused request is still refused.
             let still = ask(&mut engine.decider(), Op::Peek, &attributes, None, 0).unwrap().0;
             assert!(*passed || still == Verdict::Limit, "{seen:?}");
         }
     });
 }
 
-/// The shard of a key of a rule.
 fn shard(engine: &Engine, rule: usize, value: &str) -> usize {
     let ruling = engine.ruling.load();
     let (_, terms) = ruling.find("api").unwrap();
     engine.shards.of(&terms.rules[rule].key_hash.digest([value].into_iter()))
 }
 
-/// A key of a rule that lies in a shard.
+/// Returns a key of a rule in the given shard.
 fn key_in(engine: &Engine, rule: usize, wanted: usize) -> String {
     (0..).map(|key: u32| key.to_string()).find(|key| shard(engine, rule, key) == wanted).unwrap()
 }
@@ -159,7 +158,7 @@ fn threads_whose_locks_lie_crosswise_never_wait_in_a_circle() {
         let engine = engine(
             "  - {name: a, key: [x], rate: 1/h, burst: 9}\n  - {name: b, key: [y], rate: 1/h, burst: 9}\n",
         );
-        // Three shards; each thread asks for two of them in the order of the rules, one after the other in a circle.
+        // Three shards; each thread locks two of them in rule order, forming a circle.
         let works = [(3, 7), (7, 11), (11, 3)].map(|(of_a, of_b)| {
             let engine = Arc::clone(&engine);
             let work: Box<dyn FnOnce() + Send> = Box::new(move || {
@@ -188,7 +187,7 @@ fn of_two_requests_with_one_name_one_is_charged() {
             work
         });
         let seen = beside(works.collect());
-        // All have the first grant, with what was left after it.
+        // All get the first grant, with its remaining units.
         for one in seen {
             assert_eq!(one, Some((Verdict::Allow, vec![("a".into(), 4), ("b".into(), 4)])));
         }
@@ -219,7 +218,7 @@ fn rules_that_change_meanwhile_lose_no_charge() {
     check(|| {
         let (before, after) = (
             "  - {name: a, key: [x], rate: 1/h, burst: 4}\n  - {name: w, key: [x], algorithm: fixed_window, rate: 6/h}\n",
-            // On a finer scale, by another generation of quotas, with a rule more, and one number larger.
+            // A finer scale, another generation of quotas, one more rule, and shifted rule numbers.
             "  - {name: new, key: [], rate: 1/h, burst: 100}\n  - {name: a, key: [x], rate: 1/h, burst: 4, \
              overrides: [{match: {x: '9'}, rate: 7/s}]}\n  - {name: w, key: [x], algorithm: fixed_window, rate: 6/h}\n",
         );
@@ -274,7 +273,7 @@ fn a_sweep_forgets_only_what_is_as_good_as_new() {
             }),
         ];
         beside(works);
-        // The one is full again, the other keeps its three and the block.
+        // The first rule is full again; the other keeps its three charges and the block.
         assert_eq!(left(&engine, "short", &[("x", "1")], 3 * SECOND), 2);
         assert_eq!(left(&engine, "long", &[("x", "1")], 3 * SECOND), 0);
         let blocked = ask(&mut engine.decider(), Op::Peek, &[("x", "1")], None, 3_601 * SECOND).unwrap();
@@ -285,7 +284,7 @@ fn a_sweep_forgets_only_what_is_as_good_as_new() {
 #[test]
 fn keys_that_are_let_go_leave_the_others_whole() {
     check_in(20, || {
-        // Room for fewer keys than there are.
+        // Room for fewer keys than are used.
         let engine = engine_of("  - {name: a, key: [x], rate: 1/h, burst: 50}\n", 64 << 10);
         let mut decider = engine.decider();
         let names: Vec<String> = (0..1_900).map(|name| name.to_string()).collect();
@@ -297,7 +296,7 @@ fn keys_that_are_let_go_leave_the_others_whole() {
             let names = names.clone();
             let work: Box<dyn FnOnce() + Send> = Box::new(move || {
                 let mut decider = engine.decider();
-                // One key of its own that others may take the place of, never half of it.
+                // Other keys may evict this thread's own key, never corrupt it.
                 for turn in 0..20_usize {
                     let own = &names[thread];
                     let request = ask(&mut decider, Op::Hit, &[("x", own)], None, 0).unwrap();
@@ -310,7 +309,7 @@ fn keys_that_are_let_go_leave_the_others_whole() {
         beside(works.collect());
         let used = 50 - left(&engine, "a", &[("x", "0")], 0);
         assert!((1..=21).contains(&used), "{used}");
-        // The tables keep to the budget; what is noted of the callers of one rule comes to some 5 KiB besides.
+        // The tables keep to the limit; the caller sketch of one rule adds about 5 KiB.
         assert!(engine.memory_bytes() <= (64 << 10) + (6 << 10), "{}", engine.memory_bytes());
     });
 }

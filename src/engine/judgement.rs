@@ -1,4 +1,4 @@
-//! One request before the rules in force: which of them judge it, and what comes of what they say.
+//! The judgement of one request: selects the rules in force that apply and combines their results.
 
 mod charging;
 mod noting;
@@ -27,31 +27,29 @@ use arrayvec::ArrayVec;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// One request before the rules of its domain.
 #[derive(Clone, Copy)]
 pub(super) struct Judgement<'d> {
     pub(super) engine: &'d Engine,
     pub(super) ruling: &'d Ruling,
     pub(super) domain: &'d Domain,
     pub(super) terms: &'d DomainTerms,
-    /// `None`: nothing is counted.
+    /// `None`: count nothing.
     pub(super) counters: Option<&'d Counters>,
     pub(super) now: Now,
 }
 
-/// An entry of a list that a request matches.
 #[derive(Clone, Copy)]
 struct Entry<'d> {
     number: u32,
     slot: Slot,
-    /// It decides alone.
+    /// Whether it decides alone: it exempts, or its denial is enforced.
     speaks: bool,
     listed: &'d Listed,
 }
 
 impl<'d> Judgement<'d> {
-    /// Judges by any number of rules of any kind and by lists. A request with a name is judged once: its retry gets the
-    /// same grant. An ACQUIRE of a session gets a lease.
+    /// Judges by any number of rules of any kind and by lists. A request with an idempotency key is judged
+    /// once: a retry gets the same grant. An ACQUIRE of a session gets a lease.
     #[inline(never)]
     pub(super) fn of_any<'w: 'd>(
         &self,
@@ -61,7 +59,8 @@ impl<'d> Judgement<'d> {
     ) -> Answer<'d> {
         let engine = self.engine;
         let session = request.session.filter(|_| request.op == Op::Acquire);
-        // Locked to the end: of two requests of one name that come together, one is judged and the other is its retry.
+        // Locked to the end: of two simultaneous requests with one name, one is judged and the other is its
+        // retry.
         let mut named = match request.op {
             Op::Peek => None,
             Op::Acquire | Op::Hit => engine.repeats.named(request, &mut workspace.written),
@@ -97,15 +96,15 @@ impl<'d> Judgement<'d> {
         answer
     }
 
-    /// Whether a retry gets the same answer: of work that was given up on before its grant it does not, and requests that
-    /// nothing limits need none.
+    /// Whether a retry gets the same answer. Not for work that was abandoned before its grant; unlimited
+    /// requests need no record.
     fn is_remembered(&self, decision: &Decision<'_>, is_work: bool) -> bool {
         let is_granted = matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
         let is_limited = !self.terms.gates.is_empty() || decision.checks().next().is_some();
         if is_work { decision.lease.is_some() } else { is_granted && is_limited }
     }
 
-    /// Judges once, whatever name the request has.
+    /// Judges once, regardless of the idempotency key.
     fn of_all<'w: 'd>(
         &self,
         selection: &Selection<'_>,
@@ -125,7 +124,7 @@ impl<'d> Judgement<'d> {
         }
         workspace.gather(self.domain, self.terms, selection, request);
         if let Some(entry) = entry {
-            // It would have been denied; what follows goes on as if it had passed.
+            // Shadow denial: judge on as if the entry did not match.
             workspace.notes.push((NoteKind::Shadow, entry.number));
             self.check(entry.slot, Check::WouldRefuse);
         }
@@ -157,7 +156,7 @@ impl<'d> Judgement<'d> {
         }
     }
 
-    /// Refuses a request for good whose cost is above what any rule can count and that no rule counts.
+    /// Refuses a request permanently whose cost exceeds any countable value and that no rule counts.
     #[cold]
     fn refuse_uncounted(&self, priority: Option<usize>) -> Decision<'d> {
         self.count(self.terms.unnamed, Verdict::Limit, priority);
@@ -166,13 +165,13 @@ impl<'d> Judgement<'d> {
         Decision { verdict: Verdict::Limit, retry: None, priority, domain, ..Decision::unlimited() }
     }
 
-    /// What watches over the pool of a session, if this domain does.
+    /// Returns the gate of the session's pool, if this domain has one.
     fn gate(&self, session: &Session) -> Option<&'d Gate> {
         self.terms.gates.iter().find(|gate| Arc::ptr_eq(&gate.pool, session.pool()))
     }
 
-    /// The entry of a list that decides: the first that exempts, else the first that denies. Where none does, the first
-    /// that would have denied.
+    /// Returns the list entry that decides: the first that exempts, else the first that denies; if none is
+    /// enforced, the first shadow denial.
     fn listed(&self, matching: &[u32]) -> Option<Entry<'d>> {
         let rules = self.domain.rules().len();
         let mut would: Option<Entry<'d>> = None;
@@ -188,8 +187,8 @@ impl<'d> Judgement<'d> {
         would
     }
 
-    /// Grants the lease of what a list exempts. Nobody refuses it, and among its pool's work it counts by its importance, as
-    /// all work does.
+    /// Grants the lease of an exempt request. It is never refused, and enters its pool's work by its priority
+    /// as usual.
     #[inline(never)]
     fn grant_exempt(
         &self,
@@ -298,7 +297,7 @@ impl<'d> Judgement<'d> {
         })
     }
 
-    /// Grants the lease of what was granted, with all that ends with it.
+    /// Grants the lease of an admitted request, with everything that ends with it.
     fn lease(
         &self,
         reserved: Reservation<'_>,
@@ -320,7 +319,8 @@ impl<'d> Judgement<'d> {
         }
     }
 
-    /// Counts a decision at what its answer names, and at its priority. Returns how many there were of the former.
+    /// Counts a decision at the slot of the binding rule and at its priority. Returns the count of the
+    /// former.
     fn count(&self, slot: Slot, verdict: Verdict, priority: Option<usize>) -> Option<u64> {
         let counters = self.counters?;
         if let Some(priority) = priority.and_then(|place| self.terms.priorities.get(place)) {
@@ -333,7 +333,7 @@ impl<'d> Judgement<'d> {
         place.and_then(|place| self.domain.priorities().get(place)).map(|name| &**name)
     }
 
-    /// Where what a decision names is counted.
+    /// The counter slot of the binding rule.
     fn slot_of(&self, decision: &Decision<'_>) -> Slot {
         let named = decision.binding.and_then(|binding| {
             let rules = self.domain.rules().iter().zip(&self.terms.rules);
@@ -347,8 +347,8 @@ impl<'d> Judgement<'d> {
         Some(LimitView { rule, level: part.level? })
     }
 
-    /// Of the enforced rules the one with the smallest share left, of those that may be named if there is one. Ties
-    /// go to the first in the file.
+    /// Returns the enforced rule with the smallest remaining part, preferring advertised rules. Ties go to
+    /// the first in the file.
     fn least_left(&self, parts: &[Part]) -> Option<(Slot, LimitView<'d>)> {
         let mut least: Option<(Slot, LimitView<'d>)> = None;
         for part in parts.iter().filter(|part| part.enforced) {
@@ -361,20 +361,21 @@ impl<'d> Judgement<'d> {
     }
 }
 
-/// Which rules speak for a refusal: rates go before concurrency, which is not asked once a rate refuses.
+/// The stage of the rules that decide a refusal: rates precede concurrency rules, which are not evaluated
+/// once a rate refuses.
 pub(super) fn stage(parts: &[Part]) -> Stage {
     let by_rate = parts.iter().any(|part| part.refuses() && !part.is_concurrency);
     if by_rate { Stage::Rates } else { Stage::Concurrency }
 }
 
-/// Of the rules that refuse the one with the longest wait, `None` (never) being the longest; and the wait after which
-/// all would pass. When work of others ends is not known: a concurrency limit gives a hint.
+/// Returns the refusing rule with the longest wait, `None` (never) being the longest; and the wait after
+/// which all would pass. For concurrency limits the wait is a hint, as the end of other requests is unknown.
 fn longest_wait(parts: &[Part], stage: Stage, now: Now) -> (Option<&Part>, Option<Micros>) {
     let mut longest: Option<(&Part, Option<Micros>)> = None;
     for part in parts.iter().filter(|part| part.refuses() && stage.asks(part)) {
         let wait = match stage {
             Stage::Rates => retry(part.outcome),
-            // But when somebody's word ends is known.
+            // The end of a manual block is known.
             Stage::Concurrency if part.blocked_by_hand(now) > Micros::ZERO => retry(part.outcome),
             Stage::Concurrency => Some(hint::jittered(AFTER_CONCURRENCY, part.key.high())),
         };
@@ -388,12 +389,11 @@ fn longest_wait(parts: &[Part], stage: Stage, now: Now) -> (Option<&Part>, Optio
             longest = Some((part, wait));
         }
     }
-    // Whoever let it through and counted it may have nothing left for it when the others have.
+    // Rules that allowed and counted the request may be exhausted when the others are free again.
     let later = parts.iter().map(|part| part.later).max().unwrap_or_default();
     longest.map_or((None, None), |(part, wait)| (Some(part), wait.map(|wait| wait.max(later))))
 }
 
-/// The wait after a refusal.
 fn retry(outcome: Outcome) -> Option<Micros> {
     match outcome {
         Outcome::Later(wait) => Some(wait),
@@ -401,14 +401,14 @@ fn retry(outcome: Outcome) -> Option<Micros> {
     }
 }
 
-/// How long work may take of which no concurrency rule says how long.
+/// The lease duration if no concurrency rule defines one.
 const LASTS: Duration = Duration::from_secs(60);
 
-/// About when to ask again for a place that others hold.
+/// An approximate retry-after for a permit held by others.
 const AFTER_CONCURRENCY: Duration = Duration::from_secs(1);
 
-/// The ticket of a request that a call may help, as an error. What has more needs than a call takes is refused; and where the
-/// pool sheds it anyway, nobody is to be asked.
+/// Makes the ticket of a pending request, as an error. Refuses a request with more needs than a command
+/// takes, and one that the pool sheds anyway.
 #[cold]
 #[inline(never)]
 fn before_asking(
@@ -431,7 +431,7 @@ fn before_asking(
     Err(Arc::new(Ticket { needs, patience }))
 }
 
-/// What is to become of a request, and whether it may wait.
+/// The intent of a request, and whether it may make a remote check.
 fn intent(request: &Request<'_>) -> Intent {
     match request.op {
         Op::Peek => Intent::Look,

@@ -1,8 +1,8 @@
-//! What a restart keeps, as plain data: copied out while work goes on, and put back before any begins. It knows neither
-//! bytes nor files.
+//! The snapshot as plain data: copied out during operation, restored before it begins. Serialization and
+//! files are elsewhere.
 //!
-//! All times are of the engine's own timeline. Whoever puts something back goes on with that timeline, so that the time
-//! which has passed meanwhile passes over everything.
+//! All times are on the engine's own timeline. A restoring process continues that timeline, so that the
+//! downtime counts as elapsed.
 
 mod copy;
 mod heritage;
@@ -21,95 +21,95 @@ pub use super::repeats::{Grant, Granted};
 pub use super::spent::Spent;
 pub use crate::limit::Level;
 
-/// One thing that a restart keeps.
+/// One entry of a snapshot.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Kept {
-    /// The names of the rules in force and their order, as a fingerprint. Comes before all grants.
+    /// A fingerprint of the names and order of the rules in force. Precedes all grants.
     Rules(u64),
-    /// Under which quotas a rule's buckets were left.
+    /// The previous quotas of a rule's buckets.
     Rule(KeptRule),
     /// A pool.
     Pool(Box<KeptPool>),
-    /// A token bucket or a leaky one.
+    /// The arrival time of a token or leaky bucket.
     Bucket(Digest, u64),
-    /// A fixed window: when its key entered it, and what it counts.
+    /// A fixed window: when its key entered it, and its count.
     Window(Digest, Timestamp, u32),
-    /// A sliding window: when its newest bucket was first counted in, and the counts, the newest first.
+    /// A sliding window: when its newest bucket was first counted in, and the counts, newest first.
     SlidingWindow(Digest, Timestamp, Vec<u32>),
-    /// A sliding log: times with their units, the oldest first.
+    /// A sliding log: times with their units, oldest first.
     Log(Digest, Vec<(u64, u32)>),
-    /// A key of places that many hosts share, of which work is in progress, and the number of its limit.
+    /// A key of a fleet concurrency limit with leases, and the number of its limit.
     Places(Digest, u64),
-    /// A key that is refused until then.
+    /// A blocked key and the end of its block.
     Block(Digest, Timestamp),
-    /// A key in the soft part of its allowance: since when, and until when if nothing else comes.
+    /// A key above its soft limit: since when, and until when without further requests.
     Soft(Digest, Timestamp, Timestamp),
-    /// The grant of a request that has a name.
+    /// The grant of a request with an idempotency key.
     Repeat(Digest, Granted),
-    /// What a named grant or charge cost, until it is refunded.
+    /// The cost of a named grant or charge, until it is refunded.
     Spent(Digest, Spent),
     /// A session.
     Session(Box<KeptSession>),
-    /// A lease of the session before it.
+    /// A lease of the preceding session.
     Lease(Box<KeptLease>),
 }
 
-/// Under which quotas a rule's buckets were left: a fingerprint of them, and the mark that is on the buckets.
+/// The quotas under which a rule's buckets were last used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KeptRule {
-    /// What the rule is known by.
+    /// Identifies the rule.
     pub identity: u64,
-    /// The fingerprint of its quotas, and the mark on its buckets.
+    /// The fingerprint of the quotas, and the mark on the buckets.
     pub quotas: (u64, u8),
 }
 
-/// A pool: where its slow law stands. Whether it brakes is found anew.
+/// A pool and the state of its shedding controller. The brake is not stored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct KeptPool {
     /// Its name.
     pub name: Box<str>,
-    /// The numbers of the law: good, bad, after, full, leak.
+    /// The controller's parameters: good, bad, after, full, leak.
     pub law: [f64; 5],
-    /// s.
+    /// The severity, s.
     pub severity: f64,
-    /// For how long nothing had been known, in nanoseconds.
+    /// How long no signal had arrived, in nanoseconds.
     pub silent_nanos: u64,
-    /// When it last moved.
+    /// The time of its last step.
     pub stepped: Timestamp,
 }
 
-/// A session that has a name. Others end with their connection.
+/// A session with a name. Others end with their connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptSession {
     /// Its name.
     pub name: [u8; 16],
-    /// Whose it is.
+    /// Its user (uid).
     pub user: u32,
-    /// Its process, if it is known.
+    /// Its process, if known.
     pub pid: Option<u32>,
-    /// The pool that it works in.
+    /// Its pool.
     pub pool: Box<str>,
-    /// How many requests it works on at once; 0: unknown.
+    /// The number of requests that it processes in parallel; 0: unknown.
     pub slots: u32,
 }
 
-/// A piece of work in progress.
+/// A lease.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeptLease {
-    /// What its holder knows it by.
+    /// Its number for the client.
     pub number: u64,
-    /// When it ends by itself.
+    /// When it expires.
     pub ends_at: Timestamp,
-    /// How long it lasts from when it is renewed.
+    /// Its duration from each renewal, in milliseconds.
     pub lasts_millis: u32,
     /// The id of its request.
     pub request: u64,
-    /// The connection of its request, by the client's count.
+    /// The connection of its request, as numbered by the client.
     pub connection: u32,
-    /// Whether it is other than the most important work.
+    /// Whether it has no access to the pool's reserve.
     pub is_other: bool,
-    /// What is tied to it.
+    /// Everything that ends with it.
     pub ties: Vec<Tie>,
-    /// What a refund of it can name.
+    /// The cost that a refund can name.
     pub cost: LeaseCost,
 }

@@ -1,4 +1,4 @@
-//! Budgets that many hosts share, in the words of all algorithms.
+//! Fleet budgets and fleet concurrency limits as algorithms.
 
 use super::{
     Algorithm, Digest, Fading, Level, Micros, Now, Outcome, PINNED, Quota, Shard, Table, Tag, Wait, lives_in,
@@ -60,7 +60,7 @@ impl Algorithm for share::Quota {
 
     fn level(&self, state: &Folded, now: Now) -> Level {
         let level = state.unfold(self, now.at).level(self, now.at);
-        // Of a window of which nothing was heard, the clock of this host tells when it ends.
+        // Without data from Redis about the window, the clock of this host determines its end.
         match self.window().filter(|_| level.reset == level.window) {
             Some(window) => Level { reset: window.until_edge(now).min(level.window), ..level },
             None => level,
@@ -73,7 +73,7 @@ impl Fading for Folded {
         self.nanos_until_fresh(tag.scale(), now.at)
     }
 
-    /// Whoever lets one go that others hear of loses what it holds.
+    /// An evicted state that is tracked loses its borrowed tokens.
     fn weight(&self, _: Tag) -> u16 {
         u16::from(self.is_in_touch())
     }
@@ -93,7 +93,7 @@ impl Algorithm for places::Quota {
         InProgress::default()
     }
 
-    /// Without a place of this host nothing begins.
+    /// Judges without permits of this host: while Redis is reachable nothing passes, else the fallback.
     fn judge(&self, state: &InProgress, now: Now, _: u32, _: Option<Micros>) -> (Outcome, Wait) {
         (places::Quota::judge(self, None, state.count(), now.at), Wait::NONE)
     }
@@ -113,10 +113,10 @@ impl Algorithm for places::Quota {
         state.begin();
     }
 
-    /// What is in progress is known, whatever is charged after the fact.
+    /// No effect: leases alone count permits.
     fn owe(&self, _: &mut InProgress, _: Now, _: u32, _: u32) {}
 
-    /// It ends with its lease.
+    /// No effect: the permit is released with its lease.
     fn give_back(&self, _: &mut InProgress, _: Now, _: u32) {}
 
     fn level(&self, state: &InProgress, now: Now) -> Level {
@@ -140,7 +140,7 @@ impl Algorithm for places::Quota {
     }
 }
 
-/// Notes that the host's places did not do for a request.
+/// Records that the permits of this host did not suffice for a request.
 pub(in crate::engine) fn note_refused(
     quota: &places::Quota,
     keys: (Digest, Digest),
@@ -151,7 +151,7 @@ pub(in crate::engine) fn note_refused(
     note(quota, keys, case, shard, |places| places.refuse(could_ask, case.now.at));
 }
 
-/// Notes what came, for those elsewhere: as long as there are any.
+/// Applies a change to the key's permit record, for the sync task; only if the limit is shared with a fleet.
 fn note(
     quota: &places::Quota,
     (key, digest): (Digest, Digest),
@@ -179,7 +179,7 @@ impl Fading for Places {
         self.nanos_until_forgotten(now.at)
     }
 
-    /// Whoever lets it go forgets what others count on.
+    /// Pinned: other hosts rely on this record.
     fn weight(&self, _: Tag) -> u16 {
         PINNED
     }

@@ -1,4 +1,4 @@
-//! Keys that an operator blocks, frees or has counted afresh. Leases stay as they are.
+//! Keys that an operator blocks, unblocks or resets. Leases are unaffected.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,49 +12,48 @@ use crate::engine::ruling::Terms;
 use crate::engine::shards::Shard;
 use crate::rules::{Domain, Kind, NotItsKey, Rule};
 
-/// A key that is refused until a moment because somebody said so.
+/// A key that an operator blocked until a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Blocked {
     /// The rule that refuses it.
     pub rule: RuleName,
-    /// What tells the key from others: a keyed digest.
+    /// Its keyed digest.
     pub key: [u64; 2],
-    /// The values that the rule says may be shown.
+    /// The values of attributes in `show_keys`.
     pub text: Option<Box<str>>,
-    /// When it is free again.
+    /// The end of the block.
     pub until: Timestamp,
-    /// Who said so.
+    /// The origin of the block.
     pub by: By,
 }
 
-/// Why nothing is done to a key.
+/// Why a key command fails.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeyError {
-    /// It has no keys: lists and shedders, and rules that are gone.
+    /// The rule has no keys (lists, shedders) or does not exist.
     #[error("{0} is no rule in force that counts by a key")]
     NoRule(RuleName),
-    /// All its requests are one key.
+    /// The rule has one key for all requests.
     #[error(
         "{0} counts all requests together and has no key to block: switch it, or write a rule with a key"
     )]
     OneKey(RuleName),
-    /// The attributes name no key of it.
+    /// The attributes do not form a key of the rule.
     #[error("{0}: {1}")]
     Key(RuleName, NotItsKey),
-    /// No other host knows its keys.
+    /// No other host knows the keys of the rule.
     #[error(
         "{0}: this host shares nothing with others: name a Redis and a fleet secret in `redis` of the settings"
     )]
     Alone(RuleName),
-    /// There are too many blocks.
+    /// The maximum number of blocks is reached.
     #[error("{BLOCKS_MAX} keys are blocked by hand, and no more can be: write an entry of `deny`")]
     TooMany,
 }
 
-/// By rule, the keys that are blocked by hand, each with the end of it.
+/// The blocked keys of one rule, each with the end of its block.
 pub(in crate::engine) type BlockedKeys = HashMap<[u64; 2], Timestamp>;
 
-/// The same of all rules.
 pub(in crate::engine) fn blocked_keys(blocks: &[Blocked]) -> HashMap<RuleName, Arc<BlockedKeys>> {
     let mut by_rule: HashMap<RuleName, BlockedKeys> = HashMap::new();
     for block in blocks {
@@ -64,7 +63,7 @@ pub(in crate::engine) fn blocked_keys(blocks: &[Blocked]) -> HashMap<RuleName, A
 }
 
 impl Blocked {
-    /// The digest as people see it: 32 hexadecimal digits.
+    /// Formats the digest as 32 hexadecimal digits.
     #[must_use]
     pub fn digest(&self) -> String {
         let [low, high] = self.key;
@@ -73,10 +72,10 @@ impl Blocked {
 }
 
 impl Engine {
-    /// Refuses one key of a rule until a moment, instead of whatever end was said before. The rule's mode holds for it.
+    /// Blocks one key of a rule until a time, replacing an earlier block. The mode of the rule applies.
     ///
     /// # Errors
-    /// The attributes name no key of the rule, or there is no room.
+    /// The attributes do not form a key of the rule, or there is no room.
     pub fn block(
         &self,
         rule: &RuleName,
@@ -101,10 +100,11 @@ impl Engine {
         Ok(block)
     }
 
-    /// Frees one key of a rule: of what was said by hand, and of the rule's own `block`. Whether it was blocked.
+    /// Unblocks one key of a rule: removes the operator's block and that of the rule's own `block`. Returns
+    /// whether it was blocked.
     ///
     /// # Errors
-    /// The attributes name no key of the rule.
+    /// The attributes do not form a key of the rule.
     pub fn unblock(&self, rule: &RuleName, attributes: &[(&str, &str)]) -> Result<bool, KeyError> {
         let mut control = self.control.lock();
         let found = Found::of(self, &control, rule, attributes)?;
@@ -117,11 +117,11 @@ impl Engine {
         Ok(self.free(&mut control, rule, &found) || some)
     }
 
-    /// Has one key of a rule counted afresh: its states, its block, its soft time. Leases stay. Whether
-    /// anything was counted.
+    /// Resets one key of a rule: its states, block and soft-limit time, not its leases. Returns whether any
+    /// state existed.
     ///
     /// # Errors
-    /// The attributes name no key of the rule.
+    /// The attributes do not form a key of the rule.
     pub fn reset(&self, rule: &RuleName, attributes: &[(&str, &str)]) -> Result<bool, KeyError> {
         let mut control = self.control.lock();
         let found = Found::of(self, &control, rule, attributes)?;
@@ -143,7 +143,6 @@ impl Engine {
         Ok(self.free(&mut control, rule, &found) || some)
     }
 
-    /// What tells a key of a rule from all others.
     pub(in crate::engine) fn key_of(
         &self,
         rule: &RuleName,
@@ -152,7 +151,7 @@ impl Engine {
         Ok(Found::of(self, &self.control.lock(), rule, attributes)?.key)
     }
 
-    /// All keys that are blocked by hand, in the order in which they were.
+    /// All keys blocked on this host, oldest block first.
     #[must_use]
     pub fn blocks(&self) -> Vec<Blocked> {
         self.control.lock().blocks.clone()
@@ -170,13 +169,11 @@ impl Engine {
     }
 }
 
-/// One key of one rule.
 pub(super) struct Found {
     domain: Arc<Domain>,
     pub(super) number: u32,
     pub(super) values: Vec<String>,
     key: Digest,
-    /// Under what each of its states lies.
     states: Vec<Digest>,
 }
 
@@ -198,7 +195,7 @@ impl Found {
         let number = number.ok_or_else(no_rule)?;
         let values = domain.key_named(number, attributes);
         let values = values.map_err(|error| KeyError::Key(name.clone(), error))?;
-        // The numbers of the rules in force are those of the files.
+        // Rules in force are numbered as in the files.
         let ruling = engine.ruling.load();
         let (_, terms) = ruling.find(&name.domain).ok_or_else(no_rule)?;
         let terms = terms.rules.get(number as usize).ok_or_else(no_rule)?;
@@ -207,14 +204,14 @@ impl Found {
         Ok(Found { domain: Arc::clone(domain), number, values, key, states })
     }
 
-    /// Looks at each state under its lock.
+    /// Visits each digest with its shard locked.
     fn each_state(&self, engine: &Engine, mut visit: impl FnMut(&mut Shard, &Digest)) {
         for digest in &self.states {
             visit(&mut engine.shards.lock(engine.shards.of(digest)), digest);
         }
     }
 
-    /// The values that may be shown.
+    /// The values of attributes in `show_keys`.
     fn text(&self, attributes: &[(&str, &str)]) -> Option<Box<str>> {
         let rule: &Rule = self.domain.rules().get(self.number as usize)?;
         let is_shown = |name: &str| rule.show_keys.iter().any(|shown| **shown == *name);
@@ -224,7 +221,7 @@ impl Found {
     }
 }
 
-/// The digests of a key's states: under each allowance its own and the elastic one.
+/// The digests of a key's states: per allowance the normal and the elastic one.
 fn states(terms: &Terms, key: &Digest) -> Vec<Digest> {
     let all = terms.states.each().flat_map(|(tag, salt)| [(tag, salt), (tag.elastic(), salt)]);
     let mut states: Vec<Digest> = all.map(|(tag, salt)| key.of(tag, salt)).collect();
@@ -236,5 +233,5 @@ pub(super) fn pair(key: &Digest) -> [u64; 2] {
     [key.hash(), key.high()]
 }
 
-/// More than anybody types; what blocks by the thousand is an entry of `deny`, which costs less.
+/// Bounds manual blocks; for larger numbers a `deny` list costs less.
 pub(super) const BLOCKS_MAX: usize = 4_096;

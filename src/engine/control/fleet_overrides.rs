@@ -1,7 +1,8 @@
-//! Fleet overrides: switches and blocks for all hosts that share a Redis, as the fleet room authenticated and read them.
+//! Fleet overrides: switches and blocks for all hosts that share a Redis, authenticated and parsed by the
+//! fleet module.
 //!
-//! Beside them stand the switches and blocks of this host alone. Of two switches of one thing the later one holds; a key is
-//! refused as long as one block says so.
+//! They apply beside the overrides of this host: of two switches of one target the later one applies; a key
+//! is refused while either block is active.
 
 use std::sync::Arc;
 
@@ -12,45 +13,45 @@ use crate::engine::Engine;
 use crate::engine::digest::{HashKey, KeyHash};
 use crate::engine::fleet::Fleet;
 
-/// The fleet overrides that hold.
+/// The current fleet overrides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FleetOverrides {
-    /// The document that they were read from: of no meaning here but that it is kept.
+    /// The document that they were read from; opaque here.
     pub document: Arc<[u8]>,
-    /// What is switched.
+    /// The switches.
     pub switches: Vec<Switch>,
-    /// Keys that are refused, known by the digests that all hosts know.
+    /// Blocked keys, by fleet-wide digest.
     pub blocks: Vec<Blocked>,
 }
 
 /// One change of the fleet overrides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FleetChange {
-    /// In another mode than the files say.
+    /// Set a mode.
     Switch(Switch),
-    /// As the files, or the host, say.
+    /// Return to the mode of the files or the host.
     Clear(Target),
-    /// Refused until a moment.
+    /// Block a key until a time.
     Block(Blocked),
-    /// Refused no more: a key of a rule.
+    /// Unblock a key of a rule.
     Free(RuleName, [u64; 2]),
 }
 
 impl Engine {
-    /// The fleet overrides that hold.
+    /// The current fleet overrides.
     #[must_use]
     pub fn fleet_overrides(&self) -> FleetOverrides {
         self.control.lock().fleet.clone()
     }
 
-    /// Puts back the fleet overrides of the process before. They are no news.
+    /// Restores the fleet overrides of the previous process, without events.
     pub fn put_back_fleet_overrides(&self, overrides: FleetOverrides) {
         let mut control = self.control.lock();
         control.fleet = overrides;
         self.enact(&mut control);
     }
 
-    /// Puts fleet overrides in force. What is new in them, and what is no more, is among the events.
+    /// Applies fleet overrides and records an event for each addition and removal.
     pub fn take_fleet_overrides(&self, overrides: &FleetOverrides) {
         let mut control = self.control.lock();
         let before = std::mem::replace(&mut control.fleet, overrides.clone());
@@ -78,10 +79,10 @@ impl Engine {
         }
     }
 
-    /// The digest by which all hosts know a key of a rule.
+    /// Returns the fleet-wide digest of a key of a rule.
     ///
     /// # Errors
-    /// The attributes name no key of the rule; or its keys are known to nobody else, for there is no fleet.
+    /// The attributes do not form a key of the rule; or this host is in no fleet.
     pub fn key_everywhere(&self, rule: &RuleName, attributes: &[(&str, &str)]) -> Result<[u64; 2], KeyError> {
         let control = self.control.lock();
         let found = Found::of(self, &control, rule, attributes)?;
@@ -95,7 +96,7 @@ impl Engine {
         Ok(pair(&hash.digest(found.values.iter().map(String::as_str))))
     }
 
-    /// What is switched on all hosts, in the order in which it was.
+    /// The fleet-wide switches, oldest first.
     #[must_use]
     pub fn fleet_switches(&self) -> Vec<SwitchView> {
         let control = self.control.lock();
@@ -104,7 +105,7 @@ impl Engine {
 }
 
 impl Control {
-    /// Of what is said about one thing, to this host and to all, what was said last.
+    /// Returns the later switch of a target, of this host's and the fleet's.
     pub(super) fn said_of(&self, is_it: impl Fn(&Target) -> bool) -> Option<&Switch> {
         let own = self.switches.iter().find(|switch| is_it(&switch.target));
         let everywhere = self.fleet.switches.iter().find(|switch| is_it(&switch.target));
@@ -116,14 +117,14 @@ impl Control {
 }
 
 impl By {
-    /// Whether it was said to all hosts.
+    /// Whether it applies to all hosts.
     #[must_use]
     pub fn is_fleet(self) -> bool {
         matches!(self, By::Fleet { .. })
     }
 }
 
-/// How all hosts know the keys of one rule, and which of them are refused.
+/// The fleet-wide key hash of one rule, and its blocked keys.
 #[derive(Clone, Debug)]
 pub(in crate::engine) struct Everywhere {
     pub(in crate::engine) hash: KeyHash,
@@ -131,7 +132,7 @@ pub(in crate::engine) struct Everywhere {
 }
 
 impl Everywhere {
-    /// Of a rule that counts by something; `None`: there is no fleet.
+    /// Makes it for a rule that counts by key; `None` without a fleet.
     pub(in crate::engine) fn of(
         fleet: &Fleet,
         own: &HashKey,
@@ -141,13 +142,12 @@ impl Everywhere {
         fleet.is_joined().then(|| Everywhere { hash: of_rule(fleet.hash_key(true, own)), blocked })
     }
 
-    /// Whether any key is blocked.
     #[inline]
     pub(in crate::engine) fn blocks(&self) -> bool {
         self.blocked.is_some()
     }
 
-    /// Until when a key is refused; the origin of time: it is not.
+    /// The end of a key's block; the origin of time if it is not blocked.
     pub(in crate::engine) fn blocked_until<'v, V: ExactSizeIterator<Item = &'v str>>(
         &self,
         values: impl Fn() -> V,

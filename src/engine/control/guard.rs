@@ -1,5 +1,5 @@
-//! Rules that have just changed, and whom they refuse: one that refuses most callers is told, and perhaps put in
-//! shadow. It looks at a bounded sample of callers, for a few minutes; no decision waits for it.
+//! The guard of changed rules: a rule that refuses most callers raises an alarm and optionally goes to shadow
+//! mode. It samples a bounded number of callers for a few minutes and never blocks a decision.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,28 +18,28 @@ use crate::rules::{Domain, Guard, Mode, Rule};
 pub struct Alarm {
     /// The rule.
     pub rule: RuleName,
-    /// Callers that were looked at: all of them up to 448, else a fair sample.
+    /// Sampled callers: all of them up to 448, else a uniform sample.
     pub callers: u32,
-    /// Those of them that were refused at least once.
+    /// Sampled callers that were refused at least once.
     pub refused: u32,
-    /// How long after the change.
+    /// Time since the change.
     pub after: Duration,
-    /// Until when the rule is in shadow for it; `None`: it goes on refusing.
+    /// The end of the rule's shadow mode; `None`: it keeps refusing.
     pub shadow_until: Option<Timestamp>,
 }
 
-/// Whom one rule refuses. Of more callers than there is room for those stay whose digests begin with the most zeros:
-/// each caller is as likely as any other, however often he comes. A share of one half is then told to within three
+/// The sample of one rule's callers. When it is full, it keeps the digests with the most leading zeros: each
+/// caller is equally likely, however many requests it makes. A share of one half is then accurate to three
 /// hundredths (one standard deviation of 224 callers); up to 448 callers it is exact.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Guarding {
-    /// So many zeros a digest begins with that is looked at.
+    /// The minimum number of leading zeros of a sampled digest.
     zeros: AtomicU32,
     callers: Mutex<HashTable<(u64, bool)>>,
 }
 
 impl Guarding {
-    /// Notes a caller. Where another thread notes one he is passed over: nobody waits for a statistic.
+    /// Adds a caller. Skips it if another thread holds the sample: statistics never block a decision.
     pub(in crate::engine) fn note(&self, caller: u64, refused: bool) {
         if caller.leading_zeros() < self.zeros.load(Ordering::Relaxed) {
             return;
@@ -60,7 +60,7 @@ impl Guarding {
         }
     }
 
-    /// Callers that were looked at, and those of them that were refused.
+    /// Returns the sampled callers, and the refused ones among them.
     fn counts(&self) -> (u32, u32) {
         let callers = self.callers.lock();
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
@@ -68,7 +68,7 @@ impl Guarding {
     }
 }
 
-/// All rules that are watched, and how often each was told of.
+/// All watched rules, and the number of alarms per rule.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Guards {
     watched: Vec<Watched>,
@@ -89,30 +89,29 @@ impl Guards {
         self.watched.is_empty()
     }
 
-    /// What notes the callers of a rule, if it is watched.
+    /// Returns the sample of a rule if it is watched.
     pub(in crate::engine) fn of(&self, domain: &str, rule: &str) -> Option<&Arc<Guarding>> {
         let is = |watched: &&Watched| *watched.rule.domain == *domain && *watched.rule.rule == *rule;
         self.watched.iter().find(is).map(|watched| &watched.guarding)
     }
 
-    /// Bytes that the samples have allocated.
     pub(in crate::engine) fn heap_bytes(&self) -> usize {
         self.watched.iter().map(|watched| watched.guarding.callers.lock().allocation_size()).sum()
     }
 
-    /// How often each rule was told of, in the order of the first time.
+    /// The number of alarms per rule, in the order of the first alarm.
     pub(in crate::engine) fn told(&self) -> &[(RuleName, u64)] {
         &self.told
     }
 
-    /// How often a rule was told of that has another slot from now on: that is told elsewhere.
+    /// Takes the number of alarms of a rule whose slot changes; the total is stored elsewhere.
     pub(in crate::engine) fn take_told(&mut self, rule: &RuleName) -> u64 {
         let at = self.told.iter().position(|(told, _)| told == rule);
         at.map_or(0, |at| self.told.remove(at).1)
     }
 
-    /// Begins to watch what refuses from now on and did not before, or by other numbers. What was watched and did not
-    /// change goes on being watched. Rules that come first, with the daemon, are no change.
+    /// Starts to watch enforced rules with a key that are new or changed. Unchanged rules remain watched. The
+    /// first rules after the start are not a change.
     pub(super) fn watch(&mut self, domains: &[Arc<Domain>], before: &Ruling, mode: Mode, is_first: bool) {
         let mut watched = std::mem::take(&mut self.watched);
         for domain in domains {
@@ -138,7 +137,7 @@ impl Guards {
         }
     }
 
-    /// Looks at all of them: which refuse most callers, and whether any is watched no more.
+    /// Evaluates all watched rules. Returns alarms, and whether any rule is no longer watched.
     pub(super) fn look(&mut self, at: Timestamp) -> (Vec<Alarm>, bool) {
         let mut alarms = Vec::new();
         let before = self.watched.len();
@@ -167,7 +166,7 @@ impl Guards {
     }
 }
 
-/// Whether a rule refuses whom it refused before.
+/// Whether both rules refuse the same requests.
 fn is_same(old: &Rule, new: &Rule) -> bool {
     std::ptr::eq(old, new)
         || old.limit == new.limit
@@ -177,21 +176,21 @@ fn is_same(old: &Rule, new: &Rule) -> bool {
             && old.overrides == new.overrides
 }
 
-/// Callers of one rule that are looked at: a sample of so many tells one half from less, and they fill a table of 9 KiB to
-/// its last place.
+/// Sampled callers per rule: enough to separate one half from less, and exactly the load of a 9 KiB table.
 const CALLERS_MAX: usize = 448;
 
-/// Of fewer callers the share says little.
+/// With fewer callers the share is not significant.
 const CALLERS_MIN: u32 = 100;
 
 /// As many as are counted by name: at most 5 MiB, for five minutes.
 const WATCHED_MAX: usize = 512;
 
-/// Whoever comes in the first moments comes often, and who comes often is the first to be refused: later it is all sorts.
+/// The first callers after a change are the most active ones, which are refused first; later the sample is
+/// representative.
 const LOOKED_AT_FROM: Duration = Duration::from_secs(5);
 
-/// A mistake shows within minutes.
+/// Errors in a rule show within minutes.
 const WATCHED_FOR: Duration = Duration::from_secs(300);
 
-/// Time for somebody to look.
+/// Time for an operator to react.
 const SHADOW_LASTS: Duration = Duration::from_secs(600);

@@ -1,4 +1,4 @@
-//! What an operator means by a name: `domain/rule`, or the rule alone where only one domain has it.
+//! Resolution of names given by operators: `domain/rule`, or the rule alone if only one domain has it.
 
 use std::fmt;
 
@@ -6,12 +6,12 @@ use super::{Control, Target};
 use crate::engine::Engine;
 use crate::rules::{Domain, Named};
 
-/// A rule, an entry of a list or a part of a shedder, by its full name.
+/// The full name of a rule, a list entry or a shedder part.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RuleName {
     /// Its domain.
     pub domain: Box<str>,
-    /// Its name there: `per-user`, `web/workers`.
+    /// Its name in the domain: `per-user`, `web/workers`.
     pub rule: Box<str>,
 }
 
@@ -21,25 +21,25 @@ impl fmt::Display for RuleName {
     }
 }
 
-/// Why a name says nothing.
+/// Why a name cannot be resolved.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotNamed {
-    /// Nothing has this name.
+    /// Unknown name.
     #[error("nothing is called `{name}`: {}", suggestion(.like))]
     Unknown {
-        /// What was asked for.
+        /// The given name.
         name: Box<str>,
-        /// What is called much like it.
+        /// The most similar known name.
         like: Option<RuleName>,
     },
-    /// More than one has it.
+    /// More than one rule has the name.
     #[error("`{name}` may be {one} or {other}: write the full name")]
     Ambiguous {
-        /// What was asked for.
+        /// The given name.
         name: Box<str>,
-        /// The first that has it.
+        /// The first match.
         one: RuleName,
-        /// The second.
+        /// The second match.
         other: RuleName,
     },
 }
@@ -58,10 +58,10 @@ impl RuleName {
 }
 
 impl Engine {
-    /// What is meant by a name. A full one goes before a short one.
+    /// Resolves a name; a full name takes precedence over a short one.
     ///
     /// # Errors
-    /// Nothing has it, or more than one.
+    /// The name is unknown or ambiguous.
     pub fn named(&self, name: &str) -> Result<RuleName, NotNamed> {
         self.control.lock().named(name)
     }
@@ -86,7 +86,7 @@ impl Control {
         }
     }
 
-    /// All that the rules name, and what is switched although its rule is gone.
+    /// All names in the rules, and those of switches whose rule does not exist.
     fn names(&self) -> impl Iterator<Item = RuleName> {
         let rules = self
             .written
@@ -116,5 +116,5 @@ fn is_full(known: &RuleName, name: &str) -> bool {
     rest == Some(&*known.rule)
 }
 
-/// More slips than this in one name make it another.
+/// Names at a larger edit distance are not suggested.
 const SLIPS_MAX: usize = 3;

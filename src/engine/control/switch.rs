@@ -1,73 +1,73 @@
-//! A switch: a rule, or the whole daemon, in another mode than the files say, perhaps for a time.
+//! Switches: a rule or the whole daemon in another mode than configured, optionally for a time.
 
 use super::{Control, NotNamed, RuleName};
 use crate::clock::Timestamp;
 use crate::engine::Engine;
 use crate::rules::{Kind, ListKind, Mode};
 
-/// What is switched, to what, and until when.
+/// A target, its mode and its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Switch {
-    /// What is switched.
+    /// The target.
     pub target: Target,
-    /// To what. The whole daemon is never switched to enforce: that is what it does without a switch.
+    /// The mode. The whole daemon is never switched to enforce, as that is its state without a switch.
     pub mode: Mode,
-    /// When it ends by itself; `None`: never.
+    /// The time when it expires; `None`: never.
     pub until: Option<Timestamp>,
-    /// When it was said: of two words, to this host and to all, the later one holds.
+    /// When it was set: of a local and a fleet-wide switch the later one applies.
     pub said: Timestamp,
-    /// Who did it.
+    /// The origin of the switch.
     pub by: By,
 }
 
-/// What is switched.
+/// The target of a switch.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The whole daemon: no rule is stricter than its mode.
     Everything,
-    /// One rule, one entry of a list, or one part of a shedder.
+    /// One rule, list entry or shedder part.
     Rule(RuleName),
 }
 
-/// Who switched or blocked.
+/// The origin of a switch or block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum By {
-    /// A user of this host, by number.
+    /// A user of this host, by uid.
     User(u32),
     /// The guard: a rule refused most callers right after a change.
     Guard,
-    /// A user of some host, to all of them. Of its host the first bytes of the name that the fleet knows it by.
+    /// A user of some host, for the whole fleet. The host is given by the first bytes of its fleet identity.
     Fleet {
-        /// By number, on that host.
+        /// The uid on that host.
         uid: u32,
-        /// Which host.
+        /// The host.
         host: [u8; 4],
     },
 }
 
-/// A switch beside what would be without it.
+/// A switch with its effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SwitchView {
     /// The switch.
     pub switch: Switch,
-    /// The mode in the files, or in the settings; `None`: the rule is gone, and the switch waits for its return.
+    /// The configured mode; `None`: the rule does not exist, and the switch applies when it returns.
     pub written: Option<Mode>,
-    /// The mode that holds: never stricter than that of the whole daemon.
+    /// The effective mode: never stricter than that of the whole daemon.
     pub holds: Mode,
-    /// Whether it is the last word about this: the other was said to all hosts, or to this one.
+    /// Whether it overrides the other switch of this target, local or fleet-wide.
     pub is_last: bool,
 }
 
-/// Why something is not switched.
+/// Why a switch is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum NotSwitched {
-    /// Its name says nothing.
+    /// The name cannot be resolved.
     #[error(transparent)]
     Name(#[from] NotNamed),
-    /// An exemption refuses nobody.
+    /// An exemption has no shadow mode, as it refuses nothing.
     #[error("`{0}` exempts, and refuses nobody: switch it to enforce (it exempts) or disabled (it does not)")]
     Exempt(RuleName),
-    /// There are too many switches.
+    /// The maximum number of switches is reached.
     #[error(
         "{SWITCHES_MAX} things are switched, and no more can be: clear what is not needed, or switch --all"
     )]
@@ -100,11 +100,11 @@ impl std::fmt::Display for By {
 }
 
 impl Engine {
-    /// Switches, over whatever it was switched to before. It holds for the next decision. The whole daemon switched to
-    /// enforce is cleared: nothing makes it stricter than it was started.
+    /// Sets a switch, replacing an earlier one; it applies from the next decision. Switching the whole daemon
+    /// to enforce clears its switch: no switch makes it stricter than configured.
     ///
     /// # Errors
-    /// There is nothing of this name, or no room.
+    /// The target does not exist or has no such mode, or there is no room.
     pub fn switch(&self, switch: &Switch) -> Result<SwitchView, NotSwitched> {
         let mut control = self.control.lock();
         control.may_be(switch)?;
@@ -112,7 +112,7 @@ impl Engine {
         if !is_known && control.switches.len() >= SWITCHES_MAX {
             return Err(NotSwitched::TooMany);
         }
-        // What was said to all hosts is over for this one by a later word alone.
+        // On this host, only a later switch overrides a fleet-wide one, so it cannot be cleared.
         let is_back = control.fleet.switches.iter().all(|known| known.target != Target::Everything);
         if switch.target == Target::Everything && switch.mode == Mode::Enforce && is_back {
             control.switches.retain(|known| known.target != Target::Everything);
@@ -123,17 +123,17 @@ impl Engine {
         Ok(control.view(switch, self.options.mode))
     }
 
-    /// Whether all hosts can be switched so, as far as this one knows the rules; and how it would stand.
+    /// Returns whether a fleet-wide switch is valid, as far as this host knows the rules, and its effect.
     ///
     /// # Errors
-    /// There is nothing of this name, or it has no such mode.
+    /// The target does not exist or has no such mode.
     pub fn could_switch(&self, switch: &Switch) -> Result<SwitchView, NotSwitched> {
         let control = self.control.lock();
         control.may_be(switch)?;
         Ok(control.view(switch, self.options.mode))
     }
 
-    /// Goes back to what the files and the settings say. Whether it was switched.
+    /// Clears a switch. Returns whether there was one.
     pub fn clear(&self, target: &Target) -> bool {
         let mut control = self.control.lock();
         let before = control.switches.len();
@@ -145,7 +145,7 @@ impl Engine {
         some
     }
 
-    /// The mode that holds for a rule, an entry of a list, or a part of a shedder; `None`: the rules do not name it.
+    /// The effective mode of a rule, list entry or shedder part; `None` if the rules do not contain it.
     #[must_use]
     pub fn mode_of(&self, name: &RuleName) -> Option<Mode> {
         let control = self.control.lock();
@@ -154,7 +154,7 @@ impl Engine {
         Some(switched.map_or(own, |switch| switch.mode).max(control.mode(self.options.mode)))
     }
 
-    /// All that is switched, in the order in which it was.
+    /// The switches of this host, oldest first.
     #[must_use]
     pub fn switches(&self) -> Vec<SwitchView> {
         let control = self.control.lock();
@@ -163,7 +163,6 @@ impl Engine {
 }
 
 impl Control {
-    /// Sets a switch in place of whatever there was.
     pub(super) fn set(&mut self, switch: Switch) {
         self.switches.retain(|known| known.target != switch.target);
         self.switches.push(switch);
@@ -205,11 +204,11 @@ impl Control {
         let full = name.to_string();
         match self.named(&full) {
             Err(error) => error,
-            // Switched once and gone since.
+            // The name is known from a switch only; its rule no longer exists.
             Ok(_) => NotNamed::Unknown { name: full.into(), like: None },
         }
     }
 }
 
-/// More than anybody keeps in mind; each costs a look at every name when the rules change.
+/// Bounds switches: each costs a comparison with every name when the rules change.
 pub(super) const SWITCHES_MAX: usize = 512;

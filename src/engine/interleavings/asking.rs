@@ -1,4 +1,4 @@
-//! Requests that wait for a call, beside whoever gives back what nobody needs.
+//! Pending requests with remote checks, in parallel with a return of unused tokens.
 
 use super::{SECOND, beside, check, engine_without_rules, rules};
 use crate::clock::Now;
@@ -6,7 +6,7 @@ use crate::engine::asking::{Brought, CallResult, Ticket};
 use crate::engine::{Answer, Decider, Descriptors, Engine, HashKey, Op, Request, SharedKey, Verdict};
 use std::sync::Arc;
 
-/// An engine of a fleet that asks about each request, and so borrows nothing ahead.
+/// A fleet engine that makes a remote check for each request and borrows nothing ahead.
 fn engine(on_redis_down: &str) -> Arc<Engine> {
     let engine = engine_without_rules(1 << 20);
     let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
@@ -29,7 +29,7 @@ fn request<'r>() -> Request<'r> {
     Request { may_wait: true, ..Request::new(Op::Hit, "api", Descriptors::one(&ATTRIBUTES)) }
 }
 
-/// A request that is told to ask, and for what.
+/// Makes a request that needs a remote check and returns its ticket.
 fn ticket(decider: &mut Decider) -> Arc<Ticket> {
     match decider.decide(&request(), now()) {
         Answer::Ask(ticket) => ticket,
@@ -37,7 +37,7 @@ fn ticket(decider: &mut Decider) -> Arc<Ticket> {
     }
 }
 
-/// What the talk with Redis does to a key of which nothing is to stay here: all that it says is in hand goes back.
+/// Returns all borrowed tokens of a key, as the sync task does when it drops the key.
 fn give_back(engine: &Engine, key: &SharedKey) -> u32 {
     let budgets = engine.budgets();
     let budget = &budgets[&key.budget()];
@@ -45,8 +45,8 @@ fn give_back(engine: &Engine, key: &SharedKey) -> u32 {
     engine.report(key, budget, held, now()).map_or(0, |(_, back)| back)
 }
 
-/// Two requests wait, and their calls come to this; beside them what nobody needs is given back. Returns whether they passed,
-/// how much went back, and how much does when all is over.
+/// Runs two pending requests with the given result, in parallel with a return of unused tokens. Returns the
+/// number of passed requests, and the tokens returned meanwhile and afterwards.
 fn judged(
     engine: &Arc<Engine>,
     result: for<'t> fn(&Arc<Engine>, &'t Ticket) -> CallResult<'t>,

@@ -1,4 +1,4 @@
-//! Work in progress in many orders of the threads: what is held goes back once, whoever ends it.
+//! Leases in many schedules: permits are released once, whichever thread ends the lease.
 
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ fn acquire(engine: &Arc<Engine>, session: &Session, x: &str) -> Option<u64> {
     }
 }
 
-/// Nothing is held, and nothing counted.
+/// Asserts that no permit is held and nothing is counted.
 fn assert_all_is_back(engine: &Engine) {
     assert_eq!(engine.in_progress(), 0);
     assert_eq!(engine.leases().live, 0);

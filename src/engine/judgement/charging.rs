@@ -1,4 +1,4 @@
-//! Charging after the fact, and refunding what was charged.
+//! Charges after the fact, and refunds.
 
 use super::Judgement;
 use crate::engine::admission::settle_up;
@@ -10,7 +10,7 @@ use crate::engine::workspace::Workspace;
 use crate::rules::Selection;
 
 impl Judgement<'_> {
-    /// Charges, or gives back, after the fact. Returns whether a rule was there to charge.
+    /// Charges or refunds after the fact. Returns whether any rule applied.
     pub(in crate::engine) fn charge(
         &self,
         selection: &Selection<'_>,

@@ -1,5 +1,4 @@
-//! Who comes and who is refused, as far as it is noted: busy callers by a sample, all that are refused, and all that come
-//! to a rule that has just changed.
+//! Caller statistics: a sample of busy callers, all refused callers, and all callers of guarded rules.
 
 use super::Judgement;
 use crate::engine::callers::Seen;
@@ -8,7 +7,7 @@ use crate::engine::sketch::Ranking;
 use crate::rules::Selection;
 
 impl Judgement<'_> {
-    /// Notes who came and who was refused. `count`: of the decisions alike, which one it is; none: it is not counted.
+    /// Records callers and refusals. `count` is the number of equal decisions so far; `None`: record nothing.
     pub(super) fn note_callers(
         &self,
         count: Option<u64>,
@@ -29,7 +28,6 @@ impl Judgement<'_> {
         }
     }
 
-    /// Notes who came to rules that have just changed, and whom they refused.
     #[cold]
     fn note_guarded(&self, parts: &[Part], stage: Stage) {
         for part in parts.iter().filter(|part| stage.asks(part) && part.enforced) {
@@ -57,14 +55,14 @@ impl Judgement<'_> {
     }
 }
 
-/// Whether the decision that makes the count so many is looked at. Not every sixteenth: of callers who come in turns
-/// none must always be passed over.
+/// Whether the decision with this count is sampled. Not every sixteenth, as this could always skip one of
+/// several alternating callers.
 pub(super) fn is_sampled(count: u64) -> bool {
     count.wrapping_mul(GOLDEN) < u64::MAX / SAMPLED_ONE_IN
 }
 
-/// One decision in so many is looked at for the busiest callers; every refusal is for the most refused.
+/// One decision in 16 is sampled for the busiest callers; every refusal counts for the most refused.
 const SAMPLED_ONE_IN: u64 = 16;
 
-/// 2⁶⁴ ÷ the golden ratio: its multiples fall evenly over the circle, and in step with nothing.
+/// 2⁶⁴ ÷ the golden ratio: its multiples are evenly distributed modulo 2⁶⁴ and have no short period.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;

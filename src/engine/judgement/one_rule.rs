@@ -1,5 +1,5 @@
-//! The common request: one rule judges it, and that has one quota and nothing besides; nothing
-//! is held to its end. One lock, one look-up, no lists.
+//! The fast path of the common request: exactly one rule with one quota and no extras, and no lease. One
+//! lock, one look-up, no lists.
 
 use super::noting::is_sampled;
 use super::{Judgement, retry};
@@ -17,19 +17,18 @@ use crate::engine::workspace::Workspace;
 use crate::limit::{Level, Outcome, Quota};
 use crate::rules::{Rule, Selection};
 
-/// The one rule that judges.
 pub(in crate::engine) struct OneRule<'d> {
     number: u32,
     rule: &'d Rule,
     terms: &'d Terms,
     plain: &'d Plain,
     counters: &'d Counters,
-    /// What the request costs it; never zero.
+    /// The cost in requests; never zero.
     cost: u32,
 }
 
 impl<'d> Judgement<'d> {
-    /// The rule, if the request is to be judged by one that is plain, and its state may change.
+    /// Returns the rule if exactly one simple rule applies and the request may change its state.
     #[inline]
     pub(in crate::engine) fn one_rule(&self, matching: &[u32], request: &Request<'_>) -> Option<OneRule<'d>> {
         let [number] = *matching else { return None };
@@ -42,7 +41,6 @@ impl<'d> Judgement<'d> {
         Some(OneRule { number, rule, terms, plain, counters: self.counters?, cost })
     }
 
-    /// Judges by it.
     #[inline]
     pub(in crate::engine) fn of_one<'w: 'd>(
         &self,
@@ -51,7 +49,7 @@ impl<'d> Judgement<'d> {
         request: &Request<'_>,
         workspace: &'w mut Workspace,
     ) -> Answer<'d> {
-        // Most rules are token buckets: the others are no part of their way.
+        // Most rules are token buckets: keep the others off their path.
         match &one.plain.quota {
             Quota::TokenBucket(quota) => self.of_one_by(quota, one, selection, request, workspace),
             _ => self.of_another(one, selection, request, workspace),
@@ -71,10 +69,10 @@ impl<'d> Judgement<'d> {
             Quota::FixedWindow(quota) => self.of_one_by(quota, one, selection, request, workspace),
             Quota::SlidingLog(quota) => self.of_one_by(quota, one, selection, request, workspace),
             Quota::SlidingWindow(quota) => self.of_one_by(quota, one, selection, request, workspace),
-            // Who may wait has more to say than this.
+            // A rule with remote checks takes the general path.
             Quota::Share(quota) if quota.asks_now() => self.of_all(selection, request, workspace, None),
             Quota::Share(quota) => self.of_one_by(quota, one, selection, request, workspace),
-            // Not here: a token bucket was judged before, and what is in progress is never so plain.
+            // Unreachable: token buckets are judged above, and concurrency rules are never simple.
             Quota::TokenBucket(_) | Quota::Concurrency(_) | Quota::Places(_) => {
                 self.of_all(selection, request, workspace, None)
             }
@@ -94,7 +92,7 @@ impl<'d> Judgement<'d> {
         let values = self.domain.key_values(number, selection);
         let digest = terms.key_hash.digest_of_state(values, plain.tag, plain.salt);
         let Some((outcome, level)) = self.admit_one(quota, one, digest, request) else {
-            // A state that another quota has left is to be adopted first, one under another digest to be brought along.
+            // The general path converts a state of another quota, or migrates one under another digest.
             return self.of_all(selection, request, workspace, None);
         };
         workspace.clear_notes();
@@ -115,7 +113,7 @@ impl<'d> Judgement<'d> {
         let refusal = if terms.enforced { Check::Refuse } else { Check::WouldRefuse };
         counters.check(terms.slot, if passes { Check::Pass } else { refusal });
         if is_sampled || !passes {
-            // The salt, mixed in twice, is out again.
+            // The salt, mixed in twice, cancels.
             let key = digest.of(plain.tag, plain.salt);
             let seen = Seen { domain: self.domain, rule: number, slot: terms.slot, key, selection };
             let ranking = if terms.enforced { Ranking::Refused } else { Ranking::WouldRefuse };
@@ -136,8 +134,8 @@ impl<'d> Judgement<'d> {
         })
     }
 
-    /// Judges by a quota, and charges what passes. `None`, and nothing is changed, where another quota has left the
-    /// state, or it may lie under another digest.
+    /// Judges by a quota and charges if it passes. `None`, with nothing changed, if another quota left the
+    /// state.
     #[inline]
     fn admit_one<A: Algorithm>(
         &self,

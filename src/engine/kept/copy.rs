@@ -1,5 +1,5 @@
-//! Copies out what a restart keeps while work goes on: a few entries under a lock at a time, so that a decision waits for
-//! none of it longer than for another decision. What changes meanwhile may be in the copy or not, each key for itself.
+//! Copies a snapshot out during operation, a few entries per lock, so that no decision waits longer than for
+//! another decision. Concurrent changes may be included or not, independently for each key.
 
 use super::Kept;
 use crate::clock::Now;
@@ -16,9 +16,9 @@ use crate::limit::sliding_window::SlidingWindow;
 use crate::limit::token_bucket::Gcra;
 
 impl Engine {
-    /// Hands over all that a restart keeps, without any lock held.
+    /// Visits all snapshot entries, without a lock held.
     ///
-    /// A key may come twice where its table grew meanwhile: the later one counts. What is as good as new is left out.
+    /// A key may come twice if its table grew meanwhile: the later entry counts. Unused states are omitted.
     pub fn copy_out(&self, now: Now, visit: &mut dyn FnMut(Kept)) {
         let ruling = self.ruling.load_full();
         visit(Kept::Rules(ruling.fingerprint(&self.fingerprints)));
@@ -38,7 +38,7 @@ impl Engine {
         self.leases.copy_out(visit);
     }
 
-    /// About how many buckets and fixed windows there are, the most that a restart keeps.
+    /// The approximate numbers of buckets and fixed windows, the bulk of a snapshot.
     #[must_use]
     pub fn count_keys(&self) -> (usize, usize) {
         (0..SHARDS).fold((0, 0), |(buckets, windows), shard| {
@@ -87,10 +87,9 @@ impl Engine {
     }
 }
 
-/// How a piece of a table is copied, under the lock of that.
 type CopyPiece<'c, S> = &'c mut dyn FnMut(Progress, (usize, usize), &mut Vec<(Digest, S)>) -> Copied;
 
-/// Copies a table piece by piece. One that is laid out anew again and again is copied at once in the end.
+/// Copies a table piece by piece, or at once after it was rebuilt too often.
 pub(in crate::engine) fn copy_pieces<S>(piece: CopyPiece<'_, S>, visit: &mut dyn FnMut(Digest, S)) {
     let (mut progress, mut moved, mut copies) = (Progress::default(), 0, Vec::new());
     loop {
@@ -105,13 +104,13 @@ pub(in crate::engine) fn copy_pieces<S>(piece: CopyPiece<'_, S>, visit: &mut dyn
     }
 }
 
-/// Buckets under one lock, a few microseconds, and bytes outside of the table that are copied with them.
+/// Table buckets per lock, which take a few microseconds, and bytes of heap copied with them.
 const PIECE: (usize, usize) = (512, 32 << 10);
 
-/// A table that doubles does so a few times at most while it is copied.
+/// A table is rebuilt at most a few times during a copy.
 const MOVED_MAX: u32 = 4;
 
-// The checker's locks are for its own tests alone.
+// The locks of the checker work in its own tests only.
 #[cfg(test)]
 #[cfg(not(feature = "interleavings"))]
 mod tests {
@@ -124,7 +123,7 @@ mod tests {
     use crate::engine::table::Table;
     use crate::engine::tag::Until;
 
-    /// A table into which keys come between any two pieces of a copy.
+    /// A table that grows between any two pieces of a copy.
     struct Filling {
         table: Table<Until>,
         memory: Memory,

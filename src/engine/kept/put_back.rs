@@ -1,7 +1,6 @@
-//! Puts back what a restart has kept, into an engine that nobody asks yet and that has no rules yet.
+//! Restores a snapshot into an engine that has no rules and no clients yet.
 //!
-//! How many places of a concurrency limit are taken is not kept: every lease that comes back takes its own, so the two
-//! always agree.
+//! Permit counts are not stored: every restored lease takes its own permits, so that both always agree.
 
 use super::{Kept, KeptLease, KeptPool, KeptSession};
 use crate::clock::Now;
@@ -20,32 +19,32 @@ use crate::limit::sliding_log::SlidingLog;
 use crate::limit::sliding_window::SlidingWindow;
 use crate::limit::token_bucket::Gcra;
 
-/// Something that no engine has handed out: what was kept is not what it seems.
+/// An entry that no engine produces: the snapshot is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it holds {0}")]
 pub struct Unfit(pub(super) &'static str);
 
-/// An engine that is being filled. Sessions wait for their connections from when it ends.
+/// A restore in progress. Restored sessions wait for their connections from its end.
 #[derive(Debug)]
 pub struct PuttingBack<'e> {
     engine: &'e Engine,
     now: Now,
-    /// The session whose leases come; none if it does not fit.
+    /// The session of the following leases; `None` if it does not fit.
     session: Option<Session>,
     is_any_session: bool,
 }
 
 impl Engine {
-    /// Begins to put back what [`Engine::copy_out`] handed over, in the same order. To be called before rules are
-    /// installed and before anybody asks; after an error the engine is of no use.
+    /// Begins to restore the entries of [`Engine::copy_out`], in the same order. Call it before rules are
+    /// installed and before any request; after an error the engine is unusable.
     #[must_use]
     pub fn putting_back(&self, now: Now) -> PuttingBack<'_> {
         PuttingBack { engine: self, now, session: None, is_any_session: false }
     }
 
-    /// Makes room for so many buckets and fixed windows, the most there are, as far as the budget goes.
+    /// Reserves room for the numbers of buckets and fixed windows, within the memory limit.
     pub fn expect_keys(&self, buckets: usize, windows: usize) {
-        // Some shards have a few more than their part.
+        // Some shards have slightly more than the average.
         let part = |keys: usize| keys / SHARDS + keys / SHARDS / 32;
         for shard in 0..SHARDS {
             let (mut shard, memory) = (self.shards.lock(shard), self.shards.memory());
@@ -54,18 +53,18 @@ impl Engine {
         }
     }
 
-    /// Where the numbers of leases begin: from a random place, no lease of this process has a number that one of an
-    /// earlier process had.
+    /// Sets the first lease number: a random one, so that lease numbers differ from those of earlier
+    /// processes.
     pub fn number_leases_from(&self, random: u64) {
         self.leases.number_from(random);
     }
 }
 
 impl PuttingBack<'_> {
-    /// Puts one thing back.
+    /// Restores one entry.
     ///
     /// # Errors
-    /// It is nothing that an engine hands out.
+    /// No engine produces such an entry.
     pub fn put(&mut self, kept: Kept) -> Result<(), Unfit> {
         match kept {
             Kept::Rules(names) => self.engine.heritage.lock().names = Some(names),
@@ -114,11 +113,11 @@ impl PuttingBack<'_> {
         shards.count_evictions(evicted);
     }
 
-    /// Others are to hear at once of what goes on under a key.
+    /// Restores a key of a fleet concurrency limit and queues it for an immediate sync.
     fn places(&self, key: Digest, budget: u64) {
         self.state(key, Places::left_behind(budget, self.now.at), |shard| &mut shard.places);
         let (state, shards) = (key, &self.engine.shards);
-        // The salt, mixed in twice, is out again.
+        // The salt, mixed in twice, cancels.
         let key = state.of(Tag::NONE, salt_of_places(&self.engine.options.hash_key));
         let mut shard = shards.lock(shards.of(&state));
         if shard.place_calls.has_room() {
@@ -135,8 +134,8 @@ impl PuttingBack<'_> {
         Ok(())
     }
 
-    /// While sessions were copied some may have ended and others begun, more than there may be at once: those that do not
-    /// fit, and their leases, are left out.
+    /// Sessions that ended and began during the copy may exceed the maximum: excess sessions and their leases
+    /// are skipped.
     fn session(&mut self, kept: &KeptSession) {
         self.end_session();
         let opening = Opening {
@@ -174,7 +173,7 @@ impl PuttingBack<'_> {
     }
 
     fn end_session(&mut self) {
-        // Its connections are gone: from now on it is waited for.
+        // Its connections are closed: start its grace period.
         if let Some(session) = self.session.take() {
             self.engine.close(&session, self.now);
         }
@@ -187,5 +186,5 @@ impl Drop for PuttingBack<'_> {
     }
 }
 
-/// The number of the first rule set that is installed, if its rules are still those of the grants.
+/// The number of the first rule set, if its rules are still those of the stored grants.
 pub(in crate::engine) const FIRST_RULING: u64 = 1;
