@@ -11,8 +11,8 @@ import time
 
 
 def start(command: list[str], stack: contextlib.ExitStack, **options: object) -> subprocess.Popen:
-    # In a session of its own, so that Ctrl-C reaches this program alone, which then ends the others in order.
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True, **options)
+    # In a group of its own, so that Ctrl-C reaches this program alone, which then ends the others in order.
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, preexec_fn=os.setpgrp, **options)
 
     def end() -> None:
         process.terminate()

@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable
 
 from exchange import Line
-from servers import end
+from servers import OWN_GROUP, end
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 APPS = ROOT / "tests/clients/apps"
@@ -64,7 +64,7 @@ class Application:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                start_new_session=True,
+                **OWN_GROUP,
             )
             try:
                 until = time.monotonic() + 30

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import tidegate
 
-from servers import SOURCE, end
+from servers import OWN_GROUP, SOURCE, end
 
 RUBY = Path(__file__).resolve().parents[2] / "clients/ruby/lib"
 SERVERS = ("tidegate serve", "gunicorn", "uvicorn", "puma")
@@ -134,7 +134,7 @@ class Reader:
         with open(self.directory / f"{name.split()[0]}.log", "ab") as log:
             self.running[name] = subprocess.Popen(
                 ["bash", "-c", f"exec env {line}"], cwd=self.directory, env=self.environment, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, start_new_session=True,
+                stdout=log, stderr=log, **OWN_GROUP,
             )  # fmt: skip
         until = time.monotonic() + PATIENT
         while not (self.decides() if name == "tidegate serve" else self.listens()):

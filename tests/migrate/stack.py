@@ -18,7 +18,7 @@ import pytest
 
 from needs import ROOT
 from reader import PATIENT, Command, Reader
-from servers import end
+from servers import OWN_GROUP, end
 
 MADE = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "migrate"
 # What each listens on, as the pages have it.
@@ -70,7 +70,7 @@ class Stack(Reader):
         with open(self.directory / f"{name}.log", "ab") as log:
             self.running[name] = subprocess.Popen(
                 ["bash", "-c", f"exec env {line}"], cwd=self.directory, env=self.environment, stdin=subprocess.DEVNULL,
-                stdout=log, stderr=log, start_new_session=True,
+                stdout=log, stderr=log, **OWN_GROUP,
             )  # fmt: skip
         port = self.ports[str(PORTS[name])]
         until = time.monotonic() + PATIENT

@@ -12,6 +12,9 @@ import time
 import tidegate
 
 SOURCE = pathlib.Path(tidegate.__file__).resolve().parents[1]
+# Options of a process with a group of its own. Not a session: Linux shares the processor by session (autogroups), and
+# one whose processes mostly sleep may wait for seconds beside a busy one.
+OWN_GROUP = {"process_group": 0} if sys.version_info >= (3, 11) else {"preexec_fn": os.setpgrp}
 TIMEOUT = 0.25  # generous beside the default, so that a busy machine is not taken for a dead daemon
 
 
@@ -39,7 +42,7 @@ def served(daemon, directory, app, command, bind, *rest):
     with socket.create_server(("127.0.0.1", 0)) as listener, open(directory / "log", "w") as log:
         command = [sys.executable, "-m", *command, bind.format(listener.fileno()), *rest]
         process = subprocess.Popen(
-            command, env=environment, pass_fds=[listener.fileno()], stdout=log, stderr=log, start_new_session=True
+            command, env=environment, pass_fds=[listener.fileno()], stdout=log, stderr=log, **OWN_GROUP
         )
         port = listener.getsockname()[1]
         try:

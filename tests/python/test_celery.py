@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from servers import SOURCE, metrics, wait_until
+from servers import OWN_GROUP, SOURCE, metrics, wait_until
 
 JOBS = """
 import json, os, pathlib, time, tidegate, tidegate.celery
@@ -73,7 +73,7 @@ def jobs(daemon, directory, monkeypatch):
 
     with open(directory / "log", "w") as log:
         worker = subprocess.Popen(
-            command, cwd=directory, env=environment, stdout=log, stderr=log, start_new_session=True
+            command, cwd=directory, env=environment, stdout=log, stderr=log, **OWN_GROUP
         )
         try:
             yield jobs, lambda: [json.loads(line) for line in (directory / "told").read_text().splitlines()]

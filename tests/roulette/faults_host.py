@@ -10,6 +10,8 @@ import socket
 import subprocess
 import time
 
+from servers import OWN_GROUP
+
 from kinds import kind
 from world import IS_ROOT, UIDS, Wrong, await_true, give, run_as
 
@@ -364,7 +366,7 @@ def busy_machine(world, host, rng):
 def many_processes(world, host, rng):
     script = "while :; do (true) & done"
     storm = subprocess.Popen(
-        ["sh", "-c", script], start_new_session=True, **({"user": UIDS["stranger"]} if IS_ROOT else {})
+        ["sh", "-c", script], **OWN_GROUP, **({"user": UIDS["stranger"]} if IS_ROOT else {})
     )
     yield
     os.killpg(storm.pid, signal.SIGKILL)

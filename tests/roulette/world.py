@@ -20,9 +20,10 @@ import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = ROOT / "tests/roulette"
-sys.path.insert(0, str(ROOT / "clients/python/src"))
+sys.path[:0] = [str(ROOT / "clients/python/src"), str(ROOT / "tests/python")]
 
 import tidegate  # noqa: E402
+from servers import OWN_GROUP  # noqa: E402
 
 IS_ROOT = os.geteuid() == 0
 # Runs beside each other need users of their own: the kernel counts the threads of a user over all of them.
@@ -173,7 +174,7 @@ class Host:
                 stdout=subprocess.DEVNULL,
                 stderr=log,
                 cwd=self.place,
-                start_new_session=True,
+                **OWN_GROUP,
                 **run_as("daemon"),
             )
         finally:

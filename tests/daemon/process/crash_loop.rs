@@ -120,7 +120,7 @@ fn four_crashes_are_no_loop_and_a_loop_without_proven_rules_reads_the_files() {
     daemon.await_log(&["ERROR", "CRASH LOOP"]);
     daemon.await_log(&["ERROR", "no rules under which this daemon ran for a minute"]);
     assert_eq!(burst(&daemon, "u1"), 5);
-    assert_eq!(get(&daemon, "/readyz").status, 200);
+    eventually("it is ready", || (get(&daemon, "/readyz").status == 200).then_some(()));
 }
 
 #[test]

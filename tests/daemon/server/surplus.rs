@@ -64,23 +64,26 @@ fn request_written_as_a_connection_is_ended_is_answered_or_not_judged() {
     let daemon = Plan::new().rules("api.yaml", rules).settings("connections: {per_user: 24}").start();
     let request = frame(&json!([3, 7, "api", [["user", "moment"]]]));
     let (mut answered, mut unread) = (0, 0);
-    // Usually the first round has both: some requests precede the new connections, and others race with them.
+    // Usually the first round has both: some requests precede the new connections, some race with them, and some follow the
+    // first end of a connection.
     for round in 0..10 {
         if answered > 0 && unread > 0 {
             break;
         }
         let mut burst: Vec<Wire> = (0..24).map(|_| join(&daemon, round)).collect();
         become_idle();
-        let (before, meanwhile) = burst.split_at_mut(4);
-        before.iter_mut().for_each(|wire| wire.send_bytes(&request));
+        let (before, others) = burst.split_at_mut(4);
+        let (meanwhile, after) = others.split_at_mut(16);
+        // A closed connection fails the write.
+        let ask = |wire: &mut Wire| drop(std::io::Write::write_all(&mut wire.stream, &request));
+        before.iter_mut().for_each(ask);
         let newcomers: Vec<_> = std::thread::scope(|threads| {
             let joining = threads.spawn(|| (0..8).map(|_| daemon.connect()).collect::<Vec<_>>());
-            for wire in meanwhile {
-                // A closed connection fails the write.
-                let _ = std::io::Write::write_all(&mut wire.stream, &request);
-            }
+            meanwhile.iter_mut().for_each(ask);
             joining.join().unwrap()
         });
+        eventually("an idle connection is ended", || after.iter().any(Wire::has_more).then_some(()));
+        after.iter_mut().for_each(ask);
         for wire in &mut burst {
             wire.end_writing();
             let replies = wire.hear_all();
