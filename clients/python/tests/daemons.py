@@ -78,6 +78,10 @@ class Played:
     def requests(self) -> list:
         return [message for message in self.seen if message[0] != 0]
 
+    def last_report(self):
+        """The last that came with a request. A request that its caller gave up may be read after a later one."""
+        return [message[6] for message in list(self.seen) if len(message) > 6][-1]
+
     def of(self, op: int) -> list:
         """Every message of one kind. Those of different connections may have come in another order than they went."""
         return [message for message in list(self.seen) if message[0] == op]

@@ -587,7 +587,7 @@ def test_reports_are_bounded_and_given_back(played, make_client, monkeypatch):
     played.script = answer
     client.hit("api", {f"k{i}": "x" * 1_000 for i in range(9)})  # so large that a report might not fit beside it
     assert len(played.seen[-1]) == 5
-    report = client.hit("api") and played.seen[-1][6]
+    report = client.hit("api") and played.last_report()
     assert report["missed"] == {"protocol": 5} and len(report["abandoned"]) == 3
 
 

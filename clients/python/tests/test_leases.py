@@ -90,7 +90,7 @@ def test_a_release_that_cannot_be_written_is_told_with_the_next_request(granting
     granting.script = grant
     clock.now += 10
     assert client.acquire("export").lease
-    report = granting.seen[-1][6]
+    report = granting.last_report()
     assert sorted(report["abandoned"]) == [[1, 1], [1, 2]] and report["missed"] == {"protocol": 3}
 
 
@@ -103,7 +103,7 @@ def test_what_was_told_in_vain_is_told_again(granting, client):
     client.hit("export")
     granting.script = grant
     client.acquire("export")
-    assert granting.seen[-1][6] == {"missed": {"protocol": 1}, "abandoned": [[1, 1]]}
+    assert granting.last_report() == {"missed": {"protocol": 1}, "abandoned": [[1, 1]]}
 
 
 def test_a_release_on_a_connection_that_was_closed_takes_another(granting, client):

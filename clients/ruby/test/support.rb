@@ -64,6 +64,9 @@ module Support
 
     def requests = @seen.reject { |message| message[0].zero? }
 
+    # The last report that came with a request. A request that its caller gave up may be read after a later one.
+    def last_report = @seen.filter_map { |message| message[6] }.last
+
     # The lease and outcome of every RELEASE, of which so many are awaited: the client does not wait for them.
     def releases(count = 1)
       Support.eventually(PATIENT) { @seen.count { |message| message[0] == 2 } >= count }

@@ -172,7 +172,7 @@ class TestClient < Support::Case
     played.script = ->(_, message) { [1, message[1], *ALLOW] }
     client.instance_variable_set(:@timeout, PATIENT)
     refute client.hit("api", { user: "u1" }).degraded?
-    assert_equal({ "missed" => { reason => 1 }, "abandoned" => [[1, FIRST]] }, played.seen.last[6])
+    assert_equal({ "missed" => { reason => 1 }, "abandoned" => [[1, FIRST]] }, played.last_report)
     refute client.hit("api", { user: "u1" }).degraded?
     assert_equal 5, played.seen.last.size # told once
   end
@@ -533,7 +533,7 @@ class TestClient < Support::Case
     assert_raises(Interrupt) { client.acquire("api") }
     assert_equal 0, client.stats[:connections]
     assert_equal [nil], reasons(hits(client))
-    assert_equal({ "abandoned" => [[1, FIRST + 1]] }, played.seen.last[6])
+    assert_equal({ "abandoned" => [[1, FIRST + 1]] }, played.last_report)
   end
 
   def test_a_timeout_of_the_applications_own_leaves_no_connection_behind

@@ -36,7 +36,7 @@ class TestInterrupts < Support::Case
       assert_same error, interrupted(error) { client.acquire("slow") }
       assert_equal [0, {}, false], client.stats.values_at(:connections, :missed, :breaker_open)
       assert_equal [nil], reasons(hits(client))
-      assert_equal({ "abandoned" => [[1, Support::FIRST + 1]] }, played.seen.last[6])
+      assert_equal({ "abandoned" => [[1, Support::FIRST + 1]] }, played.last_report)
     end
 
     define_method("test_#{kind}_passes_through_timeout") do
@@ -52,7 +52,7 @@ class TestInterrupts < Support::Case
     client
     2.times { interrupted(RuntimeError.new) { client.acquire("slow") } }
     hits(client)
-    assert_equal [[1, Support::FIRST], [2, Support::FIRST]], played.seen.last[6]["abandoned"].sort
+    assert_equal [[1, Support::FIRST], [2, Support::FIRST]], played.last_report["abandoned"].sort
   end
 
   # In the main thread of a process of its own: only there handlers run.

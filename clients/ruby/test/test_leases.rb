@@ -129,7 +129,7 @@ class TestLeases < Support::Case
     granting.script = method(:grant)
     clock.now += 10
     assert client.acquire("export").lease
-    report = granting.seen.last[6]
+    report = granting.last_report
     assert_equal [[[1, Support::FIRST], [1, Support::FIRST + 1]], { "protocol" => 3 }], [report["abandoned"].sort, report["missed"]]
     assert_equal 0, granting.seen.count { |message| message[0] == 2 }
   end
@@ -145,7 +145,7 @@ class TestLeases < Support::Case
     client.hit("export")
     granting.script = method(:grant)
     client.acquire("export")
-    assert_equal({ "missed" => { "protocol" => 1 }, "abandoned" => [[1, Support::FIRST]] }, granting.seen.last[6])
+    assert_equal({ "missed" => { "protocol" => 1 }, "abandoned" => [[1, Support::FIRST]] }, granting.last_report)
   end
 
   def test_reports_are_bounded_and_stay_out_of_large_requests
@@ -158,7 +158,7 @@ class TestLeases < Support::Case
     client.hit("api", (1..9).to_h { |i| ["k#{i}", "x" * 1_000] }) # a report might not fit beside it
     assert_equal 5, played.seen.last.size
     client.hit("api")
-    assert_equal [{ "protocol" => 5 }, 3], played.seen.last[6].then { |report| [report["missed"], report["abandoned"].size] }
+    assert_equal [{ "protocol" => 5 }, 3], played.last_report.then { |report| [report["missed"], report["abandoned"].size] }
   end
 
   def test_a_release_on_a_connection_that_was_closed_takes_another
