@@ -10,8 +10,8 @@ use std::hint::black_box;
 
 use tidegate::clock::boot_nanos;
 use tidegate::protocol::{
-    Cost, Decision, Descriptors, FRAME_BYTES_MAX, Fault, Request, Verdict, decode_request, encode_decision,
-    encode_request,
+    CostField, DecisionReply, DescriptorList, FRAME_BYTES_MAX, Fault, RequestFrame, VerdictCode,
+    decode_request, encode_decision, encode_request,
 };
 
 fn main() {
@@ -20,7 +20,7 @@ fn main() {
         None => {
             everyday(1_000_000, measure);
             for (name, payload) in worst() {
-                let mut descriptors = Descriptors::new();
+                let mut descriptors = DescriptorList::new();
                 measure(name, 1_000, &mut || {
                     let _ = black_box(decode_request(black_box(&payload), &mut descriptors));
                 });
@@ -31,7 +31,7 @@ fn main() {
 
 fn everyday(rounds: u32, run: impl Fn(&str, u32, &mut dyn FnMut())) {
     let hit = hit();
-    let mut descriptors = Descriptors::new();
+    let mut descriptors = DescriptorList::new();
     run("decode a hit", rounds, &mut || {
         let _ = black_box(decode_hit(black_box(&hit), &mut descriptors));
     });
@@ -45,18 +45,18 @@ fn everyday(rounds: u32, run: impl Fn(&str, u32, &mut dyn FnMut())) {
 }
 
 #[inline(never)]
-fn decode_hit<'a>(payload: &'a [u8], descriptors: &mut Descriptors<'a>) -> Result<u64, Fault> {
+fn decode_hit<'a>(payload: &'a [u8], descriptors: &mut DescriptorList<'a>) -> Result<u64, Fault> {
     match decode_request(payload, descriptors)? {
-        Request::Hit(judge) => Ok(match judge.cost {
-            Cost::Requests(cost) => judge.id + judge.domain.len() as u64 + cost,
-            Cost::Units(_) => 0,
+        RequestFrame::Hit(judge) => Ok(match judge.cost {
+            CostField::Requests(cost) => judge.id + judge.domain.len() as u64 + cost,
+            CostField::Units(_) => 0,
         }),
         _ => Ok(0),
     }
 }
 
 #[inline(never)]
-fn encode_allow(out: &mut Vec<u8>, decision: &Decision<'_>) {
+fn encode_allow(out: &mut Vec<u8>, decision: &DecisionReply<'_>) {
     encode_decision(out, decision);
 }
 
@@ -73,23 +73,23 @@ fn measure(name: &str, rounds: u32, work: &mut dyn FnMut()) {
 }
 
 fn hit() -> Vec<u8> {
-    let mut descriptors = Descriptors::new();
+    let mut descriptors = DescriptorList::new();
     let pushed = descriptors.push(&[("method", "POST"), ("path", "/v1/charges"), ("user", "u123456")]);
     let mut frame = Vec::new();
-    let written = encode_request(&mut frame, &Request::hit(100_000, "api"), &descriptors);
+    let written = encode_request(&mut frame, &RequestFrame::hit(100_000, "api"), &descriptors);
     assert!(pushed && written.is_ok());
     frame.split_off(4)
 }
 
-fn allow() -> Decision<'static> {
-    Decision {
+fn allow() -> DecisionReply<'static> {
+    DecisionReply {
         rule: Some("charges-per-user"),
         limit: Some(100),
         window_us: Some(60_000_000),
         remaining: Some(42),
         reset_us: Some(600_000),
         retry_us: Some(0),
-        ..Decision::new(100_000, Verdict::Allow)
+        ..DecisionReply::new(100_000, VerdictCode::Allow)
     }
 }
 

@@ -21,9 +21,9 @@ use std::hint::black_box;
 use criterion::{Criterion, criterion_group, criterion_main};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use tidegate::clock::{Now, Timestamp};
-use tidegate::limit::token_bucket::{Gcra, Quota};
+use tidegate::limit::token_bucket::{Gcra, TokenBucketQuota};
 use tidegate::limit::{Outcome, Rate};
-use tidegate::protocol::{Decision, Descriptors, Verdict, decode_request, encode_decision};
+use tidegate::protocol::{DecisionReply, DescriptorList, VerdictCode, decode_request, encode_decision};
 use tidegate::rules::Selection;
 
 use inside::Inside;
@@ -32,7 +32,7 @@ use workload::{FRAME_HEADER_BYTES, Hits, USERS, UserName, Users};
 /// One check of a token bucket: arithmetic alone.
 fn judge(criterion: &mut Criterion) {
     let rate = Rate::new(100, 1_000_000_000).unwrap_or_else(|error| panic!("{error}"));
-    let quota = Quota::new(rate, 500).unwrap_or_else(|error| panic!("{error}"));
+    let quota = TokenBucketQuota::new(rate, 500).unwrap_or_else(|error| panic!("{error}"));
     let mut state = Gcra::full(quota.scale(), Timestamp::ORIGIN);
     let mut nanos = 0;
     criterion.bench_function("token bucket: judge", |bencher| {
@@ -81,18 +81,18 @@ fn codec(criterion: &mut Criterion) {
     let frame = Hits::new(Users::uniform(1)).next().to_vec();
     criterion.bench_function("decode a hit", |bencher| {
         bencher.iter(|| {
-            let mut descriptors = Descriptors::new();
+            let mut descriptors = DescriptorList::new();
             decode_request(black_box(&frame[FRAME_HEADER_BYTES..]), &mut descriptors).is_ok()
         });
     });
-    let decision = Decision {
+    let decision = DecisionReply {
         rule: Some("per-user"),
         limit: Some(10_000),
         window_us: Some(36_000_000_000_000),
         remaining: Some(9_999),
         reset_us: Some(3_600_000_000),
         retry_us: Some(0),
-        ..Decision::new(123_456, Verdict::Allow)
+        ..DecisionReply::new(123_456, VerdictCode::Allow)
     };
     let mut out = Vec::with_capacity(4096);
     criterion.bench_function("encode a decision", |bencher| {

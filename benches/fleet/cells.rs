@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use tidegate::clock::boot_nanos;
-use tidegate::fleet::call::{Batch, Bucket, CELLS_MAX, Call, Place};
-use tidegate::fleet::cell::{Ask, CellRate, Report, TOKEN, Terms};
-use tidegate::fleet::reply::{Kind, Reply};
+use tidegate::fleet::call::{Bucket, CELLS_MAX, LanePosition, ScriptCommand, SyncBatch};
+use tidegate::fleet::cell::{CellQuota, CellRate, CellReport, CellRequest, TOKEN};
+use tidegate::fleet::reply::{ReplyKind, ScriptReply};
 use tidegate::fleet::scripts;
 
 use crate::client::Client;
@@ -147,7 +147,7 @@ fn histogram() -> io::Result<Histogram<u64>> {
 
 struct Host {
     client: Client,
-    batches: Vec<Batch>,
+    batches: Vec<SyncBatch>,
     /// Calls per bucket.
     seqs: Vec<u64>,
 }
@@ -157,7 +157,7 @@ impl Host {
         let mut client = Client::connect(socket)?;
         client.load(&scripts::SYNC)?;
         let rate = CellRate::new(1_000, 1).ok_or_else(|| io::Error::other("a rate of 1000/s"))?;
-        let terms = Terms { version: 1, rate, burst: 1_000 * TOKEN };
+        let terms = CellQuota { version: 1, rate, burst: 1_000 * TOKEN };
         let epoch = boot_nanos() >> 8;
         let mut id = [number; 16];
         id[..8].copy_from_slice(&boot_nanos().to_le_bytes());
@@ -165,8 +165,9 @@ impl Host {
             let bucket = (turn % u32::from(BUCKETS)) as u8;
             let asks = (0..CELLS_MAX as u32).map(|cell| ask(bucket, turn * CELLS_MAX as u32 + cell, terms));
             let bucket = Bucket::from_number(bucket);
-            let place = Place { bucket, host: id, lane: 0, epoch, seq: 0, offer: [1; 16], known: None };
-            Batch { place, asks: asks.collect() }
+            let place =
+                LanePosition { bucket, host: id, lane: 0, epoch, seq: 0, offer: [1; 16], known: None };
+            SyncBatch { place, asks: asks.collect() }
         };
         let batches = (0..CELLS / CELLS_MAX as u32).map(batch).collect();
         Ok(Host { client, batches, seqs: vec![0; usize::from(BUCKETS)] })
@@ -209,16 +210,21 @@ impl Host {
         let seq = &mut self.seqs[usize::from(batch.place.bucket.number())];
         *seq += 1;
         batch.place.seq = *seq;
-        let call = Call::Sync(batch);
+        let call = ScriptCommand::Sync(batch);
         let (reply, took) = self.client.call(&call)?;
-        let Reply::Sync(answer) = reply else { return Err(io::Error::other("another reply")) };
-        let Kind::Done(said) = answer.kind else { return Err(io::Error::other("a call that was not done")) };
+        let ScriptReply::Sync(answer) = reply else { return Err(io::Error::other("another reply")) };
+        let ReplyKind::Done(said) = answer.kind else {
+            return Err(io::Error::other("a call that was not done"));
+        };
         let count = self.batches.len();
         let batch = &mut self.batches[turn % count];
         batch.place.known = Some(answer.nonce);
         for (ask, said) in batch.asks.iter_mut().zip(said) {
-            ask.last =
-                Some(Report { hold: ask.hold + said.grant, demand: ask.demand, generation: said.generation });
+            ask.last = Some(CellReport {
+                hold: ask.hold + said.grant,
+                demand: ask.demand,
+                generation: said.generation,
+            });
             // The host has spent its grant.
             ask.knew_us = Some(1_000);
         }
@@ -227,12 +233,12 @@ impl Host {
 }
 
 /// A host that wants a few tokens.
-fn ask(bucket: u8, number: u32, terms: Terms) -> Ask {
+fn ask(bucket: u8, number: u32, terms: CellQuota) -> CellRequest {
     let mut key = [0; 16];
     // The first byte is the bucket; the others are spread like a digest.
     key[0] = bucket;
     key[1..9].copy_from_slice(&(u64::from(number) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15).to_le_bytes());
-    Ask {
+    CellRequest {
         key,
         terms,
         last: None,

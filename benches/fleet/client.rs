@@ -5,9 +5,9 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use tidegate::clock::boot_nanos;
-use tidegate::fleet::call::Call;
+use tidegate::fleet::call::ScriptCommand;
 use tidegate::fleet::link::Script;
-use tidegate::fleet::reply::{Received, Reply};
+use tidegate::fleet::reply::{Received, ScriptReply};
 
 pub(crate) struct Client {
     stream: UnixStream,
@@ -25,12 +25,12 @@ impl Client {
     }
 
     /// Calls a script; returns the reply and the nanoseconds from the first byte sent to the last one read.
-    pub(crate) fn call(&mut self, call: &Call) -> io::Result<(Reply, u64)> {
+    pub(crate) fn call(&mut self, call: &ScriptCommand) -> io::Result<(ScriptReply, u64)> {
         let command = packed(call)?;
         let start = boot_nanos();
         let bytes = self.ask(&command)?;
         let took = boot_nanos() - start;
-        let Received { reply, clamped } = Reply::decode(call, &bytes).map_err(io::Error::other)?;
+        let Received { reply, clamped } = ScriptReply::decode(call, &bytes).map_err(io::Error::other)?;
         if clamped > 0 { Err(io::Error::other("a reply with absurd numbers")) } else { Ok((reply, took)) }
     }
 
@@ -66,7 +66,7 @@ impl Client {
     }
 }
 
-fn packed(call: &Call) -> io::Result<Vec<u8>> {
+fn packed(call: &ScriptCommand) -> io::Result<Vec<u8>> {
     let encoded = call.encode().map_err(io::Error::other)?;
     let mut command = redis::cmd("EVALSHA");
     command.arg(&encoded.script.sha).arg(encoded.keys.len());

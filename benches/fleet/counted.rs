@@ -6,11 +6,12 @@ use std::sync::Arc;
 
 use tidegate::clock::Now;
 use tidegate::engine::{
-    Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Standing, Verdict,
+    Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op, Request,
+    Verdict,
 };
-use tidegate::fleet::call::{CELLS_MAX, Call};
-use tidegate::fleet::member::Member;
-use tidegate::fleet::reply::Reply;
+use tidegate::fleet::call::{CELLS_MAX, ScriptCommand};
+use tidegate::fleet::member::HostMember;
+use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::sync;
 use tidegate::rules::{RuleSet, read_text};
 
@@ -86,16 +87,16 @@ impl Counts {
 
 struct Host {
     decider: Decider,
-    standing: Arc<Standing>,
-    member: Member,
-    calls: Vec<Call>,
+    standing: Arc<FleetStatus>,
+    member: HostMember,
+    calls: Vec<ScriptCommand>,
 }
 
 impl Host {
     fn new(number: u8, limit: &str) -> Host {
         let hash_key = HashKey::from_bytes([number; 16]);
         let engine =
-            Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 30 }));
+            Arc::new(Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 30 }));
         let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
         let yaml = format!(
             "domain: {DOMAIN}\nlimits:\n- {{name: per-user, key: [user], rate: {limit}, scope: fleet, fleet: {{on_miss: admit}}}}\n"
@@ -103,14 +104,14 @@ impl Host {
         let loaded = read_text("benchmark.yaml", &yaml);
         assert!(!loaded.has_errors(), "the benchmark's own rules: {:?}", loaded.problems.first());
         engine.install(RuleSet::new(loaded.domains));
-        let options = sync::Options {
+        let options = sync::SyncOptions {
             host: [number + 1; 16],
             epoch: 1,
             buckets: sync::BUCKETS,
             seed: u64::from(number) + 1,
         };
         let decider = engine.decider();
-        let mut member = Member::new(engine, Arc::clone(&standing), options);
+        let mut member = HostMember::new(engine, Arc::clone(&standing), options);
         member.expect(u32::from(HOSTS), at_micros(0).at);
         member.set_heard(true, at_micros(0).at);
         Host { decider, standing, member, calls: Vec::new() }
@@ -121,7 +122,7 @@ impl Host {
         let attributes = [("user", user.as_str())];
         let request = Request::new(Op::Hit, DOMAIN, Descriptors::one(&attributes));
         match self.decider.decide(&request, now) {
-            Answer::Decided(decision) => decision.verdict == Verdict::Allow,
+            EngineAnswer::Decided(decision) => decision.verdict == Verdict::Allow,
             _ => panic!("a conflict"),
         }
     }
@@ -140,7 +141,10 @@ impl Host {
         let mut more = Vec::new();
         for call in calls.drain(..) {
             let reply = store.call(&call, UNIX_MICROS + micros + 250);
-            assert!(matches!((&call, &reply), (Call::Sync(_), Reply::Sync(_))), "another call or reply");
+            assert!(
+                matches!((&call, &reply), (ScriptCommand::Sync(_), ScriptReply::Sync(_))),
+                "another call or reply"
+            );
             counts.cells += call.cells() as u64;
             counts.calls += 1;
             let now = at_micros(micros + 499);

@@ -9,13 +9,14 @@ use std::time::Duration;
 
 use tidegate::clock::{Clock, boot_nanos};
 use tidegate::engine::{
-    Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Standing, Verdict,
+    Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op, Request,
+    Verdict,
 };
 use tidegate::fleet::identity::Identity;
 use tidegate::fleet::link;
 use tidegate::fleet::overrides::Seal;
-use tidegate::fleet::secrets::Mark;
-use tidegate::fleet::task::{Fleet, Plan};
+use tidegate::fleet::secrets::SecretDigest;
+use tidegate::fleet::task::{FleetHandle, SyncPlan};
 use tidegate::rules::{RuleSet, read_text};
 
 use crate::machine::Machine;
@@ -136,13 +137,13 @@ impl Trial {
 struct Host {
     decider: Decider,
     clock: Arc<Clock>,
-    standing: Arc<Standing>,
-    fleet: Fleet,
+    standing: Arc<FleetStatus>,
+    fleet: FleetHandle,
 }
 
 impl Host {
     fn start(server: &Server, number: u8, limit: &str) -> io::Result<Host> {
-        let own = Options {
+        let own = EngineOptions {
             hash_key: HashKey::from_bytes([number; 16]),
             mode: Mode::Enforce,
             memory_bytes_max: 1 << 30,
@@ -154,7 +155,7 @@ impl Host {
         engine.install(RuleSet::new(loaded.domains));
         let clock = Arc::new(Clock::start());
         let url = format!("unix://{}", server.socket().display());
-        let link = link::Options {
+        let link = link::LinkOptions {
             urls: vec![url.parse().map_err(io::Error::other)?],
             user: None,
             password_file: None,
@@ -163,9 +164,15 @@ impl Host {
         };
         let marks = Vec::new();
         let identity = Identity::fresh(&marks, [number + 1; 32]);
-        let plan =
-            Plan { link, identity, marks, secret: Mark::default(), seal: Seal::new(&[9; 32]), keep: None };
-        let fleet = Fleet::start(Arc::clone(&engine), Arc::clone(&clock), Arc::clone(&standing), plan)?;
+        let plan = SyncPlan {
+            link,
+            identity,
+            marks,
+            secret: SecretDigest::default(),
+            seal: Seal::new(&[9; 32]),
+            keep: None,
+        };
+        let fleet = FleetHandle::start(Arc::clone(&engine), Arc::clone(&clock), Arc::clone(&standing), plan)?;
         Ok(Host { decider: engine.decider(), clock, standing, fleet })
     }
 
@@ -174,7 +181,7 @@ impl Host {
         let attributes = [("user", user.as_str())];
         let request = Request::new(Op::Hit, DOMAIN, Descriptors::one(&attributes));
         match self.decider.decide(&request, self.clock.now()) {
-            Answer::Decided(decision) => decision.verdict == Verdict::Allow,
+            EngineAnswer::Decided(decision) => decision.verdict == Verdict::Allow,
             _ => panic!("a conflict"),
         }
     }

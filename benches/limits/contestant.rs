@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use tidegate::clock::Now;
-use tidegate::engine::{Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Verdict};
+use tidegate::engine::{
+    Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, Request, Verdict,
+};
 use tidegate::rules::{RuleSet, read_text};
 
 use crate::lender::Lender;
@@ -110,7 +112,7 @@ impl Limits {
     fn decide(&mut self, user: &UserName, nanos: u64) {
         let attributes = [("user", user.as_str()), ("path", "/v1/charges")];
         let request = Request::new(Op::Hit, DOMAIN, Descriptors::one(&attributes));
-        let Answer::Decided(decision) = self.decider.decide(&request, Now::at_nanos(nanos)) else {
+        let EngineAnswer::Decided(decision) = self.decider.decide(&request, Now::at_nanos(nanos)) else {
             panic!("a conflict")
         };
         self.refused += u64::from(!matches!(decision.verdict, Verdict::Allow | Verdict::Wait));
@@ -126,7 +128,7 @@ impl Limits {
 fn engine(memory_bytes_max: usize) -> Arc<Engine> {
     // Fixed, so that runs are repeatable.
     let hash_key = HashKey::from_bytes([7; 16]);
-    Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max }))
+    Arc::new(Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max }))
 }
 
 /// Lends tokens to each of `keys` callers: each is refused once, and calls.

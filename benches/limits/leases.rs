@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::io;
 
 use tidegate::clock::Now;
-use tidegate::engine::{Answer, Descriptors, Op, Opening, Request, Session, Verdict, WorkOutcome};
+use tidegate::engine::{Descriptors, EngineAnswer, Op, Opening, Request, Session, Verdict, WorkOutcome};
 
 use crate::contestant::{Limits, MEMORY_BYTES};
 use crate::report::{Bound, Row};
@@ -71,7 +71,7 @@ impl Limits {
         let attributes = [("user", user.as_str()), ("path", "/v1/charges")];
         let request = Request::new(Op::Acquire, DOMAIN, Descriptors::one(&attributes));
         let answer = self.decider().decide(&Request { session: Some(session), ..request }, now);
-        let Answer::Decided(decision) = answer else { panic!("not decided") };
+        let EngineAnswer::Decided(decision) = answer else { panic!("not decided") };
         assert_eq!(decision.verdict, Verdict::Allow, "what is measured is one kind of answer");
         decision.lease.unwrap_or_else(|| panic!("a grant without a lease"))
     }

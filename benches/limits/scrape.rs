@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::admin::{
-    Control, Desk, Door, Doors, FleetRecord, Office, ProcessRecord, Reloaded, RulesRecord, ServedSocket,
-    ServerCounts, StateRecord,
+    DaemonControl, Desk, Door, Doors, FleetRecord, Office, ProcessRecord, Reloaded, RulesRecord,
+    ServedSocket, ServerCounts, StateRecord,
 };
 use tidegate::clock::Clock;
 
@@ -75,7 +75,7 @@ fn rules() -> String {
 /// A daemon with empty records.
 struct Nothing;
 
-impl Control for Nothing {
+impl DaemonControl for Nothing {
     fn state(&self) -> StateRecord {
         StateRecord::default()
     }

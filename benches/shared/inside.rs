@@ -5,8 +5,10 @@
 use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
-use tidegate::engine::{self, Answer, Decider, Engine, HashKey, Op, Opening, Options, Session, WorkOutcome};
-use tidegate::protocol::{self, Decision, Descriptors, Judge, Request, Split};
+use tidegate::engine::{
+    self, Decider, Engine, EngineAnswer, EngineOptions, HashKey, Op, Opening, Session, WorkOutcome,
+};
+use tidegate::protocol::{self, DecisionReply, DescriptorList, Judge, RequestFrame, Split};
 use tidegate::rules::{self, Mode, RuleSet};
 
 use crate::lender::Lender;
@@ -49,12 +51,12 @@ impl Inside {
     /// Answers one frame; the reply replaces the previous one.
     #[inline(never)]
     pub(crate) fn answer(&mut self, frame: &[u8], now: Now) -> &[u8] {
-        let mut descriptors = Descriptors::new();
+        let mut descriptors = DescriptorList::new();
         let Split::Frame { payload, .. } = protocol::split(frame) else { panic!("a whole frame") };
-        let Ok(Request::Hit(judge)) = protocol::decode_request(payload, &mut descriptors) else {
+        let Ok(RequestFrame::Hit(judge)) = protocol::decode_request(payload, &mut descriptors) else {
             panic!("a HIT")
         };
-        let Answer::Decided(decision) = self.decider.decide(&asked(&judge, &descriptors), now) else {
+        let EngineAnswer::Decided(decision) = self.decider.decide(&asked(&judge, &descriptors), now) else {
             panic!("a conflict")
         };
         self.replies.clear();
@@ -67,7 +69,9 @@ impl Inside {
     pub(crate) fn decide(&mut self, attributes: &[(&str, &str)], now: Now) -> engine::Verdict {
         let descriptors = engine::Descriptors::one(attributes);
         let request = engine::Request::new(Op::Hit, workload::DOMAIN, descriptors);
-        let Answer::Decided(decision) = self.decider.decide(&request, now) else { panic!("a conflict") };
+        let EngineAnswer::Decided(decision) = self.decider.decide(&request, now) else {
+            panic!("a conflict")
+        };
         decision.verdict
     }
 }
@@ -98,7 +102,9 @@ impl Work {
             session: Some(&self.session),
             ..engine::Request::new(Op::Acquire, workload::DOMAIN, descriptors)
         };
-        let Answer::Decided(decision) = self.decider.decide(&request, now) else { panic!("a conflict") };
+        let EngineAnswer::Decided(decision) = self.decider.decide(&request, now) else {
+            panic!("a conflict")
+        };
         let Some(lease) = decision.lease else { panic!("it is granted") };
         lease
     }
@@ -121,7 +127,7 @@ fn rules_of(yaml: &str) -> RuleSet {
 }
 
 fn engine() -> Arc<Engine> {
-    let options = Options {
+    let options = EngineOptions {
         // Fixed, so that runs are repeatable.
         hash_key: HashKey::from_bytes([7; 16]),
         mode: Mode::Enforce,
@@ -130,8 +136,8 @@ fn engine() -> Arc<Engine> {
     Arc::new(Engine::new(options))
 }
 
-fn asked<'a>(judge: &Judge<'a>, descriptors: &'a Descriptors<'a>) -> engine::Request<'a> {
-    let protocol::Cost::Requests(cost) = judge.cost else { panic!("a cost in requests") };
+fn asked<'a>(judge: &Judge<'a>, descriptors: &'a DescriptorList<'a>) -> engine::Request<'a> {
+    let protocol::CostField::Requests(cost) = judge.cost else { panic!("a cost in requests") };
     let of_engine = engine::Descriptors { attributes: descriptors.attributes(), ends: descriptors.ends() };
     engine::Request {
         cost: engine::Cost::Requests(u32::try_from(cost).unwrap_or(u32::MAX)),
@@ -142,16 +148,16 @@ fn asked<'a>(judge: &Judge<'a>, descriptors: &'a Descriptors<'a>) -> engine::Req
     }
 }
 
-fn said<'d>(id: u64, decision: &engine::Decision<'d>) -> Decision<'d> {
+fn said<'d>(id: u64, decision: &engine::Decision<'d>) -> DecisionReply<'d> {
     let verdict = match decision.verdict {
-        engine::Verdict::Allow => protocol::Verdict::Allow,
-        engine::Verdict::Limit => protocol::Verdict::Limit,
-        engine::Verdict::Wait => protocol::Verdict::Wait,
-        engine::Verdict::Deny => protocol::Verdict::Deny,
-        engine::Verdict::Shed => protocol::Verdict::Shed,
+        engine::Verdict::Allow => protocol::VerdictCode::Allow,
+        engine::Verdict::Limit => protocol::VerdictCode::Limit,
+        engine::Verdict::Wait => protocol::VerdictCode::Wait,
+        engine::Verdict::Deny => protocol::VerdictCode::Deny,
+        engine::Verdict::Shed => protocol::VerdictCode::Shed,
     };
     let binding = decision.binding;
-    Decision {
+    DecisionReply {
         rule: binding.map(|binding| &*binding.rule.name),
         limit: binding.map(|binding| binding.level.limit),
         window_us: binding.map(|binding| binding.level.window.0),
@@ -159,6 +165,6 @@ fn said<'d>(id: u64, decision: &engine::Decision<'d>) -> Decision<'d> {
         reset_us: binding.map(|binding| binding.level.reset.0),
         retry_us: decision.retry.map(|retry| retry.0),
         help: binding.and_then(|binding| binding.rule.help.as_deref()),
-        ..Decision::new(id, verdict)
+        ..DecisionReply::new(id, verdict)
     }
 }

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use tidegate::clock::Now;
-use tidegate::engine::{Engine, HashKey, Settled};
+use tidegate::engine::{Engine, HashKey, ShareReply};
 
 pub(crate) struct Lender {
     engine: Arc<Engine>,
@@ -29,7 +29,7 @@ impl Lender {
             let Some(budget) = budgets.get(&key.budget()) else { continue };
             let Some((reported, _)) = self.engine.report(key, budget, 0, now) else { continue };
             let level = i64::from(budget.quota.bucket().burst()) * 500_000;
-            let settled = Settled {
+            let settled = ShareReply {
                 paid: reported.owed,
                 granted: tokens,
                 level,

@@ -7,8 +7,8 @@ use std::process::{Child, Command, Stdio};
 
 use tidegate::clock::boot_nanos;
 use tidegate::protocol::{
-    Decision, Descriptors, Hello, Judge, Reply, ReplyScratch, Request, Split, decode_reply, encode_request,
-    split,
+    DecisionReply, DescriptorList, HelloFrame, Judge, Reply, ReplyScratch, RequestFrame, Split, decode_reply,
+    encode_request, split,
 };
 
 use crate::process::Process;
@@ -70,7 +70,7 @@ fn kill_one(socket: &Path, asking: &mut Client) -> io::Result<f64> {
 pub(crate) fn hold(socket: &Path) -> io::Result<()> {
     let mut client = Client::connect(socket, Some(std::process::id()))?;
     for _ in 0..PLACES {
-        client.ask(Request::Acquire)?;
+        client.ask(RequestFrame::Acquire)?;
     }
     println!("held");
     io::stdout().flush()?;
@@ -90,29 +90,29 @@ impl Client {
         let mut session = [0; 16];
         session[..8].copy_from_slice(&boot_nanos().to_le_bytes());
         session[8..12].copy_from_slice(&std::process::id().to_le_bytes());
-        let hello = Hello { session: Some(session), pid, ..Hello::new(0) };
-        client.send(&Request::Hello(hello))?;
+        let hello = HelloFrame { session: Some(session), pid, ..HelloFrame::new(0) };
+        client.send(&RequestFrame::Hello(hello))?;
         client.receive(|_| ())?;
         Ok(client)
     }
 
     /// The number of free permits.
     fn free(&mut self) -> io::Result<u64> {
-        self.ask(Request::Peek)
+        self.ask(RequestFrame::Peek)
     }
 
-    fn ask(&mut self, op: impl Fn(Judge<'static>) -> Request<'static>) -> io::Result<u64> {
+    fn ask(&mut self, op: impl Fn(Judge<'static>) -> RequestFrame<'static>) -> io::Result<u64> {
         self.id += 1;
         self.send(&op(Judge::new(self.id, "api")))?;
         self.receive(|reply| match reply {
-            Reply::Decision(Decision { remaining: Some(remaining), .. }) => Ok(*remaining),
+            Reply::Decision(DecisionReply { remaining: Some(remaining), .. }) => Ok(*remaining),
             other => Err(io::Error::other(format!("expected a decision, received {other:?}"))),
         })?
     }
 
-    fn send(&mut self, request: &Request<'_>) -> io::Result<()> {
+    fn send(&mut self, request: &RequestFrame<'_>) -> io::Result<()> {
         let mut bytes = Vec::new();
-        let mut descriptors = Descriptors::new();
+        let mut descriptors = DescriptorList::new();
         assert!(descriptors.push(&[]), "one descriptor fits");
         encode_request(&mut bytes, request, &descriptors)
             .map_err(|error| io::Error::other(error.to_string()))?;

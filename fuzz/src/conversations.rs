@@ -13,7 +13,7 @@ use tidegate::clock::{Clock, boot_nanos};
 use tidegate::engine::{Engine, Opening, PoolView};
 use tidegate::protocol::{Code, FRAME_BYTES_MAX, Reply, ReplyScratch, Split, decode_reply, split};
 use tidegate::rules::{RuleSet, read_text};
-use tidegate::server::{self, ConnectionLimits, DomainAccess, Listener, Options, PoolAccess, Pulse};
+use tidegate::server::{self, ConnectionLimits, DomainAccess, Listener, PoolAccess, Pulse, ServerOptions};
 use tokio_util::sync::CancellationToken;
 
 use super::rules::new_engine;
@@ -77,7 +77,7 @@ impl Daemon {
         let loaded = read_text("rules.yaml", RULES);
         assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
         drop(engine.install(RuleSet::new(loaded.domains)));
-        let options = Options {
+        let options = ServerOptions {
             threads: 1,
             connections: ConnectionLimits { max: 64, per_user: 64 },
             access: DomainAccess::new([]),

@@ -2,7 +2,7 @@
 
 use ring::hmac;
 use tidegate::clock::Now;
-use tidegate::engine::{By, FleetChange, Mode, RuleName, Switch, Target};
+use tidegate::engine::{FleetChange, Mode, RuleName, Switch, SwitchOrigin, Target};
 use tidegate::fleet::overrides::{DOCUMENT_BYTES_MAX, Document, ENTRIES_MAX, Seal};
 use tidegate::rules::{RuleSet, read_text};
 
@@ -59,7 +59,7 @@ fn changes(now: Now) -> [FleetChange; 2] {
         mode: Mode::Disabled,
         until: Some(now.at.after(std::time::Duration::from_secs(60))),
         said: now.at,
-        by: By::User(0),
+        by: SwitchOrigin::User(0),
     };
     [FleetChange::Switch(switch), FleetChange::Clear(target)]
 }

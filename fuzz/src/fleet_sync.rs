@@ -5,15 +5,15 @@ use std::sync::{Arc, Mutex};
 use redis::Value;
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
-    Answer, Brought, CallResult, Decider, Descriptors, Engine, HashKey, Op, Opening, Request, Session,
-    Ticket, WorkOutcome,
+    CallResult, CheckReply, Decider, Descriptors, Engine, EngineAnswer, HashKey, Op, Opening, Request,
+    Session, Ticket, WorkOutcome,
 };
 use tidegate::fleet::beat::Beat;
-use tidegate::fleet::call::Call;
-use tidegate::fleet::member::Member;
-use tidegate::fleet::questions::Question;
-use tidegate::fleet::reply::{Reply, ReplyFault};
-use tidegate::fleet::secrets::Mark;
+use tidegate::fleet::call::ScriptCommand;
+use tidegate::fleet::member::HostMember;
+use tidegate::fleet::questions::WaitingRequest;
+use tidegate::fleet::reply::{ReplyFault, ScriptReply};
+use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::sync;
 use tidegate::rules::{RuleSet, read_text};
 
@@ -57,16 +57,16 @@ struct Waiting {
     ticket: Arc<Ticket>,
     what: (usize, usize),
     is_second: bool,
-    answer: Arc<Mutex<Option<Option<Brought>>>>,
+    answer: Arc<Mutex<Option<Option<CheckReply>>>>,
 }
 
 struct Host {
     engine: Arc<Engine>,
     decider: Decider,
-    member: Member,
+    member: HostMember,
     session: Session,
     now: Now,
-    calls: Vec<Call>,
+    calls: Vec<ScriptCommand>,
     leases: Vec<u64>,
     waiting: Vec<Waiting>,
 }
@@ -79,8 +79,8 @@ impl Host {
         assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
         drop(engine.install(RuleSet::new(loaded.domains)));
         let now = Now { at: Timestamp::from_nanos(1_000_000_000), utc: 1_772_539_200_000_000_000 };
-        let options = sync::Options { host: [5; 16], epoch: 3, buckets: 4, seed: 7 };
-        let mut member = Member::new(Arc::clone(&engine), standing, options);
+        let options = sync::SyncOptions { host: [5; 16], epoch: 3, buckets: 4, seed: 7 };
+        let mut member = HostMember::new(Arc::clone(&engine), standing, options);
         member.expect(u32::from(hosts).max(1), now.at);
         let opening =
             Opening { name: Some([4; 16]), user: 1, pool: "web", slots: 8, connection: 1, pid: None };
@@ -143,8 +143,8 @@ impl Host {
             Some(result) => self.decider.resume(&request, result, self.now),
         };
         match answer {
-            Answer::Decided(decision) => self.leases.extend(decision.lease),
-            Answer::Ask(ticket) => return Some(ticket),
+            EngineAnswer::Decided(decision) => self.leases.extend(decision.lease),
+            EngineAnswer::Ask(ticket) => return Some(ticket),
             _ => {}
         }
         None
@@ -155,7 +155,7 @@ impl Host {
         let to = Arc::clone(&answer);
         let on_brought = Box::new(move |brought| drop(to.lock().unwrap().replace(brought)));
         let due = self.now.at.after(ticket.patience);
-        let question = Question { ticket: Arc::clone(&ticket), due, on_brought };
+        let question = WaitingRequest { ticket: Arc::clone(&ticket), due, on_brought };
         self.member.ask(question, self.now, &mut self.calls);
         self.member.tend_places(self.now, &mut self.calls);
         self.waiting.push(Waiting { ticket, what, is_second, answer });
@@ -202,9 +202,9 @@ impl Host {
     }
 
     fn beat(&mut self, input: &mut Input<'_>) {
-        let secret = Mark::default();
-        let call = Call::Beat(Beat { host: [5; 16], epoch: 3, seq: 1, pools: Vec::new(), secret });
-        if let Some(Reply::Beat(beaten)) = decoded(&call, input) {
+        let secret = SecretDigest::default();
+        let call = ScriptCommand::Beat(Beat { host: [5; 16], epoch: 3, seq: 1, pools: Vec::new(), secret });
+        if let Some(ScriptReply::Beat(beaten)) = decoded(&call, input) {
             self.member.beaten(&beaten, self.now.at);
         }
     }
@@ -233,9 +233,9 @@ impl Host {
 }
 
 /// Decodes these bytes as a reply through the RESP reader.
-fn decoded(call: &Call, input: &mut Input<'_>) -> Option<Reply> {
+fn decoded(call: &ScriptCommand, input: &mut Input<'_>) -> Option<ScriptReply> {
     let first = input.byte();
-    let expected = match Reply::decode(call, &[first]) {
+    let expected = match ScriptReply::decode(call, &[first]) {
         Err(ReplyFault::Length { expected, .. }) => expected,
         _ => 1,
     };
@@ -244,5 +244,5 @@ fn decoded(call: &Call, input: &mut Input<'_>) -> Option<Reply> {
     let resp = [format!("${}\r\n", bytes.len()).into_bytes(), bytes, b"\r\n".to_vec()].concat();
     let value = tidegate::fleet::link::frame::Scanner::default().take(&mut resp.clone()).ok()??;
     let Value::BulkString(bytes) = value else { panic!("{value:?}") };
-    Reply::decode(call, &bytes).ok().map(|received| received.reply)
+    ScriptReply::decode(call, &bytes).ok().map(|received| received.reply)
 }

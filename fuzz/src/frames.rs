@@ -3,7 +3,7 @@
 use std::collections::HashSet;
 
 use tidegate::protocol::{
-    Code, Descriptors, FRAME_BYTES_MAX, ReplyScratch, Split, decode_first, decode_reply, decode_request,
+    Code, DescriptorList, FRAME_BYTES_MAX, ReplyScratch, Split, decode_first, decode_reply, decode_request,
     encode_reply, encode_request, split,
 };
 
@@ -25,14 +25,14 @@ pub fn check(bytes: &[u8]) {
 /// Decodes a payload of valid length as a request and as a reply.
 pub fn check_payload(payload: &[u8]) {
     let whole = is_whole_message(payload);
-    let mut descriptors = Descriptors::new();
+    let mut descriptors = DescriptorList::new();
     match decode_request(payload, &mut descriptors) {
         Ok(request) => {
             assert!(whole, "accepts a malformed frame");
             let mut written = Vec::new();
             // Encoding may write a default that a frame at the size bound omits.
             if encode_request(&mut written, &request, &descriptors).is_ok() {
-                let mut again = Descriptors::new();
+                let mut again = DescriptorList::new();
                 let reread = decode_request(&written[4..], &mut again);
                 assert_eq!(reread, Ok(request));
                 assert_eq!(again, descriptors);

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate::clock::Now;
-use tidegate::engine::{Descriptors, Engine, HashKey, Op, Options, Request};
+use tidegate::engine::{Descriptors, Engine, EngineOptions, HashKey, Op, Request};
 use tidegate::rules::{Domain, Mode, Problem, RuleSet, conditions, facts, read_text};
 
 /// Reads the bytes as a rules file.
@@ -57,7 +57,7 @@ pub(super) fn judge_some(domains: Vec<Arc<Domain>>) {
 
 pub fn new_engine() -> Arc<Engine> {
     let hash_key = HashKey::from_bytes([7; 16]);
-    Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 16 << 20 }))
+    Arc::new(Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 16 << 20 }))
 }
 
 /// Attributes that the rules of the corpus match and count by.

@@ -9,11 +9,11 @@ use tempfile::TempDir;
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{Descriptors, Engine, Op, Request};
 use tidegate::rules::{RuleSet, read_text};
-use tidegate::state::{KeyBytes, Moment, read_tables, write_tables};
+use tidegate::state::{Moment, SnapshotKey, read_tables, write_tables};
 
 use super::rules::new_engine;
 
-const KEY: KeyBytes = KeyBytes([7; 16]);
+const KEY: SnapshotKey = SnapshotKey([7; 16]);
 const UTC: i64 = 1_772_539_200_000_000_000;
 const SECOND: u64 = 1_000_000_000;
 /// Magic, version and fingerprint of the key.

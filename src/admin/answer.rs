@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
 
 /// One answer.
-pub(super) type Answer = Response<Body>;
+pub(super) type HttpAnswer = Response<Body>;
 
 /// Body of a response.
 #[derive(Debug)]
@@ -53,34 +53,34 @@ impl hyper::body::Body for Body {
 }
 
 /// JSON lines as they come.
-pub(super) fn lines(lines: Receiver<Bytes>) -> Answer {
+pub(super) fn lines(lines: Receiver<Bytes>) -> HttpAnswer {
     of_body("application/jsonl", StatusCode::OK, Body::Lines(lines))
 }
 
 /// Text for people.
-pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> Answer {
+pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> HttpAnswer {
     of_kind(status, "text/plain; charset=utf-8", text)
 }
 
 /// Returns one JSON value, with a final line feed for terminals.
-pub(super) fn value(status: StatusCode, value: &Value) -> Answer {
+pub(super) fn value(status: StatusCode, value: &Value) -> HttpAnswer {
     of_kind(status, "application/json", format!("{value}\n"))
 }
 
 /// Returns an error response; the message has the error, its location and a fix.
-pub(super) fn error(status: StatusCode, message: impl Into<String>) -> Answer {
+pub(super) fn error(status: StatusCode, message: impl Into<String>) -> HttpAnswer {
     value(status, &json!({"error": message.into()}))
 }
 
 /// The command means the daemon of another socket: which one this daemon serves.
-pub(super) fn misdirected(serves: &Path) -> Answer {
+pub(super) fn misdirected(serves: &Path) -> HttpAnswer {
     let serves = serves.display().to_string();
     let message = format!("this daemon serves {serves}");
     value(StatusCode::MISDIRECTED_REQUEST, &json!({"error": message, "serves": serves}))
 }
 
 /// The path is there, but not for this.
-pub(super) fn wrong_method(allowed: &'static str) -> Answer {
+pub(super) fn wrong_method(allowed: &'static str) -> HttpAnswer {
     let message = format!("this path is asked with {allowed}");
     let mut answer = error(StatusCode::METHOD_NOT_ALLOWED, message);
     answer.headers_mut().insert(ALLOW, HeaderValue::from_static(allowed));
@@ -88,11 +88,11 @@ pub(super) fn wrong_method(allowed: &'static str) -> Answer {
 }
 
 /// Any other kind.
-pub(super) fn of_kind(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> Answer {
+pub(super) fn of_kind(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> HttpAnswer {
     of_body(kind, status, Body::Whole(Full::new(body.into())))
 }
 
-fn of_body(kind: &'static str, status: StatusCode, body: Body) -> Answer {
+fn of_body(kind: &'static str, status: StatusCode, body: Body) -> HttpAnswer {
     let mut answer = Response::new(body);
     *answer.status_mut() = status;
     let headers = answer.headers_mut();

@@ -15,12 +15,12 @@ use tracing::debug;
 use super::Desk;
 use super::answer::Body;
 use super::http_connections::HttpConnection;
-use super::router::{self, Asker};
+use super::router::{self, HttpClient};
 
 /// Serves it to its end. Whatever comes in, nothing but this connection is harmed.
 pub(super) async fn serve<S>(
     desk: Arc<Desk>,
-    asker: Asker,
+    asker: HttpClient,
     socket: S,
     connection: HttpConnection,
     head_patience: Duration,
@@ -42,8 +42,8 @@ pub(super) async fn serve<S>(
         .keep_alive(false)
         .serve_connection(TokioIo::new(socket), service);
     let whole = match asker {
-        Asker::Operator(_) => OPERATOR_PATIENCE,
-        Asker::Anybody => ANYBODY_PATIENCE,
+        HttpClient::Operator(_) => OPERATOR_PATIENCE,
+        HttpClient::Anybody => ANYBODY_PATIENCE,
     };
     let mut served = pin!(served);
     let in_time = tokio::select! {

@@ -8,7 +8,7 @@ use crate::engine::FleetChange;
 
 /// The rest of the daemon, as far as operators may look into it or tell it something. Called on the thread that answers
 /// operators, so readers must not block; verbs may.
-pub trait Control: Send + Sync {
+pub trait DaemonControl: Send + Sync {
     /// Returns the rules in force and the result of the last load.
     fn rules(&self) -> RulesRecord;
 

@@ -15,8 +15,8 @@ use tracing::{debug, info, warn};
 use super::Desk;
 use super::connection;
 use super::http_connections::{HttpConnections, head_patience};
-use super::router::Asker;
-use super::verbs::By;
+use super::router::HttpClient;
+use super::verbs::Operator;
 use crate::clock::Timestamp;
 
 /// Opens the admin socket: how a socket gets its place is not known here.
@@ -91,7 +91,7 @@ async fn serve_operators(desk: &Arc<Desk>, first: Result<UnixListener, String>, 
             }
             return Ok(None);
         }
-        Ok(Some((socket, Asker::Operator(by), None)))
+        Ok(Some((socket, HttpClient::Operator(by), None)))
     };
     take_turns(desk, accept).await;
 }
@@ -104,16 +104,16 @@ async fn serve_scrapers(desk: &Arc<Desk>, first: Result<TcpListener, String>, ad
     info!(%address, "metrics are served");
     let accept = async || {
         let (socket, peer) = listener.accept().await?;
-        Ok(Some((socket, Asker::Anybody, Some(peer.ip()))))
+        Ok(Some((socket, HttpClient::Anybody, Some(peer.ip()))))
     };
     take_turns(desk, accept).await;
 }
 
-fn by(socket: &UnixStream) -> io::Result<By> {
+fn by(socket: &UnixStream) -> io::Result<Operator> {
     let peer = rustix::net::sockopt::socket_peercred(socket)?;
     // Zero: the peer is in another PID namespace.
     let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok().filter(|pid| *pid > 0);
-    Ok(By { uid: peer.uid.as_raw(), pid })
+    Ok(Operator { uid: peer.uid.as_raw(), pid })
 }
 
 /// Retries until the listener is open. An obstacle may go away: the previous daemon may still drain.
@@ -142,7 +142,7 @@ async fn opened<T>(
 /// Accepts for ever.
 async fn take_turns<S>(
     desk: &Arc<Desk>,
-    accept: impl AsyncFnMut() -> io::Result<Option<(S, Asker, Option<IpAddr>)>>,
+    accept: impl AsyncFnMut() -> io::Result<Option<(S, HttpClient, Option<IpAddr>)>>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {

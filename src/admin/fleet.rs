@@ -7,7 +7,7 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::Desk;
-use super::answer::{self, Answer};
+use super::answer::{self, HttpAnswer};
 use super::switches::everywhere;
 use crate::clock::Timestamp;
 use crate::engine::{Engine, PlacesSum, PoolView, RuleInForce, RuleKind};
@@ -248,7 +248,7 @@ impl BudgetCounts {
 }
 
 /// The page.
-pub(super) fn fleet(desk: &Desk) -> Answer {
+pub(super) fn fleet(desk: &Desk) -> HttpAnswer {
     let fleet = desk.control.fleet();
     let now = desk.clock.now();
     let sums = desk.engine.sum_places(now);

@@ -14,20 +14,20 @@ use hyper::StatusCode;
 use hyper::header::{HeaderName, HeaderValue};
 use serde_json::Value;
 
-use super::answer::{self, Answer};
-use super::history::{Look, Story};
+use super::answer::{self, HttpAnswer};
+use super::history::{HistorySample, Story};
 use super::ledger::utc;
 use super::{Desk, pages, recording, status, verbs};
-use crate::page::{STYLE, Stretch, Text, nonce, of};
+use crate::page::{EscapedText, STYLE, Stretch, nonce, of};
 use health::{Health, Sign};
 
 /// The page.
-pub(super) fn front(desk: &Desk) -> Answer {
-    let story = desk.history.story(&Look::take(desk));
+pub(super) fn front(desk: &Desk) -> HttpAnswer {
+    let story = desk.history.story(&HistorySample::take(desk));
     let now = desk.clock.now();
     let nonce = nonce();
     let host = std::fs::read_to_string(HOST_NAME_FILE).unwrap_or_default();
-    let about = About { host: host.trim(), at: &utc(now.at, now), nonce: &nonce };
+    let about = PageExtras { host: host.trim(), at: &utc(now.at, now), nonce: &nonce };
     let mut answer = answer::of_kind(StatusCode::OK, KIND, text(&status::told(desk), &story, &about));
     let headers = answer.headers_mut();
     for (name, value) in SAFETY {
@@ -42,7 +42,7 @@ pub(super) fn front(desk: &Desk) -> Answer {
 
 /// Page data that the status does not contain.
 #[derive(Clone, Copy, Debug)]
-struct About<'a> {
+struct PageExtras<'a> {
     /// Where it runs.
     host: &'a str,
     /// When it was made.
@@ -51,7 +51,7 @@ struct About<'a> {
     nonce: &'a str,
 }
 
-fn text(status: &Value, story: &Story, about: &About<'_>) -> String {
+fn text(status: &Value, story: &Story, about: &PageExtras<'_>) -> String {
     let health = Health::of(status, story);
     let mut page = String::with_capacity(PAGE_BYTES);
     head(&mut page, health.sign(), about);
@@ -60,7 +60,7 @@ fn text(status: &Value, story: &Story, about: &About<'_>) -> String {
         "<body><p id=\"silence\" role=\"alert\" hidden></p><div id=\"page\"><header><h1>tidegate <span \
          class=\"host\">{}</span></h1><p class=\"when\">as of <time datetime=\"{}\">{}</time>, <span id=\"pace\">loaded \
          anew every 5 s</span></p></header><main>",
-        Text(about.host),
+        EscapedText(about.host),
         about.at,
         about.at.get(11..19).unwrap_or_default().to_owned() + " UTC",
     );
@@ -88,7 +88,7 @@ fn text(status: &Value, story: &Story, about: &About<'_>) -> String {
     page
 }
 
-fn head(page: &mut String, sign: Sign, about: &About<'_>) {
+fn head(page: &mut String, sign: Sign, about: &PageExtras<'_>) {
     let colour = match sign {
         Sign::Absent | Sign::Good => "%231a7f37",
         Sign::Note => "%23bf8700",
@@ -102,7 +102,7 @@ fn head(page: &mut String, sign: Sign, about: &About<'_>) {
          viewBox='0 0 2 2'%3E%3Ccircle cx='1' cy='1' r='1' fill='{colour}'/%3E%3C/svg%3E\"><noscript><meta \
          http-equiv=\"refresh\" content=\"5\"></noscript><style nonce=\"{}\">{STYLE}</style></head>",
         sign.mark(),
-        Text(about.host),
+        EscapedText(about.host),
         about.nonce,
     );
 }

@@ -44,7 +44,7 @@ pub(super) struct PoolStep {
 
 /// Counter values at one moment.
 #[derive(Debug)]
-pub(super) struct Look {
+pub(super) struct HistorySample {
     at: Timestamp,
     counted: [u64; KINDS],
     rules: Vec<(String, [u64; OUTCOMES])>,
@@ -87,12 +87,12 @@ impl History {
         turns.tick().await;
         loop {
             turns.tick().await;
-            desk.history.note(Look::take(desk));
+            desk.history.note(HistorySample::take(desk));
         }
     }
 
     /// Records a step.
-    pub(super) fn note(&self, look: Look) {
+    pub(super) fn note(&self, look: HistorySample) {
         let mut past = self.past.lock();
         let past = &mut *past;
         let is_first = past.steps.is_empty();
@@ -116,7 +116,7 @@ impl History {
     }
 
     /// Returns the recorded history, including growth since the last step.
-    pub(super) fn story(&self, look: &Look) -> Story {
+    pub(super) fn story(&self, look: &HistorySample) -> Story {
         let past = self.past.lock();
         let spans = past.spans();
         let newest = past.steps.back().map_or(look.at, |(at, _)| *at);
@@ -186,13 +186,13 @@ impl<S, C> Track<S, C> {
     }
 }
 
-impl Look {
+impl HistorySample {
     /// Reads the current counters, the same ones that a scrape reads.
-    pub(super) fn take(desk: &Desk) -> Look {
+    pub(super) fn take(desk: &Desk) -> HistorySample {
         let now = desk.clock.now();
         let Totals { allowed, limited, waited, denied, shed, rules, .. } = desk.engine.totals();
         let missed = desk.control.server().missed_in_all();
-        Look {
+        HistorySample {
             at: now.at,
             counted: [allowed, limited, waited, denied, shed, missed],
             rules: rules.iter().map(of_rule).collect(),
@@ -267,16 +267,16 @@ const SECONDS_MIN: f32 = 1.0;
 
 #[cfg(test)]
 mod tests {
-    use super::{History, KINDS, Look, OUTCOMES, PoolStep, RULES_MAX};
+    use super::{History, HistorySample, KINDS, OUTCOMES, PoolStep, RULES_MAX};
     use crate::clock::Timestamp;
 
-    fn look(seconds: u64, allowed: u64, rules: &[(&str, u64)]) -> Look {
+    fn look(seconds: u64, allowed: u64, rules: &[(&str, u64)]) -> HistorySample {
         let mut counted = [0; KINDS];
         counted[0] = allowed;
         let of = |(name, passed): &(&str, u64)| ((*name).to_owned(), [*passed, 0, 0]);
         let step = PoolStep { utilization: Some(0.5), severity: -0.1 };
         let pools = vec![("web".into(), step)];
-        Look {
+        HistorySample {
             at: Timestamp::from_nanos(seconds * 1_000_000_000),
             counted,
             rules: rules.iter().map(of).collect(),

@@ -9,23 +9,23 @@ use serde_json::{Value, json};
 use tracing::{error, info};
 
 use crate::clock::{Now, Timestamp};
-use crate::engine::{Alarm, By, Engine, Event};
+use crate::engine::{Alarm, ControlEvent, Engine, SwitchOrigin};
 
 /// The latest changes, and the latest rules that the guard reported.
 #[derive(Debug, Default)]
-pub struct Ledger {
-    changes: Mutex<VecDeque<Change>>,
+pub struct ChangeLedger {
+    changes: Mutex<VecDeque<LedgerChange>>,
     alarms: Mutex<VecDeque<(Timestamp, Alarm)>>,
 }
 
 #[derive(Clone, Debug)]
-struct Change {
+struct LedgerChange {
     at: String,
     by: String,
     what: String,
 }
 
-impl Ledger {
+impl ChangeLedger {
     /// Records a change here and in the log.
     pub fn enter(&self, by: &str, what: &str, now: Now) {
         info!(by, "{what}");
@@ -33,7 +33,7 @@ impl Ledger {
         if changes.len() >= CHANGES_MAX {
             changes.pop_front();
         }
-        changes.push_back(Change { at: utc(now.at, now), by: by.to_owned(), what: what.to_owned() });
+        changes.push_back(LedgerChange { at: utc(now.at, now), by: by.to_owned(), what: what.to_owned() });
     }
 
     /// Records the events of the engine since the last call. Returns whether there were any.
@@ -41,35 +41,35 @@ impl Ledger {
         let events = engine.events();
         for event in &events {
             match event {
-                Event::SwitchEnded(switch) => {
+                ControlEvent::SwitchEnded(switch) => {
                     let what = format!("{}: no longer {}, its time is over", switch.target, switch.mode);
                     self.enter("time", &what, now);
                 }
-                Event::BlockEnded(block) => {
+                ControlEvent::BlockEnded(block) => {
                     let what =
                         format!("{}: the key {} is free, its time is over", block.rule, block.digest());
                     self.enter("time", &what, now);
                 }
-                Event::FleetSwitched(switch) => {
+                ControlEvent::FleetSwitched(switch) => {
                     let until = switch.until.map(|until| format!(" until {}", utc(until, now)));
                     let until = until.unwrap_or_default();
                     let what = format!("switched {} to {} on all hosts{until}", switch.target, switch.mode);
                     self.enter(&switch.by.to_string(), &what, now);
                 }
-                Event::FleetCleared(switch) => {
+                ControlEvent::FleetCleared(switch) => {
                     let what = format!("{}: no longer {} on all hosts", switch.target, switch.mode);
                     self.enter("fleet", &what, now);
                 }
-                Event::FleetBlocked(block) => {
+                ControlEvent::FleetBlocked(block) => {
                     let (key, rule, until) = (block.digest(), &block.rule, utc(block.until, now));
                     let what = format!("blocked the key {key} of {rule} on all hosts until {until}");
                     self.enter(&block.by.to_string(), &what, now);
                 }
-                Event::FleetFreed(block) => {
+                ControlEvent::FleetFreed(block) => {
                     let (key, rule) = (block.digest(), &block.rule);
                     self.enter("fleet", &format!("{rule}: the key {key} is free on all hosts"), now);
                 }
-                Event::Guard(alarm) => self.alarm(alarm, now),
+                ControlEvent::Guard(alarm) => self.alarm(alarm, now),
             }
         }
         !events.is_empty()
@@ -81,7 +81,11 @@ impl Ledger {
         error!(%rule, callers, refused, "{message}");
         if let Some(until) = alarm.shadow_until {
             let until = utc(until, now);
-            self.enter(&By::Guard.to_string(), &format!("switched {rule} to shadow until {until}"), now);
+            self.enter(
+                &SwitchOrigin::Guard.to_string(),
+                &format!("switched {rule} to shadow until {until}"),
+                now,
+            );
         }
         let mut alarms = self.alarms.lock();
         if alarms.len() >= CHANGES_MAX {
@@ -102,7 +106,7 @@ impl Ledger {
     #[must_use]
     pub fn changes(&self) -> Vec<Value> {
         let changes = self.changes.lock();
-        let shown = |change: &Change| json!({"at": change.at, "by": change.by, "what": change.what});
+        let shown = |change: &LedgerChange| json!({"at": change.at, "by": change.by, "what": change.what});
         changes.iter().rev().map(shown).collect()
     }
 }

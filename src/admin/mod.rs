@@ -27,20 +27,20 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 pub use control::{
-    Control, DomainInForce, ProcessRecord, Reloaded, RulesRecord, ServedSocket, ServerCounts, StateRecord,
-    ThreadRecord,
+    DaemonControl, DomainInForce, ProcessRecord, Reloaded, RulesRecord, ServedSocket, ServerCounts,
+    StateRecord, ThreadRecord,
 };
 pub use doors::{Door, Doors};
 pub use fleet::{BudgetCounts, FleetNode, FleetRecord, OverridesRecord};
 pub use front::SAFETY;
 pub use history::History;
 pub use http_connections::{HttpConnection, HttpConnections, head_patience};
-pub use ledger::Ledger;
+pub use ledger::ChangeLedger;
 pub use pages::paths as page_paths;
 pub use status::log_status;
 pub use switches::switches;
 pub use told::{list, number, word};
-pub use verbs::{By, Refusal};
+pub use verbs::{Operator, VerbRefusal};
 
 use crate::clock::Clock;
 use crate::engine::Engine;
@@ -54,9 +54,9 @@ pub struct Desk {
     /// The daemon's clock.
     pub clock: Arc<Clock>,
     /// The rest of the daemon, as far as operators may read or change it.
-    pub control: Arc<dyn Control>,
+    pub control: Arc<dyn DaemonControl>,
     /// The latest changes by operators and by the guard.
-    pub ledger: Arc<Ledger>,
+    pub ledger: Arc<ChangeLedger>,
     /// History of the last ten minutes.
     pub history: Arc<History>,
     /// Buffers decisions while a recording runs.
@@ -68,8 +68,8 @@ impl Desk {
     pub fn new(
         engine: &Arc<Engine>,
         clock: &Arc<Clock>,
-        control: Arc<dyn Control>,
-        ledger: Arc<Ledger>,
+        control: Arc<dyn DaemonControl>,
+        ledger: Arc<ChangeLedger>,
         recorder: &Arc<Recorder>,
     ) -> Desk {
         let (engine, clock, recorder) = (Arc::clone(engine), Arc::clone(clock), Arc::clone(recorder));
@@ -92,7 +92,7 @@ impl Office {
         let (tell_opened, opened) = sync_channel(1);
         let (tell_ended, ended) = sync_channel(1);
         // Before the daemon serves: later counts are growth.
-        desk.history.note(history::Look::take(&desk));
+        desk.history.note(history::HistorySample::take(&desk));
         let (desk, stopped) = (Arc::new(desk), stop.clone());
         let work = move || {
             let opened = || {

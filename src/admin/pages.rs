@@ -2,23 +2,23 @@
 
 use hyper::StatusCode;
 
-use super::answer::{self, Answer};
+use super::answer::{self, HttpAnswer};
 use super::switches::everything_everywhere;
 use super::{Desk, fleet, front, metrics, rules_page, status};
 
 /// One page.
 #[derive(Clone, Copy)]
-pub(super) struct Page {
+pub(super) struct AdminPage {
     path: &'static str,
     what: &'static str,
     /// Whether it shows no callers, so that the metrics port may serve it.
     pub(super) is_harmless: bool,
     /// Makes it, without waiting for anything.
-    pub(super) make: fn(&Desk) -> Answer,
+    pub(super) make: fn(&Desk) -> HttpAnswer,
 }
 
 /// The page of a path.
-pub(super) fn find(path: &str) -> Option<Page> {
+pub(super) fn find(path: &str) -> Option<AdminPage> {
     PAGES.iter().find(|page| page.path == path).copied()
 }
 
@@ -33,12 +33,12 @@ pub fn paths() -> impl Iterator<Item = &'static str> {
 }
 
 /// It answers, so it lives.
-fn healthz(_: &Desk) -> Answer {
+fn healthz(_: &Desk) -> HttpAnswer {
     answer::text(StatusCode::OK, "ok\n")
 }
 
 /// Whether work should be sent here: the reasons against it, a line each.
-fn readyz(desk: &Desk) -> Answer {
+fn readyz(desk: &Desk) -> HttpAnswer {
     let mut reasons = Vec::new();
     if !desk.control.rules().is_good {
         reasons.push(
@@ -55,27 +55,32 @@ fn readyz(desk: &Desk) -> Answer {
     answer::text(StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n")
 }
 
-fn switches(desk: &Desk) -> Answer {
+fn switches(desk: &Desk) -> HttpAnswer {
     answer::value(StatusCode::OK, &super::switches(desk))
 }
 
-const PAGES: &[Page] = &[
-    Page { path: "/", what: "how it is, for people", is_harmless: false, make: front::front },
-    Page { path: "/metrics", what: "for Prometheus", is_harmless: true, make: metrics::metrics },
-    Page { path: "/healthz", what: "whether the daemon lives", is_harmless: true, make: healthz },
-    Page { path: "/status", what: "how it is, as JSON", is_harmless: false, make: status::status },
-    Page {
+const PAGES: &[AdminPage] = &[
+    AdminPage { path: "/", what: "how it is, for people", is_harmless: false, make: front::front },
+    AdminPage { path: "/metrics", what: "for Prometheus", is_harmless: true, make: metrics::metrics },
+    AdminPage { path: "/healthz", what: "whether the daemon lives", is_harmless: true, make: healthz },
+    AdminPage { path: "/status", what: "how it is, as JSON", is_harmless: false, make: status::status },
+    AdminPage {
         path: "/fleet",
         what: "how it stands with the other hosts, as JSON",
         is_harmless: false,
         make: fleet::fleet,
     },
-    Page { path: "/rules", what: "the rules in force, as JSON", is_harmless: false, make: rules_page::rules },
-    Page {
+    AdminPage {
+        path: "/rules",
+        what: "the rules in force, as JSON",
+        is_harmless: false,
+        make: rules_page::rules,
+    },
+    AdminPage {
         path: "/switches",
         what: "what holds over the rules, and who said so",
         is_harmless: false,
         make: switches,
     },
-    Page { path: "/readyz", what: "whether work should be sent here", is_harmless: true, make: readyz },
+    AdminPage { path: "/readyz", what: "whether work should be sent here", is_harmless: true, make: readyz },
 ];

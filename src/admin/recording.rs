@@ -12,21 +12,21 @@ use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::control::DomainInForce;
-use super::verbs::asked::Asked;
-use super::{By, Desk, Refusal};
+use super::verbs::asked::RequestFields;
+use super::{Desk, Operator, VerbRefusal};
 use crate::clock::Timestamp;
 use crate::engine;
-use crate::record::{Key, Reel, Writer};
+use crate::record::{RecordingKey, RecordingWriter, Reel};
 use crate::rules::check_name;
 
 /// Where it is asked for.
 pub(super) const PATH: &str = "/record";
 
 /// One recording.
-struct Recording {
+struct LiveRecording {
     desk: Arc<Desk>,
     reel: Reel,
-    writer: Writer,
+    writer: RecordingWriter,
     /// Lines that are counted.
     counted: u64,
     lines: Sender<Bytes>,
@@ -38,7 +38,7 @@ struct Recording {
 
 /// Why it has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
+enum RecordingEnd {
     /// Its time is over.
     Time,
     /// The reader closed the connection.
@@ -49,48 +49,59 @@ enum Ended {
     Failed,
 }
 
-impl Ended {
+impl RecordingEnd {
     fn text(self) -> &'static str {
         match self {
-            Ended::Time => "its time is over",
-            Ended::Gone => "its reader went",
-            Ended::Stalled => "its reader took nothing",
-            Ended::Failed => "it could not be written",
+            RecordingEnd::Time => "its time is over",
+            RecordingEnd::Gone => "its reader went",
+            RecordingEnd::Stalled => "its reader took nothing",
+            RecordingEnd::Failed => "it could not be written",
         }
     }
 }
 
 /// Begins a recording. Its lines come as long as they are taken.
-pub(super) fn begin(desk: &Arc<Desk>, by: By, asked: &Value) -> Result<Receiver<Bytes>, Refusal> {
-    let asked = Asked::of(asked, &["for_s", "domain", "clear"])?;
+pub(super) fn begin(desk: &Arc<Desk>, by: Operator, asked: &Value) -> Result<Receiver<Bytes>, VerbRefusal> {
+    let asked = RequestFields::of(asked, &["for_s", "domain", "clear"])?;
     let now = desk.clock.now();
-    let until = asked.until(now)?.ok_or_else(|| Refusal::bad("for how long: write `for_s`, in seconds"))?;
+    let until =
+        asked.until(now)?.ok_or_else(|| VerbRefusal::bad("for how long: write `for_s`, in seconds"))?;
     let lasts = until.since(now.at);
     if lasts > LASTS_MAX {
         let most = format_duration(LASTS_MAX);
-        return Err(Refusal::bad(format!("`for_s` is too long: a recording takes {most} at most")));
+        return Err(VerbRefusal::bad(format!("`for_s` is too long: a recording takes {most} at most")));
     }
     let domain = asked.text("domain")?.map(named).transpose()?;
     let clear = asked.texts("clear")?.into_iter().map(named).collect::<Result<Vec<_>, _>>()?;
-    let key = Key::draw().map_err(|error| Refusal::failed(format!("no key to hash values with: {error}")))?;
+    let key = RecordingKey::draw()
+        .map_err(|error| VerbRefusal::failed(format!("no key to hash values with: {error}")))?;
     let rules = desk.control.rules().domains;
     let what = what(domain, lasts, &clear);
-    let writer = Writer::new(key, clear.into_iter().map(Into::into).collect(), now);
-    let reel = desk.recorder.begin(domain).map_err(|busy| Refusal::failed(busy.to_string()))?;
+    let writer = RecordingWriter::new(key, clear.into_iter().map(Into::into).collect(), now);
+    let reel = desk.recorder.begin(domain).map_err(|busy| VerbRefusal::failed(busy.to_string()))?;
     let (lines, taken) = channel(CHUNKS);
-    let by = engine::By::User(by.uid).to_string();
-    let recording =
-        Recording { desk: Arc::clone(desk), reel, writer, counted: 0, lines, until, by: by.clone(), rules };
+    let by = engine::SwitchOrigin::User(by.uid).to_string();
+    let recording = LiveRecording {
+        desk: Arc::clone(desk),
+        reel,
+        writer,
+        counted: 0,
+        lines,
+        until,
+        by: by.clone(),
+        rules,
+    };
     let thread = std::thread::Builder::new().name("recorder".into()).spawn(move || recording.run());
-    thread.map_err(|error| Refusal::failed(format!("no thread to record by: {error}: raise TasksMax")))?;
+    thread
+        .map_err(|error| VerbRefusal::failed(format!("no thread to record by: {error}: raise TasksMax")))?;
     desk.ledger.enter(&by, &what, now);
     Ok(taken)
 }
 
-fn named(name: &str) -> Result<&str, Refusal> {
+fn named(name: &str) -> Result<&str, VerbRefusal> {
     let checked = check_name(name, "a name");
     checked.map(|()| name).map_err(|_| {
-        Refusal::bad(
+        VerbRefusal::bad(
             "a domain and an attribute are names: 1 to 64 bytes without control characters, ':' or '/'",
         )
     })
@@ -106,12 +117,12 @@ fn what(domain: Option<&str>, lasts: Duration, clear: &[&str]) -> String {
     format!("began to record what is judged in {domains}, for {} at most, {values}", format_duration(lasts))
 }
 
-impl Recording {
+impl LiveRecording {
     fn run(mut self) {
         self.reel.give_way();
-        let ended = self.roll().unwrap_or(Ended::Failed);
+        let ended = self.roll().unwrap_or(RecordingEnd::Failed);
         self.reel.stop();
-        if ended == Ended::Time {
+        if ended == RecordingEnd::Time {
             // A reader that does not take the end keeps the lines before it.
             let _ = self.finish();
         }
@@ -121,7 +132,7 @@ impl Recording {
     }
 
     /// Writes events until the recording ends.
-    fn roll(&mut self) -> io::Result<Ended> {
+    fn roll(&mut self) -> io::Result<RecordingEnd> {
         let mut chunk = Vec::new();
         let mut reported = self.desk.clock.now().at;
         self.writer.open(&self.desk.engine.open_sessions(), reported, &mut chunk)?;
@@ -136,7 +147,7 @@ impl Recording {
                 return Ok(ended);
             }
             if now >= self.until {
-                return Ok(Ended::Time);
+                return Ok(RecordingEnd::Time);
             }
             if !some {
                 std::thread::sleep(PAUSE);
@@ -184,7 +195,7 @@ impl Recording {
     }
 
     /// Sends the written chunk to the reader. Events are buffered meanwhile, as long as there is room.
-    fn send(&self, chunk: &mut Vec<u8>) -> Result<(), Ended> {
+    fn send(&self, chunk: &mut Vec<u8>) -> Result<(), RecordingEnd> {
         if chunk.is_empty() {
             return Ok(());
         }
@@ -193,11 +204,11 @@ impl Recording {
         loop {
             bytes = match self.lines.try_send(bytes) {
                 Ok(()) => return Ok(()),
-                Err(TrySendError::Closed(_)) => return Err(Ended::Gone),
+                Err(TrySendError::Closed(_)) => return Err(RecordingEnd::Gone),
                 Err(TrySendError::Full(bytes)) => bytes,
             };
             if self.desk.clock.now().at.since(begin) >= STALL_MAX {
-                return Err(Ended::Stalled);
+                return Err(RecordingEnd::Stalled);
             }
             std::thread::sleep(PAUSE);
         }

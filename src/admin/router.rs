@@ -8,48 +8,48 @@ use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, StatusCode};
 use tokio::sync::{Semaphore, oneshot};
 
-use super::answer::{self, Answer};
+use super::answer::{self, HttpAnswer};
 use super::control::ServedSocket;
-use super::verbs::{self, By, Verb};
+use super::verbs::{self, Operator, Verb};
 use super::{Desk, pages, recording};
 
 /// The client of a connection, by the rights it has.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Asker {
+pub(super) enum HttpClient {
     /// An operator, over the admin socket: may use every path.
-    Operator(By),
+    Operator(Operator),
     /// A client of the metrics port: may use the paths that show no callers and change nothing.
     Anybody,
 }
 
 /// Answers one request.
-pub(super) async fn answer(desk: &Arc<Desk>, asker: Asker, request: Request<Incoming>) -> Answer {
+pub(super) async fn answer(desk: &Arc<Desk>, asker: HttpClient, request: Request<Incoming>) -> HttpAnswer {
     let path = request.uri().path();
-    if matches!(asker, Asker::Operator(_))
+    if matches!(asker, HttpClient::Operator(_))
         && let Some(socket) = misdirected(desk, &request)
     {
         return answer::misdirected(&socket.path);
     }
-    let page = pages::find(path).filter(|page| page.is_harmless || matches!(asker, Asker::Operator(_)));
+    let page = pages::find(path).filter(|page| page.is_harmless || matches!(asker, HttpClient::Operator(_)));
     if let Some(page) = page {
         return match *request.method() {
             Method::GET | Method::HEAD => (page.make)(desk),
             _ => answer::wrong_method("GET"),
         };
     }
-    if let (Asker::Operator(by), recording::PATH, &Method::POST) = (asker, path, request.method()) {
+    if let (HttpClient::Operator(by), recording::PATH, &Method::POST) = (asker, path, request.method()) {
         return record(Arc::clone(desk), by, request).await;
     }
     match (asker, verbs::find(path)) {
-        (Asker::Operator(_), None) if path == recording::PATH => answer::wrong_method("POST"),
-        (Asker::Operator(by), Some(verb)) if request.method() == Method::POST => {
+        (HttpClient::Operator(_), None) if path == recording::PATH => answer::wrong_method("POST"),
+        (HttpClient::Operator(by), Some(verb)) if request.method() == Method::POST => {
             carry_out(Arc::clone(desk), by, verb, request).await
         }
-        (Asker::Operator(_), Some(_)) => answer::wrong_method("POST"),
-        (Asker::Operator(_), None) => {
+        (HttpClient::Operator(_), Some(_)) => answer::wrong_method("POST"),
+        (HttpClient::Operator(_), None) => {
             answer::error(StatusCode::NOT_FOUND, "there is no such path: GET / says which there are")
         }
-        (Asker::Anybody, _) => {
+        (HttpClient::Anybody, _) => {
             let message = "here are /metrics, /healthz and /readyz: the rest is on the admin socket";
             answer::error(StatusCode::NOT_FOUND, message)
         }
@@ -64,7 +64,7 @@ fn misdirected(desk: &Desk, request: &Request<Incoming>) -> Option<ServedSocket>
     served.is_none_or(|served| meant.as_bytes() != served.as_bytes()).then_some(socket)
 }
 
-async fn carry_out(desk: Arc<Desk>, by: By, verb: Verb, request: Request<Incoming>) -> Answer {
+async fn carry_out(desk: Arc<Desk>, by: Operator, verb: Verb, request: Request<Incoming>) -> HttpAnswer {
     let body = match read(request).await {
         Ok(body) => body,
         Err(answer) => return answer,
@@ -77,7 +77,7 @@ async fn carry_out(desk: Arc<Desk>, by: By, verb: Verb, request: Request<Incomin
 }
 
 /// Runs blocking work on its own thread. The runtime's blocking pool panics if it cannot spawn a thread.
-async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, Answer> {
+async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'static) -> Result<T, HttpAnswer> {
     static AT_ONCE: Semaphore = Semaphore::const_new(VERBS_AT_ONCE);
     let failed = |_| answer::error(StatusCode::INTERNAL_SERVER_ERROR, FAILED);
     let permit = AT_ONCE.acquire().await.map_err(|_| failed(()))?;
@@ -94,7 +94,7 @@ async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
 }
 
 /// The lines of a recording, from when it begins.
-async fn record(desk: Arc<Desk>, by: By, request: Request<Incoming>) -> Answer {
+async fn record(desk: Arc<Desk>, by: Operator, request: Request<Incoming>) -> HttpAnswer {
     let body = match read(request).await {
         Ok(body) => body,
         Err(answer) => return answer,
@@ -106,7 +106,7 @@ async fn record(desk: Arc<Desk>, by: By, request: Request<Incoming>) -> Answer {
     }
 }
 
-async fn read(request: Request<Incoming>) -> Result<Bytes, Answer> {
+async fn read(request: Request<Incoming>) -> Result<Bytes, HttpAnswer> {
     let body = Limited::new(request.into_body(), BODY_BYTES_MAX).collect();
     match tokio::time::timeout(BODY_PATIENCE, body).await {
         Ok(Ok(body)) => Ok(body.to_bytes()),

@@ -11,14 +11,14 @@ use serde_json::{Value, json};
 use tracing::info;
 
 use super::Desk;
-use super::answer::{self, Answer};
+use super::answer::{self, HttpAnswer};
 use super::control::{RulesRecord, ServerCounts, StateRecord};
 use super::fleet::{self, FleetRecord, FleetRule};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{InForce, LeaseTotals, PoolView, RuleTotals, Totals, VerdictTotals};
 
 /// Data of the page, read at one moment.
-struct Moment {
+struct StatusMoment {
     now: Now,
     totals: Totals,
     in_force: InForce,
@@ -33,7 +33,7 @@ struct Moment {
 }
 
 /// The page.
-pub(super) fn status(desk: &Desk) -> Answer {
+pub(super) fn status(desk: &Desk) -> HttpAnswer {
     answer::value(StatusCode::OK, &told(desk))
 }
 
@@ -49,7 +49,7 @@ pub fn log_status(desk: &Desk) {
 pub(super) fn told(desk: &Desk) -> Value {
     let (engine, now, began) = (&desk.engine, desk.clock.now(), desk.clock.began());
     let record = desk.control.fleet();
-    let moment = Moment {
+    let moment = StatusMoment {
         now,
         totals: engine.totals(),
         in_force: engine.in_force(),
@@ -62,7 +62,7 @@ pub(super) fn told(desk: &Desk) -> Value {
         fleet: record,
         unready: desk.control.unready(),
     };
-    let Moment { totals, leases, server, .. } = &moment;
+    let StatusMoment { totals, leases, server, .. } = &moment;
     let by_name = |counts: &[(&'static str, u64)]| {
         counts.iter().map(|(name, count)| ((*name).to_owned(), json!(count))).collect::<Value>()
     };
@@ -118,7 +118,7 @@ pub(super) fn told(desk: &Desk) -> Value {
 }
 
 /// Null where nothing is shared, nor could be.
-fn fleet_of(moment: &Moment) -> Value {
+fn fleet_of(moment: &StatusMoment) -> Value {
     if !moment.fleet.is_set && moment.fleet_rules.is_empty() {
         return Value::Null;
     }
@@ -129,7 +129,7 @@ fn fleet_of(moment: &Moment) -> Value {
     told
 }
 
-fn rules(moment: &Moment) -> Value {
+fn rules(moment: &StatusMoment) -> Value {
     let RulesRecord { path, last_success, last_failure, is_good, domains } = &moment.rules;
     let when = |at: &Option<Timestamp>| at.map(|at| unix_seconds(at, moment.now));
     let mut by_domain: HashMap<&str, usize> = HashMap::new();
@@ -159,7 +159,7 @@ fn state(state: &StateRecord) -> Value {
 }
 
 /// Returns the counts of each rule in force, and of all others together.
-fn counts(moment: &Moment) -> Vec<Value> {
+fn counts(moment: &StatusMoment) -> Vec<Value> {
     let known: HashMap<(&str, &str), &RuleTotals> =
         moment.totals.rules.iter().map(|counts| ((&*counts.domain, &*counts.rule), counts)).collect();
     let in_force = moment.in_force.each().filter_map(|rule| {

@@ -9,11 +9,13 @@ use std::time::Duration;
 use super::ask::{
     EX_TEMPFAIL, EX_UNAVAILABLE, OnFailure, TOO_MANY, attribute, descriptors, is_disabled, print_text, usage,
 };
-use super::client::{Failure, default_socket, heard};
-use super::command::{Ended, Runner};
-use super::lease_keeper::{Holder, LeaseKeeper};
+use super::client::{ClientFailure, default_socket, heard};
+use super::command::{CommandEnd, Runner};
+use super::lease_keeper::{KeeperSession, LeaseKeeper};
 use crate::daemon::log;
-use crate::protocol::{Code, Cost, Descriptors, Hello, Judge, Reply, Request, Verdict, WorkOutcome};
+use crate::protocol::{
+    Code, CostField, DescriptorList, HelloFrame, Judge, OutcomeCode, Reply, RequestFrame, VerdictCode,
+};
 
 /// Runs a command under a lease: as long as it runs it is one of the pieces of work that the rules count
 #[derive(Clone, Debug, clap::Args)]
@@ -34,7 +36,7 @@ pub struct Args {
     #[arg(long, value_name = "NAME")]
     priority: Option<String>,
     /// The pool whose work it is
-    #[arg(long, value_name = "NAME", default_value = Hello::POOL)]
+    #[arg(long, value_name = "NAME", default_value = HelloFrame::POOL)]
     pool: String,
     /// Where the daemon listens [default: $TIDEGATE_SOCKET, else the user's own, else /run/tidegate/tidegate.sock]
     #[arg(long, value_name = "PATH")]
@@ -74,14 +76,14 @@ pub(super) fn run(args: &Args) -> io::Result<ExitCode> {
     let runner = Runner::new()?;
     if is_disabled() {
         log::plainly("tidegate: allow, without an answer: TIDEGATE_DISABLE=1");
-        return runner.run(&args.command, Duration::ZERO).map(Ended::exit_code);
+        return runner.run(&args.command, Duration::ZERO).map(CommandEnd::exit_code);
     }
     let socket = args.socket.clone().unwrap_or_else(default_socket);
-    let mut holder = Holder::new(socket, args.timeout, &args.pool)?;
+    let mut holder = KeeperSession::new(socket, args.timeout, &args.pool)?;
     let leave = match args.ask(&mut holder, &descriptors) {
         Ok(leave) => leave?,
-        Err(Failure::TooLarge(error)) => return usage(&error.to_string()),
-        Err(Failure::Refused { code: Code::Invalid, message }) => return usage(&message),
+        Err(ClientFailure::TooLarge(error)) => return usage(&error.to_string()),
+        Err(ClientFailure::Refused { code: Code::Invalid, message }) => return usage(&message),
         Err(failure) => args.without_answer(&failure.to_string()),
     };
     let (lease, wait) = match leave {
@@ -91,16 +93,20 @@ pub(super) fn run(args: &Args) -> io::Result<ExitCode> {
     let keeper = lease.map(|lease| LeaseKeeper::start(holder, lease)).transpose()?;
     let ended = runner.run(&args.command, wait);
     if let Some(keeper) = keeper {
-        keeper.release(ended.as_ref().map_or(WorkOutcome::Dropped, Ended::outcome));
+        keeper.release(ended.as_ref().map_or(OutcomeCode::Dropped, CommandEnd::outcome));
     }
-    ended.map(Ended::exit_code)
+    ended.map(CommandEnd::exit_code)
 }
 
 impl Args {
-    fn ask(&self, holder: &mut Holder, descriptors: &Descriptors<'_>) -> Result<io::Result<Leave>, Failure> {
+    fn ask(
+        &self,
+        holder: &mut KeeperSession,
+        descriptors: &DescriptorList<'_>,
+    ) -> Result<io::Result<Leave>, ClientFailure> {
         let request = |id| {
-            Request::Acquire(Judge {
-                cost: Cost::Requests(self.cost),
+            RequestFrame::Acquire(Judge {
+                cost: CostField::Requests(self.cost),
                 priority: self.priority.as_deref(),
                 ..Judge::new(id, &self.domain)
             })
@@ -111,12 +117,12 @@ impl Args {
     fn leave(&self, reply: &Reply<'_>) -> io::Result<Leave> {
         match reply {
             Reply::Decision(decision) => match decision.verdict {
-                Verdict::Allow => Ok(Leave::Run { lease: decision.lease, wait: Duration::ZERO }),
-                Verdict::Wait => {
+                VerdictCode::Allow => Ok(Leave::Run { lease: decision.lease, wait: Duration::ZERO }),
+                VerdictCode::Wait => {
                     let wait = Duration::from_micros(decision.retry_us.unwrap_or_default());
                     Ok(Leave::Run { lease: decision.lease, wait })
                 }
-                Verdict::Limit | Verdict::Shed | Verdict::Deny => {
+                VerdictCode::Limit | VerdictCode::Shed | VerdictCode::Deny => {
                     print_text(decision, &mut io::stderr())?;
                     Ok(Leave::Refused(ExitCode::from(EX_TEMPFAIL)))
                 }

@@ -58,7 +58,7 @@ pub(super) struct Answered {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(super) enum AdminFailure {
     #[error("{}: {source}{}", path.display(), mend(source))]
     Io { path: PathBuf, source: io::Error },
     #[error("{}: the answer is not that of a tidegate: is this its admin socket?", path.display())]
@@ -90,17 +90,17 @@ impl AdminClient {
     }
 
     /// Fetches a page, whatever its status.
-    pub(super) fn get(&self, path: &str) -> Result<Answered, Failure> {
+    pub(super) fn get(&self, path: &str) -> Result<Answered, AdminFailure> {
         self.ask(&format!("GET {path} HTTP/1.1\r\nconnection: close\r\n"), "", PATIENCE)
     }
 
-    pub(super) fn get_json(&self, path: &str) -> Result<Value, Failure> {
+    pub(super) fn get_json(&self, path: &str) -> Result<Value, AdminFailure> {
         let answered = self.get(path)?;
         self.understood(&answered)
     }
 
     /// Sends a command and returns the daemon's reply.
-    pub(super) fn post(&self, path: &str, asked: &Value) -> Result<Value, Failure> {
+    pub(super) fn post(&self, path: &str, asked: &Value) -> Result<Value, AdminFailure> {
         let body = asked.to_string();
         let head = format!("POST {path} HTTP/1.1\r\nconnection: close\r\n");
         let answered = self.ask(&head, &body, VERB_PATIENCE)?;
@@ -108,12 +108,12 @@ impl AdminClient {
     }
 
     /// Starts a command with a streamed response. Returns the connection and the first bytes of the body.
-    pub(super) fn begin(&self, path: &str, asked: &Value) -> Result<(UnixStream, Vec<u8>), Failure> {
+    pub(super) fn begin(&self, path: &str, asked: &Value) -> Result<(UnixStream, Vec<u8>), AdminFailure> {
         let body = asked.to_string();
         // HTTP/1.0 responses are not chunked and end with the connection.
         let request = self.request(&format!("POST {path} HTTP/1.0\r\n"), &body)?;
         let (mut stream, admin) = self.connect(VERB_PATIENCE)?;
-        let failed = |source| Failure::Io { path: admin.to_owned(), source };
+        let failed = |source| AdminFailure::Io { path: admin.to_owned(), source };
         stream.write_all(request.as_bytes()).map_err(failed)?;
         let mut answer = Vec::new();
         let head = read_head(&mut stream, &mut answer).map_err(failed)?;
@@ -122,32 +122,32 @@ impl AdminClient {
         }
         stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(failed)?;
         self.understood(&self.answered(admin, &answer)?)?;
-        Err(Failure::NotUnderstood { path: admin.to_owned() })
+        Err(AdminFailure::NotUnderstood { path: admin.to_owned() })
     }
 
-    fn understood(&self, answered: &Answered) -> Result<Value, Failure> {
+    fn understood(&self, answered: &Answered) -> Result<Value, AdminFailure> {
         let value: Value = serde_json::from_str(&answered.body)
-            .map_err(|_| Failure::NotUnderstood { path: self.path.clone() })?;
+            .map_err(|_| AdminFailure::NotUnderstood { path: self.path.clone() })?;
         match value.get("error").and_then(Value::as_str) {
-            Some(error) => Err(Failure::Refused(error.to_owned())),
+            Some(error) => Err(AdminFailure::Refused(error.to_owned())),
             None => Ok(value),
         }
     }
 
-    fn ask(&self, head: &str, body: &str, patience: Duration) -> Result<Answered, Failure> {
+    fn ask(&self, head: &str, body: &str, patience: Duration) -> Result<Answered, AdminFailure> {
         let request = self.request(head, body)?;
         let (stream, admin) = self.connect(patience)?;
-        let answer =
-            exchange(stream, &request).map_err(|source| Failure::Io { path: admin.to_owned(), source })?;
+        let answer = exchange(stream, &request)
+            .map_err(|source| AdminFailure::Io { path: admin.to_owned(), source })?;
         self.answered(admin, &answer)
     }
 
     /// Builds a request with the common headers, among them the identity of the file at the socket's path.
-    fn request(&self, head: &str, body: &str) -> Result<String, Failure> {
+    fn request(&self, head: &str, body: &str) -> Result<String, AdminFailure> {
         let mut head = format!("{head}host: tidegate\r\n");
         if let Some(path) = &self.socket {
-            let found =
-                std::fs::metadata(path).map_err(|source| Failure::NoSocket { path: path.clone(), source })?;
+            let found = std::fs::metadata(path)
+                .map_err(|source| AdminFailure::NoSocket { path: path.clone(), source })?;
             let token = ServedSocket::token((found.dev(), found.ino()));
             head += &format!("{}: {token}\r\n", ServedSocket::HEADER);
         }
@@ -158,7 +158,7 @@ impl AdminClient {
     }
 
     /// Connects. Returns the connection and its path.
-    fn connect(&self, patience: Duration) -> Result<(UnixStream, &Path), Failure> {
+    fn connect(&self, patience: Duration) -> Result<(UnixStream, &Path), AdminFailure> {
         let is_absent = |error: &io::Error| {
             matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused)
         };
@@ -167,22 +167,22 @@ impl AdminClient {
             (Err(error), Some(path)) if is_absent(&error) => {
                 let stream = connect(path, patience);
                 // If neither socket listens, report the first one.
-                let failure = |_| Failure::Io { path: self.path.clone(), source: error };
+                let failure = |_| AdminFailure::Io { path: self.path.clone(), source: error };
                 stream.map(|stream| (stream, &**path)).map_err(failure)
             }
-            (Err(source), _) => Err(Failure::Io { path: self.path.clone(), source }),
+            (Err(source), _) => Err(AdminFailure::Io { path: self.path.clone(), source }),
         }
     }
 
-    fn answered(&self, admin: &Path, answer: &[u8]) -> Result<Answered, Failure> {
-        let not_understood = || Failure::NotUnderstood { path: admin.to_owned() };
+    fn answered(&self, admin: &Path, answer: &[u8]) -> Result<Answered, AdminFailure> {
+        let not_understood = || AdminFailure::NotUnderstood { path: admin.to_owned() };
         let answered = answered(&String::from_utf8_lossy(answer)).ok_or_else(not_understood)?;
         let Some(socket) = self.socket.clone().filter(|_| answered.status == MISDIRECTED) else {
             return Ok(answered);
         };
         let body: Value = serde_json::from_str(&answered.body).map_err(|_| not_understood())?;
         let serves = body.get("serves").and_then(Value::as_str).ok_or_else(not_understood)?;
-        Err(Failure::Misdirected { admin: admin.to_owned(), serves: serves.to_owned(), socket })
+        Err(AdminFailure::Misdirected { admin: admin.to_owned(), serves: serves.to_owned(), socket })
     }
 }
 

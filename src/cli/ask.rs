@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::client::{Client, Failure, default_socket, heard};
-use super::format::Format;
+use super::client::{Client, ClientFailure, default_socket, heard};
+use super::format::OutputFormat;
 use crate::clock::Micros;
 use crate::daemon::log;
 use crate::protocol::{
-    Code, Cost, Decision, Descriptors, Judge, LimitEntry, NoteKind, Options, PAIRS_MAX, Reply, Request,
-    Verdict,
+    Code, CostField, DecisionReply, DescriptorList, Judge, LimitEntry, NoteCode, PAIRS_MAX, Reply,
+    RequestFrame, RequestOptions, VerdictCode,
 };
 
 /// Asks whether a piece of work may start, and charges it when it may
@@ -21,7 +21,7 @@ use crate::protocol::{
 #[command(after_help = EXAMPLES)]
 pub struct HitArgs {
     #[command(flatten)]
-    question: Question,
+    question: AskArgs,
 }
 
 /// Asks what `hit` would say, and changes nothing
@@ -29,11 +29,11 @@ pub struct HitArgs {
 #[command(after_help = EXAMPLES)]
 pub struct PeekArgs {
     #[command(flatten)]
-    question: Question,
+    question: AskArgs,
 }
 
 #[derive(Clone, Debug, clap::Args)]
-struct Question {
+struct AskArgs {
     /// The domain whose rules judge
     domain: String,
     /// What is known of the request, in order; an empty value counts as absent
@@ -59,11 +59,11 @@ struct Question {
     on_failure: OnFailure,
     /// How to print the answer
     #[arg(long, value_enum, default_value_t)]
-    format: Format,
+    format: OutputFormat,
 }
 
 #[derive(Clone, Copy, Debug)]
-enum Op {
+enum AskOp {
     Hit,
     Peek,
 }
@@ -89,18 +89,18 @@ Exit codes: 0 allowed; 75 refused, try again later; 69 no answer, with --on-fail
 
 impl HitArgs {
     pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
-        self.question.ask(Op::Hit, out)
+        self.question.ask(AskOp::Hit, out)
     }
 }
 
 impl PeekArgs {
     pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
-        self.question.ask(Op::Peek, out)
+        self.question.ask(AskOp::Peek, out)
     }
 }
 
-impl Question {
-    fn ask(&self, op: Op, out: &mut dyn Write) -> io::Result<ExitCode> {
+impl AskArgs {
+    fn ask(&self, op: AskOp, out: &mut dyn Write) -> io::Result<ExitCode> {
         let Some(descriptors) = descriptors(&self.attributes) else { return usage(TOO_MANY) };
         if is_disabled() {
             return self.without_answer("TIDEGATE_DISABLE=1", ExitCode::SUCCESS, out);
@@ -109,20 +109,20 @@ impl Question {
         let answered = heard(|| {
             let mut client = Client::connect(&socket, self.timeout)?;
             let judge = Judge {
-                cost: Cost::Requests(self.cost),
+                cost: CostField::Requests(self.cost),
                 priority: self.priority.as_deref(),
-                options: Options { all: self.all, ..Options::default() },
+                options: RequestOptions { all: self.all, ..RequestOptions::default() },
                 ..Judge::new(client.next_id(), &self.domain)
             };
             let request = match op {
-                Op::Hit => Request::Hit(judge),
-                Op::Peek => Request::Peek(judge),
+                AskOp::Hit => RequestFrame::Hit(judge),
+                AskOp::Peek => RequestFrame::Peek(judge),
             };
             client.ask(&request, &descriptors, |reply| self.print(reply, out))
         });
         match answered {
             Ok(printed) => printed,
-            Err(Failure::TooLarge(error)) => usage(&error.to_string()),
+            Err(ClientFailure::TooLarge(error)) => usage(&error.to_string()),
             Err(failure) => self.failed(&failure.to_string(), out),
         }
     }
@@ -131,10 +131,10 @@ impl Question {
         match reply {
             Reply::Decision(decision) => {
                 match self.format {
-                    Format::Text => print_text(decision, out)?,
-                    Format::Json => writeln!(out, "{}", to_json(decision))?,
+                    OutputFormat::Text => print_text(decision, out)?,
+                    OutputFormat::Json => writeln!(out, "{}", to_json(decision))?,
                 }
-                let granted = matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
+                let granted = matches!(decision.verdict, VerdictCode::Allow | VerdictCode::Wait);
                 Ok(if granted { ExitCode::SUCCESS } else { ExitCode::from(EX_TEMPFAIL) })
             }
             Reply::Error { code: Code::Invalid, message, .. } => usage(message),
@@ -157,8 +157,8 @@ impl Question {
         let allowed = code == ExitCode::SUCCESS;
         let verdict = if allowed { "allow" } else { "refuse" };
         match self.format {
-            Format::Text => log::plainly(&format!("tidegate: {verdict}, without an answer: {reason}")),
-            Format::Json => {
+            OutputFormat::Text => log::plainly(&format!("tidegate: {verdict}, without an answer: {reason}")),
+            OutputFormat::Json => {
                 writeln!(out, "{}", json!({"verdict": verdict, "degraded": true, "reason": reason}))?;
             }
         }
@@ -178,10 +178,10 @@ pub(super) fn is_disabled() -> bool {
 }
 
 /// Splits attributes into as many descriptors as needed; `None` if there are too many.
-pub(super) fn descriptors(attributes: &[(String, String)]) -> Option<Descriptors<'_>> {
+pub(super) fn descriptors(attributes: &[(String, String)]) -> Option<DescriptorList<'_>> {
     let attributes: Vec<(&str, &str)> =
         attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-    let mut descriptors = Descriptors::new();
+    let mut descriptors = DescriptorList::new();
     attributes.chunks(PAIRS_MAX).all(|descriptor| descriptors.push(descriptor)).then_some(descriptors)
 }
 
@@ -190,7 +190,7 @@ pub(super) fn attribute(text: &str) -> Result<(String, String), String> {
     Ok((key.into(), value.into()))
 }
 
-pub(super) fn print_text(decision: &Decision<'_>, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn print_text(decision: &DecisionReply<'_>, out: &mut dyn Write) -> io::Result<()> {
     write!(out, "{}", decision.verdict.name())?;
     match (decision.rule, decision.limit, decision.remaining) {
         (Some(rule), Some(limit), Some(remaining)) => write!(out, "  {rule}: {remaining} of {limit} left")?,
@@ -198,23 +198,25 @@ pub(super) fn print_text(decision: &Decision<'_>, out: &mut dyn Write) -> io::Re
         _ => write!(out, "  no rule with a limit matches")?,
     }
     match (decision.verdict, decision.retry_us, decision.reset_us) {
-        (Verdict::Allow, _, Some(reset)) if reset > 0 => write!(out, ", one more in {}", Micros(reset))?,
-        (Verdict::Wait, Some(wait), _) => write!(out, ", start in {}", Micros(wait))?,
-        (Verdict::Limit | Verdict::Shed, Some(retry), _) => write!(out, ", try again in {}", Micros(retry))?,
-        (Verdict::Limit, None, _) => write!(out, ", the cost is above the limit: never")?,
+        (VerdictCode::Allow, _, Some(reset)) if reset > 0 => write!(out, ", one more in {}", Micros(reset))?,
+        (VerdictCode::Wait, Some(wait), _) => write!(out, ", start in {}", Micros(wait))?,
+        (VerdictCode::Limit | VerdictCode::Shed, Some(retry), _) => {
+            write!(out, ", try again in {}", Micros(retry))?
+        }
+        (VerdictCode::Limit, None, _) => write!(out, ", the cost is above the limit: never")?,
         _ => {}
     }
     writeln!(out)?;
-    if let Some(help) = decision.help.filter(|_| decision.verdict != Verdict::Allow) {
+    if let Some(help) = decision.help.filter(|_| decision.verdict != VerdictCode::Allow) {
         writeln!(out, "help   {help}")?;
     }
     for (kind, rule) in decision.notes {
         let meaning = match kind {
-            NoteKind::Shadow => "in shadow, would have refused",
-            NoteKind::Candidate => "its candidate would have refused",
-            NoteKind::Over => "passed above its quota",
-            NoteKind::Near => "near its limit",
-            NoteKind::Quota => "passed above its quota",
+            NoteCode::Shadow => "in shadow, would have refused",
+            NoteCode::Candidate => "its candidate would have refused",
+            NoteCode::Over => "passed above its quota",
+            NoteCode::Near => "near its limit",
+            NoteCode::Quota => "passed above its quota",
         };
         writeln!(out, "note   {rule}: {meaning}")?;
     }
@@ -225,7 +227,7 @@ pub(super) fn print_text(decision: &Decision<'_>, out: &mut dyn Write) -> io::Re
     Ok(())
 }
 
-fn to_json(decision: &Decision<'_>) -> Value {
+fn to_json(decision: &DecisionReply<'_>) -> Value {
     let notes: Vec<&str> = decision.notes.iter().flat_map(|(kind, rule)| [kind.name(), *rule]).collect();
     let all = decision.all.map(|all| {
         let entries = all

@@ -8,10 +8,10 @@ use std::time::Duration;
 use hdrhistogram::Histogram;
 
 use super::ask::attribute;
-use super::client::{Client, Failure, default_socket};
+use super::client::{Client, ClientFailure, default_socket};
 use crate::clock::boot_nanos;
 use crate::daemon::log;
-use crate::protocol::{Descriptors, Judge, PAIRS_MAX, Request, encode_request};
+use crate::protocol::{DescriptorList, Judge, PAIRS_MAX, RequestFrame, encode_request};
 
 /// Asks a running daemon as fast as it answers, and says how long the answers took
 ///
@@ -100,13 +100,13 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(args: &Args, number: u16) -> Result<Worker, Failure> {
+    fn new(args: &Args, number: u16) -> Result<Worker, ClientFailure> {
         let socket = args.socket.clone().unwrap_or_else(default_socket);
         let client = Client::connect(&socket, PATIENCE)?;
         Ok(Worker { client, state: u64::from(number) << 32, latencies: histogram() })
     }
 
-    fn load(mut self, args: &Args) -> Result<Histogram<u64>, Failure> {
+    fn load(mut self, args: &Args) -> Result<Histogram<u64>, ClientFailure> {
         let end = boot_nanos().saturating_add(u64::try_from(args.time.as_nanos()).unwrap_or(u64::MAX));
         let mut requests = Vec::new();
         while boot_nanos() < end {
@@ -125,16 +125,16 @@ impl Worker {
         Ok(self.latencies)
     }
 
-    fn write_request(&mut self, args: &Args, requests: &mut Vec<u8>) -> Result<(), Failure> {
+    fn write_request(&mut self, args: &Args, requests: &mut Vec<u8>) -> Result<(), ClientFailure> {
         let number = (self.next_random() % args.keys).to_string();
         let values: Vec<_> = args.attributes.iter().map(|(_, value)| value.replace("{}", &number)).collect();
         let keys = args.attributes.iter().map(|(key, _)| key.as_str());
         let pairs: Vec<_> = keys.zip(values.iter().map(String::as_str)).collect();
-        let mut descriptors = Descriptors::new();
+        let mut descriptors = DescriptorList::new();
         // Attributes that do not fit are left out: they do not matter here.
         let _ = pairs.chunks(PAIRS_MAX).all(|descriptor| descriptors.push(descriptor));
         let judge = Judge::new(self.client.next_id(), &args.domain);
-        let request = if args.hit { Request::Hit(judge) } else { Request::Peek(judge) };
+        let request = if args.hit { RequestFrame::Hit(judge) } else { RequestFrame::Peek(judge) };
         Ok(encode_request(requests, &request, &descriptors)?)
     }
 

@@ -8,10 +8,10 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::format::Format;
+use super::format::OutputFormat;
 use super::read_rules::RulesRead;
 use crate::rules::words::counted;
-use block::Terms;
+use block::BlockSettings;
 
 /// Reads settings and rules as the daemon would, and says what is wrong and what each rule admits
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -30,7 +30,7 @@ pub struct Args {
     pub all: bool,
     /// How to print what was found
     #[arg(long, value_enum, default_value_t)]
-    pub format: Format,
+    pub format: OutputFormat,
     /// Whether to use colour
     #[arg(long, value_enum, default_value_t)]
     pub color: Color,
@@ -66,10 +66,10 @@ without limits for that domain, and says so.";
 pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
     let read = RulesRead::of(args.path.as_deref(), args.config.as_deref());
     let hosts = args.hosts.or_else(|| hosts_counted(&read));
-    let terms = Terms { hosts, memory_bytes_max: read.memory_bytes_max };
+    let terms = BlockSettings { hosts, memory_bytes_max: read.memory_bytes_max };
     match args.format {
-        Format::Text => print(&read, &terms, args, out)?,
-        Format::Json => {
+        OutputFormat::Text => print(&read, &terms, args, out)?,
+        OutputFormat::Json => {
             serde_json::to_writer_pretty(&mut *out, &json::all(&read, &terms))?;
             writeln!(out)?;
         }
@@ -98,7 +98,7 @@ impl Color {
 }
 
 /// Prints the problems, then each domain in file order, then a summary.
-fn print(read: &RulesRead, terms: &Terms, args: &Args, out: &mut dyn Write) -> std::io::Result<()> {
+fn print(read: &RulesRead, terms: &BlockSettings, args: &Args, out: &mut dyn Write) -> std::io::Result<()> {
     for problem in &read.problems {
         writeln!(out, "{}\n", problem.render(args.color.is_on()))?;
     }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::protocol::{
-    Code, Descriptors, Fault, Hello, Reply, ReplyScratch, Request, Split, TooLarge, decode_reply,
-    encode_request, split,
+    Code, DescriptorList, Fault, HelloFrame, Reply, ReplyScratch, RequestFrame, Split, TooLarge,
+    decode_reply, encode_request, split,
 };
 
 /// A connection after a successful HELLO.
@@ -19,7 +19,7 @@ pub(super) struct Client {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum Failure {
+pub(super) enum ClientFailure {
     #[error("{}: {source}{}", path.display(), mend(source))]
     Connect { path: PathBuf, source: io::Error },
     #[error("the connection to the daemon failed: {source}{}", mend(source))]
@@ -40,22 +40,26 @@ pub(super) enum Failure {
 
 impl Client {
     /// Connects. No read or write waits longer than `patience`.
-    pub(super) fn connect(path: &Path, patience: Duration) -> Result<Client, Failure> {
-        Client::connect_as(path, patience, Hello::new(0))
+    pub(super) fn connect(path: &Path, patience: Duration) -> Result<Client, ClientFailure> {
+        Client::connect_as(path, patience, HelloFrame::new(0))
     }
 
     /// Connects with this HELLO; its client name is replaced by that of the command line.
-    pub(super) fn connect_as(path: &Path, patience: Duration, hello: Hello<'_>) -> Result<Client, Failure> {
-        let failed = |source| Failure::Connect { path: path.into(), source };
+    pub(super) fn connect_as(
+        path: &Path,
+        patience: Duration,
+        hello: HelloFrame<'_>,
+    ) -> Result<Client, ClientFailure> {
+        let failed = |source| ClientFailure::Connect { path: path.into(), source };
         let stream = connect(path, patience).map_err(failed)?;
         let mut client = Client { stream, buffer: Vec::new(), last_id: 0 };
-        let hello = Request::Hello(Hello { client: Some(CLIENT), ..hello });
-        let refused = client.ask(&hello, &Descriptors::new(), |reply| match reply {
+        let hello = RequestFrame::Hello(HelloFrame { client: Some(CLIENT), ..hello });
+        let refused = client.ask(&hello, &DescriptorList::new(), |reply| match reply {
             Reply::Error { code, message, .. } => Some((*code, (*message).to_owned())),
             _ => None,
         })?;
         match refused {
-            Some((code, message)) => Err(Failure::Refused { code, message }),
+            Some((code, message)) => Err(ClientFailure::Refused { code, message }),
             None => Ok(client),
         }
     }
@@ -66,35 +70,35 @@ impl Client {
     }
 
     /// Sends encoded requests.
-    pub(super) fn send(&mut self, requests: &[u8]) -> Result<(), Failure> {
+    pub(super) fn send(&mut self, requests: &[u8]) -> Result<(), ClientFailure> {
         Ok(self.stream.write_all(requests)?)
     }
 
     /// Sends a request, waits for the next reply and passes it to `look`.
     pub(super) fn ask<T>(
         &mut self,
-        request: &Request<'_>,
-        descriptors: &Descriptors<'_>,
+        request: &RequestFrame<'_>,
+        descriptors: &DescriptorList<'_>,
         look: impl FnOnce(&Reply<'_>) -> T,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, ClientFailure> {
         let mut bytes = Vec::new();
         encode_request(&mut bytes, request, descriptors)?;
         // A daemon that refuses the connection replies and closes it, so a reply may exist although the write
         // failed. A GOODBYE sent before this request is read first.
         let written = self.stream.write_all(&bytes);
         let looked = self.receive(|payload| match decode_reply(payload, &mut ReplyScratch::default())? {
-            Reply::Goodbye { .. } => Err(Failure::Leaving),
+            Reply::Goodbye { .. } => Err(ClientFailure::Leaving),
             reply => Ok(look(&reply)),
         });
         match (looked, written) {
-            (Err(Failure::Io { .. }), Err(source)) => Err(Failure::Io { source }),
+            (Err(ClientFailure::Io { .. }), Err(source)) => Err(ClientFailure::Io { source }),
             (Err(failure), _) => Err(failure),
             (Ok(looked), _) => looked,
         }
     }
 
     /// Waits for the next frame and passes its payload to `look`. Bytes behind it stay buffered.
-    pub(super) fn receive<T>(&mut self, look: impl FnOnce(&[u8]) -> T) -> Result<T, Failure> {
+    pub(super) fn receive<T>(&mut self, look: impl FnOnce(&[u8]) -> T) -> Result<T, ClientFailure> {
         let mut part = [0; READ_BYTES];
         loop {
             match split(&self.buffer) {
@@ -117,10 +121,10 @@ impl Client {
 }
 
 /// Retries a request that an exiting daemon did not read: in an upgrade, the next daemon takes over.
-pub(super) fn heard<T>(mut ask: impl FnMut() -> Result<T, Failure>) -> Result<T, Failure> {
+pub(super) fn heard<T>(mut ask: impl FnMut() -> Result<T, ClientFailure>) -> Result<T, ClientFailure> {
     for _ in 1..TRIES {
         match ask() {
-            Err(Failure::Leaving) => {}
+            Err(ClientFailure::Leaving) => {}
             answered => return answered,
         }
     }

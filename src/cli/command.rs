@@ -11,10 +11,10 @@ use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
 use crate::daemon::log;
-use crate::protocol::WorkOutcome;
+use crate::protocol::OutcomeCode;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Ended {
+pub(super) enum CommandEnd {
     /// It ran, and ended with this status.
     With(ExitStatus),
     /// This signal arrived before the start.
@@ -23,23 +23,23 @@ pub(super) enum Ended {
     Never(u8),
 }
 
-impl Ended {
+impl CommandEnd {
     /// Returns the exit code that a shell would return.
     pub(super) fn exit_code(self) -> ExitCode {
         let number = match self {
-            Ended::With(status) => status.code().or(status.signal().map(|signal| SIGNALLED + signal)),
-            Ended::Before(signal) => Some(SIGNALLED + signal),
-            Ended::Never(code) => return ExitCode::from(code),
+            CommandEnd::With(status) => status.code().or(status.signal().map(|signal| SIGNALLED + signal)),
+            CommandEnd::Before(signal) => Some(SIGNALLED + signal),
+            CommandEnd::Never(code) => return ExitCode::from(code),
         };
         number.and_then(|number| u8::try_from(number).ok()).map_or(ExitCode::FAILURE, ExitCode::from)
     }
 
     /// Returns the outcome to report to the daemon.
-    pub(super) fn outcome(&self) -> WorkOutcome {
+    pub(super) fn outcome(&self) -> OutcomeCode {
         match self {
-            Ended::With(status) if status.success() => WorkOutcome::Ok,
-            Ended::With(status) if status.code().is_some() => WorkOutcome::Error,
-            Ended::With(_) | Ended::Before(_) | Ended::Never(_) => WorkOutcome::Dropped,
+            CommandEnd::With(status) if status.success() => OutcomeCode::Ok,
+            CommandEnd::With(status) if status.code().is_some() => OutcomeCode::Error,
+            CommandEnd::With(_) | CommandEnd::Before(_) | CommandEnd::Never(_) => OutcomeCode::Dropped,
         }
     }
 }
@@ -65,7 +65,7 @@ impl Runner {
     }
 
     /// Runs a command after a wait, and waits for its end.
-    pub(super) fn run(self, command: &[OsString], wait: Duration) -> io::Result<Ended> {
+    pub(super) fn run(self, command: &[OsString], wait: Duration) -> io::Result<CommandEnd> {
         let Runner { runtime, passed_on, children } = self;
         runtime.block_on(run(command, wait, passed_on, children))
     }
@@ -76,10 +76,10 @@ async fn run(
     wait: Duration,
     mut passed_on: PassedOn,
     mut children: Signals,
-) -> io::Result<Ended> {
+) -> io::Result<CommandEnd> {
     tokio::select! {
         biased;
-        number = passed_on.next() => return Ok(Ended::Before(number)),
+        number = passed_on.next() => return Ok(CommandEnd::Before(number)),
         () = tokio::time::sleep(wait) => {}
     }
     let mut child = match start(command) {
@@ -88,12 +88,12 @@ async fn run(
             let name = command.first().map(|name| name.to_string_lossy()).unwrap_or_default();
             log::plainly(&format!("tidegate: {name}: {error}"));
             let is_missing = error.kind() == io::ErrorKind::NotFound;
-            return Ok(Ended::Never(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE }));
+            return Ok(CommandEnd::Never(if is_missing { NOT_FOUND } else { NOT_EXECUTABLE }));
         }
     };
     loop {
         if let Some(status) = child.try_wait()? {
-            return Ok(Ended::With(status));
+            return Ok(CommandEnd::With(status));
         }
         tokio::select! {
             _ = children.recv() => {}

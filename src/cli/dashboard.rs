@@ -11,7 +11,7 @@ use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 
-use super::admin_client::{AdminArgs, AdminClient, Failure};
+use super::admin_client::{AdminArgs, AdminClient, AdminFailure};
 use crate::daemon::log;
 use proxy::Proxy;
 
@@ -46,7 +46,7 @@ Exit codes: 0 after ^C; 1 the daemon does not answer or the port is taken, with 
 pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     match serve(args, out) {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(Ended::Write(error)) => Err(error),
+        Err(DashboardEnd::Write(error)) => Err(error),
         Err(other) => {
             log::plainly(&format!("tidegate: {other}"));
             Ok(ExitCode::FAILURE)
@@ -55,9 +55,9 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Ended {
+enum DashboardEnd {
     #[error("{0}")]
-    NoAnswer(#[from] Failure),
+    NoAnswer(#[from] AdminFailure),
     #[error("127.0.0.1:{port}: {source}: free the port, or choose another by --port")]
     Port { port: u16, source: io::Error },
     #[error("cannot serve: {0}")]
@@ -66,21 +66,22 @@ enum Ended {
     Write(io::Error),
 }
 
-fn serve(args: &Args, out: &mut dyn Write) -> Result<(), Ended> {
+fn serve(args: &Args, out: &mut dyn Write) -> Result<(), DashboardEnd> {
     let client = args.admin.client();
     // Reports missing access here rather than in the browser.
     look(&client)?;
-    let token = token().map_err(Ended::Serve)?;
+    let token = token().map_err(DashboardEnd::Serve)?;
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime = runtime.enable_all().max_blocking_threads(LOOKS_AT_ONCE).build().map_err(Ended::Serve)?;
+    let runtime =
+        runtime.enable_all().max_blocking_threads(LOOKS_AT_ONCE).build().map_err(DashboardEnd::Serve)?;
     let served = runtime.block_on(async {
-        let failed = |source| Ended::Port { port: args.port, source };
+        let failed = |source| DashboardEnd::Port { port: args.port, source };
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, args.port))).await;
         let listener = listener.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let mut terminate = signal(SignalKind::terminate()).map_err(Ended::Serve)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(Ended::Serve)?;
-        writeln!(out, "http://{address}/{token}/").and_then(|()| out.flush()).map_err(Ended::Write)?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(DashboardEnd::Serve)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(DashboardEnd::Serve)?;
+        writeln!(out, "http://{address}/{token}/").and_then(|()| out.flush()).map_err(DashboardEnd::Write)?;
         log::plainly("Whoever knows this address may look. ^C ends it.");
         let proxy = Proxy::new(client, token, address.port());
         tokio::select! {
@@ -95,7 +96,7 @@ fn serve(args: &Args, out: &mut dyn Write) -> Result<(), Ended> {
     served
 }
 
-fn look(client: &AdminClient) -> Result<(), Failure> {
+fn look(client: &AdminClient) -> Result<(), AdminFailure> {
     client.get("/healthz").map(|_| ())
 }
 

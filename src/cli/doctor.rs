@@ -16,7 +16,7 @@ use std::process::ExitCode;
 use serde_json::json;
 
 use crate::daemon::settings::{SETTINGS_FILE, Settings};
-use finding::{Finding, Severity};
+use finding::{DoctorFinding, FindingSeverity};
 use user::User;
 
 /// Says what is wrong here and how to mend it
@@ -50,16 +50,16 @@ Exit codes: 0 all is well, perhaps with warnings; 1 something is wrong, with its
 /// The output cannot be written.
 pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
     let findings = examine(args);
-    let wrong = findings.iter().any(|finding| finding.severity == Severity::Wrong);
+    let wrong = findings.iter().any(|finding| finding.severity == FindingSeverity::Wrong);
     if args.json {
-        let all: Vec<_> = findings.iter().map(Finding::json).collect();
+        let all: Vec<_> = findings.iter().map(DoctorFinding::json).collect();
         writeln!(out, "{:#}", json!({"well": !wrong, "findings": all}))?;
     } else {
         for finding in &findings {
             write!(out, "{finding}")?;
         }
         let count = |severity| findings.iter().filter(|finding| finding.severity == severity).count();
-        let (wrongs, warnings) = (count(Severity::Wrong), count(Severity::Warning));
+        let (wrongs, warnings) = (count(FindingSeverity::Wrong), count(FindingSeverity::Warning));
         let end = if wrong { "the lines below each “mend” say what to do" } else { "all is well" };
         writeln!(out, "\n{wrongs} wrong, {warnings} to look at: {end}")?;
     }
@@ -68,7 +68,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
 }
 
 /// Runs all checks, prerequisites first.
-fn examine(args: &Args) -> Vec<Finding> {
+fn examine(args: &Args) -> Vec<DoctorFinding> {
     let installed = Path::new(SETTINGS_FILE);
     let file = args.config.as_deref().or_else(|| installed.exists().then_some(installed));
     let (settings, mut findings) = files::settings(file);

@@ -11,13 +11,13 @@ use std::process::ExitCode;
 
 use super::admin_client::AdminArgs;
 use super::ask::attribute;
-use super::format::Format;
+use super::format::OutputFormat;
 use super::read_rules::RulesRead;
 use crate::daemon::log;
-use crate::protocol::{self, Descriptors, Judge, PAIRS_MAX, Request};
+use crate::protocol::{self, DescriptorList, Judge, PAIRS_MAX, RequestFrame};
 use crate::rules::shown;
 use crate::trace::bounds::refused_by_the_socket;
-use finding::{Asked, explain};
+use finding::{ExplainedRequest, explain};
 
 /// Says which rules judge a request, which do not and why, each with its place in the files
 #[derive(Clone, Debug, clap::Args)]
@@ -50,7 +50,7 @@ pub struct Args {
     admin: AdminArgs,
     /// How to print the answer
     #[arg(long, value_enum, default_value_t)]
-    format: Format,
+    format: OutputFormat,
 }
 
 /// The attributes of one descriptor.
@@ -70,7 +70,7 @@ Exit codes: 0 explained; 1 no such domain, its rules have errors, or the daemon 
 /// # Errors
 /// The output cannot be written.
 pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
-    let mut descriptors = Descriptors::new();
+    let mut descriptors = DescriptorList::new();
     let first = pairs(&args.attributes);
     let others: Vec<_> = args.descriptor.iter().map(|list| pairs(list)).collect();
     let all = first.chunks(PAIRS_MAX).chain(others.iter().map(Vec::as_slice));
@@ -80,26 +80,29 @@ pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
         }
     }
     let judge = Judge { priority: args.priority.as_deref(), ..Judge::new(0, &args.domain) };
-    if let Some(reason) = refused_by_the_socket(&Request::Hit(judge), &descriptors) {
+    if let Some(reason) = refused_by_the_socket(&RequestFrame::Hit(judge), &descriptors) {
         return failed(2, &reason);
     }
     let read = RulesRead::of(args.rules.as_deref(), args.config.as_deref());
     let Some(domain) = read.domains.iter().find(|domain| domain.name() == args.domain) else {
         return no_domain(&args.domain, &read);
     };
-    let asked =
-        Asked { descriptors: &descriptors, cost: costs(&args.cost), priority: args.priority.as_deref() };
+    let asked = ExplainedRequest {
+        descriptors: &descriptors,
+        cost: costs(&args.cost),
+        priority: args.priority.as_deref(),
+    };
     let explained = explain(domain, &asked);
     let live = match args.live.then(|| live::ask(&explained, &args.admin.client())).transpose() {
         Ok(live) => live,
         Err(failure) => return failed(1, &failure.to_string()),
     };
     match args.format {
-        Format::Text => {
+        OutputFormat::Text => {
             text::print(&explained, &asked, &read.read_from(), out)?;
             live.iter().try_for_each(|live| live::print(live, out))?;
         }
-        Format::Json => {
+        OutputFormat::Json => {
             let mut all = json::all(&explained, &asked);
             if let (Some(live), Some(fields)) = (live, all.as_object_mut()) {
                 fields.insert("live".to_owned(), live.into());

@@ -6,11 +6,11 @@ use std::process::ExitCode;
 use clap::Subcommand;
 use serde_json::{Value, json};
 
-use super::admin_client::{AdminArgs, Failure};
+use super::admin_client::{AdminArgs, AdminFailure};
 use super::ask::attribute;
 use super::status::page::{list, name, number, word};
 use crate::daemon::log;
-use crate::trace::table::{Table, count};
+use crate::trace::table::{TextTable, count};
 
 /// Shows how this host stands with those that it shares budgets with
 #[derive(Clone, Debug, clap::Args)]
@@ -29,11 +29,11 @@ pub struct Args {
 enum Show {
     /// Shows what this host has of one key: in hand, owed, and what Redis last said of it; or its places, and how many are in
     /// use
-    Show(Key),
+    Show(FleetKeyArgs),
 }
 
 #[derive(Clone, Debug, clap::Args)]
-struct Key {
+struct FleetKeyArgs {
     /// The rule: [DOMAIN/]RULE
     rule: String,
     /// The key: every attribute that the rule counts by
@@ -77,7 +77,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-fn ask(key: &Key) -> Result<Value, Failure> {
+fn ask(key: &FleetKeyArgs) -> Result<Value, AdminFailure> {
     let asked = json!({"rule": key.rule, "key": key.attributes});
     key.admin.client().post("/fleet/key", &asked)
 }
@@ -139,7 +139,7 @@ fn secret(fleet: &Value) -> Option<String> {
 
 fn nodes(fleet: &Value) -> Option<String> {
     let nodes = list(fleet, "/nodes");
-    let mut table = Table::new(&["redis", "state", "there and back", "connections", "why"]);
+    let mut table = TextTable::new(&["redis", "state", "there and back", "connections", "why"]);
     for node in nodes {
         let trip = node.pointer("/round_trip_us").and_then(Value::as_u64);
         table.push(vec![
@@ -155,7 +155,7 @@ fn nodes(fleet: &Value) -> Option<String> {
 
 fn rules(fleet: &Value) -> Option<String> {
     let rules = list(fleet, "/rules");
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         "rule",
         "mode",
         "on miss",
@@ -201,7 +201,7 @@ fn rules(fleet: &Value) -> Option<String> {
 /// Lists the pools with a reserve. Claims of other hosts are the most that they admit, not their load.
 fn reserves(fleet: &Value) -> Option<String> {
     let reserves = list(fleet, "/reserves");
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         "reserve",
         "goes by",
         "other work",

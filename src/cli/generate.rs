@@ -18,11 +18,11 @@ use crate::daemon::log;
 #[command(after_help = EXAMPLES)]
 pub struct Args {
     #[command(subcommand)]
-    what: What,
+    what: GeneratedKind,
 }
 
 #[derive(Clone, Debug, Subcommand)]
-enum What {
+enum GeneratedKind {
     /// Writes a man page for every command
     Man {
         /// Where to: made if it is not there
@@ -60,13 +60,13 @@ Exit codes: 0 written; 1 a page cannot be written, with the reason; 2 wrong usag
 /// The completions cannot be written.
 pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     match &args.what {
-        What::Man { directory } => {
+        GeneratedKind::Man { directory } => {
             if let Err(failure) = man::write(&Arguments::command(), directory) {
                 log::plainly(&format!("tidegate: {failure}"));
                 return Ok(ExitCode::FAILURE);
             }
         }
-        What::Completions { shell } => out.write_all(&completions(*shell))?,
+        GeneratedKind::Completions { shell } => out.write_all(&completions(*shell))?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -15,7 +15,7 @@ use super::switch::{finish, whole_seconds};
 #[command(after_help = BLOCK_HELP)]
 pub struct BlockArgs {
     #[command(flatten)]
-    key: Key,
+    key: KeyArgs,
     /// For how long
     #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
     lasts: Duration,
@@ -28,7 +28,7 @@ pub struct BlockArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub struct UnblockArgs {
     #[command(flatten)]
-    key: Key,
+    key: KeyArgs,
     /// Of `block --fleet`, on all hosts
     #[arg(long)]
     fleet: bool,
@@ -38,11 +38,11 @@ pub struct UnblockArgs {
 #[derive(Clone, Debug, clap::Args)]
 pub struct ResetArgs {
     #[command(flatten)]
-    key: Key,
+    key: KeyArgs,
 }
 
 #[derive(Clone, Debug, clap::Args)]
-struct Key {
+struct KeyArgs {
     /// The rule: [DOMAIN/]RULE
     rule: String,
     /// The key: every attribute that the rule counts by
@@ -61,7 +61,7 @@ Examples:
 The key is refused with the exact wait, whatever it has left, as far as the rule enforces.
 Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
 
-impl Key {
+impl KeyArgs {
     fn asked(&self) -> Value {
         json!({"rule": self.rule, "key": self.attributes})
     }

@@ -6,14 +6,14 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use super::client::{Client, Failure, heard};
+use super::client::{Client, ClientFailure, heard};
 use crate::daemon::log;
-use crate::protocol::{Descriptors, Hello, Reply, Request, WorkOutcome};
+use crate::protocol::{DescriptorList, HelloFrame, OutcomeCode, Reply, RequestFrame};
 use crate::sys;
 
 /// A session of this process over successive connections.
 #[derive(Debug)]
-pub(super) struct Holder {
+pub(super) struct KeeperSession {
     socket: PathBuf,
     patience: Duration,
     pool: String,
@@ -22,20 +22,20 @@ pub(super) struct Holder {
     client: Option<Client>,
 }
 
-impl Holder {
+impl KeeperSession {
     /// Makes a session; the first request connects it. Fails if the kernel has no random bytes for its id.
-    pub(super) fn new(socket: PathBuf, patience: Duration, pool: &str) -> io::Result<Holder> {
+    pub(super) fn new(socket: PathBuf, patience: Duration, pool: &str) -> io::Result<KeeperSession> {
         let session = sys::drawn()?;
-        Ok(Holder { socket, patience, pool: pool.to_owned(), session, connection: 0, client: None })
+        Ok(KeeperSession { socket, patience, pool: pool.to_owned(), session, connection: 0, client: None })
     }
 
     /// Sends a request. A connection that failed is not used again.
     pub(super) fn ask<'r, T>(
         &mut self,
-        request: impl FnOnce(u64) -> Request<'r>,
-        descriptors: &Descriptors<'_>,
+        request: impl FnOnce(u64) -> RequestFrame<'r>,
+        descriptors: &DescriptorList<'_>,
         look: impl FnOnce(&Reply<'_>) -> T,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, ClientFailure> {
         let client = self.client()?;
         let request = request(client.next_id());
         let answered = client.ask(&request, descriptors, look);
@@ -46,17 +46,17 @@ impl Holder {
     }
 
     /// Returns the connection, and connects if there is none.
-    fn client(&mut self) -> Result<&mut Client, Failure> {
+    fn client(&mut self) -> Result<&mut Client, ClientFailure> {
         let client = match self.client.take() {
             Some(client) => client,
             None => {
                 self.connection += 1;
-                let hello = Hello {
+                let hello = HelloFrame {
                     session: Some(self.session),
                     pid: Some(std::process::id()),
                     pool: &self.pool,
                     connection: self.connection,
-                    ..Hello::new(0)
+                    ..HelloFrame::new(0)
                 };
                 Client::connect_as(&self.socket, self.patience, hello)?
             }
@@ -65,12 +65,12 @@ impl Holder {
     }
 
     /// Sends a request that returns DONE. Returns whether it was done.
-    fn done(&mut self, request: impl Fn(u64) -> Request<'static>) -> Result<bool, Failure> {
+    fn done(&mut self, request: impl Fn(u64) -> RequestFrame<'static>) -> Result<bool, ClientFailure> {
         let ask = || {
-            self.ask(&request, &Descriptors::new(), |reply| match reply {
+            self.ask(&request, &DescriptorList::new(), |reply| match reply {
                 Reply::Done { ok, .. } => Ok(*ok),
                 Reply::Error { code, message, .. } => {
-                    Err(Failure::Refused { code: *code, message: (*message).to_owned() })
+                    Err(ClientFailure::Refused { code: *code, message: (*message).to_owned() })
                 }
                 _ => Ok(false),
             })
@@ -86,12 +86,12 @@ impl Holder {
 
 #[derive(Debug)]
 pub(super) struct LeaseKeeper {
-    end: Sender<WorkOutcome>,
+    end: Sender<OutcomeCode>,
     thread: JoinHandle<()>,
 }
 
 impl LeaseKeeper {
-    pub(super) fn start(holder: Holder, lease: u64) -> io::Result<LeaseKeeper> {
+    pub(super) fn start(holder: KeeperSession, lease: u64) -> io::Result<LeaseKeeper> {
         let (end, ended) = channel();
         let thread =
             std::thread::Builder::new().name("lease".into()).spawn(move || keep(holder, lease, &ended))?;
@@ -99,21 +99,21 @@ impl LeaseKeeper {
     }
 
     /// Releases the lease and waits until the daemon has replied or failed.
-    pub(super) fn release(self, outcome: WorkOutcome) {
+    pub(super) fn release(self, outcome: OutcomeCode) {
         // The thread may have exited: then there is nothing to release.
         let _ = self.end.send(outcome);
         let _ = self.thread.join();
     }
 }
 
-fn keep(mut holder: Holder, lease: u64, ended: &Receiver<WorkOutcome>) {
+fn keep(mut holder: KeeperSession, lease: u64, ended: &Receiver<OutcomeCode>) {
     let mut failing = false;
     loop {
         match ended.recv_timeout(RENEW_EVERY) {
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
             Ok(outcome) => {
-                let release = move |id| Request::Release { id: Some(id), lease, outcome };
+                let release = move |id| RequestFrame::Release { id: Some(id), lease, outcome };
                 // After a second failure, the lease ends with this process.
                 if holder.done(release).is_err() {
                     let _ = holder.done(release);
@@ -121,7 +121,7 @@ fn keep(mut holder: Holder, lease: u64, ended: &Receiver<WorkOutcome>) {
                 return;
             }
         }
-        match holder.done(move |id| Request::Renew { id, lease }) {
+        match holder.done(move |id| RequestFrame::Renew { id, lease }) {
             Ok(true) => failing = false,
             Ok(false) => {
                 log::plainly("tidegate: the daemon knows the lease no more; the command goes on without it");

@@ -6,8 +6,8 @@ use crate::engine::bytes_per_key_of;
 use crate::limit::Quota;
 use crate::rules::words::{LEASE_BYTES_MAX, beyond, bound, bound_of, past_budget, steady};
 use crate::rules::{
-    Allowance, Condition, FleetBound, FleetTerms, KeyPart, Limit, OnMiss, Over, Position, Refused, Rule,
-    Whole, conditions,
+    Allowance, Condition, FleetBound, FleetTerms, KeyPart, Limit, OnMiss, Over, Position, RefusedCost, Rule,
+    WholeNumbers, conditions,
 };
 
 /// Returns the fields of a rule. Bounds are for `hosts` hosts, of a fleet budget for each of `fleets`.
@@ -62,8 +62,8 @@ fn fleet(rule: &Rule, terms: &FleetTerms, fleets: &[u32]) -> Value {
         "max_over_permille": terms.over(),
         "region": terms.region.map(|region| {
             let (rate, burst, max) = match region.whole {
-                Some(Whole::Tokens { rate, burst }) => (Some(rate.to_string()), Some(burst), None),
-                Some(Whole::Places(max)) => (None, None, Some(max)),
+                Some(WholeNumbers::Tokens { rate, burst }) => (Some(rate.to_string()), Some(burst), None),
+                Some(WholeNumbers::Places(max)) => (None, None, Some(max)),
                 None => (None, None, None),
             };
             json!({"weight_permille": region.weight, "rate": rate, "burst": burst, "max": max})
@@ -76,7 +76,7 @@ fn fleet(rule: &Rule, terms: &FleetTerms, fleets: &[u32]) -> Value {
 /// Returns the fields of a limit, without the allowances of overrides.
 pub(super) fn limit(limit: &Limit, hosts: u32) -> Map<String, Value> {
     let mut all = object(json!({
-        "refused": match limit.refused { Refused::Free => "free", Refused::Counted => "counted" },
+        "refused": match limit.refused { RefusedCost::Free => "free", RefusedCost::Counted => "counted" },
         "block_us": limit.block.map(micros),
     }));
     all.extend(allowance(limit.allowance(0), limit, hosts));

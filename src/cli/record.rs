@@ -17,8 +17,8 @@ use super::ask::usage;
 use super::switch::whole_seconds;
 use crate::daemon::{log, settings_file};
 use crate::trace::table::counted;
-use feed::{Came, Feed, Report};
-use progress::Progress;
+use feed::{Came, Feed, FeedReport};
+use progress::RecordProgress;
 use sink::Sink;
 
 /// Records what the daemon judges, for a while, as a trace for `tidegate replay`
@@ -62,7 +62,7 @@ went, or the trace cannot be written, with the reason; 2 wrong usage.";
 
 enum End {
     /// Its time is over.
-    Time(Report),
+    Time(FeedReport),
     /// A signal of the user.
     ByHand,
     /// The size limit.
@@ -82,7 +82,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     let asked = json!({"for_s": seconds, "domain": args.domain, "clear": args.clear});
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // From here on, a signal ends the recording with a whole trace.
-    let signals = runtime.block_on(async { Signals::watch() })?;
+    let signals = runtime.block_on(async { StopSignals::watch() })?;
     let mut sink = match Sink::open(&args.out, out, args.max_size) {
         Ok(sink) => sink,
         Err(error) => return failed(&format!("{}: {error}", args.out.display())),
@@ -95,7 +95,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
             return failed(&failure.to_string());
         }
     };
-    let mut progress = Progress::new(args.lasts, sink.is_terminal());
+    let mut progress = RecordProgress::new(args.lasts, sink.is_terminal());
     let (end, last) = runtime.block_on(async {
         let feed = Feed::new(stream, came)?;
         record(feed, signals, &mut sink, &mut progress).await
@@ -109,11 +109,11 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
 /// Writes the stream until the recording ends. Returns the reason, and the last report.
 async fn record(
     mut feed: Feed,
-    mut signals: Signals,
+    mut signals: StopSignals,
     sink: &mut Sink<'_>,
-    progress: &mut Progress,
-) -> io::Result<(End, Report)> {
-    let mut last = Report::default();
+    progress: &mut RecordProgress,
+) -> io::Result<(End, FeedReport)> {
+    let mut last = FeedReport::default();
     loop {
         let came = tokio::select! {
             biased;
@@ -139,7 +139,7 @@ async fn record(
 }
 
 /// Prints the result, with warnings about the trace.
-fn tell(end: &End, last: &Report, sink: &Sink<'_>, args: &Args) {
+fn tell(end: &End, last: &FeedReport, sink: &Sink<'_>, args: &Args) {
     let lines = counted(sink.lines(), "line");
     let to = if sink.is_file() { format!(" to {}", args.out.display()) } else { String::new() };
     let why = match end {
@@ -148,7 +148,7 @@ fn tell(end: &End, last: &Report, sink: &Sink<'_>, args: &Args) {
         End::Cut => "; the daemon ended it before its time: what is written is a whole trace".to_owned(),
     };
     log::plainly(&format!("recorded {lines}{to}{why}"));
-    let Report { dropped, left_out, .. } = *last;
+    let FeedReport { dropped, left_out, .. } = *last;
     for (number, noun, what) in [
         (dropped, "line", "dropped: it came faster than it was written, and the trace has holes"),
         (left_out, "request", "left out: hashed it would be longer than a request may be"),
@@ -162,15 +162,15 @@ fn tell(end: &End, last: &Report, sink: &Sink<'_>, args: &Args) {
     }
 }
 
-struct Signals {
+struct StopSignals {
     interrupt: Signal,
     terminate: Signal,
     hang_up: Signal,
 }
 
-impl Signals {
-    fn watch() -> io::Result<Signals> {
-        Ok(Signals {
+impl StopSignals {
+    fn watch() -> io::Result<StopSignals> {
+        Ok(StopSignals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
             hang_up: signal(SignalKind::hangup())?,

@@ -8,14 +8,14 @@ use std::sync::Arc;
 
 use crate::daemon::log;
 use crate::rules::{self, Domain, shown};
-use crate::state::Whole;
+use crate::state::AtomicFile;
 use crate::trace::decisions::Decisions;
-use crate::trace::failure::Failure;
+use crate::trace::failure::TraceFailure;
 use crate::trace::player::Player;
-use crate::trace::recording::{Format, Recording, directory, is_dash};
-use crate::trace::report::{self, About};
+use crate::trace::recording::{RecordedTrace, TraceFormat, directory, is_dash};
+use crate::trace::report::{self, ReportNames};
 use crate::trace::side::Side;
-use crate::trace::stage::Stage;
+use crate::trace::stage::ReplayStage;
 
 /// Judges a recorded or invented trace by the rules of a directory, in virtual time
 ///
@@ -34,7 +34,7 @@ pub struct Args {
     compare: Option<PathBuf>,
     /// What the trace is written in
     #[arg(long, value_enum, default_value_t)]
-    format: Format,
+    format: TraceFormat,
     /// The domain that an access log is judged in [default: the only one in the rules]
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
@@ -86,7 +86,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
         ));
         return Ok(ExitCode::from(2));
     }
-    let recording = match Recording::open(&args.trace) {
+    let recording = match RecordedTrace::open(&args.trace) {
         Ok(recording) => recording,
         Err(error) => return failed(&args.trace, &error),
     };
@@ -106,7 +106,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     let seed = args.seed.unwrap_or_default();
     let side = |rules| Side::new(Player::new(rules, seed), report.is_some());
     let decisions = sink.as_mut().map(|sink| Decisions::new(sink));
-    let mut stage = Stage::new(side(rules), other.map(side), decisions, &directory(&args.trace));
+    let mut stage = ReplayStage::new(side(rules), other.map(side), decisions, &directory(&args.trace));
     let (played, remarks) = recording.play(domain.as_deref(), args.strict, !to_terminal, &mut stage);
     let summary = stage.summary(remarks.clone());
     let written = report.map(|file| write_report(args, file, &mut stage, remarks, played.as_ref().err()));
@@ -118,7 +118,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     }
     match played {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(Failure::Write(error)) => Err(error),
+        Err(TraceFailure::Write(error)) => Err(error),
         Err(failure) => failed(&args.trace, &failure),
     }
 }
@@ -133,8 +133,8 @@ pub fn play(
     domain: Option<&str>,
     strict: bool,
 ) -> Result<String, String> {
-    let mut stage = Stage::of_rules_that_stay(Side::new(Player::new(rules, 0), false), Path::new(""));
-    let (played, remarks) = Recording::of_bytes(trace).play(domain, strict, false, &mut stage);
+    let mut stage = ReplayStage::of_rules_that_stay(Side::new(Player::new(rules, 0), false), Path::new(""));
+    let (played, remarks) = RecordedTrace::of_bytes(trace).play(domain, strict, false, &mut stage);
     played.map(|()| stage.summary(remarks)).map_err(|failure| failure.to_string())
 }
 
@@ -151,15 +151,16 @@ fn written_over_the_trace(args: &Args) -> Option<&'static str> {
 /// Writes the report, up to a bad line if there was one.
 fn write_report(
     args: &Args,
-    mut file: Whole,
-    stage: &mut Stage<'_>,
+    mut file: AtomicFile,
+    stage: &mut ReplayStage<'_>,
     remarks: Vec<String>,
-    failure: Option<&Failure>,
+    failure: Option<&TraceFailure>,
 ) -> io::Result<()> {
     let [trace, rules] = [&args.trace, &args.rules].map(|path| path.display().to_string());
     let other = args.compare.as_ref().map(|path| path.display().to_string());
     let failure = failure.map(ToString::to_string);
-    let about = About { trace: &trace, rules: &rules, other: other.as_deref(), failure: failure.as_deref() };
+    let about =
+        ReportNames { trace: &trace, rules: &rules, other: other.as_deref(), failure: failure.as_deref() };
     if let Some(page) = stage.report(remarks, &about) {
         file.write_all(page.as_bytes())?;
     }
@@ -180,14 +181,14 @@ fn domain(
     other: Option<&[Arc<Domain>]>,
 ) -> Result<Option<String>, String> {
     match (args.format, &args.domain) {
-        (Format::Jsonl, None) if !args.strict => return Ok(None),
-        (Format::Jsonl, None) => {
+        (TraceFormat::Jsonl, None) if !args.strict => return Ok(None),
+        (TraceFormat::Jsonl, None) => {
             return Err("--strict is for --format combined: any other trace is read strictly".into());
         }
-        (Format::Jsonl, Some(_)) => {
+        (TraceFormat::Jsonl, Some(_)) => {
             return Err("--domain is for --format combined: the lines of any other trace name theirs".into());
         }
-        (Format::Combined, _) => {}
+        (TraceFormat::Combined, _) => {}
     }
     let mut names: Vec<&str> =
         rules.iter().chain(other.unwrap_or_default()).map(|domain| domain.name()).collect();

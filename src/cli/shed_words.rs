@@ -7,13 +7,13 @@ use serde_json::{Map, Value, json};
 
 use super::limit_json::{object, position};
 use crate::rules::Domain;
-use crate::rules::shed::{Part, Shed, Source, Workers};
+use crate::rules::shed::{Shed, ShedPart, SignalSource, Workers};
 
 /// Describes the requests that a part refuses, and when; `None` if it is not configured.
-pub(super) fn part(domain: &Domain, shed: &Shed, part: Part) -> Option<String> {
+pub(super) fn part(domain: &Domain, shed: &Shed, part: ShedPart) -> Option<String> {
     let names = domain.priorities();
     match part {
-        Part::Fleet => shed.fleet.as_ref().map(|own| {
+        ShedPart::Fleet => shed.fleet.as_ref().map(|own| {
             let (kept, others) = names.split_at_checked(own.reserved_for + 1).unwrap_or((names, &[]));
             format!(
                 "keeps {} of the slots for {}: {} together use at most {}",
@@ -23,7 +23,7 @@ pub(super) fn part(domain: &Domain, shed: &Shed, part: Part) -> Option<String> {
                 percent(1_000_u16.saturating_sub(own.reserve))
             )
         }),
-        Part::Brake => shed.brake.as_ref().map(|own| {
+        ShedPart::Brake => shed.brake.as_ref().map(|own| {
             let bands = names.iter().rev().zip(&own.bands);
             let bands: Vec<_> = bands.map(|(name, band)| format!("{name} {}", percent(*band))).collect();
             format!(
@@ -32,8 +32,8 @@ pub(super) fn part(domain: &Domain, shed: &Shed, part: Part) -> Option<String> {
                 first(names)
             )
         }),
-        Part::Workers => shed.workers.as_ref().map(|own| workers(names, own)),
-        Part::QueueAge => shed.queue_age.as_ref().map(|own| {
+        ShedPart::Workers => shed.workers.as_ref().map(|own| workers(names, own)),
+        ShedPart::QueueAge => shed.queue_age.as_ref().map(|own| {
             let [others, critical] = [own.others, own.critical].map(format_duration);
             match names.first() {
                 Some(name) => {
@@ -76,8 +76,8 @@ pub(super) fn callers(shed: &Shed) -> String {
 pub(super) fn signals(shed: &Shed) -> String {
     let signals = shed.signals.iter().map(|signal| {
         let listen = match &signal.source {
-            Source::AcceptQueue(listen) => format!(" of {listen}"),
-            Source::Pushed => " (pushed)".to_owned(),
+            SignalSource::AcceptQueue(listen) => format!(" of {listen}"),
+            SignalSource::Pushed => " (pushed)".to_owned(),
             _ => String::new(),
         };
         let counts = if signal.counts { "counts" } else { "shown only" };
@@ -90,28 +90,28 @@ pub(super) fn signals(shed: &Shed) -> String {
 pub(super) fn json(domain: &Domain, shed: &Shed) -> Map<String, Value> {
     let mut all = position(&shed.position);
     let names = |names: &[Box<str>]| names.iter().map(ToString::to_string).collect::<Vec<_>>();
-    let says = |which: Part| part(domain, shed, which);
+    let says = |which: ShedPart| part(domain, shed, which);
     all.extend(object(json!({
         "pool": &*shed.pool,
         "slots": shed.slots,
         "callers": {"by": names(&shed.callers.by), "rotate_us": micros(shed.callers.rotate)},
         "fleet": shed.fleet.as_ref().map(|own| json!({
-            "rule": shed.rule_name(Part::Fleet),
+            "rule": shed.rule_name(ShedPart::Fleet),
             "mode": own.mode.name(),
-            "bound": says(Part::Fleet),
+            "bound": says(ShedPart::Fleet),
             "reserve_permille": own.reserve,
             "for": domain.priorities().get(own.reserved_for).map(|name| &**name),
         })),
         "brake": shed.brake.as_ref().map(|own| json!({
-            "rule": shed.rule_name(Part::Brake),
+            "rule": shed.rule_name(ShedPart::Brake),
             "mode": own.mode.name(),
-            "bound": says(Part::Brake),
+            "bound": says(ShedPart::Brake),
             "bands_permille": own.bands,
         })),
         "workers": shed.workers.as_ref().map(|own| json!({
-            "rule": shed.rule_name(Part::Workers),
+            "rule": shed.rule_name(ShedPart::Workers),
             "mode": own.mode.name(),
-            "bound": says(Part::Workers),
+            "bound": says(ShedPart::Workers),
             "good_permille": own.good,
             "bad_permille": own.bad,
             "after_us": micros(own.after),
@@ -121,19 +121,19 @@ pub(super) fn json(domain: &Domain, shed: &Shed) -> Map<String, Value> {
             "stripe_exact": own.stripe_exact,
         })),
         "queue_age": shed.queue_age.as_ref().map(|own| json!({
-            "rule": shed.rule_name(Part::QueueAge),
+            "rule": shed.rule_name(ShedPart::QueueAge),
             "mode": own.mode.name(),
-            "bound": says(Part::QueueAge),
+            "bound": says(ShedPart::QueueAge),
             "others_us": micros(own.others),
             "critical_us": micros(own.critical),
         })),
         "signals": shed.signals.iter().map(|signal| json!({
             "name": &*signal.name,
             "listen": match &signal.source {
-                Source::AcceptQueue(listen) => Some(listen.to_string()),
+                SignalSource::AcceptQueue(listen) => Some(listen.to_string()),
                 _ => None,
             },
-            "pushed": signal.source == Source::Pushed,
+            "pushed": signal.source == SignalSource::Pushed,
             "counts": signal.counts,
             "map": signal.map,
         })).collect::<Vec<_>>(),

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::admin_client::{AdminArgs, Failure};
+use super::admin_client::{AdminArgs, AdminFailure};
 use crate::daemon::log;
 
 /// Shows how the daemon is, on one page
@@ -47,6 +47,6 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
 }
 
 /// Fetches the status from the daemon.
-pub(super) fn look(admin: &AdminArgs) -> Result<Value, Failure> {
+pub(super) fn look(admin: &AdminArgs) -> Result<Value, AdminFailure> {
     admin.client().get_json("/status")
 }

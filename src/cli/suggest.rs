@@ -13,20 +13,20 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::format::Format;
+use super::format::OutputFormat;
 use crate::daemon::log;
 use crate::engine::{Op, Request, UNIT_REQUESTS};
 use crate::state::write_whole;
-use crate::trace::event::{Action, Event, Plays};
-use crate::trace::failure::Failure;
-use crate::trace::recording::{Format as TraceFormat, Recording, is_dash};
+use crate::trace::event::{Action, Plays, TraceEvent};
+use crate::trace::failure::TraceFailure;
+use crate::trace::recording::{RecordedTrace, TraceFormat, is_dash};
 use crate::trace::spread::quantile;
 use census::Census;
 use demand::Demand;
 use need::Needs;
 use proposal::{SHARES, SHARES_FINER};
 use told::Suggestions;
-use window::Window;
+use window::WholeSecondsWindow;
 
 /// Proposes limits for a trace from the spread of its callers, and says what each would refuse
 ///
@@ -42,7 +42,7 @@ pub struct Args {
     key: Vec<String>,
     /// The time in which a caller's requests are counted; may be said again [default: 1s, 1m and 1h, as the trace allows]
     #[arg(long, value_name = "TIME", value_parser = window::parse)]
-    window: Vec<Window>,
+    window: Vec<WholeSecondsWindow>,
     /// Of each key and window only the strictest limit that refuses at most such a share of the requests
     #[arg(long, value_name = "SHARE", value_parser = percent)]
     refuse_at_most: Option<f64>,
@@ -57,7 +57,7 @@ pub struct Args {
     trace_format: TraceFormat,
     /// How to print what was found
     #[arg(long, value_enum, default_value_t)]
-    format: Format,
+    format: OutputFormat,
     /// Write the proposals as rules in shadow to a new file
     #[arg(long, value_name = "FILE.yaml")]
     write: Option<PathBuf>,
@@ -89,8 +89,8 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     match suggest(args) {
         Ok(suggestions) => {
             match args.format {
-                Format::Text => writeln!(out, "{}", suggestions.text())?,
-                Format::Json => writeln!(out, "{}", suggestions.json())?,
+                OutputFormat::Text => writeln!(out, "{}", suggestions.text())?,
+                OutputFormat::Json => writeln!(out, "{}", suggestions.json())?,
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -167,7 +167,7 @@ fn strictest(judged: Vec<trial::Judged>, most: f64) -> Vec<trial::Judged> {
 /// Plays the trace from its beginning. Returns remarks on it.
 fn play(args: &Args, player: &mut impl Plays) -> Result<Vec<String>, Failed> {
     let of_trace = |what: &dyn std::fmt::Display| Failed::new(format!("{}: {what}", args.trace.display()));
-    let recording = Recording::open(&args.trace).map_err(|error| of_trace(&error))?;
+    let recording = RecordedTrace::open(&args.trace).map_err(|error| of_trace(&error))?;
     let domain = match args.trace_format {
         TraceFormat::Jsonl => None,
         TraceFormat::Combined => Some(args.domain.as_deref().unwrap_or(ACCESS_LOG_DOMAIN)),
@@ -185,7 +185,7 @@ fn write(path: &Path, text: &str) -> io::Result<()> {
 }
 
 /// Returns the request and its cost, if it is for the domain and charged.
-fn asked<'e>(event: &'e Event<'_>, domain: &str) -> Option<(&'e Request<'e>, u32)> {
+fn asked<'e>(event: &'e TraceEvent<'_>, domain: &str) -> Option<(&'e Request<'e>, u32)> {
     let Action::Judge(request, _) = &event.action else { return None };
     let cost = request.cost.in_unit(UNIT_REQUESTS).filter(|cost| *cost > 0)?;
     (request.op != Op::Peek && request.domain == domain).then_some((request, cost))

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::admin_client::{AdminArgs, Failure};
+use super::admin_client::{AdminArgs, AdminFailure};
 use super::ask::usage;
 use crate::daemon::log;
 
@@ -82,7 +82,7 @@ pub(super) fn whole_seconds(lasts: Duration) -> Option<u64> {
 }
 
 /// Prints the daemon's reply to a command.
-pub(super) fn finish(done: Result<Value, Failure>, out: &mut dyn Write) -> io::Result<ExitCode> {
+pub(super) fn finish(done: Result<Value, AdminFailure>, out: &mut dyn Write) -> io::Result<ExitCode> {
     match done {
         Ok(done) => {
             writeln!(out, "{}", text(&done, "said"))?;
@@ -104,7 +104,10 @@ fn list(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     let found = match found {
         Ok(Ok(found)) => found,
         Ok(Err(_)) => {
-            return finish(Err(Failure::Refused("the answer is not that of this tidegate".to_owned())), out);
+            return finish(
+                Err(AdminFailure::Refused("the answer is not that of this tidegate".to_owned())),
+                out,
+            );
         }
         Err(failure) => return finish(Err(failure), out),
     };

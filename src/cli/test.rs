@@ -46,7 +46,7 @@ A file of tests:
 Exit codes: 0 all as expected; 1 something is not, or a file cannot be read; 2 wrong usage.";
 
 #[derive(Debug, Default)]
-struct Tally {
+struct TestTally {
     tests: usize,
     requests: usize,
     failed: usize,
@@ -58,7 +58,7 @@ struct Tally {
 /// # Errors
 /// The output cannot be written.
 pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
-    let (mut tally, mut rules) = (Tally::default(), RulesByPath::default());
+    let (mut tally, mut rules) = (TestTally::default(), RulesByPath::default());
     for file in &args.files {
         let read = match Source::read(file) {
             Ok(source) => Suite::read(&source, args.rules.as_deref()),
@@ -78,7 +78,12 @@ pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
     Ok(if is_fine { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
-fn play(test: &Test, rules: &mut RulesByPath, tally: &mut Tally, out: &mut dyn Write) -> std::io::Result<()> {
+fn play(
+    test: &Test,
+    rules: &mut RulesByPath,
+    tally: &mut TestTally,
+    out: &mut dyn Write,
+) -> std::io::Result<()> {
     let failures = match play::play(test, rules) {
         Ok(failures) => failures,
         Err(problems) => {
@@ -95,7 +100,7 @@ fn play(test: &Test, rules: &mut RulesByPath, tally: &mut Tally, out: &mut dyn W
     Ok(())
 }
 
-impl Tally {
+impl TestTally {
     /// Prints problems to standard error, like those of rules.
     fn could_not_read(&mut self, problems: &[Problem]) {
         self.unreadable += 1;
@@ -106,7 +111,7 @@ impl Tally {
 
     fn summary(&self) -> String {
         let plural = |number: usize| if number == 1 { "" } else { "s" };
-        let Tally { tests, requests, failed, unreadable } = *self;
+        let TestTally { tests, requests, failed, unreadable } = *self;
         let passed = match (failed, unreadable) {
             (0, 0) => "all as expected".to_owned(),
             (failed, 0) => format!("{failed} failed"),

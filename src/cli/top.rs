@@ -10,11 +10,11 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::text::Text;
 
-use super::admin_client::{AdminArgs, Failure};
+use super::admin_client::{AdminArgs, AdminFailure};
 use super::status;
 use crate::clock::boot_nanos;
 use crate::daemon::log;
-use rates::Look;
+use rates::TopSample;
 
 /// Shows what is going on: the busiest rules, callers and pools, each second anew
 #[derive(Clone, Debug, clap::Args)]
@@ -50,27 +50,27 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     };
     match done {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(Ended::NoAnswer(failure)) => {
+        Err(TopEnd::NoAnswer(failure)) => {
             log::plainly(&format!("tidegate: {failure}"));
             Ok(ExitCode::FAILURE)
         }
-        Err(Ended::Io(error)) => Err(error),
+        Err(TopEnd::Io(error)) => Err(error),
     }
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Ended {
+enum TopEnd {
     #[error("{0}")]
-    NoAnswer(#[from] Failure),
+    NoAnswer(#[from] AdminFailure),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
 
-fn look(args: &Args) -> Result<Look, Ended> {
-    Ok(Look { at_nanos: boot_nanos(), status: status::look(&args.admin)? })
+fn look(args: &Args) -> Result<TopSample, TopEnd> {
+    Ok(TopSample { at_nanos: boot_nanos(), status: status::look(&args.admin)? })
 }
 
-fn once(args: &Args, out: &mut dyn Write) -> Result<(), Ended> {
+fn once(args: &Args, out: &mut dyn Write) -> Result<(), TopEnd> {
     let before = look(args)?;
     std::thread::sleep(PERIOD);
     let after = look(args)?;
@@ -83,7 +83,7 @@ fn once(args: &Args, out: &mut dyn Write) -> Result<(), Ended> {
     Ok(())
 }
 
-fn live(args: &Args) -> Result<(), Ended> {
+fn live(args: &Args) -> Result<(), TopEnd> {
     let before = look(args)?;
     let mut terminal = ratatui::try_init()?;
     let shown = show(args, before, &mut terminal);
@@ -92,7 +92,7 @@ fn live(args: &Args) -> Result<(), Ended> {
 }
 
 /// Refreshes the screen every second until a key ends it.
-fn show(args: &Args, mut before: Look, terminal: &mut DefaultTerminal) -> Result<(), Ended> {
+fn show(args: &Args, mut before: TopSample, terminal: &mut DefaultTerminal) -> Result<(), TopEnd> {
     let mut text = "looking for a second; q ends it".to_owned();
     loop {
         terminal.draw(|frame| frame.render_widget(Text::raw(&*text), frame.area()))?;

@@ -12,30 +12,30 @@ use super::helpers::Helpers;
 use super::log_queue::LogQueue;
 use super::orders::OrdersKept;
 use super::proof::AfterCrashLoop;
-use super::rules_in_force::Record;
+use super::rules_in_force::RulesStatus;
 use super::watch::Bell;
 use crate::admin::{
-    Control, DomainInForce, FleetRecord, ProcessRecord, Reloaded, RulesRecord, ServedSocket, ServerCounts,
-    StateRecord,
+    DaemonControl, DomainInForce, FleetRecord, ProcessRecord, Reloaded, RulesRecord, ServedSocket,
+    ServerCounts, StateRecord,
 };
 use crate::clock::Clock;
 use crate::engine::FleetChange;
-use crate::fleet::counters::Counters;
-use crate::fleet::task::Voice;
+use crate::fleet::counters::FleetCounters;
+use crate::fleet::task::OverridesHandle;
 use crate::host::resident_bytes;
 use crate::server::Telemetry;
 use crate::state;
 
 pub(super) struct Daemon {
-    pub(super) record: Arc<Mutex<Record>>,
+    pub(super) record: Arc<Mutex<RulesStatus>>,
     pub(super) bell: Bell,
     /// Persists switches and blocks.
     pub(super) orders: Arc<OrdersKept>,
     pub(super) telemetry: Arc<Telemetry>,
     /// Counters of writing the state files.
-    pub(super) state: Arc<state::Record>,
+    pub(super) state: Arc<state::SnapshotStats>,
     /// The counters and the handle of the sync task; `None`: the settings name no Redis.
-    pub(super) fleet: Option<(Arc<Counters>, Voice)>,
+    pub(super) fleet: Option<(Arc<FleetCounters>, OverridesHandle)>,
     pub(super) clock: Arc<Clock>,
     pub(super) rules: String,
     pub(super) socket: ServedSocket,
@@ -46,7 +46,7 @@ pub(super) struct Daemon {
     pub(super) unready: Box<dyn Fn() -> Vec<String> + Send + Sync>,
 }
 
-impl Control for Daemon {
+impl DaemonControl for Daemon {
     fn rules(&self) -> RulesRecord {
         let record = self.record.lock();
         let in_force = record.domains.iter();
@@ -79,7 +79,7 @@ impl Control for Daemon {
     }
 
     fn state(&self) -> StateRecord {
-        let state::Record { writes, failures, written_unix_seconds, bytes, .. } = &*self.state;
+        let state::SnapshotStats { writes, failures, written_unix_seconds, bytes, .. } = &*self.state;
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         StateRecord {
             writes: read(writes),

@@ -9,19 +9,19 @@ use tracing::warn;
 
 #[derive(Debug)]
 pub(super) struct DisableFiles {
-    places: Vec<Place>,
+    places: Vec<DisableFilePath>,
     own_uid: u32,
 }
 
 #[derive(Debug)]
-struct Place {
+struct DisableFilePath {
     path: PathBuf,
-    seen: Seen,
+    seen: DisableFileState,
 }
 
 /// The result of the last look at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Seen {
+enum DisableFileState {
     Nothing,
     Ours,
     /// A file that does not count, with the reason.
@@ -37,8 +37,8 @@ impl DisableFiles {
     }
 
     fn at(paths: &[PathBuf], own_uid: u32) -> DisableFiles {
-        let place = |path: &PathBuf| Place { path: path.clone(), seen: Seen::Nothing };
-        let mut places: Vec<Place> = paths.iter().map(place).collect();
+        let place = |path: &PathBuf| DisableFilePath { path: path.clone(), seen: DisableFileState::Nothing };
+        let mut places: Vec<DisableFilePath> = paths.iter().map(place).collect();
         places.dedup_by(|one, other| one.path == other.path);
         DisableFiles { places, own_uid }
     }
@@ -48,20 +48,23 @@ impl DisableFiles {
         for place in &mut self.places {
             place.look(self.own_uid);
         }
-        self.places.iter().find(|place| place.seen == Seen::Ours).map(|place| place.path.as_path())
+        self.places
+            .iter()
+            .find(|place| place.seen == DisableFileState::Ours)
+            .map(|place| place.path.as_path())
     }
 }
 
-impl Place {
+impl DisableFilePath {
     fn look(&mut self, own_uid: u32) {
         // Links are not followed, as another user may choose their target.
         let seen = match std::fs::symlink_metadata(&self.path) {
             Ok(found) => judge(&found, own_uid),
-            Err(error) if is_absent(&error) => Seen::Nothing,
+            Err(error) if is_absent(&error) => DisableFileState::Nothing,
             // Unknown: the last result stays.
             Err(_) => return,
         };
-        if let Seen::NotOurs(reason) = seen
+        if let DisableFileState::NotOurs(reason) = seen
             && self.seen != seen
         {
             warn!(path = %self.path.display(), reason, "this file switches nothing off");
@@ -70,15 +73,15 @@ impl Place {
     }
 }
 
-fn judge(found: &std::fs::Metadata, own_uid: u32) -> Seen {
+fn judge(found: &std::fs::Metadata, own_uid: u32) -> DisableFileState {
     if !found.is_file() {
-        Seen::NotOurs("it is no regular file: `touch` one")
+        DisableFileState::NotOurs("it is no regular file: `touch` one")
     } else if found.uid() != 0 && found.uid() != own_uid {
-        Seen::NotOurs("it belongs neither to root nor to the user who runs the daemon: chown it")
+        DisableFileState::NotOurs("it belongs neither to root nor to the user who runs the daemon: chown it")
     } else if found.nlink() != 1 {
-        Seen::NotOurs("it has a second name, and may be anybody's: remove it and `touch` one")
+        DisableFileState::NotOurs("it has a second name, and may be anybody's: remove it and `touch` one")
     } else {
-        Seen::Ours
+        DisableFileState::Ours
     }
 }
 
@@ -94,7 +97,7 @@ const SETTINGS_DIRECTORY: &str = "/etc/tidegate";
 mod tests {
     use std::fs;
 
-    use super::{DisableFiles, Seen};
+    use super::{DisableFileState, DisableFiles};
 
     #[test]
     fn only_a_file_of_ones_own_counts() {
@@ -113,7 +116,7 @@ mod tests {
         assert_eq!(files.look(), None);
         std::os::unix::fs::symlink(&other, &path).unwrap();
         assert_eq!(files.look(), None, "a link, also to a file of one's own");
-        assert!(matches!(files.places[0].seen, Seen::NotOurs(_)));
+        assert!(matches!(files.places[0].seen, DisableFileState::NotOurs(_)));
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
         assert_eq!(files.look(), None, "a directory");

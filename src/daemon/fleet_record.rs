@@ -5,14 +5,14 @@ use std::time::Duration;
 
 use crate::admin::{BudgetCounts, FleetNode, FleetRecord, OverridesRecord};
 use crate::clock::Timestamp;
-use crate::fleet::counters::{Counters, View};
-use crate::fleet::link::{Class, NodeStatus, State};
+use crate::fleet::counters::{FleetCounters, View};
+use crate::fleet::link::{Class, NodeState, NodeStatus};
 use crate::fleet::overrides::OverridesView;
-use crate::fleet::tally::Tally;
+use crate::fleet::tally::BudgetCounters;
 
 /// Reads the counters; `None`: the settings name no Redis. Every name is present from the start.
-pub(super) fn fleet_record(counters: Option<&Counters>, now: Timestamp) -> FleetRecord {
-    let nothing = Counters::default();
+pub(super) fn fleet_record(counters: Option<&FleetCounters>, now: Timestamp) -> FleetRecord {
+    let nothing = FleetCounters::default();
     let is_set = counters.is_some();
     let counters = counters.unwrap_or(&nothing);
     let view = counters.read();
@@ -81,9 +81,9 @@ fn budgets(view: &View) -> HashMap<u64, BudgetCounts> {
 
 fn node(node: &NodeStatus) -> FleetNode {
     let (state, why) = match &node.state {
-        State::Starting => ("starting", None),
-        State::Up => ("up", None),
-        State::Down(error) => ("down", Some((error.class.name(), error.to_string()))),
+        NodeState::Starting => ("starting", None),
+        NodeState::Up => ("up", None),
+        NodeState::Down(error) => ("down", Some((error.class.name(), error.to_string()))),
     };
     FleetNode {
         url: node.url.to_string(),
@@ -94,7 +94,7 @@ fn node(node: &NodeStatus) -> FleetNode {
     }
 }
 
-fn of_budget(tally: &Tally) -> BudgetCounts {
+fn of_budget(tally: &BudgetCounters) -> BudgetCounts {
     BudgetCounts {
         version: tally.version,
         keys: tally.keys,

@@ -11,7 +11,7 @@ use rustix::fs::OFlags;
 
 use super::redis_settings::how_to_make;
 use crate::rules::source::about_file;
-use crate::rules::{Problem, Severity, Wrong};
+use crate::rules::{Problem, Severity, ValueProblem};
 
 /// The bytes of one file. Never shown.
 #[derive(Clone, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub fn fleet_secret(path: &Path) -> (Option<FleetSecret>, Option<Problem>) {
     }
 }
 
-fn read(path: &Path) -> Result<(FleetSecret, Option<Wrong>), Wrong> {
+fn read(path: &Path) -> Result<(FleetSecret, Option<ValueProblem>), ValueProblem> {
     let unreadable = |error: std::io::Error| {
         let mend = match error.kind() {
             std::io::ErrorKind::NotFound => {
@@ -48,7 +48,7 @@ fn read(path: &Path) -> Result<(FleetSecret, Option<Wrong>), Wrong> {
             }
             _ => "let the daemon's user read it".to_owned(),
         };
-        Wrong::new(format!("cannot read the fleet secret: {error}"), mend)
+        ValueProblem::new(format!("cannot read the fleet secret: {error}"), mend)
     };
     // Opening a named pipe does not wait; it reads as empty.
     let flags = OFlags::NONBLOCK.bits().cast_signed();
@@ -59,25 +59,25 @@ fn read(path: &Path) -> Result<(FleetSecret, Option<Wrong>), Wrong> {
     file.by_ref().take(BYTES_MAX + 1).read_to_end(&mut bytes).map_err(unreadable)?;
     let make = || format!("{}, the same on every host", how_to_make(&path.to_string_lossy()));
     match bytes.len() as u64 {
-        few @ 0..BYTES_MIN => Err(Wrong::new(
+        few @ 0..BYTES_MIN => Err(ValueProblem::new(
             format!("a fleet secret of {few} bytes can be guessed: at least {BYTES_MIN}"),
             make(),
         )),
         many if many > BYTES_MAX => {
-            Err(Wrong::new(format!("a fleet secret of more than {BYTES_MAX} bytes"), make()))
+            Err(ValueProblem::new(format!("a fleet secret of more than {BYTES_MAX} bytes"), make()))
         }
         _ => Ok((FleetSecret(bytes.into()), open_to_others(path, &metadata))),
     }
 }
 
 /// Warns of a file that others can read or its group can write: the group may be the daemon's own.
-fn open_to_others(path: &Path, metadata: &Metadata) -> Option<Wrong> {
+fn open_to_others(path: &Path, metadata: &Metadata) -> Option<ValueProblem> {
     let mode = metadata.mode() & 0o7777;
     let message = format!("the fleet secret has mode {mode:04o}: others can read or change it");
-    (mode & 0o027 != 0).then(|| Wrong::new(message, format!("chmod 0600 {}", path.display())))
+    (mode & 0o027 != 0).then(|| ValueProblem::new(message, format!("chmod 0600 {}", path.display())))
 }
 
-fn warning(path: &Path, wrong: Wrong) -> Problem {
+fn warning(path: &Path, wrong: ValueProblem) -> Problem {
     Problem { severity: Severity::Warning, ..about_file(path, wrong) }
 }
 

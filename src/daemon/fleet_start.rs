@@ -11,23 +11,23 @@ use super::redis_settings::RedisSettings;
 use super::restart::TakenUp;
 use super::rules_in_force::log_problem;
 use crate::clock::Clock;
-use crate::engine::{Engine, HashKey, Standing};
+use crate::engine::{Engine, FleetStatus, HashKey};
 use crate::fleet::identity::Identity;
 use crate::fleet::overrides::{Document, Seal};
-use crate::fleet::secrets::Mark;
-use crate::fleet::task::{Fleet, Keep, Plan};
+use crate::fleet::secrets::SecretDigest;
+use crate::fleet::task::{FleetHandle, Keep, SyncPlan};
 use crate::host::machine_marks;
 use crate::sys;
 
 /// An engine that shares budgets from now on, and the plan of the sync task.
 #[derive(Debug)]
-pub(super) struct Joined {
-    standing: Arc<Standing>,
-    plan: Plan,
+pub(super) struct FleetStart {
+    standing: Arc<FleetStatus>,
+    plan: SyncPlan,
 }
 
 /// Joins the fleet of the settings, before there are rules. `None`: none, or joining failed (logged).
-pub(super) fn join(redis: Option<&RedisSettings>, taken: &mut TakenUp) -> Option<Joined> {
+pub(super) fn join(redis: Option<&RedisSettings>, taken: &mut TakenUp) -> Option<FleetStart> {
     let redis = redis?;
     let (secret, problem) = redis.fleet_secret_file.as_deref().map(fleet_secret).unwrap_or_default();
     problem.iter().for_each(log_problem);
@@ -49,14 +49,19 @@ pub(super) fn join(redis: Option<&RedisSettings>, taken: &mut TakenUp) -> Option
     let standing = taken.engine.join_fleet(hash_key(&secret));
     let seal = Seal::new(secret.bytes());
     put_back_overrides(&seal, taken);
-    let secret = Mark::of_secret(secret.bytes());
-    Some(Joined { standing, plan: Plan { link, identity, marks, secret, seal, keep } })
+    let secret = SecretDigest::of_secret(secret.bytes());
+    Some(FleetStart { standing, plan: SyncPlan { link, identity, marks, secret, seal, keep } })
 }
 
-impl Joined {
+impl FleetStart {
     /// Starts the sync task. Redis need not be reachable.
-    pub(super) fn talk(self, engine: &Arc<Engine>, clock: &Arc<Clock>, helpers: &Helpers) -> Option<Fleet> {
-        let fleet = Fleet::new(Arc::clone(engine), Arc::clone(clock), self.standing, self.plan);
+    pub(super) fn talk(
+        self,
+        engine: &Arc<Engine>,
+        clock: &Arc<Clock>,
+        helpers: &Helpers,
+    ) -> Option<FleetHandle> {
+        let fleet = FleetHandle::new(Arc::clone(engine), Arc::clone(clock), self.standing, self.plan);
         let fleet = fleet.inspect_err(|error| warn!(%error, "rules of the fleet go by `on_redis_down`"));
         let (fleet, work) = fleet.ok()?;
         helpers.add("sync", "rules of the fleet go by `on_redis_down`", work);

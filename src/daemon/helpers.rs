@@ -14,7 +14,7 @@ use crate::admin::ThreadRecord;
 use crate::clock::boot_nanos;
 
 /// The work of a helper thread. It returns only when the daemon ends, and may be called again after a panic.
-pub(super) type Work = Box<dyn FnMut() + Send>;
+pub(super) type HelperWork = Box<dyn FnMut() + Send>;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Helpers(Arc<Mutex<Vec<Arc<Helper>>>>);
@@ -24,7 +24,7 @@ struct Helper {
     /// The consequence of the thread not running, for messages.
     without: &'static str,
     /// `None` once a thread has taken it.
-    work: Mutex<Option<Work>>,
+    work: Mutex<Option<HelperWork>>,
     phase: AtomicU8,
     restarts: AtomicU64,
     /// Whether the failure to start was logged.
@@ -34,7 +34,7 @@ struct Helper {
 impl Helpers {
     /// Adds a thread of [`ORDER`] for [`Helpers::start`]. `without` is the consequence of its absence.
     pub(super) fn add(&self, name: &'static str, without: &'static str, work: impl FnMut() + Send + 'static) {
-        let work: Mutex<Option<Work>> = Mutex::new(Some(Box::new(work)));
+        let work: Mutex<Option<HelperWork>> = Mutex::new(Some(Box::new(work)));
         let (phase, restarts) = (AtomicU8::new(WAITING), AtomicU64::new(0));
         let is_reported = AtomicBool::new(false);
         let mut helpers = self.0.lock();
@@ -206,7 +206,7 @@ mod tests {
 
     use super::Helpers;
     use crate::clock::{Clock, Now};
-    use crate::host::{Readings, Sampler, Wanted};
+    use crate::host::{HostSignals, Readings, Sampler};
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -218,7 +218,7 @@ mod tests {
     }
 
     impl Readings for Faulty {
-        fn wanted(&self) -> Vec<Wanted> {
+        fn wanted(&self) -> Vec<HostSignals> {
             let asked = self.asked.fetch_add(1, Ordering::SeqCst);
             let _ = self.tell.send(asked);
             assert!(asked >= self.panics, "a fault of the test");

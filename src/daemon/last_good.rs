@@ -8,8 +8,8 @@ use std::sync::Arc;
 use siphasher::sip::SipHasher13;
 use tracing::{debug, info, warn};
 
-use crate::rules::{Library, Texts};
-use crate::state::{Record, StateFile, open_regular, set_aside, write_whole};
+use crate::rules::{DomainTexts, Library};
+use crate::state::{SnapshotStats, StateFile, open_regular, set_aside, write_whole};
 
 #[derive(Debug)]
 pub(super) struct LastGood {
@@ -20,18 +20,23 @@ pub(super) struct LastGood {
     title: String,
     /// Whether the last failure to write was logged.
     is_told: bool,
-    record: Arc<Record>,
+    record: Arc<SnapshotStats>,
 }
 
 impl LastGood {
     /// Uses this file; its version is `versions_ahead` newer than ours.
-    pub(super) fn at(path: PathBuf, file: StateFile, versions_ahead: u8, record: Arc<Record>) -> LastGood {
+    pub(super) fn at(
+        path: PathBuf,
+        file: StateFile,
+        versions_ahead: u8,
+        record: Arc<SnapshotStats>,
+    ) -> LastGood {
         let version = VERSION + u32::from(versions_ahead);
         LastGood { path, file, title: format!("tidegate rules {version} "), is_told: false, record }
     }
 
     /// Restores the stored rules at the start. A damaged file, or one of another version, is set aside.
-    pub(super) fn take_up(&self) -> Vec<Texts> {
+    pub(super) fn take_up(&self) -> Vec<DomainTexts> {
         let path = self.path.display();
         let bad = match self.read() {
             Ok(texts) => return texts,
@@ -60,7 +65,7 @@ impl LastGood {
         self.path.exists()
     }
 
-    fn read(&self) -> Result<Vec<Texts>, Bad> {
+    fn read(&self) -> Result<Vec<DomainTexts>, Bad> {
         let mut bytes = Vec::new();
         let file = open_regular(&self.path);
         match file.and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes)) {
@@ -100,12 +105,13 @@ impl LastGood {
             // A file that cannot be read now must not be replaced by less.
             Err(Bad::Unreadable(error)) => return Err(error),
         };
-        let of = |texts: &[Texts], name: &str| texts.iter().find(|texts| *texts.domain == *name).cloned();
+        let of =
+            |texts: &[DomainTexts], name: &str| texts.iter().find(|texts| *texts.domain == *name).cloned();
         let domains = library.domains();
         let texts = domains
             .iter()
             .filter_map(|domain| of(&standing, domain.name()).or_else(|| of(&before, domain.name())));
-        let texts: Vec<Texts> = texts.collect();
+        let texts: Vec<DomainTexts> = texts.collect();
         if texts == before {
             return Ok(());
         }
@@ -123,14 +129,14 @@ impl LastGood {
     }
 
     /// Returns the file: a title line with the checksum of the body, then the texts as JSON.
-    fn written(&self, texts: &[Texts]) -> Option<Vec<u8>> {
+    fn written(&self, texts: &[DomainTexts]) -> Option<Vec<u8>> {
         let body = serde_json::to_vec(texts).ok()?;
         let mut bytes = format!("{}{:016x}\n", self.title, SipHasher13::new().hash(&body)).into_bytes();
         bytes.extend(body);
         Some(bytes)
     }
 
-    fn parse(&self, bytes: &[u8]) -> Option<Vec<Texts>> {
+    fn parse(&self, bytes: &[u8]) -> Option<Vec<DomainTexts>> {
         let rest = bytes.strip_prefix(self.title.as_bytes())?;
         let (checksum, rest) = rest.split_at_checked(CHECKSUM_DIGITS)?;
         let body = rest.strip_prefix(b"\n")?;

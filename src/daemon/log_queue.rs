@@ -24,10 +24,10 @@ pub(super) struct LogQueue {
     dropped: AtomicU64,
     /// Whether the log thread runs. Until then callers write all that the descriptor accepts at once.
     has_thread: AtomicBool,
-    writer: Mutex<Writer>,
+    writer: Mutex<LogWriter>,
 }
 
-struct Writer {
+struct LogWriter {
     receiver: Receiver<Box<[u8]>>,
     out: Box<dyn AsFd + Send>,
     /// The line that is being written, and the bytes already written of it.
@@ -41,8 +41,13 @@ struct Writer {
 impl LogQueue {
     pub(super) fn new(out: impl AsFd + Send + 'static) -> Arc<LogQueue> {
         let (sender, receiver) = sync_channel(LINES_MAX);
-        let writer =
-            Writer { receiver, out: Box::new(out), line: None, is_torn: false, reported: (0, boot_nanos()) };
+        let writer = LogWriter {
+            receiver,
+            out: Box::new(out),
+            line: None,
+            is_torn: false,
+            reported: (0, boot_nanos()),
+        };
         Arc::new(LogQueue {
             sender,
             queued_bytes: AtomicUsize::new(0),
@@ -119,7 +124,7 @@ impl fmt::Debug for LogQueue {
     }
 }
 
-impl Writer {
+impl LogWriter {
     /// Writes queued lines until none is left or the descriptor is not ready.
     fn drain(&mut self, queue: &LogQueue, is_ready: impl Fn(BorrowedFd<'_>) -> bool) {
         loop {

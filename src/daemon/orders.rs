@@ -10,27 +10,27 @@ use parking_lot::Mutex;
 use tracing::{error, info, warn};
 
 use super::disable_file::DisableFiles;
-use crate::admin::Ledger;
+use crate::admin::ChangeLedger;
 use crate::clock::Clock;
 use crate::engine::{Engine, Orders};
 use crate::state::{
-    OrdersRead, Record, SmallFile, StateFile, Unreadable, read_orders, set_aside, write_orders,
+    OrdersRead, SmallFile, SnapshotStats, StateFile, UnreadableSwitches, read_orders, set_aside, write_orders,
 };
 
 #[derive(Debug)]
 pub(super) struct OrdersKept {
     engine: Arc<Engine>,
     clock: Arc<Clock>,
-    ledger: Arc<Ledger>,
+    ledger: Arc<ChangeLedger>,
     /// `None` without a state directory.
     file: Option<OrdersFile>,
     overrides: Option<SmallFile>,
-    written: Mutex<Written>,
+    written: Mutex<WrittenOrders>,
 }
 
 /// The content of the file, and the offset of the wall clock at the time: the file has Unix times.
 #[derive(Debug)]
-struct Written {
+struct WrittenOrders {
     orders: Orders,
     utc: i64,
     /// The document of fleet overrides.
@@ -45,7 +45,7 @@ pub(super) struct OrdersFile {
 
 /// Ends the thread when dropped.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct OrdersWatch {
     _stop: SyncSender<()>,
 }
 
@@ -54,9 +54,9 @@ impl OrdersKept {
     pub(super) fn start(
         engine: &Arc<Engine>,
         clock: &Arc<Clock>,
-        ledger: &Arc<Ledger>,
+        ledger: &Arc<ChangeLedger>,
         (file, overrides): (Option<OrdersFile>, Option<SmallFile>),
-        record: &Record,
+        record: &SnapshotStats,
     ) -> OrdersKept {
         let orders = file.as_ref().map(|file| read(file, clock, record)).unwrap_or_default();
         for switch in &orders.switches {
@@ -73,7 +73,7 @@ impl OrdersKept {
             ledger: Arc::clone(ledger),
             file,
             overrides,
-            written: Mutex::new(Written { orders, utc: clock.now().utc, document: Arc::default() }),
+            written: Mutex::new(WrittenOrders { orders, utc: clock.now().utc, document: Arc::default() }),
         }
     }
 
@@ -105,7 +105,7 @@ impl OrdersKept {
     }
 
     /// Writes the document of fleet overrides, so that this host accepts no older one after a restart.
-    fn keep_overrides(&self, written: &mut Written) -> Result<(), String> {
+    fn keep_overrides(&self, written: &mut WrittenOrders) -> Result<(), String> {
         let document = self.engine.fleet_overrides().document;
         let is_lost = !document.is_empty() && self.overrides.as_ref().is_some_and(|file| !file.exists());
         if document == written.document && !is_lost {
@@ -119,7 +119,10 @@ impl OrdersKept {
 
     /// Returns the work of the thread that checks twice a second for expired switches and for the file that
     /// disables everything, until the watch is dropped. The first check is done before this returns.
-    pub(super) fn watch(self: &Arc<OrdersKept>, socket: &Path) -> (Watch, impl FnMut() + Send + 'static) {
+    pub(super) fn watch(
+        self: &Arc<OrdersKept>,
+        socket: &Path,
+    ) -> (OrdersWatch, impl FnMut() + Send + 'static) {
         let (stop, stopped) = sync_channel(0);
         let mut files = DisableFiles::new(socket);
         let mut told = None;
@@ -137,7 +140,7 @@ impl OrdersKept {
                 told = failure;
             }
         };
-        (Watch { _stop: stop }, work)
+        (OrdersWatch { _stop: stop }, work)
     }
 
     fn look_for_file(&self, files: &mut DisableFiles) {
@@ -162,7 +165,7 @@ fn lost(file: &str, error: &std::io::Error) -> String {
     format!("it is lost when the daemon ends: {file}: {error}: make room there, or let the daemon write")
 }
 
-fn read(file: &OrdersFile, clock: &Clock, record: &Record) -> Orders {
+fn read(file: &OrdersFile, clock: &Clock, record: &SnapshotStats) -> Orders {
     let path = &file.path;
     let shown = path.display();
     let unreadable = match read_orders(path, clock.now()) {
@@ -180,10 +183,10 @@ fn read(file: &OrdersFile, clock: &Clock, record: &Record) -> Orders {
     };
     record.found_bad(StateFile::Switches);
     match unreadable {
-        Unreadable::Io(error) => {
+        UnreadableSwitches::Io(error) => {
             warn!(path = %shown, %error, "what was switched or blocked before cannot be read: let the daemon read it");
         }
-        Unreadable::Damaged(reason) => match set_aside(path, StateFile::Switches) {
+        UnreadableSwitches::Damaged(reason) => match set_aside(path, StateFile::Switches) {
             Ok(aside) => {
                 let aside = aside.display();
                 warn!(%aside, reason, "what was switched or blocked before is lost: it is set aside");

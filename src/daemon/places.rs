@@ -9,10 +9,10 @@ use std::path::{Component, Path, PathBuf};
 
 /// Directories by their path without links.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Places(BTreeMap<PathBuf, Place>);
+pub(super) struct DirectoryPaths(BTreeMap<PathBuf, KnownDirectory>);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct KnownDirectory {
     names: BTreeSet<OsString>,
     /// Whether all other names are relevant too.
     whole: bool,
@@ -23,10 +23,10 @@ pub(super) struct Place {
     id: Option<(u64, u64)>,
 }
 
-impl Places {
+impl DirectoryPaths {
     /// Returns the directories for rules at a path, a directory or one file, as far as it exists.
-    pub(super) fn of(path: &Path) -> Places {
-        let mut places = Places::default();
+    pub(super) fn of(path: &Path) -> DirectoryPaths {
+        let mut places = DirectoryPaths::default();
         let mut links = LINKS_MAX;
         let start = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         if let Some(found) = places.walk(&start, &mut links) {
@@ -41,7 +41,7 @@ impl Places {
         places
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Path, &Place)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Path, &KnownDirectory)> {
         self.0.iter().map(|(directory, place)| (directory.as_path(), place))
     }
 
@@ -112,12 +112,12 @@ impl Places {
         }
     }
 
-    fn place(&mut self, directory: &Path) -> &mut Place {
+    fn place(&mut self, directory: &Path) -> &mut KnownDirectory {
         self.0.entry(directory.to_owned()).or_default()
     }
 }
 
-impl Place {
+impl KnownDirectory {
     /// Whether a file of this name belongs to the rules. Hidden files, as editors write them, do not.
     fn shows(&self, name: &OsStr) -> bool {
         self.whole && !name.as_bytes().starts_with(b".")
@@ -150,7 +150,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::path::{Path, PathBuf};
 
-    use super::Places;
+    use super::DirectoryPaths;
 
     /// Makes a directory; its path contains no links.
     fn ground() -> (tempfile::TempDir, PathBuf) {
@@ -161,8 +161,8 @@ mod tests {
 
     /// Checks which changes below `ground` concern the rules at `path`.
     #[track_caller]
-    fn check(ground: &Path, path: &str, concerned: &[&str], others: &[&str]) -> Places {
-        let places = Places::of(&ground.join(path));
+    fn check(ground: &Path, path: &str, concerned: &[&str], others: &[&str]) -> DirectoryPaths {
+        let places = DirectoryPaths::of(&ground.join(path));
         for name in concerned {
             assert!(places.concern(&ground.join(name)), "{name}: {places:?}");
             let directory = ground.join(name).parent().unwrap().to_owned();
@@ -233,10 +233,10 @@ mod tests {
     fn another_directory_in_the_same_place_is_told_apart() {
         let (_kept, ground) = ground();
         fs::create_dir(ground.join("rules")).unwrap();
-        let before = Places::of(&ground.join("rules"));
-        assert_eq!(before, Places::of(&ground.join("rules")));
+        let before = DirectoryPaths::of(&ground.join("rules"));
+        assert_eq!(before, DirectoryPaths::of(&ground.join("rules")));
         fs::create_dir(ground.join("next")).unwrap();
         fs::rename(ground.join("next"), ground.join("rules")).unwrap();
-        assert_ne!(before, Places::of(&ground.join("rules")));
+        assert_ne!(before, DirectoryPaths::of(&ground.join("rules")));
     }
 }

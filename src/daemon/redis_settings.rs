@@ -6,8 +6,8 @@ use std::sync::Arc;
 use crate::fleet::link::{self, Url};
 use crate::rules::fields::{Field, Fields, boolean, list, text};
 use crate::rules::source::Report;
-use crate::rules::yaml::Node;
-use crate::rules::{Domain, Problem, Severity, Wrong, percent, shown};
+use crate::rules::yaml::YamlNode;
+use crate::rules::{Domain, Problem, Severity, ValueProblem, percent, shown};
 
 /// The servers of the fleet, and the credentials of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -31,8 +31,8 @@ pub struct RedisSettings {
 impl RedisSettings {
     /// Returns the options of a connection.
     #[must_use]
-    pub fn link_options(&self) -> link::Options {
-        link::Options {
+    pub fn link_options(&self) -> link::LinkOptions {
+        link::LinkOptions {
             urls: self.urls.clone(),
             user: self.user.clone(),
             password_file: self.password_file.clone(),
@@ -44,7 +44,7 @@ impl RedisSettings {
 }
 
 /// Reads the field; paths are relative to `directory`. `None`, after reporting it, without valid urls.
-pub(super) fn read(node: &Node, directory: &Path, report: &mut Report<'_>) -> Option<RedisSettings> {
+pub(super) fn read(node: &YamlNode, directory: &Path, report: &mut Report<'_>) -> Option<RedisSettings> {
     let fields = Fields::read(node, "`redis`", REDIS, report)?;
     let urls = urls(&fields, report);
     let path = |name: &str, report: &mut Report<'_>| {
@@ -77,7 +77,7 @@ pub(super) fn read(node: &Node, directory: &Path, report: &mut Report<'_>) -> Op
 
 /// Reads one url under `url` or several under `urls`.
 fn urls(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Vec<Url>> {
-    let nodes: Vec<&Node> = match (fields.get("url"), fields.get("urls")) {
+    let nodes: Vec<&YamlNode> = match (fields.get("url"), fields.get("urls")) {
         (Some(_), Some(several)) => {
             report.error(several.at, "`url` and `urls`: only one of them can hold", "leave `url` out");
             return None;
@@ -104,8 +104,9 @@ fn urls(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Vec<Url>> {
     for node in nodes {
         let Some(text) = text(node, "url", report) else { continue };
         // The errors of the url parser never repeat the text, which may contain a password.
-        let read =
-            text.parse::<Url>().map_err(|error| Wrong::new(format!("no url of Redis: {error}"), EXAMPLE));
+        let read = text
+            .parse::<Url>()
+            .map_err(|error| ValueProblem::new(format!("no url of Redis: {error}"), EXAMPLE));
         let Some(url) = report.settle(node.at, read) else { continue };
         if urls.contains(&url) {
             report.error(node.at, format!("{} is written twice", shown(text)), "keep one of the two");

@@ -13,17 +13,18 @@ use super::last_good::LastGood;
 use super::orders::OrdersFile;
 use super::proof::{AfterCrashLoop, Proof};
 use crate::clock::Clock;
-use crate::engine::{Engine, HashKey, Options};
+use crate::engine::{Engine, EngineOptions, HashKey};
 use crate::rules::Mode;
 use crate::state::{
-    CRASH_LOOP_ENDS, CRASH_LOOP_SPAN, Crashes, Directory, Keeper, Keeping, KeyBytes, Moment, ORDERS_VERSION,
-    Record, SmallFile, StateFile, Useless, file_bytes_max, keep_evidence, read_tables, set_aside,
+    CRASH_LOOP_ENDS, CRASH_LOOP_SPAN, Crashes, Directory, Keeping, Moment, ORDERS_VERSION, SmallFile,
+    SnapshotKeeper, SnapshotKey, SnapshotStats, StateFile, Useless, file_bytes_max, keep_evidence,
+    read_tables, set_aside,
 };
 use crate::sys;
 
 /// The paths to restore from, and the options of a new engine.
 #[derive(Debug)]
-pub(super) struct Plan<'s> {
+pub(super) struct RestorePlan<'s> {
     /// The state directory, if there is one.
     pub(super) state: Option<&'s Path>,
     /// The file with the boot id.
@@ -41,11 +42,11 @@ pub(super) struct TakenUp {
     pub(super) clock: Arc<Clock>,
     directory: Option<Directory>,
     boot_id: PathBuf,
-    record: Arc<Record>,
+    record: Arc<SnapshotStats>,
     is_after_crash_loop: AfterCrashLoop,
 }
 
-impl Plan<'_> {
+impl RestorePlan<'_> {
     /// Restores the state.
     ///
     /// # Errors
@@ -53,9 +54,9 @@ impl Plan<'_> {
     pub(super) fn take_up(&self) -> std::io::Result<TakenUp> {
         let (new_key, [a, b, c, d, e, f, g, h]) = split(sys::drawn()?);
         let mut directory =
-            self.state.map(|path| Directory::take(path, KeyBytes(new_key), self.versions_ahead));
-        let key = directory.as_ref().map_or(KeyBytes(new_key), Directory::key);
-        let record = Arc::new(Record::default());
+            self.state.map(|path| Directory::take(path, SnapshotKey(new_key), self.versions_ahead));
+        let key = directory.as_ref().map_or(SnapshotKey(new_key), Directory::key);
+        let record = Arc::new(SnapshotStats::default());
         let here = Moment::here(self.boot_id);
         let crashes = directory.as_mut().and_then(|directory| open_crashes(directory, &here));
         let is_loop = crashes.is_some_and(Crashes::is_loop);
@@ -70,8 +71,8 @@ impl Plan<'_> {
         Ok(TakenUp { engine, clock, directory, boot_id, record, is_after_crash_loop })
     }
 
-    fn engine(&self, key: KeyBytes) -> Engine {
-        Engine::new(Options {
+    fn engine(&self, key: SnapshotKey) -> Engine {
+        Engine::new(EngineOptions {
             hash_key: HashKey::from_bytes(key.0),
             mode: self.mode,
             memory_bytes_max: usize::try_from(self.memory_max_bytes).unwrap_or(usize::MAX),
@@ -79,7 +80,12 @@ impl Plan<'_> {
     }
 
     /// Reads the tables, or sets them aside.
-    fn read(&self, directory: &mut Directory, here: &Moment, record: &Record) -> Option<(Engine, Clock)> {
+    fn read(
+        &self,
+        directory: &mut Directory,
+        here: &Moment,
+        record: &SnapshotStats,
+    ) -> Option<(Engine, Clock)> {
         if directory.is_anothers() {
             return None;
         }
@@ -166,14 +172,14 @@ impl TakenUp {
         error!(path = %path.display(), is_kept = moved.is_ok(), "the fleet secret does not authenticate the fleet overrides kept here: {help}");
     }
 
-    pub(super) fn record(&self) -> Arc<Record> {
+    pub(super) fn record(&self) -> Arc<SnapshotStats> {
         Arc::clone(&self.record)
     }
 
-    pub(super) fn keep(self, every: Duration, helpers: &Helpers) -> Option<Keeper> {
+    pub(super) fn keep(self, every: Duration, helpers: &Helpers) -> Option<SnapshotKeeper> {
         let TakenUp { engine, clock, directory, boot_id, record, .. } = self;
         let keeping = Keeping { directory: directory?, engine, clock, boot_id, every, record };
-        let (keeper, work) = Keeper::new(keeping);
+        let (keeper, work) = SnapshotKeeper::new(keeping);
         helpers.add("state", "nothing is kept for a restart", work);
         Some(keeper)
     }

@@ -22,7 +22,7 @@ pub(super) struct RulesInForce {
     engine: Arc<Engine>,
     clock: Arc<Clock>,
     library: Library,
-    record: Arc<Mutex<Record>>,
+    record: Arc<Mutex<RulesStatus>>,
     /// Replaced rule sets that a decision thread may still use. They are freed here once unused, so that no
     /// decision waits while thousands of rules are freed.
     retired: Vec<Replaced>,
@@ -37,7 +37,7 @@ pub(super) struct RulesInForce {
 
 /// The status of the rules in force.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Record {
+pub(super) struct RulesStatus {
     /// The last time at which all written rules took effect.
     pub(super) last_success: Option<Timestamp>,
     /// The last time at which some rules had to be left out.
@@ -143,7 +143,7 @@ impl RulesInForce {
     }
 
     /// Returns the status of the rules, which every reading updates.
-    pub(super) fn record(&self) -> Arc<Mutex<Record>> {
+    pub(super) fn record(&self) -> Arc<Mutex<RulesStatus>> {
         Arc::clone(&self.record)
     }
 
@@ -258,12 +258,14 @@ mod tests {
 
     use super::{RulesInForce, may_refuse};
     use crate::clock::{Clock, Now};
-    use crate::engine::{Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Verdict};
+    use crate::engine::{
+        Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, Request, Verdict,
+    };
     use crate::rules::{Library, read_text};
 
     fn engine() -> Arc<Engine> {
         let hash_key = HashKey::from_bytes([7; 16]);
-        Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 }))
+        Arc::new(Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 }))
     }
 
     fn write(path: &Path, rate: &str) {
@@ -273,7 +275,9 @@ mod tests {
 
     fn allows(decider: &mut Decider) -> bool {
         let request = Request::new(Op::Hit, "api", Descriptors::one(&[]));
-        let Answer::Decided(decision) = decider.decide(&request, Now::at_nanos(1)) else { return false };
+        let EngineAnswer::Decided(decision) = decider.decide(&request, Now::at_nanos(1)) else {
+            return false;
+        };
         decision.verdict == Verdict::Allow
     }
 

@@ -19,14 +19,14 @@ use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::ServiceManager;
 use super::settings::{DomainSettings, PoolSettings, SETTINGS_FILE, Settings};
 use super::{core_dumps, descriptors, log, passed, restart, signals, watch};
-use crate::admin::{Desk, Doors, Ledger, Office, ServedSocket};
+use crate::admin::{ChangeLedger, Desk, Doors, Office, ServedSocket};
 use crate::clock::Clock;
 use crate::engine::Engine;
-use crate::fleet::task::Fleet;
+use crate::fleet::task::FleetHandle;
 use crate::host::{Readings, Sampler};
 use crate::rules::{Library, Problem};
 use crate::server::{self, BindError, ConnectionLimits, DomainAccess, Listener, PoolAccess, Pulse};
-use crate::state::{BOOT_ID_FILE, Keeper, WRITE_EVERY};
+use crate::state::{BOOT_ID_FILE, SnapshotKeeper, WRITE_EVERY};
 use crate::sys;
 
 /// Runs the daemon in the foreground until SIGTERM or SIGINT, which drain it
@@ -145,16 +145,16 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
     Ok((settings, problems))
 }
 
-fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), Failure> {
+fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), ServeFailure> {
     sys::give_large_pieces_back();
     core_dumps::forbid();
     sys::outlive_file_size_limit();
     let listener = listen(settings)?;
     let socket = ServedSocket { path: listener.path().to_owned(), identity: listener.identity() };
-    let admin = Box::new(AdminDoor::first(settings.admin_socket()).map_err(Failure::Admin)?);
+    let admin = Box::new(AdminDoor::first(settings.admin_socket()).map_err(ServeFailure::Admin)?);
     let mut taken = take_up(args, settings)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
-    let ledger = Arc::new(Ledger::default());
+    let ledger = Arc::new(ChangeLedger::default());
     let state = taken.record();
     let files = (taken.orders(), taken.fleet_overrides());
     let orders = Arc::new(OrdersKept::start(&engine, &clock, &ledger, files, &state));
@@ -174,16 +174,17 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let _switches = watch_switches(&orders, settings, &helpers);
     let keeper = taken.keep(every, &helpers);
     write_log(queue, &helpers);
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Failure::Run)?;
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ServeFailure::Run)?;
     let pulse = Arc::new(Pulse::new(settings.threads));
     let manager = ServiceManager::start(&pulse, &clock, &helpers);
     let options = server_options(args, settings, &pulse, fleet.as_ref());
     let served = runtime.block_on(async {
         let shutdown = CancellationToken::new();
         let record = rules.record();
-        let (bell, work) = watch::watch(rules, manager.clone()).map_err(Failure::Run)?;
+        let (bell, work) = watch::watch(rules, manager.clone()).map_err(ServeFailure::Run)?;
         helpers.add("rules", "changes of the rules are not noticed", work);
-        signals::watch(&shutdown, bell.clone()).map_err(Failure::Run)?;
+        signals::watch(&shutdown, bell.clone()).map_err(ServeFailure::Run)?;
         let daemon = Daemon {
             record,
             bell,
@@ -201,17 +202,17 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         };
         let told = tokio::spawn(keep_told(manager.clone(), pulse, shutdown.clone()));
         let desk = Desk::new(&engine, &clock, Arc::new(daemon), ledger, &options.recorder);
-        signals::tell_status(desk.clone()).map_err(Failure::Run)?;
+        signals::tell_status(desk.clone()).map_err(ServeFailure::Run)?;
         let office = open_office(desk, Doors { admin, metrics: settings.metrics }, &helpers);
         // Decision threads start first, in case threads are scarce.
-        let server = server::start(&engine, &clock, options).map_err(Failure::Threads)?;
+        let server = server::start(&engine, &clock, options).map_err(ServeFailure::Threads)?;
         start_helpers(&helpers, &office);
         info!(socket = %listener.path().display(), threads = settings.threads, mode = %settings.mode, "serving");
         let served = server.run(listener, shutdown.clone()).await;
         shutdown.cancel();
         // This task only notifies the end of serving, and waits for nothing.
         let _ = told.await;
-        served.map_err(Failure::Run)
+        served.map_err(ServeFailure::Run)
     });
     runtime.shutdown_background();
     served?;
@@ -230,36 +231,41 @@ fn start_helpers(helpers: &Helpers, office: &Office) {
 }
 
 /// Saves and shares the state after the last decision. Each step has its own time limit.
-fn end(helpers: &Helpers, fleet: Option<Fleet>, keeper: Option<Keeper>, manager: &ServiceManager) {
+fn end(
+    helpers: &Helpers,
+    fleet: Option<FleetHandle>,
+    keeper: Option<SnapshotKeeper>,
+    manager: &ServiceManager,
+) {
     // The decision threads have ended: if threads were scarce, the one that writes the tables can start now.
     helpers.start_one("state");
     // Borrowed tokens are of use to other hosts, and are not in the tables.
-    fleet.into_iter().for_each(Fleet::finish);
-    if !keeper.is_none_or(Keeper::finish) {
+    fleet.into_iter().for_each(FleetHandle::finish);
+    if !keeper.is_none_or(SnapshotKeeper::finish) {
         warn!("the tables could not be written at the end: the next daemon takes up what was last written");
     }
     info!("drained: every request received was answered");
     manager.finish();
 }
 
-fn take_up(args: &Args, settings: &Settings) -> Result<restart::TakenUp, Failure> {
-    let plan = restart::Plan {
+fn take_up(args: &Args, settings: &Settings) -> Result<restart::TakenUp, ServeFailure> {
+    let plan = restart::RestorePlan {
         state: settings.state.as_deref(),
         boot_id: &args.hooks.boot_id,
         versions_ahead: args.hooks.versions_ahead,
         mode: settings.mode,
         memory_max_bytes: settings.memory_max_bytes,
     };
-    plan.take_up().map_err(Failure::Run)
+    plan.take_up().map_err(ServeFailure::Run)
 }
 
 fn server_options(
     args: &Args,
     settings: &Settings,
     pulse: &Arc<Pulse>,
-    fleet: Option<&Fleet>,
-) -> server::Options {
-    server::Options {
+    fleet: Option<&FleetHandle>,
+) -> server::ServerOptions {
+    server::ServerOptions {
         threads: settings.threads,
         connections: ConnectionLimits {
             max: settings.connections.max as usize,
@@ -272,13 +278,13 @@ fn server_options(
         telemetry: Arc::default(),
         short_slices: args.hooks.scheduler_slice == OnOff::On,
         pulse: Arc::clone(pulse),
-        asker: fleet.map(Fleet::asker),
+        asker: fleet.map(FleetHandle::asker),
         recorder: Arc::default(),
     }
 }
 
 /// Listens on the passed socket, else on one of our own.
-fn listen(settings: &Settings) -> Result<Listener, Failure> {
+fn listen(settings: &Settings) -> Result<Listener, ServeFailure> {
     let wanted = &settings.socket.path;
     if let Some(listener) = passed::listener()? {
         if listener.path() != wanted {
@@ -337,7 +343,7 @@ fn unready(
 }
 
 /// Without this thread the `disable` file has no effect, and expired switches are not logged.
-fn watch_switches(orders: &Arc<OrdersKept>, settings: &Settings, helpers: &Helpers) -> orders::Watch {
+fn watch_switches(orders: &Arc<OrdersKept>, settings: &Settings, helpers: &Helpers) -> orders::OrdersWatch {
     let (watch, work) = orders.watch(&settings.socket.path);
     helpers.add("switches", "the `disable` file has no effect and ends of switches are not kept", work);
     watch
@@ -351,16 +357,16 @@ fn open_office(desk: Desk, doors: Doors, helpers: &Helpers) -> Office {
 }
 
 /// Makes the directory of a socket if it is missing, but none of its parents.
-fn make_directory_of(socket: &Path) -> Result<(), Failure> {
+fn make_directory_of(socket: &Path) -> Result<(), ServeFailure> {
     let Some(directory) = socket.parent().filter(|path| !path.as_os_str().is_empty() && !path.exists())
     else {
         return Ok(());
     };
     let made = std::fs::create_dir(directory);
-    made.map_err(|source| Failure::Directory { path: directory.into(), source })
+    made.map_err(|source| ServeFailure::Directory { path: directory.into(), source })
 }
 
-fn group_of(settings: &Settings) -> Result<Option<u32>, Failure> {
+fn group_of(settings: &Settings) -> Result<Option<u32>, ServeFailure> {
     let Some(name) = &settings.socket.group else { return Ok(None) };
     if let Ok(number) = name.parse() {
         return Ok(Some(number));
@@ -371,11 +377,11 @@ fn group_of(settings: &Settings) -> Result<Option<u32>, Failure> {
         let mut fields = line.split(':');
         (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok()).flatten()
     });
-    found.map(Some).ok_or_else(|| Failure::Group(name.clone()))
+    found.map(Some).ok_or_else(|| ServeFailure::Group(name.clone()))
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Failure {
+enum ServeFailure {
     #[error("{0}")]
     Bind(#[from] BindError),
     #[error(
@@ -396,13 +402,12 @@ enum Failure {
     Run(std::io::Error),
 }
 
-impl Failure {
+impl ServeFailure {
     fn exit_code(&self) -> ExitCode {
         match self {
             // EX_TEMPFAIL: a start may succeed once the other daemon has stopped.
-            Failure::Bind(BindError::Locked { .. } | BindError::InUse { .. }) | Failure::Admin(_) => {
-                ExitCode::from(75)
-            }
+            ServeFailure::Bind(BindError::Locked { .. } | BindError::InUse { .. })
+            | ServeFailure::Admin(_) => ExitCode::from(75),
             _ => ExitCode::FAILURE,
         }
     }

@@ -15,11 +15,11 @@ use crate::server::Pulse;
 /// The handle of the notification thread; empty without a service manager.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ServiceManager {
-    words: Option<Sender<Word>>,
+    words: Option<Sender<ManagerMessage>>,
 }
 
 #[derive(Debug)]
-enum Word {
+enum ManagerMessage {
     Serving,
     /// Begun at this time of the monotonic clock, in µs.
     Reloading(u64),
@@ -44,8 +44,8 @@ impl ServiceManager {
         }
         let (words, heard) = channel();
         let half = sd_notify::watchdog_enabled().map(|watchdog| (watchdog / 2).max(RECHECK_MIN));
-        let mut thread = Thread {
-            watch: half.map(|half| Watch {
+        let mut thread = ManagerThread {
+            watch: half.map(|half| WatchdogWatch {
                 half,
                 pinged: Timestamp::ORIGIN,
                 due: Timestamp::ORIGIN,
@@ -62,35 +62,35 @@ impl ServiceManager {
 
     /// Notifies that every thread serves.
     pub(super) fn serving(&self) {
-        self.say(Word::Serving);
+        self.say(ManagerMessage::Serving);
     }
 
     /// Notifies that the rules are being read again on request.
     pub(super) fn reloading(&self) {
-        self.say(Word::Reloading(monotonic_micros()));
+        self.say(ManagerMessage::Reloading(monotonic_micros()));
     }
 
     pub(super) fn reloaded(&self) {
-        self.say(Word::Reloaded);
+        self.say(ManagerMessage::Reloaded);
     }
 
     pub(super) fn status(&self, line: String) {
-        self.say(Word::Status(line));
+        self.say(ManagerMessage::Status(line));
     }
 
     pub(super) fn stopping(&self) {
-        self.say(Word::Stopping);
+        self.say(ManagerMessage::Stopping);
     }
 
     /// Waits up to [`LAST_WORDS_MAX`] until all notifications are sent.
     pub(super) fn finish(&self) {
         let (said, all_said) = sync_channel(1);
-        self.say(Word::Last(said));
+        self.say(ManagerMessage::Last(said));
         // Fails at once without a service manager.
         let _ = all_said.recv_timeout(LAST_WORDS_MAX);
     }
 
-    fn say(&self, word: Word) {
+    fn say(&self, word: ManagerMessage) {
         if let Some(words) = &self.words {
             // The thread ends only with the process.
             let _ = words.send(word);
@@ -98,15 +98,15 @@ impl ServiceManager {
     }
 }
 
-struct Thread {
+struct ManagerThread {
     /// The state of the watchdog; `None`: there is none.
-    watch: Option<Watch>,
+    watch: Option<WatchdogWatch>,
     pulse: Arc<Pulse>,
     clock: Arc<Clock>,
 }
 
 /// The last notification of the watchdog, and the next.
-struct Watch {
+struct WatchdogWatch {
     half: Duration,
     pinged: Timestamp,
     due: Timestamp,
@@ -114,8 +114,8 @@ struct Watch {
     told: bool,
 }
 
-impl Thread {
-    fn run(&mut self, heard: &Receiver<Word>) {
+impl ManagerThread {
+    fn run(&mut self, heard: &Receiver<ManagerMessage>) {
         loop {
             let now = self.clock.now().at;
             let heard = match &self.watch {
@@ -139,7 +139,7 @@ impl Thread {
             if watch.told {
                 info!("every thread does its work again: the watchdog is told");
             }
-            *watch = Watch { half: watch.half, pinged: now, due: now.after(watch.half), told: false };
+            *watch = WatchdogWatch { half: watch.half, pinged: now, due: now.after(watch.half), told: false };
             return;
         }
         watch.due = now.after((watch.half / 8).max(RECHECK_MIN));
@@ -158,15 +158,17 @@ impl Thread {
     }
 }
 
-fn tell(word: &Word) {
+fn tell(word: &ManagerMessage) {
     match word {
-        Word::Serving => send(&[NotifyState::Ready]),
+        ManagerMessage::Serving => send(&[NotifyState::Ready]),
         // systemd 253 or later matches the notification to its reload request by this time.
-        Word::Reloading(at) => send(&[NotifyState::Reloading, NotifyState::MonotonicUsec(i128::from(*at))]),
-        Word::Reloaded => send(&[NotifyState::Ready]),
-        Word::Status(line) => send(&[NotifyState::Status(line)]),
-        Word::Last(said) => drop(said.try_send(())),
-        Word::Stopping => send(&[NotifyState::Stopping, NotifyState::Status("draining")]),
+        ManagerMessage::Reloading(at) => {
+            send(&[NotifyState::Reloading, NotifyState::MonotonicUsec(i128::from(*at))])
+        }
+        ManagerMessage::Reloaded => send(&[NotifyState::Ready]),
+        ManagerMessage::Status(line) => send(&[NotifyState::Status(line)]),
+        ManagerMessage::Last(said) => drop(said.try_send(())),
+        ManagerMessage::Stopping => send(&[NotifyState::Stopping, NotifyState::Status("draining")]),
     }
 }
 

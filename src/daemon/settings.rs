@@ -9,7 +9,7 @@ use std::sync::Arc;
 use super::redis_settings::RedisSettings;
 use super::settings_file;
 use crate::rules::source::{Source, about_file};
-use crate::rules::{Domain, Mode, Problem, Scope, Scopes, Wrong};
+use crate::rules::{Domain, Mode, Problem, Scope, Scopes, ValueProblem};
 use crate::server::PoolLimits;
 
 /// The settings of the daemon. Every value has a default that works.
@@ -283,14 +283,14 @@ pub fn socket_path_fits(path: &Path) -> Result<(), String> {
     })
 }
 
-pub(super) fn check_socket_path(path: &Path) -> Result<(), Wrong> {
+pub(super) fn check_socket_path(path: &Path) -> Result<(), ValueProblem> {
     let bytes = path.as_os_str().as_bytes().len();
     if bytes == 0 {
-        return Err(Wrong::new("the path of the socket is empty", "write a path, or leave it out"));
+        return Err(ValueProblem::new("the path of the socket is empty", "write a path, or leave it out"));
     }
     if bytes > SOCKET_PATH_BYTES_MAX {
         let message = format!("the path of the socket has {bytes} bytes: {}", path.display());
-        return Err(Wrong::new(
+        return Err(ValueProblem::new(
             message,
             format!("write at most {SOCKET_PATH_BYTES_MAX}: the kernel takes no more"),
         ));

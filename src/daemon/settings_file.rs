@@ -6,9 +6,9 @@ use std::path::Path;
 use super::redis_settings;
 use super::settings::{Connections, DomainSettings, LogFormat, PoolSettings, Settings, check_socket_path};
 use crate::rules::fields::{Field, Fields, choice, list, text};
-use crate::rules::source::{Place, Report, Source};
-use crate::rules::yaml::{self, Node, Value};
-use crate::rules::{MODES, Problem, SCOPES, Severity, Wrong, amount, check_name, shown};
+use crate::rules::source::{Report, Source, Span};
+use crate::rules::yaml::{self, Value, YamlNode};
+use crate::rules::{MODES, Problem, SCOPES, Severity, ValueProblem, amount, check_name, shown};
 
 /// Reads a file over the defaults. Wrong fields keep their default and are reported.
 pub(super) fn read(source: &Source, mut settings: Settings) -> (Settings, Vec<Problem>) {
@@ -35,12 +35,12 @@ pub(super) fn read(source: &Source, mut settings: Settings) -> (Settings, Vec<Pr
 
 /// Whether a file holds settings rather than rules.
 pub(crate) fn holds_settings(source: &Source) -> bool {
-    let Ok(Node { value: Value::Map(pairs), .. }) = yaml::read(source) else { return false };
+    let Ok(YamlNode { value: Value::Map(pairs), .. }) = yaml::read(source) else { return false };
     let has = |name: &str| pairs.iter().any(|(key, _)| key.as_scalar() == Some(name));
     !has("domain") && !has("limits") && SETTINGS.iter().any(|field| has(field.name))
 }
 
-fn field(name: &str, node: &Node, directory: &Path, settings: &mut Settings, report: &mut Report<'_>) {
+fn field(name: &str, node: &YamlNode, directory: &Path, settings: &mut Settings, report: &mut Report<'_>) {
     match name {
         "mode" => set(&mut settings.mode, choice(node, "mode", MODES, report)),
         "socket" => socket(node, directory, settings, report),
@@ -70,7 +70,7 @@ fn set<T>(setting: &mut T, value: Option<T>) {
     }
 }
 
-fn socket(node: &Node, directory: &Path, settings: &mut Settings, report: &mut Report<'_>) {
+fn socket(node: &YamlNode, directory: &Path, settings: &mut Settings, report: &mut Report<'_>) {
     let Some(fields) = Fields::read(node, "`socket`", SOCKET, report) else { return };
     let socket = &mut settings.socket;
     if let Some(node) = fields.get("path")
@@ -94,7 +94,7 @@ fn socket(node: &Node, directory: &Path, settings: &mut Settings, report: &mut R
     }
 }
 
-fn memory(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
+fn memory(node: &YamlNode, settings: &mut Settings, report: &mut Report<'_>) {
     let Some(fields) = Fields::read(node, "`memory`", MEMORY, report) else { return };
     if let Some(node) = fields.get("max")
         && let Some(max) = text(node, "max", report)
@@ -103,7 +103,7 @@ fn memory(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
     }
 }
 
-fn connections(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
+fn connections(node: &YamlNode, settings: &mut Settings, report: &mut Report<'_>) {
     let Some(fields) = Fields::read(node, "`connections`", CONNECTIONS, report) else { return };
     let mut read = |name| fields.get(name).and_then(|node| number(node, name, CONNECTIONS_MAX, report));
     let (max, per_user) = (read("max"), read("per_user"));
@@ -116,7 +116,7 @@ fn connections(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
     settings.connections = Connections { max, per_user };
 }
 
-fn admin(node: &Node, directory: &Path, settings: &mut Settings, report: &mut Report<'_>) {
+fn admin(node: &YamlNode, directory: &Path, settings: &mut Settings, report: &mut Report<'_>) {
     let Some(fields) = Fields::read(node, "`admin`", ADMIN, report) else { return };
     if let Some(node) = fields.get("socket")
         && let Some(path) = path(node, "socket", report).map(|path| directory.join(path))
@@ -126,7 +126,7 @@ fn admin(node: &Node, directory: &Path, settings: &mut Settings, report: &mut Re
     }
 }
 
-fn metrics(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
+fn metrics(node: &YamlNode, settings: &mut Settings, report: &mut Report<'_>) {
     let Some(fields) = Fields::read(node, "`metrics`", METRICS, report) else { return };
     if let Some(node) = fields.get("listen")
         && let Some(address) = text(node, "listen", report)
@@ -136,14 +136,14 @@ fn metrics(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
 }
 
 /// Reads an address and a port. A host name would need a lookup before the daemon can start.
-fn socket_address(text: &str) -> Result<SocketAddr, Wrong> {
+fn socket_address(text: &str) -> Result<SocketAddr, ValueProblem> {
     text.parse().map_err(|_| {
         let mend = "write an address and a port: \"127.0.0.1:9631\", or \"[::1]:9631\"";
-        Wrong::new(format!("{} is not where metrics can be served", shown(text)), mend)
+        ValueProblem::new(format!("{} is not where metrics can be served", shown(text)), mend)
     })
 }
 
-fn log(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
+fn log(node: &YamlNode, settings: &mut Settings, report: &mut Report<'_>) {
     let Some(fields) = Fields::read(node, "`log`", LOG, report) else { return };
     if let Some(node) = fields.get("format") {
         set(&mut settings.log.format, choice(node, "format", FORMATS, report));
@@ -153,7 +153,7 @@ fn log(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
     }
 }
 
-fn domains(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
+fn domains(node: &YamlNode, settings: &mut Settings, report: &mut Report<'_>) {
     let what = "a domain of the settings";
     let mut found = Vec::new();
     named(node, "domains", what, DOMAIN, report, |name, at, fields, report| {
@@ -174,7 +174,7 @@ fn domains(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
     settings.domains = found;
 }
 
-fn pools(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
+fn pools(node: &YamlNode, settings: &mut Settings, report: &mut Report<'_>) {
     let mut found = Vec::new();
     named(node, "pools", "a pool of the settings", POOL, report, |name, _, fields, report| {
         let uids = fields.get("uids").map(|node| uids(node, report)).unwrap_or_default();
@@ -187,12 +187,12 @@ fn pools(node: &Node, settings: &mut Settings, report: &mut Report<'_>) {
 
 /// Reads a mapping of names to their settings.
 fn named<'n>(
-    node: &'n Node,
+    node: &'n YamlNode,
     field: &str,
     what: &'static str,
     known: &[Field],
     report: &mut Report<'_>,
-    mut entry: impl FnMut(&'n str, Place, &Fields<'n>, &mut Report<'_>),
+    mut entry: impl FnMut(&'n str, Span, &Fields<'n>, &mut Report<'_>),
 ) {
     let Value::Map(entries) = &node.value else {
         let message = format!("`{field}` is a mapping, not {}", node.kind());
@@ -218,25 +218,25 @@ fn named<'n>(
 }
 
 /// Reads uids. Names are not accepted, as the kernel reports a peer by number.
-fn uids(node: &Node, report: &mut Report<'_>) -> Vec<u32> {
+fn uids(node: &YamlNode, report: &mut Report<'_>) -> Vec<u32> {
     let uids = list(node, "uids", "write user numbers: [1000, 1001]", report).unwrap_or_default();
-    let mut read = |uid: &Node| {
+    let mut read = |uid: &YamlNode| {
         let number = text(uid, "uids", report).map(uid_of);
         number.and_then(|number| report.settle(uid.at, number))
     };
     uids.iter().filter_map(&mut read).collect()
 }
 
-fn uid_of(text: &str) -> Result<u32, Wrong> {
+fn uid_of(text: &str) -> Result<u32, ValueProblem> {
     let is_name = text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
     if is_name && !text.contains(char::is_whitespace) {
         let mend = format!("write its number, which `id -u {}` says", shown(text).trim_matches('`'));
-        return Err(Wrong::new(format!("{} is the name of a user, not a number", shown(text)), mend));
+        return Err(ValueProblem::new(format!("{} is the name of a user, not a number", shown(text)), mend));
     }
     amount::parse(text)
 }
 
-pub(super) fn path<'n>(node: &'n Node, field: &str, report: &mut Report<'_>) -> Option<&'n str> {
+pub(super) fn path<'n>(node: &'n YamlNode, field: &str, report: &mut Report<'_>) -> Option<&'n str> {
     let path = text(node, field, report)?;
     if path.is_empty() || path.contains('\0') {
         report.error(
@@ -249,7 +249,7 @@ pub(super) fn path<'n>(node: &'n Node, field: &str, report: &mut Report<'_>) -> 
     Some(path)
 }
 
-fn number(node: &Node, field: &str, max: u32, report: &mut Report<'_>) -> Option<u32> {
+fn number(node: &YamlNode, field: &str, max: u32, report: &mut Report<'_>) -> Option<u32> {
     let number = report.settle(node.at, amount::read(node, field))?;
     if number > max {
         report.error(node.at, format!("`{field}` is {number}"), format!("write at most {max}"));
@@ -259,28 +259,28 @@ fn number(node: &Node, field: &str, max: u32, report: &mut Report<'_>) -> Option
 }
 
 /// Reads permission bits such as `0660`.
-fn permissions(text: &str) -> Result<u32, Wrong> {
+fn permissions(text: &str) -> Result<u32, ValueProblem> {
     let digits = text.strip_prefix("0o").unwrap_or(text);
     let octal = matches!(digits.len(), 3 | 4) && digits.bytes().all(|byte| matches!(byte, b'0'..=b'7'));
     let mode = u32::from_str_radix(digits, 8).ok().filter(|mode| octal && *mode <= 0o777);
     mode.ok_or_else(|| {
-        Wrong::new(format!("{} is no socket mode", shown(text)), "write four octal digits: \"0660\"")
+        ValueProblem::new(format!("{} is no socket mode", shown(text)), "write four octal digits: \"0660\"")
     })
 }
 
 /// Reads a size such as `64MiB`.
-pub(crate) fn bytes(text: &str) -> Result<u64, Wrong> {
+pub(crate) fn bytes(text: &str) -> Result<u64, ValueProblem> {
     let digits = text.trim_end_matches(|character: char| !character.is_ascii_digit());
     let unit = text.get(digits.len()..).unwrap_or_default();
     let Some((_, factor)) = UNITS.iter().find(|(name, _)| *name == unit) else {
         let letter = unit.trim().chars().next().map_or('M', |letter| letter.to_ascii_uppercase());
         let right = UNITS.iter().find(|(name, _)| name.starts_with(letter)).map_or("MiB", |(name, _)| name);
         let message = format!("{} is no size: its unit is KiB, MiB or GiB", shown(text));
-        return Err(Wrong::new(message, format!("write {}{right}", digits.trim())));
+        return Err(ValueProblem::new(message, format!("write {}{right}", digits.trim())));
     };
     let size = u64::from(amount::parse(digits)?) * factor;
     if size < MEMORY_BYTES_MIN {
-        return Err(Wrong::new(format!("{} is too small", shown(text)), "write at least 1MiB"));
+        return Err(ValueProblem::new(format!("{} is too small", shown(text)), "write at least 1MiB"));
     }
     Ok(size)
 }

@@ -25,7 +25,7 @@ pub(super) fn watch(
     manager: ServiceManager,
 ) -> std::io::Result<(Bell, impl FnMut() + Send + 'static)> {
     let bell = Bell::new()?;
-    let mut thread = Thread { watching: Watching::default(), rules, bell: bell.clone(), manager };
+    let mut thread = WatchThread { watching: Watching::default(), rules, bell: bell.clone(), manager };
     Ok((bell, move || thread.run()))
 }
 
@@ -65,14 +65,14 @@ impl Bell {
     }
 }
 
-struct Thread {
+struct WatchThread {
     rules: RulesInForce,
     watching: Watching,
     bell: Bell,
     manager: ServiceManager,
 }
 
-impl Thread {
+impl WatchThread {
     /// Runs forever. After a panic it may be run again.
     fn run(&mut self) {
         loop {
@@ -151,25 +151,25 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::Duration;
 
-    use super::{Bell, Thread, Watching};
+    use super::{Bell, WatchThread, Watching};
     use crate::clock::Clock;
     use crate::daemon::rules_in_force::RulesInForce;
     use crate::daemon::service_manager::ServiceManager;
-    use crate::engine::{Engine, HashKey, Mode, Options};
+    use crate::engine::{Engine, EngineOptions, HashKey, Mode};
 
-    fn thread(path: &Path) -> Thread {
+    fn thread(path: &Path) -> WatchThread {
         let hash_key = HashKey::from_bytes([7; 16]);
-        let options = Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 };
+        let options = EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 };
         let rules = {
             let (engine, clock) = (Arc::new(Engine::new(options)), Arc::new(Clock::start()));
             RulesInForce::start(&engine, &clock, crate::rules::Library::new(path), Default::default(), false)
         };
         let manager = ServiceManager::default();
-        Thread { rules, watching: Watching::default(), bell: Bell::new().unwrap(), manager }
+        WatchThread { rules, watching: Watching::default(), bell: Bell::new().unwrap(), manager }
     }
 
     /// Rings up to `rings_max` times while the thread waits for a pause. Returns the rings until then.
-    fn rings_waited_for(thread: &mut Thread, rings_max: usize) -> usize {
+    fn rings_waited_for(thread: &mut WatchThread, rings_max: usize) -> usize {
         let (rings, enough) = (AtomicUsize::new(0), AtomicBool::new(false));
         let bell = thread.bell.clone();
         std::thread::scope(|scope| {

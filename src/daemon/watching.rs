@@ -13,7 +13,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use tracing::warn;
 
-use super::places::Places;
+use super::places::DirectoryPaths;
 use crate::clock::boot_nanos;
 use crate::rules::{Fingerprint, glance};
 
@@ -22,7 +22,7 @@ pub(super) struct Watching {
     inotify: Option<OwnedFd>,
     /// The directories by watch descriptor.
     watched: BTreeMap<i32, PathBuf>,
-    places: Places,
+    places: DirectoryPaths,
     /// Whether a watched directory may have been replaced.
     moved: bool,
     /// Whether some changes are not reported, so that the caller has to poll.
@@ -42,7 +42,7 @@ impl Watching {
         // Watches that failed before are tried again.
         let mut tried = self.inotify.is_some() && !self.polls;
         for _ in 0..RENEWALS_MAX {
-            let places = Places::of(path);
+            let places = DirectoryPaths::of(path);
             self.read_events();
             let moved = std::mem::take(&mut self.moved);
             // Unchanged since the watches were set: no change was missed.

@@ -3,13 +3,13 @@
 //! All shards that a request touches are locked throughout, in ascending order. Two requests therefore never
 //! take the same last token, never see partial charges, and never deadlock.
 
-use super::gate::Refusal;
-use super::part::{Case, Part};
+use super::gate::GateRefusal;
+use super::part::{Case, StagePart};
 use super::shards::{SHARDS, Shard, Shards};
 use super::sync::MutexGuard;
 use crate::clock::Micros;
 use crate::limit::Outcome;
-use crate::limit::leaky_bucket::Wait;
+use crate::limit::leaky_bucket::QueueWait;
 use arrayvec::ArrayVec;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(super) enum Admission {
     /// Refused by a limit.
     Refused,
     /// Refused by the load shedding of the pool.
-    Shed(Refusal),
+    Shed(GateRefusal),
     /// All refusing rules are shares of fleet budgets that a remote check may extend. Nothing has changed.
     Asks,
 }
@@ -38,9 +38,9 @@ pub(super) enum Admission {
 /// the level of its key.
 pub(super) fn admit(
     case: &Case<'_>,
-    parts: &mut [Part],
+    parts: &mut [StagePart],
     intent: Intent,
-    gate: &mut dyn FnMut() -> Option<Refusal>,
+    gate: &mut dyn FnMut() -> Option<GateRefusal>,
 ) -> Admission {
     let mut locked = Locked::new();
     locked.lock(case.shards, parts);
@@ -68,7 +68,7 @@ pub(super) fn admit(
     let granted = refusing == 0 && shed.is_none();
     // A shadow wait delays nothing.
     let waits = parts.iter().filter(|part| part.enforced).map(|part| part.wait);
-    let wait = if refusing == 0 { waits.fold(Wait::NONE, Wait::longer) } else { Wait::NONE };
+    let wait = if refusing == 0 { waits.fold(QueueWait::NONE, QueueWait::longer) } else { QueueWait::NONE };
     if intent != Intent::Look {
         for part in &mut *parts {
             commit(part, granted, wait, case, &mut locked);
@@ -89,7 +89,12 @@ pub(super) fn admit(
 /// other hosts or Redis can provide. Stores the missing amount in each part.
 #[cold]
 #[inline(never)]
-fn a_call_may_help(case: &Case<'_>, parts: &mut [Part], intent: Intent, locked: &mut Locked<'_>) -> bool {
+fn a_call_may_help(
+    case: &Case<'_>,
+    parts: &mut [StagePart],
+    intent: Intent,
+    locked: &mut Locked<'_>,
+) -> bool {
     parts.iter_mut().filter(|part| part.refuses()).all(|part| {
         let shard = locked.shard(case.shards, part);
         part.lacks = part.lacks_elsewhere(intent == Intent::Look, case, shard);
@@ -98,7 +103,7 @@ fn a_call_may_help(case: &Case<'_>, parts: &mut [Part], intent: Intent, locked: 
 }
 
 /// Charges one part if its request is granted, or if it counts refused requests.
-fn commit(part: &mut Part, granted: bool, wait: Wait, case: &Case<'_>, locked: &mut Locked<'_>) {
+fn commit(part: &mut StagePart, granted: bool, wait: QueueWait, case: &Case<'_>, locked: &mut Locked<'_>) {
     // Only a lease holds the permits of concurrency rules.
     let may_charge = granted && (case.leases || !part.is_concurrency);
     let is_charged = part.counts_refused(case) || part.passes() && may_charge;
@@ -113,7 +118,7 @@ fn commit(part: &mut Part, granted: bool, wait: Wait, case: &Case<'_>, locked: &
 }
 
 /// Charges or refunds after the fact, with all shards locked.
-pub(super) fn settle_up(case: &Case<'_>, parts: &mut [Part], amounts: &[i64]) {
+pub(super) fn settle_up(case: &Case<'_>, parts: &mut [StagePart], amounts: &[i64]) {
     assert_eq!(parts.len(), amounts.len(), "each part has its amount");
     let mut locked = Locked::new();
     locked.lock(case.shards, parts);
@@ -137,7 +142,7 @@ impl<'e> Locked<'e> {
 
     /// Locks the shards of all parts, in ascending order. In place: moving half a kilobyte of guards is slow.
     #[inline]
-    fn lock(&mut self, shards: &'e Shards, parts: &[Part]) {
+    fn lock(&mut self, shards: &'e Shards, parts: &[StagePart]) {
         self.held = parts.iter().fold(0, |held, part| held | 1 << part.shard(shards));
         let mut wanted = self.held;
         while wanted != 0 {
@@ -147,7 +152,7 @@ impl<'e> Locked<'e> {
     }
 
     #[inline]
-    fn shard(&mut self, shards: &Shards, part: &Part) -> &mut Shard {
+    fn shard(&mut self, shards: &Shards, part: &StagePart) -> &mut Shard {
         let below = self.held & ((1 << part.shard(shards)) - 1);
         let guard = below.count_ones() as usize;
         #[allow(clippy::indexing_slicing, reason = "every part's shard was locked, so its guard is there")]
@@ -170,7 +175,7 @@ mod tests {
     /// Admits or settles invalid parts of a rule with a burst of two and expects a panic; the rule then works
     /// as before.
     #[track_caller]
-    fn check(name: &str, broken: impl FnOnce(&Judgement<'_>, &mut [Part]) -> Option<Admission>) {
+    fn check(name: &str, broken: impl FnOnce(&Judgement<'_>, &mut [StagePart]) -> Option<Admission>) {
         let options = Options {
             hash_key: HashKey::from_bytes([7; 16]),
             mode: Mode::Enforce,
@@ -185,8 +190,8 @@ mod tests {
         let judgement = Judgement { engine: &engine, ruling: &ruling, domain, terms, counters: None, now };
         let of_rule = &terms.rules[0];
         let key = of_rule.key_hash.digest(["u1"].into_iter());
-        let good = Part::new(0, of_rule, key, 0, 1);
-        let bad = Part::new(0, of_rule, key, 7, 1);
+        let good = StagePart::new(0, of_rule, key, 0, 1);
+        let bad = StagePart::new(0, of_rule, key, 7, 1);
         let came_of_it = catch_unwind(AssertUnwindSafe(|| broken(&judgement, &mut [good, bad])));
         assert!(came_of_it.is_err(), "{name}: {came_of_it:?}");
         // Nothing was charged, no lock is held.

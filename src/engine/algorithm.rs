@@ -5,27 +5,27 @@ pub(super) mod shared;
 use super::digest::Digest;
 use super::part::Case;
 use super::shards::Shard;
-use super::table::Table;
+use super::table::StateTable;
 use super::tag::{Fading, PINNED, Tag};
 use crate::clock::{Micros, Now};
 use crate::limit::concurrency::{self, InProgress};
 use crate::limit::fixed_window::{self, FixedWindow};
-use crate::limit::leaky_bucket::{self, Wait};
+use crate::limit::leaky_bucket::{self, QueueWait};
 use crate::limit::sliding_log::{self, SlidingLog};
 use crate::limit::sliding_window::{self, SlidingWindow};
 use crate::limit::token_bucket::{self, Gcra};
-use crate::limit::{Level, Outcome, Quota};
+use crate::limit::{Outcome, Quota, QuotaLevel};
 
 /// The quota of one algorithm, and the table that stores its states.
-pub(super) trait Algorithm {
+pub(super) trait AlgorithmTable {
     type State: Fading;
 
     /// Whether a state of other quotas must be converted before it is judged.
     const ADOPTS: bool;
 
-    fn table(shard: &Shard) -> &Table<Self::State>;
+    fn table(shard: &Shard) -> &StateTable<Self::State>;
 
-    fn table_mut(shard: &mut Shard) -> &mut Table<Self::State>;
+    fn table_mut(shard: &mut Shard) -> &mut StateTable<Self::State>;
 
     /// Returns the quota if it belongs to this algorithm.
     fn of(quota: &Quota) -> Option<&Self>;
@@ -35,7 +35,13 @@ pub(super) trait Algorithm {
     /// Judges a request that may wait at most `wait_max`; `None`: as long as the rule allows.
     ///
     /// Returns the exact wait beside the outcome; zero for algorithms that never delay.
-    fn judge(&self, state: &Self::State, now: Now, cost: u32, wait_max: Option<Micros>) -> (Outcome, Wait);
+    fn judge(
+        &self,
+        state: &Self::State,
+        now: Now,
+        cost: u32,
+        wait_max: Option<Micros>,
+    ) -> (Outcome, QueueWait);
 
     /// As `judge`, with access to other states of the key in the shard.
     #[inline(always)]
@@ -46,12 +52,12 @@ pub(super) trait Algorithm {
         now: Now,
         cost: u32,
         wait_max: Option<Micros>,
-    ) -> (Outcome, Wait) {
+    ) -> (Outcome, QueueWait) {
         self.judge(state, now, cost, wait_max)
     }
 
     /// Charges a request that starts after `wait`.
-    fn charge(&self, state: &mut Self::State, now: Now, cost: u32, wait: Wait);
+    fn charge(&self, state: &mut Self::State, now: Now, cost: u32, wait: QueueWait);
 
     /// Judges a request and charges it if it passes. It starts after its wait if `waits`, else at once.
     #[inline]
@@ -65,7 +71,7 @@ pub(super) trait Algorithm {
     ) -> Outcome {
         let (outcome, wait) = self.judge(state, now, cost, wait_max);
         if outcome.passes() {
-            self.charge(state, now, cost, if waits { wait } else { Wait::NONE });
+            self.charge(state, now, cost, if waits { wait } else { QueueWait::NONE });
         }
         outcome
     }
@@ -73,7 +79,7 @@ pub(super) trait Algorithm {
     /// Judges, charges and returns the level in one step. `None` if the request needs the general path;
     /// nothing has changed then.
     #[inline(always)]
-    fn admit_at_once(&self, _: &mut Self::State, _: Now, _: u32) -> Option<Level> {
+    fn admit_at_once(&self, _: &mut Self::State, _: Now, _: u32) -> Option<QuotaLevel> {
         None
     }
 
@@ -83,18 +89,18 @@ pub(super) trait Algorithm {
     /// Refunds unused units, never above full.
     fn give_back(&self, state: &mut Self::State, now: Now, amount: u32);
 
-    fn level(&self, state: &Self::State, now: Now) -> Level;
+    fn level(&self, state: &Self::State, now: Now) -> QuotaLevel;
 
     /// As `level`, with access to other states of the key in the shard.
     #[inline(always)]
-    fn level_beside(&self, _: (&Shard, &Digest), state: &Self::State, now: Now) -> Level {
+    fn level_beside(&self, _: (&Shard, &Digest), state: &Self::State, now: Now) -> QuotaLevel {
         self.level(state, now)
     }
 
     /// Records a charge in the key's other states; the pair is the digest of the key and that of the state.
     /// Returns the level.
     #[inline(always)]
-    fn charged(&self, _: (Digest, Digest), level: Level, _: &Case<'_>, _: &mut Shard) -> Level {
+    fn charged(&self, _: (Digest, Digest), level: QuotaLevel, _: &Case<'_>, _: &mut Shard) -> QuotaLevel {
         level
     }
 
@@ -115,7 +121,7 @@ pub(super) trait Algorithm {
     }
 
     /// The tag of a state at this level.
-    fn tag(tag: Tag, _: &Level) -> Tag {
+    fn tag(tag: Tag, _: &QuotaLevel) -> Tag {
         tag
     }
 
@@ -164,7 +170,7 @@ macro_rules! lives_in {
 
 use lives_in;
 
-impl Algorithm for token_bucket::Quota {
+impl AlgorithmTable for token_bucket::TokenBucketQuota {
     type State = Gcra;
 
     const ADOPTS: bool = true;
@@ -175,11 +181,11 @@ impl Algorithm for token_bucket::Quota {
         Gcra::full(self.scale(), now.at)
     }
 
-    fn judge(&self, state: &Gcra, now: Now, cost: u32, _: Option<Micros>) -> (Outcome, Wait) {
-        (state.judge(self, now.at, cost).0, Wait::NONE)
+    fn judge(&self, state: &Gcra, now: Now, cost: u32, _: Option<Micros>) -> (Outcome, QueueWait) {
+        (state.judge(self, now.at, cost).0, QueueWait::NONE)
     }
 
-    fn charge(&self, state: &mut Gcra, now: Now, cost: u32, _: Wait) {
+    fn charge(&self, state: &mut Gcra, now: Now, cost: u32, _: QueueWait) {
         *state = state.judge(self, now.at, cost).1;
     }
 
@@ -200,12 +206,12 @@ impl Algorithm for token_bucket::Quota {
         *state = state.give_back(self, now.at, amount);
     }
 
-    fn level(&self, state: &Gcra, now: Now) -> Level {
+    fn level(&self, state: &Gcra, now: Now) -> QuotaLevel {
         state.level(self, now.at)
     }
 }
 
-impl Algorithm for leaky_bucket::Quota {
+impl AlgorithmTable for leaky_bucket::LeakyBucketQuota {
     type State = Gcra;
 
     const ADOPTS: bool = true;
@@ -216,11 +222,11 @@ impl Algorithm for leaky_bucket::Quota {
         Gcra::full(self.scale(), now.at)
     }
 
-    fn judge(&self, state: &Gcra, now: Now, cost: u32, wait_max: Option<Micros>) -> (Outcome, Wait) {
+    fn judge(&self, state: &Gcra, now: Now, cost: u32, wait_max: Option<Micros>) -> (Outcome, QueueWait) {
         leaky_bucket::judge(*state, self, now.at, cost, wait_max)
     }
 
-    fn charge(&self, state: &mut Gcra, now: Now, cost: u32, wait: Wait) {
+    fn charge(&self, state: &mut Gcra, now: Now, cost: u32, wait: QueueWait) {
         *state = leaky_bucket::charge_at(*state, self, now.at, wait, cost);
     }
 
@@ -230,7 +236,7 @@ impl Algorithm for leaky_bucket::Quota {
     /// No effect: a reserved slot is not transferable.
     fn give_back(&self, _: &mut Gcra, _: Now, _: u32) {}
 
-    fn level(&self, state: &Gcra, now: Now) -> Level {
+    fn level(&self, state: &Gcra, now: Now) -> QuotaLevel {
         state.level(self.bucket(), now.at)
     }
 }
@@ -272,28 +278,28 @@ macro_rules! counts {
     };
 }
 
-impl Algorithm for fixed_window::Quota {
+impl AlgorithmTable for fixed_window::FixedWindowQuota {
     type State = FixedWindow;
     const ADOPTS: bool = false;
     lives_in!(windows, FixedWindow);
     counts!();
 }
 
-impl Algorithm for sliding_log::Quota {
+impl AlgorithmTable for sliding_log::SlidingLogQuota {
     type State = SlidingLog;
     const ADOPTS: bool = false;
     lives_in!(logs, SlidingLog);
     counts!();
 }
 
-impl Algorithm for sliding_window::Quota {
+impl AlgorithmTable for sliding_window::SlidingWindowQuota {
     type State = SlidingWindow;
     const ADOPTS: bool = false;
     lives_in!(sliding_windows, SlidingWindow);
     counts!();
 }
 
-impl Algorithm for concurrency::Quota {
+impl AlgorithmTable for concurrency::ConcurrencyQuota {
     type State = InProgress;
 
     const ADOPTS: bool = false;
@@ -305,11 +311,11 @@ impl Algorithm for concurrency::Quota {
     }
 
     /// Each request takes one permit, regardless of its cost.
-    fn judge(&self, state: &InProgress, _: Now, _: u32, _: Option<Micros>) -> (Outcome, Wait) {
-        (state.judge(self), Wait::NONE)
+    fn judge(&self, state: &InProgress, _: Now, _: u32, _: Option<Micros>) -> (Outcome, QueueWait) {
+        (state.judge(self), QueueWait::NONE)
     }
 
-    fn charge(&self, state: &mut InProgress, _: Now, _: u32, _: Wait) {
+    fn charge(&self, state: &mut InProgress, _: Now, _: u32, _: QueueWait) {
         state.begin();
     }
 
@@ -319,7 +325,7 @@ impl Algorithm for concurrency::Quota {
     /// No effect: the permit is released with its lease.
     fn give_back(&self, _: &mut InProgress, _: Now, _: u32) {}
 
-    fn level(&self, state: &InProgress, _: Now) -> Level {
+    fn level(&self, state: &InProgress, _: Now) -> QuotaLevel {
         state.level(self)
     }
 }

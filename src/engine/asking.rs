@@ -3,7 +3,7 @@
 
 use super::Engine;
 use super::decider::Decider;
-use super::decision::Answer;
+use super::decision::EngineAnswer;
 use super::fleet::SharedKey;
 use super::places::ClaimedPlace;
 use super::request::Request;
@@ -37,47 +37,47 @@ pub struct Need {
 /// The reply to a remote check, on its way into the shares of this host. Dropping it unused returns its
 /// tokens.
 #[derive(Debug)]
-pub struct Brought {
+pub struct CheckReply {
     engine: Arc<Engine>,
-    told: Vec<Told>,
+    told: Vec<CheckOutcome>,
     /// Permits that are reserved for the pending request.
     places: Vec<ClaimedPlace>,
     at: Now,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Told {
+struct CheckOutcome {
     key: SharedKey,
-    brought: share::Brought,
+    brought: share::KeyCheckReply,
 }
 
 /// The result of a remote check.
 #[derive(Debug)]
 pub enum CallResult<'t> {
     /// A reply arrived in time.
-    Brought(Brought),
+    Brought(CheckReply),
     /// No reply arrived in time.
     Missed(&'t Ticket),
 }
 
 /// Makes remote checks for pending requests.
-pub trait Ask: Send + Sync + Debug {
+pub trait RemoteChecker: Send + Sync + Debug {
     /// Starts a remote check that is pointless after `due`, without blocking. Returns false if no more can be
     /// taken.
     fn ask(&self, ticket: Arc<Ticket>, due: Timestamp, on_brought: OnBrought) -> bool;
 }
 
-/// A shared [`Ask`].
-pub type Asker = Arc<dyn Ask>;
+/// A shared [`RemoteChecker`].
+pub type SharedRemoteChecker = Arc<dyn RemoteChecker>;
 
 /// Receives the reply; `None`: no command was sent.
-pub type OnBrought = Box<dyn FnOnce(Option<Brought>) + Send>;
+pub type OnBrought = Box<dyn FnOnce(Option<CheckReply>) + Send>;
 
-impl Brought {
+impl CheckReply {
     /// Makes an empty reply.
     #[must_use]
-    pub fn new(engine: &Arc<Engine>, at: Now) -> Brought {
-        Brought { engine: Arc::clone(engine), told: Vec::new(), places: Vec::new(), at }
+    pub fn new(engine: &Arc<Engine>, at: Now) -> CheckReply {
+        CheckReply { engine: Arc::clone(engine), told: Vec::new(), places: Vec::new(), at }
     }
 
     /// Adds a permit that is reserved for the pending request.
@@ -89,38 +89,41 @@ impl Brought {
     pub fn paid(&mut self, need: &Need, level: i64, sent: Timestamp) {
         self.add(
             need,
-            share::Brought { granted: need.lacks, level, refused: None, sent, more: None, paid_us: 0 },
+            share::KeyCheckReply { granted: need.lacks, level, refused: None, sent, more: None, paid_us: 0 },
         );
     }
 
     /// Adds a refused need, with the time until it may be granted; `None`: never.
     pub fn refused(&mut self, need: &Need, wait: Option<Micros>, level: i64, sent: Timestamp) {
         let refused = Some((need.lacks, wait));
-        self.add(need, share::Brought { granted: 0, level, refused, sent, more: None, paid_us: 0 });
+        self.add(need, share::KeyCheckReply { granted: 0, level, refused, sent, more: None, paid_us: 0 });
     }
 
     /// Adds a need that was not charged because another one was refused.
     pub fn not_taken(&mut self, need: &Need, level: i64, sent: Timestamp) {
-        self.add(need, share::Brought { granted: 0, level, refused: None, sent, more: None, paid_us: 0 });
+        self.add(
+            need,
+            share::KeyCheckReply { granted: 0, level, refused: None, sent, more: None, paid_us: 0 },
+        );
     }
 
     /// Extends the last entry for a window: when more tokens become available, and the time of the reply by
     /// the clock of Redis, in microseconds.
     pub fn of_window(&mut self, more: Option<share::More>, now_us: u64) {
-        if let Some(Told { brought, .. }) = self.told.last_mut() {
+        if let Some(CheckOutcome { brought, .. }) = self.told.last_mut() {
             (brought.more, brought.paid_us) = (more, now_us);
         }
     }
 
     /// Sets the time of the reply.
     #[must_use]
-    pub fn at(mut self, at: Now) -> Brought {
+    pub fn at(mut self, at: Now) -> CheckReply {
         self.at = at;
         self
     }
 
-    fn add(&mut self, need: &Need, brought: share::Brought) {
-        self.told.push(Told { key: need.key, brought });
+    fn add(&mut self, need: &Need, brought: share::KeyCheckReply) {
+        self.told.push(CheckOutcome { key: need.key, brought });
     }
 
     /// Releases reserved permits for any request.
@@ -129,10 +132,13 @@ impl Brought {
     }
 
     /// Applies all entries to the shares of this host and returns them.
-    fn tell(&mut self, how: impl Fn(&mut share::Share, &share::Quota, &share::Brought)) -> Vec<Told> {
+    fn tell(
+        &mut self,
+        how: impl Fn(&mut share::Share, &share::ShareQuota, &share::KeyCheckReply),
+    ) -> Vec<CheckOutcome> {
         let told = std::mem::take(&mut self.told);
         let (budgets, now) = (self.engine.budgets(), self.at);
-        for Told { key, brought } in &told {
+        for CheckOutcome { key, brought } in &told {
             // A removed rule has no share.
             let Some(budget) = budgets.get(&key.budget()) else { continue };
             self.engine.change_share(key, budget, now, |share, quota| how(share, quota, brought));
@@ -141,11 +147,11 @@ impl Brought {
     }
 }
 
-impl Drop for Brought {
+impl Drop for CheckReply {
     fn drop(&mut self) {
         let now = self.at.at;
         let told = self.tell(|share, quota, brought| share.bring_back(quota, now, brought));
-        for Told { key, brought } in told.iter().filter(|told| told.brought.granted > 0) {
+        for CheckOutcome { key, brought } in told.iter().filter(|told| told.brought.granted > 0) {
             self.engine.fleet.returned.note(key, brought.paid_us);
         }
         self.let_go_of_places();
@@ -153,10 +159,10 @@ impl Drop for Brought {
 }
 
 /// Returns granted tokens that the judged request left unused.
-fn hand_back(engine: &Engine, told: &[Told], now: Now) {
+fn hand_back(engine: &Engine, told: &[CheckOutcome], now: Now) {
     let paid = told.iter().filter(|told| told.brought.granted > 0);
     let budgets = engine.budgets();
-    for Told { key, brought } in paid {
+    for CheckOutcome { key, brought } in paid {
         let Some(budget) = budgets.get(&key.budget()) else { continue };
         let goes_back = engine.change_share(key, budget, now, |share, _| {
             let before = share.look(now.at).returns;
@@ -176,7 +182,7 @@ pub(super) fn resume<'d>(
     request: &Request<'_>,
     result: CallResult<'_>,
     now: Now,
-) -> Answer<'d> {
+) -> EngineAnswer<'d> {
     match result {
         CallResult::Brought(mut brought) => {
             brought.at = now;

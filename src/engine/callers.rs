@@ -4,20 +4,20 @@
 use parking_lot::Mutex;
 
 use super::digest::Digest;
-use super::sketch::{Entry, Ranking, Sketches};
+use super::sketch::{Ranking, SketchEntry, Sketches};
 use super::slots::{RULE_SLOTS, Slot};
 use crate::clock::{Now, Timestamp};
 use crate::rules::{Domain, Rule, Selection};
 
 #[derive(Debug)]
-pub(super) struct Callers {
+pub(super) struct CallerSketch {
     by_slot: Box<[Mutex<Sketches>]>,
     halved: Mutex<Option<Timestamp>>,
 }
 
 /// One request of a key at one rule.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Seen<'s, 'a> {
+pub(super) struct SeenRequest<'s, 'a> {
     pub(super) domain: &'s Domain,
     pub(super) rule: u32,
     pub(super) slot: Slot,
@@ -49,15 +49,15 @@ pub struct Caller {
     pub error: u64,
 }
 
-impl Callers {
-    pub(super) fn new() -> Callers {
+impl CallerSketch {
+    pub(super) fn new() -> CallerSketch {
         let by_slot = std::iter::repeat_with(Mutex::default).take(RULE_SLOTS).collect();
-        Callers { by_slot, halved: Mutex::default() }
+        CallerSketch { by_slot, halved: Mutex::default() }
     }
 
     /// Adds units to a key. Skips it if another thread holds the sketch: statistics never block a decision.
     #[cold]
-    pub(super) fn note(&self, ranking: Ranking, seen: &Seen<'_, '_>, units: u64) {
+    pub(super) fn note(&self, ranking: Ranking, seen: &SeenRequest<'_, '_>, units: u64) {
         let Some(mut sketches) = self.of(seen.slot).and_then(Mutex::try_lock) else { return };
         let [low, high] = [seen.key.hash(), seen.key.high()];
         sketches.add(ranking, [low, high], units, || seen.text());
@@ -101,7 +101,7 @@ impl Callers {
     }
 }
 
-impl Seen<'_, '_> {
+impl SeenRequest<'_, '_> {
     /// The shown values of the key, as received.
     fn text(&self) -> Option<Box<str>> {
         let rule: &Rule = self.domain.rules().get(self.rule as usize)?;
@@ -116,8 +116,8 @@ impl Seen<'_, '_> {
 }
 
 impl Caller {
-    fn of(entry: Entry) -> Caller {
-        let Entry { key: [low, high], count, error, text } = entry;
+    fn of(entry: SketchEntry) -> Caller {
+        let SketchEntry { key: [low, high], count, error, text } = entry;
         Caller { digest: format!("{high:016x}{low:016x}"), text, count: count - error, error }
     }
 }

@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::ruling::Ruling;
-use super::slots::{Given, Slots};
+use super::slots::{NewSlot, Slots};
 use super::totals::RuleTotals;
 use super::{Engine, Replaced};
 use crate::clock::{Now, Timestamp};
@@ -27,11 +27,11 @@ pub use guard::Alarm;
 pub(super) use guard::Guarding;
 use guard::Guards;
 pub use names::{NotNamed, RuleName};
-pub use switch::{By, NotSwitched, Switch, SwitchView, Target};
+pub use switch::{NotSwitched, Switch, SwitchOrigin, SwitchView, Target};
 
 /// The operator overrides, and the rules without them.
 #[derive(Debug, Default)]
-pub(super) struct Control {
+pub(super) struct OperatorControl {
     written: Vec<Arc<Domain>>,
     /// Whether any rules were installed; the first installation is not a change.
     installed: bool,
@@ -41,14 +41,14 @@ pub(super) struct Control {
     fleet: FleetOverrides,
     pub(super) guards: Guards,
     /// Spontaneous events that were not fetched yet.
-    events: Vec<Event>,
+    events: Vec<ControlEvent>,
     /// Replaced rule sets that a decision thread may still use.
     retired: Vec<Replaced>,
 }
 
 /// A change that no command on this host caused.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum ControlEvent {
     /// A switch expired.
     SwitchEnded(Switch),
     /// A key blocked by an operator was unblocked at its time.
@@ -74,7 +74,7 @@ pub struct Orders {
     pub blocks: Vec<Blocked>,
 }
 
-impl Control {
+impl OperatorControl {
     /// The mode of the whole daemon: never stricter than `made_with`.
     fn mode(&self, made_with: Mode) -> Mode {
         let switched = self.said_of(|target| *target == Target::Everything);
@@ -98,7 +98,7 @@ impl Control {
         RuleSet::new(domains)
     }
 
-    fn happened(&mut self, event: Event) {
+    fn happened(&mut self, event: ControlEvent) {
         if self.events.len() >= EVENTS_MAX {
             self.events.remove(0);
         }
@@ -123,8 +123,8 @@ impl Control {
         let everywhere = self.fleet.blocks.extract_if(.., |block| has_ended(Some(block.until)));
         let freed: Vec<Blocked> = own.chain(everywhere).collect();
         let some = !ended.is_empty() || !freed.is_empty();
-        ended.into_iter().for_each(|switch| self.happened(Event::SwitchEnded(switch)));
-        freed.into_iter().for_each(|block| self.happened(Event::BlockEnded(block)));
+        ended.into_iter().for_each(|switch| self.happened(ControlEvent::SwitchEnded(switch)));
+        freed.into_iter().for_each(|block| self.happened(ControlEvent::BlockEnded(block)));
         some
     }
 }
@@ -175,7 +175,7 @@ impl Engine {
 
     /// Takes the events since the last call, at most the last 1 000.
     #[must_use]
-    pub fn events(&self) -> Vec<Event> {
+    pub fn events(&self) -> Vec<ControlEvent> {
         std::mem::take(&mut self.control.lock().events)
     }
 
@@ -193,10 +193,10 @@ impl Engine {
                     mode: Mode::Shadow,
                     until: Some(until),
                     said: now.at,
-                    by: By::Guard,
+                    by: SwitchOrigin::Guard,
                 });
             }
-            control.happened(Event::Guard(alarm));
+            control.happened(ControlEvent::Guard(alarm));
         }
         if some {
             self.enact(&mut control);
@@ -210,7 +210,7 @@ impl Engine {
 
     /// Compiles and installs the rules with the current overrides. The replaced rule set is freed by a later
     /// tick, never by a decision. Does nothing before the first installation, which includes the overrides.
-    fn enact(&self, control: &mut Control) {
+    fn enact(&self, control: &mut OperatorControl) {
         if !control.installed {
             return;
         }
@@ -218,14 +218,15 @@ impl Engine {
         control.retired.push(replaced);
     }
 
-    fn put_in_force(&self, control: &mut Control, is_first: bool) -> Replaced {
+    fn put_in_force(&self, control: &mut OperatorControl, is_first: bool) -> Replaced {
         let mut slots = self.slots.lock();
         let before = self.ruling.load_full();
         let mode = control.mode(self.options.mode);
         let rules = control.rules();
         control.guards.watch(rules.domains(), &before, mode, is_first);
         let (blocked, everywhere) = (blocked_keys(&control.blocks), blocked_keys(&control.fleet.blocks));
-        let said = Said { mode, blocked: &blocked, everywhere: &everywhere, guards: &control.guards };
+        let said =
+            OperatorOverrides { mode, blocked: &blocked, everywhere: &everywhere, guards: &control.guards };
         let mut heritage = self.heritage.lock();
         slots.begin();
         let (inherited, hash_key) = ((&*heritage, &self.fingerprints), &self.options.hash_key);
@@ -247,7 +248,7 @@ impl Engine {
 
     /// Prepares a reassigned slot, before any thread counts there: adds the counts of its previous rule, and
     /// the guard alarms of the new rule from when it had no slot, to the slot of all other rules.
-    fn hand_over(&self, given: &Given, control: &mut Control, slots: &mut Slots) {
+    fn hand_over(&self, given: &NewSlot, control: &mut OperatorControl, slots: &mut Slots) {
         let mut gone = RuleTotals { guard: control.guards.take_told(&given.name), ..RuleTotals::default() };
         if let Some(before) = &given.before {
             let threads = self.threads.lock();
@@ -263,7 +264,7 @@ impl Engine {
 const EVENTS_MAX: usize = 1_000;
 
 #[derive(Clone, Copy)]
-pub(in crate::engine) struct Said<'c> {
+pub(in crate::engine) struct OperatorOverrides<'c> {
     /// The strictest mode of any rule.
     pub(in crate::engine) mode: Mode,
     /// Keys blocked on this host.
@@ -274,7 +275,7 @@ pub(in crate::engine) struct Said<'c> {
     pub(in crate::engine) guards: &'c Guards,
 }
 
-impl Said<'_> {
+impl OperatorOverrides<'_> {
     pub(in crate::engine) fn blocked(&self, domain: &str, rule: &str) -> Option<Arc<BlockedKeys>> {
         of_rule(self.blocked, domain, rule)
     }

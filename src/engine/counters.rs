@@ -7,7 +7,7 @@ use super::slots::{EVERY_SLOT, PRIORITY_SLOTS, PrioritySlot, Slot};
 
 /// The counters of one decision thread. Only that thread writes, except to slots that no rule set in use has.
 #[derive(Debug)]
-pub(super) struct Counters {
+pub(super) struct ThreadCounters {
     pub(super) rules: Box<[RuleCounts]>,
     pub(super) priorities: Box<[Verdicts]>,
     pub(super) unmatched_domain: Count,
@@ -20,7 +20,7 @@ pub(super) struct Counters {
 #[derive(Debug, Default)]
 pub(super) struct RuleCounts {
     pub(super) verdicts: Verdicts,
-    /// Indexed by [`Check`].
+    /// Indexed by [`CheckResult`].
     checks: [Count; CHECKS],
 }
 
@@ -36,7 +36,7 @@ pub(super) struct Spans {
 
 /// The result of one rule for one request.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Check {
+pub(super) enum CheckResult {
     Pass,
     /// Past the warning threshold.
     Near,
@@ -72,7 +72,7 @@ impl Count {
 }
 
 impl RuleCounts {
-    pub(super) fn get(&self, check: Check) -> u64 {
+    pub(super) fn get(&self, check: CheckResult) -> u64 {
         self.checks.get(check as usize).map_or(0, Count::get)
     }
 }
@@ -90,9 +90,9 @@ impl Verdicts {
     }
 }
 
-impl Counters {
-    pub(super) fn new() -> Counters {
-        Counters {
+impl ThreadCounters {
+    pub(super) fn new() -> ThreadCounters {
+        ThreadCounters {
             rules: std::iter::repeat_with(RuleCounts::default).take(EVERY_SLOT).collect(),
             priorities: std::iter::repeat_with(Verdicts::default).take(PRIORITY_SLOTS).collect(),
             unmatched_domain: Count::default(),
@@ -111,7 +111,7 @@ impl Counters {
     }
 
     #[inline]
-    pub(super) fn check(&self, slot: Slot, check: Check) {
+    pub(super) fn check(&self, slot: Slot, check: CheckResult) {
         if let Some(count) = self.rules.get(slot.number()).and_then(|rule| rule.checks.get(check as usize)) {
             count.add_one();
         }
@@ -150,7 +150,7 @@ impl Counters {
     }
 }
 
-const CHECKS: usize = Check::WouldRefuse as usize + 1;
+const CHECKS: usize = CheckResult::WouldRefuse as usize + 1;
 
 const VERDICTS: usize = Verdict::Shed as usize + 1;
 

@@ -6,8 +6,8 @@ use arc_swap::{ArcSwap, Cache};
 
 use super::Engine;
 use super::asking::{self, CallResult};
-use super::counters::Counters;
-use super::decision::{Answer, NotCharged};
+use super::counters::ThreadCounters;
+use super::decision::{EngineAnswer, NotCharged};
 use super::judgement::Judgement;
 use super::request::{Charge, Op, Request};
 use super::ruling::Ruling;
@@ -21,13 +21,13 @@ use crate::rules::Selection;
 pub struct Decider {
     engine: Arc<Engine>,
     ruling: Cache<Arc<ArcSwap<Ruling>>, Arc<Ruling>>,
-    counters: Arc<Counters>,
+    counters: Arc<ThreadCounters>,
     workspace: Workspace,
     batches: u64,
 }
 
 impl Decider {
-    pub(super) fn new(engine: Arc<Engine>, counters: Arc<Counters>, number: u64) -> Decider {
+    pub(super) fn new(engine: Arc<Engine>, counters: Arc<ThreadCounters>, number: u64) -> Decider {
         let ruling = Cache::new(Arc::clone(&engine.ruling));
         Decider { engine, ruling, counters, workspace: Workspace::new(number), batches: 0 }
     }
@@ -39,7 +39,7 @@ impl Decider {
     }
 
     /// Judges one request: all matching rules are charged, or none.
-    pub fn decide(&mut self, request: &Request<'_>, now: Now) -> Answer<'_> {
+    pub fn decide(&mut self, request: &Request<'_>, now: Now) -> EngineAnswer<'_> {
         let ruling: &Ruling = self.ruling.load();
         let counters = (request.op != Op::Peek).then_some(&*self.counters);
         let (domain, terms) = ruling.find_or_unlimited(request.domain);
@@ -56,7 +56,7 @@ impl Decider {
     }
 
     /// Judges a pending request again with the result of its remote check. The answer may be another one.
-    pub fn resume(&mut self, request: &Request<'_>, result: CallResult<'_>, now: Now) -> Answer<'_> {
+    pub fn resume(&mut self, request: &Request<'_>, result: CallResult<'_>, now: Now) -> EngineAnswer<'_> {
         let engine = Arc::clone(&self.engine);
         asking::resume(self, &engine, request, result, now)
     }

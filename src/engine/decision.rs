@@ -2,16 +2,16 @@
 
 use super::asking::Ticket;
 use super::judgement::stage;
-use super::part::Part;
+use super::part::StagePart;
 use crate::clock::Micros;
-use crate::limit::Level;
-use crate::rules::{Domain, Listed, Rule, candidate_of};
+use crate::limit::QuotaLevel;
+use crate::rules::{Domain, ListedEntry, Rule, candidate_of};
 use std::sync::Arc;
 
 /// The answer to a request.
 #[derive(Debug)]
 #[must_use]
-pub enum Answer<'d> {
+pub enum EngineAnswer<'d> {
     /// A decision.
     Decided(Decision<'d>),
     /// The idempotency key belongs to another request: nothing is judged.
@@ -34,7 +34,7 @@ pub struct Decision<'d> {
     /// smallest remaining part. Ties go to the first in the file.
     pub binding: Option<LimitView<'d>>,
     /// The list entry that decided before any rule.
-    pub listed: Option<&'d Listed>,
+    pub listed: Option<&'d ListedEntry>,
     /// The shedder that refused the request although no rule did, such as `web/workers`.
     pub shedder: Option<&'d str>,
     /// The lease to release when the work ends.
@@ -47,7 +47,7 @@ pub struct Decision<'d> {
     pub priority: Option<&'d str>,
     pub(super) domain: Option<&'d Domain>,
     pub(super) notes: &'d [(NoteKind, u32)],
-    pub(super) all: &'d [(u32, Level)],
+    pub(super) all: &'d [(u32, QuotaLevel)],
     pub(super) looked_at: LookedAt<'d>,
 }
 
@@ -56,7 +56,7 @@ pub(super) enum LookedAt<'d> {
     /// The key of one rule.
     One(RuleCheck),
     /// The keys of all rules that judged.
-    Parts(&'d [Part]),
+    Parts(&'d [StagePart]),
 }
 
 impl<'d> Decision<'d> {
@@ -140,7 +140,7 @@ pub struct LimitView<'d> {
     /// The rule.
     pub rule: &'d Rule,
     /// After the charge for a grant; unchanged for a refusal and a PEEK.
-    pub level: Level,
+    pub level: QuotaLevel,
 }
 
 impl LimitView<'_> {

@@ -16,7 +16,9 @@ use crate::rules::RuleSet;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
-pub use crate::limit::share::{More, Reported, Seen, Settled, Standing, Turns as WindowTurns};
+pub use crate::limit::share::{
+    FleetStatus, More, RedisLevel, ShareReply, ShareReport, WindowSchedule as WindowTurns,
+};
 
 /// A key of a fleet budget.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,7 +63,7 @@ pub struct Budget {
     /// The rule as `domain/rule`.
     pub rule: Arc<str>,
     /// The quota of all hosts together.
-    pub quota: share::Quota,
+    pub quota: share::ShareQuota,
     /// Separates the states of its keys from incomparable ones.
     states: (Tag, Salt),
 }
@@ -74,33 +76,33 @@ pub struct ShareHere {
     /// The limit of the whole budget.
     pub limit: u32,
     /// The state on this host; `None` if the key was not used here recently.
-    pub there: Option<Reported>,
+    pub there: Option<ShareReport>,
     /// Whether the key is tracked in Redis.
     pub is_in_touch: bool,
     /// The last reply of Redis about the key.
-    pub seen: Option<Seen>,
+    pub seen: Option<RedisLevel>,
 }
 
 /// The fleet membership of an engine.
 #[derive(Debug, Default)]
-pub(super) struct Fleet {
-    pub(super) joined: OnceLock<Joined>,
+pub(super) struct FleetMembership {
+    pub(super) joined: OnceLock<JoinedFleet>,
     /// The fleet budgets of the rules in force, by number.
     budgets: Mutex<Arc<HashMap<u64, Budget>>>,
     /// The fleet concurrency limits of the rules in force, by number.
     pub(super) limits: Mutex<Arc<HashMap<u64, PlacesBudget>>>,
     /// The earliest payment of refunded tokens of windows.
-    pub(super) returned: Returned,
+    pub(super) returned: ReturnedTimes,
 }
 
 #[derive(Debug)]
-pub(super) struct Joined {
+pub(super) struct JoinedFleet {
     /// Derived from the fleet secret.
     key: HashKey,
-    standing: Arc<Standing>,
+    standing: Arc<FleetStatus>,
 }
 
-impl Fleet {
+impl FleetMembership {
     /// Returns the secret for the keys of a rule: the fleet secret for a shared rule, if this host is in a
     /// fleet.
     pub(super) fn hash_key<'k>(&'k self, is_shared: bool, own: &'k HashKey) -> &'k HashKey {
@@ -182,8 +184,8 @@ impl Calls {
 impl Engine {
     /// Joins the fleet; applies from the next installed rules. Keys then have equal digests on all hosts with
     /// the same secret. Call it once, before rules are installed.
-    pub fn join_fleet(&self, secret: HashKey) -> Arc<Standing> {
-        let joined = || Joined { key: secret, standing: Arc::default() };
+    pub fn join_fleet(&self, secret: HashKey) -> Arc<FleetStatus> {
+        let joined = || JoinedFleet { key: secret, standing: Arc::default() };
         Arc::clone(&self.fleet.joined.get_or_init(joined).standing)
     }
 
@@ -203,7 +205,13 @@ impl Engine {
     /// Reports the state of a key and returns up to `back` borrowed tokens with it. Returns the report and
     /// the number of all returned tokens; `None` if the key has no state.
     #[must_use]
-    pub fn report(&self, key: &SharedKey, budget: &Budget, back: u32, now: Now) -> Option<(Reported, u32)> {
+    pub fn report(
+        &self,
+        key: &SharedKey,
+        budget: &Budget,
+        back: u32,
+        now: Now,
+    ) -> Option<(ShareReport, u32)> {
         let mut shard = self.shards.lock(self.shards.of(&key.digest));
         let digest = key.state(budget);
         let said = self.change_found(&mut shard, &digest, budget, now, |share| {
@@ -218,7 +226,7 @@ impl Engine {
 
     /// Reads the state of a key without a change.
     #[must_use]
-    pub fn look_at(&self, key: &SharedKey, budget: &Budget, now: Now) -> Option<Reported> {
+    pub fn look_at(&self, key: &SharedKey, budget: &Budget, now: Now) -> Option<ShareReport> {
         let shard = self.shards.lock(self.shards.of(&key.digest));
         Some(shard.shares.find(&key.state(budget))?.unfold(&budget.quota, now.at).look(now.at))
     }
@@ -258,7 +266,7 @@ impl Engine {
 
     /// Applies a reply to a key. Returns the tokens, borrowed or just granted, that expired and were not
     /// reported yet.
-    pub fn settle(&self, key: &SharedKey, budget: &Budget, settled: &Settled, now: Now) -> u32 {
+    pub fn settle(&self, key: &SharedKey, budget: &Budget, settled: &ShareReply, now: Now) -> u32 {
         let mut shard = self.shards.lock(self.shards.of(&key.digest));
         let digest = key.state(budget);
         let lapsed = self.change_found(&mut shard, &digest, budget, now, |share| {
@@ -298,7 +306,7 @@ impl Engine {
         key: &SharedKey,
         budget: &Budget,
         now: Now,
-        change: impl FnOnce(&mut share::Share, &share::Quota) -> T,
+        change: impl FnOnce(&mut share::Share, &share::ShareQuota) -> T,
     ) -> T {
         let mut shard = self.shards.lock(self.shards.of(&key.digest));
         let digest = key.state(budget);
@@ -325,9 +333,9 @@ const CALLS_MAX: usize = 4_096;
 
 /// By key and budget, the earliest payment time by the clock of Redis, in microseconds.
 #[derive(Debug, Default)]
-pub(super) struct Returned(Mutex<HashMap<([u8; 16], u64), u64>>);
+pub(super) struct ReturnedTimes(Mutex<HashMap<([u8; 16], u64), u64>>);
 
-impl Returned {
+impl ReturnedTimes {
     /// Records the payment time of returned tokens; zero for other budgets than windows.
     pub(super) fn note(&self, key: &SharedKey, paid_us: u64) {
         if paid_us == 0 {

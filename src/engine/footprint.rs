@@ -7,7 +7,7 @@ use super::tag::{Fading, Until};
 use crate::limit::Quota;
 use crate::limit::concurrency::InProgress;
 use crate::limit::fixed_window::FixedWindow;
-use crate::limit::places::Places;
+use crate::limit::places::Permits;
 use crate::limit::share::Folded;
 use crate::limit::sliding_log::SlidingLog;
 use crate::limit::sliding_window::SlidingWindow;
@@ -16,7 +16,7 @@ use crate::rules::{Allowance, Limit, Over, Rule};
 
 /// Resident bytes of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct KeyBytes {
+pub struct KeyFootprint {
     /// In a table that is 7/8 full.
     pub least: u64,
     /// In a table that has just doubled, with the largest heap block.
@@ -25,7 +25,7 @@ pub struct KeyBytes {
 
 /// The bytes of a key under one quota: its table entry and its heap block, if any.
 #[must_use]
-pub fn bytes_per_key(quota: &Quota) -> KeyBytes {
+pub fn bytes_per_key(quota: &Quota) -> KeyFootprint {
     match quota {
         Quota::TokenBucket(_) | Quota::LeakyBucket(_) => entry::<Gcra>((0, 0)),
         Quota::FixedWindow(_) => entry::<FixedWindow>((0, 0)),
@@ -35,8 +35,8 @@ pub fn bytes_per_key(quota: &Quota) -> KeyBytes {
         Quota::Share(_) => entry::<Folded>((0, Folded::heap_bytes_max())),
         // The local count and the fleet permits.
         Quota::Places(_) => {
-            let (count, places) = (entry::<InProgress>((0, 0)), entry::<Places>((0, 0)));
-            KeyBytes { least: count.least + places.least, most: count.most + places.most }
+            let (count, places) = (entry::<InProgress>((0, 0)), entry::<Permits>((0, 0)));
+            KeyFootprint { least: count.least + places.least, most: count.most + places.most }
         }
     }
 }
@@ -44,7 +44,7 @@ pub fn bytes_per_key(quota: &Quota) -> KeyBytes {
 /// The bytes of a key of a rule under any override: at least its own state; at most also its soft, elastic
 /// and block states. Zero if the rule keeps no state.
 #[must_use]
-pub fn bytes_per_key_of(rule: &Rule) -> KeyBytes {
+pub fn bytes_per_key_of(rule: &Rule) -> KeyFootprint {
     of_limit(&rule.limit)
 }
 
@@ -55,12 +55,15 @@ pub fn keys_within(memory_bytes_max: usize, bytes_per_key: u64) -> Option<u64> {
     u64::try_from(usable(memory_bytes_max)).unwrap_or(u64::MAX).checked_div(bytes_per_key)
 }
 
-fn of_limit(limit: &Limit) -> KeyBytes {
+fn of_limit(limit: &Limit) -> KeyFootprint {
     let all = || limit.allowances.iter().flatten();
     let least = all().map(|allowance| bytes_per_key(&allowance.quota).least).min();
     let most = all().map(most_of).max();
     let block = limit.block.map(|_| entry::<Until>((0, 0)).most).filter(|_| most.is_some());
-    KeyBytes { least: least.unwrap_or_default(), most: most.unwrap_or_default() + block.unwrap_or_default() }
+    KeyFootprint {
+        least: least.unwrap_or_default(),
+        most: most.unwrap_or_default() + block.unwrap_or_default(),
+    }
 }
 
 fn most_of(allowance: &Allowance) -> u64 {
@@ -74,10 +77,10 @@ fn most_of(allowance: &Allowance) -> u64 {
 }
 
 /// The bytes of a table entry, with the least and the most heap bytes.
-fn entry<S: Fading>((heap_least, heap_most): (usize, usize)) -> KeyBytes {
+fn entry<S: Fading>((heap_least, heap_most): (usize, usize)) -> KeyFootprint {
     let bucket = bucket_bytes::<S>();
     let bytes = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
-    KeyBytes {
+    KeyFootprint {
         // A table doubles when 7 of 8 buckets are taken.
         least: bytes((bucket * 8).div_ceil(7) + heap_least),
         most: bytes((bucket * 16).div_ceil(7) + heap_most),
@@ -86,7 +89,7 @@ fn entry<S: Fading>((heap_least, heap_most): (usize, usize)) -> KeyBytes {
 
 #[cfg(test)]
 mod tests {
-    use super::{KeyBytes, bytes_per_key, bytes_per_key_of, keys_within};
+    use super::{KeyFootprint, bytes_per_key, bytes_per_key_of, keys_within};
     use crate::clock::Now;
     use crate::limit::sliding_log::{self, SlidingLog};
     use crate::limit::sliding_window::{self, SlidingWindow};
@@ -96,23 +99,29 @@ mod tests {
     const HOUR: u64 = 3_600_000_000_000;
 
     fn bucket() -> Quota {
-        Quota::TokenBucket(token_bucket::Quota::new(Rate::new(1, 1_000_000_000).unwrap(), 5).unwrap())
+        Quota::TokenBucket(
+            token_bucket::TokenBucketQuota::new(Rate::new(1, 1_000_000_000).unwrap(), 5).unwrap(),
+        )
     }
 
     #[test]
     fn what_a_key_is_said_to_take_is_what_the_design_allows() {
-        assert_eq!(bytes_per_key(&bucket()), KeyBytes { least: 29, most: 58 });
-        let window = fixed_window::Quota::new(5, fixed_window::Period::Nanos(HOUR), fixed_window::Align::Utc);
-        assert_eq!(bytes_per_key(&Quota::FixedWindow(window.unwrap())), KeyBytes { least: 34, most: 67 });
-        let bucket = token_bucket::Quota::new(Rate::new(1, 1_000_000_000).unwrap(), 5).unwrap();
-        let share = Quota::Share(share::Quota::new(bucket, 0, share::WhenDown::Share));
-        assert_eq!(bytes_per_key(&share), KeyBytes { least: 56, most: 240 });
+        assert_eq!(bytes_per_key(&bucket()), KeyFootprint { least: 29, most: 58 });
+        let window = fixed_window::FixedWindowQuota::new(
+            5,
+            fixed_window::WindowPeriod::Nanos(HOUR),
+            fixed_window::WindowAlign::Utc,
+        );
+        assert_eq!(bytes_per_key(&Quota::FixedWindow(window.unwrap())), KeyFootprint { least: 34, most: 67 });
+        let bucket = token_bucket::TokenBucketQuota::new(Rate::new(1, 1_000_000_000).unwrap(), 5).unwrap();
+        let share = Quota::Share(share::ShareQuota::new(bucket, 0, share::WhenDown::Share));
+        assert_eq!(bytes_per_key(&share), KeyFootprint { least: 56, most: 240 });
     }
 
     #[test]
     fn a_log_takes_no_less_and_no_more_than_is_said() {
         for count in [1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 100, 1_000] {
-            let quota = sliding_log::Quota::new(count, HOUR).unwrap();
+            let quota = sliding_log::SlidingLogQuota::new(count, HOUR).unwrap();
             let (least, most) = quota.heap_bytes();
             let mut log = SlidingLog::fresh(&quota, Now::default());
             let mut largest = 0;
@@ -129,7 +138,7 @@ mod tests {
     #[test]
     fn a_sliding_window_takes_what_is_said() {
         for buckets in [1, 2, 10, 60] {
-            let quota = sliding_window::Quota::new(5, HOUR, buckets).unwrap();
+            let quota = sliding_window::SlidingWindowQuota::new(5, HOUR, buckets).unwrap();
             let mut window = SlidingWindow::fresh(&quota, Now::default());
             window.charge(&quota, Now::at_nanos(HOUR), 1);
             assert_eq!(window.heap_bytes(), quota.heap_bytes(), "{buckets}");
@@ -140,11 +149,11 @@ mod tests {
     fn what_is_kept_beside_a_key_counts() {
         let place = Position { file: "x".into(), line: 1, column: 1 };
         let mut rule = Rule::new("x", place, Limit::new(bucket()));
-        assert_eq!(bytes_per_key_of(&rule), KeyBytes { least: 29, most: 58 });
+        assert_eq!(bytes_per_key_of(&rule), KeyFootprint { least: 29, most: 58 });
         rule.limit.block = Some(std::time::Duration::from_secs(1));
-        assert_eq!(bytes_per_key_of(&rule), KeyBytes { least: 29, most: 116 });
+        assert_eq!(bytes_per_key_of(&rule), KeyFootprint { least: 29, most: 116 });
         rule.limit.allowances = vec![None];
-        assert_eq!(bytes_per_key_of(&rule), KeyBytes::default());
+        assert_eq!(bytes_per_key_of(&rule), KeyFootprint::default());
         assert_eq!(keys_within(64 << 20, 0), None);
         assert_eq!(keys_within(64 << 20, 30), Some(2_097_152));
     }

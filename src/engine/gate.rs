@@ -3,13 +3,13 @@
 use std::cell::Cell;
 use std::sync::Arc;
 
-use super::counters::{Check, Counters};
+use super::counters::{CheckResult, ThreadCounters};
 use super::decision::NoteKind;
 use super::digest::{Digest, KeyHash};
 use super::pool::Pool;
 use super::slots::Slot;
 use crate::clock::{Micros, Now};
-use crate::rules::shed::{Part, Shed, Workers};
+use crate::rules::shed::{Shed, ShedPart, Workers};
 use crate::rules::{Domain, Mode};
 use crate::shed::slow_law::SlowLaw;
 use crate::shed::{band_slots, chance, draw, hint, queue_age};
@@ -18,15 +18,15 @@ use crate::shed::{band_slots, chance, draw, hint, queue_age};
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) pool: Arc<Pool>,
-    pub(super) watch: Arc<Watch>,
+    pub(super) watch: Arc<PoolShedding>,
     /// The number of its first part in the domain.
     pub(super) first: u32,
     /// The counter slots of its parts.
-    pub(super) slots: [Slot; Part::ALL.len()],
+    pub(super) slots: [Slot; ShedPart::ALL.len()],
 }
 
 /// A request at a gate.
-pub(super) struct Asked<'a> {
+pub(super) struct GateRequest<'a> {
     /// The index of the request's priority; 0 is the most important.
     pub(super) priority: Option<usize>,
     pub(super) attributes: &'a [(&'a str, &'a str)],
@@ -35,7 +35,7 @@ pub(super) struct Asked<'a> {
     /// Whether it enters the pool's work if it passes.
     pub(super) takes_place: bool,
     pub(super) now: Now,
-    pub(super) counters: Option<&'a Counters>,
+    pub(super) counters: Option<&'a ThreadCounters>,
     pub(super) callers: &'a KeyHash,
     /// The counter from which per-request draws derive.
     pub(super) draws: &'a Cell<u64>,
@@ -43,16 +43,16 @@ pub(super) struct Asked<'a> {
     pub(super) notes_caller: bool,
 }
 
-impl<'a> Asked<'a> {
+impl<'a> GateRequest<'a> {
     /// The same request as a PEEK: nothing is counted, and it does not enter the pool's work.
-    pub(super) fn looking(self, draws: &'a Cell<u64>) -> Asked<'a> {
-        Asked { counters: None, draws, notes_caller: false, takes_place: false, ..self }
+    pub(super) fn looking(self, draws: &'a Cell<u64>) -> GateRequest<'a> {
+        GateRequest { counters: None, draws, notes_caller: false, takes_place: false, ..self }
     }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Refusal {
-    pub(super) part: Part,
+pub(super) struct GateRefusal {
+    pub(super) part: ShedPart,
     /// An approximate retry-after.
     pub(super) retry: Micros,
 }
@@ -60,20 +60,24 @@ pub(super) struct Refusal {
 impl Gate {
     /// Judges by every part in order; the first that refuses decides. A passing request enters the pool's
     /// work if it takes a place.
-    pub(super) fn judge(&self, asked: &Asked<'_>, notes: &mut Vec<(NoteKind, u32)>) -> Option<Refusal> {
+    pub(super) fn judge(
+        &self,
+        asked: &GateRequest<'_>,
+        notes: &mut Vec<(NoteKind, u32)>,
+    ) -> Option<GateRefusal> {
         let is_other = self.watch.is_other(asked.priority);
         let mut has_place = false;
-        for part in Part::ALL {
+        for part in ShedPart::ALL {
             let Some(mode) = self.watch.mode(part) else { continue };
             let hint = match part {
-                Part::Fleet => {
+                ShedPart::Fleet => {
                     let (refused, entered) = self.reserve(asked, is_other, mode);
                     has_place = entered;
                     refused.then_some(hint::AFTER_BRAKE)
                 }
-                Part::Brake => self.brake(asked).then_some(hint::AFTER_BRAKE),
-                Part::Workers => self.workers(asked).map(hint::after_workers),
-                Part::QueueAge => self.queue_age(asked).then_some(hint::AFTER_QUEUE_AGE),
+                ShedPart::Brake => self.brake(asked).then_some(hint::AFTER_BRAKE),
+                ShedPart::Workers => self.workers(asked).map(hint::after_workers),
+                ShedPart::QueueAge => self.queue_age(asked).then_some(hint::AFTER_QUEUE_AGE),
             };
             self.count(part, hint.is_some(), mode, asked.counters);
             let Some(hint) = hint else { continue };
@@ -85,7 +89,7 @@ impl Gate {
                 self.pool.leave_work(is_other);
             }
             let draw = self.caller(asked).map_or_else(|| asked.draw(), |caller| caller.high());
-            return Some(Refusal { part, retry: hint::jittered(hint, draw) });
+            return Some(GateRefusal { part, retry: hint::jittered(hint, draw) });
         }
         if asked.takes_place && !has_place {
             self.pool.enter_work(is_other, None);
@@ -94,7 +98,7 @@ impl Gate {
     }
 
     /// Returns whether the reserve leaves no room, and whether the request entered the pool's work.
-    fn reserve(&self, asked: &Asked<'_>, is_other: bool, mode: Mode) -> (bool, bool) {
+    fn reserve(&self, asked: &GateRequest<'_>, is_other: bool, mode: Mode) -> (bool, bool) {
         let (Some(slots), Some(reserve), true) = (self.pool.slots(), &self.watch.shed.fleet, is_other) else {
             return (false, false);
         };
@@ -106,7 +110,7 @@ impl Gate {
         (self.pool.others() >= most, false)
     }
 
-    fn brake(&self, asked: &Asked<'_>) -> bool {
+    fn brake(&self, asked: &GateRequest<'_>) -> bool {
         let (true, Some(slots), Some(priority)) = (self.pool.is_braking(), self.pool.slots(), asked.priority)
         else {
             return false;
@@ -115,7 +119,7 @@ impl Gate {
     }
 
     /// The shed probability, if `workers` refuses the request.
-    fn workers(&self, asked: &Asked<'_>) -> Option<f64> {
+    fn workers(&self, asked: &GateRequest<'_>) -> Option<f64> {
         let workers = self.watch.shed.workers.as_ref()?;
         let (priority, severity) = (asked.priority?, self.pool.severity());
         if severity <= 0.0 || self.pool.slots().is_none() {
@@ -129,7 +133,7 @@ impl Gate {
 
     /// The draw of a request: that of its caller; or its own without a caller, or if the caller makes a large
     /// part of its priority's requests.
-    fn draw(&self, asked: &Asked<'_>, workers: &Workers, place: usize) -> u64 {
+    fn draw(&self, asked: &GateRequest<'_>, workers: &Workers, place: usize) -> u64 {
         if workers.stripe_exact {
             return asked.draw();
         }
@@ -144,30 +148,30 @@ impl Gate {
         asked.callers.digest_bytes(&bytes).hash()
     }
 
-    fn queue_age(&self, asked: &Asked<'_>) -> bool {
+    fn queue_age(&self, asked: &GateRequest<'_>) -> bool {
         let (Some(queued), Some(bounds)) = (asked.queued, &self.watch.shed.queue_age) else { return false };
         let bound = if asked.priority == Some(0) { bounds.critical } else { bounds.others };
         queue_age::is_too_old(queued, bound)
     }
 
     /// The digest of the caller: the first attribute that names one.
-    fn caller(&self, asked: &Asked<'_>) -> Option<Digest> {
+    fn caller(&self, asked: &GateRequest<'_>) -> Option<Digest> {
         let named = self.watch.shed.callers.by.iter().find_map(|name| Some((name, asked.attribute(name)?)));
         named.map(|(name, value)| asked.callers.digest([&**name, value].into_iter()))
     }
 
-    fn count(&self, part: Part, refused: bool, mode: Mode, counters: Option<&Counters>) {
+    fn count(&self, part: ShedPart, refused: bool, mode: Mode, counters: Option<&ThreadCounters>) {
         let (Some(counters), Some(slot)) = (counters, self.slots.get(part as usize)) else { return };
         let check = match (refused, mode) {
-            (false, _) => Check::Pass,
-            (true, Mode::Enforce) => Check::Refuse,
-            (true, _) => Check::WouldRefuse,
+            (false, _) => CheckResult::Pass,
+            (true, Mode::Enforce) => CheckResult::Refuse,
+            (true, _) => CheckResult::WouldRefuse,
         };
         counters.check(*slot, check);
     }
 }
 
-impl<'a> Asked<'a> {
+impl<'a> GateRequest<'a> {
     fn attribute(&self, name: &str) -> Option<&'a str> {
         let first = self.attributes.iter().find(|(known, _)| *known == name);
         first.map(|(_, value)| *value).filter(|value| !value.is_empty())
@@ -182,7 +186,7 @@ impl<'a> Asked<'a> {
 
 /// The shedding configuration of one pool.
 #[derive(Debug)]
-pub(super) struct Watch {
+pub(super) struct PoolShedding {
     pub(super) shed: Shed,
     pub(super) law: SlowLaw,
     /// The priorities of its domain, most important first.
@@ -191,8 +195,8 @@ pub(super) struct Watch {
     mode: Mode,
 }
 
-impl Watch {
-    pub(super) fn new(domain: &Domain, shed: &Shed, mode: Mode) -> Watch {
+impl PoolShedding {
+    pub(super) fn new(domain: &Domain, shed: &Shed, mode: Mode) -> PoolShedding {
         let law = shed.workers.as_ref().map_or_else(SlowLaw::default, |workers| SlowLaw {
             good: f64::from(workers.good) / 1_000.0,
             bad: f64::from(workers.bad) / 1_000.0,
@@ -204,17 +208,17 @@ impl Watch {
                 f64::from(workers.leak.0) / f64::from(workers.leak.1.max(1))
             },
         });
-        Watch { shed: shed.clone(), law, priorities: domain.priorities().to_vec(), mode }
+        PoolShedding { shed: shed.clone(), law, priorities: domain.priorities().to_vec(), mode }
     }
 
     /// The mode of a part; `None` if it is off.
-    pub(super) fn mode(&self, part: Part) -> Option<Mode> {
+    pub(super) fn mode(&self, part: ShedPart) -> Option<Mode> {
         let mode = self.shed.mode(part)?.max(self.mode);
         (mode != Mode::Disabled).then_some(mode)
     }
 
     pub(super) fn brakes(&self) -> bool {
-        self.mode(Part::Brake) == Some(Mode::Enforce)
+        self.mode(ShedPart::Brake) == Some(Mode::Enforce)
     }
 
     pub(super) fn sheds(&self) -> bool {

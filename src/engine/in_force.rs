@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::ruling::{DomainTerms, Ruling};
-use crate::rules::shed::{Part, Shed};
+use crate::rules::shed::{Shed, ShedPart};
 use crate::rules::{Domain, ListKind, Mode, Position, Rule, RuleSet};
 
 /// The rules in force at one moment; they are not freed while this exists.
@@ -34,7 +34,7 @@ pub enum RuleKind<'r> {
     /// A list entry.
     Listed(ListKind),
     /// A shedder part of a pool.
-    Shedder(&'r Shed, Part),
+    Shedder(&'r Shed, ShedPart),
 }
 
 impl Engine {
@@ -97,7 +97,7 @@ fn lists<'r>(ruling: &'r Ruling, domain: &'r Domain) -> impl Iterator<Item = Rul
 /// The configured shedder parts.
 fn shedders<'r>(domain: &'r Domain, terms: &'r DomainTerms) -> impl Iterator<Item = RuleInForce<'r>> {
     domain.sheds().iter().zip(&terms.gates).flat_map(move |(shed, gate)| {
-        Part::ALL.into_iter().filter(|part| shed.mode(*part).is_some()).filter_map(move |part| {
+        ShedPart::ALL.into_iter().filter(|part| shed.mode(*part).is_some()).filter_map(move |part| {
             Some(RuleInForce {
                 domain: domain.name(),
                 name: domain.shedder_name(gate.first + part as u32)?,

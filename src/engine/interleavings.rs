@@ -12,7 +12,8 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
 
 use super::{
-    Answer, Charge, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Repeat, Request, Verdict,
+    Charge, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, Repeat, Request,
+    Verdict,
 };
 use crate::clock::Now;
 use crate::rules::{RuleSet, read_text};
@@ -47,7 +48,7 @@ fn rules(limits: &str) -> RuleSet {
 
 fn engine_without_rules(memory_bytes_max: usize) -> Arc<Engine> {
     let hash_key = HashKey::from_bytes([7; 16]);
-    Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max }))
+    Arc::new(Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max }))
 }
 
 fn engine_of(limits: &str, memory_bytes_max: usize) -> Arc<Engine> {
@@ -60,7 +61,7 @@ fn engine(limits: &str) -> Arc<Engine> {
     engine_of(limits, 1 << 20)
 }
 
-type Seen = (Verdict, Vec<(String, u64)>);
+type Observed = (Verdict, Vec<(String, u64)>);
 
 fn ask(
     decider: &mut Decider,
@@ -68,12 +69,12 @@ fn ask(
     attributes: &[(&str, &str)],
     name: Option<&[u8]>,
     at: u64,
-) -> Option<Seen> {
+) -> Option<Observed> {
     let repeat = name.map(|name| Repeat { session: b"s", user: 1, name });
     let request = Request { repeat, all: true, ..Request::new(op, "api", Descriptors::one(attributes)) };
     match decider.decide(&request, Now::at_nanos(at)) {
-        Answer::Conflict | Answer::Quota | Answer::Ask(_) => None,
-        Answer::Decided(decision) => {
+        EngineAnswer::Conflict | EngineAnswer::Quota | EngineAnswer::Ask(_) => None,
+        EngineAnswer::Decided(decision) => {
             let left = decision.all().map(|view| (view.rule.name.to_string(), view.level.remaining));
             Some((decision.verdict, left.collect()))
         }
@@ -182,7 +183,7 @@ fn of_two_requests_with_one_name_one_is_charged() {
         );
         let works = (0..3).map(|_| {
             let engine = Arc::clone(&engine);
-            let work: Box<dyn FnOnce() -> Option<Seen> + Send> =
+            let work: Box<dyn FnOnce() -> Option<Observed> + Send> =
                 Box::new(move || ask(&mut engine.decider(), Op::Hit, &[("x", "1")], Some(b"once"), 0));
             work
         });

@@ -7,13 +7,13 @@ mod one_rule;
 use super::Engine;
 use super::admission::{Admission, Intent, admit};
 use super::asking::Ticket;
-use super::counters::{Check, Counters};
+use super::counters::{CheckResult, ThreadCounters};
 use super::decider::under_locks;
-use super::decision::{Answer, Decision, LimitView, LookedAt, NoteKind, Verdict};
-use super::gate::{Asked, Gate, Refusal};
+use super::decision::{Decision, EngineAnswer, LimitView, LookedAt, NoteKind, Verdict};
+use super::gate::{Gate, GateRefusal, GateRequest};
 use super::leases::{LeaseCost, NewLease, Reservation, Session, Tie};
-use super::part::{Case, Part, Stage};
-use super::repeats::{Grant, Known, Named};
+use super::part::{Case, CheckStage, StagePart};
+use super::repeats::{Grant, KnownName, NamedRequest};
 use super::request::{Op, Request};
 use super::ruling::{DomainTerms, Ruling};
 use super::slots::Slot;
@@ -21,7 +21,7 @@ use super::sync::Ordering;
 use super::workspace::Workspace;
 use crate::clock::{Micros, Now};
 use crate::limit::Outcome;
-use crate::rules::{Domain, ListKind, Listed, Rule, Selection};
+use crate::rules::{Domain, ListKind, ListedEntry, Rule, Selection};
 use crate::shed::hint;
 use arrayvec::ArrayVec;
 use std::sync::Arc;
@@ -34,17 +34,17 @@ pub(super) struct Judgement<'d> {
     pub(super) domain: &'d Domain,
     pub(super) terms: &'d DomainTerms,
     /// `None`: count nothing.
-    pub(super) counters: Option<&'d Counters>,
+    pub(super) counters: Option<&'d ThreadCounters>,
     pub(super) now: Now,
 }
 
 #[derive(Clone, Copy)]
-struct Entry<'d> {
+struct ListEntry<'d> {
     number: u32,
     slot: Slot,
     /// Whether it decides alone: it exempts, or its denial is enforced.
     speaks: bool,
-    listed: &'d Listed,
+    listed: &'d ListedEntry,
 }
 
 impl<'d> Judgement<'d> {
@@ -56,7 +56,7 @@ impl<'d> Judgement<'d> {
         selection: &Selection<'_>,
         request: &Request<'_>,
         workspace: &'w mut Workspace,
-    ) -> Answer<'d> {
+    ) -> EngineAnswer<'d> {
         let engine = self.engine;
         let session = request.session.filter(|_| request.op == Op::Acquire);
         // Locked to the end: of two simultaneous requests with one name, one is judged and the other is its
@@ -65,10 +65,10 @@ impl<'d> Judgement<'d> {
             Op::Peek => None,
             Op::Acquire | Op::Hit => engine.repeats.named(request, &mut workspace.written),
         };
-        match named.as_ref().map_or(Known::Not, |named| named.find(self.now)) {
-            Known::Not => {}
-            Known::Other => return Answer::Conflict,
-            Known::Granted(grant) => {
+        match named.as_ref().map_or(KnownName::Not, |named| named.find(self.now)) {
+            KnownName::Not => {}
+            KnownName::Other => return EngineAnswer::Conflict,
+            KnownName::Granted(grant) => {
                 let mut decision = grant.again(self.ruling.number, self.domain, self.now, workspace);
                 let is_live = |lease: &u64| {
                     session.is_some_and(|session| engine.leases.is_live(session, *lease, self.now))
@@ -77,17 +77,17 @@ impl<'d> Judgement<'d> {
                 let priority = self.domain.priority_place(request.priority, selection);
                 decision.priority = self.priority_name(priority);
                 self.count(self.slot_of(&decision), decision.verdict, priority);
-                return Answer::Decided(decision);
+                return EngineAnswer::Decided(decision);
             }
         }
-        let name = named.as_ref().map(Named::digest);
+        let name = named.as_ref().map(NamedRequest::digest);
         let reserved = match session.map(|session| engine.leases.reserve(session, name)) {
             None => None,
-            Some(None) => return Answer::Quota,
+            Some(None) => return EngineAnswer::Quota,
             Some(reserved) => reserved,
         };
         let answer = self.of_all(selection, request, workspace, reserved);
-        if let (Some(named), Answer::Decided(decision)) = (&mut named, &answer)
+        if let (Some(named), EngineAnswer::Decided(decision)) = (&mut named, &answer)
             && self.is_remembered(decision, session.is_some())
         {
             engine.keep_spent(request, decision, &mut Vec::new(), self.now);
@@ -111,7 +111,7 @@ impl<'d> Judgement<'d> {
         request: &Request<'_>,
         workspace: &'w mut Workspace,
         reserved: Option<Reservation<'_>>,
-    ) -> Answer<'d> {
+    ) -> EngineAnswer<'d> {
         let place = self.domain.priority_place(request.priority, selection);
         let entry = self.listed(&workspace.matching);
         if let Some(entry) = entry.as_ref().filter(|entry| entry.speaks) {
@@ -120,13 +120,13 @@ impl<'d> Judgement<'d> {
             if decision.verdict == Verdict::Allow {
                 decision.lease = self.grant_exempt(reserved, request.id, place);
             }
-            return Answer::Decided(decision);
+            return EngineAnswer::Decided(decision);
         }
         workspace.gather(self.domain, self.terms, selection, request);
         if let Some(entry) = entry {
             // Shadow denial: judge on as if the entry did not match.
             workspace.notes.push((NoteKind::Shadow, entry.number));
-            self.check(entry.slot, Check::WouldRefuse);
+            self.check(entry.slot, CheckResult::WouldRefuse);
         }
         let gate = request.session.and_then(|session| self.gate(session));
         if workspace.parts.is_empty()
@@ -135,12 +135,12 @@ impl<'d> Judgement<'d> {
         {
             counters.unmatched(reason);
         }
-        if self.ruling.refuses_uncounted(request) && !workspace.parts.iter().any(Part::is_oversized) {
-            return Answer::Decided(self.refuse_uncounted(place));
+        if self.ruling.refuses_uncounted(request) && !workspace.parts.iter().any(StagePart::is_oversized) {
+            return EngineAnswer::Decided(self.refuse_uncounted(place));
         }
         match self.admit(selection, request, workspace, gate, place, reserved) {
-            Ok(decision) => Answer::Decided(decision),
-            Err(ticket) => Answer::Ask(ticket),
+            Ok(decision) => EngineAnswer::Decided(decision),
+            Err(ticket) => EngineAnswer::Ask(ticket),
         }
     }
 
@@ -172,13 +172,13 @@ impl<'d> Judgement<'d> {
 
     /// Returns the list entry that decides: the first that exempts, else the first that denies; if none is
     /// enforced, the first shadow denial.
-    fn listed(&self, matching: &[u32]) -> Option<Entry<'d>> {
+    fn listed(&self, matching: &[u32]) -> Option<ListEntry<'d>> {
         let rules = self.domain.rules().len();
-        let mut would: Option<Entry<'d>> = None;
+        let mut would: Option<ListEntry<'d>> = None;
         for number in matching.iter().filter(|number| **number as usize >= rules) {
             #[allow(clippy::indexing_slicing, reason = "each entry has its terms: it would not deny without")]
             let (slot, speaks) = self.terms.lists[*number as usize - rules];
-            let entry = Entry { number: *number, slot, speaks, listed: self.domain.listed(*number)? };
+            let entry = ListEntry { number: *number, slot, speaks, listed: self.domain.listed(*number)? };
             if speaks {
                 return Some(entry);
             }
@@ -206,10 +206,10 @@ impl<'d> Judgement<'d> {
         self.engine.grant(reserved, &lease, self.now)
     }
 
-    fn by_list(&self, entry: &Entry<'d>, priority: Option<usize>) -> Decision<'d> {
+    fn by_list(&self, entry: &ListEntry<'d>, priority: Option<usize>) -> Decision<'d> {
         let (verdict, check, retry) = match entry.listed.kind {
-            ListKind::Exempt => (Verdict::Allow, Check::Pass, Some(Micros::ZERO)),
-            ListKind::Deny => (Verdict::Deny, Check::Refuse, None),
+            ListKind::Exempt => (Verdict::Allow, CheckResult::Pass, Some(Micros::ZERO)),
+            ListKind::Deny => (Verdict::Deny, CheckResult::Refuse, None),
         };
         self.count(entry.slot, verdict, priority);
         self.check(entry.slot, check);
@@ -231,7 +231,7 @@ impl<'d> Judgement<'d> {
         case.leases = reserved.is_some();
         case.oversized = request.oversized;
         case.room = request.session.map_or(case.room, |session| session.pool().has_room());
-        let asked = Asked {
+        let asked = GateRequest {
             priority,
             attributes: request.descriptors.attributes,
             queued: request.queued,
@@ -313,7 +313,7 @@ impl<'d> Judgement<'d> {
         self.engine.grant(reserved, &lease, self.now)
     }
 
-    fn check(&self, slot: Slot, check: Check) {
+    fn check(&self, slot: Slot, check: CheckResult) {
         if let Some(counters) = self.counters {
             counters.check(slot, check);
         }
@@ -342,14 +342,14 @@ impl<'d> Judgement<'d> {
         named.map_or(self.terms.unnamed, |(_, terms)| terms.slot)
     }
 
-    fn view(&self, part: &Part) -> Option<LimitView<'d>> {
+    fn view(&self, part: &StagePart) -> Option<LimitView<'d>> {
         let rule: &Rule = self.domain.rules().get(part.rule as usize)?;
         Some(LimitView { rule, level: part.level? })
     }
 
     /// Returns the enforced rule with the smallest remaining part, preferring advertised rules. Ties go to
     /// the first in the file.
-    fn least_left(&self, parts: &[Part]) -> Option<(Slot, LimitView<'d>)> {
+    fn least_left(&self, parts: &[StagePart]) -> Option<(Slot, LimitView<'d>)> {
         let mut least: Option<(Slot, LimitView<'d>)> = None;
         for part in parts.iter().filter(|part| part.enforced) {
             let Some(view) = self.view(part) else { continue };
@@ -363,21 +363,21 @@ impl<'d> Judgement<'d> {
 
 /// The stage of the rules that decide a refusal: rates precede concurrency rules, which are not evaluated
 /// once a rate refuses.
-pub(super) fn stage(parts: &[Part]) -> Stage {
+pub(super) fn stage(parts: &[StagePart]) -> CheckStage {
     let by_rate = parts.iter().any(|part| part.refuses() && !part.is_concurrency);
-    if by_rate { Stage::Rates } else { Stage::Concurrency }
+    if by_rate { CheckStage::Rates } else { CheckStage::Concurrency }
 }
 
 /// Returns the refusing rule with the longest wait, `None` (never) being the longest; and the wait after
 /// which all would pass. For concurrency limits the wait is a hint, as the end of other requests is unknown.
-fn longest_wait(parts: &[Part], stage: Stage, now: Now) -> (Option<&Part>, Option<Micros>) {
-    let mut longest: Option<(&Part, Option<Micros>)> = None;
+fn longest_wait(parts: &[StagePart], stage: CheckStage, now: Now) -> (Option<&StagePart>, Option<Micros>) {
+    let mut longest: Option<(&StagePart, Option<Micros>)> = None;
     for part in parts.iter().filter(|part| part.refuses() && stage.asks(part)) {
         let wait = match stage {
-            Stage::Rates => retry(part.outcome),
+            CheckStage::Rates => retry(part.outcome),
             // The end of a manual block is known.
-            Stage::Concurrency if part.blocked_by_hand(now) > Micros::ZERO => retry(part.outcome),
-            Stage::Concurrency => Some(hint::jittered(AFTER_CONCURRENCY, part.key.high())),
+            CheckStage::Concurrency if part.blocked_by_hand(now) > Micros::ZERO => retry(part.outcome),
+            CheckStage::Concurrency => Some(hint::jittered(AFTER_CONCURRENCY, part.key.high())),
         };
         let is_longer = match (longest, wait) {
             (None, _) => true,
@@ -413,8 +413,8 @@ const AFTER_CONCURRENCY: Duration = Duration::from_secs(1);
 #[inline(never)]
 fn before_asking(
     case: &Case<'_>,
-    parts: &mut [Part],
-    sheds: Option<Refusal>,
+    parts: &mut [StagePart],
+    sheds: Option<GateRefusal>,
 ) -> Result<Admission, Arc<Ticket>> {
     if let Some(refusal) = sheds {
         parts.iter_mut().filter(|part| part.refuses()).for_each(|part| part.outcome = Outcome::Pass);

@@ -16,14 +16,14 @@ pub(super) use put_back::FIRST_RULING;
 pub use put_back::{PuttingBack, Unfit};
 
 pub use super::digest::{Digest, Salt};
-pub use super::leases::{LeaseCost, Refund, Tie};
+pub use super::leases::{LeaseCharge, LeaseCost, Tie};
 pub use super::repeats::{Grant, Granted};
 pub use super::spent::Spent;
-pub use crate::limit::Level;
+pub use crate::limit::QuotaLevel;
 
 /// One entry of a snapshot.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Kept {
+pub enum SnapshotEntry {
     /// A fingerprint of the names and order of the rules in force. Precedes all grants.
     Rules(u64),
     /// The previous quotas of a rule's buckets.

@@ -19,32 +19,32 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::digest::{Digest, HashKey};
-use super::ledger::{LEASE_BYTES, Ledger, SESSION_BYTES, Use};
-use super::pool::{Pool, Pools};
+use super::ledger::{LEASE_BYTES, MemoryLedger, SESSION_BYTES, Use};
+use super::pool::{Pool, PoolTable};
 use super::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::clock::{Now, Timestamp};
-use book::{Book, Left};
-use numbers::Numbers;
+use book::{LeaseTable, Left};
+use numbers::LeaseNumbers;
 use session::{Attached, Holdings};
 
 pub(super) use lease::{Covers, NewLease, Ties};
-pub use lease::{LeaseCost, Refund, Tie};
+pub use lease::{LeaseCharge, LeaseCost, Tie};
 pub use not_held::NotHeldTotals;
-pub use session::{NotItsPool, NotOpened, OpenSession, Opening, Parting, Session, WorkOutcome};
+pub use session::{NotItsPool, OpenSession, Opening, Parting, Session, SessionError, WorkOutcome};
 
 #[derive(Debug)]
 pub(super) struct Leases {
-    books: Box<[Mutex<Book>]>,
-    ledger: Ledger,
+    books: Box<[Mutex<LeaseTable>]>,
+    ledger: MemoryLedger,
     /// Index of the book whose old reports are forgotten next.
     swept: AtomicUsize,
-    numbers: Numbers,
+    numbers: LeaseNumbers,
     live: AtomicUsize,
     sessions: AtomicUsize,
     /// Lower bound, in nanoseconds, of the next end of a lease or session by time.
     none_before: AtomicU64,
     ended: [AtomicU64; WHYS],
-    not_held: not_held::Counts,
+    not_held: not_held::RecentLeaseCounts,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -82,22 +82,27 @@ pub(super) type Loosen<'l> = &'l mut dyn FnMut(&Ties);
 impl Leases {
     pub(super) fn new(hash_key: &HashKey) -> Leases {
         Leases {
-            books: (0..BOOKS).map(|_| Mutex::new(Book::new())).collect(),
-            ledger: Ledger::default(),
+            books: (0..BOOKS).map(|_| Mutex::new(LeaseTable::new())).collect(),
+            ledger: MemoryLedger::default(),
             swept: AtomicUsize::new(0),
-            numbers: Numbers::new(hash_key),
+            numbers: LeaseNumbers::new(hash_key),
             live: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
             none_before: AtomicU64::new(u64::MAX),
             ended: Default::default(),
-            not_held: not_held::Counts::default(),
+            not_held: not_held::RecentLeaseCounts::default(),
         }
     }
 
     /// Opens a connection: joins the named session or begins a new one.
     ///
     /// # Errors The session belongs to another user, pool or slot count; a bound on sessions is reached.
-    pub(super) fn open(&self, opening: &Opening<'_>, pools: &Pools, now: Now) -> Result<Session, NotOpened> {
+    pub(super) fn open(
+        &self,
+        opening: &Opening<'_>,
+        pools: &PoolTable,
+        now: Now,
+    ) -> Result<Session, SessionError> {
         let book_number = match &opening.name {
             Some(name) => self.numbers.book_of(name, BOOKS),
             None => usize::try_from(self.numbers.next()).unwrap_or_default() % BOOKS,
@@ -114,7 +119,7 @@ impl Leases {
         }
         if self.sessions.fetch_add(1, Ordering::Relaxed) >= SESSIONS_MAX {
             self.sessions.fetch_sub(1, Ordering::Relaxed);
-            return Err(NotOpened::TooMany);
+            return Err(SessionError::TooMany);
         }
         let of_user = self.ledger.account(opening.user);
         if of_user.sessions.fetch_add(1, Ordering::Relaxed) >= USER_SESSIONS_MAX
@@ -122,12 +127,13 @@ impl Leases {
         {
             of_user.sessions.fetch_sub(1, Ordering::Relaxed);
             self.sessions.fetch_sub(1, Ordering::Relaxed);
-            return Err(NotOpened::TooMany);
+            return Err(SessionError::TooMany);
         }
         let pool = pools.of(opening.pool);
         let holdings = Arc::new(Holdings::new(of_user));
-        let (member, generation) =
-            book.add(opening, Arc::clone(&pool), Arc::clone(&holdings), now.at).ok_or(NotOpened::TooMany)?;
+        let (member, generation) = book
+            .add(opening, Arc::clone(&pool), Arc::clone(&holdings), now.at)
+            .ok_or(SessionError::TooMany)?;
         Ok(attached(member, generation, &pool, &holdings))
     }
 
@@ -325,11 +331,11 @@ impl Leases {
         self.numbers.begin_at(random);
     }
 
-    pub(super) fn ledger(&self) -> &Ledger {
+    pub(super) fn ledger(&self) -> &MemoryLedger {
         &self.ledger
     }
 
-    fn book(&self, number: usize) -> MutexGuard<'_, Book> {
+    fn book(&self, number: usize) -> MutexGuard<'_, LeaseTable> {
         #[allow(clippy::indexing_slicing, reason = "there are BOOKS of them, and the modulus is below that")]
         self.books[number % BOOKS].lock()
     }

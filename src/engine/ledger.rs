@@ -10,13 +10,13 @@ use std::sync::Arc;
 use super::sync::{AtomicU64, AtomicUsize, Mutex, Ordering};
 
 #[derive(Debug, Default)]
-pub(super) struct Ledger {
+pub(super) struct MemoryLedger {
     accounts: Mutex<HashMap<u32, Arc<Account>>>,
-    all: Arc<All>,
+    all: Arc<LedgerTotals>,
 }
 
 #[derive(Debug, Default)]
-struct All {
+struct LedgerTotals {
     bytes: AtomicUsize,
     refused: [AtomicU64; Use::ALL.len()],
 }
@@ -25,7 +25,7 @@ struct All {
 #[derive(Debug, Default)]
 pub struct Account {
     bytes: AtomicUsize,
-    all: Arc<All>,
+    all: Arc<LedgerTotals>,
     pub(super) leases: AtomicUsize,
     pub(super) sessions: AtomicUsize,
     connections: AtomicUsize,
@@ -57,7 +57,7 @@ pub struct HeldBytes {
     pub refused: [(&'static str, u64); Use::ALL.len()],
 }
 
-impl Ledger {
+impl MemoryLedger {
     pub(super) fn account(&self, user: u32) -> Arc<Account> {
         let mut accounts = self.accounts.lock();
         let open = || Arc::new(Account { all: Arc::clone(&self.all), ..Account::default() });
@@ -144,7 +144,7 @@ impl Account {
     }
 }
 
-impl All {
+impl LedgerTotals {
     fn refused(&self, what: Use) -> &AtomicU64 {
         let [reports, waits, buffers, sessions, leases] = &self.refused;
         match what {
@@ -195,11 +195,11 @@ pub(super) const CONNECTION_BYTES: usize = 16 << 10;
 
 #[cfg(test)]
 mod tests {
-    use super::{BYTES_MAX, Ledger, USER_BYTES_MAX, Use};
+    use super::{BYTES_MAX, MemoryLedger, USER_BYTES_MAX, Use};
 
     #[test]
     fn each_user_has_an_account_and_what_is_given_back_can_be_charged_again() {
-        let ledger = Ledger::default();
+        let ledger = MemoryLedger::default();
         let (one, other) = (ledger.account(1), ledger.account(2));
         assert!(one.grow(Use::Buffers, USER_BYTES_MAX));
         assert!(!one.grow(Use::Buffers, 1), "no more for this user");
@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn uses_that_can_be_done_without_leave_room_for_others() {
-        let account = Ledger::default().account(1);
+        let account = MemoryLedger::default().account(1);
         assert!(account.grow(Use::Reports, USER_BYTES_MAX / 4) && !account.grow(Use::Reports, 1));
         assert!(account.grow(Use::Waits, USER_BYTES_MAX / 4) && !account.grow(Use::Waits, 1));
         assert!(account.grow(Use::Buffers, USER_BYTES_MAX / 2) && !account.grow(Use::Buffers, 1));
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn many_greedy_users_leave_room_for_one_more() {
-        let ledger = Ledger::default();
+        let ledger = MemoryLedger::default();
         let greedy: Vec<_> = (0..100).map(|user| ledger.account(user)).collect();
         for account in &greedy {
             while account.grow(Use::Buffers, 4 << 10) {}

@@ -15,7 +15,7 @@ pub(super) struct Memory {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum MemoryKind {
     Buckets,
     Windows,
     SlidingWindows,
@@ -46,7 +46,7 @@ impl Memory {
     }
 
     /// Guarantees a share to each of these kinds, and none to others.
-    pub(super) fn share_out(&self, kinds: &[Kind]) {
+    pub(super) fn share_out(&self, kinds: &[MemoryKind]) {
         for kind in ALL {
             let share = if kinds.contains(&kind) { self.bytes_max / SURE_SHARE } else { 0 };
             self.of(kind).share.store(share, Ordering::Relaxed);
@@ -54,7 +54,7 @@ impl Memory {
     }
 
     /// Claims `bytes` for tables of a kind; false: they do not fit.
-    pub(super) fn claim(&self, kind: Kind, bytes: usize) -> bool {
+    pub(super) fn claim(&self, kind: MemoryKind, bytes: usize) -> bool {
         let _claiming = self.claiming.lock();
         let others = ALL.iter().filter(|other| **other != kind).map(|other| self.of(*other).spoken_for());
         let left = self.bytes_max.saturating_sub(others.sum());
@@ -69,7 +69,7 @@ impl Memory {
     }
 
     /// Corrects the count of a kind from `before` bytes, claims included, to `after`.
-    pub(super) fn settle(&self, kind: Kind, before: usize, after: usize) {
+    pub(super) fn settle(&self, kind: MemoryKind, before: usize, after: usize) {
         let bytes = &self.of(kind).bytes;
         if after >= before {
             bytes.fetch_add(after - before, Ordering::Relaxed);
@@ -83,12 +83,12 @@ impl Memory {
     }
 
     /// The maximum of a kind. Side tables must not displace the states of keys.
-    fn most_of(&self, kind: Kind) -> usize {
-        let is_side = matches!(kind, Kind::Blocks | Kind::Softs | Kind::Repeats);
+    fn most_of(&self, kind: MemoryKind) -> usize {
+        let is_side = matches!(kind, MemoryKind::Blocks | MemoryKind::Softs | MemoryKind::Repeats);
         if is_side { self.bytes_max / SIDE_SHARE } else { self.bytes_max }
     }
 
-    fn of(&self, kind: Kind) -> &Used {
+    fn of(&self, kind: MemoryKind) -> &Used {
         #[allow(clippy::indexing_slicing, reason = "there is one for each kind")]
         &self.by_kind[kind as usize]
     }
@@ -107,17 +107,17 @@ pub(super) const fn usable(bytes_max: usize) -> usize {
 
 const KINDS: usize = 10;
 
-const ALL: [Kind; KINDS] = [
-    Kind::Buckets,
-    Kind::Windows,
-    Kind::SlidingWindows,
-    Kind::Logs,
-    Kind::InProgress,
-    Kind::Shares,
-    Kind::Places,
-    Kind::Blocks,
-    Kind::Softs,
-    Kind::Repeats,
+const ALL: [MemoryKind; KINDS] = [
+    MemoryKind::Buckets,
+    MemoryKind::Windows,
+    MemoryKind::SlidingWindows,
+    MemoryKind::Logs,
+    MemoryKind::InProgress,
+    MemoryKind::Shares,
+    MemoryKind::Places,
+    MemoryKind::Blocks,
+    MemoryKind::Softs,
+    MemoryKind::Repeats,
 ];
 
 /// 1/16 of the budget is reserved for rebuilds.

@@ -46,52 +46,56 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-pub use asking::{Ask, Asker, Brought, CallResult, NEEDS_MAX, Need, OnBrought, Ticket};
+pub use asking::{
+    CallResult, CheckReply, NEEDS_MAX, Need, OnBrought, RemoteChecker, SharedRemoteChecker, Ticket,
+};
 pub use callers::{Caller, TopCallers};
 pub use control::{
-    Alarm, Blocked, By, Event, FleetChange, FleetOverrides, KeyError, NotNamed, NotSwitched, Orders,
-    RuleName, Switch, SwitchView, Target,
+    Alarm, Blocked, ControlEvent, FleetChange, FleetOverrides, KeyError, NotNamed, NotSwitched, Orders,
+    RuleName, Switch, SwitchOrigin, SwitchView, Target,
 };
 pub use decider::Decider;
 pub use decision::{
-    Answer, Conflict, Decision, LimitView, NotCharged, NoteKind, RuleCheck, Unmatched, Verdict,
+    Conflict, Decision, EngineAnswer, LimitView, NotCharged, NoteKind, RuleCheck, Unmatched, Verdict,
 };
 pub use digest::HashKey;
-pub use fleet::{Budget, More, Reported, Seen, Settled, ShareHere, SharedKey, Standing, WindowTurns};
-pub use footprint::{KeyBytes, bytes_per_key, bytes_per_key_of, keys_within};
+pub use fleet::{
+    Budget, FleetStatus, More, RedisLevel, ShareHere, ShareReply, ShareReport, SharedKey, WindowTurns,
+};
+pub use footprint::{KeyFootprint, bytes_per_key, bytes_per_key_of, keys_within};
 pub use in_force::{InForce, RuleInForce, RuleKind};
 pub use leases::{
-    LeaseTotals, NotHeldTotals, NotItsPool, NotOpened, OpenSession, Opening, Parting, Session, WorkOutcome,
+    LeaseTotals, NotHeldTotals, NotItsPool, OpenSession, Opening, Parting, Session, SessionError, WorkOutcome,
 };
 pub use ledger::{Account, HeldBytes, Use};
 pub use places::{ClaimedPlace, PlacesBudget, PlacesHere, PlacesReported, PlacesSettled, PlacesSum};
-pub use pool::{Agreed, PoolView, Reserve, ReserveView};
+pub use pool::{Agreed, PoolReserve, PoolView, ReserveView};
 pub use request::{
-    Amount, Charge, Cost, Descriptors, Of, Op, RefundBy, Repeat, Request, UNIT_REQUESTS, UnitAmounts,
-    UnitCosts,
+    Amount, Charge, Cost, Descriptors, Op, RefundBy, RefundReference, Repeat, Request, UNIT_REQUESTS,
+    UnitAmounts, UnitCosts,
 };
 pub use totals::{RuleTotals, SpanTotals, Totals, VerdictTotals};
-pub use work::Wanted;
+pub use work::HostSignals;
 
 /// The enforcement mode, re-exported for users of the engine.
 pub use crate::rules::Mode;
 
 /// Sources of signals and of accept queues, re-exported for users of the engine.
-pub use crate::rules::shed::{Listen, Source};
+pub use crate::rules::shed::{Listen, SignalSource};
 
 /// The shared reserve of a pool over hosts.
 pub use crate::shed::{Claim, FleetSums, Here};
 
 use crate::clock::Now;
-use callers::Callers;
-use control::Control;
-use counters::Counters;
+use callers::CallerSketch;
+use control::OperatorControl;
+use counters::ThreadCounters;
 use digest::KeyHash;
-use fleet::Fleet;
+use fleet::FleetMembership;
 use leases::Leases;
 use memory::Memory;
-use pool::Pools;
-use repeats::Repeats;
+use pool::PoolTable;
+use repeats::IdempotencyTable;
 use ruling::Ruling;
 use shards::{Shards, Sweeper};
 use slots::Slots;
@@ -100,7 +104,7 @@ use sync::{AtomicBool, Mutex, Ordering};
 
 /// Parameters of an engine.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct EngineOptions {
     /// The secret of its digests.
     pub hash_key: HashKey,
     /// The strictest mode of any rule.
@@ -112,17 +116,17 @@ pub struct Options {
 /// All decision state of this host: rules and keys. Each decision thread uses it through a [`Decider`].
 #[derive(Debug)]
 pub struct Engine {
-    options: Options,
+    options: EngineOptions,
     /// Locked before every other lock.
-    control: Mutex<Control>,
+    control: Mutex<OperatorControl>,
     ruling: Arc<ArcSwap<Ruling>>,
     shards: Shards,
-    repeats: Repeats,
+    repeats: IdempotencyTable,
     spent: SpentByName,
-    callers: Callers,
+    callers: CallerSketch,
     leases: Leases,
-    pools: Pools,
-    fleet: Fleet,
+    pools: PoolTable,
+    fleet: FleetMembership,
     /// Restored facts of the rules that were in force before a restart.
     heritage: Mutex<kept::Heritage>,
     /// Hashes the identities of rules and quotas, stable over restarts.
@@ -133,24 +137,24 @@ pub struct Engine {
     room: AtomicBool,
     sweeper: Mutex<Sweeper>,
     slots: Mutex<Slots>,
-    threads: Mutex<Vec<Arc<Counters>>>,
+    threads: Mutex<Vec<Arc<ThreadCounters>>>,
 }
 
 impl Engine {
     /// Makes an engine without rules: it allows every request.
     #[must_use]
-    pub fn new(options: Options) -> Engine {
+    pub fn new(options: EngineOptions) -> Engine {
         Engine {
             options,
             control: Mutex::default(),
             ruling: Arc::new(ArcSwap::from_pointee(Ruling::empty(options.mode))),
             shards: Shards::new(Memory::new(options.memory_bytes_max)),
-            repeats: Repeats::new(&options.hash_key),
+            repeats: IdempotencyTable::new(&options.hash_key),
             spent: SpentByName::new(&options.hash_key),
-            callers: Callers::new(),
+            callers: CallerSketch::new(),
             leases: Leases::new(&options.hash_key),
-            pools: Pools::default(),
-            fleet: Fleet::default(),
+            pools: PoolTable::default(),
+            fleet: FleetMembership::default(),
             heritage: Mutex::default(),
             fingerprints: options.hash_key.of_purpose("rules"),
             caller_hash: options.hash_key.of_purpose("callers"),
@@ -175,7 +179,7 @@ impl Engine {
     /// Makes the handle of one decision thread.
     #[must_use]
     pub fn decider(self: &Arc<Engine>) -> Decider {
-        let counters = Arc::new(Counters::new());
+        let counters = Arc::new(ThreadCounters::new());
         let mut threads = self.threads.lock();
         threads.push(Arc::clone(&counters));
         Decider::new(Arc::clone(self), counters, threads.len() as u64)

@@ -4,24 +4,24 @@ mod block;
 mod charge;
 mod soft;
 
-use super::algorithm::{Algorithm, each_algorithm};
+use super::algorithm::{AlgorithmTable, each_algorithm};
 use super::asking::Need;
 use super::digest::Digest;
 use super::fleet::SharedKey;
-use super::leases::Refund;
-use super::ruling::Terms;
+use super::leases::LeaseCharge;
+use super::ruling::CompiledRule;
 use super::shards::{Shard, Shards};
 use super::slots::Slot;
 use crate::clock::{Micros, Now, Timestamp};
-use crate::limit::leaky_bucket::Wait;
-use crate::limit::{Level, Outcome, Quota, places, share};
+use crate::limit::leaky_bucket::QueueWait;
+use crate::limit::{Outcome, Quota, QuotaLevel, places, share};
 use crate::rules::{Allowance, Limit, Over, Rule};
 use std::time::Duration;
 
 pub(super) use soft::Soft;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Part {
+pub(super) struct StagePart {
     /// The index of the rule in its domain.
     pub(super) rule: u32,
     pub(super) slot: Slot,
@@ -29,12 +29,12 @@ pub(super) struct Part {
     pub(super) enforced: bool,
     pub(super) outcome: Outcome,
     /// The queueing delay of a leaky bucket, if granted.
-    pub(super) wait: Wait,
+    pub(super) wait: QueueWait,
     /// How much longer this rule, which charged the request, refuses it after another rule's refusal.
     pub(super) later: Micros,
     pub(super) beyond: Option<Beyond>,
     /// The key's level, once settled; `None`: unlimited.
-    pub(super) level: Option<Level>,
+    pub(super) level: Option<QuotaLevel>,
     /// The digest of the key, and that of its state.
     pub(super) key: Digest,
     digest: Digest,
@@ -52,14 +52,14 @@ pub(super) struct Part {
 
 /// The evaluation stage whose rules decide a refusal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(super) enum CheckStage {
     Rates,
     Concurrency,
 }
 
-impl Stage {
-    pub(super) fn asks(self, part: &Part) -> bool {
-        self == Stage::Concurrency || !part.is_concurrency
+impl CheckStage {
+    pub(super) fn asks(self, part: &StagePart) -> bool {
+        self == CheckStage::Concurrency || !part.is_concurrency
     }
 }
 
@@ -87,20 +87,20 @@ pub(super) struct Case<'a> {
 }
 
 #[derive(Clone, Copy)]
-struct Law<'a> {
+struct LimitedBy<'a> {
     limit: &'a Limit,
     allowance: &'a Allowance,
 }
 
-impl Part {
-    pub(super) fn new(rule: u32, terms: &Terms, key: Digest, allowance: u32, cost: u32) -> Part {
+impl StagePart {
+    pub(super) fn new(rule: u32, terms: &CompiledRule, key: Digest, allowance: u32, cost: u32) -> StagePart {
         let (tag, salt) = terms.states.of(allowance);
-        Part {
+        StagePart {
             rule,
             slot: terms.slot,
             enforced: terms.enforced,
             outcome: Outcome::Pass,
-            wait: Wait::NONE,
+            wait: QueueWait::NONE,
             later: Micros::ZERO,
             beyond: None,
             level: None,
@@ -133,17 +133,17 @@ impl Part {
 
     /// Returns whether refused requests are charged too.
     pub(super) fn counts_refused(&self, case: &Case<'_>) -> bool {
-        self.law(case).is_some_and(|law| law.limit.refused == crate::rules::Refused::Counted)
+        self.law(case).is_some_and(|law| law.limit.refused == crate::rules::RefusedCost::Counted)
     }
 
-    fn law<'a>(&self, case: &Case<'a>) -> Option<Law<'a>> {
+    fn law<'a>(&self, case: &Case<'a>) -> Option<LimitedBy<'a>> {
         let Some(rule) = case.rules.get(self.rule as usize) else { unreachable!("a part is of a rule") };
         let limit = &rule.limit;
         assert!(
             (self.allowance as usize) < limit.allowances.len(),
             "overrides name allowances of their rule"
         );
-        Some(Law { limit, allowance: limit.allowance(self.allowance)? })
+        Some(LimitedBy { limit, allowance: limit.allowance(self.allowance)? })
     }
 
     /// Finds the state. All checks look up before any is judged, so that their cache misses overlap.
@@ -194,7 +194,7 @@ impl Part {
     }
 
     /// Converts a bucket last changed under other quotas: its time until full stays, cut to the capacity.
-    fn adopt(&self, law: &Law<'_>, now: Now, shard: &mut Shard) {
+    fn adopt(&self, law: &LimitedBy<'_>, now: Now, shard: &mut Shard) {
         let mut adopt = |digest: Digest, quota: &Quota| {
             let bucket = match quota {
                 Quota::TokenBucket(bucket) => bucket,
@@ -217,10 +217,10 @@ impl Part {
     }
 
     /// Judges against the current state; `None`: it has another quota's tag and must be adopted first.
-    fn judge_by<A: Algorithm>(
+    fn judge_by<A: AlgorithmTable>(
         &mut self,
         quota: &A,
-        law: &Law<'_>,
+        law: &LimitedBy<'_>,
         case: &Case<'_>,
         shard: &Shard,
     ) -> Option<Outcome> {
@@ -240,12 +240,12 @@ impl Part {
     }
 
     /// Judges a request that the quota refuses by the soft or elastic part of its allowance.
-    fn beyond_quota<A: Algorithm>(
+    fn beyond_quota<A: AlgorithmTable>(
         &mut self,
         quota: &A,
         state: &A::State,
         outcome: Outcome,
-        law: &Law<'_>,
+        law: &LimitedBy<'_>,
         case: &Case<'_>,
         shard: &Shard,
     ) -> Outcome {
@@ -325,7 +325,7 @@ impl Part {
             Some(each_algorithm!(&law.allowance.quota, quota => self.level_by(quota, case.now, shard)));
     }
 
-    fn level_by<A: Algorithm>(&self, quota: &A, now: Now, shard: &Shard) -> Level {
+    fn level_by<A: AlgorithmTable>(&self, quota: &A, now: Now, shard: &Shard) -> QuotaLevel {
         let level = match A::table(shard).find(&self.digest) {
             Some(state) => quota.level_beside((shard, &self.digest), state, now),
             None => quota.level_beside((shard, &self.digest), &quota.fresh(now), now),
@@ -339,15 +339,15 @@ impl Part {
     }
 }
 
-fn place_of<A: Algorithm>(_: &A, shard: &Shard, digest: &Digest) -> Option<usize> {
+fn place_of<A: AlgorithmTable>(_: &A, shard: &Shard, digest: &Digest) -> Option<usize> {
     A::table(shard).place(digest)
 }
 
-impl Part {
+impl StagePart {
     /// Returns whether a remote check might bring the missing permit. A request without a lease needs none.
     pub(super) fn lacks_place(
         &self,
-        quota: &places::Quota,
+        quota: &places::PermitQuota,
         by_what_is_known: bool,
         case: &Case<'_>,
         shard: &Shard,
@@ -360,13 +360,13 @@ impl Part {
     }
 }
 
-impl Part {
+impl StagePart {
     pub(in crate::engine) fn state(&self) -> Digest {
         self.digest
     }
 
-    pub(in crate::engine) fn refund(&self, terms: &Terms) -> Refund {
-        Refund {
+    pub(in crate::engine) fn refund(&self, terms: &CompiledRule) -> LeaseCharge {
+        LeaseCharge {
             rule: terms.identity,
             digest: if self.beyond == Some(Beyond::Elastic) { self.elastic() } else { self.digest },
             salt: terms.states.of(self.allowance).1,

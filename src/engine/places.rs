@@ -8,11 +8,11 @@ use super::ruling::salt_of_places;
 use super::shards::{SHARDS, Shard};
 use super::tag::Tag;
 use crate::clock::Now;
-use crate::limit::places::{self, Places};
+use crate::limit::places::{self, Permits};
 use std::collections::HashMap;
 use std::sync::Arc;
 
-pub use crate::limit::places::{Reported as PlacesReported, Settled as PlacesSettled};
+pub use crate::limit::places::{PermitReply as PlacesSettled, PermitReport as PlacesReported};
 
 /// One shared concurrency limit, with the name of its rule.
 #[derive(Clone, Debug)]
@@ -20,12 +20,12 @@ pub struct PlacesBudget {
     /// The rule as `domain/rule`.
     pub rule: Arc<str>,
     /// The limit over all hosts.
-    pub quota: places::Quota,
+    pub quota: places::PermitQuota,
     salt: Salt,
 }
 
 impl PlacesBudget {
-    pub(super) fn new(rule: Arc<str>, quota: &places::Quota, own: &HashKey) -> PlacesBudget {
+    pub(super) fn new(rule: Arc<str>, quota: &places::PermitQuota, own: &HashKey) -> PlacesBudget {
         PlacesBudget { rule, quota: quota.clone(), salt: salt_of_places(own) }
     }
 
@@ -106,7 +106,7 @@ impl Engine {
         match shard.places.find_mut(&state) {
             Some(places) => places.move_to(key.budget()),
             None => {
-                let fresh = Places::of(key.budget());
+                let fresh = Permits::of(key.budget());
                 let evicted = shard.places.insert(state, fresh, self.shards.memory(), now);
                 self.shards.count_evictions(evicted);
             }
@@ -147,7 +147,7 @@ impl Engine {
     }
 
     fn pass_on_place_call(&self, shard: &mut Shard, key: &SharedKey, state: &Digest) {
-        if shard.place_calls.has_room() && shard.places.find_mut(state).is_some_and(Places::calls) {
+        if shard.place_calls.has_room() && shard.places.find_mut(state).is_some_and(Permits::calls) {
             shard.place_calls.push_place(key.digest(), key.budget(), &self.shards);
         }
     }
@@ -214,7 +214,7 @@ impl Engine {
                 max: budget.quota.max(),
                 held: places.map_or(0, |places| places.held(now.at)),
                 in_use: shard.in_use(&state),
-                is_in_touch: places.is_some_and(Places::is_in_touch),
+                is_in_touch: places.is_some_and(Permits::is_in_touch),
             };
             (is_here, here)
         });

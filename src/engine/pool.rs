@@ -12,13 +12,13 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
-use law::Law;
+use law::PoolController;
 use reserve::Elsewhere;
-pub use reserve::{Agreed, Reserve, ReserveView};
+pub use reserve::{Agreed, PoolReserve, ReserveView};
 
-use super::gate::Watch;
+use super::gate::PoolShedding;
 use super::kept::KeptPool;
-use super::signals::Signals;
+use super::signals::SignalReadings;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::clock::Timestamp;
 use crate::shed::heavy::Heavy;
@@ -26,10 +26,10 @@ use crate::shed::heavy::Heavy;
 #[derive(Debug)]
 pub(super) struct Pool {
     name: Box<str>,
-    watch: ArcSwapOption<Watch>,
-    work: Mutex<Work>,
-    law: Mutex<Law>,
-    pub(super) signals: Mutex<Signals>,
+    watch: ArcSwapOption<PoolShedding>,
+    work: Mutex<WorkIntegral>,
+    law: Mutex<PoolController>,
+    pub(super) signals: Mutex<SignalReadings>,
     /// Busy slots, of [`Pool::slots`], as decisions read them.
     busy: AtomicU32,
     /// 0: unknown.
@@ -84,7 +84,7 @@ impl Pool {
             name: name.into(),
             watch: ArcSwapOption::empty(),
             work: Mutex::default(),
-            law: Mutex::new(Law::new()),
+            law: Mutex::new(PoolController::new()),
             signals: Mutex::default(),
             busy: AtomicU32::new(0),
             slots: AtomicU32::new(0),
@@ -104,7 +104,7 @@ impl Pool {
     }
 
     /// Applies the pool's configuration. A controller with the same parameters keeps its state.
-    pub(super) fn watch_by(&self, watch: Option<Arc<Watch>>) {
+    pub(super) fn watch_by(&self, watch: Option<Arc<PoolShedding>>) {
         let slots = watch.as_ref().and_then(|watch| watch.shed.slots);
         self.watch.store(watch);
         let live = self.work.lock().slots;
@@ -119,7 +119,7 @@ impl Pool {
         self.work.lock().sessions > 0
     }
 
-    pub(super) fn watched(&self) -> Option<Arc<Watch>> {
+    pub(super) fn watched(&self) -> Option<Arc<PoolShedding>> {
         self.watch.load_full()
     }
 
@@ -334,7 +334,7 @@ const BUSY_NOW: Duration = Duration::from_secs(1);
 /// Session and lease counts with their integrals over time. The sum of `n · t` over all begins at t, less
 /// that over all ends, turns the current counts into integrals, in any order of arrival.
 #[derive(Debug, Default)]
-pub(super) struct Work {
+pub(super) struct WorkIntegral {
     pub(super) sessions: u32,
     pub(super) slots: u32,
     pub(super) slots_began: i128,
@@ -343,7 +343,7 @@ pub(super) struct Work {
     pub(super) pid: Option<u32>,
 }
 
-impl Work {
+impl WorkIntegral {
     pub(super) fn busy_nanos(&self, at: Timestamp) -> u128 {
         integral(self.busy, self.busy_began, at)
     }
@@ -364,9 +364,9 @@ pub(super) fn nanos(at: Timestamp) -> i128 {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Pools(Mutex<HashMap<Box<str>, Arc<Pool>>>);
+pub(super) struct PoolTable(Mutex<HashMap<Box<str>, Arc<Pool>>>);
 
-impl Pools {
+impl PoolTable {
     /// Returns the pool of this name; creates it if there is none.
     pub(super) fn of(&self, name: &str) -> Arc<Pool> {
         let mut pools = self.0.lock();
@@ -383,7 +383,7 @@ impl Pools {
     }
 
     /// Applies the rules' configuration to all pools, and removes that of pools not listed.
-    pub(super) fn watch(&self, watches: &[(Arc<Pool>, Arc<Watch>)]) {
+    pub(super) fn watch(&self, watches: &[(Arc<Pool>, Arc<PoolShedding>)]) {
         for pool in self.all() {
             let watch = watches.iter().find(|(watched, _)| Arc::ptr_eq(watched, &pool));
             pool.watch_by(watch.map(|(_, watch)| Arc::clone(watch)));

@@ -5,40 +5,40 @@
 
 use super::decision::{Decision, LimitView, LookedAt, NoteKind, Verdict};
 use super::digest::{Digest, HashKey, KeyHash};
-use super::kept::{FIRST_RULING, Kept, copy_pieces};
-use super::memory::Kind;
-use super::request::{Amount, Charge, Cost, Descriptors, Of, Op, Repeat, Request};
+use super::kept::{FIRST_RULING, SnapshotEntry, copy_pieces};
+use super::memory::MemoryKind;
+use super::request::{Amount, Charge, Cost, Descriptors, Op, RefundReference, Repeat, Request};
 use super::shards::Shards;
 use super::sync::{Mutex, MutexGuard};
-use super::table::Table;
+use super::table::StateTable;
 use super::tag::{Fading, Tag};
 use super::workspace::Workspace;
 use crate::clock::{Micros, Now, Timestamp};
-use crate::limit::{Level, block_bytes};
-use crate::rules::{Domain, ListKind, Listed, Rule};
+use crate::limit::{QuotaLevel, block_bytes};
+use crate::rules::{Domain, ListKind, ListedEntry, Rule};
 use std::time::Duration;
 
 #[derive(Debug)]
-pub(super) struct Repeats {
+pub(super) struct IdempotencyTable {
     names: KeyHash,
     requests: KeyHash,
-    shards: Box<[Mutex<Table<Granted>>]>,
+    shards: Box<[Mutex<StateTable<Granted>>]>,
 }
 
 /// The digests of a request's name and of its content.
 #[derive(Clone, Copy, Debug)]
-struct Name {
+struct RequestName {
     digest: Digest,
     asks: u64,
 }
 
 /// A name, with the lock on its shard of grants.
-pub(super) struct Named<'e> {
-    name: Name,
-    among: MutexGuard<'e, Table<Granted>>,
+pub(super) struct NamedRequest<'e> {
+    name: RequestName,
+    among: MutexGuard<'e, StateTable<Granted>>,
 }
 
-pub(super) enum Known {
+pub(super) enum KnownName {
     /// The name is unknown or expired.
     Not,
     /// The name belongs to a request with other content.
@@ -58,13 +58,13 @@ pub struct Grant {
     /// Its lease.
     pub lease: Option<u64>,
     /// The binding limit: the rule's index and name.
-    pub binding: Option<(u32, Box<str>, Level)>,
+    pub binding: Option<(u32, Box<str>, QuotaLevel)>,
     /// The entry of an exempt list that matched.
     pub listed: Option<Box<str>>,
     /// Notes, by rule index.
     pub notes: Box<[(NoteKind, u32)]>,
     /// All limits, by rule index.
-    pub all: Box<[(u32, Level)]>,
+    pub all: Box<[(u32, QuotaLevel)]>,
     /// The rule set that the indexes refer to; in a snapshot, 0: none in force, otherwise the one in force.
     pub ruling: u64,
 }
@@ -78,10 +78,10 @@ pub struct Granted {
     pub grant: Box<Grant>,
 }
 
-impl Repeats {
-    pub(super) fn new(hash_key: &HashKey) -> Repeats {
-        let shards = (0..SHARDS).map(|_| Mutex::new(Table::new(Kind::Repeats)));
-        Repeats {
+impl IdempotencyTable {
+    pub(super) fn new(hash_key: &HashKey) -> IdempotencyTable {
+        let shards = (0..SHARDS).map(|_| Mutex::new(StateTable::new(MemoryKind::Repeats)));
+        IdempotencyTable {
             names: hash_key.of_purpose("repeats"),
             requests: hash_key.of_purpose("repeated requests"),
             shards: shards.collect(),
@@ -89,17 +89,21 @@ impl Repeats {
     }
 
     /// Locks and returns the entry of a request's name. Lock order: before any shard of states.
-    pub(super) fn named(&self, request: &Request<'_>, written: &mut Vec<u8>) -> Option<Named<'_>> {
+    pub(super) fn named(&self, request: &Request<'_>, written: &mut Vec<u8>) -> Option<NamedRequest<'_>> {
         let name = self.name_request(&request.repeat?, request, written);
-        Some(Named { name, among: self.lock(&name) })
+        Some(NamedRequest { name, among: self.lock(&name) })
     }
 
-    pub(super) fn named_charge(&self, charge: &Charge<'_>, written: &mut Vec<u8>) -> Option<Named<'_>> {
+    pub(super) fn named_charge(
+        &self,
+        charge: &Charge<'_>,
+        written: &mut Vec<u8>,
+    ) -> Option<NamedRequest<'_>> {
         let name = self.name_charge(&charge.repeat?, charge, written);
-        Some(Named { name, among: self.lock(&name) })
+        Some(NamedRequest { name, among: self.lock(&name) })
     }
 
-    fn name_request(&self, repeat: &Repeat<'_>, request: &Request<'_>, written: &mut Vec<u8>) -> Name {
+    fn name_request(&self, repeat: &Repeat<'_>, request: &Request<'_>, written: &mut Vec<u8>) -> RequestName {
         let op = match request.op {
             Op::Acquire => 1,
             Op::Hit => 3,
@@ -116,7 +120,7 @@ impl Repeats {
         self.name(repeat, op, request.domain, &request.descriptors, costs, request.priority, written)
     }
 
-    fn name_charge(&self, repeat: &Repeat<'_>, charge: &Charge<'_>, written: &mut Vec<u8>) -> Name {
+    fn name_charge(&self, repeat: &Repeat<'_>, charge: &Charge<'_>, written: &mut Vec<u8>) -> RequestName {
         let amounts = match charge.amount {
             Amount::Requests(amount) => self.entry("", amount, written),
             Amount::Units(units) => {
@@ -127,8 +131,8 @@ impl Repeats {
         };
         let of = match charge.of.map(|by| by.of) {
             None => 0,
-            Some(Of::Idem(name)) => self.entry_of(b"idem", name, written),
-            Some(Of::Lease(lease)) => self.entry_of(b"lease", &lease.to_le_bytes(), written),
+            Some(RefundReference::Idem(name)) => self.entry_of(b"idem", name, written),
+            Some(RefundReference::Lease(lease)) => self.entry_of(b"lease", &lease.to_le_bytes(), written),
         };
         self.name(repeat, CHARGE, charge.domain, &charge.descriptors, amounts ^ of, None, written)
     }
@@ -143,7 +147,7 @@ impl Repeats {
         costs: u64,
         priority: Option<&str>,
         written: &mut Vec<u8>,
-    ) -> Name {
+    ) -> RequestName {
         written.clear();
         written.push(op);
         written.extend_from_slice(&repeat.user.to_le_bytes());
@@ -154,7 +158,7 @@ impl Repeats {
         written.push(u8::from(priority.is_some()));
         write(priority.unwrap_or_default().as_bytes(), written);
         write_descriptors(descriptors, written);
-        Name { digest, asks: self.requests.digest_bytes(written).hash() }
+        RequestName { digest, asks: self.requests.digest_bytes(written).hash() }
     }
 
     /// Hashes one entry of a cost. Entries are combined by XOR, so that their order does not matter.
@@ -171,7 +175,7 @@ impl Repeats {
         self.requests.digest_bytes(written).hash()
     }
 
-    fn lock(&self, name: &Name) -> MutexGuard<'_, Table<Granted>> {
+    fn lock(&self, name: &RequestName) -> MutexGuard<'_, StateTable<Granted>> {
         #[allow(clippy::indexing_slicing, reason = "there are SHARDS of them, and the shard is below that")]
         self.shards[name.digest.shard(SHARDS)].lock()
     }
@@ -184,7 +188,7 @@ impl Repeats {
 
     /// Removes expired grants and returns the number left.
     pub(super) fn sweep(&self, shards: &Shards, now: Now) -> usize {
-        let sweep = |shard: &Mutex<Table<Granted>>| {
+        let sweep = |shard: &Mutex<StateTable<Granted>>| {
             while !shard.lock().sweep(STEP_BUCKETS, shards.memory(), now) {}
             shard.lock().len()
         };
@@ -192,22 +196,22 @@ impl Repeats {
     }
 }
 
-impl Named<'_> {
+impl NamedRequest<'_> {
     pub(super) fn digest(&self) -> Digest {
         self.name.digest
     }
 
-    pub(super) fn find(&self, now: Now) -> Known {
+    pub(super) fn find(&self, now: Now) -> KnownName {
         match self.among.find(&self.name.digest) {
-            Some(granted) if granted.nanos_until_fresh(Tag::NONE, now) == 0 => Known::Not,
-            None => Known::Not,
-            Some(granted) if granted.asks != self.name.asks => Known::Other,
-            Some(granted) => Known::Granted((*granted.grant).clone()),
+            Some(granted) if granted.nanos_until_fresh(Tag::NONE, now) == 0 => KnownName::Not,
+            None => KnownName::Not,
+            Some(granted) if granted.asks != self.name.asks => KnownName::Other,
+            Some(granted) => KnownName::Granted((*granted.grant).clone()),
         }
     }
 
     pub(super) fn keep(&mut self, grant: Grant, shards: &Shards, now: Now) {
-        let Named { name, among } = self;
+        let NamedRequest { name, among } = self;
         let granted = Granted { asks: name.asks, grant: Box::new(grant) };
         among.remove(&name.digest, shards.memory());
         let (_, evicted) = among.change(name.digest, shards.memory(), now, || granted, |_| ());
@@ -248,7 +252,7 @@ impl Grant {
     ) -> Decision<'d> {
         let passed = now.at.since(self.at);
         let less = |wait: Micros| Micros(wait.0.saturating_sub(whole_micros(passed)));
-        let aged = |level: Level| Level { reset: less(level.reset), ..level };
+        let aged = |level: QuotaLevel| QuotaLevel { reset: less(level.reset), ..level };
         let binding = self.binding.as_ref().and_then(|(number, name, level)| {
             let rules = domain.rules();
             let same = rules.get(*number as usize).filter(|rule| rule.name == *name);
@@ -257,7 +261,7 @@ impl Grant {
             Some(LimitView { rule, level: aged(*level) })
         });
         let listed = self.listed.as_ref().and_then(|name| {
-            let exempts = |listed: &&Listed| listed.kind == ListKind::Exempt && listed.name == *name;
+            let exempts = |listed: &&ListedEntry| listed.kind == ListKind::Exempt && listed.name == *name;
             domain.lists().iter().find(exempts)
         });
         workspace.clear();
@@ -330,16 +334,16 @@ const STEP_BUCKETS: usize = 1_024;
 /// The op code of a charge, distinct from those of requests.
 const CHARGE: u8 = 5;
 
-impl Repeats {
+impl IdempotencyTable {
     /// Copies all grants, marked as of this rule set or of none.
-    pub(in crate::engine) fn copy_out(&self, ruling: u64, now: Now, visit: &mut dyn FnMut(Kept)) {
+    pub(in crate::engine) fn copy_out(&self, ruling: u64, now: Now, visit: &mut dyn FnMut(SnapshotEntry)) {
         for shard in &self.shards {
             let piece = &mut |from, size, copies: &mut Vec<(Digest, Granted)>| {
                 shard.lock().copy_piece(from, size, now, copies)
             };
             copy_pieces(piece, &mut |name, mut granted| {
                 granted.grant.ruling = if granted.grant.ruling == ruling { FIRST_RULING } else { 0 };
-                visit(Kept::Repeat(name, granted));
+                visit(SnapshotEntry::Repeat(name, granted));
             });
         }
     }

@@ -121,12 +121,12 @@ pub struct RefundBy<'a> {
     /// The user (uid) whose grant or charge it must be.
     pub user: u32,
     /// The grant or charge.
-    pub of: Of<'a>,
+    pub of: RefundReference<'a>,
 }
 
 /// The reference to a grant or charge in a refund.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Of<'a> {
+pub enum RefundReference<'a> {
     /// Its idempotency key.
     Idem(&'a [u8]),
     /// Its lease.

@@ -9,21 +9,21 @@ use std::sync::Arc;
 use comparable::{comparable, counts_by, is_shared, kind};
 pub(super) use comparable::{comparable_share, salt_of_places};
 
-use super::control::{BlockedKeys, Everywhere, Guarding, Said};
+use super::control::{BlockedKeys, Everywhere, Guarding, OperatorOverrides};
 use super::decision::Unmatched;
 use super::digest::{Digest, HashKey, KeyHash, Salt};
-use super::fleet::Fleet;
-use super::gate::{Gate, Watch};
+use super::fleet::FleetMembership;
+use super::gate::{Gate, PoolShedding};
 use super::kept::{FIRST_RULING, Heritage, Inherited, fingerprint};
-use super::memory::Kind;
-use super::pool::{Pool, Pools};
+use super::memory::MemoryKind;
+use super::pool::{Pool, PoolTable};
 use super::request::Request;
 use super::slots::{PrioritySlot, Slot, Slots};
 use super::tag::Tag;
 use crate::clock::{Micros, Timestamp};
 use crate::limit::Quota;
-use crate::rules::shed::{Part, Shed};
-use crate::rules::{Domain, Limit, ListKind, Mode, Over, Refused, Rule, RuleSet};
+use crate::rules::shed::{Shed, ShedPart};
+use crate::rules::{Domain, Limit, ListKind, Mode, Over, RefusedCost, Rule, RuleSet};
 
 #[derive(Debug)]
 pub(super) struct Ruling {
@@ -47,7 +47,7 @@ pub(super) struct Ruling {
 /// The compiled rules and lists of a domain, by index.
 #[derive(Debug)]
 pub(super) struct DomainTerms {
-    pub(super) rules: Vec<Terms>,
+    pub(super) rules: Vec<CompiledRule>,
     /// The slot of each list entry, and whether its verdict is enforced.
     pub(super) lists: Vec<(Slot, bool)>,
     /// The slot of decisions that name no rule.
@@ -63,7 +63,7 @@ pub(super) struct DomainTerms {
 }
 
 #[derive(Debug)]
-pub(super) struct Terms {
+pub(super) struct CompiledRule {
     pub(super) key_hash: KeyHash,
     /// Its identity, stable over reloads.
     pub(super) identity: u64,
@@ -119,19 +119,19 @@ impl Ruling {
         rules: RuleSet,
         before: &Ruling,
         inherited: (&Heritage, &KeyHash),
-        (hash_key, fleet): (&HashKey, &Fleet),
-        said: &Said<'_>,
+        (hash_key, fleet): (&HashKey, &FleetMembership),
+        said: &OperatorOverrides<'_>,
         slots: &mut Slots,
-        pools: &Pools,
+        pools: &PoolTable,
     ) -> Ruling {
         let mode = said.mode;
         let domains = rules.domains().iter().map(|domain| {
             let known = before.known(domain.name());
             let terms = domain.rules().iter().map(|rule| {
                 let before = known.get(&*rule.name).copied();
-                Terms::new(domain, rule, before, inherited, (hash_key, fleet), said, slots)
+                CompiledRule::new(domain, rule, before, inherited, (hash_key, fleet), said, slots)
             });
-            let terms: Vec<Terms> = terms.collect();
+            let terms: Vec<CompiledRule> = terms.collect();
             let lists = domain.lists().iter().map(|entry| {
                 let speaks = entry.kind == ListKind::Exempt || entry.mode.max(mode) == Mode::Enforce;
                 (slots.of(domain.name(), &entry.name), speaks)
@@ -199,20 +199,20 @@ impl Ruling {
         self.rules.domains().iter().map(|domain| &**domain).zip(&self.domains)
     }
 
-    pub(super) fn watches(&self) -> Vec<(Arc<Pool>, Arc<Watch>)> {
+    pub(super) fn watches(&self) -> Vec<(Arc<Pool>, Arc<PoolShedding>)> {
         let gates = self.domains.iter().flat_map(|terms| &terms.gates);
         gates.map(|gate| (Arc::clone(&gate.pool), Arc::clone(&gate.watch))).collect()
     }
 
     /// Returns a rule with refunds by its identity.
-    pub(super) fn identified(&self, identity: u64) -> Option<(&Rule, &Terms)> {
+    pub(super) fn identified(&self, identity: u64) -> Option<(&Rule, &CompiledRule)> {
         let place = *self.refunding.get(&identity)?;
         let (domain, rule) = place;
         let found = self.rules.domains().get(domain)?.rules().get(rule)?;
         Some((found, self.domains.get(domain)?.rules.get(rule)?))
     }
 
-    pub(super) fn known(&self, domain: &str) -> HashMap<&str, (&Rule, &Terms)> {
+    pub(super) fn known(&self, domain: &str) -> HashMap<&str, (&Rule, &CompiledRule)> {
         let Some((domain, terms)) = self.find(domain) else { return HashMap::new() };
         domain.rules().iter().zip(&terms.rules).map(|(rule, terms)| (&*rule.name, (rule, terms))).collect()
     }
@@ -230,33 +230,33 @@ impl Ruling {
         })
     }
 
-    pub(super) fn kinds(&self) -> Vec<Kind> {
-        let mut kinds: Vec<Kind> = quotas(&self.rules).map(kind).collect();
-        let has_places = kinds.contains(&Kind::Places);
-        kinds.extend(has_places.then_some(Kind::InProgress));
+    pub(super) fn kinds(&self) -> Vec<MemoryKind> {
+        let mut kinds: Vec<MemoryKind> = quotas(&self.rules).map(kind).collect();
+        let has_places = kinds.contains(&MemoryKind::Places);
+        kinds.extend(has_places.then_some(MemoryKind::InProgress));
         for limit in limits(&self.rules) {
-            kinds.extend(limit.block.map(|_| Kind::Blocks));
+            kinds.extend(limit.block.map(|_| MemoryKind::Blocks));
             let is_soft = |allowance: &Option<_>| {
                 allowance.as_ref().is_some_and(|allowance: &crate::rules::Allowance| {
                     matches!(allowance.over, Over::Soft(_))
                 })
             };
-            kinds.extend(limit.allowances.iter().any(is_soft).then_some(Kind::Softs));
+            kinds.extend(limit.allowances.iter().any(is_soft).then_some(MemoryKind::Softs));
         }
         kinds
     }
 }
 
-impl Terms {
+impl CompiledRule {
     fn new(
         domain: &Domain,
         rule: &Rule,
-        before: Option<(&Rule, &Terms)>,
+        before: Option<(&Rule, &CompiledRule)>,
         (heritage, fingerprints): (&Heritage, &KeyHash),
-        (hash_key, fleet): (&HashKey, &Fleet),
-        said: &Said<'_>,
+        (hash_key, fleet): (&HashKey, &FleetMembership),
+        said: &OperatorOverrides<'_>,
         slots: &mut Slots,
-    ) -> Terms {
+    ) -> CompiledRule {
         let keys = fleet.hash_key(is_shared(rule), hash_key);
         let of_rule = |key: &HashKey| key.of_rule(domain.name(), &rule.name, &counts_by(rule));
         let key_hash = of_rule(keys);
@@ -277,7 +277,7 @@ impl Terms {
             before.map(|(old, terms)| (same_overrides && old.limit == rule.limit, terms.states.generation));
         let inherited = inherited.or_else(|| heritage.find(identity, print));
         let states = States::new(&rule.limit, inherited, hash_key);
-        Terms {
+        CompiledRule {
             key_hash,
             identity,
             slot,
@@ -295,7 +295,7 @@ impl Terms {
     }
 }
 
-impl Terms {
+impl CompiledRule {
     /// Returns the end of an operator's block of a key; the origin of time if there is none.
     pub(super) fn blocked_until(&self, key: &Digest) -> Timestamp {
         let until = self.blocked.as_ref().and_then(|blocked| blocked.get(&[key.hash(), key.high()]));
@@ -343,7 +343,7 @@ impl States {
     fn plain(&self, rule: &Rule) -> Option<Plain> {
         let [Some(allowance)] = rule.limit.allowances.as_slice() else { return None };
         let is_plain = allowance.over == Over::Refuse
-            && rule.limit.refused == Refused::Free
+            && rule.limit.refused == RefusedCost::Free
             && rule.limit.block.is_none()
             && rule.overrides.is_none()
             && rule.expires.is_none()
@@ -389,12 +389,12 @@ fn is_simple(domain: &Domain) -> bool {
         && domain.tree().is_empty()
 }
 
-fn gates(domain: &Domain, mode: Mode, slots: &mut Slots, pools: &Pools) -> Vec<Gate> {
+fn gates(domain: &Domain, mode: Mode, slots: &mut Slots, pools: &PoolTable) -> Vec<Gate> {
     let gate = |(entry, shed): (usize, &Shed)| Gate {
         pool: pools.of(&shed.pool),
-        watch: Arc::new(Watch::new(domain, shed, mode)),
-        first: domain.shedder(entry, Part::Fleet),
-        slots: Part::ALL.map(|part| slots.of(domain.name(), &shed.rule_name(part))),
+        watch: Arc::new(PoolShedding::new(domain, shed, mode)),
+        first: domain.shedder(entry, ShedPart::Fleet),
+        slots: ShedPart::ALL.map(|part| slots.of(domain.name(), &shed.rule_name(part))),
     };
     domain.sheds().iter().enumerate().map(gate).collect()
 }

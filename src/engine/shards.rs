@@ -5,15 +5,15 @@
 
 use super::digest::Digest;
 use super::fleet::Calls;
-use super::memory::{Kind, Memory};
+use super::memory::{Memory, MemoryKind};
 use super::part::Soft;
 use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
-use super::table::Table;
+use super::table::StateTable;
 use super::tag::{Fading, Until};
 use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::concurrency::InProgress;
 use crate::limit::fixed_window::FixedWindow;
-use crate::limit::places::Places;
+use crate::limit::places::Permits;
 use crate::limit::share::Folded;
 use crate::limit::sliding_log::SlidingLog;
 use crate::limit::sliding_window::SlidingWindow;
@@ -38,38 +38,38 @@ struct Padded(Mutex<Shard>);
 #[derive(Debug)]
 pub(super) struct Shard {
     /// Token and leaky buckets.
-    pub(super) buckets: Table<Gcra>,
-    pub(super) windows: Table<FixedWindow>,
-    pub(super) sliding_windows: Table<SlidingWindow>,
-    pub(super) logs: Table<SlidingLog>,
+    pub(super) buckets: StateTable<Gcra>,
+    pub(super) windows: StateTable<FixedWindow>,
+    pub(super) sliding_windows: StateTable<SlidingWindow>,
+    pub(super) logs: StateTable<SlidingLog>,
     /// Lease counts, one for each key of a concurrency limit.
-    pub(super) in_progress: Table<InProgress>,
+    pub(super) in_progress: StateTable<InProgress>,
     /// This host's shares of fleet budgets.
-    pub(super) shares: Table<Folded>,
+    pub(super) shares: StateTable<Folded>,
     /// Keys of shares whose sync is due.
     pub(super) calls: Calls,
     /// This host's permits of shared concurrency limits; their leases are counted in `in_progress`.
-    pub(super) places: Table<Places>,
+    pub(super) places: StateTable<Permits>,
     pub(super) place_calls: Calls,
     /// Keys blocked after a refusal.
-    pub(super) blocks: Table<Until>,
-    pub(super) softs: Table<Soft>,
+    pub(super) blocks: StateTable<Until>,
+    pub(super) softs: StateTable<Soft>,
 }
 
 impl Shard {
     fn new() -> Shard {
         Shard {
-            buckets: Table::new(Kind::Buckets),
-            windows: Table::new(Kind::Windows),
-            sliding_windows: Table::new(Kind::SlidingWindows),
-            logs: Table::new(Kind::Logs),
-            in_progress: Table::new(Kind::InProgress),
-            shares: Table::new(Kind::Shares),
+            buckets: StateTable::new(MemoryKind::Buckets),
+            windows: StateTable::new(MemoryKind::Windows),
+            sliding_windows: StateTable::new(MemoryKind::SlidingWindows),
+            logs: StateTable::new(MemoryKind::Logs),
+            in_progress: StateTable::new(MemoryKind::InProgress),
+            shares: StateTable::new(MemoryKind::Shares),
             calls: Calls::default(),
-            places: Table::new(Kind::Places),
+            places: StateTable::new(MemoryKind::Places),
             place_calls: Calls::default(),
-            blocks: Table::new(Kind::Blocks),
-            softs: Table::new(Kind::Softs),
+            blocks: StateTable::new(MemoryKind::Blocks),
+            softs: StateTable::new(MemoryKind::Softs),
         }
     }
 
@@ -229,7 +229,7 @@ fn taken(bits: &AtomicU64) -> impl Iterator<Item = usize> + use<> {
 }
 
 /// Sweeps one table, releasing the lock between steps.
-fn sweep<S: Fading>(shards: &Shards, shard: usize, table: fn(&mut Shard) -> &mut Table<S>, now: Now) {
+fn sweep<S: Fading>(shards: &Shards, shard: usize, table: fn(&mut Shard) -> &mut StateTable<S>, now: Now) {
     while !table(&mut shards.lock(shard)).sweep(STEP_BUCKETS, &shards.memory, now) {}
 }
 

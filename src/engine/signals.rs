@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::gate::Watch;
+use super::gate::PoolShedding;
 use crate::clock::Timestamp;
-use crate::rules::shed::Signal;
+use crate::rules::shed::SignalRule;
 use crate::shed::mapping;
 
 #[derive(Debug, Default)]
-pub(super) struct Signals {
+pub(super) struct SignalReadings {
     read: Vec<Read>,
     pushed: Vec<Pushed>,
 }
@@ -29,7 +29,7 @@ struct Pushed {
     at: Timestamp,
 }
 
-impl Signals {
+impl SignalReadings {
     /// Records a reading of the host; `None`: the reading failed.
     pub(super) fn observe(&mut self, name: &str, value: Option<u32>, at: Timestamp) {
         if let Some(read) = self.read.iter_mut().find(|read| *read.name == *name) {
@@ -68,20 +68,20 @@ impl Signals {
     }
 
     /// The highest utilization among the signals that count.
-    pub(super) fn counted(&self, watch: &Watch, at: Timestamp) -> Option<f64> {
+    pub(super) fn counted(&self, watch: &PoolShedding, at: Timestamp) -> Option<f64> {
         let counted = watch.shed.signals.iter().filter(|signal| signal.counts);
         counted.filter_map(|signal| self.utilization(signal, at)).reduce(f64::max)
     }
 
     /// Every signal of the rules: name, utilization and whether it counts.
-    pub(super) fn view(&self, watch: &Watch, at: Timestamp) -> Vec<(Box<str>, Option<f64>, bool)> {
-        let view = |signal: &Signal| (signal.name.clone(), self.utilization(signal, at), signal.counts);
+    pub(super) fn view(&self, watch: &PoolShedding, at: Timestamp) -> Vec<(Box<str>, Option<f64>, bool)> {
+        let view = |signal: &SignalRule| (signal.name.clone(), self.utilization(signal, at), signal.counts);
         watch.shed.signals.iter().map(view).collect()
     }
 
-    fn utilization(&self, signal: &Signal, at: Timestamp) -> Option<f64> {
+    fn utilization(&self, signal: &SignalRule, at: Timestamp) -> Option<f64> {
         let reading = match signal.source {
-            crate::rules::shed::Source::Pushed => self.pushed(&signal.name, at),
+            crate::rules::shed::SignalSource::Pushed => self.pushed(&signal.name, at),
             _ => self.read(&signal.name, at),
         };
         reading.map(|reading| mapping::utilization(&signal.map, reading))
@@ -117,12 +117,12 @@ const PUSHED_MAX: usize = 4_096;
 
 #[cfg(test)]
 mod tests {
-    use super::{SESSION_PUSHED_MAX, Signals};
+    use super::{SESSION_PUSHED_MAX, SignalReadings};
     use crate::clock::Timestamp;
 
     #[test]
     fn bounds_names_pushed_by_one_session() {
-        let mut signals = Signals::default();
+        let mut signals = SignalReadings::default();
         for name in 0..1_000 {
             signals.push(&format!("s{name}"), 1, 500, Timestamp::ORIGIN);
         }

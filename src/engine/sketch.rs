@@ -35,7 +35,7 @@ struct Rest {
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Entry {
+pub(super) struct SketchEntry {
     pub(super) key: [u64; 2],
     /// An upper bound of its count.
     pub(super) count: u64,
@@ -100,15 +100,15 @@ impl Sketch {
     }
 
     /// Returns the entries, the largest count first, and the smallest error first among equal counts.
-    pub(super) fn top(&self) -> Vec<Entry> {
+    pub(super) fn top(&self) -> Vec<SketchEntry> {
         let places = self.keys.iter().zip(&self.counts).zip(&self.rest);
-        let entry = |((key, count), rest): ((&[u64; 2], &u64), &Rest)| Entry {
+        let entry = |((key, count), rest): ((&[u64; 2], &u64), &Rest)| SketchEntry {
             key: *key,
             count: *count,
             error: rest.error,
             text: rest.text.clone(),
         };
-        let mut top: Vec<Entry> = places.map(entry).collect();
+        let mut top: Vec<SketchEntry> = places.map(entry).collect();
         top.sort_by_key(|entry| (std::cmp::Reverse(entry.count), entry.error));
         top
     }
@@ -179,7 +179,7 @@ impl Sketches {
     }
 
     /// Returns the entries of one ranking, as [`Sketch::top`] does.
-    pub(super) fn top(&self, ranking: Ranking) -> Vec<Entry> {
+    pub(super) fn top(&self, ranking: Ranking) -> Vec<SketchEntry> {
         let sketch = self.0.as_ref().map(|three| match ranking {
             Ranking::Busiest => &three.busiest,
             Ranking::Refused => &three.refused,
@@ -233,7 +233,7 @@ mod tests {
 
     use proptest::prelude::*;
 
-    use super::{ENTRIES, Entry, Ranking, Sketch, Sketches};
+    use super::{ENTRIES, Ranking, Sketch, SketchEntry, Sketches};
 
     const K: u64 = ENTRIES as u64;
 
@@ -246,8 +246,8 @@ mod tests {
         sketch.add(key(number), weight, || None);
     }
 
-    fn entry(number: u64, count: u64, error: u64) -> Entry {
-        Entry { key: key(number), count, error, text: None }
+    fn entry(number: u64, count: u64, error: u64) -> SketchEntry {
+        SketchEntry { key: key(number), count, error, text: None }
     }
 
     #[test]

@@ -40,24 +40,24 @@ pub(super) struct Slots {
     rules: RuleSlots,
     /// The counts of rules whose slots were reused.
     gone: RuleTotals,
-    domains: Names<Box<str>>,
-    priorities: Names<Box<str>>,
+    domains: SlotNames<Box<str>>,
+    priorities: SlotNames<Box<str>>,
 }
 
 /// Names in the order of first use.
 #[derive(Debug)]
-struct Names<N> {
+struct SlotNames<N> {
     places: HashMap<N, usize>,
     names: Vec<N>,
 }
 
-impl<N> Default for Names<N> {
-    fn default() -> Names<N> {
-        Names { places: HashMap::new(), names: Vec::new() }
+impl<N> Default for SlotNames<N> {
+    fn default() -> SlotNames<N> {
+        SlotNames { places: HashMap::new(), names: Vec::new() }
     }
 }
 
-impl<N: Clone + Eq + std::hash::Hash> Names<N> {
+impl<N: Clone + Eq + std::hash::Hash> SlotNames<N> {
     /// Returns the index of a name; `None`: it is new, and there are `most` names.
     fn of(&mut self, name: N, most: usize) -> Option<usize> {
         if let Some(place) = self.places.get(&name) {
@@ -80,7 +80,7 @@ impl Slots {
     }
 
     /// Ends the compilation, before the rule set is in force. Returns the slots with a new name.
-    pub(super) fn made(&mut self, ruling: &Arc<Ruling>) -> Vec<Given> {
+    pub(super) fn made(&mut self, ruling: &Arc<Ruling>) -> Vec<NewSlot> {
         self.rules.made(ruling);
         self.rules.take_given()
     }
@@ -155,19 +155,19 @@ pub(super) const PRIORITY_SLOTS: usize = NAMED_PRIORITIES_MAX + 1;
 #[derive(Debug, Default)]
 pub(super) struct RuleSlots {
     places: HashMap<RuleName, usize>,
-    holders: Vec<Holder>,
+    holders: Vec<SlotRule>,
     /// The number of the rule set being compiled, or of the last one.
     ruling: u64,
     /// Rule sets that a thread may still use, with their numbers.
     in_use: Vec<(u64, Weak<Ruling>)>,
     /// Indexes that may be reused, the longest unused last.
     free: Vec<usize>,
-    given: Vec<Given>,
+    given: Vec<NewSlot>,
 }
 
 /// The rule that a slot counts.
 #[derive(Debug)]
-struct Holder {
+struct SlotRule {
     name: RuleName,
     /// The numbers of the first and the last rule set in which it had this slot.
     since: u64,
@@ -176,7 +176,7 @@ struct Holder {
 
 /// A slot with a new name.
 #[derive(Debug)]
-pub(in crate::engine) struct Given {
+pub(in crate::engine) struct NewSlot {
     pub(in crate::engine) slot: Slot,
     pub(in crate::engine) name: RuleName,
     pub(in crate::engine) before: Option<RuleName>,
@@ -188,7 +188,7 @@ impl RuleSlots {
         self.in_use.retain(|(_, ruling)| ruling.strong_count() > 0);
         // Counts made under dropped rule sets are visible to readers from here on.
         fence(Ordering::Acquire);
-        let is_counted_at = |holder: &Holder| {
+        let is_counted_at = |holder: &SlotRule| {
             self.in_use.iter().any(|(ruling, _)| (holder.since..=holder.until).contains(ruling))
         };
         let holders = self.holders.iter().enumerate();
@@ -202,7 +202,7 @@ impl RuleSlots {
         self.in_use.push((self.ruling, Arc::downgrade(ruling)));
     }
 
-    pub(super) fn take_given(&mut self) -> Vec<Given> {
+    pub(super) fn take_given(&mut self) -> Vec<NewSlot> {
         std::mem::take(&mut self.given)
     }
 
@@ -227,7 +227,7 @@ impl RuleSlots {
 
     fn give(&mut self, name: RuleName) -> Slot {
         let Some(place) = self.place() else { return Slot(OTHER_RULES) };
-        let holder = Holder { name: name.clone(), since: self.ruling, until: self.ruling };
+        let holder = SlotRule { name: name.clone(), since: self.ruling, until: self.ruling };
         let before = match self.holders.get_mut(place) {
             Some(old) => Some(std::mem::replace(old, holder).name),
             None => {
@@ -239,7 +239,7 @@ impl RuleSlots {
             self.places.remove(before);
         }
         self.places.insert(name.clone(), place);
-        self.given.push(Given { slot: Slot(place), name, before });
+        self.given.push(NewSlot { slot: Slot(place), name, before });
         Slot(place)
     }
 

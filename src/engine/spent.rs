@@ -7,14 +7,14 @@ use arrayvec::ArrayVec;
 
 use super::decision::{Decision, LookedAt};
 use super::digest::{Digest, HashKey, KeyHash};
-use super::kept::{Kept, copy_pieces};
+use super::kept::{SnapshotEntry, copy_pieces};
 use super::leases::{LeaseCost, Tie};
-use super::memory::Kind;
-use super::part::Part;
-use super::request::{Amount, Charge, Cost, Descriptors, Of, Repeat, Request, UNIT_REQUESTS};
+use super::memory::MemoryKind;
+use super::part::StagePart;
+use super::request::{Amount, Charge, Cost, Descriptors, RefundReference, Repeat, Request, UNIT_REQUESTS};
 use super::shards::Shards;
 use super::sync::{Mutex, MutexGuard};
-use super::table::Table;
+use super::table::StateTable;
 use super::tag::{Fading, Tag};
 use super::workspace::Workspace;
 use super::{Engine, repeats};
@@ -25,7 +25,7 @@ use crate::limit::block_bytes;
 pub(super) struct SpentByName {
     names: KeyHash,
     prints: KeyHash,
-    shards: Box<[Mutex<Table<Spent>>]>,
+    shards: Box<[Mutex<StateTable<Spent>>]>,
 }
 
 /// The cost of one grant or charge, until it is refunded.
@@ -50,7 +50,7 @@ type Costs = ArrayVec<(u32, u32), UNITS_MAX>;
 
 /// A refund: the fingerprint of domain and descriptors, and the units to return.
 #[derive(Debug)]
-struct Refund {
+struct RefundRequest {
     print: u32,
     amounts: Vec<(u32, u32)>,
 }
@@ -60,7 +60,7 @@ impl SpentByName {
         SpentByName {
             names: hash_key.of_purpose("spent"),
             prints: hash_key.of_purpose("what was asked"),
-            shards: (0..SHARDS).map(|_| Mutex::new(Table::new(Kind::Repeats))).collect(),
+            shards: (0..SHARDS).map(|_| Mutex::new(StateTable::new(MemoryKind::Repeats))).collect(),
         }
     }
 
@@ -161,7 +161,7 @@ impl SpentByName {
     }
 
     /// Removes the target of a refund if it covers the refund; returns whether it did.
-    fn take(&self, name: &Digest, refund: &Refund, shards: &Shards, now: Now) -> bool {
+    fn take(&self, name: &Digest, refund: &RefundRequest, shards: &Shards, now: Now) -> bool {
         let mut table = self.lock(name);
         let is_covered = table.find(name).is_some_and(|spent| {
             spent.nanos_until_fresh(Tag::NONE, now) > 0 && refund.is_covered(spent.print, &spent.costs)
@@ -172,7 +172,7 @@ impl SpentByName {
         is_covered
     }
 
-    fn refund(&self, charge: &Charge<'_>, written: &mut Vec<u8>) -> Refund {
+    fn refund(&self, charge: &Charge<'_>, written: &mut Vec<u8>) -> RefundRequest {
         let mut amounts = Vec::new();
         each_amount(&charge.amount, &mut |unit, amount| {
             if amount < 0 {
@@ -183,7 +183,7 @@ impl SpentByName {
                 }
             }
         });
-        Refund { print: self.print(charge.domain, &charge.descriptors, written), amounts }
+        RefundRequest { print: self.print(charge.domain, &charge.descriptors, written), amounts }
     }
 
     pub(super) fn sweep(&self, shards: &Shards, now: Now) {
@@ -192,12 +192,12 @@ impl SpentByName {
         }
     }
 
-    pub(super) fn copy_out(&self, now: Now, visit: &mut dyn FnMut(Kept)) {
+    pub(super) fn copy_out(&self, now: Now, visit: &mut dyn FnMut(SnapshotEntry)) {
         for shard in &self.shards {
             let piece = &mut |from, size, copies: &mut Vec<(Digest, Spent)>| {
                 shard.lock().copy_piece(from, size, now, copies)
             };
-            copy_pieces(piece, &mut |name, spent| visit(Kept::Spent(name, spent)));
+            copy_pieces(piece, &mut |name, spent| visit(SnapshotEntry::Spent(name, spent)));
         }
     }
 
@@ -207,7 +207,7 @@ impl SpentByName {
         }
     }
 
-    fn lock(&self, name: &Digest) -> MutexGuard<'_, Table<Spent>> {
+    fn lock(&self, name: &Digest) -> MutexGuard<'_, StateTable<Spent>> {
         #[allow(clippy::indexing_slicing, reason = "there are SHARDS of them, and the shard is below that")]
         self.shards[name.shard(SHARDS)].lock()
     }
@@ -256,11 +256,11 @@ impl Engine {
         let Some(by) = &charge.of else { return false };
         let refund = self.spent.refund(charge, written);
         match by.of {
-            Of::Idem(name) => [SpentBy::Grant, SpentBy::Charge].into_iter().any(|spent_by| {
+            RefundReference::Idem(name) => [SpentBy::Grant, SpentBy::Charge].into_iter().any(|spent_by| {
                 let name = self.spent.digest(spent_by, by.user, charge.domain, name);
                 self.spent.take(&name, &refund, &self.shards, now)
             }),
-            Of::Lease(number) => {
+            RefundReference::Lease(number) => {
                 let unit = self.spent.unit_print(UNIT_REQUESTS);
                 let covers = |cost: LeaseCost, units: &[(u32, u32)]| match units {
                     [] => refund.is_covered(cost.print, &[(unit, cost.cost)]),
@@ -275,7 +275,7 @@ impl Engine {
     }
 }
 
-impl Refund {
+impl RefundRequest {
     fn is_covered(&self, print: u32, costs: &[(u32, u32)]) -> bool {
         if self.amounts.len() > UNITS_MAX {
             return false;
@@ -298,7 +298,7 @@ impl Fading for Spent {
 }
 
 /// Returns whether a rule that counts units was charged.
-fn is_counted(part: &Part) -> bool {
+fn is_counted(part: &StagePart) -> bool {
     part.charged && !part.is_concurrency
 }
 

@@ -4,32 +4,32 @@ use arrayvec::ArrayVec;
 use hashbrown::HashTable;
 
 use super::digest::Digest;
-use super::memory::{Kind, Memory};
+use super::memory::{Memory, MemoryKind};
 use super::tag::{Fading, PINNED, Tag};
 use crate::clock::Now;
 
 #[derive(Debug)]
-pub(super) struct Table<S> {
-    entries: HashTable<Entry<S>>,
+pub(super) struct StateTable<S> {
+    entries: HashTable<TableEntry<S>>,
     sweep_at: usize,
-    kind: Kind,
+    kind: MemoryKind,
     /// Counts relocations of its entries.
     layout: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Entry<S> {
+struct TableEntry<S> {
     digest: Digest,
     state: S,
 }
 
-impl<S> Entry<S> {
+impl<S> TableEntry<S> {
     fn hash(&self) -> u64 {
         self.digest.hash()
     }
 }
 
-impl<S: Fading> Entry<S> {
+impl<S: Fading> TableEntry<S> {
     fn nanos_until_fresh(&self, now: Now) -> u64 {
         self.state.nanos_until_fresh(self.digest.tag(), now)
     }
@@ -43,9 +43,9 @@ impl<S: Fading> Entry<S> {
     }
 }
 
-impl<S: Fading> Table<S> {
-    pub(super) fn new(kind: Kind) -> Table<S> {
-        Table { entries: HashTable::new(), sweep_at: 0, kind, layout: 0 }
+impl<S: Fading> StateTable<S> {
+    pub(super) fn new(kind: MemoryKind) -> StateTable<S> {
+        StateTable { entries: HashTable::new(), sweep_at: 0, kind, layout: 0 }
     }
 
     pub(super) fn len(&self) -> usize {
@@ -70,7 +70,7 @@ impl<S: Fading> Table<S> {
         self.entries.get_bucket(place).map(|entry| (entry.digest.tag(), &entry.state))
     }
 
-    /// Returns a key's state for a change in place. States with heap memory go through [`Table::change`].
+    /// Returns a key's state for a change in place. States with heap memory go through [`StateTable::change`].
     #[inline]
     pub(super) fn find_mut(&mut self, digest: &Digest) -> Option<&mut S> {
         let entry = self.entries.find_mut(digest.hash(), |entry| entry.digest.is_of_same_state(digest))?;
@@ -78,10 +78,10 @@ impl<S: Fading> Table<S> {
     }
 
     #[inline]
-    pub(super) fn entry(&mut self, digest: &Digest) -> Option<Found<'_, S>> {
+    pub(super) fn entry(&mut self, digest: &Digest) -> Option<TableSlot<'_, S>> {
         let kind = self.kind;
-        let is = |entry: &Entry<S>| entry.digest.is_of_same_state(digest);
-        self.entries.find_mut(digest.hash(), is).map(|entry| Found { entry, kind })
+        let is = |entry: &TableEntry<S>| entry.digest.is_of_same_state(digest);
+        self.entries.find_mut(digest.hash(), is).map(|entry| TableSlot { entry, kind })
     }
 
     /// Replaces the tag of a key that has another one, after `adopt` has converted the state in its bucket.
@@ -105,7 +105,7 @@ impl<S: Fading> Table<S> {
         self.change_at(None, digest, memory, now, fresh, |state| (change(state), digest.tag()))
     }
 
-    /// Like [`Table::change`], with a new tag from the change. `place` is the key's last known bucket index.
+    /// Like [`StateTable::change`], with a new tag from the change. `place` is the key's last known bucket index.
     pub(super) fn change_at<T>(
         &mut self,
         place: Option<usize>,
@@ -115,7 +115,7 @@ impl<S: Fading> Table<S> {
         fresh: impl FnOnce() -> S,
         change: impl FnOnce(&mut S) -> (T, Tag),
     ) -> (T, u64) {
-        let is = |entry: &Entry<S>| entry.digest.is_of_same_state(&digest);
+        let is = |entry: &TableEntry<S>| entry.digest.is_of_same_state(&digest);
         // An insertion since may have moved all entries.
         let place = place.filter(|place| self.entries.get_bucket(*place).is_some_and(is));
         let known = match place {
@@ -123,7 +123,7 @@ impl<S: Fading> Table<S> {
             None => self.entries.find_mut(digest.hash(), is),
         };
         if let Some(entry) = known {
-            let mut found = Found { entry, kind: self.kind };
+            let mut found = TableSlot { entry, kind: self.kind };
             let ((changed, tag), grown) = found.change(change, memory);
             found.set_tag(tag);
             return (changed, self.make_good(memory, grown, now));
@@ -146,7 +146,7 @@ impl<S: Fading> Table<S> {
         let full = self.entries.len() == self.entries.capacity();
         let evicted = if full { self.make_room(memory, now) } else { 0 };
         let before = self.bytes();
-        self.entries.insert_unique(digest.hash(), Entry { digest, state }, Entry::hash);
+        self.entries.insert_unique(digest.hash(), TableEntry { digest, state }, TableEntry::hash);
         if full {
             // A table too small to evict from grows beyond the budget rather than refuse requests.
             memory.settle(self.kind, before, self.bytes());
@@ -159,7 +159,7 @@ impl<S: Fading> Table<S> {
         if self.entries.len() == self.entries.capacity() && !self.grow(memory) {
             return false;
         }
-        self.entries.insert_unique(digest.hash(), Entry { digest, state }, Entry::hash);
+        self.entries.insert_unique(digest.hash(), TableEntry { digest, state }, TableEntry::hash);
         true
     }
 
@@ -168,7 +168,7 @@ impl<S: Fading> Table<S> {
     }
 
     pub(super) fn remove(&mut self, digest: &Digest, memory: &Memory) {
-        let is = |entry: &Entry<S>| entry.digest.is_of_same_state(digest);
+        let is = |entry: &TableEntry<S>| entry.digest.is_of_same_state(digest);
         if let Ok(found) = self.entries.find_entry(digest.hash(), is) {
             let (entry, _) = found.remove();
             memory.settle(self.kind, entry.state.heap_bytes(), 0);
@@ -192,7 +192,7 @@ impl<S: Fading> Table<S> {
         if self.entries.len() < self.entries.num_buckets() / SHRINK_BELOW {
             let before = self.bytes();
             self.layout += 1;
-            self.entries.shrink_to(self.entries.len() * 2, Entry::hash);
+            self.entries.shrink_to(self.entries.len() * 2, TableEntry::hash);
             memory.settle(self.kind, before, self.bytes());
         }
         true
@@ -229,13 +229,13 @@ impl<S: Fading> Table<S> {
             self.rebuild(memory);
             return true;
         }
-        let doubled = allocation_size::<Entry<S>>(buckets.max(SMALLEST) * 2);
+        let doubled = allocation_size::<TableEntry<S>>(buckets.max(SMALLEST) * 2);
         if !memory.claim(self.kind, doubled) {
             return false;
         }
         let claimed = self.bytes() + doubled;
         self.layout += 1;
-        self.entries.reserve(1, Entry::hash);
+        self.entries.reserve(1, TableEntry::hash);
         memory.settle(self.kind, claimed, self.bytes());
         true
     }
@@ -286,7 +286,7 @@ impl<S: Fading> Table<S> {
         let mut anew = HashTable::with_capacity(capacity(self.entries.num_buckets()));
         memory.settle(self.kind, before, before + anew.allocation_size());
         for entry in self.entries.drain() {
-            anew.insert_unique(entry.hash(), entry, Entry::hash);
+            anew.insert_unique(entry.hash(), entry, TableEntry::hash);
         }
         let both = self.bytes() + anew.allocation_size();
         self.entries = anew;
@@ -296,12 +296,12 @@ impl<S: Fading> Table<S> {
     }
 }
 
-pub(super) struct Found<'t, S> {
-    entry: &'t mut Entry<S>,
-    kind: Kind,
+pub(super) struct TableSlot<'t, S> {
+    entry: &'t mut TableEntry<S>,
+    kind: MemoryKind,
 }
 
-impl<S: Fading> Found<'_, S> {
+impl<S: Fading> TableSlot<'_, S> {
     /// The tag of its last change.
     #[inline]
     pub(super) fn tag(&self) -> Tag {
@@ -325,7 +325,7 @@ impl<S: Fading> Found<'_, S> {
         &mut self.entry.state
     }
 
-    /// Changes the state. Returns the result and the growth of its heap bytes, for [`Table::make_good`].
+    /// Changes the state. Returns the result and the growth of its heap bytes, for [`StateTable::make_good`].
     #[inline]
     pub(super) fn change<T>(&mut self, change: impl FnOnce(&mut S) -> T, memory: &Memory) -> (T, usize) {
         let before = self.entry.state.heap_bytes();
@@ -340,7 +340,7 @@ impl<S: Fading> Found<'_, S> {
 
 /// Bytes of one bucket: the digest, the state and the control byte.
 pub(super) const fn bucket_bytes<S>() -> usize {
-    size_of::<Entry<S>>() + 1
+    size_of::<TableEntry<S>>() + 1
 }
 
 /// The entries that `buckets` buckets hold: 7/8, or all but one of fewer than 8.
@@ -368,7 +368,7 @@ const TRIES: usize = 4;
 
 /// The progress of copying a table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::engine) struct Progress {
+pub(in crate::engine) struct CopyProgress {
     next: usize,
     /// The layout of the table when its first bucket was copied.
     layout: u64,
@@ -376,17 +376,17 @@ pub(in crate::engine) struct Progress {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum Copied {
-    Some(Progress),
+    Some(CopyProgress),
     All,
     /// The table was relocated: the copies may lack keys, so start again.
     Moved,
 }
 
-impl<S: Fading + Clone> Table<S> {
+impl<S: Fading + Clone> StateTable<S> {
     /// Copies the non-fresh states of at most `buckets` buckets, up to about `bytes` of heap memory.
     pub(in crate::engine) fn copy_piece(
         &self,
-        from: Progress,
+        from: CopyProgress,
         (buckets, bytes): (usize, usize),
         now: Now,
         copies: &mut Vec<(Digest, S)>,
@@ -406,14 +406,14 @@ impl<S: Fading + Clone> Table<S> {
                 copies.push((entry.digest, entry.state.clone()));
             }
             if outside >= bytes && place + 1 < all {
-                return Copied::Some(Progress { next: place + 1, layout: self.layout });
+                return Copied::Some(CopyProgress { next: place + 1, layout: self.layout });
             }
         }
-        if end < all { Copied::Some(Progress { next: end, layout: self.layout }) } else { Copied::All }
+        if end < all { Copied::Some(CopyProgress { next: end, layout: self.layout }) } else { Copied::All }
     }
 }
 
-impl<S: Fading> Table<S> {
+impl<S: Fading> StateTable<S> {
     /// Restores a key, replacing its state. Returns the number of non-fresh states evicted for it.
     pub(in crate::engine) fn put(&mut self, digest: Digest, state: S, memory: &Memory, now: Now) -> u64 {
         self.remove(&digest, memory);
@@ -427,13 +427,13 @@ impl<S: Fading> Table<S> {
         while capacity(buckets) < wanted {
             buckets *= 2;
         }
-        let bytes = allocation_size::<Entry<S>>(buckets);
+        let bytes = allocation_size::<TableEntry<S>>(buckets);
         if wanted <= self.entries.capacity() || !memory.claim(self.kind, bytes) {
             return;
         }
         let claimed = self.bytes() + bytes;
         self.layout += 1;
-        self.entries.reserve(wanted - self.entries.len(), Entry::hash);
+        self.entries.reserve(wanted - self.entries.len(), TableEntry::hash);
         memory.settle(self.kind, claimed, self.bytes());
     }
 }

@@ -1,7 +1,7 @@
 //! Tags: 16 bits of metadata about a state, stored in the digest of its key.
 
 use crate::clock::{Now, Timestamp};
-use crate::limit::Scale;
+use crate::limit::TickScale;
 
 /// Distinguishes a key's states and holds a bucket's scale, or the span of a window or log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -11,7 +11,7 @@ impl Tag {
     pub(super) const NONE: Tag = Tag(0);
 
     /// The tag of a bucket with a scale and the generation of its quotas.
-    pub(super) fn bucket(scale: Scale, generation: u8) -> Tag {
+    pub(super) fn bucket(scale: TickScale, generation: u8) -> Tag {
         // 128 ticks, the maximum, are stored as 0.
         let ticks = u16::from(scale.ticks_per_nano()) & SCALE_BITS;
         Tag(ticks | (u16::from(generation) % GENERATIONS) << GENERATION_SHIFT)
@@ -42,9 +42,9 @@ impl Tag {
     }
 
     #[inline]
-    pub(super) fn scale(self) -> Scale {
+    pub(super) fn scale(self) -> TickScale {
         let ticks = u8::try_from(self.0 & SCALE_BITS).unwrap_or_default();
-        Scale::from_ticks_per_nano(ticks).unwrap_or(Scale::FINEST)
+        TickScale::from_ticks_per_nano(ticks).unwrap_or(TickScale::FINEST)
     }
 
     /// The tag with the fill level of a window or log, in 3 bits, which eviction compares.
@@ -135,7 +135,7 @@ const REFUSING: u16 = FILL_MAX;
 #[cfg(test)]
 mod tests {
     use super::Tag;
-    use crate::limit::Scale;
+    use crate::limit::TickScale;
 
     #[test]
     fn a_span_is_never_kept_shorter_and_little_longer() {
@@ -166,11 +166,11 @@ mod tests {
     #[test]
     fn a_scale_is_kept_in_every_generation_and_role() {
         for ticks in 1..=128 {
-            let scale = Scale::from_ticks_per_nano(ticks).unwrap_or(Scale::NANOS);
+            let scale = TickScale::from_ticks_per_nano(ticks).unwrap_or(TickScale::NANOS);
             for generation in [0, 1, 3, 127, 255] {
                 assert_eq!(Tag::bucket(scale, generation).elastic().scale(), scale);
             }
         }
-        assert_ne!(Tag::bucket(Scale::NANOS, 0), Tag::bucket(Scale::NANOS, 1));
+        assert_ne!(Tag::bucket(TickScale::NANOS, 0), Tag::bucket(TickScale::NANOS, 1));
     }
 }

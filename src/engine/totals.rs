@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::control::RuleName;
-use super::counters::{Check, Count, Counters, SPANS_NANOS, Verdicts};
+use super::counters::{CheckResult, Count, SPANS_NANOS, ThreadCounters, Verdicts};
 use super::decision::Verdict;
 use super::slots::{Slot, Slots};
 
@@ -87,12 +87,13 @@ pub struct SpanTotals {
 
 impl Totals {
     pub(super) fn sum(
-        threads: &[Arc<Counters>],
+        threads: &[Arc<ThreadCounters>],
         slots: &Slots,
         evictions: u64,
         guarded: &[(RuleName, u64)],
     ) -> Totals {
-        let total = |count: fn(&Counters) -> &Count| threads.iter().map(|thread| count(thread).get()).sum();
+        let total =
+            |count: fn(&ThreadCounters) -> &Count| threads.iter().map(|thread| count(thread).get()).sum();
         let rules = slots.rules().map(|(domain, rule, slot)| RuleTotals::sum(domain, rule, slot, threads));
         let unnamed = slots
             .domains()
@@ -160,8 +161,8 @@ impl RuleTotals {
         self.guard += more.guard;
     }
 
-    pub(super) fn sum(domain: &str, rule: &str, slot: Slot, threads: &[Arc<Counters>]) -> RuleTotals {
-        let total = |check: Check| {
+    pub(super) fn sum(domain: &str, rule: &str, slot: Slot, threads: &[Arc<ThreadCounters>]) -> RuleTotals {
+        let total = |check: CheckResult| {
             let counts = threads.iter().filter_map(|thread| thread.rules.get(slot.number()));
             counts.map(|counts| counts.get(check)).sum()
         };
@@ -169,18 +170,18 @@ impl RuleTotals {
             domain: domain.into(),
             rule: rule.into(),
             verdicts: of_verdicts(threads, |one| verdicts(one, slot)),
-            pass: total(Check::Pass),
-            near: total(Check::Near),
-            over: total(Check::Over),
-            refuse: total(Check::Refuse),
-            would_refuse: total(Check::WouldRefuse),
+            pass: total(CheckResult::Pass),
+            near: total(CheckResult::Near),
+            over: total(CheckResult::Over),
+            refuse: total(CheckResult::Refuse),
+            would_refuse: total(CheckResult::WouldRefuse),
             guard: 0,
         }
     }
 }
 
 impl SpanTotals {
-    fn sum(threads: &[Arc<Counters>]) -> SpanTotals {
+    fn sum(threads: &[Arc<ThreadCounters>]) -> SpanTotals {
         let bounds = SPANS_NANOS.iter().copied().map(Some).chain([None]);
         let count = |place: usize| {
             threads.iter().filter_map(|thread| thread.spans.counts.get(place)).map(Count::get).sum()
@@ -192,13 +193,13 @@ impl SpanTotals {
     }
 }
 
-fn verdicts(counters: &Counters, slot: Slot) -> Option<&Verdicts> {
+fn verdicts(counters: &ThreadCounters, slot: Slot) -> Option<&Verdicts> {
     counters.rules.get(slot.number()).map(|counts| &counts.verdicts)
 }
 
 fn of_verdicts(
-    threads: &[Arc<Counters>],
-    of: impl Fn(&Counters) -> Option<&Verdicts> + Copy,
+    threads: &[Arc<ThreadCounters>],
+    of: impl Fn(&ThreadCounters) -> Option<&Verdicts> + Copy,
 ) -> VerdictTotals {
     let total = |verdict: Verdict| {
         threads.iter().filter_map(|thread| of(thread)).map(|verdicts| verdicts.get(verdict)).sum()

@@ -1,27 +1,27 @@
 //! Sessions and leases from begin to end, with the resources tied to them.
 
 use super::Engine;
-use super::algorithm::{Algorithm, each_algorithm};
+use super::algorithm::{AlgorithmTable, each_algorithm};
 use super::leases::{
-    NewLease, NotItsPool, NotOpened, OpenSession, Opening, Parting, Refund, Reservation, Session, Tie, Ties,
-    Why, WorkOutcome,
+    LeaseCharge, NewLease, NotItsPool, OpenSession, Opening, Parting, Reservation, Session, SessionError,
+    Tie, Ties, Why, WorkOutcome,
 };
 use super::memory::Memory;
-use super::pool::{Agreed, Reserve};
+use super::pool::{Agreed, PoolReserve};
 use super::shards::Shard;
 use crate::clock::Now;
 use crate::rules::Over;
-use crate::rules::shed::Source;
+use crate::rules::shed::SignalSource;
 
 /// A signal that the host must read for the rules in force.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Wanted {
+pub struct HostSignals {
     /// The pool.
     pub pool: Box<str>,
     /// The signal's name.
     pub signal: Box<str>,
     /// The source to read.
-    pub source: Source,
+    pub source: SignalSource,
     /// A process of the pool, if known.
     pub pid: Option<u32>,
 }
@@ -31,7 +31,7 @@ impl Engine {
     ///
     /// # Errors
     /// The session belongs to another user, pool or slot count; a bound on sessions is reached.
-    pub fn open(&self, opening: &Opening<'_>, now: Now) -> Result<Session, NotOpened> {
+    pub fn open(&self, opening: &Opening<'_>, now: Now) -> Result<Session, SessionError> {
         self.leases.open(opening, &self.pools, now)
     }
 
@@ -135,8 +135,9 @@ impl Engine {
 
     /// Returns this host's part of every fleet-wide reserve, by pool name, and takes the flags of refusals.
     #[must_use]
-    pub fn reserves(&self) -> Vec<Reserve> {
-        let mut reserves: Vec<Reserve> = self.pools.all().iter().filter_map(|pool| pool.reserve()).collect();
+    pub fn reserves(&self) -> Vec<PoolReserve> {
+        let mut reserves: Vec<PoolReserve> =
+            self.pools.all().iter().filter_map(|pool| pool.reserve()).collect();
         reserves.sort_unstable_by(|one, other| one.pool.cmp(&other.pool));
         reserves
     }
@@ -150,12 +151,12 @@ impl Engine {
 
     /// Returns the signals that the host must read.
     #[must_use]
-    pub fn wanted_readings(&self) -> Vec<Wanted> {
+    pub fn wanted_readings(&self) -> Vec<HostSignals> {
         let mut wanted = Vec::new();
         for pool in self.pools.all() {
             let Some(watch) = pool.watched() else { continue };
-            let signals = watch.shed.signals.iter().filter(|signal| signal.source != Source::Pushed);
-            wanted.extend(signals.map(|signal| Wanted {
+            let signals = watch.shed.signals.iter().filter(|signal| signal.source != SignalSource::Pushed);
+            wanted.extend(signals.map(|signal| HostSignals {
                 pool: pool.name().into(),
                 signal: signal.name.clone(),
                 source: signal.source.clone(),
@@ -200,7 +201,7 @@ impl Engine {
     }
 
     /// Refunds a rule's charge, if the rule still counts comparable states.
-    fn refund(&self, refund: &Refund, now: Now) {
+    fn refund(&self, refund: &LeaseCharge, now: Now) {
         let ruling = self.ruling.load();
         let Some((rule, terms)) = ruling.identified(refund.rule) else { return };
         let Some(allowance) = rule.limit.allowance(refund.allowance) else { return };
@@ -218,7 +219,13 @@ impl Engine {
 }
 
 /// Refunds a state, if present: an absent one has its full quota.
-fn give_back<A: Algorithm>(quota: &A, refund: &Refund, shard: &mut Shard, memory: &Memory, now: Now) {
+fn give_back<A: AlgorithmTable>(
+    quota: &A,
+    refund: &LeaseCharge,
+    shard: &mut Shard,
+    memory: &Memory,
+    now: Now,
+) {
     if let Some(mut found) = A::table_mut(shard).entry(&refund.digest) {
         // A bucket of another generation is adopted at its next check, not here.
         if !A::ADOPTS || found.tag() == refund.digest.tag() {

@@ -3,22 +3,22 @@
 use std::cell::Cell;
 use std::time::Duration;
 
-use super::counters::{Check, Counters};
+use super::counters::{CheckResult, ThreadCounters};
 use super::decision::NoteKind;
 use super::digest::Digest;
 use super::leases::Tie;
-use super::part::{Part, Stage};
+use super::part::{CheckStage, StagePart};
 use super::request::{Charge, Descriptors, Op, Request, UNIT_REQUESTS};
-use super::ruling::{DomainTerms, Terms};
-use crate::limit::Level;
+use super::ruling::{CompiledRule, DomainTerms};
+use crate::limit::QuotaLevel;
 use crate::rules::{Domain, KeyScratch, NodeHit, NodeHits, Rule, Selection};
 
 #[derive(Debug, Default)]
 pub(super) struct Workspace {
     pub(super) matching: Vec<u32>,
-    pub(super) parts: Vec<Part>,
+    pub(super) parts: Vec<StagePart>,
     pub(super) notes: Vec<(NoteKind, u32)>,
-    pub(super) all: Vec<(u32, Level)>,
+    pub(super) all: Vec<(u32, QuotaLevel)>,
     /// Would-be refusals of shadow shedders, listed after the notes of rules.
     pub(super) shed_notes: Vec<(NoteKind, u32)>,
     /// The ties of the lease, and its time to live.
@@ -123,7 +123,7 @@ impl Workspace {
             let descriptor = descriptors.iter().nth(usize::from(*descriptor)).unwrap_or_default();
             let key = terms.key_hash.digest(tree.key_values(*hit, descriptor));
             let refused_until = terms.blocked_everywhere(|| tree.key_values(*hit, descriptor));
-            let part = Part::new(hit.rule, terms, key, 0, cost.saturating_mul(*times));
+            let part = StagePart::new(hit.rule, terms, key, 0, cost.saturating_mul(*times));
             self.parts.push(part.refused_until(refused_until));
         }
     }
@@ -138,7 +138,7 @@ impl Workspace {
         }
     }
 
-    pub(super) fn parts_and_amounts(&mut self) -> (&mut [Part], &[i64]) {
+    pub(super) fn parts_and_amounts(&mut self) -> (&mut [StagePart], &[i64]) {
         (&mut self.parts, &self.amounts)
     }
 
@@ -147,7 +147,7 @@ impl Workspace {
         at: usize,
         domain: &'r Domain,
         terms: &'r DomainTerms,
-    ) -> Option<(u32, &'r Rule, &'r Terms)> {
+    ) -> Option<(u32, &'r Rule, &'r CompiledRule)> {
         let number = *self.matching.get(at)?;
         // The indexes after those of rules are list entries.
         let rule = domain.rules().get(number as usize)?;
@@ -155,7 +155,14 @@ impl Workspace {
         Some((number, rule, &terms.rules[number as usize]))
     }
 
-    fn add(&mut self, domain: &Domain, number: u32, terms: &Terms, selection: &Selection<'_>, cost: u32) {
+    fn add(
+        &mut self,
+        domain: &Domain,
+        number: u32,
+        terms: &CompiledRule,
+        selection: &Selection<'_>,
+        cost: u32,
+    ) {
         let (key, allowance, refused_until) = if domain.key_is_plain(number) {
             let values = || domain.key_values(number, selection);
             let allowance = domain.allowance_of(number, selection, values());
@@ -165,29 +172,35 @@ impl Workspace {
             let allowance = domain.allowance_of(number, selection, key.values());
             (terms.key_hash.digest(key.values()), allowance, terms.blocked_everywhere(|| key.values()))
         };
-        self.parts.push(Part::new(number, terms, key, allowance, cost).refused_until(refused_until));
+        self.parts.push(StagePart::new(number, terms, key, allowance, cost).refused_until(refused_until));
     }
 
     /// Counts the outcome of each check and adds its note.
-    pub(super) fn note(&mut self, domain: &Domain, granted: bool, stage: Stage, counters: Option<&Counters>) {
+    pub(super) fn note(
+        &mut self,
+        domain: &Domain,
+        granted: bool,
+        stage: CheckStage,
+        counters: Option<&ThreadCounters>,
+    ) {
         for part in self.parts.iter().filter(|part| stage.asks(part)) {
             let check = match (part.enforced, part.passes()) {
-                (true, false) => Check::Refuse,
+                (true, false) => CheckResult::Refuse,
                 (false, false) => {
                     let is_quota = domain.rules().get(part.rule as usize).is_some_and(|rule| rule.is_quota);
                     let kind = if is_quota { NoteKind::Quota } else { NoteKind::Shadow };
                     self.notes.push((kind, part.rule));
-                    Check::WouldRefuse
+                    CheckResult::WouldRefuse
                 }
                 (_, true) if granted && part.beyond.is_some() => {
                     self.notes.push((NoteKind::Over, part.rule));
-                    Check::Over
+                    CheckResult::Over
                 }
                 (_, true) if granted && is_near(part, domain) => {
                     self.notes.push((NoteKind::Near, part.rule));
-                    Check::Near
+                    CheckResult::Near
                 }
-                (_, true) => Check::Pass,
+                (_, true) => CheckResult::Pass,
             };
             if let Some(counters) = counters {
                 counters.check(part.slot, check);
@@ -223,7 +236,7 @@ impl Workspace {
 }
 
 /// Returns whether a key is past the share of its limit at which its rule warns.
-fn is_near(part: &Part, domain: &Domain) -> bool {
+fn is_near(part: &StagePart, domain: &Domain) -> bool {
     let warn_at = domain.rules().get(part.rule as usize).and_then(|rule| rule.warn_at);
     warn_at.zip(part.level).is_some_and(|(thousandths, level)| {
         let used = u128::from(level.limit.saturating_sub(level.remaining));

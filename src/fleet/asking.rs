@@ -11,25 +11,25 @@
 mod breaker;
 mod places;
 
-use super::call::{Bucket, Call, Cost, Host, Payment};
-use super::cell::{TOKEN, Terms};
+use super::call::{Bucket, Host, KeyPayment, Payment, ScriptCommand};
+use super::cell::{CellQuota, TOKEN};
 use super::dice::Dice;
 use super::lanes::{self, Lanes};
 use super::page::{cell_window, terms};
 use super::redis_clock::RedisClock;
-use super::reply::{Answer, Kind, Paid, Wait};
+use super::reply::{CommandReply, CostCover, Paid, ReplyKind};
 use super::window::Stands;
 use crate::clock::{Micros, Now, Timestamp};
-use crate::engine::{Brought, Budget, Engine, More, Need, OnBrought, Standing, Ticket};
+use crate::engine::{Budget, CheckReply, Engine, FleetStatus, More, Need, OnBrought, Ticket};
 use breaker::Breaker;
-use places::Queue;
+use places::PermitQueue;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 /// Outcomes of remote checks, counted since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Asked {
+pub struct RemoteCheckCounts {
     /// Tickets answered in time, with either outcome.
     pub answered: u64,
     /// Tickets not answered by their deadline.
@@ -40,12 +40,12 @@ pub struct Asked {
     pub stopped: u64,
 }
 
-type Flight = lanes::Flight<Payment>;
+type PendingCheck = lanes::UnansweredBatch<Payment>;
 
 /// The remote checks of this host and their pending requests.
 pub struct Asking {
     engine: Arc<Engine>,
-    standing: Arc<Standing>,
+    standing: Arc<FleetStatus>,
     /// Differs in each process and from the identity of the syncs, so sequence numbers never collide.
     host: Host,
     buckets: u16,
@@ -54,10 +54,10 @@ pub struct Asking {
     tickets: HashMap<u64, Open>,
     last: u64,
     told: HashMap<[u8; 16], Heard>,
-    queues: Vec<Queue>,
+    queues: Vec<PermitQueue>,
     breaker: Breaker,
     clock: RedisClock,
-    asked: Asked,
+    asked: RemoteCheckCounts,
 }
 
 /// A ticket with a pending request.
@@ -67,7 +67,7 @@ struct Open {
     left: usize,
     /// Redis has reported that no permit is free.
     is_told: bool,
-    brought: Brought,
+    brought: CheckReply,
     on_brought: OnBrought,
 }
 
@@ -81,7 +81,7 @@ struct Heard {
 impl Asking {
     /// Makes the state without pending requests. `seed` is random.
     #[must_use]
-    pub fn new(engine: Arc<Engine>, standing: Arc<Standing>, buckets: u16, seed: u64) -> Asking {
+    pub fn new(engine: Arc<Engine>, standing: Arc<FleetStatus>, buckets: u16, seed: u64) -> Asking {
         let buckets = buckets.clamp(1, 256);
         let lanes = (0..buckets).filter_map(|bucket| u8::try_from(bucket).ok());
         let mut dice = Dice::new(seed);
@@ -98,13 +98,13 @@ impl Asking {
             queues: Vec::new(),
             breaker: Breaker::Closed { misses: 0 },
             clock: RedisClock::default(),
-            asked: Asked::default(),
+            asked: RemoteCheckCounts::default(),
         }
     }
 
     /// The outcomes since the start.
     #[must_use]
-    pub fn asked(&self) -> Asked {
+    pub fn asked(&self) -> RemoteCheckCounts {
         self.asked
     }
 
@@ -116,7 +116,7 @@ impl Asking {
         on_brought: OnBrought,
         version: impl Fn(u64) -> u64,
         now: Now,
-        out: &mut Vec<Call>,
+        out: &mut Vec<ScriptCommand>,
     ) {
         self.expire(now.at);
         let costs = if due > now.at { self.costs(ticket, version, now) } else { None };
@@ -130,18 +130,18 @@ impl Asking {
         let left = costs.len() + self.queue_up(ticket, number);
         for (bucket, costs) in costs {
             let who = (self.host, 1, self.dice.bytes());
-            let (needs, costs): (Vec<Need>, Vec<Cost>) = costs.into_iter().unzip();
+            let (needs, costs): (Vec<Need>, Vec<KeyPayment>) = costs.into_iter().unzip();
             match bucket.of_each(&mut self.lanes).send(who, costs, (needs, number), now.at) {
-                Ok(payment) => out.push(Call::Exact(payment.clone())),
+                Ok(payment) => out.push(ScriptCommand::Exact(payment.clone())),
                 Err(_) => unreachable!("`costs` sees that there is room: else the ticket would wait in vain"),
             }
         }
-        let brought = Brought::new(&self.engine, now);
+        let brought = CheckReply::new(&self.engine, now);
         self.tickets.insert(number, Open { due, left, is_told: false, brought, on_brought });
     }
 
     /// Resends overdue payments and expires tickets.
-    pub fn tick(&mut self, now: Now, out: &mut Vec<Call>) {
+    pub fn tick(&mut self, now: Now, out: &mut Vec<ScriptCommand>) {
         self.expire(now.at);
         self.lanes.iter_mut().for_each(|lanes| drop(lanes.give_up(now.at)));
         if self.standing.is_linked() {
@@ -149,7 +149,7 @@ impl Asking {
             let due = self.lanes.iter_mut().flat_map(Lanes::flights);
             let due = due
                 .filter_map(|flight| flight.again.take_if(|again| *again <= now.at).map(|_| &flight.batch));
-            out.extend(due.cloned().map(Call::Exact));
+            out.extend(due.cloned().map(ScriptCommand::Exact));
         }
     }
 
@@ -160,14 +160,14 @@ impl Asking {
     }
 
     /// Handles the reply to a payment.
-    pub fn answered(&mut self, payment: &Payment, answer: Answer<Vec<Paid>>, now: Now) {
+    pub fn answered(&mut self, payment: &Payment, answer: CommandReply<Vec<Paid>>, now: Now) {
         // A reply after its deadline is late even if no tick has expired the ticket yet.
         self.expire(now.at);
         let place = &payment.place;
         let lanes = place.bucket.of_each(&mut self.lanes);
         let Some(flight) = lanes.land(place) else { return };
         match answer.kind {
-            Kind::Done(paid) => {
+            ReplyKind::Done(paid) => {
                 lanes.nonce = Some(answer.nonce);
                 self.clock.heard(answer.now_us, now.at);
                 self.note_told(&flight, &paid, now.at);
@@ -175,7 +175,7 @@ impl Asking {
             }
             // A later call has used the lane, or the sequence number is foreign: the effect of this call
             // stays unknown.
-            Kind::Stale | Kind::Unknown => {
+            ReplyKind::Stale | ReplyKind::Unknown => {
                 lanes.renew(place.lane);
                 self.settle(&flight, &[], answer.now_us, now);
             }
@@ -199,9 +199,9 @@ impl Asking {
         ticket: &Ticket,
         version: impl Fn(u64) -> u64,
         now: Now,
-    ) -> Option<HashMap<Bucket, Vec<(Need, Cost)>>> {
+    ) -> Option<HashMap<Bucket, Vec<(Need, KeyPayment)>>> {
         let (budgets, limits) = (self.engine.budgets(), self.engine.places_budgets());
-        let mut costs: HashMap<Bucket, Vec<(Need, Cost)>> = HashMap::new();
+        let mut costs: HashMap<Bucket, Vec<(Need, KeyPayment)>> = HashMap::new();
         for need in &ticket.needs {
             if need.is_place {
                 limits.get(&need.key.budget())?;
@@ -209,12 +209,12 @@ impl Asking {
             }
             let number = need.key.budget();
             let budget: &Budget = budgets.get(&number)?;
-            let terms: Terms = terms(budget, version(number))?;
+            let terms: CellQuota = terms(budget, version(number))?;
             let key = need.key.name();
             let heard = self.told.get(&key).filter(|heard| now.at.since(heard.at) < heard.kept);
             let knew_us = heard.map(|heard| micros(now.at.since(heard.at)));
             let window = cell_window(budget, self.clock.unix_us(now));
-            let cost = Cost { key, terms, cost: u64::from(need.lacks) * TOKEN, knew_us, window };
+            let cost = KeyPayment { key, terms, cost: u64::from(need.lacks) * TOKEN, knew_us, window };
             costs.entry(Bucket::of(&key, self.buckets)).or_default().push((*need, cost));
         }
         let has_room =
@@ -223,26 +223,26 @@ impl Asking {
     }
 
     /// Passes a payment's outcome to its ticket. Empty `paid`: the outcome is unknown.
-    fn settle(&mut self, flight: &Flight, paid: &[Paid], paid_us: u64, now: Now) {
+    fn settle(&mut self, flight: &PendingCheck, paid: &[Paid], paid_us: u64, now: Now) {
         let mut late = None;
         let in_time = self.tickets.get_mut(&flight.about.1);
         let is_late = in_time.is_none();
         let brought = match in_time {
             Some(open) => &mut open.brought,
             // The ticket has expired: tokens go into the share and are refunded from there.
-            None => late.insert(Brought::new(&self.engine, now)),
+            None => late.insert(CheckReply::new(&self.engine, now)),
         };
         assert!(
             paid.is_empty() || paid.len() == flight.about.0.len(),
             "what is paid for a need without an answer is lost"
         );
-        let is_paid = !paid.is_empty() && paid.iter().all(|paid| paid.wait == Wait::No);
+        let is_paid = !paid.is_empty() && paid.iter().all(|paid| paid.wait == CostCover::No);
         for (need, paid) in flight.about.0.iter().zip(paid) {
             match paid.wait {
-                Wait::No if is_paid => brought.paid(need, paid.level, flight.sent),
-                Wait::No => brought.not_taken(need, paid.level, flight.sent),
-                Wait::Until(us) => brought.refused(need, Some(Micros(us)), paid.level, flight.sent),
-                Wait::Never => brought.refused(need, None, paid.level, flight.sent),
+                CostCover::No if is_paid => brought.paid(need, paid.level, flight.sent),
+                CostCover::No => brought.not_taken(need, paid.level, flight.sent),
+                CostCover::Until(us) => brought.refused(need, Some(Micros(us)), paid.level, flight.sent),
+                CostCover::Never => brought.refused(need, None, paid.level, flight.sent),
             }
             if let Some(said) = &paid.window {
                 let more = (said.more_us > 0).then(|| More {
@@ -271,7 +271,7 @@ impl Asking {
         }
     }
 
-    fn note_told(&mut self, flight: &Flight, paid: &[Paid], now: Timestamp) {
+    fn note_told(&mut self, flight: &PendingCheck, paid: &[Paid], now: Timestamp) {
         if self.told.len() >= TOLD_MAX {
             self.told.retain(|_, heard| now.since(heard.at) < heard.kept.min(TOLD_FOR));
         }
@@ -323,7 +323,7 @@ impl std::fmt::Debug for Asking {
 }
 
 /// The time of the reply, or the send time if the reply is late: it may be the kept reply of an earlier send.
-fn heard_at(flight: &Flight, now: Timestamp) -> Timestamp {
+fn heard_at(flight: &PendingCheck, now: Timestamp) -> Timestamp {
     if now.since(flight.sent) < LATE { now } else { flight.sent }
 }
 

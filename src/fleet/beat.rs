@@ -2,10 +2,10 @@
 
 use super::call::{CallFault, Encoded, Host};
 use super::cell::HOSTS_MAX;
-use super::reply::{Received, Reply, ReplyFault};
+use super::reply::{Received, ReplyFault, ScriptReply};
 use super::scripts;
-use super::secrets::Mark;
-use super::wire::{EXACT_MAX, Reader, Writer, hex};
+use super::secrets::SecretDigest;
+use super::wire::{EXACT_MAX, ReplyReader, ScriptWriter, hex};
 
 /// A heartbeat of one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub struct Beat {
     /// The host's pools, at most [`POOLS_MAX`], each once.
     pub pools: Vec<PoolReport>,
     /// The mark of the host's fleet secret.
-    pub secret: Mark,
+    pub secret: SecretDigest,
 }
 
 /// The load of one pool on this host.
@@ -83,12 +83,12 @@ impl Beat {
         }
         let mut keys: Vec<_> = KEYS.iter().map(|key| key.to_vec()).collect();
         keys.push(format!("tg:{{tm}}:hosts:{}", self.secret.name()).into_bytes());
-        let mut reports = Writer::default();
+        let mut reports = ScriptWriter::default();
         for PoolReport { pool, load } in &self.pools {
             keys.push(format!("tg:{{tm}}:p:{pool}").into_bytes());
             load.write(&mut reports);
         }
-        let mut number = Writer::default();
+        let mut number = ScriptWriter::default();
         number.amount(self.epoch, EXACT_MAX);
         number.amount(self.seq, EXACT_MAX);
         let args = vec![hex(self.host).into_bytes(), number.bytes, reports.bytes];
@@ -96,19 +96,19 @@ impl Beat {
     }
 
     pub(super) fn decode(&self, bytes: &[u8]) -> Result<Received, ReplyFault> {
-        let mut from = Reader::of(bytes, HEADER_BYTES + self.pools.len() * POOL_BYTES)?;
+        let mut from = ReplyReader::of(bytes, HEADER_BYTES + self.pools.len() * POOL_BYTES)?;
         let now_us = from.amount(EXACT_MAX);
         let hosts = from.small(HOSTS_MAX);
         let rank = from.small(HOSTS_MAX);
         let alike = from.small(HOSTS_MAX);
         let pools = self.pools.iter().map(|_| PoolSaid::read(&mut from)).collect();
-        let reply = Reply::Beat(Beaten { now_us, hosts, rank, alike, pools });
+        let reply = ScriptReply::Beat(Beaten { now_us, hosts, rank, alike, pools });
         Ok(Received { reply, clamped: from.clamped })
     }
 }
 
 impl PoolLoad {
-    fn write(&self, to: &mut Writer) {
+    fn write(&self, to: &mut ScriptWriter) {
         for count in [self.slots, self.critical, self.other] {
             to.amount(count, COUNT_MAX);
         }
@@ -116,7 +116,7 @@ impl PoolLoad {
 }
 
 impl PoolSaid {
-    fn read(from: &mut Reader<'_>) -> PoolSaid {
+    fn read(from: &mut ReplyReader<'_>) -> PoolSaid {
         let [slots, critical, other] = [(); 3].map(|()| from.amount(COUNT_MAX));
         let hosts = from.small(HOSTS_MAX);
         let [is_overtaken, may_lack] = [(); 2].map(|()| from.byte() != 0);

@@ -1,6 +1,6 @@
 //! The table of per-key sync state, called pages here, by key and in order of due time.
 
-use super::page::Page;
+use super::page::KeyPage;
 use crate::clock::Timestamp;
 use crate::engine::SharedKey;
 use foldhash::fast::FixedState;
@@ -22,9 +22,9 @@ pub(super) trait Paged {
     fn in_flight(&self) -> bool;
 }
 
-impl Paged for Page {
-    fn new(key: SharedKey, now: Timestamp) -> Page {
-        Page::new(key, now)
+impl Paged for KeyPage {
+    fn new(key: SharedKey, now: Timestamp) -> KeyPage {
+        KeyPage::new(key, now)
     }
 
     fn key(&self) -> &SharedKey {
@@ -46,7 +46,7 @@ impl Paged for Page {
 
 /// A table of pages, each with a number.
 #[derive(Debug)]
-pub(super) struct Book<P = Page> {
+pub(super) struct KeyTable<P = KeyPage> {
     pages: Vec<P>,
     free: Vec<usize>,
     /// Keys are digests under a secret, so that no client can force collisions, and a fast hash is safe.
@@ -55,13 +55,13 @@ pub(super) struct Book<P = Page> {
     due: BinaryHeap<Reverse<(Timestamp, usize)>>,
 }
 
-impl<P> Default for Book<P> {
-    fn default() -> Book<P> {
-        Book { pages: Vec::new(), free: Vec::new(), by_key: HashMap::default(), due: BinaryHeap::new() }
+impl<P> Default for KeyTable<P> {
+    fn default() -> KeyTable<P> {
+        KeyTable { pages: Vec::new(), free: Vec::new(), by_key: HashMap::default(), due: BinaryHeap::new() }
     }
 }
 
-impl<P: Paged> Book<P> {
+impl<P: Paged> KeyTable<P> {
     /// Makes the page wait for its bucket: it is not due until scheduled again. Returns whether it was not
     /// waiting.
     pub(super) fn wait(&mut self, number: usize) -> bool {

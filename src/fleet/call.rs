@@ -4,15 +4,15 @@
 //! hash tag, so that they lie in one slot of a cluster.
 
 use super::beat::Beat;
-use super::cell::{AMOUNT_MAX, ASK_BYTES, Ask, Terms};
+use super::cell::{AMOUNT_MAX, ASK_BYTES, CellQuota, CellRequest};
 use super::link::Script;
 use super::look::{Peek, Reset};
 use super::overrides::OverridesCall;
-use super::places::Places;
+use super::places::PermitCommand;
 use super::scripts;
 use super::version::VersionCall;
 use super::window::CellWindow;
-use super::wire::{EXACT_MAX, Writer, hex, push_hex};
+use super::wire::{EXACT_MAX, ScriptWriter, hex, push_hex};
 
 /// The name of a host.
 pub type Host = [u8; 16];
@@ -22,13 +22,13 @@ pub type Nonce = [u8; 16];
 
 /// One script invocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Call {
+pub enum ScriptCommand {
     /// Reports, refunds and borrows tokens.
-    Sync(Batch),
+    Sync(SyncBatch),
     /// Pays at once, all keys or none.
     Exact(Payment),
     /// Reports permits and asks for more.
-    Places(Places),
+    Places(PermitCommand),
     /// A heartbeat.
     Beat(Beat),
     /// Asks for the version of a rule's quota.
@@ -52,40 +52,42 @@ pub struct Encoded {
     pub args: Vec<Vec<u8>>,
 }
 
-impl Call {
+impl ScriptCommand {
     /// Encodes the call; equal calls give equal bytes.
     ///
     /// # Errors
     /// The call is invalid; see [`CallFault`].
     pub fn encode(&self) -> Result<Encoded, CallFault> {
         match self {
-            Call::Sync(batch) => batch.encode(),
-            Call::Exact(payment) => payment.encode(),
-            Call::Places(places) => places.encode(),
-            Call::Beat(beat) => beat.encode(),
-            Call::Version(version) => Ok(version.encode()),
-            Call::Peek(peek) => peek.encode(),
-            Call::Reset(reset) => Ok(reset.encode()),
-            Call::Overrides(overrides) => Ok(overrides.encode()),
+            ScriptCommand::Sync(batch) => batch.encode(),
+            ScriptCommand::Exact(payment) => payment.encode(),
+            ScriptCommand::Places(places) => places.encode(),
+            ScriptCommand::Beat(beat) => beat.encode(),
+            ScriptCommand::Version(version) => Ok(version.encode()),
+            ScriptCommand::Peek(peek) => peek.encode(),
+            ScriptCommand::Reset(reset) => Ok(reset.encode()),
+            ScriptCommand::Overrides(overrides) => Ok(overrides.encode()),
         }
     }
 
     /// The number of token cells it asks about ahead of need.
     #[must_use]
     pub fn cells(&self) -> usize {
-        if let Call::Sync(batch) = self { batch.asks.len() } else { 0 }
+        if let ScriptCommand::Sync(batch) = self { batch.asks.len() } else { 0 }
     }
 
     /// The hash tag of all its keys, which decides the server.
     #[must_use]
     pub fn tag(&self) -> String {
         match self {
-            Call::Sync(batch) => batch.place.bucket.tag(),
-            Call::Exact(payment) => payment.place.bucket.tag(),
-            Call::Places(places) => places.place.bucket.tag(),
-            Call::Peek(peek) => peek.bucket.tag(),
-            Call::Reset(reset) => reset.bucket.tag(),
-            Call::Beat(_) | Call::Version(_) | Call::Overrides(_) => OF_ALL.to_owned(),
+            ScriptCommand::Sync(batch) => batch.place.bucket.tag(),
+            ScriptCommand::Exact(payment) => payment.place.bucket.tag(),
+            ScriptCommand::Places(places) => places.place.bucket.tag(),
+            ScriptCommand::Peek(peek) => peek.bucket.tag(),
+            ScriptCommand::Reset(reset) => reset.bucket.tag(),
+            ScriptCommand::Beat(_) | ScriptCommand::Version(_) | ScriptCommand::Overrides(_) => {
+                OF_ALL.to_owned()
+            }
         }
     }
 }
@@ -161,7 +163,7 @@ impl Bucket {
 /// The position of a call: one host, one lane of one bucket, one sequence number. A lane has one call in
 /// flight; a call with the same number is a resend and gets the stored reply of the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct LanePosition {
     /// The bucket of the cells.
     pub bucket: Bucket,
     /// The calling host.
@@ -178,7 +180,7 @@ pub struct Place {
     pub known: Option<Nonce>,
 }
 
-impl Place {
+impl LanePosition {
     pub(super) fn keys(&self, kind: char, cells: impl ExactSizeIterator<Item = [u8; 16]>) -> Vec<Vec<u8>> {
         self.keys_of(cells.map(|cell| (kind, cell)))
     }
@@ -192,7 +194,7 @@ impl Place {
     }
 
     pub(super) fn head(&self) -> Vec<u8> {
-        let mut head = Writer::with_capacity(48);
+        let mut head = ScriptWriter::with_capacity(48);
         head.amount(self.epoch, EXACT_MAX);
         head.amount(self.seq, EXACT_MAX);
         head.bytes.extend_from_slice(&self.offer);
@@ -203,17 +205,17 @@ impl Place {
 
 /// A sync: this host's requests about some cells of one bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Batch {
+pub struct SyncBatch {
     /// The position of the call.
-    pub place: Place,
+    pub place: LanePosition,
     /// At most [`CELLS_MAX`], with distinct keys.
-    pub asks: Vec<Ask>,
+    pub asks: Vec<CellRequest>,
 }
 
-impl Batch {
+impl SyncBatch {
     fn encode(&self) -> Result<Encoded, CallFault> {
         distinct(self.asks.iter().map(|ask| ask.key), CELLS_MAX)?;
-        let mut asks = Writer::with_capacity(self.asks.len() * ASK_BYTES);
+        let mut asks = ScriptWriter::with_capacity(self.asks.len() * ASK_BYTES);
         self.asks.iter().for_each(|ask| ask.write(&mut asks));
         Ok(Encoded {
             script: &scripts::SYNC,
@@ -227,18 +229,18 @@ impl Batch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payment {
     /// The position of the call.
-    pub place: Place,
+    pub place: LanePosition,
     /// At most [`COSTS_MAX`], with distinct keys.
-    pub costs: Vec<Cost>,
+    pub costs: Vec<KeyPayment>,
 }
 
 /// The payment of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Cost {
+pub struct KeyPayment {
     /// The digest of the key.
     pub key: [u8; 16],
     /// The quota of its rule as this host has it.
-    pub terms: Terms,
+    pub terms: CellQuota,
     /// The cost in µtok.
     pub cost: u64,
     /// As in [`Ask::knew_us`].
@@ -250,7 +252,7 @@ pub struct Cost {
 impl Payment {
     fn encode(&self) -> Result<Encoded, CallFault> {
         distinct(self.costs.iter().map(|cost| cost.key), COSTS_MAX)?;
-        let mut costs = Writer::default();
+        let mut costs = ScriptWriter::default();
         for cost in &self.costs {
             cost.terms.write(cost.window.map(|window| window.slots), &mut costs);
             costs.amount(cost.cost, AMOUNT_MAX);

@@ -5,7 +5,7 @@
 use crate::rules::fleet_counts;
 
 use super::window::{WindowAsk, WindowSaid};
-use super::wire::{EXACT_MAX, Reader, Writer};
+use super::wire::{EXACT_MAX, ReplyReader, ScriptWriter};
 
 /// A refill of `num` µtok every `den` µs, in lowest terms: 1000/s is 1000/1, 10/h is 1/360.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,7 +38,7 @@ impl CellRate {
 
 /// The quota of a rule for one key, and its version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Terms {
+pub struct CellQuota {
     /// The version; the highest is in force.
     pub version: u64,
     /// The refill rate; for a window the approximate mean rate.
@@ -47,9 +47,9 @@ pub struct Terms {
     pub burst: u64,
 }
 
-impl Terms {
+impl CellQuota {
     /// `slots`: those of a window, sent in place of the rate.
-    pub(super) fn write(&self, slots: Option<u32>, to: &mut Writer) {
+    pub(super) fn write(&self, slots: Option<u32>, to: &mut ScriptWriter) {
         to.amount(self.version, EXACT_MAX);
         to.small(if slots.is_some() { 0 } else { self.rate.num });
         to.small(slots.unwrap_or(self.rate.den));
@@ -67,25 +67,25 @@ impl Terms {
 
 /// A host's earlier report on a cell with its outcome: the hold includes the grant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Report {
+pub struct CellReport {
     /// The tokens that the host held after the reply, µtok.
     pub hold: u64,
     /// The reported demand, mtok/s.
     pub demand: u64,
-    /// The generation in which Redis received it ([`Said::generation`]).
+    /// The generation in which Redis received it ([`CellReply::generation`]).
     pub generation: u64,
 }
 
 /// A host's request about one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct CellRequest {
     /// The digest of the key.
     pub key: [u8; 16],
     /// The quota of its rule as this host has it.
-    pub terms: Terms,
+    pub terms: CellQuota,
     /// The last report that Redis surely has. `None` after [`Kind::Unknown`](super::reply::Kind::Unknown),
     /// and after a change of the nonce.
-    pub last: Option<Report>,
+    pub last: Option<CellReport>,
     /// The tokens held now without `back`, µtok.
     pub hold: u64,
     /// The tokens returned, µtok.
@@ -101,14 +101,14 @@ pub struct Ask {
     /// The random rounding threshold of a fractional share: 0…999 999.
     pub dice: u32,
     /// The age at the request of the last report on this cell; `None`: never reported, or older than Redis
-    /// surely keeps the cell ([`Terms::kept_us`]).
+    /// surely keeps the cell ([`CellQuota::kept_us`]).
     pub knew_us: Option<u64>,
     /// The window part of the request; `None` for a bucket.
     pub window: Option<WindowAsk>,
 }
 
-impl Ask {
-    pub(super) fn write(&self, to: &mut Writer) {
+impl CellRequest {
+    pub(super) fn write(&self, to: &mut ScriptWriter) {
         self.terms.write(self.window.map(|ask| ask.window.slots), to);
         to.amount(self.last.map_or(0, |last| last.hold), AMOUNT_MAX);
         to.amount(self.last.map_or(0, |last| last.demand), DEMAND_MAX);
@@ -133,7 +133,7 @@ impl Ask {
 
 /// The reply about one cell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Said {
+pub struct CellReply {
     /// The remaining level, µtok; negative if hosts allowed more than they held.
     pub level: i64,
     /// The demand on all hosts together, mtok/s.
@@ -152,9 +152,9 @@ pub struct Said {
     pub window: Option<WindowSaid>,
 }
 
-impl Said {
+impl CellReply {
     /// `generation` is that of the reply's time. A cell may be one ahead after the clock went back.
-    pub(super) fn read(from: &mut Reader<'_>, ask: &Ask, generation: u64) -> Said {
+    pub(super) fn read(from: &mut ReplyReader<'_>, ask: &CellRequest, generation: u64) -> CellReply {
         let level = from.signed(-DEBT_MAX, BURST_MAX.cast_signed());
         let demand = from.amount(2 * DEMAND_MAX);
         let grant = from.amount(ask.grant_max());
@@ -166,7 +166,7 @@ impl Said {
         let version = from.amount(EXACT_MAX);
         let told = from.amount(generation.saturating_add(1));
         from.clamped += u32::from(told < generation);
-        Said {
+        CellReply {
             level,
             demand,
             grant: whole,

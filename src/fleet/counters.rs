@@ -1,12 +1,12 @@
 //! The published state of the sync task, readable without waiting.
 
-use super::asking::Asked;
+use super::asking::RemoteCheckCounts;
 use super::call::Host;
 use super::link::{Class, NodeStatus};
 use super::overrides::OverridesView;
-use super::secrets::Mark;
+use super::secrets::SecretDigest;
 use super::sync::Happened;
-use super::tally::Tally;
+use super::tally::BudgetCounters;
 use crate::clock::Timestamp;
 use arc_swap::ArcSwap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use std::time::Duration;
 
 /// The published view, written by the sync task.
 #[derive(Debug)]
-pub struct Counters {
+pub struct FleetCounters {
     view: ArcSwap<View>,
     /// The time of the last reply, in nanoseconds of the timeline; zero before the first.
     heard: AtomicU64,
@@ -29,7 +29,7 @@ pub struct View {
     /// Whether any budget is shared; without one the host calls no Redis.
     pub is_needed: bool,
     /// The mark of this host's fleet secret.
-    pub secret: Mark,
+    pub secret: SecretDigest,
     /// Hosts with another fleet secret that were alive at the last heartbeat.
     pub unlike: u32,
     /// Whether Redis answers.
@@ -43,7 +43,7 @@ pub struct View {
     /// Events since the start.
     pub happened: Happened,
     /// Remote checks.
-    pub asked: Asked,
+    pub asked: RemoteCheckCounts,
     /// Calls sent, of any kind.
     pub calls: u64,
     /// Replies that did not match their call.
@@ -65,18 +65,18 @@ pub struct View {
     /// The known version of each budget's quota.
     pub versions: Vec<(u64, u64)>,
     /// The tally of each budget.
-    pub tallies: Vec<(u64, Tally)>,
+    pub tallies: Vec<(u64, BudgetCounters)>,
 }
 
-impl Default for Counters {
-    fn default() -> Counters {
+impl Default for FleetCounters {
+    fn default() -> FleetCounters {
         let errors = Class::NAMES.map(|name| (name, 0)).to_vec();
         let view = View { errors, hosts: 1, ..View::default() };
-        Counters { view: ArcSwap::from_pointee(view), heard: AtomicU64::new(0) }
+        FleetCounters { view: ArcSwap::from_pointee(view), heard: AtomicU64::new(0) }
     }
 }
 
-impl Counters {
+impl FleetCounters {
     /// The current view.
     #[must_use]
     pub fn read(&self) -> Arc<View> {

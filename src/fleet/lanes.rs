@@ -1,9 +1,9 @@
 //! In-flight batches of one bucket of cells: one per lane, each with a sequence number, resent with the same
 //! bytes until answered.
 
-use super::call::{Batch, Bucket, Cost, Host, Nonce, Payment, Place};
-use super::cell::Ask;
-use super::places::{Places, PlacesAsk};
+use super::call::{Bucket, Host, KeyPayment, LanePosition, Nonce, Payment, SyncBatch};
+use super::cell::CellRequest;
+use super::places::{PermitCommand, PlacesAsk};
 use crate::clock::Timestamp;
 use crate::engine::Need;
 use std::collections::VecDeque;
@@ -25,13 +25,13 @@ pub(super) trait Numbered {
     /// The first lane number reserved for this kind.
     const LANE_FIRST: u8;
 
-    fn new(place: Place, asks: Vec<Self::Ask>) -> Self;
+    fn new(place: LanePosition, asks: Vec<Self::Ask>) -> Self;
 
-    fn place(&self) -> &Place;
+    fn place(&self) -> &LanePosition;
 }
 
-impl Numbered for Batch {
-    type Ask = Ask;
+impl Numbered for SyncBatch {
+    type Ask = CellRequest;
 
     /// Page numbers of the `Book`, in the order of the asks.
     type About = Vec<usize>;
@@ -42,16 +42,16 @@ impl Numbered for Batch {
 
     const LANE_FIRST: u8 = 0;
 
-    fn new(place: Place, asks: Vec<Ask>) -> Batch {
-        Batch { place, asks }
+    fn new(place: LanePosition, asks: Vec<CellRequest>) -> SyncBatch {
+        SyncBatch { place, asks }
     }
 
-    fn place(&self) -> &Place {
+    fn place(&self) -> &LanePosition {
         &self.place
     }
 }
 
-impl Numbered for Places {
+impl Numbered for PermitCommand {
     type Ask = PlacesAsk;
 
     /// Page numbers of the `Book`, in the order of the asks.
@@ -63,17 +63,17 @@ impl Numbered for Places {
 
     const LANE_FIRST: u8 = 32;
 
-    fn new(place: Place, asks: Vec<PlacesAsk>) -> Places {
-        Places { place, asks }
+    fn new(place: LanePosition, asks: Vec<PlacesAsk>) -> PermitCommand {
+        PermitCommand { place, asks }
     }
 
-    fn place(&self) -> &Place {
+    fn place(&self) -> &LanePosition {
         &self.place
     }
 }
 
 impl Numbered for Payment {
-    type Ask = Cost;
+    type Ask = KeyPayment;
 
     /// The needs, in the order of the costs, and the ticket's number.
     type About = (Vec<Need>, u64);
@@ -86,17 +86,17 @@ impl Numbered for Payment {
     // Payments use a host name of their own.
     const LANE_FIRST: u8 = 0;
 
-    fn new(place: Place, costs: Vec<Cost>) -> Payment {
+    fn new(place: LanePosition, costs: Vec<KeyPayment>) -> Payment {
         Payment { place, costs }
     }
 
-    fn place(&self) -> &Place {
+    fn place(&self) -> &LanePosition {
         &self.place
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Lanes<B: Numbered = Batch> {
+pub(super) struct Lanes<B: Numbered = SyncBatch> {
     bucket: Bucket,
     lanes: Vec<Lane<B>>,
     /// The bucket's nonce in the last reply.
@@ -110,12 +110,12 @@ struct Lane<B: Numbered> {
     epoch: u64,
     seq: u64,
     used: Timestamp,
-    flight: Option<Flight<B>>,
+    flight: Option<UnansweredBatch<B>>,
 }
 
 /// An unanswered batch.
 #[derive(Debug)]
-pub(super) struct Flight<B: Numbered = Batch> {
+pub(super) struct UnansweredBatch<B: Numbered = SyncBatch> {
     pub(super) batch: B,
     pub(super) about: B::About,
     /// Time of the first send.
@@ -179,7 +179,7 @@ impl<B: Numbered> Lanes<B> {
         }
         lane.seq += 1;
         lane.used = now;
-        let place = Place {
+        let place = LanePosition {
             bucket: self.bucket,
             host,
             lane: B::LANE_FIRST + number,
@@ -188,17 +188,18 @@ impl<B: Numbered> Lanes<B> {
             offer,
             known: self.nonce,
         };
-        let flight = Flight { batch: B::new(place, asks), about, sent: now, again: None, is_repeated: false };
+        let flight =
+            UnansweredBatch { batch: B::new(place, asks), about, sent: now, again: None, is_repeated: false };
         Ok(&lane.flight.insert(flight).batch)
     }
 
     /// Removes the batch at `place`, if it is in flight.
-    pub(super) fn land(&mut self, place: &Place) -> Option<Flight<B>> {
+    pub(super) fn land(&mut self, place: &LanePosition) -> Option<UnansweredBatch<B>> {
         self.lane(place.lane)?.flight.take_if(|flight| flight.batch.place() == place)
     }
 
     /// Schedules a resend of the batch at `place`.
-    pub(super) fn repeat(&mut self, place: &Place, at: Timestamp) {
+    pub(super) fn repeat(&mut self, place: &LanePosition, at: Timestamp) {
         let flight = self.lane(place.lane).and_then(|lane| lane.flight.as_mut());
         if let Some(flight) = flight.filter(|flight| flight.batch.place() == place) {
             flight.again = Some(at);
@@ -221,12 +222,12 @@ impl<B: Numbered> Lanes<B> {
         self.lanes.iter_mut().for_each(Lane::renew);
     }
 
-    pub(super) fn flights(&mut self) -> impl Iterator<Item = &mut Flight<B>> {
+    pub(super) fn flights(&mut self) -> impl Iterator<Item = &mut UnansweredBatch<B>> {
         self.lanes.iter_mut().filter_map(|lane| lane.flight.as_mut())
     }
 
     /// Removes batches whose sequence numbers Redis may have forgotten: their effect stays unknown.
-    pub(super) fn give_up(&mut self, now: Timestamp) -> Vec<Flight<B>> {
+    pub(super) fn give_up(&mut self, now: Timestamp) -> Vec<UnansweredBatch<B>> {
         let mut given_up = Vec::new();
         for lane in &mut self.lanes {
             if let Some(flight) = lane.flight.take_if(|flight| now.since(flight.sent) > REMEMBERED) {
@@ -253,12 +254,12 @@ const LANES: u8 = 16;
 
 #[cfg(test)]
 mod tests {
-    use super::{Batch, Bucket, LANES, Lanes};
+    use super::{Bucket, LANES, Lanes, SyncBatch};
     use crate::clock::Timestamp;
 
     #[test]
     fn what_finds_no_lane_is_given_back_and_who_waits_is_taken_in_order() {
-        let mut lanes = Lanes::<Batch>::new(Bucket::from_number(3));
+        let mut lanes = Lanes::<SyncBatch>::new(Bucket::from_number(3));
         let send = |lanes: &mut Lanes, page| {
             let sent = lanes.send(([1; 16], 7, [2; 16]), Vec::new(), vec![page], Timestamp::ORIGIN);
             sent.map(|batch| batch.place)

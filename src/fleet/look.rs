@@ -1,10 +1,10 @@
 //! Operators' access to single cells: read and refill.
 
 use super::call::{Bucket, CELLS_MAX, CallFault, Encoded, distinct, kind};
-use super::cell::{AMOUNT_MAX, BURST_MAX, CellRate, DEBT_MAX, DEMAND_MAX, HOSTS_MAX, Terms};
-use super::reply::{Received, Reply, ReplyFault};
+use super::cell::{AMOUNT_MAX, BURST_MAX, CellQuota, CellRate, DEBT_MAX, DEMAND_MAX, HOSTS_MAX};
+use super::reply::{Received, ReplyFault, ScriptReply};
 use super::scripts;
-use super::wire::{EXACT_MAX, Reader};
+use super::wire::{EXACT_MAX, ReplyReader};
 
 /// Reads some cells of one bucket, without changing them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,14 +34,14 @@ pub struct Peeked {
     /// The clock of Redis, µs.
     pub now_us: u64,
     /// The cells in the order of the call; `None`: absent, which is equivalent to full.
-    pub cells: Vec<Option<Seen>>,
+    pub cells: Vec<Option<CellView>>,
 }
 
 /// One cell as an operator sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct CellView {
     /// The quota in force; the rate has no meaning for a window.
-    pub terms: Terms,
+    pub terms: CellQuota,
     /// The remaining level, µtok.
     pub level: i64,
     /// The tokens held by hosts, µtok.
@@ -60,10 +60,10 @@ impl Peek {
     }
 
     pub(super) fn decode(&self, bytes: &[u8]) -> Result<Received, ReplyFault> {
-        let mut from = Reader::of(bytes, 8 + self.keys.len() * SEEN_BYTES)?;
+        let mut from = ReplyReader::of(bytes, 8 + self.keys.len() * SEEN_BYTES)?;
         let now_us = from.amount(EXACT_MAX);
-        let cells = self.keys.iter().map(|_| Seen::read(&mut from)).collect();
-        Ok(Received { reply: Reply::Peek(Peeked { now_us, cells }), clamped: from.clamped })
+        let cells = self.keys.iter().map(|_| CellView::read(&mut from)).collect();
+        Ok(Received { reply: ScriptReply::Peek(Peeked { now_us, cells }), clamped: from.clamped })
     }
 }
 
@@ -77,8 +77,8 @@ impl Reset {
     }
 }
 
-impl Seen {
-    fn read(from: &mut Reader<'_>) -> Option<Seen> {
+impl CellView {
+    fn read(from: &mut ReplyReader<'_>) -> Option<CellView> {
         let found = from.byte();
         let version = from.amount(EXACT_MAX);
         let [num, den] = [(); 2].map(|()| u64::from(from.small(u32::MAX)));
@@ -89,8 +89,8 @@ impl Seen {
         let hosts = from.small(2 * HOSTS_MAX);
         let rate = CellRate::new(num, den);
         from.clamped += u32::from(found > 1 || (found == 1 && rate.is_none()));
-        let terms = Terms { version, rate: rate.filter(|_| found == 1)?, burst };
-        Some(Seen { terms, level, held, demand, hosts })
+        let terms = CellQuota { version, rate: rate.filter(|_| found == 1)?, burst };
+        Some(CellView { terms, level, held, demand, hosts })
     }
 }
 

@@ -3,22 +3,22 @@
 
 use super::asking::Asking;
 use super::beat::Beaten;
-use super::call::Call;
+use super::call::ScriptCommand;
 use super::crowd::Crowd;
-use super::questions::Question;
-use super::reply::Reply;
-use super::sync::{Options, Sync};
+use super::questions::WaitingRequest;
+use super::reply::ScriptReply;
+use super::sync::{Sync, SyncOptions};
 use super::versions::Versions;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{Budget, Engine, PlacesBudget, Standing};
+use crate::engine::{Budget, Engine, FleetStatus, PlacesBudget};
 use std::collections::HashMap;
 use std::sync::Arc;
 
 /// This host as a member of the fleet.
 #[derive(Debug)]
-pub struct Member {
+pub struct HostMember {
     engine: Arc<Engine>,
-    standing: Arc<Standing>,
+    standing: Arc<FleetStatus>,
     budgets: Arc<HashMap<u64, Budget>>,
     places: Arc<HashMap<u64, PlacesBudget>>,
     sync: Sync,
@@ -27,12 +27,12 @@ pub struct Member {
     crowd: Crowd,
 }
 
-impl Member {
+impl HostMember {
     /// Makes a member that has sent nothing yet, with the engine's rules.
     #[must_use]
-    pub fn new(engine: Arc<Engine>, standing: Arc<Standing>, options: Options) -> Member {
+    pub fn new(engine: Arc<Engine>, standing: Arc<FleetStatus>, options: SyncOptions) -> HostMember {
         let (of_asking, seed) = (Arc::clone(&standing), options.seed.rotate_left(17));
-        let mut member = Member {
+        let mut member = HostMember {
             sync: Sync::new(options, Arc::clone(&standing)),
             asking: Asking::new(Arc::clone(&engine), of_asking, options.buckets, seed),
             engine,
@@ -87,10 +87,10 @@ impl Member {
     }
 
     /// Asks for unknown versions of budgets.
-    pub fn ask_versions(&mut self, out: &mut Vec<Call>) {
+    pub fn ask_versions(&mut self, out: &mut Vec<ScriptCommand>) {
         if self.standing.is_linked() {
             let due = std::iter::from_fn(|| self.versions.next()).take(VERSIONS_AT_ONCE);
-            out.extend(due.map(Call::Version));
+            out.extend(due.map(ScriptCommand::Version));
         }
     }
 
@@ -114,7 +114,7 @@ impl Member {
     }
 
     /// Makes the calls due now.
-    pub fn tick(&mut self, now: Now, out: &mut Vec<Call>) {
+    pub fn tick(&mut self, now: Now, out: &mut Vec<ScriptCommand>) {
         self.sync.tick(&self.engine, now, out);
         self.asking.tick(now, out);
         self.tend_places(now, out);
@@ -122,28 +122,38 @@ impl Member {
 
     /// Makes the calls of a pending request. Requests that wait for permits are [served](Member::tend_places)
     /// after all pending requests were taken.
-    pub fn ask(&mut self, question: Question, now: Now, out: &mut Vec<Call>) {
-        let Question { ticket, due, on_brought } = question;
+    pub fn ask(&mut self, question: WaitingRequest, now: Now, out: &mut Vec<ScriptCommand>) {
+        let WaitingRequest { ticket, due, on_brought } = question;
         let sync = &self.sync;
         self.asking.ask((&*ticket, due), on_brought, |budget| sync.version(budget), now, out);
     }
 
     /// Grants permits to waiting requests and asks Redis for the missing ones.
-    pub fn tend_places(&mut self, now: Now, out: &mut Vec<Call>) {
+    pub fn tend_places(&mut self, now: Now, out: &mut Vec<ScriptCommand>) {
         self.asking.tend_places(&mut self.sync, now, out);
     }
 
     /// Handles the reply to a call about budgets or cells; ignores others.
-    pub fn answered(&mut self, call: &Call, reply: Reply, now: Now, out: &mut Vec<Call>) {
+    pub fn answered(
+        &mut self,
+        call: &ScriptCommand,
+        reply: ScriptReply,
+        now: Now,
+        out: &mut Vec<ScriptCommand>,
+    ) {
         let flushed = self.sync.happened().flushed;
         match (call, reply) {
-            (Call::Sync(batch), Reply::Sync(answer)) => self.sync.answered(batch, answer, &self.engine, now),
-            (Call::Places(call), Reply::Places(answer)) => {
+            (ScriptCommand::Sync(batch), ScriptReply::Sync(answer)) => {
+                self.sync.answered(batch, answer, &self.engine, now)
+            }
+            (ScriptCommand::Places(call), ScriptReply::Places(answer)) => {
                 self.sync.places_answered(call, answer, &self.engine, now);
                 self.tend_places(now, out);
             }
-            (Call::Exact(payment), Reply::Exact(answer)) => self.asking.answered(payment, answer, now),
-            (Call::Version(call), Reply::Version(version)) => {
+            (ScriptCommand::Exact(payment), ScriptReply::Exact(answer)) => {
+                self.asking.answered(payment, answer, now)
+            }
+            (ScriptCommand::Version(call), ScriptReply::Version(version)) => {
                 if let Some(budget) = self.versions.answered(call, version) {
                     self.sync.set_version(budget, version);
                 }
@@ -162,18 +172,18 @@ impl Member {
     }
 
     /// Handles a call about budgets or cells whose outcome is unknown.
-    pub fn failed(&mut self, call: &Call, now: Timestamp) {
+    pub fn failed(&mut self, call: &ScriptCommand, now: Timestamp) {
         match call {
-            Call::Sync(batch) => self.sync.failed(batch, now),
-            Call::Places(call) => self.sync.places_failed(call, now),
-            Call::Exact(payment) => self.asking.failed(payment, now),
-            Call::Version(call) => self.versions.failed(call),
+            ScriptCommand::Sync(batch) => self.sync.failed(batch, now),
+            ScriptCommand::Places(call) => self.sync.places_failed(call, now),
+            ScriptCommand::Exact(payment) => self.asking.failed(payment, now),
+            ScriptCommand::Version(call) => self.versions.failed(call),
             _ => {}
         }
     }
 
     /// Returns borrowed tokens before this host leaves. Returns whether calls are still due or unanswered.
-    pub fn leave(&mut self, now: Now, out: &mut Vec<Call>) -> bool {
+    pub fn leave(&mut self, now: Now, out: &mut Vec<ScriptCommand>) -> bool {
         let is_left = self.sync.leave(&self.engine, now, out);
         self.asking.tick(now, out);
         is_left || self.standing.is_linked() && self.asking.has_calls()

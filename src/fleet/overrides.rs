@@ -11,13 +11,13 @@
 mod exchange;
 
 pub use exchange::OverridesView;
-pub(super) use exchange::{Change, Exchange};
+pub(super) use exchange::{Exchange, OverrideChange};
 
 use super::call::{Encoded, Host};
-use super::reply::{Received, Reply, ReplyFault};
+use super::reply::{Received, ReplyFault, ScriptReply};
 use super::scripts;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{Blocked, By, FleetChange, FleetOverrides, Mode, RuleName, Switch, Target};
+use crate::engine::{Blocked, FleetChange, FleetOverrides, Mode, RuleName, Switch, SwitchOrigin, Target};
 use ring::hmac;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -32,20 +32,20 @@ pub struct Seal(hmac::Key);
 pub struct Document {
     bytes: Vec<u8>,
     version: u64,
-    entries: Vec<Entry>,
+    entries: Vec<OverrideEntry>,
     /// Entries that this version of tidegate does not know.
     unknown: u64,
 }
 
-type Name = (Box<str>, Box<str>);
+type OverrideName = (Box<str>, Box<str>);
 
 /// Times are µs of Unix time. A switch without a rule applies to everything.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
-enum Entry {
+enum OverrideEntry {
     Switch {
         #[serde(deserialize_with = "Option::deserialize")]
-        rule: Option<Name>,
+        rule: Option<OverrideName>,
         mode: Mode,
         #[serde(deserialize_with = "Option::deserialize")]
         until: Option<i64>,
@@ -53,7 +53,7 @@ enum Entry {
         by: (u32, [u8; 4]),
     },
     Block {
-        rule: Name,
+        rule: OverrideName,
         key: [u64; 2],
         until: i64,
         by: (u32, [u8; 4]),
@@ -98,7 +98,7 @@ impl Seal {
         Seal(hmac::Key::new(hmac::HMAC_SHA256, derived.as_ref()))
     }
 
-    fn document(&self, version: u64, entries: Vec<Entry>) -> Result<Document, TooLong> {
+    fn document(&self, version: u64, entries: Vec<OverrideEntry>) -> Result<Document, TooLong> {
         let json = serde_json::to_vec(&entries).map_err(|_| TooLong)?;
         let mut bytes = [&version.to_be_bytes()[..], &json].concat();
         let mac = hmac::sign(&self.0, &[KEY, &bytes].concat());
@@ -127,7 +127,7 @@ impl Document {
         let found: Option<Vec<serde_json::Value>> = serde_json::from_slice(json).ok();
         let (mut entries, mut unknown) = (Vec::new(), u64::from(found.is_none()));
         for entry in found.unwrap_or_default() {
-            let entry = serde_json::from_value(entry).ok().filter(Entry::is_meant);
+            let entry = serde_json::from_value(entry).ok().filter(OverrideEntry::is_meant);
             unknown += u64::from(entry.is_none());
             entries.extend(entry);
         }
@@ -154,7 +154,7 @@ impl Document {
             FleetOverrides { document: self.bytes.as_slice().into(), ..FleetOverrides::default() };
         for entry in &self.entries {
             match entry {
-                Entry::Switch { rule, mode, until, said, by } => {
+                OverrideEntry::Switch { rule, mode, until, said, by } => {
                     let until = until.map(|until| timestamp(until, now));
                     // Only a wrong clock makes an expiry time beyond an operator's limit: ignore the switch.
                     if until.is_none_or(|until| now.at < until && until <= now.at.after(LASTS_MAX)) {
@@ -168,7 +168,7 @@ impl Document {
                         });
                     }
                 }
-                Entry::Block { rule, key, until, by } => {
+                OverrideEntry::Block { rule, key, until, by } => {
                     let until = timestamp(*until, now).min(now.at.after(LASTS_MAX));
                     if now.at < until {
                         let (rule, by) = (name(rule), by_fleet(*by));
@@ -198,7 +198,7 @@ impl Document {
         let before = entries.len();
         entries.retain(|entry| !entry.is_about(change));
         let was_there = entries.len() < before;
-        let added = Entry::of(change, host, now);
+        let added = OverrideEntry::of(change, host, now);
         if added.is_none() && !was_there {
             return Ok(None);
         }
@@ -213,13 +213,13 @@ impl Document {
     }
 }
 
-impl Entry {
-    fn of(change: &FleetChange, host: &Host, now: Now) -> Option<Entry> {
+impl OverrideEntry {
+    fn of(change: &FleetChange, host: &Host, now: Now) -> Option<OverrideEntry> {
         match change {
             FleetChange::Switch(Switch { target: Target::Everything, mode: Mode::Enforce, .. })
             | FleetChange::Clear(_)
             | FleetChange::Free(..) => None,
-            FleetChange::Switch(switch) => Some(Entry::Switch {
+            FleetChange::Switch(switch) => Some(OverrideEntry::Switch {
                 rule: match &switch.target {
                     Target::Everything => None,
                     Target::Rule(name) => Some((name.domain.clone(), name.rule.clone())),
@@ -229,7 +229,7 @@ impl Entry {
                 said: unix_micros(switch.said, now),
                 by: (uid(switch.by), shown(host)),
             }),
-            FleetChange::Block(block) => Some(Entry::Block {
+            FleetChange::Block(block) => Some(OverrideEntry::Block {
                 rule: (block.rule.domain.clone(), block.rule.rule.clone()),
                 key: block.key,
                 until: unix_micros(block.until, now),
@@ -241,11 +241,11 @@ impl Entry {
     fn is_about(&self, change: &FleetChange) -> bool {
         match (self, change) {
             (
-                Entry::Switch { rule, .. },
+                OverrideEntry::Switch { rule, .. },
                 FleetChange::Switch(Switch { target: changed, .. }) | FleetChange::Clear(changed),
             ) => target(rule.as_ref()) == *changed,
             (
-                Entry::Block { rule, key, .. },
+                OverrideEntry::Block { rule, key, .. },
                 FleetChange::Block(Blocked { rule: of, key: changed, .. }) | FleetChange::Free(of, changed),
             ) => name(rule) == *of && key == changed,
             _ => false,
@@ -254,8 +254,8 @@ impl Entry {
 
     fn until(&self) -> Option<i64> {
         match self {
-            Entry::Switch { until, .. } => *until,
-            Entry::Block { until, .. } => Some(*until),
+            OverrideEntry::Switch { until, .. } => *until,
+            OverrideEntry::Block { until, .. } => Some(*until),
         }
     }
 
@@ -263,8 +263,10 @@ impl Entry {
     /// enforces.
     fn is_meant(&self) -> bool {
         match self {
-            Entry::Switch { rule: None, mode, until, .. } => *mode != Mode::Enforce && until.is_some(),
-            Entry::Switch { rule: Some(rule), .. } | Entry::Block { rule, .. } => {
+            OverrideEntry::Switch { rule: None, mode, until, .. } => {
+                *mode != Mode::Enforce && until.is_some()
+            }
+            OverrideEntry::Switch { rule: Some(rule), .. } | OverrideEntry::Block { rule, .. } => {
                 is_fit(&rule.0, DOMAIN_BYTES_MAX) && is_fit(&rule.1, RULE_BYTES_MAX)
             }
         }
@@ -291,15 +293,15 @@ impl OverridesSaid {
             Some((other, [])) => return Err(ReplyFault::Kind(*other)),
             _ => return Err(ReplyFault::Length { expected: 1, found: bytes.len() }),
         };
-        Ok(Received { reply: Reply::Overrides(said), clamped: 0 })
+        Ok(Received { reply: ScriptReply::Overrides(said), clamped: 0 })
     }
 }
 
-fn target(rule: Option<&Name>) -> Target {
+fn target(rule: Option<&OverrideName>) -> Target {
     rule.map_or(Target::Everything, |rule| Target::Rule(name(rule)))
 }
 
-fn name((domain, rule): &Name) -> RuleName {
+fn name((domain, rule): &OverrideName) -> RuleName {
     RuleName { domain: domain.clone(), rule: rule.clone() }
 }
 
@@ -308,14 +310,14 @@ fn is_fit(name: &str, bytes_max: usize) -> bool {
     (1..=bytes_max).contains(&name.len()) && !name.chars().any(char::is_control)
 }
 
-fn by_fleet((uid, host): (u32, [u8; 4])) -> By {
-    By::Fleet { uid, host }
+fn by_fleet((uid, host): (u32, [u8; 4])) -> SwitchOrigin {
+    SwitchOrigin::Fleet { uid, host }
 }
 
-fn uid(by: By) -> u32 {
+fn uid(by: SwitchOrigin) -> u32 {
     match by {
-        By::User(uid) | By::Fleet { uid, .. } => uid,
-        By::Guard => 0,
+        SwitchOrigin::User(uid) | SwitchOrigin::Fleet { uid, .. } => uid,
+        SwitchOrigin::Guard => 0,
     }
 }
 

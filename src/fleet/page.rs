@@ -4,20 +4,20 @@ mod demand;
 mod pace;
 mod window;
 
-use super::cell::{Ask, Report, Said, TOKEN, Terms};
-use super::window::{CellWindow, Returned, Stands, WindowAsk};
+use super::cell::{CellQuota, CellReply, CellReport, CellRequest, TOKEN};
+use super::window::{CellWindow, Stands, WindowAsk, WindowRefund};
 use crate::clock::Timestamp;
-use crate::engine::{Budget, Reported, SharedKey};
+use crate::engine::{Budget, ShareReport, SharedKey};
 use demand::{needed, own_part, token_takes};
 pub(super) use pace::Pace;
 use std::time::Duration;
 pub(super) use window::{cell_window, terms};
 
 #[derive(Debug)]
-pub(super) struct Page {
+pub(super) struct KeyPage {
     pub(super) key: SharedKey,
     /// The last report that Redis is known to have; `None` if that is unknown.
-    last: Option<Report>,
+    last: Option<CellReport>,
     asked_at: Option<Timestamp>,
     pub(super) in_flight: bool,
     /// Local demand, in thousandths of a token per second.
@@ -51,7 +51,7 @@ pub(super) struct Page {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Next {
+pub(super) enum NextKey {
     /// Send a command that returns this number of tokens.
     Ask(u32),
     Look(Timestamp),
@@ -59,9 +59,9 @@ pub(super) enum Next {
     LetGo,
 }
 
-impl Page {
-    pub(super) fn new(key: SharedKey, now: Timestamp) -> Page {
-        Page {
+impl KeyPage {
+    pub(super) fn new(key: SharedKey, now: Timestamp) -> KeyPage {
+        KeyPage {
             key,
             last: None,
             asked_at: None,
@@ -95,7 +95,7 @@ impl Page {
     }
 
     /// Decides the next step from the engine's state of the key.
-    pub(super) fn next(&mut self, there: &Reported, budget: &Budget, pace: &Pace) -> Next {
+    pub(super) fn next(&mut self, there: &ShareReport, budget: &Budget, pace: &Pace) -> NextKey {
         if there.asked != self.asked || there.owed > 0 {
             self.busy = pace.now;
             self.asked = there.asked;
@@ -103,7 +103,7 @@ impl Page {
         self.turn(budget, pace.now);
         let borrows = budget.quota.borrows(pace.hosts);
         let Some(asked_at) = self.asked_at else {
-            return Next::Ask(if borrows { 0 } else { there.held });
+            return NextKey::Ask(if borrows { 0 } else { there.held });
         };
         let has_plenty = self.has_plenty(budget);
         let is_over = self.is_over(pace.now);
@@ -131,15 +131,15 @@ impl Page {
         let is_to_be_settled = is_owed || there.returns > 0 || excess > 0;
         if is_to_be_settled || is_wanted || is_to_be_told || is_lapsing {
             let soonest = self.soonest(pace.now);
-            return if soonest > pace.now { Next::Look(soonest) } else { Next::Ask(excess) };
+            return if soonest > pace.now { NextKey::Look(soonest) } else { NextKey::Ask(excess) };
         }
         if there.held == 0 && there.owed == 0 && pace.now >= self.busy.after(KEEP) {
-            return Next::LetGo;
+            return NextKey::LetGo;
         }
-        Next::Look(self.look_again(there.held > 0, has_plenty, pace.now))
+        NextKey::Look(self.look_again(there.held > 0, has_plenty, pace.now))
     }
 
-    /// Whether demand has ended: no request for longer than [`Page::silence`].
+    /// Whether demand has ended: no request for longer than [`KeyPage::silence`].
     fn is_over(&self, now: Timestamp) -> bool {
         self.demand > 0 && now >= self.busy.after(self.silence())
     }
@@ -168,13 +168,13 @@ impl Page {
     /// Builds the command from the engine's report and the number of tokens to return.
     pub(super) fn ask(
         &mut self,
-        reported: &Reported,
+        reported: &ShareReport,
         back: u32,
-        terms: Terms,
+        terms: CellQuota,
         (budget, window): (&Budget, Option<CellWindow>),
         pace: &Pace,
         dice: u32,
-    ) -> Ask {
+    ) -> CellRequest {
         let is_first = self.asked_at.is_none();
         let waited = self.asked_at.map_or(EVERY, |asked| pace.now.since(asked));
         let before = self.demand;
@@ -208,11 +208,12 @@ impl Page {
         let want = paced.min(self.fair(reported.owed, waited, budget, pace));
         let knew = self.known.map(|(at, kept)| (pace.now.since(at), kept)).filter(|(age, kept)| age < kept);
         self.calls = false;
-        let returned = Returned { amount: u64::from(reported.returns) * TOKEN, paid_us: reported.paid_us };
+        let returned =
+            WindowRefund { amount: u64::from(reported.returns) * TOKEN, paid_us: reported.paid_us };
         // Returned window tokens were never spent: they are reported apart from refunds of spent ones.
         let back = if window.is_some() { back.saturating_sub(reported.returns) } else { back };
         (self.asked_at, self.in_flight) = (Some(pace.now), true);
-        Ask {
+        CellRequest {
             key: self.key.name(),
             terms,
             last: self.last,
@@ -232,7 +233,7 @@ impl Page {
     /// whether that command was in flight.
     pub(super) fn hear(
         &mut self,
-        (ask, said): (&Ask, &Said),
+        (ask, said): (&CellRequest, &CellReply),
         (sent, heard): (Timestamp, Timestamp),
         pace: &Pace,
     ) -> bool {
@@ -240,7 +241,8 @@ impl Page {
         if !self.in_flight || self.asked_at != Some(sent) {
             return false;
         }
-        let report = Report { hold: ask.hold + said.grant, demand: ask.demand, generation: said.generation };
+        let report =
+            CellReport { hold: ask.hold + said.grant, demand: ask.demand, generation: said.generation };
         (self.in_flight, self.last) = (false, Some(report));
         let window = ask.window.zip(said.window);
         let kept_us = match &window {

@@ -4,18 +4,18 @@
 
 mod page;
 
-pub(super) use page::{Next, PlacesPace, PlacesPage};
+pub(super) use page::{NextPermitKey, PlacesPace, PlacesPage};
 
-use super::call::{CELLS_MAX, CallFault, Encoded, Place, distinct};
-use super::cell::{BURST_MAX, DEMAND_MAX, HOSTS_MAX, Report, TOKEN};
+use super::call::{CELLS_MAX, CallFault, Encoded, LanePosition, distinct};
+use super::cell::{BURST_MAX, CellReport, DEMAND_MAX, HOSTS_MAX, TOKEN};
 use super::scripts;
-use super::wire::{EXACT_MAX, Reader, Writer};
+use super::wire::{EXACT_MAX, ReplyReader, ScriptWriter};
 
 /// One command about the permits of some keys of one cell bucket. Its lane carries no other commands.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Places {
+pub struct PermitCommand {
     /// The lane and sequence number of the command.
-    pub place: Place,
+    pub place: LanePosition,
     /// At most [`CELLS_MAX`], of distinct keys.
     pub asks: Vec<PlacesAsk>,
 }
@@ -30,7 +30,7 @@ pub struct PlacesAsk {
     /// The permits of the whole fleet.
     pub max: u32,
     /// The last report that Redis is known to have; its hold in millionths of a permit.
-    pub last: Option<Report>,
+    pub last: Option<CellReport>,
     /// The permits that this host has, in use or not.
     pub hold: u32,
     /// The further permits that it wants.
@@ -64,10 +64,10 @@ pub struct PlacesSaid {
     pub generation: u64,
 }
 
-impl Places {
+impl PermitCommand {
     pub(super) fn encode(&self) -> Result<Encoded, CallFault> {
         distinct(self.asks.iter().map(|ask| ask.key), CELLS_MAX)?;
-        let mut asks = Writer::with_capacity(self.asks.len() * ASK_BYTES);
+        let mut asks = ScriptWriter::with_capacity(self.asks.len() * ASK_BYTES);
         self.asks.iter().for_each(|ask| ask.write(&mut asks));
         Ok(Encoded {
             script: &scripts::PLACES,
@@ -78,7 +78,7 @@ impl Places {
 }
 
 impl PlacesAsk {
-    fn write(&self, to: &mut Writer) {
+    fn write(&self, to: &mut ScriptWriter) {
         to.amount(self.version, EXACT_MAX);
         to.amount(u64::from(self.max) * TOKEN, BURST_MAX);
         to.amount(self.last.map_or(0, |last| last.hold), BURST_MAX);
@@ -94,7 +94,7 @@ impl PlacesAsk {
 }
 
 impl PlacesSaid {
-    pub(super) fn read(from: &mut Reader<'_>, ask: &PlacesAsk, generation: u64) -> PlacesSaid {
+    pub(super) fn read(from: &mut ReplyReader<'_>, ask: &PlacesAsk, generation: u64) -> PlacesSaid {
         let whole = TOKEN.cast_signed();
         let free = from.signed(-EXACT_MAX.cast_signed(), BURST_MAX.cast_signed()).div_euclid(whole);
         let demand = from.amount(2 * DEMAND_MAX);

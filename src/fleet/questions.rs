@@ -1,13 +1,13 @@
 //! The bounded channel of pending requests from the decision threads to the sync task. Senders never block.
 
 use crate::clock::Timestamp;
-use crate::engine::{Ask, OnBrought, Ticket};
+use crate::engine::{OnBrought, RemoteChecker, Ticket};
 use std::fmt;
 use std::sync::Arc;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 /// A pending request.
-pub struct Question {
+pub struct WaitingRequest {
     /// The tokens or permits that the request lacks.
     pub ticket: Arc<Ticket>,
     /// The deadline of the request.
@@ -18,24 +18,24 @@ pub struct Question {
 
 /// The sending end.
 #[derive(Clone, Debug)]
-pub struct Questions(Sender<Question>);
+pub struct Questions(Sender<WaitingRequest>);
 
 impl Questions {
     /// Makes the channel.
     #[must_use]
-    pub fn new() -> (Questions, Receiver<Question>) {
+    pub fn new() -> (Questions, Receiver<WaitingRequest>) {
         let (to, from) = channel(QUESTIONS_MAX);
         (Questions(to), from)
     }
 }
 
-impl Ask for Questions {
+impl RemoteChecker for Questions {
     fn ask(&self, ticket: Arc<Ticket>, due: Timestamp, on_brought: OnBrought) -> bool {
-        self.0.try_send(Question { ticket, due, on_brought }).is_ok()
+        self.0.try_send(WaitingRequest { ticket, due, on_brought }).is_ok()
     }
 }
 
-impl fmt::Debug for Question {
+impl fmt::Debug for WaitingRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Question").field("ticket", &self.ticket).finish_non_exhaustive()
     }

@@ -1,32 +1,32 @@
 //! Decoding of replies, which are not trusted: lengths must match the command, and numbers are clamped.
 
 use super::beat::Beaten;
-use super::call::{Batch, Call, Nonce, Payment};
-use super::cell::{BURST_MAX, DEBT_MAX, GENERATION_US, SAID_BYTES, Said};
+use super::call::{Nonce, Payment, ScriptCommand, SyncBatch};
+use super::cell::{BURST_MAX, CellReply, DEBT_MAX, GENERATION_US, SAID_BYTES};
 use super::look::Peeked;
 use super::overrides::OverridesSaid;
-use super::places::{self, Places, PlacesSaid};
+use super::places::{self, PermitCommand, PlacesSaid};
 use super::window::{self, WindowSaid};
-use super::wire::{EXACT_MAX, Reader};
+use super::wire::{EXACT_MAX, ReplyReader};
 
 /// A decoded reply, and the number of clamped values.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Received {
     /// The reply.
-    pub reply: Reply,
+    pub reply: ScriptReply,
     /// Numbers that were out of range and were clamped.
     pub clamped: u32,
 }
 
 /// The reply to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reply {
+pub enum ScriptReply {
     /// To [`Call::Sync`].
-    Sync(Answer<Vec<Said>>),
+    Sync(CommandReply<Vec<CellReply>>),
     /// To [`Call::Exact`].
-    Exact(Answer<Vec<Paid>>),
+    Exact(CommandReply<Vec<Paid>>),
     /// To [`Call::Places`].
-    Places(Answer<Vec<PlacesSaid>>),
+    Places(CommandReply<Vec<PlacesSaid>>),
     /// To [`Call::Beat`].
     Beat(Beaten),
     /// To [`Call::Version`].
@@ -41,9 +41,9 @@ pub enum Reply {
 
 /// The reply to a command with a sequence number in a lane.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Answer<T> {
+pub struct CommandReply<T> {
     /// The outcome of the command.
-    pub kind: Kind<T>,
+    pub kind: ReplyKind<T>,
     /// The nonce of this cell bucket's lifetime in Redis; zeros if it was never written.
     pub nonce: Nonce,
     /// When the command first ran, by the Redis clock, in microseconds.
@@ -52,7 +52,7 @@ pub struct Answer<T> {
 
 /// The outcome of a numbered command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind<T> {
+pub enum ReplyKind<T> {
     /// It ran, now or at an earlier attempt.
     Done(T),
     /// A later command of this host ran before: another daemon has its name, or this command was given up.
@@ -67,7 +67,7 @@ pub struct Paid {
     /// The remaining level, µtok.
     pub level: i64,
     /// How long this cost has to wait; a payment succeeds only if none waits.
-    pub wait: Wait,
+    pub wait: CostCover,
     /// The cell expired early, and restarts empty.
     pub lost: bool,
     /// The version of the rule's numbers in force.
@@ -78,7 +78,7 @@ pub struct Paid {
 
 /// Whether a key covers a cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wait {
+pub enum CostCover {
     /// It does.
     No,
     /// It will in this number of microseconds, if no other host takes any and hosts keep their window tokens.
@@ -87,39 +87,39 @@ pub enum Wait {
     Never,
 }
 
-impl Reply {
+impl ScriptReply {
     /// Decodes the bytes of a reply to a command.
     ///
     /// # Errors
     /// Bytes of the wrong length or of an unknown kind.
-    pub fn decode(call: &Call, bytes: &[u8]) -> Result<Received, ReplyFault> {
+    pub fn decode(call: &ScriptCommand, bytes: &[u8]) -> Result<Received, ReplyFault> {
         match call {
-            Call::Sync(batch) => sync(batch, bytes),
-            Call::Exact(payment) => exact(payment, bytes),
-            Call::Places(places) => of_places(places, bytes),
-            Call::Beat(beat) => beat.decode(bytes),
-            Call::Peek(peek) => peek.decode(bytes),
-            Call::Reset(_) => {
-                let found = Reader::of(bytes, 1)?.byte();
-                Ok(Received { reply: Reply::Reset(found != 0), clamped: u32::from(found > 1) })
+            ScriptCommand::Sync(batch) => sync(batch, bytes),
+            ScriptCommand::Exact(payment) => exact(payment, bytes),
+            ScriptCommand::Places(places) => of_places(places, bytes),
+            ScriptCommand::Beat(beat) => beat.decode(bytes),
+            ScriptCommand::Peek(peek) => peek.decode(bytes),
+            ScriptCommand::Reset(_) => {
+                let found = ReplyReader::of(bytes, 1)?.byte();
+                Ok(Received { reply: ScriptReply::Reset(found != 0), clamped: u32::from(found > 1) })
             }
-            Call::Overrides(_) => OverridesSaid::decode(bytes),
-            Call::Version(_) => {
-                let mut from = Reader::of(bytes, 8)?;
+            ScriptCommand::Overrides(_) => OverridesSaid::decode(bytes),
+            ScriptCommand::Version(_) => {
+                let mut from = ReplyReader::of(bytes, 8)?;
                 let version = from.amount(EXACT_MAX);
-                Ok(Received { reply: Reply::Version(version), clamped: from.clamped })
+                Ok(Received { reply: ScriptReply::Version(version), clamped: from.clamped })
             }
         }
     }
 }
 
-fn sync(batch: &Batch, bytes: &[u8]) -> Result<Received, ReplyFault> {
+fn sync(batch: &SyncBatch, bytes: &[u8]) -> Result<Received, ReplyFault> {
     let windows = batch.asks.iter().filter(|ask| ask.window.is_some()).count();
     let length = batch.asks.len() * SAID_BYTES + windows * window::SAID_BYTES;
     let (answer, clamped) = answer(bytes, length, |from, now_us| {
-        batch.asks.iter().map(|ask| Said::read(from, ask, now_us / GENERATION_US)).collect()
+        batch.asks.iter().map(|ask| CellReply::read(from, ask, now_us / GENERATION_US)).collect()
     })?;
-    Ok(Received { reply: Reply::Sync(answer), clamped })
+    Ok(Received { reply: ScriptReply::Sync(answer), clamped })
 }
 
 fn exact(payment: &Payment, bytes: &[u8]) -> Result<Received, ReplyFault> {
@@ -128,42 +128,42 @@ fn exact(payment: &Payment, bytes: &[u8]) -> Result<Received, ReplyFault> {
     let (answer, clamped) = answer(bytes, length, |from, _| {
         payment.costs.iter().map(|cost| Paid::read(from, cost.window.is_some())).collect()
     })?;
-    Ok(Received { reply: Reply::Exact(answer), clamped })
+    Ok(Received { reply: ScriptReply::Exact(answer), clamped })
 }
 
-fn of_places(call: &Places, bytes: &[u8]) -> Result<Received, ReplyFault> {
+fn of_places(call: &PermitCommand, bytes: &[u8]) -> Result<Received, ReplyFault> {
     let (answer, clamped) = answer(bytes, call.asks.len() * places::SAID_BYTES, |from, now_us| {
         call.asks.iter().map(|ask| PlacesSaid::read(from, ask, now_us / GENERATION_US)).collect()
     })?;
-    Ok(Received { reply: Reply::Places(answer), clamped })
+    Ok(Received { reply: ScriptReply::Places(answer), clamped })
 }
 
 fn answer<T>(
     bytes: &[u8],
     rest: usize,
-    read: impl FnOnce(&mut Reader<'_>, u64) -> T,
-) -> Result<(Answer<T>, u32), ReplyFault> {
+    read: impl FnOnce(&mut ReplyReader<'_>, u64) -> T,
+) -> Result<(CommandReply<T>, u32), ReplyFault> {
     let kind = *bytes.first().ok_or(ReplyFault::Length { expected: HEADER_BYTES, found: 0 })?;
     let rest = if kind == OK { rest } else { 0 };
-    let mut from = Reader::of(bytes, HEADER_BYTES + rest)?;
+    let mut from = ReplyReader::of(bytes, HEADER_BYTES + rest)?;
     from.byte();
     let nonce = from.bytes();
     let now_us = from.amount(EXACT_MAX);
     let kind = match kind {
-        OK => Kind::Done(read(&mut from, now_us)),
-        STALE => Kind::Stale,
-        UNKNOWN => Kind::Unknown,
+        OK => ReplyKind::Done(read(&mut from, now_us)),
+        STALE => ReplyKind::Stale,
+        UNKNOWN => ReplyKind::Unknown,
         other => return Err(ReplyFault::Kind(other)),
     };
-    Ok((Answer { kind, nonce, now_us }, from.clamped))
+    Ok((CommandReply { kind, nonce, now_us }, from.clamped))
 }
 
 impl Paid {
-    fn read(from: &mut Reader<'_>, is_window: bool) -> Paid {
+    fn read(from: &mut ReplyReader<'_>, is_window: bool) -> Paid {
         let level = from.signed(-DEBT_MAX, BURST_MAX.cast_signed());
         let wait = match from.signed(-1, EXACT_MAX.cast_signed()) {
-            0 => Wait::No,
-            us => u64::try_from(us).map_or(Wait::Never, Wait::Until),
+            0 => CostCover::No,
+            us => u64::try_from(us).map_or(CostCover::Never, CostCover::Until),
         };
         let lost = from.byte();
         from.clamped += u32::from(lost > 1);

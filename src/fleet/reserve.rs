@@ -14,14 +14,14 @@ use std::time::Duration;
 /// The reports and claims of this host's pools.
 #[derive(Debug, Default)]
 pub struct Reserves {
-    pools: BTreeMap<Box<str>, Told>,
+    pools: BTreeMap<Box<str>, ReserveNews>,
     /// The sequence number of the last heartbeat.
     seq: u64,
     on_its_way: Option<OnItsWay>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Told {
+struct ReserveNews {
     claim: Claim,
     here: Here,
     elsewhere: FleetSums,
@@ -108,7 +108,7 @@ impl Reserves {
     }
 }
 
-impl Told {
+impl ReserveNews {
     /// Returns the claim to report: a number of non-critical requests.
     fn say(&mut self, now: Timestamp) -> u32 {
         if !self.is_known(now) {

@@ -3,7 +3,7 @@
 
 use redis::Value;
 
-use super::link::{Link, LinkError, NodeId, Script};
+use super::link::{LinkError, NodeId, RedisLink, Script};
 
 /// The result for one server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -31,7 +31,7 @@ impl Rights {
     ///
     /// # Errors
     /// The server is unreachable or refuses the script.
-    pub async fn ask(link: &Link, node: NodeId) -> Result<Rights, LinkError> {
+    pub async fn ask(link: &RedisLink, node: NodeId) -> Result<Rights, LinkError> {
         let is_home = link.node_of(HOSTS_TAG) == node;
         let keys: &[&[u8]] = if is_home { &[HOSTS] } else { &[] };
         let reply = link.call(node, &Rights::script(), keys, &[], None).await?;

@@ -7,17 +7,17 @@ mod leave;
 mod places;
 mod sending;
 
-use super::book::{Book, NEVER};
-use super::call::{Batch, Bucket, Call, Host};
-use super::cell::{Ask, Said, Terms};
+use super::book::{KeyTable, NEVER};
+use super::call::{Bucket, Host, ScriptCommand, SyncBatch};
+use super::cell::{CellQuota, CellReply, CellRequest};
 use super::dice::Dice;
-use super::lanes::{Flight, Lanes};
-use super::page::{self, Next, Pace};
+use super::lanes::{Lanes, UnansweredBatch};
+use super::page::{self, NextKey, Pace};
 use super::redis_clock::RedisClock;
 use super::round_trip::RoundTrip;
-use super::tally::{Tallies, Tally};
+use super::tally::{BudgetCounters, Tallies};
 use crate::clock::{Now, Timestamp};
-use crate::engine::{Budget, Engine, SharedKey, Standing};
+use crate::engine::{Budget, Engine, FleetStatus, SharedKey};
 use absence::Absence;
 use places::PlacesTalk;
 pub use places::PlacesTold;
@@ -28,7 +28,7 @@ use std::time::Duration;
 
 /// The parameters of a host in a fleet.
 #[derive(Clone, Copy, Debug)]
-pub struct Options {
+pub struct SyncOptions {
     /// The identity of this host.
     pub host: Host,
     /// The epoch of this host; a later one is larger.
@@ -69,9 +69,9 @@ pub struct Happened {
 /// The sync state of this host.
 #[derive(Debug)]
 pub struct Sync {
-    options: Options,
-    standing: Arc<Standing>,
-    book: Book,
+    options: SyncOptions,
+    standing: Arc<FleetStatus>,
+    book: KeyTable,
     /// The earliest resend of a batch.
     again: Timestamp,
     /// When to check next for batches to give up.
@@ -92,12 +92,12 @@ pub struct Sync {
 impl Sync {
     /// Makes the state of a host that has sent nothing yet.
     #[must_use]
-    pub fn new(options: Options, standing: Arc<Standing>) -> Sync {
+    pub fn new(options: SyncOptions, standing: Arc<FleetStatus>) -> Sync {
         let buckets = (0..options.buckets.clamp(1, 256)).filter_map(|bucket| u8::try_from(bucket).ok());
         Sync {
             options,
             standing,
-            book: Book::default(),
+            book: KeyTable::default(),
             again: NEVER,
             give_up: Timestamp::ORIGIN,
             lanes: buckets.map(|bucket| Lanes::new(Bucket::from_number(bucket))).collect(),
@@ -127,7 +127,7 @@ impl Sync {
     }
 
     /// The tally of each budget, by number.
-    pub fn tallies(&self, now: Timestamp) -> impl Iterator<Item = (u64, Tally)> + '_ {
+    pub fn tallies(&self, now: Timestamp) -> impl Iterator<Item = (u64, BudgetCounters)> + '_ {
         self.tallies.each(now)
     }
 
@@ -177,7 +177,7 @@ impl Sync {
     }
 
     /// Emits the commands that are due now.
-    pub fn tick(&mut self, engine: &Engine, now: Now, out: &mut Vec<Call>) {
+    pub fn tick(&mut self, engine: &Engine, now: Now, out: &mut Vec<ScriptCommand>) {
         self.answer_calls(engine, now);
         self.answer_place_calls(engine, now);
         self.give_up(now.at);
@@ -185,7 +185,7 @@ impl Sync {
             return;
         }
         self.repeat(now.at, out);
-        let mut asks = Asks::new();
+        let mut asks = BatchParts::new();
         let mut look_at = |sync: &mut Sync, number: usize| {
             if sync.is_gathered(&asks, number) {
                 sync.book.schedule(number, now.at.after(NEXT_BATCH));
@@ -217,7 +217,7 @@ impl Sync {
     }
 
     /// Schedules a resend of a batch that may or may not have run, unchanged.
-    pub fn failed(&mut self, batch: &Batch, now: Timestamp) {
+    pub fn failed(&mut self, batch: &SyncBatch, now: Timestamp) {
         let again = now.after(self.dice.up_to(AGAIN_AFTER));
         self.round_trip.missed(now);
         batch.place.bucket.of_each(&mut self.lanes).repeat(&batch.place, again);
@@ -290,7 +290,7 @@ impl Sync {
     }
 
     /// Checks a due key and returns the command for it, if one is needed.
-    fn look(&mut self, engine: &Engine, number: usize, now: Now) -> Option<(Bucket, Ask)> {
+    fn look(&mut self, engine: &Engine, number: usize, now: Now) -> Option<(Bucket, CellRequest)> {
         let dice = self.dice.part_of_token();
         let pace = self.pace(now.at);
         let page = self.book.page_mut(number);
@@ -310,11 +310,11 @@ impl Sync {
             return None;
         };
         match page.next(&there, budget, &pace) {
-            Next::Look(at) => {
+            NextKey::Look(at) => {
                 self.book.schedule(number, at);
                 None
             }
-            Next::LetGo => {
+            NextKey::LetGo => {
                 if engine.let_go(&page.key, budget, now) {
                     self.happened.lapsed += u64::from(there.lapsed);
                     self.close(number);
@@ -323,7 +323,7 @@ impl Sync {
                 }
                 None
             }
-            Next::Ask(back) => {
+            NextKey::Ask(back) => {
                 let terms = terms(&self.versions, page.key.budget(), budget);
                 let there =
                     terms.and_then(|terms| Some((terms, engine.report(&page.key, budget, back, now)?)));
@@ -342,7 +342,7 @@ impl Sync {
     }
 
     /// Whether the pending batch has this cell, for another budget: a command names each cell once.
-    fn is_gathered(&self, asks: &Asks, number: usize) -> bool {
+    fn is_gathered(&self, asks: &BatchParts, number: usize) -> bool {
         let key = self.book.page(number).key.name();
         let batch = asks.get(&Bucket::of(&key, self.options.buckets));
         batch.is_some_and(|batch| batch.iter().any(|(_, ask)| ask.key == key))
@@ -356,12 +356,12 @@ impl Sync {
 }
 
 /// The numbers of a budget, under their known version.
-fn terms(versions: &HashMap<u64, u64>, number: u64, budget: &Budget) -> Option<Terms> {
+fn terms(versions: &HashMap<u64, u64>, number: u64, budget: &Budget) -> Option<CellQuota> {
     page::terms(budget, versions.get(&number).copied().unwrap_or(VERSION_FIRST))
 }
 
 /// The parts of the pending batches of one tick, with the numbers of the keys.
-type Asks = BTreeMap<Bucket, Vec<(usize, Ask)>>;
+type BatchParts = BTreeMap<Bucket, Vec<(usize, CellRequest)>>;
 
 /// Cell buckets on one Redis; a tick sends one command per bucket. With 16 a command had three cells, with
 /// two it has a dozen, which saves Redis and this host a fifth of the work.

@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::cell::{Ask, Said, TOKEN};
+use super::cell::{CellReply, CellRequest, TOKEN};
 use super::places::PlacesSaid;
 use crate::clock::Timestamp;
 
 /// The counters of one budget on this host, since its rule is in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Tally {
+pub struct BudgetCounters {
     /// Synced keys.
     pub keys: u64,
     /// Cells that were answered.
@@ -30,18 +30,18 @@ pub struct Tally {
 
 /// The counters of all budgets, by number.
 #[derive(Debug, Default)]
-pub(super) struct Tallies(HashMap<u64, Entry>);
+pub(super) struct Tallies(HashMap<u64, TallyEntry>);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
-    tally: Tally,
+struct TallyEntry {
+    tally: BudgetCounters,
     /// The start of the rate's interval, and `cells` at that time.
     since: Timestamp,
     before: u64,
 }
 
 impl Tallies {
-    pub(super) fn each(&self, now: Timestamp) -> impl Iterator<Item = (u64, Tally)> + '_ {
+    pub(super) fn each(&self, now: Timestamp) -> impl Iterator<Item = (u64, BudgetCounters)> + '_ {
         self.0.iter().map(move |(budget, entry)| (*budget, entry.at(now)))
     }
 
@@ -63,7 +63,7 @@ impl Tallies {
     pub(super) fn hears(
         &mut self,
         budget: u64,
-        (ask, said): (&Ask, &Said),
+        (ask, said): (&CellRequest, &CellReply),
         refused: bool,
         now: Timestamp,
     ) -> bool {
@@ -95,7 +95,7 @@ impl Tallies {
     }
 }
 
-impl Entry {
+impl TallyEntry {
     /// Updates the rate once a second has passed.
     fn reckon(&mut self, now: Timestamp) {
         let lasted = now.since(self.since);
@@ -108,7 +108,7 @@ impl Entry {
     }
 
     /// The counters at a time; the rate of an idle budget falls to zero.
-    fn at(&self, now: Timestamp) -> Tally {
+    fn at(&self, now: Timestamp) -> BudgetCounters {
         let mut entry = *self;
         if now.since(entry.since) >= SECOND * 2 {
             entry.reckon(now);
@@ -122,14 +122,14 @@ const SECOND: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::fleet::cell::{CellRate, Terms};
+    use crate::fleet::cell::{CellQuota, CellRate};
 
     const BURST: u64 = 100;
 
-    fn ask(owed: u64) -> Ask {
-        Ask {
+    fn ask(owed: u64) -> CellRequest {
+        CellRequest {
             key: [0; 16],
-            terms: Terms { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: BURST * TOKEN },
+            terms: CellQuota { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: BURST * TOKEN },
             last: None,
             hold: 0,
             back: 0,
@@ -143,10 +143,10 @@ mod tests {
         }
     }
 
-    fn said(level: i64, grant: u64) -> Said {
+    fn said(level: i64, grant: u64) -> CellReply {
         let token = TOKEN.cast_signed();
         let (level, grant) = (level * token, grant * TOKEN);
-        Said { level, demand: 0, grant, hosts: 1, lost: false, version: 3, generation: 0, window: None }
+        CellReply { level, demand: 0, grant, hosts: 1, lost: false, version: 3, generation: 0, window: None }
     }
 
     #[test]

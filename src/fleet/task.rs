@@ -3,14 +3,14 @@
 mod servers;
 mod talk;
 
-use super::counters::Counters;
+use super::counters::FleetCounters;
 use super::identity::Identity;
 use super::link;
-use super::overrides::{Change, Seal};
+use super::overrides::{OverrideChange, Seal};
 use super::questions::Questions;
-use super::secrets::Mark;
+use super::secrets::SecretDigest;
 use crate::clock::Clock;
-use crate::engine::{Asker, Engine, FleetChange, Standing};
+use crate::engine::{Engine, FleetChange, FleetStatus, SharedRemoteChecker};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use talk::Talk;
 use tokio::sync::{mpsc, oneshot};
 
 /// The parameters of the sync task.
-pub struct Plan {
+pub struct SyncPlan {
     /// The servers.
-    pub link: link::Options,
+    pub link: link::LinkOptions,
     /// The identity of this host.
     pub identity: Identity,
     /// Identifiers of this machine.
     pub marks: Vec<Vec<u8>>,
     /// The mark of the fleet secret.
-    pub secret: Mark,
+    pub secret: SecretDigest,
     /// Authenticates fleet overrides.
     pub seal: Seal,
     /// Stores the identity, if it is stored at all.
@@ -38,21 +38,21 @@ pub struct Plan {
 /// Stores the bytes of an identity. May block on the disk.
 pub type Keep = Arc<dyn Fn(&[u8]) -> io::Result<()> + Send + Sync>;
 
-/// The handle of the sync task. End it by [`Fleet::finish`]; if dropped instead, its borrowed tokens expire.
+/// The handle of the sync task. End it by [`FleetHandle::finish`]; if dropped instead, its borrowed tokens expire.
 #[derive(Debug)]
-pub struct Fleet {
+pub struct FleetHandle {
     stop: oneshot::Sender<()>,
     ended: Receiver<()>,
-    counters: Arc<Counters>,
-    voice: Voice,
+    counters: Arc<FleetCounters>,
+    voice: OverridesHandle,
     questions: Questions,
 }
 
 /// Changes the fleet overrides.
 #[derive(Clone, Debug)]
-pub struct Voice(mpsc::Sender<Change>);
+pub struct OverridesHandle(mpsc::Sender<OverrideChange>);
 
-impl Fleet {
+impl FleetHandle {
     /// Makes the handle and the work of its thread. Redis need not be reachable yet.
     ///
     /// # Errors
@@ -60,13 +60,13 @@ impl Fleet {
     pub fn new(
         engine: Arc<Engine>,
         clock: Arc<Clock>,
-        standing: Arc<Standing>,
-        plan: Plan,
-    ) -> io::Result<(Fleet, impl FnMut() + Send + 'static)> {
+        standing: Arc<FleetStatus>,
+        plan: SyncPlan,
+    ) -> io::Result<(FleetHandle, impl FnMut() + Send + 'static)> {
         plan.link.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         let (stop, mut stopped) = oneshot::channel();
         let (ends, ended) = sync_channel(1);
-        let counters = Arc::new(Counters::default());
+        let counters = Arc::new(FleetCounters::default());
         let (speaks, changes) = mpsc::channel(CHANGES_MAX);
         let (questions, asked) = Questions::new();
         let mut talk = Talk::new(engine, clock, standing, plan, (Arc::clone(&counters), changes, asked));
@@ -79,39 +79,39 @@ impl Fleet {
             runtime.shutdown_background();
             let _ = ends.try_send(());
         };
-        Ok((Fleet { stop, ended, counters, voice: Voice(speaks), questions }, work))
+        Ok((FleetHandle { stop, ended, counters, voice: OverridesHandle(speaks), questions }, work))
     }
 
-    /// As [`Fleet::new`], on a thread of its own.
+    /// As [`FleetHandle::new`], on a thread of its own.
     ///
     /// # Errors
     /// The thread cannot be started, or the server options are invalid.
     pub fn start(
         engine: Arc<Engine>,
         clock: Arc<Clock>,
-        standing: Arc<Standing>,
-        plan: Plan,
-    ) -> io::Result<Fleet> {
-        let (fleet, work) = Fleet::new(engine, clock, standing, plan)?;
+        standing: Arc<FleetStatus>,
+        plan: SyncPlan,
+    ) -> io::Result<FleetHandle> {
+        let (fleet, work) = FleetHandle::new(engine, clock, standing, plan)?;
         std::thread::Builder::new().name("sync".into()).spawn(work)?;
         Ok(fleet)
     }
 
     /// The metrics of the task.
     #[must_use]
-    pub fn counters(&self) -> Arc<Counters> {
+    pub fn counters(&self) -> Arc<FleetCounters> {
         Arc::clone(&self.counters)
     }
 
     /// The handle by which operators change the fleet overrides.
     #[must_use]
-    pub fn voice(&self) -> Voice {
+    pub fn voice(&self) -> OverridesHandle {
         self.voice.clone()
     }
 
     /// The channel for remote checks.
     #[must_use]
-    pub fn asker(&self) -> Asker {
+    pub fn asker(&self) -> SharedRemoteChecker {
         Arc::new(self.questions.clone())
     }
 
@@ -123,7 +123,7 @@ impl Fleet {
     }
 }
 
-impl Voice {
+impl OverridesHandle {
     /// Changes the overrides, within a few seconds. Returns whether anything changed.
     ///
     /// # Errors
@@ -137,7 +137,7 @@ impl Voice {
     }
 }
 
-impl fmt::Debug for Plan {
+impl fmt::Debug for SyncPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Plan").field("link", &self.link).finish_non_exhaustive()
     }

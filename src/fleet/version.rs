@@ -1,7 +1,7 @@
 //! Version numbers of a rule's numbers, so that during a rollout all hosts agree on the newest.
 
 use super::call::Encoded;
-use super::cell::Terms;
+use super::cell::CellQuota;
 use super::scripts;
 use super::window::CellWindow;
 use super::wire::EXACT_MAX;
@@ -14,32 +14,32 @@ pub struct VersionCall {
     /// The rule, equal on all hosts.
     pub rule: [u8; 16],
     /// Its numbers now.
-    pub terms: Fingerprint,
+    pub terms: NumbersFingerprint,
     /// The numbers that this host had before (`terms` if unchanged), and their version (0: none yet).
-    pub before: Option<(Fingerprint, u64)>,
+    pub before: Option<(NumbersFingerprint, u64)>,
 }
 
 /// Identifies a rule's numbers: at most 64 bytes of text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fingerprint(String);
+pub struct NumbersFingerprint(String);
 
-impl Fingerprint {
+impl NumbersFingerprint {
     /// The fingerprint of a window, independent of its version.
     #[must_use]
-    pub fn of_window(terms: &Terms, window: &CellWindow) -> Fingerprint {
-        Fingerprint(format!("{} in {}", terms.burst, window.text()))
+    pub fn of_window(terms: &CellQuota, window: &CellWindow) -> NumbersFingerprint {
+        NumbersFingerprint(format!("{} in {}", terms.burst, window.text()))
     }
 
     /// The fingerprint of a bucket, independent of its version.
     #[must_use]
-    pub fn of(terms: &Terms) -> Fingerprint {
-        Fingerprint(format!("{}/{}/{}", terms.rate.num(), terms.rate.den(), terms.burst))
+    pub fn of(terms: &CellQuota) -> NumbersFingerprint {
+        NumbersFingerprint(format!("{}/{}/{}", terms.rate.num(), terms.rate.den(), terms.burst))
     }
 
     /// The fingerprint of a concurrency limit.
     #[must_use]
-    pub fn of_places(max: u32) -> Fingerprint {
-        Fingerprint(format!("{max} at once"))
+    pub fn of_places(max: u32) -> NumbersFingerprint {
+        NumbersFingerprint(format!("{max} at once"))
     }
 
     /// The text as stored in Redis.

@@ -1,26 +1,26 @@
 //! The versions of the budgets' numbers: requested after changes, and again if Redis may have lost them.
 
 use super::page::{cell_window, terms};
-use super::version::{Fingerprint, VersionCall};
+use super::version::{NumbersFingerprint, VersionCall};
 use crate::engine::{Budget, PlacesBudget};
 use std::collections::HashMap;
 
 #[derive(Debug, Default)]
 pub(super) struct Versions {
-    known: HashMap<u64, Known>,
+    known: HashMap<u64, KnownVersion>,
 }
 
 #[derive(Debug)]
-struct Known {
-    terms: Fingerprint,
+struct KnownVersion {
+    terms: NumbersFingerprint,
     /// The numbers that this host had before, and their version.
-    before: Option<(Fingerprint, u64)>,
+    before: Option<(NumbersFingerprint, u64)>,
     version: Option<u64>,
-    standing: Standing,
+    standing: VersionStanding,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Standing {
+enum VersionStanding {
     Due,
     /// In flight.
     Asked,
@@ -34,36 +34,37 @@ impl Versions {
         let tokens = budgets.iter().filter_map(|(number, budget)| {
             let terms = terms(budget, 0)?;
             let print = match cell_window(budget, 0) {
-                Some(window) => Fingerprint::of_window(&terms, &window),
-                None => Fingerprint::of(&terms),
+                Some(window) => NumbersFingerprint::of_window(&terms, &window),
+                None => NumbersFingerprint::of(&terms),
             };
             Some((*number, print))
         });
         let places =
-            places.iter().map(|(number, limit)| (*number, Fingerprint::of_places(limit.quota.max())));
+            places.iter().map(|(number, limit)| (*number, NumbersFingerprint::of_places(limit.quota.max())));
         for (number, terms) in tokens.chain(places) {
             let before = match self.known.get(&number) {
                 Some(known) if known.terms == terms => continue,
-                Some(Known { terms, version: Some(version), .. }) => Some((terms.clone(), *version)),
+                Some(KnownVersion { terms, version: Some(version), .. }) => Some((terms.clone(), *version)),
                 Some(known) => known.before.clone(),
                 None => None,
             };
-            let known = Known { terms, before, version: None, standing: Standing::Due };
+            let known = KnownVersion { terms, before, version: None, standing: VersionStanding::Due };
             self.known.insert(number, known);
         }
     }
 
     /// Requests all versions again, as Redis may have lost them.
     pub(super) fn ask_again(&mut self) {
-        for known in self.known.values_mut().filter(|known| known.standing == Standing::Settled) {
-            known.standing = Standing::Due;
+        for known in self.known.values_mut().filter(|known| known.standing == VersionStanding::Settled) {
+            known.standing = VersionStanding::Due;
         }
     }
 
     /// Takes the next request to send, which counts as in flight from now on.
     pub(super) fn next(&mut self) -> Option<VersionCall> {
-        let (number, known) = self.known.iter_mut().find(|(_, known)| known.standing == Standing::Due)?;
-        known.standing = Standing::Asked;
+        let (number, known) =
+            self.known.iter_mut().find(|(_, known)| known.standing == VersionStanding::Due)?;
+        known.standing = VersionStanding::Asked;
         let before = match known.version {
             // The numbers are unchanged.
             Some(version) => Some((known.terms.clone(), version)),
@@ -75,7 +76,7 @@ impl Versions {
     /// Applies a reply. Returns its budget, unless the numbers have changed since.
     pub(super) fn answered(&mut self, call: &VersionCall, version: u64) -> Option<u64> {
         let (number, known) = self.asked(call)?;
-        known.standing = Standing::Settled;
+        known.standing = VersionStanding::Settled;
         known.version = Some(version);
         known.before = None;
         Some(number)
@@ -84,7 +85,7 @@ impl Versions {
     /// Marks a request without a reply to be sent again.
     pub(super) fn failed(&mut self, call: &VersionCall) {
         if let Some((_, known)) = self.asked(call) {
-            known.standing = Standing::Due;
+            known.standing = VersionStanding::Due;
         }
     }
 
@@ -93,10 +94,10 @@ impl Versions {
         self.known.iter().filter_map(|(number, known)| Some((*number, known.version?)))
     }
 
-    fn asked(&mut self, call: &VersionCall) -> Option<(u64, &mut Known)> {
+    fn asked(&mut self, call: &VersionCall) -> Option<(u64, &mut KnownVersion)> {
         let number = number(&call.rule);
         let known = self.known.get_mut(&number)?;
-        (known.terms == call.terms && known.standing == Standing::Asked).then_some((number, known))
+        (known.terms == call.terms && known.standing == VersionStanding::Asked).then_some((number, known))
     }
 }
 

@@ -1,6 +1,6 @@
 //! A key's window in Redis as a host sees it: how it turns, and its fields in commands and replies.
 
-use super::wire::{EXACT_MAX, Reader, Writer};
+use super::wire::{EXACT_MAX, ReplyReader, ScriptWriter};
 
 /// How the windows of a key turn, as Redis counts: in sub-buckets of equal length, of which the newest count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -8,12 +8,12 @@ pub struct CellWindow {
     /// Sub-buckets that count: 1 for a fixed window, k + 1 for a sliding one of k; at most [`SLOTS_MAX`].
     pub slots: u32,
     /// When windows turn.
-    pub turns: Turns,
+    pub turns: FleetWindowTurns,
 }
 
 /// When windows turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turns {
+pub enum FleetWindowTurns {
     /// At a fixed interval in microseconds, counted from a point of Unix time.
     Every {
         /// The length of a sub-bucket; at least 1.
@@ -35,7 +35,7 @@ pub enum Turns {
 
 /// A refund of spent window tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Returned {
+pub struct WindowRefund {
     /// The amount, µtok.
     pub amount: u64,
     /// The earliest time at which a part was spent, by the Redis clock, µs; `None`: unknown, not refunded.
@@ -48,7 +48,7 @@ pub struct WindowAsk {
     /// How it turns.
     pub window: CellWindow,
     /// Refunds of tokens that were counted as spent.
-    pub returned: Returned,
+    pub returned: WindowRefund,
 }
 
 /// The window's part of a reply.
@@ -72,10 +72,10 @@ pub enum Stands {
 }
 
 impl CellWindow {
-    pub(super) fn write(&self, to: &mut Writer) {
+    pub(super) fn write(&self, to: &mut ScriptWriter) {
         let (step, origin, ends) = match self.turns {
-            Turns::Every { step, origin } => (step, origin, None),
-            Turns::Calendar { start, turn, finish } => (0, start, Some((turn, finish))),
+            FleetWindowTurns::Every { step, origin } => (step, origin, None),
+            FleetWindowTurns::Calendar { start, turn, finish } => (0, start, Some((turn, finish))),
         };
         to.amount(step, STEP_MAX);
         to.amount(origin, EXACT_MAX);
@@ -86,8 +86,8 @@ impl CellWindow {
     /// The text that identifies it in a fingerprint.
     pub(super) fn text(&self) -> String {
         match self.turns {
-            Turns::Every { step, origin } => format!("{}x{step}+{origin}", self.slots),
-            Turns::Calendar { .. } => "calendar".to_owned(),
+            FleetWindowTurns::Every { step, origin } => format!("{}x{step}+{origin}", self.slots),
+            FleetWindowTurns::Calendar { .. } => "calendar".to_owned(),
         }
     }
 
@@ -95,14 +95,14 @@ impl CellWindow {
     pub(super) fn lasts_us(&self, said: &WindowSaid) -> u64 {
         match (self.slots, self.turns) {
             // The newest sub-bucket is one of these.
-            (2.., Turns::Every { step, .. }) => step.saturating_mul(u64::from(self.slots) - 1),
+            (2.., FleetWindowTurns::Every { step, .. }) => step.saturating_mul(u64::from(self.slots) - 1),
             _ => said.more_us,
         }
     }
 }
 
 impl WindowAsk {
-    pub(super) fn write(&self, to: &mut Writer) {
+    pub(super) fn write(&self, to: &mut ScriptWriter) {
         self.window.write(to);
         to.amount(self.returned.amount, super::cell::AMOUNT_MAX);
         to.perhaps(self.returned.paid_us);
@@ -110,7 +110,7 @@ impl WindowAsk {
 }
 
 impl WindowSaid {
-    pub(super) fn read(from: &mut Reader<'_>) -> WindowSaid {
+    pub(super) fn read(from: &mut ReplyReader<'_>) -> WindowSaid {
         let more_us = from.amount(EXACT_MAX);
         let stands = match from.byte() {
             0 => Stands::Open,

@@ -5,22 +5,22 @@
 use super::reply::ReplyFault;
 
 /// Reads a reply from start to end.
-pub(super) struct Reader<'a> {
+pub(super) struct ReplyReader<'a> {
     rest: &'a [u8],
     /// Numbers that were out of range.
     pub(super) clamped: u32,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> ReplyReader<'a> {
     /// Makes a reader; the reply must have the length that its command implies.
-    pub(super) fn of(bytes: &'a [u8], expected: usize) -> Result<Reader<'a>, ReplyFault> {
+    pub(super) fn of(bytes: &'a [u8], expected: usize) -> Result<ReplyReader<'a>, ReplyFault> {
         if bytes.len() != expected {
             return Err(ReplyFault::Length { expected, found: bytes.len() });
         }
-        Ok(Reader { rest: bytes, clamped: 0 })
+        Ok(ReplyReader { rest: bytes, clamped: 0 })
     }
 
-    /// Takes the next bytes; zeros past the end, which [`Reader::of`] rules out.
+    /// Takes the next bytes; zeros past the end, which [`ReplyReader::of`] rules out.
     pub(super) fn bytes<const N: usize>(&mut self) -> [u8; N] {
         let Some((first, rest)) = self.rest.split_first_chunk::<N>() else { return [0; N] };
         self.rest = rest;
@@ -56,13 +56,13 @@ impl<'a> Reader<'a> {
 
 /// Encodes arguments for a script.
 #[derive(Default)]
-pub(super) struct Writer {
+pub(super) struct ScriptWriter {
     pub(super) bytes: Vec<u8>,
 }
 
-impl Writer {
-    pub(super) fn with_capacity(bytes: usize) -> Writer {
-        Writer { bytes: Vec::with_capacity(bytes) }
+impl ScriptWriter {
+    pub(super) fn with_capacity(bytes: usize) -> ScriptWriter {
+        ScriptWriter { bytes: Vec::with_capacity(bytes) }
     }
 
     /// Writes a number of eight bytes, clamped to `max`.

@@ -23,7 +23,7 @@ pub use resident::resident_bytes;
 pub use sampler::Sampler;
 pub use sensors::Sensors;
 
-pub use crate::engine::{Listen, Source, Wanted};
+pub use crate::engine::{HostSignals, Listen, SignalSource};
 
 use crate::clock::Now;
 use crate::engine::Engine;
@@ -31,14 +31,14 @@ use crate::engine::Engine;
 /// The receiver of samples, which also selects the signals to sample.
 pub trait Readings: Send + Sync {
     /// Returns the signals to sample now.
-    fn wanted(&self) -> Vec<Wanted>;
+    fn wanted(&self) -> Vec<HostSignals>;
 
     /// Takes a sample: waiting connections for an accept queue, else thousandths; `None` if it cannot be read.
     fn observe(&self, pool: &str, signal: &str, reading: Option<u32>, now: Now);
 }
 
 impl Readings for Engine {
-    fn wanted(&self) -> Vec<Wanted> {
+    fn wanted(&self) -> Vec<HostSignals> {
         self.wanted_readings()
     }
 

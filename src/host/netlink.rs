@@ -101,7 +101,7 @@ pub fn messages(datagram: &[u8], sequence: u32) -> impl Iterator<Item = Message<
 
 /// The accept queue of a listening socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Queue {
+pub struct ListenQueue {
     /// Connections that wait to be accepted.
     pub waiting: u32,
     /// The most that may wait, less one.
@@ -111,10 +111,10 @@ pub struct Queue {
 /// Reads the queue of a TCP socket that listens on this port (`inet_diag_msg`); `None` if the message is about another
 /// socket or truncated.
 #[must_use]
-pub fn tcp_queue(body: &[u8], port: u16) -> Option<Queue> {
+pub fn tcp_queue(body: &[u8], port: u16) -> Option<ListenQueue> {
     let its_port = u16::from_be_bytes(*body.get(4..)?.first_chunk()?);
     let listens = body.get(1) == Some(&STATE_LISTEN) && its_port == port;
-    let queue = Queue { waiting: read_u32(body, 56)?, backlog: read_u32(body, 60)? };
+    let queue = ListenQueue { waiting: read_u32(body, 56)?, backlog: read_u32(body, 60)? };
     listens.then_some(queue)
 }
 
@@ -129,7 +129,7 @@ pub struct UnixListener<'b> {
     /// Inode and device of its path, in the kernel's numbering.
     pub file: Option<(u32, u32)>,
     /// Its queue, if requested.
-    pub queue: Option<Queue>,
+    pub queue: Option<ListenQueue>,
 }
 
 /// Reads a listening Unix socket; `None` if it does not listen or the message is truncated.
@@ -146,7 +146,7 @@ pub fn unix_listener(body: &[u8]) -> Option<UnixListener<'_>> {
             UNIX_DIAG_NAME => listener.name = value.strip_suffix(&[0]).unwrap_or(value),
             UNIX_DIAG_VFS => listener.file = pair(),
             UNIX_DIAG_RQLEN => {
-                listener.queue = pair().map(|(waiting, backlog)| Queue { waiting, backlog });
+                listener.queue = pair().map(|(waiting, backlog)| ListenQueue { waiting, backlog });
             }
             _ => {}
         }

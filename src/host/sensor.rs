@@ -10,13 +10,13 @@ use super::cpu_quota::CpuQuota;
 use super::pressure::{Pressure, Resource};
 use super::signal_error::SignalError;
 use super::sock_diag::SockDiag;
-use super::{Readings, Source, Wanted};
+use super::{HostSignals, Readings, SignalSource};
 use crate::clock::{Now, Timestamp};
 
 /// A wanted signal and its probe.
 #[derive(Debug)]
 pub(super) struct Sensor {
-    wanted: Wanted,
+    wanted: HostSignals,
     probe: Probe,
     /// The error in the last log line.
     logged: Option<SignalError>,
@@ -43,21 +43,21 @@ pub(super) struct SampleContext<'m> {
 
 impl Sensor {
     /// Makes a sensor; `None` for a signal that the application pushes.
-    pub(super) fn new(wanted: Wanted) -> Option<Sensor> {
+    pub(super) fn new(wanted: HostSignals) -> Option<Sensor> {
         let probe = match &wanted.source {
-            Source::AcceptQueue(listen) => Probe::AcceptQueue(AcceptQueue::new(listen.clone())),
-            Source::CpuPressure => Probe::Pressure(Pressure::new(Resource::Cpu)),
-            Source::MemoryPressure => Probe::Pressure(Pressure::new(Resource::Memory)),
-            Source::IoPressure => Probe::Pressure(Pressure::new(Resource::Io)),
-            Source::CpuQuota => Probe::CpuQuota(CpuQuota::default()),
-            Source::Cpu => Probe::Cpu,
-            Source::Pushed => return None,
+            SignalSource::AcceptQueue(listen) => Probe::AcceptQueue(AcceptQueue::new(listen.clone())),
+            SignalSource::CpuPressure => Probe::Pressure(Pressure::new(Resource::Cpu)),
+            SignalSource::MemoryPressure => Probe::Pressure(Pressure::new(Resource::Memory)),
+            SignalSource::IoPressure => Probe::Pressure(Pressure::new(Resource::Io)),
+            SignalSource::CpuQuota => Probe::CpuQuota(CpuQuota::default()),
+            SignalSource::Cpu => Probe::Cpu,
+            SignalSource::Pushed => return None,
         };
         Some(Sensor { wanted, probe, logged: None, logged_at: None })
     }
 
     /// Whether this sensor samples `wanted`; if so, takes over its process.
-    pub(super) fn matches_and_update(&mut self, wanted: &Wanted) -> bool {
+    pub(super) fn matches_and_update(&mut self, wanted: &HostSignals) -> bool {
         let same = self.wanted.pool == wanted.pool
             && self.wanted.signal == wanted.signal
             && self.wanted.source == wanted.source;

@@ -6,20 +6,20 @@
 
 use std::num::NonZeroU32;
 
-use super::{Level, Outcome};
+use super::{Outcome, QuotaLevel};
 use crate::clock::Micros;
 
 /// The configured limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quota {
+pub struct ConcurrencyQuota {
     max: u32,
 }
 
-impl Quota {
+impl ConcurrencyQuota {
     /// Makes a limit of at most `max` leases at once.
     #[must_use]
-    pub const fn new(max: NonZeroU32) -> Quota {
-        Quota { max: max.get() }
+    pub const fn new(max: NonZeroU32) -> ConcurrencyQuota {
+        ConcurrencyQuota { max: max.get() }
     }
 
     /// The most leases at once.
@@ -41,7 +41,7 @@ impl InProgress {
     }
 
     /// Judges one more lease. A refusal has a retry-after of zero: the end of the other leases is not known.
-    pub fn judge(self, quota: &Quota) -> Outcome {
+    pub fn judge(self, quota: &ConcurrencyQuota) -> Outcome {
         if self.0 < quota.max { Outcome::Pass } else { Outcome::Later(Micros::ZERO) }
     }
 
@@ -59,8 +59,8 @@ impl InProgress {
 
     /// The numbers of a reply about this key.
     #[must_use]
-    pub fn level(self, quota: &Quota) -> Level {
-        Level {
+    pub fn level(self, quota: &ConcurrencyQuota) -> QuotaLevel {
+        QuotaLevel {
             limit: u64::from(quota.max),
             window: Micros::ZERO,
             remaining: u64::from(quota.max.saturating_sub(self.0)),

@@ -17,12 +17,12 @@ use jiff::tz::TimeZone;
 
 use super::calendar::{Calendar, CalendarStep, DAY_NANOS};
 use super::rate::WINDOW_NANOS;
-use super::{Level, Outcome, RateError};
+use super::{Outcome, QuotaLevel, RateError};
 use crate::clock::{Micros, Now, Timestamp};
 
 /// The alignment of windows.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Align {
+pub enum WindowAlign {
     /// At midnight UTC, or counted from it: calendar months, weeks from Monday, whole days from 1970-01-01. Shorter
     /// windows restart at each midnight (the last of a day is cut there where they do not divide it).
     Utc,
@@ -38,7 +38,7 @@ pub enum Align {
 
 /// The length of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Period {
+pub enum WindowPeriod {
     /// Nanoseconds; whole days are calendar days, which may have 23 hours.
     Nanos(u64),
     /// Calendar months; 30 days each where windows do not follow a calendar (`First`, `Epoch`).
@@ -56,9 +56,9 @@ pub enum Timeline {
 
 /// The configured limit: count, length and alignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Quota {
+pub struct FixedWindowQuota {
     count: u32,
-    period: Period,
+    period: WindowPeriod,
     /// The nominal length: a month is 30 days.
     nanos: u64,
     windows: Windows,
@@ -73,37 +73,37 @@ enum Windows {
     Calendar(Calendar),
 }
 
-impl Quota {
+impl FixedWindowQuota {
     /// Makes a limit of `count` units in each window. A count of zero refuses everything.
     ///
     /// # Errors A window below a millisecond or above 366 days; a window that begins at midnight, is longer than a day
     /// and is no whole number of days.
-    pub fn new(count: u32, period: Period, align: Align) -> Result<Quota, RateError> {
+    pub fn new(count: u32, period: WindowPeriod, align: WindowAlign) -> Result<FixedWindowQuota, RateError> {
         let nanos = match period {
-            Period::Nanos(nanos) => nanos,
-            Period::Months(months) => u64::from(months).saturating_mul(MONTH_NANOS),
+            WindowPeriod::Nanos(nanos) => nanos,
+            WindowPeriod::Months(months) => u64::from(months).saturating_mul(MONTH_NANOS),
         };
         if !WINDOW_NANOS.contains(&nanos) {
             return Err(RateError::Window);
         }
         let windows = match align {
-            Align::First => Windows::First,
-            Align::Epoch => Windows::Epoch,
-            Align::Utc => Windows::Calendar(Calendar::new(None, calendar_step(period)?)),
-            Align::Zone(zone) => Windows::Calendar(Calendar::new(Some(zone), calendar_step(period)?)),
+            WindowAlign::First => Windows::First,
+            WindowAlign::Epoch => Windows::Epoch,
+            WindowAlign::Utc => Windows::Calendar(Calendar::new(None, calendar_step(period)?)),
+            WindowAlign::Zone(zone) => Windows::Calendar(Calendar::new(Some(zone), calendar_step(period)?)),
         };
         let uniform_nanos = match &windows {
             Windows::First | Windows::Epoch => Some(nanos),
             Windows::Calendar(calendar) => calendar.uniform_nanos(),
         };
-        Ok(Quota { count, period, nanos, windows, uniform_nanos })
+        Ok(FixedWindowQuota { count, period, nanos, windows, uniform_nanos })
     }
 
     /// Returns the same windows with another count: states of the two are comparable.
     ///
     /// # Errors None; every count is valid.
-    pub fn with_count(&self, count: u32) -> Result<Quota, RateError> {
-        Ok(Quota { count, ..self.clone() })
+    pub fn with_count(&self, count: u32) -> Result<FixedWindowQuota, RateError> {
+        Ok(FixedWindowQuota { count, ..self.clone() })
     }
 
     /// The units of one window, N.
@@ -114,7 +114,7 @@ impl Quota {
 
     /// The length of the windows as configured.
     #[must_use]
-    pub const fn period(&self) -> Period {
+    pub const fn period(&self) -> WindowPeriod {
         self.period
     }
 
@@ -126,7 +126,7 @@ impl Quota {
 
     /// Whether both quotas have the same windows, so that their states are comparable.
     #[must_use]
-    pub fn has_windows_of(&self, other: &Quota) -> bool {
+    pub fn has_windows_of(&self, other: &FixedWindowQuota) -> bool {
         self.windows == other.windows && self.nanos == other.nanos
     }
 
@@ -139,8 +139,8 @@ impl Quota {
             Windows::Calendar(calendar) => calendar.name(),
         };
         match self.period {
-            Period::Months(months) => format!("{months} months, {align}"),
-            Period::Nanos(_) => format!("{}, {align}", self.window()),
+            WindowPeriod::Months(months) => format!("{months} months, {align}"),
+            WindowPeriod::Nanos(_) => format!("{}, {align}", self.window()),
         }
     }
 
@@ -185,10 +185,10 @@ impl Quota {
         // Where a zone changes its clocks or skips a date, a window may be longer by up to a day.
         let in_zone = |days: u64, calendar: &Calendar| (days + u64::from(!calendar.is_utc())) * DAY_NANOS;
         match (&self.windows, self.period) {
-            (Windows::Calendar(calendar), Period::Months(months)) => {
+            (Windows::Calendar(calendar), WindowPeriod::Months(months)) => {
                 in_zone(u64::from(months) * LONGEST_MONTH_DAYS, calendar)
             }
-            (Windows::Calendar(calendar), Period::Nanos(nanos)) if nanos >= DAY_NANOS => {
+            (Windows::Calendar(calendar), WindowPeriod::Nanos(nanos)) if nanos >= DAY_NANOS => {
                 in_zone(nanos / DAY_NANOS, calendar)
             }
             _ => self.nanos,
@@ -230,7 +230,7 @@ pub struct FixedWindow {
 impl FixedWindow {
     /// The state of a new key: it enters a window with its first charge.
     #[must_use]
-    pub const fn fresh(_quota: &Quota, _now: Now) -> FixedWindow {
+    pub const fn fresh(_quota: &FixedWindowQuota, _now: Now) -> FixedWindow {
         FixedWindow { began: [0, 0], count: 0 }
     }
 
@@ -248,7 +248,7 @@ impl FixedWindow {
 
     /// Judges one request of `cost` units; changes nothing. `Later` is exact: a microsecond sooner is still refused.
     #[inline]
-    pub fn judge(&self, quota: &Quota, now: Now, cost: u32) -> Outcome {
+    pub fn judge(&self, quota: &FixedWindowQuota, now: Now, cost: u32) -> Outcome {
         if cost == 0 {
             return Outcome::Pass;
         }
@@ -264,28 +264,28 @@ impl FixedWindow {
 
     /// Counts `cost` units, also beyond N, for a refused request that is counted all the same.
     #[inline]
-    pub fn charge(&mut self, quota: &Quota, now: Now, cost: u32) {
+    pub fn charge(&mut self, quota: &FixedWindowQuota, now: Now, cost: u32) {
         self.count_up(quota, now, cost, u32::MAX);
     }
 
     /// Charges after the fact: may exceed N by at most `debt_max` units; the excess is dropped.
-    pub fn owe(&mut self, quota: &Quota, now: Now, amount: u32, debt_max: u32) {
+    pub fn owe(&mut self, quota: &FixedWindowQuota, now: Now, amount: u32, debt_max: u32) {
         self.count_up(quota, now, amount, quota.count.saturating_add(debt_max));
     }
 
     /// Refunds units, at most those that this window has counted.
-    pub fn give_back(&mut self, quota: &Quota, now: Now, amount: u32) {
+    pub fn give_back(&mut self, quota: &FixedWindowQuota, now: Now, amount: u32) {
         self.count = self.used(quota, now).saturating_sub(amount);
     }
 
     /// The numbers of a reply about this key. `window` is the real length of the key's window.
     #[must_use]
-    pub fn level(&self, quota: &Quota, now: Now) -> Level {
+    pub fn level(&self, quota: &FixedWindowQuota, now: Now) -> QuotaLevel {
         let used = self.used(quota, now);
         let remaining = quota.count.saturating_sub(used);
         let left = if remaining == quota.count { 0 } else { self.nanos_until_end(quota, now) };
         let inside = if used == 0 { now.at } else { self.began() };
-        Level {
+        QuotaLevel {
             limit: u64::from(quota.count),
             window: quota.window_at(quota.timeline().reading(Now { at: inside, ..now })),
             remaining: u64::from(remaining),
@@ -295,7 +295,7 @@ impl FixedWindow {
 
     /// Nanoseconds until the end of a window in which something is counted; zero when nothing is.
     #[must_use]
-    pub fn nanos_until_end(&self, quota: &Quota, now: Now) -> u64 {
+    pub fn nanos_until_end(&self, quota: &FixedWindowQuota, now: Now) -> u64 {
         self.counted(quota, now).map_or(0, |(_, left)| left)
     }
 
@@ -310,7 +310,7 @@ impl FixedWindow {
 
     /// Counts up to `most`; a key in no window enters the current one.
     #[inline]
-    fn count_up(&mut self, quota: &Quota, now: Now, amount: u32, most: u32) {
+    fn count_up(&mut self, quota: &FixedWindowQuota, now: Now, amount: u32, most: u32) {
         if amount == 0 {
             return;
         }
@@ -323,13 +323,13 @@ impl FixedWindow {
 
     /// The units counted now; zero once the window is over.
     #[inline]
-    fn used(&self, quota: &Quota, now: Now) -> u32 {
+    fn used(&self, quota: &FixedWindowQuota, now: Now) -> u32 {
         self.counted(quota, now).map_or(0, |(used, _)| used)
     }
 
     /// The units counted and the nanoseconds for which they count; `None` if nothing counts.
     #[inline]
-    fn counted(&self, quota: &Quota, now: Now) -> Option<(u32, u64)> {
+    fn counted(&self, quota: &FixedWindowQuota, now: Now) -> Option<(u32, u64)> {
         if self.count == 0 {
             return None;
         }
@@ -370,14 +370,14 @@ fn split_words(nanos: u64) -> [u32; 2] {
 }
 
 /// The calendar step of a period: periods of a day or longer follow calendar days.
-fn calendar_step(period: Period) -> Result<CalendarStep, RateError> {
+fn calendar_step(period: WindowPeriod) -> Result<CalendarStep, RateError> {
     match period {
-        Period::Months(months) => Ok(CalendarStep::Months(months)),
-        Period::Nanos(nanos) if nanos < DAY_NANOS => Ok(CalendarStep::Within(nanos)),
-        Period::Nanos(nanos) if nanos.is_multiple_of(DAY_NANOS) => {
+        WindowPeriod::Months(months) => Ok(CalendarStep::Months(months)),
+        WindowPeriod::Nanos(nanos) if nanos < DAY_NANOS => Ok(CalendarStep::Within(nanos)),
+        WindowPeriod::Nanos(nanos) if nanos.is_multiple_of(DAY_NANOS) => {
             u32::try_from(nanos / DAY_NANOS).map(CalendarStep::Days).map_err(|_| RateError::Window)
         }
-        Period::Nanos(_) => Err(RateError::PartDays),
+        WindowPeriod::Nanos(_) => Err(RateError::PartDays),
     }
 }
 

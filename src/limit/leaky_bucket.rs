@@ -14,31 +14,31 @@
 //! the reply does not slow the pace.
 
 use super::token_bucket::{self, Gcra, micros_up};
-use super::{Outcome, Rate, RateError, Scale};
+use super::{Outcome, Rate, RateError, TickScale};
 use crate::clock::{Micros, Timestamp};
 
 /// The configured limit: a rate and a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quota {
+pub struct LeakyBucketQuota {
     /// A bucket of `queue + 1` units: one starts, the others wait.
-    bucket: token_bucket::Quota,
+    bucket: token_bucket::TokenBucketQuota,
 }
 
-impl Quota {
+impl LeakyBucketQuota {
     /// Makes a limit of `rate` with at most `queue` waiting units, on the rate's own scale.
     ///
     /// # Errors A queue whose time to drain does not fit.
-    pub fn new(rate: Rate, queue: u32) -> Result<Quota, RateError> {
-        Quota::on_scale(rate, queue, Scale::of(rate))
+    pub fn new(rate: Rate, queue: u32) -> Result<LeakyBucketQuota, RateError> {
+        LeakyBucketQuota::on_scale(rate, queue, TickScale::of(rate))
     }
 
     /// Makes a limit on a given scale: all quotas of a rule share one.
     ///
-    /// # Errors Those of [`Quota::new`]; a rate that the scale cannot keep to within one part in 100 000.
-    pub fn on_scale(rate: Rate, queue: u32, scale: Scale) -> Result<Quota, RateError> {
+    /// # Errors Those of [`LeakyBucketQuota::new`]; a rate that the scale cannot keep to within one part in 100 000.
+    pub fn on_scale(rate: Rate, queue: u32, scale: TickScale) -> Result<LeakyBucketQuota, RateError> {
         let slots = queue.checked_add(1).ok_or(RateError::QueueTooLong)?;
-        match token_bucket::Quota::on_scale(rate, slots, scale) {
-            Ok(bucket) => Ok(Quota { bucket }),
+        match token_bucket::TokenBucketQuota::on_scale(rate, slots, scale) {
+            Ok(bucket) => Ok(LeakyBucketQuota { bucket }),
             Err(RateError::BurstTooLarge) => Err(RateError::QueueTooLong),
             Err(error) => Err(error),
         }
@@ -65,7 +65,7 @@ impl Quota {
 
     /// The scale of the ticks: states are comparable on the same scale only.
     #[must_use]
-    pub const fn scale(&self) -> Scale {
+    pub const fn scale(&self) -> TickScale {
         self.bucket.scale()
     }
 
@@ -78,26 +78,27 @@ impl Quota {
     /// The token bucket that does the arithmetic, for [`Gcra::level`], [`Gcra::owe`], [`Gcra::give_back`] and
     /// [`Gcra::cut`]. The `remaining` of its level counts free slots.
     #[must_use]
-    pub const fn bucket(&self) -> &token_bucket::Quota {
+    pub const fn bucket(&self) -> &token_bucket::TokenBucketQuota {
         &self.bucket
     }
 }
 
 /// The exact time from now until a request starts. Of several rules the longest counts, whatever their scales.
 #[derive(Clone, Copy, Debug)]
-pub struct Wait {
+pub struct QueueWait {
     ticks: u64,
-    scale: Scale,
+    scale: TickScale,
 }
 
-impl Wait {
+impl QueueWait {
     /// No wait.
-    pub const NONE: Wait = Wait { ticks: 0, scale: Scale::NANOS };
+    pub const NONE: QueueWait = QueueWait { ticks: 0, scale: TickScale::NANOS };
 
     /// The longer of two waits.
     #[must_use]
-    pub fn longer(self, other: Wait) -> Wait {
-        let at = |wait: Wait, scale: Scale| u128::from(wait.ticks) * u128::from(scale.ticks_per_nano());
+    pub fn longer(self, other: QueueWait) -> QueueWait {
+        let at =
+            |wait: QueueWait, scale: TickScale| u128::from(wait.ticks) * u128::from(scale.ticks_per_nano());
         // Cross multiplication compares the two fractions without rounding.
         if at(other, self.scale) > at(self, other.scale) { other } else { self }
     }
@@ -109,7 +110,7 @@ impl Wait {
     }
 
     /// The wait in ticks of a scale, rounded up: a slot never begins before its request starts.
-    fn ticks_on(self, scale: Scale) -> u64 {
+    fn ticks_on(self, scale: TickScale) -> u64 {
         scale.ticks_up(self.ticks, self.scale)
     }
 }
@@ -122,18 +123,18 @@ impl Wait {
 #[inline]
 pub fn judge(
     state: Gcra,
-    quota: &Quota,
+    quota: &LeakyBucketQuota,
     now: Timestamp,
     cost: u32,
     max_wait: Option<Micros>,
-) -> (Outcome, Wait) {
+) -> (Outcome, QueueWait) {
     if cost == 0 {
-        return (Outcome::Pass, Wait::NONE);
+        return (Outcome::Pass, QueueWait::NONE);
     }
     if cost > quota.limit() {
-        return (Outcome::Never, Wait::NONE);
+        return (Outcome::Never, QueueWait::NONE);
     }
-    let start = Wait { ticks: state.ticks_until_full(quota.scale(), now), scale: quota.scale() };
+    let start = QueueWait { ticks: state.ticks_until_full(quota.scale(), now), scale: quota.scale() };
     let wait = start.micros();
     let ahead = start.ticks.saturating_add(quota.bucket.ticks_of(cost));
     let until_room = micros_up(ahead.saturating_sub(quota.bucket.capacity()), quota.scale());
@@ -156,7 +157,7 @@ pub fn judge(
 /// nanosecond).
 #[inline]
 #[must_use]
-pub fn charge_at(state: Gcra, quota: &Quota, now: Timestamp, start: Wait, cost: u32) -> Gcra {
+pub fn charge_at(state: Gcra, quota: &LeakyBucketQuota, now: Timestamp, start: QueueWait, cost: u32) -> Gcra {
     if cost == 0 {
         return state;
     }

@@ -20,7 +20,7 @@ pub mod token_bucket;
 
 pub use heap::block_bytes;
 pub(crate) use rate::{PERIOD_NANOS_MAX, highest_common_factor};
-pub use rate::{Rate, RateError, Scale};
+pub use rate::{Rate, RateError, TickScale};
 
 use crate::clock::Micros;
 
@@ -28,21 +28,21 @@ use crate::clock::Micros;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Quota {
     /// A burst that refills at a rate.
-    TokenBucket(token_bucket::Quota),
+    TokenBucket(token_bucket::TokenBucketQuota),
     /// A rate with a queue before it.
-    LeakyBucket(leaky_bucket::Quota),
+    LeakyBucket(leaky_bucket::LeakyBucketQuota),
     /// One counter that restarts when its window ends.
-    FixedWindow(fixed_window::Quota),
+    FixedWindow(fixed_window::FixedWindowQuota),
     /// A record of every request of the window.
-    SlidingLog(sliding_log::Quota),
+    SlidingLog(sliding_log::SlidingLogQuota),
     /// An estimate from a few counters.
-    SlidingWindow(sliding_window::Quota),
+    SlidingWindow(sliding_window::SlidingWindowQuota),
     /// Leases in progress on one host.
-    Concurrency(concurrency::Quota),
+    Concurrency(concurrency::ConcurrencyQuota),
     /// Leases in progress on all hosts together.
-    Places(places::Quota),
+    Places(places::PermitQuota),
     /// A budget over several hosts.
-    Share(share::Quota),
+    Share(share::ShareQuota),
 }
 
 impl Quota {
@@ -84,9 +84,9 @@ impl Quota {
             Quota::TokenBucket(quota) => quota.rate().to_string(),
             Quota::LeakyBucket(quota) => quota.rate().to_string(),
             Quota::FixedWindow(quota) => match quota.period() {
-                fixed_window::Period::Months(1) => format!("{}/month", quota.count()),
-                fixed_window::Period::Months(months) => format!("{}/{months}month", quota.count()),
-                fixed_window::Period::Nanos(nanos) => every(quota.count(), nanos),
+                fixed_window::WindowPeriod::Months(1) => format!("{}/month", quota.count()),
+                fixed_window::WindowPeriod::Months(months) => format!("{}/{months}month", quota.count()),
+                fixed_window::WindowPeriod::Nanos(nanos) => every(quota.count(), nanos),
             },
             Quota::SlidingLog(quota) => every(quota.count(), quota.window_nanos()),
             Quota::SlidingWindow(quota) => every(quota.count(), quota.window_nanos()),
@@ -138,7 +138,7 @@ impl Outcome {
 
 /// The state of one key as the numbers of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Level {
+pub struct QuotaLevel {
     /// The limit in units of the rule: the burst of a token bucket.
     pub limit: u64,
     /// The time over which the limit is granted: burst ÷ rate of a token bucket.
@@ -149,11 +149,11 @@ pub struct Level {
     pub reset: Micros,
 }
 
-impl Level {
+impl QuotaLevel {
     /// Returns the level for a refusal of `cost` units, with `remaining` below the cost. Under a shared limit
     /// `remaining` is an estimate, and a refusal must not report that enough is left.
     #[must_use]
-    pub fn refusing(self, cost: u32) -> Level {
-        Level { remaining: self.remaining.min(u64::from(cost.saturating_sub(1))), ..self }
+    pub fn refusing(self, cost: u32) -> QuotaLevel {
+        QuotaLevel { remaining: self.remaining.min(u64::from(cost.saturating_sub(1))), ..self }
     }
 }

@@ -17,34 +17,34 @@
 mod remote_check;
 mod sync;
 
-pub use remote_check::{A_HOST, Asks};
-pub use sync::{Reported, Settled};
+pub use remote_check::{A_HOST, PermitWait};
+pub use sync::{PermitReply, PermitReport};
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::share::{FleetMember, HOLD, PATIENCE, Standing, SyncRequest, WhenDown};
-use super::{Level, Outcome};
+use super::share::{FleetMember, FleetStatus, HOLD, PATIENCE, SyncRequest, WhenDown};
+use super::{Outcome, QuotaLevel};
 use crate::clock::{Micros, Timestamp};
 
 /// The configured limit.
 #[derive(Clone, Debug)]
-pub struct Quota {
+pub struct PermitQuota {
     max: u32,
     when_down: WhenDown,
-    asks: Asks,
+    asks: PermitWait,
     /// The longest wait of a request for a remote check.
     patience: Duration,
     joined: Arc<OnceLock<FleetMember>>,
 }
 
-impl Quota {
+impl PermitQuota {
     /// Makes a limit of at most `max` leases at once on all hosts together.
     #[must_use]
-    pub fn new(max: NonZeroU32, when_down: WhenDown) -> Quota {
-        let (asks, joined) = (Asks::Never, Arc::default());
-        Quota { max: max.get(), when_down, asks, patience: PATIENCE, joined }
+    pub fn new(max: NonZeroU32, when_down: WhenDown) -> PermitQuota {
+        let (asks, joined) = (PermitWait::Never, Arc::default());
+        PermitQuota { max: max.get(), when_down, asks, patience: PATIENCE, joined }
     }
 
     /// The most leases at once.
@@ -61,7 +61,7 @@ impl Quota {
 
     /// Joins the fleet under its own budget number; from then on `standing` is this host's fleet status. Before that
     /// the limit is judged as if there were no other host. Joining again has no effect.
-    pub fn join(&self, standing: &Arc<Standing>, budget: u64) {
+    pub fn join(&self, standing: &Arc<FleetStatus>, budget: u64) {
         self.joined.get_or_init(|| FleetMember { standing: Arc::clone(standing), budget });
     }
 
@@ -73,7 +73,7 @@ impl Quota {
 
     /// The number of leases that may be in progress here. `places`: this host's permits of the key, if any.
     #[must_use]
-    pub fn usable(&self, places: Option<&Places>, now: Timestamp) -> u32 {
+    pub fn usable(&self, places: Option<&Permits>, now: Timestamp) -> u32 {
         places.map_or(0, |places| places.held(now)).min(self.max).max(self.usable_without_permits())
     }
 
@@ -84,7 +84,7 @@ impl Quota {
     }
 
     /// The number of leases that may be in progress here while Redis is unreachable.
-    fn fallback_max(&self, standing: &Standing) -> u32 {
+    fn fallback_max(&self, standing: &FleetStatus) -> u32 {
         match self.when_down {
             // At least one, as for tokens: an outage must not refuse everything. The remainder of the division is
             // unused.
@@ -98,7 +98,7 @@ impl Quota {
     /// Judges one more lease beside `in_use`. A refusal has a retry-after of zero: the end of the other leases is not
     /// known.
     #[inline]
-    pub fn judge(&self, places: Option<&Places>, in_use: u32, now: Timestamp) -> Outcome {
+    pub fn judge(&self, places: Option<&Permits>, in_use: u32, now: Timestamp) -> Outcome {
         // With an unreserved permit the fleet status does not matter.
         let permits = places.map_or(0, |places| places.unclaimed(now)).min(self.max);
         let passes = in_use < permits || in_use < self.usable_without_permits();
@@ -108,7 +108,7 @@ impl Quota {
     /// The numbers of a reply: the leases that this host could start now, and the free permits in the last reply of
     /// Redis. An estimate, because other hosts start leases meanwhile.
     #[must_use]
-    pub fn level(&self, places: Option<&Places>, in_use: u32, now: Timestamp) -> Level {
+    pub fn level(&self, places: Option<&Permits>, in_use: u32, now: Timestamp) -> QuotaLevel {
         let here = self.usable(places, now).saturating_sub(in_use);
         let known = places.filter(|places| now < places.expires_at).map(|places| places.free);
         let elsewhere = match here {
@@ -117,7 +117,7 @@ impl Quota {
             0 => known.unwrap_or(self.max),
             _ => known.unwrap_or(0),
         };
-        Level {
+        QuotaLevel {
             limit: u64::from(self.max),
             window: Micros::ZERO,
             remaining: u64::from(here.saturating_add(elsewhere).min(self.max)),
@@ -127,18 +127,18 @@ impl Quota {
 }
 
 /// Fleet membership is not part of the numbers of a limit.
-impl PartialEq for Quota {
-    fn eq(&self, other: &Quota) -> bool {
-        let numbers = |quota: &Quota| (quota.max, quota.when_down, quota.asks, quota.patience);
+impl PartialEq for PermitQuota {
+    fn eq(&self, other: &PermitQuota) -> bool {
+        let numbers = |quota: &PermitQuota| (quota.max, quota.when_down, quota.asks, quota.patience);
         numbers(self) == numbers(other)
     }
 }
 
-impl Eq for Quota {}
+impl Eq for PermitQuota {}
 
 /// This host's permits of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct Permits {
     /// The budget number of the limit of this key, as other hosts know it.
     budget: u64,
     /// Permits of this host, used or idle, until `expires_at`.
@@ -170,18 +170,23 @@ pub struct Places {
 /// Longer than any outage after which permits still matter.
 const DROPPED_AFTER: Duration = Duration::from_secs(3_600);
 
-impl Places {
+impl Permits {
     /// No permits of a key of this limit.
     #[must_use]
-    pub fn of(budget: u64) -> Places {
-        Places { budget, ..Places::default() }
+    pub fn of(budget: u64) -> Permits {
+        Permits { budget, ..Permits::default() }
     }
 
     /// The tracked state, without permits, of a key whose leases come from an earlier process: a sync reports them to
     /// other hosts.
     #[must_use]
-    pub fn left_behind(budget: u64, now: Timestamp) -> Places {
-        Places { tracked: true, sync_request: SyncRequest::Signalled, expires_at: now, ..Places::of(budget) }
+    pub fn left_behind(budget: u64, now: Timestamp) -> Permits {
+        Permits {
+            tracked: true,
+            sync_request: SyncRequest::Signalled,
+            expires_at: now,
+            ..Permits::of(budget)
+        }
     }
 
     /// Moves the key to another budget.

@@ -23,7 +23,7 @@ impl Rate {
             return Err(RateError::Period);
         }
         let rate = Rate { count, period_nanos };
-        if rate.fits_scale(Scale::of(rate)) { Ok(rate) } else { Err(RateError::TooFast) }
+        if rate.fits_scale(TickScale::of(rate)) { Ok(rate) } else { Err(RateError::TooFast) }
     }
 
     /// Units per period.
@@ -39,14 +39,14 @@ impl Rate {
     }
 
     /// Ticks between two units on a scale, rounded up: a rate that does not divide is slightly slow, never fast.
-    pub(super) fn interval_ticks(self, scale: Scale) -> u64 {
+    pub(super) fn interval_ticks(self, scale: TickScale) -> u64 {
         (self.period_nanos * u64::from(scale.ticks_per_nano())).div_ceil(u64::from(self.count))
     }
 
     /// Whether the rate is kept without rounding.
     #[must_use]
     pub fn is_exact(self) -> bool {
-        (self.period_nanos * u64::from(Scale::of(self).ticks_per_nano()))
+        (self.period_nanos * u64::from(TickScale::of(self).ticks_per_nano()))
             .is_multiple_of(u64::from(self.count))
     }
 
@@ -54,25 +54,25 @@ impl Rate {
     /// exact.
     #[must_use]
     pub fn rounding(self) -> Option<u64> {
-        self.rounding_on(Scale::of(self))
+        self.rounding_on(TickScale::of(self))
     }
 
     /// The rounding on a scale, as the n of one part in n by which the rate is slow; `None` when it is exact.
     #[must_use]
-    pub fn rounding_on(self, scale: Scale) -> Option<u64> {
+    pub fn rounding_on(self, scale: TickScale) -> Option<u64> {
         let (late, exact) = self.rounding_ticks(scale);
         let parts = exact.checked_div(late)?;
         Some(u64::try_from(parts).unwrap_or(u64::MAX))
     }
 
     /// Whether a scale keeps the rate to within one part in 100 000.
-    pub(super) fn fits_scale(self, scale: Scale) -> bool {
+    pub(super) fn fits_scale(self, scale: TickScale) -> bool {
         let (late, exact) = self.rounding_ticks(scale);
         late * ROUNDING_PARTS <= exact
     }
 
     /// The ticks by which rounding lengthens a period on a scale, and the exact period in ticks.
-    fn rounding_ticks(self, scale: Scale) -> (u128, u128) {
+    fn rounding_ticks(self, scale: TickScale) -> (u128, u128) {
         let kept = u128::from(self.interval_ticks(scale)) * u128::from(self.count);
         let exact = u128::from(self.period_nanos) * u128::from(scale.ticks_per_nano());
         (kept - exact, exact)
@@ -114,32 +114,32 @@ impl fmt::Display for CountPerPeriod {
 /// A rate of n units every p nanoseconds, in lowest terms, has an interval of p/n nanoseconds: a whole number of ticks
 /// of 1/n nanosecond. For n above 128 the interval is rounded up to 1/128 nanosecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Scale(u8);
+pub struct TickScale(u8);
 
-impl Scale {
+impl TickScale {
     /// One tick per nanosecond.
-    pub const NANOS: Scale = Scale(1);
+    pub const NANOS: TickScale = TickScale(1);
 
     /// 128 ticks per nanosecond.
-    pub const FINEST: Scale = Scale(TICKS_PER_NANO_MAX);
+    pub const FINEST: TickScale = TickScale(TICKS_PER_NANO_MAX);
 
     /// The coarsest scale on which the rate is exact, or else the finest.
     #[must_use]
-    pub fn of(rate: Rate) -> Scale {
+    pub fn of(rate: Rate) -> TickScale {
         let lowest = u64::from(rate.count) / highest_common_factor(u64::from(rate.count), rate.period_nanos);
-        Scale(u8::try_from(lowest).map_or(TICKS_PER_NANO_MAX, |ticks| ticks.min(TICKS_PER_NANO_MAX)))
+        TickScale(u8::try_from(lowest).map_or(TICKS_PER_NANO_MAX, |ticks| ticks.min(TICKS_PER_NANO_MAX)))
     }
 
     /// The coarsest scale on which every rate that is exact on one of the two is exact; `None` above 128 ticks per
     /// nanosecond.
     #[must_use]
-    pub fn lcm(self, other: Scale) -> Option<Scale> {
+    pub fn lcm(self, other: TickScale) -> Option<TickScale> {
         let (a, b) = (u64::from(self.0), u64::from(other.0));
-        Scale::from_ticks_per_nano(u8::try_from(a / highest_common_factor(a, b) * b).ok()?)
+        TickScale::from_ticks_per_nano(u8::try_from(a / highest_common_factor(a, b) * b).ok()?)
     }
 
     /// Converts ticks of another scale to ticks of this one, rounded up, saturated at `u64::MAX`.
-    pub(super) fn ticks_up(self, ticks: u64, from: Scale) -> u64 {
+    pub(super) fn ticks_up(self, ticks: u64, from: TickScale) -> u64 {
         let exact = u128::from(ticks) * u128::from(self.0);
         u64::try_from(exact.div_ceil(u128::from(from.0))).unwrap_or(u64::MAX)
     }
@@ -152,8 +152,8 @@ impl Scale {
 
     /// The scale with this number of ticks, if it is 1 to 128.
     #[must_use]
-    pub const fn from_ticks_per_nano(ticks: u8) -> Option<Scale> {
-        if ticks >= 1 && ticks <= TICKS_PER_NANO_MAX { Some(Scale(ticks)) } else { None }
+    pub const fn from_ticks_per_nano(ticks: u8) -> Option<TickScale> {
+        if ticks >= 1 && ticks <= TICKS_PER_NANO_MAX { Some(TickScale(ticks)) } else { None }
     }
 }
 

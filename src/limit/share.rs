@@ -22,11 +22,11 @@ mod sync;
 mod window;
 
 pub use compact::Folded;
-pub use remote_check::{Asks, Brought, PATIENCE};
+pub use remote_check::{KeyCheckReply, PATIENCE, RemoteCheckWait};
 pub(super) use state::{HOLD, SyncRequest};
-pub use state::{Seen, Share};
-pub use sync::{Reported, Settled};
-pub use window::{More, Turns, Window, WindowFault};
+pub use state::{RedisLevel, Share};
+pub use sync::{ShareReply, ShareReport};
+pub use window::{BudgetWindow, More, WindowFault, WindowSchedule};
 
 use super::token_bucket;
 use crate::clock::Micros;
@@ -36,19 +36,19 @@ use std::time::Duration;
 
 /// The configured numbers of one budget.
 #[derive(Clone, Debug)]
-pub struct Quota {
-    bucket: token_bucket::Quota,
+pub struct ShareQuota {
+    bucket: token_bucket::TokenBucketQuota,
     credit: u16,
     /// Gives no credit where a host's part of it is less than a unit.
     in_whole_units: bool,
     when_down: WhenDown,
     derived: Derived,
-    asks: Asks,
+    asks: RemoteCheckWait,
     /// The longest wait of a request for a remote check.
     patience: Duration,
     joined: Arc<OnceLock<FleetMember>>,
     /// The windows, if the budget is not a bucket.
-    window: Option<Arc<Window>>,
+    window: Option<Arc<BudgetWindow>>,
 }
 
 /// Values derived once from the numbers, to avoid divisions per request.
@@ -70,7 +70,7 @@ struct Derived {
 /// The fleet that a budget or a concurrency limit has joined.
 #[derive(Debug)]
 pub(super) struct FleetMember {
-    pub(super) standing: Arc<Standing>,
+    pub(super) standing: Arc<FleetStatus>,
     /// The number of the budget in the fleet.
     pub(super) budget: u64,
 }
@@ -91,7 +91,7 @@ pub enum WhenDown {
 
 /// The fleet status of this host, shared by all keys of all budgets.
 #[derive(Debug)]
-pub struct Standing {
+pub struct FleetStatus {
     hosts: AtomicU32,
     outages: AtomicU32,
     /// As `outages`, for budgets whose requests always wait for a remote check: a Redis that replies too late counts as
@@ -99,15 +99,15 @@ pub struct Standing {
     remote_check_outages: AtomicU32,
 }
 
-impl Default for Standing {
+impl Default for FleetStatus {
     /// One host, in an outage: nothing has been received from Redis.
-    fn default() -> Standing {
+    fn default() -> FleetStatus {
         let outages = || AtomicU32::new(OUTAGES_AT_START);
-        Standing { hosts: AtomicU32::new(1), outages: outages(), remote_check_outages: outages() }
+        FleetStatus { hosts: AtomicU32::new(1), outages: outages(), remote_check_outages: outages() }
     }
 }
 
-impl Standing {
+impl FleetStatus {
     /// The number of live hosts, this one included; at least one.
     #[must_use]
     pub fn hosts(&self) -> u32 {
@@ -155,28 +155,28 @@ const fn is_linked(outages: u32) -> bool {
     outages.is_multiple_of(2)
 }
 
-impl Quota {
+impl ShareQuota {
     /// Makes a budget as large as this bucket. `credit`, in thousandths of the burst, is the amount that all hosts
     /// together may admit before it is charged; zero is none.
     #[must_use]
-    pub fn new(bucket: token_bucket::Quota, credit: u16, when_down: WhenDown) -> Quota {
+    pub fn new(bucket: token_bucket::TokenBucketQuota, credit: u16, when_down: WhenDown) -> ShareQuota {
         let credit = credit.min(CREDIT_MAX);
         let derived = Derived::new(&bucket, credit);
-        let (asks, joined) = (Asks::Never, Arc::default());
+        let (asks, joined) = (RemoteCheckWait::Never, Arc::default());
         let (in_whole_units, patience, window) = (false, PATIENCE, None);
-        Quota { bucket, credit, in_whole_units, when_down, derived, asks, patience, joined, window }
+        ShareQuota { bucket, credit, in_whole_units, when_down, derived, asks, patience, joined, window }
     }
 
     /// Returns the budget without credit on hosts whose part of it is less than a unit. By default each such host may
     /// use one unit.
     #[must_use]
-    pub fn in_whole_units(self) -> Quota {
-        Quota { in_whole_units: true, ..self }
+    pub fn in_whole_units(self) -> ShareQuota {
+        ShareQuota { in_whole_units: true, ..self }
     }
 
     /// The budget as one bucket. For windows: the limit of one window, earned at the mean rate.
     #[must_use]
-    pub const fn bucket(&self) -> &token_bucket::Quota {
+    pub const fn bucket(&self) -> &token_bucket::TokenBucketQuota {
         &self.bucket
     }
 
@@ -194,7 +194,7 @@ impl Quota {
 
     /// Joins the fleet under its own budget number; from then on `standing` is this host's fleet status. Before that
     /// the budget is judged as if there were no other host. Joining again has no effect.
-    pub fn join(&self, standing: &Arc<Standing>, budget: u64) {
+    pub fn join(&self, standing: &Arc<FleetStatus>, budget: u64) {
         self.joined.get_or_init(|| FleetMember { standing: Arc::clone(standing), budget });
     }
 
@@ -204,7 +204,7 @@ impl Quota {
         self.joined.get().map(|joined| joined.budget)
     }
 
-    fn standing(&self) -> Option<&Standing> {
+    fn standing(&self) -> Option<&FleetStatus> {
         self.joined.get().map(|joined| &*joined.standing)
     }
 
@@ -250,7 +250,7 @@ impl Quota {
 }
 
 impl Derived {
-    fn new(bucket: &token_bucket::Quota, credit: u16) -> Derived {
+    fn new(bucket: &token_bucket::TokenBucketQuota, credit: u16) -> Derived {
         let rate = bucket.rate();
         let micro = u128::from(rate.count()) * u128::from(MICRO_UNITS) * NANOS_PER_SECOND;
         let one_unit = rate.period_nanos().div_ceil(u64::from(rate.count())).div_ceil(NANOS_PER_MICRO);
@@ -272,16 +272,16 @@ impl Derived {
 }
 
 /// Fleet membership is not part of the numbers of a budget.
-impl PartialEq for Quota {
-    fn eq(&self, other: &Quota) -> bool {
-        let numbers = |quota: &Quota| {
+impl PartialEq for ShareQuota {
+    fn eq(&self, other: &ShareQuota) -> bool {
+        let numbers = |quota: &ShareQuota| {
             (quota.bucket, quota.credit, quota.in_whole_units, quota.when_down, quota.asks, quota.patience)
         };
         numbers(self) == numbers(other) && self.window == other.window
     }
 }
 
-impl Eq for Quota {}
+impl Eq for ShareQuota {}
 
 /// The initial outage counter: an outage until Redis is reached.
 const OUTAGES_AT_START: u32 = 1;

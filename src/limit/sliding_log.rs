@@ -16,7 +16,7 @@
 
 use super::entries::{EntryRun, LogEntries, heap_bytes_of};
 use super::rate::WINDOW_NANOS;
-use super::{Level, Outcome, RateError};
+use super::{Outcome, QuotaLevel, RateError};
 use crate::clock::{Micros, Now};
 
 /// The largest N. Such a log takes 150 000 bytes per key; above it exactness is not observable, and `sliding_window`
@@ -25,22 +25,22 @@ pub const COUNT_MAX: u32 = 10_000;
 
 /// The configured limit: N units in a window of W.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quota {
+pub struct SlidingLogQuota {
     count: u32,
     window_nanos: u64,
     /// Units stored separately: N, or more where a soft limit or debt needs them.
     stored_units: u32,
 }
 
-impl Quota {
+impl SlidingLogQuota {
     /// Makes a limit of at most `count` units in any `window_nanos` nanoseconds.
     ///
     /// # Errors A count of zero or above [`COUNT_MAX`], a window below a millisecond or above 366 days.
-    pub fn new(count: u32, window_nanos: u64) -> Result<Quota, RateError> {
+    pub fn new(count: u32, window_nanos: u64) -> Result<SlidingLogQuota, RateError> {
         match count {
             0 => Err(RateError::Zero),
             1..=COUNT_MAX if WINDOW_NANOS.contains(&window_nanos) => {
-                Ok(Quota { count, window_nanos, stored_units: count })
+                Ok(SlidingLogQuota { count, window_nanos, stored_units: count })
             }
             1..=COUNT_MAX => Err(RateError::Window),
             _ => Err(RateError::LogTooLarge),
@@ -50,15 +50,15 @@ impl Quota {
     /// Returns the same window with another count; states of the two are comparable.
     ///
     /// # Errors A count of zero or above [`COUNT_MAX`].
-    pub fn with_count(&self, count: u32) -> Result<Quota, RateError> {
-        Quota::new(count, self.window_nanos)
+    pub fn with_count(&self, count: u32) -> Result<SlidingLogQuota, RateError> {
+        SlidingLogQuota::new(count, self.window_nanos)
     }
 
     /// Returns the limit for logs that exceed N under a soft limit or debt: `units` are stored separately, up to
     /// [`COUNT_MAX`].
     #[must_use]
-    pub fn keeping(self, units: u32) -> Quota {
-        Quota { stored_units: self.stored_units.max(units.min(COUNT_MAX)), ..self }
+    pub fn keeping(self, units: u32) -> SlidingLogQuota {
+        SlidingLogQuota { stored_units: self.stored_units.max(units.min(COUNT_MAX)), ..self }
     }
 
     /// The units of one window, N.
@@ -90,7 +90,7 @@ impl Quota {
 ///
 /// All entries in the window are kept, with two exceptions: units of the same time are one entry, and where there are N
 /// entries already, those with N units or more after them are merged into the next entry that has fewer. N is here the
-/// number of units that the quota stores separately ([`Quota::keeping`]).
+/// number of units that the quota stores separately ([`SlidingLogQuota::keeping`]).
 ///
 /// *Merging changes no decision.* A request of one unit or more passes if the units in the window are at most N − cost,
 /// which is less than N. While the newer units are in the window, they alone refuse it; the merged ones are older, so
@@ -108,7 +108,7 @@ pub struct SlidingLog {
 impl SlidingLog {
     /// The state of a new key: nothing is counted, nothing is allocated.
     #[must_use]
-    pub fn fresh(_quota: &Quota, _now: Now) -> SlidingLog {
+    pub fn fresh(_quota: &SlidingLogQuota, _now: Now) -> SlidingLog {
         SlidingLog::default()
     }
 
@@ -138,7 +138,7 @@ impl SlidingLog {
     }
 
     /// Judges one request of `cost` units. `Later` is exact: a microsecond sooner is still refused.
-    pub fn judge(&self, quota: &Quota, now: Now, cost: u32) -> Outcome {
+    pub fn judge(&self, quota: &SlidingLogQuota, now: Now, cost: u32) -> Outcome {
         if cost == 0 {
             return Outcome::Pass;
         }
@@ -161,8 +161,8 @@ impl SlidingLog {
     /// Counts `cost` units now: they passed, or are counted although refused.
     ///
     /// A key judged under several counts (a soft limit) must be charged under a quota that stores the largest of them
-    /// separately ([`Quota::keeping`]): otherwise the larger count may refuse for too long.
-    pub fn charge(&mut self, quota: &Quota, now: Now, cost: u32) {
+    /// separately ([`SlidingLogQuota::keeping`]): otherwise the larger count may refuse for too long.
+    pub fn charge(&mut self, quota: &SlidingLogQuota, now: Now, cost: u32) {
         if cost == 0 {
             return;
         }
@@ -189,28 +189,28 @@ impl SlidingLog {
     }
 
     /// Charges after the fact: may exceed N by at most `debt_max` units; the excess is dropped.
-    pub fn owe(&mut self, quota: &Quota, now: Now, amount: u32, debt_max: u32) {
+    pub fn owe(&mut self, quota: &SlidingLogQuota, now: Now, amount: u32, debt_max: u32) {
         let most = quota.count.saturating_add(debt_max);
         let room = most.saturating_sub(entries_in_window(self.entries.all(), quota, now).units());
         self.charge(quota, now, amount.min(room));
     }
 
     /// Refunds units, the newest first; refunding more than there are yields the state of a new key.
-    pub fn give_back(&mut self, quota: &Quota, now: Now, amount: u32) {
+    pub fn give_back(&mut self, quota: &SlidingLogQuota, now: Now, amount: u32) {
         self.drop_expired(quota, now);
         self.entries.drop_newest(amount);
     }
 
     /// The numbers of a reply about this key.
     #[must_use]
-    pub fn level(&self, quota: &Quota, now: Now) -> Level {
+    pub fn level(&self, quota: &SlidingLogQuota, now: Now) -> QuotaLevel {
         let counted = entries_in_window(self.entries.all(), quota, now);
         let used = counted.units().min(quota.count);
         let reset = match used.checked_sub(1) {
             Some(less) => wait(counted, quota, now, less),
             None => Micros::ZERO,
         };
-        Level {
+        QuotaLevel {
             limit: u64::from(quota.count),
             window: quota.window(),
             remaining: u64::from(quota.count - used),
@@ -233,7 +233,7 @@ impl SlidingLog {
     }
 
     /// Drops entries that have left the window.
-    fn drop_expired(&mut self, quota: &Quota, now: Now) {
+    fn drop_expired(&mut self, quota: &SlidingLogQuota, now: Now) {
         let expired = count_expired(self.entries.all(), quota, now);
         if expired > 0 {
             self.entries.drop_oldest(expired);
@@ -249,7 +249,7 @@ fn judgement_nanos(all: EntryRun<'_>, now: Now) -> u64 {
 
 /// The number of oldest entries that have left the window.
 #[inline]
-fn count_expired(all: EntryRun<'_>, quota: &Quota, now: Now) -> usize {
+fn count_expired(all: EntryRun<'_>, quota: &SlidingLogQuota, now: Now) -> usize {
     let moment = judgement_nanos(all, now);
     // No entry is newer than `moment`.
     all.count_while_time(|nanos| moment.saturating_sub(nanos) >= quota.window_nanos)
@@ -257,12 +257,12 @@ fn count_expired(all: EntryRun<'_>, quota: &Quota, now: Now) -> usize {
 
 /// The entries in the window.
 #[inline]
-fn entries_in_window<'a>(all: EntryRun<'a>, quota: &Quota, now: Now) -> EntryRun<'a> {
+fn entries_in_window<'a>(all: EntryRun<'a>, quota: &SlidingLogQuota, now: Now) -> EntryRun<'a> {
     all.without_oldest(count_expired(all, quota, now))
 }
 
 /// The wait until at most `most` of the counted units are left; there are more now.
-fn wait(counted: EntryRun<'_>, quota: &Quota, now: Now, most: u32) -> Micros {
+fn wait(counted: EntryRun<'_>, quota: &SlidingLogQuota, now: Now, most: u32) -> Micros {
     let too_many = counted.units().saturating_sub(most);
     let last_to_leave = counted.count_while(|sum| sum < too_many);
     // The log contains the entry that leaves last. Times saturate at `u64::MAX`.

@@ -29,12 +29,12 @@ use std::ops::RangeInclusive;
 
 use super::rate::WINDOW_NANOS;
 use super::ring::{Ring, heap_bytes_of};
-use super::{Level, Outcome, RateError};
+use super::{Outcome, QuotaLevel, RateError};
 use crate::clock::{Micros, Now, Timestamp};
 
 /// The configured limit: N units in a window of W, in B buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quota {
+pub struct SlidingWindowQuota {
     count: u32,
     window_nanos: u64,
     buckets: u8,
@@ -42,11 +42,11 @@ pub struct Quota {
     bucket_nanos: Option<NonZeroU64>,
 }
 
-impl Quota {
+impl SlidingWindowQuota {
     /// Makes a limit of `count` units in any `window_nanos` nanoseconds, estimated from `buckets` buckets.
     ///
     /// # Errors A count of zero, a window below a millisecond or above 366 days, no bucket or more than 60.
-    pub fn new(count: u32, window_nanos: u64, buckets: u8) -> Result<Quota, RateError> {
+    pub fn new(count: u32, window_nanos: u64, buckets: u8) -> Result<SlidingWindowQuota, RateError> {
         if count == 0 {
             return Err(RateError::Zero);
         }
@@ -58,14 +58,14 @@ impl Quota {
         }
         let is_even = window_nanos.is_multiple_of(u64::from(buckets));
         let bucket_nanos = NonZeroU64::new(window_nanos / u64::from(buckets)).filter(|_| is_even);
-        Ok(Quota { count, window_nanos, buckets, bucket_nanos })
+        Ok(SlidingWindowQuota { count, window_nanos, buckets, bucket_nanos })
     }
 
     /// Returns the same window with another count; states of the two are comparable.
     ///
     /// # Errors A count of zero.
-    pub fn with_count(&self, count: u32) -> Result<Quota, RateError> {
-        Quota::new(count, self.window_nanos, self.buckets)
+    pub fn with_count(&self, count: u32) -> Result<SlidingWindowQuota, RateError> {
+        SlidingWindowQuota::new(count, self.window_nanos, self.buckets)
     }
 
     /// The units of one window, N.
@@ -126,7 +126,7 @@ pub struct SlidingWindow(Ring);
 impl SlidingWindow {
     /// The state of a new key: nothing is counted, nothing is allocated.
     #[must_use]
-    pub fn fresh(_quota: &Quota, _now: Now) -> SlidingWindow {
+    pub fn fresh(_quota: &SlidingWindowQuota, _now: Now) -> SlidingWindow {
         SlidingWindow(Ring::default())
     }
 
@@ -144,7 +144,7 @@ impl SlidingWindow {
     }
 
     /// Judges one request of `cost` units. `Later` is exact: a microsecond sooner is still refused.
-    pub fn judge(&self, quota: &Quota, now: Now, cost: u32) -> Outcome {
+    pub fn judge(&self, quota: &SlidingWindowQuota, now: Now, cost: u32) -> Outcome {
         if cost == 0 {
             return Outcome::Pass;
         }
@@ -161,7 +161,7 @@ impl SlidingWindow {
     }
 
     /// Counts `cost` units now: they passed, or are counted although refused.
-    pub fn charge(&mut self, quota: &Quota, now: Now, cost: u32) {
+    pub fn charge(&mut self, quota: &SlidingWindowQuota, now: Now, cost: u32) {
         if cost == 0 {
             return;
         }
@@ -171,20 +171,20 @@ impl SlidingWindow {
     }
 
     /// Charges after the fact: may exceed N by at most `debt_max` units; the excess is dropped.
-    pub fn owe(&mut self, quota: &Quota, now: Now, amount: u32, debt_max: u32) {
+    pub fn owe(&mut self, quota: &SlidingWindowQuota, now: Now, amount: u32, debt_max: u32) {
         let most = u64::from(quota.count) + u64::from(debt_max);
         let room = most.saturating_sub(self.view(quota, now).estimate(quota));
         self.charge(quota, now, u32::try_from(room).map_or(amount, |room| amount.min(room)));
     }
 
     /// Refunds units, from the newest bucket first; refunding more than there are yields the state of a new key.
-    pub fn give_back(&mut self, _quota: &Quota, _now: Now, amount: u32) {
+    pub fn give_back(&mut self, _quota: &SlidingWindowQuota, _now: Now, amount: u32) {
         self.0.remove(amount);
     }
 
     /// The numbers of a reply about this key.
     #[must_use]
-    pub fn level(&self, quota: &Quota, now: Now) -> Level {
+    pub fn level(&self, quota: &SlidingWindowQuota, now: Now) -> QuotaLevel {
         let view = self.view(quota, now);
         let limit = u64::from(quota.count);
         let used = view.estimate(quota).min(limit);
@@ -192,7 +192,7 @@ impl SlidingWindow {
             Some(less) => view.wait(quota, less),
             None => Micros::ZERO,
         };
-        Level { limit, window: quota.window(), remaining: limit - used, reset }
+        QuotaLevel { limit, window: quota.window(), remaining: limit - used, reset }
     }
 
     /// Nanoseconds until surely nothing is counted any more, if the window is no longer than `window_nanos`; zero for
@@ -217,7 +217,7 @@ impl SlidingWindow {
     }
 
     #[inline]
-    fn view(&self, quota: &Quota, now: Now) -> WindowView<'_> {
+    fn view(&self, quota: &SlidingWindowQuota, now: Now) -> WindowView<'_> {
         let BucketPosition { elapsed, passed, before } = self.position(quota, now);
         let oldest = usize::from(quota.buckets).checked_sub(passed);
         // Counters of buckets that have left the window, or are leaving it, are behind the others.
@@ -235,7 +235,7 @@ impl SlidingWindow {
     /// The position of now relative to the newest bucket. An instant before that bucket, as another thread may have
     /// read it, counts as its beginning.
     #[inline]
-    fn position(&self, quota: &Quota, now: Now) -> BucketPosition {
+    fn position(&self, quota: &SlidingWindowQuota, now: Now) -> BucketPosition {
         let (began, moment) = (unix_nanos(self.0.began(), now), unix_nanos(now.at, now));
         let ((newest, since), (here, elapsed)) = (quota.bucket_at(began), quota.bucket_at(moment));
         match here.checked_sub(newest) {
@@ -278,7 +278,7 @@ struct WindowView<'a> {
 
 impl WindowView<'_> {
     #[inline]
-    fn estimate(&self, quota: &Quota) -> u64 {
+    fn estimate(&self, quota: &SlidingWindowQuota) -> u64 {
         // At most `oldest`, because the rest of a bucket is at most the whole.
         self.whole + mul_div(u64::from(self.oldest), quota.window_nanos - self.elapsed, quota.window_nanos)
     }
@@ -288,7 +288,7 @@ impl WindowView<'_> {
     /// At the start of the next bucket the estimate equals the current total of whole buckets, at the start of the one
     /// after that it has lost the last of these, and so on. So the bucket in which it falls far enough is found in at
     /// most B steps, and the position in it by solving the share for the time.
-    fn wait(&self, quota: &Quota, most: u64) -> Micros {
+    fn wait(&self, quota: &SlidingWindowQuota, most: u64) -> Micros {
         let (mut later_by, mut whole, mut oldest) = (0, self.whole, u64::from(self.oldest));
         for next in (0..self.whole_buckets).rev() {
             if whole <= most {

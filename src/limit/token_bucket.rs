@@ -12,33 +12,33 @@
 //! Promise: in any span W at most `burst + ⌊W · rate⌋` units pass; `Later` is exact; idle time earns one burst and no
 //! more.
 
-use super::{Level, Outcome, Rate, RateError, Scale};
+use super::{Outcome, QuotaLevel, Rate, RateError, TickScale};
 use crate::clock::{Micros, Timestamp};
 
 /// The configured limit, in ticks of its scale.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Quota {
+pub struct TokenBucketQuota {
     rate: Rate,
     burst: u32,
-    scale: Scale,
+    scale: TickScale,
     interval: u64,
     capacity: u64,
     window: Micros,
 }
 
-impl Quota {
+impl TokenBucketQuota {
     /// Makes a bucket of `burst` units that refills at `rate`, on the rate's own scale.
     ///
     /// # Errors A burst of zero, or one so large that the time to fill it does not fit.
-    pub fn new(rate: Rate, burst: u32) -> Result<Quota, RateError> {
-        Quota::on_scale(rate, burst, Scale::of(rate))
+    pub fn new(rate: Rate, burst: u32) -> Result<TokenBucketQuota, RateError> {
+        TokenBucketQuota::on_scale(rate, burst, TickScale::of(rate))
     }
 
     /// Makes a bucket on a given scale: all quotas of a rule share one, so that their states are comparable. The
     /// interval is rounded up to its ticks ([`Rate::rounding_on`]).
     ///
-    /// # Errors Those of [`Quota::new`]; a rate that the scale cannot keep to within one part in 100 000.
-    pub fn on_scale(rate: Rate, burst: u32, scale: Scale) -> Result<Quota, RateError> {
+    /// # Errors Those of [`TokenBucketQuota::new`]; a rate that the scale cannot keep to within one part in 100 000.
+    pub fn on_scale(rate: Rate, burst: u32, scale: TickScale) -> Result<TokenBucketQuota, RateError> {
         if burst == 0 {
             return Err(RateError::Zero);
         }
@@ -48,13 +48,13 @@ impl Quota {
         let interval = rate.interval_ticks(scale);
         let capacity = interval.checked_mul(u64::from(burst)).filter(|ticks| *ticks <= CAPACITY_TICKS_MAX);
         let capacity = capacity.ok_or(RateError::BurstTooLarge)?;
-        Ok(Quota { rate, burst, scale, interval, capacity, window: micros_up(capacity, scale) })
+        Ok(TokenBucketQuota { rate, burst, scale, interval, capacity, window: micros_up(capacity, scale) })
     }
 
     /// Makes a bucket with as much of the burst as fits.
-    pub(crate) fn with_most(rate: Rate, burst: u32, scale: Scale) -> Result<Quota, RateError> {
+    pub(crate) fn with_most(rate: Rate, burst: u32, scale: TickScale) -> Result<TokenBucketQuota, RateError> {
         let most = CAPACITY_TICKS_MAX.checked_div(rate.interval_ticks(scale)).unwrap_or(0);
-        Quota::on_scale(rate, u32::try_from(most).map_or(burst, |most| burst.min(most)), scale)
+        TokenBucketQuota::on_scale(rate, u32::try_from(most).map_or(burst, |most| burst.min(most)), scale)
     }
 
     /// The configured rate.
@@ -71,7 +71,7 @@ impl Quota {
 
     /// The scale of the ticks: states are comparable on the same scale only.
     #[must_use]
-    pub const fn scale(&self) -> Scale {
+    pub const fn scale(&self) -> TickScale {
         self.scale
     }
 
@@ -103,7 +103,7 @@ pub struct Gcra {
 impl Gcra {
     /// The state of a full bucket.
     #[must_use]
-    pub fn full(scale: Scale, now: Timestamp) -> Gcra {
+    pub fn full(scale: TickScale, now: Timestamp) -> Gcra {
         Gcra { arrival: ticks(now, scale) }
     }
 
@@ -121,7 +121,7 @@ impl Gcra {
 
     /// Judges one request of `cost` units. `Later` is exact: a microsecond sooner is still refused.
     #[inline]
-    pub fn judge(self, quota: &Quota, now: Timestamp, cost: u32) -> (Outcome, Gcra) {
+    pub fn judge(self, quota: &TokenBucketQuota, now: Timestamp, cost: u32) -> (Outcome, Gcra) {
         if cost == 0 {
             return (Outcome::Pass, self);
         }
@@ -141,7 +141,7 @@ impl Gcra {
     /// The numbers of a reply about this key.
     #[inline]
     #[must_use]
-    pub fn level(self, quota: &Quota, now: Timestamp) -> Level {
+    pub fn level(self, quota: &TokenBucketQuota, now: Timestamp) -> QuotaLevel {
         let ahead = self.ahead(ticks(now, quota.scale));
         let remaining = quota.capacity.saturating_sub(ahead) / quota.interval;
         let reset = if ahead == 0 {
@@ -151,19 +151,19 @@ impl Gcra {
             let one_more_fits = quota.capacity - (remaining + 1) * quota.interval;
             micros_up(ahead - one_more_fits, quota.scale)
         };
-        Level { limit: u64::from(quota.burst), window: quota.window, remaining, reset }
+        QuotaLevel { limit: u64::from(quota.burst), window: quota.window, remaining, reset }
     }
 
     /// Ticks until the bucket is full again; zero for the state of a new key.
     #[inline]
     #[must_use]
-    pub fn ticks_until_full(self, scale: Scale, now: Timestamp) -> u64 {
+    pub fn ticks_until_full(self, scale: TickScale, now: Timestamp) -> u64 {
         self.ahead(ticks(now, scale))
     }
 
     /// Charges after the fact: the key may fall below empty by at most `debt_max` units; the excess is dropped.
     #[must_use]
-    pub fn owe(self, quota: &Quota, now: Timestamp, amount: u32, debt_max: u32) -> Gcra {
+    pub fn owe(self, quota: &TokenBucketQuota, now: Timestamp, amount: u32, debt_max: u32) -> Gcra {
         let ahead = self.ticks_until_full(quota.scale, now);
         let most = quota.capacity.saturating_add(quota.ticks_of(debt_max));
         self.with_ahead(quota.scale, now, ahead.saturating_add(quota.ticks_of(amount)).min(most).max(ahead))
@@ -171,7 +171,7 @@ impl Gcra {
 
     /// Refunds charged units; the key is never more than full.
     #[must_use]
-    pub fn give_back(self, quota: &Quota, now: Timestamp, amount: u32) -> Gcra {
+    pub fn give_back(self, quota: &TokenBucketQuota, now: Timestamp, amount: u32) -> Gcra {
         let ahead = self.ticks_until_full(quota.scale, now);
         self.with_ahead(quota.scale, now, ahead.saturating_sub(quota.ticks_of(amount)))
     }
@@ -179,21 +179,21 @@ impl Gcra {
     /// Converts the state to a quota that may be smaller: the key is at most one capacity ahead, so that no request
     /// waits for units that a larger quota had admitted.
     #[must_use]
-    pub fn cut(self, quota: &Quota, now: Timestamp) -> Gcra {
+    pub fn cut(self, quota: &TokenBucketQuota, now: Timestamp) -> Gcra {
         let ahead = self.ticks_until_full(quota.scale, now);
         self.with_ahead(quota.scale, now, ahead.min(quota.capacity))
     }
 
     /// Converts the state to another scale: the same time until it is full, rounded up to a tick of that scale.
     #[must_use]
-    pub fn rescale(self, from: Scale, to: Scale, now: Timestamp) -> Gcra {
+    pub fn rescale(self, from: TickScale, to: TickScale, now: Timestamp) -> Gcra {
         let ahead = to.ticks_up(self.ticks_until_full(from, now), from);
         Gcra::full(to, now).with_ahead(to, now, ahead)
     }
 
     /// Sets the distance ahead of now, within the range of ticks. That bound never shortens it: a clock that runs
     /// backwards makes a key look further ahead than any charge could have put it.
-    pub(super) fn with_ahead(self, scale: Scale, now: Timestamp, ahead: u64) -> Gcra {
+    pub(super) fn with_ahead(self, scale: TickScale, now: Timestamp, ahead: u64) -> Gcra {
         let now = ticks(now, scale);
         let was = self.ahead(now);
         if ahead == was {
@@ -205,7 +205,7 @@ impl Gcra {
 
     /// Makes the state that is `ahead` ticks ahead, at most a capacity.
     #[inline]
-    pub(super) fn from_ahead(scale: Scale, now: Timestamp, ahead: u64) -> Gcra {
+    pub(super) fn from_ahead(scale: TickScale, now: Timestamp, ahead: u64) -> Gcra {
         Gcra { arrival: ticks(now, scale).wrapping_add(ahead) }
     }
 
@@ -223,12 +223,12 @@ impl Gcra {
 /// Converts an instant to ticks. They wrap after 2⁶⁴ ticks (4.5 years on the finest scale); [`Gcra::ahead`] is correct
 /// if full buckets are evicted within half of that.
 #[inline]
-fn ticks(at: Timestamp, scale: Scale) -> u64 {
+fn ticks(at: Timestamp, scale: TickScale) -> u64 {
     at.as_nanos().wrapping_mul(u64::from(scale.ticks_per_nano()))
 }
 
 #[inline]
-pub(super) fn micros_up(ticks: u64, scale: Scale) -> Micros {
+pub(super) fn micros_up(ticks: u64, scale: TickScale) -> Micros {
     Micros(ticks.div_ceil(u64::from(scale.ticks_per_nano()) * NANOS_PER_MICRO))
 }
 

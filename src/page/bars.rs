@@ -3,7 +3,7 @@
 
 use std::fmt::Write;
 
-use super::html::{Text, count};
+use super::html::{EscapedText, count};
 
 /// The number of values in each of several ranges.
 #[derive(Clone, Debug)]
@@ -19,12 +19,12 @@ pub struct Bars<'b> {
     /// The edges and the count of each bar.
     pub bars: &'b [(u64, u64, u64)],
     /// A marked value, drawn if it lies between the edges.
-    pub mark: Option<Mark<'b>>,
+    pub mark: Option<BarMark<'b>>,
 }
 
 /// A marked value.
 #[derive(Clone, Copy, Debug)]
-pub struct Mark<'m> {
+pub struct BarMark<'m> {
     /// The value.
     pub at: u64,
     /// Its label.
@@ -48,7 +48,7 @@ impl Bars<'_> {
             picture,
             "</svg><svg class=\"{}\" role=\"img\" aria-label=\"{}\">",
             self.class,
-            Text(self.label)
+            EscapedText(self.label)
         );
         for value in powers_of_ten(self.top) {
             let y = self.y_percent(value);
@@ -62,7 +62,7 @@ impl Bars<'_> {
                 "<rect class=\"passed\" x=\"{left:.2}%\" y=\"{y:.1}%\" width=\"{:.2}%\" height=\"{:.1}%\"><title>{}</title></rect>",
                 (right - left - GAP).max(GAP),
                 FLOOR - y,
-                Text(&format!("{}: {}", range_text(*from, *to), count(*number))),
+                EscapedText(&format!("{}: {}", range_text(*from, *to), count(*number))),
             );
         }
         let _ =
@@ -83,7 +83,7 @@ impl Bars<'_> {
                 "<line class=\"mark\" x1=\"{x:.2}%\" x2=\"{x:.2}%\" y1=\"{CEILING}%\" y2=\"{FLOOR}%\"/><text \
                  class=\"mark\" x=\"{x:.2}%\" y=\"0\" dy=\"12\" text-anchor=\"{}\">{}</text>",
                 text_anchor(x),
-                Text(mark.text),
+                EscapedText(mark.text),
             );
         }
         picture.push_str("</svg></figure>");
@@ -180,7 +180,7 @@ const LABELS_MAX: usize = 7;
 
 #[cfg(test)]
 mod tests {
-    use super::{Bars, Mark};
+    use super::{BarMark, Bars};
 
     #[test]
     fn assigns_each_value_one_bar() {
@@ -200,7 +200,7 @@ mod tests {
 
     #[test]
     fn draws_within_bounds_and_escapes_text() {
-        let mark = Some(Mark { at: 100, text: "limit <100>" });
+        let mark = Some(BarMark { at: 100, text: "limit <100>" });
         let bars = [(1, 2, 1_000), (2, 3, 1), (512, 768, 2)];
         let label = "a < b";
         let drawn = Bars { class: "x", label, edges: (1, 1_024), top: 1_000, bars: &bars, mark }.draw();

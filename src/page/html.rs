@@ -4,9 +4,9 @@ use std::fmt::{self, Display, Formatter, Write};
 
 /// A text, escaped for an element or a quoted attribute.
 #[derive(Clone, Copy, Debug)]
-pub struct Text<'t>(pub &'t str);
+pub struct EscapedText<'t>(pub &'t str);
 
-impl Display for Text<'_> {
+impl Display for EscapedText<'_> {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
         self.0.chars().try_for_each(|character| match character {
             '&' => out.write_str("&amp;"),
@@ -22,13 +22,13 @@ impl Display for Text<'_> {
 
 /// A name, isolated from the direction of the text around it, because some scripts run right to left.
 #[derive(Clone, Copy, Debug)]
-pub struct Name<'t>(pub &'t str);
+pub struct IsolatedName<'t>(pub &'t str);
 
-impl Display for Name<'_> {
+impl Display for IsolatedName<'_> {
     fn fmt(&self, out: &mut Formatter<'_>) -> fmt::Result {
         let shown: String = self.0.chars().take(NAME_CHARS_MAX).collect();
         let rest = if shown.len() < self.0.len() { "…" } else { "" };
-        write!(out, "<bdi>{}{rest}</bdi>", Text(&shown))
+        write!(out, "<bdi>{}{rest}</bdi>", EscapedText(&shown))
     }
 }
 
@@ -104,17 +104,17 @@ const NARROW_SPACE: char = '\u{202f}';
 
 #[cfg(test)]
 mod tests {
-    use super::{Name, Text, bytes, count, percent, rate, span};
+    use super::{EscapedText, IsolatedName, bytes, count, percent, rate, span};
 
     #[test]
     fn escapes_hostile_text() {
         let hostile = "</bdi><script>alert('1')</script> \" onload=\"x & \u{1b}[2J\u{0}";
-        let shown = Text(hostile).to_string();
+        let shown = EscapedText(hostile).to_string();
         assert!(!shown.contains(['<', '>', '"', '\'', '\u{1b}', '\u{0}']), "{shown}");
         assert!(shown.starts_with("&lt;/bdi&gt;&lt;script&gt;alert(&#39;1&#39;)"), "{shown}");
         assert!(shown.contains("&quot; onload=&quot;x &amp; \u{fffd}[2J\u{fffd}"), "{shown}");
-        assert_eq!(Name("a<b").to_string(), "<bdi>a&lt;b</bdi>");
-        let long = Name(&"&".repeat(500)).to_string();
+        assert_eq!(IsolatedName("a<b").to_string(), "<bdi>a&lt;b</bdi>");
+        let long = IsolatedName(&"&".repeat(500)).to_string();
         assert_eq!((long.matches("&amp;").count(), long.contains('…')), (120, true));
     }
 

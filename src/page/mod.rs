@@ -6,10 +6,10 @@ mod html;
 mod nonce;
 mod picture;
 
-pub use bars::{Bars, Mark};
-pub use html::{Name, Text, bytes, count, of, percent, rate, span};
+pub use bars::{BarMark, Bars};
+pub use html::{EscapedText, IsolatedName, bytes, count, of, percent, rate, span};
 pub use nonce::nonce;
-pub use picture::{Line, Stretch, draw, frame, key, top};
+pub use picture::{ChartLine, Stretch, draw, frame, key, top};
 
 /// The style sheet of all pages: light and dark, narrow and wide, screen and paper.
 pub const STYLE: &str = include_str!("page.css");

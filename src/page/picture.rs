@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use super::html::Text;
+use super::html::EscapedText;
 
 /// The time range of a chart.
 #[derive(Clone, Copy, Debug)]
@@ -15,7 +15,7 @@ pub struct Stretch {
 
 /// One line of a chart.
 #[derive(Clone, Debug)]
-pub struct Line {
+pub struct ChartLine {
     /// The class in the style sheet.
     pub class: &'static str,
     /// Whether the area below the line is filled.
@@ -26,11 +26,17 @@ pub struct Line {
 
 /// Draws lines between two values as SVG. `label` describes them in words.
 #[must_use]
-pub fn draw(class: &str, label: &str, stretch: &Stretch, (low, high): (f32, f32), lines: &[Line]) -> String {
+pub fn draw(
+    class: &str,
+    label: &str,
+    stretch: &Stretch,
+    (low, high): (f32, f32),
+    lines: &[ChartLine],
+) -> String {
     let mut picture = format!(
         "<svg class=\"{class}\" role=\"img\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" preserveAspectRatio=\"none\" \
          aria-label=\"{}\"><path class=\"rule\" d=\"M0 {}H{WIDTH}\"/>",
-        Text(label),
+        EscapedText(label),
         y_of(0.0, low, high),
     );
     for line in lines {
@@ -69,7 +75,7 @@ pub fn key(page: &mut String, lines: &[(&str, &str)]) {
 
 /// The largest value of some lines, at least `least`: the top of a chart.
 #[must_use]
-pub fn top(lines: &[Line], least: f32) -> f32 {
+pub fn top(lines: &[ChartLine], least: f32) -> f32 {
     lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value).fold(least, f32::max)
 }
 
@@ -129,7 +135,7 @@ const MARGIN: f32 = 2.0;
 
 #[cfg(test)]
 mod tests {
-    use super::{Line, Stretch, draw, segments, top};
+    use super::{ChartLine, Stretch, draw, segments, top};
 
     const TEN_MINUTES: Stretch = Stretch { seconds: 600.0, gap_seconds: 15.0 };
 
@@ -138,7 +144,7 @@ mod tests {
         let points = vec![(700.0, 9.0), (600.0, 0.0), (595.0, 1.0), (300.0, 0.5), (0.0, 2.0)];
         let drawn = segments(&points, &TEN_MINUTES, 0.0, 1.0);
         assert_eq!(drawn, [vec![(0, 98), (5, 2)], vec![(300, 50)], vec![(600, 2)]]);
-        let line = Line { class: "u", is_filled: true, points };
+        let line = ChartLine { class: "u", is_filled: true, points };
         assert_eq!(top(std::slice::from_ref(&line), 1.0), 9.0);
         let picture = draw("wide", "a < b", &TEN_MINUTES, (0.0, 1.0), &[line]);
         assert!(picture.contains("aria-label=\"a &lt; b\""), "{picture}");

@@ -3,14 +3,16 @@
 
 use arrayvec::ArrayVec;
 
-use super::descriptors::Descriptors;
+use super::descriptors::DescriptorList;
 use super::elements::Elements;
-use super::entries::{Entries, Entry};
-use super::fault::{Code, Expected, Fault, Flaw, Reason};
-use super::message::{Amount, Charge, Cost, Hello, Judge, Options, Request, WorkOutcome};
+use super::entries::{Entries, ReplyEntry};
+use super::fault::{Code, ExpectedField, Fault, Flaw, Reason};
+use super::message::{
+    AmountField, ChargeFrame, CostField, HelloFrame, Judge, OutcomeCode, RequestFrame, RequestOptions,
+};
 use super::name::RANGE as NAME;
 use super::options::{read_info, read_options};
-use super::reader::Reader;
+use super::reader::PayloadReader;
 use super::{DESCRIPTORS_MAX, ID_MAX, PAIRS_MAX, PERMILLE_MAX, VALUE_BYTES_MAX, wellformed};
 
 /// Decodes the payload of a frame that may be any request; its descriptors replace the contents of `descriptors`.
@@ -19,8 +21,8 @@ use super::{DESCRIPTORS_MAX, ID_MAX, PAIRS_MAX, PERMILLE_MAX, VALUE_BYTES_MAX, w
 #[inline]
 pub fn decode_request<'a>(
     payload: &'a [u8],
-    descriptors: &mut Descriptors<'a>,
-) -> Result<Request<'a>, Fault> {
+    descriptors: &mut DescriptorList<'a>,
+) -> Result<RequestFrame<'a>, Fault> {
     descriptors.clear();
     let mut elements = Elements::open(payload);
     let Ok((op @ (HIT | ACQUIRE | PEEK), id)) = elements.read_head() else {
@@ -38,7 +40,10 @@ pub fn decode_request<'a>(
 /// every request on the fast path a copy.
 #[cold]
 #[inline(never)]
-fn read_judge_slowly<'a>(payload: &'a [u8], descriptors: &mut Descriptors<'a>) -> Result<Request<'a>, Fault> {
+fn read_judge_slowly<'a>(
+    payload: &'a [u8],
+    descriptors: &mut DescriptorList<'a>,
+) -> Result<RequestFrame<'a>, Fault> {
     descriptors.clear();
     let mut elements = Elements::open(payload);
     let judge = elements.read_head().and_then(|(op, id)| {
@@ -50,7 +55,10 @@ fn read_judge_slowly<'a>(payload: &'a [u8], descriptors: &mut Descriptors<'a>) -
 
 /// Decodes a request other than HIT, ACQUIRE and PEEK.
 #[inline(never)]
-fn read_other_op<'a>(payload: &'a [u8], descriptors: &mut Descriptors<'a>) -> Result<Request<'a>, Fault> {
+fn read_other_op<'a>(
+    payload: &'a [u8],
+    descriptors: &mut DescriptorList<'a>,
+) -> Result<RequestFrame<'a>, Fault> {
     let mut elements = Elements::open(payload);
     match read_by_op(&mut elements, descriptors) {
         Ok(request) if elements.reader.is_finished_and_checked() => Ok(request),
@@ -61,7 +69,7 @@ fn read_other_op<'a>(payload: &'a [u8], descriptors: &mut Descriptors<'a>) -> Re
 /// Decodes the payload of a connection's first frame, which must be HELLO.
 ///
 /// # Errors A [`Fault`] of code `malformed`, `hello_required`, `version` or `invalid`.
-pub fn decode_first(payload: &[u8]) -> Result<Hello<'_>, Fault> {
+pub fn decode_first(payload: &[u8]) -> Result<HelloFrame<'_>, Fault> {
     let mut elements = Elements::open(payload);
     let outcome = elements.read_head().and_then(|(op, id)| match op {
         HELLO => read_hello(&mut elements, id),
@@ -91,35 +99,35 @@ fn to_fault(payload: &[u8], reason: Reason) -> Fault {
 
 fn read_by_op<'a>(
     elements: &mut Elements<'a>,
-    descriptors: &mut Descriptors<'a>,
-) -> Result<Request<'a>, Reason> {
+    descriptors: &mut DescriptorList<'a>,
+) -> Result<RequestFrame<'a>, Reason> {
     let (op, id) = elements.read_head()?;
     match op {
         RELEASE => read_release(elements, id),
-        HELLO => Ok(Request::Hello(read_hello(elements, id)?)),
-        CHARGE => Ok(Request::Charge(read_charge(elements, id, descriptors)?)),
+        HELLO => Ok(RequestFrame::Hello(read_hello(elements, id)?)),
+        CHARGE => Ok(RequestFrame::Charge(read_charge(elements, id, descriptors)?)),
         RENEW => {
             let (id, lease) =
                 (require_id(id)?, elements.required(&LEASE, |reader| reader.unsigned_to(ID_MAX))?);
             elements.finish()?;
-            Ok(Request::Renew { id, lease })
+            Ok(RequestFrame::Renew { id, lease })
         }
         SIGNAL => read_signal(elements, id),
         PING => {
             let id = require_id(id)?;
             elements.finish()?;
-            Ok(Request::Ping { id })
+            Ok(RequestFrame::Ping { id })
         }
         op => Err(Reason::UnknownOp(op)),
     }
 }
 
 #[inline(always)]
-fn to_request(op: u64, judge: Judge<'_>) -> Request<'_> {
+fn to_request(op: u64, judge: Judge<'_>) -> RequestFrame<'_> {
     match op {
-        HIT => Request::Hit(judge),
-        ACQUIRE => Request::Acquire(judge),
-        _ => Request::Peek(judge),
+        HIT => RequestFrame::Hit(judge),
+        ACQUIRE => RequestFrame::Acquire(judge),
+        _ => RequestFrame::Peek(judge),
     }
 }
 
@@ -136,15 +144,19 @@ fn check_optional_id(id: Option<u64>) -> Result<Option<u64>, Reason> {
 fn read_judge<'a>(
     elements: &mut Elements<'a>,
     id: Option<u64>,
-    descriptors: &mut Descriptors<'a>,
+    descriptors: &mut DescriptorList<'a>,
 ) -> Result<Judge<'a>, Reason> {
     let id = require_id(id)?;
     let domain = elements.name(&DOMAIN)?;
     read_descriptors(elements, descriptors)?;
-    let cost = if elements.next_is_present() { read_cost(&mut elements.reader)? } else { Cost::Requests(1) };
+    let cost =
+        if elements.next_is_present() { read_cost(&mut elements.reader)? } else { CostField::Requests(1) };
     let priority = if elements.next_is_present() { read_priority(&mut elements.reader)? } else { None };
-    let options =
-        if elements.next_is_present() { read_options(&mut elements.reader)? } else { Options::default() };
+    let options = if elements.next_is_present() {
+        read_options(&mut elements.reader)?
+    } else {
+        RequestOptions::default()
+    };
     elements.finish()?;
     Ok(Judge { id, domain, cost, priority, options })
 }
@@ -152,9 +164,9 @@ fn read_judge<'a>(
 #[inline]
 fn read_descriptors<'a>(
     elements: &mut Elements<'a>,
-    descriptors: &mut Descriptors<'a>,
+    descriptors: &mut DescriptorList<'a>,
 ) -> Result<(), Reason> {
-    let count = elements.required(&DESCRIPTORS, Reader::array)?;
+    let count = elements.required(&DESCRIPTORS, PayloadReader::array)?;
     if count > DESCRIPTORS_MAX {
         return Err(Reason::Field(&DESCRIPTORS));
     }
@@ -181,16 +193,16 @@ fn read_descriptors<'a>(
 }
 
 #[inline]
-fn read_cost<'a>(reader: &mut Reader<'a>) -> Result<Cost<'a>, Reason> {
+fn read_cost<'a>(reader: &mut PayloadReader<'a>) -> Result<CostField<'a>, Reason> {
     if reader.at_map() {
-        return Ok(Cost::Units(read_units(reader, |(unit, _)| *unit).ok_or(Reason::Field(&COST))?));
+        return Ok(CostField::Units(read_units(reader, |(unit, _)| *unit).ok_or(Reason::Field(&COST))?));
     }
-    Ok(Cost::Requests(reader.unsigned().ok_or(Reason::Field(&COST))?))
+    Ok(CostField::Requests(reader.unsigned().ok_or(Reason::Field(&COST))?))
 }
 
 /// Reads the priority. A value that is not a name counts as absent, and the rules decide: it must not fail the request.
 #[inline]
-fn read_priority<'a>(reader: &mut Reader<'a>) -> Result<Option<&'a str>, Reason> {
+fn read_priority<'a>(reader: &mut PayloadReader<'a>) -> Result<Option<&'a str>, Reason> {
     let mut name = *reader;
     if let Some(priority) = name.name() {
         *reader = name;
@@ -201,16 +213,16 @@ fn read_priority<'a>(reader: &mut Reader<'a>) -> Result<Option<&'a str>, Reason>
     Ok(None)
 }
 
-fn read_amount<'a>(reader: &mut Reader<'a>) -> Result<Amount<'a>, Reason> {
+fn read_amount<'a>(reader: &mut PayloadReader<'a>) -> Result<AmountField<'a>, Reason> {
     if reader.at_map() {
-        return Ok(Amount::Units(read_units(reader, |(unit, _)| *unit).ok_or(Reason::Field(&AMOUNT))?));
+        return Ok(AmountField::Units(read_units(reader, |(unit, _)| *unit).ok_or(Reason::Field(&AMOUNT))?));
     }
-    Ok(Amount::Requests(reader.amount().ok_or(Reason::Field(&AMOUNT))?))
+    Ok(AmountField::Requests(reader.amount().ok_or(Reason::Field(&AMOUNT))?))
 }
 
 #[inline(never)]
-fn read_units<'a, T: Entry<'a>>(
-    reader: &mut Reader<'a>,
+fn read_units<'a, T: ReplyEntry<'a>>(
+    reader: &mut PayloadReader<'a>,
     unit: impl Fn(&T) -> &'a str,
 ) -> Option<Entries<'a, T>> {
     let count = reader.map()?;
@@ -225,9 +237,9 @@ fn read_units<'a, T: Entry<'a>>(
     Some(entries)
 }
 
-fn read_hello<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<Hello<'a>, Reason> {
-    let mut hello = Hello::new(require_id(id)?);
-    hello.version = elements.required(&VERSION, Reader::unsigned)?;
+fn read_hello<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<HelloFrame<'a>, Reason> {
+    let mut hello = HelloFrame::new(require_id(id)?);
+    hello.version = elements.required(&VERSION, PayloadReader::unsigned)?;
     // Before the rest, whose meaning in that version is unknown.
     if hello.version == 0 {
         return Err(Reason::Version);
@@ -239,31 +251,37 @@ fn read_hello<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<Hello<
     Ok(hello)
 }
 
-fn read_release<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<Request<'a>, Reason> {
+fn read_release<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<RequestFrame<'a>, Reason> {
     let id = check_optional_id(id)?;
     let lease = elements.required(&LEASE, |reader| reader.unsigned_to(ID_MAX))?;
-    let outcome = elements.optional(&OUTCOME, |reader| WorkOutcome::from_number(reader.unsigned()?))?;
+    let outcome = elements.optional(&OUTCOME, |reader| OutcomeCode::from_number(reader.unsigned()?))?;
     elements.finish()?;
-    Ok(Request::Release { id, lease, outcome: outcome.unwrap_or_default() })
+    Ok(RequestFrame::Release { id, lease, outcome: outcome.unwrap_or_default() })
 }
 
 fn read_charge<'a>(
     elements: &mut Elements<'a>,
     id: Option<u64>,
-    descriptors: &mut Descriptors<'a>,
-) -> Result<Charge<'a>, Reason> {
+    descriptors: &mut DescriptorList<'a>,
+) -> Result<ChargeFrame<'a>, Reason> {
     let id = check_optional_id(id)?;
     let domain = elements.name(&DOMAIN)?;
     read_descriptors(elements, descriptors)?;
-    let amount =
-        if elements.next_is_present() { read_amount(&mut elements.reader)? } else { Amount::Requests(1) };
-    let options =
-        if elements.next_is_present() { read_options(&mut elements.reader)? } else { Options::default() };
+    let amount = if elements.next_is_present() {
+        read_amount(&mut elements.reader)?
+    } else {
+        AmountField::Requests(1)
+    };
+    let options = if elements.next_is_present() {
+        read_options(&mut elements.reader)?
+    } else {
+        RequestOptions::default()
+    };
     elements.finish()?;
-    Ok(Charge { id, domain, amount, options })
+    Ok(ChargeFrame { id, domain, amount, options })
 }
 
-fn read_signal<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<Request<'a>, Reason> {
+fn read_signal<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<RequestFrame<'a>, Reason> {
     let id = check_optional_id(id)?;
     let pool = elements.name(&POOL)?;
     let name = elements.name(&SIGNAL_NAME)?;
@@ -271,7 +289,7 @@ fn read_signal<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<Reque
         u16::try_from(reader.unsigned()?).ok().filter(|permille| *permille <= PERMILLE_MAX)
     })?;
     elements.finish()?;
-    Ok(Request::Signal { id, pool, name, permille })
+    Ok(RequestFrame::Signal { id, pool, name, permille })
 }
 
 pub(super) const HELLO: u64 = 0;
@@ -287,24 +305,26 @@ pub(super) const PING: u64 = 8;
 /// The number of units compared pairwise on the fast path; requests rarely name more.
 const UNITS_COMPARED_MAX: usize = 8;
 
-const ID: Expected = Expected { field: "id", range: "an unsigned integer up to 9223372036854775807" };
-const OPTIONAL_ID: Expected =
-    Expected { field: "id", range: "nil or an unsigned integer up to 9223372036854775807" };
-const VERSION: Expected = Expected { field: "version", range: "an unsigned integer" };
-const DOMAIN: Expected = Expected { field: "domain", range: NAME };
-const DESCRIPTORS: Expected = Expected {
+const ID: ExpectedField =
+    ExpectedField { field: "id", range: "an unsigned integer up to 9223372036854775807" };
+const OPTIONAL_ID: ExpectedField =
+    ExpectedField { field: "id", range: "nil or an unsigned integer up to 9223372036854775807" };
+const VERSION: ExpectedField = ExpectedField { field: "version", range: "an unsigned integer" };
+const DOMAIN: ExpectedField = ExpectedField { field: "domain", range: NAME };
+const DESCRIPTORS: ExpectedField = ExpectedField {
     field: "descriptors",
     range: "an array of at most 8 arrays, each of at most 16 keys and as many values, in turn",
 };
-const KEY: Expected = Expected { field: "an attribute key in descriptors", range: NAME };
-const VALUE: Expected =
-    Expected { field: "an attribute value in descriptors", range: "a text of at most 1024 bytes" };
-const COST: Expected =
-    Expected { field: "cost", range: "an unsigned integer, or a map of unit names to such integers" };
-const AMOUNT: Expected =
-    Expected { field: "amount", range: "an integer, or a map of unit names to integers" };
-const LEASE: Expected = Expected { field: "lease", range: "an unsigned integer up to 9223372036854775807" };
-const OUTCOME: Expected = Expected { field: "outcome", range: "nil, 0, 1 or 2" };
-const POOL: Expected = Expected { field: "pool", range: NAME };
-const SIGNAL_NAME: Expected = Expected { field: "name", range: NAME };
-const PERMILLE: Expected = Expected { field: "permille", range: "an unsigned integer up to 1000" };
+const KEY: ExpectedField = ExpectedField { field: "an attribute key in descriptors", range: NAME };
+const VALUE: ExpectedField =
+    ExpectedField { field: "an attribute value in descriptors", range: "a text of at most 1024 bytes" };
+const COST: ExpectedField =
+    ExpectedField { field: "cost", range: "an unsigned integer, or a map of unit names to such integers" };
+const AMOUNT: ExpectedField =
+    ExpectedField { field: "amount", range: "an integer, or a map of unit names to integers" };
+const LEASE: ExpectedField =
+    ExpectedField { field: "lease", range: "an unsigned integer up to 9223372036854775807" };
+const OUTCOME: ExpectedField = ExpectedField { field: "outcome", range: "nil, 0, 1 or 2" };
+const POOL: ExpectedField = ExpectedField { field: "pool", range: NAME };
+const SIGNAL_NAME: ExpectedField = ExpectedField { field: "name", range: NAME };
+const PERMILLE: ExpectedField = ExpectedField { field: "permille", range: "an unsigned integer up to 1000" };

@@ -2,15 +2,15 @@
 
 use super::elements::{Elements, read_map};
 use super::encode_reply::{DECISION_KIND, DONE, ERROR, GOODBYE, WELCOME};
-use super::fault::{Code, Expected, Fault, Reason};
-use super::reader::Reader;
-use super::reply::{Decision, LimitEntry, Mode, NoteKind, Reply, Verdict};
+use super::fault::{Code, ExpectedField, Fault, Reason};
+use super::reader::PayloadReader;
+use super::reply::{DaemonMode, DecisionReply, LimitEntry, NoteCode, Reply, VerdictCode};
 use super::{ID_MAX, wellformed};
 
 /// The buffers for the lists of one decoded decision.
 #[derive(Debug, Default)]
 pub struct ReplyScratch<'a> {
-    notes: Vec<(NoteKind, &'a str)>,
+    notes: Vec<(NoteCode, &'a str)>,
     all: Vec<LimitEntry<'a>>,
 }
 
@@ -38,12 +38,14 @@ fn read_reply<'s, 'a: 's>(
         match kind {
             WELCOME => read_welcome(elements, require_id(id)?),
             DECISION_KIND => read_decision(elements, require_id(id)?, scratch),
-            DONE => Ok(Reply::Done { id: require_id(id)?, ok: elements.required(&OK, Reader::boolean)? }),
+            DONE => {
+                Ok(Reply::Done { id: require_id(id)?, ok: elements.required(&OK, PayloadReader::boolean)? })
+            }
             ERROR => {
                 let code = elements.required(&CODE, |reader| Code::from_number(reader.unsigned()?))?;
-                Ok(Reply::Error { id, code, message: elements.required(&MESSAGE, Reader::text)? })
+                Ok(Reply::Error { id, code, message: elements.required(&MESSAGE, PayloadReader::text)? })
             }
-            GOODBYE => Ok(Reply::Goodbye { reason: elements.required(&REASON, Reader::text)? }),
+            GOODBYE => Ok(Reply::Goodbye { reason: elements.required(&REASON, PayloadReader::text)? }),
             kind => Err(Reason::UnknownKind(kind)),
         }
     } else {
@@ -83,9 +85,9 @@ fn store<T>(slot: &mut Option<T>, value: Option<T>) -> Option<()> {
     Some(())
 }
 
-fn read_mode(reader: &mut Reader<'_>) -> Option<Mode> {
+fn read_mode(reader: &mut PayloadReader<'_>) -> Option<DaemonMode> {
     let name = reader.text()?;
-    Mode::ALL.into_iter().find(|mode| mode.name() == name)
+    DaemonMode::ALL.into_iter().find(|mode| mode.name() == name)
 }
 
 fn read_decision<'s, 'a: 's>(
@@ -93,8 +95,8 @@ fn read_decision<'s, 'a: 's>(
     id: u64,
     scratch: &'s mut ReplyScratch<'a>,
 ) -> Result<Reply<'s>, Reason> {
-    let verdict = elements.required(&VERDICT, |reader| Verdict::from_number(reader.unsigned()?))?;
-    let rule = elements.optional(&RULE, Reader::text)?;
+    let verdict = elements.required(&VERDICT, |reader| VerdictCode::from_number(reader.unsigned()?))?;
+    let rule = elements.optional(&RULE, PayloadReader::text)?;
     let [limit, window_us, remaining, reset_us, retry_us] = read_numbers(elements)?;
     let lease = elements.optional(&LEASE, |reader| reader.unsigned_to(ID_MAX).filter(|lease| *lease > 0))?;
     scratch.notes.clear();
@@ -117,7 +119,7 @@ fn read_decision<'s, 'a: 's>(
             stored.ok_or(Reason::Field(&EXTRA))
         })?;
     }
-    Ok(Reply::Decision(Decision {
+    Ok(Reply::Decision(DecisionReply {
         id,
         verdict,
         rule,
@@ -138,24 +140,24 @@ fn read_decision<'s, 'a: 's>(
 fn read_numbers<const N: usize>(elements: &mut Elements<'_>) -> Result<[Option<u64>; N], Reason> {
     let mut numbers = [None; N];
     for number in &mut numbers {
-        *number = elements.optional(&NUMBER, Reader::unsigned)?;
+        *number = elements.optional(&NUMBER, PayloadReader::unsigned)?;
     }
     Ok(numbers)
 }
 
-fn read_notes<'a>(reader: &mut Reader<'a>, notes: &mut Vec<(NoteKind, &'a str)>) -> Option<()> {
+fn read_notes<'a>(reader: &mut PayloadReader<'a>, notes: &mut Vec<(NoteCode, &'a str)>) -> Option<()> {
     let texts = reader.array()?;
     if texts % 2 != 0 {
         return None;
     }
     for _ in 0..texts / 2 {
         let (name, rule) = (reader.text()?, reader.text()?);
-        notes.extend(NoteKind::ALL.into_iter().find(|kind| kind.name() == name).map(|kind| (kind, rule)));
+        notes.extend(NoteCode::ALL.into_iter().find(|kind| kind.name() == name).map(|kind| (kind, rule)));
     }
     Some(())
 }
 
-fn read_all<'a>(reader: &mut Reader<'a>, all: &mut Vec<LimitEntry<'a>>) -> Option<()> {
+fn read_all<'a>(reader: &mut PayloadReader<'a>, all: &mut Vec<LimitEntry<'a>>) -> Option<()> {
     for _ in 0..reader.array()? {
         let more = reader.array()?.checked_sub(5)?;
         let rule = reader.text()?;
@@ -171,26 +173,28 @@ fn read_all<'a>(reader: &mut Reader<'a>, all: &mut Vec<LimitEntry<'a>>) -> Optio
 
 const INFO_KEYS: [&str; 5] = ["server", "boot", "connection", "frame_bytes_max", "mode"];
 
-const ID: Expected = Expected { field: "id", range: "an unsigned integer up to 9223372036854775807" };
-const VERSION: Expected = Expected { field: "version", range: "an unsigned integer, 1 or more" };
-const INFO: Expected = Expected {
+const ID: ExpectedField =
+    ExpectedField { field: "id", range: "an unsigned integer up to 9223372036854775807" };
+const VERSION: ExpectedField = ExpectedField { field: "version", range: "an unsigned integer, 1 or more" };
+const INFO: ExpectedField = ExpectedField {
     field: "info",
     range: "a map with server, boot, connection, frame_bytes_max and mode (enforce, shadow or disabled)",
 };
-const VERDICT: Expected = Expected { field: "verdict", range: "an integer from 0 to 4" };
-const RULE: Expected = Expected { field: "rule", range: "nil or a text" };
-const NUMBER: Expected = Expected {
+const VERDICT: ExpectedField = ExpectedField { field: "verdict", range: "an integer from 0 to 4" };
+const RULE: ExpectedField = ExpectedField { field: "rule", range: "nil or a text" };
+const NUMBER: ExpectedField = ExpectedField {
     field: "each of limit, window_us, remaining, reset_us and retry_us",
     range: "nil or an unsigned integer",
 };
-const LEASE: Expected =
-    Expected { field: "lease", range: "nil or an unsigned integer from 1 to 9223372036854775807" };
-const NOTES: Expected = Expected { field: "notes", range: "nil or an array of kinds and rules, in turn" };
-const ALL: Expected =
-    Expected { field: "all", range: "nil or an array of [rule, limit, window_us, remaining, reset_us]" };
-const EXTRA: Expected =
-    Expected { field: "extra", range: "nil or a map: texts help and unit, hide true or false" };
-const OK: Expected = Expected { field: "ok", range: "true or false" };
-const CODE: Expected = Expected { field: "code", range: "an integer from 1 to 11" };
-const MESSAGE: Expected = Expected { field: "message", range: "a text" };
-const REASON: Expected = Expected { field: "reason", range: "a text" };
+const LEASE: ExpectedField =
+    ExpectedField { field: "lease", range: "nil or an unsigned integer from 1 to 9223372036854775807" };
+const NOTES: ExpectedField =
+    ExpectedField { field: "notes", range: "nil or an array of kinds and rules, in turn" };
+const ALL: ExpectedField =
+    ExpectedField { field: "all", range: "nil or an array of [rule, limit, window_us, remaining, reset_us]" };
+const EXTRA: ExpectedField =
+    ExpectedField { field: "extra", range: "nil or a map: texts help and unit, hide true or false" };
+const OK: ExpectedField = ExpectedField { field: "ok", range: "true or false" };
+const CODE: ExpectedField = ExpectedField { field: "code", range: "an integer from 1 to 11" };
+const MESSAGE: ExpectedField = ExpectedField { field: "message", range: "a text" };
+const REASON: ExpectedField = ExpectedField { field: "reason", range: "a text" };

@@ -7,18 +7,18 @@ use super::{DESCRIPTORS_MAX, PAIRS_MAX};
 /// At most 8 descriptors of at most 16 pairs, in the order of the request. A key may occur more than once; the user of
 /// the descriptors decides its meaning.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Descriptors<'a> {
+pub struct DescriptorList<'a> {
     pairs: ArrayVec<(&'a str, &'a str), ATTRIBUTES_MAX>,
     /// The end of each descriptor in `pairs`.
     ends: ArrayVec<u8, DESCRIPTORS_MAX>,
 }
 
-impl<'a> Descriptors<'a> {
+impl<'a> DescriptorList<'a> {
     /// Makes an empty list: 4 KiB inline, nothing on the heap.
     #[inline]
     #[must_use]
-    pub fn new() -> Descriptors<'a> {
-        Descriptors { pairs: ArrayVec::new_const(), ends: ArrayVec::new_const() }
+    pub fn new() -> DescriptorList<'a> {
+        DescriptorList { pairs: ArrayVec::new_const(), ends: ArrayVec::new_const() }
     }
 
     /// Removes all descriptors.
@@ -36,7 +36,7 @@ impl<'a> Descriptors<'a> {
         fits && descriptor.iter().all(|(key, value)| self.push_pair(key, value)) && self.end()
     }
 
-    /// Adds a pair to the descriptor that [`Descriptors::end`] will close. Returns `false` if it does not fit.
+    /// Adds a pair to the descriptor that [`DescriptorList::end`] will close. Returns `false` if it does not fit.
     #[inline]
     pub(super) fn push_pair(&mut self, key: &'a str, value: &'a str) -> bool {
         self.pairs.try_push((key, value)).is_ok()

@@ -1,19 +1,19 @@
 //! The elements of an outer array: trailing nils may be omitted, and unknown elements may follow.
 
-use super::fault::{Expected, Flaw, Reason};
-use super::reader::Reader;
+use super::fault::{ExpectedField, Flaw, Reason};
+use super::reader::PayloadReader;
 
 /// The elements not read yet.
 #[derive(Debug)]
 pub(super) struct Elements<'a> {
-    pub(super) reader: Reader<'a>,
+    pub(super) reader: PayloadReader<'a>,
     left: usize,
 }
 
 impl<'a> Elements<'a> {
     #[inline]
     pub(super) fn open(payload: &'a [u8]) -> Elements<'a> {
-        let mut reader = Reader::new(payload);
+        let mut reader = PayloadReader::new(payload);
         // A payload that is no array counts as empty; the slow check distinguishes them.
         let left = reader.array().unwrap_or_default();
         Elements { reader, left }
@@ -31,15 +31,15 @@ impl<'a> Elements<'a> {
     #[inline]
     pub(super) fn required<T>(
         &mut self,
-        expected: &'static Expected,
-        read: impl FnOnce(&mut Reader<'a>) -> Option<T>,
+        expected: &'static ExpectedField,
+        read: impl FnOnce(&mut PayloadReader<'a>) -> Option<T>,
     ) -> Result<T, Reason> {
         if self.next_is_present() { read(&mut self.reader) } else { None }.ok_or(Reason::Field(expected))
     }
 
     /// Reads a required name.
     #[inline]
-    pub(super) fn name(&mut self, expected: &'static Expected) -> Result<&'a str, Reason> {
+    pub(super) fn name(&mut self, expected: &'static ExpectedField) -> Result<&'a str, Reason> {
         if self.next_is_present() { self.reader.name() } else { None }.ok_or(Reason::Field(expected))
     }
 
@@ -47,8 +47,8 @@ impl<'a> Elements<'a> {
     #[inline]
     pub(super) fn optional<T>(
         &mut self,
-        expected: &'static Expected,
-        read: impl FnOnce(&mut Reader<'a>) -> Option<T>,
+        expected: &'static ExpectedField,
+        read: impl FnOnce(&mut PayloadReader<'a>) -> Option<T>,
     ) -> Result<Option<T>, Reason> {
         if !self.next_is_present() {
             return Ok(None);
@@ -87,10 +87,10 @@ impl<'a> Elements<'a> {
 
 /// Reads the head of a map and calls `field` for each key in `known` whose value is not nil. Skips other values.
 pub(super) fn read_map<'a>(
-    reader: &mut Reader<'a>,
-    expected: &'static Expected,
+    reader: &mut PayloadReader<'a>,
+    expected: &'static ExpectedField,
     known: &[&str],
-    mut field: impl FnMut(&mut Reader<'a>, &'a str) -> Result<(), Reason>,
+    mut field: impl FnMut(&mut PayloadReader<'a>, &'a str) -> Result<(), Reason>,
 ) -> Result<(), Reason> {
     let mut seen = 0u32;
     for _ in 0..reader.map().ok_or(Reason::Field(expected))? {

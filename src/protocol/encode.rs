@@ -4,10 +4,12 @@
 //! always written.
 
 use super::decode::{ACQUIRE, CHARGE, HELLO, HIT, PEEK, PING, RELEASE, RENEW, SIGNAL};
-use super::descriptors::Descriptors;
+use super::descriptors::DescriptorList;
 use super::entries::Abandoned;
-use super::message::{Amount, Charge, Cost, Hello, Judge, Missed, Of, Options, Request};
-use super::writer::Writer;
+use super::message::{
+    AmountField, ChargeFrame, CostField, HelloFrame, Judge, Missed, RefundField, RequestFrame, RequestOptions,
+};
+use super::writer::FrameWriter;
 use super::{FRAME_BYTES_MAX, HEADER_BYTES};
 
 /// The error of a frame that would exceed [`FRAME_BYTES_MAX`].
@@ -22,44 +24,44 @@ pub struct TooLarge;
 /// # Errors [`TooLarge`]; `out` is then unchanged.
 pub fn encode_request(
     out: &mut Vec<u8>,
-    request: &Request<'_>,
-    descriptors: &Descriptors<'_>,
+    request: &RequestFrame<'_>,
+    descriptors: &DescriptorList<'_>,
 ) -> Result<(), TooLarge> {
-    let mut writer = Writer::begin(out, TYPICAL_FRAME_BYTES);
+    let mut writer = FrameWriter::begin(out, TYPICAL_FRAME_BYTES);
     match request {
-        Request::Hello(hello) => write_hello(&mut writer, hello),
-        Request::Acquire(judge) => write_judge(&mut writer, ACQUIRE, judge, descriptors),
-        Request::Hit(judge) => write_judge(&mut writer, HIT, judge, descriptors),
-        Request::Peek(judge) => write_judge(&mut writer, PEEK, judge, descriptors),
-        Request::Charge(charge) => write_charge(&mut writer, charge, descriptors),
-        Request::Release { id, lease, outcome } => {
+        RequestFrame::Hello(hello) => write_hello(&mut writer, hello),
+        RequestFrame::Acquire(judge) => write_judge(&mut writer, ACQUIRE, judge, descriptors),
+        RequestFrame::Hit(judge) => write_judge(&mut writer, HIT, judge, descriptors),
+        RequestFrame::Peek(judge) => write_judge(&mut writer, PEEK, judge, descriptors),
+        RequestFrame::Charge(charge) => write_charge(&mut writer, charge, descriptors),
+        RequestFrame::Release { id, lease, outcome } => {
             write_head(&mut writer, 4, RELEASE, *id);
             writer.unsigned(*lease);
             writer.unsigned(u64::from(outcome.number()));
         }
-        Request::Renew { id, lease } => {
+        RequestFrame::Renew { id, lease } => {
             write_head(&mut writer, 3, RENEW, Some(*id));
             writer.unsigned(*lease);
         }
-        Request::Signal { id, pool, name, permille } => {
+        RequestFrame::Signal { id, pool, name, permille } => {
             write_head(&mut writer, 5, SIGNAL, *id);
             writer.text(pool);
             writer.text(name);
             writer.unsigned(u64::from(*permille));
         }
-        Request::Ping { id } => write_head(&mut writer, 2, PING, Some(*id)),
+        RequestFrame::Ping { id } => write_head(&mut writer, 2, PING, Some(*id)),
     }
     if writer.finish() { Ok(()) } else { Err(TooLarge) }
 }
 
-fn write_head(writer: &mut Writer<'_>, elements: usize, op: u64, id: Option<u64>) {
+fn write_head(writer: &mut FrameWriter<'_>, elements: usize, op: u64, id: Option<u64>) {
     writer.array(elements);
     writer.unsigned(op);
     writer.optional_unsigned(id);
 }
 
-fn write_judge(writer: &mut Writer<'_>, op: u64, judge: &Judge<'_>, descriptors: &Descriptors<'_>) {
-    let options = judge.options != Options::default();
+fn write_judge(writer: &mut FrameWriter<'_>, op: u64, judge: &Judge<'_>, descriptors: &DescriptorList<'_>) {
+    let options = judge.options != RequestOptions::default();
     let elements = match (options, judge.priority) {
         (true, _) => 7,
         (false, Some(_)) => 6,
@@ -69,8 +71,8 @@ fn write_judge(writer: &mut Writer<'_>, op: u64, judge: &Judge<'_>, descriptors:
     writer.text(judge.domain);
     write_descriptors(writer, descriptors);
     match judge.cost {
-        Cost::Requests(cost) => writer.unsigned(cost),
-        Cost::Units(units) => {
+        CostField::Requests(cost) => writer.unsigned(cost),
+        CostField::Units(units) => {
             writer.map(units.len());
             for (unit, cost) in units.iter() {
                 writer.text(unit);
@@ -86,14 +88,14 @@ fn write_judge(writer: &mut Writer<'_>, op: u64, judge: &Judge<'_>, descriptors:
     }
 }
 
-fn write_charge(writer: &mut Writer<'_>, charge: &Charge<'_>, descriptors: &Descriptors<'_>) {
-    let options = charge.options != Options::default();
+fn write_charge(writer: &mut FrameWriter<'_>, charge: &ChargeFrame<'_>, descriptors: &DescriptorList<'_>) {
+    let options = charge.options != RequestOptions::default();
     write_head(writer, 5 + usize::from(options), CHARGE, charge.id);
     writer.text(charge.domain);
     write_descriptors(writer, descriptors);
     match charge.amount {
-        Amount::Requests(amount) => writer.signed(amount),
-        Amount::Units(units) => {
+        AmountField::Requests(amount) => writer.signed(amount),
+        AmountField::Units(units) => {
             writer.map(units.len());
             for (unit, amount) in units.iter() {
                 writer.text(unit);
@@ -106,7 +108,7 @@ fn write_charge(writer: &mut Writer<'_>, charge: &Charge<'_>, descriptors: &Desc
     }
 }
 
-fn write_descriptors(writer: &mut Writer<'_>, descriptors: &Descriptors<'_>) {
+fn write_descriptors(writer: &mut FrameWriter<'_>, descriptors: &DescriptorList<'_>) {
     writer.array(descriptors.len());
     for descriptor in descriptors.iter() {
         writer.array(2 * descriptor.len());
@@ -117,8 +119,8 @@ fn write_descriptors(writer: &mut Writer<'_>, descriptors: &Descriptors<'_>) {
     }
 }
 
-fn write_options(writer: &mut Writer<'_>, options: &Options<'_>) {
-    let Options { idem, of, queued_us, max_wait_us, all, missed, abandoned } = options;
+fn write_options(writer: &mut FrameWriter<'_>, options: &RequestOptions<'_>) {
+    let RequestOptions { idem, of, queued_us, max_wait_us, all, missed, abandoned } = options;
     let reports = usize::from(!missed.is_empty()) + usize::from(!abandoned.is_empty());
     let times = usize::from(queued_us.is_some()) + usize::from(max_wait_us.is_some());
     let names = usize::from(idem.is_some()) + usize::from(of.is_some());
@@ -128,11 +130,11 @@ fn write_options(writer: &mut Writer<'_>, options: &Options<'_>) {
         write_idem(writer, idem);
     }
     match of {
-        Some(Of::Idem(idem)) => {
+        Some(RefundField::Idem(idem)) => {
             writer.text("of");
             write_idem(writer, idem);
         }
-        Some(Of::Lease(lease)) => {
+        Some(RefundField::Lease(lease)) => {
             writer.text("of");
             writer.unsigned(*lease);
         }
@@ -151,14 +153,14 @@ fn write_options(writer: &mut Writer<'_>, options: &Options<'_>) {
     write_reports(writer, missed, abandoned);
 }
 
-fn write_idem(writer: &mut Writer<'_>, idem: &[u8]) {
+fn write_idem(writer: &mut FrameWriter<'_>, idem: &[u8]) {
     match std::str::from_utf8(idem) {
         Ok(text) => writer.text(text),
         Err(_) => writer.binary(idem),
     }
 }
 
-fn write_reports(writer: &mut Writer<'_>, missed: &Missed, abandoned: &Abandoned<'_>) {
+fn write_reports(writer: &mut FrameWriter<'_>, missed: &Missed, abandoned: &Abandoned<'_>) {
     if !missed.is_empty() {
         writer.text("missed");
         writer.map(missed.iter().count());
@@ -178,9 +180,9 @@ fn write_reports(writer: &mut Writer<'_>, missed: &Missed, abandoned: &Abandoned
     }
 }
 
-fn write_hello(writer: &mut Writer<'_>, hello: &Hello<'_>) {
-    let Hello { id, version, client, session, pid, pool, slots, connection, missed, abandoned } = hello;
-    let pool = Some(*pool).filter(|pool| *pool != Hello::POOL);
+fn write_hello(writer: &mut FrameWriter<'_>, hello: &HelloFrame<'_>) {
+    let HelloFrame { id, version, client, session, pid, pool, slots, connection, missed, abandoned } = hello;
+    let pool = Some(*pool).filter(|pool| *pool != HelloFrame::POOL);
     let slots = Some(*slots).filter(|slots| *slots > 0);
     let connection = Some(*connection).filter(|connection| *connection > 0);
     let texts = usize::from(client.is_some()) + usize::from(session.is_some()) + usize::from(pool.is_some());

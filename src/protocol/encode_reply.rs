@@ -6,8 +6,8 @@ use arrayvec::ArrayString;
 
 use super::HEADER_BYTES;
 use super::fault::{Code, Fault};
-use super::reply::{Decision, LimitEntry, Mode, NoteKind, Reply};
-use super::writer::Writer;
+use super::reply::{DaemonMode, DecisionReply, LimitEntry, NoteCode, Reply};
+use super::writer::FrameWriter;
 
 /// Appends a reply as a whole frame. A reply that would be too large is cut: a decision as in [`encode_decision`],
 /// others at the end of their text.
@@ -19,7 +19,7 @@ pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply<'_>) {
         }
         Reply::Decision(decision) => encode_decision(out, decision),
         Reply::Done { id, ok } => {
-            let mut writer = Writer::begin(out, SMALL_FRAME_BYTES);
+            let mut writer = FrameWriter::begin(out, SMALL_FRAME_BYTES);
             writer.array(3);
             writer.unsigned(DONE);
             writer.unsigned(*id);
@@ -29,7 +29,7 @@ pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply<'_>) {
         Reply::Error { id, code, message } => write_error(out, *id, *code, clip(message)),
         Reply::Goodbye { reason } => {
             let reason = clip(reason);
-            let mut writer = Writer::begin(out, SMALL_FRAME_BYTES + reason.len());
+            let mut writer = FrameWriter::begin(out, SMALL_FRAME_BYTES + reason.len());
             writer.array(3);
             writer.unsigned(GOODBYE);
             writer.nil();
@@ -52,7 +52,7 @@ pub fn encode_fault(out: &mut Vec<u8>, fault: &Fault) {
 
 /// Appends a decision as a whole frame. If it would be too large, omits `all`, then `notes`, then `help`.
 #[inline]
-pub fn encode_decision(out: &mut Vec<u8>, decision: &Decision<'_>) {
+pub fn encode_decision(out: &mut Vec<u8>, decision: &DecisionReply<'_>) {
     if !write_decision(out, decision) {
         encode_shortened(out, *decision);
     }
@@ -60,8 +60,8 @@ pub fn encode_decision(out: &mut Vec<u8>, decision: &Decision<'_>) {
 
 #[cold]
 #[inline(never)]
-fn encode_shortened(out: &mut Vec<u8>, decision: Decision<'_>) {
-    let mut cut = Decision { all: None, ..decision };
+fn encode_shortened(out: &mut Vec<u8>, decision: DecisionReply<'_>) {
+    let mut cut = DecisionReply { all: None, ..decision };
     if write_decision(out, &cut) {
         return;
     }
@@ -78,13 +78,14 @@ fn encode_shortened(out: &mut Vec<u8>, decision: Decision<'_>) {
 
 #[inline]
 #[must_use]
-fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>) -> bool {
+fn write_decision(out: &mut Vec<u8>, decision: &DecisionReply<'_>) -> bool {
     let room = DECISION_BYTES + decision.rule.map_or(0, str::len);
-    let mut writer = Writer::begin_with(out, room, DECISION_HEAD, decision.id, decision.verdict.number());
+    let mut writer =
+        FrameWriter::begin_with(out, room, DECISION_HEAD, decision.id, decision.verdict.number());
     writer.optional_text(decision.rule);
-    let Decision { limit, window_us, remaining, reset_us, retry_us, lease, .. } = *decision;
+    let DecisionReply { limit, window_us, remaining, reset_us, retry_us, lease, .. } = *decision;
     writer.optional_unsigneds([limit, window_us, remaining, reset_us, retry_us, lease]);
-    let Decision { notes, all, help, hide, unit, .. } = decision;
+    let DecisionReply { notes, all, help, hide, unit, .. } = decision;
     if notes.is_empty() && all.is_none() && help.is_none() && unit.is_none() && !hide {
         // The common case: nil for notes, all and extra.
         writer.bytes([NIL; 3]);
@@ -96,7 +97,7 @@ fn write_decision(out: &mut Vec<u8>, decision: &Decision<'_>) -> bool {
 
 /// By value: a reference would force every decision into memory, including those without a rest.
 #[inline(never)]
-fn write_rest(writer: &mut Writer<'_>, decision: Decision<'_>) {
+fn write_rest(writer: &mut FrameWriter<'_>, decision: DecisionReply<'_>) {
     if decision.notes.is_empty() {
         writer.nil();
     } else {
@@ -113,7 +114,7 @@ fn write_rest(writer: &mut Writer<'_>, decision: Decision<'_>) {
     }
 }
 
-fn write_notes(writer: &mut Writer<'_>, notes: &[(NoteKind, &str)]) {
+fn write_notes(writer: &mut FrameWriter<'_>, notes: &[(NoteCode, &str)]) {
     writer.array(2 * notes.len());
     for (kind, rule) in notes {
         writer.text(kind.name());
@@ -121,7 +122,7 @@ fn write_notes(writer: &mut Writer<'_>, notes: &[(NoteKind, &str)]) {
     }
 }
 
-fn write_all(writer: &mut Writer<'_>, entries: &[LimitEntry<'_>]) {
+fn write_all(writer: &mut FrameWriter<'_>, entries: &[LimitEntry<'_>]) {
     writer.array(entries.len());
     for entry in entries {
         writer.array(5);
@@ -132,7 +133,7 @@ fn write_all(writer: &mut Writer<'_>, entries: &[LimitEntry<'_>]) {
     }
 }
 
-fn write_extra(writer: &mut Writer<'_>, decision: &Decision<'_>) {
+fn write_extra(writer: &mut FrameWriter<'_>, decision: &DecisionReply<'_>) {
     let texts = usize::from(decision.help.is_some()) + usize::from(decision.unit.is_some());
     writer.map(texts + usize::from(decision.hide));
     if let Some(help) = decision.help {
@@ -149,8 +150,15 @@ fn write_extra(writer: &mut Writer<'_>, decision: &Decision<'_>) {
     }
 }
 
-fn write_welcome(out: &mut Vec<u8>, id: u64, version: u64, server: &str, numbers: [u64; 3], mode: Mode) {
-    let mut writer = Writer::begin(out, 2 * SMALL_FRAME_BYTES + server.len());
+fn write_welcome(
+    out: &mut Vec<u8>,
+    id: u64,
+    version: u64,
+    server: &str,
+    numbers: [u64; 3],
+    mode: DaemonMode,
+) {
+    let mut writer = FrameWriter::begin(out, 2 * SMALL_FRAME_BYTES + server.len());
     writer.array(4);
     writer.unsigned(WELCOME);
     writer.unsigned(id);
@@ -168,7 +176,7 @@ fn write_welcome(out: &mut Vec<u8>, id: u64, version: u64, server: &str, numbers
 }
 
 fn write_error(out: &mut Vec<u8>, id: Option<u64>, code: Code, message: &str) {
-    let mut writer = Writer::begin(out, SMALL_FRAME_BYTES + message.len());
+    let mut writer = FrameWriter::begin(out, SMALL_FRAME_BYTES + message.len());
     writer.array(4);
     writer.unsigned(ERROR);
     writer.optional_unsigned(id);
@@ -178,7 +186,7 @@ fn write_error(out: &mut Vec<u8>, id: Option<u64>, code: Code, message: &str) {
 }
 
 /// Ends a frame whose texts are clipped.
-fn finish_clipped(writer: Writer<'_>) {
+fn finish_clipped(writer: FrameWriter<'_>) {
     let fits = writer.finish();
     debug_assert!(fits, "clipped texts fit");
 }
@@ -215,7 +223,8 @@ const DECISION_BYTES: usize = HEADER_BYTES + 140;
 mod tests {
     use super::{encode_decision, encode_reply};
     use crate::protocol::{
-        Code, Decision, LimitEntry, NoteKind, Reply, ReplyScratch, Split, Verdict, decode_reply, split,
+        Code, DecisionReply, LimitEntry, NoteCode, Reply, ReplyScratch, Split, VerdictCode, decode_reply,
+        split,
     };
 
     #[test]
@@ -223,7 +232,7 @@ mod tests {
         let long = "r".repeat(255);
         let entry = LimitEntry { rule: &long, limit: 1, window_us: 1, remaining: 1, reset_us: 1 };
         let (few, many) = ([entry; 2], [entry; 64]);
-        let (note, notes) = ([(NoteKind::Near, &*long)], [(NoteKind::Near, &*long); 64]);
+        let (note, notes) = ([(NoteCode::Near, &*long)], [(NoteCode::Near, &*long); 64]);
         let help = "h".repeat(20_000);
         // Entries, notes and bytes of help before encoding, and those that arrive.
         let table = [
@@ -235,8 +244,8 @@ mod tests {
         ];
         for (all, notes, help, expected) in table {
             let mut out = Vec::new();
-            let decision = Decision::new(7, Verdict::Limit);
-            encode_decision(&mut out, &Decision { all: Some(all), notes, help: Some(help), ..decision });
+            let decision = DecisionReply::new(7, VerdictCode::Limit);
+            encode_decision(&mut out, &DecisionReply { all: Some(all), notes, help: Some(help), ..decision });
             let Split::Frame { payload, consumed } = split(&out) else { panic!("{expected:?}") };
             assert_eq!(consumed, out.len());
             let mut scratch = ReplyScratch::default();

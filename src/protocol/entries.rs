@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use super::reader::Reader;
+use super::reader::PayloadReader;
 use super::{COST_MAX, ID_MAX};
 
 /// Units and costs in the order of the request, without duplicate units. A cost may exceed [`COST_MAX`].
@@ -28,14 +28,14 @@ enum ListSource<'a, T> {
 }
 
 /// An entry of a list.
-pub trait Entry<'a>: Copy + PartialEq + fmt::Debug {
+pub trait ReplyEntry<'a>: Copy + PartialEq + fmt::Debug {
     /// Reads one entry from the front; `None` if there is none, or none that version 1 allows.
     fn read(bytes: &mut &'a [u8]) -> Option<Self>;
 }
 
-impl<'a, T: Entry<'a>> Entries<'a, T> {
+impl<'a, T: ReplyEntry<'a>> Entries<'a, T> {
     /// Reads `count` entries and keeps their bytes.
-    pub(super) fn checked(reader: &mut Reader<'a>, count: usize) -> Option<Entries<'a, T>> {
+    pub(super) fn checked(reader: &mut PayloadReader<'a>, count: usize) -> Option<Entries<'a, T>> {
         let start = reader.rest();
         let mut rest = start;
         for _ in 0..count {
@@ -89,33 +89,33 @@ impl<T> Default for Entries<'_, T> {
     }
 }
 
-impl<'a, T: Entry<'a>> PartialEq for Entries<'a, T> {
+impl<'a, T: ReplyEntry<'a>> PartialEq for Entries<'a, T> {
     fn eq(&self, other: &Self) -> bool {
         self.iter().eq(other.iter())
     }
 }
 
-impl<'a, T: Entry<'a> + Eq> Eq for Entries<'a, T> {}
+impl<'a, T: ReplyEntry<'a> + Eq> Eq for Entries<'a, T> {}
 
-impl<'a, T: Entry<'a>> fmt::Debug for Entries<'a, T> {
+impl<'a, T: ReplyEntry<'a>> fmt::Debug for Entries<'a, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
     }
 }
 
-impl<'a> Entry<'a> for (&'a str, u64) {
+impl<'a> ReplyEntry<'a> for (&'a str, u64) {
     fn read(bytes: &mut &'a [u8]) -> Option<Self> {
         read(bytes, |reader| Some((reader.name()?, reader.unsigned()?)))
     }
 }
 
-impl<'a> Entry<'a> for (&'a str, i64) {
+impl<'a> ReplyEntry<'a> for (&'a str, i64) {
     fn read(bytes: &mut &'a [u8]) -> Option<Self> {
         read(bytes, |reader| Some((reader.name()?, reader.amount()?)))
     }
 }
 
-impl<'a> Entry<'a> for (u64, u64) {
+impl<'a> ReplyEntry<'a> for (u64, u64) {
     fn read(bytes: &mut &'a [u8]) -> Option<Self> {
         read(bytes, |reader| {
             let more = reader.array()?.checked_sub(2)?;
@@ -128,14 +128,14 @@ impl<'a> Entry<'a> for (u64, u64) {
     }
 }
 
-fn read<'a, T>(bytes: &mut &'a [u8], one: impl FnOnce(&mut Reader<'a>) -> Option<T>) -> Option<T> {
-    let mut reader = Reader::new(bytes);
+fn read<'a, T>(bytes: &mut &'a [u8], one: impl FnOnce(&mut PayloadReader<'a>) -> Option<T>) -> Option<T> {
+    let mut reader = PayloadReader::new(bytes);
     let entry = one(&mut reader)?;
     *bytes = reader.rest();
     Some(entry)
 }
 
-impl Reader<'_> {
+impl PayloadReader<'_> {
     /// Reads a signed amount, clamped to ± [`COST_MAX`]: no rule counts further.
     pub(super) fn amount(&mut self) -> Option<i64> {
         let most = i128::from(COST_MAX);

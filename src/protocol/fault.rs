@@ -146,7 +146,7 @@ pub enum Reason {
     /// The number of an unknown kind of reply.
     UnknownKind(u64),
     /// A field is missing or violates its type or range.
-    Field(&'static Expected),
+    Field(&'static ExpectedField),
 }
 
 impl Reason {
@@ -164,7 +164,7 @@ impl Reason {
 
 /// The expected type and range of a field.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Expected {
+pub struct ExpectedField {
     /// The name of the field in the protocol.
     pub field: &'static str,
     /// Its type and range.

@@ -4,9 +4,9 @@ use super::entries::{Abandoned, Amounts, Units};
 
 /// One request, without its descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Request<'a> {
+pub enum RequestFrame<'a> {
     /// Opens a connection.
-    Hello(Hello<'a>),
+    Hello(HelloFrame<'a>),
     /// Checks a request that will end with a RELEASE.
     Acquire(Judge<'a>),
     /// Ends a lease.
@@ -16,14 +16,14 @@ pub enum Request<'a> {
         /// The number from the grant; 0 is not a valid lease.
         lease: u64,
         /// The outcome of the work.
-        outcome: WorkOutcome,
+        outcome: OutcomeCode,
     },
     /// Checks a request without a lease.
     Hit(Judge<'a>),
     /// Checks as ACQUIRE would, without any change.
     Peek(Judge<'a>),
     /// Charges after the fact.
-    Charge(Charge<'a>),
+    Charge(ChargeFrame<'a>),
     /// Restarts the time of a lease.
     Renew {
         /// The request's id.
@@ -49,22 +49,24 @@ pub enum Request<'a> {
     },
 }
 
-impl<'a> Request<'a> {
+impl<'a> RequestFrame<'a> {
     /// Makes a HIT of cost 1 with default values.
     #[must_use]
-    pub fn hit(id: u64, domain: &'a str) -> Request<'a> {
-        Request::Hit(Judge::new(id, domain))
+    pub fn hit(id: u64, domain: &'a str) -> RequestFrame<'a> {
+        RequestFrame::Hit(Judge::new(id, domain))
     }
 
     /// The id that the reply repeats; `None` if the client wants no reply.
     #[must_use]
     pub fn id(&self) -> Option<u64> {
         match self {
-            Request::Hit(judge) | Request::Acquire(judge) | Request::Peek(judge) => Some(judge.id),
-            Request::Renew { id, .. } | Request::Ping { id } => Some(*id),
-            Request::Hello(hello) => Some(hello.id),
-            Request::Charge(charge) => charge.id,
-            Request::Release { id, .. } | Request::Signal { id, .. } => *id,
+            RequestFrame::Hit(judge) | RequestFrame::Acquire(judge) | RequestFrame::Peek(judge) => {
+                Some(judge.id)
+            }
+            RequestFrame::Renew { id, .. } | RequestFrame::Ping { id } => Some(*id),
+            RequestFrame::Hello(hello) => Some(hello.id),
+            RequestFrame::Charge(charge) => charge.id,
+            RequestFrame::Release { id, .. } | RequestFrame::Signal { id, .. } => *id,
         }
     }
 }
@@ -77,24 +79,24 @@ pub struct Judge<'a> {
     /// The domain whose rules decide.
     pub domain: &'a str,
     /// The cost of the request.
-    pub cost: Cost<'a>,
+    pub cost: CostField<'a>,
     /// The name of its priority.
     pub priority: Option<&'a str>,
     /// The remaining fields.
-    pub options: Options<'a>,
+    pub options: RequestOptions<'a>,
 }
 
 impl<'a> Judge<'a> {
     /// Makes the fields for cost 1 with default values.
     #[must_use]
     pub fn new(id: u64, domain: &'a str) -> Judge<'a> {
-        Judge { id, domain, cost: Cost::Requests(1), priority: None, options: Options::default() }
+        Judge { id, domain, cost: CostField::Requests(1), priority: None, options: RequestOptions::default() }
     }
 }
 
 /// The cost of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cost<'a> {
+pub enum CostField<'a> {
     /// In the unit `requests`. A cost above [`COST_MAX`](super::COST_MAX) passes no rule.
     Requests(u64),
     /// In each named unit.
@@ -103,7 +105,7 @@ pub enum Cost<'a> {
 
 /// The amount of a CHARGE; a negative one is a refund.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Amount<'a> {
+pub enum AmountField<'a> {
     /// In the unit `requests`, within ± [`COST_MAX`](super::COST_MAX).
     Requests(i64),
     /// In each named unit.
@@ -112,20 +114,20 @@ pub enum Amount<'a> {
 
 /// The fields of CHARGE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Charge<'a> {
+pub struct ChargeFrame<'a> {
     /// The request's id; `None` for no reply.
     pub id: Option<u64>,
     /// The domain whose rules are charged.
     pub domain: &'a str,
     /// The amount to charge.
-    pub amount: Amount<'a>,
+    pub amount: AmountField<'a>,
     /// The remaining fields.
-    pub options: Options<'a>,
+    pub options: RequestOptions<'a>,
 }
 
 /// The grant or charge that a CHARGE refunds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Of<'a> {
+pub enum RefundField<'a> {
     /// By its `idem`, 1 to 64 bytes.
     Idem(&'a [u8]),
     /// By its lease.
@@ -134,11 +136,11 @@ pub enum Of<'a> {
 
 /// The optional fields of ACQUIRE, HIT, PEEK and CHARGE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Options<'a> {
+pub struct RequestOptions<'a> {
     /// The idempotency key, 1 to 64 bytes: a retry with the same key gets the same grant.
     pub idem: Option<&'a [u8]>,
     /// The grant or charge that a CHARGE of a negative amount refunds.
-    pub of: Option<Of<'a>>,
+    pub of: Option<RefundField<'a>>,
     /// Microseconds for which the request already waited for the application.
     pub queued_us: Option<u64>,
     /// The longest acceptable wait in microseconds; 0: none, `None`: as long as the rule's queue.
@@ -153,7 +155,7 @@ pub struct Options<'a> {
 
 /// The fields of HELLO.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hello<'a> {
+pub struct HelloFrame<'a> {
     /// The request's id.
     pub id: u64,
     /// The highest version of the client, 1 or more.
@@ -170,20 +172,20 @@ pub struct Hello<'a> {
     pub slots: u32,
     /// The client's number of this connection in its session, from 1; 0 if it gave none.
     pub connection: u64,
-    /// As in [`Options`].
+    /// As in [`RequestOptions`].
     pub missed: Missed,
-    /// As in [`Options`].
+    /// As in [`RequestOptions`].
     pub abandoned: Abandoned<'a>,
 }
 
-impl Hello<'_> {
+impl HelloFrame<'_> {
     /// The pool of a client that names none.
     pub const POOL: &'static str = "default";
 
     /// Makes a HELLO of this version with default values.
     #[must_use]
     pub fn new(id: u64) -> Self {
-        Hello {
+        HelloFrame {
             id,
             version: super::VERSION,
             client: None,
@@ -200,7 +202,7 @@ impl Hello<'_> {
 
 /// The outcome of the work under a lease.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WorkOutcome {
+pub enum OutcomeCode {
     /// Success.
     Ok = 0,
     /// Failure, or no outcome given.
@@ -210,14 +212,14 @@ pub enum WorkOutcome {
     Dropped = 2,
 }
 
-impl WorkOutcome {
+impl OutcomeCode {
     /// The outcome with this number.
     #[must_use]
-    pub const fn from_number(number: u64) -> Option<WorkOutcome> {
+    pub const fn from_number(number: u64) -> Option<OutcomeCode> {
         match number {
-            0 => Some(WorkOutcome::Ok),
-            1 => Some(WorkOutcome::Error),
-            2 => Some(WorkOutcome::Dropped),
+            0 => Some(OutcomeCode::Ok),
+            1 => Some(OutcomeCode::Error),
+            2 => Some(OutcomeCode::Dropped),
             _ => None,
         }
     }

@@ -40,16 +40,17 @@ mod writer;
 
 pub use decode::{decode_first, decode_request};
 pub use decode_reply::{ReplyScratch, decode_reply};
-pub use descriptors::Descriptors;
+pub use descriptors::DescriptorList;
 pub use encode::{TooLarge, encode_request};
 pub use encode_reply::{encode_decision, encode_fault, encode_reply};
-pub use entries::{Abandoned, Amounts, Entries, Entry, Units};
-pub use fault::{Code, Expected, Fault, Flaw, Reason};
+pub use entries::{Abandoned, Amounts, Entries, ReplyEntry, Units};
+pub use fault::{Code, ExpectedField, Fault, Flaw, Reason};
 pub use frame::{Split, split};
 pub use message::{
-    Amount, Charge, Cost, Hello, Judge, MissReason, Missed, Of, Options, Request, WorkOutcome,
+    AmountField, ChargeFrame, CostField, HelloFrame, Judge, MissReason, Missed, OutcomeCode, RefundField,
+    RequestFrame, RequestOptions,
 };
-pub use reply::{Decision, LimitEntry, Mode, NoteKind, Reply, Verdict};
+pub use reply::{DaemonMode, DecisionReply, LimitEntry, NoteCode, Reply, VerdictCode};
 
 /// The protocol version.
 pub const VERSION: u64 = 1;

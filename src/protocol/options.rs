@@ -2,15 +2,15 @@
 
 use super::elements::read_map;
 use super::entries::{Abandoned, Entries};
-use super::fault::{Expected, Reason};
-use super::message::{Hello, MissReason, Missed, Of, Options};
-use super::reader::Reader;
+use super::fault::{ExpectedField, Reason};
+use super::message::{HelloFrame, MissReason, Missed, RefundField, RequestOptions};
+use super::reader::PayloadReader;
 use super::{CLIENT_BYTES_MAX, ID_MAX, IDEM_BYTES_MAX};
 
 /// Reads `options`, which is not nil.
 #[inline(never)]
-pub(super) fn read_options<'a>(reader: &mut Reader<'a>) -> Result<Options<'a>, Reason> {
-    let mut options = Options::default();
+pub(super) fn read_options<'a>(reader: &mut PayloadReader<'a>) -> Result<RequestOptions<'a>, Reason> {
+    let mut options = RequestOptions::default();
     read_map(reader, &OPTIONS, &OPTION_KEYS, |reader, key| {
         match key {
             "idem" => options.idem = Some(read_idem(reader).ok_or(Reason::Field(&IDEM))?),
@@ -27,7 +27,10 @@ pub(super) fn read_options<'a>(reader: &mut Reader<'a>) -> Result<Options<'a>, R
 }
 
 /// Reads `info` into `hello`.
-pub(super) fn read_info<'a>(reader: &mut Reader<'a>, hello: &mut Hello<'a>) -> Result<(), Reason> {
+pub(super) fn read_info<'a>(
+    reader: &mut PayloadReader<'a>,
+    hello: &mut HelloFrame<'a>,
+) -> Result<(), Reason> {
     read_map(reader, &INFO, &INFO_KEYS, |reader, key| {
         match key {
             "client" => hello.client = Some(read_client(reader).ok_or(Reason::Field(&CLIENT))?),
@@ -43,7 +46,7 @@ pub(super) fn read_info<'a>(reader: &mut Reader<'a>, hello: &mut Hello<'a>) -> R
     })
 }
 
-fn read_idem<'a>(reader: &mut Reader<'a>) -> Option<&'a [u8]> {
+fn read_idem<'a>(reader: &mut PayloadReader<'a>) -> Option<&'a [u8]> {
     let mut binary = *reader;
     let bytes = match binary.binary() {
         Some(bytes) => {
@@ -55,32 +58,32 @@ fn read_idem<'a>(reader: &mut Reader<'a>) -> Option<&'a [u8]> {
     (1..=IDEM_BYTES_MAX).contains(&bytes.len()).then_some(bytes)
 }
 
-fn read_of<'a>(reader: &mut Reader<'a>) -> Option<Of<'a>> {
+fn read_of<'a>(reader: &mut PayloadReader<'a>) -> Option<RefundField<'a>> {
     let mut lease = *reader;
     if let Some(number) = lease.unsigned_to(ID_MAX) {
         *reader = lease;
-        return Some(Of::Lease(number));
+        return Some(RefundField::Lease(number));
     }
-    read_idem(reader).map(Of::Idem)
+    read_idem(reader).map(RefundField::Idem)
 }
 
-fn read_client<'a>(reader: &mut Reader<'a>) -> Option<&'a str> {
+fn read_client<'a>(reader: &mut PayloadReader<'a>) -> Option<&'a str> {
     reader.text().filter(|client| client.len() <= CLIENT_BYTES_MAX)
 }
 
-fn read_session(reader: &mut Reader<'_>) -> Option<[u8; 16]> {
+fn read_session(reader: &mut PayloadReader<'_>) -> Option<[u8; 16]> {
     reader.binary()?.try_into().ok()
 }
 
-fn read_connection(reader: &mut Reader<'_>) -> Option<u64> {
+fn read_connection(reader: &mut PayloadReader<'_>) -> Option<u64> {
     reader.unsigned().filter(|connection| *connection > 0)
 }
 
-fn read_unsigned32(reader: &mut Reader<'_>) -> Option<u32> {
+fn read_unsigned32(reader: &mut PayloadReader<'_>) -> Option<u32> {
     u32::try_from(reader.unsigned()?).ok()
 }
 
-fn read_missed(reader: &mut Reader<'_>) -> Result<Missed, Reason> {
+fn read_missed(reader: &mut PayloadReader<'_>) -> Result<Missed, Reason> {
     let mut missed = Missed::default();
     read_map(reader, &MISSED, &MissReason::ALL.map(MissReason::name), |reader, key| {
         let count = reader.unsigned().ok_or(Reason::Field(&MISSED))?;
@@ -92,7 +95,7 @@ fn read_missed(reader: &mut Reader<'_>) -> Result<Missed, Reason> {
     Ok(missed)
 }
 
-fn read_abandoned<'a>(reader: &mut Reader<'a>) -> Result<Abandoned<'a>, Reason> {
+fn read_abandoned<'a>(reader: &mut PayloadReader<'a>) -> Result<Abandoned<'a>, Reason> {
     // Rare, and its entries may be longer than known: leave them to the slow check.
     reader.mark_unchecked();
     let count = reader.array().ok_or(Reason::Field(&ABANDONED))?;
@@ -103,24 +106,29 @@ const OPTION_KEYS: [&str; 7] = ["idem", "of", "queued_us", "max_wait_us", "all",
 const INFO_KEYS: [&str; 8] =
     ["client", "session", "pid", "pool", "slots", "connection", "missed", "abandoned"];
 
-const OPTIONS: Expected = Expected { field: "options", range: "nil or a map" };
-const IDEM: Expected = Expected { field: "options.idem", range: "a text or bytes, 1 to 64 bytes long" };
-const OF: Expected = Expected {
+const OPTIONS: ExpectedField = ExpectedField { field: "options", range: "nil or a map" };
+const IDEM: ExpectedField =
+    ExpectedField { field: "options.idem", range: "a text or bytes, 1 to 64 bytes long" };
+const OF: ExpectedField = ExpectedField {
     field: "options.of",
     range: "a text or bytes, 1 to 64 bytes long, or a lease: an unsigned integer up to 9223372036854775807",
 };
-const QUEUED: Expected = Expected { field: "options.queued_us", range: "an unsigned integer" };
-const MAX_WAIT: Expected = Expected { field: "options.max_wait_us", range: "nil or an unsigned integer" };
-const ALL: Expected = Expected { field: "options.all", range: "true or false" };
-const MISSED: Expected = Expected { field: "missed", range: "a map of reasons to unsigned integers" };
-const ABANDONED: Expected = Expected {
+const QUEUED: ExpectedField = ExpectedField { field: "options.queued_us", range: "an unsigned integer" };
+const MAX_WAIT: ExpectedField =
+    ExpectedField { field: "options.max_wait_us", range: "nil or an unsigned integer" };
+const ALL: ExpectedField = ExpectedField { field: "options.all", range: "true or false" };
+const MISSED: ExpectedField =
+    ExpectedField { field: "missed", range: "a map of reasons to unsigned integers" };
+const ABANDONED: ExpectedField = ExpectedField {
     field: "abandoned",
     range: "an array of [connection, id], unsigned integers, the id up to 9223372036854775807",
 };
-const INFO: Expected = Expected { field: "info", range: "nil or a map" };
-const CLIENT: Expected = Expected { field: "info.client", range: "a text of at most 255 bytes" };
-const SESSION: Expected = Expected { field: "info.session", range: "16 bytes (bin)" };
-const PID: Expected = Expected { field: "info.pid", range: "an unsigned integer up to 4294967295" };
-const POOL: Expected = Expected { field: "info.pool", range: super::name::RANGE };
-const SLOTS: Expected = Expected { field: "info.slots", range: "an unsigned integer up to 4294967295" };
-const CONNECTION: Expected = Expected { field: "info.connection", range: "an unsigned integer, 1 or more" };
+const INFO: ExpectedField = ExpectedField { field: "info", range: "nil or a map" };
+const CLIENT: ExpectedField = ExpectedField { field: "info.client", range: "a text of at most 255 bytes" };
+const SESSION: ExpectedField = ExpectedField { field: "info.session", range: "16 bytes (bin)" };
+const PID: ExpectedField = ExpectedField { field: "info.pid", range: "an unsigned integer up to 4294967295" };
+const POOL: ExpectedField = ExpectedField { field: "info.pool", range: super::name::RANGE };
+const SLOTS: ExpectedField =
+    ExpectedField { field: "info.slots", range: "an unsigned integer up to 4294967295" };
+const CONNECTION: ExpectedField =
+    ExpectedField { field: "info.connection", range: "an unsigned integer, 1 or more" };

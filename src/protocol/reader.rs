@@ -10,15 +10,15 @@ use super::name::{as_name, as_text, common_key};
 
 /// The position in the payload.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Reader<'a> {
+pub(super) struct PayloadReader<'a> {
     rest: &'a [u8],
     unchecked: bool,
 }
 
-impl<'a> Reader<'a> {
+impl<'a> PayloadReader<'a> {
     #[inline]
-    pub(super) fn new(payload: &'a [u8]) -> Reader<'a> {
-        Reader { rest: payload, unchecked: false }
+    pub(super) fn new(payload: &'a [u8]) -> PayloadReader<'a> {
+        PayloadReader { rest: payload, unchecked: false }
     }
 
     /// The bytes not read yet.

@@ -20,10 +20,10 @@ pub enum Reply<'a> {
         /// The largest accepted payload, in bytes.
         frame_bytes_max: u64,
         /// Whether refusals are enforced.
-        mode: Mode,
+        mode: DaemonMode,
     },
     /// The reply to ACQUIRE, HIT and PEEK.
-    Decision(Decision<'a>),
+    Decision(DecisionReply<'a>),
     /// The reply to the other requests.
     Done {
         /// The request's id.
@@ -49,11 +49,11 @@ pub enum Reply<'a> {
 
 /// A decision. Durations are microseconds, rounded up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Decision<'a> {
+pub struct DecisionReply<'a> {
     /// The request's id.
     pub id: u64,
     /// The verdict.
-    pub verdict: Verdict,
+    pub verdict: VerdictCode,
     /// The binding rule.
     pub rule: Option<&'a str>,
     /// The limit of the binding rule, in its unit.
@@ -69,7 +69,7 @@ pub struct Decision<'a> {
     /// The lease to release, 1 or more.
     pub lease: Option<u64>,
     /// Additional facts about rules; empty is encoded as nil.
-    pub notes: &'a [(NoteKind, &'a str)],
+    pub notes: &'a [(NoteCode, &'a str)],
     /// Every limit that matched, if the request asked for them.
     pub all: Option<&'a [LimitEntry<'a>]>,
     /// The help text of the binding rule for refused callers.
@@ -80,11 +80,11 @@ pub struct Decision<'a> {
     pub unit: Option<&'a str>,
 }
 
-impl Decision<'_> {
+impl DecisionReply<'_> {
     /// Makes a decision without a binding rule.
     #[must_use]
-    pub fn new(id: u64, verdict: Verdict) -> Self {
-        Decision {
+    pub fn new(id: u64, verdict: VerdictCode) -> Self {
+        DecisionReply {
             id,
             verdict,
             rule: None,
@@ -108,19 +108,19 @@ impl Decision<'_> {
 pub struct LimitEntry<'a> {
     /// The rule.
     pub rule: &'a str,
-    /// As in [`Decision`].
+    /// As in [`DecisionReply`].
     pub limit: u64,
-    /// As in [`Decision`].
+    /// As in [`DecisionReply`].
     pub window_us: u64,
-    /// As in [`Decision`].
+    /// As in [`DecisionReply`].
     pub remaining: u64,
-    /// As in [`Decision`].
+    /// As in [`DecisionReply`].
     pub reset_us: u64,
 }
 
 /// The action for the application.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum VerdictCode {
     /// Proceed.
     Allow = 0,
     /// Refuse: the caller exceeds a limit.
@@ -133,15 +133,15 @@ pub enum Verdict {
     Deny = 4,
 }
 
-impl Verdict {
+impl VerdictCode {
     /// All verdicts, by number.
-    pub const ALL: [Verdict; 5] =
-        [Verdict::Allow, Verdict::Limit, Verdict::Shed, Verdict::Wait, Verdict::Deny];
+    pub const ALL: [VerdictCode; 5] =
+        [VerdictCode::Allow, VerdictCode::Limit, VerdictCode::Shed, VerdictCode::Wait, VerdictCode::Deny];
 
     /// The verdict with this number.
     #[must_use]
-    pub fn from_number(number: u64) -> Option<Verdict> {
-        Verdict::ALL.into_iter().find(|verdict| u64::from(verdict.number()) == number)
+    pub fn from_number(number: u64) -> Option<VerdictCode> {
+        VerdictCode::ALL.into_iter().find(|verdict| u64::from(verdict.number()) == number)
     }
 
     /// The number on the wire.
@@ -155,18 +155,18 @@ impl Verdict {
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Verdict::Allow => "allow",
-            Verdict::Limit => "limit",
-            Verdict::Shed => "shed",
-            Verdict::Wait => "wait",
-            Verdict::Deny => "deny",
+            VerdictCode::Allow => "allow",
+            VerdictCode::Limit => "limit",
+            VerdictCode::Shed => "shed",
+            VerdictCode::Wait => "wait",
+            VerdictCode::Deny => "deny",
         }
     }
 }
 
 /// The kind of a note about a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoteKind {
+pub enum NoteCode {
     /// The rule is in shadow mode and would have refused.
     Shadow,
     /// The shadow rule beside it would have refused.
@@ -179,27 +179,27 @@ pub enum NoteKind {
     Quota,
 }
 
-impl NoteKind {
+impl NoteCode {
     /// All kinds.
-    pub const ALL: [NoteKind; 5] =
-        [NoteKind::Shadow, NoteKind::Candidate, NoteKind::Over, NoteKind::Near, NoteKind::Quota];
+    pub const ALL: [NoteCode; 5] =
+        [NoteCode::Shadow, NoteCode::Candidate, NoteCode::Over, NoteCode::Near, NoteCode::Quota];
 
     /// The name on the wire.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            NoteKind::Shadow => "shadow",
-            NoteKind::Candidate => "candidate",
-            NoteKind::Over => "over",
-            NoteKind::Near => "near",
-            NoteKind::Quota => "quota",
+            NoteCode::Shadow => "shadow",
+            NoteCode::Candidate => "candidate",
+            NoteCode::Over => "over",
+            NoteCode::Near => "near",
+            NoteCode::Quota => "quota",
         }
     }
 }
 
 /// The mode of the daemon.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mode {
+pub enum DaemonMode {
     /// Refusals are enforced.
     #[default]
     Enforce,
@@ -209,17 +209,17 @@ pub enum Mode {
     Disabled,
 }
 
-impl Mode {
+impl DaemonMode {
     /// All modes.
-    pub const ALL: [Mode; 3] = [Mode::Enforce, Mode::Shadow, Mode::Disabled];
+    pub const ALL: [DaemonMode; 3] = [DaemonMode::Enforce, DaemonMode::Shadow, DaemonMode::Disabled];
 
     /// The name on the wire.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Mode::Enforce => "enforce",
-            Mode::Shadow => "shadow",
-            Mode::Disabled => "disabled",
+            DaemonMode::Enforce => "enforce",
+            DaemonMode::Shadow => "shadow",
+            DaemonMode::Disabled => "disabled",
         }
     }
 }

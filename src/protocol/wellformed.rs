@@ -10,14 +10,14 @@ use arrayvec::ArrayVec;
 use rmp::Marker;
 
 use super::fault::Flaw;
-use super::reader::Reader;
+use super::reader::PayloadReader;
 use super::{DEPTH_MAX, FRAME_BYTES_MAX};
 
 /// Checks every byte of a payload.
 #[cold]
 #[inline(never)]
 pub(super) fn check(payload: &[u8]) -> Result<(), Flaw> {
-    let mut reader = Reader::new(payload);
+    let mut reader = PayloadReader::new(payload);
     let mut look = reader;
     match look.marker() {
         None => return Err(Flaw::Empty),
@@ -29,7 +29,7 @@ pub(super) fn check(payload: &[u8]) -> Result<(), Flaw> {
 }
 
 /// Checks one value; `depth` is its level if it is an array or a map.
-fn check_value(reader: &mut Reader<'_>, depth: usize) -> Result<(), Flaw> {
+fn check_value(reader: &mut PayloadReader<'_>, depth: usize) -> Result<(), Flaw> {
     let mut look = *reader;
     match look.marker().ok_or(Flaw::Truncated)? {
         Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => check_array(reader, depth),
@@ -49,7 +49,7 @@ fn check_value(reader: &mut Reader<'_>, depth: usize) -> Result<(), Flaw> {
     }
 }
 
-fn check_text(reader: &mut Reader<'_>) -> Result<(), Flaw> {
+fn check_text(reader: &mut PayloadReader<'_>) -> Result<(), Flaw> {
     let mut look = *reader;
     // Two possible faults: the text is truncated, or it is not UTF-8.
     look.skip().ok_or(Flaw::Truncated)?;
@@ -57,7 +57,7 @@ fn check_text(reader: &mut Reader<'_>) -> Result<(), Flaw> {
     Ok(())
 }
 
-fn check_array(reader: &mut Reader<'_>, depth: usize) -> Result<(), Flaw> {
+fn check_array(reader: &mut PayloadReader<'_>, depth: usize) -> Result<(), Flaw> {
     if depth > DEPTH_MAX {
         return Err(Flaw::Depth);
     }
@@ -68,7 +68,7 @@ fn check_array(reader: &mut Reader<'_>, depth: usize) -> Result<(), Flaw> {
     Ok(())
 }
 
-fn check_map(reader: &mut Reader<'_>, depth: usize) -> Result<(), Flaw> {
+fn check_map(reader: &mut PayloadReader<'_>, depth: usize) -> Result<(), Flaw> {
     if depth > DEPTH_MAX {
         return Err(Flaw::Depth);
     }
@@ -128,12 +128,12 @@ fn many_keys_differ(entries: &[u8], count: usize) -> bool {
 }
 
 fn key_at(entries: &[u8], offset: usize) -> &[u8] {
-    read_key(&mut Reader::new(entries.get(offset..).unwrap_or_default()))
+    read_key(&mut PayloadReader::new(entries.get(offset..).unwrap_or_default()))
 }
 
 /// The keys of a map whose entries are known to be whole, with their offsets.
 fn keys(entries: &[u8], count: usize) -> impl Iterator<Item = (usize, &[u8])> {
-    let mut reader = Reader::new(entries);
+    let mut reader = PayloadReader::new(entries);
     (0..count).map_while(move |_| {
         let offset = entries.len() - reader.rest().len();
         let key = read_key(&mut reader);
@@ -142,7 +142,7 @@ fn keys(entries: &[u8], count: usize) -> impl Iterator<Item = (usize, &[u8])> {
     })
 }
 
-fn read_key<'a>(reader: &mut Reader<'a>) -> &'a [u8] {
+fn read_key<'a>(reader: &mut PayloadReader<'a>) -> &'a [u8] {
     let bytes = reader
         .marker()
         .and_then(|marker| reader.scalar_length(marker))

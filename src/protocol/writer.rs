@@ -4,19 +4,19 @@ use super::{FRAME_BYTES_MAX, HEADER_BYTES};
 
 /// Appends to a buffer that has room; it grows only in rare cases.
 #[derive(Debug)]
-pub(super) struct Writer<'o> {
+pub(super) struct FrameWriter<'o> {
     out: &'o mut Vec<u8>,
     start: usize,
 }
 
-impl<'o> Writer<'o> {
+impl<'o> FrameWriter<'o> {
     /// Starts a frame and reserves space for its length.
     #[inline]
-    pub(super) fn begin(out: &'o mut Vec<u8>, room: usize) -> Writer<'o> {
+    pub(super) fn begin(out: &'o mut Vec<u8>, room: usize) -> FrameWriter<'o> {
         out.reserve(room);
         let start = out.len();
         out.extend_from_slice(&[0; HEADER_BYTES]);
-        Writer { out, start }
+        FrameWriter { out, start }
     }
 
     /// Ends the frame. Returns `false`, with the buffer as before the frame, if it is too large.
@@ -81,7 +81,7 @@ impl<'o> Writer<'o> {
         [kind_a, kind_b]: [u8; 2],
         value: u64,
         byte: u8,
-    ) -> Writer<'o> {
+    ) -> FrameWriter<'o> {
         let ([a, b, c, d, e, f, g, h, i], length) = encode_shortest(value);
         let mut bytes = [0, 0, 0, 0, kind_a, kind_b, a, b, c, d, e, f, g, h, i, 0];
         let end = HEADER_BYTES + 2 + length;
@@ -89,7 +89,7 @@ impl<'o> Writer<'o> {
             *slot = byte;
         }
         out.reserve(room);
-        let mut writer = Writer { start: out.len(), out };
+        let mut writer = FrameWriter { start: out.len(), out };
         writer.write_prefix(bytes, end + 1);
         writer
     }

@@ -10,28 +10,28 @@ use crate::sys;
 
 /// The key of one recording.
 #[derive(Clone, Copy)]
-pub struct Key([u8; 16]);
+pub struct RecordingKey([u8; 16]);
 
 /// Hides the secret from logs.
-impl std::fmt::Debug for Key {
+impl std::fmt::Debug for RecordingKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("Key(…)")
     }
 }
 
-impl Key {
+impl RecordingKey {
     /// Draws a random key.
     ///
     /// # Errors
     /// The kernel provides no random bytes.
-    pub fn draw() -> io::Result<Key> {
-        sys::drawn().map(Key)
+    pub fn draw() -> io::Result<RecordingKey> {
+        sys::drawn().map(RecordingKey)
     }
 
     /// Makes a key of these bytes, for tests.
     #[must_use]
-    pub const fn from_bytes(bytes: [u8; 16]) -> Key {
-        Key(bytes)
+    pub const fn from_bytes(bytes: [u8; 16]) -> RecordingKey {
+        RecordingKey(bytes)
     }
 
     /// Returns the digest of some bytes; digests of different purposes are independent.
@@ -69,11 +69,11 @@ const HASHED: &str = "hash:";
 
 #[cfg(test)]
 mod tests {
-    use super::{Key, is_hashed};
+    use super::{RecordingKey, is_hashed};
 
     #[test]
     fn hashes_differ_by_key_attribute_and_value() {
-        let (key, other) = (Key::from_bytes([1; 16]), Key::from_bytes([2; 16]));
+        let (key, other) = (RecordingKey::from_bytes([1; 16]), RecordingKey::from_bytes([2; 16]));
         let ann = key.hash_value("user", "ann");
         assert_eq!((ann.len(), is_hashed(&ann), is_hashed("ann")), (21, true, false));
         assert_eq!(key.hash_value("user", "ann"), ann);

@@ -7,20 +7,20 @@ use serde::{Serialize, Serializer};
 
 /// The fields of a line after its time. Absent fields are omitted.
 #[derive(Debug, Default, Serialize)]
-pub(super) struct Line<'l> {
+pub(super) struct RecordedLine<'l> {
     pub(super) op: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) id: Option<Id>,
+    pub(super) id: Option<RecordedId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) session: Option<&'l str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) domain: Option<&'l str>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) descriptors: Option<&'l [Vec<Said<'l>>]>,
+    pub(super) descriptors: Option<&'l [Vec<RecordedText<'l>>]>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) cost: Option<Quantity<'l>>,
+    pub(super) cost: Option<RecordedAmount<'l>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) amount: Option<Quantity<'l>>,
+    pub(super) amount: Option<RecordedAmount<'l>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) priority: Option<&'l str>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -30,7 +30,7 @@ pub(super) struct Line<'l> {
     pub(super) of: Option<String>,
     /// The id of the refunded lease.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) of_id: Option<Id>,
+    pub(super) of_id: Option<RecordedId>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) queued_us: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -52,7 +52,7 @@ pub(super) struct Line<'l> {
     pub(super) rule: Option<&'l str>,
 }
 
-impl Line<'_> {
+impl RecordedLine<'_> {
     /// Appends the line with its time: Unix nanoseconds, written as seconds with nine decimals.
     pub(super) fn write(&self, unix_nanos: u64, to: &mut Vec<u8>) -> io::Result<()> {
         let (seconds, nanos) = (unix_nanos / NANOS_PER_SECOND, unix_nanos % NANOS_PER_SECOND);
@@ -70,12 +70,12 @@ impl Line<'_> {
 }
 
 /// A key or a value.
-pub(super) type Said<'l> = std::borrow::Cow<'l, str>;
+pub(super) type RecordedText<'l> = std::borrow::Cow<'l, str>;
 
 /// The id that releases and renewals refer to.
 #[derive(Clone, Debug, Serialize)]
 #[serde(untagged)]
-pub(super) enum Id {
+pub(super) enum RecordedId {
     /// Of a granted lease.
     Lease(String),
     /// Of a request without a lease, or of a retry.
@@ -84,16 +84,16 @@ pub(super) enum Id {
 
 /// A cost or an amount.
 #[derive(Debug)]
-pub(super) enum Quantity<'l> {
+pub(super) enum RecordedAmount<'l> {
     Requests(i64),
     Units(Vec<(&'l str, i64)>),
 }
 
-impl Serialize for Quantity<'_> {
+impl Serialize for RecordedAmount<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
-            Quantity::Requests(number) => serializer.serialize_i64(*number),
-            Quantity::Units(units) => {
+            RecordedAmount::Requests(number) => serializer.serialize_i64(*number),
+            RecordedAmount::Units(units) => {
                 let mut map = serializer.serialize_map(Some(units.len()))?;
                 units.iter().try_for_each(|(unit, number)| map.serialize_entry(unit, number))?;
                 map.end()

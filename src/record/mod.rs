@@ -8,7 +8,7 @@ mod recorder;
 mod sessions;
 mod writer;
 
-pub use digest::{Key, is_hashed};
-pub use noted::{SESSION_BYTES, What, Who};
+pub use digest::{RecordingKey, is_hashed};
+pub use noted::{NotedKind, SESSION_BYTES, Who};
 pub use recorder::{Busy, Recorder, Reel};
-pub use writer::{Writer, Written};
+pub use writer::{RecordingTotals, RecordingWriter};

@@ -9,7 +9,7 @@ pub(super) struct Noted {
     pub(super) at: Timestamp,
     /// `None` for events that no session caused.
     pub(super) who: Option<Who>,
-    pub(super) what: What,
+    pub(super) what: NotedKind,
 }
 
 /// The session that caused an event.
@@ -25,7 +25,7 @@ pub struct Who {
 
 /// The kind of an event.
 #[derive(Debug)]
-pub enum What {
+pub enum NotedKind {
     /// A connection began.
     Hello {
         /// The pool that its leases count in.
@@ -65,16 +65,20 @@ pub enum What {
     Tick,
 }
 
-impl What {
+impl NotedKind {
     /// Returns the heap bytes of the event.
     pub(super) fn heap_bytes(&self) -> usize {
         match self {
-            What::Judged { payload, refused_by, .. } => {
+            NotedKind::Judged { payload, refused_by, .. } => {
                 payload.len() + refused_by.as_deref().map_or(0, str::len)
             }
-            What::Charged(payload) => payload.len(),
-            What::Hello { pool: name, .. } | What::Signal { name, .. } => name.len(),
-            What::Ended(..) | What::Renewed(_) | What::Left(_) | What::Gone | What::Tick => 0,
+            NotedKind::Charged(payload) => payload.len(),
+            NotedKind::Hello { pool: name, .. } | NotedKind::Signal { name, .. } => name.len(),
+            NotedKind::Ended(..)
+            | NotedKind::Renewed(_)
+            | NotedKind::Left(_)
+            | NotedKind::Gone
+            | NotedKind::Tick => 0,
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use arc_swap::ArcSwapOption;
 use tracing::debug;
 
-use super::noted::{Noted, What, Who};
+use super::noted::{Noted, NotedKind, Who};
 use crate::clock::Timestamp;
 use crate::sys;
 
@@ -62,7 +62,7 @@ impl Recorder {
     /// Queues an event, or counts it as dropped when the queue is full. Never waits.
     #[cold]
     #[inline(never)]
-    pub fn note(&self, at: Timestamp, who: Option<Who>, what: What) {
+    pub fn note(&self, at: Timestamp, who: Option<Who>, what: NotedKind) {
         let tape = self.tape.load();
         let Some(tape) = tape.as_ref() else { return };
         let bytes = what.heap_bytes();
@@ -169,26 +169,26 @@ mod tests {
 
     use super::{Busy, QUEUE_BYTES_MAX, QUEUE_LINES_MAX, Recorder};
     use crate::clock::Timestamp;
-    use crate::record::What;
+    use crate::record::NotedKind;
 
-    fn note(recorder: &Recorder, what: What) {
+    fn note(recorder: &Recorder, what: NotedKind) {
         recorder.note(Timestamp::ORIGIN, None, what);
     }
 
     #[test]
     fn a_full_queue_drops_and_counts_and_takes_again_what_there_is_room_for() {
         let recorder = Arc::new(Recorder::default());
-        note(&recorder, What::Tick);
+        note(&recorder, NotedKind::Tick);
         let reel = recorder.begin(None).unwrap();
         for _ in 0..QUEUE_LINES_MAX + 5 {
-            note(&recorder, What::Tick);
+            note(&recorder, NotedKind::Tick);
         }
         assert_eq!((reel.dropped(), recorder.dropped()), (5, 5));
         assert!(reel.next().is_some());
-        note(&recorder, What::Tick);
+        note(&recorder, NotedKind::Tick);
         assert_eq!(reel.dropped(), 5);
         assert_eq!(std::iter::from_fn(|| reel.next()).count(), QUEUE_LINES_MAX);
-        let large = || What::Charged(vec![0; QUEUE_BYTES_MAX / 4].into());
+        let large = || NotedKind::Charged(vec![0; QUEUE_BYTES_MAX / 4].into());
         for _ in 0..6 {
             note(&recorder, large());
         }

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::digest::{Key, letters};
+use super::digest::{RecordingKey, letters};
 use super::noted::{SESSION_BYTES, Who};
 use crate::clock::Timestamp;
 use crate::engine::OpenSession;
@@ -19,17 +19,17 @@ pub(super) struct Sessions {
 pub(super) struct Label(u64);
 
 impl Label {
-    pub(super) fn of(who: &Who, key: &Key) -> Label {
+    pub(super) fn of(who: &Who, key: &RecordingKey) -> Label {
         Label::new(who.user, &who.named, key)
     }
 
-    pub(super) fn of_open(open: &OpenSession, key: &Key) -> Label {
+    pub(super) fn of_open(open: &OpenSession, key: &RecordingKey) -> Label {
         let mut named = [1; SESSION_BYTES];
         named.iter_mut().skip(1).zip(open.name).for_each(|(to, from)| *to = from);
         Label::new(open.user, &named, key)
     }
 
-    fn new(user: u32, named: &[u8], key: &Key) -> Label {
+    fn new(user: u32, named: &[u8], key: &RecordingKey) -> Label {
         Label(key.digest("session", &[&user.to_le_bytes(), named].concat()))
     }
 

@@ -4,21 +4,22 @@ use std::borrow::Cow;
 use std::collections::{HashSet, VecDeque};
 use std::io;
 
-use super::digest::{Key, letters};
-use super::line::{Id, Line, Quantity};
-use super::noted::{Noted, What, Who};
+use super::digest::{RecordingKey, letters};
+use super::line::{RecordedAmount, RecordedId, RecordedLine};
+use super::noted::{Noted, NotedKind, Who};
 use super::recorder::Reel;
 use super::sessions::{Label, Sessions};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{OpenSession, Verdict, WorkOutcome};
 use crate::protocol::{
-    Amount, Cost, Descriptors, FRAME_BYTES_MAX, Judge, Of, Options, Request, decode_request,
+    AmountField, CostField, DescriptorList, FRAME_BYTES_MAX, Judge, RefundField, RequestFrame,
+    RequestOptions, decode_request,
 };
 
 /// Writes the lines of one recording.
 #[derive(Debug)]
-pub struct Writer {
-    key: Key,
+pub struct RecordingWriter {
+    key: RecordingKey,
     /// Attributes whose values are not hashed.
     clear: Vec<Box<str>>,
     /// Nanoseconds to add for Unix time, fixed at the start: steps of the wall clock do not move lines.
@@ -27,13 +28,13 @@ pub struct Writer {
     sessions: Sessions,
     /// Counts requests to `acquire` without a lease of their own.
     unleased: u64,
-    repeats: Repeats,
-    written: Written,
+    repeats: RepeatedLeases,
+    written: RecordingTotals,
 }
 
 /// The totals of a recording.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Written {
+pub struct RecordingTotals {
     /// Lines.
     pub lines: u64,
     /// Requests left out because their hashed form exceeds the size of a frame.
@@ -43,25 +44,25 @@ pub struct Written {
 /// The descriptors of a request: alternating keys and values.
 type Hashed<'l> = Vec<Vec<Cow<'l, str>>>;
 
-impl Writer {
+impl RecordingWriter {
     /// Begins a recording that hashes all values except those of the attributes in `clear`.
     #[must_use]
-    pub fn new(key: Key, clear: Vec<Box<str>>, now: Now) -> Writer {
-        Writer {
+    pub fn new(key: RecordingKey, clear: Vec<Box<str>>, now: Now) -> RecordingWriter {
+        RecordingWriter {
             key,
             clear,
             utc: now.utc,
             newest: 0,
             sessions: Sessions::default(),
             unleased: 0,
-            repeats: Repeats::default(),
-            written: Written::default(),
+            repeats: RepeatedLeases::default(),
+            written: RecordingTotals::default(),
         }
     }
 
     /// Returns the totals so far.
     #[must_use]
-    pub fn written(&self) -> Written {
+    pub fn written(&self) -> RecordingTotals {
         self.written
     }
 
@@ -101,35 +102,35 @@ impl Writer {
         };
         let label = Label::of(who, &self.key);
         match what {
-            What::Hello { pool, slots } => self.hello(label, pool, *slots, *at, to),
-            What::Left(ends_at) => {
+            NotedKind::Hello { pool, slots } => self.hello(label, pool, *slots, *at, to),
+            NotedKind::Left(ends_at) => {
                 self.sessions.leave(label, *ends_at);
                 Ok(())
             }
-            What::Gone if self.sessions.end(label) => self.bye(label, *at, to),
-            What::Gone | What::Tick => Ok(()),
-            What::Ended(lease, outcome) => {
+            NotedKind::Gone if self.sessions.end(label) => self.bye(label, *at, to),
+            NotedKind::Gone | NotedKind::Tick => Ok(()),
+            NotedKind::Ended(lease, outcome) => {
                 let id = self.lease_id(*lease);
                 self.release(id, *outcome, *at, to)
             }
-            What::Renewed(lease) => {
+            NotedKind::Renewed(lease) => {
                 let id = Some(self.lease_id(*lease));
-                self.line(&Line { op: "renew", id, ..Line::default() }, *at, to)
+                self.line(&RecordedLine { op: "renew", id, ..RecordedLine::default() }, *at, to)
             }
-            What::Judged { payload, .. } | What::Charged(payload) => {
+            NotedKind::Judged { payload, .. } | NotedKind::Charged(payload) => {
                 self.greet(label, who, *at, to)?;
                 self.asked(payload, &label.text(), noted, to)
             }
-            What::Signal { name, permille } => {
+            NotedKind::Signal { name, permille } => {
                 self.greet(label, who, *at, to)?;
                 let (session, pool) = (label.text(), who.session.pool_name());
-                let line = Line {
+                let line = RecordedLine {
                     op: "signal",
                     session: Some(&session),
                     pool: Some(pool),
                     name: Some(name),
                     permille: Some(*permille),
-                    ..Line::default()
+                    ..RecordedLine::default()
                 };
                 self.line(&line, *at, to)
             }
@@ -154,38 +155,60 @@ impl Writer {
         }
         let (session, slots) = (label.text(), Some(slots).filter(|slots| *slots > 0));
         self.line(
-            &Line { op: "hello", session: Some(&session), pool: Some(pool), slots, ..Line::default() },
+            &RecordedLine {
+                op: "hello",
+                session: Some(&session),
+                pool: Some(pool),
+                slots,
+                ..RecordedLine::default()
+            },
             at,
             to,
         )
     }
 
     fn bye(&mut self, label: Label, at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
-        self.line(&Line { op: "bye", session: Some(&label.text()), ..Line::default() }, at, to)
+        self.line(
+            &RecordedLine { op: "bye", session: Some(&label.text()), ..RecordedLine::default() },
+            at,
+            to,
+        )
     }
 
-    fn release(&mut self, id: Id, outcome: WorkOutcome, at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
+    fn release(
+        &mut self,
+        id: RecordedId,
+        outcome: WorkOutcome,
+        at: Timestamp,
+        to: &mut Vec<u8>,
+    ) -> io::Result<()> {
         let outcome = match outcome {
             WorkOutcome::Ok => "ok",
             WorkOutcome::Error => "error",
             WorkOutcome::Dropped => "dropped",
         };
-        self.line(&Line { op: "release", id: Some(id), outcome: Some(outcome), ..Line::default() }, at, to)
+        self.line(
+            &RecordedLine { op: "release", id: Some(id), outcome: Some(outcome), ..RecordedLine::default() },
+            at,
+            to,
+        )
     }
 
     fn asked(&mut self, payload: &[u8], session: &str, noted: &Noted, to: &mut Vec<u8>) -> io::Result<()> {
-        let mut descriptors = Descriptors::new();
+        let mut descriptors = DescriptorList::new();
         match decode_request(payload, &mut descriptors) {
-            Ok(Request::Hit(judge)) => self.judged("hit", &judge, &descriptors, session, noted, to),
-            Ok(Request::Peek(judge)) => self.judged("peek", &judge, &descriptors, session, noted, to),
-            Ok(Request::Acquire(judge)) => self.judged("acquire", &judge, &descriptors, session, noted, to),
-            Ok(Request::Charge(charge)) => {
+            Ok(RequestFrame::Hit(judge)) => self.judged("hit", &judge, &descriptors, session, noted, to),
+            Ok(RequestFrame::Peek(judge)) => self.judged("peek", &judge, &descriptors, session, noted, to),
+            Ok(RequestFrame::Acquire(judge)) => {
+                self.judged("acquire", &judge, &descriptors, session, noted, to)
+            }
+            Ok(RequestFrame::Charge(charge)) => {
                 let Some(hashed) = self.hash(payload, &descriptors) else { return Ok(()) };
                 let amount = match charge.amount {
-                    Amount::Requests(amount) => Quantity::Requests(amount),
-                    Amount::Units(units) => Quantity::Units(units.iter().collect()),
+                    AmountField::Requests(amount) => RecordedAmount::Requests(amount),
+                    AmountField::Units(units) => RecordedAmount::Units(units.iter().collect()),
                 };
-                let line = Line {
+                let line = RecordedLine {
                     op: "charge",
                     session: Some(session),
                     domain: Some(charge.domain),
@@ -193,14 +216,14 @@ impl Writer {
                     amount: Some(amount),
                     idem: self.idem(&charge.options),
                     of: match charge.options.of {
-                        Some(Of::Idem(idem)) => Some(self.idem_as_told(idem)),
+                        Some(RefundField::Idem(idem)) => Some(self.idem_as_told(idem)),
                         _ => None,
                     },
                     of_id: match charge.options.of {
-                        Some(Of::Lease(lease)) => Some(self.lease_id(lease)),
+                        Some(RefundField::Lease(lease)) => Some(self.lease_id(lease)),
                         _ => None,
                     },
-                    ..Line::default()
+                    ..RecordedLine::default()
                 };
                 self.line(&line, noted.at, to)
             }
@@ -213,24 +236,24 @@ impl Writer {
         &mut self,
         op: &'static str,
         judge: &Judge<'_>,
-        descriptors: &Descriptors<'_>,
+        descriptors: &DescriptorList<'_>,
         session: &str,
         noted: &Noted,
         to: &mut Vec<u8>,
     ) -> io::Result<()> {
-        let What::Judged { payload, verdict, refused_by, lease } = &noted.what else { return Ok(()) };
+        let NotedKind::Judged { payload, verdict, refused_by, lease } = &noted.what else { return Ok(()) };
         let Some(hashed) = self.hash(payload, descriptors) else { return Ok(()) };
         let cost = match judge.cost {
-            Cost::Requests(1) => None,
-            Cost::Requests(cost) => Some(Quantity::Requests(signed(cost))),
-            Cost::Units(units) => {
-                Some(Quantity::Units(units.iter().map(|(unit, cost)| (unit, signed(cost))).collect()))
+            CostField::Requests(1) => None,
+            CostField::Requests(cost) => Some(RecordedAmount::Requests(signed(cost))),
+            CostField::Units(units) => {
+                Some(RecordedAmount::Units(units.iter().map(|(unit, cost)| (unit, signed(cost))).collect()))
             }
         };
         let options = &judge.options;
         let is_work = op == "acquire";
         let id = is_work.then(|| self.work_id(*lease, options.idem.is_some()));
-        let line = Line {
+        let line = RecordedLine {
             op,
             id: id.clone(),
             session: Some(session),
@@ -243,7 +266,7 @@ impl Writer {
             max_wait_us: options.max_wait_us,
             verdict: Some(name_of(*verdict)),
             rule: refused_by.as_deref(),
-            ..Line::default()
+            ..RecordedLine::default()
         };
         self.line(&line, noted.at, to)?;
         let is_granted = matches!(verdict, Verdict::Allow | Verdict::Wait);
@@ -255,7 +278,7 @@ impl Writer {
     }
 
     /// Returns the descriptors with hashed values; `None`, after counting it, if the request exceeds a frame.
-    fn hash<'d>(&mut self, payload: &[u8], descriptors: &Descriptors<'d>) -> Option<Hashed<'d>> {
+    fn hash<'d>(&mut self, payload: &[u8], descriptors: &DescriptorList<'d>) -> Option<Hashed<'d>> {
         let (mut hashed, mut start, mut bytes) = (Vec::new(), 0, payload.len() + IDEM_GROWTH_BYTES);
         for end in descriptors.ends() {
             let end = usize::from(*end);
@@ -285,21 +308,21 @@ impl Writer {
     }
 
     /// Returns the id of an acquire request: its lease, or a number if it has none or is a retry.
-    fn work_id(&mut self, lease: Option<u64>, is_named: bool) -> Id {
+    fn work_id(&mut self, lease: Option<u64>, is_named: bool) -> RecordedId {
         match lease {
             Some(lease) if !is_named || self.repeats.is_first(lease) => self.lease_id(lease),
             _ => {
                 self.unleased += 1;
-                Id::Number(self.unleased)
+                RecordedId::Number(self.unleased)
             }
         }
     }
 
-    fn lease_id(&self, lease: u64) -> Id {
-        Id::Lease(letters(self.key.digest("lease", &lease.to_le_bytes())))
+    fn lease_id(&self, lease: u64) -> RecordedId {
+        RecordedId::Lease(letters(self.key.digest("lease", &lease.to_le_bytes())))
     }
 
-    fn idem(&self, options: &Options<'_>) -> Option<String> {
+    fn idem(&self, options: &RequestOptions<'_>) -> Option<String> {
         options.idem.map(|idem| self.idem_as_told(idem))
     }
 
@@ -307,7 +330,7 @@ impl Writer {
         letters(self.key.digest("idem", idem))
     }
 
-    fn line(&mut self, line: &Line<'_>, at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
+    fn line(&mut self, line: &RecordedLine<'_>, at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
         // Concurrent threads queue events in the order of their decisions, which their clocks may not follow.
         self.newest = at.as_nanos().saturating_add_signed(self.utc).max(self.newest);
         self.written.lines += 1;
@@ -332,12 +355,12 @@ fn name_of(verdict: Verdict) -> &'static str {
 
 /// Leases granted under an idempotency key, which a retry returns again.
 #[derive(Debug, Default)]
-struct Repeats {
+struct RepeatedLeases {
     known: HashSet<u64>,
     in_order: VecDeque<u64>,
 }
 
-impl Repeats {
+impl RepeatedLeases {
     fn is_first(&mut self, lease: u64) -> bool {
         if !self.known.insert(lease) {
             return false;

@@ -1,46 +1,52 @@
 //! Parser of whole numbers such as `500`. Errors suggest the number that was probably meant.
 
-use super::problem::{Wrong, shown};
-use super::yaml::{Kind, Node, Value};
+use super::problem::{ValueProblem, shown};
+use super::yaml::{ScalarKind, Value, YamlNode};
 
 /// Reads a whole number of at least 1, written without quotes.
-pub(crate) fn read(node: &Node, field: &str) -> Result<u32, Wrong> {
+pub(crate) fn read(node: &YamlNode, field: &str) -> Result<u32, ValueProblem> {
     read_from(node, field, 1)
 }
 
 /// Reads a whole number of at least `least`, which is 0 or 1.
-pub(crate) fn read_from(node: &Node, field: &str, least: u32) -> Result<u32, Wrong> {
+pub(crate) fn read_from(node: &YamlNode, field: &str, least: u32) -> Result<u32, ValueProblem> {
     match &node.value {
-        Value::Scalar(Kind::Text, text) if parse(text).is_ok() => {
+        Value::Scalar(ScalarKind::Text, text) if parse(text).is_ok() => {
             let message = format!("`{field}` is a number, not the text {}", shown(text));
-            Err(Wrong::new(message, "write it without quotes"))
+            Err(ValueProblem::new(message, "write it without quotes"))
         }
         Value::Scalar(_, text) => match parse(text) {
-            Ok(0) if least > 0 => Err(Wrong::new(format!("`{field}` is 0"), "write at least 1")),
+            Ok(0) if least > 0 => Err(ValueProblem::new(format!("`{field}` is 0"), "write at least 1")),
             Ok(number) => Ok(number),
-            Err(wrong) => Err(Wrong { message: format!("`{field}`: {}", wrong.message), mend: wrong.mend }),
+            Err(wrong) => {
+                Err(ValueProblem { message: format!("`{field}`: {}", wrong.message), mend: wrong.mend })
+            }
         },
-        _ => Err(Wrong::new(format!("`{field}` is a number, not {}", node.kind()), "write a whole number")),
+        _ => Err(ValueProblem::new(
+            format!("`{field}` is a number, not {}", node.kind()),
+            "write a whole number",
+        )),
     }
 }
 
 /// Reads decimal digits only.
-pub(crate) fn parse(text: &str) -> Result<u32, Wrong> {
+pub(crate) fn parse(text: &str) -> Result<u32, ValueProblem> {
     let digits = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     if digits && (text == "0" || !text.starts_with('0')) {
-        let too_large =
-            |_| Wrong::new(format!("{} is too large", shown(text)), format!("write at most {}", u32::MAX));
+        let too_large = |_| {
+            ValueProblem::new(format!("{} is too large", shown(text)), format!("write at most {}", u32::MAX))
+        };
         return text.parse().map_err(too_large);
     }
     let message = match text.strip_prefix('-') {
         Some(rest) if rest.starts_with(|first: char| first.is_ascii_digit()) => {
-            return Err(Wrong::new(format!("{} is negative", shown(text)), "write at least 1"));
+            return Err(ValueProblem::new(format!("{} is negative", shown(text)), "write at least 1"));
         }
         _ => format!("{} is not a whole number", shown(text)),
     };
     let mend =
         meant(text).map_or("write a whole number in digits".to_owned(), |number| format!("write {number}"));
-    Err(Wrong::new(message, mend))
+    Err(ValueProblem::new(message, mend))
 }
 
 /// Returns the number that was probably meant: `1_000`, `1,000`, `1e3`, `5k`, `0x10`, `+5`, `007`, `100.0`.

@@ -1,6 +1,6 @@
 //! Fields of `concurrency` rules, their shadow rules and overrides.
 
-use super::field::{Field, Kind};
+use super::field::{Field, FieldKind};
 use super::rule_fields::{
     ADVERTISE, GUARD, HELP, KEY, MATCH, MODE, NAME, OVERRIDES_FILE, SCOPE, SHOW_KEYS, WARN_AT,
 };
@@ -52,26 +52,28 @@ pub(super) const HOMES: &[(&[&str], &str)] = &[(
 )];
 
 const FLEET: Field = Field::built("fleet")
-    .of(Kind::Section("fleet"))
+    .of(FieldKind::Section("fleet"))
     .or("`{mode: borrow}`")
     .about("how hosts share the places, with `scope: fleet`; see Fleet");
 
 const MAX: Field = Field::built("max")
-    .of(Kind::Either(&[Kind::Whole(1, u32::MAX), Kind::Words(&["unlimited"])]))
+    .of(FieldKind::Either(&[FieldKind::Whole(1, u32::MAX), FieldKind::Words(&["unlimited"])]))
     .required()
     .about("how much work at once; see Concurrency");
 
 const EXPIRES: Field = Field::built("expires")
-    .of(Kind::Time)
+    .of(FieldKind::Time)
     .or("60s")
     .about("when work that nobody releases or renews counts as ended, 1s to 7day; see Leases");
 
 const CANDIDATE_FIELD: Field = Field::built("candidate")
-    .of(Kind::Section("concurrency candidate"))
+    .of(FieldKind::Section("concurrency candidate"))
     .or("none")
     .about("another `max`, measured beside the rule");
 
-const OVERRIDES: Field =
-    Field::built("overrides").of(Kind::List(&Kind::Section("concurrency override"))).or("none").about(
+const OVERRIDES: Field = Field::built("overrides")
+    .of(FieldKind::List(&FieldKind::Section("concurrency override")))
+    .or("none")
+    .about(
         "another `max` for some requests: the first entry that matches, after the rows of `overrides_file`",
     );

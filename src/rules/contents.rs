@@ -50,20 +50,20 @@ impl Mix {
 /// Fingerprints of the files of the rules at one path: rules files and tables of a directory except hidden
 /// ones, or one file and the tables that it names.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct Contents {
+pub(super) struct FileFingerprints {
     /// Sorted by path.
     files: Vec<(PathBuf, Fingerprint)>,
     /// The error that prevented listing.
     unlisted: Option<Fingerprint>,
 }
 
-impl Contents {
+impl FileFingerprints {
     /// Reads and hashes the files, up to [`BYTES_MAX`].
-    pub(super) fn of(path: &Path) -> Contents {
+    pub(super) fn of(path: &Path) -> FileFingerprints {
         let mut room = BYTES_MAX;
         let files = match list(path) {
-            Ok(Listed::Directory(files)) => files,
-            Ok(Listed::File(beside)) => {
+            Ok(PathKind::Directory(files)) => files,
+            Ok(PathKind::File(beside)) => {
                 // A table that the file does not name may be unrelated.
                 let text = read_bytes(path).map(|read| read.bytes).unwrap_or_default();
                 let named = beside.into_iter().filter(|file| names(&text, file.file_name()));
@@ -71,14 +71,14 @@ impl Contents {
             }
             Err(error) => {
                 let why = Fingerprint::of(&[error.to_string().as_bytes()]);
-                return Contents { files: Vec::new(), unlisted: Some(why) };
+                return FileFingerprints { files: Vec::new(), unlisted: Some(why) };
             }
         };
         let files = files.into_iter().filter_map(|file| {
             let fingerprint = content(&file, &mut room)?;
             Some((file, fingerprint))
         });
-        Contents { files: files.collect(), unlisted: None }
+        FileFingerprints { files: files.collect(), unlisted: None }
     }
 
     /// Returns one fingerprint of all files.
@@ -117,8 +117,8 @@ impl Mix {
 pub fn glance(path: &Path) -> Fingerprint {
     let mut mix = Mix::default();
     let files = match list(path) {
-        Ok(Listed::Directory(files)) => files,
-        Ok(Listed::File(beside)) => std::iter::once(path.to_owned()).chain(beside).collect(),
+        Ok(PathKind::Directory(files)) => files,
+        Ok(PathKind::File(beside)) => std::iter::once(path.to_owned()).chain(beside).collect(),
         Err(error) => vec![PathBuf::from(error.to_string())],
     };
     for file in files {
@@ -132,21 +132,21 @@ pub fn glance(path: &Path) -> Fingerprint {
 }
 
 /// The kind of a rules path.
-enum Listed {
+enum PathKind {
     /// The files of a directory, sorted.
     Directory(Vec<PathBuf>),
     /// One file; the tables beside it.
     File(Vec<PathBuf>),
 }
 
-fn list(path: &Path) -> std::io::Result<Listed> {
+fn list(path: &Path) -> std::io::Result<PathKind> {
     if path.metadata()?.is_dir() {
-        return Ok(Listed::Directory(visible(path)?));
+        return Ok(PathKind::Directory(visible(path)?));
     }
     let directory = path.parent().map(|parent| if parent == Path::new("") { Path::new(".") } else { parent });
     let mut beside = directory.and_then(|directory| visible(directory).ok()).unwrap_or_default();
     beside.retain(|file| file.extension() == Some(OsStr::new("csv")) && file.file_name() != path.file_name());
-    Ok(Listed::File(beside))
+    Ok(PathKind::File(beside))
 }
 
 fn visible(directory: &Path) -> std::io::Result<Vec<PathBuf>> {

@@ -2,12 +2,12 @@
 
 use std::borrow::Cow;
 
-use super::problem::Wrong;
-use super::source::Place;
+use super::problem::ValueProblem;
+use super::source::Span;
 
 /// Reads a text record by record.
 #[derive(Debug)]
-pub(super) struct Table<'t> {
+pub(super) struct CsvTable<'t> {
     text: &'t str,
     at: Spot,
 }
@@ -30,13 +30,13 @@ pub(super) struct Cell<'t> {
     at: Spot,
 }
 
-impl<'t> Table<'t> {
-    pub(super) fn new(text: &'t str) -> Table<'t> {
-        Table { text, at: Spot { byte: 0, line: 1, line_start: 0 } }
+impl<'t> CsvTable<'t> {
+    pub(super) fn new(text: &'t str) -> CsvTable<'t> {
+        CsvTable { text, at: Spot { byte: 0, line: 1, line_start: 0 } }
     }
 
     /// Reads the next record into `cells`, skipping empty lines; `None` at the end. Errors skip one line.
-    pub(super) fn next(&mut self, cells: &mut Vec<Cell<'t>>) -> Option<Result<(), (Place, Wrong)>> {
+    pub(super) fn next(&mut self, cells: &mut Vec<Cell<'t>>) -> Option<Result<(), (Span, ValueProblem)>> {
         cells.clear();
         while self.ends_line() {}
         if self.rest().is_empty() {
@@ -60,14 +60,14 @@ impl<'t> Table<'t> {
         }
     }
 
-    pub(super) fn place_of(&self, cell: &Cell<'_>) -> Place {
+    pub(super) fn place_of(&self, cell: &Cell<'_>) -> Span {
         self.place(cell.at, cell.text.chars().count() + if cell.quoted { 2 } else { 0 })
     }
 
-    fn place(&self, at: Spot, width: usize) -> Place {
+    fn place(&self, at: Spot, width: usize) -> Span {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let before = self.text.get(at.line_start..at.byte).unwrap_or_default().chars().count();
-        Place { line: at.line, column: count(before + 1), width: count(width.max(1)), byte: count(at.byte) }
+        Span { line: at.line, column: count(before + 1), width: count(width.max(1)), byte: count(at.byte) }
     }
 
     fn rest(&self) -> &'t str {
@@ -87,7 +87,7 @@ impl<'t> Table<'t> {
         true
     }
 
-    fn cell(&mut self) -> Result<Cell<'t>, (Spot, Wrong)> {
+    fn cell(&mut self) -> Result<Cell<'t>, (Spot, ValueProblem)> {
         let at = self.at;
         if self.rest().starts_with('"') {
             return self.quoted(at);
@@ -98,12 +98,15 @@ impl<'t> Table<'t> {
         self.at.byte += text.len();
         if self.rest().starts_with('"') {
             let mend = "write the whole cell in quotes, and each quote inside of it twice";
-            return Err((self.at, Wrong::new("a quote inside of a cell that does not start with one", mend)));
+            return Err((
+                self.at,
+                ValueProblem::new("a quote inside of a cell that does not start with one", mend),
+            ));
         }
         Ok(Cell { text: Cow::Borrowed(text), quoted: false, at })
     }
 
-    fn quoted(&mut self, at: Spot) -> Result<Cell<'t>, (Spot, Wrong)> {
+    fn quoted(&mut self, at: Spot) -> Result<Cell<'t>, (Spot, ValueProblem)> {
         self.at.byte += 1;
         let start = self.at.byte;
         let mut doubled = false;
@@ -111,7 +114,7 @@ impl<'t> Table<'t> {
             let rest = self.rest();
             let Some(stop) = rest.bytes().position(|byte| matches!(byte, b'"' | b'\n')) else {
                 let mend = "end the cell with a quote; each quote inside of it is written twice";
-                return Err((at, Wrong::new("a quote that is never closed", mend)));
+                return Err((at, ValueProblem::new("a quote that is never closed", mend)));
             };
             self.at.byte += stop + 1;
             match rest.as_bytes().get(stop..) {
@@ -129,7 +132,7 @@ impl<'t> Table<'t> {
         let text = self.text.get(start..self.at.byte - 1).unwrap_or_default();
         if !matches!(self.rest().as_bytes().first(), None | Some(b',' | b'\n' | b'\r')) {
             let mend = "put a comma behind the quote; a quote inside of a cell is written twice";
-            return Err((self.at, Wrong::new("text behind the quote that ends a cell", mend)));
+            return Err((self.at, ValueProblem::new("text behind the quote that ends a cell", mend)));
         }
         let text = if doubled { Cow::Owned(text.replace("\"\"", "\"")) } else { Cow::Borrowed(text) };
         Ok(Cell { text, quoted: true, at })
@@ -144,11 +147,11 @@ impl Cell<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::Table;
+    use super::CsvTable;
 
     /// Formats every record with the positions of its cells, or its error.
     fn read(text: &str) -> Vec<String> {
-        let mut table = Table::new(text);
+        let mut table = CsvTable::new(text);
         let (mut cells, mut shown) = (Vec::new(), Vec::new());
         while let Some(record) = table.next(&mut cells) {
             let cells = cells.iter().map(|cell| {

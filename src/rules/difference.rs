@@ -12,11 +12,11 @@ use super::{Domain, Rule};
 /// The changes by domain, in the order of the new rules; removed domains come last.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Difference {
-    changes: Vec<Change>,
+    changes: Vec<RuleChange>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Change {
+enum RuleChange {
     DomainAdded {
         domain: Box<str>,
         rules: usize,
@@ -51,15 +51,17 @@ impl Difference {
         let before: HashMap<&str, &Arc<Domain>> = old.iter().map(|domain| (domain.name(), domain)).collect();
         for domain in new {
             match before.get(domain.name()) {
-                None => changes
-                    .push(Change::DomainAdded { domain: domain.name().into(), rules: domain.rules().len() }),
+                None => changes.push(RuleChange::DomainAdded {
+                    domain: domain.name().into(),
+                    rules: domain.rules().len(),
+                }),
                 Some(known) if Arc::ptr_eq(known, domain) => {}
                 Some(known) => compare(known, domain, &mut changes),
             }
         }
         let now: HashSet<&str> = new.iter().map(|domain| domain.name()).collect();
         let gone = old.iter().filter(|domain| !now.contains(domain.name()));
-        changes.extend(gone.map(|domain| Change::DomainRemoved {
+        changes.extend(gone.map(|domain| RuleChange::DomainRemoved {
             domain: domain.name().into(),
             rules: domain.rules().len(),
         }));
@@ -76,21 +78,21 @@ impl Difference {
     pub fn lines(&self) -> impl Iterator<Item = String> + '_ {
         let more = self.changes.len().saturating_sub(LINES_MAX);
         let rest = (more > 0).then(|| format!("and {more} more changes"));
-        self.changes.iter().take(LINES_MAX).map(Change::line).chain(rest)
+        self.changes.iter().take(LINES_MAX).map(RuleChange::line).chain(rest)
     }
 }
 
 /// Compares one domain: rules in their new order, then removed ones.
-fn compare(old: &Domain, new: &Domain, changes: &mut Vec<Change>) {
+fn compare(old: &Domain, new: &Domain, changes: &mut Vec<RuleChange>) {
     let name = |rule: &Rule| format!("{}/{}", new.name(), rule.name);
     let before: HashMap<&str, &Rule> = old.rules().iter().map(|rule| (&*rule.name, rule)).collect();
     for rule in new.rules() {
         match before.get(&*rule.name) {
-            None => changes.push(Change::RuleAdded { name: name(rule), facts: facts(rule) }),
+            None => changes.push(RuleChange::RuleAdded { name: name(rule), facts: facts(rule) }),
             Some(known) => {
                 let fields = differing(facts(known), facts(rule));
                 if !fields.is_empty() {
-                    changes.push(Change::RuleChanged { name: name(rule), fields });
+                    changes.push(RuleChange::RuleChanged { name: name(rule), fields });
                 }
             }
         }
@@ -98,26 +100,26 @@ fn compare(old: &Domain, new: &Domain, changes: &mut Vec<Change>) {
     compare_sheds(old, new, changes);
     let now: HashSet<&str> = new.rules().iter().map(|rule| &*rule.name).collect();
     let gone = old.rules().iter().filter(|rule| !now.contains(&*rule.name));
-    changes.extend(gone.map(|rule| Change::RuleRemoved { name: name(rule) }));
+    changes.extend(gone.map(|rule| RuleChange::RuleRemoved { name: name(rule) }));
 }
 
-fn compare_sheds(old: &Domain, new: &Domain, changes: &mut Vec<Change>) {
+fn compare_sheds(old: &Domain, new: &Domain, changes: &mut Vec<RuleChange>) {
     let name = |shed: &Shed| format!("{}: the pool {}", new.name(), shed.pool);
     let find = |domain: &'_ Domain, pool: &str| domain.sheds().iter().position(|shed| *shed.pool == *pool);
     for shed in new.sheds() {
         let facts = shed_facts(shed, new.priorities());
         match find(old, &shed.pool).and_then(|known| old.sheds().get(known)) {
-            None => changes.push(Change::RuleAdded { name: name(shed), facts }),
+            None => changes.push(RuleChange::RuleAdded { name: name(shed), facts }),
             Some(known) => {
                 let fields = differing(shed_facts(known, old.priorities()), facts);
                 if !fields.is_empty() {
-                    changes.push(Change::RuleChanged { name: name(shed), fields });
+                    changes.push(RuleChange::RuleChanged { name: name(shed), fields });
                 }
             }
         }
     }
     let gone = old.sheds().iter().filter(|shed| find(new, &shed.pool).is_none());
-    changes.extend(gone.map(|shed| Change::RuleRemoved { name: name(shed) }));
+    changes.extend(gone.map(|shed| RuleChange::RuleRemoved { name: name(shed) }));
 }
 
 fn differing(old: Vec<Fact>, new: Vec<Fact>) -> Vec<(&'static str, Option<String>, Option<String>)> {
@@ -132,20 +134,20 @@ fn differing(old: Vec<Fact>, new: Vec<Fact>) -> Vec<(&'static str, Option<String
     before
 }
 
-impl Change {
+impl RuleChange {
     fn line(&self) -> String {
         match self {
-            Change::DomainAdded { domain, rules } => format!("{domain}: new, {}", counted(*rules)),
-            Change::DomainRemoved { domain, rules } => {
+            RuleChange::DomainAdded { domain, rules } => format!("{domain}: new, {}", counted(*rules)),
+            RuleChange::DomainRemoved { domain, rules } => {
                 format!("{domain}: removed with its {}: it has NO LIMITS now", counted(*rules))
             }
-            Change::RuleAdded { name, facts } => {
+            RuleChange::RuleAdded { name, facts } => {
                 let facts: Vec<_> =
                     facts.iter().map(|(field, text)| format!("{field} {}", shown(text))).collect();
                 format!("{name}: added: {}", facts.join(", "))
             }
-            Change::RuleRemoved { name } => format!("{name}: removed"),
-            Change::RuleChanged { name, fields } => {
+            RuleChange::RuleRemoved { name } => format!("{name}: removed"),
+            RuleChange::RuleChanged { name, fields } => {
                 let changed: Vec<_> =
                     fields.iter().map(|(field, old, new)| from_to(field, old, new)).collect();
                 let fresh = match fields.iter().any(|(field, ..)| STATE_FIELDS.contains(field)) {

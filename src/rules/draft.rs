@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::meaning::{Meant, MeantListed, MeantPriorities, UnsettledShed};
 use super::problem::{Problem, shown};
 use super::shed::Shed;
-use super::source::{Place, Report, Source};
+use super::source::{Report, Source, Span};
 use super::tree::{Branch, Tree, rule_name, rule_name_apart};
-use super::{Contents, Domain, Listed, Position, Priorities, Rule};
+use super::{Domain, DomainContents, ListedEntry, Position, Priorities, Rule};
 
 /// A domain under construction, to which each file adds.
 #[derive(Debug)]
@@ -17,12 +17,12 @@ pub(super) struct Draft {
     /// Whether one of its files has an error.
     pub(super) broken: bool,
     rules: Vec<Rule>,
-    lists: Vec<Listed>,
+    lists: Vec<ListedEntry>,
     unsettled: Vec<UnsettledShed>,
     sheds: Vec<Shed>,
     pub(super) priorities: MeantPriorities,
     settled: Priorities,
-    places: HashMap<Box<str>, (Position, Place)>,
+    places: HashMap<Box<str>, (Position, Span)>,
     /// The roots of the descriptor tree.
     branches: Vec<Branch>,
     /// Their positions, by text.
@@ -92,7 +92,7 @@ impl Draft {
         &mut self,
         path: &[&str],
         position: &Position,
-        at: Place,
+        at: Span,
         report: &mut Report<'_>,
     ) -> Box<str> {
         let readable = rule_name(path);
@@ -110,7 +110,7 @@ impl Draft {
     }
 
     /// Names in `replaces` that no limit has: file, span and name of each.
-    pub(super) fn unknown_replaced(&self) -> Vec<(&Arc<str>, Place, &str)> {
+    pub(super) fn unknown_replaced(&self) -> Vec<(&Arc<str>, Span, &str)> {
         let mut limits = Vec::new();
         self.branches.iter().for_each(|branch| branch.limits(&mut limits));
         let names: HashSet<&str> = limits.iter().filter_map(|(_, limit)| limit.name.as_deref()).collect();
@@ -130,7 +130,7 @@ impl Draft {
         }
     }
 
-    pub(super) fn add_shed(&mut self, entry: UnsettledShed, at: Place, report: &mut Report<'_>) {
+    pub(super) fn add_shed(&mut self, entry: UnsettledShed, at: Span, report: &mut Report<'_>) {
         if self.unsettled.len() == SHEDS_MAX {
             let message = format!("more than {SHEDS_MAX} pools are shed in the domain {}", shown(&self.name));
             report.error(at, message, "write an entry for each kind of process, not for each process");
@@ -139,7 +139,7 @@ impl Draft {
     }
 
     /// Reserves a name; reports a duplicate and returns `false`.
-    fn take(&mut self, name: Box<str>, at: Place, what: &str, report: &mut Report<'_>) -> bool {
+    fn take(&mut self, name: Box<str>, at: Span, what: &str, report: &mut Report<'_>) -> bool {
         if let Some(first) = self.places.get(&name).map(|(first, _)| first).or(self.nodes.get(&name)) {
             let message =
                 format!("a second {what} named {} in the domain {}", shown(&name), shown(&self.name));
@@ -183,7 +183,7 @@ impl Draft {
         &self.rules
     }
 
-    pub(super) fn lists(&self) -> &[Listed] {
+    pub(super) fn lists(&self) -> &[ListedEntry] {
         &self.lists
     }
 
@@ -192,11 +192,11 @@ impl Draft {
     }
 
     /// Returns the span of a rule's or an entry's name in its file.
-    pub(super) fn place(&self, name: &str) -> Place {
-        self.places.get(name).map_or(Place::START, |(_, place)| *place)
+    pub(super) fn place(&self, name: &str) -> Span {
+        self.places.get(name).map_or(Span::START, |(_, place)| *place)
     }
 
-    fn tell_too_many(&self, at: Place, report: &mut Report<'_>) {
+    fn tell_too_many(&self, at: Span, report: &mut Report<'_>) {
         let message = format!("more than {RULES_MAX} rules in the domain {}", shown(&self.name));
         report.error(at, message, "count by an attribute instead of listing its values");
     }
@@ -204,7 +204,7 @@ impl Draft {
     pub(super) fn into_domain(self) -> Domain {
         let Draft { name, rules, lists, sheds, settled: priorities, branches, .. } = self;
         let tree = Tree::new(branches);
-        Domain::with(&name, Contents { rules, lists, priorities, sheds, tree })
+        Domain::with(&name, DomainContents { rules, lists, priorities, sheds, tree })
     }
 }
 

@@ -1,7 +1,7 @@
 //! The fields of a rule as text, for comparisons, checks and queries.
 
-use super::percent::Share;
-use super::{Allowance, Condition, Guard, KeyPart, Limit, Over, Pattern, Refused, Rule};
+use super::percent::Percent;
+use super::{Allowance, Condition, Guard, KeyPart, Limit, Over, Pattern, RefusedCost, Rule};
 use crate::limit::Quota;
 
 /// A field and its text. Fields without a value are left out.
@@ -18,10 +18,10 @@ pub fn facts(rule: &Rule) -> Vec<Fact> {
     if let Some(fleet) = &rule.fleet {
         facts.push(("scope", rule.scope().name().to_owned()));
         facts.push(("fleet", fleet.text()));
-        facts.extend(fleet.max_over.map(|share| ("max_over", Share(u32::from(share)).to_string())));
+        facts.extend(fleet.max_over.map(|share| ("max_over", Percent(u32::from(share)).to_string())));
     }
     facts.extend(rule.unit.as_ref().map(|unit| ("unit", unit.to_string())));
-    facts.extend(rule.warn_at.map(|share| ("warn_at", Share(u32::from(share)).to_string())));
+    facts.extend(rule.warn_at.map(|share| ("warn_at", Percent(u32::from(share)).to_string())));
     facts.extend(rule.refund_on.map(|_| ("refund_on", "ok".to_owned())));
     facts.extend((!rule.advertise).then(|| ("advertise", "false".to_owned())));
     facts.extend(
@@ -40,7 +40,7 @@ fn limit(rule: &Rule, limit: &Limit) -> Vec<Fact> {
         Some(allowance) => of_allowance(allowance),
         None => vec![(if rule.expires.is_some() { "max" } else { "rate" }, "unlimited".to_owned())],
     };
-    facts.extend((limit.refused == Refused::Counted).then(|| ("refused", "counted".to_owned())));
+    facts.extend((limit.refused == RefusedCost::Counted).then(|| ("refused", "counted".to_owned())));
     facts.extend(limit.block.map(|lasts| ("block", humantime::format_duration(lasts).to_string())));
     if let Some(lasts) = limit.soft_for {
         facts.push(("over for", humantime::format_duration(lasts).to_string()));

@@ -8,7 +8,7 @@ pub struct Field {
     /// Whether it is implemented; otherwise the name is reserved.
     pub built: bool,
     /// The type of its value.
-    pub kind: Kind,
+    pub kind: FieldKind,
     /// The default; empty for a required field.
     pub default: &'static str,
     /// Whether it is required.
@@ -21,7 +21,7 @@ pub struct Field {
 
 /// The type of a value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum FieldKind {
     /// Any value; its reader checks it.
     Any,
     /// 1 to 64 bytes without control characters, `:` or `/`.
@@ -41,23 +41,23 @@ pub enum Kind {
     /// One of these words.
     Words(&'static [&'static str]),
     /// A list of values of one type.
-    List(&'static Kind),
+    List(&'static FieldKind),
     /// A mapping from attributes to values of one type.
-    Attributes(&'static Kind),
+    Attributes(&'static FieldKind),
     /// A mapping from names to values of one type.
-    Named(&'static Kind),
+    Named(&'static FieldKind),
     /// A sample and its utilization.
     Point,
     /// A mapping with the fields of the named section.
     Section(&'static str),
     /// One of these types.
-    Either(&'static [Kind]),
+    Either(&'static [FieldKind]),
 }
 
 /// The fields of one kind of mapping.
 #[derive(Clone, Copy, Debug)]
-pub struct Section {
-    /// The name that [`Kind::Section`] refers to.
+pub struct FieldSection {
+    /// The name that [`FieldKind::FieldSection`] refers to.
     pub name: &'static str,
     /// Its location in a file, for the docs.
     pub place: &'static str,
@@ -69,7 +69,7 @@ impl Field {
     /// Makes an implemented field.
     #[must_use]
     pub const fn built(name: &'static str) -> Field {
-        Field { name, built: true, kind: Kind::Any, default: "", required: false, only: &[], about: "" }
+        Field { name, built: true, kind: FieldKind::Any, default: "", required: false, only: &[], about: "" }
     }
 
     /// Makes a field whose name is reserved.
@@ -80,7 +80,7 @@ impl Field {
 
     /// Sets the type.
     #[must_use]
-    pub const fn of(self, kind: Kind) -> Field {
+    pub const fn of(self, kind: FieldKind) -> Field {
         Field { kind, ..self }
     }
 

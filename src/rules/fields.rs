@@ -1,23 +1,23 @@
 //! Reader of mappings: each known field at most once; an unknown field is an error with a suggestion.
 
 pub use super::field::Field;
-use super::problem::{Wrong, shown};
-use super::source::{Place, Report};
-use super::yaml::{Kind, Node, Value};
+use super::problem::{ValueProblem, shown};
+use super::source::{Report, Span};
+use super::yaml::{ScalarKind, Value, YamlNode};
 
 /// The known fields of a mapping, the first of each name.
 #[derive(Debug)]
 pub struct Fields<'n> {
-    at: Place,
+    at: Span,
     what: &'static str,
-    pairs: Vec<(&'static str, Place, &'n Node)>,
+    pairs: Vec<(&'static str, Span, &'n YamlNode)>,
     is_empty: bool,
 }
 
 impl<'n> Fields<'n> {
     /// Reads a mapping. `what` names it in messages ("a rule").
     pub fn read(
-        node: &'n Node,
+        node: &'n YamlNode,
         what: &'static str,
         known: &[Field],
         report: &mut Report<'_>,
@@ -59,12 +59,12 @@ impl<'n> Fields<'n> {
 
     /// Returns the value of a field, if it is present.
     #[must_use]
-    pub fn get(&self, name: &str) -> Option<&'n Node> {
+    pub fn get(&self, name: &str) -> Option<&'n YamlNode> {
         self.pairs.iter().find(|(known, ..)| *known == name).map(|(.., value)| *value)
     }
 
     /// Returns the value of a required field, or reports its absence.
-    pub fn required(&self, name: &str, mend: &str, report: &mut Report<'_>) -> Option<&'n Node> {
+    pub fn required(&self, name: &str, mend: &str, report: &mut Report<'_>) -> Option<&'n YamlNode> {
         let value = self.get(name);
         if value.is_none() {
             report.error(self.at, format!("{} needs `{name}`", self.what), mend);
@@ -79,19 +79,19 @@ impl<'n> Fields<'n> {
     }
 
     /// Iterates over the known fields in file order: name, span of the name, value.
-    pub fn iter(&self) -> impl Iterator<Item = (&'static str, Place, &'n Node)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (&'static str, Span, &'n YamlNode)> + '_ {
         self.pairs.iter().copied()
     }
 
     /// Returns the span of the mapping.
     #[must_use]
-    pub fn at(&self) -> Place {
+    pub fn at(&self) -> Span {
         self.at
     }
 }
 
 /// Reads a text; numbers and booleans count as texts, as written.
-pub fn text<'n>(node: &'n Node, field: &str, report: &mut Report<'_>) -> Option<&'n str> {
+pub fn text<'n>(node: &'n YamlNode, field: &str, report: &mut Report<'_>) -> Option<&'n str> {
     let text = node.as_scalar();
     if text.is_none() {
         let (message, mend) = match node.value {
@@ -107,9 +107,9 @@ pub fn text<'n>(node: &'n Node, field: &str, report: &mut Report<'_>) -> Option<
 }
 
 /// Reads a boolean: `true` or `false`.
-pub fn boolean(node: &Node, field: &str, report: &mut Report<'_>) -> Option<bool> {
+pub fn boolean(node: &YamlNode, field: &str, report: &mut Report<'_>) -> Option<bool> {
     match &node.value {
-        Value::Scalar(Kind::Boolean, text) => Some(text.eq_ignore_ascii_case("true")),
+        Value::Scalar(ScalarKind::Boolean, text) => Some(text.eq_ignore_ascii_case("true")),
         Value::Scalar(_, text) => {
             let message = format!("`{field}` is true or false, not {}", shown(text));
             report.error(node.at, message, "write `true` or `false`, without quotes");
@@ -124,7 +124,12 @@ pub fn boolean(node: &Node, field: &str, report: &mut Report<'_>) -> Option<bool
 }
 
 /// Reads a list.
-pub fn list<'n>(node: &'n Node, field: &str, mend: &str, report: &mut Report<'_>) -> Option<&'n [Node]> {
+pub fn list<'n>(
+    node: &'n YamlNode,
+    field: &str,
+    mend: &str,
+    report: &mut Report<'_>,
+) -> Option<&'n [YamlNode]> {
     match &node.value {
         Value::List(items) => Some(items),
         Value::Null => {
@@ -139,7 +144,12 @@ pub fn list<'n>(node: &'n Node, field: &str, mend: &str, report: &mut Report<'_>
 }
 
 /// Reads one of the known words.
-pub fn choice<T: Copy>(node: &Node, field: &str, words: &[(Field, T)], report: &mut Report<'_>) -> Option<T> {
+pub fn choice<T: Copy>(
+    node: &YamlNode,
+    field: &str,
+    words: &[(Field, T)],
+    report: &mut Report<'_>,
+) -> Option<T> {
     let text = text(node, field, report)?;
     match words.iter().find(|(word, _)| word.name == text) {
         Some((word, value)) if word.built => Some(*value),
@@ -161,20 +171,20 @@ pub fn choice<T: Copy>(node: &Node, field: &str, words: &[(Field, T)], report: &
 }
 
 /// Checks a name of a domain, rule or attribute: short enough for the wire, and unambiguous in `domain/rule`.
-pub(crate) fn check_name(name: &str, what: &str) -> Result<(), Wrong> {
+pub(crate) fn check_name(name: &str, what: &str) -> Result<(), ValueProblem> {
     let bad = name.chars().find(|character| character.is_control() || matches!(character, ':' | '/'));
     if name.is_empty() {
-        return Err(Wrong::new(format!("the name of {what} is empty"), "write 1 to 64 bytes"));
+        return Err(ValueProblem::new(format!("the name of {what} is empty"), "write 1 to 64 bytes"));
     }
     if name.len() > NAME_BYTES_MAX {
         let message = format!("the name of {what} has {} bytes: {}", name.len(), shown(name));
-        return Err(Wrong::new(message, format!("write at most {NAME_BYTES_MAX} bytes")));
+        return Err(ValueProblem::new(message, format!("write at most {NAME_BYTES_MAX} bytes")));
     }
     match bad {
         None => Ok(()),
         Some(character) => {
             let message = format!("the name of {what} may not hold {character:?}: {}", shown(name));
-            Err(Wrong::new(message, "leave out `:`, `/` and control characters; `-` and `.` are fine"))
+            Err(ValueProblem::new(message, "leave out `:`, `/` and control characters; `-` and `.` are fine"))
         }
     }
 }

@@ -48,15 +48,15 @@ impl<'p> Anchor<'p> {
 
 #[derive(Debug)]
 pub(super) struct Finder<I> {
-    texts: Texts<I>,
+    texts: PatternTexts<I>,
     /// For values in lower case.
-    any_case: Option<Texts<I>>,
+    any_case: Option<PatternTexts<I>>,
     networks: Networks<I>,
 }
 
 impl<I> Finder<I> {
     pub(super) fn new<'p>(hung: impl IntoIterator<Item = (Anchor<'p>, I)>) -> Finder<I> {
-        let (mut texts, mut any_case) = (Written::default(), Written::default());
+        let (mut texts, mut any_case) = (UncompiledTexts::default(), UncompiledTexts::default());
         let mut networks = Networks { kinds: Vec::new() };
         for (anchor, item) in hung {
             let lower =
@@ -69,8 +69,12 @@ impl<I> Finder<I> {
                 Anchor::Within(network) => networks.hang(network, item),
             }
         }
-        let any_case = Texts::new(any_case);
-        Finder { texts: Texts::new(texts), any_case: (!any_case.is_empty()).then_some(any_case), networks }
+        let any_case = PatternTexts::new(any_case);
+        Finder {
+            texts: PatternTexts::new(texts),
+            any_case: (!any_case.is_empty()).then_some(any_case),
+            networks,
+        }
     }
 
     /// Passes the items of a value to `is_enough` until it returns true; returns whether it did. Items under
@@ -86,34 +90,34 @@ impl<I> Finder<I> {
 }
 
 /// Uncompiled texts and their items.
-struct Written<'p, I> {
+struct UncompiledTexts<'p, I> {
     equal: Vec<(&'p str, I)>,
     starts: Vec<(Vec<u8>, I)>,
     ends: Vec<(Vec<u8>, I)>,
 }
 
-impl<I> Default for Written<'_, I> {
+impl<I> Default for UncompiledTexts<'_, I> {
     fn default() -> Self {
-        Written { equal: Vec::new(), starts: Vec::new(), ends: Vec::new() }
+        UncompiledTexts { equal: Vec::new(), starts: Vec::new(), ends: Vec::new() }
     }
 }
 
 #[derive(Debug)]
-struct Texts<I> {
+struct PatternTexts<I> {
     equal: HashTable<(Box<str>, Vec<I>)>,
     starts: Prefixes<I>,
     /// Reversed.
     ends: Prefixes<I>,
 }
 
-impl<I> Texts<I> {
-    fn new(written: Written<'_, I>) -> Texts<I> {
+impl<I> PatternTexts<I> {
+    fn new(written: UncompiledTexts<'_, I>) -> PatternTexts<I> {
         let mut equal: HashTable<(Box<str>, Vec<I>)> = HashTable::new();
         for (text, item) in written.equal {
             let entry = equal.entry(hash(text), |(known, _)| **known == *text, |(known, _)| hash(known));
             entry.or_insert_with(|| (text.into(), Vec::new())).into_mut().1.push(item);
         }
-        Texts { equal, starts: Prefixes::new(written.starts), ends: Prefixes::new(written.ends) }
+        PatternTexts { equal, starts: Prefixes::new(written.starts), ends: Prefixes::new(written.ends) }
     }
 
     fn is_empty(&self) -> bool {
@@ -145,20 +149,20 @@ fn backwards<R>(value: &str, use_it: impl FnOnce(&[u8]) -> R) -> R {
 /// Networks by family and prefix length. An address costs one lookup for each of these few kinds.
 #[derive(Debug)]
 struct Networks<I> {
-    kinds: Vec<(Kind, ByAddress<I>)>,
+    kinds: Vec<(PatternKind, ByAddress<I>)>,
 }
 
 type ByAddress<I> = HashMap<IpAddr, Vec<I>, FixedState>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Kind {
+struct PatternKind {
     is_v4: bool,
     bits: u8,
 }
 
 impl<I> Networks<I> {
     fn hang(&mut self, network: Network, item: I) {
-        let kind = Kind { is_v4: network.address().is_ipv4(), bits: network.bits() };
+        let kind = PatternKind { is_v4: network.address().is_ipv4(), bits: network.bits() };
         let place = self.kinds.iter().position(|(known, _)| *known == kind).unwrap_or_else(|| {
             self.kinds.push((kind, HashMap::default()));
             self.kinds.len() - 1

@@ -49,12 +49,12 @@ pub struct Region {
     /// The weight in thousandths.
     pub weight: u16,
     /// The numbers of all regions together; `None` if only overrides of the rule limit.
-    pub whole: Option<Whole>,
+    pub whole: Option<WholeNumbers>,
 }
 
 /// The configured numbers of a rule, before the region's weight applies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Whole {
+pub enum WholeNumbers {
     /// A bucket of tokens.
     Tokens {
         /// The refill rate.

@@ -10,21 +10,21 @@ use std::collections::HashMap;
 use hashbrown::HashTable;
 
 use super::finder::{Anchor, Finder};
-use super::names::{Names, hash};
-use super::plan::{AttributeId, Plan, Selection};
-use super::{Condition, Listed, Mode, Priorities, Rule};
+use super::names::{RuleNames, hash};
+use super::plan::{AttributeId, Selection, SelectionPlan};
+use super::{Condition, ListedEntry, Mode, Priorities, Rule};
 
 #[derive(Debug)]
 pub(super) struct Index {
-    names: Names,
+    names: RuleNames,
     anchors: Vec<Anchors>,
     always: Vec<Hung>,
     /// Plans of the rules, then of the lists.
-    plans: Vec<Plan>,
+    plans: Vec<SelectionPlan>,
     /// The `overrides` of each rule, in order, each with the number of its allowance.
-    overrides: HashMap<u32, Vec<(Plan, u32)>>,
+    overrides: HashMap<u32, Vec<(SelectionPlan, u32)>>,
     /// The entries of `prioritize`, each with the index of its priority.
-    prioritize: Vec<(Plan, usize)>,
+    prioritize: Vec<(SelectionPlan, usize)>,
 }
 
 /// The rules anchored to one attribute.
@@ -60,11 +60,11 @@ impl Index {
     pub(super) fn new(
         rules: &[Rule],
         first_listed: usize,
-        lists: &[Listed],
+        lists: &[ListedEntry],
         priorities: &Priorities,
     ) -> Index {
         let mut index = Index {
-            names: Names::default(),
+            names: RuleNames::default(),
             anchors: Vec::new(),
             always: Vec::new(),
             plans: Vec::new(),
@@ -86,7 +86,7 @@ impl Index {
                 index.overrides.insert(number, list);
             }
         }
-        index.plans.resize_with(first_listed.max(rules.len()), Plan::default);
+        index.plans.resize_with(first_listed.max(rules.len()), SelectionPlan::default);
         for listed in lists {
             // The number of entries is bounded together with that of rules.
             let number = u32::try_from(index.plans.len()).unwrap_or(u32::MAX);
@@ -158,7 +158,7 @@ impl Index {
 
     #[inline]
     #[allow(clippy::indexing_slicing, reason = "each rule and entry has its plan: it would admit without")]
-    fn plan_of(&self, number: u32) -> &Plan {
+    fn plan_of(&self, number: u32) -> &SelectionPlan {
         &self.plans[number as usize]
     }
 
@@ -175,12 +175,14 @@ impl Index {
     }
 
     /// Makes a rule's plan. New attributes get empty anchors.
-    fn plan(&mut self, rule: &Rule) -> Plan {
-        Plan::new(&rule.conditions, &rule.key, |name| intern(name, &mut self.names, &mut self.anchors))
+    fn plan(&mut self, rule: &Rule) -> SelectionPlan {
+        SelectionPlan::new(&rule.conditions, &rule.key, |name| {
+            intern(name, &mut self.names, &mut self.anchors)
+        })
     }
 
-    fn conditions(&mut self, conditions: &[Condition]) -> Plan {
-        Plan::new(conditions, &[], |name| intern(name, &mut self.names, &mut self.anchors))
+    fn conditions(&mut self, conditions: &[Condition]) -> SelectionPlan {
+        SelectionPlan::new(conditions, &[], |name| intern(name, &mut self.names, &mut self.anchors))
     }
 
     /// Anchors each rule to its rarest condition.
@@ -189,13 +191,13 @@ impl Index {
         reason = "plans and anchors are there: a rule that hung nowhere would admit"
     )]
     fn hang(&mut self, rules: &[(u32, &[Condition])]) {
-        let wanted: Vec<Wanted<'_>> = rules
+        let wanted: Vec<IndexedRule<'_>> = rules
             .iter()
-            .map(|(rule, conditions)| Wanted::new(*rule, &self.plans[*rule as usize], conditions))
+            .map(|(rule, conditions)| IndexedRule::new(*rule, &self.plans[*rule as usize], conditions))
             .collect();
         let frequency = Frequency::of(&wanted);
         let mut more: Vec<Vec<(Anchor<'_>, Hung)>> = self.anchors.iter().map(|_| Vec::new()).collect();
-        for Wanted { rule, plan, choices } in &wanted {
+        for IndexedRule { rule, plan, choices } in &wanted {
             let rarest =
                 choices.iter().min_by_key(|(attribute, anchors)| frequency.of_anchors(*attribute, anchors));
             if let Some((attribute, anchors)) = rarest {
@@ -223,7 +225,7 @@ impl Index {
     }
 }
 
-fn intern(name: &str, names: &mut Names, anchors: &mut Vec<Anchors>) -> AttributeId {
+fn intern(name: &str, names: &mut RuleNames, anchors: &mut Vec<Anchors>) -> AttributeId {
     let attribute = names.intern(name);
     if attribute == anchors.len() {
         anchors.push(Anchors::default());
@@ -232,14 +234,14 @@ fn intern(name: &str, names: &mut Names, anchors: &mut Vec<Anchors>) -> Attribut
 }
 
 /// A rule to be indexed and the conditions it can be anchored to.
-struct Wanted<'r> {
+struct IndexedRule<'r> {
     rule: u32,
-    plan: &'r Plan,
+    plan: &'r SelectionPlan,
     choices: Vec<(AttributeId, Vec<(Anchor<'r>, bool)>)>,
 }
 
-impl<'r> Wanted<'r> {
-    fn new(rule: u32, plan: &'r Plan, conditions: &'r [Condition]) -> Wanted<'r> {
+impl<'r> IndexedRule<'r> {
+    fn new(rule: u32, plan: &'r SelectionPlan, conditions: &'r [Condition]) -> IndexedRule<'r> {
         let choices = plan.conditions.iter().zip(conditions).filter(|(asked, _)| !asked.or_absent);
         let choices = choices.filter_map(|(asked, condition)| {
             let mut anchors: Vec<_> = condition.any_of.iter().map(Anchor::of).collect::<Option<_>>()?;
@@ -248,7 +250,7 @@ impl<'r> Wanted<'r> {
             anchors.dedup_by_key(|(anchor, _)| *anchor);
             Some((asked.attribute, anchors))
         });
-        Wanted { rule, plan, choices: choices.collect() }
+        IndexedRule { rule, plan, choices: choices.collect() }
     }
 }
 
@@ -313,9 +315,9 @@ struct Frequency<'r> {
 }
 
 impl<'r> Frequency<'r> {
-    fn of(wanted: &[Wanted<'r>]) -> Frequency<'r> {
+    fn of(wanted: &[IndexedRule<'r>]) -> Frequency<'r> {
         let mut frequency = Frequency { anchors: HashMap::new(), presence: HashMap::new() };
-        for Wanted { plan, choices, .. } in wanted {
+        for IndexedRule { plan, choices, .. } in wanted {
             for (attribute, anchors) in choices {
                 for (anchor, _) in anchors {
                     *frequency.anchors.entry((*attribute, *anchor)).or_default() += 1;
@@ -348,11 +350,11 @@ const REPEATED: u32 = 1 << 16;
 #[cfg(test)]
 mod tests {
     use super::Index;
-    use crate::rules::{Condition, ListKind, Listed, Mode, Pattern, Position, Priorities, Selection};
+    use crate::rules::{Condition, ListKind, ListedEntry, Mode, Pattern, Position, Priorities, Selection};
 
     #[test]
     fn lists_are_numbered_from_where_they_are_told_to_be() {
-        let listed = |value: &str| Listed {
+        let listed = |value: &str| ListedEntry {
             name: value.into(),
             position: Position { file: "rules.yaml".into(), line: 1, column: 1 },
             kind: ListKind::Deny,

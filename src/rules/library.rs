@@ -4,10 +4,10 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::contents::{Contents, Fingerprint};
+use super::contents::{FileFingerprints, Fingerprint};
 use super::difference::Difference;
-use super::load::{Homes, Loaded, read_kept, read_knowing};
-use super::{Domain, Problem, RuleSet, Scopes, Texts};
+use super::load::{FileDomains, Loaded, read_kept, read_knowing};
+use super::{Domain, DomainTexts, Problem, RuleSet, Scopes};
 
 /// The rules of one path across reloads.
 #[derive(Debug)]
@@ -18,13 +18,13 @@ pub struct Library {
     /// The domains in force, each as last read without errors.
     good: Vec<Good>,
     /// The domains of each file, for files that no longer parse.
-    homes: Homes,
+    homes: FileDomains,
     /// The fingerprint of the files as last read; `None` forces the next reload.
     seen: Option<Fingerprint>,
     /// Whether a reading has been applied.
     begun: bool,
     /// Valid texts of an earlier process, until a reading has been applied.
-    remembered: Vec<Texts>,
+    remembered: Vec<DomainTexts>,
 }
 
 /// A domain read without errors, and the fingerprint of its files.
@@ -80,7 +80,7 @@ impl Library {
             path: path.to_owned(),
             scopes: Scopes::default(),
             good: Vec::new(),
-            homes: Homes::new(),
+            homes: FileDomains::new(),
             seen: None,
             begun: false,
             remembered: Vec::new(),
@@ -94,8 +94,8 @@ impl Library {
     }
 
     /// Sets valid texts of an earlier process, for domains with errors at the first reading, which follows.
-    pub fn remember(&mut self, texts: Vec<Texts>) {
-        for Texts { domain, files, .. } in &texts {
+    pub fn remember(&mut self, texts: Vec<DomainTexts>) {
+        for DomainTexts { domain, files, .. } in &texts {
             for (file, _) in files {
                 self.homes.entry(file.as_str().into()).or_default().push(domain.clone());
             }
@@ -104,8 +104,8 @@ impl Library {
     }
 
     /// Starts with texts of an earlier process instead of the files. The files are read when they change.
-    pub fn begin_with(&mut self, texts: Vec<Texts>) {
-        self.seen = Some(Contents::of(&self.path).fingerprint());
+    pub fn begin_with(&mut self, texts: Vec<DomainTexts>) {
+        self.seen = Some(FileFingerprints::of(&self.path).fingerprint());
         self.remember(texts);
         self.recall(|_| true);
         (self.begun, self.remembered) = (true, Vec::new());
@@ -114,8 +114,8 @@ impl Library {
     /// Returns the texts of the domains in force whose files are unchanged. Empty if any file has changed
     /// since the last reading, as another one follows.
     #[must_use]
-    pub fn texts(&self) -> Vec<Texts> {
-        let contents = Contents::of(&self.path);
+    pub fn texts(&self) -> Vec<DomainTexts> {
+        let contents = FileFingerprints::of(&self.path);
         if self.seen != Some(contents.fingerprint()) {
             return Vec::new();
         }
@@ -124,7 +124,7 @@ impl Library {
         let texts = self.good.iter().filter(stands).filter_map(|good| {
             let name = good.domain.name();
             let files = self.homes.iter().filter(|(_, homes)| homes.iter().any(|home| **home == *name));
-            Texts::of(&good.domain, files.map(|(file, _)| &**file))
+            DomainTexts::of(&good.domain, files.map(|(file, _)| &**file))
         });
         let texts = texts.collect();
         if self.is_outdated() { Vec::new() } else { texts }
@@ -139,7 +139,7 @@ impl Library {
     /// Whether the files have changed since the last reading. Reads all files without parsing.
     #[must_use]
     pub fn is_outdated(&self) -> bool {
-        self.seen != Some(Contents::of(&self.path).fingerprint())
+        self.seen != Some(FileFingerprints::of(&self.path).fingerprint())
     }
 
     /// Reads all files and swaps the valid domains.
@@ -180,7 +180,7 @@ impl Library {
         if self.begun {
             return Vec::new();
         }
-        let wanted: Vec<&Texts> = self
+        let wanted: Vec<&DomainTexts> = self
             .remembered
             .iter()
             .filter(|texts| is_wanted(&texts.domain) && self.find(&texts.domain).is_none())
@@ -193,7 +193,7 @@ impl Library {
         names
     }
 
-    fn content(&self, contents: &Contents, name: &str) -> Fingerprint {
+    fn content(&self, contents: &FileFingerprints, name: &str) -> Fingerprint {
         contents.of_domain(|file| {
             self.homes
                 .get(&*file.to_string_lossy())
@@ -220,12 +220,12 @@ impl Library {
 
     /// Reads until the files do not change meanwhile, so that versions are not mixed, at most
     /// [`READINGS_MAX`] times. Clears `seen` if they kept changing.
-    fn read_settled(&mut self) -> (Contents, Loaded) {
-        let mut before = Contents::of(&self.path);
+    fn read_settled(&mut self) -> (FileFingerprints, Loaded) {
+        let mut before = FileFingerprints::of(&self.path);
         let mut readings = 1;
         loop {
             let loaded = read_knowing(&self.path, &self.homes, &self.scopes);
-            let after = Contents::of(&self.path);
+            let after = FileFingerprints::of(&self.path);
             self.seen = (before == after).then(|| after.fingerprint());
             if self.seen.is_some() || readings == READINGS_MAX {
                 return (after, loaded);

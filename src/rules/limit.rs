@@ -10,7 +10,7 @@ pub struct Limit {
     /// Allowances by number, never empty: 0 is the rule's own, others are overrides. `None` is unlimited.
     pub allowances: Vec<Option<Allowance>>,
     /// The cost of a refused request.
-    pub refused: Refused,
+    pub refused: RefusedCost,
     /// How long a key stays refused after a refusal.
     pub block: Option<Duration>,
     /// The longest continuous use of the soft part; `None` for no bound.
@@ -41,7 +41,7 @@ pub enum Over {
 
 /// The cost of a refused request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Refused {
+pub enum RefusedCost {
     /// Refused requests cost nothing.
     #[default]
     Free,
@@ -59,7 +59,7 @@ impl Limit {
     /// Makes a limit that refuses nothing.
     #[must_use]
     pub fn unlimited() -> Limit {
-        Limit { allowances: vec![None], refused: Refused::Free, block: None, soft_for: None }
+        Limit { allowances: vec![None], refused: RefusedCost::Free, block: None, soft_for: None }
     }
 
     /// Returns the allowance of a number; `None` is unlimited.
@@ -76,8 +76,8 @@ impl Limit {
     }
 }
 
-impl From<token_bucket::Quota> for Limit {
-    fn from(quota: token_bucket::Quota) -> Limit {
+impl From<token_bucket::TokenBucketQuota> for Limit {
+    fn from(quota: token_bucket::TokenBucketQuota) -> Limit {
         Limit::new(Quota::TokenBucket(quota))
     }
 }

@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use super::draft::Draft;
 use super::problem::{Problem, shown};
-use super::source::{Place, Report, Source};
-use super::{Condition, KeyPart, Limit, ListKind, Listed, Mode, Over, Pattern, Refused, Rule, candidate_of};
+use super::source::{Report, Source, Span};
+use super::{
+    Condition, KeyPart, Limit, ListKind, ListedEntry, Mode, Over, Pattern, RefusedCost, Rule, candidate_of,
+};
 use crate::limit::Quota;
 
 /// Checks the domains. `is_complete`: all files were read, so that missing entries are really missing.
@@ -49,7 +51,7 @@ struct Lints<'s> {
 }
 
 impl Lints<'_> {
-    fn warn(&mut self, file: &Arc<str>, at: Place, message: String, help: impl Into<String>) {
+    fn warn(&mut self, file: &Arc<str>, at: Span, message: String, help: impl Into<String>) {
         let Some(source) = self.sources.get(file) else { return };
         let mut report = Report::new(source);
         report.warning(at, message, help);
@@ -57,7 +59,7 @@ impl Lints<'_> {
     }
 
     /// Warns of key attributes that `match` restricts to one value.
-    fn key(&mut self, rule: &Rule, at: Place) {
+    fn key(&mut self, rule: &Rule, at: Span) {
         for condition in &rule.conditions {
             let [Pattern::Exact(value)] = condition.any_of.as_slice() else { continue };
             if !value.is_empty() && rule.key.iter().any(|part| part.attribute == condition.attribute) {
@@ -69,7 +71,7 @@ impl Lints<'_> {
     }
 
     /// Warns of limits that admit more than their rate in one period, or slightly less over time.
-    fn limit(&mut self, file: &Arc<str>, limit: &Limit, at: Place) {
+    fn limit(&mut self, file: &Arc<str>, limit: &Limit, at: Span) {
         let quotas = || limit.allowances.iter().flatten().map(|allowance| &allowance.quota);
         let buckets = quotas().filter_map(|quota| match quota {
             Quota::TokenBucket(bucket) => Some(bucket),
@@ -128,7 +130,7 @@ impl Lints<'_> {
     /// Warns of rules that no request reaches, as an entry of `exempt` or `deny` matches all of theirs.
     fn lists(&mut self, domain: &Draft) {
         // An entry that matches everything is reported by the reader.
-        let takes_some = |entry: &&Listed| entry.mode == Mode::Enforce && !entry.conditions.is_empty();
+        let takes_some = |entry: &&ListedEntry| entry.mode == Mode::Enforce && !entry.conditions.is_empty();
         for rule in domain.rules().iter().filter(|rule| candidate_of(&rule.name).is_none()) {
             let mut entries = domain.lists().iter().filter(takes_some);
             let Some(by) = entries.find(|by| self.covers(by, &rule.conditions, &rule.key)) else { continue };
@@ -141,7 +143,7 @@ impl Lints<'_> {
     }
 
     /// Whether an entry matches every request with these conditions and this key.
-    fn covers(&mut self, entry: &Listed, conditions: &[Condition], key: &[KeyPart]) -> bool {
+    fn covers(&mut self, entry: &ListedEntry, conditions: &[Condition], key: &[KeyPart]) -> bool {
         entry.conditions.iter().all(|wide| {
             let Some(narrow) = conditions.iter().find(|narrow| narrow.attribute == wide.attribute) else {
                 let has_it = key.iter().any(|part| part.attribute == wide.attribute);
@@ -163,7 +165,7 @@ impl Lints<'_> {
 /// Returns the group of rules that this one is comparable with, and its generosity: rate, then limit. `None`
 /// for rules that do more than refuse, that delay requests, or that share a fleet budget.
 fn comparable(rule: &Rule) -> Option<(String, (u128, u32))> {
-    let Limit { allowances, refused: Refused::Free, block: None, .. } = &rule.limit else { return None };
+    let Limit { allowances, refused: RefusedCost::Free, block: None, .. } = &rule.limit else { return None };
     let [Some(allowance)] = allowances.as_slice() else { return None };
     let is_watched = rule.warn_at.is_some() || candidate_of(&rule.name).is_some();
     if allowance.over != Over::Refuse || rule.mode == Mode::Disabled || is_watched {

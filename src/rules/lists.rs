@@ -4,7 +4,7 @@ use super::{Condition, Mode, Position};
 
 /// One entry. Names are unique among the entries and rules of a domain.
 #[derive(Clone, Debug)]
-pub struct Listed {
+pub struct ListedEntry {
     /// The name, 1 to 64 bytes.
     pub name: Box<str>,
     /// Its position in the files.

@@ -6,12 +6,12 @@ use std::sync::Arc;
 
 use super::draft::Draft;
 use super::lints::lint;
-use super::meaning::{self, Given, Meant, MeantListed};
-use super::pools::Pools;
-use super::problem::{Problem, Severity, Wrong};
+use super::meaning::{self, DefaultScope, Meant, MeantListed};
+use super::pools::PoolIndex;
+use super::problem::{Problem, Severity, ValueProblem};
 use super::sight::domains_by_sight;
 use super::source::{Report, Source, about_file};
-use super::texts::Texts;
+use super::texts::DomainTexts;
 use super::written::File;
 use super::{Domain, ListKind, Position, Scopes, yaml};
 
@@ -25,7 +25,7 @@ pub struct Loaded {
     /// The domains left out because of errors: they have no limits.
     pub failed: Vec<Box<str>>,
     /// The domains that each file adds to.
-    pub(super) homes: Homes,
+    pub(super) homes: FileDomains,
     /// Files whose domains are unknown.
     pub(super) homeless: Vec<Arc<str>>,
     /// Whether the files could not be listed, so that nothing is known of any domain.
@@ -33,7 +33,7 @@ pub struct Loaded {
 }
 
 /// The domains that each file adds to, usually one. Keyed by the file name in problems.
-pub(super) type Homes = HashMap<Arc<str>, Vec<Box<str>>>;
+pub(super) type FileDomains = HashMap<Arc<str>, Vec<Box<str>>>;
 
 impl Loaded {
     /// Whether there are errors.
@@ -63,20 +63,20 @@ pub fn read(path: &Path) -> Loaded {
 /// Like [`read`], with scopes from the settings for rules without one.
 #[must_use]
 pub fn read_scoped(path: &Path, scopes: &Scopes) -> Loaded {
-    read_knowing(path, &Homes::default(), scopes)
+    read_knowing(path, &FileDomains::default(), scopes)
 }
 
 /// Reads the rules at a path. A file without a readable domain breaks the domains it had at the last reading.
-pub(super) fn read_knowing(path: &Path, known: &Homes, scopes: &Scopes) -> Loaded {
-    let mut reading = Reading::new(known, scopes);
+pub(super) fn read_knowing(path: &Path, known: &FileDomains, scopes: &Scopes) -> Loaded {
+    let mut reading = FileReading::new(known, scopes);
     reading.path(path);
     reading.finish()
 }
 
 /// Reads one domain from saved texts. `None` if this version finds errors in texts saved by another.
-pub(super) fn read_kept(texts: &Texts, scopes: &Scopes) -> Option<Arc<Domain>> {
-    let known = Homes::default();
-    let mut reading = Reading::new(&known, scopes);
+pub(super) fn read_kept(texts: &DomainTexts, scopes: &Scopes) -> Option<Arc<Domain>> {
+    let known = FileDomains::default();
+    let mut reading = FileReading::new(&known, scopes);
     texts.sources().for_each(|source| reading.source(source));
     reading.finish().domains.into_iter().find(|domain| domain.name() == &*texts.domain)
 }
@@ -90,8 +90,8 @@ pub fn read_text(file: &str, text: &str) -> Loaded {
 /// Like [`read_text`], with scopes from the settings for rules without one.
 #[must_use]
 pub fn read_text_scoped(file: &str, text: &str, scopes: &Scopes) -> Loaded {
-    let known = Homes::default();
-    let mut reading = Reading::new(&known, scopes);
+    let known = FileDomains::default();
+    let mut reading = FileReading::new(&known, scopes);
     reading.source(Source::new(file, text.to_owned()));
     reading.finish()
 }
@@ -99,8 +99,8 @@ pub fn read_text_scoped(file: &str, text: &str, scopes: &Scopes) -> Loaded {
 /// Reads the rules at a path, if given, and then one text as another file.
 #[must_use]
 pub fn read_with_text(path: Option<&Path>, file: &str, text: &str) -> Loaded {
-    let (known, scopes) = (Homes::default(), Scopes::default());
-    let mut reading = Reading::new(&known, &scopes);
+    let (known, scopes) = (FileDomains::default(), Scopes::default());
+    let mut reading = FileReading::new(&known, &scopes);
     if let Some(path) = path {
         reading.path(path);
     }
@@ -109,34 +109,34 @@ pub fn read_with_text(path: Option<&Path>, file: &str, text: &str) -> Loaded {
 }
 
 #[derive(Debug)]
-struct Reading<'k> {
+struct FileReading<'k> {
     drafts: Vec<Draft>,
     problems: Vec<Problem>,
     /// Kept to the end for problems that involve several rules.
     sources: Vec<Source>,
     /// The domains of each file at the last reading.
-    known: &'k Homes,
+    known: &'k FileDomains,
     /// Scopes from the settings.
     scopes: &'k Scopes,
-    homes: Homes,
+    homes: FileDomains,
     homeless: Vec<Arc<str>>,
     unlisted: bool,
     /// The pools with a `shed` entry, in all domains.
-    pools: Pools,
+    pools: PoolIndex,
 }
 
-impl<'k> Reading<'k> {
-    fn new(known: &'k Homes, scopes: &'k Scopes) -> Reading<'k> {
-        Reading {
+impl<'k> FileReading<'k> {
+    fn new(known: &'k FileDomains, scopes: &'k Scopes) -> FileReading<'k> {
+        FileReading {
             drafts: Vec::new(),
             problems: Vec::new(),
             sources: Vec::new(),
             known,
             scopes,
-            homes: Homes::new(),
+            homes: FileDomains::new(),
             homeless: Vec::new(),
             unlisted: false,
-            pools: Pools::default(),
+            pools: PoolIndex::default(),
         }
     }
 
@@ -154,8 +154,10 @@ impl<'k> Reading<'k> {
                     std::io::ErrorKind::NotFound => "create the directory, or say where the rules are",
                     _ => "let the user who runs this read it",
                 };
-                self.problems
-                    .push(about_file(path, Wrong::new(format!("cannot read the rules: {error}"), mend)));
+                self.problems.push(about_file(
+                    path,
+                    ValueProblem::new(format!("cannot read the rules: {error}"), mend),
+                ));
             }
         }
     }
@@ -166,7 +168,7 @@ impl<'k> Reading<'k> {
             entries.map(|entry| Ok(entry?.path())).collect::<std::io::Result<Vec<PathBuf>>>()
         });
         let mut files = listed.unwrap_or_else(|error| {
-            let wrong = Wrong::new(
+            let wrong = ValueProblem::new(
                 format!("cannot list the directory: {error}"),
                 "let the user who runs this read it",
             );
@@ -179,13 +181,14 @@ impl<'k> Reading<'k> {
         if files.len() > FILES_MAX {
             // Reading a part of them could leave a domain incomplete.
             let message = format!("{} rules files in this directory: none is read", files.len());
-            let wrong = Wrong::new(message, format!("put more rules into each: at most {FILES_MAX} files"));
+            let wrong =
+                ValueProblem::new(message, format!("put more rules into each: at most {FILES_MAX} files"));
             self.problems.push(about_file(directory, wrong));
             self.unlisted = true;
             files.clear();
         }
         if files.is_empty() && self.problems.is_empty() {
-            let wrong = Wrong::new(
+            let wrong = ValueProblem::new(
                 "no rules files in this directory: nothing is limited",
                 "write one whose name ends in `.yaml`",
             );
@@ -203,7 +206,7 @@ impl<'k> Reading<'k> {
         match extension.as_deref() {
             Some("yaml") => true,
             Some(near) if matches!(near.to_ascii_lowercase().as_str(), "yml" | "yaml") => {
-                let wrong = Wrong::new(
+                let wrong = ValueProblem::new(
                     format!("a file that ends in `.{near}` is not read"),
                     "let its name end in `.yaml`",
                 );
@@ -265,7 +268,7 @@ impl<'k> Reading<'k> {
         self.problems.extend(report.into_problems());
     }
 
-    fn rules(&mut self, root: &yaml::Node, report: &mut Report<'_>) {
+    fn rules(&mut self, root: &yaml::YamlNode, report: &mut Report<'_>) {
         if root.value == yaml::Value::Null {
             report.error(
                 root.at,
@@ -279,7 +282,7 @@ impl<'k> Reading<'k> {
         let domain =
             file.domain.and_then(|(node, name)| meaning::domain(node, name, report).map(|name| (node, name)));
         let scope = domain.map_or(self.scopes.all, |(_, name)| self.scopes.of(name));
-        let given = Given::by_settings(scope, self.scopes.weight);
+        let given = DefaultScope::by_settings(scope, self.scopes.weight);
         let given = file.defaults.as_ref().map_or(given, |defaults| given.or_defaults(defaults, report));
         let entries = entries(&file, given, report);
         let branches = meaning::descriptors(file.descriptors, given, report);
@@ -294,8 +297,8 @@ impl<'k> Reading<'k> {
         self.draft(name, |draft| {
             for entry in entries {
                 match entry {
-                    Entry::Rule(meant) => draft.add(*meant, report),
-                    Entry::Listed(meant) => draft.add_listed(meant, report),
+                    FileEntry::Rule(meant) => draft.add(*meant, report),
+                    FileEntry::Listed(meant) => draft.add_listed(meant, report),
                 }
             }
             draft.priorities.add(&file, report);
@@ -342,24 +345,25 @@ impl<'k> Reading<'k> {
 }
 
 /// Reads the named entries in file order, so that the first of two with the same name keeps it.
-fn entries(file: &File<'_>, given: Given, report: &mut Report<'_>) -> Vec<Entry> {
+fn entries(file: &File<'_>, given: DefaultScope, report: &mut Report<'_>) -> Vec<FileEntry> {
     let mut entries = Vec::new();
     for node in file.limits {
-        entries.push((node.at.byte, Entry::Rule(Box::new(meaning::rule(node, given, report)))));
+        entries.push((node.at.byte, FileEntry::Rule(Box::new(meaning::rule(node, given, report)))));
     }
     for node in file.concurrency {
-        entries.push((node.at.byte, Entry::Rule(Box::new(meaning::concurrency_rule(node, given, report)))));
+        entries
+            .push((node.at.byte, FileEntry::Rule(Box::new(meaning::concurrency_rule(node, given, report)))));
     }
     for (nodes, kind) in [(file.exempt, ListKind::Exempt), (file.deny, ListKind::Deny)] {
         for node in nodes {
-            entries.push((node.at.byte, Entry::Listed(meaning::listed(node, kind, report))));
+            entries.push((node.at.byte, FileEntry::Listed(meaning::listed(node, kind, report))));
         }
     }
     entries.sort_by_key(|(byte, _)| *byte);
     entries.into_iter().map(|(_, entry)| entry).collect()
 }
 
-enum Entry {
+enum FileEntry {
     Rule(Box<Meant>),
     Listed(MeantListed),
 }

@@ -21,44 +21,44 @@ mod tree;
 
 use super::fields::{Field, Fields, boolean, check_name, choice, list, text};
 use super::problem::shown;
-use super::source::{Place, Report};
+use super::source::{Report, Span};
 use super::written::RULE;
-use super::yaml::Node;
+use super::yaml::YamlNode;
 use super::{Guard, KeyPart, Mode, RefundOn, Rule, concurrency_fields, percent};
 use concurrency::at_once;
 use concurrency_fields::CONCURRENCY;
 use conditions::conditions;
-pub(super) use fleet::Given;
+pub(super) use fleet::DefaultScope;
 use fleet::fleet;
 pub(super) use fleet::shared;
 use keys::key;
 use limits::{Admitted, admitted};
 pub(super) use lists::{MeantListed, listed};
-use placed::{Homes, placed};
+use placed::{FieldHomes, placed};
 pub(super) use priorities::MeantPriorities;
 pub(super) use shed::{MeantShed, UnsettledShed, shed};
 pub(super) use tree::descriptors;
 
-pub(super) fn domain<'n>(node: &Node, name: &'n str, report: &mut Report<'_>) -> Option<&'n str> {
+pub(super) fn domain<'n>(node: &YamlNode, name: &'n str, report: &mut Report<'_>) -> Option<&'n str> {
     report.settle(node.at, check_name(name, "a domain"))?;
     Some(name)
 }
 
 pub(super) struct Meant {
     /// Its name and span, even if the rule has errors: no other rule may have the name.
-    pub(super) name: Option<(Box<str>, Place)>,
+    pub(super) name: Option<(Box<str>, Span)>,
     /// The rule, if it has no errors.
     pub(super) rule: Option<Rule>,
     /// Its shadow rule from `candidate`, and its span.
-    pub(super) candidate: Option<(Rule, Place)>,
+    pub(super) candidate: Option<(Rule, Span)>,
 }
 
-pub(super) fn rule(node: &Node, given: Given, report: &mut Report<'_>) -> Meant {
+pub(super) fn rule(node: &YamlNode, given: DefaultScope, report: &mut Report<'_>) -> Meant {
     let node = placed(node, "a rule", RULE, RULE_HOMES, report);
     meant(&node, "a rule", RULE, admitted, given, report)
 }
 
-pub(super) fn concurrency_rule(node: &Node, given: Given, report: &mut Report<'_>) -> Meant {
+pub(super) fn concurrency_rule(node: &YamlNode, given: DefaultScope, report: &mut Report<'_>) -> Meant {
     let what = "a concurrency rule";
     let node = placed(node, what, CONCURRENCY, concurrency_fields::HOMES, report);
     meant(&node, what, CONCURRENCY, at_once, given, report)
@@ -68,11 +68,11 @@ pub(super) fn concurrency_rule(node: &Node, given: Given, report: &mut Report<'_
 type Admit = fn(&Fields<'_>, Option<&[KeyPart]>, &mut Report<'_>) -> Option<Admitted>;
 
 fn meant(
-    node: &Node,
+    node: &YamlNode,
     what: &'static str,
     known: &[Field],
     admit: Admit,
-    given: Given,
+    given: DefaultScope,
     report: &mut Report<'_>,
 ) -> Meant {
     let errors_before = report.errors();
@@ -86,12 +86,12 @@ fn meant(
 }
 
 fn the_rest(
-    name: &Option<(Box<str>, Place)>,
+    name: &Option<(Box<str>, Span)>,
     fields: &Fields<'_>,
     admit: Admit,
-    given: Given,
+    given: DefaultScope,
     report: &mut Report<'_>,
-) -> Option<(Rule, Option<(Rule, Place)>)> {
+) -> Option<(Rule, Option<(Rule, Span)>)> {
     let conditions = fields.get("match").map_or(Some(Vec::new()), |node| conditions(node, report));
     let key = key(fields, report);
     let admitted = admit(fields, key.as_deref(), report);
@@ -142,7 +142,7 @@ fn the_rest(
     Some((rule, candidate))
 }
 
-fn name(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<(Box<str>, Place)> {
+fn name(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<(Box<str>, Span)> {
     let node = fields.required("name", "write `name: …`: it stands in answers, logs and metrics", report)?;
     let name = text(node, "name", report)?;
     report.settle(node.at, check_name(name, "a rule"))?;
@@ -153,7 +153,7 @@ fn mode(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Mode> {
     fields.get("mode").map_or(Some(Mode::Enforce), |node| choice(node, "mode", MODES, report))
 }
 
-fn attribute<'n>(node: &'n Node, field: &str, report: &mut Report<'_>) -> Option<&'n str> {
+fn attribute<'n>(node: &'n YamlNode, field: &str, report: &mut Report<'_>) -> Option<&'n str> {
     let Some(name) = node.as_scalar() else {
         let message = format!("an attribute of `{field}` is a name, not {}", node.kind());
         report.error(node.at, message, "write the name of an attribute, such as `user`");
@@ -163,7 +163,7 @@ fn attribute<'n>(node: &'n Node, field: &str, report: &mut Report<'_>) -> Option
     Some(name)
 }
 
-fn help(node: &Node, report: &mut Report<'_>) -> Option<Box<str>> {
+fn help(node: &YamlNode, report: &mut Report<'_>) -> Option<Box<str>> {
     let help = text(node, "help", report)?;
     if help.len() > HELP_BYTES_MAX {
         let message = format!("`help` has {} bytes", help.len());
@@ -183,13 +183,13 @@ fn help(node: &Node, report: &mut Report<'_>) -> Option<Box<str>> {
 }
 
 /// Reads the unit; `None` for the default.
-fn unit(node: &Node, report: &mut Report<'_>) -> Option<Box<str>> {
+fn unit(node: &YamlNode, report: &mut Report<'_>) -> Option<Box<str>> {
     let unit = text(node, "unit", report)?;
     report.settle(node.at, check_name(unit, "a unit"))?;
     (unit != "requests").then(|| unit.into())
 }
 
-fn show_keys(node: &Node, key: Option<&[KeyPart]>, report: &mut Report<'_>) -> Option<Vec<Box<str>>> {
+fn show_keys(node: &YamlNode, key: Option<&[KeyPart]>, report: &mut Report<'_>) -> Option<Vec<Box<str>>> {
     let items = list(node, "show_keys", "write attributes of `key`: `show_keys: [user]`", report)?;
     let mut shown_keys: Vec<Box<str>> = Vec::with_capacity(items.len());
     for item in items {
@@ -222,7 +222,7 @@ const GUARDS: &[(Field, Guard)] =
 const REFUND_ON: &[(Field, RefundOn)] = &[(Field::built("ok"), RefundOn::Ok)];
 
 /// Where fields belong that a rate rule does not have.
-const RULE_HOMES: Homes = &[(&["max", "expires"], "in a rule of `concurrency`"), fleet::HOME];
+const RULE_HOMES: FieldHomes = &[(&["max", "expires"], "in a rule of `concurrency`"), fleet::HOME];
 
 /// It is part of every refusal, of which many must fit into a frame.
 const HELP_BYTES_MAX: usize = 512;

@@ -60,14 +60,14 @@ pub use difference::Difference;
 pub use facts::{Fact, conditions, facts};
 pub(crate) use fleet::nearest_fleet_rate;
 pub use fleet::{
-    FleetMode, FleetTerms, OnMiss, OnRedisDown, Region, Scope, Scopes, Whole, fleet_counts, fleet_rate,
+    FleetMode, FleetTerms, OnMiss, OnRedisDown, Region, Scope, Scopes, WholeNumbers, fleet_counts, fleet_rate,
 };
 pub use fleet_bound::FleetBound;
 pub use glob::Glob;
 pub use key::{KeyPart, KeyScratch, Transform};
 pub use library::{Halt, Library, Reading};
-pub use limit::{Allowance, Limit, Over, Refused};
-pub use lists::{ListKind, Listed};
+pub use limit::{Allowance, Limit, Over, RefusedCost};
+pub use lists::{ListKind, ListedEntry};
 pub use load::{Loaded, read, read_scoped, read_text, read_text_scoped, read_with_text};
 pub use network::Network;
 pub use overrides::Overrides;
@@ -76,11 +76,11 @@ pub use priorities::{Priorities, Prioritize};
 pub use problem::{Excerpt, Problem, Severity};
 pub use rows::Rows;
 pub use rule::{Guard, Mode, Position, RefundOn, Rule, candidate_of};
-pub use set::{Contents, Domain, Kind, Named, NotItsKey, RuleSet, WhyNot};
-pub use texts::Texts;
+pub use set::{Domain, DomainContents, NamedItem, NamedKind, NotItsKey, RuleSet, WhyNot};
+pub use texts::DomainTexts;
 pub use tree::{DESCRIPTORS_MAX, Hit, NodeHit, NodeHits, Tree};
 
 pub(crate) use fields::check_name;
 pub(crate) use fleet::SCOPES;
 pub(crate) use meaning::MODES;
-pub(crate) use problem::{Wrong, shown};
+pub(crate) use problem::{ValueProblem, shown};

@@ -6,13 +6,13 @@ use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
 #[derive(Debug, Default)]
-pub(super) struct Names {
+pub(super) struct RuleNames {
     names: Vec<(Print, Box<str>)>,
     /// Used for long names, or if there are too many names to compare one by one.
     numbers: HashTable<usize>,
 }
 
-impl Names {
+impl RuleNames {
     /// Returns the number of a known name.
     #[inline]
     pub(super) fn find(&self, name: &str) -> Option<usize> {
@@ -85,7 +85,7 @@ const COMPARED_MAX: usize = 12;
 
 #[cfg(test)]
 mod tests {
-    use super::{COMPARED_MAX, Names};
+    use super::{COMPARED_MAX, RuleNames};
 
     #[test]
     fn every_name_is_found_and_no_other() {
@@ -100,7 +100,7 @@ mod tests {
         }
         for known in [COMPARED_MAX, texts.len()] {
             for start in 0..texts.len() - known + 1 {
-                let mut names = Names::default();
+                let mut names = RuleNames::default();
                 for (number, text) in texts[start..start + known].iter().enumerate() {
                     assert_eq!(names.intern(text), number);
                     assert_eq!(names.intern(text), number);

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-use super::problem::{Wrong, shown};
+use super::problem::{ValueProblem, shown};
 
 /// The addresses with a common prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -25,19 +25,19 @@ impl Network {
     }
 
     /// Parses `192.0.2.0/24` or `2001:db8::/32`.
-    pub(crate) fn parse(text: &str) -> Result<Network, Wrong> {
+    pub(crate) fn parse(text: &str) -> Result<Network, ValueProblem> {
         let Some((address, bits)) = text.split_once('/') else {
             return Err(match text.parse::<IpAddr>() {
                 Ok(address) => {
                     let mend = format!("write {text}/{} for this address alone", width(address));
-                    Wrong::new(format!("the network {} has no prefix length", shown(text)), mend)
+                    ValueProblem::new(format!("the network {} has no prefix length", shown(text)), mend)
                 }
-                Err(_) => Wrong::new(format!("{} is no network", shown(text)), EXAMPLE),
+                Err(_) => ValueProblem::new(format!("{} is no network", shown(text)), EXAMPLE),
             });
         };
         let Ok(known) = address.parse::<IpAddr>() else {
             let message = format!("{} is no address in the network {}", shown(address), shown(text));
-            return Err(Wrong::new(message, whole_address(address, bits)));
+            return Err(ValueProblem::new(message, whole_address(address, bits)));
         };
         let digits =
             bits.bytes().all(|byte| byte.is_ascii_digit()) && (bits == "0" || !bits.starts_with('0'));
@@ -47,13 +47,13 @@ impl Network {
                 Ok(ones) if known.is_ipv4() => format!("write {address}/{ones}"),
                 _ => format!("write a number of bits from 0 to {}", width(known)),
             };
-            return Err(Wrong::new(message, mend));
+            return Err(ValueProblem::new(message, mend));
         };
         Network::new(known, length).ok_or_else(|| {
             let (network, whole) = (masked(known, length), width(known));
             let message = format!("the network {} has bits set past its first {length}", shown(text));
             let mend = format!("write {network}/{length} for the network, {known}/{whole} for the address");
-            Wrong::new(message, mend)
+            ValueProblem::new(message, mend)
         })
     }
 

@@ -24,7 +24,7 @@ pub(crate) struct Opened {
 
 /// Why a file was not opened.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum NotOpened {
+pub(crate) enum OpenError {
     #[error("a link leads out of the directory of the file")]
     Outside,
     #[error("not a regular file")]
@@ -33,15 +33,15 @@ pub(crate) enum NotOpened {
     Io(#[from] io::Error),
 }
 
-impl NotOpened {
+impl OpenError {
     /// Returns the help of the error.
     pub(crate) fn help(&self) -> &'static str {
         match self {
-            NotOpened::Outside => {
+            OpenError::Outside => {
                 "copy the file into the directory, link to it from below (`..data/name`), or name its own directory"
             }
-            NotOpened::NotRegular => "remove it, or put a file in its place",
-            NotOpened::Io(error) => match error.kind() {
+            OpenError::NotRegular => "remove it, or put a file in its place",
+            OpenError::Io(error) => match error.kind() {
                 io::ErrorKind::NotFound => "check the path, or create the file",
                 io::ErrorKind::PermissionDenied => "let the user who runs this read it",
                 _ => "make it a file that can be read",
@@ -51,9 +51,9 @@ impl NotOpened {
 }
 
 /// Opens a file whose links stay beneath its directory.
-pub(crate) fn beneath(path: &Path) -> Result<Opened, NotOpened> {
+pub(crate) fn beneath(path: &Path) -> Result<Opened, OpenError> {
     // `..` and `/` are directories.
-    let name = path.file_name().ok_or(NotOpened::NotRegular)?;
+    let name = path.file_name().ok_or(OpenError::NotRegular)?;
     let directory = open_directory(path)?;
     let file = open_beneath(&directory, name).or_else(|errno| match errno {
         // Kernels before 5.6 lack the system call, and some seccomp filters deny it.
@@ -64,7 +64,7 @@ pub(crate) fn beneath(path: &Path) -> Result<Opened, NotOpened> {
 }
 
 /// Opens a file with links to anywhere, for a path given by the user of the command.
-pub(crate) fn anywhere(path: &Path) -> Result<Opened, NotOpened> {
+pub(crate) fn anywhere(path: &Path) -> Result<Opened, OpenError> {
     let directory = open_directory(path)?;
     opened(openat(CWD, path, FLAGS, Mode::empty()), &directory)
 }
@@ -76,22 +76,22 @@ pub(crate) fn read(opened: &Opened, max: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-fn open_directory(path: &Path) -> Result<OwnedFd, NotOpened> {
+fn open_directory(path: &Path) -> Result<OwnedFd, OpenError> {
     let directory = path.parent().filter(|parent| *parent != Path::new("")).unwrap_or(Path::new("."));
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     Ok(openat(CWD, directory, flags, Mode::empty()).map_err(io::Error::from)?)
 }
 
-fn opened(file: Result<OwnedFd, Errno>, directory: &OwnedFd) -> Result<Opened, NotOpened> {
+fn opened(file: Result<OwnedFd, Errno>, directory: &OwnedFd) -> Result<Opened, OpenError> {
     let file = file.map(File::from).map_err(|errno| match errno {
-        Errno::XDEV => NotOpened::Outside,
+        Errno::XDEV => OpenError::Outside,
         // A socket, or a device without a driver.
-        Errno::NXIO | Errno::NODEV => NotOpened::NotRegular,
-        errno => NotOpened::Io(errno.into()),
+        Errno::NXIO | Errno::NODEV => OpenError::NotRegular,
+        errno => OpenError::Io(errno.into()),
     })?;
     let metadata = file.metadata()?;
     if !metadata.is_file() {
-        return Err(NotOpened::NotRegular);
+        return Err(OpenError::NotRegular);
     }
     let directory = File::from(directory.try_clone()?).metadata()?;
     Ok(Opened { file, bytes: metadata.len(), quotable: is_quotable(&metadata, &directory) })

@@ -1,44 +1,47 @@
 //! Percentages such as `80%` and `12.5%`, held in thousandths of the whole.
 
 use super::amount;
-use super::problem::{Wrong, shown};
-use super::yaml::{Kind, Node, Value};
+use super::problem::{ValueProblem, shown};
+use super::yaml::{ScalarKind, Value, YamlNode};
 
 /// Reads a percentage of 1 to `most` thousandths.
-pub(crate) fn read(node: &Node, field: &str, most: u16) -> Result<u16, Wrong> {
+pub(crate) fn read(node: &YamlNode, field: &str, most: u16) -> Result<u16, ValueProblem> {
     match read_from_0(node, field, most)? {
-        0 => Err(Wrong::new(format!("`{field}` is 0%"), "leave it out, or write at least 0.1%")),
+        0 => Err(ValueProblem::new(format!("`{field}` is 0%"), "leave it out, or write at least 0.1%")),
         share => Ok(share),
     }
 }
 
 /// Reads a percentage of 0 to `most` thousandths.
-pub(super) fn read_from_0(node: &Node, field: &str, most: u16) -> Result<u16, Wrong> {
+pub(super) fn read_from_0(node: &YamlNode, field: &str, most: u16) -> Result<u16, ValueProblem> {
     match &node.value {
-        Value::Scalar(kind, text) => parse(text, *kind == Kind::Number, field, most),
-        _ => Err(Wrong::new(format!("`{field}` is a percentage, not {}", node.kind()), "write it like 80%")),
+        Value::Scalar(kind, text) => parse(text, *kind == ScalarKind::Number, field, most),
+        _ => Err(ValueProblem::new(
+            format!("`{field}` is a percentage, not {}", node.kind()),
+            "write it like 80%",
+        )),
     }
 }
 
-fn parse(text: &str, is_number: bool, field: &str, most: u16) -> Result<u16, Wrong> {
+fn parse(text: &str, is_number: bool, field: &str, most: u16) -> Result<u16, ValueProblem> {
     let Some(number) = text.strip_suffix('%') else {
         let message = format!("`{field}` is a percentage, not {}", shown(text));
         let mend = match thousandths(text) {
-            Some(part) if is_number && part <= 10 => format!("write {}", Share(u32::from(part) * 100)),
-            Some(part) if is_number => format!("write {}", Share(u32::from(part))),
+            Some(part) if is_number && part <= 10 => format!("write {}", Percent(u32::from(part) * 100)),
+            Some(part) if is_number => format!("write {}", Percent(u32::from(part))),
             _ => "write it like 80%".to_owned(),
         };
-        return Err(Wrong::new(message, mend));
+        return Err(ValueProblem::new(message, mend));
     };
     match thousandths(number) {
         Some(part) if part > most => {
-            let most = Share(u32::from(most));
-            Err(Wrong::new(format!("`{field}: {text}` is too much"), format!("write at most {most}")))
+            let most = Percent(u32::from(most));
+            Err(ValueProblem::new(format!("`{field}: {text}` is too much"), format!("write at most {most}")))
         }
         Some(part) => Ok(part),
         None => {
             let message = format!("{} is no percentage", shown(text));
-            Err(Wrong::new(
+            Err(ValueProblem::new(
                 message,
                 "write digits and `%`, with at most one place after a point, such as 12.5%",
             ))
@@ -56,9 +59,9 @@ fn thousandths(number: &str) -> Option<u16> {
 }
 
 /// Thousandths, shown as a percentage.
-pub(crate) struct Share(pub(crate) u32);
+pub(crate) struct Percent(pub(crate) u32);
 
-impl std::fmt::Display for Share {
+impl std::fmt::Display for Percent {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match (self.0 / 10, self.0 % 10) {
             (whole, 0) => write!(f, "{whole}%"),

@@ -4,7 +4,7 @@ use std::fmt;
 use std::time::Duration;
 
 use super::amount;
-use super::problem::{Wrong, shown};
+use super::problem::{ValueProblem, shown};
 
 /// A period. A month counts 30 days and is marked, so that calendar windows use calendar months.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -43,18 +43,21 @@ impl fmt::Display for Period {
 }
 
 /// Parses a duration that stands alone, such as `15min`; at most 366 days.
-pub(super) fn parse(text: &str, field: &str) -> Result<Duration, Wrong> {
+pub(super) fn parse(text: &str, field: &str) -> Result<Duration, ValueProblem> {
     let (digits, unit) = split_number(text);
     let example = "write it like 60s, 15min, 2h or 1day";
     if digits.is_empty() {
-        return Err(Wrong::new(format!("`{field}` is a number and a unit, not {}", shown(text)), example));
+        return Err(ValueProblem::new(
+            format!("`{field}` is a number and a unit, not {}", shown(text)),
+            example,
+        ));
     }
     if unit.is_empty() {
         let mend = match amount::parse(digits) {
             Ok(number) => format!("write {number}s, {number}min, {number}h or {number}day"),
             Err(_) => example.to_owned(),
         };
-        return Err(Wrong::new(format!("`{field}: {}` has no unit", cut(text)), mend));
+        return Err(ValueProblem::new(format!("`{field}: {}` has no unit", cut(text)), mend));
     }
     if unit_nanos(unit).is_none() {
         let message = format!("unknown unit {} in `{field}: {}`", shown(unit), cut(text));
@@ -63,18 +66,19 @@ pub(super) fn parse(text: &str, field: &str) -> Result<Duration, Wrong> {
             [YEAR] => "write 365day".to_owned(),
             units => format!("write {}", each(units, |unit| format!("{digits}{unit}"))),
         };
-        return Err(Wrong::new(message, mend));
+        return Err(ValueProblem::new(message, mend));
     }
-    let wrong = |wrong: Wrong| {
+    let wrong = |wrong: ValueProblem| {
         let message = format!("{} in `{field}: {}`", wrong.message, cut(text));
-        Wrong { message, mend: wrong.mend.map(|mend| format!("{mend} before `{unit}`")) }
+        ValueProblem { message, mend: wrong.mend.map(|mend| format!("{mend} before `{unit}`")) }
     };
     let count = amount::parse(digits).map_err(wrong)?;
     match Period::of(count, unit) {
-        Some(Period { nanos: 0, .. }) | None => {
-            Err(Wrong::new(format!("`{field}` is no time at all"), format!("leave it out, or {example}")))
-        }
-        Some(Period { nanos, .. }) if nanos > Period::NANOS_MAX => Err(Wrong::new(
+        Some(Period { nanos: 0, .. }) | None => Err(ValueProblem::new(
+            format!("`{field}` is no time at all"),
+            format!("leave it out, or {example}"),
+        )),
+        Some(Period { nanos, .. }) if nanos > Period::NANOS_MAX => Err(ValueProblem::new(
             format!("`{field}: {}` is longer than 366 days", cut(text)),
             "write at most 366day",
         )),

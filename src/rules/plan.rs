@@ -9,13 +9,13 @@ use super::{Condition, KeyPart};
 pub(super) type AttributeId = usize;
 
 #[derive(Debug, Default)]
-pub(super) struct Plan {
-    pub(super) conditions: Vec<Asked>,
+pub(super) struct SelectionPlan {
+    pub(super) conditions: Vec<SelectionStep>,
     pub(super) key: Vec<AttributeId>,
 }
 
 #[derive(Debug)]
-pub(super) struct Asked {
+pub(super) struct SelectionStep {
     pub(super) attribute: AttributeId,
     pub(super) or_absent: bool,
     matcher: Matcher,
@@ -27,19 +27,19 @@ pub struct Selection<'a> {
     pub(super) values: ArrayVec<(AttributeId, &'a str), ATTRIBUTES_MAX>,
 }
 
-impl Plan {
+impl SelectionPlan {
     pub(super) fn new(
         conditions: &[Condition],
         key: &[KeyPart],
         mut intern: impl FnMut(&str) -> AttributeId,
-    ) -> Plan {
-        let asked = |condition: &Condition| Asked {
+    ) -> SelectionPlan {
+        let asked = |condition: &Condition| SelectionStep {
             attribute: intern(&condition.attribute),
             or_absent: condition.or_absent,
             matcher: Matcher::new(&condition.any_of),
         };
         let conditions = conditions.iter().map(asked).collect();
-        Plan { conditions, key: key.iter().map(|part| intern(&part.attribute)).collect() }
+        SelectionPlan { conditions, key: key.iter().map(|part| intern(&part.attribute)).collect() }
     }
 
     #[inline]

@@ -5,20 +5,20 @@ use std::collections::HashMap;
 use super::Position;
 use super::meaning::{MeantShed, UnsettledShed};
 use super::problem::shown;
-use super::source::{Place, Report};
+use super::source::{Report, Span};
 
 /// The position of each pool's entry, by pool name.
 #[derive(Debug, Default)]
-pub(super) struct Pools(HashMap<Box<str>, Position>);
+pub(super) struct PoolIndex(HashMap<Box<str>, Position>);
 
-impl Pools {
+impl PoolIndex {
     /// Returns the entries of new pools with their spans, and reports duplicates: two entries for one pool
     /// would shed by the same slots.
     pub(super) fn take(
         &mut self,
         entries: Vec<MeantShed>,
         report: &mut Report<'_>,
-    ) -> Vec<(UnsettledShed, Place)> {
+    ) -> Vec<(UnsettledShed, Span)> {
         let mut new = Vec::with_capacity(entries.len());
         for MeantShed { pool, entry } in entries {
             let Some((pool, at)) = pool else { continue };

@@ -11,11 +11,11 @@ pub(super) struct Prefixes<I> {
     common: Box<[u8]>,
     /// The next bytes of each prefix as a number in sort order. A search over these rarely needs the nodes.
     heads: Vec<u64>,
-    nodes: Vec<Node<I>>,
+    nodes: Vec<PrefixNode<I>>,
 }
 
 #[derive(Debug)]
-struct Node<I> {
+struct PrefixNode<I> {
     /// The bytes after the common start.
     rest: Box<[u8]>,
     parent: Option<usize>,
@@ -47,7 +47,7 @@ impl<I> Prefixes<I> {
             {
                 path.pop();
             }
-            let node = Node { rest: rest.into(), parent: path.last().copied(), items: vec![item] };
+            let node = PrefixNode { rest: rest.into(), parent: path.last().copied(), items: vec![item] };
             path.push(prefixes.nodes.len());
             prefixes.heads.push(head(rest));
             prefixes.nodes.push(node);

@@ -5,7 +5,7 @@ use std::fmt;
 use annotate_snippets::{AnnotationKind, Level, Origin, Renderer, Snippet};
 
 use super::Position;
-use super::source::Place;
+use super::source::Span;
 
 /// An error or a warning.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -123,7 +123,7 @@ impl fmt::Display for Severity {
 impl Excerpt {
     /// Returns the line around a span. Long lines are cut, so that thousands of errors on one line neither
     /// keep thousands of copies nor scan it thousands of times.
-    pub(super) fn around(text: &str, at: Place) -> Excerpt {
+    pub(super) fn around(text: &str, at: Span) -> Excerpt {
         let (before, after) = text.split_at_checked(at.byte as usize).unwrap_or((text, ""));
         let column = at.column.saturating_sub(1);
         let kept = if column <= BEFORE_CHARACTERS { column } else { BEFORE_CHARACTERS / 2 };
@@ -146,14 +146,14 @@ impl Excerpt {
 
 /// A problem of one value whose position is not known yet.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Wrong {
+pub(crate) struct ValueProblem {
     pub(crate) message: String,
     pub(crate) mend: Option<String>,
 }
 
-impl Wrong {
-    pub(crate) fn new(message: impl Into<String>, mend: impl Into<String>) -> Wrong {
-        Wrong { message: message.into(), mend: Some(mend.into()) }
+impl ValueProblem {
+    pub(crate) fn new(message: impl Into<String>, mend: impl Into<String>) -> ValueProblem {
+        ValueProblem { message: message.into(), mend: Some(mend.into()) }
     }
 }
 

@@ -4,32 +4,32 @@ use std::fmt;
 
 use super::amount;
 use super::period::{Period, YEAR, each, right_units, split_number, unit_nanos};
-use super::problem::{Wrong, shown};
+use super::problem::{ValueProblem, shown};
 use crate::limit::{Rate, RateError};
 
 /// A rate as written. The algorithm decides whether it is supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) enum Written {
+pub(crate) enum WrittenRate {
     /// No limit.
     Unlimited,
     /// A number of units in each period.
     Every(u32, Period),
 }
 
-impl Written {
+impl WrittenRate {
     /// Converts it to the rate of a bucket; `None` if unlimited.
-    pub(crate) fn steady(self) -> Result<Option<Rate>, Wrong> {
-        let Written::Every(count, period) = self else { return Ok(None) };
+    pub(crate) fn steady(self) -> Result<Option<Rate>, ValueProblem> {
+        let WrittenRate::Every(count, period) = self else { return Ok(None) };
         Rate::new(count, period.nanos).map(Some).map_err(|error| impossible(self, error))
     }
 }
 
 /// The form that [`parse`] reads.
-impl fmt::Display for Written {
+impl fmt::Display for WrittenRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Written::Unlimited => f.write_str(UNLIMITED),
-            Written::Every(count, period) => write!(f, "{count}/{period}"),
+            WrittenRate::Unlimited => f.write_str(UNLIMITED),
+            WrittenRate::Every(count, period) => write!(f, "{count}/{period}"),
         }
     }
 }
@@ -37,9 +37,9 @@ impl fmt::Display for Written {
 /// Parses `N/UNIT` or `N/NUNIT`, or `unlimited`.
 ///
 /// Errors suggest the rate that was probably meant: `write 100/s` for `100/sec`.
-pub(crate) fn parse(text: &str) -> Result<Written, Wrong> {
+pub(crate) fn parse(text: &str) -> Result<WrittenRate, ValueProblem> {
     if text == UNLIMITED {
-        return Ok(Written::Unlimited);
+        return Ok(WrittenRate::Unlimited);
     }
     let Some((count, period)) = text.split_once('/') else {
         return Err(without_slash(text));
@@ -52,26 +52,26 @@ pub(crate) fn parse(text: &str) -> Result<Written, Wrong> {
     let periods = if digits.is_empty() { 1 } else { parse_periods(text, count, digits, unit)? };
     match Period::of(periods, unit) {
         _ if number == 0 => Err(impossible(text, RateError::Zero)),
-        Some(period) if period.nanos <= Period::NANOS_MAX => Ok(Written::Every(number, period)),
+        Some(period) if period.nanos <= Period::NANOS_MAX => Ok(WrittenRate::Every(number, period)),
         _ => Err(impossible(text, RateError::Period)),
     }
 }
 
-fn without_slash(text: &str) -> Wrong {
+fn without_slash(text: &str) -> ValueProblem {
     let message = format!("a rate is a number, a slash and a unit, not {}", shown(text));
     if text.trim().to_lowercase().starts_with("unlimit") {
-        return Wrong::new(message, format!("write {UNLIMITED}"));
+        return ValueProblem::new(message, format!("write {UNLIMITED}"));
     }
     match amount::parse(text) {
-        Ok(number) => Wrong::new(
+        Ok(number) => ValueProblem::new(
             format!("the rate {} has no unit", shown(text)),
             format!("write {number}/s, {number}/min, {number}/h or {number}/day"),
         ),
-        Err(_) => Wrong::new(message, "write it like 100/s, 20/min, 5/15min or 1000/day"),
+        Err(_) => ValueProblem::new(message, "write it like 100/s, 20/min, 5/15min or 1000/day"),
     }
 }
 
-fn wrong_unit(text: &str, count: &str, digits: &str, unit: &str) -> Wrong {
+fn wrong_unit(text: &str, count: &str, digits: &str, unit: &str) -> ValueProblem {
     let message = if unit.is_empty() {
         format!("the rate {} has no unit", shown(text))
     } else {
@@ -79,15 +79,16 @@ fn wrong_unit(text: &str, count: &str, digits: &str, unit: &str) -> Wrong {
     };
     let count = count.trim();
     match right_units(unit) {
-        [] => Wrong::new(message, "write s, min, h, day, week or month, such as 100/s or 5/15min"),
-        [YEAR] => Wrong::new(message, format!("write {count}/365day")),
-        units => {
-            Wrong::new(message, format!("write {}", each(units, |unit| format!("{count}/{digits}{unit}"))))
-        }
+        [] => ValueProblem::new(message, "write s, min, h, day, week or month, such as 100/s or 5/15min"),
+        [YEAR] => ValueProblem::new(message, format!("write {count}/365day")),
+        units => ValueProblem::new(
+            message,
+            format!("write {}", each(units, |unit| format!("{count}/{digits}{unit}"))),
+        ),
     }
 }
 
-fn wrong_count(text: &str, count: &str, period: &str, wrong: Wrong) -> Wrong {
+fn wrong_count(text: &str, count: &str, period: &str, wrong: ValueProblem) -> ValueProblem {
     let message = format!("{} in the rate {}", wrong.message, shown(text));
     let mend = match wrong.mend.as_deref().and_then(|mend| mend.strip_prefix("write ")) {
         Some(number) if number.parse::<u32>().is_ok() => format!("write {number}/{period}"),
@@ -96,7 +97,7 @@ fn wrong_count(text: &str, count: &str, period: &str, wrong: Wrong) -> Wrong {
             None => wrong.mend.unwrap_or_default(),
         },
     };
-    Wrong::new(message, mend)
+    ValueProblem::new(message, mend)
 }
 
 /// Suggests whole numbers: `0.5/s` is `1/2s`, `2.5/min` is `5/2min`.
@@ -110,22 +111,22 @@ fn fraction(count: &str, unit: &str) -> Option<String> {
     Some(format!("{}/{}{unit}", number / divisor, scale / divisor))
 }
 
-fn parse_periods(text: &str, count: &str, digits: &str, unit: &str) -> Result<u32, Wrong> {
+fn parse_periods(text: &str, count: &str, digits: &str, unit: &str) -> Result<u32, ValueProblem> {
     match amount::parse(digits) {
-        Ok(0) => Err(Wrong::new(
+        Ok(0) => Err(ValueProblem::new(
             format!("a period of 0 in the rate {}", shown(text)),
             format!("write {count}/{unit}"),
         )),
         Ok(periods) => Ok(periods),
         Err(wrong) => {
             let message = format!("{} in the rate {}", wrong.message, shown(text));
-            Err(Wrong { message, mend: wrong.mend.map(|mend| format!("{mend} before `{unit}`")) })
+            Err(ValueProblem { message, mend: wrong.mend.map(|mend| format!("{mend} before `{unit}`")) })
         }
     }
 }
 
 /// Describes valid numbers that do not fit together.
-pub(super) fn impossible(text: impl fmt::Display, error: RateError) -> Wrong {
+pub(super) fn impossible(text: impl fmt::Display, error: RateError) -> ValueProblem {
     let mend = match error {
         RateError::Zero => {
             "write `mode: disabled` to switch the rule off; there is no rate that refuses everything"
@@ -143,7 +144,7 @@ pub(super) fn impossible(text: impl fmt::Display, error: RateError) -> Wrong {
         RateError::QueueTooLong => "write a shorter queue",
         RateError::PartDays => "write a whole number of days, or `align: first`",
     };
-    Wrong::new(format!("{error}: {}", shown(&text.to_string())), mend)
+    ValueProblem::new(format!("{error}: {}", shown(&text.to_string())), mend)
 }
 
 const UNLIMITED: &str = "unlimited";
@@ -151,7 +152,7 @@ const UNLIMITED: &str = "unlimited";
 #[cfg(test)]
 mod tests {
     use super::super::period::{Period, SECOND};
-    use super::{Written, parse};
+    use super::{WrittenRate, parse};
 
     #[test]
     fn a_rate_is_a_number_a_slash_and_a_unit() {
@@ -174,13 +175,13 @@ mod tests {
         for (text, count, period) in table {
             let rate = parse(text).unwrap();
             let months = text.ends_with("month").then_some(1);
-            assert_eq!(rate, Written::Every(*count, Period { nanos: *period, months }), "{text}");
+            assert_eq!(rate, WrittenRate::Every(*count, Period { nanos: *period, months }), "{text}");
             assert_eq!(rate.to_string(), *text, "it is printed as it is written");
             let kept = rate.steady().unwrap().unwrap();
             assert_eq!((kept.count(), kept.period_nanos()), (*count, *period), "{text}");
         }
-        assert_eq!(parse("unlimited"), Ok(Written::Unlimited));
-        assert_eq!(Written::Unlimited.steady(), Ok(None));
+        assert_eq!(parse("unlimited"), Ok(WrittenRate::Unlimited));
+        assert_eq!(WrittenRate::Unlimited.steady(), Ok(None));
     }
 
     #[test]

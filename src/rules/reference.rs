@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Map, Value, json};
 
-use super::field::{Field, Kind, Section};
+use super::field::{Field, FieldKind, FieldSection};
 use super::period::unit_names;
 use super::written::SECTIONS;
 
@@ -49,37 +49,37 @@ fn default(field: &Field) -> &'static str {
 }
 
 /// Describes the type of a value.
-fn phrase(kind: Kind) -> String {
+fn phrase(kind: FieldKind) -> String {
     match kind {
-        Kind::Any => "any value".to_owned(),
-        Kind::Name => "name".to_owned(),
-        Kind::Text => "text".to_owned(),
-        Kind::Boolean => "`true`, `false`".to_owned(),
-        Kind::Whole(least, most) => format!("whole number, {} to {}", grouped(least), grouped(most)),
-        Kind::Rate => "rate, or `unlimited`".to_owned(),
-        Kind::Time => "time, such as `15min`".to_owned(),
-        Kind::Percent => "percentage".to_owned(),
-        Kind::Words(words) => format!("`{}`", words.join("`, `")),
-        Kind::List(items) => {
+        FieldKind::Any => "any value".to_owned(),
+        FieldKind::Name => "name".to_owned(),
+        FieldKind::Text => "text".to_owned(),
+        FieldKind::Boolean => "`true`, `false`".to_owned(),
+        FieldKind::Whole(least, most) => format!("whole number, {} to {}", grouped(least), grouped(most)),
+        FieldKind::Rate => "rate, or `unlimited`".to_owned(),
+        FieldKind::Time => "time, such as `15min`".to_owned(),
+        FieldKind::Percent => "percentage".to_owned(),
+        FieldKind::Words(words) => format!("`{}`", words.join("`, `")),
+        FieldKind::List(items) => {
             let items = match items {
-                Kind::Either(kinds) => {
+                FieldKind::Either(kinds) => {
                     kinds.iter().map(|kind| plural(*kind)).collect::<Vec<_>>().join(" or ")
                 }
                 kind => plural(*kind),
             };
             format!("list of {items}")
         }
-        Kind::Attributes(value) => format!("mapping: attribute → {}", phrase(*value)),
-        Kind::Named(value) => format!("mapping: name → {}", phrase(*value)),
-        Kind::Point => "point".to_owned(),
-        Kind::Section(name) => format!("mapping ({name})"),
-        Kind::Either(kinds) => kinds.iter().map(|kind| phrase(*kind)).collect::<Vec<_>>().join(", or "),
+        FieldKind::Attributes(value) => format!("mapping: attribute → {}", phrase(*value)),
+        FieldKind::Named(value) => format!("mapping: name → {}", phrase(*value)),
+        FieldKind::Point => "point".to_owned(),
+        FieldKind::Section(name) => format!("mapping ({name})"),
+        FieldKind::Either(kinds) => kinds.iter().map(|kind| phrase(*kind)).collect::<Vec<_>>().join(", or "),
     }
 }
 
-fn plural(kind: Kind) -> String {
+fn plural(kind: FieldKind) -> String {
     match kind {
-        Kind::Section(name) => match name.strip_suffix('y') {
+        FieldKind::Section(name) => match name.strip_suffix('y') {
             Some(stem) => format!("{stem}ies"),
             None => format!("{name}s"),
         },
@@ -113,7 +113,7 @@ pub fn schema() -> Value {
     })
 }
 
-fn mapping(section: &Section) -> Value {
+fn mapping(section: &FieldSection) -> Value {
     let properties = section.fields.iter().map(|field| (field.name.to_owned(), property(field)));
     let required: Vec<_> =
         section.fields.iter().filter(|field| field.required).map(|field| field.name).collect();
@@ -159,32 +159,34 @@ fn only(field: &Field) -> Value {
     json!({"if": {"required": [field.name]}, "then": then})
 }
 
-fn value(kind: Kind) -> Value {
+fn value(kind: FieldKind) -> Value {
     match kind {
-        Kind::Any => json!({}),
-        Kind::Name => json!({"type": SCALAR, "pattern": "^[^:/\\u0000-\\u001f\\u007f]{1,64}$"}),
-        Kind::Text => json!({"type": SCALAR}),
-        Kind::Boolean => json!({"type": "boolean"}),
-        Kind::Whole(least, most) => json!({"type": "integer", "minimum": least, "maximum": most}),
-        Kind::Rate => {
+        FieldKind::Any => json!({}),
+        FieldKind::Name => json!({"type": SCALAR, "pattern": "^[^:/\\u0000-\\u001f\\u007f]{1,64}$"}),
+        FieldKind::Text => json!({"type": SCALAR}),
+        FieldKind::Boolean => json!({"type": "boolean"}),
+        FieldKind::Whole(least, most) => json!({"type": "integer", "minimum": least, "maximum": most}),
+        FieldKind::Rate => {
             let units = unit_names().collect::<Vec<_>>().join("|");
             json!({"type": "string", "pattern": format!("^(unlimited|[1-9][0-9]*/([1-9][0-9]*)?({units}))$")})
         }
-        Kind::Time => {
+        FieldKind::Time => {
             let units = unit_names().collect::<Vec<_>>().join("|");
             json!({"type": "string", "pattern": format!("^[1-9][0-9]*({units})$")})
         }
-        Kind::Percent => json!({"type": "string", "pattern": "^[0-9]{1,4}([.][0-9])?%$"}),
-        Kind::Words(words) => json!({"enum": words}),
-        Kind::List(items) => json!({"type": "array", "items": value(*items)}),
-        Kind::Attributes(of) | Kind::Named(of) => {
+        FieldKind::Percent => json!({"type": "string", "pattern": "^[0-9]{1,4}([.][0-9])?%$"}),
+        FieldKind::Words(words) => json!({"enum": words}),
+        FieldKind::List(items) => json!({"type": "array", "items": value(*items)}),
+        FieldKind::Attributes(of) | FieldKind::Named(of) => {
             json!({"type": "object", "additionalProperties": value(*of)})
         }
-        Kind::Point => {
-            json!({"type": "array", "items": {"anyOf": [value(Kind::Whole(0, u32::MAX)), value(Kind::Percent)]}})
+        FieldKind::Point => {
+            json!({"type": "array", "items": {"anyOf": [value(FieldKind::Whole(0, u32::MAX)), value(FieldKind::Percent)]}})
         }
-        Kind::Section(name) => json!({"$ref": format!("#/$defs/{}", id(name))}),
-        Kind::Either(kinds) => json!({"anyOf": kinds.iter().map(|kind| value(*kind)).collect::<Vec<_>>()}),
+        FieldKind::Section(name) => json!({"$ref": format!("#/$defs/{}", id(name))}),
+        FieldKind::Either(kinds) => {
+            json!({"anyOf": kinds.iter().map(|kind| value(*kind)).collect::<Vec<_>>()})
+        }
     }
 }
 

@@ -11,12 +11,12 @@ use hashbrown::HashTable;
 pub struct Rows {
     /// The values of all keys in order, each preceded by its length.
     bytes: Vec<u8>,
-    rows: HashTable<Row>,
+    rows: HashTable<RowStart>,
 }
 
 /// The start of a key in the bytes, and its number.
 #[derive(Clone, Copy, Debug)]
-struct Row {
+struct RowStart {
     start: u32,
     number: u32,
 }
@@ -48,8 +48,8 @@ impl Rows {
         }
         let columns = values.clone().count();
         let bytes = &self.bytes;
-        let rehash = |row: &Row| hash(values_at(bytes, *row).take(columns));
-        self.rows.insert_unique(hash(values.map(str::as_bytes)), Row { start, number }, rehash);
+        let rehash = |row: &RowStart| hash(values_at(bytes, *row).take(columns));
+        self.rows.insert_unique(hash(values.map(str::as_bytes)), RowStart { start, number }, rehash);
         Ok(())
     }
 
@@ -59,12 +59,12 @@ impl Rows {
         self.find(values).map(|row| row.number)
     }
 
-    fn find<'v>(&self, values: impl Iterator<Item = &'v str> + Clone) -> Option<&Row> {
+    fn find<'v>(&self, values: impl Iterator<Item = &'v str> + Clone) -> Option<&RowStart> {
         if self.rows.is_empty() {
             return None;
         }
         let values = values.map(str::as_bytes);
-        let is = |row: &Row| {
+        let is = |row: &RowStart| {
             let mut known = values_at(&self.bytes, *row);
             values.clone().all(|value| known.next() == Some(value))
         };
@@ -124,7 +124,7 @@ impl fmt::Debug for Rows {
 }
 
 /// Returns the values from the start of a row on, including those of later rows.
-fn values_at(bytes: &[u8], row: Row) -> impl Iterator<Item = &[u8]> {
+fn values_at(bytes: &[u8], row: RowStart) -> impl Iterator<Item = &[u8]> {
     let mut rest = bytes.get(row.start as usize..).unwrap_or_default();
     std::iter::from_fn(move || {
         let (length, behind) = rest.split_first_chunk()?;

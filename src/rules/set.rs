@@ -5,19 +5,19 @@ mod named;
 use std::sync::Arc;
 
 use super::index::Index;
-use super::names::Names;
+use super::names::RuleNames;
 use super::shed::{self, Shed};
 use super::{
-    Condition, KeyPart, KeyScratch, Listed, Mode, Overrides, Pattern, Priorities, Prioritize, Rule,
+    Condition, KeyPart, KeyScratch, ListedEntry, Mode, Overrides, Pattern, Priorities, Prioritize, Rule,
     Selection, Tree,
 };
 
-pub use named::{Kind, Named, NotItsKey};
+pub use named::{NamedItem, NamedKind, NotItsKey};
 
 /// All domains with rules.
 #[derive(Debug, Default)]
 pub struct RuleSet {
-    names: Names,
+    names: RuleNames,
     domains: Vec<Arc<Domain>>,
 }
 
@@ -26,7 +26,7 @@ impl RuleSet {
     #[must_use]
     pub fn new<D: Into<Arc<Domain>>>(domains: impl IntoIterator<Item = D>) -> RuleSet {
         let mut domains: Vec<Arc<Domain>> = domains.into_iter().map(Into::into).collect();
-        let mut names = Names::default();
+        let mut names = RuleNames::default();
         let mut known = 0;
         domains.retain(|domain| {
             let is_new = names.intern(&domain.name) == known;
@@ -55,7 +55,7 @@ impl RuleSet {
 pub struct Domain {
     name: Box<str>,
     rules: Vec<Rule>,
-    lists: Vec<Listed>,
+    lists: Vec<ListedEntry>,
     priorities: Priorities,
     sheds: Vec<Shed>,
     /// The names of the parts of all `shed` entries.
@@ -66,11 +66,11 @@ pub struct Domain {
 
 /// The contents of a domain.
 #[derive(Debug, Default)]
-pub struct Contents {
+pub struct DomainContents {
     /// The rules, numbered by index.
     pub rules: Vec<Rule>,
     /// The entries of `exempt` and `deny`.
-    pub lists: Vec<Listed>,
+    pub lists: Vec<ListedEntry>,
     /// The priorities and their assignment.
     pub priorities: Priorities,
     /// The `shed` entries.
@@ -99,18 +99,18 @@ impl Domain {
     /// Makes a domain of rules, numbered by index.
     #[must_use]
     pub fn new(name: &str, rules: Vec<Rule>) -> Domain {
-        Domain::with(name, Contents { rules, ..Contents::default() })
+        Domain::with(name, DomainContents { rules, ..DomainContents::default() })
     }
 
     /// Makes a domain.
     #[must_use]
-    pub fn with(name: &str, contents: Contents) -> Domain {
-        let Contents { mut rules, mut lists, priorities, sheds, mut tree } = contents;
+    pub fn with(name: &str, contents: DomainContents) -> Domain {
+        let DomainContents { mut rules, mut lists, priorities, sheds, mut tree } = contents;
         lists.sort_by_key(|listed| listed.kind);
         // The index leaves out nodes of the tree, which are found through the tree and not by attributes.
         let index = Index::new(&rules, rules.len() + tree.rules_len(), &lists, &priorities);
         tree.hang_behind(&mut rules);
-        let names = |shed: &Shed| shed::Part::ALL.map(|part| shed.rule_name(part).into_boxed_str());
+        let names = |shed: &Shed| shed::ShedPart::ALL.map(|part| shed.rule_name(part).into_boxed_str());
         let shedder_names = sheds.iter().flat_map(names).collect();
         let tree = Arc::new(tree);
         Domain { name: name.into(), rules, lists, priorities, sheds, shedder_names, tree, index }
@@ -159,13 +159,13 @@ impl Domain {
 
     /// Returns the entries of `exempt` in file order, then those of `deny`.
     #[must_use]
-    pub fn lists(&self) -> &[Listed] {
+    pub fn lists(&self) -> &[ListedEntry] {
         &self.lists
     }
 
     /// Returns the list entry of a number. Entries are numbered after the rules.
     #[must_use]
-    pub fn listed(&self, number: u32) -> Option<&Listed> {
+    pub fn listed(&self, number: u32) -> Option<&ListedEntry> {
         self.lists.get((number as usize).checked_sub(self.rules.len())?)
     }
 
@@ -177,8 +177,8 @@ impl Domain {
 
     /// Returns the number of a part of an entry of [`Domain::sheds`]. Parts are numbered after list entries.
     #[must_use]
-    pub fn shedder(&self, entry: usize, part: shed::Part) -> u32 {
-        let number = self.rules.len() + self.lists.len() + entry * shed::Part::ALL.len() + part as usize;
+    pub fn shedder(&self, entry: usize, part: shed::ShedPart) -> u32 {
+        let number = self.rules.len() + self.lists.len() + entry * shed::ShedPart::ALL.len() + part as usize;
         u32::try_from(number).unwrap_or(u32::MAX)
     }
 

@@ -14,22 +14,22 @@ pub struct Shed {
     /// The number of slots if the processes do not report it.
     pub slots: Option<u32>,
     /// The grouping of requests by caller.
-    pub callers: Callers,
+    pub callers: CallerGrouping,
     /// Refuses requests that have waited too long.
     pub queue_age: Option<QueueAge>,
     /// Sheds gradually and by priority while workers are busy.
     pub workers: Option<Workers>,
     /// Sheds immediately and by priority while requests queue.
-    pub brake: Option<Brake>,
+    pub brake: Option<BrakeRule>,
     /// Reserves slots for the highest priorities.
-    pub fleet: Option<Reserve>,
+    pub fleet: Option<FleetReserve>,
     /// Signals, in file order.
-    pub signals: Vec<Signal>,
+    pub signals: Vec<SignalRule>,
 }
 
 /// The grouping of requests by caller: one caller is shed or allowed as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Callers {
+pub struct CallerGrouping {
     /// The first of these attributes that a request has identifies its caller.
     pub by: Vec<Box<str>>,
     /// The time after which all shed callers have been replaced by others.
@@ -70,7 +70,7 @@ pub struct Workers {
 
 /// The `brake` part.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Brake {
+pub struct BrakeRule {
     /// The mode.
     pub mode: Mode,
     /// Share of the slots, in thousandths, that each priority may use while the brake is on: from the lowest
@@ -80,7 +80,7 @@ pub struct Brake {
 
 /// The `fleet` part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Reserve {
+pub struct FleetReserve {
     /// The mode.
     pub mode: Mode,
     /// The reserved share of the slots, in thousandths.
@@ -91,11 +91,11 @@ pub struct Reserve {
 
 /// One entry of `signals`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Signal {
+pub struct SignalRule {
     /// The name: a signal of the machine, or one that the application pushes.
     pub name: Box<str>,
     /// The source of its samples.
-    pub source: Source,
+    pub source: SignalSource,
     /// Whether it counts as utilization, or is only shown.
     pub counts: bool,
     /// Samples and their utilization in thousandths: rising, linear in between, constant outside. Samples of
@@ -105,7 +105,7 @@ pub struct Signal {
 
 /// The source of a signal.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum SignalSource {
     /// Connections that wait to be accepted.
     AcceptQueue(Listen),
     /// Share of time in which some task waits for a CPU (pressure stall information).
@@ -133,7 +133,7 @@ pub enum Listen {
 
 /// The parts of an entry in order of evaluation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Part {
+pub enum ShedPart {
     /// `fleet`.
     Fleet,
     /// `brake`.
@@ -144,18 +144,18 @@ pub enum Part {
     QueueAge,
 }
 
-impl Part {
+impl ShedPart {
     /// All parts in order of evaluation.
-    pub const ALL: [Part; 4] = [Part::Fleet, Part::Brake, Part::Workers, Part::QueueAge];
+    pub const ALL: [ShedPart; 4] = [ShedPart::Fleet, ShedPart::Brake, ShedPart::Workers, ShedPart::QueueAge];
 
     /// Returns the name in rules files.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
-            Part::Fleet => "fleet",
-            Part::Brake => "brake",
-            Part::Workers => "workers",
-            Part::QueueAge => "queue_age",
+            ShedPart::Fleet => "fleet",
+            ShedPart::Brake => "brake",
+            ShedPart::Workers => "workers",
+            ShedPart::QueueAge => "queue_age",
         }
     }
 }
@@ -163,30 +163,30 @@ impl Part {
 impl Shed {
     /// Returns the mode of a part; `None` if absent.
     #[must_use]
-    pub fn mode(&self, part: Part) -> Option<Mode> {
+    pub fn mode(&self, part: ShedPart) -> Option<Mode> {
         match part {
-            Part::Fleet => self.fleet.as_ref().map(|reserve| reserve.mode),
-            Part::Brake => self.brake.as_ref().map(|brake| brake.mode),
-            Part::Workers => self.workers.as_ref().map(|workers| workers.mode),
-            Part::QueueAge => self.queue_age.as_ref().map(|queue_age| queue_age.mode),
+            ShedPart::Fleet => self.fleet.as_ref().map(|reserve| reserve.mode),
+            ShedPart::Brake => self.brake.as_ref().map(|brake| brake.mode),
+            ShedPart::Workers => self.workers.as_ref().map(|workers| workers.mode),
+            ShedPart::QueueAge => self.queue_age.as_ref().map(|queue_age| queue_age.mode),
         }
     }
 
     /// Returns the present parts in order of evaluation, with their modes.
-    pub fn parts(&self) -> impl Iterator<Item = (Part, Mode)> + '_ {
-        Part::ALL.into_iter().filter_map(|part| Some((part, self.mode(part)?)))
+    pub fn parts(&self) -> impl Iterator<Item = (ShedPart, Mode)> + '_ {
+        ShedPart::ALL.into_iter().filter_map(|part| Some((part, self.mode(part)?)))
     }
 
     /// Returns the rule name of a part in replies and metrics: `web/workers`.
     #[must_use]
-    pub fn rule_name(&self, part: Part) -> String {
+    pub fn rule_name(&self, part: ShedPart) -> String {
         format!("{}/{}", self.pool, part.name())
     }
 }
 
-impl Default for Callers {
-    fn default() -> Callers {
-        Callers { by: vec!["user".into(), "ip".into()], rotate: Duration::from_secs(600) }
+impl Default for CallerGrouping {
+    fn default() -> CallerGrouping {
+        CallerGrouping { by: vec!["user".into(), "ip".into()], rotate: Duration::from_secs(600) }
     }
 }
 

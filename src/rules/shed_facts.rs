@@ -3,14 +3,14 @@
 use humantime::format_duration;
 
 use super::facts::Fact;
-use super::percent::Share;
-use super::shed::{Callers, Listen, Shed, Signal, Source};
+use super::percent::Percent;
+use super::shed::{CallerGrouping, Listen, Shed, SignalRule, SignalSource};
 
 /// Lists the fields of an entry. A field missing here is missing in reported differences.
 pub(super) fn shed_facts(shed: &Shed, priorities: &[Box<str>]) -> Vec<Fact> {
     let mut facts = Vec::new();
     facts.extend(shed.slots.map(|slots| ("slots", slots.to_string())));
-    let Callers { by, rotate } = &shed.callers;
+    let CallerGrouping { by, rotate } = &shed.callers;
     facts.push(("callers", format!("{{by: [{}], rotate: {}}}", by.join(", "), format_duration(*rotate))));
     if let Some(own) = &shed.queue_age {
         let [others, critical] = [own.others, own.critical].map(format_duration);
@@ -42,14 +42,14 @@ pub(super) fn shed_facts(shed: &Shed, priorities: &[Box<str>]) -> Vec<Fact> {
 }
 
 /// Formats a signal as in a rules file.
-fn signal(signal: &Signal) -> String {
-    let is_queue = matches!(signal.source, Source::AcceptQueue(_));
+fn signal(signal: &SignalRule) -> String {
+    let is_queue = matches!(signal.source, SignalSource::AcceptQueue(_));
     let listen = match &signal.source {
-        Source::AcceptQueue(listen) => format!("listen: {listen}, "),
+        SignalSource::AcceptQueue(listen) => format!("listen: {listen}, "),
         _ => String::new(),
     };
     let points = signal.map.iter().map(|(reading, utilization)| {
-        let reading = if is_queue { reading.to_string() } else { Share(*reading).to_string() };
+        let reading = if is_queue { reading.to_string() } else { Percent(*reading).to_string() };
         format!("[{reading}, {}]", share(*utilization))
     });
     let points = points.collect::<Vec<_>>().join(", ");
@@ -61,8 +61,8 @@ fn leak((part, whole): (u32, u32)) -> String {
     if part == 0 { "0".to_owned() } else { format!("{part}/{whole}") }
 }
 
-fn share(thousandths: u16) -> Share {
-    Share(u32::from(thousandths))
+fn share(thousandths: u16) -> Percent {
+    Percent(u32::from(thousandths))
 }
 
 /// The form in rules files.

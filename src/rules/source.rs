@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::Position;
-use super::open::{self, NotOpened, Opened};
-use super::problem::{Excerpt, Problem, Severity, Wrong};
+use super::open::{self, OpenError, Opened};
+use super::problem::{Excerpt, Problem, Severity, ValueProblem};
 
 /// The text of one file.
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub struct Source {
 }
 
 /// The name and text of a table.
-pub(super) type Table = (String, String);
+pub(super) type NamedTable = (String, String);
 
 /// Where tables that the file names are looked up.
 #[derive(Debug)]
@@ -28,27 +28,27 @@ enum Beside {
     /// The directory of the file.
     Directory(PathBuf),
     /// Tables saved together with the file.
-    Kept(Arc<[Table]>),
+    Kept(Arc<[NamedTable]>),
 }
 
 /// A file that is not a readable text.
 #[derive(Debug)]
-pub struct Unreadable {
+pub struct UnreadableFile {
     /// The error.
     pub problem: Box<Problem>,
     /// The part of the text that could be decoded.
     pub text: String,
 }
 
-impl Unreadable {
-    fn new(path: &Path, wrong: Wrong, text: String) -> Unreadable {
-        Unreadable { problem: Box::new(about_file(path, wrong)), text }
+impl UnreadableFile {
+    fn new(path: &Path, wrong: ValueProblem, text: String) -> UnreadableFile {
+        UnreadableFile { problem: Box::new(about_file(path, wrong)), text }
     }
 }
 
 /// A span in a text. Lines and columns count from 1, columns in characters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Place {
+pub struct Span {
     /// The line.
     pub line: u32,
     /// The column.
@@ -59,9 +59,9 @@ pub struct Place {
     pub byte: u32,
 }
 
-impl Place {
+impl Span {
     /// The start of a text.
-    pub const START: Place = Place { line: 1, column: 1, width: 1, byte: 0 };
+    pub const START: Span = Span { line: 1, column: 1, width: 1, byte: 0 };
 }
 
 impl Source {
@@ -72,7 +72,7 @@ impl Source {
     }
 
     /// Makes a source of a saved text and its tables.
-    pub(super) fn kept(file: &str, text: String, tables: Arc<[Table]>) -> Source {
+    pub(super) fn kept(file: &str, text: String, tables: Arc<[NamedTable]>) -> Source {
         Source { file: file.into(), text, beside: Beside::Kept(tables), quotable: true }
     }
 
@@ -82,7 +82,7 @@ impl Source {
     /// # Errors
     /// The file is missing, not readable, not regular, larger than [`FILE_BYTES_MAX`] or not UTF-8, or a link
     /// leads out of its directory.
-    pub fn read(path: &Path) -> Result<Source, Unreadable> {
+    pub fn read(path: &Path) -> Result<Source, UnreadableFile> {
         Source::of(path, read_bytes(path))
     }
 
@@ -90,20 +90,20 @@ impl Source {
     ///
     /// # Errors
     /// As [`Source::read`], except for links.
-    pub(crate) fn read_anywhere(path: &Path) -> Result<Source, Unreadable> {
+    pub(crate) fn read_anywhere(path: &Path) -> Result<Source, UnreadableFile> {
         Source::of(path, bytes_of(open::anywhere(path)))
     }
 
-    fn of(path: &Path, read: Result<Bytes, Wrong>) -> Result<Source, Unreadable> {
+    fn of(path: &Path, read: Result<Bytes, ValueProblem>) -> Result<Source, UnreadableFile> {
         let name = path.to_string_lossy();
         let Bytes { bytes, quotable } = match read {
             Ok(read) => read,
-            Err(wrong) => return Err(Unreadable::new(path, wrong, String::new())),
+            Err(wrong) => return Err(UnreadableFile::new(path, wrong, String::new())),
         };
         if bytes.len() as u64 > FILE_BYTES_MAX {
             let message = format!("the file is larger than {} MiB", FILE_BYTES_MAX >> 20);
-            let wrong = Wrong::new(message, "split it: several files may add to one domain");
-            return Err(Unreadable::new(path, wrong, String::from_utf8_lossy(&bytes).into_owned()));
+            let wrong = ValueProblem::new(message, "split it: several files may add to one domain");
+            return Err(UnreadableFile::new(path, wrong, String::from_utf8_lossy(&bytes).into_owned()));
         }
         match String::from_utf8(bytes) {
             // A byte order mark, which YAML allows and some editors write, is not part of the text.
@@ -133,15 +133,15 @@ impl Source {
     }
 
     /// Reads a file beside this one; `None` for a text from elsewhere.
-    pub(super) fn beside(&self, name: &str) -> Option<Result<Source, Unreadable>> {
+    pub(super) fn beside(&self, name: &str) -> Option<Result<Source, UnreadableFile>> {
         match &self.beside {
             Beside::Nothing => None,
             Beside::Directory(directory) => Some(Source::read(&directory.join(name))),
             Beside::Kept(tables) => {
                 let path = Path::new(&*self.file).with_file_name(name);
                 let text = tables.iter().find(|(table, _)| table == name).map(|(_, text)| text.clone());
-                let wrong = || Wrong::new("it was not kept", "read the rules from their files");
-                let missing = || Unreadable::new(&path, wrong(), String::new());
+                let wrong = || ValueProblem::new("it was not kept", "read the rules from their files");
+                let missing = || UnreadableFile::new(&path, wrong(), String::new());
                 Some(text.map(|text| Source::new(&path.to_string_lossy(), text)).ok_or_else(missing))
             }
         }
@@ -165,14 +165,14 @@ impl Source {
 
     /// Returns the position of a span.
     #[must_use]
-    pub fn position(&self, at: Place) -> Position {
+    pub fn position(&self, at: Span) -> Position {
         Position { file: Arc::clone(&self.file), line: at.line, column: at.column }
     }
 
     /// Makes a problem at a span. If the file may not be quoted, the message is withheld too, as messages
     /// contain text of the file.
     #[must_use]
-    pub fn problem(&self, severity: Severity, at: Place, message: String, mend: Option<String>) -> Problem {
+    pub fn problem(&self, severity: Severity, at: Span, message: String, mend: Option<String>) -> Problem {
         let position = self.position(at);
         if !self.quotable {
             let (message, mend) = (WITHHELD.to_owned(), Some(WITHHELD_HELP.to_owned()));
@@ -205,17 +205,17 @@ impl<'s> Report<'s> {
     }
 
     /// Reports an error.
-    pub fn error(&mut self, at: Place, message: impl Into<String>, mend: impl Into<String>) {
+    pub fn error(&mut self, at: Span, message: impl Into<String>, mend: impl Into<String>) {
         self.note(Severity::Error, at, message.into(), Some(mend.into()));
     }
 
     /// Reports a warning.
-    pub fn warning(&mut self, at: Place, message: impl Into<String>, mend: impl Into<String>) {
+    pub fn warning(&mut self, at: Span, message: impl Into<String>, mend: impl Into<String>) {
         self.note(Severity::Warning, at, message.into(), Some(mend.into()));
     }
 
     /// Returns a valid value, or reports its error.
-    pub(crate) fn settle<T>(&mut self, at: Place, value: Result<T, Wrong>) -> Option<T> {
+    pub(crate) fn settle<T>(&mut self, at: Span, value: Result<T, ValueProblem>) -> Option<T> {
         match value {
             Ok(value) => Some(value),
             Err(wrong) => {
@@ -244,7 +244,7 @@ impl<'s> Report<'s> {
         self.problems
     }
 
-    fn note(&mut self, severity: Severity, at: Place, message: String, mend: Option<String>) {
+    fn note(&mut self, severity: Severity, at: Span, message: String, mend: Option<String>) {
         self.errors += usize::from(severity == Severity::Error);
         if self.problems.len() < PROBLEMS_MAX {
             self.problems.push(self.source.problem(severity, at, message, mend));
@@ -253,7 +253,7 @@ impl<'s> Report<'s> {
 }
 
 /// Makes a problem of a file or directory as a whole.
-pub(crate) fn about_file(path: &Path, wrong: Wrong) -> Problem {
+pub(crate) fn about_file(path: &Path, wrong: ValueProblem) -> Problem {
     Problem {
         severity: Severity::Error,
         position: Position { file: path.to_string_lossy().into(), line: 0, column: 0 },
@@ -269,19 +269,19 @@ pub(super) struct Bytes {
     quotable: bool,
 }
 
-pub(super) fn read_bytes(path: &Path) -> Result<Bytes, Wrong> {
+pub(super) fn read_bytes(path: &Path) -> Result<Bytes, ValueProblem> {
     bytes_of(open::beneath(path))
 }
 
-fn bytes_of(opened: Result<Opened, NotOpened>) -> Result<Bytes, Wrong> {
+fn bytes_of(opened: Result<Opened, OpenError>) -> Result<Bytes, ValueProblem> {
     let read = opened.and_then(|opened| {
         let bytes = open::read(&opened, FILE_BYTES_MAX + 1)?;
         Ok(Bytes { bytes, quotable: opened.quotable })
     });
-    read.map_err(|error| Wrong::new(error.to_string(), error.help()))
+    read.map_err(|error| ValueProblem::new(error.to_string(), error.help()))
 }
 
-fn not_utf8(name: &str, bytes: &[u8], valid_up_to: usize, quotable: bool) -> Unreadable {
+fn not_utf8(name: &str, bytes: &[u8], valid_up_to: usize, quotable: bool) -> UnreadableFile {
     let mend = match bytes {
         [0xff, 0xfe, ..] | [0xfe, 0xff, ..] => "it looks like UTF-16: save it as UTF-8",
         _ => "save it as UTF-8",
@@ -291,11 +291,11 @@ fn not_utf8(name: &str, bytes: &[u8], valid_up_to: usize, quotable: bool) -> Unr
     let line = before.matches('\n').count();
     let column = before.rsplit('\n').next().unwrap_or_default().chars().count();
     let count = |from_0: usize| u32::try_from(from_0).unwrap_or(u32::MAX).saturating_add(1);
-    let at = Place { line: count(line), column: count(column), width: 1, byte: count(valid_up_to) - 1 };
+    let at = Span { line: count(line), column: count(column), width: 1, byte: count(valid_up_to) - 1 };
     let source = Source { quotable, ..Source::new(name, String::from_utf8_lossy(bytes).into_owned()) };
     let message = format!("not UTF-8: the byte 0x{byte:02x} starts no character");
     let problem = source.problem(Severity::Error, at, message, Some(mend.to_owned()));
-    Unreadable { problem: Box::new(problem), text: source.text }
+    UnreadableFile { problem: Box::new(problem), text: source.text }
 }
 
 /// The message for a file that may not be quoted.

@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::Domain;
-use super::source::{Source, Table};
+use super::source::{NamedTable, Source};
 
 /// The texts of one domain.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Texts {
+pub struct DomainTexts {
     /// The domain.
     pub domain: Box<str>,
     /// Its rules files, sorted: the name in problems, and the text.
@@ -18,9 +18,9 @@ pub struct Texts {
     pub tables: Vec<(String, String)>,
 }
 
-impl Texts {
+impl DomainTexts {
     /// Reads the files of a domain; `None` if one of them is no longer readable.
-    pub(super) fn of<'f>(domain: &Domain, files: impl Iterator<Item = &'f str>) -> Option<Texts> {
+    pub(super) fn of<'f>(domain: &Domain, files: impl Iterator<Item = &'f str>) -> Option<DomainTexts> {
         let mut files: Vec<&str> = files.collect();
         files.sort_unstable();
         let read = |path: &Path| Source::read(path).ok().map(|source| source.text().to_owned());
@@ -32,7 +32,7 @@ impl Texts {
                 Some((Path::new(&*rule.position.file).with_file_name(table), table))
             })
             .collect();
-        Some(Texts {
+        Some(DomainTexts {
             domain: domain.name().into(),
             files: files
                 .iter()
@@ -46,7 +46,7 @@ impl Texts {
     }
 
     pub(super) fn sources(&self) -> impl Iterator<Item = Source> + '_ {
-        let tables: std::sync::Arc<[Table]> = self.tables.clone().into();
+        let tables: std::sync::Arc<[NamedTable]> = self.tables.clone().into();
         self.files
             .iter()
             .map(move |(file, text)| Source::kept(file, text.clone(), std::sync::Arc::clone(&tables)))

@@ -9,19 +9,19 @@ mod hits;
 mod level;
 
 use super::meaning::shared;
-use super::{Allowance, FleetTerms, KeyPart, Limit, Mode, Refused, Rule};
+use super::{Allowance, FleetTerms, KeyPart, Limit, Mode, RefusedCost, Rule};
 use crate::limit::Quota as AnyQuota;
-use crate::limit::fixed_window::{Align, Quota};
-use level::{By, Level};
+use crate::limit::fixed_window::{FixedWindowQuota, WindowAlign};
+use level::{MatchedBy, TreeLevel};
 
-pub(super) use branch::{Amount, Branch, NodeLimit, rule_name, rule_name_apart};
+pub(super) use branch::{Branch, NodeLimit, RequestsPerUnit, rule_name, rule_name_apart};
 pub use hits::{DESCRIPTORS_MAX, NodeHit, NodeHits};
 
 /// The descriptor tree of a domain.
 #[derive(Debug, Default)]
 pub struct Tree {
-    root: Level,
-    nodes: Vec<Node>,
+    root: TreeLevel,
+    nodes: Vec<TreeNode>,
     limits: Vec<Limiting>,
     /// The rules of nodes with limits, until they are moved to the domain.
     rules: Vec<Rule>,
@@ -33,12 +33,12 @@ pub struct Tree {
 
 /// One entry of the path of a descriptor.
 #[derive(Debug)]
-struct Node {
+struct TreeNode {
     /// `key_value`, or the key alone; may contain stars.
     text: Box<str>,
     /// Whether all values that it matches as a pattern share one state.
     share: bool,
-    below: Level,
+    below: TreeLevel,
     /// The index of its limit in the tree.
     limit: Option<u32>,
 }
@@ -68,7 +68,7 @@ impl Tree {
     /// Makes a tree. Of two equal nodes on one level the first stays; the reader never returns duplicates.
     pub(super) fn new(branches: Vec<Branch>) -> Tree {
         let mut tree = Tree::default();
-        let mut names = super::names::Names::default();
+        let mut names = super::names::RuleNames::default();
         let mut path = Vec::new();
         tree.root = tree.grow(branches, &mut path, &mut names);
         tree
@@ -91,7 +91,7 @@ impl Tree {
         let (mut level, mut limit, mut shared) = (&self.root, None, 0);
         for (place, (key, value)) in (0u32..).zip(descriptor) {
             let (node, by) = level.child(&self.nodes, key, value)?;
-            if by == By::Pattern && node.share {
+            if by == MatchedBy::Pattern && node.share {
                 shared |= 1u32.checked_shl(place).unwrap_or_default();
             }
             (level, limit) = (&node.below, node.limit);
@@ -165,8 +165,8 @@ impl Tree {
         &mut self,
         branches: Vec<Branch>,
         path: &mut Vec<(u32, Option<Box<str>>)>,
-        names: &mut super::names::Names,
-    ) -> Level {
+        names: &mut super::names::RuleNames,
+    ) -> TreeLevel {
         let mut numbers = Vec::with_capacity(branches.len());
         for branch in branches {
             let number = u32::try_from(self.nodes.len()).unwrap_or(u32::MAX);
@@ -190,7 +190,8 @@ impl Tree {
                 });
                 own
             });
-            let node = Node { text: branch.text, share: branch.share, below: Level::default(), limit };
+            let node =
+                TreeNode { text: branch.text, share: branch.share, below: TreeLevel::default(), limit };
             self.nodes.push(node);
             // A parent precedes its children, also in the order of the rules.
             let below = self.grow(branch.branches, path, names);
@@ -204,11 +205,11 @@ impl Tree {
             numbers.push(number);
             path.pop();
         }
-        Level::new(&self.nodes, &numbers)
+        TreeLevel::new(&self.nodes, &numbers)
     }
 }
 
-impl Node {
+impl TreeNode {
     /// Returns the part of a pattern that replaces the value of this key; all of it if a star is in the key.
     fn value_behind(&self, key: &str) -> &str {
         self.text.strip_prefix(key).and_then(|rest| rest.strip_prefix('_')).unwrap_or(&self.text)
@@ -220,22 +221,23 @@ impl Node {
     clippy::indexing_slicing,
     reason = "the numbers are those of nodes: one that is not found limits nothing"
 )]
-fn node_at(nodes: &[Node], number: u32) -> &Node {
+fn node_at(nodes: &[TreeNode], number: u32) -> &TreeNode {
     &nodes[number as usize]
 }
 
-fn number_of(name: &str, names: &mut super::names::Names) -> u32 {
+fn number_of(name: &str, names: &mut super::names::RuleNames) -> u32 {
     u32::try_from(names.intern(name)).unwrap_or(u32::MAX)
 }
 
 /// Makes a node's limit: windows aligned to the Unix epoch, in which refused requests count.
-fn limit_of(amount: Option<Amount>, fleet: Option<&FleetTerms>) -> Limit {
+fn limit_of(amount: Option<RequestsPerUnit>, fleet: Option<&FleetTerms>) -> Limit {
     let allowance = amount.map(|amount| {
-        let quota = Quota::new(amount.count, amount.period(), Align::Epoch);
+        let quota = FixedWindowQuota::new(amount.count, amount.period(), WindowAlign::Epoch);
         let quota = quota.unwrap_or_else(|_| unreachable!("no window of a unit is too long or too short"));
         Allowance::new(AnyQuota::FixedWindow(quota))
     });
-    let limit = Limit { allowances: vec![allowance], refused: Refused::Counted, block: None, soft_for: None };
+    let limit =
+        Limit { allowances: vec![allowance], refused: RefusedCost::Counted, block: None, soft_for: None };
     match fleet {
         Some(terms) => shared(limit, terms),
         None => limit,

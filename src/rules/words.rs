@@ -1,8 +1,8 @@
 //! Descriptions of limits for people: numbers, key and bounds.
 
-use crate::limit::share::Window;
-use crate::limit::{Quota, Rate, Scale, fixed_window};
-use crate::rules::percent::Share;
+use crate::limit::share::BudgetWindow;
+use crate::limit::{Quota, Rate, TickScale, fixed_window};
+use crate::rules::percent::Percent;
 use crate::rules::{FleetBound, KeyPart, Mode, OnMiss, Over, Rule};
 
 /// Describes the algorithm and its numbers, similar to a rules file.
@@ -65,7 +65,7 @@ pub(crate) fn bound(quota: &Quota, hosts: u32) -> String {
         }
         Quota::Share(quota) => {
             // One budget for any number of hosts.
-            match quota.window().map(Window::like) {
+            match quota.window().map(BudgetWindow::like) {
                 Some(Quota::SlidingWindow(window)) => {
                     let rate = Quota::SlidingWindow(*window).rate_text();
                     return format!("at most {} in any {}", window.count(), period(&rate));
@@ -131,7 +131,7 @@ pub(crate) fn past_budget(bound: &FleetBound) -> String {
     let quiet = match bound.quiet {
         0 => String::new(),
         share => {
-            let share = Share(u32::from(share));
+            let share = Percent(u32::from(share));
             format!(", and {share} of the rate more from hosts that hardly use the key")
         }
     };
@@ -175,7 +175,7 @@ pub(crate) fn exactness(quota: &Quota) -> Option<String> {
 }
 
 /// Returns the rate of a bucket and its scale.
-pub(crate) fn steady(quota: &Quota) -> Option<(Rate, Scale)> {
+pub(crate) fn steady(quota: &Quota) -> Option<(Rate, TickScale)> {
     match quota {
         Quota::TokenBucket(quota) => Some((quota.rate(), quota.scale())),
         Quota::LeakyBucket(quota) => Some((quota.rate(), quota.scale())),
@@ -197,11 +197,12 @@ pub(crate) fn counted(number: usize, noun: &str) -> String {
     format!("{number} {noun}{plural}")
 }
 
-fn window(quota: &fixed_window::Quota) -> String {
+fn window(quota: &fixed_window::FixedWindowQuota) -> String {
     let rate = crate::limit::Quota::FixedWindow(quota.clone()).rate_text();
     let shape = quota.shape();
     let begins = shape.split_once(", ").map_or("", |(_, begins)| begins);
-    let calendar = if matches!(quota.period(), fixed_window::Period::Months(_)) { "calendar " } else { "" };
+    let calendar =
+        if matches!(quota.period(), fixed_window::WindowPeriod::Months(_)) { "calendar " } else { "" };
     format!("{calendar}{} ({begins})", period(&rate))
 }
 

@@ -10,13 +10,13 @@ use serde_saphyr::options::DuplicateKeyPolicy;
 use serde_saphyr::{Error, Location, MessageFormatter, Spanned, UserMessageFormatter};
 
 use super::problem::{Problem, Severity, on_one_line};
-use super::source::{Place, Source};
+use super::source::{Source, Span};
 
 /// A value and its span.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Node {
+pub struct YamlNode {
     /// The span of the value, or of the alias that inserted it.
-    pub at: Place,
+    pub at: Span,
     /// The parsed value.
     pub value: Value,
 }
@@ -27,18 +27,18 @@ pub enum Value {
     /// No value, `null` or `~`.
     Null,
     /// A text, number or boolean, as written.
-    Scalar(Kind, Box<str>),
+    Scalar(ScalarKind, Box<str>),
     /// A list.
-    List(Vec<Node>),
+    List(Vec<YamlNode>),
     /// Fields and their values in file order, including duplicates, which their reader reports.
-    Map(Vec<(Node, Node)>),
+    Map(Vec<(YamlNode, YamlNode)>),
     /// A number or boolean whose text is not fetched yet: start and length in bytes. [`read`] leaves none.
-    Unsettled(Kind, usize, usize),
+    Unsettled(ScalarKind, usize, usize),
 }
 
 /// The YAML type of a scalar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum ScalarKind {
     /// A text: quoted, or of no other type.
     Text,
     /// An unquoted number.
@@ -51,11 +51,11 @@ pub enum Kind {
 ///
 /// # Errors
 /// The first syntax error, a second document, an unknown anchor, or an exceeded limit of depth or size.
-pub fn read(source: &Source) -> Result<Node, Box<Problem>> {
+pub fn read(source: &Source) -> Result<YamlNode, Box<Problem>> {
     let text = source.text();
     let has_content = |line: &str| !line.is_empty() && !line.starts_with('#');
     if !text.lines().map(str::trim).any(has_content) {
-        return Ok(Node { at: Place::START, value: Value::Null });
+        return Ok(YamlNode { at: Span::START, value: Value::Null });
     }
     let options = serde_saphyr::options! {
         strict_booleans: true,
@@ -79,7 +79,7 @@ pub fn read(source: &Source) -> Result<Node, Box<Problem>> {
             enforce_alias_anchor_ratio: false,
         },
     };
-    match serde_saphyr::from_str_with_options::<Node>(text, options) {
+    match serde_saphyr::from_str_with_options::<YamlNode>(text, options) {
         Ok(mut node) => {
             node.settle(text);
             Ok(node)
@@ -88,15 +88,15 @@ pub fn read(source: &Source) -> Result<Node, Box<Problem>> {
     }
 }
 
-impl Node {
+impl YamlNode {
     /// Names the type of the value, for messages.
     #[must_use]
     pub fn kind(&self) -> &'static str {
         match &self.value {
             Value::Null => "nothing",
-            Value::Scalar(Kind::Text, _) => "a text",
-            Value::Scalar(Kind::Number, _) | Value::Unsettled(..) => "a number",
-            Value::Scalar(Kind::Boolean, _) => "a boolean",
+            Value::Scalar(ScalarKind::Text, _) => "a text",
+            Value::Scalar(ScalarKind::Number, _) | Value::Unsettled(..) => "a number",
+            Value::Scalar(ScalarKind::Boolean, _) => "a boolean",
             Value::List(_) => "a list",
             Value::Map(_) => "a mapping",
         }
@@ -132,25 +132,26 @@ impl Node {
     }
 }
 
-impl<'de> Deserialize<'de> for Node {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Node, D::Error> {
-        let Spanned { value: Written(mut value), referenced, defined } = Spanned::deserialize(deserializer)?;
+impl<'de> Deserialize<'de> for YamlNode {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<YamlNode, D::Error> {
+        let Spanned { value: YamlValue(mut value), referenced, defined } =
+            Spanned::deserialize(deserializer)?;
         if let Value::Unsettled(_, start, bytes) = &mut value {
             let span = defined.span();
             let offset = |byte: Option<u64>| byte.and_then(|byte| usize::try_from(byte).ok());
             let place = offset(span.byte_offset()).zip(offset(span.byte_len()));
             (*start, *bytes) = place.ok_or_else(|| D::Error::custom("a number without a place"))?;
         }
-        Ok(Node { at: place(referenced), value })
+        Ok(YamlNode { at: place(referenced), value })
     }
 }
 
 /// A value without its span.
-struct Written(Value);
+struct YamlValue(Value);
 
-impl<'de> Deserialize<'de> for Written {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Written, D::Error> {
-        deserializer.deserialize_any(WrittenVisitor).map(Written)
+impl<'de> Deserialize<'de> for YamlValue {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<YamlValue, D::Error> {
+        deserializer.deserialize_any(WrittenVisitor).map(YamlValue)
     }
 }
 
@@ -168,31 +169,31 @@ impl<'de> Visitor<'de> for WrittenVisitor {
     }
 
     fn visit_bool<E>(self, _: bool) -> Result<Value, E> {
-        Ok(Value::Unsettled(Kind::Boolean, 0, 0))
+        Ok(Value::Unsettled(ScalarKind::Boolean, 0, 0))
     }
 
     fn visit_i64<E>(self, _: i64) -> Result<Value, E> {
-        Ok(Value::Unsettled(Kind::Number, 0, 0))
+        Ok(Value::Unsettled(ScalarKind::Number, 0, 0))
     }
 
     fn visit_u64<E>(self, _: u64) -> Result<Value, E> {
-        Ok(Value::Unsettled(Kind::Number, 0, 0))
+        Ok(Value::Unsettled(ScalarKind::Number, 0, 0))
     }
 
     fn visit_i128<E>(self, _: i128) -> Result<Value, E> {
-        Ok(Value::Unsettled(Kind::Number, 0, 0))
+        Ok(Value::Unsettled(ScalarKind::Number, 0, 0))
     }
 
     fn visit_u128<E>(self, _: u128) -> Result<Value, E> {
-        Ok(Value::Unsettled(Kind::Number, 0, 0))
+        Ok(Value::Unsettled(ScalarKind::Number, 0, 0))
     }
 
     fn visit_f64<E>(self, _: f64) -> Result<Value, E> {
-        Ok(Value::Unsettled(Kind::Number, 0, 0))
+        Ok(Value::Unsettled(ScalarKind::Number, 0, 0))
     }
 
     fn visit_str<E>(self, text: &str) -> Result<Value, E> {
-        Ok(Value::Scalar(Kind::Text, text.into()))
+        Ok(Value::Scalar(ScalarKind::Text, text.into()))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Value, A::Error> {
@@ -212,9 +213,9 @@ impl<'de> Visitor<'de> for WrittenVisitor {
     }
 }
 
-fn place(location: Location) -> Place {
+fn place(location: Location) -> Span {
     let count = |number: u64| u32::try_from(number).unwrap_or(u32::MAX).max(1);
-    Place {
+    Span {
         line: count(location.line()),
         column: count(location.column()),
         width: count(location.span().len()),
@@ -223,7 +224,7 @@ fn place(location: Location) -> Place {
 }
 
 fn problem(source: &Source, error: &Error) -> Problem {
-    let mut at = error.location().map_or(Place::START, place);
+    let mut at = error.location().map_or(Span::START, place);
     // Errors of the parser itself lack the byte offset.
     at.byte = source.byte_of(at.line, at.column);
     let cause = match error.without_snippet() {

@@ -18,8 +18,8 @@ use super::telemetry::ClientKind;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{CallResult, Decider, Op, Ticket, Use};
 use crate::protocol::{
-    Code, Descriptors, Fault, Hello, Reply, Request, Split, decode_first, decode_request, encode_fault,
-    encode_reply, split,
+    Code, DescriptorList, Fault, HelloFrame, Reply, RequestFrame, Split, decode_first, decode_request,
+    encode_fault, encode_reply, split,
 };
 use crate::record::SESSION_BYTES;
 
@@ -218,10 +218,12 @@ impl FrameHandler {
     ) -> AfterFrame {
         let Some(member) = &self.member else { return self.handle_first(payload, replies, now) };
         let grants = &mut self.grants;
-        let mut descriptors = Descriptors::new();
+        let mut descriptors = DescriptorList::new();
         let request = decode_request(payload, &mut descriptors);
-        *id = request.as_ref().ok().and_then(Request::id);
-        if let Ok(Request::Hit(judge) | Request::Acquire(judge) | Request::Peek(judge)) = &request {
+        *id = request.as_ref().ok().and_then(RequestFrame::id);
+        if let Ok(RequestFrame::Hit(judge) | RequestFrame::Acquire(judge) | RequestFrame::Peek(judge)) =
+            &request
+        {
             self.domains.add(judge.domain, &self.shared, self.info.user);
         }
         let context = RequestContext {
@@ -236,20 +238,22 @@ impl FrameHandler {
             now,
         };
         match request {
-            Ok(Request::Hit(judge)) => context.decide(Op::Hit, &judge, check, decider, replies, grants),
-            Ok(Request::Acquire(judge)) => {
+            Ok(RequestFrame::Hit(judge)) => context.decide(Op::Hit, &judge, check, decider, replies, grants),
+            Ok(RequestFrame::Acquire(judge)) => {
                 context.decide(Op::Acquire, &judge, check, decider, replies, grants)
             }
-            Ok(Request::Peek(judge)) => context.decide(Op::Peek, &judge, check, decider, replies, grants),
-            Ok(Request::Charge(charge)) => context.charge(&charge, decider, replies),
-            Ok(Request::Ping { id }) => {
+            Ok(RequestFrame::Peek(judge)) => {
+                context.decide(Op::Peek, &judge, check, decider, replies, grants)
+            }
+            Ok(RequestFrame::Charge(charge)) => context.charge(&charge, decider, replies),
+            Ok(RequestFrame::Ping { id }) => {
                 encode_reply(replies, &Reply::Done { id, ok: true });
                 AfterFrame::Continue
             }
-            Ok(Request::Hello(hello)) => self.write_fault(&Fault::second_hello(hello.id), replies),
-            Ok(Request::Release { id, lease, outcome }) => context.release(id, lease, outcome, replies),
-            Ok(Request::Renew { id, lease }) => context.renew(id, lease, replies),
-            Ok(Request::Signal { id, pool, name, permille }) => {
+            Ok(RequestFrame::Hello(hello)) => self.write_fault(&Fault::second_hello(hello.id), replies),
+            Ok(RequestFrame::Release { id, lease, outcome }) => context.release(id, lease, outcome, replies),
+            Ok(RequestFrame::Renew { id, lease }) => context.renew(id, lease, replies),
+            Ok(RequestFrame::Signal { id, pool, name, permille }) => {
                 context.signal(id, pool, name, permille, replies)
             }
             Err(fault) => self.write_fault(&fault, replies),
@@ -336,7 +340,7 @@ impl FrameHandler {
         }
     }
 
-    fn handle_hello(&mut self, hello: &Hello<'_>, replies: &mut Vec<u8>, now: Now) -> AfterFrame {
+    fn handle_hello(&mut self, hello: &HelloFrame<'_>, replies: &mut Vec<u8>, now: Now) -> AfterFrame {
         let shared = &self.shared;
         self.client = ClientKind::parse(hello.client);
         shared.add_missed(self.client, &hello.missed);

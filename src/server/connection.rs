@@ -15,7 +15,7 @@ use super::connections::ConnectionPermit;
 use super::fair_queue::Seat;
 use super::membership::ConnectionInfo;
 use super::memory_charge::MemoryCharge;
-use super::stream::Stream;
+use super::stream::ClientStream;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Decider, Use};
 use crate::protocol::{FRAME_BYTES_MAX, HEADER_BYTES, Reply, encode_reply};
@@ -32,7 +32,7 @@ pub(super) async fn serve(
     seat.admit().await;
     let activity = permit.activity();
     let info = ConnectionInfo { socket: Arc::clone(&socket), user: permit.user(), number: permit.number() };
-    let connection = Stream::new(socket).map(|stream| ClientConnection {
+    let connection = ClientStream::new(socket).map(|stream| ClientConnection {
         stream,
         seat,
         activity,
@@ -55,7 +55,7 @@ pub(super) async fn serve(
 }
 
 struct ClientConnection<'p> {
-    stream: Stream,
+    stream: ClientStream,
     seat: Seat,
     activity: &'p Activity,
     /// The start of the last batch.

@@ -22,13 +22,13 @@ pub(super) struct FairQueue {
     clock: Arc<Clock>,
     /// The number of connected users. Kept beside `state` so that a single user takes no lock.
     user_count: AtomicUsize,
-    state: Mutex<State>,
+    state: Mutex<QueueState>,
     /// Notified when a connection waits: rounds begin until none waits.
     round_wanted: Notify,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct QueueState {
     users: HashMap<u32, UserQueue>,
     round: u64,
     /// The user of the batch in progress and when it began. `None` while the thread sleeps.
@@ -108,12 +108,12 @@ impl FairQueue {
         self.user_count.load(Ordering::Relaxed) <= 1
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, QueueState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl QueueState {
     /// Counts the time since the last batch began as used by its user.
     fn charge_running(&mut self, now: Timestamp) {
         if let Some((user, began)) = self.running.take()

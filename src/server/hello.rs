@@ -1,7 +1,7 @@
 //! The reply to HELLO.
 
 use crate::engine::Mode;
-use crate::protocol::{self, FRAME_BYTES_MAX, Hello, Reply, VERSION};
+use crate::protocol::{self, FRAME_BYTES_MAX, HelloFrame, Reply, VERSION};
 use crate::sys;
 
 /// The part of the reply that is the same for all clients.
@@ -16,11 +16,11 @@ impl Greeting {
     }
 
     /// Makes the reply to HELLO, in the older of both protocol versions, with the current mode.
-    pub(super) fn welcome(&self, hello: &Hello<'_>, mode: Mode) -> Reply<'static> {
+    pub(super) fn welcome(&self, hello: &HelloFrame<'_>, mode: Mode) -> Reply<'static> {
         let mode = match mode {
-            Mode::Enforce => protocol::Mode::Enforce,
-            Mode::Shadow => protocol::Mode::Shadow,
-            Mode::Disabled => protocol::Mode::Disabled,
+            Mode::Enforce => protocol::DaemonMode::Enforce,
+            Mode::Shadow => protocol::DaemonMode::Shadow,
+            Mode::Disabled => protocol::DaemonMode::Disabled,
         };
         Reply::Welcome {
             id: hello.id,

@@ -3,8 +3,8 @@
 use super::answer::AfterFrame;
 use super::request::RequestContext;
 use crate::engine;
-use crate::protocol::{Code, Reply, WorkOutcome, encode_reply};
-use crate::record::What;
+use crate::protocol::{Code, OutcomeCode, Reply, encode_reply};
+use crate::record::NotedKind;
 
 impl RequestContext<'_> {
     /// Ends a lease, and replies whether there was one.
@@ -12,17 +12,17 @@ impl RequestContext<'_> {
         &self,
         id: Option<u64>,
         lease: u64,
-        outcome: WorkOutcome,
+        outcome: OutcomeCode,
         replies: &mut Vec<u8>,
     ) -> AfterFrame {
         let outcome = match outcome {
-            WorkOutcome::Ok => engine::WorkOutcome::Ok,
-            WorkOutcome::Error => engine::WorkOutcome::Error,
-            WorkOutcome::Dropped => engine::WorkOutcome::Dropped,
+            OutcomeCode::Ok => engine::WorkOutcome::Ok,
+            OutcomeCode::Error => engine::WorkOutcome::Error,
+            OutcomeCode::Dropped => engine::WorkOutcome::Dropped,
         };
         let ok = self.engine().release(self.session, lease, outcome, self.now);
         if ok && self.shared.recorder.is_on() {
-            self.record(What::Ended(lease, outcome));
+            self.record(NotedKind::Ended(lease, outcome));
         }
         write_done(id, ok, replies)
     }
@@ -31,7 +31,7 @@ impl RequestContext<'_> {
     pub(super) fn renew(&self, id: u64, lease: u64, replies: &mut Vec<u8>) -> AfterFrame {
         let ok = self.engine().renew(self.session, lease, self.now);
         if ok && self.shared.recorder.is_on() {
-            self.record(What::Renewed(lease));
+            self.record(NotedKind::Renewed(lease));
         }
         write_done(Some(id), ok, replies)
     }
@@ -49,7 +49,7 @@ impl RequestContext<'_> {
         assert!(name != PANIC_SIGNAL, "asked to panic");
         let taken = self.engine().signal(self.session, pool, name, permille, self.now);
         if taken.is_ok() && self.shared.recorder.is_on() {
-            self.record(What::Signal { name: name.into(), permille });
+            self.record(NotedKind::Signal { name: name.into(), permille });
         }
         match (taken, id) {
             (Err(not_its_pool), Some(_)) => {

@@ -7,8 +7,8 @@ use super::ServerState;
 use super::pool_access::PoolRefusal;
 use super::processes::{SessionKey, WatchError};
 use crate::clock::{Now, Timestamp};
-use crate::engine::{NotOpened, Opening, Session};
-use crate::protocol::{Code, Hello};
+use crate::engine::{Opening, Session, SessionError};
+use crate::protocol::{Code, HelloFrame};
 use crate::record::SESSION_BYTES;
 use crate::sys;
 
@@ -35,7 +35,7 @@ pub(super) struct Membership {
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HelloRefusal {
     #[error("{0}")]
-    NotOpened(#[from] NotOpened),
+    NotOpened(#[from] SessionError),
     #[error("{0}")]
     Pool(#[from] PoolRefusal),
     #[error("the process of this session has exited")]
@@ -45,7 +45,7 @@ pub(super) enum HelloRefusal {
 impl HelloRefusal {
     pub(super) fn code(&self) -> Code {
         match self {
-            HelloRefusal::NotOpened(NotOpened::TooMany) => Code::Busy,
+            HelloRefusal::NotOpened(SessionError::TooMany) => Code::Busy,
             HelloRefusal::NotOpened(_)
             | HelloRefusal::ProcessExited
             | HelloRefusal::Pool(PoolRefusal::Slots { .. }) => Code::Forbidden,
@@ -59,7 +59,7 @@ impl Membership {
     pub(super) fn join(
         shared: &Arc<ServerState>,
         info: &ConnectionInfo,
-        hello: &Hello<'_>,
+        hello: &HelloFrame<'_>,
         now: Now,
     ) -> Result<Membership, HelloRefusal> {
         shared.pools.check(hello.pool, info.user, hello.slots, now.at)?;

@@ -44,7 +44,7 @@ pub use telemetry::Telemetry;
 pub use units::engine_cost;
 
 use crate::clock::{Clock, Timestamp};
-use crate::engine::{Asker, Engine, TICK_MILLIS};
+use crate::engine::{Engine, SharedRemoteChecker, TICK_MILLIS};
 use crate::record::Recorder;
 use connections::ConnectionRegistry;
 use decision_thread::DecisionThread;
@@ -56,7 +56,7 @@ use telemetry::{ClientKind, NotPending};
 
 /// The settings of the server.
 #[derive(Debug)]
-pub struct Options {
+pub struct ServerOptions {
     /// Decision threads, at least 1.
     pub threads: usize,
     /// Limits on connections.
@@ -72,7 +72,7 @@ pub struct Options {
     /// The health of the threads, made for `threads` decision threads.
     pub pulse: Arc<Pulse>,
     /// Starts remote checks; `None` without a fleet.
-    pub asker: Option<Asker>,
+    pub asker: Option<SharedRemoteChecker>,
     /// Receives requests and decisions while a recording runs.
     pub recorder: Arc<Recorder>,
 }
@@ -90,7 +90,7 @@ struct ServerState {
     missed: MissedReports,
     pulse: Arc<Pulse>,
     telemetry: Arc<Telemetry>,
-    asker: Option<Asker>,
+    asker: Option<SharedRemoteChecker>,
     recorder: Arc<Recorder>,
     /// Throttles log lines about requests that cannot wait for their remote check.
     pending_throttle: Mutex<LogThrottle>,
@@ -147,7 +147,7 @@ pub struct Server {
 ///
 /// # Errors
 /// No thread can be started.
-pub fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, options: Options) -> std::io::Result<Server> {
+pub fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, options: ServerOptions) -> std::io::Result<Server> {
     let shared = Arc::new(ServerState {
         engine: Arc::clone(engine),
         clock: Arc::clone(clock),

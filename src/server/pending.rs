@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use super::memory_charge::MemoryCharge;
 use super::telemetry::NotPending;
 use crate::clock::{Clock, Timestamp};
-use crate::engine::{Asker, Brought, Ticket};
+use crate::engine::{CheckReply, SharedRemoteChecker, Ticket};
 
 /// The pending requests, oldest first.
 #[derive(Debug)]
@@ -51,18 +51,18 @@ struct OpenChecks {
 }
 
 /// The result of a check, once it has completed.
-type ResultSlot = Option<Option<Brought>>;
+type ResultSlot = Option<Option<CheckReply>>;
 
 impl CheckResults {
     fn change<T>(&self, change: impl FnOnce(&mut OpenChecks) -> T) -> T {
         change(&mut self.open.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    fn remove(&self, number: u64) -> Option<Brought> {
+    fn remove(&self, number: u64) -> Option<CheckReply> {
         self.change(|open| open.by_number.remove(&number)).flatten().flatten()
     }
 
-    fn complete(&self, number: u64, result: Option<Brought>) {
+    fn complete(&self, number: u64, result: Option<CheckReply>) {
         let unused = self.change(|open| match open.by_number.get_mut(&number) {
             Some(slot) => {
                 open.arrived.push(number);
@@ -106,7 +106,7 @@ impl PendingRequests {
         ticket: &Arc<Ticket>,
         is_second: bool,
         now: Timestamp,
-        asker: &Asker,
+        asker: &SharedRemoteChecker,
     ) -> Result<(), NotPending> {
         let payload_bytes = self.payload_bytes + payload.len();
         if self.requests.len() >= PENDING_MAX || payload_bytes > PAYLOAD_BYTES_MAX {
@@ -148,7 +148,7 @@ impl PendingRequests {
 
     /// Removes the next request to answer. Returns it with the result of its check, `None` if the check failed or timed
     /// out. With `all`, also requests that could still wait are removed.
-    pub(super) fn next(&mut self, all: bool, now: Timestamp) -> Option<(PendingRequest, Option<Brought>)> {
+    pub(super) fn next(&mut self, all: bool, now: Timestamp) -> Option<(PendingRequest, Option<CheckReply>)> {
         let results = Arc::clone(self.results.as_ref()?);
         while let Some(number) = results.change(|open| open.arrived.pop()) {
             let result = results.remove(number);

@@ -6,7 +6,7 @@ use super::processes::SessionKey;
 use super::request::RequestContext;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{self, Parting, Session, Verdict};
-use crate::record::{What, Who};
+use crate::record::{NotedKind, Who};
 
 impl ServerState {
     /// Records the HELLO of a connection.
@@ -19,7 +19,7 @@ impl ServerState {
         slots: u32,
         at: Timestamp,
     ) {
-        self.record(key, session, What::Hello { pool: pool.into(), slots }, at);
+        self.record(key, session, NotedKind::Hello { pool: pool.into(), slots }, at);
     }
 
     /// Records the end of a connection.
@@ -33,7 +33,7 @@ impl ServerState {
     ) {
         match parting {
             Parting::Stays => {}
-            Parting::EndsAt(ends_at) => self.record(key, session, What::Left(ends_at), at),
+            Parting::EndsAt(ends_at) => self.record(key, session, NotedKind::Left(ends_at), at),
             Parting::Ends => self.record_session_end(key, session, at),
         }
     }
@@ -41,18 +41,18 @@ impl ServerState {
     /// Records the end of a session.
     #[cold]
     pub(super) fn record_session_end(&self, key: &SessionKey, session: &Session, at: Timestamp) {
-        self.record(key, session, What::Gone, at);
+        self.record(key, session, NotedKind::Gone, at);
     }
 
     /// Records the end of leases whose replies or requests were dropped.
     #[cold]
     pub(super) fn record_dropped(&self, key: &SessionKey, session: &Session, leases: &[u64], at: Timestamp) {
         for lease in leases {
-            self.record(key, session, What::Ended(*lease, engine::WorkOutcome::Dropped), at);
+            self.record(key, session, NotedKind::Ended(*lease, engine::WorkOutcome::Dropped), at);
         }
     }
 
-    fn record(&self, key: &SessionKey, session: &Session, event: What, at: Timestamp) {
+    fn record(&self, key: &SessionKey, session: &Session, event: NotedKind, at: Timestamp) {
         let origin = Who { user: key.user(), named: key.to_bytes(), session: session.clone() };
         self.recorder.note(at, Some(origin), event);
     }
@@ -60,7 +60,7 @@ impl ServerState {
     /// Records a tick of the engine.
     pub(super) fn record_tick(&self, now: Now) {
         if self.recorder.is_on() {
-            self.recorder.note(now.at, None, What::Tick);
+            self.recorder.note(now.at, None, NotedKind::Tick);
         }
     }
 }
@@ -75,7 +75,7 @@ impl RequestContext<'_> {
         }
         let is_refused = !matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
         let refused_by = decision.rule_name().filter(|_| is_refused).map(Into::into);
-        self.record(What::Judged {
+        self.record(NotedKind::Judged {
             payload: self.payload.into(),
             verdict: decision.verdict,
             refused_by,
@@ -87,13 +87,13 @@ impl RequestContext<'_> {
     #[cold]
     pub(super) fn record_charge(&self, domain: &str) {
         if self.shared.recorder.wants(domain) {
-            self.record(What::Charged(self.payload.into()));
+            self.record(NotedKind::Charged(self.payload.into()));
         }
     }
 
     /// Records an event of this session.
     #[cold]
-    pub(super) fn record(&self, event: What) {
+    pub(super) fn record(&self, event: NotedKind) {
         let origin = Who { user: self.user, named: *self.session_name, session: self.session.clone() };
         self.shared.recorder.note(self.now.at, Some(origin), event);
     }

@@ -9,13 +9,13 @@ use super::telemetry::ClientKind;
 use super::units::{LongUnits, engine_cost};
 use crate::clock::{Micros, Now};
 use crate::engine::{
-    self, Answer, CallResult, Decider, Engine, LimitView, NotCharged, Op, Repeat, Session, Ticket,
+    self, CallResult, Decider, Engine, EngineAnswer, LimitView, NotCharged, Op, Repeat, Session, Ticket,
 };
 use crate::protocol::{
-    self, Charge, Code, Decision, Descriptors, Judge, LimitEntry, Options, Reply, encode_decision,
-    encode_reply,
+    self, ChargeFrame, Code, DecisionReply, DescriptorList, Judge, LimitEntry, Reply, RequestOptions,
+    encode_decision, encode_reply,
 };
-use crate::record::{SESSION_BYTES, What};
+use crate::record::{NotedKind, SESSION_BYTES};
 
 /// One request and its client.
 #[derive(Clone, Copy)]
@@ -23,7 +23,7 @@ pub(super) struct RequestContext<'a> {
     pub(super) shared: &'a ServerState,
     /// The payload of its frame.
     pub(super) payload: &'a [u8],
-    pub(super) descriptors: &'a Descriptors<'a>,
+    pub(super) descriptors: &'a DescriptorList<'a>,
     pub(super) user: u32,
     /// Whether any domain is closed to this user; otherwise the domain need not be checked.
     pub(super) restricted: bool,
@@ -65,11 +65,11 @@ impl<'a> RequestContext<'a> {
         stall_if_requested(self.descriptors);
         let long;
         let (cost, oversized) = match (&judge.cost, engine_cost(&judge.cost)) {
-            (protocol::Cost::Units(named), (cost, oversized)) => {
+            (protocol::CostField::Units(named), (cost, oversized)) => {
                 long = LongUnits::new(*named);
                 (long.as_ref().map_or(cost, |long| engine::Cost::Units(long)), oversized)
             }
-            (protocol::Cost::Requests(_), cost) => cost,
+            (protocol::CostField::Requests(_), cost) => cost,
         };
         let request = engine::Request {
             cost,
@@ -89,7 +89,7 @@ impl<'a> RequestContext<'a> {
             Some(result) => decider.resume(&request, result, self.now),
         };
         match answer {
-            Answer::Decided(decision) => {
+            EngineAnswer::Decided(decision) => {
                 let lease = decision.lease;
                 lease.into_iter().for_each(|lease| grants.add(lease));
                 write_decision(replies, judge, &decision);
@@ -100,9 +100,9 @@ impl<'a> RequestContext<'a> {
                     grants.set_reply_end(replies.len());
                 }
             }
-            Answer::Conflict => self.write_conflict(replies, Some(judge.id)),
-            Answer::Quota => self.write_quota(replies, judge.id),
-            Answer::Ask(ticket) => *check.ticket = Some(ticket),
+            EngineAnswer::Conflict => self.write_conflict(replies, Some(judge.id)),
+            EngineAnswer::Quota => self.write_quota(replies, judge.id),
+            EngineAnswer::Ask(ticket) => *check.ticket = Some(ticket),
         }
         AfterFrame::Continue
     }
@@ -110,7 +110,7 @@ impl<'a> RequestContext<'a> {
     /// Charges, and replies whether anything was charged.
     pub(super) fn charge(
         &self,
-        charge: &Charge<'_>,
+        charge: &ChargeFrame<'_>,
         decider: &mut Decider,
         replies: &mut Vec<u8>,
     ) -> AfterFrame {
@@ -120,8 +120,8 @@ impl<'a> RequestContext<'a> {
         }
         let long;
         let amount = match &charge.amount {
-            protocol::Amount::Requests(amount) => engine::Amount::Requests(*amount),
-            protocol::Amount::Units(named) => {
+            protocol::AmountField::Requests(amount) => engine::Amount::Requests(*amount),
+            protocol::AmountField::Units(named) => {
                 long = LongUnits::new(*named);
                 engine::Amount::Units(long.as_ref().map_or(named, |long| long))
             }
@@ -148,12 +148,12 @@ impl<'a> RequestContext<'a> {
     }
 
     /// Applies the reports in a request's options, also if the request itself is refused.
-    fn apply_reports(&self, options: &Options<'_>) {
+    fn apply_reports(&self, options: &RequestOptions<'_>) {
         self.shared.add_missed(self.client, &options.missed);
         if !options.abandoned.is_empty() {
             let ended = self.engine().abandon(self.session, &mut options.abandoned.iter(), self.now);
             if self.shared.recorder.is_on() {
-                let dropped = |lease| self.record(What::Ended(lease, engine::WorkOutcome::Dropped));
+                let dropped = |lease| self.record(NotedKind::Ended(lease, engine::WorkOutcome::Dropped));
                 ended.into_iter().for_each(dropped);
             }
         }
@@ -217,7 +217,7 @@ impl<'a> RequestContext<'a> {
 
 /// Blocks the thread if the request has the stall attribute, to test a hanging thread. Debug builds only.
 #[cfg(all(debug_assertions, feature = "test-hooks"))]
-fn stall_if_requested(descriptors: &Descriptors<'_>) {
+fn stall_if_requested(descriptors: &DescriptorList<'_>) {
     let attribute = descriptors.attributes().iter().find(|(name, _)| *name == STALL_ATTRIBUTE);
     if let Some(millis) = attribute.and_then(|(_, millis)| millis.parse().ok()) {
         std::thread::sleep(std::time::Duration::from_millis(millis));
@@ -231,11 +231,11 @@ const STALL_ATTRIBUTE: &str = "debug-stall";
 fn write_decision(replies: &mut Vec<u8>, judge: &Judge<'_>, decision: &engine::Decision<'_>) {
     let notes: Vec<_> = decision.notes().map(|(kind, rule)| (note_kind(kind), rule)).collect();
     let all: Option<Vec<_>> = judge.options.all.then(|| decision.all().map(limit_entry).collect());
-    let mut reply = Decision {
+    let mut reply = DecisionReply {
         retry_us: decision.retry.map(|retry| retry.0),
         notes: &notes,
         all: all.as_deref(),
-        ..Decision::new(judge.id, verdict(decision.verdict))
+        ..DecisionReply::new(judge.id, verdict(decision.verdict))
     };
     if let Some(LimitView { rule, level }) = decision.binding {
         reply.limit = Some(level.limit);
@@ -255,10 +255,10 @@ fn write_decision(replies: &mut Vec<u8>, judge: &Judge<'_>, decision: &engine::D
 }
 
 /// Converts the reference to the charge that a refund names.
-fn refund_target(of: protocol::Of<'_>) -> engine::Of<'_> {
+fn refund_target(of: protocol::RefundField<'_>) -> engine::RefundReference<'_> {
     match of {
-        protocol::Of::Idem(name) => engine::Of::Idem(name),
-        protocol::Of::Lease(lease) => engine::Of::Lease(lease),
+        protocol::RefundField::Idem(name) => engine::RefundReference::Idem(name),
+        protocol::RefundField::Lease(lease) => engine::RefundReference::Lease(lease),
     }
 }
 
@@ -272,22 +272,22 @@ fn limit_entry(view: LimitView<'_>) -> LimitEntry<'_> {
     }
 }
 
-fn verdict(verdict: engine::Verdict) -> protocol::Verdict {
+fn verdict(verdict: engine::Verdict) -> protocol::VerdictCode {
     match verdict {
-        engine::Verdict::Allow => protocol::Verdict::Allow,
-        engine::Verdict::Limit => protocol::Verdict::Limit,
-        engine::Verdict::Wait => protocol::Verdict::Wait,
-        engine::Verdict::Deny => protocol::Verdict::Deny,
-        engine::Verdict::Shed => protocol::Verdict::Shed,
+        engine::Verdict::Allow => protocol::VerdictCode::Allow,
+        engine::Verdict::Limit => protocol::VerdictCode::Limit,
+        engine::Verdict::Wait => protocol::VerdictCode::Wait,
+        engine::Verdict::Deny => protocol::VerdictCode::Deny,
+        engine::Verdict::Shed => protocol::VerdictCode::Shed,
     }
 }
 
-fn note_kind(kind: engine::NoteKind) -> protocol::NoteKind {
+fn note_kind(kind: engine::NoteKind) -> protocol::NoteCode {
     match kind {
-        engine::NoteKind::Shadow => protocol::NoteKind::Shadow,
-        engine::NoteKind::Candidate => protocol::NoteKind::Candidate,
-        engine::NoteKind::Over => protocol::NoteKind::Over,
-        engine::NoteKind::Near => protocol::NoteKind::Near,
-        engine::NoteKind::Quota => protocol::NoteKind::Quota,
+        engine::NoteKind::Shadow => protocol::NoteCode::Shadow,
+        engine::NoteKind::Candidate => protocol::NoteCode::Candidate,
+        engine::NoteKind::Over => protocol::NoteCode::Over,
+        engine::NoteKind::Near => protocol::NoteCode::Near,
+        engine::NoteKind::Quota => protocol::NoteCode::Quota,
     }
 }

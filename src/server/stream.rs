@@ -13,16 +13,16 @@ use crate::sys;
 
 /// A non-blocking Unix stream.
 #[derive(Debug)]
-pub(super) struct Stream {
+pub(super) struct ClientStream {
     socket: Arc<UnixStream>,
     /// The registration for reading; `None` while the peer does not read its replies.
     reading: Option<AsyncFd<Arc<UnixStream>>>,
 }
 
-impl Stream {
-    pub(super) fn new(socket: Arc<UnixStream>) -> io::Result<Stream> {
+impl ClientStream {
+    pub(super) fn new(socket: Arc<UnixStream>) -> io::Result<ClientStream> {
         let reading = sys::register(Arc::clone(&socket), Interest::READABLE)?;
-        Ok(Stream { socket, reading: Some(reading) })
+        Ok(ClientStream { socket, reading: Some(reading) })
     }
 
     /// Waits until there may be something to read, or the end. Cancel-safe.

@@ -6,13 +6,15 @@ use std::fmt;
 use arrayvec::ArrayVec;
 
 use crate::engine::{self, UnitAmounts, UnitCosts};
-use crate::protocol::{self, Amounts, COST_MAX, Entries, Entry, Units};
+use crate::protocol::{self, Amounts, COST_MAX, Entries, ReplyEntry, Units};
 
 /// Converts a cost for the engine. Returns also whether it is above the largest cost that rules can count.
-pub fn engine_cost<'c>(cost: &'c protocol::Cost<'_>) -> (engine::Cost<'c>, bool) {
+pub fn engine_cost<'c>(cost: &'c protocol::CostField<'_>) -> (engine::Cost<'c>, bool) {
     match cost {
-        protocol::Cost::Requests(cost) => (engine::Cost::Requests(saturate_cost(*cost)), is_oversized(*cost)),
-        protocol::Cost::Units(named) => {
+        protocol::CostField::Requests(cost) => {
+            (engine::Cost::Requests(saturate_cost(*cost)), is_oversized(*cost))
+        }
+        protocol::CostField::Units(named) => {
             (engine::Cost::Units(named), named.iter().any(|(_, cost)| is_oversized(cost)))
         }
     }
@@ -57,7 +59,7 @@ pub(super) struct LongUnits<'a, N> {
 
 impl<'a, N: Copy> LongUnits<'a, N>
 where
-    (&'a str, N): Entry<'a>,
+    (&'a str, N): ReplyEntry<'a>,
 {
     /// Wraps a list; `None` if it is short.
     pub(super) fn new(entries: Entries<'a, (&'a str, N)>) -> Option<LongUnits<'a, N>> {

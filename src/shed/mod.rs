@@ -20,5 +20,5 @@ pub use chance::chance;
 pub use claim::{Claim, Here};
 pub use heavy::Heavy;
 pub use reserve::FleetSums;
-pub use slow_law::{Severity, SlowLaw};
-pub use window::Window;
+pub use slow_law::{SlowLaw, SlowSeverity};
+pub use window::UtilizationWindow;

@@ -42,7 +42,7 @@ pub struct SlowLaw {
 
 /// The severity, between `−after ÷ full` at rest and 1, and the time without readings. Nothing is refused up to 0.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Severity {
+pub struct SlowSeverity {
     value: f64,
     silent: Duration,
 }
@@ -77,26 +77,26 @@ impl Default for SlowLaw {
     }
 }
 
-impl Severity {
+impl SlowSeverity {
     /// Makes the severity at rest: nothing is shed, and all of `after` is left.
     #[must_use]
-    pub fn at_rest(law: &SlowLaw) -> Severity {
-        Severity { value: law.rest(), silent: Duration::ZERO }
+    pub fn at_rest(law: &SlowLaw) -> SlowSeverity {
+        SlowSeverity { value: law.rest(), silent: Duration::ZERO }
     }
 
     /// Makes a severity from its value and the time without readings.
     #[must_use]
-    pub fn of(law: &SlowLaw, value: f64, silent: Duration) -> Severity {
-        Severity { value: value.max(law.rest()).min(1.0), silent: silent.min(HELD) }
+    pub fn of(law: &SlowLaw, value: f64, silent: Duration) -> SlowSeverity {
+        SlowSeverity { value: value.max(law.rest()).min(1.0), silent: silent.min(HELD) }
     }
 
     /// Returns the severity after a time without readings, of any length: equals the steps without a reading.
     #[must_use]
-    pub fn after_silence(mut self, law: &SlowLaw, elapsed: Duration) -> Severity {
+    pub fn after_silence(mut self, law: &SlowLaw, elapsed: Duration) -> SlowSeverity {
         let held = elapsed.min(HELD.saturating_sub(self.silent));
         self.silent += held;
         let moved = self.value + law.per_second(law.good / 2.0) * elapsed.saturating_sub(held).as_secs_f64();
-        Severity { value: moved.max(law.rest()).min(1.0), ..self }
+        SlowSeverity { value: moved.max(law.rest()).min(1.0), ..self }
     }
 
     /// The time without readings, at most the time for which the severity is held.

@@ -7,7 +7,7 @@ use crate::clock::Timestamp;
 
 /// Readings of two growing sums: the busy time of the slots, and their total time.
 #[derive(Clone, Debug)]
-pub struct Window {
+pub struct UtilizationWindow {
     /// A ring with the oldest reading at `first`; times rise.
     readings: [SumReading; READINGS],
     first: usize,
@@ -21,11 +21,11 @@ struct SumReading {
     slot_nanos: u128,
 }
 
-impl Window {
+impl UtilizationWindow {
     /// Makes a window without readings.
     #[must_use]
-    pub fn new() -> Window {
-        Window { readings: [SumReading::default(); READINGS], first: 0, used: 0 }
+    pub fn new() -> UtilizationWindow {
+        UtilizationWindow { readings: [SumReading::default(); READINGS], first: 0, used: 0 }
     }
 
     /// Adds a reading of both sums, in nanoseconds of one slot. A reading that is not later than the last is dropped.
@@ -90,9 +90,9 @@ impl Window {
     }
 }
 
-impl Default for Window {
-    fn default() -> Window {
-        Window::new()
+impl Default for UtilizationWindow {
+    fn default() -> UtilizationWindow {
+        UtilizationWindow::new()
     }
 }
 

@@ -12,13 +12,13 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::files::{OWNER_ONLY, SmallFile, open_no_follow, open_regular, write_whole};
 use super::record::StateFile;
-use super::snapshot::{KeyBytes, Stamp, VERSION};
+use super::snapshot::{SnapshotKey, Stamp, VERSION};
 
 /// The state directory of one daemon.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
-    key: KeyBytes,
+    key: SnapshotKey,
     versions_ahead: u8,
     lock: DirectoryLock,
 }
@@ -45,7 +45,7 @@ impl Directory {
     /// Waits up to [`LOCK_WAIT`] for another daemon that is about to exit. `versions_ahead` is added to the version of
     /// all files; it is 0 except in tests of upgrades.
     #[must_use]
-    pub fn take(path: &Path, new_key: KeyBytes, versions_ahead: u8) -> Directory {
+    pub fn take(path: &Path, new_key: SnapshotKey, versions_ahead: u8) -> Directory {
         let mut directory =
             Directory { path: path.to_owned(), key: new_key, versions_ahead, lock: DirectoryLock::default() };
         for _ in 0..LOCK_TRIES {
@@ -64,7 +64,7 @@ impl Directory {
 
     /// Returns the key of the digests.
     #[must_use]
-    pub fn key(&self) -> KeyBytes {
+    pub fn key(&self) -> SnapshotKey {
         self.key
     }
 
@@ -163,10 +163,10 @@ impl Directory {
         Ok(())
     }
 
-    fn read_key(&self) -> Option<KeyBytes> {
+    fn read_key(&self) -> Option<SnapshotKey> {
         let mut bytes = Vec::new();
         open_regular(&self.path.join(KEY)).ok()?.take(KEY_BYTES + 1).read_to_end(&mut bytes).ok()?;
-        bytes.try_into().ok().map(KeyBytes)
+        bytes.try_into().ok().map(SnapshotKey)
     }
 }
 

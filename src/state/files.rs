@@ -9,9 +9,9 @@ use parking_lot::Mutex;
 use rustix::fs::OFlags;
 
 /// A new file that replaces another one atomically: a reader finds the old content or the new, also after a power cut.
-/// Dropped before [`Whole::finish`], it leaves nothing behind.
+/// Dropped before [`AtomicFile::finish`], it leaves nothing behind.
 #[derive(Debug)]
-pub struct Whole {
+pub struct AtomicFile {
     path: PathBuf,
     /// The path of the new file until it replaces the old one.
     temporary: PathBuf,
@@ -23,17 +23,17 @@ pub struct Whole {
 /// # Errors
 /// File system errors: no space, read-only, no such directory, a failing disk. The old file stays then.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
-    let mut whole = Whole::begin(path)?;
+    let mut whole = AtomicFile::begin(path)?;
     whole.write_all(bytes)?;
     whole.finish()
 }
 
-impl Whole {
+impl AtomicFile {
     /// Creates the new file, readable by its owner only. An unfinished file of an earlier process is removed.
     ///
     /// # Errors
     /// File system errors.
-    pub fn begin(path: &Path) -> io::Result<Whole> {
+    pub fn begin(path: &Path) -> io::Result<AtomicFile> {
         let temporary = temporary_path(path);
         match std::fs::remove_file(&temporary) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -41,7 +41,7 @@ impl Whole {
         }
         // `create_new` does not write through a planted link.
         let file = OpenOptions::new().write(true).create_new(true).mode(OWNER_ONLY).open(&temporary)?;
-        Ok(Whole {
+        Ok(AtomicFile {
             path: path.to_owned(),
             temporary,
             file: Some(BufWriter::with_capacity(BUFFER_BYTES, file)),
@@ -72,7 +72,7 @@ impl Whole {
     }
 }
 
-impl Write for Whole {
+impl Write for AtomicFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         self.file.as_mut().map_or(Ok(bytes.len()), |file| file.write(bytes))
     }
@@ -82,7 +82,7 @@ impl Write for Whole {
     }
 }
 
-impl Drop for Whole {
+impl Drop for AtomicFile {
     fn drop(&mut self) {
         if let Some(file) = self.file.take() {
             // Discards the buffer instead of flushing it.

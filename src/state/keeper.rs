@@ -12,14 +12,14 @@ use tracing::{debug, info, warn};
 
 use super::directory::{Directory, DirectoryLock};
 use super::moment::Moment;
-use super::record::Record;
+use super::record::SnapshotStats;
 use super::snapshot::write_tables;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::Engine;
 
 /// A handle to the thread that writes snapshots.
 #[derive(Debug)]
-pub struct Keeper {
+pub struct SnapshotKeeper {
     end: Sender<()>,
     ended: Receiver<bool>,
     lock: DirectoryLock,
@@ -39,21 +39,21 @@ pub struct Keeping {
     /// The interval of writes, varied by a tenth. [`WRITE_EVERY`] except in tests.
     pub every: Duration,
     /// The statistics to update.
-    pub record: Arc<Record>,
+    pub record: Arc<SnapshotStats>,
 }
 
-impl Keeper {
+impl SnapshotKeeper {
     /// Makes a keeper and the work of its thread.
-    pub fn new(keeping: Keeping) -> (Keeper, impl FnMut() + Send + 'static) {
+    pub fn new(keeping: Keeping) -> (SnapshotKeeper, impl FnMut() + Send + 'static) {
         let ((end, end_requested), (report_end, ended)) = (channel(), channel());
         let lock = keeping.directory.lock();
         let mut worker = KeeperWorker { keeping, failure_logged_at: None, writes: 0 };
         let work = move || {
             let written = worker.run(&end_requested);
-            // `Keeper::finish` may have timed out.
+            // `SnapshotKeeper::finish` may have timed out.
             let _ = report_end.send(written);
         };
-        (Keeper { end, ended, lock }, work)
+        (SnapshotKeeper { end, ended, lock }, work)
     }
 
     /// Writes the last snapshot, after the engine's last decision, and releases the directory to the next daemon. Returns

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Statistics for metrics. Only the keeper writes them, except for unusable files.
 #[derive(Debug, Default)]
-pub struct Record {
+pub struct SnapshotStats {
     /// Snapshots written.
     pub writes: AtomicU64,
     /// Failed writes.
@@ -103,7 +103,7 @@ pub fn keep_evidence(path: &Path, file: StateFile) -> io::Result<Option<PathBuf>
     }
 }
 
-impl Record {
+impl SnapshotStats {
     /// Counts a file that was unusable at the start.
     pub fn found_bad(&self, file: StateFile) {
         if let Some(count) = self.bad.get(file as usize) {

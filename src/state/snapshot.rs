@@ -24,20 +24,20 @@ use std::io::{self, BufReader, Write};
 use std::path::Path;
 use std::time::Duration;
 
-use super::files::{Whole, open_regular};
+use super::files::{AtomicFile, open_regular};
 use super::moment::Moment;
 use crate::clock::{Now, Timestamp};
 use crate::engine::Engine;
-use crate::engine::kept::{Kept, Unfit};
+use crate::engine::kept::{SnapshotEntry, Unfit};
 use bytes::ByteReader;
 use section::{SectionKind, SectionReader, SectionWriter};
 
 /// The key of the digests.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct KeyBytes(pub [u8; 16]);
+pub struct SnapshotKey(pub [u8; 16]);
 
 /// Hides the key, as it must not appear in logs.
-impl std::fmt::Debug for KeyBytes {
+impl std::fmt::Debug for SnapshotKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("KeyBytes(…)")
     }
@@ -49,12 +49,12 @@ pub struct Stamp {
     /// The format version; [`VERSION`] except in tests.
     pub version: u64,
     /// The key of its digests and checksums.
-    pub key: KeyBytes,
+    pub key: SnapshotKey,
 }
 
 /// Makes a stamp of this version.
-impl From<KeyBytes> for Stamp {
-    fn from(key: KeyBytes) -> Stamp {
+impl From<SnapshotKey> for Stamp {
+    fn from(key: SnapshotKey) -> Stamp {
         Stamp { version: VERSION, key }
     }
 }
@@ -115,7 +115,7 @@ pub fn write_tables(
     is_final: bool,
 ) -> io::Result<u64> {
     let Stamp { version, key } = stamp.into();
-    let mut whole = Whole::begin(path)?;
+    let mut whole = AtomicFile::begin(path)?;
     whole.write_all(MAGIC)?;
     whole.write_all(&version.to_le_bytes())?;
     whole.write_all(&fingerprint_key(key).to_le_bytes())?;
@@ -168,7 +168,7 @@ pub fn read_tables(
     while let Some((kind, count, payload)) = sections.next()? {
         let mut bytes = ByteReader::new(payload);
         for _ in 0..count {
-            let kept: Kept = decode::decode_entry(kind, &mut bytes)?;
+            let kept: SnapshotEntry = decode::decode_entry(kind, &mut bytes)?;
             putting.put(kept)?;
             entries += 1;
         }
@@ -214,7 +214,7 @@ fn check_preamble(file: &mut impl io::Read, stamp: Stamp) -> Result<(), Useless>
 }
 
 /// Returns a number that distinguishes keys and does not reveal them.
-fn fingerprint_key(key: KeyBytes) -> u64 {
+fn fingerprint_key(key: SnapshotKey) -> u64 {
     siphasher::sip::SipHasher13::new_with_key(&key.0).hash(b"which key")
 }
 

@@ -17,11 +17,11 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::{open_regular, write_whole};
 use crate::clock::{Now, Timestamp};
-use crate::engine::{Blocked, By, Mode, Orders, RuleName, Switch, Target};
+use crate::engine::{Blocked, Mode, Orders, RuleName, Switch, SwitchOrigin, Target};
 
 /// Why the file was not read.
 #[derive(Debug, thiserror::Error)]
-pub enum Unreadable {
+pub enum UnreadableSwitches {
     /// A file system error. A later attempt may succeed.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -45,7 +45,7 @@ pub struct OrdersRead {
 ///
 /// # Errors
 /// The file cannot be read, or is damaged.
-pub fn read_orders(path: &Path, now: Now) -> Result<OrdersRead, Unreadable> {
+pub fn read_orders(path: &Path, now: Now) -> Result<OrdersRead, UnreadableSwitches> {
     let mut text = String::new();
     match open_regular(path) {
         Ok(file) => file.take(BYTES_MAX + 1).read_to_string(&mut text).map(drop).or_else(map_invalid_data)?,
@@ -53,20 +53,20 @@ pub fn read_orders(path: &Path, now: Now) -> Result<OrdersRead, Unreadable> {
             return Ok(OrdersRead { orders: Orders::default(), version: ORDERS_VERSION, not_understood: 0 });
         }
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
-            return Err(Unreadable::Damaged("it is not a regular file"));
+            return Err(UnreadableSwitches::Damaged("it is not a regular file"));
         }
         Err(error) => return Err(error.into()),
     }
     if u64::try_from(text.len()).unwrap_or(u64::MAX) > BYTES_MAX {
-        return Err(Unreadable::Damaged("it is larger than tidegate writes"));
+        return Err(UnreadableSwitches::Damaged("it is larger than tidegate writes"));
     }
     let document: SwitchesDocument =
-        serde_json::from_str(&text).map_err(|_| Unreadable::Damaged("it is cut short or damaged"))?;
+        serde_json::from_str(&text).map_err(|_| UnreadableSwitches::Damaged("it is cut short or damaged"))?;
     if document.sum != checksum(document.orders.get()) {
-        return Err(Unreadable::Damaged("its checksum does not match its content"));
+        return Err(UnreadableSwitches::Damaged("its checksum does not match its content"));
     }
     let lists = serde_json::from_str(document.orders.get())
-        .map_err(|_| Unreadable::Damaged("its content is not in the format of any version"))?;
+        .map_err(|_| UnreadableSwitches::Damaged("its content is not in the format of any version"))?;
     let (stored, not_understood) = parse_lists(lists);
     Ok(OrdersRead { orders: stored.into_orders(now), version: document.version, not_understood })
 }
@@ -81,9 +81,9 @@ pub fn write_orders(path: &Path, version: u32, orders: &Orders, now: Now) -> io:
     write_whole(path, &serde_json::to_vec(&document)?)
 }
 
-fn map_invalid_data(error: io::Error) -> Result<(), Unreadable> {
+fn map_invalid_data(error: io::Error) -> Result<(), UnreadableSwitches> {
     match error.kind() {
-        io::ErrorKind::InvalidData => Err(Unreadable::Damaged("it is not UTF-8 text")),
+        io::ErrorKind::InvalidData => Err(UnreadableSwitches::Damaged("it is not UTF-8 text")),
         _ => Err(error.into()),
     }
 }
@@ -255,15 +255,15 @@ fn from_unix_nanos(unix: i64, now: Now) -> Timestamp {
     Timestamp::from_nanos(u64::try_from(unix.saturating_sub(now.utc)).unwrap_or(0))
 }
 
-fn to_uid(by: By) -> Option<u32> {
+fn to_uid(by: SwitchOrigin) -> Option<u32> {
     match by {
-        By::User(uid) | By::Fleet { uid, .. } => Some(uid),
-        By::Guard => None,
+        SwitchOrigin::User(uid) | SwitchOrigin::Fleet { uid, .. } => Some(uid),
+        SwitchOrigin::Guard => None,
     }
 }
 
-fn from_uid(uid: Option<u32>) -> By {
-    uid.map_or(By::Guard, By::User)
+fn from_uid(uid: Option<u32>) -> SwitchOrigin {
+    uid.map_or(SwitchOrigin::Guard, SwitchOrigin::User)
 }
 
 /// Returns a checksum against damage, not against forgery: a user who may write the file may also set switches.

@@ -21,7 +21,7 @@ pub(super) struct AccessLine {
 
 /// Why a line cannot be read.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Unreadable {
+pub(crate) enum UnreadableLine {
     #[error("does not begin with an IP address but with {0}")]
     Address(String),
     #[error("no time in brackets, such as [10/Oct/2000:13:55:36 -0700]")]
@@ -38,23 +38,23 @@ pub(crate) enum Unreadable {
 
 impl AccessLine {
     /// Replaces the contents with those of `line`. After an error the contents are unspecified.
-    pub(super) fn read(&mut self, line: &[u8]) -> Result<(), Unreadable> {
+    pub(super) fn read(&mut self, line: &[u8]) -> Result<(), UnreadableLine> {
         self.text.clear();
         self.attributes.clear();
         let line = line.trim_ascii();
         let (address, rest) = word(line);
         let address = std::str::from_utf8(address).ok().filter(|address| address.parse::<IpAddr>().is_ok());
         let address =
-            address.ok_or_else(|| Unreadable::Address(shown(&String::from_utf8_lossy(word(line).0))))?;
+            address.ok_or_else(|| UnreadableLine::Address(shown(&String::from_utf8_lossy(word(line).0))))?;
         let (_identity, rest) = word(rest);
-        let (user, seconds, rest) = user_and_time(rest).ok_or(Unreadable::Time)?;
+        let (user, seconds, rest) = user_and_time(rest).ok_or(UnreadableLine::Time)?;
         self.unix_seconds = seconds;
-        let (request, rest) = quoted(rest).ok_or(Unreadable::Quote)?;
-        let not_request = || Unreadable::Request(shown(&String::from_utf8_lossy(&request)));
+        let (request, rest) = quoted(rest).ok_or(UnreadableLine::Quote)?;
+        let not_request = || UnreadableLine::Request(shown(&String::from_utf8_lossy(&request)));
         let (method, target) = method_and_target(&request).ok_or_else(not_request)?;
         let (status, rest) = word(rest);
         if status.len() != 3 || !status.iter().all(u8::is_ascii_digit) {
-            return Err(Unreadable::Status);
+            return Err(UnreadableLine::Status);
         }
         self.push("ip", address.as_bytes());
         self.push("method", method);
@@ -63,8 +63,8 @@ impl AccessLine {
         let (_bytes, rest) = word(rest);
         // The common format ends here. Fields after the user agent are site-specific and ignored.
         if !rest.is_empty() {
-            let (_referer, rest) = quoted(rest).ok_or(Unreadable::Quote)?;
-            let (agent, _) = quoted(rest).ok_or(Unreadable::Quote)?;
+            let (_referer, rest) = quoted(rest).ok_or(UnreadableLine::Quote)?;
+            let (agent, _) = quoted(rest).ok_or(UnreadableLine::Quote)?;
             self.push_known("user_agent", &agent);
         }
         self.push_known("user", &unescaped(user));

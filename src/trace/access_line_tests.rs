@@ -1,10 +1,10 @@
 //! Access lines as Apache and nginx write them, and as scanners leave them.
 
-use super::{AccessLine, Unreadable, time};
+use super::{AccessLine, UnreadableLine, time};
 
 const TIME: &str = "[10/Oct/2000:13:55:36 -0700]";
 
-fn read(line: &str) -> Result<Vec<(String, String)>, Unreadable> {
+fn read(line: &str) -> Result<Vec<(String, String)>, UnreadableLine> {
     let mut read = AccessLine::default();
     read.read(line.as_bytes())?;
     Ok(read.attributes().map(|(name, value)| (name.to_owned(), value.to_owned())).collect())

@@ -2,25 +2,28 @@
 //!
 //! Only the codec defines the bounds: a line not clearly within them is encoded as a frame and decoded.
 
-use super::failure::Wrong;
-use super::json_line::{Line, Quantity};
+use super::failure::WrongTrace;
+use super::json_line::{JsonLine, Quantity};
 use crate::protocol::{
-    Descriptors, FRAME_BYTES_MAX, IDEM_BYTES_MAX, NAME_BYTES_MAX, Request, Split, VALUE_BYTES_MAX,
+    DescriptorList, FRAME_BYTES_MAX, IDEM_BYTES_MAX, NAME_BYTES_MAX, RequestFrame, Split, VALUE_BYTES_MAX,
     decode_request, encode_request, split,
 };
 
 /// Checks a request; `bytes` is the length of its line.
 pub(super) fn check(
-    line: &Line<'_>,
+    line: &JsonLine<'_>,
     bytes: usize,
-    asked: &Request<'_>,
-    descriptors: &Descriptors<'_>,
-) -> Result<(), Wrong> {
+    asked: &RequestFrame<'_>,
+    descriptors: &DescriptorList<'_>,
+) -> Result<(), WrongTrace> {
     if fits_plainly(line, bytes, descriptors) { Ok(()) } else { as_frame(asked, descriptors) }
 }
 
 /// Returns the error with which the socket would reject a request, if any.
-pub(crate) fn refused_by_the_socket(asked: &Request<'_>, descriptors: &Descriptors<'_>) -> Option<String> {
+pub(crate) fn refused_by_the_socket(
+    asked: &RequestFrame<'_>,
+    descriptors: &DescriptorList<'_>,
+) -> Option<String> {
     as_frame(asked, descriptors).err().map(|wrong| wrong.to_string())
 }
 
@@ -31,7 +34,7 @@ pub(crate) fn is_name(text: &str) -> bool {
 }
 
 /// Whether all is clearly within bounds: `true` implies a valid frame, `false` implies nothing.
-fn fits_plainly(line: &Line<'_>, bytes: usize, descriptors: &Descriptors<'_>) -> bool {
+fn fits_plainly(line: &JsonLine<'_>, bytes: usize, descriptors: &DescriptorList<'_>) -> bool {
     let is_name_or_absent = |name: Option<&str>| name.is_none_or(is_name);
     // A frame is at most as long as the JSON, plus this overhead.
     bytes <= FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES
@@ -56,11 +59,11 @@ fn has_plain_units(quantity: &Quantity<'_>) -> bool {
 }
 
 #[cold]
-fn as_frame(asked: &Request<'_>, descriptors: &Descriptors<'_>) -> Result<(), Wrong> {
+fn as_frame(asked: &RequestFrame<'_>, descriptors: &DescriptorList<'_>) -> Result<(), WrongTrace> {
     let mut frame = Vec::new();
-    encode_request(&mut frame, asked, descriptors).map_err(Wrong::TooLarge)?;
+    encode_request(&mut frame, asked, descriptors).map_err(WrongTrace::TooLarge)?;
     let Split::Frame { payload, .. } = split(&frame) else { return Ok(()) };
-    decode_request(payload, &mut Descriptors::new()).map(drop).map_err(Wrong::Bounds)
+    decode_request(payload, &mut DescriptorList::new()).map(drop).map_err(WrongTrace::Bounds)
 }
 
 /// An upper bound for the id, the op, list lengths and options that a trace does not have.
@@ -71,8 +74,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{as_frame, fits_plainly, is_name};
-    use crate::protocol::{Cost, Descriptors, Judge, Options, Request};
-    use crate::trace::json_line::Line;
+    use crate::protocol::{CostField, DescriptorList, Judge, RequestFrame, RequestOptions};
+    use crate::trace::json_line::JsonLine;
 
     fn text() -> impl Strategy<Value = String> {
         let awkward =
@@ -102,15 +105,15 @@ mod tests {
                 serde_json::json!(domain), serde_json::json!(priority), serde_json::json!(idem),
                 serde_json::json!(flat), cost.collect::<Vec<_>>().join(", "),
             );
-            let line: Line<'_> = serde_json::from_str(&json).unwrap();
+            let line: JsonLine<'_> = serde_json::from_str(&json).unwrap();
             let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
             let units: Vec<_> = units.iter().map(|(unit, cost)| (unit.as_str(), *cost)).collect();
-            let mut descriptors = Descriptors::new();
+            let mut descriptors = DescriptorList::new();
             prop_assert!(descriptors.push(&pairs));
-            let options = Options { idem: idem.as_deref().map(str::as_bytes), all: true, ..Options::default() };
-            let cost = Cost::Units(units.as_slice().into());
+            let options = RequestOptions { idem: idem.as_deref().map(str::as_bytes), all: true, ..RequestOptions::default() };
+            let cost = CostField::Units(units.as_slice().into());
             let judge = Judge { cost, priority: priority.as_deref(), options, ..Judge::new(0, &domain) };
-            let taken = as_frame(&Request::Hit(judge), &descriptors);
+            let taken = as_frame(&RequestFrame::Hit(judge), &descriptors);
             if fits_plainly(&line, json.len(), &descriptors) {
                 prop_assert!(taken.is_ok(), "{json}: {taken:?}");
             }
@@ -118,7 +121,7 @@ mod tests {
 
         #[test]
         fn a_name_is_what_the_socket_takes_for_one(name in text()) {
-            let taken = as_frame(&Request::hit(0, &name), &Descriptors::new());
+            let taken = as_frame(&RequestFrame::hit(0, &name), &DescriptorList::new());
             prop_assert_eq!(is_name(&name), taken.is_ok(), "{:?}", name);
         }
     }

@@ -4,29 +4,29 @@ use std::sync::Arc;
 
 use hashbrown::HashTable;
 
-use super::places::Places;
+use super::places::RuleIndexes;
 use crate::rules::Domain;
 
 /// The callers of all rules, over every reload.
 #[derive(Debug, Default)]
-pub(crate) struct Callers {
-    places: Places,
-    seen: Vec<Seen>,
+pub(crate) struct ReplayCallers {
+    places: RuleIndexes,
+    seen: Vec<SeenCaller>,
     fingerprints: usize,
 }
 
 #[derive(Debug, Default)]
-struct Seen {
+struct SeenCaller {
     fingerprints: HashTable<u64>,
     /// Set when a new fingerprint was dropped for lack of room.
     more: bool,
 }
 
-impl Callers {
+impl ReplayCallers {
     /// Records the numbering of the rules in force. A rule keeps its callers by name.
     pub(super) fn number(&mut self, rules: &[Arc<Domain>]) {
         self.places.number(rules);
-        self.seen.resize_with(self.places.len(), Seen::default);
+        self.seen.resize_with(self.places.len(), SeenCaller::default);
     }
 
     /// Records the keys that a decision checked, as rule number and fingerprint.
@@ -54,7 +54,7 @@ impl Callers {
     }
 }
 
-impl Seen {
+impl SeenCaller {
     /// Records a fingerprint; returns whether it was added.
     fn note(&mut self, fingerprint: u64, has_room: bool) -> bool {
         // A fingerprint is a keyed hash already.
@@ -77,7 +77,7 @@ const FINGERPRINTS_MAX: usize = 16_000_000;
 mod tests {
     use std::sync::Arc;
 
-    use super::{Callers, Seen};
+    use super::{ReplayCallers, SeenCaller};
     use crate::rules::read_text;
 
     fn rules(names: &[&str]) -> Vec<Arc<crate::rules::Domain>> {
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn a_rule_keeps_its_callers_when_it_gets_another_number() {
-        let mut callers = Callers::default();
+        let mut callers = ReplayCallers::default();
         callers.number(&rules(&["a", "b"]));
         callers.note("api", [(0, 1), (1, 1), (1, 2), (1, 2), (7, 1)].into_iter());
         callers.note("other", [(0, 9)].into_iter());
@@ -100,7 +100,7 @@ mod tests {
 
     #[test]
     fn without_room_the_known_are_known_and_the_rest_is_said_to_be_more() {
-        let mut seen = Seen::default();
+        let mut seen = SeenCaller::default();
         assert!(seen.note(1, true) && !seen.note(1, true) && !seen.note(1, false));
         assert!(!seen.more);
         assert!(!seen.note(2, false) && seen.more);

@@ -7,9 +7,9 @@ use std::collections::BTreeMap;
 
 use arrayvec::ArrayVec;
 
-use super::access_line::{AccessLine, Unreadable};
-use super::event::{Action, By, Event, Plays, Said};
-use super::failure::Failure;
+use super::access_line::{AccessLine, UnreadableLine};
+use super::event::{Action, LeaseOwner, Plays, TraceEvent, TraceText};
+use super::failure::TraceFailure;
 use super::table::counted;
 use crate::clock::Timestamp;
 use crate::engine::{Descriptors, Op, Request};
@@ -51,7 +51,12 @@ impl<'a> Combined<'a> {
     }
 
     /// Reads a line, then plays all lines that are due.
-    pub(super) fn line(&mut self, text: &[u8], number: u64, stage: &mut impl Plays) -> Result<(), Failure> {
+    pub(super) fn line(
+        &mut self,
+        text: &[u8],
+        number: u64,
+        stage: &mut impl Plays,
+    ) -> Result<(), TraceFailure> {
         let mut line = self.spare.pop().unwrap_or_default();
         if let Err(wrong) = line.read(text) {
             self.spare.push(line);
@@ -69,20 +74,20 @@ impl<'a> Combined<'a> {
     }
 
     /// Counts a malformed line, or returns the error if `strict`.
-    pub(super) fn pass_over(&mut self, number: u64, wrong: Unreadable) -> Result<(), Failure> {
+    pub(super) fn pass_over(&mut self, number: u64, wrong: UnreadableLine) -> Result<(), TraceFailure> {
         if self.strict {
-            return Err(Failure::AccessLine { number, wrong });
+            return Err(TraceFailure::AccessLine { number, wrong });
         }
         self.unreadable += 1;
         self.first_unreadable.get_or_insert_with(|| {
-            let failure = Failure::AccessLine { number, wrong };
+            let failure = TraceFailure::AccessLine { number, wrong };
             if self.quotable { failure } else { failure.withheld() }.to_string()
         });
         Ok(())
     }
 
     /// Plays the remaining lines.
-    pub(super) fn end(&mut self, stage: &mut impl Plays) -> Result<(), Failure> {
+    pub(super) fn end(&mut self, stage: &mut impl Plays) -> Result<(), TraceFailure> {
         while !self.waiting.is_empty() {
             self.play_first(stage)?;
         }
@@ -111,7 +116,7 @@ impl<'a> Combined<'a> {
             || self.waiting_bytes > WAITING_BYTES_MAX
     }
 
-    fn play_first(&mut self, stage: &mut impl Plays) -> Result<(), Failure> {
+    fn play_first(&mut self, stage: &mut impl Plays) -> Result<(), TraceFailure> {
         let Some(((seconds, number), line)) = self.waiting.pop_first() else { return Ok(()) };
         self.waiting_bytes = self.waiting_bytes.saturating_sub(line.bytes());
         // Virtual time is monotonic: a late line is played at the time of the line before.
@@ -123,16 +128,16 @@ impl<'a> Combined<'a> {
         played
     }
 
-    fn play(&self, line: &AccessLine, number: u64, stage: &mut impl Plays) -> Result<(), Failure> {
+    fn play(&self, line: &AccessLine, number: u64, stage: &mut impl Plays) -> Result<(), TraceFailure> {
         let attributes: ArrayVec<(&str, &str), PAIRS_MAX> = line.attributes().collect();
         let descriptors = Descriptors::one(&attributes);
         let request = Request::new(Op::Hit, self.domain, descriptors);
-        stage.play(&Event {
+        stage.play(&TraceEvent {
             line: number,
             at: Timestamp::from_nanos(self.played_seconds.saturating_mul(NANOS_PER_SECOND)),
-            t: Said::Number(self.played_seconds),
-            id: Some(Said::Number(number)),
-            action: Action::Judge(request, By::default()),
+            t: TraceText::Number(self.played_seconds),
+            id: Some(TraceText::Number(number)),
+            action: Action::Judge(request, LeaseOwner::default()),
         })
     }
 }

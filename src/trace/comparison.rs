@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use super::player::Player;
 use super::summary::{Played, name, passed, remarks, rules, verdicts};
-use super::table::{Table, count, counted, difference};
+use super::table::{TextTable, count, counted, difference};
 use crate::engine::{Decision, RuleTotals, Totals, Verdict};
 
 /// Requests whose verdicts differ between the two rule sets, without peeks.
@@ -14,11 +14,11 @@ pub(super) struct Changes {
     refused: u64,
     /// Refused by the first set, allowed by the other.
     allowed: u64,
-    first: Vec<Change>,
+    first: Vec<ComparisonChange>,
 }
 
 #[derive(Debug)]
-struct Change {
+struct ComparisonChange {
     line: u64,
     refused: bool,
     /// The rule that refuses it, in the set that does.
@@ -27,21 +27,21 @@ struct Change {
 
 /// The first set's decision, stored until the other set has decided.
 #[derive(Debug)]
-pub(super) struct Kept {
+pub(super) struct FirstDecision {
     granted: bool,
     rule: Option<Box<str>>,
 }
 
 impl Changes {
     /// Stores the parts of a decision that a change may report.
-    pub(super) fn keep(&self, decision: Option<&Decision<'_>>) -> Kept {
+    pub(super) fn keep(&self, decision: Option<&Decision<'_>>) -> FirstDecision {
         let granted = is_granted(decision);
         let rule = (!granted && self.has_room()).then(|| binding(decision));
-        Kept { granted, rule }
+        FirstDecision { granted, rule }
     }
 
     /// Counts the request if the other decision differs.
-    pub(super) fn note(&mut self, line: u64, kept: Kept, other: Option<&Decision<'_>>) {
+    pub(super) fn note(&mut self, line: u64, kept: FirstDecision, other: Option<&Decision<'_>>) {
         let refused = match (kept.granted, is_granted(other)) {
             (true, false) => true,
             (false, true) => false,
@@ -50,7 +50,7 @@ impl Changes {
         *(if refused { &mut self.refused } else { &mut self.allowed }) += 1;
         if self.has_room() {
             let rule = if refused { binding(other) } else { kept.rule.unwrap_or_default() };
-            self.first.push(Change { line, refused, rule });
+            self.first.push(ComparisonChange { line, refused, rule });
         }
     }
 
@@ -92,7 +92,7 @@ pub(super) fn told(changes: &Changes) -> String {
         count(*refused),
         count(*allowed)
     );
-    for Change { line, refused, rule } in first {
+    for ComparisonChange { line, refused, rule } in first {
         let change = if *refused { "allowed → refused" } else { "refused → allowed" };
         let _ = writeln!(text, "  line {line}: {change} ({rule})");
     }
@@ -100,11 +100,11 @@ pub(super) fn told(changes: &Changes) -> String {
 }
 
 /// All rules matched by name: those of the first set in file order, then those that only the other has.
-fn table(one: &Totals, two: &Totals) -> Table {
+fn table(one: &Totals, two: &Totals) -> TextTable {
     let all = || rules(one).chain(rules(two));
     // Leave out a column of zeros.
     let shadow = all().any(|rule| rule.would_refuse > 0);
-    let mut table = Table::new(&[
+    let mut table = TextTable::new(&[
         "rule",
         "passed",
         "other",

@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use serde::Serialize;
 use serde::ser::{SerializeSeq, Serializer};
 
-use super::event::{Event, Said};
+use super::event::{TraceEvent, TraceText};
 use crate::clock::Micros;
 use crate::engine::{Decision, LimitView, Verdict};
 
@@ -20,9 +20,13 @@ impl<'w> Decisions<'w> {
     }
 
     /// Writes a decision; `None` stands for a request that was allowed without a check.
-    pub(super) fn write(&mut self, event: &Event<'_>, decision: Option<&Decision<'_>>) -> io::Result<()> {
+    pub(super) fn write(
+        &mut self,
+        event: &TraceEvent<'_>,
+        decision: Option<&Decision<'_>>,
+    ) -> io::Result<()> {
         let binding = decision.and_then(|decision| decision.binding.as_ref());
-        let written = Written {
+        let written = WrittenDecisions {
             t: event.t,
             id: event.id,
             verdict: match decision.map(|decision| decision.verdict) {
@@ -40,7 +44,7 @@ impl<'w> Decisions<'w> {
             retry_us: decision.map_or(Some(Micros::ZERO), |decision| decision.retry).map(|retry| retry.0),
             priority: decision.and_then(|decision| decision.priority),
             notes: Notes(decision),
-            all: All(decision),
+            all: MatchedLimits(decision),
         };
         // Serialize to a buffer first: many short writes become one.
         self.line.clear();
@@ -51,9 +55,9 @@ impl<'w> Decisions<'w> {
 }
 
 #[derive(Serialize)]
-struct Written<'d> {
-    t: Said<'d>,
-    id: Option<Said<'d>>,
+struct WrittenDecisions<'d> {
+    t: TraceText<'d>,
+    id: Option<TraceText<'d>>,
     verdict: &'static str,
     rule: Option<&'d str>,
     limit: Option<u64>,
@@ -63,7 +67,7 @@ struct Written<'d> {
     retry_us: Option<u64>,
     priority: Option<&'d str>,
     notes: Notes<'d>,
-    all: All<'d>,
+    all: MatchedLimits<'d>,
 }
 
 /// Kind and rule in one flat list, as on the wire.
@@ -81,9 +85,9 @@ impl Serialize for Notes<'_> {
 }
 
 /// Every limit that matched, as on the wire.
-struct All<'d>(Option<&'d Decision<'d>>);
+struct MatchedLimits<'d>(Option<&'d Decision<'d>>);
 
-impl Serialize for All<'_> {
+impl Serialize for MatchedLimits<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         let all = self.0.iter().flat_map(|decision| decision.all());
         let entries = all.map(|LimitView { rule, level }| {

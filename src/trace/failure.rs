@@ -2,16 +2,16 @@
 
 use std::io;
 
-use super::access_line::Unreadable;
+use super::access_line::UnreadableLine;
 use crate::protocol;
 use crate::rules::shown;
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Failure {
+pub(crate) enum TraceFailure {
     #[error("line {number}: {wrong}")]
-    Line { number: u64, wrong: Wrong },
+    Line { number: u64, wrong: WrongTrace },
     #[error("line {number}: {wrong}")]
-    AccessLine { number: u64, wrong: Unreadable },
+    AccessLine { number: u64, wrong: UnreadableLine },
     #[error("line {number}: {source}")]
     Read { number: u64, source: io::Error },
     #[error("line {number}: something is wrong here, and its text is not shown: another user owns the trace")]
@@ -20,18 +20,20 @@ pub(crate) enum Failure {
     Write(#[from] io::Error),
 }
 
-impl Failure {
+impl TraceFailure {
     /// Removes the text of the trace from the error, for traces that must not be quoted.
-    pub(super) fn withheld(self) -> Failure {
+    pub(super) fn withheld(self) -> TraceFailure {
         match self {
-            Failure::Line { number, .. } | Failure::AccessLine { number, .. } => Failure::Withheld { number },
+            TraceFailure::Line { number, .. } | TraceFailure::AccessLine { number, .. } => {
+                TraceFailure::Withheld { number }
+            }
             other => other,
         }
     }
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum Wrong {
+pub(crate) enum WrongTrace {
     #[error("not a line of a trace: {}", json_error(.0))]
     Json(serde_json::Error),
     #[error(transparent)]

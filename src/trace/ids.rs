@@ -8,18 +8,18 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 /// The used ids as 128-bit digests; with `IDS_MAX` ids, the probability of a collision is below 10⁻²³.
 #[derive(Debug, Default)]
 pub(super) struct Ids {
-    digests: HashTable<Id>,
+    digests: HashTable<IdDigest>,
 }
 
 /// An id, or any other name, as a digest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Id(u128);
+pub(crate) struct IdDigest(u128);
 
-impl Id {
-    pub(crate) fn of(text: &str) -> Id {
+impl IdDigest {
+    pub(crate) fn of(text: &str) -> IdDigest {
         let mut hasher = SipHasher13::new();
         hasher.write(text.as_bytes());
-        Id(hasher.finish128().as_u128())
+        IdDigest(hasher.finish128().as_u128())
     }
 
     pub(super) fn to_bytes(self) -> [u8; 16] {
@@ -35,7 +35,7 @@ impl Id {
 
 impl Ids {
     /// Records an id; `false` if it was used before. At the bound, new ids are no longer recorded.
-    pub(super) fn note(&mut self, id: Id) -> bool {
+    pub(super) fn note(&mut self, id: IdDigest) -> bool {
         if self.digests.len() < IDS_MAX {
             let entry = self.digests.entry(id.hash(), |known| *known == id, |known| known.hash());
             let is_new = matches!(entry, hashbrown::hash_table::Entry::Vacant(_));
@@ -51,7 +51,7 @@ const IDS_MAX: usize = 32_000_000;
 
 #[cfg(test)]
 mod tests {
-    use super::{Id, Ids};
+    use super::{IdDigest, Ids};
 
     #[test]
     fn an_id_is_its_text() {
@@ -59,7 +59,7 @@ mod tests {
         for (id, is_new) in
             [("1", true), ("\"1\"", true), ("1", false), ("1.0", true), ("{}", true), ("{}", false)]
         {
-            assert_eq!(ids.note(Id::of(id)), is_new, "{id}");
+            assert_eq!(ids.note(IdDigest::of(id)), is_new, "{id}");
         }
     }
 }

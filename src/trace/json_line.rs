@@ -13,55 +13,55 @@ use crate::protocol::{DESCRIPTORS_MAX, PAIRS_MAX};
 
 /// A line. Fields that an op does not need may be absent; unknown fields are ignored.
 #[derive(Debug, Deserialize)]
-pub(super) struct Line<'a> {
+pub(super) struct JsonLine<'a> {
     /// Seconds as a decimal, verbatim.
     #[serde(borrow)]
     pub(super) t: &'a RawValue,
     #[serde(borrow)]
-    pub(super) op: Option<Text<'a>>,
+    pub(super) op: Option<JsonText<'a>>,
     /// Any JSON value, verbatim.
     #[serde(borrow)]
     pub(super) id: Option<&'a RawValue>,
     #[serde(borrow)]
-    pub(super) domain: Option<Text<'a>>,
+    pub(super) domain: Option<JsonText<'a>>,
     #[serde(borrow)]
-    pub(super) descriptors: Option<Texts<'a>>,
+    pub(super) descriptors: Option<DescriptorTexts<'a>>,
     #[serde(borrow)]
     pub(super) cost: Option<Quantity<'a>>,
     #[serde(borrow)]
-    pub(super) priority: Option<Text<'a>>,
+    pub(super) priority: Option<JsonText<'a>>,
     #[serde(borrow)]
-    pub(super) idem: Option<Text<'a>>,
+    pub(super) idem: Option<JsonText<'a>>,
     /// The `idem` that a charge refunds.
     #[serde(borrow)]
-    pub(super) of: Option<Text<'a>>,
+    pub(super) of: Option<JsonText<'a>>,
     /// The `id` of the request that a charge refunds.
     #[serde(borrow)]
     pub(super) of_id: Option<&'a RawValue>,
     pub(super) queued_us: Option<u64>,
     pub(super) max_wait_us: Option<u64>,
     #[serde(borrow)]
-    pub(super) session: Option<Text<'a>>,
+    pub(super) session: Option<JsonText<'a>>,
     #[serde(borrow)]
-    pub(super) pool: Option<Text<'a>>,
+    pub(super) pool: Option<JsonText<'a>>,
     pub(super) slots: Option<u32>,
     #[serde(borrow)]
-    pub(super) outcome: Option<Text<'a>>,
+    pub(super) outcome: Option<JsonText<'a>>,
     #[serde(borrow)]
-    pub(super) name: Option<Text<'a>>,
+    pub(super) name: Option<JsonText<'a>>,
     pub(super) permille: Option<u64>,
     #[serde(borrow)]
     pub(super) amount: Option<Quantity<'a>>,
     #[serde(borrow)]
-    pub(super) rules: Option<Text<'a>>,
+    pub(super) rules: Option<JsonText<'a>>,
 }
 
 /// A string, borrowed if it has no escapes.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub(super) struct Text<'a>(#[serde(borrow)] Cow<'a, str>);
+pub(super) struct JsonText<'a>(#[serde(borrow)] Cow<'a, str>);
 
-impl std::ops::Deref for Text<'_> {
+impl std::ops::Deref for JsonText<'_> {
     type Target = str;
 
     fn deref(&self) -> &str {
@@ -71,16 +71,16 @@ impl std::ops::Deref for Text<'_> {
 
 /// The strings of all descriptors in one list, and where each descriptor ends.
 #[derive(Debug)]
-pub(super) struct Texts<'a> {
-    texts: Vec<Text<'a>>,
+pub(super) struct DescriptorTexts<'a> {
+    texts: Vec<JsonText<'a>>,
     ends: ArrayVec<usize, DESCRIPTORS_MAX>,
     /// Set when there were more than `DESCRIPTORS_MAX`.
     too_many: bool,
 }
 
-impl Texts<'_> {
+impl DescriptorTexts<'_> {
     /// The descriptors, each as alternating keys and values; `None` if there are too many.
-    pub(super) fn each(&self) -> Option<impl Iterator<Item = &[Text<'_>]>> {
+    pub(super) fn each(&self) -> Option<impl Iterator<Item = &[JsonText<'_>]>> {
         let mut start = 0;
         let each = self
             .ends
@@ -90,20 +90,20 @@ impl Texts<'_> {
     }
 }
 
-impl<'de: 'a, 'a> Deserialize<'de> for Texts<'a> {
+impl<'de: 'a, 'a> Deserialize<'de> for DescriptorTexts<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         struct Descriptors<'a>(std::marker::PhantomData<&'a str>);
 
         impl<'de: 'a, 'a> Visitor<'de> for Descriptors<'a> {
-            type Value = Texts<'a>;
+            type Value = DescriptorTexts<'a>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("a list of lists of texts")
             }
 
-            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Texts<'a>, A::Error> {
+            fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<DescriptorTexts<'a>, A::Error> {
                 let texts = Vec::with_capacity(TEXTS_USUAL);
-                let mut read = Texts { texts, ends: ArrayVec::new(), too_many: false };
+                let mut read = DescriptorTexts { texts, ends: ArrayVec::new(), too_many: false };
                 while list.next_element_seed(Descriptor(&mut read.texts))?.is_some() {
                     read.too_many |= read.ends.try_push(read.texts.len()).is_err();
                 }
@@ -116,7 +116,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Texts<'a> {
 }
 
 /// Appends one descriptor to the strings of those before it.
-struct Descriptor<'t, 'a>(&'t mut Vec<Text<'a>>);
+struct Descriptor<'t, 'a>(&'t mut Vec<JsonText<'a>>);
 
 impl<'de: 'a, 'a> serde::de::DeserializeSeed<'de> for Descriptor<'_, 'a> {
     type Value = ();
@@ -145,7 +145,7 @@ impl<'de: 'a, 'a> Visitor<'de> for Descriptor<'_, 'a> {
 #[derive(Debug)]
 pub(super) enum Quantity<'a> {
     Requests(i64),
-    Units(Vec<(Text<'a>, i64)>),
+    Units(Vec<(JsonText<'a>, i64)>),
 }
 
 impl<'de: 'a, 'a> Deserialize<'de> for Quantity<'a> {
@@ -168,8 +168,8 @@ impl<'de: 'a, 'a> Deserialize<'de> for Quantity<'a> {
             }
 
             fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Quantity<'a>, A::Error> {
-                let mut units: Vec<(Text<'a>, i64)> = Vec::new();
-                while let Some((unit, number)) = map.next_entry::<Text<'a>, i128>()? {
+                let mut units: Vec<(JsonText<'a>, i64)> = Vec::new();
+                while let Some((unit, number)) = map.next_entry::<JsonText<'a>, i128>()? {
                     let number = number.clamp(i64::MIN.into(), i64::MAX.into());
                     units.push((unit, i64::try_from(number).unwrap_or_default()));
                 }

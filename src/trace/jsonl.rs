@@ -3,13 +3,15 @@
 use arrayvec::ArrayVec;
 
 use super::bounds::{self, is_name};
-use super::event::{Action, By, Event, Hello, Plays, Said, Signal};
-use super::failure::{Failure, Wrong};
-use super::ids::{Id, Ids};
-use super::json_line::{Line, Quantity, Text, time};
+use super::event::{Action, HelloEvent, LeaseOwner, Plays, SignalEvent, TraceEvent, TraceText};
+use super::failure::{TraceFailure, WrongTrace};
+use super::ids::{IdDigest, Ids};
+use super::json_line::{JsonLine, JsonText, Quantity, time};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{self, Op, Repeat, WorkOutcome};
-use crate::protocol::{self, COST_MAX, Descriptors, Judge, Options, PAIRS_MAX, PERMILLE_MAX, Request};
+use crate::protocol::{
+    self, COST_MAX, DescriptorList, Judge, PAIRS_MAX, PERMILLE_MAX, RequestFrame, RequestOptions,
+};
 use crate::server::engine_cost;
 
 /// State over the lines: used ids and the latest time.
@@ -20,9 +22,15 @@ pub(super) struct Jsonl {
 }
 
 impl Jsonl {
-    pub(super) fn line(&mut self, text: &[u8], number: u64, stage: &mut impl Plays) -> Result<(), Failure> {
-        let bad = |wrong| Failure::Line { number, wrong };
-        let line: Line<'_> = serde_json::from_slice(text).map_err(|error| bad(Wrong::Json(error)))?;
+    pub(super) fn line(
+        &mut self,
+        text: &[u8],
+        number: u64,
+        stage: &mut impl Plays,
+    ) -> Result<(), TraceFailure> {
+        let bad = |wrong| TraceFailure::Line { number, wrong };
+        let line: JsonLine<'_> =
+            serde_json::from_slice(text).map_err(|error| bad(WrongTrace::Json(error)))?;
         let at = self.time(line.t.get()).map_err(bad)?;
         let op = line.op.as_deref().unwrap_or("hit");
         match op {
@@ -35,7 +43,10 @@ impl Jsonl {
                 if op == "acquire" && line.id.is_none() {
                     return Err(bad(missing(&line, "id")));
                 }
-                let by = By { session: session(&line).map_err(bad)?, id: self.note_id(&line).map_err(bad)? };
+                let by = LeaseOwner {
+                    session: session(&line).map_err(bad)?,
+                    id: self.note_id(&line).map_err(bad)?,
+                };
                 judge(&line, judged, text.len(), |request| {
                     stage.play(&event(&line, number, at, Action::Judge(request, by)))
                 })
@@ -56,50 +67,56 @@ impl Jsonl {
         }
     }
 
-    fn time(&mut self, text: &str) -> Result<Timestamp, Wrong> {
-        let at = time(text).ok_or_else(|| Wrong::Time(text.into()))?;
+    fn time(&mut self, text: &str) -> Result<Timestamp, WrongTrace> {
+        let at = time(text).ok_or_else(|| WrongTrace::Time(text.into()))?;
         if at < self.newest {
-            return Err(Wrong::Backwards(text.into()));
+            return Err(WrongTrace::Backwards(text.into()));
         }
         self.newest = at;
         Ok(at)
     }
 
-    fn note_id(&mut self, line: &Line<'_>) -> Result<Option<Id>, Wrong> {
+    fn note_id(&mut self, line: &JsonLine<'_>) -> Result<Option<IdDigest>, WrongTrace> {
         let Some(text) = line.id.map(serde_json::value::RawValue::get) else { return Ok(None) };
-        let id = Id::of(text);
-        if self.ids.note(id) { Ok(Some(id)) } else { Err(Wrong::IdTwice(text.into())) }
+        let id = IdDigest::of(text);
+        if self.ids.note(id) { Ok(Some(id)) } else { Err(WrongTrace::IdTwice(text.into())) }
     }
 }
 
-fn event<'a>(line: &Line<'a>, number: u64, at: Timestamp, action: Action<'a>) -> Event<'a> {
-    Event { line: number, at, t: Said::Written(line.t), id: line.id.map(Said::Written), action }
+fn event<'a>(line: &JsonLine<'a>, number: u64, at: Timestamp, action: Action<'a>) -> TraceEvent<'a> {
+    TraceEvent {
+        line: number,
+        at,
+        t: TraceText::Written(line.t),
+        id: line.id.map(TraceText::Written),
+        action,
+    }
 }
 
 /// Parses a `hit`, `peek` or `acquire` and passes it to `play`.
 fn judge<T>(
-    line: &Line<'_>,
+    line: &JsonLine<'_>,
     op: Op,
     bytes: usize,
     play: impl FnOnce(engine::Request<'_>) -> T,
-) -> Result<T, Wrong> {
+) -> Result<T, WrongTrace> {
     let domain = line.domain.as_deref().ok_or_else(|| missing(line, "domain"))?;
-    let mut descriptors = Descriptors::new();
+    let mut descriptors = DescriptorList::new();
     read_descriptors(line, &mut descriptors)?;
     let units: Vec<(&str, u64)>;
     let asked = match &line.cost {
-        None => protocol::Cost::Requests(1),
-        Some(Quantity::Requests(number)) => protocol::Cost::Requests(cost_from(*number)?),
+        None => protocol::CostField::Requests(1),
+        Some(Quantity::Requests(number)) => protocol::CostField::Requests(cost_from(*number)?),
         Some(Quantity::Units(costs)) => {
             let read = costs.iter().map(|(unit, number)| Ok((&**unit, cost_from(*number)?)));
-            units = read.collect::<Result<_, Wrong>>()?;
-            protocol::Cost::Units(units.as_slice().into())
+            units = read.collect::<Result<_, WrongTrace>>()?;
+            protocol::CostField::Units(units.as_slice().into())
         }
     };
     let (cost, oversized) = engine_cost(&asked);
     let priority = line.priority.as_deref();
     let judge = Judge { cost: asked, priority, options: options(line), ..Judge::new(0, domain) };
-    bounds::check(line, bytes, &Request::Hit(judge), &descriptors)?;
+    bounds::check(line, bytes, &RequestFrame::Hit(judge), &descriptors)?;
     Ok(play(engine::Request {
         cost,
         oversized,
@@ -113,35 +130,35 @@ fn judge<T>(
 
 /// Parses a `charge` and passes it to `play`.
 fn charge<T>(
-    line: &Line<'_>,
+    line: &JsonLine<'_>,
     bytes: usize,
-    play: impl FnOnce(engine::Charge<'_>, Option<Id>) -> T,
-) -> Result<T, Wrong> {
+    play: impl FnOnce(engine::Charge<'_>, Option<IdDigest>) -> T,
+) -> Result<T, WrongTrace> {
     let domain = line.domain.as_deref().ok_or_else(|| missing(line, "domain"))?;
-    let mut descriptors = Descriptors::new();
+    let mut descriptors = DescriptorList::new();
     read_descriptors(line, &mut descriptors)?;
     let units: Vec<(&str, i64)>;
     let (asked, amount) = match line.amount.as_ref().ok_or_else(|| missing(line, "amount"))? {
         Quantity::Requests(number) => {
             let number = amount_of(*number);
-            (protocol::Amount::Requests(number), engine::Amount::Requests(number))
+            (protocol::AmountField::Requests(number), engine::Amount::Requests(number))
         }
         Quantity::Units(named) => {
             units = named.iter().map(|(unit, number)| (&**unit, amount_of(*number))).collect();
-            (protocol::Amount::Units(units.as_slice().into()), engine::Amount::Units(&units))
+            (protocol::AmountField::Units(units.as_slice().into()), engine::Amount::Units(&units))
         }
     };
-    let asked = protocol::Charge { id: Some(0), domain, amount: asked, options: options(line) };
-    bounds::check(line, bytes, &Request::Charge(asked), &descriptors)?;
+    let asked = protocol::ChargeFrame { id: Some(0), domain, amount: asked, options: options(line) };
+    bounds::check(line, bytes, &RequestFrame::Charge(asked), &descriptors)?;
     let descriptors = of_engine(&descriptors);
-    let of = line.of.as_deref().map(|name| engine::Of::Idem(name.as_bytes()));
+    let of = line.of.as_deref().map(|name| engine::RefundReference::Idem(name.as_bytes()));
     let of = of.map(|of| engine::RefundBy { user: 0, of });
     let charge = engine::Charge { domain, descriptors, amount, repeat: repeat(line), of, trusted: true };
-    Ok(play(charge, line.of_id.map(|id| Id::of(id.get()))))
+    Ok(play(charge, line.of_id.map(|id| IdDigest::of(id.get()))))
 }
 
 /// Parses all other ops.
-fn other<'l>(line: &'l Line<'_>, op: &str) -> Result<Action<'l>, Wrong> {
+fn other<'l>(line: &'l JsonLine<'_>, op: &str) -> Result<Action<'l>, WrongTrace> {
     Ok(match op {
         "release" => {
             let id = id(line)?;
@@ -151,7 +168,7 @@ fn other<'l>(line: &'l Line<'_>, op: &str) -> Result<Action<'l>, Wrong> {
                 Some("dropped") => WorkOutcome::Dropped,
                 Some(_) => {
                     let range = "\"ok\", \"error\" or \"dropped\"";
-                    return Err(Wrong::Field { field: "outcome", range });
+                    return Err(WrongTrace::Field { field: "outcome", range });
                 }
             };
             Action::Release(id, outcome)
@@ -163,70 +180,77 @@ fn other<'l>(line: &'l Line<'_>, op: &str) -> Result<Action<'l>, Wrong> {
             let permille = line.permille.ok_or_else(|| missing(line, "permille"))?;
             let permille = u16::try_from(permille).ok().filter(|permille| *permille <= PERMILLE_MAX);
             let range = "an integer from 0 to 1000";
-            let permille = permille.ok_or(Wrong::Field { field: "permille", range })?;
-            Action::Signal(Signal { session: session(line)?, pool, name, permille })
+            let permille = permille.ok_or(WrongTrace::Field { field: "permille", range })?;
+            Action::Signal(SignalEvent { session: session(line)?, pool, name, permille })
         }
         "hello" => {
             let session = name(line, "session", line.session.as_ref())?;
             let pool = line.pool.as_ref().map_or(Ok(POOL), |pool| name(line, "pool", Some(pool)))?;
-            Action::Hello(Hello { session, pool, slots: line.slots.unwrap_or_default() })
+            Action::Hello(HelloEvent { session, pool, slots: line.slots.unwrap_or_default() })
         }
         "bye" => Action::Bye(name(line, "session", line.session.as_ref())?),
         "reload" => Action::Reload(line.rules.as_deref().ok_or_else(|| missing(line, "rules"))?),
-        unknown => return Err(Wrong::UnknownOp(unknown.into())),
+        unknown => return Err(WrongTrace::UnknownOp(unknown.into())),
     })
 }
 
 /// The id of the lease that a line refers to.
-fn id(line: &Line<'_>) -> Result<Id, Wrong> {
-    line.id.map(|id| Id::of(id.get())).ok_or_else(|| missing(line, "id"))
+fn id(line: &JsonLine<'_>) -> Result<IdDigest, WrongTrace> {
+    line.id.map(|id| IdDigest::of(id.get())).ok_or_else(|| missing(line, "id"))
 }
 
-fn session<'l>(line: &'l Line<'_>) -> Result<Option<&'l str>, Wrong> {
+fn session<'l>(line: &'l JsonLine<'_>) -> Result<Option<&'l str>, WrongTrace> {
     line.session.as_ref().map(|session| name(line, "session", Some(session))).transpose()
 }
 
 /// Checks that a field is present and a valid name.
-fn name<'l>(line: &Line<'_>, field: &'static str, name: Option<&'l Text<'_>>) -> Result<&'l str, Wrong> {
+fn name<'l>(
+    line: &JsonLine<'_>,
+    field: &'static str,
+    name: Option<&'l JsonText<'_>>,
+) -> Result<&'l str, WrongTrace> {
     let name = name.ok_or_else(|| missing(line, field))?;
-    if is_name(name) { Ok(name) } else { Err(Wrong::Field { field, range: NAME }) }
+    if is_name(name) { Ok(name) } else { Err(WrongTrace::Field { field, range: NAME }) }
 }
 
-fn read_descriptors<'l>(line: &'l Line<'_>, descriptors: &mut Descriptors<'l>) -> Result<(), Wrong> {
+fn read_descriptors<'l>(
+    line: &'l JsonLine<'_>,
+    descriptors: &mut DescriptorList<'l>,
+) -> Result<(), WrongTrace> {
     let written = line.descriptors.as_ref().ok_or_else(|| missing(line, "descriptors"))?;
-    for texts in written.each().ok_or(Wrong::Descriptors)? {
+    for texts in written.each().ok_or(WrongTrace::Descriptors)? {
         let (pairs, odd) = texts.as_chunks();
         if !odd.is_empty() || pairs.len() > PAIRS_MAX {
-            return Err(Wrong::Descriptors);
+            return Err(WrongTrace::Descriptors);
         }
         // Build the list in place instead of moving its 512 bytes for every line.
         let mut list = ArrayVec::<(&str, &str), PAIRS_MAX>::new_const();
         list.extend(pairs.iter().map(|[key, value]| (&**key, &**value)));
         if !descriptors.push(&list) {
-            return Err(Wrong::Descriptors);
+            return Err(WrongTrace::Descriptors);
         }
     }
     Ok(())
 }
 
-fn of_engine<'d>(descriptors: &'d Descriptors<'d>) -> engine::Descriptors<'d> {
+fn of_engine<'d>(descriptors: &'d DescriptorList<'d>) -> engine::Descriptors<'d> {
     engine::Descriptors { attributes: descriptors.attributes(), ends: descriptors.ends() }
 }
 
 /// The idempotency key of a line. All lines without a session share one.
-fn repeat<'l>(line: &'l Line<'_>) -> Option<Repeat<'l>> {
+fn repeat<'l>(line: &'l JsonLine<'_>) -> Option<Repeat<'l>> {
     let session = line.session.as_deref().unwrap_or_default().as_bytes();
     line.idem.as_deref().map(|name| Repeat { session, user: 0, name: name.as_bytes() })
 }
 
-fn options<'l>(line: &'l Line<'_>) -> Options<'l> {
-    Options {
+fn options<'l>(line: &'l JsonLine<'_>) -> RequestOptions<'l> {
+    RequestOptions {
         idem: line.idem.as_deref().map(str::as_bytes),
-        of: line.of.as_deref().map(|name| protocol::Of::Idem(name.as_bytes())),
+        of: line.of.as_deref().map(|name| protocol::RefundField::Idem(name.as_bytes())),
         queued_us: line.queued_us,
         max_wait_us: line.max_wait_us,
         all: true,
-        ..Options::default()
+        ..RequestOptions::default()
     }
 }
 
@@ -235,12 +259,12 @@ fn amount_of(number: i64) -> i64 {
     number.clamp(-i64::from(COST_MAX), i64::from(COST_MAX))
 }
 
-fn cost_from(number: i64) -> Result<u64, Wrong> {
-    u64::try_from(number).map_err(|_| Wrong::Field { field: "cost", range: "0 or more" })
+fn cost_from(number: i64) -> Result<u64, WrongTrace> {
+    u64::try_from(number).map_err(|_| WrongTrace::Field { field: "cost", range: "0 or more" })
 }
 
-fn missing(line: &Line<'_>, field: &'static str) -> Wrong {
-    Wrong::Missing { op: line.op.as_deref().unwrap_or("hit").into(), field }
+fn missing(line: &JsonLine<'_>, field: &'static str) -> WrongTrace {
+    WrongTrace::Missing { op: line.op.as_deref().unwrap_or("hit").into(), field }
 }
 
 /// The pool of sessions that name none.

@@ -9,7 +9,7 @@ pub(super) struct Lines<'r> {
     bytes: u64,
 }
 
-pub(super) enum Next<'t> {
+pub(super) enum NextLine<'t> {
     /// A line that is not empty, with its line feed if it has one.
     Line { number: u64, text: &'t [u8] },
     /// A line above the bound, skipped entirely.
@@ -33,19 +33,19 @@ impl<'r> Lines<'r> {
     }
 
     /// Reads the next line that is not empty.
-    pub(super) fn next(&mut self) -> io::Result<Next<'_>> {
+    pub(super) fn next(&mut self) -> io::Result<NextLine<'_>> {
         loop {
             self.number += 1;
             let ended = self.line()?;
             if self.text.is_empty() {
-                return Ok(Next::End);
+                return Ok(NextLine::End);
             }
             if !ended && self.text.len() >= LINE_BYTES_MAX {
                 self.skip_rest()?;
-                return Ok(Next::TooLong { number: self.number });
+                return Ok(NextLine::TooLong { number: self.number });
             }
             if !self.text.trim_ascii().is_empty() {
-                return Ok(Next::Line { number: self.number, text: &self.text });
+                return Ok(NextLine::Line { number: self.number, text: &self.text });
             }
         }
     }
@@ -71,7 +71,7 @@ pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
 
 #[cfg(test)]
 mod tests {
-    use super::{LINE_BYTES_MAX, Lines, Next};
+    use super::{LINE_BYTES_MAX, Lines, NextLine};
 
     fn read(text: &[u8]) -> Vec<(u64, Option<Vec<u8>>)> {
         let mut input = text;
@@ -79,9 +79,9 @@ mod tests {
         let mut read = Vec::new();
         loop {
             read.push(match lines.next().unwrap() {
-                Next::Line { number, text } => (number, Some(text.to_vec())),
-                Next::TooLong { number } => (number, None),
-                Next::End => return read,
+                NextLine::Line { number, text } => (number, Some(text.to_vec())),
+                NextLine::TooLong { number } => (number, None),
+                NextLine::End => return read,
             });
         }
     }

@@ -7,13 +7,13 @@ use crate::rules::Domain;
 
 /// An index, from 0, for each rule that was ever in force.
 #[derive(Debug, Default)]
-pub(super) struct Places {
+pub(super) struct RuleIndexes {
     /// For each domain in force the indexes of its rules, by rule number.
     domains: HashMap<Box<str>, Vec<usize>>,
     by_name: HashMap<(Box<str>, Box<str>), usize>,
 }
 
-impl Places {
+impl RuleIndexes {
     /// Records the numbering of the rules in force.
     pub(super) fn number(&mut self, rules: &[Arc<Domain>]) {
         self.domains.clear();

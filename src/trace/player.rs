@@ -3,15 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::callers::Callers;
-use super::event::{By, Hello, Signal};
-use super::ids::Id;
+use super::callers::ReplayCallers;
+use super::event::{HelloEvent, LeaseOwner, SignalEvent};
+use super::ids::IdDigest;
 use super::ticks::Ticks;
-use super::work::{USER, Work};
+use super::work::{TraceWork, USER};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{
-    self, Answer, Charge, Conflict, Decider, Decision, Engine, HashKey, NotCharged, NotItsPool, NotOpened,
-    Of, Op, RefundBy, Request, TICK_MILLIS, Totals, WorkOutcome,
+    self, Charge, Conflict, Decider, Decision, Engine, EngineAnswer, HashKey, NotCharged, NotItsPool, Op,
+    RefundBy, RefundReference, Request, SessionError, TICK_MILLIS, Totals, WorkOutcome,
 };
 use crate::rules::{Domain, Mode, RuleSet};
 
@@ -23,8 +23,8 @@ pub(crate) struct Player {
     last_sweep: Option<Timestamp>,
     /// Events since the last sweep.
     played: u32,
-    work: Work,
-    callers: Callers,
+    work: TraceWork,
+    callers: ReplayCallers,
     /// Requests without a decision because their session held too many leases.
     beyond_quota: u64,
     rules: Vec<Arc<Domain>>,
@@ -40,7 +40,7 @@ pub(crate) enum NotPlayed {
     #[error("{0}")]
     NotCharged(NotCharged),
     #[error("{0}: `bye` ends one")]
-    NotOpened(#[from] NotOpened),
+    NotOpened(#[from] SessionError),
     #[error("{0}: name a session of that pool, or none")]
     NotItsPool(#[from] NotItsPool),
 }
@@ -51,9 +51,9 @@ impl Player {
         let mut key = [0; 16];
         key.iter_mut().zip(seed.to_le_bytes()).for_each(|(to, from)| *to = from);
         let hash_key = HashKey::from_bytes(key);
-        let options = engine::Options { hash_key, mode: Mode::Enforce, memory_bytes_max: MEMORY_BYTES };
+        let options = engine::EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: MEMORY_BYTES };
         let engine = Arc::new(Engine::new(options));
-        let callers = Callers::default();
+        let callers = ReplayCallers::default();
         let decider = engine.decider();
         let mut player = Player {
             engine,
@@ -62,7 +62,7 @@ impl Player {
             ticks: Ticks::default(),
             last_sweep: None,
             played: 0,
-            work: Work::default(),
+            work: TraceWork::default(),
             callers,
             beyond_quota: 0,
             rules: Vec::new(),
@@ -107,7 +107,7 @@ impl Player {
     pub(crate) fn judge(
         &mut self,
         request: &Request<'_>,
-        by: &By<'_>,
+        by: &LeaseOwner<'_>,
     ) -> Result<Option<Decision<'_>>, NotPlayed> {
         // Only acquires, and requests with shedding pools, need a session.
         let session = if request.op == Op::Acquire || self.watches {
@@ -117,11 +117,11 @@ impl Player {
         };
         let request = Request { session: session.as_ref(), ..*request };
         let decision = match self.decider.decide(&request, self.now) {
-            Answer::Decided(decision) => decision,
-            Answer::Conflict => return Err(Conflict.into()),
+            EngineAnswer::Decided(decision) => decision,
+            EngineAnswer::Conflict => return Err(Conflict.into()),
             // No requests wait here, so the engine never asks for a remote check.
-            Answer::Ask(_) => return Ok(None),
-            Answer::Quota => {
+            EngineAnswer::Ask(_) => return Ok(None),
+            EngineAnswer::Quota => {
                 self.beyond_quota += 1;
                 return Ok(None);
             }
@@ -136,23 +136,23 @@ impl Player {
     }
 
     /// Charges after the fact, or refunds a lease; returns whether a rule or lease matched.
-    pub(crate) fn charge(&mut self, charge: &Charge<'_>, of: Option<Id>) -> Result<bool, NotPlayed> {
+    pub(crate) fn charge(&mut self, charge: &Charge<'_>, of: Option<IdDigest>) -> Result<bool, NotPlayed> {
         let mut charge = *charge;
         if let Some(id) = of {
             // No lease has the number 0.
             let lease = self.work.lease(id).unwrap_or_default();
-            charge.of = Some(RefundBy { user: USER, of: Of::Lease(lease) });
+            charge.of = Some(RefundBy { user: USER, of: RefundReference::Lease(lease) });
         }
         Ok(self.decider.charge(&charge, self.now)?)
     }
 
     /// Ends a lease; returns whether it existed.
-    pub(crate) fn release(&mut self, id: Id, outcome: WorkOutcome) -> bool {
+    pub(crate) fn release(&mut self, id: IdDigest, outcome: WorkOutcome) -> bool {
         self.work.release(&self.engine, id, outcome, self.now)
     }
 
     /// Renews a lease; returns whether it existed.
-    pub(crate) fn renew(&mut self, id: Id) -> bool {
+    pub(crate) fn renew(&mut self, id: IdDigest) -> bool {
         self.work.renew(&self.engine, id, self.now)
     }
 
@@ -160,7 +160,7 @@ impl Player {
     ///
     /// # Errors
     /// It exists with another pool or other slots; there are too many sessions.
-    pub(crate) fn hello(&mut self, hello: &Hello<'_>) -> Result<(), NotPlayed> {
+    pub(crate) fn hello(&mut self, hello: &HelloEvent<'_>) -> Result<(), NotPlayed> {
         Ok(self.work.hello(&self.engine, hello, self.now)?)
     }
 
@@ -170,11 +170,11 @@ impl Player {
     }
 
     /// Applies an application's signal.
-    pub(super) fn signal(&mut self, signal: &Signal<'_>) -> Result<(), NotPlayed> {
-        let Signal { pool, name, permille, .. } = *signal;
+    pub(super) fn signal(&mut self, signal: &SignalEvent<'_>) -> Result<(), NotPlayed> {
+        let SignalEvent { pool, name, permille, .. } = *signal;
         let session = match signal.session {
             None => self.work.session_in(&self.engine, pool, self.now)?,
-            session => self.work.session(&self.engine, &By { session, id: None }, self.now)?,
+            session => self.work.session(&self.engine, &LeaseOwner { session, id: None }, self.now)?,
         };
         Ok(self.engine.signal(&session, pool, name, permille, self.now)?)
     }
@@ -198,7 +198,7 @@ impl Player {
         self.beyond_quota
     }
 
-    pub(crate) fn callers(&self) -> &Callers {
+    pub(crate) fn callers(&self) -> &ReplayCallers {
         &self.callers
     }
 }

@@ -9,7 +9,7 @@ use super::table::counted;
 use crate::clock::boot_nanos;
 
 /// A progress bar on standard error, shown after `PATIENCE`.
-pub(super) struct Progress {
+pub(super) struct ProgressBar {
     begin_nanos: u64,
     /// The length of the trace, if known.
     bytes: Option<u64>,
@@ -18,11 +18,11 @@ pub(super) struct Progress {
     unlooked: u32,
 }
 
-impl Progress {
+impl ProgressBar {
     /// Shows a bar later if `wanted` and standard error is a terminal.
-    pub(super) fn new(bytes: Option<u64>, wanted: bool) -> Progress {
+    pub(super) fn new(bytes: Option<u64>, wanted: bool) -> ProgressBar {
         let wanted = wanted && std::io::stderr().is_terminal();
-        Progress { begin_nanos: boot_nanos(), bytes, bar: None, wanted, unlooked: 0 }
+        ProgressBar { begin_nanos: boot_nanos(), bytes, bar: None, wanted, unlooked: 0 }
     }
 
     /// Called for every line; looks at the clock every `LINES_PER_LOOK` lines.

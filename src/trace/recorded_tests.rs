@@ -4,25 +4,26 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 
-use super::json_line::{Line, Quantity, time};
+use super::json_line::{JsonLine, Quantity, time};
 use super::jsonl::Jsonl;
 use super::player::Player;
 use super::side::Side;
-use super::stage::Stage;
+use super::stage::ReplayStage;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{Engine, HashKey, Mode, Opening, Options as EngineOptions, Verdict, WorkOutcome};
+use crate::engine::{Engine, EngineOptions, HashKey, Mode, Opening, Verdict, WorkOutcome};
 use crate::protocol::{
-    Amount, Charge, Cost, Descriptors, Judge, Options, Request, Split, encode_request, split,
+    AmountField, ChargeFrame, CostField, DescriptorList, Judge, RequestFrame, RequestOptions, Split,
+    encode_request, split,
 };
-use crate::record::{Key, Recorder, What, Who, Writer};
+use crate::record::{NotedKind, Recorder, RecordingKey, RecordingWriter, Who};
 
-type Pairs = Vec<(String, String)>;
+type RecordedPairs = Vec<(String, String)>;
 
 #[derive(Clone, Debug)]
-struct Asked {
+struct RecordedRequest {
     op: u8,
     domain: String,
-    descriptors: Vec<Pairs>,
+    descriptors: Vec<RecordedPairs>,
     units: Option<Vec<(String, i64)>>,
     priority: Option<String>,
     idem: Option<Vec<u8>>,
@@ -38,7 +39,7 @@ fn value() -> impl Strategy<Value = String> {
     prop_oneof!["\\PC{0,20}", Just("\u{0}\n\u{7f}\u{2028}\"\\".to_owned()), Just("x".repeat(1_024))]
 }
 
-fn asked() -> impl Strategy<Value = Asked> {
+fn asked() -> impl Strategy<Value = RecordedRequest> {
     let descriptors = prop::collection::vec(prop::collection::vec((name(), value()), 0..4), 0..3);
     let number = prop_oneof![Just(1), Just(0), 0..=i64::from(u32::MAX)];
     let units = prop::option::of(prop::collection::btree_map(name(), number, 0..3));
@@ -49,7 +50,7 @@ fn asked() -> impl Strategy<Value = Asked> {
         prop::option::of(any::<u64>()),
     );
     (0..4u8, name(), descriptors, units, options).prop_map(
-        |(op, domain, descriptors, units, (priority, idem, queued_us, max_wait_us))| Asked {
+        |(op, domain, descriptors, units, (priority, idem, queued_us, max_wait_us))| RecordedRequest {
             op,
             domain,
             descriptors,
@@ -63,8 +64,8 @@ fn asked() -> impl Strategy<Value = Asked> {
 }
 
 /// The request's frame without its length prefix.
-fn payload(asked: &Asked) -> Vec<u8> {
-    let mut descriptors = Descriptors::new();
+fn payload(asked: &RecordedRequest) -> Vec<u8> {
+    let mut descriptors = DescriptorList::new();
     for pairs in &asked.descriptors {
         let pairs: Vec<(&str, &str)> = pairs.iter().map(|(key, value)| (&**key, &**value)).collect();
         assert!(descriptors.push(&pairs));
@@ -73,24 +74,28 @@ fn payload(asked: &Asked) -> Vec<u8> {
         asked.units.iter().flatten().map(|(unit, cost)| (&**unit, u64::try_from(*cost).unwrap())).collect();
     let amounts: Vec<(&str, i64)> =
         asked.units.iter().flatten().map(|(unit, amount)| (&**unit, -amount)).collect();
-    let options = Options {
+    let options = RequestOptions {
         idem: asked.idem.as_deref(),
         queued_us: asked.queued_us,
         max_wait_us: asked.max_wait_us,
-        ..Options::default()
+        ..RequestOptions::default()
     };
-    let cost = if asked.units.is_some() { Cost::Units(costs.as_slice().into()) } else { Cost::Requests(7) };
+    let cost = if asked.units.is_some() {
+        CostField::Units(costs.as_slice().into())
+    } else {
+        CostField::Requests(7)
+    };
     let judge = Judge { cost, priority: asked.priority.as_deref(), options, ..Judge::new(3, &asked.domain) };
     let request = match asked.op {
-        0 => Request::Hit(judge),
-        1 => Request::Peek(judge),
-        2 => Request::Acquire(judge),
+        0 => RequestFrame::Hit(judge),
+        1 => RequestFrame::Peek(judge),
+        2 => RequestFrame::Acquire(judge),
         _ => {
             let amount = match asked.units {
-                Some(_) => Amount::Units(amounts.as_slice().into()),
-                None => Amount::Requests(-7),
+                Some(_) => AmountField::Units(amounts.as_slice().into()),
+                None => AmountField::Requests(-7),
             };
-            Request::Charge(Charge { id: None, domain: &asked.domain, amount, options })
+            RequestFrame::Charge(ChargeFrame { id: None, domain: &asked.domain, amount, options })
         }
     };
     let mut frame = Vec::new();
@@ -112,7 +117,7 @@ fn engine() -> Arc<Engine> {
 }
 
 /// Records these requests and the renewals and ends of their leases.
-fn recorded(requests: &[Asked], at: i64) -> String {
+fn recorded(requests: &[RecordedRequest], at: i64) -> String {
     let engine = engine();
     let now = Now { at: Timestamp::from_nanos(5), utc: at };
     let opening = Opening { name: Some([1; 16]), user: 1, pool: "web", slots: 3, connection: 1, pid: None };
@@ -126,23 +131,24 @@ fn recorded(requests: &[Asked], at: i64) -> String {
         let note = |what| recorder.note(now.at, who(), what);
         let payload = payload(asked).into_boxed_slice();
         match asked.op {
-            3 => note(What::Charged(payload)),
+            3 => note(NotedKind::Charged(payload)),
             op => {
                 let lease = (op == 2).then_some(number);
                 let (verdict, refused_by) = (Verdict::Allow, None);
-                note(What::Judged { payload, verdict, refused_by, lease });
+                note(NotedKind::Judged { payload, verdict, refused_by, lease });
                 lease.into_iter().for_each(|lease| {
-                    note(What::Renewed(lease));
-                    note(What::Ended(lease, WorkOutcome::Dropped));
+                    note(NotedKind::Renewed(lease));
+                    note(NotedKind::Ended(lease, WorkOutcome::Dropped));
                 });
             }
         }
     }
-    recorder.note(now.at, who(), What::Signal { name: "lag".into(), permille: 1_000 });
-    recorder.note(now.at, who(), What::Gone);
+    recorder.note(now.at, who(), NotedKind::Signal { name: "lag".into(), permille: 1_000 });
+    recorder.note(now.at, who(), NotedKind::Gone);
     let keys = requests.iter().flat_map(|asked| asked.descriptors.iter().flatten());
     let clear = keys.map(|(key, _)| key.as_str().into()).collect();
-    let (mut writer, mut text) = (Writer::new(Key::from_bytes([1; 16]), clear, now), Vec::new());
+    let (mut writer, mut text) =
+        (RecordingWriter::new(RecordingKey::from_bytes([1; 16]), clear, now), Vec::new());
     writer.open(&engine.open_sessions(), now.at, &mut text).unwrap();
     while writer.write(&reel, 1 << 20, &mut text).unwrap() {}
     assert_eq!(writer.written().left_out, 0);
@@ -158,7 +164,7 @@ proptest! {
         at in 0..4_000_000_000_000_000_000i64,
     ) {
         let text = recorded(&requests, at);
-        let lines: Vec<Line<'_>> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let lines: Vec<JsonLine<'_>> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         prop_assert!(lines.iter().all(|line| time(line.t.get()).unwrap().as_nanos() == at.unsigned_abs() + 5));
         let ops: Vec<&str> = lines.iter().map(|line| line.op.as_deref().unwrap()).collect();
         let (first, last) = (&lines[0], &ops[ops.len() - 2..]);
@@ -190,7 +196,7 @@ proptest! {
         prop_assert_eq!(judged.count(), requests.len());
         // The replay plays it from the first line to the last.
         let side = Side::new(Player::new(Vec::new(), 0), false);
-        let mut stage = Stage::new(side, None, None, "".as_ref());
+        let mut stage = ReplayStage::new(side, None, None, "".as_ref());
         let mut jsonl = Jsonl::default();
         for (number, line) in (1..).zip(text.lines()) {
             prop_assert!(jsonl.line(line.as_bytes(), number, &mut stage).is_ok(), "{}", line);

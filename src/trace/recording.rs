@@ -3,18 +3,18 @@
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
-use super::access_line::Unreadable;
+use super::access_line::UnreadableLine;
 use super::combined::Combined;
 use super::event::Plays;
-use super::failure::{Failure, Wrong};
+use super::failure::{TraceFailure, WrongTrace};
 use super::jsonl::Jsonl;
-use super::lines::{Lines, Next};
-use super::progress::Progress;
-use crate::rules::open::{self, NotOpened, Opened};
+use super::lines::{Lines, NextLine};
+use super::progress::ProgressBar;
+use crate::rules::open::{self, OpenError, Opened};
 
 /// What a trace is written in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Format {
+pub(crate) enum TraceFormat {
     /// One JSON object a line; the first bad line ends it
     #[default]
     Jsonl,
@@ -22,7 +22,7 @@ pub(crate) enum Format {
     Combined,
 }
 
-pub(crate) struct Recording {
+pub(crate) struct RecordedTrace {
     input: Box<dyn BufRead>,
     /// Its length if it is a file.
     bytes: Option<u64>,
@@ -30,30 +30,30 @@ pub(crate) struct Recording {
     quotable: bool,
 }
 
-impl Recording {
+impl RecordedTrace {
     /// Opens a trace; `-` is standard input.
     ///
     /// # Errors
     /// It cannot be opened, is not a regular file, or is a link that leads out of its directory.
-    pub(crate) fn open(path: &Path) -> io::Result<Recording> {
+    pub(crate) fn open(path: &Path) -> io::Result<RecordedTrace> {
         if is_dash(path) {
             let input = Box::new(BufReader::with_capacity(READ_BYTES, io::stdin().lock()));
-            return Ok(Recording { input, bytes: None, quotable: true });
+            return Ok(RecordedTrace { input, bytes: None, quotable: true });
         }
         let Opened { file, bytes, quotable } = open::beneath(path).map_err(|error| {
             let help = match error {
-                NotOpened::NotRegular => "write `-` and pipe it in: zcat trace.gz | tidegate replay -",
+                OpenError::NotRegular => "write `-` and pipe it in: zcat trace.gz | tidegate replay -",
                 _ => error.help(),
             };
             io::Error::other(format!("{error}\nhelp: {help}"))
         })?;
         let input = Box::new(BufReader::with_capacity(READ_BYTES, file));
-        Ok(Recording { input, bytes: Some(bytes), quotable })
+        Ok(RecordedTrace { input, bytes: Some(bytes), quotable })
     }
 
-    pub(crate) fn of_bytes(trace: Vec<u8>) -> Recording {
+    pub(crate) fn of_bytes(trace: Vec<u8>) -> RecordedTrace {
         let bytes = u64::try_from(trace.len()).ok();
-        Recording { input: Box::new(io::Cursor::new(trace)), bytes, quotable: true }
+        RecordedTrace { input: Box::new(io::Cursor::new(trace)), bytes, quotable: true }
     }
 
     /// Plays the trace to its end, as an access log if a domain is given, with a progress bar if
@@ -64,8 +64,8 @@ impl Recording {
         strict: bool,
         shows_progress: bool,
         player: &mut impl Plays,
-    ) -> (Result<(), Failure>, Vec<String>) {
-        let mut progress = Progress::new(self.bytes, shows_progress);
+    ) -> (Result<(), TraceFailure>, Vec<String>) {
+        let mut progress = ProgressBar::new(self.bytes, shows_progress);
         let mut lines = Lines::new(&mut *self.input);
         let played = match domain {
             Some(domain) => {
@@ -84,12 +84,12 @@ impl Recording {
 fn json_lines(
     lines: &mut Lines<'_>,
     player: &mut impl Plays,
-    progress: &mut Progress,
-) -> Result<(), Failure> {
+    progress: &mut ProgressBar,
+) -> Result<(), TraceFailure> {
     let mut jsonl = Jsonl::default();
     each_line(lines, player, progress, |number, text, player| match text {
         Some(text) => jsonl.line(text, number, player),
-        None => Err(Failure::Line { number, wrong: Wrong::TooLong }),
+        None => Err(TraceFailure::Line { number, wrong: WrongTrace::TooLong }),
     })
 }
 
@@ -97,11 +97,11 @@ fn access_log(
     lines: &mut Lines<'_>,
     log: &mut Combined<'_>,
     player: &mut impl Plays,
-    progress: &mut Progress,
-) -> (Result<(), Failure>, Vec<String>) {
+    progress: &mut ProgressBar,
+) -> (Result<(), TraceFailure>, Vec<String>) {
     let played = each_line(lines, player, progress, |number, text, player| match text {
         Some(text) => log.line(text, number, player),
-        None => log.pass_over(number, Unreadable::TooLong),
+        None => log.pass_over(number, UnreadableLine::TooLong),
     });
     // Play the lines before an invalid line too.
     let ended = log.end(player);
@@ -112,15 +112,15 @@ fn access_log(
 fn each_line<P: Plays>(
     lines: &mut Lines<'_>,
     player: &mut P,
-    progress: &mut Progress,
-    mut line: impl FnMut(u64, Option<&[u8]>, &mut P) -> Result<(), Failure>,
-) -> Result<(), Failure> {
+    progress: &mut ProgressBar,
+    mut line: impl FnMut(u64, Option<&[u8]>, &mut P) -> Result<(), TraceFailure>,
+) -> Result<(), TraceFailure> {
     loop {
         match lines.next() {
-            Ok(Next::Line { number, text }) => line(number, Some(text), player)?,
-            Ok(Next::TooLong { number }) => line(number, None, player)?,
-            Ok(Next::End) => return Ok(()),
-            Err(source) => return Err(Failure::Read { number: lines.number(), source }),
+            Ok(NextLine::Line { number, text }) => line(number, Some(text), player)?,
+            Ok(NextLine::TooLong { number }) => line(number, None, player)?,
+            Ok(NextLine::End) => return Ok(()),
+            Err(source) => return Err(TraceFailure::Read { number: lines.number(), source }),
         }
         player.take_news().iter().for_each(|news| progress.say(news));
         progress.moved(lines.bytes(), player.lines());

@@ -7,30 +7,30 @@
 
 use std::collections::HashMap;
 
-use super::callers::Callers;
-use super::places::Places;
+use super::callers::ReplayCallers;
+use super::places::RuleIndexes;
 use crate::engine::{Decision, Request};
 use crate::rules::Domain;
 use std::sync::Arc;
 
 /// The callers that rules refused or would have refused.
 #[derive(Debug, Default)]
-pub(crate) struct Refused {
+pub(crate) struct RefusedCallers {
     rules: Vec<Most>,
     /// The number of distinct ones.
-    callers: Callers,
+    callers: ReplayCallers,
 }
 
 /// The list of one rule.
 #[derive(Debug, Default)]
 struct Most {
-    by_key: HashMap<u64, Caller>,
+    by_key: HashMap<u64, RefusedCaller>,
     /// The largest count that was dropped.
     gone: u64,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Caller {
+pub(super) struct RefusedCaller {
     /// The values of the rule's key, as in the trace.
     pub(super) text: Box<str>,
     /// An upper bound of its refusals.
@@ -39,8 +39,8 @@ pub(super) struct Caller {
     pub(super) error: u64,
 }
 
-impl Refused {
-    pub(super) fn number(&mut self, rules: &[Arc<Domain>], places: &Places) {
+impl RefusedCallers {
+    pub(super) fn number(&mut self, rules: &[Arc<Domain>], places: &RuleIndexes) {
         self.callers.number(rules);
         self.rules.resize_with(places.len().min(super::side::RULES_MAX), Most::default);
     }
@@ -65,9 +65,9 @@ impl Refused {
     }
 
     /// The callers that a rule refused most, in descending order.
-    pub(super) fn most(&self, place: usize) -> Vec<Caller> {
+    pub(super) fn most(&self, place: usize) -> Vec<RefusedCaller> {
         let Some(most) = self.rules.get(place) else { return Vec::new() };
-        let mut all: Vec<&Caller> = most.by_key.values().collect();
+        let mut all: Vec<&RefusedCaller> = most.by_key.values().collect();
         all.sort_by(|one, other| {
             (other.count, one.error, &one.text).cmp(&(one.count, other.error, &other.text))
         });
@@ -89,7 +89,7 @@ impl Most {
         if self.by_key.len() >= KEPT_MAX {
             self.drop_the_lesser_half();
         }
-        let caller = Caller { text: text(), count: self.gone + 1, error: self.gone };
+        let caller = RefusedCaller { text: text(), count: self.gone + 1, error: self.gone };
         self.by_key.insert(key, caller);
     }
 

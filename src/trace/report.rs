@@ -12,16 +12,16 @@ use std::path::Path;
 
 use super::comparison::{Changes, NUMBERS, told};
 use super::player::Player;
-use super::side::Watch;
+use super::side::ReportWatch;
 use super::summary::{Played, remarks};
 use crate::engine::Totals;
-use crate::page::{Name, STYLE, Text, count, nonce};
-use crate::state::Whole;
-use rule::{Row, rows};
+use crate::page::{EscapedText, IsolatedName, STYLE, count, nonce};
+use crate::state::AtomicFile;
+use rule::{RuleRow, rows};
 
 /// Names of the trace and the rules, as on the command line.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct About<'a> {
+pub(crate) struct ReportNames<'a> {
     pub(crate) trace: &'a str,
     pub(crate) rules: &'a str,
     pub(crate) other: Option<&'a str>,
@@ -30,10 +30,10 @@ pub(crate) struct About<'a> {
 }
 
 /// The results of one rule set.
-pub(crate) struct Told<'s> {
+pub(crate) struct ReportSet<'s> {
     pub(super) name: &'s str,
     pub(crate) totals: Totals,
-    pub(crate) watch: &'s Watch,
+    pub(crate) watch: &'s ReportWatch,
     pub(crate) player: &'s Player,
 }
 
@@ -41,23 +41,23 @@ pub(crate) struct Told<'s> {
 ///
 /// # Errors
 /// The path cannot be written, or is not a regular file.
-pub(crate) fn begin(path: &Path) -> io::Result<Whole> {
+pub(crate) fn begin(path: &Path) -> io::Result<AtomicFile> {
     match path.metadata() {
         Ok(metadata) if !metadata.is_file() => {
             Err(io::Error::other("this is no file: name one for the report, such as replay.html"))
         }
-        _ => Whole::begin(path),
+        _ => AtomicFile::begin(path),
     }
 }
 
 /// The page of one rule set, or of two side by side.
 pub(super) fn page(
     played: &Played,
-    about: &About<'_>,
-    one: &Told<'_>,
-    other: Option<(&Told<'_>, &Changes)>,
+    about: &ReportNames<'_>,
+    one: &ReportSet<'_>,
+    other: Option<(&ReportSet<'_>, &Changes)>,
 ) -> String {
-    let sets: Vec<&Told<'_>> = std::iter::once(one).chain(other.map(|(other, _)| other)).collect();
+    let sets: Vec<&ReportSet<'_>> = std::iter::once(one).chain(other.map(|(other, _)| other)).collect();
     let mut page = String::with_capacity(PAGE_BYTES);
     head(&mut page, about);
     opening(&mut page, played, about);
@@ -73,7 +73,7 @@ pub(super) fn page(
     page
 }
 
-fn head(page: &mut String, about: &About<'_>) {
+fn head(page: &mut String, about: &ReportNames<'_>) {
     let nonce = nonce();
     let _ = write!(
         page,
@@ -82,35 +82,38 @@ fn head(page: &mut String, about: &About<'_>) {
          <title>Replay of {}</title><meta name=\"viewport\" content=\"width=device-width, initial-scale=1\"><meta \
          name=\"color-scheme\" content=\"light dark\"><meta name=\"referrer\" content=\"no-referrer\"><link rel=\"icon\" \
          href=\"data:,\"><style nonce=\"{nonce}\">{STYLE}{OWN_STYLE}</style></head>",
-        Text(about.trace),
+        EscapedText(about.trace),
     );
 }
 
-fn opening(page: &mut String, played: &Played, about: &About<'_>) {
+fn opening(page: &mut String, played: &Played, about: &ReportNames<'_>) {
     let _ = write!(
         page,
         "<body><div id=\"page\"><header><h1>Replay <span class=\"host\">{}</span></h1><p class=\"when\">{}</p></header><main>",
-        Name(about.trace),
-        Text(&played.opening()),
+        IsolatedName(about.trace),
+        EscapedText(&played.opening()),
     );
     if let Some(failure) = about.failure {
         let _ = write!(
             page,
             "<section class=\"health\" aria-labelledby=\"failure\"><h2 id=\"failure\" class=\"bad\">✖ It ended early</h2><ul \
              class=\"warnings\"><li>{}; what came before it is shown</li></ul></section>",
-            Text(failure),
+            EscapedText(failure),
         );
     }
 }
 
 /// The verdicts of all requests, in total and over time.
-fn decisions(page: &mut String, played: &Played, sets: &[&Told<'_>], changes: Option<&Changes>) {
+fn decisions(page: &mut String, played: &Played, sets: &[&ReportSet<'_>], changes: Option<&Changes>) {
     page.push_str(
         "<section aria-labelledby=\"decisions\"><h2 id=\"decisions\">Decisions</h2><div class=\"columns\">",
     );
     for set in sets {
-        let _ =
-            write!(page, "<div><h3 class=\"set\"><code>{}</code></h3><dl class=\"figures\">", Text(set.name));
+        let _ = write!(
+            page,
+            "<div><h3 class=\"set\"><code>{}</code></h3><dl class=\"figures\">",
+            EscapedText(set.name)
+        );
         let Totals { allowed, limited, shed, waited, denied, .. } = set.totals;
         let always = [("allowed", allowed), ("limited", limited)];
         let others = [("shed", shed), ("waited", waited), ("denied", denied)];
@@ -127,7 +130,7 @@ fn decisions(page: &mut String, played: &Played, sets: &[&Told<'_>], changes: Op
     if let Some(changes) = changes {
         let told = told(changes);
         let mut lines = told.lines();
-        let _ = write!(page, "<h3>{}</h3>", Text(lines.next().unwrap_or_default()));
+        let _ = write!(page, "<h3>{}</h3>", EscapedText(lines.next().unwrap_or_default()));
         list(page, &lines.map(|line| line.trim().to_owned()).collect::<Vec<_>>());
     }
     page.push_str("</section>");
@@ -139,13 +142,13 @@ fn list(page: &mut String, lines: &[String]) {
     }
     page.push_str("<ul class=\"remarks\">");
     for line in lines {
-        let _ = write!(page, "<li>{}</li>", Text(line));
+        let _ = write!(page, "<li>{}</li>", EscapedText(line));
     }
     page.push_str("</ul>");
 }
 
 /// The table of the summary, each rule linked to its section.
-fn table(page: &mut String, sets: &[&Told<'_>], rows: &[Row<'_>]) {
+fn table(page: &mut String, sets: &[&ReportSet<'_>], rows: &[RuleRow<'_>]) {
     page.push_str(
         "<section aria-labelledby=\"rules\"><h2 id=\"rules\">Rules</h2><div class=\"wide\"><table><caption>Requests, and how \
          many callers they were of</caption><thead><tr><th scope=\"col\">Rule</th>",

@@ -3,37 +3,37 @@
 use std::sync::Arc;
 
 use super::course::Course;
-use super::event::By;
-use super::places::Places;
+use super::event::LeaseOwner;
+use super::places::RuleIndexes;
 use super::player::{NotPlayed, Player};
-use super::refused::Refused;
-use super::report::Told;
-use super::spread::Spread;
+use super::refused::RefusedCallers;
+use super::report::ReportSet;
+use super::spread::DemandSpread;
 use crate::clock::Timestamp;
 use crate::engine::{Decision, Op, Request};
 use crate::rules::Domain;
 
 pub(crate) struct Side {
     pub(super) player: Player,
-    watch: Option<Box<Watch>>,
+    watch: Option<Box<ReportWatch>>,
     at: Timestamp,
 }
 
 /// The data for a report.
 #[derive(Debug, Default)]
-pub(crate) struct Watch {
+pub(crate) struct ReportWatch {
     rules: Vec<Arc<Domain>>,
-    pub(super) places: Places,
+    pub(super) places: RuleIndexes,
     pub(super) course: Course,
-    pub(super) spread: Spread,
-    pub(crate) refused: Refused,
+    pub(super) spread: DemandSpread,
+    pub(crate) refused: RefusedCallers,
 }
 
 impl Side {
     pub(crate) fn new(player: Player, is_watched: bool) -> Side {
         let mut side = Side { player, watch: None, at: Timestamp::ORIGIN };
         if is_watched {
-            let mut watch = Box::<Watch>::default();
+            let mut watch = Box::<ReportWatch>::default();
             watch.number(side.player.rules());
             side.watch = Some(watch);
         }
@@ -52,7 +52,7 @@ impl Side {
     pub(super) fn judge(
         &mut self,
         request: &Request<'_>,
-        by: &By<'_>,
+        by: &LeaseOwner<'_>,
     ) -> Result<Option<Decision<'_>>, NotPlayed> {
         let decision = self.player.judge(request, by)?;
         if let (Some(watch), Some(decision), true) = (&mut self.watch, &decision, request.op != Op::Peek) {
@@ -69,15 +69,15 @@ impl Side {
     }
 
     /// Ends the replay and returns the data for a report under this name; `None` if none was collected.
-    pub(crate) fn told<'s>(&'s mut self, name: &'s str) -> Option<Told<'s>> {
+    pub(crate) fn told<'s>(&'s mut self, name: &'s str) -> Option<ReportSet<'s>> {
         let totals = self.player.totals();
         let watch = self.watch.as_mut()?;
         watch.course.end(&totals);
-        Some(Told { name, totals, watch, player: &self.player })
+        Some(ReportSet { name, totals, watch, player: &self.player })
     }
 }
 
-impl Watch {
+impl ReportWatch {
     fn number(&mut self, rules: &[Arc<Domain>]) {
         self.places.number(rules);
         self.spread.number(rules, &self.places);

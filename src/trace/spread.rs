@@ -9,7 +9,7 @@
 use hashbrown::HashTable;
 use hdrhistogram::Histogram;
 
-use super::places::Places;
+use super::places::RuleIndexes;
 use crate::clock::Timestamp;
 use crate::engine::Decision;
 use crate::rules::{Domain, Rule};
@@ -17,16 +17,16 @@ use std::sync::Arc;
 
 /// The callers of all rules in force.
 #[derive(Debug, Default)]
-pub(super) struct Spread {
-    rules: Vec<Callers>,
+pub(super) struct DemandSpread {
+    rules: Vec<DemandByCaller>,
     kept: usize,
 }
 
 #[derive(Debug)]
-pub(crate) struct Callers {
+pub(crate) struct DemandByCaller {
     /// Zero: the rule has no windows, or is beyond `RULES_MAX`.
     window_nanos: u64,
-    by_key: HashTable<Caller>,
+    by_key: HashTable<CallerDemand>,
     /// One caller in 2 to this power is kept.
     halvings: u32,
     /// Units asked for in each closed window of each caller.
@@ -35,7 +35,7 @@ pub(crate) struct Callers {
 
 /// The demand of one caller.
 #[derive(Debug)]
-struct Caller {
+struct CallerDemand {
     key: u64,
     /// The number of its latest window, and the units asked for in it so far.
     window: u64,
@@ -79,17 +79,17 @@ pub(crate) fn quantile(values: &[u64], share: f64) -> u64 {
     values.get(rank.min(values.len()).saturating_sub(1)).copied().unwrap_or_default()
 }
 
-impl Spread {
+impl DemandSpread {
     /// Records the rules in force. A rule with another window starts anew, as windows are not comparable.
-    pub(super) fn number(&mut self, rules: &[Arc<Domain>], places: &Places) {
-        self.rules.resize_with(places.len().min(super::side::RULES_MAX), Callers::default);
+    pub(super) fn number(&mut self, rules: &[Arc<Domain>], places: &RuleIndexes) {
+        self.rules.resize_with(places.len().min(super::side::RULES_MAX), DemandByCaller::default);
         for domain in rules {
             for (rule, place) in domain.rules().iter().zip(places.of(domain.name())) {
                 let Some(callers) = self.rules.get_mut(*place) else { continue };
                 let window_nanos = window_nanos(rule);
                 if callers.window_nanos != window_nanos {
                     self.kept -= callers.by_key.len();
-                    *callers = Callers::new(window_nanos);
+                    *callers = DemandByCaller::new(window_nanos);
                 }
             }
         }
@@ -121,16 +121,16 @@ impl Spread {
     }
 }
 
-impl Default for Callers {
-    fn default() -> Callers {
-        Callers { window_nanos: 0, by_key: HashTable::new(), halvings: 0, windows: histogram() }
+impl Default for DemandByCaller {
+    fn default() -> DemandByCaller {
+        DemandByCaller { window_nanos: 0, by_key: HashTable::new(), halvings: 0, windows: histogram() }
     }
 }
 
-impl Callers {
+impl DemandByCaller {
     /// No callers yet, with windows of this length.
-    pub(crate) fn new(window_nanos: u64) -> Callers {
-        Callers { window_nanos, ..Callers::default() }
+    pub(crate) fn new(window_nanos: u64) -> DemandByCaller {
+        DemandByCaller { window_nanos, ..DemandByCaller::default() }
     }
 
     /// Records the cost of a request of this fingerprint; returns whether a caller was added.
@@ -142,7 +142,7 @@ impl Callers {
         let (window, cost) = (at.as_nanos() / self.window_nanos, u64::from(cost));
         // A fingerprint is a hash already.
         let Some(caller) = self.by_key.find_mut(key, |known| known.key == key) else {
-            let caller = Caller { key, window, now: cost, busiest: 0 };
+            let caller = CallerDemand { key, window, now: cost, busiest: 0 };
             self.by_key.insert_unique(key, caller, |known| known.key);
             return true;
         };
@@ -226,7 +226,7 @@ const NANOS_PER_MICRO: u64 = 1_000;
 
 #[cfg(test)]
 mod tests {
-    use super::{Callers, quantile};
+    use super::{DemandByCaller, quantile};
     use crate::clock::Timestamp;
 
     #[test]
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn half_of_the_callers_stand_for_all_and_nothing_of_theirs_is_lost() {
-        let mut callers = Callers::new(10);
+        let mut callers = DemandByCaller::new(10);
         // Keys as a hash gives them. Each caller comes as often as its group number in one window.
         let key = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15).rotate_left(29);
         for number in 0..20_000 {

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use super::comparison::{Changes, comparison};
 use super::decisions::Decisions;
-use super::event::{Action, By, Event, Plays};
-use super::failure::{Failure, Wrong};
+use super::event::{Action, LeaseOwner, Plays, TraceEvent};
+use super::failure::{TraceFailure, WrongTrace};
 use super::player::{NotPlayed, Player};
-use super::report::{About, Told, page};
+use super::report::{ReportNames, ReportSet, page};
 use super::side::Side;
 use super::summary::{Played, summary};
 use super::table::counted;
@@ -19,7 +19,7 @@ use crate::record::is_hashed;
 use crate::rules;
 
 /// One rule set or two, and counts of the events played.
-pub(crate) struct Stage<'w> {
+pub(crate) struct ReplayStage<'w> {
     side: Side,
     other: Option<Side>,
     changes: Changes,
@@ -38,16 +38,16 @@ pub(crate) struct Stage<'w> {
     news: Vec<String>,
 }
 
-impl<'w> Stage<'w> {
+impl<'w> ReplayStage<'w> {
     pub(crate) fn new(
         side: Side,
         other: Option<Side>,
         decisions: Option<Decisions<'w>>,
         directory: &Path,
-    ) -> Stage<'w> {
+    ) -> ReplayStage<'w> {
         // A `reload` of the trace does not name one of two sets.
         let other_is_there = other.is_some();
-        Stage {
+        ReplayStage {
             side,
             other,
             changes: Changes::default(),
@@ -65,26 +65,31 @@ impl<'w> Stage<'w> {
     }
 
     /// One rule set alone, without `reload` events.
-    pub(crate) fn of_rules_that_stay(side: Side, directory: &Path) -> Stage<'w> {
-        Stage { keeps_rules: true, ..Stage::new(side, None, None, directory) }
+    pub(crate) fn of_rules_that_stay(side: Side, directory: &Path) -> ReplayStage<'w> {
+        ReplayStage { keeps_rules: true, ..ReplayStage::new(side, None, None, directory) }
     }
 
     /// The results of the only rule set, if recorded.
-    pub(crate) fn told(&mut self) -> Option<Told<'_>> {
+    pub(crate) fn told(&mut self) -> Option<ReportSet<'_>> {
         self.side.told("")
     }
 
     /// Plays an event to all sets.
     fn both(
         &mut self,
-        event: &Event<'_>,
+        event: &TraceEvent<'_>,
         mut play: impl FnMut(&mut Player) -> Result<(), NotPlayed>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), TraceFailure> {
         let sides = [Some(&mut self.side), self.other.as_mut()].into_iter().flatten();
         { sides }.try_for_each(|side| play(&mut side.player)).map_err(|wrong| not_played(event, wrong))
     }
 
-    fn judge(&mut self, event: &Event<'_>, request: &Request<'_>, by: &By<'_>) -> Result<(), Failure> {
+    fn judge(
+        &mut self,
+        event: &TraceEvent<'_>,
+        request: &Request<'_>,
+        by: &LeaseOwner<'_>,
+    ) -> Result<(), TraceFailure> {
         for (attribute, value) in request.descriptors.attributes {
             if is_hashed(value) && !self.hashed.contains(*attribute) {
                 self.hashed.insert((*attribute).into());
@@ -138,7 +143,7 @@ impl<'w> Stage<'w> {
     }
 
     /// The HTML report; `None` if no data was collected.
-    pub(crate) fn report(&mut self, remarks: Vec<String>, about: &About<'_>) -> Option<String> {
+    pub(crate) fn report(&mut self, remarks: Vec<String>, about: &ReportNames<'_>) -> Option<String> {
         let played = self.played(remarks);
         let first = self.side.told(about.rules)?;
         let other = match (&mut self.other, about.other) {
@@ -186,8 +191,8 @@ impl<'w> Stage<'w> {
     }
 }
 
-impl Plays for Stage<'_> {
-    fn play(&mut self, event: &Event<'_>) -> Result<(), Failure> {
+impl Plays for ReplayStage<'_> {
+    fn play(&mut self, event: &TraceEvent<'_>) -> Result<(), TraceFailure> {
         self.lines += 1;
         self.first.get_or_insert(event.at);
         self.last = event.at;
@@ -235,6 +240,6 @@ impl Plays for Stage<'_> {
     }
 }
 
-fn not_played(event: &Event<'_>, wrong: NotPlayed) -> Failure {
-    Failure::Line { number: event.line, wrong: Wrong::NotPlayed(wrong) }
+fn not_played(event: &TraceEvent<'_>, wrong: NotPlayed) -> TraceFailure {
+    TraceFailure::Line { number: event.line, wrong: WrongTrace::NotPlayed(wrong) }
 }

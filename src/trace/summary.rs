@@ -3,10 +3,10 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::callers::Callers;
-use super::table::{Table, count, counted};
+use super::callers::ReplayCallers;
+use super::table::{TextTable, count, counted};
 use crate::engine::{RuleTotals, Totals};
-use crate::rules::shed::Part;
+use crate::rules::shed::ShedPart;
 
 /// The events played, independent of the rules.
 #[derive(Clone, Debug, Default)]
@@ -27,12 +27,12 @@ impl Played {
     }
 }
 
-pub(super) fn summary(played: &Played, totals: &Totals, callers: &Callers) -> String {
+pub(super) fn summary(played: &Played, totals: &Totals, callers: &ReplayCallers) -> String {
     let mut text = format!("{}: {}\n", played.opening(), verdicts(totals));
     for remark in played.remarks.iter().chain(&remarks(totals)) {
         let _ = writeln!(text, "{remark}");
     }
-    let mut table = Table::new(&["rule", "passed", "refused", "would refuse", "callers"]);
+    let mut table = TextTable::new(&["rule", "passed", "refused", "would refuse", "callers"]);
     for rule in rules(totals) {
         table.push(vec![
             name(rule),
@@ -75,7 +75,7 @@ pub(super) fn rules(totals: &Totals) -> impl Iterator<Item = &RuleTotals> {
     let saw = |rule: &RuleTotals| passed(rule) + rule.refuse + rule.would_refuse > 0;
     // Parts of pools have counts even if no file names them; other rules have no slash in their names.
     let is_part = |rule: &RuleTotals| {
-        rule.rule.rsplit_once('/').is_some_and(|(_, end)| Part::ALL.iter().any(|part| part.name() == end))
+        rule.rule.rsplit_once('/').is_some_and(|(_, end)| ShedPart::ALL.iter().any(|part| part.name() == end))
     };
     let is_rule = move |rule: &RuleTotals| !rule.domain.is_empty() && !is_part(rule);
     totals.rules.iter().filter(move |rule| is_rule(rule) || saw(rule))

@@ -4,14 +4,14 @@ use std::fmt;
 
 /// Rows of cells. The first column is aligned left, the others right.
 #[derive(Debug, Default)]
-pub(crate) struct Table {
+pub(crate) struct TextTable {
     rows: Vec<Vec<String>>,
 }
 
-impl Table {
+impl TextTable {
     /// A table with a row of headings.
-    pub(crate) fn new(headings: &[&str]) -> Table {
-        Table { rows: vec![headings.iter().map(ToString::to_string).collect()] }
+    pub(crate) fn new(headings: &[&str]) -> TextTable {
+        TextTable { rows: vec![headings.iter().map(ToString::to_string).collect()] }
     }
 
     pub(crate) fn push(&mut self, row: Vec<String>) {
@@ -19,7 +19,7 @@ impl Table {
     }
 
     /// Removes the last columns.
-    pub(super) fn without_last(mut self, columns: usize) -> Table {
+    pub(super) fn without_last(mut self, columns: usize) -> TextTable {
         self.rows.iter_mut().for_each(|row| row.truncate(row.len().saturating_sub(columns)));
         self
     }
@@ -30,7 +30,7 @@ impl Table {
     }
 }
 
-impl fmt::Display for Table {
+impl fmt::Display for TextTable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
         let widths: Vec<usize> = (0..columns).map(|column| self.width(column)).collect();
@@ -75,7 +75,7 @@ pub(crate) fn counted(number: u64, noun: &str) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::{Table, count, difference};
+    use super::{TextTable, count, difference};
 
     #[test]
     fn thousands_stand_apart() {
@@ -95,7 +95,7 @@ mod tests {
 
     #[test]
     fn columns_are_as_wide_as_their_widest_cell() {
-        let mut table = Table::new(&["rule", "passed", "x"]);
+        let mut table = TextTable::new(&["rule", "passed", "x"]);
         table.push(vec!["größer".into(), "1 000 000".into(), "1".into()]);
         table.push(vec!["a".into(), "0".into()]);
         assert_eq!(table.to_string(), "rule       passed  x\ngrößer  1 000 000  1\na               0");

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use hashbrown::HashTable;
 
-use super::event::{By, Hello};
-use super::ids::Id;
+use super::event::{HelloEvent, LeaseOwner};
+use super::ids::IdDigest;
 use crate::clock::Now;
-use crate::engine::{Engine, NotOpened, Opening, Session, WorkOutcome};
+use crate::engine::{Engine, Opening, Session, SessionError, WorkOutcome};
 
 #[derive(Debug, Default)]
-pub(super) struct Work {
+pub(super) struct TraceWork {
     named: HashMap<Box<str>, Session>,
     /// Sessions without a name, by pool.
     unnamed: HashMap<Box<str>, Session>,
@@ -21,32 +21,47 @@ pub(super) struct Work {
 
 #[derive(Debug)]
 struct Held {
-    id: Id,
+    id: IdDigest,
     session: Session,
     lease: u64,
 }
 
-impl Work {
-    pub(super) fn hello(&mut self, engine: &Engine, hello: &Hello<'_>, now: Now) -> Result<(), NotOpened> {
-        let Hello { session, pool, slots } = *hello;
-        let name = Some(Id::of(session).to_bytes());
+impl TraceWork {
+    pub(super) fn hello(
+        &mut self,
+        engine: &Engine,
+        hello: &HelloEvent<'_>,
+        now: Now,
+    ) -> Result<(), SessionError> {
+        let HelloEvent { session, pool, slots } = *hello;
+        let name = Some(IdDigest::of(session).to_bytes());
         let opened = engine.open(&Opening { name, pool, slots, ..UNKNOWN }, now)?;
         self.named.insert(session.into(), opened);
         Ok(())
     }
 
     /// Returns the session of a request. One without `hello` is in the default pool.
-    pub(super) fn session(&mut self, engine: &Engine, by: &By<'_>, now: Now) -> Result<Session, NotOpened> {
+    pub(super) fn session(
+        &mut self,
+        engine: &Engine,
+        by: &LeaseOwner<'_>,
+        now: Now,
+    ) -> Result<Session, SessionError> {
         let Some(session) = by.session else { return self.session_in(engine, UNKNOWN.pool, now) };
         if let Some(known) = self.named.get(session) {
             return Ok(known.clone());
         }
-        self.hello(engine, &Hello { session, pool: UNKNOWN.pool, slots: UNKNOWN.slots }, now)?;
-        self.named.get(session).cloned().ok_or(NotOpened::TooMany)
+        self.hello(engine, &HelloEvent { session, pool: UNKNOWN.pool, slots: UNKNOWN.slots }, now)?;
+        self.named.get(session).cloned().ok_or(SessionError::TooMany)
     }
 
     /// The unnamed session of a pool.
-    pub(super) fn session_in(&mut self, engine: &Engine, pool: &str, now: Now) -> Result<Session, NotOpened> {
+    pub(super) fn session_in(
+        &mut self,
+        engine: &Engine,
+        pool: &str,
+        now: Now,
+    ) -> Result<Session, SessionError> {
         if let Some(known) = self.unnamed.get(pool) {
             return Ok(known.clone());
         }
@@ -67,7 +82,7 @@ impl Work {
         }
     }
 
-    pub(super) fn note(&mut self, engine: &Engine, id: Id, session: Session, lease: u64, now: Now) {
+    pub(super) fn note(&mut self, engine: &Engine, id: IdDigest, session: Session, lease: u64, now: Now) {
         if self.leases.len() >= self.leases_until.max(LEASES_UNTIL_MIN) {
             self.leases.retain(|held| engine.holds(&held.session, held.lease, now));
             self.leases_until = self.leases.len().saturating_mul(2);
@@ -76,19 +91,19 @@ impl Work {
     }
 
     /// Ends a lease; returns whether it existed.
-    pub(super) fn release(&mut self, engine: &Engine, id: Id, outcome: WorkOutcome, now: Now) -> bool {
+    pub(super) fn release(&mut self, engine: &Engine, id: IdDigest, outcome: WorkOutcome, now: Now) -> bool {
         let Ok(found) = self.leases.find_entry(id.hash(), |held| held.id == id) else { return false };
         let (Held { session, lease, .. }, _) = found.remove();
         engine.release(&session, lease, outcome, now)
     }
 
     /// The lease of an id, if it was granted and not released.
-    pub(super) fn lease(&self, id: Id) -> Option<u64> {
+    pub(super) fn lease(&self, id: IdDigest) -> Option<u64> {
         self.leases.find(id.hash(), |held| held.id == id).map(|held| held.lease)
     }
 
     /// Renews a lease; returns whether it existed.
-    pub(super) fn renew(&self, engine: &Engine, id: Id, now: Now) -> bool {
+    pub(super) fn renew(&self, engine: &Engine, id: IdDigest, now: Now) -> bool {
         let held = self.leases.find(id.hash(), |held| held.id == id);
         held.is_some_and(|held| engine.renew(&held.session, held.lease, now))
     }

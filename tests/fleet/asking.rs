@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
-    Answer, CallResult, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Standing, Ticket,
-    Verdict,
+    CallResult, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op,
+    Request, Ticket, Verdict,
 };
-use tidegate::fleet::call::Call;
+use tidegate::fleet::call::ScriptCommand;
 use tidegate::fleet::cell::TOKEN;
-use tidegate::fleet::member::Member;
-use tidegate::fleet::reply::Reply;
+use tidegate::fleet::member::HostMember;
+use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::sync;
-use tidegate::limit::share::{self, Asks, WhenDown};
+use tidegate::limit::share::{self, RemoteCheckWait, WhenDown};
 use tidegate::limit::{Quota, Rate, token_bucket};
 use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule, RuleSet};
 
@@ -30,7 +30,7 @@ struct Plan {
     rate: u32,
     period_s: u64,
     burst: u32,
-    asks: Asks,
+    asks: RemoteCheckWait,
     /// Requests in a second on all hosts together.
     per_second: u32,
     seconds: u64,
@@ -48,7 +48,7 @@ struct Plan {
 
 struct Host {
     decider: Decider,
-    member: Member,
+    member: HostMember,
     /// Whether their own host is to refuse them, too.
     waiting: Waiting<bool>,
 }
@@ -65,20 +65,20 @@ struct Seen {
 
 impl Host {
     fn new(plan: &Plan, number: u32) -> Host {
-        let options = Options {
+        let options = EngineOptions {
             hash_key: HashKey::from_bytes([number as u8; 16]),
             mode: Mode::Enforce,
             memory_bytes_max: 64 << 20,
         };
         let engine = Arc::new(Engine::new(options));
-        let standing: Arc<Standing> = engine.join_fleet(HashKey::from_bytes([9; 16]));
+        let standing: Arc<FleetStatus> = engine.join_fleet(HashKey::from_bytes([9; 16]));
         engine.install(RuleSet::new(vec![Domain::new("api", vec![rule(plan), own_rule()])]));
         standing.set_hosts(plan.hosts);
         let mut name = [0; 16];
         name[..4].copy_from_slice(&(number + 1).to_le_bytes());
         let seed = crate::random::mixed(plan.seed ^ (u64::from(number) << 32));
-        let options = sync::Options { host: name, epoch: 1, buckets: sync::BUCKETS, seed };
-        let mut member = Member::new(Arc::clone(&engine), standing, options);
+        let options = sync::SyncOptions { host: name, epoch: 1, buckets: sync::BUCKETS, seed };
+        let mut member = HostMember::new(Arc::clone(&engine), standing, options);
         member.set_heard(true, at(0).at);
         Host { decider: engine.decider(), member, waiting: Waiting::new() }
     }
@@ -100,18 +100,25 @@ impl Host {
             Some(result) => self.decider.resume(&request, result, at(us)),
         };
         match answer {
-            Answer::Decided(decision) => Ok(decision.verdict == Verdict::Allow),
-            Answer::Ask(ticket) => Err(ticket),
+            EngineAnswer::Decided(decision) => Ok(decision.verdict == Verdict::Allow),
+            EngineAnswer::Ask(ticket) => Err(ticket),
             other => panic!("{other:?}"),
         }
     }
 
-    fn park(&mut self, ticket: Arc<Ticket>, is_held: bool, is_second: bool, us: u64, out: &mut Vec<Call>) {
+    fn park(
+        &mut self,
+        ticket: Arc<Ticket>,
+        is_held: bool,
+        is_second: bool,
+        us: u64,
+        out: &mut Vec<ScriptCommand>,
+    ) {
         self.waiting.park((ticket, is_held, is_second), &mut self.member, at(us), out);
     }
 
     /// Goes on with what waits for nothing any more.
-    fn resume(&mut self, us: u64, seen: &mut Seen, out: &mut Vec<Call>) {
+    fn resume(&mut self, us: u64, seen: &mut Seen, out: &mut Vec<ScriptCommand>) {
         for (parked, brought) in self.waiting.take_ready(at(us)) {
             let (result, may_wait) = match brought {
                 Some(brought) => (CallResult::Brought(brought), !parked.is_second),
@@ -129,18 +136,19 @@ impl Host {
         }
     }
 
-    fn answered(&mut self, call: &Call, reply: Reply, us: u64, out: &mut Vec<Call>) {
+    fn answered(&mut self, call: &ScriptCommand, reply: ScriptReply, us: u64, out: &mut Vec<ScriptCommand>) {
         match (call, reply) {
-            (Call::Sync(_), reply @ Reply::Sync(_)) | (Call::Exact(_), reply @ Reply::Exact(_)) => {
+            (ScriptCommand::Sync(_), reply @ ScriptReply::Sync(_))
+            | (ScriptCommand::Exact(_), reply @ ScriptReply::Exact(_)) => {
                 self.member.answered(call, reply, at(us), out);
             }
             (call, reply) => panic!("{reply:?} to {call:?}"),
         }
     }
 
-    fn failed(&mut self, call: &Call, us: u64) {
+    fn failed(&mut self, call: &ScriptCommand, us: u64) {
         match call {
-            Call::Sync(_) | Call::Exact(_) => self.member.failed(call, at(us).at),
+            ScriptCommand::Sync(_) | ScriptCommand::Exact(_) => self.member.failed(call, at(us).at),
             other => panic!("{other:?}"),
         }
     }
@@ -148,9 +156,9 @@ impl Host {
 
 /// On its way: to the store, back, or nowhere.
 enum Event {
-    There(Call),
-    Back(Call, Reply),
-    Lost(Call),
+    There(ScriptCommand),
+    Back(ScriptCommand, ScriptReply),
+    Lost(ScriptCommand),
 }
 
 fn run(plan: &Plan) -> Seen {
@@ -173,7 +181,7 @@ fn run(plan: &Plan) -> Seen {
             match event {
                 Event::There(call) => {
                     let reply = store.call(&call, store_us + when);
-                    if let Call::Exact(payment) = &call {
+                    if let ScriptCommand::Exact(payment) = &call {
                         key = Some((payment.place.bucket.number(), payment.costs[0].key));
                     }
                     let drawn = if is_over { 1_000 } else { random.below(1_000) };
@@ -246,11 +254,11 @@ fn position() -> Position {
 
 fn rule(plan: &Plan) -> Rule {
     let rate = Rate::new(plan.rate, plan.period_s * 1_000_000_000).unwrap();
-    let bucket = token_bucket::Quota::new(rate, plan.burst).unwrap();
+    let bucket = token_bucket::TokenBucketQuota::new(rate, plan.burst).unwrap();
     let quota = match plan.window {
-        None => share::Quota::new(bucket, 0, plan.when_down),
+        None => share::ShareQuota::new(bucket, 0, plan.when_down),
         Some(kind) => {
-            share::Quota::of_window(like(plan.burst, plan.period_s, kind), 0, plan.when_down).unwrap()
+            share::ShareQuota::of_window(like(plan.burst, plan.period_s, kind), 0, plan.when_down).unwrap()
         }
     };
     let quota = quota.asking(plan.asks);
@@ -262,7 +270,7 @@ fn rule(plan: &Plan) -> Rule {
 
 /// One an hour on each host: of those that ask for it nearly all are refused, after a call or before.
 fn own_rule() -> Rule {
-    let bucket = token_bucket::Quota::new(Rate::new(1, 3_600_000_000_000).unwrap(), 1).unwrap();
+    let bucket = token_bucket::TokenBucketQuota::new(Rate::new(1, 3_600_000_000_000).unwrap(), 1).unwrap();
     Rule {
         key: vec![KeyPart::plain("job")],
         ..Rule::new("own", position(), Limit::new(Quota::TokenBucket(bucket)))
@@ -275,7 +283,7 @@ const TINY: Plan = Plan {
     rate: 10,
     period_s: 3_600,
     burst: 10,
-    asks: Asks::OnMiss,
+    asks: RemoteCheckWait::OnMiss,
     per_second: 100,
     seconds: 20,
     round_trip_us: 1_000,
@@ -291,7 +299,7 @@ const QUIET_S: u64 = 3;
 
 #[test]
 fn ten_an_hour_over_a_hundred_hosts_is_ten_and_then_ten_an_hour() {
-    for asks in [Asks::OnMiss, Asks::WhereCreditIsLess, Asks::Always] {
+    for asks in [RemoteCheckWait::OnMiss, RemoteCheckWait::WhereCreditIsLess, RemoteCheckWait::Always] {
         let plan = Plan { asks, seed: seed(), ..TINY };
         let seen = run(&plan);
         assert_eq!(seen.admitted_us.len(), 10, "{plan:?}");
@@ -316,7 +324,7 @@ fn drawn(seed: u64) -> Plan {
         rate,
         period_s: [1, 10][draw(0, 1) as usize],
         burst: draw(1, 100),
-        asks: [Asks::OnMiss, Asks::Always][draw(0, 1) as usize],
+        asks: [RemoteCheckWait::OnMiss, RemoteCheckWait::Always][draw(0, 1) as usize],
         per_second: draw(10, 1_000),
         seconds: 5,
         round_trip_us: [500, 2_000, 4_000, 7_000][draw(0, 3) as usize],
@@ -358,7 +366,7 @@ fn ten_a_day_over_a_hundred_hosts_is_ten() {
     let kinds: &[Kind] =
         if is_short() { &[Kind::Sliding] } else { &[Kind::Fixed, Kind::Sliding, Kind::Calendar] };
     for &kind in kinds {
-        for asks in [Asks::OnMiss, Asks::WhereCreditIsLess, Asks::Always] {
+        for asks in [RemoteCheckWait::OnMiss, RemoteCheckWait::WhereCreditIsLess, RemoteCheckWait::Always] {
             let plan = Plan { asks, seed: seed(), period_s: 86_400, window: Some(kind), ..TINY };
             let seen = run(&plan);
             assert_eq!(seen.admitted_us.len(), 10, "{plan:?}");
@@ -376,7 +384,7 @@ fn what_passes_is_charged_once_and_what_does_not_goes_back() {
     for seed in seed()..seed() + runs {
         let plan = drawn(seed);
         let mut random = Random::new(seed, 9);
-        let asks = if random.below(3) > 0 { Asks::Always } else { Asks::OnMiss };
+        let asks = if random.below(3) > 0 { RemoteCheckWait::Always } else { RemoteCheckWait::OnMiss };
         let when_down = if random.below(2) > 0 { WhenDown::Share } else { WhenDown::Refuse };
         let burst = 50 + random.below(2_000);
         let window = [None, Some(Kind::Fixed), Some(Kind::Sliding), Some(Kind::Calendar)][seed as usize % 4];
@@ -386,10 +394,11 @@ fn what_passes_is_charged_once_and_what_does_not_goes_back() {
         let passed = i64::try_from(seen.admitted_us.len()).unwrap();
         // Tokens that were borrowed ahead may lapse: charged, and of no use to anybody.
         // So may what passed unpaid for a while and another rule refused: a window takes back what was paid, and no more.
-        let is_exact = asks == Asks::Always && (window.is_none() || when_down == WhenDown::Refuse);
+        let is_exact = asks == RemoteCheckWait::Always && (window.is_none() || when_down == WhenDown::Refuse);
         // With `share`, what passes while checks come too late can exceed the budget, and a window that takes back late
         // payments is left uncharged for some of it: at most one in twenty, in these runs.
-        let is_late = asks == Asks::OnMiss && when_down == WhenDown::Share && plan.round_trip_us > 5_000;
+        let is_late =
+            asks == RemoteCheckWait::OnMiss && when_down == WhenDown::Share && plan.round_trip_us > 5_000;
         let owed = if is_late { passed.min(i64::from(burst)) * 19 / 20 } else { passed };
         let fits = if is_exact {
             charged == passed

@@ -2,9 +2,9 @@
 //! paid, owed or gone with its host.
 
 use foldhash::{HashMap, HashSet};
-use tidegate::fleet::call::{Batch, Call};
+use tidegate::fleet::call::{ScriptCommand, SyncBatch};
 use tidegate::fleet::cell::TOKEN;
-use tidegate::fleet::reply::{Kind, Reply};
+use tidegate::fleet::reply::{ReplyKind, ScriptReply};
 
 /// What a host has: tokens in hand, and tokens owed.
 pub(crate) type Has = (u64, u64);
@@ -56,7 +56,7 @@ impl std::fmt::Display for Audit {
 /// What is never used for another call.
 type Number = ([u8; 16], u8, u8, u64, u64);
 
-fn number(batch: &Batch) -> Number {
+fn number(batch: &SyncBatch) -> Number {
     let place = &batch.place;
     (place.host, place.bucket.number(), place.lane, place.epoch, place.seq)
 }
@@ -80,10 +80,10 @@ impl Audit {
     }
 
     /// It has sent calls, some of them once more.
-    pub(crate) fn sent(&mut self, host: u32, calls: &[Call], has: Has) {
+    pub(crate) fn sent(&mut self, host: u32, calls: &[ScriptCommand], has: Has) {
         let mut given_back = 0;
         for call in calls {
-            let Call::Sync(batch) = call else { continue };
+            let ScriptCommand::Sync(batch) = call else { continue };
             if self.told.insert(number(batch)) {
                 given_back += batch.asks.iter().map(|ask| ask.back / TOKEN).sum::<u64>();
             }
@@ -110,9 +110,9 @@ impl Audit {
     }
 
     /// The store has done a call, or repeated what it had said.
-    pub(crate) fn done(&mut self, call: &Call, reply: &Reply) {
-        let (Call::Sync(batch), Reply::Sync(answer)) = (call, reply) else { return };
-        let Kind::Done(said) = &answer.kind else { return };
+    pub(crate) fn done(&mut self, call: &ScriptCommand, reply: &ScriptReply) {
+        let (ScriptCommand::Sync(batch), ScriptReply::Sync(answer)) = (call, reply) else { return };
+        let ReplyKind::Done(said) = &answer.kind else { return };
         if !self.done.insert(number(batch)) {
             return;
         }

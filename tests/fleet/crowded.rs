@@ -2,9 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use tidegate::fleet::call::{Call, Place};
-use tidegate::fleet::reply::Reply;
-use tidegate::limit::places::Asks;
+use tidegate::fleet::call::{LanePosition, ScriptCommand};
+use tidegate::fleet::reply::ScriptReply;
+use tidegate::limit::places::PermitWait;
 use tidegate::limit::share::WhenDown;
 
 use crate::host::Host;
@@ -17,9 +17,9 @@ use crate::store::Store;
 trait Talks {
     /// Asks for a key once; whether that passed.
     fn ask(&mut self, tenant: &str, us: u64) -> bool;
-    fn calls(&mut self, us: u64) -> Vec<Call>;
-    fn sent(&mut self, number: u64, call: Call, us: u64);
-    fn answered(&mut self, number: u64, call: &Call, reply: Reply, us: u64);
+    fn calls(&mut self, us: u64) -> Vec<ScriptCommand>;
+    fn sent(&mut self, number: u64, call: ScriptCommand, us: u64);
+    fn answered(&mut self, number: u64, call: &ScriptCommand, reply: ScriptReply, us: u64);
     fn timed_out(&mut self, number: u64, us: u64);
 }
 
@@ -28,15 +28,15 @@ impl Talks for Host {
         self.hit(tenant, us)
     }
 
-    fn calls(&mut self, us: u64) -> Vec<Call> {
+    fn calls(&mut self, us: u64) -> Vec<ScriptCommand> {
         std::mem::take(self.tick(us))
     }
 
-    fn sent(&mut self, number: u64, call: Call, us: u64) {
+    fn sent(&mut self, number: u64, call: ScriptCommand, us: u64) {
         self.sent(number, call, us);
     }
 
-    fn answered(&mut self, number: u64, call: &Call, reply: Reply, us: u64) {
+    fn answered(&mut self, number: u64, call: &ScriptCommand, reply: ScriptReply, us: u64) {
         self.answered(number, call, reply, us);
     }
 
@@ -55,16 +55,16 @@ impl Talks for PlacesHost {
         matches!(came, Came::Begun { .. })
     }
 
-    fn calls(&mut self, us: u64) -> Vec<Call> {
+    fn calls(&mut self, us: u64) -> Vec<ScriptCommand> {
         self.tick(us);
         std::mem::take(self.out())
     }
 
-    fn sent(&mut self, number: u64, call: Call, us: u64) {
+    fn sent(&mut self, number: u64, call: ScriptCommand, us: u64) {
         self.sent(number, call, us);
     }
 
-    fn answered(&mut self, number: u64, call: &Call, reply: Reply, us: u64) {
+    fn answered(&mut self, number: u64, call: &ScriptCommand, reply: ScriptReply, us: u64) {
         self.answered(number, call, reply, us);
     }
 
@@ -74,7 +74,7 @@ impl Talks for PlacesHost {
 }
 
 enum Event {
-    Answer(Call, Reply),
+    Answer(ScriptCommand, ScriptReply),
     TimedOut,
 }
 
@@ -140,7 +140,7 @@ impl<H: Talks> Talk<H> {
         }
     }
 
-    fn send(&mut self, call: Call) {
+    fn send(&mut self, call: ScriptCommand) {
         about(&call, |key, place| {
             let before = self.on_way.get(&key).copied();
             assert!(before.is_none_or(|(sent, _)| sent == place), "a key in two calls at once");
@@ -162,11 +162,11 @@ impl<H: Talks> Talk<H> {
 type Number = (u8, u8, u64, u64);
 
 /// The keys of a call, each with the call's place.
-fn about(call: &Call, mut each: impl FnMut([u8; 16], Number)) {
-    let number = |place: &Place| (place.bucket.number(), place.lane, place.epoch, place.seq);
+fn about(call: &ScriptCommand, mut each: impl FnMut([u8; 16], Number)) {
+    let number = |place: &LanePosition| (place.bucket.number(), place.lane, place.epoch, place.seq);
     match call {
-        Call::Sync(batch) => batch.asks.iter().for_each(|ask| each(ask.key, number(&batch.place))),
-        Call::Places(call) => call.asks.iter().for_each(|ask| each(ask.key, number(&call.place))),
+        ScriptCommand::Sync(batch) => batch.asks.iter().for_each(|ask| each(ask.key, number(&batch.place))),
+        ScriptCommand::Places(call) => call.asks.iter().for_each(|ask| each(ask.key, number(&call.place))),
         _ => {}
     }
 }
@@ -186,7 +186,7 @@ fn host_of_tokens() -> Host {
 }
 
 fn host_of_places() -> PlacesHost {
-    let (when_down, asks) = (WhenDown::Share, Asks::Never);
+    let (when_down, asks) = (WhenDown::Share, PermitWait::Never);
     let plan = WorkPlan { base: plan(), service_ms: 100, when_down, asks, held: 0, leaves: 0 };
     PlacesHost::new(&plan, 0, 1, 0, 0)
 }

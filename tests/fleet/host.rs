@@ -5,17 +5,17 @@ use std::sync::Arc;
 use foldhash::HashMap;
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
-    Answer, CallResult, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Standing, Ticket,
-    Verdict,
+    CallResult, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op,
+    Request, Ticket, Verdict,
 };
 use tidegate::fleet::beat::Beat;
-use tidegate::fleet::call::Call;
+use tidegate::fleet::call::ScriptCommand;
 use tidegate::fleet::link_state::LinkState;
-use tidegate::fleet::member::Member;
-use tidegate::fleet::reply::Reply;
-use tidegate::fleet::secrets::Mark;
+use tidegate::fleet::member::HostMember;
+use tidegate::fleet::reply::ScriptReply;
+use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::sync;
-use tidegate::limit::share::{self, Asks, WhenDown};
+use tidegate::limit::share::{self, RemoteCheckWait, WhenDown};
 use tidegate::limit::{Quota, Rate, token_bucket};
 use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule, RuleSet};
 
@@ -26,19 +26,19 @@ use crate::world::SECRET;
 pub(crate) struct Host {
     pub(crate) engine: Arc<Engine>,
     decider: Decider,
-    pub(crate) member: Member,
+    pub(crate) member: HostMember,
     pub(crate) link: LinkState,
-    standing: Arc<Standing>,
+    standing: Arc<FleetStatus>,
     name: [u8; 16],
     drift_ppm: i64,
     utc: i64,
     has_heard: bool,
     /// Calls without an answer, by a number that is never used again.
-    pending: HashMap<u64, Call>,
+    pending: HashMap<u64, ScriptCommand>,
     /// It has nothing to do before this, unless something is asked of it or comes.
     next: Timestamp,
-    out: Vec<Call>,
-    secret: Mark,
+    out: Vec<ScriptCommand>,
+    secret: SecretDigest,
     /// Requests that wait, by their tenant.
     waiting: Waiting<u32>,
     /// Whether there may be some.
@@ -59,7 +59,7 @@ impl Host {
         at_us: u64,
     ) -> Host {
         let hash_key = HashKey::from_bytes([number as u8; 16]);
-        let options = Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
+        let options = EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
         let engine = Arc::new(Engine::new(options));
         let standing = engine.join_fleet(HashKey::from_bytes([secret; 16]));
         engine.install(RuleSet::new(vec![Domain::new("api", vec![rule(plan)])]));
@@ -68,11 +68,11 @@ impl Host {
         name[..4].copy_from_slice(&(number + 1).to_le_bytes());
         let seed = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(number) << 32) ^ life;
         let seed = crate::random::mixed(seed);
-        let options = sync::Options { host: name, epoch: life, buckets: plan.buckets, seed };
-        let member = Member::new(Arc::clone(&engine), Arc::clone(&standing), options);
+        let options = sync::SyncOptions { host: name, epoch: life, buckets: plan.buckets, seed };
+        let member = HostMember::new(Arc::clone(&engine), Arc::clone(&standing), options);
         let pending = HashMap::default();
         let link = LinkState::new(seed, local(drift_ppm, at_us));
-        let (waiting, asks) = (Waiting::new(), plan.asks != Asks::Never);
+        let (waiting, asks) = (Waiting::new(), plan.asks != RemoteCheckWait::Never);
         let (utc, out, has_heard) = (0, Vec::new(), false);
         let next = Timestamp::ORIGIN;
         Host {
@@ -88,7 +88,7 @@ impl Host {
             pending,
             next,
             out,
-            secret: Mark::of_secret(&[secret]),
+            secret: SecretDigest::of_secret(&[secret]),
             waiting,
             asks,
         }
@@ -178,8 +178,8 @@ impl Host {
             Some(result) => self.decider.resume(&request, result, now),
         };
         match answer {
-            Answer::Decided(decision) => Ok(decision.verdict == Verdict::Allow),
-            Answer::Ask(ticket) => Err(ticket),
+            EngineAnswer::Decided(decision) => Ok(decision.verdict == Verdict::Allow),
+            EngineAnswer::Ask(ticket) => Err(ticket),
             other => panic!("{other:?}"),
         }
     }
@@ -197,35 +197,36 @@ impl Host {
     }
 
     /// What is to be sent now.
-    pub(crate) fn tick(&mut self, us: u64) -> &mut Vec<Call> {
+    pub(crate) fn tick(&mut self, us: u64) -> &mut Vec<ScriptCommand> {
         let now = self.now(us);
         let timeout = self.member.sync().timeout();
         self.link.is_cut_off(true, timeout, now.at);
         self.member.set_heard(self.link.is_linked(), now.at);
         if self.link.takes_beat(now.at) {
             let (host, secret) = (self.name, self.secret);
-            self.out.push(Call::Beat(Beat { host, epoch: 0, seq: 0, pools: Vec::new(), secret }));
+            self.out.push(ScriptCommand::Beat(Beat { host, epoch: 0, seq: 0, pools: Vec::new(), secret }));
         }
         self.member.tick(now, &mut self.out);
         self.next = self.member.sync().next().min(self.link.next(true, timeout));
         &mut self.out
     }
 
-    pub(crate) fn sent(&mut self, number: u64, call: Call, us: u64) {
+    pub(crate) fn sent(&mut self, number: u64, call: ScriptCommand, us: u64) {
         let now = self.now(us);
         self.next = Timestamp::ORIGIN;
         self.link.sent(now.at);
         self.pending.insert(number, call);
     }
 
-    pub(crate) fn answered(&mut self, number: u64, call: &Call, reply: Reply, us: u64) {
+    pub(crate) fn answered(&mut self, number: u64, call: &ScriptCommand, reply: ScriptReply, us: u64) {
         let now = self.now(us);
         self.next = Timestamp::ORIGIN;
         self.pending.remove(&number);
         self.link.heard(now.at);
         match (call, reply) {
-            (Call::Beat(_), Reply::Beat(beaten)) => self.member.beaten(&beaten, now.at),
-            (Call::Sync(_), reply @ Reply::Sync(_)) | (Call::Exact(_), reply @ Reply::Exact(_)) => {
+            (ScriptCommand::Beat(_), ScriptReply::Beat(beaten)) => self.member.beaten(&beaten, now.at),
+            (ScriptCommand::Sync(_), reply @ ScriptReply::Sync(_))
+            | (ScriptCommand::Exact(_), reply @ ScriptReply::Exact(_)) => {
                 self.member.answered(call, reply, now, &mut self.out);
             }
             (call, reply) => panic!("{reply:?} to {call:?}"),
@@ -239,7 +240,7 @@ impl Host {
         let now = self.now(us);
         self.next = Timestamp::ORIGIN;
         match self.pending.remove(&number) {
-            Some(Call::Beat(_)) => self.link.beat_failed(now.at),
+            Some(ScriptCommand::Beat(_)) => self.link.beat_failed(now.at),
             Some(call) => self.member.failed(&call, now.at),
             None => {}
         }
@@ -260,8 +261,8 @@ fn rule(plan: &Plan) -> Rule {
         return Rule { key, ..Rule::new("per-tenant", position, Limit::new(quota)) };
     }
     let rate = Rate::new(plan.rate, plan.period_s * 1_000_000_000).unwrap();
-    let bucket = token_bucket::Quota::new(rate, plan.burst).unwrap();
+    let bucket = token_bucket::TokenBucketQuota::new(rate, plan.burst).unwrap();
     let when_down = if plan.faults.alone_refuses { WhenDown::Refuse } else { WhenDown::Share };
-    let quota = Quota::Share(share::Quota::new(bucket, plan.credit, when_down).asking(plan.asks));
+    let quota = Quota::Share(share::ShareQuota::new(bucket, plan.credit, when_down).asking(plan.asks));
     Rule { key, ..Rule::new("per-tenant", position, Limit::new(quota)) }
 }

@@ -4,8 +4,8 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use foldhash::HashMap;
-use tidegate::fleet::call::Call;
-use tidegate::fleet::reply::Reply;
+use tidegate::fleet::call::ScriptCommand;
+use tidegate::fleet::reply::ScriptReply;
 
 use crate::plan::Plan;
 use crate::random::Random;
@@ -19,8 +19,8 @@ pub(crate) struct To {
 
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
-    AtStore { number: u64, call: Call },
-    AtHost { number: u64, call: Call, reply: Reply },
+    AtStore { number: u64, call: ScriptCommand },
+    AtHost { number: u64, call: ScriptCommand, reply: ScriptReply },
     TimedOut { number: u64 },
 }
 
@@ -51,7 +51,7 @@ impl Network {
     }
 
     /// Sends a call; returns its number.
-    pub(crate) fn send(&mut self, to: To, call: Call, us: u64, timeout_us: u64) -> u64 {
+    pub(crate) fn send(&mut self, to: To, call: ScriptCommand, us: u64, timeout_us: u64) -> u64 {
         self.numbers += 1;
         let number = self.numbers;
         let arrives = us + self.one_way();
@@ -65,7 +65,7 @@ impl Network {
     }
 
     /// Sends a reply back, which may be lost.
-    pub(crate) fn reply(&mut self, to: To, number: u64, call: Call, reply: Reply, us: u64) {
+    pub(crate) fn reply(&mut self, to: To, number: u64, call: ScriptCommand, reply: ScriptReply, us: u64) {
         if self.random.below(1_000) < self.lost {
             return;
         }

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use tidegate::limit::share::Asks;
+use tidegate::limit::share::RemoteCheckWait;
 
 use crate::random::Random;
 
@@ -137,7 +137,7 @@ pub(crate) struct Plan {
     /// Windows of `rate` each, where it is no bucket.
     pub(crate) window: Option<crate::windows::Kind>,
     /// Whether requests wait for a call.
-    pub(crate) asks: Asks,
+    pub(crate) asks: RemoteCheckWait,
 }
 
 impl Plan {
@@ -160,7 +160,7 @@ impl Plan {
             faults: Faults::default(),
             audited: false,
             window: None,
-            asks: Asks::Never,
+            asks: RemoteCheckWait::Never,
         }
     }
 

@@ -1,6 +1,6 @@
 //! Many callers far below their limits: they cost few words, and none of them is refused.
 
-use tidegate::fleet::call::{CELLS_MAX, Call};
+use tidegate::fleet::call::{CELLS_MAX, ScriptCommand};
 
 use crate::host::Host;
 use crate::plan::{Plan, Shape};
@@ -35,7 +35,7 @@ fn keys_wait_for_room_without_being_looked_at() {
     let mut host = Host::new(&plan, 0, 1, 0, 0);
     let mut store = Store::default();
     let mut numbers = 0;
-    let mut answer = |host: &mut Host, call: &Call, us: u64| {
+    let mut answer = |host: &mut Host, call: &ScriptCommand, us: u64| {
         numbers += 1;
         let reply = store.call(call, 1_700_000_000_000_000 + us);
         host.answered(numbers, call, reply, us);
@@ -44,13 +44,17 @@ fn keys_wait_for_room_without_being_looked_at() {
     beats.iter().for_each(|beat| answer(&mut host, beat, 500));
     assert!((0..20_000).all(|tenant| !host.hit(&format!("t{tenant}"), 1_000)), "nothing is granted yet");
     let full = std::mem::take(host.tick(2_000));
-    assert!(full.iter().all(|call| matches!(call, Call::Sync(batch) if batch.asks.len() == CELLS_MAX)));
+    assert!(
+        full.iter().all(|call| matches!(call, ScriptCommand::Sync(batch) if batch.asks.len() == CELLS_MAX))
+    );
     let later = host.now(900_000).at;
     assert!(host.member.sync().next() > later, "nothing is to be done until a lane is free");
     assert!(host.tick(10_000).is_empty());
     answer(&mut host, &full[0], 11_000);
-    let Call::Sync(landed) = &full[0] else { panic!("a beat") };
+    let ScriptCommand::Sync(landed) = &full[0] else { panic!("a beat") };
     let next = std::mem::take(host.tick(12_000));
-    let [Call::Sync(next)] = next.as_slice() else { panic!("{} calls in the room of one", next.len()) };
+    let [ScriptCommand::Sync(next)] = next.as_slice() else {
+        panic!("{} calls in the room of one", next.len())
+    };
     assert_eq!((next.place.bucket, next.asks.len()), (landed.place.bucket, CELLS_MAX));
 }

@@ -10,15 +10,15 @@ use std::time::Duration;
 
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
-    Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Opening, Options, PoolView, Request, Session,
-    Verdict, WorkOutcome,
+    Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, Opening, PoolView, Request,
+    Session, Verdict, WorkOutcome,
 };
 use tidegate::fleet::beat::Beat;
-use tidegate::fleet::call::Call;
+use tidegate::fleet::call::ScriptCommand;
 use tidegate::fleet::link_state::LinkState;
-use tidegate::fleet::reply::Reply;
+use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::reserve::Reserves;
-use tidegate::fleet::secrets::Mark;
+use tidegate::fleet::secrets::SecretDigest;
 use tidegate::rules::{RuleSet, read_text};
 
 use crate::network::{Event, Network, To};
@@ -95,7 +95,7 @@ impl Host {
     fn new(number: usize, life: u64, slots: u32, ms: u64) -> Host {
         let hash_key = HashKey::from_bytes([number as u8; 16]);
         let engine =
-            Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 8 << 20 }));
+            Arc::new(Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 8 << 20 }));
         let loaded = read_text("rules.yaml", RULES);
         assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
         engine.install(RuleSet::new(loaded.domains));
@@ -124,7 +124,9 @@ impl Host {
         let mut request = Request::new(Op::Acquire, "api", Descriptors::one(&[]));
         request.session = Some(&self.session);
         request.priority = Some(if is_critical { "critical" } else { "other" });
-        let Answer::Decided(decision) = self.decider.decide(&request, now(ms, self.utc)) else { panic!() };
+        let EngineAnswer::Decided(decision) = self.decider.decide(&request, now(ms, self.utc)) else {
+            panic!()
+        };
         let Some(lease) = decision.lease.filter(|_| decision.verdict == Verdict::Allow) else { return false };
         self.at_work[usize::from(!is_critical)] += 1;
         let takes = takes.clamp(1, TAKES_MAX) as usize;
@@ -163,7 +165,7 @@ impl Host {
             return None;
         }
         let (seq, pools) = self.reserves.report(&self.engine, at);
-        let beat = Beat { host: self.name, epoch: self.life, seq, pools, secret: Mark::default() };
+        let beat = Beat { host: self.name, epoch: self.life, seq, pools, secret: SecretDigest::default() };
         self.link.sent(at);
         self.said.push(beat.clone());
         Some(beat)
@@ -262,7 +264,7 @@ impl World {
             self.strays.push((self.ms + u64::from(self.random.below(3_000)), beat.clone()));
         }
         let to = To { host: number as u32, life: host.life };
-        let sent = self.network.send(to, Call::Beat(beat.clone()), self.ms * 1_000, self.timeout_us);
+        let sent = self.network.send(to, ScriptCommand::Beat(beat.clone()), self.ms * 1_000, self.timeout_us);
         host.pending.push((sent, beat));
     }
 
@@ -270,7 +272,7 @@ impl World {
         let store_us = self.store_us(self.ms * 1_000);
         for (_, beat) in self.strays.extract_if(.., |(at, _)| *at <= self.ms) {
             if !self.is_out {
-                self.store.call(&Call::Beat(beat), store_us);
+                self.store.call(&ScriptCommand::Beat(beat), store_us);
             }
         }
     }
@@ -288,13 +290,15 @@ impl World {
                 Event::AtStore { number, call } if !self.is_out => {
                     let store_us = self.store_us(us);
                     let reply = self.store.call(&call, store_us);
-                    if let Reply::Beat(beaten) = &reply {
+                    if let ScriptReply::Beat(beaten) = &reply {
                         self.answered = beaten.pools.first().map_or(self.answered, |said| said.load.slots);
                     }
                     self.network.reply(to, number, call, reply, us);
                 }
                 Event::AtHost { number, call, reply } if !self.is_out => {
-                    let (Some(host), Call::Beat(beat), Reply::Beat(beaten)) = (host, &call, reply) else {
+                    let (Some(host), ScriptCommand::Beat(beat), ScriptReply::Beat(beaten)) =
+                        (host, &call, reply)
+                    else {
                         continue;
                     };
                     host.pending.retain(|(pending, _)| *pending != number);

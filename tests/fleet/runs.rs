@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use tidegate::limit::share::Asks;
+use tidegate::limit::share::RemoteCheckWait;
 
 use crate::audit::Audit;
 use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, draws, runs, seed};
@@ -44,7 +44,7 @@ fn plan(seed: u64) -> Plan {
         faults,
         audited: true,
         window: None,
-        asks: Asks::Never,
+        asks: RemoteCheckWait::Never,
     }
 }
 

@@ -3,10 +3,10 @@
 use std::sync::{Arc, Mutex};
 
 use tidegate::clock::{Now, Timestamp};
-use tidegate::engine::{Brought, Ticket};
-use tidegate::fleet::call::Call;
-use tidegate::fleet::member::Member;
-use tidegate::fleet::questions::Question;
+use tidegate::engine::{CheckReply, Ticket};
+use tidegate::fleet::call::ScriptCommand;
+use tidegate::fleet::member::HostMember;
+use tidegate::fleet::questions::WaitingRequest;
 
 /// One of them: `W` tells which it is.
 pub(crate) struct Parked<W> {
@@ -18,7 +18,7 @@ pub(crate) struct Parked<W> {
     answer: Slot,
 }
 
-type Slot = Arc<Mutex<Option<Option<Brought>>>>;
+type Slot = Arc<Mutex<Option<Option<CheckReply>>>>;
 
 /// All that wait on a host.
 pub(crate) struct Waiting<W>(Vec<Parked<W>>);
@@ -32,15 +32,15 @@ impl<W> Waiting<W> {
     pub(crate) fn park(
         &mut self,
         (ticket, what, is_second): (Arc<Ticket>, W, bool),
-        member: &mut Member,
+        member: &mut HostMember,
         now: Now,
-        out: &mut Vec<Call>,
+        out: &mut Vec<ScriptCommand>,
     ) {
         let answer = Slot::default();
         let to = Arc::clone(&answer);
         let on_brought = Box::new(move |brought| drop(to.lock().unwrap().replace(brought)));
         let due = now.at.after(ticket.patience);
-        member.ask(Question { ticket: Arc::clone(&ticket), due, on_brought }, now, out);
+        member.ask(WaitingRequest { ticket: Arc::clone(&ticket), due, on_brought }, now, out);
         member.tend_places(now, out);
         self.0.push(Parked { ticket, is_second, what, due, answer });
     }
@@ -51,7 +51,7 @@ impl<W> Waiting<W> {
     }
 
     /// Those that wait for nothing any more, with what came; `None`: nothing did in time.
-    pub(crate) fn take_ready(&mut self, now: Now) -> Vec<(Parked<W>, Option<Brought>)> {
+    pub(crate) fn take_ready(&mut self, now: Now) -> Vec<(Parked<W>, Option<CheckReply>)> {
         let mut ready = Vec::new();
         for parked in std::mem::take(&mut self.0) {
             let brought = parked.answer.lock().unwrap().take();

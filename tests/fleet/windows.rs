@@ -3,7 +3,7 @@
 use std::thread;
 
 use jiff::tz::TimeZone;
-use tidegate::limit::fixed_window::{self, Align, Period};
+use tidegate::limit::fixed_window::{self, WindowAlign, WindowPeriod};
 use tidegate::limit::share::{self, WhenDown};
 use tidegate::limit::{Quota, sliding_window};
 
@@ -22,21 +22,26 @@ pub(crate) enum Kind {
 /// So much in each window of so many seconds, as one host counts it.
 pub(crate) fn like(count: u32, seconds: u64, kind: Kind) -> Quota {
     let nanos = seconds * 1_000_000_000;
-    let fixed =
-        |align| Quota::FixedWindow(fixed_window::Quota::new(count, Period::Nanos(nanos), align).unwrap());
+    let fixed = |align| {
+        Quota::FixedWindow(
+            fixed_window::FixedWindowQuota::new(count, WindowPeriod::Nanos(nanos), align).unwrap(),
+        )
+    };
     match kind {
-        Kind::Fixed => fixed(Align::Epoch),
-        Kind::Calendar => fixed(Align::Zone(TimeZone::get("Europe/Berlin").unwrap())),
-        Kind::Sliding => Quota::SlidingWindow(sliding_window::Quota::new(count, nanos, 10).unwrap()),
+        Kind::Fixed => fixed(WindowAlign::Epoch),
+        Kind::Calendar => fixed(WindowAlign::Zone(TimeZone::get("Europe/Berlin").unwrap())),
+        Kind::Sliding => {
+            Quota::SlidingWindow(sliding_window::SlidingWindowQuota::new(count, nanos, 10).unwrap())
+        }
     }
 }
 
 /// The quota of a plan.
-pub(crate) fn quota(plan: &Plan, kind: Kind) -> share::Quota {
+pub(crate) fn quota(plan: &Plan, kind: Kind) -> share::ShareQuota {
     let like = like(plan.rate, plan.period_s, kind);
     // Without Redis nothing passes that is not in hand: then nothing is beyond the bound, ever.
     let when_down = if plan.credit == 0 { WhenDown::Refuse } else { WhenDown::Share };
-    share::Quota::of_window(like, plan.credit, when_down).unwrap()
+    share::ShareQuota::of_window(like, plan.credit, when_down).unwrap()
 }
 
 /// By the millisecond, by the clock of Redis.

@@ -1,7 +1,7 @@
 //! Hosts, Redis and the way between, a millisecond at a time.
 
-use tidegate::fleet::call::Call;
-use tidegate::limit::share::Asks;
+use tidegate::fleet::call::ScriptCommand;
+use tidegate::limit::share::RemoteCheckWait;
 
 use crate::audit::Audit;
 use crate::host::Host;
@@ -179,7 +179,7 @@ impl World<'_> {
         }
     }
 
-    fn at_store(&mut self, number: u64, call: Call, to: To, us: u64) {
+    fn at_store(&mut self, number: u64, call: ScriptCommand, to: To, us: u64) {
         if self.is_out(to.host, us) {
             return;
         }
@@ -188,7 +188,7 @@ impl World<'_> {
             audit.done(&call, &reply);
         }
         self.measure.calls += 1;
-        if let Call::Sync(batch) = &call {
+        if let ScriptCommand::Sync(batch) = &call {
             let second = (us / 1_000_000).saturating_sub(WARM_MS / 1_000) as usize;
             if let Some(cells) = self.measure.cells.get_mut(second) {
                 *cells += batch.asks.len() as u64;
@@ -224,7 +224,7 @@ impl World<'_> {
 
     /// Goes on with requests that wait for nothing any more.
     fn resume(&mut self, ms: u64, us: u64) {
-        if self.plan.asks == Asks::Never {
+        if self.plan.asks == RemoteCheckWait::Never {
             return;
         }
         for (number, host) in self.hosts.iter_mut().enumerate() {

@@ -1,6 +1,6 @@
 //! A frame, however hostile, costs no memory: reading requests never asks the heap for anything.
 
-use tidegate::protocol::{Descriptors, FRAME_BYTES_MAX, Split, decode_first, decode_request, split};
+use tidegate::protocol::{DescriptorList, FRAME_BYTES_MAX, Split, decode_first, decode_request, split};
 
 use crate::asked_bytes;
 use crate::golden;
@@ -14,7 +14,7 @@ fn reading_asks_the_heap_for_nothing() {
     for (name, bytes) in good.chain(bad).chain(bombs()) {
         let asked = asked_bytes(|| {
             if let Split::Frame { payload, .. } = split(&bytes) {
-                let _ = decode_request(payload, &mut Descriptors::new());
+                let _ = decode_request(payload, &mut DescriptorList::new());
                 let _ = decode_first(payload);
             }
         });

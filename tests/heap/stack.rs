@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use tidegate::protocol::{Descriptors, ReplyScratch, decode_first, decode_reply, decode_request};
+use tidegate::protocol::{DescriptorList, ReplyScratch, decode_first, decode_reply, decode_request};
 
 #[test]
 fn reads_any_depth_on_a_small_stack() {
@@ -14,7 +14,7 @@ fn reads_any_depth_on_a_small_stack() {
         for bomb in &bombs {
             // At the place of the descriptors, and from the first byte on.
             for bytes in [&bomb[..], &bomb[6..]] {
-                assert!(decode_request(bytes, &mut Descriptors::new()).is_err());
+                assert!(decode_request(bytes, &mut DescriptorList::new()).is_err());
                 assert!(decode_first(bytes).is_err());
                 assert!(decode_reply(bytes, &mut ReplyScratch::default()).is_err());
             }

@@ -20,7 +20,9 @@ mod said;
 use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
-use tidegate::engine::{Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Verdict};
+use tidegate::engine::{
+    Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, Request, Verdict,
+};
 use tidegate::rules::{RuleSet, read_text};
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
@@ -51,7 +53,7 @@ pub(crate) fn rules(limits: &str) -> RuleSet {
 
 pub(crate) fn engine(limits: &str, memory_bytes_max: usize) -> Arc<Engine> {
     let hash_key = HashKey::from_bytes([7; 16]);
-    let engine = Arc::new(Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max }));
+    let engine = Arc::new(Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max }));
     engine.install(rules(limits));
     engine
 }
@@ -60,7 +62,7 @@ pub(crate) fn engine(limits: &str, memory_bytes_max: usize) -> Arc<Engine> {
 pub(crate) fn ask(decider: &mut Decider, op: Op, k: &str, u: &str, now: u64) -> (Verdict, Option<Micros>) {
     let attributes = [("k", k), ("u", u)];
     let request = Request::new(op, "api", Descriptors::one(&attributes));
-    let Answer::Decided(decision) = decider.decide(&request, Now::at_nanos(now)) else {
+    let EngineAnswer::Decided(decision) = decider.decide(&request, Now::at_nanos(now)) else {
         panic!("a conflict")
     };
     (decision.verdict, decision.retry)

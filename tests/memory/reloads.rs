@@ -1,7 +1,7 @@
 //! Rules that change all the time: what does not change decides as if nothing did, and nothing is left behind.
 
 use tidegate::clock::Now;
-use tidegate::engine::{Answer, Cost, Descriptors, Op, Request};
+use tidegate::engine::{Cost, Descriptors, EngineAnswer, Op, Request};
 use tidegate::rules::{RuleSet, read_text};
 
 use crate::counting::held;
@@ -73,7 +73,9 @@ fn play(requests: u64, reloads_every: Option<u64>, mut hear: impl FnMut(u64, Str
         let cost = Cost::Requests(u32::try_from(random >> 55 & 1).unwrap() + 1);
         let op = if random >> 60 == 0 { Op::Peek } else { Op::Hit };
         let request = Request { cost, all: true, ..Request::new(op, "api", Descriptors::one(&attributes)) };
-        let Answer::Decided(decision) = decider.decide(&request, Now::at_nanos(at)) else { unreachable!() };
+        let EngineAnswer::Decided(decision) = decider.decide(&request, Now::at_nanos(at)) else {
+            unreachable!()
+        };
         let all: Vec<_> = decision.all().map(|view| view.level).collect();
         let notes: Vec<_> = decision.notes().collect();
         hear(number, format!("{:?} {:?} {notes:?} {all:?}", decision.verdict, decision.retry));

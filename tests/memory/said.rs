@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate::clock::Now;
 use tidegate::engine::{
-    Descriptors, Engine, HashKey, Mode, Op, Options, Request, bytes_per_key_of, keys_within,
+    Descriptors, Engine, EngineOptions, HashKey, Mode, Op, Request, bytes_per_key_of, keys_within,
 };
 use tidegate::rules::read_text;
 
@@ -25,8 +25,11 @@ const BESIDE: [(&str, &str); 5] = [
 
 /// Bytes of each key, once something, and once too much was asked about each of many, where Redis is heard and the host has room.
 fn bytes_per_key(limit: &str) -> (f64, f64) {
-    let options =
-        Options { hash_key: HashKey::from_bytes([7; 16]), mode: Mode::Enforce, memory_bytes_max: BUDGET };
+    let options = EngineOptions {
+        hash_key: HashKey::from_bytes([7; 16]),
+        mode: Mode::Enforce,
+        memory_bytes_max: BUDGET,
+    };
     let engine = Arc::new(Engine::new(options));
     engine.join_fleet(HashKey::from_bytes([9; 16])).set_linked(true);
     engine.set_room(true);

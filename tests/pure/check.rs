@@ -5,9 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use tidegate::cli::check::{Args, Color, run};
-use tidegate::cli::format::Format;
+use tidegate::cli::format::OutputFormat;
 
-fn check(path: &Path, format: Format) -> (String, bool) {
+fn check(path: &Path, format: OutputFormat) -> (String, bool) {
     check_with(Args { path: Some(path.to_owned()), format, ..Args::default() })
 }
 
@@ -37,7 +37,7 @@ const GOOD: &str = "domain: api\nlimits:\n- {name: per-user, key: [user], rate: 
 #[test]
 fn a_good_file_says_what_each_rule_admits() {
     let (_directory, path) = file("rules.yaml", GOOD);
-    let (text, fine) = check(&path, Format::Text);
+    let (text, fine) = check(&path, OutputFormat::Text);
     assert!(fine, "warnings are no failure");
     let expected = "\
 warning: the rate 1009/s is not exact: it is kept slow by one part in 264462809
@@ -72,7 +72,7 @@ fn a_bad_file_shows_every_error_with_its_line() {
         "rules.yaml",
         "domain: api\nlimits:\n  - name: per-user\n    key: [user]\n    rate: 100/sec\n    brust: 500\n  - {name: per-user, key: [], rate: 1/s}\n",
     );
-    let (text, fine) = check(&path, Format::Text);
+    let (text, fine) = check(&path, OutputFormat::Text);
     assert!(!fine);
     let expected = "\
 error: unknown unit `sec` in the rate `100/sec`
@@ -108,7 +108,7 @@ domain api: left out for its errors; the daemon starts without limits for it
 #[test]
 fn json_says_the_same_to_programs() {
     let (_directory, path) = file("rules.yaml", GOOD);
-    let (text, fine) = check(&path, Format::Json);
+    let (text, fine) = check(&path, OutputFormat::Json);
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert!(fine);
     assert_eq!((&json["errors"], &json["warnings"]), (&0.into(), &1.into()));
@@ -123,7 +123,7 @@ fn json_says_the_same_to_programs() {
     assert_eq!(rule["bound"], "at most 3 + 3 × seconds in any span");
 
     let (_directory, path) = file("rules.yaml", "domain: api\nlimits:\n- {name: a, rate: 1/s}\n");
-    let (text, fine) = check(&path, Format::Json);
+    let (text, fine) = check(&path, OutputFormat::Json);
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert!(!fine);
     assert_eq!((&json["errors"], &json["failed"][0]), (&1.into(), &"api".into()));
@@ -140,20 +140,20 @@ fn a_settings_file_brings_its_rules_with_it() {
     fs::set_permissions(directory.path().join("key"), Permissions::from_mode(0o600)).unwrap();
     fs::create_dir(directory.path().join("rules")).unwrap();
     fs::write(directory.path().join("rules/api.yaml"), GOOD).unwrap();
-    let (text, fine) = check(&path, Format::Text);
+    let (text, fine) = check(&path, OutputFormat::Text);
     assert!(fine);
     assert!(text.contains("redis://10.0.0.1:6379 is plain text beyond this host"), "{text}");
     assert!(text.ends_with("./tidegate.yaml, ./rules: 1 domain, 4 rules; 0 errors, 2 warnings\n"), "{text}");
 
     let (_directory, path) = file("tidegate.yaml", "threads: none\n");
-    let (text, fine) = check(&path, Format::Text);
+    let (text, fine) = check(&path, OutputFormat::Text);
     assert!(!fine && text.contains("tidegate.yaml:1:10"), "{text}");
 }
 
 #[test]
 fn a_path_that_is_not_there_is_an_error() {
     let (directory, _) = file("unused", "");
-    let (text, fine) = check(&directory.path().join("rules"), Format::Text);
+    let (text, fine) = check(&directory.path().join("rules"), OutputFormat::Text);
     assert!(!fine && text.contains("cannot read the rules: No such file"), "{text}");
 }
 
@@ -315,7 +315,7 @@ api: priorities critical, post, test; 0 entries of `prioritize`, and what matche
 #[test]
 fn has_concurrency_rules_and_pools_in_json() {
     let (_directory, path) = file("rules.yaml", SHEDS);
-    let (text, _) = check(&path, Format::Json);
+    let (text, _) = check(&path, OutputFormat::Json);
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     let domain = &json["domains"][0];
     let exports = &domain["rules"][0];
@@ -352,7 +352,7 @@ fn has_concurrency_rules_and_pools_in_json() {
 #[test]
 fn json_has_every_kind_of_limit_with_the_same_keys() {
     let (_directory, path) = everything();
-    let (text, fine) = check(&path, Format::Json);
+    let (text, fine) = check(&path, OutputFormat::Json);
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert!(fine, "{text}");
     let domain = &json["domains"][0];
@@ -384,7 +384,7 @@ fn of_many_rules_the_first_are_shown_and_all_on_demand() {
         .collect();
     let (_directory, path) = file("rules.yaml", &format!("domain: api\nlimits:\n{rules}"));
     let blocks = |text: &str| text.lines().filter(|line| line.starts_with("api/r")).count();
-    let (text, _) = check(&path, Format::Text);
+    let (text, _) = check(&path, OutputFormat::Text);
     assert_eq!(blocks(&text), 200);
     assert!(
         text.contains("\n… and 800 more: --all prints them\n") && text.contains("1 domain, 1000 rules"),

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 
 use tidegate::cli::check::{Args, Color, run};
-use tidegate::cli::format::Format;
+use tidegate::cli::format::OutputFormat;
 
 const RULES: &str = "\
 domain: api
@@ -20,7 +20,7 @@ limits:
 - {name: own, key: [user], rate: 5/s}
 ";
 
-fn check(path: &Path, hosts: u32, format: Format) -> (String, bool) {
+fn check(path: &Path, hosts: u32, format: OutputFormat) -> (String, bool) {
     let args = Args {
         path: Some(path.to_owned()),
         hosts: NonZeroU32::new(hosts),
@@ -45,7 +45,7 @@ fn rules(text: &str) -> (tempfile::TempDir, std::path::PathBuf) {
 #[test]
 fn each_rule_of_the_fleet_says_its_bound_for_two_hosts_for_now_and_for_twice_that() {
     let (_folder, path) = rules(RULES);
-    let (text, fine) = check(&path, 50, Format::Text);
+    let (text, fine) = check(&path, 50, OutputFormat::Text);
     assert!(fine, "{text}");
     let bound = "at most 1000 + 1000 × seconds in any span, on all hosts together while Redis answers";
     let more = "50 more at once, and 5% of the rate more from hosts that hardly use the key";
@@ -66,14 +66,14 @@ fn each_rule_of_the_fleet_says_its_bound_for_two_hosts_for_now_and_for_twice_tha
     ] {
         assert!(text.lines().any(|printed| printed == line), "{line}\nin\n{text}");
     }
-    let (text, _) = check(&path, 0, Format::Text);
+    let (text, _) = check(&path, 0, OutputFormat::Text);
     assert!(text.contains("2 hosts") && !text.contains("1 hosts") && !text.contains("4 hosts"), "{text}");
 }
 
 #[test]
 fn json_says_the_same() {
     let (_folder, path) = rules(RULES);
-    let (text, _) = check(&path, 50, Format::Json);
+    let (text, _) = check(&path, 50, OutputFormat::Json);
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     let [tenant, exports, strict, .., own] = json["domains"][0]["rules"].as_array().unwrap().as_slice()
     else {
@@ -115,7 +115,7 @@ fn without_redis_or_its_secret_each_host_is_said_to_limit_by_itself() {
     let settings = folder.path().join("tidegate.yaml");
     let said = |text: &str| {
         fs::write(&settings, text).unwrap();
-        check(&settings, 0, Format::Text)
+        check(&settings, 0, OutputFormat::Text)
     };
     let (text, fine) = said("rules: rules.yaml\n");
     let alone = "`tenant` and 4 more with `scope: fleet`, and no `redis`: each host limits by itself";
@@ -127,7 +127,7 @@ fn without_redis_or_its_secret_each_host_is_said_to_limit_by_itself() {
         said("rules: rules.yaml\nredis: {url: redis://127.0.0.1, fleet_secret_files: [none]}\n");
     assert!(!fine && text.contains("cannot read the fleet secret") && text.contains("head -c 32"), "{text}");
     // Rules alone may be checked where no settings are.
-    let (text, _) = check(&folder.path().join("rules.yaml"), 0, Format::Text);
+    let (text, _) = check(&folder.path().join("rules.yaml"), 0, OutputFormat::Text);
     assert!(!text.contains("no `redis`"), "{text}");
     // What the settings say of a domain holds for its rules.
     let (text, _) = said("rules: rules.yaml\ndomains: {api: {scope: fleet}}\n");
@@ -140,7 +140,7 @@ fn without_a_number_it_reckons_with_the_hosts_that_the_daemon_counts() {
     let settings = folder.path().join("tidegate.yaml");
     let text = "rules: rules.yaml\nsocket: {path: t.sock}\nredis: {url: redis://127.0.0.1}\n";
     fs::write(&settings, text).unwrap();
-    let (text, _) = check(&settings, 0, Format::Text);
+    let (text, _) = check(&settings, 0, OutputFormat::Text);
     assert!(text.contains("  2 hosts ") && !text.contains("  7 hosts "), "no daemon: {text}");
     // As a daemon answers; what it says besides is of no interest here.
     let _served = UnixListener::bind(folder.path().join("t.sock")).unwrap();
@@ -154,7 +154,7 @@ fn without_a_number_it_reckons_with_the_hosts_that_the_daemon_counts() {
         let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\nconnection: close\r\n\r\n", body.len());
         stream.write_all(format!("{head}{body}").as_bytes()).unwrap();
     });
-    let (text, _) = check(&settings, 0, Format::Text);
+    let (text, _) = check(&settings, 0, OutputFormat::Text);
     daemon.join().unwrap();
     for line in ["  2 hosts ", "  7 hosts ", "  14 hosts ", "on 7 hosts at most 35 + 35"] {
         assert!(text.contains(line), "{line} in {text}");
@@ -181,7 +181,7 @@ concurrency:
     let settings = folder.path().join("tidegate.yaml");
     let redis = "redis: {url: redis://127.0.0.1, region_weight: 75%}\n";
     fs::write(&settings, format!("rules: rules.yaml\n{redis}")).unwrap();
-    let (text, fine) = check(&settings, 0, Format::Text);
+    let (text, fine) = check(&settings, 0, OutputFormat::Text);
     assert!(fine, "{text}");
     for line in [
         "  region    75% of 1000/s, burst 1000, which all regions have together",
@@ -205,7 +205,7 @@ concurrency:
         text.contains("at most 5 + 5 × seconds in any span, exact"),
         "a rule of each host is not touched: {text}"
     );
-    let (text, _) = check(&settings, 0, Format::Json);
+    let (text, _) = check(&settings, 0, OutputFormat::Json);
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     let region = &json["domains"][0]["rules"][0]["fleet"]["region"];
     assert_eq!((&region["weight_permille"], &region["burst"]), (&750.into(), &1000.into()), "{text}");
@@ -217,6 +217,6 @@ concurrency:
     assert_eq!(limits, [Some(5), Some(1), Some(8)], "{text}");
     assert_eq!(of("partners")["overrides"]["listed"][0]["rate"], "300/s", "{text}");
     // Alone it is the whole budget.
-    let (text, _) = check(&folder.path().join("rules.yaml"), 0, Format::Text);
+    let (text, _) = check(&folder.path().join("rules.yaml"), 0, OutputFormat::Text);
     assert!(!text.contains("region") && text.contains("at most 1000 + 1000 × seconds"), "{text}");
 }

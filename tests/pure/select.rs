@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tidegate::limit::Rate;
-use tidegate::limit::token_bucket::Quota;
+use tidegate::limit::token_bucket::TokenBucketQuota;
 use tidegate::rules::{
-    Condition, Contents, Domain, KeyPart, KeyScratch, ListKind, Listed, Mode, Network, Overrides, Pattern,
-    Position, Priorities, Prioritize, Rule, Selection, Transform, WhyNot,
+    Condition, Domain, DomainContents, KeyPart, KeyScratch, ListKind, ListedEntry, Mode, Network, Overrides,
+    Pattern, Position, Priorities, Prioritize, Rule, Selection, Transform, WhyNot,
 };
 
 /// Few names and values, so that rules and requests meet often; the empty text is a value too.
@@ -185,7 +185,7 @@ impl Asks {
             .key
             .iter()
             .map(|(name, transform)| KeyPart { transform: *transform, ..KeyPart::plain(name) });
-        let quota = Quota::new(Rate::new(1, 1_000_000_000).unwrap(), 1).unwrap();
+        let quota = TokenBucketQuota::new(Rate::new(1, 1_000_000_000).unwrap(), 1).unwrap();
         Rule {
             conditions: self.conditions(),
             key: key.collect(),
@@ -195,8 +195,8 @@ impl Asks {
         }
     }
 
-    fn listed(&self, kind: ListKind) -> Listed {
-        Listed {
+    fn listed(&self, kind: ListKind) -> ListedEntry {
+        ListedEntry {
             name: "entry".into(),
             position: position(),
             kind,
@@ -237,7 +237,12 @@ impl Whole {
         let names = (0..=self.prioritize.len()).map(|number| number.to_string().into()).collect();
         Domain::with(
             "api",
-            Contents { rules, lists, priorities: Priorities { names, prioritize }, ..Contents::default() },
+            DomainContents {
+                rules,
+                lists,
+                priorities: Priorities { names, prioritize },
+                ..DomainContents::default()
+            },
         )
     }
 

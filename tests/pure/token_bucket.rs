@@ -3,15 +3,15 @@
 
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Timestamp};
-use tidegate::limit::token_bucket::{Gcra, Quota};
-use tidegate::limit::{Level, Outcome, Rate, RateError, Scale};
+use tidegate::limit::token_bucket::{Gcra, TokenBucketQuota};
+use tidegate::limit::{Outcome, QuotaLevel, Rate, RateError, TickScale};
 
 use Outcome::{Later, Never, Pass};
 
 const SECOND: u64 = 1_000_000_000;
 
 /// Runs steps of (milliseconds, cost, expected) on one key.
-fn check(quota: Quota, steps: &[(u64, u32, Outcome)]) {
+fn check(quota: TokenBucketQuota, steps: &[(u64, u32, Outcome)]) {
     let mut key = Gcra::full(quota.scale(), Timestamp::ORIGIN);
     for (millis, cost, expected) in steps {
         let now = Timestamp::from_nanos(millis * 1_000_000);
@@ -21,8 +21,8 @@ fn check(quota: Quota, steps: &[(u64, u32, Outcome)]) {
     }
 }
 
-fn quota(count: u32, period: u64, burst: u32) -> Quota {
-    Quota::new(Rate::new(count, period).unwrap(), burst).unwrap()
+fn quota(count: u32, period: u64, burst: u32) -> TokenBucketQuota {
+    TokenBucketQuota::new(Rate::new(count, period).unwrap(), burst).unwrap()
 }
 
 fn ms(millis: u64) -> Micros {
@@ -108,8 +108,11 @@ fn what_cannot_be_is_refused() {
         (Rate::new(1, 0).err(), RateError::Period),
         (Rate::new(1, 400 * 86_400 * SECOND).err(), RateError::Period),
         (Rate::new(1_999_999_973, SECOND).err(), RateError::TooFast),
-        (Quota::new(Rate::new(1, SECOND).unwrap(), 0).err(), RateError::Zero),
-        (Quota::new(Rate::new(1, 86_400 * SECOND).unwrap(), u32::MAX).err(), RateError::BurstTooLarge),
+        (TokenBucketQuota::new(Rate::new(1, SECOND).unwrap(), 0).err(), RateError::Zero),
+        (
+            TokenBucketQuota::new(Rate::new(1, 86_400 * SECOND).unwrap(), u32::MAX).err(),
+            RateError::BurstTooLarge,
+        ),
     ];
     for (error, expected) in table {
         assert_eq!(error, Some(expected));
@@ -121,11 +124,11 @@ fn a_level_says_what_would_pass() {
     let quota = quota(10, SECOND, 5);
     let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
     let key = Gcra::full(quota.scale(), at(0));
-    let full = Level { limit: 5, window: ms(500), remaining: 5, reset: Micros(0) };
+    let full = QuotaLevel { limit: 5, window: ms(500), remaining: 5, reset: Micros(0) };
     assert_eq!(key.level(&quota, at(0)), full);
     let (_, key) = key.judge(&quota, at(0), 3);
-    assert_eq!(key.level(&quota, at(0)), Level { remaining: 2, reset: ms(100), ..full });
-    assert_eq!(key.level(&quota, at(250)), Level { remaining: 4, reset: ms(50), ..full });
+    assert_eq!(key.level(&quota, at(0)), QuotaLevel { remaining: 2, reset: ms(100), ..full });
+    assert_eq!(key.level(&quota, at(250)), QuotaLevel { remaining: 4, reset: ms(50), ..full });
     assert_eq!(key.level(&quota, at(300)), full);
 }
 
@@ -172,8 +175,8 @@ fn traces() -> impl Strategy<Value = Trace> {
 }
 
 /// Every step of a trace: time, cost, state before, outcome.
-fn run(trace: &Trace) -> (Quota, Vec<(u64, u32, Gcra, Outcome)>) {
-    let quota = Quota::new(trace.rate, trace.burst).unwrap();
+fn run(trace: &Trace) -> (TokenBucketQuota, Vec<(u64, u32, Gcra, Outcome)>) {
+    let quota = TokenBucketQuota::new(trace.rate, trace.burst).unwrap();
     let mut key = Gcra::full(quota.scale(), Timestamp::ORIGIN);
     let mut now = 0;
     let steps = trace.steps.iter().map(|(step, cost)| {
@@ -260,11 +263,11 @@ proptest! {
     #[test]
     fn a_rounded_rate_is_slow_by_at_most_one_part_in_100_000(count in 1_u32..1_200_000, seconds in 1_u64..100) {
         let rate = Rate::new(count, seconds * SECOND).unwrap();
-        let quota = Quota::new(rate, 1_000).unwrap();
+        let quota = TokenBucketQuota::new(rate, 1_000).unwrap();
         let exact_nanos = 1_000 * u128::from(rate.period_nanos()) / u128::from(count);
         let kept_nanos = u128::from(quota.window().0) * 1_000;
         prop_assert!(kept_nanos + 1_000 > exact_nanos);
         prop_assert!(kept_nanos <= exact_nanos + exact_nanos / 100_000 + 2_000);
-        prop_assert!(Scale::of(rate).ticks_per_nano() <= 128);
+        prop_assert!(TickScale::of(rate).ticks_per_nano() <= 128);
     }
 }

@@ -3,9 +3,9 @@
 use crate::golden;
 use serde_json::{Map, Value, json};
 use tidegate::protocol::{
-    Abandoned, Amount, Cost, Decision, Descriptors, Fault, Hello, Judge, Missed, Of, Options, Reply,
-    ReplyScratch, Request, Split, WorkOutcome, decode_first, decode_reply, decode_request, encode_fault,
-    encode_reply, encode_request, split,
+    Abandoned, AmountField, CostField, DecisionReply, DescriptorList, Fault, HelloFrame, Judge, Missed,
+    OutcomeCode, RefundField, Reply, ReplyScratch, RequestFrame, RequestOptions, Split, decode_first,
+    decode_reply, decode_request, encode_fault, encode_reply, encode_request, split,
 };
 
 #[test]
@@ -13,7 +13,7 @@ fn good_requests_are_read_and_written() {
     for vector in golden::good().iter().filter(|vector| vector.direction == "request") {
         let frame = golden::bytes(&vector.hex);
         let payload = whole(&frame);
-        let mut descriptors = Descriptors::new();
+        let mut descriptors = DescriptorList::new();
         let request = match decode_request(payload, &mut descriptors) {
             Ok(request) => request,
             Err(fault) => panic!("{}: {fault}", vector.name),
@@ -22,7 +22,7 @@ fn good_requests_are_read_and_written() {
         let mut written = b"before".to_vec();
         encode_request(&mut written, &request, &descriptors).unwrap();
         assert_eq!(written[6..] == frame, vector.canonical, "{}: {:02x?}", vector.name, &written[6..]);
-        if let Request::Hello(hello) = request {
+        if let RequestFrame::Hello(hello) = request {
             assert_eq!(decode_first(payload), Ok(hello), "{}", vector.name);
         }
     }
@@ -85,8 +85,8 @@ fn fault_of(bytes: &[u8], after_hello: bool) -> Option<Fault> {
     if !after_hello {
         return decode_first(payload).err();
     }
-    match decode_request(payload, &mut Descriptors::new()) {
-        Ok(Request::Hello(hello)) => Some(Fault::second_hello(hello.id)),
+    match decode_request(payload, &mut DescriptorList::new()) {
+        Ok(RequestFrame::Hello(hello)) => Some(Fault::second_hello(hello.id)),
         Ok(_) => None,
         Err(fault) => Some(fault),
     }
@@ -116,50 +116,50 @@ fn binary(bytes: &[u8]) -> Value {
     json!({ "bin": bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>() })
 }
 
-fn request_meaning(request: &Request<'_>, descriptors: &Descriptors<'_>) -> Value {
+fn request_meaning(request: &RequestFrame<'_>, descriptors: &DescriptorList<'_>) -> Value {
     match request {
-        Request::Hello(hello) => {
+        RequestFrame::Hello(hello) => {
             json!({ "op": "hello", "id": hello.id, "version": hello.version, "info": info(hello) })
         }
-        Request::Acquire(judge) => judged("acquire", judge, descriptors),
-        Request::Hit(judge) => judged("hit", judge, descriptors),
-        Request::Peek(judge) => judged("peek", judge, descriptors),
-        Request::Charge(charge) => json!({
+        RequestFrame::Acquire(judge) => judged("acquire", judge, descriptors),
+        RequestFrame::Hit(judge) => judged("hit", judge, descriptors),
+        RequestFrame::Peek(judge) => judged("peek", judge, descriptors),
+        RequestFrame::Charge(charge) => json!({
             "op": "charge", "id": charge.id, "domain": charge.domain, "descriptors": flat(descriptors),
             "amount": match charge.amount {
-                Amount::Requests(amount) => json!(amount),
-                Amount::Units(units) => units.iter().map(|(unit, n)| (unit.to_owned(), json!(n))).collect(),
+                AmountField::Requests(amount) => json!(amount),
+                AmountField::Units(units) => units.iter().map(|(unit, n)| (unit.to_owned(), json!(n))).collect(),
             },
             "options": options(&charge.options),
         }),
-        Request::Release { id, lease, outcome } => {
+        RequestFrame::Release { id, lease, outcome } => {
             let outcome = match outcome {
-                WorkOutcome::Ok => "ok",
-                WorkOutcome::Error => "error",
-                WorkOutcome::Dropped => "dropped",
+                OutcomeCode::Ok => "ok",
+                OutcomeCode::Error => "error",
+                OutcomeCode::Dropped => "dropped",
             };
             json!({ "op": "release", "id": id, "lease": lease, "outcome": outcome })
         }
-        Request::Renew { id, lease } => json!({ "op": "renew", "id": id, "lease": lease }),
-        Request::Signal { id, pool, name, permille } => {
+        RequestFrame::Renew { id, lease } => json!({ "op": "renew", "id": id, "lease": lease }),
+        RequestFrame::Signal { id, pool, name, permille } => {
             json!({ "op": "signal", "id": id, "pool": pool, "name": name, "permille": permille })
         }
-        Request::Ping { id } => json!({ "op": "ping", "id": id }),
+        RequestFrame::Ping { id } => json!({ "op": "ping", "id": id }),
     }
 }
 
-fn judged(op: &str, judge: &Judge<'_>, descriptors: &Descriptors<'_>) -> Value {
+fn judged(op: &str, judge: &Judge<'_>, descriptors: &DescriptorList<'_>) -> Value {
     json!({
         "op": op, "id": judge.id, "domain": judge.domain, "descriptors": flat(descriptors),
         "cost": match judge.cost {
-            Cost::Requests(cost) => json!(cost),
-            Cost::Units(units) => units.iter().map(|(unit, n)| (unit.to_owned(), json!(n))).collect(),
+            CostField::Requests(cost) => json!(cost),
+            CostField::Units(units) => units.iter().map(|(unit, n)| (unit.to_owned(), json!(n))).collect(),
         },
         "priority": judge.priority, "options": options(&judge.options),
     })
 }
 
-fn flat(descriptors: &Descriptors<'_>) -> Value {
+fn flat(descriptors: &DescriptorList<'_>) -> Value {
     let texts =
         |pairs: &[(&str, &str)]| pairs.iter().flat_map(|(key, value)| [json!(key), json!(value)]).collect();
     let all: Vec<Value> = descriptors.iter().map(texts).collect();
@@ -168,15 +168,15 @@ fn flat(descriptors: &Descriptors<'_>) -> Value {
     Value::Array(all)
 }
 
-fn options(options: &Options<'_>) -> Value {
+fn options(options: &RequestOptions<'_>) -> Value {
     let mut meaning = Map::new();
     put(&mut meaning, "idem", options.idem.map(binary));
     put(
         &mut meaning,
         "of",
         options.of.map(|of| match of {
-            Of::Idem(idem) => binary(idem),
-            Of::Lease(lease) => Value::from(lease),
+            RefundField::Idem(idem) => binary(idem),
+            RefundField::Lease(lease) => Value::from(lease),
         }),
     );
     put(&mut meaning, "queued_us", options.queued_us.map(Value::from));
@@ -186,7 +186,7 @@ fn options(options: &Options<'_>) -> Value {
     Value::Object(meaning)
 }
 
-fn info(hello: &Hello<'_>) -> Value {
+fn info(hello: &HelloFrame<'_>) -> Value {
     let mut meaning = Map::new();
     put(&mut meaning, "client", hello.client.map(Value::from));
     put(&mut meaning, "session", hello.session.map(|session| binary(&session)));
@@ -229,7 +229,7 @@ fn reply_meaning(reply: &Reply<'_>) -> Value {
     }
 }
 
-fn decision_meaning(decision: &Decision<'_>) -> Value {
+fn decision_meaning(decision: &DecisionReply<'_>) -> Value {
     let notes: Vec<_> = decision.notes.iter().map(|(kind, rule)| json!([kind.name(), rule])).collect();
     let all = decision.all.map(|entries| {
         let entry = entries.iter();

@@ -16,9 +16,9 @@ use proptest::prelude::any;
 use proptest::strategy::Strategy;
 use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use proptest::{prop_assert, prop_assert_eq, prop_oneof, proptest};
-use tidegate::fleet::cell::{AMOUNT_MAX, BURST_MAX, CellRate, DEMAND_MAX, TOKEN, Terms};
-use tidegate::fleet::reply::{Kind, Reply};
-use tidegate::fleet::window::{CellWindow, Turns};
+use tidegate::fleet::cell::{AMOUNT_MAX, BURST_MAX, CellQuota, CellRate, DEMAND_MAX, TOKEN};
+use tidegate::fleet::reply::{ReplyKind, ScriptReply};
+use tidegate::fleet::window::{CellWindow, FleetWindowTurns};
 
 use calls::{any_beat_step, any_step};
 use redis::Redis;
@@ -80,7 +80,7 @@ fn what_is_there_and_what_hosts_hold_is_never_more_than_a_burst() {
 #[test]
 fn no_token_is_lost_or_made() {
     // One token in a year: nothing is earned in half a minute, so that all of them can be counted.
-    let quota = Terms { burst: 100 * TOKEN, ..terms(1, 31_536_000_000_000, 1) };
+    let quota = CellQuota { burst: 100 * TOKEN, ..terms(1, 31_536_000_000_000, 1) };
     for seed in seeds() {
         let mut schedule = Schedule::new(seed, quota);
         schedule.run(400, 30_000_000, Schedule::is_conserved).unwrap_or_else(|why| panic!("{why}"));
@@ -89,7 +89,7 @@ fn no_token_is_lost_or_made() {
 
 #[test]
 fn no_window_ever_had_more_than_its_limit() {
-    let of = |slots, step, origin| CellWindow { slots, turns: Turns::Every { step, origin } };
+    let of = |slots, step, origin| CellWindow { slots, turns: FleetWindowTurns::Every { step, origin } };
     let windows = [
         of(1, 1_000_000, 0),
         of(1, 10_000_000, 3_000_000),
@@ -123,7 +123,7 @@ proptest! {
         let (num, den) = rate;
         let common = (1..=num.min(den)).rev().find(|by| num % by == 0 && den % by == 0).unwrap();
         let rate = CellRate::new(num / common, den / common).unwrap();
-        let terms = Terms { version: 1, rate, burst: 2_000_000_000 };
+        let terms = CellQuota { version: 1, rate, burst: 2_000_000_000 };
         let sums = |held| store::Sums { held, demand: 7, hosts: 1 };
         let at = 2_000_000_000;
         let reports = store::Reports { now: sums(held.0), before: sums(held.1) };
@@ -142,12 +142,12 @@ proptest! {
         let call = calls::sync_of(ask);
         let mut bytes = bytes;
         bytes[0] = kind;
-        let received = Reply::decode(&call, &bytes[..length]);
+        let received = ScriptReply::decode(&call, &bytes[..length]);
         let expected = if kind == 0 { if ask.window.is_some() { 79 } else { 70 } } else { 25 };
         prop_assert_eq!(received.is_ok(), length == expected && kind < 3);
         let Ok(received) = received else { return Ok(()) };
-        let Reply::Sync(answer) = received.reply else { panic!("a sync") };
-        if let Kind::Done(said) = answer.kind {
+        let ScriptReply::Sync(answer) = received.reply else { panic!("a sync") };
+        if let ReplyKind::Done(said) = answer.kind {
             prop_assert!(said[0].level <= BURST_MAX.cast_signed() && said[0].level > -AMOUNT_MAX.cast_signed());
             prop_assert!(said[0].demand <= 2 * DEMAND_MAX && said[0].grant <= AMOUNT_MAX + TOKEN);
             prop_assert!(said[0].grant % TOKEN == 0 && said[0].hosts <= 1_000_000_000);

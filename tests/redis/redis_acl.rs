@@ -5,15 +5,15 @@ use std::fs;
 
 use redis_server::{Redis, is_installed};
 use tidegate::fleet::beat::{Beat, PoolLoad, PoolReport};
-use tidegate::fleet::call::{Batch, Bucket, Call, Cost, Payment, Place};
-use tidegate::fleet::cell::{Ask, CellRate, Terms};
-use tidegate::fleet::link::{Class, Link, LinkError, Options, Script, State};
+use tidegate::fleet::call::{Bucket, KeyPayment, LanePosition, Payment, ScriptCommand, SyncBatch};
+use tidegate::fleet::cell::{CellQuota, CellRate, CellRequest};
+use tidegate::fleet::link::{Class, LinkError, LinkOptions, NodeState, RedisLink, Script};
 use tidegate::fleet::look::Reset;
 use tidegate::fleet::overrides::OverridesCall;
 use tidegate::fleet::rights::Rights;
 use tidegate::fleet::scripts;
-use tidegate::fleet::secrets::Mark;
-use tidegate::fleet::version::{Fingerprint, VersionCall};
+use tidegate::fleet::secrets::SecretDigest;
+use tidegate::fleet::version::{NumbersFingerprint, VersionCall};
 
 const PASSWORD: &str = "correct-horse-battery";
 
@@ -69,35 +69,35 @@ async fn what_is_refused_is_found_without_a_change() {
     assert_eq!(redis.say("DBSIZE"), ":0\r\n", "it changes nothing");
 }
 
-fn link(redis: &Redis) -> Link {
+fn link(redis: &Redis) -> RedisLink {
     let file = redis.directory.path().join("password");
     fs::write(&file, PASSWORD).unwrap();
-    let options = Options {
+    let options = LinkOptions {
         urls: vec![redis.url().parse().unwrap()],
         user: Some("tidegate".into()),
         password_file: Some(file),
-        ..Options::default()
+        ..LinkOptions::default()
     };
     let of_ours = scripts::all().map(Script::clone);
-    Link::start(options, of_ours.into_iter().chain([Rights::script()]).collect()).unwrap()
+    RedisLink::start(options, of_ours.into_iter().chain([Rights::script()]).collect()).unwrap()
 }
 
-async fn settled(link: &Link) {
+async fn settled(link: &RedisLink) {
     let mut changes = link.changes();
-    while link.nodes()[0].state == State::Starting {
+    while link.nodes()[0].state == NodeState::Starting {
         changes.changed().await.unwrap();
     }
 }
 
-async fn up(redis: &Redis) -> Link {
+async fn up(redis: &Redis) -> RedisLink {
     let link = link(redis);
     settled(&link).await;
-    assert_eq!(link.nodes()[0].state, State::Up);
+    assert_eq!(link.nodes()[0].state, NodeState::Up);
     link
 }
 
-fn is_refused(link: &Link, class: Class) -> bool {
-    matches!(&link.nodes()[0].state, State::Down(error) if error.class == class)
+fn is_refused(link: &RedisLink, class: Class) -> bool {
+    matches!(&link.nodes()[0].state, NodeState::Down(error) if error.class == class)
 }
 
 /// Every script, on a Redis in which each has all to do that it ever does.
@@ -110,7 +110,7 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
     }
     let link = link(redis);
     settled(&link).await;
-    if let State::Down(error) = link.nodes().remove(0).state {
+    if let NodeState::Down(error) = link.nodes().remove(0).state {
         return Err(error);
     }
     for call in calls() {
@@ -122,9 +122,9 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
     Ok(())
 }
 
-fn calls() -> [Call; 6] {
-    let terms = Terms { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: 20_000_000 };
-    let place = |lane| Place {
+fn calls() -> [ScriptCommand; 6] {
+    let terms = CellQuota { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: 20_000_000 };
+    let place = |lane| LanePosition {
         bucket: Bucket::from_number(0),
         host: [1; 16],
         lane,
@@ -133,7 +133,7 @@ fn calls() -> [Call; 6] {
         offer: [2; 16],
         known: None,
     };
-    let ask = Ask {
+    let ask = CellRequest {
         key: [0; 16],
         terms,
         last: None,
@@ -149,16 +149,16 @@ fn calls() -> [Call; 6] {
     };
     let load = PoolLoad { slots: 4, critical: 1, other: 1 };
     let pools = vec![PoolReport { pool: "web".into(), load }];
-    let before = Some((Fingerprint::of(&Terms { burst: 1_000_000, ..terms }), 1));
+    let before = Some((NumbersFingerprint::of(&CellQuota { burst: 1_000_000, ..terms }), 1));
     [
-        Call::Sync(Batch { place: place(0), asks: vec![ask] }),
-        Call::Exact(Payment {
+        ScriptCommand::Sync(SyncBatch { place: place(0), asks: vec![ask] }),
+        ScriptCommand::Exact(Payment {
             place: place(1),
-            costs: vec![Cost { key: [0; 16], terms, cost: 1_000_000, knew_us: None, window: None }],
+            costs: vec![KeyPayment { key: [0; 16], terms, cost: 1_000_000, knew_us: None, window: None }],
         }),
-        Call::Reset(Reset { bucket: place(0).bucket, key: [0; 16], window: false }),
-        Call::Beat(Beat { host: [1; 16], epoch: 1, seq: 1, pools, secret: Mark::default() }),
-        Call::Version(VersionCall { rule: [7; 16], terms: Fingerprint::of(&terms), before }),
-        Call::Overrides(OverridesCall { seen: String::new(), put: Some(vec![1]) }),
+        ScriptCommand::Reset(Reset { bucket: place(0).bucket, key: [0; 16], window: false }),
+        ScriptCommand::Beat(Beat { host: [1; 16], epoch: 1, seq: 1, pools, secret: SecretDigest::default() }),
+        ScriptCommand::Version(VersionCall { rule: [7; 16], terms: NumbersFingerprint::of(&terms), before }),
+        ScriptCommand::Overrides(OverridesCall { seen: String::new(), put: Some(vec![1]) }),
     ]
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use tidegate::clock::Now;
-use tidegate::engine::{Answer, Descriptors, Engine, Op, Request, Session, Verdict};
+use tidegate::engine::{Descriptors, Engine, EngineAnswer, Op, Request, Session, Verdict};
 
 use crate::plan::{MILLI, SECOND};
 use crate::real::{engine, open, web};
@@ -70,7 +70,7 @@ fn of_149_requests_at_one_a_second_60_and_a_half_are_lost_on_average() {
                 session: Some(&session),
                 ..Request::new(Op::Hit, "api", Descriptors::one(&attributes))
             };
-            let Answer::Decided(decision) = decider.decide(&request, now) else { panic!() };
+            let EngineAnswer::Decided(decision) = decider.decide(&request, now) else { panic!() };
             lost += u32::from(decision.verdict == Verdict::Shed);
         }
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
 use tidegate::engine::{
-    Answer, Decider, Descriptors, Engine, HashKey, Mode, Op, Opening, Options, PoolView, Request, Session,
-    Verdict, WorkOutcome,
+    Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, Opening, PoolView, Request,
+    Session, Verdict, WorkOutcome,
 };
 use tidegate::rules::{RuleSet, read_text};
 
@@ -40,7 +40,7 @@ impl Real {
 /// An engine under these rules, with this secret.
 pub(crate) fn engine(rules: &str, secret: u8) -> Arc<Engine> {
     let hash_key = HashKey::from_bytes([secret; 16]);
-    let options = Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
+    let options = EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
     let engine = Arc::new(Engine::new(options));
     let loaded = read_text("rules.yaml", rules);
     assert!(!loaded.has_errors(), "{rules}\n{:#?}", loaded.problems);
@@ -92,7 +92,7 @@ impl Shedder for Real {
             queued: Some(Micros(asked.queued_nanos.div_ceil(1_000))),
             ..Request::new(Op::Acquire, "api", Descriptors::one(&attributes))
         };
-        let Answer::Decided(decision) = self.decider.decide(&request, Now::at_nanos(at)) else {
+        let EngineAnswer::Decided(decision) = self.decider.decide(&request, Now::at_nanos(at)) else {
             panic!("a worker holds one lease at most, and no name comes twice")
         };
         self.retry = decision.retry;

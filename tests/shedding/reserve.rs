@@ -1,7 +1,9 @@
 //! The reserve: on one host, with a hundred slots and a fifth of them kept back.
 
 use tidegate::clock::{Now, Timestamp};
-use tidegate::engine::{Agreed, Answer, Decider, Descriptors, Op, Request, Session, Verdict, WorkOutcome};
+use tidegate::engine::{
+    Agreed, Decider, Descriptors, EngineAnswer, Op, Request, Session, Verdict, WorkOutcome,
+};
 use tidegate::shed::FleetSums;
 
 use crate::real::{engine, open, web};
@@ -17,7 +19,7 @@ fn ask(decider: &mut Decider, session: &Session, priority: &str, at: u64) -> (Ve
         id: at,
         ..Request::new(Op::Acquire, "api", Descriptors::one(&attributes))
     };
-    let Answer::Decided(decision) = decider.decide(&request, Now::at_nanos(at)) else {
+    let EngineAnswer::Decided(decision) = decider.decide(&request, Now::at_nanos(at)) else {
         panic!("too many leases")
     };
     if decision.verdict == Verdict::Shed {

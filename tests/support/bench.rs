@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
 use tidegate::engine::{
-    Amount, Answer, Charge, Cost, Decider, Decision, Descriptors, Engine, NotCharged, Op, Options, RefundBy,
-    Repeat, Request, Session, Verdict,
+    Amount, Charge, Cost, Decider, Decision, Descriptors, Engine, EngineAnswer, EngineOptions, NotCharged,
+    Op, RefundBy, Repeat, Request, Session, Verdict,
 };
 use tidegate::rules::{Mode, RuleSet, read_text};
 
@@ -40,7 +40,7 @@ impl Bench {
 
     /// With a whole rules file, in this mode.
     pub(crate) fn of(mode: Mode, text: &str) -> Bench {
-        let engine = Arc::new(Engine::new(Options { mode, ..options() }));
+        let engine = Arc::new(Engine::new(EngineOptions { mode, ..options() }));
         let mut bench = Bench { decider: engine.decider(), engine };
         bench.install(text);
         bench
@@ -79,10 +79,10 @@ impl Bench {
             ..Request::new(ask.op, "api", Descriptors::one(&attributes))
         };
         match self.decider.decide(&request, at(micros)) {
-            Answer::Decided(decision) => shown(&decision),
-            Answer::Conflict => "conflict".to_owned(),
-            Answer::Quota => "quota".to_owned(),
-            Answer::Ask(_) => "ask".to_owned(),
+            EngineAnswer::Decided(decision) => shown(&decision),
+            EngineAnswer::Conflict => "conflict".to_owned(),
+            EngineAnswer::Quota => "quota".to_owned(),
+            EngineAnswer::Ask(_) => "ask".to_owned(),
         }
     }
 
@@ -127,7 +127,7 @@ impl Bench {
             ..Request::new(Op::Acquire, "api", Descriptors::one(&attributes))
         };
         match self.decider.decide(&request, at(micros)) {
-            Answer::Decided(decision) => decision.lease,
+            EngineAnswer::Decided(decision) => decision.lease,
             _ => None,
         }
     }
@@ -148,7 +148,7 @@ impl Bench {
             ..Request::new(op, domain, Descriptors::one(&attributes))
         };
         match self.decider.decide(&request, at(0)) {
-            Answer::Decided(decision) => shown(&decision),
+            EngineAnswer::Decided(decision) => shown(&decision),
             other => format!("{other:?}"),
         }
     }

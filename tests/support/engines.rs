@@ -5,16 +5,18 @@
 use std::sync::Arc;
 
 use tidegate::clock::{Now, Timestamp};
-use tidegate::engine::{Answer, Cost, Decider, Descriptors, Engine, HashKey, Op, Options, Request, Verdict};
+use tidegate::engine::{
+    Cost, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Op, Request, Verdict,
+};
 use tidegate::limit::Rate;
-use tidegate::limit::token_bucket::Quota;
+use tidegate::limit::token_bucket::TokenBucketQuota;
 use tidegate::rules::{Condition, Domain, KeyPart, Mode, Pattern, Position, Rule, RuleSet};
 
 pub const SECOND: u64 = 1_000_000_000;
 
 /// A rule of `count` per second with this burst and key.
 pub fn rule(name: &str, key: &[&str], count: u32, burst: u32) -> Rule {
-    let quota = Quota::new(Rate::new(count, SECOND).unwrap(), burst).unwrap();
+    let quota = TokenBucketQuota::new(Rate::new(count, SECOND).unwrap(), burst).unwrap();
     let position = Position { file: "test".into(), line: 1, column: 1 };
     let key = key.iter().map(|attribute| KeyPart::plain(attribute)).collect();
     Rule { key, ..Rule::new(name, position, quota.into()) }
@@ -37,8 +39,8 @@ pub fn api(rules: Vec<Rule>) -> RuleSet {
     RuleSet::new(vec![Domain::new("api", rules)])
 }
 
-pub fn options() -> Options {
-    Options { hash_key: HashKey::from_bytes([7; 16]), mode: Mode::Enforce, memory_bytes_max: 64 << 20 }
+pub fn options() -> EngineOptions {
+    EngineOptions { hash_key: HashKey::from_bytes([7; 16]), mode: Mode::Enforce, memory_bytes_max: 64 << 20 }
 }
 
 pub fn engine(rules: Vec<Rule>) -> Arc<Engine> {
@@ -66,7 +68,7 @@ pub struct Seen {
 pub fn ask(decider: &mut Decider, op: Op, attributes: &[(&str, &str)], cost: u32, now: Now) -> Seen {
     let descriptors = Descriptors::one(attributes);
     let request = Request { cost: Cost::Requests(cost), all: true, ..Request::new(op, "api", descriptors) };
-    let Answer::Decided(decision) = decider.decide(&request, now) else { panic!("a conflict") };
+    let EngineAnswer::Decided(decision) = decider.decide(&request, now) else { panic!("a conflict") };
     Seen {
         verdict: decision.verdict,
         rule: decision.binding.map(|binding| binding.rule.name.to_string()),

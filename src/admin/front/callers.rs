@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde_json::Value;
 
 use crate::admin::told::{list, number, word};
-use crate::page::{Name, Text, count};
+use crate::page::{EscapedText, IsolatedName, count};
 
 pub(super) fn write(status: &Value, page: &mut String) {
     page.push_str(
@@ -39,14 +39,14 @@ fn kind(status: &Value, kind: &str, caption: &str, page: &mut String) {
         let digest = word(caller, "/digest");
         let short = digest.get(..DIGEST_SHOWN).unwrap_or(digest);
         let who = match caller.pointer("/text").and_then(Value::as_str) {
-            Some(text) => Name(text).to_string(),
-            None => format!("<code title=\"{}\">{}</code>", Text(digest), Text(short)),
+            Some(text) => IsolatedName(text).to_string(),
+            None => format!("<code title=\"{}\">{}</code>", EscapedText(digest), EscapedText(short)),
         };
         let rule = format!("{}/{}", word(caller, "/domain"), word(caller, "/rule"));
         let _ = write!(
             page,
             "<tr><th scope=\"row\">{who}</th><td class=\"name\">{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>",
-            Name(&rule),
+            IsolatedName(&rule),
             count(number(caller, "/count")),
             count(number(caller, "/error")),
         );

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use crate::admin::history::Story;
 use crate::admin::told::{list, number, word};
-use crate::page::{Name, Text, count, of, percent, rate, span};
+use crate::page::{EscapedText, IsolatedName, count, of, percent, rate, span};
 
 /// How something stands, the worse the larger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -23,7 +23,7 @@ pub(super) enum Sign {
 
 /// One thing that may be well or not.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Check {
+pub(super) struct HealthCheck {
     what: &'static str,
     pub(super) sign: Sign,
     /// In a few words, as HTML.
@@ -35,7 +35,7 @@ pub(super) struct Check {
 /// All that is looked at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Health {
-    pub(super) checks: Vec<Check>,
+    pub(super) checks: Vec<HealthCheck>,
     /// Warnings of the status, each with a fix.
     warnings: Vec<String>,
 }
@@ -62,9 +62,9 @@ impl Sign {
     }
 }
 
-impl Check {
-    fn new(what: &'static str, sign: Sign, says: impl Into<String>, more: impl Into<String>) -> Check {
-        Check { what, sign, says: says.into(), more: more.into() }
+impl HealthCheck {
+    fn new(what: &'static str, sign: Sign, says: impl Into<String>, more: impl Into<String>) -> HealthCheck {
+        HealthCheck { what, sign, says: says.into(), more: more.into() }
     }
 }
 
@@ -113,7 +113,7 @@ impl Health {
             sign.mark(),
             self.headline(),
         );
-        for Check { what, sign, says, more } in &self.checks {
+        for HealthCheck { what, sign, says, more } in &self.checks {
             let (word, mark) = (sign.word(), sign.mark());
             let _ = write!(
                 page,
@@ -125,7 +125,7 @@ impl Health {
         if !self.warnings.is_empty() {
             page.push_str("<ul class=\"warnings\">");
             for warning in self.warnings.iter().take(WARNINGS_SHOWN) {
-                let _ = write!(page, "<li>{}</li>", Text(warning));
+                let _ = write!(page, "<li>{}</li>", EscapedText(warning));
             }
             let left = self.warnings.len().saturating_sub(WARNINGS_SHOWN);
             if left > 0 {
@@ -137,7 +137,7 @@ impl Health {
     }
 }
 
-fn mode(status: &Value) -> Check {
+fn mode(status: &Value) -> HealthCheck {
     let switched = list(status, "/switches/switches").len() as u64;
     let blocked = list(status, "/switches/blocks").len() as u64;
     let more = match (switched, blocked) {
@@ -150,17 +150,22 @@ fn mode(status: &Value) -> Check {
     };
     let is_touched = switched + blocked > 0;
     match (status.pointer("/switches/off").and_then(Value::as_bool), word(status, "/mode")) {
-        (Some(true), _) => {
-            Check::new("Mode", Sign::Bad, "everything is allowed", "a file <code>disable</code> is there")
+        (Some(true), _) => HealthCheck::new(
+            "Mode",
+            Sign::Bad,
+            "everything is allowed",
+            "a file <code>disable</code> is there",
+        ),
+        (_, "enforce") if is_touched => HealthCheck::new("Mode", Sign::Note, "enforce", more),
+        (_, "enforce") => HealthCheck::new("Mode", Sign::Good, "enforce", more),
+        (_, "disabled") => HealthCheck::new("Mode", Sign::Bad, "disabled: nothing is refused", more),
+        (_, other) => {
+            HealthCheck::new("Mode", Sign::Note, format!("{}: nothing is refused", EscapedText(other)), more)
         }
-        (_, "enforce") if is_touched => Check::new("Mode", Sign::Note, "enforce", more),
-        (_, "enforce") => Check::new("Mode", Sign::Good, "enforce", more),
-        (_, "disabled") => Check::new("Mode", Sign::Bad, "disabled: nothing is refused", more),
-        (_, other) => Check::new("Mode", Sign::Note, format!("{}: nothing is refused", Text(other)), more),
     }
 }
 
-fn rules(status: &Value) -> Check {
+fn rules(status: &Value) -> HealthCheck {
     let domains = list(status, "/rules/domains");
     let rules: u64 = domains.iter().map(|domain| number(domain, "/rules")).sum();
     let domains = domains.len() as u64;
@@ -185,22 +190,22 @@ fn rules(status: &Value) -> Check {
         let more = format!(
             "read {failure}, with errors; last read whole: {success}. What was last good is in force, by domain"
         );
-        return Check::new("Rules", Sign::Bad, "the last reload failed", more);
+        return HealthCheck::new("Rules", Sign::Bad, "the last reload failed", more);
     }
     let sign = if rules == 0 { Sign::Note } else { Sign::Good };
-    Check::new("Rules", sign, says, format!("last reload {success}"))
+    HealthCheck::new("Rules", sign, says, format!("last reload {success}"))
 }
 
 /// Of the pools that the rules watch over.
-fn shedding(status: &Value, story: &Story) -> Check {
+fn shedding(status: &Value, story: &Story) -> HealthCheck {
     let pools: Vec<&Value> = list(status, "/pools").iter().filter(|pool| is(pool, "/watched")).collect();
     let [.., shed, _] = story.now;
     if pools.is_empty() {
-        return Check::new("Shedding", Sign::Absent, "off", "the rules watch over no pool");
+        return HealthCheck::new("Shedding", Sign::Absent, "off", "the rules watch over no pool");
     }
     let named = |pools: &[&&Value]| {
         let names: Vec<String> =
-            pools.iter().take(3).map(|pool| Name(word(pool, "/pool")).to_string()).collect();
+            pools.iter().take(3).map(|pool| IsolatedName(word(pool, "/pool")).to_string()).collect();
         names.join(", ") + if pools.len() > 3 { ", …" } else { "" }
     };
     let severity = |pool: &Value| pool.pointer("/s").and_then(Value::as_f64).unwrap_or_default();
@@ -208,63 +213,77 @@ fn shedding(status: &Value, story: &Story) -> Check {
     let refusing: Vec<_> = pools.iter().filter(|pool| severity(pool) > 0.0).collect();
     let more = format!("{} refused a second", rate(shed));
     if !braking.is_empty() {
-        return Check::new("Shedding", Sign::Bad, format!("the brake is on: {}", named(&braking)), more);
+        return HealthCheck::new(
+            "Shedding",
+            Sign::Bad,
+            format!("the brake is on: {}", named(&braking)),
+            more,
+        );
     }
     if !refusing.is_empty() {
         let most = refusing.iter().map(|pool| severity(pool)).fold(0.0, f64::max);
-        return Check::new("Shedding", Sign::Note, format!("{}: s {most:.2}", named(&refusing)), more);
+        return HealthCheck::new("Shedding", Sign::Note, format!("{}: s {most:.2}", named(&refusing)), more);
     }
     if shed > 0.0 {
-        return Check::new("Shedding", Sign::Note, more, "old or reserved work; s is below 0");
+        return HealthCheck::new("Shedding", Sign::Note, more, "old or reserved work; s is below 0");
     }
     let busiest = pools
         .iter()
         .filter_map(|pool| pool.pointer("/u")?.as_f64())
         .fold(None, |most: Option<f64>, u| Some(most.map_or(u, |most| most.max(u))));
     match busiest {
-        Some(share) => {
-            Check::new("Shedding", Sign::Good, "none", format!("the fullest pool is at {}", percent(share)))
-        }
-        None => {
-            Check::new("Shedding", Sign::Note, "no slots are known", "workers, brake and reserve do nothing")
-        }
+        Some(share) => HealthCheck::new(
+            "Shedding",
+            Sign::Good,
+            "none",
+            format!("the fullest pool is at {}", percent(share)),
+        ),
+        None => HealthCheck::new(
+            "Shedding",
+            Sign::Note,
+            "no slots are known",
+            "workers, brake and reserve do nothing",
+        ),
     }
 }
 
 /// Decisions that clients made without the daemon.
-fn alone(status: &Value, story: &Story) -> Check {
+fn alone(status: &Value, story: &Story) -> HealthCheck {
     // Clients say it, and may say any number.
     let ever =
         list(status, "/missed").iter().map(|missed| number(missed, "/count")).fold(0, u64::saturating_add);
     let [.., recent] = story.sums;
     let what = "Fail-open calls";
     match (recent, ever) {
-        (0, 0) => Check::new(what, Sign::Good, "none", "every client had its answers"),
-        (0, ever) => {
-            Check::new(what, Sign::Good, "none in 10 minutes", format!("{} since the start", count(ever)))
-        }
+        (0, 0) => HealthCheck::new(what, Sign::Good, "none", "every client had its answers"),
+        (0, ever) => HealthCheck::new(
+            what,
+            Sign::Good,
+            "none in 10 minutes",
+            format!("{} since the start", count(ever)),
+        ),
         (recent, _) => {
             let missed = list(status, "/missed").iter();
             let most = missed.max_by_key(|missed| number(missed, "/count"));
-            let why = most.map(|most| Text(word(most, "/reason")).to_string()).unwrap_or_default();
+            let why = most.map(|most| EscapedText(word(most, "/reason")).to_string()).unwrap_or_default();
             let more = format!("decided by clients alone in 10 minutes; most often: {why}");
-            Check::new(what, Sign::Bad, count(recent), more)
+            HealthCheck::new(what, Sign::Bad, count(recent), more)
         }
     }
 }
 
-fn fleet(status: &Value) -> Check {
+fn fleet(status: &Value) -> HealthCheck {
     let what = "Fleet";
     let Some(fleet) = status.get("fleet").filter(|fleet| fleet.is_object()) else {
-        return Check::new(what, Sign::Absent, "not used", "no budget is shared with other hosts");
+        return HealthCheck::new(what, Sign::Absent, "not used", "no budget is shared with other hosts");
     };
     let rules = number(fleet, "/rules");
     let shared = format!("{rules} {} shared", of(rules, "rule is", "rules are"));
     if !is(fleet, "/redis") {
-        return Check::new(what, Sign::Bad, "no Redis is set", format!("{shared} with nobody"));
+        return HealthCheck::new(what, Sign::Bad, "no Redis is set", format!("{shared} with nobody"));
     }
     if !is(fleet, "/needed") && !is(fleet, "/linked") {
-        return Check::new(
+        return HealthCheck::new(
             what,
             Sign::Absent,
             "nothing to share",
@@ -275,14 +294,14 @@ fn fleet(status: &Value) -> Check {
     if !is(fleet, "/linked") {
         let more =
             format!("{shared} by <code>on_redis_down</code>, with {hosts} {}", of(hosts, "host", "hosts"));
-        return Check::new(what, Sign::Bad, "Redis is not heard", more);
+        return HealthCheck::new(what, Sign::Bad, "Redis is not heard", more);
     }
     let trip = number(fleet, "/round_trip_us") as f64 / 1e3;
     let says = format!("{} of {hosts} {}", number(fleet, "/alive"), of(hosts, "host", "hosts"));
-    Check::new(what, Sign::Good, says, format!("{shared}; Redis answers in {trip:.2}\u{a0}ms"))
+    HealthCheck::new(what, Sign::Good, says, format!("{shared}; Redis answers in {trip:.2}\u{a0}ms"))
 }
 
-fn daemon(status: &Value) -> Check {
+fn daemon(status: &Value) -> HealthCheck {
     let panics = number(status, "/panics");
     let refused: u64 = status
         .pointer("/connections/refused")
@@ -290,12 +309,16 @@ fn daemon(status: &Value) -> Check {
         .map_or(0, |counts| counts.values().filter_map(Value::as_u64).sum());
     let connections = number(status, "/connections/now");
     let says = format!("{} {}", count(connections), of(connections, "connection", "connections"));
-    let up = format!("up {}, version {}", span(number(status, "/uptime_s")), Text(word(status, "/version")));
+    let up = format!(
+        "up {}, version {}",
+        span(number(status, "/uptime_s")),
+        EscapedText(word(status, "/version"))
+    );
     let evictions = number(status, "/memory/evictions");
     if panics > 0 {
         let more =
             format!("{} {} while judging: the log says where", count(panics), of(panics, "panic", "panics"));
-        return Check::new("Daemon", Sign::Bad, says, more);
+        return HealthCheck::new("Daemon", Sign::Bad, says, more);
     }
     if refused + evictions > 0 {
         let more = format!(
@@ -303,9 +326,9 @@ fn daemon(status: &Value) -> Check {
             count(refused),
             count(evictions)
         );
-        return Check::new("Daemon", Sign::Note, says, more);
+        return HealthCheck::new("Daemon", Sign::Note, says, more);
     }
-    Check::new("Daemon", Sign::Good, says, up)
+    HealthCheck::new("Daemon", Sign::Good, says, up)
 }
 
 pub(super) fn is(value: &Value, pointer: &str) -> bool {

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::health::is;
 use crate::admin::told::{list, word};
-use crate::page::{Name, Text};
+use crate::page::{EscapedText, IsolatedName};
 
 pub(super) fn write(status: &Value, page: &mut String) {
     let switches = list(status, "/switches/switches");
@@ -20,21 +20,21 @@ pub(super) fn write(status: &Value, page: &mut String) {
     );
     let rows = switches.iter().map(|switch| {
         let what = switch.pointer("/rule").and_then(Value::as_str);
-        let what = what.map_or_else(|| "everything".to_owned(), |rule| Name(rule).to_string());
-        [what, format!("to {}", Text(word(switch, "/mode"))), by(switch), until(switch)]
+        let what = what.map_or_else(|| "everything".to_owned(), |rule| IsolatedName(rule).to_string());
+        [what, format!("to {}", EscapedText(word(switch, "/mode"))), by(switch), until(switch)]
     });
     table(page, "Switches", ["What", "Switched", "By", "Until"], rows);
     let rows = blocks.iter().map(|block| {
         let digest = word(block, "/key");
         let key = match block.pointer("/text").and_then(Value::as_str) {
-            Some(text) => Name(text).to_string(),
-            None => format!("<code>{}</code>", Text(digest.get(..16).unwrap_or(digest))),
+            Some(text) => IsolatedName(text).to_string(),
+            None => format!("<code>{}</code>", EscapedText(digest.get(..16).unwrap_or(digest))),
         };
-        [Name(word(block, "/rule")).to_string(), key, by(block), until(block)]
+        [IsolatedName(word(block, "/rule")).to_string(), key, by(block), until(block)]
     });
     table(page, "Keys blocked by hand", ["Rule", "Key", "By", "Until"], rows);
     let rows = changes.iter().map(|change| {
-        let words = |field| Text(word(change, field)).to_string();
+        let words = |field| EscapedText(word(change, field)).to_string();
         [time(word(change, "/at")), words("/by"), words("/what"), String::new()]
     });
     table(page, "Last changes", ["When", "By", "What", ""], rows);
@@ -78,7 +78,7 @@ fn table(
 
 fn by(entry: &Value) -> String {
     let everywhere = if is(entry, "/fleet") { ", on all hosts" } else { "" };
-    format!("{}{everywhere}", Text(word(entry, "/by")))
+    format!("{}{everywhere}", EscapedText(word(entry, "/by")))
 }
 
 fn until(entry: &Value) -> String {
@@ -90,7 +90,11 @@ fn until(entry: &Value) -> String {
 
 /// A moment to the second, the day first, as it may be another.
 fn time(at: &str) -> String {
-    format!("<time datetime=\"{}\">{}</time>", Text(at), Text(&at.replace('T', " ").replace('Z', " UTC")))
+    format!(
+        "<time datetime=\"{}\">{}</time>",
+        EscapedText(at),
+        EscapedText(&at.replace('T', " ").replace('Z', " UTC"))
+    )
 }
 
 /// Of each kind.

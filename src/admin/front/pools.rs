@@ -8,7 +8,7 @@ use super::TEN_MINUTES;
 use super::health::is;
 use crate::admin::history::{PoolStep, Story};
 use crate::admin::told::{list, number, word};
-use crate::page::{Line, Name, count, draw, frame, key, percent, rate, top};
+use crate::page::{ChartLine, IsolatedName, count, draw, frame, key, percent, rate, top};
 
 /// The decisions.
 pub(super) fn decisions(status: &Value, story: &Story, page: &mut String) {
@@ -34,7 +34,7 @@ pub(super) fn decisions(status: &Value, story: &Story, page: &mut String) {
     page.push_str("</dl>");
     let line = |class, is_filled, of: fn(&[f32; 6]) -> f32| {
         let points = story.steps.iter().skip(1).map(|(ago, step)| (*ago, of(step)));
-        Line { class, is_filled, points: points.collect() }
+        ChartLine { class, is_filled, points: points.collect() }
     };
     let lines = [
         line("passed", true, |[allowed, _, waited, ..]| allowed + waited),
@@ -82,7 +82,7 @@ fn one(pool: &Value, story: &Story, page: &mut String) {
     let _ = write!(
         page,
         "<article><h3>{}{}</h3><p class=\"facts\">{} of {slots} slots busy{}</p>",
-        Name(name),
+        IsolatedName(name),
         if braking { " <span class=\"badge bad\">✖ the brake is on</span>" } else { "" },
         count(number(pool, "/busy")),
         chances(pool),
@@ -92,7 +92,7 @@ fn one(pool: &Value, story: &Story, page: &mut String) {
         let skipped = story.steps.len().saturating_sub(steps.len());
         let ages = story.steps.iter().skip(skipped).map(|(ago, _)| *ago);
         let points = ages.zip(steps).filter_map(|(ago, step)| Some((ago, of(step)?)));
-        Line { class, is_filled, points: points.collect() }
+        ChartLine { class, is_filled, points: points.collect() }
     };
     let busy = line("utilization", true, |step| step.utilization);
     let now = utilization.map_or_else(|| "unknown".to_owned(), percent);
@@ -117,7 +117,7 @@ fn one(pool: &Value, story: &Story, page: &mut String) {
 fn chances(pool: &Value) -> String {
     let chances = list(pool, "/chances").iter().filter_map(|chance| {
         let share = chance.pointer("/1")?.as_f64().filter(|share| *share > 0.0)?;
-        Some(format!("{} of {}", percent(share), Name(word(chance, "/0"))))
+        Some(format!("{} of {}", percent(share), IsolatedName(word(chance, "/0"))))
     });
     let chances: Vec<String> = chances.collect();
     if chances.is_empty() { String::new() } else { format!("; refuses {}", chances.join(", ")) }

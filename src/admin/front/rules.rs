@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::TEN_MINUTES;
 use crate::admin::history::{RuleStory, Story};
 use crate::admin::told::{list, number, word};
-use crate::page::{Line, Name, Text, count, draw, key, of, rate, top};
+use crate::page::{ChartLine, EscapedText, IsolatedName, count, draw, key, of, rate, top};
 
 pub(super) fn write(status: &Value, story: &Story, page: &mut String) {
     let nothing = RuleStory::default();
@@ -66,12 +66,16 @@ fn row(rule: &Value, told: &RuleStory, story: &Story, page: &mut String) {
     let name = match word(rule, "/domain") {
         "" => "all others together".to_owned(),
         domain => {
-            format!("<span class=\"domain\">{}/</span>{}", Name(domain), Name(word(rule, "/rule")))
+            format!(
+                "<span class=\"domain\">{}/</span>{}",
+                IsolatedName(domain),
+                IsolatedName(word(rule, "/rule"))
+            )
         }
     };
     let badge = match mode {
         "" | "enforce" => String::new(),
-        mode => format!(" <span class=\"badge {}\">{}</span>", Text(mode), Text(mode)),
+        mode => format!(" <span class=\"badge {}\">{}</span>", EscapedText(mode), EscapedText(mode)),
     };
     let _ = write!(
         page,
@@ -96,14 +100,14 @@ fn picture(told: &RuleStory, story: &Story) -> String {
             let ago = ages.last()?;
             Some((*ago, steps.iter().map(of).sum::<f32>() / steps.len() as f32))
         });
-        Line { class, is_filled, points: points.collect() }
+        ChartLine { class, is_filled, points: points.collect() }
     };
     let lines = [
         line("passed", true, |[passed, ..]| *passed),
         line("refused", false, |[_, refused, _]| *refused),
         line("would", false, |[.., would]| *would),
     ];
-    let lines: Vec<Line> =
+    let lines: Vec<ChartLine> =
         lines.into_iter().filter(|line| line.points.iter().any(|(_, value)| *value > 0.0)).collect();
     if lines.is_empty() {
         return "<span class=\"quiet\">quiet</span>".to_owned();

@@ -3,10 +3,10 @@
 use serde_json::{Value, json};
 
 use super::health::{Health, Sign};
-use super::{About, policy, text};
+use super::{PageExtras, policy, text};
 use crate::admin::history::{RuleStory, Story};
 
-const ABOUT: About<'_> = About { host: "h<1>", at: "2026-11-22T03:00:00Z", nonce: "abc" };
+const ABOUT: PageExtras<'_> = PageExtras { host: "h<1>", at: "2026-11-22T03:00:00Z", nonce: "abc" };
 
 fn well() -> Value {
     json!({
@@ -114,7 +114,7 @@ fn what_files_and_clients_say_stays_text() {
     status.as_object_mut().unwrap().insert("callers".to_owned(), callers);
     status["pools"][0]["chances"] = json!([[hostile, 0.5]]);
     let story = Story { sums: [0, 0, 0, 0, 0, 2], ..Story::default() };
-    let page = text(&status, &story, &About { host: hostile, ..ABOUT });
+    let page = text(&status, &story, &PageExtras { host: hostile, ..ABOUT });
     for harm in ["<script>", "<img", "\" onload", "</bdi></title>", "\u{0}"] {
         assert!(!page.contains(harm), "{harm}: {page}");
     }

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::health::is;
 use crate::admin::told::{number, word};
-use crate::page::{Text, bytes, count, span};
+use crate::page::{EscapedText, bytes, count, span};
 
 pub(super) fn write(status: &Value, page: &mut String) {
     page.push_str("<div class=\"columns\">");
@@ -43,7 +43,7 @@ fn fleet(status: &Value, page: &mut String) {
         page,
         ("fleet", "Fleet"),
         &[
-            ("this host", format!("<code>{}</code>", Text(word(fleet, "/host")))),
+            ("this host", format!("<code>{}</code>", EscapedText(word(fleet, "/host")))),
             ("Redis", if is(fleet, "/linked") { "✔ heard" } else { "✖ not heard" }.to_owned()),
             ("last heard", heard.map_or_else(|| "never".to_owned(), |age| format!("{age:.1} s ago"))),
             ("round trip", format!("{:.2}\u{a0}ms", number(fleet, "/round_trip_us") as f64 / 1e3)),

@@ -19,7 +19,7 @@ use prometheus_client::registry::Registry;
 use tracing::error;
 
 use super::Desk;
-use super::answer::{self, Answer};
+use super::answer::{self, HttpAnswer};
 use super::control::{ProcessRecord, RulesRecord, ServerCounts, StateRecord};
 use super::fleet::{FleetRecord, FleetRule};
 use crate::clock::Now;
@@ -53,7 +53,7 @@ struct Scrape {
 }
 
 /// The page of it.
-pub(super) fn metrics(desk: &Desk) -> Answer {
+pub(super) fn metrics(desk: &Desk) -> HttpAnswer {
     let mut registry = Registry::with_prefix("tidegate");
     registry.register_collector(Box::new(Scrape::take(desk)));
     let mut text = String::with_capacity(TEXT_BYTES);

@@ -4,7 +4,7 @@ use std::fmt;
 
 use super::Scrape;
 use super::sheet::Sheet;
-use crate::engine::{By, Engine, SwitchView, Target};
+use crate::engine::{Engine, SwitchOrigin, SwitchView, Target};
 
 /// Number of active switches for every combination of origin and scope.
 #[derive(Clone, Copy, Debug)]
@@ -38,9 +38,9 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 
 fn said_by(view: &SwitchView) -> &'static str {
     match view.switch.by {
-        By::User(_) => "host",
-        By::Guard => "guard",
-        By::Fleet { .. } => "fleet",
+        SwitchOrigin::User(_) => "host",
+        SwitchOrigin::Guard => "guard",
+        SwitchOrigin::Fleet { .. } => "fleet",
     }
 }
 

@@ -1,11 +1,11 @@
 //! Warnings of the status, each with a fix.
 
-use super::Moment;
+use super::StatusMoment;
 use crate::admin::Desk;
 use crate::admin::switches::everything_everywhere;
 use crate::engine::Mode;
 
-pub(super) fn told(desk: &Desk, moment: &Moment) -> Vec<String> {
+pub(super) fn told(desk: &Desk, moment: &StatusMoment) -> Vec<String> {
     let mut warnings = moment.unready.clone();
     warnings.extend(desk.ledger.warnings(moment.now));
     let mut warn = |holds: bool, text: &dyn Fn() -> String| {
@@ -13,7 +13,7 @@ pub(super) fn told(desk: &Desk, moment: &Moment) -> Vec<String> {
             warnings.push(text());
         }
     };
-    let Moment { totals, rules, server, .. } = moment;
+    let StatusMoment { totals, rules, server, .. } = moment;
     warn(!rules.is_good, &|| {
         format!("not all rules that are written are in force: `tidegate check {}` says why", rules.path)
     });
@@ -64,7 +64,7 @@ pub(super) fn told(desk: &Desk, moment: &Moment) -> Vec<String> {
     warnings
 }
 
-fn of_fleet(moment: &Moment) -> Option<String> {
+fn of_fleet(moment: &StatusMoment) -> Option<String> {
     let rules = moment.fleet_rules.len();
     let fleet = &moment.fleet;
     match (rules, fleet.is_set, fleet.is_linked) {
@@ -85,7 +85,7 @@ fn of_fleet(moment: &Moment) -> Option<String> {
     }
 }
 
-fn of_pools(moment: &Moment) -> Vec<String> {
+fn of_pools(moment: &StatusMoment) -> Vec<String> {
     let mut warnings = Vec::new();
     for pool in moment.pools.iter().filter(|pool| pool.watched) {
         let name = &pool.pool;

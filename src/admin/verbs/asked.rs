@@ -4,29 +4,29 @@ use std::time::Duration;
 
 use serde_json::{Map, Value};
 
-use super::Refusal;
+use super::VerbRefusal;
 use crate::admin::Desk;
 use crate::clock::{Now, Timestamp};
 use crate::engine::RuleName;
 
 /// Attributes and their values.
-pub(super) type Pairs<'a> = Vec<(&'a str, &'a str)>;
+pub(super) type AttributePairs<'a> = Vec<(&'a str, &'a str)>;
 
 /// The fields of one request.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::admin) struct Asked<'a>(Option<&'a Map<String, Value>>);
+pub(in crate::admin) struct RequestFields<'a>(Option<&'a Map<String, Value>>);
 
-impl<'a> Asked<'a> {
+impl<'a> RequestFields<'a> {
     /// Of an object that has these fields and no other.
-    pub(in crate::admin) fn of(asked: &'a Value, known: &[&str]) -> Result<Asked<'a>, Refusal> {
+    pub(in crate::admin) fn of(asked: &'a Value, known: &[&str]) -> Result<RequestFields<'a>, VerbRefusal> {
         let fields = asked.as_object();
         let mut names = fields.into_iter().flat_map(Map::keys);
         match names.find(|name| !known.contains(&name.as_str())) {
             Some(unknown) => {
                 let known = known.join("`, `");
-                Err(Refusal::bad(format!("unknown field `{}`: known are `{known}`", shown(unknown))))
+                Err(VerbRefusal::bad(format!("unknown field `{}`: known are `{known}`", shown(unknown))))
             }
-            None => Ok(Asked(fields)),
+            None => Ok(RequestFields(fields)),
         }
     }
 
@@ -34,39 +34,41 @@ impl<'a> Asked<'a> {
         self.0.and_then(|fields| fields.get(name)).filter(|value| !value.is_null())
     }
 
-    pub(in crate::admin) fn text(&self, name: &str) -> Result<Option<&'a str>, Refusal> {
+    pub(in crate::admin) fn text(&self, name: &str) -> Result<Option<&'a str>, VerbRefusal> {
         let text =
-            |value: &'a Value| value.as_str().ok_or_else(|| Refusal::bad(format!("`{name}` is a text")));
+            |value: &'a Value| value.as_str().ok_or_else(|| VerbRefusal::bad(format!("`{name}` is a text")));
         self.get(name).map(text).transpose()
     }
 
     /// Returns a boolean field; a missing field is false.
-    pub(in crate::admin) fn flag(&self, name: &str) -> Result<bool, Refusal> {
-        let flag =
-            |value: &Value| value.as_bool().ok_or_else(|| Refusal::bad(format!("`{name}` is true or false")));
+    pub(in crate::admin) fn flag(&self, name: &str) -> Result<bool, VerbRefusal> {
+        let flag = |value: &Value| {
+            value.as_bool().ok_or_else(|| VerbRefusal::bad(format!("`{name}` is true or false")))
+        };
         Ok(self.get(name).map(flag).transpose()?.unwrap_or(false))
     }
 
     /// The end of `for_s` from now on; `None`: it is not there.
-    pub(in crate::admin) fn until(&self, now: Now) -> Result<Option<Timestamp>, Refusal> {
+    pub(in crate::admin) fn until(&self, now: Now) -> Result<Option<Timestamp>, VerbRefusal> {
         let Some(value) = self.get("for_s") else { return Ok(None) };
         let seconds = value.as_u64().filter(|seconds| (1..=FOR_S_MAX).contains(seconds));
         let seconds = seconds.ok_or_else(|| {
-            Refusal::bad(format!("`for_s` is a whole number of seconds, 1 to {FOR_S_MAX} (366 days)"))
+            VerbRefusal::bad(format!("`for_s` is a whole number of seconds, 1 to {FOR_S_MAX} (366 days)"))
         })?;
         Ok(Some(now.at.after(Duration::from_secs(seconds))))
     }
 
     /// Returns a list of strings; a missing field is an empty list.
-    pub(in crate::admin) fn texts(&self, name: &str) -> Result<Vec<&'a str>, Refusal> {
-        let wrong = || Refusal::bad(format!("`{name}` is a list of texts: [\"method\"]"));
+    pub(in crate::admin) fn texts(&self, name: &str) -> Result<Vec<&'a str>, VerbRefusal> {
+        let wrong = || VerbRefusal::bad(format!("`{name}` is a list of texts: [\"method\"]"));
         let Some(value) = self.get(name) else { return Ok(Vec::new()) };
         value.as_array().ok_or_else(wrong)?.iter().map(|text| text.as_str().ok_or_else(wrong)).collect()
     }
 
     /// Attributes: a list of pairs, in their order, or an object where that is free.
-    pub(super) fn pairs(&self, name: &str) -> Result<Pairs<'a>, Refusal> {
-        let wrong = || Refusal::bad(format!("`{name}` is a list of pairs of texts: [[\"user\", \"u1\"]]"));
+    pub(super) fn pairs(&self, name: &str) -> Result<AttributePairs<'a>, VerbRefusal> {
+        let wrong =
+            || VerbRefusal::bad(format!("`{name}` is a list of pairs of texts: [[\"user\", \"u1\"]]"));
         let pair = |pair: &'a Value| match pair.as_array().map(Vec::as_slice) {
             Some([Value::String(key), Value::String(value)]) => Ok((key.as_str(), value.as_str())),
             _ => Err(wrong()),
@@ -85,11 +87,11 @@ impl<'a> Asked<'a> {
 }
 
 /// The rule of a name.
-pub(super) fn rule(desk: &Desk, name: &str) -> Result<RuleName, Refusal> {
+pub(super) fn rule(desk: &Desk, name: &str) -> Result<RuleName, VerbRefusal> {
     if name.len() > NAME_BYTES_MAX {
-        return Err(Refusal::bad(format!("`rule` has {} bytes: no name is so long", name.len())));
+        return Err(VerbRefusal::bad(format!("`rule` has {} bytes: no name is so long", name.len())));
     }
-    desk.engine.named(name).map_err(|error| Refusal::bad(error.to_string()))
+    desk.engine.named(name).map_err(|error| VerbRefusal::bad(error.to_string()))
 }
 
 fn shown(text: &str) -> String {

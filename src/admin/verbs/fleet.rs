@@ -3,14 +3,14 @@
 
 use serde_json::{Value, json};
 
-use super::asked::Asked;
+use super::asked::RequestFields;
 use super::key::{refused, rule_and_key};
-use super::{By, Refusal};
+use super::{Operator, VerbRefusal};
 use crate::admin::Desk;
-use crate::engine::{PlacesHere, Seen};
+use crate::engine::{PlacesHere, RedisLevel};
 
-pub(super) fn key(desk: &Desk, _: By, asked: &Value) -> Result<Value, Refusal> {
-    let asked = Asked::of(asked, &["rule", "key"])?;
+pub(super) fn key(desk: &Desk, _: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
+    let asked = RequestFields::of(asked, &["rule", "key"])?;
     let (rule, key) = rule_and_key(desk, &asked)?;
     let now = desk.clock.now();
     if let Some(here) = desk.engine.places_of(&rule, &key, now).map_err(|error| refused(&error))? {
@@ -22,10 +22,10 @@ pub(super) fn key(desk: &Desk, _: By, asked: &Value) -> Result<Value, Refusal> {
             true => "it has no `scope: fleet`",
             false => "this host shares with nobody; `tidegate status` says why",
         };
-        Refusal::bad(format!("{rule} shares no budget: {why}"))
+        VerbRefusal::bad(format!("{rule} shares no budget: {why}"))
     })?;
     let there = here.there.unwrap_or_default();
-    let Some(Seen { level, demand, at }) = here.seen else {
+    let Some(RedisLevel { level, demand, at }) = here.seen else {
         return Ok(told(&rule.to_string(), &here, (there.held, there.owed), &Value::Null));
     };
     let redis = json!({

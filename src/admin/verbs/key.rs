@@ -2,21 +2,22 @@
 
 use serde_json::{Value, json};
 
-use super::asked::{Asked, Pairs, rule};
-use super::{By, Refusal};
+use super::asked::{AttributePairs, RequestFields, rule};
+use super::{Operator, VerbRefusal};
 use crate::admin::Desk;
 use crate::admin::ledger::utc;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{self, Blocked, FleetChange, KeyError, RuleName};
 
-pub(super) fn block(desk: &Desk, by: By, asked: &Value) -> Result<Value, Refusal> {
-    let asked = Asked::of(asked, &["rule", "key", "for_s", "fleet"])?;
+pub(super) fn block(desk: &Desk, by: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
+    let asked = RequestFields::of(asked, &["rule", "key", "for_s", "fleet"])?;
     let (rule, key) = rule_and_key(desk, &asked)?;
     let now = desk.clock.now();
-    let until = asked.until(now)?.ok_or_else(|| Refusal::bad("for how long: write `for_s`, in seconds"))?;
-    let by = engine::By::User(by.uid);
+    let until =
+        asked.until(now)?.ok_or_else(|| VerbRefusal::bad("for how long: write `for_s`, in seconds"))?;
+    let by = engine::SwitchOrigin::User(by.uid);
     if asked.flag("fleet")? {
-        return block_everywhere(desk, Wanted { rule, key, until, by }, now);
+        return block_everywhere(desk, WantedKey { rule, key, until, by }, now);
     }
     let blocked = desk.engine.block(&rule, &key, until, by).map_err(|error| refused(&error))?;
     let until = utc(until, now);
@@ -33,32 +34,32 @@ pub(super) fn block(desk: &Desk, by: By, asked: &Value) -> Result<Value, Refusal
     }))
 }
 
-struct Wanted<'a> {
+struct WantedKey<'a> {
     rule: RuleName,
-    key: Pairs<'a>,
+    key: AttributePairs<'a>,
     until: Timestamp,
-    by: engine::By,
+    by: engine::SwitchOrigin,
 }
 
 /// Each host, this one included, records the block when it syncs it. Hosts see only the digest, so no value is shown.
-fn block_everywhere(desk: &Desk, wanted: Wanted<'_>, now: Now) -> Result<Value, Refusal> {
-    let Wanted { rule, key, until, by } = wanted;
+fn block_everywhere(desk: &Desk, wanted: WantedKey<'_>, now: Now) -> Result<Value, VerbRefusal> {
+    let WantedKey { rule, key, until, by } = wanted;
     let key = desk.engine.key_everywhere(&rule, &key).map_err(|error| refused(&error))?;
     let blocked = Blocked { rule: rule.clone(), key, text: None, until, by };
     let digest = blocked.digest();
-    desk.control.change_fleet_overrides(FleetChange::Block(blocked)).map_err(Refusal::failed)?;
+    desk.control.change_fleet_overrides(FleetChange::Block(blocked)).map_err(VerbRefusal::failed)?;
     let (until, mode) = (utc(until, now), mode_of(desk, &rule));
     let said = format!("{rule}: this key is refused until {until}, on all hosts{mode}");
     Ok(json!({"said": said, "key": digest, "warning": desk.control.keep().err()}))
 }
 
-fn unblock_everywhere(desk: &Desk, by: By, asked: &Asked<'_>) -> Result<Value, Refusal> {
+fn unblock_everywhere(desk: &Desk, by: Operator, asked: &RequestFields<'_>) -> Result<Value, VerbRefusal> {
     let (rule, key) = rule_and_key(desk, asked)?;
     let key = desk.engine.key_everywhere(&rule, &key).map_err(|error| refused(&error))?;
     let change = FleetChange::Free(rule.clone(), key);
-    let some = desk.control.change_fleet_overrides(change).map_err(Refusal::failed)?;
+    let some = desk.control.change_fleet_overrides(change).map_err(VerbRefusal::failed)?;
     if some {
-        let by = engine::By::User(by.uid).to_string();
+        let by = engine::SwitchOrigin::User(by.uid).to_string();
         desk.ledger.enter(&by, &format!("freed a key of {rule} on all hosts"), desk.clock.now());
     }
     let said = if some { "is free of what was said to all hosts" } else { "was not blocked on all hosts" };
@@ -66,8 +67,8 @@ fn unblock_everywhere(desk: &Desk, by: By, asked: &Asked<'_>) -> Result<Value, R
     Ok(json!({"said": said, "done": some, "warning": desk.control.keep().err()}))
 }
 
-pub(super) fn unblock(desk: &Desk, by: By, asked: &Value) -> Result<Value, Refusal> {
-    let wanted = Asked::of(asked, &["rule", "key", "fleet"])?;
+pub(super) fn unblock(desk: &Desk, by: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
+    let wanted = RequestFields::of(asked, &["rule", "key", "fleet"])?;
     if wanted.flag("fleet")? {
         return unblock_everywhere(desk, by, &wanted);
     }
@@ -75,7 +76,7 @@ pub(super) fn unblock(desk: &Desk, by: By, asked: &Value) -> Result<Value, Refus
     undo(desk, by, asked, "freed a key of", said, engine::Engine::unblock)
 }
 
-pub(super) fn reset(desk: &Desk, by: By, asked: &Value) -> Result<Value, Refusal> {
+pub(super) fn reset(desk: &Desk, by: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
     let said = ["had nothing to be forgotten", "is counted afresh; leases stay"];
     undo(desk, by, asked, "reset a key of", said, engine::Engine::reset)
 }
@@ -84,20 +85,20 @@ type Undo = fn(&engine::Engine, &RuleName, &[(&str, &str)]) -> Result<bool, KeyE
 
 fn undo(
     desk: &Desk,
-    by: By,
+    by: Operator,
     asked: &Value,
     what: &str,
     said: [&str; 2],
     undo: Undo,
-) -> Result<Value, Refusal> {
-    let asked = Asked::of(asked, &["rule", "key", "fleet"])?;
+) -> Result<Value, VerbRefusal> {
+    let asked = RequestFields::of(asked, &["rule", "key", "fleet"])?;
     if asked.flag("fleet")? {
-        return Err(Refusal::bad("a key is counted afresh on one host alone: leave `fleet` out"));
+        return Err(VerbRefusal::bad("a key is counted afresh on one host alone: leave `fleet` out"));
     }
     let (rule, key) = rule_and_key(desk, &asked)?;
     let some = undo(&desk.engine, &rule, &key).map_err(|error| refused(&error))?;
     if some {
-        let by = engine::By::User(by.uid);
+        let by = engine::SwitchOrigin::User(by.uid);
         desk.ledger.enter(&by.to_string(), &format!("{what} {rule}"), desk.clock.now());
     }
     let [nothing, done] = said;
@@ -106,13 +107,16 @@ fn undo(
     Ok(json!({"said": said, "done": some, "warning": desk.control.keep().err()}))
 }
 
-pub(super) fn rule_and_key<'a>(desk: &Desk, asked: &Asked<'a>) -> Result<(RuleName, Pairs<'a>), Refusal> {
-    let name = asked.text("rule")?.ok_or_else(|| Refusal::bad("of which rule: write `rule`"))?;
+pub(super) fn rule_and_key<'a>(
+    desk: &Desk,
+    asked: &RequestFields<'a>,
+) -> Result<(RuleName, AttributePairs<'a>), VerbRefusal> {
+    let name = asked.text("rule")?.ok_or_else(|| VerbRefusal::bad("of which rule: write `rule`"))?;
     Ok((rule(desk, name)?, asked.pairs("key")?))
 }
 
 /// Returns a note if a fleet override still blocks the key: local verbs do not lift fleet blocks.
-fn still_blocked(desk: &Desk, rule: &RuleName, key: &Pairs<'_>) -> &'static str {
+fn still_blocked(desk: &Desk, rule: &RuleName, key: &AttributePairs<'_>) -> &'static str {
     let Ok(key) = desk.engine.key_everywhere(rule, key) else { return "" };
     let overrides = desk.engine.fleet_overrides();
     let is_blocked = overrides.blocks.iter().any(|block| block.rule == *rule && block.key == key);
@@ -129,6 +133,6 @@ fn mode_of(desk: &Desk, rule: &RuleName) -> String {
     }
 }
 
-pub(super) fn refused(error: &KeyError) -> Refusal {
-    Refusal::bad(error.to_string())
+pub(super) fn refused(error: &KeyError) -> VerbRefusal {
+    VerbRefusal::bad(error.to_string())
 }

@@ -13,7 +13,7 @@ use super::Desk;
 
 /// Peer credentials of the operator, from the kernel; used in the log of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct By {
+pub struct Operator {
     /// User id.
     pub uid: u32,
     /// Process id; `None` if the process is in another PID namespace.
@@ -22,28 +22,28 @@ pub struct By {
 
 /// Why a verb was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refusal {
+pub struct VerbRefusal {
     /// HTTP status.
     pub(super) status: StatusCode,
     /// Message: the error, its location and a fix.
     pub(super) message: String,
 }
 
-impl Refusal {
+impl VerbRefusal {
     /// Returns a refusal of an invalid request (400).
-    pub(super) fn bad(message: impl Into<String>) -> Refusal {
-        Refusal { status: StatusCode::BAD_REQUEST, message: message.into() }
+    pub(super) fn bad(message: impl Into<String>) -> VerbRefusal {
+        VerbRefusal { status: StatusCode::BAD_REQUEST, message: message.into() }
     }
 
     /// Returns a refusal of a valid request that failed (409).
-    pub(super) fn failed(message: impl Into<String>) -> Refusal {
-        Refusal { status: StatusCode::CONFLICT, message: message.into() }
+    pub(super) fn failed(message: impl Into<String>) -> VerbRefusal {
+        VerbRefusal { status: StatusCode::CONFLICT, message: message.into() }
     }
 }
 
 /// Carries out a verb. It may block: it runs on its own thread. It returns a JSON object, to which
 /// `"ok": true` is added.
-pub(super) type Verb = fn(&Desk, By, &Value) -> Result<Value, Refusal>;
+pub(super) type Verb = fn(&Desk, Operator, &Value) -> Result<Value, VerbRefusal>;
 
 /// Returns the verb of a path.
 pub(super) fn find(path: &str) -> Option<Verb> {
@@ -56,7 +56,7 @@ pub(super) fn paths() -> impl Iterator<Item = &'static str> {
 }
 
 /// Carries out a verb with the body of a request: empty, or one JSON object.
-pub(super) fn carry_out(verb: Verb, desk: &Desk, by: By, body: &[u8]) -> Result<Value, Refusal> {
+pub(super) fn carry_out(verb: Verb, desk: &Desk, by: Operator, body: &[u8]) -> Result<Value, VerbRefusal> {
     let mut done = verb(desk, by, &object(body)?)?;
     if let Some(fields) = done.as_object_mut() {
         fields.insert("ok".to_owned(), Value::Bool(true));
@@ -65,11 +65,11 @@ pub(super) fn carry_out(verb: Verb, desk: &Desk, by: By, body: &[u8]) -> Result<
 }
 
 /// Parses the body of a request: an empty one is an empty object.
-pub(super) fn object(body: &[u8]) -> Result<Value, Refusal> {
+pub(super) fn object(body: &[u8]) -> Result<Value, VerbRefusal> {
     let asked = if body.trim_ascii().is_empty() { Ok(json!({})) } else { serde_json::from_slice(body) };
-    let asked = asked.map_err(|error| Refusal::bad(format!("the request is not JSON: {error}")))?;
+    let asked = asked.map_err(|error| VerbRefusal::bad(format!("the request is not JSON: {error}")))?;
     if !asked.is_object() {
-        return Err(Refusal::bad("the request is not a JSON object: write {\"name\": value}"));
+        return Err(VerbRefusal::bad("the request is not a JSON object: write {\"name\": value}"));
     }
     Ok(asked)
 }

@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-use super::{By, Refusal};
+use super::{Operator, VerbRefusal};
 use crate::admin::Desk;
 
-pub(super) fn reload(desk: &Desk, _by: By, _asked: &Value) -> Result<Value, Refusal> {
-    let reloaded = desk.control.reload().map_err(Refusal::failed)?;
+pub(super) fn reload(desk: &Desk, _by: Operator, _asked: &Value) -> Result<Value, VerbRefusal> {
+    let reloaded = desk.control.reload().map_err(VerbRefusal::failed)?;
     if !reloaded.problems.is_empty() {
-        return Err(Refusal::failed(reloaded.problems.join("\n")));
+        return Err(VerbRefusal::failed(reloaded.problems.join("\n")));
     }
     Ok(json!({"changes": reloaded.changes}))
 }

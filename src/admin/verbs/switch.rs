@@ -2,40 +2,40 @@
 
 use serde_json::{Value, json};
 
-use super::asked::{Asked, rule};
-use super::{By, Refusal};
+use super::asked::{RequestFields, rule};
+use super::{Operator, VerbRefusal};
 use crate::admin::Desk;
 use crate::admin::ledger::utc;
 use crate::clock::Now;
 use crate::engine::{self, FleetChange, Switch, SwitchView, Target};
 use crate::rules::Mode;
 
-pub(super) fn switch(desk: &Desk, by: By, asked: &Value) -> Result<Value, Refusal> {
-    let asked = Asked::of(asked, &["rule", "all", "mode", "clear", "for_s", "fleet"])?;
+pub(super) fn switch(desk: &Desk, by: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
+    let asked = RequestFields::of(asked, &["rule", "all", "mode", "clear", "for_s", "fleet"])?;
     let target = match (asked.text("rule")?, asked.flag("all")?) {
         (Some(name), false) => Target::Rule(rule(desk, name)?),
         (None, true) => Target::Everything,
-        (Some(_), true) => return Err(Refusal::bad("`rule` and `all`: write one of the two")),
+        (Some(_), true) => return Err(VerbRefusal::bad("`rule` and `all`: write one of the two")),
         (None, false) => {
-            return Err(Refusal::bad("what is to be switched: write `rule`, or `\"all\": true`"));
+            return Err(VerbRefusal::bad("what is to be switched: write `rule`, or `\"all\": true`"));
         }
     };
     let now = desk.clock.now();
     let is_fleet = asked.flag("fleet")?;
     let said = match (asked.text("mode")?, asked.flag("clear")?) {
         (Some(word), false) => {
-            let (mode, until, by) = (mode(word)?, asked.until(now)?, engine::By::User(by.uid));
+            let (mode, until, by) = (mode(word)?, asked.until(now)?, engine::SwitchOrigin::User(by.uid));
             let switch = Switch { target, mode, until, said: now.at, by };
             if is_fleet { set_everywhere(desk, &switch, now)? } else { set(desk, &switch, now)? }
         }
         (None, true) if asked.until(now)?.is_some() => {
-            return Err(Refusal::bad("`clear` holds for good: leave `for_s` out"));
+            return Err(VerbRefusal::bad("`clear` holds for good: leave `for_s` out"));
         }
         (None, true) if is_fleet => clear_everywhere(desk, &target, by, now)?,
         (None, true) => clear(desk, &target, by, now),
-        (Some(_), true) => return Err(Refusal::bad("`mode` and `clear`: write one of the two")),
+        (Some(_), true) => return Err(VerbRefusal::bad("`mode` and `clear`: write one of the two")),
         (None, false) => {
-            return Err(Refusal::bad(
+            return Err(VerbRefusal::bad(
                 "to what: write `mode` (enforce, shadow or disabled), or `\"clear\": true`",
             ));
         }
@@ -43,8 +43,8 @@ pub(super) fn switch(desk: &Desk, by: By, asked: &Value) -> Result<Value, Refusa
     Ok(json!({"said": said, "warning": desk.control.keep().err()}))
 }
 
-fn set(desk: &Desk, switch: &Switch, now: Now) -> Result<String, Refusal> {
-    let view = desk.engine.switch(switch).map_err(|error| Refusal::bad(error.to_string()))?;
+fn set(desk: &Desk, switch: &Switch, now: Now) -> Result<String, VerbRefusal> {
+    let view = desk.engine.switch(switch).map_err(|error| VerbRefusal::bad(error.to_string()))?;
     let until = until(switch, now);
     let is_back = is_back(switch);
     let what = match is_back {
@@ -70,14 +70,16 @@ fn is_back(switch: &Switch) -> bool {
 }
 
 /// Each host, this one included, records the switch when it syncs it.
-fn set_everywhere(desk: &Desk, switch: &Switch, now: Now) -> Result<String, Refusal> {
+fn set_everywhere(desk: &Desk, switch: &Switch, now: Now) -> Result<String, VerbRefusal> {
     if switch.target == Target::Everything && !is_back(switch) && switch.until.is_none() {
         let message = "everything is switched on all hosts for a time only. help: say for how long, `--for 30m` (`for_s`)";
-        return Err(Refusal::bad(message));
+        return Err(VerbRefusal::bad(message));
     }
-    let view = desk.engine.could_switch(switch).map_err(|error| Refusal::bad(error.to_string()))?;
-    let is_change =
-        desk.control.change_fleet_overrides(FleetChange::Switch(switch.clone())).map_err(Refusal::failed)?;
+    let view = desk.engine.could_switch(switch).map_err(|error| VerbRefusal::bad(error.to_string()))?;
+    let is_change = desk
+        .control
+        .change_fleet_overrides(FleetChange::Switch(switch.clone()))
+        .map_err(VerbRefusal::failed)?;
     if is_back(switch) {
         return Ok(cleared_everywhere(&switch.target, is_change));
     }
@@ -85,12 +87,14 @@ fn set_everywhere(desk: &Desk, switch: &Switch, now: Now) -> Result<String, Refu
     Ok(format!("{target}: {mode} {until}, on all hosts") + &written(&view))
 }
 
-fn clear_everywhere(desk: &Desk, target: &Target, by: By, now: Now) -> Result<String, Refusal> {
-    let is_change =
-        desk.control.change_fleet_overrides(FleetChange::Clear(target.clone())).map_err(Refusal::failed)?;
+fn clear_everywhere(desk: &Desk, target: &Target, by: Operator, now: Now) -> Result<String, VerbRefusal> {
+    let is_change = desk
+        .control
+        .change_fleet_overrides(FleetChange::Clear(target.clone()))
+        .map_err(VerbRefusal::failed)?;
     if is_change {
         let what = format!("cleared the switch of {target} on all hosts");
-        desk.ledger.enter(&engine::By::User(by.uid).to_string(), &what, now);
+        desk.ledger.enter(&engine::SwitchOrigin::User(by.uid).to_string(), &what, now);
     }
     Ok(cleared_everywhere(target, is_change))
 }
@@ -121,24 +125,28 @@ fn milder(view: &SwitchView, asked: Mode) -> String {
     )
 }
 
-fn clear(desk: &Desk, target: &Target, by: By, now: Now) -> String {
+fn clear(desk: &Desk, target: &Target, by: Operator, now: Now) -> String {
     let everywhere = desk.engine.fleet_switches().into_iter().find(|view| view.switch.target == *target);
     let still = everywhere.map(|view| format!("; all hosts are switched to {}", view.switch.mode));
     let still = still.unwrap_or_default();
     if !desk.engine.clear(target) {
         return format!("{target}: was not switched{still}");
     }
-    desk.ledger.enter(&engine::By::User(by.uid).to_string(), &format!("cleared the switch of {target}"), now);
+    desk.ledger.enter(
+        &engine::SwitchOrigin::User(by.uid).to_string(),
+        &format!("cleared the switch of {target}"),
+        now,
+    );
     match target {
         Target::Everything => format!("everything: back to what the settings and the files say{still}"),
         Target::Rule(rule) => format!("{rule}: back to what its file says{still}"),
     }
 }
 
-fn mode(word: &str) -> Result<Mode, Refusal> {
+fn mode(word: &str) -> Result<Mode, VerbRefusal> {
     let modes = [Mode::Enforce, Mode::Shadow, Mode::Disabled];
     modes
         .into_iter()
         .find(|mode| mode.name() == word)
-        .ok_or_else(|| Refusal::bad(format!("unknown mode `{word}`: write enforce, shadow or disabled")))
+        .ok_or_else(|| VerbRefusal::bad(format!("unknown mode `{word}`: write enforce, shadow or disabled")))
 }

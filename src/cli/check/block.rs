@@ -6,28 +6,28 @@ use std::num::NonZeroU32;
 use super::super::shed_words;
 use crate::engine::{bytes_per_key_of, keys_within};
 use crate::limit::{Quota, Rate};
-use crate::rules::percent::Share;
+use crate::rules::percent::Percent;
 use crate::rules::shed::Shed;
 use crate::rules::words::{
     LEASE_BYTES_MAX, beyond, bound, bound_of, counted, each, exactness, expires, mode, numbers_or_unlimited,
     past_budget, steady,
 };
 use crate::rules::{
-    Domain, FleetBound, FleetTerms, Limit, ListKind, Overrides, Refused, Region, Rule, Whole, conditions,
-    facts,
+    Domain, FleetBound, FleetTerms, Limit, ListKind, Overrides, RefusedCost, Region, Rule, WholeNumbers,
+    conditions, facts,
 };
 use crate::trace::table::count;
 
 /// Settings of a description.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
+pub(super) struct BlockSettings {
     /// Hosts with the same rules; `None` if unknown.
     pub(super) hosts: Option<NonZeroU32>,
     /// The byte budget of the tables.
     pub(super) memory_bytes_max: u64,
 }
 
-impl Terms {
+impl BlockSettings {
     pub(super) fn hosts(&self) -> u32 {
         self.hosts.map_or(1, NonZeroU32::get)
     }
@@ -49,7 +49,7 @@ impl Terms {
 }
 
 /// Returns a block of text for each list entry, rule and pool of a domain, in the order of evaluation.
-pub(super) fn blocks<'d>(domain: &'d Domain, terms: &'d Terms) -> impl Iterator<Item = String> + 'd {
+pub(super) fn blocks<'d>(domain: &'d Domain, terms: &'d BlockSettings) -> impl Iterator<Item = String> + 'd {
     let lists = domain.lists().iter().map(|listed| {
         let what = match listed.kind {
             ListKind::Exempt => "exempt: nothing judges",
@@ -94,7 +94,7 @@ pub(super) fn of_domain(domain: &Domain) -> Vec<String> {
     lines
 }
 
-fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &Terms) -> String {
+fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &BlockSettings) -> String {
     let numbers = numbers_or_unlimited(rule.limit.quota());
     let mut block = format!(
         "{}/{}{} ({}): {numbers}, {}",
@@ -130,7 +130,7 @@ fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &Terms) -> String {
         "over",
         allowance.and_then(|own| beyond(&own.over, rule.limit.soft_for, terms.hosts())).unwrap_or_default(),
     );
-    if rule.limit.refused == Refused::Counted {
+    if rule.limit.refused == RefusedCost::Counted {
         line("refused", "counted: what is refused counts as well".to_owned());
     }
     if let Some(lasts) = rule.limit.block {
@@ -167,7 +167,7 @@ fn of_shed(domain: &Domain, shed: &Shed) -> String {
 
 /// Describes the sharing of a fleet budget.
 fn fleet_text(fleet: &FleetTerms) -> String {
-    let share = fleet.max_over.map(|share| format!(", max_over: {}", Share(u32::from(share))));
+    let share = fleet.max_over.map(|share| format!(", max_over: {}", Percent(u32::from(share))));
     format!("{}{}", fleet.text(), share.unwrap_or_default())
 }
 
@@ -176,9 +176,9 @@ fn region_text(region: &Region, quota: &Quota) -> Option<String> {
     let (weight, whole) = (region.weight, region.whole?);
     let is_window = matches!(quota, Quota::Share(part) if part.window().is_some());
     let (count, of, one) = match whole {
-        Whole::Tokens { burst, .. } if is_window => (burst, "the limit", "token"),
-        Whole::Tokens { burst, .. } => (burst, "the burst", "token"),
-        Whole::Places(max) => (max, "`max`", "place"),
+        WholeNumbers::Tokens { burst, .. } if is_window => (burst, "the limit", "token"),
+        WholeNumbers::Tokens { burst, .. } => (burst, "the burst", "token"),
+        WholeNumbers::Places(max) => (max, "`max`", "place"),
     };
     let exact = u64::from(count) * u64::from(weight);
     let rounded = match exact.checked_sub(u64::from(quota.limit()) * 1_000) {
@@ -187,14 +187,14 @@ fn region_text(region: &Region, quota: &Quota) -> Option<String> {
         None => format!("; less than one {one} of {of}, and one all the same"),
     };
     let (numbers, slower) = match (whole, quota) {
-        (Whole::Tokens { rate, .. }, _) if is_window => (rate.to_string(), String::new()),
-        (Whole::Tokens { rate, burst }, Quota::Share(part)) => {
+        (WholeNumbers::Tokens { rate, .. }, _) if is_window => (rate.to_string(), String::new()),
+        (WholeNumbers::Tokens { rate, burst }, Quota::Share(part)) => {
             (format!("{rate}, burst {burst}"), slower(rate, weight, part.bucket().rate()))
         }
-        (Whole::Tokens { rate, burst }, _) => (format!("{rate}, burst {burst}"), String::new()),
-        (Whole::Places(max), _) => (format!("{max} at once"), String::new()),
+        (WholeNumbers::Tokens { rate, burst }, _) => (format!("{rate}, burst {burst}"), String::new()),
+        (WholeNumbers::Places(max), _) => (format!("{max} at once"), String::new()),
     };
-    let share = Share(u32::from(weight));
+    let share = Percent(u32::from(weight));
     Some(format!("{share} of {numbers}, which all regions have together{rounded}{slower}"))
 }
 
@@ -208,7 +208,7 @@ fn slower(whole: Rate, weight: u16, part: Rate) -> String {
 }
 
 /// Returns, for each fleet size, the bound on requests beyond the budget, with its doubts.
-fn past_budgets(fleet: &FleetTerms, quota: &Quota, terms: &Terms) -> Vec<(u32, String)> {
+fn past_budgets(fleet: &FleetTerms, quota: &Quota, terms: &BlockSettings) -> Vec<(u32, String)> {
     let bounds = terms.fleets().filter_map(|hosts| FleetBound::of(fleet, quota, hosts));
     let said = bounds.map(|bound| {
         let doubt = bound.doubt(quota).map(|doubt| format!("; {doubt}"));
@@ -217,7 +217,7 @@ fn past_budgets(fleet: &FleetTerms, quota: &Quota, terms: &Terms) -> Vec<(u32, S
     said.collect()
 }
 
-fn bounds(limit: &Limit, terms: &Terms) -> String {
+fn bounds(limit: &Limit, terms: &BlockSettings) -> String {
     let Some(quota) = limit.quota() else {
         return "none of its own: only its overrides limit".to_owned();
     };
@@ -270,7 +270,7 @@ fn also(rule: &Rule) -> String {
     said.map(|(field, text)| format!("{field}: {text}")).collect::<Vec<_>>().join(", ")
 }
 
-fn memory(rule: &Rule, terms: &Terms) -> String {
+fn memory(rule: &Rule, terms: &BlockSettings) -> String {
     let bytes = bytes_per_key_of(rule);
     let Some(held) = terms.keys_held(rule) else { return "nothing is kept".to_owned() };
     let work = match rule.expires {

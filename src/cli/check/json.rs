@@ -7,10 +7,10 @@ use serde_json::{Map, Value, json};
 use super::super::limit_json::{self, asked, object, position};
 use super::super::read_rules::RulesRead;
 use super::super::shed_words;
-use super::block::{Terms, slowest_override};
-use crate::rules::{Domain, Listed, Prioritize, Problem, Rule};
+use super::block::{BlockSettings, slowest_override};
+use crate::rules::{Domain, ListedEntry, Prioritize, Problem, Rule};
 
-pub(super) fn all(read: &RulesRead, terms: &Terms) -> Value {
+pub(super) fn all(read: &RulesRead, terms: &BlockSettings) -> Value {
     let path = |path: Option<&Path>| path.map(|path| path.to_string_lossy().into_owned());
     json!({
         "settings": path(read.settings.as_deref()),
@@ -25,7 +25,7 @@ pub(super) fn all(read: &RulesRead, terms: &Terms) -> Value {
     })
 }
 
-fn of_domain(domain: &Domain, terms: &Terms) -> Value {
+fn of_domain(domain: &Domain, terms: &BlockSettings) -> Value {
     let rules = (0..).zip(domain.rules()).map(|(number, rule)| of_rule(domain, number, rule, terms));
     json!({
         "name": domain.name(),
@@ -38,7 +38,7 @@ fn of_domain(domain: &Domain, terms: &Terms) -> Value {
     })
 }
 
-fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &Terms) -> Map<String, Value> {
+fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &BlockSettings) -> Map<String, Value> {
     let fleets: Vec<u32> = terms.fleets().collect();
     let mut all = limit_json::rule(rule, terms.hosts(), &fleets);
     all.extend(object(json!({
@@ -49,7 +49,7 @@ fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &Terms) -> Map<Stri
     all
 }
 
-fn of_listed(listed: &Listed) -> Map<String, Value> {
+fn of_listed(listed: &ListedEntry) -> Map<String, Value> {
     let mut all = position(&listed.position);
     all.extend(object(json!({
         "name": &*listed.name,

@@ -16,10 +16,10 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::admin::{HttpConnection, HttpConnections, SAFETY, head_patience, page_paths};
-use crate::cli::admin_client::{AdminClient, Failure};
-use crate::page::Text;
+use crate::cli::admin_client::{AdminClient, AdminFailure};
+use crate::page::EscapedText;
 
-type Answer = Response<Full<Bytes>>;
+type ProxyAnswer = Response<Full<Bytes>>;
 
 #[derive(Debug)]
 pub(super) struct Proxy {
@@ -63,7 +63,7 @@ impl Proxy {
         }
     }
 
-    async fn answer(&self, request: &Request<Incoming>) -> Answer {
+    async fn answer(&self, request: &Request<Incoming>) -> ProxyAnswer {
         if !self.is_asked_by_name(request) {
             return plain(
                 StatusCode::FORBIDDEN,
@@ -122,19 +122,19 @@ impl Proxy {
 }
 
 /// Returns an error page that reloads itself. A page that is already open shows its reason.
-fn no_answer(failure: &Failure) -> Answer {
+fn no_answer(failure: &AdminFailure) -> ProxyAnswer {
     let text = format!(
         "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>✖ no answer – tidegate</title><meta \
          name=\"color-scheme\" content=\"light dark\"><meta http-equiv=\"refresh\" content=\"5\"></head><body>\
          <h1>The daemon does not answer</h1><p id=\"why\">{}.</p><p>This page tries again every 5 s.</p></body></html>\n",
-        Text(&failure.to_string()),
+        EscapedText(&failure.to_string()),
     );
     let mut answer = plain(StatusCode::BAD_GATEWAY, text);
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     answer
 }
 
-fn plain(status: StatusCode, text: impl Into<Bytes>) -> Answer {
+fn plain(status: StatusCode, text: impl Into<Bytes>) -> ProxyAnswer {
     let mut answer = Response::new(Full::new(text.into()));
     *answer.status_mut() = status;
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/plain; charset=utf-8"));
@@ -142,7 +142,7 @@ fn plain(status: StatusCode, text: impl Into<Bytes>) -> Answer {
 }
 
 /// Sets headers against caching, scripts and framing.
-fn safe(mut answer: Answer) -> Answer {
+fn safe(mut answer: ProxyAnswer) -> ProxyAnswer {
     let headers = answer.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     for (name, value) in SAFETY {

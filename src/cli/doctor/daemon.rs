@@ -5,16 +5,16 @@ use std::time::Duration;
 
 use serde_json::Value;
 
-use super::super::admin_client::{AdminClient, Failure};
+use super::super::admin_client::{AdminClient, AdminFailure};
 use super::super::client::{Client, connect};
-use super::finding::Finding;
+use super::finding::DoctorFinding;
 use crate::daemon::descriptors;
 use crate::daemon::settings::Settings;
-use crate::protocol::{Descriptors, Reply, Request};
+use crate::protocol::{DescriptorList, Reply, RequestFrame};
 use crate::sys;
 
 /// Runs all checks; those of the status only if the admin socket answers.
-pub(super) fn all(settings: &Settings) -> Vec<Finding> {
+pub(super) fn all(settings: &Settings) -> Vec<DoctorFinding> {
     let socket = &settings.socket.path;
     let mut findings = vec![answers(socket)];
     findings.extend(operators(&AdminClient::of_settings(settings), settings));
@@ -22,20 +22,22 @@ pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-fn answers(socket: &Path) -> Finding {
+fn answers(socket: &Path) -> DoctorFinding {
     const WHAT: &str = "daemon";
     let asked = Client::connect(socket, PATIENCE).and_then(|mut client| {
         let id = client.next_id();
-        client.ask(&Request::Ping { id }, &Descriptors::new(), |reply| {
+        client.ask(&RequestFrame::Ping { id }, &DescriptorList::new(), |reply| {
             matches!(reply, Reply::Done { ok: true, .. })
         })
     });
     match asked {
-        Ok(true) => Finding::well(WHAT, "it answers"),
-        Ok(false) => {
-            Finding::wrong(WHAT, "it answers, and not as a tidegate does", "look who listens there: ss -xlp")
-        }
-        Err(failure) => Finding::wrong(
+        Ok(true) => DoctorFinding::well(WHAT, "it answers"),
+        Ok(false) => DoctorFinding::wrong(
+            WHAT,
+            "it answers, and not as a tidegate does",
+            "look who listens there: ss -xlp",
+        ),
+        Err(failure) => DoctorFinding::wrong(
             WHAT,
             format!("it does not answer: {failure}"),
             "systemctl status tidegate says how it is, journalctl -u tidegate why; by hand: tidegate serve",
@@ -43,7 +45,7 @@ fn answers(socket: &Path) -> Finding {
     }
 }
 
-fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
+fn operators(admin: &AdminClient, settings: &Settings) -> Vec<DoctorFinding> {
     const WHAT: &str = "admin socket";
     let ready = match admin.get("/readyz") {
         Ok(ready) => ready,
@@ -51,14 +53,14 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
             let message = failure.to_string();
             let root = rustix::process::geteuid().is_root();
             return vec![match failure {
-                Failure::Misdirected { .. } | Failure::NoSocket { .. } => {
+                AdminFailure::Misdirected { .. } | AdminFailure::NoSocket { .. } => {
                     let (message, help) = message.split_once("\nhelp: ").unwrap_or((&message, ""));
-                    Finding::wrong(WHAT, message, help)
+                    DoctorFinding::wrong(WHAT, message, help)
                 }
-                Failure::Io { source, .. } if !root && source.kind() != std::io::ErrorKind::NotFound => {
-                    Finding::unseen(WHAT, message, "run this as root or as the daemon's user")
+                AdminFailure::Io { source, .. } if !root && source.kind() != std::io::ErrorKind::NotFound => {
+                    DoctorFinding::unseen(WHAT, message, "run this as root or as the daemon's user")
                 }
-                _ => Finding::warning(
+                _ => DoctorFinding::warning(
                     WHAT,
                     message,
                     "let the daemon's user make files beside its socket (systemd/tmpfiles.d), then restart it",
@@ -66,10 +68,14 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
             }];
         }
     };
-    let mut findings = vec![Finding::well(WHAT, "it answers")];
+    let mut findings = vec![DoctorFinding::well(WHAT, "it answers")];
     if ready.status != READY {
         for reason in ready.body.lines() {
-            findings.push(Finding::wrong("readiness", reason, "mend that, and it is ready: tidegate status"));
+            findings.push(DoctorFinding::wrong(
+                "readiness",
+                reason,
+                "mend that, and it is ready: tidegate status",
+            ));
         }
     }
     if let Ok(status) = admin.get_json("/status") {
@@ -80,11 +86,11 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
 }
 
 /// Returns findings from the status: the mode and the warnings.
-fn of_status(status: &Value) -> Vec<Finding> {
+fn of_status(status: &Value) -> Vec<DoctorFinding> {
     let mut findings = Vec::new();
     match status.get("mode").and_then(Value::as_str) {
-        Some("enforce") => findings.push(Finding::well("mode", "enforce: refusals are refusals")),
-        Some(mode) => findings.push(Finding::warning(
+        Some("enforce") => findings.push(DoctorFinding::well("mode", "enforce: refusals are refusals")),
+        Some(mode) => findings.push(DoctorFinding::warning(
             "mode",
             format!("{mode}: nobody is refused"),
             "when that was not meant: `mode: enforce` in the settings, then systemctl restart tidegate",
@@ -93,13 +99,13 @@ fn of_status(status: &Value) -> Vec<Finding> {
     }
     let warnings = status.get("warnings").and_then(Value::as_array).into_iter().flatten();
     for warning in warnings.filter_map(Value::as_str) {
-        findings.push(Finding::warning("daemon says", warning, "tidegate status and the log say more"));
+        findings.push(DoctorFinding::warning("daemon says", warning, "tidegate status and the log say more"));
     }
     findings
 }
 
 /// Reports domains that are open to every user and used by several: each user can exhaust the limits of the others.
-fn shared_domains(status: &Value, settings: &Settings) -> Vec<Finding> {
+fn shared_domains(status: &Value, settings: &Settings) -> Vec<DoctorFinding> {
     let is_closed =
         |name: &str| settings.domains.iter().any(|domain| *domain.name == *name && !domain.uids.is_empty());
     let shared = status.get("shared_domains").and_then(Value::as_object).into_iter().flatten();
@@ -107,7 +113,7 @@ fn shared_domains(status: &Value, settings: &Settings) -> Vec<Finding> {
     let warning = |(name, users): (&String, &Value)| {
         let users: Vec<String> = users.as_array().into_iter().flatten().map(Value::to_string).collect();
         let users = users.join(", ");
-        Finding::warning(
+        DoctorFinding::warning(
             "domains",
             format!("`{name}` is open to every user, and several ask about it: {users}"),
             format!("name those who may: `domains: {{{name}: {{uids: [{users}]}}}}` in the settings"),
@@ -116,10 +122,10 @@ fn shared_domains(status: &Value, settings: &Settings) -> Vec<Finding> {
     open.map(warning).collect()
 }
 
-fn open_files(socket: &Path, connections: u32) -> Finding {
+fn open_files(socket: &Path, connections: u32) -> DoctorFinding {
     const WHAT: &str = "open files";
     let Some(pid) = daemon_pid(socket) else {
-        return Finding::unseen(
+        return DoctorFinding::unseen(
             WHAT,
             "the daemon's process cannot be found from here",
             "run this on the host, as root",
@@ -127,19 +133,19 @@ fn open_files(socket: &Path, connections: u32) -> Finding {
     };
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
     let Some(allowed) = open_files_in(&limits) else {
-        return Finding::unseen(WHAT, format!("/proc/{pid}/limits cannot be read"), "run this as root");
+        return DoctorFinding::unseen(WHAT, format!("/proc/{pid}/limits cannot be read"), "run this as root");
     };
     let needed = descriptors::needed(connections);
     if allowed < needed {
         let message =
             format!("the daemon may open {allowed} files, and {connections} connections take {needed}");
-        return Finding::warning(
+        return DoctorFinding::warning(
             WHAT,
             message,
             format!("LimitNOFILE={needed} in the unit, or a smaller connections.max"),
         );
     }
-    Finding::well(WHAT, format!("the daemon may open {allowed}, and needs {needed} at most"))
+    DoctorFinding::well(WHAT, format!("the daemon may open {allowed}, and needs {needed} at most"))
 }
 
 /// Finds the daemon's process by its socket or, if systemd made the socket, by its name, if unique.

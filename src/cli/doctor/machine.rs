@@ -7,20 +7,22 @@ use std::time::Duration;
 use rustix::net::netlink::SOCK_DIAG;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-use super::finding::Finding;
+use super::finding::DoctorFinding;
 use crate::clock::Clock;
 use crate::sys;
 
-pub(super) fn all() -> Vec<Finding> {
+pub(super) fn all() -> Vec<DoctorFinding> {
     vec![pressure(), control_groups(), accept_queues(), clocks(), kernel(), scheduler()]
 }
 
-fn pressure() -> Finding {
+fn pressure() -> DoctorFinding {
     const WHAT: &str = "pressure";
     let file = Path::new("/proc/pressure/cpu");
     match std::fs::read_to_string(file) {
-        Ok(text) if text.starts_with("some ") => Finding::well(WHAT, "the kernel tells how much work waits"),
-        Ok(_) | Err(_) => Finding::warning(
+        Ok(text) if text.starts_with("some ") => {
+            DoctorFinding::well(WHAT, "the kernel tells how much work waits")
+        }
+        Ok(_) | Err(_) => DoctorFinding::warning(
             WHAT,
             format!(
                 "{} cannot be read: the signals cpu_pressure, memory_pressure and io_pressure have no reading",
@@ -31,24 +33,24 @@ fn pressure() -> Finding {
     }
 }
 
-fn control_groups() -> Finding {
+fn control_groups() -> DoctorFinding {
     const WHAT: &str = "control groups";
     if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
-        return Finding::well(WHAT, "version 2: how much CPU time an application may use is known");
+        return DoctorFinding::well(WHAT, "version 2: how much CPU time an application may use is known");
     }
-    Finding::warning(
+    DoctorFinding::warning(
         WHAT,
         "not version 2 alone: the signal cpu_quota is read where the application's own group can be found",
         "nothing, unless the rules use cpu_quota; else boot with systemd.unified_cgroup_hierarchy=1",
     )
 }
 
-fn accept_queues() -> Finding {
+fn accept_queues() -> DoctorFinding {
     const WHAT: &str = "accept queues";
     let made = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC, Some(SOCK_DIAG));
     match made {
-        Ok(_) => Finding::well(WHAT, "the kernel tells how many connections wait"),
-        Err(error) => Finding::warning(
+        Ok(_) => DoctorFinding::well(WHAT, "the kernel tells how many connections wait"),
+        Err(error) => DoctorFinding::warning(
             WHAT,
             format!(
                 "the kernel does not tell how many connections wait ({error}): the brake goes by busy slots"
@@ -58,18 +60,18 @@ fn accept_queues() -> Finding {
     }
 }
 
-fn clocks() -> Finding {
+fn clocks() -> DoctorFinding {
     const WHAT: &str = "clock";
     let clock = Clock::start();
     let unix_nanos = i128::from(clock.now().utc) + i128::from(clock.now().at.as_nanos());
     let seconds = unix_nanos / 1_000_000_000;
     if (UNIX_MIN..UNIX_MAX).contains(&seconds) {
-        return Finding::well(
+        return DoctorFinding::well(
             WHAT,
             format!("the wall clock says {seconds} s since 1970; rates go by the time since the boot"),
         );
     }
-    Finding::wrong(
+    DoctorFinding::wrong(
         WHAT,
         format!(
             "the wall clock says {seconds} s since 1970: windows that are aligned to it fall at wrong times"
@@ -78,45 +80,47 @@ fn clocks() -> Finding {
     )
 }
 
-fn kernel() -> Finding {
+fn kernel() -> DoctorFinding {
     const WHAT: &str = "kernel";
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
     match version(release) {
         Some(found) if found >= (5, 3) => {
-            Finding::well(WHAT, format!("{release}: it tells when a process ends"))
+            DoctorFinding::well(WHAT, format!("{release}: it tells when a process ends"))
         }
-        Some(_) => Finding::warning(
+        Some(_) => DoctorFinding::warning(
             WHAT,
             format!("{release} cannot tell when a process ends: leases end with its connections"),
             "Linux 5.3 or later can, 6.5 or later without any doubt",
         ),
-        None => Finding::unseen(WHAT, "/proc/sys/kernel/osrelease cannot be read", "mount /proc"),
+        None => DoctorFinding::unseen(WHAT, "/proc/sys/kernel/osrelease cannot be read", "mount /proc"),
     }
 }
 
 /// Requests the scheduling of decision threads on a separate thread and checks the result.
-fn scheduler() -> Finding {
+fn scheduler() -> DoctorFinding {
     let tried = std::thread::Builder::new().spawn(|| (sys::ask_for_short_slice(), sys::slice()));
     match tried.map(std::thread::JoinHandle::join) {
         Ok(Ok((asked, given))) => of_slice(&asked, given),
-        Ok(Err(_)) | Err(_) => {
-            Finding::unseen(SCHEDULER, "no thread can be started to try it", "raise the limit of processes")
-        }
+        Ok(Err(_)) | Err(_) => DoctorFinding::unseen(
+            SCHEDULER,
+            "no thread can be started to try it",
+            "raise the limit of processes",
+        ),
     }
 }
 
-fn of_slice(asked: &io::Result<()>, given: io::Result<Duration>) -> Finding {
+fn of_slice(asked: &io::Result<()>, given: io::Result<Duration>) -> DoctorFinding {
     let late = "on a busy host some answers take milliseconds";
     match (asked, given) {
-        (Err(error), _) => Finding::warning(
+        (Err(error), _) => DoctorFinding::warning(
             SCHEDULER,
             format!(
                 "short slices cannot be asked for here ({error}): where the daemon cannot either, {late}"
             ),
             "allow sched_setattr: SystemCallFilter= of a unit, the seccomp profile of a container",
         ),
-        (Ok(()), Ok(slice)) if slice == sys::SHORT_SLICE => Finding::well(
+        (Ok(()), Ok(slice)) if slice == sys::SHORT_SLICE => DoctorFinding::well(
             SCHEDULER,
             format!("asked for a slice of {slice:?} and got it: decision threads run soon on a busy host"),
         ),
@@ -125,13 +129,13 @@ fn of_slice(asked: &io::Result<()>, given: io::Result<Duration>) -> Finding {
                 true => "the kernel took no notice".to_owned(),
                 false => format!("got {slice:?}"),
             };
-            Finding::warning(
+            DoctorFinding::warning(
                 SCHEDULER,
                 format!("asked for a slice of {:?}, and {got}: {late}", sys::SHORT_SLICE),
                 "nothing must be done; Linux 6.12 or later gives short slices",
             )
         }
-        (Ok(()), Err(error)) => Finding::unseen(
+        (Ok(()), Err(error)) => DoctorFinding::unseen(
             SCHEDULER,
             format!("a short slice was asked for, and what came of it is not told ({error})"),
             "allow sched_getattr where this runs, or try it on the host",
@@ -157,7 +161,7 @@ mod tests {
     use std::io;
     use std::time::Duration;
 
-    use super::super::finding::Severity;
+    use super::super::finding::FindingSeverity;
     use super::{of_slice, version};
     use crate::sys;
 
@@ -178,16 +182,16 @@ mod tests {
     fn what_came_of_asking_for_a_slice_is_told() {
         let refused = || io::Error::from_raw_os_error(libc::EPERM);
         let table = [
-            (Ok(()), Ok(sys::SHORT_SLICE), Severity::Well, "a slice of 100µs and got it"),
-            (Ok(()), Ok(Duration::ZERO), Severity::Warning, "took no notice"),
-            (Ok(()), Ok(Duration::from_micros(2_800)), Severity::Warning, "got 2.8ms"),
+            (Ok(()), Ok(sys::SHORT_SLICE), FindingSeverity::Well, "a slice of 100µs and got it"),
+            (Ok(()), Ok(Duration::ZERO), FindingSeverity::Warning, "took no notice"),
+            (Ok(()), Ok(Duration::from_micros(2_800)), FindingSeverity::Warning, "got 2.8ms"),
             (
                 Err(refused()),
                 Ok(Duration::ZERO),
-                Severity::Warning,
+                FindingSeverity::Warning,
                 "cannot be asked for here (Operation not",
             ),
-            (Ok(()), Err(refused()), Severity::Unseen, "is not told (Operation not"),
+            (Ok(()), Err(refused()), FindingSeverity::Unseen, "is not told (Operation not"),
         ];
         for (asked, given, severity, message) in table {
             let found = of_slice(&asked, given);

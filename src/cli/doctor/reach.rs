@@ -5,11 +5,11 @@ use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use super::finding::Finding;
+use super::finding::DoctorFinding;
 use super::user::{User, group_name};
 
 /// Checks whether a user can connect to the socket, and names the obstacle.
-pub(super) fn socket(path: &Path, user: &User) -> Finding {
+pub(super) fn socket(path: &Path, user: &User) -> DoctorFinding {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let mut above: Vec<&Path> = absolute.ancestors().skip(1).collect();
     above.reverse();
@@ -24,7 +24,7 @@ pub(super) fn socket(path: &Path, user: &User) -> Finding {
         Err(error) => missing(&absolute, &error),
         Ok(found) if !found.file_type().is_socket() => {
             let message = format!("{} is not a socket", absolute.display());
-            Finding::wrong(WHAT, message, "remove it, and start the daemon again: it makes its own")
+            DoctorFinding::wrong(WHAT, message, "remove it, and start the daemon again: it makes its own")
         }
         // Connecting requires write permission.
         Ok(found) if may(&found, user, WRITE) => {
@@ -32,15 +32,19 @@ pub(super) fn socket(path: &Path, user: &User) -> Finding {
             let message = format!("{} can reach {} ({by})", user.name, absolute.display());
             if found.mode() & 0o002 != 0 {
                 let mend = "write mode \"0660\" and a group that the applications are in";
-                return Finding::warning(WHAT, format!("{message}, and so can everybody on this host"), mend);
+                return DoctorFinding::warning(
+                    WHAT,
+                    format!("{message}, and so can everybody on this host"),
+                    mend,
+                );
             }
-            Finding::well(WHAT, message)
+            DoctorFinding::well(WHAT, message)
         }
         Ok(found) => not_let_in(&absolute, &found, user),
     }
 }
 
-fn not_let_in(path: &Path, found: &Metadata, user: &User) -> Finding {
+fn not_let_in(path: &Path, found: &Metadata, user: &User) -> DoctorFinding {
     let (name, group) = (&user.name, group_name(found.gid()));
     let message = format!("{name} cannot ask: {} has {}", path.display(), described(found));
     let mend = if found.mode() & 0o020 == 0 {
@@ -53,22 +57,22 @@ fn not_let_in(path: &Path, found: &Metadata, user: &User) -> Finding {
     } else {
         format!("usermod -aG {group} {name}, then restart what runs as {name}: a process keeps its groups")
     };
-    Finding::wrong(WHAT, message, mend)
+    DoctorFinding::wrong(WHAT, message, mend)
 }
 
-fn closed(directory: &Path, found: &Metadata, user: &User) -> Finding {
+fn closed(directory: &Path, found: &Metadata, user: &User) -> DoctorFinding {
     let (name, shown) = (&user.name, directory.display());
     let message = format!("{name} cannot look into {shown}, which has {}", described(found));
-    Finding::wrong(WHAT, message, format!("chmod o+x {shown}, or put the socket elsewhere"))
+    DoctorFinding::wrong(WHAT, message, format!("chmod o+x {shown}, or put the socket elsewhere"))
 }
 
-fn missing(path: &Path, error: &std::io::Error) -> Finding {
+fn missing(path: &Path, error: &std::io::Error) -> DoctorFinding {
     let message = format!("{}: {error}", path.display());
     match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
-            Finding::unseen(WHAT, message, "run this as root, who sees all of the way")
+            DoctorFinding::unseen(WHAT, message, "run this as root, who sees all of the way")
         }
-        _ => Finding::wrong(
+        _ => DoctorFinding::wrong(
             WHAT,
             message,
             "start the daemon (systemctl start tidegate.socket tidegate; by hand: tidegate serve), \

@@ -7,22 +7,26 @@ use serde_json::Value;
 
 use super::super::admin_client::AdminClient;
 use super::files::of_problem;
-use super::finding::Finding;
+use super::finding::DoctorFinding;
 use crate::clock::Clock;
 use crate::daemon::fleet_secret::fleet_secret;
 use crate::daemon::redis_settings::RedisSettings;
 use crate::daemon::settings::Settings;
-use crate::fleet::link::{Class, Link, LinkError, NodeStatus, State, Url};
+use crate::fleet::link::{Class, LinkError, NodeState, NodeStatus, RedisLink, Url};
 use crate::fleet::rights::Rights;
 
 /// Runs all checks; none if the settings have no Redis.
-pub(super) fn all(settings: &Settings) -> Vec<Finding> {
+pub(super) fn all(settings: &Settings) -> Vec<DoctorFinding> {
     let Some(redis) = &settings.redis else { return Vec::new() };
-    let mut findings: Vec<Finding> = redis.fleet_secret_file.iter().map(|file| secret(file)).collect();
+    let mut findings: Vec<DoctorFinding> = redis.fleet_secret_file.iter().map(|file| secret(file)).collect();
     let looked = match look(redis) {
         Ok(looked) => looked,
         Err(message) => {
-            findings.push(Finding::unseen(WHAT, message, "mend `redis` of the settings: tidegate check"));
+            findings.push(DoctorFinding::unseen(
+                WHAT,
+                message,
+                "mend `redis` of the settings: tidegate check",
+            ));
             return findings;
         }
     };
@@ -40,12 +44,12 @@ pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     findings
 }
 
-fn secret(file: &Path) -> Finding {
+fn secret(file: &Path) -> DoctorFinding {
     if is_hidden(file) {
         let message = format!("{} may not be read by who runs this", file.display());
-        return Finding::unseen(SECRET, message, "run this as root or as the daemon's user");
+        return DoctorFinding::unseen(SECRET, message, "run this as root or as the daemon's user");
     }
-    let well = || Finding::well(SECRET, format!("{} can be read, and by nobody else", file.display()));
+    let well = || DoctorFinding::well(SECRET, format!("{} can be read, and by nobody else", file.display()));
     fleet_secret(file).1.map_or_else(well, |problem| of_problem(SECRET, &problem))
 }
 
@@ -62,11 +66,11 @@ fn look(redis: &RedisSettings) -> Result<Looked, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(async {
-        let link = Link::start(redis.link_options(), vec![Rights::script()]);
+        let link = RedisLink::start(redis.link_options(), vec![Rights::script()]);
         let link = link.map_err(|error| error.to_string())?;
         let mut changes = link.changes();
         let settled = async {
-            while link.nodes().iter().any(|node| node.state == State::Starting) {
+            while link.nodes().iter().any(|node| node.state == NodeState::Starting) {
                 if changes.changed().await.is_err() {
                     break;
                 }
@@ -77,8 +81,8 @@ fn look(redis: &RedisSettings) -> Result<Looked, String> {
         let mut looked = Vec::new();
         for NodeStatus { id, url, state, .. } in link.nodes() {
             let said = match state {
-                State::Down(error) => Err(error),
-                State::Up | State::Starting => Rights::ask(&link, id).await,
+                NodeState::Down(error) => Err(error),
+                NodeState::Up | NodeState::Starting => Rights::ask(&link, id).await,
             };
             looked.push((url, said));
         }
@@ -86,7 +90,7 @@ fn look(redis: &RedisSettings) -> Result<Looked, String> {
     })
 }
 
-fn unreached(url: &Url, error: &LinkError, redis: &RedisSettings) -> Finding {
+fn unreached(url: &Url, error: &LinkError, redis: &RedisSettings) -> DoctorFinding {
     let mend = match error.class {
         Class::Down | Class::Timeout => {
             "start it, or mend `redis.url`: until then each host has its part of every fleet limit, by the hosts it last knew"
@@ -102,7 +106,7 @@ fn unreached(url: &Url, error: &LinkError, redis: &RedisSettings) -> Finding {
         Class::Loading => "wait: it reads its data".to_owned(),
         _ => "look at Redis' own log".to_owned(),
     };
-    Finding::wrong(WHAT, format!("{url}: {error}"), mend)
+    DoctorFinding::wrong(WHAT, format!("{url}: {error}"), mend)
 }
 
 fn of_rights(
@@ -111,33 +115,37 @@ fn of_rights(
     now_us: i128,
     redis: &RedisSettings,
     told: Option<u64>,
-) -> Vec<Finding> {
+) -> Vec<DoctorFinding> {
     let mut findings = vec![may(url, rights, redis), policy(url, rights)];
     findings.extend(rights.now_us.map(|theirs| clock(url, i128::from(theirs) - now_us)));
     findings.extend(rights.hosts.map(|beating| hosts(beating, told)));
     findings
 }
 
-fn may(url: &Url, rights: &Rights, redis: &RedisSettings) -> Finding {
+fn may(url: &Url, rights: &Rights, redis: &RedisSettings) -> DoctorFinding {
     let user = redis.user.as_deref().unwrap_or("default");
     if rights.refused.is_empty() {
-        return Finding::well(
+        return DoctorFinding::well(
             WHAT,
             format!("{url} answers, and `{user}` may call all that the scripts call"),
         );
     }
     let refused = rights.refused.join(", ");
     let message = format!("{url} refuses `{user}` what the scripts call: {refused}");
-    Finding::wrong(WHAT, message, format!("give the user the rights of {ACL}: keys tg:* and these commands"))
+    DoctorFinding::wrong(
+        WHAT,
+        message,
+        format!("give the user the rights of {ACL}: keys tg:* and these commands"),
+    )
 }
 
 /// Checks the eviction policy. All cells expire, so policies that evict expiring keys evict cells.
-fn policy(url: &Url, rights: &Rights) -> Finding {
+fn policy(url: &Url, rights: &Rights) -> DoctorFinding {
     let Some(policy) = rights.policy.as_deref() else {
         let message = format!("{url} does not let this user see its maxmemory-policy");
         let mend =
             "redis-cli INFO memory as another user says it: noeviction or volatile-ttl; or grant +info";
-        return Finding::unseen(POLICY, message, mend);
+        return DoctorFinding::unseen(POLICY, message, mend);
     };
     let bound = match rights.memory_bytes_max {
         Some(0) => ", and no maxmemory: it takes what the machine has".to_owned(),
@@ -146,22 +154,22 @@ fn policy(url: &Url, rights: &Rights) -> Finding {
     };
     let message = format!("{url} has maxmemory-policy {policy}{bound}");
     if KEEPING.contains(&policy) {
-        return Finding::well(POLICY, message);
+        return DoctorFinding::well(POLICY, message);
     }
-    Finding::warning(
+    DoctorFinding::warning(
         POLICY,
         format!("{message}: when it is full it drops budgets that are in use, and those begin afresh"),
         "redis-cli CONFIG SET maxmemory-policy noeviction (or volatile-ttl), and CONFIG REWRITE",
     )
 }
 
-fn clock(url: &Url, ahead_us: i128) -> Finding {
+fn clock(url: &Url, ahead_us: i128) -> DoctorFinding {
     let apart_ms = ahead_us.abs() / 1_000;
     let which = if ahead_us > 0 { "ahead of" } else { "behind" };
     if apart_ms < CLOCKS_APART_MILLIS {
-        return Finding::well(CLOCK, format!("{url} and this host are {apart_ms} ms apart"));
+        return DoctorFinding::well(CLOCK, format!("{url} and this host are {apart_ms} ms apart"));
     }
-    Finding::warning(
+    DoctorFinding::warning(
         CLOCK,
         format!("the clock of {url} is {apart_ms} ms {which} that of this host"),
         "set both: timedatectl set-ntp true; budgets go by the clock of Redis, and a failover to another clock moves them",
@@ -169,46 +177,46 @@ fn clock(url: &Url, ahead_us: i128) -> Finding {
 }
 
 /// Compares the number of hosts with a heartbeat in Redis to the daemon's host count.
-fn hosts(beating: u64, told: Option<u64>) -> Finding {
+fn hosts(beating: u64, told: Option<u64>) -> DoctorFinding {
     let Some(told) = told else {
-        return Finding::unseen(
+        return DoctorFinding::unseen(
             HOSTS,
             format!("{beating} hosts beat there"),
             "tidegate fleet, as root, says more",
         );
     };
     match (beating, told) {
-        (0, _) => Finding::warning(
+        (0, _) => DoctorFinding::warning(
             HOSTS,
             "no host beats there, not even this one",
             "the daemon says why: tidegate fleet, and the log",
         ),
-        (1, 1) => Finding::warning(
+        (1, 1) => DoctorFinding::warning(
             HOSTS,
             "only this host beats there",
             "where there are others: the same `redis.url` on each; a fleet of one needs no Redis",
         ),
         // The daemon counts the most hosts of the last half minute.
-        (beating, told) if told < beating => Finding::warning(
+        (beating, told) if told < beating => DoctorFinding::warning(
             HOSTS,
             format!("{beating} hosts beat there, and the daemon counts {told}"),
             "look again in some seconds; if it stays: tidegate fleet says whether Redis is heard",
         ),
-        (beating, told) if told > 2 * beating => Finding::warning(
+        (beating, told) if told > 2 * beating => DoctorFinding::warning(
             HOSTS,
             format!("{beating} hosts beat there, and half a minute ago there were {told}"),
             "look at those that went: tidegate status on each",
         ),
         (beating, told) => {
-            Finding::well(HOSTS, format!("{beating} hosts beat there, the daemon counts {told}"))
+            DoctorFinding::well(HOSTS, format!("{beating} hosts beat there, the daemon counts {told}"))
         }
     }
 }
 
-fn other_secrets(fleet: &Value) -> Option<Finding> {
+fn other_secrets(fleet: &Value) -> Option<DoctorFinding> {
     let hosts = fleet.pointer("/secret/other_hosts")?.as_u64().filter(|hosts| *hosts > 0)?;
     let message = format!("{hosts} hosts have another fleet secret, or an older version");
-    Some(Finding::wrong(SECRET, message, "give all hosts the same file in `fleet_secret_files`"))
+    Some(DoctorFinding::wrong(SECRET, message, "give all hosts the same file in `fleet_secret_files`"))
 }
 
 const WHAT: &str = "redis";
@@ -231,7 +239,7 @@ const PATIENCE: Duration = Duration::from_millis(2_500);
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Severity;
+    use super::super::finding::FindingSeverity;
     use super::{clock, hosts, other_secrets, policy};
     use crate::fleet::rights::Rights;
 
@@ -244,11 +252,11 @@ mod tests {
             ..Rights::default()
         };
         for (said, severity) in [
-            (Some("noeviction"), Severity::Well),
-            (Some("volatile-ttl"), Severity::Well),
-            (Some("allkeys-lru"), Severity::Warning),
-            (Some("volatile-lru"), Severity::Warning),
-            (None, Severity::Unseen),
+            (Some("noeviction"), FindingSeverity::Well),
+            (Some("volatile-ttl"), FindingSeverity::Well),
+            (Some("allkeys-lru"), FindingSeverity::Warning),
+            (Some("volatile-lru"), FindingSeverity::Warning),
+            (None, FindingSeverity::Unseen),
         ] {
             assert_eq!(policy(&url, &of(said)).severity, severity, "{said:?}");
         }
@@ -259,17 +267,17 @@ mod tests {
         let of = |hosts: u64| {
             other_secrets(&serde_json::json!({"secret": {"other_hosts": hosts}})).map(|found| found.severity)
         };
-        assert_eq!([of(0), of(2)], [None, Some(Severity::Wrong)]);
+        assert_eq!([of(0), of(2)], [None, Some(FindingSeverity::Wrong)]);
     }
 
     #[test]
     fn clocks_that_are_a_second_apart_are_told() {
         let url = "redis://127.0.0.1:6379".parse().unwrap();
         for (ahead_us, severity, says) in [
-            (0, Severity::Well, "0 ms apart"),
-            (999_000, Severity::Well, "999 ms apart"),
-            (1_000_000, Severity::Warning, "ahead of"),
-            (-3_600_000_000, Severity::Warning, "behind"),
+            (0, FindingSeverity::Well, "0 ms apart"),
+            (999_000, FindingSeverity::Well, "999 ms apart"),
+            (1_000_000, FindingSeverity::Warning, "ahead of"),
+            (-3_600_000_000, FindingSeverity::Warning, "behind"),
         ] {
             let found = clock(&url, ahead_us);
             assert!(found.severity == severity && found.message.contains(says), "{ahead_us}: {found}");
@@ -279,13 +287,13 @@ mod tests {
     #[test]
     fn numbers_of_hosts_that_cannot_be_are_told() {
         for (beating, told, severity) in [
-            (0, Some(1), Severity::Warning),
-            (1, Some(1), Severity::Warning),
-            (3, Some(3), Severity::Well),
-            (3, Some(5), Severity::Well),
-            (3, Some(1), Severity::Warning),
-            (3, Some(7), Severity::Warning),
-            (3, None, Severity::Unseen),
+            (0, Some(1), FindingSeverity::Warning),
+            (1, Some(1), FindingSeverity::Warning),
+            (3, Some(3), FindingSeverity::Well),
+            (3, Some(5), FindingSeverity::Well),
+            (3, Some(1), FindingSeverity::Warning),
+            (3, Some(7), FindingSeverity::Warning),
+            (3, None, FindingSeverity::Unseen),
         ] {
             assert_eq!(hosts(beating, told).severity, severity, "{beating} {told:?}");
         }

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use super::finding::Finding;
+use super::finding::DoctorFinding;
 
 /// Returns the findings on the unit files below this root.
-pub(super) fn all(root: &Path) -> Vec<Finding> {
+pub(super) fn all(root: &Path) -> Vec<DoctorFinding> {
     let mut findings = Vec::new();
     if !root.join("run/systemd/system").exists() {
-        return vec![Finding::well(
+        return vec![DoctorFinding::well(
             WHAT,
             "this host does not run systemd: whoever starts the daemon keeps it running",
         )];
@@ -19,7 +19,7 @@ pub(super) fn all(root: &Path) -> Vec<Finding> {
             let mend = format!(
                 "copy systemd/{name} to /etc/systemd/system, then systemctl daemon-reload: docs/operate.md"
             );
-            findings.push(Finding::warning(WHAT, format!("{name} is not installed"), mend));
+            findings.push(DoctorFinding::warning(WHAT, format!("{name} is not installed"), mend));
         }
         for file in places.iter().flat_map(|place| drop_ins(&place.join(format!("{name}.d")))) {
             let text = std::fs::read_to_string(&file).unwrap_or_default();
@@ -27,18 +27,18 @@ pub(super) fn all(root: &Path) -> Vec<Finding> {
             findings.push(match harmful {
                 Some((line, harm)) => {
                     let message = format!("{} says {line}: {harm}", file.display());
-                    Finding::wrong(
+                    DoctorFinding::wrong(
                         WHAT,
                         message,
                         "take the line out, then systemctl daemon-reload and restart",
                     )
                 }
-                None => Finding::well(WHAT, format!("{} changes {name}", file.display())),
+                None => DoctorFinding::well(WHAT, format!("{} changes {name}", file.display())),
             });
         }
     }
     if findings.is_empty() {
-        findings.push(Finding::well(WHAT, "tidegate.socket and tidegate.service are as packaged"));
+        findings.push(DoctorFinding::well(WHAT, "tidegate.socket and tidegate.service are as packaged"));
     }
     findings
 }
@@ -78,7 +78,7 @@ const HARMFUL: [(&str, &str); 5] = [
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::Severity;
+    use super::super::finding::FindingSeverity;
     use super::{all, harm};
 
     #[test]
@@ -103,19 +103,19 @@ mod tests {
     fn units_that_miss_and_drop_ins_are_told() {
         let root = tempfile::tempdir().unwrap();
         let severities = || all(root.path()).iter().map(|finding| finding.severity).collect::<Vec<_>>();
-        assert_eq!(severities(), [Severity::Well], "no systemd, nothing to say");
+        assert_eq!(severities(), [FindingSeverity::Well], "no systemd, nothing to say");
         let of = |path: &str| root.path().join(path);
         std::fs::create_dir_all(of("run/systemd/system")).unwrap();
-        assert_eq!(severities(), [Severity::Warning, Severity::Warning]);
+        assert_eq!(severities(), [FindingSeverity::Warning, FindingSeverity::Warning]);
         std::fs::create_dir_all(of("etc/systemd/system/tidegate.service.d")).unwrap();
         for name in ["tidegate.service", "tidegate.socket"] {
             std::fs::write(of("etc/systemd/system").join(name), "").unwrap();
         }
-        assert_eq!(severities(), [Severity::Well]);
+        assert_eq!(severities(), [FindingSeverity::Well]);
         let drop_in = of("etc/systemd/system/tidegate.service.d/a.conf");
         std::fs::write(&drop_in, "[Service]\nMemoryMax=1G\n").unwrap();
-        assert_eq!(severities(), [Severity::Well]);
+        assert_eq!(severities(), [FindingSeverity::Well]);
         std::fs::write(&drop_in, "[Service]\nPrivateUsers=yes\n").unwrap();
-        assert_eq!(severities(), [Severity::Wrong]);
+        assert_eq!(severities(), [FindingSeverity::Wrong]);
     }
 }

@@ -1,6 +1,6 @@
 //! A user and its groups, from the files of this host. Users and groups of directory servers are not found.
 
-use super::finding::Finding;
+use super::finding::DoctorFinding;
 
 /// A user whose access to files is checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,12 +23,12 @@ impl User {
     }
 
     /// Looks up a user by name or number.
-    pub(super) fn named(name: &str) -> Result<User, Finding> {
+    pub(super) fn named(name: &str) -> Result<User, DoctorFinding> {
         let [users, groups] =
             [USERS_FILE, GROUPS_FILE].map(|file| std::fs::read_to_string(file).unwrap_or_default());
         User::found(name, &users, &groups).ok_or_else(|| {
             let message = format!("there is no user `{name}` in {USERS_FILE}");
-            Finding::wrong("user", message, "write a user that is there, or its number: --as 33")
+            DoctorFinding::wrong("user", message, "write a user that is there, or its number: --as 33")
         })
     }
 

@@ -1,14 +1,14 @@
 //! Evaluates one request in one domain, in the order of evaluation. It prints nothing and reads no counters.
 
 use crate::engine::UNIT_REQUESTS;
-use crate::protocol::Descriptors;
+use crate::protocol::DescriptorList;
 use crate::rules::{
-    Condition, Domain, KeyScratch, ListKind, Listed, Mode, NodeHits, Prioritize, Rule, Selection, WhyNot,
+    Condition, Domain, KeyScratch, ListKind, ListedEntry, Mode, NodeHits, Prioritize, Rule, Selection, WhyNot,
 };
 
 #[derive(Debug)]
-pub(super) struct Asked<'a> {
-    pub(super) descriptors: &'a Descriptors<'a>,
+pub(super) struct ExplainedRequest<'a> {
+    pub(super) descriptors: &'a DescriptorList<'a>,
     /// Costs by unit.
     pub(super) cost: Vec<(&'a str, u32)>,
     pub(super) priority: Option<&'a str>,
@@ -20,11 +20,11 @@ pub(super) struct Explained<'d> {
     /// `None` if the domain has no priorities.
     pub(super) priority: Option<(&'d str, PriorityBy<'d>)>,
     /// List entries, each with the reason why it does not match; `None` if it matches.
-    pub(super) lists: Vec<(&'d Listed, Option<WhyNot<'d>>)>,
+    pub(super) lists: Vec<(&'d ListedEntry, Option<WhyNot<'d>>)>,
     /// The entry that decides before any rule, if one matches.
-    pub(super) decided: Option<&'d Listed>,
+    pub(super) decided: Option<&'d ListedEntry>,
     /// Rules that match by attributes, in file order, then the tree nodes that are hit.
-    pub(super) rules: Vec<Finding<'d>>,
+    pub(super) rules: Vec<ExplainFinding<'d>>,
     /// Outcome of each descriptor in the tree; empty if there is no tree.
     pub(super) descriptors: Vec<InTree>,
 }
@@ -41,7 +41,7 @@ pub(super) enum PriorityBy<'d> {
 }
 
 #[derive(Debug)]
-pub(super) struct Finding<'d> {
+pub(super) struct ExplainFinding<'d> {
     pub(super) rule: &'d Rule,
     pub(super) stands: Result<Counted, Not<'d>>,
 }
@@ -88,7 +88,7 @@ pub(super) enum InTree {
 }
 
 /// Evaluates lists, rules and tree for a request.
-pub(super) fn explain<'d>(domain: &'d Domain, asked: &Asked<'_>) -> Explained<'d> {
+pub(super) fn explain<'d>(domain: &'d Domain, asked: &ExplainedRequest<'_>) -> Explained<'d> {
     let attributes = asked.descriptors.attributes();
     let (mut selection, mut matching) = (Selection::default(), Vec::new());
     domain.select(attributes, &mut selection, &mut matching);
@@ -98,7 +98,7 @@ pub(super) fn explain<'d>(domain: &'d Domain, asked: &Asked<'_>) -> Explained<'d
         .zip(domain.lists())
         .map(|(number, listed)| (listed, domain.why_not(number, attributes)))
         .collect();
-    let speaks = |listed: &Listed| listed.mode == Mode::Enforce;
+    let speaks = |listed: &ListedEntry| listed.mode == Mode::Enforce;
     let first =
         |kind| lists.iter().find(|(listed, why)| listed.kind == kind && speaks(listed) && why.is_none());
     let decided = first(ListKind::Exempt).or_else(|| first(ListKind::Deny)).map(|(listed, _)| *listed);
@@ -122,15 +122,15 @@ fn of_rule<'d>(
     number: u32,
     rule: &'d Rule,
     selection: &Selection<'_>,
-    asked: &Asked<'_>,
-) -> Finding<'d> {
+    asked: &ExplainedRequest<'_>,
+) -> ExplainFinding<'d> {
     let attributes = asked.descriptors.attributes();
     if let Some(why) = domain.why_not(number, attributes) {
-        return Finding { rule, stands: Err(Not::Matching(why)) };
+        return ExplainFinding { rule, stands: Err(Not::Matching(why)) };
     }
     let unit = rule.unit.as_deref().unwrap_or(UNIT_REQUESTS);
     let Some((_, cost)) = asked.cost.iter().find(|(named, _)| *named == unit) else {
-        return Finding { rule, stands: Err(Not::Unit(unit)) };
+        return ExplainFinding { rule, stands: Err(Not::Unit(unit)) };
     };
     let mut scratch = KeyScratch::default();
     let key = domain.transformed_key(number, selection, &mut scratch);
@@ -148,11 +148,15 @@ fn of_rule<'d>(
     };
     let attributes = rule.key.iter().map(|part| part.attribute.to_string());
     let key = attributes.zip(key.values().map(str::to_owned)).collect();
-    Finding { rule, stands: Ok(Counted { key, allowance, by, cost: u64::from(*cost) }) }
+    ExplainFinding { rule, stands: Ok(Counted { key, allowance, by, cost: u64::from(*cost) }) }
 }
 
 /// Appends the tree nodes that are hit and returns the outcome of each descriptor.
-fn in_tree<'d>(domain: &'d Domain, asked: &Asked<'_>, rules: &mut Vec<Finding<'d>>) -> Vec<InTree> {
+fn in_tree<'d>(
+    domain: &'d Domain,
+    asked: &ExplainedRequest<'_>,
+    rules: &mut Vec<ExplainFinding<'d>>,
+) -> Vec<InTree> {
     let tree = domain.tree();
     if tree.is_empty() {
         return Vec::new();
@@ -174,7 +178,7 @@ fn in_tree<'d>(domain: &'d Domain, asked: &Asked<'_>, rules: &mut Vec<Finding<'d
                 Ok(Counted { key, allowance: 0, by: AllowanceBy::Rule, cost })
             }
         };
-        rules.push(Finding { rule, stands });
+        rules.push(ExplainFinding { rule, stands });
     }
     let of_descriptor = |descriptor: &[(&str, &str)]| {
         let Some(found) = tree.find(descriptor) else { return InTree::Free };
@@ -189,7 +193,7 @@ fn in_tree<'d>(domain: &'d Domain, asked: &Asked<'_>, rules: &mut Vec<Finding<'d
     asked.descriptors.iter().map(of_descriptor).collect()
 }
 
-fn priority_by<'d>(domain: &'d Domain, asked: &Asked<'_>) -> PriorityBy<'d> {
+fn priority_by<'d>(domain: &'d Domain, asked: &ExplainedRequest<'_>) -> PriorityBy<'d> {
     if asked.priority.is_some_and(|asked| domain.priorities().iter().any(|name| **name == *asked)) {
         return PriorityBy::Request;
     }

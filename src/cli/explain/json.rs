@@ -4,11 +4,11 @@ use serde_json::{Map, Value, json};
 
 use super::super::limit_json::{self, asked as conditions_asked, object, position};
 use super::super::shed_words;
-use super::finding::{AllowanceBy, Asked, Explained, Finding, InTree, Not, PriorityBy};
+use super::finding::{AllowanceBy, ExplainFinding, Explained, ExplainedRequest, InTree, Not, PriorityBy};
 use super::text::why_not;
 use crate::rules::WhyNot;
 
-pub(super) fn all(explained: &Explained<'_>, asked: &Asked<'_>) -> Value {
+pub(super) fn all(explained: &Explained<'_>, asked: &ExplainedRequest<'_>) -> Value {
     let lists = explained.lists.iter().map(|(listed, why)| {
         let mut entry = position(&listed.position);
         entry.extend(object(json!({
@@ -42,7 +42,10 @@ pub(super) fn all(explained: &Explained<'_>, asked: &Asked<'_>) -> Value {
     })
 }
 
-fn of_rule(Finding { rule, stands }: &Finding<'_>, asked: &Asked<'_>) -> Map<String, Value> {
+fn of_rule(
+    ExplainFinding { rule, stands }: &ExplainFinding<'_>,
+    asked: &ExplainedRequest<'_>,
+) -> Map<String, Value> {
     let mut all = limit_json::rule(rule, 1, &[2]);
     let counted = stands.as_ref().ok();
     let by = counted.map(|counted| match counted.by {
@@ -73,7 +76,7 @@ fn of_rule(Finding { rule, stands }: &Finding<'_>, asked: &Asked<'_>) -> Map<Str
     all
 }
 
-fn reason(why: &WhyNot<'_>, asked: &Asked<'_>) -> Value {
+fn reason(why: &WhyNot<'_>, asked: &ExplainedRequest<'_>) -> Value {
     let (kind, attribute, line) = match why {
         WhyNot::Disabled => ("disabled", None, 0),
         WhyNot::Absent { attribute, line } => ("absent", Some(*attribute), *line),

@@ -4,8 +4,8 @@ use std::io::{Result, Write};
 
 use serde_json::{Map, Value, json};
 
-use super::finding::{Counted, Explained, Finding};
-use crate::cli::admin_client::{AdminClient, Failure};
+use super::finding::{Counted, ExplainFinding, Explained};
+use crate::cli::admin_client::{AdminClient, AdminFailure};
 use crate::cli::fleet;
 use crate::cli::status::page::{list, number, passed, word};
 use crate::rules::Rule;
@@ -14,11 +14,13 @@ use crate::trace::table::count;
 /// The daemon's answer for each rule, as JSON.
 pub(super) type Live = Map<String, Value>;
 
-pub(super) fn ask(explained: &Explained<'_>, admin: &AdminClient) -> std::result::Result<Live, Failure> {
+pub(super) fn ask(explained: &Explained<'_>, admin: &AdminClient) -> std::result::Result<Live, AdminFailure> {
     let status = admin.get_json("/status")?;
     let domain = explained.domain.name();
-    let judging =
-        explained.rules.iter().filter_map(|Finding { rule, stands }| Some((rule, stands.as_ref().ok()?)));
+    let judging = explained
+        .rules
+        .iter()
+        .filter_map(|ExplainFinding { rule, stands }| Some((rule, stands.as_ref().ok()?)));
     let of = |(rule, counted): (&&Rule, &Counted)| {
         let counts = list(&status, "/counts");
         let counts = counts

@@ -3,7 +3,9 @@
 use std::io::{Result, Write};
 
 use super::super::shed_words;
-use super::finding::{AllowanceBy, Asked, Counted, Explained, Finding, InTree, Not, PriorityBy, value};
+use super::finding::{
+    AllowanceBy, Counted, ExplainFinding, Explained, ExplainedRequest, InTree, Not, PriorityBy, value,
+};
 use crate::engine::UNIT_REQUESTS;
 use crate::rules::words::{beyond, bound_of, counted, each, expires, mode, numbers_or_unlimited};
 use crate::rules::{Domain, ListKind, Mode, Rule, WhyNot, conditions, facts, shown};
@@ -11,7 +13,7 @@ use crate::rules::{Domain, ListKind, Mode, Rule, WhyNot, conditions, facts, show
 /// Prints the whole evaluation; `from` names the source of the rules.
 pub(super) fn print(
     explained: &Explained<'_>,
-    asked: &Asked<'_>,
+    asked: &ExplainedRequest<'_>,
     from: &str,
     out: &mut dyn Write,
 ) -> Result<()> {
@@ -63,7 +65,11 @@ fn sheds(domain: &Domain, out: &mut dyn Write) -> Result<()> {
     Ok(())
 }
 
-fn rule(Finding { rule, stands }: &Finding<'_>, asked: &Asked<'_>, out: &mut dyn Write) -> Result<()> {
+fn rule(
+    ExplainFinding { rule, stands }: &ExplainFinding<'_>,
+    asked: &ExplainedRequest<'_>,
+    out: &mut dyn Write,
+) -> Result<()> {
     let named = format!("{}{} ({})", rule.name, mode(rule.mode), rule.position);
     let counted = match stands {
         Err(Not::Matching(why)) => {
@@ -106,7 +112,7 @@ fn rule(Finding { rule, stands }: &Finding<'_>, asked: &Asked<'_>, out: &mut dyn
 }
 
 /// Describes why a rule or an entry does not match.
-pub(super) fn why_not(why: &WhyNot<'_>, asked: &Asked<'_>) -> String {
+pub(super) fn why_not(why: &WhyNot<'_>, asked: &ExplainedRequest<'_>) -> String {
     match why {
         WhyNot::Disabled => "its mode is disabled".to_owned(),
         WhyNot::Absent { attribute, line: 0 } => {
@@ -134,7 +140,7 @@ fn matched(asked: &str) -> String {
     }
 }
 
-fn priority(by: PriorityBy<'_>, asked: &Asked<'_>) -> String {
+fn priority(by: PriorityBy<'_>, asked: &ExplainedRequest<'_>) -> String {
     let unknown = |asked: &str| format!("{} is none of the domain's, and ", shown(asked));
     let unknown = asked.priority.map(unknown).unwrap_or_default();
     match by {
@@ -177,7 +183,7 @@ fn cost(counted: &Counted, unit: &str, limit: Option<u32>) -> String {
     }
 }
 
-fn request(asked: &Asked<'_>) -> String {
+fn request(asked: &ExplainedRequest<'_>) -> String {
     let descriptors: Vec<_> = asked.descriptors.iter().map(written).collect();
     let costs = asked.cost.iter().map(|(unit, cost)| match (*unit, *cost) {
         (UNIT_REQUESTS, 1) => "1 request".to_owned(),

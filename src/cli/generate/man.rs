@@ -10,16 +10,16 @@ use clap_mangen::roff::{Roff, bold, roman};
 
 #[derive(Debug, thiserror::Error)]
 #[error("{}: {source}: name a directory that may be written to", path.display())]
-pub(super) struct Failure {
+pub(super) struct ManFailure {
     path: PathBuf,
     source: io::Error,
 }
 
 /// Writes all pages into a directory, which is created if missing.
-pub(super) fn write(command: &Command, directory: &Path) -> Result<(), Failure> {
+pub(super) fn write(command: &Command, directory: &Path) -> Result<(), ManFailure> {
     let failed = |path: &Path| {
         let path = path.to_owned();
-        |source| Failure { path, source }
+        |source| ManFailure { path, source }
     };
     fs::create_dir_all(directory).map_err(failed(directory))?;
     // Building gives each command its full name.

@@ -16,13 +16,13 @@ pub(super) struct Feed {
 pub(super) enum Came {
     /// Whole lines.
     Lines(Vec<u8>),
-    Report(Report),
+    Report(FeedReport),
     End,
 }
 
 /// The daemon's report on the recording.
 #[derive(Clone, Debug, Default, Deserialize)]
-pub(super) struct Report {
+pub(super) struct FeedReport {
     /// Lines dropped because the recording could not keep up.
     pub(super) dropped: u64,
     /// Requests left out because hashing would make them longer than a request may be.
@@ -34,8 +34,8 @@ pub(super) struct Report {
 }
 
 #[derive(Deserialize)]
-struct Reported {
-    report: Report,
+struct FeedReported {
+    report: FeedReport,
 }
 
 impl Feed {
@@ -75,7 +75,8 @@ impl Feed {
                     break;
                 }
                 let length = line.len();
-                let report = serde_json::from_slice::<Reported>(line).map_err(|_| not_understood())?.report;
+                let report =
+                    serde_json::from_slice::<FeedReported>(line).map_err(|_| not_understood())?.report;
                 self.buffer.drain(..length);
                 return Ok(Some(Came::Report(report)));
             }

@@ -5,26 +5,26 @@ use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
-use super::feed::Report;
+use super::feed::FeedReport;
 use crate::clock::boot_nanos;
 use crate::trace::table::counted;
 
-pub(super) struct Progress {
+pub(super) struct RecordProgress {
     line: Option<ProgressBar>,
     begin_nanos: u64,
     lasts: Duration,
 }
 
-impl Progress {
+impl RecordProgress {
     /// `in_the_way`: the trace itself goes to the same terminal.
-    pub(super) fn new(lasts: Duration, in_the_way: bool) -> Progress {
+    pub(super) fn new(lasts: Duration, in_the_way: bool) -> RecordProgress {
         let wanted = !in_the_way && std::io::stderr().is_terminal();
         let line = wanted.then(|| ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()));
-        Progress { line, begin_nanos: boot_nanos(), lasts }
+        RecordProgress { line, begin_nanos: boot_nanos(), lasts }
     }
 
     /// Updates the line; called every second.
-    pub(super) fn show(&self, lines: u64, report: &Report) {
+    pub(super) fn show(&self, lines: u64, report: &FeedReport) {
         let Some(line) = &self.line else { return };
         let passed = Duration::from_nanos(boot_nanos().saturating_sub(self.begin_nanos));
         let left = Duration::from_secs(self.lasts.saturating_sub(passed).as_secs());

@@ -7,7 +7,7 @@ use serde_json::Value;
 pub(in crate::cli) use crate::admin::{list, number, word};
 use crate::cli::fleet::reserve_in_short;
 use crate::cli::switch::held;
-use crate::trace::table::{Table, count};
+use crate::trace::table::{TextTable, count};
 
 pub(in crate::cli) fn text(status: &Value) -> String {
     let mut text = String::new();
@@ -81,7 +81,7 @@ fn head(status: &Value, text: &mut String) {
 
 /// Lists the rules that have counted requests.
 fn rules(status: &Value) -> Option<String> {
-    let mut table = Table::new(&["rule", "passed", "refused", "would refuse", "mode"]);
+    let mut table = TextTable::new(&["rule", "passed", "refused", "would refuse", "mode"]);
     let counts = list(status, "/counts");
     let counts = counts.iter().map(|rule| (passed(rule), rule));
     let seen: Vec<_> = counts
@@ -107,7 +107,7 @@ pub(in crate::cli) fn passed(rule: &Value) -> u64 {
 pub(in crate::cli) fn pools(status: &Value) -> Option<String> {
     let pools = list(status, "/pools");
     let mut table =
-        Table::new(&["pool", "busy", "slots", "u", "s", "brake", "other work at most", "cannot be read"]);
+        TextTable::new(&["pool", "busy", "slots", "u", "s", "brake", "other work at most", "cannot be read"]);
     for pool in pools {
         let slots = pool.pointer("/slots").and_then(Value::as_u64);
         let unreadable: Vec<&str> = list(pool, "/signals")
@@ -138,7 +138,7 @@ pub(in crate::cli) fn callers(status: &Value, kind: &str) -> Option<String> {
     if callers.is_empty() && kind == "busiest" {
         return Some(format!("{heading}: no caller stands out\n"));
     }
-    let mut table = Table::new(&[&heading, "units at least", "up to more", "rule"]);
+    let mut table = TextTable::new(&[&heading, "units at least", "up to more", "rule"]);
     for caller in callers.iter().take(CALLERS_SHOWN) {
         let digest = word(caller, "/digest");
         let text = caller.pointer("/text").and_then(Value::as_str).map(printable);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hashbrown::HashTable;
 
-use super::{Action, Event, Failure, Op, Plays};
+use super::{Action, Op, Plays, TraceEvent, TraceFailure};
 use crate::clock::Timestamp;
 use crate::engine::Descriptors;
 use crate::rules::shown;
@@ -15,7 +15,7 @@ use crate::trace::table::{count, counted};
 
 #[derive(Debug, Default)]
 pub(super) struct Census {
-    domains: BTreeMap<Box<str>, Domain>,
+    domains: BTreeMap<Box<str>, DomainCensus>,
     values: usize,
     lines: u64,
     first: Option<Timestamp>,
@@ -23,7 +23,7 @@ pub(super) struct Census {
 }
 
 #[derive(Debug, Default)]
-struct Domain {
+struct DomainCensus {
     requests: u64,
     attributes: BTreeMap<Box<str>, Attribute>,
 }
@@ -39,11 +39,11 @@ struct Attribute {
 
 /// The attributes that distinguish callers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Key {
+pub(super) struct CallerAttributes {
     pub(super) attributes: Vec<Box<str>>,
 }
 
-impl Key {
+impl CallerAttributes {
     /// Returns a fingerprint of the caller; `None` if the request lacks an attribute of the key.
     pub(super) fn of(&self, descriptors: &Descriptors<'_>) -> Option<u64> {
         let mut hasher = DefaultHasher::new();
@@ -62,7 +62,7 @@ impl Key {
 }
 
 impl Plays for Census {
-    fn play(&mut self, event: &Event<'_>) -> Result<(), Failure> {
+    fn play(&mut self, event: &TraceEvent<'_>) -> Result<(), TraceFailure> {
         self.lines += 1;
         self.first.get_or_insert(event.at);
         self.last = event.at;
@@ -74,7 +74,7 @@ impl Plays for Census {
             if self.domains.len() >= DOMAINS_MAX {
                 return Ok(());
             }
-            self.domains.insert(request.domain.into(), Domain::default());
+            self.domains.insert(request.domain.into(), DomainCensus::default());
         }
         let Some(domain) = self.domains.get_mut(request.domain) else { return Ok(()) };
         domain.requests += 1;
@@ -90,7 +90,7 @@ impl Plays for Census {
     }
 }
 
-impl Domain {
+impl DomainCensus {
     /// Counts a value. Returns whether it was stored as a new one.
     fn note(&mut self, name: &str, value: &str, has_room: bool) -> bool {
         if !self.attributes.contains_key(name) {
@@ -183,12 +183,12 @@ impl Census {
         domain: &str,
         asked: &[String],
         remarks: &mut Vec<String>,
-    ) -> Result<Vec<Key>, String> {
+    ) -> Result<Vec<CallerAttributes>, String> {
         let Some(domain) = self.domains.get(domain) else { return Ok(Vec::new()) };
         if asked.is_empty() {
             return domain.callers(remarks);
         }
-        let mut keys: Vec<Key> = Vec::new();
+        let mut keys: Vec<CallerAttributes> = Vec::new();
         for text in asked {
             let key = domain.key(text)?;
             if !keys.contains(&key) {
@@ -199,8 +199,8 @@ impl Census {
     }
 }
 
-impl Domain {
-    fn key(&self, text: &str) -> Result<Key, String> {
+impl DomainCensus {
+    fn key(&self, text: &str) -> Result<CallerAttributes, String> {
         let names: Vec<&str> = text.split(',').map(str::trim).collect();
         for name in &names {
             if !self.attributes.contains_key(*name) {
@@ -219,16 +219,16 @@ impl Domain {
                 shown(text)
             ));
         }
-        Ok(Key { attributes: names.into_iter().map(Into::into).collect() })
+        Ok(CallerAttributes { attributes: names.into_iter().map(Into::into).collect() })
     }
 
     /// Returns every attribute that looks like a caller. Reports the omitted ones as remarks.
-    fn callers(&self, remarks: &mut Vec<String>) -> Result<Vec<Key>, String> {
+    fn callers(&self, remarks: &mut Vec<String>) -> Result<Vec<CallerAttributes>, String> {
         let mut left_out = String::new();
         let mut keys = Vec::new();
         for (name, attribute) in &self.attributes {
             match attribute.is_no_caller(name, self.requests) {
-                None => keys.push(Key { attributes: vec![name.clone()] }),
+                None => keys.push(CallerAttributes { attributes: vec![name.clone()] }),
                 Some(why) => {
                     let apart = if left_out.is_empty() { "" } else { ", " };
                     let _ = write!(left_out, "{apart}{} ({}; {why})", shown(name), attribute.told());

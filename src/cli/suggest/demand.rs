@@ -1,50 +1,54 @@
 //! The highest demand of each caller in any window, and the rates that follow from it.
 
-use super::census::Key;
-use super::window::Window;
-use super::{Event, Failure, Plays, asked, quantile, round};
-use crate::trace::spread::{Callers, KEPT_MAX};
+use super::census::CallerAttributes;
+use super::window::WholeSecondsWindow;
+use super::{Plays, TraceEvent, TraceFailure, asked, quantile, round};
+use crate::trace::spread::{DemandByCaller, KEPT_MAX};
 
 /// The callers of each key in each window.
 pub(super) struct Demand<'k> {
     domain: &'k str,
-    keys: &'k [Key],
-    windows: &'k [Window],
+    keys: &'k [CallerAttributes],
+    windows: &'k [WholeSecondsWindow],
     /// By key, then by window.
-    callers: Vec<Vec<Callers>>,
+    callers: Vec<Vec<DemandByCaller>>,
     kept: usize,
     lines: u64,
 }
 
 /// A share of callers: its name and its number.
-pub(super) type Share = (&'static str, f64);
+pub(super) type CallerShare = (&'static str, f64);
 
 /// A rate of `count` per window that suffices for a share of a key's callers.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Rate {
+pub(super) struct SufficientRate {
     /// Index of the key.
     pub(super) key: usize,
-    pub(super) window: Window,
-    pub(super) share: Share,
+    pub(super) window: WholeSecondsWindow,
+    pub(super) share: CallerShare,
     pub(super) count: u64,
     /// One caller in this number was sampled.
     pub(super) one_in: u64,
 }
 
 impl<'k> Demand<'k> {
-    pub(super) fn new(domain: &'k str, keys: &'k [Key], windows: &'k [Window]) -> Demand<'k> {
-        let of_windows = || windows.iter().map(|window| Callers::new(window.nanos())).collect();
+    pub(super) fn new(
+        domain: &'k str,
+        keys: &'k [CallerAttributes],
+        windows: &'k [WholeSecondsWindow],
+    ) -> Demand<'k> {
+        let of_windows = || windows.iter().map(|window| DemandByCaller::new(window.nanos())).collect();
         let callers = keys.iter().map(|_| of_windows()).collect();
         Demand { domain, keys, windows, callers, kept: 0, lines: 0 }
     }
 
     /// Returns, for each key, window and share, a rate that this share of the callers never exceeds.
-    pub(super) fn rates(&self, shares: &[Share]) -> Vec<Rate> {
+    pub(super) fn rates(&self, shares: &[CallerShare]) -> Vec<SufficientRate> {
         let mut rates = Vec::new();
         for (key, callers) in self.callers.iter().enumerate() {
             for (window, callers) in self.windows.iter().zip(callers) {
                 let Some(shape) = callers.shape() else { continue };
-                rates.extend(shares.iter().map(|share| Rate {
+                rates.extend(shares.iter().map(|share| SufficientRate {
                     key,
                     window: *window,
                     share: *share,
@@ -58,7 +62,7 @@ impl<'k> Demand<'k> {
 }
 
 impl Plays for Demand<'_> {
-    fn play(&mut self, event: &Event<'_>) -> Result<(), Failure> {
+    fn play(&mut self, event: &TraceEvent<'_>) -> Result<(), TraceFailure> {
         self.lines += 1;
         let Some((request, cost)) = asked(event, self.domain) else { return Ok(()) };
         for (key, callers) in self.keys.iter().zip(&mut self.callers) {
@@ -69,7 +73,7 @@ impl Plays for Demand<'_> {
         }
         if self.kept > KEPT_MAX {
             let most = self.callers.iter_mut().flatten().max_by_key(|callers| callers.kept());
-            self.kept -= most.map_or(0, Callers::halve);
+            self.kept -= most.map_or(0, DemandByCaller::halve);
         }
         Ok(())
     }

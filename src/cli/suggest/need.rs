@@ -6,10 +6,10 @@
 
 use hashbrown::HashTable;
 
-use super::census::Key;
-use super::demand::Rate;
+use super::census::CallerAttributes;
+use super::demand::SufficientRate;
 use super::proposal::Proposal;
-use super::{Event, Failure, Plays, asked, quantile, round};
+use super::{Plays, TraceEvent, TraceFailure, asked, quantile, round};
 use crate::clock::Timestamp;
 use crate::trace::spread::is_drawn;
 use crate::trace::table::count;
@@ -17,21 +17,21 @@ use crate::trace::table::count;
 /// The bursts that the callers of each key need at each rate.
 pub(super) struct Needs<'k> {
     domain: &'k str,
-    keys: &'k [Key],
+    keys: &'k [CallerAttributes],
     at_rates: Vec<AtRate>,
     kept: usize,
     lines: u64,
 }
 
 struct AtRate {
-    rate: Rate,
-    by_key: HashTable<Caller>,
+    rate: SufficientRate,
+    by_key: HashTable<CallerBucket>,
     /// One caller in 2 to this power is stored.
     halvings: u32,
 }
 
 /// One caller's bucket, without rounding: a request adds a window in ns, each elapsed ns removes `count`.
-struct Caller {
+struct CallerBucket {
     key: u64,
     at: Timestamp,
     level: u128,
@@ -39,7 +39,11 @@ struct Caller {
 }
 
 impl<'k> Needs<'k> {
-    pub(super) fn new(domain: &'k str, keys: &'k [Key], rates: Vec<Rate>) -> Needs<'k> {
+    pub(super) fn new(
+        domain: &'k str,
+        keys: &'k [CallerAttributes],
+        rates: Vec<SufficientRate>,
+    ) -> Needs<'k> {
         let mut at_rates: Vec<AtRate> = Vec::new();
         for rate in rates {
             let halvings = rate.one_in.ilog2();
@@ -81,7 +85,7 @@ impl<'k> Needs<'k> {
 }
 
 impl Plays for Needs<'_> {
-    fn play(&mut self, event: &Event<'_>) -> Result<(), Failure> {
+    fn play(&mut self, event: &TraceEvent<'_>) -> Result<(), TraceFailure> {
         self.lines += 1;
         let Some((request, cost)) = asked(event, self.domain) else { return Ok(()) };
         for (place, key) in self.keys.iter().enumerate() {
@@ -111,7 +115,8 @@ impl AtRate {
         }
         let more = u128::from(cost) * u128::from(self.rate.window.nanos());
         let Some(caller) = self.by_key.find_mut(key, |known| known.key == key) else {
-            self.by_key.insert_unique(key, Caller { key, at, level: more, highest: more }, |known| known.key);
+            self.by_key
+                .insert_unique(key, CallerBucket { key, at, level: more, highest: more }, |known| known.key);
             return true;
         };
         let run_out = at.since(caller.at).as_nanos().saturating_mul(u128::from(self.rate.count));

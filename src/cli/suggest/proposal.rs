@@ -1,24 +1,24 @@
 //! One proposed limit, and its text in a rules file.
 
-use super::census::Key;
-use super::demand::{Rate, Share};
-use super::window::Window;
+use super::census::CallerAttributes;
+use super::demand::{CallerShare, SufficientRate};
+use super::window::WholeSecondsWindow;
 
 /// A token bucket for each caller of a key.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Proposal {
     pub(super) name: String,
-    pub(super) key: Key,
-    pub(super) window: Window,
+    pub(super) key: CallerAttributes,
+    pub(super) window: WholeSecondsWindow,
     /// The share of callers that it suffices for.
-    pub(super) share: Share,
+    pub(super) share: CallerShare,
     pub(super) count: u64,
     pub(super) burst: u64,
 }
 
 impl Proposal {
-    pub(super) fn new(key: &Key, rate: &Rate, burst: u64) -> Proposal {
-        let Rate { window, share, count, .. } = *rate;
+    pub(super) fn new(key: &CallerAttributes, rate: &SufficientRate, burst: u64) -> Proposal {
+        let SufficientRate { window, share, count, .. } = *rate;
         let of_key = key.attributes.join("-");
         // A name has at most 64 bytes; the other parts take at most 20.
         let of_key = of_key.get(..of_key.floor_char_boundary(NAME_BYTES_OF_KEY)).unwrap_or_default();
@@ -60,10 +60,10 @@ pub(super) fn file(domain: &str, rules: &str) -> String {
 }
 
 /// Shares of callers that are never refused, from the strictest limit to the loosest.
-pub(super) const SHARES: &[Share] = &[("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
+pub(super) const SHARES: &[CallerShare] = &[("p99", 0.99), ("p99.9", 0.999), ("max", 1.0)];
 
 /// Finer shares, to find the strictest limit with few enough refusals.
-pub(super) const SHARES_FINER: &[Share] = &[
+pub(super) const SHARES_FINER: &[CallerShare] = &[
     ("p50", 0.5),
     ("p75", 0.75),
     ("p90", 0.9),

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::census::Key;
+use super::census::CallerAttributes;
 use super::proposal::file;
 use super::trial::{Judged, share};
 use crate::rules::shown;
-use crate::trace::table::{Table, count, counted};
+use crate::trace::table::{TextTable, count, counted};
 
 #[derive(Debug)]
 pub(super) struct Suggestions {
     pub(super) domain: String,
     pub(super) lines: u64,
     pub(super) span: Duration,
-    pub(super) keys: Vec<Key>,
+    pub(super) keys: Vec<CallerAttributes>,
     pub(super) shown: Vec<Judged>,
     pub(super) remarks: Vec<String>,
 }
@@ -37,8 +37,15 @@ impl Suggestions {
         if self.shown.is_empty() {
             return text + "no limit refuses so little";
         }
-        let mut table =
-            Table::new(&["rule", "rate", "burst", "refused", "of requests", "callers refused", "of callers"]);
+        let mut table = TextTable::new(&[
+            "rule",
+            "rate",
+            "burst",
+            "refused",
+            "of requests",
+            "callers refused",
+            "of callers",
+        ]);
         for judged in &self.shown {
             let Judged { proposal, requests, refused, callers, callers_refused } = judged;
             table.push(vec![

@@ -6,7 +6,7 @@ use crate::rules::{Problem, read_text, read_with_text, shown};
 use crate::trace::player::Player;
 use crate::trace::recording::directory;
 use crate::trace::side::Side;
-use crate::trace::stage::Stage;
+use crate::trace::stage::ReplayStage;
 use crate::trace::summary::passed;
 use crate::trace::table::counted;
 
@@ -75,7 +75,7 @@ pub(super) fn judge(
         return Err(Failed::new(format!("the rules have errors\n{}", told.join("\n"))));
     }
     let side = Side::new(Player::new(loaded.domains, 0), true);
-    let mut stage = Stage::of_rules_that_stay(side, &directory(&args.trace));
+    let mut stage = ReplayStage::of_rules_that_stay(side, &directory(&args.trace));
     play(args, &mut stage)?;
     remarks.extend(stage.unmatched_hashes());
     let Some(told) = stage.told() else { return Ok(Vec::new()) };

@@ -5,14 +5,14 @@ use std::time::Duration;
 
 /// A window of whole seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Window {
+pub(super) struct WholeSecondsWindow {
     seconds: u64,
 }
 
 /// Units of rates, longest first.
 const UNITS: [(u64, &str); 4] = [(86_400, "day"), (3_600, "h"), (60, "min"), (1, "s")];
 
-impl Window {
+impl WholeSecondsWindow {
     pub(super) fn nanos(self) -> u64 {
         self.seconds.saturating_mul(NANOS_PER_SECOND)
     }
@@ -28,7 +28,7 @@ impl Window {
 }
 
 /// As in a rate: `s`, `15min`.
-impl fmt::Display for Window {
+impl fmt::Display for WholeSecondsWindow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let unit = UNITS.iter().find(|(seconds, _)| self.seconds.is_multiple_of(*seconds));
         let (seconds, name) = unit.copied().unwrap_or((1, "s"));
@@ -40,23 +40,23 @@ impl fmt::Display for Window {
 }
 
 /// Parses `1s`, `15m` or `15min`, `1h`, `1d` or `1day`.
-pub(super) fn parse(text: &str) -> Result<Window, String> {
+pub(super) fn parse(text: &str) -> Result<WholeSecondsWindow, String> {
     let span = humantime::parse_duration(text).ok();
     let seconds = span.filter(|span| span.subsec_nanos() == 0).map(|span| span.as_secs());
     match seconds {
-        Some(seconds) if (1..=WINDOW_SECONDS_MAX).contains(&seconds) => Ok(Window { seconds }),
+        Some(seconds) if (1..=WINDOW_SECONDS_MAX).contains(&seconds) => Ok(WholeSecondsWindow { seconds }),
         _ => Err("write whole seconds up to 31 days, such as 1s, 15m, 1h or 1d".to_owned()),
     }
 }
 
 /// Returns the requested windows; by default those of which the trace has enough.
 pub(super) fn choose(
-    asked: &[Window],
+    asked: &[WholeSecondsWindow],
     span: Duration,
     remarks: &mut Vec<String>,
-) -> Result<Vec<Window>, String> {
+) -> Result<Vec<WholeSecondsWindow>, String> {
     let long = humantime::format_duration(Duration::from_secs(span.as_secs()));
-    let times = |window: &Window| span.as_nanos() / u128::from(window.nanos());
+    let times = |window: &WholeSecondsWindow| span.as_nanos() / u128::from(window.nanos());
     if let Some(longer) = asked.iter().find(|window| times(window) == 0) {
         return Err(format!(
             "the trace is {long} long, less than one window of {}: take a longer trace or a shorter --window",
@@ -72,8 +72,8 @@ pub(super) fn choose(
     if !asked.is_empty() {
         return Ok(asked.to_vec());
     }
-    let (enough, few): (Vec<Window>, Vec<Window>) = USUAL_SECONDS
-        .map(|seconds| Window { seconds })
+    let (enough, few): (Vec<WholeSecondsWindow>, Vec<WholeSecondsWindow>) = USUAL_SECONDS
+        .map(|seconds| WholeSecondsWindow { seconds })
         .into_iter()
         .partition(|window| times(window) >= WINDOWS_MIN);
     if enough.is_empty() {

@@ -6,7 +6,7 @@ use crate::rules::shown;
 
 /// The expected decision; a field that is `None` may have any value.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Expected {
+pub(super) struct ExpectedDecision {
     pub(super) verdict: Verdict,
     /// `Some(None)` is never.
     pub(super) retry: Option<Option<Micros>>,
@@ -19,10 +19,10 @@ pub(super) struct Expected {
     pub(super) notes: Option<Vec<(String, String)>>,
 }
 
-impl Expected {
+impl ExpectedDecision {
     /// Expects a verdict only.
-    pub(super) fn new(verdict: Verdict) -> Expected {
-        Expected { verdict, retry: None, left: None, rule: None, priority: None, notes: None }
+    pub(super) fn new(verdict: Verdict) -> ExpectedDecision {
+        ExpectedDecision { verdict, retry: None, left: None, rule: None, priority: None, notes: None }
     }
 
     /// Describes the differences of a decision. A wrong verdict is reported alone, as it causes the others.

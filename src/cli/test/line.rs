@@ -2,14 +2,14 @@
 
 use std::collections::VecDeque;
 
-use super::expected::{Expected, NEVER, NOTHING, verdict};
-use super::words::{Word, cost, is_times, micros, name, nanos, note, signed, time, times, whole, words};
+use super::expected::{ExpectedDecision, NEVER, NOTHING, verdict};
+use super::words::{TestWord, cost, is_times, micros, name, nanos, note, signed, time, times, whole, words};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{Op, UNIT_REQUESTS, Verdict, WorkOutcome};
-use crate::rules::{Wrong, shown};
+use crate::rules::{ValueProblem, shown};
 
 #[derive(Clone, Debug)]
-pub(super) struct Line {
+pub(super) struct TestLine {
     /// Line number in the file.
     pub(super) number: u32,
     first_nanos: u64,
@@ -22,9 +22,9 @@ pub(super) struct Line {
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     /// Evaluates a request.
-    Ask(Ask),
+    Ask(RequestLine),
     /// Charges amounts by unit.
-    Charge(About, Vec<(String, i64)>, Option<OfWord>),
+    Charge(RequestSubject, Vec<(String, i64)>, Option<OfWord>),
     /// Releases the oldest lease of this name.
     Release(String, WorkOutcome),
     /// Renews all leases of this name.
@@ -48,9 +48,9 @@ pub(super) enum OfWord {
 
 /// A request with its expected decision.
 #[derive(Clone, Debug)]
-pub(super) struct Ask {
+pub(super) struct RequestLine {
     pub(super) op: Op,
-    pub(super) about: About,
+    pub(super) about: RequestSubject,
     /// Costs by unit; empty for one request.
     pub(super) cost: Vec<(String, u64)>,
     pub(super) priority: Option<String>,
@@ -58,12 +58,12 @@ pub(super) struct Ask {
     pub(super) queued: Option<Micros>,
     /// Name of its lease.
     pub(super) name: Option<String>,
-    pub(super) expected: Expected,
+    pub(super) expected: ExpectedDecision,
 }
 
 /// The subject and the session of a request or charge.
 #[derive(Clone, Debug)]
-pub(super) struct About {
+pub(super) struct RequestSubject {
     /// Each is a list of attributes.
     pub(super) descriptors: Vec<Vec<(String, String)>>,
     pub(super) session: Option<String>,
@@ -72,7 +72,7 @@ pub(super) struct About {
 
 /// One occurrence of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Moment {
+pub(super) struct LineTime {
     /// Time since 1970.
     pub(super) at: Timestamp,
     /// Index of the line in the test.
@@ -81,11 +81,12 @@ pub(super) struct Moment {
     pub(super) nth: u32,
 }
 
-impl Line {
+impl TestLine {
     /// Parses a line that is not empty.
-    pub(super) fn read(text: &str, number: u32) -> Result<Line, Wrong> {
-        let mut words: VecDeque<Word> = words(text)?.into();
-        let next = |words: &mut VecDeque<Word>| words.pop_front().map(|word| word.text).unwrap_or_default();
+    pub(super) fn read(text: &str, number: u32) -> Result<TestLine, ValueProblem> {
+        let mut words: VecDeque<TestWord> = words(text)?.into();
+        let next =
+            |words: &mut VecDeque<TestWord>| words.pop_front().map(|word| word.text).unwrap_or_default();
         let first_nanos = time(&next(&mut words))?;
         let times = match words.pop_front_if(|word| is_times(&word.text)) {
             Some(word) => times(&word.text)?,
@@ -97,14 +98,14 @@ impl Line {
         };
         let op = words.pop_front_if(|word| OPS.contains(&word.text.as_str()) && !word.is_quoted);
         let step = step(op.as_ref().map_or("hit", |word| &word.text), words)?;
-        Ok(Line { number, first_nanos, times, apart_nanos, step })
+        Ok(TestLine { number, first_nanos, times, apart_nanos, step })
     }
 
     /// Returns the occurrences of the line, given its index in the test.
-    pub(super) fn moments(&self, line: usize) -> impl Iterator<Item = Moment> + '_ {
+    pub(super) fn moments(&self, line: usize) -> impl Iterator<Item = LineTime> + '_ {
         (1..=self.times).map(move |nth| {
             let after = self.apart_nanos.saturating_mul(u64::from(nth) - 1);
-            Moment { at: Timestamp::from_nanos(self.first_nanos.saturating_add(after)), line, nth }
+            LineTime { at: Timestamp::from_nanos(self.first_nanos.saturating_add(after)), line, nth }
         })
     }
 
@@ -114,10 +115,10 @@ impl Line {
 }
 
 /// Parses the words after the op.
-fn step(op: &str, mut words: VecDeque<Word>) -> Result<Step, Wrong> {
+fn step(op: &str, mut words: VecDeque<TestWord>) -> Result<Step, ValueProblem> {
     let step = match op {
-        "peek" => Step::Ask(Ask::read(Op::Peek, &mut words)?),
-        "acquire" => Step::Ask(Ask::read(Op::Acquire, &mut words)?),
+        "peek" => Step::Ask(RequestLine::read(Op::Peek, &mut words)?),
+        "acquire" => Step::Ask(RequestLine::read(Op::Acquire, &mut words)?),
         "charge" => charge(&mut words)?,
         "release" => {
             let name = named(op, "NAME, the `id` of work", &mut words)?;
@@ -131,36 +132,37 @@ fn step(op: &str, mut words: VecDeque<Word>) -> Result<Step, Wrong> {
             let path = words.pop_front().ok_or_else(|| incomplete(op, "PATH, from where the file stands"))?;
             Step::Reload(path.text)
         }
-        _ => Step::Ask(Ask::read(Op::Hit, &mut words)?),
+        _ => Step::Ask(RequestLine::read(Op::Hit, &mut words)?),
     };
     match words.pop_front() {
         None => Ok(step),
         Some(word) => {
-            Err(Wrong::new(format!("{} is too much behind {op}", shown(&word.text)), "take it out"))
+            Err(ValueProblem::new(format!("{} is too much behind {op}", shown(&word.text)), "take it out"))
         }
     }
 }
 
-fn named(op: &str, what: &str, words: &mut VecDeque<Word>) -> Result<String, Wrong> {
+fn named(op: &str, what: &str, words: &mut VecDeque<TestWord>) -> Result<String, ValueProblem> {
     name(&words.pop_front().ok_or_else(|| incomplete(op, what))?.text)
 }
 
-fn incomplete(op: &str, what: &str) -> Wrong {
-    Wrong::new(format!("nothing behind {op}"), format!("write {op} {what}"))
+fn incomplete(op: &str, what: &str) -> ValueProblem {
+    ValueProblem::new(format!("nothing behind {op}"), format!("write {op} {what}"))
 }
 
-fn outcome_of(text: Option<&str>) -> Result<WorkOutcome, Wrong> {
+fn outcome_of(text: Option<&str>) -> Result<WorkOutcome, ValueProblem> {
     match text {
         Some("ok") => Ok(WorkOutcome::Ok),
         None | Some("error") => Ok(WorkOutcome::Error),
         Some("dropped") => Ok(WorkOutcome::Dropped),
-        Some(other) => {
-            Err(Wrong::new(format!("{} is no end of work", shown(other)), "write ok, error or dropped"))
-        }
+        Some(other) => Err(ValueProblem::new(
+            format!("{} is no end of work", shown(other)),
+            "write ok, error or dropped",
+        )),
     }
 }
 
-fn hello(words: &mut VecDeque<Word>) -> Result<Step, Wrong> {
+fn hello(words: &mut VecDeque<TestWord>) -> Result<Step, ValueProblem> {
     let session = named("hello", "SESSION [pool:NAME] [slots:N]", words)?;
     let (mut pool, mut slots) = (POOL.to_owned(), 0);
     while let Some(word) = words.pop_front() {
@@ -169,15 +171,15 @@ fn hello(words: &mut VecDeque<Word>) -> Result<Step, Wrong> {
             Some(("slots", number)) => slots = whole(number)?,
             _ => {
                 let mend = "behind hello SESSION stand pool:NAME and slots:N";
-                return Err(Wrong::new(format!("{} is not known here", shown(&word.text)), mend));
+                return Err(ValueProblem::new(format!("{} is not known here", shown(&word.text)), mend));
             }
         }
     }
     Ok(Step::Hello(session, pool, slots))
 }
 
-fn charge(words: &mut VecDeque<Word>) -> Result<Step, Wrong> {
-    let (mut about, mut amounts, mut of) = (About::new(), Vec::new(), None);
+fn charge(words: &mut VecDeque<TestWord>) -> Result<Step, ValueProblem> {
+    let (mut about, mut amounts, mut of) = (RequestSubject::new(), Vec::new(), None);
     while let Some(word) = words.pop_front() {
         if about.take(&word)? {
             continue;
@@ -192,23 +194,26 @@ fn charge(words: &mut VecDeque<Word>) -> Result<Step, Wrong> {
             _ => {
                 let mend = "behind charge stand KEY=VALUE, amount:N, amount:UNIT:N, of:IDEM, of_id:NAME, session:NAME, \
                             idem:NAME and, before another descriptor, +";
-                return Err(Wrong::new(format!("{} is not known here", shown(&word.text)), mend));
+                return Err(ValueProblem::new(format!("{} is not known here", shown(&word.text)), mend));
             }
         }
     }
     if amounts.is_empty() {
-        return Err(Wrong::new("a charge of nothing", "write amount:3, amount:-1 or amount:tokens:812"));
+        return Err(ValueProblem::new(
+            "a charge of nothing",
+            "write amount:3, amount:-1 or amount:tokens:812",
+        ));
     }
     Ok(Step::Charge(about, amounts, of))
 }
 
-impl About {
-    fn new() -> About {
-        About { descriptors: vec![Vec::new()], session: None, idem: None }
+impl RequestSubject {
+    fn new() -> RequestSubject {
+        RequestSubject { descriptors: vec![Vec::new()], session: None, idem: None }
     }
 
     /// Parses a word if it belongs here. Returns whether it did.
-    fn take(&mut self, word: &Word) -> Result<bool, Wrong> {
+    fn take(&mut self, word: &TestWord) -> Result<bool, ValueProblem> {
         if let Some((key, value)) = word.text.split_once('=') {
             let last = self.descriptors.last_mut();
             last.into_iter().for_each(|descriptor| descriptor.push((key.to_owned(), value.to_owned())));
@@ -224,22 +229,22 @@ impl About {
     }
 }
 
-impl Ask {
-    fn read(op: Op, words: &mut VecDeque<Word>) -> Result<Ask, Wrong> {
-        let mut ask = Ask {
+impl RequestLine {
+    fn read(op: Op, words: &mut VecDeque<TestWord>) -> Result<RequestLine, ValueProblem> {
+        let mut ask = RequestLine {
             op,
-            about: About::new(),
+            about: RequestSubject::new(),
             cost: Vec::new(),
             priority: None,
             wait_max: None,
             queued: None,
             name: None,
-            expected: Expected::new(Verdict::Allow),
+            expected: ExpectedDecision::new(Verdict::Allow),
         };
         ask.expected.verdict = loop {
             let Some(word) = words.pop_front() else {
                 let mend = "end it with allow, limit, shed, wait or deny";
-                return Err(Wrong::new("no verdict on the line", mend));
+                return Err(ValueProblem::new("no verdict on the line", mend));
             };
             match verdict(&word.text).filter(|_| !word.is_quoted) {
                 Some(verdict) => break verdict,
@@ -251,7 +256,7 @@ impl Ask {
     }
 
     /// Parses a word before the verdict: a property of the request.
-    fn take(&mut self, word: &Word) -> Result<(), Wrong> {
+    fn take(&mut self, word: &TestWord) -> Result<(), ValueProblem> {
         if self.about.take(word)? {
             return Ok(());
         }
@@ -268,14 +273,14 @@ impl Ask {
                 let mend = "before the verdict stand KEY=VALUE, cost:N, cost:UNIT:N, priority:NAME, max_wait:SPAN, \
                             queued:SPAN, session:NAME, idem:NAME, of an acquire id:NAME and, before another \
                             descriptor, +; a verdict is allow, limit, shed, wait or deny";
-                return Err(Wrong::new(format!("{} is not known here", shown(&word.text)), mend));
+                return Err(ValueProblem::new(format!("{} is not known here", shown(&word.text)), mend));
             }
         }
         Ok(())
     }
 
     /// Parses a word after the verdict: a further expectation.
-    fn expect(&mut self, word: &str) -> Result<(), Wrong> {
+    fn expect(&mut self, word: &str) -> Result<(), ValueProblem> {
         let there = |name: &str| (name != NOTHING).then(|| name.to_owned());
         match word.split_once('=') {
             Some(("retry", NEVER)) => self.expected.retry = Some(None),
@@ -290,7 +295,10 @@ impl Ask {
             _ => {
                 let mend = "behind the verdict stand retry=SPAN, left=N, rule=NAME, priority=NAME and \
                             notes=KIND:RULE; attributes stand before it";
-                return Err(Wrong::new(format!("{} is not known behind the verdict", shown(word)), mend));
+                return Err(ValueProblem::new(
+                    format!("{} is not known behind the verdict", shown(word)),
+                    mend,
+                ));
             }
         }
         Ok(())

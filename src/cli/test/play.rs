@@ -4,20 +4,20 @@ use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::line::{About, Ask, OfWord, Step};
+use super::line::{OfWord, RequestLine, RequestSubject, Step};
 use super::suite::Test;
-use crate::engine::{self, Amount, Of, RefundBy, Repeat, WorkOutcome};
-use crate::protocol::{self, Descriptors, Judge, Options};
+use crate::engine::{self, Amount, RefundBy, RefundReference, Repeat, WorkOutcome};
+use crate::protocol::{self, DescriptorList, Judge, RequestOptions};
 use crate::rules::{self, Domain, Problem, shown};
 use crate::server::engine_cost;
 use crate::trace::bounds::refused_by_the_socket;
-use crate::trace::event::{By, Hello};
-use crate::trace::ids::Id;
+use crate::trace::event::{HelloEvent, LeaseOwner};
+use crate::trace::ids::IdDigest;
 use crate::trace::player::Player;
 use crate::trace::work::USER;
 
 #[derive(Debug)]
-pub(super) struct Failure {
+pub(super) struct TestFailure {
     pub(super) line: u32,
     pub(super) what: String,
 }
@@ -40,11 +40,12 @@ impl RulesByPath {
 }
 
 /// Plays a test. Returns, for each line, the failures of its first failing occurrence.
-pub(super) fn play(test: &Test, rules: &mut RulesByPath) -> Result<Vec<Failure>, Vec<Problem>> {
+pub(super) fn play(test: &Test, rules: &mut RulesByPath) -> Result<Vec<TestFailure>, Vec<Problem>> {
     let domains = rules.of(test)?;
     let domain = test.domain(&domains)?;
-    let mut stage = Stage { player: Player::new(domains, 0), domain, test, held: HashMap::new(), begun: 0 };
-    let mut failures: Vec<Failure> = Vec::new();
+    let mut stage =
+        TestStage { player: Player::new(domains, 0), domain, test, held: HashMap::new(), begun: 0 };
+    let mut failures: Vec<TestFailure> = Vec::new();
     for moment in test.moments() {
         let Some(line) = test.lines.get(moment.line) else { continue };
         stage.player.advance(moment.at);
@@ -57,7 +58,7 @@ pub(super) fn play(test: &Test, rules: &mut RulesByPath) -> Result<Vec<Failure>,
             times => format!(" (request {} of {times})", moment.nth),
         };
         failures.extend(
-            wrong.into_iter().map(|what| Failure { line: line.number, what: format!("{what}{nth}") }),
+            wrong.into_iter().map(|what| TestFailure { line: line.number, what: format!("{what}{nth}") }),
         );
     }
     failures.sort_by_key(|failure| failure.line);
@@ -65,16 +66,16 @@ pub(super) fn play(test: &Test, rules: &mut RulesByPath) -> Result<Vec<Failure>,
 }
 
 /// The state of a test while it is played.
-struct Stage<'t> {
+struct TestStage<'t> {
     player: Player,
     domain: String,
     test: &'t Test,
     /// Leases by name, oldest first.
-    held: HashMap<&'t str, VecDeque<Id>>,
+    held: HashMap<&'t str, VecDeque<IdDigest>>,
     begun: u64,
 }
 
-impl<'t> Stage<'t> {
+impl<'t> TestStage<'t> {
     /// Plays a step once. Returns the differences from the expected result.
     fn play(&mut self, step: &'t Step) -> Vec<String> {
         let wrong = match step {
@@ -83,7 +84,7 @@ impl<'t> Stage<'t> {
             Step::Release(name, outcome) => self.release(name, *outcome),
             Step::Renew(name) => self.renew(name),
             Step::Hello(session, pool, slots) => {
-                let said = self.player.hello(&Hello { session, pool, slots: *slots });
+                let said = self.player.hello(&HelloEvent { session, pool, slots: *slots });
                 said.err().map(|wrong| wrong.to_string())
             }
             Step::Bye(session) => {
@@ -95,20 +96,20 @@ impl<'t> Stage<'t> {
         wrong.into_iter().collect()
     }
 
-    fn ask(&mut self, ask: &'t Ask) -> Vec<String> {
-        let mut descriptors = Descriptors::new();
+    fn ask(&mut self, ask: &'t RequestLine) -> Vec<String> {
+        let mut descriptors = DescriptorList::new();
         if let Some(wrong) = put(&ask.about, &mut descriptors) {
             return vec![wrong];
         }
         let units: Vec<(&str, u64)> = ask.cost.iter().map(|(unit, cost)| (unit.as_str(), *cost)).collect();
         let priority = ask.priority.as_deref();
         let cost = match units.as_slice() {
-            [] => protocol::Cost::Requests(1),
-            named => protocol::Cost::Units(named.into()),
+            [] => protocol::CostField::Requests(1),
+            named => protocol::CostField::Units(named.into()),
         };
         let options = options(&ask.about);
         let asked = Judge { cost, priority, options, ..Judge::new(0, &self.domain) };
-        if let Some(reason) = refused_by_the_socket(&protocol::Request::Hit(asked), &descriptors) {
+        if let Some(reason) = refused_by_the_socket(&protocol::RequestFrame::Hit(asked), &descriptors) {
             return vec![format!("could not be asked: {reason}")];
         }
         let (cost, oversized) = engine_cost(&cost);
@@ -123,36 +124,41 @@ impl<'t> Stage<'t> {
         };
         let id = ask.name.as_deref().map(|name| {
             self.begun += 1;
-            let id = Id::of(&format!("{name} {}", self.begun));
+            let id = IdDigest::of(&format!("{name} {}", self.begun));
             self.held.entry(name).or_default().push_back(id);
             id
         });
-        match self.player.judge(&request, &By { session: ask.about.session.as_deref(), id }) {
+        match self.player.judge(&request, &LeaseOwner { session: ask.about.session.as_deref(), id }) {
             Ok(Some(decision)) => ask.expected.differences(&decision),
             Ok(None) => vec!["not judged: its session holds too many leases".to_owned()],
             Err(wrong) => vec![wrong.to_string()],
         }
     }
 
-    fn charge(&mut self, about: &About, amounts: &[(String, i64)], of: Option<&OfWord>) -> Option<String> {
-        let mut descriptors = Descriptors::new();
+    fn charge(
+        &mut self,
+        about: &RequestSubject,
+        amounts: &[(String, i64)],
+        of: Option<&OfWord>,
+    ) -> Option<String> {
+        let mut descriptors = DescriptorList::new();
         if let Some(wrong) = put(about, &mut descriptors) {
             return Some(wrong);
         }
         let units: Vec<(&str, i64)> = amounts.iter().map(|(unit, amount)| (unit.as_str(), *amount)).collect();
-        let asked = protocol::Charge {
+        let asked = protocol::ChargeFrame {
             id: Some(0),
             domain: &self.domain,
-            amount: protocol::Amount::Units(units.as_slice().into()),
+            amount: protocol::AmountField::Units(units.as_slice().into()),
             options: options(about),
         };
-        if let Some(reason) = refused_by_the_socket(&protocol::Request::Charge(asked), &descriptors) {
+        if let Some(reason) = refused_by_the_socket(&protocol::RequestFrame::Charge(asked), &descriptors) {
             return Some(format!("could not be asked: {reason}"));
         }
         let (domain, descriptors) = (self.domain.as_str(), of_engine(&descriptors));
         let (named, work) = match of {
             None => (None, None),
-            Some(OfWord::Idem(idem)) => (Some(Of::Idem(idem.as_bytes())), None),
+            Some(OfWord::Idem(idem)) => (Some(RefundReference::Idem(idem.as_bytes())), None),
             Some(OfWord::Work(name)) => match self.held.get(name.as_str()).and_then(VecDeque::front) {
                 Some(id) => (None, Some(*id)),
                 None => return Some(nothing_held(name)),
@@ -205,7 +211,7 @@ fn nothing_held(name: &str) -> String {
 }
 
 /// Adds the attributes of a line to the descriptors. Returns an error if there are too many.
-fn put<'l>(about: &'l About, descriptors: &mut Descriptors<'l>) -> Option<String> {
+fn put<'l>(about: &'l RequestSubject, descriptors: &mut DescriptorList<'l>) -> Option<String> {
     let each = about.descriptors.iter().all(|descriptor| {
         let pairs: Vec<_> = descriptor.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
         descriptors.push(&pairs)
@@ -213,16 +219,16 @@ fn put<'l>(about: &'l About, descriptors: &mut Descriptors<'l>) -> Option<String
     (!each).then(|| "at most 8 descriptors, and at most 16 attributes in each".to_owned())
 }
 
-fn of_engine<'d>(descriptors: &'d Descriptors<'d>) -> engine::Descriptors<'d> {
+fn of_engine<'d>(descriptors: &'d DescriptorList<'d>) -> engine::Descriptors<'d> {
     engine::Descriptors { attributes: descriptors.attributes(), ends: descriptors.ends() }
 }
 
-fn options(about: &About) -> Options<'_> {
-    Options { idem: about.idem.as_deref().map(str::as_bytes), ..Options::default() }
+fn options(about: &RequestSubject) -> RequestOptions<'_> {
+    RequestOptions { idem: about.idem.as_deref().map(str::as_bytes), ..RequestOptions::default() }
 }
 
 /// Returns the idempotency key of a line. All lines without a session share one.
-fn repeat(about: &About) -> Option<Repeat<'_>> {
+fn repeat(about: &RequestSubject) -> Option<Repeat<'_>> {
     let session = about.session.as_deref().unwrap_or_default().as_bytes();
     about.idem.as_deref().map(|idem| Repeat { session, user: 0, name: idem.as_bytes() })
 }

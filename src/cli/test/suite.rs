@@ -3,11 +3,11 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use super::line::{Line, Moment};
+use super::line::{LineTime, TestLine};
 use crate::rules::fields::{Field, Fields, list, text};
-use crate::rules::source::{Place, Report, Source};
-use crate::rules::yaml::{self, Node, Value};
-use crate::rules::{self, Domain, Problem, Severity, Wrong, shown};
+use crate::rules::source::{Report, Source, Span};
+use crate::rules::yaml::{self, Value, YamlNode};
+use crate::rules::{self, Domain, Problem, Severity, ValueProblem, shown};
 
 #[derive(Debug)]
 pub(super) struct Suite {
@@ -26,7 +26,7 @@ pub(super) struct Test {
     rules: Rules,
     domain: Option<String>,
     /// In file order.
-    pub(super) lines: Vec<Line>,
+    pub(super) lines: Vec<TestLine>,
 }
 
 #[derive(Clone, Debug)]
@@ -51,9 +51,9 @@ impl Suite {
 
 impl Test {
     /// Returns all occurrences of lines in order of time; simultaneous ones in file order.
-    pub(super) fn moments(&self) -> Vec<Moment> {
-        let of_line = |(number, line): (usize, &'_ Line)| line.moments(number).collect::<Vec<_>>();
-        let mut moments: Vec<Moment> = self.lines.iter().enumerate().flat_map(of_line).collect();
+    pub(super) fn moments(&self) -> Vec<LineTime> {
+        let of_line = |(number, line): (usize, &'_ TestLine)| line.moments(number).collect::<Vec<_>>();
+        let mut moments: Vec<LineTime> = self.lines.iter().enumerate().flat_map(of_line).collect();
         moments.sort_by_key(|moment| moment.at);
         moments
     }
@@ -88,14 +88,14 @@ impl Test {
         let wrong = match (&self.domain, domains) {
             (Some(name), _) if domains.iter().any(|domain| domain.name() == name) => return Ok(name.clone()),
             (None, [only]) => return Ok(only.name().to_owned()),
-            (_, []) => Wrong::new("no domain in the rules: nothing is limited", "name other `rules`"),
-            (Some(name), _) => Wrong::new(
+            (_, []) => ValueProblem::new("no domain in the rules: nothing is limited", "name other `rules`"),
+            (Some(name), _) => ValueProblem::new(
                 format!("no domain {} in the rules", shown(name)),
                 format!("there is {}", known.join(", ")),
             ),
             (None, _) => {
                 let mend = format!("say which by `domain`: {}", known.join(", "));
-                Wrong::new("several domains in the rules", mend)
+                ValueProblem::new("several domains in the rules", mend)
             }
         };
         Err(vec![Problem { message: wrong.message, mend: wrong.mend, ..self.wrong_domain.clone() }])
@@ -108,7 +108,7 @@ struct Defaults {
     domain: Option<String>,
 }
 
-fn suite(root: &Node, given: Option<&Path>, report: &mut Report<'_>) -> Option<Vec<Test>> {
+fn suite(root: &YamlNode, given: Option<&Path>, report: &mut Report<'_>) -> Option<Vec<Test>> {
     let given = given.map(|path| Rules::Path(path.to_owned()));
     if let Value::List(tests) = &root.value {
         let defaults = Defaults { rules: given, domain: None };
@@ -123,7 +123,7 @@ fn suite(root: &Node, given: Option<&Path>, report: &mut Report<'_>) -> Option<V
     Some(tests.iter().filter_map(|node| test(node, &defaults, report)).collect())
 }
 
-fn test(node: &Node, defaults: &Defaults, report: &mut Report<'_>) -> Option<Test> {
+fn test(node: &YamlNode, defaults: &Defaults, report: &mut Report<'_>) -> Option<Test> {
     let fields = Fields::read(node, "a test", TEST, report)?;
     let name = fields.required("name", "say what it shows", report);
     let name = name.and_then(|node| text(node, "name", report));
@@ -158,7 +158,7 @@ fn test(node: &Node, defaults: &Defaults, report: &mut Report<'_>) -> Option<Tes
 }
 
 /// Reads a path relative to the file, or a text of several lines.
-fn rules_of(node: &Node, report: &mut Report<'_>) -> Option<Rules> {
+fn rules_of(node: &YamlNode, report: &mut Report<'_>) -> Option<Rules> {
     let written = text(node, "rules", report)?;
     if !written.trim_end().contains('\n') {
         let directory = report.source().directory().unwrap_or(Path::new(""));
@@ -173,13 +173,13 @@ fn rules_of(node: &Node, report: &mut Report<'_>) -> Option<Rules> {
 }
 
 /// Reads the lines of a test, from a text or a list of texts.
-fn lines(node: &Node, report: &mut Report<'_>) -> Option<Vec<Line>> {
+fn lines(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<TestLine>> {
     let mut lines = Vec::new();
     match &node.value {
         Value::List(items) => {
             for item in items {
                 let written = text(item, "requests", report)?;
-                lines.extend(report.settle(item.at, Line::read(written, item.at.line)));
+                lines.extend(report.settle(item.at, TestLine::read(written, item.at.line)));
             }
         }
         _ => {
@@ -191,7 +191,7 @@ fn lines(node: &Node, report: &mut Report<'_>) -> Option<Vec<Line>> {
                     continue;
                 }
                 let at = block.place(number, line);
-                lines.extend(report.settle(at, Line::read(words, at.line)));
+                lines.extend(report.settle(at, TestLine::read(words, at.line)));
             }
         }
     }
@@ -214,7 +214,7 @@ fn lines(node: &Node, report: &mut Report<'_>) -> Option<Vec<Line>> {
 /// Maps lines of a text to positions in its file.
 struct Block<'s> {
     source: &'s Source,
-    at: Place,
+    at: Span,
     first_line: u32,
     /// Indentation in the file.
     indent: usize,
@@ -223,7 +223,7 @@ struct Block<'s> {
 }
 
 impl<'s> Block<'s> {
-    fn of(node: &Node, text: &str, source: &'s Source) -> Block<'s> {
+    fn of(node: &YamlNode, text: &str, source: &'s Source) -> Block<'s> {
         let mut block = Block { source, at: node.at, first_line: node.at.line, indent: 0, is_literal: false };
         let Some((before, first)) = text.lines().enumerate().find(|(_, line)| !line.trim().is_empty()) else {
             return block;
@@ -241,7 +241,7 @@ impl<'s> Block<'s> {
     }
 
     /// Returns the position of a line of the text, by its number from 0.
-    fn place(&self, number: u32, text: &str) -> Place {
+    fn place(&self, number: u32, text: &str) -> Span {
         if !self.is_literal {
             return self.at;
         }
@@ -251,7 +251,7 @@ impl<'s> Block<'s> {
         let byte = above.map(str::len).sum::<usize>() + column;
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let width = count(text.trim().chars().count());
-        Place { line, column: count(column).saturating_add(1), width, byte: count(byte) }
+        Span { line, column: count(column).saturating_add(1), width, byte: count(byte) }
     }
 }
 

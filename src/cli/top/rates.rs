@@ -7,17 +7,17 @@ use serde_json::{Value, json};
 use crate::cli::fleet::in_a_line;
 use crate::cli::status::page::{callers, list, name, number, passed, pools, word};
 use crate::cli::switch::held;
-use crate::trace::table::{Table, count};
+use crate::trace::table::{TextTable, count};
 
 /// The status at one time.
 #[derive(Debug)]
-pub(super) struct Look {
+pub(super) struct TopSample {
     pub(super) at_nanos: u64,
     pub(super) status: Value,
 }
 
 #[derive(Debug)]
-pub(super) struct Rates<'l> {
+pub(super) struct TopRates<'l> {
     seconds: f64,
     /// Decisions per second, by verdict.
     verdicts: Vec<(&'static str, f64)>,
@@ -42,8 +42,8 @@ impl RuleRate<'_> {
     }
 }
 
-impl Look {
-    pub(super) fn since(&self, before: &Look) -> Rates<'_> {
+impl TopSample {
+    pub(super) fn since(&self, before: &TopSample) -> TopRates<'_> {
         let seconds = self.at_nanos.saturating_sub(before.at_nanos).max(1) as f64 / 1e9;
         // Counters of a restarted daemon begin at zero.
         let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
@@ -70,11 +70,11 @@ impl Look {
         let mut rules: Vec<_> = rules.filter(|rule| rule.all() > 0.0).collect();
         rules.sort_by(|one, other| other.all().total_cmp(&one.all()));
         rules.truncate(RULES_SHOWN);
-        Rates { seconds, verdicts: verdicts.to_vec(), rules, status: &self.status }
+        TopRates { seconds, verdicts: verdicts.to_vec(), rules, status: &self.status }
     }
 }
 
-impl Rates<'_> {
+impl TopRates<'_> {
     pub(super) fn text(&self) -> String {
         let mut text =
             format!("tidegate {}, mode {}: ", word(self.status, "/version"), word(self.status, "/mode"));
@@ -83,7 +83,7 @@ impl Rates<'_> {
         for line in self.standing() {
             let _ = writeln!(text, "{line}");
         }
-        let mut table = Table::new(&["rule", "passed/s", "refused/s", "would refuse/s"]);
+        let mut table = TextTable::new(&["rule", "passed/s", "refused/s", "would refuse/s"]);
         for RuleRate { rule, passed, refused, would_refuse } in &self.rules {
             let numbers = [passed, refused, would_refuse].map(|rate| format!("{rate:.0}"));
             table.push([name(rule)].into_iter().chain(numbers).collect());
@@ -155,7 +155,7 @@ const WARNINGS_SHOWN: usize = 3;
 mod tests {
     use serde_json::json;
 
-    use super::Look;
+    use super::TopSample;
 
     #[test]
     fn rates_are_differences_by_time_and_never_below_zero() {
@@ -166,7 +166,7 @@ mod tests {
                 "decisions": {"allow": allow}, "counts": [rule], "leases": {"held": 7}, "fleet": fleet,
                 "warnings": ["mind the gap"],
             });
-            Look { at_nanos, status }
+            TopSample { at_nanos, status }
         };
         let (before, after) = (look(0, 10, 100), look(2_000_000_000, 30, 50));
         let told = after.since(&before).json();

@@ -1,14 +1,15 @@
 //! Fleet budgets and fleet concurrency limits as algorithms.
 
 use super::{
-    Algorithm, Digest, Fading, Level, Micros, Now, Outcome, PINNED, Quota, Shard, Table, Tag, Wait, lives_in,
+    AlgorithmTable, Digest, Fading, Micros, Now, Outcome, PINNED, QueueWait, Quota, QuotaLevel, Shard,
+    StateTable, Tag, lives_in,
 };
 use crate::engine::part::Case;
 use crate::limit::concurrency::InProgress;
-use crate::limit::places::{self, Places};
+use crate::limit::places::{self, Permits};
 use crate::limit::share::{self, Folded};
 
-impl Algorithm for share::Quota {
+impl AlgorithmTable for share::ShareQuota {
     type State = Folded;
 
     const ADOPTS: bool = false;
@@ -21,11 +22,11 @@ impl Algorithm for share::Quota {
         Folded::fresh(self, now.at)
     }
 
-    fn judge(&self, state: &Folded, now: Now, cost: u32, _: Option<Micros>) -> (Outcome, Wait) {
-        (state.unfold(self, now.at).judge(self, now.at, cost), Wait::NONE)
+    fn judge(&self, state: &Folded, now: Now, cost: u32, _: Option<Micros>) -> (Outcome, QueueWait) {
+        (state.unfold(self, now.at).judge(self, now.at, cost), QueueWait::NONE)
     }
 
-    fn charge(&self, state: &mut Folded, now: Now, cost: u32, _: Wait) {
+    fn charge(&self, state: &mut Folded, now: Now, cost: u32, _: QueueWait) {
         state.change(self, now.at, |share| share.charge(self, now.at, cost));
     }
 
@@ -34,7 +35,7 @@ impl Algorithm for share::Quota {
     }
 
     #[inline]
-    fn admit_at_once(&self, state: &mut Folded, now: Now, cost: u32) -> Option<Level> {
+    fn admit_at_once(&self, state: &mut Folded, now: Now, cost: u32) -> Option<QuotaLevel> {
         state.admit_at_once(self, now.at, cost)
     }
 
@@ -47,7 +48,7 @@ impl Algorithm for share::Quota {
     }
 
     fn budget(&self) -> Option<u64> {
-        share::Quota::budget(self)
+        share::ShareQuota::budget(self)
     }
 
     fn owe(&self, state: &mut Folded, now: Now, amount: u32, debt_max: u32) {
@@ -58,11 +59,11 @@ impl Algorithm for share::Quota {
         state.change(self, now.at, |share| share.give_back(self, now.at, amount));
     }
 
-    fn level(&self, state: &Folded, now: Now) -> Level {
+    fn level(&self, state: &Folded, now: Now) -> QuotaLevel {
         let level = state.unfold(self, now.at).level(self, now.at);
         // Without data from Redis about the window, the clock of this host determines its end.
         match self.window().filter(|_| level.reset == level.window) {
-            Some(window) => Level { reset: window.until_edge(now).min(level.window), ..level },
+            Some(window) => QuotaLevel { reset: window.until_edge(now).min(level.window), ..level },
             None => level,
         }
     }
@@ -82,7 +83,7 @@ impl Fading for Folded {
     }
 }
 
-impl Algorithm for places::Quota {
+impl AlgorithmTable for places::PermitQuota {
     type State = InProgress;
 
     const ADOPTS: bool = false;
@@ -94,8 +95,8 @@ impl Algorithm for places::Quota {
     }
 
     /// Judges without permits of this host: while Redis is reachable nothing passes, else the fallback.
-    fn judge(&self, state: &InProgress, now: Now, _: u32, _: Option<Micros>) -> (Outcome, Wait) {
-        (places::Quota::judge(self, None, state.count(), now.at), Wait::NONE)
+    fn judge(&self, state: &InProgress, now: Now, _: u32, _: Option<Micros>) -> (Outcome, QueueWait) {
+        (places::PermitQuota::judge(self, None, state.count(), now.at), QueueWait::NONE)
     }
 
     fn judge_beside(
@@ -105,11 +106,11 @@ impl Algorithm for places::Quota {
         now: Now,
         _: u32,
         _: Option<Micros>,
-    ) -> (Outcome, Wait) {
-        (places::Quota::judge(self, shard.places.find(digest), state.count(), now.at), Wait::NONE)
+    ) -> (Outcome, QueueWait) {
+        (places::PermitQuota::judge(self, shard.places.find(digest), state.count(), now.at), QueueWait::NONE)
     }
 
-    fn charge(&self, state: &mut InProgress, _: Now, _: u32, _: Wait) {
+    fn charge(&self, state: &mut InProgress, _: Now, _: u32, _: QueueWait) {
         state.begin();
     }
 
@@ -119,30 +120,30 @@ impl Algorithm for places::Quota {
     /// No effect: the permit is released with its lease.
     fn give_back(&self, _: &mut InProgress, _: Now, _: u32) {}
 
-    fn level(&self, state: &InProgress, now: Now) -> Level {
-        places::Quota::level(self, None, state.count(), now.at)
+    fn level(&self, state: &InProgress, now: Now) -> QuotaLevel {
+        places::PermitQuota::level(self, None, state.count(), now.at)
     }
 
-    fn level_beside(&self, (shard, digest): (&Shard, &Digest), state: &InProgress, now: Now) -> Level {
-        places::Quota::level(self, shard.places.find(digest), state.count(), now.at)
+    fn level_beside(&self, (shard, digest): (&Shard, &Digest), state: &InProgress, now: Now) -> QuotaLevel {
+        places::PermitQuota::level(self, shard.places.find(digest), state.count(), now.at)
     }
 
     fn charged(
         &self,
         (key, digest): (Digest, Digest),
-        _: Level,
+        _: QuotaLevel,
         case: &Case<'_>,
         shard: &mut Shard,
-    ) -> Level {
+    ) -> QuotaLevel {
         let in_use = shard.in_use(&digest);
         note(self, (key, digest), case, shard, |places| places.begin(in_use, case.now.at));
-        places::Quota::level(self, shard.places.find(&digest), in_use, case.now.at)
+        places::PermitQuota::level(self, shard.places.find(&digest), in_use, case.now.at)
     }
 }
 
 /// Records that the permits of this host did not suffice for a request.
 pub(in crate::engine) fn note_refused(
-    quota: &places::Quota,
+    quota: &places::PermitQuota,
     keys: (Digest, Digest),
     could_ask: bool,
     case: &Case<'_>,
@@ -153,20 +154,20 @@ pub(in crate::engine) fn note_refused(
 
 /// Applies a change to the key's permit record, for the sync task; only if the limit is shared with a fleet.
 fn note(
-    quota: &places::Quota,
+    quota: &places::PermitQuota,
     (key, digest): (Digest, Digest),
     case: &Case<'_>,
     shard: &mut Shard,
-    change: impl FnOnce(&mut Places),
+    change: impl FnOnce(&mut Permits),
 ) {
     let Some(budget) = quota.budget() else { return };
     let may_call = shard.place_calls.has_room();
-    let change = |places: &mut Places| {
+    let change = |places: &mut Permits| {
         places.move_to(budget);
         change(places);
         may_call && places.calls()
     };
-    let (memory, fresh) = (case.shards.memory(), || Places::of(budget));
+    let (memory, fresh) = (case.shards.memory(), || Permits::of(budget));
     let (calls, evicted) = shard.places.change(digest, memory, case.now, fresh, change);
     case.shards.count_evictions(evicted);
     if calls {
@@ -174,7 +175,7 @@ fn note(
     }
 }
 
-impl Fading for Places {
+impl Fading for Permits {
     fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
         self.nanos_until_forgotten(now.at)
     }

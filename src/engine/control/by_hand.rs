@@ -3,14 +3,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::switch::By;
-use super::{Control, RuleName};
+use super::switch::SwitchOrigin;
+use super::{OperatorControl, RuleName};
 use crate::clock::Timestamp;
 use crate::engine::Engine;
 use crate::engine::digest::Digest;
-use crate::engine::ruling::Terms;
+use crate::engine::ruling::CompiledRule;
 use crate::engine::shards::Shard;
-use crate::rules::{Domain, Kind, NotItsKey, Rule};
+use crate::rules::{Domain, NamedKind, NotItsKey, Rule};
 
 /// A key that an operator blocked until a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub struct Blocked {
     /// The end of the block.
     pub until: Timestamp,
     /// The origin of the block.
-    pub by: By,
+    pub by: SwitchOrigin,
 }
 
 /// Why a key command fails.
@@ -81,10 +81,10 @@ impl Engine {
         rule: &RuleName,
         attributes: &[(&str, &str)],
         until: Timestamp,
-        by: By,
+        by: SwitchOrigin,
     ) -> Result<Blocked, KeyError> {
         let mut control = self.control.lock();
-        let found = Found::of(self, &control, rule, attributes)?;
+        let found = FoundKeys::of(self, &control, rule, attributes)?;
         if found.values.is_empty() {
             return Err(KeyError::OneKey(rule.clone()));
         }
@@ -107,7 +107,7 @@ impl Engine {
     /// The attributes do not form a key of the rule.
     pub fn unblock(&self, rule: &RuleName, attributes: &[(&str, &str)]) -> Result<bool, KeyError> {
         let mut control = self.control.lock();
-        let found = Found::of(self, &control, rule, attributes)?;
+        let found = FoundKeys::of(self, &control, rule, attributes)?;
         let memory = self.shards.memory();
         let mut some = false;
         found.each_state(self, |shard, digest| {
@@ -124,7 +124,7 @@ impl Engine {
     /// The attributes do not form a key of the rule.
     pub fn reset(&self, rule: &RuleName, attributes: &[(&str, &str)]) -> Result<bool, KeyError> {
         let mut control = self.control.lock();
-        let found = Found::of(self, &control, rule, attributes)?;
+        let found = FoundKeys::of(self, &control, rule, attributes)?;
         let memory = self.shards.memory();
         let mut some = false;
         found.each_state(self, |shard, digest| {
@@ -148,7 +148,7 @@ impl Engine {
         rule: &RuleName,
         attributes: &[(&str, &str)],
     ) -> Result<Digest, KeyError> {
-        Ok(Found::of(self, &self.control.lock(), rule, attributes)?.key)
+        Ok(FoundKeys::of(self, &self.control.lock(), rule, attributes)?.key)
     }
 
     /// All keys blocked on this host, oldest block first.
@@ -157,7 +157,7 @@ impl Engine {
         self.control.lock().blocks.clone()
     }
 
-    fn free(&self, control: &mut Control, rule: &RuleName, found: &Found) -> bool {
+    fn free(&self, control: &mut OperatorControl, rule: &RuleName, found: &FoundKeys) -> bool {
         let before = control.blocks.len();
         let key = pair(&found.key);
         control.blocks.retain(|block| block.rule != *rule || block.key != key);
@@ -169,7 +169,7 @@ impl Engine {
     }
 }
 
-pub(super) struct Found {
+pub(super) struct FoundKeys {
     domain: Arc<Domain>,
     pub(super) number: u32,
     pub(super) values: Vec<String>,
@@ -177,20 +177,20 @@ pub(super) struct Found {
     states: Vec<Digest>,
 }
 
-impl Found {
+impl FoundKeys {
     pub(super) fn of(
         engine: &Engine,
-        control: &Control,
+        control: &OperatorControl,
         name: &RuleName,
         attributes: &[(&str, &str)],
-    ) -> Result<Found, KeyError> {
+    ) -> Result<FoundKeys, KeyError> {
         let no_rule = || KeyError::NoRule(name.clone());
         let domain =
             control.written.iter().find(|domain| *domain.name() == *name.domain).ok_or_else(no_rule)?;
         let mut named = domain.named().filter(|named| *named.name == *name.rule);
         let number = named.find_map(|named| match named.kind {
-            Kind::Rule(number) => Some(number),
-            Kind::Listed(_) | Kind::Shedder => None,
+            NamedKind::Rule(number) => Some(number),
+            NamedKind::Listed(_) | NamedKind::Shedder => None,
         });
         let number = number.ok_or_else(no_rule)?;
         let values = domain.key_named(number, attributes);
@@ -201,7 +201,7 @@ impl Found {
         let terms = terms.rules.get(number as usize).ok_or_else(no_rule)?;
         let key = terms.key_hash.digest(values.iter().map(String::as_str));
         let states = states(terms, &key);
-        Ok(Found { domain: Arc::clone(domain), number, values, key, states })
+        Ok(FoundKeys { domain: Arc::clone(domain), number, values, key, states })
     }
 
     /// Visits each digest with its shard locked.
@@ -222,7 +222,7 @@ impl Found {
 }
 
 /// The digests of a key's states: per allowance the normal and the elastic one.
-fn states(terms: &Terms, key: &Digest) -> Vec<Digest> {
+fn states(terms: &CompiledRule, key: &Digest) -> Vec<Digest> {
     let all = terms.states.each().flat_map(|(tag, salt)| [(tag, salt), (tag.elastic(), salt)]);
     let mut states: Vec<Digest> = all.map(|(tag, salt)| key.of(tag, salt)).collect();
     states.dedup();

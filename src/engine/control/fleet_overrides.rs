@@ -6,12 +6,14 @@
 
 use std::sync::Arc;
 
-use super::by_hand::{BlockedKeys, Found, pair};
-use super::{Blocked, By, Control, Event, KeyError, RuleName, Switch, SwitchView, Target};
+use super::by_hand::{BlockedKeys, FoundKeys, pair};
+use super::{
+    Blocked, ControlEvent, KeyError, OperatorControl, RuleName, Switch, SwitchOrigin, SwitchView, Target,
+};
 use crate::clock::Timestamp;
 use crate::engine::Engine;
 use crate::engine::digest::{HashKey, KeyHash};
-use crate::engine::fleet::Fleet;
+use crate::engine::fleet::FleetMembership;
 
 /// The current fleet overrides.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -63,16 +65,16 @@ impl Engine {
         let mut events = Vec::new();
         let came =
             overrides.switches.iter().filter(|new| !before.switches.iter().any(|old| is_same(old, new)));
-        events.extend(came.cloned().map(Event::FleetSwitched));
+        events.extend(came.cloned().map(ControlEvent::FleetSwitched));
         let gone = before
             .switches
             .iter()
             .filter(|old| !overrides.switches.iter().any(|new| new.target == old.target));
-        events.extend(gone.cloned().map(Event::FleetCleared));
+        events.extend(gone.cloned().map(ControlEvent::FleetCleared));
         let blocked = overrides.blocks.iter().filter(|new| !before.blocks.iter().any(|old| is_key(old, new)));
-        events.extend(blocked.cloned().map(Event::FleetBlocked));
+        events.extend(blocked.cloned().map(ControlEvent::FleetBlocked));
         let freed = before.blocks.iter().filter(|old| !overrides.blocks.iter().any(|new| is_key(old, new)));
-        events.extend(freed.cloned().map(Event::FleetFreed));
+        events.extend(freed.cloned().map(ControlEvent::FleetFreed));
         events.into_iter().for_each(|event| control.happened(event));
         if before.switches != overrides.switches || before.blocks != overrides.blocks {
             self.enact(&mut control);
@@ -85,7 +87,7 @@ impl Engine {
     /// The attributes do not form a key of the rule; or this host is in no fleet.
     pub fn key_everywhere(&self, rule: &RuleName, attributes: &[(&str, &str)]) -> Result<[u64; 2], KeyError> {
         let control = self.control.lock();
-        let found = Found::of(self, &control, rule, attributes)?;
+        let found = FoundKeys::of(self, &control, rule, attributes)?;
         if found.values.is_empty() {
             return Err(KeyError::OneKey(rule.clone()));
         }
@@ -104,7 +106,7 @@ impl Engine {
     }
 }
 
-impl Control {
+impl OperatorControl {
     /// Returns the later switch of a target, of this host's and the fleet's.
     pub(super) fn said_of(&self, is_it: impl Fn(&Target) -> bool) -> Option<&Switch> {
         let own = self.switches.iter().find(|switch| is_it(&switch.target));
@@ -116,11 +118,11 @@ impl Control {
     }
 }
 
-impl By {
+impl SwitchOrigin {
     /// Whether it applies to all hosts.
     #[must_use]
     pub fn is_fleet(self) -> bool {
-        matches!(self, By::Fleet { .. })
+        matches!(self, SwitchOrigin::Fleet { .. })
     }
 }
 
@@ -134,7 +136,7 @@ pub(in crate::engine) struct Everywhere {
 impl Everywhere {
     /// Makes it for a rule that counts by key; `None` without a fleet.
     pub(in crate::engine) fn of(
-        fleet: &Fleet,
+        fleet: &FleetMembership,
         own: &HashKey,
         of_rule: impl Fn(&HashKey) -> KeyHash,
         blocked: Option<Arc<BlockedKeys>>,

@@ -2,9 +2,9 @@
 
 use std::fmt;
 
-use super::{Control, Target};
+use super::{OperatorControl, Target};
 use crate::engine::Engine;
-use crate::rules::{Domain, Named};
+use crate::rules::{Domain, NamedItem};
 
 /// The full name of a rule, a list entry or a shedder part.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -52,7 +52,7 @@ fn suggestion(like: &Option<RuleName>) -> String {
 }
 
 impl RuleName {
-    fn of(domain: &Domain, named: &Named<'_>) -> RuleName {
+    fn of(domain: &Domain, named: &NamedItem<'_>) -> RuleName {
         RuleName { domain: domain.name().into(), rule: named.name.into() }
     }
 }
@@ -67,7 +67,7 @@ impl Engine {
     }
 }
 
-impl Control {
+impl OperatorControl {
     pub(super) fn named(&self, name: &str) -> Result<RuleName, NotNamed> {
         let mut short: Vec<RuleName> = Vec::new();
         for known in self.names() {

@@ -1,9 +1,9 @@
 //! Switches: a rule or the whole daemon in another mode than configured, optionally for a time.
 
-use super::{Control, NotNamed, RuleName};
+use super::{NotNamed, OperatorControl, RuleName};
 use crate::clock::Timestamp;
 use crate::engine::Engine;
-use crate::rules::{Kind, ListKind, Mode};
+use crate::rules::{ListKind, Mode, NamedKind};
 
 /// A target, its mode and its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Switch {
     /// When it was set: of a local and a fleet-wide switch the later one applies.
     pub said: Timestamp,
     /// The origin of the switch.
-    pub by: By,
+    pub by: SwitchOrigin,
 }
 
 /// The target of a switch.
@@ -31,7 +31,7 @@ pub enum Target {
 
 /// The origin of a switch or block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum By {
+pub enum SwitchOrigin {
     /// A user of this host, by uid.
     User(u32),
     /// The guard: a rule refused most callers right after a change.
@@ -89,12 +89,14 @@ impl std::fmt::Display for Target {
     }
 }
 
-impl std::fmt::Display for By {
+impl std::fmt::Display for SwitchOrigin {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            By::User(uid) => write!(f, "uid {uid}"),
-            By::Guard => f.write_str("guard"),
-            By::Fleet { uid, host } => write!(f, "uid {uid} of host {:08x}", u32::from_be_bytes(*host)),
+            SwitchOrigin::User(uid) => write!(f, "uid {uid}"),
+            SwitchOrigin::Guard => f.write_str("guard"),
+            SwitchOrigin::Fleet { uid, host } => {
+                write!(f, "uid {uid} of host {:08x}", u32::from_be_bytes(*host))
+            }
         }
     }
 }
@@ -162,7 +164,7 @@ impl Engine {
     }
 }
 
-impl Control {
+impl OperatorControl {
     pub(super) fn set(&mut self, switch: Switch) {
         self.switches.retain(|known| known.target != switch.target);
         self.switches.push(switch);
@@ -172,7 +174,7 @@ impl Control {
         let Target::Rule(name) = &switch.target else { return Ok(()) };
         match self.kind(name) {
             None => Err(self.unknown(name).into()),
-            Some(Kind::Listed(ListKind::Exempt)) if switch.mode == Mode::Shadow => {
+            Some(NamedKind::Listed(ListKind::Exempt)) if switch.mode == Mode::Shadow => {
                 Err(NotSwitched::Exempt(name.clone()))
             }
             Some(_) => Ok(()),
@@ -195,7 +197,7 @@ impl Control {
         domain.named().find(|named| *named.name == *name.rule).map(|named| named.mode)
     }
 
-    fn kind(&self, name: &RuleName) -> Option<Kind> {
+    fn kind(&self, name: &RuleName) -> Option<NamedKind> {
         let domain = self.written.iter().find(|domain| *domain.name() == *name.domain)?;
         domain.named().find(|named| *named.name == *name.rule).map(|named| named.kind)
     }

@@ -2,8 +2,8 @@
 
 use super::{SECOND, beside, check, engine_without_rules, rules};
 use crate::clock::Now;
-use crate::engine::asking::{Brought, CallResult, Ticket};
-use crate::engine::{Answer, Decider, Descriptors, Engine, HashKey, Op, Request, SharedKey, Verdict};
+use crate::engine::asking::{CallResult, CheckReply, Ticket};
+use crate::engine::{Decider, Descriptors, Engine, EngineAnswer, HashKey, Op, Request, SharedKey, Verdict};
 use std::sync::Arc;
 
 /// A fleet engine that makes a remote check for each request and borrows nothing ahead.
@@ -32,7 +32,7 @@ fn request<'r>() -> Request<'r> {
 /// Makes a request that needs a remote check and returns its ticket.
 fn ticket(decider: &mut Decider) -> Arc<Ticket> {
     match decider.decide(&request(), now()) {
-        Answer::Ask(ticket) => ticket,
+        EngineAnswer::Ask(ticket) => ticket,
         other => panic!("{other:?}"),
     }
 }
@@ -60,7 +60,12 @@ fn judged(
         works.push(Box::new(move || {
             let mut decider = engine.decider();
             let answer = decider.resume(&request(), result(&engine, &ticket), now());
-            (u32::from(matches!(answer, Answer::Decided(decision) if decision.verdict == Verdict::Allow)), 0)
+            (
+                u32::from(
+                    matches!(answer, EngineAnswer::Decided(decision) if decision.verdict == Verdict::Allow),
+                ),
+                0,
+            )
         }));
     }
     let giving = Arc::clone(engine);
@@ -74,7 +79,7 @@ fn what_a_call_brings_is_there_when_who_waited_is_judged() {
     check(|| {
         let engine = engine("refuse");
         let brought = |engine: &Arc<Engine>, ticket: &Ticket| {
-            let mut brought = Brought::new(engine, now());
+            let mut brought = CheckReply::new(engine, now());
             ticket.needs.iter().for_each(|need| brought.paid(need, 5_000_000, now().at));
             CallResult::Brought(brought)
         };

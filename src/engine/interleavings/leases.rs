@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{beside, check, engine_without_rules};
 use crate::clock::Now;
-use crate::engine::{Answer, Descriptors, Engine, Op, Opening, Request, Session, WorkOutcome};
+use crate::engine::{Descriptors, Engine, EngineAnswer, Op, Opening, Request, Session, WorkOutcome};
 use crate::rules::{RuleSet, read_text};
 
 const RULES: &str = "domain: api
@@ -44,8 +44,8 @@ fn acquire(engine: &Arc<Engine>, session: &Session, x: &str) -> Option<u64> {
         ..Request::new(Op::Acquire, "api", Descriptors::one(&attributes))
     };
     match engine.decider().decide(&request, at(0)) {
-        Answer::Decided(decision) => decision.lease,
-        Answer::Conflict | Answer::Quota | Answer::Ask(_) => None,
+        EngineAnswer::Decided(decision) => decision.lease,
+        EngineAnswer::Conflict | EngineAnswer::Quota | EngineAnswer::Ask(_) => None,
     }
 }
 
@@ -57,13 +57,13 @@ fn assert_all_is_back(engine: &Engine) {
     assert!(pools.iter().all(|pool| (pool.busy, pool.critical, pool.others) == (0, 0, 0)), "{pools:?}");
 }
 
-type Work = Box<dyn FnOnce() -> bool + Send>;
+type LeaseWork = Box<dyn FnOnce() -> bool + Send>;
 
 #[test]
 fn one_place_is_held_by_one_and_a_rate_is_charged_with_it() {
     check(|| {
         let engine = engine(RULES);
-        let work = |name: u8, x: &'static str| -> Work {
+        let work = |name: u8, x: &'static str| -> LeaseWork {
             let (engine, session) = (Arc::clone(&engine), session(&engine, name));
             Box::new(move || {
                 let lease = acquire(&engine, &session, x);
@@ -83,7 +83,7 @@ fn a_lease_ends_once_whoever_ends_it() {
         let engine = engine(RULES);
         let session = session(&engine, 1);
         let lease = acquire(&engine, &session, "a").unwrap();
-        let does = |end: fn(&Engine, &Session, u64) -> bool| -> Work {
+        let does = |end: fn(&Engine, &Session, u64) -> bool| -> LeaseWork {
             let (engine, session) = (Arc::clone(&engine), session.clone());
             Box::new(move || end(&engine, &session, lease))
         };
@@ -115,7 +115,7 @@ fn what_is_granted_to_a_session_that_ends_goes_back_with_it() {
         let engine = engine(RULES);
         let session = session(&engine, 1);
         let (asking, ending) = ((Arc::clone(&engine), session.clone()), (Arc::clone(&engine), session));
-        let works: Vec<Work> = vec![
+        let works: Vec<LeaseWork> = vec![
             Box::new(move || acquire(&asking.0, &asking.1, "a").is_some()),
             Box::new(move || {
                 ending.0.end(&ending.1, at(0));
@@ -131,7 +131,7 @@ fn what_is_granted_to_a_session_that_ends_goes_back_with_it() {
 fn other_work_never_takes_what_is_kept_back() {
     check(|| {
         let engine = engine(&RULES.replace("max: 1,", "max: 9,"));
-        let work = |name: u8| -> Work {
+        let work = |name: u8| -> LeaseWork {
             let (engine, session) = (Arc::clone(&engine), session(&engine, name));
             Box::new(move || acquire(&engine, &session, "a").is_some())
         };

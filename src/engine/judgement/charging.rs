@@ -3,7 +3,7 @@
 use super::Judgement;
 use crate::engine::admission::settle_up;
 use crate::engine::decision::{Conflict, Decision, NotCharged};
-use crate::engine::repeats::{Grant, Known};
+use crate::engine::repeats::{Grant, KnownName};
 use crate::engine::request::Charge;
 use crate::engine::spent;
 use crate::engine::workspace::Workspace;
@@ -25,10 +25,10 @@ impl Judgement<'_> {
             return Ok(false);
         }
         let mut named = self.engine.repeats.named_charge(charge, &mut workspace.written);
-        match named.as_ref().map_or(Known::Not, |named| named.find(self.now)) {
-            Known::Not => {}
-            Known::Other => return Err(Conflict.into()),
-            Known::Granted(_) => return Ok(true),
+        match named.as_ref().map_or(KnownName::Not, |named| named.find(self.now)) {
+            KnownName::Not => {}
+            KnownName::Other => return Err(Conflict.into()),
+            KnownName::Granted(_) => return Ok(true),
         }
         if charge.of.is_some() && spent::is_negative(&charge.amount) {
             if !self.engine.take_spent(charge, &mut workspace.written, self.now) {

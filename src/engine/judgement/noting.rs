@@ -1,8 +1,8 @@
 //! Caller statistics: a sample of busy callers, all refused callers, and all callers of guarded rules.
 
 use super::Judgement;
-use crate::engine::callers::Seen;
-use crate::engine::part::{Part, Stage};
+use crate::engine::callers::SeenRequest;
+use crate::engine::part::{CheckStage, StagePart};
 use crate::engine::sketch::Ranking;
 use crate::rules::Selection;
 
@@ -11,8 +11,8 @@ impl Judgement<'_> {
     pub(super) fn note_callers(
         &self,
         count: Option<u64>,
-        parts: &[Part],
-        stage: Stage,
+        parts: &[StagePart],
+        stage: CheckStage,
         selection: &Selection<'_>,
     ) {
         let Some(count) = count else { return };
@@ -21,15 +21,15 @@ impl Judgement<'_> {
             self.note_guarded(parts, stage);
         }
         for part in parts.iter().filter(|part| stage.asks(part) && (is_sampled || !part.passes())) {
-            let Part { rule, slot, key, cost, enforced, .. } = *part;
-            let seen = Seen { domain: self.domain, rule, slot, key, selection };
+            let StagePart { rule, slot, key, cost, enforced, .. } = *part;
+            let seen = SeenRequest { domain: self.domain, rule, slot, key, selection };
             let refused = if enforced { Ranking::Refused } else { Ranking::WouldRefuse };
             self.note_caller(&seen, cost, is_sampled, (!part.passes()).then_some(refused));
         }
     }
 
     #[cold]
-    fn note_guarded(&self, parts: &[Part], stage: Stage) {
+    fn note_guarded(&self, parts: &[StagePart], stage: CheckStage) {
         for part in parts.iter().filter(|part| stage.asks(part) && part.enforced) {
             let terms = self.terms.rules.get(part.rule as usize);
             if let Some(guarding) = terms.and_then(|terms| terms.guarding.as_ref()) {
@@ -41,7 +41,7 @@ impl Judgement<'_> {
     #[cold]
     pub(super) fn note_caller(
         &self,
-        seen: &Seen<'_, '_>,
+        seen: &SeenRequest<'_, '_>,
         cost: u32,
         is_busy: bool,
         refused: Option<Ranking>,

@@ -4,25 +4,25 @@
 use super::noting::is_sampled;
 use super::{Judgement, retry};
 use crate::clock::Micros;
-use crate::engine::algorithm::Algorithm;
-use crate::engine::callers::Seen;
-use crate::engine::counters::{Check, Counters};
-use crate::engine::decision::{Answer, Decision, LimitView, LookedAt, NoteKind, RuleCheck, Verdict};
+use crate::engine::algorithm::AlgorithmTable;
+use crate::engine::callers::SeenRequest;
+use crate::engine::counters::{CheckResult, ThreadCounters};
+use crate::engine::decision::{Decision, EngineAnswer, LimitView, LookedAt, NoteKind, RuleCheck, Verdict};
 use crate::engine::digest::Digest;
 use crate::engine::request::{Op, Request, UNIT_REQUESTS};
-use crate::engine::ruling::{Plain, Terms};
+use crate::engine::ruling::{CompiledRule, Plain};
 use crate::engine::sketch::Ranking;
 use crate::engine::tag::Tag;
 use crate::engine::workspace::Workspace;
-use crate::limit::{Level, Outcome, Quota};
+use crate::limit::{Outcome, Quota, QuotaLevel};
 use crate::rules::{Rule, Selection};
 
 pub(in crate::engine) struct OneRule<'d> {
     number: u32,
     rule: &'d Rule,
-    terms: &'d Terms,
+    terms: &'d CompiledRule,
     plain: &'d Plain,
-    counters: &'d Counters,
+    counters: &'d ThreadCounters,
     /// The cost in requests; never zero.
     cost: u32,
 }
@@ -48,7 +48,7 @@ impl<'d> Judgement<'d> {
         selection: &Selection<'_>,
         request: &Request<'_>,
         workspace: &'w mut Workspace,
-    ) -> Answer<'d> {
+    ) -> EngineAnswer<'d> {
         // Most rules are token buckets: keep the others off their path.
         match &one.plain.quota {
             Quota::TokenBucket(quota) => self.of_one_by(quota, one, selection, request, workspace),
@@ -63,7 +63,7 @@ impl<'d> Judgement<'d> {
         selection: &Selection<'_>,
         request: &Request<'_>,
         workspace: &'w mut Workspace,
-    ) -> Answer<'d> {
+    ) -> EngineAnswer<'d> {
         match &one.plain.quota {
             Quota::LeakyBucket(quota) => self.of_one_by(quota, one, selection, request, workspace),
             Quota::FixedWindow(quota) => self.of_one_by(quota, one, selection, request, workspace),
@@ -80,14 +80,14 @@ impl<'d> Judgement<'d> {
     }
 
     #[inline]
-    fn of_one_by<'w: 'd, A: Algorithm>(
+    fn of_one_by<'w: 'd, A: AlgorithmTable>(
         &self,
         quota: &A,
         one: &OneRule<'d>,
         selection: &Selection<'_>,
         request: &Request<'_>,
         workspace: &'w mut Workspace,
-    ) -> Answer<'d> {
+    ) -> EngineAnswer<'d> {
         let OneRule { number, rule, terms, plain, counters, cost } = *one;
         let values = self.domain.key_values(number, selection);
         let digest = terms.key_hash.digest_of_state(values, plain.tag, plain.salt);
@@ -110,16 +110,16 @@ impl<'d> Judgement<'d> {
             _ => (Verdict::Allow, Some(Micros::ZERO)),
         };
         let is_sampled = is_sampled(counters.decided(terms.answered, verdict));
-        let refusal = if terms.enforced { Check::Refuse } else { Check::WouldRefuse };
-        counters.check(terms.slot, if passes { Check::Pass } else { refusal });
+        let refusal = if terms.enforced { CheckResult::Refuse } else { CheckResult::WouldRefuse };
+        counters.check(terms.slot, if passes { CheckResult::Pass } else { refusal });
         if is_sampled || !passes {
             // The salt, mixed in twice, cancels.
             let key = digest.of(plain.tag, plain.salt);
-            let seen = Seen { domain: self.domain, rule: number, slot: terms.slot, key, selection };
+            let seen = SeenRequest { domain: self.domain, rule: number, slot: terms.slot, key, selection };
             let ranking = if terms.enforced { Ranking::Refused } else { Ranking::WouldRefuse };
             self.note_caller(&seen, cost, is_sampled, (!passes).then_some(ranking));
         }
-        Answer::Decided(Decision {
+        EngineAnswer::Decided(Decision {
             verdict,
             binding: terms.enforced.then_some(LimitView { rule, level }),
             listed: None,
@@ -137,13 +137,13 @@ impl<'d> Judgement<'d> {
     /// Judges by a quota and charges if it passes. `None`, with nothing changed, if another quota left the
     /// state.
     #[inline]
-    fn admit_one<A: Algorithm>(
+    fn admit_one<A: AlgorithmTable>(
         &self,
         quota: &A,
         one: &OneRule<'_>,
         digest: Digest,
         request: &Request<'_>,
-    ) -> Option<(Outcome, Level)> {
+    ) -> Option<(Outcome, QuotaLevel)> {
         let shards = &self.engine.shards;
         let now = self.now;
         // A shadow wait delays nothing.

@@ -1,16 +1,16 @@
 //! Copies a snapshot out during operation, a few entries per lock, so that no decision waits longer than for
 //! another decision. Concurrent changes may be included or not, independently for each key.
 
-use super::Kept;
+use super::SnapshotEntry;
 use crate::clock::Now;
 use crate::engine::Engine;
 use crate::engine::digest::Digest;
 use crate::engine::part::Soft;
 use crate::engine::shards::{SHARDS, Shard};
-use crate::engine::table::{Copied, Progress, Table};
+use crate::engine::table::{Copied, CopyProgress, StateTable};
 use crate::engine::tag::{Fading, Until};
 use crate::limit::fixed_window::FixedWindow;
-use crate::limit::places::Places;
+use crate::limit::places::Permits;
 use crate::limit::sliding_log::SlidingLog;
 use crate::limit::sliding_window::SlidingWindow;
 use crate::limit::token_bucket::Gcra;
@@ -19,17 +19,17 @@ impl Engine {
     /// Visits all snapshot entries, without a lock held.
     ///
     /// A key may come twice if its table grew meanwhile: the later entry counts. Unused states are omitted.
-    pub fn copy_out(&self, now: Now, visit: &mut dyn FnMut(Kept)) {
+    pub fn copy_out(&self, now: Now, visit: &mut dyn FnMut(SnapshotEntry)) {
         let ruling = self.ruling.load_full();
-        visit(Kept::Rules(ruling.fingerprint(&self.fingerprints)));
+        visit(SnapshotEntry::Rules(ruling.fingerprint(&self.fingerprints)));
         let in_force = ruling.kept(&self.fingerprints);
         let rules = self.heritage.lock().with(in_force);
-        rules.into_iter().for_each(|rule| visit(Kept::Rule(rule)));
+        rules.into_iter().for_each(|rule| visit(SnapshotEntry::Rule(rule)));
         self.pools
             .all()
             .iter()
             .filter_map(|pool| pool.kept())
-            .for_each(|pool| visit(Kept::Pool(pool.into())));
+            .for_each(|pool| visit(SnapshotEntry::Pool(pool.into())));
         for shard in 0..SHARDS {
             self.copy_shard(shard, now, visit);
         }
@@ -47,51 +47,51 @@ impl Engine {
         })
     }
 
-    fn copy_shard(&self, shard: usize, now: Now, visit: &mut dyn FnMut(Kept)) {
+    fn copy_shard(&self, shard: usize, now: Now, visit: &mut dyn FnMut(SnapshotEntry)) {
         self.copy_table(shard, |shard| &shard.buckets, now, &mut |key, state: Gcra| {
-            visit(Kept::Bucket(key, state.arrival()));
+            visit(SnapshotEntry::Bucket(key, state.arrival()));
         });
         self.copy_table(shard, |shard| &shard.windows, now, &mut |key, state: FixedWindow| {
             let (began, count) = state.began_and_count();
-            visit(Kept::Window(key, began, count));
+            visit(SnapshotEntry::Window(key, began, count));
         });
         self.copy_table(shard, |shard| &shard.sliding_windows, now, &mut |key, state: SlidingWindow| {
             let (began, counts) = state.counts();
-            visit(Kept::SlidingWindow(key, began, counts));
+            visit(SnapshotEntry::SlidingWindow(key, began, counts));
         });
         self.copy_table(shard, |shard| &shard.logs, now, &mut |key, state: SlidingLog| {
-            visit(Kept::Log(key, state.entries().collect()));
+            visit(SnapshotEntry::Log(key, state.entries().collect()));
         });
-        self.copy_table(shard, |shard| &shard.places, now, &mut |key, places: Places| {
-            visit(Kept::Places(key, places.budget()));
+        self.copy_table(shard, |shard| &shard.places, now, &mut |key, places: Permits| {
+            visit(SnapshotEntry::Places(key, places.budget()));
         });
         self.copy_table(shard, |shard| &shard.blocks, now, &mut |key, state: Until| {
-            visit(Kept::Block(key, state.0));
+            visit(SnapshotEntry::Block(key, state.0));
         });
         self.copy_table(shard, |shard| &shard.softs, now, &mut |key, state: Soft| {
-            visit(Kept::Soft(key, state.since, state.ends));
+            visit(SnapshotEntry::Soft(key, state.since, state.ends));
         });
     }
 
     fn copy_table<S: Fading + Clone>(
         &self,
         shard: usize,
-        table: fn(&Shard) -> &Table<S>,
+        table: fn(&Shard) -> &StateTable<S>,
         now: Now,
         visit: &mut dyn FnMut(Digest, S),
     ) {
-        let piece = &mut |from: Progress, piece, copies: &mut Vec<(Digest, S)>| {
+        let piece = &mut |from: CopyProgress, piece, copies: &mut Vec<(Digest, S)>| {
             table(&self.shards.lock(shard)).copy_piece(from, piece, now, copies)
         };
         copy_pieces(piece, visit);
     }
 }
 
-type CopyPiece<'c, S> = &'c mut dyn FnMut(Progress, (usize, usize), &mut Vec<(Digest, S)>) -> Copied;
+type CopyPiece<'c, S> = &'c mut dyn FnMut(CopyProgress, (usize, usize), &mut Vec<(Digest, S)>) -> Copied;
 
 /// Copies a table piece by piece, or at once after it was rebuilt too often.
 pub(in crate::engine) fn copy_pieces<S>(piece: CopyPiece<'_, S>, visit: &mut dyn FnMut(Digest, S)) {
-    let (mut progress, mut moved, mut copies) = (Progress::default(), 0, Vec::new());
+    let (mut progress, mut moved, mut copies) = (CopyProgress::default(), 0, Vec::new());
     loop {
         let size = if moved < MOVED_MAX { PIECE } else { (usize::MAX, usize::MAX) };
         let copied = piece(progress, size, &mut copies);
@@ -99,7 +99,7 @@ pub(in crate::engine) fn copy_pieces<S>(piece: CopyPiece<'_, S>, visit: &mut dyn
         match copied {
             Copied::Some(next) => progress = next,
             Copied::All => return,
-            Copied::Moved => (progress, moved) = (Progress::default(), moved + 1),
+            Copied::Moved => (progress, moved) = (CopyProgress::default(), moved + 1),
         }
     }
 }
@@ -119,13 +119,13 @@ mod tests {
     use super::copy_pieces;
     use crate::clock::{Now, Timestamp};
     use crate::engine::digest::{Digest, HashKey};
-    use crate::engine::memory::{Kind, Memory};
-    use crate::engine::table::Table;
+    use crate::engine::memory::{Memory, MemoryKind};
+    use crate::engine::table::StateTable;
     use crate::engine::tag::Until;
 
     /// A table that grows between any two pieces of a copy.
     struct Filling {
-        table: Table<Until>,
+        table: StateTable<Until>,
         memory: Memory,
         keys: u64,
     }
@@ -151,7 +151,7 @@ mod tests {
         for (first, between) in [(2_000, 0), (2_000, 1), (2_000, 700), (5_000, 4_000), (700, 20_000)] {
             let memory = Memory::new(64 << 20);
             memory.share_out(&[Kind::Blocks]);
-            let mut filling = Filling { table: Table::new(Kind::Blocks), memory, keys: 0 };
+            let mut filling = Filling { table: StateTable::new(Kind::Blocks), memory, keys: 0 };
             filling.add(first);
             let (mut seen, mut pieces) = (HashSet::new(), 0);
             let piece = &mut |from, size, copies: &mut Vec<(Digest, Until)>| {

@@ -2,7 +2,7 @@
 //!
 //! Permit counts are not stored: every restored lease takes its own permits, so that both always agree.
 
-use super::{Kept, KeptLease, KeptPool, KeptSession};
+use super::{KeptLease, KeptPool, KeptSession, SnapshotEntry};
 use crate::clock::Now;
 use crate::engine::Engine;
 use crate::engine::digest::Digest;
@@ -11,10 +11,10 @@ use crate::engine::memory::Memory;
 use crate::engine::part::Soft;
 use crate::engine::ruling::salt_of_places;
 use crate::engine::shards::{SHARDS, Shard};
-use crate::engine::table::Table;
+use crate::engine::table::StateTable;
 use crate::engine::tag::{Fading, Tag, Until};
 use crate::limit::fixed_window::FixedWindow;
-use crate::limit::places::Places;
+use crate::limit::places::Permits;
 use crate::limit::sliding_log::SlidingLog;
 use crate::limit::sliding_window::SlidingWindow;
 use crate::limit::token_bucket::Gcra;
@@ -65,45 +65,45 @@ impl PuttingBack<'_> {
     ///
     /// # Errors
     /// No engine produces such an entry.
-    pub fn put(&mut self, kept: Kept) -> Result<(), Unfit> {
+    pub fn put(&mut self, kept: SnapshotEntry) -> Result<(), Unfit> {
         match kept {
-            Kept::Rules(names) => self.engine.heritage.lock().names = Some(names),
-            Kept::Rule(rule) => self.engine.heritage.lock().add(rule),
-            Kept::Pool(pool) => self.pool(&pool)?,
-            Kept::Bucket(key, arrival) => {
+            SnapshotEntry::Rules(names) => self.engine.heritage.lock().names = Some(names),
+            SnapshotEntry::Rule(rule) => self.engine.heritage.lock().add(rule),
+            SnapshotEntry::Pool(pool) => self.pool(&pool)?,
+            SnapshotEntry::Bucket(key, arrival) => {
                 self.state(key, Gcra::of_arrival(arrival), |shard| &mut shard.buckets);
             }
-            Kept::Window(key, began, count) => {
+            SnapshotEntry::Window(key, began, count) => {
                 let state = FixedWindow::of_began_and_count(began, count);
                 self.state(key, state, |shard| &mut shard.windows);
             }
-            Kept::SlidingWindow(key, began, counts) => {
+            SnapshotEntry::SlidingWindow(key, began, counts) => {
                 let state = SlidingWindow::of_counts(began, &counts);
                 let state = state.ok_or(Unfit("a sliding window of no such size"))?;
                 self.state(key, state, |shard| &mut shard.sliding_windows);
             }
-            Kept::Log(key, entries) => {
+            SnapshotEntry::Log(key, entries) => {
                 let state = SlidingLog::of_entries(&entries).ok_or(Unfit("a log that is out of order"))?;
                 self.state(key, state, |shard| &mut shard.logs);
             }
-            Kept::Places(key, budget) => self.places(key, budget),
-            Kept::Block(key, until) => self.state(key, Until(until), |shard| &mut shard.blocks),
-            Kept::Soft(key, since, ends) => {
+            SnapshotEntry::Places(key, budget) => self.places(key, budget),
+            SnapshotEntry::Block(key, until) => self.state(key, Until(until), |shard| &mut shard.blocks),
+            SnapshotEntry::Soft(key, since, ends) => {
                 self.state(key, Soft { since, ends }, |shard| &mut shard.softs);
             }
-            Kept::Repeat(name, granted) => {
+            SnapshotEntry::Repeat(name, granted) => {
                 self.engine.repeats.put_back(name, granted, &self.engine.shards, self.now);
             }
-            Kept::Spent(name, spent) => {
+            SnapshotEntry::Spent(name, spent) => {
                 self.engine.spent.put_back(name, spent, &self.engine.shards, self.now);
             }
-            Kept::Session(session) => self.session(&session),
-            Kept::Lease(lease) => self.lease(&lease)?,
+            SnapshotEntry::Session(session) => self.session(&session),
+            SnapshotEntry::Lease(lease) => self.lease(&lease)?,
         }
         Ok(())
     }
 
-    fn state<S: Fading>(&self, digest: Digest, state: S, table: fn(&mut Shard) -> &mut Table<S>) {
+    fn state<S: Fading>(&self, digest: Digest, state: S, table: fn(&mut Shard) -> &mut StateTable<S>) {
         let shards = &self.engine.shards;
         let memory: &Memory = shards.memory();
         if state.nanos_until_fresh(digest.tag(), self.now) == 0 {
@@ -115,7 +115,7 @@ impl PuttingBack<'_> {
 
     /// Restores a key of a fleet concurrency limit and queues it for an immediate sync.
     fn places(&self, key: Digest, budget: u64) {
-        self.state(key, Places::left_behind(budget, self.now.at), |shard| &mut shard.places);
+        self.state(key, Permits::left_behind(budget, self.now.at), |shard| &mut shard.places);
         let (state, shards) = (key, &self.engine.shards);
         // The salt, mixed in twice, cancels.
         let key = state.of(Tag::NONE, salt_of_places(&self.engine.options.hash_key));

@@ -4,17 +4,17 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lease::{Covers, Lease, LeaseCost, Link, NONE, NewLease, Tie, Ties};
-use super::session::{Holdings, Member, NotOpened, Opening, Parting};
+use super::lease::{Covers, Lease, LeaseCost, LeaseLink, NONE, NewLease, Tie, Ties};
+use super::session::{Holdings, Opening, Parting, SessionError, SessionMember};
 use super::slab::Slab;
-use super::wheel::{Batch, Wheel};
+use super::wheel::{ExpiryBatch, Wheel};
 use crate::clock::Timestamp;
 use crate::engine::digest::Digest;
 use crate::engine::pool::Pool;
 
 #[derive(Debug)]
-pub(super) struct Book {
-    pub(super) members: Slab<Member>,
+pub(super) struct LeaseTable {
+    pub(super) members: Slab<SessionMember>,
     by_name: HashMap<[u8; 16], u32>,
     pub(super) leases: Slab<Lease>,
     /// Slab indexes of restored leases by number: their numbers encode the index from before the restart.
@@ -26,9 +26,9 @@ pub(super) struct Book {
     generation: u64,
 }
 
-impl Book {
-    pub(super) fn new() -> Book {
-        Book {
+impl LeaseTable {
+    pub(super) fn new() -> LeaseTable {
+        LeaseTable {
             members: Slab::new(),
             by_name: HashMap::new(),
             leases: Slab::new(),
@@ -44,14 +44,14 @@ impl Book {
         &mut self,
         name: &[u8; 16],
         opening: &Opening<'_>,
-    ) -> Option<Result<(u32, &Member), NotOpened>> {
+    ) -> Option<Result<(u32, &SessionMember), SessionError>> {
         let number = *self.by_name.get(name)?;
         let member = self.members.get_mut(number)?;
         if member.user != opening.user {
-            return Some(Err(NotOpened::OtherUser));
+            return Some(Err(SessionError::OtherUser));
         }
         if member.pool.name() != opening.pool || member.slots != opening.slots {
-            return Some(Err(NotOpened::OtherPoolOrSlots));
+            return Some(Err(SessionError::OtherPoolOrSlots));
         }
         member.connections += 1;
         member.ends_at = None;
@@ -68,7 +68,7 @@ impl Book {
         self.generation += 1;
         let Opening { name, user, slots, pid, .. } = *opening;
         pool.join(slots, pid, at);
-        let member = Member::new(name, self.generation, user, pid, pool, slots, holdings);
+        let member = SessionMember::new(name, self.generation, user, pid, pool, slots, holdings);
         let number = self.members.insert(member)?;
         if let Some(name) = name {
             self.by_name.insert(name, number);
@@ -76,7 +76,7 @@ impl Book {
         Some((number, self.generation))
     }
 
-    pub(super) fn member(&mut self, number: u32, generation: u64) -> Option<&mut Member> {
+    pub(super) fn member(&mut self, number: u32, generation: u64) -> Option<&mut SessionMember> {
         self.members.get_mut(number).filter(|member| member.generation == generation)
     }
 
@@ -132,8 +132,8 @@ impl Book {
             connection: u32::try_from(connection).unwrap_or(u32::MAX),
             lasts_millis: u32::try_from(new.lasts.as_millis()).unwrap_or(u32::MAX),
             member,
-            in_session: Link::NONE,
-            on_spoke: Link::NONE,
+            in_session: LeaseLink::NONE,
+            on_spoke: LeaseLink::NONE,
             spoke: 0,
             is_other: new.is_other,
         };
@@ -247,7 +247,7 @@ impl Book {
         self.wheel.take_off(place, &mut self.leases);
         let lease = self.leases.remove(place)?;
         self.forget_place(lease.number);
-        let Link { before, after } = lease.in_session;
+        let LeaseLink { before, after } = lease.in_session;
         if let Some(after) = self.leases.get_mut(after) {
             after.in_session.before = before;
         }
@@ -274,7 +274,7 @@ impl Book {
 
     /// Ends a batch of the expired leases and returns their number.
     pub(super) fn end_some(&mut self, now: Timestamp, ended: &mut Vec<Ties>) -> usize {
-        let mut found = Batch::new();
+        let mut found = ExpiryBatch::new();
         self.wheel.ended(now, &self.leases, &mut found);
         for place in &found {
             let at = self.leases.get(*place).map_or(now, |lease| lease.ends_at);
@@ -298,7 +298,7 @@ impl Book {
         if let Some(name) = name {
             self.by_name.remove(&name);
         }
-        for _ in 0..Batch::new().capacity() {
+        for _ in 0..ExpiryBatch::new().capacity() {
             let Some(first) = self.members.get(number).map(|member| member.first) else {
                 return Left::Nothing;
             };

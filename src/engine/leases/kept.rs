@@ -3,16 +3,16 @@
 
 use std::time::Duration;
 
-use super::book::Book;
-use super::lease::{Lease, Link, Ties};
+use super::book::LeaseTable;
+use super::lease::{Lease, LeaseLink, Ties};
 use super::session::{Attached, OpenSession, Session};
 use super::{BOOKS, Leases};
 use crate::clock::{Now, Timestamp};
-use crate::engine::kept::{Kept, KeptLease, KeptSession};
+use crate::engine::kept::{KeptLease, KeptSession, SnapshotEntry};
 
 impl Leases {
     /// Copies every named session with its leases, one session per lock.
-    pub(in crate::engine) fn copy_out(&self, visit: &mut dyn FnMut(Kept)) {
+    pub(in crate::engine) fn copy_out(&self, visit: &mut dyn FnMut(SnapshotEntry)) {
         let mut copies = Vec::new();
         for number in 0..BOOKS {
             let mut from = 0;
@@ -55,13 +55,13 @@ impl Leases {
     }
 }
 
-impl Book {
+impl LeaseTable {
     /// Copies the next named session from index `from` on, with its leases. Returns the index to go on at.
-    fn copy_session(&self, from: u32, copies: &mut Vec<Kept>) -> Option<u32> {
+    fn copy_session(&self, from: u32, copies: &mut Vec<SnapshotEntry>) -> Option<u32> {
         let place = self.members.next_from(from)?;
         let member = self.members.get(place)?;
         if let Some(name) = member.name {
-            copies.push(Kept::Session(Box::new(KeptSession {
+            copies.push(SnapshotEntry::Session(Box::new(KeptSession {
                 name,
                 user: member.user,
                 pid: member.pid,
@@ -70,7 +70,7 @@ impl Book {
             })));
             let mut next = member.first;
             while let Some(lease) = self.leases.get(next) {
-                copies.push(Kept::Lease(Box::new(kept(lease))));
+                copies.push(SnapshotEntry::Lease(Box::new(kept(lease))));
                 next = lease.in_session.after;
             }
         }
@@ -103,8 +103,8 @@ impl Book {
             connection: kept.connection,
             lasts_millis: kept.lasts_millis,
             member,
-            in_session: Link::NONE,
-            on_spoke: Link::NONE,
+            in_session: LeaseLink::NONE,
+            on_spoke: LeaseLink::NONE,
             spoke: 0,
             is_other: kept.is_other,
         };

@@ -21,8 +21,8 @@ pub(super) struct Lease {
     pub(super) lasts_millis: u32,
     /// The number of its session in the book.
     pub(super) member: u32,
-    pub(super) in_session: Link,
-    pub(super) on_spoke: Link,
+    pub(super) in_session: LeaseLink,
+    pub(super) on_spoke: LeaseLink,
     pub(super) spoke: u16,
     /// Whether its priority is below the most important one.
     pub(super) is_other: bool,
@@ -50,7 +50,7 @@ pub struct LeaseCost {
 pub(in crate::engine) type Covers<'a> = &'a dyn Fn(LeaseCost, &[(u32, u32)]) -> bool;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Link {
+pub(super) struct LeaseLink {
     pub(super) before: u32,
     pub(super) after: u32,
 }
@@ -61,7 +61,7 @@ pub enum Tie {
     /// A permit of a concurrency limit.
     Place(Digest),
     /// A charge to a rule, refunded when the request ends well.
-    Refund(Refund),
+    Refund(LeaseCharge),
     /// The idempotency key of its request.
     Repeat(Digest),
     /// The name under which its cost can be refunded.
@@ -111,7 +111,7 @@ impl Ties {
 
 /// A charge to a rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refund {
+pub struct LeaseCharge {
     /// The identity of the rule, stable over reloads.
     pub rule: u64,
     /// The digest of the state that was charged.
@@ -128,8 +128,8 @@ pub struct Refund {
 
 pub(super) const NONE: u32 = u32::MAX;
 
-impl Link {
-    pub(super) const NONE: Link = Link { before: NONE, after: NONE };
+impl LeaseLink {
+    pub(super) const NONE: LeaseLink = LeaseLink { before: NONE, after: NONE };
 }
 
 /// Keeps 100 000 leases below 128 bytes each, including the counter of the key that holds the permit.

@@ -13,7 +13,7 @@ enum NotHeld {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Counts([AtomicU64; 3]);
+pub(super) struct RecentLeaseCounts([AtomicU64; 3]);
 
 /// RELEASE and RENEW of leases that the session did not hold, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub struct NotHeldTotals {
     pub unknown: u64,
 }
 
-impl Counts {
+impl RecentLeaseCounts {
     pub(super) fn totals(&self) -> NotHeldTotals {
         let of = |why: NotHeld| self.0.get(why as usize).map_or(0, |count| count.load(Ordering::Relaxed));
         NotHeldTotals {

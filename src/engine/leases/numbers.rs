@@ -4,14 +4,14 @@ use crate::engine::digest::{HashKey, KeyHash};
 use crate::engine::sync::{AtomicU64, Ordering};
 
 #[derive(Debug)]
-pub(super) struct Numbers {
+pub(super) struct LeaseNumbers {
     secret: KeyHash,
     counter: AtomicU64,
 }
 
-impl Numbers {
-    pub(super) fn new(hash_key: &HashKey) -> Numbers {
-        Numbers { secret: hash_key.of_purpose("leases"), counter: AtomicU64::new(0) }
+impl LeaseNumbers {
+    pub(super) fn new(hash_key: &HashKey) -> LeaseNumbers {
+        LeaseNumbers { secret: hash_key.of_purpose("leases"), counter: AtomicU64::new(0) }
     }
 
     pub(super) fn begin_at(&self, number: u64) {

@@ -21,13 +21,13 @@ impl Leases {
 /// The reports of a session, oldest first. Their bytes are charged to its user.
 #[derive(Debug)]
 pub(super) struct Reports {
-    reports: VecDeque<Report>,
+    reports: VecDeque<AbandonedReport>,
     charged: usize,
     account: Arc<Account>,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Report {
+struct AbandonedReport {
     connection: u64,
     request: u64,
     at: Timestamp,
@@ -46,7 +46,7 @@ impl Reports {
         if is_full && !self.grow() && self.reports.pop_front().is_none() {
             return;
         }
-        self.reports.push_back(Report { connection, request, at });
+        self.reports.push_back(AbandonedReport { connection, request, at });
     }
 
     /// Returns whether a request was abandoned and forgets it: a grant ends the request.
@@ -55,7 +55,7 @@ impl Reports {
             return false;
         }
         self.forget_old(now);
-        let is = |report: &Report| report.connection == connection && report.request == request;
+        let is = |report: &AbandonedReport| report.connection == connection && report.request == request;
         let place = self.reports.iter().position(is);
         place.is_some_and(|place| self.reports.remove(place).is_some())
     }
@@ -74,7 +74,7 @@ impl Reports {
     fn grow(&mut self) -> bool {
         let count = self.reports.len();
         let more = count.max(REPORTS_MIN).min(REPORTS_MAX.saturating_sub(count));
-        let bytes = more * size_of::<Report>();
+        let bytes = more * size_of::<AbandonedReport>();
         if more == 0 || !self.account.grow(Use::Reports, bytes) {
             return false;
         }
@@ -104,11 +104,11 @@ mod tests {
 
     use super::{REMEMBERED, REPORTS_MAX, Reports};
     use crate::clock::Timestamp;
-    use crate::engine::ledger::{Ledger, USER_BYTES_MAX, Use};
+    use crate::engine::ledger::{MemoryLedger, USER_BYTES_MAX, Use};
 
     #[test]
     fn keeps_the_latest_and_gives_memory_back_after_their_time() {
-        let ledger = Ledger::default();
+        let ledger = MemoryLedger::default();
         let mut reports = Reports::new(ledger.account(1));
         for request in 0..5_000 {
             reports.remember(1, request, Timestamp::ORIGIN);
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn account_that_is_full_bounds_reports_of_all_sessions() {
-        let ledger = Ledger::default();
+        let ledger = MemoryLedger::default();
         let mut sessions: Vec<_> = (0..1_000).map(|_| Reports::new(ledger.account(1))).collect();
         for reports in &mut sessions {
             (0..REPORTS_MAX as u64).for_each(|request| reports.remember(1, request, Timestamp::ORIGIN));

@@ -70,7 +70,7 @@ pub struct OpenSession {
 
 /// Why a connection cannot join or begin a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotOpened {
+pub enum SessionError {
     /// The session belongs to another user.
     #[error("this session belongs to another user")]
     OtherUser,
@@ -117,7 +117,7 @@ impl Session {
 }
 
 #[derive(Debug)]
-pub(super) struct Member {
+pub(super) struct SessionMember {
     pub(super) name: Option<[u8; 16]>,
     /// Distinguishes it from earlier sessions of the same number.
     pub(super) generation: u64,
@@ -144,7 +144,7 @@ pub(super) struct Holdings {
     of_user: Arc<Account>,
 }
 
-impl Member {
+impl SessionMember {
     pub(super) fn new(
         name: Option<[u8; 16]>,
         generation: u64,
@@ -153,8 +153,8 @@ impl Member {
         pool: Arc<Pool>,
         slots: u32,
         holdings: Arc<Holdings>,
-    ) -> Member {
-        Member {
+    ) -> SessionMember {
+        SessionMember {
             name,
             generation,
             user,

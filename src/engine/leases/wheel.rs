@@ -63,7 +63,7 @@ impl Wheel {
 
     /// Finds leases that have ended by `now`, up to the capacity of `found`, and leaves them on the wheel.
     /// Each call continues where the last one stopped.
-    pub(super) fn ended(&mut self, now: Timestamp, leases: &Slab<Lease>, found: &mut Batch) {
+    pub(super) fn ended(&mut self, now: Timestamp, leases: &Slab<Lease>, found: &mut ExpiryBatch) {
         let last = tick(now);
         // After a long pause one round finds them all.
         self.tick = self.tick.max(last.saturating_sub(SPOKES as u64 - 1));
@@ -103,7 +103,7 @@ impl Wheel {
 }
 
 /// Leases that end together, under one lock.
-pub(super) type Batch = ArrayVec<u32, 128>;
+pub(super) type ExpiryBatch = ArrayVec<u32, 128>;
 
 fn tick(at: Timestamp) -> u64 {
     at.as_nanos() / TICK_NANOS

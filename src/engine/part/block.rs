@@ -1,14 +1,14 @@
 //! Blocks: a key that was refused once stays refused for a time.
 
-use super::{Case, Part};
+use super::{Case, StagePart};
 use crate::clock::{Micros, Now, Timestamp};
 use crate::engine::shards::Shard;
 use crate::engine::tag::Until;
-use crate::limit::{Level, Outcome};
+use crate::limit::{Outcome, QuotaLevel};
 
-impl Part {
+impl StagePart {
     #[inline]
-    pub(in crate::engine) fn refused_until(mut self, until: Timestamp) -> Part {
+    pub(in crate::engine) fn refused_until(mut self, until: Timestamp) -> StagePart {
         self.blocked_until = self.blocked_until.max(until);
         self
     }
@@ -28,7 +28,7 @@ impl Part {
         let left = self.blocked_by_hand(case.now);
         if left > Micros::ZERO && self.cost > 0 {
             self.outcome = Outcome::Later(left);
-            self.level = Some(Level { limit: 0, window: Micros::ZERO, remaining: 0, reset: left });
+            self.level = Some(QuotaLevel { limit: 0, window: Micros::ZERO, remaining: 0, reset: left });
         }
     }
 

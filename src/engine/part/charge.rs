@@ -1,22 +1,22 @@
 //! Charges judged requests and marks refused keys.
 
-use super::{Beyond, Case, Law, Part, Stage};
-use crate::engine::algorithm::{Algorithm, each_algorithm, shared};
+use super::{Beyond, Case, CheckStage, LimitedBy, StagePart};
+use crate::engine::algorithm::{AlgorithmTable, each_algorithm, shared};
 use crate::engine::decision::RuleCheck;
 use crate::engine::digest::Digest;
 use crate::engine::shards::Shard;
-use crate::limit::leaky_bucket::Wait;
+use crate::limit::leaky_bucket::QueueWait;
 use crate::limit::share::Folded;
-use crate::limit::{Level, Outcome, Quota};
+use crate::limit::{Outcome, Quota, QuotaLevel};
 use crate::rules::Over;
 
-impl Part {
+impl StagePart {
     /// Returns whether it counts a cost that was cut to `u32::MAX`.
     pub(in crate::engine) fn is_oversized(&self) -> bool {
         self.cost == u32::MAX && !self.is_concurrency
     }
 
-    pub(in crate::engine) fn check(&self, stage: Stage) -> RuleCheck {
+    pub(in crate::engine) fn check(&self, stage: CheckStage) -> RuleCheck {
         let passes = self.passes() || !stage.asks(self);
         RuleCheck { rule: self.rule, key: self.key.hash(), cost: self.cost, passes }
     }
@@ -25,7 +25,7 @@ impl Part {
     pub(in crate::engine) fn charge(
         &mut self,
         granted: bool,
-        wait: Wait,
+        wait: QueueWait,
         case: &Case<'_>,
         shard: &mut Shard,
     ) {
@@ -50,11 +50,11 @@ impl Part {
         }
     }
 
-    fn charge_by<A: Algorithm>(
+    fn charge_by<A: AlgorithmTable>(
         &mut self,
         quota: &A,
-        wait: Wait,
-        law: &Law<'_>,
+        wait: QueueWait,
+        law: &LimitedBy<'_>,
         case: &Case<'_>,
         shard: &mut Shard,
     ) {
@@ -85,14 +85,14 @@ impl Part {
     }
 
     /// Changes a state and returns the key's level after it.
-    pub(super) fn change<A: Algorithm>(
+    pub(super) fn change<A: AlgorithmTable>(
         &self,
         digest: Digest,
         quota: &A,
         case: &Case<'_>,
         shard: &mut Shard,
         change: impl FnOnce(&mut A::State),
-    ) -> Level {
+    ) -> QuotaLevel {
         let memory = case.shards.memory();
         let place = self.place.filter(|_| digest == self.digest);
         let fresh = || quota.fresh(case.now);
@@ -131,14 +131,14 @@ impl Part {
         each_algorithm!(&law.allowance.quota, quota => self.mark_by(quota, shard));
     }
 
-    fn mark_by<A: Algorithm>(&self, _: &A, shard: &mut Shard) {
+    fn mark_by<A: AlgorithmTable>(&self, _: &A, shard: &mut Shard) {
         if let Some(mut found) = A::table_mut(shard).entry(&self.digest) {
             found.set_tag(A::tag_refusing(found.tag()));
         }
     }
 }
 
-impl Part {
+impl StagePart {
     /// Charges a request after the fact, or refunds it with a negative amount.
     pub(in crate::engine) fn settle_up(&mut self, amount: i64, case: &Case<'_>, shard: &mut Shard) {
         let Some(law) = self.law(case) else { return };
@@ -151,11 +151,11 @@ impl Part {
         each_algorithm!(&law.allowance.quota, quota => self.settle_up_by(quota, amount, &law, case, shard));
     }
 
-    fn settle_up_by<A: Algorithm>(
+    fn settle_up_by<A: AlgorithmTable>(
         &self,
         quota: &A,
         amount: i64,
-        law: &Law<'_>,
+        law: &LimitedBy<'_>,
         case: &Case<'_>,
         shard: &mut Shard,
     ) {

@@ -1,20 +1,20 @@
 //! The soft part of an allowance: whether it is open to a key, and since when it is in use.
 
-use super::{Beyond, Case, Law, Part};
+use super::{Beyond, Case, LimitedBy, StagePart};
 use crate::clock::{Micros, Now, Timestamp};
-use crate::engine::algorithm::Algorithm;
+use crate::engine::algorithm::AlgorithmTable;
 use crate::engine::shards::Shard;
 use crate::engine::tag::{Fading, Tag, Until};
 use crate::limit::Outcome;
 
-impl Part {
+impl StagePart {
     /// Judges by the soft part where the quota refuses. `one`: the wait until one unit of the quota is left.
     pub(super) fn judge_soft(
         &mut self,
         strict: Outcome,
         lenient: Outcome,
         one: Micros,
-        law: &Law<'_>,
+        law: &LimitedBy<'_>,
         case: &Case<'_>,
         shard: &Shard,
     ) -> Outcome {
@@ -44,7 +44,12 @@ impl Part {
     }
 
     /// Returns when one unit of the quota will be left; `None`: one is left now.
-    pub(super) fn soft_ends<A: Algorithm>(&self, quota: &A, case: &Case<'_>, shard: &Shard) -> Option<Until> {
+    pub(super) fn soft_ends<A: AlgorithmTable>(
+        &self,
+        quota: &A,
+        case: &Case<'_>,
+        shard: &Shard,
+    ) -> Option<Until> {
         let state = A::table(shard).find(&self.digest)?;
         let wait = wait_for_one(quota, state, case.now);
         (wait > Micros::ZERO).then(|| Until(case.now.at.after(wait.into())))
@@ -52,7 +57,7 @@ impl Part {
 
     /// Records since when the key uses its soft part, or removes the record. `had_some`: some of the quota
     /// was left before this charge, so an earlier record is void.
-    pub(super) fn keep_soft<A: Algorithm>(
+    pub(super) fn keep_soft<A: AlgorithmTable>(
         &self,
         quota: &A,
         had_some: bool,
@@ -79,7 +84,7 @@ impl Part {
     }
 }
 
-pub(super) fn wait_for_one<A: Algorithm>(quota: &A, state: &A::State, now: Now) -> Micros {
+pub(super) fn wait_for_one<A: AlgorithmTable>(quota: &A, state: &A::State, now: Now) -> Micros {
     match quota.judge(state, now, 1, None).0 {
         Outcome::Later(wait) => wait,
         // Never for one unit: the quota never has one.

@@ -4,21 +4,21 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::clock::Timestamp;
-use crate::engine::gate::Watch;
+use crate::engine::gate::PoolShedding;
 use crate::engine::kept::KeptPool;
 use crate::shed::brake::Brake;
-use crate::shed::slow_law::{STEP_MAX, Severity, SlowLaw};
-use crate::shed::window::Window;
+use crate::shed::slow_law::{STEP_MAX, SlowLaw, SlowSeverity};
+use crate::shed::window::UtilizationWindow;
 
 #[derive(Debug)]
-pub(super) struct Law {
-    pub(super) window: Window,
+pub(super) struct PoolController {
+    pub(super) window: UtilizationWindow,
     pub(super) brake: Brake,
-    pub(super) severity: Severity,
+    pub(super) severity: SlowSeverity,
     /// The configuration that the severity is computed for.
-    pub(super) began: Option<Arc<Watch>>,
+    pub(super) began: Option<Arc<PoolShedding>>,
     /// State restored after a restart, until the first configuration arrives.
-    inherited: Option<(SlowLaw, Severity, Timestamp)>,
+    inherited: Option<(SlowLaw, SlowSeverity, Timestamp)>,
     pub(super) ticked: Option<Timestamp>,
     pub(super) stepped: Option<Timestamp>,
     pub(super) slot_nanos: u128,
@@ -26,12 +26,12 @@ pub(super) struct Law {
     pub(super) live_nanos: u128,
 }
 
-impl Law {
-    pub(super) fn new() -> Law {
-        Law {
-            window: Window::new(),
+impl PoolController {
+    pub(super) fn new() -> PoolController {
+        PoolController {
+            window: UtilizationWindow::new(),
             brake: Brake::new(),
-            severity: Severity::at_rest(&SlowLaw::default()),
+            severity: SlowSeverity::at_rest(&SlowLaw::default()),
             began: None,
             inherited: None,
             ticked: None,
@@ -65,14 +65,14 @@ impl Law {
     }
 
     /// Starts the severity at rest, unless the parameters of the shedding controller are unchanged.
-    pub(super) fn begin(&mut self, watch: &Arc<Watch>) {
+    pub(super) fn begin(&mut self, watch: &Arc<PoolShedding>) {
         if self.began.as_ref().is_some_and(|began| Arc::ptr_eq(began, watch)) {
             return;
         }
         if self.began.as_ref().is_none_or(|began| began.law != watch.law) {
             let inherited = self.inherited.take().filter(|(law, ..)| *law == watch.law);
             self.severity =
-                inherited.map_or_else(|| Severity::at_rest(&watch.law), |(_, severity, _)| severity);
+                inherited.map_or_else(|| SlowSeverity::at_rest(&watch.law), |(_, severity, _)| severity);
         }
         self.began = Some(Arc::clone(watch));
     }
@@ -97,12 +97,13 @@ impl Law {
         let [good, bad, after, full, leak] = kept.law;
         let law = SlowLaw { good, bad, after, full, leak };
         let silent = Duration::from_nanos(kept.silent_nanos);
-        let severity = Severity::of(&law, kept.severity, silent).after_silence(&law, at.since(kept.stepped));
+        let severity =
+            SlowSeverity::of(&law, kept.severity, silent).after_silence(&law, at.since(kept.stepped));
         self.inherited = Some((law, severity, at));
     }
 
     /// Makes one step of the shedding controller, at most once a second.
-    pub(super) fn step(&mut self, watch: &Watch, utilization: Option<f64>, at: Timestamp) {
+    pub(super) fn step(&mut self, watch: &PoolShedding, utilization: Option<f64>, at: Timestamp) {
         let Some(stepped) = self.stepped else {
             self.stepped = Some(at);
             return;

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use super::Pool;
 use crate::clock::Timestamp;
-use crate::engine::gate::Watch;
+use crate::engine::gate::PoolShedding;
 use crate::engine::sync::Ordering;
-use crate::rules::shed::Part;
+use crate::rules::shed::ShedPart;
 use crate::shed::{FleetSums, Here};
 
 /// The reserve of one pool, for display.
@@ -20,7 +20,7 @@ pub struct ReserveView {
 
 /// This host's part of a fleet-wide reserve.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Reserve {
+pub struct PoolReserve {
     /// The pool.
     pub pool: Box<str>,
     /// Its slots and its leases of lower priorities.
@@ -41,7 +41,7 @@ impl Pool {
     }
 
     /// Returns this host's part of a fleet-wide reserve, if there is one, and takes the flag of refusals.
-    pub(in crate::engine) fn reserve(&self) -> Option<Reserve> {
+    pub(in crate::engine) fn reserve(&self) -> Option<PoolReserve> {
         let watch = self.watched()?;
         let reserve = watch.shed.fleet.as_ref()?.reserve;
         let here = Here {
@@ -50,7 +50,7 @@ impl Pool {
             reserve,
             is_refusing: self.is_refusing.swap(false, Ordering::Relaxed),
         };
-        Some(Reserve { pool: self.name.clone(), here, critical: self.critical.load(Ordering::Relaxed) })
+        Some(PoolReserve { pool: self.name.clone(), here, critical: self.critical.load(Ordering::Relaxed) })
     }
 
     pub(in crate::engine) fn keeps_reserve(&self) -> bool {
@@ -58,8 +58,8 @@ impl Pool {
     }
 
     /// Returns the reserve's state, unless it is disabled.
-    pub(super) fn reserve_view(&self, watch: &Watch, at: Timestamp) -> Option<ReserveView> {
-        watch.mode(Part::Fleet)?;
+    pub(super) fn reserve_view(&self, watch: &PoolShedding, at: Timestamp) -> Option<ReserveView> {
+        watch.mode(ShedPart::Fleet)?;
         let reserve = watch.shed.fleet.as_ref()?.reserve;
         let most = self.slots().map(|slots| self.most_others(slots, reserve, at));
         Some(ReserveView { most, elsewhere: self.elsewhere.lock().sums(at) })

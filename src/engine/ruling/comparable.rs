@@ -1,7 +1,7 @@
 //! Which states are comparable, and the kind of table for each.
 
 use crate::engine::digest::{HashKey, Salt};
-use crate::engine::memory::Kind;
+use crate::engine::memory::MemoryKind;
 use crate::engine::tag::Tag;
 use crate::limit::{Quota, share};
 use crate::rules::Rule;
@@ -30,7 +30,7 @@ pub(super) fn comparable(quota: &Quota, generation: u8, hash_key: &HashKey) -> (
 }
 
 /// Returns those of a share: its borrowed tokens survive changes of its quota.
-pub(in crate::engine) fn comparable_share(quota: &share::Quota, hash_key: &HashKey) -> (Tag, Salt) {
+pub(in crate::engine) fn comparable_share(quota: &share::ShareQuota, hash_key: &HashKey) -> (Tag, Salt) {
     let scale = quota.bucket().scale();
     let salt = match quota.window() {
         None => hash_key.salt(&format!("share {}", scale.ticks_per_nano())),
@@ -45,16 +45,16 @@ pub(in crate::engine) fn salt_of_places(hash_key: &HashKey) -> Salt {
     hash_key.salt("places")
 }
 
-pub(super) fn kind(quota: &Quota) -> Kind {
+pub(super) fn kind(quota: &Quota) -> MemoryKind {
     match quota {
-        Quota::TokenBucket(_) | Quota::LeakyBucket(_) => Kind::Buckets,
-        Quota::FixedWindow(_) => Kind::Windows,
-        Quota::SlidingLog(_) => Kind::Logs,
-        Quota::SlidingWindow(_) => Kind::SlidingWindows,
-        Quota::Concurrency(_) => Kind::InProgress,
+        Quota::TokenBucket(_) | Quota::LeakyBucket(_) => MemoryKind::Buckets,
+        Quota::FixedWindow(_) => MemoryKind::Windows,
+        Quota::SlidingLog(_) => MemoryKind::Logs,
+        Quota::SlidingWindow(_) => MemoryKind::SlidingWindows,
+        Quota::Concurrency(_) => MemoryKind::InProgress,
         // A table separate from the lease counts, which are not evicted either.
-        Quota::Places(_) => Kind::Places,
-        Quota::Share(_) => Kind::Shares,
+        Quota::Places(_) => MemoryKind::Places,
+        Quota::Share(_) => MemoryKind::Shares,
     }
 }
 

@@ -2,11 +2,11 @@
 
 use std::collections::HashSet;
 
-use super::{Ruling, Terms};
+use super::{CompiledRule, Ruling};
 use crate::engine::digest::KeyHash;
 use crate::engine::kept::{KeptRule, fingerprint};
 use crate::rules::Rule;
-use crate::rules::shed::Part;
+use crate::rules::shed::ShedPart;
 
 impl Ruling {
     /// A fingerprint of the names and the order of all rules.
@@ -15,8 +15,11 @@ impl Ruling {
         for domain in self.rules.domains() {
             let rules = domain.rules().iter().map(|rule| &*rule.name);
             let lists = domain.lists().iter().map(|entry| &*entry.name);
-            let sheds: Vec<_> =
-                domain.sheds().iter().flat_map(|shed| Part::ALL.map(|part| shed.rule_name(part))).collect();
+            let sheds: Vec<_> = domain
+                .sheds()
+                .iter()
+                .flat_map(|shed| ShedPart::ALL.map(|part| shed.rule_name(part)))
+                .collect();
             for name in rules.chain(lists).chain(sheds.iter().map(|name| &**name)).chain([domain.name(), ""])
             {
                 names.extend_from_slice(&name.len().to_le_bytes());
@@ -38,13 +41,13 @@ impl Ruling {
         left.map(|(rule, terms)| kept(rule, terms, hash)).collect()
     }
 
-    fn each_rule(&self) -> impl Iterator<Item = (&Rule, &Terms)> {
+    fn each_rule(&self) -> impl Iterator<Item = (&Rule, &CompiledRule)> {
         let domains = self.rules.domains().iter().zip(&self.domains);
         domains.flat_map(|(domain, terms)| domain.rules().iter().zip(&terms.rules))
     }
 }
 
-fn kept(rule: &Rule, terms: &Terms, hash: &KeyHash) -> KeptRule {
+fn kept(rule: &Rule, terms: &CompiledRule, hash: &KeyHash) -> KeptRule {
     let fingerprint = fingerprint(hash, &rule.limit, rule.overrides.as_deref());
     KeptRule { identity: terms.identity, quotas: (fingerprint, terms.states.generation) }
 }

@@ -4,14 +4,14 @@
 use super::Asking;
 use crate::clock::Now;
 use crate::engine::{SharedKey, Ticket};
-use crate::fleet::call::Call;
+use crate::fleet::call::ScriptCommand;
 use crate::fleet::sync::{PlacesTold, Sync};
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// The tickets that wait for a permit of one key, oldest first.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct PermitQueue {
     key: SharedKey,
     tickets: VecDeque<u64>,
 }
@@ -24,7 +24,7 @@ impl Asking {
             places += 1;
             match self.queues.iter_mut().find(|queue| queue.key == need.key) {
                 Some(queue) => queue.tickets.push_back(number),
-                None => self.queues.push(Queue { key: need.key, tickets: VecDeque::from([number]) }),
+                None => self.queues.push(PermitQueue { key: need.key, tickets: VecDeque::from([number]) }),
             }
         }
         places
@@ -32,7 +32,7 @@ impl Asking {
 
     /// Grants free permits to waiting tickets and asks Redis for the missing ones. Call it after a ticket was
     /// queued, after a reply about permits, and at each iteration of the sync task.
-    pub fn tend_places(&mut self, sync: &mut Sync, now: Now, out: &mut Vec<Call>) {
+    pub fn tend_places(&mut self, sync: &mut Sync, now: Now, out: &mut Vec<ScriptCommand>) {
         let told = sync.take_places_told();
         if self.queues.is_empty() {
             return;
@@ -54,7 +54,7 @@ impl Asking {
     }
 
     /// Grants the idle permits of this host to the oldest tickets.
-    fn hand_out(&mut self, queue: &mut Queue, now: Now) {
+    fn hand_out(&mut self, queue: &mut PermitQueue, now: Now) {
         queue.tickets.retain(|ticket| self.tickets.contains_key(ticket));
         let limits = self.engine.places_budgets();
         let Some(limit) = limits.get(&queue.key.budget()) else { return };
@@ -71,7 +71,7 @@ impl Asking {
 
     /// Handles "no permit free": ends tickets whose deadline comes before the next request to Redis. The
     /// others keep waiting, as a permit just released elsewhere may be on its way.
-    fn send_away(&mut self, queue: &mut Queue, round_trip: Duration, now: Now) {
+    fn send_away(&mut self, queue: &mut PermitQueue, round_trip: Duration, now: Now) {
         let again = now.at.after(AGAIN + round_trip);
         let mut gone = Vec::new();
         queue.tickets.retain(|ticket| {

@@ -191,9 +191,9 @@ fn script_line(detail: &str) -> Option<u32> {
 
 /// Failures by class: calls, connection attempts and broken connections.
 #[derive(Debug, Default)]
-pub(super) struct Counts([AtomicU64; Class::NAMES.len()]);
+pub(super) struct FailureCounts([AtomicU64; Class::NAMES.len()]);
 
-impl Counts {
+impl FailureCounts {
     pub(super) fn count(&self, class: Class) {
         if let Some(count) = self.0.get(class.index()) {
             count.fetch_add(1, Ordering::Relaxed);

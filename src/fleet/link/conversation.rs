@@ -17,18 +17,18 @@ use super::frame::Scanner;
 use super::patience::Patience;
 use crate::clock::boot_nanos;
 
-pub(super) type Answer = Result<Value, LinkError>;
+pub(super) type CommandResult = Result<Value, LinkError>;
 
 /// A byte stream over TCP, TLS or a Unix socket.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
+pub(super) trait ServerStream: AsyncRead + AsyncWrite + Send + Unpin {}
 
-impl<S: AsyncRead + AsyncWrite + Send + Unpin> Stream for S {}
+impl<S: AsyncRead + AsyncWrite + Send + Unpin> ServerStream for S {}
 
 /// Commands of one write and the receivers of their replies, in order.
 #[derive(Debug)]
-pub(super) struct Batch {
+pub(super) struct CommandBatch {
     pub(super) bytes: Arc<Vec<u8>>,
-    pub(super) replies: Vec<oneshot::Sender<Answer>>,
+    pub(super) replies: Vec<oneshot::Sender<CommandResult>>,
     /// Held until the bytes have left the queue.
     pub(super) queued: Queued,
 }
@@ -56,7 +56,7 @@ impl Drop for Queued {
     }
 }
 
-impl Batch {
+impl CommandBatch {
     /// Fails all calls of the batch, of which nothing was sent.
     pub(super) fn refuse(self, why: &LinkError) {
         for reply in self.replies {
@@ -65,20 +65,20 @@ impl Batch {
     }
 }
 
-struct Waiting {
+struct AwaitedReplies {
     since_nanos: u64,
-    reply: oneshot::Sender<Answer>,
+    reply: oneshot::Sender<CommandResult>,
 }
 
 pub(super) struct Conversation {
-    reader: ReadHalf<Box<dyn Stream>>,
-    writer: WriteHalf<Box<dyn Stream>>,
+    reader: ReadHalf<Box<dyn ServerStream>>,
+    writer: WriteHalf<Box<dyn ServerStream>>,
     incoming: Vec<u8>,
     scanner: Scanner,
     outgoing: Vec<u8>,
     written: usize,
     is_flushed: bool,
-    waiting: VecDeque<Waiting>,
+    waiting: VecDeque<AwaitedReplies>,
     /// The timeout of the oldest call.
     lapse: Option<Pin<Box<Sleep>>>,
     /// Whether any call got a reply other than an error.
@@ -86,7 +86,7 @@ pub(super) struct Conversation {
 }
 
 impl Conversation {
-    pub(super) fn new(stream: Box<dyn Stream>) -> Conversation {
+    pub(super) fn new(stream: Box<dyn ServerStream>) -> Conversation {
         let (reader, writer) = tokio::io::split(stream);
         Conversation {
             reader,
@@ -126,7 +126,7 @@ impl Conversation {
     /// the inbox is closed.
     pub(super) async fn go_on(
         &mut self,
-        inbox: &mut mpsc::Receiver<Batch>,
+        inbox: &mut mpsc::Receiver<CommandBatch>,
         patience: &mut Patience,
         mut told: impl FnMut(&Patience),
     ) -> Option<LinkError> {
@@ -169,12 +169,17 @@ impl Conversation {
     }
 
     /// Takes a batch and those queued behind it, for one write.
-    fn take_all(&mut self, first: Batch, inbox: &mut mpsc::Receiver<Batch>, patience: &Patience) {
+    fn take_all(
+        &mut self,
+        first: CommandBatch,
+        inbox: &mut mpsc::Receiver<CommandBatch>,
+        patience: &Patience,
+    ) {
         let mut next = Some(first);
         let since_nanos = boot_nanos();
         while let Some(batch) = next.take() {
             self.outgoing.extend_from_slice(&batch.bytes);
-            self.waiting.extend(batch.replies.into_iter().map(|reply| Waiting { since_nanos, reply }));
+            self.waiting.extend(batch.replies.into_iter().map(|reply| AwaitedReplies { since_nanos, reply }));
             drop(batch.queued);
             if self.outgoing.len() < OUTGOING_BYTES_MAX && self.waiting.len() < WAITING_MAX {
                 next = inbox.try_recv().ok();
@@ -241,7 +246,10 @@ impl Conversation {
 }
 
 /// Reads available bytes, in bounded pieces. Cancellation-safe.
-async fn read_some(reader: &mut ReadHalf<Box<dyn Stream>>, incoming: &mut Vec<u8>) -> Result<(), LinkError> {
+async fn read_some(
+    reader: &mut ReadHalf<Box<dyn ServerStream>>,
+    incoming: &mut Vec<u8>,
+) -> Result<(), LinkError> {
     incoming.reserve(READ_BYTES);
     match reader.read_buf(incoming).await {
         Ok(0) => Err(LinkError::new(Class::Down, "the server closed the connection")),
@@ -251,7 +259,7 @@ async fn read_some(reader: &mut ReadHalf<Box<dyn Stream>>, incoming: &mut Vec<u8
 }
 
 /// Writes some bytes, or flushes if there are none, as TLS may hold back the end. Cancellation-safe.
-async fn write_some(writer: &mut WriteHalf<Box<dyn Stream>>, bytes: &[u8]) -> Result<usize, LinkError> {
+async fn write_some(writer: &mut WriteHalf<Box<dyn ServerStream>>, bytes: &[u8]) -> Result<usize, LinkError> {
     let done = if bytes.is_empty() { writer.flush().await.map(|()| 0) } else { writer.write(bytes).await };
     match done {
         Ok(0) if !bytes.is_empty() => Err(LinkError::new(Class::Down, "the connection takes nothing more")),

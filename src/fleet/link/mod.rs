@@ -27,18 +27,18 @@ use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
 pub use class::{Class, LinkError, TlsFault};
-pub use node::State;
+pub use node::NodeState;
 pub use nodes::NodeId;
 pub use replies::Replies;
 pub use script::Script;
 pub use url::{Url, UrlError};
 
-use class::Counts;
+use class::FailureCounts;
 use nodes::Nodes;
 
 /// The servers and credentials.
 #[derive(Clone, Debug, Default)]
-pub struct Options {
+pub struct LinkOptions {
     /// Independent servers, or some servers of a cluster.
     pub urls: Vec<Url>,
     /// The ACL user; without it the default user.
@@ -72,7 +72,7 @@ pub enum OptionsError {
     Twice,
 }
 
-impl Options {
+impl LinkOptions {
     /// Checks the options for contradictions.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Options {
 
 /// One script invocation, whose keys share one hash tag.
 #[derive(Clone, Copy, Debug)]
-pub struct Call<'a> {
+pub struct RedisCommand<'a> {
     /// The script.
     pub script: &'a Script,
     /// All keys that the script touches.
@@ -117,7 +117,7 @@ pub struct NodeStatus {
     /// Its URL.
     pub url: Url,
     /// Whether it accepts calls.
-    pub state: State,
+    pub state: NodeState,
     /// The smoothed round trip, µs, once known.
     pub round_trip_us: Option<u64>,
     /// Connections made so far.
@@ -126,34 +126,34 @@ pub struct NodeStatus {
 
 #[derive(Debug)]
 struct Shared {
-    options: Options,
+    options: LinkOptions,
     scripts: Vec<Script>,
-    counts: Counts,
+    counts: FailureCounts,
     changes: watch::Sender<u64>,
 }
 
 /// Connections to all servers, closed when dropped.
 #[derive(Debug)]
-pub struct Link {
+pub struct RedisLink {
     shared: Arc<Shared>,
     nodes: Arc<Nodes>,
     map_keeper: Option<AbortHandle>,
 }
 
-impl Link {
+impl RedisLink {
     /// Starts to connect, on the current runtime. Each connection loads the scripts.
     ///
     /// # Errors
     ///
     /// See [`OptionsError`].
-    pub fn start(options: Options, scripts: Vec<Script>) -> Result<Link, OptionsError> {
+    pub fn start(options: LinkOptions, scripts: Vec<Script>) -> Result<RedisLink, OptionsError> {
         options.check()?;
         let is_cluster = options.cluster;
         let changes = watch::Sender::new(0);
-        let shared = Arc::new(Shared { options, scripts, counts: Counts::default(), changes });
+        let shared = Arc::new(Shared { options, scripts, counts: FailureCounts::default(), changes });
         let nodes = Arc::new(Nodes::start(Arc::clone(&shared)));
         let map_keeper = is_cluster.then(|| tokio::spawn(Arc::clone(&nodes).keep_map()).abort_handle());
-        Ok(Link { shared, nodes, map_keeper })
+        Ok(RedisLink { shared, nodes, map_keeper })
     }
 
     /// The server of a hash tag. In a cluster it changes as slots move.
@@ -176,7 +176,7 @@ impl Link {
         args: &[&[u8]],
         limit: Option<Duration>,
     ) -> Result<Value, LinkError> {
-        let calls = [Call { script, keys, args }];
+        let calls = [RedisCommand { script, keys, args }];
         let mut replies = self.send(node, &calls, limit);
         let nothing = || Err(LinkError::new(Class::Other, "nothing was sent"));
         replies.next().await.unwrap_or_else(nothing)
@@ -184,7 +184,12 @@ impl Link {
 
     /// Sends calls in one write. The replies may be awaited later, or dropped.
     #[must_use]
-    pub fn send<'a>(&'a self, node: NodeId, calls: &[Call<'a>], limit: Option<Duration>) -> Replies<'a> {
+    pub fn send<'a>(
+        &'a self,
+        node: NodeId,
+        calls: &[RedisCommand<'a>],
+        limit: Option<Duration>,
+    ) -> Replies<'a> {
         Replies::send(self, node, calls, limit)
     }
 
@@ -215,7 +220,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for RedisLink {
     fn drop(&mut self) {
         if let Some(keeper) = &self.map_keeper {
             keeper.abort();

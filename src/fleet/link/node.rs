@@ -12,15 +12,15 @@ use tokio::time::{sleep, timeout};
 use super::Shared;
 use super::backoff::Backoff;
 use super::class::{Class, LinkError};
-use super::conversation::{Answer, Batch, Conversation, Queued};
+use super::conversation::{CommandBatch, CommandResult, Conversation, Queued};
 use super::open::open;
 use super::patience::Patience;
 use super::url::Url;
-use super::voice::Voice;
+use super::voice::VoiceConnection;
 
 /// The state of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum NodeState {
     /// The first attempt to connect is under way.
     Starting,
     /// The server accepts calls.
@@ -31,46 +31,46 @@ pub enum State {
 
 /// A server's handle. Dropping it ends the task and the connection.
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct NodeHandle {
     pub(super) url: Url,
-    inbox: mpsc::Sender<Batch>,
+    inbox: mpsc::Sender<CommandBatch>,
     queued: Arc<AtomicUsize>,
     face: Arc<Face>,
 }
 
 #[derive(Debug)]
 struct Face {
-    state: watch::Sender<State>,
+    state: watch::Sender<NodeState>,
     round_trip_us: AtomicU64,
     connections: AtomicU64,
 }
 
-impl Node {
-    pub(super) fn start(url: Url, shared: Arc<Shared>) -> Node {
+impl NodeHandle {
+    pub(super) fn start(url: Url, shared: Arc<Shared>) -> NodeHandle {
         let (inbox, receiver) = mpsc::channel(BATCHES_MAX);
         let face = Arc::new(Face {
-            state: watch::Sender::new(State::Starting),
+            state: watch::Sender::new(NodeState::Starting),
             round_trip_us: AtomicU64::new(0),
             connections: AtomicU64::new(0),
         });
-        let voice = Voice::new(url.to_string());
-        let keeper = Keeper { url: url.clone(), shared, face: Arc::clone(&face), inbox: receiver, voice };
+        let voice = VoiceConnection::new(url.to_string());
+        let keeper = NodeKeeper { url: url.clone(), shared, face: Arc::clone(&face), inbox: receiver, voice };
         tokio::spawn(keeper.keep());
-        Node { url, inbox, queued: Arc::default(), face }
+        NodeHandle { url, inbox, queued: Arc::default(), face }
     }
 
-    pub(super) fn state(&self) -> State {
+    pub(super) fn state(&self) -> NodeState {
         self.face.state.borrow().clone()
     }
 
     pub(super) fn is_up(&self) -> bool {
-        matches!(*self.face.state.borrow(), State::Up)
+        matches!(*self.face.state.borrow(), NodeState::Up)
     }
 
     /// Waits until the server accepts calls.
     pub(super) async fn up(&self) {
         let mut state = self.face.state.subscribe();
-        let _ = state.wait_for(|state| matches!(state, State::Up)).await;
+        let _ = state.wait_for(|state| matches!(state, NodeState::Up)).await;
     }
 
     pub(super) fn round_trip_us(&self) -> Option<u64> {
@@ -86,40 +86,40 @@ impl Node {
         &self,
         bytes: Arc<Vec<u8>>,
         count: usize,
-    ) -> Result<Vec<oneshot::Receiver<Answer>>, LinkError> {
+    ) -> Result<Vec<oneshot::Receiver<CommandResult>>, LinkError> {
         if let Some(error) = refusal(&self.face.state.borrow()) {
             return Err(error);
         }
         let full = || LinkError::new(Class::Down, "too much waits for the server already");
         let queued = Queued::take(&self.queued, bytes.len()).ok_or_else(full)?;
         let (replies, receivers) = (0..count).map(|_| oneshot::channel()).unzip();
-        self.inbox.try_send(Batch { bytes, replies, queued }).map_err(|_| full())?;
+        self.inbox.try_send(CommandBatch { bytes, replies, queued }).map_err(|_| full())?;
         Ok(receivers)
     }
 }
 
 /// The error of a call that cannot be sent.
-fn refusal(state: &State) -> Option<LinkError> {
+fn refusal(state: &NodeState) -> Option<LinkError> {
     match state {
-        State::Up => None,
-        State::Starting => Some(LinkError::new(Class::Down, "not connected yet")),
+        NodeState::Up => None,
+        NodeState::Starting => Some(LinkError::new(Class::Down, "not connected yet")),
         // The timeout belongs to an earlier call; the outcome of this one is known.
-        State::Down(error) if error.class == Class::Timeout => {
+        NodeState::Down(error) if error.class == Class::Timeout => {
             Some(LinkError::new(Class::Down, "not connected: the server did not reply in time"))
         }
-        State::Down(error) => Some(error.clone().of_unsent()),
+        NodeState::Down(error) => Some(error.clone().of_unsent()),
     }
 }
 
-struct Keeper {
+struct NodeKeeper {
     url: Url,
     shared: Arc<Shared>,
     face: Arc<Face>,
-    inbox: mpsc::Receiver<Batch>,
-    voice: Voice,
+    inbox: mpsc::Receiver<CommandBatch>,
+    voice: VoiceConnection,
 }
 
-impl Keeper {
+impl NodeKeeper {
     async fn keep(mut self) {
         let mut patience = Patience::default();
         let mut backoff = Backoff::default();
@@ -151,7 +151,7 @@ impl Keeper {
             };
             self.shared.counts.count(failed.class);
             let wait = backoff.wait(failed.class);
-            self.stand(State::Down(failed));
+            self.stand(NodeState::Down(failed));
             if self.refuse_until(sleep(wait)).await.is_none() {
                 return;
             }
@@ -171,13 +171,13 @@ impl Keeper {
         };
         told(patience);
         face.connections.fetch_add(1, Ordering::Relaxed);
-        self.stand(State::Up);
+        self.stand(NodeState::Up);
         let ended = conversation.go_on(&mut self.inbox, patience, told).await?;
         if conversation.was_of_use {
             backoff.reset();
         }
         // The state changes first, so that a caller whose call fails finds the server down.
-        self.face.state.send_replace(State::Down(ended.clone()));
+        self.face.state.send_replace(NodeState::Down(ended.clone()));
         conversation.end(&ended);
         Some(ended)
     }
@@ -197,19 +197,19 @@ impl Keeper {
         }
     }
 
-    fn stand(&mut self, state: State) {
+    fn stand(&mut self, state: NodeState) {
         self.voice.say(&state);
         self.face.state.send_replace(state);
         self.shared.changes.send_modify(|changes| *changes += 1);
     }
 }
 
-impl fmt::Display for State {
+impl fmt::Display for NodeState {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            State::Starting => f.write_str("starting"),
-            State::Up => f.write_str("up"),
-            State::Down(error) => write!(f, "down: {error}"),
+            NodeState::Starting => f.write_str("starting"),
+            NodeState::Up => f.write_str("up"),
+            NodeState::Down(error) => write!(f, "down: {error}"),
         }
     }
 }

@@ -12,8 +12,8 @@ use tokio::time::{sleep, timeout};
 use super::Shared;
 use super::class::LinkError;
 use super::cluster::{Range, SLOTS, read_slots, slot_of};
-use super::node::Node;
-use super::spread::Spread;
+use super::node::NodeHandle;
+use super::spread::BucketSpread;
 use super::url::Url;
 
 /// The id of a server, valid while the server is in use.
@@ -23,26 +23,26 @@ pub struct NodeId(pub(super) u32);
 #[derive(Debug)]
 pub(super) struct Nodes {
     shared: Arc<Shared>,
-    spread: Spread,
-    known: RwLock<Known>,
+    spread: BucketSpread,
+    known: RwLock<KnownNode>,
     stale: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Known {
+struct KnownNode {
     /// An entry stays empty after its server was removed, until a new server takes it.
-    nodes: Vec<Option<Arc<Node>>>,
+    nodes: Vec<Option<Arc<NodeHandle>>>,
     /// The server of each slot; empty until the map is known.
     slots: Vec<Option<NodeId>>,
 }
 
-impl Known {
+impl KnownNode {
     fn find(&self, url: &Url) -> Option<NodeId> {
         let found = self.nodes.iter().position(|node| node.as_ref().is_some_and(|node| node.url == *url));
         found.and_then(|index| u32::try_from(index).ok()).map(NodeId)
     }
 
-    fn get(&self, id: NodeId) -> Option<&Arc<Node>> {
+    fn get(&self, id: NodeId) -> Option<&Arc<NodeHandle>> {
         self.nodes.get(usize::try_from(id.0).ok()?)?.as_ref()
     }
 
@@ -55,7 +55,7 @@ impl Known {
         if index >= NODES_MAX {
             return None;
         }
-        let node = Some(Arc::new(Node::start(url.clone(), Arc::clone(shared))));
+        let node = Some(Arc::new(NodeHandle::start(url.clone(), Arc::clone(shared))));
         match self.nodes.get_mut(index) {
             Some(place) => *place = node,
             None => self.nodes.push(node),
@@ -66,24 +66,24 @@ impl Known {
 
 impl Nodes {
     pub(super) fn start(shared: Arc<Shared>) -> Nodes {
-        let mut known = Known::default();
+        let mut known = KnownNode::default();
         for url in &shared.options.urls {
-            let node = Node::start(url.clone(), Arc::clone(&shared));
+            let node = NodeHandle::start(url.clone(), Arc::clone(&shared));
             known.nodes.push(Some(Arc::new(node)));
         }
         Nodes {
-            spread: Spread::over(&shared.options.urls),
+            spread: BucketSpread::over(&shared.options.urls),
             shared,
             known: RwLock::new(known),
             stale: Notify::new(),
         }
     }
 
-    pub(super) fn get(&self, id: NodeId) -> Option<Arc<Node>> {
+    pub(super) fn get(&self, id: NodeId) -> Option<Arc<NodeHandle>> {
         self.known.read().get(id).cloned()
     }
 
-    pub(super) fn all(&self) -> Vec<(NodeId, Arc<Node>)> {
+    pub(super) fn all(&self) -> Vec<(NodeId, Arc<NodeHandle>)> {
         let known = self.known.read();
         let ids = (0..).map(NodeId);
         ids.zip(&known.nodes).filter_map(|(id, node)| Some((id, Arc::clone(node.as_ref()?)))).collect()
@@ -101,7 +101,7 @@ impl Nodes {
             .unwrap_or_else(|| NodeId(any().and_then(|index| u32::try_from(index).ok()).unwrap_or_default()))
     }
 
-    pub(super) fn sent_to(&self, url: &Url) -> Option<Arc<Node>> {
+    pub(super) fn sent_to(&self, url: &Url) -> Option<Arc<NodeHandle>> {
         let mut known = self.known.write();
         let id = known.add(url, &self.shared)?;
         known.get(id).cloned()
@@ -162,7 +162,7 @@ impl Nodes {
         if is_whole {
             // A complete map proves that a server without slots is not needed; a partial one does not.
             for place in &mut known.nodes {
-                let has_slots = |node: &Arc<Node>| ranges.iter().any(|range| range.master == node.url);
+                let has_slots = |node: &Arc<NodeHandle>| ranges.iter().any(|range| range.master == node.url);
                 if !place.as_ref().is_some_and(has_slots) {
                     *place = None;
                 }
@@ -173,13 +173,13 @@ impl Nodes {
     }
 }
 
-async fn ask(node: &Node) -> Option<Vec<Range>> {
+async fn ask(node: &NodeHandle) -> Option<Vec<Range>> {
     let command = redis::cmd("CLUSTER").arg("SLOTS").get_packed_command();
     let reply = one(node, command).await.ok()?;
     read_slots(&reply, &node.url).filter(|ranges| !ranges.is_empty())
 }
 
-async fn one(node: &Node, command: Vec<u8>) -> Result<Value, LinkError> {
+async fn one(node: &NodeHandle, command: Vec<u8>) -> Result<Value, LinkError> {
     let gone = || LinkError::new(super::Class::Down, "the connection ended").of_sent();
     let reply = node.send(Arc::new(command), 1)?.pop().ok_or_else(gone)?;
     timeout(super::patience::TIMEOUT_MAX, reply).await.map_err(|_| gone())?.map_err(|_| gone())?

@@ -21,16 +21,16 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore};
 
-use super::Options;
+use super::LinkOptions;
 use super::class::{Class, LinkError, TlsFault};
-use super::conversation::{Conversation, Stream};
+use super::conversation::{Conversation, ServerStream};
 use super::script::Script;
-use super::url::{Place, Url};
+use super::url::{ServerAddress, Url};
 
 /// Opens a connection with the scripts loaded, and returns it with its first round trip in µs.
 pub(super) async fn open(
     url: &Url,
-    options: &Options,
+    options: &LinkOptions,
     scripts: &[Script],
 ) -> Result<(Conversation, u64), LinkError> {
     let credentials = read_credentials(options).await?;
@@ -50,7 +50,7 @@ pub(super) async fn open(
 /// Sends commands of the greeting, checks the replies and returns their time in µs.
 async fn say(
     conversation: &mut Conversation,
-    (commands, expected): (Vec<u8>, Vec<Expected<'_>>),
+    (commands, expected): (Vec<u8>, Vec<ExpectedGreeting<'_>>),
 ) -> Result<u64, LinkError> {
     let (replies, micros) = conversation.greet(&commands, expected.len()).await?;
     for (reply, expected) in replies.iter().zip(expected) {
@@ -62,7 +62,7 @@ async fn say(
 /// A password, without `Debug` so that it is not printed.
 struct Password(Vec<u8>);
 
-async fn read_credentials(options: &Options) -> Result<Option<Password>, LinkError> {
+async fn read_credentials(options: &LinkOptions) -> Result<Option<Password>, LinkError> {
     let Some(path) = options.password_file.clone() else { return Ok(None) };
     read_apart("password-file", move || read_password(&path)).await.map(Some)
 }
@@ -101,13 +101,13 @@ fn read_password(path: &Path) -> Result<Password, LinkError> {
     }
 }
 
-async fn reach(url: &Url, options: &Options) -> Result<Box<dyn Stream>, LinkError> {
+async fn reach(url: &Url, options: &LinkOptions) -> Result<Box<dyn ServerStream>, LinkError> {
     match &url.place {
-        Place::Unix(path) => {
+        ServerAddress::Unix(path) => {
             let stream = UnixStream::connect(path).await.map_err(|error| LinkError::of_io(&error))?;
             Ok(Box::new(stream))
         }
-        Place::Tcp { host, port, tls } => {
+        ServerAddress::Tcp { host, port, tls } => {
             let config = if *tls { Some(read_authorities(options).await?) } else { None };
             let stream =
                 TcpStream::connect((host.as_str(), *port)).await.map_err(|error| LinkError::of_io(&error))?;
@@ -125,7 +125,7 @@ async fn shake_hands(
     stream: TcpStream,
     host: &str,
     config: Arc<ClientConfig>,
-) -> Result<Box<dyn Stream>, LinkError> {
+) -> Result<Box<dyn ServerStream>, LinkError> {
     let name = ServerName::try_from(host.to_owned())
         .map_err(|_| tls(TlsFault::Name, "the host of the URL is no name that a certificate could bear"))?;
     let shaken = timeout(HANDSHAKE_TIMEOUT, TlsConnector::from(config).connect(name, stream)).await;
@@ -165,7 +165,7 @@ fn what_tls_says(error: &Error) -> LinkError {
 }
 
 /// The TLS configuration, which trusts the authorities of the file, else those of the system.
-async fn read_authorities(options: &Options) -> Result<Arc<ClientConfig>, LinkError> {
+async fn read_authorities(options: &LinkOptions) -> Result<Arc<ClientConfig>, LinkError> {
     let file = options.ca_file.clone();
     let roots = read_apart("ca-file", move || match file {
         Some(path) => authorities_of_file(&path),
@@ -210,7 +210,7 @@ fn greeting<'a>(
     user: Option<&str>,
     password: Option<&Password>,
     scripts: &'a [Script],
-) -> (Vec<u8>, Vec<Expected<'a>>) {
+) -> (Vec<u8>, Vec<ExpectedGreeting<'a>>) {
     let mut commands = Vec::new();
     let mut expected = Vec::new();
     if let Some(Password(password)) = password {
@@ -219,43 +219,43 @@ fn greeting<'a>(
             auth.arg(user);
         }
         commands.extend(auth.arg(password.as_slice()).get_packed_command());
-        expected.push(Expected::Welcome);
+        expected.push(ExpectedGreeting::Welcome);
     }
     if url.database > 0 {
         commands.extend(redis::cmd("SELECT").arg(url.database).get_packed_command());
-        expected.push(Expected::Okay);
+        expected.push(ExpectedGreeting::Okay);
     }
     let (loads, digests) = loading(scripts);
     commands.extend(loads);
     expected.extend(digests);
     if scripts.is_empty() {
         commands.extend(redis::cmd("PING").get_packed_command());
-        expected.push(Expected::Pong);
+        expected.push(ExpectedGreeting::Pong);
     }
     (commands, expected)
 }
 
-fn loading(scripts: &[Script]) -> (Vec<u8>, Vec<Expected<'_>>) {
+fn loading(scripts: &[Script]) -> (Vec<u8>, Vec<ExpectedGreeting<'_>>) {
     let loads = scripts.iter().flat_map(Script::load).collect();
-    (loads, scripts.iter().map(|script| Expected::Digest(&script.sha)).collect())
+    (loads, scripts.iter().map(|script| ExpectedGreeting::Digest(&script.sha)).collect())
 }
 
-enum Expected<'a> {
+enum ExpectedGreeting<'a> {
     Welcome,
     Okay,
     Pong,
     Digest(&'a str),
 }
 
-impl Expected<'_> {
+impl ExpectedGreeting<'_> {
     fn check(&self, reply: &Value) -> Result<(), LinkError> {
         let as_expected = match (self, reply) {
-            (Expected::Welcome | Expected::Okay, Value::Okay) => true,
-            (Expected::Pong, Value::SimpleString(text)) => text == "PONG",
-            (Expected::Digest(sha), Value::BulkString(bytes)) => bytes == sha.as_bytes(),
+            (ExpectedGreeting::Welcome | ExpectedGreeting::Okay, Value::Okay) => true,
+            (ExpectedGreeting::Pong, Value::SimpleString(text)) => text == "PONG",
+            (ExpectedGreeting::Digest(sha), Value::BulkString(bytes)) => bytes == sha.as_bytes(),
             (expected, Value::ServerError(error)) => {
                 let mut failed = LinkError::of_reply(error);
-                if matches!(expected, Expected::Welcome) && failed.class == Class::Other {
+                if matches!(expected, ExpectedGreeting::Welcome) && failed.class == Class::Other {
                     failed = LinkError::new(Class::Auth, "the server does not take this user or password");
                 }
                 return Err(failed);

@@ -13,35 +13,35 @@ use tokio::time::{Sleep, sleep, timeout};
 
 use super::class::{Class, LinkError};
 use super::cluster::{Redirect, redirect};
-use super::conversation::Answer;
-use super::node::Node;
+use super::conversation::CommandResult;
+use super::node::NodeHandle;
 use super::nodes::NodeId;
 use super::patience::TIMEOUT_MAX;
 use super::script::Script;
-use super::{Call, Link};
+use super::{RedisCommand, RedisLink};
 
 /// The pending replies of calls sent together.
 #[derive(Debug)]
 pub struct Replies<'a> {
-    link: &'a Link,
-    node: Option<Arc<Node>>,
+    link: &'a RedisLink,
+    node: Option<Arc<NodeHandle>>,
     bytes: Arc<Vec<u8>>,
-    asked: VecDeque<Asked<'a>>,
+    asked: VecDeque<ExpectedReply<'a>>,
     deadline: Option<Pin<Box<Sleep>>>,
 }
 
 #[derive(Debug)]
-struct Asked<'a> {
+struct ExpectedReply<'a> {
     script: &'a Script,
     bytes: Range<usize>,
-    reply: Result<oneshot::Receiver<Answer>, LinkError>,
+    reply: Result<oneshot::Receiver<CommandResult>, LinkError>,
 }
 
 impl<'a> Replies<'a> {
     pub(super) fn send(
-        link: &'a Link,
+        link: &'a RedisLink,
         id: NodeId,
-        calls: &[Call<'a>],
+        calls: &[RedisCommand<'a>],
         limit: Option<Duration>,
     ) -> Replies<'a> {
         let mut bytes = Vec::new();
@@ -62,7 +62,7 @@ impl<'a> Replies<'a> {
             Err(error) => calls.iter().map(|_| Err(error.clone())).collect(),
         };
         let parts = calls.iter().zip(ranges).zip(replies);
-        let asked = parts.map(|((call, bytes), reply)| Asked { script: call.script, bytes, reply });
+        let asked = parts.map(|((call, bytes), reply)| ExpectedReply { script: call.script, bytes, reply });
         let deadline = limit.map(|limit| Box::pin(sleep(limit)));
         Replies { link, node, bytes, asked: asked.collect(), deadline }
     }
@@ -88,7 +88,12 @@ impl<'a> Replies<'a> {
     }
 }
 
-async fn settle(link: &Link, node: Option<&Node>, bytes: &[u8], asked: Asked<'_>) -> Answer {
+async fn settle(
+    link: &RedisLink,
+    node: Option<&NodeHandle>,
+    bytes: &[u8],
+    asked: ExpectedReply<'_>,
+) -> CommandResult {
     let value = arrived(asked.reply?).await?;
     let (Some(node), Value::ServerError(error)) = (node, &value) else { return Ok(value) };
     let is_elsewhere = link.shared.options.cluster && redirect(error, &node.url).is_some();
@@ -101,9 +106,15 @@ async fn settle(link: &Link, node: Option<&Node>, bytes: &[u8], asked: Asked<'_>
 }
 
 /// Resends a call after redirections and a script load until a server accepts it.
-async fn follow(link: &Link, asked: &Node, bytes: &[u8], script: &Script, first: Value) -> Answer {
+async fn follow(
+    link: &RedisLink,
+    asked: &NodeHandle,
+    bytes: &[u8],
+    script: &Script,
+    first: Value,
+) -> CommandResult {
     let mut value = first;
-    let mut here: Option<Arc<Node>> = None;
+    let mut here: Option<Arc<NodeHandle>> = None;
     let (mut is_loaded, mut is_asking) = (false, false);
     let mut hops = 0;
     loop {
@@ -143,7 +154,7 @@ async fn follow(link: &Link, asked: &Node, bytes: &[u8], script: &Script, first:
 }
 
 /// The server of a redirection, once it accepts calls.
-async fn arrive(link: &Link, url: &super::Url) -> Result<Arc<Node>, LinkError> {
+async fn arrive(link: &RedisLink, url: &super::Url) -> Result<Arc<NodeHandle>, LinkError> {
     let node = link.nodes.sent_to(url);
     let node = node.ok_or_else(|| LinkError::new(Class::Protocol, "a cluster of too many servers"))?;
     let unreached =
@@ -153,7 +164,7 @@ async fn arrive(link: &Link, url: &super::Url) -> Result<Arc<Node>, LinkError> {
 }
 
 /// Sends the preceding commands and the call in one write. Returns the reply to the call.
-async fn again(node: &Node, before: &[Vec<u8>], bytes: &[u8]) -> Answer {
+async fn again(node: &NodeHandle, before: &[Vec<u8>], bytes: &[u8]) -> CommandResult {
     let all = before.iter().map(Vec::as_slice).chain([bytes]).collect::<Vec<_>>().concat();
     let mut replies = node.send(Arc::new(all), before.len() + 1)?;
     let last = replies.pop();
@@ -166,12 +177,12 @@ async fn again(node: &Node, before: &[Vec<u8>], bytes: &[u8]) -> Answer {
     }
 }
 
-async fn arrived(reply: oneshot::Receiver<Answer>) -> Answer {
+async fn arrived(reply: oneshot::Receiver<CommandResult>) -> CommandResult {
     // The sender was dropped with the link.
     reply.await.unwrap_or_else(|_| Err(LinkError::new(Class::Down, "the link ended").of_sent()))
 }
 
-fn understood(value: Value) -> Answer {
+fn understood(value: Value) -> CommandResult {
     match value {
         Value::ServerError(error) => Err(LinkError::of_reply(&error)),
         value => Ok(value),

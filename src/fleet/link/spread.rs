@@ -10,14 +10,14 @@ use siphasher::sip::SipHasher13;
 use super::url::Url;
 
 #[derive(Debug)]
-pub(super) struct Spread {
+pub(super) struct BucketSpread {
     texts: Vec<String>,
     /// The index of each bucket's server among the URLs.
     places: Vec<usize>,
 }
 
-impl Spread {
-    pub(super) fn over(urls: &[Url]) -> Spread {
+impl BucketSpread {
+    pub(super) fn over(urls: &[Url]) -> BucketSpread {
         let texts: Vec<String> = urls.iter().map(ToString::to_string).collect();
         let pairs = (0..BUCKETS).flat_map(|bucket| texts.iter().enumerate().map(move |at| (bucket, at)));
         let mut wishes: Vec<_> = pairs
@@ -37,7 +37,7 @@ impl Spread {
             }
         }
         let places = places.into_iter().map(Option::unwrap_or_default).collect();
-        Spread { texts, places }
+        BucketSpread { texts, places }
     }
 
     pub(super) fn place_of(&self, tag: &str) -> usize {

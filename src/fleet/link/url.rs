@@ -9,12 +9,12 @@ use std::str::FromStr;
 /// The URL of one server.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Url {
-    pub(super) place: Place,
+    pub(super) place: ServerAddress,
     pub(super) database: u32,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Place {
+pub(super) enum ServerAddress {
     Tcp { host: String, port: u16, tls: bool },
     Unix(PathBuf),
 }
@@ -49,7 +49,7 @@ impl Url {
     /// Whether the connection can be read and changed on the network: without TLS, and beyond loopback.
     #[must_use]
     pub fn is_plain_beyond_loopback(&self) -> bool {
-        let Place::Tcp { host, tls: false, .. } = &self.place else { return false };
+        let ServerAddress::Tcp { host, tls: false, .. } = &self.place else { return false };
         match host.parse::<IpAddr>() {
             Ok(address) => !address.to_canonical().is_loopback(),
             Err(_) => !host.eq_ignore_ascii_case("localhost"),
@@ -58,21 +58,21 @@ impl Url {
 
     /// The URL of another server with the same scheme and database.
     pub(super) fn beside(&self, host: &str, port: u16) -> Url {
-        let tls = matches!(self.place, Place::Tcp { tls: true, .. });
-        Url { place: Place::Tcp { host: host.to_owned(), port, tls }, database: self.database }
+        let tls = matches!(self.place, ServerAddress::Tcp { tls: true, .. });
+        Url { place: ServerAddress::Tcp { host: host.to_owned(), port, tls }, database: self.database }
     }
 
     pub(super) fn host(&self) -> Option<&str> {
         match &self.place {
-            Place::Tcp { host, .. } => Some(host),
-            Place::Unix(_) => None,
+            ServerAddress::Tcp { host, .. } => Some(host),
+            ServerAddress::Unix(_) => None,
         }
     }
 
     /// Whether the connection uses TLS.
     #[must_use]
     pub fn is_tls(&self) -> bool {
-        matches!(self.place, Place::Tcp { tls: true, .. })
+        matches!(self.place, ServerAddress::Tcp { tls: true, .. })
     }
 }
 
@@ -121,7 +121,7 @@ fn tcp(rest: &str, tls: bool) -> Result<Url, UrlError> {
     };
     // Names ignore case, and all hosts must map tags alike.
     let host = host.to_ascii_lowercase();
-    Ok(Url { place: Place::Tcp { host, port, tls }, database: number_of_database(database)? })
+    Ok(Url { place: ServerAddress::Tcp { host, port, tls }, database: number_of_database(database)? })
 }
 
 fn unix(rest: &str) -> Result<Url, UrlError> {
@@ -136,7 +136,7 @@ fn unix(rest: &str) -> Result<Url, UrlError> {
         "" => 0,
         options => number_of_database(options.strip_prefix("db=").ok_or(UrlError::Options)?)?,
     };
-    Ok(Url { place: Place::Unix(Path::new(path).to_owned()), database })
+    Ok(Url { place: ServerAddress::Unix(Path::new(path).to_owned()), database })
 }
 
 fn number_of_database(text: &str) -> Result<u32, UrlError> {
@@ -152,7 +152,7 @@ fn number_of_database(text: &str) -> Result<u32, UrlError> {
 impl fmt::Display for Url {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.place {
-            Place::Tcp { host, port, tls } => {
+            ServerAddress::Tcp { host, port, tls } => {
                 let scheme = if *tls { "rediss" } else { "redis" };
                 if host.contains(':') {
                     write!(f, "{scheme}://[{host}]:{port}")?;
@@ -161,7 +161,7 @@ impl fmt::Display for Url {
                 }
                 if self.database > 0 { write!(f, "/{}", self.database) } else { Ok(()) }
             }
-            Place::Unix(path) => {
+            ServerAddress::Unix(path) => {
                 write!(f, "unix://{}", path.display())?;
                 if self.database > 0 { write!(f, "?db={}", self.database) } else { Ok(()) }
             }

@@ -2,11 +2,11 @@
 //! failure, never a key or a password.
 
 use super::class::LinkError;
-use super::node::State;
+use super::node::NodeState;
 use crate::clock::{Timestamp, boot_nanos};
 
 #[derive(Debug)]
-pub(super) struct Voice {
+pub(super) struct VoiceConnection {
     url: String,
     said: Option<Option<LinkError>>,
     since: Timestamp,
@@ -14,17 +14,17 @@ pub(super) struct Voice {
     unsaid: u64,
 }
 
-impl Voice {
-    pub(super) fn new(url: String) -> Voice {
-        Voice { url, said: None, since: Timestamp::ORIGIN, lines: 0, unsaid: 0 }
+impl VoiceConnection {
+    pub(super) fn new(url: String) -> VoiceConnection {
+        VoiceConnection { url, said: None, since: Timestamp::ORIGIN, lines: 0, unsaid: 0 }
     }
 
     /// Logs a state unless it is the last one logged.
-    pub(super) fn say(&mut self, state: &State) {
+    pub(super) fn say(&mut self, state: &NodeState) {
         let news = match state {
-            State::Starting => return,
-            State::Up => None,
-            State::Down(error) => Some(error.clone().of_unsent()),
+            NodeState::Starting => return,
+            NodeState::Up => None,
+            NodeState::Down(error) => Some(error.clone().of_unsent()),
         };
         if self.said.as_ref() == Some(&news) {
             return;

@@ -9,7 +9,7 @@ use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 
 /// An operator's change and the channel for its outcome.
-pub(in crate::fleet) type Change = (FleetChange, SyncSender<Result<bool, String>>);
+pub(in crate::fleet) type OverrideChange = (FleetChange, SyncSender<Result<bool, String>>);
 
 /// The view for operators.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,7 +29,7 @@ pub(in crate::fleet) struct Exchange {
     known: Option<Document>,
     /// The [`Now::utc`] by which the expiry times of `known` were last converted.
     utc: i64,
-    changes: VecDeque<Waiting>,
+    changes: VecDeque<AwaitedChange>,
     /// The call in flight, its send time and the document it writes.
     sent: Option<(OverridesCall, Timestamp, Option<Put>)>,
     /// A change was written; its operator gets the answer once it is in force on this host.
@@ -48,7 +48,7 @@ pub(in crate::fleet) struct Exchange {
 }
 
 #[derive(Debug)]
-struct Waiting {
+struct AwaitedChange {
     change: FleetChange,
     answer: SyncSender<Result<bool, String>>,
     since: Timestamp,
@@ -98,8 +98,8 @@ impl Exchange {
         }
     }
 
-    pub(in crate::fleet) fn change(&mut self, (change, answer): Change, now: Timestamp) {
-        self.changes.push_back(Waiting { change, answer, since: now, has_looked: false });
+    pub(in crate::fleet) fn change(&mut self, (change, answer): OverrideChange, now: Timestamp) {
+        self.changes.push_back(AwaitedChange { change, answer, since: now, has_looked: false });
     }
 
     pub(in crate::fleet) fn renamed(&mut self, host: Host) {

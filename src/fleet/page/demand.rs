@@ -1,14 +1,15 @@
 //! The demand for a key, the tokens that it needs, and whether there are plenty.
 
 use super::{
-    EVERY, MICROS, Pace, Page, RENEW_AFTER, RENEWED_FROM, REPORT_EVERY, RISING_MIN, SLACK, WAITED_MAX, micros,
+    EVERY, KeyPage, MICROS, Pace, RENEW_AFTER, RENEWED_FROM, REPORT_EVERY, RISING_MIN, SLACK, WAITED_MAX,
+    micros,
 };
 use crate::clock::Timestamp;
-use crate::engine::{Budget, Reported};
+use crate::engine::{Budget, ShareReport};
 use crate::fleet::cell::{CellRate, TOKEN};
 use std::time::Duration;
 
-impl Page {
+impl KeyPage {
     /// Whether the fleet has so many tokens that unused ones held here are not missed elsewhere.
     pub(super) fn has_plenty(&self, budget: &Budget) -> bool {
         let quota = &budget.quota;
@@ -33,7 +34,7 @@ impl Page {
     }
 
     /// The tokens to hold: the demand until the next command, and a part of the free tokens.
-    pub(super) fn target(&self, there: &Reported, budget: &Budget, pace: &Pace) -> u32 {
+    pub(super) fn target(&self, there: &ShareReport, budget: &Budget, pace: &Pace) -> u32 {
         let needed = needed(self.demand, EVERY, self.supply(budget), pace);
         // A spare token is useful only if neither credit nor a remote check lets the next request pass.
         let passes = budget.quota.may_ask(pace.hosts) || budget.quota.credit() > 0 && there.lacked <= 1;
@@ -106,7 +107,7 @@ impl Page {
     }
 
     /// Sets the first demand; the first request only marks the start, and two requests are a weak sample.
-    pub(super) fn begin_demand(&mut self, reported: &Reported, now: Timestamp) -> u64 {
+    pub(super) fn begin_demand(&mut self, reported: &ShareReport, now: Timestamp) -> u64 {
         let sure = if reported.asked < RISING_MIN { MICROS } else { 10_000 };
         let span = micros(now.since(reported.since)).saturating_add(sure);
         let pace = u64::from(reported.asked.saturating_sub(1)).saturating_mul(1_000 * MICROS) / span;

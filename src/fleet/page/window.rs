@@ -1,14 +1,14 @@
 //! The numbers of a budget (bucket or window) as Redis gets them, and the sync of keys with windows.
 
-use super::{Page, TOKEN, Terms};
+use super::{CellQuota, KeyPage, TOKEN};
 use crate::clock::Timestamp;
 use crate::engine::{Budget, WindowTurns};
 use crate::fleet::cell::CellRate;
-use crate::fleet::window::{CellWindow, Turns};
+use crate::fleet::window::{CellWindow, FleetWindowTurns};
 use crate::rules::{fleet_rate, nearest_fleet_rate};
 
 /// Returns the numbers of a budget for Redis; `None` if the scripts cannot count them exactly.
-pub(in crate::fleet) fn terms(budget: &Budget, version: u64) -> Option<Terms> {
+pub(in crate::fleet) fn terms(budget: &Budget, version: u64) -> Option<CellQuota> {
     let bucket = budget.quota.bucket();
     let (num, den) = match budget.quota.window() {
         None => fleet_rate(bucket.rate())?,
@@ -16,7 +16,7 @@ pub(in crate::fleet) fn terms(budget: &Budget, version: u64) -> Option<Terms> {
         Some(_) => nearest_fleet_rate(bucket.rate()),
     };
     let rate = CellRate::new(num, den)?;
-    Some(Terms { version, rate, burst: u64::from(bucket.burst()) * TOKEN })
+    Some(CellQuota { version, rate, burst: u64::from(bucket.burst()) * TOKEN })
 }
 
 /// Returns how the budget's window turns; `None` for a bucket. `unix_us`: the approximate clock of Redis.
@@ -24,16 +24,16 @@ pub(in crate::fleet) fn cell_window(budget: &Budget, unix_us: u64) -> Option<Cel
     let window = budget.quota.window()?;
     Some(match window.turns() {
         WindowTurns::Every { slots, step, origin } => {
-            CellWindow { slots, turns: Turns::Every { step, origin } }
+            CellWindow { slots, turns: FleetWindowTurns::Every { step, origin } }
         }
         WindowTurns::Calendar => {
             let (start, turn, finish) = window.edges(unix_us);
-            CellWindow { slots: 1, turns: Turns::Calendar { start, turn, finish } }
+            CellWindow { slots: 1, turns: FleetWindowTurns::Calendar { start, turn, finish } }
         }
     })
 }
 
-impl Page {
+impl KeyPage {
     pub(super) fn is_spent_out(&self) -> bool {
         matches!(self.more, Some((_, true)))
     }

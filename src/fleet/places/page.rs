@@ -9,14 +9,14 @@ use super::{PlacesAsk, PlacesSaid};
 use crate::clock::Timestamp;
 use crate::engine::{PlacesBudget, PlacesReported, SharedKey};
 use crate::fleet::book::{NEVER, Paged};
-use crate::fleet::cell::{DEMAND_MAX, Report, TOKEN};
+use crate::fleet::cell::{CellReport, DEMAND_MAX, TOKEN};
 use std::time::Duration;
 
 #[derive(Debug)]
 pub(in crate::fleet) struct PlacesPage {
     pub(in crate::fleet) key: SharedKey,
     /// The last report that Redis is known to have.
-    last: Option<Report>,
+    last: Option<CellReport>,
     /// When the last reply came.
     told: Option<Timestamp>,
     asked_at: Option<Timestamp>,
@@ -49,7 +49,7 @@ pub(in crate::fleet) struct PlacesPage {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::fleet) enum Next {
+pub(in crate::fleet) enum NextPermitKey {
     /// Send a command, and keep at most this number of permits.
     Ask(u32),
     Look(Timestamp),
@@ -128,7 +128,7 @@ impl PlacesPage {
         there: &PlacesReported,
         budget: &PlacesBudget,
         pace: &PlacesPace,
-    ) -> Next {
+    ) -> NextPermitKey {
         if there.asked != self.seen {
             self.busy = pace.now;
             self.seen = there.asked;
@@ -136,7 +136,7 @@ impl PlacesPage {
         if there.unasked > 0 {
             self.unasked = Some(pace.now);
         }
-        let Some(asked_at) = self.asked_at else { return Next::Ask(u32::MAX) };
+        let Some(asked_at) = self.asked_at else { return NextPermitKey::Ask(u32::MAX) };
         let keep = self.keep(there, budget, pace);
         let is_asked = there.asked > 0 && (self.calls || self.is_short);
         let is_wanted = self.waiting > 0 || is_asked && self.target(there, budget, pace) > there.held;
@@ -146,12 +146,12 @@ impl PlacesPage {
             // Returned permits are not the scarce ones.
             let is_scarce = keep == there.held && self.waiting == 0 && self.is_short;
             let soonest = if is_scarce { asked_at.after(GAP_SHORT) } else { self.soonest(pace.now) };
-            return if soonest > pace.now { Next::Look(soonest) } else { Next::Ask(keep) };
+            return if soonest > pace.now { NextPermitKey::Look(soonest) } else { NextPermitKey::Ask(keep) };
         }
         if !is_believed && pace.now >= self.busy.after(KEEP) {
-            return Next::LetGo;
+            return NextPermitKey::LetGo;
         }
-        Next::Look(self.look_again(asked_at, budget, pace.now))
+        NextPermitKey::Look(self.look_again(asked_at, budget, pace.now))
     }
 
     /// The number of held permits that this host keeps.
@@ -286,7 +286,7 @@ impl PlacesPage {
         self.is_few = budget.quota.lends_for_work_alone();
         self.in_flight = false;
         let hold = u64::from(ask.hold.saturating_add(said.grant)) * TOKEN;
-        self.last = Some(Report { hold, demand: ask.demand, generation: said.generation });
+        self.last = Some(CellReport { hold, demand: ask.demand, generation: said.generation });
         self.told = Some(now);
         (self.free, self.fleet_demand) = (said.free, said.demand);
         self.is_short = said.grant < ask.want;

@@ -1,17 +1,23 @@
 //! Handling of replies to batches.
 
-use super::{Batch, Engine, Flight, Now, Said, Sync, Timestamp};
-use crate::engine::{More, Settled};
+use super::{CellReply, Engine, Now, Sync, SyncBatch, Timestamp, UnansweredBatch};
+use crate::engine::{More, ShareReply};
 use crate::fleet::cell::TOKEN;
 use crate::fleet::lanes::Lanes;
 use crate::fleet::page::EVERY;
-use crate::fleet::reply::{Answer, Kind};
+use crate::fleet::reply::{CommandReply, ReplyKind};
 use crate::fleet::window::{Stands, WindowSaid};
 use std::time::Duration;
 
 impl Sync {
     /// Applies the reply to a batch.
-    pub fn answered(&mut self, batch: &Batch, answer: Answer<Vec<Said>>, engine: &Engine, now: Now) {
+    pub fn answered(
+        &mut self,
+        batch: &SyncBatch,
+        answer: CommandReply<Vec<CellReply>>,
+        engine: &Engine,
+        now: Now,
+    ) {
         let place = &batch.place;
         let lanes = place.bucket.of_each(&mut self.lanes);
         let Some(flight) = lanes.land(place) else { return };
@@ -21,18 +27,18 @@ impl Sync {
             self.clock.heard(answer.now_us, now.at);
         }
         match answer.kind {
-            Kind::Done(said) => {
+            ReplyKind::Done(said) => {
                 let before = lanes.nonce.replace(answer.nonce);
                 self.happened.flushed += u64::from(before.is_some_and(|nonce| nonce != answer.nonce));
                 self.happened.batches += 1;
                 self.settle(&flight, &said, engine, now);
             }
-            Kind::Stale => {
+            ReplyKind::Stale => {
                 self.happened.stale += 1;
                 self.rename();
                 self.start_over(&flight, now.at);
             }
-            Kind::Unknown => {
+            ReplyKind::Unknown => {
                 self.happened.unknown += 1;
                 lanes.renew(place.lane);
                 self.start_over(&flight, now.at);
@@ -40,7 +46,7 @@ impl Sync {
         }
     }
 
-    fn settle(&mut self, flight: &Flight, said: &[Said], engine: &Engine, now: Now) {
+    fn settle(&mut self, flight: &UnansweredBatch, said: &[CellReply], engine: &Engine, now: Now) {
         let pace = self.pace(now.at);
         // The reply to a resent batch may have been computed at its first attempt.
         let heard = if flight.is_repeated { flight.sent.after(pace.round_trip).min(now.at) } else { now.at };
@@ -66,7 +72,7 @@ impl Sync {
                 self.close(*number);
                 continue;
             };
-            let settled = Settled {
+            let settled = ShareReply {
                 paid: if is_noted(said) { tokens(ask.owed) } else { 0 },
                 granted: tokens(said.grant),
                 // While other hosts may be in fallback, they spend from the same level: no credit on it.
@@ -83,7 +89,7 @@ impl Sync {
     }
 
     /// Resets the keys of a batch that may or may not have run: nothing of it counts as reported.
-    pub(super) fn start_over(&mut self, flight: &Flight, now: Timestamp) {
+    pub(super) fn start_over(&mut self, flight: &UnansweredBatch, now: Timestamp) {
         for (number, ask) in flight.about.iter().zip(&flight.batch.asks) {
             let at = now.after(self.dice.up_to(EVERY));
             if let Some(page) = self.book.page_of(*number, &ask.key) {
@@ -103,7 +109,7 @@ impl Sync {
 
 /// Whether Redis counted the reported debt: a report for a window that is not the present one creates no
 /// cell, and is counted only in an existing one.
-fn is_noted(said: &Said) -> bool {
+fn is_noted(said: &CellReply) -> bool {
     said.window.is_none_or(|window| window.stands != Stands::OtherWindow || said.hosts > 0)
 }
 

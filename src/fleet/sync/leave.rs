@@ -1,19 +1,19 @@
 //! The final sync: return held tokens and charge debts of each key.
 
-use super::{Asks, Call, Engine, Now, Sync, terms};
+use super::{BatchParts, Engine, Now, ScriptCommand, Sync, terms};
 use crate::fleet::call::Bucket;
-use crate::fleet::cell::Ask;
+use crate::fleet::cell::CellRequest;
 use crate::fleet::page::cell_window;
 
 impl Sync {
     /// Emits the final commands; requests must have stopped. Returns whether to call it again for the rest.
-    pub fn leave(&mut self, engine: &Engine, now: Now, out: &mut Vec<Call>) -> bool {
+    pub fn leave(&mut self, engine: &Engine, now: Now, out: &mut Vec<ScriptCommand>) -> bool {
         if !self.standing.is_linked() {
             return false;
         }
         self.answer_calls(engine, now);
         self.repeat(now.at, out);
-        let mut asks = Asks::new();
+        let mut asks = BatchParts::new();
         let mut is_left = false;
         for number in self.book.numbers() {
             if self.is_gathered(&asks, number) {
@@ -54,7 +54,7 @@ impl Sync {
         self.happened.lapsed += u64::from(reported.lapsed);
         let window = cell_window(budget, self.clock.unix_us(now));
         let ask = page.ask(&reported, back, terms, (budget, window), &pace, dice);
-        Some(Last::Ask(bucket, Box::new(Ask { want: 0, demand: 0, ..ask })))
+        Some(Last::Ask(bucket, Box::new(CellRequest { want: 0, demand: 0, ..ask })))
     }
 }
 
@@ -63,5 +63,5 @@ enum Last {
     Nothing,
     /// In flight, or no lane is free.
     Later,
-    Ask(Bucket, Box<Ask>),
+    Ask(Bucket, Box<CellRequest>),
 }

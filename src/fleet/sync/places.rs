@@ -4,21 +4,21 @@ mod asking;
 
 pub use asking::PlacesTold;
 
-use super::{AGAIN_AFTER, Call, Engine, Now, PAGES_MAX, SharedKey, Sync, Timestamp, VERSION_FIRST};
+use super::{AGAIN_AFTER, Engine, Now, PAGES_MAX, ScriptCommand, SharedKey, Sync, Timestamp, VERSION_FIRST};
 use crate::engine::{PlacesBudget, PlacesSettled};
-use crate::fleet::book::{Book, NEVER};
+use crate::fleet::book::{KeyTable, NEVER};
 use crate::fleet::call::{Bucket, CELLS_MAX};
-use crate::fleet::lanes::{Flight, Lanes};
+use crate::fleet::lanes::{Lanes, UnansweredBatch};
 use crate::fleet::page::EVERY;
-use crate::fleet::places::{Next, Places, PlacesAsk, PlacesPace, PlacesPage, PlacesSaid};
-use crate::fleet::reply::{Answer, Kind};
+use crate::fleet::places::{NextPermitKey, PermitCommand, PlacesAsk, PlacesPace, PlacesPage, PlacesSaid};
+use crate::fleet::reply::{CommandReply, ReplyKind};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 #[derive(Debug)]
 pub(super) struct PlacesTalk {
-    book: Book<PlacesPage>,
-    lanes: Vec<Lanes<Places>>,
+    book: KeyTable<PlacesPage>,
+    lanes: Vec<Lanes<PermitCommand>>,
     limits: Arc<HashMap<u64, PlacesBudget>>,
     /// The earliest resend of a command.
     again: Timestamp,
@@ -31,7 +31,7 @@ impl PlacesTalk {
     pub(super) fn new(buckets: u16) -> PlacesTalk {
         let buckets = (0..buckets.clamp(1, 256)).filter_map(|bucket| u8::try_from(bucket).ok());
         PlacesTalk {
-            book: Book::default(),
+            book: KeyTable::default(),
             lanes: buckets.map(|bucket| Lanes::new(Bucket::from_number(bucket))).collect(),
             limits: Arc::default(),
             again: NEVER,
@@ -92,9 +92,9 @@ impl Sync {
     }
 
     /// Emits the commands about permits that are due now.
-    pub(super) fn tick_places(&mut self, engine: &Engine, now: Now, out: &mut Vec<Call>) {
+    pub(super) fn tick_places(&mut self, engine: &Engine, now: Now, out: &mut Vec<ScriptCommand>) {
         self.repeat_places(now.at, out);
-        let mut asks = Asks::new();
+        let mut asks = PermitBatchParts::new();
         let mut look_at = |sync: &mut Sync, number: usize| {
             if let Some((bucket, ask)) = sync.look_at_place(engine, number, now) {
                 sync.gather_places(&mut asks, bucket, (number, ask), now.at, out);
@@ -134,11 +134,11 @@ impl Sync {
             return None;
         };
         match page.next(&there, limit, &pace) {
-            Next::Look(at) => {
+            NextPermitKey::Look(at) => {
                 self.places.book.schedule(number, at);
                 None
             }
-            Next::LetGo => {
+            NextPermitKey::LetGo => {
                 if engine.let_go_of_places(&page.key, limit, now) {
                     self.close_place(number);
                 } else {
@@ -146,7 +146,7 @@ impl Sync {
                 }
                 None
             }
-            Next::Ask(keep) => {
+            NextPermitKey::Ask(keep) => {
                 let Some(reported) = engine.report_places(&page.key, limit, keep, now) else {
                     // The state was just evicted.
                     self.close_place(number);
@@ -160,11 +160,11 @@ impl Sync {
 
     fn gather_places(
         &mut self,
-        asks: &mut Asks,
+        asks: &mut PermitBatchParts,
         bucket: Bucket,
         ask: (usize, PlacesAsk),
         now: Timestamp,
-        out: &mut Vec<Call>,
+        out: &mut Vec<ScriptCommand>,
     ) {
         let batch = asks.entry(bucket).or_default();
         batch.push(ask);
@@ -174,7 +174,7 @@ impl Sync {
         }
     }
 
-    fn send_rest_of_places(&mut self, asks: Asks, now: Timestamp, out: &mut Vec<Call>) {
+    fn send_rest_of_places(&mut self, asks: PermitBatchParts, now: Timestamp, out: &mut Vec<ScriptCommand>) {
         for (bucket, batch) in asks.into_iter().filter(|(_, batch)| !batch.is_empty()) {
             self.send_places(bucket, batch, now, out);
         }
@@ -185,13 +185,13 @@ impl Sync {
         bucket: Bucket,
         batch: Vec<(usize, PlacesAsk)>,
         now: Timestamp,
-        out: &mut Vec<Call>,
+        out: &mut Vec<ScriptCommand>,
     ) {
         let who = (self.options.host, self.options.epoch, self.dice.bytes());
         let (pages, asks): (Vec<usize>, Vec<PlacesAsk>) = batch.into_iter().unzip();
         let lanes = bucket.of_each(&mut self.places.lanes);
         match lanes.send(who, asks, pages, now) {
-            Ok(call) => out.push(Call::Places(call.clone())),
+            Ok(call) => out.push(ScriptCommand::Places(call.clone())),
             // As with tokens.
             Err(pages) => {
                 for number in pages {
@@ -207,8 +207,8 @@ impl Sync {
     /// Applies the reply to a command.
     pub fn places_answered(
         &mut self,
-        call: &Places,
-        answer: Answer<Vec<PlacesSaid>>,
+        call: &PermitCommand,
+        answer: CommandReply<Vec<PlacesSaid>>,
         engine: &Engine,
         now: Now,
     ) {
@@ -218,18 +218,18 @@ impl Sync {
         let took = flight.again.is_none().then(|| now.at.since(flight.sent));
         self.round_trip.heard(took, now.at);
         match answer.kind {
-            Kind::Done(said) => {
+            ReplyKind::Done(said) => {
                 let before = lanes.nonce.replace(answer.nonce);
                 self.happened.flushed += u64::from(before.is_some_and(|nonce| nonce != answer.nonce));
                 self.happened.batches += 1;
                 self.settle_places(&flight, &said, engine, now);
             }
-            Kind::Stale => {
+            ReplyKind::Stale => {
                 self.happened.stale += 1;
                 self.rename();
                 self.start_places_over(&flight, now.at);
             }
-            Kind::Unknown => {
+            ReplyKind::Unknown => {
                 self.happened.unknown += 1;
                 lanes.renew(place.lane);
                 self.start_places_over(&flight, now.at);
@@ -237,7 +237,13 @@ impl Sync {
         }
     }
 
-    fn settle_places(&mut self, flight: &Flight<Places>, said: &[PlacesSaid], engine: &Engine, now: Now) {
+    fn settle_places(
+        &mut self,
+        flight: &UnansweredBatch<PermitCommand>,
+        said: &[PlacesSaid],
+        engine: &Engine,
+        now: Now,
+    ) {
         let pace = self.places_pace(now.at);
         assert_eq!(
             flight.about.len(),
@@ -275,14 +281,14 @@ impl Sync {
     }
 
     /// Schedules a resend of a command that may or may not have run, unchanged.
-    pub fn places_failed(&mut self, call: &Places, now: Timestamp) {
+    pub fn places_failed(&mut self, call: &PermitCommand, now: Timestamp) {
         let again = now.after(self.dice.up_to(AGAIN_AFTER));
         self.round_trip.missed(now);
         call.place.bucket.of_each(&mut self.places.lanes).repeat(&call.place, again);
         self.places.again = self.places.again.min(again);
     }
 
-    fn repeat_places(&mut self, now: Timestamp, out: &mut Vec<Call>) {
+    fn repeat_places(&mut self, now: Timestamp, out: &mut Vec<ScriptCommand>) {
         if now < self.places.again {
             return;
         }
@@ -292,7 +298,7 @@ impl Sync {
             if *again <= now {
                 *again = NEVER;
                 self.happened.repeats += 1;
-                out.push(Call::Places(flight.batch.clone()));
+                out.push(ScriptCommand::Places(flight.batch.clone()));
             }
             self.places.again = self.places.again.min(*again);
         }
@@ -300,7 +306,8 @@ impl Sync {
 
     pub(super) fn give_up_places(&mut self, now: Timestamp) {
         let lanes = self.places.lanes.iter_mut();
-        let flights: Vec<Flight<Places>> = lanes.flat_map(|lanes| lanes.give_up(now)).collect();
+        let flights: Vec<UnansweredBatch<PermitCommand>> =
+            lanes.flat_map(|lanes| lanes.give_up(now)).collect();
         for flight in flights {
             self.happened.given_up += 1;
             self.start_places_over(&flight, now);
@@ -318,7 +325,7 @@ impl Sync {
         }
     }
 
-    fn start_places_over(&mut self, flight: &Flight<Places>, now: Timestamp) {
+    fn start_places_over(&mut self, flight: &UnansweredBatch<PermitCommand>, now: Timestamp) {
         for (number, ask) in flight.about.iter().zip(&flight.batch.asks) {
             let at = now.after(self.dice.up_to(EVERY));
             if let Some(page) = self.places.book.page_of(*number, &ask.key) {
@@ -331,9 +338,9 @@ impl Sync {
     }
 
     /// Emits the final commands: only permits in use stay reported. Returns whether to call it again.
-    pub(super) fn leave_places(&mut self, engine: &Engine, now: Now, out: &mut Vec<Call>) -> bool {
+    pub(super) fn leave_places(&mut self, engine: &Engine, now: Now, out: &mut Vec<ScriptCommand>) -> bool {
         self.repeat_places(now.at, out);
-        let (mut asks, mut is_left) = (Asks::new(), false);
+        let (mut asks, mut is_left) = (PermitBatchParts::new(), false);
         for number in self.places.book.numbers() {
             match self.last_words_of_place(engine, number, now) {
                 None => {}
@@ -387,4 +394,4 @@ impl Sync {
 }
 
 /// The parts of the pending batches of one tick, with the numbers of the keys.
-type Asks = BTreeMap<Bucket, Vec<(usize, PlacesAsk)>>;
+type PermitBatchParts = BTreeMap<Bucket, Vec<(usize, PlacesAsk)>>;

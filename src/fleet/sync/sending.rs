@@ -1,22 +1,22 @@
 //! Batching of commands, and resending until they are answered.
 
-use super::{Asks, Sync};
+use super::{BatchParts, Sync};
 use crate::clock::Timestamp;
 use crate::fleet::book::NEVER;
-use crate::fleet::call::{Bucket, CELLS_MAX, Call};
-use crate::fleet::cell::Ask;
-use crate::fleet::lanes::{Flight, Lanes};
+use crate::fleet::call::{Bucket, CELLS_MAX, ScriptCommand};
+use crate::fleet::cell::CellRequest;
+use crate::fleet::lanes::{Lanes, UnansweredBatch};
 use std::time::Duration;
 
 impl Sync {
     /// Adds a command to the batch of its cell bucket, which is sent when full.
     pub(super) fn gather(
         &mut self,
-        asks: &mut Asks,
+        asks: &mut BatchParts,
         bucket: Bucket,
-        ask: (usize, Ask),
+        ask: (usize, CellRequest),
         now: Timestamp,
-        out: &mut Vec<Call>,
+        out: &mut Vec<ScriptCommand>,
     ) {
         let batch = asks.entry(bucket).or_default();
         batch.push(ask);
@@ -27,7 +27,7 @@ impl Sync {
     }
 
     /// Sends the batches that are not full.
-    pub(super) fn send_rest(&mut self, asks: Asks, now: Timestamp, out: &mut Vec<Call>) {
+    pub(super) fn send_rest(&mut self, asks: BatchParts, now: Timestamp, out: &mut Vec<ScriptCommand>) {
         for (bucket, batch) in asks.into_iter().filter(|(_, batch)| !batch.is_empty()) {
             self.send(bucket, batch, now, out);
         }
@@ -36,16 +36,16 @@ impl Sync {
     pub(super) fn send(
         &mut self,
         bucket: Bucket,
-        batch: Vec<(usize, Ask)>,
+        batch: Vec<(usize, CellRequest)>,
         now: Timestamp,
-        out: &mut Vec<Call>,
+        out: &mut Vec<ScriptCommand>,
     ) {
         let offer = self.dice.bytes();
         let who = (self.options.host, self.options.epoch, offer);
-        let (pages, asks): (Vec<usize>, Vec<Ask>) = batch.into_iter().unzip();
+        let (pages, asks): (Vec<usize>, Vec<CellRequest>) = batch.into_iter().unzip();
         let lanes = bucket.of_each(&mut self.lanes);
         match lanes.send(who, asks, pages, now) {
-            Ok(batch) => out.push(Call::Sync(batch.clone())),
+            Ok(batch) => out.push(ScriptCommand::Sync(batch.clone())),
             // The caller has checked for a free lane. Should there be none, the report counts as not sent.
             Err(pages) => {
                 for number in pages {
@@ -63,7 +63,8 @@ impl Sync {
             return;
         }
         self.give_up = now.after(GIVE_UP_EVERY);
-        let flights: Vec<Flight> = self.lanes.iter_mut().flat_map(|lanes| lanes.give_up(now)).collect();
+        let flights: Vec<UnansweredBatch> =
+            self.lanes.iter_mut().flat_map(|lanes| lanes.give_up(now)).collect();
         for flight in flights {
             self.happened.given_up += 1;
             self.start_over(&flight, now);
@@ -71,7 +72,7 @@ impl Sync {
         self.give_up_places(now);
     }
 
-    pub(super) fn repeat(&mut self, now: Timestamp, out: &mut Vec<Call>) {
+    pub(super) fn repeat(&mut self, now: Timestamp, out: &mut Vec<ScriptCommand>) {
         if now < self.again {
             return;
         }
@@ -81,7 +82,7 @@ impl Sync {
             if *again <= now {
                 *again = NEVER;
                 self.happened.repeats += 1;
-                out.push(Call::Sync(flight.batch.clone()));
+                out.push(ScriptCommand::Sync(flight.batch.clone()));
             }
             self.again = self.again.min(*again);
         }

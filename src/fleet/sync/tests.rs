@@ -2,10 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{BUCKETS, Options, Sync};
+use super::{BUCKETS, Sync, SyncOptions};
 use crate::clock::Now;
 use crate::engine::{self, Descriptors, Engine, HashKey, Mode, Op, Request};
-use crate::fleet::call::Call;
+use crate::fleet::call::ScriptCommand;
 use crate::rules::{RuleSet, read_text};
 
 /// A host whose caller has sent a request under each plan, and that has not synced yet.
@@ -13,11 +13,11 @@ fn host() -> (Arc<Engine>, Sync) {
     let loaded = read_text("rules.yaml", RULES);
     assert!(!loaded.has_errors(), "{:?}", loaded.problems);
     let hash_key = HashKey::from_bytes([1; 16]);
-    let options = engine::Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 };
+    let options = engine::EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 };
     let engine = Arc::new(Engine::new(options));
     let standing = engine.join_fleet(HashKey::from_bytes([2; 16]));
     engine.install(RuleSet::new(loaded.domains));
-    let options = Options { host: [1; 16], epoch: 1, buckets: BUCKETS, seed: 1 };
+    let options = SyncOptions { host: [1; 16], epoch: 1, buckets: BUCKETS, seed: 1 };
     let mut sync = Sync::new(options, standing);
     sync.set_budgets(engine.budgets());
     sync.set_linked(true, at(0).at);
@@ -34,7 +34,7 @@ fn at(millis: u64) -> Now {
 }
 
 /// The cells of each batch emitted in 20 ticks without replies.
-fn asked(say: impl Fn(&mut Sync, &Engine, Now, &mut Vec<Call>)) -> Vec<usize> {
+fn asked(say: impl Fn(&mut Sync, &Engine, Now, &mut Vec<ScriptCommand>)) -> Vec<usize> {
     let (engine, mut sync) = host();
     let (mut out, mut asked) = (Vec::new(), Vec::new());
     for turn in 0..20 {

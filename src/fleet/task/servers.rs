@@ -1,8 +1,8 @@
 //! The Redis servers and their link states. All must be reachable, as each has a part of the keys.
 
 use crate::clock::Timestamp;
-use crate::fleet::call::{Call, OF_ALL};
-use crate::fleet::link::{self, Link, NodeId, NodeStatus, OptionsError, Script, State};
+use crate::fleet::call::{OF_ALL, ScriptCommand};
+use crate::fleet::link::{self, NodeId, NodeState, NodeStatus, OptionsError, RedisLink, Script};
 use crate::fleet::link_state::LinkState;
 use crate::fleet::scripts;
 use redis::Value;
@@ -15,14 +15,14 @@ use tracing::error;
 pub(super) struct Arrival {
     /// The server, or `None` for a cluster.
     pub(super) at: Option<NodeId>,
-    pub(super) call: Call,
+    pub(super) call: ScriptCommand,
     /// The bytes of the reply; `None` if the command failed or may not have run.
     pub(super) reply: Option<Vec<u8>>,
 }
 
 /// The connections, while there is something to share.
 pub(super) struct Servers {
-    link: Arc<Link>,
+    link: Arc<RedisLink>,
     /// The state of each independent server, or one for a whole cluster, which tracks its own nodes.
     states: BTreeMap<Option<NodeId>, LinkState>,
     arrivals: mpsc::Sender<Arrival>,
@@ -33,12 +33,12 @@ pub(super) struct Servers {
 
 impl Servers {
     pub(super) fn connect(
-        options: &link::Options,
+        options: &link::LinkOptions,
         arrivals: mpsc::Sender<Arrival>,
         seed: u64,
         now: Timestamp,
     ) -> Result<Servers, OptionsError> {
-        let link = Link::start(options.clone(), scripts::all().map(Script::clone).into())?;
+        let link = RedisLink::start(options.clone(), scripts::all().map(Script::clone).into())?;
         let ids: Vec<Option<NodeId>> = match options.cluster {
             true => vec![None],
             false => link.nodes().iter().map(|node| Some(node.id)).collect(),
@@ -59,7 +59,7 @@ impl Servers {
         if self.changes.has_changed().unwrap_or(false) {
             self.changes.borrow_and_update();
             let nodes = self.link.nodes().into_iter();
-            self.up = nodes.filter(|node| node.state == State::Up).map(|node| node.id).collect();
+            self.up = nodes.filter(|node| node.state == NodeState::Up).map(|node| node.id).collect();
             for (at, state) in &mut self.states {
                 if at.is_none_or(|node| self.up.contains(&node)) {
                     state.connected(now);
@@ -97,13 +97,15 @@ impl Servers {
     }
 
     /// Sends commands, one write per server: heartbeats to the named one, others to that of their keys.
-    pub(super) fn send(&mut self, calls: Vec<(Option<NodeId>, Call)>, now: Timestamp) {
-        let mut by_server: BTreeMap<NodeId, Vec<(Option<NodeId>, Call)>> = BTreeMap::new();
+    pub(super) fn send(&mut self, calls: Vec<(Option<NodeId>, ScriptCommand)>, now: Timestamp) {
+        let mut by_server: BTreeMap<NodeId, Vec<(Option<NodeId>, ScriptCommand)>> = BTreeMap::new();
         for (named, call) in calls {
             let node = named.unwrap_or_else(|| self.link.node_of(&call.tag()));
             let at = if self.states.contains_key(&None) { None } else { Some(node) };
             // Commands about fleet overrides do not count for the link state.
-            if let Some(state) = self.states.get_mut(&at).filter(|_| !matches!(call, Call::Overrides(_))) {
+            if let Some(state) =
+                self.states.get_mut(&at).filter(|_| !matches!(call, ScriptCommand::Overrides(_)))
+            {
                 state.sent(now);
             }
             by_server.entry(node).or_default().push((at, call));
@@ -123,9 +125,9 @@ impl Servers {
 }
 
 async fn converse(
-    link: Arc<Link>,
+    link: Arc<RedisLink>,
     node: NodeId,
-    calls: Vec<(Option<NodeId>, Call)>,
+    calls: Vec<(Option<NodeId>, ScriptCommand)>,
     arrivals: mpsc::Sender<Arrival>,
 ) {
     let mut sent = Vec::with_capacity(calls.len());
@@ -143,7 +145,7 @@ async fn converse(
     let parts: Vec<_> = encoded.iter().map(|bytes| (slices(&bytes.keys), slices(&bytes.args))).collect();
     let calls = encoded.iter().zip(&parts);
     let calls: Vec<_> =
-        calls.map(|(bytes, (keys, args))| link::Call { script: bytes.script, keys, args }).collect();
+        calls.map(|(bytes, (keys, args))| link::RedisCommand { script: bytes.script, keys, args }).collect();
     let mut replies = link.send(node, &calls, None);
     for (at, call) in sent {
         let reply = match replies.next().await {

@@ -6,19 +6,19 @@ mod pause;
 mod tell;
 
 use super::servers::{Arrival, Servers};
-use super::{LEAVE_MAX, Plan};
+use super::{LEAVE_MAX, SyncPlan};
 use crate::clock::{Clock, Now, Timestamp};
-use crate::engine::{Engine, Standing};
+use crate::engine::{Engine, FleetStatus};
 use crate::fleet::beat::Beat;
-use crate::fleet::call::Call;
-use crate::fleet::counters::{Counters, View};
+use crate::fleet::call::ScriptCommand;
+use crate::fleet::counters::{FleetCounters, View};
 use crate::fleet::dice::drawn;
 use crate::fleet::link::NodeId;
-use crate::fleet::member::Member;
-use crate::fleet::overrides::{Change, Exchange};
-use crate::fleet::questions::Question;
+use crate::fleet::member::HostMember;
+use crate::fleet::overrides::{Exchange, OverrideChange};
+use crate::fleet::questions::WaitingRequest;
 use crate::fleet::reserve::Reserves;
-use crate::fleet::sync::{BUCKETS, Options};
+use crate::fleet::sync::{BUCKETS, SyncOptions};
 use pause::pause;
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,11 +29,11 @@ use tracing::{info, warn};
 pub(super) struct Talk {
     engine: Arc<Engine>,
     clock: Arc<Clock>,
-    standing: Arc<Standing>,
-    plan: Plan,
-    counters: Arc<Counters>,
-    member: Member,
-    questions: mpsc::Receiver<Question>,
+    standing: Arc<FleetStatus>,
+    plan: SyncPlan,
+    counters: Arc<FleetCounters>,
+    member: HostMember,
+    questions: mpsc::Receiver<WaitingRequest>,
     reserves: Reserves,
     /// When the rules were last checked for a reserve, and the result.
     looked: Timestamp,
@@ -41,7 +41,7 @@ pub(super) struct Talk {
     servers: Option<Servers>,
     pause: Duration,
     overrides: Exchange,
-    changes: mpsc::Receiver<Change>,
+    changes: mpsc::Receiver<OverrideChange>,
     arrivals: mpsc::Receiver<Arrival>,
     arrives: mpsc::Sender<Arrival>,
     view: View,
@@ -54,13 +54,17 @@ impl Talk {
     pub(super) fn new(
         engine: Arc<Engine>,
         clock: Arc<Clock>,
-        standing: Arc<Standing>,
-        plan: Plan,
-        (counters, changes, questions): (Arc<Counters>, mpsc::Receiver<Change>, mpsc::Receiver<Question>),
+        standing: Arc<FleetStatus>,
+        plan: SyncPlan,
+        (counters, changes, questions): (
+            Arc<FleetCounters>,
+            mpsc::Receiver<OverrideChange>,
+            mpsc::Receiver<WaitingRequest>,
+        ),
     ) -> Talk {
         let identity = &plan.identity;
         let many = plan.link.cluster || plan.link.urls.len() > 1;
-        let options = Options {
+        let options = SyncOptions {
             host: identity.host,
             epoch: identity.epoch,
             buckets: if many { BUCKETS_SPREAD } else { BUCKETS },
@@ -69,7 +73,7 @@ impl Talk {
         let (arrives, arrivals) = mpsc::channel(ARRIVALS_MAX);
         let known = engine.fleet_overrides();
         let overrides = Exchange::new(identity.host, plan.seal.clone(), &known, clock.now());
-        let mut member = Member::new(Arc::clone(&engine), Arc::clone(&standing), options);
+        let mut member = HostMember::new(Arc::clone(&engine), Arc::clone(&standing), options);
         member.expect(identity.hosts, clock.now().at);
         Talk {
             member,
@@ -150,13 +154,13 @@ impl Talk {
         });
         self.relink(now);
         let due = due.into_iter().flatten();
-        let mut out: Vec<(Option<NodeId>, Call)> =
-            due.map(|server| (server, Call::Beat(self.beat(server, now)))).collect();
+        let mut out: Vec<(Option<NodeId>, ScriptCommand)> =
+            due.map(|server| (server, ScriptCommand::Beat(self.beat(server, now)))).collect();
         let mut calls = Vec::new();
         self.member.ask_versions(&mut calls);
         self.member.tick(now, &mut calls);
         let is_waited_for = self.member.asking().has_calls();
-        self.pause = pause(calls.iter().map(Call::cells).sum(), self.pause, is_waited_for);
+        self.pause = pause(calls.iter().map(ScriptCommand::cells).sum(), self.pause, is_waited_for);
         out.extend(calls.into_iter().map(|call| (None, call)));
         let overrides = self.ask_for_overrides(!out.is_empty(), now);
         out.extend(overrides.map(|call| (None, call)));
@@ -188,10 +192,10 @@ impl Talk {
         self.servers.is_some()
     }
 
-    fn ask_for_overrides(&mut self, with_others: bool, now: Now) -> Option<Call> {
+    fn ask_for_overrides(&mut self, with_others: bool, now: Now) -> Option<ScriptCommand> {
         let after_step = self.overrides.after_step(now);
         after_step.iter().for_each(|overrides| self.engine.take_fleet_overrides(overrides));
-        self.overrides.due(with_others, now).map(Call::Overrides)
+        self.overrides.due(with_others, now).map(ScriptCommand::Overrides)
     }
 
     fn beat(&mut self, server: Option<NodeId>, now: Now) -> Beat {
@@ -203,7 +207,7 @@ impl Talk {
     }
 
     /// Sends the remote checks of all pending requests that have arrived by now, in one write.
-    fn ask(&mut self, question: Question) {
+    fn ask(&mut self, question: WaitingRequest) {
         let now = self.clock.now();
         let mut calls = Vec::new();
         let mut next = Some(question);
@@ -215,7 +219,7 @@ impl Talk {
         self.send(calls.into_iter().map(|call| (None, call)).collect(), now);
     }
 
-    fn send(&mut self, calls: Vec<(Option<NodeId>, Call)>, now: Now) {
+    fn send(&mut self, calls: Vec<(Option<NodeId>, ScriptCommand)>, now: Now) {
         self.view.calls += calls.len() as u64;
         if let Some(servers) = self.servers.as_mut().filter(|_| !calls.is_empty()) {
             servers.send(calls, now.at);

@@ -1,12 +1,12 @@
 //! Remote checks of requests that find no idle permit on their host.
 
-use super::{Places, Quota};
+use super::{PermitQuota, Permits};
 use crate::clock::Timestamp;
 use std::time::Duration;
 
 /// Whether requests may wait for a remote check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Asks {
+pub enum PermitWait {
     /// Requests without a permit are refused.
     #[default]
     Never,
@@ -14,17 +14,17 @@ pub enum Asks {
     OnMiss,
 }
 
-impl Quota {
+impl PermitQuota {
     /// Returns the limit with this mode of remote checks.
     #[must_use]
-    pub fn asking(self, asks: Asks) -> Quota {
-        Quota { asks, ..self }
+    pub fn asking(self, asks: PermitWait) -> PermitQuota {
+        PermitQuota { asks, ..self }
     }
 
     /// Returns the limit with this longest wait for a remote check.
     #[must_use]
-    pub fn waiting(self, patience: Duration) -> Quota {
-        Quota { patience, ..self }
+    pub fn waiting(self, patience: Duration) -> PermitQuota {
+        PermitQuota { patience, ..self }
     }
 
     /// The longest wait of a request for a remote check.
@@ -42,7 +42,7 @@ impl Quota {
     /// Whether requests may wait for a remote check.
     #[must_use]
     pub fn may_ask(&self) -> bool {
-        self.asks == Asks::OnMiss
+        self.asks == PermitWait::OnMiss
     }
 
     /// Whether hosts borrow permits only for waiting requests and return them as soon as they are idle: permits are
@@ -56,7 +56,7 @@ impl Quota {
 
     /// Whether a remote check might obtain a permit; not until `refused_until` after a refusal.
     #[must_use]
-    pub fn may_bring(&self, places: Option<&Places>, now: Timestamp) -> bool {
+    pub fn may_bring(&self, places: Option<&Permits>, now: Timestamp) -> bool {
         let is_refused = places.is_some_and(|places| now < places.refused_until);
         let is_answering = || self.joined.get().is_some_and(|joined| joined.standing.is_answering());
         !is_refused && self.may_ask() && is_answering()
@@ -64,13 +64,13 @@ impl Quota {
 
     /// Whether a remote check might obtain a permit, by the last reply of Redis.
     #[must_use]
-    pub fn may_pass_elsewhere(&self, places: Option<&Places>, now: Timestamp) -> bool {
+    pub fn may_pass_elsewhere(&self, places: Option<&Permits>, now: Timestamp) -> bool {
         let known = places.filter(|places| now < places.expires_at);
         known.is_none_or(|places| places.free > 0) && self.may_bring(places, now)
     }
 }
 
-impl Places {
+impl Permits {
     /// Reserves an idle permit for a request that has waited for one. Returns whether there is one.
     pub fn claim(&mut self, in_use: u32, now: Timestamp) -> bool {
         let is_idle = in_use < self.unclaimed(now);

@@ -1,13 +1,13 @@
 //! Reports of the permits of a key to Redis, and the effect of its replies.
 
-use super::Places;
+use super::Permits;
 use crate::clock::Timestamp;
 use crate::limit::share::{HOLD, SyncRequest};
 use std::time::Duration;
 
 /// The report of one key of one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reported {
+pub struct PermitReport {
     /// Permits that have not expired.
     pub held: u32,
     /// Leases in progress, with a permit or without.
@@ -24,7 +24,7 @@ pub struct Reported {
     pub claimed: u32,
 }
 
-impl Reported {
+impl PermitReport {
     /// The permits that no other host may have: every lease in progress counts as holding one.
     #[must_use]
     pub fn hold(&self) -> u32 {
@@ -40,7 +40,7 @@ impl Reported {
 
 /// The reply of Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settled {
+pub struct PermitReply {
     /// Permits reported as held.
     pub hold: u32,
     /// Permits granted in addition.
@@ -58,10 +58,10 @@ pub struct Settled {
     pub is_few: bool,
 }
 
-impl Places {
+impl Permits {
     /// Reports the key, which is tracked from now on. At most `keep` permits remain: no lease starts on the others from
     /// now on.
-    pub fn report(&mut self, keep: u32, in_use: u32, now: Timestamp) -> Reported {
+    pub fn report(&mut self, keep: u32, in_use: u32, now: Timestamp) -> PermitReport {
         self.sync_request = SyncRequest::Signalled;
         self.granted = self.held(now).min(keep);
         if !std::mem::replace(&mut self.tracked, true) {
@@ -74,15 +74,23 @@ impl Places {
 
     /// Returns the report without any change.
     #[must_use]
-    pub fn look(&self, in_use: u32, now: Timestamp) -> Reported {
-        let Places { asked, begun, unasked, claimed, .. } = *self;
-        Reported { held: self.held(now), in_use, peak: self.peak.max(in_use), asked, begun, unasked, claimed }
+    pub fn look(&self, in_use: u32, now: Timestamp) -> PermitReport {
+        let Permits { asked, begun, unasked, claimed, .. } = *self;
+        PermitReport {
+            held: self.held(now),
+            in_use,
+            peak: self.peak.max(in_use),
+            asked,
+            begun,
+            unasked,
+            claimed,
+        }
     }
 
     /// Returns the report for the sync that this key requested; where permits are few, later idle ones request another
     /// sync.
     #[must_use]
-    pub fn visit(&mut self, in_use: u32, now: Timestamp) -> Reported {
+    pub fn visit(&mut self, in_use: u32, now: Timestamp) -> PermitReport {
         if self.is_few {
             self.sync_request = SyncRequest::Idle;
         }
@@ -90,7 +98,7 @@ impl Places {
     }
 
     /// Applies a reply of Redis while `in_use` leases are in progress.
-    pub fn settle(&mut self, settled: &Settled, in_use: u32, now: Timestamp) {
+    pub fn settle(&mut self, settled: &PermitReply, in_use: u32, now: Timestamp) {
         let expires_at = settled.sent.after(HOLD);
         if expires_at >= self.expires_at {
             // Where the permits reported by all hosts fit, the local leases without a permit fit too. Where they do

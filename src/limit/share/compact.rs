@@ -8,11 +8,11 @@
 
 use super::credit::UntrackedCredit;
 use super::state::{SEEN_SHIFT, SyncRequest};
-use super::{Quota, Share, is_linked};
+use super::{Share, ShareQuota, is_linked};
 use crate::clock::Timestamp;
 use crate::limit::heap::block_bytes;
 use crate::limit::token_bucket::Gcra;
-use crate::limit::{Level, Scale};
+use crate::limit::{QuotaLevel, TickScale};
 
 /// A share in compact form.
 #[derive(Debug)]
@@ -88,7 +88,7 @@ impl Int48 {
 impl Folded {
     /// The state of a new key.
     #[must_use]
-    pub fn fresh(quota: &Quota, now: Timestamp) -> Folded {
+    pub fn fresh(quota: &ShareQuota, now: Timestamp) -> Folded {
         Folded(Form::Untracked(Untracked {
             used: Gcra::full(quota.bucket().scale(), now),
             is_fallback: false,
@@ -101,7 +101,7 @@ impl Folded {
 
     /// Folds a share.
     #[must_use]
-    pub fn of(share: Share, quota: &Quota, now: Timestamp) -> Folded {
+    pub fn of(share: Share, quota: &ShareQuota, now: Timestamp) -> Folded {
         Folded(
             Untracked::from_share(&share, quota, now)
                 .map_or_else(|| Form::Boxed(Boxed::new(share, quota)), Form::Untracked),
@@ -110,7 +110,7 @@ impl Folded {
 
     /// Unfolds the share.
     #[must_use]
-    pub fn unfold(&self, quota: &Quota, now: Timestamp) -> Share {
+    pub fn unfold(&self, quota: &ShareQuota, now: Timestamp) -> Share {
         match &self.0 {
             Form::Untracked(untracked) => untracked.unfold(quota, now),
             Form::Boxed(boxed) => boxed.unfold(),
@@ -118,7 +118,12 @@ impl Folded {
     }
 
     /// Unfolds the share, changes it and folds it again. Returns the result of `change`.
-    pub fn change<T>(&mut self, quota: &Quota, now: Timestamp, change: impl FnOnce(&mut Share) -> T) -> T {
+    pub fn change<T>(
+        &mut self,
+        quota: &ShareQuota,
+        now: Timestamp,
+        change: impl FnOnce(&mut Share) -> T,
+    ) -> T {
         let mut share = self.unfold(quota, now);
         let changed = change(&mut share);
         match (&mut self.0, Untracked::from_share(&share, quota, now)) {
@@ -132,7 +137,7 @@ impl Folded {
     /// Admits a request of at least one unit, as [`Share::admit`] would, and returns its level. `None`, without any
     /// change, if the compact form does not suffice to decide.
     #[inline]
-    pub fn admit_at_once(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> Option<Level> {
+    pub fn admit_at_once(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) -> Option<QuotaLevel> {
         match &mut self.0 {
             Form::Boxed(boxed) => boxed.fast.take_borrowed(quota, now, cost),
             Form::Untracked(untracked) => untracked.use_credit(quota, now, cost),
@@ -149,7 +154,7 @@ impl Folded {
 
     /// See [`Share::nanos_until_fresh`].
     #[must_use]
-    pub fn nanos_until_fresh(&self, scale: Scale, now: Timestamp) -> u64 {
+    pub fn nanos_until_fresh(&self, scale: TickScale, now: Timestamp) -> u64 {
         match &self.0 {
             Form::Untracked(untracked) => {
                 untracked.used.ticks_until_full(scale, now).div_ceil(u64::from(scale.ticks_per_nano()))
@@ -187,7 +192,7 @@ impl Folded {
 
 impl Untracked {
     /// Folds a share whose only state is that of an untracked key; otherwise `None`.
-    fn from_share(share: &Share, quota: &Quota, now: Timestamp) -> Option<Untracked> {
+    fn from_share(share: &Share, quota: &ShareQuota, now: Timestamp) -> Option<Untracked> {
         if !share.is_unknown_to_redis() {
             return None;
         }
@@ -206,7 +211,7 @@ impl Untracked {
         })
     }
 
-    fn unfold(&self, quota: &Quota, now: Timestamp) -> Share {
+    fn unfold(&self, quota: &ShareQuota, now: Timestamp) -> Share {
         let full = Gcra::full(quota.bucket().scale(), now);
         let (untracked, fallback) = if self.is_fallback { (full, self.used) } else { (self.used, full) };
         Share {
@@ -228,7 +233,7 @@ impl Untracked {
 
     /// Uses credit, if another unit is left afterwards and no sync becomes due.
     #[inline]
-    fn use_credit(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> Option<Level> {
+    fn use_credit(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) -> Option<QuotaLevel> {
         let standing = quota.standing()?;
         let outages = quota.outages(standing);
         let is_reachable = self.outages == low_bits(outages) && is_linked(outages);
@@ -256,11 +261,11 @@ impl Untracked {
 }
 
 impl Boxed {
-    fn new(share: Share, quota: &Quota) -> Boxed {
+    fn new(share: Share, quota: &ShareQuota) -> Boxed {
         Boxed { fast: FastPath::new(&share, quota), share: Box::new(share) }
     }
 
-    fn fold(&mut self, share: Share, quota: &Quota) {
+    fn fold(&mut self, share: Share, quota: &ShareQuota) {
         self.fast = FastPath::new(&share, quota);
         *self.share = share;
     }
@@ -274,7 +279,7 @@ impl Boxed {
 }
 
 impl FastPath {
-    fn new(share: &Share, quota: &Quota) -> FastPath {
+    fn new(share: &Share, quota: &ShareQuota) -> FastPath {
         let tokens = share.tokens;
         let (level, at) = (Int48::ZERO, Int48::ZERO);
         let nothing = FastPath { tokens, floor: u16::MAX, level, demand: 0, at, lasts: 0, outages: 0 };
@@ -283,7 +288,7 @@ impl FastPath {
 
     /// The fast path of a share, if a decision can take tokens and change nothing else: it has borrowed tokens, no
     /// debt, and no sync is due. `None` also where the numbers do not fit.
-    fn from_share(share: &Share, quota: &Quota) -> Option<FastPath> {
+    fn from_share(share: &Share, quota: &ShareQuota) -> Option<FastPath> {
         // The next increase of a window is stored in the boxed share.
         let may = quota.window().is_none()
             && share.tracked
@@ -318,7 +323,7 @@ impl FastPath {
     }
 
     #[inline]
-    fn take_borrowed(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> Option<Level> {
+    fn take_borrowed(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) -> Option<QuotaLevel> {
         let age = self.age(now)?;
         let outages = quota.outages(quota.standing()?);
         let left = self.tokens.checked_sub(cost).filter(|left| *left >= u32::from(self.floor))?;
@@ -333,7 +338,7 @@ impl FastPath {
 }
 
 /// The outage counter; odd during an outage.
-fn outage_counter(quota: &Quota) -> u32 {
+fn outage_counter(quota: &ShareQuota) -> u32 {
     quota.standing().map_or(0, |standing| quota.outages(standing))
 }
 

@@ -1,6 +1,6 @@
 //! Credit: units that a host may admit before they are charged; and the estimated level of Redis that bounds it.
 
-use super::{Quota, Share, is_linked};
+use super::{Share, ShareQuota, is_linked};
 use crate::clock::Timestamp;
 use crate::limit::token_bucket::Gcra;
 
@@ -17,7 +17,7 @@ pub(super) struct UntrackedCredit {
 impl UntrackedCredit {
     /// The credit on one of `hosts` hosts; `None` if it is less than a unit or requests wait for remote checks.
     #[inline(always)]
-    pub(super) fn new(quota: &Quota, hosts: u32, used: Gcra, now: Timestamp) -> Option<UntrackedCredit> {
+    pub(super) fn new(quota: &ShareQuota, hosts: u32, used: Gcra, now: Timestamp) -> Option<UntrackedCredit> {
         if quota.may_ask(hosts) {
             return None;
         }
@@ -46,7 +46,7 @@ impl UntrackedCredit {
     }
 }
 
-impl Quota {
+impl ShareQuota {
     /// The level in Redis, in millionths of a unit, `age_nanos` after a reply with this level and this fleet demand.
     #[inline]
     pub(super) fn estimate(&self, level: i64, demand: u64, age_nanos: u64) -> i64 {
@@ -61,7 +61,7 @@ impl Quota {
 
 impl Share {
     /// The estimated level in Redis, in millionths of a unit; `None` without a reply since the last outage.
-    pub(super) fn estimate(&self, quota: &Quota, now: Timestamp) -> Option<i64> {
+    pub(super) fn estimate(&self, quota: &ShareQuota, now: Timestamp) -> Option<i64> {
         let seen = self.seen()?;
         let age = now.as_nanos().saturating_sub(seen.at.as_nanos());
         if quota.window().is_some() {
@@ -72,7 +72,7 @@ impl Share {
     }
 
     /// Whether `need` units, at least one, may be admitted before they are charged.
-    pub(super) fn has_credit(&self, quota: &Quota, hosts: u32, now: Timestamp, need: u32) -> bool {
+    pub(super) fn has_credit(&self, quota: &ShareQuota, hosts: u32, now: Timestamp, need: u32) -> bool {
         if quota.credit() == 0 || quota.may_ask(hosts) {
             return false;
         }
@@ -99,7 +99,7 @@ impl Share {
 
     /// The credit of the key, if it is untracked, has no other state, and this host has at least a unit of credit.
     #[inline(always)]
-    pub(super) fn untracked_credit(&self, quota: &Quota, now: Timestamp) -> Option<UntrackedCredit> {
+    pub(super) fn untracked_credit(&self, quota: &ShareQuota, now: Timestamp) -> Option<UntrackedCredit> {
         let standing = quota.standing()?;
         let is_reachable = self.outages == quota.outages(standing) && is_linked(self.outages);
         if self.tracked || !is_reachable || self.owed > 0 || self.borrowed(now) > 0 {
@@ -113,7 +113,7 @@ impl Share {
     pub(super) fn admit_untracked(
         &mut self,
         credit: &UntrackedCredit,
-        quota: &Quota,
+        quota: &ShareQuota,
         now: Timestamp,
         cost: u32,
     ) -> bool {
@@ -131,14 +131,14 @@ impl Share {
     }
 
     /// Whether Redis has tokens to spare, by the last known level.
-    fn has_spare_tokens(&self, quota: &Quota, now: Timestamp) -> bool {
+    fn has_spare_tokens(&self, quota: &ShareQuota, now: Timestamp) -> bool {
         let Some(seen) = self.seen() else { return false };
         // Demand does not count twice: where hosts ask for more than there is, they do not get it.
         let level = self.estimate(quota, now).unwrap_or(i64::MIN).max(seen.level);
         level >= quota.lends_above(seen.demand)
     }
 
-    pub(super) fn use_credit(&mut self, quota: &Quota, hosts: u32, now: Timestamp, need: u32) {
+    pub(super) fn use_credit(&mut self, quota: &ShareQuota, hosts: u32, now: Timestamp, need: u32) {
         if need == 0 && self.tracked && self.owed == 0 {
             if self.borrowed(now) < self.low {
                 self.request_sync();
@@ -172,7 +172,7 @@ impl Share {
     }
 
     /// Starts tracking the key: its debt is charged from now on.
-    pub(super) fn start_tracking(&mut self, quota: &Quota, hosts: u32, now: Timestamp) {
+    pub(super) fn start_tracking(&mut self, quota: &ShareQuota, hosts: u32, now: Timestamp) {
         if self.tracked {
             return;
         }

@@ -1,14 +1,20 @@
 //! The fallback of a host in an outage: its own bucket, which starts with the N-th part of the last known level, and
 //! the debt that remains after the outage.
 
-use super::state::Seen;
-use super::{MICRO_UNITS, Quota, Share, Standing, WhenDown, is_linked};
+use super::state::RedisLevel;
+use super::{FleetStatus, MICRO_UNITS, Share, ShareQuota, WhenDown, is_linked};
 use crate::clock::Timestamp;
 use crate::limit::Outcome;
 use crate::limit::token_bucket::{Gcra, micros_up};
 
 impl Share {
-    pub(super) fn judge_fallback(&self, quota: &Quota, now: Timestamp, cost: u32, hosts: u32) -> Outcome {
+    pub(super) fn judge_fallback(
+        &self,
+        quota: &ShareQuota,
+        now: Timestamp,
+        cost: u32,
+        hosts: u32,
+    ) -> Outcome {
         let (ahead, most) = self.fallback_ahead(quota, now, cost, hosts);
         if ahead <= most {
             Outcome::Pass
@@ -17,7 +23,7 @@ impl Share {
         }
     }
 
-    pub(super) fn charge_fallback(&mut self, quota: &Quota, now: Timestamp, cost: u32, hosts: u32) {
+    pub(super) fn charge_fallback(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32, hosts: u32) {
         if cost > 0 {
             let (ahead, _) = self.fallback_ahead(quota, now, cost, hosts);
             self.fallback = self.fallback.with_ahead(quota.bucket().scale(), now, ahead);
@@ -25,14 +31,14 @@ impl Share {
     }
 
     /// The ticks ahead of the N-th part of the bucket after such a request, and the most allowed: at least one unit.
-    fn fallback_ahead(&self, quota: &Quota, now: Timestamp, cost: u32, hosts: u32) -> (u64, u64) {
+    fn fallback_ahead(&self, quota: &ShareQuota, now: Timestamp, cost: u32, hosts: u32) -> (u64, u64) {
         let bucket = quota.bucket();
         let unit = bucket.ticks_of(1).saturating_mul(u64::from(hosts));
         let ahead = self.fallback.ticks_until_full(bucket.scale(), now);
         (ahead.saturating_add(unit.saturating_mul(u64::from(cost))), bucket.capacity().max(unit))
     }
 
-    pub(super) fn after_outages(&self, quota: &Quota, standing: &Standing, now: Timestamp) -> Share {
+    pub(super) fn after_outages(&self, quota: &ShareQuota, standing: &FleetStatus, now: Timestamp) -> Share {
         let mut share = *self;
         let unit = fallback_unit_ticks(quota, standing);
         if !is_linked(self.outages) {
@@ -54,21 +60,21 @@ impl Share {
     }
 
     /// Sets the fallback bucket to the last known level less `beyond` ticks.
-    fn reset_fallback(&mut self, quota: &Quota, now: Timestamp, beyond: u64) {
+    fn reset_fallback(&mut self, quota: &ShareQuota, now: Timestamp, beyond: u64) {
         let scale = quota.bucket().scale();
         let ahead = self.bucket_in_redis(quota, now).ticks_until_full(scale, now).saturating_add(beyond);
         self.fallback = Gcra::full(scale, now).with_ahead(scale, now, ahead);
     }
 
     /// The units admitted in the outage and not earned since, with the debt from before, in ticks.
-    fn fallback_debt(&self, quota: &Quota, now: Timestamp) -> u64 {
+    fn fallback_debt(&self, quota: &ShareQuota, now: Timestamp) -> u64 {
         let ahead = |bucket: Gcra| bucket.ticks_until_full(quota.bucket().scale(), now);
         ahead(self.fallback).saturating_sub(ahead(self.bucket_in_redis(quota, now)))
     }
 
     /// Applies the level of a reply of Redis, and `paid` charged units. The reply may arrive after the request for it
     /// timed out.
-    pub(super) fn apply_level(&mut self, quota: &Quota, now: Timestamp, paid: u32, seen: Seen) {
+    pub(super) fn apply_level(&mut self, quota: &ShareQuota, now: Timestamp, paid: u32, seen: RedisLevel) {
         let paid = paid.min(self.owed);
         let fallback = quota.standing().filter(|_| !is_linked(self.outages));
         let beyond = fallback.map(|standing| {
@@ -84,7 +90,7 @@ impl Share {
     }
 
     /// The bucket in Redis by its last reply, if no token had been taken since; full if there was no reply.
-    fn bucket_in_redis(&self, quota: &Quota, now: Timestamp) -> Gcra {
+    fn bucket_in_redis(&self, quota: &ShareQuota, now: Timestamp) -> Gcra {
         let scale = quota.bucket().scale();
         let Some(seen) = self.seen else { return Gcra::full(scale, now) };
         let missing = quota.derived.full.saturating_sub(seen.level).clamp(0, quota.derived.full);
@@ -95,11 +101,11 @@ impl Share {
 }
 
 /// One unit of the fallback bucket, in ticks.
-fn fallback_unit_ticks(quota: &Quota, standing: &Standing) -> u64 {
+fn fallback_unit_ticks(quota: &ShareQuota, standing: &FleetStatus) -> u64 {
     quota.bucket().ticks_of(1).saturating_mul(u64::from(fallback_parts(quota, standing)))
 }
 
 /// The number of parts into which the budget is divided in an outage.
-pub(super) fn fallback_parts(quota: &Quota, standing: &Standing) -> u32 {
+pub(super) fn fallback_parts(quota: &ShareQuota, standing: &FleetStatus) -> u32 {
     if quota.when_down() == WhenDown::Share { standing.hosts() } else { 1 }
 }

@@ -1,37 +1,37 @@
 //! The level of one key in a reply.
 
 use super::credit::UntrackedCredit;
-use super::{MICRO_UNITS, Quota, Share};
+use super::{MICRO_UNITS, Share, ShareQuota};
 use crate::clock::{Micros, Timestamp};
-use crate::limit::{Level, Outcome};
+use crate::limit::{Outcome, QuotaLevel};
 
-impl Quota {
+impl ShareQuota {
     /// The level of an untracked key: full except for the units used here.
     #[inline]
-    pub(super) fn untracked_level(&self, is_untouched: bool) -> Level {
+    pub(super) fn untracked_level(&self, is_untouched: bool) -> QuotaLevel {
         let limit = self.bucket().burst();
         self.level_of(if is_untouched { limit } else { limit.saturating_sub(1).max(1) })
     }
 
     /// The level for `level` millionths of a unit in Redis and `borrowed` borrowed tokens.
     #[inline]
-    pub(super) fn known_level(&self, level: i64, borrowed: u32) -> Level {
+    pub(super) fn known_level(&self, level: i64, borrowed: u32) -> QuotaLevel {
         let whole = level.max(0).unsigned_abs() / MICRO_UNITS;
         let remaining = u32::try_from(whole).unwrap_or(u32::MAX).saturating_add(borrowed);
         self.level_of(remaining.clamp(1, self.bucket().burst()))
     }
 
     #[inline]
-    fn level_of(&self, remaining: u32) -> Level {
+    fn level_of(&self, remaining: u32) -> QuotaLevel {
         let is_full = remaining == self.bucket().burst();
         self.level_with(remaining, if is_full { Micros::ZERO } else { self.derived.one_unit })
     }
 
     #[inline]
-    fn level_with(&self, remaining: u32, reset: Micros) -> Level {
+    fn level_with(&self, remaining: u32, reset: Micros) -> QuotaLevel {
         let bucket = self.bucket();
         let (limit, remaining) = (u64::from(bucket.burst()), u64::from(remaining));
-        Level { limit, window: bucket.window(), remaining, reset }
+        QuotaLevel { limit, window: bucket.window(), remaining, reset }
     }
 }
 
@@ -39,7 +39,7 @@ impl Share {
     /// The numbers of a reply: the units that this host could admit now, and the last known rest. An estimate, because
     /// other hosts admit requests meanwhile.
     #[must_use]
-    pub fn level(&self, quota: &Quota, now: Timestamp) -> Level {
+    pub fn level(&self, quota: &ShareQuota, now: Timestamp) -> QuotaLevel {
         let level = self.level_of_bucket(quota, now);
         if quota.window().is_none() {
             return level;
@@ -50,10 +50,10 @@ impl Share {
             remaining if remaining == level.limit => Micros::ZERO,
             _ => self.until_more(now).unwrap_or(quota.span()),
         };
-        Level { window: quota.span(), reset, ..level }
+        QuotaLevel { window: quota.span(), reset, ..level }
     }
 
-    fn level_of_bucket(&self, quota: &Quota, now: Timestamp) -> Level {
+    fn level_of_bucket(&self, quota: &ShareQuota, now: Timestamp) -> QuotaLevel {
         let Some(standing) = quota.standing() else { return self.fallback.level(quota.bucket(), now) };
         if self.seen().is_none()
             && let Some(credit) = self.untracked_credit(quota, now).filter(UntrackedCredit::has_one)
@@ -74,7 +74,7 @@ impl Share {
         }
     }
 
-    fn is_untouched(&self, quota: &Quota, now: Timestamp) -> bool {
+    fn is_untouched(&self, quota: &ShareQuota, now: Timestamp) -> bool {
         self.owed == 0 && self.untracked.ticks_until_full(quota.bucket().scale(), now) == 0
     }
 }

@@ -1,15 +1,15 @@
 //! Remote checks: a request that lacks tokens waits for one Redis command, and is then judged again with the tokens
 //! granted.
 
-use super::state::{HOLD, Seen};
-use super::{MICRO_UNITS, More, Quota, Share, Standing, WhenDown, is_linked};
+use super::state::{HOLD, RedisLevel};
+use super::{FleetStatus, MICRO_UNITS, More, Share, ShareQuota, WhenDown, is_linked};
 use crate::clock::{Micros, Timestamp};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Whether a request may wait for a remote check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Asks {
+pub enum RemoteCheckWait {
     /// No request waits.
     #[default]
     Never,
@@ -23,7 +23,7 @@ pub enum Asks {
 
 /// The reply to a remote check of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Brought {
+pub struct KeyCheckReply {
     /// Units charged in Redis for this host.
     pub granted: u32,
     /// The remaining level in Redis, in millionths of a unit.
@@ -38,17 +38,17 @@ pub struct Brought {
     pub paid_us: u64,
 }
 
-impl Quota {
+impl ShareQuota {
     /// Returns the budget with this mode of remote checks.
     #[must_use]
-    pub fn asking(self, asks: Asks) -> Quota {
-        Quota { asks, ..self }
+    pub fn asking(self, asks: RemoteCheckWait) -> ShareQuota {
+        ShareQuota { asks, ..self }
     }
 
     /// Returns the budget with this longest wait for a remote check.
     #[must_use]
-    pub fn waiting(self, patience: Duration) -> Quota {
-        Quota { patience, ..self }
+    pub fn waiting(self, patience: Duration) -> ShareQuota {
+        ShareQuota { patience, ..self }
     }
 
     /// The longest wait of a request for a remote check.
@@ -60,7 +60,7 @@ impl Quota {
     /// Whether requests may wait for a remote check at any number of hosts.
     #[must_use]
     pub fn ever_asks(&self) -> bool {
-        self.asks != Asks::Never
+        self.asks != RemoteCheckWait::Never
     }
 
     /// Whether requests may wait for a remote check at the current number of hosts.
@@ -73,29 +73,31 @@ impl Quota {
     #[must_use]
     pub fn may_ask(&self, hosts: u32) -> bool {
         match self.asks {
-            Asks::Never => false,
-            Asks::WhereCreditIsLess => self.credit_units(hosts) == 0,
-            Asks::OnMiss | Asks::Always => true,
+            RemoteCheckWait::Never => false,
+            RemoteCheckWait::WhereCreditIsLess => self.credit_units(hosts) == 0,
+            RemoteCheckWait::OnMiss | RemoteCheckWait::Always => true,
         }
     }
 
     /// Whether remote checks are configured but off, because Redis does not answer in time.
-    pub(super) fn remote_checks_fail(&self, standing: &Standing) -> bool {
+    pub(super) fn remote_checks_fail(&self, standing: &FleetStatus) -> bool {
         self.may_ask(standing.hosts()) && !standing.is_answering()
     }
 
     /// Whether nothing is borrowed ahead.
     pub(super) fn always_checks_remotely(&self) -> bool {
-        self.asks == Asks::Always
+        self.asks == RemoteCheckWait::Always
     }
 
     /// Whether tokens are borrowed ahead of demand. A tiny budget would be spread over hosts that do not need it.
     #[must_use]
     pub fn borrows(&self, hosts: u32) -> bool {
         match self.asks {
-            Asks::Always => false,
-            Asks::Never => true,
-            Asks::WhereCreditIsLess | Asks::OnMiss => !(self.may_ask(hosts) && self.is_tiny(hosts)),
+            RemoteCheckWait::Always => false,
+            RemoteCheckWait::Never => true,
+            RemoteCheckWait::WhereCreditIsLess | RemoteCheckWait::OnMiss => {
+                !(self.may_ask(hosts) && self.is_tiny(hosts))
+            }
         }
     }
 
@@ -104,13 +106,13 @@ impl Quota {
     }
 
     /// Whether Redis is reachable, and in time for budgets that always use remote checks.
-    pub(super) fn is_reachable(&self, standing: &Standing) -> bool {
+    pub(super) fn is_reachable(&self, standing: &FleetStatus) -> bool {
         is_linked(self.outages(standing))
     }
 
     /// The outage counter of this budget. A budget that borrows has tokens as long as Redis is reachable, however late
     /// it replies.
-    pub(super) fn outages(&self, standing: &Standing) -> u32 {
+    pub(super) fn outages(&self, standing: &FleetStatus) -> u32 {
         if self.always_checks_remotely() {
             standing.remote_check_outages.load(Ordering::Relaxed)
         } else {
@@ -122,7 +124,7 @@ impl Quota {
 impl Share {
     /// The tokens that a refused request of `cost` units lacks, if a remote check could obtain them; otherwise `None`.
     #[must_use]
-    pub fn lacks(&self, quota: &Quota, now: Timestamp, cost: u32) -> Option<u32> {
+    pub fn lacks(&self, quota: &ShareQuota, now: Timestamp, cost: u32) -> Option<u32> {
         let standing = quota.standing().filter(|standing| quota.may_ask(standing.hosts()))?;
         if self.outages != quota.outages(standing) {
             return self.after_outages(quota, standing, now).lacks(quota, now, cost);
@@ -134,7 +136,7 @@ impl Share {
 
     /// Whether a remote check might allow a request that is refused here, by the last known level.
     #[must_use]
-    pub fn may_pass_elsewhere(&self, quota: &Quota, now: Timestamp, cost: u32) -> bool {
+    pub fn may_pass_elsewhere(&self, quota: &ShareQuota, now: Timestamp, cost: u32) -> bool {
         self.lacks(quota, now, cost).is_some_and(|need| {
             let known = self.estimate(quota, now);
             known.is_none_or(|level| level >= i64::from(need) * MICRO_UNITS.cast_signed())
@@ -143,7 +145,7 @@ impl Share {
 
     /// Applies the reply to a remote check. The granted tokens are reserved for the waiting request until it is
     /// [judged](Share::judged).
-    pub fn bring(&mut self, quota: &Quota, now: Timestamp, brought: &Brought) {
+    pub fn bring(&mut self, quota: &ShareQuota, now: Timestamp, brought: &KeyCheckReply) {
         if let Some(standing) = quota.standing() {
             self.catch_up(quota, standing, now);
             // A key that was checked a moment ago is in use: borrow tokens for later requests.
@@ -153,7 +155,7 @@ impl Share {
             }
         }
         let demand = self.seen.map_or(0, |seen| seen.demand);
-        self.apply_level(quota, now, 0, Seen { level: brought.level, demand, at: now });
+        self.apply_level(quota, now, 0, RedisLevel { level: brought.level, demand, at: now });
         self.refused_until = Timestamp::ORIGIN;
         self.apply_more(quota, now, brought.more);
         let knows_more = brought.more.is_some_and(|more| more.is_spent_out);
@@ -169,7 +171,7 @@ impl Share {
 
     /// Applies the fallback to a request that lacks `need` tokens and whose remote check timed out; tokens granted so
     /// are charged later. Returns the tokens reserved for the request until it is [judged](Share::judged).
-    pub fn miss(&mut self, quota: &Quota, now: Timestamp, need: u32) -> u32 {
+    pub fn miss(&mut self, quota: &ShareQuota, now: Timestamp, need: u32) -> u32 {
         let Some(standing) = quota.standing() else { return 0 };
         self.catch_up(quota, standing, now);
         if !quota.is_reachable(standing) || need == 0 {
@@ -187,8 +189,8 @@ impl Share {
     /// Whether a request that lacks `need` tokens passes while remote checks time out though Redis is reachable.
     pub(super) fn passes_on_part(
         &self,
-        quota: &Quota,
-        standing: &Standing,
+        quota: &ShareQuota,
+        standing: &FleetStatus,
         now: Timestamp,
         need: u32,
     ) -> bool {
@@ -196,7 +198,7 @@ impl Share {
     }
 
     /// Whether `need` tokens are within this host's part of the last known level.
-    fn is_within_part(&self, quota: &Quota, standing: &Standing, now: Timestamp, need: u32) -> bool {
+    fn is_within_part(&self, quota: &ShareQuota, standing: &FleetStatus, now: Timestamp, need: u32) -> bool {
         let hosts = match quota.when_down() {
             WhenDown::Share => u64::from(standing.hosts()),
             WhenDown::Local => 1,
@@ -211,7 +213,7 @@ impl Share {
     }
 
     /// Adds a debt that is charged with the next batch.
-    pub(super) fn owe_now(&mut self, quota: &Quota, standing: &Standing, now: Timestamp, need: u32) {
+    pub(super) fn owe_now(&mut self, quota: &ShareQuota, standing: &FleetStatus, now: Timestamp, need: u32) {
         self.start_tracking(quota, standing.hosts(), now);
         self.owed = self.owed.saturating_add(need);
         self.request_sync();
@@ -231,8 +233,8 @@ impl Share {
     /// with the next batch, else once Redis is reachable.
     pub(super) fn charge_for_next_batch(
         &mut self,
-        quota: &Quota,
-        standing: &Standing,
+        quota: &ShareQuota,
+        standing: &FleetStatus,
         now: Timestamp,
         units: u32,
     ) {
@@ -244,8 +246,8 @@ impl Share {
     }
 
     /// Applies the reply to a remote check whose request no longer waits: the granted tokens are refunded.
-    pub fn bring_back(&mut self, quota: &Quota, now: Timestamp, brought: &Brought) {
-        self.bring(quota, now, &Brought { granted: 0, ..*brought });
+    pub fn bring_back(&mut self, quota: &ShareQuota, now: Timestamp, brought: &KeyCheckReply) {
+        self.bring(quota, now, &KeyCheckReply { granted: 0, ..*brought });
         self.queue_refund(brought.granted);
     }
 

@@ -1,7 +1,7 @@
 //! This host's state of one key, and the judgement of requests by it.
 
 use super::fallback::fallback_parts;
-use super::{MICRO_UNITS, NANOS_PER_MICRO, Quota, Standing, WhenDown, is_linked};
+use super::{FleetStatus, MICRO_UNITS, NANOS_PER_MICRO, ShareQuota, WhenDown, is_linked};
 use crate::clock::{Micros, Timestamp};
 use crate::limit::Outcome;
 use crate::limit::token_bucket::Gcra;
@@ -30,7 +30,7 @@ pub struct Share {
     /// The bucket of this host in an outage.
     pub(super) fallback: Gcra,
     /// The level in the last reply of Redis.
-    pub(super) seen: Option<Seen>,
+    pub(super) seen: Option<RedisLevel>,
     /// The reply predates the last outage.
     pub(super) is_seen_before: bool,
     /// The value of the outage counter at the last update.
@@ -51,7 +51,7 @@ pub struct Share {
 
 /// The level of a key in a reply of Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Seen {
+pub struct RedisLevel {
     /// In millionths of a unit; negative for a debt.
     pub level: i64,
     /// The demand of all hosts, in thousandths of a unit per second.
@@ -60,11 +60,11 @@ pub struct Seen {
     pub at: Timestamp,
 }
 
-impl Seen {
+impl RedisLevel {
     /// Returns the level with its time rounded up to 2¹⁰ ns, so that it fits 48 bits and is never dated too early.
-    pub(super) fn dated(self) -> Seen {
+    pub(super) fn dated(self) -> RedisLevel {
         let at = self.at.as_nanos().saturating_add((1 << SEEN_SHIFT) - 1) >> SEEN_SHIFT << SEEN_SHIFT;
-        Seen { at: Timestamp::from_nanos(at), ..self }
+        RedisLevel { at: Timestamp::from_nanos(at), ..self }
     }
 }
 
@@ -96,7 +96,7 @@ impl SyncRequest {
 impl Share {
     /// The state of a new key.
     #[must_use]
-    pub fn fresh(quota: &Quota, now: Timestamp) -> Share {
+    pub fn fresh(quota: &ShareQuota, now: Timestamp) -> Share {
         let full = Gcra::full(quota.bucket().scale(), now);
         Share {
             tokens: 0,
@@ -122,7 +122,7 @@ impl Share {
     }
 
     /// Judges a request of `cost` units. `Later` is an estimate: the demand of other hosts is not known.
-    pub fn judge(&self, quota: &Quota, now: Timestamp, cost: u32) -> Outcome {
+    pub fn judge(&self, quota: &ShareQuota, now: Timestamp, cost: u32) -> Outcome {
         if cost == 0 {
             return Outcome::Pass;
         }
@@ -161,7 +161,7 @@ impl Share {
 
     /// Judges a request of `cost` units, and charges it if it passes.
     #[inline]
-    pub fn admit(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> Outcome {
+    pub fn admit(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) -> Outcome {
         if self.tracked {
             if self.only_takes_borrowed(quota, now, cost) {
                 self.tokens -= cost;
@@ -184,9 +184,9 @@ impl Share {
     }
 
     /// Whether a request of a tracked key takes borrowed tokens and changes nothing else.
-    fn only_takes_borrowed(&self, quota: &Quota, now: Timestamp, cost: u32) -> bool {
+    fn only_takes_borrowed(&self, quota: &ShareQuota, now: Timestamp, cost: u32) -> bool {
         let is_reachable =
-            |standing: &Standing| self.outages == quota.outages(standing) && is_linked(self.outages);
+            |standing: &FleetStatus| self.outages == quota.outages(standing) && is_linked(self.outages);
         (1..=self.borrowed(now)).contains(&cost)
             && cost <= quota.bucket().burst()
             && self.owed == 0
@@ -194,7 +194,7 @@ impl Share {
     }
 
     /// Charges a request that passed.
-    pub fn charge(&mut self, quota: &Quota, now: Timestamp, cost: u32) {
+    pub fn charge(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) {
         let Some(standing) = quota.standing() else { return self.charge_fallback(quota, now, cost, 1) };
         self.catch_up(quota, standing, now);
         self.count_asked(quota, now, cost);
@@ -216,7 +216,7 @@ impl Share {
     }
 
     /// Records a request that this budget refused as demand.
-    pub fn refuse(&mut self, quota: &Quota, now: Timestamp, cost: u32) {
+    pub fn refuse(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) {
         let Some(standing) = quota.standing() else { return };
         self.catch_up(quota, standing, now);
         self.count_asked(quota, now, cost);
@@ -227,7 +227,7 @@ impl Share {
     }
 
     /// Charges after the fact, up to `debt_max` units of debt.
-    pub fn owe(&mut self, quota: &Quota, now: Timestamp, amount: u32, debt_max: u32) {
+    pub fn owe(&mut self, quota: &ShareQuota, now: Timestamp, amount: u32, debt_max: u32) {
         let Some(standing) = quota.standing() else {
             self.fallback = self.fallback.owe(quota.bucket(), now, amount, debt_max);
             return;
@@ -245,7 +245,7 @@ impl Share {
     }
 
     /// Refunds charged units: cancels debt first, then restores borrowed tokens, at most those that Redis counts.
-    pub fn give_back(&mut self, quota: &Quota, now: Timestamp, amount: u32) {
+    pub fn give_back(&mut self, quota: &ShareQuota, now: Timestamp, amount: u32) {
         let Some(standing) = quota.standing() else {
             self.fallback = self.fallback.give_back(quota.bucket(), now, amount);
             return;
@@ -259,7 +259,7 @@ impl Share {
 
     /// The level of the last reply of Redis, if it came after the last outage.
     #[must_use]
-    pub fn seen(&self) -> Option<Seen> {
+    pub fn seen(&self) -> Option<RedisLevel> {
         self.seen.filter(|_| !self.is_seen_before)
     }
 
@@ -288,7 +288,7 @@ impl Share {
 
     /// Nanoseconds until the state equals that of a new key, for buckets on this scale.
     #[must_use]
-    pub fn nanos_until_fresh(&self, quota_scale: crate::limit::Scale, now: Timestamp) -> u64 {
+    pub fn nanos_until_fresh(&self, quota_scale: crate::limit::TickScale, now: Timestamp) -> u64 {
         if self.tracked || self.owed > 0 || self.refund > 0 || self.borrowed(now) > 0 {
             return u64::MAX;
         }
@@ -319,7 +319,7 @@ impl Share {
     }
 
     /// Counts demand. For an untracked key only demand that is not forgiven yet counts.
-    fn count_asked(&mut self, quota: &Quota, now: Timestamp, cost: u32) {
+    fn count_asked(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) {
         if !self.tracked && self.untracked.ticks_until_full(quota.bucket().scale(), now) == 0 {
             self.asked = 0;
             self.asked_since = now;
@@ -334,14 +334,14 @@ impl Share {
     }
 
     /// Applies the outages that have begun or ended since the last update.
-    pub(super) fn catch_up(&mut self, quota: &Quota, standing: &Standing, now: Timestamp) {
+    pub(super) fn catch_up(&mut self, quota: &ShareQuota, standing: &FleetStatus, now: Timestamp) {
         if self.outages != quota.outages(standing) {
             *self = self.after_outages(quota, standing, now);
         }
     }
 
     /// The wait until a request may pass: never less than a sync interval, and exactly that if no level is known.
-    fn wait(&self, quota: &Quota, now: Timestamp, need: u32) -> Micros {
+    fn wait(&self, quota: &ShareQuota, now: Timestamp, need: u32) -> Micros {
         let Some(level) = self.estimate(quota, now) else { return SYNC_EVERY };
         let missing = (i64::from(need) * MICRO_UNITS.cast_signed()).saturating_sub(level).max(0);
         if quota.window().is_some() {

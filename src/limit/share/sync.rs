@@ -1,12 +1,12 @@
 //! Reports of a key to Redis, and the effect of its replies.
 
-use super::state::{HOLD, Seen, SyncRequest};
-use super::{More, Quota, Share};
+use super::state::{HOLD, RedisLevel, SyncRequest};
+use super::{More, Share, ShareQuota};
 use crate::clock::Timestamp;
 
 /// The report of one key of one host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Reported {
+pub struct ShareReport {
     /// Borrowed tokens.
     pub held: u32,
     /// Units admitted and not charged yet.
@@ -27,7 +27,7 @@ pub struct Reported {
 
 /// The reply of Redis to a report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settled {
+pub struct ShareReply {
     /// Units of the debt that are charged now.
     pub paid: u32,
     /// Tokens granted.
@@ -47,9 +47,9 @@ pub struct Settled {
 
 impl Share {
     /// Reports the key, which is tracked from now on. Up to `give_back` tokens, if they are there and not
-    /// [reserved](Share::judged), are returned with the report, beside [`Reported::returns`]. Returns the report and
+    /// [reserved](Share::judged), are returned with the report, beside [`ShareReport::returns`]. Returns the report and
     /// the number of all returned tokens.
-    pub fn report(&mut self, quota: &Quota, now: Timestamp, give_back: u32) -> (Reported, u32) {
+    pub fn report(&mut self, quota: &ShareQuota, now: Timestamp, give_back: u32) -> (ShareReport, u32) {
         if let Some(standing) = quota.standing() {
             self.catch_up(quota, standing, now);
             self.start_tracking(quota, standing.hosts(), now);
@@ -59,7 +59,7 @@ impl Share {
         let back = self.unreserved(now).min(give_back);
         self.tokens -= back;
         self.sync_request = SyncRequest::Signalled;
-        let reported = Reported { lapsed, ..self.look(now) };
+        let reported = ShareReport { lapsed, ..self.look(now) };
         self.asked = 0;
         self.lacked = 0;
         self.refund = 0;
@@ -68,8 +68,8 @@ impl Share {
 
     /// Returns the report without any change.
     #[must_use]
-    pub fn look(&self, now: Timestamp) -> Reported {
-        Reported {
+    pub fn look(&self, now: Timestamp) -> ShareReport {
+        ShareReport {
             held: self.borrowed(now),
             owed: self.owed,
             asked: self.asked,
@@ -83,8 +83,8 @@ impl Share {
 
     /// Applies a reply of Redis. Returns the number of tokens, borrowed or just granted, that have expired and are not
     /// reported as expired yet.
-    pub fn settle(&mut self, quota: &Quota, settled: &Settled, now: Timestamp) -> u32 {
-        let seen = Seen { level: settled.level, demand: settled.demand, at: now };
+    pub fn settle(&mut self, quota: &ShareQuota, settled: &ShareReply, now: Timestamp) -> u32 {
+        let seen = RedisLevel { level: settled.level, demand: settled.demand, at: now };
         self.apply_level(quota, now, settled.paid, seen);
         self.apply_more(quota, now, settled.more);
         let expires_at = settled.sent.after(HOLD);

@@ -1,23 +1,23 @@
 //! Windows shared by several hosts. Borrowed tokens are judged as for a bucket. The difference is the refill: not
 //! continuous, but all units, or those that leave the window, at an instant that Redis reports.
 
-use super::{Quota, Share};
+use super::{Share, ShareQuota};
 use crate::clock::{Micros, Now, Timestamp};
-use crate::limit::{self, Rate, RateError, Scale, fixed_window, sliding_window, token_bucket};
+use crate::limit::{self, Rate, RateError, TickScale, fixed_window, sliding_window, token_bucket};
 use std::sync::Arc;
 use std::time::Duration;
 
 /// The windows of a budget.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Window {
+pub struct BudgetWindow {
     /// The equivalent quota of a single host.
     like: limit::Quota,
-    turns: Turns,
+    turns: WindowSchedule,
 }
 
 /// The schedule of windows, in microseconds of Unix time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turns {
+pub enum WindowSchedule {
     /// All windows have the same length.
     Every {
         /// The number of sub-buckets that count: one for a fixed window, parts + 1 for a sliding one.
@@ -27,7 +27,7 @@ pub enum Turns {
         /// The start of one of them.
         origin: u64,
     },
-    /// Calendar windows: see [`Window::edges`].
+    /// Calendar windows: see [`BudgetWindow::edges`].
     Calendar,
 }
 
@@ -48,7 +48,7 @@ pub enum WindowFault {
     Rate(#[from] RateError),
 }
 
-impl Quota {
+impl ShareQuota {
     /// Makes a budget with the limit and the windows of a single host's quota.
     ///
     /// # Errors A window that hosts cannot share.
@@ -56,7 +56,7 @@ impl Quota {
         like: limit::Quota,
         credit: u16,
         when_down: super::WhenDown,
-    ) -> Result<Quota, WindowFault> {
+    ) -> Result<ShareQuota, WindowFault> {
         let (count, nanos, turns) = match &like {
             limit::Quota::FixedWindow(window) => {
                 (window.count(), window.window().0.saturating_mul(NANOS_PER_MICRO), fixed_turns(window)?)
@@ -70,12 +70,13 @@ impl Quota {
             return Err(WindowFault::TooShort);
         }
         // One scale for all budgets of a rule, overrides included: the scale of their windows.
-        let scale = if nanos <= FINE_NANOS_MAX { Scale::FINEST } else { Scale::of(Rate::new(1, nanos)?) };
-        let bucket = token_bucket::Quota::on_scale(Rate::new(count, nanos)?, count, scale)?;
+        let scale =
+            if nanos <= FINE_NANOS_MAX { TickScale::FINEST } else { TickScale::of(Rate::new(1, nanos)?) };
+        let bucket = token_bucket::TokenBucketQuota::on_scale(Rate::new(count, nanos)?, count, scale)?;
         // Credit is forgiven within a window: half of it at once and half in the course of the window are all of it.
         let credit = if credit == 0 { 0 } else { (credit / 2).max(1) };
-        let window = Some(Arc::new(Window { like, turns }));
-        Ok(Quota { window, ..Quota::new(bucket, credit, when_down) })
+        let window = Some(Arc::new(BudgetWindow { like, turns }));
+        Ok(ShareQuota { window, ..ShareQuota::new(bucket, credit, when_down) })
     }
 
     /// The time over which the limit is granted.
@@ -86,30 +87,30 @@ impl Quota {
 
     /// The windows of the budget; `None` for a bucket.
     #[must_use]
-    pub fn window(&self) -> Option<&Window> {
+    pub fn window(&self) -> Option<&BudgetWindow> {
         self.window.as_deref()
     }
 }
 
-fn fixed_turns(window: &fixed_window::Quota) -> Result<Turns, WindowFault> {
+fn fixed_turns(window: &fixed_window::FixedWindowQuota) -> Result<WindowSchedule, WindowFault> {
     if window.is_per_key() {
         return Err(WindowFault::OfEachKey);
     }
     let is_whole_micros = |(step, origin): &(u64, u64)| {
         step.is_multiple_of(NANOS_PER_MICRO) && origin.is_multiple_of(NANOS_PER_MICRO)
     };
-    Ok(window.uniform_period().filter(is_whole_micros).map_or(Turns::Calendar, |(step, origin)| {
-        Turns::Every { slots: 1, step: step / NANOS_PER_MICRO, origin: origin / NANOS_PER_MICRO }
+    Ok(window.uniform_period().filter(is_whole_micros).map_or(WindowSchedule::Calendar, |(step, origin)| {
+        WindowSchedule::Every { slots: 1, step: step / NANOS_PER_MICRO, origin: origin / NANOS_PER_MICRO }
     }))
 }
 
-fn sliding_turns(window: &sliding_window::Quota) -> Turns {
+fn sliding_turns(window: &sliding_window::SlidingWindowQuota) -> WindowSchedule {
     let parts = u32::from(window.buckets()).max(PARTS_MIN);
     let step = window.window_nanos().div_ceil(NANOS_PER_MICRO).div_ceil(u64::from(parts));
-    Turns::Every { slots: parts + 1, step, origin: 0 }
+    WindowSchedule::Every { slots: parts + 1, step, origin: 0 }
 }
 
-impl Window {
+impl BudgetWindow {
     /// The equivalent quota of a single host.
     #[must_use]
     pub const fn like(&self) -> &limit::Quota {
@@ -118,14 +119,14 @@ impl Window {
 
     /// The schedule of the windows.
     #[must_use]
-    pub const fn turns(&self) -> Turns {
+    pub const fn turns(&self) -> WindowSchedule {
         self.turns
     }
 
     /// Whether the window slides: it then refills whenever units leave it, a fixed one at its end.
     #[must_use]
     pub const fn slides(&self) -> bool {
-        matches!(self.turns, Turns::Every { slots: 2.., .. })
+        matches!(self.turns, WindowSchedule::Every { slots: 2.., .. })
     }
 
     /// The time until the end of the window, or of the part of a sliding one, by the clock of this host.
@@ -134,7 +135,7 @@ impl Window {
         let unix_nanos = now.at.as_nanos().saturating_add_signed(now.utc);
         let edge = match (&self.like, self.turns) {
             (limit::Quota::FixedWindow(window), _) => window.edges(unix_nanos).1,
-            (_, Turns::Every { step, .. }) => {
+            (_, WindowSchedule::Every { step, .. }) => {
                 let step = step.saturating_mul(NANOS_PER_MICRO).max(1);
                 (unix_nanos - unix_nanos % step).saturating_add(step)
             }
@@ -169,7 +170,7 @@ impl Share {
     /// Applies the report of Redis about a window: requests from some cost on are refused until the next increase.
     /// Whatever the report, a window ends after its length, and a tenth more: months and days of a calendar may exceed
     /// the nominal length.
-    pub(super) fn apply_more(&mut self, quota: &Quota, now: Timestamp, more: Option<More>) {
+    pub(super) fn apply_more(&mut self, quota: &ShareQuota, now: Timestamp, more: Option<More>) {
         if let Some(More { at, is_spent_out }) = more {
             let span = Duration::from_micros(quota.span().0);
             self.refused_until = at.min(now.after(span + span / 10));
@@ -179,7 +180,7 @@ impl Share {
 
     /// The estimated rest of a window in Redis, in millionths of a unit, from its level less the demand of other hosts
     /// since.
-    pub(super) fn window_rest(&self, quota: &Quota, now: Timestamp, level: i64) -> i64 {
+    pub(super) fn window_rest(&self, quota: &ShareQuota, now: Timestamp, level: i64) -> i64 {
         let is_full = now >= self.refused_until && self.refused_until > Timestamp::ORIGIN;
         match quota.window() {
             // The units that leave a sliding window are not known: assume at least one.

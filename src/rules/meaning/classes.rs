@@ -3,23 +3,23 @@
 use std::collections::HashMap;
 use std::hash::Hash;
 
-use crate::rules::problem::Wrong;
-use crate::rules::rate_text::Written;
+use crate::rules::problem::ValueProblem;
+use crate::rules::rate_text::WrittenRate;
 
 /// The quota of one override, as written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) struct Terms {
-    pub(super) rate: Written,
+pub(super) struct OverrideQuota {
+    pub(super) rate: WrittenRate,
     /// `None`: the number of the rate.
     pub(super) burst: Option<u32>,
 }
 
-impl Terms {
+impl OverrideQuota {
     /// Rejects a burst with an unlimited rate.
-    pub(super) fn check(&self) -> Result<(), Wrong> {
+    pub(super) fn check(&self) -> Result<(), ValueProblem> {
         match (self.rate, self.burst) {
-            (Written::Unlimited, Some(_)) => {
-                Err(Wrong::new("`burst` where the rate is unlimited", "leave it out"))
+            (WrittenRate::Unlimited, Some(_)) => {
+                Err(ValueProblem::new("`burst` where the rate is unlimited", "leave it out"))
             }
             _ => Ok(()),
         }

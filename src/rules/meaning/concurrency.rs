@@ -11,9 +11,9 @@ use super::spans::{Bounds, DAY, SECOND, span};
 use crate::limit::{Quota, concurrency};
 use crate::rules::concurrency_fields::{CANDIDATE, HOMES, OVERRIDE};
 use crate::rules::fields::{Field, Fields};
-use crate::rules::problem::Wrong;
-use crate::rules::source::{Place, Report};
-use crate::rules::yaml::Node;
+use crate::rules::problem::ValueProblem;
+use crate::rules::source::{Report, Span};
+use crate::rules::yaml::YamlNode;
 use crate::rules::{Allowance, KeyPart, Limit, amount};
 
 /// The maximum of concurrent leases; `None` is unlimited.
@@ -43,7 +43,7 @@ pub(super) fn at_once(
     Some(admitted)
 }
 
-fn candidate(node: &Node, report: &mut Report<'_>) -> Option<Max> {
+fn candidate(node: &YamlNode, report: &mut Report<'_>) -> Option<Max> {
     let node = placed(node, "a candidate", CANDIDATE, HOMES, report);
     let fields = Fields::read(&node, "a candidate", CANDIDATE, report)?;
     let max = fields.required("max", "write what is to be tried, such as `{max: 10}`", report)?;
@@ -52,22 +52,22 @@ fn candidate(node: &Node, report: &mut Report<'_>) -> Option<Max> {
 
 fn limit(own: Max, classes: &Classes<Max>) -> Limit {
     let all = std::iter::once(&own).chain(classes.iter());
-    let quota = |max: NonZeroU32| Quota::Concurrency(concurrency::Quota::new(max));
+    let quota = |max: NonZeroU32| Quota::Concurrency(concurrency::ConcurrencyQuota::new(max));
     let allowances: Vec<_> = all.map(|max| max.map(quota).map(Allowance::new)).collect();
     Limit { allowances, ..Limit::unlimited() }
 }
 
-fn read(node: &Node) -> Result<Max, Wrong> {
+fn read(node: &YamlNode) -> Result<Max, ValueProblem> {
     match node.as_scalar() {
         Some(UNLIMITED) => Ok(None),
         _ => some(amount::read_from(node, "max", 0)?),
     }
 }
 
-fn some(max: u32) -> Result<Max, Wrong> {
+fn some(max: u32) -> Result<Max, ValueProblem> {
     let nothing = || {
         let mend = "write at least 1; what is never to pass goes into `deny` with the same `match`";
-        Wrong::new("`max` is 0: nothing would ever pass", mend)
+        ValueProblem::new("`max` is 0: nothing would ever pass", mend)
     };
     NonZeroU32::new(max).map(Some).ok_or_else(nothing)
 }
@@ -83,23 +83,26 @@ impl Keepers for AtOnce {
     const EXAMPLE: &'static str = "max: 50";
     const COLUMNS: &'static str = "`max`";
 
-    fn of_entry(&self, fields: &Fields<'_>, report: &mut Report<'_>) -> Option<(Place, Max)> {
+    fn of_entry(&self, fields: &Fields<'_>, report: &mut Report<'_>) -> Option<(Span, Max)> {
         let node = fields.required("max", "write `max: 50`, or `max: unlimited`", report)?;
         Some((node.at, report.settle(node.at, read(node))?))
     }
 
-    fn of_cell(&self, text: &str) -> Result<Max, Wrong> {
+    fn of_cell(&self, text: &str) -> Result<Max, ValueProblem> {
         match text {
             UNLIMITED => Ok(None),
             text => {
                 let number = amount::parse(text);
-                let in_max = |wrong: Wrong| Wrong { message: format!("`max`: {}", wrong.message), ..wrong };
+                let in_max = |wrong: ValueProblem| ValueProblem {
+                    message: format!("`max`: {}", wrong.message),
+                    ..wrong
+                };
                 some(number.map_err(in_max)?)
             }
         }
     }
 
-    fn check(&self, _terms: &Max) -> Result<(), Wrong> {
+    fn check(&self, _terms: &Max) -> Result<(), ValueProblem> {
         Ok(())
     }
 }

@@ -5,10 +5,10 @@ use crate::rules::fields::{Fields, boolean, text};
 use crate::rules::problem::shown;
 use crate::rules::source::Report;
 use crate::rules::written::CONDITION;
-use crate::rules::yaml::{Node, Value};
+use crate::rules::yaml::{Value, YamlNode};
 use crate::rules::{Condition, Network, Pattern};
 
-pub(super) fn conditions(node: &Node, report: &mut Report<'_>) -> Option<Vec<Condition>> {
+pub(super) fn conditions(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<Condition>> {
     let Value::Map(pairs) = &node.value else {
         let message = format!("`match` is a mapping, not {}", node.kind());
         report.error(node.at, message, "write `match: {attribute: value}`, or leave it out to match all");
@@ -57,7 +57,7 @@ enum Within {
 
 impl Values<'_> {
     /// Reads one value or a list.
-    fn patterns(&mut self, node: &Node, within: Option<Within>, report: &mut Report<'_>) -> Vec<Pattern> {
+    fn patterns(&mut self, node: &YamlNode, within: Option<Within>, report: &mut Report<'_>) -> Vec<Pattern> {
         let items = match &node.value {
             Value::List(items) => items.as_slice(),
             _ => std::slice::from_ref(node),
@@ -91,7 +91,7 @@ impl Values<'_> {
         patterns
     }
 
-    fn text(&self, node: &Node, within: Option<Within>, report: &mut Report<'_>) -> Option<Pattern> {
+    fn text(&self, node: &YamlNode, within: Option<Within>, report: &mut Report<'_>) -> Option<Pattern> {
         let field = within.map_or(self.attribute, |within| within.name());
         let text = text(node, field, report)?;
         if within == Some(Within::Cidr) {
@@ -118,7 +118,12 @@ impl Values<'_> {
     }
 
     /// Reads a mapping: one kind of value, named by its field.
-    fn kind(&mut self, node: &Node, within: Option<Within>, report: &mut Report<'_>) -> Option<Vec<Pattern>> {
+    fn kind(
+        &mut self,
+        node: &YamlNode,
+        within: Option<Within>,
+        report: &mut Report<'_>,
+    ) -> Option<Vec<Pattern>> {
         let errors = report.errors();
         let fields = Fields::read(node, "a value of `match`", CONDITION, report)?;
         let mut kinds = fields.iter().filter(|(name, ..)| *name != "ignore_case");
@@ -168,7 +173,7 @@ impl Values<'_> {
         }
     }
 
-    fn present(&mut self, node: &Node, report: &mut Report<'_>) -> Option<Vec<Pattern>> {
+    fn present(&mut self, node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<Pattern>> {
         if boolean(node, "present", report)? {
             return Some(vec![Pattern::Present]);
         }
@@ -177,7 +182,7 @@ impl Values<'_> {
     }
 
     /// Warns of combinations of values.
-    fn doubt(&self, node: &Node, report: &mut Report<'_>) {
+    fn doubt(&self, node: &YamlNode, report: &mut Report<'_>) {
         let attribute = shown(self.attribute);
         let any = self.condition.any_of.iter().any(Pattern::is_any);
         if any && self.condition.or_absent {

@@ -3,56 +3,56 @@
 use std::num::NonZeroU32;
 
 use super::limits::Admitted;
-use super::placed::{Homes, placed};
+use super::placed::{FieldHomes, placed};
 use super::region::{region, weighed};
 use super::spans::{Bounds, span};
-use crate::limit::share::{self, Asks, WhenDown};
+use crate::limit::share::{self, RemoteCheckWait, WhenDown};
 use crate::limit::{Quota, Rate, places};
 use crate::rules::fields::{Fields, choice};
 use crate::rules::fleet::{
-    MODES, ON_MISS, ON_REDIS_DOWN, OverFleet, Region, SCOPES, Whole, fleet_rate, is_window, over_fleet,
+    MODES, ON_MISS, ON_REDIS_DOWN, OverFleet, Region, SCOPES, WholeNumbers, fleet_rate, is_window, over_fleet,
 };
-use crate::rules::percent::{self, Share};
-use crate::rules::source::{Place, Report};
-use crate::rules::tree::Amount;
+use crate::rules::percent::{self, Percent};
+use crate::rules::source::{Report, Span};
+use crate::rules::tree::RequestsPerUnit;
 use crate::rules::written::FLEET_TERMS;
-use crate::rules::yaml::Node;
+use crate::rules::yaml::YamlNode;
 use crate::rules::{FleetMode, FleetTerms, Limit, OnMiss, OnRedisDown, Scope};
 
 /// The default scope of a rule and its source.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::rules) struct Given {
+pub(in crate::rules) struct DefaultScope {
     scope: Scope,
-    by: By,
+    by: ScopeSource,
     /// The weight of this region in each budget, in thousandths.
     weight: Option<u16>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum By {
+enum ScopeSource {
     Rule,
     Defaults,
     Settings,
 }
 
-impl Given {
+impl DefaultScope {
     /// Takes the scope from the settings.
-    pub(in crate::rules) fn by_settings(scope: Scope, weight: Option<u16>) -> Given {
-        Given { scope, by: By::Settings, weight }
+    pub(in crate::rules) fn by_settings(scope: Scope, weight: Option<u16>) -> DefaultScope {
+        DefaultScope { scope, by: ScopeSource::Settings, weight }
     }
 
     /// Takes the scope from `defaults` if present, else leaves it.
-    pub(in crate::rules) fn or_defaults(self, fields: &Fields<'_>, report: &mut Report<'_>) -> Given {
+    pub(in crate::rules) fn or_defaults(self, fields: &Fields<'_>, report: &mut Report<'_>) -> DefaultScope {
         let own = fields.get("scope").and_then(|node| choice(node, "scope", SCOPES, report));
-        own.map_or(self, |scope| Given { scope, by: By::Defaults, ..self })
+        own.map_or(self, |scope| DefaultScope { scope, by: ScopeSource::Defaults, ..self })
     }
 
     /// Names the source of the scope, for messages.
     fn asks(self) -> &'static str {
         match self.by {
-            By::Rule => "`scope: fleet`",
-            By::Defaults => "`scope: fleet` of `defaults`",
-            By::Settings => "`scope: fleet` of the settings",
+            ScopeSource::Rule => "`scope: fleet`",
+            ScopeSource::Defaults => "`scope: fleet` of `defaults`",
+            ScopeSource::Settings => "`scope: fleet` of the settings",
         }
     }
 }
@@ -60,8 +60,8 @@ impl Given {
 /// Reads the fleet settings of a rule; `None` with `scope: host`, or after an error.
 pub(super) fn fleet(
     fields: &Fields<'_>,
-    given: Given,
-    at: Place,
+    given: DefaultScope,
+    at: Span,
     admitted: Option<&Admitted>,
     report: &mut Report<'_>,
 ) -> Option<FleetTerms> {
@@ -70,7 +70,7 @@ pub(super) fn fleet(
     let given = match own {
         // The intended scope is unknown.
         Some(None) => return None,
-        Some(Some(scope)) => Given { scope, by: By::Rule, ..given },
+        Some(Some(scope)) => DefaultScope { scope, by: ScopeSource::Rule, ..given },
         None => given,
     };
     if given.scope == Scope::Host {
@@ -102,15 +102,19 @@ pub(super) fn fleet(
 }
 
 /// Returns the fleet settings of descriptors, which have no scope of their own.
-pub(super) fn of_descriptors(given: Given) -> Option<FleetTerms> {
+pub(super) fn of_descriptors(given: DefaultScope) -> Option<FleetTerms> {
     (given.scope == Scope::Fleet).then(FleetTerms::default)
 }
 
 /// Adds the region's part to the fleet settings of one descriptor.
-pub(super) fn of_descriptor(terms: FleetTerms, given: Given, amount: Option<Amount>) -> FleetTerms {
+pub(super) fn of_descriptor(
+    terms: FleetTerms,
+    given: DefaultScope,
+    amount: Option<RequestsPerUnit>,
+) -> FleetTerms {
     let rate =
         amount.and_then(|amount| Rate::new(amount.count, u64::from(amount.seconds) * SECOND_NANOS).ok());
-    let whole = rate.map(|rate| Whole::Tokens { rate, burst: rate.count() });
+    let whole = rate.map(|rate| WholeNumbers::Tokens { rate, burst: rate.count() });
     let region = given.weight.map(|weight| Region { weight, whole });
     FleetTerms { region, ..terms }
 }
@@ -122,13 +126,13 @@ pub(in crate::rules) fn shared(limit: Limit, terms: &FleetTerms) -> Limit {
         match &allowance.quota {
             Quota::TokenBucket(bucket) => {
                 let (bucket, credit) = (*bucket, credit_of(terms));
-                let quota = share::Quota::new(bucket, credit, when_down(terms));
+                let quota = share::ShareQuota::new(bucket, credit, when_down(terms));
                 allowance.quota = Quota::Share(share_of(quota, terms));
             }
             // Windows that cannot be shared were reported. A window of 0 refuses everything on each host.
             Quota::FixedWindow(_) | Quota::SlidingWindow(_) => {
                 let own = allowance.quota.clone();
-                if let Ok(quota) = share::Quota::of_window(own, credit_of(terms), when_down(terms)) {
+                if let Ok(quota) = share::ShareQuota::of_window(own, credit_of(terms), when_down(terms)) {
                     allowance.quota = Quota::Share(share_of(quota, terms));
                 }
             }
@@ -142,12 +146,12 @@ pub(in crate::rules) fn shared(limit: Limit, terms: &FleetTerms) -> Limit {
     limit
 }
 
-fn places_of(max: NonZeroU32, terms: &FleetTerms) -> places::Quota {
+fn places_of(max: NonZeroU32, terms: &FleetTerms) -> places::PermitQuota {
     let asks = match terms.on_miss {
-        None | Some(OnMiss::Ask) => places::Asks::OnMiss,
-        Some(OnMiss::Admit | OnMiss::Refuse) => places::Asks::Never,
+        None | Some(OnMiss::Ask) => places::PermitWait::OnMiss,
+        Some(OnMiss::Admit | OnMiss::Refuse) => places::PermitWait::Never,
     };
-    places::Quota::new(max, when_down(terms)).asking(asks).waiting(terms.wait())
+    places::PermitQuota::new(max, when_down(terms)).asking(asks).waiting(terms.wait())
 }
 
 fn credit_of(terms: &FleetTerms) -> u16 {
@@ -157,13 +161,13 @@ fn credit_of(terms: &FleetTerms) -> u16 {
     }
 }
 
-fn share_of(quota: share::Quota, terms: &FleetTerms) -> share::Quota {
+fn share_of(quota: share::ShareQuota, terms: &FleetTerms) -> share::ShareQuota {
     let asks = match (terms.mode, terms.on_miss) {
-        (FleetMode::Exact, _) => Asks::Always,
-        (_, None | Some(OnMiss::Ask)) => Asks::OnMiss,
+        (FleetMode::Exact, _) => RemoteCheckWait::Always,
+        (_, None | Some(OnMiss::Ask)) => RemoteCheckWait::OnMiss,
         // The promised `max_over` holds for any number of hosts.
-        (_, Some(OnMiss::Admit)) if terms.max_over.is_some() => Asks::WhereCreditIsLess,
-        (_, Some(OnMiss::Admit | OnMiss::Refuse)) => Asks::Never,
+        (_, Some(OnMiss::Admit)) if terms.max_over.is_some() => RemoteCheckWait::WhereCreditIsLess,
+        (_, Some(OnMiss::Admit | OnMiss::Refuse)) => RemoteCheckWait::Never,
     };
     let quota = quota.asking(asks).waiting(terms.wait());
     // With a promised `max_over` the credit does not grow with the fleet.
@@ -184,14 +188,16 @@ fn algorithm<'n>(fields: &Fields<'n>) -> &'n str {
     if fields.get("max").is_some() {
         return "concurrency";
     }
-    fields.get("algorithm").and_then(Node::as_scalar).unwrap_or("token_bucket")
+    fields.get("algorithm").and_then(YamlNode::as_scalar).unwrap_or("token_bucket")
 }
 
-fn may_be_shared(algorithm: &str, given: Given, at: Place, report: &mut Report<'_>) -> bool {
+fn may_be_shared(algorithm: &str, given: DefaultScope, at: Span, report: &mut Report<'_>) -> bool {
     let mend = match given.by {
-        By::Rule => "write `scope: host`, a `token_bucket`, or a window",
-        By::Defaults => "write `scope: host` in the rule, or in `defaults` for all of the file",
-        By::Settings => "write `defaults: {scope: host}` in this file, or another `scope` in the settings",
+        ScopeSource::Rule => "write `scope: host`, a `token_bucket`, or a window",
+        ScopeSource::Defaults => "write `scope: host` in the rule, or in `defaults` for all of the file",
+        ScopeSource::Settings => {
+            "write `defaults: {scope: host}` in this file, or another `scope` in the settings"
+        }
     };
     let message = match over_fleet(algorithm) {
         OverFleet::Built => return true,
@@ -217,7 +223,7 @@ fn about_places(fields: &Fields<'_>, mode: FleetMode, on_miss: Option<OnMiss>, r
 }
 
 /// Reports fields that have a meaning on one host only.
-fn about_strangers(fields: &Fields<'_>, given: Given, report: &mut Report<'_>) {
+fn about_strangers(fields: &Fields<'_>, given: DefaultScope, report: &mut Report<'_>) {
     for (name, at, node) in fields.iter() {
         let Some((_, why, mend)) = STRANGERS.iter().find(|(known, ..)| *known == name) else { continue };
         // The default is accepted.
@@ -233,7 +239,8 @@ fn about_windows(fields: &Fields<'_>, admitted: Option<&Admitted>, report: &mut 
     let Some(limit) = admitted.map(|admitted| &admitted.limit) else { return };
     let windows = limit.allowances.iter().flatten().map(|allowance| &allowance.quota);
     let windows = windows.filter(|quota| is_window(quota) && quota.limit() > 0);
-    let faults = windows.filter_map(|quota| share::Quota::of_window(quota.clone(), 0, WhenDown::Share).err());
+    let faults =
+        windows.filter_map(|quota| share::ShareQuota::of_window(quota.clone(), 0, WhenDown::Share).err());
     let Some(fault) = faults.into_iter().next() else { return };
     let (name, mend) = match fault {
         share::WindowFault::OfEachKey => ("align", "leave `align` out, or write `scope: host`"),
@@ -242,14 +249,14 @@ fn about_windows(fields: &Fields<'_>, admitted: Option<&Admitted>, report: &mut 
             ("rate", "write a rounder number, or `scope: host`")
         }
     };
-    let at = fields.get(name).map_or(fields.at(), |node: &Node| node.at);
+    let at = fields.get(name).map_or(fields.at(), |node: &YamlNode| node.at);
     report.error(at, format!("hosts cannot share this rule: {fault}"), mend);
 }
 
 /// Reports rates that Redis scripts cannot count exactly.
 fn about_rates(fields: &Fields<'_>, admitted: Option<&Admitted>, report: &mut Report<'_>) {
     let Some(limit) = admitted.map(|admitted| &admitted.limit) else { return };
-    let of = |name| fields.get(name).map_or(fields.at(), |node: &Node| node.at);
+    let of = |name| fields.get(name).map_or(fields.at(), |node: &YamlNode| node.at);
     let mut told = false;
     for (number, allowance) in limit.allowances.iter().enumerate() {
         let Some(Quota::TokenBucket(quota)) = allowance.as_ref().map(|own| &own.quota) else {
@@ -270,7 +277,7 @@ fn about_rates(fields: &Fields<'_>, admitted: Option<&Admitted>, report: &mut Re
     }
 }
 
-fn terms(node: &Node, is_of_places: bool, report: &mut Report<'_>) -> Option<FleetTerms> {
+fn terms(node: &YamlNode, is_of_places: bool, report: &mut Report<'_>) -> Option<FleetTerms> {
     let errors_before = report.errors();
     let node = placed(node, "`fleet`", FLEET_TERMS, TERM_HOMES, report);
     let fields = Fields::read(&node, "`fleet`", FLEET_TERMS, report)?;
@@ -306,7 +313,7 @@ fn terms(node: &Node, is_of_places: bool, report: &mut Report<'_>) -> Option<Fle
 /// Reads `max_over` in thousandths. With `on_miss: admit` it must allow one token on each of two hosts, as a
 /// fleet has at least two.
 fn max_over(
-    node: &Node,
+    node: &YamlNode,
     terms: &FleetTerms,
     admitted: Option<&Admitted>,
     report: &mut Report<'_>,
@@ -327,7 +334,7 @@ fn max_over(
     if let Some(least) = least
         && u64::from(share) * u64::from(least) < 2 * percent::WHOLE
     {
-        let share = Share(u32::from(share));
+        let share = Percent(u32::from(share));
         let message = format!(
             "`max_over: {share}` of {least} is less than one token on each of two hosts, and `on_miss: admit` lets \
              every host pass one"
@@ -336,7 +343,7 @@ fn max_over(
         let mend = match needed <= u32::from(percent::WHOLE_SHARE) {
             true => format!(
                 "leave `on_miss` out, write `on_miss: refuse`, or at least `max_over: {}`",
-                Share(needed)
+                Percent(needed)
             ),
             false => "leave `on_miss` out, or write `on_miss: refuse`".to_owned(),
         };
@@ -381,7 +388,7 @@ const STRANGERS: &[(&str, &str, &str)] = &[
 ];
 
 /// Where fields belong that are not in `fleet`.
-const TERM_HOMES: Homes = &[(&["max_over", "scope"], "in the rule, beside `fleet`")];
+const TERM_HOMES: FieldHomes = &[(&["max_over", "scope"], "in the rule, beside `fleet`")];
 
 /// Fields of `fleet`, for rules that have them beside it.
 pub(super) const HOME: (&[&str], &str) = (&["on_miss", "on_redis_down", "wait"], "in `fleet`");

@@ -3,9 +3,9 @@
 use super::attribute;
 use crate::rules::fields::{Fields, boolean, list};
 use crate::rules::problem::shown;
-use crate::rules::source::{Place, Report};
+use crate::rules::source::{Report, Span};
 use crate::rules::written::KEY_PART;
-use crate::rules::yaml::{Node, Value};
+use crate::rules::yaml::{Value, YamlNode};
 use crate::rules::{KeyPart, Transform, amount};
 
 pub(super) fn key(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Vec<KeyPart>> {
@@ -35,7 +35,7 @@ pub(super) fn key(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Vec<Ke
 }
 
 /// Reads a name, or a mapping with its transformation; returns the span of the name.
-fn part(node: &Node, report: &mut Report<'_>) -> Option<(Place, KeyPart)> {
+fn part(node: &YamlNode, report: &mut Report<'_>) -> Option<(Span, KeyPart)> {
     let Value::Map(_) = node.value else {
         return Some((node.at, KeyPart::plain(attribute(node, "key", report)?)));
     };
@@ -52,7 +52,7 @@ fn part(node: &Node, report: &mut Report<'_>) -> Option<(Place, KeyPart)> {
     Some((name.at, KeyPart { transform, ..part }))
 }
 
-fn ipv6_prefix(node: &Node, report: &mut Report<'_>) -> Option<u8> {
+fn ipv6_prefix(node: &YamlNode, report: &mut Report<'_>) -> Option<u8> {
     let bits = report.settle(node.at, amount::read(node, "ipv6_prefix"))?;
     let known = u8::try_from(bits).ok().filter(|bits| *bits <= IPV6_BITS);
     if known.is_none() {

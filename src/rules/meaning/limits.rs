@@ -3,12 +3,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::classes::{Classes, Terms};
-use super::numbers::{Algorithm, Numbers};
+use super::classes::{Classes, OverrideQuota};
+use super::numbers::{LimitFields, WrittenAlgorithm};
 use super::overrides::{Keepers, overrides};
 use crate::rules::fields::{Field, Fields, text};
-use crate::rules::problem::Wrong;
-use crate::rules::source::{Place, Report};
+use crate::rules::problem::ValueProblem;
+use crate::rules::source::{Report, Span};
 use crate::rules::written::{CANDIDATE, OVERRIDE};
 use crate::rules::{KeyPart, Limit, Overrides, amount, rate_text};
 
@@ -17,7 +17,7 @@ pub(super) struct Admitted {
     pub(super) limit: Limit,
     pub(super) overrides: Option<Arc<Overrides>>,
     /// The limit of the shadow rule, and its span.
-    pub(super) candidate: Option<(Limit, Place)>,
+    pub(super) candidate: Option<(Limit, Span)>,
     /// The expiry of leases; set if and only if the rule limits concurrency.
     pub(super) expires: Option<Duration>,
 }
@@ -28,7 +28,7 @@ pub(super) fn admitted(
     key: Option<&[KeyPart]>,
     report: &mut Report<'_>,
 ) -> Option<Admitted> {
-    let rule = Numbers::of_rule(fields, report);
+    let rule = LimitFields::of_rule(fields, report);
     let at = fields.get("candidate").map(|node| node.at);
     let candidate = fields.get("candidate").and_then(|node| {
         let written = Fields::read(node, "a candidate", CANDIDATE, report)?;
@@ -40,11 +40,11 @@ pub(super) fn admitted(
             );
             return None;
         }
-        Numbers::of_candidate(&written, rule.as_ref(), report)
+        LimitFields::of_candidate(&written, rule.as_ref(), report)
     });
     let rule = rule?;
     let mut classes = Classes::default();
-    let keepers = Rates { rule: &rule, candidate: candidate.as_ref() };
+    let keepers = LimitNumbers { rule: &rule, candidate: candidate.as_ref() };
     let overrides = key.and_then(|key| overrides(fields, key, &keepers, &mut classes, report));
     let limit = rule.limit(&classes, report);
     let candidate = candidate.and_then(|candidate| candidate.limit(&classes, report)).zip(at);
@@ -55,7 +55,7 @@ pub(super) fn admitted(
 
 impl Admitted {
     /// Warns of a rule without limits, at `at`, or of a shadow rule equal to its rule.
-    pub(super) fn doubt(&self, at: Place, report: &mut Report<'_>) {
+    pub(super) fn doubt(&self, at: Span, report: &mut Report<'_>) {
         match &self.candidate {
             Some((limit, at)) if *limit == self.limit => {
                 report.warning(*at, "the candidate says what its rule says", "leave it out");
@@ -69,19 +69,19 @@ impl Admitted {
 }
 
 /// The numbers of a rule of `limits` and of its shadow rule.
-struct Rates<'n> {
-    rule: &'n Numbers,
-    candidate: Option<&'n Numbers>,
+struct LimitNumbers<'n> {
+    rule: &'n LimitFields,
+    candidate: Option<&'n LimitFields>,
 }
 
-impl Rates<'_> {
-    fn each(&self) -> impl Iterator<Item = &Numbers> {
+impl LimitNumbers<'_> {
+    fn each(&self) -> impl Iterator<Item = &LimitFields> {
         std::iter::once(self.rule).chain(self.candidate)
     }
 }
 
-impl Keepers for Rates<'_> {
-    type Terms = Terms;
+impl Keepers for LimitNumbers<'_> {
+    type Terms = OverrideQuota;
 
     const ENTRY: &'static [Field] = OVERRIDE;
     const COLUMN: &'static str = "rate";
@@ -89,10 +89,10 @@ impl Keepers for Rates<'_> {
     const COLUMNS: &'static str = "`rate` and perhaps `burst`";
 
     fn have_bursts(&self) -> bool {
-        self.each().any(|numbers| numbers.algorithm == Algorithm::TokenBucket)
+        self.each().any(|numbers| numbers.algorithm == WrittenAlgorithm::TokenBucket)
     }
 
-    fn of_entry(&self, fields: &Fields<'_>, report: &mut Report<'_>) -> Option<(Place, Terms)> {
+    fn of_entry(&self, fields: &Fields<'_>, report: &mut Report<'_>) -> Option<(Span, OverrideQuota)> {
         let node = fields.required("rate", "write `rate: 1000/s`, or `rate: unlimited`", report);
         let rate = node.and_then(|node| {
             let text = text(node, "rate", report)?;
@@ -107,18 +107,18 @@ impl Keepers for Rates<'_> {
             Some(node) => Some(report.settle(node.at, amount::read(node, "burst"))?),
             None => None,
         };
-        Some((fields.get("burst").or(node)?.at, Terms { rate: rate?, burst }))
+        Some((fields.get("burst").or(node)?.at, OverrideQuota { rate: rate?, burst }))
     }
 
-    fn of_cell(&self, text: &str) -> Result<Terms, Wrong> {
-        Ok(Terms { rate: rate_text::parse(text)?, burst: None })
+    fn of_cell(&self, text: &str) -> Result<OverrideQuota, ValueProblem> {
+        Ok(OverrideQuota { rate: rate_text::parse(text)?, burst: None })
     }
 
-    fn with_burst(&self, terms: Terms, burst: u32) -> Terms {
-        Terms { burst: Some(burst), ..terms }
+    fn with_burst(&self, terms: OverrideQuota, burst: u32) -> OverrideQuota {
+        OverrideQuota { burst: Some(burst), ..terms }
     }
 
-    fn check(&self, terms: &Terms) -> Result<(), Wrong> {
+    fn check(&self, terms: &OverrideQuota) -> Result<(), ValueProblem> {
         terms.check()?;
         self.each().try_for_each(|numbers| numbers.allowance(terms, None).map(drop))
     }

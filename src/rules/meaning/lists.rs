@@ -3,19 +3,19 @@
 use super::{conditions, help, mode, name};
 use crate::rules::fields::Fields;
 use crate::rules::problem::shown;
-use crate::rules::source::{Place, Report};
+use crate::rules::source::{Report, Span};
 use crate::rules::written::LISTED_ENTRY;
-use crate::rules::yaml::Node;
-use crate::rules::{ListKind, Listed, Mode};
+use crate::rules::yaml::YamlNode;
+use crate::rules::{ListKind, ListedEntry, Mode};
 
 pub(crate) struct MeantListed {
     /// Its name and span, even if the entry has errors: no other entry may have the name.
-    pub(crate) name: Option<(Box<str>, Place)>,
+    pub(crate) name: Option<(Box<str>, Span)>,
     /// The entry, if it has no errors.
-    pub(crate) listed: Option<Listed>,
+    pub(crate) listed: Option<ListedEntry>,
 }
 
-pub(crate) fn listed(node: &Node, kind: ListKind, report: &mut Report<'_>) -> MeantListed {
+pub(crate) fn listed(node: &YamlNode, kind: ListKind, report: &mut Report<'_>) -> MeantListed {
     let errors_before = report.errors();
     let what = match kind {
         ListKind::Exempt => "an entry of `exempt`",
@@ -37,7 +37,7 @@ pub(crate) fn listed(node: &Node, kind: ListKind, report: &mut Report<'_>) -> Me
     let listed = || {
         let (name, at) = name.clone()?;
         let position = report.source().position(at);
-        Some(Listed { name, position, kind, conditions: conditions?, mode: mode?, help })
+        Some(ListedEntry { name, position, kind, conditions: conditions?, mode: mode?, help })
     };
     let listed = listed().filter(|_| report.errors() == errors_before);
     if let Some((listed, (_, at))) = listed

@@ -6,25 +6,25 @@ use jiff::Timestamp;
 use jiff::tz::{Offset, TimeZone};
 
 use crate::rules::fields::{Field, Fields, choice, text};
-use crate::rules::problem::{Wrong, shown};
-use crate::rules::source::{Place, Report};
+use crate::rules::problem::{ValueProblem, shown};
+use crate::rules::source::{Report, Span};
 use crate::rules::written::{OVER, RULE};
-use crate::rules::yaml::{Node, Value};
-use crate::rules::{Refused, amount, percent, period, rate_text};
+use crate::rules::yaml::{Value, YamlNode};
+use crate::rules::{RefusedCost, amount, percent, period, rate_text};
 
 /// The limit fields as written. Unreadable ones are missing here and reported.
 #[derive(Clone, Debug)]
-pub(super) struct Numbers {
+pub(super) struct LimitFields {
     /// The span for problems that concern several fields.
-    pub(super) at: Place,
-    pub(super) algorithm: Algorithm,
-    pub(super) rate: Option<At<rate_text::Written>>,
+    pub(super) at: Span,
+    pub(super) algorithm: WrittenAlgorithm,
+    pub(super) rate: Option<At<rate_text::WrittenRate>>,
     pub(super) burst: Option<At<u32>>,
     pub(super) queue: Option<At<u32>>,
     pub(super) buckets: Option<At<u32>>,
-    pub(super) align: Option<At<Align>>,
-    pub(super) over: Option<At<Over>>,
-    pub(super) refused: Option<At<Refused>>,
+    pub(super) align: Option<At<WrittenAlign>>,
+    pub(super) over: Option<At<WrittenOver>>,
+    pub(super) refused: Option<At<RefusedCost>>,
     pub(super) block: Option<At<Duration>>,
     pub(super) max_debt: Option<At<u32>>,
 }
@@ -32,12 +32,12 @@ pub(super) struct Numbers {
 /// A value and its span.
 #[derive(Clone, Debug)]
 pub(super) struct At<T> {
-    pub(super) place: Place,
+    pub(super) place: Span,
     pub(super) value: T,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Algorithm {
+pub(super) enum WrittenAlgorithm {
     TokenBucket,
     LeakyBucket,
     FixedWindow,
@@ -46,7 +46,7 @@ pub(super) enum Algorithm {
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum Align {
+pub(super) enum WrittenAlign {
     Utc,
     Zone(TimeZone),
     First,
@@ -54,39 +54,39 @@ pub(super) enum Align {
 
 /// The treatment of requests beyond the quota; shares in thousandths.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Over {
+pub(super) enum WrittenOver {
     Refuse,
     Soft(u16, Option<Duration>),
     Elastic(u16),
 }
 
-impl Algorithm {
+impl WrittenAlgorithm {
     pub(super) fn name(self) -> &'static str {
         ALGORITHMS.iter().find(|(_, known)| *known == self).map_or("", |(field, _)| field.name)
     }
 }
 
-impl Numbers {
-    pub(super) fn of_rule(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Numbers> {
+impl LimitFields {
+    pub(super) fn of_rule(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<LimitFields> {
         let rate = fields.required("rate", "write `rate: 100/s`, or per min, h, day, week, month", report);
-        let numbers = read(fields, Algorithm::TokenBucket, report);
+        let numbers = read(fields, WrittenAlgorithm::TokenBucket, report);
         // Problems of the rule as a whole point to its rate.
-        Some(Numbers { at: rate?.at, ..numbers? })
+        Some(LimitFields { at: rate?.at, ..numbers? })
     }
 
     /// Reads the fields of a shadow rule. Missing ones are taken from its rule if the algorithm has them.
     pub(super) fn of_candidate(
         fields: &Fields<'_>,
-        rule: Option<&Numbers>,
+        rule: Option<&LimitFields>,
         report: &mut Report<'_>,
-    ) -> Option<Numbers> {
-        let default = rule.map_or(Algorithm::TokenBucket, |rule| rule.algorithm);
+    ) -> Option<LimitFields> {
+        let default = rule.map_or(WrittenAlgorithm::TokenBucket, |rule| rule.algorithm);
         let own = read(fields, default, report)?;
         let rule = rule?;
         let (at, algorithm) = (own.at, own.algorithm);
         // A burst has no meaning without a limit, so `rate: unlimited` also drops an inherited one.
-        let is_limited = own.rate.as_ref().is_none_or(|rate| rate.value != rate_text::Written::Unlimited);
-        Some(Numbers {
+        let is_limited = own.rate.as_ref().is_none_or(|rate| rate.value != rate_text::WrittenRate::Unlimited);
+        Some(LimitFields {
             rate: inherit(own.rate, &rule.rate, "rate", at, algorithm),
             burst: inherit(own.burst, &rule.burst.clone().filter(|_| is_limited), "burst", at, algorithm),
             queue: inherit(own.queue, &rule.queue, "queue", at, algorithm),
@@ -105,14 +105,14 @@ fn inherit<T: Clone>(
     own: Option<At<T>>,
     rule: &Option<At<T>>,
     field: &str,
-    place: Place,
-    algorithm: Algorithm,
+    place: Span,
+    algorithm: WrittenAlgorithm,
 ) -> Option<At<T>> {
     let inherited = rule.as_ref().filter(|_| belongs(field, algorithm));
     own.or_else(|| inherited.map(|written| At { place, value: written.value.clone() }))
 }
 
-fn read(fields: &Fields<'_>, default: Algorithm, report: &mut Report<'_>) -> Option<Numbers> {
+fn read(fields: &Fields<'_>, default: WrittenAlgorithm, report: &mut Report<'_>) -> Option<LimitFields> {
     let algorithm = match fields.get("algorithm") {
         Some(node) => choice(node, "algorithm", ALGORITHMS, report),
         None => Some(default),
@@ -120,8 +120,8 @@ fn read(fields: &Fields<'_>, default: Algorithm, report: &mut Report<'_>) -> Opt
     if let Some(algorithm) = algorithm {
         about_strangers(fields, algorithm, report);
     }
-    let refused = |node: &Node, report: &mut Report<'_>| choice(node, "refused", REFUSED, report);
-    let numbers = Numbers {
+    let refused = |node: &YamlNode, report: &mut Report<'_>| choice(node, "refused", REFUSED, report);
+    let numbers = LimitFields {
         at: fields.at(),
         // Without a valid algorithm the numbers are dropped, and the fields are read only for their errors.
         algorithm: algorithm.unwrap_or(default),
@@ -145,14 +145,14 @@ fn value<T>(
     fields: &Fields<'_>,
     name: &str,
     report: &mut Report<'_>,
-    read: impl FnOnce(&Node, &mut Report<'_>) -> Option<T>,
+    read: impl FnOnce(&YamlNode, &mut Report<'_>) -> Option<T>,
 ) -> Option<At<T>> {
     let node = fields.get(name)?;
     Some(At { place: node.at, value: read(node, report)? })
 }
 
 /// Reports fields that belong to other algorithms.
-fn about_strangers(fields: &Fields<'_>, algorithm: Algorithm, report: &mut Report<'_>) {
+fn about_strangers(fields: &Fields<'_>, algorithm: WrittenAlgorithm, report: &mut Report<'_>) {
     for (name, at, _) in fields.iter().filter(|(name, ..)| !belongs(name, algorithm)) {
         let known = RULE.iter().find(|field| field.name == name);
         let [others @ .., last] = known.map_or(&[][..], |field| field.only) else { continue };
@@ -169,21 +169,21 @@ fn about_strangers(fields: &Fields<'_>, algorithm: Algorithm, report: &mut Repor
     }
 }
 
-fn belongs(name: &str, algorithm: Algorithm) -> bool {
+fn belongs(name: &str, algorithm: WrittenAlgorithm) -> bool {
     let known = RULE.iter().find(|field| field.name == name);
     known.is_none_or(|field| field.only.is_empty() || field.only.contains(&algorithm.name()))
 }
 
-fn number(node: &Node, field: &str, least: u32, report: &mut Report<'_>) -> Option<u32> {
+fn number(node: &YamlNode, field: &str, least: u32, report: &mut Report<'_>) -> Option<u32> {
     report.settle(node.at, amount::read_from(node, field, least))
 }
 
-fn time(node: &Node, field: &str, report: &mut Report<'_>) -> Option<Duration> {
+fn time(node: &YamlNode, field: &str, report: &mut Report<'_>) -> Option<Duration> {
     let text = text(node, field, report)?;
     report.settle(node.at, period::parse(text, field))
 }
 
-fn align(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<At<Align>> {
+fn align(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<At<WrittenAlign>> {
     let zone = value(fields, "timezone", report, |node, report| {
         let name = text(node, "timezone", report)?;
         report.settle(node.at, zone(name))
@@ -193,8 +193,8 @@ fn align(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<At<Align>> {
         return zone.map(|zone| At { place: zone.place, value: calendar_of(zone.value) });
     };
     let value = match (align.value, zone) {
-        (Aligned::First, None) => Align::First,
-        (Aligned::Utc, None) => Align::Utc,
+        (Aligned::First, None) => WrittenAlign::First,
+        (Aligned::Utc, None) => WrittenAlign::Utc,
         (Aligned::First, Some(zone)) => {
             let message = "windows that open with the first request of a key have no `timezone`";
             report.error(zone.place, message, "leave `timezone` out, or `align: first`");
@@ -210,16 +210,16 @@ fn align(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<At<Align>> {
 }
 
 /// Makes the alignment of a time zone. All names of UTC need no lookup in a transition table.
-fn calendar_of(zone: TimeZone) -> Align {
+fn calendar_of(zone: TimeZone) -> WrittenAlign {
     let changes = zone.following(Timestamp::MIN).next().is_some();
     if !changes && zone.to_offset(Timestamp::UNIX_EPOCH) == Offset::UTC {
-        Align::Utc
+        WrittenAlign::Utc
     } else {
-        Align::Zone(zone)
+        WrittenAlign::Zone(zone)
     }
 }
 
-fn zone(name: &str) -> Result<TimeZone, Wrong> {
+fn zone(name: &str) -> Result<TimeZone, ValueProblem> {
     // Fixed offsets and other descriptions outside the database have no common calendar.
     TimeZone::get(name).map_err(|_| {
         let distance = |known: &str| strsim::osa_distance(&known.to_lowercase(), &name.to_lowercase());
@@ -231,18 +231,18 @@ fn zone(name: &str) -> Result<TimeZone, Wrong> {
             Some(known) => format!("did you mean `{known}`?"),
             None => "write a name of the IANA time zone database, such as Europe/Berlin".to_owned(),
         };
-        Wrong::new(format!("unknown time zone {}", shown(name)), mend)
+        ValueProblem::new(format!("unknown time zone {}", shown(name)), mend)
     })
 }
 
-fn over(node: &Node, report: &mut Report<'_>) -> Option<Over> {
+fn over(node: &YamlNode, report: &mut Report<'_>) -> Option<WrittenOver> {
     if !matches!(node.value, Value::Map(_)) {
         let known = text(node, "over", report)? == "refuse";
         if !known {
             let message = format!("unknown over {}", shown(node.as_scalar().unwrap_or_default()));
             report.error(node.at, message, "write `refuse`, `{soft: 10%, for: 60s}` or `{elastic: 100%}`");
         }
-        return known.then_some(Over::Refuse);
+        return known.then_some(WrittenOver::Refuse);
     }
     let errors_before = report.errors();
     let fields = Fields::read(node, "`over`", OVER, report)?;
@@ -273,9 +273,9 @@ fn over(node: &Node, report: &mut Report<'_>) -> Option<Over> {
         (Some(_), None, span_written) => {
             // An invalid duration must not become an unlimited one.
             (span_written.is_none() || span.is_some()).then_some(())?;
-            Some(Over::Soft(soft?.value, span.map(|span| span.value)))
+            Some(WrittenOver::Soft(soft?.value, span.map(|span| span.value)))
         }
-        (None, Some(_), None) => Some(Over::Elastic(elastic?.value)),
+        (None, Some(_), None) => Some(WrittenOver::Elastic(elastic?.value)),
     }
 }
 
@@ -285,19 +285,19 @@ enum Aligned {
     First,
 }
 
-const ALGORITHMS: &[(Field, Algorithm)] = &[
-    (Field::built("token_bucket"), Algorithm::TokenBucket),
-    (Field::built("leaky_bucket"), Algorithm::LeakyBucket),
-    (Field::built("fixed_window"), Algorithm::FixedWindow),
-    (Field::built("sliding_log"), Algorithm::SlidingLog),
-    (Field::built("sliding_window"), Algorithm::SlidingWindow),
+const ALGORITHMS: &[(Field, WrittenAlgorithm)] = &[
+    (Field::built("token_bucket"), WrittenAlgorithm::TokenBucket),
+    (Field::built("leaky_bucket"), WrittenAlgorithm::LeakyBucket),
+    (Field::built("fixed_window"), WrittenAlgorithm::FixedWindow),
+    (Field::built("sliding_log"), WrittenAlgorithm::SlidingLog),
+    (Field::built("sliding_window"), WrittenAlgorithm::SlidingWindow),
 ];
 
 const ALIGNS: &[(Field, Aligned)] =
     &[(Field::built("utc"), Aligned::Utc), (Field::built("first"), Aligned::First)];
 
-const REFUSED: &[(Field, Refused)] =
-    &[(Field::built("free"), Refused::Free), (Field::built("counted"), Refused::Counted)];
+const REFUSED: &[(Field, RefusedCost)] =
+    &[(Field::built("free"), RefusedCost::Free), (Field::built("counted"), RefusedCost::Counted)];
 
 /// Ten times the limit; a larger part calls for a larger limit.
 const SHARE_MAX: u16 = 10_000;

@@ -3,10 +3,10 @@
 use super::classes::Classes;
 use super::conditions::VALUE_BYTES_MAX;
 use super::overrides::Keepers;
-use crate::rules::csv::{Cell, Table};
-use crate::rules::problem::{Wrong, shown};
+use crate::rules::csv::{Cell, CsvTable};
+use crate::rules::problem::{ValueProblem, shown};
 use crate::rules::rows::NotAdded;
-use crate::rules::source::{Place, Report};
+use crate::rules::source::{Report, Span};
 use crate::rules::{KeyPart, Rows, amount};
 
 /// The indexes of the columns.
@@ -26,17 +26,17 @@ pub(super) fn read<K: Keepers>(
     report: &mut Report<'_>,
 ) -> Rows {
     let source = report.source();
-    let mut table = Table::new(source.text());
+    let mut table = CsvTable::new(source.text());
     let mut cells = Vec::new();
     let Some(columns) = header(&mut table, &mut cells, key, keepers, report) else { return Rows::default() };
-    let mut reader = Reader { key, columns, rows: Rows::default(), lines: Vec::new(), text: Vec::new() };
+    let mut reader = RowReader { key, columns, rows: Rows::default(), lines: Vec::new(), text: Vec::new() };
     while let Some(record) = table.next(&mut cells) {
         if report.errors() >= ERRORS_MAX {
             break;
         }
         if reader.rows.len() == ROWS_MAX {
             let mend = "give callers a plan, and write an override for each plan";
-            report.error(Place::START, format!("more than {ROWS_MAX} rows"), mend);
+            report.error(Span::START, format!("more than {ROWS_MAX} rows"), mend);
             break;
         }
         match record {
@@ -54,7 +54,7 @@ pub(super) fn read<K: Keepers>(
 }
 
 fn header<'t, K: Keepers>(
-    table: &mut Table<'t>,
+    table: &mut CsvTable<'t>,
     cells: &mut Vec<Cell<'t>>,
     key: &[KeyPart],
     keepers: &K,
@@ -64,7 +64,7 @@ fn header<'t, K: Keepers>(
     let example = format!("the first line names the columns: {}", wanted.join(","));
     match table.next(cells) {
         None => {
-            report.error(Place::START, "the table is empty", example);
+            report.error(Span::START, "the table is empty", example);
             return None;
         }
         Some(Err((at, wrong))) => return report.settle(at, Err(wrong)),
@@ -90,11 +90,11 @@ fn header<'t, K: Keepers>(
     }
     if let Some(reserved) = key.iter().find(|part| [K::COLUMN, "burst"].contains(&&*part.attribute)) {
         let message = format!("the attribute {} has the name of another column", shown(&reserved.attribute));
-        report.error(Place::START, message, "use `overrides` for this rule");
+        report.error(Span::START, message, "use `overrides` for this rule");
     }
     let find = |name: &str| cells.iter().position(|cell| cell.text == name);
     for name in wanted.iter().filter(|name| find(name).is_none()) {
-        report.error(Place::START, format!("no column {}", shown(name)), example.clone());
+        report.error(Span::START, format!("no column {}", shown(name)), example.clone());
     }
     if report.errors() > errors_before {
         return None;
@@ -103,7 +103,7 @@ fn header<'t, K: Keepers>(
     Some(Columns { key, numbers: find(K::COLUMN)?, burst: find("burst"), count: cells.len() })
 }
 
-struct Reader<'k> {
+struct RowReader<'k> {
     key: &'k [KeyPart],
     columns: Columns,
     rows: Rows,
@@ -113,26 +113,26 @@ struct Reader<'k> {
     text: Vec<String>,
 }
 
-impl Reader<'_> {
+impl RowReader<'_> {
     /// Adds a row. Errors carry the index of their cell.
     fn row<K: Keepers>(
         &mut self,
         cells: &[Cell<'_>],
         keepers: &K,
         classes: &mut Classes<K::Terms>,
-    ) -> Result<(), (usize, Wrong)> {
+    ) -> Result<(), (usize, ValueProblem)> {
         let Columns { numbers, burst, count, .. } = self.columns;
         if cells.len() != count {
             let message = format!("{} cells, and the header has {count}", cells.len());
             let mend = "write one for each column; a value that holds a comma goes in quotes";
-            return Err((count.min(cells.len().saturating_sub(1)), Wrong::new(message, mend)));
+            return Err((count.min(cells.len().saturating_sub(1)), ValueProblem::new(message, mend)));
         }
         for (place, cell) in cells.iter().enumerate() {
             if !cell.quoted && cell.text.trim() != cell.text {
                 let message = format!("{} starts or ends with a space", shown(&cell.text));
                 return Err((
                     place,
-                    Wrong::new(message, "remove it, or put the cell in quotes if it is meant"),
+                    ValueProblem::new(message, "remove it, or put the cell in quotes if it is meant"),
                 ));
             }
         }
@@ -155,26 +155,31 @@ impl Reader<'_> {
             Err(NotAdded::Known(row)) => {
                 let line = self.lines.get(row).copied().unwrap_or_default();
                 let message = format!("a second row for the key {}", shown(&self.text.join(",")));
-                Err((first, Wrong::new(message, format!("keep one of the two; the first is on line {line}"))))
+                Err((
+                    first,
+                    ValueProblem::new(message, format!("keep one of the two; the first is on line {line}")),
+                ))
             }
-            Err(NotAdded::Full) => Err((first, Wrong::new("more than 4 GiB of keys", "write fewer rows"))),
+            Err(NotAdded::Full) => {
+                Err((first, ValueProblem::new("more than 4 GiB of keys", "write fewer rows")))
+            }
         }
     }
 
     /// Transforms the key values of a row as those of a request are transformed.
-    fn fill(&mut self, cells: &[Cell<'_>]) -> Result<(), (usize, Wrong)> {
+    fn fill(&mut self, cells: &[Cell<'_>]) -> Result<(), (usize, ValueProblem)> {
         self.text.resize(self.key.len(), String::new());
         for ((part, place), value) in self.key.iter().zip(&self.columns.key).zip(&mut self.text) {
             let cell = cells.get(*place).map_or("", |cell| &*cell.text);
             let attribute = shown(&part.attribute);
             if cell.is_empty() {
                 let message = format!("no value for {attribute}: an empty attribute counts as absent");
-                return Err((*place, Wrong::new(message, "write one, or leave the row out")));
+                return Err((*place, ValueProblem::new(message, "write one, or leave the row out")));
             }
             if cell.len() > VALUE_BYTES_MAX {
                 let message = format!("a value of {attribute} has {} bytes", cell.len());
                 let mend = format!("write at most {VALUE_BYTES_MAX}: no attribute is longer");
-                return Err((*place, Wrong::new(message, mend)));
+                return Err((*place, ValueProblem::new(message, mend)));
             }
             value.clear();
             part.transform.push(cell, value);
@@ -183,11 +188,11 @@ impl Reader<'_> {
     }
 }
 
-fn read_burst(text: &str) -> Result<u32, Wrong> {
+fn read_burst(text: &str) -> Result<u32, ValueProblem> {
     match amount::parse(text) {
-        Ok(0) => Err(Wrong::new("`burst` is 0", "write at least 1")),
+        Ok(0) => Err(ValueProblem::new("`burst` is 0", "write at least 1")),
         Ok(burst) => Ok(burst),
-        Err(wrong) => Err(Wrong { message: format!("`burst`: {}", wrong.message), ..wrong }),
+        Err(wrong) => Err(ValueProblem { message: format!("`burst`: {}", wrong.message), ..wrong }),
     }
 }
 

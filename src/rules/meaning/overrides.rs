@@ -8,9 +8,9 @@ use super::classes::Classes;
 use super::conditions::conditions;
 use super::override_rows;
 use crate::rules::fields::{Field, Fields, list, text};
-use crate::rules::problem::{Wrong, shown};
-use crate::rules::source::{Place, Report};
-use crate::rules::yaml::Node;
+use crate::rules::problem::{ValueProblem, shown};
+use crate::rules::source::{Report, Span};
+use crate::rules::yaml::YamlNode;
 use crate::rules::{Condition, KeyPart, Overrides, Rows};
 
 /// A reader of the terms of overrides, which a rule and its shadow rule must both support.
@@ -32,17 +32,17 @@ pub(super) trait Keepers {
     }
 
     /// Reads the quota of an entry, with its span.
-    fn of_entry(&self, fields: &Fields<'_>, report: &mut Report<'_>) -> Option<(Place, Self::Terms)>;
+    fn of_entry(&self, fields: &Fields<'_>, report: &mut Report<'_>) -> Option<(Span, Self::Terms)>;
 
     /// Reads the quota of a cell.
-    fn of_cell(&self, text: &str) -> Result<Self::Terms, Wrong>;
+    fn of_cell(&self, text: &str) -> Result<Self::Terms, ValueProblem>;
 
     fn with_burst(&self, terms: Self::Terms, _burst: u32) -> Self::Terms {
         terms
     }
 
     /// Checks that these terms are supported.
-    fn check(&self, terms: &Self::Terms) -> Result<(), Wrong>;
+    fn check(&self, terms: &Self::Terms) -> Result<(), ValueProblem>;
 }
 
 /// Reads both fields; `None` if both are absent.
@@ -63,7 +63,7 @@ pub(super) fn overrides<K: Keepers>(
 }
 
 fn entries<K: Keepers>(
-    node: &Node,
+    node: &YamlNode,
     keepers: &K,
     classes: &mut Classes<K::Terms>,
     report: &mut Report<'_>,
@@ -90,7 +90,7 @@ fn entries<K: Keepers>(
 }
 
 fn entry<K: Keepers>(
-    node: &Node,
+    node: &YamlNode,
     keepers: &K,
     classes: &mut Classes<K::Terms>,
     report: &mut Report<'_>,
@@ -104,7 +104,7 @@ fn entry<K: Keepers>(
 }
 
 fn rows<K: Keepers>(
-    node: &Node,
+    node: &YamlNode,
     key: &[KeyPart],
     keepers: &K,
     classes: &mut Classes<K::Terms>,
@@ -147,16 +147,19 @@ fn rows<K: Keepers>(
 }
 
 /// Checks that the table is beside the rules file, with a name that reloads watch.
-fn check_file_name(name: &str) -> Result<(), Wrong> {
+fn check_file_name(name: &str) -> Result<(), ValueProblem> {
     let plain = Path::new(name).file_name().is_some_and(|file| file.to_str() == Some(name));
     if !plain || name.contains('\\') {
         let message = format!("`overrides_file` is the name of a file beside this one, not {}", shown(name));
-        return Err(Wrong::new(message, "put the table beside the rules file and write its name alone"));
+        return Err(ValueProblem::new(
+            message,
+            "put the table beside the rules file and write its name alone",
+        ));
     }
     if name.starts_with('.') || !name.ends_with(".csv") {
         let message =
             format!("the name of a table ends in `.csv` and does not start with a dot: {}", shown(name));
-        return Err(Wrong::new(message, "rename it, such as partners.csv"));
+        return Err(ValueProblem::new(message, "rename it, such as partners.csv"));
     }
     Ok(())
 }

@@ -4,21 +4,21 @@ use std::borrow::Cow;
 
 use crate::rules::fields::Field;
 use crate::rules::source::Report;
-use crate::rules::yaml::{Node, Value};
+use crate::rules::yaml::{Value, YamlNode};
 
 /// Fields by name, and the place where they belong.
-pub(super) type Homes = &'static [(&'static [&'static str], &'static str)];
+pub(super) type FieldHomes = &'static [(&'static [&'static str], &'static str)];
 
 /// Removes and reports the fields of a mapping that belong elsewhere.
 pub(super) fn placed<'n>(
-    node: &'n Node,
+    node: &'n YamlNode,
     what: &str,
     known: &[Field],
-    homes: Homes,
+    homes: FieldHomes,
     report: &mut Report<'_>,
-) -> Cow<'n, Node> {
+) -> Cow<'n, YamlNode> {
     let Value::Map(pairs) = &node.value else { return Cow::Borrowed(node) };
-    let home_of = |key: &Node| {
+    let home_of = |key: &YamlNode| {
         let name = key.as_scalar().filter(|name| known.iter().all(|field| field.name != *name))?;
         homes.iter().find(|(names, _)| names.contains(&name)).map(|(_, home)| (name.to_owned(), *home))
     };
@@ -36,5 +36,5 @@ pub(super) fn placed<'n>(
         return Cow::Borrowed(node);
     }
     let kept = kept.into_iter().map(|(key, value)| (key.clone(), value.clone())).collect();
-    Cow::Owned(Node { at: node.at, value: Value::Map(kept) })
+    Cow::Owned(YamlNode { at: node.at, value: Value::Map(kept) })
 }

@@ -6,9 +6,9 @@ use std::sync::Arc;
 use super::conditions;
 use crate::rules::fields::{Fields, check_name, list, text};
 use crate::rules::problem::{Problem, shown};
-use crate::rules::source::{Place, Report, Source};
+use crate::rules::source::{Report, Source, Span};
 use crate::rules::written::{File, PRIORITIZED};
-use crate::rules::yaml::Node;
+use crate::rules::yaml::YamlNode;
 use crate::rules::{Condition, Position, Priorities, Prioritize};
 
 /// The priorities of one domain read so far.
@@ -16,17 +16,17 @@ use crate::rules::{Condition, Position, Priorities, Prioritize};
 pub(crate) struct MeantPriorities {
     /// The position of `priorities`, and the names if they have no errors.
     declared: Option<(Position, Option<Vec<Box<str>>>)>,
-    entries: Vec<Entry>,
+    entries: Vec<PrioritizeEntry>,
 }
 
 /// An entry of `prioritize` whose priority is unresolved.
 #[derive(Debug)]
-struct Entry {
+struct PrioritizeEntry {
     conditions: Vec<Condition>,
     priority: Box<str>,
     file: Arc<str>,
-    at: Place,
-    priority_at: Place,
+    at: Span,
+    priority_at: Span,
 }
 
 impl MeantPriorities {
@@ -72,7 +72,7 @@ impl MeantPriorities {
         let mut problems = Vec::new();
         let mut priorities = Priorities::default();
         let Some(names) = self.names(is_whole) else { return (priorities, problems) };
-        let mut all: Option<&Entry> = None;
+        let mut all: Option<&PrioritizeEntry> = None;
         for entry in &self.entries {
             let Some(source) = sources.get(&entry.file) else {
                 unreachable!("an entry is of a file that was read: requests would have another priority")
@@ -110,7 +110,7 @@ impl MeantPriorities {
     }
 }
 
-fn names(node: &Node, report: &mut Report<'_>) -> Option<Vec<Box<str>>> {
+fn names(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<Box<str>>> {
     let errors_before = report.errors();
     let mend = "write `priorities: [MOST IMPORTANT, …, LEAST]`";
     let items = list(node, "priorities", mend, report)?;
@@ -138,13 +138,19 @@ fn names(node: &Node, report: &mut Report<'_>) -> Option<Vec<Box<str>>> {
     (report.errors() == errors_before).then_some(names)
 }
 
-fn entry(node: &Node, report: &mut Report<'_>) -> Option<Entry> {
+fn entry(node: &YamlNode, report: &mut Report<'_>) -> Option<PrioritizeEntry> {
     let fields = Fields::read(node, "an entry of `prioritize`", PRIORITIZED, report)?;
     let conditions = fields.get("match").map_or(Some(Vec::new()), |node| conditions(node, report));
     let priority = fields.required("priority", "write `priority: NAME`, one of `priorities`", report)?;
     let name = text(priority, "priority", report)?.into();
     let file = Arc::clone(report.source().file());
-    Some(Entry { conditions: conditions?, priority: name, file, at: node.at, priority_at: priority.at })
+    Some(PrioritizeEntry {
+        conditions: conditions?,
+        priority: name,
+        file,
+        at: node.at,
+        priority_at: priority.at,
+    })
 }
 
 /// Suggests the nearest known name, or lists all of them.

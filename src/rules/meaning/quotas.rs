@@ -1,24 +1,27 @@
 //! Converts the written numbers to quotas: one for the rule and one per distinct override, all on one scale.
 
-use super::classes::{Classes, Terms};
-use super::numbers::{Algorithm, Align, At, Numbers, Over as Written};
+use super::classes::{Classes, OverrideQuota};
+use super::numbers::{At, LimitFields, WrittenAlgorithm, WrittenAlign, WrittenOver as Written};
 use crate::limit::{
-    Quota, Rate, RateError, Scale, fixed_window, leaky_bucket, sliding_log, sliding_window, token_bucket,
+    Quota, Rate, RateError, TickScale, fixed_window, leaky_bucket, sliding_log, sliding_window, token_bucket,
 };
-use crate::rules::percent::{self, Share, WHOLE};
-use crate::rules::problem::Wrong;
+use crate::rules::percent::{self, Percent, WHOLE};
+use crate::rules::problem::ValueProblem;
 use crate::rules::rate_text::{self, impossible};
-use crate::rules::source::{Place, Report};
-use crate::rules::{Allowance, Limit, Over, Refused};
+use crate::rules::source::{Report, Span};
+use crate::rules::{Allowance, Limit, Over, RefusedCost};
 
-impl Numbers {
+impl LimitFields {
     /// Returns the quota of the rule itself, as written.
-    pub(super) fn terms(&self) -> Option<Terms> {
-        Some(Terms { rate: self.rate.as_ref()?.value, burst: self.burst.as_ref().map(|burst| burst.value) })
+    pub(super) fn terms(&self) -> Option<OverrideQuota> {
+        Some(OverrideQuota {
+            rate: self.rate.as_ref()?.value,
+            burst: self.burst.as_ref().map(|burst| burst.value),
+        })
     }
 
     /// Makes the limit with one allowance per class.
-    pub(super) fn limit(&self, classes: &Classes<Terms>, report: &mut Report<'_>) -> Option<Limit> {
+    pub(super) fn limit(&self, classes: &Classes<OverrideQuota>, report: &mut Report<'_>) -> Option<Limit> {
         let own = self.terms()?;
         // The rule's own quota is checked first, so that errors point to its field.
         report.settle(self.place_of(&own), own.check().and_then(|()| self.allowance(&own, None)))?;
@@ -30,7 +33,7 @@ impl Numbers {
         self.about_soft(allowances.first(), report);
         let limit = Limit {
             allowances,
-            refused: self.refused.as_ref().map_or(Refused::Free, |refused| refused.value),
+            refused: self.refused.as_ref().map_or(RefusedCost::Free, |refused| refused.value),
             block: self.block.as_ref().map(|block| block.value),
             soft_for: match self.over.as_ref().map(|over| over.value) {
                 Some(Written::Soft(_, span)) => span,
@@ -45,25 +48,29 @@ impl Numbers {
         let Some(Some(Allowance { quota, over: Over::Soft(soft), .. })) = allowance else { return };
         let Some(At { place, value: Written::Soft(share, _) }) = self.over else { return };
         if soft.limit() == quota.limit() {
-            let least = Share(u32::try_from(WHOLE.div_ceil(u64::from(quota.limit()))).unwrap_or(u32::MAX));
-            let message = format!("`soft: {}` of {} is nothing", Share(u32::from(share)), quota.limit());
+            let least = Percent(u32::try_from(WHOLE.div_ceil(u64::from(quota.limit()))).unwrap_or(u32::MAX));
+            let message = format!("`soft: {}` of {} is nothing", Percent(u32::from(share)), quota.limit());
             report.warning(place, message, format!("write at least {least}, or leave it out"));
         }
     }
 
     /// Returns the span for an error of the rate together with other fields.
-    fn place_of(&self, own: &Terms) -> Place {
+    fn place_of(&self, own: &OverrideQuota) -> Span {
         let fields = [&self.burst, &self.queue, &self.buckets];
         let field = fields.into_iter().flatten().map(|field| field.place).next();
         // An unsupported rate is an error of the rate itself.
-        let bucket = matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
+        let bucket = matches!(self.algorithm, WrittenAlgorithm::TokenBucket | WrittenAlgorithm::LeakyBucket);
         let rate_alone = bucket && own.rate.steady().is_err();
         let rate = self.rate.as_ref().map_or(self.at, |rate| rate.place);
         field.filter(|_| !rate_alone).unwrap_or(rate)
     }
 
     /// Makes the allowance of these terms; `None` is unlimited. Without `scale`, that of the rate is used.
-    pub(super) fn allowance(&self, terms: &Terms, scale: Option<Scale>) -> Result<Option<Allowance>, Wrong> {
+    pub(super) fn allowance(
+        &self,
+        terms: &OverrideQuota,
+        scale: Option<TickScale>,
+    ) -> Result<Option<Allowance>, ValueProblem> {
         let Some(quota) = self.quota(terms, scale)? else { return Ok(None) };
         let over = match self.over.as_ref().map_or(Written::Refuse, |over| over.value) {
             Written::Refuse => Over::Refuse,
@@ -78,46 +85,56 @@ impl Numbers {
         Ok(Some(Allowance { quota, over, max_debt }))
     }
 
-    fn quota(&self, terms: &Terms, scale: Option<Scale>) -> Result<Option<Quota>, Wrong> {
-        let rate_text::Written::Every(count, period) = terms.rate else { return Ok(None) };
+    fn quota(&self, terms: &OverrideQuota, scale: Option<TickScale>) -> Result<Option<Quota>, ValueProblem> {
+        let rate_text::WrittenRate::Every(count, period) = terms.rate else { return Ok(None) };
         let wrong = |error: RateError| impossible(terms.rate, error);
         let quota = match self.algorithm {
-            Algorithm::TokenBucket => {
+            WrittenAlgorithm::TokenBucket => {
                 let Some(rate) = terms.rate.steady()? else { return Ok(None) };
                 let burst = terms.burst.unwrap_or(count);
-                let quota = token_bucket::Quota::on_scale(rate, burst, scale.unwrap_or(Scale::of(rate)));
+                let quota = token_bucket::TokenBucketQuota::on_scale(
+                    rate,
+                    burst,
+                    scale.unwrap_or(TickScale::of(rate)),
+                );
                 Quota::TokenBucket(
                     quota.map_err(|error| bucket_wrong(error, &format!("burst {burst}"), rate))?,
                 )
             }
-            Algorithm::LeakyBucket => {
+            WrittenAlgorithm::LeakyBucket => {
                 let Some(rate) = terms.rate.steady()? else { return Ok(None) };
                 let queue = self.queue.as_ref().map_or(0, |queue| queue.value);
-                let quota = leaky_bucket::Quota::on_scale(rate, queue, scale.unwrap_or(Scale::of(rate)));
+                let quota = leaky_bucket::LeakyBucketQuota::on_scale(
+                    rate,
+                    queue,
+                    scale.unwrap_or(TickScale::of(rate)),
+                );
                 Quota::LeakyBucket(
                     quota.map_err(|error| bucket_wrong(error, &format!("queue {queue}"), rate))?,
                 )
             }
-            Algorithm::FixedWindow => {
+            WrittenAlgorithm::FixedWindow => {
                 let align = match self.align.as_ref().map(|align| &align.value) {
-                    None | Some(Align::Utc) => fixed_window::Align::Utc,
-                    Some(Align::First) => fixed_window::Align::First,
-                    Some(Align::Zone(zone)) => fixed_window::Align::Zone(zone.clone()),
+                    None | Some(WrittenAlign::Utc) => fixed_window::WindowAlign::Utc,
+                    Some(WrittenAlign::First) => fixed_window::WindowAlign::First,
+                    Some(WrittenAlign::Zone(zone)) => fixed_window::WindowAlign::Zone(zone.clone()),
                 };
                 let period = match period.months {
-                    Some(months) => fixed_window::Period::Months(months),
-                    None => fixed_window::Period::Nanos(period.nanos),
+                    Some(months) => fixed_window::WindowPeriod::Months(months),
+                    None => fixed_window::WindowPeriod::Nanos(period.nanos),
                 };
-                Quota::FixedWindow(fixed_window::Quota::new(count, period, align).map_err(wrong)?)
+                Quota::FixedWindow(fixed_window::FixedWindowQuota::new(count, period, align).map_err(wrong)?)
             }
-            Algorithm::SlidingLog => {
-                Quota::SlidingLog(sliding_log::Quota::new(count, period.nanos).map_err(wrong)?)
+            WrittenAlgorithm::SlidingLog => {
+                Quota::SlidingLog(sliding_log::SlidingLogQuota::new(count, period.nanos).map_err(wrong)?)
             }
-            Algorithm::SlidingWindow => {
+            WrittenAlgorithm::SlidingWindow => {
                 let buckets = self.buckets.as_ref().map_or(BUCKETS, |buckets| buckets.value);
                 // Values too large for the type are also above the maximum.
                 let buckets = u8::try_from(buckets).unwrap_or(u8::MAX);
-                Quota::SlidingWindow(sliding_window::Quota::new(count, period.nanos, buckets).map_err(wrong)?)
+                Quota::SlidingWindow(
+                    sliding_window::SlidingWindowQuota::new(count, period.nanos, buckets).map_err(wrong)?,
+                )
             }
         };
         Ok(Some(quota))
@@ -125,18 +142,18 @@ impl Numbers {
 
     /// Returns the scale on which all rates are exact, including overrides and elastic shares; the finest
     /// scale if that takes more than 128 ticks per nanosecond. `None` for windows, which have no scale.
-    fn scale<'t>(&self, all: impl Iterator<Item = &'t Terms>) -> Option<Scale> {
-        if !matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket) {
+    fn scale<'t>(&self, all: impl Iterator<Item = &'t OverrideQuota>) -> Option<TickScale> {
+        if !matches!(self.algorithm, WrittenAlgorithm::TokenBucket | WrittenAlgorithm::LeakyBucket) {
             return None;
         }
-        let mut common = Scale::NANOS;
+        let mut common = TickScale::NANOS;
         for rate in all.filter_map(|terms| terms.rate.steady().ok().flatten()) {
             let elastic = match self.over.as_ref().map(|over| over.value) {
                 Some(Written::Elastic(share)) => share_of_rate(rate, share),
                 _ => None,
             };
             for rate in [Some(rate), elastic].into_iter().flatten() {
-                let Some(both) = common.lcm(Scale::of(rate)) else { return Some(Scale::FINEST) };
+                let Some(both) = common.lcm(TickScale::of(rate)) else { return Some(TickScale::FINEST) };
                 common = both;
             }
         }
@@ -144,23 +161,23 @@ impl Numbers {
     }
 }
 
-fn bucket_wrong(error: RateError, what: &str, rate: Rate) -> Wrong {
+fn bucket_wrong(error: RateError, what: &str, rate: Rate) -> ValueProblem {
     let mend = match error {
         RateError::BurstTooLarge => "write a smaller `burst`, or a faster rate",
         RateError::QueueTooLong => "write a smaller `queue`, or a faster rate",
         _ => {
             let message = format!("{error} together with the other rates of its rule: {rate}");
-            return Wrong::new(
+            return ValueProblem::new(
                 message,
                 "write it, or the rates of the overrides, in numbers that have common factors",
             );
         }
     };
-    Wrong::new(format!("{error}: {what} at {rate}"), mend)
+    ValueProblem::new(format!("{error}: {what} at {rate}"), mend)
 }
 
 /// Returns the number of units that a key's log must hold: N and the debt, or the soft limit.
-fn most(log: &sliding_log::Quota, over: &Over, max_debt: u32) -> u32 {
+fn most(log: &sliding_log::SlidingLogQuota, over: &Over, max_debt: u32) -> u32 {
     let soft = match over {
         Over::Soft(larger) => larger.limit(),
         Over::Refuse | Over::Elastic(_) => 0,
@@ -169,7 +186,7 @@ fn most(log: &sliding_log::Quota, over: &Over, max_debt: u32) -> u32 {
 }
 
 /// Makes a quota with a larger limit at the same refill rate.
-fn softened(quota: &Quota, share: u16) -> Result<Quota, Wrong> {
+fn softened(quota: &Quota, share: u16) -> Result<Quota, ValueProblem> {
     let limit = quota.limit();
     let soft = limit.checked_add(percent::of(share, limit));
     let soft = soft.ok_or_else(|| over_wrong("soft", share, limit, &"4294967295 is the largest number"))?;
@@ -177,14 +194,14 @@ fn softened(quota: &Quota, share: u16) -> Result<Quota, Wrong> {
 }
 
 /// Makes the elastic quota, a share of the first: at least one unit, at a share of the rate.
-fn share_of(quota: &Quota, share: u16, scale: Option<Scale>) -> Result<Quota, Wrong> {
+fn share_of(quota: &Quota, share: u16, scale: Option<TickScale>) -> Result<Quota, ValueProblem> {
     let limit = quota.limit();
     let part = percent::of(share, limit).max(1);
     let made = match quota {
         Quota::TokenBucket(quota) => {
             let rate = share_of_rate(quota.rate(), share).unwrap_or(quota.rate());
-            let scale = scale.unwrap_or(Scale::of(rate));
-            token_bucket::Quota::on_scale(rate, part, scale).map(Quota::TokenBucket)
+            let scale = scale.unwrap_or(TickScale::of(rate));
+            token_bucket::TokenBucketQuota::on_scale(rate, part, scale).map(Quota::TokenBucket)
         }
         window => with_limit(window, part),
     };
@@ -194,7 +211,7 @@ fn share_of(quota: &Quota, share: u16, scale: Option<Scale>) -> Result<Quota, Wr
 fn with_limit(quota: &Quota, limit: u32) -> Result<Quota, RateError> {
     Ok(match quota {
         Quota::TokenBucket(quota) => {
-            Quota::TokenBucket(token_bucket::Quota::on_scale(quota.rate(), limit, quota.scale())?)
+            Quota::TokenBucket(token_bucket::TokenBucketQuota::on_scale(quota.rate(), limit, quota.scale())?)
         }
         // `limit` does not apply: a leaky bucket has no `over`.
         Quota::LeakyBucket(quota) => Quota::LeakyBucket(*quota),
@@ -219,9 +236,9 @@ fn share_of_rate(rate: Rate, share: u16) -> Option<Rate> {
     exact.or_else(|| Rate::new(percent::of(share, rate.count()).max(1), rate.period_nanos()).ok())
 }
 
-fn over_wrong(field: &str, share: u16, limit: u32, error: &dyn std::fmt::Display) -> Wrong {
-    let share = Share(u32::from(share));
-    Wrong::new(format!("{error}: `{field}: {share}` of {limit}"), format!("write a smaller `{field}`"))
+fn over_wrong(field: &str, share: u16, limit: u32, error: &dyn std::fmt::Display) -> ValueProblem {
+    let share = Percent(u32::from(share));
+    ValueProblem::new(format!("{error}: `{field}: {share}` of {limit}"), format!("write a smaller `{field}`"))
 }
 
 /// The estimate errs by at most a tenth of the window, with one heap block of 64 bytes per key. A single

@@ -4,14 +4,14 @@ use super::placed::placed;
 use super::tree::{HOMES, written};
 use crate::rules::amount;
 use crate::rules::fields::{Field, Fields, choice, list, text};
-use crate::rules::problem::{Wrong, shown};
-use crate::rules::source::{Place, Report};
-use crate::rules::tree::{Amount, NodeLimit};
+use crate::rules::problem::{ValueProblem, shown};
+use crate::rules::source::{Report, Span};
+use crate::rules::tree::{NodeLimit, RequestsPerUnit};
 use crate::rules::written::{RATE_LIMIT, REPLACED};
-use crate::rules::yaml::{Kind, Node, Value};
+use crate::rules::yaml::{ScalarKind, Value, YamlNode};
 
 /// Reads a limit; its rule has no name yet.
-pub(super) fn rate_limit(node: &Node, report: &mut Report<'_>) -> Option<NodeLimit> {
+pub(super) fn rate_limit(node: &YamlNode, report: &mut Report<'_>) -> Option<NodeLimit> {
     let node = placed(node, "`rate_limit`", RATE_LIMIT, HOMES, report);
     let fields = Fields::read(&node, "`rate_limit`", RATE_LIMIT, report)?;
     let unlimited = match written(&fields, "unlimited") {
@@ -24,15 +24,15 @@ pub(super) fn rate_limit(node: &Node, report: &mut Report<'_>) -> Option<NodeLim
     let name = written(&fields, "name").and_then(|node| text(node, "name", report));
     let name = name.filter(|name| !name.is_empty());
     let replaces = replaces(&fields, name, report);
-    let amount = if unlimited { None } else { Some(Amount { count: count?, seconds: seconds? }) };
+    let amount = if unlimited { None } else { Some(RequestsPerUnit { count: count?, seconds: seconds? }) };
     let name = name.map(Into::into);
     Some(NodeLimit { rule: Box::default(), amount, shadow: false, quota: false, fleet: None, name, replaces })
 }
 
 /// Reads a boolean. Words such as `yes`, which envoyproxy/ratelimit accepts, are texts here and reported.
-pub(super) fn flag(node: &Node, field: &str, report: &mut Report<'_>) -> Option<bool> {
+pub(super) fn flag(node: &YamlNode, field: &str, report: &mut Report<'_>) -> Option<bool> {
     let meant = match &node.value {
-        Value::Scalar(Kind::Boolean, text) => return Some(text.eq_ignore_ascii_case("true")),
+        Value::Scalar(ScalarKind::Boolean, text) => return Some(text.eq_ignore_ascii_case("true")),
         Value::Scalar(_, text) => match text.to_ascii_lowercase().as_str() {
             "y" | "yes" | "on" | "true" | "1" => Some("`true`"),
             "n" | "no" | "off" | "false" | "0" => Some("`false`"),
@@ -61,27 +61,30 @@ fn count(fields: &Fields<'_>, unlimited: bool, report: &mut Report<'_>) -> Optio
     }
     let field = "requests_per_unit";
     let number = match &node.value {
-        Value::Scalar(Kind::Number, text) => whole_number(text),
+        Value::Scalar(ScalarKind::Number, text) => whole_number(text),
         Value::Scalar(_, text) => {
             let message = format!("`{field}` is a number, not the text {}", shown(text));
-            Err(Wrong::new(message, "write a whole number in digits, without quotes"))
+            Err(ValueProblem::new(message, "write a whole number in digits, without quotes"))
         }
         _ => {
             let message = format!("`{field}` is a number, not {}", node.kind());
-            Err(Wrong::new(message, "write a whole number"))
+            Err(ValueProblem::new(message, "write a whole number"))
         }
     };
     report.settle(node.at, number)
 }
 
-fn whole_number(text: &str) -> Result<u32, Wrong> {
+fn whole_number(text: &str) -> Result<u32, ValueProblem> {
     let octal = text.strip_prefix("0o").or_else(|| text.strip_prefix('0')).filter(|rest| !rest.is_empty());
     if let Some(octal) = octal.and_then(|rest| u32::from_str_radix(rest, 8).ok()) {
         let message = format!("{} is octal, and {octal} to that service", shown(text));
-        return Err(Wrong::new(message, format!("write {octal}, or the decimal number that is meant")));
+        return Err(ValueProblem::new(
+            message,
+            format!("write {octal}, or the decimal number that is meant"),
+        ));
     }
     amount::parse(text).map_err(|wrong| match text.starts_with('-') {
-        true => Wrong::new(wrong.message, "write 0, which refuses every request, or more"),
+        true => ValueProblem::new(wrong.message, "write 0, which refuses every request, or more"),
         false => wrong,
     })
 }
@@ -109,7 +112,7 @@ fn not_a_unit(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<u32> {
     None
 }
 
-fn replaces(fields: &Fields<'_>, own: Option<&str>, report: &mut Report<'_>) -> Vec<(Box<str>, Place)> {
+fn replaces(fields: &Fields<'_>, own: Option<&str>, report: &mut Report<'_>) -> Vec<(Box<str>, Span)> {
     let mend = "write `replaces: [{name: NAME}]`";
     let items = written(fields, "replaces").and_then(|node| list(node, "replaces", mend, report));
     let mut replaces = Vec::new();
@@ -139,12 +142,12 @@ fn replaces(fields: &Fields<'_>, own: Option<&str>, report: &mut Report<'_>) -> 
     replaces
 }
 
-fn lowercase(node: &Node) -> Node {
+fn lowercase(node: &YamlNode) -> YamlNode {
     let value = match &node.value {
         Value::Scalar(kind, text) => Value::Scalar(*kind, text.to_lowercase().into()),
         other => other.clone(),
     };
-    Node { at: node.at, value }
+    YamlNode { at: node.at, value }
 }
 
 /// As envoyproxy/ratelimit counts: a month is 30 days and a year 365, independent of the calendar.

@@ -4,11 +4,13 @@
 use std::num::NonZeroU32;
 
 use super::limits::Admitted;
-use crate::limit::{PERIOD_NANOS_MAX, Quota, Rate, Scale, concurrency, highest_common_factor, token_bucket};
+use crate::limit::{
+    PERIOD_NANOS_MAX, Quota, Rate, TickScale, concurrency, highest_common_factor, token_bucket,
+};
 use crate::rules::Limit;
 use crate::rules::fields::Fields;
-use crate::rules::fleet::{Region, Whole, fleet_rate, is_window};
-use crate::rules::percent::Share;
+use crate::rules::fleet::{Region, WholeNumbers, fleet_rate, is_window};
+use crate::rules::percent::Percent;
 use crate::rules::source::Report;
 
 /// Returns the region's part of a rule; `None` without regions. Warns if it is less than a token or permit.
@@ -30,7 +32,7 @@ pub(super) fn region(
         if u64::from(count) * u64::from(weight) < WHOLE {
             let node = fields.get("max").or_else(|| fields.get("burst")).or_else(|| fields.get("rate"));
             let at = node.map_or(fields.at(), |node| node.at);
-            let share = Share(u32::from(weight));
+            let share = Percent(u32::from(weight));
             let message =
                 format!("{share} of a {what} of {count}, as `region_weight` says, is less than one {one}");
             let mend = format!(
@@ -42,13 +44,13 @@ pub(super) fn region(
     }
     let whole = match limit.quota() {
         Some(Quota::TokenBucket(bucket)) => {
-            Some(Whole::Tokens { rate: bucket.rate(), burst: bucket.burst() })
+            Some(WholeNumbers::Tokens { rate: bucket.rate(), burst: bucket.burst() })
         }
-        Some(Quota::Concurrency(quota)) => Some(Whole::Places(quota.max())),
+        Some(Quota::Concurrency(quota)) => Some(WholeNumbers::Places(quota.max())),
         Some(window) if is_window(window) => {
             let nanos = window.window().0.saturating_mul(NANOS_PER_MICRO);
             let rate = Rate::new(window.limit(), nanos).ok();
-            rate.map(|rate| Whole::Tokens { rate, burst: window.limit() })
+            rate.map(|rate| WholeNumbers::Tokens { rate, burst: window.limit() })
         }
         _ => None,
     };
@@ -63,12 +65,12 @@ pub(super) fn weighed(mut limit: Limit, region: Option<&Region>) -> Limit {
         _ => None,
     });
     // All quotas of a rule share one scale, so that their states are comparable.
-    let scales = rates.map(Scale::of).map(Some);
-    let scale = scales.reduce(|one, other| one?.lcm(other?)).flatten().unwrap_or(Scale::FINEST);
+    let scales = rates.map(TickScale::of).map(Some);
+    let scale = scales.reduce(|one, other| one?.lcm(other?)).flatten().unwrap_or(TickScale::FINEST);
     for allowance in limit.allowances.iter_mut().flatten() {
         if let Quota::Concurrency(quota) = &allowance.quota {
             let max = NonZeroU32::new(part_of_count(quota.max(), weight)).unwrap_or(NonZeroU32::MIN);
-            allowance.quota = Quota::Concurrency(concurrency::Quota::new(max));
+            allowance.quota = Quota::Concurrency(concurrency::ConcurrencyQuota::new(max));
         }
         let part = part_of_count(allowance.quota.limit(), weight);
         let window = match &allowance.quota {
@@ -103,9 +105,9 @@ fn part_of_count(count: u32, weight: u16) -> u32 {
 
 /// Makes a bucket with as much of the burst as fits: all of it, unless filling it takes most of a year. Uses
 /// a scale of its own if the scale of the rule does not support the rate.
-fn part_of_bucket(rate: Rate, burst: u32, scale: Scale) -> token_bucket::Quota {
-    let fit = |scale| token_bucket::Quota::with_most(rate, burst, scale).ok();
-    let part = [scale, Scale::of(rate)].into_iter().find_map(fit);
+fn part_of_bucket(rate: Rate, burst: u32, scale: TickScale) -> token_bucket::TokenBucketQuota {
+    let fit = |scale| token_bucket::TokenBucketQuota::with_most(rate, burst, scale).ok();
+    let part = [scale, TickScale::of(rate)].into_iter().find_map(fit);
     part.unwrap_or_else(|| {
         unreachable!("a rate is kept on its own scale: the region would have all of the budget")
     })
@@ -136,7 +138,7 @@ const WHOLE: u64 = 1_000;
 #[cfg(test)]
 mod tests {
     use super::{Region, part_of_count, part_of_rate, weighed};
-    use crate::limit::{Quota, Rate, Scale, token_bucket};
+    use crate::limit::{Quota, Rate, TickScale, token_bucket};
     use crate::rules::Limit;
 
     #[test]
@@ -177,7 +179,7 @@ mod tests {
             (7, 3 * DAY, 8_000),
         ] {
             let rate = Rate::new(count, period).unwrap();
-            let bucket = token_bucket::Quota::on_scale(rate, burst, Scale::of(rate)).unwrap();
+            let bucket = token_bucket::TokenBucketQuota::on_scale(rate, burst, TickScale::of(rate)).unwrap();
             for weight in [1, 333, 500, 999] {
                 let region = Region { weight, whole: None };
                 let limit = weighed(Limit::new(Quota::TokenBucket(bucket)), Some(&region));

@@ -9,17 +9,17 @@ use super::spans::{Bounds, DAY, SECOND, span};
 use crate::rules::amount;
 use crate::rules::fields::{Fields, check_name, list, text};
 use crate::rules::problem::shown;
-use crate::rules::shed::{Callers, Part, Shed};
+use crate::rules::shed::{CallerGrouping, Shed, ShedPart};
 use crate::rules::shed_fields::{CALLERS, SHED};
-use crate::rules::source::{Place, Report};
-use crate::rules::yaml::Node;
-use parts::{Named, brake, queue_age, reserve, workers};
+use crate::rules::source::{Report, Span};
+use crate::rules::yaml::YamlNode;
+use parts::{NamedPart, brake, queue_age, reserve, workers};
 use signals::signals;
 
 #[derive(Debug)]
 pub(crate) struct MeantShed {
     /// The pool and its span, even if the entry has errors: no other entry may have the pool.
-    pub(crate) pool: Option<Named>,
+    pub(crate) pool: Option<NamedPart>,
     /// The entry. Unreadable parts are missing and reported.
     pub(crate) entry: Option<UnsettledShed>,
 }
@@ -29,14 +29,14 @@ pub(crate) struct MeantShed {
 pub(crate) struct UnsettledShed {
     shed: Shed,
     /// The parts that need priorities, and the spans of their names.
-    needs: Vec<(Part, Place)>,
+    needs: Vec<(ShedPart, Span)>,
     /// The span of the brake's bands, if written.
-    bands_at: Option<Place>,
+    bands_at: Option<Span>,
     /// The priority that the reserve is for, if written.
-    reserved_for: Option<Named>,
+    reserved_for: Option<NamedPart>,
 }
 
-pub(crate) fn shed(node: &Node, report: &mut Report<'_>) -> MeantShed {
+pub(crate) fn shed(node: &YamlNode, report: &mut Report<'_>) -> MeantShed {
     let Some(fields) = Fields::read(node, "an entry of `shed`", SHED, report) else {
         return MeantShed { pool: None, entry: None };
     };
@@ -45,14 +45,14 @@ pub(crate) fn shed(node: &Node, report: &mut Report<'_>) -> MeantShed {
     MeantShed { pool, entry }
 }
 
-fn pool(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Named> {
+fn pool(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<NamedPart> {
     let node = fields.required("pool", "write `pool: NAME`, as its processes say it", report)?;
     let name = text(node, "pool", report)?;
     report.settle(node.at, check_name(name, "a pool"))?;
     Some((name.into(), node.at))
 }
 
-fn entry(pool: Option<&Named>, fields: &Fields<'_>, report: &mut Report<'_>) -> Option<UnsettledShed> {
+fn entry(pool: Option<&NamedPart>, fields: &Fields<'_>, report: &mut Report<'_>) -> Option<UnsettledShed> {
     let slots = fields.get("slots").and_then(|node| report.settle(node.at, amount::read(node, "slots")));
     let callers = fields.get("callers").and_then(|node| callers(node, report)).unwrap_or_default();
     let queue_age = fields.get("queue_age").and_then(|node| queue_age(node, report));
@@ -61,7 +61,7 @@ fn entry(pool: Option<&Named>, fields: &Fields<'_>, report: &mut Report<'_>) -> 
     let fleet = fields.get("fleet").and_then(|node| reserve(node, report));
     let signals = fields.get("signals").and_then(|node| signals(node, report)).unwrap_or_default();
     let (name, at) = pool?;
-    if Part::ALL.iter().all(|part| fields.get(part.name()).is_none()) && fields.get("signals").is_none() {
+    if ShedPart::ALL.iter().all(|part| fields.get(part.name()).is_none()) && fields.get("signals").is_none() {
         let mend = "write a part, such as `workers: {}`, or leave the entry out";
         report.warning(
             *at,
@@ -70,7 +70,8 @@ fn entry(pool: Option<&Named>, fields: &Fields<'_>, report: &mut Report<'_>) -> 
         );
     }
     let needs = fields.iter().filter_map(|(field, at, _)| {
-        let part = Part::ALL.into_iter().find(|part| part.name() == field && *part != Part::QueueAge)?;
+        let part =
+            ShedPart::ALL.into_iter().find(|part| part.name() == field && *part != ShedPart::QueueAge)?;
         Some((part, at))
     });
     let (brake, bands_at) = brake.unzip();
@@ -94,9 +95,9 @@ fn entry(pool: Option<&Named>, fields: &Fields<'_>, report: &mut Report<'_>) -> 
     })
 }
 
-fn callers(node: &Node, report: &mut Report<'_>) -> Option<Callers> {
+fn callers(node: &YamlNode, report: &mut Report<'_>) -> Option<CallerGrouping> {
     let fields = Fields::read(node, "`callers`", CALLERS, report)?;
-    let default = Callers::default();
+    let default = CallerGrouping::default();
     let by = match fields.get("by") {
         Some(node) => by(node, report)?,
         None => default.by,
@@ -105,10 +106,10 @@ fn callers(node: &Node, report: &mut Report<'_>) -> Option<Callers> {
         Some(node) => span(node, "rotate", ROTATE, report)?,
         None => default.rotate,
     };
-    Some(Callers { by, rotate })
+    Some(CallerGrouping { by, rotate })
 }
 
-fn by(node: &Node, report: &mut Report<'_>) -> Option<Vec<Box<str>>> {
+fn by(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<Box<str>>> {
     let mend = "write attributes that name a caller: `by: [user, ip]`";
     let items = list(node, "by", mend, report)?;
     if items.is_empty() {

@@ -5,12 +5,17 @@ use std::time::Duration;
 use crate::rules::fields::text;
 use crate::rules::period;
 use crate::rules::source::Report;
-use crate::rules::yaml::Node;
+use crate::rules::yaml::YamlNode;
 
 /// The minimum and maximum of a duration, in milliseconds and as written.
 pub(super) type Bounds = [(u64, &'static str); 2];
 
-pub(super) fn span(node: &Node, field: &str, bounds: Bounds, report: &mut Report<'_>) -> Option<Duration> {
+pub(super) fn span(
+    node: &YamlNode,
+    field: &str,
+    bounds: Bounds,
+    report: &mut Report<'_>,
+) -> Option<Duration> {
     let written = text(node, field, report)?;
     let span = report.settle(node.at, period::parse(written, field))?;
     let [(least, least_written), (most, most_written)] = bounds;

@@ -3,52 +3,56 @@
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
-use super::fleet::{Given, of_descriptor, of_descriptors};
-use super::placed::{Homes, placed};
+use super::fleet::{DefaultScope, of_descriptor, of_descriptors};
+use super::placed::{FieldHomes, placed};
 use super::rate_limit;
 use crate::rules::FleetTerms;
 use crate::rules::fields::{Fields, check_name, list, text};
 use crate::rules::problem::shown;
-use crate::rules::source::{Place, Report};
+use crate::rules::source::{Report, Span};
 use crate::rules::tree::{Branch, NodeLimit};
 use crate::rules::written::DESCRIPTOR;
-use crate::rules::yaml::{Node, Value};
+use crate::rules::yaml::{Value, YamlNode};
 
-pub(in crate::rules) fn descriptors(nodes: &[Node], given: Given, report: &mut Report<'_>) -> Vec<Branch> {
+pub(in crate::rules) fn descriptors(
+    nodes: &[YamlNode],
+    given: DefaultScope,
+    report: &mut Report<'_>,
+) -> Vec<Branch> {
     let fleet = of_descriptors(given).map(|terms| (terms, given));
-    let mut reader = Reader { report, fleet, depth: 0, idle: BTreeMap::new() };
+    let mut reader = TreeReader { report, fleet, depth: 0, idle: BTreeMap::new() };
     let branches = reader.level(nodes);
     reader.tell_idle();
     branches
 }
 
-struct Reader<'r, 's> {
+struct TreeReader<'r, 's> {
     report: &'r mut Report<'s>,
     /// The fleet settings of its limits, with `scope: fleet`.
-    fleet: Option<(FleetTerms, Given)>,
+    fleet: Option<(FleetTerms, DefaultScope)>,
     /// The depth of the current node.
     depth: usize,
     /// Fields without effect: the first span and the number of uses.
-    idle: BTreeMap<&'static str, (Place, usize)>,
+    idle: BTreeMap<&'static str, (Span, usize)>,
 }
 
 /// A key and an optional value.
-struct Entry<'n> {
+struct TreeEntry<'n> {
     key: &'n str,
     value: Option<&'n str>,
-    at: Place,
+    at: Span,
 }
 
-impl Reader<'_, '_> {
-    fn level(&mut self, nodes: &[Node]) -> Vec<Branch> {
-        let mut known: HashMap<Box<str>, Known> = HashMap::new();
+impl TreeReader<'_, '_> {
+    fn level(&mut self, nodes: &[YamlNode]) -> Vec<Branch> {
+        let mut known: HashMap<Box<str>, KnownKey> = HashMap::new();
         let mut branches = Vec::new();
         for node in nodes {
             let node = placed(node, "a descriptor", DESCRIPTOR, HOMES, self.report);
             let Some(fields) = Fields::read(&node, "a descriptor", DESCRIPTOR, self.report) else { continue };
             let entry = self.entry(&fields);
             if let Some(entry) = &entry {
-                let known_as = Known { at: entry.at, key: entry.key.into() };
+                let known_as = KnownKey { at: entry.at, key: entry.key.into() };
                 match known.get(&*entry.text()) {
                     Some(first) => self.tell_second(entry, first),
                     None => drop(known.insert(entry.text().into(), known_as)),
@@ -59,7 +63,7 @@ impl Reader<'_, '_> {
         branches
     }
 
-    fn entry<'n>(&mut self, fields: &Fields<'n>) -> Option<Entry<'n>> {
+    fn entry<'n>(&mut self, fields: &Fields<'n>) -> Option<TreeEntry<'n>> {
         let value = written(fields, "value").and_then(|node| text(node, "value", self.report));
         let Some(node) = written(fields, "key") else {
             let at = fields.get("key").map_or(fields.at(), |node| node.at);
@@ -77,12 +81,12 @@ impl Reader<'_, '_> {
             return None;
         }
         // envoyproxy/ratelimit treats an empty value as absent.
-        Some(Entry { key, value: value.filter(|value| !value.is_empty()), at: node.at })
+        Some(TreeEntry { key, value: value.filter(|value| !value.is_empty()), at: node.at })
     }
 
-    fn node(&mut self, entry: Option<&Entry<'_>>, fields: &Fields<'_>) -> Option<Branch> {
+    fn node(&mut self, entry: Option<&TreeEntry<'_>>, fields: &Fields<'_>) -> Option<Branch> {
         // Continue without a key, to find further errors.
-        let text = entry.map_or("".into(), Entry::text);
+        let text = entry.map_or("".into(), TreeEntry::text);
         let share = self.flag(fields, "share_threshold");
         if let Some(node) = fields.get("share_threshold").filter(|_| share && !text.contains('*')) {
             let message = format!("`share_threshold` needs a `*`, and {} has none", shown(&text));
@@ -101,7 +105,7 @@ impl Reader<'_, '_> {
         self.depth += 1;
         let branches = self.level(children.unwrap_or_default());
         self.depth -= 1;
-        let Entry { key, at, .. } = *entry?;
+        let TreeEntry { key, at, .. } = *entry?;
         let position = self.report.source().position(at);
         Some(Branch { key: key.into(), text: text.into(), position, at, share, limit, branches })
     }
@@ -128,7 +132,7 @@ impl Reader<'_, '_> {
         written(fields, field).and_then(|node| rate_limit::flag(node, field, self.report)).unwrap_or_default()
     }
 
-    fn tell_second(&mut self, entry: &Entry<'_>, first: &Known) {
+    fn tell_second(&mut self, entry: &TreeEntry<'_>, first: &KnownKey) {
         let line = first.at.line;
         let text = entry.text();
         if *first.key == *entry.key {
@@ -145,7 +149,7 @@ impl Reader<'_, '_> {
     }
 
     /// Warns of a node that no request can reach.
-    fn doubt(&mut self, entry: &Entry<'_>) {
+    fn doubt(&mut self, entry: &TreeEntry<'_>) {
         if self.depth == ENTRIES_MAX {
             let message = format!("no request reaches this: a descriptor has at most {ENTRIES_MAX} entries");
             self.report.warning(entry.at, message, "nest less");
@@ -201,12 +205,12 @@ impl Reader<'_, '_> {
 }
 
 /// The first span of a text, and the key it was written with.
-struct Known {
-    at: Place,
+struct KnownKey {
+    at: Span,
     key: Box<str>,
 }
 
-impl<'n> Entry<'n> {
+impl<'n> TreeEntry<'n> {
     /// Returns the text of the node: `key_value`, or the key alone.
     fn text(&self) -> Cow<'n, str> {
         match self.value {
@@ -217,11 +221,11 @@ impl<'n> Entry<'n> {
 }
 
 /// Returns the value of a field. Like envoyproxy/ratelimit, treats a null as absent.
-pub(super) fn written<'n>(fields: &Fields<'n>, name: &str) -> Option<&'n Node> {
+pub(super) fn written<'n>(fields: &Fields<'n>, name: &str) -> Option<&'n YamlNode> {
     fields.get(name).filter(|node| node.value != Value::Null)
 }
 
-fn is_mapping(node: &Node, report: &mut Report<'_>) -> bool {
+fn is_mapping(node: &YamlNode, report: &mut Report<'_>) -> bool {
     let is_mapping = matches!(node.value, Value::Map(_));
     if !is_mapping {
         let message = format!("`metadata` is a mapping, not {}", node.kind());
@@ -231,7 +235,7 @@ fn is_mapping(node: &Node, report: &mut Report<'_>) -> bool {
 }
 
 /// Where fields of a tree belong. envoyproxy/ratelimit accepts them anywhere and ignores misplaced ones.
-pub(super) const HOMES: Homes = &[
+pub(super) const HOMES: FieldHomes = &[
     (&["domain"], "at the start of the file"),
     (&["key", "value", "descriptors"], "in a descriptor"),
     (&["rate_limit", "shadow_mode", "share_threshold"], "in a descriptor, beside `key`"),

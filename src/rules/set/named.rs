@@ -5,23 +5,23 @@ use std::sync::Arc;
 
 use super::Domain;
 use crate::rules::index::Index;
-use crate::rules::shed::{Part, Shed};
+use crate::rules::shed::{Shed, ShedPart};
 use crate::rules::{Hit, KeyScratch, ListKind, Mode, Rule};
 
 /// An item with a name and a mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Named<'d> {
+pub struct NamedItem<'d> {
     /// The name without the domain: `per-user`, `web/workers`.
     pub name: &'d str,
     /// The kind of item.
-    pub kind: Kind,
+    pub kind: NamedKind,
     /// The mode.
     pub mode: Mode,
 }
 
 /// The kind of a named item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum NamedKind {
     /// A rule and its number: of `limits`, `concurrency` or a descriptor.
     Rule(u32),
     /// An entry of `exempt` or `deny`.
@@ -82,16 +82,16 @@ fn path(entries: &[Box<str>]) -> String {
 
 impl Domain {
     /// Returns all named items: rules in file order, those of descriptors, list entries, parts of `shed`.
-    pub fn named(&self) -> impl Iterator<Item = Named<'_>> {
+    pub fn named(&self) -> impl Iterator<Item = NamedItem<'_>> {
         let rules = (0u32..).zip(&self.rules);
-        let rules = rules.map(|(number, rule)| (&*rule.name, Kind::Rule(number), rule.mode));
-        let lists = self.lists.iter().map(|entry| (&*entry.name, Kind::Listed(entry.kind), entry.mode));
-        let names = self.shedder_names.chunks(Part::ALL.len());
+        let rules = rules.map(|(number, rule)| (&*rule.name, NamedKind::Rule(number), rule.mode));
+        let lists = self.lists.iter().map(|entry| (&*entry.name, NamedKind::Listed(entry.kind), entry.mode));
+        let names = self.shedder_names.chunks(ShedPart::ALL.len());
         let shedders = self.sheds.iter().zip(names).flat_map(|(shed, names)| {
-            let parts = Part::ALL.into_iter().zip(names);
-            parts.filter_map(|(part, name)| Some((&**name, Kind::Shedder, shed.mode(part)?)))
+            let parts = ShedPart::ALL.into_iter().zip(names);
+            parts.filter_map(|(part, name)| Some((&**name, NamedKind::Shedder, shed.mode(part)?)))
         });
-        rules.chain(lists).chain(shedders).map(|(name, kind, mode)| Named { name, kind, mode })
+        rules.chain(lists).chain(shedders).map(|(name, kind, mode)| NamedItem { name, kind, mode })
     }
 
     /// Copies the domain with other modes for some names. Numbers do not change.
@@ -107,7 +107,7 @@ impl Domain {
         }
         let mut sheds = self.sheds.clone();
         for shed in &mut sheds {
-            for part in Part::ALL {
+            for part in ShedPart::ALL {
                 if let Some(mode) = mode_of(&shed.rule_name(part)) {
                     set_mode(shed, part, mode);
                 }
@@ -158,12 +158,12 @@ impl Domain {
     }
 }
 
-fn set_mode(shed: &mut Shed, part: Part, mode: Mode) {
+fn set_mode(shed: &mut Shed, part: ShedPart, mode: Mode) {
     let place = match part {
-        Part::Fleet => shed.fleet.as_mut().map(|it| &mut it.mode),
-        Part::Brake => shed.brake.as_mut().map(|it| &mut it.mode),
-        Part::Workers => shed.workers.as_mut().map(|it| &mut it.mode),
-        Part::QueueAge => shed.queue_age.as_mut().map(|it| &mut it.mode),
+        ShedPart::Fleet => shed.fleet.as_mut().map(|it| &mut it.mode),
+        ShedPart::Brake => shed.brake.as_mut().map(|it| &mut it.mode),
+        ShedPart::Workers => shed.workers.as_mut().map(|it| &mut it.mode),
+        ShedPart::QueueAge => shed.queue_age.as_mut().map(|it| &mut it.mode),
     };
     if let Some(place) = place {
         *place = mode;

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::limit::fixed_window::Period;
-use crate::rules::source::Place;
+use crate::limit::fixed_window::WindowPeriod;
+use crate::rules::source::Span;
 use crate::rules::{FleetTerms, Position};
 
 #[derive(Debug)]
@@ -14,7 +14,7 @@ pub(in crate::rules) struct Branch {
     /// The position of its key.
     pub(in crate::rules) position: Position,
     /// The span of its key.
-    pub(in crate::rules) at: Place,
+    pub(in crate::rules) at: Span,
     /// Whether all values that it matches as a pattern share one state.
     pub(in crate::rules) share: bool,
     pub(in crate::rules) limit: Option<NodeLimit>,
@@ -26,7 +26,7 @@ pub(in crate::rules) struct Branch {
 pub(in crate::rules) struct NodeLimit {
     pub(in crate::rules) rule: Box<str>,
     /// Requests per window; `None` is unlimited.
-    pub(in crate::rules) amount: Option<Amount>,
+    pub(in crate::rules) amount: Option<RequestsPerUnit>,
     /// Whether it refuses nothing (`shadow_mode`).
     pub(in crate::rules) shadow: bool,
     /// Whether it refuses nothing and marks requests over it (`quota_mode`).
@@ -36,20 +36,20 @@ pub(in crate::rules) struct NodeLimit {
     /// The name by which other limits replace it.
     pub(in crate::rules) name: Option<Box<str>>,
     /// Names of the limits that it replaces, with spans.
-    pub(in crate::rules) replaces: Vec<(Box<str>, Place)>,
+    pub(in crate::rules) replaces: Vec<(Box<str>, Span)>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::rules) struct Amount {
+pub(in crate::rules) struct RequestsPerUnit {
     /// Requests; 0 refuses all.
     pub(in crate::rules) count: u32,
     /// The length of a window in seconds.
     pub(in crate::rules) seconds: u32,
 }
 
-impl Amount {
-    pub(super) fn period(self) -> Period {
-        Period::Nanos(u64::from(self.seconds) * 1_000_000_000)
+impl RequestsPerUnit {
+    pub(super) fn period(self) -> WindowPeriod {
+        WindowPeriod::Nanos(u64::from(self.seconds) * 1_000_000_000)
     }
 }
 
@@ -59,7 +59,7 @@ impl Branch {
     pub(in crate::rules) fn name_rules<'b>(
         &'b mut self,
         path: &mut Vec<&'b str>,
-        name: &mut impl FnMut(&[&str], &Position, Place) -> Box<str>,
+        name: &mut impl FnMut(&[&str], &Position, Span) -> Box<str>,
     ) {
         path.push(&self.text);
         if let Some(limit) = &mut self.limit {

@@ -18,7 +18,7 @@ pub struct NodeHit {
     pub descriptor: u8,
 }
 
-type Found<'d, 'a> = (Hit, &'d [(&'a str, &'a str)]);
+type FoundNode<'d, 'a> = (Hit, &'d [(&'a str, &'a str)]);
 
 impl Tree {
     /// Finds the hits of a request's descriptors, at most [`DESCRIPTORS_MAX`], and stores them in `hits`.
@@ -33,7 +33,7 @@ impl Tree {
         if self.is_empty() {
             return;
         }
-        let mut found: ArrayVec<(u8, Found<'d, 'a>), DESCRIPTORS_MAX> = ArrayVec::new();
+        let mut found: ArrayVec<(u8, FoundNode<'d, 'a>), DESCRIPTORS_MAX> = ArrayVec::new();
         for (number, descriptor) in (0u8..).zip(descriptors.take(DESCRIPTORS_MAX)) {
             if let Some(hit) = self.find(descriptor) {
                 found.push((number, (hit, descriptor)));
@@ -56,7 +56,7 @@ impl Tree {
         hits.sort_by_key(|hit| hit.hit.rule);
     }
 
-    fn is_replaced(&self, hit: Hit, found: &[(u8, Found<'_, '_>)]) -> bool {
+    fn is_replaced(&self, hit: Hit, found: &[(u8, FoundNode<'_, '_>)]) -> bool {
         let Some(limiting) = self.limiting(hit.rule) else { return false };
         let Some(name) = limiting.name.filter(|_| !limiting.unlimited) else { return false };
         let replacing = found.iter().filter_map(|(_, (hit, _))| self.limiting(hit.rule));
@@ -64,7 +64,7 @@ impl Tree {
     }
 
     /// Whether two hits share one state.
-    fn is_same(&self, (hit, descriptor): &Found<'_, '_>, (other, theirs): &Found<'_, '_>) -> bool {
+    fn is_same(&self, (hit, descriptor): &FoundNode<'_, '_>, (other, theirs): &FoundNode<'_, '_>) -> bool {
         hit.rule == other.rule && self.key_values(*hit, descriptor).eq(self.key_values(*other, theirs))
     }
 }

@@ -3,13 +3,13 @@
 use arrayvec::ArrayString;
 use hashbrown::HashTable;
 
-use super::{Node, node_at};
+use super::{TreeNode, node_at};
 use crate::rules::Glob;
 use crate::rules::names::hash;
 use crate::rules::prefixes::Prefixes;
 
 #[derive(Debug, Default)]
-pub(super) struct Level {
+pub(super) struct TreeLevel {
     /// All children, including patterns, as a request may carry the text of a pattern.
     exact: HashTable<u32>,
     patterns: Option<Box<Patterns>>,
@@ -25,15 +25,15 @@ struct Patterns {
 
 /// The way in which an entry matched its node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum MatchedBy {
     /// By the text of the node.
     Text,
     /// By the node's pattern.
     Pattern,
 }
 
-impl Level {
-    pub(super) fn new(nodes: &[Node], numbers: &[u32]) -> Level {
+impl TreeLevel {
+    pub(super) fn new(nodes: &[TreeNode], numbers: &[u32]) -> TreeLevel {
         let text = |number: u32| &*node_at(nodes, number).text;
         let mut exact = HashTable::with_capacity(numbers.len());
         let mut globs = Vec::new();
@@ -47,11 +47,16 @@ impl Level {
             }
         }
         let patterns = (!globs.is_empty()).then(|| Box::new(Patterns::new(globs)));
-        Level { exact, patterns }
+        TreeLevel { exact, patterns }
     }
 
     #[inline]
-    pub(super) fn child<'n>(&self, nodes: &'n [Node], key: &str, value: &str) -> Option<(&'n Node, By)> {
+    pub(super) fn child<'n>(
+        &self,
+        nodes: &'n [TreeNode],
+        key: &str,
+        value: &str,
+    ) -> Option<(&'n TreeNode, MatchedBy)> {
         if self.exact.is_empty() {
             return None;
         }
@@ -63,19 +68,19 @@ impl Level {
             // Longer than the wire protocol allows.
             self.by_value(nodes, &format!("{key}_{value}"))
         };
-        by_value.or_else(|| Some((self.by_text(nodes, key)?, By::Text)))
+        by_value.or_else(|| Some((self.by_text(nodes, key)?, MatchedBy::Text)))
     }
 
-    fn by_value<'n>(&self, nodes: &'n [Node], text: &str) -> Option<(&'n Node, By)> {
+    fn by_value<'n>(&self, nodes: &'n [TreeNode], text: &str) -> Option<(&'n TreeNode, MatchedBy)> {
         if let Some(node) = self.by_text(nodes, text) {
-            return Some((node, By::Text));
+            return Some((node, MatchedBy::Text));
         }
         let number = self.patterns.as_ref()?.first(text)?;
-        Some((node_at(nodes, number), By::Pattern))
+        Some((node_at(nodes, number), MatchedBy::Pattern))
     }
 
     #[inline]
-    fn by_text<'n>(&self, nodes: &'n [Node], text: &str) -> Option<&'n Node> {
+    fn by_text<'n>(&self, nodes: &'n [TreeNode], text: &str) -> Option<&'n TreeNode> {
         let is = |number: &u32| *node_at(nodes, *number).text == *text;
         Some(node_at(nodes, *self.exact.find(hash(text), is)?))
     }

@@ -5,8 +5,8 @@ use super::section::SectionKind;
 use super::{Moment, SnapshotHead, Useless};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::kept::{
-    Digest, Grant, Granted, Kept, KeptLease, KeptPool, KeptRule, KeptSession, LeaseCost, Level, Refund, Salt,
-    Spent, Tie,
+    Digest, Grant, Granted, KeptLease, KeptPool, KeptRule, KeptSession, LeaseCharge, LeaseCost, QuotaLevel,
+    Salt, SnapshotEntry, Spent, Tie,
 };
 use crate::engine::{NoteKind, Verdict};
 
@@ -27,44 +27,48 @@ pub(super) fn decode_head(bytes: &mut ByteReader<'_>) -> Result<SnapshotHead, Us
 }
 
 /// Decodes one entry of a section of this kind.
-pub(super) fn decode_entry(kind: SectionKind, bytes: &mut ByteReader<'_>) -> Result<Kept, Useless> {
+pub(super) fn decode_entry(kind: SectionKind, bytes: &mut ByteReader<'_>) -> Result<SnapshotEntry, Useless> {
     Ok(match kind {
-        SectionKind::Bucket => Kept::Bucket(decode_key(bytes)?, bytes.u64()?),
-        SectionKind::Window => Kept::Window(decode_key(bytes)?, decode_time(bytes)?, bytes.u32()?),
-        SectionKind::SlidingWindow => {
-            Kept::SlidingWindow(decode_key(bytes)?, decode_time(bytes)?, bytes.list(ByteReader::u32)?)
-        }
+        SectionKind::Bucket => SnapshotEntry::Bucket(decode_key(bytes)?, bytes.u64()?),
+        SectionKind::Window => SnapshotEntry::Window(decode_key(bytes)?, decode_time(bytes)?, bytes.u32()?),
+        SectionKind::SlidingWindow => SnapshotEntry::SlidingWindow(
+            decode_key(bytes)?,
+            decode_time(bytes)?,
+            bytes.list(ByteReader::u32)?,
+        ),
         SectionKind::Log => {
-            Kept::Log(decode_key(bytes)?, bytes.list(|bytes| Ok((bytes.u64()?, bytes.u32()?)))?)
+            SnapshotEntry::Log(decode_key(bytes)?, bytes.list(|bytes| Ok((bytes.u64()?, bytes.u32()?)))?)
         }
-        SectionKind::Block => Kept::Block(decode_key(bytes)?, decode_time(bytes)?),
-        SectionKind::Soft => Kept::Soft(decode_key(bytes)?, decode_time(bytes)?, decode_time(bytes)?),
-        SectionKind::Places => Kept::Places(decode_key(bytes)?, bytes.u64()?),
-        SectionKind::Rules => Kept::Rules(bytes.u64()?),
+        SectionKind::Block => SnapshotEntry::Block(decode_key(bytes)?, decode_time(bytes)?),
+        SectionKind::Soft => {
+            SnapshotEntry::Soft(decode_key(bytes)?, decode_time(bytes)?, decode_time(bytes)?)
+        }
+        SectionKind::Places => SnapshotEntry::Places(decode_key(bytes)?, bytes.u64()?),
+        SectionKind::Rules => SnapshotEntry::Rules(bytes.u64()?),
         SectionKind::Rule => {
             let rule = KeptRule { identity: bytes.u64()?, quotas: (bytes.u64()?, bytes.u8()?) };
             // An earlier daemon stored the candidate with its rule.
             bytes.optional(|bytes| Ok((bytes.u64()?, bytes.u8()?)))?;
-            Kept::Rule(rule)
+            SnapshotEntry::Rule(rule)
         }
-        SectionKind::Pool => Kept::Pool(Box::new(decode_pool(bytes)?)),
+        SectionKind::Pool => SnapshotEntry::Pool(Box::new(decode_pool(bytes)?)),
         SectionKind::Repeat => {
             let (name, asks) = (decode_key(bytes)?, bytes.u64()?);
-            Kept::Repeat(name, Granted { asks, grant: Box::new(decode_grant(bytes)?) })
+            SnapshotEntry::Repeat(name, Granted { asks, grant: Box::new(decode_grant(bytes)?) })
         }
         SectionKind::Spent => {
             let (name, at, print) = (decode_key(bytes)?, decode_time(bytes)?, bytes.u32()?);
             let costs = bytes.list(|bytes| Ok((bytes.u32()?, bytes.u32()?)))?.into();
-            Kept::Spent(name, Spent { at, print, costs })
+            SnapshotEntry::Spent(name, Spent { at, print, costs })
         }
-        SectionKind::Session => Kept::Session(Box::new(KeptSession {
+        SectionKind::Session => SnapshotEntry::Session(Box::new(KeptSession {
             name: bytes.array()?,
             user: bytes.u32()?,
             pid: bytes.optional(ByteReader::u32)?,
             pool: bytes.text()?,
             slots: bytes.u32()?,
         })),
-        SectionKind::Lease => Kept::Lease(Box::new(decode_lease(bytes)?)),
+        SectionKind::Lease => SnapshotEntry::Lease(Box::new(decode_lease(bytes)?)),
         SectionKind::Head | SectionKind::End => return Err(Useless::Damaged("it has a second head")),
     })
 }
@@ -117,8 +121,8 @@ fn decode_grant(bytes: &mut ByteReader<'_>) -> Result<Grant, Useless> {
     })
 }
 
-fn decode_level(bytes: &mut ByteReader<'_>) -> Result<Level, Useless> {
-    Ok(Level {
+fn decode_level(bytes: &mut ByteReader<'_>) -> Result<QuotaLevel, Useless> {
+    Ok(QuotaLevel {
         limit: bytes.u64()?,
         window: Micros(bytes.u64()?),
         remaining: bytes.u64()?,
@@ -141,7 +145,7 @@ fn decode_lease(bytes: &mut ByteReader<'_>) -> Result<KeptLease, Useless> {
         lease.ties.push(match bytes.u8()? {
             0 => Tie::Place(decode_key(bytes)?),
             1 => Tie::Repeat(decode_key(bytes)?),
-            2 => Tie::Refund(Refund {
+            2 => Tie::Refund(LeaseCharge {
                 rule: bytes.u64()?,
                 digest: decode_key(bytes)?,
                 salt: Salt::of_bits(bytes.u64()?),

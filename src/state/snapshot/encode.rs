@@ -2,7 +2,7 @@
 
 use super::SnapshotHead;
 use super::section::{SectionKind, SectionWriter};
-use crate::engine::kept::{Digest, Grant, Kept, KeptLease, KeptPool, KeptSession, Level, Tie};
+use crate::engine::kept::{Digest, Grant, KeptLease, KeptPool, KeptSession, QuotaLevel, SnapshotEntry, Tie};
 use crate::engine::{NoteKind, Verdict};
 
 pub(super) fn encode_head(sections: &mut SectionWriter, head: &SnapshotHead) {
@@ -20,57 +20,61 @@ pub(super) fn encode_head(sections: &mut SectionWriter, head: &SnapshotHead) {
 }
 
 /// Writes one entry into the section of its kind.
-pub(super) fn encode_entry(sections: &mut SectionWriter, kept: Kept) {
+pub(super) fn encode_entry(sections: &mut SectionWriter, kept: SnapshotEntry) {
     match kept {
-        Kept::Bucket(key, arrival) => sections.entry(SectionKind::Bucket, |to| {
+        SnapshotEntry::Bucket(key, arrival) => sections.entry(SectionKind::Bucket, |to| {
             to.extend(key.to_bytes());
             to.extend(arrival.to_le_bytes());
         }),
-        Kept::Window(key, began, count) => sections.entry(SectionKind::Window, |to| {
+        SnapshotEntry::Window(key, began, count) => sections.entry(SectionKind::Window, |to| {
             to.extend(key.to_bytes());
             to.extend(began.as_nanos().to_le_bytes());
             to.extend(count.to_le_bytes());
         }),
-        Kept::SlidingWindow(key, began, counts) => sections.entry(SectionKind::SlidingWindow, |to| {
-            to.extend(key.to_bytes());
-            to.extend(began.as_nanos().to_le_bytes());
-            encode_list(&counts, to, |count, to| to.extend(count.to_le_bytes()));
-        }),
-        Kept::Log(key, entries) => sections.entry(SectionKind::Log, |to| {
+        SnapshotEntry::SlidingWindow(key, began, counts) => {
+            sections.entry(SectionKind::SlidingWindow, |to| {
+                to.extend(key.to_bytes());
+                to.extend(began.as_nanos().to_le_bytes());
+                encode_list(&counts, to, |count, to| to.extend(count.to_le_bytes()));
+            })
+        }
+        SnapshotEntry::Log(key, entries) => sections.entry(SectionKind::Log, |to| {
             to.extend(key.to_bytes());
             encode_list(&entries, to, |(nanos, units), to| {
                 to.extend(nanos.to_le_bytes());
                 to.extend(units.to_le_bytes());
             });
         }),
-        Kept::Block(key, until) => sections.entry(SectionKind::Block, |to| {
+        SnapshotEntry::Block(key, until) => sections.entry(SectionKind::Block, |to| {
             to.extend(key.to_bytes());
             to.extend(until.as_nanos().to_le_bytes());
         }),
-        Kept::Soft(key, since, ends) => sections.entry(SectionKind::Soft, |to| {
+        SnapshotEntry::Soft(key, since, ends) => sections.entry(SectionKind::Soft, |to| {
             to.extend(key.to_bytes());
             to.extend(since.as_nanos().to_le_bytes());
             to.extend(ends.as_nanos().to_le_bytes());
         }),
-        Kept::Places(key, budget) => sections.entry(SectionKind::Places, |to| {
+        SnapshotEntry::Places(key, budget) => sections.entry(SectionKind::Places, |to| {
             to.extend(key.to_bytes());
             to.extend(budget.to_le_bytes());
         }),
-        Kept::Rules(names) => sections.entry(SectionKind::Rules, |to| to.extend(names.to_le_bytes())),
-        Kept::Rule(rule) => sections.entry(SectionKind::Rule, |to| {
+        SnapshotEntry::Rules(names) => {
+            sections.entry(SectionKind::Rules, |to| to.extend(names.to_le_bytes()))
+        }
+        SnapshotEntry::Rule(rule) => sections.entry(SectionKind::Rule, |to| {
             to.extend(rule.identity.to_le_bytes());
             let (print, mark) = rule.quotas;
             to.extend(print.to_le_bytes());
             to.push(mark);
             to.push(NO_CANDIDATE);
         }),
-        Kept::Pool(pool) => sections.entry(SectionKind::Pool, |to| encode_pool(&pool, to)),
-        Kept::Repeat(name, granted) => sections.entry(SectionKind::Repeat, |to| {
+        SnapshotEntry::Pool(pool) => sections.entry(SectionKind::Pool, |to| encode_pool(&pool, to)),
+        SnapshotEntry::Repeat(name, granted) => sections.entry(SectionKind::Repeat, |to| {
             to.extend(name.to_bytes());
             to.extend(granted.asks.to_le_bytes());
             encode_grant(&granted.grant, to);
         }),
-        Kept::Spent(name, spent) => sections.entry(SectionKind::Spent, |to| {
+        SnapshotEntry::Spent(name, spent) => sections.entry(SectionKind::Spent, |to| {
             to.extend(name.to_bytes());
             to.extend(spent.at.as_nanos().to_le_bytes());
             to.extend(spent.print.to_le_bytes());
@@ -79,8 +83,10 @@ pub(super) fn encode_entry(sections: &mut SectionWriter, kept: Kept) {
                 to.extend(cost.to_le_bytes());
             });
         }),
-        Kept::Session(session) => sections.entry(SectionKind::Session, |to| encode_session(&session, to)),
-        Kept::Lease(lease) => sections.entry(SectionKind::Lease, |to| encode_lease(&lease, to)),
+        SnapshotEntry::Session(session) => {
+            sections.entry(SectionKind::Session, |to| encode_session(&session, to))
+        }
+        SnapshotEntry::Lease(lease) => sections.entry(SectionKind::Lease, |to| encode_lease(&lease, to)),
     }
 }
 
@@ -125,7 +131,7 @@ fn encode_grant(grant: &Grant, to: &mut Vec<u8>) {
     to.push(u8::from(grant.ruling != 0));
 }
 
-fn encode_level(level: &Level, to: &mut Vec<u8>) {
+fn encode_level(level: &QuotaLevel, to: &mut Vec<u8>) {
     for number in [level.limit, level.window.0, level.remaining, level.reset.0] {
         to.extend(number.to_le_bytes());
     }

@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use siphasher::sip::SipHasher13;
 
 use super::Useless;
-use crate::state::files::Whole;
+use crate::state::files::AtomicFile;
 
 /// The kind of a section's entries, by its number in the file. Numbers never change and are never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,7 +76,7 @@ impl ChecksumChain {
 /// A writer of sections. After an error it writes no more; [`SectionWriter::end`] returns the error.
 #[derive(Debug)]
 pub(super) struct SectionWriter {
-    whole: Whole,
+    whole: AtomicFile,
     chain: ChecksumChain,
     kind: SectionKind,
     count: u32,
@@ -86,7 +86,7 @@ pub(super) struct SectionWriter {
 }
 
 impl SectionWriter {
-    pub(super) fn new(whole: Whole, key: [u8; 16]) -> SectionWriter {
+    pub(super) fn new(whole: AtomicFile, key: [u8; 16]) -> SectionWriter {
         SectionWriter {
             whole,
             chain: ChecksumChain { key, last: 0 },
@@ -109,7 +109,7 @@ impl SectionWriter {
     }
 
     /// Writes the end. Returns the file and the size of all sections in bytes.
-    pub(super) fn end(mut self) -> io::Result<(Whole, u64)> {
+    pub(super) fn end(mut self) -> io::Result<(AtomicFile, u64)> {
         self.entry(SectionKind::End, |_| {});
         self.finish_section();
         match self.error {
@@ -140,7 +140,7 @@ impl SectionWriter {
 }
 
 /// A verified section: its kind, the number of its entries, and their bytes.
-pub(super) type Section<'s> = (SectionKind, u32, &'s [u8]);
+pub(super) type SnapshotSection<'s> = (SectionKind, u32, &'s [u8]);
 
 /// A reader of sections that verifies their checksums.
 #[derive(Debug)]
@@ -156,7 +156,7 @@ impl<R: Read> SectionReader<R> {
     }
 
     /// Reads the next section; `None` at the end, after which no byte may follow.
-    pub(super) fn next(&mut self) -> Result<Option<Section<'_>>, Useless> {
+    pub(super) fn next(&mut self) -> Result<Option<SnapshotSection<'_>>, Useless> {
         let mut head = [0; HEAD_BYTES];
         self.read(|from, _| from.read_exact(&mut head))?;
         let [kind, count, length] = decode_head(head);

@@ -5,13 +5,13 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use super::axis::span;
-use crate::page::{Bars, Mark, Name, Text, count, of};
-use crate::trace::refused::Caller;
+use crate::page::{BarMark, Bars, EscapedText, IsolatedName, count, of};
+use crate::trace::refused::RefusedCaller;
 use crate::trace::spread::{QUANTILES, Shape};
 
 /// The callers of a rule in one set, and the rule's limit.
 #[derive(Clone, Debug)]
-pub(super) struct Callers {
+pub(super) struct CallersReport {
     pub(super) shape: Shape,
     /// The rule's own, without overrides.
     pub(super) limit: u64,
@@ -20,17 +20,17 @@ pub(super) struct Callers {
 
 /// The scale that two pictures share.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Scale {
+pub(super) struct ChartScale {
     last: u64,
     top: u64,
 }
 
-impl Scale {
+impl ChartScale {
     /// A scale on which all of these fit.
-    pub(super) fn of<'c>(all: impl Iterator<Item = &'c Callers>) -> Scale {
-        all.fold(Scale { last: 2, top: 1 }, |scale, callers| {
+    pub(super) fn of<'c>(all: impl Iterator<Item = &'c CallersReport>) -> ChartScale {
+        all.fold(ChartScale { last: 2, top: 1 }, |scale, callers| {
             let most = callers.shape.busiest.last().copied().unwrap_or_default();
-            Scale {
+            ChartScale {
                 last: scale.last.max(Bars::bar(most.max(callers.limit)).1),
                 top: scale
                     .top
@@ -41,8 +41,8 @@ impl Scale {
 }
 
 /// Writes the picture, the quantiles, and the number of callers above the limit.
-pub(super) fn write(page: &mut String, callers: &Callers, scale: &Scale) {
-    let Callers { shape, limit, unit } = callers;
+pub(super) fn write(page: &mut String, callers: &CallersReport, scale: &ChartScale) {
+    let CallersReport { shape, limit, unit } = callers;
     let window = span(Duration::from_nanos(shape.window_nanos));
     let (above, all) = (shape.above(*limit), shape.busiest.len());
     let all_of = of(all as u64, "caller", "callers");
@@ -60,16 +60,16 @@ pub(super) fn write(page: &mut String, callers: &Callers, scale: &Scale) {
         edges: (1, scale.last),
         top: scale.top,
         bars: &bars,
-        mark: Some(Mark { at: *limit, text: &text }),
+        mark: Some(BarMark { at: *limit, text: &text }),
     };
     // One caller has no distribution.
     if all > 1 {
         let _ = write!(
             page,
             "<h4>Callers by the {} that they asked for in their busiest {window}</h4>{}<p class=\"none\">{}.{}</p>",
-            Text(unit),
+            EscapedText(unit),
             picture.draw(),
-            Text(&sentence),
+            EscapedText(&sentence),
             sampled(shape),
         );
     }
@@ -97,7 +97,7 @@ fn table(page: &mut String, shape: &Shape, window: &str) {
         (format!("any {window} of a caller"), shape.windows),
     ];
     for (name, values) in rows {
-        let _ = write!(page, "<tr><th scope=\"row\">{}</th>", Text(&name));
+        let _ = write!(page, "<tr><th scope=\"row\">{}</th>", EscapedText(&name));
         for value in values {
             let _ = write!(page, "<td class=\"number\">{}</td>", count(value));
         }
@@ -107,7 +107,7 @@ fn table(page: &mut String, shape: &Shape, window: &str) {
 }
 
 /// Writes the table of callers that a rule refused most, with the number of all.
-pub(super) fn most_refused(page: &mut String, most: &[Caller], (all, more): (u64, bool)) {
+pub(super) fn most_refused(page: &mut String, most: &[RefusedCaller], (all, more): (u64, bool)) {
     let (Some(first), shown) = (most.first(), most.len() as u64) else { return };
     if most.len() == 1 && first.text.is_empty() {
         return;
@@ -121,7 +121,7 @@ pub(super) fn most_refused(page: &mut String, most: &[Caller], (all, more): (u64
         "<div class=\"wide\"><table class=\"most\"><caption>Most refused{of_all}</caption><thead><tr><th \
          scope=\"col\">Caller</th><th scope=\"col\" class=\"number\">refused</th></tr></thead><tbody>"
     );
-    for Caller { text, count: number, error } in most {
+    for RefusedCaller { text, count: number, error } in most {
         let error = match error {
             0 => String::new(),
             error => format!(" <span class=\"quiet\">or up to {} fewer</span>", count(*error)),
@@ -129,7 +129,7 @@ pub(super) fn most_refused(page: &mut String, most: &[Caller], (all, more): (u64
         let _ = write!(
             page,
             "<tr><th scope=\"row\">{}</th><td class=\"number\">{}{error}</td></tr>",
-            Name(text),
+            IsolatedName(text),
             count(*number),
         );
     }

@@ -1,15 +1,15 @@
 //! Counts over time: a line for each kind, a step for each interval.
 
-use super::Told;
+use super::ReportSet;
 use super::axis::{in_step, moment};
-use crate::page::{Line, Stretch, count, draw, frame, key};
+use crate::page::{ChartLine, Stretch, count, draw, frame, key};
 use crate::trace::course::Course;
 
 /// A line's class in the style sheet, and its label.
-type Kind = (&'static str, &'static str);
+type LineKind = (&'static str, &'static str);
 
 /// Draws the verdicts of all requests, on the scale of all sets.
-pub(super) fn decisions(page: &mut String, set: &Told<'_>, sets: &[&Told<'_>]) {
+pub(super) fn decisions(page: &mut String, set: &ReportSet<'_>, sets: &[&ReportSet<'_>]) {
     let all = sets.iter().flat_map(|set| set.watch.course.verdicts());
     picture(page, "Decisions", &DECISIONS, &set.watch.course, &set.watch.course.verdicts(), most(all));
 }
@@ -24,19 +24,26 @@ pub(super) fn most(steps: impl Iterator<Item = [u64; 3]>) -> u64 {
     steps.flatten().max().unwrap_or_default()
 }
 
-fn picture(page: &mut String, what: &str, kinds: &[Kind; 3], course: &Course, steps: &[[u64; 3]], most: u64) {
+fn picture(
+    page: &mut String,
+    what: &str,
+    kinds: &[LineKind; 3],
+    course: &Course,
+    steps: &[[u64; 3]],
+    most: u64,
+) {
     let Some(first) = course.first() else {
         page.push_str("<p class=\"none\">nothing was played</p>");
         return;
     };
     let length = steps.len() as f32;
-    let lines: Vec<Line> = kinds
+    let lines: Vec<ChartLine> = kinds
         .iter()
         .enumerate()
         .filter(|(kind, _)| *kind == 0 || sum(steps, *kind) > 0)
-        .map(|(kind, (class, _))| Line { class, is_filled: kind == 0, points: stairs(steps, kind) })
+        .map(|(kind, (class, _))| ChartLine { class, is_filled: kind == 0, points: stairs(steps, kind) })
         .collect();
-    let shown: Vec<Kind> = kinds
+    let shown: Vec<LineKind> = kinds
         .iter()
         .copied()
         .enumerate()
@@ -72,6 +79,6 @@ fn stairs(steps: &[[u64; 3]], kind: usize) -> Vec<(f32, f32)> {
     values.enumerate().flat_map(stair).collect()
 }
 
-const DECISIONS: [Kind; 3] = [("passed", "allowed"), ("refused", "limited or denied"), ("shed", "shed")];
+const DECISIONS: [LineKind; 3] = [("passed", "allowed"), ("refused", "limited or denied"), ("shed", "shed")];
 
-const CHECKS: [Kind; 3] = [("passed", "passed"), ("refused", "refused"), ("would", "would refuse")];
+const CHECKS: [LineKind; 3] = [("passed", "passed"), ("refused", "refused"), ("would", "would refuse")];

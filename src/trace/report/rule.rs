@@ -2,17 +2,17 @@
 
 use std::fmt::Write;
 
-use super::callers::{self, Callers, Scale};
-use super::{Told, course};
+use super::callers::{self, CallersReport, ChartScale};
+use super::{ReportSet, course};
 use crate::engine::{RuleTotals, UNIT_REQUESTS};
-use crate::page::{Name, Text, count};
+use crate::page::{EscapedText, IsolatedName, count};
 use crate::rules::words::{each, numbers_or_unlimited};
 use crate::rules::{Mode, Rule};
 use crate::trace::comparison::NUMBERS;
 use crate::trace::summary::rules;
 
 /// A rule by its name, in each of the sets.
-pub(super) struct Row<'s> {
+pub(super) struct RuleRow<'s> {
     number: usize,
     domain: &'s str,
     rule: &'s str,
@@ -21,7 +21,7 @@ pub(super) struct Row<'s> {
 
 /// A rule in one set.
 pub(super) struct OfSet<'s> {
-    told: &'s Told<'s>,
+    told: &'s ReportSet<'s>,
     /// `None`: the set has no such rule.
     pub(super) totals: Option<&'s RuleTotals>,
     /// `None`: no file in force has the rule.
@@ -29,13 +29,13 @@ pub(super) struct OfSet<'s> {
 }
 
 /// Every rule of any set: those of the first in file order, then those that only another has.
-pub(super) fn rows<'s>(sets: &[&'s Told<'s>]) -> Vec<Row<'s>> {
-    let mut rows: Vec<Row<'s>> = Vec::new();
+pub(super) fn rows<'s>(sets: &[&'s ReportSet<'s>]) -> Vec<RuleRow<'s>> {
+    let mut rows: Vec<RuleRow<'s>> = Vec::new();
     let of_all = sets.iter().flat_map(|set| rules(&set.totals));
     let mut known = std::collections::HashSet::new();
     for totals in of_all.filter(|rule| known.insert((&rule.domain, &rule.rule))) {
-        let of_set = |told: &&'s Told<'s>| OfSet::new(told, &totals.domain, &totals.rule);
-        rows.push(Row {
+        let of_set = |told: &&'s ReportSet<'s>| OfSet::new(told, &totals.domain, &totals.rule);
+        rows.push(RuleRow {
             number: rows.len() + 1,
             domain: &totals.domain,
             rule: &totals.rule,
@@ -45,7 +45,7 @@ pub(super) fn rows<'s>(sets: &[&'s Told<'s>]) -> Vec<Row<'s>> {
     rows
 }
 
-impl<'s> Row<'s> {
+impl<'s> RuleRow<'s> {
     pub(super) fn id(&self) -> String {
         format!("rule-{}", self.number)
     }
@@ -53,7 +53,9 @@ impl<'s> Row<'s> {
     pub(super) fn name(&self) -> String {
         match self.domain {
             "" => "all others together".to_owned(),
-            domain => format!("<span class=\"domain\">{}/</span>{}", Name(domain), Name(self.rule)),
+            domain => {
+                format!("<span class=\"domain\">{}/</span>{}", IsolatedName(domain), IsolatedName(self.rule))
+            }
         }
     }
 
@@ -64,7 +66,7 @@ impl<'s> Row<'s> {
 }
 
 impl<'s> OfSet<'s> {
-    fn new(told: &'s Told<'s>, domain: &str, rule: &str) -> OfSet<'s> {
+    fn new(told: &'s ReportSet<'s>, domain: &str, rule: &str) -> OfSet<'s> {
         let totals = rules(&told.totals).find(|totals| *totals.domain == *domain && *totals.rule == *rule);
         let of_domain = told.player.rules().iter().find(|known| known.name() == domain);
         let rule = of_domain.and_then(|domain| domain.rules().iter().find(|known| *known.name == *rule));
@@ -88,11 +90,11 @@ impl<'s> OfSet<'s> {
         self.told.watch.places.find(&totals.domain, &totals.rule)
     }
 
-    fn spread(&self) -> Option<Callers> {
+    fn spread(&self) -> Option<CallersReport> {
         let quota = self.rule?.limit.quota()?;
         let shape = self.told.watch.spread.shape(self.place()?)?;
         let unit = self.rule?.unit.as_deref().unwrap_or(UNIT_REQUESTS);
-        Some(Callers { shape, limit: u64::from(quota.limit()), unit: unit.to_owned() })
+        Some(CallersReport { shape, limit: u64::from(quota.limit()), unit: unit.to_owned() })
     }
 
     /// Counts per step, as in the summary.
@@ -110,11 +112,11 @@ impl<'s> OfSet<'s> {
         };
         let numbers = numbers_or_unlimited(rule.limit.quota());
         let others = if rule.overrides.is_some() { "; some callers have limits of their own" } else { "" };
-        format!("<p class=\"facts\">{} {}{others}{mode}</p>", Text(&numbers), Text(&each(rule)))
+        format!("<p class=\"facts\">{} {}{others}{mode}</p>", EscapedText(&numbers), EscapedText(&each(rule)))
     }
 }
 
-pub(super) fn write(page: &mut String, row: &Row<'_>, sets: &[&Told<'_>]) {
+pub(super) fn write(page: &mut String, row: &RuleRow<'_>, sets: &[&ReportSet<'_>]) {
     let id = row.id();
     let _ = write!(
         page,
@@ -123,15 +125,15 @@ pub(super) fn write(page: &mut String, row: &Row<'_>, sets: &[&Told<'_>]) {
     );
     let steps: Vec<Vec<[u64; 3]>> = row.sets.iter().map(OfSet::steps).collect();
     let most = course::most(steps.iter().flatten().copied());
-    let spreads: Vec<Option<Callers>> = row.sets.iter().map(OfSet::spread).collect();
-    let scale = Scale::of(spreads.iter().flatten());
+    let spreads: Vec<Option<CallersReport>> = row.sets.iter().map(OfSet::spread).collect();
+    let scale = ChartScale::of(spreads.iter().flatten());
     // Two sets have a column each; the two pictures of one set have a column each.
     let is_compared = sets.len() > 1;
     page.push_str("<div class=\"columns\">");
     for ((of, steps), spread) in row.sets.iter().zip(&steps).zip(&spreads) {
         page.push_str("<div>");
         if is_compared {
-            let _ = write!(page, "<h3 class=\"set\"><code>{}</code></h3>", Text(of.told.name));
+            let _ = write!(page, "<h3 class=\"set\"><code>{}</code></h3>", EscapedText(of.told.name));
         }
         if of.totals.is_none() {
             page.push_str("<p class=\"none\">has no such rule</p></div>");

@@ -4,7 +4,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
 use tidegate::clock::Now;
-use tidegate::engine::{Engine, HashKey, Mode, Opening, Options, PoolView};
+use tidegate::engine::{Engine, EngineOptions, HashKey, Mode, Opening, PoolView};
 use tidegate::host::Sensors;
 use tidegate::rules::{RuleSet, read_text};
 
@@ -16,7 +16,7 @@ fn engine(port: u16) -> Engine {
     let loaded = read_text("web.yaml", &rules);
     assert_eq!(loaded.problems, []);
     let hash_key = HashKey::from_bytes([7; 16]);
-    let engine = Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 });
+    let engine = Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 });
     engine.install(RuleSet::new(loaded.domains));
     engine
 }

@@ -8,18 +8,18 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use tidegate::clock::{Clock, Now};
-use tidegate::host::{Listen, Sampler, Sensors, Source};
+use tidegate::host::{Listen, Sampler, Sensors, SignalSource};
 
 use super::machine::Asker;
 
 fn everything(port: u16) -> Asker {
     let wanted = [
-        ("accept_queue", Source::AcceptQueue(Listen::Port(port))),
-        ("cpu_pressure", Source::CpuPressure),
-        ("memory_pressure", Source::MemoryPressure),
-        ("io_pressure", Source::IoPressure),
-        ("cpu_quota", Source::CpuQuota),
-        ("cpu", Source::Cpu),
+        ("accept_queue", SignalSource::AcceptQueue(Listen::Port(port))),
+        ("cpu_pressure", SignalSource::CpuPressure),
+        ("memory_pressure", SignalSource::MemoryPressure),
+        ("io_pressure", SignalSource::IoPressure),
+        ("cpu_quota", SignalSource::CpuQuota),
+        ("cpu", SignalSource::Cpu),
     ];
     Asker::new(&wanted, Some(std::process::id()))
 }

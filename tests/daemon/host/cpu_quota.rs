@@ -1,6 +1,6 @@
 //! CPU time against a control group's quota, on machines of files: versions 1 and 2, and missing parts.
 
-use tidegate::host::Source;
+use tidegate::host::SignalSource;
 
 use super::machine::Machine;
 
@@ -15,7 +15,7 @@ const VERSION_1: &str = "\
 ";
 
 fn machine(groups: &str, mounts: &str) -> Machine {
-    let machine = Machine::new(&[("cpu_quota", Source::CpuQuota)], Some(PID));
+    let machine = Machine::new(&[("cpu_quota", SignalSource::CpuQuota)], Some(PID));
     machine.write("proc/42/cgroup", groups);
     machine.write("proc/self/mountinfo", mounts);
     machine.write("sys/devices/system/cpu/online", "0-3\n");
@@ -149,9 +149,9 @@ fn a_container_that_mounts_its_own_part_alone() {
 fn what_cannot_be_read_is_no_reading_and_never_zero() {
     let unreadable = [None];
     // No process, a missing one, and ones whose group is not mounted here.
-    let mut nobody = Machine::new(&[("cpu_quota", Source::CpuQuota)], None);
+    let mut nobody = Machine::new(&[("cpu_quota", SignalSource::CpuQuota)], None);
     assert_eq!(nobody.sample(), unreadable);
-    let mut gone = Machine::new(&[("cpu_quota", Source::CpuQuota)], Some(7));
+    let mut gone = Machine::new(&[("cpu_quota", SignalSource::CpuQuota)], Some(7));
     assert_eq!(gone.sample(), unreadable);
     for groups in ["0::/../other\n", "0::/elsewhere\n", "1:name=systemd:/\n", "", "nonsense"] {
         let mut machine = machine(groups, VERSION_2);
@@ -179,7 +179,7 @@ fn what_cannot_be_read_is_no_reading_and_never_zero() {
 
 #[test]
 fn another_process_of_the_same_group_goes_on_and_one_of_another_begins_afresh() {
-    let wanted = [("cpu_quota", Source::CpuQuota)];
+    let wanted = [("cpu_quota", SignalSource::CpuQuota)];
     let mut machine = version_2();
     machine.sample();
     machine.write("proc/43/cgroup", "0::/system.slice/app.service\n");

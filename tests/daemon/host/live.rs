@@ -16,7 +16,7 @@ use rustix::net::{
     socket_with,
 };
 use tidegate::clock::{Clock, Now};
-use tidegate::host::{Listen, Readings, Sampler, Sensors, Source, Wanted};
+use tidegate::host::{HostSignals, Listen, Readings, Sampler, Sensors, SignalSource};
 
 use super::machine::Asker;
 
@@ -28,7 +28,7 @@ struct Reader {
 }
 
 impl Reader {
-    fn new(source: Source) -> Reader {
+    fn new(source: SignalSource) -> Reader {
         let asker = Asker::new(&[("signal", source)], None);
         Reader { asker, sensors: Sensors::new(Path::new("/")), ticks: 0 }
     }
@@ -89,7 +89,7 @@ fn as_ss_says(port: u16) -> Option<u32> {
 fn a_port_has_the_connections_that_wait_at_it_up_to_its_backlog_and_one() {
     let backlog = 3;
     let (listener, address) = listening((Ipv4Addr::LOCALHOST, 0).into(), 3);
-    let mut reader = Reader::new(Source::AcceptQueue(Listen::Port(address.port())));
+    let mut reader = Reader::new(SignalSource::AcceptQueue(Listen::Port(address.port())));
     assert_eq!(reader.read(), Some(0));
     let mut connections = Vec::new();
     for connecting in 1..=6 {
@@ -111,7 +111,7 @@ fn every_listener_on_a_port_counts() {
     let (_second, _) = listening(address, 64);
     let by_six = SocketAddr::from((Ipv6Addr::LOCALHOST, address.port()));
     let (_third, _) = listening(by_six, 64);
-    let mut reader = Reader::new(Source::AcceptQueue(Listen::Port(address.port())));
+    let mut reader = Reader::new(SignalSource::AcceptQueue(Listen::Port(address.port())));
     let _connections: Vec<_> = (0..20).map(|_| connected(address)).chain([connected(by_six)]).collect();
     assert_eq!(reader.read_until(Some(21)), Some(21));
 }
@@ -136,7 +136,7 @@ fn connected_to(address: &SocketAddrUnix) -> OwnedFd {
 }
 
 fn reader_of(path: &Path) -> Reader {
-    Reader::new(Source::AcceptQueue(Listen::Path(path.to_str().unwrap().into())))
+    Reader::new(SignalSource::AcceptQueue(Listen::Path(path.to_str().unwrap().into())))
 }
 
 #[test]
@@ -186,7 +186,7 @@ fn a_path_has_the_connections_that_wait_at_its_socket() {
 #[test]
 fn a_worker_that_ends_leaves_the_readings_of_its_application() {
     let mut worker = Command::new("sleep").arg("60").spawn().unwrap();
-    let asker = Asker::new(&[("quota", Source::CpuQuota)], Some(worker.id()));
+    let asker = Asker::new(&[("quota", SignalSource::CpuQuota)], Some(worker.id()));
     let mut sensors = Sensors::new(Path::new("/"));
     let mut read = |second: u64| {
         sensors.sample(&asker, Now::at_nanos(second * 1_000_000_000));
@@ -214,7 +214,7 @@ struct Stuck {
 }
 
 impl Readings for Stuck {
-    fn wanted(&self) -> Vec<Wanted> {
+    fn wanted(&self) -> Vec<HostSignals> {
         self.begun.send(()).unwrap();
         let _ = self.never.lock().unwrap().recv();
         Vec::new()
@@ -238,7 +238,8 @@ fn the_end_does_not_wait_for_a_reading() {
 
 #[test]
 fn a_thread_that_burns_cpu_time_shows_and_the_sampler_ends_when_it_is_dropped() {
-    let wanted = [("cpu", Source::Cpu), ("quota", Source::CpuQuota), ("pushed", Source::Pushed)];
+    let wanted =
+        [("cpu", SignalSource::Cpu), ("quota", SignalSource::CpuQuota), ("pushed", SignalSource::Pushed)];
     let asker = Arc::new(Asker::new(&wanted, Some(std::process::id())));
     let burning = Arc::new(AtomicBool::new(true));
     let burner = std::thread::spawn({

@@ -5,7 +5,7 @@ use std::sync::Mutex;
 
 use tempfile::TempDir;
 use tidegate::clock::Now;
-use tidegate::host::{Readings, Sensors, Source, Wanted};
+use tidegate::host::{HostSignals, Readings, Sensors, SignalSource};
 
 /// Files below a directory that stands for `/`.
 pub(crate) struct Machine {
@@ -16,7 +16,7 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    pub(crate) fn new(wanted: &[(&str, Source)], pid: Option<u32>) -> Machine {
+    pub(crate) fn new(wanted: &[(&str, SignalSource)], pid: Option<u32>) -> Machine {
         let root = tempfile::tempdir().unwrap();
         let sensors = Sensors::new(root.path());
         Machine { root, sensors, asker: Asker::new(wanted, pid), seconds: 100 }
@@ -48,20 +48,20 @@ impl Machine {
 
 #[derive(Default)]
 pub(crate) struct Asker {
-    wanted: Mutex<Vec<Wanted>>,
+    wanted: Mutex<Vec<HostSignals>>,
     observed: Mutex<Vec<(String, Option<u32>)>>,
 }
 
 impl Asker {
     /// For pool `web`.
-    pub(crate) fn new(wanted: &[(&str, Source)], pid: Option<u32>) -> Asker {
+    pub(crate) fn new(wanted: &[(&str, SignalSource)], pid: Option<u32>) -> Asker {
         let asker = Asker::default();
         asker.want(wanted, pid);
         asker
     }
 
-    pub(crate) fn want(&self, wanted: &[(&str, Source)], pid: Option<u32>) {
-        let wanted = wanted.iter().map(|(signal, source)| Wanted {
+    pub(crate) fn want(&self, wanted: &[(&str, SignalSource)], pid: Option<u32>) {
+        let wanted = wanted.iter().map(|(signal, source)| HostSignals {
             pool: "web".into(),
             signal: (*signal).into(),
             source: source.clone(),
@@ -82,7 +82,7 @@ impl Asker {
 }
 
 impl Readings for Asker {
-    fn wanted(&self) -> Vec<Wanted> {
+    fn wanted(&self) -> Vec<HostSignals> {
         self.wanted.lock().unwrap().clone()
     }
 

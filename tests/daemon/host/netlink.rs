@@ -2,7 +2,7 @@
 #![cfg(target_endian = "little")]
 
 use tidegate::host::netlink::{
-    Family, Message, Queue, UnixId, ask_tcp_listeners, ask_unix_listeners, ask_unix_queue, messages,
+    Family, ListenQueue, Message, UnixId, ask_tcp_listeners, ask_unix_listeners, ask_unix_queue, messages,
     tcp_queue, unix_listener,
 };
 
@@ -32,7 +32,7 @@ fn questions_are_those_that_the_kernel_understood() {
     assert_eq!(request, recorded!("unix_queue_request"));
 }
 
-fn queues(datagram: &[u8], sequence: u32) -> Vec<Option<Queue>> {
+fn queues(datagram: &[u8], sequence: u32) -> Vec<Option<ListenQueue>> {
     let queue = |message| match message {
         Message::Socket(body) => tcp_queue(body, 18_000),
         other => panic!("{other:?}"),
@@ -44,7 +44,7 @@ fn queues(datagram: &[u8], sequence: u32) -> Vec<Option<Queue>> {
 
 #[test]
 fn listeners_of_a_port_are_read_one_by_one() {
-    let queue = |waiting, backlog| Some(Queue { waiting, backlog });
+    let queue = |waiting, backlog| Some(ListenQueue { waiting, backlog });
     assert_eq!(queues(&recorded!("tcp4_answer"), 1), [queue(2, 7), queue(3, 7)]);
     assert_eq!(queues(&recorded!("tcp6_answer"), 2), [queue(2, 3)]);
     assert_eq!(queues(&recorded!("tcp_nobody"), 3), []);
@@ -75,7 +75,7 @@ fn unix_listeners_are_known_by_file_and_by_name() {
     let answer = recorded!("unix_queue_answer");
     let Some(Message::Socket(body)) = messages(&answer, 5).next() else { panic!() };
     let listener = unix_listener(body).unwrap();
-    assert_eq!((listener.id, listener.queue), (SOCKET, Some(Queue { waiting: 3, backlog: 6 })));
+    assert_eq!((listener.id, listener.queue), (SOCKET, Some(ListenQueue { waiting: 3, backlog: 6 })));
 }
 
 #[test]

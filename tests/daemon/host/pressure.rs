@@ -1,11 +1,14 @@
 //! Pressure stall information: the machine's, the application's, absent, and switched off.
 
-use tidegate::host::Source;
+use tidegate::host::SignalSource;
 
 use super::machine::Machine;
 
-const ALL: [(&str, Source); 3] =
-    [("cpu", Source::CpuPressure), ("memory", Source::MemoryPressure), ("io", Source::IoPressure)];
+const ALL: [(&str, SignalSource); 3] = [
+    ("cpu", SignalSource::CpuPressure),
+    ("memory", SignalSource::MemoryPressure),
+    ("io", SignalSource::IoPressure),
+];
 
 const VERSION_2: &str = "31 23 0:28 / /sys/fs/cgroup rw,nosuid - cgroup2 cgroup2 rw,nsdelegate\n";
 
@@ -33,7 +36,7 @@ fn the_machine_is_read_where_no_process_is_known() {
 
 #[test]
 fn the_group_of_the_application_goes_before_the_machine() {
-    let mut machine = Machine::new(&[("cpu", Source::CpuPressure)], Some(42));
+    let mut machine = Machine::new(&[("cpu", SignalSource::CpuPressure)], Some(42));
     machine.write("proc/42/cgroup", "0::/app\n");
     machine.write("proc/self/mountinfo", VERSION_2);
     of_machine(&machine, 9_000_000, 0);
@@ -53,7 +56,7 @@ fn the_group_of_the_application_goes_before_the_machine() {
 #[test]
 fn the_topmost_group_and_version_1_are_the_machine() {
     for groups in ["0::/\n", "2:cpu,cpuacct:/app\n", "0::/../elsewhere\n"] {
-        let mut machine = Machine::new(&[("cpu", Source::CpuPressure)], Some(42));
+        let mut machine = Machine::new(&[("cpu", SignalSource::CpuPressure)], Some(42));
         machine.write("proc/42/cgroup", groups);
         machine.write("proc/self/mountinfo", VERSION_2);
         machine.write("sys/fs/cgroup/cpu.pressure", "");
@@ -66,7 +69,7 @@ fn the_topmost_group_and_version_1_are_the_machine() {
 
 #[test]
 fn a_process_that_is_not_to_be_seen_leaves_the_machine() {
-    let mut machine = Machine::new(&[("cpu", Source::CpuPressure)], Some(42));
+    let mut machine = Machine::new(&[("cpu", SignalSource::CpuPressure)], Some(42));
     of_machine(&machine, 0, 0);
     machine.sample();
     of_machine(&machine, 40_000, 0);

@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
-use tidegate::host::{Listen, Source};
+use tidegate::host::{Listen, SignalSource};
 use tracing_subscriber::fmt::MakeWriter;
 
 use super::machine::Machine;
@@ -46,7 +46,7 @@ fn listen_to(test: impl FnOnce(&Journal)) {
 #[test]
 fn a_cause_is_told_once_and_so_is_its_end() {
     listen_to(|journal| {
-        let mut machine = Machine::new(&[("stall", Source::CpuPressure)], None);
+        let mut machine = Machine::new(&[("stall", SignalSource::CpuPressure)], None);
         let samples = |machine: &mut Machine, count| (0..count).for_each(|_| drop(machine.sample()));
         samples(&mut machine, 30);
         let told = journal.lines();
@@ -71,7 +71,7 @@ fn a_cause_is_told_once_and_so_is_its_end() {
 #[test]
 fn what_changes_all_the_time_is_told_now_and_then() {
     listen_to(|journal| {
-        let mut machine = Machine::new(&[("stall", Source::CpuPressure)], None);
+        let mut machine = Machine::new(&[("stall", SignalSource::CpuPressure)], None);
         for second in 0..100 {
             let text = if second % 4 < 2 { "some\n" } else { "some total=1\n" };
             machine.write("proc/pressure/cpu", text);
@@ -85,10 +85,14 @@ fn what_changes_all_the_time_is_told_now_and_then() {
 #[test]
 fn each_cause_says_how_to_mend_it() {
     let table = [
-        (Source::AcceptQueue(Listen::Port(1)), "TCP port 1 ", "start the application, correct `listen`"),
-        (Source::AcceptQueue(Listen::Path("/nowhere".into())), "/nowhere", "start the application"),
-        (Source::CpuQuota, "no process", "HELLO"),
-        (Source::IoPressure, "proc/pressure/io", "psi=1"),
+        (
+            SignalSource::AcceptQueue(Listen::Port(1)),
+            "TCP port 1 ",
+            "start the application, correct `listen`",
+        ),
+        (SignalSource::AcceptQueue(Listen::Path("/nowhere".into())), "/nowhere", "start the application"),
+        (SignalSource::CpuQuota, "no process", "HELLO"),
+        (SignalSource::IoPressure, "proc/pressure/io", "psi=1"),
     ];
     for (source, what, mend) in table {
         listen_to(|journal| {

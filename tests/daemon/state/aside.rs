@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tidegate::engine::{Engine, HashKey, Options};
+use tidegate::engine::{Engine, EngineOptions, HashKey};
 use tidegate::rules::Mode;
 use tidegate::state::read_tables;
 
@@ -37,8 +37,11 @@ fn keeps_limited_keys_where_the_next_memory_is_smaller() {
     }
     before.write(&path, s(2));
     let memory_bytes_max = 256 << 10;
-    let engine =
-        Engine::new(Options { hash_key: HashKey::from_bytes(KEY.0), mode: Mode::Enforce, memory_bytes_max });
+    let engine = Engine::new(EngineOptions {
+        hash_key: HashKey::from_bytes(KEY.0),
+        mode: Mode::Enforce,
+        memory_bytes_max,
+    });
     read_tables(&path, KEY, &engine, &here(s(2)), ANY_SIZE).unwrap();
     let mut after = Office::of(engine);
     after.install(RULES);

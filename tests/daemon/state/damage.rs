@@ -4,7 +4,7 @@ use std::fs;
 use std::path::Path;
 
 use tidegate::engine::Op;
-use tidegate::state::{KeyBytes, Useless, VERSION, read_tables, write_tables};
+use tidegate::state::{SnapshotKey, Useless, VERSION, read_tables, write_tables};
 
 use super::office::{ANY_SIZE, Ask, Dice, KEY, Office, engine, here, s};
 
@@ -216,7 +216,7 @@ fn what_another_wrote_is_told_apart() {
     assert!(matches!(read(&path, b"tables:\n  - of another kind\n"), Err(Useless::Strange)));
     fs::write(&path, &bytes).unwrap();
     let of = |key, max| read_tables(&path, key, &engine(), &here(s(13)), max);
-    assert!(matches!(of(KeyBytes([8; 16]), ANY_SIZE), Err(Useless::OtherKey)));
+    assert!(matches!(of(SnapshotKey([8; 16]), ANY_SIZE), Err(Useless::OtherKey)));
     let size = bytes.len() as u64;
     assert!(of(KEY, size).is_ok());
     assert!(matches!(of(KEY, size - 1), Err(Useless::TooLarge(found)) if found == size));

@@ -6,13 +6,13 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::engine::{
-    Amount, Answer, Charge, Cost, Decider, Descriptors, Engine, HashKey, Op, Opening, Options, Repeat,
-    Request, Session, WorkOutcome,
+    Amount, Charge, Cost, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Op, Opening,
+    Repeat, Request, Session, WorkOutcome,
 };
 use tidegate::rules::{Mode, RuleSet, read_text};
-use tidegate::state::{KeyBytes, Moment, PutBack, Useless, read_tables, write_tables};
+use tidegate::state::{Moment, PutBack, SnapshotKey, Useless, read_tables, write_tables};
 
-pub(crate) const KEY: KeyBytes = KeyBytes([7; 16]);
+pub(crate) const KEY: SnapshotKey = SnapshotKey([7; 16]);
 
 /// Unix time at the engine's origin, 3 March 2026, so that calendar windows are not at their start.
 pub(crate) const UTC: i64 = 1_772_539_200_000_000_000;
@@ -38,7 +38,7 @@ pub(crate) struct Ask<'a> {
 
 pub(crate) fn engine() -> Engine {
     let hash_key = HashKey::from_bytes(KEY.0);
-    let engine = Engine::new(Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 });
+    let engine = Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 });
     engine.set_room(true);
     engine
 }
@@ -127,7 +127,7 @@ impl Office {
             ..Request::new(ask.op, "api", Descriptors::one(ask.attributes))
         };
         let decision = match self.decider.decide(&request, now) {
-            Answer::Decided(decision) => decision,
+            EngineAnswer::Decided(decision) => decision,
             other => return (format!("{other:?}").split_whitespace().next().unwrap().to_owned(), None),
         };
         let notes: Vec<_> = decision.notes().collect();

@@ -137,7 +137,7 @@ fn leases_end_when_they_would_have_after_a_reboot_too() {
 
 #[test]
 fn sessions_that_do_not_fit_are_left_out_and_nothing_else_is() {
-    use tidegate::engine::kept::{Kept, KeptSession};
+    use tidegate::engine::kept::{KeptSession, SnapshotEntry};
     let office = busy_for(1);
     let other = engine();
     let mut putting = other.putting_back(s(2));
@@ -148,7 +148,7 @@ fn sessions_that_do_not_fit_are_left_out_and_nothing_else_is() {
         let mut name = [9; 16];
         name[..2].copy_from_slice(&number.to_le_bytes());
         let session = KeptSession { name, user: 2, pid: None, pool: "web".into(), slots: 1 };
-        putting.put(Kept::Session(Box::new(session))).unwrap();
+        putting.put(SnapshotEntry::Session(Box::new(session))).unwrap();
     }
     copied.into_iter().for_each(|kept| putting.put(kept).unwrap());
     drop(putting);

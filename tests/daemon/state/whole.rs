@@ -4,7 +4,7 @@ use std::fs;
 use std::io::Write;
 use std::os::unix::fs::{PermissionsExt, symlink};
 
-use tidegate::state::{Whole, write_whole};
+use tidegate::state::{AtomicFile, write_whole};
 
 #[test]
 fn a_file_is_replaced_and_is_its_owners_alone() {
@@ -22,7 +22,7 @@ fn one_that_is_given_up_on_leaves_the_old_one_and_nothing_besides() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
     write_whole(&path, b"old").unwrap();
-    let mut whole = Whole::begin(&path).unwrap();
+    let mut whole = AtomicFile::begin(&path).unwrap();
     whole.write_all(&[7; 200_000]).unwrap();
     drop(whole);
     assert_eq!(fs::read(&path).unwrap(), b"old");

@@ -1,7 +1,7 @@
 //! Keys that operators block, unblock or reset.
 
 use tidegate::clock::Timestamp;
-use tidegate::engine::{Blocked, By, Event, Op, Opening, Orders, WorkOutcome};
+use tidegate::engine::{Blocked, ControlEvent, Op, Opening, Orders, SwitchOrigin, WorkOutcome};
 use tidegate::rules::Mode;
 
 use super::bench::{Ask, Bench, S, at};
@@ -13,7 +13,7 @@ fn until(micros: u64) -> Timestamp {
 
 #[track_caller]
 fn block(bench: &Bench, rule: &str, attributes: &[(&str, &str)], ends: u64) -> Blocked {
-    bench.engine.block(&name(rule), attributes, until(ends), By::User(7)).unwrap()
+    bench.engine.block(&name(rule), attributes, until(ends), SwitchOrigin::User(7)).unwrap()
 }
 
 /// Rules of every algorithm, and the level of a new key.
@@ -47,7 +47,7 @@ fn a_key_is_refused_until_its_moment_whatever_the_algorithm() {
         assert_eq!(bench.engine.blocks().len(), 1);
         bench.engine.tick(at(60 * S));
         assert!(bench.engine.blocks().is_empty());
-        assert!(matches!(&*bench.engine.events(), [Event::BlockEnded(ended)] if *ended == blocked));
+        assert!(matches!(&*bench.engine.events(), [ControlEvent::BlockEnded(ended)] if *ended == blocked));
     }
 }
 
@@ -134,7 +134,7 @@ descriptors:
         ),
     ];
     for (rule, attributes, expected) in table {
-        let error = bench.engine.block(&name(rule), attributes, until(S), By::User(0)).unwrap_err();
+        let error = bench.engine.block(&name(rule), attributes, until(S), SwitchOrigin::User(0)).unwrap_err();
         assert_eq!(error.to_string(), *expected, "{rule} {attributes:?}");
     }
     assert!(bench.engine.blocks().is_empty());
@@ -214,7 +214,7 @@ fn leases_stay_when_their_key_is_blocked_or_reset_and_their_rule_switched_off() 
             session: Some(&session),
             ..tidegate::engine::Request::new(Op::Acquire, "api", descriptors)
         };
-        let tidegate::engine::Answer::Decided(decision) = decider.decide(&request, at(micros)) else {
+        let tidegate::engine::EngineAnswer::Decided(decision) = decider.decide(&request, at(micros)) else {
             panic!()
         };
         (decision.lease, decision.retry.map(|retry| retry.0))
@@ -247,6 +247,7 @@ fn blocks_are_kept_by_digest_and_there_are_only_so_many() {
     bench.check(&[(0, "user=u", 1, "limit a 20/20 after 60000000")]);
     let many = (0..4_096).map(|n| Blocked { key: [n, 0], ..blocked.clone() }).collect();
     bench.engine.take_up(Orders { blocks: many, ..Orders::default() });
-    let error = bench.engine.block(&name("a"), &[("user", "x")], until(S), By::User(0)).unwrap_err();
+    let error =
+        bench.engine.block(&name("a"), &[("user", "x")], until(S), SwitchOrigin::User(0)).unwrap_err();
     assert!(error.to_string().starts_with("4096 keys are blocked by hand"), "{error}");
 }

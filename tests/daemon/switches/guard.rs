@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tidegate::clock::Timestamp;
-use tidegate::engine::{Alarm, By, Event, Target};
+use tidegate::engine::{Alarm, ControlEvent, SwitchOrigin, Target};
 use tidegate::rules::Mode;
 
 use super::bench::{Ask, Bench, S, at};
@@ -26,7 +26,7 @@ fn come(bench: &mut Bench, micros: u64, callers: u32, twice: u32) {
 fn alarms(bench: &Bench) -> Vec<Alarm> {
     let events = bench.engine.events().into_iter();
     let alarm = |event| match event {
-        Event::Guard(alarm) => Some(alarm),
+        ControlEvent::Guard(alarm) => Some(alarm),
         _ => None,
     };
     events.filter_map(alarm).collect()
@@ -170,7 +170,7 @@ fn with_guard_shadow_the_rule_is_in_shadow_for_ten_minutes() {
     let switches = bench.engine.switches();
     assert_eq!(
         (&switches[0].switch.target, switches[0].switch.by, switches[0].switch.until, switches[0].holds),
-        (&Target::Rule(name("a")), By::Guard, Some(ends), Mode::Shadow)
+        (&Target::Rule(name("a")), SwitchOrigin::Guard, Some(ends), Mode::Shadow)
     );
     bench.engine.tick(at(605 * S));
     assert!(bench.ask(605 * S, Ask::hit("user=u1", 1)).starts_with("limit"));

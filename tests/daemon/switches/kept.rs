@@ -3,8 +3,8 @@
 use std::fs;
 
 use tidegate::clock::{Now, Timestamp};
-use tidegate::engine::{Blocked, By, Mode, Orders, RuleName, Switch, Target};
-use tidegate::state::{ORDERS_VERSION, OrdersRead, Unreadable, read_orders, write_orders};
+use tidegate::engine::{Blocked, Mode, Orders, RuleName, Switch, SwitchOrigin, Target};
+use tidegate::state::{ORDERS_VERSION, OrdersRead, UnreadableSwitches, read_orders, write_orders};
 
 const HOUR: u64 = 3_600_000_000_000;
 
@@ -26,12 +26,12 @@ fn orders() -> Orders {
         key: [u64::MAX, 1],
         text: Some("user=ann".into()),
         until: Timestamp::from_nanos(7 * HOUR),
-        by: By::User(1_000),
+        by: SwitchOrigin::User(1_000),
     };
     Orders {
         switches: vec![
-            switch(Target::Rule(rule), Mode::Shadow, Some(5 * HOUR), By::Guard),
-            switch(Target::Everything, Mode::Disabled, None, By::User(0)),
+            switch(Target::Rule(rule), Mode::Shadow, Some(5 * HOUR), SwitchOrigin::Guard),
+            switch(Target::Everything, Mode::Disabled, None, SwitchOrigin::User(0)),
         ],
         blocks: vec![block],
     }
@@ -66,8 +66,8 @@ fn a_file_that_is_cut_or_changed_anywhere_says_all_of_it_or_nothing() {
         fs::write(&path, bytes).unwrap();
         match read_orders(&path, now(0, 0)) {
             Ok(read) => assert_eq!((read.orders, read.not_understood), (orders(), 0), "{what}"),
-            Err(Unreadable::Damaged(_)) => {}
-            Err(Unreadable::Io(error)) => panic!("{what}: {error}"),
+            Err(UnreadableSwitches::Damaged(_)) => {}
+            Err(UnreadableSwitches::Io(error)) => panic!("{what}: {error}"),
         }
     };
     for at in 0..whole.len() {
@@ -81,7 +81,7 @@ fn a_file_that_is_cut_or_changed_anywhere_says_all_of_it_or_nothing() {
     let huge = vec![b' '; 5 << 20];
     fs::write(&path, huge).unwrap();
     assert!(
-        matches!(read_orders(&path, now(0, 0)), Err(Unreadable::Damaged(reason)) if reason.contains("larger"))
+        matches!(read_orders(&path, now(0, 0)), Err(UnreadableSwitches::Damaged(reason)) if reason.contains("larger"))
     );
 }
 
@@ -121,7 +121,7 @@ fn of_another_version_what_is_understood_holds_and_nothing_becomes_stricter() {
         mode,
         until: None,
         said: Timestamp::ORIGIN,
-        by: By::User(0),
+        by: SwitchOrigin::User(0),
     };
     let block = r#"{"rule":["api","r"],"key":[1,2],"text":null,"until":9,"by":0}"#;
     let narrow_block = block.replace(r#""by""#, r#""only":"posts","by""#);

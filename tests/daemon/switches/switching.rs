@@ -1,7 +1,9 @@
 //! Rules, lists, shedders and the whole daemon in another mode than in their files.
 
 use tidegate::clock::Timestamp;
-use tidegate::engine::{By, Event, NotSwitched, Orders, RuleName, Switch, SwitchView, Target};
+use tidegate::engine::{
+    ControlEvent, NotSwitched, Orders, RuleName, Switch, SwitchOrigin, SwitchView, Target,
+};
 use tidegate::rules::Mode;
 
 use super::bench::{Ask, Bench, S, at};
@@ -14,7 +16,7 @@ pub(crate) fn name(rule: &str) -> RuleName {
 
 fn switch_of(target: Target, mode: Mode, until: Option<u64>) -> Switch {
     let until = until.map(|micros| Timestamp::from_nanos(micros * 1_000));
-    Switch { target, mode, until, said: Timestamp::ORIGIN, by: By::User(0) }
+    Switch { target, mode, until, said: Timestamp::ORIGIN, by: SwitchOrigin::User(0) }
 }
 
 #[track_caller]
@@ -86,7 +88,7 @@ fn a_switch_ends_by_itself_at_its_moment() {
     bench.check(&[(1_800 * S, "user=u", 1, "limit a 0/1 after 1800000000")]);
     assert!(bench.engine.switches().is_empty());
     let ended = bench.engine.events();
-    assert!(matches!(&*ended, [Event::SwitchEnded(switch)] if switch.mode == Mode::Disabled));
+    assert!(matches!(&*ended, [ControlEvent::SwitchEnded(switch)] if switch.mode == Mode::Disabled));
     assert!(bench.engine.events().is_empty(), "each is told once");
 }
 

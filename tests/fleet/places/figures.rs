@@ -1,6 +1,6 @@
 //! What is reached while all is well.
 
-use tidegate::limit::places::Asks;
+use tidegate::limit::places::PermitWait;
 use tidegate::limit::share::WhenDown;
 
 use super::world::{Seen, WorkPlan, run};
@@ -10,7 +10,7 @@ use crate::plan::{Outage, Plan, Shape, is_short};
 fn plan(hosts: u32, shape: Shape, load: u32) -> WorkPlan {
     let ms = if is_short() { 4_000 } else { 60_000 };
     let base = Plan { rate: 10_000, burst: 1_000, ms, ..Plan::cell(hosts, shape, load) };
-    let (asks, when_down) = (Asks::OnMiss, WhenDown::Share);
+    let (asks, when_down) = (PermitWait::OnMiss, WhenDown::Share);
     WorkPlan { base, service_ms: 100, when_down, asks, held: 0, leaves: 0 }
 }
 
@@ -62,7 +62,7 @@ fn a_redis_that_forgot_everything_gives_nothing_away_before_all_have_said_what_t
 }
 
 /// So many at once over twenty hosts: less than four for each.
-fn few(max: u32, shape: Shape, load: u32, asks: Asks) -> WorkPlan {
+fn few(max: u32, shape: Shape, load: u32, asks: PermitWait) -> WorkPlan {
     let plan = plan(20, shape, load);
     WorkPlan { base: Plan { rate: max * 10, burst: max, ..plan.base }, asks, ..plan }
 }
@@ -73,9 +73,9 @@ fn where_there_are_few_what_waits_for_a_place_gets_it() {
         for load in [300, 1_500] {
             if !is_short() {
                 // What it would be if nothing waited.
-                tell(&few(10, shape, load, Asks::Never));
+                tell(&few(10, shape, load, PermitWait::Never));
             }
-            let seen = tell(&few(10, shape, load, Asks::OnMiss));
+            let seen = tell(&few(10, shape, load, PermitWait::OnMiss));
             assert!(seen.most <= 10, "{seen:?}");
             assert!(seen.used() >= 0.85, "{shape:?} {load}: {}", seen.used());
             // Where there are enough for all, nobody is refused.

@@ -6,15 +6,15 @@ use std::time::Duration;
 
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
-    Answer, CallResult, Decider, Descriptors, Engine, HashKey, Mode, Op, Opening, Options, Request, Session,
-    Standing, Verdict, WorkOutcome,
+    CallResult, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op,
+    Opening, Request, Session, Verdict, WorkOutcome,
 };
 use tidegate::fleet::beat::Beat;
-use tidegate::fleet::call::{Call, Place};
+use tidegate::fleet::call::{LanePosition, ScriptCommand};
 use tidegate::fleet::link_state::LinkState;
-use tidegate::fleet::member::Member;
-use tidegate::fleet::reply::{Kind, Reply};
-use tidegate::fleet::secrets::Mark;
+use tidegate::fleet::member::HostMember;
+use tidegate::fleet::reply::{ReplyKind, ScriptReply};
+use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::sync;
 use tidegate::limit::{Quota, Rate, places, token_bucket};
 use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule, RuleSet};
@@ -26,14 +26,14 @@ pub(crate) struct Host {
     engine: Arc<Engine>,
     decider: Decider,
     session: Session,
-    pub(crate) member: Member,
+    pub(crate) member: HostMember,
     waiting: Waiting<Wanted>,
     link: LinkState,
-    standing: Arc<Standing>,
+    standing: Arc<FleetStatus>,
     name: [u8; 16],
     drift_ppm: i64,
     has_heard: bool,
-    pending: HashMap<u64, Call>,
+    pending: HashMap<u64, ScriptCommand>,
     /// When calls were first sent that nobody has answered, by their places.
     first_sent: HashMap<(u8, u8, u64, u64), Timestamp>,
     /// When the last call was first sent that was answered, by key.
@@ -41,7 +41,7 @@ pub(crate) struct Host {
     /// What the keys are known by.
     keys: Vec<[u8; 16]>,
     next_id: u64,
-    out: Vec<Call>,
+    out: Vec<ScriptCommand>,
 }
 
 /// What is asked for.
@@ -67,14 +67,14 @@ pub(crate) enum Came {
     Waits,
 }
 
-fn number(place: &Place) -> (u8, u8, u64, u64) {
+fn number(place: &LanePosition) -> (u8, u8, u64, u64) {
     (place.bucket.number(), place.lane, place.epoch, place.seq)
 }
 
 impl Host {
     pub(crate) fn new(plan: &WorkPlan, number: u32, life: u64, drift_ppm: i64, at_us: u64) -> Host {
         let hash_key = HashKey::from_bytes([number as u8; 16]);
-        let options = Options { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
+        let options = EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
         let engine = Arc::new(Engine::new(options));
         let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
         engine.install(RuleSet::new(vec![Domain::new("api", vec![rule(plan), own_rule()])]));
@@ -82,8 +82,8 @@ impl Host {
         name[..4].copy_from_slice(&(number + 1).to_le_bytes());
         let seed = plan.base.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(number) << 32) ^ life;
         let seed = crate::random::mixed(seed);
-        let options = sync::Options { host: name, epoch: life, buckets: plan.base.buckets, seed };
-        let member = Member::new(Arc::clone(&engine), Arc::clone(&standing), options);
+        let options = sync::SyncOptions { host: name, epoch: life, buckets: plan.base.buckets, seed };
+        let member = HostMember::new(Arc::clone(&engine), Arc::clone(&standing), options);
         let opening = Opening { name: None, user: 1, pool: "web", slots: 64, connection: 1, pid: None };
         let at = Now { at: local(drift_ppm, at_us), utc: 0 };
         let session = engine.open(&opening, at).unwrap();
@@ -182,14 +182,14 @@ impl Host {
             Some(result) => self.decider.resume(&request, result, now),
         };
         let ticket = match answer {
-            Answer::Decided(decision) if decision.verdict == Verdict::Allow => {
+            EngineAnswer::Decided(decision) if decision.verdict == Verdict::Allow => {
                 let lease = decision.lease.unwrap();
                 let is_beyond_hand = self.is_beyond_hand(work.tenant, us);
                 return Came::Begun { lease, is_beyond_hand };
             }
             // A flash under `allow` is more than one session may hold.
-            Answer::Decided(_) | Answer::Quota => return Came::Refused,
-            Answer::Ask(ticket) => ticket,
+            EngineAnswer::Decided(_) | EngineAnswer::Quota => return Came::Refused,
+            EngineAnswer::Ask(ticket) => ticket,
             other => panic!("{other:?}"),
         };
         self.waiting.park((ticket, work, is_second), &mut self.member, now, &mut self.out);
@@ -214,7 +214,7 @@ impl Host {
     }
 
     /// What is to be sent although it is nobody's turn.
-    pub(crate) fn out(&mut self) -> &mut Vec<Call> {
+    pub(crate) fn out(&mut self) -> &mut Vec<ScriptCommand> {
         &mut self.out
     }
 
@@ -229,27 +229,27 @@ impl Host {
             self.member.set_heard(false, now.at);
         }
         if self.link.takes_beat(now.at) {
-            self.out.push(Call::Beat(Beat {
+            self.out.push(ScriptCommand::Beat(Beat {
                 host: self.name,
                 epoch: 1,
                 seq: 0,
                 pools: Vec::new(),
-                secret: Mark::default(),
+                secret: SecretDigest::default(),
             }));
         }
         self.member.tick(now, &mut self.out);
     }
 
-    pub(crate) fn sent(&mut self, call_number: u64, call: Call, us: u64) {
+    pub(crate) fn sent(&mut self, call_number: u64, call: ScriptCommand, us: u64) {
         let now = self.now(us);
         self.link.sent(now.at);
-        if let Call::Places(places) = &call {
+        if let ScriptCommand::Places(places) = &call {
             self.first_sent.entry(number(&places.place)).or_insert(now.at);
         }
         self.pending.insert(call_number, call);
     }
 
-    pub(crate) fn answered(&mut self, call_number: u64, call: &Call, reply: Reply, us: u64) {
+    pub(crate) fn answered(&mut self, call_number: u64, call: &ScriptCommand, reply: ScriptReply, us: u64) {
         let now = self.now(us);
         self.pending.remove(&call_number);
         self.has_heard = true;
@@ -257,18 +257,18 @@ impl Host {
             self.member.set_heard(true, now.at);
         }
         match (call, reply) {
-            (Call::Places(places), Reply::Places(answer)) => {
+            (ScriptCommand::Places(places), ScriptReply::Places(answer)) => {
                 // A reply that comes twice says nothing new.
                 let sent = self.first_sent.remove(&number(&places.place));
-                if let (Some(sent), Kind::Done(_)) = (sent, &answer.kind) {
+                if let (Some(sent), ReplyKind::Done(_)) = (sent, &answer.kind) {
                     for ask in &places.asks {
                         let heard = self.heard.entry(ask.key).or_insert(sent);
                         *heard = sent.max(*heard);
                     }
                 }
-                self.member.answered(call, Reply::Places(answer), now, &mut self.out);
+                self.member.answered(call, ScriptReply::Places(answer), now, &mut self.out);
             }
-            (_, Reply::Beat(beaten)) => self.member.beaten(&beaten, now.at),
+            (_, ScriptReply::Beat(beaten)) => self.member.beaten(&beaten, now.at),
             (call, reply) => panic!("{reply:?} to {call:?}"),
         }
     }
@@ -277,7 +277,7 @@ impl Host {
     pub(crate) fn timed_out(&mut self, call_number: u64, us: u64) {
         let now = self.now(us);
         match self.pending.remove(&call_number) {
-            Some(Call::Beat(_)) => self.link.beat_failed(now.at),
+            Some(ScriptCommand::Beat(_)) => self.link.beat_failed(now.at),
             Some(call) => self.member.failed(&call, now.at),
             None => {}
         }
@@ -291,7 +291,7 @@ fn local(drift_ppm: i64, us: u64) -> Timestamp {
 
 fn rule(plan: &WorkPlan) -> Rule {
     let max = plan.base.burst.try_into().unwrap();
-    let quota = Quota::Places(places::Quota::new(max, plan.when_down).asking(plan.asks));
+    let quota = Quota::Places(places::PermitQuota::new(max, plan.when_down).asking(plan.asks));
     let position = Position { file: "simulation".into(), line: 1, column: 1 };
     let key = vec![KeyPart::plain("tenant")];
     Rule {
@@ -303,7 +303,7 @@ fn rule(plan: &WorkPlan) -> Rule {
 
 /// One an hour on each host: of those that ask for it nearly all are refused, after a call or before.
 fn own_rule() -> Rule {
-    let bucket = token_bucket::Quota::new(Rate::new(1, 3_600_000_000_000).unwrap(), 1).unwrap();
+    let bucket = token_bucket::TokenBucketQuota::new(Rate::new(1, 3_600_000_000_000).unwrap(), 1).unwrap();
     let position = Position { file: "simulation".into(), line: 1, column: 1 };
     Rule {
         key: vec![KeyPart::plain("job")],

@@ -3,8 +3,8 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-use tidegate::fleet::call::Call;
-use tidegate::limit::places::Asks;
+use tidegate::fleet::call::ScriptCommand;
+use tidegate::limit::places::PermitWait;
 use tidegate::limit::share::WhenDown;
 
 use super::host::{Came, Host, Wanted};
@@ -21,7 +21,7 @@ pub(crate) struct WorkPlan {
     /// How long work takes at the mean.
     pub(crate) service_ms: u32,
     pub(crate) when_down: WhenDown,
-    pub(crate) asks: Asks,
+    pub(crate) asks: PermitWait,
     /// Requests of a thousand that their own host refuses, too.
     pub(crate) held: u32,
     /// Of a thousand that wait, those whose clients go in each millisecond.
@@ -175,7 +175,7 @@ impl World<'_> {
                 Event::AtStore { number, call } => {
                     if !self.is_out(us) {
                         let reply = self.store.call(&call, self.store_us + us);
-                        if let Call::Places(places) = &call {
+                        if let ScriptCommand::Places(places) = &call {
                             self.seen.cells += places.asks.len() as u64;
                         }
                         self.network.reply(to, number, call, reply, us);

@@ -4,8 +4,8 @@ use super::{EPOCH_US, Host, World, now};
 use crate::plan::{Faults, is_short, runs, seed};
 use crate::store::Store;
 use std::time::Duration;
-use tidegate::fleet::call::Call;
-use tidegate::fleet::reply::Reply;
+use tidegate::fleet::call::ScriptCommand;
+use tidegate::fleet::reply::ScriptReply;
 use tidegate::rules::{RuleSet, read_text};
 
 /// As many as the other runs of this test allow, each of which is far shorter.
@@ -179,7 +179,8 @@ fn who_has_the_name_of_another_is_told() {
     let mut daemons = [1, 2].map(|life| Host::new(0, life, 100, 0));
     let mut beat = |daemon: &mut Host, ms: u64| {
         let beat = daemon.speak(Duration::from_millis(250), now(ms, 0).at).unwrap();
-        let Reply::Beat(beaten) = store.call(&Call::Beat(beat.clone()), EPOCH_US + ms * 1_000) else {
+        let ScriptReply::Beat(beaten) = store.call(&ScriptCommand::Beat(beat.clone()), EPOCH_US + ms * 1_000)
+        else {
             panic!()
         };
         daemon.link.heard(now(ms, 0).at);

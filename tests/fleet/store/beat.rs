@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use tidegate::fleet::beat::{Beat, Beaten, PoolLoad, PoolReport, PoolSaid};
-use tidegate::fleet::secrets::Mark;
+use tidegate::fleet::secrets::SecretDigest;
 
 use super::{Kept, bytes};
 
@@ -14,7 +14,7 @@ pub(super) struct Beats {
     hosts_until_ms: u64,
     pools: HashMap<String, Kept<Pool>>,
     /// The same of the hosts with each secret.
-    alike: HashMap<Mark, Kept<BTreeMap<String, u64>>>,
+    alike: HashMap<SecretDigest, Kept<BTreeMap<String, u64>>>,
 }
 
 /// What hosts said of one pool.

@@ -2,7 +2,7 @@
 
 use tidegate::fleet::beat::PoolLoad;
 use tidegate::fleet::cell::TOKEN;
-use tidegate::fleet::reply::{Answer, Kind, Reply, Wait};
+use tidegate::fleet::reply::{CommandReply, CostCover, ReplyKind, ScriptReply};
 use tidegate::fleet::window::{Stands, WindowSaid};
 
 use super::beat::{Pool, Said};
@@ -57,10 +57,12 @@ fn of_window(said: &WindowSaid) -> Vec<u8> {
 }
 
 /// A reply that was done; others are not kept.
-fn of_reply(reply: &Reply) -> Vec<u8> {
+fn of_reply(reply: &ScriptReply) -> Vec<u8> {
     match reply {
-        Reply::Sync(answer) => {
-            let (mut bytes, Kind::Done(said)) = (head(answer), &answer.kind) else { panic!("kept undone") };
+        ScriptReply::Sync(answer) => {
+            let (mut bytes, ReplyKind::Done(said)) = (head(answer), &answer.kind) else {
+                panic!("kept undone")
+            };
             for said in said {
                 bytes.extend(said.level.to_le_bytes());
                 bytes.extend(said.demand.to_le_bytes());
@@ -73,13 +75,15 @@ fn of_reply(reply: &Reply) -> Vec<u8> {
             }
             bytes
         }
-        Reply::Exact(answer) => {
-            let (mut bytes, Kind::Done(paid)) = (head(answer), &answer.kind) else { panic!("kept undone") };
+        ScriptReply::Exact(answer) => {
+            let (mut bytes, ReplyKind::Done(paid)) = (head(answer), &answer.kind) else {
+                panic!("kept undone")
+            };
             for paid in paid {
                 let wait = match paid.wait {
-                    Wait::No => 0,
-                    Wait::Until(us) => us.cast_signed(),
-                    Wait::Never => -1,
+                    CostCover::No => 0,
+                    CostCover::Until(us) => us.cast_signed(),
+                    CostCover::Never => -1,
                 };
                 bytes.extend(paid.level.to_le_bytes());
                 bytes.extend(wait.to_le_bytes());
@@ -89,8 +93,10 @@ fn of_reply(reply: &Reply) -> Vec<u8> {
             }
             bytes
         }
-        Reply::Places(answer) => {
-            let (mut bytes, Kind::Done(said)) = (head(answer), &answer.kind) else { panic!("kept undone") };
+        ScriptReply::Places(answer) => {
+            let (mut bytes, ReplyKind::Done(said)) = (head(answer), &answer.kind) else {
+                panic!("kept undone")
+            };
             for said in said {
                 bytes.extend((said.free * TOKEN.cast_signed()).to_le_bytes());
                 bytes.extend(said.demand.to_le_bytes());
@@ -106,7 +112,7 @@ fn of_reply(reply: &Reply) -> Vec<u8> {
     }
 }
 
-fn head<T>(answer: &Answer<T>) -> Vec<u8> {
+fn head<T>(answer: &CommandReply<T>) -> Vec<u8> {
     let mut bytes = vec![0];
     bytes.extend(answer.nonce);
     bytes.extend(answer.now_us.to_le_bytes());

@@ -1,15 +1,15 @@
 //! One cell: how it moves with time, and what is given of it.
 
-use tidegate::fleet::cell::{AMOUNT_MAX, Ask, DEMAND_MAX, GENERATION_US, Said, Terms};
-use tidegate::fleet::look::Seen;
-use tidegate::fleet::reply::{Paid, Wait};
+use tidegate::fleet::cell::{AMOUNT_MAX, CellQuota, CellReply, CellRequest, DEMAND_MAX, GENERATION_US};
+use tidegate::fleet::look::CellView;
+use tidegate::fleet::reply::{CostCover, Paid};
 
 use super::share::{Reports, granted, portion};
 
 /// What Redis knows of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cell {
-    pub terms: Terms,
+    pub terms: CellQuota,
     /// µtok; below zero where more was let through than there was.
     pub level: i64,
     /// What is left over of the last refill, of `den` parts of a µtok.
@@ -24,7 +24,7 @@ impl Cell {
     /// The cell of one who asks, moved to `now`, and whether it was lost before.
     pub fn of_one_who_asks(
         value: Option<&Cell>,
-        asked: &Terms,
+        asked: &CellQuota,
         knew_us: Option<u64>,
         other_nonce: bool,
         now_us: u64,
@@ -80,7 +80,7 @@ impl Cell {
     }
 
     /// A sync: settles with the one who asks and gives what is due.
-    pub fn serve(&mut self, ask: &Ask, lost: bool, other_nonce: bool) -> Said {
+    pub fn serve(&mut self, ask: &CellRequest, lost: bool, other_nonce: bool) -> CellReply {
         let generation = self.at / GENERATION_US;
         self.reports.replace(generation, ask.last.filter(|_| !other_nonce), ask.hold, ask.demand);
         let room = self.terms.burst.cast_signed() - self.reports.held().cast_signed();
@@ -94,7 +94,7 @@ impl Cell {
         self.level -= grant.cast_signed();
         self.reports.hold(grant);
         let (hosts, version) = (self.reports.hosts(), self.terms.version);
-        Said { level: self.level, demand, grant, hosts, lost, version, generation, window: None }
+        CellReply { level: self.level, demand, grant, hosts, lost, version, generation, window: None }
     }
 
     /// What an empty one would have after this time.
@@ -110,22 +110,22 @@ impl Cell {
         let cost = cost.min(AMOUNT_MAX);
         let need = u64::try_from(cost.cast_signed() - self.level).unwrap_or(0);
         let wait = match need {
-            0 => Wait::No,
-            _ if cost > self.terms.burst => Wait::Never,
+            0 => CostCover::No,
+            _ if cost > self.terms.burst => CostCover::Never,
             need => {
                 let (num, den) = (u128::from(self.terms.rate.num()), u128::from(self.terms.rate.den()));
                 let us = (u128::from(need) * den - u128::from(self.rem)).div_ceil(num);
                 let us = us + u128::from(self.at - now_us.min(self.at));
-                Wait::Until(u64::try_from(us).map_or(AMOUNT_MAX, |us| us.min(AMOUNT_MAX)))
+                CostCover::Until(u64::try_from(us).map_or(AMOUNT_MAX, |us| us.min(AMOUNT_MAX)))
             }
         };
         Paid { level: self.level, wait, lost, version: self.terms.version, window: None }
     }
 
     /// What an operator sees of it.
-    pub fn seen(&self) -> Seen {
+    pub fn seen(&self) -> CellView {
         let Cell { terms, level, reports, .. } = self;
-        Seen {
+        CellView {
             terms: *terms,
             level: *level,
             held: reports.held(),

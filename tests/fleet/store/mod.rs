@@ -14,11 +14,11 @@ mod window;
 use std::collections::BTreeMap;
 
 use foldhash::HashMap;
-use tidegate::fleet::call::{Batch, Call, Host, Nonce, Payment, Place};
-use tidegate::fleet::cell::{Ask, Said};
+use tidegate::fleet::call::{Host, LanePosition, Nonce, Payment, ScriptCommand, SyncBatch};
+use tidegate::fleet::cell::{CellReply, CellRequest};
 use tidegate::fleet::look::{Peeked, Reset};
-use tidegate::fleet::places::Places;
-use tidegate::fleet::reply::{Answer, Kind, Paid, Reply, Wait};
+use tidegate::fleet::places::PermitCommand;
+use tidegate::fleet::reply::{CommandReply, CostCover, Paid, ReplyKind, ScriptReply};
 use tidegate::fleet::window::{Stands, WindowSaid};
 
 pub use cell::Cell;
@@ -43,7 +43,7 @@ pub struct Store {
 struct Guard {
     epoch: u64,
     seq: u64,
-    reply: Reply,
+    reply: ScriptReply,
 }
 
 /// Something that runs out.
@@ -65,20 +65,20 @@ impl<T> Kept<T> {
 
 impl Store {
     /// Runs one call at this time, and answers it.
-    pub fn call(&mut self, call: &Call, now_us: u64) -> Reply {
+    pub fn call(&mut self, call: &ScriptCommand, now_us: u64) -> ScriptReply {
         match call {
-            Call::Sync(batch) => self.sync(batch, now_us),
-            Call::Exact(payment) => self.exact(payment, now_us),
-            Call::Places(call) => self.places(call, now_us),
-            Call::Peek(peek) => {
+            ScriptCommand::Sync(batch) => self.sync(batch, now_us),
+            ScriptCommand::Exact(payment) => self.exact(payment, now_us),
+            ScriptCommand::Places(call) => self.places(call, now_us),
+            ScriptCommand::Peek(peek) => {
                 let bucket = peek.bucket.number();
                 let cells = peek.keys.iter().map(|key| match peek.windows {
                     true => self.window_at(bucket, *key, now_us).map(|cell| cell.seen()),
                     false => self.cell_at(bucket, *key, now_us).map(|cell| cell.seen()),
                 });
-                Reply::Peek(Peeked { now_us, cells: cells.collect() })
+                ScriptReply::Peek(Peeked { now_us, cells: cells.collect() })
             }
-            Call::Reset(Reset { bucket, key, window: true }) => {
+            ScriptCommand::Reset(Reset { bucket, key, window: true }) => {
                 let found = self.window_at(bucket.number(), *key, now_us);
                 let is_found = found.is_some();
                 if let Some(mut cell) = found {
@@ -86,34 +86,34 @@ impl Store {
                     let kept = cell.kept_ms();
                     self.windows.insert((bucket.number(), *key), Kept::new(cell, now_us, kept));
                 }
-                Reply::Reset(is_found)
+                ScriptReply::Reset(is_found)
             }
-            Call::Reset(Reset { bucket, key, window: false }) => {
+            ScriptCommand::Reset(Reset { bucket, key, window: false }) => {
                 let found = self.cell_at(bucket.number(), *key, now_us);
                 if let Some(mut cell) = found {
                     cell.reset();
                     self.cells.insert((bucket.number(), *key), Kept::new(cell, now_us, cell.kept_ms()));
                 }
-                Reply::Reset(found.is_some())
+                ScriptReply::Reset(found.is_some())
             }
-            Call::Beat(beat) => Reply::Beat(self.beats.beat(beat, now_us)),
-            Call::Overrides(_) => {
+            ScriptCommand::Beat(beat) => ScriptReply::Beat(self.beats.beat(beat, now_us)),
+            ScriptCommand::Overrides(_) => {
                 panic!("real daemons say it to a real Redis: tests/redis/fleet_real/overrides.rs")
             }
-            Call::Version(call) => {
+            ScriptCommand::Version(call) => {
                 let kept = self.versions.get(&call.rule).and_then(|kept| kept.at(now_us)).cloned();
                 let mut versions = kept.unwrap_or_default();
                 let number = versions.number(call);
                 self.versions.insert(call.rule, Kept::new(versions, now_us, YEAR_AND_MORE_MS));
-                Reply::Version(number)
+                ScriptReply::Version(number)
             }
         }
     }
 
-    fn sync(&mut self, batch: &Batch, now_us: u64) -> Reply {
+    fn sync(&mut self, batch: &SyncBatch, now_us: u64) -> ScriptReply {
         let place = &batch.place;
         if let Some(answered) = self.answered(place, now_us, false) {
-            return answered.unwrap_or_else(|kind| Reply::Sync(self.refused(place, now_us, kind)));
+            return answered.unwrap_or_else(|kind| ScriptReply::Sync(self.refused(place, now_us, kind)));
         }
         let (nonce, other) = self.renew_nonce(place, now_us);
         let said = batch.asks.iter().map(|ask| {
@@ -127,11 +127,11 @@ impl Store {
             self.cells.insert(id, Kept::new(cell, now_us, cell.kept_ms()));
             said
         });
-        let kind = Kind::Done(said.collect());
-        self.remember(place, now_us, Reply::Sync(Answer { kind, nonce, now_us }))
+        let kind = ReplyKind::Done(said.collect());
+        self.remember(place, now_us, ScriptReply::Sync(CommandReply { kind, nonce, now_us }))
     }
 
-    fn sync_window(&mut self, id: (u8, [u8; 16]), ask: &Ask, other: bool, now_us: u64) -> Said {
+    fn sync_window(&mut self, id: (u8, [u8; 16]), ask: &CellRequest, other: bool, now_us: u64) -> CellReply {
         let value = self.windows.get(&id).and_then(|kept| kept.at(now_us));
         let window = ask.window.unwrap().window;
         let (cell, lost, is_its) =
@@ -143,10 +143,10 @@ impl Store {
         said
     }
 
-    fn exact(&mut self, payment: &Payment, now_us: u64) -> Reply {
+    fn exact(&mut self, payment: &Payment, now_us: u64) -> ScriptReply {
         let place = &payment.place;
         if let Some(answered) = self.answered(place, now_us, true) {
-            return answered.unwrap_or_else(|kind| Reply::Exact(self.refused(place, now_us, kind)));
+            return answered.unwrap_or_else(|kind| ScriptReply::Exact(self.refused(place, now_us, kind)));
         }
         let (nonce, other) = self.renew_nonce(place, now_us);
         let found = payment.costs.iter().map(|cost| {
@@ -163,12 +163,12 @@ impl Store {
             // Who means another window comes again at once.
             let wait = match &cell {
                 Some(cell) if is_its => cell.wait(cost.cost, now_us),
-                _ => Wait::Until(1),
+                _ => CostCover::Until(1),
             };
             (Payer::Window(cell, lost, is_its), wait)
         });
         let found: Vec<_> = found.collect();
-        let all_pay = found.iter().all(|(_, wait)| *wait == Wait::No);
+        let all_pay = found.iter().all(|(_, wait)| *wait == CostCover::No);
         let mut all = Vec::new();
         for ((payer, wait), cost) in found.into_iter().zip(&payment.costs) {
             let id = (place.bucket.number(), cost.key);
@@ -196,14 +196,14 @@ impl Store {
                 },
             });
         }
-        let kind = Kind::Done(all);
-        self.remember(place, now_us, Reply::Exact(Answer { kind, nonce, now_us }))
+        let kind = ReplyKind::Done(all);
+        self.remember(place, now_us, ScriptReply::Exact(CommandReply { kind, nonce, now_us }))
     }
 
-    fn places(&mut self, call: &Places, now_us: u64) -> Reply {
+    fn places(&mut self, call: &PermitCommand, now_us: u64) -> ScriptReply {
         let place = &call.place;
         if let Some(answered) = self.answered(place, now_us, false) {
-            return answered.unwrap_or_else(|kind| Reply::Places(self.refused(place, now_us, kind)));
+            return answered.unwrap_or_else(|kind| ScriptReply::Places(self.refused(place, now_us, kind)));
         }
         let (nonce, other) = self.renew_nonce(place, now_us);
         let said = call.asks.iter().map(|ask| {
@@ -213,12 +213,17 @@ impl Store {
             self.places.insert(id, Kept::new(cell, now_us, places::KEPT_MS));
             said
         });
-        let kind = Kind::Done(said.collect());
-        self.remember(place, now_us, Reply::Places(Answer { kind, nonce, now_us }))
+        let kind = ReplyKind::Done(said.collect());
+        self.remember(place, now_us, ScriptReply::Places(CommandReply { kind, nonce, now_us }))
     }
 
     /// What to answer at once: the reply of before, or why the call is not done.
-    fn answered(&self, place: &Place, now_us: u64, gaps: bool) -> Option<Result<Reply, Refusal>> {
+    fn answered(
+        &self,
+        place: &LanePosition,
+        now_us: u64,
+        gaps: bool,
+    ) -> Option<Result<ScriptReply, Refusal>> {
         let guard = self.guards.get(&lane(place)).and_then(|kept| kept.at(now_us));
         let called = (place.epoch, place.seq);
         let next = match guard {
@@ -230,24 +235,24 @@ impl Store {
         (!gaps && place.seq != next).then_some(Err(Refusal::Unknown))
     }
 
-    fn refused<T>(&self, place: &Place, now_us: u64, refusal: Refusal) -> Answer<T> {
+    fn refused<T>(&self, place: &LanePosition, now_us: u64, refusal: Refusal) -> CommandReply<T> {
         let nonce = self.nonces.get(&place.bucket.number()).and_then(|kept| kept.at(now_us));
         let kind = match refusal {
-            Refusal::Stale => Kind::Stale,
-            Refusal::Unknown => Kind::Unknown,
+            Refusal::Stale => ReplyKind::Stale,
+            Refusal::Unknown => ReplyKind::Unknown,
         };
-        Answer { kind, nonce: nonce.copied().unwrap_or_default(), now_us }
+        CommandReply { kind, nonce: nonce.copied().unwrap_or_default(), now_us }
     }
 
     /// The nonce from now on, and whether it is another than the host knows.
-    fn renew_nonce(&mut self, place: &Place, now_us: u64) -> (Nonce, bool) {
+    fn renew_nonce(&mut self, place: &LanePosition, now_us: u64) -> (Nonce, bool) {
         let stored = self.nonces.get(&place.bucket.number()).and_then(|kept| kept.at(now_us)).copied();
         let nonce = stored.unwrap_or(place.offer);
         self.nonces.insert(place.bucket.number(), Kept::new(nonce, now_us, MONTH_MS));
         (nonce, stored.is_none_or(|stored| stored != place.known.unwrap_or_default()))
     }
 
-    fn remember(&mut self, place: &Place, now_us: u64, reply: Reply) -> Reply {
+    fn remember(&mut self, place: &LanePosition, now_us: u64, reply: ScriptReply) -> ScriptReply {
         let guard = Guard { epoch: place.epoch, seq: place.seq, reply: reply.clone() };
         self.guards.insert(lane(place), Kept::new(guard, now_us, GUARD_MS));
         reply
@@ -344,7 +349,7 @@ enum Refusal {
     Unknown,
 }
 
-fn lane(place: &Place) -> (u8, Host, u8) {
+fn lane(place: &LanePosition) -> (u8, Host, u8) {
     (place.bucket.number(), place.host, place.lane)
 }
 

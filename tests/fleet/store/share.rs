@@ -1,6 +1,6 @@
 //! Sharing among hosts: what each reported, in this generation and the one before, and what is due to one of them.
 
-use tidegate::fleet::cell::{AMOUNT_MAX, DEMAND_MAX, Report, TOKEN};
+use tidegate::fleet::cell::{AMOUNT_MAX, CellReport, DEMAND_MAX, TOKEN};
 
 /// What hosts reported, added up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl Reports {
     }
 
     /// One host's report takes the place of the one before, if that still counts.
-    pub fn replace(&mut self, generation: u64, last: Option<Report>, hold: u64, demand: u64) {
+    pub fn replace(&mut self, generation: u64, last: Option<CellReport>, hold: u64, demand: u64) {
         if let Some(last) = last {
             let of_then = match generation.checked_sub(last.generation) {
                 Some(0) => Some(&mut self.now),

@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use tidegate::fleet::call::Cost;
-use tidegate::fleet::cell::{AMOUNT_MAX, Ask, GENERATION_US, Report, Said, TOKEN, Terms};
-use tidegate::fleet::look::Seen;
-use tidegate::fleet::reply::{Paid, Wait};
-use tidegate::fleet::window::{CellWindow, Stands, Turns, WindowSaid};
+use tidegate::fleet::call::KeyPayment;
+use tidegate::fleet::cell::{
+    AMOUNT_MAX, CellQuota, CellReply, CellReport, CellRequest, GENERATION_US, TOKEN,
+};
+use tidegate::fleet::look::CellView;
+use tidegate::fleet::reply::{CostCover, Paid};
+use tidegate::fleet::window::{CellWindow, FleetWindowTurns, Stands, WindowSaid};
 
 use super::share::{Reports, granted, portion};
 
@@ -32,15 +34,17 @@ impl WindowCell {
     /// The cell of one who asks, whether it was lost before, and whether it is of the window that holds now.
     pub fn of_one_who_asks(
         value: Option<&WindowCell>,
-        terms: &Terms,
+        terms: &CellQuota,
         window: &CellWindow,
         knew_us: Option<u64>,
         now_us: u64,
     ) -> (Option<WindowCell>, bool, bool) {
         let now = now_us.cast_signed();
         let (shape, is_by_calendar) = match window.turns {
-            Turns::Every { step, origin } => (Some((origin.cast_signed(), step.cast_signed())), false),
-            Turns::Calendar { start, turn, finish } => {
+            FleetWindowTurns::Every { step, origin } => {
+                (Some((origin.cast_signed(), step.cast_signed())), false)
+            }
+            FleetWindowTurns::Calendar { start, turn, finish } => {
                 let [start, turn, finish] = [start, turn, finish].map(u64::cast_signed);
                 let around = [(start, turn), (turn, finish)]
                     .into_iter()
@@ -188,10 +192,16 @@ impl WindowCell {
     }
 
     /// A sync.
-    pub fn serve(&mut self, ask: &Ask, (lost, is_its): (bool, bool), other_nonce: bool, now_us: u64) -> Said {
+    pub fn serve(
+        &mut self,
+        ask: &CellRequest,
+        (lost, is_its): (bool, bool),
+        other_nonce: bool,
+        now_us: u64,
+    ) -> CellReply {
         let generation = self.at.unsigned_abs() / GENERATION_US;
         let signed = |amount: u64| amount.min(AMOUNT_MAX).cast_signed();
-        let last: Option<Report> = ask.last.filter(|_| !other_nonce);
+        let last: Option<CellReport> = ask.last.filter(|_| !other_nonce);
         if let Some(last) = last.filter(|last| matches!(generation.checked_sub(last.generation), Some(0 | 1)))
         {
             self.spend(signed(last.hold) - signed(ask.hold) - signed(ask.back), self.at);
@@ -213,7 +223,7 @@ impl WindowCell {
             level -= grant.cast_signed();
             self.reports.hold(grant);
         }
-        Said {
+        CellReply {
             level,
             demand,
             grant,
@@ -226,36 +236,36 @@ impl WindowCell {
     }
 
     /// What a sync is told where there is no cell and none can be made.
-    pub fn none(lost: bool, version: u64, now_us: u64) -> Said {
+    pub fn none(lost: bool, version: u64, now_us: u64) -> CellReply {
         let window = Some(WindowSaid { more_us: 0, stands: Stands::OtherWindow });
         let generation = now_us / GENERATION_US;
-        Said { level: 0, demand: 0, grant: 0, hosts: 0, lost, version, generation, window }
+        CellReply { level: 0, demand: 0, grant: 0, hosts: 0, lost, version, generation, window }
     }
 
     /// How long an exact decision has to wait.
-    pub fn wait(&self, cost: u64, now_us: u64) -> Wait {
+    pub fn wait(&self, cost: u64, now_us: u64) -> CostCover {
         let (cost, now) = (cost.min(AMOUNT_MAX).cast_signed(), now_us.cast_signed());
         let mut level = self.level();
         if level >= cost {
-            return Wait::No;
+            return CostCover::No;
         }
         if cost > self.limit {
-            return Wait::Never;
+            return CostCover::Never;
         }
         for (bucket, spent) in &self.spent {
             level += spent;
             if level >= cost {
-                return Wait::Until(self.leaves(*bucket, now).unsigned_abs());
+                return CostCover::Until(self.leaves(*bucket, now).unsigned_abs());
             }
         }
-        Wait::Until(self.leaves(self.newest, now).unsigned_abs())
+        CostCover::Until(self.leaves(self.newest, now).unsigned_abs())
     }
 
     /// Pays, if all do; what an exact decision is told.
     pub fn pay(
         &mut self,
-        cost: &Cost,
-        wait: Wait,
+        cost: &KeyPayment,
+        wait: CostCover,
         all_pay: bool,
         (lost, is_its): (bool, bool),
         now_us: u64,
@@ -268,10 +278,10 @@ impl WindowCell {
     }
 
     /// What an operator sees of it.
-    pub fn seen(&self) -> Seen {
+    pub fn seen(&self) -> CellView {
         let rate = tidegate::fleet::cell::CellRate::new(1, 1).unwrap();
-        Seen {
-            terms: Terms { version: self.version, rate, burst: self.limit.unsigned_abs() },
+        CellView {
+            terms: CellQuota { version: self.version, rate, burst: self.limit.unsigned_abs() },
             level: self.level(),
             held: self.reports.held(),
             demand: self.reports.demand(),

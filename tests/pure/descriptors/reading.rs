@@ -1,8 +1,8 @@
 //! What good files mean: each node with a limit is a rule, of requests in windows aligned to Unix time.
 
 use tidegate::limit::Quota;
-use tidegate::limit::fixed_window::{Align, Period, Quota as FixedWindow};
-use tidegate::rules::{Refused, Rule, read_text};
+use tidegate::limit::fixed_window::{FixedWindowQuota as FixedWindow, WindowAlign, WindowPeriod};
+use tidegate::rules::{RefusedCost, Rule, read_text};
 
 use super::{check, domain};
 
@@ -10,7 +10,8 @@ use super::{check, domain};
 fn windows(rule: &Rule) -> Option<(u32, u64)> {
     let Quota::FixedWindow(quota) = rule.limit.quota()? else { panic!("{rule:?}") };
     let seconds = quota.window().0 / 1_000_000;
-    let aligned = FixedWindow::new(quota.count(), Period::Nanos(seconds * 1_000_000_000), Align::Epoch);
+    let aligned =
+        FixedWindow::new(quota.count(), WindowPeriod::Nanos(seconds * 1_000_000_000), WindowAlign::Epoch);
     assert_eq!(aligned.as_ref(), Ok(quota));
     Some((quota.count(), seconds))
 }
@@ -50,7 +51,7 @@ fn units_are_fixed_lengths() {
         let domain = domain(&limited(text));
         let [rule] = domain.rules() else { panic!("{text}") };
         assert_eq!(windows(rule), expected, "{text}");
-        assert_eq!(rule.limit.refused, Refused::Counted);
+        assert_eq!(rule.limit.refused, RefusedCost::Counted);
         assert_eq!((rule.unit.as_deref(), &*rule.mode.to_string()), (None, "enforce"));
         let allowances = [rule.limit.allowance(0), rule.limit.allowance(1)];
         assert_eq!(allowances[0].map(|allowance| allowance.max_debt), expected.map(|(count, _)| count));

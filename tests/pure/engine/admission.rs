@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::engines::{SECOND, api, ask, at_millis, engine, hit, in_mode, matching, options, rule};
 use proptest::prelude::*;
 use tidegate::clock::{Now, Timestamp};
-use tidegate::engine::{Answer, Cost, Descriptors, Engine, Op, Options, Request, Verdict};
+use tidegate::engine::{Cost, Descriptors, Engine, EngineAnswer, EngineOptions, Op, Request, Verdict};
 use tidegate::rules::Mode;
 
 #[test]
@@ -84,7 +84,7 @@ fn a_shadow_rule_moves_its_own_state_and_refuses_nobody() {
 #[test]
 fn a_mode_for_all_is_milder_than_any_rule() {
     for (mode, allowed) in [(Mode::Enforce, 1), (Mode::Shadow, 5), (Mode::Disabled, 5)] {
-        let engine = Arc::new(Engine::new(Options { mode, ..options() }));
+        let engine = Arc::new(Engine::new(EngineOptions { mode, ..options() }));
         engine.install(api(vec![rule("per-user", &["user"], 1, 1)]));
         let mut decider = engine.decider();
         let passed = (0..5).filter(|_| hit(&mut decider, &[("user", "u1")], at_millis(0))).count();
@@ -104,7 +104,9 @@ fn what_no_rule_is_about_passes_and_is_counted() {
         assert_eq!((seen.verdict, seen.rule), (Verdict::Allow, None));
     }
     let request = Request::new(Op::Hit, "nowhere", Descriptors::one(&[]));
-    let Answer::Decided(decision) = decider.decide(&request, at_millis(0)) else { panic!("a conflict") };
+    let EngineAnswer::Decided(decision) = decider.decide(&request, at_millis(0)) else {
+        panic!("a conflict")
+    };
     assert_eq!(decision.verdict, Verdict::Allow);
     drop(decision);
     let totals = engine.totals();
@@ -119,7 +121,9 @@ fn a_rule_is_judged_in_its_own_unit_only() {
         let attributes = [("user", "u1")];
         let descriptors = Descriptors::one(&attributes);
         let request = Request { cost: Cost::Units(&units), ..Request::new(Op::Hit, "api", descriptors) };
-        let Answer::Decided(decision) = decider.decide(&request, at_millis(0)) else { panic!("a conflict") };
+        let EngineAnswer::Decided(decision) = decider.decide(&request, at_millis(0)) else {
+            panic!("a conflict")
+        };
         (decision.verdict, decision.binding.map(|binding| binding.level.remaining))
     };
     assert_eq!(ask(&[("tokens", 800)]), (Verdict::Allow, None));
@@ -243,7 +247,7 @@ fn a_sweep_forgives_nobody() {
 #[test]
 fn tables_keep_to_their_budget_and_let_the_freshest_go() {
     let bytes_max = 1 << 20;
-    let engine = Arc::new(Engine::new(Options { memory_bytes_max: bytes_max, ..options() }));
+    let engine = Arc::new(Engine::new(EngineOptions { memory_bytes_max: bytes_max, ..options() }));
     engine.install(api(vec![rule("per-user", &["user"], 1, 1_000)]));
     let mut decider = engine.decider();
     // A few that are deep in debt, then a flood of ten times what fits.

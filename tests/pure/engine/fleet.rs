@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use tidegate::engine::{Budget, Decider, Engine, HashKey, Op, Settled, SharedKey, Standing, Verdict};
+use tidegate::engine::{Budget, Decider, Engine, FleetStatus, HashKey, Op, ShareReply, SharedKey, Verdict};
 use tidegate::limit::share::{self, WhenDown};
 use tidegate::limit::{Quota, Rate, token_bucket};
 use tidegate::rules::{Limit, Mode, Rule};
@@ -12,12 +12,13 @@ use super::engines::{SECOND, api, ask, at_millis, in_mode, options, rule};
 struct Host {
     engine: Arc<Engine>,
     decider: Decider,
-    standing: Arc<Standing>,
+    standing: Arc<FleetStatus>,
 }
 
 impl Host {
     fn new(own_key: u8, rules: Vec<Rule>) -> Host {
-        let options = tidegate::engine::Options { hash_key: HashKey::from_bytes([own_key; 16]), ..options() };
+        let options =
+            tidegate::engine::EngineOptions { hash_key: HashKey::from_bytes([own_key; 16]), ..options() };
         let engine = Arc::new(Engine::new(options));
         let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
         standing.set_linked(true);
@@ -42,7 +43,7 @@ impl Host {
     fn grant(&self, key: &SharedKey, granted: u32, millis: u64) {
         let (budget, now) = (self.budget(key), at_millis(millis));
         let (reported, _) = self.engine.report(key, &budget, 0, now).unwrap();
-        let settled = Settled {
+        let settled = ShareReply {
             paid: reported.owed,
             granted,
             level: 50_000_000,
@@ -57,8 +58,8 @@ impl Host {
 
 /// A rule of the fleet, without credit.
 fn shared(name: &str, rate: u32, burst: u32) -> Rule {
-    let bucket = token_bucket::Quota::new(Rate::new(rate, SECOND).unwrap(), burst).unwrap();
-    let quota = Quota::Share(share::Quota::new(bucket, 0, WhenDown::Share));
+    let bucket = token_bucket::TokenBucketQuota::new(Rate::new(rate, SECOND).unwrap(), burst).unwrap();
+    let quota = Quota::Share(share::ShareQuota::new(bucket, 0, WhenDown::Share));
     Rule { limit: Limit::new(quota), ..rule(name, &["user"], rate, burst) }
 }
 
@@ -148,7 +149,7 @@ fn cut_off_it_limits_by_itself() {
 #[test]
 fn a_refusal_never_says_that_there_was_enough() {
     // What Redis said a moment ago is far more than is asked for: here is too little of it all the same.
-    let asking = |share: share::Quota| share.asking(share::Asks::Always);
+    let asking = |share: share::ShareQuota| share.asking(share::RemoteCheckWait::Always);
     for (rules, is_asking) in [
         (vec![shared("all", 100, 100)], false),
         (vec![shared("all", 100, 100), rule("own", &["user"], 1_000, 1_000)], false),

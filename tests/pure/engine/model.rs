@@ -11,7 +11,7 @@ use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::engine::{
-    Amount, Answer, Charge, Cost, Decider, Decision, Descriptors, Engine, Op, Request, Verdict,
+    Amount, Charge, Cost, Decider, Decision, Descriptors, Engine, EngineAnswer, Op, Request, Verdict,
 };
 use tidegate::rules::{RuleSet, read_text};
 
@@ -58,7 +58,9 @@ impl Subject {
             ..Request::new(if peek { Op::Peek } else { Op::Hit }, "api", Descriptors::one(&attributes))
         };
         let now = self.now(about.at);
-        let Answer::Decided(decision) = self.decider.decide(&request, now) else { panic!("a conflict") };
+        let EngineAnswer::Decided(decision) = self.decider.decide(&request, now) else {
+            panic!("a conflict")
+        };
         said(&decision)
     }
 

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tidegate::clock::Now;
 use tidegate::engine::{
-    Answer, Brought, CallResult, Decider, Descriptors, Engine, HashKey, Need, Op, Opening, PlacesSettled,
-    Repeat, Request, Session, SharedKey, Ticket, Verdict, WorkOutcome,
+    CallResult, CheckReply, Decider, Descriptors, Engine, EngineAnswer, HashKey, Need, Op, Opening,
+    PlacesSettled, Repeat, Request, Session, SharedKey, Ticket, Verdict, WorkOutcome,
 };
-use tidegate::limit::places::Asks;
+use tidegate::limit::places::PermitWait;
 use tidegate::limit::share::WhenDown;
 use tidegate::limit::{Quota, places};
 use tidegate::rules::{Limit, Mode, Rule};
@@ -38,7 +38,9 @@ impl Host {
             session: Some(&self.session),
             ..Request::new(op, "api", Descriptors::one(&attributes))
         };
-        let Answer::Decided(decision) = self.decider.decide(&request, now) else { panic!("a conflict") };
+        let EngineAnswer::Decided(decision) = self.decider.decide(&request, now) else {
+            panic!("a conflict")
+        };
         let remaining = decision.binding.map(|binding| binding.level.remaining);
         let retry = decision.retry.map_or(0, |retry| retry.0);
         (decision.verdict, decision.lease, remaining, retry)
@@ -78,7 +80,7 @@ impl Host {
 
 /// A rule of the fleet.
 fn at_once(name: &str, max: u32) -> Rule {
-    let quota = Quota::Places(places::Quota::new(NonZeroU32::new(max).unwrap(), WhenDown::Refuse));
+    let quota = Quota::Places(places::PermitQuota::new(NonZeroU32::new(max).unwrap(), WhenDown::Refuse));
     Rule { limit: Limit::new(quota), expires: Some(Duration::from_secs(60)), ..rule(name, &["user"], 1, 1) }
 }
 
@@ -160,7 +162,7 @@ fn a_smaller_number_holds_at_once_and_ends_nothing() {
 
 /// The same, whose work waits for a call where its host has no place.
 fn asking(name: &str, max: u32, when_down: WhenDown) -> Rule {
-    let quota = places::Quota::new(NonZeroU32::new(max).unwrap(), when_down).asking(Asks::OnMiss);
+    let quota = places::PermitQuota::new(NonZeroU32::new(max).unwrap(), when_down).asking(PermitWait::OnMiss);
     Rule { limit: Limit::new(Quota::Places(quota)), ..at_once(name, max) }
 }
 
@@ -175,7 +177,7 @@ impl Host {
             ..Request::new(op, "api", Descriptors::one(&attributes))
         };
         match self.decider.decide(&request, at_millis(millis)) {
-            Answer::Ask(ticket) => Some(ticket),
+            EngineAnswer::Ask(ticket) => Some(ticket),
             _ => None,
         }
     }
@@ -189,15 +191,15 @@ impl Host {
             ..Request::new(Op::Acquire, "api", Descriptors::one(&attributes))
         };
         match self.decider.resume(&request, result, at_millis(millis)) {
-            Answer::Decided(decision) => (decision.verdict, decision.lease),
+            EngineAnswer::Decided(decision) => (decision.verdict, decision.lease),
             other => panic!("{other:?}"),
         }
     }
 
     /// A place that is kept for who waits for this need.
-    fn brought(&self, need: &Need, millis: u64) -> Brought {
+    fn brought(&self, need: &Need, millis: u64) -> CheckReply {
         let (limits, now) = (self.engine.places_budgets(), at_millis(millis));
-        let mut brought = Brought::new(&self.engine, now);
+        let mut brought = CheckReply::new(&self.engine, now);
         brought.place(self.engine.claim_place(&need.key, &limits[&need.key.budget()], now).unwrap());
         brought
     }

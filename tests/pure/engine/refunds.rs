@@ -1,6 +1,8 @@
 //! A negative charge names what it refunds: a grant or a charge of the same user, once, and no more than that cost.
 
-use tidegate::engine::{Amount, Cost, NotCharged, Of, Op, Opening, RefundBy, Repeat, Session, WorkOutcome};
+use tidegate::engine::{
+    Amount, Cost, NotCharged, Op, Opening, RefundBy, RefundReference, Repeat, Session, WorkOutcome,
+};
 use tidegate::rules::Mode;
 
 use super::bench::{Ask, Bench, S, at};
@@ -12,11 +14,11 @@ fn by(user: u32, name: &'static str) -> Option<Repeat<'static>> {
 }
 
 fn of(user: u32, name: &'static str) -> Option<RefundBy<'static>> {
-    Some(RefundBy { user, of: Of::Idem(name.as_bytes()) })
+    Some(RefundBy { user, of: RefundReference::Idem(name.as_bytes()) })
 }
 
 fn of_lease(user: u32, lease: u64) -> Option<RefundBy<'static>> {
-    Some(RefundBy { user, of: Of::Lease(lease) })
+    Some(RefundBy { user, of: RefundReference::Lease(lease) })
 }
 
 fn session(bench: &Bench, user: u32) -> Session {

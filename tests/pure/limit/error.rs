@@ -61,9 +61,9 @@ pub(crate) const LOADS: [Load; 8] = [
 
 /// Runs `callers` callers for an hour each.
 pub(crate) fn mistakes(load: Load, buckets: u8, callers: u64, seed: u64) -> Mistakes {
-    let window_quota = sliding_window::Quota::new(LIMIT, WINDOW_NANOS, buckets).unwrap();
+    let window_quota = sliding_window::SlidingWindowQuota::new(LIMIT, WINDOW_NANOS, buckets).unwrap();
     // Counts further than the limit, to see how far the window lets the units go.
-    let log_quota = sliding_log::Quota::new(sliding_log::COUNT_MAX, WINDOW_NANOS).unwrap();
+    let log_quota = sliding_log::SlidingLogQuota::new(sliding_log::COUNT_MAX, WINDOW_NANOS).unwrap();
     let mut mistakes = Mistakes::default();
     for caller in 0..callers {
         // The same requests for every number of buckets.

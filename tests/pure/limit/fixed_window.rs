@@ -2,8 +2,8 @@
 //! clock does.
 
 use tidegate::clock::{Micros, Now, Timestamp};
-use tidegate::limit::fixed_window::{Align, FixedWindow, Period, Quota};
-use tidegate::limit::{Level, Outcome, RateError};
+use tidegate::limit::fixed_window::{FixedWindow, FixedWindowQuota, WindowAlign, WindowPeriod};
+use tidegate::limit::{Outcome, QuotaLevel, RateError};
 
 use Outcome::{Later, Never, Pass};
 
@@ -12,8 +12,8 @@ pub(crate) const SECOND: u64 = 1_000_000_000;
 pub(crate) const MINUTE: u64 = 60 * SECOND;
 pub(crate) const DAY: u64 = 86_400 * SECOND;
 
-pub(crate) fn quota(count: u32, nanos: u64, align: Align) -> Quota {
-    Quota::new(count, Period::Nanos(nanos), align).unwrap()
+pub(crate) fn quota(count: u32, nanos: u64, align: WindowAlign) -> FixedWindowQuota {
+    FixedWindowQuota::new(count, WindowPeriod::Nanos(nanos), align).unwrap()
 }
 
 fn ms(millis: u64) -> Micros {
@@ -26,7 +26,7 @@ fn at(millis: u64, off: i64) -> Now {
 }
 
 /// Judges, and charges what passes.
-pub(crate) fn take(key: &mut FixedWindow, quota: &Quota, now: Now, cost: u32) -> Outcome {
+pub(crate) fn take(key: &mut FixedWindow, quota: &FixedWindowQuota, now: Now, cost: u32) -> Outcome {
     let outcome = key.judge(quota, now, cost);
     if outcome == Pass {
         key.charge(quota, now, cost);
@@ -35,7 +35,7 @@ pub(crate) fn take(key: &mut FixedWindow, quota: &Quota, now: Now, cost: u32) ->
 }
 
 /// Runs steps of (milliseconds, wall clock off by milliseconds, cost, expected) on one key.
-fn check(quota: &Quota, steps: &[(u64, i64, u32, Outcome)]) {
+fn check(quota: &FixedWindowQuota, steps: &[(u64, i64, u32, Outcome)]) {
     let mut key = FixedWindow::fresh(quota, Now::default());
     for (millis, off, cost, expected) in steps {
         let outcome = take(&mut key, quota, at(*millis, *off), *cost);
@@ -46,7 +46,7 @@ fn check(quota: &Quota, steps: &[(u64, i64, u32, Outcome)]) {
 #[test]
 fn a_window_fills_and_the_next_begins_empty() {
     check(
-        &quota(3, SECOND, Align::Utc),
+        &quota(3, SECOND, WindowAlign::Utc),
         &[
             (100, 0, 2, Pass),
             (200, 0, 2, Later(ms(800))),
@@ -65,7 +65,7 @@ fn a_window_fills_and_the_next_begins_empty() {
 #[test]
 fn ten_pass_in_a_minute_across_the_edge_of_five_a_minute() {
     // 2:00:30 to 2:01:30: five on either side of 2:01.
-    let quota = quota(5, MINUTE, Align::Utc);
+    let quota = quota(5, MINUTE, WindowAlign::Utc);
     let mut key = FixedWindow::fresh(&quota, Now::default());
     let two = 2 * 3_600;
     let passed =
@@ -78,20 +78,20 @@ fn ten_pass_in_a_minute_across_the_edge_of_five_a_minute() {
 
 #[test]
 fn none_at_all_is_refused_for_good() {
-    let none = quota(0, MINUTE, Align::Epoch);
+    let none = quota(0, MINUTE, WindowAlign::Epoch);
     check(&none, &[(0, 0, 1, Never), (0, 0, 0, Pass), (90_000, 0, 1, Never)]);
     let mut key = FixedWindow::fresh(&none, Now::default());
     key.charge(&none, at(0, 0), 7);
     assert_eq!(
         key.level(&none, at(0, 0)),
-        Level { limit: 0, window: ms(60_000), remaining: 0, reset: Micros(0) }
+        QuotaLevel { limit: 0, window: ms(60_000), remaining: 0, reset: Micros(0) }
     );
 }
 
 #[test]
 fn a_window_that_opens_with_the_first_hit_keeps_to_the_boot_clock() {
     check(
-        &quota(2, SECOND, Align::First),
+        &quota(2, SECOND, WindowAlign::First),
         &[
             (700, 0, 1, Pass),
             (1_600, 90_000, 1, Pass), // the wall clock is nothing to it
@@ -110,7 +110,7 @@ fn a_wall_clock_that_is_wrong_for_a_second_opens_nothing_and_refuses_nobody_long
     // At ten in the morning the clock is a day ahead, or eight days behind, and then right.
     for wrong in [86_400_000, -8 * 86_400_000] {
         check(
-            &quota(2, DAY, Align::Utc),
+            &quota(2, DAY, WindowAlign::Utc),
             &[
                 (10 * DAY_MS + 36_000_000, 0, 1, Pass),
                 (10 * DAY_MS + 36_001_000, wrong, 1, Pass),
@@ -123,7 +123,7 @@ fn a_wall_clock_that_is_wrong_for_a_second_opens_nothing_and_refuses_nobody_long
     }
     // Ahead by thirty hours it is another window by the clock as it is, and the true one once that is right.
     check(
-        &quota(2, DAY, Align::Utc),
+        &quota(2, DAY, WindowAlign::Utc),
         &[
             (10 * DAY_MS + 36_000_000, 108_000_000, 2, Pass),
             (10 * DAY_MS + 36_000_500, 108_000_000, 1, Later(ms(28_799_500))),
@@ -136,7 +136,7 @@ fn a_wall_clock_that_is_wrong_for_a_second_opens_nothing_and_refuses_nobody_long
 #[test]
 fn a_step_of_the_wall_clock_ends_a_window_where_it_truly_ends() {
     check(
-        &quota(2, MINUTE, Align::Utc),
+        &quota(2, MINUTE, WindowAlign::Utc),
         &[
             (90_000, 0, 2, Pass),                    // in the window 60…120 s
             (91_000, -60_000, 1, Later(ms(29_000))), // it reads 31 s, and began at 30 s: until 60 s
@@ -150,10 +150,10 @@ fn a_step_of_the_wall_clock_ends_a_window_where_it_truly_ends() {
 #[test]
 fn time_has_two_ends() {
     // Before 1970 a window lasts from its first request; the last of all never ends.
-    let second = quota(1, SECOND, Align::Utc);
+    let second = quota(1, SECOND, WindowAlign::Utc);
     check(&second, &[(500, -10_000, 1, Pass), (700, -10_000, 1, Later(ms(800))), (1_500, -10_000, 1, Pass)]);
     let end = Now { at: Timestamp::from_nanos(u64::MAX), utc: 1 };
-    for align in [Align::Utc, Align::First, Align::Epoch] {
+    for align in [WindowAlign::Utc, WindowAlign::First, WindowAlign::Epoch] {
         let quota = quota(1, SECOND, align);
         let mut key = FixedWindow::fresh(&quota, end);
         assert_eq!(take(&mut key, &quota, end, 1), Pass);
@@ -163,7 +163,7 @@ fn time_has_two_ends() {
 
 #[test]
 fn what_is_refused_may_count_all_the_same() {
-    let quota = quota(3, SECOND, Align::Utc);
+    let quota = quota(3, SECOND, WindowAlign::Utc);
     let mut key = FixedWindow::fresh(&quota, at(0, 0));
     for _ in 0..3 {
         key.charge(&quota, at(10, 0), u32::MAX);
@@ -171,7 +171,7 @@ fn what_is_refused_may_count_all_the_same() {
     assert_eq!(key.judge(&quota, at(10, 0), 1), Later(ms(990)));
     assert_eq!(
         key.level(&quota, at(10, 0)),
-        Level { limit: 3, window: ms(1_000), remaining: 0, reset: ms(990) }
+        QuotaLevel { limit: 3, window: ms(1_000), remaining: 0, reset: ms(990) }
     );
     // A larger allowance for the same windows sees the same count.
     let soft = quota.with_count(u32::MAX).unwrap();
@@ -181,7 +181,7 @@ fn what_is_refused_may_count_all_the_same() {
 
 #[test]
 fn debt_ends_with_the_window_and_has_a_bound() {
-    let quota = quota(5, SECOND, Align::Utc);
+    let quota = quota(5, SECOND, WindowAlign::Utc);
     let mut key = FixedWindow::fresh(&quota, at(0, 0));
     key.owe(&quota, at(0, 0), 9, 2); // at most 7 count
     key.give_back(&quota, at(0, 0), 3);
@@ -194,7 +194,7 @@ fn debt_ends_with_the_window_and_has_a_bound() {
     key.give_back(&quota, at(0, 0), u32::MAX);
     assert_eq!(
         key.level(&quota, at(0, 0)),
-        Level { limit: 5, window: ms(1_000), remaining: 5, reset: Micros(0) }
+        QuotaLevel { limit: 5, window: ms(1_000), remaining: 5, reset: Micros(0) }
     );
     assert_eq!(key.nanos_until_fresh(quota.nanos_max(), at(0, 0)), 0);
     // Nothing of an earlier window is given back to this one.
@@ -205,8 +205,8 @@ fn debt_ends_with_the_window_and_has_a_bound() {
 
 #[test]
 fn what_cannot_be_is_refused() {
-    use Align::{Epoch, First, Utc};
-    let (nanos, months) = (Period::Nanos, Period::Months);
+    use WindowAlign::{Epoch, First, Utc};
+    let (nanos, months) = (WindowPeriod::Nanos, WindowPeriod::Months);
     let table = [
         (nanos(999_999), Utc, Err(RateError::Window)),
         (nanos(1_000_000), Utc, Ok(ms(1))),
@@ -224,7 +224,7 @@ fn what_cannot_be_is_refused() {
         (nanos(7 * 3_600 * SECOND), Utc, Ok(ms(25_200_000))),
     ];
     for (period, align, expected) in table {
-        let quota = Quota::new(1, period, align.clone());
+        let quota = FixedWindowQuota::new(1, period, align.clone());
         assert_eq!(quota.map(|quota| quota.window()), expected, "{period:?} {align:?}");
     }
     assert!(RateError::PartDays.to_string().contains("align: first"));
@@ -232,13 +232,13 @@ fn what_cannot_be_is_refused() {
 
 #[test]
 fn quotas_with_the_same_windows_share_their_states() {
-    let zone = |name| Align::Zone(jiff::tz::TimeZone::get(name).unwrap());
-    let day = quota(5, DAY, Align::Utc);
-    assert!(day.has_windows_of(&quota(9, DAY, Align::Utc)));
-    for other in [Align::First, Align::Epoch, zone("Europe/Berlin")] {
+    let zone = |name| WindowAlign::Zone(jiff::tz::TimeZone::get(name).unwrap());
+    let day = quota(5, DAY, WindowAlign::Utc);
+    assert!(day.has_windows_of(&quota(9, DAY, WindowAlign::Utc)));
+    for other in [WindowAlign::First, WindowAlign::Epoch, zone("Europe/Berlin")] {
         assert!(!day.has_windows_of(&quota(5, DAY, other)));
     }
-    assert!(!day.has_windows_of(&quota(5, DAY / 2, Align::Utc)));
+    assert!(!day.has_windows_of(&quota(5, DAY / 2, WindowAlign::Utc)));
     assert!(quota(5, DAY, zone("Europe/Berlin")).has_windows_of(&quota(1, DAY, zone("Europe/Berlin"))));
     assert!(!quota(5, DAY, zone("Europe/Berlin")).has_windows_of(&quota(5, DAY, zone("Asia/Beirut"))));
 }

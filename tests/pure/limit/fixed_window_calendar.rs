@@ -5,7 +5,7 @@ use jiff::tz::TimeZone;
 use jiff::{ToSpan, Zoned};
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Now};
-use tidegate::limit::fixed_window::{Align, FixedWindow, Period, Quota};
+use tidegate::limit::fixed_window::{FixedWindow, FixedWindowQuota, WindowAlign, WindowPeriod};
 
 const SECOND: u64 = 1_000_000_000;
 const HOUR: u64 = 3_600 * SECOND;
@@ -24,7 +24,7 @@ fn zone(name: &str) -> TimeZone {
 }
 
 /// The window around a moment: how long until it ends and how long it is, in nanoseconds.
-fn window(quota: &Quota, nanos: u64) -> (u64, u64) {
+fn window(quota: &FixedWindowQuota, nanos: u64) -> (u64, u64) {
     let now = Now::at_nanos(nanos);
     let mut key = FixedWindow::fresh(quota, now);
     let before = key.level(quota, now).window;
@@ -39,8 +39,8 @@ fn window(quota: &Quota, nanos: u64) -> (u64, u64) {
 }
 
 /// Lines of: time, when its window ends, how many hours it has.
-fn check(align: &Align, period: Period, lines: &[(&str, &str, f64)]) {
-    let quota = Quota::new(5, period, align.clone()).unwrap();
+fn check(align: &WindowAlign, period: WindowPeriod, lines: &[(&str, &str, f64)]) {
+    let quota = FixedWindowQuota::new(5, period, align.clone()).unwrap();
     for (at, end, hours) in lines {
         let (left, length) = window(&quota, unix(at));
         let is = jiff::Timestamp::from_nanosecond(i128::from(unix(at) + left)).unwrap();
@@ -54,11 +54,11 @@ fn check(align: &Align, period: Period, lines: &[(&str, &str, f64)]) {
 
 #[test]
 fn utc_windows_are_those_of_the_calendar() {
-    let days = |days| Period::Nanos(days * DAY);
-    check(&Align::Utc, days(1), &[("2024-02-29T23:59:59.5Z", "2024-03-01T00:00:00Z", 24.0)]);
+    let days = |days| WindowPeriod::Nanos(days * DAY);
+    check(&WindowAlign::Utc, days(1), &[("2024-02-29T23:59:59.5Z", "2024-03-01T00:00:00Z", 24.0)]);
     check(
-        &Align::Utc,
-        Period::Months(1),
+        &WindowAlign::Utc,
+        WindowPeriod::Months(1),
         &[
             ("2023-02-28T12:00:00Z", "2023-03-01T00:00:00Z", 672.0),
             ("2024-02-28T12:00:00Z", "2024-03-01T00:00:00Z", 696.0),
@@ -69,10 +69,18 @@ fn utc_windows_are_those_of_the_calendar() {
             ("1970-01-01T00:00:00Z", "1970-02-01T00:00:00Z", 744.0),
         ],
     );
-    check(&Align::Utc, Period::Months(3), &[("2024-06-30T00:00:00Z", "2024-07-01T00:00:00Z", 2184.0)]);
-    check(&Align::Utc, Period::Months(12), &[("2024-06-30T00:00:00Z", "2025-01-01T00:00:00Z", 8784.0)]);
     check(
-        &Align::Utc,
+        &WindowAlign::Utc,
+        WindowPeriod::Months(3),
+        &[("2024-06-30T00:00:00Z", "2024-07-01T00:00:00Z", 2184.0)],
+    );
+    check(
+        &WindowAlign::Utc,
+        WindowPeriod::Months(12),
+        &[("2024-06-30T00:00:00Z", "2025-01-01T00:00:00Z", 8784.0)],
+    );
+    check(
+        &WindowAlign::Utc,
         days(7),
         &[
             ("2026-11-22T23:59:59Z", "2026-11-23T00:00:00Z", 168.0), // a Sunday, and a Monday
@@ -80,11 +88,11 @@ fn utc_windows_are_those_of_the_calendar() {
             ("1970-01-01T00:00:00Z", "1970-01-05T00:00:00Z", 168.0), // the week of the first day began in 1969
         ],
     );
-    check(&Align::Utc, days(14), &[("1970-01-05T00:00:00Z", "1970-01-19T00:00:00Z", 336.0)]);
-    check(&Align::Utc, days(2), &[("1970-01-03T00:00:00Z", "1970-01-05T00:00:00Z", 48.0)]);
+    check(&WindowAlign::Utc, days(14), &[("1970-01-05T00:00:00Z", "1970-01-19T00:00:00Z", 336.0)]);
+    check(&WindowAlign::Utc, days(2), &[("1970-01-03T00:00:00Z", "1970-01-05T00:00:00Z", 48.0)]);
     check(
-        &Align::Utc,
-        Period::Nanos(7 * HOUR),
+        &WindowAlign::Utc,
+        WindowPeriod::Nanos(7 * HOUR),
         &[
             ("2024-05-05T20:59:59Z", "2024-05-05T21:00:00Z", 7.0),
             ("2024-05-05T21:00:00Z", "2024-05-06T00:00:00Z", 3.0), // the last of a day is cut
@@ -95,22 +103,30 @@ fn utc_windows_are_those_of_the_calendar() {
 
 #[test]
 fn a_descriptor_trees_weeks_turn_on_thursday_and_its_months_have_30_days() {
-    let days = |days| Period::Nanos(days * DAY);
-    check(&Align::Epoch, days(7), &[("2026-11-22T00:00:00Z", "2026-11-26T00:00:00Z", 168.0)]);
-    for month in [days(30), Period::Months(1)] {
-        check(&Align::Epoch, month, &[("1970-03-01T00:00:00Z", "1970-03-02T00:00:00Z", 720.0)]);
+    let days = |days| WindowPeriod::Nanos(days * DAY);
+    check(&WindowAlign::Epoch, days(7), &[("2026-11-22T00:00:00Z", "2026-11-26T00:00:00Z", 168.0)]);
+    for month in [days(30), WindowPeriod::Months(1)] {
+        check(&WindowAlign::Epoch, month, &[("1970-03-01T00:00:00Z", "1970-03-02T00:00:00Z", 720.0)]);
     }
-    check(&Align::Epoch, days(365), &[("1972-12-30T00:00:00Z", "1972-12-31T00:00:00Z", 8760.0)]);
-    check(&Align::Epoch, Period::Nanos(7 * HOUR), &[("1970-01-01T23:00:00Z", "1970-01-02T04:00:00Z", 7.0)]);
-    check(&Align::First, Period::Months(1), &[("1970-02-01T00:00:00Z", "1970-03-03T00:00:00Z", 720.0)]);
+    check(&WindowAlign::Epoch, days(365), &[("1972-12-30T00:00:00Z", "1972-12-31T00:00:00Z", 8760.0)]);
+    check(
+        &WindowAlign::Epoch,
+        WindowPeriod::Nanos(7 * HOUR),
+        &[("1970-01-01T23:00:00Z", "1970-01-02T04:00:00Z", 7.0)],
+    );
+    check(
+        &WindowAlign::First,
+        WindowPeriod::Months(1),
+        &[("1970-02-01T00:00:00Z", "1970-03-03T00:00:00Z", 720.0)],
+    );
 }
 
 #[test]
 fn days_of_berlin_have_23_and_25_hours_when_the_clocks_change() {
-    let berlin = Align::Zone(zone("Europe/Berlin"));
+    let berlin = WindowAlign::Zone(zone("Europe/Berlin"));
     check(
         &berlin,
-        Period::Nanos(DAY),
+        WindowPeriod::Nanos(DAY),
         &[
             ("2026-03-28T22:59:59Z", "2026-03-28T23:00:00Z", 24.0),
             ("2026-03-28T23:00:00Z", "2026-03-29T22:00:00Z", 23.0),
@@ -122,17 +138,17 @@ fn days_of_berlin_have_23_and_25_hours_when_the_clocks_change() {
     );
     check(
         &berlin,
-        Period::Nanos(7 * DAY),
+        WindowPeriod::Nanos(7 * DAY),
         &[
             ("2026-03-29T21:59:59Z", "2026-03-29T22:00:00Z", 167.0),
             ("2026-10-25T22:59:59Z", "2026-10-25T23:00:00Z", 169.0),
         ],
     );
-    check(&berlin, Period::Months(1), &[("2026-03-15T00:00:00Z", "2026-03-31T22:00:00Z", 743.0)]);
-    check(&berlin, Period::Months(12), &[("2026-03-15T00:00:00Z", "2026-12-31T23:00:00Z", 8760.0)]);
+    check(&berlin, WindowPeriod::Months(1), &[("2026-03-15T00:00:00Z", "2026-03-31T22:00:00Z", 743.0)]);
+    check(&berlin, WindowPeriod::Months(12), &[("2026-03-15T00:00:00Z", "2026-12-31T23:00:00Z", 8760.0)]);
     check(
         &berlin,
-        Period::Nanos(6 * HOUR),
+        WindowPeriod::Nanos(6 * HOUR),
         &[
             ("2026-03-29T05:00:00Z", "2026-03-29T11:00:00Z", 6.0), // six hours, from 7:00 to 13:00 on the wall
             ("2026-03-29T17:00:00Z", "2026-03-29T22:00:00Z", 5.0), // a day of 23 hours cuts its last
@@ -144,10 +160,10 @@ fn days_of_berlin_have_23_and_25_hours_when_the_clocks_change() {
 
 #[test]
 fn a_day_without_a_midnight_begins_with_its_first_instant() {
-    let day = Period::Nanos(DAY);
+    let day = WindowPeriod::Nanos(DAY);
     // São Paulo put its clocks forward at midnight: 2018-11-04 began at 1:00, and 2018-02-17 had 25 hours.
     check(
-        &Align::Zone(zone("America/Sao_Paulo")),
+        &WindowAlign::Zone(zone("America/Sao_Paulo")),
         day,
         &[
             ("2018-11-04T02:59:59Z", "2018-11-04T03:00:00Z", 24.0),
@@ -156,7 +172,7 @@ fn a_day_without_a_midnight_begins_with_its_first_instant() {
         ],
     );
     check(
-        &Align::Zone(zone("Asia/Beirut")),
+        &WindowAlign::Zone(zone("Asia/Beirut")),
         day,
         &[
             ("2022-03-26T21:59:59Z", "2022-03-26T22:00:00Z", 24.0),
@@ -165,7 +181,7 @@ fn a_day_without_a_midnight_begins_with_its_first_instant() {
     );
     // Clocks put forward from 23:30 to 0:30: the day begins half an hour late, and not at 1:00.
     check(
-        &Align::Zone(TimeZone::posix("EST5EDT,M3.2.6/23:30,M11.1.0/2").unwrap()),
+        &WindowAlign::Zone(TimeZone::posix("EST5EDT,M3.2.6/23:30,M11.1.0/2").unwrap()),
         day,
         &[
             ("2026-03-15T04:29:59Z", "2026-03-15T04:30:00Z", 23.5),
@@ -174,7 +190,7 @@ fn a_day_without_a_midnight_begins_with_its_first_instant() {
     );
     // Havana reads 0:00 to 1:00 twice in the same day, Saint John's 23:01 to 0:01 of two days.
     check(
-        &Align::Zone(zone("America/Havana")),
+        &WindowAlign::Zone(zone("America/Havana")),
         day,
         &[
             ("2026-11-01T05:30:00Z", "2026-11-02T05:00:00Z", 25.0),
@@ -182,7 +198,7 @@ fn a_day_without_a_midnight_begins_with_its_first_instant() {
         ],
     );
     check(
-        &Align::Zone(zone("America/St_Johns")),
+        &WindowAlign::Zone(zone("America/St_Johns")),
         day,
         &[
             ("2010-11-07T02:29:59Z", "2010-11-07T02:30:00Z", 24.0), // midnight for the first time: the day is over
@@ -191,7 +207,7 @@ fn a_day_without_a_midnight_begins_with_its_first_instant() {
     );
     // Samoa had no 30 December 2011: the 31st follows the 29th.
     check(
-        &Align::Zone(zone("Pacific/Apia")),
+        &WindowAlign::Zone(zone("Pacific/Apia")),
         day,
         &[
             ("2011-12-30T09:59:59Z", "2011-12-30T10:00:00Z", 24.0),
@@ -199,15 +215,15 @@ fn a_day_without_a_midnight_begins_with_its_first_instant() {
         ],
     );
     check(
-        &Align::Zone(zone("Pacific/Apia")),
-        Period::Months(1),
+        &WindowAlign::Zone(zone("Pacific/Apia")),
+        WindowPeriod::Months(1),
         &[("2011-12-15T00:00:00Z", "2011-12-31T10:00:00Z", 720.0)],
     );
 }
 
 #[test]
 fn a_key_whose_window_is_over_knows_the_length_of_the_next() {
-    let quota = Quota::new(5, Period::Months(1), Align::Utc).unwrap();
+    let quota = FixedWindowQuota::new(5, WindowPeriod::Months(1), WindowAlign::Utc).unwrap();
     let mut key = FixedWindow::fresh(&quota, Now::default());
     key.charge(&quota, Now::at_nanos(unix("2026-02-10T00:00:00Z")), 5);
     let hours = |at: &str| key.level(&quota, Now::at_nanos(unix(at))).window.0 / 3_600_000_000;
@@ -216,7 +232,8 @@ fn a_key_whose_window_is_over_knows_the_length_of_the_next() {
 
 #[test]
 fn five_a_day_in_berlin_are_five_on_the_short_day_and_on_the_long_one() {
-    let quota = Quota::new(5, Period::Nanos(DAY), Align::Zone(zone("Europe/Berlin"))).unwrap();
+    let quota =
+        FixedWindowQuota::new(5, WindowPeriod::Nanos(DAY), WindowAlign::Zone(zone("Europe/Berlin"))).unwrap();
     let mut key = FixedWindow::fresh(&quota, Now::default());
     let mut passed = std::collections::BTreeMap::new();
     for quarter in 0..365 * 96 {
@@ -234,17 +251,17 @@ fn five_a_day_in_berlin_are_five_on_the_short_day_and_on_the_long_one() {
 }
 
 /// The window around a moment, found by walking the calendar of the time zone library from midnight to midnight.
-fn by_calendar(at: &Zoned, period: Period) -> (u64, u64) {
+fn by_calendar(at: &Zoned, period: WindowPeriod) -> (u64, u64) {
     let first = at.date();
     let months = i64::from(first.year() - 1970) * 12 + i64::from(first.month()) - 1;
     let (first, next) = match period {
-        Period::Months(count) => {
+        WindowPeriod::Months(count) => {
             let start = date(1970, 1, 1)
                 .checked_add((months - months.rem_euclid(i64::from(count))).months())
                 .unwrap();
             (start, start.checked_add(i64::from(count).months()).unwrap())
         }
-        Period::Nanos(nanos) => {
+        WindowPeriod::Nanos(nanos) => {
             let count = i64::try_from((nanos / DAY).max(1)).unwrap();
             let anchor = if count % 7 == 0 { date(1970, 1, 5) } else { date(1970, 1, 1) };
             let start =
@@ -256,7 +273,7 @@ fn by_calendar(at: &Zoned, period: Period) -> (u64, u64) {
         day.to_zoned(at.time_zone().clone()).unwrap().start_of_day().unwrap().timestamp().as_nanosecond()
     };
     let (mut start, mut end, now) = (midnight(first), midnight(next), at.timestamp().as_nanosecond());
-    if let Period::Nanos(nanos) = period
+    if let WindowPeriod::Nanos(nanos) = period
         && nanos < DAY
     {
         start += (now - start) / i128::from(nanos) * i128::from(nanos);
@@ -288,16 +305,16 @@ proptest! {
     fn windows_are_those_that_a_calendar_shows(
         name in proptest::sample::select(&ZONES[..]),
         period in prop_oneof![
-            Just(Period::Nanos(SECOND)), Just(Period::Nanos(HOUR)), Just(Period::Nanos(7 * HOUR)), Just(Period::Nanos(DAY)),
-            Just(Period::Nanos(7 * DAY)), Just(Period::Nanos(10 * DAY)), (1_u32..=12).prop_map(Period::Months),
+            Just(WindowPeriod::Nanos(SECOND)), Just(WindowPeriod::Nanos(HOUR)), Just(WindowPeriod::Nanos(7 * HOUR)), Just(WindowPeriod::Nanos(DAY)),
+            Just(WindowPeriod::Nanos(7 * DAY)), Just(WindowPeriod::Nanos(10 * DAY)), (1_u32..=12).prop_map(WindowPeriod::Months),
         ],
         day in 0_i64..47_000, from_midnight in -7_200_000_000_000..7_200_000_000_000_i64,
     ) {
         // Near a midnight, where mistakes are.
         let day = date(1970, 1, 2).checked_add(day.days()).unwrap().to_zoned(zone(name)).unwrap();
         let at = day.timestamp().checked_add(jiff::SignedDuration::from_nanos(from_midnight)).unwrap();
-        let align = if name == "UTC" { Align::Utc } else { Align::Zone(zone(name)) };
-        let quota = Quota::new(5, period, align).unwrap();
+        let align = if name == "UTC" { WindowAlign::Utc } else { WindowAlign::Zone(zone(name)) };
+        let quota = FixedWindowQuota::new(5, period, align).unwrap();
         let at = at.to_zoned(zone(name));
         let (left, length) = window(&quota, nanos_of(at.timestamp()));
         let (expected_left, expected_length) = by_calendar(&at, period);
@@ -307,10 +324,10 @@ proptest! {
     #[test]
     fn windows_follow_one_another_without_a_gap(
         name in proptest::sample::select(&ZONES[..]), start in 0_u64..4_000_000_000,
-        period in prop_oneof![Just(Period::Nanos(7 * HOUR)), Just(Period::Nanos(DAY)), Just(Period::Months(1))],
+        period in prop_oneof![Just(WindowPeriod::Nanos(7 * HOUR)), Just(WindowPeriod::Nanos(DAY)), Just(WindowPeriod::Months(1))],
     ) {
         // Whoever enters at the end of one is in the next from its beginning; nobody is ever taken back.
-        let quota = Quota::new(5, period, Align::Zone(zone(name))).unwrap();
+        let quota = FixedWindowQuota::new(5, period, WindowAlign::Zone(zone(name))).unwrap();
         let mut now = start * SECOND;
         now += window(&quota, now).0;
         for _ in 0..40 {

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::limit::Outcome;
-use tidegate::limit::fixed_window::{Align, FixedWindow, Period, Quota, Timeline};
+use tidegate::limit::fixed_window::{FixedWindow, FixedWindowQuota, Timeline, WindowAlign, WindowPeriod};
 
 use super::fixed_window::{DAY, MILLI, MINUTE, SECOND, quota, take};
 use Outcome::{Later, Never, Pass};
@@ -13,7 +13,7 @@ type Steps = Vec<(Now, u32)>;
 
 /// Windows whose ends plain division finds, and a trace near their edges: idle years, the clocks of threads that differ,
 /// a wall clock that steps both ways.
-fn traces(steady: bool) -> impl Strategy<Value = (Quota, u64, Steps)> {
+fn traces(steady: bool) -> impl Strategy<Value = (FixedWindowQuota, u64, Steps)> {
     let window = prop_oneof![
         Just(SECOND),
         Just(MINUTE),
@@ -23,11 +23,11 @@ fn traces(steady: bool) -> impl Strategy<Value = (Quota, u64, Steps)> {
         Just(3 * DAY),
         Just(7 * SECOND / 3),
     ];
-    let align = prop_oneof![Just(Align::Utc), Just(Align::First), Just(Align::Epoch)];
+    let align = prop_oneof![Just(WindowAlign::Utc), Just(WindowAlign::First), Just(WindowAlign::Epoch)];
     (0_u32..20, window, align).prop_flat_map(move |(count, window, align)| {
         // A window that does not divide the day is not found by division alone.
-        let align = if align == Align::Utc && !DAY.is_multiple_of(window) && window < DAY {
-            Align::Epoch
+        let align = if align == WindowAlign::Utc && !DAY.is_multiple_of(window) && window < DAY {
+            WindowAlign::Epoch
         } else {
             align
         };
@@ -50,7 +50,7 @@ fn traces(steady: bool) -> impl Strategy<Value = (Quota, u64, Steps)> {
 }
 
 /// When the window ends that would be entered now, by plain division.
-fn end_by_division(quota: &Quota, window: u64, reading: i128) -> i128 {
+fn end_by_division(quota: &FixedWindowQuota, window: u64, reading: i128) -> i128 {
     let window = i128::from(window);
     if quota.timeline() == Timeline::Boot {
         reading + window
@@ -59,7 +59,7 @@ fn end_by_division(quota: &Quota, window: u64, reading: i128) -> i128 {
     }
 }
 
-fn reading(quota: &Quota, now: Now) -> i128 {
+fn reading(quota: &FixedWindowQuota, now: Now) -> i128 {
     let utc = if quota.timeline() == Timeline::Boot { 0 } else { i128::from(now.utc) };
     i128::from(now.at.as_nanos()) + utc
 }
@@ -183,9 +183,9 @@ proptest! {
         ), 1..40),
     ) {
         let zone = jiff::tz::TimeZone::get("America/Sao_Paulo").unwrap();
-        let align = [Align::Utc, Align::First, Align::Epoch, Align::Zone(zone)][place].clone();
-        let period = if months == 0 { Period::Nanos(nanos) } else { Period::Months(months) };
-        let quota = Quota::new(count, period, align).unwrap();
+        let align = [WindowAlign::Utc, WindowAlign::First, WindowAlign::Epoch, WindowAlign::Zone(zone)][place].clone();
+        let period = if months == 0 { WindowPeriod::Nanos(nanos) } else { WindowPeriod::Months(months) };
+        let quota = FixedWindowQuota::new(count, period, align).unwrap();
         let mut key = FixedWindow::fresh(&quota, Now::default());
         for (nanos, utc, cost, amount) in steps {
             let now = Now { at: Timestamp::from_nanos(nanos), utc };

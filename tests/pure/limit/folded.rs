@@ -4,8 +4,10 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Timestamp};
-use tidegate::limit::share::{Asks, Brought, Folded, Quota, Settled, Share, Standing, WhenDown};
-use tidegate::limit::{self, Level, Outcome, Rate, fixed_window, token_bucket};
+use tidegate::limit::share::{
+    FleetStatus, Folded, KeyCheckReply, RemoteCheckWait, Share, ShareQuota, ShareReply, WhenDown,
+};
+use tidegate::limit::{self, Outcome, QuotaLevel, Rate, fixed_window, token_bucket};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -15,20 +17,25 @@ fn at(millis: u64) -> Timestamp {
     Timestamp::from_nanos(millis * 1_000_000)
 }
 
-fn shared(count: u32, burst: u32, credit: u16) -> (Quota, Arc<Standing>) {
-    let bucket = token_bucket::Quota::new(Rate::new(count, SECOND).unwrap(), burst).unwrap();
-    joined(Quota::new(bucket, credit, WhenDown::Share))
+fn shared(count: u32, burst: u32, credit: u16) -> (ShareQuota, Arc<FleetStatus>) {
+    let bucket = token_bucket::TokenBucketQuota::new(Rate::new(count, SECOND).unwrap(), burst).unwrap();
+    joined(ShareQuota::new(bucket, credit, WhenDown::Share))
 }
 
 /// So many in each second.
-fn windowed(count: u32, credit: u16) -> (Quota, Arc<Standing>) {
-    let window =
-        fixed_window::Quota::new(count, fixed_window::Period::Nanos(SECOND), fixed_window::Align::Epoch);
-    joined(Quota::of_window(limit::Quota::FixedWindow(window.unwrap()), credit, WhenDown::Share).unwrap())
+fn windowed(count: u32, credit: u16) -> (ShareQuota, Arc<FleetStatus>) {
+    let window = fixed_window::FixedWindowQuota::new(
+        count,
+        fixed_window::WindowPeriod::Nanos(SECOND),
+        fixed_window::WindowAlign::Epoch,
+    );
+    joined(
+        ShareQuota::of_window(limit::Quota::FixedWindow(window.unwrap()), credit, WhenDown::Share).unwrap(),
+    )
 }
 
-fn joined(quota: Quota) -> (Quota, Arc<Standing>) {
-    let standing = Arc::new(Standing::default());
+fn joined(quota: ShareQuota) -> (ShareQuota, Arc<FleetStatus>) {
+    let standing = Arc::new(FleetStatus::default());
     standing.set_linked(true);
     standing.set_hosts(3);
     quota.join(&standing, 7);
@@ -42,13 +49,13 @@ struct Both {
 }
 
 impl Both {
-    fn fresh(quota: &Quota, now: Timestamp) -> Both {
+    fn fresh(quota: &ShareQuota, now: Timestamp) -> Both {
         Both { share: Share::fresh(quota, now), folded: Folded::fresh(quota, now) }
     }
 
     fn change<T: PartialEq + std::fmt::Debug>(
         &mut self,
-        quota: &Quota,
+        quota: &ShareQuota,
         now: Timestamp,
         change: impl Fn(&mut Share) -> T,
     ) -> T {
@@ -58,7 +65,7 @@ impl Both {
     }
 
     /// As one decision does it, which then says where the key stands.
-    fn admit(&mut self, quota: &Quota, now: Timestamp, cost: u32) -> (Outcome, Option<Level>) {
+    fn admit(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) -> (Outcome, Option<QuotaLevel>) {
         let outcome = self.share.admit(quota, now, cost);
         if !outcome.passes() {
             self.share.refuse(quota, now, cost);
@@ -85,7 +92,7 @@ impl Both {
     }
 
     /// Nothing that can be asked of the two tells them apart: a full bucket is one, whenever it filled.
-    fn assert_same(&self, quota: &Quota, now: Timestamp) {
+    fn assert_same(&self, quota: &ShareQuota, now: Timestamp) {
         let unfolded = self.folded.unfold(quota, now);
         assert_eq!(unfolded.look(now), self.share.look(now));
         assert_eq!(unfolded.seen(), self.share.seen());
@@ -104,7 +111,7 @@ proptest! {
     #[test]
     fn folded_it_is_the_same_share(
         count in 1u32..200, burst in 1u32..400, credit in prop::sample::select(vec![0u16, 7, 100, 333, 1_000]),
-        asks in prop::sample::select(vec![Asks::Never, Asks::WhereCreditIsLess, Asks::OnMiss]),
+        asks in prop::sample::select(vec![RemoteCheckWait::Never, RemoteCheckWait::WhereCreditIsLess, RemoteCheckWait::OnMiss]),
         is_window in any::<bool>(),
         steps in prop::collection::vec((0u8..18, 0u64..400, 0u32..6, 0u32..12, -50i64..400), 1..150),
     ) {
@@ -120,7 +127,7 @@ proptest! {
                     both.change(&quota, now, |share| {
                         let (reported, back) = share.report(&quota, now, number / 4);
                         let (granted, paid) = (number, reported.owed);
-                        let told = Settled { granted, paid, level: level * MICRO, demand: 1_000 * u64::from(cost), sent: now, low: cost, more: None };
+                        let told = ShareReply { granted, paid, level: level * MICRO, demand: 1_000 * u64::from(cost), sent: now, low: cost, more: None };
                         share.settle(&quota, &told, now);
                         (reported, back)
                     });
@@ -136,7 +143,7 @@ proptest! {
                 9 => both.change(&quota, now, |share| share.hand_back(now, number)),
                 10 => {
                     let refused = (number == 0).then_some((cost, Some(Micros(50_000))));
-                    let brought = Brought { granted: number, level: level * MICRO, refused, sent: now, more: None, paid_us: 0 };
+                    let brought = KeyCheckReply { granted: number, level: level * MICRO, refused, sent: now, more: None, paid_us: 0 };
                     both.change(&quota, now, |share| share.bring(&quota, now, &brought));
                 }
                 _ => _ = both.admit(&quota, now, cost),
@@ -155,7 +162,15 @@ fn tokens_in_hand_are_taken_at_once_until_somebody_is_to_be_told_or_they_lapse()
             share.report(&quota, now, 0);
             share.settle(
                 &quota,
-                &Settled { granted: 10, paid: 0, level: 40 * MICRO, demand: 500, sent: now, low, more: None },
+                &ShareReply {
+                    granted: 10,
+                    paid: 0,
+                    level: 40 * MICRO,
+                    demand: 500,
+                    sent: now,
+                    low,
+                    more: None,
+                },
                 now,
             );
         });
@@ -196,11 +211,11 @@ fn credit_is_used_at_once_until_somebody_is_to_be_told() {
 
 #[test]
 fn what_was_admitted_before_it_was_shared_is_not_taken_for_credit() {
-    let bucket = token_bucket::Quota::new(Rate::new(100, SECOND).unwrap(), 120).unwrap();
-    let quota = Quota::new(bucket, 1_000, WhenDown::Share);
+    let bucket = token_bucket::TokenBucketQuota::new(Rate::new(100, SECOND).unwrap(), 120).unwrap();
+    let quota = ShareQuota::new(bucket, 1_000, WhenDown::Share);
     let mut both = Both::fresh(&quota, at(0));
     assert!((0..30).all(|_| both.admit(&quota, at(1), 1).0.passes()));
-    let standing = Arc::new(Standing::default());
+    let standing = Arc::new(FleetStatus::default());
     standing.set_linked(true);
     standing.set_hosts(3);
     quota.join(&standing, 7);

@@ -2,16 +2,16 @@
 
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Timestamp};
-use tidegate::limit::leaky_bucket::{Quota, Wait, charge_at, judge};
+use tidegate::limit::leaky_bucket::{LeakyBucketQuota, QueueWait, charge_at, judge};
 use tidegate::limit::token_bucket::Gcra;
-use tidegate::limit::{Level, Outcome, Rate, RateError, Scale};
+use tidegate::limit::{Outcome, QuotaLevel, Rate, RateError, TickScale};
 
 use Outcome::{Later, Never, Pass, Queued};
 
 const SECOND: u64 = 1_000_000_000;
 
 /// Runs steps of (milliseconds, cost, longest wait in milliseconds, expected) on one key.
-fn check(quota: Quota, steps: &[(u64, u32, Option<u64>, Outcome)]) {
+fn check(quota: LeakyBucketQuota, steps: &[(u64, u32, Option<u64>, Outcome)]) {
     let mut key = Gcra::full(quota.scale(), Timestamp::ORIGIN);
     for (millis, cost, max_wait, expected) in steps {
         let now = Timestamp::from_nanos(millis * 1_000_000);
@@ -23,8 +23,8 @@ fn check(quota: Quota, steps: &[(u64, u32, Option<u64>, Outcome)]) {
     }
 }
 
-fn quota(count: u32, period: u64, queue: u32) -> Quota {
-    Quota::new(Rate::new(count, period).unwrap(), queue).unwrap()
+fn quota(count: u32, period: u64, queue: u32) -> LeakyBucketQuota {
+    LeakyBucketQuota::new(Rate::new(count, period).unwrap(), queue).unwrap()
 }
 
 fn ms(millis: u64) -> Micros {
@@ -129,20 +129,20 @@ fn a_longer_wait_in_another_rule_moves_the_place_here_too() {
     let (fast, slow) = (quota(10, SECOND, 2), quota(1, SECOND, 5));
     let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
     let (mut quick, mut late) = (Gcra::full(fast.scale(), at(0)), Gcra::full(slow.scale(), at(0)));
-    late = charge_at(late, &slow, at(0), Wait::NONE, 3);
+    late = charge_at(late, &slow, at(0), QueueWait::NONE, 3);
     let start = judge(quick, &fast, at(0), 1, None).1.longer(judge(late, &slow, at(0), 1, None).1);
     assert_eq!(start.micros(), ms(3_000));
     quick = charge_at(quick, &fast, at(0), start, 1);
     late = charge_at(late, &slow, at(0), start, 1);
     // The next goes behind it: 3.1 s ahead where 0.3 s is the queue. Refused, exactly until the queue has room.
     let level = quick.level(fast.bucket(), at(0));
-    assert_eq!(level, Level { limit: 3, window: ms(300), remaining: 0, reset: ms(2_900) });
+    assert_eq!(level, QuotaLevel { limit: 3, window: ms(300), remaining: 0, reset: ms(2_900) });
     assert_eq!(judge(quick, &fast, at(0), 1, None).0, Later(ms(2_900)));
     assert_eq!(judge(quick, &fast, at(2_900), 1, None).0, Queued(ms(200)));
     assert_eq!(judge(late, &slow, at(0), 1, None).0, Queued(ms(4_000)));
     // A rule whose wait delays nobody is charged at its own place, not sooner.
     assert_eq!(
-        judge(charge_at(late, &slow, at(0), Wait::NONE, 1), &slow, at(0), 1, None).0,
+        judge(charge_at(late, &slow, at(0), QueueWait::NONE, 1), &slow, at(0), 1, None).0,
         Queued(ms(5_000))
     );
 }
@@ -150,11 +150,11 @@ fn a_longer_wait_in_another_rule_moves_the_place_here_too() {
 #[test]
 fn what_cannot_be_is_refused() {
     let rate = |count, period| Rate::new(count, period).unwrap();
-    let coarse = Scale::from_ticks_per_nano(1).unwrap();
+    let coarse = TickScale::from_ticks_per_nano(1).unwrap();
     let table = [
-        (Quota::new(rate(1, SECOND), u32::MAX).err(), RateError::QueueTooLong),
-        (Quota::new(rate(1, 86_400 * SECOND), u32::MAX - 1).err(), RateError::QueueTooLong),
-        (Quota::on_scale(rate(3, 100), 1, coarse).err(), RateError::TooFast),
+        (LeakyBucketQuota::new(rate(1, SECOND), u32::MAX).err(), RateError::QueueTooLong),
+        (LeakyBucketQuota::new(rate(1, 86_400 * SECOND), u32::MAX - 1).err(), RateError::QueueTooLong),
+        (LeakyBucketQuota::on_scale(rate(3, 100), 1, coarse).err(), RateError::TooFast),
     ];
     for (error, expected) in table {
         assert_eq!(error, Some(expected));
@@ -166,7 +166,7 @@ fn what_cannot_be_is_refused() {
 
 #[derive(Debug, Clone)]
 struct Trace {
-    quota: Quota,
+    quota: LeakyBucketQuota,
     /// Time, cost, longest wait in microseconds.
     steps: Vec<(u64, u32, Option<u64>)>,
 }
@@ -181,7 +181,7 @@ fn traces(backwards: bool) -> impl Strategy<Value = Trace> {
         let cost = prop_oneof![6 => Just(1_u32), 2 => 0..queue + 3, 1 => Just(queue + 1)];
         let max_wait =
             prop_oneof![2 => Just(None), 1 => Just(Some(0)), 2 => (0..unit / 100 + 2).prop_map(Some)];
-        let quota = Quota::new(Rate::new(count, period).unwrap(), queue).unwrap();
+        let quota = LeakyBucketQuota::new(Rate::new(count, period).unwrap(), queue).unwrap();
         proptest::collection::vec((step, back, cost, max_wait), 1..150).prop_map(move |steps| {
             let mut now = 1_000 * 86_400 * SECOND;
             let place = |(step, back, cost, max_wait)| {
@@ -194,7 +194,7 @@ fn traces(backwards: bool) -> impl Strategy<Value = Trace> {
 }
 
 /// Every step of a trace: time, cost, longest wait, state before, outcome, wait.
-type Step = (u64, u32, Option<Micros>, Gcra, Outcome, Wait);
+type Step = (u64, u32, Option<Micros>, Gcra, Outcome, QueueWait);
 
 fn run(trace: &Trace) -> Vec<Step> {
     let quota = trace.quota;
@@ -216,11 +216,11 @@ fn run(trace: &Trace) -> Vec<Step> {
 }
 
 /// A moment in ticks that do not wrap, and how far ahead of it a key is.
-fn ticks(nanos: u64, scale: Scale) -> u128 {
+fn ticks(nanos: u64, scale: TickScale) -> u128 {
     u128::from(nanos) * u128::from(scale.ticks_per_nano())
 }
 
-fn ahead(key: Gcra, scale: Scale, nanos: u64) -> u128 {
+fn ahead(key: Gcra, scale: TickScale, nanos: u64) -> u128 {
     u128::from(key.ticks_until_full(scale, Timestamp::from_nanos(nanos)))
 }
 
@@ -350,7 +350,7 @@ proptest! {
         steps in proptest::collection::vec((any::<u64>(), any::<u32>(), any::<u32>(), any::<Option<u64>>()), 1..40),
     ) {
         let rate = Rate::new(count, period * SECOND).unwrap();
-        let Ok(quota) = Quota::new(rate, queue) else { return Ok(()) };
+        let Ok(quota) = LeakyBucketQuota::new(rate, queue) else { return Ok(()) };
         let other = self::quota(1, 366 * 86_400 * SECOND, 0);
         let mut key = Gcra::full(quota.scale(), Timestamp::ORIGIN);
         let mut slow = Gcra::full(other.scale(), Timestamp::ORIGIN);

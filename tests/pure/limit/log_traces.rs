@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::limit::Outcome;
-use tidegate::limit::sliding_log::{COUNT_MAX, Quota, SlidingLog};
+use tidegate::limit::sliding_log::{COUNT_MAX, SlidingLog, SlidingLogQuota};
 
 use Outcome::{Later, Never, Pass};
 
@@ -54,7 +54,7 @@ enum Step {
 
 #[derive(Debug, Clone)]
 struct Trace {
-    quota: Quota,
+    quota: SlidingLogQuota,
     /// How far the clock moves, backwards where it is negative.
     steps: Vec<(i64, Step)>,
 }
@@ -96,7 +96,7 @@ fn traces(kind: Kind) -> impl Strategy<Value = Trace> {
             }
         };
         let steps = proptest::collection::vec((jump, step), 1..250);
-        steps.prop_map(move |steps| Trace { quota: Quota::new(count, window).unwrap(), steps })
+        steps.prop_map(move |steps| Trace { quota: SlidingLogQuota::new(count, window).unwrap(), steps })
     })
 }
 

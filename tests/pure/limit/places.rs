@@ -5,14 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::clock::Timestamp;
-use tidegate::limit::places::{Asks, Places, Quota, Settled};
-use tidegate::limit::share::{Standing, WhenDown};
+use tidegate::limit::places::{PermitQuota, PermitReply, PermitWait, Permits};
+use tidegate::limit::share::{FleetStatus, WhenDown};
 
 const MAX: u32 = 10;
 
-fn quota(when_down: WhenDown) -> (Quota, Arc<Standing>) {
-    let quota = Quota::new(NonZeroU32::new(MAX).unwrap(), when_down);
-    let standing = Arc::new(Standing::default());
+fn quota(when_down: WhenDown) -> (PermitQuota, Arc<FleetStatus>) {
+    let quota = PermitQuota::new(NonZeroU32::new(MAX).unwrap(), when_down);
+    let standing = Arc::new(FleetStatus::default());
     quota.join(&standing, 1);
     standing.set_linked(true);
     (quota, standing)
@@ -22,14 +22,14 @@ fn at(millis: u64) -> Timestamp {
     Timestamp::from_nanos(60_000_000_000 + millis * 1_000_000)
 }
 
-fn settled(hold: u32, granted: u32, free: i64, sent_millis: u64) -> Settled {
+fn settled(hold: u32, granted: u32, free: i64, sent_millis: u64) -> PermitReply {
     let (refused_for, is_few) = (Duration::ZERO, false);
-    Settled { hold, granted, free, sent: at(sent_millis), low: 1, refused_for, is_few }
+    PermitReply { hold, granted, free, sent: at(sent_millis), low: 1, refused_for, is_few }
 }
 
 /// Somebody who has so many places, of which so many are in use.
-fn holding(granted: u32, in_use: u32) -> Places {
-    let mut places = Places::of(1);
+fn holding(granted: u32, in_use: u32) -> Permits {
+    let mut places = Permits::of(1);
     places.report(u32::MAX, 0, at(0));
     places.settle(&settled(0, granted, 3, 0), in_use, at(1));
     places
@@ -50,7 +50,7 @@ fn nothing_begins_without_a_place_and_none_outlives_its_hold() {
 
 #[test]
 fn what_nobody_shares_is_a_limit_of_this_host() {
-    let alone = Quota::new(NonZeroU32::new(MAX).unwrap(), WhenDown::Refuse);
+    let alone = PermitQuota::new(NonZeroU32::new(MAX).unwrap(), WhenDown::Refuse);
     assert_eq!(alone.usable(None, at(0)), MAX);
     let level = alone.level(None, 3, at(0));
     assert_eq!((level.limit, level.remaining), (10, 7));
@@ -147,15 +147,15 @@ fn it_is_let_go_of_only_without_places_and_work() {
     assert!(!places.let_go(0, at(10)), "it has places");
     assert!(!places.let_go(1, at(5_000)), "work goes on");
     assert!(places.is_in_touch());
-    let mut first = Places::of(1);
+    let mut first = Permits::of(1);
     first.report(u32::MAX, 0, at(0));
     assert!(first.nanos_until_forgotten(at(0)) > 0, "not before it is answered");
     assert!(places.let_go(0, at(5_000)));
     assert!(!places.is_in_touch());
-    let left = Places::left_behind(1, at(0));
+    let left = Permits::left_behind(1, at(0));
     assert!(left.is_in_touch() && left.nanos_until_forgotten(at(1_000)) > 3_500_000_000_000);
     assert_eq!(
-        [left.nanos_until_forgotten(at(3_600_000)), Places::of(1).nanos_until_forgotten(at(0))],
+        [left.nanos_until_forgotten(at(3_600_000)), Permits::of(1).nanos_until_forgotten(at(0))],
         [0, 0]
     );
 }
@@ -169,17 +169,19 @@ fn work_waits_for_a_call_unless_redis_has_just_said_that_there_is_none() {
         (quota, standing)
     };
     // Ten are four for each of two hosts, and not of three.
-    for (hosts, asks, may) in [(2, Asks::OnMiss, true), (3, Asks::OnMiss, true), (3, Asks::Never, false)] {
+    for (hosts, asks, may) in
+        [(2, PermitWait::OnMiss, true), (3, PermitWait::OnMiss, true), (3, PermitWait::Never, false)]
+    {
         let (quota, standing) = few(hosts, asks);
         assert_eq!(quota.may_bring(None, at(0)), may, "{hosts} hosts, {asks:?}");
         assert_eq!(quota.lends_for_work_alone(), may && hosts == 3, "{hosts} hosts, {asks:?}");
         standing.set_answering(false);
         assert!(!quota.may_bring(None, at(0)) && !quota.lends_for_work_alone(), "nobody answers in time");
     }
-    let (quota, _) = few(3, Asks::OnMiss);
-    let mut places = Places::of(1);
+    let (quota, _) = few(3, PermitWait::OnMiss);
+    let mut places = Permits::of(1);
     places.report(u32::MAX, 0, at(0));
-    places.settle(&Settled { refused_for: Duration::from_millis(25), ..settled(0, 0, 0, 0) }, 0, at(1));
+    places.settle(&PermitReply { refused_for: Duration::from_millis(25), ..settled(0, 0, 0, 0) }, 0, at(1));
     let asked = [25, 26].map(|millis| quota.may_bring(Some(&places), at(millis)));
     assert_eq!(asked, [false, true]);
     // Who only looks goes by what was said; once that is old nobody knows.
@@ -196,7 +198,7 @@ fn while_redis_is_heard_nothing_begins_without_a_place_however_late_it_answers()
         [(WhenDown::Refuse, 0), (WhenDown::Share, 3), (WhenDown::Local, 10), (WhenDown::Allow, u32::MAX)]
     {
         let (quota, standing) = quota(when_down);
-        let quota = quota.asking(Asks::OnMiss);
+        let quota = quota.asking(PermitWait::OnMiss);
         standing.set_hosts(3);
         assert_eq!(quota.usable(None, at(2)), 0);
         standing.set_answering(false);
@@ -219,8 +221,8 @@ fn a_place_that_was_waited_for_is_kept_for_who_waited() {
 
 #[test]
 fn where_there_are_few_what_is_idle_calls_and_calls_again() {
-    let few = Settled { is_few: true, low: 0, ..settled(0, 2, 3, 0) };
-    let mut places = Places::of(1);
+    let few = PermitReply { is_few: true, low: 0, ..settled(0, 2, 3, 0) };
+    let mut places = Permits::of(1);
     places.report(u32::MAX, 0, at(0));
     places.settle(&few, 2, at(1));
     places.begin(2, at(1));
@@ -237,7 +239,7 @@ fn where_there_are_few_what_is_idle_calls_and_calls_again() {
     places.report(1, 1, at(6));
     places.end(0, at(6));
     assert!(!places.calls());
-    places.settle(&Settled { hold: 1, granted: 0, ..few }, 0, at(7));
+    places.settle(&PermitReply { hold: 1, granted: 0, ..few }, 0, at(7));
     assert!(places.calls());
     let mut enough = holding(2, 2);
     enough.end(1, at(2));

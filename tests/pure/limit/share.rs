@@ -5,8 +5,10 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Timestamp};
-use tidegate::limit::fixed_window::{self, Align, Period};
-use tidegate::limit::share::{Asks, Brought, More, Quota, Settled, Share, Standing, WhenDown};
+use tidegate::limit::fixed_window::{self, WindowAlign, WindowPeriod};
+use tidegate::limit::share::{
+    FleetStatus, KeyCheckReply, More, RemoteCheckWait, Share, ShareQuota, ShareReply, WhenDown,
+};
 use tidegate::limit::token_bucket::{self, Gcra};
 use tidegate::limit::{self, Outcome, Rate};
 
@@ -18,26 +20,32 @@ fn at(millis: u64) -> Timestamp {
     Timestamp::from_nanos(millis * 1_000_000)
 }
 
-fn bucket(count: u32, burst: u32) -> token_bucket::Quota {
-    token_bucket::Quota::new(Rate::new(count, SECOND).unwrap(), burst).unwrap()
+fn bucket(count: u32, burst: u32) -> token_bucket::TokenBucketQuota {
+    token_bucket::TokenBucketQuota::new(Rate::new(count, SECOND).unwrap(), burst).unwrap()
 }
 
 /// A budget that is shared by so many hosts, which hear Redis.
-fn shared(count: u32, burst: u32, credit: u16, hosts: u32, when_down: WhenDown) -> (Quota, Arc<Standing>) {
-    let quota = Quota::new(bucket(count, burst), credit, when_down);
-    let standing = Arc::new(Standing::default());
+fn shared(
+    count: u32,
+    burst: u32,
+    credit: u16,
+    hosts: u32,
+    when_down: WhenDown,
+) -> (ShareQuota, Arc<FleetStatus>) {
+    let quota = ShareQuota::new(bucket(count, burst), credit, when_down);
+    let standing = Arc::new(FleetStatus::default());
     standing.set_linked(true);
     standing.set_hosts(hosts);
     quota.join(&standing, 7);
     (quota, standing)
 }
 
-fn settled(granted: u32, paid: u32, level: i64, sent: Timestamp) -> Settled {
-    Settled { paid, granted, level, demand: 0, sent, low: 0, more: None }
+fn settled(granted: u32, paid: u32, level: i64, sent: Timestamp) -> ShareReply {
+    ShareReply { paid, granted, level, demand: 0, sent, low: 0, more: None }
 }
 
 /// Judges, and charges what passes.
-fn ask(share: &mut Share, quota: &Quota, now: Timestamp, cost: u32) -> bool {
+fn ask(share: &mut Share, quota: &ShareQuota, now: Timestamp, cost: u32) -> bool {
     let passes = share.judge(quota, now, cost).passes();
     if passes {
         share.charge(quota, now, cost);
@@ -48,7 +56,7 @@ fn ask(share: &mut Share, quota: &Quota, now: Timestamp, cost: u32) -> bool {
 }
 
 /// What is admitted at one moment, one by one.
-fn drain(share: &mut Share, quota: &Quota, now: Timestamp) -> u32 {
+fn drain(share: &mut Share, quota: &ShareQuota, now: Timestamp) -> u32 {
     (0..10_000).take_while(|_| ask(share, quota, now, 1)).count().try_into().unwrap()
 }
 
@@ -84,10 +92,12 @@ fn of_two_answers_each_brings_its_grant_and_all_lapses_with_the_older_report() {
 }
 
 /// A thousand in each minute, on ten hosts.
-fn of_windows(credit: u16) -> Quota {
-    let like = fixed_window::Quota::new(1_000, Period::Nanos(60 * SECOND), Align::Epoch).unwrap();
-    let quota = Quota::of_window(limit::Quota::FixedWindow(like), credit, WhenDown::Share).unwrap();
-    let standing = Arc::new(Standing::default());
+fn of_windows(credit: u16) -> ShareQuota {
+    let like =
+        fixed_window::FixedWindowQuota::new(1_000, WindowPeriod::Nanos(60 * SECOND), WindowAlign::Epoch)
+            .unwrap();
+    let quota = ShareQuota::of_window(limit::Quota::FixedWindow(like), credit, WhenDown::Share).unwrap();
+    let standing = Arc::new(FleetStatus::default());
     standing.set_linked(true);
     standing.set_hosts(10);
     quota.join(&standing, 7);
@@ -101,13 +111,13 @@ fn a_window_that_is_spent_refuses_until_there_is_more_and_asks_nobody() {
         let mut share = Share::fresh(&quota, at(0));
         share.report(&quota, at(0), 0);
         let more = Some(More { at: at(5_000), is_spent_out: true });
-        share.settle(&quota, &Settled { more, ..settled(1, 0, 0, at(0)) }, at(1));
+        share.settle(&quota, &ShareReply { more, ..settled(1, 0, 0, at(0)) }, at(1));
         assert!(ask(&mut share, &quota, at(2), 1), "what is in hand is not spent yet");
         assert_eq!(share.judge(&quota, at(1_000), 1), Outcome::Later(Micros(4_000_000)));
         let level = share.level(&quota, at(1_000));
         assert_eq!((level.remaining, level.reset, level.window), (0, Micros(4_000_000), Micros(60_000_000)));
         share.calls();
-        share.settle(&quota, &Settled { more, ..settled(0, 0, 0, at(1_000)) }, at(1_001));
+        share.settle(&quota, &ShareReply { more, ..settled(0, 0, 0, at(1_000)) }, at(1_001));
         assert!(!ask(&mut share, &quota, at(4_999), 1));
         assert!(!share.calls(), "nobody would have any for it");
         // Then there is all of it, as far as is known: it passes on credit, or is asked for.
@@ -122,7 +132,7 @@ fn what_others_hold_of_a_window_is_asked_for_again() {
     let mut share = Share::fresh(&quota, at(0));
     share.report(&quota, at(0), 0);
     let more = Some(More { at: at(5_000), is_spent_out: false });
-    share.settle(&quota, &Settled { more, ..settled(0, 0, 0, at(0)) }, at(1));
+    share.settle(&quota, &ShareReply { more, ..settled(0, 0, 0, at(0)) }, at(1));
     // It is there at the latest then.
     assert_eq!(share.judge(&quota, at(1_000), 1), Outcome::Later(Micros(4_000_000)));
     assert!(!ask(&mut share, &quota, at(1_000), 1));
@@ -132,10 +142,10 @@ fn what_others_hold_of_a_window_is_asked_for_again() {
 #[test]
 fn what_is_brought_is_kept_until_who_waited_is_judged() {
     let (quota, _) = shared(100, 100, 0, 10, WhenDown::Local);
-    let quota = quota.asking(Asks::Always);
+    let quota = quota.asking(RemoteCheckWait::Always);
     let mut share = Share::fresh(&quota, at(0));
     let brought =
-        Brought { granted: 3, level: 50 * MICRO, refused: None, sent: at(0), more: None, paid_us: 0 };
+        KeyCheckReply { granted: 3, level: 50 * MICRO, refused: None, sent: at(0), more: None, paid_us: 0 };
     share.bring(&quota, at(1), &brought);
     assert_eq!(share.miss(&quota, at(1), 2), 2);
     let give_back = |share: &mut Share, tokens: u32| share.report(&quota, at(2), tokens).1;
@@ -151,11 +161,11 @@ fn what_is_brought_is_kept_until_who_waited_is_judged() {
 #[test]
 fn absurd_waits_refuse_a_key_for_one_window_at_most() {
     let (quota, _) = shared(100, 200, 0, 10, WhenDown::Local);
-    let quota = quota.asking(Asks::Always);
+    let quota = quota.asking(RemoteCheckWait::Always);
     for wait in [Micros(1 << 53), Micros(u64::MAX)] {
         let mut share = Share::fresh(&quota, at(0));
         let refused = Some((1, Some(wait)));
-        let brought = Brought { granted: 0, level: 0, refused, sent: at(0), more: None, paid_us: 0 };
+        let brought = KeyCheckReply { granted: 0, level: 0, refused, sent: at(0), more: None, paid_us: 0 };
         share.bring(&quota, at(1), &brought);
         assert_eq!(share.judge(&quota, at(1), 1), Outcome::Later(Micros(2_000_000)), "{wait:?}");
     }
@@ -252,8 +262,9 @@ fn where_a_host_has_less_than_one_token_it_may_owe_one() {
 fn what_was_charged_once_is_not_charged_again_and_passes_while_redis_has_enough() {
     // A tenth of 100 over 8 hosts is one token, which is forgiven after three quarters of an hour.
     let hour = Rate::new(100, 3_600 * SECOND).unwrap();
-    let quota = Quota::new(token_bucket::Quota::new(hour, 100).unwrap(), 100, WhenDown::Share);
-    let standing = Arc::new(Standing::default());
+    let quota =
+        ShareQuota::new(token_bucket::TokenBucketQuota::new(hour, 100).unwrap(), 100, WhenDown::Share);
+    let standing = Arc::new(FleetStatus::default());
     standing.set_linked(true);
     standing.set_hosts(8);
     quota.join(&standing, 7);
@@ -308,9 +319,9 @@ fn a_part_begins_with_what_was_last_known_to_be_left() {
 }
 
 /// Ten a day, of which Redis says that so much is left, on one of two hosts.
-fn daily(left: i64) -> (Quota, Arc<Standing>, Share) {
-    let day = token_bucket::Quota::new(Rate::new(10, 86_400 * SECOND).unwrap(), 10).unwrap();
-    let (standing, quota) = (Arc::new(Standing::default()), Quota::new(day, 0, WhenDown::Share));
+fn daily(left: i64) -> (ShareQuota, Arc<FleetStatus>, Share) {
+    let day = token_bucket::TokenBucketQuota::new(Rate::new(10, 86_400 * SECOND).unwrap(), 10).unwrap();
+    let (standing, quota) = (Arc::new(FleetStatus::default()), ShareQuota::new(day, 0, WhenDown::Share));
     standing.set_linked(true);
     standing.set_hosts(2);
     quota.join(&standing, 7);
@@ -420,7 +431,7 @@ proptest! {
         rate in 1u32..2_000, burst in 1u32..50, credit in 0u16..1_000,
         asked in prop::collection::vec((0u64..400, 0u32..60), 1..80),
     ) {
-        let quota = Quota::new(bucket(rate, burst), credit, WhenDown::Share);
+        let quota = ShareQuota::new(bucket(rate, burst), credit, WhenDown::Share);
         let mut share = Share::fresh(&quota, at(0));
         let mut plain = Gcra::full(quota.bucket().scale(), at(0));
         let mut now = 0;
@@ -490,7 +501,7 @@ proptest! {
                 0 => {
                     let answer = |share: &mut Share| {
                         let owed = share.report(&quota, now, number).0.owed;
-                        let told = Settled { demand: 1_000 * u64::from(number), low: cost, ..settled(number, owed, level * MICRO, now) };
+                        let told = ShareReply { demand: 1_000 * u64::from(number), low: cost, ..settled(number, owed, level * MICRO, now) };
                         share.settle(&quota, &told, now);
                     };
                     both(&mut one, &mut two, &answer);

@@ -1,8 +1,8 @@
 //! The sliding log, step by step.
 
 use tidegate::clock::{Micros, Now, Timestamp};
-use tidegate::limit::sliding_log::{COUNT_MAX, Quota, SlidingLog};
-use tidegate::limit::{Level, Outcome, RateError};
+use tidegate::limit::sliding_log::{COUNT_MAX, SlidingLog, SlidingLogQuota};
+use tidegate::limit::{Outcome, QuotaLevel, RateError};
 
 use Outcome::{Later, Never, Pass};
 
@@ -10,8 +10,8 @@ const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLI;
 const DAY: u64 = 86_400 * SECOND;
 
-fn quota(count: u32, window_nanos: u64) -> Quota {
-    Quota::new(count, window_nanos).unwrap()
+fn quota(count: u32, window_nanos: u64) -> SlidingLogQuota {
+    SlidingLogQuota::new(count, window_nanos).unwrap()
 }
 
 fn at_ms(millis: u64) -> Now {
@@ -23,7 +23,7 @@ fn ms(millis: u64) -> Micros {
 }
 
 /// Runs steps of (milliseconds, cost, expected) on one key.
-fn check(quota: Quota, steps: &[(u64, u32, Outcome)]) {
+fn check(quota: SlidingLogQuota, steps: &[(u64, u32, Outcome)]) {
     let mut log = SlidingLog::fresh(&quota, Now::default());
     for (millis, cost, expected) in steps {
         let outcome = log.judge(&quota, at_ms(*millis), *cost);
@@ -86,13 +86,13 @@ fn a_clock_that_steps_back_mints_nothing() {
 #[test]
 fn what_cannot_be_is_refused() {
     let table = [
-        (Quota::new(0, SECOND).err(), Some(RateError::Zero)),
-        (Quota::new(COUNT_MAX, SECOND).err(), None),
-        (Quota::new(COUNT_MAX + 1, SECOND).err(), Some(RateError::LogTooLarge)),
-        (Quota::new(1, MILLI - 1).err(), Some(RateError::Window)),
-        (Quota::new(1, MILLI).err(), None),
-        (Quota::new(1, 366 * DAY).err(), None),
-        (Quota::new(1, 366 * DAY + 1).err(), Some(RateError::Window)),
+        (SlidingLogQuota::new(0, SECOND).err(), Some(RateError::Zero)),
+        (SlidingLogQuota::new(COUNT_MAX, SECOND).err(), None),
+        (SlidingLogQuota::new(COUNT_MAX + 1, SECOND).err(), Some(RateError::LogTooLarge)),
+        (SlidingLogQuota::new(1, MILLI - 1).err(), Some(RateError::Window)),
+        (SlidingLogQuota::new(1, MILLI).err(), None),
+        (SlidingLogQuota::new(1, 366 * DAY).err(), None),
+        (SlidingLogQuota::new(1, 366 * DAY + 1).err(), Some(RateError::Window)),
         (quota(1, SECOND).with_count(0).err(), Some(RateError::Zero)),
     ];
     for (error, expected) in table {
@@ -104,17 +104,17 @@ fn what_cannot_be_is_refused() {
 fn a_level_says_what_would_pass() {
     let quota = quota(5, SECOND);
     let mut log = SlidingLog::fresh(&quota, Now::default());
-    let full = Level { limit: 5, window: ms(1_000), remaining: 5, reset: Micros(0) };
+    let full = QuotaLevel { limit: 5, window: ms(1_000), remaining: 5, reset: Micros(0) };
     assert_eq!(log.level(&quota, at_ms(0)), full);
     log.charge(&quota, at_ms(0), 2);
     log.charge(&quota, at_ms(400), 1);
-    assert_eq!(log.level(&quota, at_ms(400)), Level { remaining: 2, reset: ms(600), ..full });
-    assert_eq!(log.level(&quota, at_ms(1_000)), Level { remaining: 4, reset: ms(400), ..full });
+    assert_eq!(log.level(&quota, at_ms(400)), QuotaLevel { remaining: 2, reset: ms(600), ..full });
+    assert_eq!(log.level(&quota, at_ms(1_000)), QuotaLevel { remaining: 4, reset: ms(400), ..full });
     assert_eq!(log.level(&quota, at_ms(1_400)), full);
     // Over N the wait is until something remains: the debt of 4 at 0.5 s has to go, not only the 3 before it.
     log.owe(&quota, at_ms(500), 4, 100);
-    assert_eq!(log.level(&quota, at_ms(500)), Level { remaining: 0, reset: ms(900), ..full });
-    assert_eq!(log.level(&quota, at_ms(1_400)), Level { remaining: 1, reset: ms(100), ..full });
+    assert_eq!(log.level(&quota, at_ms(500)), QuotaLevel { remaining: 0, reset: ms(900), ..full });
+    assert_eq!(log.level(&quota, at_ms(1_400)), QuotaLevel { remaining: 1, reset: ms(100), ..full });
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Now, Timestamp};
-use tidegate::limit::sliding_window::{Quota, SlidingWindow};
-use tidegate::limit::{Level, Outcome, RateError};
+use tidegate::limit::sliding_window::{SlidingWindow, SlidingWindowQuota};
+use tidegate::limit::{Outcome, QuotaLevel, RateError};
 
 use Outcome::{Later, Never, Pass};
 
@@ -11,8 +11,8 @@ const MILLI: u64 = 1_000_000;
 const SECOND: u64 = 1_000 * MILLI;
 const DAY: u64 = 86_400 * SECOND;
 
-fn quota(count: u32, window_nanos: u64, buckets: u8) -> Quota {
-    Quota::new(count, window_nanos, buckets).unwrap()
+fn quota(count: u32, window_nanos: u64, buckets: u8) -> SlidingWindowQuota {
+    SlidingWindowQuota::new(count, window_nanos, buckets).unwrap()
 }
 
 fn at_ms(millis: u64) -> Now {
@@ -24,7 +24,7 @@ fn ms(millis: u64) -> Micros {
 }
 
 /// Runs steps of (milliseconds, cost, expected) on one key.
-fn check(quota: Quota, steps: &[(u64, u32, Outcome)]) {
+fn check(quota: SlidingWindowQuota, steps: &[(u64, u32, Outcome)]) {
     let mut window = SlidingWindow::fresh(&quota, Now::default());
     for (millis, cost, expected) in steps {
         let outcome = window.judge(&quota, at_ms(*millis), *cost);
@@ -115,13 +115,13 @@ fn another_thread_may_be_a_moment_behind() {
 #[test]
 fn what_cannot_be_is_refused() {
     let table = [
-        (Quota::new(0, SECOND, 1).err(), Some(RateError::Zero)),
-        (Quota::new(u32::MAX, MILLI, 60).err(), None),
-        (Quota::new(1, MILLI - 1, 1).err(), Some(RateError::Window)),
-        (Quota::new(1, 366 * DAY, 60).err(), None),
-        (Quota::new(1, 366 * DAY + 1, 1).err(), Some(RateError::Window)),
-        (Quota::new(1, SECOND, 0).err(), Some(RateError::Buckets)),
-        (Quota::new(1, SECOND, 61).err(), Some(RateError::Buckets)),
+        (SlidingWindowQuota::new(0, SECOND, 1).err(), Some(RateError::Zero)),
+        (SlidingWindowQuota::new(u32::MAX, MILLI, 60).err(), None),
+        (SlidingWindowQuota::new(1, MILLI - 1, 1).err(), Some(RateError::Window)),
+        (SlidingWindowQuota::new(1, 366 * DAY, 60).err(), None),
+        (SlidingWindowQuota::new(1, 366 * DAY + 1, 1).err(), Some(RateError::Window)),
+        (SlidingWindowQuota::new(1, SECOND, 0).err(), Some(RateError::Buckets)),
+        (SlidingWindowQuota::new(1, SECOND, 61).err(), Some(RateError::Buckets)),
         (quota(1, SECOND, 1).with_count(0).err(), Some(RateError::Zero)),
     ];
     for (error, expected) in table {
@@ -146,7 +146,7 @@ fn debt_ends_at_its_bound_and_what_is_given_back_is_the_newest() {
         assert_eq!(used(&window, at_ms(60_000)), 1, "of those of the bucket before");
         assert_eq!(used(&window, at_ms(120_000)), 0);
         window.give_back(&quota, at_ms(60_000), u32::MAX);
-        let full = Level { limit: 3, window: ms(60_000), remaining: 3, reset: Micros(0) };
+        let full = QuotaLevel { limit: 3, window: ms(60_000), remaining: 3, reset: Micros(0) };
         assert_eq!(window.level(&quota, at_ms(60_000)), full);
         assert_eq!((window.heap_bytes(), window.nanos_until_fresh(SECOND, at_ms(60_000))), (0, 0));
     }
@@ -193,7 +193,7 @@ fn a_key_takes_what_was_promised() {
 
 /// Every charge: its time, its bucket counted from the first, and its units.
 struct Reference {
-    quota: Quota,
+    quota: SlidingWindowQuota,
     charged: Vec<(i128, i128, u32)>,
     newest: i128,
     /// When the newest bucket was first counted in, by the boot-time clock.
@@ -201,7 +201,7 @@ struct Reference {
 }
 
 impl Reference {
-    fn new(quota: Quota) -> Reference {
+    fn new(quota: SlidingWindowQuota) -> Reference {
         Reference { quota, charged: Vec::new(), newest: 0, began: Timestamp::ORIGIN }
     }
 
@@ -253,7 +253,7 @@ impl Reference {
 
 #[derive(Debug, Clone)]
 struct Trace {
-    quota: Quota,
+    quota: SlidingWindowQuota,
     /// How far the clock moves, how far the wall clock steps, a cost, and whether it counts although refused.
     steps: Vec<(i64, i64, u32, bool)>,
 }
@@ -271,7 +271,7 @@ fn traces(steps: bool) -> impl Strategy<Value = Trace> {
         let cost = prop_oneof![6 => Just(1), 2 => 0..count.saturating_add(2), 1 => Just(count), 1 => Just(count / 7)];
         let counted = if steps { prop::bool::weighted(0.1).boxed() } else { Just(false).boxed() };
         let steps = proptest::collection::vec((jump, step, cost, counted), 1..200);
-        steps.prop_map(move |steps| Trace { quota: Quota::new(count, window, buckets).unwrap(), steps })
+        steps.prop_map(move |steps| Trace { quota: SlidingWindowQuota::new(count, window, buckets).unwrap(), steps })
     })
 }
 

@@ -3,17 +3,17 @@
 
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Timestamp};
-use tidegate::limit::token_bucket::{Gcra, Quota};
-use tidegate::limit::{Outcome, Rate, RateError, Scale};
+use tidegate::limit::token_bucket::{Gcra, TokenBucketQuota};
+use tidegate::limit::{Outcome, Rate, RateError, TickScale};
 
 const SECOND: u64 = 1_000_000_000;
 
-fn quota(count: u32, period: u64, burst: u32) -> Quota {
-    Quota::new(Rate::new(count, period).unwrap(), burst).unwrap()
+fn quota(count: u32, period: u64, burst: u32) -> TokenBucketQuota {
+    TokenBucketQuota::new(Rate::new(count, period).unwrap(), burst).unwrap()
 }
 
-fn scale(ticks: u8) -> Scale {
-    Scale::from_ticks_per_nano(ticks).unwrap()
+fn scale(ticks: u8) -> TickScale {
+    TickScale::from_ticks_per_nano(ticks).unwrap()
 }
 
 fn ms(millis: u64) -> Micros {
@@ -42,12 +42,15 @@ fn a_rate_is_exact_on_every_multiple_of_its_scale() {
         assert_eq!(thirds.rounding_on(scale(ticks)).is_none(), ticks % 3 == 0, "{ticks}");
     }
     // A third of a second in whole nanoseconds is slow by two parts in a thousand million.
-    assert_eq!(thirds.rounding_on(Scale::NANOS), Some(500_000_000));
+    assert_eq!(thirds.rounding_on(TickScale::NANOS), Some(500_000_000));
     assert_eq!(thirds.rounding(), None);
-    let on = Quota::on_scale(thirds, 3, scale(21)).unwrap();
+    let on = TokenBucketQuota::on_scale(thirds, 3, scale(21)).unwrap();
     assert_eq!((on.scale(), on.window(), on.rate()), (scale(21), Micros(1_000_000), thirds));
     // Seven in a nanosecond: as good as nothing is left of them on a scale of whole nanoseconds.
-    assert_eq!(Quota::on_scale(Rate::new(7, 1).unwrap(), 1, Scale::NANOS).err(), Some(RateError::TooFast));
+    assert_eq!(
+        TokenBucketQuota::on_scale(Rate::new(7, 1).unwrap(), 1, TickScale::NANOS).err(),
+        Some(RateError::TooFast)
+    );
 }
 
 #[test]
@@ -71,7 +74,7 @@ fn debt_is_waited_out_and_has_an_end() {
 }
 
 /// A key somewhere between full and deep in debt, seen at a moment.
-fn keys() -> impl Strategy<Value = (Quota, Gcra, Timestamp)> {
+fn keys() -> impl Strategy<Value = (TokenBucketQuota, Gcra, Timestamp)> {
     let count = prop_oneof![1_u32..=128, 129_u32..100_000];
     let at = prop_oneof![0_u64..1_000 * SECOND, 0..u64::MAX / 2].prop_map(Timestamp::from_nanos);
     (count, 1_u64..10_000, 1_u32..1_000, at, 0_u32..2_000).prop_map(|(count, seconds, burst, at, owed)| {
@@ -81,7 +84,7 @@ fn keys() -> impl Strategy<Value = (Quota, Gcra, Timestamp)> {
 }
 
 /// How long until a key is full, as a fraction over the ticks of both scales.
-fn until_full(key: Gcra, on: Scale, other: Scale, at: Timestamp) -> u128 {
+fn until_full(key: Gcra, on: TickScale, other: TickScale, at: Timestamp) -> u128 {
     u128::from(key.ticks_until_full(on, at)) * u128::from(other.ticks_per_nano())
 }
 
@@ -108,7 +111,7 @@ proptest! {
     ) {
         let was = key.ticks_until_full(quota.scale(), at);
         let is = key.owe(&quota, at, amount, debt_max).ticks_until_full(quota.scale(), at);
-        let unit = u128::from(Quota::on_scale(quota.rate(), 1, quota.scale()).unwrap().window().0) * 1_000
+        let unit = u128::from(TokenBucketQuota::on_scale(quota.rate(), 1, quota.scale()).unwrap().window().0) * 1_000
             * u128::from(quota.scale().ticks_per_nano());
         prop_assert!(is >= was);
         prop_assert!(u128::from(is - was) <= u128::from(amount) * unit);
@@ -138,7 +141,7 @@ proptest! {
 
     #[test]
     fn a_cut_shortens_and_never_lengthens((quota, key, at) in keys(), burst in 1_u32..1_000) {
-        let small = Quota::new(quota.rate(), burst).unwrap();
+        let small = TokenBucketQuota::new(quota.rate(), burst).unwrap();
         let is = key.cut(&small, at).ticks_until_full(quota.scale(), at);
         let empty = Gcra::full(small.scale(), at).owe(&small, at, burst, 0).ticks_until_full(small.scale(), at);
         prop_assert_eq!(is, key.ticks_until_full(quota.scale(), at).min(empty));
@@ -150,7 +153,7 @@ proptest! {
     ) {
         // The slowest rate on the finest scale: a unit is a quarter of all that fits. Whatever is owed, a clock that
         // runs back by a month sees no full bucket.
-        let quota = Quota::on_scale(Rate::new(1, 200 * 86_400 * SECOND).unwrap(), 1, Scale::FINEST).unwrap();
+        let quota = TokenBucketQuota::on_scale(Rate::new(1, 200 * 86_400 * SECOND).unwrap(), 1, TickScale::FINEST).unwrap();
         let at = Timestamp::from_nanos(at);
         let mut key = Gcra::full(quota.scale(), at).owe(&quota, at, 1, 0);
         for (amount, debt_max, back) in steps {

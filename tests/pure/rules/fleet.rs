@@ -6,7 +6,7 @@ use tidegate::rules::{
     read_text_scoped,
 };
 
-use tidegate::limit::share::Turns;
+use tidegate::limit::share::WindowSchedule;
 
 use super::bad::{check, check_rule};
 use super::problems::{Told, warnings};
@@ -56,24 +56,28 @@ fn a_rule_says_how_a_fleet_shares_it() {
 #[test]
 fn windows_are_shared_as_they_turn() {
     const DAY: u64 = 86_400_000_000;
-    let every = |slots, step, origin| Turns::Every { slots, step, origin };
+    let every = |slots, step, origin| WindowSchedule::Every { slots, step, origin };
     for (fields, expected) in [
         ("rate: 100/min, algorithm: fixed_window", every(1, 60_000_000, 0)),
         ("rate: 100/s, algorithm: fixed_window", every(1, 1_000_000, 0)),
         ("rate: 100/day, algorithm: fixed_window", every(1, DAY, 0)),
         // Weeks begin on Monday.
         ("rate: 100/week, algorithm: fixed_window", every(1, 7 * DAY, 4 * DAY)),
-        ("rate: 100/month, algorithm: fixed_window", Turns::Calendar),
-        ("rate: 100/h, algorithm: fixed_window, timezone: Europe/Berlin", Turns::Calendar),
+        ("rate: 100/month, algorithm: fixed_window", WindowSchedule::Calendar),
+        ("rate: 100/h, algorithm: fixed_window, timezone: Europe/Berlin", WindowSchedule::Calendar),
         // What does not divide a day is cut at midnight.
-        ("rate: 100/7min, algorithm: fixed_window", Turns::Calendar),
+        ("rate: 100/7min, algorithm: fixed_window", WindowSchedule::Calendar),
         ("rate: 100/min, algorithm: sliding_window", every(11, 6_000_000, 0)),
         ("rate: 100/min, algorithm: sliding_window, buckets: 1", every(11, 6_000_000, 0)),
         ("rate: 100/min, algorithm: sliding_window, buckets: 60", every(61, 1_000_000, 0)),
     ] {
         let rule = rule(&format!("{fields}, scope: fleet"));
         let Some(Quota::Share(quota)) = rule.limit.quota() else { panic!("{fields}: {:?}", rule.limit) };
-        assert_eq!(quota.window().map(tidegate::limit::share::Window::turns), Some(expected), "{fields}");
+        assert_eq!(
+            quota.window().map(tidegate::limit::share::BudgetWindow::turns),
+            Some(expected),
+            "{fields}"
+        );
         let host = self::rule(fields);
         let alike = host.limit.quota().unwrap();
         assert_eq!((alike.window(), alike.limit()), (quota.span(), quota.bucket().burst()), "{fields}");

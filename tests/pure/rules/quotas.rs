@@ -2,8 +2,8 @@
 
 use std::fmt::Write;
 
-use tidegate::limit::{Quota, Scale};
-use tidegate::rules::{Allowance, Limit, Over, Refused, Rule, read_text};
+use tidegate::limit::{Quota, TickScale};
+use tidegate::rules::{Allowance, Limit, Over, RefusedCost, Rule, read_text};
 
 /// A quota as the tables write it.
 pub(super) fn quota(quota: &Quota) -> String {
@@ -46,7 +46,7 @@ fn allowance(allowance: Option<&Allowance>) -> String {
 pub(super) fn limit(limit: &Limit) -> String {
     let each: Vec<_> = limit.allowances.iter().map(|of| allowance(of.as_ref())).collect();
     let mut shown = each.join(" | ");
-    if limit.refused == Refused::Counted {
+    if limit.refused == RefusedCost::Counted {
         shown.push_str(" counted");
     }
     if let Some(block) = limit.block {
@@ -175,7 +175,7 @@ fn overrides_have_numbers_and_equal_ones_share_them() {
 
 #[test]
 fn all_rates_of_a_rule_are_on_one_scale() {
-    let scales = |fields: &str| -> Vec<Scale> {
+    let scales = |fields: &str| -> Vec<TickScale> {
         let rule = rule(fields);
         let quotas = rule.limit.allowances.iter().flatten().flat_map(|allowance| match &allowance.over {
             Over::Refuse => vec![&allowance.quota],
@@ -188,8 +188,8 @@ fn all_rates_of_a_rule_are_on_one_scale() {
         };
         quotas.map(scale).collect()
     };
-    let ticks = |ticks| Scale::from_ticks_per_nano(ticks).unwrap();
-    assert_eq!(scales("rate: 10/s"), [Scale::NANOS]);
+    let ticks = |ticks| TickScale::from_ticks_per_nano(ticks).unwrap();
+    assert_eq!(scales("rate: 10/s"), [TickScale::NANOS]);
     assert_eq!(scales("rate: 3/s, overrides: [{match: {p: a}, rate: 7/s}]"), [ticks(21), ticks(21)]);
     assert_eq!(
         scales("rate: 3/s, algorithm: leaky_bucket, overrides: [{match: {p: a}, rate: 7/s}]"),
@@ -199,7 +199,7 @@ fn all_rates_of_a_rule_are_on_one_scale() {
     assert_eq!(scales("rate: 11/s, over: {elastic: 30%}"), [ticks(33), ticks(33)]);
     assert_eq!(
         scales("rate: 9/s, overrides: [{match: {p: a}, rate: 11/s}, {match: {p: b}, rate: 7/s}]"),
-        [Scale::FINEST; 3]
+        [TickScale::FINEST; 3]
     );
 }
 

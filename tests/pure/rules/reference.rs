@@ -7,7 +7,7 @@ use regex::Regex;
 use serde_json::{Value, json};
 use tidegate::rules::reference::{field_table, schema};
 use tidegate::rules::source::Source;
-use tidegate::rules::yaml::{self, Kind, Node};
+use tidegate::rules::yaml::{self, ScalarKind, YamlNode};
 
 fn path(name: &str) -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -156,14 +156,16 @@ fn check_slip(text: &str, valid: bool) {
 }
 
 /// What an editor takes a file for.
-fn value(node: &Node) -> Value {
+fn value(node: &YamlNode) -> Value {
     match &node.value {
         yaml::Value::Null | yaml::Value::Unsettled(..) => Value::Null,
-        yaml::Value::Scalar(Kind::Text, text) => json!(text),
+        yaml::Value::Scalar(ScalarKind::Text, text) => json!(text),
         yaml::Value::Scalar(_, text) => text.parse().unwrap_or_else(|_| json!(text)),
         yaml::Value::List(items) => items.iter().map(value).collect(),
         yaml::Value::Map(pairs) => {
-            let pair = |(key, of): &(Node, Node)| (key.as_scalar().unwrap_or_default().to_owned(), value(of));
+            let pair = |(key, of): &(YamlNode, YamlNode)| {
+                (key.as_scalar().unwrap_or_default().to_owned(), value(of))
+            };
             Value::Object(pairs.iter().map(pair).collect())
         }
     }

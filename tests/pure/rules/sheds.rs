@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use tidegate::rules::shed::{Brake, Callers, Listen, Part, QueueAge, Reserve, Shed, Source, Workers};
+use tidegate::rules::shed::{
+    BrakeRule, CallerGrouping, FleetReserve, Listen, QueueAge, Shed, ShedPart, SignalSource, Workers,
+};
 use tidegate::rules::{Difference, Mode, read_text};
 
 use super::problems::warnings;
@@ -24,15 +26,15 @@ fn shed(fields: &str) -> Shed {
 #[test]
 fn what_is_not_written_is_off_and_parts_have_defaults() {
     let alone = shed("queue_age: {}");
-    assert_eq!((&*alone.pool, alone.slots, &alone.callers), ("web", None, &Callers::default()));
-    assert_eq!(alone.parts().collect::<Vec<_>>(), [(Part::QueueAge, Mode::Enforce)]);
+    assert_eq!((&*alone.pool, alone.slots, &alone.callers), ("web", None, &CallerGrouping::default()));
+    assert_eq!(alone.parts().collect::<Vec<_>>(), [(ShedPart::QueueAge, Mode::Enforce)]);
     assert_eq!(alone.queue_age, Some(QueueAge::default()));
     let all = shed("workers: {}, brake: {}, fleet: {reserve: 20%}, queue_age: {}");
     assert_eq!(all.workers, Some(Workers::default()));
-    assert_eq!(all.brake, Some(Brake { mode: Mode::Enforce, bands: vec![700, 800, 900] }));
-    assert_eq!(all.fleet, Some(Reserve { mode: Mode::Enforce, reserve: 200, reserved_for: 0 }));
-    assert_eq!(all.parts().map(|(part, _)| part).collect::<Vec<_>>(), Part::ALL);
-    assert_eq!(all.rule_name(Part::Workers), "web/workers");
+    assert_eq!(all.brake, Some(BrakeRule { mode: Mode::Enforce, bands: vec![700, 800, 900] }));
+    assert_eq!(all.fleet, Some(FleetReserve { mode: Mode::Enforce, reserve: 200, reserved_for: 0 }));
+    assert_eq!(all.parts().map(|(part, _)| part).collect::<Vec<_>>(), ShedPart::ALL);
+    assert_eq!(all.rule_name(ShedPart::Workers), "web/workers");
 }
 
 #[test]
@@ -44,7 +46,10 @@ fn everything_that_can_be_written_is_read() {
     );
     let seconds = Duration::from_secs;
     assert_eq!(all.slots, Some(32));
-    assert_eq!(all.callers, Callers { by: vec!["account".into(), "ip".into()], rotate: seconds(3_600) });
+    assert_eq!(
+        all.callers,
+        CallerGrouping { by: vec!["account".into(), "ip".into()], rotate: seconds(3_600) }
+    );
     assert_eq!(
         all.queue_age,
         Some(QueueAge { mode: Mode::Shadow, others: seconds(1), critical: seconds(5) })
@@ -60,8 +65,8 @@ fn everything_that_can_be_written_is_read() {
         stripe_exact: false,
     };
     assert_eq!(all.workers, Some(workers));
-    assert_eq!(all.brake, Some(Brake { mode: Mode::Shadow, bands: vec![0, 500, 1_000] }));
-    assert_eq!(all.fleet, Some(Reserve { mode: Mode::Shadow, reserve: 125, reserved_for: 1 }));
+    assert_eq!(all.brake, Some(BrakeRule { mode: Mode::Shadow, bands: vec![0, 500, 1_000] }));
+    assert_eq!(all.fleet, Some(FleetReserve { mode: Mode::Shadow, reserve: 125, reserved_for: 1 }));
     for (leak, meant) in
         [("leak: 0", (0, 1)), ("leak: 0/7", (0, 1)), ("leak: 1/1", (1, 1)), ("stripe_exact: true", (0, 1))]
     {
@@ -97,12 +102,12 @@ fn signals_have_sources_and_maps() {
     assert_eq!(
         sources,
         [
-            Source::CpuPressure,
-            Source::MemoryPressure,
-            Source::IoPressure,
-            Source::CpuQuota,
-            Source::Cpu,
-            Source::Pushed
+            SignalSource::CpuPressure,
+            SignalSource::MemoryPressure,
+            SignalSource::IoPressure,
+            SignalSource::CpuQuota,
+            SignalSource::Cpu,
+            SignalSource::Pushed
         ]
     );
     assert_eq!(signals.iter().filter(|signal| signal.counts).count(), 1);
@@ -122,7 +127,7 @@ fn signals_have_sources_and_maps() {
         ("/run/app.sock", Listen::Path("/run/app.sock".into())),
     ] {
         let read = shed(&format!("signals: {{accept_queue: {{listen: {listen}}}}}"));
-        assert_eq!(read.signals[0].source, Source::AcceptQueue(meant), "{listen}");
+        assert_eq!(read.signals[0].source, SignalSource::AcceptQueue(meant), "{listen}");
     }
 }
 
@@ -225,7 +230,7 @@ fn the_four_limiters_are_those_that_were_published() {
     assert_eq!(numbers, ["100/s burst 500", "20 at once"]);
     assert_eq!(domain.rules()[1].expires, Some(Duration::from_secs(60)));
     let [web] = domain.sheds() else { panic!("{:#?}", domain.sheds()) };
-    assert_eq!(web.fleet, Some(Reserve { mode: Mode::Enforce, reserve: 200, reserved_for: 0 }));
+    assert_eq!(web.fleet, Some(FleetReserve { mode: Mode::Enforce, reserve: 200, reserved_for: 0 }));
     assert_eq!(web.workers, Some(Workers::default()));
     assert_eq!(domain.priorities().join(" "), "critical post get test");
 }

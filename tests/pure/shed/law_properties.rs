@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::shed::{Severity, SlowLaw, chance};
+use tidegate::shed::{SlowLaw, SlowSeverity, chance};
 
 use super::slow_law::EXACT;
 
@@ -40,7 +40,7 @@ proptest! {
         steps in proptest::collection::vec((reading(), elapsed()), 1..300), leak in 0.0..0.002_f64,
     ) {
         let law = SlowLaw { leak, ..EXACT };
-        let mut severity = Severity::at_rest(&law);
+        let mut severity = SlowSeverity::at_rest(&law);
         for (utilization, elapsed) in steps {
             let before = severity.value();
             severity.step(&law, utilization, elapsed);
@@ -62,7 +62,7 @@ proptest! {
     fn no_numbers_make_it_panic_or_lose_its_number(
         law in any_law(), steps in proptest::collection::vec((reading(), elapsed()), 1..30),
     ) {
-        let mut severity = Severity::at_rest(&law);
+        let mut severity = SlowSeverity::at_rest(&law);
         for (utilization, elapsed) in steps {
             severity.step(&law, utilization, elapsed);
             prop_assert!(severity.value() <= 1.0, "{}", severity.value());
@@ -73,7 +73,7 @@ proptest! {
     fn short_steps_and_long_ones_come_to_the_same(
         readings in proptest::collection::vec(proptest::option::weighted(0.8, 0.0..1.0_f64), 1..100), parts in 1_u32..9,
     ) {
-        let (mut whole, mut parted) = (Severity::at_rest(&EXACT), Severity::at_rest(&EXACT));
+        let (mut whole, mut parted) = (SlowSeverity::at_rest(&EXACT), SlowSeverity::at_rest(&EXACT));
         for utilization in readings {
             let step = Duration::from_nanos(840_000_000);
             whole.step(&EXACT, utilization, step);

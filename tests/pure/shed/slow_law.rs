@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::shed::{Severity, SlowLaw, chance, draw};
+use tidegate::shed::{SlowLaw, SlowSeverity, chance, draw};
 
 use super::{Random, SECOND};
 
@@ -10,7 +10,7 @@ use super::{Random, SECOND};
 pub(crate) const EXACT: SlowLaw = SlowLaw { good: 0.70, bad: 0.80, after: 28.0, full: 120.0, leak: 0.0 };
 
 /// The severity after so many seconds at one utilization.
-pub(crate) fn run(severity: &mut Severity, law: &SlowLaw, utilization: Option<f64>, seconds: u32) -> f64 {
+pub(crate) fn run(severity: &mut SlowSeverity, law: &SlowLaw, utilization: Option<f64>, seconds: u32) -> f64 {
     for _ in 0..seconds {
         severity.step(law, utilization, SECOND);
     }
@@ -39,7 +39,7 @@ fn at_full_load_from_rest_all_is_refused_after_148_seconds() {
         (148, 1.0, [1.0; 4], [1.0; 3]),
         (600, 1.0, [1.0; 4], [1.0; 3]),
     ];
-    let mut severity = Severity::at_rest(&EXACT);
+    let mut severity = SlowSeverity::at_rest(&EXACT);
     let mut passed = 0;
     for (seconds, s, of_four, of_three) in table {
         let is = run(&mut severity, &EXACT, Some(1.0), seconds - passed);
@@ -56,7 +56,7 @@ fn at_full_load_from_rest_all_is_refused_after_148_seconds() {
 
 #[test]
 fn at_half_load_it_takes_seven_minutes_to_stop_refusing() {
-    let mut severity = Severity::at_rest(&EXACT);
+    let mut severity = SlowSeverity::at_rest(&EXACT);
     run(&mut severity, &EXACT, Some(1.0), 148);
     let table: &[(u32, f64)] =
         &[(20, 0.9524), (40, 0.9048), (120, 0.7143), (240, 0.4286), (420, 0.0), (518, -0.233_33)];
@@ -88,14 +88,14 @@ fn each_utilization_has_its_slope() {
     ];
     for (utilization, per_second, whole_way, to_or_from_rest) in table {
         let what = format!("utilization {utilization}");
-        let mut severity = Severity::at_rest(&EXACT);
+        let mut severity = SlowSeverity::at_rest(&EXACT);
         run(&mut severity, &EXACT, Some(1.0), 100);
         let before = severity.value();
         let step = run(&mut severity, &EXACT, Some(*utilization), 1) - before;
         assert!((step - per_second).abs() < 0.000_000_6, "{what}: {step}");
         assert!((28.0 / 120.0 / step.abs() - to_or_from_rest).abs() < 0.05, "{what}: {step}");
         // The whole way, from one end to the other, and a second less.
-        let mut severity = Severity::at_rest(&EXACT);
+        let mut severity = SlowSeverity::at_rest(&EXACT);
         let start = if *per_second > 0.0 { 28 } else { 148 };
         run(&mut severity, &EXACT, Some(1.0), start);
         let end = if *per_second > 0.0 { 1.0 } else { 0.0 };
@@ -108,7 +108,7 @@ fn each_utilization_has_its_slope() {
 #[test]
 fn between_good_and_bad_it_holds_or_leaks() {
     for utilization in [0.70, 0.75, 0.80] {
-        let mut severity = Severity::at_rest(&EXACT);
+        let mut severity = SlowSeverity::at_rest(&EXACT);
         let before = run(&mut severity, &EXACT, Some(1.0), 58);
         let after = run(&mut severity, &EXACT, Some(utilization), 542);
         assert!((before - after).abs() < f64::EPSILON, "{utilization} moves it from {before} to {after}");
@@ -116,7 +116,7 @@ fn between_good_and_bad_it_holds_or_leaks() {
     let leaking = SlowLaw::default();
     // Seconds for s = 0.25 to be nothing: 450 at 1/1800 a second, but not at `bad`, where such a host comes to rest.
     for (utilization, s) in [(0.70, 0.0), (0.75, 0.0), (0.80, 0.25)] {
-        let mut severity = Severity::at_rest(&leaking);
+        let mut severity = SlowSeverity::at_rest(&leaking);
         run(&mut severity, &leaking, Some(1.0), 58);
         near(run(&mut severity, &leaking, Some(utilization), 450), s, &format!("leak at {utilization}"));
     }
@@ -124,16 +124,16 @@ fn between_good_and_bad_it_holds_or_leaks() {
 
 #[test]
 fn a_blip_refuses_nothing() {
-    let mut severity = Severity::at_rest(&EXACT);
+    let mut severity = SlowSeverity::at_rest(&EXACT);
     near(run(&mut severity, &EXACT, Some(1.0), 20), -0.066_67, "after the blip");
-    assert!(run(&mut severity, &EXACT, Some(0.6), 139) > Severity::at_rest(&EXACT).value());
+    assert!(run(&mut severity, &EXACT, Some(0.6), 139) > SlowSeverity::at_rest(&EXACT).value());
     run(&mut severity, &EXACT, Some(0.6), 2);
     assert!(severity.is_at_rest(&EXACT));
 }
 
 #[test]
 fn of_149_requests_at_full_load_the_published_number_is_lost() {
-    let mut severity = Severity::at_rest(&EXACT);
+    let mut severity = SlowSeverity::at_rest(&EXACT);
     let mut chances = Vec::new();
     for _ in 0..149 {
         chances.push(chance(severity.value(), 1, 0));
@@ -150,9 +150,9 @@ fn of_149_requests_at_full_load_the_published_number_is_lost() {
 
 #[test]
 fn after_ten_idle_minutes_the_first_refusal_is_still_half_a_minute_away() {
-    let mut severity = Severity::at_rest(&EXACT);
+    let mut severity = SlowSeverity::at_rest(&EXACT);
     run(&mut severity, &EXACT, Some(0.0), 600);
-    assert_eq!(severity, Severity::at_rest(&EXACT));
+    assert_eq!(severity, SlowSeverity::at_rest(&EXACT));
     assert!(chance(run(&mut severity, &EXACT, Some(1.0), 28), 3, 0) < 1e-9);
     assert!(chance(run(&mut severity, &EXACT, Some(1.0), 1), 3, 0) > 0.02);
 }
@@ -160,7 +160,7 @@ fn after_ten_idle_minutes_the_first_refusal_is_still_half_a_minute_away() {
 #[test]
 fn without_a_reading_it_holds_for_thirty_seconds_and_then_recovers() {
     for none in [None, Some(f64::NAN), Some(f64::INFINITY), Some(f64::NEG_INFINITY)] {
-        let mut severity = Severity::at_rest(&EXACT);
+        let mut severity = SlowSeverity::at_rest(&EXACT);
         let full = run(&mut severity, &EXACT, Some(1.0), 148);
         near(full, 1.0, "before");
         near(run(&mut severity, &EXACT, none, 30), 1.0, "held");
@@ -176,7 +176,7 @@ fn without_a_reading_it_holds_for_thirty_seconds_and_then_recovers() {
 
 #[test]
 fn the_thirty_seconds_end_within_a_step() {
-    let mut severity = Severity::at_rest(&EXACT);
+    let mut severity = SlowSeverity::at_rest(&EXACT);
     run(&mut severity, &EXACT, Some(1.0), 148);
     for _ in 0..60 {
         severity.step(&EXACT, None, Duration::from_millis(700));
@@ -187,7 +187,7 @@ fn the_thirty_seconds_end_within_a_step() {
 #[test]
 fn above_one_is_as_bad_as_one_and_below_zero_as_good_as_zero() {
     for (odd, like) in [(1.25, 1.0), (7.0, 1.0), (f64::MAX, 1.0), (-0.5, 0.0), (f64::MIN, 0.0), (-0.0, 0.0)] {
-        let mut severity = Severity::at_rest(&EXACT);
+        let mut severity = SlowSeverity::at_rest(&EXACT);
         run(&mut severity, &EXACT, Some(1.0), 60);
         let mut other = severity;
         assert_eq!(
@@ -200,7 +200,7 @@ fn above_one_is_as_bad_as_one_and_below_zero_as_good_as_zero() {
 
 #[test]
 fn a_machine_that_slept_learns_two_seconds() {
-    let mut severity = Severity::at_rest(&EXACT);
+    let mut severity = SlowSeverity::at_rest(&EXACT);
     let before = severity.value();
     severity.step(&EXACT, Some(1.0), Duration::from_secs(3_600));
     near(severity.value() - before, 2.0 / 120.0, "one step");
@@ -215,10 +215,10 @@ fn a_machine_that_slept_learns_two_seconds() {
 #[test]
 fn a_law_that_changes_keeps_the_severity_within_its_own_range() {
     let deep = SlowLaw { after: 60.0, ..EXACT };
-    let mut severity = Severity::at_rest(&deep);
+    let mut severity = SlowSeverity::at_rest(&deep);
     near(severity.value(), -0.5, "deeper");
     assert!(severity.is_at_rest(&EXACT), "nothing would lower it");
     severity.step(&EXACT, Some(0.0), SECOND);
-    assert_eq!(severity, Severity::at_rest(&EXACT));
+    assert_eq!(severity, SlowSeverity::at_rest(&EXACT));
     assert!(!severity.is_at_rest(&deep));
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::shed::Window;
+use tidegate::shed::UtilizationWindow;
 
 use super::at_millis;
 
@@ -12,7 +12,7 @@ const SPAN: Duration = Duration::from_secs(8);
 /// What grows while so many of so many slots are busy.
 #[derive(Default)]
 struct Sums {
-    window: Window,
+    window: UtilizationWindow,
     millis: u64,
     busy: u128,
     slots: u128,
@@ -114,7 +114,7 @@ fn a_reading_out_of_order_or_a_sum_that_falls_is_harmless() {
 
 #[test]
 fn it_is_small() {
-    assert!(size_of::<Window>() <= 2_304, "{}", size_of::<Window>());
+    assert!(size_of::<UtilizationWindow>() <= 2_304, "{}", size_of::<UtilizationWindow>());
 }
 
 proptest! {

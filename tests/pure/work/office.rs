@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::engine::{
-    Answer, Cost, Decider, Descriptors, Engine, Op, Opening, Options, Repeat, Request, Session, Verdict,
-    WorkOutcome,
+    Cost, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, Op, Opening, Repeat, Request, Session,
+    Verdict, WorkOutcome,
 };
 use tidegate::rules::{Mode, RuleSet, read_text};
 
@@ -48,7 +48,7 @@ impl Office {
     }
 
     pub(crate) fn of(mode: Mode, text: &str) -> Office {
-        let engine = Arc::new(Engine::new(Options { mode, ..options() }));
+        let engine = Arc::new(Engine::new(EngineOptions { mode, ..options() }));
         let office = Office { decider: engine.decider(), engine };
         office.install(text);
         office
@@ -85,10 +85,10 @@ impl Office {
             ..Request::new(ask.op, "api", Descriptors::one(&attributes))
         };
         let decision = match self.decider.decide(&request, at) {
-            Answer::Decided(decision) => decision,
-            Answer::Conflict => return Told { line: "conflict".into(), lease: None, retry: None },
-            Answer::Quota => return Told { line: "quota".into(), lease: None, retry: None },
-            Answer::Ask(_) => return Told { line: "ask".into(), lease: None, retry: None },
+            EngineAnswer::Decided(decision) => decision,
+            EngineAnswer::Conflict => return Told { line: "conflict".into(), lease: None, retry: None },
+            EngineAnswer::Quota => return Told { line: "quota".into(), lease: None, retry: None },
+            EngineAnswer::Ask(_) => return Told { line: "ask".into(), lease: None, retry: None },
         };
         let mut line = format!("{:?}", decision.verdict).to_lowercase();
         if let Some(rule) = decision.rule_name() {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redis::Value;
-use tidegate::fleet::link::{Call, Class, Script, Url, UrlError};
+use tidegate::fleet::link::{Class, RedisCommand, Script, Url, UrlError};
 
 use super::redis_server::{Redis, is_installed};
 use super::{count, counted, echo, failures, link, one, said_back, up};
@@ -103,7 +103,7 @@ async fn many_calls_go_out_together_and_come_back_one_by_one() {
     let calls: Vec<_> = args
         .iter()
         .enumerate()
-        .map(|(index, args)| Call { script: script(index), keys: &keys, args })
+        .map(|(index, args)| RedisCommand { script: script(index), keys: &keys, args })
         .collect();
     let mut replies = link.send(one(&link).id, &calls, None);
     for (index, text) in texts.iter().enumerate() {
@@ -130,7 +130,7 @@ async fn replies_that_nobody_waits_for_go_to_nobody() {
     for round in 0..100 {
         let text = format!("{round}");
         let args: [&[u8]; 1] = [text.as_bytes()];
-        let calls = [Call { script: &script, keys: &[], args: &args }; 3];
+        let calls = [RedisCommand { script: &script, keys: &[], args: &args }; 3];
         let mut replies = link.send(one(&link).id, &calls, None);
         if round % 2 == 0 {
             replies.next().await.unwrap().unwrap();
@@ -158,7 +158,7 @@ async fn a_script_that_the_server_forgot_is_loaded_and_called_once_more() {
     // A whole batch that finds nothing.
     redis.order("SCRIPT FLUSH");
     let script = count();
-    let calls = [Call { script: &script, keys: &[b"n"], args: &[b"x"] }; 20];
+    let calls = [RedisCommand { script: &script, keys: &[b"n"], args: &[b"x"] }; 20];
     let mut replies = link.send(one(&link).id, &calls, None);
     while let Some(reply) = replies.next().await {
         reply.unwrap();

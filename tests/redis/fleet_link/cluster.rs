@@ -5,15 +5,16 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use redis::Value;
-use tidegate::fleet::link::{Call, Class, Link, LinkError, Options, Script};
+use tidegate::fleet::link::{Class, LinkError, LinkOptions, RedisCommand, RedisLink, Script};
 
 use super::redis_cluster::Three;
 use super::redis_server::{Redis, is_installed};
 use super::{is_up, until};
 
-fn link_to(three: &Three) -> Link {
+fn link_to(three: &Three) -> RedisLink {
     let url = format!("redis://127.0.0.1:{}", three.0[0].port).parse().unwrap();
-    Link::start(Options { urls: vec![url], cluster: true, ..Options::default() }, vec![twice()]).unwrap()
+    RedisLink::start(LinkOptions { urls: vec![url], cluster: true, ..LinkOptions::default() }, vec![twice()])
+        .unwrap()
 }
 
 /// Counts two keys of one tag.
@@ -21,7 +22,7 @@ fn twice() -> Script {
     Script::new("twice", "return {redis.call('INCR', KEYS[1]), redis.call('INCR', KEYS[2])}")
 }
 
-async fn counted(link: &Link, tag: &str) -> Result<(i64, i64), LinkError> {
+async fn counted(link: &RedisLink, tag: &str) -> Result<(i64, i64), LinkError> {
     let keys = [format!("tg:{{{tag}}}:a"), format!("tg:{{{tag}}}:b")];
     let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
     match link.call(link.node_of(tag), &twice(), &keys, &[], None).await? {
@@ -57,7 +58,7 @@ async fn every_tag_is_asked_where_its_slot_is() {
     let keys: Vec<[String; 2]> =
         tags.iter().map(|tag| [format!("tg:{{{tag}}}:a"), format!("tg:{{{tag}}}:b")]).collect();
     let keys: Vec<[&[u8]; 2]> = keys.iter().map(|[a, b]| [a.as_bytes(), b.as_bytes()]).collect();
-    let calls: Vec<_> = keys.iter().map(|keys| Call { script: &script, keys, args: &[] }).collect();
+    let calls: Vec<_> = keys.iter().map(|keys| RedisCommand { script: &script, keys, args: &[] }).collect();
     let mut replies = link.send(link.node_of(&tags[0]), &calls, None);
     while let Some(reply) = replies.next().await {
         assert_eq!(reply.unwrap(), Value::Array(vec![Value::Int(2), Value::Int(2)]));

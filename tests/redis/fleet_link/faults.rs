@@ -2,7 +2,7 @@
 
 use redis::Value;
 use rustix::process::Signal;
-use tidegate::fleet::link::{Call, Class, Script};
+use tidegate::fleet::link::{Class, RedisCommand, Script};
 
 use super::redis_server::{Redis, is_installed};
 use super::{Log, counted, down, echo, failures, is_down_for, link, one, said_back, until, up};
@@ -72,7 +72,7 @@ async fn a_server_that_sleeps_longer_each_time_is_waited_for_longer() {
     // A quarter of a second is waited at first: this is given up.
     redis.say_and_go("DEBUG SLEEP 0.7");
     let script = echo();
-    let calls = [Call { script: &script, keys: &[], args: &[b"x"] }];
+    let calls = [RedisCommand { script: &script, keys: &[], args: &[b"x"] }];
     until("it is noticed", || {
         // Somebody must ask for the silence to be heard.
         drop(link.send(one(&link).id, &calls, None));

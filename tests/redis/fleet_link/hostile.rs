@@ -2,13 +2,13 @@
 
 use std::sync::atomic::Ordering;
 
-use tidegate::fleet::link::{Class, Link};
+use tidegate::fleet::link::{Class, RedisLink};
 
 use super::liar::Liar;
 use super::{down, echo, is_down_for, one, options, until, up};
 
-fn link_to(liar: &Liar) -> Link {
-    Link::start(options(&liar.url()), Vec::new()).unwrap()
+fn link_to(liar: &Liar) -> RedisLink {
+    RedisLink::start(options(&liar.url()), Vec::new()).unwrap()
 }
 
 /// Bytes of this process that are in memory.

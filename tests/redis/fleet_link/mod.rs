@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use redis::Value;
 use tidegate::clock::boot_nanos;
-use tidegate::fleet::link::{Class, Link, LinkError, NodeStatus, Options, Script, State};
+use tidegate::fleet::link::{Class, LinkError, LinkOptions, NodeState, NodeStatus, RedisLink, Script};
 
 /// Adds to a number and gives back what it was told.
 pub(crate) fn count() -> Script {
@@ -29,32 +29,32 @@ pub(crate) fn echo() -> Script {
     Script::new("echo", "return ARGV[1]")
 }
 
-pub(crate) fn options(url: &str) -> Options {
-    Options { urls: vec![url.parse().unwrap()], ..Options::default() }
+pub(crate) fn options(url: &str) -> LinkOptions {
+    LinkOptions { urls: vec![url.parse().unwrap()], ..LinkOptions::default() }
 }
 
 /// A link to one server.
-pub(crate) fn link(url: &str) -> Link {
-    Link::start(options(url), vec![count(), echo()]).unwrap()
+pub(crate) fn link(url: &str) -> RedisLink {
+    RedisLink::start(options(url), vec![count(), echo()]).unwrap()
 }
 
-pub(crate) fn one(link: &Link) -> NodeStatus {
+pub(crate) fn one(link: &RedisLink) -> NodeStatus {
     link.nodes().remove(0)
 }
 
 /// Why there is no connection.
-pub(crate) fn down(link: &Link) -> Option<LinkError> {
+pub(crate) fn down(link: &RedisLink) -> Option<LinkError> {
     match one(link).state {
-        State::Down(error) => Some(error),
-        State::Starting | State::Up => None,
+        NodeState::Down(error) => Some(error),
+        NodeState::Starting | NodeState::Up => None,
     }
 }
 
-pub(crate) fn is_up(link: &Link) -> bool {
-    link.nodes().iter().all(|node| node.state == State::Up)
+pub(crate) fn is_up(link: &RedisLink) -> bool {
+    link.nodes().iter().all(|node| node.state == NodeState::Up)
 }
 
-pub(crate) fn is_down_for(link: &Link, class: Class) -> bool {
+pub(crate) fn is_down_for(link: &RedisLink, class: Class) -> bool {
     down(link).is_some_and(|error| error.class == class)
 }
 
@@ -67,19 +67,19 @@ pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
     }
 }
 
-pub(crate) async fn up(link: &Link) {
+pub(crate) async fn up(link: &RedisLink) {
     until("connected", || is_up(link)).await;
 }
 
 /// Has `text` said back.
-pub(crate) async fn said_back(link: &Link, text: &str) -> Result<(), LinkError> {
+pub(crate) async fn said_back(link: &RedisLink, text: &str) -> Result<(), LinkError> {
     let reply = link.call(one(link).id, &echo(), &[b"k"], &[text.as_bytes()], None).await?;
     assert_eq!(reply, Value::BulkString(text.as_bytes().to_vec()));
     Ok(())
 }
 
 /// Counts up, and says what came to.
-pub(crate) async fn counted(link: &Link, key: &str) -> Result<i64, LinkError> {
+pub(crate) async fn counted(link: &RedisLink, key: &str) -> Result<i64, LinkError> {
     let reply = link.call(one(link).id, &count(), &[key.as_bytes()], &[b"x"], None).await?;
     match reply {
         Value::Array(parts) => match parts[0] {
@@ -97,7 +97,7 @@ pub(crate) async fn half_a_minute_passes() {
     tokio::time::resume();
 }
 
-pub(crate) fn failures(link: &Link, class: &str) -> u64 {
+pub(crate) fn failures(link: &RedisLink, class: &str) -> u64 {
     link.failures().iter().find(|(name, _)| *name == class).unwrap().1
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tidegate::fleet::link::{Class, Link, Options};
+use tidegate::fleet::link::{Class, LinkOptions, RedisLink};
 
 use super::redis_server::{Redis, is_installed};
 use super::{
@@ -13,12 +13,12 @@ use super::{
 const PASSWORD: &str = "correct-horse-battery";
 
 /// A link that says who it is with a password from a file in the server's directory.
-fn link_as(redis: &Redis, user: Option<&str>, password: &str) -> Link {
+fn link_as(redis: &Redis, user: Option<&str>, password: &str) -> RedisLink {
     let file = redis.directory.path().join("password");
     fs::write(&file, password).unwrap();
     let options =
-        Options { user: user.map(str::to_owned), password_file: Some(file), ..options(&redis.url()) };
-    Link::start(options, vec![count(), echo()]).unwrap()
+        LinkOptions { user: user.map(str::to_owned), password_file: Some(file), ..options(&redis.url()) };
+    RedisLink::start(options, vec![count(), echo()]).unwrap()
 }
 
 #[tokio::test]
@@ -55,13 +55,13 @@ async fn what_is_amiss_with_a_password_is_said() {
         return;
     }
     let redis = Redis::start(&["--requirepass", PASSWORD]);
-    let none = Link::start(options(&redis.url()), vec![echo()]).unwrap();
+    let none = RedisLink::start(options(&redis.url()), vec![echo()]).unwrap();
     let empty = link_as(&redis, None, "\n");
     until("an empty file", || is_down_for(&empty, Class::Auth)).await;
     assert!(down(&empty).unwrap().to_string().ends_with("password: it is empty"), "{:?}", down(&empty));
     until("no password", || is_down_for(&none, Class::Auth)).await;
-    let missing = Options { password_file: Some("/nowhere/password".into()), ..options(&redis.url()) };
-    let missing = Link::start(missing, vec![echo()]).unwrap();
+    let missing = LinkOptions { password_file: Some("/nowhere/password".into()), ..options(&redis.url()) };
+    let missing = RedisLink::start(missing, vec![echo()]).unwrap();
     until("no file", || is_down_for(&missing, Class::Auth)).await;
     assert!(down(&missing).unwrap().to_string().contains("/nowhere/password: entity not found"));
     let open = Redis::start(&[]);

@@ -1,19 +1,19 @@
 //! Which of several independent servers a tag lives on.
 
-use tidegate::fleet::link::{Link, Options, OptionsError};
+use tidegate::fleet::link::{LinkOptions, OptionsError, RedisLink};
 
 /// Tags of 256 buckets.
 fn tags() -> Vec<String> {
     (0..256).map(|bucket| format!("t{bucket:02x}")).collect()
 }
 
-fn named(urls: &[String]) -> Options {
-    Options { urls: urls.iter().map(|url| url.parse().unwrap()).collect(), ..Options::default() }
+fn named(urls: &[String]) -> LinkOptions {
+    LinkOptions { urls: urls.iter().map(|url| url.parse().unwrap()).collect(), ..LinkOptions::default() }
 }
 
 /// The URL that each tag belongs to.
 fn spread(urls: &[String]) -> Vec<String> {
-    let link = Link::start(named(urls), Vec::new()).unwrap();
+    let link = RedisLink::start(named(urls), Vec::new()).unwrap();
     let of = |id| link.nodes().into_iter().find(|node| node.id == id).unwrap().url.to_string();
     tags().iter().map(|tag| of(link.node_of(tag))).collect()
 }
@@ -63,17 +63,20 @@ async fn a_fourth_server_moves_no_more_than_three_in_ten() {
 async fn options_that_contradict_themselves_are_refused() {
     let url = |text: &str| vec![text.to_owned()];
     let both = |first: &str, second: &str| vec![first.to_owned(), second.to_owned()];
-    let of_cluster = |urls: &[String]| Options { cluster: true, ..named(urls) };
+    let of_cluster = |urls: &[String]| LinkOptions { cluster: true, ..named(urls) };
     let table = [
-        (Options::default(), OptionsError::NoUrl),
-        (Options { user: Some("u".into()), ..named(&url("redis://a")) }, OptionsError::UserWithoutPassword),
-        (Options { ca_file: Some("/ca".into()), ..named(&url("redis://a")) }, OptionsError::CaWithoutTls),
+        (LinkOptions::default(), OptionsError::NoUrl),
+        (
+            LinkOptions { user: Some("u".into()), ..named(&url("redis://a")) },
+            OptionsError::UserWithoutPassword,
+        ),
+        (LinkOptions { ca_file: Some("/ca".into()), ..named(&url("redis://a")) }, OptionsError::CaWithoutTls),
         (of_cluster(&url("unix:///s")), OptionsError::ClusterUrl),
         (of_cluster(&url("redis://a/1")), OptionsError::ClusterUrl),
         (of_cluster(&both("redis://a", "rediss://b")), OptionsError::ClusterUrl),
         (named(&both("redis://a", "redis://A:6379/0")), OptionsError::Twice),
     ];
     for (options, expected) in table {
-        assert_eq!(Link::start(options.clone(), Vec::new()).unwrap_err(), expected, "{options:?}");
+        assert_eq!(RedisLink::start(options.clone(), Vec::new()).unwrap_err(), expected, "{options:?}");
     }
 }

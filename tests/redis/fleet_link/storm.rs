@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use tidegate::fleet::link::Link;
+use tidegate::fleet::link::RedisLink;
 use tokio::net::UnixListener;
 use tokio::time::Instant;
 
@@ -29,7 +29,8 @@ async fn fifty_daemons_reconnect_apart() {
     });
     let url = format!("unix://{}", path.display());
     // All at once, as after a power cut.
-    let links: Vec<Link> = (0..DAEMONS).map(|_| Link::start(options(&url), vec![echo()]).unwrap()).collect();
+    let links: Vec<RedisLink> =
+        (0..DAEMONS).map(|_| RedisLink::start(options(&url), vec![echo()]).unwrap()).collect();
     tokio::time::sleep(Duration::from_secs(90)).await;
     server.abort();
     drop(links);

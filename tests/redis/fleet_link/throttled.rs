@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use redis::Value;
 use tidegate::clock::boot_nanos;
-use tidegate::fleet::link::Call;
+use tidegate::fleet::link::RedisCommand;
 
 use super::redis_server::{Redis, is_installed};
 use super::{echo, failures, link, one, up};
@@ -63,7 +63,7 @@ async fn waits_for_replies_over_a_slow_line() {
     let text = "x".repeat(1_000);
     let args: [&[u8]; 1] = [text.as_bytes()];
     // A second's worth there, and as much back: far more than is waited for a reply of a fast line.
-    let calls = [Call { script: &script, keys: &[], args: &args }; 120];
+    let calls = [RedisCommand { script: &script, keys: &[], args: &args }; 120];
     let begin = boot_nanos();
     let mut replies = link.send(one(&link).id, &calls, None);
     for _ in 0..calls.len() {

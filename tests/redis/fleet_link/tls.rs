@@ -2,19 +2,19 @@
 
 use std::fs;
 
-use tidegate::fleet::link::{Class, Link, Options, TlsFault};
+use tidegate::fleet::link::{Class, LinkOptions, RedisLink, TlsFault};
 
 use super::certificates::server;
 use super::redis_server::{Redis, is_installed};
 use super::{count, down, echo, options, said_back, until, up};
 
-fn link_to(redis: &Redis, host: &str, ca: &str) -> Link {
+fn link_to(redis: &Redis, host: &str, ca: &str) -> RedisLink {
     let ca_file = Some(redis.directory.path().join(ca));
-    let options = Options { ca_file, ..options(&format!("rediss://{host}:{}", redis.port)) };
-    Link::start(options, vec![count(), echo()]).unwrap()
+    let options = LinkOptions { ca_file, ..options(&format!("rediss://{host}:{}", redis.port)) };
+    RedisLink::start(options, vec![count(), echo()]).unwrap()
 }
 
-async fn fault(link: &Link) -> (TlsFault, String) {
+async fn fault(link: &RedisLink) -> (TlsFault, String) {
     until("TLS fails", || down(link).is_some()).await;
     let error = down(link).unwrap();
     let Class::Tls(fault) = error.class else { panic!("{error}") };
@@ -56,7 +56,7 @@ async fn each_certificate_that_is_not_good_is_named_for_what_it_is() {
     assert!(text.contains("has expired"), "{text}");
     // The system's authorities did not sign it either.
     let by_system = options(&format!("rediss://localhost:{}", redis.port));
-    let (found, text) = fault(&Link::start(by_system, Vec::new()).unwrap()).await;
+    let (found, text) = fault(&RedisLink::start(by_system, Vec::new()).unwrap()).await;
     assert!(matches!(found, TlsFault::Authority | TlsFault::CaFile), "{text}");
 }
 
@@ -80,13 +80,14 @@ async fn what_is_amiss_with_the_authorities_or_the_port_is_said() {
     }
     // TLS to a port without, and none to a port with it.
     let plain = Redis::start_on_port(&[]);
-    let to_plain = Options {
+    let to_plain = LinkOptions {
         ca_file: Some(redis.directory.path().join("ours.pem")),
         ..options(&format!("rediss://localhost:{}", plain.port))
     };
-    let (found, text) = fault(&Link::start(to_plain, Vec::new()).unwrap()).await;
+    let (found, text) = fault(&RedisLink::start(to_plain, Vec::new()).unwrap()).await;
     assert_eq!(found, TlsFault::Other, "{text}");
-    let without = Link::start(options(&format!("redis://localhost:{}", redis.port)), Vec::new()).unwrap();
+    let without =
+        RedisLink::start(options(&format!("redis://localhost:{}", redis.port)), Vec::new()).unwrap();
     until("it is no Redis' way", || down(&without).is_some()).await;
     let error = down(&without).unwrap();
     assert!(matches!(error.class, Class::Protocol | Class::Down), "{error}");

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate::clock::{Now, Timestamp};
-use tidegate::engine::{By, FleetChange, Mode, RuleName, Switch, Target};
+use tidegate::engine::{FleetChange, Mode, RuleName, Switch, SwitchOrigin, Target};
 use tidegate::fleet::overrides::{Document, Seal};
 
 use super::daemon::{Daemon, eventually};
@@ -33,7 +33,13 @@ fn now() -> Now {
 
 fn switch(target: Target, until: Option<Duration>) -> FleetChange {
     let until = until.map(|lasts| now().at.after(lasts));
-    FleetChange::Switch(Switch { target, mode: Mode::Disabled, until, said: now().at, by: By::User(0) })
+    FleetChange::Switch(Switch {
+        target,
+        mode: Mode::Disabled,
+        until,
+        said: now().at,
+        by: SwitchOrigin::User(0),
+    })
 }
 
 fn per_user() -> Target {

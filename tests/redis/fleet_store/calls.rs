@@ -4,10 +4,12 @@ use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any};
 use proptest::{option, prop_oneof};
 use tidegate::fleet::beat::PoolLoad;
-use tidegate::fleet::call::{Batch, Bucket, Call, Cost, Payment, Place};
-use tidegate::fleet::cell::{AMOUNT_MAX, Ask, BURST_MAX, CellRate, GENERATION_US, Report, TOKEN, Terms};
+use tidegate::fleet::call::{Bucket, KeyPayment, LanePosition, Payment, ScriptCommand, SyncBatch};
+use tidegate::fleet::cell::{
+    AMOUNT_MAX, BURST_MAX, CellQuota, CellRate, CellReport, CellRequest, GENERATION_US, TOKEN,
+};
 use tidegate::fleet::places::PlacesAsk;
-use tidegate::fleet::window::{CellWindow, Returned, Turns, WindowAsk};
+use tidegate::fleet::window::{CellWindow, FleetWindowTurns, WindowAsk, WindowRefund};
 
 /// What happens next, and how long after what was before.
 #[derive(Clone, Debug)]
@@ -30,7 +32,7 @@ pub(crate) type PoolStep = (u8, PoolLoad);
 #[derive(Clone, Debug)]
 pub(crate) enum Act {
     Sync { host: u8, lane: u8, number: Number, asks: Vec<Asking> },
-    Exact { host: u8, number: Number, costs: Vec<Cost> },
+    Exact { host: u8, number: Number, costs: Vec<KeyPayment> },
     Places { host: u8, number: Number, asks: Vec<(PlacesAsk, bool)> },
     Peek { windows: bool },
     Reset { key: u8, window: bool },
@@ -57,7 +59,7 @@ pub(crate) enum Number {
 /// An ask, and whether its report of before is the one that this host gave.
 #[derive(Clone, Debug)]
 pub(crate) struct Asking {
-    pub(crate) ask: Ask,
+    pub(crate) ask: CellRequest,
     pub(crate) honest: bool,
 }
 
@@ -131,7 +133,7 @@ fn any_number() -> impl Strategy<Value = Number> {
     ]
 }
 
-fn any_terms() -> impl Strategy<Value = Terms> {
+fn any_terms() -> impl Strategy<Value = CellQuota> {
     let rates = [
         (1_000, 1),
         (1, 360),
@@ -149,7 +151,7 @@ fn any_terms() -> impl Strategy<Value = Terms> {
         1 => (0_u64..3).prop_map(|less| BURST_MAX - less),
         1 => 1_u64..BURST_MAX,
     ];
-    (rate, burst, 1_u64..4).prop_map(|(rate, burst, version)| Terms { version, rate, burst })
+    (rate, burst, 1_u64..4).prop_map(|(rate, burst, version)| CellQuota { version, rate, burst })
 }
 
 fn any_amount() -> impl Strategy<Value = u64> {
@@ -176,18 +178,19 @@ fn any_age() -> impl Strategy<Value = Option<u64>> {
     option::of(prop_oneof![3 => 0_u64..20_000_000, 1 => 8_999_998_u64..9_000_002, 1 => any::<u64>()])
 }
 
-pub(crate) fn any_ask() -> impl Strategy<Value = Ask> {
+pub(crate) fn any_ask() -> impl Strategy<Value = CellRequest> {
     let amounts = (any_amount(), any_amount(), any_amount(), any_amount());
     let report = (any_amount(), any_demand(), 0_u64..3);
-    let last = option::of(report.prop_map(|(hold, demand, generation)| Report { hold, demand, generation }));
-    let returned = (any_amount(), any_age()).prop_map(|(amount, paid_us)| Returned { amount, paid_us });
+    let last =
+        option::of(report.prop_map(|(hold, demand, generation)| CellReport { hold, demand, generation }));
+    let returned = (any_amount(), any_age()).prop_map(|(amount, paid_us)| WindowRefund { amount, paid_us });
     let window =
         option::of((any_window(), returned).prop_map(|(window, returned)| WindowAsk { window, returned }));
     let rest = (any_demand(), any_amount(), 0_u32..1_000_000, any_age(), window);
     (0_u8..4, any_terms(), last, amounts, rest).prop_map(|(key, terms, last, amounts, rest)| {
         let (hold, back, owed, want) = amounts;
         let (demand, waited_us, dice, knew_us, window) = rest;
-        Ask {
+        CellRequest {
             key: key_of(key),
             terms,
             last,
@@ -208,9 +211,9 @@ fn any_asking() -> impl Strategy<Value = Asking> {
     (any_ask(), proptest::bool::weighted(0.7)).prop_map(|(ask, honest)| Asking { ask, honest })
 }
 
-fn any_cost() -> impl Strategy<Value = Cost> {
+fn any_cost() -> impl Strategy<Value = KeyPayment> {
     (0_u8..4, any_terms(), any_amount(), any_age(), option::of(any_window())).prop_map(
-        |(key, terms, cost, knew_us, window)| Cost { key: key_of(key), terms, cost, knew_us, window },
+        |(key, terms, cost, knew_us, window)| KeyPayment { key: key_of(key), terms, cost, knew_us, window },
     )
 }
 
@@ -220,26 +223,28 @@ fn any_window() -> impl Strategy<Value = CellWindow> {
     let every = (0_usize..5, 0_u64..2_000_000, prop_oneof![3 => Just(1_u32), 2 => Just(11), 1 => 2_u32..62])
         .prop_map(move |(span, origin, slots)| CellWindow {
             slots,
-            turns: Turns::Every { step: spans[span], origin },
+            turns: FleetWindowTurns::Every { step: spans[span], origin },
         });
     // How long before now the first began, how long it is, and how long the next.
     let calendar = (0_u64..9_000_000, 1_u64..6_000_000, 1_u64..6_000_000).prop_map(|(ago, first, next)| {
-        CellWindow { slots: 1, turns: Turns::Calendar { start: ago, turn: first, finish: next } }
+        CellWindow { slots: 1, turns: FleetWindowTurns::Calendar { start: ago, turn: first, finish: next } }
     });
     prop_oneof![3 => every, 2 => calendar]
 }
 
 /// The window as a host says it that takes this moment for the present one: calendars turn where all hosts say so, or nearly.
 pub(crate) fn dated(window: CellWindow, now_us: u64) -> CellWindow {
-    let Turns::Calendar { start: ago, turn: first, finish: next } = window.turns else { return window };
+    let FleetWindowTurns::Calendar { start: ago, turn: first, finish: next } = window.turns else {
+        return window;
+    };
     let start = now_us.saturating_sub(ago) / 3_000_000 * 3_000_000;
     let turn = start + if first < 5_000_000 { 3_000_000 } else { first };
-    CellWindow { slots: 1, turns: Turns::Calendar { start, turn, finish: turn + next } }
+    CellWindow { slots: 1, turns: FleetWindowTurns::Calendar { start, turn, finish: turn + next } }
 }
 
 fn any_places() -> impl Strategy<Value = PlacesAsk> {
     let count = || prop_oneof![5 => 0_u32..30, 1 => 0_u32..1_000_000];
-    let report = (count(), any_demand(), 0_u64..3).prop_map(|(hold, demand, generation)| Report {
+    let report = (count(), any_demand(), 0_u64..3).prop_map(|(hold, demand, generation)| CellReport {
         hold: u64::from(hold) * TOKEN,
         demand,
         generation,
@@ -276,14 +281,21 @@ pub(crate) fn bucket() -> Bucket {
 }
 
 /// A sync of one cell.
-pub(crate) fn sync_of(ask: Ask) -> Call {
-    let place =
-        Place { bucket: bucket(), host: host_of(0), lane: 0, epoch: 1, seq: 1, offer: [1; 16], known: None };
-    Call::Sync(Batch { place, asks: vec![ask] })
+pub(crate) fn sync_of(ask: CellRequest) -> ScriptCommand {
+    let place = LanePosition {
+        bucket: bucket(),
+        host: host_of(0),
+        lane: 0,
+        epoch: 1,
+        seq: 1,
+        offer: [1; 16],
+        known: None,
+    };
+    ScriptCommand::Sync(SyncBatch { place, asks: vec![ask] })
 }
 
-pub(crate) fn payment_of(place: Place, costs: &[Cost]) -> Call {
-    Call::Exact(Payment { place, costs: costs.to_vec() })
+pub(crate) fn payment_of(place: LanePosition, costs: &[KeyPayment]) -> ScriptCommand {
+    ScriptCommand::Exact(Payment { place, costs: costs.to_vec() })
 }
 
 /// The moment after another, by the clock of Redis.

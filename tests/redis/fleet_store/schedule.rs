@@ -1,10 +1,10 @@
 //! Honest hosts on one key of a store, in an order and at times that nobody would choose: calls that are sent twice, run
 //! late or never, replies that get lost, hosts that die, and time that stops right at the edges of generations.
 
-use tidegate::fleet::call::{Batch, Bucket, Call, Cost, Payment, Place};
-use tidegate::fleet::cell::{Ask, CellRate, GENERATION_US, Report, TOKEN, Terms};
-use tidegate::fleet::reply::{Answer, Kind, Reply, Wait};
-use tidegate::fleet::window::{CellWindow, Returned, Turns, WindowAsk};
+use tidegate::fleet::call::{Bucket, KeyPayment, LanePosition, Payment, ScriptCommand, SyncBatch};
+use tidegate::fleet::cell::{CellQuota, CellRate, CellReport, CellRequest, GENERATION_US, TOKEN};
+use tidegate::fleet::reply::{CommandReply, CostCover, ReplyKind, ScriptReply};
+use tidegate::fleet::window::{CellWindow, FleetWindowTurns, WindowAsk, WindowRefund};
 use tidegate::limit::Rate;
 use tidegate::rules::fleet_rate;
 
@@ -16,9 +16,9 @@ pub(crate) struct Schedule {
     random: Random,
     store: Store,
     hosts: Vec<HonestHost>,
-    terms: Terms,
+    terms: CellQuota,
     /// Calls that may still be run, though nobody waits for them.
-    strays: Vec<Call>,
+    strays: Vec<ScriptCommand>,
     now: u64,
     began: u64,
     spent: u64,
@@ -39,11 +39,11 @@ struct HonestHost {
     hand: u64,
     /// When it drops what it holds: 1.9 s after it sent the last sync that was answered.
     until: u64,
-    last: Option<Report>,
+    last: Option<CellReport>,
     known: Option<[u8; 16]>,
     waiting: Option<Waiting>,
     /// Paid for, and of no use.
-    returned: Returned,
+    returned: WindowRefund,
 }
 
 #[derive(Clone, Copy)]
@@ -59,17 +59,17 @@ enum Act {
 
 /// A sync on its way.
 struct Waiting {
-    call: Call,
-    ask: Ask,
+    call: ScriptCommand,
+    ask: CellRequest,
     sent: u64,
-    reply: Option<Reply>,
+    reply: Option<ScriptReply>,
 }
 
 impl Waiting {
     /// What it may bring to the host, once it was run.
     fn grant(&self) -> u64 {
         match &self.reply {
-            Some(Reply::Sync(Answer { kind: Kind::Done(said), .. })) => said[0].grant,
+            Some(ScriptReply::Sync(CommandReply { kind: ReplyKind::Done(said), .. })) => said[0].grant,
             _ => 0,
         }
     }
@@ -77,14 +77,14 @@ impl Waiting {
     /// What it takes back with it, unless it was done.
     fn back(&self) -> u64 {
         match &self.reply {
-            Some(Reply::Sync(Answer { kind: Kind::Done(_), .. })) => 0,
+            Some(ScriptReply::Sync(CommandReply { kind: ReplyKind::Done(_), .. })) => 0,
             _ => self.ask.back,
         }
     }
 }
 
 impl Schedule {
-    pub(crate) fn new(seed: u64, terms: Terms) -> Schedule {
+    pub(crate) fn new(seed: u64, terms: CellQuota) -> Schedule {
         let mut random = Random(seed);
         let hosts = 2 + random.below(5);
         let now = 1_000 * GENERATION_US + random.below(GENERATION_US);
@@ -97,7 +97,7 @@ impl Schedule {
             last: None,
             known: None,
             waiting: None,
-            returned: Returned::default(),
+            returned: WindowRefund::default(),
         };
         Schedule {
             seed,
@@ -119,7 +119,7 @@ impl Schedule {
     }
 
     /// The same on a window; some requests pay at once, and what they do not use comes back.
-    pub(crate) fn of_window(seed: u64, terms: Terms, window: CellWindow) -> Schedule {
+    pub(crate) fn of_window(seed: u64, terms: CellQuota, window: CellWindow) -> Schedule {
         Schedule { window: Some(window), ..Schedule::new(seed, terms) }
     }
 
@@ -232,7 +232,7 @@ impl Schedule {
         let back = if self.random.below(3) == 0 { self.random.below(host.hand + 1) } else { 0 };
         host.hand -= back;
         host.seq += 1;
-        let ask = Ask {
+        let ask = CellRequest {
             key: [9; 16],
             terms: self.terms,
             last: host.last,
@@ -248,7 +248,7 @@ impl Schedule {
                 .window
                 .map(|window| WindowAsk { window, returned: std::mem::take(&mut host.returned) }),
         };
-        let place = Place {
+        let place = LanePosition {
             bucket: Bucket::of(&ask.key, 16),
             host: [host.name; 16],
             lane: 0,
@@ -257,7 +257,7 @@ impl Schedule {
             offer: [7; 16],
             known: host.known,
         };
-        let call = Call::Sync(Batch { place, asks: vec![ask] });
+        let call = ScriptCommand::Sync(SyncBatch { place, asks: vec![ask] });
         host.waiting = Some(Waiting { call, ask, sent: self.now, reply: None });
     }
 
@@ -269,7 +269,7 @@ impl Schedule {
         }
         let reply = self.store.call(&waiting.call, self.now);
         if let Some(before) = &waiting.reply {
-            let done = matches!(before, Reply::Sync(Answer { kind: Kind::Done(_), .. }));
+            let done = matches!(before, ScriptReply::Sync(CommandReply { kind: ReplyKind::Done(_), .. }));
             assert!(!done || *before == reply, "SEED={}: the same call is answered alike", self.seed);
         }
         waiting.reply.get_or_insert(reply);
@@ -278,20 +278,21 @@ impl Schedule {
     fn receive(&mut self, chosen: usize) {
         let host = &mut self.hosts[chosen];
         let Some(waiting) = host.waiting.take_if(|waiting| waiting.reply.is_some()) else { return };
-        let Some(Reply::Sync(answer)) = waiting.reply else { panic!("no reply to a sync") };
+        let Some(ScriptReply::Sync(answer)) = waiting.reply else { panic!("no reply to a sync") };
         host.known = Some(answer.nonce);
         match answer.kind {
-            Kind::Done(said) => {
+            ReplyKind::Done(said) => {
                 let said = said[0];
                 host.hand += said.grant;
                 let hold = waiting.ask.hold + said.grant;
-                host.last = Some(Report { hold, demand: waiting.ask.demand, generation: said.generation });
+                host.last =
+                    Some(CellReport { hold, demand: waiting.ask.demand, generation: said.generation });
                 host.until = waiting.sent + KEPT_IN_HAND_US;
                 if self.now >= host.until {
                     self.dropped += std::mem::take(&mut host.hand);
                 }
             }
-            Kind::Unknown | Kind::Stale => {
+            ReplyKind::Unknown | ReplyKind::Stale => {
                 host.hand += waiting.ask.back;
                 if self.now >= host.until {
                     self.dropped += std::mem::take(&mut host.hand);
@@ -308,7 +309,7 @@ impl Schedule {
         let Some(window) = self.window else { return };
         self.payments += 1;
         let cost = (1 + self.random.below(3)) * TOKEN;
-        let place = Place {
+        let place = LanePosition {
             bucket: Bucket::of(&[9; 16], 16),
             host: [100; 16],
             lane: 8,
@@ -317,10 +318,10 @@ impl Schedule {
             offer: [7; 16],
             known: self.hosts[chosen].known,
         };
-        let cost = Cost { key: [9; 16], terms: self.terms, cost, knew_us: None, window: Some(window) };
-        let reply = self.store.call(&Call::Exact(Payment { place, costs: vec![cost] }), self.now);
-        let Reply::Exact(Answer { kind: Kind::Done(paid), .. }) = reply else { return };
-        if paid[0].wait != Wait::No {
+        let cost = KeyPayment { key: [9; 16], terms: self.terms, cost, knew_us: None, window: Some(window) };
+        let reply = self.store.call(&ScriptCommand::Exact(Payment { place, costs: vec![cost] }), self.now);
+        let ScriptReply::Exact(CommandReply { kind: ReplyKind::Done(paid), .. }) = reply else { return };
+        if paid[0].wait != CostCover::No {
             return;
         }
         if self.random.below(2) == 0 {
@@ -344,16 +345,16 @@ impl Schedule {
             }
         }
         (host.last, host.seq, host.known) = (None, 0, None);
-        host.returned = Returned::default();
+        host.returned = WindowRefund::default();
         host.epoch += 1;
     }
 
     /// Its tokens were dropped with the host; what it gets now nobody gets, and what it gives back is there again.
     fn run_a_stray(&mut self) {
         let Some(call) = self.strays.pop() else { return };
-        let Call::Sync(batch) = &call else { panic!("a stray is a sync") };
+        let ScriptCommand::Sync(batch) = &call else { panic!("a stray is a sync") };
         let reply = self.store.call(&call, self.now);
-        if let Reply::Sync(Answer { kind: Kind::Done(said), .. }) = reply {
+        if let ScriptReply::Sync(CommandReply { kind: ReplyKind::Done(said), .. }) = reply {
             self.dropped += said[0].grant;
         } else {
             self.dropped += batch.asks[0].back;
@@ -394,7 +395,7 @@ impl Schedule {
 
     /// No window had more than its limit: each that ends now is looked at, request by request.
     pub(crate) fn is_windowed(&self) -> Result<(), String> {
-        let Some(CellWindow { slots, turns: Turns::Every { step, origin } }) = self.window else {
+        let Some(CellWindow { slots, turns: FleetWindowTurns::Every { step, origin } }) = self.window else {
             return Ok(());
         };
         let is_in = |at: u64| match slots {
@@ -415,7 +416,7 @@ impl Schedule {
         let coming: u64 = waiting.map(|waiting| waiting.grant() + waiting.back()).sum();
         let hands: u64 = self.hosts.iter().map(|host| host.hand).sum();
         let strays = self.strays.iter().map(|call| match call {
-            Call::Sync(batch) => batch.asks[0].back,
+            ScriptCommand::Sync(batch) => batch.asks[0].back,
             _ => 0,
         });
         let out = hands + coming + strays.sum::<u64>() + self.spent + self.dropped;
@@ -432,8 +433,8 @@ impl Schedule {
     }
 }
 
-pub(crate) fn terms(tokens: u64, period_us: u64, burst: u64) -> Terms {
-    Terms { version: 1, rate: rate_of(tokens, period_us), burst: burst * TOKEN }
+pub(crate) fn terms(tokens: u64, period_us: u64, burst: u64) -> CellQuota {
+    CellQuota { version: 1, rate: rate_of(tokens, period_us), burst: burst * TOKEN }
 }
 
 /// So many tokens in so many microseconds.

@@ -3,14 +3,14 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use tidegate::fleet::beat::{Beat, PoolReport};
-use tidegate::fleet::call::{Batch, Call, Cost, Nonce, Place};
-use tidegate::fleet::cell::{CellRate, GENERATION_US, Report, TOKEN, Terms};
+use tidegate::fleet::call::{KeyPayment, LanePosition, Nonce, ScriptCommand, SyncBatch};
+use tidegate::fleet::cell::{CellQuota, CellRate, CellReport, GENERATION_US, TOKEN};
 use tidegate::fleet::look::{Peek, Reset};
-use tidegate::fleet::places::Places;
-use tidegate::fleet::reply::{Answer, Kind, Reply};
+use tidegate::fleet::places::PermitCommand;
+use tidegate::fleet::reply::{CommandReply, ReplyKind, ScriptReply};
 use tidegate::fleet::scripts;
-use tidegate::fleet::secrets::Mark;
-use tidegate::fleet::version::{Fingerprint, VersionCall};
+use tidegate::fleet::secrets::SecretDigest;
+use tidegate::fleet::version::{NumbersFingerprint, VersionCall};
 use tidegate::fleet::window::Stands;
 
 use super::calls::{Act, Number, Step, after, bucket, dated, host_of, key_of, payment_of};
@@ -23,8 +23,8 @@ pub(crate) struct Twins {
     store: Store,
     now: u64,
     lanes: HashMap<(u8, u8), Lane>,
-    reports: HashMap<(u8, [u8; 16]), Report>,
-    places: HashMap<(u8, [u8; 16]), Report>,
+    reports: HashMap<(u8, [u8; 16]), CellReport>,
+    places: HashMap<(u8, [u8; 16]), CellReport>,
     known: Option<Nonce>,
     /// How often each thing came to pass that a test like this is for.
     pub(crate) seen: BTreeMap<&'static str, u64>,
@@ -35,7 +35,7 @@ pub(crate) struct Twins {
 struct Lane {
     epoch: u64,
     seq: u64,
-    sent: Option<Call>,
+    sent: Option<ScriptCommand>,
 }
 
 impl Twins {
@@ -115,7 +115,7 @@ impl Twins {
                     }
                     ask
                 });
-                let call = Call::Sync(Batch { place, asks: asks.collect() });
+                let call = ScriptCommand::Sync(SyncBatch { place, asks: asks.collect() });
                 self.call_in_lane(*host, *lane, *number, call)
             }
             Act::Exact { host, number, costs } => {
@@ -123,7 +123,7 @@ impl Twins {
                 let mut keys = HashSet::new();
                 let costs = costs.iter().filter(|cost| keys.insert(cost.key)).map(|cost| {
                     let window = cost.window.map(|window| dated(window, self.now));
-                    Cost { window, ..*cost }
+                    KeyPayment { window, ..*cost }
                 });
                 let costs: Vec<_> = costs.collect();
                 self.call_in_lane(*host, EXACT_LANE, *number, payment_of(place, &costs))
@@ -140,22 +140,22 @@ impl Twins {
                     }
                     ask
                 });
-                let call = Call::Places(Places { place, asks: asks.collect() });
+                let call = ScriptCommand::Places(PermitCommand { place, asks: asks.collect() });
                 self.call_in_lane(*host, PLACES_LANE, *number, call)
             }
             Act::Peek { windows } => {
                 let keys = (0..4).map(key_of).collect();
-                self.call(&Call::Peek(Peek { bucket: bucket(), keys, windows: *windows })).map(drop)
+                self.call(&ScriptCommand::Peek(Peek { bucket: bucket(), keys, windows: *windows })).map(drop)
             }
             Act::Reset { key, window } => {
                 let call = Reset { bucket: bucket(), key: key_of(*key), window: *window };
-                self.call(&Call::Reset(call)).map(drop)
+                self.call(&ScriptCommand::Reset(call)).map(drop)
             }
             Act::Beat { host, number, pools, secret } => self.beat(*host, *number, pools, *secret),
             Act::Version { rule, terms, before } => {
                 let before = before.map(|(terms, known)| (fingerprint(terms), known));
                 let call = VersionCall { rule: [*rule; 16], terms: fingerprint(*terms), before };
-                self.call(&Call::Version(call)).map(drop)
+                self.call(&ScriptCommand::Version(call)).map(drop)
             }
             Act::Evict { key } => {
                 self.delete(&cell_name('q', *key));
@@ -182,7 +182,7 @@ impl Twins {
         }
     }
 
-    fn place(&self, host: u8, lane: u8, number: Number) -> Place {
+    fn place(&self, host: u8, lane: u8, number: Number) -> LanePosition {
         let of_lane = self.lanes.get(&(host, lane)).cloned().unwrap_or(Lane { epoch: 5, ..Lane::default() });
         let (epoch, seq) = match number {
             Number::Next | Number::Again | Number::Stranger => (of_lane.epoch, of_lane.seq + 1),
@@ -194,7 +194,7 @@ impl Twins {
         };
         let offer = [u8::try_from(self.now % 251).unwrap() + 1; 16];
         let known = if matches!(number, Number::Stranger) { Some([255; 16]) } else { self.known };
-        Place { bucket: bucket(), host: host_of(host), lane, epoch, seq, offer, known }
+        LanePosition { bucket: bucket(), host: host_of(host), lane, epoch, seq, offer, known }
     }
 
     fn beat(
@@ -204,14 +204,15 @@ impl Twins {
         pools: &[super::calls::PoolStep],
         secret: u8,
     ) -> Result<(), String> {
-        let Place { epoch, seq, .. } = self.place(host, BEATS, number);
+        let LanePosition { epoch, seq, .. } = self.place(host, BEATS, number);
         let mut names = HashSet::new();
         let pools = pools
             .iter()
             .filter(|(pool, _)| names.insert(*pool))
             .map(|(pool, load)| PoolReport { pool: format!("api/{pool}"), load: *load });
-        let secret = Mark::of_secret(&[secret]);
-        let beat = Call::Beat(Beat { host: host_of(host), epoch, seq, pools: pools.collect(), secret });
+        let secret = SecretDigest::of_secret(&[secret]);
+        let beat =
+            ScriptCommand::Beat(Beat { host: host_of(host), epoch, seq, pools: pools.collect(), secret });
         let before = self.lanes.get(&(host, BEATS)).and_then(|lane| lane.sent.clone());
         let again = before.filter(|_| matches!(number, Number::Again));
         let is_later = again.is_none() && !matches!(number, Number::Before | Number::OldEpoch);
@@ -222,7 +223,13 @@ impl Twins {
         self.call(&beat).map(drop)
     }
 
-    fn call_in_lane(&mut self, host: u8, lane: u8, number: Number, call: Call) -> Result<(), String> {
+    fn call_in_lane(
+        &mut self,
+        host: u8,
+        lane: u8,
+        number: Number,
+        call: ScriptCommand,
+    ) -> Result<(), String> {
         let before = self.lanes.get(&(host, lane)).and_then(|lane| lane.sent.clone());
         let call = match (number, before) {
             (Number::Again, Some(before)) => before,
@@ -230,42 +237,45 @@ impl Twins {
         };
         let reply = self.call(&call)?;
         let place = match &call {
-            Call::Sync(batch) => batch.place,
-            Call::Exact(payment) => payment.place,
-            Call::Places(places) => places.place,
+            ScriptCommand::Sync(batch) => batch.place,
+            ScriptCommand::Exact(payment) => payment.place,
+            ScriptCommand::Places(places) => places.place,
             other => panic!("{other:?} has no lane"),
         };
-        if let (Reply::Places(Answer { kind: Kind::Done(said), .. }), Call::Places(places)) = (&reply, &call)
+        if let (
+            ScriptReply::Places(CommandReply { kind: ReplyKind::Done(said), .. }),
+            ScriptCommand::Places(places),
+        ) = (&reply, &call)
         {
             for (ask, said) in places.asks.iter().zip(said) {
                 let hold = u64::from(ask.hold + said.grant) * TOKEN;
-                let report = Report { hold, demand: ask.demand, generation: said.generation };
+                let report = CellReport { hold, demand: ask.demand, generation: said.generation };
                 self.places.insert((host, ask.key), report);
             }
         }
-        if let Reply::Sync(Answer { kind: Kind::Done(said), .. }) = &reply
-            && let Call::Sync(batch) = &call
+        if let ScriptReply::Sync(CommandReply { kind: ReplyKind::Done(said), .. }) = &reply
+            && let ScriptCommand::Sync(batch) = &call
         {
             for (ask, said) in batch.asks.iter().zip(said) {
                 let hold = ask.hold.saturating_add(said.grant);
                 self.reports.insert(
                     (host, ask.key),
-                    Report { hold, demand: ask.demand, generation: said.generation },
+                    CellReport { hold, demand: ask.demand, generation: said.generation },
                 );
             }
         }
         let (done, unknown) = match &reply {
-            Reply::Sync(Answer { kind, nonce, .. }) => {
+            ScriptReply::Sync(CommandReply { kind, nonce, .. }) => {
                 self.known = Some(*nonce);
-                (matches!(kind, Kind::Done(_)), matches!(kind, Kind::Unknown))
+                (matches!(kind, ReplyKind::Done(_)), matches!(kind, ReplyKind::Unknown))
             }
-            Reply::Exact(Answer { kind, nonce, .. }) => {
+            ScriptReply::Exact(CommandReply { kind, nonce, .. }) => {
                 self.known = Some(*nonce);
-                (matches!(kind, Kind::Done(_)), matches!(kind, Kind::Unknown))
+                (matches!(kind, ReplyKind::Done(_)), matches!(kind, ReplyKind::Unknown))
             }
-            Reply::Places(Answer { kind, nonce, .. }) => {
+            ScriptReply::Places(CommandReply { kind, nonce, .. }) => {
                 self.known = Some(*nonce);
-                (matches!(kind, Kind::Done(_)), matches!(kind, Kind::Unknown))
+                (matches!(kind, ReplyKind::Done(_)), matches!(kind, ReplyKind::Unknown))
             }
             _ => (false, false),
         };
@@ -281,12 +291,12 @@ impl Twins {
     }
 
     /// Puts a call to both.
-    fn call(&mut self, call: &Call) -> Result<Reply, String> {
+    fn call(&mut self, call: &ScriptCommand) -> Result<ScriptReply, String> {
         let encoded = call.encode().unwrap();
         let count = encoded.keys.len().to_string();
         let bytes = self.redis.command(&evalsha(&self.shas[encoded.script.name], &count, &encoded));
         let Value::Bytes(bytes) = bytes else { return Err(format!("{call:?}: {bytes:?}")) };
-        let received = Reply::decode(call, &bytes).map_err(|fault| format!("{call:?}: {fault}"))?;
+        let received = ScriptReply::decode(call, &bytes).map_err(|fault| format!("{call:?}: {fault}"))?;
         let reply = self.store.call(call, self.now);
         if received.reply != reply || received.clamped > 0 {
             return Err(format!("{call:?}\n  in Redis: {received:?}\n  in Rust:  {reply:?}"));
@@ -386,10 +396,10 @@ impl Twins {
         self.redis.command(&[b"DEL", name.as_bytes()]);
     }
 
-    fn count(&mut self, reply: &Reply) {
+    fn count(&mut self, reply: &ScriptReply) {
         let mut saw = |what: &'static str, times: usize| *self.seen.entry(what).or_default() += times as u64;
         match reply {
-            Reply::Sync(Answer { kind: Kind::Done(said), .. }) => {
+            ScriptReply::Sync(CommandReply { kind: ReplyKind::Done(said), .. }) => {
                 saw("done", 1);
                 saw("granted", said.iter().filter(|said| said.grant > 0).count());
                 saw("lost", said.iter().filter(|said| said.lost).count());
@@ -400,41 +410,41 @@ impl Twins {
                 saw("windows spent out", that(Stands::SpentOut));
                 saw("other windows", that(Stands::OtherWindow));
             }
-            Reply::Exact(Answer { kind: Kind::Done(paid), .. }) => {
-                use tidegate::fleet::reply::Wait;
-                let all = paid.iter().all(|paid| paid.wait == Wait::No);
+            ScriptReply::Exact(CommandReply { kind: ReplyKind::Done(paid), .. }) => {
+                use tidegate::fleet::reply::CostCover;
+                let all = paid.iter().all(|paid| paid.wait == CostCover::No);
                 saw(if all { "paid" } else { "refused" }, 1);
                 let windows = paid.iter().filter(|paid| paid.window.is_some()).count();
                 saw(if all { "windows paid" } else { "windows refused" }, windows);
-                saw("never", paid.iter().filter(|paid| paid.wait == Wait::Never).count());
+                saw("never", paid.iter().filter(|paid| paid.wait == CostCover::Never).count());
             }
-            Reply::Sync(Answer { kind: Kind::Stale, .. })
-            | Reply::Exact(Answer { kind: Kind::Stale, .. }) => {
+            ScriptReply::Sync(CommandReply { kind: ReplyKind::Stale, .. })
+            | ScriptReply::Exact(CommandReply { kind: ReplyKind::Stale, .. }) => {
                 saw("stale", 1);
             }
-            Reply::Places(Answer { kind: Kind::Done(said), .. }) => {
+            ScriptReply::Places(CommandReply { kind: ReplyKind::Done(said), .. }) => {
                 saw("places", said.iter().filter(|said| said.grant > 0).count());
                 saw("places lost", said.iter().filter(|said| said.lost).count());
             }
-            Reply::Peek(peeked) => saw("peeked", peeked.cells.iter().flatten().count()),
-            Reply::Reset(found) => saw("reset", usize::from(*found)),
-            Reply::Places(_) => {}
-            Reply::Sync(_) | Reply::Exact(_) => saw("unknown", 1),
-            Reply::Beat(beaten) => {
+            ScriptReply::Peek(peeked) => saw("peeked", peeked.cells.iter().flatten().count()),
+            ScriptReply::Reset(found) => saw("reset", usize::from(*found)),
+            ScriptReply::Places(_) => {}
+            ScriptReply::Sync(_) | ScriptReply::Exact(_) => saw("unknown", 1),
+            ScriptReply::Beat(beaten) => {
                 saw("hosts", beaten.hosts.saturating_sub(1) as usize);
                 saw("pools of several", beaten.pools.iter().filter(|said| said.hosts > 1).count());
                 saw("may lack", beaten.pools.iter().filter(|said| said.may_lack).count());
                 saw("other secrets", (beaten.hosts - beaten.alike) as usize);
                 saw("overtaken", beaten.pools.iter().filter(|said| said.is_overtaken).count());
             }
-            Reply::Version(_) | Reply::Overrides(_) => {}
+            ScriptReply::Version(_) | ScriptReply::Overrides(_) => {}
         }
     }
 }
 
-fn fingerprint(terms: u8) -> Fingerprint {
+fn fingerprint(terms: u8) -> NumbersFingerprint {
     let rate = CellRate::new(u64::from(terms) + 1, 1).unwrap();
-    Fingerprint::of(&Terms { version: 0, rate, burst: 1 })
+    NumbersFingerprint::of(&CellQuota { version: 0, rate, burst: 1 })
 }
 
 fn cell_name(kind: char, key: u8) -> String {

@@ -1,6 +1,6 @@
 //! Pending requests for permits: their number per key, and the replies about them.
 
-use super::{Call, Engine, Now, SharedKey, Sync, Timestamp};
+use super::{Engine, Now, ScriptCommand, SharedKey, Sync, Timestamp};
 
 /// A reply about a key with pending requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl Sync {
     }
 
     /// Emits the due commands about permits without waiting for a tick.
-    pub fn say_places(&mut self, engine: &Engine, now: Now, out: &mut Vec<Call>) {
+    pub fn say_places(&mut self, engine: &Engine, now: Now, out: &mut Vec<ScriptCommand>) {
         if self.standing.is_linked() {
             self.tick_places(engine, now, out);
         }

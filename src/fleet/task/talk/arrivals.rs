@@ -2,9 +2,9 @@
 
 use super::Talk;
 use crate::clock::Now;
-use crate::fleet::call::Call;
+use crate::fleet::call::ScriptCommand;
 use crate::fleet::link::NodeId;
-use crate::fleet::reply::{Received, Reply};
+use crate::fleet::reply::{Received, ScriptReply};
 use crate::fleet::task::servers::Arrival;
 use tracing::{debug, warn};
 
@@ -12,13 +12,13 @@ impl Talk {
     pub(super) fn take(&mut self, arrival: Arrival) {
         let now = self.clock.now();
         let Arrival { at, call, reply } = arrival;
-        let decoded = reply.map(|bytes| Reply::decode(&call, &bytes));
+        let decoded = reply.map(|bytes| ScriptReply::decode(&call, &bytes));
         match decoded {
             Some(Ok(Received { reply, clamped })) => {
                 self.view.clamped += u64::from(clamped);
                 self.counters.heard(now.at);
                 // Replies about fleet overrides do not count for the link state.
-                let servers = self.servers.as_mut().filter(|_| !matches!(call, Call::Overrides(_)));
+                let servers = self.servers.as_mut().filter(|_| !matches!(call, ScriptCommand::Overrides(_)));
                 servers.into_iter().for_each(|servers| servers.heard(at, now.at));
                 self.answered(&call, reply, now);
                 self.relink(now);
@@ -32,9 +32,9 @@ impl Talk {
         }
     }
 
-    fn answered(&mut self, call: &Call, reply: Reply, now: Now) {
+    fn answered(&mut self, call: &ScriptCommand, reply: ScriptReply, now: Now) {
         match (call, reply) {
-            (Call::Beat(beat), Reply::Beat(beaten)) => {
+            (ScriptCommand::Beat(beat), ScriptReply::Beat(beaten)) => {
                 let is_own = beat.host == self.member.sync().host();
                 if self.reserves.heard(beat, &beaten, &self.engine) && is_own {
                     self.member.rename();
@@ -58,7 +58,7 @@ impl Talk {
                     self.keep();
                 }
             }
-            (Call::Overrides(call), Reply::Overrides(said)) => {
+            (ScriptCommand::Overrides(call), ScriptReply::Overrides(said)) => {
                 let news = self.overrides.answered(call, said, now);
                 news.iter().for_each(|overrides| self.engine.take_fleet_overrides(overrides));
                 self.overrides.confirm();
@@ -75,15 +75,15 @@ impl Talk {
         }
     }
 
-    fn failed(&mut self, at: Option<NodeId>, call: &Call, now: Now) {
+    fn failed(&mut self, at: Option<NodeId>, call: &ScriptCommand, now: Now) {
         match call {
-            Call::Beat(beat) => {
+            ScriptCommand::Beat(beat) => {
                 self.reserves.failed(beat);
                 if let Some(servers) = &mut self.servers {
                     servers.beat_failed(at, now.at);
                 }
             }
-            Call::Overrides(call) => self.overrides.failed(call),
+            ScriptCommand::Overrides(call) => self.overrides.failed(call),
             call => self.member.failed(call, now.at),
         }
     }

@@ -6,14 +6,14 @@ use super::super::mode;
 use super::super::spans::{Bounds, DAY, SECOND, span};
 use crate::rules::amount;
 use crate::rules::fields::{Fields, boolean, list, text};
-use crate::rules::percent::{self, Share};
-use crate::rules::problem::{Wrong, shown};
-use crate::rules::shed::{Brake, QueueAge, Reserve, Workers};
+use crate::rules::percent::{self, Percent};
+use crate::rules::problem::{ValueProblem, shown};
+use crate::rules::shed::{BrakeRule, FleetReserve, QueueAge, Workers};
 use crate::rules::shed_fields::{BRAKE, QUEUE_AGE, RESERVE, WORKERS};
-use crate::rules::source::{Place, Report};
-use crate::rules::yaml::Node;
+use crate::rules::source::{Report, Span};
+use crate::rules::yaml::YamlNode;
 
-pub(super) fn queue_age(node: &Node, report: &mut Report<'_>) -> Option<QueueAge> {
+pub(super) fn queue_age(node: &YamlNode, report: &mut Report<'_>) -> Option<QueueAge> {
     let fields = Fields::read(node, "`queue_age`", QUEUE_AGE, report)?;
     let default = QueueAge::default();
     let mode = mode(&fields, report);
@@ -28,7 +28,7 @@ pub(super) fn queue_age(node: &Node, report: &mut Report<'_>) -> Option<QueueAge
     Some(queue_age)
 }
 
-pub(super) fn workers(node: &Node, report: &mut Report<'_>) -> Option<Workers> {
+pub(super) fn workers(node: &YamlNode, report: &mut Report<'_>) -> Option<Workers> {
     let fields = Fields::read(node, "`workers`", WORKERS, report)?;
     let default = Workers::default();
     let mode = mode(&fields, report);
@@ -49,7 +49,7 @@ pub(super) fn workers(node: &Node, report: &mut Report<'_>) -> Option<Workers> {
         shed_critical: shed_critical?,
         stripe_exact: stripe_exact?,
     };
-    let share = |share: u16| Share(u32::from(share));
+    let share = |share: u16| Percent(u32::from(share));
     if workers.good >= workers.bad {
         let at = fields.get("bad").or(fields.get("good")).unwrap_or(node).at;
         let message = format!("`good: {}` is not below `bad: {}`", share(workers.good), share(workers.bad));
@@ -87,22 +87,22 @@ fn leak(fields: &Fields<'_>, exact: bool, report: &mut Report<'_>) -> Option<(u3
     Some(leak)
 }
 
-fn fraction(text: &str) -> Result<(u32, u32), Wrong> {
+fn fraction(text: &str) -> Result<(u32, u32), ValueProblem> {
     if text == "0" {
         return Ok((0, 1));
     }
     let parts = text.split_once('/').map(|(part, whole)| (amount::parse(part), amount::parse(whole)));
     match parts {
         Some((Ok(_), Ok(0))) => {
-            Err(Wrong::new(format!("`leak: {text}` divides by 0"), "write it like 1/1800"))
+            Err(ValueProblem::new(format!("`leak: {text}` divides by 0"), "write it like 1/1800"))
         }
         Some((Ok(0), Ok(_))) => Ok((0, 1)),
         Some((Ok(part), Ok(whole))) if part <= whole => Ok((part, whole)),
-        Some((Ok(_), Ok(_))) => Err(Wrong::new(
+        Some((Ok(_), Ok(_))) => Err(ValueProblem::new(
             format!("`leak: {text}` is more than all of it in a second"),
             "write it like 1/1800",
         )),
-        _ => Err(Wrong::new(
+        _ => Err(ValueProblem::new(
             format!("`leak` is a fraction, not {}", shown(text)),
             "write how much of the whole goes in a second, such as 1/1800, or 0",
         )),
@@ -110,7 +110,7 @@ fn fraction(text: &str) -> Result<(u32, u32), Wrong> {
 }
 
 /// Reads the brake, with the span of its bands; without them they are empty, to be settled later.
-pub(super) fn brake(node: &Node, report: &mut Report<'_>) -> Option<(Brake, Option<Place>)> {
+pub(super) fn brake(node: &YamlNode, report: &mut Report<'_>) -> Option<(BrakeRule, Option<Span>)> {
     let fields = Fields::read(node, "`brake`", BRAKE, report)?;
     let mode = mode(&fields, report);
     let bands = match fields.get("bands") {
@@ -118,10 +118,10 @@ pub(super) fn brake(node: &Node, report: &mut Report<'_>) -> Option<(Brake, Opti
         None => None,
     };
     let (bands, at) = bands.unzip();
-    Some((Brake { mode: mode?, bands: bands.unwrap_or_default() }, at))
+    Some((BrakeRule { mode: mode?, bands: bands.unwrap_or_default() }, at))
 }
 
-fn bands(node: &Node, report: &mut Report<'_>) -> Option<Vec<u16>> {
+fn bands(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<u16>> {
     let mend = "write a share of the slots for each priority but the first: `bands: [70%, 80%, 90%]`";
     let items = list(node, "bands", mend, report)?;
     let mut bands: Vec<u16> = Vec::with_capacity(items.len());
@@ -137,10 +137,10 @@ fn bands(node: &Node, report: &mut Report<'_>) -> Option<Vec<u16>> {
     Some(bands)
 }
 
-pub(crate) type Named = (Box<str>, Place);
+pub(crate) type NamedPart = (Box<str>, Span);
 
 /// Reads the reserve, with the priority it is for, if written.
-pub(super) fn reserve(node: &Node, report: &mut Report<'_>) -> Option<(Reserve, Option<Named>)> {
+pub(super) fn reserve(node: &YamlNode, report: &mut Report<'_>) -> Option<(FleetReserve, Option<NamedPart>)> {
     let fields = Fields::read(node, "`fleet` in `shed`", RESERVE, report)?;
     let mode = mode(&fields, report);
     let share = fields.required("reserve", "write `reserve: 20%`", report);
@@ -149,7 +149,7 @@ pub(super) fn reserve(node: &Node, report: &mut Report<'_>) -> Option<(Reserve, 
         Some(node) => Some((text(node, "for", report)?.into(), node.at)),
         None => None,
     };
-    Some((Reserve { mode: mode?, reserve: share?, reserved_for: 0 }, reserved_for))
+    Some((FleetReserve { mode: mode?, reserve: share?, reserved_for: 0 }, reserved_for))
 }
 
 fn flag(fields: &Fields<'_>, name: &str, report: &mut Report<'_>) -> Option<bool> {

@@ -2,10 +2,10 @@
 
 use super::super::priorities::nearest;
 use super::UnsettledShed;
-use crate::rules::percent::Share;
+use crate::rules::percent::Percent;
 use crate::rules::problem::shown;
-use crate::rules::shed::{Part, Shed};
-use crate::rules::source::{Place, Report};
+use crate::rules::shed::{Shed, ShedPart};
+use crate::rules::source::{Report, Span};
 
 impl UnsettledShed {
     pub(crate) fn file(&self) -> &std::sync::Arc<str> {
@@ -23,16 +23,16 @@ impl UnsettledShed {
         }
         for (part, at) in std::mem::take(&mut self.needs) {
             match part {
-                Part::Brake => self.settle_brake(priorities, at, report),
-                Part::Fleet => self.settle_reserve(priorities, at, report),
-                Part::Workers => self.check_workers(priorities, at, report),
-                Part::QueueAge => {}
+                ShedPart::Brake => self.settle_brake(priorities, at, report),
+                ShedPart::Fleet => self.settle_reserve(priorities, at, report),
+                ShedPart::Workers => self.check_workers(priorities, at, report),
+                ShedPart::QueueAge => {}
             }
         }
         self.shed
     }
 
-    fn settle_brake(&mut self, priorities: &[Box<str>], at: Place, report: &mut Report<'_>) {
+    fn settle_brake(&mut self, priorities: &[Box<str>], at: Span, report: &mut Report<'_>) {
         let sheddable = priorities.len().saturating_sub(1);
         if sheddable == 0 {
             report.error(at, alone("brake", priorities), MEND_ALONE);
@@ -59,7 +59,7 @@ impl UnsettledShed {
     }
 
     /// Warns of bands that round up to all slots, although they are below 100 %.
-    fn doubt_bands(&self, priorities: &[Box<str>], at: Place, report: &mut Report<'_>) {
+    fn doubt_bands(&self, priorities: &[Box<str>], at: Span, report: &mut Report<'_>) {
         let (Some(slots), Some(brake)) = (self.shed.slots, &self.shed.brake) else { return };
         let is_all = |band: u16| {
             band < WHOLE
@@ -85,7 +85,7 @@ impl UnsettledShed {
         report.warning(at, message, mend);
     }
 
-    fn settle_reserve(&mut self, priorities: &[Box<str>], at: Place, report: &mut Report<'_>) {
+    fn settle_reserve(&mut self, priorities: &[Box<str>], at: Span, report: &mut Report<'_>) {
         let Some(reserve) = &mut self.shed.fleet else { return };
         let mut for_at = at;
         if let Some((name, name_at)) = &self.reserved_for {
@@ -104,7 +104,7 @@ impl UnsettledShed {
         }
         let left = u64::from(WHOLE.saturating_sub(reserve.reserve));
         if let Some(slots) = self.shed.slots.filter(|slots| u64::from(*slots) * left < u64::from(WHOLE)) {
-            let share = Share(u32::from(reserve.reserve));
+            let share = Percent(u32::from(reserve.reserve));
             let message = format!(
                 "of `slots: {slots}` a reserve of {share} leaves none to other work: all of it is refused"
             );
@@ -116,7 +116,7 @@ impl UnsettledShed {
         }
     }
 
-    fn check_workers(&self, priorities: &[Box<str>], at: Place, report: &mut Report<'_>) {
+    fn check_workers(&self, priorities: &[Box<str>], at: Span, report: &mut Report<'_>) {
         let all = self.shed.workers.is_some_and(|workers| workers.shed_critical);
         if priorities.len() < 2 && !all && self.shed.workers.is_some() {
             report.error(at, alone("workers", priorities), MEND_ALONE);

@@ -1,14 +1,14 @@
 //! Reader of `signals`: sources, and the mapping of samples to utilization.
 
 use crate::rules::fields::{Fields, boolean, check_name, list, text};
-use crate::rules::problem::{Wrong, shown};
-use crate::rules::shed::{Listen, Signal, Source};
+use crate::rules::problem::{ValueProblem, shown};
+use crate::rules::shed::{Listen, SignalRule, SignalSource};
 use crate::rules::shed_fields::SIGNAL;
 use crate::rules::source::Report;
-use crate::rules::yaml::{Node, Value};
+use crate::rules::yaml::{Value, YamlNode};
 use crate::rules::{amount, percent};
 
-pub(super) fn signals(node: &Node, report: &mut Report<'_>) -> Option<Vec<Signal>> {
+pub(super) fn signals(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<SignalRule>> {
     let Value::Map(pairs) = &node.value else {
         let message = format!("`signals` is a mapping, not {}", node.kind());
         report.error(node.at, message, "write `signals: {NAME: {use: false}}`");
@@ -19,7 +19,7 @@ pub(super) fn signals(node: &Node, report: &mut Report<'_>) -> Option<Vec<Signal
         report.error(node.at, message, format!("write at most {SIGNALS_MAX}: each is read every second"));
         return None;
     }
-    let mut signals: Vec<Signal> = Vec::with_capacity(pairs.len());
+    let mut signals: Vec<SignalRule> = Vec::with_capacity(pairs.len());
     for (key, value) in pairs {
         let Some(name) = text(key, "signals", report) else { continue };
         if report.settle(key.at, check_name(name, "a signal")).is_none() {
@@ -42,7 +42,7 @@ pub(super) fn signals(node: &Node, report: &mut Report<'_>) -> Option<Vec<Signal
     Some(signals)
 }
 
-fn signal(name: &str, node: &Node, report: &mut Report<'_>) -> Option<Signal> {
+fn signal(name: &str, node: &YamlNode, report: &mut Report<'_>) -> Option<SignalRule> {
     let fields = Fields::read(node, "a signal", SIGNAL, report)?;
     let source = match (name, fields.get("listen")) {
         (ACCEPT_QUEUE, _) => {
@@ -52,7 +52,7 @@ fn signal(name: &str, node: &Node, report: &mut Report<'_>) -> Option<Signal> {
                 let text = text(node, "listen", report)?;
                 report.settle(node.at, listen(text))
             });
-            listen.map(Source::AcceptQueue)
+            listen.map(SignalSource::AcceptQueue)
         }
         (_, Some(node)) => {
             report.error(node.at, "`listen` belongs to the signal `accept_queue`", "leave `listen` out");
@@ -62,7 +62,7 @@ fn signal(name: &str, node: &Node, report: &mut Report<'_>) -> Option<Signal> {
             MACHINE
                 .iter()
                 .find(|(known, _)| *known == name)
-                .map_or(Source::Pushed, |(_, source)| source.clone()),
+                .map_or(SignalSource::Pushed, |(_, source)| source.clone()),
         ),
     };
     let counts = fields.get("use").map_or(Some(false), |node| boolean(node, "use", report));
@@ -71,11 +71,11 @@ fn signal(name: &str, node: &Node, report: &mut Report<'_>) -> Option<Signal> {
         Some(node) => map(node, is_queue, report),
         None => source.as_ref().map(default_map),
     };
-    Some(Signal { name: name.into(), source: source?, counts: counts?, map: map? })
+    Some(SignalRule { name: name.into(), source: source?, counts: counts?, map: map? })
 }
 
 /// Parses `":8000"`, `8000` or `/run/app.sock`.
-fn listen(text: &str) -> Result<Listen, Wrong> {
+fn listen(text: &str) -> Result<Listen, ValueProblem> {
     let port =
         |text: &str| amount::parse(text).ok().and_then(|port| u16::try_from(port).ok()).filter(|it| *it > 0);
     if text.starts_with('/') && text.len() <= PATH_BYTES_MAX && !text.contains(char::is_control) {
@@ -91,11 +91,11 @@ fn listen(text: &str) -> Result<Listen, Wrong> {
         Some((_, path)) if path.starts_with('/') => format!("write {}", path.trim_start_matches("//")),
         _ => "write a port, such as \":8000\", or the whole path of a Unix socket".to_owned(),
     };
-    Err(Wrong::new(format!("`listen` is a port or a path, not {}", shown(text)), mend))
+    Err(ValueProblem::new(format!("`listen` is a port or a path, not {}", shown(text)), mend))
 }
 
 /// Reads points `[sample, utilization]`.
-fn map(node: &Node, is_queue: bool, report: &mut Report<'_>) -> Option<Vec<(u32, u16)>> {
+fn map(node: &YamlNode, is_queue: bool, report: &mut Report<'_>) -> Option<Vec<(u32, u16)>> {
     let mend = if is_queue {
         "write `[[0, 0%], [32, 100%]]`"
     } else {
@@ -149,13 +149,15 @@ fn map(node: &Node, is_queue: bool, report: &mut Report<'_>) -> Option<Vec<(u32,
 }
 
 /// Returns the default points: good, bad and full samples mean 70 %, 80 % and 100 %.
-fn default_map(source: &Source) -> Vec<(u32, u16)> {
+fn default_map(source: &SignalSource) -> Vec<(u32, u16)> {
     match source {
-        Source::AcceptQueue(_) => vec![(0, 0), (32, 1_000)],
-        Source::CpuPressure | Source::IoPressure => vec![(0, 0), (250, 700), (500, 800), (900, 1_000)],
-        Source::MemoryPressure => vec![(0, 0), (20, 700), (50, 800), (200, 1_000)],
-        Source::CpuQuota | Source::Cpu => vec![(0, 0), (800, 700), (900, 800), (1_000, 1_000)],
-        Source::Pushed => vec![(0, 0), (1_000, 1_000)],
+        SignalSource::AcceptQueue(_) => vec![(0, 0), (32, 1_000)],
+        SignalSource::CpuPressure | SignalSource::IoPressure => {
+            vec![(0, 0), (250, 700), (500, 800), (900, 1_000)]
+        }
+        SignalSource::MemoryPressure => vec![(0, 0), (20, 700), (50, 800), (200, 1_000)],
+        SignalSource::CpuQuota | SignalSource::Cpu => vec![(0, 0), (800, 700), (900, 800), (1_000, 1_000)],
+        SignalSource::Pushed => vec![(0, 0), (1_000, 1_000)],
     }
 }
 
@@ -174,12 +176,12 @@ fn near(name: &str) -> Option<&'static str> {
 const ACCEPT_QUEUE: &str = "accept_queue";
 
 /// The signals of the machine.
-const MACHINE: &[(&str, Source)] = &[
-    ("cpu_pressure", Source::CpuPressure),
-    ("memory_pressure", Source::MemoryPressure),
-    ("io_pressure", Source::IoPressure),
-    ("cpu_quota", Source::CpuQuota),
-    ("cpu", Source::Cpu),
+const MACHINE: &[(&str, SignalSource)] = &[
+    ("cpu_pressure", SignalSource::CpuPressure),
+    ("memory_pressure", SignalSource::MemoryPressure),
+    ("io_pressure", SignalSource::IoPressure),
+    ("cpu_quota", SignalSource::CpuQuota),
+    ("cpu", SignalSource::Cpu),
 ];
 
 /// All of it, in thousandths.
