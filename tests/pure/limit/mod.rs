@@ -9,6 +9,7 @@ mod folded;
 mod leaky_bucket;
 mod log_traces;
 mod places;
+mod quota;
 mod share;
 mod sliding_log;
 mod sliding_window;

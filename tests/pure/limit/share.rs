@@ -2,13 +2,14 @@
 //! may, and never twice what it admitted while nobody else was heard.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Timestamp};
 use tidegate::limit::fixed_window::{self, Align, Period};
 use tidegate::limit::share::{Asks, Brought, More, Quota, Settled, Share, Standing, WhenDown};
 use tidegate::limit::token_bucket::{self, Gcra};
-use tidegate::limit::{self, Outcome, Rate};
+use tidegate::limit::{self, Level, Outcome, Rate};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -34,6 +35,11 @@ fn shared(count: u32, burst: u32, credit: u16, hosts: u32, when_down: WhenDown) 
 
 fn settled(granted: u32, paid: u32, level: i64, sent: Timestamp) -> Settled {
     Settled { paid, granted, level, demand: 0, sent, low: 0, more: None }
+}
+
+/// The reply to a remote check.
+fn brought(granted: u32, sent: Timestamp) -> Brought {
+    Brought { granted, level: 50 * MICRO, refused: None, sent, more: None, paid_us: 0 }
 }
 
 /// Judges, and charges what passes.
@@ -85,7 +91,11 @@ fn of_two_answers_each_brings_its_grant_and_all_lapses_with_the_older_report() {
 
 /// A thousand in each minute, on ten hosts.
 fn of_windows(credit: u16) -> Quota {
-    let like = fixed_window::Quota::new(1_000, Period::Nanos(60 * SECOND), Align::Epoch).unwrap();
+    windows_of(1_000, credit)
+}
+
+fn windows_of(count: u32, credit: u16) -> Quota {
+    let like = fixed_window::Quota::new(count, Period::Nanos(60 * SECOND), Align::Epoch).unwrap();
     let quota = Quota::of_window(limit::Quota::FixedWindow(like), credit, WhenDown::Share).unwrap();
     let standing = Arc::new(Standing::default());
     standing.set_linked(true);
@@ -117,6 +127,21 @@ fn a_window_that_is_spent_refuses_until_there_is_more_and_asks_nobody() {
 }
 
 #[test]
+fn level_of_window_resets_at_next_increase() {
+    // A rate that no scale keeps exactly: the bucket of this budget fills a little later than its window ends.
+    let quota = windows_of(7, 0);
+    let more = |millis| Some(More { at: at(millis), is_spent_out: false });
+    let table = [(3, more(5_000), 4, 4_000_000), (3, None, 4, 60_000_000), (6, more(5_000), 7, 0)];
+    for (level, more, remaining, reset) in table {
+        let mut share = Share::fresh(&quota, at(0));
+        share.report(&quota, at(0), 0);
+        share.settle(&quota, &Settled { more, ..settled(1, 0, level * MICRO, at(0)) }, at(1));
+        let expected = Level { limit: 7, window: Micros(60_000_000), remaining, reset: Micros(reset) };
+        assert_eq!(share.level(&quota, at(1_000)), expected);
+    }
+}
+
+#[test]
 fn what_others_hold_of_a_window_is_asked_for_again() {
     let quota = of_windows(0);
     let mut share = Share::fresh(&quota, at(0));
@@ -134,9 +159,7 @@ fn what_is_brought_is_kept_until_who_waited_is_judged() {
     let (quota, _) = shared(100, 100, 0, 10, WhenDown::Local);
     let quota = quota.asking(Asks::Always);
     let mut share = Share::fresh(&quota, at(0));
-    let brought =
-        Brought { granted: 3, level: 50 * MICRO, refused: None, sent: at(0), more: None, paid_us: 0 };
-    share.bring(&quota, at(1), &brought);
+    share.bring(&quota, at(1), &brought(3, at(0)));
     assert_eq!(share.miss(&quota, at(1), 2), 2);
     let give_back = |share: &mut Share, tokens: u32| share.report(&quota, at(2), tokens).1;
     assert_eq!(give_back(&mut share, 5), 0, "three are of one who waits, two of another");
@@ -146,6 +169,63 @@ fn what_is_brought_is_kept_until_who_waited_is_judged() {
     assert_eq!(give_back(&mut share, 5), 0);
     share.judged(2);
     assert_eq!(give_back(&mut share, 5), 2);
+}
+
+#[test]
+fn requests_wait_for_remote_checks_as_configured() {
+    use Asks::{Always, Never, OnMiss, WhereCreditIsLess};
+    // Asks, hosts; whether a request waits, whether tokens are borrowed ahead. The credit is one unit.
+    let table = [
+        (Never, 1, false, true),
+        (Never, 6, false, true),
+        (WhereCreditIsLess, 1, false, true),
+        (WhereCreditIsLess, 2, true, true),
+        (WhereCreditIsLess, 5, true, true),
+        (WhereCreditIsLess, 6, true, false),
+        (OnMiss, 1, true, true),
+        (OnMiss, 5, true, true),
+        (OnMiss, 6, true, false),
+        (Always, 1, true, false),
+    ];
+    for (asks, hosts, waits, borrows) in table {
+        let (quota, _) = shared(10, 10, 100, hosts, WhenDown::Share);
+        let patience = Duration::from_millis(20);
+        let quota = quota.asking(asks).waiting(patience);
+        let share = Share::fresh(&quota, at(0));
+        assert_eq!(share.lacks(&quota, at(0), 3), waits.then_some(3), "{asks:?}, {hosts} hosts");
+        assert_eq!((quota.asks_now(), quota.borrows(hosts)), (waits, borrows), "{asks:?}, {hosts} hosts");
+        assert_eq!((quota.ever_asks(), quota.patience()), (asks != Never, patience));
+    }
+}
+
+#[test]
+fn refunds_grant_of_request_that_no_longer_waits() {
+    let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
+    let quota = quota.asking(Asks::Always);
+    let mut share = Share::fresh(&quota, at(0));
+    share.bring_back(&quota, at(1), &brought(3, at(0)));
+    assert!(!ask(&mut share, &quota, at(1), 1), "the tokens belong to Redis");
+    assert!(share.calls());
+    let (reported, returned) = share.report(&quota, at(2), 0);
+    assert_eq!((reported.held, reported.returns, returned), (0, 3, 3));
+}
+
+#[test]
+fn grant_joins_borrowed_tokens_unless_they_are_about_to_expire() {
+    let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
+    let quota = quota.asking(Asks::Always);
+    // Spent of two tokens that expire at 1.9 s; the time of a grant of two more; all tokens then, with the spent ones
+    // refunded, and when they expire.
+    let table = [(2, 1_000, 2, 2_900), (1, 1_000, 4, 1_900), (1, 1_800, 4, 1_900), (1, 1_801, 2, 3_701)];
+    for (spent, millis, held, expires) in table {
+        let mut share = Share::fresh(&quota, at(0));
+        share.bring(&quota, at(0), &brought(2, at(0)));
+        assert!(ask(&mut share, &quota, at(1), spent));
+        share.bring(&quota, at(millis), &brought(2, at(millis)));
+        share.give_back(&quota, at(millis), u32::MAX);
+        let left = [millis, expires - 1, expires].map(|millis| share.look(at(millis)).held);
+        assert_eq!(left, [held, held, 0], "{spent} spent, a grant at {millis} ms");
+    }
 }
 
 #[test]
@@ -246,6 +326,15 @@ fn where_a_host_has_less_than_one_token_it_may_owe_one() {
     share.report(&quota, at(50), 0);
     share.settle(&quota, &settled(0, 0, 9 * MICRO, at(50)), at(51));
     assert_eq!(drain(&mut share, &quota, at(51)), 1);
+}
+
+#[test]
+fn gives_no_credit_below_one_unit_where_budget_is_in_whole_units() {
+    for (hosts, by_default, in_whole_units) in [(1, 1, 1), (2, 1, 0)] {
+        let (quota, _) = shared(10, 10, 100, hosts, WhenDown::Share);
+        let passes = |quota: &Quota| drain(&mut Share::fresh(quota, at(0)), quota, at(0));
+        assert_eq!((passes(&quota), passes(&quota.clone().in_whole_units())), (by_default, in_whole_units));
+    }
 }
 
 #[test]

@@ -152,6 +152,19 @@ fn another_count_meets_the_same_units() {
 }
 
 #[test]
+fn keeps_units_apart_up_to_the_larger_count() {
+    let (few, many) = (quota(2, SECOND), quota(50, SECOND));
+    for (kept, remaining) in [(0, 20), (2, 20), (31, 47), (50, 47), (u32::MAX, 47)] {
+        let mut log = SlidingLog::fresh(&few, Now::default());
+        for millis in 0..40 {
+            log.charge(&many, at_ms(millis * 10), 1);
+        }
+        log.charge(&few.keeping(kept), at_ms(1_100), 1);
+        assert_eq!(log.level(&many, at_ms(1_379)).remaining, remaining, "{kept} units kept apart");
+    }
+}
+
+#[test]
 fn a_sum_of_any_size_neither_wraps_nor_panics() {
     let (quota, end) = (quota(3, 366 * DAY), u64::MAX);
     let mut log = SlidingLog::fresh(&quota, Now::default());
