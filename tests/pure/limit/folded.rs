@@ -192,6 +192,7 @@ fn credit_is_used_at_once_until_somebody_is_to_be_told() {
     assert!(both.share.calls() && both.folded.calls());
     assert!((0..18).all(|_| both.admit(&quota, at(1), 1).1.is_some()), "he was told");
     assert!(both.admit(&quota, at(1), 1).1.is_none(), "the last");
+    assert!(!both.share.calls() && !both.folded.calls(), "the sync task knows of it");
     assert_eq!(both.folded.heap_bytes(), 0);
     both.assert_same(&quota, at(1));
 }
