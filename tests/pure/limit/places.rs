@@ -176,6 +176,8 @@ fn key_reports_to_its_budget() {
     assert_eq!((places.budget(), Places::left_behind(9, at(0)).budget()), (7, 9));
     places.move_to(8);
     assert_eq!(places.budget(), 8);
+    let alone = Quota::new(NonZeroU32::new(MAX).unwrap(), WhenDown::Share);
+    assert_eq!((quota(WhenDown::Share).0.budget(), alone.budget()), (Some(1), None));
 }
 
 #[test]

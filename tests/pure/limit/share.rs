@@ -7,7 +7,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Timestamp};
 use tidegate::limit::fixed_window::{self, Align, Period};
-use tidegate::limit::share::{Asks, Brought, More, Quota, Settled, Share, Standing, WhenDown};
+use tidegate::limit::share::{Asks, Brought, More, Quota, Settled, Share, Standing, Turns, WhenDown, Window};
 use tidegate::limit::token_bucket::{self, Gcra};
 use tidegate::limit::{self, Level, Outcome, Rate};
 
@@ -89,6 +89,14 @@ fn of_two_answers_each_brings_its_grant_and_all_lapses_with_the_older_report() {
     }
 }
 
+#[test]
+fn budget_keeps_the_number_under_which_it_joined() {
+    let (quota, standing) = shared(100, 100, 0, 10, WhenDown::Share);
+    quota.join(&standing, 8);
+    assert_eq!(quota.budget(), Some(7));
+    assert_eq!(Quota::new(bucket(100, 100), 0, WhenDown::Share).budget(), None);
+}
+
 /// A thousand in each minute, on ten hosts.
 fn of_windows(credit: u16) -> Quota {
     windows_of(1_000, credit)
@@ -123,6 +131,27 @@ fn a_window_that_is_spent_refuses_until_there_is_more_and_asks_nobody() {
         // Then there is all of it, as far as is known: it passes on credit, or is asked for.
         assert_eq!(ask(&mut share, &quota, at(5_000), 1), credit > 0);
         assert_eq!(share.calls(), credit == 0, "a little credit is told of later");
+    }
+}
+
+#[test]
+fn shared_windows_turn_where_those_of_one_host_do() {
+    const DAY: u64 = 86_400 * SECOND;
+    let every = |seconds: u64, origin| Turns::Every { slots: 1, step: seconds * 1_000_000, origin };
+    let monday = 4 * 86_400_000_000;
+    let table = [
+        (Period::Nanos(60 * SECOND), Align::Epoch, every(60, 0)),
+        (Period::Nanos(7 * DAY), Align::Epoch, every(604_800, 0)),
+        (Period::Nanos(2 * DAY), Align::Utc, every(172_800, 0)),
+        (Period::Nanos(7 * DAY), Align::Utc, every(604_800, monday)),
+        (Period::Nanos(14 * DAY), Align::Utc, every(1_209_600, monday)),
+        (Period::Nanos(25_200 * SECOND), Align::Utc, Turns::Calendar),
+        (Period::Months(1), Align::Utc, Turns::Calendar),
+    ];
+    for (period, align, turns) in table {
+        let like = fixed_window::Quota::new(5, period, align).unwrap();
+        let quota = Quota::of_window(limit::Quota::FixedWindow(like), 0, WhenDown::Share).unwrap();
+        assert_eq!(quota.window().map(Window::turns), Some(turns), "{period:?}");
     }
 }
 

@@ -206,3 +206,14 @@ fn a_key_takes_what_was_promised() {
         assert!(log.heap_bytes() <= 48, "a log that was long is short again: {} bytes", log.heap_bytes());
     }
 }
+
+#[test]
+fn block_does_not_grow_while_as_many_entries_leave_as_come() {
+    let quota = quota(COUNT_MAX, SECOND);
+    let mut log = SlidingLog::fresh(&quota, Now::default());
+    for turn in 0..500 {
+        // Ten entries are in the window.
+        log.charge(&quota, at_ms(turn * 100), 1);
+        assert!(log.heap_bytes() <= 192, "{} bytes after {turn} charges", log.heap_bytes());
+    }
+}
