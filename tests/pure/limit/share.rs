@@ -9,7 +9,7 @@ use tidegate::clock::{Micros, Timestamp};
 use tidegate::limit::fixed_window::{self, Align, Period};
 use tidegate::limit::share::{Asks, Brought, More, Quota, Settled, Share, Standing, Turns, WhenDown, Window};
 use tidegate::limit::token_bucket::{self, Gcra};
-use tidegate::limit::{self, Level, Outcome, Rate};
+use tidegate::limit::{self, Level, Outcome, Rate, sliding_window};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -104,7 +104,11 @@ fn of_windows(credit: u16) -> Quota {
 
 fn windows_of(count: u32, credit: u16) -> Quota {
     let like = fixed_window::Quota::new(count, Period::Nanos(60 * SECOND), Align::Epoch).unwrap();
-    let quota = Quota::of_window(limit::Quota::FixedWindow(like), credit, WhenDown::Share).unwrap();
+    member(Quota::of_window(limit::Quota::FixedWindow(like), credit, WhenDown::Share).unwrap())
+}
+
+/// The budget on one of ten hosts, with Redis reachable.
+fn member(quota: Quota) -> Quota {
     let standing = Arc::new(Standing::default());
     standing.set_linked(true);
     standing.set_hosts(10);
@@ -156,17 +160,30 @@ fn shared_windows_turn_where_those_of_one_host_do() {
 }
 
 #[test]
-fn level_of_window_resets_at_next_increase() {
+fn level_of_window_refills_at_next_increase() {
     // A rate that no scale keeps exactly: the bucket of this budget fills a little later than its window ends.
-    let quota = windows_of(7, 0);
+    let fixed = windows_of(7, 0).asking(Asks::OnMiss);
+    let sliding = sliding_window::Quota::new(7, 60 * SECOND, 6).unwrap();
+    let sliding = Quota::of_window(limit::Quota::SlidingWindow(sliding), 0, WhenDown::Share).unwrap();
+    let sliding = member(sliding).asking(Asks::OnMiss);
     let more = |millis| Some(More { at: at(millis), is_spent_out: false });
-    let table = [(3, more(5_000), 4, 4_000_000), (3, None, 4, 60_000_000), (6, more(5_000), 7, 0)];
-    for (level, more, remaining, reset) in table {
-        let mut share = Share::fresh(&quota, at(0));
-        share.report(&quota, at(0), 0);
-        share.settle(&quota, &Settled { more, ..settled(1, 0, level * MICRO, at(0)) }, at(1));
+    // The level in Redis beside one borrowed token, which expires; the next increase; now; remaining and reset.
+    let table = [
+        (&fixed, 3, more(5_000), 1_000, 4, 4_000_000),
+        (&fixed, 3, None, 1_000, 4, 60_000_000),
+        (&fixed, 6, more(5_000), 1_000, 7, 0),
+        (&fixed, 3, more(5_000), 4_999, 3, 1_000),
+        (&fixed, 3, more(5_000), 5_000, 7, 0),
+        (&sliding, 3, more(5_000), 4_999, 3, 1_000),
+        (&sliding, 3, more(5_000), 5_000, 3, 60_000_000),
+        (&sliding, 0, more(5_000), 5_000, 1, 60_000_000),
+    ];
+    for (quota, level, more, millis, remaining, reset) in table {
+        let mut share = Share::fresh(quota, at(0));
+        share.report(quota, at(0), 0);
+        share.settle(quota, &Settled { more, ..settled(1, 0, level * MICRO, at(0)) }, at(1));
         let expected = Level { limit: 7, window: Micros(60_000_000), remaining, reset: Micros(reset) };
-        assert_eq!(share.level(&quota, at(1_000)), expected);
+        assert_eq!(share.level(quota, at(millis)), expected, "{level} at {millis} ms");
     }
 }
 

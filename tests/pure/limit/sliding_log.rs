@@ -217,3 +217,24 @@ fn block_does_not_grow_while_as_many_entries_leave_as_come() {
         assert!(log.heap_bytes() <= 192, "{} bytes after {turn} charges", log.heap_bytes());
     }
 }
+
+#[test]
+fn restores_only_entries_of_a_possible_log() {
+    let rising = |len: u32| (1..=u64::from(len)).map(|nanos| (nanos, 1)).collect::<Vec<_>>();
+    let table = [
+        (Vec::new(), true),
+        (vec![(5, 2), (6, 1)], true),
+        (vec![(5, 2), (5, 1)], false),
+        (vec![(6, 2), (5, 1)], false),
+        (vec![(5, 2), (6, 0)], false),
+        (vec![(5, u32::MAX - 1), (6, 1)], true),
+        (vec![(5, u32::MAX), (6, 1)], false),
+        (rising(COUNT_MAX), true),
+        (rising(COUNT_MAX + 1), false),
+    ];
+    for (entries, is_possible) in table {
+        let restored = SlidingLog::of_entries(&entries).map(|log| log.entries().collect::<Vec<_>>());
+        let len = entries.len();
+        assert_eq!(restored, is_possible.then_some(entries), "{len} entries");
+    }
+}
