@@ -187,6 +187,7 @@ fn a_key_takes_what_was_promised() {
             window.charge(&quota, at_ms(second * 1_000), 1_000);
             let bytes = slot + window.heap_bytes();
             assert!(bytes <= bytes_max, "{bytes} bytes with {buckets} buckets");
+            assert_eq!(window.heap_bytes(), quota.heap_bytes());
         }
     }
 }
