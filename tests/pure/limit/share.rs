@@ -160,6 +160,30 @@ fn shared_windows_turn_where_those_of_one_host_do() {
 }
 
 #[test]
+fn known_level_rises_with_rate_and_falls_with_demand() {
+    // 10/s and a burst of 100. Milliunits per second that all hosts demand; milliseconds since a reply with a level of
+    // 60, beside one borrowed token, which expires after 1.9 s; remaining units.
+    let table = [
+        (0, 0, 61),
+        (0, 1_500, 76),
+        (8_000, 1_500, 64),
+        (20_000, 1_500, 46),
+        (0, 3_900, 99),
+        (0, 60_000, 100),
+        (12_000, 4_000, 52),
+        (12_000, 6_000, 72), // demand counts for four seconds
+    ];
+    for (demand, millis, remaining) in table {
+        let (quota, _) = shared(10, 100, 0, 10, WhenDown::Share);
+        let quota = quota.asking(Asks::OnMiss);
+        let mut share = Share::fresh(&quota, at(0));
+        share.report(&quota, at(0), 0);
+        share.settle(&quota, &Settled { demand, ..settled(1, 0, 60 * MICRO, at(0)) }, at(0));
+        assert_eq!(share.level(&quota, at(millis)).remaining, remaining, "{demand}, {millis} ms");
+    }
+}
+
+#[test]
 fn level_of_window_refills_at_next_increase() {
     // A rate that no scale keeps exactly: the bucket of this budget fills a little later than its window ends.
     let fixed = windows_of(7, 0).asking(Asks::OnMiss);

@@ -238,3 +238,16 @@ fn restores_only_entries_of_a_possible_log() {
         assert_eq!(restored, is_possible.then_some(entries), "{len} entries");
     }
 }
+
+#[test]
+fn block_grows_to_the_stated_heap_bytes() {
+    for (count, bytes) in [(1, 32), (3, 48), (7, 96), (8, 144), (100, 1_520)] {
+        let quota = quota(count, SECOND);
+        let mut log = SlidingLog::fresh(&quota, Now::default());
+        let charged = (0..300).map(|millis| {
+            log.charge(&quota, at_ms(millis), 1);
+            log.heap_bytes()
+        });
+        assert_eq!((charged.max(), quota.heap_bytes()), (Some(bytes), (32, bytes)), "{count} units");
+    }
+}
