@@ -269,6 +269,20 @@ fn requests_wait_for_remote_checks_as_configured() {
 }
 
 #[test]
+fn owes_what_its_part_admits_while_remote_checks_time_out() {
+    let table =
+        [(WhenDown::Share, 25), (WhenDown::Local, 100), (WhenDown::Allow, 10_000), (WhenDown::Refuse, 0)];
+    for (when_down, admitted) in table {
+        let (quota, standing) = shared(100, 100, 100, 4, when_down);
+        let quota = quota.asking(Asks::OnMiss);
+        standing.set_answering(false);
+        let mut share = Share::fresh(&quota, at(0));
+        assert_eq!(drain(&mut share, &quota, at(0)), admitted, "{when_down:?}");
+        assert_eq!(share.look(at(0)).owed, admitted, "{when_down:?}");
+    }
+}
+
+#[test]
 fn refunds_grant_of_request_that_no_longer_waits() {
     let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
     let quota = quota.asking(Asks::Always);
