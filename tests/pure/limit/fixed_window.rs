@@ -181,6 +181,17 @@ fn what_is_refused_may_count_all_the_same() {
 }
 
 #[test]
+fn began_and_count_restore_the_window() {
+    let quota = quota(5, SECOND, Align::First);
+    let now = at(5_000_000_000, 0);
+    let mut key = FixedWindow::fresh(&quota, now);
+    key.charge(&quota, now, 3);
+    let (began, count) = key.began_and_count();
+    assert_eq!((began, count), (now.at, 3));
+    assert_eq!(FixedWindow::of_began_and_count(began, count), key);
+}
+
+#[test]
 fn debt_ends_with_the_window_and_has_a_bound() {
     let quota = quota(5, SECOND, Align::Utc);
     let mut key = FixedWindow::fresh(&quota, at(0, 0));
