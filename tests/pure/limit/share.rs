@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::clock::{Micros, Timestamp};
+use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::limit::fixed_window::{self, Align, Period};
 use tidegate::limit::share::{Asks, Brought, More, Quota, Settled, Share, Standing, Turns, WhenDown, Window};
 use tidegate::limit::token_bucket::{self, Gcra};
@@ -181,6 +181,22 @@ fn known_level_rises_with_rate_and_falls_with_demand() {
         share.settle(&quota, &Settled { demand, ..settled(1, 0, 60 * MICRO, at(0)) }, at(0));
         assert_eq!(share.level(&quota, at(millis)).remaining, remaining, "{demand}, {millis} ms");
     }
+}
+
+#[test]
+fn window_names_its_edges() {
+    let minute = windows_of(7, 0);
+    let sliding = sliding_window::Quota::new(7, 60 * SECOND, 6).unwrap();
+    let sliding = Quota::of_window(limit::Quota::SlidingWindow(sliding), 0, WhenDown::Share).unwrap();
+    let now = Now { at: at(60_000), utc: 1_500_000_000 };
+    // Units leave a sliding window every six seconds.
+    for (quota, micros) in [(&minute, 58_500_000), (&sliding, 4_500_000)] {
+        assert_eq!(quota.window().unwrap().until_edge(now), Micros(micros));
+    }
+    let seconds = |(start, end, next): (u64, u64, u64)| [start, end, next].map(|edge| edge / 1_000_000);
+    let edges = |micros| seconds(minute.window().unwrap().edges(micros));
+    // An instant up to five seconds after an edge may be imprecise.
+    assert_eq!([edges(64_999_999), edges(65_000_000)], [[0, 60, 120], [60, 120, 180]]);
 }
 
 #[test]
@@ -385,6 +401,17 @@ fn credit_is_a_part_of_the_burst_and_is_charged_once_others_are_told() {
     assert_eq!(drain(&mut share, &quota, at(5_000)), 0, "nothing is forgiven that will be charged");
     share.settle(&quota, &settled(0, 10, 0, at(5_000)), at(5_001));
     assert_eq!(drain(&mut share, &quota, at(5_001)), 10);
+}
+
+#[test]
+fn debt_above_half_the_credit_requests_sync() {
+    // A tenth of 1 000 over 10 hosts: ten for each.
+    let (quota, _) = shared(1_000, 1_000, 100, 10, WhenDown::Share);
+    let mut share = Share::fresh(&quota, at(0));
+    share.report(&quota, at(0), 0);
+    share.settle(&quota, &settled(0, 0, 0, at(0)), at(0));
+    let requests_sync = (0..7).map(|_| ask(&mut share, &quota, at(1), 1) && share.calls());
+    assert_eq!(requests_sync.collect::<Vec<_>>(), [false, false, false, false, false, true, false]);
 }
 
 #[test]
