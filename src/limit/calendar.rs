@@ -236,3 +236,26 @@ const SECOND_NANOS: u64 = 1_000_000_000;
 
 /// A day without a change of clocks, in nanoseconds.
 pub(super) const DAY_NANOS: u64 = 86_400 * SECOND_NANOS;
+
+#[cfg(test)]
+mod tests {
+    use super::{DayRange, LastRange};
+
+    #[test]
+    fn finds_the_last_stored_range_that_fits() {
+        let last = LastRange::default();
+        assert_eq!(last.get(0), None);
+        let second_max = (1 << 39) - 1;
+        let longest = DayRange { from: second_max + 1 - (1 << 25), to: second_max };
+        let day = DayRange { from: 86_400, to: 172_800 };
+        for range in [longest, day] {
+            last.store(range);
+            let found = [range.from - 1, range.from, range.to - 1, range.to].map(|second| last.get(second));
+            assert_eq!(found, [None, Some(range), Some(range), None]);
+        }
+        for (from, to) in [(0, 1 << 25), (second_max, second_max + 1), (-172_800, -86_400)] {
+            last.store(DayRange { from, to });
+            assert_eq!(last.get(day.from), Some(day), "{from} to {to} does not fit");
+        }
+    }
+}

@@ -234,10 +234,7 @@ impl SlidingLog {
 
     /// Drops entries that have left the window.
     fn drop_expired(&mut self, quota: &SlidingLogQuota, now: Now) {
-        let expired = count_expired(self.entries.all(), quota, now);
-        if expired > 0 {
-            self.entries.drop_oldest(expired);
-        }
+        self.entries.drop_oldest(count_expired(self.entries.all(), quota, now));
     }
 }
 

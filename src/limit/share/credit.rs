@@ -157,14 +157,14 @@ impl Share {
                 self.untracked = self.untracked.with_ahead(scale, now, ahead);
             }
         }
-        if self.tracked || need > 0 && !is_forgiven_later {
+        if self.tracked || !is_forgiven_later {
             self.owed = self.owed.saturating_add(need);
         }
         let is_sync_due = if self.tracked {
-            self.owed > 0 && u64::from(self.owed).saturating_mul(2) > units || self.borrowed(now) < self.low
+            u64::from(self.owed).saturating_mul(2) > units || self.borrowed(now) < self.low
         } else {
             // A credit of a single unit is reported at once, so that the next request is not refused.
-            need > 0 && ahead > ticks.saturating_mul(units) / 2 || self.owed > 0
+            ahead > ticks.saturating_mul(units) / 2 || self.owed > 0
         };
         if is_sync_due {
             self.request_sync();

@@ -176,7 +176,19 @@ fn what_is_refused_may_count_all_the_same() {
     // A larger allowance for the same windows sees the same count.
     let soft = quota.with_count(u32::MAX).unwrap();
     assert_eq!(key.judge(&soft, at(10, 0), 1), Later(ms(990)));
+    assert_eq!(key.level(&soft, at(10, 0)).limit, u64::from(u32::MAX));
     assert_eq!(key.judge(&quota, at(1_000, 0), 3), Pass);
+}
+
+#[test]
+fn began_and_count_restore_the_window() {
+    let quota = quota(5, SECOND, WindowAlign::First);
+    let now = at(5_000_000_000, 0);
+    let mut key = FixedWindow::fresh(&quota, now);
+    key.charge(&quota, now, 3);
+    let (began, count) = key.began_and_count();
+    assert_eq!((began, count), (now.at, 3));
+    assert_eq!(FixedWindow::of_began_and_count(began, count), key);
 }
 
 #[test]
@@ -233,14 +245,21 @@ fn what_cannot_be_is_refused() {
 #[test]
 fn quotas_with_the_same_windows_share_their_states() {
     let zone = |name| WindowAlign::Zone(jiff::tz::TimeZone::get(name).unwrap());
-    let day = quota(5, DAY, WindowAlign::Utc);
-    assert!(day.has_windows_of(&quota(9, DAY, WindowAlign::Utc)));
-    for other in [WindowAlign::First, WindowAlign::Epoch, zone("Europe/Berlin")] {
-        assert!(!day.has_windows_of(&quota(5, DAY, other)));
+    let quotas = [
+        quota(5, DAY, WindowAlign::Utc),
+        quota(5, DAY / 2, WindowAlign::Utc),
+        quota(5, DAY, WindowAlign::First),
+        quota(5, DAY, WindowAlign::Epoch),
+        quota(5, DAY, zone("Europe/Berlin")),
+        quota(5, DAY, zone("Asia/Beirut")),
+    ];
+    for (i, one) in quotas.iter().enumerate() {
+        for (k, other) in quotas.iter().enumerate() {
+            let other = other.with_count(9).unwrap();
+            assert_eq!(one.has_windows_of(&other), i == k, "{one:?} {other:?}");
+            assert_eq!(one.shape() == other.shape(), i == k, "{} {}", one.shape(), other.shape());
+        }
     }
-    assert!(!day.has_windows_of(&quota(5, DAY / 2, WindowAlign::Utc)));
-    assert!(quota(5, DAY, zone("Europe/Berlin")).has_windows_of(&quota(1, DAY, zone("Europe/Berlin"))));
-    assert!(!quota(5, DAY, zone("Europe/Berlin")).has_windows_of(&quota(5, DAY, zone("Asia/Beirut"))));
 }
 
 #[test]

@@ -95,6 +95,8 @@ impl Both {
     fn assert_same(&self, quota: &ShareQuota, now: Timestamp) {
         let unfolded = self.folded.unfold(quota, now);
         assert_eq!(unfolded.look(now), self.share.look(now));
+        let report = |mut share: Share| (share.calls(), share.report(quota, now, u32::MAX));
+        assert_eq!(report(unfolded), report(self.share));
         assert_eq!(unfolded.seen(), self.share.seen());
         assert_eq!(unfolded.level(quota, now), self.share.level(quota, now));
         assert_eq!(self.folded.is_in_touch(), self.share.is_in_touch());
@@ -205,8 +207,46 @@ fn credit_is_used_at_once_until_somebody_is_to_be_told() {
     assert!(both.share.calls() && both.folded.calls());
     assert!((0..18).all(|_| both.admit(&quota, at(1), 1).1.is_some()), "he was told");
     assert!(both.admit(&quota, at(1), 1).1.is_none(), "the last");
+    assert!(!both.share.calls() && !both.folded.calls(), "the sync task knows of it");
     assert_eq!(both.folded.heap_bytes(), 0);
     both.assert_same(&quota, at(1));
+}
+
+#[test]
+fn keeps_debt_of_an_outage() {
+    let (quota, standing) = shared(100, 120, 1_000);
+    let mut both = Both::fresh(&quota, at(0));
+    standing.set_linked(false);
+    for _ in 0..5 {
+        assert!(both.admit(&quota, at(1), 1).0.passes());
+    }
+    assert_eq!(both.folded.heap_bytes(), 0, "the compact form suffices");
+    standing.set_linked(true);
+    both.assert_same(&quota, at(1));
+    assert_eq!(both.change(&quota, at(1), |share| share.report(&quota, at(1), 0)).0.owed, 5);
+}
+
+#[test]
+fn levels_are_equal_at_every_nanosecond() {
+    // A unit is earned in a millisecond, and the time of a reply is rounded to 1 024 ns.
+    let (quota, _) = shared(1_000, 100, 0);
+    for nanos in [0, 1, 512, 1_023] {
+        let now = Timestamp::from_nanos((1 << 30) + nanos);
+        let mut both = Both::fresh(&quota, now);
+        both.change(&quota, now, |share| {
+            share.report(&quota, now, 0);
+            let (level, more) = (40 * MICRO, None);
+            share.settle(
+                &quota,
+                &Settled { granted: 10, paid: 0, level, demand: 0, sent: now, low: 0, more },
+                now,
+            );
+        });
+        for age in [999_000, 999_999, 1_000_000, 1_001_024] {
+            let now = Timestamp::from_nanos(now.as_nanos() + age);
+            assert!(both.admit(&quota, now, 1).1.is_some(), "decided in the compact form");
+        }
+    }
 }
 
 #[test]

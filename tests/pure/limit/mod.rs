@@ -1,6 +1,7 @@
 //! The promises of the algorithms: tables for what a reader wants to see, properties against exact references for the
 //! rest. A failing property prints its seed and its smallest case.
 
+mod concurrency;
 mod error;
 mod fixed_window;
 mod fixed_window_calendar;
@@ -9,6 +10,7 @@ mod folded;
 mod leaky_bucket;
 mod log_traces;
 mod places;
+mod quota;
 mod share;
 mod sliding_log;
 mod sliding_window;

@@ -161,10 +161,32 @@ fn it_is_let_go_of_only_without_places_and_work() {
 }
 
 #[test]
+fn left_behind_key_requests_another_sync_after_hold() {
+    let mut places = Places::left_behind(9, at(0));
+    places.begin(1, at(1_899));
+    assert!(!places.calls(), "the restore has requested one");
+    places.begin(2, at(1_900));
+    assert!(places.calls());
+    assert_eq!(places.nanos_until_forgotten(at(1_900)), 3_600_000_000_000);
+}
+
+#[test]
+fn key_reports_to_its_budget() {
+    let mut places = Places::of(7);
+    assert_eq!((places.budget(), Places::left_behind(9, at(0)).budget()), (7, 9));
+    places.move_to(8);
+    assert_eq!(places.budget(), 8);
+    let alone = Quota::new(NonZeroU32::new(MAX).unwrap(), WhenDown::Share);
+    assert_eq!((quota(WhenDown::Share).0.budget(), alone.budget()), (Some(1), None));
+}
+
+#[test]
 fn work_waits_for_a_call_unless_redis_has_just_said_that_there_is_none() {
     let few = |hosts, asks| {
         let (quota, standing) = quota(WhenDown::Refuse);
-        let quota = quota.asking(asks);
+        let patience = Duration::from_millis(20);
+        let quota = quota.asking(asks).waiting(patience);
+        assert_eq!(quota.patience(), patience);
         standing.set_hosts(hosts);
         (quota, standing)
     };

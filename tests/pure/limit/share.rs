@@ -2,15 +2,17 @@
 //! may, and never twice what it admitted while nobody else was heard.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::clock::{Micros, Timestamp};
+use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::limit::fixed_window::{self, WindowAlign, WindowPeriod};
 use tidegate::limit::share::{
-    FleetStatus, KeyCheckReply, More, RemoteCheckWait, Share, ShareQuota, ShareReply, WhenDown,
+    BudgetWindow, FleetStatus, KeyCheckReply, More, RemoteCheckWait, Share, ShareQuota, ShareReply, WhenDown,
+    WindowSchedule,
 };
 use tidegate::limit::token_bucket::{self, Gcra};
-use tidegate::limit::{self, Outcome, Rate};
+use tidegate::limit::{self, Outcome, QuotaLevel, Rate, sliding_window};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -42,6 +44,11 @@ fn shared(
 
 fn settled(granted: u32, paid: u32, level: i64, sent: Timestamp) -> ShareReply {
     ShareReply { paid, granted, level, demand: 0, sent, low: 0, more: None }
+}
+
+/// The reply to a remote check.
+fn brought(granted: u32, sent: Timestamp) -> KeyCheckReply {
+    KeyCheckReply { granted, level: 50 * MICRO, refused: None, sent, more: None, paid_us: 0 }
 }
 
 /// Judges, and charges what passes.
@@ -91,12 +98,28 @@ fn of_two_answers_each_brings_its_grant_and_all_lapses_with_the_older_report() {
     }
 }
 
+#[test]
+fn budget_keeps_the_number_under_which_it_joined() {
+    let (quota, standing) = shared(100, 100, 0, 10, WhenDown::Share);
+    quota.join(&standing, 8);
+    assert_eq!(quota.budget(), Some(7));
+    assert_eq!(ShareQuota::new(bucket(100, 100), 0, WhenDown::Share).budget(), None);
+}
+
 /// A thousand in each minute, on ten hosts.
 fn of_windows(credit: u16) -> ShareQuota {
+    windows_of(1_000, credit)
+}
+
+fn windows_of(count: u32, credit: u16) -> ShareQuota {
     let like =
-        fixed_window::FixedWindowQuota::new(1_000, WindowPeriod::Nanos(60 * SECOND), WindowAlign::Epoch)
+        fixed_window::FixedWindowQuota::new(count, WindowPeriod::Nanos(60 * SECOND), WindowAlign::Epoch)
             .unwrap();
-    let quota = ShareQuota::of_window(limit::Quota::FixedWindow(like), credit, WhenDown::Share).unwrap();
+    member(ShareQuota::of_window(limit::Quota::FixedWindow(like), credit, WhenDown::Share).unwrap())
+}
+
+/// The budget on one of ten hosts, with Redis reachable.
+fn member(quota: ShareQuota) -> ShareQuota {
     let standing = Arc::new(FleetStatus::default());
     standing.set_linked(true);
     standing.set_hosts(10);
@@ -127,6 +150,95 @@ fn a_window_that_is_spent_refuses_until_there_is_more_and_asks_nobody() {
 }
 
 #[test]
+fn shared_windows_turn_where_those_of_one_host_do() {
+    const DAY: u64 = 86_400 * SECOND;
+    let every = |seconds: u64, origin| WindowSchedule::Every { slots: 1, step: seconds * 1_000_000, origin };
+    let monday = 4 * 86_400_000_000;
+    let table = [
+        (WindowPeriod::Nanos(60 * SECOND), WindowAlign::Epoch, every(60, 0)),
+        (WindowPeriod::Nanos(7 * DAY), WindowAlign::Epoch, every(604_800, 0)),
+        (WindowPeriod::Nanos(2 * DAY), WindowAlign::Utc, every(172_800, 0)),
+        (WindowPeriod::Nanos(7 * DAY), WindowAlign::Utc, every(604_800, monday)),
+        (WindowPeriod::Nanos(14 * DAY), WindowAlign::Utc, every(1_209_600, monday)),
+        (WindowPeriod::Nanos(25_200 * SECOND), WindowAlign::Utc, WindowSchedule::Calendar),
+        (WindowPeriod::Months(1), WindowAlign::Utc, WindowSchedule::Calendar),
+    ];
+    for (period, align, turns) in table {
+        let like = fixed_window::FixedWindowQuota::new(5, period, align).unwrap();
+        let quota = ShareQuota::of_window(limit::Quota::FixedWindow(like), 0, WhenDown::Share).unwrap();
+        assert_eq!(quota.window().map(BudgetWindow::turns), Some(turns), "{period:?}");
+    }
+}
+
+#[test]
+fn known_level_rises_with_rate_and_falls_with_demand() {
+    // 10/s and a burst of 100. Milliunits per second that all hosts demand; milliseconds since a reply with a level of
+    // 60, beside one borrowed token, which expires after 1.9 s; remaining units.
+    let table = [
+        (0, 0, 61),
+        (0, 1_500, 76),
+        (8_000, 1_500, 64),
+        (20_000, 1_500, 46),
+        (0, 3_900, 99),
+        (0, 60_000, 100),
+        (12_000, 4_000, 52),
+        (12_000, 6_000, 72), // demand counts for four seconds
+    ];
+    for (demand, millis, remaining) in table {
+        let (quota, _) = shared(10, 100, 0, 10, WhenDown::Share);
+        let quota = quota.asking(RemoteCheckWait::OnMiss);
+        let mut share = Share::fresh(&quota, at(0));
+        share.report(&quota, at(0), 0);
+        share.settle(&quota, &ShareReply { demand, ..settled(1, 0, 60 * MICRO, at(0)) }, at(0));
+        assert_eq!(share.level(&quota, at(millis)).remaining, remaining, "{demand}, {millis} ms");
+    }
+}
+
+#[test]
+fn window_names_its_edges() {
+    let minute = windows_of(7, 0);
+    let sliding = sliding_window::SlidingWindowQuota::new(7, 60 * SECOND, 6).unwrap();
+    let sliding = ShareQuota::of_window(limit::Quota::SlidingWindow(sliding), 0, WhenDown::Share).unwrap();
+    let now = Now { at: at(60_000), utc: 1_500_000_000 };
+    // Units leave a sliding window every six seconds.
+    for (quota, micros) in [(&minute, 58_500_000), (&sliding, 4_500_000)] {
+        assert_eq!(quota.window().unwrap().until_edge(now), Micros(micros));
+    }
+    let seconds = |(start, end, next): (u64, u64, u64)| [start, end, next].map(|edge| edge / 1_000_000);
+    let edges = |micros| seconds(minute.window().unwrap().edges(micros));
+    // An instant up to five seconds after an edge may be imprecise.
+    assert_eq!([edges(64_999_999), edges(65_000_000)], [[0, 60, 120], [60, 120, 180]]);
+}
+
+#[test]
+fn level_of_window_refills_at_next_increase() {
+    // A rate that no scale keeps exactly: the bucket of this budget fills a little later than its window ends.
+    let fixed = windows_of(7, 0).asking(RemoteCheckWait::OnMiss);
+    let sliding = sliding_window::SlidingWindowQuota::new(7, 60 * SECOND, 6).unwrap();
+    let sliding = ShareQuota::of_window(limit::Quota::SlidingWindow(sliding), 0, WhenDown::Share).unwrap();
+    let sliding = member(sliding).asking(RemoteCheckWait::OnMiss);
+    let more = |millis| Some(More { at: at(millis), is_spent_out: false });
+    // The level in Redis beside one borrowed token, which expires; the next increase; now; remaining and reset.
+    let table = [
+        (&fixed, 3, more(5_000), 1_000, 4, 4_000_000),
+        (&fixed, 3, None, 1_000, 4, 60_000_000),
+        (&fixed, 6, more(5_000), 1_000, 7, 0),
+        (&fixed, 3, more(5_000), 4_999, 3, 1_000),
+        (&fixed, 3, more(5_000), 5_000, 7, 0),
+        (&sliding, 3, more(5_000), 4_999, 3, 1_000),
+        (&sliding, 3, more(5_000), 5_000, 3, 60_000_000),
+        (&sliding, 0, more(5_000), 5_000, 1, 60_000_000),
+    ];
+    for (quota, level, more, millis, remaining, reset) in table {
+        let mut share = Share::fresh(quota, at(0));
+        share.report(quota, at(0), 0);
+        share.settle(quota, &ShareReply { more, ..settled(1, 0, level * MICRO, at(0)) }, at(1));
+        let expected = QuotaLevel { limit: 7, window: Micros(60_000_000), remaining, reset: Micros(reset) };
+        assert_eq!(share.level(quota, at(millis)), expected, "{level} at {millis} ms");
+    }
+}
+
+#[test]
 fn what_others_hold_of_a_window_is_asked_for_again() {
     let quota = of_windows(0);
     let mut share = Share::fresh(&quota, at(0));
@@ -144,9 +256,7 @@ fn what_is_brought_is_kept_until_who_waited_is_judged() {
     let (quota, _) = shared(100, 100, 0, 10, WhenDown::Local);
     let quota = quota.asking(RemoteCheckWait::Always);
     let mut share = Share::fresh(&quota, at(0));
-    let brought =
-        KeyCheckReply { granted: 3, level: 50 * MICRO, refused: None, sent: at(0), more: None, paid_us: 0 };
-    share.bring(&quota, at(1), &brought);
+    share.bring(&quota, at(1), &brought(3, at(0)));
     assert_eq!(share.miss(&quota, at(1), 2), 2);
     let give_back = |share: &mut Share, tokens: u32| share.report(&quota, at(2), tokens).1;
     assert_eq!(give_back(&mut share, 5), 0, "three are of one who waits, two of another");
@@ -156,6 +266,77 @@ fn what_is_brought_is_kept_until_who_waited_is_judged() {
     assert_eq!(give_back(&mut share, 5), 0);
     share.judged(2);
     assert_eq!(give_back(&mut share, 5), 2);
+}
+
+#[test]
+fn requests_wait_for_remote_checks_as_configured() {
+    use RemoteCheckWait::{Always, Never, OnMiss, WhereCreditIsLess};
+    // RemoteCheckWait, hosts; whether a request waits, whether tokens are borrowed ahead. The credit is one unit.
+    let table = [
+        (Never, 1, false, true),
+        (Never, 6, false, true),
+        (WhereCreditIsLess, 1, false, true),
+        (WhereCreditIsLess, 2, true, true),
+        (WhereCreditIsLess, 5, true, true),
+        (WhereCreditIsLess, 6, true, false),
+        (OnMiss, 1, true, true),
+        (OnMiss, 5, true, true),
+        (OnMiss, 6, true, false),
+        (Always, 1, true, false),
+    ];
+    for (asks, hosts, waits, borrows) in table {
+        let (quota, _) = shared(10, 10, 100, hosts, WhenDown::Share);
+        let patience = Duration::from_millis(20);
+        let quota = quota.asking(asks).waiting(patience);
+        let share = Share::fresh(&quota, at(0));
+        assert_eq!(share.lacks(&quota, at(0), 3), waits.then_some(3), "{asks:?}, {hosts} hosts");
+        assert_eq!((quota.asks_now(), quota.borrows(hosts)), (waits, borrows), "{asks:?}, {hosts} hosts");
+        assert_eq!((quota.ever_asks(), quota.patience()), (asks != Never, patience));
+    }
+}
+
+#[test]
+fn owes_what_its_part_admits_while_remote_checks_time_out() {
+    let table =
+        [(WhenDown::Share, 25), (WhenDown::Local, 100), (WhenDown::Allow, 10_000), (WhenDown::Refuse, 0)];
+    for (when_down, admitted) in table {
+        let (quota, standing) = shared(100, 100, 100, 4, when_down);
+        let quota = quota.asking(RemoteCheckWait::OnMiss);
+        standing.set_answering(false);
+        let mut share = Share::fresh(&quota, at(0));
+        assert_eq!(drain(&mut share, &quota, at(0)), admitted, "{when_down:?}");
+        assert_eq!(share.look(at(0)).owed, admitted, "{when_down:?}");
+    }
+}
+
+#[test]
+fn refunds_grant_of_request_that_no_longer_waits() {
+    let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
+    let quota = quota.asking(RemoteCheckWait::Always);
+    let mut share = Share::fresh(&quota, at(0));
+    share.bring_back(&quota, at(1), &brought(3, at(0)));
+    assert!(!ask(&mut share, &quota, at(1), 1), "the tokens belong to Redis");
+    assert!(share.calls());
+    let (reported, returned) = share.report(&quota, at(2), 0);
+    assert_eq!((reported.held, reported.returns, returned), (0, 3, 3));
+}
+
+#[test]
+fn grant_joins_borrowed_tokens_unless_they_are_about_to_expire() {
+    let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
+    let quota = quota.asking(RemoteCheckWait::Always);
+    // Spent of two tokens that expire at 1.9 s; the time of a grant of two more; all tokens then, with the spent ones
+    // refunded, and when they expire.
+    let table = [(2, 1_000, 2, 2_900), (1, 1_000, 4, 1_900), (1, 1_800, 4, 1_900), (1, 1_801, 2, 3_701)];
+    for (spent, millis, held, expires) in table {
+        let mut share = Share::fresh(&quota, at(0));
+        share.bring(&quota, at(0), &brought(2, at(0)));
+        assert!(ask(&mut share, &quota, at(1), spent));
+        share.bring(&quota, at(millis), &brought(2, at(millis)));
+        share.give_back(&quota, at(millis), u32::MAX);
+        let left = [millis, expires - 1, expires].map(|millis| share.look(at(millis)).held);
+        assert_eq!(left, [held, held, 0], "{spent} spent, a grant at {millis} ms");
+    }
 }
 
 #[test]
@@ -234,6 +415,17 @@ fn credit_is_a_part_of_the_burst_and_is_charged_once_others_are_told() {
 }
 
 #[test]
+fn debt_above_half_the_credit_requests_sync() {
+    // A tenth of 1 000 over 10 hosts: ten for each.
+    let (quota, _) = shared(1_000, 1_000, 100, 10, WhenDown::Share);
+    let mut share = Share::fresh(&quota, at(0));
+    share.report(&quota, at(0), 0);
+    share.settle(&quota, &settled(0, 0, 0, at(0)), at(0));
+    let requests_sync = (0..7).map(|_| ask(&mut share, &quota, at(1), 1) && share.calls());
+    assert_eq!(requests_sync.collect::<Vec<_>>(), [false, false, false, false, false, true, false]);
+}
+
+#[test]
 fn credit_that_nobody_was_told_of_is_forgiven_at_its_part_of_the_rate() {
     // A tenth of 1 000/s over 10 hosts: ten a second.
     let (quota, _) = shared(1_000, 1_000, 100, 10, WhenDown::Share);
@@ -256,6 +448,15 @@ fn where_a_host_has_less_than_one_token_it_may_owe_one() {
     share.report(&quota, at(50), 0);
     share.settle(&quota, &settled(0, 0, 9 * MICRO, at(50)), at(51));
     assert_eq!(drain(&mut share, &quota, at(51)), 1);
+}
+
+#[test]
+fn gives_no_credit_below_one_unit_where_budget_is_in_whole_units() {
+    for (hosts, by_default, in_whole_units) in [(1, 1, 1), (2, 1, 0)] {
+        let (quota, _) = shared(10, 10, 100, hosts, WhenDown::Share);
+        let passes = |quota: &ShareQuota| drain(&mut Share::fresh(quota, at(0)), quota, at(0));
+        assert_eq!((passes(&quota), passes(&quota.clone().in_whole_units())), (by_default, in_whole_units));
+    }
 }
 
 #[test]

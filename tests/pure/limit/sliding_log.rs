@@ -152,6 +152,19 @@ fn another_count_meets_the_same_units() {
 }
 
 #[test]
+fn keeps_units_apart_up_to_the_larger_count() {
+    let (few, many) = (quota(2, SECOND), quota(50, SECOND));
+    for (kept, remaining) in [(0, 20), (2, 20), (31, 47), (50, 47), (u32::MAX, 47)] {
+        let mut log = SlidingLog::fresh(&few, Now::default());
+        for millis in 0..40 {
+            log.charge(&many, at_ms(millis * 10), 1);
+        }
+        log.charge(&few.keeping(kept), at_ms(1_100), 1);
+        assert_eq!(log.level(&many, at_ms(1_379)).remaining, remaining, "{kept} units kept apart");
+    }
+}
+
+#[test]
 fn a_sum_of_any_size_neither_wraps_nor_panics() {
     let (quota, end) = (quota(3, 366 * DAY), u64::MAX);
     let mut log = SlidingLog::fresh(&quota, Now::default());
@@ -191,5 +204,50 @@ fn a_key_takes_what_was_promised() {
             log.charge(&quota, Now::at_nanos(late.at.as_nanos() + (turn + 1) * 3_600 * SECOND), 1);
         }
         assert!(log.heap_bytes() <= 48, "a log that was long is short again: {} bytes", log.heap_bytes());
+    }
+}
+
+#[test]
+fn block_does_not_grow_while_as_many_entries_leave_as_come() {
+    let quota = quota(COUNT_MAX, SECOND);
+    let mut log = SlidingLog::fresh(&quota, Now::default());
+    for turn in 0..500 {
+        // Ten entries are in the window.
+        log.charge(&quota, at_ms(turn * 100), 1);
+        assert!(log.heap_bytes() <= 192, "{} bytes after {turn} charges", log.heap_bytes());
+    }
+}
+
+#[test]
+fn restores_only_entries_of_a_possible_log() {
+    let rising = |len: u32| (1..=u64::from(len)).map(|nanos| (nanos, 1)).collect::<Vec<_>>();
+    let table = [
+        (Vec::new(), true),
+        (vec![(5, 2), (6, 1)], true),
+        (vec![(5, 2), (5, 1)], false),
+        (vec![(6, 2), (5, 1)], false),
+        (vec![(5, 2), (6, 0)], false),
+        (vec![(5, u32::MAX - 1), (6, 1)], true),
+        (vec![(5, u32::MAX), (6, 1)], false),
+        (rising(COUNT_MAX), true),
+        (rising(COUNT_MAX + 1), false),
+    ];
+    for (entries, is_possible) in table {
+        let restored = SlidingLog::of_entries(&entries).map(|log| log.entries().collect::<Vec<_>>());
+        let len = entries.len();
+        assert_eq!(restored, is_possible.then_some(entries), "{len} entries");
+    }
+}
+
+#[test]
+fn block_grows_to_the_stated_heap_bytes() {
+    for (count, bytes) in [(1, 32), (3, 48), (7, 96), (8, 144), (100, 1_520)] {
+        let quota = quota(count, SECOND);
+        let mut log = SlidingLog::fresh(&quota, Now::default());
+        let charged = (0..300).map(|millis| {
+            log.charge(&quota, at_ms(millis), 1);
+            log.heap_bytes()
+        });
+        assert_eq!((charged.max(), quota.heap_bytes()), (Some(bytes), (32, bytes)), "{count} units");
     }
 }

@@ -176,6 +176,27 @@ fn a_count_of_any_size_neither_wraps_nor_panics() {
 }
 
 #[test]
+fn counts_restore_the_window() {
+    for buckets in [1, 6, 60] {
+        let quota = quota(100, 60 * SECOND, buckets);
+        let mut window = SlidingWindow::fresh(&quota, Now::default());
+        for second in 100..150 {
+            window.charge(&quota, at_ms(second * 1_000), 1);
+        }
+        let (began, counts) = window.counts();
+        assert_eq!((counts.len(), counts.iter().sum::<u32>()), (usize::from(buckets) + 1, 50));
+        let restored = SlidingWindow::of_counts(began, &counts).unwrap();
+        for second in [149, 170, 200, 230] {
+            let levels = [&window, &restored].map(|key| key.level(&quota, at_ms(second * 1_000)));
+            assert_eq!(levels[0], levels[1], "{buckets} buckets, at {second} s");
+        }
+    }
+    for len in [0, 1, 62] {
+        assert!(SlidingWindow::of_counts(Timestamp::ORIGIN, &vec![1; len]).is_none(), "{len} counts");
+    }
+}
+
+#[test]
 fn a_key_takes_what_was_promised() {
     // A slot of the table: digest, state, a control byte, at a fill of 7/8.
     let slot = (16 + size_of::<SlidingWindow>() + 1) * 8 / 7;
@@ -187,6 +208,7 @@ fn a_key_takes_what_was_promised() {
             window.charge(&quota, at_ms(second * 1_000), 1_000);
             let bytes = slot + window.heap_bytes();
             assert!(bytes <= bytes_max, "{bytes} bytes with {buckets} buckets");
+            assert_eq!(window.heap_bytes(), quota.heap_bytes());
         }
     }
 }

@@ -36,6 +36,14 @@ fn scales_meet_in_their_least_common_multiple() {
 }
 
 #[test]
+fn arrival_restores_the_bucket() {
+    let (quota, now) = (quota(100, SECOND, 20), Timestamp::from_nanos(SECOND));
+    let (_, charged) = Gcra::full(quota.scale(), now).judge(&quota, now, 7);
+    let restored = Gcra::of_arrival(charged.arrival());
+    assert_eq!((restored, restored.level(&quota, now).remaining), (charged, 13));
+}
+
+#[test]
 fn a_rate_is_exact_on_every_multiple_of_its_scale() {
     let thirds = Rate::new(3, SECOND).unwrap();
     for ticks in 1..=128 {

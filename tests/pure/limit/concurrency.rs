@@ -1,0 +1,36 @@
+//! Leases in progress on one host.
+
+use std::num::NonZeroU32;
+
+use tidegate::clock::Micros;
+use tidegate::limit::concurrency::{InProgress, Quota};
+use tidegate::limit::{Level, Outcome};
+
+fn quota(max: u32) -> Quota {
+    Quota::new(NonZeroU32::new(max).unwrap())
+}
+
+#[test]
+fn refuses_lease_beyond_max_until_one_ends() {
+    let quota = quota(3);
+    let mut leases = InProgress::default();
+    for begun in 0..3 {
+        assert_eq!((leases.count(), leases.judge(&quota)), (begun, Outcome::Pass));
+        leases.begin();
+    }
+    assert_eq!(leases.judge(&quota), Outcome::Later(Micros::ZERO));
+    assert_eq!((leases.end(), leases.judge(&quota)), (2, Outcome::Pass));
+}
+
+#[test]
+fn lowered_max_refuses_until_fewer_leases_are_in_progress() {
+    let quota = quota(2);
+    let mut leases = InProgress::default();
+    (0..4).for_each(|_| leases.begin());
+    for (left, remaining) in [(3, 0), (2, 0), (1, 1), (0, 2)] {
+        assert_eq!(leases.end(), left);
+        assert_eq!(leases.judge(&quota).passes(), remaining > 0, "{left} in progress");
+        let level = Level { limit: 2, window: Micros::ZERO, remaining, reset: Micros::ZERO };
+        assert_eq!(leases.level(&quota), level, "{left} in progress");
+    }
+}
