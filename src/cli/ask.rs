@@ -201,7 +201,7 @@ pub(super) fn print_text(decision: &DecisionReply<'_>, out: &mut dyn Write) -> i
         (VerdictCode::Allow, _, Some(reset)) if reset > 0 => write!(out, ", one more in {}", Micros(reset))?,
         (VerdictCode::Wait, Some(wait), _) => write!(out, ", start in {}", Micros(wait))?,
         (VerdictCode::Limit | VerdictCode::Shed, Some(retry), _) => {
-            write!(out, ", try again in {}", Micros(retry))?
+            write!(out, ", try again in {}", Micros(retry))?;
         }
         (VerdictCode::Limit, None, _) => write!(out, ", the cost is above the limit: never")?,
         _ => {}

@@ -163,7 +163,7 @@ fn tell(word: &ManagerMessage) {
         ManagerMessage::Serving => send(&[NotifyState::Ready]),
         // systemd 253 or later matches the notification to its reload request by this time.
         ManagerMessage::Reloading(at) => {
-            send(&[NotifyState::Reloading, NotifyState::MonotonicUsec(i128::from(*at))])
+            send(&[NotifyState::Reloading, NotifyState::MonotonicUsec(i128::from(*at))]);
         }
         ManagerMessage::Reloaded => send(&[NotifyState::Ready]),
         ManagerMessage::Status(line) => send(&[NotifyState::Status(line)]),

@@ -167,8 +167,8 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::judgement::Judgement;
-    use super::super::{Answer, Descriptors, Engine, HashKey, Mode, Op, Options, Request, Verdict};
-    use super::{Admission, Intent, Part, admit, settle_up};
+    use super::super::{EngineAnswer, Descriptors, Engine, HashKey, Mode, Op, EngineOptions, Request, Verdict};
+    use super::{Admission, Intent, StagePart, admit, settle_up};
     use crate::clock::{Now, Timestamp};
     use crate::rules::{RuleSet, read_text};
 

@@ -151,11 +151,11 @@ pub(super) use each_algorithm;
 /// Implements the access to the table and the quota variant of an algorithm.
 macro_rules! lives_in {
     ($table:ident, $variant:ident) => {
-        fn table(shard: &Shard) -> &Table<Self::State> {
+        fn table(shard: &Shard) -> &StateTable<Self::State> {
             &shard.$table
         }
 
-        fn table_mut(shard: &mut Shard) -> &mut Table<Self::State> {
+        fn table_mut(shard: &mut Shard) -> &mut StateTable<Self::State> {
             &mut shard.$table
         }
 
@@ -248,11 +248,11 @@ macro_rules! counts {
             Self::State::fresh(self, now)
         }
 
-        fn judge(&self, state: &Self::State, now: Now, cost: u32, _: Option<Micros>) -> (Outcome, Wait) {
-            (state.judge(self, now, cost), Wait::NONE)
+        fn judge(&self, state: &Self::State, now: Now, cost: u32, _: Option<Micros>) -> (Outcome, QueueWait) {
+            (state.judge(self, now, cost), QueueWait::NONE)
         }
 
-        fn charge(&self, state: &mut Self::State, now: Now, cost: u32, _: Wait) {
+        fn charge(&self, state: &mut Self::State, now: Now, cost: u32, _: QueueWait) {
             state.charge(self, now, cost);
         }
 
@@ -264,11 +264,11 @@ macro_rules! counts {
             state.give_back(self, now, amount);
         }
 
-        fn level(&self, state: &Self::State, now: Now) -> Level {
+        fn level(&self, state: &Self::State, now: Now) -> QuotaLevel {
             state.level(self, now)
         }
 
-        fn tag(tag: Tag, level: &Level) -> Tag {
+        fn tag(tag: Tag, level: &QuotaLevel) -> Tag {
             tag.filled(level.remaining, level.limit)
         }
 

@@ -144,14 +144,14 @@ impl HostMember {
         let flushed = self.sync.happened().flushed;
         match (call, reply) {
             (ScriptCommand::Sync(batch), ScriptReply::Sync(answer)) => {
-                self.sync.answered(batch, answer, &self.engine, now)
+                self.sync.answered(batch, answer, &self.engine, now);
             }
             (ScriptCommand::Places(call), ScriptReply::Places(answer)) => {
                 self.sync.places_answered(call, answer, &self.engine, now);
                 self.tend_places(now, out);
             }
             (ScriptCommand::Exact(payment), ScriptReply::Exact(answer)) => {
-                self.asking.answered(payment, answer, now)
+                self.asking.answered(payment, answer, now);
             }
             (ScriptCommand::Version(call), ScriptReply::Version(version)) => {
                 if let Some(budget) = self.versions.answered(call, version) {

@@ -3,7 +3,7 @@
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use indicatif::{ProgressDrawTarget, ProgressStyle};
 
 use super::table::counted;
 use crate::clock::boot_nanos;
@@ -13,7 +13,7 @@ pub(super) struct ProgressBar {
     begin_nanos: u64,
     /// The length of the trace, if known.
     bytes: Option<u64>,
-    bar: Option<ProgressBar>,
+    bar: Option<indicatif::ProgressBar>,
     wanted: bool,
     unlooked: u32,
 }
@@ -65,8 +65,9 @@ fn show(message: &str) {
     let _ = writeln!(std::io::stderr(), "{message}");
 }
 
-fn bar(bytes: Option<u64>, taken: Duration) -> ProgressBar {
-    let bar = ProgressBar::with_draw_target(bytes, ProgressDrawTarget::stderr()).with_elapsed(taken);
+fn bar(bytes: Option<u64>, taken: Duration) -> indicatif::ProgressBar {
+    let bar =
+        indicatif::ProgressBar::with_draw_target(bytes, ProgressDrawTarget::stderr()).with_elapsed(taken);
     let template = if bytes.is_some() { WITH_LENGTH } else { WITHOUT_LENGTH };
     match ProgressStyle::with_template(template) {
         Ok(style) => bar.with_style(style.progress_chars("=> ")),

@@ -150,8 +150,8 @@ mod tests {
     fn every_key_that_was_there_is_copied_however_often_the_table_grows() {
         for (first, between) in [(2_000, 0), (2_000, 1), (2_000, 700), (5_000, 4_000), (700, 20_000)] {
             let memory = Memory::new(64 << 20);
-            memory.share_out(&[Kind::Blocks]);
-            let mut filling = Filling { table: StateTable::new(Kind::Blocks), memory, keys: 0 };
+            memory.share_out(&[MemoryKind::Blocks]);
+            let mut filling = Filling { table: StateTable::new(MemoryKind::Blocks), memory, keys: 0 };
             filling.add(first);
             let (mut seen, mut pieces) = (HashSet::new(), 0);
             let piece = &mut |from, size, copies: &mut Vec<(Digest, Until)>| {

@@ -36,7 +36,7 @@ pub(super) fn encode_entry(sections: &mut SectionWriter, kept: SnapshotEntry) {
                 to.extend(key.to_bytes());
                 to.extend(began.as_nanos().to_le_bytes());
                 encode_list(&counts, to, |count, to| to.extend(count.to_le_bytes()));
-            })
+            });
         }
         SnapshotEntry::Log(key, entries) => sections.entry(SectionKind::Log, |to| {
             to.extend(key.to_bytes());
@@ -59,7 +59,7 @@ pub(super) fn encode_entry(sections: &mut SectionWriter, kept: SnapshotEntry) {
             to.extend(budget.to_le_bytes());
         }),
         SnapshotEntry::Rules(names) => {
-            sections.entry(SectionKind::Rules, |to| to.extend(names.to_le_bytes()))
+            sections.entry(SectionKind::Rules, |to| to.extend(names.to_le_bytes()));
         }
         SnapshotEntry::Rule(rule) => sections.entry(SectionKind::Rule, |to| {
             to.extend(rule.identity.to_le_bytes());
@@ -84,7 +84,7 @@ pub(super) fn encode_entry(sections: &mut SectionWriter, kept: SnapshotEntry) {
             });
         }),
         SnapshotEntry::Session(session) => {
-            sections.entry(SectionKind::Session, |to| encode_session(&session, to))
+            sections.entry(SectionKind::Session, |to| encode_session(&session, to));
         }
         SnapshotEntry::Lease(lease) => sections.entry(SectionKind::Lease, |to| encode_lease(&lease, to)),
     }

@@ -3,11 +3,11 @@
 use std::num::NonZeroU32;
 
 use tidegate::clock::Micros;
-use tidegate::limit::concurrency::{InProgress, Quota};
-use tidegate::limit::{Level, Outcome};
+use tidegate::limit::concurrency::{InProgress, ConcurrencyQuota};
+use tidegate::limit::{QuotaLevel, Outcome};
 
-fn quota(max: u32) -> Quota {
-    Quota::new(NonZeroU32::new(max).unwrap())
+fn quota(max: u32) -> ConcurrencyQuota {
+    ConcurrencyQuota::new(NonZeroU32::new(max).unwrap())
 }
 
 #[test]
@@ -30,7 +30,7 @@ fn lowered_max_refuses_until_fewer_leases_are_in_progress() {
     for (left, remaining) in [(3, 0), (2, 0), (1, 1), (0, 2)] {
         assert_eq!(leases.end(), left);
         assert_eq!(leases.judge(&quota).passes(), remaining > 0, "{left} in progress");
-        let level = Level { limit: 2, window: Micros::ZERO, remaining, reset: Micros::ZERO };
+        let level = QuotaLevel { limit: 2, window: Micros::ZERO, remaining, reset: Micros::ZERO };
         assert_eq!(leases.level(&quota), level, "{left} in progress");
     }
 }

@@ -232,7 +232,7 @@ fn a_key_whose_window_is_over_knows_the_length_of_the_next() {
 
 #[test]
 fn level_has_length_of_charged_window_for_earlier_clock_reading() {
-    let quota = Quota::new(5, Period::Months(1), Align::Utc).unwrap();
+    let quota = FixedWindowQuota::new(5, WindowPeriod::Months(1), WindowAlign::Utc).unwrap();
     let mut key = FixedWindow::fresh(&quota, Now::default());
     key.charge(&quota, Now::at_nanos(unix("2026-03-01T00:00:00Z")), 1);
     let level = key.level(&quota, Now::at_nanos(unix("2026-02-28T23:59:59.999Z")));

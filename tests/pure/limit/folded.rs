@@ -238,7 +238,7 @@ fn levels_are_equal_at_every_nanosecond() {
             let (level, more) = (40 * MICRO, None);
             share.settle(
                 &quota,
-                &Settled { granted: 10, paid: 0, level, demand: 0, sent: now, low: 0, more },
+                &ShareReply { granted: 10, paid: 0, level, demand: 0, sent: now, low: 0, more },
                 now,
             );
         });

@@ -162,7 +162,7 @@ fn it_is_let_go_of_only_without_places_and_work() {
 
 #[test]
 fn left_behind_key_requests_another_sync_after_hold() {
-    let mut places = Places::left_behind(9, at(0));
+    let mut places = Permits::left_behind(9, at(0));
     places.begin(1, at(1_899));
     assert!(!places.calls(), "the restore has requested one");
     places.begin(2, at(1_900));
@@ -172,11 +172,11 @@ fn left_behind_key_requests_another_sync_after_hold() {
 
 #[test]
 fn key_reports_to_its_budget() {
-    let mut places = Places::of(7);
-    assert_eq!((places.budget(), Places::left_behind(9, at(0)).budget()), (7, 9));
+    let mut places = Permits::of(7);
+    assert_eq!((places.budget(), Permits::left_behind(9, at(0)).budget()), (7, 9));
     places.move_to(8);
     assert_eq!(places.budget(), 8);
-    let alone = Quota::new(NonZeroU32::new(MAX).unwrap(), WhenDown::Share);
+    let alone = PermitQuota::new(NonZeroU32::new(MAX).unwrap(), WhenDown::Share);
     assert_eq!((quota(WhenDown::Share).0.budget(), alone.budget()), (Some(1), None));
 }
 
