@@ -167,7 +167,9 @@ mod tests {
     use std::sync::Arc;
 
     use super::super::judgement::Judgement;
-    use super::super::{EngineAnswer, Descriptors, Engine, HashKey, Mode, Op, EngineOptions, Request, Verdict};
+    use super::super::{
+        Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, Request, Verdict,
+    };
     use super::{Admission, Intent, StagePart, admit, settle_up};
     use crate::clock::{Now, Timestamp};
     use crate::rules::{RuleSet, read_text};
@@ -176,7 +178,7 @@ mod tests {
     /// as before.
     #[track_caller]
     fn check(name: &str, broken: impl FnOnce(&Judgement<'_>, &mut [StagePart]) -> Option<Admission>) {
-        let options = Options {
+        let options = EngineOptions {
             hash_key: HashKey::from_bytes([7; 16]),
             mode: Mode::Enforce,
             memory_bytes_max: 1 << 20,
@@ -199,7 +201,7 @@ mod tests {
         let attributes = [("user", "u1")];
         let request = Request::new(Op::Hit, "api", Descriptors::one(&attributes));
         let mut decide = || match decider.decide(&request, now) {
-            Answer::Decided(decision) => decision.verdict,
+            EngineAnswer::Decided(decision) => decision.verdict,
             _ => unreachable!("it has no name and asks nobody"),
         };
         let verdicts = [decide(), decide(), decide()];

@@ -3,8 +3,8 @@
 use std::num::NonZeroU32;
 
 use tidegate::clock::Micros;
-use tidegate::limit::concurrency::{InProgress, ConcurrencyQuota};
-use tidegate::limit::{QuotaLevel, Outcome};
+use tidegate::limit::concurrency::{ConcurrencyQuota, InProgress};
+use tidegate::limit::{Outcome, QuotaLevel};
 
 fn quota(max: u32) -> ConcurrencyQuota {
     ConcurrencyQuota::new(NonZeroU32::new(max).unwrap())

@@ -6,8 +6,8 @@ use tidegate::clock::Micros;
 use tidegate::limit::fixed_window::{WindowAlign, WindowPeriod};
 use tidegate::limit::share::WhenDown;
 use tidegate::limit::{
-    QuotaLevel, Quota, Rate, concurrency, fixed_window, leaky_bucket, places, share, sliding_log, sliding_window,
-    token_bucket,
+    Quota, QuotaLevel, Rate, concurrency, fixed_window, leaky_bucket, places, share, sliding_log,
+    sliding_window, token_bucket,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -16,14 +16,19 @@ const SECOND: u64 = 1_000_000_000;
 fn quota_shows_its_configured_numbers() {
     let rate = Rate::new(100, SECOND).unwrap();
     let bucket = token_bucket::TokenBucketQuota::new(rate, 20).unwrap();
-    let fixed = |period| Quota::FixedWindow(fixed_window::FixedWindowQuota::new(5, period, WindowAlign::Utc).unwrap());
+    let fixed = |period| {
+        Quota::FixedWindow(fixed_window::FixedWindowQuota::new(5, period, WindowAlign::Utc).unwrap())
+    };
     let minute = WindowPeriod::Nanos(60 * SECOND);
     let most = NonZeroU32::new(3).unwrap();
     let shared_window = share::ShareQuota::of_window(fixed(minute), 0, WhenDown::Share).unwrap();
     // Limit, milliseconds of the window, rate and algorithm.
     let table = [
         (Quota::TokenBucket(bucket), (20, 200, "100/s", "token_bucket")),
-        (Quota::LeakyBucket(leaky_bucket::LeakyBucketQuota::new(rate, 4).unwrap()), (5, 50, "100/s", "leaky_bucket")),
+        (
+            Quota::LeakyBucket(leaky_bucket::LeakyBucketQuota::new(rate, 4).unwrap()),
+            (5, 50, "100/s", "leaky_bucket"),
+        ),
         (fixed(minute), (5, 60_000, "5/min", "fixed_window")),
         (fixed(WindowPeriod::Months(1)), (5, 30 * 86_400_000, "5/month", "fixed_window")),
         (fixed(WindowPeriod::Months(3)), (5, 90 * 86_400_000, "5/3month", "fixed_window")),
@@ -37,7 +42,10 @@ fn quota_shows_its_configured_numbers() {
         ),
         (Quota::Concurrency(concurrency::ConcurrencyQuota::new(most)), (3, 0, "3 at once", "concurrency")),
         (Quota::Places(places::PermitQuota::new(most, WhenDown::Share)), (3, 0, "3 at once", "concurrency")),
-        (Quota::Share(share::ShareQuota::new(bucket, 0, WhenDown::Share)), (20, 200, "100/s", "token_bucket")),
+        (
+            Quota::Share(share::ShareQuota::new(bucket, 0, WhenDown::Share)),
+            (20, 200, "100/s", "token_bucket"),
+        ),
         (Quota::Share(shared_window), (5, 60_000, "5/min", "fixed_window")),
     ];
     for (quota, (limit, millis, rate, algorithm)) in table {
