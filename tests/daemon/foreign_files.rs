@@ -86,7 +86,7 @@ fn run(ground: &Path, command: &str) -> (Option<i32>, String) {
 }
 
 #[test]
-fn no_command_reads_what_a_link_out_of_the_directory_leads_to() {
+fn commands_refuse_links_out_of_the_directory() {
     for (name, commands) in READS {
         let ground = ground();
         let outside = tempfile::tempdir().unwrap();
@@ -106,7 +106,7 @@ fn no_command_reads_what_a_link_out_of_the_directory_leads_to() {
 }
 
 #[test]
-fn the_daemon_logs_nothing_of_what_a_link_out_of_the_directory_leads_to() {
+fn logs_no_content_of_links_out_of_the_directory() {
     let plan = Plan::new().rules("api.yaml", RULES);
     for (name, text) in [("partners.csv", "rules/partners.csv"), ("b.yaml", "rules/a.yaml")] {
         fs::write(plan.path(name), secret(text)).unwrap();
@@ -129,7 +129,7 @@ fn the_daemon_logs_nothing_of_what_a_link_out_of_the_directory_leads_to() {
 }
 
 #[test]
-fn a_mounted_config_map_is_read_with_its_tables() {
+fn reads_mounted_config_map_with_its_tables() {
     let ground = ground();
     let rules = ground.path().join("rules");
     for version in ["..1", "..2"] {
@@ -188,7 +188,7 @@ fn assert_quoted(outputs: impl Iterator<Item = String>) {
 }
 
 #[test]
-fn a_file_swapped_for_a_pipe_keeps_nobody_waiting() {
+fn never_blocks_on_file_swapped_for_pipe() {
     let ground = ground();
     let path = |name: &str| ground.path().join(name);
     let pipe = || {
@@ -226,7 +226,7 @@ fn a_file_swapped_for_a_pipe_keeps_nobody_waiting() {
 }
 
 #[test]
-fn a_pipe_in_the_place_of_a_file_is_told() {
+fn reports_pipe_in_place_of_file() {
     for (name, commands) in READS {
         let ground = ground();
         let file = ground.path().join(name);

@@ -35,7 +35,7 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 #[test]
-fn the_scripts_and_their_rules_in_rust_are_the_same_to_the_bit() {
+fn scripts_match_rust_model_bit_for_bit() {
     let twins = RefCell::new(Twins::new());
     let cases = std::env::var("PROPTEST_CASES").map_or(100, |cases| cases.parse().unwrap());
     let config = Config { cases, failure_persistence: None, max_shrink_iters: 2_000, ..Config::default() };
@@ -55,12 +55,12 @@ fn the_scripts_and_their_rules_in_rust_are_the_same_to_the_bit() {
 }
 
 #[test]
-fn every_script_is_known_by_the_sha_that_redis_gives_it() {
+fn script_digests_match_redis() {
     Redis::start().load_scripts();
 }
 
 #[test]
-fn what_is_there_and_what_hosts_hold_is_never_more_than_a_burst() {
+fn stored_and_borrowed_tokens_never_exceed_burst() {
     let quotas = [
         terms(10, 1_000_000, 20),
         terms(1_000, 1_000_000, 1_000),
@@ -78,7 +78,7 @@ fn what_is_there_and_what_hosts_hold_is_never_more_than_a_burst() {
 }
 
 #[test]
-fn no_token_is_lost_or_made() {
+fn conserves_tokens() {
     // One token in a year: nothing is earned in half a minute, so that all of them can be counted.
     let quota = CellQuota { burst: 100 * TOKEN, ..terms(1, 31_536_000_000_000, 1) };
     for seed in seeds() {
@@ -88,7 +88,7 @@ fn no_token_is_lost_or_made() {
 }
 
 #[test]
-fn no_window_ever_had_more_than_its_limit() {
+fn no_window_exceeds_its_limit() {
     let of = |slots, step, origin| CellWindow { slots, turns: FleetWindowTurns::Every { step, origin } };
     let windows = [
         of(1, 1_000_000, 0),
@@ -114,7 +114,7 @@ proptest! {
 
     /// It does not matter how often somebody looks.
     #[test]
-    fn time_in_pieces_is_time_in_one(
+    fn refill_is_independent_of_step_size(
         level in -5_000_000_000_i64..2_000_000_000,
         held in (0_u64..2_000_000_000, 0_u64..2_000_000_000),
         rate in (1_u64..5_000_000, 1_u64..5_000),
@@ -138,7 +138,7 @@ proptest! {
 
     /// Whatever comes back is cut to what can be, and said to be.
     #[test]
-    fn absurd_replies_are_cut(bytes in vec(any::<u8>(), 79), ask in calls::any_ask(), kind in 0_u8..5, length in 0_usize..80) {
+    fn clamps_absurd_replies(bytes in vec(any::<u8>(), 79), ask in calls::any_ask(), kind in 0_u8..5, length in 0_usize..80) {
         let call = calls::sync_of(ask);
         let mut bytes = bytes;
         bytes[0] = kind;

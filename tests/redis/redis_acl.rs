@@ -18,7 +18,7 @@ use tidegate::fleet::version::{NumbersFingerprint, VersionCall};
 const PASSWORD: &str = "correct-horse-battery";
 
 #[tokio::test]
-async fn the_rights_of_the_example_are_enough_and_none_is_too_many() {
+async fn example_acl_grants_exactly_needed_rights() {
     if !is_installed() {
         return;
     }
@@ -49,7 +49,7 @@ async fn the_rights_of_the_example_are_enough_and_none_is_too_many() {
 }
 
 #[tokio::test]
-async fn what_is_refused_is_found_without_a_change() {
+async fn detects_missing_rights_without_changes() {
     if !is_installed() {
         return;
     }

@@ -8,7 +8,7 @@ use super::daemon::{BINARY, Daemon, Plan, daemon, eventually};
 use super::http::{admin_socket, get, get_over_tcp};
 
 #[test]
-fn the_socket_is_nobodys_but_the_users() {
+fn creates_admin_socket_for_owner_only() {
     let daemon = daemon();
     let there = std::fs::symlink_metadata(admin_socket(&daemon)).unwrap();
     assert_eq!(there.mode() & 0o777, 0o600);
@@ -16,7 +16,7 @@ fn the_socket_is_nobodys_but_the_users() {
 }
 
 #[test]
-fn another_user_is_refused_even_where_the_mode_lets_him_in() {
+fn refuses_another_user_whatever_the_socket_mode() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("left out: only root can ask as another user");
         return;
@@ -64,7 +64,7 @@ pub(crate) fn metrics_port(daemon: &Daemon) -> u16 {
 }
 
 #[test]
-fn the_port_has_the_harmless_paths_alone() {
+fn serves_only_metrics_and_health_over_tcp() {
     let daemon = Plan::new().settings("metrics: {listen: \"127.0.0.1:0\"}").start();
     let port = metrics_port(&daemon);
     assert_ne!(port, 0, "the one that was free");
@@ -83,7 +83,7 @@ fn the_port_has_the_harmless_paths_alone() {
 }
 
 #[test]
-fn a_port_that_is_taken_is_told_and_tried_again() {
+fn logs_taken_metrics_port_and_retries() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
     let daemon = Plan::new().settings(&format!("metrics: {{listen: \"127.0.0.1:{port}\"}}")).start();
@@ -97,7 +97,7 @@ fn a_port_that_is_taken_is_told_and_tried_again() {
 }
 
 #[test]
-fn an_admin_socket_that_cannot_be_had_is_told_and_tried_again() {
+fn logs_unavailable_admin_socket_and_retries() {
     let plan = Plan::new().settings("admin: {socket: later/elsewhere.sock}");
     let path = plan.path("later/elsewhere.sock");
     let daemon = plan.start();
@@ -114,7 +114,7 @@ fn an_admin_socket_that_cannot_be_had_is_told_and_tried_again() {
 }
 
 #[test]
-fn what_somebody_planted_at_the_path_is_left_alone() {
+fn leaves_symlink_at_admin_path_untouched() {
     let plan = Plan::new();
     let precious = plan.path("precious");
     std::fs::write(&precious, "kept").unwrap();
@@ -127,7 +127,7 @@ fn what_somebody_planted_at_the_path_is_left_alone() {
 }
 
 #[test]
-fn a_daemon_that_follows_has_the_admin_socket_soon() {
+fn next_daemon_takes_over_admin_socket() {
     let mut first = daemon();
     first.process.signal(libc::SIGTERM);
     let mut second = super::daemon::Process::start(&mut first.plan.command("log-2"));

@@ -21,7 +21,7 @@ pub(crate) fn said(output: &Output) -> (Option<i32>, String, String) {
 }
 
 #[test]
-fn status_is_one_page_for_people_and_json_for_programs() {
+fn prints_status_as_text_and_json() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     for id in 0..7 {
@@ -40,7 +40,7 @@ fn status_is_one_page_for_people_and_json_for_programs() {
 }
 
 #[test]
-fn top_looks_for_a_second_and_says_rates() {
+fn top_measures_rates_over_one_second() {
     let daemon = daemon();
     let (code, out, err) = said(&tidegate(&daemon, &["top", "--once", "--json"]));
     assert_eq!(code, Some(0), "{err}");
@@ -54,7 +54,7 @@ fn top_looks_for_a_second_and_says_rates() {
 }
 
 #[test]
-fn reload_and_healthcheck_end_with_what_came_of_it() {
+fn reload_and_healthcheck_exit_with_the_result() {
     let daemon = daemon();
     let (code, out, _) = said(&tidegate(&daemon, &["reload"]));
     assert!(code == Some(0) && out.contains("nothing changed"), "{out}");
@@ -73,7 +73,7 @@ fn reload_and_healthcheck_end_with_what_came_of_it() {
 }
 
 #[test]
-fn without_a_daemon_every_command_says_what_to_do() {
+fn every_command_prints_help_without_daemon() {
     let daemon = Plan::new().start();
     let admin = admin_socket(&daemon);
     let admin = admin.to_str().unwrap();

@@ -48,7 +48,7 @@ impl Dashboard {
 }
 
 #[test]
-fn whoever_has_the_address_looks_and_changes_nothing() {
+fn serves_read_only_pages_to_token_holders() {
     let daemon = daemon();
     let dashboard = Dashboard::start(&daemon);
     assert_eq!(dashboard.token.len(), 32);
@@ -81,7 +81,7 @@ fn whoever_has_the_address_looks_and_changes_nothing() {
 }
 
 #[test]
-fn nobody_else_does() {
+fn refuses_wrong_token_or_host() {
     let daemon = daemon();
     let dashboard = Dashboard::start(&daemon);
     let (port, token) = (dashboard.port, &dashboard.token);
@@ -121,7 +121,7 @@ fn nobody_else_does() {
 }
 
 #[test]
-fn it_outlives_the_daemon_and_says_so() {
+fn shows_bad_gateway_after_daemon_exit() {
     let mut daemon = daemon();
     let mut dashboard = Dashboard::start(&daemon);
     assert_eq!(dashboard.look("/").status, 200);
@@ -136,7 +136,7 @@ fn it_outlives_the_daemon_and_says_so() {
 }
 
 #[test]
-fn what_cannot_be_is_told_at_once() {
+fn dashboard_rejects_unusable_arguments() {
     let run = |arguments: &[&str]| {
         let output =
             Command::new(BINARY).arg("dashboard").args(arguments).stdin(Stdio::null()).output().unwrap();
@@ -154,7 +154,7 @@ fn what_cannot_be_is_told_at_once() {
 }
 
 #[test]
-fn a_user_who_may_not_look_is_told_so() {
+fn dashboard_refuses_another_user() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("left out: only root can ask as another user");
         return;
@@ -171,7 +171,7 @@ fn a_user_who_may_not_look_is_told_so() {
 }
 
 #[test]
-fn nobody_who_only_connects_keeps_others_out() {
+fn dashboard_serves_beside_silent_connections() {
     let daemon = daemon();
     let dashboard = Dashboard::start(&daemon);
     let silent: Vec<_> = (0..8).map(|_| TcpStream::connect(("127.0.0.1", dashboard.port)).unwrap()).collect();

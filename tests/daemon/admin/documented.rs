@@ -23,7 +23,7 @@ fn documented() -> Table {
 }
 
 #[test]
-fn every_metric_stands_in_the_table_as_it_is_served() {
+fn documents_every_served_metric() {
     let daemon = Plan::new().rules("app.yaml", EVERYTHING).start();
     let metrics = scrape(&daemon);
     let served = metrics.families.iter().map(|(name, family)| {

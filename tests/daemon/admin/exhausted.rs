@@ -58,7 +58,7 @@ fn plan() -> Plan {
 }
 
 #[test]
-fn what_needs_a_descriptor_is_told_and_goes_on_once_there_is_one() {
+fn logs_missing_descriptors_and_recovers() {
     let daemon = plan().start();
     let mut here = daemon.greeted();
     let (mut waiting, before) = exhaust(&daemon);

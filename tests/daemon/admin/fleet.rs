@@ -62,7 +62,7 @@ fn text(daemon: &Daemon, arguments: &[&str]) -> String {
 }
 
 #[test]
-fn what_is_shared_is_told_while_redis_is_heard_and_while_it_is_not() {
+fn reports_fleet_state_with_and_without_redis() {
     if !is_installed() {
         return;
     }
@@ -125,7 +125,7 @@ fn what_is_shared_is_told_while_redis_is_heard_and_while_it_is_not() {
 }
 
 #[test]
-fn the_bound_goes_with_the_hosts_and_a_key_is_shown_by_its_digest() {
+fn reports_bound_by_host_count_and_keys_by_digest() {
     if !is_installed() {
         return;
     }
@@ -177,7 +177,7 @@ fn the_bound_goes_with_the_hosts_and_a_key_is_shown_by_its_digest() {
 }
 
 #[test]
-fn whether_a_reserve_goes_by_the_fleet_or_by_this_host_is_told() {
+fn reports_scope_of_reserve() {
     if !is_installed() {
         return;
     }
@@ -217,7 +217,7 @@ fn whether_a_reserve_goes_by_the_fleet_or_by_this_host_is_told() {
 }
 
 #[test]
-fn rules_that_share_with_nobody_are_told() {
+fn warns_of_fleet_rules_without_redis() {
     let daemon = Plan::new().rules("api.yaml", RULES).start();
     let page = page(&daemon);
     assert_eq!([&page["redis"], &page["hosts"]], [&json!(false), &json!(0)]);
@@ -236,7 +236,7 @@ fn rules_that_share_with_nobody_are_told() {
 }
 
 #[test]
-fn doctor_finds_what_is_wrong_with_redis_and_says_what_mends_it() {
+fn doctor_reports_redis_faults_with_help() {
     if !is_installed() {
         return;
     }
@@ -318,7 +318,7 @@ fn line(output: &Output, what: &str) -> String {
 }
 
 #[test]
-fn places_are_told_with_those_in_use() {
+fn reports_permits_and_those_in_use() {
     if !is_installed() {
         return;
     }

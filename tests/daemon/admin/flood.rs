@@ -28,7 +28,7 @@ fn ask(k: &str, user: &str) -> Value {
 }
 
 #[test]
-fn more_callers_than_fit_are_all_let_in_and_the_process_stays_as_small_as_it_was_told() {
+fn bounds_memory_and_allows_new_callers_when_full() {
     let plan = Plan::new().rules("api.yaml", RULES).settings("memory: {max: 2MiB}");
     let daemon = plan.start();
     let mut wire = daemon.greeted();

@@ -20,7 +20,7 @@ fn headline(page: &str) -> &str {
 }
 
 #[test]
-fn it_is_one_file_that_lets_nothing_else_in() {
+fn serves_front_page_as_one_locked_down_file() {
     let daemon = daemon();
     let first = get(&daemon, "/");
     assert_eq!(first.status, 200);
@@ -45,7 +45,7 @@ fn it_is_one_file_that_lets_nothing_else_in() {
 }
 
 #[test]
-fn it_says_first_whether_all_is_well() {
+fn front_page_headline_reports_health() {
     let daemon = daemon();
     let page = until(&daemon, "every thread lives", |page| headline(page) == "All is well");
     assert!(page.contains("1 rule in 1 domain") && page.contains("last reload"), "{page}");
@@ -65,7 +65,7 @@ fn it_says_first_whether_all_is_well() {
 }
 
 #[test]
-fn whatever_clients_say_they_missed_the_page_and_the_status_are_told() {
+fn reports_largest_missed_counts_of_clients() {
     let daemon = daemon();
     for reason in ["callback", "timeout"] {
         greet(&daemon, &json!({"client": "python/1", "missed": {reason: u64::MAX}}));
@@ -78,7 +78,7 @@ fn whatever_clients_say_they_missed_the_page_and_the_status_are_told() {
 }
 
 #[test]
-fn rates_callers_and_names_are_shown_as_they_are_and_nobody_else_is() {
+fn front_page_escapes_names_and_hides_callers() {
     let hostile = "<b>&\\\"'";
     let rules = format!(
         "domain: api\nlimits:\n  - {{name: per-user, key: [user], rate: 1/h, burst: 5}}\n  \
@@ -106,7 +106,7 @@ fn rates_callers_and_names_are_shown_as_they_are_and_nobody_else_is() {
 }
 
 #[test]
-fn of_thousands_of_rules_it_shows_those_that_matter() {
+fn front_page_shows_busiest_of_many_rules() {
     let mut rules = "domain: api\nlimits:\n".to_owned();
     for number in 0..3_000 {
         let _ = writeln!(

@@ -9,7 +9,7 @@ use super::http::{admin_socket, get, get_over_tcp, say};
 use super::wire::hit;
 
 #[test]
-fn garbage_ends_its_own_connection_and_nothing_else() {
+fn garbage_closes_only_its_own_connection() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let long = format!("GET /{} HTTP/1.1\r\nhost: x\r\n\r\n", "a".repeat(100_000));
@@ -50,7 +50,7 @@ fn garbage_ends_its_own_connection_and_nothing_else() {
 }
 
 #[test]
-fn who_holds_all_places_holds_up_nobody_for_long() {
+fn serves_after_idle_connections_time_out() {
     let port = {
         let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         probe.local_addr().unwrap().port()
@@ -76,7 +76,7 @@ fn who_holds_all_places_holds_up_nobody_for_long() {
 }
 
 #[test]
-fn who_does_not_read_his_answer_holds_up_nobody() {
+fn serves_beside_clients_that_read_no_response() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let unread: Vec<UnixStream> = (0..10)
@@ -94,7 +94,7 @@ fn who_does_not_read_his_answer_holds_up_nobody() {
 }
 
 #[test]
-fn a_drain_waits_for_no_operator() {
+fn drain_ignores_open_admin_connections() {
     let mut daemon = daemon();
     let mut half = UnixStream::connect(admin_socket(&daemon)).unwrap();
     half.write_all(b"POST /reload HTTP/1.1\r\nhost: x\r\ncontent-length: 9\r\n\r\n{").unwrap();

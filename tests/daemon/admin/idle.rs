@@ -93,7 +93,7 @@ fn dashboard_passes_two_hundred_idle_connections() {
 }
 
 #[test]
-fn half_a_head_on_loopback_is_dropped_although_places_are_free() {
+fn drops_half_sent_head_on_loopback() {
     let daemon = Plan::new().settings("metrics: {listen: \"127.0.0.1:0\"}").start();
     let mut half = TcpStream::connect(("127.0.0.1", super::access::metrics_port(&daemon))).unwrap();
     let mut operator = UnixStream::connect(admin_socket(&daemon)).unwrap();

@@ -160,7 +160,7 @@ fn is_name(text: &str) -> bool {
 const KINDS: [&str; 4] = ["counter", "gauge", "histogram", "info"];
 
 #[test]
-fn what_a_scraper_would_stumble_over_is_an_error() {
+fn rejects_invalid_open_metrics() {
     let good = "# HELP a b\n# TYPE a counter\na_total{x=\"y\\\"\\\\\\n\",z=\"\"} 1\n# EOF\n";
     assert_eq!(read(good).series.len(), 1);
     for (old, new) in [

@@ -7,7 +7,7 @@ use super::http::{ask, get, post};
 use super::wire::hit;
 
 #[test]
-fn the_first_page_names_every_other() {
+fn index_lists_every_page() {
     let daemon = daemon();
     let index = get(&daemon, "/");
     assert_eq!(index.status, 200);
@@ -27,7 +27,7 @@ fn the_first_page_names_every_other() {
 }
 
 #[test]
-fn a_request_that_is_no_json_object_is_told_so() {
+fn rejects_body_that_is_no_json_object() {
     let daemon = daemon();
     for (body, word) in [("{", "JSON"), ("[]", "object"), ("\"reload\"", "object"), ("\u{0}", "JSON")] {
         let answer = post(&daemon, "/reload", body);
@@ -40,7 +40,7 @@ fn a_request_that_is_no_json_object_is_told_so() {
 }
 
 #[test]
-fn a_reload_is_answered_by_what_came_of_it() {
+fn reload_response_reports_the_result() {
     let daemon = daemon();
     let file = daemon.plan.path("rules/api.yaml");
     // The daemon watches its rules: on a busy machine it may have read them before the request.
@@ -72,7 +72,7 @@ fn a_reload_is_answered_by_what_came_of_it() {
 }
 
 #[test]
-fn bad_rules_at_the_start_are_not_ready_and_harm_nobody() {
+fn not_ready_but_alive_with_bad_rules_at_start() {
     let daemon = Plan::new().rules("api.yaml", "domain: api\nlimits: [{name: a, rate: 1}]\n").start();
     assert_eq!(get(&daemon, "/readyz").status, 503);
     assert_eq!(get(&daemon, "/healthz").status, 200);
@@ -83,7 +83,7 @@ fn bad_rules_at_the_start_are_not_ready_and_harm_nobody() {
 }
 
 #[test]
-fn the_status_says_what_was_decided_and_of_whom() {
+fn status_reports_decisions_and_top_callers() {
     let rules = "\
 domain: api
 limits:
@@ -125,7 +125,7 @@ limits:
 }
 
 #[test]
-fn the_rules_are_told_with_their_places_and_modes() {
+fn rules_page_reports_spans_and_modes() {
     let daemon = Plan::new().rules("app.yaml", super::scrape::EVERYTHING).settings("mode: shadow").start();
     let page = get(&daemon, "/rules").json();
     let app = page["domains"].as_array().unwrap().iter().find(|domain| domain["name"] == "app").unwrap();

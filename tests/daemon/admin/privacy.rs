@@ -9,7 +9,7 @@ use super::http::{ask, get, post};
 const CANARY: &str = "canary7f3a";
 
 #[test]
-fn no_value_that_a_client_sends_is_ever_shown() {
+fn never_shows_client_values() {
     let daemon =
         Plan::new().rules("app.yaml", super::scrape::EVERYTHING).settings("log: {level: trace}").start();
     let mut wire =

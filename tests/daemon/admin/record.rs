@@ -291,7 +291,7 @@ fn hashes_values_of_attributes_that_are_not_clear() {
 }
 
 #[test]
-fn one_records_at_a_time_and_who_dies_makes_room() {
+fn allows_one_recording_until_its_client_exits() {
     let daemon = daemon();
     let first = Recording::begin(&daemon, "first.jsonl", &["--for", "1h"]);
     let second = daemon.plan.path("second.jsonl");
@@ -314,7 +314,7 @@ fn one_records_at_a_time_and_who_dies_makes_room() {
 }
 
 #[test]
-fn a_trace_is_no_larger_than_it_may_be_and_whole() {
+fn bounds_trace_at_whole_lines() {
     let daemon = daemon();
     let mut recording = Recording::begin(&daemon, "trace.jsonl", &["--for", "1h", "--max-size", "1MiB"]);
     let mut wire = daemon.greeted();
@@ -334,7 +334,7 @@ fn a_trace_is_no_larger_than_it_may_be_and_whole() {
 }
 
 #[test]
-fn what_nobody_takes_is_dropped_and_counted_and_decisions_go_on() {
+fn drops_and_counts_unread_records() {
     let daemon = daemon();
     let mut stream = UnixStream::connect(admin_socket(&daemon)).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -367,7 +367,7 @@ fn what_nobody_takes_is_dropped_and_counted_and_decisions_go_on() {
 }
 
 #[test]
-fn a_daemon_that_ends_leaves_a_whole_trace() {
+fn leaves_whole_trace_when_daemon_exits() {
     let mut daemon = daemon();
     let mut recording = Recording::begin(&daemon, "trace.jsonl", &["--for", "1h"]);
     let mut wire = daemon.greeted();

@@ -42,7 +42,7 @@ pub(crate) fn greet(daemon: &Daemon, info: &Value) -> Wire {
 }
 
 #[test]
-fn every_series_is_there_at_zero_from_the_start() {
+fn serves_every_series_at_zero_from_the_start() {
     let daemon = Plan::new().rules("app.yaml", EVERYTHING).start();
     let before = scrape(&daemon);
     let constant = [
@@ -81,7 +81,7 @@ fn every_series_is_there_at_zero_from_the_start() {
 }
 
 #[test]
-fn decisions_are_counted_at_what_their_answers_name() {
+fn counts_decisions_under_the_replied_rule() {
     let daemon = Plan::new().rules("app.yaml", EVERYTHING).start();
     let mut wire = greet(&daemon, &json!({"pool": "web", "slots": 2}));
     let mut named: Vec<(String, u64)> = Vec::new();
@@ -132,7 +132,7 @@ fn decisions_are_counted_at_what_their_answers_name() {
 }
 
 #[test]
-fn one_batch_in_64_is_timed_with_all_its_decisions() {
+fn times_one_batch_in_64() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     for id in 0..64 * 10 {
@@ -149,7 +149,7 @@ fn one_batch_in_64_is_timed_with_all_its_decisions() {
 }
 
 #[test]
-fn work_connections_and_faults_are_counted() {
+fn counts_leases_connections_and_faults() {
     let mut plan = Plan::new()
         .rules("app.yaml", EVERYTHING)
         .settings("connections: {max: 3}\ndomains: {api: {uids: [4711]}}");
@@ -200,7 +200,7 @@ fn work_connections_and_faults_are_counted() {
 }
 
 #[test]
-fn reloads_show_and_counts_stay() {
+fn reload_updates_metrics_and_keeps_counters() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     wire.ask(&hit(1, "u"));
@@ -247,7 +247,7 @@ fn reloads_show_and_counts_stay() {
 }
 
 #[test]
-fn names_of_rules_are_escaped_whatever_they_hold() {
+fn escapes_rule_names_in_metrics() {
     let rules = "domain: tree\ndescriptors: [{key: k, value: \"a\\\"b\\\\c\\nd{}=,\", rate_limit: {unit: day, requests_per_unit: 5}}]\n";
     let daemon = Plan::new().rules("tree.yaml", rules).start();
     let metrics = scrape(&daemon);
@@ -256,7 +256,7 @@ fn names_of_rules_are_escaped_whatever_they_hold() {
 }
 
 #[test]
-fn a_scrape_of_64_rules_has_at_most_5_000_series_and_names_past_512_share_one() {
+fn bounds_series_by_rule_count() {
     let rule = |number: usize| {
         let candidate = if number < 64 { ", candidate: {rate: 1/s}" } else { "" };
         format!("  - {{name: rule-{number}, key: [user], rate: 5/s{candidate}}}\n")

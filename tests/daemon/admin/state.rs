@@ -21,7 +21,7 @@ fn bad(daemon: &Daemon, file: &str) -> f64 {
 }
 
 #[test]
-fn what_is_written_is_counted() {
+fn counts_state_writes_and_failures() {
     let daemon = plan().start();
     let written =
         |daemon| Some(scrape(daemon).of("tidegate_state_writes_total")).filter(|count| *count >= 2.0);
@@ -43,7 +43,7 @@ fn what_is_written_is_counted() {
 }
 
 #[test]
-fn files_of_no_use_are_set_aside_counted_and_told() {
+fn sets_unusable_files_aside_and_reports_them() {
     let files = ["tables", "switches", "rules"];
     for file in files {
         let plan = plan();
@@ -70,7 +70,7 @@ fn files_of_no_use_are_set_aside_counted_and_told() {
 }
 
 #[test]
-fn a_daemon_that_goes_on_with_tables_is_up_since_its_own_start() {
+fn reports_own_start_time_after_restore() {
     let mut plan = plan();
     let mut last = 0.0;
     for _ in 0..2 {

@@ -35,7 +35,7 @@ fn await_status(socket: &Path) -> Value {
 }
 
 #[test]
-fn two_daemons_in_one_directory_are_told_apart() {
+fn commands_reach_the_daemon_of_the_named_socket() {
     let first = Plan::new().start();
     let _second = beside(&first, "u.sock", "");
     assert_eq!(await_status(&first.plan.path("u.sock"))["mode"], "shadow");
@@ -48,7 +48,7 @@ fn two_daemons_in_one_directory_are_told_apart() {
 }
 
 #[test]
-fn a_socket_that_is_not_there_has_no_daemon() {
+fn commands_fail_on_missing_socket() {
     let daemon = Plan::new().start();
     for command in [&["status"][..], &["top", "--once"], &["reload"], &["healthcheck"], &["fleet"]] {
         let (code, out, err) = run(command, &daemon.plan.path("nowhere.sock"));
@@ -58,7 +58,7 @@ fn a_socket_that_is_not_there_has_no_daemon() {
 }
 
 #[test]
-fn a_daemon_that_serves_another_socket_refuses_every_command() {
+fn refuses_commands_for_another_socket() {
     let daemon = Plan::new().start();
     // Its admin socket is at another daemon's path, as after a copied directory or a moved socket.
     std::fs::hard_link(daemon.plan.path("t.admin.sock"), daemon.plan.path("u.admin.sock")).unwrap();
@@ -87,7 +87,7 @@ fn a_daemon_that_serves_another_socket_refuses_every_command() {
 }
 
 #[test]
-fn an_admin_socket_that_another_daemon_has_is_an_error_at_the_start() {
+fn refuses_start_when_admin_socket_taken() {
     let first = Plan::new().start();
     let admin = first.plan.path("t.admin.sock");
     let taken = "admin: {socket: t.admin.sock}";
@@ -113,7 +113,7 @@ fn an_admin_socket_that_another_daemon_has_is_an_error_at_the_start() {
 }
 
 #[test]
-fn starts_at_once_have_one_admin_socket() {
+fn one_of_simultaneous_starts_gets_admin_socket() {
     // Two sockets, one admin socket: the loser ends, and the winner keeps it.
     let plan = Plan::new();
     let start = |socket: &str| {
@@ -138,7 +138,7 @@ fn starts_at_once_have_one_admin_socket() {
 }
 
 #[test]
-fn a_directory_that_takes_no_admin_socket_stops_no_start() {
+fn serves_where_admin_socket_cannot_be_created() {
     let daemon = Plan::new().settings("admin: {socket: /proc/admin.sock}").start();
     daemon.await_log(&["no admin socket", "help: "]);
     daemon.greeted().assert_served();

@@ -33,7 +33,7 @@ fn after(engine: &Engine, sensors: &mut Sensors, ticks: std::ops::Range<u64>) ->
 }
 
 #[test]
-fn connections_that_wait_at_the_port_brake_the_pool_until_they_are_accepted() {
+fn brakes_pool_until_accept_queue_empties() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let engine = engine(address.port());

@@ -37,7 +37,7 @@ fn cpu_nanos_of(task: &Path) -> u64 {
 }
 
 #[test]
-fn ten_seconds_of_every_reading_cost_a_five_hundredth_of_a_core_at_most() {
+fn bounds_cpu_time_of_samples() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let asker = everything(listener.local_addr().unwrap().port());
     let mut sensors = Sensors::new(Path::new("/"));
@@ -53,7 +53,7 @@ fn ten_seconds_of_every_reading_cost_a_five_hundredth_of_a_core_at_most() {
 
 #[test]
 #[ignore = "takes ten seconds: what the thread really costs, waking up and all"]
-fn the_thread_costs_a_five_hundredth_of_a_core_at_most() {
+fn bounds_cpu_time_of_sampler_thread() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let asker = Arc::new(everything(listener.local_addr().unwrap().port()));
     let _sampler = Sampler::start(asker, Arc::new(Clock::start())).unwrap();

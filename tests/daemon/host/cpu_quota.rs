@@ -45,7 +45,7 @@ fn version_2() -> Machine {
 }
 
 #[test]
-fn version_2_is_compared_with_the_quota() {
+fn measures_usage_against_cgroup_v2_quota() {
     let mut machine = version_2();
     assert_eq!(machine.sample(), [], "one total says nothing, and that is not the same as zero");
     used(&machine, APP, 7_250_000);
@@ -55,7 +55,7 @@ fn version_2_is_compared_with_the_quota() {
 }
 
 #[test]
-fn the_fullest_group_on_the_way_up_counts() {
+fn reports_fullest_ancestor_cgroup() {
     let mut machine = version_2();
     may_use(&machine, "/system.slice", "200000 100000\n");
     machine.sample();
@@ -69,7 +69,7 @@ fn the_fullest_group_on_the_way_up_counts() {
 }
 
 #[test]
-fn a_quota_that_changes_counts_at_once_and_one_that_comes_is_seen() {
+fn applies_changed_and_new_quota() {
     let mut machine = version_2();
     machine.remove("sys/fs/cgroup/system.slice/app.service/cpu.max");
     machine.sample();
@@ -84,7 +84,7 @@ fn a_quota_that_changes_counts_at_once_and_one_that_comes_is_seen() {
 }
 
 #[test]
-fn without_the_controller_the_cpus_it_may_run_on_are_the_limit() {
+fn uses_cpuset_without_cpu_controller() {
     let mut machine = machine("0::/app\n", VERSION_2);
     used(&machine, "/app", 0);
     machine.write("sys/fs/cgroup/cpuset.cpus.effective", "0-1,3\n");
@@ -108,7 +108,7 @@ fn version_1(groups: &str, mounts: &str) -> Machine {
 }
 
 #[test]
-fn version_1_and_both_side_by_side() {
+fn measures_usage_under_cgroup_v1_and_hybrid() {
     let pure = "4:cpuset:/\n2:cpu,cpuacct:/app\n1:name=systemd:/app\n";
     let both = "4:cpuset:/\n2:cpu,cpuacct:/app\n1:name=systemd:/app\n0::/other\n";
     for groups in [pure, both] {
@@ -122,7 +122,7 @@ fn version_1_and_both_side_by_side() {
 }
 
 #[test]
-fn version_1_with_a_mount_for_each_controller() {
+fn reads_cgroup_v1_with_separate_mounts() {
     let mounts = "32 31 0:29 / /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu\n\
                   33 31 0:30 / /sys/fs/cgroup/cpuacct rw - cgroup cgroup rw,cpuacct\n";
     let mut machine = machine("2:cpuacct:/app\n1:cpu:/app\n", mounts);
@@ -135,7 +135,7 @@ fn version_1_with_a_mount_for_each_controller() {
 }
 
 #[test]
-fn a_container_that_mounts_its_own_part_alone() {
+fn reads_cgroup_mounted_from_container_root() {
     let mounts = "40 31 0:29 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
     let mut machine = machine("0::/docker/abc/worker\n", mounts);
     used(&machine, "/worker", 0);
@@ -146,7 +146,7 @@ fn a_container_that_mounts_its_own_part_alone() {
 }
 
 #[test]
-fn what_cannot_be_read_is_no_reading_and_never_zero() {
+fn unreadable_usage_yields_no_sample() {
     let unreadable = [None];
     // No process, a missing one, and ones whose group is not mounted here.
     let mut nobody = Machine::new(&[("cpu_quota", SignalSource::CpuQuota)], None);
@@ -178,7 +178,7 @@ fn what_cannot_be_read_is_no_reading_and_never_zero() {
 }
 
 #[test]
-fn another_process_of_the_same_group_goes_on_and_one_of_another_begins_afresh() {
+fn restarts_measurement_only_when_cgroup_changes() {
     let wanted = [("cpu_quota", SignalSource::CpuQuota)];
     let mut machine = version_2();
     machine.sample();
@@ -200,7 +200,7 @@ fn another_process_of_the_same_group_goes_on_and_one_of_another_begins_afresh() 
 }
 
 #[test]
-fn a_gap_in_the_readings_begins_afresh() {
+fn restarts_measurement_after_gap() {
     let mut machine = version_2();
     machine.sample();
     machine.pass(60);

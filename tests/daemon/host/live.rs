@@ -86,7 +86,7 @@ fn as_ss_says(port: u16) -> Option<u32> {
 }
 
 #[test]
-fn a_port_has_the_connections_that_wait_at_it_up_to_its_backlog_and_one() {
+fn reads_accept_queue_of_tcp_port() {
     let backlog = 3;
     let (listener, address) = listening((Ipv4Addr::LOCALHOST, 0).into(), 3);
     let mut reader = Reader::new(SignalSource::AcceptQueue(Listen::Port(address.port())));
@@ -106,7 +106,7 @@ fn a_port_has_the_connections_that_wait_at_it_up_to_its_backlog_and_one() {
 }
 
 #[test]
-fn every_listener_on_a_port_counts() {
+fn sums_accept_queues_of_all_listeners() {
     let (_first, address) = listening((Ipv4Addr::LOCALHOST, 0).into(), 64);
     let (_second, _) = listening(address, 64);
     let by_six = SocketAddr::from((Ipv6Addr::LOCALHOST, address.port()));
@@ -140,7 +140,7 @@ fn reader_of(path: &Path) -> Reader {
 }
 
 #[test]
-fn a_path_has_the_connections_that_wait_at_its_socket() {
+fn reads_accept_queue_of_unix_path() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("app.sock");
     let mut reader = reader_of(&path);
@@ -184,7 +184,7 @@ fn a_path_has_the_connections_that_wait_at_its_socket() {
 }
 
 #[test]
-fn a_worker_that_ends_leaves_the_readings_of_its_application() {
+fn keeps_samples_after_worker_exit() {
     let mut worker = Command::new("sleep").arg("60").spawn().unwrap();
     let asker = Asker::new(&[("quota", SignalSource::CpuQuota)], Some(worker.id()));
     let mut sensors = Sensors::new(Path::new("/"));
@@ -224,7 +224,7 @@ impl Readings for Stuck {
 }
 
 #[test]
-fn the_end_does_not_wait_for_a_reading() {
+fn sampler_drop_does_not_wait_for_sample() {
     let ((begun, begins), (release, never)) = (channel(), channel());
     let stuck = Arc::new(Stuck { begun, never: Mutex::new(never) });
     let (sampler, work) = Sampler::new(stuck, Arc::new(Clock::start()));
@@ -237,7 +237,7 @@ fn the_end_does_not_wait_for_a_reading() {
 }
 
 #[test]
-fn a_thread_that_burns_cpu_time_shows_and_the_sampler_ends_when_it_is_dropped() {
+fn samples_busy_thread_until_dropped() {
     let wanted =
         [("cpu", SignalSource::Cpu), ("quota", SignalSource::CpuQuota), ("pushed", SignalSource::Pushed)];
     let asker = Arc::new(Asker::new(&wanted, Some(std::process::id())));

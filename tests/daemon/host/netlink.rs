@@ -20,7 +20,7 @@ macro_rules! recorded {
 const SOCKET: UnixId = UnixId { inode: 8_726_584, cookie: [0x05, 0x10, 0, 0, 0, 0, 0, 0] };
 
 #[test]
-fn questions_are_those_that_the_kernel_understood() {
+fn encodes_requests_as_recorded() {
     let mut request = vec![1, 2, 3];
     ask_tcp_listeners(&mut request, Family::V4, 18_000, 1);
     assert_eq!(request, recorded!("tcp4_request"));
@@ -43,7 +43,7 @@ fn queues(datagram: &[u8], sequence: u32) -> Vec<Option<ListenQueue>> {
 }
 
 #[test]
-fn listeners_of_a_port_are_read_one_by_one() {
+fn parses_tcp_listeners_of_port() {
     let queue = |waiting, backlog| Some(ListenQueue { waiting, backlog });
     assert_eq!(queues(&recorded!("tcp4_answer"), 1), [queue(2, 7), queue(3, 7)]);
     assert_eq!(queues(&recorded!("tcp6_answer"), 2), [queue(2, 3)]);
@@ -57,7 +57,7 @@ fn listeners_of_a_port_are_read_one_by_one() {
 }
 
 #[test]
-fn unix_listeners_are_known_by_file_and_by_name() {
+fn parses_unix_listeners_by_inode_and_name() {
     let answer = recorded!("unix_answer");
     let mut listeners = messages(&answer, 4).filter_map(|message| match message {
         Message::Socket(body) => Some(unix_listener(body).unwrap()),
@@ -79,7 +79,7 @@ fn unix_listeners_are_known_by_file_and_by_name() {
 }
 
 #[test]
-fn refusals_bear_their_number() {
+fn parses_errno_of_refusals() {
     let all = |datagram: &[u8], sequence| -> Vec<i32> {
         let refused = |message| match message {
             Message::Refused(error) => error,
@@ -92,14 +92,14 @@ fn refusals_bear_their_number() {
 }
 
 #[test]
-fn answers_to_an_earlier_question_are_passed_over() {
+fn ignores_replies_of_earlier_sequence() {
     assert_eq!(messages(&recorded!("tcp4_answer"), 9).count(), 0);
     let both = [recorded!("tcp4_answer"), recorded!("tcp_nobody")].concat();
     assert_eq!(messages(&both, 3).collect::<Vec<_>>(), [Message::Done]);
 }
 
 #[test]
-fn whatever_is_cut_short_is_left_out() {
+fn skips_truncated_messages() {
     for (answer, sequence) in [(recorded!("tcp4_answer"), 1), (recorded!("unix_answer"), 4)] {
         let whole = messages(&answer, sequence).count();
         for cut in 0..answer.len() {

@@ -16,7 +16,7 @@ fn ended(process: &OwnedFd, seconds: i64) -> bool {
 }
 
 #[test]
-fn a_process_that_ends_is_told_apart_from_its_sockets() {
+fn pidfd_reports_exit_while_child_holds_socket() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("socket");
     let listener = UnixListener::bind(&path).unwrap();
@@ -53,14 +53,14 @@ fn a_process_that_ends_is_told_apart_from_its_sockets() {
 }
 
 #[test]
-fn both_ends_of_a_pair_are_this_process() {
+fn socket_pair_peer_is_this_process() {
     let (one, _other) = UnixStream::pair().unwrap();
     assert_eq!(sys::peer_pid(&one).unwrap(), Some(std::process::id()));
     assert!(!ended(&sys::peer_pidfd(&one).unwrap(), 0));
 }
 
 #[test]
-fn who_is_not_there_has_no_descriptor() {
+fn pidfd_open_fails_for_missing_process() {
     for pid in [0, u32::MAX, 0x7fff_fffe] {
         let error = sys::pidfd_open(pid).unwrap_err();
         assert_eq!(error.raw_os_error(), Some(libc::ESRCH), "{pid}");

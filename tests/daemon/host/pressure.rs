@@ -25,7 +25,7 @@ fn of_machine(machine: &Machine, some: u64, full: u64) {
 }
 
 #[test]
-fn the_machine_is_read_where_no_process_is_known() {
+fn reads_machine_pressure_without_process() {
     let mut machine = Machine::new(&ALL, None);
     of_machine(&machine, 7_000_000, 3_000_000);
     assert_eq!(machine.sample(), []);
@@ -35,7 +35,7 @@ fn the_machine_is_read_where_no_process_is_known() {
 }
 
 #[test]
-fn the_group_of_the_application_goes_before_the_machine() {
+fn prefers_cgroup_pressure_over_machine() {
     let mut machine = Machine::new(&[("cpu", SignalSource::CpuPressure)], Some(42));
     machine.write("proc/42/cgroup", "0::/app\n");
     machine.write("proc/self/mountinfo", VERSION_2);
@@ -54,7 +54,7 @@ fn the_group_of_the_application_goes_before_the_machine() {
 }
 
 #[test]
-fn the_topmost_group_and_version_1_are_the_machine() {
+fn reads_machine_pressure_for_root_cgroup_and_v1() {
     for groups in ["0::/\n", "2:cpu,cpuacct:/app\n", "0::/../elsewhere\n"] {
         let mut machine = Machine::new(&[("cpu", SignalSource::CpuPressure)], Some(42));
         machine.write("proc/42/cgroup", groups);
@@ -68,7 +68,7 @@ fn the_topmost_group_and_version_1_are_the_machine() {
 }
 
 #[test]
-fn a_process_that_is_not_to_be_seen_leaves_the_machine() {
+fn reads_machine_pressure_for_hidden_process() {
     let mut machine = Machine::new(&[("cpu", SignalSource::CpuPressure)], Some(42));
     of_machine(&machine, 0, 0);
     machine.sample();
@@ -77,7 +77,7 @@ fn a_process_that_is_not_to_be_seen_leaves_the_machine() {
 }
 
 #[test]
-fn without_pressure_there_is_no_reading() {
+fn unreadable_pressure_yields_no_sample() {
     let mut machine = Machine::new(&ALL, None);
     assert_eq!(machine.sample(), [None; 3]);
     of_machine(&machine, 0, 0);

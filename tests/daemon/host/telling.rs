@@ -44,7 +44,7 @@ fn listen_to(test: impl FnOnce(&Journal)) {
 }
 
 #[test]
-fn a_cause_is_told_once_and_so_is_its_end() {
+fn logs_each_cause_and_its_end_once() {
     listen_to(|journal| {
         let mut machine = Machine::new(&[("stall", SignalSource::CpuPressure)], None);
         let samples = |machine: &mut Machine, count| (0..count).for_each(|_| drop(machine.sample()));
@@ -69,7 +69,7 @@ fn a_cause_is_told_once_and_so_is_its_end() {
 }
 
 #[test]
-fn what_changes_all_the_time_is_told_now_and_then() {
+fn throttles_log_of_flapping_signal() {
     listen_to(|journal| {
         let mut machine = Machine::new(&[("stall", SignalSource::CpuPressure)], None);
         for second in 0..100 {
@@ -83,7 +83,7 @@ fn what_changes_all_the_time_is_told_now_and_then() {
 }
 
 #[test]
-fn each_cause_says_how_to_mend_it() {
+fn logs_help_for_each_cause() {
     let table = [
         (
             SignalSource::AcceptQueue(Listen::Port(1)),

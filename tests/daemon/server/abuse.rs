@@ -123,7 +123,7 @@ fn throw(daemon: &Daemon, frames: usize, bystander: &mut Wire, mut make: impl Fn
 }
 
 #[test]
-fn ten_thousand_random_frames_change_nothing() {
+fn ten_thousand_random_frames_leak_nothing() {
     let (daemon, mut chance) = (keyless(), Chance::seeded());
     let mut bystander = daemon.greeted();
     throw(&daemon, 2_000, &mut bystander, || random(&mut chance));
@@ -133,7 +133,7 @@ fn ten_thousand_random_frames_change_nothing() {
 }
 
 #[test]
-fn ten_thousand_mutated_frames_change_nothing() {
+fn ten_thousand_mutated_frames_leak_nothing() {
     let (daemon, mut chance) = (keyless(), Chance::seeded());
     let good = good_requests();
     let mut bystander = daemon.greeted();
@@ -162,7 +162,7 @@ fn assert_unchanged(daemon: &Daemon, warm_kib: u64, descriptors: usize, mut more
 }
 
 #[test]
-fn a_thousand_clients_that_die_cost_only_themselves() {
+fn clients_that_exit_leak_nothing() {
     let daemon = keyless();
     let mut bystander = daemon.greeted();
     let request = frame(&json!([3, 2, "api", [["user", "u1"]]]));
@@ -187,7 +187,7 @@ fn a_thousand_clients_that_die_cost_only_themselves() {
 }
 
 #[test]
-fn fifty_that_never_read_are_bounded_and_the_rest_is_served() {
+fn bounds_memory_of_connections_that_never_read() {
     // Fifty replies of 12 KiB each: far more than a connection may buffer.
     let names = (0..150).map(|number| format!("{number:060}"));
     let rules = names.map(|name| format!("  - {{name: r{name}, key: [], rate: 1000/s}}\n"));
@@ -213,7 +213,7 @@ fn fifty_that_never_read_are_bounded_and_the_rest_is_served() {
 }
 
 #[test]
-fn a_connection_costs_a_few_kilobytes_whatever_it_announces() {
+fn bounds_memory_of_announced_frames() {
     let daemon = keyless();
     daemon.greeted().assert_served();
     let calm = daemon.process.resident_kib();
@@ -234,7 +234,7 @@ fn a_connection_costs_a_few_kilobytes_whatever_it_announces() {
 }
 
 #[test]
-fn descriptors_that_are_sent_along_are_not_taken() {
+fn closes_descriptors_passed_by_clients() {
     use rustix::net::{SendAncillaryBuffer, SendAncillaryMessage, SendFlags, sendmsg};
     let daemon = keyless();
     let mut wire = daemon.greeted();

@@ -46,7 +46,7 @@ fn assert_turned_away(reply: &Value, id: u64, user: u32) {
 }
 
 #[test]
-fn a_closed_domain_is_not_allowed_and_the_connection_stays() {
+fn denies_closed_domain_and_keeps_connection() {
     let mine = this_user();
     // Being root or the daemon's own user gives no access.
     let daemon = daemon(&format!("domains: {{api: {{uids: [{}]}}, open: {{}}}}", mine + 1));
@@ -67,7 +67,7 @@ fn a_closed_domain_is_not_allowed_and_the_connection_stays() {
 }
 
 #[test]
-fn reports_that_ride_on_what_is_not_allowed_arrive() {
+fn accepts_reports_of_denied_requests() {
     let daemon = daemon(&format!("domains: {{api: {{uids: [{}]}}}}", this_user() + 1));
     let mut wire = daemon.greeted();
     let reply = wire.ask(&json!([3, 1, "api", [[]], 1, null, {"missed": {"timeout": 7}}]));
@@ -76,7 +76,7 @@ fn reports_that_ride_on_what_is_not_allowed_arrive() {
 }
 
 #[test]
-fn a_domain_is_open_to_whom_it_names_and_closed_to_another_user() {
+fn opens_domain_to_listed_users_only() {
     if this_user() != 0 {
         eprintln!("skipped: only root can be two users");
         return;
@@ -100,7 +100,7 @@ fn a_domain_is_open_to_whom_it_names_and_closed_to_another_user() {
 }
 
 #[test]
-fn without_users_a_domain_is_open_and_one_without_rules_is_told() {
+fn warns_of_listed_domain_without_rules() {
     let daemon = daemon("domains: {api: {uids: []}, apj: {uids: []}}");
     let reply = daemon.greeted().ask(&json!([3, 1, "api", [["user", "u1"]]]));
     assert_eq!(verdict_of(&reply), 0, "{reply}");

@@ -33,7 +33,7 @@ fn start(socket: &Path, arguments: &[&str], script: &str) -> Process {
 const UNTIL_TERM: &str = "trap 'exit 7' TERM; while :; do sleep 0.02; done";
 
 #[test]
-fn it_ends_as_its_command_does_and_the_daemon_is_told() {
+fn exits_with_status_of_its_command() {
     let daemon = daemon();
     // This rule counts failures only.
     assert_eq!(login(&daemon, &["sh", "-c", "exit 3"]), (Some(3), String::new()));
@@ -50,7 +50,7 @@ fn it_ends_as_its_command_does_and_the_daemon_is_told() {
 }
 
 #[test]
-fn the_lease_is_kept_as_long_as_the_command_runs_and_signals_are_passed_on() {
+fn renews_lease_and_forwards_signals() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
     let mut is_held = || verdict_of(&watcher.ask(&json!([4, 1, "work", [["short", "yes"]]]))) == 1;
@@ -67,7 +67,7 @@ fn the_lease_is_kept_as_long_as_the_command_runs_and_signals_are_passed_on() {
 }
 
 #[test]
-fn what_is_killed_holds_nothing() {
+fn frees_lease_of_killed_acquire() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
     // The child keeps the standard streams but not the connection.
@@ -78,7 +78,7 @@ fn what_is_killed_holds_nothing() {
 }
 
 #[test]
-fn work_waits_for_its_turn_and_can_be_given_up() {
+fn paced_command_waits_until_interrupted() {
     let rules = "domain: paced\nlimits:\n  - {name: some, match: {at: soon}, key: [], rate: 4/s, \
                  algorithm: leaky_bucket, queue: 1}\n";
     let plan = Plan::new().rules("paced.yaml", rules).rules("work.yaml", super::work::RULES);
@@ -102,7 +102,7 @@ fn work_waits_for_its_turn_and_can_be_given_up() {
 }
 
 #[test]
-fn without_a_daemon_the_command_runs_unless_told_otherwise() {
+fn runs_command_without_daemon_unless_refused() {
     let plan = Plan::new();
     let (socket, proof) = (plan.socket(), plan.path("proof"));
     let touch = ["acquire", "work", "user=u", "--", "touch", proof.to_str().unwrap()];
@@ -119,7 +119,7 @@ fn without_a_daemon_the_command_runs_unless_told_otherwise() {
 }
 
 #[test]
-fn a_daemon_that_dies_stops_no_command() {
+fn command_outlives_killed_daemon() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
     let go = daemon.plan.path("go");
@@ -135,7 +135,7 @@ fn a_daemon_that_dies_stops_no_command() {
 }
 
 #[test]
-fn what_cannot_be_run_has_the_code_of_a_shell_and_holds_nothing() {
+fn exits_as_shell_when_command_cannot_run() {
     let daemon = daemon();
     let acquire = |arguments: &[&str]| run(&daemon.socket(), &[&["acquire"], arguments].concat());
     for (work, code) in [("/nowhere/there", 127), ("/etc/passwd", 126)] {

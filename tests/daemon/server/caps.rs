@@ -30,7 +30,7 @@ fn greeted_at_last(daemon: &Daemon) -> Wire {
 }
 
 #[test]
-fn more_than_the_maximum_are_told_busy_and_a_place_comes_back() {
+fn refuses_connections_above_maximum_until_one_closes() {
     for (limit, words) in [("max: 3", "connections.max"), ("per_user: 3", "connections.per_user")] {
         let daemon = Plan::new().settings(&format!("connections: {{{limit}}}")).start();
         let mut wires = [daemon.greeted(), daemon.greeted(), daemon.greeted()];
@@ -58,7 +58,7 @@ fn more_than_the_maximum_are_told_busy_and_a_place_comes_back() {
 }
 
 #[test]
-fn one_user_at_his_maximum_does_not_shut_out_another() {
+fn serves_other_users_when_one_is_at_maximum() {
     if !rustix::process::geteuid().is_root() {
         eprintln!("skipped: only root can be two users");
         return;
@@ -79,7 +79,7 @@ fn one_user_at_his_maximum_does_not_shut_out_another() {
 }
 
 #[test]
-fn without_descriptors_those_who_are_here_are_served_and_the_rest_wait_their_turn() {
+fn queues_connections_when_descriptors_run_out() {
     let daemon = Plan::new().shell("ulimit -n 52; exec \"$@\"").start();
     let mut here = daemon.greeted();
     let mut waiting: Vec<Wire> = (0..60)
@@ -116,7 +116,7 @@ fn without_descriptors_those_who_are_here_are_served_and_the_rest_wait_their_tur
 }
 
 #[test]
-fn connections_are_dealt_to_all_decision_threads() {
+fn spreads_connections_over_threads_with_shared_limits() {
     let mut plan = Plan::new();
     plan.arguments = vec!["--threads".into(), "3".into()];
     let daemon = plan.start();
@@ -130,7 +130,7 @@ fn connections_are_dealt_to_all_decision_threads() {
 }
 
 #[test]
-fn what_one_user_leaves_unread_is_bounded_and_hurts_nobody_else() {
+fn bounds_unread_replies_of_one_user() {
     // Long replies: the kernel takes a few of each, and the daemon must buffer the others.
     let long = format!(
         "domain: api\nlimits:\n  - {{name: a, key: [], rate: 1000000/s, help: \"https://example.com/{}\"}}\n",

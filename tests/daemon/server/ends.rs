@@ -92,7 +92,7 @@ impl Drop for Script {
 }
 
 #[test]
-fn drops_connections_of_processes_that_ended_before_they_were_let_in() {
+fn drops_connections_of_processes_exited_before_accept() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
     let before = daemon.log().len();
@@ -145,7 +145,7 @@ sys.stdin.read()
 ";
 
 #[test]
-fn tells_processes_with_the_same_number_apart() {
+fn distinguishes_processes_with_reused_pid() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
     // Stopped, the daemon sees the connection of the first process only when the second has its pid.

@@ -14,7 +14,7 @@ pub(crate) fn panicking(id: u64) -> Value {
 }
 
 #[test]
-fn a_panic_while_judging_concerns_its_connection_alone() {
+fn panic_closes_only_its_connection() {
     if !cfg!(debug_assertions) {
         eprintln!("skipped: only a debug build can be made to panic");
         return;
@@ -44,7 +44,7 @@ fn a_panic_while_judging_concerns_its_connection_alone() {
 }
 
 #[test]
-fn a_panic_under_the_locks_of_a_judgement_leaves_nothing_behind() {
+fn panic_under_locks_leaves_consistent_state() {
     if !cfg!(debug_assertions) {
         eprintln!("skipped: only a debug build can be made to panic");
         return;
@@ -72,7 +72,7 @@ fn a_panic_under_the_locks_of_a_judgement_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_domain_with_bad_rules_has_no_limits_and_the_others_have_theirs() {
+fn bad_rules_disable_limits_of_their_domain_only() {
     let bad = "domain: bad\nlimits:\n  - {name: one, key: [user], rate: 1/h, brust: 1}\n";
     let daemon = Plan::new().rules("bad.yaml", bad).start();
     let mut wire = daemon.greeted();
@@ -87,7 +87,7 @@ fn a_domain_with_bad_rules_has_no_limits_and_the_others_have_theirs() {
 }
 
 #[test]
-fn without_any_rule_it_serves_and_says_so() {
+fn serves_and_warns_without_rules() {
     let missing = Plan::new();
     fs::remove_dir_all(missing.path("rules")).unwrap();
     let empty = Plan::new();
@@ -100,7 +100,7 @@ fn without_any_rule_it_serves_and_says_so() {
 }
 
 #[test]
-fn wrong_settings_are_told_with_their_line_and_nothing_starts() {
+fn refuses_start_and_reports_line_of_bad_settings() {
     let table = [
         ("mode: sometimes", 2, "sometimes"),
         ("threads: 2\nconections: {max: 3}", 3, "conections"),
@@ -117,7 +117,7 @@ fn wrong_settings_are_told_with_their_line_and_nothing_starts() {
 }
 
 #[test]
-fn decisions_made_without_the_daemon_are_told_by_reason() {
+fn logs_missed_decisions_by_reason() {
     let mut daemon = daemon();
     let mut wire = daemon.connect();
     wire.ask(&json!([0, 1, 1, {"missed": {"unreachable": 11, "timeout": 12}}]));
@@ -150,7 +150,7 @@ fn decisions_made_without_the_daemon_are_told_by_reason() {
 }
 
 #[test]
-fn the_log_can_be_json_lines() {
+fn logs_json_lines_when_configured() {
     let daemon: Daemon = Plan::new().settings("log: {format: json}").start_when("\"serving\"");
     assert_eq!(daemon.connect().ask(&hello())[0], 0);
     let lines: Vec<Value> = daemon.log().lines().map(|line| serde_json::from_str(line).unwrap()).collect();

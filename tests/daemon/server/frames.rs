@@ -31,7 +31,7 @@ pub(crate) fn bytes_of(hex: &str) -> Vec<u8> {
 }
 
 #[test]
-fn every_bad_golden_frame_gets_its_error_and_keeps_or_ends_its_connection() {
+fn answers_every_bad_golden_frame_as_recorded() {
     let daemon = daemon();
     let frames = bad_frames();
     assert!(frames.len() >= 60, "{}", frames.len());
@@ -54,7 +54,7 @@ fn every_bad_golden_frame_gets_its_error_and_keeps_or_ends_its_connection() {
 }
 
 #[test]
-fn good_frames_before_a_bad_one_are_answered_first() {
+fn answers_good_frames_before_a_bad_one() {
     let daemon = daemon();
     for bad in [framed(&[]), framed(&[0x91, 0xc1]), vec![0xff; 4]] {
         let mut wire = daemon.greeted();
@@ -73,7 +73,7 @@ fn good_frames_before_a_bad_one_are_answered_first() {
 }
 
 #[test]
-fn frames_read_together_are_answered_together() {
+fn answers_one_batch_in_one_write() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     // One write is one read and one write of the daemon: polling shows either no reply or all.
@@ -88,7 +88,7 @@ fn frames_read_together_are_answered_together() {
 }
 
 #[test]
-fn a_thousand_requests_in_one_write_are_all_answered() {
+fn answers_a_thousand_requests_of_one_write() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let frames: Vec<u8> = (0..1_000).flat_map(|id| frame(&hit(id, "many"))).collect();
@@ -101,7 +101,7 @@ fn a_thousand_requests_in_one_write_are_all_answered() {
 }
 
 #[test]
-fn a_frame_may_come_in_pieces_and_be_as_long_as_is_allowed() {
+fn accepts_split_frames_and_longest_frames() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     for byte in frame(&hit(1, "pieces")) {
@@ -121,7 +121,7 @@ fn a_frame_may_come_in_pieces_and_be_as_long_as_is_allowed() {
 }
 
 #[test]
-fn who_ends_his_side_still_gets_every_answer() {
+fn answers_all_requests_after_peer_shuts_down_writing() {
     let daemon = daemon();
     let mut wire = daemon.connect();
     wire.send(&hello());

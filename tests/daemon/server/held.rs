@@ -7,7 +7,7 @@ use super::msgpack::frame;
 use super::wire::{Wire, verdict_of};
 
 #[test]
-fn reports_of_a_thousand_sessions_are_bounded_and_limits_hold() {
+fn bounds_reports_of_a_thousand_sessions() {
     let daemon = Plan::new().start();
     let bare = daemon.process.resident_kib();
     let mut sessions: Vec<Wire> = (0..1_000).map(|_| daemon.greeted()).collect();

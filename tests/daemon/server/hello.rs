@@ -7,7 +7,7 @@ use super::msgpack::frame;
 use super::wire::{error_of, hello, hit, verdict_of};
 
 #[test]
-fn hello_is_answered_with_everything_a_client_wants_to_know() {
+fn welcome_has_all_fields() {
     let daemon = daemon();
     let info = json!({"client": "test/1.0", "pid": 7, "pool": "web", "slots": 4, "connection": 3});
     let welcome = daemon.connect().ask(&json!([0, 77, 1, info]));
@@ -21,7 +21,7 @@ fn hello_is_answered_with_everything_a_client_wants_to_know() {
 }
 
 #[test]
-fn every_start_has_another_boot_number_and_every_connection_the_same() {
+fn boot_number_changes_with_each_start() {
     let (one, other) = (daemon(), Plan::new().settings("mode: shadow").start());
     let boot = |welcome: &serde_json::Value| welcome[3]["boot"].as_u64().unwrap();
     let first = one.connect().ask(&hello());
@@ -32,7 +32,7 @@ fn every_start_has_another_boot_number_and_every_connection_the_same() {
 }
 
 #[test]
-fn requests_may_stand_behind_hello_without_waiting() {
+fn answers_requests_pipelined_behind_hello() {
     let daemon = daemon();
     let mut wire = daemon.connect();
     let mut bytes = frame(&hello());
@@ -47,7 +47,7 @@ fn requests_may_stand_behind_hello_without_waiting() {
 }
 
 #[test]
-fn a_second_hello_is_invalid_and_changes_nothing() {
+fn rejects_second_hello() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     assert_eq!(error_of(&wire.ask(&json!([0, 9, 1]))), (Some(9), 6));
@@ -55,7 +55,7 @@ fn a_second_hello_is_invalid_and_changes_nothing() {
 }
 
 #[test]
-fn a_newer_version_is_answered_with_ours_and_version_0_ends_the_connection() {
+fn negotiates_newer_version_and_rejects_version_0() {
     let daemon = daemon();
     let mut newer = daemon.connect();
     let welcome = newer.ask(&json!([0, 1, 9, {"something_new": [1, 2]}, "and more"]));
@@ -67,7 +67,7 @@ fn a_newer_version_is_answered_with_ours_and_version_0_ends_the_connection() {
 }
 
 #[test]
-fn nothing_is_answered_before_hello() {
+fn rejects_requests_before_hello() {
     let daemon = daemon();
     for request in [hit(2, "early"), json!([8, 2]), json!([2, null, 5]), json!([200, 2])] {
         let mut wire = daemon.connect();
@@ -83,7 +83,7 @@ fn nothing_is_answered_before_hello() {
 }
 
 #[test]
-fn an_invalid_hello_may_be_said_again() {
+fn accepts_hello_after_an_invalid_one() {
     let daemon = daemon();
     let mut wire = daemon.connect();
     assert_eq!(error_of(&wire.ask(&json!([0, 3, 1, {"slots": "many"}]))), (Some(3), 6));

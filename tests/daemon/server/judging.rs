@@ -38,7 +38,7 @@ fn plain(wire: &mut Wire, attributes: impl Into<Value>) -> Value {
 }
 
 #[test]
-fn lists_decide_before_any_rule() {
+fn lists_decide_before_rules() {
     let daemon = rules();
     let mut wire = daemon.greeted();
     for _ in 0..3 {
@@ -55,7 +55,7 @@ fn lists_decide_before_any_rule() {
 }
 
 #[test]
-fn what_is_not_advertised_is_marked_and_not_listed() {
+fn hides_rules_that_are_not_advertised() {
     let daemon = rules();
     let mut wire = daemon.greeted();
     let login = json!([["path", "/login", "user", "u"]]);
@@ -69,7 +69,7 @@ fn what_is_not_advertised_is_marked_and_not_listed() {
 }
 
 #[test]
-fn a_rule_is_judged_in_its_unit_and_charged_after_the_fact() {
+fn checks_and_charges_rule_in_its_unit() {
     let daemon = rules();
     let mut wire = daemon.greeted();
     let org = json!([["org", "o"]]);
@@ -92,7 +92,7 @@ fn a_rule_is_judged_in_its_unit_and_charged_after_the_fact() {
 }
 
 #[test]
-fn work_waits_for_its_place_as_long_as_it_likes() {
+fn paced_request_waits_up_to_its_maximum() {
     let daemon = rules();
     let mut wire = daemon.greeted();
     let mail = json!([["job", "mail"]]);
@@ -107,7 +107,7 @@ fn work_waits_for_its_place_as_long_as_it_likes() {
 }
 
 #[test]
-fn notes_say_what_a_candidate_would_have_done_and_what_is_near() {
+fn notes_report_shadow_rules_and_near_limits() {
     let daemon = rules();
     let mut wire = daemon.greeted();
     let notes: Vec<Value> =
@@ -122,7 +122,7 @@ fn notes_say_what_a_candidate_would_have_done_and_what_is_near() {
 }
 
 #[test]
-fn every_descriptor_hits_its_node() {
+fn every_descriptor_charges_its_node() {
     let daemon = rules();
     let mut wire = daemon.greeted();
     let marketing = json!(["message_type", "marketing"]);
@@ -135,7 +135,7 @@ fn every_descriptor_hits_its_node() {
 }
 
 #[test]
-fn the_same_idem_is_the_same_grant_for_a_session_on_every_connection() {
+fn idempotency_key_repeats_grant_across_connections() {
     let daemon = rules();
     let session: Vec<u8> = (0..16).collect();
     let greeted = |session: &[u8]| {
@@ -163,7 +163,7 @@ fn the_same_idem_is_the_same_grant_for_a_session_on_every_connection() {
 }
 
 #[test]
-fn a_connection_without_a_session_repeats_only_itself() {
+fn idempotency_key_is_per_connection_without_session() {
     let daemon = rules();
     let (mut one, mut other) = (daemon.greeted(), daemon.greeted());
     let work = json!([["path", "/try", "user", "u"]]);

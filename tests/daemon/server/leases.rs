@@ -7,7 +7,7 @@ use super::wire::{error_of, verdict_of};
 use super::work::{RULES, acquire, daemon, lease_of, of_session, places};
 
 #[test]
-fn a_lease_holds_a_place_until_it_is_released_once() {
+fn lease_holds_permit_until_released() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let first = wire.ask(&acquire(1, "u"));
@@ -37,7 +37,7 @@ fn a_lease_holds_a_place_until_it_is_released_once() {
 }
 
 #[test]
-fn peek_and_hit_have_no_lease_and_every_granted_acquire_has_one() {
+fn only_granted_acquire_gets_lease() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let held = lease_of(&wire.ask(&acquire(1, "u")));
@@ -64,7 +64,7 @@ fn peek_and_hit_have_no_lease_and_every_granted_acquire_has_one() {
 }
 
 #[test]
-fn in_shadow_and_switched_off_there_are_leases_too() {
+fn grants_leases_in_shadow_and_disabled_modes() {
     for mode in ["shadow", "disabled"] {
         let daemon = Plan::new().rules("work.yaml", RULES).settings(&format!("mode: {mode}")).start();
         let mut wire = daemon.greeted();
@@ -83,7 +83,7 @@ fn in_shadow_and_switched_off_there_are_leases_too() {
 }
 
 #[test]
-fn work_that_waits_has_its_lease_from_the_grant() {
+fn paced_request_holds_lease_from_grant() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let mail = json!([1, 1, "work", [["job", "mail", "user", "u"]]]);
@@ -95,7 +95,7 @@ fn work_that_waits_has_its_lease_from_the_grant() {
 }
 
 #[test]
-fn rates_and_places_are_taken_together_or_not_at_all() {
+fn takes_tokens_and_permits_together_or_none() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let rated = |user: &str| json!([1, 1, "work", [["user", user, "rated", "r"]]]);
@@ -117,7 +117,7 @@ fn rates_and_places_are_taken_together_or_not_at_all() {
 }
 
 #[test]
-fn what_ends_well_is_given_back_where_only_failures_count() {
+fn refunds_successes_where_only_failures_count() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let login = json!([1, 1, "work", [["login", "mary"]]]);
@@ -131,7 +131,7 @@ fn what_ends_well_is_given_back_where_only_failures_count() {
 }
 
 #[test]
-fn a_repeat_has_the_same_lease_and_none_once_it_has_ended() {
+fn retry_gets_same_lease_until_it_ends() {
     let daemon = daemon();
     let (mut one, mut other) = (of_session(&daemon, 1, json!({})), of_session(&daemon, 1, json!({})));
     let named = |id: u64| json!([1, id, "work", [["user", "u"]], 1, null, {"idem": "x"}]);
@@ -145,7 +145,7 @@ fn a_repeat_has_the_same_lease_and_none_once_it_has_ended() {
 }
 
 #[test]
-fn a_lease_ends_by_its_own_time_unless_it_is_renewed() {
+fn lease_expires_unless_renewed() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let short = json!([1, 1, "work", [["short", "yes"]]]);
@@ -161,7 +161,7 @@ fn a_lease_ends_by_its_own_time_unless_it_is_renewed() {
 }
 
 #[test]
-fn a_session_holds_so_many_leases_and_no_more() {
+fn bounds_leases_of_one_session() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let free = |id: u64| json!([1, id, "work", [["other", "x"]]]);
@@ -179,7 +179,7 @@ fn a_session_holds_so_many_leases_and_no_more() {
 }
 
 #[test]
-fn a_signal_is_for_the_own_pool_alone() {
+fn accepts_signals_of_own_pool_only() {
     let daemon = daemon();
     let mut wire = of_session(&daemon, 1, json!({"pool": "web"}));
     assert_eq!(wire.ask(&json!([7, 1, "web", "loop_lag", 400])), json!([2, 1, true]));
@@ -194,7 +194,7 @@ fn a_signal_is_for_the_own_pool_alone() {
 }
 
 #[test]
-fn ends_without_a_reply_are_checked_like_others() {
+fn checks_release_without_reply_like_others() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let lease = lease_of(&wire.ask(&acquire(1, "u")));
@@ -211,7 +211,7 @@ fn ends_without_a_reply_are_checked_like_others() {
 }
 
 #[test]
-fn what_was_sent_before_a_peer_hung_up_is_done_although_nobody_reads_the_replies() {
+fn applies_requests_sent_before_hangup() {
     let daemon = daemon();
     let mut wire = of_session(&daemon, 7, json!({}));
     let lease = lease_of(&wire.ask(&acquire(1, "u")));

@@ -60,7 +60,7 @@ fn is_skipped() -> bool {
 }
 
 #[test]
-fn a_line_that_traffic_causes_is_said_a_few_times_and_then_counted() {
+fn throttles_log_lines_caused_by_traffic() {
     if is_skipped() {
         return;
     }
@@ -90,7 +90,7 @@ fn a_line_that_traffic_causes_is_said_a_few_times_and_then_counted() {
 }
 
 #[test]
-fn lines_of_json_stay_json() {
+fn throttled_json_lines_stay_valid() {
     if is_skipped() {
         return;
     }

@@ -19,7 +19,7 @@ limits:
 }
 
 #[test]
-fn hit_charges_until_the_burst_is_spent_and_says_how_long_it_lasts() {
+fn hit_charges_until_burst_spent_with_retry_after() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     for left in (0..5).rev() {
@@ -42,14 +42,14 @@ fn hit_charges_until_the_burst_is_spent_and_says_how_long_it_lasts() {
 }
 
 #[test]
-fn a_cost_above_the_limit_never_passes() {
+fn limits_cost_above_limit_without_retry_after() {
     let daemon = daemon();
     let reply = daemon.greeted().ask(&json!([3, 1, "api", [["user", "u1"]], 6]));
     assert_eq!((verdict_of(&reply), &reply[6], &reply[8]), (1, &json!(5), &json!(null)), "{reply}");
 }
 
 #[test]
-fn peek_says_what_hit_would_and_changes_nothing() {
+fn peek_decides_as_hit_without_charging() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let peek = json!([4, 1, "api", [["user", "u1"]]]);
@@ -63,7 +63,7 @@ fn peek_says_what_hit_would_and_changes_nothing() {
 }
 
 #[test]
-fn acquire_is_judged_as_hit_and_has_a_lease() {
+fn acquire_decides_as_hit_and_grants_lease() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let acquire = json!([1, 1, "api", [["user", "u1"]], 5]);
@@ -75,7 +75,7 @@ fn acquire_is_judged_as_hit_and_has_a_lease() {
 }
 
 #[test]
-fn ping_is_answered_done() {
+fn answers_ping() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let largest = i64::MAX.unsigned_abs();
@@ -83,7 +83,7 @@ fn ping_is_answered_done() {
 }
 
 #[test]
-fn an_unknown_op_is_told_and_the_connection_goes_on() {
+fn rejects_unknown_op_and_keeps_connection() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     assert_eq!(error_of(&wire.ask(&json!([9, 6]))), (Some(6), 5));
@@ -92,7 +92,7 @@ fn an_unknown_op_is_told_and_the_connection_goes_on() {
 }
 
 #[test]
-fn the_tightest_rule_is_named_and_all_of_them_when_asked_for() {
+fn reply_names_tightest_rule_or_all_on_request() {
     let daemon = several_rules();
     let mut wire = daemon.greeted();
     let reply = wire.ask(&json!([3, 1, "several", [["user", "u1"]], 1, null, {"all": true}]));
@@ -106,7 +106,7 @@ fn the_tightest_rule_is_named_and_all_of_them_when_asked_for() {
 }
 
 #[test]
-fn a_shadow_rule_refuses_nobody_and_is_noted() {
+fn shadow_rule_allows_with_note() {
     let daemon = several_rules();
     let mut wire = daemon.greeted();
     let hit = json!([3, 1, "several", [["user", "u1"]]]);
@@ -119,7 +119,7 @@ fn a_shadow_rule_refuses_nobody_and_is_noted() {
 }
 
 #[test]
-fn a_cost_by_unit_concerns_the_rules_of_its_units() {
+fn cost_by_unit_charges_rules_of_that_unit() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let user = json!([["user", "u1"]]);
@@ -142,7 +142,7 @@ fn a_cost_by_unit_concerns_the_rules_of_its_units() {
 }
 
 #[test]
-fn what_no_rule_matches_is_allowed() {
+fn allows_when_no_rule_matches() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     for request in [
@@ -158,7 +158,7 @@ fn what_no_rule_matches_is_allowed() {
 }
 
 #[test]
-fn shadow_and_disabled_daemons_refuse_nobody() {
+fn shadow_and_disabled_daemons_allow_all() {
     for (mode, note) in [("shadow", json!(["shadow", "per-user"])), ("disabled", json!(null))] {
         let daemon = Plan::new().settings(&format!("mode: {mode}")).start();
         let mut wire = daemon.greeted();

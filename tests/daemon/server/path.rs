@@ -21,7 +21,7 @@ fn is_socket(path: &Path) -> bool {
 }
 
 #[test]
-fn the_socket_is_born_with_its_mode_and_group() {
+fn creates_socket_with_its_mode_and_group() {
     let group =
         if rustix::process::geteuid().is_root() { 12_345 } else { rustix::process::getegid().as_raw() };
     let settings = format!("socket: {{mode: \"0620\", group: \"{group}\"}}");
@@ -60,7 +60,7 @@ fn the_socket_is_born_with_its_mode_and_group() {
 }
 
 #[test]
-fn the_mode_is_never_changed_afterwards() {
+fn never_changes_socket_mode_after_creation() {
     use rustix::fs::inotify;
     let plan = Plan::new().settings("socket: {mode: \"0620\"}").shell("umask 0; exec \"$@\"");
     let watch = inotify::init(inotify::CreateFlags::NONBLOCK).unwrap();
@@ -82,13 +82,13 @@ fn the_mode_is_never_changed_afterwards() {
 }
 
 #[test]
-fn the_usual_mode_lets_in_the_owner_and_the_group() {
+fn default_socket_mode_admits_owner_and_group() {
     let daemon = daemon();
     assert_eq!(fs::symlink_metadata(daemon.socket()).unwrap().mode() & 0o777, 0o660);
 }
 
 #[test]
-fn what_a_killed_daemon_left_is_replaced() {
+fn replaces_socket_of_killed_daemon() {
     let Daemon { process, plan } = daemon();
     process.signal(libc::SIGKILL);
     drop(process);
@@ -97,7 +97,7 @@ fn what_a_killed_daemon_left_is_replaced() {
 }
 
 #[test]
-fn of_two_that_start_together_exactly_one_serves() {
+fn one_of_two_simultaneous_starts_serves() {
     for _ in 0..20 {
         let plan = Plan::new();
         let mut both = [1, 2].map(|number| Process::start(&mut plan.command(&format!("log{number}"))));
@@ -114,7 +114,7 @@ fn of_two_that_start_together_exactly_one_serves() {
 }
 
 #[test]
-fn a_live_daemon_keeps_its_path() {
+fn refuses_start_when_live_daemon_has_path() {
     let daemon = daemon();
     let before = fs::symlink_metadata(daemon.socket()).unwrap().ino();
     let mut here = daemon.greeted();
@@ -128,7 +128,7 @@ fn a_live_daemon_keeps_its_path() {
 }
 
 #[test]
-fn who_listens_without_our_lock_keeps_the_path_too() {
+fn refuses_start_when_unlocked_listener_has_path() {
     let plan = Plan::new();
     let listener = UnixListener::bind(plan.socket()).unwrap();
     let (code, said) = refused(&plan);
@@ -150,7 +150,7 @@ fn connect_without_waiting(path: &Path) -> Option<rustix::fd::OwnedFd> {
 }
 
 #[test]
-fn what_is_no_socket_stays_where_it_is() {
+fn leaves_non_socket_at_path() {
     let plan = Plan::new();
     let in_the_way = plan.socket();
     fs::write(&in_the_way, "precious").unwrap();
@@ -168,7 +168,7 @@ fn what_is_no_socket_stays_where_it_is() {
 }
 
 #[test]
-fn a_planted_link_is_neither_followed_nor_harmed() {
+fn leaves_planted_symlink_and_its_target() {
     let plan = Plan::new();
     let precious = plan.path("precious");
     // To a file, to nothing, to another process's socket.
@@ -198,7 +198,7 @@ fn a_planted_link_is_neither_followed_nor_harmed() {
 }
 
 #[test]
-fn what_lies_where_the_socket_is_made_is_cleared_only_if_it_is_a_socket() {
+fn clears_temporary_path_only_if_socket() {
     // The temporary name of the socket: its path with a tilde as the last byte.
     let plan = Plan::new();
     let birth = plan.path("t.soc~");
@@ -222,7 +222,7 @@ fn what_lies_where_the_socket_is_made_is_cleared_only_if_it_is_a_socket() {
 }
 
 #[test]
-fn a_path_as_long_as_the_kernel_takes_is_served_and_a_longer_one_is_told() {
+fn refuses_path_above_kernel_maximum() {
     for (bytes, served) in [(107, true), (108, false), (300, false)] {
         let mut plan = Plan::new();
         let room = plan.directory.path().as_os_str().len() + 1;
@@ -250,7 +250,7 @@ fn a_path_as_long_as_the_kernel_takes_is_served_and_a_longer_one_is_told() {
 }
 
 #[test]
-fn the_path_goes_with_the_daemon_unless_it_is_somebody_elses_by_then() {
+fn removes_own_socket_at_exit_only() {
     let mut ours = daemon();
     ours.process.signal(libc::SIGTERM);
     assert_eq!(ours.process.exit_code(), Some(0));

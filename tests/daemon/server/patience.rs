@@ -21,7 +21,7 @@ fn report_end(name: &'static str, mut wire: Wire, ended: &mpsc::Sender<&'static 
 }
 
 #[test]
-fn who_says_nothing_and_who_says_half_are_ended_without_a_word_and_others_stay() {
+fn closes_silent_and_half_frame_connections_only() {
     let daemon = daemon();
     let mut idle = daemon.greeted();
     let (ends, ended) = mpsc::channel();
@@ -45,7 +45,7 @@ fn who_says_nothing_and_who_says_half_are_ended_without_a_word_and_others_stay()
 }
 
 #[test]
-fn a_drip_of_bytes_does_not_stretch_the_time_of_a_frame() {
+fn times_out_frame_sent_byte_by_byte() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let bytes = frame(&hit(1, &"u".repeat(200)));
@@ -59,7 +59,7 @@ fn a_drip_of_bytes_does_not_stretch_the_time_of_a_frame() {
 }
 
 #[test]
-fn a_drip_of_frames_is_no_half_frame() {
+fn keeps_connection_that_completes_each_frame() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let ping = frame(&json!([8, 1]));
@@ -73,7 +73,7 @@ fn a_drip_of_frames_is_no_half_frame() {
 }
 
 #[test]
-fn who_never_reads_is_not_read_either_and_ended_while_others_are_served() {
+fn closes_connection_that_never_reads() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     let mut bystander = daemon.greeted();

@@ -7,7 +7,7 @@ use super::wire::{error_of, hello};
 use super::work::hello_of;
 
 #[test]
-fn a_pool_is_open_to_the_users_and_the_slots_of_the_settings() {
+fn opens_pool_to_configured_users_and_slots() {
     let mine = rustix::process::geteuid().as_raw();
     let settings = format!(
         "pools: {{web: {{uids: [{mine}], slots_max: 8}}, closed: {{uids: [{}]}}, open: {{}}}}",
@@ -43,7 +43,7 @@ fn a_pool_is_open_to_the_users_and_the_slots_of_the_settings() {
 }
 
 #[test]
-fn without_settings_every_pool_is_open_to_every_process() {
+fn opens_every_pool_without_settings() {
     let daemon = super::daemon::daemon();
     let mut wire = daemon.connect();
     assert_eq!(wire.ask(&hello_of(1, json!({"pool": "any", "slots": u32::MAX})))[0], 0);

@@ -10,7 +10,7 @@ use super::wire::hello;
 const CANARY: &str = "canary7f3a";
 
 #[test]
-fn no_value_that_a_client_sends_is_ever_logged() {
+fn never_logs_client_values() {
     // The most verbose log.
     let mut daemon = Plan::new().settings("log: {level: trace}\nconnections: {max: 4}").start();
     let mut greeted: Vec<Value> = vec![

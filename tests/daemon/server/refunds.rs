@@ -27,7 +27,7 @@ fn left(wire: &mut Wire) -> u64 {
 }
 
 #[test]
-fn another_user_frees_nobody_and_the_own_grant_is_refunded_once() {
+fn refunds_own_grant_once_and_no_other() {
     let daemon = daemon("");
     let mut wire = daemon.greeted();
     let victim = json!([["user", "victim"]]);
@@ -69,7 +69,7 @@ fn another_user_frees_nobody_and_the_own_grant_is_refunded_once() {
 }
 
 #[test]
-fn a_domain_whose_settings_trust_refunds_takes_them_bare() {
+fn trusted_domain_accepts_refund_without_grant() {
     let daemon = daemon("domains: {pay: {refunds: trusted}}");
     let mut wire = daemon.greeted();
     assert_eq!(verdict_of(&wire.ask(&json!([3, 2, "pay", [["user", "victim"]], 10]))), 0);
@@ -78,7 +78,7 @@ fn a_domain_whose_settings_trust_refunds_takes_them_bare() {
 }
 
 #[test]
-fn no_input_passes_that_a_plain_request_would_not() {
+fn odd_costs_and_priorities_bypass_no_limit() {
     let daemon = daemon("");
     let mut wire = daemon.greeted();
     let mut ask = |op: u64, domain: &str, cost: Value, priority: Value| {
@@ -117,7 +117,7 @@ fn no_input_passes_that_a_plain_request_would_not() {
 }
 
 #[test]
-fn doctor_names_an_open_domain_that_several_users_ask_about() {
+fn doctor_reports_open_domain_used_by_several_users() {
     let rules = "domain: closed\nlimits: [{name: all, key: [user], rate: 1/h, burst: 10}]\n";
     let mine = rustix::process::geteuid().as_raw();
     let plan = Plan::new().rules("pay.yaml", RULES).rules("closed.yaml", rules);

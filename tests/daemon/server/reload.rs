@@ -40,7 +40,7 @@ fn count(daemon: &Daemon, words: &str) -> usize {
 }
 
 #[test]
-fn an_edit_is_put_in_force_and_no_count_is_lost() {
+fn applies_edits_and_keeps_counts() {
     let daemon = daemon();
     let file = daemon.plan.path("rules/api.yaml");
     let mut wire = daemon.greeted();
@@ -74,7 +74,7 @@ fn an_edit_is_put_in_force_and_no_count_is_lost() {
 }
 
 #[test]
-fn files_come_and_go() {
+fn applies_added_and_removed_files() {
     let daemon = daemon();
     let web = daemon.plan.path("rules/web.yaml");
     fs::write(&web, version(7).replace("domain: api", "domain: web")).unwrap();
@@ -90,7 +90,7 @@ fn files_come_and_go() {
 }
 
 #[test]
-fn a_broken_file_keeps_the_old_limits_until_it_is_mended() {
+fn keeps_old_limits_until_broken_file_is_fixed() {
     let daemon = Plan::new().rules("web.yaml", &version(7).replace("domain: api", "domain: web")).start();
     let file = daemon.plan.path("rules/api.yaml");
     replace(&file, &version(10).replace("1/h", "1/hr"));
@@ -119,7 +119,7 @@ fn a_broken_file_keeps_the_old_limits_until_it_is_mended() {
 }
 
 #[test]
-fn a_touch_says_nothing_and_hang_up_says_that_nothing_changed() {
+fn logs_unchanged_rules_on_sighup_only() {
     let daemon = daemon();
     let file = daemon.plan.path("rules/api.yaml");
     fs::write(&file, RULES).unwrap();
@@ -152,7 +152,7 @@ fn mount(rules: &Path, number: u32, text: &str) {
 }
 
 #[test]
-fn a_mounted_config_map_is_swapped() {
+fn applies_swapped_config_map() {
     let plan = Plan::new();
     let rules = plan.path("rules");
     fs::remove_file(rules.join("api.yaml")).unwrap();
@@ -170,7 +170,7 @@ fn a_mounted_config_map_is_swapped() {
 }
 
 #[test]
-fn the_directory_itself_is_replaced_or_goes_away() {
+fn follows_replaced_and_removed_rules_directory() {
     let daemon = daemon();
     let [rules, away] = ["rules", "away"].map(|name| daemon.plan.path(name));
     let fill = |directory: &PathBuf, burst| {
@@ -204,7 +204,7 @@ fn the_directory_itself_is_replaced_or_goes_away() {
 }
 
 #[test]
-fn a_link_on_the_way_to_the_rules_is_swapped() {
+fn follows_swapped_link_in_rules_path() {
     let plan = Plan::new();
     for (release, burst) in [("one", 10), ("two", 20)] {
         fs::create_dir_all(plan.path(release).join("etc/rules")).unwrap();
@@ -220,7 +220,7 @@ fn a_link_on_the_way_to_the_rules_is_swapped() {
 }
 
 #[test]
-fn one_file_is_watched_as_well() {
+fn watches_single_rules_file() {
     let mut plan = Plan::new();
     let file = plan.path("one.txt");
     fs::write(&file, version(10)).unwrap();
@@ -238,7 +238,7 @@ fn one_file_is_watched_as_well() {
 }
 
 #[test]
-fn rules_that_come_after_the_start_are_found() {
+fn applies_rules_created_after_start() {
     let mut plan = Plan::new();
     plan.arguments.extend(["--rules".into(), plan.path("a/b/rules").to_str().unwrap().into()]);
     let daemon = plan.start();
@@ -254,7 +254,7 @@ const WITHOUT_INOTIFY: &str = "exec unshare --user --map-root-user sh -c \
     'echo 0 > /proc/sys/user/max_inotify_instances && exec \"$@\"' sh \"$@\"";
 
 #[test]
-fn where_the_kernel_does_not_tell_the_daemon_looks() {
+fn polls_rules_without_inotify() {
     let probe = std::process::Command::new("sh").args(["-c", WITHOUT_INOTIFY, "sh", "true"]).status();
     if !probe.is_ok_and(|status| status.success()) {
         eprintln!("user namespaces cannot be made here: what happens without inotify is not tested");

@@ -47,7 +47,7 @@ impl Drop for Stops<'_> {
 }
 
 #[test]
-fn reloads_under_load_change_nothing_for_rules_that_did_not_change() {
+fn reloads_under_load_leave_unchanged_rules_alone() {
     let mut plan = Plan::new().rules("other.yaml", &changing(0));
     plan.arguments = vec!["--threads".into(), "2".into()];
     let daemon = plan.start();

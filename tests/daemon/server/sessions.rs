@@ -12,7 +12,7 @@ use super::wire::{error_of, verdict_of};
 use super::work::{Forks, Holder, acquire, daemon, hello_of, lease_of, of_session, places};
 
 #[test]
-fn any_connection_of_the_session_may_end_a_lease_and_no_other() {
+fn only_connections_of_session_release_its_leases() {
     let daemon = daemon();
     let mut taker = of_session(&daemon, 1, json!({}));
     let mut mate = of_session(&daemon, 1, json!({"connection": 2}));
@@ -29,7 +29,7 @@ fn any_connection_of_the_session_may_end_a_lease_and_no_other() {
 }
 
 #[test]
-fn without_a_session_leases_end_with_the_connection() {
+fn frees_leases_with_connection_without_session() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
     for id in [1, 2] {
@@ -41,7 +41,7 @@ fn without_a_session_leases_end_with_the_connection() {
 }
 
 #[test]
-fn one_connection_closed_on_a_timeout_frees_nothing_else_of_its_session() {
+fn closed_connection_frees_only_abandoned_requests() {
     let daemon = daemon();
     let mut one = of_session(&daemon, 1, json!({"connection": 1}));
     let mut other = of_session(&daemon, 1, json!({"connection": 2}));
@@ -59,7 +59,7 @@ fn one_connection_closed_on_a_timeout_frees_nothing_else_of_its_session() {
 }
 
 #[test]
-fn a_session_is_waited_for_and_then_its_leases_end() {
+fn frees_leases_when_session_does_not_reconnect() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
     let (mut comes_back, mut stays_away) =
@@ -82,7 +82,7 @@ fn a_session_is_waited_for_and_then_its_leases_end() {
 }
 
 #[test]
-fn what_a_killed_process_held_is_free_at_once() {
+fn frees_leases_of_killed_process_at_once() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
     let mut soonest = u64::MAX;
@@ -99,7 +99,7 @@ fn what_a_killed_process_held_is_free_at_once() {
 }
 
 #[test]
-fn what_a_killed_process_held_is_free_also_when_its_child_has_the_socket() {
+fn frees_leases_of_killed_process_while_child_has_socket() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
     let open = || ["socket", "pidfd"].map(|kind| daemon.process.descriptors_of(kind));
@@ -119,7 +119,7 @@ fn what_a_killed_process_held_is_free_also_when_its_child_has_the_socket() {
 }
 
 #[test]
-fn a_process_that_the_kernel_does_not_confirm_is_not_believed() {
+fn ignores_pid_unconfirmed_by_kernel() {
     let daemon = daemon();
     let mut watcher = daemon.greeted();
     // It sends its pid, but the kernel names the parent that connected.
@@ -131,7 +131,7 @@ fn a_process_that_the_kernel_does_not_confirm_is_not_believed() {
 }
 
 #[test]
-fn a_request_given_up_on_ends_before_it_is_granted_and_after() {
+fn ends_abandoned_request_before_and_after_grant() {
     let daemon = daemon();
     let reports =
         |id: u64, reports: Value| json!([4, id, "work", [["user", "u"]], 1, null, {"abandoned": reports}]);
@@ -157,7 +157,7 @@ fn a_request_given_up_on_ends_before_it_is_granted_and_after() {
 }
 
 #[test]
-fn a_grant_that_cannot_be_told_is_taken_back() {
+fn returns_grant_whose_reply_cannot_be_written() {
     let daemon = daemon();
     let mut mate = of_session(&daemon, 1, json!({}));
     let wire = {
@@ -176,7 +176,7 @@ fn a_grant_that_cannot_be_told_is_taken_back() {
 }
 
 #[test]
-fn a_session_is_one_users_with_one_pool_and_as_many_slots() {
+fn rejects_session_with_other_pool_or_slots() {
     let daemon = daemon();
     let mut wire = of_session(&daemon, 1, json!({"pool": "web", "slots": 4}));
     let lease = lease_of(&wire.ask(&acquire(1, "u")));

@@ -22,7 +22,7 @@ fn ask(wire: &mut Wire, op: u64, user: &str, priority: &str, queued_us: u64) -> 
 }
 
 #[test]
-fn who_waited_too_long_is_shed_by_name_with_a_hint_of_his_own() {
+fn sheds_aged_requests_with_own_retry_after() {
     let daemon = Plan::new().rules("app.yaml", RULES).start();
     let mut wire = of_session(&daemon, 1, json!({"pool": "web", "slots": 4}));
     for op in [1, 3, 4] {
@@ -45,7 +45,7 @@ fn who_waited_too_long_is_shed_by_name_with_a_hint_of_his_own() {
 }
 
 #[test]
-fn slots_are_those_of_the_sessions_and_free_again_with_their_leases() {
+fn counts_slots_of_sessions_until_leases_end() {
     let daemon = Plan::new().rules("app.yaml", RULES).start();
     let mut wire = of_session(&daemon, 1, json!({"pool": "web", "slots": 4}));
     let mut elsewhere = of_session(&daemon, 2, json!({"pool": "other", "slots": 1}));

@@ -28,7 +28,7 @@ pub(crate) fn text(bytes: &[u8]) -> &str {
 }
 
 #[test]
-fn hit_is_0_until_the_limit_and_75_after() {
+fn hit_exits_with_0_until_limit_then_75() {
     let daemon = daemon();
     let socket = daemon.socket();
     for left in (0..5).rev() {
@@ -49,7 +49,7 @@ fn hit_is_0_until_the_limit_and_75_after() {
 }
 
 #[test]
-fn peek_takes_nothing_and_json_says_everything() {
+fn peek_charges_nothing_and_prints_json() {
     let daemon = daemon();
     let socket = daemon.socket();
     for _ in 0..7 {
@@ -69,7 +69,7 @@ fn peek_takes_nothing_and_json_says_everything() {
 }
 
 #[test]
-fn a_wrong_question_is_2() {
+fn exits_with_2_on_bad_arguments() {
     let daemon = daemon();
     for arguments in [
         &["hit"][..],
@@ -87,7 +87,7 @@ fn a_wrong_question_is_2() {
 }
 
 #[test]
-fn without_a_daemon_the_work_goes_on_unless_told_otherwise() {
+fn allows_without_daemon_unless_on_failure_refuse() {
     let plan = Plan::new();
     let socket = plan.socket();
     let output = run(&socket, &["hit", "api", "user=u1"]);
@@ -109,7 +109,7 @@ fn without_a_daemon_the_work_goes_on_unless_told_otherwise() {
 }
 
 #[test]
-fn a_daemon_that_does_not_answer_is_waited_for_no_longer_than_said() {
+fn waits_for_stopped_daemon_until_timeout() {
     let daemon = daemon();
     daemon.process.signal(libc::SIGSTOP);
     let output = run(&daemon.socket(), &["hit", "api", "user=u1", "--timeout", "50ms"]);
@@ -136,7 +136,7 @@ fn leaves_for(next: &Path, place: &Path) -> JoinHandle<()> {
 }
 
 #[test]
-fn a_question_that_a_daemon_did_not_hear_before_it_left_is_asked_of_the_next() {
+fn resends_unread_request_to_next_daemon() {
     let daemon = daemon();
     let place = daemon.plan.path("leaving.sock");
     let questions: [&[&str]; 2] = [
@@ -155,7 +155,7 @@ fn a_question_that_a_daemon_did_not_hear_before_it_left_is_asked_of_the_next() {
 }
 
 #[test]
-fn disabled_means_allowed_without_asking() {
+fn disable_variable_allows_without_request() {
     let daemon = daemon();
     let ask = |value: &str, arguments: &[&str]| {
         command(&daemon.socket(), arguments).env("TIDEGATE_DISABLE", value).output().unwrap()
@@ -170,7 +170,7 @@ fn disabled_means_allowed_without_asking() {
 }
 
 #[test]
-fn an_error_is_no_answer() {
+fn error_reply_counts_as_failure() {
     // A panicking decision thread: the work continues, unless `--on-failure refuse`.
     let daemon = Plan::new().settings("connections: {max: 1}").start();
     let panicking = ["hit", "api", "user=u1", "debug-panic=1", "--on-failure"];
@@ -200,7 +200,7 @@ fn an_error_is_no_answer() {
 }
 
 #[test]
-fn bench_peeks_unless_told_to_hit() {
+fn bench_peeks_by_default() {
     let daemon = daemon();
     let socket = daemon.socket();
     let answers = |arguments: &[&str]| {

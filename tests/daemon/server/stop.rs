@@ -24,7 +24,7 @@ fn before_goodbye(replies: &[Value]) -> usize {
 }
 
 #[test]
-fn every_request_that_was_taken_is_answered_before_the_end() {
+fn answers_received_requests_before_exit() {
     let mut daemon = two_threads();
     let clients: Vec<_> = (0..8)
         .map(|number| {
@@ -61,7 +61,7 @@ fn every_request_that_was_taken_is_answered_before_the_end() {
 }
 
 #[test]
-fn who_knocked_before_the_end_began_is_let_in_and_answered() {
+fn answers_connections_queued_before_drain() {
     let mut daemon = two_threads();
     let mut here = daemon.greeted();
     // A stopped daemon accepts nothing, but the kernel buffers its input.
@@ -89,7 +89,7 @@ fn who_knocked_before_the_end_began_is_let_in_and_answered() {
 }
 
 #[test]
-fn interrupt_drains_as_well() {
+fn drains_on_interrupt() {
     let mut daemon = daemon();
     let mut wire = daemon.greeted();
     daemon.process.signal(libc::SIGINT);
@@ -98,7 +98,7 @@ fn interrupt_drains_as_well() {
 }
 
 #[test]
-fn a_second_signal_ends_it_at_once() {
+fn second_signal_exits_at_once() {
     let mut daemon = daemon();
     // A client that does not read delays the drain by 1 s.
     let wire = daemon.greeted();
@@ -114,7 +114,7 @@ fn a_second_signal_ends_it_at_once() {
 }
 
 #[test]
-fn who_does_not_read_holds_the_end_up_for_a_moment_only() {
+fn bounds_drain_for_clients_that_do_not_read() {
     let mut daemon = daemon();
     let wire = daemon.greeted();
     wire.stream.set_nonblocking(true).unwrap();
@@ -126,7 +126,7 @@ fn who_does_not_read_holds_the_end_up_for_a_moment_only() {
 }
 
 #[test]
-fn a_peer_that_breaks_the_pipe_kills_nobody() {
+fn survives_broken_pipes() {
     let daemon = daemon();
     for _ in 0..50 {
         let mut wire = daemon.greeted();

@@ -36,7 +36,7 @@ fn become_idle() {
 }
 
 #[test]
-fn seventeen_sessions_after_a_burst_leave_room_for_another() {
+fn closes_idle_surplus_connections_for_new_sessions() {
     let daemon = Plan::new().settings("connections: {max: 2000, per_user: 1024}").start();
     let mut sessions: Vec<Vec<Wire>> = Vec::new();
     for session in 0..17 {
@@ -59,7 +59,7 @@ fn seventeen_sessions_after_a_burst_leave_room_for_another() {
 }
 
 #[test]
-fn request_written_as_a_connection_is_ended_is_answered_or_not_judged() {
+fn decides_no_unanswered_request_of_closed_connection() {
     let rules = "domain: api\nlimits:\n  - {name: many, key: [user], rate: 1/h, burst: 1000}\n";
     let daemon = Plan::new().rules("api.yaml", rules).settings("connections: {per_user: 24}").start();
     let request = frame(&json!([3, 7, "api", [["user", "moment"]]]));
@@ -107,7 +107,7 @@ fn request_written_as_a_connection_is_ended_is_answered_or_not_judged() {
 }
 
 #[test]
-fn the_few_connections_of_a_session_stay() {
+fn keeps_connections_of_small_sessions() {
     let daemon = Plan::new().settings("connections: {per_user: 8}").start();
     let mut few: Vec<Vec<Wire>> =
         (0..2).map(|session| (0..4).map(|_| join(&daemon, session)).collect()).collect();

@@ -12,7 +12,7 @@ const RULES: &str = "limits:\n- {name: each, key: [u], rate: 1/h, burst: 5}\n\
                      concurrency:\n- {name: at-once, match: {job: '*'}, key: [job], max: 3}\n";
 
 #[test]
-fn a_table_that_grows_meanwhile_loses_no_key() {
+fn snapshot_of_growing_table_loses_no_key() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
     let mut moved_on = 0;
@@ -53,7 +53,7 @@ fn a_table_that_grows_meanwhile_loses_no_key() {
 }
 
 #[test]
-fn leases_that_come_and_go_meanwhile_agree_with_the_places_that_come_back() {
+fn snapshot_keeps_leases_and_permits_consistent() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
     let office = Office::new(RULES);

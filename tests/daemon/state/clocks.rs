@@ -18,7 +18,7 @@ fn moment(boot: u128, boot_seconds: u64, wall_seconds: i64) -> Moment {
 }
 
 #[test]
-fn the_clock_that_can_be_believed_tells_the_time() {
+fn measures_elapsed_time_by_trusted_clock() {
     let earlier = moment(1, 1_000, 0);
     let table = [
         ("the same boot", moment(1, 1_010, 10), Some(10)),
@@ -43,7 +43,7 @@ fn the_clock_that_can_be_believed_tells_the_time() {
 const RULES: &str = "limits:\n- {name: slow, key: [], rate: 1/min, burst: 3}\n";
 
 #[test]
-fn no_key_is_stuck_for_longer_than_its_own_window_whatever_the_clocks_show() {
+fn bounds_refusal_by_window_whatever_the_clocks() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
     for (later, left) in [

@@ -62,7 +62,7 @@ fn read(path: &Path, bytes: &[u8]) -> Result<u64, Useless> {
 }
 
 #[test]
-fn it_is_read_as_it_was_written() {
+fn reads_snapshot_as_written() {
     let directory = tempfile::tempdir().unwrap();
     let (path, bytes) = written(directory.path());
     // Rules, a pool, keys of all kinds, idempotency keys, sessions and leases.
@@ -75,7 +75,7 @@ fn it_is_read_as_it_was_written() {
 }
 
 #[test]
-fn cut_off_at_any_byte_it_is_of_no_use() {
+fn rejects_snapshot_truncated_at_any_byte() {
     let directory = tempfile::tempdir().unwrap();
     let (path, bytes) = written(directory.path());
     for end in 0..bytes.len() {
@@ -87,7 +87,7 @@ fn cut_off_at_any_byte_it_is_of_no_use() {
 }
 
 #[test]
-fn with_any_byte_flipped_it_is_of_no_use() {
+fn rejects_snapshot_with_any_flipped_bit() {
     let directory = tempfile::tempdir().unwrap();
     let (path, bytes) = written(directory.path());
     let mut dice = Dice::thrown(3);
@@ -100,7 +100,7 @@ fn with_any_byte_flipped_it_is_of_no_use() {
 }
 
 #[test]
-fn with_sections_moved_doubled_or_left_out_it_is_of_no_use() {
+fn rejects_moved_repeated_or_missing_sections() {
     let directory = tempfile::tempdir().unwrap();
     let (path, bytes) = written(directory.path());
     let sections = sections(&bytes);
@@ -136,7 +136,7 @@ fn sections(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
 }
 
 #[test]
-fn a_large_one_damaged_anywhere_is_of_no_use() {
+fn rejects_large_snapshot_damaged_anywhere() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
     let mut office = Office::new("limits:\n- {name: bucket, key: [u], rate: 1/h, burst: 5}\n");
@@ -163,7 +163,7 @@ fn a_large_one_damaged_anywhere_is_of_no_use() {
 }
 
 #[test]
-fn whose_checksums_are_right_all_the_same_it_is_read_within_bounds_or_not_at_all() {
+fn reads_forged_snapshot_within_bounds() {
     let directory = tempfile::tempdir().unwrap();
     let (path, bytes) = written(directory.path());
     let mut dice = Dice::thrown(5);
@@ -205,7 +205,7 @@ fn sign(bytes: &mut [u8]) {
 }
 
 #[test]
-fn what_another_wrote_is_told_apart() {
+fn distinguishes_other_version_key_and_file_type() {
     let directory = tempfile::tempdir().unwrap();
     let (path, bytes) = written(directory.path());
     let mut newer = bytes.clone();
@@ -226,7 +226,7 @@ fn what_another_wrote_is_told_apart() {
 }
 
 #[test]
-fn a_length_that_lies_reserves_nothing() {
+fn forged_length_reserves_no_memory() {
     let directory = tempfile::tempdir().unwrap();
     let (path, bytes) = written(directory.path());
     // The header has the number of keys to reserve, which the length of the file bounds.
@@ -244,7 +244,7 @@ fn a_length_that_lies_reserves_nothing() {
 }
 
 #[test]
-fn after_a_failed_write_the_old_one_stands() {
+fn keeps_old_snapshot_after_failed_write() {
     let directory = tempfile::tempdir().unwrap();
     let (path, bytes) = written(directory.path());
     // A directory at the path of the new file.

@@ -91,7 +91,7 @@ const FAULTS: [(&str, &str, u32); 4] = [
 ];
 
 #[test]
-fn while_the_disk_fails_what_was_last_written_stands_and_decisions_go_on() {
+fn keeps_last_tables_while_disk_fails() {
     if !may_trace() {
         return;
     }
@@ -143,7 +143,7 @@ fn assert_no_sync_is_tried_again(plan: &Plan) {
 }
 
 #[test]
-fn when_the_disk_is_well_again_it_is_said_and_everything_is_kept() {
+fn writes_tables_once_disk_recovers() {
     if !may_trace() {
         return;
     }
@@ -170,7 +170,7 @@ fn when_the_disk_is_well_again_it_is_said_and_everything_is_kept() {
 }
 
 #[test]
-fn a_directory_that_cannot_be_synced_is_said_and_leaves_a_file_that_is_whole() {
+fn leaves_whole_file_when_directory_sync_fails() {
     if !may_trace() {
         return;
     }
@@ -191,7 +191,7 @@ fn a_directory_that_cannot_be_synced_is_said_and_leaves_a_file_that_is_whole() {
 const STALL: Duration = Duration::from_secs(20);
 
 #[test]
-fn a_disk_that_keeps_a_sync_holds_up_no_decision_and_the_end_for_a_moment_only() {
+fn slow_sync_delays_no_decision_and_exit_briefly() {
     if !may_trace() {
         return;
     }
@@ -239,7 +239,7 @@ fn a_disk_that_keeps_a_sync_holds_up_no_decision_and_the_end_for_a_moment_only()
 }
 
 #[test]
-fn rules_that_could_not_be_kept_are_kept_later() {
+fn retries_failed_write_of_rules() {
     if !may_trace() {
         return;
     }

@@ -117,7 +117,7 @@ fn takes_up(plan: Plan, lease: u64) -> Daemon {
 }
 
 #[test]
-fn takes_up_leases_after_the_kernel_ended_it_for_memory() {
+fn restores_leases_after_oom_kill() {
     let Some(group) = Group::new() else { return };
     let script = format!("echo $$ >{}/cgroup.procs && exec \"$@\"", group.path.display());
     let mut daemon = often(plan()).shell(Box::leak(script.into_boxed_str())).start();

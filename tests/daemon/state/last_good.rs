@@ -31,7 +31,7 @@ fn of_tabled(daemon: &Daemon, user: &str) -> u64 {
 }
 
 #[test]
-fn broken_files_at_a_start_leave_yesterdays_rules_in_force() {
+fn uses_last_good_rules_when_files_broken_at_start() {
     for broken in ["domain: tabled\nlimits:\n  - {name: by-file, rat: 1/h}\n", "nothing: {of, the kind\n"] {
         let plan = kill(two_domains()).rules("tabled.yaml", broken);
         let daemon = plan.start();
@@ -49,7 +49,7 @@ fn broken_files_at_a_start_leave_yesterdays_rules_in_force() {
 }
 
 #[test]
-fn a_table_that_is_gone_is_an_error_like_any_other() {
+fn uses_last_good_rules_when_table_missing() {
     let plan = kill(two_domains());
     fs::remove_file(plan.path("rules/few.csv")).unwrap();
     let daemon = plan.start();
@@ -58,7 +58,7 @@ fn a_table_that_is_gone_is_an_error_like_any_other() {
 }
 
 #[test]
-fn without_any_rules_to_read_all_domains_have_yesterdays() {
+fn uses_last_good_rules_when_directory_missing() {
     let plan = kill(two_domains());
     fs::rename(plan.path("rules"), plan.path("away")).unwrap();
     let daemon = plan.start();
@@ -67,7 +67,7 @@ fn without_any_rules_to_read_all_domains_have_yesterdays() {
 }
 
 #[test]
-fn a_domain_that_was_taken_away_stays_away() {
+fn removed_domain_stays_removed_after_restart() {
     let plan = kill(two_domains());
     fs::remove_file(plan.path("rules/tabled.yaml")).unwrap();
     let daemon = plan.start();
@@ -77,7 +77,7 @@ fn a_domain_that_was_taken_away_stays_away() {
 }
 
 #[test]
-fn what_was_kept_and_is_damaged_is_not_used() {
+fn ignores_damaged_last_good_rules() {
     let plan = kill(two_domains()).rules("tabled.yaml", "domain: tabled\nlimits: 5\n");
     let damaged = kept(&plan).replace("burst: 1,", "burst: 9,");
     fs::write(state(&plan).join("rules"), damaged).unwrap();
@@ -88,7 +88,7 @@ fn what_was_kept_and_is_damaged_is_not_used() {
 }
 
 #[test]
-fn what_cannot_be_read_just_then_is_not_replaced_by_less() {
+fn keeps_last_good_rules_when_read_fails() {
     if !may_trace() {
         return;
     }

@@ -31,7 +31,7 @@ fn full(clock: &Clock) -> Office {
 
 #[test]
 #[ignore = "a measurement"]
-fn a_million_keys_are_written_read_and_served() {
+fn measures_write_and_restore_of_a_million_keys() {
     let clock = Clock::start();
     let office = full(&clock);
     let plan = plan();
@@ -67,7 +67,7 @@ fn a_million_keys_are_written_read_and_served() {
 
 #[test]
 #[ignore = "a measurement"]
-fn a_snapshot_of_a_million_keys_beside_decisions() {
+fn measures_decisions_beside_snapshot_of_a_million_keys() {
     let clock = Arc::new(Clock::start());
     let office = full(&clock);
     let directory = tempfile::tempdir().unwrap();

@@ -19,7 +19,7 @@ const FILES: [&str; 9] = [
 ];
 
 #[test]
-fn a_named_pipe_or_a_directory_in_place_of_any_file_keeps_no_start_waiting() {
+fn starts_with_pipe_or_directory_in_place_of_state_file() {
     for name in FILES {
         for is_pipe in [true, false] {
             let plan = plan();

@@ -32,7 +32,7 @@ fn busy_for(seconds: u64) -> Office {
 }
 
 #[test]
-fn it_goes_on_where_it_stood() {
+fn controller_resumes_restored_severity() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
     let office = busy_for(100);
@@ -57,7 +57,7 @@ fn it_goes_on_where_it_stood() {
 }
 
 #[test]
-fn another_law_begins_at_rest() {
+fn changed_controller_starts_at_rest() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
     busy_for(100).write(&path, s(101));
@@ -68,7 +68,7 @@ fn another_law_begins_at_rest() {
 }
 
 #[test]
-fn it_is_kept_on_while_the_rules_cannot_be_read() {
+fn keeps_controller_state_while_rules_unreadable() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
     let office = busy_for(100);
@@ -83,7 +83,7 @@ fn it_is_kept_on_while_the_rules_cannot_be_read() {
 }
 
 #[test]
-fn a_session_counts_its_slots_and_its_leases_again() {
+fn restores_slots_and_leases_of_sessions() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
     let mut office = Office::new(RULES);
@@ -114,7 +114,7 @@ fn a_session_counts_its_slots_and_its_leases_again() {
 }
 
 #[test]
-fn leases_end_when_they_would_have_after_a_reboot_too() {
+fn leases_expire_on_time_after_reboot() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
     let mut office = Office::new("concurrency:\n- {name: c, key: [], max: 2, expires: 100s}\n");
@@ -136,7 +136,7 @@ fn leases_end_when_they_would_have_after_a_reboot_too() {
 }
 
 #[test]
-fn sessions_that_do_not_fit_are_left_out_and_nothing_else_is() {
+fn restores_sessions_up_to_maximum_per_user() {
     use tidegate::engine::kept::{KeptSession, SnapshotEntry};
     let office = busy_for(1);
     let other = engine();

@@ -64,7 +64,7 @@ fn export(id: u64, org: &str) -> Value {
 }
 
 #[test]
-fn a_restart_refills_nobodys_bucket() {
+fn keeps_bucket_levels_across_restart() {
     let daemon = plan().start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 3), 3);
     let (plan, log) = end(daemon);
@@ -80,7 +80,7 @@ fn a_restart_refills_nobodys_bucket() {
 }
 
 #[test]
-fn without_a_directory_nothing_is_kept_and_nothing_said() {
+fn keeps_nothing_without_state_directory() {
     let daemon = Plan::new().start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 9), 5);
     let (plan, log) = end(daemon);
@@ -90,7 +90,7 @@ fn without_a_directory_nothing_is_kept_and_nothing_said() {
 }
 
 #[test]
-fn sessions_find_their_leases_again_and_who_stays_away_loses_them() {
+fn restored_sessions_keep_leases_if_they_reconnect() {
     let daemon = plan().start();
     let (mut one, mut other) = (of_session(&daemon, 1), of_session(&daemon, 2));
     let lease = |reply: &Value| reply[9].as_u64().expect("a lease");
@@ -112,7 +112,7 @@ fn sessions_find_their_leases_again_and_who_stays_away_loses_them() {
 }
 
 #[test]
-fn a_killed_daemon_gives_again_what_came_since_the_last_write_and_no_more() {
+fn killed_daemon_loses_only_charges_since_last_write() {
     let mut plan = plan();
     plan.arguments.extend(["--write-state-every".into(), "20".into()]);
     let rounds: u64 = std::env::var("KILLS").map_or(20, |rounds| rounds.parse().unwrap());
@@ -147,7 +147,7 @@ fn a_killed_daemon_gives_again_what_came_since_the_last_write_and_no_more() {
 }
 
 #[test]
-fn under_load_no_more_is_admitted_over_restarts_than_without() {
+fn restarts_under_load_admit_no_more() {
     let mut plan = plan();
     let mut admitted = 0;
     for _ in 0..5 {
@@ -179,7 +179,7 @@ fn under_load_no_more_is_admitted_over_restarts_than_without() {
 }
 
 #[test]
-fn killed_at_any_moment_of_a_write_it_leaves_the_old_file_or_the_new_one() {
+fn kill_during_write_leaves_old_or_new_file() {
     let mut plan = plan();
     plan.arguments.extend(["--write-state-every".into(), "1".into()]);
     let rounds = std::env::var("KILLS").map_or(20, |rounds| rounds.parse().unwrap());
@@ -201,7 +201,7 @@ fn killed_at_any_moment_of_a_write_it_leaves_the_old_file_or_the_new_one() {
 }
 
 #[test]
-fn what_can_be_refunded_is_known_after_a_restart() {
+fn keeps_refundable_grants_across_restart() {
     let daemon = plan().start();
     let mut wire = of_session(&daemon, 1);
     let charge = |id: u64, amount: i64, of: Value| json!([5, id, "api", [["user", "u"]], amount, {"of": of}]);

@@ -25,7 +25,7 @@ pub(crate) fn often(mut plan: Plan) -> Plan {
 }
 
 #[test]
-fn a_damaged_file_is_set_aside_and_one_is_kept() {
+fn sets_damaged_tables_aside_and_keeps_one_copy() {
     let mut plan = plan();
     for damage in ["first", "second"] {
         fs::write(state(&plan).join("tables"), damage).unwrap();
@@ -82,7 +82,7 @@ fn switched(daemon: &Daemon, mode: &str) {
 }
 
 #[test]
-fn a_newer_version_is_set_aside_and_does_not_refuse_a_start() {
+fn sets_newer_tables_aside_and_starts() {
     let daemon = plan().start();
     let plan = end(daemon).0;
     let tables = state(&plan).join("tables");
@@ -93,7 +93,7 @@ fn a_newer_version_is_set_aside_and_does_not_refuse_a_start() {
 }
 
 #[test]
-fn a_directory_that_is_missing_is_said_and_used_once_it_is_there() {
+fn warns_of_missing_directory_until_created() {
     let plan = often(plan());
     fs::remove_dir(state(&plan)).unwrap();
     let daemon = plan.start();
@@ -111,7 +111,7 @@ fn a_directory_that_is_missing_is_said_and_used_once_it_is_there() {
 }
 
 #[test]
-fn a_file_in_its_place_or_a_link_harms_nobody() {
+fn survives_file_or_link_in_place_of_directory() {
     let plan = often(plan());
     fs::remove_dir(state(&plan)).unwrap();
     fs::write(state(&plan), "a file").unwrap();
@@ -129,7 +129,7 @@ fn a_file_in_its_place_or_a_link_harms_nobody() {
 }
 
 #[test]
-fn two_daemons_do_not_write_into_one_another() {
+fn second_daemon_runs_without_shared_state_directory() {
     let first = plan().start();
     let mut second = often(Plan::new());
     second.settings = format!("state: {}", state(&first.plan).display());
@@ -144,7 +144,7 @@ fn two_daemons_do_not_write_into_one_another() {
 }
 
 #[test]
-fn after_another_boot_the_wall_clock_says_how_much_has_passed() {
+fn uses_wall_clock_after_reboot() {
     let mut plan = plan();
     let boot_id = plan.path("boot_id");
     plan.arguments.extend(["--boot-id".into(), boot_id.to_string_lossy().into_owned()]);
@@ -167,7 +167,7 @@ pub(crate) fn may(command: &str, arguments: &[&str]) -> bool {
 }
 
 #[test]
-fn in_another_time_namespace_nobody_is_stuck() {
+fn keeps_levels_across_time_namespaces() {
     if !may("unshare", &["--time", "--boottime", "3600", "--fork"]) {
         return;
     }
@@ -186,7 +186,7 @@ fn in_another_time_namespace_nobody_is_stuck() {
 }
 
 #[test]
-fn a_disk_that_is_full_is_said_once_and_tried_again() {
+fn logs_full_disk_once_and_retries() {
     if !may("unshare", &["--mount"]) {
         return;
     }
@@ -219,7 +219,7 @@ fn a_disk_that_is_full_is_said_once_and_tried_again() {
 }
 
 #[test]
-fn a_limit_on_the_size_of_files_ends_nobody() {
+fn survives_file_size_limit() {
     // In blocks of 512 bytes: enough for the log.
     let daemon = often(plan()).shell("ulimit -f 64; exec \"$@\"").start();
     let mut wire = daemon.greeted();
@@ -233,7 +233,7 @@ fn a_limit_on_the_size_of_files_ends_nobody() {
 }
 
 #[test]
-fn a_directory_that_became_read_only_is_read_all_the_same() {
+fn restores_from_read_only_directory() {
     if !may("unshare", &["--mount"]) {
         return;
     }

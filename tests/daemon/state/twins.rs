@@ -140,7 +140,7 @@ impl Twins {
 }
 
 #[test]
-fn a_restarted_engine_answers_as_if_it_had_not_been() {
+fn restarted_engine_decides_as_one_that_kept_running() {
     let mut dice = Dice::thrown(11);
     let cases = std::env::var("CASES").map_or(60, |cases| cases.parse().unwrap());
     let (mut granted, mut refused, mut rules_seen) = (0, 0, HashMap::new());
@@ -211,7 +211,7 @@ fn restart_once(twins: &mut Twins, chosen: &[&str], concurrency: bool) {
 }
 
 #[test]
-fn the_time_in_the_soft_part_of_an_allowance_goes_on() {
+fn keeps_soft_overage_time_across_restart() {
     let rules = "limits:\n- {name: soft, key: [u], algorithm: fixed_window, rate: 4/h, \
                  over: {soft: 100%, for: 10s}}\n";
     let directory = tempfile::tempdir().unwrap();

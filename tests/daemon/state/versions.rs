@@ -12,7 +12,7 @@ fn newer(mut plan: Plan, by: u8) -> Plan {
 }
 
 #[test]
-fn tables_of_the_same_version_are_taken_up_and_of_another_set_aside() {
+fn restores_tables_of_same_version_only() {
     let mut plan = plan();
     for (round, (version, left)) in
         [(0, 5), (0, 2), (1, 5), (1, 2), (1, 0), (0, 5), (0, 2)].into_iter().enumerate()
@@ -30,7 +30,7 @@ fn tables_of_the_same_version_are_taken_up_and_of_another_set_aside() {
 }
 
 #[test]
-fn rules_kept_by_another_version_are_not_used_and_kept_anew() {
+fn rewrites_rules_of_another_version() {
     let daemon = plan().start();
     let kept = |plan: &Plan| fs::read_to_string(state(plan).join("rules")).unwrap_or_default();
     eventually("they are kept", || kept(&daemon.plan).starts_with("tidegate rules 1 ").then_some(()));

@@ -164,12 +164,12 @@ fn set_while_it_runs(seconds: i64) {
 }
 
 #[test]
-fn set_on_by_an_hour_while_it_runs_it_moves_nothing() {
+fn ignores_wall_clock_forward_step_while_running() {
     set_while_it_runs(HOUR);
 }
 
 #[test]
-fn set_back_by_an_hour_while_it_runs_it_moves_nothing() {
+fn ignores_wall_clock_backward_step_while_running() {
     set_while_it_runs(-HOUR);
 }
 
@@ -213,12 +213,12 @@ fn set_while_it_is_away(seconds: i64) {
 }
 
 #[test]
-fn set_on_by_an_hour_while_it_is_away_it_moves_nothing() {
+fn ignores_wall_clock_forward_step_while_down() {
     set_while_it_is_away(HOUR);
 }
 
 #[test]
-fn set_back_by_an_hour_while_it_is_away_it_moves_nothing() {
+fn ignores_wall_clock_backward_step_while_down() {
     set_while_it_is_away(-HOUR);
 }
 
@@ -255,11 +255,11 @@ fn wrong_for_a_moment(restarts: bool) {
 }
 
 #[test]
-fn a_day_ahead_for_a_moment_refuses_nobody_longer_than_a_window() {
+fn brief_clock_error_bounds_refusal_by_window() {
     wrong_for_a_moment(false);
 }
 
 #[test]
-fn a_day_ahead_before_a_restart_refuses_nobody_longer_than_a_window() {
+fn clock_error_before_restart_bounds_refusal_by_window() {
     wrong_for_a_moment(true);
 }

@@ -7,7 +7,7 @@ use std::os::unix::fs::{PermissionsExt, symlink};
 use tidegate::state::{AtomicFile, write_whole};
 
 #[test]
-fn a_file_is_replaced_and_is_its_owners_alone() {
+fn replaces_file_readable_by_owner_only() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
     write_whole(&path, b"one").unwrap();
@@ -18,7 +18,7 @@ fn a_file_is_replaced_and_is_its_owners_alone() {
 }
 
 #[test]
-fn one_that_is_given_up_on_leaves_the_old_one_and_nothing_besides() {
+fn dropped_write_keeps_old_file_and_no_other() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
     write_whole(&path, b"old").unwrap();
@@ -30,7 +30,7 @@ fn one_that_is_given_up_on_leaves_the_old_one_and_nothing_besides() {
 }
 
 #[test]
-fn what_cannot_take_its_place_is_removed() {
+fn removes_new_file_when_rename_fails() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("tables");
     fs::create_dir(&path).unwrap();
@@ -40,7 +40,7 @@ fn what_cannot_take_its_place_is_removed() {
 }
 
 #[test]
-fn what_was_left_unfinished_or_planted_is_not_written_through() {
+fn never_writes_through_planted_link() {
     let directory = tempfile::tempdir().unwrap();
     let (path, victim) = (directory.path().join("tables"), directory.path().join("victim"));
     fs::write(&victim, b"untouched").unwrap();

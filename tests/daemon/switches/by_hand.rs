@@ -30,7 +30,7 @@ const RULES: &[(&str, &str, &str)] = &[
 ];
 
 #[test]
-fn a_key_is_refused_until_its_moment_whatever_the_algorithm() {
+fn refuses_blocked_key_until_deadline_for_any_algorithm() {
     for (_, rule, level) in RULES {
         let mut bench = Bench::new(&format!("  - {{name: a, key: [user], {rule}}}\n"));
         let blocked = block(&bench, "a", &[("user", "u")], 60 * S);
@@ -52,7 +52,7 @@ fn a_key_is_refused_until_its_moment_whatever_the_algorithm() {
 }
 
 #[test]
-fn what_is_used_up_as_well_is_waited_for_too() {
+fn retry_after_covers_block_and_empty_bucket() {
     let mut bench = Bench::new("  - {name: a, key: [user], rate: 1/min, burst: 1}\n");
     bench.check(&[(0, "user=u", 1, "allow a 0/1")]);
     block(&bench, "a", &[("user", "u")], 20 * S);
@@ -60,14 +60,14 @@ fn what_is_used_up_as_well_is_waited_for_too() {
 }
 
 #[test]
-fn the_word_of_somebody_starts_no_block_of_the_rule() {
+fn manual_block_triggers_no_block_of_the_rule() {
     let mut bench = Bench::new("  - {name: a, key: [user], rate: 10/min, burst: 10, block: 1h}\n");
     block(&bench, "a", &[("user", "u")], 10 * S);
     bench.check(&[(0, "user=u", 1, "limit a 10/10 after 10000000"), (10 * S, "user=u", 1, "allow a 9/10")]);
 }
 
 #[test]
-fn a_blocked_key_is_refused_by_its_rule_in_the_mode_of_that() {
+fn blocked_key_follows_mode_of_its_rule() {
     let mut bench = Bench::new("  - {name: a, key: [user], rate: 10/min, mode: shadow}\n");
     block(&bench, "a", &[("user", "u")], 10 * S);
     bench.check(&[(0, "user=u", 1, "allow [shadow a]")]);
@@ -78,7 +78,7 @@ fn a_blocked_key_is_refused_by_its_rule_in_the_mode_of_that() {
 }
 
 #[test]
-fn a_key_is_named_as_requests_are_counted() {
+fn normalizes_blocked_key_as_in_requests() {
     let key = "key: [{attribute: account, lowercase: true}, {attribute: ip, ipv6_prefix: 64}]";
     let mut bench = Bench::new(&format!("  - {{name: a, {key}, rate: 10/min, show_keys: [account]}}\n"));
     // In any order and spelling.
@@ -94,7 +94,7 @@ fn a_key_is_named_as_requests_are_counted() {
 type Wrong<'a> = (&'a str, &'a [(&'a str, &'a str)], String);
 
 #[test]
-fn what_names_no_key_is_refused_with_what_is_asked() {
+fn rejects_incomplete_key_with_expected_attributes() {
     let text = "domain: api
 deny: [{name: bots, match: {agent: bot}}]
 limits:
@@ -141,7 +141,7 @@ descriptors:
 }
 
 #[test]
-fn a_key_of_a_descriptor_is_named_by_its_path() {
+fn blocks_descriptor_key_by_its_path() {
     let text = "domain: api
 descriptors:
   - key: kind
@@ -158,7 +158,7 @@ descriptors:
 }
 
 #[test]
-fn a_block_can_be_lifted_whoever_began_it() {
+fn unblocks_manual_and_automatic_blocks() {
     let mut bench = Bench::new("  - {name: a, key: [user], rate: 2/min, burst: 2, block: 1h}\n");
     block(&bench, "a", &[("user", "u")], 60 * S);
     assert!(bench.engine.unblock(&name("a"), &[("user", "u")]).unwrap());
@@ -170,7 +170,7 @@ fn a_block_can_be_lifted_whoever_began_it() {
 }
 
 #[test]
-fn a_reset_key_is_as_one_that_was_never_seen() {
+fn reset_key_is_fresh() {
     for (_, rule, _) in RULES {
         let text = format!("  - {{name: a, key: [user], {rule}}}\n");
         let mut bench = Bench::new(&text);
@@ -188,7 +188,7 @@ fn trial(bench: &mut Bench) -> Vec<String> {
 }
 
 #[test]
-fn a_reset_reaches_the_elastic_state() {
+fn reset_clears_elastic_state() {
     let rule = "rate: 2/h, burst: 2, over: {elastic: 100%}";
     let text = format!("  - {{name: a, key: [user], {rule}}}\n");
     let mut bench = Bench::new(&text);
@@ -200,7 +200,7 @@ fn a_reset_reaches_the_elastic_state() {
 }
 
 #[test]
-fn leases_stay_when_their_key_is_blocked_or_reset_and_their_rule_switched_off() {
+fn keeps_leases_across_block_reset_and_switch() {
     let text = "domain: api\nconcurrency: [{name: jobs, key: [user], max: 1}]\n";
     let bench = Bench::of(Mode::Enforce, text);
     let engine = &bench.engine;
@@ -237,7 +237,7 @@ fn leases_stay_when_their_key_is_blocked_or_reset_and_their_rule_switched_off() 
 }
 
 #[test]
-fn blocks_are_kept_by_digest_and_there_are_only_so_many() {
+fn keeps_blocks_by_digest_up_to_maximum() {
     let mut bench = Bench::new("  - {name: a, key: [user], rate: 10/min}\n");
     let blocked = block(&bench, "a", &[("user", "u")], 60 * S);
     let mut after = Bench::new("  - {name: a, key: [user], rate: 10/min}\n");

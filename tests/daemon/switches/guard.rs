@@ -42,7 +42,7 @@ fn told(bench: &Bench) -> u64 {
 }
 
 #[test]
-fn a_rule_that_refuses_most_callers_after_a_reload_is_told_once() {
+fn alarms_once_when_changed_rule_refuses_most_callers() {
     let mut bench = Bench::new(GOOD);
     bench.reload(BAD);
     pass(&bench, 0, 1);
@@ -66,7 +66,7 @@ fn a_rule_that_refuses_most_callers_after_a_reload_is_told_once() {
 }
 
 #[test]
-fn half_of_them_or_too_few_are_nothing_to_tell() {
+fn no_alarm_at_half_or_below_minimum_of_callers() {
     for (callers, twice) in [(100, 50), (99, 99), (400, 200)] {
         let mut bench = Bench::new(GOOD);
         bench.reload(BAD);
@@ -78,7 +78,7 @@ fn half_of_them_or_too_few_are_nothing_to_tell() {
 }
 
 #[test]
-fn one_caller_who_comes_often_is_one() {
+fn counts_frequent_caller_once() {
     let mut bench = Bench::new(GOOD);
     bench.reload(BAD);
     pass(&bench, 0, 1);
@@ -89,7 +89,7 @@ fn one_caller_who_comes_often_is_one() {
 }
 
 #[test]
-fn of_many_callers_a_fair_sample_is_looked_at() {
+fn samples_many_callers_fairly() {
     for (twice, tells) in [(6_000, true), (4_000, false)] {
         let mut bench = Bench::new(GOOD);
         bench.reload(BAD);
@@ -108,7 +108,7 @@ fn of_many_callers_a_fair_sample_is_looked_at() {
 }
 
 #[test]
-fn what_did_not_change_or_came_with_the_daemon_is_not_watched() {
+fn watches_only_rules_changed_since_start() {
     let mut bench = Bench::new(BAD);
     pass(&bench, 0, 1);
     come(&mut bench, S, 200, 200);
@@ -127,7 +127,7 @@ fn what_did_not_change_or_came_with_the_daemon_is_not_watched() {
 }
 
 #[test]
-fn five_minutes_later_it_is_load_and_no_mistake() {
+fn no_alarm_five_minutes_after_change() {
     let mut bench = Bench::new(GOOD);
     bench.reload(BAD);
     pass(&bench, 0, 300);
@@ -137,7 +137,7 @@ fn five_minutes_later_it_is_load_and_no_mistake() {
 }
 
 #[test]
-fn a_switch_to_enforce_is_a_change_and_so_is_its_return() {
+fn watches_rules_switched_to_enforce() {
     let mut bench = Bench::new("  - {name: a, key: [user], rate: 1/h, burst: 1, mode: shadow}\n");
     pass(&bench, 0, 1);
     come(&mut bench, S, 200, 200);
@@ -157,7 +157,7 @@ fn a_switch_to_enforce_is_a_change_and_so_is_its_return() {
 }
 
 #[test]
-fn with_guard_shadow_the_rule_is_in_shadow_for_ten_minutes() {
+fn guard_shadow_switches_rule_for_ten_minutes() {
     let mut bench = Bench::new(GOOD);
     bench.reload(GUARDED);
     pass(&bench, 0, 1);
@@ -182,7 +182,7 @@ fn with_guard_shadow_the_rule_is_in_shadow_for_ten_minutes() {
 }
 
 #[test]
-fn rules_of_every_kind_are_watched() {
+fn watches_rules_of_every_kind() {
     let rules = [
         "  - {name: a, key: [user], algorithm: sliding_log, rate: 1/h}\n",
         "  - {name: a, key: [user], rate: 1/h, burst: 1, warn_at: 50%}\n",

@@ -38,7 +38,7 @@ fn orders() -> Orders {
 }
 
 #[test]
-fn what_was_written_is_read_and_ends_at_the_same_time_of_day() {
+fn reads_switches_with_same_wall_clock_end() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("switches");
     let unix = 1_700_000_000_000_000_000;
@@ -57,7 +57,7 @@ fn what_was_written_is_read_and_ends_at_the_same_time_of_day() {
 }
 
 #[test]
-fn a_file_that_is_cut_or_changed_anywhere_says_all_of_it_or_nothing() {
+fn reads_damaged_switches_whole_or_not_at_all() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("switches");
     write_orders(&path, ORDERS_VERSION, &orders(), now(0, 0)).unwrap();
@@ -86,7 +86,7 @@ fn a_file_that_is_cut_or_changed_anywhere_says_all_of_it_or_nothing() {
 }
 
 #[test]
-fn keeps_when_each_switch_was_said() {
+fn keeps_time_of_each_switch() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("switches");
     let mut said = orders();
@@ -112,7 +112,7 @@ fn read_foreign(said: &str) -> OrdersRead {
 }
 
 #[test]
-fn of_another_version_what_is_understood_holds_and_nothing_becomes_stricter() {
+fn reads_other_version_without_becoming_stricter() {
     let switch = |target: &str, mode: Mode| Switch {
         target: match target {
             "" => Target::Everything,

@@ -16,7 +16,7 @@ shed: [{pool: web, slots: 4, workers: {}}]
 ];
 
 #[test]
-fn a_name_means_one_thing_or_is_refused() {
+fn rejects_ambiguous_and_unknown_rule_names() {
     let engine = engines::engine(Vec::new());
     let domains = RULES.iter().flat_map(|text| read_text("rules.yaml", text).domains);
     engine.install(RuleSet::new(domains));

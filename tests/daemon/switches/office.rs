@@ -70,7 +70,7 @@ fn limited(daemon: &Daemon, user: &str) -> Wire {
 }
 
 #[test]
-fn a_switch_is_a_command_and_holds_for_the_next_request() {
+fn switch_command_applies_to_next_request() {
     let daemon = plan().start();
     let mut wire = limited(&daemon, "u1");
     let said = run(&daemon, "switch per-user disabled --for 30m");
@@ -104,7 +104,7 @@ fn a_switch_is_a_command_and_holds_for_the_next_request() {
 }
 
 #[test]
-fn what_cannot_be_done_is_told_with_its_mend() {
+fn rejects_impossible_switches_with_help() {
     let daemon = plan().start();
     let table = [
         ("switch per-usr shadow", 1, "nothing is called `per-usr`: did you mean `api/per-user`?"),
@@ -141,7 +141,7 @@ fn what_cannot_be_done_is_told_with_its_mend() {
 }
 
 #[test]
-fn a_key_is_blocked_freed_and_reset_and_no_log_names_it() {
+fn blocks_and_resets_key_without_logging_it() {
     let daemon = plan().start();
     let mut wire = daemon.greeted();
     let said = run(&daemon, "block per-user user=canary-7431 --for 1h");
@@ -168,7 +168,7 @@ fn a_key_is_blocked_freed_and_reset_and_no_log_names_it() {
 }
 
 #[test]
-fn a_file_allows_everything_as_long_as_it_is_there() {
+fn disable_file_allows_all_while_present() {
     let daemon = Plan::new().start();
     let mut wire = limited(&daemon, "u1");
     let file = daemon.plan.path("disable");
@@ -202,7 +202,7 @@ fn a_file_allows_everything_as_long_as_it_is_there() {
 }
 
 #[test]
-fn a_daemon_that_starts_with_the_file_there_allows_everything_from_the_first_request_on() {
+fn disable_file_at_start_allows_first_request() {
     let plan = Plan::new();
     fs::write(plan.path("disable"), "").unwrap();
     let daemon = plan.start();
@@ -218,7 +218,7 @@ pub(crate) fn restart(mut daemon: Daemon, signal: i32) -> Daemon {
 }
 
 #[test]
-fn switches_outlive_the_daemon_however_it_ends() {
+fn keeps_switches_across_restart_and_kill() {
     for signal in [libc_signal("TERM"), libc_signal("KILL")] {
         let daemon = plan().start();
         run(&daemon, "switch per-user disabled --for 1h");
@@ -250,7 +250,7 @@ fn libc_signal(name: &str) -> i32 {
 }
 
 #[test]
-fn a_switch_that_ended_meanwhile_is_over() {
+fn drops_switch_that_expired_while_down() {
     let daemon = plan().start();
     run(&daemon, "switch per-user disabled --for 1s");
     eventually("its time is over", || {
@@ -271,7 +271,7 @@ fn a_switch_that_ended_meanwhile_is_over() {
 }
 
 #[test]
-fn a_damaged_file_is_set_aside_and_stops_nothing() {
+fn sets_damaged_switches_aside_and_starts() {
     let plan = plan();
     fs::write(plan.path("state/switches"), "{\"version\":1").unwrap();
     let daemon = plan.start();
@@ -283,7 +283,7 @@ fn a_damaged_file_is_set_aside_and_stops_nothing() {
 }
 
 #[test]
-fn without_a_state_directory_it_holds_and_says_for_how_long() {
+fn warns_that_switch_is_lost_without_state_directory() {
     let daemon = Plan::new().start();
     let output = command(&daemon, &["switch", "per-user", "disabled"]).output().unwrap();
     assert_eq!(output.status.code(), Some(0));
@@ -294,7 +294,7 @@ fn without_a_state_directory_it_holds_and_says_for_how_long() {
 }
 
 #[test]
-fn a_state_directory_that_cannot_be_written_is_told_and_hurts_nothing() {
+fn warns_and_switches_when_state_is_unwritable() {
     let daemon = Plan::new().settings("state: nowhere").start();
     let output = command(&daemon, &["switch", "per-user", "disabled"]).output().unwrap();
     let warned = String::from_utf8(output.stderr).unwrap();
@@ -310,7 +310,7 @@ fn a_state_directory_that_cannot_be_written_is_told_and_hurts_nothing() {
 }
 
 #[test]
-fn an_application_has_no_verb_of_an_operator() {
+fn clients_cannot_run_operator_commands() {
     if !rustix::process::geteuid().is_root() {
         println!("not root: another user was not tried");
         return;
@@ -355,7 +355,7 @@ fn an_application_has_no_verb_of_an_operator() {
 }
 
 #[test]
-fn a_rule_that_refuses_most_callers_after_a_reload_is_told_loudly() {
+fn logs_alarm_and_switches_guarded_rule_to_shadow() {
     let daemon = plan().start();
     let rule =
         "domain: api\nlimits:\n  - {name: per-user, key: [user], rate: 1/h, burst: 1, guard: shadow}\n";

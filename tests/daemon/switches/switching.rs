@@ -33,7 +33,7 @@ fn clear(bench: &Bench, rule: &str) -> bool {
 }
 
 #[test]
-fn a_switch_holds_for_the_next_decision_and_clearing_it_goes_back() {
+fn switch_applies_until_cleared() {
     // The file's mode, the switched mode, and the decision of a request over the limit.
     let table = [
         ("enforce", Mode::Shadow, "allow [shadow a]"),
@@ -67,7 +67,7 @@ fn written_mode(word: &str) -> Option<Mode> {
 }
 
 #[test]
-fn what_a_key_has_used_outlives_a_switch() {
+fn keeps_spent_tokens_across_switch() {
     let mut bench = Bench::new(LIMITS);
     bench.check(&[(0, "user=u", 1, "allow a 0/1")]);
     switch(&bench, "a", Mode::Disabled, None);
@@ -77,7 +77,7 @@ fn what_a_key_has_used_outlives_a_switch() {
 }
 
 #[test]
-fn a_switch_ends_by_itself_at_its_moment() {
+fn switch_expires_at_its_deadline() {
     let mut bench = Bench::new(LIMITS);
     bench.check(&[(0, "user=u", 1, "allow a 0/1")]);
     switch(&bench, "a", Mode::Disabled, Some(1_800 * S));
@@ -93,7 +93,7 @@ fn a_switch_ends_by_itself_at_its_moment() {
 }
 
 #[test]
-fn a_switch_survives_a_reload_by_name_also_that_of_its_rule() {
+fn keeps_switch_across_reloads_and_removal_of_rule() {
     let mut bench = Bench::new(LIMITS);
     switch(&bench, "a", Mode::Disabled, None);
     bench.reload("  - {name: a, key: [user], rate: 2/h, burst: 2}\n");
@@ -109,7 +109,7 @@ fn a_switch_survives_a_reload_by_name_also_that_of_its_rule() {
 }
 
 #[test]
-fn nothing_is_stricter_than_the_settings() {
+fn switches_are_never_stricter_than_settings() {
     let text = format!("domain: api\nlimits:\n{LIMITS}");
     for made_with in [Mode::Shadow, Mode::Disabled] {
         let mut bench = Bench::of(made_with, &text);
@@ -123,7 +123,7 @@ fn nothing_is_stricter_than_the_settings() {
 }
 
 #[test]
-fn everything_is_switched_with_one_word_and_back() {
+fn switches_everything_and_back() {
     let mut bench = Bench::new(LIMITS);
     bench.check(&[(0, "user=u", 1, "allow a 0/1")]);
     let too_many = "limit a 0/1 after 3600000000";
@@ -159,7 +159,7 @@ limits:
 ";
 
 #[test]
-fn entries_of_lists_are_switched_like_rules() {
+fn switches_list_entries() {
     let mut bench = Bench::of(Mode::Enforce, LISTS);
     bench.check(&[
         (0, "path=/healthz", 5, "allow probes"),
@@ -188,7 +188,7 @@ descriptors:
 ";
 
 #[test]
-fn a_node_of_a_descriptor_tree_is_switched_by_its_path() {
+fn switches_descriptor_node_by_its_path() {
     let mut bench = Bench::of(Mode::Enforce, TREE);
     bench.check(&[(0, "kind=mail", 1, "allow kind_mail 0/1")]);
     switch(&bench, "kind_mail", Mode::Disabled, None);
@@ -200,7 +200,7 @@ fn a_node_of_a_descriptor_tree_is_switched_by_its_path() {
 }
 
 #[test]
-fn what_held_before_a_restart_is_taken_up_before_the_rules_are_there() {
+fn restores_switches_before_rules_load() {
     let before = Bench::new(LIMITS);
     switch(&before, "a", Mode::Disabled, Some(100 * S));
     let orders = before.engine.orders();
@@ -215,7 +215,7 @@ fn what_held_before_a_restart_is_taken_up_before_the_rules_are_there() {
 }
 
 #[test]
-fn there_are_only_so_many_switches() {
+fn bounds_number_of_switches() {
     let rules: String = (0..513).map(|n| format!("  - {{name: r{n}, key: [x{n}], rate: 1/h}}\n")).collect();
     let bench = Bench::new(&rules);
     let rules = (0..512).map(|n| Target::Rule(name(&format!("r{n}"))));

@@ -7,7 +7,7 @@ use super::kept::document;
 use super::office::{plan, restart, run, verdict};
 
 #[test]
-fn what_another_version_switched_holds_and_what_is_not_understood_is_told_and_kept() {
+fn keeps_switches_of_another_version() {
     let daemon = plan().start();
     run(&daemon, "switch per-user disabled");
     let Daemon { process, plan } = daemon;

@@ -29,7 +29,7 @@ fn knock(path: &Path) -> UnixStream {
 }
 
 #[test]
-fn the_socket_that_is_passed_is_used_as_it_is() {
+fn uses_passed_socket_unchanged() {
     let plan = Plan::new().settings("socket: {mode: \"0600\", group: \"4711\"}");
     let path = plan.socket();
     let listen = format!("--listen={}", path.display());
@@ -53,7 +53,7 @@ fn the_socket_that_is_passed_is_used_as_it_is() {
 }
 
 #[test]
-fn a_command_knows_the_daemon_of_a_socket_that_was_passed() {
+fn commands_reach_daemon_of_passed_socket() {
     let plan = Plan::new();
     let path = plan.socket();
     let listen = format!("--listen={}", path.display());
@@ -79,7 +79,7 @@ fn a_command_knows_the_daemon_of_a_socket_that_was_passed() {
 }
 
 #[test]
-fn who_waits_when_the_daemon_ends_is_let_in_and_the_only_socket_needs_no_name() {
+fn drains_queued_connections_of_unnamed_passed_socket() {
     let plan = Plan::new();
     let path = plan.socket();
     let listen = format!("--listen={}", path.display());
@@ -100,7 +100,7 @@ fn who_waits_when_the_daemon_ends_is_let_in_and_the_only_socket_needs_no_name() 
 }
 
 #[test]
-fn a_socket_elsewhere_than_the_settings_say_is_told() {
+fn warns_of_passed_socket_at_another_path() {
     let plan = Plan::new();
     let elsewhere = plan.path("other.sock");
     let listen = format!("--listen={}", elsewhere.display());
@@ -114,7 +114,7 @@ fn a_socket_elsewhere_than_the_settings_say_is_told() {
 }
 
 #[test]
-fn what_cannot_be_listened_on_is_refused_with_words() {
+fn rejects_unusable_passed_sockets() {
     let table: [(&[&str], &str); 5] = [
         (&["--datagram", "--listen=SOCKET"], "another kind than a stream"),
         (&["--accept", "--listen=SOCKET"], "it does not listen: write Accept=no"),
@@ -168,7 +168,7 @@ fn wake(path: &Path, port: u32, last: &str) -> Option<Box<dyn std::any::Any>> {
 }
 
 #[test]
-fn what_is_passed_to_another_process_is_left_alone() {
+fn ignores_sockets_passed_to_another_process() {
     // The variables of another process, as in a shell under systemd: LISTEN_PID differs.
     let plan = Plan::new().shell("LISTEN_PID=1 LISTEN_FDS=1 exec \"$@\" 3</dev/null");
     plan.start().greeted().assert_served();

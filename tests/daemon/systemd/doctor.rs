@@ -35,7 +35,7 @@ fn started() -> Daemon {
 }
 
 #[test]
-fn where_all_is_well_it_says_so() {
+fn doctor_finds_nothing_on_healthy_daemon() {
     let daemon = started();
     let output = doctor(&daemon.plan, &[]);
     for what in
@@ -51,7 +51,7 @@ fn where_all_is_well_it_says_so() {
 }
 
 #[test]
-fn the_scheduler_is_tried_and_not_guessed_by_its_version() {
+fn doctor_probes_scheduler() {
     let daemon = started();
     let told = line(&doctor(&daemon.plan, &[]), "scheduler");
     let release = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
@@ -65,7 +65,7 @@ fn the_scheduler_is_tried_and_not_guessed_by_its_version() {
 }
 
 #[test]
-fn a_user_who_cannot_ask_is_told_what_lets_him() {
+fn doctor_explains_missing_access_of_user() {
     let daemon = started();
     // Only the owner may search the test's directory.
     fs::set_permissions(daemon.plan.directory.path(), fs::Permissions::from_mode(0o700)).unwrap();
@@ -96,7 +96,7 @@ fn a_user_who_cannot_ask_is_told_what_lets_him() {
 }
 
 #[test]
-fn what_is_broken_is_found() {
+fn doctor_reports_broken_rules_and_stopped_daemon() {
     let mut daemon = started();
     fs::write(
         daemon.plan.path("rules").join("api.yaml"),
@@ -132,7 +132,7 @@ fn what_is_broken_is_found() {
 }
 
 #[test]
-fn a_daemon_that_may_open_too_few_files_or_refuses_nobody_is_told() {
+fn doctor_warns_of_low_file_limit_and_shadow_mode() {
     let plan = Plan::new().settings("mode: shadow").shell("ulimit -n 200; exec \"$@\"");
     let daemon = plan.start();
     let output = doctor(&daemon.plan, &[]);

@@ -7,7 +7,7 @@ use super::daemon::BINARY;
 use super::tools::{project, said};
 
 #[test]
-fn under_systemd_it_is_kept_running_and_sees_what_it_must() {
+fn runs_and_restarts_under_systemd() {
     let mut script = Command::new("bash");
     script.arg(project("tests/daemon/systemd/outside.sh")).arg(BINARY).arg(project(""));
     let output = script.output().unwrap();

@@ -16,7 +16,7 @@ fn proc_of(plan: &Plan) -> std::path::PathBuf {
 }
 
 #[test]
-fn as_a_service_it_leaves_no_core_and_lets_nobody_look_into_it() {
+fn service_forbids_core_dumps_and_ptrace() {
     let is_root = rustix::process::geteuid().is_root();
     // Root may read any process, so as root the daemon runs as another user.
     let run = if is_root {
@@ -68,7 +68,7 @@ pub(crate) fn page(plan: &Plan, path: &str) -> String {
 }
 
 #[test]
-fn no_secret_is_told_to_anybody_but_who_sent_it() {
+fn never_reveals_secrets() {
     let plan = Plan::new();
     let password = plan.path("password");
     fs::write(&password, CANARY).unwrap();

@@ -62,7 +62,7 @@ fn told(plan: &Plan, watchdog: Option<Duration>) -> Command {
 }
 
 #[test]
-fn it_is_ready_once_it_serves_and_says_when_it_reloads_and_stops() {
+fn notifies_systemd_of_ready_reload_and_stop() {
     let plan = Plan::new();
     let ear = Ear::beside(&plan);
     let process = Process::start(&mut told(&plan, None));
@@ -94,7 +94,7 @@ fn it_is_ready_once_it_serves_and_says_when_it_reloads_and_stops() {
 }
 
 #[test]
-fn the_watchdog_is_told_only_while_every_decision_thread_decides() {
+fn notifies_watchdog_only_while_all_threads_decide() {
     if !cfg!(debug_assertions) {
         eprintln!("skipped: only a debug build can be made to hang");
         return;
@@ -133,7 +133,7 @@ fn the_watchdog_is_told_only_while_every_decision_thread_decides() {
 }
 
 #[test]
-fn a_manager_that_is_not_there_or_does_not_listen_holds_nothing_up() {
+fn serves_when_service_manager_does_not_listen() {
     // No socket is bound there.
     let plan = Plan::new();
     let mut process = Process::start(&mut told(&plan, Some(Duration::from_millis(200))));

@@ -12,7 +12,7 @@ fn rounds() -> usize {
 }
 
 #[test]
-fn one_of_two_serves_and_the_path_is_never_lost() {
+fn socket_path_always_exists_while_two_daemons_compete() {
     let plan = Plan::new();
     // A killed daemon's socket: from here on the path always exists.
     let mut first = Process::start(&mut plan.command("first"));
@@ -50,7 +50,7 @@ fn one_of_two_serves_and_the_path_is_never_lost() {
 }
 
 #[test]
-fn a_link_at_the_path_harms_nobody() {
+fn refuses_start_at_symlink_path() {
     let plan = Plan::new().settings("socket: {mode: \"0666\"}");
     let precious = plan.path("precious");
     fs::write(&precious, "precious").unwrap();

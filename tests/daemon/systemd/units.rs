@@ -17,7 +17,7 @@ fn units(directory: &Path) -> [String; 2] {
 }
 
 #[test]
-fn systemd_reads_the_units_without_a_word() {
+fn units_pass_systemd_verification() {
     let Some(analyze) = program("systemd-analyze") else { return };
     let directory = tempfile::tempdir().unwrap();
     let [service, socket] = units(directory.path());
@@ -32,7 +32,7 @@ fn systemd_reads_the_units_without_a_word() {
 }
 
 #[test]
-fn little_is_left_to_who_breaks_in() {
+fn units_pass_security_threshold() {
     let Some(analyze) = program("systemd-analyze") else { return };
     let directory = tempfile::tempdir().unwrap();
     let [service, _] = units(directory.path());
@@ -48,7 +48,7 @@ fn little_is_left_to_who_breaks_in() {
 }
 
 #[test]
-fn what_the_daemon_needs_stays_open() {
+fn units_permit_what_daemon_needs() {
     let unit = fs::read_to_string(project("systemd/tidegate.service")).unwrap();
     let lines: Vec<&str> = unit.lines().filter(|line| !line.starts_with('#')).collect();
     for option in ["PrivateUsers=", "ProtectProc=", "ProcSubset=", "PrivateNetwork=", "RuntimeDirectory="] {
@@ -68,7 +68,7 @@ fn what_the_daemon_needs_stays_open() {
 }
 
 #[test]
-fn the_user_and_the_directory_are_made() {
+fn sysusers_and_tmpfiles_create_user_and_directory() {
     let root = tempfile::tempdir().unwrap();
     fs::create_dir(root.path().join("etc")).unwrap();
     let at = format!("--root={}", root.path().display());

@@ -30,7 +30,7 @@ fn plan() -> Plan {
 }
 
 #[test]
-fn ends_a_thousand_halves_of_frames_and_serves_the_rest() {
+fn closes_a_thousand_half_frames_and_serves_others() {
     if !may_be_many() {
         return;
     }
@@ -62,7 +62,7 @@ fn ends_a_thousand_halves_of_frames_and_serves_the_rest() {
 }
 
 #[test]
-fn lets_a_thousand_in_that_come_back_at_once() {
+fn accepts_a_thousand_simultaneous_reconnects() {
     if !may_be_many() {
         return;
     }

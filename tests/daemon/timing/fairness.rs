@@ -162,7 +162,7 @@ pub(super) fn round_trips(mut wires: [&mut Wire; 2]) -> [u64; 2] {
 }
 
 #[test]
-fn flood_of_one_user_leaves_latency_of_another() {
+fn flood_of_one_user_keeps_latency_of_another() {
     if !is_root() {
         return;
     }
@@ -190,7 +190,7 @@ fn flood_of_one_user_leaves_latency_of_another() {
 }
 
 #[test]
-fn flood_of_new_connections_leaves_latency_of_open_ones() {
+fn flood_of_new_connections_keeps_latency_of_open_ones() {
     if !is_root() {
         return;
     }
@@ -205,7 +205,7 @@ fn flood_of_new_connections_leaves_latency_of_open_ones() {
 }
 
 #[test]
-fn each_of_two_busy_users_has_its_share_of_decisions() {
+fn shares_decisions_between_busy_users() {
     if !is_root() {
         return;
     }

@@ -42,7 +42,7 @@ impl Heard {
 }
 
 #[test]
-fn flood_of_one_user_leaves_the_heartbeat() {
+fn flood_of_one_user_keeps_heartbeat() {
     if !is_root() {
         return;
     }

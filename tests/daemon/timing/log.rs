@@ -134,7 +134,7 @@ fn serves_and_stops_with_any_standard_error() {
 }
 
 #[test]
-fn counts_lines_that_find_no_room_and_writes_the_others_whole_and_in_order() {
+fn counts_dropped_lines_and_writes_others_in_order() {
     let (mut daemon, reader) = start(Log::Blocked);
     let mut asked = 0;
     eventually("the queue is full", || {

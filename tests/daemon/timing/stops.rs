@@ -103,7 +103,7 @@ pub(crate) fn traced(plan: Plan, calls: &str, what: &str) -> Daemon {
 }
 
 #[test]
-fn a_second_signal_ends_it_while_the_tables_are_written() {
+fn second_signal_exits_during_table_write() {
     if !may_trace() {
         return;
     }

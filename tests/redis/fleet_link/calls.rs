@@ -9,7 +9,7 @@ use super::redis_server::{Redis, is_installed};
 use super::{count, counted, echo, failures, link, one, said_back, up};
 
 #[tokio::test]
-async fn every_kind_of_url_leads_to_the_server() {
+async fn connects_by_every_kind_of_url() {
     if !is_installed() {
         return;
     }
@@ -33,7 +33,7 @@ async fn every_kind_of_url_leads_to_the_server() {
 }
 
 #[test]
-fn what_is_no_url_is_said_without_its_text() {
+fn rejects_bad_urls_without_quoting_them() {
     let table = [
         ("redis://user:hush@host", UrlError::Credentials),
         ("redis://:hush@host:1", UrlError::Credentials),
@@ -66,7 +66,7 @@ fn what_is_no_url_is_said_without_its_text() {
 }
 
 #[test]
-fn plain_text_beyond_this_host_is_known() {
+fn detects_plain_text_beyond_loopback() {
     let table = [
         ("redis://10.0.0.1", true),
         ("redis://redis.example:6379", true),
@@ -87,7 +87,7 @@ fn plain_text_beyond_this_host_is_known() {
 }
 
 #[tokio::test]
-async fn many_calls_go_out_together_and_come_back_one_by_one() {
+async fn pipelines_commands_and_orders_replies() {
     if !is_installed() {
         return;
     }
@@ -119,7 +119,7 @@ async fn many_calls_go_out_together_and_come_back_one_by_one() {
 }
 
 #[tokio::test]
-async fn replies_that_nobody_waits_for_go_to_nobody() {
+async fn discards_replies_of_dropped_commands() {
     if !is_installed() {
         return;
     }
@@ -142,7 +142,7 @@ async fn replies_that_nobody_waits_for_go_to_nobody() {
 }
 
 #[tokio::test]
-async fn a_script_that_the_server_forgot_is_loaded_and_called_once_more() {
+async fn reloads_and_retries_forgotten_script() {
     if !is_installed() {
         return;
     }
@@ -173,7 +173,7 @@ async fn a_script_that_the_server_forgot_is_loaded_and_called_once_more() {
 }
 
 #[tokio::test]
-async fn a_caller_with_less_time_goes_and_the_connection_stays() {
+async fn short_deadline_keeps_connection() {
     if !is_installed() {
         return;
     }

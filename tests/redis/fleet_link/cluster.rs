@@ -35,7 +35,7 @@ async fn counted(link: &RedisLink, tag: &str) -> Result<(i64, i64), LinkError> {
 }
 
 #[tokio::test]
-async fn every_tag_is_asked_where_its_slot_is() {
+async fn sends_each_tag_to_node_of_its_slot() {
     if !is_installed() {
         return;
     }
@@ -66,7 +66,7 @@ async fn every_tag_is_asked_where_its_slot_is() {
 }
 
 #[tokio::test]
-async fn a_slot_moves_while_calls_go_on_and_none_is_lost_or_counted_twice() {
+async fn runs_each_command_once_while_slot_moves() {
     if !is_installed() {
         return;
     }
@@ -120,7 +120,7 @@ async fn a_slot_moves_while_calls_go_on_and_none_is_lost_or_counted_twice() {
 }
 
 #[tokio::test]
-async fn a_cluster_that_lacks_a_server_says_so_and_keeps_the_rest() {
+async fn serves_other_slots_when_node_is_down() {
     if !is_installed() {
         return;
     }

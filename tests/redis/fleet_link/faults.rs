@@ -8,7 +8,7 @@ use super::redis_server::{Redis, is_installed};
 use super::{Log, counted, down, echo, failures, is_down_for, link, one, said_back, until, up};
 
 #[tokio::test]
-async fn a_server_that_is_started_again_is_found_again() {
+async fn reconnects_to_restarted_server() {
     if !is_installed() {
         return;
     }
@@ -37,7 +37,7 @@ async fn a_server_that_is_started_again_is_found_again() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_stopped_is_given_up_and_its_late_replies_go_to_nobody() {
+async fn times_out_stopped_server_and_drops_late_replies() {
     if !is_installed() {
         return;
     }
@@ -61,7 +61,7 @@ async fn a_server_that_is_stopped_is_given_up_and_its_late_replies_go_to_nobody(
 }
 
 #[tokio::test]
-async fn a_server_that_sleeps_longer_each_time_is_waited_for_longer() {
+async fn extends_timeout_for_slow_server() {
     if !is_installed() {
         return;
     }
@@ -91,7 +91,7 @@ async fn a_server_that_sleeps_longer_each_time_is_waited_for_longer() {
 }
 
 #[tokio::test]
-async fn a_replica_is_left_for_whatever_stands_there_next() {
+async fn reconnects_when_server_became_replica() {
     if !is_installed() {
         return;
     }
@@ -110,7 +110,7 @@ async fn a_replica_is_left_for_whatever_stands_there_next() {
 }
 
 #[tokio::test]
-async fn a_replica_without_its_master_is_told_apart() {
+async fn reports_master_down_of_replica() {
     if !is_installed() {
         return;
     }
@@ -126,7 +126,7 @@ async fn a_replica_without_its_master_is_told_apart() {
 }
 
 #[tokio::test]
-async fn a_server_without_memory_refuses_and_is_kept() {
+async fn keeps_connection_to_server_out_of_memory() {
     if !is_installed() {
         return;
     }
@@ -143,7 +143,7 @@ async fn a_server_without_memory_refuses_and_is_kept() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_busy_with_a_script_says_so() {
+async fn reports_busy_server() {
     if !is_installed() {
         return;
     }
@@ -164,7 +164,7 @@ async fn a_server_that_is_busy_with_a_script_says_so() {
 }
 
 #[tokio::test]
-async fn a_server_that_is_still_reading_its_data_is_waited_for() {
+async fn waits_for_loading_server() {
     if !is_installed() {
         return;
     }
@@ -183,7 +183,7 @@ async fn a_server_that_is_still_reading_its_data_is_waited_for() {
 }
 
 #[tokio::test]
-async fn an_error_within_a_script_tells_its_line_and_no_more() {
+async fn script_error_reports_line_without_values() {
     if !is_installed() {
         return;
     }

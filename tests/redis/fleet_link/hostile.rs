@@ -18,7 +18,7 @@ fn resident() -> usize {
 }
 
 #[tokio::test]
-async fn what_is_over_a_bound_ends_the_connection_and_costs_no_memory() {
+async fn closes_on_oversized_replies_within_memory_bound() {
     let zeros = vec![b'0'; 1 << 16];
     let table: &[(&str, Vec<u8>, Vec<u8>)] = &[
         ("512 MB", b"$536870912\r\n".to_vec(), zeros.clone()),
@@ -58,7 +58,7 @@ async fn what_is_over_a_bound_ends_the_connection_and_costs_no_memory() {
 }
 
 #[tokio::test]
-async fn a_greeting_of_another_kind_is_no_welcome() {
+async fn rejects_unexpected_greeting() {
     for text in ["+OK\r\n", ":1\r\n", "$4\r\nPONG\r\n", "*0\r\n", "\r\n", "$536870912\r\n"] {
         let liar = Liar::start(text.as_bytes().to_vec(), Vec::new(), false);
         let link = link_to(&liar);
@@ -72,7 +72,7 @@ async fn a_greeting_of_another_kind_is_no_welcome() {
 }
 
 #[tokio::test]
-async fn a_server_that_says_a_byte_now_and_then_is_given_up() {
+async fn times_out_server_that_drips_bytes() {
     let liar = Liar::start(b"$1000\r\n".to_vec(), Vec::new(), true);
     let link = link_to(&liar);
     up(&link).await;

@@ -22,7 +22,7 @@ fn link_as(redis: &Redis, user: Option<&str>, password: &str) -> RedisLink {
 }
 
 #[tokio::test]
-async fn a_wrong_password_is_tried_again_once_it_may_be_mended() {
+async fn retries_wrong_password_after_delay() {
     if !is_installed() {
         return;
     }
@@ -50,7 +50,7 @@ async fn a_wrong_password_is_tried_again_once_it_may_be_mended() {
 }
 
 #[tokio::test]
-async fn what_is_amiss_with_a_password_is_said() {
+async fn reports_password_faults() {
     if !is_installed() {
         return;
     }
@@ -71,7 +71,7 @@ async fn what_is_amiss_with_a_password_is_said() {
 }
 
 #[tokio::test]
-async fn a_user_with_too_few_rights_waits_until_they_are_given() {
+async fn retries_when_missing_rights_are_granted() {
     if !is_installed() {
         return;
     }

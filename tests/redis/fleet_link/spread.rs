@@ -23,7 +23,7 @@ proptest::proptest! {
 
     /// Names as operators choose them; nobody listens there, and nobody need.
     #[test]
-    fn a_fourth_server_takes_its_share_and_little_else_moves(numbers in proptest::collection::hash_set(0_u32..10_000, 4)) {
+    fn fourth_server_takes_equal_share_of_tags(numbers in proptest::collection::hash_set(0_u32..10_000, 4)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let _guard = runtime.enter();
         let urls: Vec<String> = numbers.iter().map(|number| format!("unix:///nowhere/redis-{number}.sock")).collect();
@@ -44,7 +44,7 @@ proptest::proptest! {
 }
 
 #[tokio::test]
-async fn a_fourth_server_moves_no_more_than_three_in_ten() {
+async fn fourth_server_moves_at_most_three_in_ten_tags() {
     let table = [
         "redis://redis-{}.example:6379",
         "redis://10.0.0.{}:6379",
@@ -60,7 +60,7 @@ async fn a_fourth_server_moves_no_more_than_three_in_ten() {
 }
 
 #[tokio::test]
-async fn options_that_contradict_themselves_are_refused() {
+async fn rejects_contradictory_options() {
     let url = |text: &str| vec![text.to_owned()];
     let both = |first: &str, second: &str| vec![first.to_owned(), second.to_owned()];
     let of_cluster = |urls: &[String]| LinkOptions { cluster: true, ..named(urls) };

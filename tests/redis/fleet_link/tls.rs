@@ -23,7 +23,7 @@ async fn fault(link: &RedisLink) -> (TlsFault, String) {
 }
 
 #[tokio::test]
-async fn a_server_that_is_trusted_is_spoken_to() {
+async fn connects_to_trusted_server_over_tls() {
     if !is_installed() {
         return;
     }
@@ -40,7 +40,7 @@ async fn a_server_that_is_trusted_is_spoken_to() {
 }
 
 #[tokio::test]
-async fn each_certificate_that_is_not_good_is_named_for_what_it_is() {
+async fn reports_fault_of_each_bad_certificate() {
     if !is_installed() {
         return;
     }
@@ -61,7 +61,7 @@ async fn each_certificate_that_is_not_good_is_named_for_what_it_is() {
 }
 
 #[tokio::test]
-async fn what_is_amiss_with_the_authorities_or_the_port_is_said() {
+async fn reports_faults_of_ca_file_and_port() {
     if !is_installed() {
         return;
     }

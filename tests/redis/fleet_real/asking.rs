@@ -39,13 +39,13 @@ fn three(fleet: &str) -> Option<usize> {
 }
 
 #[test]
-fn exactly_the_budget_passes_on_three_hosts_that_ask_when_they_lack() {
+fn admits_exact_budget_when_hosts_check_on_miss() {
     let Some(passed) = three("on_miss: ask, wait: 50ms, on_redis_down: refuse") else { return };
     assert_eq!(passed, BURST as usize);
 }
 
 #[test]
-fn exactly_the_budget_passes_on_three_hosts_that_always_ask() {
+fn admits_exact_budget_in_exact_mode() {
     let Some(passed) = three("mode: exact, wait: 50ms, on_redis_down: refuse") else { return };
     assert_eq!(passed, BURST as usize);
 }
@@ -56,7 +56,7 @@ fn id_of(reply: &Value) -> u64 {
 }
 
 #[test]
-fn who_comes_behind_a_request_that_waits_is_answered_first() {
+fn answers_local_requests_before_pending_one() {
     if !is_installed() {
         return;
     }
@@ -78,7 +78,7 @@ const SLACK: Duration = Duration::from_millis(15);
 const TRIED_AFTER: Duration = Duration::from_millis(250);
 
 #[test]
-fn a_redis_that_says_nothing_costs_five_requests_five_milliseconds() {
+fn silent_redis_delays_at_most_five_requests() {
     if !is_installed() {
         return;
     }

@@ -161,12 +161,12 @@ fn outage(
 }
 
 #[test]
-fn a_redis_that_stands_still() {
+fn survives_stopped_redis() {
     outage(&[], |redis| redis.signal(Signal::STOP), |redis| redis.signal(Signal::CONT));
 }
 
 #[test]
-fn a_redis_that_takes_no_connection_is_known_to_be_gone_before_silence_would_tell() {
+fn detects_refused_connection_before_silence_timeout() {
     if !is_installed() {
         return;
     }
@@ -184,17 +184,17 @@ fn a_redis_that_takes_no_connection_is_known_to_be_gone_before_silence_would_tel
 }
 
 #[test]
-fn a_redis_that_is_killed_and_comes_back_without_its_data() {
+fn survives_redis_restart_without_data() {
     outage(&[], Redis::kill, |redis| redis.restart(None));
 }
 
 #[test]
-fn a_redis_that_is_killed_and_comes_back_with_its_data() {
+fn survives_redis_restart_with_data() {
     outage(&["--appendonly", "yes"], Redis::kill, |redis| redis.restart(None));
 }
 
 #[test]
-fn a_redis_that_has_become_a_replica() {
+fn survives_redis_demoted_to_replica() {
     let seen =
         outage(&[], |redis| redis.order("REPLICAOF 127.0.0.1 1"), |redis| redis.order("REPLICAOF NO ONE"));
     if let Some((_, hosts)) = seen {
@@ -203,12 +203,12 @@ fn a_redis_that_has_become_a_replica() {
 }
 
 #[test]
-fn a_redis_without_memory() {
+fn survives_redis_out_of_memory() {
     outage(&[], |redis| redis.order("CONFIG SET maxmemory 1"), |redis| redis.order("CONFIG SET maxmemory 0"));
 }
 
 #[test]
-fn a_redis_that_sleeps_forgets_its_scripts_and_all_else() {
+fn survives_redis_flush_and_sleep() {
     let Some(scene) = Scene::begin(&[]) else { return };
     scene.redis.order("SCRIPT FLUSH");
     scene.redis.order("FLUSHALL");
@@ -228,7 +228,7 @@ fn a_redis_that_sleeps_forgets_its_scripts_and_all_else() {
 
 /// Who may not is not asked again for half a minute: that it goes on alone is what can be seen.
 #[test]
-fn a_redis_that_takes_rights_away() {
+fn falls_back_when_redis_revokes_rights() {
     let Some(scene) = Scene::begin(&[]) else { return };
     let before: Vec<usize> = scene.hosts.iter().map(|host| count_log(host, "noperm")).collect();
     scene.redis.order("ACL SETUSER default -evalsha");
@@ -243,7 +243,7 @@ fn a_redis_that_takes_rights_away() {
 }
 
 #[test]
-fn a_redis_that_is_not_there_or_knows_another_password_does_not_hold_up_the_start() {
+fn starts_without_reachable_redis() {
     if !is_installed() {
         return;
     }

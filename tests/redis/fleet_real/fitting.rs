@@ -10,7 +10,7 @@ use super::wire::{Wire, hit, verdict_of};
 
 /// Pages of ten requests of each of 20 callers, a third of the rate, alternating between two hosts.
 #[test]
-fn pages_of_ten_at_a_third_of_the_rate_pass_by_default() {
+fn default_admits_pages_of_ten_at_third_of_rate() {
     if !is_installed() {
         return;
     }
@@ -43,7 +43,7 @@ fn unanswered(host: &Daemon) -> f64 {
 }
 
 #[test]
-fn a_cost_of_30_of_100_a_second_and_burst_50_passes_by_default() {
+fn default_admits_cost_of_30_with_burst_50() {
     if !is_installed() {
         return;
     }

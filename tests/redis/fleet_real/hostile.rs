@@ -9,7 +9,7 @@ use super::hosts::{Caller, LINKED, count_log, passed, plan, rules};
 use super::liar::Liar;
 
 #[test]
-fn a_redis_that_lies_costs_a_daemon_neither_memory_nor_an_answer() {
+fn hostile_redis_costs_no_memory_or_reply() {
     let zeros = vec![b'0'; 1 << 16];
     let lies: [(&str, Vec<u8>, Vec<u8>); 4] = [
         ("512 MB", b"$536870912\r\n".to_vec(), zeros.clone()),

@@ -51,7 +51,7 @@ pub(crate) fn end(hosts: &mut [Daemon]) {
 }
 
 #[test]
-fn who_ends_gives_back_what_it_has() {
+fn returns_unused_tokens_at_exit() {
     if !is_installed() {
         return;
     }
@@ -72,7 +72,7 @@ fn who_ends_gives_back_what_it_has() {
 }
 
 #[test]
-fn a_host_is_the_same_after_a_restart_and_a_copy_of_it_is_not() {
+fn keeps_identity_across_restart_and_renames_copy() {
     if !is_installed() {
         return;
     }
@@ -105,7 +105,7 @@ fn a_host_is_the_same_after_a_restart_and_a_copy_of_it_is_not() {
 }
 
 #[test]
-fn a_rule_that_comes_later_is_shared_and_a_host_without_one_is_not_counted() {
+fn counts_hosts_with_fleet_rules_only() {
     if !is_installed() {
         return;
     }

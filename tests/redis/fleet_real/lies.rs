@@ -248,7 +248,7 @@ fn hosts_choose_the_same_of_two_documents_of_one_version() {
 }
 
 #[test]
-fn a_host_with_another_secret_neither_hears_nor_replaces_the_overrides() {
+fn other_secret_neither_reads_nor_replaces_overrides() {
     if !is_installed() {
         return;
     }
@@ -268,7 +268,7 @@ fn a_host_with_another_secret_neither_hears_nor_replaces_the_overrides() {
 }
 
 #[test]
-fn a_liar_in_the_place_of_redis_loosens_nothing() {
+fn hostile_redis_loosens_no_limit() {
     let mut changed = b"$42\r\n\x01".to_vec();
     changed.extend([0; 41]);
     changed.extend(b"\r\n");

@@ -82,7 +82,7 @@ pub(crate) fn two(redis: &Redis) -> [Daemon; 2] {
 }
 
 #[test]
-fn a_switch_at_one_host_holds_on_all_and_says_who_did_it() {
+fn fleet_switch_applies_on_all_hosts_with_its_origin() {
     if !is_installed() {
         return;
     }
@@ -122,7 +122,7 @@ fn a_switch_at_one_host_holds_on_all_and_says_who_did_it() {
 }
 
 #[test]
-fn of_two_words_the_later_one_holds() {
+fn later_fleet_switch_wins() {
     if !is_installed() {
         return;
     }
@@ -163,7 +163,7 @@ fn of_two_words_the_later_one_holds() {
 }
 
 #[test]
-fn a_key_blocked_at_one_host_is_refused_on_all_and_nobody_is_named_in_redis() {
+fn fleet_block_applies_on_all_hosts_by_digest() {
     if !is_installed() {
         return;
     }
@@ -199,7 +199,7 @@ fn a_key_blocked_at_one_host_is_refused_on_all_and_nobody_is_named_in_redis() {
 }
 
 #[test]
-fn what_was_heard_stays_without_redis_over_a_restart_and_is_given_to_one_that_lost_it() {
+fn keeps_overrides_in_outage_and_restores_them_to_redis() {
     if !is_installed() {
         return;
     }
@@ -239,7 +239,7 @@ fn what_was_heard_stays_without_redis_over_a_restart_and_is_given_to_one_that_lo
 }
 
 #[test]
-fn without_redis_in_the_settings_or_with_one_that_does_not_answer_it_is_said_why() {
+fn fleet_switch_fails_with_reason_without_redis() {
     if !is_installed() {
         return;
     }
@@ -265,7 +265,7 @@ fn without_redis_in_the_settings_or_with_one_that_does_not_answer_it_is_said_why
 }
 
 #[test]
-fn two_operators_at_once_lose_no_word() {
+fn concurrent_operators_lose_no_block() {
     if !is_installed() {
         return;
     }

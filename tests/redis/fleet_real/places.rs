@@ -119,7 +119,7 @@ fn mean(done: &[(u64, u64)], from: u64, to: u64) -> f64 {
 }
 
 #[test]
-fn there_is_never_more_at_once_than_the_rule_says_and_most_of_it_is_used() {
+fn fleet_concurrency_never_exceeds_maximum() {
     if !is_installed() {
         return;
     }
@@ -137,7 +137,7 @@ fn there_is_never_more_at_once_than_the_rule_says_and_most_of_it_is_used() {
 }
 
 #[test]
-fn places_of_a_host_that_was_killed_are_used_by_others() {
+fn permits_of_killed_host_pass_to_others() {
     if !is_installed() {
         return;
     }
@@ -171,7 +171,7 @@ fn places_of_a_host_that_was_killed_are_used_by_others() {
 }
 
 #[test]
-fn who_ends_gives_back_what_is_idle() {
+fn returns_idle_permits_at_exit() {
     if !is_installed() {
         return;
     }
@@ -194,7 +194,7 @@ fn who_ends_gives_back_what_is_idle() {
 }
 
 #[test]
-fn work_that_goes_on_over_a_restart_keeps_its_places() {
+fn leases_keep_fleet_permits_across_restart() {
     if !is_installed() {
         return;
     }
@@ -223,7 +223,7 @@ fn work_that_goes_on_over_a_restart_keeps_its_places() {
 }
 
 #[test]
-fn a_host_that_hears_nothing_begins_nothing_or_its_part() {
+fn outage_grants_no_permits_or_the_share() {
     if !is_installed() {
         return;
     }
@@ -269,7 +269,7 @@ fn begun_between(done: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn a_host_that_comes_later_learns_of_the_places_of_others() {
+fn late_host_learns_permits_in_use() {
     if !is_installed() {
         return;
     }
@@ -307,7 +307,7 @@ fn one_after_another(wires: &mut [Wire], most: usize, rounds: usize) -> usize {
 }
 
 #[test]
-fn where_there_are_few_nobody_is_refused_while_one_is_free() {
+fn grants_last_free_permit_to_any_host() {
     if !is_installed() {
         return;
     }

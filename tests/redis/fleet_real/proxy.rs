@@ -11,7 +11,7 @@ use super::redis_server::{Redis, is_installed};
 use super::way::Way;
 
 #[test]
-fn what_is_admitted_is_charged_once_however_many_replies_are_lost() {
+fn charges_once_when_replies_are_lost() {
     if !is_installed() {
         return;
     }

@@ -14,7 +14,7 @@ const BURST: u32 = 200;
 const LASTS: Duration = Duration::from_secs(5);
 
 #[test]
-fn each_region_has_its_part_and_all_together_no_more_than_the_budget() {
+fn regions_admit_their_share_of_the_budget() {
     if !is_installed() {
         return;
     }
@@ -44,7 +44,7 @@ fn each_region_has_its_part_and_all_together_no_more_than_the_budget() {
 }
 
 #[test]
-fn each_region_has_its_part_of_the_work_at_once() {
+fn regions_run_their_share_of_permits() {
     if !is_installed() {
         return;
     }

@@ -60,7 +60,7 @@ impl Worker {
 }
 
 #[test]
-fn other_work_is_refused_because_of_the_other_host() {
+fn reserve_counts_work_of_other_hosts() {
     if !is_installed() {
         return;
     }

@@ -31,7 +31,7 @@ fn ask(hosts: &[Daemon], who: &'static str) -> Vec<Caller> {
 }
 
 #[test]
-fn a_slot_of_a_cluster_moves_and_no_token_is_lost_or_made() {
+fn moved_slot_conserves_tokens() {
     if !is_installed() {
         return;
     }
@@ -71,7 +71,7 @@ fn a_slot_of_a_cluster_moves_and_no_token_is_lost_or_made() {
 }
 
 #[test]
-fn of_several_servers_one_is_gone_and_comes_back() {
+fn survives_loss_of_one_of_three_servers() {
     const BURST: u32 = 50;
     const RATE: f64 = 100.0;
     if !is_installed() {

@@ -48,7 +48,7 @@ fn by_tls(redis: &Redis, host: &str, ca: &str, word: &str) {
 }
 
 #[test]
-fn a_certificate_that_is_not_good_is_refused_and_named_and_requests_are_judged() {
+fn decides_locally_and_reports_bad_certificate() {
     if !is_installed() {
         return;
     }
@@ -87,7 +87,7 @@ fn others(host: &Daemon) -> u64 {
 }
 
 #[test]
-fn hosts_with_different_secrets_have_a_budget_each_until_the_last_is_restarted() {
+fn different_secrets_separate_budgets_until_last_restart() {
     if !is_installed() {
         return;
     }

@@ -50,7 +50,7 @@ fn run(fleet: &str, turns: &[(u64, &[usize])]) -> Option<(f64, f64, f64)> {
 
 #[test]
 #[ignore = "a minute of twenty daemons: in the nightly run"]
-fn twenty_hosts_use_one_limit_whole_and_no_more() {
+fn twenty_hosts_use_whole_limit_within_bound() {
     let all: Vec<usize> = (0..HOSTS).collect();
     for (fleet, extra) in [("on_miss: refuse", 0.0), ("on_miss: admit", 0.1)] {
         let Some((most, used, offered)) = run(fleet, &[(60, &all)]) else { return };
@@ -62,7 +62,7 @@ fn twenty_hosts_use_one_limit_whole_and_no_more() {
 
 #[test]
 #[ignore = "a minute of twenty daemons: in the nightly run"]
-fn a_hot_host_that_moves_is_given_the_limit_wherever_it_is() {
+fn moving_hot_host_gets_the_whole_limit() {
     let turns: Vec<(u64, &[usize])> =
         [[3_usize], [11], [0], [19], [7], [14]].iter().map(|host| (5, host.as_slice())).collect();
     let Some((most, used, _)) = run("on_miss: admit", &turns) else { return };

@@ -60,7 +60,7 @@ fn id_of(reply: &Value) -> u64 {
 }
 
 #[test]
-fn of_one_connection_256_wait_and_the_next_is_judged_at_once() {
+fn bounds_pending_requests_of_one_connection() {
     if !is_installed() {
         return;
     }
@@ -89,7 +89,7 @@ fn of_one_connection_256_wait_and_the_next_is_judged_at_once() {
 }
 
 #[test]
-fn what_was_paid_for_who_is_gone_goes_back() {
+fn refunds_pending_requests_of_closed_connection() {
     if !is_installed() {
         return;
     }
@@ -107,7 +107,7 @@ fn what_was_paid_for_who_is_gone_goes_back() {
 }
 
 #[test]
-fn who_sends_no_more_and_reads_still_is_answered() {
+fn answers_pending_request_after_writing_shutdown() {
     if !is_installed() {
         return;
     }
@@ -122,7 +122,7 @@ fn who_sends_no_more_and_reads_still_is_answered() {
 }
 
 #[test]
-fn at_the_end_of_the_daemon_what_waits_is_answered() {
+fn answers_pending_requests_at_exit() {
     if !is_installed() {
         return;
     }
@@ -144,7 +144,7 @@ fn at_the_end_of_the_daemon_what_waits_is_answered() {
 }
 
 #[test]
-fn a_repeat_of_one_that_waits_takes_nothing() {
+fn retry_of_pending_request_charges_nothing() {
     if !is_installed() {
         return;
     }
@@ -158,7 +158,7 @@ fn a_repeat_of_one_that_waits_takes_nothing() {
 }
 
 #[test]
-fn work_that_waits_has_a_lease_once_it_is_granted() {
+fn pending_acquire_gets_lease_when_granted() {
     if !is_installed() {
         return;
     }
@@ -173,7 +173,7 @@ fn work_that_waits_has_a_lease_once_it_is_granted() {
 }
 
 #[test]
-fn of_what_one_key_refuses_the_other_gets_back_what_was_paid() {
+fn refunds_other_key_when_one_is_limited() {
     if !is_installed() {
         return;
     }
@@ -194,7 +194,7 @@ fn of_what_one_key_refuses_the_other_gets_back_what_was_paid() {
 }
 
 #[test]
-fn who_only_looks_or_charges_afterwards_does_not_wait() {
+fn peek_and_charge_do_not_wait() {
     if !is_installed() {
         return;
     }
@@ -210,7 +210,7 @@ fn who_only_looks_or_charges_afterwards_does_not_wait() {
 }
 
 #[test]
-fn what_is_refused_until_a_moment_is_refused_without_a_call_until_then() {
+fn limits_locally_until_known_retry_time() {
     if !is_installed() {
         return;
     }
@@ -237,7 +237,7 @@ fn what_is_refused_until_a_moment_is_refused_without_a_call_until_then() {
 }
 
 #[test]
-fn after_five_that_waited_in_vain_nobody_waits_until_a_call_is_answered_again() {
+fn stops_waiting_after_five_timeouts_until_reply() {
     if !is_installed() {
         return;
     }
@@ -264,7 +264,7 @@ fn after_five_that_waited_in_vain_nobody_waits_until_a_call_is_answered_again() 
 }
 
 #[test]
-fn a_redis_that_is_too_slow_for_the_deadline_is_tried_now_and_then() {
+fn probes_redis_slower_than_deadline() {
     if !is_installed() {
         return;
     }
