@@ -6,18 +6,18 @@
 //! side, [`encode_request`] and [`decode_reply`], serves the command line, the benchmarks and the tests.
 //!
 //! ```
-//! use tidegate::protocol::{Cost, Descriptors, Request, Split, decode_request, encode_request, split};
+//! use tidegate::protocol::{CostField, DescriptorList, RequestFrame, Split, decode_request, encode_request, split};
 //!
 //! let mut bytes = Vec::new();
-//! let mut descriptors = Descriptors::new();
+//! let mut descriptors = DescriptorList::new();
 //! assert!(descriptors.push(&[("user", "u1")]));
-//! encode_request(&mut bytes, &Request::hit(7, "api"), &descriptors).unwrap();
+//! encode_request(&mut bytes, &RequestFrame::hit(7, "api"), &descriptors).unwrap();
 //!
-//! let mut descriptors = Descriptors::new(); // after the bytes that it will point into
+//! let mut descriptors = DescriptorList::new(); // after the bytes that it will point into
 //! let Split::Frame { payload, consumed } = split(&bytes) else { panic!("a whole frame was written") };
 //! assert_eq!(consumed, bytes.len());
-//! let Ok(Request::Hit(judge)) = decode_request(payload, &mut descriptors) else { panic!("a HIT was written") };
-//! assert_eq!((judge.id, judge.domain, judge.cost), (7, "api", Cost::Requests(1)));
+//! let Ok(RequestFrame::Hit(judge)) = decode_request(payload, &mut descriptors) else { panic!("a HIT was written") };
+//! assert_eq!((judge.id, judge.domain, judge.cost), (7, "api", CostField::Requests(1)));
 //! assert_eq!(descriptors.attributes(), [("user", "u1")]);
 //! ```
 

@@ -3,6 +3,7 @@
 mod advisories;
 mod guards;
 mod source;
+mod type_names;
 mod verdict;
 mod words;
 
