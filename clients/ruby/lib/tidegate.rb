@@ -236,15 +236,15 @@ module Tidegate
     # One request on one connection. Exceptions of other threads arrive only while it waits, or after it is done: then
     # the connection is closed, and an undelivered grant is reported as abandoned.
     def attempt(operation, wanted, out, held, deadline, fresh)
-      connection = reply = kept = passed = nil
+      connection = started = reply = kept = passed = nil
       Thread.handle_interrupt(NEVER) do
         connection = @idle.pop unless fresh
         connection ||= connect
-        connection.write(wanted, out)
+        started = connection.write(wanted, out)
         reply = wanted ? connection.read(wanted) : true
-        kept = keep(connection, reply, held) if reply
+        kept = keep(connection, reply, held) if reply # from here on it may be another thread's
       end
-      deadline ||= connection.used + @timeout
+      deadline ||= started + @timeout
       until reply
         connection.wait(deadline)
         Thread.handle_interrupt(NEVER) do
@@ -253,7 +253,7 @@ module Tidegate
       end
       passed = reply
     rescue Fault => e
-      e.started = connection&.used || now
+      e.started = started || now
       passed = e
     ensure
       Thread.handle_interrupt(NEVER) { end_attempt(operation, connection, kept, passed, held) } unless kept && passed

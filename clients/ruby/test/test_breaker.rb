@@ -179,6 +179,21 @@ class TestBreaker < Support::Case
     assert_equal 1 + 3, played.requests.size
   end
 
+  # A reply that is there at once makes its connection idle, and another thread may take it before this one goes on.
+  def test_a_connection_that_another_thread_takes_and_finds_closed_fails_no_call
+    played.script = ->(connection, message) { connection.write(Support.frame([1, message[1], *Support::ALLOW])) && connection.shutdown && nil }
+    client.define_singleton_method(:connect) do
+      super().tap { |made| made.define_singleton_method(:write) { |*given| super(*given).tap { sleep(0.1) } } }
+    end
+    first = Thread.current
+    others = []
+    client.define_singleton_method(:keep) do |*given|
+      super(*given).tap { others << Thread.new { hit("api").reason }.value if Thread.current == first }
+    end
+    assert_equal [nil], reasons(hits(client))
+    assert_equal [nil], others
+  end
+
   def test_calls_share_the_connections_that_the_daemon_has_room_for
     client
     played.most = 2
@@ -199,7 +214,8 @@ class TestBreaker < Support::Case
     serving = Thread.new do
       3.times do
         connection = listener.accept.first
-        Thread.new do # both calls may come on one connection
+        Thread.new do # both calls may come on one connection, or none
+          Thread.current.report_on_exception = false
           2.times { |i| connection.readpartial(4_096) && connection.write(Support.frame([1, Support::FIRST + i, *Support::ALLOW])) }
         end
       end

@@ -42,11 +42,11 @@ module Tidegate
       raise Fault.new(why(path, e), "unreachable", *CONNECTING[e.class])
     end
 
-    # Writes a request; a Fault if the socket does not take it whole.
+    # Writes a request: when; a Fault if the socket does not take it whole.
     def write(wanted, out)
       id = @asked += 1
       @spent ||= id >= ID_MAX
-      @late = @used = nil
+      @late = nil
       size = out.bytesize - 4
       out.setbyte(2, size >> 8) if out.setbyte(3, size & 0xff) < size
       out.setbyte(7, id >> 8) && out.setbyte(8, id & 0xff) if wanted

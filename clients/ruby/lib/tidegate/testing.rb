@@ -28,7 +28,11 @@ module Tidegate
     class Client < Tidegate::Client
       # In place of a connection, for one request.
       class Line < Connection
-        def write(wanted, request) = (@used, @reply = 0.0, client.__send__(:answer, self, wanted, request))
+        def write(wanted, request)
+          @reply = client.__send__(:answer, self, wanted, request)
+          @used = 0.0
+        end
+
         def read(_wanted) = @reply
         def spent = true
       end
