@@ -48,6 +48,11 @@ impl Limits {
         Limits { engine, decider, nanos: START_NANOS, step: STEP_NANOS, refused: 0 }
     }
 
+    /// Another decider of the same engine.
+    pub(crate) fn beside(&self) -> Limits {
+        Limits::by(Arc::clone(&self.engine))
+    }
+
     /// With such short steps that borrowed tokens do not expire during the run.
     pub(crate) fn in_a_hurry(self) -> Limits {
         Limits { step: HURRY_NANOS, ..self }

@@ -1,8 +1,9 @@
-//! The cost of leases: a request under a lease beside two plain hits, bytes per lease, and the longest delay
-//! of requests while thousands of leases end.
+//! The cost of leases: a request under a lease beside two plain hits, eight threads on one key beside spread
+//! keys, bytes per lease, and the longest delay of requests while thousands of leases end.
 
 use std::collections::VecDeque;
 use std::io;
+use std::sync::Barrier;
 
 use tidegate::clock::Now;
 use tidegate::engine::{Descriptors, EngineAnswer, Op, Opening, Request, Session, Verdict, WorkOutcome};
@@ -11,12 +12,12 @@ use crate::contestant::{Limits, MEMORY_BYTES};
 use crate::report::{Bound, Row};
 use crate::resident::said_by;
 use crate::rules;
-use crate::stopwatch::{Sleeps, Times, cpu_nanos, resident_bytes};
+use crate::stopwatch::{Sleeps, Times, cpu_nanos, millis, resident_bytes};
 use crate::workload::{DOMAIN, UserName, Users};
 
 /// Rows about time, then memory, then delays.
 pub(crate) fn run(reps: usize) -> io::Result<Vec<Row>> {
-    let mut rows = vec![under_a_lease(reps)];
+    let mut rows = vec![under_a_lease(reps), on_one_key(reps)];
     let bytes: io::Result<Vec<f64>> =
         (0..reps.min(MEMORY_REPS_MAX)).map(|_| said_by(&["lease", &LEASES.to_string()])).collect();
     rows.push(
@@ -51,6 +52,44 @@ fn under_a_lease(reps: usize) -> Row {
     }
     let figure = "CPU of a request under a lease, shedding on, 1 M keys";
     Row::beside(figure, "ns", &leases, "two hits", &hits).must(Bound::AtMost(1.5))
+}
+
+/// Leases per second that eight threads acquire and release at once: all for one key, beside one key for each.
+fn on_one_key(reps: usize) -> Row {
+    let (mut hot, mut spread) = (Vec::new(), Vec::new());
+    for rep in 0..=reps {
+        let (one, other) = (storm(|_| 0), storm(|thread| thread));
+        // The first repetition warms the caches.
+        if rep > 0 {
+            hot.push(one);
+            spread.push(other);
+        }
+    }
+    let figure = "leases acquired and released by 8 threads for one key";
+    Row::beside(figure, "/s", &hot, "a key for each", &spread).must(Bound::AtLeast(0.6))
+}
+
+fn storm(key: impl Fn(u32) -> u32) -> f64 {
+    let limits = Limits::new(ROOM_FOR_ALL, MEMORY_BYTES);
+    let start = Barrier::new(THREADS as usize + 1);
+    let elapsed = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                let (mut limits, session) = (limits.beside(), session(&limits, thread, thread));
+                let (user, start) = (UserName::new(key(thread)), &start);
+                scope.spawn(move || {
+                    start.wait();
+                    for _ in 0..REQUESTS / THREADS {
+                        let lease = limits.acquire(&session, &user);
+                        limits.release(&session, Some(lease));
+                    }
+                })
+            })
+            .collect();
+        start.wait();
+        millis(|| threads.into_iter().for_each(|thread| thread.join().unwrap_or_default())).0
+    });
+    f64::from(REQUESTS) / (elapsed / 1e3)
 }
 
 impl Limits {
@@ -153,6 +192,11 @@ const SHED: &str = "priorities: [critical, other]\nshed:\n- pool: web\n  queue_a
                     fleet: {reserve: 20%}\n";
 
 const ONE_RULE: &str = "domain: api\nconcurrency:\n- {name: each, key: [user], max: 5}\n";
+
+/// So many at once that none is refused.
+const ROOM_FOR_ALL: &str = "domain: api\nconcurrency:\n- {name: each, key: [user], max: 1000}\n";
+
+const THREADS: u32 = 8;
 
 const REQUESTS: u32 = 200_000;
 
