@@ -108,14 +108,13 @@ module Tidegate
                    Errno::EMFILE => :own, Errno::ENFILE => :own, Errno::ENOBUFS => :own, Errno::ENOMEM => :own }.freeze
     private_constant :CONNECTING
 
-    CALLED = %w[connect_nonblock getsockopt initialize new read_nonblock send sendmsg_nonblock].freeze
-    private_constant :CALLED
+    LIBRARY = Socket.instance_method(:sendmsg_nonblock).source_location.first
+    private_constant :LIBRARY
 
-    # Whether the socket raised it, not a signal handler of the application in the middle of this file's code.
+    # Whether the socket raised it, not a signal handler of the application in this code or the library's.
     def own?(error)
-      places = error.backtrace_locations or return false
-      i = places.index { |place| place.path == __FILE__ }
-      i == 0 || (!i.nil? && CALLED.include?(places[i - 1].base_label))
+      places = error.backtrace_locations&.map(&:path) or return false
+      places.find_index { |path| path != LIBRARY && !path.start_with?("<internal:") } == places.index(__FILE__)
     end
 
     def next_reply(wanted)
