@@ -141,7 +141,10 @@ macro_rules! each_algorithm {
             $crate::limit::Quota::SlidingLog($bound) => $body,
             $crate::limit::Quota::SlidingWindow($bound) => $body,
             $crate::limit::Quota::Concurrency($bound) => $body,
-            $crate::limit::Quota::Share($bound) => $body,
+            $crate::limit::Quota::Share(boxed) => {
+                let $bound = &**boxed;
+                $body
+            }
             $crate::limit::Quota::Places($bound) => $body,
         }
     };

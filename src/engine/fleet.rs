@@ -128,7 +128,7 @@ impl FleetMembership {
                             let budget = budget_number(&joined.key, &name, number);
                             quota.join(&joined.standing, budget);
                             let states = comparable_share(quota, own);
-                            let quota = quota.clone();
+                            let quota = (**quota).clone();
                             budgets.insert(budget, Budget { rule: name, quota, states });
                         }
                         Some(Quota::Places(quota)) => {

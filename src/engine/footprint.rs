@@ -114,7 +114,7 @@ mod tests {
         );
         assert_eq!(bytes_per_key(&Quota::FixedWindow(window.unwrap())), KeyFootprint { least: 34, most: 67 });
         let bucket = token_bucket::TokenBucketQuota::new(Rate::new(1, 1_000_000_000).unwrap(), 5).unwrap();
-        let share = Quota::Share(share::ShareQuota::new(bucket, 0, share::WhenDown::Share));
+        let share = Quota::Share(Box::new(share::ShareQuota::new(bucket, 0, share::WhenDown::Share)));
         assert_eq!(bytes_per_key(&share), KeyFootprint { least: 56, most: 240 });
     }
 

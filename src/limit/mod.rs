@@ -41,8 +41,8 @@ pub enum Quota {
     Concurrency(concurrency::ConcurrencyQuota),
     /// Leases in progress on all hosts together.
     Places(places::PermitQuota),
-    /// A budget over several hosts.
-    Share(share::ShareQuota),
+    /// A budget over several hosts. Boxed: an override of a rule on one host need not be as large.
+    Share(Box<share::ShareQuota>),
 }
 
 impl Quota {

@@ -264,7 +264,7 @@ fn rule(plan: &Plan) -> Rule {
     let quota = quota.asking(plan.asks);
     Rule {
         key: vec![KeyPart::plain("tenant")],
-        ..Rule::new("shared", position(), Limit::new(Quota::Share(quota)))
+        ..Rule::new("shared", position(), Limit::new(Quota::Share(Box::new(quota))))
     }
 }
 

@@ -257,12 +257,12 @@ fn rule(plan: &Plan) -> Rule {
     let position = Position { file: "simulation".into(), line: 1, column: 1 };
     let key = vec![KeyPart::plain("tenant")];
     if let Some(kind) = plan.window {
-        let quota = Quota::Share(crate::windows::quota(plan, kind).asking(plan.asks));
+        let quota = Quota::Share(Box::new(crate::windows::quota(plan, kind).asking(plan.asks)));
         return Rule { key, ..Rule::new("per-tenant", position, Limit::new(quota)) };
     }
     let rate = Rate::new(plan.rate, plan.period_s * 1_000_000_000).unwrap();
     let bucket = token_bucket::TokenBucketQuota::new(rate, plan.burst).unwrap();
     let when_down = if plan.faults.alone_refuses { WhenDown::Refuse } else { WhenDown::Share };
-    let quota = Quota::Share(share::ShareQuota::new(bucket, plan.credit, when_down).asking(plan.asks));
+    let quota = Quota::Share(Box::new(share::ShareQuota::new(bucket, plan.credit, when_down).asking(plan.asks)));
     Rule { key, ..Rule::new("per-tenant", position, Limit::new(quota)) }
 }

@@ -71,7 +71,7 @@ impl<'d> Judgement<'d> {
             Quota::SlidingWindow(quota) => self.of_one_by(quota, one, selection, request, workspace),
             // A rule with remote checks takes the general path.
             Quota::Share(quota) if quota.asks_now() => self.of_all(selection, request, workspace, None),
-            Quota::Share(quota) => self.of_one_by(quota, one, selection, request, workspace),
+            Quota::Share(quota) => self.of_one_by(&**quota, one, selection, request, workspace),
             // Unreachable: token buckets are judged above, and concurrency rules are never simple.
             Quota::TokenBucket(_) | Quota::Concurrency(_) | Quota::Places(_) => {
                 self.of_all(selection, request, workspace, None)

@@ -117,7 +117,7 @@ impl StagePart {
         let Some(law) = self.law(case) else { return };
         if let Quota::Share(quota) = &law.allowance.quota {
             let note = |state: &mut Folded| quota.note_refused(state, case.now, self.cost);
-            self.change(self.digest, quota, case, shard, note);
+            self.change(self.digest, &**quota, case, shard, note);
             return;
         }
         if let Quota::Places(quota) = &law.allowance.quota {

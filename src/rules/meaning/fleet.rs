@@ -127,13 +127,13 @@ pub(in crate::rules) fn shared(limit: Limit, terms: &FleetTerms) -> Limit {
             Quota::TokenBucket(bucket) => {
                 let (bucket, credit) = (*bucket, credit_of(terms));
                 let quota = share::ShareQuota::new(bucket, credit, when_down(terms));
-                allowance.quota = Quota::Share(share_of(quota, terms));
+                allowance.quota = Quota::Share(Box::new(share_of(quota, terms)));
             }
             // Windows that cannot be shared were reported. A window of 0 refuses everything on each host.
             Quota::FixedWindow(_) | Quota::SlidingWindow(_) => {
                 let own = allowance.quota.clone();
                 if let Ok(quota) = share::ShareQuota::of_window(own, credit_of(terms), when_down(terms)) {
-                    allowance.quota = Quota::Share(share_of(quota, terms));
+                    allowance.quota = Quota::Share(Box::new(share_of(quota, terms)));
                 }
             }
             Quota::Concurrency(quota) => {

@@ -59,7 +59,7 @@ impl Host {
 /// A rule of the fleet, without credit.
 fn shared(name: &str, rate: u32, burst: u32) -> Rule {
     let bucket = token_bucket::TokenBucketQuota::new(Rate::new(rate, SECOND).unwrap(), burst).unwrap();
-    let quota = Quota::Share(share::ShareQuota::new(bucket, 0, WhenDown::Share));
+    let quota = Quota::Share(Box::new(share::ShareQuota::new(bucket, 0, WhenDown::Share)));
     Rule { limit: Limit::new(quota), ..rule(name, &["user"], rate, burst) }
 }
 
@@ -158,7 +158,7 @@ fn a_refusal_never_says_that_there_was_enough() {
         let mut rules = rules;
         if is_asking {
             let Some(Quota::Share(quota)) = rules[0].limit.quota().cloned() else { panic!("no share") };
-            rules[0].limit = Limit::new(Quota::Share(asking(quota)));
+            rules[0].limit = Limit::new(Quota::Share(Box::new(asking(*quota))));
         }
         let mut host = Host::new(1, rules);
         host.hit("u1", 0);

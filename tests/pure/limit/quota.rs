@@ -43,10 +43,10 @@ fn quota_shows_its_configured_numbers() {
         (Quota::Concurrency(concurrency::ConcurrencyQuota::new(most)), (3, 0, "3 at once", "concurrency")),
         (Quota::Places(places::PermitQuota::new(most, WhenDown::Share)), (3, 0, "3 at once", "concurrency")),
         (
-            Quota::Share(share::ShareQuota::new(bucket, 0, WhenDown::Share)),
+            Quota::Share(Box::new(share::ShareQuota::new(bucket, 0, WhenDown::Share))),
             (20, 200, "100/s", "token_bucket"),
         ),
-        (Quota::Share(shared_window), (5, 60_000, "5/min", "fixed_window")),
+        (Quota::Share(Box::new(shared_window)), (5, 60_000, "5/min", "fixed_window")),
     ];
     for (quota, (limit, millis, rate, algorithm)) in table {
         assert_eq!((quota.limit(), quota.window()), (limit, Micros(millis * 1_000)), "{quota:?}");
