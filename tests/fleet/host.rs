@@ -263,6 +263,7 @@ fn rule(plan: &Plan) -> Rule {
     let rate = Rate::new(plan.rate, plan.period_s * 1_000_000_000).unwrap();
     let bucket = token_bucket::TokenBucketQuota::new(rate, plan.burst).unwrap();
     let when_down = if plan.faults.alone_refuses { WhenDown::Refuse } else { WhenDown::Share };
-    let quota = Quota::Share(Box::new(share::ShareQuota::new(bucket, plan.credit, when_down).asking(plan.asks)));
+    let quota =
+        Quota::Share(Box::new(share::ShareQuota::new(bucket, plan.credit, when_down).asking(plan.asks)));
     Rule { key, ..Rule::new("per-tenant", position, Limit::new(quota)) }
 }
