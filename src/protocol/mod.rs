@@ -43,14 +43,14 @@ pub use decode_reply::{ReplyScratch, decode_reply};
 pub use descriptors::DescriptorList;
 pub use encode::{TooLarge, encode_request};
 pub use encode_reply::{encode_decision, encode_fault, encode_reply};
-pub use entries::{Abandoned, Amounts, Entries, ReplyEntry, Units};
-pub use fault::{Code, ExpectedField, Fault, Flaw, Reason};
-pub use frame::{Split, split};
+pub use entries::{Abandoned, Amounts, ReplyEntry, Units, WireList};
+pub use fault::{Code, ExpectedField, Fault, FaultReason, FormatFault};
+pub use frame::{FrameSplit, split_frame};
 pub use message::{
-    AmountField, ChargeFrame, CostField, HelloFrame, Judge, MissReason, Missed, OutcomeCode, RefundField,
-    RequestFrame, RequestOptions,
+    AmountField, ChargeFrame, CheckRequest, CostField, HelloFrame, MissReason, MissedCounts, OutcomeCode,
+    RefundField, RequestFrame, RequestOptions,
 };
-pub use reply::{DaemonMode, DecisionReply, LimitEntry, NoteCode, Reply, VerdictCode};
+pub use reply::{DaemonMode, DecisionReply, LimitEntry, NoteCode, VerdictCode, WireReply};
 
 /// The protocol version.
 pub const VERSION: u64 = 1;
