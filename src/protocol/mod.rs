@@ -6,7 +6,7 @@
 //! side, [`encode_request`] and [`decode_reply`], serves the command line, the benchmarks and the tests.
 //!
 //! ```
-//! use tidegate::protocol::{CostField, DescriptorList, RequestFrame, Split, decode_request, encode_request, split};
+//! use tidegate::protocol::{CostField, DescriptorList, FrameSplit, RequestFrame, decode_request, encode_request, split_frame};
 //!
 //! let mut bytes = Vec::new();
 //! let mut descriptors = DescriptorList::new();
@@ -14,7 +14,7 @@
 //! encode_request(&mut bytes, &RequestFrame::hit(7, "api"), &descriptors).unwrap();
 //!
 //! let mut descriptors = DescriptorList::new(); // after the bytes that it will point into
-//! let Split::Frame { payload, consumed } = split(&bytes) else { panic!("a whole frame was written") };
+//! let FrameSplit::Frame { payload, consumed } = split_frame(&bytes) else { panic!("a whole frame was written") };
 //! assert_eq!(consumed, bytes.len());
 //! let Ok(RequestFrame::Hit(judge)) = decode_request(payload, &mut descriptors) else { panic!("a HIT was written") };
 //! assert_eq!((judge.id, judge.domain, judge.cost), (7, "api", CostField::Requests(1)));

@@ -21,10 +21,10 @@ impl FleetSums {
     /// ```
     /// # use tidegate::shed::FleetSums;
     /// let alone = FleetSums::default();
-    /// assert_eq!(alone.most_others_here(100, 200), 80);
-    /// assert_eq!(alone.most_others_here(9, 200), 7); // 7.2
-    /// let elsewhere = FleetSums { slots: 100, critical: 9, others: 90 };
-    /// assert_eq!(elsewhere.most_others_here(100, 200), 70);
+    /// assert_eq!(alone.noncritical_max_here(100, 200), 80);
+    /// assert_eq!(alone.noncritical_max_here(9, 200), 7); // 7.2
+    /// let elsewhere = FleetSums { slots: 100, critical: 9, noncritical: 90 };
+    /// assert_eq!(elsewhere.noncritical_max_here(100, 200), 70);
     /// ```
     #[must_use]
     pub fn noncritical_max_here(self, slots_here: u32, reserve_permille: u16) -> u32 {
