@@ -199,7 +199,7 @@ impl Engine {
     }
 
     /// Returns whether every pool is at rest and no timed switch is pending: then a tick does no more than
-    /// [`Engine::end_due`] until a request begins or a signal arrives.
+    /// [`Engine::end_expired_leases`] until a request begins or a signal arrives.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
         self.pools.is_at_rest() && self.has_no_timed_overrides()

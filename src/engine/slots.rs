@@ -74,7 +74,7 @@ impl<N: Clone + Eq + std::hash::Hash> SlotNames<N> {
 }
 
 impl Slots {
-    /// Begins the compilation of a rule set, which calls [`Slots::find_or_assign`] for all its rules.
+    /// Begins the compilation of a rule set, which calls [`Slots::rule_slot`] for all its rules.
     pub(super) fn begin_rule_set(&mut self) {
         self.rules.begin();
     }

@@ -120,7 +120,7 @@ impl HostMember {
         self.tend_places(now, out);
     }
 
-    /// Makes the calls of a pending request. Requests that wait for permits are [served](Member::tend_places)
+    /// Makes the calls of a pending request. Requests that wait for permits are [served](HostMember::tend_places)
     /// after all pending requests were taken.
     pub fn ask(&mut self, question: WaitingRequest, now: Now, out: &mut Vec<ScriptCommand>) {
         let WaitingRequest { ticket, due, on_brought } = question;

@@ -325,7 +325,7 @@ const GAP_MIN: Duration = Duration::from_millis(2);
 /// Unneeded tokens return after this time.
 const BACK_AFTER: Duration = Duration::from_millis(250);
 
-/// The interval of reports about held tokens, well before [`crate::engine::Settled`] expires.
+/// The interval of reports about held tokens, well before [`crate::engine::ShareReply`] expires.
 const REPORT_EVERY: Duration = Duration::from_millis(900);
 
 /// How long the state of an idle key is kept.

@@ -50,7 +50,7 @@ pub enum WindowPeriod {
 pub enum Timeline {
     /// The boot-time clock: [`Now::at`].
     Boot,
-    /// Unix time: [`Now::at`] and [`Now::utc`].
+    /// Unix time: [`Now::at`] and [`Now::utc_offset_nanos`].
     Unix,
 }
 
@@ -240,7 +240,7 @@ impl FixedWindowState {
         (self.began(), self.count)
     }
 
-    /// Makes a state from the two numbers of [`to_parts`](FixedWindow::began_and_count).
+    /// Makes a state from the two numbers of [`to_parts`](FixedWindowState::to_parts).
     #[must_use]
     pub fn from_parts(began: Timestamp, count: u32) -> FixedWindowState {
         FixedWindowState { began: split_words(began.as_nanos()), count }

@@ -1,5 +1,5 @@
 //! The leaky bucket as a queue: delays requests instead of refusing them. The arithmetic and the 8 bytes of state are
-//! those of the token bucket ([`Gcra`]), with room for the unit that starts and those that wait; there is no queue in
+//! those of the token bucket ([`GcraState`]), with room for the unit that starts and those that wait; there is no queue in
 //! memory.
 //!
 //! ```text
@@ -75,8 +75,8 @@ impl LeakyBucketQuota {
         self.bucket.window()
     }
 
-    /// The token bucket that does the arithmetic, for [`Gcra::level`], [`Gcra::owe`], [`Gcra::give_back`] and
-    /// [`Gcra::cut`]. The `remaining` of its level counts free slots.
+    /// The token bucket that does the arithmetic, for [`GcraState::level`], [`GcraState::charge_debt`], [`GcraState::refund`] and
+    /// [`GcraState::clamp_to`]. The `remaining` of its level counts free slots.
     #[must_use]
     pub const fn bucket(&self) -> &token_bucket::TokenBucketQuota {
         &self.bucket

@@ -12,7 +12,7 @@
 //! only as `on_redis_down` allows. Leases without a permit are reported like the others: Redis grants no permit until
 //! all leases fit.
 //!
-//! [`InProgress`](super::concurrency::InProgress) counts the leases themselves, on every host.
+//! [`LeaseCount`](super::concurrency::LeaseCount) counts the leases themselves, on every host.
 
 mod remote_check;
 mod sync;

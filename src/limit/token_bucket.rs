@@ -35,7 +35,7 @@ impl TokenBucketQuota {
     }
 
     /// Makes a bucket on a given scale: all quotas of a rule share one, so that their states are comparable. The
-    /// interval is rounded up to its ticks ([`Rate::rounding_on`]).
+    /// interval is rounded up to its ticks ([`Rate::rounding_parts_on`]).
     ///
     /// # Errors Those of [`TokenBucketQuota::new`]; a rate that the scale cannot keep to within one part in 100 000.
     pub fn on_scale(rate: Rate, burst: u32, scale: TickScale) -> Result<TokenBucketQuota, LimitError> {

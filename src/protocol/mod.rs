@@ -2,8 +2,8 @@
 //! room.
 //!
 //! A frame is a 4-byte big-endian length and one MessagePack array. Requests are decoded from the read buffer without
-//! allocation: [`split`] finds a frame, [`decode_request`] decodes it, [`encode_reply`] appends the reply. The client's
-//! side, [`encode_request`] and [`decode_reply`], serves the command line, the benchmarks and the tests.
+//! allocation: [`split_frame`] finds a frame, [`decode_request`] decodes it, [`mod@encode_reply`] appends the reply. The client's
+//! side, [`encode_request`] and [`mod@decode_reply`], serves the command line, the benchmarks and the tests.
 //!
 //! ```
 //! use tidegate::protocol::{CostField, DescriptorList, FrameSplit, RequestFrame, decode_request, encode_request, split_frame};

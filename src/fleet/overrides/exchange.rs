@@ -27,7 +27,7 @@ pub(in crate::fleet) struct Exchange {
     host: Host,
     seal: Seal,
     known: Option<Document>,
-    /// The [`Now::utc`] by which the expiry times of `known` were last converted.
+    /// The [`Now::utc_offset_nanos`] by which the expiry times of `known` were last converted.
     utc: i64,
     changes: VecDeque<AwaitedChange>,
     /// The call in flight, its send time and the document it writes.

@@ -1,5 +1,5 @@
 //! A share in the compact form of the key table. Most decisions change the compact form in place; the others unfold it,
-//! change the [`FleetBudget`] and fold it again. Results equal those of the [`FleetBudget`].
+//! change the [`ShareState`] and fold it again. Results equal those of the [`ShareState`].
 //!
 //! ```text
 //!   table:  digest │ used, asked, …                               untracked
@@ -134,7 +134,7 @@ impl CompactShare {
         changed
     }
 
-    /// Admits a request of at least one unit, as [`FleetBudget::admit`] would, and returns its level. `None`, without any
+    /// Admits a request of at least one unit, as [`ShareState::admit`] would, and returns its level. `None`, without any
     /// change, if the compact form does not suffice to decide.
     #[inline]
     pub fn admit_fast(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) -> Option<QuotaLevel> {
@@ -144,7 +144,7 @@ impl CompactShare {
         }
     }
 
-    /// See [`FleetBudget::take_sync_due`].
+    /// See [`ShareState::take_sync_due`].
     pub fn take_sync_due(&mut self) -> bool {
         match &mut self.0 {
             Form::Boxed(boxed) => boxed.share.take_sync_due(),
@@ -152,7 +152,7 @@ impl CompactShare {
         }
     }
 
-    /// See [`FleetBudget::nanos_until_fresh`].
+    /// See [`ShareState::nanos_until_fresh`].
     #[must_use]
     pub fn nanos_until_fresh(&self, scale: TickScale, now: Timestamp) -> u64 {
         match &self.0 {
@@ -165,7 +165,7 @@ impl CompactShare {
         }
     }
 
-    /// See [`FleetBudget::is_tracked`].
+    /// See [`ShareState::is_tracked`].
     #[must_use]
     pub fn is_tracked(&self) -> bool {
         match &self.0 {

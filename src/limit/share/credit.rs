@@ -113,7 +113,7 @@ impl ShareState {
         UntrackedCredit::new(quota, standing.hosts(), self.untracked, now)
     }
 
-    /// Admits a request of an untracked key with the same result as [`FleetBudget::judge`] and [`FleetBudget::charge`].
+    /// Admits a request of an untracked key with the same result as [`ShareState::judge`] and [`ShareState::charge`].
     #[inline(always)]
     pub(super) fn admit_untracked(
         &mut self,

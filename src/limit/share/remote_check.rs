@@ -145,7 +145,7 @@ impl ShareState {
     }
 
     /// Applies the reply to a remote check. The granted tokens are reserved for the waiting request until it is
-    /// [judged](Share::judged).
+    /// [judged](ShareState::release_reservation).
     pub fn apply_remote_reply(&mut self, quota: &ShareQuota, now: Timestamp, brought: &KeyCheckReply) {
         if let Some(standing) = quota.standing() {
             self.catch_up(quota, standing, now);
@@ -172,7 +172,7 @@ impl ShareState {
     }
 
     /// Applies the fallback to a request that lacks `need` tokens and whose remote check timed out; tokens granted so
-    /// are charged later. Returns the tokens reserved for the request until it is [judged](Share::judged).
+    /// are charged later. Returns the tokens reserved for the request until it is [judged](ShareState::release_reservation).
     pub fn apply_timeout(&mut self, quota: &ShareQuota, now: Timestamp, need: u32) -> u32 {
         let Some(standing) = quota.standing() else { return 0 };
         self.catch_up(quota, standing, now);

@@ -367,5 +367,5 @@ const SYNC_EVERY: Micros = Micros(100_000);
 const AGAIN_AFTER: Micros = Micros(1_000_000);
 
 /// The hold on this host: borrowed tokens expire this long after the report was sent, before their hold in Redis ends;
-/// see [`Settled::sent`](super::Settled).
+/// see [`ShareReply::sent_at`](super::ShareReply).
 pub(in crate::limit) const HOLD: Duration = Duration::from_millis(1_900);

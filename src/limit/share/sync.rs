@@ -47,7 +47,7 @@ pub struct ShareReply {
 
 impl ShareState {
     /// Reports the key, which is tracked from now on. Up to `give_back` tokens, if they are there and not
-    /// [reserved](Share::judged), are returned with the report, beside [`ShareReport::refund`]. Returns the report and
+    /// [reserved](ShareState::release_reservation), are returned with the report, beside [`ShareReport::refund`]. Returns the report and
     /// the number of all returned tokens.
     pub fn report(&mut self, quota: &ShareQuota, now: Timestamp, give_back: u32) -> (ShareReport, u32) {
         if let Some(standing) = quota.standing() {
