@@ -128,8 +128,9 @@ nightly:         ## Long properties; hours are welcome. What fails keeps nothing
 	@scripts/setup test
 	@$(MAKE) -k -j1 --no-print-directory $(NIGHTLY)
 
-# Advisories need their database, which comes over the network.
+# Links of the docs of all items; advisories need their database, which comes over the network.
 nightly-sources:
+	@RUSTDOCFLAGS="-Dwarnings -Arustdoc::private_intra_doc_links" cargo doc --quiet --locked --no-deps --lib --document-private-items
 	@if ! cargo deny --version >/dev/null 2>&1; then echo "SKIPPED: licenses, bans and sources need cargo-deny (cargo install cargo-deny --locked)"; \
 	  else cargo deny --locked check bans licenses sources && \
 	  if cargo deny fetch db >/dev/null 2>&1; then cargo deny --locked check --disable-fetch advisories; \

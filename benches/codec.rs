@@ -8,7 +8,7 @@
 
 use std::hint::black_box;
 
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 use tidegate::protocol::{
     CostField, DecisionReply, DescriptorList, FRAME_BYTES_MAX, Fault, RequestFrame, VerdictCode,
     decode_request, encode_decision, encode_request,
@@ -61,11 +61,11 @@ fn encode_allow(out: &mut Vec<u8>, decision: &DecisionReply<'_>) {
 }
 
 fn measure(name: &str, rounds: u32, work: &mut dyn FnMut()) {
-    let start = boot_nanos();
+    let start = read_boot_nanos();
     for _ in 0..rounds {
         work();
     }
-    let nanos = (boot_nanos() - start) as f64 / f64::from(rounds.max(1));
+    let nanos = (read_boot_nanos() - start) as f64 / f64::from(rounds.max(1));
     #[allow(clippy::print_stdout, reason = "this is what it is for")]
     {
         println!("{name:<40} {nanos:>10.1} ns");

@@ -21,7 +21,7 @@ use std::hint::black_box;
 use criterion::{Criterion, criterion_group, criterion_main};
 use siphasher::sip128::{Hasher128, SipHasher13};
 use tidegate::clock::{Now, Timestamp};
-use tidegate::limit::token_bucket::{Gcra, TokenBucketQuota};
+use tidegate::limit::token_bucket::{GcraState, TokenBucketQuota};
 use tidegate::limit::{Outcome, Rate};
 use tidegate::protocol::{DecisionReply, DescriptorList, VerdictCode, decode_request, encode_decision};
 use tidegate::rules::Selection;
@@ -33,7 +33,7 @@ use workload::{FRAME_HEADER_BYTES, Hits, USERS, UserName, Users};
 fn judge(criterion: &mut Criterion) {
     let rate = Rate::new(100, 1_000_000_000).unwrap_or_else(|error| panic!("{error}"));
     let quota = TokenBucketQuota::new(rate, 500).unwrap_or_else(|error| panic!("{error}"));
-    let mut state = Gcra::full(quota.scale(), Timestamp::ORIGIN);
+    let mut state = GcraState::full(quota.scale(), Timestamp::ORIGIN);
     let mut nanos = 0;
     criterion.bench_function("token bucket: judge", |bencher| {
         bencher.iter(|| {

@@ -1,7 +1,7 @@
 //! Reads the clocks. No other module does: everything below the server takes a [`Now`] as an argument.
 //!
 //! Elapsed time never comes from the wall clock: [`Timestamp`] counts the boot-time clock, which neither steps nor stops
-//! while the machine sleeps. The wall clock enters only as [`Now::utc`], sampled once a second.
+//! while the machine sleeps. The wall clock enters only as [`Now::utc_offset_nanos`], sampled once a second.
 
 use std::fmt;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -48,14 +48,14 @@ pub struct Now {
     /// Boot-time clock since the engine's origin.
     pub at: Timestamp,
     /// Nanoseconds to add to `at` for Unix time; steps when the wall clock does.
-    pub utc: i64,
+    pub utc_offset_nanos: i64,
 }
 
 impl Now {
     /// Returns the time `nanos` nanoseconds after an origin that is the Unix epoch: for tests and replays.
     #[must_use]
     pub const fn at_nanos(nanos: u64) -> Now {
-        Now { at: Timestamp::from_nanos(nanos), utc: 0 }
+        Now { at: Timestamp::from_nanos(nanos), utc_offset_nanos: 0 }
     }
 }
 
@@ -87,7 +87,7 @@ pub struct Clock {
     start_boot_nanos: u64,
     /// The same moment on the timeline, with the wall clock as it was then.
     start: Now,
-    /// The last sample for [`Now::utc`].
+    /// The last sample for [`Now::utc_offset_nanos`].
     utc: AtomicI64,
 }
 
@@ -95,30 +95,30 @@ impl Clock {
     /// Starts a timeline: the origin is now.
     #[must_use]
     pub fn start() -> Clock {
-        Clock::resume(Timestamp::ORIGIN, boot_nanos())
+        Clock::resume(Timestamp::ORIGIN, read_boot_nanos())
     }
 
     /// Continues a timeline, which was at `start` when the boot-time clock was at `start_boot_nanos`.
     #[must_use]
     pub fn resume(start: Timestamp, start_boot_nanos: u64) -> Clock {
-        let start = Now { at: start, utc: 0 };
+        let start = Now { at: start, utc_offset_nanos: 0 };
         let mut clock = Clock { start_boot_nanos, start, utc: AtomicI64::new(i64::MIN) };
         clock.sample_utc();
-        clock.start.utc = *clock.utc.get_mut();
+        clock.start.utc_offset_nanos = *clock.utc.get_mut();
         clock
     }
 
     /// Returns the time at which this clock was made, later than the origin if it continues a timeline. Its Unix time
     /// does not change when the wall clock is set later.
     #[must_use]
-    pub fn began(&self) -> Now {
+    pub fn started_at(&self) -> Now {
         self.start
     }
 
     /// Reads the boot-time clock. The wall clock is the last sample.
     #[must_use]
     pub fn now(&self) -> Now {
-        Now { at: self.timestamp(), utc: self.utc.load(Ordering::Relaxed) }
+        Now { at: self.timestamp(), utc_offset_nanos: self.utc.load(Ordering::Relaxed) }
     }
 
     /// Returns the value of the boot-time clock at a moment of this timeline.
@@ -156,27 +156,27 @@ impl Clock {
 
     fn timestamp(&self) -> Timestamp {
         // Saturating: if the boot-time clock ran backwards, time would stand still instead of a panic.
-        let passed = boot_nanos().saturating_sub(self.start_boot_nanos);
+        let passed = read_boot_nanos().saturating_sub(self.start_boot_nanos);
         Timestamp(self.start.at.0.saturating_add(passed))
     }
 }
 
 /// Reads the boot-time clock in nanoseconds, for tools that measure a span.
 #[must_use]
-pub fn boot_nanos() -> u64 {
+pub fn read_boot_nanos() -> u64 {
     read_nanos(ClockId::Boottime)
 }
 
 /// Reads the monotonic clock in microseconds, which the protocol of service managers uses. Not for other uses: it stops
 /// while the machine sleeps.
 #[must_use]
-pub fn monotonic_micros() -> u64 {
+pub fn read_monotonic_micros() -> u64 {
     read_nanos(ClockId::Monotonic) / 1_000
 }
 
 /// Reads the CPU time that all threads of this process have used since its start, in nanoseconds.
 #[must_use]
-pub fn cpu_nanos() -> u64 {
+pub fn read_cpu_nanos() -> u64 {
     read_nanos(ClockId::ProcessCPUTime)
 }
 

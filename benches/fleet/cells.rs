@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 use tidegate::fleet::call::{Bucket, CELLS_MAX, LanePosition, ScriptCommand, SyncBatch};
 use tidegate::fleet::cell::{CellQuota, CellRate, CellReport, CellRequest, TOKEN};
 use tidegate::fleet::reply::{ReplyKind, ScriptReply};
@@ -30,17 +30,17 @@ pub(crate) fn run(machine: &Machine, reps: usize, seconds: u64) -> io::Result<Ve
         let grown = server.used_memory()?.saturating_sub(empty);
         figures.bytes.push(grown as f64 / f64::from(CELLS));
         let span = Duration::from_secs(seconds);
-        let (cpu, busy) = (server.cpu_nanos()?, boot_nanos());
+        let (cpu, busy) = (server.cpu_nanos()?, read_boot_nanos());
         let flat_out = drive(machine, &socket, CONNECTIONS, &Pace::FlatOut(span))?;
-        let (cpu, busy) = ((server.cpu_nanos()? - cpu) as f64, (boot_nanos() - busy) as f64);
+        let (cpu, busy) = ((server.cpu_nanos()? - cpu) as f64, (read_boot_nanos() - busy) as f64);
         figures.cells.push(flat_out.cells_per_second());
         figures.core.push(100.0 * cpu / busy);
         figures.cpu_cells.push(flat_out.calls.len() as f64 * CELLS_MAX as f64 * 1e9 / cpu);
         figures.full_ms.push(flat_out.millis_at(0.99));
         let gap = Duration::from_secs_f64(2.0 * CELLS_MAX as f64 / flat_out.cells_per_second());
-        let (waited, begin) = (server.waited_nanos()?, boot_nanos());
+        let (waited, begin) = (server.waited_nanos()?, read_boot_nanos());
         let half = drive(machine, &socket, CONNECTIONS, &Pace::Every(gap, span))?;
-        let (waited, took) = ((server.waited_nanos()? - waited) as f64, (boot_nanos() - begin) as f64);
+        let (waited, took) = ((server.waited_nanos()? - waited) as f64, (read_boot_nanos() - begin) as f64);
         figures.waited.push(100.0 * waited / took);
         figures.half_ms.push(half.millis_at(0.99));
         figures.half_p50_ms.push(half.millis_at(0.5));
@@ -158,9 +158,9 @@ impl Host {
         client.load(&scripts::SYNC)?;
         let rate = CellRate::new(1_000, 1).ok_or_else(|| io::Error::other("a rate of 1000/s"))?;
         let terms = CellQuota { version: 1, rate, burst: 1_000 * TOKEN };
-        let epoch = boot_nanos() >> 8;
+        let epoch = read_boot_nanos() >> 8;
         let mut id = [number; 16];
-        id[..8].copy_from_slice(&boot_nanos().to_le_bytes());
+        id[..8].copy_from_slice(&read_boot_nanos().to_le_bytes());
         let batch = |turn: u32| {
             let bucket = (turn % u32::from(BUCKETS)) as u8;
             let asks = (0..CELLS_MAX as u32).map(|cell| ask(bucket, turn * CELLS_MAX as u32 + cell, terms));
@@ -175,7 +175,7 @@ impl Host {
 
     fn ask(mut self, pace: &Pace, number: u32, hosts: u32) -> io::Result<Took> {
         let mut calls = histogram()?;
-        let begin = boot_nanos();
+        let begin = read_boot_nanos();
         let nanos = |span: &Duration| span.as_nanos() as u64;
         let (end, gap) = match pace {
             Pace::Rounds(_) => (u64::MAX, 0),
@@ -188,20 +188,20 @@ impl Host {
         let mut turn = number as usize * self.batches.len() / hosts as usize;
         let last =
             if let Pace::Rounds(rounds) = pace { turn + rounds * self.batches.len() } else { usize::MAX };
-        while turn < last && boot_nanos() < end {
+        while turn < last && read_boot_nanos() < end {
             if gap > 0 {
-                let now = boot_nanos();
+                let now = read_boot_nanos();
                 if due > now {
                     thread::sleep(Duration::from_nanos(due - now));
                 }
                 // Skip calls that could not be made in time.
-                due = (due + gap).max(boot_nanos().saturating_sub(gap));
+                due = (due + gap).max(read_boot_nanos().saturating_sub(gap));
             }
             let took = if matches!(pace, Pace::Pings(..)) { self.client.ping()? } else { self.one(turn)? };
             calls.saturating_record(took);
             turn += 1;
         }
-        Ok(Took { nanos: boot_nanos() - begin, calls })
+        Ok(Took { nanos: read_boot_nanos() - begin, calls })
     }
 
     /// Sends one batch; returns its nanoseconds.

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 use tidegate::fleet::call::ScriptCommand;
 use tidegate::fleet::link::Script;
 use tidegate::fleet::reply::{Received, ScriptReply};
@@ -27,9 +27,9 @@ impl Client {
     /// Calls a script; returns the reply and the nanoseconds from the first byte sent to the last one read.
     pub(crate) fn call(&mut self, call: &ScriptCommand) -> io::Result<(ScriptReply, u64)> {
         let command = packed(call)?;
-        let start = boot_nanos();
+        let start = read_boot_nanos();
         let bytes = self.ask(&command)?;
-        let took = boot_nanos() - start;
+        let took = read_boot_nanos() - start;
         let Received { reply, clamped } = ScriptReply::decode(call, &bytes).map_err(io::Error::other)?;
         if clamped > 0 { Err(io::Error::other("a reply with absurd numbers")) } else { Ok((reply, took)) }
     }
@@ -37,9 +37,9 @@ impl Client {
     /// Nanoseconds of the shortest command.
     pub(crate) fn ping(&mut self) -> io::Result<u64> {
         let command = redis::cmd("ECHO").arg("").get_packed_command();
-        let start = boot_nanos();
+        let start = read_boot_nanos();
         self.ask(&command)?;
-        Ok(boot_nanos() - start)
+        Ok(read_boot_nanos() - start)
     }
 
     /// Sends a command and reads its reply, a bulk string.

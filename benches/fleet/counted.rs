@@ -103,7 +103,7 @@ impl Host {
         );
         let loaded = read_text("benchmark.yaml", &yaml);
         assert!(!loaded.has_errors(), "the benchmark's own rules: {:?}", loaded.problems.first());
-        engine.install(RuleSet::new(loaded.domains));
+        engine.install_rules(RuleSet::new(loaded.domains));
         let options = sync::SyncOptions {
             host: [number + 1; 16],
             epoch: 1,
@@ -120,7 +120,7 @@ impl Host {
     fn is_let_through(&mut self, user: u32, now: Now) -> bool {
         let user = UserName::new(user);
         let attributes = [("user", user.as_str())];
-        let request = Request::new(Op::Hit, DOMAIN, Descriptors::one(&attributes));
+        let request = Request::new(Op::Hit, DOMAIN, Descriptors::from_attributes(&attributes));
         match self.decider.decide(&request, now) {
             EngineAnswer::Decided(decision) => decision.verdict == Verdict::Allow,
             _ => panic!("a conflict"),
@@ -129,7 +129,7 @@ impl Host {
 
     /// Sends due commands; their replies arrive 0.5 ms later.
     fn talk(&mut self, store: &mut Store, micros: u64, counts: &mut Counts) {
-        assert!(self.standing.is_linked(), "nothing fails here");
+        assert!(self.standing.is_redis_reachable(), "nothing fails here");
         let mut calls = std::mem::take(&mut self.calls);
         let mut bytes = 0;
         counts.talk_nanos += cpu_nanos(|| {

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
-use tidegate::clock::{Clock, boot_nanos};
+use tidegate::clock::{Clock, read_boot_nanos};
 use tidegate::engine::{
     Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op, Request,
     Verdict,
@@ -95,10 +95,12 @@ impl Trial {
         for number in 0..HOSTS {
             hosts.push(Host::start(&server, number, self.limit)?);
         }
-        let give_up = boot_nanos() + 10 * NANOS_PER_SECOND;
-        while hosts.iter().any(|host| !host.standing.is_linked() || host.standing.hosts() < u32::from(HOSTS))
+        let give_up = read_boot_nanos() + 10 * NANOS_PER_SECOND;
+        while hosts
+            .iter()
+            .any(|host| !host.standing.is_redis_reachable() || host.standing.hosts() < u32::from(HOSTS))
         {
-            if boot_nanos() > give_up {
+            if read_boot_nanos() > give_up {
                 return Err(io::Error::other("the hosts do not hear each other"));
             }
             sleep(Duration::from_millis(10));
@@ -152,7 +154,7 @@ impl Host {
         let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
         let loaded = read_text("benchmark.yaml", &rules(limit));
         assert!(!loaded.has_errors(), "the benchmark's own rules: {:?}", loaded.problems.first());
-        engine.install(RuleSet::new(loaded.domains));
+        engine.install_rules(RuleSet::new(loaded.domains));
         let clock = Arc::new(Clock::start());
         let url = format!("unix://{}", server.socket().display());
         let link = link::LinkOptions {
@@ -179,7 +181,7 @@ impl Host {
     fn is_let_through(&mut self, user: u32) -> bool {
         let user = UserName::new(user);
         let attributes = [("user", user.as_str())];
-        let request = Request::new(Op::Hit, DOMAIN, Descriptors::one(&attributes));
+        let request = Request::new(Op::Hit, DOMAIN, Descriptors::from_attributes(&attributes));
         match self.decider.decide(&request, self.clock.now()) {
             EngineAnswer::Decided(decision) => decision.verdict == Verdict::Allow,
             _ => panic!("a conflict"),
@@ -207,7 +209,7 @@ impl Counts {
         let (cells, batches) =
             happened.fold((0, 0), |(cells, batches), more| (cells + more.cells, batches + more.batches));
         Ok(Counts {
-            at: boot_nanos(),
+            at: read_boot_nanos(),
             cells,
             batches,
             talk_nanos: talk_nanos()?,
@@ -246,11 +248,11 @@ impl Load<'_> {
     /// Sends the wanted rate of requests, as far as the machine can; catches up on at most 0.1 s of delay.
     /// Returns the number of requests.
     fn run(&mut self, seconds: u64) -> io::Result<u64> {
-        let begin = boot_nanos();
+        let begin = read_boot_nanos();
         let end = begin + seconds * NANOS_PER_SECOND;
         let (mut due, mut asked) = (begin, 0);
         loop {
-            let now = boot_nanos();
+            let now = read_boot_nanos();
             if now >= end {
                 return Ok(asked);
             }

@@ -29,7 +29,7 @@ impl Limits {
 
     pub(crate) fn of(rules: RuleSet, memory_bytes_max: usize) -> Limits {
         let engine = engine(memory_bytes_max);
-        engine.install(rules);
+        engine.install_rules(rules);
         Limits::by(engine)
     }
 
@@ -39,7 +39,7 @@ impl Limits {
         let lender = Lender::join(&engine);
         let loaded = read_text("benchmark.yaml", rules);
         assert!(!loaded.has_errors(), "the benchmark's own rules: {:?}", loaded.problems.first());
-        engine.install(RuleSet::new(loaded.domains));
+        engine.install_rules(RuleSet::new(loaded.domains));
         (Limits::by(engine).in_a_hurry(), lender)
     }
 
@@ -116,7 +116,7 @@ impl Limits {
     #[inline]
     fn decide(&mut self, user: &UserName, nanos: u64) {
         let attributes = [("user", user.as_str()), ("path", "/v1/charges")];
-        let request = Request::new(Op::Hit, DOMAIN, Descriptors::one(&attributes));
+        let request = Request::new(Op::Hit, DOMAIN, Descriptors::from_attributes(&attributes));
         let EngineAnswer::Decided(decision) = self.decider.decide(&request, Now::at_nanos(nanos)) else {
             panic!("a conflict")
         };

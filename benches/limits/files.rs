@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 use tidegate::rules::{RuleSet, read};
-use tidegate::sys::give_large_pieces_back;
+use tidegate::sys::return_freed_memory;
 
 use crate::contestant::{Limits, MEMORY_BYTES};
 use crate::report::{Bound, Row};
@@ -51,12 +51,12 @@ pub(crate) fn overrides(directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
 
 /// In a process of its own: reads rules and prints the bytes that they take.
 pub(crate) fn hold(directory: &Path) -> io::Result<()> {
-    give_large_pieces_back();
+    return_freed_memory();
     let empty = Limits::new(&rules::one(rules::TOKEN_BUCKET), MEMORY_BYTES);
     let before = resident_bytes()?;
     let loaded = read(directory);
     assert!(!loaded.has_errors(), "{:?}", loaded.problems.first());
-    empty.engine.install(RuleSet::new(loaded.domains));
+    empty.engine.install_rules(RuleSet::new(loaded.domains));
     println!("{}", resident_bytes()?.saturating_sub(before));
     Ok(())
 }

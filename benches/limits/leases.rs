@@ -108,7 +108,7 @@ impl Limits {
     fn acquire(&mut self, session: &Session, user: &UserName) -> u64 {
         let now = self.later();
         let attributes = [("user", user.as_str()), ("path", "/v1/charges")];
-        let request = Request::new(Op::Acquire, DOMAIN, Descriptors::one(&attributes));
+        let request = Request::new(Op::Acquire, DOMAIN, Descriptors::from_attributes(&attributes));
         let answer = self.decider().decide(&Request { session: Some(session), ..request }, now);
         let EngineAnswer::Decided(decision) = answer else { panic!("not decided") };
         assert_eq!(decision.verdict, Verdict::Allow, "what is measured is one kind of answer");
@@ -117,13 +117,13 @@ impl Limits {
 
     fn release(&mut self, session: &Session, lease: Option<u64>) {
         let now = self.later();
-        assert!(self.engine.release(session, lease.unwrap_or_default(), WorkOutcome::Ok, now));
+        assert!(self.engine.release_lease(session, lease.unwrap_or_default(), WorkOutcome::Ok, now));
     }
 }
 
 /// In a process of its own: holds leases and prints the bytes of each.
 pub(crate) fn hold(leases: u32) -> io::Result<()> {
-    tidegate::sys::give_large_pieces_back();
+    tidegate::sys::return_freed_memory();
     let mut limits = Limits::new(ONE_RULE, MEMORY_BYTES);
     let sessions: Vec<Session> =
         (0..leases.div_ceil(1_000)).map(|number| session(&limits, number, number)).collect();
@@ -158,9 +158,9 @@ fn pauses() -> (f64, f64) {
     let slowest = std::thread::scope(|scope| {
         let ending = scope.spawn(move || {
             let (half, rest) = sessions.split_at(sessions.len() / 2);
-            half.iter().for_each(|session| engine.end(session, now));
-            engine.end_due(Now::at_nanos(now.at.as_nanos() + 60_000_000_000));
-            rest.iter().for_each(|session| engine.end(session, now));
+            half.iter().for_each(|session| engine.end_session(session, now));
+            engine.end_expired_leases(Now::at_nanos(now.at.as_nanos() + 60_000_000_000));
+            rest.iter().for_each(|session| engine.end_session(session, now));
         });
         let (mut turn, mut slowest) = (0, 0.0_f64);
         while !ending.is_finished() {
@@ -185,7 +185,7 @@ fn session(limits: &Limits, number: u32, user: u32) -> Session {
     name[..4].copy_from_slice(&number.to_le_bytes());
     // More slots than requests in progress under shedding, so that the pool is never full.
     let opening = Opening { name: Some(name), user, pool: "web", slots: 64, connection: 1, pid: None };
-    limits.engine.open(&opening, Now::at_nanos(0)).unwrap_or_else(|error| panic!("{error}"))
+    limits.engine.open_session(&opening, Now::at_nanos(0)).unwrap_or_else(|error| panic!("{error}"))
 }
 
 const SHED: &str = "priorities: [critical, other]\nshed:\n- pool: web\n  queue_age: {}\n  workers: {}\n  brake: {}\n  \

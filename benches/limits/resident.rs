@@ -5,7 +5,7 @@ use std::io;
 use std::process::Command;
 
 use clap::ValueEnum;
-use tidegate::sys::give_large_pieces_back;
+use tidegate::sys::return_freed_memory;
 
 use crate::beside::Governor;
 use crate::contestant::{Limits, MEMORY_BYTES};
@@ -75,7 +75,7 @@ pub(crate) fn said_by(arguments: &[&str]) -> io::Result<f64> {
 /// In a process of its own: fills a table and prints the bytes that it takes.
 pub(crate) fn hold(held: Held, keys: u32, hits: u32) -> io::Result<()> {
     // As the daemon does at its start; governor benefits too.
-    give_large_pieces_back();
+    return_freed_memory();
     let before;
     let after;
     if held == Held::Governor {

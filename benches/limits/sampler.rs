@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::thread::sleep;
 use std::time::Duration;
 
-use tidegate::clock::{Clock, boot_nanos};
+use tidegate::clock::{Clock, read_boot_nanos};
 use tidegate::engine::Opening;
-use tidegate::host::Sampler;
+use tidegate::host::SignalSampler;
 
 use crate::contestant::Limits;
 use crate::report::{Bound, Row};
@@ -21,20 +21,20 @@ pub(crate) fn run(reps: usize) -> io::Result<Vec<Row>> {
     let clock = Arc::new(Clock::start());
     let opening =
         Opening { name: None, user: 0, pool: "web", slots: 8, connection: 1, pid: Some(std::process::id()) };
-    let session = limits.engine.open(&opening, clock.now()).map_err(io::Error::other)?;
+    let session = limits.engine.open_session(&opening, clock.now()).map_err(io::Error::other)?;
     let engine = Arc::clone(&limits.engine);
-    let sampler = Sampler::start(engine, Arc::clone(&clock))?;
+    let sampler = SignalSampler::start(engine, Arc::clone(&clock))?;
     // It opens files in its first second.
     sleep(Duration::from_secs(2));
     let percent: Vec<f64> = (0..reps.min(REPS_MAX))
         .map(|_| {
-            let (start, cpu) = (boot_nanos(), process_cpu_nanos());
+            let (start, cpu) = (read_boot_nanos(), process_cpu_nanos());
             sleep(EACH);
-            (process_cpu_nanos() - cpu) as f64 / (boot_nanos() - start) as f64 * 100.0
+            (process_cpu_nanos() - cpu) as f64 / (read_boot_nanos() - start) as f64 * 100.0
         })
         .collect();
     drop(sampler);
-    limits.engine.end(&session, clock.now());
+    limits.engine.end_session(&session, clock.now());
     Ok(vec![Row::alone("CPU of the sampler, every signal", "% of a core", &percent).must(Bound::AtMost(0.2))])
 }
 

@@ -6,7 +6,7 @@ use std::os::unix::fs::FileExt;
 
 use hdrhistogram::Histogram;
 use rustix::time::{ClockId, clock_gettime};
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 /// CPU nanoseconds of `work` on this thread, without waits for a CPU.
 pub(crate) fn cpu_nanos(work: impl FnOnce()) -> f64 {
@@ -17,9 +17,9 @@ pub(crate) fn cpu_nanos(work: impl FnOnce()) -> f64 {
 
 /// Elapsed milliseconds of `work`, and its result.
 pub(crate) fn millis<T>(work: impl FnOnce() -> T) -> (f64, T) {
-    let start = boot_nanos();
+    let start = read_boot_nanos();
     let done = work();
-    ((boot_nanos() - start) as f64 / 1e6, done)
+    ((read_boot_nanos() - start) as f64 / 1e6, done)
 }
 
 /// CPU nanoseconds of this process so far, over all threads.
@@ -49,9 +49,9 @@ impl Times {
 
     #[inline]
     pub(crate) fn of(&mut self, decision: impl FnOnce()) {
-        let start = boot_nanos();
+        let start = read_boot_nanos();
         decision();
-        self.last = boot_nanos() - start;
+        self.last = read_boot_nanos() - start;
         self.histogram.saturating_record(self.last);
     }
 

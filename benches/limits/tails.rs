@@ -6,7 +6,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 use tidegate::rules::Library;
 
 use crate::contestant::{Limits, MEMORY_BYTES};
@@ -43,8 +43,8 @@ pub(crate) fn reload(machine: &Machine, directory: &Path, reps: usize) -> io::Re
         partners(rep)?;
         machine.pin(machine.server_cpu())?;
         let mut times = Times::new();
-        let end = boot_nanos() + QUIET_NANOS;
-        while boot_nanos() < end {
+        let end = read_boot_nanos() + QUIET_NANOS;
+        while read_boot_nanos() < end {
             (0..1_000).for_each(|_| times.of(|| limits.next(users.draw())));
         }
         quiet.push(times.at(0.99));
@@ -56,7 +56,7 @@ pub(crate) fn reload(machine: &Machine, directory: &Path, reps: usize) -> io::Re
                 let pinned = machine.generator_cpu().and_then(|cpu| machine.pin(cpu));
                 let (millis, reading) = millis(|| {
                     let reading = library.read();
-                    retired.push(engine.install(library.rules()));
+                    retired.push(engine.install_rules(library.rules()));
                     reading
                 });
                 is_done.store(true, Ordering::SeqCst);

@@ -8,7 +8,7 @@ use tidegate::clock::{Micros, Now};
 use tidegate::engine::{
     self, Decider, Engine, EngineAnswer, EngineOptions, HashKey, Op, Opening, Session, WorkOutcome,
 };
-use tidegate::protocol::{self, DecisionReply, DescriptorList, Judge, RequestFrame, Split};
+use tidegate::protocol::{self, CheckRequest, DecisionReply, DescriptorList, FrameSplit, RequestFrame};
 use tidegate::rules::{self, Mode, RuleSet};
 
 use crate::lender::Lender;
@@ -23,7 +23,7 @@ impl Inside {
     /// With the common rules and room for all keys.
     pub(crate) fn new() -> Inside {
         let engine = engine();
-        engine.install(rule_set());
+        engine.install_rules(rule_set());
         Inside::of(&engine)
     }
 
@@ -31,7 +31,7 @@ impl Inside {
     pub(crate) fn in_fleet(terms: &str) -> (Inside, Lender) {
         let engine = engine();
         let lender = Lender::join(&engine);
-        engine.install(rules_of(&workload::rules_where(&format!(", scope: fleet, {terms}"))));
+        engine.install_rules(rules_of(&workload::rules_where(&format!(", scope: fleet, {terms}"))));
         (Inside::of(&engine), lender)
     }
 
@@ -52,7 +52,7 @@ impl Inside {
     #[inline(never)]
     pub(crate) fn answer(&mut self, frame: &[u8], now: Now) -> &[u8] {
         let mut descriptors = DescriptorList::new();
-        let Split::Frame { payload, .. } = protocol::split(frame) else { panic!("a whole frame") };
+        let FrameSplit::Frame { payload, .. } = protocol::split_frame(frame) else { panic!("a whole frame") };
         let Ok(RequestFrame::Hit(judge)) = protocol::decode_request(payload, &mut descriptors) else {
             panic!("a HIT")
         };
@@ -67,7 +67,7 @@ impl Inside {
     /// Decides without decoding and encoding.
     #[inline(never)]
     pub(crate) fn decide(&mut self, attributes: &[(&str, &str)], now: Now) -> engine::Verdict {
-        let descriptors = engine::Descriptors::one(attributes);
+        let descriptors = engine::Descriptors::from_attributes(attributes);
         let request = engine::Request::new(Op::Hit, workload::DOMAIN, descriptors);
         let EngineAnswer::Decided(decision) = self.decider.decide(&request, now) else {
             panic!("a conflict")
@@ -87,9 +87,9 @@ impl Work {
     pub(crate) fn new(now: Now) -> Work {
         let engine = engine();
         let rules = "concurrency: [{name: at-once, key: [user], max: 8}]";
-        engine.install(rules_of(&format!("domain: {}\n{rules}\n", workload::DOMAIN)));
+        engine.install_rules(rules_of(&format!("domain: {}\n{rules}\n", workload::DOMAIN)));
         let opening = Opening { name: None, user: 1, pool: "web", slots: 8, connection: 1, pid: None };
-        let Ok(session) = engine.open(&opening, now) else { panic!("a session") };
+        let Ok(session) = engine.open_session(&opening, now) else { panic!("a session") };
         Work { decider: engine.decider(), engine, session }
     }
 
@@ -97,7 +97,7 @@ impl Work {
     #[inline(never)]
     pub(crate) fn begin(&mut self, user: &str, now: Now) -> u64 {
         let attributes = [("user", user)];
-        let descriptors = engine::Descriptors::one(&attributes);
+        let descriptors = engine::Descriptors::from_attributes(&attributes);
         let request = engine::Request {
             session: Some(&self.session),
             ..engine::Request::new(Op::Acquire, workload::DOMAIN, descriptors)
@@ -111,7 +111,7 @@ impl Work {
 
     #[inline(never)]
     pub(crate) fn end(&self, lease: u64, now: Now) {
-        assert!(self.engine.release(&self.session, lease, WorkOutcome::Ok, now), "it is held");
+        assert!(self.engine.release_lease(&self.session, lease, WorkOutcome::Ok, now), "it is held");
     }
 }
 
@@ -136,12 +136,12 @@ fn engine() -> Arc<Engine> {
     Arc::new(Engine::new(options))
 }
 
-fn asked<'a>(judge: &Judge<'a>, descriptors: &'a DescriptorList<'a>) -> engine::Request<'a> {
+fn asked<'a>(judge: &CheckRequest<'a>, descriptors: &'a DescriptorList<'a>) -> engine::Request<'a> {
     let protocol::CostField::Requests(cost) = judge.cost else { panic!("a cost in requests") };
     let of_engine = engine::Descriptors { attributes: descriptors.attributes(), ends: descriptors.ends() };
     engine::Request {
         cost: engine::Cost::Requests(u32::try_from(cost).unwrap_or(u32::MAX)),
-        all: judge.options.all,
+        lists_all_limits: judge.options.all,
         priority: judge.priority,
         wait_max: judge.options.max_wait_us.map(Micros),
         ..engine::Request::new(Op::Hit, judge.domain, of_engine)
@@ -163,7 +163,7 @@ fn said<'d>(id: u64, decision: &engine::Decision<'d>) -> DecisionReply<'d> {
         window_us: binding.map(|binding| binding.level.window.0),
         remaining: binding.map(|binding| binding.level.remaining),
         reset_us: binding.map(|binding| binding.level.reset.0),
-        retry_us: decision.retry.map(|retry| retry.0),
+        retry_us: decision.retry_after.map(|retry| retry.0),
         help: binding.and_then(|binding| binding.rule.help.as_deref()),
         ..DecisionReply::new(id, verdict)
     }

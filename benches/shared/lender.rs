@@ -16,29 +16,29 @@ impl Lender {
     pub(crate) fn join(engine: &Arc<Engine>) -> Lender {
         let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
         standing.set_hosts(2);
-        standing.set_linked(true);
+        standing.set_redis_reachable(true);
         Lender { engine: Arc::clone(engine) }
     }
 
     /// Grants `tokens` to every key that has called, and clears its debt. Returns the number of keys.
     pub(crate) fn lend(&self, tokens: u32, now: Now) -> usize {
         let mut keys = Vec::new();
-        self.engine.take_calls(&mut keys);
-        let budgets = self.engine.budgets();
+        self.engine.take_due_share_keys(&mut keys);
+        let budgets = self.engine.fleet_budgets();
         for key in &keys {
             let Some(budget) = budgets.get(&key.budget()) else { continue };
-            let Some((reported, _)) = self.engine.report(key, budget, 0, now) else { continue };
+            let Some((reported, _)) = self.engine.report_share(key, budget, 0, now) else { continue };
             let level = i64::from(budget.quota.bucket().burst()) * 500_000;
             let settled = ShareReply {
-                paid: reported.owed,
+                paid: reported.debt,
                 granted: tokens,
                 level,
                 demand: 1_000,
-                sent: now.at,
-                low: 1,
-                more: None,
+                sent_at: now.at,
+                low_mark: 1,
+                next_increase: None,
             };
-            self.engine.settle(key, budget, &settled, now);
+            self.engine.apply_share_reply(key, budget, &settled, now);
         }
         keys.len()
     }

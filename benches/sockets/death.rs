@@ -5,10 +5,10 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 use tidegate::protocol::{
-    DecisionReply, DescriptorList, HelloFrame, Judge, Reply, ReplyScratch, RequestFrame, Split, decode_reply,
-    encode_request, split,
+    CheckRequest, DecisionReply, DescriptorList, FrameSplit, HelloFrame, ReplyScratch, RequestFrame,
+    WireReply, decode_reply, encode_request, split_frame,
 };
 
 use crate::process::Process;
@@ -50,11 +50,11 @@ fn kill_one(socket: &Path, asking: &mut Client) -> io::Result<f64> {
     if asking.free()? != 0 {
         return Err(io::Error::other("the process does not hold its places"));
     }
-    let killed = boot_nanos();
+    let killed = read_boot_nanos();
     child.kill()?;
     let millis = loop {
         let free = asking.free()?;
-        let passed = boot_nanos() - killed;
+        let passed = read_boot_nanos() - killed;
         if free == PLACES {
             break passed as f64 / 1e6;
         }
@@ -88,7 +88,7 @@ impl Client {
     fn connect(socket: &Path, pid: Option<u32>) -> io::Result<Client> {
         let mut client = Client { stream: UnixStream::connect(socket)?, buffer: Vec::new(), id: 0 };
         let mut session = [0; 16];
-        session[..8].copy_from_slice(&boot_nanos().to_le_bytes());
+        session[..8].copy_from_slice(&read_boot_nanos().to_le_bytes());
         session[8..12].copy_from_slice(&std::process::id().to_le_bytes());
         let hello = HelloFrame { session: Some(session), pid, ..HelloFrame::new(0) };
         client.send(&RequestFrame::Hello(hello))?;
@@ -101,11 +101,11 @@ impl Client {
         self.ask(RequestFrame::Peek)
     }
 
-    fn ask(&mut self, op: impl Fn(Judge<'static>) -> RequestFrame<'static>) -> io::Result<u64> {
+    fn ask(&mut self, op: impl Fn(CheckRequest<'static>) -> RequestFrame<'static>) -> io::Result<u64> {
         self.id += 1;
-        self.send(&op(Judge::new(self.id, "api")))?;
+        self.send(&op(CheckRequest::new(self.id, "api")))?;
         self.receive(|reply| match reply {
-            Reply::Decision(DecisionReply { remaining: Some(remaining), .. }) => Ok(*remaining),
+            WireReply::Decision(DecisionReply { remaining: Some(remaining), .. }) => Ok(*remaining),
             other => Err(io::Error::other(format!("expected a decision, received {other:?}"))),
         })?
     }
@@ -119,10 +119,10 @@ impl Client {
         self.stream.write_all(&bytes)
     }
 
-    fn receive<T>(&mut self, look: impl FnOnce(&Reply<'_>) -> T) -> io::Result<T> {
+    fn receive<T>(&mut self, look: impl FnOnce(&WireReply<'_>) -> T) -> io::Result<T> {
         let mut part = [0; 4096];
         loop {
-            if let Split::Frame { payload, consumed } = split(&self.buffer) {
+            if let FrameSplit::Frame { payload, consumed } = split_frame(&self.buffer) {
                 let mut scratch = ReplyScratch::default();
                 let reply = decode_reply(payload, &mut scratch)
                     .map_err(|error| io::Error::other(error.to_string()))?;

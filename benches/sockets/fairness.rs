@@ -13,7 +13,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, poll};
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 use crate::load::{Connection, now_and_then};
 use crate::report::{Bound, Row};
@@ -98,7 +98,7 @@ fn longest_gap(socket: &UnixDatagram, ended: &Receiver<()>) -> u64 {
     while ended.try_recv().is_err() {
         let Ok(bytes) = socket.recv(&mut word) else { continue };
         if word[..bytes].windows(10).any(|part| part == b"WATCHDOG=1") {
-            let now = boot_nanos();
+            let now = read_boot_nanos();
             longest = longest.max(last.map_or(0, |last| now - last));
             last = Some(now);
         }

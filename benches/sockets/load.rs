@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use rustix::event::{PollFd, PollFlags, poll};
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 use crate::dialect::Dialect;
 use crate::workload::Random;
@@ -103,11 +103,11 @@ impl Connection {
 pub(crate) fn one_by_one(connection: &mut Connection, nanos: u64) -> io::Result<Histogram<u64>> {
     let _watch = Watch::over([&connection.stream], nanos)?;
     let mut times = times();
-    let end = boot_nanos() + nanos;
+    let end = read_boot_nanos() + nanos;
     loop {
-        let sent = boot_nanos();
+        let sent = read_boot_nanos();
         connection.round_trip()?;
-        let received = boot_nanos();
+        let received = read_boot_nanos();
         times.saturating_record(received - sent);
         if received >= end {
             return Ok(times);
@@ -125,16 +125,16 @@ pub(crate) fn now_and_then(
 ) -> io::Result<(Histogram<u64>, Histogram<u64>)> {
     let _watch = Watch::over([&connection.stream], nanos)?;
     let (mut times, mut rises) = (times(), times());
-    let start = boot_nanos();
+    let start = read_boot_nanos();
     let mut due = start;
     // Random gaps: evenly spaced requests would meet the scheduler's tick at the same phase every time.
     let mut gaps = Random::new(start);
     while due < start + nanos {
-        thread::sleep(Duration::from_nanos(due.saturating_sub(boot_nanos())));
+        thread::sleep(Duration::from_nanos(due.saturating_sub(read_boot_nanos())));
         let before = meter()?;
-        let sent = boot_nanos();
+        let sent = read_boot_nanos();
         connection.round_trip()?;
-        times.saturating_record(boot_nanos() - sent);
+        times.saturating_record(read_boot_nanos() - sent);
         rises.saturating_record(meter()? - before);
         due += u64::from(gaps.below(2 * interval_nanos));
     }
@@ -165,7 +165,7 @@ pub(crate) fn in_flight(connections: &mut [Connection], depth: u64, until: Until
     let mut fds: Vec<PollFd<'_>> =
         streams.iter().map(|stream| PollFd::from_borrowed_fd(stream.as_fd(), PollFlags::IN)).collect();
 
-    let start = boot_nanos();
+    let start = read_boot_nanos();
     let mut outstanding = 0;
     for connection in connections.iter_mut() {
         let batch = depth.min(left);
@@ -176,7 +176,7 @@ pub(crate) fn in_flight(connections: &mut [Connection], depth: u64, until: Until
     let mut total = 0;
     while outstanding > 0 {
         poll(&mut fds, None)?;
-        if boot_nanos() >= start + nanos {
+        if read_boot_nanos() >= start + nanos {
             left = 0;
         }
         for (fd, connection) in fds.iter().zip(connections.iter_mut()) {
@@ -193,7 +193,7 @@ pub(crate) fn in_flight(connections: &mut [Connection], depth: u64, until: Until
             outstanding = outstanding + batch - replies;
         }
     }
-    Ok(Flow { replies: total, nanos: boot_nanos() - start })
+    Ok(Flow { replies: total, nanos: read_boot_nanos() - start })
 }
 
 /// Closes connections that take far too long, so that a server that hangs is an error instead of a hang. A

@@ -9,7 +9,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use rustix::process::{Signal, set_parent_process_death_signal};
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 /// A child process, killed when dropped, or by the kernel when this process ends (see [`launch`]).
 #[derive(Debug)]
@@ -34,12 +34,12 @@ impl Process {
 
     /// Waits until `socket` accepts a connection.
     pub(crate) fn wait_for(&mut self, socket: &Path) -> io::Result<()> {
-        let give_up = boot_nanos() + START_NANOS_MAX;
+        let give_up = read_boot_nanos() + START_NANOS_MAX;
         while std::os::unix::net::UnixStream::connect(socket).is_err() {
             if let Some(status) = self.child.try_wait()? {
                 return Err(io::Error::other(format!("the server ended at its start: {status}")));
             }
-            if boot_nanos() > give_up {
+            if read_boot_nanos() > give_up {
                 return Err(io::Error::other(format!("nothing listens on {}", socket.display())));
             }
             sleep(Duration::from_millis(1));
@@ -110,8 +110,8 @@ pub(crate) fn launch(arguments: &[String]) -> ExitCode {
 
 /// Uses up a CPU, like another program on a busy host; at most 10 min, in case it is not killed.
 pub(crate) fn be_busy() -> ExitCode {
-    let end = boot_nanos() + BUSY_NANOS_MAX;
-    while boot_nanos() < end {
+    let end = read_boot_nanos() + BUSY_NANOS_MAX;
+    while read_boot_nanos() < end {
         for round in 0..1_000_000_u32 {
             std::hint::black_box(round);
         }

@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::thread::sleep;
 use std::time::Duration;
 
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 use crate::dialect::{Dialect, Frames, frame};
 use crate::process::Process;
@@ -29,13 +29,13 @@ fn start(daemon: &Daemon) -> io::Result<f64> {
     frames.request(&mut requests);
     let (mut command, socket) = daemon.command("start.sock");
 
-    let spawned = boot_nanos();
+    let spawned = read_boot_nanos();
     let _process = Process::start_directly(&mut command)?;
     let mut stream = loop {
         if let Ok(stream) = UnixStream::connect(&socket) {
             break stream;
         }
-        if boot_nanos() - spawned > START_NANOS_MAX {
+        if read_boot_nanos() - spawned > START_NANOS_MAX {
             return Err(io::Error::other("the daemon does not start"));
         }
         sleep(LOOK_AGAIN);
@@ -51,7 +51,7 @@ fn start(daemon: &Daemon) -> io::Result<f64> {
         input.extend_from_slice(&buffer[..read]);
         let Some(welcome) = frame(&input) else { continue };
         if frames.reply(&input[welcome.len()..])?.is_some() {
-            break boot_nanos();
+            break read_boot_nanos();
         }
     };
     Ok((welcome - spawned) as f64 / 1e6)

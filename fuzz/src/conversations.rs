@@ -9,11 +9,15 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tidegate::clock::{Clock, boot_nanos};
+use tidegate::clock::{Clock, read_boot_nanos};
 use tidegate::engine::{Engine, Opening, PoolView};
-use tidegate::protocol::{Code, FRAME_BYTES_MAX, Reply, ReplyScratch, Split, decode_reply, split};
+use tidegate::protocol::{
+    Code, FRAME_BYTES_MAX, FrameSplit, ReplyScratch, WireReply, decode_reply, split_frame,
+};
 use tidegate::rules::{RuleSet, read_text};
-use tidegate::server::{self, ConnectionLimits, DomainAccess, Listener, PoolAccess, Pulse, ServerOptions};
+use tidegate::server::{
+    self, ConnectionLimits, DomainAccess, Listener, PoolAccess, ServerOptions, ThreadHealth,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::rules::new_engine;
@@ -73,19 +77,19 @@ impl Daemon {
         let directory = tempfile::tempdir().unwrap();
         let socket = directory.path().join("t.sock");
         let (engine, clock) = (new_engine(), Arc::new(Clock::start()));
-        engine.set_room(true);
+        engine.set_elastic_room(true);
         let loaded = read_text("rules.yaml", RULES);
         assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
-        drop(engine.install(RuleSet::new(loaded.domains)));
+        drop(engine.install_rules(RuleSet::new(loaded.domains)));
         let options = ServerOptions {
             threads: 1,
             connections: ConnectionLimits { max: 64, per_user: 64 },
             access: DomainAccess::new([]),
             pools: PoolAccess::new([]),
             telemetry: Arc::default(),
-            short_slices: false,
-            pulse: Arc::new(Pulse::new(1)),
-            asker: None,
+            request_short_slices: false,
+            thread_health: Arc::new(ThreadHealth::new(1)),
+            remote_checker: None,
             recorder: Arc::default(),
         };
         let listener = Listener::bind(&socket, 0o600, None).unwrap();
@@ -124,7 +128,7 @@ impl Daemon {
 
     /// Closes named sessions as the exit of their process does, and asserts that no lease is left.
     fn end_sessions(&self) {
-        let begin = boot_nanos();
+        let begin = read_boot_nanos();
         loop {
             for open in self.engine.open_sessions() {
                 let opening = Opening {
@@ -135,18 +139,18 @@ impl Daemon {
                     connection: 0,
                     pid: None,
                 };
-                if let Ok(session) = self.engine.open(&opening, self.clock.now()) {
-                    self.engine.end(&session, self.clock.now());
-                    self.engine.close(&session, self.clock.now());
+                if let Ok(session) = self.engine.open_session(&opening, self.clock.now()) {
+                    self.engine.end_session(&session, self.clock.now());
+                    self.engine.close_connection(&session, self.clock.now());
                 }
             }
             let (leases, in_progress) = (self.engine.leases(), self.engine.in_progress());
             let pools = self.engine.pools(self.clock.now());
-            let is_idle = |pool: &PoolView| (pool.busy, pool.critical, pool.others) == (0, 0, 0);
+            let is_idle = |pool: &PoolView| (pool.busy, pool.critical, pool.noncritical) == (0, 0, 0);
             if (leases.live, in_progress) == (0, 0) && pools.iter().all(is_idle) {
                 return;
             }
-            let waited = Duration::from_nanos(boot_nanos() - begin);
+            let waited = Duration::from_nanos(read_boot_nanos() - begin);
             assert!(waited < PATIENCE, "leases are left behind: {leases:?} {in_progress} {pools:?}");
             thread::sleep(Duration::from_micros(100));
         }
@@ -182,12 +186,12 @@ fn stream_of(bytes: &[u8]) -> (Vec<u8>, usize) {
 fn check_replies(mut bytes: &[u8], frames: usize) {
     let mut count = 0;
     while !bytes.is_empty() {
-        let Split::Frame { payload, consumed } = split(bytes) else {
+        let FrameSplit::Frame { payload, consumed } = split_frame(bytes) else {
             panic!("part of a reply: {bytes:02x?}")
         };
         let mut scratch = ReplyScratch::default();
         match decode_reply(payload, &mut scratch) {
-            Ok(Reply::Error { code: Code::Internal, message, .. }) => {
+            Ok(WireReply::Error { code: Code::Internal, message, .. }) => {
                 panic!("the server panicked: {message}")
             }
             Ok(_) => count += 1,

@@ -29,16 +29,16 @@ pub fn check(bytes: &[u8]) {
     let standing = engine.join_fleet(tidegate::engine::HashKey::from_bytes([9; 16]));
     let loaded = read_text("rules.yaml", RULES);
     assert!(!loaded.has_errors(), "{:?}", loaded.problems);
-    drop(engine.install(RuleSet::new(loaded.domains)));
+    drop(engine.install_rules(RuleSet::new(loaded.domains)));
     // At the origin, on a day of 2026, after a year, with a wall clock before 1970.
     let day = 86_400_000_000_000;
     for (at, utc) in [(0, 0), (day, 1_772_539_200_000_000_000), (366 * day, 0), (day, i64::MIN / 2)] {
-        let now = Now { utc, ..Now::at_nanos(at) };
+        let now = Now { utc_offset_nanos: utc, ..Now::at_nanos(at) };
         let overrides = document.overrides(now);
         assert!(overrides.switches.len() + overrides.blocks.len() <= bytes.len());
-        engine.take_fleet_overrides(&overrides);
+        engine.apply_fleet_overrides(&overrides);
         engine.tick(now);
-        drop((engine.fleet_switches(), engine.blocks(), engine.switches()));
+        drop((engine.fleet_switches(), engine.blocked_keys(), engine.switches()));
         for change in changes(now) {
             let Ok(Some(next)) = Document::after(Some(&document), &change, &[9; 16], &seal, now) else {
                 continue;
@@ -58,7 +58,7 @@ fn changes(now: Now) -> [FleetChange; 2] {
         target: target.clone(),
         mode: Mode::Disabled,
         until: Some(now.at.after(std::time::Duration::from_secs(60))),
-        said: now.at,
+        set_at: now.at,
         by: SwitchOrigin::User(0),
     };
     [FleetChange::Switch(switch), FleetChange::Clear(target)]

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use redis::Value;
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
-    CallResult, CheckReply, Decider, Descriptors, Engine, EngineAnswer, HashKey, Op, Opening, Request,
+    CheckReply, Decider, Descriptors, Engine, EngineAnswer, HashKey, Op, Opening, RemoteCheckResult, Request,
     Session, Ticket, WorkOutcome,
 };
 use tidegate::fleet::beat::Beat;
@@ -77,14 +77,15 @@ impl Host {
         let standing = engine.join_fleet(HashKey::from_bytes([1; 16]));
         let loaded = read_text("rules.yaml", RULES);
         assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
-        drop(engine.install(RuleSet::new(loaded.domains)));
-        let now = Now { at: Timestamp::from_nanos(1_000_000_000), utc: 1_772_539_200_000_000_000 };
+        drop(engine.install_rules(RuleSet::new(loaded.domains)));
+        let now =
+            Now { at: Timestamp::from_nanos(1_000_000_000), utc_offset_nanos: 1_772_539_200_000_000_000 };
         let options = sync::SyncOptions { host: [5; 16], epoch: 3, buckets: 4, seed: 7 };
         let mut member = HostMember::new(Arc::clone(&engine), standing, options);
         member.expect(u32::from(hosts).max(1), now.at);
         let opening =
             Opening { name: Some([4; 16]), user: 1, pool: "web", slots: 8, connection: 1, pid: None };
-        let session = engine.open(&opening, now).unwrap();
+        let session = engine.open_session(&opening, now).unwrap();
         let decider = engine.decider();
         Host {
             engine,
@@ -126,7 +127,7 @@ impl Host {
     fn judge(
         &mut self,
         (kind, user): (usize, usize),
-        result: Option<CallResult<'_>>,
+        result: Option<RemoteCheckResult<'_>>,
         may_wait: bool,
     ) -> Option<Arc<Ticket>> {
         let attributes = [("kind", KINDS[kind]), ("user", USERS[user])];
@@ -135,8 +136,8 @@ impl Host {
         let request = Request {
             may_wait,
             session,
-            all: true,
-            ..Request::new(op, "api", Descriptors::one(&attributes))
+            lists_all_limits: true,
+            ..Request::new(op, "api", Descriptors::from_attributes(&attributes))
         };
         let answer = match result {
             None => self.decider.decide(&request, self.now),
@@ -144,7 +145,7 @@ impl Host {
         };
         match answer {
             EngineAnswer::Decided(decision) => self.leases.extend(decision.lease),
-            EngineAnswer::Ask(ticket) => return Some(ticket),
+            EngineAnswer::RemoteCheck(ticket) => return Some(ticket),
             _ => {}
         }
         None
@@ -165,8 +166,10 @@ impl Host {
     fn resume(&mut self, waiting: Waiting) {
         let Some(brought) = waiting.answer.lock().unwrap().take() else { return self.waiting.push(waiting) };
         let ticket = match brought {
-            Some(brought) => self.judge(waiting.what, Some(CallResult::Brought(brought)), !waiting.is_second),
-            None => self.judge(waiting.what, Some(CallResult::Missed(&waiting.ticket)), false),
+            Some(brought) => {
+                self.judge(waiting.what, Some(RemoteCheckResult::Borrowed(brought)), !waiting.is_second)
+            }
+            None => self.judge(waiting.what, Some(RemoteCheckResult::TimedOut(&waiting.ticket)), false),
         };
         if let Some(ticket) = ticket {
             self.wait(ticket, waiting.what, true);
@@ -211,21 +214,21 @@ impl Host {
 
     fn rare(&mut self, what: u8) {
         match what % 8 {
-            0 => self.now.utc += 3_600_000_000_000,
-            1 => self.now.utc -= 3_600_000_000_000,
+            0 => self.now.utc_offset_nanos += 3_600_000_000_000,
+            1 => self.now.utc_offset_nanos -= 3_600_000_000_000,
             2 => self.member.rename(),
             3 => self.member.expect(u32::from(what), self.now.at),
             4 => drop(self.member.leave(self.now, &mut self.calls)),
             _ => {
                 if let Some(lease) = self.leases.pop() {
-                    self.engine.release(&self.session, lease, WorkOutcome::Ok, self.now);
+                    self.engine.release_lease(&self.session, lease, WorkOutcome::Ok, self.now);
                 }
             }
         }
     }
 
     fn finish(mut self) {
-        self.engine.end(&self.session, self.now);
+        self.engine.end_session(&self.session, self.now);
         self.waiting.clear();
         self.advance(3_600_000_000_000);
         assert_eq!((self.engine.leases().live, self.engine.in_progress()), (0, 0));

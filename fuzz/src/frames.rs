@@ -3,18 +3,18 @@
 use std::collections::HashSet;
 
 use tidegate::protocol::{
-    Code, DescriptorList, FRAME_BYTES_MAX, ReplyScratch, Split, decode_first, decode_reply, decode_request,
-    encode_reply, encode_request, split,
+    Code, DescriptorList, FRAME_BYTES_MAX, FrameSplit, ReplyScratch, decode_first, decode_reply,
+    decode_request, encode_reply, encode_request, split_frame,
 };
 
 /// Decodes the bytes as a frame with its length, and as a payload in each direction.
 pub fn check(bytes: &[u8]) {
-    match split(bytes) {
-        Split::Frame { payload, consumed } => {
+    match split_frame(bytes) {
+        FrameSplit::Frame { payload, consumed } => {
             assert!(payload.len() <= FRAME_BYTES_MAX && consumed <= bytes.len());
         }
-        Split::More { needed } => assert!(needed > bytes.len()),
-        Split::Broken(fault) => assert!(fault.code.closes(), "{fault}"),
+        FrameSplit::More { needed } => assert!(needed > bytes.len()),
+        FrameSplit::Broken(fault) => assert!(fault.code.closes(), "{fault}"),
     }
     let payload = &bytes[..bytes.len().min(FRAME_BYTES_MAX)];
     if !payload.is_empty() {
@@ -57,7 +57,7 @@ fn check_reply(payload: &[u8], whole: bool) {
     assert!(whole, "accepts a malformed reply");
     let mut written = Vec::new();
     encode_reply(&mut written, &reply);
-    let Split::Frame { payload, consumed } = split(&written) else { panic!("{reply:?}") };
+    let FrameSplit::Frame { payload, consumed } = split_frame(&written) else { panic!("{reply:?}") };
     assert_eq!(consumed, written.len());
     let mut scratch = ReplyScratch::default();
     let reread = decode_reply(payload, &mut scratch);

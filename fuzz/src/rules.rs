@@ -35,16 +35,19 @@ pub(super) fn check_problems(problems: &[Problem], text: &str) {
 pub(super) fn judge_some(domains: Vec<Arc<Domain>>) {
     let names: Vec<String> = domains.iter().map(|domain| domain.name().to_owned()).collect();
     let engine = new_engine();
-    drop(engine.install(RuleSet::new(domains)));
+    drop(engine.install_rules(RuleSet::new(domains)));
     let mut decider = engine.decider();
     for second in [0, 1, 3_600] {
         // A date outside the range of the debug hooks that panic.
-        let now = Now { utc: 1_772_539_200_000_000_000, ..Now::at_nanos(second * 1_000_000_000) };
+        let now =
+            Now { utc_offset_nanos: 1_772_539_200_000_000_000, ..Now::at_nanos(second * 1_000_000_000) };
         for name in &names {
             for op in [Op::Hit, Op::Peek, Op::Acquire] {
                 for attributes in ATTRIBUTES {
-                    let request =
-                        Request { all: true, ..Request::new(op, name, Descriptors::one(attributes)) };
+                    let request = Request {
+                        lists_all_limits: true,
+                        ..Request::new(op, name, Descriptors::from_attributes(attributes))
+                    };
                     drop(decider.decide(&request, now));
                 }
             }

@@ -61,14 +61,14 @@ fn check_snapshot(path: &Path, snapshot: &[u8]) {
     let engine = new_engine();
     let Ok(restored) = read_tables(path, KEY, &engine, &here(at(13)), 1 << 30) else { return };
     assert!(restored.entries <= snapshot.len() as u64);
-    let now = Now { at: restored.at, utc: UTC };
+    let now = Now { at: restored.at, utc_offset_nanos: UTC };
     judge_some(&engine, now);
     write_tables(path, KEY, &engine, now, &here(now), true).unwrap();
     let again = new_engine();
     let read = read_tables(path, KEY, &again, &here(now), 1 << 30);
     assert!(read.is_ok(), "a snapshot of a restored engine: {read:?}");
     for engine in [engine, again] {
-        engine.end_due(Now::at_nanos(u64::MAX));
+        engine.end_expired_leases(Now::at_nanos(u64::MAX));
         assert_eq!(engine.in_progress(), 0, "each lease ends what it counts");
     }
 }
@@ -76,12 +76,15 @@ fn check_snapshot(path: &Path, snapshot: &[u8]) {
 fn judge_some(engine: &Arc<Engine>, now: Now) {
     let loaded = read_text("rules.yaml", RULES);
     assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
-    drop(engine.install(RuleSet::new(loaded.domains)));
+    drop(engine.install_rules(RuleSet::new(loaded.domains)));
     let mut decider = engine.decider();
     for user in ["x", "y", "z"] {
         let attributes = [("u", user)];
         for op in [Op::Hit, Op::Acquire, Op::Peek] {
-            let request = Request { all: true, ..Request::new(op, "api", Descriptors::one(&attributes)) };
+            let request = Request {
+                lists_all_limits: true,
+                ..Request::new(op, "api", Descriptors::from_attributes(&attributes))
+            };
             drop(decider.decide(&request, now));
         }
     }
@@ -108,7 +111,7 @@ fn sign(bytes: &mut [u8]) {
 }
 
 fn at(seconds: u64) -> Now {
-    Now { at: Timestamp::from_nanos(seconds * SECOND), utc: UTC }
+    Now { at: Timestamp::from_nanos(seconds * SECOND), utc_offset_nanos: UTC }
 }
 
 /// The clocks of one machine, which run at the rate of the engine's.

@@ -10,7 +10,7 @@ use super::Desk;
 use super::answer::{self, HttpAnswer};
 use super::switches::everywhere;
 use crate::clock::Timestamp;
-use crate::engine::{Engine, PlacesSum, PoolView, RuleInForce, RuleKind};
+use crate::engine::{Engine, PermitTotals, PoolView, RuleInForce, RuleKind};
 use crate::rules::{FleetBound, FleetTerms};
 
 /// How it stands. All zero where the settings name no Redis, but that this host is there.
@@ -162,7 +162,7 @@ pub(super) struct FleetRule {
 impl FleetRule {
     /// Those in force, in their order.
     pub(super) fn all(engine: &Engine, fleet: &FleetRecord) -> Vec<FleetRule> {
-        let budgets = engine.budgets();
+        let budgets = engine.fleet_budgets();
         let mut by_rule: HashMap<&str, Vec<BudgetCounts>> = HashMap::new();
         for (number, budget) in budgets.iter() {
             by_rule
@@ -170,7 +170,7 @@ impl FleetRule {
                 .or_default()
                 .push(fleet.budgets.get(number).copied().unwrap_or_default());
         }
-        let places = engine.places_budgets();
+        let places = engine.fleet_concurrency_limits();
         let mut limits: HashMap<&str, Vec<u64>> = HashMap::new();
         for (number, limit) in places.iter() {
             let counts = fleet.budgets.get(number).copied().unwrap_or_default();
@@ -189,7 +189,7 @@ impl FleetRule {
                 terms,
                 bound: FleetBound::of(&terms, quota, fleet.hosts.max(1)),
                 limit: quota.limit(),
-                rate: quota.rate_text(),
+                rate: quota.format_rate(),
                 is_joined: joined.is_some(),
                 counts: joined.into_iter().flatten().fold(BudgetCounts::default(), BudgetCounts::plus),
                 limits: limits.get(&*full_name).cloned().unwrap_or_default(),
@@ -199,7 +199,7 @@ impl FleetRule {
     }
 
     /// `sums`: permits of this host in each concurrency limit, by number.
-    fn json(&self, now: Timestamp, sums: &HashMap<u64, PlacesSum>) -> Value {
+    fn json(&self, now: Timestamp, sums: &HashMap<u64, PermitTotals>) -> Value {
         let counts = &self.counts;
         let places = (!self.limits.is_empty()).then(|| {
             let of = self.limits.iter().filter_map(|number| sums.get(number));
@@ -251,7 +251,7 @@ impl BudgetCounts {
 pub(super) fn fleet(desk: &Desk) -> HttpAnswer {
     let fleet = desk.control.fleet();
     let now = desk.clock.now();
-    let sums = desk.engine.sum_places(now);
+    let sums = desk.engine.sum_permits(now);
     let rules = FleetRule::all(&desk.engine, &fleet);
     let rules: Vec<Value> = rules.iter().map(|rule| rule.json(now.at, &sums)).collect();
     let pools = desk.engine.pools(now);
@@ -305,18 +305,18 @@ pub(super) fn summary(fleet: &FleetRecord) -> Value {
 /// How the reserve of a pool stands, if it has one: whether it goes by the hosts together, or by this one alone.
 pub(super) fn reserve(pool: &PoolView) -> Option<Value> {
     let reserve = pool.reserve?;
-    let elsewhere = reserve.elsewhere.map(|(sums, age)| {
+    let elsewhere = reserve.other_hosts.map(|(sums, age)| {
         json!({
             "slots": sums.slots,
             "critical": sums.critical,
-            "others": sums.others,
+            "others": sums.noncritical,
             "stale_s": age.as_secs_f64(),
         })
     });
     Some(json!({
         "shared": elsewhere.is_some(),
-        "most": reserve.most,
-        "others": pool.others,
+        "most": reserve.noncritical_max,
+        "others": pool.noncritical,
         "critical": pool.critical,
         "elsewhere": elsewhere,
     }))

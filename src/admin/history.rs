@@ -196,7 +196,7 @@ impl HistorySample {
             at: now.at,
             counted: [allowed, limited, waited, denied, shed, missed],
             rules: rules.iter().map(of_rule).collect(),
-            pools: desk.engine.pools(now).iter().filter(|pool| pool.watched).map(of_pool).collect(),
+            pools: desk.engine.pools(now).iter().filter(|pool| pool.configured).map(of_pool).collect(),
         }
     }
 }

@@ -38,7 +38,7 @@ impl ChangeLedger {
 
     /// Records the events of the engine since the last call. Returns whether there were any.
     pub fn enter_events(&self, engine: &Engine, now: Now) -> bool {
-        let events = engine.events();
+        let events = engine.take_control_events();
         for event in &events {
             match event {
                 ControlEvent::SwitchEnded(switch) => {
@@ -46,8 +46,11 @@ impl ChangeLedger {
                     self.enter("time", &what, now);
                 }
                 ControlEvent::BlockEnded(block) => {
-                    let what =
-                        format!("{}: the key {} is free, its time is over", block.rule, block.digest());
+                    let what = format!(
+                        "{}: the key {} is free, its time is over",
+                        block.rule,
+                        block.format_digest()
+                    );
                     self.enter("time", &what, now);
                 }
                 ControlEvent::FleetSwitched(switch) => {
@@ -61,12 +64,12 @@ impl ChangeLedger {
                     self.enter("fleet", &what, now);
                 }
                 ControlEvent::FleetBlocked(block) => {
-                    let (key, rule, until) = (block.digest(), &block.rule, utc(block.until, now));
+                    let (key, rule, until) = (block.format_digest(), &block.rule, utc(block.until, now));
                     let what = format!("blocked the key {key} of {rule} on all hosts until {until}");
                     self.enter(&block.by.to_string(), &what, now);
                 }
-                ControlEvent::FleetFreed(block) => {
-                    let (key, rule) = (block.digest(), &block.rule);
+                ControlEvent::FleetUnblocked(block) => {
+                    let (key, rule) = (block.format_digest(), &block.rule);
                     self.enter("fleet", &format!("{rule}: the key {key} is free on all hosts"), now);
                 }
                 ControlEvent::Guard(alarm) => self.alarm(alarm, now),
@@ -123,7 +126,7 @@ fn warning(alarm: &Alarm) -> String {
 
 /// Formats a timestamp as UTC text, to the second.
 pub(super) fn utc(at: Timestamp, now: Now) -> String {
-    let nanos = i128::from(at.as_nanos()) + i128::from(now.utc);
+    let nanos = i128::from(at.as_nanos()) + i128::from(now.utc_offset_nanos);
     // Before 1970 no daemon ran; the other end is in the year 2554.
     let nanos = u64::try_from(nanos.max(0)).unwrap_or(u64::MAX);
     humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos)).to_string()

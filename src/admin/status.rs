@@ -47,7 +47,7 @@ pub fn log_status(desk: &Desk) {
 }
 
 pub(super) fn told(desk: &Desk) -> Value {
-    let (engine, now, began) = (&desk.engine, desk.clock.now(), desk.clock.began());
+    let (engine, now, began) = (&desk.engine, desk.clock.now(), desk.clock.started_at());
     let record = desk.control.fleet();
     let moment = StatusMoment {
         now,
@@ -186,13 +186,13 @@ fn count(counts: &RuleTotals, mode: Option<&str>) -> Value {
 }
 
 fn pool(pool: &PoolView) -> Value {
-    let chances = pool.chances.iter().map(|(priority, chance)| json!([priority, chance]));
+    let chances = pool.shed_probabilities.iter().map(|(priority, chance)| json!([priority, chance]));
     let signals = pool.signals.iter().map(|(name, value, counts)| {
         json!({"name": name, "utilization": value, "readable": value.is_some(), "counts": counts})
     });
     json!({
         "pool": pool.pool,
-        "watched": pool.watched,
+        "watched": pool.configured,
         "slots": pool.slots,
         "busy": pool.busy,
         "u": pool.utilization,
@@ -211,5 +211,5 @@ fn shared_domains(server: &ServerCounts) -> Value {
 
 /// A moment in Unix time, by the wall clock as it was at `now`.
 pub(super) fn unix_seconds(at: Timestamp, now: Now) -> f64 {
-    (i128::from(at.as_nanos()) + i128::from(now.utc)) as f64 / 1e9
+    (i128::from(at.as_nanos()) + i128::from(now.utc_offset_nanos)) as f64 / 1e9
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::Desk;
 use super::ledger::utc;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{Blocked, Mode, SwitchView, Target};
+use crate::engine::{BlockedKey, Mode, SwitchView, Target};
 
 /// All of it, as one object.
 #[must_use]
@@ -17,7 +17,7 @@ pub fn switches(desk: &Desk) -> Value {
         own.into_iter().chain(everywhere).collect::<Vec<_>>()
     };
     let switches = desk.engine.switches().iter().map(|view| of_switch(view, now)).collect();
-    let blocks = desk.engine.blocks().iter().map(|block| of_block(block, now)).collect();
+    let blocks = desk.engine.blocked_keys().iter().map(|block| of_block(block, now)).collect();
     json!({
         "mode": desk.engine.mode().name(),
         "off": desk.engine.is_off(),
@@ -41,8 +41,7 @@ pub(super) fn everywhere(desk: &Desk) -> Value {
 
 /// The health notice while a fleet override sets the mode of everything.
 pub(super) fn everything_everywhere(desk: &Desk) -> Option<String> {
-    let view =
-        desk.engine.fleet_switches().into_iter().find(|view| view.switch.target == Target::Everything)?;
+    let view = desk.engine.fleet_switches().into_iter().find(|view| view.switch.target == Target::Daemon)?;
     let until = utc(view.switch.until?, desk.clock.now());
     let mode = view.switch.mode;
     Some(format!(
@@ -52,24 +51,24 @@ pub(super) fn everything_everywhere(desk: &Desk) -> Option<String> {
 
 fn of_switch(view: &SwitchView, now: Now) -> Value {
     let until = |until| utc(until, now);
-    let SwitchView { switch, written, holds, is_last } = view;
+    let SwitchView { switch, configured_mode: written, holds, is_last } = view;
     json!({
-        "rule": match &switch.target { Target::Everything => Value::Null, Target::Rule(rule) => rule.to_string().into() },
+        "rule": match &switch.target { Target::Daemon => Value::Null, Target::Rule(rule) => rule.to_string().into() },
         "mode": switch.mode.name(),
         "holds": holds.name(),
         "written": written.map(Mode::name),
         "until": switch.until.map(until),
-        "said": (switch.said > Timestamp::ORIGIN).then(|| until(switch.said)),
+        "said": (switch.set_at > Timestamp::ORIGIN).then(|| until(switch.set_at)),
         "fleet": switch.by.is_fleet(),
         "is_last": is_last,
         "by": switch.by.to_string(),
     })
 }
 
-fn of_block(block: &Blocked, now: Now) -> Value {
+fn of_block(block: &BlockedKey, now: Now) -> Value {
     json!({
         "rule": block.rule.to_string(),
-        "key": block.digest(),
+        "key": block.format_digest(),
         "text": block.text,
         "until": utc(block.until, now),
         "fleet": block.by.is_fleet(),

@@ -14,7 +14,8 @@ use super::command::{CommandEnd, Runner};
 use super::lease_keeper::{KeeperSession, LeaseKeeper};
 use crate::daemon::log;
 use crate::protocol::{
-    Code, CostField, DescriptorList, HelloFrame, Judge, OutcomeCode, Reply, RequestFrame, VerdictCode,
+    CheckRequest, Code, CostField, DescriptorList, HelloFrame, OutcomeCode, RequestFrame, VerdictCode,
+    WireReply,
 };
 
 /// Runs a command under a lease: as long as it runs it is one of the pieces of work that the rules count
@@ -105,18 +106,18 @@ impl Args {
         descriptors: &DescriptorList<'_>,
     ) -> Result<io::Result<Leave>, ClientFailure> {
         let request = |id| {
-            RequestFrame::Acquire(Judge {
+            RequestFrame::Acquire(CheckRequest {
                 cost: CostField::Requests(self.cost),
                 priority: self.priority.as_deref(),
-                ..Judge::new(id, &self.domain)
+                ..CheckRequest::new(id, &self.domain)
             })
         };
         heard(|| holder.ask(request, descriptors, |reply| self.leave(reply)))
     }
 
-    fn leave(&self, reply: &Reply<'_>) -> io::Result<Leave> {
+    fn leave(&self, reply: &WireReply<'_>) -> io::Result<Leave> {
         match reply {
-            Reply::Decision(decision) => match decision.verdict {
+            WireReply::Decision(decision) => match decision.verdict {
                 VerdictCode::Allow => Ok(Leave::Run { lease: decision.lease, wait: Duration::ZERO }),
                 VerdictCode::Wait => {
                     let wait = Duration::from_micros(decision.retry_us.unwrap_or_default());
@@ -127,8 +128,8 @@ impl Args {
                     Ok(Leave::Refused(ExitCode::from(EX_TEMPFAIL)))
                 }
             },
-            Reply::Error { code: Code::Invalid, message, .. } => usage(message).map(Leave::Refused),
-            Reply::Error { code, message, .. } => Ok(self.without_answer(&format!("{code}: {message}"))),
+            WireReply::Error { code: Code::Invalid, message, .. } => usage(message).map(Leave::Refused),
+            WireReply::Error { code, message, .. } => Ok(self.without_answer(&format!("{code}: {message}"))),
             _ => Ok(self.without_answer("an answer to another question")),
         }
     }

@@ -12,8 +12,8 @@ use super::format::OutputFormat;
 use crate::clock::Micros;
 use crate::daemon::log;
 use crate::protocol::{
-    Code, CostField, DecisionReply, DescriptorList, Judge, LimitEntry, NoteCode, PAIRS_MAX, Reply,
-    RequestFrame, RequestOptions, VerdictCode,
+    CheckRequest, Code, CostField, DecisionReply, DescriptorList, LimitEntry, NoteCode, PAIRS_MAX,
+    RequestFrame, RequestOptions, VerdictCode, WireReply,
 };
 
 /// Asks whether a piece of work may start, and charges it when it may
@@ -108,11 +108,11 @@ impl AskArgs {
         let socket = self.socket.clone().unwrap_or_else(default_socket);
         let answered = heard(|| {
             let mut client = Client::connect(&socket, self.timeout)?;
-            let judge = Judge {
+            let judge = CheckRequest {
                 cost: CostField::Requests(self.cost),
                 priority: self.priority.as_deref(),
                 options: RequestOptions { all: self.all, ..RequestOptions::default() },
-                ..Judge::new(client.next_id(), &self.domain)
+                ..CheckRequest::new(client.next_id(), &self.domain)
             };
             let request = match op {
                 AskOp::Hit => RequestFrame::Hit(judge),
@@ -127,9 +127,9 @@ impl AskArgs {
         }
     }
 
-    fn print(&self, reply: &Reply<'_>, out: &mut dyn Write) -> io::Result<ExitCode> {
+    fn print(&self, reply: &WireReply<'_>, out: &mut dyn Write) -> io::Result<ExitCode> {
         match reply {
-            Reply::Decision(decision) => {
+            WireReply::Decision(decision) => {
                 match self.format {
                     OutputFormat::Text => print_text(decision, out)?,
                     OutputFormat::Json => writeln!(out, "{}", to_json(decision))?,
@@ -137,8 +137,8 @@ impl AskArgs {
                 let granted = matches!(decision.verdict, VerdictCode::Allow | VerdictCode::Wait);
                 Ok(if granted { ExitCode::SUCCESS } else { ExitCode::from(EX_TEMPFAIL) })
             }
-            Reply::Error { code: Code::Invalid, message, .. } => usage(message),
-            Reply::Error { code, message, .. } => self.failed(&format!("{code}: {message}"), out),
+            WireReply::Error { code: Code::Invalid, message, .. } => usage(message),
+            WireReply::Error { code, message, .. } => self.failed(&format!("{code}: {message}"), out),
             _ => self.failed("an answer to another question", out),
         }
     }
@@ -213,7 +213,7 @@ pub(super) fn print_text(decision: &DecisionReply<'_>, out: &mut dyn Write) -> i
     for (kind, rule) in decision.notes {
         let meaning = match kind {
             NoteCode::Shadow => "in shadow, would have refused",
-            NoteCode::Candidate => "its candidate would have refused",
+            NoteCode::ShadowRule => "its candidate would have refused",
             NoteCode::Over => "passed above its quota",
             NoteCode::Near => "near its limit",
             NoteCode::Quota => "passed above its quota",

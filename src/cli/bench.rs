@@ -9,9 +9,9 @@ use hdrhistogram::Histogram;
 
 use super::ask::attribute;
 use super::client::{Client, ClientFailure, default_socket};
-use crate::clock::boot_nanos;
+use crate::clock::read_boot_nanos;
 use crate::daemon::log;
-use crate::protocol::{DescriptorList, Judge, PAIRS_MAX, RequestFrame, encode_request};
+use crate::protocol::{CheckRequest, DescriptorList, PAIRS_MAX, RequestFrame, encode_request};
 
 /// Asks a running daemon as fast as it answers, and says how long the answers took
 ///
@@ -56,7 +56,7 @@ Examples:
 /// # Errors
 /// The output cannot be written.
 pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
-    let begin = boot_nanos();
+    let begin = read_boot_nanos();
     let workers: Vec<_> = (0..args.connections)
         .map(|number| {
             let args = args.clone();
@@ -74,7 +74,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
             Err(_) => return Ok(ExitCode::FAILURE),
         }
     }
-    let seconds = Duration::from_nanos(boot_nanos() - begin).as_secs_f64();
+    let seconds = Duration::from_nanos(read_boot_nanos() - begin).as_secs_f64();
     print(args, &all, seconds, out)?;
     Ok(ExitCode::SUCCESS)
 }
@@ -107,19 +107,19 @@ impl Worker {
     }
 
     fn load(mut self, args: &Args) -> Result<Histogram<u64>, ClientFailure> {
-        let end = boot_nanos().saturating_add(u64::try_from(args.time.as_nanos()).unwrap_or(u64::MAX));
+        let end = read_boot_nanos().saturating_add(u64::try_from(args.time.as_nanos()).unwrap_or(u64::MAX));
         let mut requests = Vec::new();
-        while boot_nanos() < end {
+        while read_boot_nanos() < end {
             requests.clear();
             for _ in 0..args.in_flight {
                 self.write_request(args, &mut requests)?;
             }
-            let begin = boot_nanos();
+            let begin = read_boot_nanos();
             self.client.send(&requests)?;
             for _ in 0..args.in_flight {
                 // Replies are counted, not decoded.
                 self.client.receive(|_| ())?;
-                self.latencies.saturating_record(boot_nanos() - begin);
+                self.latencies.saturating_record(read_boot_nanos() - begin);
             }
         }
         Ok(self.latencies)
@@ -133,7 +133,7 @@ impl Worker {
         let mut descriptors = DescriptorList::new();
         // Attributes that do not fit are left out: they do not matter here.
         let _ = pairs.chunks(PAIRS_MAX).all(|descriptor| descriptors.push(descriptor));
-        let judge = Judge::new(self.client.next_id(), &args.domain);
+        let judge = CheckRequest::new(self.client.next_id(), &args.domain);
         let request = if args.hit { RequestFrame::Hit(judge) } else { RequestFrame::Peek(judge) };
         Ok(encode_request(requests, &request, &descriptors)?)
     }

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::protocol::{
-    Code, DescriptorList, Fault, HelloFrame, Reply, ReplyScratch, RequestFrame, Split, TooLarge,
-    decode_reply, encode_request, split,
+    Code, DescriptorList, Fault, FrameSplit, HelloFrame, ReplyScratch, RequestFrame, TooLarge, WireReply,
+    decode_reply, encode_request, split_frame,
 };
 
 /// A connection after a successful HELLO.
@@ -55,7 +55,7 @@ impl Client {
         let mut client = Client { stream, buffer: Vec::new(), last_id: 0 };
         let hello = RequestFrame::Hello(HelloFrame { client: Some(CLIENT), ..hello });
         let refused = client.ask(&hello, &DescriptorList::new(), |reply| match reply {
-            Reply::Error { code, message, .. } => Some((*code, (*message).to_owned())),
+            WireReply::Error { code, message, .. } => Some((*code, (*message).to_owned())),
             _ => None,
         })?;
         match refused {
@@ -79,7 +79,7 @@ impl Client {
         &mut self,
         request: &RequestFrame<'_>,
         descriptors: &DescriptorList<'_>,
-        look: impl FnOnce(&Reply<'_>) -> T,
+        look: impl FnOnce(&WireReply<'_>) -> T,
     ) -> Result<T, ClientFailure> {
         let mut bytes = Vec::new();
         encode_request(&mut bytes, request, descriptors)?;
@@ -87,7 +87,7 @@ impl Client {
         // failed. A GOODBYE sent before this request is read first.
         let written = self.stream.write_all(&bytes);
         let looked = self.receive(|payload| match decode_reply(payload, &mut ReplyScratch::default())? {
-            Reply::Goodbye { .. } => Err(ClientFailure::Leaving),
+            WireReply::Goodbye { .. } => Err(ClientFailure::Leaving),
             reply => Ok(look(&reply)),
         });
         match (looked, written) {
@@ -101,20 +101,20 @@ impl Client {
     pub(super) fn receive<T>(&mut self, look: impl FnOnce(&[u8]) -> T) -> Result<T, ClientFailure> {
         let mut part = [0; READ_BYTES];
         loop {
-            match split(&self.buffer) {
-                Split::Frame { payload, consumed } => {
+            match split_frame(&self.buffer) {
+                FrameSplit::Frame { payload, consumed } => {
                     let looked = look(payload);
                     self.buffer.drain(..consumed);
                     return Ok(looked);
                 }
-                Split::More { .. } => match self.stream.read(&mut part) {
+                FrameSplit::More { .. } => match self.stream.read(&mut part) {
                     Ok(0) => return Err(io::Error::from(io::ErrorKind::UnexpectedEof).into()),
                     Ok(count) => self.buffer.extend_from_slice(part.get(..count).unwrap_or_default()),
                     // The kernel does not restart a read with a timeout.
                     Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                     Err(error) => return Err(error.into()),
                 },
-                Split::Broken(fault) => return Err(fault.into()),
+                FrameSplit::Broken(fault) => return Err(fault.into()),
             }
         }
     }

@@ -14,7 +14,7 @@ use super::ask::attribute;
 use super::format::OutputFormat;
 use super::read_rules::RulesRead;
 use crate::daemon::log;
-use crate::protocol::{self, DescriptorList, Judge, PAIRS_MAX, RequestFrame};
+use crate::protocol::{self, CheckRequest, DescriptorList, PAIRS_MAX, RequestFrame};
 use crate::rules::shown;
 use crate::trace::bounds::refused_by_the_socket;
 use finding::{ExplainedRequest, explain};
@@ -79,7 +79,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
             return failed(2, "at most 8 descriptors, and at most 16 attributes in each");
         }
     }
-    let judge = Judge { priority: args.priority.as_deref(), ..Judge::new(0, &args.domain) };
+    let judge = CheckRequest { priority: args.priority.as_deref(), ..CheckRequest::new(0, &args.domain) };
     if let Some(reason) = refused_by_the_socket(&RequestFrame::Hit(judge), &descriptors) {
         return failed(2, &reason);
     }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::client::{Client, ClientFailure, heard};
 use crate::daemon::log;
-use crate::protocol::{DescriptorList, HelloFrame, OutcomeCode, Reply, RequestFrame};
+use crate::protocol::{DescriptorList, HelloFrame, OutcomeCode, RequestFrame, WireReply};
 use crate::sys;
 
 /// A session of this process over successive connections.
@@ -25,7 +25,7 @@ pub(super) struct KeeperSession {
 impl KeeperSession {
     /// Makes a session; the first request connects it. Fails if the kernel has no random bytes for its id.
     pub(super) fn new(socket: PathBuf, patience: Duration, pool: &str) -> io::Result<KeeperSession> {
-        let session = sys::drawn()?;
+        let session = sys::random_bytes()?;
         Ok(KeeperSession { socket, patience, pool: pool.to_owned(), session, connection: 0, client: None })
     }
 
@@ -34,7 +34,7 @@ impl KeeperSession {
         &mut self,
         request: impl FnOnce(u64) -> RequestFrame<'r>,
         descriptors: &DescriptorList<'_>,
-        look: impl FnOnce(&Reply<'_>) -> T,
+        look: impl FnOnce(&WireReply<'_>) -> T,
     ) -> Result<T, ClientFailure> {
         let client = self.client()?;
         let request = request(client.next_id());
@@ -68,8 +68,8 @@ impl KeeperSession {
     fn done(&mut self, request: impl Fn(u64) -> RequestFrame<'static>) -> Result<bool, ClientFailure> {
         let ask = || {
             self.ask(&request, &DescriptorList::new(), |reply| match reply {
-                Reply::Done { ok, .. } => Ok(*ok),
-                Reply::Error { code, message, .. } => {
+                WireReply::Done { ok, .. } => Ok(*ok),
+                WireReply::Error { code, message, .. } => {
                     Err(ClientFailure::Refused { code: *code, message: (*message).to_owned() })
                 }
                 _ => Ok(false),

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-use crate::engine::bytes_per_key_of;
+use crate::engine::bytes_per_rule_key;
 use crate::limit::Quota;
 use crate::rules::words::{LEASE_BYTES_MAX, beyond, bound, bound_of, past_budget, steady};
 use crate::rules::{
@@ -12,7 +12,7 @@ use crate::rules::{
 
 /// Returns the fields of a rule. Bounds are for `hosts` hosts, of a fleet budget for each of `fleets`.
 pub(super) fn rule(rule: &Rule, hosts: u32, fleets: &[u32]) -> Map<String, Value> {
-    let bytes = bytes_per_key_of(rule);
+    let bytes = bytes_per_rule_key(rule);
     let mut all = position(&rule.position);
     all.extend(object(json!({
         "name": &*rule.name,
@@ -86,11 +86,11 @@ pub(super) fn limit(limit: &Limit, hosts: u32) -> Map<String, Value> {
 pub(super) fn allowance(allowance: Option<&Allowance>, limit: &Limit, hosts: u32) -> Map<String, Value> {
     let quota = allowance.map(|allowance| &allowance.quota);
     let steady = quota.and_then(steady);
-    let rounding = steady.map(|(rate, scale)| rate.rounding_on(scale));
+    let rounding = steady.map(|(rate, scale)| rate.rounding_parts_on(scale));
     let (burst, queue, buckets, window) = own_numbers(quota);
     object(json!({
         "algorithm": quota.map(Quota::algorithm),
-        "rate": quota.map_or_else(|| "unlimited".to_owned(), Quota::rate_text),
+        "rate": quota.map_or_else(|| "unlimited".to_owned(), Quota::format_rate),
         "limit": quota.map(Quota::limit),
         "burst": burst,
         "queue": queue,
@@ -103,7 +103,7 @@ pub(super) fn allowance(allowance: Option<&Allowance>, limit: &Limit, hosts: u32
         "exact": quota.map(|_| rounding.flatten().is_none()),
         "slow_by_one_part_in": rounding.flatten(),
         "ticks_per_nanosecond": steady.map(|(_, scale)| scale.ticks_per_nano()),
-        "max_debt": allowance.filter(|own| !matches!(own.quota, Quota::Concurrency(_) | Quota::Places(_))).map(|own| own.max_debt),
+        "max_debt": allowance.filter(|own| !matches!(own.quota, Quota::Concurrency(_) | Quota::FleetConcurrency(_))).map(|own| own.max_debt),
         "over": allowance.and_then(|allowance| over(allowance, limit, hosts)),
     }))
 }
@@ -150,14 +150,14 @@ fn overrides(rule: &Rule, hosts: u32) -> Option<Value> {
 fn own_numbers(quota: Option<&Quota>) -> (Option<u32>, Option<u32>, Option<u8>, Option<String>) {
     match quota {
         Some(Quota::TokenBucket(quota)) => (Some(quota.burst()), None, None, None),
-        Some(Quota::Share(quota)) => match quota.window() {
-            Some(window) => own_numbers(Some(window.like())),
+        Some(Quota::FleetBudget(quota)) => match quota.window() {
+            Some(window) => own_numbers(Some(window.local_quota())),
             None => (Some(quota.bucket().burst()), None, None, None),
         },
         Some(Quota::LeakyBucket(quota)) => (None, Some(quota.queue()), None, None),
-        Some(Quota::FixedWindow(quota)) => (None, None, None, Some(quota.shape())),
+        Some(Quota::FixedWindow(quota)) => (None, None, None, Some(quota.describe_windows())),
         Some(Quota::SlidingWindow(quota)) => (None, None, Some(quota.buckets()), None),
-        Some(Quota::SlidingLog(_) | Quota::Concurrency(_) | Quota::Places(_)) | None => {
+        Some(Quota::SlidingLog(_) | Quota::Concurrency(_) | Quota::FleetConcurrency(_)) | None => {
             (None, None, None, None)
         }
     }
@@ -172,7 +172,7 @@ fn over(allowance: &Allowance, limit: &Limit, hosts: u32) -> Option<Value> {
     Some(json!({
         "kind": kind,
         "limit": quota.limit(),
-        "rate": quota.rate_text(),
+        "rate": quota.format_rate(),
         "for_us": limit.soft_for.filter(|_| kind == "soft").map(micros),
         "bound": beyond(&allowance.over, limit.soft_for, 1),
         "bound_on_hosts": beyond(&allowance.over, limit.soft_for, hosts),

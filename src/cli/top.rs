@@ -12,7 +12,7 @@ use ratatui::text::Text;
 
 use super::admin_client::{AdminArgs, AdminFailure};
 use super::status;
-use crate::clock::boot_nanos;
+use crate::clock::read_boot_nanos;
 use crate::daemon::log;
 use rates::TopSample;
 
@@ -67,7 +67,7 @@ enum TopEnd {
 }
 
 fn look(args: &Args) -> Result<TopSample, TopEnd> {
-    Ok(TopSample { at_nanos: boot_nanos(), status: status::look(&args.admin)? })
+    Ok(TopSample { at_nanos: read_boot_nanos(), status: status::look(&args.admin)? })
 }
 
 fn once(args: &Args, out: &mut dyn Write) -> Result<(), TopEnd> {
@@ -107,9 +107,9 @@ fn show(args: &Args, mut before: TopSample, terminal: &mut DefaultTerminal) -> R
 
 /// Waits for the next refresh. Returns whether a key ended the command.
 fn is_to_end() -> io::Result<bool> {
-    let begin = boot_nanos();
+    let begin = read_boot_nanos();
     loop {
-        let waited = Duration::from_nanos(boot_nanos().saturating_sub(begin));
+        let waited = Duration::from_nanos(read_boot_nanos().saturating_sub(begin));
         let Some(left) = PERIOD.checked_sub(waited).filter(|left| !left.is_zero()) else { return Ok(false) };
         if !event::poll(left)? {
             return Ok(false);

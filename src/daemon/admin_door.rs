@@ -36,7 +36,7 @@ impl Door for AdminDoor {
         let bound = self.first.take().unwrap_or_else(|| Listener::bind(&self.path, MODE, None));
         let listener = bound
             .map_err(|error| format!("{error}; help: name another path as `admin.socket` in the settings"))?;
-        let socket = listener.socket().map_err(|error| error.to_string())?;
+        let socket = listener.try_clone_socket().map_err(|error| error.to_string())?;
         self.listener = Some(listener);
         Ok(socket)
     }

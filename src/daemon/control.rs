@@ -22,8 +22,8 @@ use crate::clock::Clock;
 use crate::engine::FleetChange;
 use crate::fleet::counters::FleetCounters;
 use crate::fleet::task::OverridesHandle;
-use crate::host::resident_bytes;
-use crate::server::Telemetry;
+use crate::host::read_resident_bytes;
+use crate::server::ServerCounters;
 use crate::state;
 
 pub(super) struct Daemon {
@@ -31,7 +31,7 @@ pub(super) struct Daemon {
     pub(super) bell: Bell,
     /// Persists switches and blocks.
     pub(super) orders: Arc<OrdersKept>,
-    pub(super) telemetry: Arc<Telemetry>,
+    pub(super) telemetry: Arc<ServerCounters>,
     /// Counters of writing the state files.
     pub(super) state: Arc<state::SnapshotStats>,
     /// The counters and the handle of the sync task; `None`: the settings name no Redis.
@@ -68,11 +68,11 @@ impl DaemonControl for Daemon {
     fn server(&self) -> ServerCounts {
         ServerCounts {
             connections: self.telemetry.connections(),
-            refused: self.telemetry.refused().collect(),
+            refused: self.telemetry.refused_connections().collect(),
             reclaimed: self.telemetry.connections_reclaimed(),
             errors: self.telemetry.errors().collect(),
-            missed: self.telemetry.missed().collect(),
-            not_parked: self.telemetry.not_parked().collect(),
+            missed: self.telemetry.missed_decisions().collect(),
+            not_parked: self.telemetry.not_pending().collect(),
             clock_steps_back: self.telemetry.clock_steps_back(),
             shared_domains: self.telemetry.shared_domains(),
         }
@@ -103,7 +103,7 @@ impl DaemonControl for Daemon {
     }
 
     fn resident_bytes(&self) -> u64 {
-        resident_bytes(Path::new("/")).unwrap_or_default()
+        read_resident_bytes(Path::new("/")).unwrap_or_default()
     }
 
     fn reload(&self) -> Result<Reloaded, String> {

@@ -16,7 +16,7 @@ use crate::fleet::identity::Identity;
 use crate::fleet::overrides::{Document, Seal};
 use crate::fleet::secrets::SecretDigest;
 use crate::fleet::task::{FleetHandle, Keep, SyncPlan};
-use crate::host::machine_marks;
+use crate::host::read_machine_marks;
 use crate::sys;
 
 /// An engine that shares budgets from now on, and the plan of the sync task.
@@ -44,7 +44,7 @@ pub(super) fn join(redis: Option<&RedisSettings>, taken: &mut TakenUp) -> Option
         );
         return None;
     }
-    let marks = machine_marks(Path::new("/"));
+    let marks = read_machine_marks(Path::new("/"));
     let (identity, keep) = identity(taken, &marks)?;
     let standing = taken.engine.join_fleet(hash_key(&secret));
     let seal = Seal::new(secret.bytes());
@@ -83,7 +83,7 @@ fn put_back_overrides(seal: &Seal, taken: &mut TakenUp) {
 /// Returns the identity and epoch of this host. An identity is reused only if its new epoch is stored before
 /// the first command: a repeated sequence number would be taken for a command that was answered.
 fn identity(taken: &mut TakenUp, marks: &[Vec<u8>]) -> Option<(Identity, Option<Keep>)> {
-    let drawn = sys::drawn().inspect_err(|error| {
+    let drawn = sys::random_bytes().inspect_err(|error| {
         error!(%error, "no random numbers: rules of the fleet limit on this host alone");
     });
     let random = drawn.ok()?;

@@ -11,7 +11,7 @@ use parking_lot::Mutex;
 use tracing::{error, info, warn};
 
 use crate::admin::ThreadRecord;
-use crate::clock::boot_nanos;
+use crate::clock::read_boot_nanos;
 
 /// The work of a helper thread. It returns only when the daemon ends, and may be called again after a panic.
 pub(super) type HelperWork = Box<dyn FnMut() + Send>;
@@ -122,7 +122,7 @@ impl Helper {
         let mut pause = RUN_AGAIN_MIN;
         loop {
             self.phase.store(RUNNING, Ordering::Relaxed);
-            let begin = boot_nanos();
+            let begin = read_boot_nanos();
             let run = catch_unwind(AssertUnwindSafe(|| {
                 #[cfg(all(debug_assertions, feature = "test-hooks"))]
                 self.panic_if_asked();
@@ -133,7 +133,7 @@ impl Helper {
             std::mem::forget(payload);
             self.phase.store(PANICKED, Ordering::Relaxed);
             self.restarts.fetch_add(1, Ordering::Relaxed);
-            if Duration::from_nanos(boot_nanos().saturating_sub(begin)) > RUN_AGAIN_MAX {
+            if Duration::from_nanos(read_boot_nanos().saturating_sub(begin)) > RUN_AGAIN_MAX {
                 pause = RUN_AGAIN_MIN;
             }
             let (thread, without) = (self.name, self.without);
@@ -206,7 +206,7 @@ mod tests {
 
     use super::Helpers;
     use crate::clock::{Clock, Now};
-    use crate::host::{HostSignals, Readings, Sampler};
+    use crate::host::{HostSignals, SignalSampler, SignalSink};
 
     const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -217,15 +217,15 @@ mod tests {
         tell: Sender<usize>,
     }
 
-    impl Readings for Faulty {
-        fn wanted(&self) -> Vec<HostSignals> {
+    impl SignalSink for Faulty {
+        fn wanted_signals(&self) -> Vec<HostSignals> {
             let asked = self.asked.fetch_add(1, Ordering::SeqCst);
             let _ = self.tell.send(asked);
             assert!(asked >= self.panics, "a fault of the test");
             Vec::new()
         }
 
-        fn observe(&self, _: &str, _: &str, _: Option<u32>, _: Now) {}
+        fn add_sample(&self, _: &str, _: &str, _: Option<u32>, _: Now) {}
     }
 
     fn await_number(heard: &Receiver<usize>, number: usize) {
@@ -237,7 +237,7 @@ mod tests {
         let (tell, heard) = channel();
         let faulty = Arc::new(Faulty { panics: 2, asked: AtomicUsize::new(0), tell });
         let helpers = Helpers::default();
-        let (sampler, work) = Sampler::new(faulty, Arc::new(Clock::start()));
+        let (sampler, work) = SignalSampler::new(faulty, Arc::new(Clock::start()));
         helpers.add("sampler", "no readings are taken", work);
         assert_eq!((helpers.record()[0].restarts, helpers.record()[0].is_running), (0, false));
         assert!(helpers.missing()[0].contains("`sampler` cannot be started, so no readings are taken"));

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::log_limit::{Limited, Site};
 use super::log_queue::{LogQueue, write_at_once};
 use super::settings::{Log, LogFormat};
-use crate::clock::{Timestamp, boot_nanos, unix_nanos};
+use crate::clock::{Timestamp, read_boot_nanos, unix_nanos};
 
 /// Starts logging and the reporting of panics. Call it once. The queue has no thread yet.
 pub(super) fn start(log: Log) -> Arc<LogQueue> {
@@ -40,7 +40,7 @@ pub(super) fn start(log: Log) -> Arc<LogQueue> {
 fn report_panics(format: LogFormat, queue: Arc<LogQueue>) {
     let limit = Mutex::new(Site::default());
     std::panic::set_hook(Box::new(move |panic| {
-        let now = Timestamp::from_nanos(boot_nanos());
+        let now = Timestamp::from_nanos(read_boot_nanos());
         let Some(suppressed) = limit.try_lock().map_or(Some(0), |mut limit| limit.admit(now)) else { return };
         let message = panic.payload().downcast_ref::<&'static str>().copied().unwrap_or(LEFT_OUT);
         let at = panic.location().map(ToString::to_string).unwrap_or_default();

@@ -12,7 +12,7 @@ use tracing_subscriber::fmt::FmtContext;
 use tracing_subscriber::fmt::format::{FormatEvent, FormatFields, Writer};
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::clock::{Timestamp, boot_nanos};
+use crate::clock::{Timestamp, read_boot_nanos};
 
 /// A line format that suppresses some lines.
 #[derive(Debug)]
@@ -40,7 +40,11 @@ impl<F> Limited<F> {
             return Some(0);
         }
         // The map is bounded by the number of call sites.
-        self.sites.lock().entry(metadata.callsite()).or_default().admit(Timestamp::from_nanos(boot_nanos()))
+        self.sites
+            .lock()
+            .entry(metadata.callsite())
+            .or_default()
+            .admit(Timestamp::from_nanos(read_boot_nanos()))
     }
 
     fn close(&self, line: &mut String, suppressed: u64) {

@@ -14,7 +14,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use tracing::warn;
 
-use crate::clock::boot_nanos;
+use crate::clock::read_boot_nanos;
 
 /// The queue of lines to a descriptor.
 pub(super) struct LogQueue {
@@ -46,7 +46,7 @@ impl LogQueue {
             out: Box::new(out),
             line: None,
             is_torn: false,
-            reported: (0, boot_nanos()),
+            reported: (0, read_boot_nanos()),
         };
         Arc::new(LogQueue {
             sender,
@@ -82,8 +82,8 @@ impl LogQueue {
 
     /// Waits until every line is written, at most this long. Without a log thread the caller writes them.
     pub(super) fn flush(&self, within: Duration) {
-        let begin = boot_nanos();
-        let left = || within.saturating_sub(Duration::from_nanos(boot_nanos().saturating_sub(begin)));
+        let begin = read_boot_nanos();
+        let left = || within.saturating_sub(Duration::from_nanos(read_boot_nanos().saturating_sub(begin)));
         while self.queued_bytes.load(Ordering::SeqCst) > 0 && !left().is_zero() {
             if let Some(mut writer) = self.writer.try_lock() {
                 writer.drain(self, |out| is_writable(out, Some(left())));
@@ -172,7 +172,7 @@ impl LogWriter {
 
     /// Logs the number of dropped lines once writing works again.
     fn report_dropped(&mut self, queue: &LogQueue) {
-        let (dropped, now) = (queue.dropped(), boot_nanos());
+        let (dropped, now) = (queue.dropped(), read_boot_nanos());
         let (reported, at) = self.reported;
         let is_due = now.saturating_sub(at) >= u64::try_from(REPORT_EVERY.as_nanos()).unwrap_or(u64::MAX);
         if dropped > reported && is_due {

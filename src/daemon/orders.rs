@@ -12,7 +12,7 @@ use tracing::{error, info, warn};
 use super::disable_file::DisableFiles;
 use crate::admin::ChangeLedger;
 use crate::clock::Clock;
-use crate::engine::{Engine, Orders};
+use crate::engine::{Engine, HostOverrides};
 use crate::state::{
     OrdersRead, SmallFile, SnapshotStats, StateFile, UnreadableSwitches, read_orders, set_aside, write_orders,
 };
@@ -31,7 +31,7 @@ pub(super) struct OrdersKept {
 /// The content of the file, and the offset of the wall clock at the time: the file has Unix times.
 #[derive(Debug)]
 struct WrittenOrders {
-    orders: Orders,
+    orders: HostOverrides,
     utc: i64,
     /// The document of fleet overrides.
     document: Arc<[u8]>,
@@ -66,14 +66,18 @@ impl OrdersKept {
         if blocked > 0 {
             info!("{blocked} keys are still blocked by hand");
         }
-        engine.take_up(orders.clone());
+        engine.restore_operator_overrides(orders.clone());
         OrdersKept {
             engine: Arc::clone(engine),
             clock: Arc::clone(clock),
             ledger: Arc::clone(ledger),
             file,
             overrides,
-            written: Mutex::new(WrittenOrders { orders, utc: clock.now().utc, document: Arc::default() }),
+            written: Mutex::new(WrittenOrders {
+                orders,
+                utc: clock.now().utc_offset_nanos,
+                document: Arc::default(),
+            }),
         }
     }
 
@@ -84,11 +88,12 @@ impl OrdersKept {
     pub(super) fn keep(&self) -> Result<(), String> {
         let mut written = self.written.lock();
         self.keep_overrides(&mut written)?;
-        let (orders, now) = (self.engine.orders(), self.clock.now());
-        let is_stepped = now.utc.abs_diff(written.utc) > STEP_MIN_NANOS && orders != Orders::default();
+        let (orders, now) = (self.engine.operator_overrides(), self.clock.now());
+        let is_stepped =
+            now.utc_offset_nanos.abs_diff(written.utc) > STEP_MIN_NANOS && orders != HostOverrides::default();
         // A file that was removed is written again.
         let is_lost =
-            orders != Orders::default() && self.file.as_ref().is_some_and(|file| !file.path.exists());
+            orders != HostOverrides::default() && self.file.as_ref().is_some_and(|file| !file.path.exists());
         if written.orders == orders && !is_stepped && !is_lost {
             return Ok(());
         }
@@ -97,7 +102,7 @@ impl OrdersKept {
         };
         match write_orders(path, *version, &orders, now) {
             Ok(()) => {
-                (written.orders, written.utc) = (orders, now.utc);
+                (written.orders, written.utc) = (orders, now.utc_offset_nanos);
                 Ok(())
             }
             Err(error) => Err(lost(&path.display().to_string(), &error)),
@@ -165,7 +170,7 @@ fn lost(file: &str, error: &std::io::Error) -> String {
     format!("it is lost when the daemon ends: {file}: {error}: make room there, or let the daemon write")
 }
 
-fn read(file: &OrdersFile, clock: &Clock, record: &SnapshotStats) -> Orders {
+fn read(file: &OrdersFile, clock: &Clock, record: &SnapshotStats) -> HostOverrides {
     let path = &file.path;
     let shown = path.display();
     let unreadable = match read_orders(path, clock.now()) {
@@ -196,7 +201,7 @@ fn read(file: &OrdersFile, clock: &Clock, record: &SnapshotStats) -> Orders {
             }
         },
     }
-    Orders::default()
+    HostOverrides::default()
 }
 
 /// Links the file aside, as the next write drops the entries that are not understood.

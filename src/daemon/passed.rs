@@ -2,8 +2,8 @@
 
 use rustix::fd::OwnedFd;
 
-use crate::server::{Listener, NotTaken};
-use crate::sys::{self, Passed};
+use crate::server::{Listener, PassedSocketError};
+use crate::sys::{self, PassedDescriptor};
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Unusable {
@@ -12,7 +12,7 @@ pub(super) enum Unusable {
     )]
     Variables(#[from] std::io::Error),
     #[error("the socket `{name}` was passed and cannot be used: {source}")]
-    NotTaken { name: String, source: NotTaken },
+    NotTaken { name: String, source: PassedSocketError },
     #[error(
         "{count} sockets were passed ({names}) and one is needed: \
          write FileDescriptorName={NAME} in its unit, or pass no other"
@@ -22,12 +22,12 @@ pub(super) enum Unusable {
 
 /// Returns the passed socket, ready to listen; `None`: none was passed, so the daemon makes its own.
 pub(super) fn listener() -> Result<Option<Listener>, Unusable> {
-    let Some((name, descriptor)) = choose(sys::passed_descriptors()?)? else { return Ok(None) };
-    Listener::take(descriptor).map(Some).map_err(|source| Unusable::NotTaken { name, source })
+    let Some((name, descriptor)) = choose(sys::take_passed_descriptors()?)? else { return Ok(None) };
+    Listener::from_passed(descriptor).map(Some).map_err(|source| Unusable::NotTaken { name, source })
 }
 
 /// Selects the descriptor with our name, or the only one under any name.
-fn choose(passed: Vec<Passed>) -> Result<Option<(String, OwnedFd)>, Unusable> {
+fn choose(passed: Vec<PassedDescriptor>) -> Result<Option<(String, OwnedFd)>, Unusable> {
     let mut named: Vec<_> = passed.into_iter().map(|passed| (passed.name, passed.descriptor)).collect();
     let ours = named.iter().filter(|(name, _)| name == NAME).count();
     if ours == 1 {
@@ -46,7 +46,7 @@ const NAME: &str = "clients";
 #[cfg(test)]
 mod tests {
     use super::choose;
-    use crate::sys::Passed;
+    use crate::sys::PassedDescriptor;
 
     #[test]
     fn the_one_of_our_name_is_taken_or_the_only_one() {
@@ -62,7 +62,7 @@ mod tests {
         for (names, expected) in table {
             let passed = names.iter().map(|name| {
                 let (descriptor, _) = std::os::unix::net::UnixStream::pair().unwrap();
-                Passed { descriptor: descriptor.into(), name: (*name).to_owned() }
+                PassedDescriptor { descriptor: descriptor.into(), name: (*name).to_owned() }
             });
             let chosen = choose(passed.collect()).map(|chosen| chosen.map(|(name, _)| name)).map_err(drop);
             assert_eq!(chosen, expected.map(|name| name.map(str::to_owned)), "{names:?}");

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::last_good::LastGood;
-use crate::clock::boot_nanos;
+use crate::clock::read_boot_nanos;
 use crate::rules::Library;
 
 /// The age of the rules in force, and the file that they are stored in once they are old enough.
@@ -40,18 +40,18 @@ impl Proof {
 
     /// Restarts the age, as other rules are in force.
     pub(super) fn begin(&mut self) {
-        self.since = self.file.is_some().then(boot_nanos);
+        self.since = self.file.is_some().then(read_boot_nanos);
     }
 
     /// Returns the time until the rules in force are proven; `None`: there is nothing to store.
     pub(super) fn left(&self) -> Option<Duration> {
-        let age = Duration::from_nanos(boot_nanos().saturating_sub(self.since?));
+        let age = Duration::from_nanos(read_boot_nanos().saturating_sub(self.since?));
         Some(self.after.saturating_sub(age))
     }
 
     /// Stores the rules. After a failure it is retried once `after` has passed again.
     pub(super) fn keep(&mut self, library: &Library) {
         let is_kept = self.file.as_mut().is_none_or(|file| file.write(library));
-        self.since = (!is_kept).then(boot_nanos);
+        self.since = (!is_kept).then(read_boot_nanos);
     }
 }

@@ -52,7 +52,7 @@ impl RestorePlan<'_> {
     /// # Errors
     /// The kernel provides no random numbers.
     pub(super) fn take_up(&self) -> std::io::Result<TakenUp> {
-        let (new_key, [a, b, c, d, e, f, g, h]) = split(sys::drawn()?);
+        let (new_key, [a, b, c, d, e, f, g, h]) = split(sys::random_bytes()?);
         let mut directory =
             self.state.map(|path| Directory::take(path, SnapshotKey(new_key), self.versions_ahead));
         let key = directory.as_ref().map_or(SnapshotKey(new_key), Directory::key);

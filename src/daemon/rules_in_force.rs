@@ -99,7 +99,7 @@ impl RulesInForce {
             return false;
         }
         self.library.begin_with(texts);
-        self.retired.push(self.engine.install(self.library.rules()));
+        self.retired.push(self.engine.install_rules(self.library.rules()));
         self.note(true);
         error!(
             "the LAST RULES UNDER WHICH THIS DAEMON RAN FOR A MINUTE are in force, not the files: mend those and reload"
@@ -209,7 +209,7 @@ impl RulesInForce {
             one.len() == other.len() && one.iter().zip(other).all(|(one, other)| Arc::ptr_eq(one, other))
         };
         if !is_same(&before, &after) {
-            self.retired.push(self.engine.install(self.library.rules()));
+            self.retired.push(self.engine.install_rules(self.library.rules()));
             self.is_unkept = true;
             self.proof.begin();
         }
@@ -274,7 +274,7 @@ mod tests {
     }
 
     fn allows(decider: &mut Decider) -> bool {
-        let request = Request::new(Op::Hit, "api", Descriptors::one(&[]));
+        let request = Request::new(Op::Hit, "api", Descriptors::from_attributes(&[]));
         let EngineAnswer::Decided(decision) = decider.decide(&request, Now::at_nanos(1)) else {
             return false;
         };

@@ -23,9 +23,9 @@ use crate::admin::{ChangeLedger, Desk, Doors, Office, ServedSocket};
 use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::fleet::task::FleetHandle;
-use crate::host::{Readings, Sampler};
+use crate::host::{SignalSampler, SignalSink};
 use crate::rules::{Library, Problem};
-use crate::server::{self, BindError, ConnectionLimits, DomainAccess, Listener, PoolAccess, Pulse};
+use crate::server::{self, BindError, ConnectionLimits, DomainAccess, Listener, PoolAccess, ThreadHealth};
 use crate::state::{BOOT_ID_FILE, SnapshotKeeper, WRITE_EVERY};
 use crate::sys;
 
@@ -146,9 +146,9 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 }
 
 fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), ServeFailure> {
-    sys::give_large_pieces_back();
+    sys::return_freed_memory();
     core_dumps::forbid();
-    sys::outlive_file_size_limit();
+    sys::ignore_file_size_signal();
     let listener = listen(settings)?;
     let socket = ServedSocket { path: listener.path().to_owned(), identity: listener.identity() };
     let admin = Box::new(AdminDoor::first(settings.admin_socket()).map_err(ServeFailure::Admin)?);
@@ -176,7 +176,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     write_log(queue, &helpers);
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(ServeFailure::Run)?;
-    let pulse = Arc::new(Pulse::new(settings.threads));
+    let pulse = Arc::new(ThreadHealth::new(settings.threads));
     let manager = ServiceManager::start(&pulse, &clock, &helpers);
     let options = server_options(args, settings, &pulse, fleet.as_ref());
     let served = runtime.block_on(async {
@@ -262,7 +262,7 @@ fn take_up(args: &Args, settings: &Settings) -> Result<restart::TakenUp, ServeFa
 fn server_options(
     args: &Args,
     settings: &Settings,
-    pulse: &Arc<Pulse>,
+    pulse: &Arc<ThreadHealth>,
     fleet: Option<&FleetHandle>,
 ) -> server::ServerOptions {
     server::ServerOptions {
@@ -271,14 +271,14 @@ fn server_options(
             max: settings.connections.max as usize,
             per_user: settings.connections.per_user as usize,
         },
-        access: DomainAccess::new(settings.domains.iter().map(DomainSettings::access)).trusting_refunds(
+        access: DomainAccess::new(settings.domains.iter().map(DomainSettings::access)).with_trusted_refunds(
             settings.domains.iter().filter(|domain| domain.trusts_refunds).map(|domain| domain.name.clone()),
         ),
         pools: PoolAccess::new(settings.pools.iter().map(PoolSettings::limits)),
         telemetry: Arc::default(),
-        short_slices: args.hooks.scheduler_slice == OnOff::On,
-        pulse: Arc::clone(pulse),
-        asker: fleet.map(FleetHandle::asker),
+        request_short_slices: args.hooks.scheduler_slice == OnOff::On,
+        thread_health: Arc::clone(pulse),
+        remote_checker: fleet.map(FleetHandle::asker),
         recorder: Arc::default(),
     }
 }
@@ -298,9 +298,9 @@ fn listen(settings: &Settings) -> Result<Listener, ServeFailure> {
 }
 
 /// Notifies the service manager when the daemon serves, and when it stops.
-async fn keep_told(manager: ServiceManager, pulse: Arc<Pulse>, shutdown: CancellationToken) {
+async fn keep_told(manager: ServiceManager, pulse: Arc<ThreadHealth>, shutdown: CancellationToken) {
     tokio::select! {
-        () = pulse.serving() => manager.serving(),
+        () = pulse.wait_until_serving() => manager.serving(),
         () = shutdown.cancelled() => {}
     }
     shutdown.cancelled().await;
@@ -308,9 +308,9 @@ async fn keep_told(manager: ServiceManager, pulse: Arc<Pulse>, shutdown: Cancell
 }
 
 /// Without the sampler, pools are judged by their busy slots alone.
-fn take_readings(engine: &Arc<Engine>, clock: &Arc<Clock>, helpers: &Helpers) -> Sampler {
-    let readings: Arc<dyn Readings> = Arc::<Engine>::clone(engine);
-    let (sampler, work) = Sampler::new(readings, Arc::clone(clock));
+fn take_readings(engine: &Arc<Engine>, clock: &Arc<Clock>, helpers: &Helpers) -> SignalSampler {
+    let readings: Arc<dyn SignalSink> = Arc::<Engine>::clone(engine);
+    let (sampler, work) = SignalSampler::new(readings, Arc::clone(clock));
     helpers.add("sampler", "there are no readings of the machine", work);
     sampler
 }
@@ -324,17 +324,18 @@ fn write_log(queue: &Arc<LogQueue>, helpers: &Helpers) {
 /// Returns a function that lists the reasons, besides the rules, why no requests should be sent here.
 fn unready(
     shutdown: &CancellationToken,
-    pulse: &Arc<Pulse>,
+    pulse: &Arc<ThreadHealth>,
     clock: &Arc<Clock>,
 ) -> Box<dyn Fn() -> Vec<String> + Send + Sync> {
     let (shutdown, pulse, clock) = (shutdown.clone(), Arc::clone(pulse), Arc::clone(clock));
     Box::new(move || {
         let draining = shutdown.is_cancelled().then(|| "it drains: another daemon is to follow".to_owned());
-        let late = pulse.ages(clock.now().at).filter(|(_, age)| age.is_none_or(|age| age > SILENCE_MAX));
+        let late =
+            pulse.check_ages(clock.now().at).filter(|(_, age)| age.is_none_or(|age| age > SILENCE_MAX));
         let silent = late.map(|(name, _)| {
             format!("the thread `{name}` does not answer: the watchdog of systemd restarts it")
         });
-        let (started, wanted) = pulse.started();
+        let (started, wanted) = pulse.thread_counts();
         let few = (started < wanted).then(|| {
             format!("{started} of {wanted} decision threads run: raise TasksMax of the unit and restart")
         });

@@ -9,8 +9,8 @@ use sd_notify::NotifyState;
 use tracing::{info, warn};
 
 use super::helpers::Helpers;
-use crate::clock::{Clock, Timestamp, monotonic_micros};
-use crate::server::Pulse;
+use crate::clock::{Clock, Timestamp, read_monotonic_micros};
+use crate::server::ThreadHealth;
 
 /// The handle of the notification thread; empty without a service manager.
 #[derive(Clone, Debug, Default)]
@@ -38,7 +38,7 @@ impl ServiceManager {
     }
 
     /// Adds the notification thread, if there is a service manager.
-    pub(super) fn start(pulse: &Arc<Pulse>, clock: &Arc<Clock>, helpers: &Helpers) -> ServiceManager {
+    pub(super) fn start(pulse: &Arc<ThreadHealth>, clock: &Arc<Clock>, helpers: &Helpers) -> ServiceManager {
         if std::env::var_os("NOTIFY_SOCKET").is_none() {
             return ServiceManager::default();
         }
@@ -67,7 +67,7 @@ impl ServiceManager {
 
     /// Notifies that the rules are being read again on request.
     pub(super) fn reloading(&self) {
-        self.say(ManagerMessage::Reloading(monotonic_micros()));
+        self.say(ManagerMessage::Reloading(read_monotonic_micros()));
     }
 
     pub(super) fn reloaded(&self) {
@@ -101,7 +101,7 @@ impl ServiceManager {
 struct ManagerThread {
     /// The state of the watchdog; `None`: there is none.
     watch: Option<WatchdogWatch>,
-    pulse: Arc<Pulse>,
+    pulse: Arc<ThreadHealth>,
     clock: Arc<Clock>,
 }
 
@@ -134,7 +134,7 @@ impl ManagerThread {
     fn ping(&mut self) {
         let now = self.clock.now().at;
         let Some(watch) = &mut self.watch else { return };
-        if self.pulse.all_beat_after(watch.pinged) {
+        if self.pulse.all_checked_after(watch.pinged) {
             send(&[NotifyState::Watchdog]);
             if watch.told {
                 info!("every thread does its work again: the watchdog is told");
@@ -147,7 +147,7 @@ impl ManagerThread {
         if !watch.told && watch.pinged > Timestamp::ORIGIN {
             watch.told = true;
             let since = now.since(watch.pinged);
-            let ages = self.pulse.ages(now).filter(|(_, age)| age.is_none_or(|age| age >= since));
+            let ages = self.pulse.check_ages(now).filter(|(_, age)| age.is_none_or(|age| age >= since));
             let late: Vec<_> = ages.map(|(name, _)| name).collect();
             let threads = late.join(", ");
             warn!(

@@ -13,7 +13,7 @@ use super::rules_in_force::RulesInForce;
 use super::service_manager::ServiceManager;
 use super::watching::Watching;
 use crate::admin::Reloaded;
-use crate::clock::boot_nanos;
+use crate::clock::read_boot_nanos;
 
 /// Returns the reload signal and the work of the thread. The thread is not joined at exit: a drain does not
 /// wait for rules.
@@ -118,9 +118,9 @@ impl WatchThread {
             }
         }
         // An explicit request comes after the writes.
-        let begin = boot_nanos();
+        let begin = read_boot_nanos();
         while !self.bell.asked.load(Ordering::SeqCst)
-            && Duration::from_nanos(boot_nanos().saturating_sub(begin)) < SETTLE_MAX
+            && Duration::from_nanos(read_boot_nanos().saturating_sub(begin)) < SETTLE_MAX
             && self.watching.wait(&self.bell.wake, Some(SETTLE))
         {}
     }

@@ -14,7 +14,7 @@ use rustix::io::Errno;
 use tracing::warn;
 
 use super::places::DirectoryPaths;
-use crate::clock::boot_nanos;
+use crate::clock::read_boot_nanos;
 use crate::rules::{Fingerprint, glance};
 
 #[derive(Debug, Default)]
@@ -87,9 +87,9 @@ impl Watching {
     /// Waits until a watched file changes or `bell` becomes readable, within this time; `None`: forever.
     /// Returns false on timeout.
     pub(super) fn wait(&mut self, bell: &OwnedFd, within: Option<Duration>) -> bool {
-        let begin = boot_nanos();
+        let begin = read_boot_nanos();
         loop {
-            let waited = Duration::from_nanos(boot_nanos().saturating_sub(begin));
+            let waited = Duration::from_nanos(read_boot_nanos().saturating_sub(begin));
             let left = within.map(|within| within.saturating_sub(waited));
             let timeout = left.and_then(|left| Timespec::try_from(left).ok());
             let inotify = self.inotify.as_ref().map_or(bell, |inotify| inotify);

@@ -4,7 +4,7 @@
 //! take the same last token, never see partial charges, and never deadlock.
 
 use super::gate::GateRefusal;
-use super::part::{Case, StagePart};
+use super::part::{CheckContext, StageCheck};
 use super::shards::{SHARDS, Shard, Shards};
 use super::sync::MutexGuard;
 use crate::clock::Micros;
@@ -17,9 +17,9 @@ pub(super) enum Intent {
     /// Charge it if it is granted.
     Admit,
     /// As `Admit`, but change nothing if a remote check could turn the refusal into a grant.
-    AdmitOrAsk,
+    AdmitOrCheckRemotely,
     /// Change nothing.
-    Look,
+    Peek,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,18 +31,18 @@ pub(super) enum Admission {
     /// Refused by the load shedding of the pool.
     Shed(GateRefusal),
     /// All refusing rules are shares of fleet budgets that a remote check may extend. Nothing has changed.
-    Asks,
+    NeedsRemoteCheck,
 }
 
 /// Judges every rule, then the gate if no rule refuses, and charges as intended. Afterwards each part holds
 /// the level of its key.
 pub(super) fn admit(
-    case: &Case<'_>,
-    parts: &mut [StagePart],
+    case: &CheckContext<'_>,
+    parts: &mut [StageCheck],
     intent: Intent,
     gate: &mut dyn FnMut() -> Option<GateRefusal>,
 ) -> Admission {
-    let mut locked = Locked::new();
+    let mut locked = LockedShards::new();
     locked.lock(case.shards, parts);
     for part in &mut *parts {
         part.look_up(case, locked.shard(case.shards, part));
@@ -55,10 +55,10 @@ pub(super) fn admit(
     if refusing > 0
         && intent != Intent::Admit
         && !case.oversized
-        && a_call_may_help(case, parts, intent, &mut locked)
+        && remote_check_may_help(case, parts, intent, &mut locked)
     {
-        if intent == Intent::AdmitOrAsk {
-            return Admission::Asks;
+        if intent == Intent::AdmitOrCheckRemotely {
+            return Admission::NeedsRemoteCheck;
         }
         // A PEEK makes no remote check: the last known level suggests a grant.
         parts.iter_mut().filter(|part| part.refuses()).for_each(|part| part.outcome = Outcome::Pass);
@@ -69,7 +69,7 @@ pub(super) fn admit(
     // A shadow wait delays nothing.
     let waits = parts.iter().filter(|part| part.enforced).map(|part| part.wait);
     let wait = if refusing == 0 { waits.fold(QueueWait::NONE, QueueWait::longer) } else { QueueWait::NONE };
-    if intent != Intent::Look {
+    if intent != Intent::Peek {
         for part in &mut *parts {
             commit(part, granted, wait, case, &mut locked);
         }
@@ -89,21 +89,27 @@ pub(super) fn admit(
 /// other hosts or Redis can provide. Stores the missing amount in each part.
 #[cold]
 #[inline(never)]
-fn a_call_may_help(
-    case: &Case<'_>,
-    parts: &mut [StagePart],
+fn remote_check_may_help(
+    case: &CheckContext<'_>,
+    parts: &mut [StageCheck],
     intent: Intent,
-    locked: &mut Locked<'_>,
+    locked: &mut LockedShards<'_>,
 ) -> bool {
     parts.iter_mut().filter(|part| part.refuses()).all(|part| {
         let shard = locked.shard(case.shards, part);
-        part.lacks = part.lacks_elsewhere(intent == Intent::Look, case, shard);
-        part.lacks > 0
+        part.missing_units = part.missing_fleet_units(intent == Intent::Peek, case, shard);
+        part.missing_units > 0
     })
 }
 
 /// Charges one part if its request is granted, or if it counts refused requests.
-fn commit(part: &mut StagePart, granted: bool, wait: QueueWait, case: &Case<'_>, locked: &mut Locked<'_>) {
+fn commit(
+    part: &mut StageCheck,
+    granted: bool,
+    wait: QueueWait,
+    case: &CheckContext<'_>,
+    locked: &mut LockedShards<'_>,
+) {
     // Only a lease holds the permits of concurrency rules.
     let may_charge = granted && (case.leases || !part.is_concurrency);
     let is_charged = part.counts_refused(case) || part.passes() && may_charge;
@@ -113,36 +119,36 @@ fn commit(part: &mut StagePart, granted: bool, wait: QueueWait, case: &Case<'_>,
     }
     if !part.passes() {
         part.mark_refusing(case, shard);
-        part.block(case, shard);
+        part.block_key(case, shard);
     }
 }
 
 /// Charges or refunds after the fact, with all shards locked.
-pub(super) fn settle_up(case: &Case<'_>, parts: &mut [StagePart], amounts: &[i64]) {
+pub(super) fn settle_up(case: &CheckContext<'_>, parts: &mut [StageCheck], amounts: &[i64]) {
     assert_eq!(parts.len(), amounts.len(), "each part has its amount");
-    let mut locked = Locked::new();
+    let mut locked = LockedShards::new();
     locked.lock(case.shards, parts);
     for (part, amount) in parts.iter_mut().zip(amounts) {
         let shard = locked.shard(case.shards, part);
-        part.settle_up(*amount, case, shard);
+        part.charge_amount(*amount, case, shard);
     }
 }
 
-struct Locked<'e> {
+struct LockedShards<'e> {
     /// One bit for each held shard; the guards are in the order of the bits.
     held: u64,
     guards: ArrayVec<MutexGuard<'e, Shard>, SHARDS>,
 }
 
-impl<'e> Locked<'e> {
+impl<'e> LockedShards<'e> {
     #[inline]
-    fn new() -> Locked<'e> {
-        Locked { held: 0, guards: ArrayVec::new_const() }
+    fn new() -> LockedShards<'e> {
+        LockedShards { held: 0, guards: ArrayVec::new_const() }
     }
 
     /// Locks the shards of all parts, in ascending order. In place: moving half a kilobyte of guards is slow.
     #[inline]
-    fn lock(&mut self, shards: &'e Shards, parts: &[StagePart]) {
+    fn lock(&mut self, shards: &'e Shards, parts: &[StageCheck]) {
         self.held = parts.iter().fold(0, |held, part| held | 1 << part.shard(shards));
         let mut wanted = self.held;
         while wanted != 0 {
@@ -152,7 +158,7 @@ impl<'e> Locked<'e> {
     }
 
     #[inline]
-    fn shard(&mut self, shards: &Shards, part: &StagePart) -> &mut Shard {
+    fn shard(&mut self, shards: &Shards, part: &StageCheck) -> &mut Shard {
         let below = self.held & ((1 << part.shard(shards)) - 1);
         let guard = below.count_ones() as usize;
         #[allow(clippy::indexing_slicing, reason = "every part's shard was locked, so its guard is there")]
@@ -170,14 +176,14 @@ mod tests {
     use super::super::{
         Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, Request, Verdict,
     };
-    use super::{Admission, Intent, StagePart, admit, settle_up};
+    use super::{Admission, Intent, StageCheck, admit, settle_up};
     use crate::clock::{Now, Timestamp};
     use crate::rules::{RuleSet, read_text};
 
     /// Admits or settles invalid parts of a rule with a burst of two and expects a panic; the rule then works
     /// as before.
     #[track_caller]
-    fn check(name: &str, broken: impl FnOnce(&Judgement<'_>, &mut [StagePart]) -> Option<Admission>) {
+    fn check(name: &str, broken: impl FnOnce(&Judgement<'_>, &mut [StageCheck]) -> Option<Admission>) {
         let options = EngineOptions {
             hash_key: HashKey::from_bytes([7; 16]),
             mode: Mode::Enforce,
@@ -185,21 +191,22 @@ mod tests {
         };
         let engine = Arc::new(Engine::new(options));
         let rules = "domain: api\nlimits:\n- {name: a, key: [user], rate: 1/h, burst: 2}\n";
-        engine.install(RuleSet::new(read_text("a.yaml", rules).domains));
-        let now = Now { at: Timestamp::ORIGIN, utc: 0 };
-        let ruling = engine.ruling.load();
-        let (domain, terms) = ruling.find("api").unwrap();
-        let judgement = Judgement { engine: &engine, ruling: &ruling, domain, terms, counters: None, now };
-        let of_rule = &terms.rules[0];
+        engine.install_rules(RuleSet::new(read_text("a.yaml", rules).domains));
+        let now = Now { at: Timestamp::ORIGIN, utc_offset_nanos: 0 };
+        let rule_set = engine.rule_set.load();
+        let (domain, compiled) = rule_set.find_domain("api").unwrap();
+        let judgement =
+            Judgement { engine: &engine, rule_set: &rule_set, domain, compiled, counters: None, now };
+        let of_rule = &compiled.rules[0];
         let key = of_rule.key_hash.digest(["u1"].into_iter());
-        let good = StagePart::new(0, of_rule, key, 0, 1);
-        let bad = StagePart::new(0, of_rule, key, 7, 1);
+        let good = StageCheck::new(0, of_rule, key, 0, 1);
+        let bad = StageCheck::new(0, of_rule, key, 7, 1);
         let came_of_it = catch_unwind(AssertUnwindSafe(|| broken(&judgement, &mut [good, bad])));
         assert!(came_of_it.is_err(), "{name}: {came_of_it:?}");
         // Nothing was charged, no lock is held.
         let mut decider = engine.decider();
         let attributes = [("user", "u1")];
-        let request = Request::new(Op::Hit, "api", Descriptors::one(&attributes));
+        let request = Request::new(Op::Hit, "api", Descriptors::from_attributes(&attributes));
         let mut decide = || match decider.decide(&request, now) {
             EngineAnswer::Decided(decision) => decision.verdict,
             _ => unreachable!("it has no name and asks nobody"),
@@ -211,15 +218,15 @@ mod tests {
     #[test]
     fn admits_nothing_whose_rule_or_allowance_is_missing() {
         check("no rule", |judgement, parts| {
-            let mut case = judgement.case(None);
+            let mut case = judgement.check_context(None);
             case.rules = &[];
             Some(admit(&case, &mut parts[..1], Intent::Admit, &mut || None))
         });
         check("no such allowance", |judgement, parts| {
-            Some(admit(&judgement.case(None), parts, Intent::Admit, &mut || None))
+            Some(admit(&judgement.check_context(None), parts, Intent::Admit, &mut || None))
         });
         check("an amount too few", |judgement, parts| {
-            settle_up(&judgement.case(None), &mut parts[..1], &[]);
+            settle_up(&judgement.check_context(None), &mut parts[..1], &[]);
             None
         });
     }

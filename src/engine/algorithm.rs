@@ -3,34 +3,34 @@
 pub(super) mod shared;
 
 use super::digest::Digest;
-use super::part::Case;
+use super::part::CheckContext;
 use super::shards::Shard;
 use super::table::StateTable;
-use super::tag::{Fading, PINNED, Tag};
+use super::tag::{PINNED, TableState, Tag};
 use crate::clock::{Micros, Now};
-use crate::limit::concurrency::{self, InProgress};
-use crate::limit::fixed_window::{self, FixedWindow};
+use crate::limit::concurrency::{self, LeaseCount};
+use crate::limit::fixed_window::{self, FixedWindowState};
 use crate::limit::leaky_bucket::{self, QueueWait};
-use crate::limit::sliding_log::{self, SlidingLog};
-use crate::limit::sliding_window::{self, SlidingWindow};
-use crate::limit::token_bucket::{self, Gcra};
+use crate::limit::sliding_log::{self, SlidingLogState};
+use crate::limit::sliding_window::{self, SlidingWindowState};
+use crate::limit::token_bucket::{self, GcraState};
 use crate::limit::{Outcome, Quota, QuotaLevel};
 
 /// The quota of one algorithm, and the table that stores its states.
 pub(super) trait AlgorithmTable {
-    type State: Fading;
+    type State: TableState;
 
     /// Whether a state of other quotas must be converted before it is judged.
-    const ADOPTS: bool;
+    const CONVERTS_STATES: bool;
 
     fn table(shard: &Shard) -> &StateTable<Self::State>;
 
     fn table_mut(shard: &mut Shard) -> &mut StateTable<Self::State>;
 
     /// Returns the quota if it belongs to this algorithm.
-    fn of(quota: &Quota) -> Option<&Self>;
+    fn from_quota(quota: &Quota) -> Option<&Self>;
 
-    fn fresh(&self, now: Now) -> Self::State;
+    fn new_state(&self, now: Now) -> Self::State;
 
     /// Judges a request that may wait at most `wait_max`; `None`: as long as the rule allows.
     ///
@@ -70,7 +70,7 @@ pub(super) trait AlgorithmTable {
         waits: bool,
     ) -> Outcome {
         let (outcome, wait) = self.judge(state, now, cost, wait_max);
-        if outcome.passes() {
+        if outcome.is_allowed() {
             self.charge(state, now, cost, if waits { wait } else { QueueWait::NONE });
         }
         outcome
@@ -84,10 +84,10 @@ pub(super) trait AlgorithmTable {
     }
 
     /// Charges actual use after the fact, limited by the maximum debt.
-    fn owe(&self, state: &mut Self::State, now: Now, amount: u32, debt_max: u32);
+    fn charge_debt(&self, state: &mut Self::State, now: Now, amount: u32, debt_max: u32);
 
     /// Refunds unused units, never above full.
-    fn give_back(&self, state: &mut Self::State, now: Now, amount: u32);
+    fn refund(&self, state: &mut Self::State, now: Now, amount: u32);
 
     fn level(&self, state: &Self::State, now: Now) -> QuotaLevel;
 
@@ -100,7 +100,13 @@ pub(super) trait AlgorithmTable {
     /// Records a charge in the key's other states; the pair is the digest of the key and that of the state.
     /// Returns the level.
     #[inline(always)]
-    fn charged(&self, _: (Digest, Digest), level: QuotaLevel, _: &Case<'_>, _: &mut Shard) -> QuotaLevel {
+    fn record_charge(
+        &self,
+        _: (Digest, Digest),
+        level: QuotaLevel,
+        _: &CheckContext<'_>,
+        _: &mut Shard,
+    ) -> QuotaLevel {
         level
     }
 
@@ -108,10 +114,10 @@ pub(super) trait AlgorithmTable {
     /// of its key.
     const IS_SHARED: bool = false;
 
-    fn note_refused(&self, _: &mut Self::State, _: Now, _: u32) {}
+    fn record_refusal(&self, _: &mut Self::State, _: Now, _: u32) {}
 
     /// Returns whether the sync task must be notified of the key, and resets that request.
-    fn calls(_: &mut Self::State) -> bool {
+    fn take_sync_request(_: &mut Self::State) -> bool {
         false
     }
 
@@ -141,11 +147,11 @@ macro_rules! each_algorithm {
             $crate::limit::Quota::SlidingLog($bound) => $body,
             $crate::limit::Quota::SlidingWindow($bound) => $body,
             $crate::limit::Quota::Concurrency($bound) => $body,
-            $crate::limit::Quota::Share(boxed) => {
+            $crate::limit::Quota::FleetBudget(boxed) => {
                 let $bound = &**boxed;
                 $body
             }
-            $crate::limit::Quota::Places($bound) => $body,
+            $crate::limit::Quota::FleetConcurrency($bound) => $body,
         }
     };
 }
@@ -162,7 +168,7 @@ macro_rules! lives_in {
             &mut shard.$table
         }
 
-        fn of(quota: &Quota) -> Option<&Self> {
+        fn from_quota(quota: &Quota) -> Option<&Self> {
             match quota {
                 Quota::$variant(quota) => Some(quota),
                 _ => None,
@@ -174,72 +180,78 @@ macro_rules! lives_in {
 use lives_in;
 
 impl AlgorithmTable for token_bucket::TokenBucketQuota {
-    type State = Gcra;
+    type State = GcraState;
 
-    const ADOPTS: bool = true;
+    const CONVERTS_STATES: bool = true;
 
     lives_in!(buckets, TokenBucket);
 
-    fn fresh(&self, now: Now) -> Gcra {
-        Gcra::full(self.scale(), now.at)
+    fn new_state(&self, now: Now) -> GcraState {
+        GcraState::full(self.scale(), now.at)
     }
 
-    fn judge(&self, state: &Gcra, now: Now, cost: u32, _: Option<Micros>) -> (Outcome, QueueWait) {
+    fn judge(&self, state: &GcraState, now: Now, cost: u32, _: Option<Micros>) -> (Outcome, QueueWait) {
         (state.judge(self, now.at, cost).0, QueueWait::NONE)
     }
 
-    fn charge(&self, state: &mut Gcra, now: Now, cost: u32, _: QueueWait) {
+    fn charge(&self, state: &mut GcraState, now: Now, cost: u32, _: QueueWait) {
         *state = state.judge(self, now.at, cost).1;
     }
 
     #[inline]
-    fn admit(&self, state: &mut Gcra, now: Now, cost: u32, _: Option<Micros>, _: bool) -> Outcome {
+    fn admit(&self, state: &mut GcraState, now: Now, cost: u32, _: Option<Micros>, _: bool) -> Outcome {
         let (outcome, charged) = state.judge(self, now.at, cost);
-        if outcome.passes() {
+        if outcome.is_allowed() {
             *state = charged;
         }
         outcome
     }
 
-    fn owe(&self, state: &mut Gcra, now: Now, amount: u32, debt_max: u32) {
-        *state = state.owe(self, now.at, amount, debt_max);
+    fn charge_debt(&self, state: &mut GcraState, now: Now, amount: u32, debt_max: u32) {
+        *state = state.charge_debt(self, now.at, amount, debt_max);
     }
 
-    fn give_back(&self, state: &mut Gcra, now: Now, amount: u32) {
-        *state = state.give_back(self, now.at, amount);
+    fn refund(&self, state: &mut GcraState, now: Now, amount: u32) {
+        *state = state.refund(self, now.at, amount);
     }
 
-    fn level(&self, state: &Gcra, now: Now) -> QuotaLevel {
+    fn level(&self, state: &GcraState, now: Now) -> QuotaLevel {
         state.level(self, now.at)
     }
 }
 
 impl AlgorithmTable for leaky_bucket::LeakyBucketQuota {
-    type State = Gcra;
+    type State = GcraState;
 
-    const ADOPTS: bool = true;
+    const CONVERTS_STATES: bool = true;
 
     lives_in!(buckets, LeakyBucket);
 
-    fn fresh(&self, now: Now) -> Gcra {
-        Gcra::full(self.scale(), now.at)
+    fn new_state(&self, now: Now) -> GcraState {
+        GcraState::full(self.scale(), now.at)
     }
 
-    fn judge(&self, state: &Gcra, now: Now, cost: u32, wait_max: Option<Micros>) -> (Outcome, QueueWait) {
+    fn judge(
+        &self,
+        state: &GcraState,
+        now: Now,
+        cost: u32,
+        wait_max: Option<Micros>,
+    ) -> (Outcome, QueueWait) {
         leaky_bucket::judge(*state, self, now.at, cost, wait_max)
     }
 
-    fn charge(&self, state: &mut Gcra, now: Now, cost: u32, wait: QueueWait) {
+    fn charge(&self, state: &mut GcraState, now: Now, cost: u32, wait: QueueWait) {
         *state = leaky_bucket::charge_at(*state, self, now.at, wait, cost);
     }
 
     /// No effect: a request that has started can no longer be delayed.
-    fn owe(&self, _: &mut Gcra, _: Now, _: u32, _: u32) {}
+    fn charge_debt(&self, _: &mut GcraState, _: Now, _: u32, _: u32) {}
 
     /// No effect: a reserved slot is not transferable.
-    fn give_back(&self, _: &mut Gcra, _: Now, _: u32) {}
+    fn refund(&self, _: &mut GcraState, _: Now, _: u32) {}
 
-    fn level(&self, state: &Gcra, now: Now) -> QuotaLevel {
+    fn level(&self, state: &GcraState, now: Now) -> QuotaLevel {
         state.level(self.bucket(), now.at)
     }
 }
@@ -247,7 +259,7 @@ impl AlgorithmTable for leaky_bucket::LeakyBucketQuota {
 /// Implements the methods of window algorithms: they never delay and change in place.
 macro_rules! counts {
     () => {
-        fn fresh(&self, now: Now) -> Self::State {
+        fn new_state(&self, now: Now) -> Self::State {
             Self::State::fresh(self, now)
         }
 
@@ -259,12 +271,12 @@ macro_rules! counts {
             state.charge(self, now, cost);
         }
 
-        fn owe(&self, state: &mut Self::State, now: Now, amount: u32, debt_max: u32) {
-            state.owe(self, now, amount, debt_max);
+        fn charge_debt(&self, state: &mut Self::State, now: Now, amount: u32, debt_max: u32) {
+            state.charge_debt(self, now, amount, debt_max);
         }
 
-        fn give_back(&self, state: &mut Self::State, now: Now, amount: u32) {
-            state.give_back(self, now, amount);
+        fn refund(&self, state: &mut Self::State, now: Now, amount: u32) {
+            state.refund(self, now, amount);
         }
 
         fn level(&self, state: &Self::State, now: Now) -> QuotaLevel {
@@ -282,58 +294,58 @@ macro_rules! counts {
 }
 
 impl AlgorithmTable for fixed_window::FixedWindowQuota {
-    type State = FixedWindow;
-    const ADOPTS: bool = false;
+    type State = FixedWindowState;
+    const CONVERTS_STATES: bool = false;
     lives_in!(windows, FixedWindow);
     counts!();
 }
 
 impl AlgorithmTable for sliding_log::SlidingLogQuota {
-    type State = SlidingLog;
-    const ADOPTS: bool = false;
+    type State = SlidingLogState;
+    const CONVERTS_STATES: bool = false;
     lives_in!(logs, SlidingLog);
     counts!();
 }
 
 impl AlgorithmTable for sliding_window::SlidingWindowQuota {
-    type State = SlidingWindow;
-    const ADOPTS: bool = false;
+    type State = SlidingWindowState;
+    const CONVERTS_STATES: bool = false;
     lives_in!(sliding_windows, SlidingWindow);
     counts!();
 }
 
 impl AlgorithmTable for concurrency::ConcurrencyQuota {
-    type State = InProgress;
+    type State = LeaseCount;
 
-    const ADOPTS: bool = false;
+    const CONVERTS_STATES: bool = false;
 
     lives_in!(in_progress, Concurrency);
 
-    fn fresh(&self, _: Now) -> InProgress {
-        InProgress::default()
+    fn new_state(&self, _: Now) -> LeaseCount {
+        LeaseCount::default()
     }
 
     /// Each request takes one permit, regardless of its cost.
-    fn judge(&self, state: &InProgress, _: Now, _: u32, _: Option<Micros>) -> (Outcome, QueueWait) {
+    fn judge(&self, state: &LeaseCount, _: Now, _: u32, _: Option<Micros>) -> (Outcome, QueueWait) {
         (state.judge(self), QueueWait::NONE)
     }
 
-    fn charge(&self, state: &mut InProgress, _: Now, _: u32, _: QueueWait) {
-        state.begin();
+    fn charge(&self, state: &mut LeaseCount, _: Now, _: u32, _: QueueWait) {
+        state.add_lease();
     }
 
     /// No effect: leases alone count permits.
-    fn owe(&self, _: &mut InProgress, _: Now, _: u32, _: u32) {}
+    fn charge_debt(&self, _: &mut LeaseCount, _: Now, _: u32, _: u32) {}
 
     /// No effect: the permit is released with its lease.
-    fn give_back(&self, _: &mut InProgress, _: Now, _: u32) {}
+    fn refund(&self, _: &mut LeaseCount, _: Now, _: u32) {}
 
-    fn level(&self, state: &InProgress, _: Now) -> QuotaLevel {
+    fn level(&self, state: &LeaseCount, _: Now) -> QuotaLevel {
         state.level(self)
     }
 }
 
-impl Fading for InProgress {
+impl TableState for LeaseCount {
     fn nanos_until_fresh(&self, _: Tag, _: Now) -> u64 {
         if self.count() == 0 { 0 } else { u64::MAX }
     }
@@ -344,7 +356,7 @@ impl Fading for InProgress {
     }
 }
 
-impl Fading for Gcra {
+impl TableState for GcraState {
     #[inline]
     fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
         let scale = tag.scale();
@@ -352,7 +364,7 @@ impl Fading for Gcra {
     }
 }
 
-impl Fading for FixedWindow {
+impl TableState for FixedWindowState {
     fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
         self.nanos_until_fresh(tag.span_nanos(), now)
     }
@@ -362,7 +374,7 @@ impl Fading for FixedWindow {
     }
 }
 
-impl Fading for SlidingLog {
+impl TableState for SlidingLogState {
     fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
         self.nanos_until_fresh(tag.span_nanos(), now)
     }
@@ -376,7 +388,7 @@ impl Fading for SlidingLog {
     }
 }
 
-impl Fading for SlidingWindow {
+impl TableState for SlidingWindowState {
     fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
         self.nanos_until_fresh(tag.span_nanos(), now)
     }

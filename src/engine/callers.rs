@@ -57,16 +57,16 @@ impl CallerSketch {
 
     /// Adds units to a key. Skips it if another thread holds the sketch: statistics never block a decision.
     #[cold]
-    pub(super) fn note(&self, ranking: Ranking, seen: &SeenRequest<'_, '_>, units: u64) {
-        let Some(mut sketches) = self.of(seen.slot).and_then(Mutex::try_lock) else { return };
+    pub(super) fn record_request(&self, ranking: Ranking, seen: &SeenRequest<'_, '_>, units: u64) {
+        let Some(mut sketches) = self.sketches_of_slot(seen.slot).and_then(Mutex::try_lock) else { return };
         let [low, high] = [seen.key.hash(), seen.key.high()];
         sketches.add(ranking, [low, high], units, || seen.text());
     }
 
     pub(super) fn top(&self, slot: Slot) -> TopCallers {
-        let Some(sketches) = self.of(slot) else { return TopCallers::default() };
+        let Some(sketches) = self.sketches_of_slot(slot) else { return TopCallers::default() };
         let sketches = sketches.lock();
-        let of = |ranking| stand_out(sketches.top(ranking).into_iter().map(Caller::of));
+        let of = |ranking| stand_out(sketches.top(ranking).into_iter().map(Caller::from_entry));
         TopCallers {
             busiest: of(Ranking::Busiest),
             refused: of(Ranking::Refused),
@@ -76,7 +76,7 @@ impl CallerSketch {
 
     /// Clears a slot, as its texts may no longer be shown.
     pub(super) fn forget(&self, slot: Slot) {
-        if let Some(sketches) = self.of(slot) {
+        if let Some(sketches) = self.sketches_of_slot(slot) {
             *sketches.lock() = Sketches::default();
         }
     }
@@ -96,7 +96,7 @@ impl CallerSketch {
         }
     }
 
-    fn of(&self, slot: Slot) -> Option<&Mutex<Sketches>> {
+    fn sketches_of_slot(&self, slot: Slot) -> Option<&Mutex<Sketches>> {
         self.by_slot.get(slot.number())
     }
 }
@@ -116,7 +116,7 @@ impl SeenRequest<'_, '_> {
 }
 
 impl Caller {
-    fn of(entry: SketchEntry) -> Caller {
+    fn from_entry(entry: SketchEntry) -> Caller {
         let SketchEntry { key: [low, high], count, error, text } = entry;
         Caller { digest: format!("{high:016x}{low:016x}"), text, count: count - error, error }
     }

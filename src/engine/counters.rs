@@ -111,7 +111,7 @@ impl ThreadCounters {
     }
 
     #[inline]
-    pub(super) fn check(&self, slot: Slot, check: CheckResult) {
+    pub(super) fn count_check(&self, slot: Slot, check: CheckResult) {
         if let Some(count) = self.rules.get(slot.number()).and_then(|rule| rule.checks.get(check as usize)) {
             count.add_one();
         }
@@ -119,29 +119,29 @@ impl ThreadCounters {
 
     /// Counts a verdict at the rule that the answer names, and returns the count.
     #[inline]
-    pub(super) fn decided(&self, slot: Slot, verdict: Verdict) -> u64 {
+    pub(super) fn count_decision(&self, slot: Slot, verdict: Verdict) -> u64 {
         self.rules.get(slot.number()).map_or(0, |counts| counts.verdicts.count(verdict))
     }
 
-    pub(super) fn of_priority(&self, slot: PrioritySlot, verdict: Verdict) {
+    pub(super) fn count_priority(&self, slot: PrioritySlot, verdict: Verdict) {
         if let Some(verdicts) = self.priorities.get(slot.number()) {
             verdicts.count(verdict);
         }
     }
 
-    pub(super) fn unmatched(&self, reason: Unmatched) {
+    pub(super) fn count_unmatched(&self, reason: Unmatched) {
         match reason {
             Unmatched::Domain => self.unmatched_domain.add_one(),
             Unmatched::Rule => self.unmatched_rule.add_one(),
         }
     }
 
-    pub(super) fn panicked(&self) {
+    pub(super) fn count_panic(&self) {
         self.panics.add_one();
     }
 
     /// Counts `decisions` that took `nanos` each.
-    pub(super) fn took(&self, nanos: u64, decisions: u64) {
+    pub(super) fn record_duration(&self, nanos: u64, decisions: u64) {
         let place = SPANS_NANOS.iter().position(|most| nanos <= *most).unwrap_or(SPANS_NANOS.len());
         if let Some(count) = self.spans.counts.get(place) {
             count.add(decisions);

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use arc_swap::{ArcSwap, Cache};
 
 use super::Engine;
-use super::asking::{self, CallResult};
 use super::counters::ThreadCounters;
-use super::decision::{EngineAnswer, NotCharged};
+use super::decision::{ChargeError, EngineAnswer};
 use super::judgement::Judgement;
+use super::refundable_costs;
+use super::remote_check::{self, RemoteCheckResult};
 use super::request::{Charge, Op, Request};
-use super::ruling::Ruling;
-use super::spent;
+use super::ruling::CompiledRuleSet;
 use super::workspace::Workspace;
 use crate::clock::Now;
 use crate::rules::Selection;
@@ -20,7 +20,7 @@ use crate::rules::Selection;
 /// load to check, counters that no other thread writes, and reused buffers.
 pub struct Decider {
     engine: Arc<Engine>,
-    ruling: Cache<Arc<ArcSwap<Ruling>>, Arc<Ruling>>,
+    ruling: Cache<Arc<ArcSwap<CompiledRuleSet>>, Arc<CompiledRuleSet>>,
     counters: Arc<ThreadCounters>,
     workspace: Workspace,
     batches: u64,
@@ -28,7 +28,7 @@ pub struct Decider {
 
 impl Decider {
     pub(super) fn new(engine: Arc<Engine>, counters: Arc<ThreadCounters>, number: u64) -> Decider {
-        let ruling = Cache::new(Arc::clone(&engine.ruling));
+        let ruling = Cache::new(Arc::clone(&engine.rule_set));
         Decider { engine, ruling, counters, workspace: Workspace::new(number), batches: 0 }
     }
 
@@ -40,25 +40,31 @@ impl Decider {
 
     /// Judges one request: all matching rules are charged, or none.
     pub fn decide(&mut self, request: &Request<'_>, now: Now) -> EngineAnswer<'_> {
-        let ruling: &Ruling = self.ruling.load();
+        let ruling: &CompiledRuleSet = self.ruling.load();
         let counters = (request.op != Op::Peek).then_some(&*self.counters);
         let (domain, terms) = ruling.find_or_unlimited(request.domain);
         let workspace = &mut self.workspace;
         let mut selection = Selection::default();
         domain.select(request.descriptors.attributes, &mut selection, &mut workspace.matching);
         #[cfg(all(debug_assertions, feature = "test-hooks"))]
-        panic_if_asked(request, false);
-        let judgement = Judgement { engine: &self.engine, ruling, domain, terms, counters, now };
-        match judgement.one_rule(&workspace.matching, request) {
-            Some(one) => judgement.of_one(&one, &selection, request, workspace),
-            None => judgement.of_any(&selection, request, workspace),
+        panic_if_requested(request, false);
+        let judgement =
+            Judgement { engine: &self.engine, rule_set: ruling, domain, compiled: terms, counters, now };
+        match judgement.find_only_rule(&workspace.matching, request) {
+            Some(one) => judgement.decide_by_one_rule(&one, &selection, request, workspace),
+            None => judgement.decide(&selection, request, workspace),
         }
     }
 
     /// Judges a pending request again with the result of its remote check. The answer may be another one.
-    pub fn resume(&mut self, request: &Request<'_>, result: CallResult<'_>, now: Now) -> EngineAnswer<'_> {
+    pub fn resume(
+        &mut self,
+        request: &Request<'_>,
+        result: RemoteCheckResult<'_>,
+        now: Now,
+    ) -> EngineAnswer<'_> {
         let engine = Arc::clone(&self.engine);
-        asking::resume(self, &engine, request, result, now)
+        remote_check::resume(self, &engine, request, result, now)
     }
 
     /// Charges or refunds the actual cost of a request. Returns whether a rule was charged.
@@ -66,37 +72,37 @@ impl Decider {
     /// # Errors
     /// Its idempotency key belongs to another charge, or it is a refund that names no charge; nothing
     /// changes.
-    pub fn charge(&mut self, charge: &Charge<'_>, now: Now) -> Result<bool, NotCharged> {
-        if charge.of.is_none() && !charge.trusted && spent::is_negative(&charge.amount) {
-            return Err(NotCharged::RefundsNothing);
+    pub fn charge(&mut self, charge: &Charge<'_>, now: Now) -> Result<bool, ChargeError> {
+        if charge.refund_of.is_none() && !charge.trusted && refundable_costs::is_negative(&charge.amount) {
+            return Err(ChargeError::NoRefundReference);
         }
-        let ruling: &Ruling = self.ruling.load();
+        let ruling: &CompiledRuleSet = self.ruling.load();
         let (domain, terms) = ruling.find_or_unlimited(charge.domain);
         let workspace = &mut self.workspace;
         let mut selection = Selection::default();
         domain.select(charge.descriptors.attributes, &mut selection, &mut workspace.matching);
         let engine = &*self.engine;
-        let judgement = Judgement { engine, ruling, domain, terms, counters: None, now };
+        let judgement = Judgement { engine, rule_set: ruling, domain, compiled: terms, counters: None, now };
         judgement.charge(&selection, charge, workspace)
     }
 
     /// Whether the next batch must be timed.
     #[inline]
-    pub fn is_timed(&mut self) -> bool {
+    pub fn should_time_decision(&mut self) -> bool {
         self.batches = self.batches.wrapping_add(1);
         self.batches.is_multiple_of(TIMED_ONE_IN)
     }
 
     /// Records a timed batch: the time of all its decisions together, in nanoseconds, counts for each of
     /// them.
-    pub fn took(&self, nanos: u64, decisions: u64) {
-        self.counters.took(nanos, decisions);
+    pub fn record_duration(&self, nanos: u64, decisions: u64) {
+        self.counters.record_duration(nanos, decisions);
     }
 
     /// Counts a panic during a judgement. The engine remains consistent: states change in single steps after
     /// all rules are judged.
-    pub fn panicked(&self) {
-        self.counters.panicked();
+    pub fn count_panic(&self) {
+        self.counters.count_panic();
     }
 }
 
@@ -107,14 +113,14 @@ const TIMED_ONE_IN: u64 = 64;
 #[inline]
 pub(super) fn under_locks<T>(_request: &Request<'_>, value: T) -> T {
     #[cfg(all(debug_assertions, feature = "test-hooks"))]
-    panic_if_asked(_request, true);
+    panic_if_requested(_request, true);
     value
 }
 
 /// A test hook that panics while judging: with the value `locked` under the locks of all states, else before.
 /// Not in a release build.
 #[cfg(all(debug_assertions, feature = "test-hooks"))]
-fn panic_if_asked(request: &Request<'_>, is_locked: bool) {
+fn panic_if_requested(request: &Request<'_>, is_locked: bool) {
     #[allow(clippy::panic, reason = "that is what it is for")]
     if let Some((_, value)) = request.descriptors.attributes.iter().find(|(name, _)| *name == PANIC_ATTRIBUTE)
         && (*value == "locked") == is_locked

@@ -1,8 +1,8 @@
 //! The answers of the engine.
 
-use super::asking::Ticket;
 use super::judgement::stage;
-use super::part::StagePart;
+use super::part::StageCheck;
+use super::remote_check::Ticket;
 use crate::clock::Micros;
 use crate::limit::QuotaLevel;
 use crate::rules::{Domain, ListedEntry, Rule, candidate_of};
@@ -17,11 +17,11 @@ pub enum EngineAnswer<'d> {
     /// The idempotency key belongs to another request: nothing is judged.
     Conflict,
     /// The session or its user holds too many leases: nothing is judged.
-    Quota,
+    TooManyLeases,
     /// A remote check may turn the refusal into a grant, and nothing is charged: see
     /// [`Decider::resume`](super::Decider::resume). Only for requests that [may
     /// wait](super::Request::may_wait).
-    Ask(Arc<Ticket>),
+    RemoteCheck(Arc<Ticket>),
 }
 
 /// A verdict with its details. Borrows from the [`Decider`](super::Decider) until its next request.
@@ -42,21 +42,21 @@ pub struct Decision<'d> {
     /// The retry-after. Zero when allowed; the wait of a delayed request; for rates the smallest wait after
     /// which the same request alone would pass, `None` if there is none; otherwise a hint, which is equal for
     /// equal callers.
-    pub retry: Option<Micros>,
+    pub retry_after: Option<Micros>,
     /// The priority of the request; `None` in a domain without priorities.
     pub priority: Option<&'d str>,
     pub(super) domain: Option<&'d Domain>,
     pub(super) notes: &'d [(NoteKind, u32)],
-    pub(super) all: &'d [(u32, QuotaLevel)],
-    pub(super) looked_at: LookedAt<'d>,
+    pub(super) limits_by_index: &'d [(u32, QuotaLevel)],
+    pub(super) checked_keys: CheckedKeys<'d>,
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum LookedAt<'d> {
+pub(super) enum CheckedKeys<'d> {
     /// The key of one rule.
     One(RuleCheck),
     /// The keys of all rules that judged.
-    Parts(&'d [StagePart]),
+    Parts(&'d [StageCheck]),
 }
 
 impl<'d> Decision<'d> {
@@ -68,20 +68,20 @@ impl<'d> Decision<'d> {
             listed: None,
             shedder: None,
             lease: None,
-            retry: Some(Micros::ZERO),
+            retry_after: Some(Micros::ZERO),
             priority: None,
             domain: None,
             notes: &[],
-            all: &[],
-            looked_at: LookedAt::Parts(&[]),
+            limits_by_index: &[],
+            checked_keys: CheckedKeys::Parts(&[]),
         }
     }
 
     /// The check of each rule that was evaluated, in file order.
     pub fn checks(&self) -> impl Iterator<Item = RuleCheck> + 'd {
-        let (one, parts) = match self.looked_at {
-            LookedAt::One(check) => (Some(check), &[][..]),
-            LookedAt::Parts(parts) => (None, parts),
+        let (one, parts) = match self.checked_keys {
+            CheckedKeys::One(check) => (Some(check), &[][..]),
+            CheckedKeys::Parts(parts) => (None, parts),
         };
         let stage = stage(parts);
         one.into_iter().chain(parts.iter().map(move |part| part.check(stage)))
@@ -90,17 +90,19 @@ impl<'d> Decision<'d> {
     /// The notes with the name of their rule, in file order.
     pub fn notes(&self) -> impl ExactSizeIterator<Item = (NoteKind, &'d str)> + '_ {
         self.notes.iter().map(|(kind, rule)| {
-            let name = self.name(*rule);
+            let name = self.rule_name_at(*rule);
             match (kind, candidate_of(name)) {
-                (NoteKind::Shadow, Some(rule)) => (NoteKind::Candidate, rule),
+                (NoteKind::Shadow, Some(rule)) => (NoteKind::ShadowRule, rule),
                 _ => (*kind, name),
             }
         })
     }
 
     /// All matching limits, in file order; empty unless requested.
-    pub fn all(&self) -> impl Iterator<Item = LimitView<'d>> + '_ {
-        self.all.iter().filter_map(|(rule, level)| Some(LimitView { rule: self.rule(*rule)?, level: *level }))
+    pub fn limits(&self) -> impl Iterator<Item = LimitView<'d>> + '_ {
+        self.limits_by_index
+            .iter()
+            .filter_map(|(rule, level)| Some(LimitView { rule: self.rule_at(*rule)?, level: *level }))
     }
 
     /// The name of the binding rule, list entry or shedder.
@@ -110,13 +112,13 @@ impl<'d> Decision<'d> {
         self.shedder.or(listed).or(self.binding.map(|view| &*view.rule.name))
     }
 
-    fn name(&self, number: u32) -> &'d str {
+    fn rule_name_at(&self, number: u32) -> &'d str {
         let listed = || self.domain?.listed(number).map(|listed| &*listed.name);
         let shedder = || self.domain?.shedder_name(number);
-        self.rule(number).map(|rule| &*rule.name).or_else(listed).or_else(shedder).unwrap_or_default()
+        self.rule_at(number).map(|rule| &*rule.name).or_else(listed).or_else(shedder).unwrap_or_default()
     }
 
-    fn rule(&self, number: u32) -> Option<&'d Rule> {
+    fn rule_at(&self, number: u32) -> Option<&'d Rule> {
         self.domain?.rules().get(number as usize)
     }
 }
@@ -145,7 +147,7 @@ pub struct LimitView<'d> {
 
 impl LimitView<'_> {
     /// Whether this limit takes precedence over `least` as the binding one of a grant.
-    pub(super) fn is_less(&self, least: &LimitView<'_>) -> bool {
+    pub(super) fn has_less_remaining(&self, least: &LimitView<'_>) -> bool {
         if self.rule.advertise != least.rule.advertise {
             return self.rule.advertise;
         }
@@ -175,7 +177,7 @@ pub enum NoteKind {
     /// A shadow rule would have refused.
     Shadow,
     /// A rule's shadow rule would have refused.
-    Candidate,
+    ShadowRule,
     /// A rule allowed the request above its quota.
     Over,
     /// The key of a rule is past its warning threshold.
@@ -187,14 +189,14 @@ pub enum NoteKind {
 impl NoteKind {
     /// All kinds.
     pub const ALL: [NoteKind; 5] =
-        [NoteKind::Shadow, NoteKind::Candidate, NoteKind::Over, NoteKind::Near, NoteKind::Quota];
+        [NoteKind::Shadow, NoteKind::ShadowRule, NoteKind::Over, NoteKind::Near, NoteKind::Quota];
 
     /// The name on the wire.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             NoteKind::Shadow => "shadow",
-            NoteKind::Candidate => "candidate",
+            NoteKind::ShadowRule => "candidate",
             NoteKind::Over => "over",
             NoteKind::Near => "near",
             NoteKind::Quota => "quota",
@@ -213,13 +215,13 @@ pub enum Unmatched {
 
 /// Why a charge is rejected. Nothing changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotCharged {
+pub enum ChargeError {
     /// Its idempotency key belongs to another request.
     #[error(transparent)]
     Conflict(#[from] Conflict),
     /// A refund that names no charge.
     #[error("a negative amount must name what it refunds")]
-    RefundsNothing,
+    NoRefundReference,
 }
 
 /// The idempotency key of a charge belongs to another request.

@@ -17,13 +17,13 @@ impl HashKey {
 
     /// Returns the hash for one rule's keys. Rules with different names, or the same rule with another kind
     /// of key, share no digests.
-    pub(super) fn of_rule(&self, domain: &str, rule: &str, counts_by: &str) -> KeyHash {
+    pub(super) fn for_rule(&self, domain: &str, rule: &str, counts_by: &str) -> KeyHash {
         let key = SipHash::new(self.0).hash_each([domain, rule, counts_by].into_iter());
         KeyHash(SipHash::new(key))
     }
 
     /// Returns a hash for other purposes than rule keys.
-    pub(super) fn of_purpose(&self, purpose: &str) -> KeyHash {
+    pub(super) fn for_purpose(&self, purpose: &str) -> KeyHash {
         // A rule hashes three texts: no list of one text has the same hash.
         KeyHash(SipHash::new(SipHash::new(self.0).hash_each([purpose].into_iter())))
     }
@@ -43,11 +43,11 @@ impl KeyHash {
     /// single one unique.
     #[inline]
     pub(super) fn digest<'a>(&self, values: impl ExactSizeIterator<Item = &'a str>) -> Digest {
-        self.digest_of_state(values, Tag::NONE, Salt::NONE)
+        self.digest_state(values, Tag::NONE, Salt::NONE)
     }
 
     #[inline]
-    pub(super) fn digest_of_state<'a>(
+    pub(super) fn digest_state<'a>(
         &self,
         mut values: impl ExactSizeIterator<Item = &'a str>,
         tag: Tag,
@@ -96,7 +96,7 @@ impl Salt {
 
     /// Makes a salt from the bits of a snapshot.
     #[must_use]
-    pub fn of_bits(bits: u64) -> Salt {
+    pub fn from_bits(bits: u64) -> Salt {
         Salt(bits & SALT_BITS)
     }
 }
@@ -124,7 +124,7 @@ impl Digest {
 
     /// Makes a digest from the bytes of a snapshot.
     #[must_use]
-    pub fn of_bytes(bytes: [u8; 16]) -> Digest {
+    pub fn from_bytes(bytes: [u8; 16]) -> Digest {
         let [a, b, c, d, e, f, g, h, high @ ..] = bytes;
         let (low, high) = (u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes(high));
         let (halves_low, halves_high) = (halves(low), halves(high));
@@ -133,13 +133,13 @@ impl Digest {
 
     /// The digest of another state of the same key, with the same hash in its table.
     #[inline]
-    pub(super) fn of(&self, tag: Tag, salt: Salt) -> Digest {
+    pub(super) fn with_tag_and_salt(&self, tag: Tag, salt: Salt) -> Digest {
         Digest::new([self.hash(), self.high()], tag, salt)
     }
 
     #[inline]
     pub(super) fn tagged(&self, tag: Tag) -> Digest {
-        self.of(tag, Salt::NONE)
+        self.with_tag_and_salt(tag, Salt::NONE)
     }
 
     #[inline]
@@ -164,7 +164,7 @@ impl Digest {
     /// Whether both digests identify the same state under any quotas: all bits but the tag are equal, and the
     /// tag's role.
     #[inline]
-    pub(super) fn is_of_same_state(&self, other: &Digest) -> bool {
+    pub(super) fn is_same_state(&self, other: &Digest) -> bool {
         let ([a, b, c, d], [e, f, g, h]) = (self.0, other.0);
         a == e && b == f && (c ^ g) & SAME_BITS == 0 && d == h
     }

@@ -4,8 +4,8 @@
 use super::Engine;
 use super::control::{KeyError, RuleName};
 use super::digest::{Digest, HashKey, Salt};
-use super::places::PlacesBudget;
-use super::ruling::comparable_share;
+use super::permits::FleetConcurrencyLimit;
+use super::ruling::share_tag_and_salt;
 use super::shards::{Shard, Shards};
 use super::sync::Mutex;
 use super::tag::Tag;
@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
 pub use crate::limit::share::{
-    FleetStatus, More, RedisLevel, ShareReply, ShareReport, WindowSchedule as WindowTurns,
+    FleetStatus, NextIncrease, RedisLevel, ShareReply, ShareReport, WindowSchedule as WindowTurns,
 };
 
 /// A key of a fleet budget.
@@ -45,9 +45,9 @@ impl SharedKey {
         self.digest
     }
 
-    pub(super) fn state(&self, budget: &Budget) -> Digest {
+    pub(super) fn state(&self, budget: &FleetBudget) -> Digest {
         let (tag, salt) = budget.states;
-        self.digest.of(tag, salt)
+        self.digest.with_tag_and_salt(tag, salt)
     }
 
     /// The number of its budget.
@@ -59,7 +59,7 @@ impl SharedKey {
 
 /// The quota of one fleet budget, and its rule.
 #[derive(Clone, Debug)]
-pub struct Budget {
+pub struct FleetBudget {
     /// The rule as `domain/rule`.
     pub rule: Arc<str>,
     /// The quota of all hosts together.
@@ -70,17 +70,17 @@ pub struct Budget {
 
 /// This host's share of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShareHere {
+pub struct HostShare {
     /// The fleet-wide name of the key.
     pub name: [u8; 16],
     /// The limit of the whole budget.
     pub limit: u32,
     /// The state on this host; `None` if the key was not used here recently.
-    pub there: Option<ShareReport>,
+    pub report: Option<ShareReport>,
     /// Whether the key is tracked in Redis.
-    pub is_in_touch: bool,
+    pub is_tracked: bool,
     /// The last reply of Redis about the key.
-    pub seen: Option<RedisLevel>,
+    pub redis_level: Option<RedisLevel>,
 }
 
 /// The fleet membership of an engine.
@@ -88,18 +88,18 @@ pub struct ShareHere {
 pub(super) struct FleetMembership {
     pub(super) joined: OnceLock<JoinedFleet>,
     /// The fleet budgets of the rules in force, by number.
-    budgets: Mutex<Arc<HashMap<u64, Budget>>>,
+    budgets: Mutex<Arc<HashMap<u64, FleetBudget>>>,
     /// The fleet concurrency limits of the rules in force, by number.
-    pub(super) limits: Mutex<Arc<HashMap<u64, PlacesBudget>>>,
+    pub(super) concurrency_limits: Mutex<Arc<HashMap<u64, FleetConcurrencyLimit>>>,
     /// The earliest payment of refunded tokens of windows.
-    pub(super) returned: ReturnedTimes,
+    pub(super) refund_times: RefundTimes,
 }
 
 #[derive(Debug)]
 pub(super) struct JoinedFleet {
     /// Derived from the fleet secret.
     key: HashKey,
-    standing: Arc<FleetStatus>,
+    status: Arc<FleetStatus>,
 }
 
 impl FleetMembership {
@@ -114,7 +114,7 @@ impl FleetMembership {
     }
 
     /// Registers the fleet budgets and concurrency limits of rules before they are installed.
-    pub(super) fn join(&self, rules: &RuleSet, own: &HashKey) {
+    pub(super) fn register_limits(&self, rules: &RuleSet, own: &HashKey) {
         let Some(joined) = self.joined.get() else { return };
         let mut budgets = HashMap::new();
         let mut limits = HashMap::new();
@@ -123,19 +123,19 @@ impl FleetMembership {
                 for (number, allowance) in rule.limit.allowances.iter().enumerate() {
                     let name = || Arc::from(format!("{}/{}", domain.name(), rule.name));
                     match allowance.as_ref().map(|it| &it.quota) {
-                        Some(Quota::Share(quota)) => {
+                        Some(Quota::FleetBudget(quota)) => {
                             let name: Arc<str> = name();
                             let budget = budget_number(&joined.key, &name, number);
-                            quota.join(&joined.standing, budget);
-                            let states = comparable_share(quota, own);
+                            quota.join(&joined.status, budget);
+                            let states = share_tag_and_salt(quota, own);
                             let quota = (**quota).clone();
-                            budgets.insert(budget, Budget { rule: name, quota, states });
+                            budgets.insert(budget, FleetBudget { rule: name, quota, states });
                         }
-                        Some(Quota::Places(quota)) => {
+                        Some(Quota::FleetConcurrency(quota)) => {
                             let name: Arc<str> = name();
                             let budget = budget_number(&joined.key, &name, number);
-                            quota.join(&joined.standing, budget);
-                            limits.insert(budget, PlacesBudget::new(name, quota, own));
+                            quota.join(&joined.status, budget);
+                            limits.insert(budget, FleetConcurrencyLimit::new(name, quota, own));
                         }
                         _ => {}
                     }
@@ -143,40 +143,40 @@ impl FleetMembership {
             }
         }
         *self.budgets.lock() = Arc::new(budgets);
-        *self.limits.lock() = Arc::new(limits);
+        *self.concurrency_limits.lock() = Arc::new(limits);
     }
 }
 
 /// The number of the budget of one allowance of a rule: equal on all hosts with the same secret.
 fn budget_number(key: &HashKey, rule: &str, allowance: usize) -> u64 {
-    key.of_rule(rule, &allowance.to_string(), "budget").digest_bytes(b"").hash()
+    key.for_rule(rule, &allowance.to_string(), "budget").digest_bytes(b"").hash()
 }
 
 /// Keys of one shard that wait for a sync.
 #[derive(Debug, Default)]
-pub(super) struct Calls(Vec<SharedKey>);
+pub(super) struct SyncQueue(Vec<SharedKey>);
 
-impl Calls {
+impl SyncQueue {
     /// Whether another key fits. Otherwise the key is added at its next request.
     pub(super) fn has_room(&self) -> bool {
-        self.0.len() < CALLS_MAX
+        self.0.len() < SYNC_QUEUE_MAX
     }
 
     /// Adds a key of a budget.
-    pub(super) fn push(&mut self, key: Digest, budget: Option<u64>, shards: &Shards) {
+    pub(super) fn push_share_key(&mut self, key: Digest, budget: Option<u64>, shards: &Shards) {
         if let Some(budget) = budget {
             self.0.push(SharedKey::new(key, budget));
-            shards.note_calling(&key);
+            shards.mark_shares_due(&key);
         }
     }
 
     /// Adds a key of a fleet concurrency limit.
-    pub(super) fn push_place(&mut self, key: Digest, budget: u64, shards: &Shards) {
+    pub(super) fn push_permit_key(&mut self, key: Digest, budget: u64, shards: &Shards) {
         self.0.push(SharedKey::new(key, budget));
-        shards.note_places_calling(&key);
+        shards.mark_permits_due(&key);
     }
 
-    pub(super) fn take(&mut self, calls: &mut Vec<SharedKey>) {
+    pub(super) fn drain_into(&mut self, calls: &mut Vec<SharedKey>) {
         calls.append(&mut self.0);
     }
 }
@@ -185,118 +185,126 @@ impl Engine {
     /// Joins the fleet; applies from the next installed rules. Keys then have equal digests on all hosts with
     /// the same secret. Call it once, before rules are installed.
     pub fn join_fleet(&self, secret: HashKey) -> Arc<FleetStatus> {
-        let joined = || JoinedFleet { key: secret, standing: Arc::default() };
-        Arc::clone(&self.fleet.joined.get_or_init(joined).standing)
+        let joined = || JoinedFleet { key: secret, status: Arc::default() };
+        Arc::clone(&self.fleet.joined.get_or_init(joined).status)
     }
 
     /// The fleet budgets of the rules in force, by number.
     #[must_use]
-    pub fn budgets(&self) -> Arc<HashMap<u64, Budget>> {
+    pub fn fleet_budgets(&self) -> Arc<HashMap<u64, FleetBudget>> {
         Arc::clone(&self.fleet.budgets.lock())
     }
 
     /// Takes the keys that requested a sync since the last call.
-    pub fn take_calls(&self, calls: &mut Vec<SharedKey>) {
-        for shard in self.shards.take_calling() {
-            calls.append(&mut self.shards.lock(shard).calls.0);
+    pub fn take_due_share_keys(&self, calls: &mut Vec<SharedKey>) {
+        for shard in self.shards.take_shards_with_due_shares() {
+            calls.append(&mut self.shards.lock(shard).share_sync_queue.0);
         }
     }
 
     /// Reports the state of a key and returns up to `back` borrowed tokens with it. Returns the report and
     /// the number of all returned tokens; `None` if the key has no state.
     #[must_use]
-    pub fn report(
+    pub fn report_share(
         &self,
         key: &SharedKey,
-        budget: &Budget,
+        budget: &FleetBudget,
         back: u32,
         now: Now,
     ) -> Option<(ShareReport, u32)> {
-        let mut shard = self.shards.lock(self.shards.of(&key.digest));
+        let mut shard = self.shards.lock(self.shards.index_for(&key.digest));
         let digest = key.state(budget);
-        let said = self.change_found(&mut shard, &digest, budget, now, |share| {
+        let said = self.change_existing_share(&mut shard, &digest, budget, now, |share| {
             share.report(&budget.quota, now.at, back)
         });
         let (mut reported, back) = said?;
-        if reported.returns > 0 && budget.quota.window().is_some() {
-            reported.paid_us = self.fleet.returned.take(key);
+        if reported.refund > 0 && budget.quota.window().is_some() {
+            reported.paid_us = self.fleet.refund_times.take_refund_time(key);
         }
         Some((reported, back))
     }
 
     /// Reads the state of a key without a change.
     #[must_use]
-    pub fn look_at(&self, key: &SharedKey, budget: &Budget, now: Now) -> Option<ShareReport> {
-        let shard = self.shards.lock(self.shards.of(&key.digest));
-        Some(shard.shares.find(&key.state(budget))?.unfold(&budget.quota, now.at).look(now.at))
+    pub fn peek_share(&self, key: &SharedKey, budget: &FleetBudget, now: Now) -> Option<ShareReport> {
+        let shard = self.shards.lock(self.shards.index_for(&key.digest));
+        Some(shard.shares.find(&key.state(budget))?.unfold(&budget.quota, now.at).peek_report(now.at))
     }
 
     /// This host's share of a key of a rule, unchanged. `None`: the rule has no fleet budget.
     ///
     /// # Errors
     /// The attributes do not form a key of the rule.
-    pub fn share_of(
+    pub fn find_share(
         &self,
         rule: &RuleName,
         attributes: &[(&str, &str)],
         now: Now,
-    ) -> Result<Option<ShareHere>, KeyError> {
-        let digest = self.key_of(rule, attributes)?.tagged(Tag::NONE);
+    ) -> Result<Option<HostShare>, KeyError> {
+        let digest = self.find_keys(rule, attributes)?.tagged(Tag::NONE);
         let rule = rule.to_string();
-        let budgets = self.budgets();
+        let budgets = self.fleet_budgets();
         let mut of_rule: Vec<_> = budgets.iter().filter(|(_, budget)| *budget.rule == *rule).collect();
         // For a key without state its budget among those of the rule is unknown: show the largest.
         of_rule.sort_by_key(|(_, budget)| std::cmp::Reverse(budget.quota.bucket().burst()));
         let here = of_rule.into_iter().map(|(number, budget)| {
             let key = SharedKey { digest, budget: *number };
-            let shard = self.shards.lock(self.shards.of(&digest));
+            let shard = self.shards.lock(self.shards.index_for(&digest));
             let state = shard.shares.find(&key.state(budget));
             let state = state.map(|state| state.unfold(&budget.quota, now.at));
-            ShareHere {
+            HostShare {
                 name: key.name(),
                 limit: budget.quota.bucket().burst(),
-                there: state.map(|state| state.look(now.at)),
-                is_in_touch: state.is_some_and(|state| state.is_in_touch()),
-                seen: state.and_then(|state| state.seen()),
+                report: state.map(|state| state.peek_report(now.at)),
+                is_tracked: state.is_some_and(|state| state.is_tracked()),
+                redis_level: state.and_then(|state| state.last_level()),
             }
         });
-        let here: Vec<ShareHere> = here.collect();
-        Ok(here.iter().find(|here| here.there.is_some()).or(here.first()).copied())
+        let here: Vec<HostShare> = here.collect();
+        Ok(here.iter().find(|here| here.report.is_some()).or(here.first()).copied())
     }
 
     /// Applies a reply to a key. Returns the tokens, borrowed or just granted, that expired and were not
     /// reported yet.
-    pub fn settle(&self, key: &SharedKey, budget: &Budget, settled: &ShareReply, now: Now) -> u32 {
-        let mut shard = self.shards.lock(self.shards.of(&key.digest));
+    pub fn apply_share_reply(
+        &self,
+        key: &SharedKey,
+        budget: &FleetBudget,
+        settled: &ShareReply,
+        now: Now,
+    ) -> u32 {
+        let mut shard = self.shards.lock(self.shards.index_for(&key.digest));
         let digest = key.state(budget);
-        let lapsed = self.change_found(&mut shard, &digest, budget, now, |share| {
-            share.settle(&budget.quota, settled, now.at)
+        let lapsed = self.change_existing_share(&mut shard, &digest, budget, now, |share| {
+            share.apply_reply(&budget.quota, settled, now.at)
         });
-        self.pass_on_call(&mut shard, key, &digest);
+        self.queue_share_sync(&mut shard, key, &digest);
         // Without a state nothing can spend the granted tokens.
         lapsed.unwrap_or(settled.granted)
     }
 
     /// Changes the state of a key if it exists.
-    fn change_found<T>(
+    fn change_existing_share<T>(
         &self,
         shard: &mut Shard,
         digest: &Digest,
-        budget: &Budget,
+        budget: &FleetBudget,
         now: Now,
-        change: impl FnOnce(&mut share::Share) -> T,
+        change: impl FnOnce(&mut share::ShareState) -> T,
     ) -> Option<T> {
         let memory = self.shards.memory();
         let mut found = shard.shares.entry(digest)?;
-        let (changed, grown) = found.change(|state| state.change(&budget.quota, now.at, change), memory);
-        self.shards.count_evictions(shard.shares.make_good(memory, grown, now));
+        let (changed, grown) = found.change(|state| state.update(&budget.quota, now.at, change), memory);
+        self.shards.count_evictions(shard.shares.evict_bytes(memory, grown, now));
         Some(changed)
     }
 
     /// Queues the key if its state requests a sync.
-    fn pass_on_call(&self, shard: &mut Shard, key: &SharedKey, digest: &Digest) {
-        if shard.calls.has_room() && shard.shares.find_mut(digest).is_some_and(share::Folded::calls) {
-            shard.calls.push(key.digest, Some(key.budget), &self.shards);
+    fn queue_share_sync(&self, shard: &mut Shard, key: &SharedKey, digest: &Digest) {
+        if shard.share_sync_queue.has_room()
+            && shard.shares.find_mut(digest).is_some_and(share::CompactShare::take_sync_due)
+        {
+            shard.share_sync_queue.push_share_key(key.digest, Some(key.budget), &self.shards);
         }
     }
 
@@ -304,46 +312,48 @@ impl Engine {
     pub(super) fn change_share<T>(
         &self,
         key: &SharedKey,
-        budget: &Budget,
+        budget: &FleetBudget,
         now: Now,
-        change: impl FnOnce(&mut share::Share, &share::ShareQuota) -> T,
+        change: impl FnOnce(&mut share::ShareState, &share::ShareQuota) -> T,
     ) -> T {
-        let mut shard = self.shards.lock(self.shards.of(&key.digest));
+        let mut shard = self.shards.lock(self.shards.index_for(&key.digest));
         let digest = key.state(budget);
         let quota = &budget.quota;
-        let fresh = || share::Folded::fresh(quota, now.at);
-        let change = |state: &mut share::Folded| state.change(quota, now.at, |share| change(share, quota));
+        let fresh = || share::CompactShare::fresh(quota, now.at);
+        let change =
+            |state: &mut share::CompactShare| state.update(quota, now.at, |share| change(share, quota));
         let (changed, evicted) = shard.shares.change(digest, self.shards.memory(), now, fresh, change);
         self.shards.count_evictions(evicted);
-        self.pass_on_call(&mut shard, key, &digest);
+        self.queue_share_sync(&mut shard, key, &digest);
         changed
     }
 
     /// Stops tracking a key until it requests a sync again. Returns whether that is possible: no tokens are
     /// borrowed or owed.
-    pub fn let_go(&self, key: &SharedKey, budget: &Budget, now: Now) -> bool {
-        let mut shard = self.shards.lock(self.shards.of(&key.digest));
+    pub fn remove_share(&self, key: &SharedKey, budget: &FleetBudget, now: Now) -> bool {
+        let mut shard = self.shards.lock(self.shards.index_for(&key.digest));
         let digest = key.state(budget);
-        self.change_found(&mut shard, &digest, budget, now, |share| share.let_go(now.at)).unwrap_or(true)
+        self.change_existing_share(&mut shard, &digest, budget, now, |share| share.stop_tracking(now.at))
+            .unwrap_or(true)
     }
 }
 
 /// Queued keys per shard: some thousand come in a hundredth of a second.
-const CALLS_MAX: usize = 4_096;
+const SYNC_QUEUE_MAX: usize = 4_096;
 
 /// By key and budget, the earliest payment time by the clock of Redis, in microseconds.
 #[derive(Debug, Default)]
-pub(super) struct ReturnedTimes(Mutex<HashMap<([u8; 16], u64), u64>>);
+pub(super) struct RefundTimes(Mutex<HashMap<([u8; 16], u64), u64>>);
 
-impl ReturnedTimes {
+impl RefundTimes {
     /// Records the payment time of returned tokens; zero for other budgets than windows.
-    pub(super) fn note(&self, key: &SharedKey, paid_us: u64) {
+    pub(super) fn record_refund(&self, key: &SharedKey, paid_us: u64) {
         if paid_us == 0 {
             return;
         }
         let mut returned = self.0.lock();
         let id = (key.name(), key.budget());
-        if returned.len() >= RETURNED_MAX && !returned.contains_key(&id) {
+        if returned.len() >= REFUND_TIMES_MAX && !returned.contains_key(&id) {
             return;
         }
         let paid = returned.entry(id).or_insert(paid_us);
@@ -351,10 +361,10 @@ impl ReturnedTimes {
     }
 
     /// Takes the earliest payment time of the tokens returned now.
-    pub(super) fn take(&self, key: &SharedKey) -> Option<u64> {
+    pub(super) fn take_refund_time(&self, key: &SharedKey) -> Option<u64> {
         self.0.lock().remove(&(key.name(), key.budget()))
     }
 }
 
 /// More keys than are synchronized in a second. Tokens of further keys stay counted as used.
-const RETURNED_MAX: usize = 1 << 14;
+const REFUND_TIMES_MAX: usize = 1 << 14;

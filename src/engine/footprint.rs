@@ -1,17 +1,17 @@
 //! The memory of a key, computed from the numbers of its limit without allocation or table access.
 
 use super::memory::usable;
-use super::part::Soft;
+use super::part::SoftState;
 use super::table::bucket_bytes;
-use super::tag::{Fading, Until};
+use super::tag::{BlockedUntil, TableState};
 use crate::limit::Quota;
-use crate::limit::concurrency::InProgress;
-use crate::limit::fixed_window::FixedWindow;
+use crate::limit::concurrency::LeaseCount;
+use crate::limit::fixed_window::FixedWindowState;
 use crate::limit::places::Permits;
-use crate::limit::share::Folded;
-use crate::limit::sliding_log::SlidingLog;
-use crate::limit::sliding_window::SlidingWindow;
-use crate::limit::token_bucket::Gcra;
+use crate::limit::share::CompactShare;
+use crate::limit::sliding_log::SlidingLogState;
+use crate::limit::sliding_window::SlidingWindowState;
+use crate::limit::token_bucket::GcraState;
 use crate::rules::{Allowance, Limit, Over, Rule};
 
 /// Resident bytes of one key.
@@ -27,15 +27,15 @@ pub struct KeyFootprint {
 #[must_use]
 pub fn bytes_per_key(quota: &Quota) -> KeyFootprint {
     match quota {
-        Quota::TokenBucket(_) | Quota::LeakyBucket(_) => entry::<Gcra>((0, 0)),
-        Quota::FixedWindow(_) => entry::<FixedWindow>((0, 0)),
-        Quota::SlidingLog(quota) => entry::<SlidingLog>(quota.heap_bytes()),
-        Quota::SlidingWindow(quota) => entry::<SlidingWindow>((quota.heap_bytes(), quota.heap_bytes())),
-        Quota::Concurrency(_) => entry::<InProgress>((0, 0)),
-        Quota::Share(_) => entry::<Folded>((0, Folded::heap_bytes_max())),
+        Quota::TokenBucket(_) | Quota::LeakyBucket(_) => entry::<GcraState>((0, 0)),
+        Quota::FixedWindow(_) => entry::<FixedWindowState>((0, 0)),
+        Quota::SlidingLog(quota) => entry::<SlidingLogState>(quota.heap_bytes()),
+        Quota::SlidingWindow(quota) => entry::<SlidingWindowState>((quota.heap_bytes(), quota.heap_bytes())),
+        Quota::Concurrency(_) => entry::<LeaseCount>((0, 0)),
+        Quota::FleetBudget(_) => entry::<CompactShare>((0, CompactShare::heap_bytes_max())),
         // The local count and the fleet permits.
-        Quota::Places(_) => {
-            let (count, places) = (entry::<InProgress>((0, 0)), entry::<Permits>((0, 0)));
+        Quota::FleetConcurrency(_) => {
+            let (count, places) = (entry::<LeaseCount>((0, 0)), entry::<Permits>((0, 0)));
             KeyFootprint { least: count.least + places.least, most: count.most + places.most }
         }
     }
@@ -44,8 +44,8 @@ pub fn bytes_per_key(quota: &Quota) -> KeyFootprint {
 /// The bytes of a key of a rule under any override: at least its own state; at most also its soft, elastic
 /// and block states. Zero if the rule keeps no state.
 #[must_use]
-pub fn bytes_per_key_of(rule: &Rule) -> KeyFootprint {
-    of_limit(&rule.limit)
+pub fn bytes_per_rule_key(rule: &Rule) -> KeyFootprint {
+    limit_footprint(&rule.limit)
 }
 
 /// The number of keys of `bytes_per_key` that fit a memory limit, without the reserve for table rebuilds;
@@ -55,29 +55,29 @@ pub fn keys_within(memory_bytes_max: usize, bytes_per_key: u64) -> Option<u64> {
     u64::try_from(usable(memory_bytes_max)).unwrap_or(u64::MAX).checked_div(bytes_per_key)
 }
 
-fn of_limit(limit: &Limit) -> KeyFootprint {
+fn limit_footprint(limit: &Limit) -> KeyFootprint {
     let all = || limit.allowances.iter().flatten();
     let least = all().map(|allowance| bytes_per_key(&allowance.quota).least).min();
-    let most = all().map(most_of).max();
-    let block = limit.block.map(|_| entry::<Until>((0, 0)).most).filter(|_| most.is_some());
+    let most = all().map(max_entries).max();
+    let block = limit.block.map(|_| entry::<BlockedUntil>((0, 0)).most).filter(|_| most.is_some());
     KeyFootprint {
         least: least.unwrap_or_default(),
         most: most.unwrap_or_default() + block.unwrap_or_default(),
     }
 }
 
-fn most_of(allowance: &Allowance) -> u64 {
+fn max_entries(allowance: &Allowance) -> u64 {
     let own = bytes_per_key(&allowance.quota).most;
     match &allowance.over {
         Over::Refuse => own,
         // One state, which may grow to the size of the larger quota.
-        Over::Soft(larger) => own.max(bytes_per_key(larger).most) + entry::<Soft>((0, 0)).most,
+        Over::Soft(larger) => own.max(bytes_per_key(larger).most) + entry::<SoftState>((0, 0)).most,
         Over::Elastic(second) => own + bytes_per_key(second).most,
     }
 }
 
 /// The bytes of a table entry, with the least and the most heap bytes.
-fn entry<S: Fading>((heap_least, heap_most): (usize, usize)) -> KeyFootprint {
+fn entry<S: TableState>((heap_least, heap_most): (usize, usize)) -> KeyFootprint {
     let bucket = bucket_bytes::<S>();
     let bytes = |bytes: usize| u64::try_from(bytes).unwrap_or(u64::MAX);
     KeyFootprint {
@@ -89,10 +89,10 @@ fn entry<S: Fading>((heap_least, heap_most): (usize, usize)) -> KeyFootprint {
 
 #[cfg(test)]
 mod tests {
-    use super::{KeyFootprint, bytes_per_key, bytes_per_key_of, keys_within};
+    use super::{KeyFootprint, bytes_per_key, bytes_per_rule_key, keys_within};
     use crate::clock::Now;
-    use crate::limit::sliding_log::{self, SlidingLog};
-    use crate::limit::sliding_window::{self, SlidingWindow};
+    use crate::limit::sliding_log::{self, SlidingLogState};
+    use crate::limit::sliding_window::{self, SlidingWindowState};
     use crate::limit::{Quota, Rate, fixed_window, share, token_bucket};
     use crate::rules::{Limit, Position, Rule};
 
@@ -105,7 +105,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_key_is_said_to_take_is_what_the_design_allows() {
+    fn key_footprint_within_design_bounds() {
         assert_eq!(bytes_per_key(&bucket()), KeyFootprint { least: 29, most: 58 });
         let window = fixed_window::FixedWindowQuota::new(
             5,
@@ -114,16 +114,16 @@ mod tests {
         );
         assert_eq!(bytes_per_key(&Quota::FixedWindow(window.unwrap())), KeyFootprint { least: 34, most: 67 });
         let bucket = token_bucket::TokenBucketQuota::new(Rate::new(1, 1_000_000_000).unwrap(), 5).unwrap();
-        let share = Quota::Share(Box::new(share::ShareQuota::new(bucket, 0, share::WhenDown::Share)));
+        let share = Quota::FleetBudget(Box::new(share::ShareQuota::new(bucket, 0, share::Fallback::Share)));
         assert_eq!(bytes_per_key(&share), KeyFootprint { least: 56, most: 240 });
     }
 
     #[test]
-    fn a_log_takes_no_less_and_no_more_than_is_said() {
+    fn log_size_within_stated_bounds() {
         for count in [1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 100, 1_000] {
             let quota = sliding_log::SlidingLogQuota::new(count, HOUR).unwrap();
             let (least, most) = quota.heap_bytes();
-            let mut log = SlidingLog::fresh(&quota, Now::default());
+            let mut log = SlidingLogState::fresh(&quota, Now::default());
             let mut largest = 0;
             for moment in 1..=u64::from(count) * 3 {
                 log.charge(&quota, Now::at_nanos(moment * 1_000), 1);
@@ -136,10 +136,10 @@ mod tests {
     }
 
     #[test]
-    fn a_sliding_window_takes_what_is_said() {
+    fn sliding_window_size_matches_footprint() {
         for buckets in [1, 2, 10, 60] {
             let quota = sliding_window::SlidingWindowQuota::new(5, HOUR, buckets).unwrap();
-            let mut window = SlidingWindow::fresh(&quota, Now::default());
+            let mut window = SlidingWindowState::fresh(&quota, Now::default());
             window.charge(&quota, Now::at_nanos(HOUR), 1);
             assert_eq!(window.heap_bytes(), quota.heap_bytes(), "{buckets}");
         }
@@ -149,11 +149,11 @@ mod tests {
     fn what_is_kept_beside_a_key_counts() {
         let place = Position { file: "x".into(), line: 1, column: 1 };
         let mut rule = Rule::new("x", place, Limit::new(bucket()));
-        assert_eq!(bytes_per_key_of(&rule), KeyFootprint { least: 29, most: 58 });
+        assert_eq!(bytes_per_rule_key(&rule), KeyFootprint { least: 29, most: 58 });
         rule.limit.block = Some(std::time::Duration::from_secs(1));
-        assert_eq!(bytes_per_key_of(&rule), KeyFootprint { least: 29, most: 116 });
+        assert_eq!(bytes_per_rule_key(&rule), KeyFootprint { least: 29, most: 116 });
         rule.limit.allowances = vec![None];
-        assert_eq!(bytes_per_key_of(&rule), KeyFootprint::default());
+        assert_eq!(bytes_per_rule_key(&rule), KeyFootprint::default());
         assert_eq!(keys_within(64 << 20, 0), None);
         assert_eq!(keys_within(64 << 20, 30), Some(2_097_152));
     }

@@ -11,14 +11,14 @@ use super::slots::Slot;
 use crate::clock::{Micros, Now};
 use crate::rules::shed::{Shed, ShedPart, Workers};
 use crate::rules::{Domain, Mode};
-use crate::shed::slow_law::SlowLaw;
+use crate::shed::slow_law::Controller;
 use crate::shed::{band_slots, chance, draw, hint, queue_age};
 
 /// The shedders of a pool.
 #[derive(Debug)]
 pub(super) struct Gate {
     pub(super) pool: Arc<Pool>,
-    pub(super) watch: Arc<PoolShedding>,
+    pub(super) shedding: Arc<PoolShedding>,
     /// The number of its first part in the domain.
     pub(super) first: u32,
     /// The counter slots of its parts.
@@ -33,20 +33,20 @@ pub(super) struct GateRequest<'a> {
     /// The time it waited for the application.
     pub(super) queued: Option<Micros>,
     /// Whether it enters the pool's work if it passes.
-    pub(super) takes_place: bool,
+    pub(super) enters_work: bool,
     pub(super) now: Now,
     pub(super) counters: Option<&'a ThreadCounters>,
     pub(super) callers: &'a KeyHash,
     /// The counter from which per-request draws derive.
     pub(super) draws: &'a Cell<u64>,
     /// Whether its caller is added to the heavy-caller statistics.
-    pub(super) notes_caller: bool,
+    pub(super) records_caller: bool,
 }
 
 impl<'a> GateRequest<'a> {
     /// The same request as a PEEK: nothing is counted, and it does not enter the pool's work.
-    pub(super) fn looking(self, draws: &'a Cell<u64>) -> GateRequest<'a> {
-        GateRequest { counters: None, draws, notes_caller: false, takes_place: false, ..self }
+    pub(super) fn without_recording(self, draws: &'a Cell<u64>) -> GateRequest<'a> {
+        GateRequest { counters: None, draws, records_caller: false, enters_work: false, ..self }
     }
 }
 
@@ -65,19 +65,19 @@ impl Gate {
         asked: &GateRequest<'_>,
         notes: &mut Vec<(NoteKind, u32)>,
     ) -> Option<GateRefusal> {
-        let is_other = self.watch.is_other(asked.priority);
+        let is_other = self.shedding.is_noncritical(asked.priority);
         let mut has_place = false;
         for part in ShedPart::ALL {
-            let Some(mode) = self.watch.mode(part) else { continue };
+            let Some(mode) = self.shedding.mode(part) else { continue };
             let hint = match part {
                 ShedPart::Fleet => {
-                    let (refused, entered) = self.reserve(asked, is_other, mode);
+                    let (refused, entered) = self.exceeds_reserve(asked, is_other, mode);
                     has_place = entered;
-                    refused.then_some(hint::AFTER_BRAKE)
+                    refused.then_some(hint::BRAKE_BASE)
                 }
-                ShedPart::Brake => self.brake(asked).then_some(hint::AFTER_BRAKE),
-                ShedPart::Workers => self.workers(asked).map(hint::after_workers),
-                ShedPart::QueueAge => self.queue_age(asked).then_some(hint::AFTER_QUEUE_AGE),
+                ShedPart::Brake => self.refuses_by_brake(asked).then_some(hint::BRAKE_BASE),
+                ShedPart::Workers => self.workers(asked).map(hint::workers_base),
+                ShedPart::QueueAge => self.exceeds_queue_age(asked).then_some(hint::QUEUE_AGE_BASE),
             };
             self.count(part, hint.is_some(), mode, asked.counters);
             let Some(hint) = hint else { continue };
@@ -86,47 +86,48 @@ impl Gate {
                 continue;
             }
             if has_place {
-                self.pool.leave_work(is_other);
+                self.pool.remove_lease(is_other);
             }
-            let draw = self.caller(asked).map_or_else(|| asked.draw(), |caller| caller.high());
-            return Some(GateRefusal { part, retry: hint::jittered(hint, draw) });
+            let draw = self.caller_digest(asked).map_or_else(|| asked.draw(), |caller| caller.high());
+            return Some(GateRefusal { part, retry: hint::with_jitter(hint, draw) });
         }
-        if asked.takes_place && !has_place {
-            self.pool.enter_work(is_other, None);
+        if asked.enters_work && !has_place {
+            self.pool.add_lease(is_other, None);
         }
         None
     }
 
     /// Returns whether the reserve leaves no room, and whether the request entered the pool's work.
-    fn reserve(&self, asked: &GateRequest<'_>, is_other: bool, mode: Mode) -> (bool, bool) {
-        let (Some(slots), Some(reserve), true) = (self.pool.slots(), &self.watch.shed.fleet, is_other) else {
+    fn exceeds_reserve(&self, asked: &GateRequest<'_>, is_other: bool, mode: Mode) -> (bool, bool) {
+        let (Some(slots), Some(reserve), true) = (self.pool.slots(), &self.shedding.shed.fleet, is_other)
+        else {
             return (false, false);
         };
-        let most = self.pool.most_others(slots, reserve.reserve, asked.now.at);
-        if asked.takes_place && mode == Mode::Enforce {
-            let entered = self.pool.enter_work(true, Some(most));
+        let most = self.pool.noncritical_max(slots, reserve.reserve, asked.now.at);
+        if asked.enters_work && mode == Mode::Enforce {
+            let entered = self.pool.add_lease(true, Some(most));
             return (!entered, entered);
         }
-        (self.pool.others() >= most, false)
+        (self.pool.noncritical_leases() >= most, false)
     }
 
-    fn brake(&self, asked: &GateRequest<'_>) -> bool {
+    fn refuses_by_brake(&self, asked: &GateRequest<'_>) -> bool {
         let (true, Some(slots), Some(priority)) = (self.pool.is_braking(), self.pool.slots(), asked.priority)
         else {
             return false;
         };
-        self.watch.band(priority).is_some_and(|band| self.pool.busy() >= band_slots(slots, band))
+        self.shedding.band(priority).is_some_and(|band| self.pool.busy() >= band_slots(slots, band))
     }
 
     /// The shed probability, if `workers` refuses the request.
     fn workers(&self, asked: &GateRequest<'_>) -> Option<f64> {
-        let workers = self.watch.shed.workers.as_ref()?;
+        let workers = self.shedding.shed.workers.as_ref()?;
         let (priority, severity) = (asked.priority?, self.pool.severity());
         if severity <= 0.0 || self.pool.slots().is_none() {
             return None;
         }
-        let chance = self.watch.chance(priority, severity);
-        let place = self.watch.place(priority)?;
+        let chance = self.shedding.shed_probability(priority, severity);
+        let place = self.shedding.shed_rank(priority)?;
         let draw = self.draw(asked, workers, place);
         draw::is_refused(draw, chance).then_some(chance)
     }
@@ -137,26 +138,29 @@ impl Gate {
         if workers.stripe_exact {
             return asked.draw();
         }
-        let Some(caller) = self.caller(asked) else { return asked.draw() };
-        if self.pool.is_heavy(place, caller.hash(), asked.now.at, asked.notes_caller) {
+        let Some(caller) = self.caller_digest(asked) else { return asked.draw() };
+        if self.pool.is_heavy_caller(place, caller.hash(), asked.now.at, asked.records_caller) {
             return asked.draw();
         }
-        let epoch = draw::epoch(asked.now.at, caller.hash(), self.watch.shed.callers.rotate);
+        let epoch = draw::draw_epoch(asked.now.at, caller.hash(), self.shedding.shed.callers.rotate);
         let mut bytes = [0; 24];
         let words = [caller.hash(), caller.high(), epoch].map(u64::to_le_bytes);
         bytes.iter_mut().zip(words.as_flattened()).for_each(|(to, from)| *to = *from);
         asked.callers.digest_bytes(&bytes).hash()
     }
 
-    fn queue_age(&self, asked: &GateRequest<'_>) -> bool {
-        let (Some(queued), Some(bounds)) = (asked.queued, &self.watch.shed.queue_age) else { return false };
+    fn exceeds_queue_age(&self, asked: &GateRequest<'_>) -> bool {
+        let (Some(queued), Some(bounds)) = (asked.queued, &self.shedding.shed.queue_age) else {
+            return false;
+        };
         let bound = if asked.priority == Some(0) { bounds.critical } else { bounds.others };
         queue_age::is_too_old(queued, bound)
     }
 
     /// The digest of the caller: the first attribute that names one.
-    fn caller(&self, asked: &GateRequest<'_>) -> Option<Digest> {
-        let named = self.watch.shed.callers.by.iter().find_map(|name| Some((name, asked.attribute(name)?)));
+    fn caller_digest(&self, asked: &GateRequest<'_>) -> Option<Digest> {
+        let named =
+            self.shedding.shed.callers.by.iter().find_map(|name| Some((name, asked.attribute(name)?)));
         named.map(|(name, value)| asked.callers.digest([&**name, value].into_iter()))
     }
 
@@ -167,7 +171,7 @@ impl Gate {
             (true, Mode::Enforce) => CheckResult::Refuse,
             (true, _) => CheckResult::WouldRefuse,
         };
-        counters.check(*slot, check);
+        counters.count_check(*slot, check);
     }
 }
 
@@ -188,7 +192,7 @@ impl<'a> GateRequest<'a> {
 #[derive(Debug)]
 pub(super) struct PoolShedding {
     pub(super) shed: Shed,
-    pub(super) law: SlowLaw,
+    pub(super) controller: Controller,
     /// The priorities of its domain, most important first.
     priorities: Vec<Box<str>>,
     /// The strictest mode of any part.
@@ -197,7 +201,7 @@ pub(super) struct PoolShedding {
 
 impl PoolShedding {
     pub(super) fn new(domain: &Domain, shed: &Shed, mode: Mode) -> PoolShedding {
-        let law = shed.workers.as_ref().map_or_else(SlowLaw::default, |workers| SlowLaw {
+        let law = shed.workers.as_ref().map_or_else(Controller::default, |workers| Controller {
             good: f64::from(workers.good) / 1_000.0,
             bad: f64::from(workers.bad) / 1_000.0,
             after: workers.after.as_secs_f64(),
@@ -208,7 +212,7 @@ impl PoolShedding {
                 f64::from(workers.leak.0) / f64::from(workers.leak.1.max(1))
             },
         });
-        PoolShedding { shed: shed.clone(), law, priorities: domain.priorities().to_vec(), mode }
+        PoolShedding { shed: shed.clone(), controller: law, priorities: domain.priorities().to_vec(), mode }
     }
 
     /// The mode of a part; `None` if it is off.
@@ -227,7 +231,7 @@ impl PoolShedding {
 
     /// The index of a priority among those that the controller sheds, 0 being the first to shed; `None` if
     /// never shed.
-    pub(super) fn place(&self, priority: usize) -> Option<usize> {
+    pub(super) fn shed_rank(&self, priority: usize) -> Option<usize> {
         self.priorities.len().checked_sub(priority + 1).filter(|place| *place < self.sheddable())
     }
 
@@ -238,14 +242,14 @@ impl PoolShedding {
         if sheds_all { self.priorities.len() } else { self.priorities.len().saturating_sub(1) }
     }
 
-    pub(super) fn chance(&self, priority: usize, severity: f64) -> f64 {
-        self.place(priority).map_or(0.0, |place| chance(severity, self.sheddable(), place))
+    pub(super) fn shed_probability(&self, priority: usize, severity: f64) -> f64 {
+        self.shed_rank(priority).map_or(0.0, |place| chance(severity, self.sheddable(), place))
     }
 
     /// The shed probability of every priority, least important first.
-    pub(super) fn chances(&self, severity: f64) -> Vec<(Box<str>, f64)> {
+    pub(super) fn shed_probabilities(&self, severity: f64) -> Vec<(Box<str>, f64)> {
         let each = self.priorities.iter().enumerate().rev();
-        each.map(|(place, name)| (name.clone(), self.chance(place, severity))).collect()
+        each.map(|(place, name)| (name.clone(), self.shed_probability(place, severity))).collect()
     }
 
     /// The part of the slots that a priority may use while the brake is on, in thousandths; `None`: all.
@@ -255,7 +259,7 @@ impl PoolShedding {
     }
 
     /// Whether a priority has no access to the reserve. True without a priority.
-    pub(super) fn is_other(&self, priority: Option<usize>) -> bool {
+    pub(super) fn is_noncritical(&self, priority: Option<usize>) -> bool {
         let reserved_for = self.shed.fleet.as_ref().map_or(0, |reserve| reserve.reserved_for);
         priority.is_none_or(|priority| priority > reserved_for)
     }

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 
 use super::Engine;
-use super::ruling::{DomainTerms, Ruling};
+use super::ruling::{CompiledDomain, CompiledRuleSet};
 use crate::rules::shed::{Shed, ShedPart};
 use crate::rules::{Domain, ListKind, Mode, Position, Rule, RuleSet};
 
 /// The rules in force at one moment; they are not freed while this exists.
 #[derive(Clone, Debug)]
-pub struct InForce(Arc<Ruling>);
+pub struct InForce(Arc<CompiledRuleSet>);
 
 /// One rule, list entry or shedder part.
 #[derive(Clone, Debug)]
@@ -41,7 +41,7 @@ impl Engine {
     /// Returns the rules in force.
     #[must_use]
     pub fn in_force(&self) -> InForce {
-        InForce(self.ruling.load_full())
+        InForce(self.rule_set.load_full())
     }
 }
 
@@ -63,9 +63,9 @@ impl InForce {
 }
 
 fn limits<'r>(
-    ruling: &'r Ruling,
+    ruling: &'r CompiledRuleSet,
     domain: &'r Domain,
-    terms: &'r DomainTerms,
+    terms: &'r CompiledDomain,
 ) -> impl Iterator<Item = RuleInForce<'r>> {
     domain.rules().iter().zip(&terms.rules).map(move |(rule, terms)| RuleInForce {
         domain: domain.name(),
@@ -80,7 +80,7 @@ fn limits<'r>(
     })
 }
 
-fn lists<'r>(ruling: &'r Ruling, domain: &'r Domain) -> impl Iterator<Item = RuleInForce<'r>> {
+fn lists<'r>(ruling: &'r CompiledRuleSet, domain: &'r Domain) -> impl Iterator<Item = RuleInForce<'r>> {
     domain.lists().iter().map(move |listed| RuleInForce {
         domain: domain.name(),
         name: &listed.name,
@@ -95,14 +95,14 @@ fn lists<'r>(ruling: &'r Ruling, domain: &'r Domain) -> impl Iterator<Item = Rul
 }
 
 /// The configured shedder parts.
-fn shedders<'r>(domain: &'r Domain, terms: &'r DomainTerms) -> impl Iterator<Item = RuleInForce<'r>> {
+fn shedders<'r>(domain: &'r Domain, terms: &'r CompiledDomain) -> impl Iterator<Item = RuleInForce<'r>> {
     domain.sheds().iter().zip(&terms.gates).flat_map(move |(shed, gate)| {
         ShedPart::ALL.into_iter().filter(|part| shed.mode(*part).is_some()).filter_map(move |part| {
             Some(RuleInForce {
                 domain: domain.name(),
                 name: domain.shedder_name(gate.first + part as u32)?,
                 kind: RuleKind::Shedder(shed, part),
-                mode: gate.watch.mode(part).unwrap_or(Mode::Disabled),
+                mode: gate.shedding.mode(part).unwrap_or(Mode::Disabled),
                 position: &shed.position,
             })
         })

@@ -12,8 +12,8 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
 
 use super::{
-    Charge, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, Repeat, Request,
-    Verdict,
+    Charge, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, IdempotencyKey, Mode, Op,
+    Request, Verdict,
 };
 use crate::clock::Now;
 use crate::rules::{RuleSet, read_text};
@@ -53,7 +53,7 @@ fn engine_without_rules(memory_bytes_max: usize) -> Arc<Engine> {
 
 fn engine_of(limits: &str, memory_bytes_max: usize) -> Arc<Engine> {
     let engine = engine_without_rules(memory_bytes_max);
-    engine.install(rules(limits));
+    engine.install_rules(rules(limits));
     engine
 }
 
@@ -70,12 +70,16 @@ fn ask(
     name: Option<&[u8]>,
     at: u64,
 ) -> Option<Observed> {
-    let repeat = name.map(|name| Repeat { session: b"s", user: 1, name });
-    let request = Request { repeat, all: true, ..Request::new(op, "api", Descriptors::one(attributes)) };
+    let repeat = name.map(|name| IdempotencyKey { session: b"s", user: 1, name });
+    let request = Request {
+        idempotency_key: repeat,
+        lists_all_limits: true,
+        ..Request::new(op, "api", Descriptors::from_attributes(attributes))
+    };
     match decider.decide(&request, Now::at_nanos(at)) {
-        EngineAnswer::Conflict | EngineAnswer::Quota | EngineAnswer::Ask(_) => None,
+        EngineAnswer::Conflict | EngineAnswer::TooManyLeases | EngineAnswer::RemoteCheck(_) => None,
         EngineAnswer::Decided(decision) => {
-            let left = decision.all().map(|view| (view.rule.name.to_string(), view.level.remaining));
+            let left = decision.limits().map(|view| (view.rule.name.to_string(), view.level.remaining));
             Some((decision.verdict, left.collect()))
         }
     }
@@ -106,7 +110,7 @@ const CROSSING: &str = "  - {name: all, key: [], rate: 1/h, burst: 4}
 ";
 
 #[test]
-fn a_request_is_charged_everywhere_or_nowhere() {
+fn charges_all_rules_or_none() {
     check(|| {
         let engine = engine(CROSSING);
         let asks = |pairs: [(&'static str, &'static str); 2]| {
@@ -143,9 +147,9 @@ fn a_request_is_charged_everywhere_or_nowhere() {
 }
 
 fn shard(engine: &Engine, rule: usize, value: &str) -> usize {
-    let ruling = engine.ruling.load();
-    let (_, terms) = ruling.find("api").unwrap();
-    engine.shards.of(&terms.rules[rule].key_hash.digest([value].into_iter()))
+    let ruling = engine.rule_set.load();
+    let (_, terms) = ruling.find_domain("api").unwrap();
+    engine.shards.index_for(&terms.rules[rule].key_hash.digest([value].into_iter()))
 }
 
 /// Returns a key of a rule in the given shard.
@@ -154,7 +158,7 @@ fn key_in(engine: &Engine, rule: usize, wanted: usize) -> String {
 }
 
 #[test]
-fn threads_whose_locks_lie_crosswise_never_wait_in_a_circle() {
+fn crossing_locks_never_deadlock() {
     check(|| {
         let engine = engine(
             "  - {name: a, key: [x], rate: 1/h, burst: 9}\n  - {name: b, key: [y], rate: 1/h, burst: 9}\n",
@@ -176,7 +180,7 @@ fn threads_whose_locks_lie_crosswise_never_wait_in_a_circle() {
 }
 
 #[test]
-fn of_two_requests_with_one_name_one_is_charged() {
+fn charges_one_of_two_retries() {
     check(|| {
         let engine = engine(
             "  - {name: a, key: [x], rate: 1/h, burst: 5}\n  - {name: b, key: [], rate: 1/h, burst: 5}\n",
@@ -197,7 +201,7 @@ fn of_two_requests_with_one_name_one_is_charged() {
 }
 
 #[test]
-fn of_two_requests_that_fight_for_a_name_one_is_judged() {
+fn judges_one_of_two_requests_with_same_key() {
     check(|| {
         let engine = engine("  - {name: a, key: [x], rate: 1/h, burst: 5}\n");
         let works = ["1", "2", "1"].map(|x| {
@@ -215,7 +219,7 @@ fn of_two_requests_that_fight_for_a_name_one_is_judged() {
 }
 
 #[test]
-fn rules_that_change_meanwhile_lose_no_charge() {
+fn reload_loses_no_charge() {
     check(|| {
         let (before, after) = (
             "  - {name: a, key: [x], rate: 1/h, burst: 4}\n  - {name: w, key: [x], algorithm: fixed_window, rate: 6/h}\n",
@@ -234,9 +238,9 @@ fn rules_that_change_meanwhile_lose_no_charge() {
         }
         let reloaded = Arc::clone(&engine);
         works.push(Box::new(move || {
-            reloaded.install(rules(after));
-            reloaded.install(rules(before));
-            reloaded.install(rules(after));
+            reloaded.install_rules(rules(after));
+            reloaded.install_rules(rules(before));
+            reloaded.install_rules(rules(after));
             0
         }));
         let admitted: u64 = beside(works).into_iter().sum();
@@ -247,7 +251,7 @@ fn rules_that_change_meanwhile_lose_no_charge() {
 }
 
 #[test]
-fn a_sweep_forgets_only_what_is_as_good_as_new() {
+fn sweep_removes_only_fresh_states() {
     check(|| {
         let engine = engine(
             "  - {name: short, key: [x], rate: 2/s, burst: 2}\n  - {name: long, key: [x], rate: 1/h, burst: 3, block: 1h}\n",
@@ -283,7 +287,7 @@ fn a_sweep_forgets_only_what_is_as_good_as_new() {
 }
 
 #[test]
-fn keys_that_are_let_go_leave_the_others_whole() {
+fn removing_keys_keeps_others_intact() {
     check_in(20, || {
         // Room for fewer keys than are used.
         let engine = engine_of("  - {name: a, key: [x], rate: 1/h, burst: 50}\n", 64 << 10);
@@ -316,7 +320,7 @@ fn keys_that_are_let_go_leave_the_others_whole() {
 }
 
 #[test]
-fn charges_after_the_fact_are_added_up() {
+fn adds_up_concurrent_charges() {
     check(|| {
         let engine = engine(
             "  - {name: a, key: [], rate: 1/h, burst: 20}\n  - {name: b, key: [x], rate: 1/h, burst: 20}\n",
@@ -328,10 +332,16 @@ fn charges_after_the_fact_are_added_up() {
                 let attributes = [("x", "1")];
                 hit(&mut decider, &attributes);
                 hit(&mut decider, &attributes);
-                let descriptors = Descriptors::one(&attributes);
+                let descriptors = Descriptors::from_attributes(&attributes);
                 let amount = super::Amount::Requests(amount);
-                let charge =
-                    Charge { domain: "api", descriptors, amount, repeat: None, of: None, trusted: true };
+                let charge = Charge {
+                    domain: "api",
+                    descriptors,
+                    amount,
+                    idempotency_key: None,
+                    refund_of: None,
+                    trusted: true,
+                };
                 assert_eq!(decider.charge(&charge, Now::at_nanos(0)), Ok(true));
             });
             work

@@ -6,16 +6,16 @@ mod one_rule;
 
 use super::Engine;
 use super::admission::{Admission, Intent, admit};
-use super::asking::Ticket;
 use super::counters::{CheckResult, ThreadCounters};
 use super::decider::under_locks;
-use super::decision::{Decision, EngineAnswer, LimitView, LookedAt, NoteKind, Verdict};
+use super::decision::{CheckedKeys, Decision, EngineAnswer, LimitView, NoteKind, Verdict};
 use super::gate::{Gate, GateRefusal, GateRequest};
+use super::idempotency::{Grant, KnownName, NamedRequest};
 use super::leases::{LeaseCost, NewLease, Reservation, Session, Tie};
-use super::part::{Case, CheckStage, StagePart};
-use super::repeats::{Grant, KnownName, NamedRequest};
+use super::part::{CheckContext, CheckStage, StageCheck};
+use super::remote_check::Ticket;
 use super::request::{Op, Request};
-use super::ruling::{DomainTerms, Ruling};
+use super::ruling::{CompiledDomain, CompiledRuleSet};
 use super::slots::Slot;
 use super::sync::Ordering;
 use super::workspace::Workspace;
@@ -30,9 +30,9 @@ use std::time::Duration;
 #[derive(Clone, Copy)]
 pub(super) struct Judgement<'d> {
     pub(super) engine: &'d Engine,
-    pub(super) ruling: &'d Ruling,
+    pub(super) rule_set: &'d CompiledRuleSet,
     pub(super) domain: &'d Domain,
-    pub(super) terms: &'d DomainTerms,
+    pub(super) compiled: &'d CompiledDomain,
     /// `None`: count nothing.
     pub(super) counters: Option<&'d ThreadCounters>,
     pub(super) now: Now,
@@ -43,7 +43,7 @@ struct ListEntry<'d> {
     number: u32,
     slot: Slot,
     /// Whether it decides alone: it exempts, or its denial is enforced.
-    speaks: bool,
+    decides: bool,
     listed: &'d ListedEntry,
 }
 
@@ -51,7 +51,7 @@ impl<'d> Judgement<'d> {
     /// Judges by any number of rules of any kind and by lists. A request with an idempotency key is judged
     /// once: a retry gets the same grant. An ACQUIRE of a session gets a lease.
     #[inline(never)]
-    pub(super) fn of_any<'w: 'd>(
+    pub(super) fn decide<'w: 'd>(
         &self,
         selection: &Selection<'_>,
         request: &Request<'_>,
@@ -63,49 +63,53 @@ impl<'d> Judgement<'d> {
         // retry.
         let mut named = match request.op {
             Op::Peek => None,
-            Op::Acquire | Op::Hit => engine.repeats.named(request, &mut workspace.written),
+            Op::Acquire | Op::Hit => engine.idempotency.lock_request(request, &mut workspace.hash_buffer),
         };
-        match named.as_ref().map_or(KnownName::Not, |named| named.find(self.now)) {
-            KnownName::Not => {}
-            KnownName::Other => return EngineAnswer::Conflict,
+        match named.as_ref().map_or(KnownName::Unknown, |named| named.find_grant(self.now)) {
+            KnownName::Unknown => {}
+            KnownName::OtherRequest => return EngineAnswer::Conflict,
             KnownName::Granted(grant) => {
-                let mut decision = grant.again(self.ruling.number, self.domain, self.now, workspace);
+                let mut decision = grant.replay(self.rule_set.number, self.domain, self.now, workspace);
                 let is_live = |lease: &u64| {
                     session.is_some_and(|session| engine.leases.is_live(session, *lease, self.now))
                 };
                 decision.lease = decision.lease.filter(is_live);
                 let priority = self.domain.priority_place(request.priority, selection);
                 decision.priority = self.priority_name(priority);
-                self.count(self.slot_of(&decision), decision.verdict, priority);
+                self.count_decision(self.decision_slot(&decision), decision.verdict, priority);
                 return EngineAnswer::Decided(decision);
             }
         }
         let name = named.as_ref().map(NamedRequest::digest);
         let reserved = match session.map(|session| engine.leases.reserve(session, name)) {
             None => None,
-            Some(None) => return EngineAnswer::Quota,
+            Some(None) => return EngineAnswer::TooManyLeases,
             Some(reserved) => reserved,
         };
-        let answer = self.of_all(selection, request, workspace, reserved);
+        let answer = self.decide_by_all_rules(selection, request, workspace, reserved);
         if let (Some(named), EngineAnswer::Decided(decision)) = (&mut named, &answer)
-            && self.is_remembered(decision, session.is_some())
+            && self.should_remember(decision, session.is_some())
         {
-            engine.keep_spent(request, decision, &mut Vec::new(), self.now);
-            named.keep(Grant::of(decision, self.ruling.number, self.now), &engine.shards, self.now);
+            engine.record_refundable_cost(request, decision, &mut Vec::new(), self.now);
+            named.remember_grant(
+                Grant::from_decision(decision, self.rule_set.number, self.now),
+                &engine.shards,
+                self.now,
+            );
         }
         answer
     }
 
     /// Whether a retry gets the same answer. Not for work that was abandoned before its grant; unlimited
     /// requests need no record.
-    fn is_remembered(&self, decision: &Decision<'_>, is_work: bool) -> bool {
+    fn should_remember(&self, decision: &Decision<'_>, is_work: bool) -> bool {
         let is_granted = matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
-        let is_limited = !self.terms.gates.is_empty() || decision.checks().next().is_some();
+        let is_limited = !self.compiled.gates.is_empty() || decision.checks().next().is_some();
         if is_work { decision.lease.is_some() } else { is_granted && is_limited }
     }
 
     /// Judges once, regardless of the idempotency key.
-    fn of_all<'w: 'd>(
+    fn decide_by_all_rules<'w: 'd>(
         &self,
         selection: &Selection<'_>,
         request: &Request<'_>,
@@ -113,44 +117,45 @@ impl<'d> Judgement<'d> {
         reserved: Option<Reservation<'_>>,
     ) -> EngineAnswer<'d> {
         let place = self.domain.priority_place(request.priority, selection);
-        let entry = self.listed(&workspace.matching);
-        if let Some(entry) = entry.as_ref().filter(|entry| entry.speaks) {
+        let entry = self.find_list_entry(&workspace.matching);
+        if let Some(entry) = entry.as_ref().filter(|entry| entry.decides) {
             workspace.clear();
-            let mut decision = self.by_list(entry, place);
+            let mut decision = self.decide_by_list(entry, place);
             if decision.verdict == Verdict::Allow {
                 decision.lease = self.grant_exempt(reserved, request.id, place);
             }
             return EngineAnswer::Decided(decision);
         }
-        workspace.gather(self.domain, self.terms, selection, request);
+        workspace.gather(self.domain, self.compiled, selection, request);
         if let Some(entry) = entry {
             // Shadow denial: judge on as if the entry did not match.
             workspace.notes.push((NoteKind::Shadow, entry.number));
-            self.check(entry.slot, CheckResult::WouldRefuse);
+            self.count_check(entry.slot, CheckResult::WouldRefuse);
         }
-        let gate = request.session.and_then(|session| self.gate(session));
-        if workspace.parts.is_empty()
+        let gate = request.session.and_then(|session| self.find_gate(session));
+        if workspace.checks.is_empty()
             && gate.is_none()
-            && let Some((counters, reason)) = self.counters.zip(self.terms.unmatched)
+            && let Some((counters, reason)) = self.counters.zip(self.compiled.unmatched)
         {
-            counters.unmatched(reason);
+            counters.count_unmatched(reason);
         }
-        if self.ruling.refuses_uncounted(request) && !workspace.parts.iter().any(StagePart::is_oversized) {
+        if self.rule_set.refuses_uncounted(request) && !workspace.checks.iter().any(StageCheck::is_oversized)
+        {
             return EngineAnswer::Decided(self.refuse_uncounted(place));
         }
         match self.admit(selection, request, workspace, gate, place, reserved) {
             Ok(decision) => EngineAnswer::Decided(decision),
-            Err(ticket) => EngineAnswer::Ask(ticket),
+            Err(ticket) => EngineAnswer::RemoteCheck(ticket),
         }
     }
 
-    pub(super) fn case(&self, wait_max: Option<Micros>) -> Case<'d> {
-        Case {
+    pub(super) fn check_context(&self, wait_max: Option<Micros>) -> CheckContext<'d> {
+        CheckContext {
             shards: &self.engine.shards,
             rules: self.domain.rules(),
             now: self.now,
             wait_max,
-            room: self.engine.room.load(Ordering::Relaxed),
+            has_elastic_room: self.engine.has_elastic_room.load(Ordering::Relaxed),
             leases: false,
             oversized: false,
         }
@@ -159,26 +164,27 @@ impl<'d> Judgement<'d> {
     /// Refuses a request permanently whose cost exceeds any countable value and that no rule counts.
     #[cold]
     fn refuse_uncounted(&self, priority: Option<usize>) -> Decision<'d> {
-        self.count(self.terms.unnamed, Verdict::Limit, priority);
+        self.count_decision(self.compiled.unnamed, Verdict::Limit, priority);
         let domain = Some(self.domain);
         let priority = self.priority_name(priority);
-        Decision { verdict: Verdict::Limit, retry: None, priority, domain, ..Decision::unlimited() }
+        Decision { verdict: Verdict::Limit, retry_after: None, priority, domain, ..Decision::unlimited() }
     }
 
     /// Returns the gate of the session's pool, if this domain has one.
-    fn gate(&self, session: &Session) -> Option<&'d Gate> {
-        self.terms.gates.iter().find(|gate| Arc::ptr_eq(&gate.pool, session.pool()))
+    fn find_gate(&self, session: &Session) -> Option<&'d Gate> {
+        self.compiled.gates.iter().find(|gate| Arc::ptr_eq(&gate.pool, session.pool()))
     }
 
     /// Returns the list entry that decides: the first that exempts, else the first that denies; if none is
     /// enforced, the first shadow denial.
-    fn listed(&self, matching: &[u32]) -> Option<ListEntry<'d>> {
+    fn find_list_entry(&self, matching: &[u32]) -> Option<ListEntry<'d>> {
         let rules = self.domain.rules().len();
         let mut would: Option<ListEntry<'d>> = None;
         for number in matching.iter().filter(|number| **number as usize >= rules) {
             #[allow(clippy::indexing_slicing, reason = "each entry has its terms: it would not deny without")]
-            let (slot, speaks) = self.terms.lists[*number as usize - rules];
-            let entry = ListEntry { number: *number, slot, speaks, listed: self.domain.listed(*number)? };
+            let (slot, speaks) = self.compiled.lists[*number as usize - rules];
+            let entry =
+                ListEntry { number: *number, slot, decides: speaks, listed: self.domain.listed(*number)? };
             if speaks {
                 return Some(entry);
             }
@@ -197,24 +203,35 @@ impl<'d> Judgement<'d> {
         priority: Option<usize>,
     ) -> Option<u64> {
         let reserved = reserved?;
-        let (gate, pool) = (self.gate(reserved.session()), reserved.session().pool());
-        let is_other = gate.is_none_or(|gate| gate.watch.is_other(priority));
-        pool.enter_work(is_other, None);
-        let name = reserved.name().map(Tie::Repeat);
-        let lease =
-            NewLease { lasts: LASTS, request, ties: name.as_slice(), is_other, cost: LeaseCost::default() };
-        self.engine.grant(reserved, &lease, self.now)
+        let (gate, pool) = (self.find_gate(reserved.session()), reserved.session().pool());
+        let is_other = gate.is_none_or(|gate| gate.shedding.is_noncritical(priority));
+        pool.add_lease(is_other, None);
+        let name = reserved.name().map(Tie::IdempotencyKey);
+        let lease = NewLease {
+            ttl: LEASE_TTL_DEFAULT,
+            request,
+            ties: name.as_slice(),
+            is_noncritical: is_other,
+            cost: LeaseCost::default(),
+        };
+        self.engine.grant_lease(reserved, &lease, self.now)
     }
 
-    fn by_list(&self, entry: &ListEntry<'d>, priority: Option<usize>) -> Decision<'d> {
+    fn decide_by_list(&self, entry: &ListEntry<'d>, priority: Option<usize>) -> Decision<'d> {
         let (verdict, check, retry) = match entry.listed.kind {
             ListKind::Exempt => (Verdict::Allow, CheckResult::Pass, Some(Micros::ZERO)),
             ListKind::Deny => (Verdict::Deny, CheckResult::Refuse, None),
         };
-        self.count(entry.slot, verdict, priority);
-        self.check(entry.slot, check);
+        self.count_decision(entry.slot, verdict, priority);
+        self.count_check(entry.slot, check);
         let priority = self.priority_name(priority);
-        Decision { verdict, listed: Some(entry.listed), retry, priority, ..Decision::unlimited() }
+        Decision {
+            verdict,
+            listed: Some(entry.listed),
+            retry_after: retry,
+            priority,
+            ..Decision::unlimited()
+        }
     }
 
     fn admit<'w: 'd>(
@@ -226,51 +243,52 @@ impl<'d> Judgement<'d> {
         priority: Option<usize>,
         reserved: Option<Reservation<'_>>,
     ) -> Result<Decision<'d>, Arc<Ticket>> {
-        let intent = intent(request);
-        let mut case = self.case(request.wait_max);
+        let intent = choose_intent(request);
+        let mut case = self.check_context(request.wait_max);
         case.leases = reserved.is_some();
         case.oversized = request.oversized;
-        case.room = request.session.map_or(case.room, |session| session.pool().has_room());
+        case.has_elastic_room =
+            request.session.map_or(case.has_elastic_room, |session| session.pool().has_room());
         let asked = GateRequest {
             priority,
             attributes: request.descriptors.attributes,
             queued: request.queued,
-            takes_place: reserved.is_some(),
+            enters_work: reserved.is_some(),
             now: self.now,
             counters: self.counters,
             callers: &self.engine.caller_hash,
-            draws: if intent == Intent::Look { &workspace.draws_of_looks } else { &workspace.draws },
-            notes_caller: intent != Intent::Look,
+            draws: if intent == Intent::Peek { &workspace.peek_draws } else { &workspace.draws },
+            records_caller: intent != Intent::Peek,
         };
         let notes = &mut workspace.shed_notes;
         let mut judge_gate = || under_locks(request, gate).and_then(|gate| gate.judge(&asked, notes));
-        let mut admission = admit(&case, &mut workspace.parts, intent, &mut judge_gate);
-        if admission == Admission::Asks {
-            let looks = asked.looking(&workspace.draws_of_looks);
+        let mut admission = admit(&case, &mut workspace.checks, intent, &mut judge_gate);
+        if admission == Admission::NeedsRemoteCheck {
+            let looks = asked.without_recording(&workspace.peek_draws);
             let sheds = gate.and_then(|gate| gate.judge(&looks, &mut workspace.shed_notes));
-            admission = before_asking(&case, &mut workspace.parts, sheds)?;
+            admission = before_remote_check(&case, &mut workspace.checks, sheds)?;
             workspace.shed_notes.clear();
         }
         let granted = matches!(admission, Admission::Granted(_));
-        let stage = stage(&workspace.parts);
-        workspace.note(self.domain, granted, stage, self.counters);
-        if request.all {
-            workspace.list_all(self.domain);
+        let stage = stage(&workspace.checks);
+        workspace.record_notes(self.domain, granted, stage, self.counters);
+        if request.lists_all_limits {
+            workspace.list_all_limits(self.domain);
         }
         let lease = reserved.filter(|_| granted).and_then(|reserved| {
-            let place = gate.map(|gate| gate.watch.is_other(priority));
-            self.lease(reserved, request, place, workspace)
+            let place = gate.map(|gate| gate.shedding.is_noncritical(priority));
+            self.grant_lease(reserved, request, place, workspace)
         });
         let mut shedder = None;
         let mut slot = None;
         let (verdict, binding, retry) = match admission {
             Admission::Granted(wait) => {
                 let verdict = if wait > Micros::ZERO { Verdict::Wait } else { Verdict::Allow };
-                (verdict, self.least_left(&workspace.parts), Some(wait))
+                (verdict, self.least_remaining(&workspace.checks), Some(wait))
             }
-            Admission::Refused | Admission::Asks => {
-                let (binding, retry) = longest_wait(&workspace.parts, stage, self.now);
-                (Verdict::Limit, binding.and_then(|part| Some((part.slot, self.view(part)?))), retry)
+            Admission::Refused | Admission::NeedsRemoteCheck => {
+                let (binding, retry) = longest_wait(&workspace.checks, stage, self.now);
+                (Verdict::Limit, binding.and_then(|part| Some((part.slot, self.limit_view(part)?))), retry)
             }
             Admission::Shed(refusal) => {
                 shedder = gate.and_then(|gate| self.domain.shedder_name(gate.first + refusal.part as u32));
@@ -278,55 +296,55 @@ impl<'d> Judgement<'d> {
                 (Verdict::Shed, None, Some(refusal.retry))
             }
         };
-        let slot = slot.or(binding.map(|(slot, _)| slot)).unwrap_or(self.terms.unnamed);
+        let slot = slot.or(binding.map(|(slot, _)| slot)).unwrap_or(self.compiled.unnamed);
         let binding = binding.map(|(_, view)| view);
-        let count = self.count(slot, verdict, priority);
-        self.note_callers(count, &workspace.parts, stage, selection);
+        let count = self.count_decision(slot, verdict, priority);
+        self.record_callers(count, &workspace.checks, stage, selection);
         Ok(Decision {
             verdict,
             binding,
             listed: None,
             shedder,
             lease,
-            retry,
+            retry_after: retry,
             priority: self.priority_name(priority),
             domain: Some(self.domain),
             notes: &workspace.notes,
-            all: &workspace.all,
-            looked_at: LookedAt::Parts(&workspace.parts),
+            limits_by_index: &workspace.all,
+            checked_keys: CheckedKeys::Parts(&workspace.checks),
         })
     }
 
     /// Grants the lease of an admitted request, with everything that ends with it.
-    fn lease(
+    fn grant_lease(
         &self,
         reserved: Reservation<'_>,
         request: &Request<'_>,
         place: Option<bool>,
         workspace: &mut Workspace,
     ) -> Option<u64> {
-        workspace.tie(self.domain, self.terms, reserved.name());
+        workspace.add_ties(self.domain, self.compiled, reserved.name());
         let cost = self.engine.tie_cost(request, workspace);
-        let is_other = place.unwrap_or_else(|| reserved.session().pool().enter_work(true, None));
-        let (lasts, ties) = (workspace.lasts.unwrap_or(LASTS), &workspace.ties);
-        let lease = NewLease { lasts, request: request.id, ties, is_other, cost };
-        self.engine.grant(reserved, &lease, self.now)
+        let is_other = place.unwrap_or_else(|| reserved.session().pool().add_lease(true, None));
+        let (lasts, ties) = (workspace.lease_ttl.unwrap_or(LEASE_TTL_DEFAULT), &workspace.ties);
+        let lease = NewLease { ttl: lasts, request: request.id, ties, is_noncritical: is_other, cost };
+        self.engine.grant_lease(reserved, &lease, self.now)
     }
 
-    fn check(&self, slot: Slot, check: CheckResult) {
+    fn count_check(&self, slot: Slot, check: CheckResult) {
         if let Some(counters) = self.counters {
-            counters.check(slot, check);
+            counters.count_check(slot, check);
         }
     }
 
     /// Counts a decision at the slot of the binding rule and at its priority. Returns the count of the
     /// former.
-    fn count(&self, slot: Slot, verdict: Verdict, priority: Option<usize>) -> Option<u64> {
+    fn count_decision(&self, slot: Slot, verdict: Verdict, priority: Option<usize>) -> Option<u64> {
         let counters = self.counters?;
-        if let Some(priority) = priority.and_then(|place| self.terms.priorities.get(place)) {
-            counters.of_priority(*priority, verdict);
+        if let Some(priority) = priority.and_then(|place| self.compiled.priorities.get(place)) {
+            counters.count_priority(*priority, verdict);
         }
-        Some(counters.decided(slot, verdict))
+        Some(counters.count_decision(slot, verdict))
     }
 
     fn priority_name(&self, place: Option<usize>) -> Option<&'d str> {
@@ -334,26 +352,26 @@ impl<'d> Judgement<'d> {
     }
 
     /// The counter slot of the binding rule.
-    fn slot_of(&self, decision: &Decision<'_>) -> Slot {
+    fn decision_slot(&self, decision: &Decision<'_>) -> Slot {
         let named = decision.binding.and_then(|binding| {
-            let rules = self.domain.rules().iter().zip(&self.terms.rules);
+            let rules = self.domain.rules().iter().zip(&self.compiled.rules);
             rules.into_iter().find(|(rule, _)| std::ptr::eq(*rule, binding.rule))
         });
-        named.map_or(self.terms.unnamed, |(_, terms)| terms.slot)
+        named.map_or(self.compiled.unnamed, |(_, terms)| terms.slot)
     }
 
-    fn view(&self, part: &StagePart) -> Option<LimitView<'d>> {
+    fn limit_view(&self, part: &StageCheck) -> Option<LimitView<'d>> {
         let rule: &Rule = self.domain.rules().get(part.rule as usize)?;
         Some(LimitView { rule, level: part.level? })
     }
 
     /// Returns the enforced rule with the smallest remaining part, preferring advertised rules. Ties go to
     /// the first in the file.
-    fn least_left(&self, parts: &[StagePart]) -> Option<(Slot, LimitView<'d>)> {
+    fn least_remaining(&self, parts: &[StageCheck]) -> Option<(Slot, LimitView<'d>)> {
         let mut least: Option<(Slot, LimitView<'d>)> = None;
         for part in parts.iter().filter(|part| part.enforced) {
-            let Some(view) = self.view(part) else { continue };
-            if least.as_ref().is_none_or(|(_, least)| view.is_less(least)) {
+            let Some(view) = self.limit_view(part) else { continue };
+            if least.as_ref().is_none_or(|(_, least)| view.has_less_remaining(least)) {
                 least = Some((part.slot, view));
             }
         }
@@ -363,21 +381,23 @@ impl<'d> Judgement<'d> {
 
 /// The stage of the rules that decide a refusal: rates precede concurrency rules, which are not evaluated
 /// once a rate refuses.
-pub(super) fn stage(parts: &[StagePart]) -> CheckStage {
+pub(super) fn stage(parts: &[StageCheck]) -> CheckStage {
     let by_rate = parts.iter().any(|part| part.refuses() && !part.is_concurrency);
     if by_rate { CheckStage::Rates } else { CheckStage::Concurrency }
 }
 
 /// Returns the refusing rule with the longest wait, `None` (never) being the longest; and the wait after
 /// which all would pass. For concurrency limits the wait is a hint, as the end of other requests is unknown.
-fn longest_wait(parts: &[StagePart], stage: CheckStage, now: Now) -> (Option<&StagePart>, Option<Micros>) {
-    let mut longest: Option<(&StagePart, Option<Micros>)> = None;
-    for part in parts.iter().filter(|part| part.refuses() && stage.asks(part)) {
+fn longest_wait(parts: &[StageCheck], stage: CheckStage, now: Now) -> (Option<&StageCheck>, Option<Micros>) {
+    let mut longest: Option<(&StageCheck, Option<Micros>)> = None;
+    for part in parts.iter().filter(|part| part.refuses() && stage.includes_check(part)) {
         let wait = match stage {
-            CheckStage::Rates => retry(part.outcome),
+            CheckStage::Rates => retry_after(part.outcome),
             // The end of a manual block is known.
-            CheckStage::Concurrency if part.blocked_by_hand(now) > Micros::ZERO => retry(part.outcome),
-            CheckStage::Concurrency => Some(hint::jittered(AFTER_CONCURRENCY, part.key.high())),
+            CheckStage::Concurrency if part.operator_block_remaining(now) > Micros::ZERO => {
+                retry_after(part.outcome)
+            }
+            CheckStage::Concurrency => Some(hint::with_jitter(CONCURRENCY_RETRY_AFTER, part.key.high())),
         };
         let is_longer = match (longest, wait) {
             (None, _) => true,
@@ -390,11 +410,11 @@ fn longest_wait(parts: &[StagePart], stage: CheckStage, now: Now) -> (Option<&St
         }
     }
     // Rules that allowed and counted the request may be exhausted when the others are free again.
-    let later = parts.iter().map(|part| part.later).max().unwrap_or_default();
+    let later = parts.iter().map(|part| part.block_extension).max().unwrap_or_default();
     longest.map_or((None, None), |(part, wait)| (Some(part), wait.map(|wait| wait.max(later))))
 }
 
-fn retry(outcome: Outcome) -> Option<Micros> {
+fn retry_after(outcome: Outcome) -> Option<Micros> {
     match outcome {
         Outcome::Later(wait) => Some(wait),
         Outcome::Never | Outcome::Pass | Outcome::Queued(_) => None,
@@ -402,18 +422,18 @@ fn retry(outcome: Outcome) -> Option<Micros> {
 }
 
 /// The lease duration if no concurrency rule defines one.
-const LASTS: Duration = Duration::from_secs(60);
+const LEASE_TTL_DEFAULT: Duration = Duration::from_secs(60);
 
 /// An approximate retry-after for a permit held by others.
-const AFTER_CONCURRENCY: Duration = Duration::from_secs(1);
+const CONCURRENCY_RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Makes the ticket of a pending request, as an error. Refuses a request with more needs than a command
 /// takes, and one that the pool sheds anyway.
 #[cold]
 #[inline(never)]
-fn before_asking(
-    case: &Case<'_>,
-    parts: &mut [StagePart],
+fn before_remote_check(
+    case: &CheckContext<'_>,
+    parts: &mut [StageCheck],
     sheds: Option<GateRefusal>,
 ) -> Result<Admission, Arc<Ticket>> {
     if let Some(refusal) = sheds {
@@ -422,7 +442,7 @@ fn before_asking(
     }
     let mut needs = ArrayVec::new();
     let mut patience = Duration::MAX;
-    for (need, waits) in parts.iter().filter_map(|part| part.need(case)) {
+    for (need, waits) in parts.iter().filter_map(|part| part.find_shortfall(case)) {
         patience = patience.min(waits);
         if needs.try_push(need).is_err() {
             return Ok(admit(case, parts, Intent::Admit, &mut || None));
@@ -432,10 +452,10 @@ fn before_asking(
 }
 
 /// The intent of a request, and whether it may make a remote check.
-fn intent(request: &Request<'_>) -> Intent {
+fn choose_intent(request: &Request<'_>) -> Intent {
     match request.op {
-        Op::Peek => Intent::Look,
-        _ if request.may_wait => Intent::AdmitOrAsk,
+        Op::Peek => Intent::Peek,
+        _ if request.may_wait => Intent::AdmitOrCheckRemotely,
         _ => Intent::Admit,
     }
 }

@@ -16,9 +16,9 @@ pub(super) use put_back::FIRST_RULING;
 pub use put_back::{PuttingBack, Unfit};
 
 pub use super::digest::{Digest, Salt};
+pub use super::idempotency::{Grant, Granted};
 pub use super::leases::{LeaseCharge, LeaseCost, Tie};
-pub use super::repeats::{Grant, Granted};
-pub use super::spent::Spent;
+pub use super::refundable_costs::RefundableCost;
 pub use crate::limit::QuotaLevel;
 
 /// One entry of a snapshot.
@@ -47,7 +47,7 @@ pub enum SnapshotEntry {
     /// The grant of a request with an idempotency key.
     Repeat(Digest, Granted),
     /// The cost of a named grant or charge, until it is refunded.
-    Spent(Digest, Spent),
+    Spent(Digest, RefundableCost),
     /// A session.
     Session(Box<KeptSession>),
     /// A lease of the preceding session.

@@ -1,13 +1,13 @@
 //! Sessions and the leases that they hold. A lease ends exactly once, also under concurrent attempts; the
 //! caller that ends it receives its ties.
 //!
-//! Sessions are spread over [`BOOKS`] books, each under its own lock. No lock is held for more than a bounded
+//! Sessions are spread over [`TABLES`] books, each under its own lock. No lock is held for more than a bounded
 //! number of steps, also when a session with a thousand leases ends. Beginning, renewing and ending a lease
 //! are O(1).
 
-mod book;
 mod kept;
 mod lease;
+mod lease_table;
 mod not_held;
 mod numbers;
 mod reports;
@@ -19,22 +19,22 @@ use std::collections::HashSet;
 use std::sync::Arc;
 
 use super::digest::{Digest, HashKey};
-use super::ledger::{LEASE_BYTES, MemoryLedger, SESSION_BYTES, Use};
+use super::ledger::{AccountUse, LEASE_BYTES, MemoryLedger, SESSION_BYTES};
 use super::pool::{Pool, PoolTable};
 use super::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::clock::{Now, Timestamp};
-use book::{LeaseTable, Left};
+use lease_table::{LeaseTable, MemberEndProgress};
 use numbers::LeaseNumbers;
 use session::{Attached, Holdings};
 
 pub(super) use lease::{Covers, NewLease, Ties};
 pub use lease::{LeaseCharge, LeaseCost, Tie};
 pub use not_held::NotHeldTotals;
-pub use session::{NotItsPool, OpenSession, Opening, Parting, Session, SessionError, WorkOutcome};
+pub use session::{ConnectionEnd, OpenSession, Opening, Session, SessionError, WorkOutcome, WrongPool};
 
 #[derive(Debug)]
 pub(super) struct Leases {
-    books: Box<[Mutex<LeaseTable>]>,
+    tables: Box<[Mutex<LeaseTable>]>,
     ledger: MemoryLedger,
     /// Index of the book whose old reports are forgotten next.
     swept: AtomicUsize,
@@ -42,13 +42,13 @@ pub(super) struct Leases {
     live: AtomicUsize,
     sessions: AtomicUsize,
     /// Lower bound, in nanoseconds, of the next end of a lease or session by time.
-    none_before: AtomicU64,
-    ended: [AtomicU64; WHYS],
+    next_end_min: AtomicU64,
+    ended: [AtomicU64; LEASE_END_REASONS],
     not_held: not_held::RecentLeaseCounts,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum LeaseEndReason {
     Released,
     /// Its time to live ran out.
     Expired,
@@ -77,18 +77,18 @@ pub struct LeaseTotals {
 }
 
 /// Receives the ties of ended leases, after all locks are released.
-pub(super) type Loosen<'l> = &'l mut dyn FnMut(&Ties);
+pub(super) type ReleaseTies<'l> = &'l mut dyn FnMut(&Ties);
 
 impl Leases {
     pub(super) fn new(hash_key: &HashKey) -> Leases {
         Leases {
-            books: (0..BOOKS).map(|_| Mutex::new(LeaseTable::new())).collect(),
+            tables: (0..TABLES).map(|_| Mutex::new(LeaseTable::new())).collect(),
             ledger: MemoryLedger::default(),
             swept: AtomicUsize::new(0),
             numbers: LeaseNumbers::new(hash_key),
             live: AtomicUsize::new(0),
             sessions: AtomicUsize::new(0),
-            none_before: AtomicU64::new(u64::MAX),
+            next_end_min: AtomicU64::new(u64::MAX),
             ended: Default::default(),
             not_held: not_held::RecentLeaseCounts::default(),
         }
@@ -97,22 +97,22 @@ impl Leases {
     /// Opens a connection: joins the named session or begins a new one.
     ///
     /// # Errors The session belongs to another user, pool or slot count; a bound on sessions is reached.
-    pub(super) fn open(
+    pub(super) fn open_session(
         &self,
         opening: &Opening<'_>,
         pools: &PoolTable,
         now: Now,
     ) -> Result<Session, SessionError> {
         let book_number = match &opening.name {
-            Some(name) => self.numbers.book_of(name, BOOKS),
-            None => usize::try_from(self.numbers.next()).unwrap_or_default() % BOOKS,
+            Some(name) => self.numbers.table_of(name, TABLES),
+            None => usize::try_from(self.numbers.next()).unwrap_or_default() % TABLES,
         };
         let attached = |member, generation, pool: &Arc<Pool>, holdings: &Arc<Holdings>| {
             let (pool, holdings) = (Arc::clone(pool), Arc::clone(holdings));
             let connection = opening.connection;
             Session(Arc::new(Attached { book: book_number, member, generation, connection, pool, holdings }))
         };
-        let mut book = self.book(book_number);
+        let mut book = self.lock_table(book_number);
         if let Some(joined) = opening.name.as_ref().and_then(|name| book.join(name, opening)) {
             let (number, member) = joined?;
             return Ok(attached(number, member.generation, &member.pool, &member.holdings));
@@ -123,13 +123,13 @@ impl Leases {
         }
         let of_user = self.ledger.account(opening.user);
         if of_user.sessions.fetch_add(1, Ordering::Relaxed) >= USER_SESSIONS_MAX
-            || !of_user.has_room(Use::Sessions)
+            || !of_user.has_room(AccountUse::Sessions)
         {
             of_user.sessions.fetch_sub(1, Ordering::Relaxed);
             self.sessions.fetch_sub(1, Ordering::Relaxed);
             return Err(SessionError::TooMany);
         }
-        let pool = pools.of(opening.pool);
+        let pool = pools.find_or_create(opening.pool);
         let holdings = Arc::new(Holdings::new(of_user));
         let (member, generation) = book
             .add(opening, Arc::clone(&pool), Arc::clone(&holdings), now.at)
@@ -138,38 +138,43 @@ impl Leases {
     }
 
     /// Closes one connection of a session; ends a session without a name with its last connection.
-    pub(super) fn close(&self, session: &Session, now: Now, loosen: Loosen<'_>) -> Parting {
+    pub(super) fn close_connection(
+        &self,
+        session: &Session,
+        now: Now,
+        loosen: ReleaseTies<'_>,
+    ) -> ConnectionEnd {
         let Attached { book, member, generation, .. } = *session.0;
-        let parting = self.book(book).leave(member, generation, now.at);
+        let parting = self.lock_table(book).leave(member, generation, now.at);
         match parting {
-            Parting::Ends => self.end_session(session, now.at, loosen),
-            Parting::EndsAt(at) => self.ends_at(at),
-            Parting::Stays => {}
+            ConnectionEnd::Ends => self.end_session(session, now.at, loosen),
+            ConnectionEnd::EndsAt(at) => self.lower_next_end(at),
+            ConnectionEnd::Stays => {}
         }
         parting
     }
 
-    pub(super) fn end_session(&self, session: &Session, at: Timestamp, loosen: Loosen<'_>) {
+    pub(super) fn end_session(&self, session: &Session, at: Timestamp, loosen: ReleaseTies<'_>) {
         let Attached { book, member, generation, .. } = *session.0;
         self.end_member(book, member, generation, at, loosen);
     }
 
-    fn end_member(&self, book: usize, member: u32, generation: u64, at: Timestamp, loosen: Loosen<'_>) {
+    fn end_member(&self, book: usize, member: u32, generation: u64, at: Timestamp, loosen: ReleaseTies<'_>) {
         let mut ended = Vec::new();
         // In batches, so that no other thread waits for all of them.
         loop {
             let mut count = 0;
-            let left = self.book(book).end_member(member, generation, at, &mut ended, &mut count);
-            self.count(Why::Session, count);
+            let left = self.lock_table(book).end_member(member, generation, at, &mut ended, &mut count);
+            self.count_ended(LeaseEndReason::Session, count);
             ended.drain(..).for_each(|ties| loosen(&ties));
             match left {
-                Left::More => {}
+                MemberEndProgress::More => {}
                 // Of two threads that end it concurrently, one gets here.
-                Left::Session => {
+                MemberEndProgress::Session => {
                     self.sessions.fetch_sub(1, Ordering::Relaxed);
                     return;
                 }
-                Left::Nothing => return,
+                MemberEndProgress::Nothing => return,
             }
         }
     }
@@ -197,12 +202,12 @@ impl Leases {
         &self,
         session: &Session,
         number: u64,
-        why: Why,
+        why: LeaseEndReason,
         now: Now,
-        loosen: Loosen<'_>,
+        loosen: ReleaseTies<'_>,
     ) -> Option<Ties> {
-        let hidden = self.numbers.place(number);
-        let mut book = self.book(session.0.book);
+        let hidden = self.numbers.decode_index(number);
+        let mut book = self.lock_table(session.0.book);
         book.member(session.0.member, session.0.generation)?;
         let (place, lease) = book.lease(hidden, number, session.0.member)?;
         let ends_at = lease.ends_at;
@@ -210,7 +215,7 @@ impl Leases {
         let has_expired = ends_at <= now.at;
         let ties = book.end(place, ends_at.min(now.at))?;
         drop(book);
-        self.count(if has_expired { Why::Expired } else { why }, 1);
+        self.count_ended(if has_expired { LeaseEndReason::Expired } else { why }, 1);
         if has_expired {
             loosen(&ties);
             return None;
@@ -220,8 +225,8 @@ impl Leases {
 
     /// Restarts the time to live of a lease. False: the session holds no such live lease.
     pub(super) fn renew(&self, session: &Session, number: u64, now: Now) -> bool {
-        let hidden = self.numbers.place(number);
-        let mut book = self.book(session.0.book);
+        let hidden = self.numbers.decode_index(number);
+        let mut book = self.lock_table(session.0.book);
         if book.member(session.0.member, session.0.generation).is_none() {
             return false;
         }
@@ -230,7 +235,7 @@ impl Leases {
         let Some((place, _)) = lease.filter(|(_, lease)| lease.ends_at > now.at) else { return false };
         let ends_at = book.renew(place, now.at);
         drop(book);
-        self.ends_at(ends_at);
+        self.lower_next_end(ends_at);
         true
     }
 
@@ -243,16 +248,16 @@ impl Leases {
         now: Now,
         covers: Covers<'_>,
     ) -> Result<bool, Digest> {
-        let hidden = self.numbers.place(number);
-        let mut books = self.books.iter();
+        let hidden = self.numbers.decode_index(number);
+        let mut books = self.tables.iter();
         let taken = books.find_map(|book| book.lock().take_cost(user, (hidden, number), now.at, covers));
         taken.unwrap_or(Ok(false))
     }
 
     /// Returns whether the session still holds a live lease of this number.
     pub(super) fn is_live(&self, session: &Session, number: u64, now: Now) -> bool {
-        let book = self.book(session.0.book);
-        let lease = book.lease(self.numbers.place(number), number, session.0.member);
+        let book = self.lock_table(session.0.book);
+        let lease = book.lease(self.numbers.decode_index(number), number, session.0.member);
         lease.is_some_and(|(_, lease)| lease.ends_at > now.at)
     }
 
@@ -263,14 +268,14 @@ impl Leases {
         session: &Session,
         reports: &mut dyn Iterator<Item = (u64, u64)>,
         now: Now,
-        loosen: Loosen<'_>,
+        loosen: ReleaseTies<'_>,
     ) -> Vec<u64> {
         let mut given_up: HashSet<(u64, u64)> = reports.take(REPORTS_AT_ONCE).collect();
         if given_up.is_empty() {
             return Vec::new();
         }
         let mut ended = Vec::new();
-        let mut book = self.book(session.0.book);
+        let mut book = self.lock_table(session.0.book);
         if book.member(session.0.member, session.0.generation).is_none() {
             return Vec::new();
         }
@@ -282,52 +287,54 @@ impl Leases {
                 .for_each(|(connection, request)| member.reports.remember(*connection, *request, now.at));
         }
         drop(book);
-        self.count(Why::Abandoned, numbers.len() as u64);
+        self.count_ended(LeaseEndReason::Abandoned, numbers.len() as u64);
         ended.iter().for_each(loosen);
         numbers
     }
 
     /// Ends expired leases and sessions past their grace period, each as of its own time, in batches.
-    pub(super) fn end_due(&self, now: Now, loosen: Loosen<'_>) {
-        if now.at.as_nanos() < self.none_before.load(Ordering::Acquire) {
+    pub(super) fn end_due(&self, now: Now, loosen: ReleaseTies<'_>) {
+        if now.at.as_nanos() < self.next_end_min.load(Ordering::Acquire) {
             return;
         }
-        self.none_before.store(u64::MAX, Ordering::Release);
+        self.next_end_min.store(u64::MAX, Ordering::Release);
         let mut ended = Vec::new();
-        for number in 0..BOOKS {
+        for number in 0..TABLES {
             loop {
-                let count = self.book(number).end_some(now.at, &mut ended);
-                self.count(Why::Expired, count as u64);
+                let count = self.lock_table(number).end_some(now.at, &mut ended);
+                self.count_ended(LeaseEndReason::Expired, count as u64);
                 ended.drain(..).for_each(|ties| loosen(&ties));
                 if count == 0 {
                     break;
                 }
             }
             loop {
-                let left = self.book(number).next_left(now.at);
+                let left = self.lock_table(number).pop_expired_session(now.at);
                 let Some((member, generation, at)) = left else { break };
                 self.end_member(number, member, generation, at, loosen);
             }
-            let none_before = self.book(number).none_before();
-            self.ends_at(none_before);
+            let none_before = self.lock_table(number).next_end_min();
+            self.lower_next_end(none_before);
         }
     }
 
     pub(super) fn totals(&self) -> LeaseTotals {
-        let ended = |why: Why| self.ended.get(why as usize).map_or(0, |count| count.load(Ordering::Relaxed));
+        let ended = |why: LeaseEndReason| {
+            self.ended.get(why as usize).map_or(0, |count| count.load(Ordering::Relaxed))
+        };
         LeaseTotals {
             live: self.live.load(Ordering::Relaxed) as u64,
             sessions: self.sessions.load(Ordering::Relaxed) as u64,
-            released: ended(Why::Released),
-            expired: ended(Why::Expired),
-            session: ended(Why::Session),
-            abandoned: ended(Why::Abandoned),
+            released: ended(LeaseEndReason::Released),
+            expired: ended(LeaseEndReason::Expired),
+            session: ended(LeaseEndReason::Session),
+            abandoned: ended(LeaseEndReason::Abandoned),
             not_held: self.not_held.totals(),
         }
     }
 
     /// Sets the counter that lease numbers are made from.
-    pub(super) fn number_from(&self, random: u64) {
+    pub(super) fn set_first_number(&self, random: u64) {
         self.numbers.begin_at(random);
     }
 
@@ -335,18 +342,18 @@ impl Leases {
         &self.ledger
     }
 
-    fn book(&self, number: usize) -> MutexGuard<'_, LeaseTable> {
+    fn lock_table(&self, number: usize) -> MutexGuard<'_, LeaseTable> {
         #[allow(clippy::indexing_slicing, reason = "there are BOOKS of them, and the modulus is below that")]
-        self.books[number % BOOKS].lock()
+        self.tables[number % TABLES].lock()
     }
 
-    fn ends_at(&self, at: Timestamp) {
-        if at.as_nanos() < self.none_before.load(Ordering::Acquire) {
-            self.none_before.fetch_min(at.as_nanos(), Ordering::AcqRel);
+    fn lower_next_end(&self, at: Timestamp) {
+        if at.as_nanos() < self.next_end_min.load(Ordering::Acquire) {
+            self.next_end_min.fetch_min(at.as_nanos(), Ordering::AcqRel);
         }
     }
 
-    fn count(&self, why: Why, leases: u64) {
+    fn count_ended(&self, why: LeaseEndReason, leases: u64) {
         if leases == 0 {
             return;
         }
@@ -358,7 +365,7 @@ impl Leases {
 }
 
 /// Enough locks to keep decision threads apart, and each book small.
-const BOOKS: usize = 64;
+const TABLES: usize = 64;
 
 /// Maximum leases of a session: far more than a process works on at once.
 const SESSION_LEASES_MAX: usize = 1_024;
@@ -382,7 +389,7 @@ const USER_SESSIONS_MAX: usize = 4_096;
 /// Maximum reports taken from one frame: as many as a session remembers.
 const REPORTS_AT_ONCE: usize = 1_024;
 
-const WHYS: usize = 4;
+const LEASE_END_REASONS: usize = 4;
 
 /// A counted lease that is not granted yet; dropping it frees the count.
 #[derive(Debug)]
@@ -405,14 +412,15 @@ impl<'l> Reservation<'l> {
     pub(in crate::engine) fn grant(self, new: &NewLease<'_>, now: Now) -> Option<u64> {
         let (leases, session) = (self.leases, self.session);
         let Attached { book, member, generation, connection, .. } = *session.0;
-        let mut book = leases.book(book);
+        let mut book = leases.lock_table(book);
         let owner = book.member(member, generation)?;
         if owner.reports.take(connection, new.request, now.at) {
             return None;
         }
-        let number = book.grant(member, connection, new, now.at, |place| leases.numbers.number(place))?;
+        let number =
+            book.grant(member, connection, new, now.at, |place| leases.numbers.encode_number(place))?;
         drop(book);
-        leases.ends_at(now.at.after(new.lasts));
+        leases.lower_next_end(now.at.after(new.ttl));
         self.keep();
         Some(number)
     }
@@ -425,7 +433,7 @@ impl<'l> Reservation<'l> {
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        self.session.0.holdings.give_back();
+        self.session.0.holdings.release();
         self.leases.live.fetch_sub(1, Ordering::Relaxed);
     }
 }

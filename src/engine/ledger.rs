@@ -18,7 +18,7 @@ pub(super) struct MemoryLedger {
 #[derive(Debug, Default)]
 struct LedgerTotals {
     bytes: AtomicUsize,
-    refused: [AtomicU64; Use::ALL.len()],
+    refused: [AtomicU64; AccountUse::ALL.len()],
 }
 
 /// The charges of one user, shared by its connections and sessions.
@@ -33,11 +33,11 @@ pub struct Account {
 
 /// The purposes of charges. Dispensable uses have a lower limit, so they are refused first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Use {
+pub enum AccountUse {
     /// Reports of abandoned requests.
     Reports,
     /// Requests that wait for a remote check.
-    Waits,
+    PendingRequests,
     /// Large frames and unread replies.
     Buffers,
     /// A session.
@@ -54,7 +54,7 @@ pub struct HeldBytes {
     /// For the user that holds the most.
     pub largest_user: u64,
     /// Refused charges by use.
-    pub refused: [(&'static str, u64); Use::ALL.len()],
+    pub refused: [(&'static str, u64); AccountUse::ALL.len()],
 }
 
 impl MemoryLedger {
@@ -75,7 +75,8 @@ impl MemoryLedger {
         HeldBytes {
             total: held().sum(),
             largest_user: held().max().unwrap_or_default(),
-            refused: Use::ALL.map(|what| (what.name(), self.all.refused(what).load(Ordering::Relaxed))),
+            refused: AccountUse::ALL
+                .map(|what| (what.name(), self.all.refused(what).load(Ordering::Relaxed))),
         }
     }
 }
@@ -83,7 +84,7 @@ impl MemoryLedger {
 impl Account {
     /// Charges `bytes` if they fit. Otherwise returns false, charges nothing and counts the refusal.
     #[must_use]
-    pub fn grow(&self, what: Use, bytes: usize) -> bool {
+    pub fn grow(&self, what: AccountUse, bytes: usize) -> bool {
         let total = self.all.bytes.fetch_add(bytes, Ordering::Relaxed);
         let most = what.bytes_max().min(BYTES_MAX.saturating_sub(total));
         let own = self.bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -97,7 +98,7 @@ impl Account {
 
     /// Returns whether a small item may be added, which the caller then charges or counts.
     #[must_use]
-    pub(super) fn has_room(&self, what: Use) -> bool {
+    pub(super) fn has_room(&self, what: AccountUse) -> bool {
         let total = self.all.bytes.load(Ordering::Relaxed);
         let most = what.bytes_max().min(BYTES_MAX.saturating_sub(total));
         let fits = self.bytes.load(Ordering::Relaxed) <= most;
@@ -114,7 +115,7 @@ impl Account {
     }
 
     #[cold]
-    fn count_refused(&self, what: Use) {
+    fn count_refused(&self, what: AccountUse) {
         self.all.refused(what).fetch_add(1, Ordering::Relaxed);
     }
 
@@ -145,36 +146,42 @@ impl Account {
 }
 
 impl LedgerTotals {
-    fn refused(&self, what: Use) -> &AtomicU64 {
+    fn refused(&self, what: AccountUse) -> &AtomicU64 {
         let [reports, waits, buffers, sessions, leases] = &self.refused;
         match what {
-            Use::Reports => reports,
-            Use::Waits => waits,
-            Use::Buffers => buffers,
-            Use::Sessions => sessions,
-            Use::Leases => leases,
+            AccountUse::Reports => reports,
+            AccountUse::PendingRequests => waits,
+            AccountUse::Buffers => buffers,
+            AccountUse::Sessions => sessions,
+            AccountUse::Leases => leases,
         }
     }
 }
 
-impl Use {
-    const ALL: [Use; 5] = [Use::Reports, Use::Waits, Use::Buffers, Use::Sessions, Use::Leases];
+impl AccountUse {
+    const ALL: [AccountUse; 5] = [
+        AccountUse::Reports,
+        AccountUse::PendingRequests,
+        AccountUse::Buffers,
+        AccountUse::Sessions,
+        AccountUse::Leases,
+    ];
 
     fn bytes_max(self) -> usize {
         match self {
-            Use::Reports => USER_BYTES_MAX / 4,
-            Use::Waits => USER_BYTES_MAX / 2,
-            Use::Buffers | Use::Sessions | Use::Leases => USER_BYTES_MAX,
+            AccountUse::Reports => USER_BYTES_MAX / 4,
+            AccountUse::PendingRequests => USER_BYTES_MAX / 2,
+            AccountUse::Buffers | AccountUse::Sessions | AccountUse::Leases => USER_BYTES_MAX,
         }
     }
 
     fn name(self) -> &'static str {
         match self {
-            Use::Reports => "reports",
-            Use::Waits => "waits",
-            Use::Buffers => "buffers",
-            Use::Sessions => "sessions",
-            Use::Leases => "leases",
+            AccountUse::Reports => "reports",
+            AccountUse::PendingRequests => "waits",
+            AccountUse::Buffers => "buffers",
+            AccountUse::Sessions => "sessions",
+            AccountUse::Leases => "leases",
         }
     }
 }
@@ -195,17 +202,17 @@ pub(super) const CONNECTION_BYTES: usize = 16 << 10;
 
 #[cfg(test)]
 mod tests {
-    use super::{BYTES_MAX, MemoryLedger, USER_BYTES_MAX, Use};
+    use super::{AccountUse, BYTES_MAX, MemoryLedger, USER_BYTES_MAX};
 
     #[test]
-    fn each_user_has_an_account_and_what_is_given_back_can_be_charged_again() {
+    fn charges_users_separately_and_reuses_returned_bytes() {
         let ledger = MemoryLedger::default();
         let (one, other) = (ledger.account(1), ledger.account(2));
-        assert!(one.grow(Use::Buffers, USER_BYTES_MAX));
-        assert!(!one.grow(Use::Buffers, 1), "no more for this user");
-        assert!(other.grow(Use::Buffers, USER_BYTES_MAX), "another user has as much");
+        assert!(one.grow(AccountUse::Buffers, USER_BYTES_MAX));
+        assert!(!one.grow(AccountUse::Buffers, 1), "no more for this user");
+        assert!(other.grow(AccountUse::Buffers, USER_BYTES_MAX), "another user has as much");
         one.shrink(10);
-        assert!(ledger.account(1).grow(Use::Buffers, 10) && !one.grow(Use::Buffers, 1));
+        assert!(ledger.account(1).grow(AccountUse::Buffers, 10) && !one.grow(AccountUse::Buffers, 1));
         assert_eq!(ledger.held().total, 2 * USER_BYTES_MAX as u64);
         drop((one, other));
         ledger.forget_users();
@@ -213,25 +220,32 @@ mod tests {
     }
 
     #[test]
-    fn uses_that_can_be_done_without_leave_room_for_others() {
+    fn optional_uses_leave_room_for_others() {
         let account = MemoryLedger::default().account(1);
-        assert!(account.grow(Use::Reports, USER_BYTES_MAX / 4) && !account.grow(Use::Reports, 1));
-        assert!(account.grow(Use::Waits, USER_BYTES_MAX / 4) && !account.grow(Use::Waits, 1));
-        assert!(account.grow(Use::Buffers, USER_BYTES_MAX / 2) && !account.grow(Use::Buffers, 1));
+        assert!(
+            account.grow(AccountUse::Reports, USER_BYTES_MAX / 4) && !account.grow(AccountUse::Reports, 1)
+        );
+        assert!(
+            account.grow(AccountUse::PendingRequests, USER_BYTES_MAX / 4)
+                && !account.grow(AccountUse::PendingRequests, 1)
+        );
+        assert!(
+            account.grow(AccountUse::Buffers, USER_BYTES_MAX / 2) && !account.grow(AccountUse::Buffers, 1)
+        );
     }
 
     #[test]
-    fn many_greedy_users_leave_room_for_one_more() {
+    fn full_accounts_leave_room_for_another_user() {
         let ledger = MemoryLedger::default();
         let greedy: Vec<_> = (0..100).map(|user| ledger.account(user)).collect();
         for account in &greedy {
-            while account.grow(Use::Buffers, 4 << 10) {}
+            while account.grow(AccountUse::Buffers, 4 << 10) {}
         }
         let held = ledger.held();
         assert!(held.total <= BYTES_MAX as u64 && held.largest_user == USER_BYTES_MAX as u64, "{held:?}");
         // By then each new user gets half of the remainder, down to a block.
         assert!(held.total > BYTES_MAX as u64 - (64 << 10), "{held:?}");
         greedy[0].shrink(USER_BYTES_MAX);
-        assert!(ledger.account(100).grow(Use::Buffers, USER_BYTES_MAX / 2));
+        assert!(ledger.account(100).grow(AccountUse::Buffers, USER_BYTES_MAX / 2));
     }
 }

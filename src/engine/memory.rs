@@ -24,8 +24,8 @@ pub(super) enum MemoryKind {
     Shares,
     Places,
     Blocks,
-    Softs,
-    Repeats,
+    SoftStates,
+    IdempotencyKeys,
 }
 
 #[derive(Debug, Default)]
@@ -49,18 +49,19 @@ impl Memory {
     pub(super) fn share_out(&self, kinds: &[MemoryKind]) {
         for kind in ALL {
             let share = if kinds.contains(&kind) { self.bytes_max / SURE_SHARE } else { 0 };
-            self.of(kind).share.store(share, Ordering::Relaxed);
+            self.usage(kind).share.store(share, Ordering::Relaxed);
         }
     }
 
     /// Claims `bytes` for tables of a kind; false: they do not fit.
     pub(super) fn claim(&self, kind: MemoryKind, bytes: usize) -> bool {
         let _claiming = self.claiming.lock();
-        let others = ALL.iter().filter(|other| **other != kind).map(|other| self.of(*other).spoken_for());
+        let others =
+            ALL.iter().filter(|other| **other != kind).map(|other| self.usage(*other).claimed_bytes());
         let left = self.bytes_max.saturating_sub(others.sum());
-        let used = self.of(kind);
+        let used = self.usage(kind);
         // Guaranteed even if other kinds took more than was left: the reserve pays until they shrink.
-        let most = left.max(used.share.load(Ordering::Relaxed)).min(self.most_of(kind));
+        let most = left.max(used.share.load(Ordering::Relaxed)).min(self.max_bytes(kind));
         if bytes > self.budget.saturating_sub(self.bytes()) {
             return false;
         }
@@ -70,7 +71,7 @@ impl Memory {
 
     /// Corrects the count of a kind from `before` bytes, claims included, to `after`.
     pub(super) fn settle(&self, kind: MemoryKind, before: usize, after: usize) {
-        let bytes = &self.of(kind).bytes;
+        let bytes = &self.usage(kind).bytes;
         if after >= before {
             bytes.fetch_add(after - before, Ordering::Relaxed);
         } else {
@@ -83,19 +84,20 @@ impl Memory {
     }
 
     /// The maximum of a kind. Side tables must not displace the states of keys.
-    fn most_of(&self, kind: MemoryKind) -> usize {
-        let is_side = matches!(kind, MemoryKind::Blocks | MemoryKind::Softs | MemoryKind::Repeats);
+    fn max_bytes(&self, kind: MemoryKind) -> usize {
+        let is_side =
+            matches!(kind, MemoryKind::Blocks | MemoryKind::SoftStates | MemoryKind::IdempotencyKeys);
         if is_side { self.bytes_max / SIDE_SHARE } else { self.bytes_max }
     }
 
-    fn of(&self, kind: MemoryKind) -> &Used {
+    fn usage(&self, kind: MemoryKind) -> &Used {
         #[allow(clippy::indexing_slicing, reason = "there is one for each kind")]
         &self.by_kind[kind as usize]
     }
 }
 
 impl Used {
-    fn spoken_for(&self) -> usize {
+    fn claimed_bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed).max(self.share.load(Ordering::Relaxed))
     }
 }
@@ -116,14 +118,14 @@ const ALL: [MemoryKind; KINDS] = [
     MemoryKind::Shares,
     MemoryKind::Places,
     MemoryKind::Blocks,
-    MemoryKind::Softs,
-    MemoryKind::Repeats,
+    MemoryKind::SoftStates,
+    MemoryKind::IdempotencyKeys,
 ];
 
 /// 1/16 of the budget is reserved for rebuilds.
 const REBUILD_SHARE: usize = 16;
 
-/// Blocks, retries (`Repeats`) and soft times get at most 1/4 each.
+/// Blocks, retries (`IdempotencyKeys`) and soft times get at most 1/4 each.
 const SIDE_SHARE: usize = 4;
 
 /// Each kind in use is guaranteed 1/16.

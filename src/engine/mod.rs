@@ -4,7 +4,6 @@
 
 mod admission;
 mod algorithm;
-mod asking;
 mod callers;
 mod control;
 mod counters;
@@ -14,6 +13,7 @@ mod digest;
 mod fleet;
 mod footprint;
 mod gate;
+mod idempotency;
 mod in_force;
 #[cfg(test)]
 #[cfg(feature = "interleavings")]
@@ -24,9 +24,10 @@ mod leases;
 mod ledger;
 mod memory;
 mod part;
-mod places;
+mod permits;
 mod pool;
-mod repeats;
+mod refundable_costs;
+mod remote_check;
 mod request;
 mod ruling;
 mod shards;
@@ -34,7 +35,6 @@ mod signals;
 mod siphash;
 mod sketch;
 mod slots;
-mod spent;
 mod sync;
 mod table;
 mod tag;
@@ -46,32 +46,37 @@ use std::sync::Arc;
 
 use arc_swap::ArcSwap;
 
-pub use asking::{
-    CallResult, CheckReply, NEEDS_MAX, Need, OnBrought, RemoteChecker, SharedRemoteChecker, Ticket,
-};
 pub use callers::{Caller, TopCallers};
 pub use control::{
-    Alarm, Blocked, ControlEvent, FleetChange, FleetOverrides, KeyError, NotNamed, NotSwitched, Orders,
-    RuleName, Switch, SwitchOrigin, SwitchView, Target,
+    Alarm, BlockedKey, ControlEvent, FleetChange, FleetOverrides, HostOverrides, KeyError, RuleName,
+    RuleNameError, Switch, SwitchError, SwitchOrigin, SwitchView, Target,
 };
 pub use decider::Decider;
 pub use decision::{
-    Conflict, Decision, EngineAnswer, LimitView, NotCharged, NoteKind, RuleCheck, Unmatched, Verdict,
+    ChargeError, Conflict, Decision, EngineAnswer, LimitView, NoteKind, RuleCheck, Unmatched, Verdict,
 };
 pub use digest::HashKey;
 pub use fleet::{
-    Budget, FleetStatus, More, RedisLevel, ShareHere, ShareReply, ShareReport, SharedKey, WindowTurns,
+    FleetBudget, FleetStatus, HostShare, NextIncrease, RedisLevel, ShareReply, ShareReport, SharedKey,
+    WindowTurns,
 };
-pub use footprint::{KeyFootprint, bytes_per_key, bytes_per_key_of, keys_within};
+pub use footprint::{KeyFootprint, bytes_per_key, bytes_per_rule_key, keys_within};
 pub use in_force::{InForce, RuleInForce, RuleKind};
 pub use leases::{
-    LeaseTotals, NotHeldTotals, NotItsPool, OpenSession, Opening, Parting, Session, SessionError, WorkOutcome,
+    ConnectionEnd, LeaseTotals, NotHeldTotals, OpenSession, Opening, Session, SessionError, WorkOutcome,
+    WrongPool,
 };
-pub use ledger::{Account, HeldBytes, Use};
-pub use places::{ClaimedPlace, PlacesBudget, PlacesHere, PlacesReported, PlacesSettled, PlacesSum};
-pub use pool::{Agreed, PoolReserve, PoolView, ReserveView};
+pub use ledger::{Account, AccountUse, HeldBytes};
+pub use permits::{
+    ClaimedPermit, FleetConcurrencyLimit, HostPermits, PermitTotals, PlacesReported, PlacesSettled,
+};
+pub use pool::{OtherHostsSums, PoolReserve, PoolView, ReserveView};
+pub use remote_check::{
+    CheckReply, OnCheckReply, RemoteCheckResult, RemoteChecker, SHORTFALLS_MAX, SharedRemoteChecker,
+    Shortfall, Ticket,
+};
 pub use request::{
-    Amount, Charge, Cost, Descriptors, Op, RefundBy, RefundReference, Repeat, Request, UNIT_REQUESTS,
+    Amount, Charge, Cost, Descriptors, IdempotencyKey, Op, RefundBy, RefundReference, Request, UNIT_REQUESTS,
     UnitAmounts, UnitCosts,
 };
 pub use totals::{RuleTotals, SpanTotals, Totals, VerdictTotals};
@@ -84,7 +89,7 @@ pub use crate::rules::Mode;
 pub use crate::rules::shed::{Listen, SignalSource};
 
 /// The shared reserve of a pool over hosts.
-pub use crate::shed::{Claim, FleetSums, Here};
+pub use crate::shed::{Claim, FleetSums, HostReadings};
 
 use crate::clock::Now;
 use callers::CallerSketch;
@@ -92,14 +97,14 @@ use control::OperatorControl;
 use counters::ThreadCounters;
 use digest::KeyHash;
 use fleet::FleetMembership;
+use idempotency::IdempotencyTable;
 use leases::Leases;
 use memory::Memory;
 use pool::PoolTable;
-use repeats::IdempotencyTable;
-use ruling::Ruling;
+use refundable_costs::RefundableCosts;
+use ruling::CompiledRuleSet;
 use shards::{Shards, Sweeper};
 use slots::Slots;
-use spent::SpentByName;
 use sync::{AtomicBool, Mutex, Ordering};
 
 /// Parameters of an engine.
@@ -119,10 +124,10 @@ pub struct Engine {
     options: EngineOptions,
     /// Locked before every other lock.
     control: Mutex<OperatorControl>,
-    ruling: Arc<ArcSwap<Ruling>>,
+    rule_set: Arc<ArcSwap<CompiledRuleSet>>,
     shards: Shards,
-    repeats: IdempotencyTable,
-    spent: SpentByName,
+    idempotency: IdempotencyTable,
+    refundable_costs: RefundableCosts,
     callers: CallerSketch,
     leases: Leases,
     pools: PoolTable,
@@ -134,7 +139,7 @@ pub struct Engine {
     /// Hashes callers, so that all requests of one caller are shed alike.
     caller_hash: KeyHash,
     /// Whether elastic quotas have room for requests without a pool.
-    room: AtomicBool,
+    has_elastic_room: AtomicBool,
     sweeper: Mutex<Sweeper>,
     slots: Mutex<Slots>,
     threads: Mutex<Vec<Arc<ThreadCounters>>>,
@@ -147,18 +152,18 @@ impl Engine {
         Engine {
             options,
             control: Mutex::default(),
-            ruling: Arc::new(ArcSwap::from_pointee(Ruling::empty(options.mode))),
+            rule_set: Arc::new(ArcSwap::from_pointee(CompiledRuleSet::empty(options.mode))),
             shards: Shards::new(Memory::new(options.memory_bytes_max)),
-            repeats: IdempotencyTable::new(&options.hash_key),
-            spent: SpentByName::new(&options.hash_key),
+            idempotency: IdempotencyTable::new(&options.hash_key),
+            refundable_costs: RefundableCosts::new(&options.hash_key),
             callers: CallerSketch::new(),
             leases: Leases::new(&options.hash_key),
             pools: PoolTable::default(),
             fleet: FleetMembership::default(),
             heritage: Mutex::default(),
-            fingerprints: options.hash_key.of_purpose("rules"),
-            caller_hash: options.hash_key.of_purpose("callers"),
-            room: AtomicBool::new(false),
+            fingerprints: options.hash_key.for_purpose("rules"),
+            caller_hash: options.hash_key.for_purpose("callers"),
+            has_elastic_room: AtomicBool::new(false),
             sweeper: Mutex::default(),
             slots: Mutex::default(),
             threads: Mutex::default(),
@@ -168,12 +173,12 @@ impl Engine {
     /// Returns whether the rules in force have this domain.
     #[must_use]
     pub fn has_domain(&self, domain: &str) -> bool {
-        self.ruling.load().find(domain).is_some()
+        self.rule_set.load().find_domain(domain).is_some()
     }
 
     /// Sets whether elastic quotas have room for requests without a session. Initially false.
-    pub fn set_room(&self, room: bool) {
-        self.room.store(room, Ordering::Relaxed);
+    pub fn set_elastic_room(&self, room: bool) {
+        self.has_elastic_room.store(room, Ordering::Relaxed);
     }
 
     /// Makes the handle of one decision thread.
@@ -188,16 +193,16 @@ impl Engine {
     /// Ends expired switches, leases and sessions, then updates every pool. Call it every [`TICK_MILLIS`];
     /// its order relative to other calls matters.
     pub fn tick(&self, now: Now) {
-        self.tend(now);
-        self.end_due(now);
+        self.end_expired_overrides(now);
+        self.end_expired_leases(now);
         self.pools.tick(now.at);
     }
 
     /// Returns whether every pool is at rest and no timed switch is pending: then a tick does no more than
-    /// [`Engine::end_due`] until a request begins or a signal arrives.
+    /// [`Engine::end_expired_leases`] until a request begins or a signal arrives.
     #[must_use]
-    pub fn is_calm(&self) -> bool {
-        self.pools.is_at_rest() && self.is_untended()
+    pub fn is_at_rest(&self) -> bool {
+        self.pools.is_at_rest() && self.has_no_timed_overrides()
     }
 
     /// Returns every pool that has a session or is watched by rules, by name.
@@ -221,11 +226,11 @@ impl Engine {
     /// Removes states that equal fresh ones, at most one round of shards per call. It changes no decision, so its
     /// order relative to other calls is free. Call it every [`TICK_MILLIS`].
     pub fn sweep(&self, now: Now) {
-        let window_min = self.ruling.load().window_min;
+        let window_min = self.rule_set.load().window_min;
         let mut sweeper = self.sweeper.lock();
         if sweeper.advance(&self.shards, now, window_min) {
-            self.repeats.sweep(&self.shards, now);
-            self.spent.sweep(&self.shards, now);
+            self.idempotency.sweep(&self.shards, now);
+            self.refundable_costs.sweep(&self.shards, now);
         }
         self.callers.age(now);
         self.pools.sweep(now.at);
@@ -235,7 +240,7 @@ impl Engine {
     /// The strictest mode of any rule: that of the options, unless switched to a milder one.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        self.ruling.load().mode
+        self.rule_set.load().mode
     }
 
     /// Returns the account of a user: its bytes outside the tables.
@@ -292,13 +297,13 @@ impl Engine {
     pub fn totals(&self) -> Totals {
         let control = self.control.lock();
         let slots = self.slots.lock();
-        Totals::sum(&self.threads.lock(), &slots, self.shards.evictions(), control.guards.told())
+        Totals::sum(&self.threads.lock(), &slots, self.shards.evictions(), control.guards.alarm_counts())
     }
 }
 
 /// A replaced rule set, with everything derived from it.
 #[derive(Debug)]
-pub struct Replaced(Arc<Ruling>);
+pub struct Replaced(Arc<CompiledRuleSet>);
 
 impl Replaced {
     /// Returns whether a decision thread still uses it. Keep it while true, so that no such thread frees it.

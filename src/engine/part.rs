@@ -5,10 +5,10 @@ mod charge;
 mod soft;
 
 use super::algorithm::{AlgorithmTable, each_algorithm};
-use super::asking::Need;
 use super::digest::Digest;
 use super::fleet::SharedKey;
 use super::leases::LeaseCharge;
+use super::remote_check::Shortfall;
 use super::ruling::CompiledRule;
 use super::shards::{Shard, Shards};
 use super::slots::Slot;
@@ -18,10 +18,10 @@ use crate::limit::{Outcome, Quota, QuotaLevel, places, share};
 use crate::rules::{Allowance, Limit, Over, Rule};
 use std::time::Duration;
 
-pub(super) use soft::Soft;
+pub(super) use soft::SoftState;
 
 #[derive(Clone, Copy, Debug)]
-pub(super) struct StagePart {
+pub(super) struct StageCheck {
     /// The index of the rule in its domain.
     pub(super) rule: u32,
     pub(super) slot: Slot,
@@ -31,22 +31,22 @@ pub(super) struct StagePart {
     /// The queueing delay of a leaky bucket, if granted.
     pub(super) wait: QueueWait,
     /// How much longer this rule, which charged the request, refuses it after another rule's refusal.
-    pub(super) later: Micros,
-    pub(super) beyond: Option<Beyond>,
+    pub(super) block_extension: Micros,
+    pub(super) beyond: Option<OverQuota>,
     /// The key's level, once settled; `None`: unlimited.
     pub(super) level: Option<QuotaLevel>,
     /// The digest of the key, and that of its state.
     pub(super) key: Digest,
     digest: Digest,
     /// The state's index in its table, if found.
-    place: Option<usize>,
+    table_index: Option<usize>,
     allowance: u32,
     pub(super) cost: u32,
     /// Whether the rule limits concurrency instead of a rate.
     pub(super) is_concurrency: bool,
     pub(super) charged: bool,
     /// The units that a remote check would have to bring.
-    pub(super) lacks: u32,
+    pub(super) missing_units: u32,
     pub(super) blocked_until: Timestamp,
 }
 
@@ -58,14 +58,14 @@ pub(super) enum CheckStage {
 }
 
 impl CheckStage {
-    pub(super) fn asks(self, part: &StagePart) -> bool {
+    pub(super) fn includes_check(self, part: &StageCheck) -> bool {
         self == CheckStage::Concurrency || !part.is_concurrency
     }
 }
 
 /// How a request passes above its quota.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Beyond {
+pub(super) enum OverQuota {
     /// In the soft part of its allowance.
     Soft,
     /// On the spare capacity of the pool.
@@ -74,13 +74,13 @@ pub(super) enum Beyond {
 
 /// The context that all checks of one request share.
 #[derive(Clone, Copy)]
-pub(super) struct Case<'a> {
+pub(super) struct CheckContext<'a> {
     pub(super) shards: &'a Shards,
     pub(super) rules: &'a [Rule],
     pub(super) now: Now,
     pub(super) wait_max: Option<Micros>,
     /// Whether elastic quotas have room.
-    pub(super) room: bool,
+    pub(super) has_elastic_room: bool,
     pub(super) leases: bool,
     /// Whether the true cost exceeds `u32::MAX`: every rule that counts the cut cost refuses it for good.
     pub(super) oversized: bool,
@@ -92,38 +92,38 @@ struct LimitedBy<'a> {
     allowance: &'a Allowance,
 }
 
-impl StagePart {
-    pub(super) fn new(rule: u32, terms: &CompiledRule, key: Digest, allowance: u32, cost: u32) -> StagePart {
-        let (tag, salt) = terms.states.of(allowance);
-        StagePart {
+impl StageCheck {
+    pub(super) fn new(rule: u32, terms: &CompiledRule, key: Digest, allowance: u32, cost: u32) -> StageCheck {
+        let (tag, salt) = terms.states.tag_and_salt(allowance);
+        StageCheck {
             rule,
             slot: terms.slot,
             enforced: terms.enforced,
             outcome: Outcome::Pass,
             wait: QueueWait::NONE,
-            later: Micros::ZERO,
+            block_extension: Micros::ZERO,
             beyond: None,
             level: None,
             key,
-            digest: key.of(tag, salt),
-            place: None,
+            digest: key.with_tag_and_salt(tag, salt),
+            table_index: None,
             allowance,
             cost,
             is_concurrency: terms.is_concurrency,
             charged: false,
-            lacks: 0,
+            missing_units: 0,
             blocked_until: terms.blocked_until(&key),
         }
     }
 
     #[inline]
     pub(super) fn shard(&self, shards: &Shards) -> usize {
-        shards.of(&self.digest)
+        shards.index_for(&self.digest)
     }
 
     #[inline]
     pub(super) fn passes(&self) -> bool {
-        self.outcome.passes()
+        self.outcome.is_allowed()
     }
 
     #[inline]
@@ -132,11 +132,11 @@ impl StagePart {
     }
 
     /// Returns whether refused requests are charged too.
-    pub(super) fn counts_refused(&self, case: &Case<'_>) -> bool {
-        self.law(case).is_some_and(|law| law.limit.refused == crate::rules::RefusedCost::Counted)
+    pub(super) fn counts_refused(&self, case: &CheckContext<'_>) -> bool {
+        self.find_limit(case).is_some_and(|law| law.limit.refused == crate::rules::RefusedCost::Counted)
     }
 
-    fn law<'a>(&self, case: &Case<'a>) -> Option<LimitedBy<'a>> {
+    fn find_limit<'a>(&self, case: &CheckContext<'a>) -> Option<LimitedBy<'a>> {
         let Some(rule) = case.rules.get(self.rule as usize) else { unreachable!("a part is of a rule") };
         let limit = &rule.limit;
         assert!(
@@ -147,26 +147,27 @@ impl StagePart {
     }
 
     /// Finds the state. All checks look up before any is judged, so that their cache misses overlap.
-    pub(super) fn look_up(&mut self, case: &Case<'_>, shard: &Shard) {
-        let Some(law) = self.law(case) else { return };
-        self.place = each_algorithm!(&law.allowance.quota, quota => place_of(quota, shard, &self.digest));
+    pub(super) fn look_up(&mut self, case: &CheckContext<'_>, shard: &Shard) {
+        let Some(law) = self.find_limit(case) else { return };
+        self.table_index =
+            each_algorithm!(&law.allowance.quota, quota => find_table_index(quota, shard, &self.digest));
     }
 
     /// Judges the request against the state found by `look_up`. A request of cost 0 passes.
-    pub(super) fn judge(&mut self, case: &Case<'_>, shard: &mut Shard) {
+    pub(super) fn judge(&mut self, case: &CheckContext<'_>, shard: &mut Shard) {
         if case.oversized && self.is_oversized() {
             self.outcome = Outcome::Never;
             return;
         }
-        let Some(law) = self.law(case) else { return self.judge_unlimited(case) };
+        let Some(law) = self.find_limit(case) else { return self.judge_unlimited(case) };
         if self.cost == 0 || matches!(law.allowance.over, Over::Elastic(_)) {
             self.adopt(&law, case.now, shard);
         }
         if self.cost == 0 {
             return;
         }
-        let own = law.limit.block.map_or(Micros::ZERO, |_| self.blocked_for(case.now, shard));
-        let left = own.max(self.blocked_by_hand(case.now));
+        let own = law.limit.block.map_or(Micros::ZERO, |_| self.block_remaining(case.now, shard));
+        let left = own.max(self.operator_block_remaining(case.now));
         let mut then = *case;
         if left > Micros::ZERO {
             // A blocked key is judged as of the end of its block: a request that fits now may not fit then.
@@ -203,16 +204,16 @@ impl StagePart {
                 | Quota::SlidingLog(_)
                 | Quota::SlidingWindow(_)
                 | Quota::Concurrency(_)
-                | Quota::Places(_)
-                | Quota::Share(_) => return,
+                | Quota::FleetConcurrency(_)
+                | Quota::FleetBudget(_) => return,
             };
             shard.buckets.adopt(digest, |state, tag| {
-                *state = state.rescale(tag.scale(), bucket.scale(), now.at).cut(bucket, now.at);
+                *state = state.rescale(tag.scale(), bucket.scale(), now.at).clamp_to(bucket, now.at);
             });
         };
         adopt(self.digest, &law.allowance.quota);
         if let Over::Elastic(second) = &law.allowance.over {
-            adopt(self.elastic(), second);
+            adopt(self.elastic_digest(), second);
         }
     }
 
@@ -221,15 +222,15 @@ impl StagePart {
         &mut self,
         quota: &A,
         law: &LimitedBy<'_>,
-        case: &Case<'_>,
+        case: &CheckContext<'_>,
         shard: &Shard,
     ) -> Option<Outcome> {
         let fresh;
-        let state = match self.place.and_then(|place| A::table(shard).at(place)) {
-            Some((tag, _)) if A::ADOPTS && tag != self.digest.tag() => return None,
+        let state = match self.table_index.and_then(|place| A::table(shard).at(place)) {
+            Some((tag, _)) if A::CONVERTS_STATES && tag != self.digest.tag() => return None,
             Some((_, state)) => state,
             None => {
-                fresh = quota.fresh(case.now);
+                fresh = quota.new_state(case.now);
                 &fresh
             }
         };
@@ -246,7 +247,7 @@ impl StagePart {
         state: &A::State,
         outcome: Outcome,
         law: &LimitedBy<'_>,
-        case: &Case<'_>,
+        case: &CheckContext<'_>,
         shard: &Shard,
     ) -> Outcome {
         match (&law.allowance.over, outcome) {
@@ -254,24 +255,26 @@ impl StagePart {
             | (Over::Refuse, _)
             | (Over::Elastic(_), Outcome::Never) => outcome,
             (Over::Soft(larger), _) => {
-                let Some(larger) = A::of(larger) else { return outcome };
+                let Some(larger) = A::from_quota(larger) else { return outcome };
                 let (lenient, _) = larger.judge(state, case.now, self.cost, case.wait_max);
                 let one = soft::wait_for_one(quota, state, case.now);
                 self.judge_soft(outcome, lenient, one, law, case, shard)
             }
             (Over::Elastic(second), Outcome::Later(wait)) => {
-                let Some(second) = A::of(second).filter(|_| case.room) else { return outcome };
+                let Some(second) = A::from_quota(second).filter(|_| case.has_elastic_room) else {
+                    return outcome;
+                };
                 let fresh;
-                let state = match A::table(shard).find(&self.elastic()) {
+                let state = match A::table(shard).find(&self.elastic_digest()) {
                     Some(state) => state,
                     None => {
-                        fresh = second.fresh(case.now);
+                        fresh = second.new_state(case.now);
                         &fresh
                     }
                 };
                 match second.judge(state, case.now, self.cost, case.wait_max).0 {
                     Outcome::Pass | Outcome::Queued(_) => {
-                        self.beyond = Some(Beyond::Elastic);
+                        self.beyond = Some(OverQuota::Elastic);
                         Outcome::Pass
                     }
                     Outcome::Later(second) => Outcome::Later(wait.min(second)),
@@ -283,44 +286,54 @@ impl StagePart {
 
     /// Returns the units that a remote check would have to bring, where only this host's share refuses; 0: a
     /// remote check would not help. With `by_what_is_known` (peeks), only facts already known here count.
-    pub(super) fn lacks_elsewhere(&self, by_what_is_known: bool, case: &Case<'_>, shard: &Shard) -> u32 {
-        let Some(law) = self.law(case) else { return 0 };
-        let is_blocked = self.blocked_by_hand(case.now) > Micros::ZERO
-            || law.limit.block.is_some() && self.blocked_for(case.now, shard) > Micros::ZERO;
+    pub(super) fn missing_fleet_units(
+        &self,
+        by_what_is_known: bool,
+        case: &CheckContext<'_>,
+        shard: &Shard,
+    ) -> u32 {
+        let Some(law) = self.find_limit(case) else { return 0 };
+        let is_blocked = self.operator_block_remaining(case.now) > Micros::ZERO
+            || law.limit.block.is_some() && self.block_remaining(case.now, shard) > Micros::ZERO;
         if is_blocked || law.allowance.over != Over::Refuse {
             return 0;
         }
         let quota = match &law.allowance.quota {
-            Quota::Share(quota) => quota,
-            Quota::Places(quota) => {
-                return u32::from(self.lacks_place(quota, by_what_is_known, case, shard));
+            Quota::FleetBudget(quota) => quota,
+            Quota::FleetConcurrency(quota) => {
+                return u32::from(self.lacks_permit(quota, by_what_is_known, case, shard));
             }
             _ => return 0,
         };
         let now = case.now.at;
         let state = shard.shares.find(&self.digest);
-        let state = state.map_or_else(|| share::Share::fresh(quota, now), |state| state.unfold(quota, now));
+        let state =
+            state.map_or_else(|| share::ShareState::fresh(quota, now), |state| state.unfold(quota, now));
         if by_what_is_known && !state.may_pass_elsewhere(quota, now, self.cost) {
             return 0;
         }
-        state.lacks(quota, now, self.cost).unwrap_or(0)
+        state.missing_tokens(quota, now, self.cost).unwrap_or(0)
     }
 
     /// Returns the need of a remote check and the longest time to wait for it.
-    pub(super) fn need(&self, case: &Case<'_>) -> Option<(Need, Duration)> {
-        let law = self.law(case).filter(|_| self.lacks > 0)?;
+    pub(super) fn find_shortfall(&self, case: &CheckContext<'_>) -> Option<(Shortfall, Duration)> {
+        let law = self.find_limit(case).filter(|_| self.missing_units > 0)?;
         let (budget, is_place, patience) = match &law.allowance.quota {
-            Quota::Share(quota) => (quota.budget()?, false, quota.patience()),
-            Quota::Places(quota) => (quota.budget()?, true, quota.patience()),
+            Quota::FleetBudget(quota) => (quota.budget()?, false, quota.patience()),
+            Quota::FleetConcurrency(quota) => (quota.budget()?, true, quota.patience()),
             _ => return None,
         };
-        let need = Need { key: SharedKey::new(self.key, budget), lacks: self.lacks, is_place };
+        let need = Shortfall {
+            key: SharedKey::new(self.key, budget),
+            missing_units: self.missing_units,
+            is_permit: is_place,
+        };
         Some((need, patience))
     }
 
     /// Reads the key's level, unless charging has set it.
-    pub(super) fn read_level(&mut self, case: &Case<'_>, shard: &Shard) {
-        let Some(law) = self.law(case).filter(|_| self.level.is_none()) else { return };
+    pub(super) fn read_level(&mut self, case: &CheckContext<'_>, shard: &Shard) {
+        let Some(law) = self.find_limit(case).filter(|_| self.level.is_none()) else { return };
         self.level =
             Some(each_algorithm!(&law.allowance.quota, quota => self.level_by(quota, case.now, shard)));
     }
@@ -328,39 +341,39 @@ impl StagePart {
     fn level_by<A: AlgorithmTable>(&self, quota: &A, now: Now, shard: &Shard) -> QuotaLevel {
         let level = match A::table(shard).find(&self.digest) {
             Some(state) => quota.level_beside((shard, &self.digest), state, now),
-            None => quota.level_beside((shard, &self.digest), &quota.fresh(now), now),
+            None => quota.level_beside((shard, &self.digest), &quota.new_state(now), now),
         };
-        if A::IS_SHARED && !self.passes() { level.refusing(self.cost) } else { level }
+        if A::IS_SHARED && !self.passes() { level.for_refusal(self.cost) } else { level }
     }
 
     /// The digest of the elastic quota's state.
-    fn elastic(&self) -> Digest {
+    fn elastic_digest(&self) -> Digest {
         self.digest.tagged(self.digest.tag().elastic())
     }
 }
 
-fn place_of<A: AlgorithmTable>(_: &A, shard: &Shard, digest: &Digest) -> Option<usize> {
-    A::table(shard).place(digest)
+fn find_table_index<A: AlgorithmTable>(_: &A, shard: &Shard, digest: &Digest) -> Option<usize> {
+    A::table(shard).find_index(digest)
 }
 
-impl StagePart {
+impl StageCheck {
     /// Returns whether a remote check might bring the missing permit. A request without a lease needs none.
-    pub(super) fn lacks_place(
+    pub(super) fn lacks_permit(
         &self,
         quota: &places::PermitQuota,
         by_what_is_known: bool,
-        case: &Case<'_>,
+        case: &CheckContext<'_>,
         shard: &Shard,
     ) -> bool {
-        let places = shard.places.find(&self.digest);
+        let places = shard.permits.find(&self.digest);
         match by_what_is_known {
             true => quota.may_pass_elsewhere(places, case.now.at),
-            false => case.leases && quota.may_bring(places, case.now.at),
+            false => case.leases && quota.may_obtain(places, case.now.at),
         }
     }
 }
 
-impl StagePart {
+impl StageCheck {
     pub(in crate::engine) fn state(&self) -> Digest {
         self.digest
     }
@@ -368,11 +381,11 @@ impl StagePart {
     pub(in crate::engine) fn refund(&self, terms: &CompiledRule) -> LeaseCharge {
         LeaseCharge {
             rule: terms.identity,
-            digest: if self.beyond == Some(Beyond::Elastic) { self.elastic() } else { self.digest },
-            salt: terms.states.of(self.allowance).1,
+            digest: if self.beyond == Some(OverQuota::Elastic) { self.elastic_digest() } else { self.digest },
+            salt: terms.states.tag_and_salt(self.allowance).1,
             allowance: self.allowance,
             cost: self.cost,
-            is_beyond: self.beyond == Some(Beyond::Elastic),
+            is_elastic: self.beyond == Some(OverQuota::Elastic),
         }
     }
 }

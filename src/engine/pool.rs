@@ -3,7 +3,7 @@
 //! Decision threads read values published at the last tick and update atomic counters; only ticks and the
 //! begin and end of leases lock the pool.
 
-mod law;
+mod controller;
 mod reserve;
 
 use std::collections::HashMap;
@@ -12,23 +12,23 @@ use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 
-use law::PoolController;
-use reserve::Elsewhere;
-pub use reserve::{Agreed, PoolReserve, ReserveView};
+use controller::PoolController;
+use reserve::OtherHosts;
+pub use reserve::{OtherHostsSums, PoolReserve, ReserveView};
 
 use super::gate::PoolShedding;
 use super::kept::KeptPool;
 use super::signals::SignalReadings;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::clock::Timestamp;
-use crate::shed::heavy::Heavy;
+use crate::shed::heavy::HeavyCallers;
 
 #[derive(Debug)]
 pub(super) struct Pool {
     name: Box<str>,
     watch: ArcSwapOption<PoolShedding>,
     work: Mutex<WorkIntegral>,
-    law: Mutex<PoolController>,
+    controller: Mutex<PoolController>,
     pub(super) signals: Mutex<SignalReadings>,
     /// Busy slots, of [`Pool::slots`], as decisions read them.
     busy: AtomicU32,
@@ -36,9 +36,9 @@ pub(super) struct Pool {
     slots: AtomicU32,
     /// Leases of the most important priority, and of all others.
     critical: AtomicU32,
-    others: AtomicU32,
+    noncritical: AtomicU32,
     /// The sums of the pool's other hosts.
-    elsewhere: Mutex<Elsewhere>,
+    other_hosts: Mutex<OtherHosts>,
     /// Whether the reserve has refused a request since the flag was last taken.
     is_refusing: AtomicBool,
     /// The severity s, as the bits of an `f64`.
@@ -46,7 +46,7 @@ pub(super) struct Pool {
     is_braking: AtomicBool,
     has_room: AtomicBool,
     /// Heavy callers by priority. Decision threads only try this lock.
-    heavy: parking_lot::Mutex<Vec<Heavy>>,
+    heavy: parking_lot::Mutex<Vec<HeavyCallers>>,
 }
 
 /// The state of one pool, for display.
@@ -55,7 +55,7 @@ pub struct PoolView {
     /// Its name.
     pub pool: Box<str>,
     /// Whether rules configure it; if not, its name comes from a client.
-    pub watched: bool,
+    pub configured: bool,
     /// Its slots, if known.
     pub slots: Option<u32>,
     /// Busy slots.
@@ -69,11 +69,11 @@ pub struct PoolView {
     /// Whether the brake is on.
     pub braking: bool,
     /// The shed probability of each priority under the shedding controller, the least important first.
-    pub chances: Vec<(Box<str>, f64)>,
+    pub shed_probabilities: Vec<(Box<str>, f64)>,
     /// Leases of the most important priority.
     pub critical: u32,
     /// Leases of all other priorities.
-    pub others: u32,
+    pub noncritical: u32,
     /// Its reserve, if it has one that is not disabled.
     pub reserve: Option<ReserveView>,
 }
@@ -84,13 +84,13 @@ impl Pool {
             name: name.into(),
             watch: ArcSwapOption::empty(),
             work: Mutex::default(),
-            law: Mutex::new(PoolController::new()),
+            controller: Mutex::new(PoolController::new()),
             signals: Mutex::default(),
             busy: AtomicU32::new(0),
             slots: AtomicU32::new(0),
             critical: AtomicU32::new(0),
-            others: AtomicU32::new(0),
-            elsewhere: Mutex::default(),
+            noncritical: AtomicU32::new(0),
+            other_hosts: Mutex::default(),
             is_refusing: AtomicBool::new(false),
             severity: AtomicU64::new((-1.0_f64).to_bits()),
             is_braking: AtomicBool::new(false),
@@ -104,14 +104,14 @@ impl Pool {
     }
 
     /// Applies the pool's configuration. A controller with the same parameters keeps its state.
-    pub(super) fn watch_by(&self, watch: Option<Arc<PoolShedding>>) {
+    pub(super) fn configure(&self, watch: Option<Arc<PoolShedding>>) {
         let slots = watch.as_ref().and_then(|watch| watch.shed.slots);
         self.watch.store(watch);
         let live = self.work.lock().slots;
         self.publish_slots(live, slots);
     }
 
-    pub(super) fn is_watched(&self) -> bool {
+    pub(super) fn is_configured(&self) -> bool {
         self.watch.load().is_some()
     }
 
@@ -119,7 +119,7 @@ impl Pool {
         self.work.lock().sessions > 0
     }
 
-    pub(super) fn watched(&self) -> Option<Arc<PoolShedding>> {
+    pub(super) fn shedding(&self) -> Option<Arc<PoolShedding>> {
         self.watch.load_full()
     }
 
@@ -127,22 +127,22 @@ impl Pool {
         self.work.lock().pid
     }
 
-    pub(super) fn join(&self, slots: u32, pid: Option<u32>, at: Timestamp) {
+    pub(super) fn add_session(&self, slots: u32, pid: Option<u32>, at: Timestamp) {
         let mut work = self.work.lock();
         work.sessions += 1;
         work.slots = work.slots.saturating_add(slots);
-        work.slots_began += i128::from(slots) * nanos(at);
+        work.slots_offset += i128::from(slots) * nanos(at);
         work.pid = pid.or(work.pid);
         let live = work.slots;
         drop(work);
         self.publish_slots(live, self.configured_slots());
     }
 
-    pub(super) fn part(&self, slots: u32, pid: Option<u32>, at: Timestamp) {
+    pub(super) fn remove_session(&self, slots: u32, pid: Option<u32>, at: Timestamp) {
         let mut work = self.work.lock();
         work.sessions = work.sessions.saturating_sub(1);
         work.slots = work.slots.saturating_sub(slots);
-        work.slots_began -= i128::from(slots) * nanos(at);
+        work.slots_offset -= i128::from(slots) * nanos(at);
         if work.pid == pid {
             work.pid = None;
         }
@@ -154,38 +154,38 @@ impl Pool {
     pub(super) fn take_slot(&self, at: Timestamp) {
         let mut work = self.work.lock();
         work.busy += 1;
-        work.busy_began += nanos(at);
+        work.busy_offset += nanos(at);
         self.busy.store(work.busy, Ordering::Relaxed);
     }
 
     pub(super) fn free_slot(&self, at: Timestamp) {
         let mut work = self.work.lock();
         work.busy = work.busy.saturating_sub(1);
-        work.busy_began -= nanos(at);
+        work.busy_offset -= nanos(at);
         self.busy.store(work.busy, Ordering::Relaxed);
     }
 
     /// Counts a lease in, one of a lower priority only while fewer than `most` are in progress.
-    pub(super) fn enter_work(&self, is_other: bool, most: Option<u32>) -> bool {
+    pub(super) fn add_lease(&self, is_other: bool, most: Option<u32>) -> bool {
         if !is_other {
             self.critical.fetch_add(1, Ordering::Relaxed);
             return true;
         }
         let fits = |others: u32| most.is_none_or(|most| others < most).then_some(others.saturating_add(1));
-        let entered = self.others.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
+        let entered = self.noncritical.fetch_update(Ordering::Relaxed, Ordering::Relaxed, fits).is_ok();
         if !entered {
             self.is_refusing.store(true, Ordering::Relaxed);
         }
         entered
     }
 
-    pub(super) fn leave_work(&self, is_other: bool) {
-        let count = if is_other { &self.others } else { &self.critical };
+    pub(super) fn remove_lease(&self, is_other: bool) {
+        let count = if is_other { &self.noncritical } else { &self.critical };
         count.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(super) fn others(&self) -> u32 {
-        self.others.load(Ordering::Relaxed)
+    pub(super) fn noncritical_leases(&self) -> u32 {
+        self.noncritical.load(Ordering::Relaxed)
     }
 
     pub(super) fn busy(&self) -> u32 {
@@ -211,25 +211,25 @@ impl Pool {
 
     /// Returns whether a caller makes up a large part of a priority's requests, including this one. `notes`:
     /// records the request, otherwise works on a copy.
-    pub(super) fn is_heavy(&self, place: usize, caller: u64, at: Timestamp, notes: bool) -> bool {
+    pub(super) fn is_heavy_caller(&self, place: usize, caller: u64, at: Timestamp, notes: bool) -> bool {
         let Some(mut heavy) = self.heavy.try_lock() else { return false };
         if !notes {
             let mut copy = heavy.get(place).cloned().unwrap_or_default();
-            copy.age(at);
-            return copy.note(caller);
+            copy.halve_counts(at);
+            return copy.count_request(caller);
         }
         if heavy.len() <= place {
-            heavy.resize_with(place + 1, Heavy::new);
+            heavy.resize_with(place + 1, HeavyCallers::new);
         }
         let Some(heavy) = heavy.get_mut(place) else { return false };
-        heavy.age(at);
-        heavy.note(caller)
+        heavy.halve_counts(at);
+        heavy.count_request(caller)
     }
 
     /// Updates window, brake and severity, every 250 ms.
     pub(super) fn tick(&self, at: Timestamp) {
-        let watch = self.watched();
-        let mut law = self.law.lock();
+        let watch = self.shedding();
+        let mut law = self.controller.lock();
         if law.ticked.is_some_and(|ticked| at <= ticked) {
             return;
         }
@@ -247,70 +247,70 @@ impl Pool {
             self.has_room.store(false, Ordering::Relaxed);
             return;
         };
-        law.begin(&watch);
+        law.reset_if_changed(&watch);
         let slots = self.slots();
         let queue = self.signals.lock().queue(at);
         if let (Some(slots), Some(_)) = (slots, &watch.shed.brake) {
-            let busy_now = law.window.over(BUSY_NOW);
+            let busy_now = law.window.mean_over(BUSY_NOW);
             law.brake.tick(at, queue, busy_now, slots);
         } else {
             law.release_brake();
         }
         let is_braking = law.brake.is_on();
         self.is_braking.store(is_braking, Ordering::Relaxed);
-        let workers = slots.and_then(|_| law.window.over(WINDOW));
+        let workers = slots.and_then(|_| law.window.mean_over(WINDOW));
         let counted = slots.and_then(|_| self.signals.lock().counted(&watch, at));
         let utilization = [workers, counted].into_iter().flatten().reduce(f64::max);
         // Without this the brake would hide the load from the shedding controller.
         let seen = if is_braking && watch.brakes() { Some(1.0) } else { utilization };
         law.step(&watch, seen, at);
         self.severity.store(law.severity.value().to_bits(), Ordering::Relaxed);
-        let good = watch.law.good;
+        let good = watch.controller.good;
         let has_room = !is_braking && law.severity.value() <= 0.0 && utilization.is_some_and(|u| u < good);
         self.has_room.store(has_room, Ordering::Relaxed);
     }
 
     /// Returns whether ticks change nothing until a request or a signal arrives.
     pub(super) fn is_at_rest(&self) -> bool {
-        let Some(watch) = self.watched() else { return true };
-        let law = self.law.lock();
+        let Some(watch) = self.shedding() else { return true };
+        let law = self.controller.lock();
         self.busy() == 0
             && !self.is_braking()
             && law.began.is_some()
-            && law.severity.is_at_rest(&watch.law)
-            && law.window.over(WINDOW).is_none_or(|busy| busy == 0.0)
+            && law.severity.is_at_rest(&watch.controller)
+            && law.window.mean_over(WINDOW).is_none_or(|busy| busy == 0.0)
             && self.signals.lock().is_empty()
     }
 
     /// The state of its shedding controller, for the snapshot.
     pub(super) fn kept(&self) -> Option<KeptPool> {
-        self.law.lock().kept(&self.name)
+        self.controller.lock().kept(&self.name)
     }
 
     /// Restores the shedding controller from before a restart, if its parameters are the same.
     pub(super) fn inherit(&self, kept: &KeptPool, at: Timestamp) {
-        self.law.lock().inherit(kept, at);
+        self.controller.lock().inherit(kept, at);
     }
 
     pub(super) fn view(&self, at: Timestamp) -> PoolView {
-        let watch = self.watched();
+        let watch = self.shedding();
         let slots = self.slots();
-        let utilization = slots.and_then(|_| self.law.lock().window.over(WINDOW));
+        let utilization = slots.and_then(|_| self.controller.lock().window.mean_over(WINDOW));
         let signals = watch.as_ref().map(|watch| self.signals.lock().view(watch, at)).unwrap_or_default();
         let severity = self.severity();
         let reserve = watch.as_ref().and_then(|watch| self.reserve_view(watch, at));
         PoolView {
             pool: self.name.clone(),
-            watched: watch.is_some(),
+            configured: watch.is_some(),
             slots,
             busy: self.busy(),
             utilization,
             signals,
             severity,
             braking: self.is_braking(),
-            chances: watch.map(|watch| watch.chances(severity)).unwrap_or_default(),
+            shed_probabilities: watch.map(|watch| watch.shed_probabilities(severity)).unwrap_or_default(),
             critical: self.critical.load(Ordering::Relaxed),
-            others: self.others(),
+            noncritical: self.noncritical_leases(),
             reserve,
         }
     }
@@ -337,19 +337,19 @@ const BUSY_NOW: Duration = Duration::from_secs(1);
 pub(super) struct WorkIntegral {
     pub(super) sessions: u32,
     pub(super) slots: u32,
-    pub(super) slots_began: i128,
+    pub(super) slots_offset: i128,
     pub(super) busy: u32,
-    pub(super) busy_began: i128,
+    pub(super) busy_offset: i128,
     pub(super) pid: Option<u32>,
 }
 
 impl WorkIntegral {
     pub(super) fn busy_nanos(&self, at: Timestamp) -> u128 {
-        integral(self.busy, self.busy_began, at)
+        integral(self.busy, self.busy_offset, at)
     }
 
     pub(super) fn live_nanos(&self, at: Timestamp) -> u128 {
-        integral(self.slots, self.slots_began, at)
+        integral(self.slots, self.slots_offset, at)
     }
 }
 
@@ -368,7 +368,7 @@ pub(super) struct PoolTable(Mutex<HashMap<Box<str>, Arc<Pool>>>);
 
 impl PoolTable {
     /// Returns the pool of this name; creates it if there is none.
-    pub(super) fn of(&self, name: &str) -> Arc<Pool> {
+    pub(super) fn find_or_create(&self, name: &str) -> Arc<Pool> {
         let mut pools = self.0.lock();
         if let Some(pool) = pools.get(name) {
             return Arc::clone(pool);
@@ -383,10 +383,10 @@ impl PoolTable {
     }
 
     /// Applies the rules' configuration to all pools, and removes that of pools not listed.
-    pub(super) fn watch(&self, watches: &[(Arc<Pool>, Arc<PoolShedding>)]) {
+    pub(super) fn shedding(&self, watches: &[(Arc<Pool>, Arc<PoolShedding>)]) {
         for pool in self.all() {
             let watch = watches.iter().find(|(watched, _)| Arc::ptr_eq(watched, &pool));
-            pool.watch_by(watch.map(|(_, watch)| Arc::clone(watch)));
+            pool.configure(watch.map(|(_, watch)| Arc::clone(watch)));
         }
     }
 
@@ -398,7 +398,7 @@ impl PoolTable {
     pub(super) fn sweep(&self, at: Timestamp) {
         let mut pools = self.0.lock();
         // Another owner of the handle is about to join the pool.
-        pools.retain(|_, pool| pool.is_watched() || pool.is_used() || Arc::strong_count(pool) > 1);
+        pools.retain(|_, pool| pool.is_configured() || pool.is_used() || Arc::strong_count(pool) > 1);
         pools.values().for_each(|pool| pool.signals.lock().forget_old(at));
     }
 

@@ -23,7 +23,7 @@ pub struct Request<'a> {
     /// The longest acceptable wait; zero: none, `None`: as long as the rule's queue.
     pub wait_max: Option<Micros>,
     /// The idempotency key, if any.
-    pub repeat: Option<Repeat<'a>>,
+    pub idempotency_key: Option<IdempotencyKey<'a>>,
     /// The session. Without one a request gets no lease and no pool sheds it.
     pub session: Option<&'a Session>,
     /// The request's id in its session.
@@ -31,7 +31,7 @@ pub struct Request<'a> {
     /// How long it has waited in the application already.
     pub queued: Option<Micros>,
     /// Whether the reply lists every limit that matched.
-    pub all: bool,
+    pub lists_all_limits: bool,
     /// Whether the client can wait for a remote check, if a rule needs one.
     pub may_wait: bool,
 }
@@ -48,11 +48,11 @@ impl<'a> Request<'a> {
             oversized: false,
             priority: None,
             wait_max: None,
-            repeat: None,
+            idempotency_key: None,
             session: None,
             id: 0,
             queued: None,
-            all: false,
+            lists_all_limits: false,
             may_wait: false,
         }
     }
@@ -70,7 +70,7 @@ pub struct Descriptors<'a> {
 impl<'a> Descriptors<'a> {
     /// Makes a single descriptor, for clients without descriptor trees.
     #[must_use]
-    pub fn one(attributes: &'a [(&'a str, &'a str)]) -> Descriptors<'a> {
+    pub fn from_attributes(attributes: &'a [(&'a str, &'a str)]) -> Descriptors<'a> {
         Descriptors { attributes, ends: &[] }
     }
 
@@ -89,7 +89,7 @@ impl<'a> Descriptors<'a> {
 
 /// An idempotency key with its scope: the same key gets the same grant again.
 #[derive(Clone, Copy, Debug)]
-pub struct Repeat<'a> {
+pub struct IdempotencyKey<'a> {
     /// The session, or the connection without one.
     pub session: &'a [u8],
     /// The user (uid) of the session.
@@ -108,10 +108,10 @@ pub struct Charge<'a> {
     /// The amount; a negative one is a refund.
     pub amount: Amount<'a>,
     /// The idempotency key, if any.
-    pub repeat: Option<Repeat<'a>>,
+    pub idempotency_key: Option<IdempotencyKey<'a>>,
     /// The grant or charge that a negative amount refunds; `None`: not given.
-    pub of: Option<RefundBy<'a>>,
-    /// Whether a negative amount may omit `of`.
+    pub refund_of: Option<RefundBy<'a>>,
+    /// Whether a negative amount may omit `refund_of`.
     pub trusted: bool,
 }
 
@@ -121,14 +121,14 @@ pub struct RefundBy<'a> {
     /// The user (uid) whose grant or charge it must be.
     pub user: u32,
     /// The grant or charge.
-    pub of: RefundReference<'a>,
+    pub reference: RefundReference<'a>,
 }
 
 /// The reference to a grant or charge in a refund.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefundReference<'a> {
     /// Its idempotency key.
-    Idem(&'a [u8]),
+    IdempotencyKey(&'a [u8]),
     /// Its lease.
     Lease(u64),
 }
@@ -145,14 +145,14 @@ pub enum Amount<'a> {
 /// Amounts by unit, in any representation.
 pub trait UnitAmounts: fmt::Debug {
     /// Returns the amount in one unit, if given.
-    fn of(&self, unit: &str) -> Option<i64>;
+    fn amount_in(&self, unit: &str) -> Option<i64>;
 
     /// Visits each given unit with its amount.
     fn each(&self, visit: &mut dyn FnMut(&str, i64));
 }
 
 impl UnitAmounts for Vec<(&str, i64)> {
-    fn of(&self, unit: &str) -> Option<i64> {
+    fn amount_in(&self, unit: &str) -> Option<i64> {
         self.iter().find(|(name, _)| *name == unit).map(|(_, amount)| *amount)
     }
 
@@ -165,7 +165,7 @@ impl Amount<'_> {
     pub(super) fn in_unit(&self, unit: &str) -> Option<i64> {
         match self {
             Amount::Requests(amount) => (unit == UNIT_REQUESTS).then_some(*amount),
-            Amount::Units(units) => units.of(unit),
+            Amount::Units(units) => units.amount_in(unit),
         }
     }
 }
@@ -193,14 +193,14 @@ pub enum Cost<'a> {
 /// Costs by unit, in any representation: the engine queries the units of its rules without copies.
 pub trait UnitCosts: fmt::Debug {
     /// Returns the cost in one unit, if given.
-    fn of(&self, unit: &str) -> Option<u32>;
+    fn cost_in(&self, unit: &str) -> Option<u32>;
 
     /// Visits each given unit with its cost.
     fn each(&self, visit: &mut dyn FnMut(&str, u32));
 }
 
 impl UnitCosts for &[(&str, u32)] {
-    fn of(&self, unit: &str) -> Option<u32> {
+    fn cost_in(&self, unit: &str) -> Option<u32> {
         self.iter().find(|(name, _)| *name == unit).map(|(_, cost)| *cost)
     }
 
@@ -210,8 +210,8 @@ impl UnitCosts for &[(&str, u32)] {
 }
 
 impl UnitCosts for Vec<(&str, u32)> {
-    fn of(&self, unit: &str) -> Option<u32> {
-        self.as_slice().of(unit)
+    fn cost_in(&self, unit: &str) -> Option<u32> {
+        self.as_slice().cost_in(unit)
     }
 
     fn each(&self, visit: &mut dyn FnMut(&str, u32)) {
@@ -226,7 +226,7 @@ impl Cost<'_> {
     pub fn in_unit(&self, unit: &str) -> Option<u32> {
         match self {
             Cost::Requests(cost) => (unit == UNIT_REQUESTS).then_some(*cost),
-            Cost::Units(units) => units.of(unit),
+            Cost::Units(units) => units.cost_in(unit),
         }
     }
 }

@@ -6,10 +6,10 @@ mod kept;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use comparable::{comparable, counts_by, is_shared, kind};
-pub(super) use comparable::{comparable_share, salt_of_places};
+use comparable::{describe_key, is_shared, memory_kind, state_tag_and_salt};
+pub(super) use comparable::{permit_salt, share_tag_and_salt};
 
-use super::control::{BlockedKeys, Everywhere, Guarding, OperatorOverrides};
+use super::control::{BlockedKeys, CallerSample, FleetBlockedKeys, OperatorOverrides};
 use super::decision::Unmatched;
 use super::digest::{Digest, HashKey, KeyHash, Salt};
 use super::fleet::FleetMembership;
@@ -26,12 +26,12 @@ use crate::rules::shed::{Shed, ShedPart};
 use crate::rules::{Domain, Limit, ListKind, Mode, Over, RefusedCost, Rule, RuleSet};
 
 #[derive(Debug)]
-pub(super) struct Ruling {
+pub(super) struct CompiledRuleSet {
     pub(super) rules: RuleSet,
     /// One for each domain of `rules`, in the same order.
-    domains: Vec<DomainTerms>,
+    domains: Vec<CompiledDomain>,
     /// Used for every domain without rules.
-    unlimited: (Domain, DomainTerms),
+    unlimited: (Domain, CompiledDomain),
     /// The strictest mode of any rule.
     pub(super) mode: Mode,
     /// Whether all checks are disabled.
@@ -46,7 +46,7 @@ pub(super) struct Ruling {
 
 /// The compiled rules and lists of a domain, by index.
 #[derive(Debug)]
-pub(super) struct DomainTerms {
+pub(super) struct CompiledDomain {
     pub(super) rules: Vec<CompiledRule>,
     /// The slot of each list entry, and whether its verdict is enforced.
     pub(super) lists: Vec<(Slot, bool)>,
@@ -69,25 +69,25 @@ pub(super) struct CompiledRule {
     pub(super) identity: u64,
     pub(super) slot: Slot,
     /// The slot of replies that it alone decides: the domain's slot for a shadow rule, which no reply names.
-    pub(super) answered: Slot,
+    pub(super) reply_slot: Slot,
     pub(super) enforced: bool,
     /// Whether it is disabled. Only descriptor rules are: the tree still finds them.
     pub(super) disabled: bool,
     /// Keys that operators blocked on this host, with the end of each block.
     blocked: Option<Arc<BlockedKeys>>,
     /// The fleet-wide hash of its keys, and the keys blocked on all hosts.
-    pub(super) everywhere: Option<Everywhere>,
+    pub(super) fleet_blocks: Option<FleetBlockedKeys>,
     /// Records its callers, for some minutes after a change.
-    pub(super) guarding: Option<Arc<Guarding>>,
+    pub(super) caller_sample: Option<Arc<CallerSample>>,
     /// Set for a rule with one quota and no options in a domain of rules only: one look-up decides.
-    pub(super) plain: Option<Plain>,
+    pub(super) simple: Option<SimpleRule>,
     pub(super) is_concurrency: bool,
-    pub(super) states: States,
+    pub(super) states: StateTags,
 }
 
 /// A rule with one quota and no options.
 #[derive(Clone, Debug)]
-pub(super) struct Plain {
+pub(super) struct SimpleRule {
     pub(super) quota: Quota,
     pub(super) tag: Tag,
     pub(super) salt: Salt,
@@ -95,15 +95,15 @@ pub(super) struct Plain {
 
 /// The tags and salts that separate states of a limit from incomparable ones.
 #[derive(Debug)]
-pub(super) struct States {
+pub(super) struct StateTags {
     by_allowance: Vec<(Tag, Salt)>,
     /// Counts changes of the quotas, modulo 256: buckets of another generation are converted.
     generation: u8,
 }
 
-impl Ruling {
-    pub(super) fn empty(mode: Mode) -> Ruling {
-        Ruling {
+impl CompiledRuleSet {
+    pub(super) fn empty(mode: Mode) -> CompiledRuleSet {
+        CompiledRuleSet {
             rules: RuleSet::default(),
             domains: Vec::new(),
             unlimited: unlimited(mode),
@@ -117,16 +117,16 @@ impl Ruling {
 
     pub(super) fn new(
         rules: RuleSet,
-        before: &Ruling,
+        before: &CompiledRuleSet,
         inherited: (&Heritage, &KeyHash),
         (hash_key, fleet): (&HashKey, &FleetMembership),
         said: &OperatorOverrides<'_>,
         slots: &mut Slots,
         pools: &PoolTable,
-    ) -> Ruling {
+    ) -> CompiledRuleSet {
         let mode = said.mode;
         let domains = rules.domains().iter().map(|domain| {
-            let known = before.known(domain.name());
+            let known = before.rules_by_name(domain.name());
             let terms = domain.rules().iter().map(|rule| {
                 let before = known.get(&*rule.name).copied();
                 CompiledRule::new(domain, rule, before, inherited, (hash_key, fleet), said, slots)
@@ -134,26 +134,26 @@ impl Ruling {
             let terms: Vec<CompiledRule> = terms.collect();
             let lists = domain.lists().iter().map(|entry| {
                 let speaks = entry.kind == ListKind::Exempt || entry.mode.max(mode) == Mode::Enforce;
-                (slots.of(domain.name(), &entry.name), speaks)
+                (slots.rule_slot(domain.name(), &entry.name), speaks)
             });
-            DomainTerms {
+            CompiledDomain {
                 lists: lists.collect(),
-                unnamed: slots.of_domain(domain.name()),
-                priorities: domain.priorities().iter().map(|name| slots.of_priority(name)).collect(),
-                is_guarded: terms.iter().any(|terms| terms.guarding.is_some()),
+                unnamed: slots.domain_slot(domain.name()),
+                priorities: domain.priorities().iter().map(|name| slots.priority_slot(name)).collect(),
+                is_guarded: terms.iter().any(|terms| terms.caller_sample.is_some()),
                 rules: terms,
                 gates: gates(domain, mode, slots, pools),
                 unmatched: Some(Unmatched::Rule),
             }
         });
-        let domains: Vec<DomainTerms> = domains.collect();
+        let domains: Vec<CompiledDomain> = domains.collect();
         let window_min = quotas(&rules)
             .map(Quota::window)
             .filter(|window| *window > Micros::ZERO)
             .min()
             .unwrap_or_default();
-        let refunding = refunding(&rules, &domains);
-        let mut ruling = Ruling {
+        let refunding = refund_rules(&rules, &domains);
+        let mut ruling = CompiledRuleSet {
             refunding,
             window_min,
             domains,
@@ -174,7 +174,7 @@ impl Ruling {
     }
 
     #[inline]
-    pub(super) fn find(&self, domain: &str) -> Option<(&Domain, &DomainTerms)> {
+    pub(super) fn find_domain(&self, domain: &str) -> Option<(&Domain, &CompiledDomain)> {
         let found = self.rules.find(domain)?;
         #[allow(
             clippy::indexing_slicing,
@@ -185,8 +185,8 @@ impl Ruling {
 
     /// Returns a domain and its compiled rules, or a domain without rules where its requests are not limited.
     #[inline]
-    pub(super) fn find_or_unlimited(&self, domain: &str) -> (&Domain, &DomainTerms) {
-        let found = if self.disabled { None } else { self.find(domain) };
+    pub(super) fn find_or_unlimited(&self, domain: &str) -> (&Domain, &CompiledDomain) {
+        let found = if self.disabled { None } else { self.find_domain(domain) };
         found.unwrap_or((&self.unlimited.0, &self.unlimited.1))
     }
 
@@ -195,33 +195,36 @@ impl Ruling {
         request.oversized && self.mode == Mode::Enforce
     }
 
-    pub(super) fn each_domain(&self) -> impl Iterator<Item = (&Domain, &DomainTerms)> {
+    pub(super) fn each_domain(&self) -> impl Iterator<Item = (&Domain, &CompiledDomain)> {
         self.rules.domains().iter().map(|domain| &**domain).zip(&self.domains)
     }
 
-    pub(super) fn watches(&self) -> Vec<(Arc<Pool>, Arc<PoolShedding>)> {
+    pub(super) fn configured_pools(&self) -> Vec<(Arc<Pool>, Arc<PoolShedding>)> {
         let gates = self.domains.iter().flat_map(|terms| &terms.gates);
-        gates.map(|gate| (Arc::clone(&gate.pool), Arc::clone(&gate.watch))).collect()
+        gates.map(|gate| (Arc::clone(&gate.pool), Arc::clone(&gate.shedding))).collect()
     }
 
     /// Returns a rule with refunds by its identity.
-    pub(super) fn identified(&self, identity: u64) -> Option<(&Rule, &CompiledRule)> {
+    pub(super) fn find_rule(&self, identity: u64) -> Option<(&Rule, &CompiledRule)> {
         let place = *self.refunding.get(&identity)?;
         let (domain, rule) = place;
         let found = self.rules.domains().get(domain)?.rules().get(rule)?;
         Some((found, self.domains.get(domain)?.rules.get(rule)?))
     }
 
-    pub(super) fn known(&self, domain: &str) -> HashMap<&str, (&Rule, &CompiledRule)> {
-        let Some((domain, terms)) = self.find(domain) else { return HashMap::new() };
+    pub(super) fn rules_by_name(&self, domain: &str) -> HashMap<&str, (&Rule, &CompiledRule)> {
+        let Some((domain, terms)) = self.find_domain(domain) else { return HashMap::new() };
         domain.rules().iter().zip(&terms.rules).map(|(rule, terms)| (&*rule.name, (rule, terms))).collect()
     }
 
     /// Returns the slots of rules whose `show_keys` has changed.
-    pub(super) fn shown_otherwise<'r>(&'r self, before: &'r Ruling) -> impl Iterator<Item = Slot> + 'r {
+    pub(super) fn slots_with_changed_keys<'r>(
+        &'r self,
+        before: &'r CompiledRuleSet,
+    ) -> impl Iterator<Item = Slot> + 'r {
         let domains = self.rules.domains().iter().zip(&self.domains);
         domains.flat_map(|(domain, terms)| {
-            let known = before.known(domain.name());
+            let known = before.rules_by_name(domain.name());
             let rules = domain.rules().iter().zip(&terms.rules);
             rules.filter_map(move |(rule, terms)| {
                 let old = known.get(&*rule.name).map(|(old, _)| &old.show_keys);
@@ -230,8 +233,8 @@ impl Ruling {
         })
     }
 
-    pub(super) fn kinds(&self) -> Vec<MemoryKind> {
-        let mut kinds: Vec<MemoryKind> = quotas(&self.rules).map(kind).collect();
+    pub(super) fn memory_kinds(&self) -> Vec<MemoryKind> {
+        let mut kinds: Vec<MemoryKind> = quotas(&self.rules).map(memory_kind).collect();
         let has_places = kinds.contains(&MemoryKind::Places);
         kinds.extend(has_places.then_some(MemoryKind::InProgress));
         for limit in limits(&self.rules) {
@@ -241,7 +244,7 @@ impl Ruling {
                     matches!(allowance.over, Over::Soft(_))
                 })
             };
-            kinds.extend(limit.allowances.iter().any(is_soft).then_some(MemoryKind::Softs));
+            kinds.extend(limit.allowances.iter().any(is_soft).then_some(MemoryKind::SoftStates));
         }
         kinds
     }
@@ -258,14 +261,14 @@ impl CompiledRule {
         slots: &mut Slots,
     ) -> CompiledRule {
         let keys = fleet.hash_key(is_shared(rule), hash_key);
-        let of_rule = |key: &HashKey| key.of_rule(domain.name(), &rule.name, &counts_by(rule));
+        let of_rule = |key: &HashKey| key.for_rule(domain.name(), &rule.name, &describe_key(rule));
         let key_hash = of_rule(keys);
-        let blocked = said.blocked(domain.name(), &rule.name);
-        let everywhere = said.blocked_everywhere(domain.name(), &rule.name);
-        let everywhere = Everywhere::of(fleet, hash_key, of_rule, everywhere);
+        let blocked = said.find_blocked_keys(domain.name(), &rule.name);
+        let everywhere = said.find_fleet_blocked_keys(domain.name(), &rule.name);
+        let everywhere = FleetBlockedKeys::for_rule(fleet, hash_key, of_rule, everywhere);
         let is_blocked = blocked.is_some() || everywhere.as_ref().is_some_and(|it| it.blocked.is_some());
-        let guarding = said.guards.of(domain.name(), &rule.name).cloned();
-        let slot = slots.of(domain.name(), &rule.name);
+        let guarding = said.guards.find_sample(domain.name(), &rule.name).cloned();
+        let slot = slots.rule_slot(domain.name(), &rule.name);
         let enforced = rule.mode.max(said.mode) == Mode::Enforce;
         // Under this host's key: the identity must not change with the fleet secret.
         let identity = of_rule(hash_key).digest_bytes(b"identity").high();
@@ -276,19 +279,21 @@ impl CompiledRule {
         let inherited =
             before.map(|(old, terms)| (same_overrides && old.limit == rule.limit, terms.states.generation));
         let inherited = inherited.or_else(|| heritage.find(identity, print));
-        let states = States::new(&rule.limit, inherited, hash_key);
+        let states = StateTags::new(&rule.limit, inherited, hash_key);
         CompiledRule {
             key_hash,
             identity,
             slot,
-            answered: if enforced { slot } else { slots.of_domain(domain.name()) },
+            reply_slot: if enforced { slot } else { slots.domain_slot(domain.name()) },
             enforced,
             disabled: rule.mode == Mode::Disabled,
             // The fast path knows neither guards nor operators' blocks.
-            plain: states.plain(rule).filter(|_| is_simple(domain) && !is_blocked && guarding.is_none()),
+            simple: states
+                .simple_rule(rule)
+                .filter(|_| is_simple(domain) && !is_blocked && guarding.is_none()),
             blocked,
-            everywhere,
-            guarding,
+            fleet_blocks: everywhere,
+            caller_sample: guarding,
             is_concurrency: rule.expires.is_some(),
             states,
         }
@@ -304,20 +309,20 @@ impl CompiledRule {
 
     /// Returns the end of a fleet-wide block of a key; the origin of time if there is none.
     #[inline]
-    pub(super) fn blocked_everywhere<'v, V: ExactSizeIterator<Item = &'v str>>(
+    pub(super) fn fleet_blocked_until<'v, V: ExactSizeIterator<Item = &'v str>>(
         &self,
         values: impl Fn() -> V,
     ) -> Timestamp {
-        match &self.everywhere {
-            Some(everywhere) if everywhere.blocks() => everywhere.blocked_until(values),
+        match &self.fleet_blocks {
+            Some(everywhere) if everywhere.has_blocked_keys() => everywhere.blocked_until(values),
             _ => Timestamp::ORIGIN,
         }
     }
 }
 
-impl States {
+impl StateTags {
     /// `before`: whether the quotas equal those of the former rule set, and their generation there.
-    fn new(limit: &Limit, before: Option<Inherited>, hash_key: &HashKey) -> States {
+    fn new(limit: &Limit, before: Option<Inherited>, hash_key: &HashKey) -> StateTags {
         let generation = match before {
             Some((true, generation)) => generation,
             Some((false, generation)) => generation.wrapping_add(1),
@@ -325,14 +330,14 @@ impl States {
         };
         let by_allowance = limit.allowances.iter().map(|allowance| {
             let quota = allowance.as_ref().map(|allowance| &allowance.quota);
-            quota.map_or((Tag::NONE, Salt::NONE), |quota| comparable(quota, generation, hash_key))
+            quota.map_or((Tag::NONE, Salt::NONE), |quota| state_tag_and_salt(quota, generation, hash_key))
         });
-        States { by_allowance: by_allowance.collect(), generation }
+        StateTags { by_allowance: by_allowance.collect(), generation }
     }
 
     /// Returns the tag and the salt of states under an allowance.
     #[inline]
-    pub(super) fn of(&self, allowance: u32) -> (Tag, Salt) {
+    pub(super) fn tag_and_salt(&self, allowance: u32) -> (Tag, Salt) {
         self.by_allowance.get(allowance as usize).copied().unwrap_or((Tag::NONE, Salt::NONE))
     }
 
@@ -340,7 +345,7 @@ impl States {
         self.by_allowance.iter().copied()
     }
 
-    fn plain(&self, rule: &Rule) -> Option<Plain> {
+    fn simple_rule(&self, rule: &Rule) -> Option<SimpleRule> {
         let [Some(allowance)] = rule.limit.allowances.as_slice() else { return None };
         let is_plain = allowance.over == Over::Refuse
             && rule.limit.refused == RefusedCost::Free
@@ -351,16 +356,16 @@ impl States {
             && rule.unit.is_none()
             && rule.warn_at.is_none()
             && rule.key.iter().all(crate::rules::KeyPart::is_plain);
-        let (tag, salt) = self.of(0);
-        is_plain.then(|| Plain { quota: allowance.quota.clone(), tag, salt })
+        let (tag, salt) = self.tag_and_salt(0);
+        is_plain.then(|| SimpleRule { quota: allowance.quota.clone(), tag, salt })
     }
 }
 
-fn unlimited(mode: Mode) -> (Domain, DomainTerms) {
-    let terms = DomainTerms {
+fn unlimited(mode: Mode) -> (Domain, CompiledDomain) {
+    let terms = CompiledDomain {
         rules: Vec::new(),
         lists: Vec::new(),
-        unnamed: Slot::NOBODY,
+        unnamed: Slot::UNATTRIBUTED,
         priorities: Vec::new(),
         is_guarded: false,
         gates: Vec::new(),
@@ -369,7 +374,7 @@ fn unlimited(mode: Mode) -> (Domain, DomainTerms) {
     (Domain::new("", Vec::new()), terms)
 }
 
-fn refunding(rules: &RuleSet, terms: &[DomainTerms]) -> HashMap<u64, (usize, usize)> {
+fn refund_rules(rules: &RuleSet, terms: &[CompiledDomain]) -> HashMap<u64, (usize, usize)> {
     let domains = rules.domains().iter().zip(terms).enumerate();
     let rules = domains.flat_map(|(domain, (rules, terms))| {
         let rules = rules.rules().iter().zip(&terms.rules).enumerate();
@@ -391,10 +396,10 @@ fn is_simple(domain: &Domain) -> bool {
 
 fn gates(domain: &Domain, mode: Mode, slots: &mut Slots, pools: &PoolTable) -> Vec<Gate> {
     let gate = |(entry, shed): (usize, &Shed)| Gate {
-        pool: pools.of(&shed.pool),
-        watch: Arc::new(PoolShedding::new(domain, shed, mode)),
+        pool: pools.find_or_create(&shed.pool),
+        shedding: Arc::new(PoolShedding::new(domain, shed, mode)),
         first: domain.shedder(entry, ShedPart::Fleet),
-        slots: ShedPart::ALL.map(|part| slots.of(domain.name(), &shed.rule_name(part))),
+        slots: ShedPart::ALL.map(|part| slots.rule_slot(domain.name(), &shed.rule_name(part))),
     };
     domain.sheds().iter().enumerate().map(gate).collect()
 }

@@ -4,20 +4,20 @@
 //! order of shards.
 
 use super::digest::Digest;
-use super::fleet::Calls;
+use super::fleet::SyncQueue;
 use super::memory::{Memory, MemoryKind};
-use super::part::Soft;
+use super::part::SoftState;
 use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use super::table::StateTable;
-use super::tag::{Fading, Until};
+use super::tag::{BlockedUntil, TableState};
 use crate::clock::{Micros, Now, Timestamp};
-use crate::limit::concurrency::InProgress;
-use crate::limit::fixed_window::FixedWindow;
+use crate::limit::concurrency::LeaseCount;
+use crate::limit::fixed_window::FixedWindowState;
 use crate::limit::places::Permits;
-use crate::limit::share::Folded;
-use crate::limit::sliding_log::SlidingLog;
-use crate::limit::sliding_window::SlidingWindow;
-use crate::limit::token_bucket::Gcra;
+use crate::limit::share::CompactShare;
+use crate::limit::sliding_log::SlidingLogState;
+use crate::limit::sliding_window::SlidingWindowState;
+use crate::limit::token_bucket::GcraState;
 
 /// All state of the engine.
 #[derive(Debug)]
@@ -26,8 +26,8 @@ pub(super) struct Shards {
     memory: Memory,
     evictions: AtomicU64,
     /// One bit for each shard with shares whose sync is due.
-    calling: AtomicU64,
-    places_calling: AtomicU64,
+    shares_due: AtomicU64,
+    permits_due: AtomicU64,
 }
 
 /// A shard on its own cache lines, against false sharing.
@@ -38,22 +38,22 @@ struct Padded(Mutex<Shard>);
 #[derive(Debug)]
 pub(super) struct Shard {
     /// Token and leaky buckets.
-    pub(super) buckets: StateTable<Gcra>,
-    pub(super) windows: StateTable<FixedWindow>,
-    pub(super) sliding_windows: StateTable<SlidingWindow>,
-    pub(super) logs: StateTable<SlidingLog>,
+    pub(super) buckets: StateTable<GcraState>,
+    pub(super) windows: StateTable<FixedWindowState>,
+    pub(super) sliding_windows: StateTable<SlidingWindowState>,
+    pub(super) logs: StateTable<SlidingLogState>,
     /// Lease counts, one for each key of a concurrency limit.
-    pub(super) in_progress: StateTable<InProgress>,
+    pub(super) in_progress: StateTable<LeaseCount>,
     /// This host's shares of fleet budgets.
-    pub(super) shares: StateTable<Folded>,
+    pub(super) shares: StateTable<CompactShare>,
     /// Keys of shares whose sync is due.
-    pub(super) calls: Calls,
+    pub(super) share_sync_queue: SyncQueue,
     /// This host's permits of shared concurrency limits; their leases are counted in `in_progress`.
-    pub(super) places: StateTable<Permits>,
-    pub(super) place_calls: Calls,
+    pub(super) permits: StateTable<Permits>,
+    pub(super) permit_sync_queue: SyncQueue,
     /// Keys blocked after a refusal.
-    pub(super) blocks: StateTable<Until>,
-    pub(super) softs: StateTable<Soft>,
+    pub(super) blocks: StateTable<BlockedUntil>,
+    pub(super) soft_states: StateTable<SoftState>,
 }
 
 impl Shard {
@@ -65,17 +65,17 @@ impl Shard {
             logs: StateTable::new(MemoryKind::Logs),
             in_progress: StateTable::new(MemoryKind::InProgress),
             shares: StateTable::new(MemoryKind::Shares),
-            calls: Calls::default(),
-            places: StateTable::new(MemoryKind::Places),
-            place_calls: Calls::default(),
+            share_sync_queue: SyncQueue::default(),
+            permits: StateTable::new(MemoryKind::Places),
+            permit_sync_queue: SyncQueue::default(),
             blocks: StateTable::new(MemoryKind::Blocks),
-            softs: StateTable::new(MemoryKind::Softs),
+            soft_states: StateTable::new(MemoryKind::SoftStates),
         }
     }
 
     pub(super) fn begin_progress(&mut self, digest: Digest, shards: &Shards, now: Now) {
         let (_, evicted) =
-            self.in_progress.change(digest, &shards.memory, now, InProgress::default, InProgress::begin);
+            self.in_progress.change(digest, &shards.memory, now, LeaseCount::default, LeaseCount::add_lease);
         shards.count_evictions(evicted);
     }
 
@@ -85,7 +85,7 @@ impl Shard {
         let state = self.in_progress.find_mut(digest);
         debug_assert!(state.is_some(), "a lease is counted from before its grant to its end");
         let Some(state) = state else { return 0 };
-        let left = state.end();
+        let left = state.remove_lease();
         if left == 0 {
             self.in_progress.remove(digest, memory);
         }
@@ -103,7 +103,7 @@ impl Shard {
             + self.logs.len()
             + self.in_progress.len()
             + self.shares.len()
-            + self.places.len()
+            + self.permits.len()
     }
 }
 
@@ -111,11 +111,17 @@ impl Shards {
     pub(super) fn new(memory: Memory) -> Shards {
         let shards = (0..SHARDS).map(|_| Padded(Mutex::new(Shard::new())));
         let [evictions, calling, places_calling] = [(); 3].map(|()| AtomicU64::new(0));
-        Shards { shards: shards.collect(), memory, evictions, calling, places_calling }
+        Shards {
+            shards: shards.collect(),
+            memory,
+            evictions,
+            shares_due: calling,
+            permits_due: places_calling,
+        }
     }
 
     #[inline]
-    pub(super) fn of(&self, digest: &Digest) -> usize {
+    pub(super) fn index_for(&self, digest: &Digest) -> usize {
         digest.shard(SHARDS)
     }
 
@@ -134,21 +140,21 @@ impl Shards {
     }
 
     /// Marks the shard of a share's key for a sync.
-    pub(super) fn note_calling(&self, key: &Digest) {
-        self.calling.fetch_or(1 << self.of(key), Ordering::Relaxed);
+    pub(super) fn mark_shares_due(&self, key: &Digest) {
+        self.shares_due.fetch_or(1 << self.index_for(key), Ordering::Relaxed);
     }
 
     /// Returns and clears the marked shards of shares.
-    pub(super) fn take_calling(&self) -> impl Iterator<Item = usize> + use<> {
-        taken(&self.calling)
+    pub(super) fn take_shards_with_due_shares(&self) -> impl Iterator<Item = usize> + use<> {
+        take_set_bits(&self.shares_due)
     }
 
-    pub(super) fn note_places_calling(&self, key: &Digest) {
-        self.places_calling.fetch_or(1 << self.of(key), Ordering::Relaxed);
+    pub(super) fn mark_permits_due(&self, key: &Digest) {
+        self.permits_due.fetch_or(1 << self.index_for(key), Ordering::Relaxed);
     }
 
-    pub(super) fn take_places_calling(&self) -> impl Iterator<Item = usize> + use<> {
-        taken(&self.places_calling)
+    pub(super) fn take_shards_with_due_permits(&self) -> impl Iterator<Item = usize> + use<> {
+        take_set_bits(&self.permits_due)
     }
 
     /// Sums the lease counts of all keys, locking one shard at a time.
@@ -208,9 +214,9 @@ impl Sweeper {
             sweep(shards, shard, |shard| &mut shard.logs, now);
             sweep(shards, shard, |shard| &mut shard.in_progress, now);
             sweep(shards, shard, |shard| &mut shard.shares, now);
-            sweep(shards, shard, |shard| &mut shard.places, now);
+            sweep(shards, shard, |shard| &mut shard.permits, now);
             sweep(shards, shard, |shard| &mut shard.blocks, now);
-            sweep(shards, shard, |shard| &mut shard.softs, now);
+            sweep(shards, shard, |shard| &mut shard.soft_states, now);
             self.shard = (self.shard + 1) % SHARDS;
             round_ends |= self.shard == 0;
         }
@@ -218,7 +224,7 @@ impl Sweeper {
     }
 }
 
-fn taken(bits: &AtomicU64) -> impl Iterator<Item = usize> + use<> {
+fn take_set_bits(bits: &AtomicU64) -> impl Iterator<Item = usize> + use<> {
     // The common case, no bit set, must not write.
     let mut bits = if bits.load(Ordering::Relaxed) == 0 { 0 } else { bits.swap(0, Ordering::Relaxed) };
     std::iter::from_fn(move || {
@@ -229,7 +235,12 @@ fn taken(bits: &AtomicU64) -> impl Iterator<Item = usize> + use<> {
 }
 
 /// Sweeps one table, releasing the lock between steps.
-fn sweep<S: Fading>(shards: &Shards, shard: usize, table: fn(&mut Shard) -> &mut StateTable<S>, now: Now) {
+fn sweep<S: TableState>(
+    shards: &Shards,
+    shard: usize,
+    table: fn(&mut Shard) -> &mut StateTable<S>,
+    now: Now,
+) {
     while !table(&mut shards.lock(shard)).sweep(STEP_BUCKETS, &shards.memory, now) {}
 }
 

@@ -21,7 +21,7 @@ pub(super) struct Sketch {
     prints: [u32; ENTRIES],
     keys: ArrayVec<[u64; 2], ENTRIES>,
     counts: ArrayVec<u64, ENTRIES>,
-    rest: ArrayVec<Rest, ENTRIES>,
+    rest: ArrayVec<SketchDetails, ENTRIES>,
     /// The smallest count, once all entries are taken; none before `from` has it.
     smallest: u64,
     from: usize,
@@ -29,7 +29,7 @@ pub(super) struct Sketch {
 
 /// The fields read only when an entry changes its key or is displayed.
 #[derive(Debug)]
-struct Rest {
+struct SketchDetails {
     error: u64,
     text: Option<Box<str>>,
 }
@@ -55,19 +55,19 @@ impl Sketch {
             *count = count.saturating_add(weight);
             return;
         }
-        let text = text().map(shortened);
+        let text = text().map(truncate_text);
         let place = self.keys.len();
         if self.keys.try_push(key).is_ok() {
             self.counts.push(weight);
-            self.rest.push(Rest { error: 0, text });
+            self.rest.push(SketchDetails { error: 0, text });
         } else {
-            let place = self.place_of_smallest();
+            let place = self.index_of_smallest();
             if let (Some(known), Some(count), Some(rest)) =
                 (self.keys.get_mut(place), self.counts.get_mut(place), self.rest.get_mut(place))
             {
                 *known = key;
                 *count = self.smallest.saturating_add(weight);
-                *rest = Rest { error: self.smallest, text };
+                *rest = SketchDetails { error: self.smallest, text };
             }
         }
         let place = if place < ENTRIES { place } else { self.from };
@@ -87,7 +87,7 @@ impl Sketch {
 
     /// Returns the index of a smallest count, with all entries taken. Counts only grow, so entries before
     /// `from` have larger ones; a full scan runs only when none after it has the smallest.
-    fn place_of_smallest(&mut self) -> usize {
+    fn index_of_smallest(&mut self) -> usize {
         let left = self.counts.get(self.from..).unwrap_or_default();
         match left.iter().position(|count| *count == self.smallest) {
             Some(ahead) => self.from += ahead,
@@ -102,7 +102,7 @@ impl Sketch {
     /// Returns the entries, the largest count first, and the smallest error first among equal counts.
     pub(super) fn top(&self) -> Vec<SketchEntry> {
         let places = self.keys.iter().zip(&self.counts).zip(&self.rest);
-        let entry = |((key, count), rest): ((&[u64; 2], &u64), &Rest)| SketchEntry {
+        let entry = |((key, count), rest): ((&[u64; 2], &u64), &SketchDetails)| SketchEntry {
             key: *key,
             count: *count,
             error: rest.error,
@@ -143,10 +143,10 @@ impl Sketch {
 
 /// The sketches of one rule, allocated with the first count.
 #[derive(Debug, Default)]
-pub(super) struct Sketches(Option<Box<Three>>);
+pub(super) struct Sketches(Option<Box<RankedSketches>>);
 
 #[derive(Debug, Default)]
-struct Three {
+struct RankedSketches {
     busiest: Sketch,
     refused: Sketch,
     would_refuse: Sketch,
@@ -190,15 +190,16 @@ impl Sketches {
 
     pub(super) fn heap_bytes(&self) -> usize {
         let Some(three) = &self.0 else { return 0 };
-        let Three { busiest, refused, would_refuse } = &**three;
+        let RankedSketches { busiest, refused, would_refuse } = &**three;
         let rest = [busiest, refused, would_refuse].into_iter().flat_map(|sketch| &sketch.rest);
-        size_of::<Three>() + rest.filter_map(|rest| rest.text.as_ref()).map(|text| text.len()).sum::<usize>()
+        size_of::<RankedSketches>()
+            + rest.filter_map(|rest| rest.text.as_ref()).map(|text| text.len()).sum::<usize>()
     }
 
     /// Halves all counts; frees the memory once all are zero.
     pub(super) fn halve(&mut self) {
         let Some(three) = &mut self.0 else { return };
-        let Three { busiest, refused, would_refuse } = &mut **three;
+        let RankedSketches { busiest, refused, would_refuse } = &mut **three;
         let mut all = [busiest, refused, would_refuse];
         all.iter_mut().for_each(|sketch| sketch.halve());
         if all.iter().all(|sketch| sketch.is_empty()) {
@@ -213,7 +214,7 @@ fn print([low, _]: [u64; 2]) -> u32 {
 }
 
 /// Cuts a long text to its beginning and `~`.
-fn shortened(text: Box<str>) -> Box<str> {
+fn truncate_text(text: Box<str>) -> Box<str> {
     if text.len() <= TEXT_BYTES_MAX {
         return text;
     }

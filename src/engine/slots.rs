@@ -5,7 +5,7 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Weak};
 
 use super::control::RuleName;
-use super::ruling::Ruling;
+use super::ruling::CompiledRuleSet;
 use super::totals::RuleTotals;
 
 /// The counters of a rule, or of decisions that name none.
@@ -18,7 +18,7 @@ pub(super) struct PrioritySlot(usize);
 
 impl Slot {
     /// For decisions of no configured domain.
-    pub(super) const NOBODY: Slot = Slot(RULE_SLOTS + NAMED_DOMAINS_MAX);
+    pub(super) const UNATTRIBUTED: Slot = Slot(RULE_SLOTS + NAMED_DOMAINS_MAX);
 
     /// Its index, below [`EVERY_SLOT`]; that of a rule is below [`RULE_SLOTS`].
     pub(super) fn number(self) -> usize {
@@ -59,7 +59,7 @@ impl<N> Default for SlotNames<N> {
 
 impl<N: Clone + Eq + std::hash::Hash> SlotNames<N> {
     /// Returns the index of a name; `None`: it is new, and there are `most` names.
-    fn of(&mut self, name: N, most: usize) -> Option<usize> {
+    fn find_or_assign(&mut self, name: N, most: usize) -> Option<usize> {
         if let Some(place) = self.places.get(&name) {
             return Some(*place);
         }
@@ -74,23 +74,23 @@ impl<N: Clone + Eq + std::hash::Hash> SlotNames<N> {
 }
 
 impl Slots {
-    /// Begins the compilation of a rule set, which calls [`Slots::of`] for all its rules.
-    pub(super) fn begin(&mut self) {
+    /// Begins the compilation of a rule set, which calls [`Slots::rule_slot`] for all its rules.
+    pub(super) fn begin_rule_set(&mut self) {
         self.rules.begin();
     }
 
     /// Ends the compilation, before the rule set is in force. Returns the slots with a new name.
-    pub(super) fn made(&mut self, ruling: &Arc<Ruling>) -> Vec<NewSlot> {
-        self.rules.made(ruling);
-        self.rules.take_given()
+    pub(super) fn finish_rule_set(&mut self, ruling: &Arc<CompiledRuleSet>) -> Vec<NewSlot> {
+        self.rules.finish_rule_set(ruling);
+        self.rules.take_assigned()
     }
 
-    pub(super) fn keep(&mut self, counted: &RuleTotals) {
+    pub(super) fn add_removed_counts(&mut self, counted: &RuleTotals) {
         self.gone.add(counted);
     }
 
     /// The counts of all rules without a slot.
-    pub(super) fn gone(&self) -> &RuleTotals {
+    pub(super) fn removed_totals(&self) -> &RuleTotals {
         &self.gone
     }
 
@@ -98,18 +98,20 @@ impl Slots {
         self.rules.find(domain, rule)
     }
 
-    pub(super) fn of(&mut self, domain: &str, rule: &str) -> Slot {
-        self.rules.of(domain, rule)
+    pub(super) fn rule_slot(&mut self, domain: &str, rule: &str) -> Slot {
+        self.rules.find_or_assign(domain, rule)
     }
 
     /// Returns the slot of a domain's decisions that name no rule.
-    pub(super) fn of_domain(&mut self, domain: &str) -> Slot {
-        let place = self.domains.of(domain.into(), NAMED_DOMAINS_MAX);
+    pub(super) fn domain_slot(&mut self, domain: &str) -> Slot {
+        let place = self.domains.find_or_assign(domain.into(), NAMED_DOMAINS_MAX);
         place.map_or(Slot(OTHER_RULES), |place| Slot(RULE_SLOTS + place))
     }
 
-    pub(super) fn of_priority(&mut self, name: &str) -> PrioritySlot {
-        PrioritySlot(self.priorities.of(name.into(), NAMED_PRIORITIES_MAX).unwrap_or(NAMED_PRIORITIES_MAX))
+    pub(super) fn priority_slot(&mut self, name: &str) -> PrioritySlot {
+        PrioritySlot(
+            self.priorities.find_or_assign(name.into(), NAMED_PRIORITIES_MAX).unwrap_or(NAMED_PRIORITIES_MAX),
+        )
     }
 
     /// Every rule by domain and name with its slot, and the shared slot.
@@ -121,7 +123,7 @@ impl Slots {
     pub(super) fn domains(&self) -> impl Iterator<Item = (&str, Slot)> {
         let named = self.domains.names.iter().enumerate();
         let named = named.map(|(place, domain)| (&**domain, Slot(RULE_SLOTS + place)));
-        named.chain([("", Slot::NOBODY)])
+        named.chain([("", Slot::UNATTRIBUTED)])
     }
 
     pub(super) fn priorities(&self) -> impl Iterator<Item = (&str, PrioritySlot)> {
@@ -159,7 +161,7 @@ pub(super) struct RuleSlots {
     /// The number of the rule set being compiled, or of the last one.
     ruling: u64,
     /// Rule sets that a thread may still use, with their numbers.
-    in_use: Vec<(u64, Weak<Ruling>)>,
+    in_use: Vec<(u64, Weak<CompiledRuleSet>)>,
     /// Indexes that may be reused, the longest unused last.
     free: Vec<usize>,
     given: Vec<NewSlot>,
@@ -198,17 +200,17 @@ impl RuleSlots {
     }
 
     /// Ends the compilation: its slots are not reused while the rule set is in use.
-    pub(super) fn made(&mut self, ruling: &Arc<Ruling>) {
+    pub(super) fn finish_rule_set(&mut self, ruling: &Arc<CompiledRuleSet>) {
         self.in_use.push((self.ruling, Arc::downgrade(ruling)));
     }
 
-    pub(super) fn take_given(&mut self) -> Vec<NewSlot> {
+    pub(super) fn take_assigned(&mut self) -> Vec<NewSlot> {
         std::mem::take(&mut self.given)
     }
 
-    pub(super) fn of(&mut self, domain: &str, rule: &str) -> Slot {
+    pub(super) fn find_or_assign(&mut self, domain: &str, rule: &str) -> Slot {
         let name = RuleName { domain: domain.into(), rule: rule.into() };
-        let Some(place) = self.places.get(&name).copied() else { return self.give(name) };
+        let Some(place) = self.places.get(&name).copied() else { return self.assign_slot(name) };
         if let Some(holder) = self.holders.get_mut(place) {
             holder.until = self.ruling;
         }
@@ -225,8 +227,8 @@ impl RuleSlots {
         holders.map(|(place, holder)| (&*holder.name.domain, &*holder.name.rule, Slot(place)))
     }
 
-    fn give(&mut self, name: RuleName) -> Slot {
-        let Some(place) = self.place() else { return Slot(OTHER_RULES) };
+    fn assign_slot(&mut self, name: RuleName) -> Slot {
+        let Some(place) = self.find_free_slot() else { return Slot(OTHER_RULES) };
         let holder = SlotRule { name: name.clone(), since: self.ruling, until: self.ruling };
         let before = match self.holders.get_mut(place) {
             Some(old) => Some(std::mem::replace(old, holder).name),
@@ -243,7 +245,7 @@ impl RuleSlots {
         Slot(place)
     }
 
-    fn place(&mut self) -> Option<usize> {
+    fn find_free_slot(&mut self) -> Option<usize> {
         if self.holders.len() < NAMED_RULES_MAX {
             return Some(self.holders.len());
         }
@@ -262,17 +264,17 @@ mod tests {
     use super::{NAMED_DOMAINS_MAX, NAMED_RULES_MAX, OTHER_RULES, Slot, Slots};
 
     #[test]
-    fn names_past_the_bound_share_one_slot_that_is_nobody_elses() {
+    fn shares_one_slot_beyond_name_limit() {
         let mut slots = Slots::default();
-        let first = slots.of("api", "a");
-        assert_eq!(first, slots.of("api", "a"));
+        let first = slots.rule_slot("api", "a");
+        assert_eq!(first, slots.rule_slot("api", "a"));
         for number in 0..2 * NAMED_RULES_MAX {
-            slots.of("api", &number.to_string());
+            slots.rule_slot("api", &number.to_string());
         }
-        assert_eq!(slots.of("api", "one more"), Slot(OTHER_RULES));
-        assert_eq!(slots.of("api", "a"), first, "it keeps its own");
+        assert_eq!(slots.rule_slot("api", "one more"), Slot(OTHER_RULES));
+        assert_eq!(slots.rule_slot("api", "a"), first, "it keeps its own");
         for number in 0..2 * NAMED_DOMAINS_MAX {
-            slots.of_domain(&number.to_string());
+            slots.domain_slot(&number.to_string());
         }
         let mut every: Vec<usize> = slots.rules().map(|(_, _, slot)| slot.number()).collect();
         every.extend(slots.domains().map(|(_, slot)| slot.number()));

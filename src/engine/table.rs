@@ -5,7 +5,7 @@ use hashbrown::HashTable;
 
 use super::digest::Digest;
 use super::memory::{Memory, MemoryKind};
-use super::tag::{Fading, PINNED, Tag};
+use super::tag::{PINNED, TableState, Tag};
 use crate::clock::Now;
 
 #[derive(Debug)]
@@ -29,7 +29,7 @@ impl<S> TableEntry<S> {
     }
 }
 
-impl<S: Fading> TableEntry<S> {
+impl<S: TableState> TableEntry<S> {
     fn nanos_until_fresh(&self, now: Now) -> u64 {
         self.state.nanos_until_fresh(self.digest.tag(), now)
     }
@@ -43,7 +43,7 @@ impl<S: Fading> TableEntry<S> {
     }
 }
 
-impl<S: Fading> StateTable<S> {
+impl<S: TableState> StateTable<S> {
     pub(super) fn new(kind: MemoryKind) -> StateTable<S> {
         StateTable { entries: HashTable::new(), sweep_at: 0, kind, layout: 0 }
     }
@@ -54,15 +54,13 @@ impl<S: Fading> StateTable<S> {
 
     #[inline]
     pub(super) fn find(&self, digest: &Digest) -> Option<&S> {
-        self.entries
-            .find(digest.hash(), |entry| entry.digest.is_of_same_state(digest))
-            .map(|entry| &entry.state)
+        self.entries.find(digest.hash(), |entry| entry.digest.is_same_state(digest)).map(|entry| &entry.state)
     }
 
     /// Returns the bucket index of a key, valid until the next insertion.
     #[inline]
-    pub(super) fn place(&self, digest: &Digest) -> Option<usize> {
-        self.entries.find_bucket_index(digest.hash(), |entry| entry.digest.is_of_same_state(digest))
+    pub(super) fn find_index(&self, digest: &Digest) -> Option<usize> {
+        self.entries.find_bucket_index(digest.hash(), |entry| entry.digest.is_same_state(digest))
     }
 
     #[inline]
@@ -73,20 +71,20 @@ impl<S: Fading> StateTable<S> {
     /// Returns a key's state for a change in place. States with heap memory go through [`StateTable::change`].
     #[inline]
     pub(super) fn find_mut(&mut self, digest: &Digest) -> Option<&mut S> {
-        let entry = self.entries.find_mut(digest.hash(), |entry| entry.digest.is_of_same_state(digest))?;
+        let entry = self.entries.find_mut(digest.hash(), |entry| entry.digest.is_same_state(digest))?;
         Some(&mut entry.state)
     }
 
     #[inline]
     pub(super) fn entry(&mut self, digest: &Digest) -> Option<TableSlot<'_, S>> {
         let kind = self.kind;
-        let is = |entry: &TableEntry<S>| entry.digest.is_of_same_state(digest);
+        let is = |entry: &TableEntry<S>| entry.digest.is_same_state(digest);
         self.entries.find_mut(digest.hash(), is).map(|entry| TableSlot { entry, kind })
     }
 
     /// Replaces the tag of a key that has another one, after `adopt` has converted the state in its bucket.
     pub(super) fn adopt(&mut self, digest: Digest, adopt: impl FnOnce(&mut S, Tag)) {
-        let entry = self.entries.find_mut(digest.hash(), |entry| entry.digest.is_of_same_state(&digest));
+        let entry = self.entries.find_mut(digest.hash(), |entry| entry.digest.is_same_state(&digest));
         if let Some(entry) = entry.filter(|entry| entry.digest != digest) {
             adopt(&mut entry.state, entry.digest.tag());
             entry.digest = digest;
@@ -105,7 +103,7 @@ impl<S: Fading> StateTable<S> {
         self.change_at(None, digest, memory, now, fresh, |state| (change(state), digest.tag()))
     }
 
-    /// Like [`StateTable::change`], with a new tag from the change. `place` is the key's last known bucket index.
+    /// Like [`StateTable::change`], with a new tag from the change. `find_index` is the key's last known bucket index.
     pub(super) fn change_at<T>(
         &mut self,
         place: Option<usize>,
@@ -115,7 +113,7 @@ impl<S: Fading> StateTable<S> {
         fresh: impl FnOnce() -> S,
         change: impl FnOnce(&mut S) -> (T, Tag),
     ) -> (T, u64) {
-        let is = |entry: &TableEntry<S>| entry.digest.is_of_same_state(&digest);
+        let is = |entry: &TableEntry<S>| entry.digest.is_same_state(&digest);
         // An insertion since may have moved all entries.
         let place = place.filter(|place| self.entries.get_bucket(*place).is_some_and(is));
         let known = match place {
@@ -126,7 +124,7 @@ impl<S: Fading> StateTable<S> {
             let mut found = TableSlot { entry, kind: self.kind };
             let ((changed, tag), grown) = found.change(change, memory);
             found.set_tag(tag);
-            return (changed, self.make_good(memory, grown, now));
+            return (changed, self.evict_bytes(memory, grown, now));
         }
         let mut state = fresh();
         let (changed, tag) = change(&mut state);
@@ -139,7 +137,7 @@ impl<S: Fading> StateTable<S> {
         if heap > 0 {
             memory.settle(self.kind, 0, heap);
         }
-        self.insert_entry(digest, state, memory, now) + self.make_good(memory, heap, now)
+        self.insert_entry(digest, state, memory, now) + self.evict_bytes(memory, heap, now)
     }
 
     fn insert_entry(&mut self, digest: Digest, state: S, memory: &Memory, now: Now) -> u64 {
@@ -168,7 +166,7 @@ impl<S: Fading> StateTable<S> {
     }
 
     pub(super) fn remove(&mut self, digest: &Digest, memory: &Memory) {
-        let is = |entry: &TableEntry<S>| entry.digest.is_of_same_state(digest);
+        let is = |entry: &TableEntry<S>| entry.digest.is_same_state(digest);
         if let Ok(found) = self.entries.find_entry(digest.hash(), is) {
             let (entry, _) = found.remove();
             memory.settle(self.kind, entry.state.heap_bytes(), 0);
@@ -241,7 +239,7 @@ impl<S: Fading> StateTable<S> {
     }
 
     /// Evicts states if heap growth by `bytes` exceeds the budget. Returns the number of non-fresh ones.
-    pub(super) fn make_good(&mut self, memory: &Memory, bytes: usize, now: Now) -> u64 {
+    pub(super) fn evict_bytes(&mut self, memory: &Memory, bytes: usize, now: Now) -> u64 {
         if bytes == 0 || memory.claim(self.kind, 0) {
             return 0;
         }
@@ -301,7 +299,7 @@ pub(super) struct TableSlot<'t, S> {
     kind: MemoryKind,
 }
 
-impl<S: Fading> TableSlot<'_, S> {
+impl<S: TableState> TableSlot<'_, S> {
     /// The tag of its last change.
     #[inline]
     pub(super) fn tag(&self) -> Tag {
@@ -325,7 +323,7 @@ impl<S: Fading> TableSlot<'_, S> {
         &mut self.entry.state
     }
 
-    /// Changes the state. Returns the result and the growth of its heap bytes, for [`StateTable::make_good`].
+    /// Changes the state. Returns the result and the growth of its heap bytes, for [`StateTable::evict_bytes`].
     #[inline]
     pub(super) fn change<T>(&mut self, change: impl FnOnce(&mut S) -> T, memory: &Memory) -> (T, usize) {
         let before = self.entry.state.heap_bytes();
@@ -382,7 +380,7 @@ pub(in crate::engine) enum Copied {
     Moved,
 }
 
-impl<S: Fading + Clone> StateTable<S> {
+impl<S: TableState + Clone> StateTable<S> {
     /// Copies the non-fresh states of at most `buckets` buckets, up to about `bytes` of heap memory.
     pub(in crate::engine) fn copy_piece(
         &self,
@@ -413,9 +411,15 @@ impl<S: Fading + Clone> StateTable<S> {
     }
 }
 
-impl<S: Fading> StateTable<S> {
+impl<S: TableState> StateTable<S> {
     /// Restores a key, replacing its state. Returns the number of non-fresh states evicted for it.
-    pub(in crate::engine) fn put(&mut self, digest: Digest, state: S, memory: &Memory, now: Now) -> u64 {
+    pub(in crate::engine) fn restore_entry(
+        &mut self,
+        digest: Digest,
+        state: S,
+        memory: &Memory,
+        now: Now,
+    ) -> u64 {
         self.remove(&digest, memory);
         self.insert(digest, state, memory, now)
     }

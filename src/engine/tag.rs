@@ -76,7 +76,7 @@ impl Tag {
 }
 
 /// A state that over time becomes equal to a fresh one and can then be dropped.
-pub(super) trait Fading {
+pub(super) trait TableState {
     /// Nanoseconds until it equals a fresh one; 0: it does.
     fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64;
 
@@ -94,9 +94,9 @@ pub(super) trait Fading {
 pub(super) const PINNED: u16 = u16::MAX;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Until(pub(super) Timestamp);
+pub(super) struct BlockedUntil(pub(super) Timestamp);
 
-impl Fading for Until {
+impl TableState for BlockedUntil {
     fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
         self.0.as_nanos().saturating_sub(now.at.as_nanos())
     }

@@ -97,13 +97,13 @@ impl Totals {
         let rules = slots.rules().map(|(domain, rule, slot)| RuleTotals::sum(domain, rule, slot, threads));
         let unnamed = slots
             .domains()
-            .map(|(name, slot)| (name.into(), of_verdicts(threads, |one| verdicts(one, slot))));
-        let priorities = slots
-            .priorities()
-            .map(|(name, slot)| (name.into(), of_verdicts(threads, |one| one.priorities.get(slot.number()))));
+            .map(|(name, slot)| (name.into(), sum_verdicts(threads, |one| verdicts(one, slot))));
+        let priorities = slots.priorities().map(|(name, slot)| {
+            (name.into(), sum_verdicts(threads, |one| one.priorities.get(slot.number())))
+        });
         let mut rules: Vec<RuleTotals> = rules.collect();
         if let Some(others) = rules.last_mut() {
-            others.add(slots.gone());
+            others.add(slots.removed_totals());
         }
         for (name, count) in guarded {
             let is = |rule: &RuleTotals| *rule.domain == *name.domain && *rule.rule == *name.rule;
@@ -169,7 +169,7 @@ impl RuleTotals {
         RuleTotals {
             domain: domain.into(),
             rule: rule.into(),
-            verdicts: of_verdicts(threads, |one| verdicts(one, slot)),
+            verdicts: sum_verdicts(threads, |one| verdicts(one, slot)),
             pass: total(CheckResult::Pass),
             near: total(CheckResult::Near),
             over: total(CheckResult::Over),
@@ -197,7 +197,7 @@ fn verdicts(counters: &ThreadCounters, slot: Slot) -> Option<&Verdicts> {
     counters.rules.get(slot.number()).map(|counts| &counts.verdicts)
 }
 
-fn of_verdicts(
+fn sum_verdicts(
     threads: &[Arc<ThreadCounters>],
     of: impl Fn(&ThreadCounters) -> Option<&Verdicts> + Copy,
 ) -> VerdictTotals {

@@ -3,11 +3,11 @@
 use super::Engine;
 use super::algorithm::{AlgorithmTable, each_algorithm};
 use super::leases::{
-    LeaseCharge, NewLease, NotItsPool, OpenSession, Opening, Parting, Reservation, Session, SessionError,
-    Tie, Ties, Why, WorkOutcome,
+    ConnectionEnd, LeaseCharge, LeaseEndReason, NewLease, OpenSession, Opening, Reservation, Session,
+    SessionError, Tie, Ties, WorkOutcome, WrongPool,
 };
 use super::memory::Memory;
-use super::pool::{Agreed, PoolReserve};
+use super::pool::{OtherHostsSums, PoolReserve};
 use super::shards::Shard;
 use crate::clock::Now;
 use crate::rules::Over;
@@ -31,13 +31,13 @@ impl Engine {
     ///
     /// # Errors
     /// The session belongs to another user, pool or slot count; a bound on sessions is reached.
-    pub fn open(&self, opening: &Opening<'_>, now: Now) -> Result<Session, SessionError> {
-        self.leases.open(opening, &self.pools, now)
+    pub fn open_session(&self, opening: &Opening<'_>, now: Now) -> Result<Session, SessionError> {
+        self.leases.open_session(opening, &self.pools, now)
     }
 
     /// Closes a connection. Without connections a named session ends after 5 s, one without a name at once.
-    pub fn close(&self, session: &Session, now: Now) -> Parting {
-        self.leases.close(session, now, &mut self.loosening(false, now))
+    pub fn close_connection(&self, session: &Session, now: Now) -> ConnectionEnd {
+        self.leases.close_connection(session, now, &mut self.tie_releaser(false, now))
     }
 
     /// Returns every named session.
@@ -49,13 +49,13 @@ impl Engine {
     }
 
     /// Ends a session and all its leases, after its process has died.
-    pub fn end(&self, session: &Session, now: Now) {
-        self.leases.end_session(session, now.at, &mut self.loosening(false, now));
+    pub fn end_session(&self, session: &Session, now: Now) {
+        self.leases.end_session(session, now.at, &mut self.tie_releaser(false, now));
     }
 
     /// Releases a lease. Returns whether the session held it; if not, only counts the error.
-    pub fn release(&self, session: &Session, lease: u64, outcome: WorkOutcome, now: Now) -> bool {
-        let held = self.release_for(session, lease, outcome, Why::Released, now);
+    pub fn release_lease(&self, session: &Session, lease: u64, outcome: WorkOutcome, now: Now) -> bool {
+        let held = self.end_lease(session, lease, outcome, LeaseEndReason::Released, now);
         if !held {
             self.leases.count_not_held(session, lease);
         }
@@ -63,20 +63,27 @@ impl Engine {
     }
 
     /// Ends a grant that could not be delivered, as if its request had been abandoned.
-    pub fn take_back(&self, session: &Session, lease: u64, now: Now) {
-        self.release_for(session, lease, WorkOutcome::Dropped, Why::Abandoned, now);
+    pub fn revoke_lease(&self, session: &Session, lease: u64, now: Now) {
+        self.end_lease(session, lease, WorkOutcome::Dropped, LeaseEndReason::Abandoned, now);
     }
 
-    fn release_for(&self, session: &Session, lease: u64, outcome: WorkOutcome, why: Why, now: Now) -> bool {
-        let ended = self.leases.release(session, lease, why, now, &mut self.loosening(false, now));
+    fn end_lease(
+        &self,
+        session: &Session,
+        lease: u64,
+        outcome: WorkOutcome,
+        why: LeaseEndReason,
+        now: Now,
+    ) -> bool {
+        let ended = self.leases.release(session, lease, why, now, &mut self.tie_releaser(false, now));
         let Some(ties) = ended else { return false };
-        self.loosen(ties.iter(), outcome, why == Why::Abandoned, now);
+        self.release_ties(ties.iter(), outcome, why == LeaseEndReason::Abandoned, now);
         true
     }
 
     /// Restarts the time to live of a lease. Returns whether the session held it.
     #[must_use]
-    pub fn renew(&self, session: &Session, lease: u64, now: Now) -> bool {
+    pub fn renew_lease(&self, session: &Session, lease: u64, now: Now) -> bool {
         let held = self.leases.renew(session, lease, now);
         if !held {
             self.leases.count_not_held(session, lease);
@@ -86,42 +93,42 @@ impl Engine {
 
     /// Returns whether a session still holds a lease.
     #[must_use]
-    pub fn holds(&self, session: &Session, lease: u64, now: Now) -> bool {
+    pub fn holds_lease(&self, session: &Session, lease: u64, now: Now) -> bool {
         self.leases.is_live(session, lease, now)
     }
 
     /// Ends the leases of abandoned requests, each named by its connection's number and its id; requests
     /// granted later end at once. Returns the leases that ended.
-    pub fn abandon(
+    pub fn abandon_requests(
         &self,
         session: &Session,
         reports: &mut dyn Iterator<Item = (u64, u64)>,
         now: Now,
     ) -> Vec<u64> {
-        self.leases.abandon(session, reports, now, &mut self.loosening(true, now))
+        self.leases.abandon(session, reports, now, &mut self.tie_releaser(true, now))
     }
 
     /// Records a signal, in thousandths, that an application pushes about its own pool.
     ///
     /// # Errors
     /// The session belongs to another pool.
-    pub fn signal(
+    pub fn record_pushed_signal(
         &self,
         session: &Session,
         pool: &str,
         name: &str,
         permille: u16,
         now: Now,
-    ) -> Result<(), NotItsPool> {
+    ) -> Result<(), WrongPool> {
         if session.pool().name() != pool {
-            return Err(NotItsPool);
+            return Err(WrongPool);
         }
         session.pool().signals.lock().push(name, session.number(), permille, now.at);
         Ok(())
     }
 
     /// Records the host's reading: connections for `accept_queue`, otherwise thousandths; `None`: failed.
-    pub fn observe(&self, pool: &str, signal: &str, reading: Option<u32>, now: Now) {
+    pub fn record_host_signal(&self, pool: &str, signal: &str, reading: Option<u32>, now: Now) {
         if let Some(pool) = self.pools.find(pool) {
             pool.signals.lock().observe(signal, reading, now.at);
         }
@@ -129,32 +136,32 @@ impl Engine {
 
     /// Returns whether any pool has a fleet-wide reserve.
     #[must_use]
-    pub fn keeps_reserve(&self) -> bool {
-        self.pools.all().iter().any(|pool| pool.keeps_reserve())
+    pub fn has_fleet_reserve(&self) -> bool {
+        self.pools.all().iter().any(|pool| pool.has_fleet_reserve())
     }
 
     /// Returns this host's part of every fleet-wide reserve, by pool name, and takes the flags of refusals.
     #[must_use]
-    pub fn reserves(&self) -> Vec<PoolReserve> {
+    pub fn take_pool_reserves(&self) -> Vec<PoolReserve> {
         let mut reserves: Vec<PoolReserve> =
-            self.pools.all().iter().filter_map(|pool| pool.reserve()).collect();
+            self.pools.all().iter().filter_map(|pool| pool.take_reserve()).collect();
         reserves.sort_unstable_by(|one, other| one.pool.cmp(&other.pool));
         reserves
     }
 
     /// Sets the sums of all other hosts for a pool; its reserve uses them for at most 10 s.
-    pub fn set_elsewhere(&self, pool: &str, agreed: Agreed) {
+    pub fn set_other_hosts_sums(&self, pool: &str, agreed: OtherHostsSums) {
         if let Some(pool) = self.pools.find(pool) {
-            pool.set_elsewhere(agreed);
+            pool.set_other_hosts_sums(agreed);
         }
     }
 
     /// Returns the signals that the host must read.
     #[must_use]
-    pub fn wanted_readings(&self) -> Vec<HostSignals> {
+    pub fn required_host_signals(&self) -> Vec<HostSignals> {
         let mut wanted = Vec::new();
         for pool in self.pools.all() {
-            let Some(watch) = pool.watched() else { continue };
+            let Some(watch) = pool.shedding() else { continue };
             let signals = watch.shed.signals.iter().filter(|signal| signal.source != SignalSource::Pushed);
             wanted.extend(signals.map(|signal| HostSignals {
                 pool: pool.name().into(),
@@ -167,59 +174,59 @@ impl Engine {
     }
 
     /// Ends expired leases and sessions past their grace period, each as of its own time.
-    pub fn end_due(&self, now: Now) {
-        self.leases.end_due(now, &mut self.loosening(false, now));
+    pub fn end_expired_leases(&self, now: Now) {
+        self.leases.end_due(now, &mut self.tie_releaser(false, now));
     }
 
     /// Grants a lease that the pool counts already.
-    pub(super) fn grant(&self, reserved: Reservation<'_>, new: &NewLease<'_>, now: Now) -> Option<u64> {
+    pub(super) fn grant_lease(&self, reserved: Reservation<'_>, new: &NewLease<'_>, now: Now) -> Option<u64> {
         let pool = reserved.session().pool();
         let lease = reserved.grant(new, now);
         if lease.is_none() {
-            pool.leave_work(new.is_other);
+            pool.remove_lease(new.is_noncritical);
             // Does not forget the name: it is not recorded yet, and the caller holds the lock of names.
-            self.loosen(new.ties.iter().copied(), WorkOutcome::Dropped, false, now);
+            self.release_ties(new.ties.iter().copied(), WorkOutcome::Dropped, false, now);
         }
         lease
     }
 
     /// Returns the release of ties for leases without an outcome.
-    fn loosening(&self, forgets: bool, now: Now) -> impl FnMut(&Ties) + '_ {
-        move |ties| self.loosen(ties.iter(), WorkOutcome::Dropped, forgets, now)
+    fn tie_releaser(&self, forgets: bool, now: Now) -> impl FnMut(&Ties) + '_ {
+        move |ties| self.release_ties(ties.iter(), WorkOutcome::Dropped, forgets, now)
     }
 
-    fn loosen(&self, ties: impl Iterator<Item = Tie>, outcome: WorkOutcome, forgets: bool, now: Now) {
+    fn release_ties(&self, ties: impl Iterator<Item = Tie>, outcome: WorkOutcome, forgets: bool, now: Now) {
         for tie in ties {
             match tie {
-                Tie::Place(digest) => self.end_place(&digest, now),
-                Tie::Refund(refund) if outcome == WorkOutcome::Ok => self.refund(&refund, now),
-                Tie::Repeat(name) if forgets => self.repeats.forget(&name, &self.shards),
-                Tie::Spent(name) if forgets => self.spent.forget(&name, &self.shards),
-                Tie::Refund(_) | Tie::Repeat(_) | Tie::Spent(_) | Tie::Cost { .. } => {}
+                Tie::Permit(digest) => self.release_permit(&digest, now),
+                Tie::Refund(refund) if outcome == WorkOutcome::Ok => self.refund_charge(&refund, now),
+                Tie::IdempotencyKey(name) if forgets => self.idempotency.forget(&name, &self.shards),
+                Tie::RefundableCost(name) if forgets => self.refundable_costs.forget(&name, &self.shards),
+                Tie::Refund(_) | Tie::IdempotencyKey(_) | Tie::RefundableCost(_) | Tie::Cost { .. } => {}
             }
         }
     }
 
     /// Refunds a rule's charge, if the rule still counts comparable states.
-    fn refund(&self, refund: &LeaseCharge, now: Now) {
-        let ruling = self.ruling.load();
-        let Some((rule, terms)) = ruling.identified(refund.rule) else { return };
+    fn refund_charge(&self, refund: &LeaseCharge, now: Now) {
+        let ruling = self.rule_set.load();
+        let Some((rule, terms)) = ruling.find_rule(refund.rule) else { return };
         let Some(allowance) = rule.limit.allowance(refund.allowance) else { return };
-        if terms.states.of(refund.allowance).1 != refund.salt {
+        if terms.states.tag_and_salt(refund.allowance).1 != refund.salt {
             return;
         }
-        let quota = match (&allowance.over, refund.is_beyond) {
+        let quota = match (&allowance.over, refund.is_elastic) {
             (Over::Elastic(second), true) => second,
             (_, true) => return,
             (_, false) => &allowance.quota,
         };
-        let mut shard = self.shards.lock(self.shards.of(&refund.digest));
-        each_algorithm!(quota, quota => give_back(quota, refund, &mut shard, self.shards.memory(), now));
+        let mut shard = self.shards.lock(self.shards.index_for(&refund.digest));
+        each_algorithm!(quota, quota => refund_state(quota, refund, &mut shard, self.shards.memory(), now));
     }
 }
 
 /// Refunds a state, if present: an absent one has its full quota.
-fn give_back<A: AlgorithmTable>(
+fn refund_state<A: AlgorithmTable>(
     quota: &A,
     refund: &LeaseCharge,
     shard: &mut Shard,
@@ -228,9 +235,9 @@ fn give_back<A: AlgorithmTable>(
 ) {
     if let Some(mut found) = A::table_mut(shard).entry(&refund.digest) {
         // A bucket of another generation is adopted at its next check, not here.
-        if !A::ADOPTS || found.tag() == refund.digest.tag() {
+        if !A::CONVERTS_STATES || found.tag() == refund.digest.tag() {
             let change = |state: &mut A::State| {
-                quota.give_back(state, now, refund.cost);
+                quota.refund(state, now, refund.cost);
                 quota.level(state, now)
             };
             // A refund never grows a state.

@@ -7,29 +7,29 @@ use super::counters::{CheckResult, ThreadCounters};
 use super::decision::NoteKind;
 use super::digest::Digest;
 use super::leases::Tie;
-use super::part::{CheckStage, StagePart};
+use super::part::{CheckStage, StageCheck};
 use super::request::{Charge, Descriptors, Op, Request, UNIT_REQUESTS};
-use super::ruling::{CompiledRule, DomainTerms};
+use super::ruling::{CompiledDomain, CompiledRule};
 use crate::limit::QuotaLevel;
 use crate::rules::{Domain, KeyScratch, NodeHit, NodeHits, Rule, Selection};
 
 #[derive(Debug, Default)]
 pub(super) struct Workspace {
     pub(super) matching: Vec<u32>,
-    pub(super) parts: Vec<StagePart>,
+    pub(super) checks: Vec<StageCheck>,
     pub(super) notes: Vec<(NoteKind, u32)>,
     pub(super) all: Vec<(u32, QuotaLevel)>,
     /// Would-be refusals of shadow shedders, listed after the notes of rules.
     pub(super) shed_notes: Vec<(NoteKind, u32)>,
     /// The ties of the lease, and its time to live.
     pub(super) ties: Vec<Tie>,
-    pub(super) lasts: Option<Duration>,
+    pub(super) lease_ttl: Option<Duration>,
     /// Counter for per-request random draws.
     pub(super) draws: Cell<u64>,
     /// The same for peeks, so that they do not change the draws of others.
-    pub(super) draws_of_looks: Cell<u64>,
+    pub(super) peek_draws: Cell<u64>,
     /// Scratch space for idempotency hashes.
-    pub(super) written: Vec<u8>,
+    pub(super) hash_buffer: Vec<u8>,
     amounts: Vec<i64>,
     key: KeyScratch,
     hits: NodeHits,
@@ -40,15 +40,15 @@ impl Workspace {
         // Separate ranges: no two deciders draw the same.
         let first = number << 48;
         let (draws, draws_of_looks) = (Cell::new(first), Cell::new(first | 1 << 47));
-        Workspace { draws, draws_of_looks, ..Workspace::default() }
+        Workspace { draws, peek_draws: draws_of_looks, ..Workspace::default() }
     }
 
     pub(super) fn clear(&mut self) {
         self.clear_notes();
-        self.parts.clear();
+        self.checks.clear();
         self.shed_notes.clear();
         self.ties.clear();
-        self.lasts = None;
+        self.lease_ttl = None;
     }
 
     /// Clears the parts of a reply beside the verdict.
@@ -62,7 +62,7 @@ impl Workspace {
     pub(super) fn gather(
         &mut self,
         domain: &Domain,
-        terms: &DomainTerms,
+        terms: &CompiledDomain,
         selection: &Selection<'_>,
         request: &Request<'_>,
     ) {
@@ -73,7 +73,7 @@ impl Workspace {
                 // A HIT has no end, so it is never in progress.
                 Some(_) if request.op == Op::Hit => None,
                 Some(expires) => {
-                    self.lasts = self.lasts.max(Some(expires));
+                    self.lease_ttl = self.lease_ttl.max(Some(expires));
                     Some(1)
                 }
                 None => request.cost.in_unit(unit(rule)),
@@ -90,7 +90,7 @@ impl Workspace {
     pub(super) fn gather_charge(
         &mut self,
         domain: &Domain,
-        terms: &DomainTerms,
+        terms: &CompiledDomain,
         selection: &Selection<'_>,
         charge: &Charge<'_>,
     ) {
@@ -102,7 +102,7 @@ impl Workspace {
                 continue;
             };
             self.add(domain, number, terms, selection, 0);
-            self.amounts.resize(self.parts.len(), amount);
+            self.amounts.resize(self.checks.len(), amount);
         }
         if let Some(amount) = charge.amount.in_unit(UNIT_REQUESTS) {
             self.add_nodes(domain, terms, &charge.descriptors, 0);
@@ -112,7 +112,13 @@ impl Workspace {
     }
 
     /// Adds a check for each tree node that the descriptors hit, each at the request's cost.
-    fn add_nodes(&mut self, domain: &Domain, terms: &DomainTerms, descriptors: &Descriptors<'_>, cost: u32) {
+    fn add_nodes(
+        &mut self,
+        domain: &Domain,
+        terms: &CompiledDomain,
+        descriptors: &Descriptors<'_>,
+        cost: u32,
+    ) {
         let tree = domain.tree();
         tree.select_hits(descriptors.iter(), &mut self.hits);
         #[allow(clippy::indexing_slicing, reason = "the nodes of a tree are rules, and each has its terms")]
@@ -122,15 +128,15 @@ impl Workspace {
             let terms = terms_of(hit.rule);
             let descriptor = descriptors.iter().nth(usize::from(*descriptor)).unwrap_or_default();
             let key = terms.key_hash.digest(tree.key_values(*hit, descriptor));
-            let refused_until = terms.blocked_everywhere(|| tree.key_values(*hit, descriptor));
-            let part = StagePart::new(hit.rule, terms, key, 0, cost.saturating_mul(*times));
-            self.parts.push(part.refused_until(refused_until));
+            let refused_until = terms.fleet_blocked_until(|| tree.key_values(*hit, descriptor));
+            let part = StageCheck::new(hit.rule, terms, key, 0, cost.saturating_mul(*times));
+            self.checks.push(part.refused_until(refused_until));
         }
     }
 
     /// Excludes rules with `refund_on` from a refund: their lease's end would refund a second time.
-    pub(super) fn keep_refunds_of_ends(&mut self, domain: &Domain) {
-        for (part, amount) in self.parts.iter().zip(&mut self.amounts) {
+    pub(super) fn exclude_lease_refunds(&mut self, domain: &Domain) {
+        for (part, amount) in self.checks.iter().zip(&mut self.amounts) {
             let rule = domain.rules().get(part.rule as usize);
             if rule.is_some_and(|rule| rule.refund_on.is_some()) {
                 *amount = (*amount).max(0);
@@ -138,15 +144,15 @@ impl Workspace {
         }
     }
 
-    pub(super) fn parts_and_amounts(&mut self) -> (&mut [StagePart], &[i64]) {
-        (&mut self.parts, &self.amounts)
+    pub(super) fn parts_and_amounts(&mut self) -> (&mut [StageCheck], &[i64]) {
+        (&mut self.checks, &self.amounts)
     }
 
     fn rule_at<'r>(
         &self,
         at: usize,
         domain: &'r Domain,
-        terms: &'r DomainTerms,
+        terms: &'r CompiledDomain,
     ) -> Option<(u32, &'r Rule, &'r CompiledRule)> {
         let number = *self.matching.get(at)?;
         // The indexes after those of rules are list entries.
@@ -166,24 +172,24 @@ impl Workspace {
         let (key, allowance, refused_until) = if domain.key_is_plain(number) {
             let values = || domain.key_values(number, selection);
             let allowance = domain.allowance_of(number, selection, values());
-            (terms.key_hash.digest(values()), allowance, terms.blocked_everywhere(values))
+            (terms.key_hash.digest(values()), allowance, terms.fleet_blocked_until(values))
         } else {
             let key = domain.transformed_key(number, selection, &mut self.key);
             let allowance = domain.allowance_of(number, selection, key.values());
-            (terms.key_hash.digest(key.values()), allowance, terms.blocked_everywhere(|| key.values()))
+            (terms.key_hash.digest(key.values()), allowance, terms.fleet_blocked_until(|| key.values()))
         };
-        self.parts.push(StagePart::new(number, terms, key, allowance, cost).refused_until(refused_until));
+        self.checks.push(StageCheck::new(number, terms, key, allowance, cost).refused_until(refused_until));
     }
 
     /// Counts the outcome of each check and adds its note.
-    pub(super) fn note(
+    pub(super) fn record_notes(
         &mut self,
         domain: &Domain,
         granted: bool,
         stage: CheckStage,
         counters: Option<&ThreadCounters>,
     ) {
-        for part in self.parts.iter().filter(|part| stage.asks(part)) {
+        for part in self.checks.iter().filter(|part| stage.includes_check(part)) {
             let check = match (part.enforced, part.passes()) {
                 (true, false) => CheckResult::Refuse,
                 (false, false) => {
@@ -196,25 +202,25 @@ impl Workspace {
                     self.notes.push((NoteKind::Over, part.rule));
                     CheckResult::Over
                 }
-                (_, true) if granted && is_near(part, domain) => {
+                (_, true) if granted && is_past_warning_threshold(part, domain) => {
                     self.notes.push((NoteKind::Near, part.rule));
                     CheckResult::Near
                 }
                 (_, true) => CheckResult::Pass,
             };
             if let Some(counters) = counters {
-                counters.check(part.slot, check);
+                counters.count_check(part.slot, check);
             }
         }
         self.notes.append(&mut self.shed_notes);
     }
 
     /// Ties the permits, the refundable charges and the request's name to the lease.
-    pub(super) fn tie(&mut self, domain: &Domain, terms: &DomainTerms, name: Option<Digest>) {
-        self.ties.extend(name.map(Tie::Repeat));
-        for part in self.parts.iter().filter(|part| part.charged) {
+    pub(super) fn add_ties(&mut self, domain: &Domain, terms: &CompiledDomain, name: Option<Digest>) {
+        self.ties.extend(name.map(Tie::IdempotencyKey));
+        for part in self.checks.iter().filter(|part| part.charged) {
             if part.is_concurrency {
-                self.ties.push(Tie::Place(part.state()));
+                self.ties.push(Tie::Permit(part.state()));
                 continue;
             }
             let refunds = domain.rules().get(part.rule as usize).is_some_and(|rule| rule.refund_on.is_some());
@@ -225,8 +231,8 @@ impl Workspace {
     }
 
     /// Lists every matching limit that may be shown.
-    pub(super) fn list_all(&mut self, domain: &Domain) {
-        for part in &self.parts {
+    pub(super) fn list_all_limits(&mut self, domain: &Domain) {
+        for part in &self.checks {
             let is_named = domain.rules().get(part.rule as usize).is_some_and(|rule| rule.advertise);
             if let Some(level) = part.level.filter(|_| is_named) {
                 self.all.push((part.rule, level));
@@ -236,7 +242,7 @@ impl Workspace {
 }
 
 /// Returns whether a key is past the share of its limit at which its rule warns.
-fn is_near(part: &StagePart, domain: &Domain) -> bool {
+fn is_past_warning_threshold(part: &StageCheck, domain: &Domain) -> bool {
     let warn_at = domain.rules().get(part.rule as usize).and_then(|rule| rule.warn_at);
     warn_at.zip(part.level).is_some_and(|(thousandths, level)| {
         let used = u128::from(level.limit.saturating_sub(level.remaining));

@@ -20,7 +20,9 @@ use super::redis_clock::RedisClock;
 use super::reply::{CommandReply, CostCover, Paid, ReplyKind};
 use super::window::Stands;
 use crate::clock::{Micros, Now, Timestamp};
-use crate::engine::{Budget, CheckReply, Engine, FleetStatus, More, Need, OnBrought, Ticket};
+use crate::engine::{
+    CheckReply, Engine, FleetBudget, FleetStatus, NextIncrease, OnCheckReply, Shortfall, Ticket,
+};
 use breaker::Breaker;
 use places::PermitQueue;
 use std::collections::HashMap;
@@ -68,7 +70,7 @@ struct Open {
     /// Redis has reported that no permit is free.
     is_told: bool,
     brought: CheckReply,
-    on_brought: OnBrought,
+    on_brought: OnCheckReply,
 }
 
 /// When Redis last reported a key, and the minimum time it keeps the key after that.
@@ -113,7 +115,7 @@ impl Asking {
     pub fn ask(
         &mut self,
         (ticket, due): (&Ticket, Timestamp),
-        on_brought: OnBrought,
+        on_brought: OnCheckReply,
         version: impl Fn(u64) -> u64,
         now: Now,
         out: &mut Vec<ScriptCommand>,
@@ -130,7 +132,7 @@ impl Asking {
         let left = costs.len() + self.queue_up(ticket, number);
         for (bucket, costs) in costs {
             let who = (self.host, 1, self.dice.bytes());
-            let (needs, costs): (Vec<Need>, Vec<KeyPayment>) = costs.into_iter().unzip();
+            let (needs, costs): (Vec<Shortfall>, Vec<KeyPayment>) = costs.into_iter().unzip();
             match bucket.of_each(&mut self.lanes).send(who, costs, (needs, number), now.at) {
                 Ok(payment) => out.push(ScriptCommand::Exact(payment.clone())),
                 Err(_) => unreachable!("`costs` sees that there is room: else the ticket would wait in vain"),
@@ -144,7 +146,7 @@ impl Asking {
     pub fn tick(&mut self, now: Now, out: &mut Vec<ScriptCommand>) {
         self.expire(now.at);
         self.lanes.iter_mut().for_each(|lanes| drop(lanes.give_up(now.at)));
-        if self.standing.is_linked() {
+        if self.standing.is_redis_reachable() {
             self.offer_probe(now.at);
             let due = self.lanes.iter_mut().flat_map(Lanes::flights);
             let due = due
@@ -199,22 +201,23 @@ impl Asking {
         ticket: &Ticket,
         version: impl Fn(u64) -> u64,
         now: Now,
-    ) -> Option<HashMap<Bucket, Vec<(Need, KeyPayment)>>> {
-        let (budgets, limits) = (self.engine.budgets(), self.engine.places_budgets());
-        let mut costs: HashMap<Bucket, Vec<(Need, KeyPayment)>> = HashMap::new();
+    ) -> Option<HashMap<Bucket, Vec<(Shortfall, KeyPayment)>>> {
+        let (budgets, limits) = (self.engine.fleet_budgets(), self.engine.fleet_concurrency_limits());
+        let mut costs: HashMap<Bucket, Vec<(Shortfall, KeyPayment)>> = HashMap::new();
         for need in &ticket.needs {
-            if need.is_place {
+            if need.is_permit {
                 limits.get(&need.key.budget())?;
                 continue;
             }
             let number = need.key.budget();
-            let budget: &Budget = budgets.get(&number)?;
+            let budget: &FleetBudget = budgets.get(&number)?;
             let terms: CellQuota = terms(budget, version(number))?;
             let key = need.key.name();
             let heard = self.told.get(&key).filter(|heard| now.at.since(heard.at) < heard.kept);
             let knew_us = heard.map(|heard| micros(now.at.since(heard.at)));
             let window = cell_window(budget, self.clock.unix_us(now));
-            let cost = KeyPayment { key, terms, cost: u64::from(need.lacks) * TOKEN, knew_us, window };
+            let cost =
+                KeyPayment { key, terms, cost: u64::from(need.missing_units) * TOKEN, knew_us, window };
             costs.entry(Bucket::of(&key, self.buckets)).or_default().push((*need, cost));
         }
         let has_room =
@@ -239,17 +242,17 @@ impl Asking {
         let is_paid = !paid.is_empty() && paid.iter().all(|paid| paid.wait == CostCover::No);
         for (need, paid) in flight.about.0.iter().zip(paid) {
             match paid.wait {
-                CostCover::No if is_paid => brought.paid(need, paid.level, flight.sent),
-                CostCover::No => brought.not_taken(need, paid.level, flight.sent),
-                CostCover::Until(us) => brought.refused(need, Some(Micros(us)), paid.level, flight.sent),
-                CostCover::Never => brought.refused(need, None, paid.level, flight.sent),
+                CostCover::No if is_paid => brought.add_granted(need, paid.level, flight.sent),
+                CostCover::No => brought.add_uncharged(need, paid.level, flight.sent),
+                CostCover::Until(us) => brought.add_refused(need, Some(Micros(us)), paid.level, flight.sent),
+                CostCover::Never => brought.add_refused(need, None, paid.level, flight.sent),
             }
             if let Some(said) = &paid.window {
-                let more = (said.more_us > 0).then(|| More {
+                let more = (said.more_us > 0).then(|| NextIncrease {
                     at: heard_at(flight, now.at).after(Duration::from_micros(said.more_us)),
-                    is_spent_out: said.stands == Stands::SpentOut,
+                    is_exhausted: said.stands == Stands::SpentOut,
                 });
-                brought.of_window(more, paid_us);
+                brought.set_window_refill(more, paid_us);
             }
         }
         if is_late {
@@ -267,7 +270,7 @@ impl Asking {
         {
             self.asked.answered += 1;
             self.heard_in_time();
-            (open.on_brought)(Some(open.brought.at(now)));
+            (open.on_brought)(Some(open.brought.with_time(now)));
         }
     }
 

@@ -243,7 +243,7 @@ pub struct KeyPayment {
     pub terms: CellQuota,
     /// The cost in µtok.
     pub cost: u64,
-    /// As in [`Ask::knew_us`].
+    /// As in [`CellRequest::knew_us`].
     pub knew_us: Option<u64>,
     /// How its windows advance; `None` for a bucket.
     pub window: Option<CellWindow>,

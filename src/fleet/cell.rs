@@ -57,7 +57,7 @@ impl CellQuota {
     }
 
     /// The minimum time in µs that Redis keeps a cell of this level after a host read it: the greatest age
-    /// that a host may send as [`knew_us`](Ask::knew_us).
+    /// that a host may send as [`knew_us`](CellRequest::knew_us).
     #[must_use]
     pub fn kept_us(&self, level: i64) -> u64 {
         let need = self.burst.saturating_add_signed(level.saturating_neg());
@@ -83,7 +83,7 @@ pub struct CellRequest {
     pub key: [u8; 16],
     /// The quota of its rule as this host has it.
     pub terms: CellQuota,
-    /// The last report that Redis surely has. `None` after [`Kind::Unknown`](super::reply::Kind::Unknown),
+    /// The last report that Redis surely has. `None` after [`ReplyKind::Unknown`](super::reply::ReplyKind::Unknown),
     /// and after a change of the nonce.
     pub last: Option<CellReport>,
     /// The tokens held now without `back`, µtok.

@@ -5,7 +5,7 @@ use super::call::{Bucket, Host, KeyPayment, LanePosition, Nonce, Payment, SyncBa
 use super::cell::CellRequest;
 use super::places::{PermitCommand, PlacesAsk};
 use crate::clock::Timestamp;
-use crate::engine::Need;
+use crate::engine::Shortfall;
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -76,7 +76,7 @@ impl Numbered for Payment {
     type Ask = KeyPayment;
 
     /// The needs, in the order of the costs, and the ticket's number.
-    type About = (Vec<Need>, u64);
+    type About = (Vec<Shortfall>, u64);
 
     const LANES: u8 = 192;
 

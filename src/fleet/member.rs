@@ -10,7 +10,7 @@ use super::reply::ScriptReply;
 use super::sync::{Sync, SyncOptions};
 use super::versions::Versions;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{Budget, Engine, FleetStatus, PlacesBudget};
+use crate::engine::{Engine, FleetBudget, FleetConcurrencyLimit, FleetStatus};
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -19,8 +19,8 @@ use std::sync::Arc;
 pub struct HostMember {
     engine: Arc<Engine>,
     standing: Arc<FleetStatus>,
-    budgets: Arc<HashMap<u64, Budget>>,
-    places: Arc<HashMap<u64, PlacesBudget>>,
+    budgets: Arc<HashMap<u64, FleetBudget>>,
+    places: Arc<HashMap<u64, FleetConcurrencyLimit>>,
     sync: Sync,
     asking: Asking,
     versions: Versions,
@@ -66,7 +66,7 @@ impl HostMember {
 
     /// Adopts the budgets of the rules in force if they changed.
     pub fn take_budgets(&mut self) {
-        let (budgets, places) = (self.engine.budgets(), self.engine.places_budgets());
+        let (budgets, places) = (self.engine.fleet_budgets(), self.engine.fleet_concurrency_limits());
         if !Arc::ptr_eq(&budgets, &self.budgets) || !Arc::ptr_eq(&places, &self.places) {
             self.sync.set_places(Arc::clone(&places));
             self.sync.set_budgets(Arc::clone(&budgets));
@@ -88,7 +88,7 @@ impl HostMember {
 
     /// Asks for unknown versions of budgets.
     pub fn ask_versions(&mut self, out: &mut Vec<ScriptCommand>) {
-        if self.standing.is_linked() {
+        if self.standing.is_redis_reachable() {
             let due = std::iter::from_fn(|| self.versions.next()).take(VERSIONS_AT_ONCE);
             out.extend(due.map(ScriptCommand::Version));
         }
@@ -101,7 +101,7 @@ impl HostMember {
 
     /// Sets whether Redis answers. Returns whether that is a change.
     pub fn set_heard(&mut self, is_heard: bool, now: Timestamp) -> bool {
-        if is_heard == self.standing.is_linked() {
+        if is_heard == self.standing.is_redis_reachable() {
             return false;
         }
         self.sync.set_linked(is_heard, now);
@@ -120,7 +120,7 @@ impl HostMember {
         self.tend_places(now, out);
     }
 
-    /// Makes the calls of a pending request. Requests that wait for permits are [served](Member::tend_places)
+    /// Makes the calls of a pending request. Requests that wait for permits are [served](HostMember::tend_places)
     /// after all pending requests were taken.
     pub fn ask(&mut self, question: WaitingRequest, now: Now, out: &mut Vec<ScriptCommand>) {
         let WaitingRequest { ticket, due, on_brought } = question;
@@ -186,7 +186,7 @@ impl HostMember {
     pub fn leave(&mut self, now: Now, out: &mut Vec<ScriptCommand>) -> bool {
         let is_left = self.sync.leave(&self.engine, now, out);
         self.asking.tick(now, out);
-        is_left || self.standing.is_linked() && self.asking.has_calls()
+        is_left || self.standing.is_redis_reachable() && self.asking.has_calls()
     }
 }
 

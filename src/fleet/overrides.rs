@@ -17,7 +17,7 @@ use super::call::{Encoded, Host};
 use super::reply::{Received, ReplyFault, ScriptReply};
 use super::scripts;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{Blocked, FleetChange, FleetOverrides, Mode, RuleName, Switch, SwitchOrigin, Target};
+use crate::engine::{BlockedKey, FleetChange, FleetOverrides, Mode, RuleName, Switch, SwitchOrigin, Target};
 use ring::hmac;
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -163,7 +163,7 @@ impl Document {
                             target,
                             mode: *mode,
                             until,
-                            said,
+                            set_at: said,
                             by: by_fleet(*by),
                         });
                     }
@@ -172,7 +172,7 @@ impl Document {
                     let until = timestamp(*until, now).min(now.at.after(LASTS_MAX));
                     if now.at < until {
                         let (rule, by) = (name(rule), by_fleet(*by));
-                        overrides.blocks.push(Blocked { rule, key: *key, text: None, until, by });
+                        overrides.blocks.push(BlockedKey { rule, key: *key, text: None, until, by });
                     }
                 }
             }
@@ -216,17 +216,17 @@ impl Document {
 impl OverrideEntry {
     fn of(change: &FleetChange, host: &Host, now: Now) -> Option<OverrideEntry> {
         match change {
-            FleetChange::Switch(Switch { target: Target::Everything, mode: Mode::Enforce, .. })
+            FleetChange::Switch(Switch { target: Target::Daemon, mode: Mode::Enforce, .. })
             | FleetChange::Clear(_)
-            | FleetChange::Free(..) => None,
+            | FleetChange::Unblock(..) => None,
             FleetChange::Switch(switch) => Some(OverrideEntry::Switch {
                 rule: match &switch.target {
-                    Target::Everything => None,
+                    Target::Daemon => None,
                     Target::Rule(name) => Some((name.domain.clone(), name.rule.clone())),
                 },
                 mode: switch.mode,
                 until: switch.until.map(|until| unix_micros(until, now)),
-                said: unix_micros(switch.said, now),
+                said: unix_micros(switch.set_at, now),
                 by: (uid(switch.by), shown(host)),
             }),
             FleetChange::Block(block) => Some(OverrideEntry::Block {
@@ -246,7 +246,8 @@ impl OverrideEntry {
             ) => target(rule.as_ref()) == *changed,
             (
                 OverrideEntry::Block { rule, key, .. },
-                FleetChange::Block(Blocked { rule: of, key: changed, .. }) | FleetChange::Free(of, changed),
+                FleetChange::Block(BlockedKey { rule: of, key: changed, .. })
+                | FleetChange::Unblock(of, changed),
             ) => name(rule) == *of && key == changed,
             _ => false,
         }
@@ -298,7 +299,7 @@ impl OverridesSaid {
 }
 
 fn target(rule: Option<&OverrideName>) -> Target {
-    rule.map_or(Target::Everything, |rule| Target::Rule(name(rule)))
+    rule.map_or(Target::Daemon, |rule| Target::Rule(name(rule)))
 }
 
 fn name((domain, rule): &OverrideName) -> RuleName {
@@ -327,11 +328,11 @@ fn shown(host: &Host) -> [u8; 4] {
 }
 
 fn unix_micros(at: Timestamp, now: Now) -> i64 {
-    i64::try_from(at.as_nanos()).unwrap_or(i64::MAX).saturating_add(now.utc) / NANOS
+    i64::try_from(at.as_nanos()).unwrap_or(i64::MAX).saturating_add(now.utc_offset_nanos) / NANOS
 }
 
 fn timestamp(unix_micros: i64, now: Now) -> Timestamp {
-    let nanos = unix_micros.saturating_mul(NANOS).saturating_sub(now.utc);
+    let nanos = unix_micros.saturating_mul(NANOS).saturating_sub(now.utc_offset_nanos);
     Timestamp::from_nanos(u64::try_from(nanos).unwrap_or(0))
 }
 

@@ -7,7 +7,7 @@ mod window;
 use super::cell::{CellQuota, CellReply, CellReport, CellRequest, TOKEN};
 use super::window::{CellWindow, Stands, WindowAsk, WindowRefund};
 use crate::clock::Timestamp;
-use crate::engine::{Budget, ShareReport, SharedKey};
+use crate::engine::{FleetBudget, ShareReport, SharedKey};
 use demand::{needed, own_part, token_takes};
 pub(super) use pace::Pace;
 use std::time::Duration;
@@ -95,15 +95,15 @@ impl KeyPage {
     }
 
     /// Decides the next step from the engine's state of the key.
-    pub(super) fn next(&mut self, there: &ShareReport, budget: &Budget, pace: &Pace) -> NextKey {
-        if there.asked != self.asked || there.owed > 0 {
+    pub(super) fn next(&mut self, there: &ShareReport, budget: &FleetBudget, pace: &Pace) -> NextKey {
+        if there.requested != self.asked || there.debt > 0 {
             self.busy = pace.now;
-            self.asked = there.asked;
+            self.asked = there.requested;
         }
         self.turn(budget, pace.now);
         let borrows = budget.quota.borrows(pace.hosts);
         let Some(asked_at) = self.asked_at else {
-            return NextKey::Ask(if borrows { 0 } else { there.held });
+            return NextKey::Ask(if borrows { 0 } else { there.borrowed });
         };
         let has_plenty = self.has_plenty(budget);
         let is_over = self.is_over(pace.now);
@@ -112,31 +112,33 @@ impl KeyPage {
         let excess = if borrows && has_plenty {
             0
         } else if is_over || !borrows {
-            there.held
-        } else if there.held > target + target / 2 && pace.now >= asked_at.after(BACK_AFTER) {
-            there.held - target
+            there.borrowed
+        } else if there.borrowed > target + target / 2 && pace.now >= asked_at.after(BACK_AFTER) {
+            there.borrowed - target
         } else {
             0
         };
-        let is_wanted = there.asked > 0
+        let is_wanted = there.requested > 0
             && !self.is_spent_out()
-            && (self.calls || self.is_short && there.held < target || there.held < self.low(budget, pace));
+            && (self.calls
+                || self.is_short && there.borrowed < target
+                || there.borrowed < self.low(budget, pace));
         let is_to_be_told = !has_plenty
             && is_over
             && pace.now < asked_at.after(FORGOTTEN)
             && self.last.is_some_and(|last| last.demand > 0);
-        let is_lapsing =
-            there.held > 0 && self.renews(has_plenty).is_some_and(|after| pace.now >= asked_at.after(after));
-        let is_owed = there.owed > 0 && (self.calls || !has_plenty || pace.now >= asked_at.after(OWED_MAX));
-        let is_to_be_settled = is_owed || there.returns > 0 || excess > 0;
+        let is_lapsing = there.borrowed > 0
+            && self.renews(has_plenty).is_some_and(|after| pace.now >= asked_at.after(after));
+        let is_owed = there.debt > 0 && (self.calls || !has_plenty || pace.now >= asked_at.after(OWED_MAX));
+        let is_to_be_settled = is_owed || there.refund > 0 || excess > 0;
         if is_to_be_settled || is_wanted || is_to_be_told || is_lapsing {
             let soonest = self.soonest(pace.now);
             return if soonest > pace.now { NextKey::Look(soonest) } else { NextKey::Ask(excess) };
         }
-        if there.held == 0 && there.owed == 0 && pace.now >= self.busy.after(KEEP) {
+        if there.borrowed == 0 && there.debt == 0 && pace.now >= self.busy.after(KEEP) {
             return NextKey::LetGo;
         }
-        NextKey::Look(self.look_again(there.held > 0, has_plenty, pace.now))
+        NextKey::Look(self.look_again(there.borrowed > 0, has_plenty, pace.now))
     }
 
     /// Whether demand has ended: no request for longer than [`KeyPage::silence`].
@@ -171,7 +173,7 @@ impl KeyPage {
         reported: &ShareReport,
         back: u32,
         terms: CellQuota,
-        (budget, window): (&Budget, Option<CellWindow>),
+        (budget, window): (&FleetBudget, Option<CellWindow>),
         pace: &Pace,
         dice: u32,
     ) -> CellRequest {
@@ -181,45 +183,47 @@ impl KeyPage {
         let seen = if is_first {
             self.begin_demand(reported, pace.now)
         } else {
-            self.note_demand(reported.asked, waited)
+            self.note_demand(reported.requested, waited)
         };
-        if reported.asked == self.asked && pace.now >= self.busy.after(self.silence()) {
+        if reported.requested == self.asked && pace.now >= self.busy.after(self.silence()) {
             self.demand = 0;
         }
         self.asked = 0;
-        self.is_rising = reported.asked >= RISING_MIN && seen > 2 * before;
+        self.is_rising = reported.requested >= RISING_MIN && seen > 2 * before;
         let target = u64::from(self.target(reported, budget, pace));
         // After a jump in demand, cover half an interval at the new demand. A new key's span is unknown.
-        let soon =
-            if reported.asked >= RISING_MIN { needed(seen, EVERY / 2, self.supply(budget), pace) } else { 0 };
+        let soon = if reported.requested >= RISING_MIN {
+            needed(seen, EVERY / 2, self.supply(budget), pace)
+        } else {
+            0
+        };
         let first = match is_first {
-            true if self.is_rising => START * u64::from(reported.asked),
-            true => u64::from(budget.quota.credit() > 0 && !budget.quota.lends_one(pace.hosts)),
+            true if self.is_rising => START * u64::from(reported.requested),
+            true => u64::from(budget.quota.credit() > 0 && !budget.quota.credit_below_one_unit(pace.hosts)),
             false => 0,
         };
         let wanted = target.max(u64::from(soon)).max(first);
         let wanted = wanted.min(u64::from(budget.quota.bucket().burst()));
         let borrows = back == 0 && budget.quota.borrows(pace.hosts);
-        let want = if borrows { wanted.saturating_sub(u64::from(reported.held)) } else { 0 };
+        let want = if borrows { wanted.saturating_sub(u64::from(reported.borrowed)) } else { 0 };
         let needed = want.saturating_mul(TOKEN);
         let paced =
             if pace.others_are_away { needed.min(own_part(waited, dice, budget, pace)) } else { needed };
         self.is_paced = paced < needed;
-        let want = paced.min(self.fair(reported.owed, waited, budget, pace));
+        let want = paced.min(self.fair(reported.debt, waited, budget, pace));
         let knew = self.known.map(|(at, kept)| (pace.now.since(at), kept)).filter(|(age, kept)| age < kept);
         self.calls = false;
-        let returned =
-            WindowRefund { amount: u64::from(reported.returns) * TOKEN, paid_us: reported.paid_us };
+        let returned = WindowRefund { amount: u64::from(reported.refund) * TOKEN, paid_us: reported.paid_us };
         // Returned window tokens were never spent: they are reported apart from refunds of spent ones.
-        let back = if window.is_some() { back.saturating_sub(reported.returns) } else { back };
+        let back = if window.is_some() { back.saturating_sub(reported.refund) } else { back };
         (self.asked_at, self.in_flight) = (Some(pace.now), true);
         CellRequest {
             key: self.key.name(),
             terms,
             last: self.last,
-            hold: u64::from(reported.held) * TOKEN,
+            hold: u64::from(reported.borrowed) * TOKEN,
             back: u64::from(back) * TOKEN,
-            owed: u64::from(reported.owed) * TOKEN,
+            owed: u64::from(reported.debt) * TOKEN,
             want,
             demand: self.demand,
             waited_us: micros(waited.min(WAITED_MAX)),
@@ -286,7 +290,7 @@ impl KeyPage {
     }
 
     /// When to check a key after its reply.
-    pub(super) fn after(&self, budget: &Budget, now: Timestamp) -> Timestamp {
+    pub(super) fn after(&self, budget: &FleetBudget, now: Timestamp) -> Timestamp {
         let asked = self.asked_at.unwrap_or(now);
         if let Some((at, true)) = self.more
             && self.held() == 0
@@ -321,7 +325,7 @@ const GAP_MIN: Duration = Duration::from_millis(2);
 /// Unneeded tokens return after this time.
 const BACK_AFTER: Duration = Duration::from_millis(250);
 
-/// The interval of reports about held tokens, well before [`crate::engine::Settled`] expires.
+/// The interval of reports about held tokens, well before [`crate::engine::ShareReply`] expires.
 const REPORT_EVERY: Duration = Duration::from_millis(900);
 
 /// How long the state of an idle key is kept.

@@ -1,7 +1,7 @@
 //! The bounded channel of pending requests from the decision threads to the sync task. Senders never block.
 
 use crate::clock::Timestamp;
-use crate::engine::{OnBrought, RemoteChecker, Ticket};
+use crate::engine::{OnCheckReply, RemoteChecker, Ticket};
 use std::fmt;
 use std::sync::Arc;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -13,7 +13,7 @@ pub struct WaitingRequest {
     /// The deadline of the request.
     pub due: Timestamp,
     /// Runs with the outcome.
-    pub on_brought: OnBrought,
+    pub on_brought: OnCheckReply,
 }
 
 /// The sending end.
@@ -30,7 +30,7 @@ impl Questions {
 }
 
 impl RemoteChecker for Questions {
-    fn ask(&self, ticket: Arc<Ticket>, due: Timestamp, on_brought: OnBrought) -> bool {
+    fn start_check(&self, ticket: Arc<Ticket>, due: Timestamp, on_brought: OnCheckReply) -> bool {
         self.0.try_send(WaitingRequest { ticket, due, on_brought }).is_ok()
     }
 }

@@ -16,7 +16,7 @@ impl RedisClock {
     pub(super) fn unix_us(&self, now: Now) -> u64 {
         match self.0 {
             Some((at, us)) => us.saturating_add(u64::try_from(now.at.since(at).as_micros()).unwrap_or(0)),
-            None => now.at.as_nanos().saturating_add_signed(now.utc) / 1_000,
+            None => now.at.as_nanos().saturating_add_signed(now.utc_offset_nanos) / 1_000,
         }
     }
 }

@@ -21,21 +21,21 @@ pub struct Received {
 /// The reply to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ScriptReply {
-    /// To [`Call::Sync`].
+    /// To [`ScriptCommand::Sync`].
     Sync(CommandReply<Vec<CellReply>>),
-    /// To [`Call::Exact`].
+    /// To [`ScriptCommand::Exact`].
     Exact(CommandReply<Vec<Paid>>),
-    /// To [`Call::Places`].
+    /// To [`ScriptCommand::Places`].
     Places(CommandReply<Vec<PlacesSaid>>),
-    /// To [`Call::Beat`].
+    /// To [`ScriptCommand::Beat`].
     Beat(Beaten),
-    /// To [`Call::Version`].
+    /// To [`ScriptCommand::Version`].
     Version(u64),
-    /// To [`Call::Peek`].
+    /// To [`ScriptCommand::Peek`].
     Peek(Peeked),
-    /// To [`Call::Reset`]: whether the cell existed.
+    /// To [`ScriptCommand::Reset`]: whether the cell existed.
     Reset(bool),
-    /// To [`Call::Overrides`].
+    /// To [`ScriptCommand::Overrides`].
     Overrides(OverridesSaid),
 }
 

@@ -7,7 +7,7 @@
 
 use super::beat::{Beat, Beaten, POOLS_MAX, PoolLoad, PoolReport, PoolSaid};
 use crate::clock::Timestamp;
-use crate::engine::{Agreed, Claim, Engine, FleetSums, Here};
+use crate::engine::{Claim, Engine, FleetSums, HostReadings, OtherHostsSums};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ pub struct Reserves {
 #[derive(Clone, Copy, Debug, Default)]
 struct ReserveNews {
     claim: Claim,
-    here: Here,
+    here: HostReadings,
     elsewhere: FleetSums,
     /// When the last answered report was sent.
     heard: Option<Timestamp>,
@@ -46,7 +46,7 @@ impl Reserves {
         }
         self.pools.values_mut().for_each(|told| told.is_gone = true);
         let mut reports = Vec::new();
-        for reserve in engine.reserves() {
+        for reserve in engine.take_pool_reserves() {
             if !self.pools.contains_key(&reserve.pool) && self.pools.len() >= POOLS_MAX {
                 continue;
             }
@@ -112,9 +112,9 @@ impl ReserveNews {
     /// Returns the claim to report: a number of non-critical requests.
     fn say(&mut self, now: Timestamp) -> u32 {
         if !self.is_known(now) {
-            self.claim = Claim::of(&self.here);
+            self.claim = Claim::new(&self.here);
         }
-        self.claim.say(&self.here)
+        self.claim.update_and_publish(&self.here)
     }
 
     /// Applies the reply to a report sent at `sent`.
@@ -122,13 +122,21 @@ impl ReserveNews {
         self.heard = Some(sent);
         self.elsewhere = elsewhere(said, load);
         // The sums may lack hosts that Redis forgot and that still use their claims: the limit does not rise.
-        self.claim.hear(self.elsewhere, &self.here, !said.may_lack);
+        self.claim.apply_sums(self.elsewhere, &self.here, !said.may_lack);
     }
 
     fn tell(&self, pool: &str, engine: &Engine) {
         let Some(heard) = self.heard else { return };
-        let (most, alone) = (self.claim.most(), self.here.own_part());
-        engine.set_elsewhere(pool, Agreed { sums: self.elsewhere, most, alone, heard });
+        let (most, alone) = (self.claim.allowed(), self.here.own_part());
+        engine.set_other_hosts_sums(
+            pool,
+            OtherHostsSums {
+                sums: self.elsewhere,
+                noncritical_max: most,
+                local_max: alone,
+                reported_at: heard,
+            },
+        );
     }
 
     /// Whether the last reply is still valid.
@@ -142,7 +150,7 @@ fn elsewhere(said: &PoolSaid, here: &PoolLoad) -> FleetSums {
     FleetSums {
         slots: said.load.slots.saturating_sub(here.slots),
         critical: said.load.critical.saturating_sub(here.critical),
-        others: said.load.other.saturating_sub(here.other),
+        noncritical: said.load.other.saturating_sub(here.other),
     }
 }
 

@@ -21,7 +21,7 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// The diagnosis script, for [`Link::start`].
+    /// The diagnosis script, for [`RedisLink::start`].
     #[must_use]
     pub fn script() -> Script {
         Script::new("rights", TEXT)

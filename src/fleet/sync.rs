@@ -17,7 +17,7 @@ use super::redis_clock::RedisClock;
 use super::round_trip::RoundTrip;
 use super::tally::{BudgetCounters, Tallies};
 use crate::clock::{Now, Timestamp};
-use crate::engine::{Budget, Engine, FleetStatus, SharedKey};
+use crate::engine::{Engine, FleetBudget, FleetStatus, SharedKey};
 use absence::Absence;
 use places::PlacesTalk;
 pub use places::PlacesTold;
@@ -77,7 +77,7 @@ pub struct Sync {
     /// When to check next for batches to give up.
     give_up: Timestamp,
     lanes: Vec<Lanes>,
-    budgets: Arc<HashMap<u64, Budget>>,
+    budgets: Arc<HashMap<u64, FleetBudget>>,
     versions: HashMap<u64, u64>,
     round_trip: RoundTrip,
     clock: RedisClock,
@@ -142,8 +142,10 @@ impl Sync {
     pub fn in_hand(&self, engine: &Engine, now: Now) -> (u64, u64) {
         let there = self.book.open_pages();
         let there =
-            there.filter_map(|page| engine.look_at(&page.key, self.budgets.get(&page.key.budget())?, now));
-        there.fold((0, 0), |(held, owed), there| (held + u64::from(there.held), owed + u64::from(there.owed)))
+            there.filter_map(|page| engine.peek_share(&page.key, self.budgets.get(&page.key.budget())?, now));
+        there.fold((0, 0), |(held, owed), there| {
+            (held + u64::from(there.borrowed), owed + u64::from(there.debt))
+        })
     }
 
     /// The smoothed round trip.
@@ -159,7 +161,7 @@ impl Sync {
     }
 
     /// Replaces the budgets by those of the rules in force.
-    pub fn set_budgets(&mut self, budgets: Arc<HashMap<u64, Budget>>) {
+    pub fn set_budgets(&mut self, budgets: Arc<HashMap<u64, FleetBudget>>) {
         let places = &self.places;
         self.tallies.keep(|budget| budgets.contains_key(&budget) || places.is_in_force(budget));
         self.budgets = budgets;
@@ -181,7 +183,7 @@ impl Sync {
         self.answer_calls(engine, now);
         self.answer_place_calls(engine, now);
         self.give_up(now.at);
-        if !self.standing.is_linked() {
+        if !self.standing.is_redis_reachable() {
             return;
         }
         self.repeat(now.at, out);
@@ -231,7 +233,7 @@ impl Sync {
 
     /// Records that Redis is reachable or not. After an outage, all keys are checked within 100 ms.
     pub fn set_linked(&mut self, linked: bool, now: Timestamp) {
-        if !self.standing.set_linked(linked) {
+        if !self.standing.set_redis_reachable(linked) {
             return;
         }
         self.absence.set_linked(linked, now);
@@ -254,14 +256,14 @@ impl Sync {
 
     fn answer_calls(&mut self, engine: &Engine, now: Now) {
         let mut calls = std::mem::take(&mut self.calls);
-        engine.take_calls(&mut calls);
+        engine.take_due_share_keys(&mut calls);
         for key in calls.drain(..) {
             let number = match self.book.find(&key) {
                 Some(number) => number,
                 None if self.book.len() < PAGES_MAX => self.open(key, now.at),
                 None => {
                     if let Some(budget) = self.budgets.get(&key.budget()) {
-                        engine.let_go(&key, budget, now);
+                        engine.remove_share(&key, budget, now);
                     }
                     continue;
                 }
@@ -303,7 +305,7 @@ impl Sync {
             return None;
         }
         let budget = self.budgets.get(&page.key.budget());
-        let there = budget.and_then(|budget| engine.look_at(&page.key, budget, now));
+        let there = budget.and_then(|budget| engine.peek_share(&page.key, budget, now));
         let (Some(budget), Some(there)) = (budget, there) else {
             // The rule was removed, or the state was evicted: its tokens expire.
             self.close(number);
@@ -315,8 +317,8 @@ impl Sync {
                 None
             }
             NextKey::LetGo => {
-                if engine.let_go(&page.key, budget, now) {
-                    self.happened.lapsed += u64::from(there.lapsed);
+                if engine.remove_share(&page.key, budget, now) {
+                    self.happened.lapsed += u64::from(there.expired);
                     self.close(number);
                 } else {
                     self.book.schedule(number, now.at.after(page::EVERY));
@@ -326,14 +328,14 @@ impl Sync {
             NextKey::Ask(back) => {
                 let terms = terms(&self.versions, page.key.budget(), budget);
                 let there =
-                    terms.and_then(|terms| Some((terms, engine.report(&page.key, budget, back, now)?)));
+                    terms.and_then(|terms| Some((terms, engine.report_share(&page.key, budget, back, now)?)));
                 let Some((terms, (reported, back))) = there else {
                     // Redis cannot count these numbers, or the state was just evicted.
                     self.close(number);
                     return None;
                 };
-                page.refused = reported.lacked > 0;
-                self.happened.lapsed += u64::from(reported.lapsed);
+                page.refused = reported.missing_max > 0;
+                self.happened.lapsed += u64::from(reported.expired);
                 let window = page::cell_window(budget, self.clock.unix_us(now));
                 let ask = page.ask(&reported, back, terms, (budget, window), &pace, dice);
                 Some((bucket, ask))
@@ -356,7 +358,7 @@ impl Sync {
 }
 
 /// The numbers of a budget, under their known version.
-fn terms(versions: &HashMap<u64, u64>, number: u64, budget: &Budget) -> Option<CellQuota> {
+fn terms(versions: &HashMap<u64, u64>, number: u64, budget: &FleetBudget) -> Option<CellQuota> {
     page::terms(budget, versions.get(&number).copied().unwrap_or(VERSION_FIRST))
 }
 

@@ -2,7 +2,7 @@
 
 use super::page::{cell_window, terms};
 use super::version::{NumbersFingerprint, VersionCall};
-use crate::engine::{Budget, PlacesBudget};
+use crate::engine::{FleetBudget, FleetConcurrencyLimit};
 use std::collections::HashMap;
 
 #[derive(Debug, Default)]
@@ -29,7 +29,11 @@ enum VersionStanding {
 
 impl Versions {
     /// Replaces the budgets; changed numbers need a new version.
-    pub(super) fn set(&mut self, budgets: &HashMap<u64, Budget>, places: &HashMap<u64, PlacesBudget>) {
+    pub(super) fn set(
+        &mut self,
+        budgets: &HashMap<u64, FleetBudget>,
+        places: &HashMap<u64, FleetConcurrencyLimit>,
+    ) {
         self.known.retain(|number, _| budgets.contains_key(number) || places.contains_key(number));
         let tokens = budgets.iter().filter_map(|(number, budget)| {
             let terms = terms(budget, 0)?;

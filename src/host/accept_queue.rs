@@ -5,7 +5,8 @@ use std::io;
 
 use super::Listen;
 use super::netlink::{
-    Family, UnixId, ask_tcp_listeners, ask_unix_listeners, ask_unix_queue, tcp_queue, unix_listener,
+    Family, UnixSocketId, parse_tcp_queue, parse_unix_listener, write_tcp_listeners_request,
+    write_unix_listeners_request, write_unix_queue_request,
 };
 use super::signal_error::SignalError;
 use super::sock_diag::{Lookup, SockDiag};
@@ -15,7 +16,7 @@ use super::sock_diag::{Lookup, SockDiag};
 pub(super) struct AcceptQueue {
     listen: Listen,
     /// The Unix socket, once it was found, and the identity of its path at that time.
-    found: Option<(UnixId, FileId)>,
+    found: Option<(UnixSocketId, FileId)>,
 }
 
 /// Device and inode of a path.
@@ -39,9 +40,10 @@ impl AcceptQueue {
 fn count_at_port(port: u16, kernel: &mut SockDiag) -> Result<u32, SignalError> {
     let mut waiting: Option<u32> = None;
     for family in [Family::V4, Family::V6] {
-        let write = |request: &mut Vec<u8>, sequence| ask_tcp_listeners(request, family, port, sequence);
+        let write =
+            |request: &mut Vec<u8>, sequence| write_tcp_listeners_request(request, family, port, sequence);
         let dumped = kernel.dump(write, |socket| {
-            if let Some(queue) = tcp_queue(socket, port) {
+            if let Some(queue) = parse_tcp_queue(socket, port) {
                 waiting = Some(waiting.unwrap_or_default().saturating_add(queue.waiting));
             }
         });
@@ -53,7 +55,7 @@ fn count_at_port(port: u16, kernel: &mut SockDiag) -> Result<u32, SignalError> {
 /// Finds the socket once among all Unix sockets, then queries it by its number until that or the path's file changes.
 fn count_at_path(
     path: &str,
-    found: &mut Option<(UnixId, FileId)>,
+    found: &mut Option<(UnixSocketId, FileId)>,
     kernel: &mut SockDiag,
 ) -> Result<u32, SignalError> {
     let file = identify_file(path)?;
@@ -69,10 +71,11 @@ fn count_at_path(
     count_at_socket(socket, kernel)?.ok_or_else(|| SignalError::NoUnixListener { path: path.into() })
 }
 
-fn count_at_socket(socket: UnixId, kernel: &mut SockDiag) -> Result<Option<u32>, SignalError> {
+fn count_at_socket(socket: UnixSocketId, kernel: &mut SockDiag) -> Result<Option<u32>, SignalError> {
     let mut waiting = None;
-    let write = |request: &mut Vec<u8>, sequence| ask_unix_queue(request, socket, sequence);
-    let lookup = kernel.query(write, |body| waiting = unix_listener(body).and_then(|found| found.queue));
+    let write = |request: &mut Vec<u8>, sequence| write_unix_queue_request(request, socket, sequence);
+    let lookup =
+        kernel.query(write, |body| waiting = parse_unix_listener(body).and_then(|found| found.queue));
     match lookup.map_err(|error| SignalError::from_sock_diag(&error))? {
         Lookup::Complete => Ok(waiting.map(|queue| queue.waiting)),
         Lookup::NotFound => Ok(None),
@@ -92,15 +95,15 @@ fn identify_file(path: &str) -> Result<FileId, SignalError> {
 /// By the file first: the application may have bound another spelling of the path, and a listener whose path was
 /// replaced may still listen. Otherwise by name, as the inode numbers of overlayfs differ from those the kernel reports;
 /// of several listeners with this name, the newest.
-fn find_listener(path: &str, file: FileId, kernel: &mut SockDiag) -> Result<UnixId, SignalError> {
+fn find_listener(path: &str, file: FileId, kernel: &mut SockDiag) -> Result<UnixSocketId, SignalError> {
     let (mut by_file, mut by_name) = (None, None);
-    let dumped = kernel.dump(ask_unix_listeners, |body| {
-        let Some(listener) = unix_listener(body) else { return };
+    let dumped = kernel.dump(write_unix_listeners_request, |body| {
+        let Some(listener) = parse_unix_listener(body) else { return };
         if listener.file == Some(to_kernel_file_id(file)) {
             by_file = Some(listener.id);
         }
         if listener.name == path.as_bytes()
-            && by_name.is_none_or(|other: UnixId| other.inode < listener.id.inode)
+            && by_name.is_none_or(|other: UnixSocketId| other.inode < listener.id.inode)
         {
             by_name = Some(listener.id);
         }

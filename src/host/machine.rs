@@ -8,7 +8,7 @@ use std::path::Path;
 /// network cards. Unreadable marks are left out, as are virtual interfaces, which come and go. `root` is `/` except in
 /// tests.
 #[must_use]
-pub fn machine_marks(root: &Path) -> Vec<Vec<u8>> {
+pub fn read_machine_marks(root: &Path) -> Vec<Vec<u8>> {
     let mut marks = Vec::new();
     let mut add_mark = |name: &str, value: &[u8]| marks.push([name.as_bytes(), b"=", value].concat());
     if let Some(id) = read_line(&root.join("etc/machine-id")) {
@@ -45,7 +45,7 @@ const CARDS_MAX: usize = 64;
 
 #[cfg(test)]
 mod tests {
-    use super::machine_marks;
+    use super::read_machine_marks;
     use std::fs;
     use std::path::Path;
 
@@ -62,19 +62,19 @@ mod tests {
     fn marks_exclude_virtual_interfaces() {
         let root = tempfile::tempdir().unwrap();
         let root = root.path();
-        assert!(machine_marks(root).is_empty(), "nothing can be read");
+        assert!(read_machine_marks(root).is_empty(), "nothing can be read");
         for (file, text) in [("etc/machine-id", "0123\n"), ("proc/sys/kernel/hostname", "web-1\n")] {
             let path = root.join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
         add_card(root, "eth0", "02:00:00:00:00:01", true);
-        let marks = machine_marks(root);
+        let marks = read_machine_marks(root);
         let texts: Vec<_> = marks.iter().map(|mark| String::from_utf8_lossy(mark).into_owned()).collect();
         assert_eq!(texts, ["machine-id=0123", "hostname=web-1", "card=02:00:00:00:00:01"]);
         add_card(root, "veth12", "7a:00:00:00:00:09", false);
-        assert_eq!(machine_marks(root), marks, "a container started");
+        assert_eq!(read_machine_marks(root), marks, "a container started");
         add_card(root, "eth1", "02:00:00:00:00:00", true);
-        assert_ne!(machine_marks(root), marks);
+        assert_ne!(read_machine_marks(root), marks);
     }
 }

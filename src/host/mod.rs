@@ -18,10 +18,10 @@ mod signal_error;
 mod sock_diag;
 mod usage_window;
 
-pub use machine::machine_marks;
-pub use resident::resident_bytes;
-pub use sampler::Sampler;
-pub use sensors::Sensors;
+pub use machine::read_machine_marks;
+pub use resident::read_resident_bytes;
+pub use sampler::SignalSampler;
+pub use sensors::SignalSensors;
 
 pub use crate::engine::{HostSignals, Listen, SignalSource};
 
@@ -29,20 +29,20 @@ use crate::clock::Now;
 use crate::engine::Engine;
 
 /// The receiver of samples, which also selects the signals to sample.
-pub trait Readings: Send + Sync {
+pub trait SignalSink: Send + Sync {
     /// Returns the signals to sample now.
-    fn wanted(&self) -> Vec<HostSignals>;
+    fn wanted_signals(&self) -> Vec<HostSignals>;
 
     /// Takes a sample: waiting connections for an accept queue, else thousandths; `None` if it cannot be read.
-    fn observe(&self, pool: &str, signal: &str, reading: Option<u32>, now: Now);
+    fn add_sample(&self, pool: &str, signal: &str, reading: Option<u32>, now: Now);
 }
 
-impl Readings for Engine {
-    fn wanted(&self) -> Vec<HostSignals> {
-        self.wanted_readings()
+impl SignalSink for Engine {
+    fn wanted_signals(&self) -> Vec<HostSignals> {
+        self.required_host_signals()
     }
 
-    fn observe(&self, pool: &str, signal: &str, reading: Option<u32>, now: Now) {
-        Engine::observe(self, pool, signal, reading, now);
+    fn add_sample(&self, pool: &str, signal: &str, reading: Option<u32>, now: Now) {
+        Engine::record_host_signal(self, pool, signal, reading, now);
     }
 }

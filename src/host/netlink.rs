@@ -12,7 +12,7 @@ pub enum Family {
 
 /// The kernel's identification of a Unix socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnixId {
+pub struct UnixSocketId {
     /// The inode of the socket itself, not of its path.
     pub inode: u32,
     /// Unique, even if the inode is reused.
@@ -20,7 +20,7 @@ pub struct UnixId {
 }
 
 /// Writes the request for all TCP listeners of one family on a port. The kernel filters them.
-pub fn ask_tcp_listeners(request: &mut Vec<u8>, family: Family, port: u16, sequence: u32) {
+pub fn write_tcp_listeners_request(request: &mut Vec<u8>, family: Family, port: u16, sequence: u32) {
     write_header(request, HEADER_BYTES + 56, NLM_F_REQUEST | NLM_F_DUMP, sequence);
     request.extend([if family == Family::V4 { AF_INET } else { AF_INET6 }, IPPROTO_TCP, 0, 0]);
     request.extend(LISTENING.to_ne_bytes());
@@ -31,17 +31,17 @@ pub fn ask_tcp_listeners(request: &mut Vec<u8>, family: Family, port: u16, seque
 }
 
 /// Writes the request for all listening Unix sockets, with their names.
-pub fn ask_unix_listeners(request: &mut Vec<u8>, sequence: u32) {
-    let any = UnixId { inode: 0, cookie: ANY_COOKIE };
+pub fn write_unix_listeners_request(request: &mut Vec<u8>, sequence: u32) {
+    let any = UnixSocketId { inode: 0, cookie: ANY_COOKIE };
     write_unix_request(request, NLM_F_REQUEST | NLM_F_DUMP, any, SHOW_NAME | SHOW_VFS, sequence);
 }
 
 /// Writes the request for the queue of one Unix socket.
-pub fn ask_unix_queue(request: &mut Vec<u8>, socket: UnixId, sequence: u32) {
+pub fn write_unix_queue_request(request: &mut Vec<u8>, socket: UnixSocketId, sequence: u32) {
     write_unix_request(request, NLM_F_REQUEST, socket, SHOW_RQLEN, sequence);
 }
 
-fn write_unix_request(request: &mut Vec<u8>, flags: u16, socket: UnixId, show: u32, sequence: u32) {
+fn write_unix_request(request: &mut Vec<u8>, flags: u16, socket: UnixSocketId, show: u32, sequence: u32) {
     write_header(request, HEADER_BYTES + 24, flags, sequence);
     request.extend([AF_UNIX, 0, 0, 0]);
     request.extend(LISTENING.to_ne_bytes());
@@ -62,19 +62,19 @@ fn write_header(request: &mut Vec<u8>, bytes: u32, flags: u16, sequence: u32) {
 
 /// One message from the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Message<'b> {
+pub enum DiagMessage<'b> {
     /// A socket, in the structure of its family.
     Socket(&'b [u8]),
     /// The last message of a dump.
     Done,
     /// The request failed with this error number; 0 acknowledges it.
-    Refused(i32),
+    Error(i32),
     /// Any other message.
     Other,
 }
 
 /// Iterates over the messages of a datagram that have this sequence number, until one is truncated.
-pub fn messages(datagram: &[u8], sequence: u32) -> impl Iterator<Item = Message<'_>> {
+pub fn parse_messages(datagram: &[u8], sequence: u32) -> impl Iterator<Item = DiagMessage<'_>> {
     let mut rest = datagram;
     let all = std::iter::from_fn(move || {
         let bytes = usize::try_from(read_u32(rest, 0)?).ok()?;
@@ -85,16 +85,16 @@ pub fn messages(datagram: &[u8], sequence: u32) -> impl Iterator<Item = Message<
     all.filter(move |message| read_u32(message, 8) == Some(sequence)).map(|message| {
         let body = message.get(HEADER_BYTES as usize..).unwrap_or_default();
         match read_u16(message, 4) {
-            Some(SOCK_DIAG_BY_FAMILY) => Message::Socket(body),
+            Some(SOCK_DIAG_BY_FAMILY) => DiagMessage::Socket(body),
             // Error numbers are negative. A failed dump has one in its last message.
             Some(NLMSG_DONE) => match read_u32(body, 0).map_or(0, u32::cast_signed) {
-                error if error < 0 => Message::Refused(error.saturating_neg()),
-                _ => Message::Done,
+                error if error < 0 => DiagMessage::Error(error.saturating_neg()),
+                _ => DiagMessage::Done,
             },
             Some(NLMSG_ERROR) => {
-                Message::Refused(read_u32(body, 0).map_or(0, u32::cast_signed).saturating_neg())
+                DiagMessage::Error(read_u32(body, 0).map_or(0, u32::cast_signed).saturating_neg())
             }
-            _ => Message::Other,
+            _ => DiagMessage::Other,
         }
     })
 }
@@ -111,7 +111,7 @@ pub struct ListenQueue {
 /// Reads the queue of a TCP socket that listens on this port (`inet_diag_msg`); `None` if the message is about another
 /// socket or truncated.
 #[must_use]
-pub fn tcp_queue(body: &[u8], port: u16) -> Option<ListenQueue> {
+pub fn parse_tcp_queue(body: &[u8], port: u16) -> Option<ListenQueue> {
     let its_port = u16::from_be_bytes(*body.get(4..)?.first_chunk()?);
     let listens = body.get(1) == Some(&STATE_LISTEN) && its_port == port;
     let queue = ListenQueue { waiting: read_u32(body, 56)?, backlog: read_u32(body, 60)? };
@@ -122,7 +122,7 @@ pub fn tcp_queue(body: &[u8], port: u16) -> Option<ListenQueue> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnixListener<'b> {
     /// Its identification.
-    pub id: UnixId,
+    pub id: UnixSocketId,
     /// The name it was bound to, as the application wrote it: a path, or a zero byte and an abstract name. Empty if
     /// unbound.
     pub name: &'b [u8],
@@ -134,8 +134,8 @@ pub struct UnixListener<'b> {
 
 /// Reads a listening Unix socket; `None` if it does not listen or the message is truncated.
 #[must_use]
-pub fn unix_listener(body: &[u8]) -> Option<UnixListener<'_>> {
-    let id = UnixId { inode: read_u32(body, 4)?, cookie: *body.get(8..)?.first_chunk()? };
+pub fn parse_unix_listener(body: &[u8]) -> Option<UnixListener<'_>> {
+    let id = UnixSocketId { inode: read_u32(body, 4)?, cookie: *body.get(8..)?.first_chunk()? };
     let mut listener = UnixListener { id, name: &[], file: None, queue: None };
     let mut rest = body.get(16..)?;
     while let (Some(bytes), Some(kind)) = (read_u16(rest, 0), read_u16(rest, 2)) {

@@ -7,7 +7,7 @@ use super::pseudofile::{BYTES_MAX, Pseudofile};
 /// Reads the resident memory of the whole process in bytes, including code and shared pages; `None` if it cannot be read.
 /// `root` is `/` except in tests.
 #[must_use]
-pub fn resident_bytes(root: &Path) -> Option<u64> {
+pub fn read_resident_bytes(root: &Path) -> Option<u64> {
     let mut buffer = [0; BYTES_MAX];
     let status = Pseudofile::open(root.join("proc/self/status")).ok()?;
     let line = status.read(&mut buffer).ok()?.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
@@ -20,7 +20,7 @@ mod tests {
     use std::fs;
     use std::path::Path;
 
-    use super::resident_bytes;
+    use super::read_resident_bytes;
 
     #[test]
     fn reads_vmrss_or_returns_none() {
@@ -35,8 +35,8 @@ mod tests {
             let root = tempfile::tempdir().unwrap();
             fs::create_dir_all(root.path().join("proc/self")).unwrap();
             fs::write(root.path().join("proc/self/status"), text).unwrap();
-            assert_eq!(resident_bytes(root.path()), bytes, "{text}");
+            assert_eq!(read_resident_bytes(root.path()), bytes, "{text}");
         }
-        assert!(resident_bytes(Path::new("/")).is_some_and(|bytes| bytes > 1 << 20), "of this test");
+        assert!(read_resident_bytes(Path::new("/")).is_some_and(|bytes| bytes > 1 << 20), "of this test");
     }
 }

@@ -10,7 +10,7 @@ use super::cpu_quota::CpuQuota;
 use super::pressure::{Pressure, Resource};
 use super::signal_error::SignalError;
 use super::sock_diag::SockDiag;
-use super::{HostSignals, Readings, SignalSource};
+use super::{HostSignals, SignalSink, SignalSource};
 use crate::clock::{Now, Timestamp};
 
 /// A wanted signal and its probe.
@@ -56,7 +56,7 @@ impl Sensor {
         Some(Sensor { wanted, probe, logged: None, logged_at: None })
     }
 
-    /// Whether this sensor samples `wanted`; if so, takes over its process.
+    /// Whether this sensor samples `wanted_signals`; if so, takes over its process.
     pub(super) fn matches_and_update(&mut self, wanted: &HostSignals) -> bool {
         let same = self.wanted.pool == wanted.pool
             && self.wanted.signal == wanted.signal
@@ -77,7 +77,7 @@ impl Sensor {
     }
 
     /// Samples the signal, if it is due, and passes the result to `readings`.
-    pub(super) fn sample(&mut self, context: &mut SampleContext<'_>, readings: &dyn Readings, now: Now) {
+    pub(super) fn sample(&mut self, context: &mut SampleContext<'_>, readings: &dyn SignalSink, now: Now) {
         if !context.shares_due && !self.is_accept_queue() {
             return;
         }
@@ -92,11 +92,11 @@ impl Sensor {
         match sample {
             Ok(None) => {}
             Ok(Some(value)) => {
-                readings.observe(pool, signal, Some(value), now);
+                readings.add_sample(pool, signal, Some(value), now);
                 self.log_change(None, now);
             }
             Err(error) => {
-                readings.observe(pool, signal, None, now);
+                readings.add_sample(pool, signal, None, now);
                 self.log_change(Some(error), now);
             }
         }

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::Readings;
+use super::SignalSink;
 use super::cpu::Cpu;
 use super::sensor::{SampleContext, Sensor};
 use super::sock_diag::SockDiag;
@@ -11,7 +11,7 @@ use crate::clock::{Now, Timestamp};
 
 /// The sensors of all wanted signals.
 #[derive(Debug)]
-pub struct Sensors {
+pub struct SignalSensors {
     root: PathBuf,
     sensors: Vec<Sensor>,
     sockets: SockDiag,
@@ -21,16 +21,22 @@ pub struct Sensors {
     last: Option<Timestamp>,
 }
 
-impl Sensors {
+impl SignalSensors {
     /// Makes sensors that read `proc` and `sys` below `root`, which is `/` except in tests.
     #[must_use]
-    pub fn new(root: &Path) -> Sensors {
-        Sensors { root: root.into(), sensors: Vec::new(), sockets: SockDiag::new(), cpu: None, last: None }
+    pub fn new(root: &Path) -> SignalSensors {
+        SignalSensors {
+            root: root.into(),
+            sensors: Vec::new(),
+            sockets: SockDiag::new(),
+            cpu: None,
+            last: None,
+        }
     }
 
     /// Samples the signals that are due: accept queues on each call, shares once a second. Once a second it also updates
     /// the set of wanted signals.
-    pub fn sample(&mut self, readings: &dyn Readings, now: Now) {
+    pub fn sample(&mut self, readings: &dyn SignalSink, now: Now) {
         let shares_due = self.last.is_none_or(|last| now.at.since(last) >= SHARE_INTERVAL);
         let mut cpu = Ok(None);
         if shares_due {
@@ -44,16 +50,16 @@ impl Sensors {
         }
     }
 
-    /// Returns the time to wait before the next call of [`Sensors::sample`].
+    /// Returns the time to wait before the next call of [`SignalSensors::sample`].
     #[must_use]
-    pub fn pause(&self) -> Duration {
+    pub fn next_pause(&self) -> Duration {
         if self.sensors.iter().any(Sensor::is_accept_queue) { QUEUE_INTERVAL } else { IDLE_INTERVAL }
     }
 
     /// Creates and drops sensors to match the wanted signals. Existing sensors keep their state.
-    fn update_sensors(&mut self, readings: &dyn Readings) {
+    fn update_sensors(&mut self, readings: &dyn SignalSink) {
         let mut before = std::mem::take(&mut self.sensors);
-        for wanted in readings.wanted() {
+        for wanted in readings.wanted_signals() {
             let known = before.iter_mut().position(|sensor| sensor.matches_and_update(&wanted));
             let sensor = known.map(|known| before.swap_remove(known)).or_else(|| Sensor::new(wanted));
             self.sensors.extend(sensor);

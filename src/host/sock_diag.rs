@@ -9,7 +9,7 @@ use rustix::net::netlink::{SOCK_DIAG, SocketAddrNetlink};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with};
 
-use super::netlink::{Message, messages};
+use super::netlink::{DiagMessage, parse_messages};
 
 /// A netlink socket, opened on first use and again after an error.
 #[derive(Debug)]
@@ -85,20 +85,20 @@ impl SockDiag {
                 .datagram
                 .get(..bytes)
                 .ok_or_else(|| io::Error::other("the netlink reply is too long"))?;
-            for message in messages(datagram, self.sequence) {
+            for message in parse_messages(datagram, self.sequence) {
                 match message {
-                    Message::Socket(body) => {
+                    DiagMessage::Socket(body) => {
                         each(body);
                         if one {
                             return Ok(Lookup::Complete);
                         }
                     }
-                    Message::Done | Message::Refused(0) => return Ok(Lookup::Complete),
-                    Message::Refused(libc::ENOENT | libc::ESTALE) if one => {
+                    DiagMessage::Done | DiagMessage::Error(0) => return Ok(Lookup::Complete),
+                    DiagMessage::Error(libc::ENOENT | libc::ESTALE) if one => {
                         return Ok(Lookup::NotFound);
                     }
-                    Message::Refused(error) => return Err(io::Error::from_raw_os_error(error)),
-                    Message::Other => {}
+                    DiagMessage::Error(error) => return Err(io::Error::from_raw_os_error(error)),
+                    DiagMessage::Other => {}
                 }
             }
         }

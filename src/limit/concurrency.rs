@@ -31,9 +31,9 @@ impl ConcurrencyQuota {
 
 /// The number of leases of one key in progress.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct InProgress(u32);
+pub struct LeaseCount(u32);
 
-impl InProgress {
+impl LeaseCount {
     /// The number of leases.
     #[must_use]
     pub const fn count(self) -> u32 {
@@ -46,12 +46,12 @@ impl InProgress {
     }
 
     /// Counts one more lease.
-    pub fn begin(&mut self) {
+    pub fn add_lease(&mut self) {
         self.0 = self.0.saturating_add(1);
     }
 
     /// Counts one lease less. Returns how many are left.
-    pub fn end(&mut self) -> u32 {
+    pub fn remove_lease(&mut self) -> u32 {
         debug_assert!(self.0 > 0, "only a lease that was counted ends");
         self.0 = self.0.saturating_sub(1);
         self.0

@@ -11,7 +11,7 @@
 //! before the oldest, which stays in its slot, or from zero at the front of the block. Dropped entries stay in their
 //! slots until the block is full; then the rest moves to the front at once.
 
-use super::heap::block_bytes;
+use super::heap::malloc_block_bytes;
 
 /// The block of entries; empty entries allocate nothing.
 #[derive(Clone, Debug, Default)]
@@ -92,7 +92,7 @@ impl LogEntries {
 
     /// Bytes that malloc allocates for the block.
     pub(super) fn heap_bytes(&self) -> usize {
-        block_bytes(self.words.len() * size_of::<u32>())
+        malloc_block_bytes(self.words.len() * size_of::<u32>())
     }
 
     /// Makes room for one more entry after the newest.
@@ -258,7 +258,7 @@ pub(super) const fn heap_bytes_of(most: usize) -> (usize, usize) {
 }
 
 const fn slots_bytes(slots: usize) -> usize {
-    block_bytes((1 + slots * SLOT_WORDS) * size_of::<u32>())
+    malloc_block_bytes((1 + slots * SLOT_WORDS) * size_of::<u32>())
 }
 
 /// The smallest number of slots for `entries`: with the head word it fills the size to which malloc rounds up.

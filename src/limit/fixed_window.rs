@@ -17,7 +17,7 @@ use jiff::tz::TimeZone;
 
 use super::calendar::{Calendar, CalendarStep, DAY_NANOS};
 use super::rate::WINDOW_NANOS;
-use super::{Outcome, QuotaLevel, RateError};
+use super::{LimitError, Outcome, QuotaLevel};
 use crate::clock::{Micros, Now, Timestamp};
 
 /// The alignment of windows.
@@ -50,7 +50,7 @@ pub enum WindowPeriod {
 pub enum Timeline {
     /// The boot-time clock: [`Now::at`].
     Boot,
-    /// Unix time: [`Now::at`] and [`Now::utc`].
+    /// Unix time: [`Now::at`] and [`Now::utc_offset_nanos`].
     Unix,
 }
 
@@ -78,13 +78,13 @@ impl FixedWindowQuota {
     ///
     /// # Errors A window below a millisecond or above 366 days; a window that begins at midnight, is longer than a day
     /// and is no whole number of days.
-    pub fn new(count: u32, period: WindowPeriod, align: WindowAlign) -> Result<FixedWindowQuota, RateError> {
+    pub fn new(count: u32, period: WindowPeriod, align: WindowAlign) -> Result<FixedWindowQuota, LimitError> {
         let nanos = match period {
             WindowPeriod::Nanos(nanos) => nanos,
             WindowPeriod::Months(months) => u64::from(months).saturating_mul(MONTH_NANOS),
         };
         if !WINDOW_NANOS.contains(&nanos) {
-            return Err(RateError::Window);
+            return Err(LimitError::Window);
         }
         let windows = match align {
             WindowAlign::First => Windows::First,
@@ -102,7 +102,7 @@ impl FixedWindowQuota {
     /// Returns the same windows with another count: states of the two are comparable.
     ///
     /// # Errors None; every count is valid.
-    pub fn with_count(&self, count: u32) -> Result<FixedWindowQuota, RateError> {
+    pub fn with_count(&self, count: u32) -> Result<FixedWindowQuota, LimitError> {
         Ok(FixedWindowQuota { count, ..self.clone() })
     }
 
@@ -126,13 +126,13 @@ impl FixedWindowQuota {
 
     /// Whether both quotas have the same windows, so that their states are comparable.
     #[must_use]
-    pub fn has_windows_of(&self, other: &FixedWindowQuota) -> bool {
+    pub fn has_same_windows(&self, other: &FixedWindowQuota) -> bool {
         self.windows == other.windows && self.nanos == other.nanos
     }
 
     /// Describes the length and the alignment of the windows: states are comparable between equal descriptions.
     #[must_use]
-    pub fn shape(&self) -> String {
+    pub fn describe_windows(&self) -> String {
         let align = match &self.windows {
             Windows::First => "from the first request".to_owned(),
             Windows::Epoch => "UTC, from 1970 on".to_owned(),
@@ -181,7 +181,7 @@ impl FixedWindowQuota {
 
     /// The length of the longest window, in nanoseconds.
     #[must_use]
-    pub fn nanos_max(&self) -> u64 {
+    pub fn window_nanos_max(&self) -> u64 {
         // Where a zone changes its clocks or skips a date, a window may be longer by up to a day.
         let in_zone = |days: u64, calendar: &Calendar| (days + u64::from(!calendar.is_utc())) * DAY_NANOS;
         match (&self.windows, self.period) {
@@ -221,29 +221,29 @@ impl FixedWindowQuota {
 ///
 /// Four-byte words, so that it fills a table entry beside a digest without padding.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FixedWindow {
+pub struct FixedWindowState {
     /// The boot-time instant at which the key entered the window, in nanoseconds: high and low word.
     began: [u32; 2],
     count: u32,
 }
 
-impl FixedWindow {
+impl FixedWindowState {
     /// The state of a new key: it enters a window with its first charge.
     #[must_use]
-    pub const fn fresh(_quota: &FixedWindowQuota, _now: Now) -> FixedWindow {
-        FixedWindow { began: [0, 0], count: 0 }
+    pub const fn fresh(_quota: &FixedWindowQuota, _now: Now) -> FixedWindowState {
+        FixedWindowState { began: [0, 0], count: 0 }
     }
 
     /// The boot-time instant at which the key entered the window, and the units counted since.
     #[must_use]
-    pub fn began_and_count(&self) -> (Timestamp, u32) {
+    pub fn to_parts(&self) -> (Timestamp, u32) {
         (self.began(), self.count)
     }
 
-    /// Makes a state from the two numbers of [`began_and_count`](FixedWindow::began_and_count).
+    /// Makes a state from the two numbers of [`to_parts`](FixedWindowState::to_parts).
     #[must_use]
-    pub fn of_began_and_count(began: Timestamp, count: u32) -> FixedWindow {
-        FixedWindow { began: split_words(began.as_nanos()), count }
+    pub fn from_parts(began: Timestamp, count: u32) -> FixedWindowState {
+        FixedWindowState { began: split_words(began.as_nanos()), count }
     }
 
     /// Judges one request of `cost` units; changes nothing. `Later` is exact: a microsecond sooner is still refused.
@@ -269,12 +269,12 @@ impl FixedWindow {
     }
 
     /// Charges after the fact: may exceed N by at most `debt_max` units; the excess is dropped.
-    pub fn owe(&mut self, quota: &FixedWindowQuota, now: Now, amount: u32, debt_max: u32) {
+    pub fn charge_debt(&mut self, quota: &FixedWindowQuota, now: Now, amount: u32, debt_max: u32) {
         self.count_up(quota, now, amount, quota.count.saturating_add(debt_max));
     }
 
     /// Refunds units, at most those that this window has counted.
-    pub fn give_back(&mut self, quota: &FixedWindowQuota, now: Now, amount: u32) {
+    pub fn refund(&mut self, quota: &FixedWindowQuota, now: Now, amount: u32) {
         self.count = self.used(quota, now).saturating_sub(amount);
     }
 
@@ -299,7 +299,7 @@ impl FixedWindow {
         self.counted(quota, now).map_or(0, |(_, left)| left)
     }
 
-    /// Nanoseconds until the key surely equals a new one, if no window is longer than `nanos_max`; zero when it already
+    /// Nanoseconds until the key surely equals a new one, if no window is longer than `window_nanos_max`; zero when it already
     /// does.
     #[inline]
     #[must_use]
@@ -356,7 +356,7 @@ impl Timeline {
     fn reading(self, now: Now) -> u64 {
         let reading = match self {
             Timeline::Boot => now.at.as_nanos(),
-            Timeline::Unix => now.at.as_nanos().saturating_add_signed(now.utc),
+            Timeline::Unix => now.at.as_nanos().saturating_add_signed(now.utc_offset_nanos),
         };
         reading.min(u64::MAX - 1)
     }
@@ -370,14 +370,14 @@ fn split_words(nanos: u64) -> [u32; 2] {
 }
 
 /// The calendar step of a period: periods of a day or longer follow calendar days.
-fn calendar_step(period: WindowPeriod) -> Result<CalendarStep, RateError> {
+fn calendar_step(period: WindowPeriod) -> Result<CalendarStep, LimitError> {
     match period {
         WindowPeriod::Months(months) => Ok(CalendarStep::Months(months)),
         WindowPeriod::Nanos(nanos) if nanos < DAY_NANOS => Ok(CalendarStep::Within(nanos)),
         WindowPeriod::Nanos(nanos) if nanos.is_multiple_of(DAY_NANOS) => {
-            u32::try_from(nanos / DAY_NANOS).map(CalendarStep::Days).map_err(|_| RateError::Window)
+            u32::try_from(nanos / DAY_NANOS).map(CalendarStep::Days).map_err(|_| LimitError::Window)
         }
-        WindowPeriod::Nanos(_) => Err(RateError::PartDays),
+        WindowPeriod::Nanos(_) => Err(LimitError::PartDays),
     }
 }
 

@@ -3,7 +3,7 @@
 /// Bytes that malloc (glibc, 64 bits) allocates for a block of `payload` bytes: 8 bytes of header, rounded up to 16, at
 /// least 32, whole pages once the block is mapped on its own. Zero for zero.
 #[must_use]
-pub const fn block_bytes(payload: usize) -> usize {
+pub const fn malloc_block_bytes(payload: usize) -> usize {
     if payload == 0 {
         return 0;
     }

@@ -1,5 +1,5 @@
 //! The leaky bucket as a queue: delays requests instead of refusing them. The arithmetic and the 8 bytes of state are
-//! those of the token bucket ([`Gcra`]), with room for the unit that starts and those that wait; there is no queue in
+//! those of the token bucket ([`GcraState`]), with room for the unit that starts and those that wait; there is no queue in
 //! memory.
 //!
 //! ```text
@@ -13,8 +13,8 @@
 //! microsecond, so no request starts early. Never more than `queue` units wait. Slots are exact: rounding the wait in
 //! the reply does not slow the pace.
 
-use super::token_bucket::{self, Gcra, micros_up};
-use super::{Outcome, Rate, RateError, TickScale};
+use super::token_bucket::{self, GcraState, micros_up};
+use super::{LimitError, Outcome, Rate, TickScale};
 use crate::clock::{Micros, Timestamp};
 
 /// The configured limit: a rate and a queue.
@@ -28,18 +28,18 @@ impl LeakyBucketQuota {
     /// Makes a limit of `rate` with at most `queue` waiting units, on the rate's own scale.
     ///
     /// # Errors A queue whose time to drain does not fit.
-    pub fn new(rate: Rate, queue: u32) -> Result<LeakyBucketQuota, RateError> {
-        LeakyBucketQuota::on_scale(rate, queue, TickScale::of(rate))
+    pub fn new(rate: Rate, queue: u32) -> Result<LeakyBucketQuota, LimitError> {
+        LeakyBucketQuota::on_scale(rate, queue, TickScale::for_rate(rate))
     }
 
     /// Makes a limit on a given scale: all quotas of a rule share one.
     ///
     /// # Errors Those of [`LeakyBucketQuota::new`]; a rate that the scale cannot keep to within one part in 100 000.
-    pub fn on_scale(rate: Rate, queue: u32, scale: TickScale) -> Result<LeakyBucketQuota, RateError> {
-        let slots = queue.checked_add(1).ok_or(RateError::QueueTooLong)?;
+    pub fn on_scale(rate: Rate, queue: u32, scale: TickScale) -> Result<LeakyBucketQuota, LimitError> {
+        let slots = queue.checked_add(1).ok_or(LimitError::QueueTooLong)?;
         match token_bucket::TokenBucketQuota::on_scale(rate, slots, scale) {
             Ok(bucket) => Ok(LeakyBucketQuota { bucket }),
-            Err(RateError::BurstTooLarge) => Err(RateError::QueueTooLong),
+            Err(LimitError::BurstTooLarge) => Err(LimitError::QueueTooLong),
             Err(error) => Err(error),
         }
     }
@@ -75,8 +75,8 @@ impl LeakyBucketQuota {
         self.bucket.window()
     }
 
-    /// The token bucket that does the arithmetic, for [`Gcra::level`], [`Gcra::owe`], [`Gcra::give_back`] and
-    /// [`Gcra::cut`]. The `remaining` of its level counts free slots.
+    /// The token bucket that does the arithmetic, for [`GcraState::level`], [`GcraState::charge_debt`], [`GcraState::refund`] and
+    /// [`GcraState::clamp_to`]. The `remaining` of its level counts free slots.
     #[must_use]
     pub const fn bucket(&self) -> &token_bucket::TokenBucketQuota {
         &self.bucket
@@ -122,7 +122,7 @@ impl QueueWait {
 /// nothing is queued. Nothing changes: [`charge_at`] records a grant.
 #[inline]
 pub fn judge(
-    state: Gcra,
+    state: GcraState,
     quota: &LeakyBucketQuota,
     now: Timestamp,
     cost: u32,
@@ -157,7 +157,13 @@ pub fn judge(
 /// nanosecond).
 #[inline]
 #[must_use]
-pub fn charge_at(state: Gcra, quota: &LeakyBucketQuota, now: Timestamp, start: QueueWait, cost: u32) -> Gcra {
+pub fn charge_at(
+    state: GcraState,
+    quota: &LeakyBucketQuota,
+    now: Timestamp,
+    start: QueueWait,
+    cost: u32,
+) -> GcraState {
     if cost == 0 {
         return state;
     }

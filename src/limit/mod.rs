@@ -18,9 +18,9 @@ pub mod sliding_log;
 pub mod sliding_window;
 pub mod token_bucket;
 
-pub use heap::block_bytes;
-pub(crate) use rate::{PERIOD_NANOS_MAX, highest_common_factor};
-pub use rate::{Rate, RateError, TickScale};
+pub use heap::malloc_block_bytes;
+pub use rate::{LimitError, Rate, TickScale};
+pub(crate) use rate::{PERIOD_NANOS_MAX, greatest_common_divisor};
 
 use crate::clock::Micros;
 
@@ -40,9 +40,9 @@ pub enum Quota {
     /// Leases in progress on one host.
     Concurrency(concurrency::ConcurrencyQuota),
     /// Leases in progress on all hosts together.
-    Places(places::PermitQuota),
+    FleetConcurrency(places::PermitQuota),
     /// A budget over several hosts. Boxed: an override of a rule on one host need not be as large.
-    Share(Box<share::ShareQuota>),
+    FleetBudget(Box<share::ShareQuota>),
 }
 
 impl Quota {
@@ -56,8 +56,8 @@ impl Quota {
             Quota::SlidingLog(quota) => quota.count(),
             Quota::SlidingWindow(quota) => quota.count(),
             Quota::Concurrency(quota) => quota.max(),
-            Quota::Places(quota) => quota.max(),
-            Quota::Share(quota) => quota.bucket().burst(),
+            Quota::FleetConcurrency(quota) => quota.max(),
+            Quota::FleetBudget(quota) => quota.bucket().burst(),
         }
     }
 
@@ -71,14 +71,14 @@ impl Quota {
             Quota::FixedWindow(quota) => quota.window(),
             Quota::SlidingLog(quota) => quota.window(),
             Quota::SlidingWindow(quota) => quota.window(),
-            Quota::Concurrency(_) | Quota::Places(_) => Micros::ZERO,
-            Quota::Share(quota) => quota.span(),
+            Quota::Concurrency(_) | Quota::FleetConcurrency(_) => Micros::ZERO,
+            Quota::FleetBudget(quota) => quota.window_length(),
         }
     }
 
     /// The rate in the notation of rules.
     #[must_use]
-    pub fn rate_text(&self) -> String {
+    pub fn format_rate(&self) -> String {
         let every = |count, period_nanos| rate::CountPerPeriod { count, period_nanos }.to_string();
         match self {
             Quota::TokenBucket(quota) => quota.rate().to_string(),
@@ -91,9 +91,9 @@ impl Quota {
             Quota::SlidingLog(quota) => every(quota.count(), quota.window_nanos()),
             Quota::SlidingWindow(quota) => every(quota.count(), quota.window_nanos()),
             Quota::Concurrency(quota) => format!("{} at once", quota.max()),
-            Quota::Places(quota) => format!("{} at once", quota.max()),
-            Quota::Share(quota) => match quota.window() {
-                Some(window) => window.like().rate_text(),
+            Quota::FleetConcurrency(quota) => format!("{} at once", quota.max()),
+            Quota::FleetBudget(quota) => match quota.window() {
+                Some(window) => window.local_quota().format_rate(),
                 None => quota.bucket().rate().to_string(),
             },
         }
@@ -108,8 +108,10 @@ impl Quota {
             Quota::FixedWindow(_) => "fixed_window",
             Quota::SlidingLog(_) => "sliding_log",
             Quota::SlidingWindow(_) => "sliding_window",
-            Quota::Concurrency(_) | Quota::Places(_) => "concurrency",
-            Quota::Share(quota) => quota.window().map_or("token_bucket", |window| window.like().algorithm()),
+            Quota::Concurrency(_) | Quota::FleetConcurrency(_) => "concurrency",
+            Quota::FleetBudget(quota) => {
+                quota.window().map_or("token_bucket", |window| window.local_quota().algorithm())
+            }
         }
     }
 }
@@ -131,7 +133,7 @@ pub enum Outcome {
 impl Outcome {
     /// Whether the request is allowed.
     #[must_use]
-    pub fn passes(self) -> bool {
+    pub fn is_allowed(self) -> bool {
         matches!(self, Outcome::Pass | Outcome::Queued(_))
     }
 }
@@ -153,7 +155,7 @@ impl QuotaLevel {
     /// Returns the level for a refusal of `cost` units, with `remaining` below the cost. Under a shared limit
     /// `remaining` is an estimate, and a refusal must not report that enough is left.
     #[must_use]
-    pub fn refusing(self, cost: u32) -> QuotaLevel {
+    pub fn for_refusal(self, cost: u32) -> QuotaLevel {
         QuotaLevel { remaining: self.remaining.min(u64::from(cost.saturating_sub(1))), ..self }
     }
 }

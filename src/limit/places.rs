@@ -12,19 +12,19 @@
 //! only as `on_redis_down` allows. Leases without a permit are reported like the others: Redis grants no permit until
 //! all leases fit.
 //!
-//! [`InProgress`](super::concurrency::InProgress) counts the leases themselves, on every host.
+//! [`LeaseCount`](super::concurrency::LeaseCount) counts the leases themselves, on every host.
 
 mod remote_check;
 mod sync;
 
-pub use remote_check::{A_HOST, PermitWait};
+pub use remote_check::{PERMITS_PER_HOST_MIN, PermitWait};
 pub use sync::{PermitReply, PermitReport};
 
 use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use super::share::{FleetMember, FleetStatus, HOLD, PATIENCE, SyncRequest, WhenDown};
+use super::share::{Fallback, FleetMember, FleetStatus, HOLD, REMOTE_CHECK_WAIT_DEFAULT, SyncRequest};
 use super::{Outcome, QuotaLevel};
 use crate::clock::{Micros, Timestamp};
 
@@ -32,19 +32,19 @@ use crate::clock::{Micros, Timestamp};
 #[derive(Clone, Debug)]
 pub struct PermitQuota {
     max: u32,
-    when_down: WhenDown,
+    when_down: Fallback,
     asks: PermitWait,
     /// The longest wait of a request for a remote check.
-    patience: Duration,
+    wait_max: Duration,
     joined: Arc<OnceLock<FleetMember>>,
 }
 
 impl PermitQuota {
     /// Makes a limit of at most `max` leases at once on all hosts together.
     #[must_use]
-    pub fn new(max: NonZeroU32, when_down: WhenDown) -> PermitQuota {
+    pub fn new(max: NonZeroU32, when_down: Fallback) -> PermitQuota {
         let (asks, joined) = (PermitWait::Never, Arc::default());
-        PermitQuota { max: max.get(), when_down, asks, patience: PATIENCE, joined }
+        PermitQuota { max: max.get(), when_down, asks, wait_max: REMOTE_CHECK_WAIT_DEFAULT, joined }
     }
 
     /// The most leases at once.
@@ -55,7 +55,7 @@ impl PermitQuota {
 
     /// The fallback while Redis is unreachable.
     #[must_use]
-    pub const fn when_down(&self) -> WhenDown {
+    pub const fn fallback(&self) -> Fallback {
         self.when_down
     }
 
@@ -74,13 +74,13 @@ impl PermitQuota {
     /// The number of leases that may be in progress here. `places`: this host's permits of the key, if any.
     #[must_use]
     pub fn usable(&self, places: Option<&Permits>, now: Timestamp) -> u32 {
-        places.map_or(0, |places| places.held(now)).min(self.max).max(self.usable_without_permits())
+        places.map_or(0, |places| places.unexpired(now)).min(self.max).max(self.usable_without_permits())
     }
 
     /// The number of leases that may be in progress here without permits.
     fn usable_without_permits(&self) -> u32 {
         let Some(joined) = self.joined.get() else { return self.max };
-        if joined.standing.is_linked() { 0 } else { self.fallback_max(&joined.standing) }
+        if joined.standing.is_redis_reachable() { 0 } else { self.fallback_max(&joined.standing) }
     }
 
     /// The number of leases that may be in progress here while Redis is unreachable.
@@ -88,10 +88,10 @@ impl PermitQuota {
         match self.when_down {
             // At least one, as for tokens: an outage must not refuse everything. The remainder of the division is
             // unused.
-            WhenDown::Share => (self.max / standing.hosts().max(1)).max(1),
-            WhenDown::Local => self.max,
-            WhenDown::Allow => u32::MAX,
-            WhenDown::Refuse => 0,
+            Fallback::Share => (self.max / standing.hosts().max(1)).max(1),
+            Fallback::Local => self.max,
+            Fallback::Allow => u32::MAX,
+            Fallback::Refuse => 0,
         }
     }
 
@@ -112,7 +112,7 @@ impl PermitQuota {
         let here = self.usable(places, now).saturating_sub(in_use);
         let known = places.filter(|places| now < places.expires_at).map(|places| places.free);
         let elsewhere = match here {
-            0 if !self.may_bring(places, now) => 0,
+            0 if !self.may_obtain(places, now) => 0,
             // Without a recent reply, other hosts may have no permits.
             0 => known.unwrap_or(self.max),
             _ => known.unwrap_or(0),
@@ -129,7 +129,7 @@ impl PermitQuota {
 /// Fleet membership is not part of the numbers of a limit.
 impl PartialEq for PermitQuota {
     fn eq(&self, other: &PermitQuota) -> bool {
-        let numbers = |quota: &PermitQuota| (quota.max, quota.when_down, quota.asks, quota.patience);
+        let numbers = |quota: &PermitQuota| (quota.max, quota.when_down, quota.asks, quota.wait_max);
         numbers(self) == numbers(other)
     }
 }
@@ -160,7 +160,7 @@ pub struct Permits {
     /// Until then Redis has no permit for this host.
     refused_until: Timestamp,
     /// Idle permits are returned at once.
-    is_few: bool,
+    below_permits_per_host: bool,
     /// Tracked in Redis.
     tracked: bool,
     /// The state of the request for a sync.
@@ -173,31 +173,31 @@ const DROPPED_AFTER: Duration = Duration::from_secs(3_600);
 impl Permits {
     /// No permits of a key of this limit.
     #[must_use]
-    pub fn of(budget: u64) -> Permits {
+    pub fn none_of(budget: u64) -> Permits {
         Permits { budget, ..Permits::default() }
     }
 
     /// The tracked state, without permits, of a key whose leases come from an earlier process: a sync reports them to
     /// other hosts.
     #[must_use]
-    pub fn left_behind(budget: u64, now: Timestamp) -> Permits {
+    pub fn from_previous_process(budget: u64, now: Timestamp) -> Permits {
         Permits {
             tracked: true,
             sync_request: SyncRequest::Signalled,
             expires_at: now,
-            ..Permits::of(budget)
+            ..Permits::none_of(budget)
         }
     }
 
     /// Moves the key to another budget.
-    pub fn move_to(&mut self, budget: u64) {
+    pub fn set_budget(&mut self, budget: u64) {
         self.budget = budget;
     }
 
     /// Nanoseconds until the state may be dropped. A tracked key without a reply for an hour belongs to a rule that was
     /// removed.
     #[must_use]
-    pub fn nanos_until_forgotten(&self, now: Timestamp) -> u64 {
+    pub fn nanos_until_droppable(&self, now: Timestamp) -> u64 {
         let ends = if self.tracked { self.expires_at.after(DROPPED_AFTER) } else { now };
         ends.as_nanos().saturating_sub(now.as_nanos())
     }
@@ -210,41 +210,41 @@ impl Permits {
 
     /// Permits of this host, used or idle.
     #[must_use]
-    pub fn held(&self, now: Timestamp) -> u32 {
+    pub fn unexpired(&self, now: Timestamp) -> u32 {
         if now < self.expires_at { self.granted } else { 0 }
     }
 
     /// Permits that are not reserved for a request that has waited.
     fn unclaimed(&self, now: Timestamp) -> u32 {
-        self.held(now).saturating_sub(self.claimed)
+        self.unexpired(now).saturating_sub(self.claimed)
     }
 
     /// Whether the key is tracked in Redis.
     #[must_use]
-    pub const fn is_in_touch(&self) -> bool {
+    pub const fn is_tracked(&self) -> bool {
         self.tracked
     }
 
     /// Records a new lease; `in_use` leases are in progress now.
-    pub fn begin(&mut self, in_use: u32, now: Timestamp) {
+    pub fn record_start(&mut self, in_use: u32, now: Timestamp) {
         self.asked = self.asked.saturating_add(1);
         self.begun = self.begun.saturating_add(1);
         self.peak = self.peak.max(in_use);
         // A lease without a permit is reported in any case.
-        if !self.tracked || self.held(now) < in_use.saturating_add(self.low) {
+        if !self.tracked || self.unexpired(now) < in_use.saturating_add(self.low) {
             self.request_sync_at(now);
         }
     }
 
     /// Records an ended lease; `in_use` leases are still in progress.
-    pub fn end(&mut self, in_use: u32, now: Timestamp) {
-        if self.is_few && in_use < self.unclaimed(now) {
+    pub fn record_end(&mut self, in_use: u32, now: Timestamp) {
+        if self.below_permits_per_host && in_use < self.unclaimed(now) {
             self.request_sync();
         }
     }
 
     /// Records a refused request. `could_ask`: it could have waited for a remote check.
-    pub fn refuse(&mut self, could_ask: bool, now: Timestamp) {
+    pub fn record_refusal(&mut self, could_ask: bool, now: Timestamp) {
         self.asked = self.asked.saturating_add(1);
         self.unasked = self.unasked.saturating_add(u32::from(!could_ask));
         self.request_sync_at(now);
@@ -252,12 +252,12 @@ impl Permits {
 
     /// Whether a sync of this key is due.
     #[must_use]
-    pub fn calls_soon(&self) -> bool {
+    pub fn is_sync_due(&self) -> bool {
         self.sync_request == SyncRequest::Due
     }
 
     /// Whether a sync of this key is due; returns `true` once per request for a sync.
-    pub fn calls(&mut self) -> bool {
+    pub fn take_sync_due(&mut self) -> bool {
         self.sync_request.take_due()
     }
 

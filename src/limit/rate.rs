@@ -15,15 +15,15 @@ impl Rate {
     ///
     /// # Errors A count or a period of zero, a period above [`PERIOD_NANOS_MAX`], a rate that cannot be kept to within
     /// one part in 100 000.
-    pub fn new(count: u32, period_nanos: u64) -> Result<Rate, RateError> {
+    pub fn new(count: u32, period_nanos: u64) -> Result<Rate, LimitError> {
         if count == 0 {
-            return Err(RateError::Zero);
+            return Err(LimitError::Zero);
         }
         if period_nanos == 0 || period_nanos > PERIOD_NANOS_MAX {
-            return Err(RateError::Period);
+            return Err(LimitError::Period);
         }
         let rate = Rate { count, period_nanos };
-        if rate.fits_scale(TickScale::of(rate)) { Ok(rate) } else { Err(RateError::TooFast) }
+        if rate.fits_scale(TickScale::for_rate(rate)) { Ok(rate) } else { Err(LimitError::TooFast) }
     }
 
     /// Units per period.
@@ -46,20 +46,20 @@ impl Rate {
     /// Whether the rate is kept without rounding.
     #[must_use]
     pub fn is_exact(self) -> bool {
-        (self.period_nanos * u64::from(TickScale::of(self).ticks_per_nano()))
+        (self.period_nanos * u64::from(TickScale::for_rate(self).ticks_per_nano()))
             .is_multiple_of(u64::from(self.count))
     }
 
     /// The rounding on the rate's own scale, as the n of one part in n by which the rate is slow; `None` when it is
     /// exact.
     #[must_use]
-    pub fn rounding(self) -> Option<u64> {
-        self.rounding_on(TickScale::of(self))
+    pub fn rounding_parts(self) -> Option<u64> {
+        self.rounding_parts_on(TickScale::for_rate(self))
     }
 
     /// The rounding on a scale, as the n of one part in n by which the rate is slow; `None` when it is exact.
     #[must_use]
-    pub fn rounding_on(self, scale: TickScale) -> Option<u64> {
+    pub fn rounding_parts_on(self, scale: TickScale) -> Option<u64> {
         let (late, exact) = self.rounding_ticks(scale);
         let parts = exact.checked_div(late)?;
         Some(u64::try_from(parts).unwrap_or(u64::MAX))
@@ -125,8 +125,9 @@ impl TickScale {
 
     /// The coarsest scale on which the rate is exact, or else the finest.
     #[must_use]
-    pub fn of(rate: Rate) -> TickScale {
-        let lowest = u64::from(rate.count) / highest_common_factor(u64::from(rate.count), rate.period_nanos);
+    pub fn for_rate(rate: Rate) -> TickScale {
+        let lowest =
+            u64::from(rate.count) / greatest_common_divisor(u64::from(rate.count), rate.period_nanos);
         TickScale(u8::try_from(lowest).map_or(TICKS_PER_NANO_MAX, |ticks| ticks.min(TICKS_PER_NANO_MAX)))
     }
 
@@ -135,7 +136,7 @@ impl TickScale {
     #[must_use]
     pub fn lcm(self, other: TickScale) -> Option<TickScale> {
         let (a, b) = (u64::from(self.0), u64::from(other.0));
-        TickScale::from_ticks_per_nano(u8::try_from(a / highest_common_factor(a, b) * b).ok()?)
+        TickScale::from_ticks_per_nano(u8::try_from(a / greatest_common_divisor(a, b) * b).ok()?)
     }
 
     /// Converts ticks of another scale to ticks of this one, rounded up, saturated at `u64::MAX`.
@@ -159,7 +160,7 @@ impl TickScale {
 
 /// The reason why a rate or a limit is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum RateError {
+pub enum LimitError {
     /// The count is zero and would refuse everything.
     #[error("a rate of 0 refuses everything")]
     Zero,
@@ -198,7 +199,7 @@ pub enum RateError {
 }
 
 /// The greatest common divisor; the other number where one is zero.
-pub(crate) fn highest_common_factor(a: u64, b: u64) -> u64 {
+pub(crate) fn greatest_common_divisor(a: u64, b: u64) -> u64 {
     let (mut a, mut b) = (a, b);
     while b != 0 {
         (a, b) = (b, a % b);

@@ -9,7 +9,7 @@
 //! A new bucket replaces the oldest one, and the total is updated incrementally: of sixty buckets a check reads two,
 //! which are adjacent, in one block outside the table.
 
-use super::heap::block_bytes;
+use super::heap::malloc_block_bytes;
 use crate::clock::Timestamp;
 
 /// The ring. Two counters are stored inline; more buckets use a block of memory while something is counted.
@@ -250,7 +250,7 @@ pub(super) const fn heap_bytes_of(len: u8) -> usize {
         15..=30 => 30,
         31.. => 61,
     };
-    block_bytes(counters * size_of::<u32>())
+    malloc_block_bytes(counters * size_of::<u32>())
 }
 
 /// Sixty buckets, and the one that the window is leaving.

@@ -21,12 +21,12 @@ mod state;
 mod sync;
 mod window;
 
-pub use compact::Folded;
-pub use remote_check::{KeyCheckReply, PATIENCE, RemoteCheckWait};
+pub use compact::CompactShare;
+pub use remote_check::{KeyCheckReply, REMOTE_CHECK_WAIT_DEFAULT, RemoteCheckWait};
 pub(super) use state::{HOLD, SyncRequest};
-pub use state::{RedisLevel, Share};
+pub use state::{RedisLevel, ShareState};
 pub use sync::{ShareReply, ShareReport};
-pub use window::{BudgetWindow, More, WindowFault, WindowSchedule};
+pub use window::{BudgetWindow, NextIncrease, SharedWindowError, WindowSchedule};
 
 use super::token_bucket;
 use crate::clock::Micros;
@@ -41,11 +41,11 @@ pub struct ShareQuota {
     credit: u16,
     /// Gives no credit where a host's part of it is less than a unit.
     in_whole_units: bool,
-    when_down: WhenDown,
+    when_down: Fallback,
     derived: Derived,
     asks: RemoteCheckWait,
     /// The longest wait of a request for a remote check.
-    patience: Duration,
+    wait_max: Duration,
     joined: Arc<OnceLock<FleetMember>>,
     /// The windows, if the budget is not a bucket.
     window: Option<Arc<BudgetWindow>>,
@@ -77,7 +77,7 @@ pub(super) struct FleetMember {
 
 /// The fallback while Redis is unreachable, once the borrowed tokens are spent.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum WhenDown {
+pub enum Fallback {
     /// The N-th part of the budget on each host, for the last known host count N.
     #[default]
     Share,
@@ -121,13 +121,13 @@ impl FleetStatus {
 
     /// Whether Redis is reachable.
     #[must_use]
-    pub fn is_linked(&self) -> bool {
+    pub fn is_redis_reachable(&self) -> bool {
         is_linked(self.outages())
     }
 
     /// Sets whether Redis is reachable. Returns whether that is a change.
-    pub fn set_linked(&self, linked: bool) -> bool {
-        self.set_answering(linked);
+    pub fn set_redis_reachable(&self, linked: bool) -> bool {
+        self.set_answers_in_time(linked);
         let change = |outages: u32| (is_linked(outages) != linked).then(|| outages.wrapping_add(1));
         self.outages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change).is_ok()
     }
@@ -138,14 +138,14 @@ impl FleetStatus {
     }
 
     /// Sets whether Redis, while reachable, answers remote checks in time.
-    pub fn set_answering(&self, answering: bool) {
+    pub fn set_answers_in_time(&self, answering: bool) {
         let change = |outages: u32| (is_linked(outages) != answering).then(|| outages.wrapping_add(1));
         let _ = self.remote_check_outages.fetch_update(Ordering::Relaxed, Ordering::Relaxed, change);
     }
 
     /// Whether requests may wait for remote checks.
     #[must_use]
-    pub fn is_answering(&self) -> bool {
+    pub fn answers_in_time(&self) -> bool {
         is_linked(self.remote_check_outages.load(Ordering::Relaxed))
     }
 }
@@ -159,18 +159,28 @@ impl ShareQuota {
     /// Makes a budget as large as this bucket. `credit`, in thousandths of the burst, is the amount that all hosts
     /// together may admit before it is charged; zero is none.
     #[must_use]
-    pub fn new(bucket: token_bucket::TokenBucketQuota, credit: u16, when_down: WhenDown) -> ShareQuota {
+    pub fn new(bucket: token_bucket::TokenBucketQuota, credit: u16, when_down: Fallback) -> ShareQuota {
         let credit = credit.min(CREDIT_MAX);
         let derived = Derived::new(&bucket, credit);
         let (asks, joined) = (RemoteCheckWait::Never, Arc::default());
-        let (in_whole_units, patience, window) = (false, PATIENCE, None);
-        ShareQuota { bucket, credit, in_whole_units, when_down, derived, asks, patience, joined, window }
+        let (in_whole_units, patience, window) = (false, REMOTE_CHECK_WAIT_DEFAULT, None);
+        ShareQuota {
+            bucket,
+            credit,
+            in_whole_units,
+            when_down,
+            derived,
+            asks,
+            wait_max: patience,
+            joined,
+            window,
+        }
     }
 
     /// Returns the budget without credit on hosts whose part of it is less than a unit. By default each such host may
     /// use one unit.
     #[must_use]
-    pub fn in_whole_units(self) -> ShareQuota {
+    pub fn with_whole_unit_credit(self) -> ShareQuota {
         ShareQuota { in_whole_units: true, ..self }
     }
 
@@ -188,7 +198,7 @@ impl ShareQuota {
 
     /// The fallback while Redis is unreachable.
     #[must_use]
-    pub const fn when_down(&self) -> WhenDown {
+    pub const fn fallback(&self) -> Fallback {
         self.when_down
     }
 
@@ -217,7 +227,7 @@ impl ShareQuota {
     /// Whether each of `hosts` hosts has less than a unit of credit: each may then borrow one unit at a time, while
     /// Redis has enough.
     #[must_use]
-    pub fn lends_one(&self, hosts: u32) -> bool {
+    pub fn credit_below_one_unit(&self, hosts: u32) -> bool {
         self.credit > 0 && self.credit_units(hosts) == 0
     }
 
@@ -225,7 +235,7 @@ impl ShareQuota {
     /// demand until they learn of each other's, at most the credit again. `demand` is in thousandths of a unit per
     /// second.
     #[must_use]
-    pub fn lends_above(&self, demand: u64) -> i64 {
+    pub fn lending_level_min(&self, demand: u64) -> i64 {
         let burst = u64::from(self.bucket.burst()) * MICRO_UNITS;
         let credit = burst / CREDIT_WHOLE * u64::from(self.credit);
         let others = demand.saturating_mul(MICRO_UNITS / 1_000) / SYNCS_PER_SECOND;
@@ -275,7 +285,7 @@ impl Derived {
 impl PartialEq for ShareQuota {
     fn eq(&self, other: &ShareQuota) -> bool {
         let numbers = |quota: &ShareQuota| {
-            (quota.bucket, quota.credit, quota.in_whole_units, quota.when_down, quota.asks, quota.patience)
+            (quota.bucket, quota.credit, quota.in_whole_units, quota.when_down, quota.asks, quota.wait_max)
         };
         numbers(self) == numbers(other) && self.window == other.window
     }

@@ -16,7 +16,7 @@
 
 use super::entries::{EntryRun, LogEntries, heap_bytes_of};
 use super::rate::WINDOW_NANOS;
-use super::{Outcome, QuotaLevel, RateError};
+use super::{LimitError, Outcome, QuotaLevel};
 use crate::clock::{Micros, Now};
 
 /// The largest N. Such a log takes 150 000 bytes per key; above it exactness is not observable, and `sliding_window`
@@ -36,28 +36,28 @@ impl SlidingLogQuota {
     /// Makes a limit of at most `count` units in any `window_nanos` nanoseconds.
     ///
     /// # Errors A count of zero or above [`COUNT_MAX`], a window below a millisecond or above 366 days.
-    pub fn new(count: u32, window_nanos: u64) -> Result<SlidingLogQuota, RateError> {
+    pub fn new(count: u32, window_nanos: u64) -> Result<SlidingLogQuota, LimitError> {
         match count {
-            0 => Err(RateError::Zero),
+            0 => Err(LimitError::Zero),
             1..=COUNT_MAX if WINDOW_NANOS.contains(&window_nanos) => {
                 Ok(SlidingLogQuota { count, window_nanos, stored_units: count })
             }
-            1..=COUNT_MAX => Err(RateError::Window),
-            _ => Err(RateError::LogTooLarge),
+            1..=COUNT_MAX => Err(LimitError::Window),
+            _ => Err(LimitError::LogTooLarge),
         }
     }
 
     /// Returns the same window with another count; states of the two are comparable.
     ///
     /// # Errors A count of zero or above [`COUNT_MAX`].
-    pub fn with_count(&self, count: u32) -> Result<SlidingLogQuota, RateError> {
+    pub fn with_count(&self, count: u32) -> Result<SlidingLogQuota, LimitError> {
         SlidingLogQuota::new(count, self.window_nanos)
     }
 
     /// Returns the limit for logs that exceed N under a soft limit or debt: `units` are stored separately, up to
     /// [`COUNT_MAX`].
     #[must_use]
-    pub fn keeping(self, units: u32) -> SlidingLogQuota {
+    pub fn with_stored_units(self, units: u32) -> SlidingLogQuota {
         SlidingLogQuota { stored_units: self.stored_units.max(units.min(COUNT_MAX)), ..self }
     }
 
@@ -90,7 +90,7 @@ impl SlidingLogQuota {
 ///
 /// All entries in the window are kept, with two exceptions: units of the same time are one entry, and where there are N
 /// entries already, those with N units or more after them are merged into the next entry that has fewer. N is here the
-/// number of units that the quota stores separately ([`SlidingLogQuota::keeping`]).
+/// number of units that the quota stores separately ([`SlidingLogQuota::with_stored_units`]).
 ///
 /// *Merging changes no decision.* A request of one unit or more passes if the units in the window are at most N − cost,
 /// which is less than N. While the newer units are in the window, they alone refuse it; the merged ones are older, so
@@ -101,15 +101,15 @@ impl SlidingLogQuota {
 /// *There are at most N entries, whatever was charged:* after merging, all but the oldest have less than N units
 /// together, the new ones included, and none is empty.
 #[derive(Clone, Debug, Default)]
-pub struct SlidingLog {
+pub struct SlidingLogState {
     entries: LogEntries,
 }
 
-impl SlidingLog {
+impl SlidingLogState {
     /// The state of a new key: nothing is counted, nothing is allocated.
     #[must_use]
-    pub fn fresh(_quota: &SlidingLogQuota, _now: Now) -> SlidingLog {
-        SlidingLog::default()
+    pub fn fresh(_quota: &SlidingLogQuota, _now: Now) -> SlidingLogState {
+        SlidingLogState::default()
     }
 
     /// The entries, the oldest first: times in nanoseconds since the engine's origin, each with its units.
@@ -120,7 +120,7 @@ impl SlidingLog {
     /// Makes a log from its entries; `None` if times do not rise, an entry has no units, or there are more than a log
     /// holds.
     #[must_use]
-    pub fn of_entries(held: &[(u64, u32)]) -> Option<SlidingLog> {
+    pub fn from_entries(held: &[(u64, u32)]) -> Option<SlidingLogState> {
         let entries_max = usize::try_from(COUNT_MAX).unwrap_or(usize::MAX);
         let units: u64 = held.iter().map(|(_, units)| u64::from(*units)).sum();
         let rises = held.is_sorted_by(|(earlier, _), (later, _)| earlier < later);
@@ -134,7 +134,7 @@ impl SlidingLog {
             }
             entries.add(*nanos, *units, entries_max);
         }
-        Some(SlidingLog { entries })
+        Some(SlidingLogState { entries })
     }
 
     /// Judges one request of `cost` units. `Later` is exact: a microsecond sooner is still refused.
@@ -161,7 +161,7 @@ impl SlidingLog {
     /// Counts `cost` units now: they passed, or are counted although refused.
     ///
     /// A key judged under several counts (a soft limit) must be charged under a quota that stores the largest of them
-    /// separately ([`SlidingLogQuota::keeping`]): otherwise the larger count may refuse for too long.
+    /// separately ([`SlidingLogQuota::with_stored_units`]): otherwise the larger count may refuse for too long.
     pub fn charge(&mut self, quota: &SlidingLogQuota, now: Now, cost: u32) {
         if cost == 0 {
             return;
@@ -189,14 +189,14 @@ impl SlidingLog {
     }
 
     /// Charges after the fact: may exceed N by at most `debt_max` units; the excess is dropped.
-    pub fn owe(&mut self, quota: &SlidingLogQuota, now: Now, amount: u32, debt_max: u32) {
+    pub fn charge_debt(&mut self, quota: &SlidingLogQuota, now: Now, amount: u32, debt_max: u32) {
         let most = quota.count.saturating_add(debt_max);
         let room = most.saturating_sub(entries_in_window(self.entries.all(), quota, now).units());
         self.charge(quota, now, amount.min(room));
     }
 
     /// Refunds units, the newest first; refunding more than there are yields the state of a new key.
-    pub fn give_back(&mut self, quota: &SlidingLogQuota, now: Now, amount: u32) {
+    pub fn refund(&mut self, quota: &SlidingLogQuota, now: Now, amount: u32) {
         self.drop_expired(quota, now);
         self.entries.drop_newest(amount);
     }

@@ -29,7 +29,7 @@ use std::ops::RangeInclusive;
 
 use super::rate::WINDOW_NANOS;
 use super::ring::{Ring, heap_bytes_of};
-use super::{Outcome, QuotaLevel, RateError};
+use super::{LimitError, Outcome, QuotaLevel};
 use crate::clock::{Micros, Now, Timestamp};
 
 /// The configured limit: N units in a window of W, in B buckets.
@@ -46,15 +46,15 @@ impl SlidingWindowQuota {
     /// Makes a limit of `count` units in any `window_nanos` nanoseconds, estimated from `buckets` buckets.
     ///
     /// # Errors A count of zero, a window below a millisecond or above 366 days, no bucket or more than 60.
-    pub fn new(count: u32, window_nanos: u64, buckets: u8) -> Result<SlidingWindowQuota, RateError> {
+    pub fn new(count: u32, window_nanos: u64, buckets: u8) -> Result<SlidingWindowQuota, LimitError> {
         if count == 0 {
-            return Err(RateError::Zero);
+            return Err(LimitError::Zero);
         }
         if !WINDOW_NANOS.contains(&window_nanos) {
-            return Err(RateError::Window);
+            return Err(LimitError::Window);
         }
         if !BUCKETS.contains(&buckets) {
-            return Err(RateError::Buckets);
+            return Err(LimitError::Buckets);
         }
         let is_even = window_nanos.is_multiple_of(u64::from(buckets));
         let bucket_nanos = NonZeroU64::new(window_nanos / u64::from(buckets)).filter(|_| is_even);
@@ -64,7 +64,7 @@ impl SlidingWindowQuota {
     /// Returns the same window with another count; states of the two are comparable.
     ///
     /// # Errors A count of zero.
-    pub fn with_count(&self, count: u32) -> Result<SlidingWindowQuota, RateError> {
+    pub fn with_count(&self, count: u32) -> Result<SlidingWindowQuota, LimitError> {
         SlidingWindowQuota::new(count, self.window_nanos, self.buckets)
     }
 
@@ -121,13 +121,13 @@ impl SlidingWindowQuota {
 
 /// The state of one key.
 #[derive(Clone, Debug)]
-pub struct SlidingWindow(Ring);
+pub struct SlidingWindowState(Ring);
 
-impl SlidingWindow {
+impl SlidingWindowState {
     /// The state of a new key: nothing is counted, nothing is allocated.
     #[must_use]
-    pub fn fresh(_quota: &SlidingWindowQuota, _now: Now) -> SlidingWindow {
-        SlidingWindow(Ring::default())
+    pub fn fresh(_quota: &SlidingWindowQuota, _now: Now) -> SlidingWindowState {
+        SlidingWindowState(Ring::default())
     }
 
     /// The boot-time instant at which the newest bucket was first counted in, and the counts of the buckets, the newest
@@ -139,8 +139,8 @@ impl SlidingWindow {
 
     /// Makes a state from its counts; `None` if no window has that many buckets.
     #[must_use]
-    pub fn of_counts(began: Timestamp, counts: &[u32]) -> Option<SlidingWindow> {
-        Ring::from_counts(began, counts).map(SlidingWindow)
+    pub fn from_counts(began: Timestamp, counts: &[u32]) -> Option<SlidingWindowState> {
+        Ring::from_counts(began, counts).map(SlidingWindowState)
     }
 
     /// Judges one request of `cost` units. `Later` is exact: a microsecond sooner is still refused.
@@ -171,14 +171,14 @@ impl SlidingWindow {
     }
 
     /// Charges after the fact: may exceed N by at most `debt_max` units; the excess is dropped.
-    pub fn owe(&mut self, quota: &SlidingWindowQuota, now: Now, amount: u32, debt_max: u32) {
+    pub fn charge_debt(&mut self, quota: &SlidingWindowQuota, now: Now, amount: u32, debt_max: u32) {
         let most = u64::from(quota.count) + u64::from(debt_max);
         let room = most.saturating_sub(self.view(quota, now).estimate(quota));
         self.charge(quota, now, u32::try_from(room).map_or(amount, |room| amount.min(room)));
     }
 
     /// Refunds units, from the newest bucket first; refunding more than there are yields the state of a new key.
-    pub fn give_back(&mut self, _quota: &SlidingWindowQuota, _now: Now, amount: u32) {
+    pub fn refund(&mut self, _quota: &SlidingWindowQuota, _now: Now, amount: u32) {
         self.0.remove(amount);
     }
 
@@ -328,8 +328,8 @@ fn mul_div(amount: u64, share: u64, of: u64) -> u64 {
 /// boot-time clock, so that they still pass.
 #[inline]
 fn unix_nanos(at: Timestamp, now: Now) -> u64 {
-    let began_after_1970 = i128::from(now.at.as_nanos()) + i128::from(now.utc) >= 0;
-    at.as_nanos().saturating_add_signed(if began_after_1970 { now.utc } else { 0 })
+    let began_after_1970 = i128::from(now.at.as_nanos()) + i128::from(now.utc_offset_nanos) >= 0;
+    at.as_nanos().saturating_add_signed(if began_after_1970 { now.utc_offset_nanos } else { 0 })
 }
 
 /// Widens a number of buckets, which is at most 61.

@@ -12,7 +12,7 @@
 //! Promise: in any span W at most `burst + ⌊W · rate⌋` units pass; `Later` is exact; idle time earns one burst and no
 //! more.
 
-use super::{Outcome, QuotaLevel, Rate, RateError, TickScale};
+use super::{LimitError, Outcome, QuotaLevel, Rate, TickScale};
 use crate::clock::{Micros, Timestamp};
 
 /// The configured limit, in ticks of its scale.
@@ -30,29 +30,33 @@ impl TokenBucketQuota {
     /// Makes a bucket of `burst` units that refills at `rate`, on the rate's own scale.
     ///
     /// # Errors A burst of zero, or one so large that the time to fill it does not fit.
-    pub fn new(rate: Rate, burst: u32) -> Result<TokenBucketQuota, RateError> {
-        TokenBucketQuota::on_scale(rate, burst, TickScale::of(rate))
+    pub fn new(rate: Rate, burst: u32) -> Result<TokenBucketQuota, LimitError> {
+        TokenBucketQuota::on_scale(rate, burst, TickScale::for_rate(rate))
     }
 
     /// Makes a bucket on a given scale: all quotas of a rule share one, so that their states are comparable. The
-    /// interval is rounded up to its ticks ([`Rate::rounding_on`]).
+    /// interval is rounded up to its ticks ([`Rate::rounding_parts_on`]).
     ///
     /// # Errors Those of [`TokenBucketQuota::new`]; a rate that the scale cannot keep to within one part in 100 000.
-    pub fn on_scale(rate: Rate, burst: u32, scale: TickScale) -> Result<TokenBucketQuota, RateError> {
+    pub fn on_scale(rate: Rate, burst: u32, scale: TickScale) -> Result<TokenBucketQuota, LimitError> {
         if burst == 0 {
-            return Err(RateError::Zero);
+            return Err(LimitError::Zero);
         }
         if !rate.fits_scale(scale) {
-            return Err(RateError::TooFast);
+            return Err(LimitError::TooFast);
         }
         let interval = rate.interval_ticks(scale);
         let capacity = interval.checked_mul(u64::from(burst)).filter(|ticks| *ticks <= CAPACITY_TICKS_MAX);
-        let capacity = capacity.ok_or(RateError::BurstTooLarge)?;
+        let capacity = capacity.ok_or(LimitError::BurstTooLarge)?;
         Ok(TokenBucketQuota { rate, burst, scale, interval, capacity, window: micros_up(capacity, scale) })
     }
 
     /// Makes a bucket with as much of the burst as fits.
-    pub(crate) fn with_most(rate: Rate, burst: u32, scale: TickScale) -> Result<TokenBucketQuota, RateError> {
+    pub(crate) fn with_largest_burst(
+        rate: Rate,
+        burst: u32,
+        scale: TickScale,
+    ) -> Result<TokenBucketQuota, LimitError> {
         let most = CAPACITY_TICKS_MAX.checked_div(rate.interval_ticks(scale)).unwrap_or(0);
         TokenBucketQuota::on_scale(rate, u32::try_from(most).map_or(burst, |most| burst.min(most)), scale)
     }
@@ -94,17 +98,17 @@ impl TokenBucketQuota {
 
 /// The state of one key: the time, on the quota's scale, at which all units admitted so far will have been earned.
 ///
-/// Ticks wrap; only the distance from now counts, which stays far below half the range (see [`Gcra::ahead`]).
+/// Ticks wrap; only the distance from now counts, which stays far below half the range (see [`GcraState::ahead`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gcra {
+pub struct GcraState {
     arrival: u64,
 }
 
-impl Gcra {
+impl GcraState {
     /// The state of a full bucket.
     #[must_use]
-    pub fn full(scale: TickScale, now: Timestamp) -> Gcra {
-        Gcra { arrival: ticks(now, scale) }
+    pub fn full(scale: TickScale, now: Timestamp) -> GcraState {
+        GcraState { arrival: ticks(now, scale) }
     }
 
     /// The arrival time, in ticks since the engine's origin: valid on the same scale and for the same origin.
@@ -115,13 +119,13 @@ impl Gcra {
 
     /// Makes a state from its arrival time.
     #[must_use]
-    pub const fn of_arrival(arrival: u64) -> Gcra {
-        Gcra { arrival }
+    pub const fn from_arrival(arrival: u64) -> GcraState {
+        GcraState { arrival }
     }
 
     /// Judges one request of `cost` units. `Later` is exact: a microsecond sooner is still refused.
     #[inline]
-    pub fn judge(self, quota: &TokenBucketQuota, now: Timestamp, cost: u32) -> (Outcome, Gcra) {
+    pub fn judge(self, quota: &TokenBucketQuota, now: Timestamp, cost: u32) -> (Outcome, GcraState) {
         if cost == 0 {
             return (Outcome::Pass, self);
         }
@@ -132,7 +136,7 @@ impl Gcra {
         // Nothing overflows: cost ≤ burst, so the product is at most the capacity.
         let ahead = self.ahead(now) + u64::from(cost) * quota.interval;
         if ahead <= quota.capacity {
-            (Outcome::Pass, Gcra { arrival: now.wrapping_add(ahead) })
+            (Outcome::Pass, GcraState { arrival: now.wrapping_add(ahead) })
         } else {
             (Outcome::Later(micros_up(ahead - quota.capacity, quota.scale)), self)
         }
@@ -163,7 +167,13 @@ impl Gcra {
 
     /// Charges after the fact: the key may fall below empty by at most `debt_max` units; the excess is dropped.
     #[must_use]
-    pub fn owe(self, quota: &TokenBucketQuota, now: Timestamp, amount: u32, debt_max: u32) -> Gcra {
+    pub fn charge_debt(
+        self,
+        quota: &TokenBucketQuota,
+        now: Timestamp,
+        amount: u32,
+        debt_max: u32,
+    ) -> GcraState {
         let ahead = self.ticks_until_full(quota.scale, now);
         let most = quota.capacity.saturating_add(quota.ticks_of(debt_max));
         self.with_ahead(quota.scale, now, ahead.saturating_add(quota.ticks_of(amount)).min(most).max(ahead))
@@ -171,7 +181,7 @@ impl Gcra {
 
     /// Refunds charged units; the key is never more than full.
     #[must_use]
-    pub fn give_back(self, quota: &TokenBucketQuota, now: Timestamp, amount: u32) -> Gcra {
+    pub fn refund(self, quota: &TokenBucketQuota, now: Timestamp, amount: u32) -> GcraState {
         let ahead = self.ticks_until_full(quota.scale, now);
         self.with_ahead(quota.scale, now, ahead.saturating_sub(quota.ticks_of(amount)))
     }
@@ -179,34 +189,34 @@ impl Gcra {
     /// Converts the state to a quota that may be smaller: the key is at most one capacity ahead, so that no request
     /// waits for units that a larger quota had admitted.
     #[must_use]
-    pub fn cut(self, quota: &TokenBucketQuota, now: Timestamp) -> Gcra {
+    pub fn clamp_to(self, quota: &TokenBucketQuota, now: Timestamp) -> GcraState {
         let ahead = self.ticks_until_full(quota.scale, now);
         self.with_ahead(quota.scale, now, ahead.min(quota.capacity))
     }
 
     /// Converts the state to another scale: the same time until it is full, rounded up to a tick of that scale.
     #[must_use]
-    pub fn rescale(self, from: TickScale, to: TickScale, now: Timestamp) -> Gcra {
+    pub fn rescale(self, from: TickScale, to: TickScale, now: Timestamp) -> GcraState {
         let ahead = to.ticks_up(self.ticks_until_full(from, now), from);
-        Gcra::full(to, now).with_ahead(to, now, ahead)
+        GcraState::full(to, now).with_ahead(to, now, ahead)
     }
 
     /// Sets the distance ahead of now, within the range of ticks. That bound never shortens it: a clock that runs
     /// backwards makes a key look further ahead than any charge could have put it.
-    pub(super) fn with_ahead(self, scale: TickScale, now: Timestamp, ahead: u64) -> Gcra {
+    pub(super) fn with_ahead(self, scale: TickScale, now: Timestamp, ahead: u64) -> GcraState {
         let now = ticks(now, scale);
         let was = self.ahead(now);
         if ahead == was {
             return self;
         }
         let ahead = if ahead > was { ahead.min(OWED_TICKS_MAX).max(was) } else { ahead };
-        Gcra { arrival: now.wrapping_add(ahead) }
+        GcraState { arrival: now.wrapping_add(ahead) }
     }
 
     /// Makes the state that is `ahead` ticks ahead, at most a capacity.
     #[inline]
-    pub(super) fn from_ahead(scale: TickScale, now: Timestamp, ahead: u64) -> Gcra {
-        Gcra { arrival: ticks(now, scale).wrapping_add(ahead) }
+    pub(super) fn from_ahead(scale: TickScale, now: Timestamp, ahead: u64) -> GcraState {
+        GcraState { arrival: ticks(now, scale).wrapping_add(ahead) }
     }
 
     /// Units admitted and not earned yet, in ticks. Zero for an arrival in the past: idle time earns one full burst and
@@ -220,7 +230,7 @@ impl Gcra {
     }
 }
 
-/// Converts an instant to ticks. They wrap after 2⁶⁴ ticks (4.5 years on the finest scale); [`Gcra::ahead`] is correct
+/// Converts an instant to ticks. They wrap after 2⁶⁴ ticks (4.5 years on the finest scale); [`GcraState::ahead`] is correct
 /// if full buckets are evicted within half of that.
 #[inline]
 fn ticks(at: Timestamp, scale: TickScale) -> u64 {

@@ -5,10 +5,10 @@ use arrayvec::ArrayVec;
 
 use super::descriptors::DescriptorList;
 use super::elements::Elements;
-use super::entries::{Entries, ReplyEntry};
-use super::fault::{Code, ExpectedField, Fault, Flaw, Reason};
+use super::entries::{ReplyEntry, WireList};
+use super::fault::{Code, ExpectedField, Fault, FaultReason, FormatFault};
 use super::message::{
-    AmountField, ChargeFrame, CostField, HelloFrame, Judge, OutcomeCode, RequestFrame, RequestOptions,
+    AmountField, ChargeFrame, CheckRequest, CostField, HelloFrame, OutcomeCode, RequestFrame, RequestOptions,
 };
 use super::name::RANGE as NAME;
 use super::options::{read_info, read_options};
@@ -73,7 +73,7 @@ pub fn decode_first(payload: &[u8]) -> Result<HelloFrame<'_>, Fault> {
     let mut elements = Elements::open(payload);
     let outcome = elements.read_head().and_then(|(op, id)| match op {
         HELLO => read_hello(&mut elements, id),
-        _ => Err(Reason::HelloRequired),
+        _ => Err(FaultReason::HelloRequired),
     });
     // Once per connection: speed does not matter.
     check_slowly(payload, outcome)
@@ -82,13 +82,13 @@ pub fn decode_first(payload: &[u8]) -> Result<HelloFrame<'_>, Fault> {
 /// Runs the slow check: a malformed payload takes precedence over the error of a field.
 #[cold]
 #[inline(never)]
-fn check_slowly<T>(payload: &[u8], outcome: Result<T, Reason>) -> Result<T, Fault> {
+fn check_slowly<T>(payload: &[u8], outcome: Result<T, FaultReason>) -> Result<T, Fault> {
     wellformed::check(payload).map_err(Fault::malformed)?;
     outcome.map_err(|reason| to_fault(payload, reason))
 }
 
 #[cold]
-fn to_fault(payload: &[u8], reason: Reason) -> Fault {
+fn to_fault(payload: &[u8], reason: FaultReason) -> Fault {
     let head = Elements::open(payload).read_head().ok();
     let code = reason.code();
     let silent = code == Code::Invalid && matches!(head, Some((RELEASE | CHARGE | SIGNAL, None)));
@@ -100,7 +100,7 @@ fn to_fault(payload: &[u8], reason: Reason) -> Fault {
 fn read_by_op<'a>(
     elements: &mut Elements<'a>,
     descriptors: &mut DescriptorList<'a>,
-) -> Result<RequestFrame<'a>, Reason> {
+) -> Result<RequestFrame<'a>, FaultReason> {
     let (op, id) = elements.read_head()?;
     match op {
         RELEASE => read_release(elements, id),
@@ -118,12 +118,12 @@ fn read_by_op<'a>(
             elements.finish()?;
             Ok(RequestFrame::Ping { id })
         }
-        op => Err(Reason::UnknownOp(op)),
+        op => Err(FaultReason::UnknownOp(op)),
     }
 }
 
 #[inline(always)]
-fn to_request(op: u64, judge: Judge<'_>) -> RequestFrame<'_> {
+fn to_request(op: u64, judge: CheckRequest<'_>) -> RequestFrame<'_> {
     match op {
         HIT => RequestFrame::Hit(judge),
         ACQUIRE => RequestFrame::Acquire(judge),
@@ -132,12 +132,12 @@ fn to_request(op: u64, judge: Judge<'_>) -> RequestFrame<'_> {
 }
 
 #[inline]
-fn require_id(id: Option<u64>) -> Result<u64, Reason> {
-    id.filter(|id| *id <= ID_MAX).ok_or(Reason::Field(&ID))
+fn require_id(id: Option<u64>) -> Result<u64, FaultReason> {
+    id.filter(|id| *id <= ID_MAX).ok_or(FaultReason::Field(&ID))
 }
 
-fn check_optional_id(id: Option<u64>) -> Result<Option<u64>, Reason> {
-    if id.is_none_or(|id| id <= ID_MAX) { Ok(id) } else { Err(Reason::Field(&OPTIONAL_ID)) }
+fn check_optional_id(id: Option<u64>) -> Result<Option<u64>, FaultReason> {
+    if id.is_none_or(|id| id <= ID_MAX) { Ok(id) } else { Err(FaultReason::Field(&OPTIONAL_ID)) }
 }
 
 #[inline(always)]
@@ -145,7 +145,7 @@ fn read_judge<'a>(
     elements: &mut Elements<'a>,
     id: Option<u64>,
     descriptors: &mut DescriptorList<'a>,
-) -> Result<Judge<'a>, Reason> {
+) -> Result<CheckRequest<'a>, FaultReason> {
     let id = require_id(id)?;
     let domain = elements.name(&DOMAIN)?;
     read_descriptors(elements, descriptors)?;
@@ -158,34 +158,34 @@ fn read_judge<'a>(
         RequestOptions::default()
     };
     elements.finish()?;
-    Ok(Judge { id, domain, cost, priority, options })
+    Ok(CheckRequest { id, domain, cost, priority, options })
 }
 
 #[inline]
 fn read_descriptors<'a>(
     elements: &mut Elements<'a>,
     descriptors: &mut DescriptorList<'a>,
-) -> Result<(), Reason> {
+) -> Result<(), FaultReason> {
     let count = elements.required(&DESCRIPTORS, PayloadReader::array)?;
     if count > DESCRIPTORS_MAX {
-        return Err(Reason::Field(&DESCRIPTORS));
+        return Err(FaultReason::Field(&DESCRIPTORS));
     }
     // A copy stays in registers.
     let mut reader = elements.reader;
     for _ in 0..count {
-        let texts = reader.array().ok_or(Reason::Field(&DESCRIPTORS))?;
+        let texts = reader.array().ok_or(FaultReason::Field(&DESCRIPTORS))?;
         if texts % 2 != 0 || texts > 2 * PAIRS_MAX {
-            return Err(Reason::Field(&DESCRIPTORS));
+            return Err(FaultReason::Field(&DESCRIPTORS));
         }
         for _ in 0..texts / 2 {
-            let key = reader.key().ok_or(Reason::Field(&KEY))?;
+            let key = reader.key().ok_or(FaultReason::Field(&KEY))?;
             let value = reader.text().filter(|value| value.len() <= VALUE_BYTES_MAX);
-            if !descriptors.push_pair(key, value.ok_or(Reason::Field(&VALUE))?) {
-                return Err(Reason::Field(&DESCRIPTORS));
+            if !descriptors.push_pair(key, value.ok_or(FaultReason::Field(&VALUE))?) {
+                return Err(FaultReason::Field(&DESCRIPTORS));
             }
         }
         if !descriptors.end() {
-            return Err(Reason::Field(&DESCRIPTORS));
+            return Err(FaultReason::Field(&DESCRIPTORS));
         }
     }
     elements.reader = reader;
@@ -193,40 +193,42 @@ fn read_descriptors<'a>(
 }
 
 #[inline]
-fn read_cost<'a>(reader: &mut PayloadReader<'a>) -> Result<CostField<'a>, Reason> {
+fn read_cost<'a>(reader: &mut PayloadReader<'a>) -> Result<CostField<'a>, FaultReason> {
     if reader.at_map() {
-        return Ok(CostField::Units(read_units(reader, |(unit, _)| *unit).ok_or(Reason::Field(&COST))?));
+        return Ok(CostField::Units(read_units(reader, |(unit, _)| *unit).ok_or(FaultReason::Field(&COST))?));
     }
-    Ok(CostField::Requests(reader.unsigned().ok_or(Reason::Field(&COST))?))
+    Ok(CostField::Requests(reader.unsigned().ok_or(FaultReason::Field(&COST))?))
 }
 
 /// Reads the priority. A value that is not a name counts as absent, and the rules decide: it must not fail the request.
 #[inline]
-fn read_priority<'a>(reader: &mut PayloadReader<'a>) -> Result<Option<&'a str>, Reason> {
+fn read_priority<'a>(reader: &mut PayloadReader<'a>) -> Result<Option<&'a str>, FaultReason> {
     let mut name = *reader;
     if let Some(priority) = name.name() {
         *reader = name;
         return Ok(Some(priority));
     }
     reader.mark_unchecked();
-    reader.skip().ok_or(Reason::Flaw(Flaw::Truncated))?;
+    reader.skip().ok_or(FaultReason::Flaw(FormatFault::Truncated))?;
     Ok(None)
 }
 
-fn read_amount<'a>(reader: &mut PayloadReader<'a>) -> Result<AmountField<'a>, Reason> {
+fn read_amount<'a>(reader: &mut PayloadReader<'a>) -> Result<AmountField<'a>, FaultReason> {
     if reader.at_map() {
-        return Ok(AmountField::Units(read_units(reader, |(unit, _)| *unit).ok_or(Reason::Field(&AMOUNT))?));
+        return Ok(AmountField::Units(
+            read_units(reader, |(unit, _)| *unit).ok_or(FaultReason::Field(&AMOUNT))?,
+        ));
     }
-    Ok(AmountField::Requests(reader.amount().ok_or(Reason::Field(&AMOUNT))?))
+    Ok(AmountField::Requests(reader.amount().ok_or(FaultReason::Field(&AMOUNT))?))
 }
 
 #[inline(never)]
 fn read_units<'a, T: ReplyEntry<'a>>(
     reader: &mut PayloadReader<'a>,
     unit: impl Fn(&T) -> &'a str,
-) -> Option<Entries<'a, T>> {
+) -> Option<WireList<'a, T>> {
     let count = reader.map()?;
-    let entries = Entries::<T>::checked(reader, count)?;
+    let entries = WireList::<T>::checked(reader, count)?;
     let mut seen = ArrayVec::<&str, UNITS_COMPARED_MAX>::new();
     let differ =
         entries.iter().all(|entry| !seen.contains(&unit(&entry)) && seen.try_push(unit(&entry)).is_ok());
@@ -237,12 +239,12 @@ fn read_units<'a, T: ReplyEntry<'a>>(
     Some(entries)
 }
 
-fn read_hello<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<HelloFrame<'a>, Reason> {
+fn read_hello<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<HelloFrame<'a>, FaultReason> {
     let mut hello = HelloFrame::new(require_id(id)?);
     hello.version = elements.required(&VERSION, PayloadReader::unsigned)?;
     // Before the rest, whose meaning in that version is unknown.
     if hello.version == 0 {
-        return Err(Reason::Version);
+        return Err(FaultReason::Version);
     }
     if elements.next_is_present() {
         read_info(&mut elements.reader, &mut hello)?;
@@ -251,7 +253,7 @@ fn read_hello<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<HelloF
     Ok(hello)
 }
 
-fn read_release<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<RequestFrame<'a>, Reason> {
+fn read_release<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<RequestFrame<'a>, FaultReason> {
     let id = check_optional_id(id)?;
     let lease = elements.required(&LEASE, |reader| reader.unsigned_to(ID_MAX))?;
     let outcome = elements.optional(&OUTCOME, |reader| OutcomeCode::from_number(reader.unsigned()?))?;
@@ -263,7 +265,7 @@ fn read_charge<'a>(
     elements: &mut Elements<'a>,
     id: Option<u64>,
     descriptors: &mut DescriptorList<'a>,
-) -> Result<ChargeFrame<'a>, Reason> {
+) -> Result<ChargeFrame<'a>, FaultReason> {
     let id = check_optional_id(id)?;
     let domain = elements.name(&DOMAIN)?;
     read_descriptors(elements, descriptors)?;
@@ -281,7 +283,7 @@ fn read_charge<'a>(
     Ok(ChargeFrame { id, domain, amount, options })
 }
 
-fn read_signal<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<RequestFrame<'a>, Reason> {
+fn read_signal<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<RequestFrame<'a>, FaultReason> {
     let id = check_optional_id(id)?;
     let pool = elements.name(&POOL)?;
     let name = elements.name(&SIGNAL_NAME)?;

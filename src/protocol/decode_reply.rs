@@ -2,9 +2,9 @@
 
 use super::elements::{Elements, read_map};
 use super::encode_reply::{DECISION_KIND, DONE, ERROR, GOODBYE, WELCOME};
-use super::fault::{Code, ExpectedField, Fault, Reason};
+use super::fault::{Code, ExpectedField, Fault, FaultReason};
 use super::reader::PayloadReader;
-use super::reply::{DaemonMode, DecisionReply, LimitEntry, NoteCode, Reply, VerdictCode};
+use super::reply::{DaemonMode, DecisionReply, LimitEntry, NoteCode, VerdictCode, WireReply};
 use super::{ID_MAX, wellformed};
 
 /// The buffers for the lists of one decoded decision.
@@ -20,7 +20,7 @@ pub struct ReplyScratch<'a> {
 pub fn decode_reply<'s, 'a: 's>(
     payload: &'a [u8],
     scratch: &'s mut ReplyScratch<'a>,
-) -> Result<Reply<'s>, Fault> {
+) -> Result<WireReply<'s>, Fault> {
     wellformed::check(payload).map_err(Fault::malformed)?;
     let mut elements = Elements::open(payload);
     read_reply(&mut elements, scratch).map_err(|reason| {
@@ -32,32 +32,33 @@ pub fn decode_reply<'s, 'a: 's>(
 fn read_reply<'s, 'a: 's>(
     elements: &mut Elements<'a>,
     scratch: &'s mut ReplyScratch<'a>,
-) -> Result<Reply<'s>, Reason> {
+) -> Result<WireReply<'s>, FaultReason> {
     let (kind, id) = elements.read_head()?;
     if let Some(..=ID_MAX) | None = id {
         match kind {
             WELCOME => read_welcome(elements, require_id(id)?),
             DECISION_KIND => read_decision(elements, require_id(id)?, scratch),
-            DONE => {
-                Ok(Reply::Done { id: require_id(id)?, ok: elements.required(&OK, PayloadReader::boolean)? })
-            }
+            DONE => Ok(WireReply::Done {
+                id: require_id(id)?,
+                ok: elements.required(&OK, PayloadReader::boolean)?,
+            }),
             ERROR => {
                 let code = elements.required(&CODE, |reader| Code::from_number(reader.unsigned()?))?;
-                Ok(Reply::Error { id, code, message: elements.required(&MESSAGE, PayloadReader::text)? })
+                Ok(WireReply::Error { id, code, message: elements.required(&MESSAGE, PayloadReader::text)? })
             }
-            GOODBYE => Ok(Reply::Goodbye { reason: elements.required(&REASON, PayloadReader::text)? }),
-            kind => Err(Reason::UnknownKind(kind)),
+            GOODBYE => Ok(WireReply::Goodbye { reason: elements.required(&REASON, PayloadReader::text)? }),
+            kind => Err(FaultReason::UnknownKind(kind)),
         }
     } else {
-        Err(Reason::Field(&ID))
+        Err(FaultReason::Field(&ID))
     }
 }
 
-fn require_id(id: Option<u64>) -> Result<u64, Reason> {
-    id.ok_or(Reason::Field(&ID))
+fn require_id(id: Option<u64>) -> Result<u64, FaultReason> {
+    id.ok_or(FaultReason::Field(&ID))
 }
 
-fn read_welcome<'a>(elements: &mut Elements<'a>, id: u64) -> Result<Reply<'a>, Reason> {
+fn read_welcome<'a>(elements: &mut Elements<'a>, id: u64) -> Result<WireReply<'a>, FaultReason> {
     let version = elements.required(&VERSION, |reader| reader.unsigned().filter(|version| *version > 0))?;
     let (mut server, mut mode) = (None, None);
     let (mut boot, mut connection, mut frame_bytes_max) = (None, None, None);
@@ -70,14 +71,14 @@ fn read_welcome<'a>(elements: &mut Elements<'a>, id: u64) -> Result<Reply<'a>, R
                 "frame_bytes_max" => store(&mut frame_bytes_max, reader.unsigned()),
                 _ => store(&mut mode, read_mode(reader)),
             };
-            stored.ok_or(Reason::Field(&INFO))
+            stored.ok_or(FaultReason::Field(&INFO))
         })?;
     }
     let info = (server, boot, connection, frame_bytes_max, mode);
     let (Some(server), Some(boot), Some(connection), Some(frame_bytes_max), Some(mode)) = info else {
-        return Err(Reason::Field(&INFO));
+        return Err(FaultReason::Field(&INFO));
     };
-    Ok(Reply::Welcome { id, version, server, boot, connection, frame_bytes_max, mode })
+    Ok(WireReply::Welcome { id, version, server, boot, connection, frame_bytes_max, mode })
 }
 
 fn store<T>(slot: &mut Option<T>, value: Option<T>) -> Option<()> {
@@ -94,19 +95,19 @@ fn read_decision<'s, 'a: 's>(
     elements: &mut Elements<'a>,
     id: u64,
     scratch: &'s mut ReplyScratch<'a>,
-) -> Result<Reply<'s>, Reason> {
+) -> Result<WireReply<'s>, FaultReason> {
     let verdict = elements.required(&VERDICT, |reader| VerdictCode::from_number(reader.unsigned()?))?;
     let rule = elements.optional(&RULE, PayloadReader::text)?;
     let [limit, window_us, remaining, reset_us, retry_us] = read_numbers(elements)?;
     let lease = elements.optional(&LEASE, |reader| reader.unsigned_to(ID_MAX).filter(|lease| *lease > 0))?;
     scratch.notes.clear();
     if elements.next_is_present() {
-        read_notes(&mut elements.reader, &mut scratch.notes).ok_or(Reason::Field(&NOTES))?;
+        read_notes(&mut elements.reader, &mut scratch.notes).ok_or(FaultReason::Field(&NOTES))?;
     }
     scratch.all.clear();
     let all = elements.next_is_present();
     if all {
-        read_all(&mut elements.reader, &mut scratch.all).ok_or(Reason::Field(&ALL))?;
+        read_all(&mut elements.reader, &mut scratch.all).ok_or(FaultReason::Field(&ALL))?;
     }
     let (mut help, mut unit, mut hide) = (None, None, None);
     if elements.next_is_present() {
@@ -116,10 +117,10 @@ fn read_decision<'s, 'a: 's>(
                 "hide" => store(&mut hide, reader.boolean()),
                 _ => store(&mut unit, reader.text()),
             };
-            stored.ok_or(Reason::Field(&EXTRA))
+            stored.ok_or(FaultReason::Field(&EXTRA))
         })?;
     }
-    Ok(Reply::Decision(DecisionReply {
+    Ok(WireReply::Decision(DecisionReply {
         id,
         verdict,
         rule,
@@ -137,7 +138,7 @@ fn read_decision<'s, 'a: 's>(
     }))
 }
 
-fn read_numbers<const N: usize>(elements: &mut Elements<'_>) -> Result<[Option<u64>; N], Reason> {
+fn read_numbers<const N: usize>(elements: &mut Elements<'_>) -> Result<[Option<u64>; N], FaultReason> {
     let mut numbers = [None; N];
     for number in &mut numbers {
         *number = elements.optional(&NUMBER, PayloadReader::unsigned)?;

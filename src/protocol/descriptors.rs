@@ -66,7 +66,7 @@ impl<'a> DescriptorList<'a> {
         })
     }
 
-    /// The end of each descriptor in [`attributes`](Descriptors::attributes).
+    /// The end of each descriptor in [`attributes`](DescriptorList::attributes).
     #[inline]
     #[must_use]
     pub fn ends(&self) -> &[u8] {

@@ -1,6 +1,6 @@
 //! The elements of an outer array: trailing nils may be omitted, and unknown elements may follow.
 
-use super::fault::{ExpectedField, Flaw, Reason};
+use super::fault::{ExpectedField, FaultReason, FormatFault};
 use super::reader::PayloadReader;
 
 /// The elements not read yet.
@@ -33,14 +33,14 @@ impl<'a> Elements<'a> {
         &mut self,
         expected: &'static ExpectedField,
         read: impl FnOnce(&mut PayloadReader<'a>) -> Option<T>,
-    ) -> Result<T, Reason> {
-        if self.next_is_present() { read(&mut self.reader) } else { None }.ok_or(Reason::Field(expected))
+    ) -> Result<T, FaultReason> {
+        if self.next_is_present() { read(&mut self.reader) } else { None }.ok_or(FaultReason::Field(expected))
     }
 
     /// Reads a required name.
     #[inline]
-    pub(super) fn name(&mut self, expected: &'static ExpectedField) -> Result<&'a str, Reason> {
-        if self.next_is_present() { self.reader.name() } else { None }.ok_or(Reason::Field(expected))
+    pub(super) fn name(&mut self, expected: &'static ExpectedField) -> Result<&'a str, FaultReason> {
+        if self.next_is_present() { self.reader.name() } else { None }.ok_or(FaultReason::Field(expected))
     }
 
     /// Reads an element that may be nil or missing.
@@ -49,20 +49,20 @@ impl<'a> Elements<'a> {
         &mut self,
         expected: &'static ExpectedField,
         read: impl FnOnce(&mut PayloadReader<'a>) -> Option<T>,
-    ) -> Result<Option<T>, Reason> {
+    ) -> Result<Option<T>, FaultReason> {
         if !self.next_is_present() {
             return Ok(None);
         }
-        read(&mut self.reader).map(Some).ok_or(Reason::Field(expected))
+        read(&mut self.reader).map(Some).ok_or(FaultReason::Field(expected))
     }
 
     /// Reads the op or kind, and the id.
     #[inline]
-    pub(super) fn read_head(&mut self) -> Result<(u64, Option<u64>), Reason> {
+    pub(super) fn read_head(&mut self) -> Result<(u64, Option<u64>), FaultReason> {
         let op = if self.next_is_present() { self.reader.unsigned() } else { None };
-        let op = op.ok_or(Reason::Flaw(Flaw::Op))?;
+        let op = op.ok_or(FaultReason::Flaw(FormatFault::Op))?;
         let id = match self.next_is_present() {
-            true => Some(self.reader.unsigned().ok_or(Reason::Flaw(Flaw::Id))?),
+            true => Some(self.reader.unsigned().ok_or(FaultReason::Flaw(FormatFault::Id))?),
             false => None,
         };
         Ok((op, id))
@@ -70,16 +70,16 @@ impl<'a> Elements<'a> {
 
     /// Skips the elements that a later version may have added.
     #[inline]
-    pub(super) fn finish(&mut self) -> Result<(), Reason> {
+    pub(super) fn finish(&mut self) -> Result<(), FaultReason> {
         if self.left == 0 { Ok(()) } else { self.skip_rest() }
     }
 
     #[cold]
-    fn skip_rest(&mut self) -> Result<(), Reason> {
+    fn skip_rest(&mut self) -> Result<(), FaultReason> {
         self.reader.mark_unchecked();
         while let Some(left) = self.left.checked_sub(1) {
             self.left = left;
-            self.reader.skip().ok_or(Reason::Flaw(Flaw::Truncated))?;
+            self.reader.skip().ok_or(FaultReason::Flaw(FormatFault::Truncated))?;
         }
         Ok(())
     }
@@ -90,18 +90,18 @@ pub(super) fn read_map<'a>(
     reader: &mut PayloadReader<'a>,
     expected: &'static ExpectedField,
     known: &[&str],
-    mut field: impl FnMut(&mut PayloadReader<'a>, &'a str) -> Result<(), Reason>,
-) -> Result<(), Reason> {
+    mut field: impl FnMut(&mut PayloadReader<'a>, &'a str) -> Result<(), FaultReason>,
+) -> Result<(), FaultReason> {
     let mut seen = 0u32;
-    for _ in 0..reader.map().ok_or(Reason::Field(expected))? {
-        let key = reader.text().ok_or(Reason::Flaw(Flaw::KeyType))?;
+    for _ in 0..reader.map().ok_or(FaultReason::Field(expected))? {
+        let key = reader.text().ok_or(FaultReason::Flaw(FormatFault::KeyType))?;
         let Some(index) = known.iter().position(|name| *name == key) else {
             reader.mark_unchecked();
-            reader.skip().ok_or(Reason::Flaw(Flaw::Truncated))?;
+            reader.skip().ok_or(FaultReason::Flaw(FormatFault::Truncated))?;
             continue;
         };
         if seen & (1 << index) != 0 {
-            return Err(Reason::Flaw(Flaw::KeyTwice));
+            return Err(FaultReason::Flaw(FormatFault::KeyTwice));
         }
         seen |= 1 << index;
         if !reader.nil() {

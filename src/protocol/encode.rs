@@ -7,7 +7,8 @@ use super::decode::{ACQUIRE, CHARGE, HELLO, HIT, PEEK, PING, RELEASE, RENEW, SIG
 use super::descriptors::DescriptorList;
 use super::entries::Abandoned;
 use super::message::{
-    AmountField, ChargeFrame, CostField, HelloFrame, Judge, Missed, RefundField, RequestFrame, RequestOptions,
+    AmountField, ChargeFrame, CheckRequest, CostField, HelloFrame, MissedCounts, RefundField, RequestFrame,
+    RequestOptions,
 };
 use super::writer::FrameWriter;
 use super::{FRAME_BYTES_MAX, HEADER_BYTES};
@@ -60,7 +61,12 @@ fn write_head(writer: &mut FrameWriter<'_>, elements: usize, op: u64, id: Option
     writer.optional_unsigned(id);
 }
 
-fn write_judge(writer: &mut FrameWriter<'_>, op: u64, judge: &Judge<'_>, descriptors: &DescriptorList<'_>) {
+fn write_judge(
+    writer: &mut FrameWriter<'_>,
+    op: u64,
+    judge: &CheckRequest<'_>,
+    descriptors: &DescriptorList<'_>,
+) {
     let options = judge.options != RequestOptions::default();
     let elements = match (options, judge.priority) {
         (true, _) => 7,
@@ -160,7 +166,7 @@ fn write_idem(writer: &mut FrameWriter<'_>, idem: &[u8]) {
     }
 }
 
-fn write_reports(writer: &mut FrameWriter<'_>, missed: &Missed, abandoned: &Abandoned<'_>) {
+fn write_reports(writer: &mut FrameWriter<'_>, missed: &MissedCounts, abandoned: &Abandoned<'_>) {
     if !missed.is_empty() {
         writer.text("missed");
         writer.map(missed.iter().count());

@@ -6,19 +6,19 @@ use arrayvec::ArrayString;
 
 use super::HEADER_BYTES;
 use super::fault::{Code, Fault};
-use super::reply::{DaemonMode, DecisionReply, LimitEntry, NoteCode, Reply};
+use super::reply::{DaemonMode, DecisionReply, LimitEntry, NoteCode, WireReply};
 use super::writer::FrameWriter;
 
 /// Appends a reply as a whole frame. A reply that would be too large is cut: a decision as in [`encode_decision`],
 /// others at the end of their text.
-pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply<'_>) {
+pub fn encode_reply(out: &mut Vec<u8>, reply: &WireReply<'_>) {
     match reply {
-        Reply::Welcome { id, version, server, boot, connection, frame_bytes_max, mode } => {
+        WireReply::Welcome { id, version, server, boot, connection, frame_bytes_max, mode } => {
             let numbers = [*boot, *connection, *frame_bytes_max];
             write_welcome(out, *id, *version, clip(server), numbers, *mode);
         }
-        Reply::Decision(decision) => encode_decision(out, decision),
-        Reply::Done { id, ok } => {
+        WireReply::Decision(decision) => encode_decision(out, decision),
+        WireReply::Done { id, ok } => {
             let mut writer = FrameWriter::begin(out, SMALL_FRAME_BYTES);
             writer.array(3);
             writer.unsigned(DONE);
@@ -26,8 +26,8 @@ pub fn encode_reply(out: &mut Vec<u8>, reply: &Reply<'_>) {
             writer.boolean(*ok);
             finish_clipped(writer);
         }
-        Reply::Error { id, code, message } => write_error(out, *id, *code, clip(message)),
-        Reply::Goodbye { reason } => {
+        WireReply::Error { id, code, message } => write_error(out, *id, *code, clip(message)),
+        WireReply::Goodbye { reason } => {
             let reason = clip(reason);
             let mut writer = FrameWriter::begin(out, SMALL_FRAME_BYTES + reason.len());
             writer.array(3);
@@ -223,8 +223,8 @@ const DECISION_BYTES: usize = HEADER_BYTES + 140;
 mod tests {
     use super::{encode_decision, encode_reply};
     use crate::protocol::{
-        Code, DecisionReply, LimitEntry, NoteCode, Reply, ReplyScratch, Split, VerdictCode, decode_reply,
-        split,
+        Code, DecisionReply, FrameSplit, LimitEntry, NoteCode, ReplyScratch, VerdictCode, WireReply,
+        decode_reply, split_frame,
     };
 
     #[test]
@@ -246,10 +246,10 @@ mod tests {
             let mut out = Vec::new();
             let decision = DecisionReply::new(7, VerdictCode::Limit);
             encode_decision(&mut out, &DecisionReply { all: Some(all), notes, help: Some(help), ..decision });
-            let Split::Frame { payload, consumed } = split(&out) else { panic!("{expected:?}") };
+            let FrameSplit::Frame { payload, consumed } = split_frame(&out) else { panic!("{expected:?}") };
             assert_eq!(consumed, out.len());
             let mut scratch = ReplyScratch::default();
-            let Ok(Reply::Decision(read)) = decode_reply(payload, &mut scratch) else {
+            let Ok(WireReply::Decision(read)) = decode_reply(payload, &mut scratch) else {
                 panic!("{expected:?}")
             };
             assert_eq!((read.all.map(<[_]>::len), read.notes.len(), read.help.map(str::len)), expected);
@@ -260,10 +260,10 @@ mod tests {
     fn clips_long_text_at_character_boundary() {
         let message = "é".repeat(20_000);
         let mut out = Vec::new();
-        encode_reply(&mut out, &Reply::Error { id: None, code: Code::Internal, message: &message[..] });
-        let Split::Frame { payload, .. } = split(&out) else { panic!("a frame was written") };
+        encode_reply(&mut out, &WireReply::Error { id: None, code: Code::Internal, message: &message[..] });
+        let FrameSplit::Frame { payload, .. } = split_frame(&out) else { panic!("a frame was written") };
         let mut scratch = ReplyScratch::default();
-        let Ok(Reply::Error { message, .. }) = decode_reply(payload, &mut scratch) else {
+        let Ok(WireReply::Error { message, .. }) = decode_reply(payload, &mut scratch) else {
             panic!("an ERROR")
         };
         assert_eq!(message, "é".repeat(512));

@@ -7,17 +7,17 @@ use super::reader::PayloadReader;
 use super::{COST_MAX, ID_MAX};
 
 /// Units and costs in the order of the request, without duplicate units. A cost may exceed [`COST_MAX`].
-pub type Units<'a> = Entries<'a, (&'a str, u64)>;
+pub type Units<'a> = WireList<'a, (&'a str, u64)>;
 
 /// Units and signed amounts within ± [`COST_MAX`], without duplicate units.
-pub type Amounts<'a> = Entries<'a, (&'a str, i64)>;
+pub type Amounts<'a> = WireList<'a, (&'a str, i64)>;
 
 /// Connections and ids of abandoned requests.
-pub type Abandoned<'a> = Entries<'a, (u64, u64)>;
+pub type Abandoned<'a> = WireList<'a, (u64, u64)>;
 
 /// A list, iterated in order.
 #[derive(Clone, Copy)]
-pub struct Entries<'a, T> {
+pub struct WireList<'a, T> {
     source: ListSource<'a, T>,
 }
 
@@ -33,16 +33,16 @@ pub trait ReplyEntry<'a>: Copy + PartialEq + fmt::Debug {
     fn read(bytes: &mut &'a [u8]) -> Option<Self>;
 }
 
-impl<'a, T: ReplyEntry<'a>> Entries<'a, T> {
+impl<'a, T: ReplyEntry<'a>> WireList<'a, T> {
     /// Reads `count` entries and keeps their bytes.
-    pub(super) fn checked(reader: &mut PayloadReader<'a>, count: usize) -> Option<Entries<'a, T>> {
+    pub(super) fn checked(reader: &mut PayloadReader<'a>, count: usize) -> Option<WireList<'a, T>> {
         let start = reader.rest();
         let mut rest = start;
         for _ in 0..count {
             T::read(&mut rest)?;
         }
         let bytes = reader.take_bytes(start.len() - rest.len())?;
-        Some(Entries { source: ListSource::Wire(bytes) })
+        Some(WireList { source: ListSource::Wire(bytes) })
     }
 
     /// The entries in order.
@@ -77,27 +77,27 @@ impl<'a, T: ReplyEntry<'a>> Entries<'a, T> {
     }
 }
 
-impl<'a, T> From<&'a [T]> for Entries<'a, T> {
-    fn from(entries: &'a [T]) -> Entries<'a, T> {
-        Entries { source: ListSource::Listed(entries) }
+impl<'a, T> From<&'a [T]> for WireList<'a, T> {
+    fn from(entries: &'a [T]) -> WireList<'a, T> {
+        WireList { source: ListSource::Listed(entries) }
     }
 }
 
-impl<T> Default for Entries<'_, T> {
+impl<T> Default for WireList<'_, T> {
     fn default() -> Self {
-        Entries { source: ListSource::Listed(&[]) }
+        WireList { source: ListSource::Listed(&[]) }
     }
 }
 
-impl<'a, T: ReplyEntry<'a>> PartialEq for Entries<'a, T> {
+impl<'a, T: ReplyEntry<'a>> PartialEq for WireList<'a, T> {
     fn eq(&self, other: &Self) -> bool {
         self.iter().eq(other.iter())
     }
 }
 
-impl<'a, T: ReplyEntry<'a> + Eq> Eq for Entries<'a, T> {}
+impl<'a, T: ReplyEntry<'a> + Eq> Eq for WireList<'a, T> {}
 
-impl<'a, T: ReplyEntry<'a>> fmt::Debug for Entries<'a, T> {
+impl<'a, T: ReplyEntry<'a>> fmt::Debug for WireList<'a, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_list().entries(self.iter()).finish()
     }

@@ -107,32 +107,32 @@ pub struct Fault {
     /// The code of the ERROR.
     pub code: Code,
     /// The description of the fault.
-    pub reason: Reason,
+    pub reason: FaultReason,
     /// No ERROR is sent, because the request has no id and expects no reply.
     pub silent: bool,
 }
 
 impl Fault {
-    pub(super) const fn malformed(flaw: Flaw) -> Fault {
-        Fault { id: None, code: Code::Malformed, reason: Reason::Flaw(flaw), silent: false }
+    pub(super) const fn malformed(flaw: FormatFault) -> Fault {
+        Fault { id: None, code: Code::Malformed, reason: FaultReason::Flaw(flaw), silent: false }
     }
 
     pub(super) const fn too_large(bytes: u32) -> Fault {
-        Fault { id: None, code: Code::TooLarge, reason: Reason::TooLarge(bytes), silent: false }
+        Fault { id: None, code: Code::TooLarge, reason: FaultReason::TooLarge(bytes), silent: false }
     }
 
     /// The fault of a HELLO after the first frame: the session is settled, the connection stays open.
     #[must_use]
     pub const fn second_hello(id: u64) -> Fault {
-        Fault { id: Some(id), code: Code::Invalid, reason: Reason::SecondHello, silent: false }
+        Fault { id: Some(id), code: Code::Invalid, reason: FaultReason::SecondHello, silent: false }
     }
 }
 
 /// The description of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reason {
+pub enum FaultReason {
     /// The bytes are not a message.
-    Flaw(Flaw),
+    Flaw(FormatFault),
     /// The length, in bytes, exceeds the bound.
     TooLarge(u32),
     /// HELLO offers version 0.
@@ -149,15 +149,15 @@ pub enum Reason {
     Field(&'static ExpectedField),
 }
 
-impl Reason {
+impl FaultReason {
     pub(super) const fn code(self) -> Code {
         match self {
-            Reason::Flaw(_) => Code::Malformed,
-            Reason::TooLarge(_) => Code::TooLarge,
-            Reason::Version => Code::Version,
-            Reason::HelloRequired => Code::HelloRequired,
-            Reason::UnknownOp(_) | Reason::UnknownKind(_) => Code::UnknownOp,
-            Reason::SecondHello | Reason::Field(_) => Code::Invalid,
+            FaultReason::Flaw(_) => Code::Malformed,
+            FaultReason::TooLarge(_) => Code::TooLarge,
+            FaultReason::Version => Code::Version,
+            FaultReason::HelloRequired => Code::HelloRequired,
+            FaultReason::UnknownOp(_) | FaultReason::UnknownKind(_) => Code::UnknownOp,
+            FaultReason::SecondHello | FaultReason::Field(_) => Code::Invalid,
         }
     }
 }
@@ -173,7 +173,7 @@ pub struct ExpectedField {
 
 /// The reason why bytes are not one MessagePack array that version 1 allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flaw {
+pub enum FormatFault {
     /// The payload is empty.
     Empty,
     /// The outermost value is not an array.
@@ -202,39 +202,39 @@ pub enum Flaw {
     Id,
 }
 
-impl fmt::Display for Reason {
+impl fmt::Display for FaultReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Reason::Flaw(flaw) => flaw.fmt(f),
-            Reason::TooLarge(bytes) => {
+            FaultReason::Flaw(flaw) => flaw.fmt(f),
+            FaultReason::TooLarge(bytes) => {
                 write!(f, "a frame of {bytes} bytes exceeds the limit of {FRAME_BYTES_MAX} bytes")
             }
-            Reason::Version => write!(f, "version 0 is not supported: use 1 to {VERSION}"),
-            Reason::HelloRequired => f.write_str("the first frame must be HELLO"),
-            Reason::SecondHello => f.write_str("a second HELLO: only the first frame may be HELLO"),
-            Reason::UnknownOp(op) => write!(f, "op {op} is unknown in version {VERSION}"),
-            Reason::UnknownKind(kind) => write!(f, "reply kind {kind} is unknown in version {VERSION}"),
-            Reason::Field(expected) => write!(f, "{} must be {}", expected.field, expected.range),
+            FaultReason::Version => write!(f, "version 0 is not supported: use 1 to {VERSION}"),
+            FaultReason::HelloRequired => f.write_str("the first frame must be HELLO"),
+            FaultReason::SecondHello => f.write_str("a second HELLO: only the first frame may be HELLO"),
+            FaultReason::UnknownOp(op) => write!(f, "op {op} is unknown in version {VERSION}"),
+            FaultReason::UnknownKind(kind) => write!(f, "reply kind {kind} is unknown in version {VERSION}"),
+            FaultReason::Field(expected) => write!(f, "{} must be {}", expected.field, expected.range),
         }
     }
 }
 
-impl fmt::Display for Flaw {
+impl fmt::Display for FormatFault {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Flaw::Empty => "an empty frame",
-            Flaw::NotArray => "the frame is not an array",
-            Flaw::Truncated => "the frame ends inside a value",
-            Flaw::Trailing => "bytes follow the array",
-            Flaw::Float => "floating-point numbers are not part of the protocol",
-            Flaw::Extension => "extension types are not part of the protocol",
-            Flaw::Reserved => "the byte 0xc1 is not MessagePack",
-            Flaw::Depth => "arrays and maps are nested more than 4 deep",
-            Flaw::Utf8 => "a text is not valid UTF-8",
-            Flaw::KeyType => "a key of a map is not a text",
-            Flaw::KeyTwice => "a map has a key twice",
-            Flaw::Op => "the first element must be an unsigned integer",
-            Flaw::Id => "the id must be an unsigned integer",
+            FormatFault::Empty => "an empty frame",
+            FormatFault::NotArray => "the frame is not an array",
+            FormatFault::Truncated => "the frame ends inside a value",
+            FormatFault::Trailing => "bytes follow the array",
+            FormatFault::Float => "floating-point numbers are not part of the protocol",
+            FormatFault::Extension => "extension types are not part of the protocol",
+            FormatFault::Reserved => "the byte 0xc1 is not MessagePack",
+            FormatFault::Depth => "arrays and maps are nested more than 4 deep",
+            FormatFault::Utf8 => "a text is not valid UTF-8",
+            FormatFault::KeyType => "a key of a map is not a text",
+            FormatFault::KeyTwice => "a map has a key twice",
+            FormatFault::Op => "the first element must be an unsigned integer",
+            FormatFault::Id => "the id must be an unsigned integer",
         })
     }
 }

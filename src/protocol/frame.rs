@@ -1,11 +1,11 @@
 //! Splits received bytes into frames. Never copies, and never reserves memory for an announced length.
 
-use super::fault::{Fault, Flaw};
+use super::fault::{Fault, FormatFault};
 use super::{FRAME_BYTES_MAX, HEADER_BYTES};
 
 /// The start of a read buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Split<'a> {
+pub enum FrameSplit<'a> {
     /// A whole frame.
     Frame {
         /// The bytes after the length.
@@ -25,27 +25,27 @@ pub enum Split<'a> {
 /// Finds the frame at the start of `buffer`.
 #[inline]
 #[must_use]
-pub fn split(buffer: &[u8]) -> Split<'_> {
+pub fn split_frame(buffer: &[u8]) -> FrameSplit<'_> {
     let Some((header, rest)) = buffer.split_first_chunk::<HEADER_BYTES>() else {
-        return Split::More { needed: HEADER_BYTES };
+        return FrameSplit::More { needed: HEADER_BYTES };
     };
     let length = u32::from_be_bytes(*header);
     let bytes = usize::try_from(length).unwrap_or(usize::MAX);
     if bytes == 0 {
-        return Split::Broken(Fault::malformed(Flaw::Empty));
+        return FrameSplit::Broken(Fault::malformed(FormatFault::Empty));
     }
     if bytes > FRAME_BYTES_MAX {
-        return Split::Broken(Fault::too_large(length));
+        return FrameSplit::Broken(Fault::too_large(length));
     }
     match rest.get(..bytes) {
-        Some(payload) => Split::Frame { payload, consumed: HEADER_BYTES + bytes },
-        None => Split::More { needed: HEADER_BYTES + bytes },
+        Some(payload) => FrameSplit::Frame { payload, consumed: HEADER_BYTES + bytes },
+        None => FrameSplit::More { needed: HEADER_BYTES + bytes },
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::{Split, split};
+    use super::{FrameSplit, split_frame};
     use crate::protocol::{Code, FRAME_BYTES_MAX};
 
     #[test]
@@ -64,10 +64,10 @@ mod tests {
             (&largest, Ok((16_384, 16_388))),
         ];
         for (buffer, expected) in table {
-            let found = match split(buffer) {
-                Split::Frame { payload, consumed } => Ok((payload.len(), consumed)),
-                Split::More { needed } => Err(needed),
-                Split::Broken(fault) => panic!("{buffer:?}: {fault}"),
+            let found = match split_frame(buffer) {
+                FrameSplit::Frame { payload, consumed } => Ok((payload.len(), consumed)),
+                FrameSplit::More { needed } => Err(needed),
+                FrameSplit::Broken(fault) => panic!("{buffer:?}: {fault}"),
             };
             assert_eq!(found, *expected, "{buffer:?}");
         }
@@ -77,7 +77,7 @@ mod tests {
             (0x8000_0000, Code::TooLarge),
             (u32::MAX, Code::TooLarge),
         ] {
-            let Split::Broken(fault) = split(&length.to_be_bytes()) else { panic!("{length}") };
+            let FrameSplit::Broken(fault) = split_frame(&length.to_be_bytes()) else { panic!("{length}") };
             assert_eq!(fault.code, code, "{length}");
         }
     }

@@ -8,7 +8,7 @@ pub enum RequestFrame<'a> {
     /// Opens a connection.
     Hello(HelloFrame<'a>),
     /// Checks a request that will end with a RELEASE.
-    Acquire(Judge<'a>),
+    Acquire(CheckRequest<'a>),
     /// Ends a lease.
     Release {
         /// The request's id; `None` for no reply.
@@ -19,9 +19,9 @@ pub enum RequestFrame<'a> {
         outcome: OutcomeCode,
     },
     /// Checks a request without a lease.
-    Hit(Judge<'a>),
+    Hit(CheckRequest<'a>),
     /// Checks as ACQUIRE would, without any change.
-    Peek(Judge<'a>),
+    Peek(CheckRequest<'a>),
     /// Charges after the fact.
     Charge(ChargeFrame<'a>),
     /// Restarts the time of a lease.
@@ -53,7 +53,7 @@ impl<'a> RequestFrame<'a> {
     /// Makes a HIT of cost 1 with default values.
     #[must_use]
     pub fn hit(id: u64, domain: &'a str) -> RequestFrame<'a> {
-        RequestFrame::Hit(Judge::new(id, domain))
+        RequestFrame::Hit(CheckRequest::new(id, domain))
     }
 
     /// The id that the reply repeats; `None` if the client wants no reply.
@@ -73,7 +73,7 @@ impl<'a> RequestFrame<'a> {
 
 /// The fields of ACQUIRE, HIT and PEEK.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Judge<'a> {
+pub struct CheckRequest<'a> {
     /// The request's id.
     pub id: u64,
     /// The domain whose rules decide.
@@ -86,11 +86,17 @@ pub struct Judge<'a> {
     pub options: RequestOptions<'a>,
 }
 
-impl<'a> Judge<'a> {
+impl<'a> CheckRequest<'a> {
     /// Makes the fields for cost 1 with default values.
     #[must_use]
-    pub fn new(id: u64, domain: &'a str) -> Judge<'a> {
-        Judge { id, domain, cost: CostField::Requests(1), priority: None, options: RequestOptions::default() }
+    pub fn new(id: u64, domain: &'a str) -> CheckRequest<'a> {
+        CheckRequest {
+            id,
+            domain,
+            cost: CostField::Requests(1),
+            priority: None,
+            options: RequestOptions::default(),
+        }
     }
 }
 
@@ -148,7 +154,7 @@ pub struct RequestOptions<'a> {
     /// Whether the reply lists every limit that matched.
     pub all: bool,
     /// Decisions made without the daemon since the last good frame.
-    pub missed: Missed,
+    pub missed: MissedCounts,
     /// Requests that the client has abandoned.
     pub abandoned: Abandoned<'a>,
 }
@@ -173,7 +179,7 @@ pub struct HelloFrame<'a> {
     /// The client's number of this connection in its session, from 1; 0 if it gave none.
     pub connection: u64,
     /// As in [`RequestOptions`].
-    pub missed: Missed,
+    pub missed: MissedCounts,
     /// As in [`RequestOptions`].
     pub abandoned: Abandoned<'a>,
 }
@@ -194,7 +200,7 @@ impl HelloFrame<'_> {
             pool: Self::POOL,
             slots: 0,
             connection: 0,
-            missed: Missed::default(),
+            missed: MissedCounts::default(),
             abandoned: Abandoned::default(),
         }
     }
@@ -271,12 +277,12 @@ impl MissReason {
 
 /// The number of decisions made without the daemon, by reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Missed([u64; MissReason::ALL.len()]);
+pub struct MissedCounts([u64; MissReason::ALL.len()]);
 
-impl Missed {
+impl MissedCounts {
     /// The number for this reason.
     #[must_use]
-    pub fn of(&self, reason: MissReason) -> u64 {
+    pub fn count(&self, reason: MissReason) -> u64 {
         self.0.get(reason as usize).copied().unwrap_or_default()
     }
 

@@ -2,11 +2,11 @@
 //! room.
 //!
 //! A frame is a 4-byte big-endian length and one MessagePack array. Requests are decoded from the read buffer without
-//! allocation: [`split`] finds a frame, [`decode_request`] decodes it, [`encode_reply`] appends the reply. The client's
-//! side, [`encode_request`] and [`decode_reply`], serves the command line, the benchmarks and the tests.
+//! allocation: [`split_frame`] finds a frame, [`decode_request`] decodes it, [`mod@encode_reply`] appends the reply. The client's
+//! side, [`encode_request`] and [`mod@decode_reply`], serves the command line, the benchmarks and the tests.
 //!
 //! ```
-//! use tidegate::protocol::{CostField, DescriptorList, RequestFrame, Split, decode_request, encode_request, split};
+//! use tidegate::protocol::{CostField, DescriptorList, FrameSplit, RequestFrame, decode_request, encode_request, split_frame};
 //!
 //! let mut bytes = Vec::new();
 //! let mut descriptors = DescriptorList::new();
@@ -14,7 +14,7 @@
 //! encode_request(&mut bytes, &RequestFrame::hit(7, "api"), &descriptors).unwrap();
 //!
 //! let mut descriptors = DescriptorList::new(); // after the bytes that it will point into
-//! let Split::Frame { payload, consumed } = split(&bytes) else { panic!("a whole frame was written") };
+//! let FrameSplit::Frame { payload, consumed } = split_frame(&bytes) else { panic!("a whole frame was written") };
 //! assert_eq!(consumed, bytes.len());
 //! let Ok(RequestFrame::Hit(judge)) = decode_request(payload, &mut descriptors) else { panic!("a HIT was written") };
 //! assert_eq!((judge.id, judge.domain, judge.cost), (7, "api", CostField::Requests(1)));
@@ -43,14 +43,14 @@ pub use decode_reply::{ReplyScratch, decode_reply};
 pub use descriptors::DescriptorList;
 pub use encode::{TooLarge, encode_request};
 pub use encode_reply::{encode_decision, encode_fault, encode_reply};
-pub use entries::{Abandoned, Amounts, Entries, ReplyEntry, Units};
-pub use fault::{Code, ExpectedField, Fault, Flaw, Reason};
-pub use frame::{Split, split};
+pub use entries::{Abandoned, Amounts, ReplyEntry, Units, WireList};
+pub use fault::{Code, ExpectedField, Fault, FaultReason, FormatFault};
+pub use frame::{FrameSplit, split_frame};
 pub use message::{
-    AmountField, ChargeFrame, CostField, HelloFrame, Judge, MissReason, Missed, OutcomeCode, RefundField,
-    RequestFrame, RequestOptions,
+    AmountField, ChargeFrame, CheckRequest, CostField, HelloFrame, MissReason, MissedCounts, OutcomeCode,
+    RefundField, RequestFrame, RequestOptions,
 };
-pub use reply::{DaemonMode, DecisionReply, LimitEntry, NoteCode, Reply, VerdictCode};
+pub use reply::{DaemonMode, DecisionReply, LimitEntry, NoteCode, VerdictCode, WireReply};
 
 /// The protocol version.
 pub const VERSION: u64 = 1;

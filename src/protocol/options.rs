@@ -1,23 +1,25 @@
 //! Decodes the two maps of requests: `options`, and the `info` of HELLO.
 
 use super::elements::read_map;
-use super::entries::{Abandoned, Entries};
-use super::fault::{ExpectedField, Reason};
-use super::message::{HelloFrame, MissReason, Missed, RefundField, RequestOptions};
+use super::entries::{Abandoned, WireList};
+use super::fault::{ExpectedField, FaultReason};
+use super::message::{HelloFrame, MissReason, MissedCounts, RefundField, RequestOptions};
 use super::reader::PayloadReader;
 use super::{CLIENT_BYTES_MAX, ID_MAX, IDEM_BYTES_MAX};
 
 /// Reads `options`, which is not nil.
 #[inline(never)]
-pub(super) fn read_options<'a>(reader: &mut PayloadReader<'a>) -> Result<RequestOptions<'a>, Reason> {
+pub(super) fn read_options<'a>(reader: &mut PayloadReader<'a>) -> Result<RequestOptions<'a>, FaultReason> {
     let mut options = RequestOptions::default();
     read_map(reader, &OPTIONS, &OPTION_KEYS, |reader, key| {
         match key {
-            "idem" => options.idem = Some(read_idem(reader).ok_or(Reason::Field(&IDEM))?),
-            "of" => options.of = Some(read_of(reader).ok_or(Reason::Field(&OF))?),
-            "queued_us" => options.queued_us = Some(reader.unsigned().ok_or(Reason::Field(&QUEUED))?),
-            "max_wait_us" => options.max_wait_us = Some(reader.unsigned().ok_or(Reason::Field(&MAX_WAIT))?),
-            "all" => options.all = reader.boolean().ok_or(Reason::Field(&ALL))?,
+            "idem" => options.idem = Some(read_idem(reader).ok_or(FaultReason::Field(&IDEM))?),
+            "of" => options.of = Some(read_of(reader).ok_or(FaultReason::Field(&OF))?),
+            "queued_us" => options.queued_us = Some(reader.unsigned().ok_or(FaultReason::Field(&QUEUED))?),
+            "max_wait_us" => {
+                options.max_wait_us = Some(reader.unsigned().ok_or(FaultReason::Field(&MAX_WAIT))?)
+            }
+            "all" => options.all = reader.boolean().ok_or(FaultReason::Field(&ALL))?,
             "missed" => options.missed = read_missed(reader)?,
             _ => options.abandoned = read_abandoned(reader)?,
         }
@@ -30,15 +32,17 @@ pub(super) fn read_options<'a>(reader: &mut PayloadReader<'a>) -> Result<Request
 pub(super) fn read_info<'a>(
     reader: &mut PayloadReader<'a>,
     hello: &mut HelloFrame<'a>,
-) -> Result<(), Reason> {
+) -> Result<(), FaultReason> {
     read_map(reader, &INFO, &INFO_KEYS, |reader, key| {
         match key {
-            "client" => hello.client = Some(read_client(reader).ok_or(Reason::Field(&CLIENT))?),
-            "session" => hello.session = Some(read_session(reader).ok_or(Reason::Field(&SESSION))?),
-            "pid" => hello.pid = Some(read_unsigned32(reader).ok_or(Reason::Field(&PID))?),
-            "pool" => hello.pool = reader.name().ok_or(Reason::Field(&POOL))?,
-            "slots" => hello.slots = read_unsigned32(reader).ok_or(Reason::Field(&SLOTS))?,
-            "connection" => hello.connection = read_connection(reader).ok_or(Reason::Field(&CONNECTION))?,
+            "client" => hello.client = Some(read_client(reader).ok_or(FaultReason::Field(&CLIENT))?),
+            "session" => hello.session = Some(read_session(reader).ok_or(FaultReason::Field(&SESSION))?),
+            "pid" => hello.pid = Some(read_unsigned32(reader).ok_or(FaultReason::Field(&PID))?),
+            "pool" => hello.pool = reader.name().ok_or(FaultReason::Field(&POOL))?,
+            "slots" => hello.slots = read_unsigned32(reader).ok_or(FaultReason::Field(&SLOTS))?,
+            "connection" => {
+                hello.connection = read_connection(reader).ok_or(FaultReason::Field(&CONNECTION))?
+            }
             "missed" => hello.missed = read_missed(reader)?,
             _ => hello.abandoned = read_abandoned(reader)?,
         }
@@ -83,10 +87,10 @@ fn read_unsigned32(reader: &mut PayloadReader<'_>) -> Option<u32> {
     u32::try_from(reader.unsigned()?).ok()
 }
 
-fn read_missed(reader: &mut PayloadReader<'_>) -> Result<Missed, Reason> {
-    let mut missed = Missed::default();
+fn read_missed(reader: &mut PayloadReader<'_>) -> Result<MissedCounts, FaultReason> {
+    let mut missed = MissedCounts::default();
     read_map(reader, &MISSED, &MissReason::ALL.map(MissReason::name), |reader, key| {
-        let count = reader.unsigned().ok_or(Reason::Field(&MISSED))?;
+        let count = reader.unsigned().ok_or(FaultReason::Field(&MISSED))?;
         if let Some(reason) = MissReason::ALL.into_iter().find(|reason| reason.name() == key) {
             missed.set(reason, count);
         }
@@ -95,11 +99,11 @@ fn read_missed(reader: &mut PayloadReader<'_>) -> Result<Missed, Reason> {
     Ok(missed)
 }
 
-fn read_abandoned<'a>(reader: &mut PayloadReader<'a>) -> Result<Abandoned<'a>, Reason> {
+fn read_abandoned<'a>(reader: &mut PayloadReader<'a>) -> Result<Abandoned<'a>, FaultReason> {
     // Rare, and its entries may be longer than known: leave them to the slow check.
     reader.mark_unchecked();
-    let count = reader.array().ok_or(Reason::Field(&ABANDONED))?;
-    Entries::checked(reader, count).ok_or(Reason::Field(&ABANDONED))
+    let count = reader.array().ok_or(FaultReason::Field(&ABANDONED))?;
+    WireList::checked(reader, count).ok_or(FaultReason::Field(&ABANDONED))
 }
 
 const OPTION_KEYS: [&str; 7] = ["idem", "of", "queued_us", "max_wait_us", "all", "missed", "abandoned"];

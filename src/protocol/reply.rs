@@ -4,7 +4,7 @@ use super::fault::Code;
 
 /// One reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reply<'a> {
+pub enum WireReply<'a> {
     /// The reply to HELLO.
     Welcome {
         /// The request's id.
@@ -170,7 +170,7 @@ pub enum NoteCode {
     /// The rule is in shadow mode and would have refused.
     Shadow,
     /// The shadow rule beside it would have refused.
-    Candidate,
+    ShadowRule,
     /// The request passed above the rule's quota.
     Over,
     /// The usage exceeds `warn_at`.
@@ -182,14 +182,14 @@ pub enum NoteCode {
 impl NoteCode {
     /// All kinds.
     pub const ALL: [NoteCode; 5] =
-        [NoteCode::Shadow, NoteCode::Candidate, NoteCode::Over, NoteCode::Near, NoteCode::Quota];
+        [NoteCode::Shadow, NoteCode::ShadowRule, NoteCode::Over, NoteCode::Near, NoteCode::Quota];
 
     /// The name on the wire.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
             NoteCode::Shadow => "shadow",
-            NoteCode::Candidate => "candidate",
+            NoteCode::ShadowRule => "candidate",
             NoteCode::Over => "over",
             NoteCode::Near => "near",
             NoteCode::Quota => "quota",

@@ -9,34 +9,34 @@ use std::hash::{BuildHasher, RandomState};
 use arrayvec::ArrayVec;
 use rmp::Marker;
 
-use super::fault::Flaw;
+use super::fault::FormatFault;
 use super::reader::PayloadReader;
 use super::{DEPTH_MAX, FRAME_BYTES_MAX};
 
 /// Checks every byte of a payload.
 #[cold]
 #[inline(never)]
-pub(super) fn check(payload: &[u8]) -> Result<(), Flaw> {
+pub(super) fn check(payload: &[u8]) -> Result<(), FormatFault> {
     let mut reader = PayloadReader::new(payload);
     let mut look = reader;
     match look.marker() {
-        None => return Err(Flaw::Empty),
+        None => return Err(FormatFault::Empty),
         Some(Marker::FixArray(_) | Marker::Array16 | Marker::Array32) => {}
-        Some(_) => return Err(Flaw::NotArray),
+        Some(_) => return Err(FormatFault::NotArray),
     }
     check_value(&mut reader, 1)?;
-    if reader.rest().is_empty() { Ok(()) } else { Err(Flaw::Trailing) }
+    if reader.rest().is_empty() { Ok(()) } else { Err(FormatFault::Trailing) }
 }
 
 /// Checks one value; `depth` is its level if it is an array or a map.
-fn check_value(reader: &mut PayloadReader<'_>, depth: usize) -> Result<(), Flaw> {
+fn check_value(reader: &mut PayloadReader<'_>, depth: usize) -> Result<(), FormatFault> {
     let mut look = *reader;
-    match look.marker().ok_or(Flaw::Truncated)? {
+    match look.marker().ok_or(FormatFault::Truncated)? {
         Marker::FixArray(_) | Marker::Array16 | Marker::Array32 => check_array(reader, depth),
         Marker::FixMap(_) | Marker::Map16 | Marker::Map32 => check_map(reader, depth),
         Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32 => check_text(reader),
-        Marker::F32 | Marker::F64 => Err(Flaw::Float),
-        Marker::Reserved => Err(Flaw::Reserved),
+        Marker::F32 | Marker::F64 => Err(FormatFault::Float),
+        Marker::Reserved => Err(FormatFault::Reserved),
         Marker::Ext8
         | Marker::Ext16
         | Marker::Ext32
@@ -44,41 +44,41 @@ fn check_value(reader: &mut PayloadReader<'_>, depth: usize) -> Result<(), Flaw>
         | Marker::FixExt2
         | Marker::FixExt4
         | Marker::FixExt8
-        | Marker::FixExt16 => Err(Flaw::Extension),
-        _ => reader.skip().ok_or(Flaw::Truncated),
+        | Marker::FixExt16 => Err(FormatFault::Extension),
+        _ => reader.skip().ok_or(FormatFault::Truncated),
     }
 }
 
-fn check_text(reader: &mut PayloadReader<'_>) -> Result<(), Flaw> {
+fn check_text(reader: &mut PayloadReader<'_>) -> Result<(), FormatFault> {
     let mut look = *reader;
     // Two possible faults: the text is truncated, or it is not UTF-8.
-    look.skip().ok_or(Flaw::Truncated)?;
-    reader.text().ok_or(Flaw::Utf8)?;
+    look.skip().ok_or(FormatFault::Truncated)?;
+    reader.text().ok_or(FormatFault::Utf8)?;
     Ok(())
 }
 
-fn check_array(reader: &mut PayloadReader<'_>, depth: usize) -> Result<(), Flaw> {
+fn check_array(reader: &mut PayloadReader<'_>, depth: usize) -> Result<(), FormatFault> {
     if depth > DEPTH_MAX {
-        return Err(Flaw::Depth);
+        return Err(FormatFault::Depth);
     }
     // Each announced value takes a byte at least: the loop ends with the payload.
-    for _ in 0..reader.array().ok_or(Flaw::Truncated)? {
+    for _ in 0..reader.array().ok_or(FormatFault::Truncated)? {
         check_value(reader, depth + 1)?;
     }
     Ok(())
 }
 
-fn check_map(reader: &mut PayloadReader<'_>, depth: usize) -> Result<(), Flaw> {
+fn check_map(reader: &mut PayloadReader<'_>, depth: usize) -> Result<(), FormatFault> {
     if depth > DEPTH_MAX {
-        return Err(Flaw::Depth);
+        return Err(FormatFault::Depth);
     }
-    let count = reader.map().ok_or(Flaw::Truncated)?;
+    let count = reader.map().ok_or(FormatFault::Truncated)?;
     let entries = reader.rest();
     for _ in 0..count {
         let mut look = *reader;
-        match look.marker().ok_or(Flaw::Truncated)? {
+        match look.marker().ok_or(FormatFault::Truncated)? {
             Marker::FixStr(_) | Marker::Str8 | Marker::Str16 | Marker::Str32 => check_text(reader)?,
-            _ => return Err(Flaw::KeyType),
+            _ => return Err(FormatFault::KeyType),
         }
         check_value(reader, depth + 1)?;
     }
@@ -89,7 +89,7 @@ fn check_map(reader: &mut PayloadReader<'_>, depth: usize) -> Result<(), Flaw> {
     } else {
         many_keys_differ(entries, count)
     };
-    if differ { Ok(()) } else { Err(Flaw::KeyTwice) }
+    if differ { Ok(()) } else { Err(FormatFault::KeyTwice) }
 }
 
 fn few_keys_differ(entries: &[u8], count: usize) -> bool {
@@ -160,7 +160,7 @@ const KEYS_MAX: usize = 1 + 128 + (FRAME_BYTES_MAX - 2 - 3 * 128) / 4;
 #[cfg(test)]
 mod tests {
     use super::check;
-    use crate::protocol::Flaw;
+    use crate::protocol::FormatFault;
 
     #[test]
     fn rejects_duplicate_keys_in_maps_of_any_size() {
@@ -176,20 +176,20 @@ mod tests {
             };
             assert_eq!(check(&frame(&mut (0..count))), Ok(()), "{count}");
             assert_eq!(check(&frame(&mut (0..count).rev())), Ok(()), "{count}");
-            assert_eq!(check(&frame(&mut (0..count - 1).chain([0]))), Err(Flaw::KeyTwice), "{count}");
+            assert_eq!(check(&frame(&mut (0..count - 1).chain([0]))), Err(FormatFault::KeyTwice), "{count}");
             // A wider form encodes the same key.
             let mut wide = frame(&mut (0..count - 1));
             wide.extend([0xd9, 2, 0, 0, 0xc0]);
-            assert_eq!(check(&wide), Err(Flaw::KeyTwice), "{count}");
+            assert_eq!(check(&wide), Err(FormatFault::KeyTwice), "{count}");
         }
     }
 
     /// The shortest of many runs, because other load on the machine lengthens them.
     fn nanos(payload: &[u8]) -> u64 {
         let try_once = |_| {
-            let began = crate::clock::boot_nanos();
+            let began = crate::clock::read_boot_nanos();
             assert_eq!(check(payload), Ok(()));
-            crate::clock::boot_nanos() - began
+            crate::clock::read_boot_nanos() - began
         };
         (0..200).map(try_once).min().unwrap_or_default()
     }
@@ -216,7 +216,7 @@ mod tests {
     fn rejects_depth_above_four() {
         assert_eq!(check(&[0x91, 0x91, 0x91, 0x90]), Ok(()));
         assert_eq!(check(&[0x91, 0x91, 0x91, 0x91, 0xc0]), Ok(()));
-        assert_eq!(check(&[0x91, 0x91, 0x91, 0x91, 0x90]), Err(Flaw::Depth));
-        assert_eq!(check(&[0x91; 4_000]), Err(Flaw::Depth));
+        assert_eq!(check(&[0x91, 0x91, 0x91, 0x91, 0x90]), Err(FormatFault::Depth));
+        assert_eq!(check(&[0x91; 4_000]), Err(FormatFault::Depth));
     }
 }

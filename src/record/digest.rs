@@ -25,7 +25,7 @@ impl RecordingKey {
     /// # Errors
     /// The kernel provides no random bytes.
     pub fn draw() -> io::Result<RecordingKey> {
-        sys::drawn().map(RecordingKey)
+        sys::random_bytes().map(RecordingKey)
     }
 
     /// Makes a key of these bytes, for tests.

@@ -138,7 +138,7 @@ impl Reel {
 
     /// Lowers the priority of the calling thread, which reads and writes, below the decision threads.
     pub fn give_way(&self) {
-        if let Err(error) = sys::give_way() {
+        if let Err(error) = sys::lower_priority() {
             debug!(%error, "whoever records does not give way to decisions");
         }
     }

@@ -12,7 +12,7 @@ use super::sessions::{Label, Sessions};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{OpenSession, Verdict, WorkOutcome};
 use crate::protocol::{
-    AmountField, CostField, DescriptorList, FRAME_BYTES_MAX, Judge, RefundField, RequestFrame,
+    AmountField, CheckRequest, CostField, DescriptorList, FRAME_BYTES_MAX, RefundField, RequestFrame,
     RequestOptions, decode_request,
 };
 
@@ -51,7 +51,7 @@ impl RecordingWriter {
         RecordingWriter {
             key,
             clear,
-            utc: now.utc,
+            utc: now.utc_offset_nanos,
             newest: 0,
             sessions: Sessions::default(),
             unleased: 0,
@@ -235,7 +235,7 @@ impl RecordingWriter {
     fn judged(
         &mut self,
         op: &'static str,
-        judge: &Judge<'_>,
+        judge: &CheckRequest<'_>,
         descriptors: &DescriptorList<'_>,
         session: &str,
         noted: &Noted,

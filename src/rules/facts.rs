@@ -53,7 +53,7 @@ fn of_allowance(allowance: &Allowance) -> Vec<Fact> {
     match &allowance.over {
         Over::Refuse => {}
         Over::Soft(larger) => facts.push(("over", format!("soft, {} in all", larger.limit()))),
-        Over::Elastic(second) => facts.push(("over", format!("elastic, {}", second.rate_text()))),
+        Over::Elastic(second) => facts.push(("over", format!("elastic, {}", second.format_rate()))),
     }
     if allowance.max_debt != allowance.quota.limit() {
         facts.push(("max_debt", allowance.max_debt.to_string()));
@@ -62,18 +62,18 @@ fn of_allowance(allowance: &Allowance) -> Vec<Fact> {
 }
 
 fn of_quota(quota: &Quota) -> Vec<Fact> {
-    if matches!(quota, Quota::Concurrency(_) | Quota::Places(_)) {
+    if matches!(quota, Quota::Concurrency(_) | Quota::FleetConcurrency(_)) {
         return vec![("max", quota.limit().to_string())];
     }
-    let mut facts = vec![("algorithm", quota.algorithm().to_owned()), ("rate", quota.rate_text())];
+    let mut facts = vec![("algorithm", quota.algorithm().to_owned()), ("rate", quota.format_rate())];
     match quota {
         Quota::TokenBucket(quota) => facts.push(("burst", quota.burst().to_string())),
         Quota::LeakyBucket(quota) => facts.push(("queue", quota.queue().to_string())),
-        Quota::FixedWindow(quota) => facts.push(("window", quota.shape())),
+        Quota::FixedWindow(quota) => facts.push(("window", quota.describe_windows())),
         Quota::SlidingLog(_) => facts.push(("window", window(quota))),
-        Quota::Concurrency(_) | Quota::Places(_) => {}
-        Quota::Share(quota) => match quota.window() {
-            Some(window) => return of_quota(window.like()),
+        Quota::Concurrency(_) | Quota::FleetConcurrency(_) => {}
+        Quota::FleetBudget(quota) => match quota.window() {
+            Some(window) => return of_quota(window.local_quota()),
             None => facts.push(("burst", quota.bucket().burst().to_string())),
         },
         Quota::SlidingWindow(sliding) => {

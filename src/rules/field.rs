@@ -57,7 +57,7 @@ pub enum FieldKind {
 /// The fields of one kind of mapping.
 #[derive(Clone, Copy, Debug)]
 pub struct FieldSection {
-    /// The name that [`FieldKind::FieldSection`] refers to.
+    /// The name that [`FieldKind::Section`] refers to.
     pub name: &'static str,
     /// Its location in a file, for the docs.
     pub place: &'static str,

@@ -2,7 +2,7 @@
 
 use super::field::Field;
 use crate::clock::Micros;
-use crate::limit::{Quota, Rate, highest_common_factor, share};
+use crate::limit::{Quota, Rate, greatest_common_divisor, share};
 use std::time::Duration;
 
 /// The scope in which a rule counts.
@@ -120,7 +120,7 @@ impl FleetTerms {
     /// Returns the longest wait for a remote check.
     #[must_use]
     pub fn wait(&self) -> Duration {
-        self.wait.unwrap_or(share::PATIENCE)
+        self.wait.unwrap_or(share::REMOTE_CHECK_WAIT_DEFAULT)
     }
 
     /// Returns the result for a request if its host has too few tokens, at this host count.
@@ -130,7 +130,7 @@ impl FleetTerms {
     /// never admitted on credit.
     #[must_use]
     pub fn on_miss(&self, quota: &Quota, hosts: u32) -> OnMiss {
-        let has_credit = !matches!(quota, Quota::Places(_) | Quota::Concurrency(_))
+        let has_credit = !matches!(quota, Quota::FleetConcurrency(_) | Quota::Concurrency(_))
             && self.mode == FleetMode::Borrow
             && (self.max_over.is_none() || self.has_whole_part(quota, hosts));
         match self.on_miss {
@@ -169,14 +169,14 @@ fn span_text(span: Duration) -> Micros {
 
 /// Whether there are so few permits per host that a host often has none while others have idle ones.
 pub(super) fn are_few(quota: &Quota, hosts: u32) -> bool {
-    matches!(quota, Quota::Places(quota) if quota.is_few(hosts))
+    matches!(quota, Quota::FleetConcurrency(quota) if quota.is_few(hosts))
 }
 
 /// Whether the quota is a window, local or fleet-wide.
 pub(super) fn is_window(quota: &Quota) -> bool {
     match quota {
         Quota::FixedWindow(_) | Quota::SlidingWindow(_) => true,
-        Quota::Share(quota) => quota.window().is_some(),
+        Quota::FleetBudget(quota) => quota.window().is_some(),
         _ => false,
     }
 }
@@ -243,7 +243,7 @@ pub(super) fn over_fleet(algorithm: &str) -> OverFleet {
 pub fn fleet_rate(rate: Rate) -> Option<(u64, u64)> {
     // N per p ns are N × 10⁶ millionths per p ÷ 10³ µs. A count has 32 bits.
     let (parts, period) = (u64::from(rate.count()) * 1_000_000_000, rate.period_nanos());
-    let common = highest_common_factor(parts, period).max(1);
+    let common = greatest_common_divisor(parts, period).max(1);
     let (parts, period) = (parts / common, period / common);
     fleet_counts(parts, period).then_some((parts, period))
 }
@@ -253,7 +253,7 @@ pub fn fleet_rate(rate: Rate) -> Option<(u64, u64)> {
 pub(crate) fn nearest_fleet_rate(rate: Rate) -> (u64, u64) {
     let (mut parts, mut period) = (u64::from(rate.count()) * 1_000_000_000, rate.period_nanos());
     loop {
-        let common = highest_common_factor(parts, period).max(1);
+        let common = greatest_common_divisor(parts, period).max(1);
         (parts, period) = (parts / common, period / common);
         if fleet_counts(parts, period) {
             return (parts, period);
@@ -271,7 +271,7 @@ pub fn fleet_counts(parts: u64, period: u64) -> bool {
     (1..=PRODUCT_MAX).contains(&product)
         && parts <= RATE_PARTS_MAX
         && period <= u64::from(u32::MAX)
-        && highest_common_factor(parts, period) == 1
+        && greatest_common_divisor(parts, period) == 1
 }
 
 /// The words of `scope`.

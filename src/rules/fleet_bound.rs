@@ -35,9 +35,9 @@ impl FleetBound {
     #[must_use]
     pub fn of(terms: &FleetTerms, quota: &Quota, hosts: u32) -> Option<FleetBound> {
         let unit = match quota {
-            Quota::TokenBucket(_) | Quota::Share(_) => "token",
+            Quota::TokenBucket(_) | Quota::FleetBudget(_) => "token",
             Quota::FixedWindow(_) | Quota::SlidingWindow(_) => "token",
-            Quota::Places(_) => "place",
+            Quota::FleetConcurrency(_) => "place",
             _ => return None,
         };
         let (on_miss, limit) = (terms.on_miss(quota, hosts), quota.limit());
@@ -57,13 +57,13 @@ impl FleetBound {
     #[must_use]
     pub fn doubt(&self, quota: &Quota) -> Option<String> {
         if are_few(quota, self.hosts) && self.on_miss == OnMiss::Refuse {
-            let needed = u64::from(places::A_HOST) * u64::from(self.hosts);
+            let needed = u64::from(places::PERMITS_PER_HOST_MIN) * u64::from(self.hosts);
             return Some(format!(
                 "`max` {} over {} hosts is less than {} for each, {needed}: work is refused on hosts that have no place \
                  while others have idle ones; `on_miss: ask` costs a call of Redis for each piece of work",
                 self.limit,
                 self.hosts,
-                places::A_HOST
+                places::PERMITS_PER_HOST_MIN
             ));
         }
         if self.on_miss != OnMiss::Admit || !is_tiny(quota, self.hosts) {
@@ -71,7 +71,7 @@ impl FleetBound {
         }
         let most = u64::from(self.limit) + u64::from(self.extra);
         let other = "`on_miss: ask` costs one call of Redis for each request";
-        let rate = quota.rate_text();
+        let rate = quota.format_rate();
         Some(format!("{rate} over {} hosts: `on_miss: admit` may pass {most} at once; {other}", self.hosts))
     }
 }

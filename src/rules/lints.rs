@@ -75,7 +75,7 @@ impl Lints<'_> {
         let quotas = || limit.allowances.iter().flatten().map(|allowance| &allowance.quota);
         let buckets = quotas().filter_map(|quota| match quota {
             Quota::TokenBucket(bucket) => Some(bucket),
-            Quota::Share(share) if share.window().is_none() => Some(share.bucket()),
+            Quota::FleetBudget(share) if share.window().is_none() => Some(share.bucket()),
             _ => None,
         });
         for bucket in buckets.filter(|bucket| bucket.rate().period_nanos() >= DAY_NANOS).take(1) {
@@ -92,7 +92,7 @@ impl Lints<'_> {
             Quota::LeakyBucket(bucket) => Some((bucket.rate(), bucket.scale())),
             _ => None,
         });
-        let rounded = rates.filter_map(|(rate, scale)| Some((rate.rounding_on(scale)?, rate)));
+        let rounded = rates.filter_map(|(rate, scale)| Some((rate.rounding_parts_on(scale)?, rate)));
         if let Some((parts, rate)) = rounded.min_by_key(|(parts, _)| *parts) {
             let message = format!("the rate {rate} is not exact: it is kept slow by one part in {parts}");
             let help = "exact are numbers up to 128 and those that divide the period evenly";
@@ -180,7 +180,7 @@ fn comparable(rule: &Rule) -> Option<(String, (u128, u32))> {
         Quota::FixedWindow(window) => (format!("{:?}", window.with_count(1)), 0),
         Quota::SlidingLog(log) => (format!("{:?}", log.with_count(1)), 0),
         Quota::SlidingWindow(window) => (format!("{:?}", window.with_count(1)), 0),
-        Quota::LeakyBucket(_) | Quota::Places(_) | Quota::Share(_) => return None,
+        Quota::LeakyBucket(_) | Quota::FleetConcurrency(_) | Quota::FleetBudget(_) => return None,
     };
     let conditions = rule.conditions.iter().map(|condition| {
         let mut values: Vec<_> = condition.any_of.iter().map(|pattern| format!("{pattern:?}")).collect();

@@ -5,7 +5,7 @@ use std::fmt;
 use super::amount;
 use super::period::{Period, YEAR, each, right_units, split_number, unit_nanos};
 use super::problem::{ValueProblem, shown};
-use crate::limit::{Rate, RateError};
+use crate::limit::{LimitError, Rate};
 
 /// A rate as written. The algorithm decides whether it is supported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,9 +51,9 @@ pub(crate) fn parse(text: &str) -> Result<WrittenRate, ValueProblem> {
     let number = amount::parse(count).map_err(|wrong| wrong_count(text, count, period, wrong))?;
     let periods = if digits.is_empty() { 1 } else { parse_periods(text, count, digits, unit)? };
     match Period::of(periods, unit) {
-        _ if number == 0 => Err(impossible(text, RateError::Zero)),
+        _ if number == 0 => Err(impossible(text, LimitError::Zero)),
         Some(period) if period.nanos <= Period::NANOS_MAX => Ok(WrittenRate::Every(number, period)),
-        _ => Err(impossible(text, RateError::Period)),
+        _ => Err(impossible(text, LimitError::Period)),
     }
 }
 
@@ -126,23 +126,23 @@ fn parse_periods(text: &str, count: &str, digits: &str, unit: &str) -> Result<u3
 }
 
 /// Describes valid numbers that do not fit together.
-pub(super) fn impossible(text: impl fmt::Display, error: RateError) -> ValueProblem {
+pub(super) fn impossible(text: impl fmt::Display, error: LimitError) -> ValueProblem {
     let mend = match error {
-        RateError::Zero => {
+        LimitError::Zero => {
             "write `mode: disabled` to switch the rule off; there is no rate that refuses everything"
         }
-        RateError::Period => "write a period of at most 366 days",
-        RateError::TooFast => {
+        LimitError::Period => "write a period of at most 366 days",
+        LimitError::TooFast => {
             "write at most 1000000/s, or a rate that divides a second evenly, such as 2000000/s"
         }
-        RateError::BurstTooLarge => "write a smaller burst",
-        RateError::Window => "write a window from 1 ms to 366 days",
-        RateError::LogTooLarge => {
+        LimitError::BurstTooLarge => "write a smaller burst",
+        LimitError::Window => "write a window from 1 ms to 366 days",
+        LimitError::LogTooLarge => {
             "write `algorithm: sliding_window`, or a smaller count over a shorter window"
         }
-        RateError::Buckets => "write `buckets:` from 1 to 60",
-        RateError::QueueTooLong => "write a shorter queue",
-        RateError::PartDays => "write a whole number of days, or `align: first`",
+        LimitError::Buckets => "write `buckets:` from 1 to 60",
+        LimitError::QueueTooLong => "write a shorter queue",
+        LimitError::PartDays => "write a whole number of days, or `align: first`",
     };
     ValueProblem::new(format!("{error}: {}", shown(&text.to_string())), mend)
 }

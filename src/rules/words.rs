@@ -7,15 +7,15 @@ use crate::rules::{FleetBound, KeyPart, Mode, OnMiss, Over, Rule};
 
 /// Describes the algorithm and its numbers, similar to a rules file.
 pub(crate) fn numbers(quota: &Quota) -> String {
-    let (algorithm, rate) = (quota.algorithm(), quota.rate_text());
+    let (algorithm, rate) = (quota.algorithm(), quota.format_rate());
     match quota {
         Quota::TokenBucket(quota) => format!("{algorithm} {rate}, burst {}", quota.burst()),
         Quota::LeakyBucket(quota) => format!("{algorithm} {rate}, queue {}", quota.queue()),
         Quota::FixedWindow(_) | Quota::SlidingLog(_) => format!("{algorithm} {rate}"),
         Quota::SlidingWindow(quota) => format!("{algorithm} {rate}, buckets {}", quota.buckets()),
-        Quota::Concurrency(_) | Quota::Places(_) => rate,
-        Quota::Share(quota) => match quota.window() {
-            Some(window) => numbers(window.like()),
+        Quota::Concurrency(_) | Quota::FleetConcurrency(_) => rate,
+        Quota::FleetBudget(quota) => match quota.window() {
+            Some(window) => numbers(window.local_quota()),
             None => format!("{algorithm} {rate}, burst {}", quota.bucket().burst()),
         },
     }
@@ -63,11 +63,11 @@ pub(crate) fn bound(quota: &Quota, hosts: u32) -> String {
             let (burst, count) = (times(quota.burst()), times(rate.count()));
             format!("at most {burst} + {count} × {} in any span", periods(&rate.to_string()))
         }
-        Quota::Share(quota) => {
+        Quota::FleetBudget(quota) => {
             // One budget for any number of hosts.
-            match quota.window().map(BudgetWindow::like) {
+            match quota.window().map(BudgetWindow::local_quota) {
                 Some(Quota::SlidingWindow(window)) => {
-                    let rate = Quota::SlidingWindow(*window).rate_text();
+                    let rate = Quota::SlidingWindow(*window).format_rate();
                     return format!("at most {} in any {}", window.count(), period(&rate));
                 }
                 Some(like) => return bound(like, 1),
@@ -94,10 +94,10 @@ pub(crate) fn bound(quota: &Quota, hosts: u32) -> String {
             format!("at most {count} in each {}, so up to {} across an edge", window(quota), 2 * count)
         }
         Quota::SlidingLog(log) => {
-            format!("at most {} in any {}, exactly", times(log.count()), period(&quota.rate_text()))
+            format!("at most {} in any {}, exactly", times(log.count()), period(&quota.format_rate()))
         }
         Quota::SlidingWindow(sliding) => {
-            let (count, any) = (times(sliding.count()), period(&quota.rate_text()));
+            let (count, any) = (times(sliding.count()), period(&quota.format_rate()));
             let nanos = sliding.window_nanos() / u64::from(sliding.buckets());
             let bucket = humantime::format_duration(std::time::Duration::from_nanos(nanos));
             format!(
@@ -107,7 +107,7 @@ pub(crate) fn bound(quota: &Quota, hosts: u32) -> String {
             )
         }
         Quota::Concurrency(quota) => format!("never more than {} at once", times(quota.max())),
-        Quota::Places(quota) => format!("never more than {} at once", quota.max()),
+        Quota::FleetConcurrency(quota) => format!("never more than {} at once", quota.max()),
     }
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn bound_of(rule: &Rule, quota: &Quota) -> String {
     }
     match quota {
         // Work that a partitioned host started continues.
-        Quota::Places(_) => {
+        Quota::FleetConcurrency(_) => {
             format!("{own}, on all hosts together; besides, what goes on under hosts that do not hear Redis")
         }
         _ => format!("{own}, on all hosts together while Redis answers"),
@@ -167,7 +167,7 @@ pub(crate) fn expires(lasts: std::time::Duration) -> String {
 /// Describes the precision of a bucket's rate; `None` for windows, which count whole units.
 pub(crate) fn exactness(quota: &Quota) -> Option<String> {
     let (rate, scale) = steady(quota)?;
-    Some(match (rate.rounding_on(scale), scale.ticks_per_nano()) {
+    Some(match (rate.rounding_parts_on(scale), scale.ticks_per_nano()) {
         (Some(parts), _) => format!("kept slow by one part in {parts}"),
         (None, 1) => "exact in ticks of 1 ns".to_owned(),
         (None, ticks) => format!("exact in ticks of 1/{ticks} ns"),
@@ -179,15 +179,15 @@ pub(crate) fn steady(quota: &Quota) -> Option<(Rate, TickScale)> {
     match quota {
         Quota::TokenBucket(quota) => Some((quota.rate(), quota.scale())),
         Quota::LeakyBucket(quota) => Some((quota.rate(), quota.scale())),
-        Quota::Share(quota) if quota.window().is_none() => {
+        Quota::FleetBudget(quota) if quota.window().is_none() => {
             Some((quota.bucket().rate(), quota.bucket().scale()))
         }
-        Quota::Share(_)
+        Quota::FleetBudget(_)
         | Quota::FixedWindow(_)
         | Quota::SlidingLog(_)
         | Quota::SlidingWindow(_)
         | Quota::Concurrency(_)
-        | Quota::Places(_) => None,
+        | Quota::FleetConcurrency(_) => None,
     }
 }
 
@@ -198,8 +198,8 @@ pub(crate) fn counted(number: usize, noun: &str) -> String {
 }
 
 fn window(quota: &fixed_window::FixedWindowQuota) -> String {
-    let rate = crate::limit::Quota::FixedWindow(quota.clone()).rate_text();
-    let shape = quota.shape();
+    let rate = crate::limit::Quota::FixedWindow(quota.clone()).format_rate();
+    let shape = quota.describe_windows();
     let begins = shape.split_once(", ").map_or("", |(_, begins)| begins);
     let calendar =
         if matches!(quota.period(), fixed_window::WindowPeriod::Months(_)) { "calendar " } else { "" };

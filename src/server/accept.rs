@@ -16,7 +16,7 @@ use super::decision_thread::DecisionThread;
 use super::listener::{BACKLOG, Listener};
 use super::log_throttle::LogThrottle;
 use crate::clock::Timestamp;
-use crate::protocol::{Code, Reply, encode_reply};
+use crate::protocol::{Code, WireReply, encode_reply};
 
 /// Accepts until shutdown. Errors of single connections and a lack of descriptors do not end it.
 pub(super) async fn run(
@@ -143,7 +143,7 @@ fn admit(
         warn!(user, refused, "{message}: more are refused");
     }
     let mut reply = Vec::new();
-    encode_reply(&mut reply, &Reply::Error { id: None, code: Code::Busy, message });
+    encode_reply(&mut reply, &WireReply::Error { id: None, code: Code::Busy, message });
     // A new socket has room for it. On an error the closed connection is the reply.
     let _ = (&**socket).write_all(&reply);
     None

@@ -36,7 +36,7 @@ impl DomainAccess {
 
     /// Sets the domains in which a negative charge need not name the charge that it refunds.
     #[must_use]
-    pub fn trusting_refunds(mut self, domains: impl IntoIterator<Item = Box<str>>) -> DomainAccess {
+    pub fn with_trusted_refunds(mut self, domains: impl IntoIterator<Item = Box<str>>) -> DomainAccess {
         self.trusted_refunds = domains.into_iter().collect();
         self.trusted_refunds.sort_unstable();
         self

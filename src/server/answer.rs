@@ -16,10 +16,10 @@ use super::processes::SessionKey;
 use super::request::{RemoteCheck, RequestContext};
 use super::telemetry::ClientKind;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{CallResult, Decider, Op, Ticket, Use};
+use crate::engine::{AccountUse, Decider, Op, RemoteCheckResult, Ticket};
 use crate::protocol::{
-    Code, DescriptorList, Fault, HelloFrame, Reply, RequestFrame, Split, decode_first, decode_request,
-    encode_fault, encode_reply, split,
+    Code, DescriptorList, Fault, FrameSplit, HelloFrame, RequestFrame, WireReply, decode_first,
+    decode_request, encode_fault, encode_reply, split_frame,
 };
 use crate::record::SESSION_BYTES;
 
@@ -71,7 +71,7 @@ pub(super) struct FrameHandler {
 impl FrameHandler {
     /// Makes the handler of a connection whose HELLO was not received yet.
     pub(super) fn new(shared: Arc<ServerState>, info: ConnectionInfo) -> FrameHandler {
-        let charge = MemoryCharge::new(Arc::clone(&shared), info.user, Use::Waits);
+        let charge = MemoryCharge::new(Arc::clone(&shared), info.user, AccountUse::PendingRequests);
         FrameHandler {
             member: None,
             restricted: shared.access.is_restricted(info.user),
@@ -95,7 +95,7 @@ impl FrameHandler {
         if let Some(member) = &self.member {
             for lease in self.grants.drain_unwritten(written) {
                 let now = self.shared.clock.now();
-                self.shared.engine.take_back(member.session(), lease, now);
+                self.shared.engine.revoke_lease(member.session(), lease, now);
                 member.record_dropped(&[lease], now.at);
             }
         }
@@ -109,11 +109,11 @@ impl FrameHandler {
         replies: &mut Vec<u8>,
     ) -> BatchResult {
         let now = self.shared.clock.now();
-        let timed = decider.is_timed();
+        let timed = decider.should_time_decision();
         let (batch, answered) = self.answer_batch_at(now, decider, buffer, replies);
         if timed && answered > 0 {
             let took = self.shared.clock.now().at.as_nanos().saturating_sub(now.at.as_nanos());
-            decider.took(took, answered);
+            decider.record_duration(took, answered);
         }
         batch
     }
@@ -138,21 +138,21 @@ impl FrameHandler {
                 }
                 effort = 0;
             }
-            match split(buffer.get(consumed..).unwrap_or_default()) {
-                Split::Frame { payload, consumed: frame } => {
+            match split_frame(buffer.get(consumed..).unwrap_or_default()) {
+                FrameSplit::Frame { payload, consumed: frame } => {
                     consumed += frame;
                     effort += FRAME_EFFORT + frame;
                     if self.answer_frame(decider, payload, replies, now) == AfterFrame::Close {
                         return (BatchResult { consumed, next: NextStep::Close, at: now.at }, answered + 1);
                     }
                 }
-                Split::More { needed } => {
+                FrameSplit::More { needed } => {
                     return (
                         BatchResult { consumed, next: NextStep::Read { frame_bytes: needed }, at: now.at },
                         answered,
                     );
                 }
-                Split::Broken(fault) => {
+                FrameSplit::Broken(fault) => {
                     self.shared.telemetry.count_error(fault.code);
                     encode_fault(replies, &fault);
                     return (BatchResult { consumed, next: NextStep::Close, at: now.at }, answered + 1);
@@ -196,11 +196,11 @@ impl FrameHandler {
             return after;
         }
         replies.truncate(begin);
-        decider.panicked();
+        decider.count_panic();
         self.shared.telemetry.count_error(Code::Internal);
         error!("a request panicked: its connection is closed, others are not affected");
         let message = "the daemon failed to answer this";
-        encode_reply(replies, &Reply::Error { id, code: Code::Internal, message });
+        encode_reply(replies, &WireReply::Error { id, code: Code::Internal, message });
         // The protocol keeps a connection open after `internal`, but after a panic its state is unknown.
         AfterFrame::Close
     }
@@ -247,7 +247,7 @@ impl FrameHandler {
             }
             Ok(RequestFrame::Charge(charge)) => context.charge(&charge, decider, replies),
             Ok(RequestFrame::Ping { id }) => {
-                encode_reply(replies, &Reply::Done { id, ok: true });
+                encode_reply(replies, &WireReply::Done { id, ok: true });
                 AfterFrame::Continue
             }
             Ok(RequestFrame::Hello(hello)) => self.write_fault(&Fault::second_hello(hello.id), replies),
@@ -294,7 +294,7 @@ impl FrameHandler {
         now: Now,
         ticket: &Ticket,
     ) -> AfterFrame {
-        let result = Some(CallResult::Missed(ticket));
+        let result = Some(RemoteCheckResult::TimedOut(ticket));
         let check = RemoteCheck { result, may_wait: false, ticket: &mut None };
         self.answer_checked(decider, payload, replies, now, check)
     }
@@ -315,7 +315,7 @@ impl FrameHandler {
                 continue;
             };
             let mut ticket = None;
-            let result = Some(CallResult::Brought(brought));
+            let result = Some(RemoteCheckResult::Borrowed(brought));
             let check = RemoteCheck { result, may_wait: !pending.is_second && !all, ticket: &mut ticket };
             if self.answer_checked(decider, &pending.payload, replies, now, check) == AfterFrame::Close {
                 return false;
@@ -349,12 +349,12 @@ impl FrameHandler {
             Err(refusal) => {
                 let (code, message) = (refusal.code(), refusal.to_string());
                 shared.telemetry.count_error(code);
-                encode_reply(replies, &Reply::Error { id: Some(hello.id), code, message: &message });
+                encode_reply(replies, &WireReply::Error { id: Some(hello.id), code, message: &message });
                 return if code.closes() { AfterFrame::Close } else { AfterFrame::Continue };
             }
         };
         if !hello.abandoned.is_empty() {
-            let ended = shared.engine.abandon(member.session(), &mut hello.abandoned.iter(), now);
+            let ended = shared.engine.abandon_requests(member.session(), &mut hello.abandoned.iter(), now);
             member.record_dropped(&ended, now.at);
         }
         encode_reply(replies, &shared.greeting.welcome(hello, shared.engine.mode()));

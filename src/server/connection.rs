@@ -17,8 +17,8 @@ use super::membership::ConnectionInfo;
 use super::memory_charge::MemoryCharge;
 use super::stream::ClientStream;
 use crate::clock::{Clock, Timestamp};
-use crate::engine::{Decider, Use};
-use crate::protocol::{FRAME_BYTES_MAX, HEADER_BYTES, Reply, encode_reply};
+use crate::engine::{AccountUse, Decider};
+use crate::protocol::{FRAME_BYTES_MAX, HEADER_BYTES, WireReply, encode_reply};
 
 /// Serves a connection until its peer closes it, violates the protocol, or the daemon drains.
 pub(super) async fn serve(
@@ -42,7 +42,7 @@ pub(super) async fn serve(
         filled: 0,
         may_have_more: false,
         replies: Vec::new(),
-        charge: MemoryCharge::new(Arc::clone(&shared), permit.user(), Use::Buffers),
+        charge: MemoryCharge::new(Arc::clone(&shared), permit.user(), AccountUse::Buffers),
         hello_deadline: Some(Box::pin(sleep(HELLO_TIMEOUT))),
         frame_deadline: None,
         write_closed: false,
@@ -263,7 +263,7 @@ impl ClientConnection<'_> {
             let mut decider = decider.lock().unwrap_or_else(PoisonError::into_inner);
             self.handler.answer_pending(true, &mut decider, &mut self.replies);
         }
-        encode_reply(&mut self.replies, &Reply::Goodbye { reason: "draining" });
+        encode_reply(&mut self.replies, &WireReply::Goodbye { reason: "draining" });
         self.stream.write_rest(&self.replies, WRITE_TIMEOUT, &mut 0).await
     }
 }

@@ -49,7 +49,7 @@ impl DecisionThread {
         let (end, ended) = oneshot::channel();
         let spawned = std::thread::Builder::new().name(pulse::thread_name(number)).spawn(move || {
             let Some(runtime) = take_runtime(&slot) else { return };
-            if short_slices && let Err(error) = sys::ask_for_short_slice() {
+            if short_slices && let Err(error) = sys::request_short_slice() {
                 debug!(%error, "the scheduler grants no short slice: decisions wait longer on a busy host");
             }
             let (pulse, clock) = (Arc::clone(&shared.pulse), Arc::clone(&shared.clock));

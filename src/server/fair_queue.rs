@@ -1,7 +1,7 @@
 //! Shares the time of one decision thread by user: deficit round robin over users, then over the connections of each.
 //!
 //! tokio runs ready tasks first in, first out, so a user with 900 busy connections would have 900 batches for each batch
-//! of another user. Before each batch a connection calls [`FairQueue::admit`]. While its user has used less than a quantum
+//! of another user. Before each batch a connection calls [`Seat::admit`]. While its user has used less than a quantum
 //! of the current round, it goes on at once; otherwise it waits for a later round. A round ends when each task that was
 //! ready at its start has run. A waiting connection is not in the run queue of tokio.
 //!

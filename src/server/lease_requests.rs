@@ -3,7 +3,7 @@
 use super::answer::AfterFrame;
 use super::request::RequestContext;
 use crate::engine;
-use crate::protocol::{Code, OutcomeCode, Reply, encode_reply};
+use crate::protocol::{Code, OutcomeCode, WireReply, encode_reply};
 use crate::record::NotedKind;
 
 impl RequestContext<'_> {
@@ -20,7 +20,7 @@ impl RequestContext<'_> {
             OutcomeCode::Error => engine::WorkOutcome::Error,
             OutcomeCode::Dropped => engine::WorkOutcome::Dropped,
         };
-        let ok = self.engine().release(self.session, lease, outcome, self.now);
+        let ok = self.engine().release_lease(self.session, lease, outcome, self.now);
         if ok && self.shared.recorder.is_on() {
             self.record(NotedKind::Ended(lease, outcome));
         }
@@ -29,7 +29,7 @@ impl RequestContext<'_> {
 
     /// Restarts the time of a lease, and replies whether there is one.
     pub(super) fn renew(&self, id: u64, lease: u64, replies: &mut Vec<u8>) -> AfterFrame {
-        let ok = self.engine().renew(self.session, lease, self.now);
+        let ok = self.engine().renew_lease(self.session, lease, self.now);
         if ok && self.shared.recorder.is_on() {
             self.record(NotedKind::Renewed(lease));
         }
@@ -47,7 +47,7 @@ impl RequestContext<'_> {
     ) -> AfterFrame {
         #[cfg(all(debug_assertions, feature = "test-hooks"))]
         assert!(name != PANIC_SIGNAL, "asked to panic");
-        let taken = self.engine().signal(self.session, pool, name, permille, self.now);
+        let taken = self.engine().record_pushed_signal(self.session, pool, name, permille, self.now);
         if taken.is_ok() && self.shared.recorder.is_on() {
             self.record(NotedKind::Signal { name: name.into(), permille });
         }
@@ -55,7 +55,7 @@ impl RequestContext<'_> {
             (Err(not_its_pool), Some(_)) => {
                 self.shared.telemetry.count_error(Code::NotAllowed);
                 let message = format!("{not_its_pool}, which `{pool}` is not");
-                encode_reply(replies, &Reply::Error { id, code: Code::NotAllowed, message: &message });
+                encode_reply(replies, &WireReply::Error { id, code: Code::NotAllowed, message: &message });
                 AfterFrame::Continue
             }
             (Err(_), None) => {
@@ -74,7 +74,7 @@ const PANIC_SIGNAL: &str = "debug-panic";
 /// Writes the reply, unless the client requested none.
 fn write_done(id: Option<u64>, ok: bool, replies: &mut Vec<u8>) -> AfterFrame {
     if let Some(id) = id {
-        encode_reply(replies, &Reply::Done { id, ok });
+        encode_reply(replies, &WireReply::Done { id, ok });
     }
     AfterFrame::Continue
 }

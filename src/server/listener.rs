@@ -55,7 +55,7 @@ pub enum BindError {
 /// Why a passed socket cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
-pub enum NotTaken {
+pub enum PassedSocketError {
     #[error("it is not a Unix socket: write a path as ListenStream=")]
     NotUnix,
     #[error(
@@ -99,21 +99,21 @@ impl Listener {
     ///
     /// # Errors
     /// It is not a listening Unix stream socket with a path.
-    pub fn take(passed: OwnedFd) -> Result<Listener, NotTaken> {
-        let kind = |error: Errno| NotTaken::Io(error.into());
+    pub fn from_passed(passed: OwnedFd) -> Result<Listener, PassedSocketError> {
+        let kind = |error: Errno| PassedSocketError::Io(error.into());
         if sockopt::socket_domain(&passed).map_err(kind)? != AddressFamily::UNIX {
-            return Err(NotTaken::NotUnix);
+            return Err(PassedSocketError::NotUnix);
         }
         if sockopt::socket_type(&passed).map_err(kind)? != SocketType::STREAM {
-            return Err(NotTaken::NotStream);
+            return Err(PassedSocketError::NotStream);
         }
         if !sockopt::socket_acceptconn(&passed).map_err(kind)? {
-            return Err(NotTaken::NotListening);
+            return Err(PassedSocketError::NotListening);
         }
         let socket = UnixListener::from(passed);
-        let address = socket.local_addr().map_err(NotTaken::Io)?;
-        let path = address.as_pathname().ok_or(NotTaken::WithoutPath)?.to_owned();
-        socket.set_nonblocking(true).map_err(NotTaken::Io)?;
+        let address = socket.local_addr().map_err(PassedSocketError::Io)?;
+        let path = address.as_pathname().ok_or(PassedSocketError::WithoutPath)?.to_owned();
+        socket.set_nonblocking(true).map_err(PassedSocketError::Io)?;
         Ok(Listener { socket, path, owned: None })
     }
 
@@ -134,7 +134,7 @@ impl Listener {
     ///
     /// # Errors
     /// No descriptor is left.
-    pub fn socket(&self) -> io::Result<UnixListener> {
+    pub fn try_clone_socket(&self) -> io::Result<UnixListener> {
         self.socket.try_clone()
     }
 

@@ -74,7 +74,7 @@ impl Membership {
             connection: hello.connection,
             pid,
         };
-        let session = shared.engine.open(&opening, now)?;
+        let session = shared.engine.open_session(&opening, now)?;
         let key = SessionKey::new(hello.session, info.user, info.number);
         let member = Membership { shared: Arc::clone(shared), session, key, number: info.number };
         shared.connections.set_session(info.number, key);
@@ -83,7 +83,7 @@ impl Membership {
         }
         let watched = shared.processes.watch(shared, key, info, &member.session, pid.is_some());
         if watched == Err(WatchError::Exited) {
-            shared.engine.end(&member.session, now);
+            shared.engine.end_session(&member.session, now);
             if shared.recorder.is_on() {
                 shared.record_session_end(&key, &member.session, now.at);
             }
@@ -113,7 +113,7 @@ impl Drop for Membership {
     fn drop(&mut self) {
         let now = self.shared.clock.now();
         self.shared.processes.remove_connection(&self.key, self.number, now.at);
-        let parting = self.shared.engine.close(&self.session, now);
+        let parting = self.shared.engine.close_connection(&self.session, now);
         if self.shared.recorder.is_on() {
             self.shared.record_parting(&self.key, &self.session, parting, now.at);
         }

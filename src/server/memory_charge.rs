@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError};
 use tracing::warn;
 
 use super::ServerState;
-use crate::engine::{Account, Use};
+use crate::engine::{Account, AccountUse};
 
 /// The charge of one connection for one use, credited by its drop.
 #[derive(Debug)]
@@ -16,13 +16,13 @@ pub(super) struct MemoryCharge {
     shared: Arc<ServerState>,
     user: u32,
     account: Arc<Account>,
-    purpose: Use,
+    purpose: AccountUse,
     bytes: usize,
 }
 
 impl MemoryCharge {
     /// Makes a charge of 0 bytes.
-    pub(super) fn new(shared: Arc<ServerState>, user: u32, purpose: Use) -> MemoryCharge {
+    pub(super) fn new(shared: Arc<ServerState>, user: u32, purpose: AccountUse) -> MemoryCharge {
         let account = shared.engine.account(user);
         MemoryCharge { shared, user, account, purpose, bytes: 0 }
     }
@@ -44,7 +44,7 @@ impl MemoryCharge {
     /// Logs that connections are closed. Requests that cannot wait have a metric instead.
     #[cold]
     fn log_full(&self) {
-        if self.purpose != Use::Buffers {
+        if self.purpose != AccountUse::Buffers {
             return;
         }
         let now = self.shared.clock.now().at;

@@ -16,16 +16,16 @@ pub(super) struct MissedReports {
 
 #[derive(Debug, Default)]
 struct MissedSums {
-    unlogged: protocol::Missed,
+    unlogged: protocol::MissedCounts,
     logged_at: Option<Timestamp>,
 }
 
 impl MissedReports {
     /// Adds a client's report.
-    pub(super) fn add(&self, missed: &protocol::Missed) {
+    pub(super) fn add(&self, missed: &protocol::MissedCounts) {
         let mut sums = self.lock();
         for (reason, more) in missed.iter() {
-            let sum = sums.unlogged.of(reason).saturating_add(more);
+            let sum = sums.unlogged.count(reason).saturating_add(more);
             sums.unlogged.set(reason, sum);
         }
     }
@@ -58,9 +58,9 @@ impl MissedReports {
 }
 
 /// Writes the line. Called without the lock, which a decision may need.
-fn log(missed: &protocol::Missed) {
+fn log(missed: &protocol::MissedCounts) {
     let [unreachable, timeout, protocol, breaker, callback] =
-        protocol::MissReason::ALL.map(|reason| missed.of(reason));
+        protocol::MissReason::ALL.map(|reason| missed.count(reason));
     warn!(
         unreachable,
         timeout, protocol, breaker, callback, "clients report decisions made without tidegate"

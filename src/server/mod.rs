@@ -37,11 +37,11 @@ use tracing::{error, warn};
 
 pub use access::DomainAccess;
 pub use connections::ConnectionLimits;
-pub use listener::{BindError, Listener, NotTaken};
+pub use listener::{BindError, Listener, PassedSocketError};
 pub use pool_access::{PoolAccess, PoolLimits};
-pub use pulse::Pulse;
-pub use telemetry::Telemetry;
-pub use units::engine_cost;
+pub use pulse::ThreadHealth;
+pub use telemetry::ServerCounters;
+pub use units::to_engine_cost;
 
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, SharedRemoteChecker, TICK_MILLIS};
@@ -66,13 +66,13 @@ pub struct ServerOptions {
     /// Access of users to pools.
     pub pools: PoolAccess,
     /// Counters of the server.
-    pub telemetry: Arc<Telemetry>,
+    pub telemetry: Arc<ServerCounters>,
     /// Whether decision threads request short slices from the scheduler.
-    pub short_slices: bool,
+    pub request_short_slices: bool,
     /// The health of the threads, made for `threads` decision threads.
-    pub pulse: Arc<Pulse>,
+    pub thread_health: Arc<ThreadHealth>,
     /// Starts remote checks; `None` without a fleet.
-    pub asker: Option<SharedRemoteChecker>,
+    pub remote_checker: Option<SharedRemoteChecker>,
     /// Receives requests and decisions while a recording runs.
     pub recorder: Arc<Recorder>,
 }
@@ -88,8 +88,8 @@ struct ServerState {
     pools: PoolAccess,
     greeting: Greeting,
     missed: MissedReports,
-    pulse: Arc<Pulse>,
-    telemetry: Arc<Telemetry>,
+    pulse: Arc<ThreadHealth>,
+    telemetry: Arc<ServerCounters>,
     asker: Option<SharedRemoteChecker>,
     recorder: Arc<Recorder>,
     /// Throttles log lines about requests that cannot wait for their remote check.
@@ -102,7 +102,7 @@ struct ServerState {
 
 impl ServerState {
     /// Adds a client's report of decisions made without the daemon.
-    fn add_missed(&self, client: ClientKind, missed: &crate::protocol::Missed) {
+    fn add_missed(&self, client: ClientKind, missed: &crate::protocol::MissedCounts) {
         if !missed.is_empty() {
             self.missed.add(missed);
             self.telemetry.add_missed(client, missed);
@@ -157,9 +157,9 @@ pub fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, options: ServerOptions) -
         pools: options.pools,
         greeting: Greeting::new(),
         missed: MissedReports::default(),
-        pulse: options.pulse,
+        pulse: options.thread_health,
         telemetry: options.telemetry,
-        asker: options.asker,
+        asker: options.remote_checker,
         recorder: options.recorder,
         pending_throttle: Mutex::default(),
         account_throttle: Mutex::default(),
@@ -167,7 +167,7 @@ pub fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, options: ServerOptions) -
     });
     let mut threads = Vec::new();
     for number in 0..options.threads.max(1) {
-        match DecisionThread::start(number, engine, &shared, options.short_slices) {
+        match DecisionThread::start(number, engine, &shared, options.request_short_slices) {
             Ok(thread) => threads.push(thread),
             Err(error) if number == 0 => return Err(error),
             // Fewer threads serve all requests too, with less capacity.

@@ -120,7 +120,11 @@ impl PendingRequests {
         let results = Arc::clone(self.results.get_or_insert_default());
         results.change(|open| open.by_number.insert(number, None));
         let (to, deadline) = (Arc::clone(&results), now.after(ticket.patience));
-        if !asker.ask(Arc::clone(ticket), deadline, Box::new(move |result| to.complete(number, result))) {
+        if !asker.start_check(
+            Arc::clone(ticket),
+            deadline,
+            Box::new(move |result| to.complete(number, result)),
+        ) {
             results.remove(number);
             self.update_charge();
             return Err(NotPending::Calls);

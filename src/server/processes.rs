@@ -186,7 +186,7 @@ impl Processes {
         let last = self.table().watched.get(key).map(|watched| watched.last.clone());
         // Before the entry is removed: a connection that joins meanwhile is still added to it, and closed below.
         if let Some(session) = &last {
-            shared.engine.end(session, now);
+            shared.engine.end_session(session, now);
             if shared.recorder.is_on() {
                 shared.record_session_end(key, session, now.at);
             }
@@ -194,7 +194,7 @@ impl Processes {
         let Some(watched) = self.table().remove(key) else { return };
         for (number, session) in watched.connections {
             // No effect on the session that was ended above.
-            shared.engine.end(&session, now);
+            shared.engine.end_session(&session, now);
             shared.connections.shut_down_reading(number);
         }
     }

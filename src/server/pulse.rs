@@ -12,7 +12,7 @@ use crate::engine::{Decider, Descriptors, Op, Request};
 
 /// The time of each thread's last self-check, for the service manager's watchdog and for `/readyz`.
 #[derive(Debug)]
-pub struct Pulse {
+pub struct ThreadHealth {
     /// The decision threads by number, then the accepting thread. Nanoseconds plus 1; 0 before the first check.
     beats: Box<[AtomicU64]>,
     /// Wakes the decision threads, by number. They have no timers of their own, as a runtime with a timer reads the clock
@@ -23,18 +23,18 @@ pub struct Pulse {
     all_beat: Notify,
 }
 
-impl Pulse {
+impl ThreadHealth {
     /// Makes the health of a server with this number of decision threads.
     #[must_use]
-    pub fn new(threads: usize) -> Pulse {
+    pub fn new(threads: usize) -> ThreadHealth {
         let beats: Box<[AtomicU64]> = (0..=threads.max(1)).map(|_| AtomicU64::new(0)).collect();
         let wakes = (0..threads.max(1)).map(|_| Notify::new()).collect();
-        Pulse { silent: AtomicUsize::new(beats.len()), beats, wakes, all_beat: Notify::new() }
+        ThreadHealth { silent: AtomicUsize::new(beats.len()), beats, wakes, all_beat: Notify::new() }
     }
 
     /// Returns the name of each thread and the age of its last self-check, `None` before the first. Decision threads come
     /// first, by number, then the accepting thread.
-    pub fn ages(&self, now: Timestamp) -> impl Iterator<Item = (String, Option<Duration>)> {
+    pub fn check_ages(&self, now: Timestamp) -> impl Iterator<Item = (String, Option<Duration>)> {
         let accepting = self.beats.len() - 1;
         self.beats.iter().enumerate().map(move |(number, beat)| {
             let name = if number == accepting { ACCEPTING.to_owned() } else { thread_name(number) };
@@ -44,12 +44,12 @@ impl Pulse {
 
     /// Whether every thread has run its self-check after a moment.
     #[must_use]
-    pub fn all_beat_after(&self, moment: Timestamp) -> bool {
+    pub fn all_checked_after(&self, moment: Timestamp) -> bool {
         self.beats.iter().all(|beat| read_beat(beat) > Some(moment))
     }
 
     /// Waits until every thread has run its self-check once: the server is ready. For one waiter.
-    pub async fn serving(&self) {
+    pub async fn wait_until_serving(&self) {
         while self.silent.load(Ordering::SeqCst) > 0 {
             self.all_beat.notified().await;
         }
@@ -62,7 +62,7 @@ impl Pulse {
 
     /// Returns the number of running decision threads and the number wanted.
     #[must_use]
-    pub fn started(&self) -> (usize, usize) {
+    pub fn thread_counts(&self) -> (usize, usize) {
         let not_started = |number: &usize| self.beats.get(*number).and_then(read_beat) == Some(NEVER_STARTED);
         let wanted = self.wakes.len();
         (wanted - (0..wanted).filter(not_started).count(), wanted)
@@ -96,7 +96,7 @@ impl Pulse {
 /// Runs the self-checks of a decision thread until its runtime ends. They need the same locks as its connections.
 pub(super) async fn run_self_checks(
     number: usize,
-    pulse: Arc<Pulse>,
+    pulse: Arc<ThreadHealth>,
     clock: Arc<Clock>,
     decider: Arc<Mutex<Decider>>,
 ) {
@@ -111,7 +111,7 @@ pub(super) async fn run_self_checks(
 fn check_decider(decider: &Mutex<Decider>, now: Now) {
     let mut decider = decider.lock().unwrap_or_else(PoisonError::into_inner);
     // PEEK counts nothing, and no rule matches: the name of a domain cannot have a slash.
-    let request = Request::new(Op::Peek, "tidegate/self-test", Descriptors::one(&[]));
+    let request = Request::new(Op::Peek, "tidegate/self-test", Descriptors::from_attributes(&[]));
     let _ = decider.decide(&request, now);
 }
 
@@ -134,46 +134,46 @@ const ACCEPTING: &str = "accept";
 mod tests {
     use std::time::Duration;
 
-    use super::Pulse;
+    use super::ThreadHealth;
     use crate::clock::Timestamp;
 
     #[test]
     fn is_healthy_only_while_every_thread_beats() {
-        let pulse = Pulse::new(2);
+        let pulse = ThreadHealth::new(2);
         let at = |nanos| Timestamp::from_nanos(nanos);
-        assert!(!pulse.all_beat_after(Timestamp::ORIGIN));
+        assert!(!pulse.all_checked_after(Timestamp::ORIGIN));
         pulse.beat(0, at(0));
         pulse.beat(1, at(5));
-        assert!(!pulse.all_beat_after(Timestamp::ORIGIN), "one thread has not beaten yet");
+        assert!(!pulse.all_checked_after(Timestamp::ORIGIN), "one thread has not beaten yet");
         pulse.beat_accepting(at(7));
         pulse.beat(0, at(6));
-        assert!(pulse.all_beat_after(at(4)));
-        assert!(!pulse.all_beat_after(at(5)), "one thread has not beaten since");
-        let ages: Vec<_> = pulse.ages(at(10)).collect();
+        assert!(pulse.all_checked_after(at(4)));
+        assert!(!pulse.all_checked_after(at(5)), "one thread has not beaten since");
+        let ages: Vec<_> = pulse.check_ages(at(10)).collect();
         let nanos = |name: &str, nanos| (name.to_owned(), Some(Duration::from_nanos(nanos)));
         assert_eq!(ages, [nanos("decide-0", 4), nanos("decide-1", 5), nanos("accept", 3)]);
     }
 
     #[test]
     fn ignores_threads_that_were_not_started() {
-        let pulse = Pulse::new(3);
-        assert_eq!(pulse.started(), (3, 3));
+        let pulse = ThreadHealth::new(3);
+        assert_eq!(pulse.thread_counts(), (3, 3));
         pulse.mark_not_started(1);
         pulse.beat(0, Timestamp::from_nanos(5));
         pulse.beat_accepting(Timestamp::from_nanos(5));
-        assert!(pulse.all_beat_after(Timestamp::from_nanos(4)));
-        assert!(pulse.ages(Timestamp::from_nanos(5)).all(|(_, age)| age == Some(Duration::ZERO)));
-        assert_eq!(pulse.started(), (1, 3));
+        assert!(pulse.all_checked_after(Timestamp::from_nanos(4)));
+        assert!(pulse.check_ages(Timestamp::from_nanos(5)).all(|(_, age)| age == Some(Duration::ZERO)));
+        assert_eq!(pulse.thread_counts(), (1, 3));
     }
 
     #[tokio::test]
     async fn is_serving_after_every_thread_has_beaten() {
-        let pulse = Pulse::new(1);
+        let pulse = ThreadHealth::new(1);
         pulse.beat(0, Timestamp::ORIGIN);
         pulse.beat(0, Timestamp::ORIGIN);
-        let waited = tokio::time::timeout(Duration::from_millis(5), pulse.serving()).await;
+        let waited = tokio::time::timeout(Duration::from_millis(5), pulse.wait_until_serving()).await;
         assert!(waited.is_err());
         pulse.beat_accepting(Timestamp::ORIGIN);
-        pulse.serving().await;
+        pulse.wait_until_serving().await;
     }
 }

@@ -5,7 +5,7 @@ use super::ServerState;
 use super::processes::SessionKey;
 use super::request::RequestContext;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{self, Parting, Session, Verdict};
+use crate::engine::{self, ConnectionEnd, Session, Verdict};
 use crate::record::{NotedKind, Who};
 
 impl ServerState {
@@ -28,13 +28,13 @@ impl ServerState {
         &self,
         key: &SessionKey,
         session: &Session,
-        parting: Parting,
+        parting: ConnectionEnd,
         at: Timestamp,
     ) {
         match parting {
-            Parting::Stays => {}
-            Parting::EndsAt(ends_at) => self.record(key, session, NotedKind::Left(ends_at), at),
-            Parting::Ends => self.record_session_end(key, session, at),
+            ConnectionEnd::Stays => {}
+            ConnectionEnd::EndsAt(ends_at) => self.record(key, session, NotedKind::Left(ends_at), at),
+            ConnectionEnd::Ends => self.record_session_end(key, session, at),
         }
     }
 

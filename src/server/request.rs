@@ -6,14 +6,15 @@ use super::ServerState;
 use super::answer::AfterFrame;
 use super::grants::UnwrittenGrants;
 use super::telemetry::ClientKind;
-use super::units::{LongUnits, engine_cost};
+use super::units::{LongUnits, to_engine_cost};
 use crate::clock::{Micros, Now};
 use crate::engine::{
-    self, CallResult, Decider, Engine, EngineAnswer, LimitView, NotCharged, Op, Repeat, Session, Ticket,
+    self, ChargeError, Decider, Engine, EngineAnswer, IdempotencyKey, LimitView, Op, RemoteCheckResult,
+    Session, Ticket,
 };
 use crate::protocol::{
-    self, ChargeFrame, Code, DecisionReply, DescriptorList, Judge, LimitEntry, Reply, RequestOptions,
-    encode_decision, encode_reply,
+    self, ChargeFrame, CheckRequest, Code, DecisionReply, DescriptorList, LimitEntry, RequestOptions,
+    WireReply, encode_decision, encode_reply,
 };
 use crate::record::{NotedKind, SESSION_BYTES};
 
@@ -38,7 +39,7 @@ pub(super) struct RequestContext<'a> {
 /// The remote check of a request: its result, or whether it may begin.
 pub(super) struct RemoteCheck<'a> {
     /// The result, if the request has waited for it.
-    pub(super) result: Option<CallResult<'a>>,
+    pub(super) result: Option<RemoteCheckResult<'a>>,
     pub(super) may_wait: bool,
     /// Set if the request must wait for a check.
     pub(super) ticket: &'a mut Option<Arc<Ticket>>,
@@ -49,7 +50,7 @@ impl<'a> RequestContext<'a> {
     pub(super) fn decide(
         &self,
         op: Op,
-        judge: &Judge<'_>,
+        judge: &CheckRequest<'_>,
         check: RemoteCheck<'_>,
         decider: &mut Decider,
         replies: &mut Vec<u8>,
@@ -64,7 +65,7 @@ impl<'a> RequestContext<'a> {
         #[cfg(all(debug_assertions, feature = "test-hooks"))]
         stall_if_requested(self.descriptors);
         let long;
-        let (cost, oversized) = match (&judge.cost, engine_cost(&judge.cost)) {
+        let (cost, oversized) = match (&judge.cost, to_engine_cost(&judge.cost)) {
             (protocol::CostField::Units(named), (cost, oversized)) => {
                 long = LongUnits::new(*named);
                 (long.as_ref().map_or(cost, |long| engine::Cost::Units(long)), oversized)
@@ -76,11 +77,11 @@ impl<'a> RequestContext<'a> {
             oversized,
             priority: judge.priority,
             wait_max: judge.options.max_wait_us.map(Micros),
-            repeat: judge.options.idem.map(|name| self.idempotency_key(name)),
+            idempotency_key: judge.options.idem.map(|name| self.idempotency_key(name)),
             session: Some(self.session),
             id: judge.id,
             queued: judge.options.queued_us.map(Micros),
-            all: judge.options.all,
+            lists_all_limits: judge.options.all,
             may_wait: check.may_wait,
             ..engine::Request::new(op, judge.domain, self.engine_descriptors())
         };
@@ -101,8 +102,8 @@ impl<'a> RequestContext<'a> {
                 }
             }
             EngineAnswer::Conflict => self.write_conflict(replies, Some(judge.id)),
-            EngineAnswer::Quota => self.write_quota(replies, judge.id),
-            EngineAnswer::Ask(ticket) => *check.ticket = Some(ticket),
+            EngineAnswer::TooManyLeases => self.write_quota(replies, judge.id),
+            EngineAnswer::RemoteCheck(ticket) => *check.ticket = Some(ticket),
         }
         AfterFrame::Continue
     }
@@ -130,8 +131,11 @@ impl<'a> RequestContext<'a> {
             domain: charge.domain,
             descriptors: self.engine_descriptors(),
             amount,
-            repeat: charge.options.idem.map(|name| self.idempotency_key(name)),
-            of: charge.options.of.map(|of| engine::RefundBy { user: self.user, of: refund_target(of) }),
+            idempotency_key: charge.options.idem.map(|name| self.idempotency_key(name)),
+            refund_of: charge
+                .options
+                .of
+                .map(|of| engine::RefundBy { user: self.user, reference: refund_target(of) }),
             trusted: self.shared.access.trusts_refunds(charge.domain),
         };
         let charged = decider.charge(&request, self.now);
@@ -139,9 +143,9 @@ impl<'a> RequestContext<'a> {
             self.record_charge(charge.domain);
         }
         match (charged, charge.id) {
-            (Ok(ok), Some(id)) => encode_reply(replies, &Reply::Done { id, ok }),
-            (Err(NotCharged::Conflict(_)), id) => self.write_conflict(replies, id),
-            (Err(NotCharged::RefundsNothing), id) => self.write_bare_refund(replies, id),
+            (Ok(ok), Some(id)) => encode_reply(replies, &WireReply::Done { id, ok }),
+            (Err(ChargeError::Conflict(_)), id) => self.write_conflict(replies, id),
+            (Err(ChargeError::NoRefundReference), id) => self.write_bare_refund(replies, id),
             (Ok(_), None) => {}
         }
         AfterFrame::Continue
@@ -151,7 +155,7 @@ impl<'a> RequestContext<'a> {
     fn apply_reports(&self, options: &RequestOptions<'_>) {
         self.shared.add_missed(self.client, &options.missed);
         if !options.abandoned.is_empty() {
-            let ended = self.engine().abandon(self.session, &mut options.abandoned.iter(), self.now);
+            let ended = self.engine().abandon_requests(self.session, &mut options.abandoned.iter(), self.now);
             if self.shared.recorder.is_on() {
                 let dropped = |lease| self.record(NotedKind::Ended(lease, engine::WorkOutcome::Dropped));
                 ended.into_iter().for_each(dropped);
@@ -174,7 +178,7 @@ impl<'a> RequestContext<'a> {
         self.shared.telemetry.count_error(Code::NotAllowed);
         if id.is_some() {
             let message = format!("the domain `{domain}` is not open to user {}", self.user);
-            encode_reply(replies, &Reply::Error { id, code: Code::NotAllowed, message: &message });
+            encode_reply(replies, &WireReply::Error { id, code: Code::NotAllowed, message: &message });
         }
         AfterFrame::Continue
     }
@@ -182,7 +186,7 @@ impl<'a> RequestContext<'a> {
     fn write_quota(&self, replies: &mut Vec<u8>, id: u64) {
         self.shared.telemetry.count_error(Code::Quota);
         let message = "this session or its user holds too many leases: release what has ended";
-        encode_reply(replies, &Reply::Error { id: Some(id), code: Code::Quota, message });
+        encode_reply(replies, &WireReply::Error { id: Some(id), code: Code::Quota, message });
     }
 
     fn write_conflict(&self, replies: &mut Vec<u8>, id: Option<u64>) {
@@ -190,7 +194,7 @@ impl<'a> RequestContext<'a> {
         if id.is_some() {
             let message =
                 "`idem` was used for another request: descriptors, cost and priority must be the same";
-            encode_reply(replies, &Reply::Error { id, code: Code::Invalid, message });
+            encode_reply(replies, &WireReply::Error { id, code: Code::Invalid, message });
         }
     }
 
@@ -199,7 +203,7 @@ impl<'a> RequestContext<'a> {
         if id.is_some() {
             let message = "a negative amount must name in `of` the `idem` or lease that it refunds, unless the settings \
                            say `refunds: trusted` of its domain";
-            encode_reply(replies, &Reply::Error { id, code: Code::NotAllowed, message });
+            encode_reply(replies, &WireReply::Error { id, code: Code::NotAllowed, message });
         }
     }
 
@@ -207,11 +211,11 @@ impl<'a> RequestContext<'a> {
         engine::Descriptors { attributes: self.descriptors.attributes(), ends: self.descriptors.ends() }
     }
 
-    fn idempotency_key<'n>(&self, name: &'n [u8]) -> Repeat<'n>
+    fn idempotency_key<'n>(&self, name: &'n [u8]) -> IdempotencyKey<'n>
     where
         'a: 'n,
     {
-        Repeat { session: self.session_name, user: self.user, name }
+        IdempotencyKey { session: self.session_name, user: self.user, name }
     }
 }
 
@@ -228,11 +232,11 @@ fn stall_if_requested(descriptors: &DescriptorList<'_>) {
 #[cfg(all(debug_assertions, feature = "test-hooks"))]
 const STALL_ATTRIBUTE: &str = "debug-stall";
 
-fn write_decision(replies: &mut Vec<u8>, judge: &Judge<'_>, decision: &engine::Decision<'_>) {
+fn write_decision(replies: &mut Vec<u8>, judge: &CheckRequest<'_>, decision: &engine::Decision<'_>) {
     let notes: Vec<_> = decision.notes().map(|(kind, rule)| (note_kind(kind), rule)).collect();
-    let all: Option<Vec<_>> = judge.options.all.then(|| decision.all().map(limit_entry).collect());
+    let all: Option<Vec<_>> = judge.options.all.then(|| decision.limits().map(limit_entry).collect());
     let mut reply = DecisionReply {
-        retry_us: decision.retry.map(|retry| retry.0),
+        retry_us: decision.retry_after.map(|retry| retry.0),
         notes: &notes,
         all: all.as_deref(),
         ..DecisionReply::new(judge.id, verdict(decision.verdict))
@@ -257,7 +261,7 @@ fn write_decision(replies: &mut Vec<u8>, judge: &Judge<'_>, decision: &engine::D
 /// Converts the reference to the charge that a refund names.
 fn refund_target(of: protocol::RefundField<'_>) -> engine::RefundReference<'_> {
     match of {
-        protocol::RefundField::Idem(name) => engine::RefundReference::Idem(name),
+        protocol::RefundField::Idem(name) => engine::RefundReference::IdempotencyKey(name),
         protocol::RefundField::Lease(lease) => engine::RefundReference::Lease(lease),
     }
 }
@@ -285,7 +289,7 @@ fn verdict(verdict: engine::Verdict) -> protocol::VerdictCode {
 fn note_kind(kind: engine::NoteKind) -> protocol::NoteCode {
     match kind {
         engine::NoteKind::Shadow => protocol::NoteCode::Shadow,
-        engine::NoteKind::Candidate => protocol::NoteCode::Candidate,
+        engine::NoteKind::ShadowRule => protocol::NoteCode::ShadowRule,
         engine::NoteKind::Over => protocol::NoteCode::Over,
         engine::NoteKind::Near => protocol::NoteCode::Near,
         engine::NoteKind::Quota => protocol::NoteCode::Quota,

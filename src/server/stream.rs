@@ -21,7 +21,7 @@ pub(super) struct ClientStream {
 
 impl ClientStream {
     pub(super) fn new(socket: Arc<UnixStream>) -> io::Result<ClientStream> {
-        let reading = sys::register(Arc::clone(&socket), Interest::READABLE)?;
+        let reading = sys::register_socket(Arc::clone(&socket), Interest::READABLE)?;
         Ok(ClientStream { socket, reading: Some(reading) })
     }
 
@@ -29,7 +29,7 @@ impl ClientStream {
     pub(super) async fn readable(&mut self) -> io::Result<()> {
         let reading = match &mut self.reading {
             Some(reading) => reading,
-            none => none.insert(sys::register(Arc::clone(&self.socket), Interest::READABLE)?),
+            none => none.insert(sys::register_socket(Arc::clone(&self.socket), Interest::READABLE)?),
         };
         let _ready = reading.readable().await?;
         Ok(())
@@ -111,7 +111,7 @@ impl ClientStream {
     /// Waits until the peer has read something. Meanwhile requests are not watched.
     async fn writable(&mut self) -> io::Result<()> {
         self.reading = None;
-        let writing = sys::register(Arc::clone(&self.socket), Interest::WRITABLE)?;
+        let writing = sys::register_socket(Arc::clone(&self.socket), Interest::WRITABLE)?;
         let _ready = writing.writable().await?;
         Ok(())
     }

@@ -8,11 +8,11 @@ use std::sync::{Mutex, PoisonError};
 use arrayvec::ArrayVec;
 
 use super::connections::ConnectionRefusal;
-use crate::protocol::{Code, MissReason, Missed};
+use crate::protocol::{Code, MissReason, MissedCounts};
 
 /// Counts since the start, and the number of open connections.
 #[derive(Debug, Default)]
-pub struct Telemetry {
+pub struct ServerCounters {
     connections: AtomicU64,
     refused: [AtomicU64; REFUSALS.len()],
     reclaimed: AtomicU64,
@@ -67,7 +67,7 @@ impl ClientKind {
     }
 }
 
-impl Telemetry {
+impl ServerCounters {
     /// Returns the number of open connections.
     #[must_use]
     pub fn connections(&self) -> u64 {
@@ -75,7 +75,7 @@ impl Telemetry {
     }
 
     /// Returns the refused connections, by limit.
-    pub fn refused(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub fn refused_connections(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let names = REFUSALS.iter().map(|(_, name)| *name);
         names.zip(self.refused.iter().map(|count| count.load(Ordering::Relaxed)))
     }
@@ -93,7 +93,7 @@ impl Telemetry {
     }
 
     /// Returns the decisions that clients made without the daemon, by client library and reason.
-    pub fn missed(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
+    pub fn missed_decisions(&self) -> impl Iterator<Item = (&'static str, &'static str, u64)> {
         ClientKind::ALL.into_iter().zip(&self.missed).flat_map(|(client, counts)| {
             let each = MissReason::ALL.into_iter().zip(counts);
             each.map(move |(reason, count)| (client.name(), reason.name(), count.load(Ordering::Relaxed)))
@@ -101,7 +101,7 @@ impl Telemetry {
     }
 
     /// Returns the requests that were decided without waiting for their remote check, by limit.
-    pub fn not_parked(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub fn not_pending(&self) -> impl Iterator<Item = (&'static str, u64)> {
         let names = NOT_PENDING.iter().map(|(_, name)| *name);
         names.zip(self.not_pending.iter().map(|count| count.load(Ordering::Relaxed)))
     }
@@ -163,11 +163,11 @@ impl Telemetry {
         counts.filter(|(known, _)| **known == code).for_each(|(_, count)| add(count, 1));
     }
 
-    pub(super) fn add_missed(&self, client: ClientKind, missed: &Missed) {
+    pub(super) fn add_missed(&self, client: ClientKind, missed: &MissedCounts) {
         let counts = ClientKind::ALL.iter().zip(&self.missed).find(|(known, _)| **known == client);
         let Some((_, counts)) = counts else { return };
         for (reason, count) in MissReason::ALL.into_iter().zip(counts) {
-            add(count, missed.of(reason));
+            add(count, missed.count(reason));
         }
     }
 }
@@ -193,8 +193,8 @@ const DOMAINS_MAX: usize = 256;
 
 #[cfg(test)]
 mod tests {
-    use super::{ClientKind, Telemetry};
-    use crate::protocol::{MissReason, Missed};
+    use super::{ClientKind, ServerCounters};
+    use crate::protocol::{MissReason, MissedCounts};
 
     #[test]
     fn parses_known_clients_only() {
@@ -212,13 +212,13 @@ mod tests {
 
     #[test]
     fn sums_of_reports_saturate() {
-        let telemetry = Telemetry::default();
-        let mut missed = Missed::default();
+        let telemetry = ServerCounters::default();
+        let mut missed = MissedCounts::default();
         missed.set(MissReason::Timeout, u64::MAX - 1);
         telemetry.add_missed(ClientKind::Ruby, &missed);
         telemetry.add_missed(ClientKind::Ruby, &missed);
-        let found: Vec<_> = telemetry.missed().filter(|(.., count)| *count > 0).collect();
+        let found: Vec<_> = telemetry.missed_decisions().filter(|(.., count)| *count > 0).collect();
         assert_eq!(found, [("ruby", "timeout", u64::MAX)]);
-        assert_eq!(telemetry.missed().count(), ClientKind::ALL.len() * MissReason::ALL.len());
+        assert_eq!(telemetry.missed_decisions().count(), ClientKind::ALL.len() * MissReason::ALL.len());
     }
 }

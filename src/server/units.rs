@@ -6,10 +6,10 @@ use std::fmt;
 use arrayvec::ArrayVec;
 
 use crate::engine::{self, UnitAmounts, UnitCosts};
-use crate::protocol::{self, Amounts, COST_MAX, Entries, ReplyEntry, Units};
+use crate::protocol::{self, Amounts, COST_MAX, ReplyEntry, Units, WireList};
 
 /// Converts a cost for the engine. Returns also whether it is above the largest cost that rules can count.
-pub fn engine_cost<'c>(cost: &'c protocol::CostField<'_>) -> (engine::Cost<'c>, bool) {
+pub fn to_engine_cost<'c>(cost: &'c protocol::CostField<'_>) -> (engine::Cost<'c>, bool) {
     match cost {
         protocol::CostField::Requests(cost) => {
             (engine::Cost::Requests(saturate_cost(*cost)), is_oversized(*cost))
@@ -31,7 +31,7 @@ fn is_oversized(cost: u64) -> bool {
 }
 
 impl UnitCosts for Units<'_> {
-    fn of(&self, unit: &str) -> Option<u32> {
+    fn cost_in(&self, unit: &str) -> Option<u32> {
         self.iter().find(|(name, _)| *name == unit).map(|(_, cost)| saturate_cost(cost))
     }
 
@@ -41,7 +41,7 @@ impl UnitCosts for Units<'_> {
 }
 
 impl UnitAmounts for Amounts<'_> {
-    fn of(&self, unit: &str) -> Option<i64> {
+    fn amount_in(&self, unit: &str) -> Option<i64> {
         self.iter().find(|(name, _)| *name == unit).map(|(_, amount)| amount)
     }
 
@@ -53,7 +53,7 @@ impl UnitAmounts for Amounts<'_> {
 /// A long list of units with a cache of lookups: the engine looks a unit up for each matching rule, and a frame has room
 /// for 4 000 units.
 pub(super) struct LongUnits<'a, N> {
-    entries: Entries<'a, (&'a str, N)>,
+    entries: WireList<'a, (&'a str, N)>,
     cache: RefCell<ArrayVec<(Box<str>, Option<N>), CACHED_MAX>>,
 }
 
@@ -62,7 +62,7 @@ where
     (&'a str, N): ReplyEntry<'a>,
 {
     /// Wraps a list; `None` if it is short.
-    pub(super) fn new(entries: Entries<'a, (&'a str, N)>) -> Option<LongUnits<'a, N>> {
+    pub(super) fn new(entries: WireList<'a, (&'a str, N)>) -> Option<LongUnits<'a, N>> {
         let is_long = entries.iter().nth(SHORT_MAX).is_some();
         is_long.then(|| LongUnits { entries, cache: RefCell::default() })
     }
@@ -80,7 +80,7 @@ where
 }
 
 impl UnitCosts for LongUnits<'_, u64> {
-    fn of(&self, unit: &str) -> Option<u32> {
+    fn cost_in(&self, unit: &str) -> Option<u32> {
         self.find(unit).map(saturate_cost)
     }
 
@@ -90,7 +90,7 @@ impl UnitCosts for LongUnits<'_, u64> {
 }
 
 impl UnitAmounts for LongUnits<'_, i64> {
-    fn of(&self, unit: &str) -> Option<i64> {
+    fn amount_in(&self, unit: &str) -> Option<i64> {
         self.find(unit)
     }
 
@@ -115,20 +115,20 @@ const CACHED_MAX: usize = 16;
 mod tests {
     use super::{CACHED_MAX, LongUnits, SHORT_MAX};
     use crate::engine::UnitCosts;
-    use crate::protocol::Entries;
+    use crate::protocol::WireList;
 
     #[test]
     fn caches_lookups_in_long_list() {
         let names: Vec<String> = (0..100).map(|number| format!("u{number}")).collect();
         let costs: Vec<(&str, u64)> = names.iter().map(String::as_str).zip(0..).collect();
-        assert!(LongUnits::new(Entries::from(&costs[..SHORT_MAX])).is_none());
-        let long = LongUnits::new(Entries::from(&*costs)).unwrap();
+        assert!(LongUnits::new(WireList::from(&costs[..SHORT_MAX])).is_none());
+        let long = LongUnits::new(WireList::from(&*costs)).unwrap();
         for looked_up in 1..=2 * CACHED_MAX {
             // The units before it are cached, and it is not.
             let number = u32::try_from(looked_up - 1).unwrap();
             for _ in 0..3 {
                 assert_eq!(
-                    (long.of(&format!("u{number}")), long.of("u99"), long.of("none")),
+                    (long.cost_in(&format!("u{number}")), long.cost_in("u99"), long.cost_in("none")),
                     (Some(number), Some(99), None)
                 );
             }

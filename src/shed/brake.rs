@@ -49,8 +49,8 @@ impl Brake {
     ///
     /// A cause is a queue of at least [`queue_min`] in each reading for a second, or for two with fewer than
     /// [`FEW_SLOTS`] slots. `queue` is the number of connections waiting to be accepted; if it cannot be read, a
-    /// utilization of at least [`FULL`] for two seconds is a cause. Without both readings there is no cause. Readings
-    /// more than [`GAP_MAX`] apart start a new run. The brake goes off [`OFF_AFTER`] after the last cause.
+    /// utilization of at least [`FULL_UTILIZATION`] for two seconds is a cause. Without both readings there is no cause. Readings
+    /// more than [`GAP_MAX`] apart start a new run. The brake goes off [`OFF_DELAY`] after the last cause.
     pub fn tick(
         &mut self,
         at: Timestamp,
@@ -60,7 +60,9 @@ impl Brake {
     ) -> bool {
         let (kind, is_high, span) = match queue {
             Some(queue) => (ReadingKind::Queue, queue >= queue_min(slots), queue_span(slots)),
-            None => (ReadingKind::Utilization, utilization_now.is_some_and(|u| u >= FULL), LONG_SPAN),
+            None => {
+                (ReadingKind::Utilization, utilization_now.is_some_and(|u| u >= FULL_UTILIZATION), LONG_SPAN)
+            }
         };
         let run = self.run.filter(|run| run.kind == kind && at.since(run.last) <= GAP_MAX);
         self.run = is_high.then(|| HighRun { kind, since: run.map_or(at, |run| run.since), last: at });
@@ -69,7 +71,7 @@ impl Brake {
             self.cause = Some(at);
         } else {
             // On => (On | Off)
-            self.cause = self.cause.filter(|cause| at.since(*cause) < OFF_AFTER);
+            self.cause = self.cause.filter(|cause| at.since(*cause) < OFF_DELAY);
         }
         self.is_on()
     }
@@ -109,10 +111,10 @@ pub fn band_slots(slots: u32, band_permille: u16) -> u32 {
 pub const FEW_SLOTS: u32 = 8;
 
 /// The utilization that counts as full where no queue can be read: all slots are busy except between two requests.
-pub const FULL: f64 = 0.98;
+pub const FULL_UTILIZATION: f64 = 0.98;
 
 /// The time for which the brake stays on without cause.
-pub const OFF_AFTER: Duration = Duration::from_secs(2);
+pub const OFF_DELAY: Duration = Duration::from_secs(2);
 
 /// The longest gap within a run: of eight ticks in two seconds, three in a row may be missing.
 pub const GAP_MAX: Duration = Duration::from_secs(1);

@@ -32,29 +32,29 @@ pub struct Claim {
 
 /// The readings of this host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Here {
+pub struct HostReadings {
     /// The slots of this host.
     pub slots: u32,
     /// The non-critical requests in progress.
-    pub others: u32,
+    pub noncritical: u32,
     /// The reserve, in thousandths.
     pub reserve: u16,
     /// Whether non-critical requests were refused since the last publication.
-    pub is_refusing: bool,
+    pub refused_since_publish: bool,
 }
 
-impl Here {
+impl HostReadings {
     /// The non-critical requests that a single host may allow; a host can always claim as many.
     #[must_use]
     pub fn own_part(&self) -> u32 {
-        FleetSums::default().most_others_here(self.slots, self.reserve)
+        FleetSums::default().noncritical_max_here(self.slots, self.reserve)
     }
 }
 
 impl Claim {
     /// Makes the claim of a host that has just joined, or returns after a long absence.
     #[must_use]
-    pub fn of(here: &Here) -> Claim {
+    pub fn new(here: &HostReadings) -> Claim {
         let own = here.own_part();
         // No shortage is known.
         Claim { most: own, own, published: own, calm_sums: 1, ..Claim::default() }
@@ -62,17 +62,17 @@ impl Claim {
 
     /// The number of non-critical requests that the host allows.
     #[must_use]
-    pub const fn most(&self) -> u32 {
+    pub const fn allowed(&self) -> u32 {
         self.most
     }
 
     /// Updates and returns the claim to publish. Where claims exceed the bound, the unneeded part is returned at once.
-    pub fn say(&mut self, here: &Here) -> u32 {
+    pub fn update_and_publish(&mut self, here: &HostReadings) -> u32 {
         let own = here.own_part();
         // Added or removed slots change the own part.
         let most = self.most.saturating_add(own).saturating_sub(self.own).min(here.slots);
         self.own = own;
-        let published = if here.is_refusing || here.others >= most {
+        let published = if here.refused_since_publish || here.noncritical >= most {
             // At least one more, which shows the demand to hosts with spare claims. Where claims already
             // exceed the bound, a host that has its own part asks for nothing more.
             let is_contended = self.others_claim.saturating_add(u64::from(most)) > self.bound;
@@ -87,28 +87,28 @@ impl Claim {
             most
         };
         // The claim covers the requests in progress in any case.
-        self.published = published.max(here.others);
+        self.published = published.max(here.noncritical);
         self.most = most.min(self.published);
         self.published
     }
 
     /// Applies the latest sums of all other hosts, which include their reaction to this host's claim. Without
     /// `may_grow` the limit does not rise.
-    pub fn hear(&mut self, elsewhere: FleetSums, here: &Here, may_grow: bool) {
+    pub fn apply_sums(&mut self, elsewhere: FleetSums, here: &HostReadings, may_grow: bool) {
         let own = here.own_part();
-        let room = elsewhere.most_others_here(here.slots, here.reserve);
+        let room = elsewhere.noncritical_max_here(here.slots, here.reserve);
         let most = if may_grow { self.most.max(self.published.min(room)) } else { self.most };
         // A host above its own part yields to a host below its own.
         self.most = if most > own { most.min(room.max(own)) } else { most };
-        let all = FleetSums { others: 0, ..elsewhere }.most_others_here(here.slots, here.reserve);
-        (self.bound, self.others_claim) = (u64::from(all), elsewhere.others);
+        let all = FleetSums { noncritical: 0, ..elsewhere }.noncritical_max_here(here.slots, here.reserve);
+        (self.bound, self.others_claim) = (u64::from(all), elsewhere.noncritical);
         self.slots = elsewhere.slots.saturating_add(u64::from(here.slots));
-        let is_short = elsewhere.others.saturating_add(u64::from(self.published)) > self.bound;
+        let is_short = elsewhere.noncritical.saturating_add(u64::from(self.published)) > self.bound;
         self.calm_sums = if is_short { 0 } else { self.calm_sums.saturating_add(1) };
     }
 
     /// This host's portion, by slots, of the unclaimed slots, rounded up.
-    fn part_of_free(&self, here: &Here) -> u32 {
+    fn part_of_free(&self, here: &HostReadings) -> u32 {
         let claimed = self.others_claim.saturating_add(u64::from(self.published));
         let free = u128::from(self.bound.saturating_sub(claimed));
         let part = (free * u128::from(here.slots)).div_ceil(u128::from(self.slots.max(1)));
@@ -118,8 +118,8 @@ impl Claim {
 
 /// The claim that a lending host keeps: its requests in progress, a quarter more, and a margin for arrivals before the
 /// next publication.
-fn needed_claim(here: &Here) -> u32 {
-    here.others.saturating_add(here.others / 4).saturating_add(here.slots / 16 + 1)
+fn needed_claim(here: &HostReadings) -> u32 {
+    here.noncritical.saturating_add(here.noncritical / 4).saturating_add(here.slots / 16 + 1)
 }
 
 /// The number of consecutive sums without shortage after which a host reclaims the lent part.

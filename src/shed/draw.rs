@@ -13,7 +13,7 @@ use crate::clock::Timestamp;
 /// The number of the caller's current draw at `at`. It changes once in each `rotate`, at an offset given by `phase`, a
 /// hash of the caller that is uniform over `u64`: so callers change one by one, never all at once.
 #[must_use]
-pub fn epoch(at: Timestamp, phase: u64, rotate: Duration) -> u64 {
+pub fn draw_epoch(at: Timestamp, phase: u64, rotate: Duration) -> u64 {
     // A zero `rotate` would divide by zero; a draw per nanosecond is the nearest valid one.
     let rotate = u64::try_from(rotate.as_nanos()).unwrap_or(u64::MAX).max(1);
     let offset = (u128::from(phase) * u128::from(rotate)) >> u64::BITS;

@@ -11,42 +11,42 @@ use crate::clock::Timestamp;
 
 /// The approximate counts of the most frequent callers of one priority over the last seconds.
 #[derive(Clone, Debug)]
-pub struct Heavy {
+pub struct HeavyCallers {
     // Separate arrays, so that a search for a caller or for the smallest count reads little. A zero count is a free
     // slot.
-    callers: [u64; PLACES],
-    counts: [u32; PLACES],
+    callers: [u64; CALLERS_MAX],
+    counts: [u32; CALLERS_MAX],
     total: u32,
     aged_at: Option<Timestamp>,
 }
 
-impl Heavy {
+impl HeavyCallers {
     /// Makes an empty sketch.
     #[must_use]
-    pub fn new() -> Heavy {
-        Heavy { callers: [0; PLACES], counts: [0; PLACES], total: 0, aged_at: None }
+    pub fn new() -> HeavyCallers {
+        HeavyCallers { callers: [0; CALLERS_MAX], counts: [0; CALLERS_MAX], total: 0, aged_at: None }
     }
 
     /// Counts a request of a caller, given by a hash. Returns whether the caller makes more than 5 % of the requests
-    /// counted, this one included; always `false` for the first [`NOTED_MIN`] requests.
-    pub fn note(&mut self, caller: u64) -> bool {
+    /// counted, this one included; always `false` for the first [`REQUESTS_MIN`] requests.
+    pub fn count_request(&mut self, caller: u64) -> bool {
         self.total = self.total.saturating_add(1);
         let total = self.total;
         let Some(count) = self.count_slot(caller) else { return false };
         *count = count.saturating_add(1);
-        total >= NOTED_MIN && u64::from(*count) * 1_000 > u64::from(total) * HEAVY_PERMILLE
+        total >= REQUESTS_MIN && u64::from(*count) * 1_000 > u64::from(total) * HEAVY_PERMILLE
     }
 
-    /// Halves all counts once per [`HALVED_EVERY`] passed, so that callers stop being heavy. May be called at any time;
+    /// Halves all counts once per [`HALVING_INTERVAL`] passed, so that callers stop being heavy. May be called at any time;
     /// the first call starts the clock.
-    pub fn age(&mut self, at: Timestamp) {
+    pub fn halve_counts(&mut self, at: Timestamp) {
         let aged_at = *self.aged_at.get_or_insert(at);
-        let times = at.since(aged_at).as_nanos() / HALVED_EVERY.as_nanos();
+        let times = at.since(aged_at).as_nanos() / HALVING_INTERVAL.as_nanos();
         if times == 0 {
             return;
         }
         let times = u32::try_from(times).unwrap_or(u32::MAX);
-        self.aged_at = Some(aged_at.after(HALVED_EVERY.saturating_mul(times)));
+        self.aged_at = Some(aged_at.after(HALVING_INTERVAL.saturating_mul(times)));
         // A shift of 32 or more leaves nothing.
         let halved = |count: u32| count.checked_shr(times).unwrap_or(0);
         self.counts = self.counts.map(halved);
@@ -69,20 +69,20 @@ impl Heavy {
     }
 }
 
-impl Default for Heavy {
-    fn default() -> Heavy {
-        Heavy::new()
+impl Default for HeavyCallers {
+    fn default() -> HeavyCallers {
+        HeavyCallers::new()
     }
 }
 
 /// The number of callers counted: a 64th of the total is well below the threshold of 5 %.
-pub const PLACES: usize = 64;
+pub const CALLERS_MAX: usize = 64;
 
 /// The share of the traffic above which a caller is heavy, in thousandths.
 const HEAVY_PERMILLE: u64 = 50;
 
 /// The number of requests before any caller is heavy: of fewer, four would suffice by chance.
-pub const NOTED_MIN: u32 = 64;
+pub const REQUESTS_MIN: u32 = 64;
 
 /// The interval after which all counts are halved.
-pub const HALVED_EVERY: Duration = Duration::from_secs(10);
+pub const HALVING_INTERVAL: Duration = Duration::from_secs(10);

@@ -7,7 +7,7 @@ use crate::clock::Micros;
 
 /// `base` ± 50 %: half of it for the lowest draw, nearly one and a half for the highest, linear in between. Rounded up.
 #[must_use]
-pub fn jittered(base: Duration, draw: u64) -> Micros {
+pub fn with_jitter(base: Duration, draw: u64) -> Micros {
     let nanos = base.as_nanos().min(u128::from(u64::MAX));
     // Both factors are below 2⁶⁴.
     let spread = (nanos * u128::from(draw)) >> u64::BITS;
@@ -17,14 +17,14 @@ pub fn jittered(base: Duration, draw: u64) -> Micros {
 /// The base of the retry-after for worker utilization: 10 s, plus up to 50 s in proportion to the shed probability. The
 /// controller takes minutes to recover, so an immediate retry would be refused.
 #[must_use]
-pub fn after_workers(chance: f64) -> Duration {
+pub fn workers_base(chance: f64) -> Duration {
     // `max` returns zero for NaN.
     let more = Duration::from_secs(50).mul_f64(chance.max(0.0).clamp(0.0, 1.0));
     Duration::from_secs(10) + more
 }
 
 /// The base of the retry-after for queue age: the queue may have drained by then.
-pub const AFTER_QUEUE_AGE: Duration = Duration::from_secs(1);
+pub const QUEUE_AGE_BASE: Duration = Duration::from_secs(1);
 
 /// The base of the retry-after for the brake, which goes off two seconds after its last cause.
-pub const AFTER_BRAKE: Duration = Duration::from_secs(2);
+pub const BRAKE_BASE: Duration = Duration::from_secs(2);

@@ -17,8 +17,8 @@ pub mod window;
 
 pub use brake::{Brake, band_slots};
 pub use chance::chance;
-pub use claim::{Claim, Here};
-pub use heavy::Heavy;
+pub use claim::{Claim, HostReadings};
+pub use heavy::HeavyCallers;
 pub use reserve::FleetSums;
-pub use slow_law::{SlowLaw, SlowSeverity};
+pub use slow_law::{Controller, SlowSeverity};
 pub use window::UtilizationWindow;

@@ -9,13 +9,13 @@ use std::time::Duration;
 
 use crate::clock::Micros;
 
-/// Whether a request that has waited for `queued` exceeds `bound`. A wait above [`BELIEVED_MAX`] comes from a wrong
+/// Whether a request that has waited for `queued` exceeds `bound`. A wait above [`PLAUSIBLE_MAX`] comes from a wrong
 /// clock and is not too old.
 #[must_use]
 pub fn is_too_old(queued: Micros, bound: Duration) -> bool {
     let queued = Duration::from(queued);
-    queued <= BELIEVED_MAX && queued > bound
+    queued <= PLAUSIBLE_MAX && queued > bound
 }
 
 /// The longest plausible wait: proxies time out sooner, and wrong clocks are off by more.
-pub const BELIEVED_MAX: Duration = Duration::from_secs(60);
+pub const PLAUSIBLE_MAX: Duration = Duration::from_secs(60);

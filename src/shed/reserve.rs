@@ -12,7 +12,7 @@ pub struct FleetSums {
     /// Critical requests in progress. They do not reduce the slots of the others.
     pub critical: u64,
     /// Non-critical requests in progress.
-    pub others: u64,
+    pub noncritical: u64,
 }
 
 impl FleetSums {
@@ -21,15 +21,15 @@ impl FleetSums {
     /// ```
     /// # use tidegate::shed::FleetSums;
     /// let alone = FleetSums::default();
-    /// assert_eq!(alone.most_others_here(100, 200), 80);
-    /// assert_eq!(alone.most_others_here(9, 200), 7); // 7.2
-    /// let elsewhere = FleetSums { slots: 100, critical: 9, others: 90 };
-    /// assert_eq!(elsewhere.most_others_here(100, 200), 70);
+    /// assert_eq!(alone.noncritical_max_here(100, 200), 80);
+    /// assert_eq!(alone.noncritical_max_here(9, 200), 7); // 7.2
+    /// let elsewhere = FleetSums { slots: 100, critical: 9, noncritical: 90 };
+    /// assert_eq!(elsewhere.noncritical_max_here(100, 200), 70);
     /// ```
     #[must_use]
-    pub fn most_others_here(self, slots_here: u32, reserve_permille: u16) -> u32 {
+    pub fn noncritical_max_here(self, slots_here: u32, reserve_permille: u16) -> u32 {
         let all = self.slots.saturating_add(u64::from(slots_here));
-        let most = unreserved_slots(all, reserve_permille).saturating_sub(self.others);
+        let most = unreserved_slots(all, reserve_permille).saturating_sub(self.noncritical);
         u32::try_from(most).unwrap_or(u32::MAX)
     }
 }

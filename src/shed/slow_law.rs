@@ -27,7 +27,7 @@ use std::time::Duration;
 /// The parameters of the controller. Sensible values have 0 < `good` ≤ `bad` < 1, `after` ≥ 0, `full` > 0, `leak` ≥ 0;
 /// others are of little use, but never yield a severity of NaN.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct SlowLaw {
+pub struct Controller {
     /// The share of busy slots below which the host recovers.
     pub good: f64,
     /// The share of busy slots above which it sheds more.
@@ -47,7 +47,7 @@ pub struct SlowSeverity {
     silent: Duration,
 }
 
-impl SlowLaw {
+impl Controller {
     /// The severity of a host that has been idle for long.
     fn rest(&self) -> f64 {
         let rest = -(self.after / self.full);
@@ -70,30 +70,30 @@ impl SlowLaw {
     }
 }
 
-impl Default for SlowLaw {
+impl Default for Controller {
     /// The published numbers, with a leak of 1/1800 per second.
-    fn default() -> SlowLaw {
-        SlowLaw { good: 0.70, bad: 0.80, after: 28.0, full: 120.0, leak: 1.0 / 1_800.0 }
+    fn default() -> Controller {
+        Controller { good: 0.70, bad: 0.80, after: 28.0, full: 120.0, leak: 1.0 / 1_800.0 }
     }
 }
 
 impl SlowSeverity {
     /// Makes the severity at rest: nothing is shed, and all of `after` is left.
     #[must_use]
-    pub fn at_rest(law: &SlowLaw) -> SlowSeverity {
+    pub fn at_rest(law: &Controller) -> SlowSeverity {
         SlowSeverity { value: law.rest(), silent: Duration::ZERO }
     }
 
     /// Makes a severity from its value and the time without readings.
     #[must_use]
-    pub fn of(law: &SlowLaw, value: f64, silent: Duration) -> SlowSeverity {
-        SlowSeverity { value: value.max(law.rest()).min(1.0), silent: silent.min(HELD) }
+    pub fn restore(law: &Controller, value: f64, silent: Duration) -> SlowSeverity {
+        SlowSeverity { value: value.max(law.rest()).min(1.0), silent: silent.min(HOLD_WITHOUT_READINGS) }
     }
 
     /// Returns the severity after a time without readings, of any length: equals the steps without a reading.
     #[must_use]
-    pub fn after_silence(mut self, law: &SlowLaw, elapsed: Duration) -> SlowSeverity {
-        let held = elapsed.min(HELD.saturating_sub(self.silent));
+    pub fn after_missing_readings(mut self, law: &Controller, elapsed: Duration) -> SlowSeverity {
+        let held = elapsed.min(HOLD_WITHOUT_READINGS.saturating_sub(self.silent));
         self.silent += held;
         let moved = self.value + law.per_second(law.good / 2.0) * elapsed.saturating_sub(held).as_secs_f64();
         SlowSeverity { value: moved.max(law.rest()).min(1.0), ..self }
@@ -101,7 +101,7 @@ impl SlowSeverity {
 
     /// The time without readings, at most the time for which the severity is held.
     #[must_use]
-    pub fn silent(&self) -> Duration {
+    pub fn time_without_readings(&self) -> Duration {
         self.silent
     }
 
@@ -113,16 +113,16 @@ impl SlowSeverity {
 
     /// Whether no step could lower it.
     #[must_use]
-    pub fn is_at_rest(&self, law: &SlowLaw) -> bool {
+    pub fn is_at_rest(&self, law: &Controller) -> bool {
         self.value <= law.rest()
     }
 
     /// Updates the severity; called about once a second with the time since the last call, of which at most
     /// [`STEP_MAX`] counts.
     ///
-    /// `utilization` is a share: 1 is full. Without one (`None`, NaN, infinite) s is held for [`HELD`], and then moves
+    /// `utilization` is a share: 1 is full. Without one (`None`, NaN, infinite) s is held for [`HOLD_WITHOUT_READINGS`], and then moves
     /// as at half of `good`. A negative utilization counts as zero.
-    pub fn step(&mut self, law: &SlowLaw, utilization: Option<f64>, elapsed: Duration) {
+    pub fn step(&mut self, law: &Controller, utilization: Option<f64>, elapsed: Duration) {
         let elapsed = elapsed.min(STEP_MAX);
         let (utilization, moving) = match utilization.filter(|u| u.is_finite()) {
             Some(utilization) => {
@@ -130,7 +130,7 @@ impl SlowSeverity {
                 (utilization, elapsed)
             }
             None => {
-                let held = elapsed.min(HELD.saturating_sub(self.silent));
+                let held = elapsed.min(HOLD_WITHOUT_READINGS.saturating_sub(self.silent));
                 self.silent += held;
                 (law.good / 2.0, elapsed.saturating_sub(held))
             }
@@ -145,4 +145,4 @@ impl SlowSeverity {
 pub const STEP_MAX: Duration = Duration::from_secs(2);
 
 /// The time for which the severity is held without a reading: long enough to restart a source under load.
-pub const HELD: Duration = Duration::from_secs(30);
+pub const HOLD_WITHOUT_READINGS: Duration = Duration::from_secs(30);

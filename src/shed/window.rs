@@ -29,15 +29,16 @@ impl UtilizationWindow {
     }
 
     /// Adds a reading of both sums, in nanoseconds of one slot. A reading that is not later than the last is dropped.
-    /// The last one is replaced while it is less than [`APART_MIN`] after the one before it: 8.25 s of readings are
+    /// The last one is replaced while it is less than [`READING_DISTANCE_MIN`] after the one before it: 8.25 s of readings are
     /// always kept.
     pub fn push(&mut self, at: Timestamp, busy_nanos: u128, slot_nanos: u128) {
         let last = self.reading_back(0).map(|reading| reading.at);
         if last.is_some_and(|last| at <= last) {
             return;
         }
-        let too_close =
-            last.zip(self.reading_back(1)).is_some_and(|(last, before)| last.since(before.at) < APART_MIN);
+        let too_close = last
+            .zip(self.reading_back(1))
+            .is_some_and(|(last, before)| last.since(before.at) < READING_DISTANCE_MIN);
         if !too_close && self.used == READINGS {
             self.first = (self.first + 1) % READINGS;
         } else if !too_close {
@@ -54,7 +55,7 @@ impl UtilizationWindow {
     ///
     /// Exceeds one if the sums do: a caller that counts more busy slots than exist is not corrected here.
     #[must_use]
-    pub fn over(&self, span: Duration) -> Option<f64> {
+    pub fn mean_over(&self, span: Duration) -> Option<f64> {
         let latest = self.reading_back(0)?;
         let mut next = latest;
         let mut share = 0.0;
@@ -102,8 +103,8 @@ fn to_f64(nanos: u128) -> f64 {
     nanos as f64
 }
 
-/// The number of readings. With [`APART_MIN`]: (44 − 1) × 200 ms = 8.6 s, the 8 s of the longest span and a tick more.
+/// The number of readings. With [`READING_DISTANCE_MIN`]: (44 − 1) × 200 ms = 8.6 s, the 8 s of the longest span and a tick more.
 const READINGS: usize = 44;
 
 /// The least distance of two readings. Ticks come every 250 ms, and may come early.
-pub const APART_MIN: Duration = Duration::from_millis(200);
+pub const READING_DISTANCE_MIN: Duration = Duration::from_millis(200);

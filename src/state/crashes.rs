@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::files::{OWNER_ONLY, open_no_follow};
 use super::moment::Moment;
-use crate::clock::boot_nanos;
+use crate::clock::read_boot_nanos;
 use crate::sys;
 
 /// The file of crash records, open for appending.
@@ -66,7 +66,7 @@ impl Crashes {
     /// Records that a panic ends the daemon.
     pub fn note(&self) {
         // A crash that cannot be recorded is not counted.
-        let _ = (&self.file).write_all(&sys::encode_crash_record(boot_nanos(), self.clock));
+        let _ = (&self.file).write_all(&sys::encode_crash_record(read_boot_nanos(), self.clock));
     }
 }
 

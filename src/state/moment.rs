@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use crate::clock::{boot_nanos, unix_nanos};
+use crate::clock::{read_boot_nanos, unix_nanos};
 
 /// A moment on one machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl Moment {
     /// Reads all clocks. `boot_id` is the file that identifies the boot, [`BOOT_ID_FILE`] except in tests.
     #[must_use]
     pub fn here(boot_id: &Path) -> Moment {
-        Moment::when(boot_id, boot_nanos())
+        Moment::when(boot_id, read_boot_nanos())
     }
 
     /// Makes a moment from a reading of the boot-time clock that was just taken.

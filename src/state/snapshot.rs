@@ -158,7 +158,7 @@ pub fn read_tables(
     if at > AT_MAX {
         return Err(Useless::NoTime);
     }
-    let now = Now { at, utc: here.unix_nanos.saturating_sub_unsigned(at.as_nanos()) };
+    let now = Now { at, utc_offset_nanos: here.unix_nanos.saturating_sub_unsigned(at.as_nanos()) };
     // The expected number of keys is only a hint, bounded by the size of the file.
     let fit =
         |keys: usize, bytes: u64| keys.min(usize::try_from(metadata.len() / bytes).unwrap_or(usize::MAX));

@@ -17,7 +17,7 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 
 use super::{open_regular, write_whole};
 use crate::clock::{Now, Timestamp};
-use crate::engine::{Blocked, Mode, Orders, RuleName, Switch, SwitchOrigin, Target};
+use crate::engine::{BlockedKey, HostOverrides, Mode, RuleName, Switch, SwitchOrigin, Target};
 
 /// Why the file was not read.
 #[derive(Debug, thiserror::Error)]
@@ -34,7 +34,7 @@ pub enum UnreadableSwitches {
 #[derive(Clone, Debug, PartialEq)]
 pub struct OrdersRead {
     /// The entries that this version understands.
-    pub orders: Orders,
+    pub orders: HostOverrides,
     /// The version of the file.
     pub version: u32,
     /// Entries of another version that were not understood, or only in part.
@@ -50,7 +50,11 @@ pub fn read_orders(path: &Path, now: Now) -> Result<OrdersRead, UnreadableSwitch
     match open_regular(path) {
         Ok(file) => file.take(BYTES_MAX + 1).read_to_string(&mut text).map(drop).or_else(map_invalid_data)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(OrdersRead { orders: Orders::default(), version: ORDERS_VERSION, not_understood: 0 });
+            return Ok(OrdersRead {
+                orders: HostOverrides::default(),
+                version: ORDERS_VERSION,
+                not_understood: 0,
+            });
         }
         Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
             return Err(UnreadableSwitches::Damaged("it is not a regular file"));
@@ -75,7 +79,7 @@ pub fn read_orders(path: &Path, now: Now) -> Result<OrdersRead, UnreadableSwitch
 ///
 /// # Errors
 /// File system errors; the old file stays then.
-pub fn write_orders(path: &Path, version: u32, orders: &Orders, now: Now) -> io::Result<()> {
+pub fn write_orders(path: &Path, version: u32, orders: &HostOverrides, now: Now) -> io::Result<()> {
     let orders = to_raw_value(&StoredOrders::from_orders(orders, now))?;
     let document = SwitchesDocument { version, sum: checksum(orders.get()), orders };
     write_whole(path, &serde_json::to_vec(&document)?)
@@ -185,15 +189,15 @@ struct StoredSwitchTime {
 const SAID_FIELDS: &[&str] = &["rule", "at"];
 
 impl StoredOrders {
-    fn from_orders(orders: &Orders, now: Now) -> StoredOrders {
+    fn from_orders(orders: &HostOverrides, now: Now) -> StoredOrders {
         let rule = |target: &Target| match target {
-            Target::Everything => None,
+            Target::Daemon => None,
             Target::Rule(name) => Some((name.domain.clone(), name.rule.clone())),
         };
-        let said = orders.switches.iter().filter(|switch| switch.said > Timestamp::ORIGIN);
+        let said = orders.switches.iter().filter(|switch| switch.set_at > Timestamp::ORIGIN);
         let said = said.map(|switch| StoredSwitchTime {
             rule: rule(&switch.target),
-            at: to_unix_nanos(switch.said, now),
+            at: to_unix_nanos(switch.set_at, now),
         });
         let switch = |switch: &Switch| StoredSwitch {
             rule: rule(&switch.target),
@@ -201,7 +205,7 @@ impl StoredOrders {
             until: switch.until.map(|until| to_unix_nanos(until, now)),
             by: to_uid(switch.by),
         };
-        let block = |block: &Blocked| StoredBlock {
+        let block = |block: &BlockedKey| StoredBlock {
             rule: (block.rule.domain.clone(), block.rule.rule.clone()),
             key: block.key,
             text: block.text.clone(),
@@ -216,43 +220,43 @@ impl StoredOrders {
     }
 
     /// Converts to the engine's form. Entries that have expired meanwhile end, with a log line, at the first tick.
-    fn into_orders(self, now: Now) -> Orders {
+    fn into_orders(self, now: Now) -> HostOverrides {
         let name = |(domain, rule)| RuleName { domain, rule };
-        let target = |rule: Option<_>| rule.map_or(Target::Everything, |rule| Target::Rule(name(rule)));
+        let target = |rule: Option<_>| rule.map_or(Target::Daemon, |rule| Target::Rule(name(rule)));
         let switch = |stored: StoredSwitch| Switch {
             target: target(stored.rule),
             mode: stored.mode,
             until: stored.until.map(|until| from_unix_nanos(until, now)),
             // Older than any switch with a known time.
-            said: Timestamp::ORIGIN,
+            set_at: Timestamp::ORIGIN,
             by: from_uid(stored.by),
         };
-        let block = |stored: StoredBlock| Blocked {
+        let block = |stored: StoredBlock| BlockedKey {
             rule: name(stored.rule),
             key: stored.key,
             text: stored.text,
             until: from_unix_nanos(stored.until, now),
             by: from_uid(stored.by),
         };
-        let mut orders = Orders {
+        let mut orders = HostOverrides {
             switches: self.switches.into_iter().map(switch).collect(),
             blocks: self.blocks.into_iter().map(block).collect(),
         };
         for StoredSwitchTime { rule, at } in self.said {
             let target = target(rule);
             let switch = orders.switches.iter_mut().find(|switch| switch.target == target);
-            switch.into_iter().for_each(|switch| switch.said = from_unix_nanos(at, now));
+            switch.into_iter().for_each(|switch| switch.set_at = from_unix_nanos(at, now));
         }
         orders
     }
 }
 
 fn to_unix_nanos(at: Timestamp, now: Now) -> i64 {
-    i64::try_from(at.as_nanos()).unwrap_or(i64::MAX).saturating_add(now.utc)
+    i64::try_from(at.as_nanos()).unwrap_or(i64::MAX).saturating_add(now.utc_offset_nanos)
 }
 
 fn from_unix_nanos(unix: i64, now: Now) -> Timestamp {
-    Timestamp::from_nanos(u64::try_from(unix.saturating_sub(now.utc)).unwrap_or(0))
+    Timestamp::from_nanos(u64::try_from(unix.saturating_sub(now.utc_offset_nanos)).unwrap_or(0))
 }
 
 fn to_uid(by: SwitchOrigin) -> Option<u32> {

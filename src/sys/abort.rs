@@ -5,7 +5,7 @@ use std::io;
 
 use signal_hook::low_level::emulate_default_handler;
 
-use crate::clock::boot_nanos;
+use crate::clock::read_boot_nanos;
 
 /// Installs a SIGABRT handler that appends a crash record to a file before the process ends. A SIGABRT sent by another
 /// process, such as a service manager's watchdog, appends nothing. `clock` identifies the boot-time clock.
@@ -21,7 +21,7 @@ pub fn record_aborts(file: File, clock: u128) -> io::Result<()> {
         signal_hook_registry::register_sigaction(libc::SIGABRT, move |info| {
             if info.si_pid() == own.as_raw_nonzero().get() {
                 // A crash that cannot be recorded is not counted.
-                let _ = rustix::io::write(&file, &encode_crash_record(boot_nanos(), clock));
+                let _ = rustix::io::write(&file, &encode_crash_record(read_boot_nanos(), clock));
             }
             let _ = emulate_default_handler(libc::SIGABRT);
         })?;

@@ -10,9 +10,9 @@ mod scheduler;
 mod startup;
 
 pub use abort::{CRASH_RECORD_BYTES, encode_crash_record, record_aborts};
-pub use passed::{Passed, passed_descriptors};
+pub use passed::{PassedDescriptor, take_passed_descriptors};
 pub use process::{peer_pid, peer_pidfd, pidfd_open};
-pub use random::drawn;
-pub use readiness::{ProcessExit, register};
-pub use scheduler::{SHORT_SLICE, ask_for_short_slice, give_way, slice};
-pub use startup::{give_large_pieces_back, outlive_file_size_limit};
+pub use random::random_bytes;
+pub use readiness::{ProcessExit, register_socket};
+pub use scheduler::{SHORT_SLICE, lower_priority, read_slice, request_short_slice};
+pub use startup::{ignore_file_size_signal, return_freed_memory};

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 /// A passed descriptor and its name.
 #[derive(Debug)]
-pub struct Passed {
+pub struct PassedDescriptor {
     /// The descriptor, closed when it drops.
     pub descriptor: OwnedFd,
     /// Its name in `LISTEN_FDNAMES`; `unknown` if it has none.
@@ -19,7 +19,7 @@ pub struct Passed {
 ///
 /// # Errors
 /// The variables contradict each other, or name a descriptor that is not open.
-pub fn passed_descriptors() -> io::Result<Vec<Passed>> {
+pub fn take_passed_descriptors() -> io::Result<Vec<PassedDescriptor>> {
     if TAKEN.swap(true, Ordering::SeqCst) {
         return Ok(Vec::new());
     }
@@ -35,7 +35,7 @@ pub fn passed_descriptors() -> io::Result<Vec<Passed>> {
             // open before the process began, and `TAKEN` ensures that this function returns each one once in
             // the life of the process.
             let descriptor = unsafe { OwnedFd::from_raw_fd(number) };
-            Passed { descriptor, name }
+            PassedDescriptor { descriptor, name }
         })
         .collect())
 }

@@ -6,7 +6,7 @@ use std::io;
 ///
 /// # Errors
 /// `getrandom` fails.
-pub fn drawn<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
+pub fn random_bytes<const BYTES: usize>() -> io::Result<[u8; BYTES]> {
     let mut bytes = [0; BYTES];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     Ok(bytes)

@@ -15,7 +15,7 @@ use tokio::io::unix::AsyncFd;
 ///
 /// # Errors
 /// The runtime's epoll set does not take the descriptor.
-pub fn register(stream: Arc<UnixStream>, interest: Interest) -> io::Result<AsyncFd<Arc<UnixStream>>> {
+pub fn register_socket(stream: Arc<UnixStream>, interest: Interest) -> io::Result<AsyncFd<Arc<UnixStream>>> {
     // SAFETY: `register_with_interest` requires that the descriptor stays open and is not replaced while the `AsyncFd`
     // lives. An `Arc<UnixStream>` owns a share of its descriptor: it is closed when the last `Arc` drops, the `AsyncFd`
     // holds one until it has deregistered, and no safe call replaces a `UnixStream`'s descriptor behind a shared

@@ -10,7 +10,7 @@ use std::time::Duration;
 ///
 /// # Errors
 /// `sched_setattr` fails, for instance under a seccomp filter. The thread works on, with higher latency.
-pub fn ask_for_short_slice() -> io::Result<()> {
+pub fn request_short_slice() -> io::Result<()> {
     // The call sets all attributes, so the nice value is passed unchanged: lowering it needs a privilege.
     let nice = rustix::process::getpriority_process(None)?;
     set_attributes(&SchedAttributes { nice, runtime_nanos: SLICE_NANOS, ..SchedAttributes::default() })
@@ -20,7 +20,7 @@ pub fn ask_for_short_slice() -> io::Result<()> {
 ///
 /// # Errors
 /// `sched_setattr` fails, for instance under a seccomp filter.
-pub fn give_way() -> io::Result<()> {
+pub fn lower_priority() -> io::Result<()> {
     let nice = rustix::process::getpriority_process(None)?.max(NICE);
     set_attributes(&SchedAttributes { nice, ..SchedAttributes::default() })
 }
@@ -38,7 +38,7 @@ fn set_attributes(attributes: &SchedAttributes) -> io::Result<()> {
 ///
 /// # Errors
 /// `sched_getattr` fails, for instance under a seccomp filter.
-pub fn slice() -> io::Result<Duration> {
+pub fn read_slice() -> io::Result<Duration> {
     let mut attributes = SchedAttributes::default();
     let size = size_of::<SchedAttributes>();
     // SAFETY: the kernel writes at most `size` bytes at the pointer, which is exactly the live `attributes`, for which
@@ -80,14 +80,14 @@ pub const SHORT_SLICE: Duration = Duration::from_nanos(SLICE_NANOS);
 mod tests {
     use rustix::process::{getpriority_process, setpriority_process};
 
-    use super::ask_for_short_slice;
+    use super::request_short_slice;
 
     #[test]
     fn short_slice_keeps_nice_value() {
         let thread = std::thread::spawn(|| {
             // On Linux each thread has its own nice value.
             setpriority_process(None, 7).unwrap();
-            ask_for_short_slice().unwrap();
+            request_short_slice().unwrap();
             getpriority_process(None).unwrap()
         });
         assert_eq!(thread.join().unwrap(), 7);

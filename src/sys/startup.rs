@@ -1,7 +1,7 @@
 //! Process-wide settings that are made before any thread starts.
 
 /// Ignores SIGXFSZ, so that a write past RLIMIT_FSIZE fails like one on a full disk instead of ending the process.
-pub fn outlive_file_size_limit() {
+pub fn ignore_file_size_signal() {
     // SAFETY: `signal` takes two integers here: SIG_IGN is not a function, so no handler of this process runs. It is
     // called before any thread is started, and nothing else in the process sets a handler for SIGXFSZ.
     unsafe {
@@ -13,7 +13,7 @@ pub fn outlive_file_size_limit() {
 ///
 /// A table that grows frees its previous block. Kept in the heap, these blocks would stay resident, two bytes for every
 /// key. glibc by default raises this threshold with the first large block that is freed.
-pub fn give_large_pieces_back() {
+pub fn return_freed_memory() {
     // SAFETY: `mallopt` takes two integers and keeps no reference. It is called before any thread is started, so no
     // allocation is under way while it changes the allocator's parameters.
     #[cfg(target_env = "gnu")]

@@ -5,8 +5,8 @@
 use super::failure::WrongTrace;
 use super::json_line::{JsonLine, Quantity};
 use crate::protocol::{
-    DescriptorList, FRAME_BYTES_MAX, IDEM_BYTES_MAX, NAME_BYTES_MAX, RequestFrame, Split, VALUE_BYTES_MAX,
-    decode_request, encode_request, split,
+    DescriptorList, FRAME_BYTES_MAX, FrameSplit, IDEM_BYTES_MAX, NAME_BYTES_MAX, RequestFrame,
+    VALUE_BYTES_MAX, decode_request, encode_request, split_frame,
 };
 
 /// Checks a request; `bytes` is the length of its line.
@@ -62,7 +62,7 @@ fn has_plain_units(quantity: &Quantity<'_>) -> bool {
 fn as_frame(asked: &RequestFrame<'_>, descriptors: &DescriptorList<'_>) -> Result<(), WrongTrace> {
     let mut frame = Vec::new();
     encode_request(&mut frame, asked, descriptors).map_err(WrongTrace::TooLarge)?;
-    let Split::Frame { payload, .. } = split(&frame) else { return Ok(()) };
+    let FrameSplit::Frame { payload, .. } = split_frame(&frame) else { return Ok(()) };
     decode_request(payload, &mut DescriptorList::new()).map(drop).map_err(WrongTrace::Bounds)
 }
 
@@ -74,7 +74,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::{as_frame, fits_plainly, is_name};
-    use crate::protocol::{CostField, DescriptorList, Judge, RequestFrame, RequestOptions};
+    use crate::protocol::{CheckRequest, CostField, DescriptorList, RequestFrame, RequestOptions};
     use crate::trace::json_line::JsonLine;
 
     fn text() -> impl Strategy<Value = String> {
@@ -112,7 +112,7 @@ mod tests {
             prop_assert!(descriptors.push(&pairs));
             let options = RequestOptions { idem: idem.as_deref().map(str::as_bytes), all: true, ..RequestOptions::default() };
             let cost = CostField::Units(units.as_slice().into());
-            let judge = Judge { cost, priority: priority.as_deref(), options, ..Judge::new(0, &domain) };
+            let judge = CheckRequest { cost, priority: priority.as_deref(), options, ..CheckRequest::new(0, &domain) };
             let taken = as_frame(&RequestFrame::Hit(judge), &descriptors);
             if fits_plainly(&line, json.len(), &descriptors) {
                 prop_assert!(taken.is_ok(), "{json}: {taken:?}");

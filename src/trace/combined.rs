@@ -130,7 +130,7 @@ impl<'a> Combined<'a> {
 
     fn play(&self, line: &AccessLine, number: u64, stage: &mut impl Plays) -> Result<(), TraceFailure> {
         let attributes: ArrayVec<(&str, &str), PAIRS_MAX> = line.attributes().collect();
-        let descriptors = Descriptors::one(&attributes);
+        let descriptors = Descriptors::from_attributes(&attributes);
         let request = Request::new(Op::Hit, self.domain, descriptors);
         stage.play(&TraceEvent {
             line: number,

@@ -41,7 +41,9 @@ impl<'w> Decisions<'w> {
             window_us: binding.map(|view| view.level.window.0),
             remaining: binding.map(|view| view.level.remaining),
             reset_us: binding.map(|view| view.level.reset.0),
-            retry_us: decision.map_or(Some(Micros::ZERO), |decision| decision.retry).map(|retry| retry.0),
+            retry_us: decision
+                .map_or(Some(Micros::ZERO), |decision| decision.retry_after)
+                .map(|retry| retry.0),
             priority: decision.and_then(|decision| decision.priority),
             notes: Notes(decision),
             all: MatchedLimits(decision),
@@ -89,7 +91,7 @@ struct MatchedLimits<'d>(Option<&'d Decision<'d>>);
 
 impl Serialize for MatchedLimits<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let all = self.0.iter().flat_map(|decision| decision.all());
+        let all = self.0.iter().flat_map(|decision| decision.limits());
         let entries = all.map(|LimitView { rule, level }| {
             (&*rule.name, level.limit, level.window.0, level.remaining, level.reset.0)
         });

@@ -8,11 +8,11 @@ use super::failure::{TraceFailure, WrongTrace};
 use super::ids::{IdDigest, Ids};
 use super::json_line::{JsonLine, JsonText, Quantity, time};
 use crate::clock::{Micros, Timestamp};
-use crate::engine::{self, Op, Repeat, WorkOutcome};
+use crate::engine::{self, IdempotencyKey, Op, WorkOutcome};
 use crate::protocol::{
-    self, COST_MAX, DescriptorList, Judge, PAIRS_MAX, PERMILLE_MAX, RequestFrame, RequestOptions,
+    self, COST_MAX, CheckRequest, DescriptorList, PAIRS_MAX, PERMILLE_MAX, RequestFrame, RequestOptions,
 };
-use crate::server::engine_cost;
+use crate::server::to_engine_cost;
 
 /// State over the lines: used ids and the latest time.
 #[derive(Debug, Default)]
@@ -113,9 +113,10 @@ fn judge<T>(
             protocol::CostField::Units(units.as_slice().into())
         }
     };
-    let (cost, oversized) = engine_cost(&asked);
+    let (cost, oversized) = to_engine_cost(&asked);
     let priority = line.priority.as_deref();
-    let judge = Judge { cost: asked, priority, options: options(line), ..Judge::new(0, domain) };
+    let judge =
+        CheckRequest { cost: asked, priority, options: options(line), ..CheckRequest::new(0, domain) };
     bounds::check(line, bytes, &RequestFrame::Hit(judge), &descriptors)?;
     Ok(play(engine::Request {
         cost,
@@ -123,7 +124,7 @@ fn judge<T>(
         priority,
         wait_max: line.max_wait_us.map(Micros),
         queued: line.queued_us.map(Micros),
-        repeat: repeat(line),
+        idempotency_key: repeat(line),
         ..engine::Request::new(op, domain, of_engine(&descriptors))
     }))
 }
@@ -151,9 +152,16 @@ fn charge<T>(
     let asked = protocol::ChargeFrame { id: Some(0), domain, amount: asked, options: options(line) };
     bounds::check(line, bytes, &RequestFrame::Charge(asked), &descriptors)?;
     let descriptors = of_engine(&descriptors);
-    let of = line.of.as_deref().map(|name| engine::RefundReference::Idem(name.as_bytes()));
-    let of = of.map(|of| engine::RefundBy { user: 0, of });
-    let charge = engine::Charge { domain, descriptors, amount, repeat: repeat(line), of, trusted: true };
+    let of = line.of.as_deref().map(|name| engine::RefundReference::IdempotencyKey(name.as_bytes()));
+    let of = of.map(|of| engine::RefundBy { user: 0, reference: of });
+    let charge = engine::Charge {
+        domain,
+        descriptors,
+        amount,
+        idempotency_key: repeat(line),
+        refund_of: of,
+        trusted: true,
+    };
     Ok(play(charge, line.of_id.map(|id| IdDigest::of(id.get()))))
 }
 
@@ -238,9 +246,9 @@ fn of_engine<'d>(descriptors: &'d DescriptorList<'d>) -> engine::Descriptors<'d>
 }
 
 /// The idempotency key of a line. All lines without a session share one.
-fn repeat<'l>(line: &'l JsonLine<'_>) -> Option<Repeat<'l>> {
+fn repeat<'l>(line: &'l JsonLine<'_>) -> Option<IdempotencyKey<'l>> {
     let session = line.session.as_deref().unwrap_or_default().as_bytes();
-    line.idem.as_deref().map(|name| Repeat { session, user: 0, name: name.as_bytes() })
+    line.idem.as_deref().map(|name| IdempotencyKey { session, user: 0, name: name.as_bytes() })
 }
 
 fn options<'l>(line: &'l JsonLine<'_>) -> RequestOptions<'l> {

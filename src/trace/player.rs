@@ -10,8 +10,8 @@ use super::ticks::Ticks;
 use super::work::{TraceWork, USER};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{
-    self, Charge, Conflict, Decider, Decision, Engine, EngineAnswer, HashKey, NotCharged, NotItsPool, Op,
-    RefundBy, RefundReference, Request, SessionError, TICK_MILLIS, Totals, WorkOutcome,
+    self, Charge, ChargeError, Conflict, Decider, Decision, Engine, EngineAnswer, HashKey, Op, RefundBy,
+    RefundReference, Request, SessionError, TICK_MILLIS, Totals, WorkOutcome, WrongPool,
 };
 use crate::rules::{Domain, Mode, RuleSet};
 
@@ -38,11 +38,11 @@ pub(crate) enum NotPlayed {
     #[error("{0}: repeats of one `idem` ask the same")]
     Repeated(#[from] Conflict),
     #[error("{0}")]
-    NotCharged(NotCharged),
+    NotCharged(ChargeError),
     #[error("{0}: `bye` ends one")]
     NotOpened(#[from] SessionError),
     #[error("{0}: name a session of that pool, or none")]
-    NotItsPool(#[from] NotItsPool),
+    NotItsPool(#[from] WrongPool),
 }
 
 impl Player {
@@ -74,10 +74,10 @@ impl Player {
 
     /// Advances virtual time and runs the ticks and expiries that are due.
     pub(crate) fn advance(&mut self, at: Timestamp) {
-        self.now = Now { at, utc: 0 };
+        self.now = Now { at, utc_offset_nanos: 0 };
         if self.watches || self.work.has_begun() {
             self.ticks.run(&self.engine, at);
-            self.engine.end_due(self.now);
+            self.engine.end_expired_leases(self.now);
         } else {
             self.ticks.pass(at);
         }
@@ -94,7 +94,7 @@ impl Player {
             self.played = 0;
             let nanos = u64::try_from(due).unwrap_or(u64::MAX).saturating_mul(TICK_MILLIS * NANOS_PER_MILLI);
             let tick = last.after(Duration::from_nanos(nanos));
-            self.engine.sweep(Now { at: tick, utc: 0 });
+            self.engine.sweep(Now { at: tick, utc_offset_nanos: 0 });
             self.last_sweep = Some(tick);
         }
     }
@@ -120,8 +120,8 @@ impl Player {
             EngineAnswer::Decided(decision) => decision,
             EngineAnswer::Conflict => return Err(Conflict.into()),
             // No requests wait here, so the engine never asks for a remote check.
-            EngineAnswer::Ask(_) => return Ok(None),
-            EngineAnswer::Quota => {
+            EngineAnswer::RemoteCheck(_) => return Ok(None),
+            EngineAnswer::TooManyLeases => {
                 self.beyond_quota += 1;
                 return Ok(None);
             }
@@ -141,7 +141,7 @@ impl Player {
         if let Some(id) = of {
             // No lease has the number 0.
             let lease = self.work.lease(id).unwrap_or_default();
-            charge.of = Some(RefundBy { user: USER, of: RefundReference::Lease(lease) });
+            charge.refund_of = Some(RefundBy { user: USER, reference: RefundReference::Lease(lease) });
         }
         Ok(self.decider.charge(&charge, self.now)?)
     }
@@ -176,14 +176,14 @@ impl Player {
             None => self.work.session_in(&self.engine, pool, self.now)?,
             session => self.work.session(&self.engine, &LeaseOwner { session, id: None }, self.now)?,
         };
-        Ok(self.engine.signal(&session, pool, name, permille, self.now)?)
+        Ok(self.engine.record_pushed_signal(&session, pool, name, permille, self.now)?)
     }
 
     pub(crate) fn reload(&mut self, rules: Vec<Arc<Domain>>) {
         self.callers.number(&rules);
         self.watches = rules.iter().any(|domain| !domain.sheds().is_empty());
         self.rules.clone_from(&rules);
-        self.engine.install(RuleSet::new(rules));
+        self.engine.install_rules(RuleSet::new(rules));
     }
 
     pub(crate) fn rules(&self) -> &[Arc<Domain>] {
@@ -203,11 +203,11 @@ impl Player {
     }
 }
 
-impl From<NotCharged> for NotPlayed {
-    fn from(wrong: NotCharged) -> NotPlayed {
+impl From<ChargeError> for NotPlayed {
+    fn from(wrong: ChargeError) -> NotPlayed {
         match wrong {
-            NotCharged::Conflict(conflict) => NotPlayed::Repeated(conflict),
-            NotCharged::RefundsNothing => NotPlayed::NotCharged(wrong),
+            ChargeError::Conflict(conflict) => NotPlayed::Repeated(conflict),
+            ChargeError::NoRefundReference => NotPlayed::NotCharged(wrong),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressDrawTarget, ProgressStyle};
 
 use super::table::counted;
-use crate::clock::boot_nanos;
+use crate::clock::read_boot_nanos;
 
 /// A progress bar on standard error, shown after `PATIENCE`.
 pub(super) struct ProgressBar {
@@ -22,7 +22,7 @@ impl ProgressBar {
     /// Shows a bar later if `wanted` and standard error is a terminal.
     pub(super) fn new(bytes: Option<u64>, wanted: bool) -> ProgressBar {
         let wanted = wanted && std::io::stderr().is_terminal();
-        ProgressBar { begin_nanos: boot_nanos(), bytes, bar: None, wanted, unlooked: 0 }
+        ProgressBar { begin_nanos: read_boot_nanos(), bytes, bar: None, wanted, unlooked: 0 }
     }
 
     /// Called for every line; looks at the clock every `LINES_PER_LOOK` lines.
@@ -35,7 +35,7 @@ impl ProgressBar {
             return;
         }
         self.unlooked = 0;
-        let taken = Duration::from_nanos(boot_nanos().saturating_sub(self.begin_nanos));
+        let taken = Duration::from_nanos(read_boot_nanos().saturating_sub(self.begin_nanos));
         if self.bar.is_none() && taken > PATIENCE {
             self.bar = Some(bar(self.bytes, taken));
         }

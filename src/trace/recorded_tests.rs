@@ -12,8 +12,8 @@ use super::stage::ReplayStage;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Engine, EngineOptions, HashKey, Mode, Opening, Verdict, WorkOutcome};
 use crate::protocol::{
-    AmountField, ChargeFrame, CostField, DescriptorList, Judge, RequestFrame, RequestOptions, Split,
-    encode_request, split,
+    AmountField, ChargeFrame, CheckRequest, CostField, DescriptorList, FrameSplit, RequestFrame,
+    RequestOptions, encode_request, split_frame,
 };
 use crate::record::{NotedKind, Recorder, RecordingKey, RecordingWriter, Who};
 
@@ -85,7 +85,12 @@ fn payload(asked: &RecordedRequest) -> Vec<u8> {
     } else {
         CostField::Requests(7)
     };
-    let judge = Judge { cost, priority: asked.priority.as_deref(), options, ..Judge::new(3, &asked.domain) };
+    let judge = CheckRequest {
+        cost,
+        priority: asked.priority.as_deref(),
+        options,
+        ..CheckRequest::new(3, &asked.domain)
+    };
     let request = match asked.op {
         0 => RequestFrame::Hit(judge),
         1 => RequestFrame::Peek(judge),
@@ -100,7 +105,7 @@ fn payload(asked: &RecordedRequest) -> Vec<u8> {
     };
     let mut frame = Vec::new();
     encode_request(&mut frame, &request, &descriptors).unwrap();
-    let Split::Frame { payload, .. } = split(&frame) else { panic!("a whole frame") };
+    let FrameSplit::Frame { payload, .. } = split_frame(&frame) else { panic!("a whole frame") };
     payload.to_vec()
 }
 
@@ -119,9 +124,9 @@ fn engine() -> Arc<Engine> {
 /// Records these requests and the renewals and ends of their leases.
 fn recorded(requests: &[RecordedRequest], at: i64) -> String {
     let engine = engine();
-    let now = Now { at: Timestamp::from_nanos(5), utc: at };
+    let now = Now { at: Timestamp::from_nanos(5), utc_offset_nanos: at };
     let opening = Opening { name: Some([1; 16]), user: 1, pool: "web", slots: 3, connection: 1, pid: None };
-    let session = engine.open(&opening, now).unwrap();
+    let session = engine.open_session(&opening, now).unwrap();
     let mut named = [1; 17];
     named[0] = 1;
     let who = || Some(Who { user: 1, named, session: session.clone() });

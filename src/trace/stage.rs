@@ -96,7 +96,7 @@ impl<'w> ReplayStage<'w> {
             }
         }
         let all = self.decisions.is_some();
-        let decision = self.side.judge(&Request { all, ..*request }, by);
+        let decision = self.side.judge(&Request { lists_all_limits: all, ..*request }, by);
         let decision = decision.map_err(|wrong| not_played(event, wrong))?;
         if let Some(decisions) = &mut self.decisions {
             decisions.write(event, decision.as_ref())?;

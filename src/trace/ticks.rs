@@ -17,7 +17,7 @@ impl Ticks {
         let mut next = *self.next.get_or_insert(at);
         let mut run: u32 = 0;
         while next <= at {
-            engine.tick(Now { at: next, utc: 0 });
+            engine.tick(Now { at: next, utc_offset_nanos: 0 });
             let tick = next;
             next = tick.after(TICK);
             if next == tick {
@@ -29,11 +29,11 @@ impl Ticks {
             if left <= GAP_MIN {
                 continue;
             }
-            if engine.is_calm() {
+            if engine.is_at_rest() {
                 next = after(next, ticks_in(left.saturating_sub(TAIL)));
             } else if run.is_multiple_of(SWEPT_EVERY) {
                 // An expired signal keeps a pool from being calm until it is swept.
-                engine.sweep(Now { at: next, utc: 0 });
+                engine.sweep(Now { at: next, utc_offset_nanos: 0 });
             }
         }
         self.next = Some(next);

@@ -35,7 +35,7 @@ impl TraceWork {
     ) -> Result<(), SessionError> {
         let HelloEvent { session, pool, slots } = *hello;
         let name = Some(IdDigest::of(session).to_bytes());
-        let opened = engine.open(&Opening { name, pool, slots, ..UNKNOWN }, now)?;
+        let opened = engine.open_session(&Opening { name, pool, slots, ..UNKNOWN }, now)?;
         self.named.insert(session.into(), opened);
         Ok(())
     }
@@ -65,7 +65,7 @@ impl TraceWork {
         if let Some(known) = self.unnamed.get(pool) {
             return Ok(known.clone());
         }
-        let opened = engine.open(&Opening { pool, ..UNKNOWN }, now)?;
+        let opened = engine.open_session(&Opening { pool, ..UNKNOWN }, now)?;
         self.unnamed.insert(pool.into(), opened.clone());
         Ok(opened)
     }
@@ -78,13 +78,13 @@ impl TraceWork {
     /// Closes a session and ends its leases.
     pub(super) fn bye(&mut self, engine: &Engine, session: &str, now: Now) {
         if let Some(session) = self.named.remove(session) {
-            engine.end(&session, now);
+            engine.end_session(&session, now);
         }
     }
 
     pub(super) fn note(&mut self, engine: &Engine, id: IdDigest, session: Session, lease: u64, now: Now) {
         if self.leases.len() >= self.leases_until.max(LEASES_UNTIL_MIN) {
-            self.leases.retain(|held| engine.holds(&held.session, held.lease, now));
+            self.leases.retain(|held| engine.holds_lease(&held.session, held.lease, now));
             self.leases_until = self.leases.len().saturating_mul(2);
         }
         self.leases.insert_unique(id.hash(), Held { id, session, lease }, |held| held.id.hash());
@@ -94,7 +94,7 @@ impl TraceWork {
     pub(super) fn release(&mut self, engine: &Engine, id: IdDigest, outcome: WorkOutcome, now: Now) -> bool {
         let Ok(found) = self.leases.find_entry(id.hash(), |held| held.id == id) else { return false };
         let (Held { session, lease, .. }, _) = found.remove();
-        engine.release(&session, lease, outcome, now)
+        engine.release_lease(&session, lease, outcome, now)
     }
 
     /// The lease of an id, if it was granted and not released.
@@ -105,7 +105,7 @@ impl TraceWork {
     /// Renews a lease; returns whether it existed.
     pub(super) fn renew(&self, engine: &Engine, id: IdDigest, now: Now) -> bool {
         let held = self.leases.find(id.hash(), |held| held.id == id);
-        held.is_some_and(|held| engine.renew(&held.session, held.lease, now))
+        held.is_some_and(|held| engine.renew_lease(&held.session, held.lease, now))
     }
 }
 

@@ -4,15 +4,15 @@ use std::sync::Arc;
 
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
-    CallResult, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op,
-    Request, Ticket, Verdict,
+    Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op,
+    RemoteCheckResult, Request, Ticket, Verdict,
 };
 use tidegate::fleet::call::ScriptCommand;
 use tidegate::fleet::cell::TOKEN;
 use tidegate::fleet::member::HostMember;
 use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::sync;
-use tidegate::limit::share::{self, RemoteCheckWait, WhenDown};
+use tidegate::limit::share::{self, Fallback, RemoteCheckWait};
 use tidegate::limit::{Quota, Rate, token_bucket};
 use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule, RuleSet};
 
@@ -41,7 +41,7 @@ struct Plan {
     late: u32,
     /// Requests of a thousand that their own host refuses, too.
     own: u32,
-    when_down: WhenDown,
+    when_down: Fallback,
     /// Windows of `burst` each, where it is no bucket.
     window: Option<Kind>,
 }
@@ -72,7 +72,7 @@ impl Host {
         };
         let engine = Arc::new(Engine::new(options));
         let standing: Arc<FleetStatus> = engine.join_fleet(HashKey::from_bytes([9; 16]));
-        engine.install(RuleSet::new(vec![Domain::new("api", vec![rule(plan), own_rule()])]));
+        engine.install_rules(RuleSet::new(vec![Domain::new("api", vec![rule(plan), own_rule()])]));
         standing.set_hosts(plan.hosts);
         let mut name = [0; 16];
         name[..4].copy_from_slice(&(number + 1).to_le_bytes());
@@ -87,21 +87,22 @@ impl Host {
     fn judge(
         &mut self,
         held: bool,
-        result: Option<CallResult<'_>>,
+        result: Option<RemoteCheckResult<'_>>,
         may_wait: bool,
         us: u64,
     ) -> Result<bool, Arc<Ticket>> {
         // One that its own host refuses has an attribute more.
         let attributes = [("tenant", "t"), ("job", "j")];
         let attributes = if held { &attributes[..] } else { &attributes[..1] };
-        let request = Request { may_wait, ..Request::new(Op::Hit, "api", Descriptors::one(attributes)) };
+        let request =
+            Request { may_wait, ..Request::new(Op::Hit, "api", Descriptors::from_attributes(attributes)) };
         let answer = match result {
             None => self.decider.decide(&request, at(us)),
             Some(result) => self.decider.resume(&request, result, at(us)),
         };
         match answer {
             EngineAnswer::Decided(decision) => Ok(decision.verdict == Verdict::Allow),
-            EngineAnswer::Ask(ticket) => Err(ticket),
+            EngineAnswer::RemoteCheck(ticket) => Err(ticket),
             other => panic!("{other:?}"),
         }
     }
@@ -121,11 +122,11 @@ impl Host {
     fn resume(&mut self, us: u64, seen: &mut Seen, out: &mut Vec<ScriptCommand>) {
         for (parked, brought) in self.waiting.take_ready(at(us)) {
             let (result, may_wait) = match brought {
-                Some(brought) => (CallResult::Brought(brought), !parked.is_second),
+                Some(brought) => (RemoteCheckResult::Borrowed(brought), !parked.is_second),
                 None => {
                     seen.missed += 1;
                     // What comes after this finds nobody.
-                    (CallResult::Missed(&parked.ticket), false)
+                    (RemoteCheckResult::TimedOut(&parked.ticket), false)
                 }
             };
             match self.judge(parked.what, Some(result), may_wait, us) {
@@ -245,7 +246,7 @@ fn most_at_once(plan: &Plan, admitted_us: &[u64]) -> f64 {
 }
 
 fn at(us: u64) -> Now {
-    Now { at: Timestamp::from_nanos(us * 1_000 + 1_000_000_000), utc: 0 }
+    Now { at: Timestamp::from_nanos(us * 1_000 + 1_000_000_000), utc_offset_nanos: 0 }
 }
 
 fn position() -> Position {
@@ -258,13 +259,13 @@ fn rule(plan: &Plan) -> Rule {
     let quota = match plan.window {
         None => share::ShareQuota::new(bucket, 0, plan.when_down),
         Some(kind) => {
-            share::ShareQuota::of_window(like(plan.burst, plan.period_s, kind), 0, plan.when_down).unwrap()
+            share::ShareQuota::for_window(like(plan.burst, plan.period_s, kind), 0, plan.when_down).unwrap()
         }
     };
-    let quota = quota.asking(plan.asks);
+    let quota = quota.with_remote_checks(plan.asks);
     Rule {
         key: vec![KeyPart::plain("tenant")],
-        ..Rule::new("shared", position(), Limit::new(Quota::Share(Box::new(quota))))
+        ..Rule::new("shared", position(), Limit::new(Quota::FleetBudget(Box::new(quota))))
     }
 }
 
@@ -290,7 +291,7 @@ const TINY: Plan = Plan {
     lost: 0,
     late: 0,
     own: 0,
-    when_down: WhenDown::Refuse,
+    when_down: Fallback::Refuse,
     window: None,
 };
 
@@ -299,7 +300,7 @@ const QUIET_S: u64 = 3;
 
 #[test]
 fn ten_an_hour_over_a_hundred_hosts_is_ten_and_then_ten_an_hour() {
-    for asks in [RemoteCheckWait::OnMiss, RemoteCheckWait::WhereCreditIsLess, RemoteCheckWait::Always] {
+    for asks in [RemoteCheckWait::OnMiss, RemoteCheckWait::BelowUnitCredit, RemoteCheckWait::Always] {
         let plan = Plan { asks, seed: seed(), ..TINY };
         let seen = run(&plan);
         assert_eq!(seen.admitted_us.len(), 10, "{plan:?}");
@@ -332,7 +333,7 @@ fn drawn(seed: u64) -> Plan {
         late: [0, 50, 500][draw(0, 2) as usize],
         own: [0, 300][draw(0, 1) as usize],
         // Where nobody answers nothing passes: what is admitted was paid for.
-        when_down: WhenDown::Refuse,
+        when_down: Fallback::Refuse,
         window: None,
     }
 }
@@ -366,7 +367,7 @@ fn ten_a_day_over_a_hundred_hosts_is_ten() {
     let kinds: &[Kind] =
         if is_short() { &[Kind::Sliding] } else { &[Kind::Fixed, Kind::Sliding, Kind::Calendar] };
     for &kind in kinds {
-        for asks in [RemoteCheckWait::OnMiss, RemoteCheckWait::WhereCreditIsLess, RemoteCheckWait::Always] {
+        for asks in [RemoteCheckWait::OnMiss, RemoteCheckWait::BelowUnitCredit, RemoteCheckWait::Always] {
             let plan = Plan { asks, seed: seed(), period_s: 86_400, window: Some(kind), ..TINY };
             let seen = run(&plan);
             assert_eq!(seen.admitted_us.len(), 10, "{plan:?}");
@@ -385,7 +386,7 @@ fn what_passes_is_charged_once_and_what_does_not_goes_back() {
         let plan = drawn(seed);
         let mut random = Random::new(seed, 9);
         let asks = if random.below(3) > 0 { RemoteCheckWait::Always } else { RemoteCheckWait::OnMiss };
-        let when_down = if random.below(2) > 0 { WhenDown::Share } else { WhenDown::Refuse };
+        let when_down = if random.below(2) > 0 { Fallback::Share } else { Fallback::Refuse };
         let burst = 50 + random.below(2_000);
         let window = [None, Some(Kind::Fixed), Some(Kind::Sliding), Some(Kind::Calendar)][seed as usize % 4];
         let plan = Plan { rate: 1, period_s: 86_400, burst, asks, when_down, seconds: 3, window, ..plan };
@@ -394,11 +395,11 @@ fn what_passes_is_charged_once_and_what_does_not_goes_back() {
         let passed = i64::try_from(seen.admitted_us.len()).unwrap();
         // Tokens that were borrowed ahead may lapse: charged, and of no use to anybody.
         // So may what passed unpaid for a while and another rule refused: a window takes back what was paid, and no more.
-        let is_exact = asks == RemoteCheckWait::Always && (window.is_none() || when_down == WhenDown::Refuse);
+        let is_exact = asks == RemoteCheckWait::Always && (window.is_none() || when_down == Fallback::Refuse);
         // With `share`, what passes while checks come too late can exceed the budget, and a window that takes back late
         // payments is left uncharged for some of it: at most one in twenty, in these runs.
         let is_late =
-            asks == RemoteCheckWait::OnMiss && when_down == WhenDown::Share && plan.round_trip_us > 5_000;
+            asks == RemoteCheckWait::OnMiss && when_down == Fallback::Share && plan.round_trip_us > 5_000;
         let owed = if is_late { passed.min(i64::from(burst)) * 19 / 20 } else { passed };
         let fits = if is_exact {
             charged == passed
@@ -419,7 +420,7 @@ const BUSY: Plan = Plan {
     period_s: 1,
     burst: 1_000,
     per_second: 600,
-    when_down: WhenDown::Share,
+    when_down: Fallback::Share,
     ..TINY
 };
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use tidegate::fleet::call::{LanePosition, ScriptCommand};
 use tidegate::fleet::reply::ScriptReply;
 use tidegate::limit::places::PermitWait;
-use tidegate::limit::share::WhenDown;
+use tidegate::limit::share::Fallback;
 
 use crate::host::Host;
 use crate::places::{Came, Host as PlacesHost, Wanted, WorkPlan};
@@ -186,7 +186,7 @@ fn host_of_tokens() -> Host {
 }
 
 fn host_of_places() -> PlacesHost {
-    let (when_down, asks) = (WhenDown::Share, PermitWait::Never);
+    let (when_down, asks) = (Fallback::Share, PermitWait::Never);
     let plan = WorkPlan { base: plan(), service_ms: 100, when_down, asks, held: 0, leaves: 0 };
     PlacesHost::new(&plan, 0, 1, 0, 0)
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use foldhash::HashMap;
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
-    CallResult, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op,
-    Request, Ticket, Verdict,
+    Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op,
+    RemoteCheckResult, Request, Ticket, Verdict,
 };
 use tidegate::fleet::beat::Beat;
 use tidegate::fleet::call::ScriptCommand;
@@ -15,7 +15,7 @@ use tidegate::fleet::member::HostMember;
 use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::sync;
-use tidegate::limit::share::{self, RemoteCheckWait, WhenDown};
+use tidegate::limit::share::{self, Fallback, RemoteCheckWait};
 use tidegate::limit::{Quota, Rate, token_bucket};
 use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule, RuleSet};
 
@@ -62,7 +62,7 @@ impl Host {
         let options = EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
         let engine = Arc::new(Engine::new(options));
         let standing = engine.join_fleet(HashKey::from_bytes([secret; 16]));
-        engine.install(RuleSet::new(vec![Domain::new("api", vec![rule(plan)])]));
+        engine.install_rules(RuleSet::new(vec![Domain::new("api", vec![rule(plan)])]));
         let decider = engine.decider();
         let mut name = [0; 16];
         name[..4].copy_from_slice(&(number + 1).to_le_bytes());
@@ -96,13 +96,13 @@ impl Host {
 
     /// Its rules go.
     pub(crate) fn forget_rules(&mut self) {
-        self.engine.install(RuleSet::default());
+        self.engine.install_rules(RuleSet::default());
         self.member.take_budgets();
     }
 
     /// What this host's clock shows.
     pub(crate) fn now(&self, us: u64) -> Now {
-        Now { at: local(self.drift_ppm, us), utc: self.utc }
+        Now { at: local(self.drift_ppm, us), utc_offset_nanos: self.utc }
     }
 
     pub(crate) fn set_wall_clock(&mut self, utc: i64) {
@@ -111,7 +111,7 @@ impl Host {
     }
 
     pub(crate) fn is_linked(&self) -> bool {
-        self.standing.is_linked()
+        self.standing.is_redis_reachable()
     }
 
     /// How many hosts it divides by.
@@ -151,8 +151,8 @@ impl Host {
         for (parked, brought) in self.waiting.take_ready(self.now(us)) {
             let (number, ticket) = (parked.what, parked.ticket);
             let (result, may_wait) = match brought {
-                Some(brought) => (CallResult::Brought(brought), !parked.is_second),
-                None => (CallResult::Missed(&ticket), false),
+                Some(brought) => (RemoteCheckResult::Borrowed(brought), !parked.is_second),
+                None => (RemoteCheckResult::TimedOut(&ticket), false),
             };
             match self.judge(&tenants[number as usize], Some(result), may_wait, us) {
                 Ok(passed) => answers.push((number, passed)),
@@ -165,21 +165,22 @@ impl Host {
     fn judge(
         &mut self,
         tenant: &str,
-        result: Option<CallResult<'_>>,
+        result: Option<RemoteCheckResult<'_>>,
         may_wait: bool,
         us: u64,
     ) -> Result<bool, Arc<Ticket>> {
         let now = self.now(us);
         self.next = Timestamp::ORIGIN;
         let attributes = [("tenant", tenant)];
-        let request = Request { may_wait, ..Request::new(Op::Hit, "api", Descriptors::one(&attributes)) };
+        let request =
+            Request { may_wait, ..Request::new(Op::Hit, "api", Descriptors::from_attributes(&attributes)) };
         let answer = match result {
             None => self.decider.decide(&request, now),
             Some(result) => self.decider.resume(&request, result, now),
         };
         match answer {
             EngineAnswer::Decided(decision) => Ok(decision.verdict == Verdict::Allow),
-            EngineAnswer::Ask(ticket) => Err(ticket),
+            EngineAnswer::RemoteCheck(ticket) => Err(ticket),
             other => panic!("{other:?}"),
         }
     }
@@ -232,7 +233,7 @@ impl Host {
             (call, reply) => panic!("{reply:?} to {call:?}"),
         }
         self.member.set_heard(self.link.is_linked(), now.at);
-        self.has_heard |= self.standing.is_linked();
+        self.has_heard |= self.standing.is_redis_reachable();
     }
 
     /// Nothing has come for the call, if nothing has.
@@ -257,13 +258,15 @@ fn rule(plan: &Plan) -> Rule {
     let position = Position { file: "simulation".into(), line: 1, column: 1 };
     let key = vec![KeyPart::plain("tenant")];
     if let Some(kind) = plan.window {
-        let quota = Quota::Share(Box::new(crate::windows::quota(plan, kind).asking(plan.asks)));
+        let quota =
+            Quota::FleetBudget(Box::new(crate::windows::quota(plan, kind).with_remote_checks(plan.asks)));
         return Rule { key, ..Rule::new("per-tenant", position, Limit::new(quota)) };
     }
     let rate = Rate::new(plan.rate, plan.period_s * 1_000_000_000).unwrap();
     let bucket = token_bucket::TokenBucketQuota::new(rate, plan.burst).unwrap();
-    let when_down = if plan.faults.alone_refuses { WhenDown::Refuse } else { WhenDown::Share };
-    let quota =
-        Quota::Share(Box::new(share::ShareQuota::new(bucket, plan.credit, when_down).asking(plan.asks)));
+    let when_down = if plan.faults.alone_refuses { Fallback::Refuse } else { Fallback::Share };
+    let quota = Quota::FleetBudget(Box::new(
+        share::ShareQuota::new(bucket, plan.credit, when_down).with_remote_checks(plan.asks),
+    ));
     Rule { key, ..Rule::new("per-tenant", position, Limit::new(quota)) }
 }

@@ -98,9 +98,9 @@ impl Host {
             Arc::new(Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 8 << 20 }));
         let loaded = read_text("rules.yaml", RULES);
         assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
-        engine.install(RuleSet::new(loaded.domains));
+        engine.install_rules(RuleSet::new(loaded.domains));
         let opening = Opening { name: None, user: 1, pool: "web", slots, connection: 1, pid: None };
-        let session = engine.open(&opening, now(ms, 0)).unwrap();
+        let session = engine.open_session(&opening, now(ms, 0)).unwrap();
         let decider = engine.decider();
         let link = LinkState::new(number as u64 + 77, now(ms, 0).at);
         Host {
@@ -121,7 +121,7 @@ impl Host {
     }
 
     fn acquire(&mut self, is_critical: bool, takes: u64, ms: u64) -> bool {
-        let mut request = Request::new(Op::Acquire, "api", Descriptors::one(&[]));
+        let mut request = Request::new(Op::Acquire, "api", Descriptors::from_attributes(&[]));
         request.session = Some(&self.session);
         request.priority = Some(if is_critical { "critical" } else { "other" });
         let EngineAnswer::Decided(decision) = self.decider.decide(&request, now(ms, self.utc)) else {
@@ -139,7 +139,7 @@ impl Host {
 
     fn end_some(&mut self, ms: u64) {
         for (lease, is_critical) in self.ends.pop_front().unwrap_or_default() {
-            assert!(self.engine.release(&self.session, lease, WorkOutcome::Ok, now(ms, self.utc)));
+            assert!(self.engine.release_lease(&self.session, lease, WorkOutcome::Ok, now(ms, self.utc)));
             self.at_work[usize::from(!is_critical)] -= 1;
         }
     }
@@ -150,12 +150,12 @@ impl Host {
 
     /// What it may let in, or has in progress: whichever is more.
     fn reach(&self, ms: u64) -> u32 {
-        self.view(ms).reserve.unwrap().most.unwrap().max(self.at_work[1])
+        self.view(ms).reserve.unwrap().noncritical_max.unwrap().max(self.at_work[1])
     }
 
     /// Whether it counts what the others have.
     fn goes_by_the_fleet(&self, ms: u64) -> bool {
-        self.view(ms).reserve.unwrap().elsewhere.is_some()
+        self.view(ms).reserve.unwrap().other_hosts.is_some()
     }
 
     /// A beat, if one is due.
@@ -336,7 +336,7 @@ impl World {
     /// The slots of all hosts as this one knows them.
     fn slots_known(&self, number: usize) -> u64 {
         let host = self.hosts[number].as_ref().unwrap();
-        let elsewhere = host.view(self.ms).reserve.unwrap().elsewhere;
+        let elsewhere = host.view(self.ms).reserve.unwrap().other_hosts;
         elsewhere.map_or(0, |(sums, _)| sums.slots) + u64::from(host.slots)
     }
 
@@ -351,7 +351,7 @@ impl World {
 }
 
 fn now(ms: u64, utc: i64) -> Now {
-    Now { at: Timestamp::from_nanos(ms * 1_000_000), utc }
+    Now { at: Timestamp::from_nanos(ms * 1_000_000), utc_offset_nanos: utc }
 }
 
 fn poisson(random: &mut Random, mean: f64) -> u32 {

@@ -4,7 +4,7 @@ use std::thread;
 
 use jiff::tz::TimeZone;
 use tidegate::limit::fixed_window::{self, WindowAlign, WindowPeriod};
-use tidegate::limit::share::{self, WhenDown};
+use tidegate::limit::share::{self, Fallback};
 use tidegate::limit::{Quota, sliding_window};
 
 use crate::plan::{Crash, Faults, Outage, Plan, SHAPES, Shape, draws, is_short, runs, seed};
@@ -40,8 +40,8 @@ pub(crate) fn like(count: u32, seconds: u64, kind: Kind) -> Quota {
 pub(crate) fn quota(plan: &Plan, kind: Kind) -> share::ShareQuota {
     let like = like(plan.rate, plan.period_s, kind);
     // Without Redis nothing passes that is not in hand: then nothing is beyond the bound, ever.
-    let when_down = if plan.credit == 0 { WhenDown::Refuse } else { WhenDown::Share };
-    share::ShareQuota::of_window(like, plan.credit, when_down).unwrap()
+    let when_down = if plan.credit == 0 { Fallback::Refuse } else { Fallback::Share };
+    share::ShareQuota::for_window(like, plan.credit, when_down).unwrap()
 }
 
 /// By the millisecond, by the clock of Redis.

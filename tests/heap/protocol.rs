@@ -1,6 +1,8 @@
 //! A frame, however hostile, costs no memory: reading requests never asks the heap for anything.
 
-use tidegate::protocol::{DescriptorList, FRAME_BYTES_MAX, Split, decode_first, decode_request, split};
+use tidegate::protocol::{
+    DescriptorList, FRAME_BYTES_MAX, FrameSplit, decode_first, decode_request, split_frame,
+};
 
 use crate::asked_bytes;
 use crate::golden;
@@ -13,7 +15,7 @@ fn reading_asks_the_heap_for_nothing() {
     let bad = bad.iter().map(|vector| (vector.name.clone(), golden::bytes(&vector.hex)));
     for (name, bytes) in good.chain(bad).chain(bombs()) {
         let asked = asked_bytes(|| {
-            if let Split::Frame { payload, .. } = split(&bytes) {
+            if let FrameSplit::Frame { payload, .. } = split_frame(&bytes) {
                 let _ = decode_request(payload, &mut DescriptorList::new());
                 let _ = decode_first(payload);
             }

@@ -100,7 +100,7 @@ fn algorithms_that_come_later_find_room_within_the_budget() {
     (0..200_000).for_each(|user| assert!(hit(&mut decider, kind, &user.to_string(), at)));
     let mut most = 0;
     // All is taken when four other kinds of table come.
-    engine.install(rules(&one_of_each()));
+    engine.install_rules(rules(&one_of_each()));
     for (kind, _) in &ALGORITHMS[1..] {
         let users = (0..100).map(|user| format!("watched{user}"));
         let users: Vec<String> = users.collect();

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use proptest::test_runner::{TestCaseResult, TestRunner};
 use tidegate::clock::Now;
-use tidegate::engine::{Descriptors, Op, Repeat, Request};
+use tidegate::engine::{Descriptors, IdempotencyKey, Op, Request};
 
 use crate::counting::held;
 use crate::{ALGORITHMS, SECOND, engine, one_of_each};
@@ -44,7 +44,7 @@ fn counts(events: Vec<Event>, budget: usize) -> TestCaseResult {
     let engine = engine(&one_of_each(), budget);
     let mut decider = engine.decider();
     let attributes = [("k", "token_bucket"), ("u", "warm")];
-    let request = Request::new(Op::Hit, "api", Descriptors::one(&attributes));
+    let request = Request::new(Op::Hit, "api", Descriptors::from_attributes(&attributes));
     let _ = decider.decide(&request, Now::at_nanos(0));
     // Rules, counters and locks are no part of the budget.
     let other = held() - start - i64::try_from(engine.memory_bytes()).unwrap();
@@ -64,10 +64,13 @@ fn counts(events: Vec<Event>, budget: usize) -> TestCaseResult {
                     for time in 0..times {
                         at += 1_000;
                         let name = time.to_le_bytes();
-                        let repeat = named.then_some(Repeat { session: b"s", user: key, name: &name });
+                        let repeat =
+                            named.then_some(IdempotencyKey { session: b"s", user: key, name: &name });
                         let attributes = [("k", ALGORITHMS[kind].0), ("u", &user)];
-                        let request =
-                            Request { repeat, ..Request::new(Op::Hit, "api", Descriptors::one(&attributes)) };
+                        let request = Request {
+                            idempotency_key: repeat,
+                            ..Request::new(Op::Hit, "api", Descriptors::from_attributes(&attributes))
+                        };
                         let _ = decider.decide(&request, Now::at_nanos(at));
                     }
                 }

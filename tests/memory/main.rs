@@ -54,18 +54,18 @@ pub(crate) fn rules(limits: &str) -> RuleSet {
 pub(crate) fn engine(limits: &str, memory_bytes_max: usize) -> Arc<Engine> {
     let hash_key = HashKey::from_bytes([7; 16]);
     let engine = Arc::new(Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max }));
-    engine.install(rules(limits));
+    engine.install_rules(rules(limits));
     engine
 }
 
 /// Asks for one unit; the verdict and the wait.
 pub(crate) fn ask(decider: &mut Decider, op: Op, k: &str, u: &str, now: u64) -> (Verdict, Option<Micros>) {
     let attributes = [("k", k), ("u", u)];
-    let request = Request::new(op, "api", Descriptors::one(&attributes));
+    let request = Request::new(op, "api", Descriptors::from_attributes(&attributes));
     let EngineAnswer::Decided(decision) = decider.decide(&request, Now::at_nanos(now)) else {
         panic!("a conflict")
     };
-    (decision.verdict, decision.retry)
+    (decision.verdict, decision.retry_after)
 }
 
 pub(crate) fn hit(decider: &mut Decider, k: &str, u: &str, now: u64) -> bool {

@@ -40,7 +40,7 @@ fn reloaded(number: u64) -> RuleSet {
 /// Plays a fixed trace and hands on what is said to every request. Looks at what is held, if there are reloads.
 fn play(requests: u64, reloads_every: Option<u64>, mut hear: impl FnMut(u64, String)) {
     let engine = engine(STAYING, 4 << 20);
-    engine.install(reloaded(0));
+    engine.install_rules(reloaded(0));
     let mut decider = engine.decider();
     let (mut at, mut reloads, mut random) = (0, 0, 1_u64);
     let mut settled = None;
@@ -52,7 +52,7 @@ fn play(requests: u64, reloads_every: Option<u64>, mut hear: impl FnMut(u64, Str
             && number % every == 0
         {
             reloads += 1;
-            engine.install(reloaded(reloads));
+            engine.install_rules(reloaded(reloads));
             if reloads % 300 == 0 {
                 // What is held is that of the rules, which are the same after 300 as after 600 and 900.
                 let first = *settled.get_or_insert(held());
@@ -72,13 +72,17 @@ fn play(requests: u64, reloads_every: Option<u64>, mut hear: impl FnMut(u64, Str
         let attributes = [("u", user.as_str()), ("p", p)];
         let cost = Cost::Requests(u32::try_from(random >> 55 & 1).unwrap() + 1);
         let op = if random >> 60 == 0 { Op::Peek } else { Op::Hit };
-        let request = Request { cost, all: true, ..Request::new(op, "api", Descriptors::one(&attributes)) };
+        let request = Request {
+            cost,
+            lists_all_limits: true,
+            ..Request::new(op, "api", Descriptors::from_attributes(&attributes))
+        };
         let EngineAnswer::Decided(decision) = decider.decide(&request, Now::at_nanos(at)) else {
             unreachable!()
         };
-        let all: Vec<_> = decision.all().map(|view| view.level).collect();
+        let all: Vec<_> = decision.limits().map(|view| view.level).collect();
         let notes: Vec<_> = decision.notes().collect();
-        hear(number, format!("{:?} {:?} {notes:?} {all:?}", decision.verdict, decision.retry));
+        hear(number, format!("{:?} {:?} {notes:?} {all:?}", decision.verdict, decision.retry_after));
     }
     assert!(at > 60 * SECOND);
 }

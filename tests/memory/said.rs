@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate::clock::Now;
 use tidegate::engine::{
-    Descriptors, Engine, EngineOptions, HashKey, Mode, Op, Request, bytes_per_key_of, keys_within,
+    Descriptors, Engine, EngineOptions, HashKey, Mode, Op, Request, bytes_per_rule_key, keys_within,
 };
 use tidegate::rules::read_text;
 
@@ -31,16 +31,16 @@ fn bytes_per_key(limit: &str) -> (f64, f64) {
         memory_bytes_max: BUDGET,
     };
     let engine = Arc::new(Engine::new(options));
-    engine.join_fleet(HashKey::from_bytes([9; 16])).set_linked(true);
-    engine.set_room(true);
-    engine.install(rules(limit));
+    engine.join_fleet(HashKey::from_bytes([9; 16])).set_redis_reachable(true);
+    engine.set_elastic_room(true);
+    engine.install_rules(rules(limit));
     let mut decider = engine.decider();
     let before = engine.memory_bytes();
     let mut ask = |times: u32| {
         for user in 0..KEYS {
             let user = user.to_string();
             let attributes = [("u", user.as_str())];
-            let request = Request::new(Op::Hit, "api", Descriptors::one(&attributes));
+            let request = Request::new(Op::Hit, "api", Descriptors::from_attributes(&attributes));
             (0..times).for_each(|_| drop(decider.decide(&request, Now::at_nanos(SECOND))));
         }
         (engine.memory_bytes() - before) as f64 / f64::from(KEYS)
@@ -53,7 +53,7 @@ fn a_key_takes_what_it_is_said_to_take() {
     for (name, limit) in ALGORITHMS.iter().chain(&BESIDE) {
         let limit = format!("  - {{name: {name}, key: [u], {limit}}}\n");
         let loaded = read_text("rules.yaml", &format!("domain: api\nlimits:\n{limit}"));
-        let said = bytes_per_key_of(&loaded.domains[0].rules()[0]);
+        let said = bytes_per_rule_key(&loaded.domains[0].rules()[0]);
         let (one, many) = bytes_per_key(&limit);
         println!("{name}: {said:?}, {one:.1} and {many:.1}");
         assert!(one >= said.least as f64, "{name}: {one} of {said:?}");

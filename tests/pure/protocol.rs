@@ -10,7 +10,7 @@ use proptest::prelude::{Strategy, any};
 use proptest::sample::Index;
 use proptest::test_runner::Config;
 use proptest::{prop_assert, prop_assert_eq, prop_assume, prop_oneof, proptest};
-use tidegate::protocol::{FRAME_BYTES_MAX, Split, split};
+use tidegate::protocol::{FRAME_BYTES_MAX, FrameSplit, split_frame};
 
 proptest! {
     // A failure prints the bytes, the smallest that fail, and leaves its seed in a file beside this one.
@@ -55,16 +55,16 @@ proptest! {
             buffer.extend(now);
             stream = later;
             loop {
-                match split(&buffer) {
-                    Split::Frame { payload, consumed } => {
+                match split_frame(&buffer) {
+                    FrameSplit::Frame { payload, consumed } => {
                         received.push(payload.to_vec());
                         buffer.drain(..consumed);
                     }
-                    Split::More { needed } => {
+                    FrameSplit::More { needed } => {
                         prop_assert!(needed > buffer.len());
                         break;
                     }
-                    Split::Broken(fault) => panic!("{fault}"),
+                    FrameSplit::Broken(fault) => panic!("{fault}"),
                 }
             }
             if stream.is_empty() {

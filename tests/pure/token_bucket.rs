@@ -3,8 +3,8 @@
 
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Timestamp};
-use tidegate::limit::token_bucket::{Gcra, TokenBucketQuota};
-use tidegate::limit::{Outcome, QuotaLevel, Rate, RateError, TickScale};
+use tidegate::limit::token_bucket::{GcraState, TokenBucketQuota};
+use tidegate::limit::{LimitError, Outcome, QuotaLevel, Rate, TickScale};
 
 use Outcome::{Later, Never, Pass};
 
@@ -12,7 +12,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// Runs steps of (milliseconds, cost, expected) on one key.
 fn check(quota: TokenBucketQuota, steps: &[(u64, u32, Outcome)]) {
-    let mut key = Gcra::full(quota.scale(), Timestamp::ORIGIN);
+    let mut key = GcraState::full(quota.scale(), Timestamp::ORIGIN);
     for (millis, cost, expected) in steps {
         let now = Timestamp::from_nanos(millis * 1_000_000);
         let (outcome, next) = key.judge(&quota, now, *cost);
@@ -61,7 +61,7 @@ fn three_a_second_are_259_200_a_day() {
     // A third of a second is no whole number of nanoseconds, and the caller's step divides no interval. With a burst
     // of two, being asked a little late costs nothing: what was earned meanwhile is still there.
     let quota = quota(3, SECOND, 2);
-    let mut key = Gcra::full(quota.scale(), Timestamp::ORIGIN);
+    let mut key = GcraState::full(quota.scale(), Timestamp::ORIGIN);
     let steps = (0..86_400 * SECOND).step_by(33_133_700).chain([86_400 * SECOND; 3]);
     let mut admitted = 0;
     for nanos in steps {
@@ -76,7 +76,7 @@ fn three_a_second_are_259_200_a_day() {
 fn a_rate_of_few_is_exact_to_the_tick() {
     // 7 a minute, each asked for a nanosecond early and when it is due.
     let quota = quota(7, 60 * SECOND, 2);
-    let (_, mut key) = Gcra::full(quota.scale(), Timestamp::ORIGIN).judge(&quota, Timestamp::ORIGIN, 2);
+    let (_, mut key) = GcraState::full(quota.scale(), Timestamp::ORIGIN).judge(&quota, Timestamp::ORIGIN, 2);
     for number in 1_u64..7 * 60 * 24 {
         let due = (number * 60 * SECOND).div_ceil(7);
         let (early, _) = key.judge(&quota, Timestamp::from_nanos(due - 1), 1);
@@ -93,7 +93,7 @@ fn ticks_wrap_without_a_word() {
     let quota = quota(3, SECOND, 3);
     let wrap = u64::MAX / 3;
     let before = Timestamp::from_nanos(wrap - SECOND / 2);
-    let (outcome, key) = Gcra::full(quota.scale(), before).judge(&quota, before, 3);
+    let (outcome, key) = GcraState::full(quota.scale(), before).judge(&quota, before, 3);
     assert_eq!(outcome, Pass);
     assert_eq!(key.judge(&quota, Timestamp::from_nanos(wrap + SECOND / 2 - 2), 3).0, Later(Micros(1)));
     assert_eq!(key.judge(&quota, Timestamp::from_nanos(wrap + SECOND / 2), 3).0, Pass);
@@ -104,14 +104,14 @@ fn ticks_wrap_without_a_word() {
 #[test]
 fn what_cannot_be_is_refused() {
     let table = [
-        (Rate::new(0, SECOND).err(), RateError::Zero),
-        (Rate::new(1, 0).err(), RateError::Period),
-        (Rate::new(1, 400 * 86_400 * SECOND).err(), RateError::Period),
-        (Rate::new(1_999_999_973, SECOND).err(), RateError::TooFast),
-        (TokenBucketQuota::new(Rate::new(1, SECOND).unwrap(), 0).err(), RateError::Zero),
+        (Rate::new(0, SECOND).err(), LimitError::Zero),
+        (Rate::new(1, 0).err(), LimitError::Period),
+        (Rate::new(1, 400 * 86_400 * SECOND).err(), LimitError::Period),
+        (Rate::new(1_999_999_973, SECOND).err(), LimitError::TooFast),
+        (TokenBucketQuota::new(Rate::new(1, SECOND).unwrap(), 0).err(), LimitError::Zero),
         (
             TokenBucketQuota::new(Rate::new(1, 86_400 * SECOND).unwrap(), u32::MAX).err(),
-            RateError::BurstTooLarge,
+            LimitError::BurstTooLarge,
         ),
     ];
     for (error, expected) in table {
@@ -123,7 +123,7 @@ fn what_cannot_be_is_refused() {
 fn a_level_says_what_would_pass() {
     let quota = quota(10, SECOND, 5);
     let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
-    let key = Gcra::full(quota.scale(), at(0));
+    let key = GcraState::full(quota.scale(), at(0));
     let full = QuotaLevel { limit: 5, window: ms(500), remaining: 5, reset: Micros(0) };
     assert_eq!(key.level(&quota, at(0)), full);
     let (_, key) = key.judge(&quota, at(0), 3);
@@ -175,9 +175,9 @@ fn traces() -> impl Strategy<Value = Trace> {
 }
 
 /// Every step of a trace: time, cost, state before, outcome.
-fn run(trace: &Trace) -> (TokenBucketQuota, Vec<(u64, u32, Gcra, Outcome)>) {
+fn run(trace: &Trace) -> (TokenBucketQuota, Vec<(u64, u32, GcraState, Outcome)>) {
     let quota = TokenBucketQuota::new(trace.rate, trace.burst).unwrap();
-    let mut key = Gcra::full(quota.scale(), Timestamp::ORIGIN);
+    let mut key = GcraState::full(quota.scale(), Timestamp::ORIGIN);
     let mut now = 0;
     let steps = trace.steps.iter().map(|(step, cost)| {
         now += step;
@@ -268,6 +268,6 @@ proptest! {
         let kept_nanos = u128::from(quota.window().0) * 1_000;
         prop_assert!(kept_nanos + 1_000 > exact_nanos);
         prop_assert!(kept_nanos <= exact_nanos + exact_nanos / 100_000 + 2_000);
-        prop_assert!(TickScale::of(rate).ticks_per_nano() <= 128);
+        prop_assert!(TickScale::for_rate(rate).ticks_per_nano() <= 128);
     }
 }

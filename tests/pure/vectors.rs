@@ -3,9 +3,10 @@
 use crate::golden;
 use serde_json::{Map, Value, json};
 use tidegate::protocol::{
-    Abandoned, AmountField, CostField, DecisionReply, DescriptorList, Fault, HelloFrame, Judge, Missed,
-    OutcomeCode, RefundField, Reply, ReplyScratch, RequestFrame, RequestOptions, Split, decode_first,
-    decode_reply, decode_request, encode_fault, encode_reply, encode_request, split,
+    Abandoned, AmountField, CheckRequest, CostField, DecisionReply, DescriptorList, Fault, FrameSplit,
+    HelloFrame, MissedCounts, OutcomeCode, RefundField, ReplyScratch, RequestFrame, RequestOptions,
+    WireReply, decode_first, decode_reply, decode_request, encode_fault, encode_reply, encode_request,
+    split_frame,
 };
 
 #[test]
@@ -64,7 +65,7 @@ fn bad_frames_get_their_error() {
         }
         let mut scratch = ReplyScratch::default();
         let message = fault.to_string();
-        let reply = Reply::Error { id: vector.id, code: fault.code, message: &message };
+        let reply = WireReply::Error { id: vector.id, code: fault.code, message: &message };
         assert_eq!(decode_reply(whole(&written), &mut scratch), Ok(reply), "{}", vector.name);
     }
 }
@@ -77,10 +78,10 @@ fn there_are_enough_of_them() {
 
 /// What the daemon finds wrong with the first frame in these bytes.
 fn fault_of(bytes: &[u8], after_hello: bool) -> Option<Fault> {
-    let payload = match split(bytes) {
-        Split::Frame { payload, .. } => payload,
-        Split::Broken(fault) => return Some(fault),
-        Split::More { .. } => return None,
+    let payload = match split_frame(bytes) {
+        FrameSplit::Frame { payload, .. } => payload,
+        FrameSplit::Broken(fault) => return Some(fault),
+        FrameSplit::More { .. } => return None,
     };
     if !after_hello {
         return decode_first(payload).err();
@@ -93,8 +94,8 @@ fn fault_of(bytes: &[u8], after_hello: bool) -> Option<Fault> {
 }
 
 fn whole(frame: &[u8]) -> &[u8] {
-    match split(frame) {
-        Split::Frame { payload, consumed } if consumed == frame.len() => payload,
+    match split_frame(frame) {
+        FrameSplit::Frame { payload, consumed } if consumed == frame.len() => payload,
         other => panic!("{other:?}"),
     }
 }
@@ -148,7 +149,7 @@ fn request_meaning(request: &RequestFrame<'_>, descriptors: &DescriptorList<'_>)
     }
 }
 
-fn judged(op: &str, judge: &Judge<'_>, descriptors: &DescriptorList<'_>) -> Value {
+fn judged(op: &str, judge: &CheckRequest<'_>, descriptors: &DescriptorList<'_>) -> Value {
     json!({
         "op": op, "id": judge.id, "domain": judge.domain, "descriptors": flat(descriptors),
         "cost": match judge.cost {
@@ -198,7 +199,7 @@ fn info(hello: &HelloFrame<'_>) -> Value {
     Value::Object(meaning)
 }
 
-fn reports(meaning: &mut Map<String, Value>, missed: &Missed, abandoned: &Abandoned<'_>) {
+fn reports(meaning: &mut Map<String, Value>, missed: &MissedCounts, abandoned: &Abandoned<'_>) {
     let missed: Map<_, _> = missed.iter().map(|(reason, n)| (reason.name().to_owned(), json!(n))).collect();
     put(meaning, "missed", Some(missed).filter(|missed| !missed.is_empty()).map(Value::Object));
     let abandoned: Vec<Value> = abandoned.iter().map(|(connection, id)| json!([connection, id])).collect();
@@ -211,21 +212,21 @@ fn put(meaning: &mut Map<String, Value>, key: &str, value: Option<Value>) {
     }
 }
 
-fn reply_meaning(reply: &Reply<'_>) -> Value {
+fn reply_meaning(reply: &WireReply<'_>) -> Value {
     match reply {
-        Reply::Welcome { id, version, server, boot, connection, frame_bytes_max, mode } => json!({
+        WireReply::Welcome { id, version, server, boot, connection, frame_bytes_max, mode } => json!({
             "kind": "welcome", "id": id, "version": version,
             "info": {
                 "server": server, "boot": boot, "connection": connection, "frame_bytes_max": frame_bytes_max,
                 "mode": mode.name(),
             },
         }),
-        Reply::Decision(decision) => decision_meaning(decision),
-        Reply::Done { id, ok } => json!({ "kind": "done", "id": id, "ok": ok }),
-        Reply::Error { id, code, message } => {
+        WireReply::Decision(decision) => decision_meaning(decision),
+        WireReply::Done { id, ok } => json!({ "kind": "done", "id": id, "ok": ok }),
+        WireReply::Error { id, code, message } => {
             json!({ "kind": "error", "id": id, "code": code.name(), "message": message })
         }
-        Reply::Goodbye { reason } => json!({ "kind": "goodbye", "id": null, "reason": reason }),
+        WireReply::Goodbye { reason } => json!({ "kind": "goodbye", "id": null, "reason": reason }),
     }
 }
 

@@ -22,7 +22,7 @@ fn pool(workers: &str, secret: u8) -> (Arc<Engine>, Session) {
 /// Ticks until a second, under a signal of so many thousandths.
 fn pass(engine: &Engine, session: &Session, permille: u16, from: u64, until: u64) {
     for at in (from * SECOND..=until * SECOND).step_by(250 * MILLI as usize) {
-        engine.signal(session, "web", "load", permille, Now::at_nanos(at)).unwrap();
+        engine.record_pushed_signal(session, "web", "load", permille, Now::at_nanos(at)).unwrap();
         engine.tick(Now::at_nanos(at));
     }
 }
@@ -68,7 +68,7 @@ fn of_149_requests_at_one_a_second_60_and_a_half_are_lost_on_average() {
             let request = Request {
                 priority: Some("other"),
                 session: Some(&session),
-                ..Request::new(Op::Hit, "api", Descriptors::one(&attributes))
+                ..Request::new(Op::Hit, "api", Descriptors::from_attributes(&attributes))
             };
             let EngineAnswer::Decided(decision) = decider.decide(&request, now) else { panic!() };
             lost += u32::from(decision.verdict == Verdict::Shed);

@@ -44,14 +44,14 @@ pub(crate) fn engine(rules: &str, secret: u8) -> Arc<Engine> {
     let engine = Arc::new(Engine::new(options));
     let loaded = read_text("rules.yaml", rules);
     assert!(!loaded.has_errors(), "{rules}\n{:#?}", loaded.problems);
-    engine.install(RuleSet::new(loaded.domains));
+    engine.install_rules(RuleSet::new(loaded.domains));
     engine
 }
 
 /// A process of the pool with so many slots.
 pub(crate) fn open(engine: &Engine, slots: u32) -> Session {
     let opening = Opening { name: None, user: 1_000, pool: "web", slots, connection: 1, pid: None };
-    engine.open(&opening, Now::default()).unwrap()
+    engine.open_session(&opening, Now::default()).unwrap()
 }
 
 /// The pool, as it is now.
@@ -90,12 +90,12 @@ impl Shedder for Real {
             session: Some(&self.sessions[asked.worker as usize]),
             id: self.asked,
             queued: Some(Micros(asked.queued_nanos.div_ceil(1_000))),
-            ..Request::new(Op::Acquire, "api", Descriptors::one(&attributes))
+            ..Request::new(Op::Acquire, "api", Descriptors::from_attributes(&attributes))
         };
         let EngineAnswer::Decided(decision) = self.decider.decide(&request, Now::at_nanos(at)) else {
             panic!("a worker holds one lease at most, and no name comes twice")
         };
-        self.retry = decision.retry;
+        self.retry = decision.retry_after;
         match decision.verdict {
             Verdict::Allow => {
                 let lease = decision.lease.unwrap();
@@ -117,7 +117,10 @@ impl Shedder for Real {
     fn release(&mut self, worker: u32, lease: u64, at: u64) {
         self.held[worker as usize] = None;
         let session = &self.sessions[worker as usize];
-        assert!(self.engine.release(session, lease, WorkOutcome::Ok, Now::at_nanos(at)), "lease {lease}");
+        assert!(
+            self.engine.release_lease(session, lease, WorkOutcome::Ok, Now::at_nanos(at)),
+            "lease {lease}"
+        );
     }
 
     fn tick(&mut self, queue: u32, at: u64) {
@@ -126,10 +129,10 @@ impl Shedder for Real {
         for (session, held) in self.sessions.iter().zip(&mut self.held) {
             if let Some((lease, since)) = held.as_mut().filter(|(_, since)| at - since >= RENEWED_EVERY) {
                 *since = at;
-                assert!(self.engine.renew(session, *lease, now), "lease {lease}");
+                assert!(self.engine.renew_lease(session, *lease, now), "lease {lease}");
             }
         }
-        self.engine.observe("web", "accept_queue", Some(queue), now);
+        self.engine.record_host_signal("web", "accept_queue", Some(queue), now);
         self.engine.tick(now);
         self.engine.sweep(now);
         let pool = web(&self.engine, at);
@@ -137,7 +140,7 @@ impl Shedder for Real {
             utilization: pool.utilization,
             severity: pool.severity,
             braking: pool.braking,
-            leases: [pool.critical, pool.others],
+            leases: [pool.critical, pool.noncritical],
         };
     }
 

@@ -2,7 +2,7 @@
 
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
-    Agreed, Decider, Descriptors, EngineAnswer, Op, Request, Session, Verdict, WorkOutcome,
+    Decider, Descriptors, EngineAnswer, Op, OtherHostsSums, Request, Session, Verdict, WorkOutcome,
 };
 use tidegate::shed::FleetSums;
 
@@ -17,14 +17,14 @@ fn ask(decider: &mut Decider, session: &Session, priority: &str, at: u64) -> (Ve
         priority: Some(priority),
         session: Some(session),
         id: at,
-        ..Request::new(Op::Acquire, "api", Descriptors::one(&attributes))
+        ..Request::new(Op::Acquire, "api", Descriptors::from_attributes(&attributes))
     };
     let EngineAnswer::Decided(decision) = decider.decide(&request, Now::at_nanos(at)) else {
         panic!("too many leases")
     };
     if decision.verdict == Verdict::Shed {
         assert_eq!(decision.rule_name(), Some("web/fleet"));
-        assert!(decision.retry.is_some_and(|retry| retry.0 > 0));
+        assert!(decision.retry_after.is_some_and(|retry| retry.0 > 0));
     }
     (decision.verdict, decision.lease)
 }
@@ -43,19 +43,21 @@ fn other_work_never_has_more_than_its_part_and_critical_work_may_have_all() {
     assert_eq!(ask("other"), (Verdict::Shed, None), "the 81st, with 20 slots free");
     let critical: Vec<u64> = (0..20).map(|_| ask("critical").1.unwrap()).collect();
     let pool = web(&engine, 0);
-    assert_eq!((pool.critical, pool.others, pool.busy), (20, 80, 100), "critical work is counted");
+    assert_eq!((pool.critical, pool.noncritical, pool.busy), (20, 80, 100), "critical work is counted");
     assert_eq!(ask("other").0, Verdict::Shed);
 
     // One goes, one comes; critical work that goes makes no room for other.
     let now = Now::at_nanos(1_000_000);
-    assert!(engine.release(&session, critical[0], WorkOutcome::Ok, now));
+    assert!(engine.release_lease(&session, critical[0], WorkOutcome::Ok, now));
     assert_eq!(ask("other").0, Verdict::Shed);
-    assert!(engine.release(&session, others.pop().unwrap(), WorkOutcome::Error, now));
+    assert!(engine.release_lease(&session, others.pop().unwrap(), WorkOutcome::Error, now));
     assert_eq!(ask("other").0, Verdict::Allow);
     assert_eq!(ask("other").0, Verdict::Shed);
-    others.iter().for_each(|lease| assert!(engine.release(&session, *lease, WorkOutcome::Dropped, now)));
+    others
+        .iter()
+        .for_each(|lease| assert!(engine.release_lease(&session, *lease, WorkOutcome::Dropped, now)));
     let pool = web(&engine, 0);
-    assert_eq!((pool.critical, pool.others), (19, 1));
+    assert_eq!((pool.critical, pool.noncritical), (19, 1));
 
     // Alone, critical work has every slot.
     let room: Vec<_> = (0..80).map(|_| ask("critical").0).collect();
@@ -80,9 +82,12 @@ fn other_hosts_count_as_they_said_last() {
     assert_eq!(allowed_until_shed(), 80);
     // An idle host joins: the reserve is a part of both, wherever the work is.
     let most = |others| {
-        let sums = FleetSums { slots: 100, critical: 0, others };
-        let most = sums.most_others_here(100, 200);
-        engine.set_elsewhere("web", Agreed { sums, most, alone: 80, heard: Timestamp::ORIGIN });
+        let sums = FleetSums { slots: 100, critical: 0, noncritical: others };
+        let most = sums.noncritical_max_here(100, 200);
+        engine.set_other_hosts_sums(
+            "web",
+            OtherHostsSums { sums, noncritical_max: most, local_max: 80, reported_at: Timestamp::ORIGIN },
+        );
     };
     most(60);
     assert_eq!(allowed_until_shed(), 20, "100 here and 60 there");

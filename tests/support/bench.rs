@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
 use tidegate::engine::{
-    Amount, Charge, Cost, Decider, Decision, Descriptors, Engine, EngineAnswer, EngineOptions, NotCharged,
-    Op, RefundBy, Repeat, Request, Session, Verdict,
+    Amount, Charge, ChargeError, Cost, Decider, Decision, Descriptors, Engine, EngineAnswer, EngineOptions,
+    IdempotencyKey, Op, RefundBy, Request, Session, Verdict,
 };
 use tidegate::rules::{Mode, RuleSet, read_text};
 
@@ -23,7 +23,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) attributes: &'a str,
     pub(crate) cost: u32,
     pub(crate) wait_max: Option<u64>,
-    pub(crate) repeat: Option<Repeat<'a>>,
+    pub(crate) repeat: Option<IdempotencyKey<'a>>,
 }
 
 impl<'a> Ask<'a> {
@@ -53,7 +53,7 @@ impl Bench {
     fn install(&mut self, text: &str) {
         let loaded = read_text("rules.yaml", text);
         assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
-        self.engine.install(RuleSet::new(loaded.domains));
+        self.engine.install_rules(RuleSet::new(loaded.domains));
     }
 
     /// Checks a table of hits: microseconds, attributes, cost, expected answer.
@@ -75,22 +75,29 @@ impl Bench {
         let request = Request {
             cost: Cost::Requests(ask.cost),
             wait_max: ask.wait_max.map(Micros),
-            repeat: ask.repeat,
-            ..Request::new(ask.op, "api", Descriptors::one(&attributes))
+            idempotency_key: ask.repeat,
+            ..Request::new(ask.op, "api", Descriptors::from_attributes(&attributes))
         };
         match self.decider.decide(&request, at(micros)) {
             EngineAnswer::Decided(decision) => shown(&decision),
             EngineAnswer::Conflict => "conflict".to_owned(),
-            EngineAnswer::Quota => "quota".to_owned(),
-            EngineAnswer::Ask(_) => "ask".to_owned(),
+            EngineAnswer::TooManyLeases => "quota".to_owned(),
+            EngineAnswer::RemoteCheck(_) => "ask".to_owned(),
         }
     }
 
     pub(crate) fn charge(&mut self, micros: u64, attributes: &str, amount: i64) -> bool {
         let attributes = pairs(attributes);
-        let descriptors = Descriptors::one(&attributes);
+        let descriptors = Descriptors::from_attributes(&attributes);
         let amount = Amount::Requests(amount);
-        let charge = Charge { domain: "api", descriptors, amount, repeat: None, of: None, trusted: true };
+        let charge = Charge {
+            domain: "api",
+            descriptors,
+            amount,
+            idempotency_key: None,
+            refund_of: None,
+            trusted: true,
+        };
         self.decider.charge(&charge, at(micros)).unwrap()
     }
 
@@ -100,12 +107,19 @@ impl Bench {
         micros: u64,
         attributes: &str,
         amount: Amount<'_>,
-        repeat: Option<Repeat<'_>>,
+        repeat: Option<IdempotencyKey<'_>>,
         of: Option<RefundBy<'_>>,
-    ) -> Result<bool, NotCharged> {
+    ) -> Result<bool, ChargeError> {
         let attributes = pairs(attributes);
-        let descriptors = Descriptors::one(&attributes);
-        let charge = Charge { domain: "api", descriptors, amount, repeat, of, trusted: false };
+        let descriptors = Descriptors::from_attributes(&attributes);
+        let charge = Charge {
+            domain: "api",
+            descriptors,
+            amount,
+            idempotency_key: repeat,
+            refund_of: of,
+            trusted: false,
+        };
         self.decider.charge(&charge, at(micros))
     }
 
@@ -116,15 +130,15 @@ impl Bench {
         attributes: &str,
         cost: Cost<'_>,
         session: &Session,
-        repeat: Option<Repeat<'_>>,
+        repeat: Option<IdempotencyKey<'_>>,
     ) -> Option<u64> {
         let attributes = pairs(attributes);
         let session = Some(session);
         let request = Request {
             cost,
             session,
-            repeat,
-            ..Request::new(Op::Acquire, "api", Descriptors::one(&attributes))
+            idempotency_key: repeat,
+            ..Request::new(Op::Acquire, "api", Descriptors::from_attributes(&attributes))
         };
         match self.decider.decide(&request, at(micros)) {
             EngineAnswer::Decided(decision) => decision.lease,
@@ -145,7 +159,7 @@ impl Bench {
             cost: Cost::Requests(u32::MAX),
             oversized: true,
             session,
-            ..Request::new(op, domain, Descriptors::one(&attributes))
+            ..Request::new(op, domain, Descriptors::from_attributes(&attributes))
         };
         match self.decider.decide(&request, at(0)) {
             EngineAnswer::Decided(decision) => shown(&decision),
@@ -177,7 +191,7 @@ fn shown(decision: &Decision<'_>) -> String {
     if let Some(listed) = decision.listed {
         text += &format!(" {}", listed.name);
     }
-    match (decision.verdict, decision.retry) {
+    match (decision.verdict, decision.retry_after) {
         (Verdict::Allow, _) => {}
         (_, Some(retry)) => text += &format!(" after {}", retry.0),
         (_, None) => text += " never",

@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 use super::wire::{PATIENCE, Wire};
 
@@ -217,12 +217,12 @@ impl Drop for Process {
 
 /// Polls until there is a result, for longer than a busy machine takes.
 pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
-    let begin = boot_nanos();
+    let begin = read_boot_nanos();
     loop {
         if let Some(answer) = ask() {
             return answer;
         }
-        let waited = Duration::from_nanos(boot_nanos() - begin);
+        let waited = Duration::from_nanos(read_boot_nanos() - begin);
         assert!(waited < PATIENCE, "not within {PATIENCE:?}: {what}");
         sleep(Duration::from_millis(3));
     }

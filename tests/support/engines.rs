@@ -45,12 +45,12 @@ pub fn options() -> EngineOptions {
 
 pub fn engine(rules: Vec<Rule>) -> Arc<Engine> {
     let engine = Arc::new(Engine::new(options()));
-    engine.install(api(rules));
+    engine.install_rules(api(rules));
     engine
 }
 
 pub fn at_millis(millis: u64) -> Now {
-    Now { at: Timestamp::from_nanos(millis * 1_000_000), utc: 0 }
+    Now { at: Timestamp::from_nanos(millis * 1_000_000), utc_offset_nanos: 0 }
 }
 
 /// The fields of a decision that tests compare, owned.
@@ -66,16 +66,20 @@ pub struct Seen {
 
 /// Decides a request in `api`.
 pub fn ask(decider: &mut Decider, op: Op, attributes: &[(&str, &str)], cost: u32, now: Now) -> Seen {
-    let descriptors = Descriptors::one(attributes);
-    let request = Request { cost: Cost::Requests(cost), all: true, ..Request::new(op, "api", descriptors) };
+    let descriptors = Descriptors::from_attributes(attributes);
+    let request = Request {
+        cost: Cost::Requests(cost),
+        lists_all_limits: true,
+        ..Request::new(op, "api", descriptors)
+    };
     let EngineAnswer::Decided(decision) = decider.decide(&request, now) else { panic!("a conflict") };
     Seen {
         verdict: decision.verdict,
         rule: decision.binding.map(|binding| binding.rule.name.to_string()),
         remaining: decision.binding.map(|binding| binding.level.remaining),
-        retry_us: decision.retry.map(|retry| retry.0),
+        retry_us: decision.retry_after.map(|retry| retry.0),
         notes: decision.notes().map(|(_, rule)| rule.to_string()).collect(),
-        all: decision.all().map(|view| (view.rule.name.to_string(), view.level.remaining)).collect(),
+        all: decision.limits().map(|view| (view.rule.name.to_string(), view.level.remaining)).collect(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 /// Runs `work`. Returns its result, and its duration without the longest total of pauses of any CPU.
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
@@ -16,9 +16,9 @@ pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
         thread::spawn(move || pauses(cpu, &is_over))
     });
     let watchers = watchers.collect::<Vec<_>>();
-    let begin = boot_nanos();
+    let begin = read_boot_nanos();
     let result = work();
-    let took = Duration::from_nanos(boot_nanos() - begin);
+    let took = Duration::from_nanos(read_boot_nanos() - begin);
     is_over.store(true, Ordering::Relaxed);
     let paused = watchers.into_iter().map(|watcher| watcher.join().unwrap()).max();
     (result, took.saturating_sub(paused.unwrap_or_default()))
@@ -32,9 +32,9 @@ fn pauses(cpu: usize, is_over: &AtomicBool) -> Duration {
     let _ = rustix::thread::sched_setaffinity(None, &cpus);
     let mut paused = Duration::ZERO;
     while !is_over.load(Ordering::Relaxed) {
-        let begin = boot_nanos();
+        let begin = read_boot_nanos();
         thread::sleep(PERIOD);
-        let gap = Duration::from_nanos(boot_nanos() - begin);
+        let gap = Duration::from_nanos(read_boot_nanos() - begin);
         if gap > PERIOD + SHORT {
             paused += gap - PERIOD;
         }

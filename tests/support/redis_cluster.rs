@@ -31,10 +31,10 @@ impl Three {
             let bus = info.trim_end().rsplit("\r\n").next().unwrap().to_owned();
             servers[0].order(&format!("CLUSTER MEET 127.0.0.1 {} {bus}", other.port));
         }
-        let end = tidegate::clock::boot_nanos() + 30_000_000_000;
+        let end = tidegate::clock::read_boot_nanos() + 30_000_000_000;
         let three = Three(servers);
         while !three.is_whole() {
-            assert!(tidegate::clock::boot_nanos() < end, "the cluster did not come about");
+            assert!(tidegate::clock::read_boot_nanos() < end, "the cluster did not come about");
             std::thread::sleep(Duration::from_millis(10));
         }
         three

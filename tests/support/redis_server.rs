@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 /// The server, killed when dropped.
 pub struct Redis {
@@ -131,10 +131,10 @@ impl Redis {
     }
 
     fn await_socket(&self) {
-        let until = boot_nanos() + 10_000_000_000;
+        let until = read_boot_nanos() + 10_000_000_000;
         while UnixStream::connect(self.socket()).is_err() {
             let log = || std::fs::read_to_string(self.directory.path().join("log")).unwrap_or_default();
-            assert!(boot_nanos() < until, "redis-server did not start: {}", log());
+            assert!(read_boot_nanos() < until, "redis-server did not start: {}", log());
             sleep(Duration::from_millis(5));
         }
     }

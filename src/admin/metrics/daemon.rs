@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::Scrape;
 use super::sheet::Sheet;
 use crate::admin::status::unix_seconds;
-use crate::clock::cpu_nanos;
+use crate::clock::read_cpu_nanos;
 use crate::rules::Mode;
 
 pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
@@ -25,7 +25,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     )?;
     held(scrape, sheet)?;
     let help = "CPU time that all threads of the daemon have used";
-    sheet.counter("cpu_seconds", help, &Duration::from_nanos(cpu_nanos()).as_secs_f64())?;
+    sheet.counter("cpu_seconds", help, &Duration::from_nanos(read_cpu_nanos()).as_secs_f64())?;
     let help = "Memory of the whole daemon that is resident; 0: it cannot be read";
     sheet.gauge("resident_bytes", help, &scrape.resident_bytes)?;
     connections(scrape, sheet)?;

@@ -70,7 +70,7 @@ impl Scrape {
         let fleet = desk.control.fleet();
         Scrape {
             now,
-            began: desk.clock.began(),
+            began: desk.clock.started_at(),
             totals: engine.totals(),
             in_force: engine.in_force(),
             leases: engine.leases(),

@@ -46,7 +46,7 @@ fn said_by(view: &SwitchView) -> &'static str {
 
 fn reach_of(view: &SwitchView) -> &'static str {
     match view.switch.target {
-        Target::Everything => "everything",
+        Target::Daemon => "everything",
         Target::Rule(_) => "rule",
     }
 }

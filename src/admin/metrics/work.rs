@@ -38,7 +38,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
         &leases.sessions,
     )?;
     slots(&scrape.pools, sheet)?;
-    let watched: Vec<&PoolView> = scrape.pools.iter().filter(|pool| pool.watched).collect();
+    let watched: Vec<&PoolView> = scrape.pools.iter().filter(|pool| pool.configured).collect();
     shedding(&watched, sheet)
 }
 
@@ -46,7 +46,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 fn slots(pools: &[PoolView], sheet: &mut Sheet<'_>) -> fmt::Result {
     let mut by_name: BTreeMap<&str, (u64, u64)> = BTreeMap::from([(OTHER, (0, 0))]);
     for pool in pools {
-        let name = if pool.watched { &*pool.pool } else { OTHER };
+        let name = if pool.configured { &*pool.pool } else { OTHER };
         let (slots, busy) = by_name.entry(name).or_default();
         *slots += u64::from(pool.slots.unwrap_or_default());
         *busy += u64::from(pool.busy);
@@ -61,7 +61,7 @@ fn slots(pools: &[PoolView], sheet: &mut Sheet<'_>) -> fmt::Result {
 
 fn shedding(pools: &[&PoolView], sheet: &mut Sheet<'_>) -> fmt::Result {
     let chances = pools.iter().flat_map(|pool| {
-        let each = pool.chances.iter();
+        let each = pool.shed_probabilities.iter();
         each.map(|(priority, chance)| ([("pool", &*pool.pool), ("priority", &**priority)], *chance))
     });
     let help = "With what chance a request of a priority is refused by the slow law (workers)";

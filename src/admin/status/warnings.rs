@@ -87,7 +87,7 @@ fn of_fleet(moment: &StatusMoment) -> Option<String> {
 
 fn of_pools(moment: &StatusMoment) -> Vec<String> {
     let mut warnings = Vec::new();
-    for pool in moment.pools.iter().filter(|pool| pool.watched) {
+    for pool in moment.pools.iter().filter(|pool| pool.configured) {
         let name = &pool.pool;
         if pool.slots.is_none() {
             warnings.push(format!(

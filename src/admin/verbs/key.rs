@@ -7,7 +7,7 @@ use super::{Operator, VerbRefusal};
 use crate::admin::Desk;
 use crate::admin::ledger::utc;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{self, Blocked, FleetChange, KeyError, RuleName};
+use crate::engine::{self, BlockedKey, FleetChange, KeyError, RuleName};
 
 pub(super) fn block(desk: &Desk, by: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
     let asked = RequestFields::of(asked, &["rule", "key", "for_s", "fleet"])?;
@@ -19,17 +19,17 @@ pub(super) fn block(desk: &Desk, by: Operator, asked: &Value) -> Result<Value, V
     if asked.flag("fleet")? {
         return block_everywhere(desk, WantedKey { rule, key, until, by }, now);
     }
-    let blocked = desk.engine.block(&rule, &key, until, by).map_err(|error| refused(&error))?;
+    let blocked = desk.engine.block_key(&rule, &key, until, by).map_err(|error| refused(&error))?;
     let until = utc(until, now);
     desk.ledger.enter(
         &by.to_string(),
-        &format!("blocked the key {} of {rule} until {until}", blocked.digest()),
+        &format!("blocked the key {} of {rule} until {until}", blocked.format_digest()),
         now,
     );
     let mode = mode_of(desk, &rule);
     Ok(json!({
         "said": format!("{rule}: this key is refused until {until}{mode}"),
-        "key": blocked.digest(),
+        "key": blocked.format_digest(),
         "warning": desk.control.keep().err(),
     }))
 }
@@ -44,9 +44,9 @@ struct WantedKey<'a> {
 /// Each host, this one included, records the block when it syncs it. Hosts see only the digest, so no value is shown.
 fn block_everywhere(desk: &Desk, wanted: WantedKey<'_>, now: Now) -> Result<Value, VerbRefusal> {
     let WantedKey { rule, key, until, by } = wanted;
-    let key = desk.engine.key_everywhere(&rule, &key).map_err(|error| refused(&error))?;
-    let blocked = Blocked { rule: rule.clone(), key, text: None, until, by };
-    let digest = blocked.digest();
+    let key = desk.engine.fleet_key_digest(&rule, &key).map_err(|error| refused(&error))?;
+    let blocked = BlockedKey { rule: rule.clone(), key, text: None, until, by };
+    let digest = blocked.format_digest();
     desk.control.change_fleet_overrides(FleetChange::Block(blocked)).map_err(VerbRefusal::failed)?;
     let (until, mode) = (utc(until, now), mode_of(desk, &rule));
     let said = format!("{rule}: this key is refused until {until}, on all hosts{mode}");
@@ -55,8 +55,8 @@ fn block_everywhere(desk: &Desk, wanted: WantedKey<'_>, now: Now) -> Result<Valu
 
 fn unblock_everywhere(desk: &Desk, by: Operator, asked: &RequestFields<'_>) -> Result<Value, VerbRefusal> {
     let (rule, key) = rule_and_key(desk, asked)?;
-    let key = desk.engine.key_everywhere(&rule, &key).map_err(|error| refused(&error))?;
-    let change = FleetChange::Free(rule.clone(), key);
+    let key = desk.engine.fleet_key_digest(&rule, &key).map_err(|error| refused(&error))?;
+    let change = FleetChange::Unblock(rule.clone(), key);
     let some = desk.control.change_fleet_overrides(change).map_err(VerbRefusal::failed)?;
     if some {
         let by = engine::SwitchOrigin::User(by.uid).to_string();
@@ -73,12 +73,12 @@ pub(super) fn unblock(desk: &Desk, by: Operator, asked: &Value) -> Result<Value,
         return unblock_everywhere(desk, by, &wanted);
     }
     let said = ["was not blocked", "is free"];
-    undo(desk, by, asked, "freed a key of", said, engine::Engine::unblock)
+    undo(desk, by, asked, "freed a key of", said, engine::Engine::unblock_key)
 }
 
 pub(super) fn reset(desk: &Desk, by: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
     let said = ["had nothing to be forgotten", "is counted afresh; leases stay"];
-    undo(desk, by, asked, "reset a key of", said, engine::Engine::reset)
+    undo(desk, by, asked, "reset a key of", said, engine::Engine::reset_key)
 }
 
 type Undo = fn(&engine::Engine, &RuleName, &[(&str, &str)]) -> Result<bool, KeyError>;
@@ -117,7 +117,7 @@ pub(super) fn rule_and_key<'a>(
 
 /// Returns a note if a fleet override still blocks the key: local verbs do not lift fleet blocks.
 fn still_blocked(desk: &Desk, rule: &RuleName, key: &AttributePairs<'_>) -> &'static str {
-    let Ok(key) = desk.engine.key_everywhere(rule, key) else { return "" };
+    let Ok(key) = desk.engine.fleet_key_digest(rule, key) else { return "" };
     let overrides = desk.engine.fleet_overrides();
     let is_blocked = overrides.blocks.iter().any(|block| block.rule == *rule && block.key == key);
     if is_blocked { "; it is blocked on all hosts: `tidegate unblock … --fleet`" } else { "" }
@@ -125,7 +125,7 @@ fn still_blocked(desk: &Desk, rule: &RuleName, key: &AttributePairs<'_>) -> &'st
 
 /// Returns a note if the rule's mode refuses no requests, so that a block has no effect.
 fn mode_of(desk: &Desk, rule: &RuleName) -> String {
-    match desk.engine.mode_of(rule) {
+    match desk.engine.effective_mode(rule) {
         Some(crate::rules::Mode::Enforce) | None => String::new(),
         Some(mode) => {
             format!("; but the rule is in {mode}, and refuses nobody: `tidegate switch {rule} enforce`")

@@ -14,7 +14,7 @@ pub(super) fn switch(desk: &Desk, by: Operator, asked: &Value) -> Result<Value, 
     let asked = RequestFields::of(asked, &["rule", "all", "mode", "clear", "for_s", "fleet"])?;
     let target = match (asked.text("rule")?, asked.flag("all")?) {
         (Some(name), false) => Target::Rule(rule(desk, name)?),
-        (None, true) => Target::Everything,
+        (None, true) => Target::Daemon,
         (Some(_), true) => return Err(VerbRefusal::bad("`rule` and `all`: write one of the two")),
         (None, false) => {
             return Err(VerbRefusal::bad("what is to be switched: write `rule`, or `\"all\": true`"));
@@ -25,7 +25,7 @@ pub(super) fn switch(desk: &Desk, by: Operator, asked: &Value) -> Result<Value, 
     let said = match (asked.text("mode")?, asked.flag("clear")?) {
         (Some(word), false) => {
             let (mode, until, by) = (mode(word)?, asked.until(now)?, engine::SwitchOrigin::User(by.uid));
-            let switch = Switch { target, mode, until, said: now.at, by };
+            let switch = Switch { target, mode, until, set_at: now.at, by };
             if is_fleet { set_everywhere(desk, &switch, now)? } else { set(desk, &switch, now)? }
         }
         (None, true) if asked.until(now)?.is_some() => {
@@ -44,7 +44,7 @@ pub(super) fn switch(desk: &Desk, by: Operator, asked: &Value) -> Result<Value, 
 }
 
 fn set(desk: &Desk, switch: &Switch, now: Now) -> Result<String, VerbRefusal> {
-    let view = desk.engine.switch(switch).map_err(|error| VerbRefusal::bad(error.to_string()))?;
+    let view = desk.engine.set_switch(switch).map_err(|error| VerbRefusal::bad(error.to_string()))?;
     let until = until(switch, now);
     let is_back = is_back(switch);
     let what = match is_back {
@@ -66,16 +66,16 @@ fn until(switch: &Switch, now: Now) -> String {
 
 /// Reports whether this clears the switch of the whole daemon: enforce is its mode without a switch.
 fn is_back(switch: &Switch) -> bool {
-    switch.target == Target::Everything && switch.mode == Mode::Enforce
+    switch.target == Target::Daemon && switch.mode == Mode::Enforce
 }
 
 /// Each host, this one included, records the switch when it syncs it.
 fn set_everywhere(desk: &Desk, switch: &Switch, now: Now) -> Result<String, VerbRefusal> {
-    if switch.target == Target::Everything && !is_back(switch) && switch.until.is_none() {
+    if switch.target == Target::Daemon && !is_back(switch) && switch.until.is_none() {
         let message = "everything is switched on all hosts for a time only. help: say for how long, `--for 30m` (`for_s`)";
         return Err(VerbRefusal::bad(message));
     }
-    let view = desk.engine.could_switch(switch).map_err(|error| VerbRefusal::bad(error.to_string()))?;
+    let view = desk.engine.preview_switch(switch).map_err(|error| VerbRefusal::bad(error.to_string()))?;
     let is_change = desk
         .control
         .change_fleet_overrides(FleetChange::Switch(switch.clone()))
@@ -107,8 +107,8 @@ fn cleared_everywhere(target: &Target, is_change: bool) -> String {
 }
 
 fn written(view: &SwitchView) -> String {
-    match (&view.switch.target, view.written) {
-        (Target::Everything, Some(mode)) => format!("; the settings say {mode}"),
+    match (&view.switch.target, view.configured_mode) {
+        (Target::Daemon, Some(mode)) => format!("; the settings say {mode}"),
         (Target::Rule(_), Some(mode)) => format!("; its file says {mode}"),
         (_, None) => String::new(),
     }
@@ -129,7 +129,7 @@ fn clear(desk: &Desk, target: &Target, by: Operator, now: Now) -> String {
     let everywhere = desk.engine.fleet_switches().into_iter().find(|view| view.switch.target == *target);
     let still = everywhere.map(|view| format!("; all hosts are switched to {}", view.switch.mode));
     let still = still.unwrap_or_default();
-    if !desk.engine.clear(target) {
+    if !desk.engine.clear_switch(target) {
         return format!("{target}: was not switched{still}");
     }
     desk.ledger.enter(
@@ -138,7 +138,7 @@ fn clear(desk: &Desk, target: &Target, by: Operator, now: Now) -> String {
         now,
     );
     match target {
-        Target::Everything => format!("everything: back to what the settings and the files say{still}"),
+        Target::Daemon => format!("everything: back to what the settings and the files say{still}"),
         Target::Rule(rule) => format!("{rule}: back to what its file says{still}"),
     }
 }

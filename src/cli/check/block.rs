@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::num::NonZeroU32;
 
 use super::super::shed_words;
-use crate::engine::{bytes_per_key_of, keys_within};
+use crate::engine::{bytes_per_rule_key, keys_within};
 use crate::limit::{Quota, Rate};
 use crate::rules::percent::Percent;
 use crate::rules::shed::Shed;
@@ -44,7 +44,7 @@ impl BlockSettings {
     /// Returns the least number of keys of a rule that fit into the byte budget.
     pub(super) fn keys_held(&self, rule: &Rule) -> Option<u64> {
         let budget = usize::try_from(self.memory_bytes_max).unwrap_or(usize::MAX);
-        keys_within(budget, bytes_per_key_of(rule).most)
+        keys_within(budget, bytes_per_rule_key(rule).most)
     }
 }
 
@@ -174,7 +174,7 @@ fn fleet_text(fleet: &FleetTerms) -> String {
 /// Describes a region's share of the budget, and its loss from rounding to whole tokens or permits.
 fn region_text(region: &Region, quota: &Quota) -> Option<String> {
     let (weight, whole) = (region.weight, region.whole?);
-    let is_window = matches!(quota, Quota::Share(part) if part.window().is_some());
+    let is_window = matches!(quota, Quota::FleetBudget(part) if part.window().is_some());
     let (count, of, one) = match whole {
         WholeNumbers::Tokens { burst, .. } if is_window => (burst, "the limit", "token"),
         WholeNumbers::Tokens { burst, .. } => (burst, "the burst", "token"),
@@ -188,7 +188,7 @@ fn region_text(region: &Region, quota: &Quota) -> Option<String> {
     };
     let (numbers, slower) = match (whole, quota) {
         (WholeNumbers::Tokens { rate, .. }, _) if is_window => (rate.to_string(), String::new()),
-        (WholeNumbers::Tokens { rate, burst }, Quota::Share(part)) => {
+        (WholeNumbers::Tokens { rate, burst }, Quota::FleetBudget(part)) => {
             (format!("{rate}, burst {burst}"), slower(rate, weight, part.bucket().rate()))
         }
         (WholeNumbers::Tokens { rate, burst }, _) => (format!("{rate}, burst {burst}"), String::new()),
@@ -259,7 +259,7 @@ pub(super) fn slowest_override(limit: &Limit) -> Option<u64> {
     let overrides = limit.allowances.iter().skip(1).flatten();
     let rounded = overrides.filter_map(|allowance| {
         let (rate, scale) = steady(&allowance.quota)?;
-        rate.rounding_on(scale)
+        rate.rounding_parts_on(scale)
     });
     rounded.min()
 }
@@ -271,7 +271,7 @@ fn also(rule: &Rule) -> String {
 }
 
 fn memory(rule: &Rule, terms: &BlockSettings) -> String {
-    let bytes = bytes_per_key_of(rule);
+    let bytes = bytes_per_rule_key(rule);
     let Some(held) = terms.keys_held(rule) else { return "nothing is kept".to_owned() };
     let work = match rule.expires {
         Some(_) => format!("; at most {LEASE_BYTES_MAX} bytes for each piece of work"),

@@ -10,7 +10,7 @@ use super::super::client::{Client, connect};
 use super::finding::DoctorFinding;
 use crate::daemon::descriptors;
 use crate::daemon::settings::Settings;
-use crate::protocol::{DescriptorList, Reply, RequestFrame};
+use crate::protocol::{DescriptorList, RequestFrame, WireReply};
 use crate::sys;
 
 /// Runs all checks; those of the status only if the admin socket answers.
@@ -27,7 +27,7 @@ fn answers(socket: &Path) -> DoctorFinding {
     let asked = Client::connect(socket, PATIENCE).and_then(|mut client| {
         let id = client.next_id();
         client.ask(&RequestFrame::Ping { id }, &DescriptorList::new(), |reply| {
-            matches!(reply, Reply::Done { ok: true, .. })
+            matches!(reply, WireReply::Done { ok: true, .. })
         })
     });
     match asked {

@@ -63,7 +63,7 @@ fn accept_queues() -> DoctorFinding {
 fn clocks() -> DoctorFinding {
     const WHAT: &str = "clock";
     let clock = Clock::start();
-    let unix_nanos = i128::from(clock.now().utc) + i128::from(clock.now().at.as_nanos());
+    let unix_nanos = i128::from(clock.now().utc_offset_nanos) + i128::from(clock.now().at.as_nanos());
     let seconds = unix_nanos / 1_000_000_000;
     if (UNIX_MIN..UNIX_MAX).contains(&seconds) {
         return DoctorFinding::well(
@@ -99,7 +99,7 @@ fn kernel() -> DoctorFinding {
 
 /// Requests the scheduling of decision threads on a separate thread and checks the result.
 fn scheduler() -> DoctorFinding {
-    let tried = std::thread::Builder::new().spawn(|| (sys::ask_for_short_slice(), sys::slice()));
+    let tried = std::thread::Builder::new().spawn(|| (sys::request_short_slice(), sys::read_slice()));
     match tried.map(std::thread::JoinHandle::join) {
         Ok(Ok((asked, given))) => of_slice(&asked, given),
         Ok(Err(_)) | Err(_) => DoctorFinding::unseen(

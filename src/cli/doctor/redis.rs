@@ -31,7 +31,7 @@ pub(super) fn all(settings: &Settings) -> Vec<DoctorFinding> {
         }
     };
     let clock = Clock::start();
-    let now_us = (i128::from(clock.now().utc) + i128::from(clock.now().at.as_nanos())) / 1_000;
+    let now_us = (i128::from(clock.now().utc_offset_nanos) + i128::from(clock.now().at.as_nanos())) / 1_000;
     let fleet = AdminClient::of_settings(settings).get_json("/fleet").ok();
     let told = fleet.as_ref().and_then(|fleet| fleet.get("hosts")?.as_u64());
     findings.extend(fleet.as_ref().and_then(other_secrets));

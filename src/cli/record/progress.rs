@@ -6,7 +6,7 @@ use std::time::Duration;
 use indicatif::{ProgressBar, ProgressDrawTarget};
 
 use super::feed::FeedReport;
-use crate::clock::boot_nanos;
+use crate::clock::read_boot_nanos;
 use crate::trace::table::counted;
 
 pub(super) struct RecordProgress {
@@ -20,13 +20,13 @@ impl RecordProgress {
     pub(super) fn new(lasts: Duration, in_the_way: bool) -> RecordProgress {
         let wanted = !in_the_way && std::io::stderr().is_terminal();
         let line = wanted.then(|| ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()));
-        RecordProgress { line, begin_nanos: boot_nanos(), lasts }
+        RecordProgress { line, begin_nanos: read_boot_nanos(), lasts }
     }
 
     /// Updates the line; called every second.
     pub(super) fn show(&self, lines: u64, report: &FeedReport) {
         let Some(line) = &self.line else { return };
-        let passed = Duration::from_nanos(boot_nanos().saturating_sub(self.begin_nanos));
+        let passed = Duration::from_nanos(read_boot_nanos().saturating_sub(self.begin_nanos));
         let left = Duration::from_secs(self.lasts.saturating_sub(passed).as_secs());
         let left = humantime::format_duration(left);
         let lines = counted(lines, "line");

@@ -36,7 +36,7 @@ impl ExpectedDecision {
                 wrong.push(format!("expected {what}={expected}, got {got}"));
             }
         };
-        compare("retry", self.retry.map(span), span(decision.retry));
+        compare("retry", self.retry.map(span), span(decision.retry_after));
         let left = decision.binding.map(|view| view.level.remaining.to_string());
         compare("left", self.left.map(|left| left.to_string()), left.unwrap_or_else(nothing));
         compare("rule", self.rule.clone().map(or_nothing), or_nothing(rule(decision)));
@@ -87,7 +87,7 @@ fn described(decision: &Decision<'_>) -> String {
         text.push_str(&format!(", left={}", view.level.remaining));
     }
     if matches!(decision.verdict, Verdict::Limit | Verdict::Wait | Verdict::Shed) {
-        text.push_str(&format!(", retry={}", span(decision.retry)));
+        text.push_str(&format!(", retry={}", span(decision.retry_after)));
     }
     text
 }

@@ -6,10 +6,10 @@ use std::sync::Arc;
 
 use super::line::{OfWord, RequestLine, RequestSubject, Step};
 use super::suite::Test;
-use crate::engine::{self, Amount, RefundBy, RefundReference, Repeat, WorkOutcome};
-use crate::protocol::{self, DescriptorList, Judge, RequestOptions};
+use crate::engine::{self, Amount, IdempotencyKey, RefundBy, RefundReference, WorkOutcome};
+use crate::protocol::{self, CheckRequest, DescriptorList, RequestOptions};
 use crate::rules::{self, Domain, Problem, shown};
-use crate::server::engine_cost;
+use crate::server::to_engine_cost;
 use crate::trace::bounds::refused_by_the_socket;
 use crate::trace::event::{HelloEvent, LeaseOwner};
 use crate::trace::ids::IdDigest;
@@ -108,18 +108,18 @@ impl<'t> TestStage<'t> {
             named => protocol::CostField::Units(named.into()),
         };
         let options = options(&ask.about);
-        let asked = Judge { cost, priority, options, ..Judge::new(0, &self.domain) };
+        let asked = CheckRequest { cost, priority, options, ..CheckRequest::new(0, &self.domain) };
         if let Some(reason) = refused_by_the_socket(&protocol::RequestFrame::Hit(asked), &descriptors) {
             return vec![format!("could not be asked: {reason}")];
         }
-        let (cost, oversized) = engine_cost(&cost);
+        let (cost, oversized) = to_engine_cost(&cost);
         let request = engine::Request {
             cost,
             oversized,
             priority,
             wait_max: ask.wait_max,
             queued: ask.queued,
-            repeat: repeat(&ask.about),
+            idempotency_key: repeat(&ask.about),
             ..engine::Request::new(ask.op, &self.domain, of_engine(&descriptors))
         };
         let id = ask.name.as_deref().map(|name| {
@@ -158,7 +158,7 @@ impl<'t> TestStage<'t> {
         let (domain, descriptors) = (self.domain.as_str(), of_engine(&descriptors));
         let (named, work) = match of {
             None => (None, None),
-            Some(OfWord::Idem(idem)) => (Some(RefundReference::Idem(idem.as_bytes())), None),
+            Some(OfWord::Idem(idem)) => (Some(RefundReference::IdempotencyKey(idem.as_bytes())), None),
             Some(OfWord::Work(name)) => match self.held.get(name.as_str()).and_then(VecDeque::front) {
                 Some(id) => (None, Some(*id)),
                 None => return Some(nothing_held(name)),
@@ -168,8 +168,8 @@ impl<'t> TestStage<'t> {
             domain,
             descriptors,
             amount: Amount::Units(&units),
-            repeat: repeat(about),
-            of: named.map(|of| RefundBy { user: USER, of }),
+            idempotency_key: repeat(about),
+            refund_of: named.map(|of| RefundBy { user: USER, reference: of }),
             trusted: true,
         };
         match self.player.charge(&charge, work) {
@@ -228,7 +228,7 @@ fn options(about: &RequestSubject) -> RequestOptions<'_> {
 }
 
 /// Returns the idempotency key of a line. All lines without a session share one.
-fn repeat(about: &RequestSubject) -> Option<Repeat<'_>> {
+fn repeat(about: &RequestSubject) -> Option<IdempotencyKey<'_>> {
     let session = about.session.as_deref().unwrap_or_default().as_bytes();
-    about.idem.as_deref().map(|idem| Repeat { session, user: 0, name: idem.as_bytes() })
+    about.idem.as_deref().map(|idem| IdempotencyKey { session, user: 0, name: idem.as_bytes() })
 }

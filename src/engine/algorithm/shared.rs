@@ -1,65 +1,65 @@
 //! Fleet budgets and fleet concurrency limits as algorithms.
 
 use super::{
-    AlgorithmTable, Digest, Fading, Micros, Now, Outcome, PINNED, QueueWait, Quota, QuotaLevel, Shard,
-    StateTable, Tag, lives_in,
+    AlgorithmTable, Digest, Micros, Now, Outcome, PINNED, QueueWait, Quota, QuotaLevel, Shard, StateTable,
+    TableState, Tag, lives_in,
 };
-use crate::engine::part::Case;
-use crate::limit::concurrency::InProgress;
+use crate::engine::part::CheckContext;
+use crate::limit::concurrency::LeaseCount;
 use crate::limit::places::{self, Permits};
-use crate::limit::share::{self, Folded};
+use crate::limit::share::{self, CompactShare};
 
 impl AlgorithmTable for share::ShareQuota {
-    type State = Folded;
+    type State = CompactShare;
 
-    const ADOPTS: bool = false;
+    const CONVERTS_STATES: bool = false;
 
     const IS_SHARED: bool = true;
 
-    lives_in!(shares, Share);
+    lives_in!(shares, FleetBudget);
 
-    fn fresh(&self, now: Now) -> Folded {
-        Folded::fresh(self, now.at)
+    fn new_state(&self, now: Now) -> CompactShare {
+        CompactShare::fresh(self, now.at)
     }
 
-    fn judge(&self, state: &Folded, now: Now, cost: u32, _: Option<Micros>) -> (Outcome, QueueWait) {
+    fn judge(&self, state: &CompactShare, now: Now, cost: u32, _: Option<Micros>) -> (Outcome, QueueWait) {
         (state.unfold(self, now.at).judge(self, now.at, cost), QueueWait::NONE)
     }
 
-    fn charge(&self, state: &mut Folded, now: Now, cost: u32, _: QueueWait) {
-        state.change(self, now.at, |share| share.charge(self, now.at, cost));
+    fn charge(&self, state: &mut CompactShare, now: Now, cost: u32, _: QueueWait) {
+        state.update(self, now.at, |share| share.charge(self, now.at, cost));
     }
 
-    fn admit(&self, state: &mut Folded, now: Now, cost: u32, _: Option<Micros>, _: bool) -> Outcome {
-        state.change(self, now.at, |share| share.admit(self, now.at, cost))
+    fn admit(&self, state: &mut CompactShare, now: Now, cost: u32, _: Option<Micros>, _: bool) -> Outcome {
+        state.update(self, now.at, |share| share.admit(self, now.at, cost))
     }
 
     #[inline]
-    fn admit_at_once(&self, state: &mut Folded, now: Now, cost: u32) -> Option<QuotaLevel> {
-        state.admit_at_once(self, now.at, cost)
+    fn admit_at_once(&self, state: &mut CompactShare, now: Now, cost: u32) -> Option<QuotaLevel> {
+        state.admit_fast(self, now.at, cost)
     }
 
-    fn note_refused(&self, state: &mut Folded, now: Now, cost: u32) {
-        state.change(self, now.at, |share| share.refuse(self, now.at, cost));
+    fn record_refusal(&self, state: &mut CompactShare, now: Now, cost: u32) {
+        state.update(self, now.at, |share| share.record_refusal(self, now.at, cost));
     }
 
-    fn calls(state: &mut Folded) -> bool {
-        state.calls()
+    fn take_sync_request(state: &mut CompactShare) -> bool {
+        state.take_sync_due()
     }
 
     fn budget(&self) -> Option<u64> {
         share::ShareQuota::budget(self)
     }
 
-    fn owe(&self, state: &mut Folded, now: Now, amount: u32, debt_max: u32) {
-        state.change(self, now.at, |share| share.owe(self, now.at, amount, debt_max));
+    fn charge_debt(&self, state: &mut CompactShare, now: Now, amount: u32, debt_max: u32) {
+        state.update(self, now.at, |share| share.charge_debt(self, now.at, amount, debt_max));
     }
 
-    fn give_back(&self, state: &mut Folded, now: Now, amount: u32) {
-        state.change(self, now.at, |share| share.give_back(self, now.at, amount));
+    fn refund(&self, state: &mut CompactShare, now: Now, amount: u32) {
+        state.update(self, now.at, |share| share.refund(self, now.at, amount));
     }
 
-    fn level(&self, state: &Folded, now: Now) -> QuotaLevel {
+    fn level(&self, state: &CompactShare, now: Now) -> QuotaLevel {
         let level = state.unfold(self, now.at).level(self, now.at);
         // Without data from Redis about the window, the clock of this host determines its end.
         match self.window().filter(|_| level.reset == level.window) {
@@ -69,14 +69,14 @@ impl AlgorithmTable for share::ShareQuota {
     }
 }
 
-impl Fading for Folded {
+impl TableState for CompactShare {
     fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
         self.nanos_until_fresh(tag.scale(), now.at)
     }
 
     /// An evicted state that is tracked loses its borrowed tokens.
     fn weight(&self, _: Tag) -> u16 {
-        u16::from(self.is_in_touch())
+        u16::from(self.is_tracked())
     }
     fn heap_bytes(&self) -> usize {
         self.heap_bytes()
@@ -84,60 +84,60 @@ impl Fading for Folded {
 }
 
 impl AlgorithmTable for places::PermitQuota {
-    type State = InProgress;
+    type State = LeaseCount;
 
-    const ADOPTS: bool = false;
+    const CONVERTS_STATES: bool = false;
 
-    lives_in!(in_progress, Places);
+    lives_in!(in_progress, FleetConcurrency);
 
-    fn fresh(&self, _: Now) -> InProgress {
-        InProgress::default()
+    fn new_state(&self, _: Now) -> LeaseCount {
+        LeaseCount::default()
     }
 
     /// Judges without permits of this host: while Redis is reachable nothing passes, else the fallback.
-    fn judge(&self, state: &InProgress, now: Now, _: u32, _: Option<Micros>) -> (Outcome, QueueWait) {
+    fn judge(&self, state: &LeaseCount, now: Now, _: u32, _: Option<Micros>) -> (Outcome, QueueWait) {
         (places::PermitQuota::judge(self, None, state.count(), now.at), QueueWait::NONE)
     }
 
     fn judge_beside(
         &self,
         (shard, digest): (&Shard, &Digest),
-        state: &InProgress,
+        state: &LeaseCount,
         now: Now,
         _: u32,
         _: Option<Micros>,
     ) -> (Outcome, QueueWait) {
-        (places::PermitQuota::judge(self, shard.places.find(digest), state.count(), now.at), QueueWait::NONE)
+        (places::PermitQuota::judge(self, shard.permits.find(digest), state.count(), now.at), QueueWait::NONE)
     }
 
-    fn charge(&self, state: &mut InProgress, _: Now, _: u32, _: QueueWait) {
-        state.begin();
+    fn charge(&self, state: &mut LeaseCount, _: Now, _: u32, _: QueueWait) {
+        state.add_lease();
     }
 
     /// No effect: leases alone count permits.
-    fn owe(&self, _: &mut InProgress, _: Now, _: u32, _: u32) {}
+    fn charge_debt(&self, _: &mut LeaseCount, _: Now, _: u32, _: u32) {}
 
     /// No effect: the permit is released with its lease.
-    fn give_back(&self, _: &mut InProgress, _: Now, _: u32) {}
+    fn refund(&self, _: &mut LeaseCount, _: Now, _: u32) {}
 
-    fn level(&self, state: &InProgress, now: Now) -> QuotaLevel {
+    fn level(&self, state: &LeaseCount, now: Now) -> QuotaLevel {
         places::PermitQuota::level(self, None, state.count(), now.at)
     }
 
-    fn level_beside(&self, (shard, digest): (&Shard, &Digest), state: &InProgress, now: Now) -> QuotaLevel {
-        places::PermitQuota::level(self, shard.places.find(digest), state.count(), now.at)
+    fn level_beside(&self, (shard, digest): (&Shard, &Digest), state: &LeaseCount, now: Now) -> QuotaLevel {
+        places::PermitQuota::level(self, shard.permits.find(digest), state.count(), now.at)
     }
 
-    fn charged(
+    fn record_charge(
         &self,
         (key, digest): (Digest, Digest),
         _: QuotaLevel,
-        case: &Case<'_>,
+        case: &CheckContext<'_>,
         shard: &mut Shard,
     ) -> QuotaLevel {
         let in_use = shard.in_use(&digest);
-        note(self, (key, digest), case, shard, |places| places.begin(in_use, case.now.at));
-        places::PermitQuota::level(self, shard.places.find(&digest), in_use, case.now.at)
+        update_permits(self, (key, digest), case, shard, |places| places.record_start(in_use, case.now.at));
+        places::PermitQuota::level(self, shard.permits.find(&digest), in_use, case.now.at)
     }
 }
 
@@ -146,38 +146,38 @@ pub(in crate::engine) fn note_refused(
     quota: &places::PermitQuota,
     keys: (Digest, Digest),
     could_ask: bool,
-    case: &Case<'_>,
+    case: &CheckContext<'_>,
     shard: &mut Shard,
 ) {
-    note(quota, keys, case, shard, |places| places.refuse(could_ask, case.now.at));
+    update_permits(quota, keys, case, shard, |places| places.record_refusal(could_ask, case.now.at));
 }
 
 /// Applies a change to the key's permit record, for the sync task; only if the limit is shared with a fleet.
-fn note(
+fn update_permits(
     quota: &places::PermitQuota,
     (key, digest): (Digest, Digest),
-    case: &Case<'_>,
+    case: &CheckContext<'_>,
     shard: &mut Shard,
     change: impl FnOnce(&mut Permits),
 ) {
     let Some(budget) = quota.budget() else { return };
-    let may_call = shard.place_calls.has_room();
+    let may_call = shard.permit_sync_queue.has_room();
     let change = |places: &mut Permits| {
-        places.move_to(budget);
+        places.set_budget(budget);
         change(places);
-        may_call && places.calls()
+        may_call && places.take_sync_due()
     };
-    let (memory, fresh) = (case.shards.memory(), || Permits::of(budget));
-    let (calls, evicted) = shard.places.change(digest, memory, case.now, fresh, change);
+    let (memory, fresh) = (case.shards.memory(), || Permits::none_of(budget));
+    let (calls, evicted) = shard.permits.change(digest, memory, case.now, fresh, change);
     case.shards.count_evictions(evicted);
     if calls {
-        shard.place_calls.push_place(key, budget, case.shards);
+        shard.permit_sync_queue.push_permit_key(key, budget, case.shards);
     }
 }
 
-impl Fading for Permits {
+impl TableState for Permits {
     fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
-        self.nanos_until_forgotten(now.at)
+        self.nanos_until_droppable(now.at)
     }
 
     /// Pinned: other hosts rely on this record.

@@ -6,9 +6,9 @@
 
 use std::sync::Arc;
 
-use super::by_hand::{BlockedKeys, FoundKeys, pair};
+use super::key_blocks::{BlockedKeys, FoundKeys, digest_words};
 use super::{
-    Blocked, ControlEvent, KeyError, OperatorControl, RuleName, Switch, SwitchOrigin, SwitchView, Target,
+    BlockedKey, ControlEvent, KeyError, OperatorControl, RuleName, Switch, SwitchOrigin, SwitchView, Target,
 };
 use crate::clock::Timestamp;
 use crate::engine::Engine;
@@ -23,7 +23,7 @@ pub struct FleetOverrides {
     /// The switches.
     pub switches: Vec<Switch>,
     /// Blocked keys, by fleet-wide digest.
-    pub blocks: Vec<Blocked>,
+    pub blocks: Vec<BlockedKey>,
 }
 
 /// One change of the fleet overrides.
@@ -34,9 +34,9 @@ pub enum FleetChange {
     /// Return to the mode of the files or the host.
     Clear(Target),
     /// Block a key until a time.
-    Block(Blocked),
+    Block(BlockedKey),
     /// Unblock a key of a rule.
-    Free(RuleName, [u64; 2]),
+    Unblock(RuleName, [u64; 2]),
 }
 
 impl Engine {
@@ -50,18 +50,18 @@ impl Engine {
     pub fn put_back_fleet_overrides(&self, overrides: FleetOverrides) {
         let mut control = self.control.lock();
         control.fleet = overrides;
-        self.enact(&mut control);
+        self.recompile_rules(&mut control);
     }
 
     /// Applies fleet overrides and records an event for each addition and removal.
-    pub fn take_fleet_overrides(&self, overrides: &FleetOverrides) {
+    pub fn apply_fleet_overrides(&self, overrides: &FleetOverrides) {
         let mut control = self.control.lock();
         let before = std::mem::replace(&mut control.fleet, overrides.clone());
         let is_same = |one: &Switch, other: &Switch| {
             (&one.target, one.mode, one.by) == (&other.target, other.mode, other.by)
                 && one.until.is_some() == other.until.is_some()
         };
-        let is_key = |one: &Blocked, other: &Blocked| one.rule == other.rule && one.key == other.key;
+        let is_key = |one: &BlockedKey, other: &BlockedKey| one.rule == other.rule && one.key == other.key;
         let mut events = Vec::new();
         let came =
             overrides.switches.iter().filter(|new| !before.switches.iter().any(|old| is_same(old, new)));
@@ -74,10 +74,10 @@ impl Engine {
         let blocked = overrides.blocks.iter().filter(|new| !before.blocks.iter().any(|old| is_key(old, new)));
         events.extend(blocked.cloned().map(ControlEvent::FleetBlocked));
         let freed = before.blocks.iter().filter(|old| !overrides.blocks.iter().any(|new| is_key(old, new)));
-        events.extend(freed.cloned().map(ControlEvent::FleetFreed));
-        events.into_iter().for_each(|event| control.happened(event));
+        events.extend(freed.cloned().map(ControlEvent::FleetUnblocked));
+        events.into_iter().for_each(|event| control.record_event(event));
         if before.switches != overrides.switches || before.blocks != overrides.blocks {
-            self.enact(&mut control);
+            self.recompile_rules(&mut control);
         }
     }
 
@@ -85,34 +85,41 @@ impl Engine {
     ///
     /// # Errors
     /// The attributes do not form a key of the rule; or this host is in no fleet.
-    pub fn key_everywhere(&self, rule: &RuleName, attributes: &[(&str, &str)]) -> Result<[u64; 2], KeyError> {
+    pub fn fleet_key_digest(
+        &self,
+        rule: &RuleName,
+        attributes: &[(&str, &str)],
+    ) -> Result<[u64; 2], KeyError> {
         let control = self.control.lock();
-        let found = FoundKeys::of(self, &control, rule, attributes)?;
+        let found = FoundKeys::find(self, &control, rule, attributes)?;
         if found.values.is_empty() {
-            return Err(KeyError::OneKey(rule.clone()));
+            return Err(KeyError::SingleKey(rule.clone()));
         }
-        let ruling = self.ruling.load();
-        let terms = ruling.find(&rule.domain).and_then(|(_, terms)| terms.rules.get(found.number as usize));
-        let everywhere = terms.and_then(|terms| terms.everywhere.as_ref());
-        let Everywhere { hash, .. } = everywhere.ok_or_else(|| KeyError::Alone(rule.clone()))?;
-        Ok(pair(&hash.digest(found.values.iter().map(String::as_str))))
+        let ruling = self.rule_set.load();
+        let terms =
+            ruling.find_domain(&rule.domain).and_then(|(_, terms)| terms.rules.get(found.number as usize));
+        let everywhere = terms.and_then(|terms| terms.fleet_blocks.as_ref());
+        let FleetBlockedKeys { hash, .. } = everywhere.ok_or_else(|| KeyError::NoFleet(rule.clone()))?;
+        Ok(digest_words(&hash.digest(found.values.iter().map(String::as_str))))
     }
 
     /// The fleet-wide switches, oldest first.
     #[must_use]
     pub fn fleet_switches(&self) -> Vec<SwitchView> {
         let control = self.control.lock();
-        control.fleet.switches.iter().map(|switch| control.view(switch, self.options.mode)).collect()
+        control.fleet.switches.iter().map(|switch| control.view_switch(switch, self.options.mode)).collect()
     }
 }
 
 impl OperatorControl {
     /// Returns the later switch of a target, of this host's and the fleet's.
-    pub(super) fn said_of(&self, is_it: impl Fn(&Target) -> bool) -> Option<&Switch> {
+    pub(super) fn find_latest_switch(&self, is_it: impl Fn(&Target) -> bool) -> Option<&Switch> {
         let own = self.switches.iter().find(|switch| is_it(&switch.target));
         let everywhere = self.fleet.switches.iter().find(|switch| is_it(&switch.target));
         match (own, everywhere) {
-            (Some(own), Some(everywhere)) => Some(if own.said > everywhere.said { own } else { everywhere }),
+            (Some(own), Some(everywhere)) => {
+                Some(if own.set_at > everywhere.set_at { own } else { everywhere })
+            }
             (own, everywhere) => own.or(everywhere),
         }
     }
@@ -128,24 +135,24 @@ impl SwitchOrigin {
 
 /// The fleet-wide key hash of one rule, and its blocked keys.
 #[derive(Clone, Debug)]
-pub(in crate::engine) struct Everywhere {
+pub(in crate::engine) struct FleetBlockedKeys {
     pub(in crate::engine) hash: KeyHash,
     pub(in crate::engine) blocked: Option<Arc<BlockedKeys>>,
 }
 
-impl Everywhere {
+impl FleetBlockedKeys {
     /// Makes it for a rule that counts by key; `None` without a fleet.
-    pub(in crate::engine) fn of(
+    pub(in crate::engine) fn for_rule(
         fleet: &FleetMembership,
         own: &HashKey,
         of_rule: impl Fn(&HashKey) -> KeyHash,
         blocked: Option<Arc<BlockedKeys>>,
-    ) -> Option<Everywhere> {
-        fleet.is_joined().then(|| Everywhere { hash: of_rule(fleet.hash_key(true, own)), blocked })
+    ) -> Option<FleetBlockedKeys> {
+        fleet.is_joined().then(|| FleetBlockedKeys { hash: of_rule(fleet.hash_key(true, own)), blocked })
     }
 
     #[inline]
-    pub(in crate::engine) fn blocks(&self) -> bool {
+    pub(in crate::engine) fn has_blocked_keys(&self) -> bool {
         self.blocked.is_some()
     }
 
@@ -154,7 +161,7 @@ impl Everywhere {
         &self,
         values: impl Fn() -> V,
     ) -> Timestamp {
-        let until = |blocked: &BlockedKeys| blocked.get(&pair(&self.hash.digest(values()))).copied();
+        let until = |blocked: &BlockedKeys| blocked.get(&digest_words(&self.hash.digest(values()))).copied();
         self.blocked.as_deref().and_then(until).unwrap_or(Timestamp::ORIGIN)
     }
 }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::RuleName;
 use crate::clock::Timestamp;
-use crate::engine::ruling::Ruling;
+use crate::engine::ruling::CompiledRuleSet;
 use crate::engine::sync::{AtomicU32, Ordering};
 use crate::rules::{Domain, Guard, Mode, Rule};
 
@@ -32,15 +32,15 @@ pub struct Alarm {
 /// caller is equally likely, however many requests it makes. A share of one half is then accurate to three
 /// hundredths (one standard deviation of 224 callers); up to 448 callers it is exact.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Guarding {
+pub(in crate::engine) struct CallerSample {
     /// The minimum number of leading zeros of a sampled digest.
     zeros: AtomicU32,
     callers: Mutex<HashTable<(u64, bool)>>,
 }
 
-impl Guarding {
+impl CallerSample {
     /// Adds a caller. Skips it if another thread holds the sample: statistics never block a decision.
-    pub(in crate::engine) fn note(&self, caller: u64, refused: bool) {
+    pub(in crate::engine) fn record_caller(&self, caller: u64, refused: bool) {
         if caller.leading_zeros() < self.zeros.load(Ordering::Relaxed) {
             return;
         }
@@ -61,7 +61,7 @@ impl Guarding {
     }
 
     /// Returns the sampled callers, and the refused ones among them.
-    fn counts(&self) -> (u32, u32) {
+    fn count_callers(&self) -> (u32, u32) {
         let callers = self.callers.lock();
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         (count(callers.len()), count(callers.iter().filter(|(_, refused)| *refused).count()))
@@ -71,17 +71,17 @@ impl Guarding {
 /// All watched rules, and the number of alarms per rule.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Guards {
-    watched: Vec<Watched>,
-    told: Vec<(RuleName, u64)>,
+    watched: Vec<WatchedRule>,
+    alarms_by_rule: Vec<(RuleName, u64)>,
 }
 
 #[derive(Debug)]
-struct Watched {
+struct WatchedRule {
     rule: RuleName,
     guard: Guard,
     /// Set by the first look.
     since: Option<Timestamp>,
-    guarding: Arc<Guarding>,
+    guarding: Arc<CallerSample>,
 }
 
 impl Guards {
@@ -90,8 +90,8 @@ impl Guards {
     }
 
     /// Returns the sample of a rule if it is watched.
-    pub(in crate::engine) fn of(&self, domain: &str, rule: &str) -> Option<&Arc<Guarding>> {
-        let is = |watched: &&Watched| *watched.rule.domain == *domain && *watched.rule.rule == *rule;
+    pub(in crate::engine) fn find_sample(&self, domain: &str, rule: &str) -> Option<&Arc<CallerSample>> {
+        let is = |watched: &&WatchedRule| *watched.rule.domain == *domain && *watched.rule.rule == *rule;
         self.watched.iter().find(is).map(|watched| &watched.guarding)
     }
 
@@ -100,29 +100,35 @@ impl Guards {
     }
 
     /// The number of alarms per rule, in the order of the first alarm.
-    pub(in crate::engine) fn told(&self) -> &[(RuleName, u64)] {
-        &self.told
+    pub(in crate::engine) fn alarm_counts(&self) -> &[(RuleName, u64)] {
+        &self.alarms_by_rule
     }
 
     /// Takes the number of alarms of a rule whose slot changes; the total is stored elsewhere.
-    pub(in crate::engine) fn take_told(&mut self, rule: &RuleName) -> u64 {
-        let at = self.told.iter().position(|(told, _)| told == rule);
-        at.map_or(0, |at| self.told.remove(at).1)
+    pub(in crate::engine) fn take_alarm_count(&mut self, rule: &RuleName) -> u64 {
+        let at = self.alarms_by_rule.iter().position(|(told, _)| told == rule);
+        at.map_or(0, |at| self.alarms_by_rule.remove(at).1)
     }
 
     /// Starts to watch enforced rules with a key that are new or changed. Unchanged rules remain watched. The
     /// first rules after the start are not a change.
-    pub(super) fn watch(&mut self, domains: &[Arc<Domain>], before: &Ruling, mode: Mode, is_first: bool) {
+    pub(super) fn watch_changed_rules(
+        &mut self,
+        domains: &[Arc<Domain>],
+        before: &CompiledRuleSet,
+        mode: Mode,
+        is_first: bool,
+    ) {
         let mut watched = std::mem::take(&mut self.watched);
         for domain in domains {
-            let known = before.known(domain.name());
+            let known = before.rules_by_name(domain.name());
             let is_enforced = |rule: &&Rule| rule.mode.max(mode) == Mode::Enforce && !rule.key.is_empty();
             for rule in domain.rules().iter().filter(is_enforced) {
                 let has_changed = match known.get(&*rule.name) {
                     None => !is_first,
-                    Some((old, terms)) => !terms.enforced || !is_same(old, rule),
+                    Some((old, terms)) => !terms.enforced || !has_same_limits(old, rule),
                 };
-                let is = |watched: &Watched| {
+                let is = |watched: &WatchedRule| {
                     *watched.rule.domain == *domain.name() && *watched.rule.rule == *rule.name
                 };
                 let at = watched.iter().position(is);
@@ -131,34 +137,34 @@ impl Guards {
                 } else if has_changed && self.watched.len() < WATCHED_MAX {
                     let name = RuleName { domain: domain.name().into(), rule: rule.name.clone() };
                     let guarding = Arc::default();
-                    self.watched.push(Watched { rule: name, guard: rule.guard, since: None, guarding });
+                    self.watched.push(WatchedRule { rule: name, guard: rule.guard, since: None, guarding });
                 }
             }
         }
     }
 
     /// Evaluates all watched rules. Returns alarms, and whether any rule is no longer watched.
-    pub(super) fn look(&mut self, at: Timestamp) -> (Vec<Alarm>, bool) {
+    pub(super) fn evaluate_rules(&mut self, at: Timestamp) -> (Vec<Alarm>, bool) {
         let mut alarms = Vec::new();
         let before = self.watched.len();
         self.watched.retain_mut(|watched| {
             let after = at.since(*watched.since.get_or_insert(at));
-            let (callers, refused) = watched.guarding.counts();
-            if after < LOOKED_AT_FROM {
+            let (callers, refused) = watched.guarding.count_callers();
+            if after < EVALUATION_DELAY {
                 return true;
             }
             let is_most = callers >= CALLERS_MIN && refused > callers / 2;
             if is_most {
-                let shadow_until = (watched.guard == Guard::Shadow).then(|| at.after(SHADOW_LASTS));
+                let shadow_until = (watched.guard == Guard::Shadow).then(|| at.after(SHADOW_DURATION));
                 alarms.push(Alarm { rule: watched.rule.clone(), callers, refused, after, shadow_until });
             }
-            !is_most && after < WATCHED_FOR
+            !is_most && after < WATCH_DURATION
         });
         for alarm in &alarms {
-            let has_room = self.told.len() < WATCHED_MAX;
-            match self.told.iter_mut().find(|(rule, _)| *rule == alarm.rule) {
+            let has_room = self.alarms_by_rule.len() < WATCHED_MAX;
+            match self.alarms_by_rule.iter_mut().find(|(rule, _)| *rule == alarm.rule) {
                 Some((_, count)) => *count += 1,
-                None if has_room => self.told.push((alarm.rule.clone(), 1)),
+                None if has_room => self.alarms_by_rule.push((alarm.rule.clone(), 1)),
                 None => {}
             }
         }
@@ -167,7 +173,7 @@ impl Guards {
 }
 
 /// Whether both rules refuse the same requests.
-fn is_same(old: &Rule, new: &Rule) -> bool {
+fn has_same_limits(old: &Rule, new: &Rule) -> bool {
     std::ptr::eq(old, new)
         || old.limit == new.limit
             && old.conditions == new.conditions
@@ -187,10 +193,10 @@ const WATCHED_MAX: usize = 512;
 
 /// The first callers after a change are the most active ones, which are refused first; later the sample is
 /// representative.
-const LOOKED_AT_FROM: Duration = Duration::from_secs(5);
+const EVALUATION_DELAY: Duration = Duration::from_secs(5);
 
 /// Errors in a rule show within minutes.
-const WATCHED_FOR: Duration = Duration::from_secs(300);
+const WATCH_DURATION: Duration = Duration::from_secs(300);
 
 /// Time for an operator to react.
-const SHADOW_LASTS: Duration = Duration::from_secs(600);
+const SHADOW_DURATION: Duration = Duration::from_secs(600);

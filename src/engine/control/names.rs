@@ -23,7 +23,7 @@ impl fmt::Display for RuleName {
 
 /// Why a name cannot be resolved.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotNamed {
+pub enum RuleNameError {
     /// Unknown name.
     #[error("nothing is called `{name}`: {}", suggestion(.like))]
     Unknown {
@@ -52,7 +52,7 @@ fn suggestion(like: &Option<RuleName>) -> String {
 }
 
 impl RuleName {
-    fn of(domain: &Domain, named: &NamedItem<'_>) -> RuleName {
+    fn from_item(domain: &Domain, named: &NamedItem<'_>) -> RuleName {
         RuleName { domain: domain.name().into(), rule: named.name.into() }
     }
 }
@@ -62,16 +62,16 @@ impl Engine {
     ///
     /// # Errors
     /// The name is unknown or ambiguous.
-    pub fn named(&self, name: &str) -> Result<RuleName, NotNamed> {
-        self.control.lock().named(name)
+    pub fn find_rule_name(&self, name: &str) -> Result<RuleName, RuleNameError> {
+        self.control.lock().find_rule_name(name)
     }
 }
 
 impl OperatorControl {
-    pub(super) fn named(&self, name: &str) -> Result<RuleName, NotNamed> {
+    pub(super) fn find_rule_name(&self, name: &str) -> Result<RuleName, RuleNameError> {
         let mut short: Vec<RuleName> = Vec::new();
-        for known in self.names() {
-            if is_full(&known, name) {
+        for known in self.rule_names() {
+            if is_full_name(&known, name) {
                 return Ok(known);
             }
             if *known.rule == *name && !short.contains(&known) {
@@ -81,40 +81,41 @@ impl OperatorControl {
         let mut short = short.into_iter();
         match (short.next(), short.next()) {
             (Some(one), None) => Ok(one),
-            (Some(one), Some(other)) => Err(NotNamed::Ambiguous { name: name.into(), one, other }),
-            (None, _) => Err(NotNamed::Unknown { name: name.into(), like: self.like(name) }),
+            (Some(one), Some(other)) => Err(RuleNameError::Ambiguous { name: name.into(), one, other }),
+            (None, _) => {
+                Err(RuleNameError::Unknown { name: name.into(), like: self.find_similar_name(name) })
+            }
         }
     }
 
     /// All names in the rules, and those of switches whose rule does not exist.
-    fn names(&self) -> impl Iterator<Item = RuleName> {
-        let rules = self
-            .written
-            .iter()
-            .flat_map(|domain| domain.named().map(|named| RuleName::of(domain, &named)).collect::<Vec<_>>());
+    fn rule_names(&self) -> impl Iterator<Item = RuleName> {
+        let rules = self.configured_domains.iter().flat_map(|domain| {
+            domain.named().map(|named| RuleName::from_item(domain, &named)).collect::<Vec<_>>()
+        });
         let switched =
             self.switches.iter().chain(&self.fleet.switches).filter_map(|switch| match &switch.target {
                 Target::Rule(rule) => Some(rule.clone()),
-                Target::Everything => None,
+                Target::Daemon => None,
             });
         rules.chain(switched)
     }
 
-    fn like(&self, name: &str) -> Option<RuleName> {
+    fn find_similar_name(&self, name: &str) -> Option<RuleName> {
         let distance = |known: &RuleName| {
             let full = strsim::osa_distance(name, &known.to_string());
             full.min(strsim::osa_distance(name, &known.rule))
         };
         let nearest =
-            self.names().map(|known| (distance(&known), known)).min_by_key(|(distance, _)| *distance)?;
-        (nearest.0 <= SLIPS_MAX).then_some(nearest.1)
+            self.rule_names().map(|known| (distance(&known), known)).min_by_key(|(distance, _)| *distance)?;
+        (nearest.0 <= EDIT_DISTANCE_MAX).then_some(nearest.1)
     }
 }
 
-fn is_full(known: &RuleName, name: &str) -> bool {
+fn is_full_name(known: &RuleName, name: &str) -> bool {
     let rest = name.strip_prefix(&*known.domain).and_then(|rest| rest.strip_prefix('/'));
     rest == Some(&*known.rule)
 }
 
 /// Names at a larger edit distance are not suggested.
-const SLIPS_MAX: usize = 3;
+const EDIT_DISTANCE_MAX: usize = 3;

@@ -1,6 +1,6 @@
 //! Switches: a rule or the whole daemon in another mode than configured, optionally for a time.
 
-use super::{NotNamed, OperatorControl, RuleName};
+use super::{OperatorControl, RuleName, RuleNameError};
 use crate::clock::Timestamp;
 use crate::engine::Engine;
 use crate::rules::{ListKind, Mode, NamedKind};
@@ -15,7 +15,7 @@ pub struct Switch {
     /// The time when it expires; `None`: never.
     pub until: Option<Timestamp>,
     /// When it was set: of a local and a fleet-wide switch the later one applies.
-    pub said: Timestamp,
+    pub set_at: Timestamp,
     /// The origin of the switch.
     pub by: SwitchOrigin,
 }
@@ -24,7 +24,7 @@ pub struct Switch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The whole daemon: no rule is stricter than its mode.
-    Everything,
+    Daemon,
     /// One rule, list entry or shedder part.
     Rule(RuleName),
 }
@@ -51,7 +51,7 @@ pub struct SwitchView {
     /// The switch.
     pub switch: Switch,
     /// The configured mode; `None`: the rule does not exist, and the switch applies when it returns.
-    pub written: Option<Mode>,
+    pub configured_mode: Option<Mode>,
     /// The effective mode: never stricter than that of the whole daemon.
     pub holds: Mode,
     /// Whether it overrides the other switch of this target, local or fleet-wide.
@@ -60,10 +60,10 @@ pub struct SwitchView {
 
 /// Why a switch is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum NotSwitched {
+pub enum SwitchError {
     /// The name cannot be resolved.
     #[error(transparent)]
-    Name(#[from] NotNamed),
+    Name(#[from] RuleNameError),
     /// An exemption has no shadow mode, as it refuses nothing.
     #[error("`{0}` exempts, and refuses nobody: switch it to enforce (it exempts) or disabled (it does not)")]
     Exempt(RuleName),
@@ -75,7 +75,7 @@ pub enum NotSwitched {
 }
 
 impl Target {
-    pub(super) fn is_rule(&self, domain: &str, rule: &str) -> bool {
+    pub(super) fn matches_rule(&self, domain: &str, rule: &str) -> bool {
         matches!(self, Target::Rule(name) if *name.domain == *domain && *name.rule == *rule)
     }
 }
@@ -83,7 +83,7 @@ impl Target {
 impl std::fmt::Display for Target {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Target::Everything => f.write_str("everything"),
+            Target::Daemon => f.write_str("everything"),
             Target::Rule(name) => name.fmt(f),
         }
     }
@@ -107,107 +107,107 @@ impl Engine {
     ///
     /// # Errors
     /// The target does not exist or has no such mode, or there is no room.
-    pub fn switch(&self, switch: &Switch) -> Result<SwitchView, NotSwitched> {
+    pub fn set_switch(&self, switch: &Switch) -> Result<SwitchView, SwitchError> {
         let mut control = self.control.lock();
-        control.may_be(switch)?;
+        control.validate_switch(switch)?;
         let is_known = control.switches.iter().any(|known| known.target == switch.target);
         if !is_known && control.switches.len() >= SWITCHES_MAX {
-            return Err(NotSwitched::TooMany);
+            return Err(SwitchError::TooMany);
         }
         // On this host, only a later switch overrides a fleet-wide one, so it cannot be cleared.
-        let is_back = control.fleet.switches.iter().all(|known| known.target != Target::Everything);
-        if switch.target == Target::Everything && switch.mode == Mode::Enforce && is_back {
-            control.switches.retain(|known| known.target != Target::Everything);
+        let is_back = control.fleet.switches.iter().all(|known| known.target != Target::Daemon);
+        if switch.target == Target::Daemon && switch.mode == Mode::Enforce && is_back {
+            control.switches.retain(|known| known.target != Target::Daemon);
         } else {
-            control.set(switch.clone());
+            control.set_switch(switch.clone());
         }
-        self.enact(&mut control);
-        Ok(control.view(switch, self.options.mode))
+        self.recompile_rules(&mut control);
+        Ok(control.view_switch(switch, self.options.mode))
     }
 
     /// Returns whether a fleet-wide switch is valid, as far as this host knows the rules, and its effect.
     ///
     /// # Errors
     /// The target does not exist or has no such mode.
-    pub fn could_switch(&self, switch: &Switch) -> Result<SwitchView, NotSwitched> {
+    pub fn preview_switch(&self, switch: &Switch) -> Result<SwitchView, SwitchError> {
         let control = self.control.lock();
-        control.may_be(switch)?;
-        Ok(control.view(switch, self.options.mode))
+        control.validate_switch(switch)?;
+        Ok(control.view_switch(switch, self.options.mode))
     }
 
     /// Clears a switch. Returns whether there was one.
-    pub fn clear(&self, target: &Target) -> bool {
+    pub fn clear_switch(&self, target: &Target) -> bool {
         let mut control = self.control.lock();
         let before = control.switches.len();
         control.switches.retain(|known| known.target != *target);
         let some = control.switches.len() < before;
         if some {
-            self.enact(&mut control);
+            self.recompile_rules(&mut control);
         }
         some
     }
 
     /// The effective mode of a rule, list entry or shedder part; `None` if the rules do not contain it.
     #[must_use]
-    pub fn mode_of(&self, name: &RuleName) -> Option<Mode> {
+    pub fn effective_mode(&self, name: &RuleName) -> Option<Mode> {
         let control = self.control.lock();
-        let switched = control.said_of(|target| target.is_rule(&name.domain, &name.rule));
-        let own = control.mode_written(name)?;
-        Some(switched.map_or(own, |switch| switch.mode).max(control.mode(self.options.mode)))
+        let switched = control.find_latest_switch(|target| target.matches_rule(&name.domain, &name.rule));
+        let own = control.configured_mode(name)?;
+        Some(switched.map_or(own, |switch| switch.mode).max(control.daemon_mode(self.options.mode)))
     }
 
     /// The switches of this host, oldest first.
     #[must_use]
     pub fn switches(&self) -> Vec<SwitchView> {
         let control = self.control.lock();
-        control.switches.iter().map(|switch| control.view(switch, self.options.mode)).collect()
+        control.switches.iter().map(|switch| control.view_switch(switch, self.options.mode)).collect()
     }
 }
 
 impl OperatorControl {
-    pub(super) fn set(&mut self, switch: Switch) {
+    pub(super) fn set_switch(&mut self, switch: Switch) {
         self.switches.retain(|known| known.target != switch.target);
         self.switches.push(switch);
     }
 
-    fn may_be(&self, switch: &Switch) -> Result<(), NotSwitched> {
+    fn validate_switch(&self, switch: &Switch) -> Result<(), SwitchError> {
         let Target::Rule(name) = &switch.target else { return Ok(()) };
         match self.kind(name) {
-            None => Err(self.unknown(name).into()),
+            None => Err(self.unknown_rule_error(name).into()),
             Some(NamedKind::Listed(ListKind::Exempt)) if switch.mode == Mode::Shadow => {
-                Err(NotSwitched::Exempt(name.clone()))
+                Err(SwitchError::Exempt(name.clone()))
             }
             Some(_) => Ok(()),
         }
     }
 
-    pub(super) fn view(&self, switch: &Switch, made_with: Mode) -> SwitchView {
-        let last = self.said_of(|target| *target == switch.target).unwrap_or(switch);
-        let whole = self.mode(made_with);
+    pub(super) fn view_switch(&self, switch: &Switch, made_with: Mode) -> SwitchView {
+        let last = self.find_latest_switch(|target| *target == switch.target).unwrap_or(switch);
+        let whole = self.daemon_mode(made_with);
         let (written, own) = match &switch.target {
-            Target::Everything => (Some(made_with), whole),
-            Target::Rule(name) => (self.mode_written(name), last.mode),
+            Target::Daemon => (Some(made_with), whole),
+            Target::Rule(name) => (self.configured_mode(name), last.mode),
         };
         let is_last = last.by.is_fleet() == switch.by.is_fleet();
-        SwitchView { switch: switch.clone(), written, holds: own.max(whole), is_last }
+        SwitchView { switch: switch.clone(), configured_mode: written, holds: own.max(whole), is_last }
     }
 
-    fn mode_written(&self, name: &RuleName) -> Option<Mode> {
-        let domain = self.written.iter().find(|domain| *domain.name() == *name.domain)?;
+    fn configured_mode(&self, name: &RuleName) -> Option<Mode> {
+        let domain = self.configured_domains.iter().find(|domain| *domain.name() == *name.domain)?;
         domain.named().find(|named| *named.name == *name.rule).map(|named| named.mode)
     }
 
     fn kind(&self, name: &RuleName) -> Option<NamedKind> {
-        let domain = self.written.iter().find(|domain| *domain.name() == *name.domain)?;
+        let domain = self.configured_domains.iter().find(|domain| *domain.name() == *name.domain)?;
         domain.named().find(|named| *named.name == *name.rule).map(|named| named.kind)
     }
 
-    fn unknown(&self, name: &RuleName) -> NotNamed {
+    fn unknown_rule_error(&self, name: &RuleName) -> RuleNameError {
         let full = name.to_string();
-        match self.named(&full) {
+        match self.find_rule_name(&full) {
             Err(error) => error,
             // The name is known from a switch only; its rule no longer exists.
-            Ok(_) => NotNamed::Unknown { name: full.into(), like: None },
+            Ok(_) => RuleNameError::Unknown { name: full.into(), like: None },
         }
     }
 }

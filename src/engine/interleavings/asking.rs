@@ -2,7 +2,7 @@
 
 use super::{SECOND, beside, check, engine_without_rules, rules};
 use crate::clock::Now;
-use crate::engine::asking::{CallResult, CheckReply, Ticket};
+use crate::engine::remote_check::{CheckReply, RemoteCheckResult, Ticket};
 use crate::engine::{Decider, Descriptors, Engine, EngineAnswer, HashKey, Op, Request, SharedKey, Verdict};
 use std::sync::Arc;
 
@@ -11,8 +11,8 @@ fn engine(on_redis_down: &str) -> Arc<Engine> {
     let engine = engine_without_rules(1 << 20);
     let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
     standing.set_hosts(2);
-    standing.set_linked(true);
-    engine.install(rules(&format!(
+    standing.set_redis_reachable(true);
+    engine.install_rules(rules(&format!(
         "  - {{name: a, key: [x], rate: 10/h, burst: 10, scope: fleet, \
          fleet: {{mode: exact, on_redis_down: {on_redis_down}}}}}\n"
     )));
@@ -26,30 +26,30 @@ fn now() -> Now {
 const ATTRIBUTES: [(&str, &str); 1] = [("x", "1")];
 
 fn request<'r>() -> Request<'r> {
-    Request { may_wait: true, ..Request::new(Op::Hit, "api", Descriptors::one(&ATTRIBUTES)) }
+    Request { may_wait: true, ..Request::new(Op::Hit, "api", Descriptors::from_attributes(&ATTRIBUTES)) }
 }
 
 /// Makes a request that needs a remote check and returns its ticket.
 fn ticket(decider: &mut Decider) -> Arc<Ticket> {
     match decider.decide(&request(), now()) {
-        EngineAnswer::Ask(ticket) => ticket,
+        EngineAnswer::RemoteCheck(ticket) => ticket,
         other => panic!("{other:?}"),
     }
 }
 
 /// Returns all borrowed tokens of a key, as the sync task does when it drops the key.
 fn give_back(engine: &Engine, key: &SharedKey) -> u32 {
-    let budgets = engine.budgets();
+    let budgets = engine.fleet_budgets();
     let budget = &budgets[&key.budget()];
-    let held = engine.look_at(key, budget, now()).map_or(0, |there| there.held);
-    engine.report(key, budget, held, now()).map_or(0, |(_, back)| back)
+    let held = engine.peek_share(key, budget, now()).map_or(0, |there| there.borrowed);
+    engine.report_share(key, budget, held, now()).map_or(0, |(_, back)| back)
 }
 
 /// Runs two pending requests with the given result, in parallel with a return of unused tokens. Returns the
 /// number of passed requests, and the tokens returned meanwhile and afterwards.
 fn judged(
     engine: &Arc<Engine>,
-    result: for<'t> fn(&Arc<Engine>, &'t Ticket) -> CallResult<'t>,
+    result: for<'t> fn(&Arc<Engine>, &'t Ticket) -> RemoteCheckResult<'t>,
 ) -> (u32, u32, u32) {
     let mut waiting = engine.decider();
     let tickets = [ticket(&mut waiting), ticket(&mut waiting)];
@@ -75,22 +75,22 @@ fn judged(
 }
 
 #[test]
-fn what_a_call_brings_is_there_when_who_waited_is_judged() {
+fn applies_reply_before_pending_request_is_judged() {
     check(|| {
         let engine = engine("refuse");
         let brought = |engine: &Arc<Engine>, ticket: &Ticket| {
             let mut brought = CheckReply::new(engine, now());
-            ticket.needs.iter().for_each(|need| brought.paid(need, 5_000_000, now().at));
-            CallResult::Brought(brought)
+            ticket.needs.iter().for_each(|need| brought.add_granted(need, 5_000_000, now().at));
+            RemoteCheckResult::Borrowed(brought)
         };
         assert_eq!(judged(&engine, brought), (2, 0, 0));
     });
 }
 
 #[test]
-fn what_passes_without_an_answer_is_there_when_who_waited_is_judged() {
+fn applies_timeout_before_pending_request_is_judged() {
     check(|| {
         let engine = engine("local");
-        assert_eq!(judged(&engine, |_, ticket| CallResult::Missed(ticket)), (2, 0, 0));
+        assert_eq!(judged(&engine, |_, ticket| RemoteCheckResult::TimedOut(ticket)), (2, 0, 0));
     });
 }

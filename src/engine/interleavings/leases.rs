@@ -21,14 +21,14 @@ fn engine(rules: &str) -> Arc<Engine> {
     let engine = engine_without_rules(1 << 20);
     let loaded = read_text("rules.yaml", rules);
     assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
-    engine.install(RuleSet::new(loaded.domains));
+    engine.install_rules(RuleSet::new(loaded.domains));
     engine
 }
 
 fn session(engine: &Engine, name: u8) -> Session {
     let opening =
         Opening { name: Some([name; 16]), user: 1, pool: "web", slots: 0, connection: 1, pid: None };
-    engine.open(&opening, at(0)).unwrap()
+    engine.open_session(&opening, at(0)).unwrap()
 }
 
 fn at(second: u64) -> Now {
@@ -41,11 +41,11 @@ fn acquire(engine: &Arc<Engine>, session: &Session, x: &str) -> Option<u64> {
         session: Some(session),
         id: 1,
         priority: Some("other"),
-        ..Request::new(Op::Acquire, "api", Descriptors::one(&attributes))
+        ..Request::new(Op::Acquire, "api", Descriptors::from_attributes(&attributes))
     };
     match engine.decider().decide(&request, at(0)) {
         EngineAnswer::Decided(decision) => decision.lease,
-        EngineAnswer::Conflict | EngineAnswer::Quota | EngineAnswer::Ask(_) => None,
+        EngineAnswer::Conflict | EngineAnswer::TooManyLeases | EngineAnswer::RemoteCheck(_) => None,
     }
 }
 
@@ -54,13 +54,13 @@ fn assert_all_is_back(engine: &Engine) {
     assert_eq!(engine.in_progress(), 0);
     assert_eq!(engine.leases().live, 0);
     let pools = engine.pools(at(60));
-    assert!(pools.iter().all(|pool| (pool.busy, pool.critical, pool.others) == (0, 0, 0)), "{pools:?}");
+    assert!(pools.iter().all(|pool| (pool.busy, pool.critical, pool.noncritical) == (0, 0, 0)), "{pools:?}");
 }
 
 type LeaseWork = Box<dyn FnOnce() -> bool + Send>;
 
 #[test]
-fn one_place_is_held_by_one_and_a_rate_is_charged_with_it() {
+fn grants_one_permit_once_with_its_rate_charge() {
     check(|| {
         let engine = engine(RULES);
         let work = |name: u8, x: &'static str| -> LeaseWork {
@@ -68,7 +68,7 @@ fn one_place_is_held_by_one_and_a_rate_is_charged_with_it() {
             Box::new(move || {
                 let lease = acquire(&engine, &session, x);
                 assert!(engine.in_progress() <= 1);
-                lease.is_none_or(|lease| engine.release(&session, lease, WorkOutcome::Error, at(0)))
+                lease.is_none_or(|lease| engine.release_lease(&session, lease, WorkOutcome::Error, at(0)))
             })
         };
         let seen = beside(vec![work(1, "a"), work(2, "a"), work(3, "b")]);
@@ -78,7 +78,7 @@ fn one_place_is_held_by_one_and_a_rate_is_charged_with_it() {
 }
 
 #[test]
-fn a_lease_ends_once_whoever_ends_it() {
+fn ends_lease_once_under_races() {
     check(|| {
         let engine = engine(RULES);
         let session = session(&engine, 1);
@@ -88,17 +88,17 @@ fn a_lease_ends_once_whoever_ends_it() {
             Box::new(move || end(&engine, &session, lease))
         };
         beside(vec![
-            does(|engine, session, lease| engine.release(session, lease, WorkOutcome::Ok, at(1))),
+            does(|engine, session, lease| engine.release_lease(session, lease, WorkOutcome::Ok, at(1))),
             does(|engine, _, _| {
-                engine.end_due(at(11));
+                engine.end_expired_leases(at(11));
                 true
             }),
             does(|engine, session, _| {
-                engine.abandon(session, &mut std::iter::once((1, 1)), at(1));
+                engine.abandon_requests(session, &mut std::iter::once((1, 1)), at(1));
                 true
             }),
             does(|engine, session, _| {
-                engine.end(session, at(1));
+                engine.end_session(session, at(1));
                 true
             }),
         ]);
@@ -110,7 +110,7 @@ fn a_lease_ends_once_whoever_ends_it() {
 }
 
 #[test]
-fn what_is_granted_to_a_session_that_ends_goes_back_with_it() {
+fn returns_grant_when_session_ends() {
     check(|| {
         let engine = engine(RULES);
         let session = session(&engine, 1);
@@ -118,7 +118,7 @@ fn what_is_granted_to_a_session_that_ends_goes_back_with_it() {
         let works: Vec<LeaseWork> = vec![
             Box::new(move || acquire(&asking.0, &asking.1, "a").is_some()),
             Box::new(move || {
-                ending.0.end(&ending.1, at(0));
+                ending.0.end_session(&ending.1, at(0));
                 true
             }),
         ];
@@ -138,6 +138,6 @@ fn other_work_never_takes_what_is_kept_back() {
         let granted = beside(vec![work(1), work(2), work(3)]).into_iter().filter(|granted| *granted).count();
         assert_eq!(granted, 1);
         let pools = engine.pools(at(0));
-        assert_eq!(pools.iter().map(|pool| pool.others).collect::<Vec<_>>(), [1]);
+        assert_eq!(pools.iter().map(|pool| pool.noncritical).collect::<Vec<_>>(), [1]);
     });
 }

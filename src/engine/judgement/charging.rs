@@ -2,10 +2,10 @@
 
 use super::Judgement;
 use crate::engine::admission::settle_up;
-use crate::engine::decision::{Conflict, Decision, NotCharged};
-use crate::engine::repeats::{Grant, KnownName};
+use crate::engine::decision::{ChargeError, Conflict, Decision};
+use crate::engine::idempotency::{Grant, KnownName};
+use crate::engine::refundable_costs;
 use crate::engine::request::Charge;
-use crate::engine::spent;
 use crate::engine::workspace::Workspace;
 use crate::rules::Selection;
 
@@ -16,32 +16,32 @@ impl Judgement<'_> {
         selection: &Selection<'_>,
         charge: &Charge<'_>,
         workspace: &mut Workspace,
-    ) -> Result<bool, NotCharged> {
-        if self.listed(&workspace.matching).is_some_and(|entry| entry.speaks) {
+    ) -> Result<bool, ChargeError> {
+        if self.find_list_entry(&workspace.matching).is_some_and(|entry| entry.decides) {
             return Ok(false);
         }
-        workspace.gather_charge(self.domain, self.terms, selection, charge);
-        if workspace.parts.is_empty() {
+        workspace.gather_charge(self.domain, self.compiled, selection, charge);
+        if workspace.checks.is_empty() {
             return Ok(false);
         }
-        let mut named = self.engine.repeats.named_charge(charge, &mut workspace.written);
-        match named.as_ref().map_or(KnownName::Not, |named| named.find(self.now)) {
-            KnownName::Not => {}
-            KnownName::Other => return Err(Conflict.into()),
+        let mut named = self.engine.idempotency.lock_charge(charge, &mut workspace.hash_buffer);
+        match named.as_ref().map_or(KnownName::Unknown, |named| named.find_grant(self.now)) {
+            KnownName::Unknown => {}
+            KnownName::OtherRequest => return Err(Conflict.into()),
             KnownName::Granted(_) => return Ok(true),
         }
-        if charge.of.is_some() && spent::is_negative(&charge.amount) {
-            if !self.engine.take_spent(charge, &mut workspace.written, self.now) {
+        if charge.refund_of.is_some() && refundable_costs::is_negative(&charge.amount) {
+            if !self.engine.take_refundable_cost(charge, &mut workspace.hash_buffer, self.now) {
                 return Ok(false);
             }
-            workspace.keep_refunds_of_ends(self.domain);
+            workspace.exclude_lease_refunds(self.domain);
         }
         let (parts, amounts) = workspace.parts_and_amounts();
-        settle_up(&self.case(None), parts, amounts);
+        settle_up(&self.check_context(None), parts, amounts);
         if let Some(named) = &mut named {
-            self.engine.keep_charged(charge, &mut workspace.written, self.now);
-            let grant = Grant::of(&Decision::unlimited(), self.ruling.number, self.now);
-            named.keep(grant, &self.engine.shards, self.now);
+            self.engine.record_refundable_charge(charge, &mut workspace.hash_buffer, self.now);
+            let grant = Grant::from_decision(&Decision::unlimited(), self.rule_set.number, self.now);
+            named.remember_grant(grant, &self.engine.shards, self.now);
         }
         Ok(true)
     }

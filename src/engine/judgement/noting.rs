@@ -2,44 +2,44 @@
 
 use super::Judgement;
 use crate::engine::callers::SeenRequest;
-use crate::engine::part::{CheckStage, StagePart};
+use crate::engine::part::{CheckStage, StageCheck};
 use crate::engine::sketch::Ranking;
 use crate::rules::Selection;
 
 impl Judgement<'_> {
-    /// Records callers and refusals. `count` is the number of equal decisions so far; `None`: record nothing.
-    pub(super) fn note_callers(
+    /// Records callers and refusals. `count_decision` is the number of equal decisions so far; `None`: record nothing.
+    pub(super) fn record_callers(
         &self,
         count: Option<u64>,
-        parts: &[StagePart],
+        parts: &[StageCheck],
         stage: CheckStage,
         selection: &Selection<'_>,
     ) {
         let Some(count) = count else { return };
         let is_sampled = is_sampled(count);
-        if self.terms.is_guarded {
-            self.note_guarded(parts, stage);
+        if self.compiled.is_guarded {
+            self.record_guarded_callers(parts, stage);
         }
-        for part in parts.iter().filter(|part| stage.asks(part) && (is_sampled || !part.passes())) {
-            let StagePart { rule, slot, key, cost, enforced, .. } = *part;
+        for part in parts.iter().filter(|part| stage.includes_check(part) && (is_sampled || !part.passes())) {
+            let StageCheck { rule, slot, key, cost, enforced, .. } = *part;
             let seen = SeenRequest { domain: self.domain, rule, slot, key, selection };
             let refused = if enforced { Ranking::Refused } else { Ranking::WouldRefuse };
-            self.note_caller(&seen, cost, is_sampled, (!part.passes()).then_some(refused));
+            self.record_caller(&seen, cost, is_sampled, (!part.passes()).then_some(refused));
         }
     }
 
     #[cold]
-    fn note_guarded(&self, parts: &[StagePart], stage: CheckStage) {
-        for part in parts.iter().filter(|part| stage.asks(part) && part.enforced) {
-            let terms = self.terms.rules.get(part.rule as usize);
-            if let Some(guarding) = terms.and_then(|terms| terms.guarding.as_ref()) {
-                guarding.note(part.key.hash(), !part.passes());
+    fn record_guarded_callers(&self, parts: &[StageCheck], stage: CheckStage) {
+        for part in parts.iter().filter(|part| stage.includes_check(part) && part.enforced) {
+            let terms = self.compiled.rules.get(part.rule as usize);
+            if let Some(guarding) = terms.and_then(|terms| terms.caller_sample.as_ref()) {
+                guarding.record_caller(part.key.hash(), !part.passes());
             }
         }
     }
 
     #[cold]
-    pub(super) fn note_caller(
+    pub(super) fn record_caller(
         &self,
         seen: &SeenRequest<'_, '_>,
         cost: u32,
@@ -47,10 +47,14 @@ impl Judgement<'_> {
         refused: Option<Ranking>,
     ) {
         if let Some(ranking) = refused {
-            self.engine.callers.note(ranking, seen, u64::from(cost));
+            self.engine.callers.record_request(ranking, seen, u64::from(cost));
         }
         if is_busy {
-            self.engine.callers.note(Ranking::Busiest, seen, u64::from(cost).saturating_mul(SAMPLED_ONE_IN));
+            self.engine.callers.record_request(
+                Ranking::Busiest,
+                seen,
+                u64::from(cost).saturating_mul(SAMPLED_ONE_IN),
+            );
         }
     }
 }

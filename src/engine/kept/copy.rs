@@ -5,22 +5,22 @@ use super::SnapshotEntry;
 use crate::clock::Now;
 use crate::engine::Engine;
 use crate::engine::digest::Digest;
-use crate::engine::part::Soft;
+use crate::engine::part::SoftState;
 use crate::engine::shards::{SHARDS, Shard};
 use crate::engine::table::{Copied, CopyProgress, StateTable};
-use crate::engine::tag::{Fading, Until};
-use crate::limit::fixed_window::FixedWindow;
+use crate::engine::tag::{BlockedUntil, TableState};
+use crate::limit::fixed_window::FixedWindowState;
 use crate::limit::places::Permits;
-use crate::limit::sliding_log::SlidingLog;
-use crate::limit::sliding_window::SlidingWindow;
-use crate::limit::token_bucket::Gcra;
+use crate::limit::sliding_log::SlidingLogState;
+use crate::limit::sliding_window::SlidingWindowState;
+use crate::limit::token_bucket::GcraState;
 
 impl Engine {
     /// Visits all snapshot entries, without a lock held.
     ///
     /// A key may come twice if its table grew meanwhile: the later entry counts. Unused states are omitted.
     pub fn copy_out(&self, now: Now, visit: &mut dyn FnMut(SnapshotEntry)) {
-        let ruling = self.ruling.load_full();
+        let ruling = self.rule_set.load_full();
         visit(SnapshotEntry::Rules(ruling.fingerprint(&self.fingerprints)));
         let in_force = ruling.kept(&self.fingerprints);
         let rules = self.heritage.lock().with(in_force);
@@ -33,8 +33,8 @@ impl Engine {
         for shard in 0..SHARDS {
             self.copy_shard(shard, now, visit);
         }
-        self.repeats.copy_out(ruling.number, now, visit);
-        self.spent.copy_out(now, visit);
+        self.idempotency.copy_out(ruling.number, now, visit);
+        self.refundable_costs.copy_out(now, visit);
         self.leases.copy_out(visit);
     }
 
@@ -48,32 +48,32 @@ impl Engine {
     }
 
     fn copy_shard(&self, shard: usize, now: Now, visit: &mut dyn FnMut(SnapshotEntry)) {
-        self.copy_table(shard, |shard| &shard.buckets, now, &mut |key, state: Gcra| {
+        self.copy_table(shard, |shard| &shard.buckets, now, &mut |key, state: GcraState| {
             visit(SnapshotEntry::Bucket(key, state.arrival()));
         });
-        self.copy_table(shard, |shard| &shard.windows, now, &mut |key, state: FixedWindow| {
-            let (began, count) = state.began_and_count();
+        self.copy_table(shard, |shard| &shard.windows, now, &mut |key, state: FixedWindowState| {
+            let (began, count) = state.to_parts();
             visit(SnapshotEntry::Window(key, began, count));
         });
-        self.copy_table(shard, |shard| &shard.sliding_windows, now, &mut |key, state: SlidingWindow| {
+        self.copy_table(shard, |shard| &shard.sliding_windows, now, &mut |key, state: SlidingWindowState| {
             let (began, counts) = state.counts();
             visit(SnapshotEntry::SlidingWindow(key, began, counts));
         });
-        self.copy_table(shard, |shard| &shard.logs, now, &mut |key, state: SlidingLog| {
+        self.copy_table(shard, |shard| &shard.logs, now, &mut |key, state: SlidingLogState| {
             visit(SnapshotEntry::Log(key, state.entries().collect()));
         });
-        self.copy_table(shard, |shard| &shard.places, now, &mut |key, places: Permits| {
+        self.copy_table(shard, |shard| &shard.permits, now, &mut |key, places: Permits| {
             visit(SnapshotEntry::Places(key, places.budget()));
         });
-        self.copy_table(shard, |shard| &shard.blocks, now, &mut |key, state: Until| {
+        self.copy_table(shard, |shard| &shard.blocks, now, &mut |key, state: BlockedUntil| {
             visit(SnapshotEntry::Block(key, state.0));
         });
-        self.copy_table(shard, |shard| &shard.softs, now, &mut |key, state: Soft| {
+        self.copy_table(shard, |shard| &shard.soft_states, now, &mut |key, state: SoftState| {
             visit(SnapshotEntry::Soft(key, state.since, state.ends));
         });
     }
 
-    fn copy_table<S: Fading + Clone>(
+    fn copy_table<S: TableState + Clone>(
         &self,
         shard: usize,
         table: fn(&Shard) -> &StateTable<S>,
@@ -121,20 +121,20 @@ mod tests {
     use crate::engine::digest::{Digest, HashKey};
     use crate::engine::memory::{Memory, MemoryKind};
     use crate::engine::table::StateTable;
-    use crate::engine::tag::Until;
+    use crate::engine::tag::BlockedUntil;
 
     /// A table that grows between any two pieces of a copy.
     struct Filling {
-        table: StateTable<Until>,
+        table: StateTable<BlockedUntil>,
         memory: Memory,
         keys: u64,
     }
 
     impl Filling {
         fn add(&mut self, keys: u64) {
-            let hash = HashKey::from_bytes([7; 16]).of_purpose("test");
+            let hash = HashKey::from_bytes([7; 16]).for_purpose("test");
             for key in self.keys..self.keys + keys {
-                let until = Until(Timestamp::from_nanos(1_000 + key));
+                let until = BlockedUntil(Timestamp::from_nanos(1_000 + key));
                 self.table.insert(
                     hash.digest_bytes(&key.to_le_bytes()),
                     until,
@@ -154,7 +154,7 @@ mod tests {
             let mut filling = Filling { table: StateTable::new(MemoryKind::Blocks), memory, keys: 0 };
             filling.add(first);
             let (mut seen, mut pieces) = (HashSet::new(), 0);
-            let piece = &mut |from, size, copies: &mut Vec<(Digest, Until)>| {
+            let piece = &mut |from, size, copies: &mut Vec<(Digest, BlockedUntil)>| {
                 pieces += 1;
                 filling.add(if filling.keys < 100_000 { between } else { 0 });
                 filling.table.copy_piece(from, size, Now::at_nanos(1), copies)

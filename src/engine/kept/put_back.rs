@@ -8,16 +8,16 @@ use crate::engine::Engine;
 use crate::engine::digest::Digest;
 use crate::engine::leases::{Opening, Session, Tie};
 use crate::engine::memory::Memory;
-use crate::engine::part::Soft;
-use crate::engine::ruling::salt_of_places;
+use crate::engine::part::SoftState;
+use crate::engine::ruling::permit_salt;
 use crate::engine::shards::{SHARDS, Shard};
 use crate::engine::table::StateTable;
-use crate::engine::tag::{Fading, Tag, Until};
-use crate::limit::fixed_window::FixedWindow;
+use crate::engine::tag::{BlockedUntil, TableState, Tag};
+use crate::limit::fixed_window::FixedWindowState;
 use crate::limit::places::Permits;
-use crate::limit::sliding_log::SlidingLog;
-use crate::limit::sliding_window::SlidingWindow;
-use crate::limit::token_bucket::Gcra;
+use crate::limit::sliding_log::SlidingLogState;
+use crate::limit::sliding_window::SlidingWindowState;
+use crate::limit::token_bucket::GcraState;
 
 /// An entry that no engine produces: the snapshot is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -56,7 +56,7 @@ impl Engine {
     /// Sets the first lease number: a random one, so that lease numbers differ from those of earlier
     /// processes.
     pub fn number_leases_from(&self, random: u64) {
-        self.leases.number_from(random);
+        self.leases.set_first_number(random);
     }
 }
 
@@ -71,31 +71,34 @@ impl PuttingBack<'_> {
             SnapshotEntry::Rule(rule) => self.engine.heritage.lock().add(rule),
             SnapshotEntry::Pool(pool) => self.pool(&pool)?,
             SnapshotEntry::Bucket(key, arrival) => {
-                self.state(key, Gcra::of_arrival(arrival), |shard| &mut shard.buckets);
+                self.state(key, GcraState::from_arrival(arrival), |shard| &mut shard.buckets);
             }
             SnapshotEntry::Window(key, began, count) => {
-                let state = FixedWindow::of_began_and_count(began, count);
+                let state = FixedWindowState::from_parts(began, count);
                 self.state(key, state, |shard| &mut shard.windows);
             }
             SnapshotEntry::SlidingWindow(key, began, counts) => {
-                let state = SlidingWindow::of_counts(began, &counts);
+                let state = SlidingWindowState::from_counts(began, &counts);
                 let state = state.ok_or(Unfit("a sliding window of no such size"))?;
                 self.state(key, state, |shard| &mut shard.sliding_windows);
             }
             SnapshotEntry::Log(key, entries) => {
-                let state = SlidingLog::of_entries(&entries).ok_or(Unfit("a log that is out of order"))?;
+                let state =
+                    SlidingLogState::from_entries(&entries).ok_or(Unfit("a log that is out of order"))?;
                 self.state(key, state, |shard| &mut shard.logs);
             }
             SnapshotEntry::Places(key, budget) => self.places(key, budget),
-            SnapshotEntry::Block(key, until) => self.state(key, Until(until), |shard| &mut shard.blocks),
+            SnapshotEntry::Block(key, until) => {
+                self.state(key, BlockedUntil(until), |shard| &mut shard.blocks)
+            }
             SnapshotEntry::Soft(key, since, ends) => {
-                self.state(key, Soft { since, ends }, |shard| &mut shard.softs);
+                self.state(key, SoftState { since, ends }, |shard| &mut shard.soft_states);
             }
             SnapshotEntry::Repeat(name, granted) => {
-                self.engine.repeats.put_back(name, granted, &self.engine.shards, self.now);
+                self.engine.idempotency.put_back(name, granted, &self.engine.shards, self.now);
             }
             SnapshotEntry::Spent(name, spent) => {
-                self.engine.spent.put_back(name, spent, &self.engine.shards, self.now);
+                self.engine.refundable_costs.put_back(name, spent, &self.engine.shards, self.now);
             }
             SnapshotEntry::Session(session) => self.session(&session),
             SnapshotEntry::Lease(lease) => self.lease(&lease)?,
@@ -103,25 +106,26 @@ impl PuttingBack<'_> {
         Ok(())
     }
 
-    fn state<S: Fading>(&self, digest: Digest, state: S, table: fn(&mut Shard) -> &mut StateTable<S>) {
+    fn state<S: TableState>(&self, digest: Digest, state: S, table: fn(&mut Shard) -> &mut StateTable<S>) {
         let shards = &self.engine.shards;
         let memory: &Memory = shards.memory();
         if state.nanos_until_fresh(digest.tag(), self.now) == 0 {
             return;
         }
-        let evicted = table(&mut shards.lock(shards.of(&digest))).put(digest, state, memory, self.now);
+        let evicted =
+            table(&mut shards.lock(shards.index_for(&digest))).restore_entry(digest, state, memory, self.now);
         shards.count_evictions(evicted);
     }
 
     /// Restores a key of a fleet concurrency limit and queues it for an immediate sync.
     fn places(&self, key: Digest, budget: u64) {
-        self.state(key, Permits::left_behind(budget, self.now.at), |shard| &mut shard.places);
+        self.state(key, Permits::from_previous_process(budget, self.now.at), |shard| &mut shard.permits);
         let (state, shards) = (key, &self.engine.shards);
         // The salt, mixed in twice, cancels.
-        let key = state.of(Tag::NONE, salt_of_places(&self.engine.options.hash_key));
-        let mut shard = shards.lock(shards.of(&state));
-        if shard.place_calls.has_room() {
-            shard.place_calls.push_place(key, budget, shards);
+        let key = state.with_tag_and_salt(Tag::NONE, permit_salt(&self.engine.options.hash_key));
+        let mut shard = shards.lock(shards.index_for(&state));
+        if shard.permit_sync_queue.has_room() {
+            shard.permit_sync_queue.push_permit_key(key, budget, shards);
         }
     }
 
@@ -130,7 +134,7 @@ impl PuttingBack<'_> {
         if !numbers.into_iter().all(|number| number.is_finite()) {
             return Err(Unfit("a severity that is no number"));
         }
-        self.engine.pools.of(&kept.name).inherit(kept, self.now.at);
+        self.engine.pools.find_or_create(&kept.name).inherit(kept, self.now.at);
         Ok(())
     }
 
@@ -146,7 +150,7 @@ impl PuttingBack<'_> {
             connection: 0,
             pid: kept.pid,
         };
-        self.session = self.engine.open(&opening, self.now).ok();
+        self.session = self.engine.open_session(&opening, self.now).ok();
         self.is_any_session = true;
     }
 
@@ -162,11 +166,11 @@ impl PuttingBack<'_> {
         if engine.leases.put_back(session, kept, self.now).is_none() {
             return Ok(());
         }
-        pool.enter_work(kept.is_other, None);
+        pool.add_lease(kept.is_other, None);
         let shards = &engine.shards;
         for tie in &kept.ties {
-            if let Tie::Place(digest) = tie {
-                shards.lock(shards.of(digest)).begin_progress(*digest, shards, self.now);
+            if let Tie::Permit(digest) = tie {
+                shards.lock(shards.index_for(digest)).begin_progress(*digest, shards, self.now);
             }
         }
         Ok(())
@@ -175,7 +179,7 @@ impl PuttingBack<'_> {
     fn end_session(&mut self) {
         // Its connections are closed: start its grace period.
         if let Some(session) = self.session.take() {
-            self.engine.close(&session, self.now);
+            self.engine.close_connection(&session, self.now);
         }
     }
 }

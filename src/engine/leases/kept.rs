@@ -3,10 +3,10 @@
 
 use std::time::Duration;
 
-use super::book::LeaseTable;
 use super::lease::{Lease, LeaseLink, Ties};
+use super::lease_table::LeaseTable;
 use super::session::{Attached, OpenSession, Session};
-use super::{BOOKS, Leases};
+use super::{Leases, TABLES};
 use crate::clock::{Now, Timestamp};
 use crate::engine::kept::{KeptLease, KeptSession, SnapshotEntry};
 
@@ -14,10 +14,10 @@ impl Leases {
     /// Copies every named session with its leases, one session per lock.
     pub(in crate::engine) fn copy_out(&self, visit: &mut dyn FnMut(SnapshotEntry)) {
         let mut copies = Vec::new();
-        for number in 0..BOOKS {
+        for number in 0..TABLES {
             let mut from = 0;
             loop {
-                let next = self.book(number).copy_session(from, &mut copies);
+                let next = self.lock_table(number).copy_session(from, &mut copies);
                 copies.drain(..).for_each(&mut *visit);
                 match next {
                     Some(next) => from = next,
@@ -28,10 +28,10 @@ impl Leases {
     }
 
     pub(in crate::engine) fn each_session(&self, visit: &mut dyn FnMut(OpenSession)) {
-        for number in 0..BOOKS {
+        for number in 0..TABLES {
             let mut from = 0;
             loop {
-                let (place, found) = match self.book(number).open_session(from) {
+                let (place, found) = match self.lock_table(number).open_session(from) {
                     Some(next) => next,
                     None => break,
                 };
@@ -48,9 +48,9 @@ impl Leases {
         }
         let reserved = self.reserve(session, None)?;
         let Attached { book, member, .. } = *session.0;
-        let ends_at = self.book(book).put_back(member, kept, now.at)?;
+        let ends_at = self.lock_table(book).put_back(member, kept, now.at)?;
         reserved.keep();
-        self.ends_at(ends_at);
+        self.lower_next_end(ends_at);
         Some(())
     }
 }
@@ -98,18 +98,18 @@ impl LeaseTable {
             number: kept.number,
             ends_at,
             request: kept.request,
-            ties: Ties::of(&kept.ties),
+            ties: Ties::from_slice(&kept.ties),
             cost: kept.cost,
             connection: kept.connection,
-            lasts_millis: kept.lasts_millis,
+            ttl_millis: kept.lasts_millis,
             member,
             in_session: LeaseLink::NONE,
             on_spoke: LeaseLink::NONE,
             spoke: 0,
-            is_other: kept.is_other,
+            is_noncritical: kept.is_other,
         };
         let place = self.begin(lease, now)?;
-        self.elsewhere.insert(kept.number, place);
+        self.restored_indices.insert(kept.number, place);
         Some(ends_at)
     }
 }
@@ -118,10 +118,10 @@ fn kept(lease: &Lease) -> KeptLease {
     KeptLease {
         number: lease.number,
         ends_at: lease.ends_at,
-        lasts_millis: lease.lasts_millis,
+        lasts_millis: lease.ttl_millis,
         request: lease.request,
         connection: lease.connection,
-        is_other: lease.is_other,
+        is_other: lease.is_noncritical,
         ties: lease.ties.iter().collect(),
         cost: lease.cost,
     }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::clock::Timestamp;
 use crate::engine::digest::{Digest, Salt};
 use crate::engine::ledger::LEASE_BYTES;
-use crate::limit::block_bytes;
+use crate::limit::malloc_block_bytes;
 
 #[derive(Debug)]
 pub(super) struct Lease {
@@ -18,22 +18,22 @@ pub(super) struct Lease {
     pub(super) cost: LeaseCost,
     pub(super) connection: u32,
     /// Its time to live, from each grant or renewal.
-    pub(super) lasts_millis: u32,
+    pub(super) ttl_millis: u32,
     /// The number of its session in the book.
     pub(super) member: u32,
     pub(super) in_session: LeaseLink,
     pub(super) on_spoke: LeaseLink,
     pub(super) spoke: u16,
     /// Whether its priority is below the most important one.
-    pub(super) is_other: bool,
+    pub(super) is_noncritical: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
 pub(in crate::engine) struct NewLease<'t> {
-    pub(in crate::engine) lasts: Duration,
+    pub(in crate::engine) ttl: Duration,
     pub(in crate::engine) request: u64,
     pub(in crate::engine) ties: &'t [Tie],
-    pub(in crate::engine) is_other: bool,
+    pub(in crate::engine) is_noncritical: bool,
     pub(in crate::engine) cost: LeaseCost,
 }
 
@@ -41,7 +41,7 @@ pub(in crate::engine) struct NewLease<'t> {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LeaseCost {
     /// Fingerprint of its request's domain and descriptors; 0: nothing to refund, or refunded already.
-    pub print: u32,
+    pub fingerprint: u32,
     /// The cost in requests, where no unit is tied to the lease.
     pub cost: u32,
 }
@@ -59,13 +59,13 @@ pub(super) struct LeaseLink {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Tie {
     /// A permit of a concurrency limit.
-    Place(Digest),
+    Permit(Digest),
     /// A charge to a rule, refunded when the request ends well.
     Refund(LeaseCharge),
     /// The idempotency key of its request.
-    Repeat(Digest),
+    IdempotencyKey(Digest),
     /// The name under which its cost can be refunded.
-    Spent(Digest),
+    RefundableCost(Digest),
     /// The cost in a unit, given by the unit's fingerprint.
     #[allow(missing_docs, reason = "said above")]
     Cost { unit: u32, cost: u32 },
@@ -75,15 +75,15 @@ pub enum Tie {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::engine) enum Ties {
     None,
-    Place(Digest),
+    Permit(Digest),
     More(Box<[Tie]>),
 }
 
 impl Ties {
-    pub(super) fn of(ties: &[Tie]) -> Ties {
+    pub(super) fn from_slice(ties: &[Tie]) -> Ties {
         match ties {
             [] => Ties::None,
-            [Tie::Place(digest)] => Ties::Place(*digest),
+            [Tie::Permit(digest)] => Ties::Permit(*digest),
             more => Ties::More(more.into()),
         }
     }
@@ -94,15 +94,15 @@ impl Ties {
 
     pub(super) fn heap_bytes(&self) -> usize {
         match self {
-            Ties::None | Ties::Place(_) => 0,
-            Ties::More(more) => block_bytes(size_of_val(&**more)),
+            Ties::None | Ties::Permit(_) => 0,
+            Ties::More(more) => malloc_block_bytes(size_of_val(&**more)),
         }
     }
 
     pub(in crate::engine) fn iter(&self) -> impl Iterator<Item = Tie> + '_ {
         let (one, more) = match self {
             Ties::None => (None, &[][..]),
-            Ties::Place(digest) => (Some(Tie::Place(*digest)), &[][..]),
+            Ties::Permit(digest) => (Some(Tie::Permit(*digest)), &[][..]),
             Ties::More(more) => (None, &**more),
         };
         one.into_iter().chain(more.iter().copied())
@@ -123,7 +123,7 @@ pub struct LeaseCharge {
     /// The cost charged.
     pub cost: u32,
     /// Whether the second quota of an elastic rule was charged.
-    pub is_beyond: bool,
+    pub is_elastic: bool,
 }
 
 pub(super) const NONE: u32 = u32::MAX;

@@ -1,6 +1,6 @@
 //! Counts releases and renewals of leases that the session does not hold, by the reason.
 
-use super::{BOOKS, Leases, Session};
+use super::{Leases, Session, TABLES};
 use crate::engine::sync::{AtomicU64, Ordering};
 
 /// Why a session does not hold a lease that it named.
@@ -43,10 +43,10 @@ impl Leases {
     /// acceptable for a client error: each lock is held no longer than to end a lease.
     #[cold]
     pub(in crate::engine) fn count_not_held(&self, session: &Session, number: u64) {
-        let hidden = self.numbers.place(number);
+        let hidden = self.numbers.decode_index(number);
         let mut why = NotHeld::Unknown;
-        for number_of_book in 0..BOOKS {
-            let book = self.book(number_of_book);
+        for number_of_book in 0..TABLES {
+            let book = self.lock_table(number_of_book);
             match book.holder(hidden, number) {
                 // The session is ending, and the lease with it.
                 Some(member) if (number_of_book, member) == (session.0.book, session.0.member) => {
@@ -56,7 +56,7 @@ impl Leases {
                     why = NotHeld::Foreign;
                     break;
                 }
-                None if book.leases.has_had(hidden) => why = NotHeld::Ended,
+                None if book.leases.was_allocated(hidden) => why = NotHeld::Ended,
                 None => {}
             }
         }

@@ -11,7 +11,7 @@ pub(super) struct LeaseNumbers {
 
 impl LeaseNumbers {
     pub(super) fn new(hash_key: &HashKey) -> LeaseNumbers {
-        LeaseNumbers { secret: hash_key.of_purpose("leases"), counter: AtomicU64::new(0) }
+        LeaseNumbers { secret: hash_key.for_purpose("leases"), counter: AtomicU64::new(0) }
     }
 
     pub(super) fn begin_at(&self, number: u64) {
@@ -23,13 +23,13 @@ impl LeaseNumbers {
         self.counter.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns which of `books` books holds the session of this name.
-    pub(super) fn book_of(&self, name: &[u8; 16], books: usize) -> usize {
+    /// Returns which of `tables` books holds the session of this name.
+    pub(super) fn table_of(&self, name: &[u8; 16], books: usize) -> usize {
         self.secret.digest_bytes(name).shard(books)
     }
 
     /// Makes the number of the lease at a slab index: random bits, and the index masked by their hash.
-    pub(super) fn number(&self, place: u32) -> u64 {
+    pub(super) fn encode_number(&self, place: u32) -> u64 {
         let counter = self.next();
         let random =
             self.secret.digest_bytes(&counter.to_le_bytes()).hash() >> (PLACE_BITS + 1) << PLACE_BITS;
@@ -38,7 +38,7 @@ impl LeaseNumbers {
     }
 
     /// Decodes the slab index from a lease number; arbitrary for any other number.
-    pub(super) fn place(&self, number: u64) -> u32 {
+    pub(super) fn decode_index(&self, number: u64) -> u32 {
         let random = number & !PLACE_MASK;
         u32::try_from((number ^ self.mask(random)) & PLACE_MASK).unwrap_or(u32::MAX)
     }

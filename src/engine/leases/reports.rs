@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use super::Leases;
 use crate::clock::{Now, Timestamp};
-use crate::engine::ledger::{Account, Use};
+use crate::engine::ledger::{Account, AccountUse};
 use crate::engine::sync::Ordering;
 
 impl Leases {
     /// Forgets users without sessions and charges, and the old reports of one book per call.
     pub(in crate::engine) fn sweep(&self, now: Now) {
         self.ledger.forget_users();
-        let mut book = self.book(self.swept.fetch_add(1, Ordering::Relaxed));
+        let mut book = self.lock_table(self.swept.fetch_add(1, Ordering::Relaxed));
         book.members.iter_mut().for_each(|member| member.reports.forget_old(now.at));
     }
 }
@@ -75,7 +75,7 @@ impl Reports {
         let count = self.reports.len();
         let more = count.max(REPORTS_MIN).min(REPORTS_MAX.saturating_sub(count));
         let bytes = more * size_of::<AbandonedReport>();
-        if more == 0 || !self.account.grow(Use::Reports, bytes) {
+        if more == 0 || !self.account.grow(AccountUse::Reports, bytes) {
             return false;
         }
         self.charged += bytes;
@@ -104,7 +104,7 @@ mod tests {
 
     use super::{REMEMBERED, REPORTS_MAX, Reports};
     use crate::clock::Timestamp;
-    use crate::engine::ledger::{MemoryLedger, USER_BYTES_MAX, Use};
+    use crate::engine::ledger::{AccountUse, MemoryLedger, USER_BYTES_MAX};
 
     #[test]
     fn keeps_the_latest_and_gives_memory_back_after_their_time() {
@@ -131,7 +131,7 @@ mod tests {
             (0..REPORTS_MAX as u64).for_each(|request| reports.remember(1, request, Timestamp::ORIGIN));
         }
         assert!(ledger.held().total <= USER_BYTES_MAX as u64 / 4);
-        assert!(ledger.account(1).grow(Use::Buffers, USER_BYTES_MAX / 2));
+        assert!(ledger.account(1).grow(AccountUse::Buffers, USER_BYTES_MAX / 2));
         // A session with reports keeps replacing its oldest.
         assert!(sessions[0].take(1, 1_023, Timestamp::ORIGIN));
         drop(sessions);

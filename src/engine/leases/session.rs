@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::lease::NONE;
 use super::reports::Reports;
 use crate::clock::Timestamp;
-use crate::engine::ledger::{Account, Use};
+use crate::engine::ledger::{Account, AccountUse};
 use crate::engine::pool::Pool;
 use crate::engine::sync::{AtomicUsize, Ordering};
 
@@ -44,7 +44,7 @@ pub struct Opening<'a> {
 
 /// The effect on a session of one of its connections closing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Parting {
+pub enum ConnectionEnd {
     /// The session has other connections, or ended before.
     Stays,
     /// The session ends at this time unless it reconnects.
@@ -85,7 +85,7 @@ pub enum SessionError {
 /// A signal for a pool other than the session's own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a session tells about its own pool alone")]
-pub struct NotItsPool;
+pub struct WrongPool;
 
 /// How a request ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -130,9 +130,9 @@ pub(super) struct SessionMember {
     pub(super) ends_at: Option<Timestamp>,
     /// The first of its leases, and their number.
     pub(super) first: u32,
-    pub(super) working: u32,
+    pub(super) leases: u32,
     /// The number of its leases whose priority is below the most important one.
-    pub(super) others: u32,
+    pub(super) noncritical: u32,
     pub(super) holdings: Arc<Holdings>,
     pub(super) reports: Reports,
 }
@@ -164,8 +164,8 @@ impl SessionMember {
             connections: 1,
             ends_at: None,
             first: NONE,
-            working: 0,
-            others: 0,
+            leases: 0,
+            noncritical: 0,
             reports: Reports::new(Arc::clone(&holdings.of_user)),
             holdings,
         }
@@ -173,12 +173,12 @@ impl SessionMember {
 
     /// Returns whether one more lease occupies another of its slots.
     pub(super) fn takes_slot(&self) -> bool {
-        self.slots == 0 || self.working < self.slots
+        self.slots == 0 || self.leases < self.slots
     }
 
     /// Returns whether ending a lease frees a slot. Call it while the lease still counts.
     pub(super) fn frees_slot(&self) -> bool {
-        self.slots == 0 || self.working <= self.slots
+        self.slots == 0 || self.leases <= self.slots
     }
 }
 
@@ -194,9 +194,9 @@ impl Holdings {
             return false;
         }
         if self.of_user.leases.fetch_add(1, Ordering::Relaxed) >= user_max
-            || !self.of_user.has_room(Use::Leases)
+            || !self.of_user.has_room(AccountUse::Leases)
         {
-            self.give_back();
+            self.release();
             return false;
         }
         true
@@ -218,7 +218,7 @@ impl Holdings {
         self.of_user.sessions.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(super) fn give_back(&self) {
+    pub(super) fn release(&self) {
         self.of_session.fetch_sub(1, Ordering::Relaxed);
         self.of_user.leases.fetch_sub(1, Ordering::Relaxed);
     }

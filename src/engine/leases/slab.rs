@@ -35,7 +35,7 @@ impl<T> Slab<T> {
     }
 
     /// Returns whether this index ever held a value.
-    pub(super) fn has_had(&self, number: u32) -> bool {
+    pub(super) fn was_allocated(&self, number: u32) -> bool {
         let number = number as usize;
         self.pieces.get(number / PIECE).is_some_and(|piece| number % PIECE < piece.len())
     }

@@ -20,11 +20,11 @@ pub(super) struct Wheel {
 struct Spoke {
     first: u32,
     /// Lower bound of the ends in the chain: an earlier pass skips it.
-    none_before: Timestamp,
+    next_end_min: Timestamp,
 }
 
 impl Spoke {
-    const EMPTY: Spoke = Spoke { first: NONE, none_before: Timestamp::from_nanos(u64::MAX) };
+    const EMPTY: Spoke = Spoke { first: NONE, next_end_min: Timestamp::from_nanos(u64::MAX) };
 }
 
 impl Wheel {
@@ -32,7 +32,7 @@ impl Wheel {
         Wheel { spokes: vec![Spoke::EMPTY; SPOKES].into_boxed_slice(), tick: 0 }
     }
 
-    pub(super) fn hang(&mut self, number: u32, leases: &mut Slab<Lease>) {
+    pub(super) fn insert(&mut self, number: u32, leases: &mut Slab<Lease>) {
         let Some(lease) = leases.get_mut(number) else {
             debug_assert!(false, "a lease that is hung is there: off the wheel it never ends");
             return;
@@ -41,14 +41,14 @@ impl Wheel {
         let spoke = spoke(tick(lease.ends_at).max(self.tick));
         let chain = self.chain(spoke);
         let next = std::mem::replace(&mut chain.first, number);
-        chain.none_before = chain.none_before.min(lease.ends_at);
+        chain.next_end_min = chain.next_end_min.min(lease.ends_at);
         (lease.spoke, lease.on_spoke.before, lease.on_spoke.after) = (spoke, NONE, next);
         if let Some(next) = leases.get_mut(next) {
             next.on_spoke.before = number;
         }
     }
 
-    pub(super) fn take_off(&mut self, number: u32, leases: &mut Slab<Lease>) {
+    pub(super) fn remove(&mut self, number: u32, leases: &mut Slab<Lease>) {
         let Some(lease) = leases.get(number) else { return };
         let (link, spoke) = (lease.on_spoke, usize::from(lease.spoke));
         if let Some(before) = leases.get_mut(link.before) {
@@ -63,14 +63,14 @@ impl Wheel {
 
     /// Finds leases that have ended by `now`, up to the capacity of `found`, and leaves them on the wheel.
     /// Each call continues where the last one stopped.
-    pub(super) fn ended(&mut self, now: Timestamp, leases: &Slab<Lease>, found: &mut ExpiryBatch) {
+    pub(super) fn collect_expired(&mut self, now: Timestamp, leases: &Slab<Lease>, found: &mut ExpiryBatch) {
         let last = tick(now);
         // After a long pause one round finds them all.
         self.tick = self.tick.max(last.saturating_sub(SPOKES as u64 - 1));
         loop {
             let chain = self.chain(spoke(self.tick));
-            if chain.none_before <= now {
-                let (mut next, mut none_before) = (chain.first, Spoke::EMPTY.none_before);
+            if chain.next_end_min <= now {
+                let (mut next, mut none_before) = (chain.first, Spoke::EMPTY.next_end_min);
                 while let Some(lease) = leases.get(next) {
                     if lease.ends_at > now {
                         none_before = none_before.min(lease.ends_at);
@@ -80,7 +80,7 @@ impl Wheel {
                     next = lease.on_spoke.after;
                 }
                 // Found leases stay until they are ended; the bound must let the next pass find them again.
-                chain.none_before = if found.is_empty() { none_before } else { chain.none_before };
+                chain.next_end_min = if found.is_empty() { none_before } else { chain.next_end_min };
             }
             if self.tick >= last {
                 return;
@@ -94,11 +94,11 @@ impl Wheel {
         &mut self.spokes[usize::from(spoke) % SPOKES]
     }
 
-    /// Returns a time before which no lease ends, once [`Wheel::ended`] finds no more.
-    pub(super) fn none_before(&self) -> Timestamp {
+    /// Returns a time before which no lease ends, once [`Wheel::collect_expired`] finds no more.
+    pub(super) fn next_end_min(&self) -> Timestamp {
         let next_tick = Timestamp::from_nanos((self.tick + 1).saturating_mul(TICK_NANOS));
         let chain = self.spokes.get(usize::from(spoke(self.tick)));
-        chain.map_or(next_tick, |chain| chain.none_before.min(next_tick))
+        chain.map_or(next_tick, |chain| chain.next_end_min.min(next_tick))
     }
 }
 

@@ -1,13 +1,13 @@
 //! The soft part of an allowance: whether it is open to a key, and since when it is in use.
 
-use super::{Beyond, Case, LimitedBy, StagePart};
+use super::{CheckContext, LimitedBy, OverQuota, StageCheck};
 use crate::clock::{Micros, Now, Timestamp};
 use crate::engine::algorithm::AlgorithmTable;
 use crate::engine::shards::Shard;
-use crate::engine::tag::{Fading, Tag, Until};
+use crate::engine::tag::{BlockedUntil, TableState, Tag};
 use crate::limit::Outcome;
 
-impl StagePart {
+impl StageCheck {
     /// Judges by the soft part where the quota refuses. `one`: the wait until one unit of the quota is left.
     pub(super) fn judge_soft(
         &mut self,
@@ -15,10 +15,11 @@ impl StagePart {
         lenient: Outcome,
         one: Micros,
         law: &LimitedBy<'_>,
-        case: &Case<'_>,
+        case: &CheckContext<'_>,
         shard: &Shard,
     ) -> Outcome {
-        let since = shard.softs.find(&self.digest).filter(|_| one > Micros::ZERO).map(|soft| soft.since);
+        let since =
+            shard.soft_states.find(&self.digest).filter(|_| one > Micros::ZERO).map(|soft| soft.since);
         let is_spent = |after: Micros| {
             let ends = since.zip(law.limit.soft_for).map(|(since, lasts)| since.after(lasts));
             ends.is_some_and(|ends| case.now.at.after(after.into()) >= ends)
@@ -32,7 +33,7 @@ impl StagePart {
             if wait > Micros::ZERO {
                 return Outcome::Later(wait);
             }
-            self.beyond = Some(Beyond::Soft);
+            self.beyond = Some(OverQuota::Soft);
             return Outcome::Pass;
         }
         // The soft part is closed until one unit is left, unless the quota has enough before.
@@ -44,42 +45,42 @@ impl StagePart {
     }
 
     /// Returns when one unit of the quota will be left; `None`: one is left now.
-    pub(super) fn soft_ends<A: AlgorithmTable>(
+    pub(super) fn soft_end<A: AlgorithmTable>(
         &self,
         quota: &A,
-        case: &Case<'_>,
+        case: &CheckContext<'_>,
         shard: &Shard,
-    ) -> Option<Until> {
+    ) -> Option<BlockedUntil> {
         let state = A::table(shard).find(&self.digest)?;
         let wait = wait_for_one(quota, state, case.now);
-        (wait > Micros::ZERO).then(|| Until(case.now.at.after(wait.into())))
+        (wait > Micros::ZERO).then(|| BlockedUntil(case.now.at.after(wait.into())))
     }
 
     /// Records since when the key uses its soft part, or removes the record. `had_some`: some of the quota
     /// was left before this charge, so an earlier record is void.
-    pub(super) fn keep_soft<A: AlgorithmTable>(
+    pub(super) fn record_soft_use<A: AlgorithmTable>(
         &self,
         quota: &A,
         had_some: bool,
-        case: &Case<'_>,
+        case: &CheckContext<'_>,
         shard: &mut Shard,
     ) {
         let memory = case.shards.memory();
-        let ends = self.soft_ends(quota, case, shard);
-        let known = shard.softs.find(&self.digest).copied().filter(|_| !had_some);
+        let ends = self.soft_end(quota, case, shard);
+        let known = shard.soft_states.find(&self.digest).copied().filter(|_| !had_some);
         let since = match (known, self.beyond) {
             (Some(soft), _) => Some(soft.since),
-            (None, Some(Beyond::Soft)) => Some(case.now.at),
+            (None, Some(OverQuota::Soft)) => Some(case.now.at),
             (None, _) => None,
         };
         match since.zip(ends) {
-            Some((since, Until(ends))) => {
-                let soft = Soft { since, ends };
+            Some((since, BlockedUntil(ends))) => {
+                let soft = SoftState { since, ends };
                 let (_, evicted) =
-                    shard.softs.change(self.digest, memory, case.now, || soft, |kept| *kept = soft);
+                    shard.soft_states.change(self.digest, memory, case.now, || soft, |kept| *kept = soft);
                 case.shards.count_evictions(evicted);
             }
-            None => shard.softs.remove(&self.digest, memory),
+            None => shard.soft_states.remove(&self.digest, memory),
         }
     }
 }
@@ -95,14 +96,14 @@ pub(super) fn wait_for_one<A: AlgorithmTable>(quota: &A, state: &A::State, now: 
 
 /// The record of a key that exceeds its quota, as its rule permits for a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) struct Soft {
+pub(in crate::engine) struct SoftState {
     /// The first request passed above the quota since some of it was last left.
     pub(in crate::engine) since: Timestamp,
     /// When some of the quota will be left, without further requests.
     pub(in crate::engine) ends: Timestamp,
 }
 
-impl Fading for Soft {
+impl TableState for SoftState {
     fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
         self.ends.as_nanos().saturating_sub(now.at.as_nanos())
     }

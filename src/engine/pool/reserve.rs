@@ -7,15 +7,15 @@ use crate::clock::Timestamp;
 use crate::engine::gate::PoolShedding;
 use crate::engine::sync::Ordering;
 use crate::rules::shed::ShedPart;
-use crate::shed::{FleetSums, Here};
+use crate::shed::{FleetSums, HostReadings};
 
 /// The reserve of one pool, for display.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReserveView {
     /// Maximum leases of lower priorities here; `None`: the slots are unknown, and none are reserved.
-    pub most: Option<u32>,
+    pub noncritical_max: Option<u32>,
     /// The sums of its other hosts and their age; `None`: the reserve is computed for this host alone.
-    pub elsewhere: Option<(FleetSums, Duration)>,
+    pub other_hosts: Option<(FleetSums, Duration)>,
 }
 
 /// This host's part of a fleet-wide reserve.
@@ -24,36 +24,36 @@ pub struct PoolReserve {
     /// The pool.
     pub pool: Box<str>,
     /// Its slots and its leases of lower priorities.
-    pub here: Here,
+    pub here: HostReadings,
     /// Leases of the priority that the reserve is for.
     pub critical: u32,
 }
 
 impl Pool {
-    pub(in crate::engine) fn set_elsewhere(&self, agreed: Agreed) {
-        self.elsewhere.lock().hear(agreed);
+    pub(in crate::engine) fn set_other_hosts_sums(&self, agreed: OtherHostsSums) {
+        self.other_hosts.lock().set_sums(agreed);
     }
 
     /// Returns the maximum of lower-priority leases here, given this host's slots.
-    pub(in crate::engine) fn most_others(&self, slots: u32, reserve_permille: u16, at: Timestamp) -> u32 {
-        let alone = FleetSums::default().most_others_here(slots, reserve_permille);
-        self.elsewhere.lock().most_others(slots, alone, at)
+    pub(in crate::engine) fn noncritical_max(&self, slots: u32, reserve_permille: u16, at: Timestamp) -> u32 {
+        let alone = FleetSums::default().noncritical_max_here(slots, reserve_permille);
+        self.other_hosts.lock().noncritical_max(slots, alone, at)
     }
 
     /// Returns this host's part of a fleet-wide reserve, if there is one, and takes the flag of refusals.
-    pub(in crate::engine) fn reserve(&self) -> Option<PoolReserve> {
-        let watch = self.watched()?;
+    pub(in crate::engine) fn take_reserve(&self) -> Option<PoolReserve> {
+        let watch = self.shedding()?;
         let reserve = watch.shed.fleet.as_ref()?.reserve;
-        let here = Here {
+        let here = HostReadings {
             slots: self.slots().unwrap_or(0),
-            others: self.others(),
+            noncritical: self.noncritical_leases(),
             reserve,
-            is_refusing: self.is_refusing.swap(false, Ordering::Relaxed),
+            refused_since_publish: self.is_refusing.swap(false, Ordering::Relaxed),
         };
         Some(PoolReserve { pool: self.name.clone(), here, critical: self.critical.load(Ordering::Relaxed) })
     }
 
-    pub(in crate::engine) fn keeps_reserve(&self) -> bool {
+    pub(in crate::engine) fn has_fleet_reserve(&self) -> bool {
         self.watch.load().as_ref().is_some_and(|watch| watch.shed.fleet.is_some())
     }
 
@@ -61,44 +61,44 @@ impl Pool {
     pub(super) fn reserve_view(&self, watch: &PoolShedding, at: Timestamp) -> Option<ReserveView> {
         watch.mode(ShedPart::Fleet)?;
         let reserve = watch.shed.fleet.as_ref()?.reserve;
-        let most = self.slots().map(|slots| self.most_others(slots, reserve, at));
-        Some(ReserveView { most, elsewhere: self.elsewhere.lock().sums(at) })
+        let most = self.slots().map(|slots| self.noncritical_max(slots, reserve, at));
+        Some(ReserveView { noncritical_max: most, other_hosts: self.other_hosts.lock().valid_sums(at) })
     }
 }
 
 /// The last reply about a pool's reserve and its result for this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Agreed {
-    /// The sums of all other hosts; `others` is the sum of their claims.
+pub struct OtherHostsSums {
+    /// The sums of all other hosts; `noncritical_leases` is the sum of their claims.
     pub sums: FleetSums,
     /// Maximum leases of lower priorities here.
-    pub most: u32,
+    pub noncritical_max: u32,
     /// The same maximum without other hosts.
-    pub alone: u32,
+    pub local_max: u32,
     /// When the report was made that the reply answers.
-    pub heard: Timestamp,
+    pub reported_at: Timestamp,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Elsewhere(Option<Agreed>);
+pub(super) struct OtherHosts(Option<OtherHostsSums>);
 
-impl Elsewhere {
-    pub(super) fn hear(&mut self, agreed: Agreed) {
+impl OtherHosts {
+    pub(super) fn set_sums(&mut self, agreed: OtherHostsSums) {
         self.0 = Some(agreed);
     }
 
-    /// Returns the maximum of lower-priority leases here; `alone`: the maximum without other hosts.
+    /// Returns the maximum of lower-priority leases here; `local_max`: the maximum without other hosts.
     ///
-    /// Without new replies this host gives up what it borrowed from others first ([`BORROWED`]), before they
-    /// count it as theirs again, and reclaims what it lent last ([`KNOWN`]).
-    pub(super) fn most_others(&self, slots: u32, alone: u32, at: Timestamp) -> u32 {
+    /// Without new replies this host gives up what it borrowed from others first ([`BORROWED_TTL`]), before they
+    /// count it as theirs again, and reclaims what it lent last ([`SUMS_TTL`]).
+    pub(super) fn noncritical_max(&self, slots: u32, alone: u32, at: Timestamp) -> u32 {
         let Some(agreed) = &self.0 else { return alone };
-        let silent = at.since(agreed.heard);
+        let silent = at.since(agreed.reported_at);
         // Slots that changed since change the host's own part.
-        let most = agreed.most.saturating_add(alone).saturating_sub(agreed.alone);
-        if silent < BORROWED {
+        let most = agreed.noncritical_max.saturating_add(alone).saturating_sub(agreed.local_max);
+        if silent < BORROWED_TTL {
             most.min(slots)
-        } else if silent < KNOWN {
+        } else if silent < SUMS_TTL {
             most.min(alone)
         } else {
             alone
@@ -106,15 +106,15 @@ impl Elsewhere {
     }
 
     /// Returns the sums of the other hosts and their age while they are valid.
-    pub(super) fn sums(&self, at: Timestamp) -> Option<(FleetSums, Duration)> {
+    pub(super) fn valid_sums(&self, at: Timestamp) -> Option<(FleetSums, Duration)> {
         let agreed = self.0.as_ref()?;
-        let age = at.since(agreed.heard);
-        (age < KNOWN).then_some((agreed.sums, age))
+        let age = at.since(agreed.reported_at);
+        (age < SUMS_TTL).then_some((agreed.sums, age))
     }
 }
 
 /// Shorter than the 2 s for which Redis keeps a host's report.
-const BORROWED: Duration = Duration::from_millis(1_900);
+const BORROWED_TTL: Duration = Duration::from_millis(1_900);
 
 /// After this time without a reply, a host computes its reserve alone.
-pub(super) const KNOWN: Duration = Duration::from_secs(10);
+pub(super) const SUMS_TTL: Duration = Duration::from_secs(10);

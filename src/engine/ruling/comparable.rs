@@ -7,7 +7,7 @@ use crate::limit::{Quota, share};
 use crate::rules::Rule;
 
 /// Returns the tag and the salt that separate states under a quota from incomparable ones.
-pub(super) fn comparable(quota: &Quota, generation: u8, hash_key: &HashKey) -> (Tag, Salt) {
+pub(super) fn state_tag_and_salt(quota: &Quota, generation: u8, hash_key: &HashKey) -> (Tag, Salt) {
     let span = || Tag::span(quota.window().0.saturating_mul(NANOS_PER_MICRO));
     match quota {
         Quota::TokenBucket(bucket) => (Tag::bucket(bucket.scale(), generation), Salt::NONE),
@@ -15,8 +15,8 @@ pub(super) fn comparable(quota: &Quota, generation: u8, hash_key: &HashKey) -> (
             (Tag::bucket(bucket.scale(), generation), hash_key.salt("leaky_bucket"))
         }
         Quota::FixedWindow(window) => {
-            let salt = hash_key.salt(&format!("fixed_window {}", window.shape()));
-            (Tag::span(window.nanos_max()), salt)
+            let salt = hash_key.salt(&format!("fixed_window {}", window.describe_windows()));
+            (Tag::span(window.window_nanos_max()), salt)
         }
         Quota::SlidingLog(_) => (span(), hash_key.salt(&format!("sliding_log {}", quota.window().0))),
         Quota::SlidingWindow(window) => {
@@ -24,28 +24,30 @@ pub(super) fn comparable(quota: &Quota, generation: u8, hash_key: &HashKey) -> (
             (span(), hash_key.salt(&shape))
         }
         Quota::Concurrency(_) => (Tag::NONE, hash_key.salt("concurrency")),
-        Quota::Places(_) => (Tag::NONE, salt_of_places(hash_key)),
-        Quota::Share(share) => comparable_share(share, hash_key),
+        Quota::FleetConcurrency(_) => (Tag::NONE, permit_salt(hash_key)),
+        Quota::FleetBudget(share) => share_tag_and_salt(share, hash_key),
     }
 }
 
 /// Returns those of a share: its borrowed tokens survive changes of its quota.
-pub(in crate::engine) fn comparable_share(quota: &share::ShareQuota, hash_key: &HashKey) -> (Tag, Salt) {
+pub(in crate::engine) fn share_tag_and_salt(quota: &share::ShareQuota, hash_key: &HashKey) -> (Tag, Salt) {
     let scale = quota.bucket().scale();
     let salt = match quota.window() {
         None => hash_key.salt(&format!("share {}", scale.ticks_per_nano())),
         // Turns and length of a window are part of the salt: they determine when a state refills.
-        Some(window) => hash_key.salt(&format!("share {:?} {}", window.turns(), window.like().window())),
+        Some(window) => {
+            hash_key.salt(&format!("share {:?} {}", window.turns(), window.local_quota().window()))
+        }
     };
     (Tag::bucket(scale, 0), salt)
 }
 
 /// Returns the salt of shared concurrency states: they survive changes of their limit.
-pub(in crate::engine) fn salt_of_places(hash_key: &HashKey) -> Salt {
+pub(in crate::engine) fn permit_salt(hash_key: &HashKey) -> Salt {
     hash_key.salt("places")
 }
 
-pub(super) fn kind(quota: &Quota) -> MemoryKind {
+pub(super) fn memory_kind(quota: &Quota) -> MemoryKind {
     match quota {
         Quota::TokenBucket(_) | Quota::LeakyBucket(_) => MemoryKind::Buckets,
         Quota::FixedWindow(_) => MemoryKind::Windows,
@@ -53,8 +55,8 @@ pub(super) fn kind(quota: &Quota) -> MemoryKind {
         Quota::SlidingWindow(_) => MemoryKind::SlidingWindows,
         Quota::Concurrency(_) => MemoryKind::InProgress,
         // A table separate from the lease counts, which are not evicted either.
-        Quota::Places(_) => MemoryKind::Places,
-        Quota::Share(_) => MemoryKind::Shares,
+        Quota::FleetConcurrency(_) => MemoryKind::Places,
+        Quota::FleetBudget(_) => MemoryKind::Shares,
     }
 }
 
@@ -64,10 +66,10 @@ pub(super) fn is_shared(rule: &Rule) -> bool {
         .allowances
         .iter()
         .flatten()
-        .any(|allowance| matches!(allowance.quota, Quota::Share(_) | Quota::Places(_)))
+        .any(|allowance| matches!(allowance.quota, Quota::FleetBudget(_) | Quota::FleetConcurrency(_)))
 }
 
-pub(super) fn counts_by(rule: &Rule) -> String {
+pub(super) fn describe_key(rule: &Rule) -> String {
     format!("{:?} {:?}", rule.unit, rule.key)
 }
 

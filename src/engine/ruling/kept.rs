@@ -2,13 +2,13 @@
 
 use std::collections::HashSet;
 
-use super::{CompiledRule, Ruling};
+use super::{CompiledRule, CompiledRuleSet};
 use crate::engine::digest::KeyHash;
 use crate::engine::kept::{KeptRule, fingerprint};
 use crate::rules::Rule;
 use crate::rules::shed::ShedPart;
 
-impl Ruling {
+impl CompiledRuleSet {
     /// A fingerprint of the names and the order of all rules.
     pub(in crate::engine) fn fingerprint(&self, hash: &KeyHash) -> u64 {
         let mut names = Vec::new();
@@ -35,7 +35,7 @@ impl Ruling {
     }
 
     /// Returns those of rules that `after` does not have: their buckets outlive them.
-    pub(in crate::engine) fn left_behind(&self, after: &Ruling, hash: &KeyHash) -> Vec<KeptRule> {
+    pub(in crate::engine) fn left_behind(&self, after: &CompiledRuleSet, hash: &KeyHash) -> Vec<KeptRule> {
         let after: HashSet<u64> = after.each_rule().map(|(_, terms)| terms.identity).collect();
         let left = self.each_rule().filter(|(_, terms)| !after.contains(&terms.identity));
         left.map(|(rule, terms)| kept(rule, terms, hash)).collect()

@@ -16,7 +16,7 @@ pub(super) enum Breaker {
 
 impl Asking {
     pub(super) fn may_call(&mut self, now: Timestamp) -> bool {
-        if !self.standing.is_linked() {
+        if !self.standing.is_redis_reachable() {
             return false;
         }
         match self.breaker {
@@ -24,7 +24,7 @@ impl Asking {
             Breaker::Open { probe, after } if probe <= now => {
                 self.breaker = Breaker::Probing { after };
                 // Only the probe asks Redis; other requests use the local decision meanwhile.
-                self.standing.set_answering(false);
+                self.standing.set_answers_in_time(false);
                 true
             }
             Breaker::Open { .. } | Breaker::Probing { .. } => false,
@@ -45,13 +45,13 @@ impl Asking {
         self.asked.stopped += 1;
         let probe = now.after(after / 2 + self.dice.up_to(after));
         self.breaker = Breaker::Open { probe, after };
-        self.standing.set_answering(false);
+        self.standing.set_answers_in_time(false);
         self.dismiss();
     }
 
     pub(super) fn heard_in_time(&mut self) {
         self.breaker = Breaker::Closed { misses: 0 };
-        self.standing.set_answering(self.standing.is_linked());
+        self.standing.set_answers_in_time(self.standing.is_redis_reachable());
     }
 
     /// Lets the next request probe once the pause is over.
@@ -59,7 +59,7 @@ impl Asking {
         if let Breaker::Open { probe, .. } = self.breaker
             && probe <= now
         {
-            self.standing.set_answering(true);
+            self.standing.set_answers_in_time(true);
         }
     }
 }

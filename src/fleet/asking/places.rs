@@ -20,7 +20,7 @@ impl Asking {
     /// Queues a ticket for each permit it needs. Returns their number.
     pub(super) fn queue_up(&mut self, ticket: &Ticket, number: u64) -> usize {
         let mut places = 0;
-        for need in ticket.needs.iter().filter(|need| need.is_place) {
+        for need in ticket.needs.iter().filter(|need| need.is_permit) {
             places += 1;
             match self.queues.iter_mut().find(|queue| queue.key == need.key) {
                 Some(queue) => queue.tickets.push_back(number),
@@ -56,15 +56,15 @@ impl Asking {
     /// Grants the idle permits of this host to the oldest tickets.
     fn hand_out(&mut self, queue: &mut PermitQueue, now: Now) {
         queue.tickets.retain(|ticket| self.tickets.contains_key(ticket));
-        let limits = self.engine.places_budgets();
+        let limits = self.engine.fleet_concurrency_limits();
         let Some(limit) = limits.get(&queue.key.budget()) else { return };
         while let Some(ticket) = queue.tickets.front().copied() {
-            let Some(place) = self.engine.claim_place(&queue.key, limit, now) else { return };
+            let Some(place) = self.engine.claim_permit(&queue.key, limit, now) else { return };
             queue.tickets.pop_front();
             let Some(open) = self.tickets.get_mut(&ticket) else {
                 unreachable!("a place is claimed for who waits: it would be kept for nobody")
             };
-            open.brought.place(place);
+            open.brought.add_permit(place);
             self.came(ticket, now);
         }
     }

@@ -15,7 +15,7 @@ use tokio::time::{Sleep, sleep};
 use super::class::{Class, LinkError};
 use super::frame::Scanner;
 use super::patience::Patience;
-use crate::clock::boot_nanos;
+use crate::clock::read_boot_nanos;
 
 pub(super) type CommandResult = Result<Value, LinkError>;
 
@@ -109,7 +109,7 @@ impl Conversation {
         commands: &[u8],
         count: usize,
     ) -> Result<(Vec<Value>, u64), LinkError> {
-        let since = boot_nanos();
+        let since = read_boot_nanos();
         self.writer.write_all(commands).await.map_err(|error| LinkError::of_io(&error))?;
         self.writer.flush().await.map_err(|error| LinkError::of_io(&error))?;
         let mut replies = Vec::with_capacity(count);
@@ -176,7 +176,7 @@ impl Conversation {
         patience: &Patience,
     ) {
         let mut next = Some(first);
-        let since_nanos = boot_nanos();
+        let since_nanos = read_boot_nanos();
         while let Some(batch) = next.take() {
             self.outgoing.extend_from_slice(&batch.bytes);
             self.waiting.extend(batch.replies.into_iter().map(|reply| AwaitedReplies { since_nanos, reply }));
@@ -269,7 +269,7 @@ async fn write_some(writer: &mut WriteHalf<Box<dyn ServerStream>>, bytes: &[u8])
 }
 
 fn micros_since(nanos: u64) -> u64 {
-    boot_nanos().saturating_sub(nanos) / 1_000
+    read_boot_nanos().saturating_sub(nanos) / 1_000
 }
 
 /// Bytes queued for a server that has stopped reading: 100 times a tick of sixteen full batches.

@@ -3,7 +3,7 @@
 
 use super::class::LinkError;
 use super::node::NodeState;
-use crate::clock::{Timestamp, boot_nanos};
+use crate::clock::{Timestamp, read_boot_nanos};
 
 #[derive(Debug)]
 pub(super) struct VoiceConnection {
@@ -29,7 +29,7 @@ impl VoiceConnection {
         if self.said.as_ref() == Some(&news) {
             return;
         }
-        if !self.admit(Timestamp::from_nanos(boot_nanos())) {
+        if !self.admit(Timestamp::from_nanos(read_boot_nanos())) {
             self.unsaid += 1;
             return;
         }

@@ -27,7 +27,7 @@ pub(in crate::fleet) struct Exchange {
     host: Host,
     seal: Seal,
     known: Option<Document>,
-    /// The [`Now::utc`] by which the expiry times of `known` were last converted.
+    /// The [`Now::utc_offset_nanos`] by which the expiry times of `known` were last converted.
     utc: i64,
     changes: VecDeque<AwaitedChange>,
     /// The call in flight, its send time and the document it writes.
@@ -81,7 +81,7 @@ impl Exchange {
             host,
             seal,
             known,
-            utc: now.utc,
+            utc: now.utc_offset_nanos,
             changes: VecDeque::new(),
             sent: None,
             is_done: false,
@@ -126,10 +126,10 @@ impl Exchange {
 
     /// The overrides with expiry times recomputed after the wall clock was set: the times are Unix time.
     pub(in crate::fleet) fn after_step(&mut self, now: Now) -> Option<FleetOverrides> {
-        if now.utc.abs_diff(self.utc) < STEP_MIN_NANOS {
+        if now.utc_offset_nanos.abs_diff(self.utc) < STEP_MIN_NANOS {
             return None;
         }
-        self.utc = now.utc;
+        self.utc = now.utc_offset_nanos;
         self.known.as_ref().map(|known| known.overrides(now))
     }
 
@@ -216,7 +216,7 @@ impl Exchange {
             return None;
         }
         self.unknown += document.unknown;
-        self.utc = now.utc;
+        self.utc = now.utc_offset_nanos;
         let overrides = document.overrides(now);
         self.known = Some(document);
         Some(overrides)

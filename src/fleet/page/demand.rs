@@ -5,13 +5,13 @@ use super::{
     micros,
 };
 use crate::clock::Timestamp;
-use crate::engine::{Budget, ShareReport};
+use crate::engine::{FleetBudget, ShareReport};
 use crate::fleet::cell::{CellRate, TOKEN};
 use std::time::Duration;
 
 impl KeyPage {
     /// Whether the fleet has so many tokens that unused ones held here are not missed elsewhere.
-    pub(super) fn has_plenty(&self, budget: &Budget) -> bool {
+    pub(super) fn has_plenty(&self, budget: &FleetBudget) -> bool {
         let quota = &budget.quota;
         let burst = i64::from(quota.bucket().burst()) * TOKEN.cast_signed();
         // Expired tokens of a window are lost until it turns.
@@ -34,11 +34,12 @@ impl KeyPage {
     }
 
     /// The tokens to hold: the demand until the next command, and a part of the free tokens.
-    pub(super) fn target(&self, there: &ShareReport, budget: &Budget, pace: &Pace) -> u32 {
+    pub(super) fn target(&self, there: &ShareReport, budget: &FleetBudget, pace: &Pace) -> u32 {
         let needed = needed(self.demand, EVERY, self.supply(budget), pace);
         // A spare token is useful only if neither credit nor a remote check lets the next request pass.
-        let passes = budget.quota.may_ask(pace.hosts) || budget.quota.credit() > 0 && there.lacked <= 1;
-        let lacked = if passes { 0 } else { there.lacked };
+        let passes = budget.quota.may_check_remotely(pace.hosts)
+            || budget.quota.credit() > 0 && there.missing_max <= 1;
+        let lacked = if passes { 0 } else { there.missing_max };
         let spare = if self.demand > 0 && !self.is_short {
             let level = u64::try_from(self.level).unwrap_or(0) / TOKEN;
             let hosts = u64::from(pace.hosts);
@@ -61,7 +62,7 @@ impl KeyPage {
     }
 
     /// The number of held tokens that triggers a command: 1.5 times the demand until its reply, and one.
-    pub(in crate::fleet) fn low(&self, budget: &Budget, pace: &Pace) -> u32 {
+    pub(in crate::fleet) fn low(&self, budget: &FleetBudget, pace: &Pace) -> u32 {
         if self.has_plenty(budget) && self.demand < RENEWED_FROM {
             // The next request may come after everything expired: it passes on credit.
             return 0;
@@ -76,15 +77,15 @@ impl KeyPage {
     /// earned since the last command, scaled by the level so that Redis keeps a reserve. Without the reserve,
     /// a host that asks right after another finds nothing time and again; with it, hosts with little demand
     /// are served from it. A host whose demand is rising is not bounded: its share is not known yet.
-    pub(super) fn fair(&self, owed: u32, waited: Duration, budget: &Budget, pace: &Pace) -> u64 {
+    pub(super) fn fair(&self, owed: u32, waited: Duration, budget: &FleetBudget, pace: &Pace) -> u64 {
         let quota = &budget.quota;
         if quota.window().is_some() {
             // A window earns nothing over time: Redis divides its tokens.
             return u64::MAX;
         }
         let earns = u128::from(quota.micro_units_per_second());
-        let kept = if quota.lends_one(pace.hosts) {
-            quota.lends_above(self.fleet_demand)
+        let kept = if quota.credit_below_one_unit(pace.hosts) {
+            quota.lending_level_min(self.fleet_demand)
         } else {
             let burst = u128::from(quota.bucket().burst()) * u128::from(TOKEN);
             i64::try_from((earns * EVERY.as_micros() / u128::from(MICROS)).min(burst / 10))
@@ -108,9 +109,9 @@ impl KeyPage {
 
     /// Sets the first demand; the first request only marks the start, and two requests are a weak sample.
     pub(super) fn begin_demand(&mut self, reported: &ShareReport, now: Timestamp) -> u64 {
-        let sure = if reported.asked < RISING_MIN { MICROS } else { 10_000 };
+        let sure = if reported.requested < RISING_MIN { MICROS } else { 10_000 };
         let span = micros(now.since(reported.since)).saturating_add(sure);
-        let pace = u64::from(reported.asked.saturating_sub(1)).saturating_mul(1_000 * MICROS) / span;
+        let pace = u64::from(reported.requested.saturating_sub(1)).saturating_mul(1_000 * MICROS) / span;
         self.demand = pace;
         pace
     }
@@ -145,7 +146,7 @@ pub(super) fn needed(demand: u64, span: Duration, supply: u64, pace: &Pace) -> u
 }
 
 /// The most to want while others may be in fallback: the share since the last command, rounded at random.
-pub(super) fn own_part(waited: Duration, dice: u32, budget: &Budget, pace: &Pace) -> u64 {
+pub(super) fn own_part(waited: Duration, dice: u32, budget: &FleetBudget, pace: &Pace) -> u64 {
     let earned = u128::from(budget.quota.micro_units_per_second()) * waited.min(WAITED_MAX).as_micros();
     let part = earned / u128::from(MICROS) / u128::from(pace.hosts.max(1)) + u128::from(dice);
     u64::try_from(part - part % u128::from(TOKEN)).unwrap_or(u64::MAX)

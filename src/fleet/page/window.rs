@@ -2,13 +2,13 @@
 
 use super::{CellQuota, KeyPage, TOKEN};
 use crate::clock::Timestamp;
-use crate::engine::{Budget, WindowTurns};
+use crate::engine::{FleetBudget, WindowTurns};
 use crate::fleet::cell::CellRate;
 use crate::fleet::window::{CellWindow, FleetWindowTurns};
 use crate::rules::{fleet_rate, nearest_fleet_rate};
 
 /// Returns the numbers of a budget for Redis; `None` if the scripts cannot count them exactly.
-pub(in crate::fleet) fn terms(budget: &Budget, version: u64) -> Option<CellQuota> {
+pub(in crate::fleet) fn terms(budget: &FleetBudget, version: u64) -> Option<CellQuota> {
     let bucket = budget.quota.bucket();
     let (num, den) = match budget.quota.window() {
         None => fleet_rate(bucket.rate())?,
@@ -20,7 +20,7 @@ pub(in crate::fleet) fn terms(budget: &Budget, version: u64) -> Option<CellQuota
 }
 
 /// Returns how the budget's window turns; `None` for a bucket. `unix_us`: the approximate clock of Redis.
-pub(in crate::fleet) fn cell_window(budget: &Budget, unix_us: u64) -> Option<CellWindow> {
+pub(in crate::fleet) fn cell_window(budget: &FleetBudget, unix_us: u64) -> Option<CellWindow> {
     let window = budget.quota.window()?;
     Some(match window.turns() {
         WindowTurns::Every { slots, step, origin } => {
@@ -39,7 +39,7 @@ impl KeyPage {
     }
 
     /// Resets the state of a window that may have turned since the last reply.
-    pub(super) fn turn(&mut self, budget: &Budget, now: Timestamp) {
+    pub(super) fn turn(&mut self, budget: &FleetBudget, now: Timestamp) {
         if self.more.is_some_and(|(at, _)| now >= at) {
             self.more = None;
             self.is_short = false;
@@ -50,7 +50,7 @@ impl KeyPage {
     }
 
     /// The most tokens that hosts get per second, µtok: the rate, or the rest of a window if that is more.
-    pub(super) fn supply(&self, budget: &Budget) -> u64 {
+    pub(super) fn supply(&self, budget: &FleetBudget) -> u64 {
         let earns = budget.quota.micro_units_per_second();
         match budget.quota.window() {
             None => earns,

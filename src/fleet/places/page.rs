@@ -7,7 +7,7 @@ mod asking;
 
 use super::{PlacesAsk, PlacesSaid};
 use crate::clock::Timestamp;
-use crate::engine::{PlacesBudget, PlacesReported, SharedKey};
+use crate::engine::{FleetConcurrencyLimit, PlacesReported, SharedKey};
 use crate::fleet::book::{NEVER, Paged};
 use crate::fleet::cell::{CellReport, DEMAND_MAX, TOKEN};
 use std::time::Duration;
@@ -126,25 +126,25 @@ impl PlacesPage {
     pub(in crate::fleet) fn next(
         &mut self,
         there: &PlacesReported,
-        budget: &PlacesBudget,
+        budget: &FleetConcurrencyLimit,
         pace: &PlacesPace,
     ) -> NextPermitKey {
-        if there.asked != self.seen {
+        if there.requested != self.seen {
             self.busy = pace.now;
-            self.seen = there.asked;
+            self.seen = there.requested;
         }
-        if there.unasked > 0 {
+        if there.refused_without_wait > 0 {
             self.unasked = Some(pace.now);
         }
         let Some(asked_at) = self.asked_at else { return NextPermitKey::Ask(u32::MAX) };
         let keep = self.keep(there, budget, pace);
-        let is_asked = there.asked > 0 && (self.calls || self.is_short);
-        let is_wanted = self.waiting > 0 || is_asked && self.target(there, budget, pace) > there.held;
+        let is_asked = there.requested > 0 && (self.calls || self.is_short);
+        let is_wanted = self.waiting > 0 || is_asked && self.target(there, budget, pace) > there.permits;
         let is_stale = pace.now >= asked_at.after(REPORT_EVERY);
-        let is_believed = self.is_believed() || there.hold() > 0;
-        if keep < there.held || is_wanted || is_stale && is_believed {
+        let is_believed = self.is_believed() || there.permits_used() > 0;
+        if keep < there.permits || is_wanted || is_stale && is_believed {
             // Returned permits are not the scarce ones.
-            let is_scarce = keep == there.held && self.waiting == 0 && self.is_short;
+            let is_scarce = keep == there.permits && self.waiting == 0 && self.is_short;
             let soonest = if is_scarce { asked_at.after(GAP_SHORT) } else { self.soonest(pace.now) };
             return if soonest > pace.now { NextPermitKey::Look(soonest) } else { NextPermitKey::Ask(keep) };
         }
@@ -155,48 +155,51 @@ impl PlacesPage {
     }
 
     /// The number of held permits that this host keeps.
-    fn keep(&self, there: &PlacesReported, budget: &PlacesBudget, pace: &PlacesPace) -> u32 {
+    fn keep(&self, there: &PlacesReported, budget: &FleetConcurrencyLimit, pace: &PlacesPace) -> u32 {
         if self.free < 0 {
             // Hosts have more than the maximum: each keeps its share, and grants none until fewer are in
             // progress.
             let all = u128::from(self.fleet_demand.max(1));
             let part = u128::from(budget.quota.max()) * u128::from(self.demand()) / all;
-            return there.held.min(u32::try_from(part).unwrap_or(u32::MAX).max(1));
+            return there.permits.min(u32::try_from(part).unwrap_or(u32::MAX).max(1));
         }
-        if budget.quota.lends_for_work_alone() {
+        if budget.quota.borrows_for_waiting_only() {
             // Permits are fetched when a request needs one: an idle one is missing elsewhere.
-            return there.held.min(self.target(there, budget, pace));
+            return there.permits.min(self.target(there, budget, pace));
         }
         let is_scarce = self.is_scarce(budget);
         let after = if is_scarce { BACK_AFTER_SCARCE } else { BACK_AFTER };
         let is_settled = self.asked_at.is_some_and(|asked| pace.now >= asked.after(after));
         // The peak may recur soon; but where permits are scarce, other hosts get them until then.
-        let in_use = if is_scarce { there.in_use } else { there.peak };
-        let there_then = PlacesReported { in_use, ..*there };
+        let in_use = if is_scarce { there.leases } else { there.peak };
+        let there_then = PlacesReported { leases: in_use, ..*there };
         let enough = self.target(&there_then, budget, pace);
         // Without recent requests, no spare permits are kept.
-        let most =
-            if enough == there_then.taken() { enough } else { enough.saturating_add(enough / ENOUGH_PART) };
-        if is_settled && there.held > most { enough } else { there.held }
+        let most = if enough == there_then.leases_and_reserved() {
+            enough
+        } else {
+            enough.saturating_add(enough / ENOUGH_PART)
+        };
+        if is_settled && there.permits > most { enough } else { there.permits }
     }
 
     /// Whether hosts lack permits that others have.
-    fn is_scarce(&self, budget: &PlacesBudget) -> bool {
+    fn is_scarce(&self, budget: &FleetConcurrencyLimit) -> bool {
         self.is_short || self.free.saturating_mul(SCARCE) < i64::from(budget.quota.max())
     }
 
     /// The permits to hold: those in use, those for requests until the next reply, and a part of the free
     /// ones.
-    fn target(&self, there: &PlacesReported, budget: &PlacesBudget, pace: &PlacesPace) -> u32 {
-        let taken = there.taken();
-        if budget.quota.lends_for_work_alone() {
+    fn target(&self, there: &PlacesReported, budget: &FleetConcurrencyLimit, pace: &PlacesPace) -> u32 {
+        let taken = there.leases_and_reserved();
+        if budget.quota.borrows_for_waiting_only() {
             // A request that cannot wait needs a permit held ahead of it.
             let unasked = self.unasked.is_some_and(|at| pace.now < at.after(KEEP_SCARCE));
             return taken.saturating_add(u32::from(unasked)).min(budget.quota.max());
         }
         let idle_for = pace.now.since(self.busy);
         let is_plenty = self.free.saturating_mul(PLENTY) >= i64::from(budget.quota.max());
-        if there.asked == 0 && idle_for >= if is_plenty { KEEP } else { KEEP_SCARCE } {
+        if there.requested == 0 && idle_for >= if is_plenty { KEEP } else { KEEP_SCARCE } {
             return taken;
         }
         let spare = u64::try_from(self.free).unwrap_or(0) / (u64::from(pace.hosts.max(1)) * SPARE_PART);
@@ -229,19 +232,20 @@ impl PlacesPage {
         &mut self,
         reported: &PlacesReported,
         (version, dice): (u64, u32),
-        budget: &PlacesBudget,
+        budget: &FleetConcurrencyLimit,
         pace: &PlacesPace,
     ) -> PlacesAsk {
         self.note(reported, pace.now);
         let target = self.target(reported, budget, pace);
-        let is_kept = reported.asked > 0 || self.is_short;
-        let ahead = if is_kept { target.saturating_sub(reported.hold()) } else { 0 };
+        let is_kept = reported.requested > 0 || self.is_short;
+        let ahead = if is_kept { target.saturating_sub(reported.permits_used()) } else { 0 };
         // Idle permits serve the pending requests first; only the remainder is needed.
-        let idle = reported.hold().saturating_sub(reported.taken());
+        let idle = reported.permits_used().saturating_sub(reported.leases_and_reserved());
         let need = self.waiting.saturating_sub(idle).min(budget.quota.max());
         let want = ahead.max(need);
-        let is_over = reported.in_use == 0 && target == 0 && need == 0;
-        let demand = self.demand().max(u64::from(reported.taken().saturating_add(need)) * 1_000);
+        let is_over = reported.leases == 0 && target == 0 && need == 0;
+        let demand =
+            self.demand().max(u64::from(reported.leases_and_reserved().saturating_add(need)) * 1_000);
         let told = self.told.map(|told| pace.now.since(told)).filter(|age| *age < KNOWN);
         (self.asked_at, self.in_flight, self.calls, self.seen) = (Some(pace.now), true, false, 0);
         PlacesAsk {
@@ -249,7 +253,7 @@ impl PlacesPage {
             version,
             max: budget.quota.max(),
             last: self.last,
-            hold: reported.hold(),
+            hold: reported.permits_used(),
             want,
             need,
             demand: if is_over { 0 } else { demand.min(max_demand(budget)) },
@@ -260,12 +264,12 @@ impl PlacesPage {
 
     /// Adds the requests and leases since the last report to the averages.
     fn note(&mut self, reported: &PlacesReported, now: Timestamp) {
-        let (asked, begun) = (u64::from(reported.asked) * 1_000, u64::from(reported.begun) * 1_000);
+        let (asked, begun) = (u64::from(reported.requested) * 1_000, u64::from(reported.allowed) * 1_000);
         let waited = self.asked_at.map_or(0, |at| now.since(at).as_micros());
         let faded = |count: u64| {
             u64::try_from(u128::from(count) * COUNTED_US / (COUNTED_US + waited)).unwrap_or(u64::MAX)
         };
-        let in_use = u64::from(reported.in_use) * 1_000;
+        let in_use = u64::from(reported.leases) * 1_000;
         let gone = u128::from(self.in_use) * COUNTED_US + u128::from(in_use) * waited;
         self.in_use = match self.asked_at {
             Some(_) => u64::try_from(gone / (COUNTED_US + waited)).unwrap_or(u64::MAX),
@@ -280,10 +284,10 @@ impl PlacesPage {
         &mut self,
         ask: &PlacesAsk,
         said: &PlacesSaid,
-        budget: &PlacesBudget,
+        budget: &FleetConcurrencyLimit,
         now: Timestamp,
     ) {
-        self.is_few = budget.quota.lends_for_work_alone();
+        self.is_few = budget.quota.borrows_for_waiting_only();
         self.in_flight = false;
         let hold = u64::from(ask.hold.saturating_add(said.grant)) * TOKEN;
         self.last = Some(CellReport { hold, demand: ask.demand, generation: said.generation });
@@ -309,7 +313,7 @@ impl PlacesPage {
     }
 
     /// When to check a key after its reply.
-    pub(in crate::fleet) fn after(&self, budget: &PlacesBudget, now: Timestamp) -> Timestamp {
+    pub(in crate::fleet) fn after(&self, budget: &FleetConcurrencyLimit, now: Timestamp) -> Timestamp {
         if self.calls || self.is_short || self.waiting > 0 {
             return self.soonest(now);
         }
@@ -317,7 +321,7 @@ impl PlacesPage {
     }
 
     /// When to check a key that needs no command now.
-    fn look_again(&self, asked_at: Timestamp, budget: &PlacesBudget, now: Timestamp) -> Timestamp {
+    fn look_again(&self, asked_at: Timestamp, budget: &FleetConcurrencyLimit, now: Timestamp) -> Timestamp {
         let report = asked_at.after(REPORT_EVERY);
         let after = if self.is_scarce(budget) { BACK_AFTER_SCARCE } else { BACK_AFTER };
         let look = now.after(after).min(report);
@@ -326,7 +330,7 @@ impl PlacesPage {
 }
 
 /// The upper bound of demand: a small multiple of the maximum, however often refused requests return.
-fn max_demand(budget: &PlacesBudget) -> u64 {
+fn max_demand(budget: &FleetConcurrencyLimit) -> u64 {
     (u64::from(budget.quota.max()) * 1_000 * TIMES_MAX).min(DEMAND_MAX)
 }
 

@@ -1,7 +1,7 @@
 //! Handling of replies to batches.
 
 use super::{CellReply, Engine, Now, Sync, SyncBatch, Timestamp, UnansweredBatch};
-use crate::engine::{More, ShareReply};
+use crate::engine::{NextIncrease, ShareReply};
 use crate::fleet::cell::TOKEN;
 use crate::fleet::lanes::Lanes;
 use crate::fleet::page::EVERY;
@@ -78,11 +78,11 @@ impl Sync {
                 // While other hosts may be in fallback, they spend from the same level: no credit on it.
                 level: if pace.others_are_away { said.level.min(0) } else { said.level },
                 demand: said.demand,
-                sent: flight.sent,
-                more: said.window.and_then(|said| more(&said, heard.after(pace.round_trip + TURNS))),
-                low: if budget.quota.borrows(pace.hosts) { page.low(budget, &pace) } else { 0 },
+                sent_at: flight.sent,
+                next_increase: said.window.and_then(|said| more(&said, heard.after(pace.round_trip + TURNS))),
+                low_mark: if budget.quota.borrows(pace.hosts) { page.low(budget, &pace) } else { 0 },
             };
-            self.happened.lapsed += u64::from(engine.settle(&page.key, budget, &settled, now));
+            self.happened.lapsed += u64::from(engine.apply_share_reply(&page.key, budget, &settled, now));
             let at = page.after(budget, now.at);
             self.book.schedule(*number, at);
         }
@@ -114,9 +114,12 @@ fn is_noted(said: &CellReply) -> bool {
 }
 
 /// When the window has more tokens, which the host fetches then: counted from `from`.
-fn more(said: &WindowSaid, from: Timestamp) -> Option<More> {
+fn more(said: &WindowSaid, from: Timestamp) -> Option<NextIncrease> {
     let is_spent_out = said.stands == Stands::SpentOut;
-    (said.more_us > 0).then(|| More { at: from.after(Duration::from_micros(said.more_us)), is_spent_out })
+    (said.more_us > 0).then(|| NextIncrease {
+        at: from.after(Duration::from_micros(said.more_us)),
+        is_exhausted: is_spent_out,
+    })
 }
 
 fn tokens(micro: u64) -> u32 {

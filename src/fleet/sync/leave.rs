@@ -8,7 +8,7 @@ use crate::fleet::page::cell_window;
 impl Sync {
     /// Emits the final commands; requests must have stopped. Returns whether to call it again for the rest.
     pub fn leave(&mut self, engine: &Engine, now: Now, out: &mut Vec<ScriptCommand>) -> bool {
-        if !self.standing.is_linked() {
+        if !self.standing.is_redis_reachable() {
             return false;
         }
         self.answer_calls(engine, now);
@@ -41,8 +41,8 @@ impl Sync {
             return Some(Last::Later);
         }
         let budget = self.budgets.get(&page.key.budget())?;
-        let there = engine.look_at(&page.key, budget, now)?;
-        if there.held == 0 && there.owed == 0 && there.returns == 0 && !page.is_believed() {
+        let there = engine.peek_share(&page.key, budget, now)?;
+        if there.borrowed == 0 && there.debt == 0 && there.refund == 0 && !page.is_believed() {
             return Some(Last::Nothing);
         }
         let bucket = Bucket::of(&page.key.name(), self.options.buckets);
@@ -50,8 +50,8 @@ impl Sync {
             return Some(Last::Later);
         }
         let terms = terms(&self.versions, page.key.budget(), budget)?;
-        let (reported, back) = engine.report(&page.key, budget, there.held, now)?;
-        self.happened.lapsed += u64::from(reported.lapsed);
+        let (reported, back) = engine.report_share(&page.key, budget, there.borrowed, now)?;
+        self.happened.lapsed += u64::from(reported.expired);
         let window = cell_window(budget, self.clock.unix_us(now));
         let ask = page.ask(&reported, back, terms, (budget, window), &pace, dice);
         Some(Last::Ask(bucket, Box::new(CellRequest { want: 0, demand: 0, ..ask })))

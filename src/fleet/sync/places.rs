@@ -5,7 +5,7 @@ mod asking;
 pub use asking::PlacesTold;
 
 use super::{AGAIN_AFTER, Engine, Now, PAGES_MAX, ScriptCommand, SharedKey, Sync, Timestamp, VERSION_FIRST};
-use crate::engine::{PlacesBudget, PlacesSettled};
+use crate::engine::{FleetConcurrencyLimit, PlacesSettled};
 use crate::fleet::book::{KeyTable, NEVER};
 use crate::fleet::call::{Bucket, CELLS_MAX};
 use crate::fleet::lanes::{Lanes, UnansweredBatch};
@@ -19,7 +19,7 @@ use std::sync::Arc;
 pub(super) struct PlacesTalk {
     book: KeyTable<PlacesPage>,
     lanes: Vec<Lanes<PermitCommand>>,
-    limits: Arc<HashMap<u64, PlacesBudget>>,
+    limits: Arc<HashMap<u64, FleetConcurrencyLimit>>,
     /// The earliest resend of a command.
     again: Timestamp,
     calls: Vec<SharedKey>,
@@ -60,17 +60,17 @@ impl PlacesTalk {
 
 impl Sync {
     /// Replaces the concurrency limits by those of the rules in force. Call it before [`Sync::set_budgets`].
-    pub fn set_places(&mut self, limits: Arc<HashMap<u64, PlacesBudget>>) {
+    pub fn set_places(&mut self, limits: Arc<HashMap<u64, FleetConcurrencyLimit>>) {
         self.places.limits = limits;
     }
 
     pub(super) fn answer_place_calls(&mut self, engine: &Engine, now: Now) {
         let mut calls = std::mem::take(&mut self.places.calls);
-        engine.take_place_calls(&mut calls);
+        engine.take_due_permit_keys(&mut calls);
         for key in calls.drain(..) {
             let Some(number) = self.find_or_open_place(key, now.at) else {
                 if let Some(limit) = self.places.limits.get(&key.budget()) {
-                    engine.let_go_of_places(&key, limit, now);
+                    engine.remove_permits(&key, limit, now);
                 }
                 continue;
             };
@@ -127,7 +127,7 @@ impl Sync {
             return None;
         }
         let limit = limits.get(&page.key.budget());
-        let there = limit.and_then(|limit| engine.visit_places(&page.key, limit, now));
+        let there = limit.and_then(|limit| engine.read_permits_for_sync(&page.key, limit, now));
         let (Some(limit), Some(there)) = (limit, there) else {
             // The rule was removed, or the state was evicted: its permits expire.
             self.close_place(number);
@@ -139,7 +139,7 @@ impl Sync {
                 None
             }
             NextPermitKey::LetGo => {
-                if engine.let_go_of_places(&page.key, limit, now) {
+                if engine.remove_permits(&page.key, limit, now) {
                     self.close_place(number);
                 } else {
                     self.places.book.schedule(number, now.at.after(EVERY));
@@ -147,7 +147,7 @@ impl Sync {
                 None
             }
             NextPermitKey::Ask(keep) => {
-                let Some(reported) = engine.report_places(&page.key, limit, keep, now) else {
+                let Some(reported) = engine.report_permits(&page.key, limit, keep, now) else {
                     // The state was just evicted.
                     self.close_place(number);
                     return None;
@@ -260,21 +260,21 @@ impl Sync {
                 continue;
             };
             page.hear(ask, said, limit, now.at);
-            let is_few = limit.quota.lends_for_work_alone();
+            let is_few = limit.quota.borrows_for_waiting_only();
             let settled = PlacesSettled {
                 hold: ask.hold,
                 granted: said.grant,
                 free: said.free,
-                sent: flight.sent,
-                low: if is_few { 0 } else { page.low(&pace) },
+                sent_at: flight.sent,
+                low_mark: if is_few { 0 } else { page.low(&pace) },
                 refused_for: page.refused_for(ask, said),
-                is_few,
+                return_idle: is_few,
             };
             if ask.need > 0 {
                 let is_short = said.grant < ask.need;
                 self.places.told.push(PlacesTold { key: page.key, is_short });
             }
-            engine.settle_places(&page.key, limit, &settled, now);
+            engine.apply_permit_reply(&page.key, limit, &settled, now);
             let at = page.after(limit, now.at);
             self.places.book.schedule(*number, at);
         }
@@ -368,15 +368,15 @@ impl Sync {
             return Some(None);
         }
         let limit = self.places.limits.get(&page.key.budget())?;
-        let there = engine.look_at_places(&page.key, limit, now)?;
-        if !page.is_believed_beyond(there.in_use) {
+        let there = engine.peek_permits(&page.key, limit, now)?;
+        if !page.is_believed_beyond(there.leases) {
             return None;
         }
         let bucket = Bucket::of(&page.key.name(), self.options.buckets);
         if !bucket.of_each(&mut self.places.lanes).has_room() {
             return Some(None);
         }
-        let reported = engine.report_places(&page.key, limit, there.in_use, now)?;
+        let reported = engine.report_permits(&page.key, limit, there.leases, now)?;
         let version = self.versions.get(&page.key.budget()).copied().unwrap_or(VERSION_FIRST);
         let ask = page.ask(&reported, (version, dice), limit, &pace);
         Some(Some((bucket, PlacesAsk { want: 0, need: 0, demand: 0, ..ask })))

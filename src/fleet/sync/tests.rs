@@ -16,15 +16,16 @@ fn host() -> (Arc<Engine>, Sync) {
     let options = engine::EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 };
     let engine = Arc::new(Engine::new(options));
     let standing = engine.join_fleet(HashKey::from_bytes([2; 16]));
-    engine.install(RuleSet::new(loaded.domains));
+    engine.install_rules(RuleSet::new(loaded.domains));
     let options = SyncOptions { host: [1; 16], epoch: 1, buckets: BUCKETS, seed: 1 };
     let mut sync = Sync::new(options, standing);
-    sync.set_budgets(engine.budgets());
+    sync.set_budgets(engine.fleet_budgets());
     sync.set_linked(true, at(0).at);
     let mut decider = engine.decider();
     for plan in ["free", "gold"] {
         let attributes = [("user", "u"), ("plan", plan)];
-        let _ = decider.decide(&Request::new(Op::Hit, "api", Descriptors::one(&attributes)), at(0));
+        let _ =
+            decider.decide(&Request::new(Op::Hit, "api", Descriptors::from_attributes(&attributes)), at(0));
     }
     (engine, sync)
 }

@@ -137,7 +137,7 @@ impl Talk {
         self.member.take_budgets();
         let now = self.clock.now().at;
         if now.since(self.looked) >= IDLE {
-            (self.looked, self.keeps_reserve) = (now, self.engine.keeps_reserve());
+            (self.looked, self.keeps_reserve) = (now, self.engine.has_fleet_reserve());
         }
         self.member.has_budgets() || self.keeps_reserve || !self.reserves.is_empty()
     }
@@ -194,7 +194,7 @@ impl Talk {
 
     fn ask_for_overrides(&mut self, with_others: bool, now: Now) -> Option<ScriptCommand> {
         let after_step = self.overrides.after_step(now);
-        after_step.iter().for_each(|overrides| self.engine.take_fleet_overrides(overrides));
+        after_step.iter().for_each(|overrides| self.engine.apply_fleet_overrides(overrides));
         self.overrides.due(with_others, now).map(ScriptCommand::Overrides)
     }
 
@@ -233,7 +233,7 @@ impl Talk {
             return;
         }
         let hosts = self.standing.hosts();
-        if self.standing.is_linked() {
+        if self.standing.is_redis_reachable() {
             info!(hosts, "budgets are shared with the other hosts");
         } else {
             self.view.outages += 1;
@@ -248,7 +248,7 @@ impl Talk {
             let now = self.clock.now();
             let mut calls = Vec::new();
             if !self.member.leave(now, &mut calls) {
-                return self.standing.is_linked();
+                return self.standing.is_redis_reachable();
             }
             self.send(calls.into_iter().map(|call| (None, call)).collect(), now);
             tokio::select! {

@@ -17,73 +17,75 @@ pub enum PermitWait {
 impl PermitQuota {
     /// Returns the limit with this mode of remote checks.
     #[must_use]
-    pub fn asking(self, asks: PermitWait) -> PermitQuota {
+    pub fn with_remote_checks(self, asks: PermitWait) -> PermitQuota {
         PermitQuota { asks, ..self }
     }
 
     /// Returns the limit with this longest wait for a remote check.
     #[must_use]
-    pub fn waiting(self, patience: Duration) -> PermitQuota {
-        PermitQuota { patience, ..self }
+    pub fn with_wait_max(self, patience: Duration) -> PermitQuota {
+        PermitQuota { wait_max: patience, ..self }
     }
 
     /// The longest wait of a request for a remote check.
     #[must_use]
     pub const fn patience(&self) -> Duration {
-        self.patience
+        self.wait_max
     }
 
     /// Whether permits are so few per host that a host often has none while others have idle ones.
     #[must_use]
     pub fn is_few(&self, hosts: u32) -> bool {
-        u64::from(self.max) < u64::from(A_HOST) * u64::from(hosts)
+        u64::from(self.max) < u64::from(PERMITS_PER_HOST_MIN) * u64::from(hosts)
     }
 
     /// Whether requests may wait for a remote check.
     #[must_use]
-    pub fn may_ask(&self) -> bool {
+    pub fn may_check_remotely(&self) -> bool {
         self.asks == PermitWait::OnMiss
     }
 
     /// Whether hosts borrow permits only for waiting requests and return them as soon as they are idle: permits are
     /// few, and Redis answers in time.
     #[must_use]
-    pub fn lends_for_work_alone(&self) -> bool {
+    pub fn borrows_for_waiting_only(&self) -> bool {
         self.joined.get().is_some_and(|joined| {
-            self.is_few(joined.standing.hosts()) && self.may_ask() && joined.standing.is_answering()
+            self.is_few(joined.standing.hosts())
+                && self.may_check_remotely()
+                && joined.standing.answers_in_time()
         })
     }
 
     /// Whether a remote check might obtain a permit; not until `refused_until` after a refusal.
     #[must_use]
-    pub fn may_bring(&self, places: Option<&Permits>, now: Timestamp) -> bool {
+    pub fn may_obtain(&self, places: Option<&Permits>, now: Timestamp) -> bool {
         let is_refused = places.is_some_and(|places| now < places.refused_until);
-        let is_answering = || self.joined.get().is_some_and(|joined| joined.standing.is_answering());
-        !is_refused && self.may_ask() && is_answering()
+        let is_answering = || self.joined.get().is_some_and(|joined| joined.standing.answers_in_time());
+        !is_refused && self.may_check_remotely() && is_answering()
     }
 
     /// Whether a remote check might obtain a permit, by the last reply of Redis.
     #[must_use]
     pub fn may_pass_elsewhere(&self, places: Option<&Permits>, now: Timestamp) -> bool {
         let known = places.filter(|places| now < places.expires_at);
-        known.is_none_or(|places| places.free > 0) && self.may_bring(places, now)
+        known.is_none_or(|places| places.free > 0) && self.may_obtain(places, now)
     }
 }
 
 impl Permits {
     /// Reserves an idle permit for a request that has waited for one. Returns whether there is one.
-    pub fn claim(&mut self, in_use: u32, now: Timestamp) -> bool {
+    pub fn reserve(&mut self, in_use: u32, now: Timestamp) -> bool {
         let is_idle = in_use < self.unclaimed(now);
         self.claimed = self.claimed.saturating_add(u32::from(is_idle));
         is_idle
     }
 
     /// Ends the reservation of a permit: its request takes the permit now, or does not need it.
-    pub fn unclaim(&mut self, in_use: u32, now: Timestamp) {
+    pub fn release_reservation(&mut self, in_use: u32, now: Timestamp) {
         self.claimed = self.claimed.saturating_sub(1);
-        self.end(in_use, now);
+        self.record_end(in_use, now);
     }
 }
 
 /// Permits per host below which borrowing ahead of demand wastes them: they are idle on hosts that do not need them.
-pub const A_HOST: u32 = 4;
+pub const PERMITS_PER_HOST_MIN: u32 = 4;

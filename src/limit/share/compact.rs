@@ -1,5 +1,5 @@
 //! A share in the compact form of the key table. Most decisions change the compact form in place; the others unfold it,
-//! change the [`Share`] and fold it again. Results equal those of the [`Share`].
+//! change the [`ShareState`] and fold it again. Results equal those of the [`ShareState`].
 //!
 //! ```text
 //!   table:  digest │ used, asked, …                               untracked
@@ -8,15 +8,15 @@
 
 use super::credit::UntrackedCredit;
 use super::state::{SEEN_SHIFT, SyncRequest};
-use super::{Share, ShareQuota, is_linked};
+use super::{ShareQuota, ShareState, is_linked};
 use crate::clock::Timestamp;
-use crate::limit::heap::block_bytes;
-use crate::limit::token_bucket::Gcra;
+use crate::limit::heap::malloc_block_bytes;
+use crate::limit::token_bucket::GcraState;
 use crate::limit::{QuotaLevel, TickScale};
 
 /// A share in compact form.
 #[derive(Debug)]
-pub struct Folded(Form);
+pub struct CompactShare(Form);
 
 #[derive(Debug)]
 enum Form {
@@ -28,7 +28,7 @@ enum Form {
 #[derive(Debug)]
 struct Untracked {
     /// The one of the two buckets that is not full: the credit, or the fallback.
-    used: Gcra,
+    used: GcraState,
     is_fallback: bool,
     asked_since: Timestamp,
     asked: u32,
@@ -41,7 +41,7 @@ struct Untracked {
 #[derive(Debug)]
 struct Boxed {
     fast: FastPath,
-    share: Box<Share>,
+    share: Box<ShareState>,
 }
 
 /// The data of a decision that only takes borrowed tokens: reading the boxed share would be another cache miss.
@@ -85,12 +85,12 @@ impl Int48 {
     }
 }
 
-impl Folded {
+impl CompactShare {
     /// The state of a new key.
     #[must_use]
-    pub fn fresh(quota: &ShareQuota, now: Timestamp) -> Folded {
-        Folded(Form::Untracked(Untracked {
-            used: Gcra::full(quota.bucket().scale(), now),
+    pub fn fresh(quota: &ShareQuota, now: Timestamp) -> CompactShare {
+        CompactShare(Form::Untracked(Untracked {
+            used: GcraState::full(quota.bucket().scale(), now),
             is_fallback: false,
             asked_since: now,
             asked: 0,
@@ -101,8 +101,8 @@ impl Folded {
 
     /// Folds a share.
     #[must_use]
-    pub fn of(share: Share, quota: &ShareQuota, now: Timestamp) -> Folded {
-        Folded(
+    pub fn new(share: ShareState, quota: &ShareQuota, now: Timestamp) -> CompactShare {
+        CompactShare(
             Untracked::from_share(&share, quota, now)
                 .map_or_else(|| Form::Boxed(Boxed::new(share, quota)), Form::Untracked),
         )
@@ -110,19 +110,19 @@ impl Folded {
 
     /// Unfolds the share.
     #[must_use]
-    pub fn unfold(&self, quota: &ShareQuota, now: Timestamp) -> Share {
+    pub fn unfold(&self, quota: &ShareQuota, now: Timestamp) -> ShareState {
         match &self.0 {
             Form::Untracked(untracked) => untracked.unfold(quota, now),
             Form::Boxed(boxed) => boxed.unfold(),
         }
     }
 
-    /// Unfolds the share, changes it and folds it again. Returns the result of `change`.
-    pub fn change<T>(
+    /// Unfolds the share, changes it and folds it again. Returns the result of `update`.
+    pub fn update<T>(
         &mut self,
         quota: &ShareQuota,
         now: Timestamp,
-        change: impl FnOnce(&mut Share) -> T,
+        change: impl FnOnce(&mut ShareState) -> T,
     ) -> T {
         let mut share = self.unfold(quota, now);
         let changed = change(&mut share);
@@ -134,25 +134,25 @@ impl Folded {
         changed
     }
 
-    /// Admits a request of at least one unit, as [`Share::admit`] would, and returns its level. `None`, without any
+    /// Admits a request of at least one unit, as [`ShareState::admit`] would, and returns its level. `None`, without any
     /// change, if the compact form does not suffice to decide.
     #[inline]
-    pub fn admit_at_once(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) -> Option<QuotaLevel> {
+    pub fn admit_fast(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) -> Option<QuotaLevel> {
         match &mut self.0 {
             Form::Boxed(boxed) => boxed.fast.take_borrowed(quota, now, cost),
             Form::Untracked(untracked) => untracked.use_credit(quota, now, cost),
         }
     }
 
-    /// See [`Share::calls`].
-    pub fn calls(&mut self) -> bool {
+    /// See [`ShareState::take_sync_due`].
+    pub fn take_sync_due(&mut self) -> bool {
         match &mut self.0 {
-            Form::Boxed(boxed) => boxed.share.calls(),
+            Form::Boxed(boxed) => boxed.share.take_sync_due(),
             Form::Untracked(untracked) => untracked.sync_request.take_due(),
         }
     }
 
-    /// See [`Share::nanos_until_fresh`].
+    /// See [`ShareState::nanos_until_fresh`].
     #[must_use]
     pub fn nanos_until_fresh(&self, scale: TickScale, now: Timestamp) -> u64 {
         match &self.0 {
@@ -165,12 +165,12 @@ impl Folded {
         }
     }
 
-    /// See [`Share::is_in_touch`].
+    /// See [`ShareState::is_tracked`].
     #[must_use]
-    pub fn is_in_touch(&self) -> bool {
+    pub fn is_tracked(&self) -> bool {
         match &self.0 {
             Form::Untracked(_) => false,
-            Form::Boxed(boxed) => boxed.share.is_in_touch(),
+            Form::Boxed(boxed) => boxed.share.is_tracked(),
         }
     }
 
@@ -192,11 +192,11 @@ impl Folded {
 
 impl Untracked {
     /// Folds a share whose only state is that of an untracked key; otherwise `None`.
-    fn from_share(share: &Share, quota: &ShareQuota, now: Timestamp) -> Option<Untracked> {
+    fn from_share(share: &ShareState, quota: &ShareQuota, now: Timestamp) -> Option<Untracked> {
         if !share.is_unknown_to_redis() {
             return None;
         }
-        let is_full = |bucket: Gcra| bucket.ticks_until_full(quota.bucket().scale(), now) == 0;
+        let is_full = |bucket: GcraState| bucket.ticks_until_full(quota.bucket().scale(), now) == 0;
         let is_fallback = !is_full(share.fallback);
         if is_fallback && !is_full(share.untracked) {
             return None;
@@ -211,17 +211,17 @@ impl Untracked {
         })
     }
 
-    fn unfold(&self, quota: &ShareQuota, now: Timestamp) -> Share {
-        let full = Gcra::full(quota.bucket().scale(), now);
+    fn unfold(&self, quota: &ShareQuota, now: Timestamp) -> ShareState {
+        let full = GcraState::full(quota.bucket().scale(), now);
         let (untracked, fallback) = if self.is_fallback { (full, self.used) } else { (self.used, full) };
-        Share {
+        ShareState {
             untracked,
             fallback,
             asked: self.asked,
             asked_since: self.asked_since,
             outages: self.outages(outage_counter(quota)),
             sync_request: self.sync_request,
-            ..Share::fresh(quota, now)
+            ..ShareState::fresh(quota, now)
         }
     }
 
@@ -255,22 +255,22 @@ impl Untracked {
             self.asked_since = now;
         }
         self.asked = self.asked.saturating_add(cost);
-        self.used = Gcra::from_ahead(quota.bucket().scale(), now, ahead);
+        self.used = GcraState::from_ahead(quota.bucket().scale(), now, ahead);
         Some(quota.untracked_level(false))
     }
 }
 
 impl Boxed {
-    fn new(share: Share, quota: &ShareQuota) -> Boxed {
+    fn new(share: ShareState, quota: &ShareQuota) -> Boxed {
         Boxed { fast: FastPath::new(&share, quota), share: Box::new(share) }
     }
 
-    fn fold(&mut self, share: Share, quota: &ShareQuota) {
+    fn fold(&mut self, share: ShareState, quota: &ShareQuota) {
         self.fast = FastPath::new(&share, quota);
         *self.share = share;
     }
 
-    fn unfold(&self) -> Share {
+    fn unfold(&self) -> ShareState {
         let (mut share, tokens) = (*self.share, self.fast.tokens);
         share.asked = share.asked.saturating_add(share.tokens.saturating_sub(tokens));
         share.tokens = tokens;
@@ -279,7 +279,7 @@ impl Boxed {
 }
 
 impl FastPath {
-    fn new(share: &Share, quota: &ShareQuota) -> FastPath {
+    fn new(share: &ShareState, quota: &ShareQuota) -> FastPath {
         let tokens = share.tokens;
         let (level, at) = (Int48::ZERO, Int48::ZERO);
         let nothing = FastPath { tokens, floor: u16::MAX, level, demand: 0, at, lasts: 0, outages: 0 };
@@ -288,7 +288,7 @@ impl FastPath {
 
     /// The fast path of a share, if a decision can take tokens and change nothing else: it has borrowed tokens, no
     /// debt, and no sync is due. `None` also where the numbers do not fit.
-    fn from_share(share: &Share, quota: &ShareQuota) -> Option<FastPath> {
+    fn from_share(share: &ShareState, quota: &ShareQuota) -> Option<FastPath> {
         // The next increase of a window is stored in the boxed share.
         let may = quota.window().is_none()
             && share.tracked
@@ -298,8 +298,9 @@ impl FastPath {
             && share.tokens <= quota.bucket().burst()
             // The demand counter must not overflow before the tokens run out.
             && share.asked.checked_add(share.tokens).is_some();
-        let seen = share.seen().filter(|_| may)?;
-        let nanos = share.expires_at.as_nanos().saturating_sub(seen.at.as_nanos()).min(LASTS_NANOS_MAX);
+        let seen = share.last_level().filter(|_| may)?;
+        let nanos =
+            share.expires_at.as_nanos().saturating_sub(seen.received_at.as_nanos()).min(LASTS_NANOS_MAX);
         // The last token is not taken so: the level of its reply depends on more than the last known level.
         let floor = if share.sync_request == SyncRequest::Idle { share.low.max(1) } else { 1 };
         let [outages, ..] = share.outages.to_le_bytes();
@@ -308,7 +309,7 @@ impl FastPath {
             floor: u16::try_from(floor).ok()?,
             level: Int48::new(seen.level)?,
             demand: u32::try_from(seen.demand).ok()?,
-            at: Int48::new(seen.at.as_nanos().cast_signed() >> SEEN_SHIFT)?,
+            at: Int48::new(seen.received_at.as_nanos().cast_signed() >> SEEN_SHIFT)?,
             lasts: u8::try_from(nanos >> LASTS_SHIFT).ok()?,
             outages,
         })
@@ -350,7 +351,7 @@ fn low_bits(number: u32) -> u16 {
 }
 
 /// The heap bytes of a boxed share.
-const HEAP_BYTES: usize = block_bytes(size_of::<Share>());
+const HEAP_BYTES: usize = malloc_block_bytes(size_of::<ShareState>());
 
 /// 2²⁴ ns, a sixtieth of a second: the fast path ends up to this much early.
 const LASTS_SHIFT: u32 = 24;
@@ -359,7 +360,7 @@ const LASTS_SHIFT: u32 = 24;
 const LASTS_NANOS_MAX: u64 = 4_000_000_000;
 
 /// 48 bytes with the digest of its key. Aligning each entry to its own cache line was slower: fewer entries fit.
-const _: () = assert!(size_of::<Folded>() == 32);
+const _: () = assert!(size_of::<CompactShare>() == 32);
 
 #[cfg(test)]
 mod tests {

@@ -1,8 +1,8 @@
 //! Credit: units that a host may admit before they are charged; and the estimated level of Redis that bounds it.
 
-use super::{Share, ShareQuota, is_linked};
+use super::{ShareQuota, ShareState, is_linked};
 use crate::clock::Timestamp;
-use crate::limit::token_bucket::Gcra;
+use crate::limit::token_bucket::GcraState;
 
 /// The credit of an untracked key without borrowed tokens, as most keys are. All in ticks.
 pub(super) struct UntrackedCredit {
@@ -17,8 +17,13 @@ pub(super) struct UntrackedCredit {
 impl UntrackedCredit {
     /// The credit on one of `hosts` hosts; `None` if it is less than a unit or requests wait for remote checks.
     #[inline(always)]
-    pub(super) fn new(quota: &ShareQuota, hosts: u32, used: Gcra, now: Timestamp) -> Option<UntrackedCredit> {
-        if quota.may_ask(hosts) {
+    pub(super) fn new(
+        quota: &ShareQuota,
+        hosts: u32,
+        used: GcraState,
+        now: Timestamp,
+    ) -> Option<UntrackedCredit> {
+        if quota.may_check_remotely(hosts) {
             return None;
         }
         let units = u64::from(quota.credit_units(hosts));
@@ -59,11 +64,11 @@ impl ShareQuota {
     }
 }
 
-impl Share {
+impl ShareState {
     /// The estimated level in Redis, in millionths of a unit; `None` without a reply since the last outage.
     pub(super) fn estimate(&self, quota: &ShareQuota, now: Timestamp) -> Option<i64> {
-        let seen = self.seen()?;
-        let age = now.as_nanos().saturating_sub(seen.at.as_nanos());
+        let seen = self.last_level()?;
+        let age = now.as_nanos().saturating_sub(seen.received_at.as_nanos());
         if quota.window().is_some() {
             let spent = signed(seen.demand.saturating_mul((age / NANOS_PER_MILLI).min(DEMAND_LASTS_MS)));
             return Some(self.window_rest(quota, now, seen.level.saturating_sub(spent)));
@@ -73,7 +78,7 @@ impl Share {
 
     /// Whether `need` units, at least one, may be admitted before they are charged.
     pub(super) fn has_credit(&self, quota: &ShareQuota, hosts: u32, now: Timestamp, need: u32) -> bool {
-        if quota.credit() == 0 || quota.may_ask(hosts) {
+        if quota.credit() == 0 || quota.may_check_remotely(hosts) {
             return false;
         }
         let units = quota.credit_units(hosts);
@@ -88,7 +93,7 @@ impl Share {
             return false;
         }
         let is_forgiven = if units == 0 {
-            !self.tracked && self.seen().is_none() && ahead == 0
+            !self.tracked && self.last_level().is_none() && ahead == 0
         } else {
             // Paying a debt to Redis frees no credit, or an empty budget would be exceeded without bound: credit
             // returns with time, at θR/N, or when Redis has tokens to spare.
@@ -108,7 +113,7 @@ impl Share {
         UntrackedCredit::new(quota, standing.hosts(), self.untracked, now)
     }
 
-    /// Admits a request of an untracked key with the same result as [`Share::judge`] and [`Share::charge`].
+    /// Admits a request of an untracked key with the same result as [`ShareState::judge`] and [`ShareState::charge`].
     #[inline(always)]
     pub(super) fn admit_untracked(
         &mut self,
@@ -123,7 +128,7 @@ impl Share {
             self.asked_since = now;
         }
         self.asked = self.asked.saturating_add(cost);
-        self.untracked = Gcra::from_ahead(quota.bucket().scale(), now, ahead);
+        self.untracked = GcraState::from_ahead(quota.bucket().scale(), now, ahead);
         if credit.is_sync_due(ahead) {
             self.request_sync();
         }
@@ -132,10 +137,10 @@ impl Share {
 
     /// Whether Redis has tokens to spare, by the last known level.
     fn has_spare_tokens(&self, quota: &ShareQuota, now: Timestamp) -> bool {
-        let Some(seen) = self.seen() else { return false };
+        let Some(seen) = self.last_level() else { return false };
         // Demand does not count twice: where hosts ask for more than there is, they do not get it.
         let level = self.estimate(quota, now).unwrap_or(i64::MIN).max(seen.level);
-        level >= quota.lends_above(seen.demand)
+        level >= quota.lending_level_min(seen.demand)
     }
 
     pub(super) fn use_credit(&mut self, quota: &ShareQuota, hosts: u32, now: Timestamp, need: u32) {

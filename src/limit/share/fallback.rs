@@ -2,12 +2,12 @@
 //! the debt that remains after the outage.
 
 use super::state::RedisLevel;
-use super::{FleetStatus, MICRO_UNITS, Share, ShareQuota, WhenDown, is_linked};
+use super::{Fallback, FleetStatus, MICRO_UNITS, ShareQuota, ShareState, is_linked};
 use crate::clock::Timestamp;
 use crate::limit::Outcome;
-use crate::limit::token_bucket::{Gcra, micros_up};
+use crate::limit::token_bucket::{GcraState, micros_up};
 
-impl Share {
+impl ShareState {
     pub(super) fn judge_fallback(
         &self,
         quota: &ShareQuota,
@@ -38,14 +38,19 @@ impl Share {
         (ahead.saturating_add(unit.saturating_mul(u64::from(cost))), bucket.capacity().max(unit))
     }
 
-    pub(super) fn after_outages(&self, quota: &ShareQuota, standing: &FleetStatus, now: Timestamp) -> Share {
+    pub(super) fn after_outages(
+        &self,
+        quota: &ShareQuota,
+        standing: &FleetStatus,
+        now: Timestamp,
+    ) -> ShareState {
         let mut share = *self;
         let unit = fallback_unit_ticks(quota, standing);
         if !is_linked(self.outages) {
             // Redis has earned meanwhile and has no record of the units admitted here.
             let owed = self.fallback_debt(quota, now).saturating_add(unit / 2).checked_div(unit).unwrap_or(0);
             share.owed = self.owed.max(u32::try_from(owed).unwrap_or(u32::MAX));
-            share.fallback = Gcra::full(quota.bucket().scale(), now);
+            share.fallback = GcraState::full(quota.bucket().scale(), now);
         }
         if !quota.is_reachable(standing) {
             // Starts with the N-th part of the last known level and of the units earned since, less this host's debt:
@@ -63,12 +68,12 @@ impl Share {
     fn reset_fallback(&mut self, quota: &ShareQuota, now: Timestamp, beyond: u64) {
         let scale = quota.bucket().scale();
         let ahead = self.bucket_in_redis(quota, now).ticks_until_full(scale, now).saturating_add(beyond);
-        self.fallback = Gcra::full(scale, now).with_ahead(scale, now, ahead);
+        self.fallback = GcraState::full(scale, now).with_ahead(scale, now, ahead);
     }
 
     /// The units admitted in the outage and not earned since, with the debt from before, in ticks.
     fn fallback_debt(&self, quota: &ShareQuota, now: Timestamp) -> u64 {
-        let ahead = |bucket: Gcra| bucket.ticks_until_full(quota.bucket().scale(), now);
+        let ahead = |bucket: GcraState| bucket.ticks_until_full(quota.bucket().scale(), now);
         ahead(self.fallback).saturating_sub(ahead(self.bucket_in_redis(quota, now)))
     }
 
@@ -90,13 +95,13 @@ impl Share {
     }
 
     /// The bucket in Redis by its last reply, if no token had been taken since; full if there was no reply.
-    fn bucket_in_redis(&self, quota: &ShareQuota, now: Timestamp) -> Gcra {
+    fn bucket_in_redis(&self, quota: &ShareQuota, now: Timestamp) -> GcraState {
         let scale = quota.bucket().scale();
-        let Some(seen) = self.seen else { return Gcra::full(scale, now) };
+        let Some(seen) = self.seen else { return GcraState::full(scale, now) };
         let missing = quota.derived.full.saturating_sub(seen.level).clamp(0, quota.derived.full);
         let ticks = u128::from(quota.bucket().ticks_of(1)) * u128::from(missing.unsigned_abs());
         let ahead = u64::try_from(ticks / u128::from(MICRO_UNITS)).unwrap_or(u64::MAX);
-        Gcra::from_ahead(scale, seen.at, ahead)
+        GcraState::from_ahead(scale, seen.received_at, ahead)
     }
 }
 
@@ -107,5 +112,5 @@ fn fallback_unit_ticks(quota: &ShareQuota, standing: &FleetStatus) -> u64 {
 
 /// The number of parts into which the budget is divided in an outage.
 pub(super) fn fallback_parts(quota: &ShareQuota, standing: &FleetStatus) -> u32 {
-    if quota.when_down() == WhenDown::Share { standing.hosts() } else { 1 }
+    if quota.fallback() == Fallback::Share { standing.hosts() } else { 1 }
 }

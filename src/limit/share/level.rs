@@ -1,7 +1,7 @@
 //! The level of one key in a reply.
 
 use super::credit::UntrackedCredit;
-use super::{MICRO_UNITS, Share, ShareQuota};
+use super::{MICRO_UNITS, ShareQuota, ShareState};
 use crate::clock::{Micros, Timestamp};
 use crate::limit::{Outcome, QuotaLevel};
 
@@ -35,7 +35,7 @@ impl ShareQuota {
     }
 }
 
-impl Share {
+impl ShareState {
     /// The numbers of a reply: the units that this host could admit now, and the last known rest. An estimate, because
     /// other hosts admit requests meanwhile.
     #[must_use]
@@ -48,14 +48,14 @@ impl Share {
         let reset = match level.remaining {
             0 => level.reset,
             remaining if remaining == level.limit => Micros::ZERO,
-            _ => self.until_more(now).unwrap_or(quota.span()),
+            _ => self.until_more(now).unwrap_or(quota.window_length()),
         };
-        QuotaLevel { window: quota.span(), reset, ..level }
+        QuotaLevel { window: quota.window_length(), reset, ..level }
     }
 
     fn level_of_bucket(&self, quota: &ShareQuota, now: Timestamp) -> QuotaLevel {
         let Some(standing) = quota.standing() else { return self.fallback.level(quota.bucket(), now) };
-        if self.seen().is_none()
+        if self.last_level().is_none()
             && let Some(credit) = self.untracked_credit(quota, now).filter(UntrackedCredit::has_one)
         {
             return quota.untracked_level(credit.ahead == 0);

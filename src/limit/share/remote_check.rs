@@ -2,7 +2,7 @@
 //! granted.
 
 use super::state::{HOLD, RedisLevel};
-use super::{FleetStatus, MICRO_UNITS, More, Share, ShareQuota, WhenDown, is_linked};
+use super::{Fallback, FleetStatus, MICRO_UNITS, NextIncrease, ShareQuota, ShareState, is_linked};
 use crate::clock::{Micros, Timestamp};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -14,7 +14,7 @@ pub enum RemoteCheckWait {
     #[default]
     Never,
     /// A request for which this host has too few tokens, where a host's part of the credit is less than a unit.
-    WhereCreditIsLess,
+    BelowUnitCredit,
     /// A request for which this host has too few tokens.
     OnMiss,
     /// Every request: nothing is borrowed ahead.
@@ -31,9 +31,9 @@ pub struct KeyCheckReply {
     /// The units that Redis refused, and for how long; `None` as the time if they can never pass.
     pub refused: Option<(u32, Option<Micros>)>,
     /// The time at which the check was first sent: granted tokens expire one hold after it.
-    pub sent: Timestamp,
+    pub sent_at: Timestamp,
     /// The next increase, for a window.
-    pub more: Option<More>,
+    pub next_increase: Option<NextIncrease>,
     /// The time of the charge by the clock of Redis, in microseconds: a refund goes to the window of the charge.
     pub paid_us: u64,
 }
@@ -41,47 +41,48 @@ pub struct KeyCheckReply {
 impl ShareQuota {
     /// Returns the budget with this mode of remote checks.
     #[must_use]
-    pub fn asking(self, asks: RemoteCheckWait) -> ShareQuota {
+    pub fn with_remote_checks(self, asks: RemoteCheckWait) -> ShareQuota {
         ShareQuota { asks, ..self }
     }
 
     /// Returns the budget with this longest wait for a remote check.
     #[must_use]
-    pub fn waiting(self, patience: Duration) -> ShareQuota {
-        ShareQuota { patience, ..self }
+    pub fn with_wait_max(self, patience: Duration) -> ShareQuota {
+        ShareQuota { wait_max: patience, ..self }
     }
 
     /// The longest wait of a request for a remote check.
     #[must_use]
     pub const fn patience(&self) -> Duration {
-        self.patience
+        self.wait_max
     }
 
     /// Whether requests may wait for a remote check at any number of hosts.
     #[must_use]
-    pub fn ever_asks(&self) -> bool {
+    pub fn has_remote_checks(&self) -> bool {
         self.asks != RemoteCheckWait::Never
     }
 
     /// Whether requests may wait for a remote check at the current number of hosts.
     #[must_use]
-    pub fn asks_now(&self) -> bool {
-        self.ever_asks() && self.standing().is_some_and(|standing| self.may_ask(standing.hosts()))
+    pub fn checks_remotely_now(&self) -> bool {
+        self.has_remote_checks()
+            && self.standing().is_some_and(|standing| self.may_check_remotely(standing.hosts()))
     }
 
     /// Whether requests may wait for a remote check at `hosts` hosts.
     #[must_use]
-    pub fn may_ask(&self, hosts: u32) -> bool {
+    pub fn may_check_remotely(&self, hosts: u32) -> bool {
         match self.asks {
             RemoteCheckWait::Never => false,
-            RemoteCheckWait::WhereCreditIsLess => self.credit_units(hosts) == 0,
+            RemoteCheckWait::BelowUnitCredit => self.credit_units(hosts) == 0,
             RemoteCheckWait::OnMiss | RemoteCheckWait::Always => true,
         }
     }
 
     /// Whether remote checks are configured but off, because Redis does not answer in time.
     pub(super) fn remote_checks_fail(&self, standing: &FleetStatus) -> bool {
-        self.may_ask(standing.hosts()) && !standing.is_answering()
+        self.may_check_remotely(standing.hosts()) && !standing.answers_in_time()
     }
 
     /// Whether nothing is borrowed ahead.
@@ -95,8 +96,8 @@ impl ShareQuota {
         match self.asks {
             RemoteCheckWait::Always => false,
             RemoteCheckWait::Never => true,
-            RemoteCheckWait::WhereCreditIsLess | RemoteCheckWait::OnMiss => {
-                !(self.may_ask(hosts) && self.is_tiny(hosts))
+            RemoteCheckWait::BelowUnitCredit | RemoteCheckWait::OnMiss => {
+                !(self.may_check_remotely(hosts) && self.is_tiny(hosts))
             }
         }
     }
@@ -121,57 +122,58 @@ impl ShareQuota {
     }
 }
 
-impl Share {
+impl ShareState {
     /// The tokens that a refused request of `cost` units lacks, if a remote check could obtain them; otherwise `None`.
     #[must_use]
-    pub fn lacks(&self, quota: &ShareQuota, now: Timestamp, cost: u32) -> Option<u32> {
-        let standing = quota.standing().filter(|standing| quota.may_ask(standing.hosts()))?;
+    pub fn missing_tokens(&self, quota: &ShareQuota, now: Timestamp, cost: u32) -> Option<u32> {
+        let standing = quota.standing().filter(|standing| quota.may_check_remotely(standing.hosts()))?;
         if self.outages != quota.outages(standing) {
-            return self.after_outages(quota, standing, now).lacks(quota, now, cost);
+            return self.after_outages(quota, standing, now).missing_tokens(quota, now, cost);
         }
         let need = cost.checked_sub(self.borrowed(now)).filter(|need| *need > 0)?;
-        let may = cost <= quota.bucket().burst() && standing.is_answering() && !self.is_refused(now, need);
+        let may = cost <= quota.bucket().burst() && standing.answers_in_time() && !self.is_refused(now, need);
         may.then_some(need)
     }
 
     /// Whether a remote check might allow a request that is refused here, by the last known level.
     #[must_use]
     pub fn may_pass_elsewhere(&self, quota: &ShareQuota, now: Timestamp, cost: u32) -> bool {
-        self.lacks(quota, now, cost).is_some_and(|need| {
+        self.missing_tokens(quota, now, cost).is_some_and(|need| {
             let known = self.estimate(quota, now);
             known.is_none_or(|level| level >= i64::from(need) * MICRO_UNITS.cast_signed())
         })
     }
 
     /// Applies the reply to a remote check. The granted tokens are reserved for the waiting request until it is
-    /// [judged](Share::judged).
-    pub fn bring(&mut self, quota: &ShareQuota, now: Timestamp, brought: &KeyCheckReply) {
+    /// [judged](ShareState::release_reservation).
+    pub fn apply_remote_reply(&mut self, quota: &ShareQuota, now: Timestamp, brought: &KeyCheckReply) {
         if let Some(standing) = quota.standing() {
             self.catch_up(quota, standing, now);
             // A key that was checked a moment ago is in use: borrow tokens for later requests.
-            let is_in_use = self.seen().is_some_and(|seen| now.since(seen.at) < HOLD);
+            let is_in_use = self.last_level().is_some_and(|seen| now.since(seen.received_at) < HOLD);
             if is_in_use && quota.borrows(standing.hosts()) {
                 self.request_sync();
             }
         }
         let demand = self.seen.map_or(0, |seen| seen.demand);
-        self.apply_level(quota, now, 0, RedisLevel { level: brought.level, demand, at: now });
+        self.apply_level(quota, now, 0, RedisLevel { level: brought.level, demand, received_at: now });
         self.refused_until = Timestamp::ORIGIN;
-        self.apply_more(quota, now, brought.more);
-        let knows_more = brought.more.is_some_and(|more| more.is_spent_out);
+        self.apply_more(quota, now, brought.next_increase);
+        let knows_more = brought.next_increase.is_some_and(|more| more.is_exhausted);
         if let Some((cost, wait)) = brought.refused.filter(|_| !knows_more) {
             // Redis may lie: no key is refused for longer than the window of its rule.
-            let wait = wait.map_or(quota.bucket().window(), |wait| wait.min(quota.span())).max(REFUSED_MIN);
-            let is_late = quota.window().is_some() && now.since(brought.sent) >= LATE;
-            self.refused_until = if is_late { brought.sent } else { now }.after(wait.into());
+            let wait =
+                wait.map_or(quota.bucket().window(), |wait| wait.min(quota.window_length())).max(REFUSED_MIN);
+            let is_late = quota.window().is_some() && now.since(brought.sent_at) >= LATE;
+            self.refused_until = if is_late { brought.sent_at } else { now }.after(wait.into());
             self.refused_cost = cost;
         }
-        self.reserve(brought.granted, brought.sent.after(HOLD), now);
+        self.reserve(brought.granted, brought.sent_at.after(HOLD), now);
     }
 
     /// Applies the fallback to a request that lacks `need` tokens and whose remote check timed out; tokens granted so
-    /// are charged later. Returns the tokens reserved for the request until it is [judged](Share::judged).
-    pub fn miss(&mut self, quota: &ShareQuota, now: Timestamp, need: u32) -> u32 {
+    /// are charged later. Returns the tokens reserved for the request until it is [judged](ShareState::release_reservation).
+    pub fn apply_timeout(&mut self, quota: &ShareQuota, now: Timestamp, need: u32) -> u32 {
         let Some(standing) = quota.standing() else { return 0 };
         self.catch_up(quota, standing, now);
         if !quota.is_reachable(standing) || need == 0 {
@@ -199,11 +201,11 @@ impl Share {
 
     /// Whether `need` tokens are within this host's part of the last known level.
     fn is_within_part(&self, quota: &ShareQuota, standing: &FleetStatus, now: Timestamp, need: u32) -> bool {
-        let hosts = match quota.when_down() {
-            WhenDown::Share => u64::from(standing.hosts()),
-            WhenDown::Local => 1,
-            WhenDown::Allow => return true,
-            WhenDown::Refuse => return false,
+        let hosts = match quota.fallback() {
+            Fallback::Share => u64::from(standing.hosts()),
+            Fallback::Local => 1,
+            Fallback::Allow => return true,
+            Fallback::Refuse => return false,
         };
         let burst = i64::from(quota.bucket().burst());
         let left = self.estimate(quota, now).map_or(burst, |level| level / MICRO_UNITS.cast_signed());
@@ -220,7 +222,7 @@ impl Share {
     }
 
     /// Ends the reservation of `kept` tokens, because the request has been judged.
-    pub fn judged(&mut self, kept: u32) {
+    pub fn release_reservation(&mut self, kept: u32) {
         self.reserved = self.reserved.saturating_sub(kept);
     }
 
@@ -238,7 +240,7 @@ impl Share {
         now: Timestamp,
         units: u32,
     ) {
-        if units > 0 && quota.always_checks_remotely() && standing.is_linked() {
+        if units > 0 && quota.always_checks_remotely() && standing.is_redis_reachable() {
             self.start_tracking(quota, standing.hosts(), now);
             self.owed = self.owed.saturating_add(units);
             self.request_sync();
@@ -246,14 +248,14 @@ impl Share {
     }
 
     /// Applies the reply to a remote check whose request no longer waits: the granted tokens are refunded.
-    pub fn bring_back(&mut self, quota: &ShareQuota, now: Timestamp, brought: &KeyCheckReply) {
-        self.bring(quota, now, &KeyCheckReply { granted: 0, ..*brought });
+    pub fn refund_remote_reply(&mut self, quota: &ShareQuota, now: Timestamp, brought: &KeyCheckReply) {
+        self.apply_remote_reply(quota, now, &KeyCheckReply { granted: 0, ..*brought });
         self.queue_refund(brought.granted);
     }
 
     /// Refunds the unspent tokens, at most `brought`, of a request that has been judged.
-    pub fn hand_back(&mut self, now: Timestamp, brought: u32) {
-        self.judged(brought);
+    pub fn refund_unspent(&mut self, now: Timestamp, brought: u32) {
+        self.release_reservation(brought);
         let unspent = self.unreserved(now).min(brought);
         self.tokens = self.tokens.saturating_sub(unspent);
         self.held_in_redis = self.held_in_redis.saturating_sub(unspent);
@@ -296,7 +298,7 @@ impl Share {
 }
 
 /// The default wait of a request for a remote check.
-pub const PATIENCE: Duration = Duration::from_millis(5);
+pub const REMOTE_CHECK_WAIT_DEFAULT: Duration = Duration::from_millis(5);
 
 /// The least time between two remote checks after a refusal.
 const REFUSED_MIN: Micros = Micros(1_000);

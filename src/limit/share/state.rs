@@ -1,15 +1,15 @@
 //! This host's state of one key, and the judgement of requests by it.
 
 use super::fallback::fallback_parts;
-use super::{FleetStatus, MICRO_UNITS, NANOS_PER_MICRO, ShareQuota, WhenDown, is_linked};
+use super::{Fallback, FleetStatus, MICRO_UNITS, NANOS_PER_MICRO, ShareQuota, is_linked};
 use crate::clock::{Micros, Timestamp};
 use crate::limit::Outcome;
-use crate::limit::token_bucket::Gcra;
+use crate::limit::token_bucket::GcraState;
 use std::time::Duration;
 
 /// This host's share of the budget for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct ShareState {
     /// Borrowed tokens, until `expires_at`.
     pub(super) tokens: u32,
     /// The borrowed tokens as Redis counts them; refunds restore at most these.
@@ -26,9 +26,9 @@ pub struct Share {
     /// A sync is due when fewer tokens than this are left.
     pub(super) low: u32,
     /// Units admitted and not charged, of an untracked key: forgiven with time.
-    pub(super) untracked: Gcra,
+    pub(super) untracked: GcraState,
     /// The bucket of this host in an outage.
-    pub(super) fallback: Gcra,
+    pub(super) fallback: GcraState,
     /// The level in the last reply of Redis.
     pub(super) seen: Option<RedisLevel>,
     /// The reply predates the last outage.
@@ -57,14 +57,15 @@ pub struct RedisLevel {
     /// The demand of all hosts, in thousandths of a unit per second.
     pub demand: u64,
     /// The time of the reply, rounded to about a microsecond.
-    pub at: Timestamp,
+    pub received_at: Timestamp,
 }
 
 impl RedisLevel {
     /// Returns the level with its time rounded up to 2¹⁰ ns, so that it fits 48 bits and is never dated too early.
     pub(super) fn dated(self) -> RedisLevel {
-        let at = self.at.as_nanos().saturating_add((1 << SEEN_SHIFT) - 1) >> SEEN_SHIFT << SEEN_SHIFT;
-        RedisLevel { at: Timestamp::from_nanos(at), ..self }
+        let at =
+            self.received_at.as_nanos().saturating_add((1 << SEEN_SHIFT) - 1) >> SEEN_SHIFT << SEEN_SHIFT;
+        RedisLevel { received_at: Timestamp::from_nanos(at), ..self }
     }
 }
 
@@ -93,12 +94,12 @@ impl SyncRequest {
     }
 }
 
-impl Share {
+impl ShareState {
     /// The state of a new key.
     #[must_use]
-    pub fn fresh(quota: &ShareQuota, now: Timestamp) -> Share {
-        let full = Gcra::full(quota.bucket().scale(), now);
-        Share {
+    pub fn fresh(quota: &ShareQuota, now: Timestamp) -> ShareState {
+        let full = GcraState::full(quota.bucket().scale(), now);
+        ShareState {
             tokens: 0,
             held_in_redis: 0,
             expires_at: Timestamp::ORIGIN,
@@ -138,12 +139,12 @@ impl Share {
             return Outcome::Pass;
         }
         if !quota.is_reachable(standing) {
-            return match quota.when_down() {
-                WhenDown::Share | WhenDown::Local => {
+            return match quota.fallback() {
+                Fallback::Share | Fallback::Local => {
                     self.judge_fallback(quota, now, need, fallback_parts(quota, standing))
                 }
-                WhenDown::Allow => Outcome::Pass,
-                WhenDown::Refuse => Outcome::Later(AGAIN_AFTER),
+                Fallback::Allow => Outcome::Pass,
+                Fallback::Refuse => Outcome::Later(AGAIN_AFTER),
             };
         }
         if self.is_refused(now, need) {
@@ -177,7 +178,7 @@ impl Share {
             return Outcome::Pass;
         }
         let outcome = self.judge(quota, now, cost);
-        if outcome.passes() {
+        if outcome.is_allowed() {
             self.charge(quota, now, cost);
         }
         outcome
@@ -200,11 +201,11 @@ impl Share {
         self.count_asked(quota, now, cost);
         let need = self.take_borrowed(now, cost);
         if !quota.is_reachable(standing) {
-            match quota.when_down() {
-                WhenDown::Share | WhenDown::Local => {
+            match quota.fallback() {
+                Fallback::Share | Fallback::Local => {
                     self.charge_fallback(quota, now, need, fallback_parts(quota, standing));
                 }
-                WhenDown::Allow | WhenDown::Refuse => {}
+                Fallback::Allow | Fallback::Refuse => {}
             }
             return self.charge_for_next_batch(quota, standing, now, need);
         }
@@ -216,7 +217,7 @@ impl Share {
     }
 
     /// Records a request that this budget refused as demand.
-    pub fn refuse(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) {
+    pub fn record_refusal(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) {
         let Some(standing) = quota.standing() else { return };
         self.catch_up(quota, standing, now);
         self.count_asked(quota, now, cost);
@@ -227,9 +228,9 @@ impl Share {
     }
 
     /// Charges after the fact, up to `debt_max` units of debt.
-    pub fn owe(&mut self, quota: &ShareQuota, now: Timestamp, amount: u32, debt_max: u32) {
+    pub fn charge_debt(&mut self, quota: &ShareQuota, now: Timestamp, amount: u32, debt_max: u32) {
         let Some(standing) = quota.standing() else {
-            self.fallback = self.fallback.owe(quota.bucket(), now, amount, debt_max);
+            self.fallback = self.fallback.charge_debt(quota.bucket(), now, amount, debt_max);
             return;
         };
         self.catch_up(quota, standing, now);
@@ -245,9 +246,9 @@ impl Share {
     }
 
     /// Refunds charged units: cancels debt first, then restores borrowed tokens, at most those that Redis counts.
-    pub fn give_back(&mut self, quota: &ShareQuota, now: Timestamp, amount: u32) {
+    pub fn refund(&mut self, quota: &ShareQuota, now: Timestamp, amount: u32) {
         let Some(standing) = quota.standing() else {
-            self.fallback = self.fallback.give_back(quota.bucket(), now, amount);
+            self.fallback = self.fallback.refund(quota.bucket(), now, amount);
             return;
         };
         self.catch_up(quota, standing, now);
@@ -259,18 +260,18 @@ impl Share {
 
     /// The level of the last reply of Redis, if it came after the last outage.
     #[must_use]
-    pub fn seen(&self) -> Option<RedisLevel> {
+    pub fn last_level(&self) -> Option<RedisLevel> {
         self.seen.filter(|_| !self.is_seen_before)
     }
 
     /// Whether the key is tracked in Redis.
     #[must_use]
-    pub fn is_in_touch(&self) -> bool {
+    pub fn is_tracked(&self) -> bool {
         self.tracked
     }
 
     /// Whether a sync of this key is due; returns `true` once per request for a sync.
-    pub fn calls(&mut self) -> bool {
+    pub fn take_sync_due(&mut self) -> bool {
         self.sync_request.take_due()
     }
 
@@ -292,7 +293,7 @@ impl Share {
         if self.tracked || self.owed > 0 || self.refund > 0 || self.borrowed(now) > 0 {
             return u64::MAX;
         }
-        let ticks = |bucket: Gcra| bucket.ticks_until_full(quota_scale, now);
+        let ticks = |bucket: GcraState| bucket.ticks_until_full(quota_scale, now);
         let full =
             ticks(self.untracked).max(ticks(self.fallback)).div_ceil(u64::from(quota_scale.ticks_per_nano()));
         let refused = if self.refused_cost < u32::MAX { self.refused_until } else { Timestamp::ORIGIN };
@@ -362,9 +363,9 @@ impl Share {
 /// The sync interval of a key in demand.
 const SYNC_EVERY: Micros = Micros(100_000);
 
-/// The retry-after of `WhenDown::Refuse` during an outage.
+/// The retry-after of `Fallback::Refuse` during an outage.
 const AGAIN_AFTER: Micros = Micros(1_000_000);
 
 /// The hold on this host: borrowed tokens expire this long after the report was sent, before their hold in Redis ends;
-/// see [`Settled::sent`](super::Settled).
+/// see [`ShareReply::sent_at`](super::ShareReply).
 pub(in crate::limit) const HOLD: Duration = Duration::from_millis(1_900);

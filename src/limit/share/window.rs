@@ -1,9 +1,9 @@
 //! Windows shared by several hosts. Borrowed tokens are judged as for a bucket. The difference is the refill: not
 //! continuous, but all units, or those that leave the window, at an instant that Redis reports.
 
-use super::{Share, ShareQuota};
+use super::{ShareQuota, ShareState};
 use crate::clock::{Micros, Now, Timestamp};
-use crate::limit::{self, Rate, RateError, TickScale, fixed_window, sliding_window, token_bucket};
+use crate::limit::{self, LimitError, Rate, TickScale, fixed_window, sliding_window, token_bucket};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,10 +33,10 @@ pub enum WindowSchedule {
 
 /// The reason why hosts cannot share a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum WindowFault {
+pub enum SharedWindowError {
     /// The windows begin with the first request of a key, which other hosts do not know.
     #[error("its windows begin with the first request of a key")]
-    OfEachKey,
+    PerKey,
     /// The windows end before hosts have exchanged their counts.
     #[error("its windows are shorter than a second")]
     TooShort,
@@ -45,18 +45,18 @@ pub enum WindowFault {
     NoWindow,
     /// The rate or window is invalid.
     #[error(transparent)]
-    Rate(#[from] RateError),
+    Rate(#[from] LimitError),
 }
 
 impl ShareQuota {
     /// Makes a budget with the limit and the windows of a single host's quota.
     ///
     /// # Errors A window that hosts cannot share.
-    pub fn of_window(
+    pub fn for_window(
         like: limit::Quota,
         credit: u16,
-        when_down: super::WhenDown,
-    ) -> Result<ShareQuota, WindowFault> {
+        when_down: super::Fallback,
+    ) -> Result<ShareQuota, SharedWindowError> {
         let (count, nanos, turns) = match &like {
             limit::Quota::FixedWindow(window) => {
                 (window.count(), window.window().0.saturating_mul(NANOS_PER_MICRO), fixed_turns(window)?)
@@ -64,14 +64,17 @@ impl ShareQuota {
             limit::Quota::SlidingWindow(window) => {
                 (window.count(), window.window_nanos(), sliding_turns(window))
             }
-            _ => return Err(WindowFault::NoWindow),
+            _ => return Err(SharedWindowError::NoWindow),
         };
         if nanos < WINDOW_NANOS_MIN {
-            return Err(WindowFault::TooShort);
+            return Err(SharedWindowError::TooShort);
         }
         // One scale for all budgets of a rule, overrides included: the scale of their windows.
-        let scale =
-            if nanos <= FINE_NANOS_MAX { TickScale::FINEST } else { TickScale::of(Rate::new(1, nanos)?) };
+        let scale = if nanos <= FINE_NANOS_MAX {
+            TickScale::FINEST
+        } else {
+            TickScale::for_rate(Rate::new(1, nanos)?)
+        };
         let bucket = token_bucket::TokenBucketQuota::on_scale(Rate::new(count, nanos)?, count, scale)?;
         // Credit is forgiven within a window: half of it at once and half in the course of the window are all of it.
         let credit = if credit == 0 { 0 } else { (credit / 2).max(1) };
@@ -81,7 +84,7 @@ impl ShareQuota {
 
     /// The time over which the limit is granted.
     #[must_use]
-    pub fn span(&self) -> Micros {
+    pub fn window_length(&self) -> Micros {
         self.window().map_or(self.bucket.window(), |window| window.like.window())
     }
 
@@ -92,9 +95,9 @@ impl ShareQuota {
     }
 }
 
-fn fixed_turns(window: &fixed_window::FixedWindowQuota) -> Result<WindowSchedule, WindowFault> {
+fn fixed_turns(window: &fixed_window::FixedWindowQuota) -> Result<WindowSchedule, SharedWindowError> {
     if window.is_per_key() {
-        return Err(WindowFault::OfEachKey);
+        return Err(SharedWindowError::PerKey);
     }
     let is_whole_micros = |(step, origin): &(u64, u64)| {
         step.is_multiple_of(NANOS_PER_MICRO) && origin.is_multiple_of(NANOS_PER_MICRO)
@@ -113,7 +116,7 @@ fn sliding_turns(window: &sliding_window::SlidingWindowQuota) -> WindowSchedule 
 impl BudgetWindow {
     /// The equivalent quota of a single host.
     #[must_use]
-    pub const fn like(&self) -> &limit::Quota {
+    pub const fn local_quota(&self) -> &limit::Quota {
         &self.like
     }
 
@@ -132,7 +135,7 @@ impl BudgetWindow {
     /// The time until the end of the window, or of the part of a sliding one, by the clock of this host.
     #[must_use]
     pub fn until_edge(&self, now: Now) -> Micros {
-        let unix_nanos = now.at.as_nanos().saturating_add_signed(now.utc);
+        let unix_nanos = now.at.as_nanos().saturating_add_signed(now.utc_offset_nanos);
         let edge = match (&self.like, self.turns) {
             (limit::Quota::FixedWindow(window), _) => window.edges(unix_nanos).1,
             (_, WindowSchedule::Every { step, .. }) => {
@@ -159,20 +162,20 @@ impl BudgetWindow {
 
 /// The next increase of a window, as reported by Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct More {
+pub struct NextIncrease {
     /// The instant of the increase.
     pub at: Timestamp,
     /// No host obtains a unit before that.
-    pub is_spent_out: bool,
+    pub is_exhausted: bool,
 }
 
-impl Share {
+impl ShareState {
     /// Applies the report of Redis about a window: requests from some cost on are refused until the next increase.
     /// Whatever the report, a window ends after its length, and a tenth more: months and days of a calendar may exceed
     /// the nominal length.
-    pub(super) fn apply_more(&mut self, quota: &ShareQuota, now: Timestamp, more: Option<More>) {
-        if let Some(More { at, is_spent_out }) = more {
-            let span = Duration::from_micros(quota.span().0);
+    pub(super) fn apply_more(&mut self, quota: &ShareQuota, now: Timestamp, more: Option<NextIncrease>) {
+        if let Some(NextIncrease { at, is_exhausted: is_spent_out }) = more {
+            let span = Duration::from_micros(quota.window_length().0);
             self.refused_until = at.min(now.after(span + span / 10));
             self.refused_cost = if is_spent_out { 1 } else { u32::MAX };
         }

@@ -6,7 +6,7 @@ use super::limits::Admitted;
 use super::placed::{FieldHomes, placed};
 use super::region::{region, weighed};
 use super::spans::{Bounds, span};
-use crate::limit::share::{self, RemoteCheckWait, WhenDown};
+use crate::limit::share::{self, Fallback, RemoteCheckWait};
 use crate::limit::{Quota, Rate, places};
 use crate::rules::fields::{Fields, choice};
 use crate::rules::fleet::{
@@ -127,18 +127,18 @@ pub(in crate::rules) fn shared(limit: Limit, terms: &FleetTerms) -> Limit {
             Quota::TokenBucket(bucket) => {
                 let (bucket, credit) = (*bucket, credit_of(terms));
                 let quota = share::ShareQuota::new(bucket, credit, when_down(terms));
-                allowance.quota = Quota::Share(Box::new(share_of(quota, terms)));
+                allowance.quota = Quota::FleetBudget(Box::new(share_of(quota, terms)));
             }
             // Windows that cannot be shared were reported. A window of 0 refuses everything on each host.
             Quota::FixedWindow(_) | Quota::SlidingWindow(_) => {
                 let own = allowance.quota.clone();
-                if let Ok(quota) = share::ShareQuota::of_window(own, credit_of(terms), when_down(terms)) {
-                    allowance.quota = Quota::Share(Box::new(share_of(quota, terms)));
+                if let Ok(quota) = share::ShareQuota::for_window(own, credit_of(terms), when_down(terms)) {
+                    allowance.quota = Quota::FleetBudget(Box::new(share_of(quota, terms)));
                 }
             }
             Quota::Concurrency(quota) => {
                 let places = NonZeroU32::new(quota.max()).map(|max| places_of(max, terms));
-                allowance.quota = places.map_or_else(|| allowance.quota.clone(), Quota::Places);
+                allowance.quota = places.map_or_else(|| allowance.quota.clone(), Quota::FleetConcurrency);
             }
             _ => {}
         }
@@ -151,7 +151,7 @@ fn places_of(max: NonZeroU32, terms: &FleetTerms) -> places::PermitQuota {
         None | Some(OnMiss::Ask) => places::PermitWait::OnMiss,
         Some(OnMiss::Admit | OnMiss::Refuse) => places::PermitWait::Never,
     };
-    places::PermitQuota::new(max, when_down(terms)).asking(asks).waiting(terms.wait())
+    places::PermitQuota::new(max, when_down(terms)).with_remote_checks(asks).with_wait_max(terms.wait())
 }
 
 fn credit_of(terms: &FleetTerms) -> u16 {
@@ -166,20 +166,20 @@ fn share_of(quota: share::ShareQuota, terms: &FleetTerms) -> share::ShareQuota {
         (FleetMode::Exact, _) => RemoteCheckWait::Always,
         (_, None | Some(OnMiss::Ask)) => RemoteCheckWait::OnMiss,
         // The promised `max_over` holds for any number of hosts.
-        (_, Some(OnMiss::Admit)) if terms.max_over.is_some() => RemoteCheckWait::WhereCreditIsLess,
+        (_, Some(OnMiss::Admit)) if terms.max_over.is_some() => RemoteCheckWait::BelowUnitCredit,
         (_, Some(OnMiss::Admit | OnMiss::Refuse)) => RemoteCheckWait::Never,
     };
-    let quota = quota.asking(asks).waiting(terms.wait());
+    let quota = quota.with_remote_checks(asks).with_wait_max(terms.wait());
     // With a promised `max_over` the credit does not grow with the fleet.
-    if terms.max_over.is_some() { quota.in_whole_units() } else { quota }
+    if terms.max_over.is_some() { quota.with_whole_unit_credit() } else { quota }
 }
 
-fn when_down(terms: &FleetTerms) -> WhenDown {
+fn when_down(terms: &FleetTerms) -> Fallback {
     match terms.on_redis_down {
-        OnRedisDown::Share => WhenDown::Share,
-        OnRedisDown::Local => WhenDown::Local,
-        OnRedisDown::Allow => WhenDown::Allow,
-        OnRedisDown::Refuse => WhenDown::Refuse,
+        OnRedisDown::Share => Fallback::Share,
+        OnRedisDown::Local => Fallback::Local,
+        OnRedisDown::Allow => Fallback::Allow,
+        OnRedisDown::Refuse => Fallback::Refuse,
     }
 }
 
@@ -240,12 +240,14 @@ fn about_windows(fields: &Fields<'_>, admitted: Option<&Admitted>, report: &mut 
     let windows = limit.allowances.iter().flatten().map(|allowance| &allowance.quota);
     let windows = windows.filter(|quota| is_window(quota) && quota.limit() > 0);
     let faults =
-        windows.filter_map(|quota| share::ShareQuota::of_window(quota.clone(), 0, WhenDown::Share).err());
+        windows.filter_map(|quota| share::ShareQuota::for_window(quota.clone(), 0, Fallback::Share).err());
     let Some(fault) = faults.into_iter().next() else { return };
     let (name, mend) = match fault {
-        share::WindowFault::OfEachKey => ("align", "leave `align` out, or write `scope: host`"),
-        share::WindowFault::TooShort => ("rate", "write a window of a second or more, or a `token_bucket`"),
-        share::WindowFault::NoWindow | share::WindowFault::Rate(_) => {
+        share::SharedWindowError::PerKey => ("align", "leave `align` out, or write `scope: host`"),
+        share::SharedWindowError::TooShort => {
+            ("rate", "write a window of a second or more, or a `token_bucket`")
+        }
+        share::SharedWindowError::NoWindow | share::SharedWindowError::Rate(_) => {
             ("rate", "write a rounder number, or `scope: host`")
         }
     };

@@ -3,7 +3,7 @@
 use super::classes::{Classes, OverrideQuota};
 use super::numbers::{At, LimitFields, WrittenAlgorithm, WrittenAlign, WrittenOver as Written};
 use crate::limit::{
-    Quota, Rate, RateError, TickScale, fixed_window, leaky_bucket, sliding_log, sliding_window, token_bucket,
+    LimitError, Quota, Rate, TickScale, fixed_window, leaky_bucket, sliding_log, sliding_window, token_bucket,
 };
 use crate::rules::percent::{self, Percent, WHOLE};
 use crate::rules::problem::ValueProblem;
@@ -79,7 +79,7 @@ impl LimitFields {
         };
         let max_debt = self.max_debt.as_ref().map_or(quota.limit(), |debt| debt.value);
         let quota = match quota {
-            Quota::SlidingLog(log) => Quota::SlidingLog(log.keeping(most(&log, &over, max_debt))),
+            Quota::SlidingLog(log) => Quota::SlidingLog(log.with_stored_units(most(&log, &over, max_debt))),
             other => other,
         };
         Ok(Some(Allowance { quota, over, max_debt }))
@@ -87,7 +87,7 @@ impl LimitFields {
 
     fn quota(&self, terms: &OverrideQuota, scale: Option<TickScale>) -> Result<Option<Quota>, ValueProblem> {
         let rate_text::WrittenRate::Every(count, period) = terms.rate else { return Ok(None) };
-        let wrong = |error: RateError| impossible(terms.rate, error);
+        let wrong = |error: LimitError| impossible(terms.rate, error);
         let quota = match self.algorithm {
             WrittenAlgorithm::TokenBucket => {
                 let Some(rate) = terms.rate.steady()? else { return Ok(None) };
@@ -95,7 +95,7 @@ impl LimitFields {
                 let quota = token_bucket::TokenBucketQuota::on_scale(
                     rate,
                     burst,
-                    scale.unwrap_or(TickScale::of(rate)),
+                    scale.unwrap_or(TickScale::for_rate(rate)),
                 );
                 Quota::TokenBucket(
                     quota.map_err(|error| bucket_wrong(error, &format!("burst {burst}"), rate))?,
@@ -107,7 +107,7 @@ impl LimitFields {
                 let quota = leaky_bucket::LeakyBucketQuota::on_scale(
                     rate,
                     queue,
-                    scale.unwrap_or(TickScale::of(rate)),
+                    scale.unwrap_or(TickScale::for_rate(rate)),
                 );
                 Quota::LeakyBucket(
                     quota.map_err(|error| bucket_wrong(error, &format!("queue {queue}"), rate))?,
@@ -153,7 +153,9 @@ impl LimitFields {
                 _ => None,
             };
             for rate in [Some(rate), elastic].into_iter().flatten() {
-                let Some(both) = common.lcm(TickScale::of(rate)) else { return Some(TickScale::FINEST) };
+                let Some(both) = common.lcm(TickScale::for_rate(rate)) else {
+                    return Some(TickScale::FINEST);
+                };
                 common = both;
             }
         }
@@ -161,10 +163,10 @@ impl LimitFields {
     }
 }
 
-fn bucket_wrong(error: RateError, what: &str, rate: Rate) -> ValueProblem {
+fn bucket_wrong(error: LimitError, what: &str, rate: Rate) -> ValueProblem {
     let mend = match error {
-        RateError::BurstTooLarge => "write a smaller `burst`, or a faster rate",
-        RateError::QueueTooLong => "write a smaller `queue`, or a faster rate",
+        LimitError::BurstTooLarge => "write a smaller `burst`, or a faster rate",
+        LimitError::QueueTooLong => "write a smaller `queue`, or a faster rate",
         _ => {
             let message = format!("{error} together with the other rates of its rule: {rate}");
             return ValueProblem::new(
@@ -200,7 +202,7 @@ fn share_of(quota: &Quota, share: u16, scale: Option<TickScale>) -> Result<Quota
     let made = match quota {
         Quota::TokenBucket(quota) => {
             let rate = share_of_rate(quota.rate(), share).unwrap_or(quota.rate());
-            let scale = scale.unwrap_or(TickScale::of(rate));
+            let scale = scale.unwrap_or(TickScale::for_rate(rate));
             token_bucket::TokenBucketQuota::on_scale(rate, part, scale).map(Quota::TokenBucket)
         }
         window => with_limit(window, part),
@@ -208,7 +210,7 @@ fn share_of(quota: &Quota, share: u16, scale: Option<TickScale>) -> Result<Quota
     made.map_err(|error| over_wrong("elastic", share, limit, &error))
 }
 
-fn with_limit(quota: &Quota, limit: u32) -> Result<Quota, RateError> {
+fn with_limit(quota: &Quota, limit: u32) -> Result<Quota, LimitError> {
     Ok(match quota {
         Quota::TokenBucket(quota) => {
             Quota::TokenBucket(token_bucket::TokenBucketQuota::on_scale(quota.rate(), limit, quota.scale())?)
@@ -217,8 +219,8 @@ fn with_limit(quota: &Quota, limit: u32) -> Result<Quota, RateError> {
         Quota::LeakyBucket(quota) => Quota::LeakyBucket(*quota),
         Quota::Concurrency(quota) => Quota::Concurrency(*quota),
         // Neither soft nor elastic.
-        Quota::Share(quota) => Quota::Share(quota.clone()),
-        Quota::Places(quota) => Quota::Places(quota.clone()),
+        Quota::FleetBudget(quota) => Quota::FleetBudget(quota.clone()),
+        Quota::FleetConcurrency(quota) => Quota::FleetConcurrency(quota.clone()),
         Quota::FixedWindow(quota) => Quota::FixedWindow(quota.with_count(limit)?),
         Quota::SlidingLog(quota) => Quota::SlidingLog(quota.with_count(limit)?),
         Quota::SlidingWindow(quota) => Quota::SlidingWindow(quota.with_count(limit)?),

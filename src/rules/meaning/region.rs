@@ -5,7 +5,7 @@ use std::num::NonZeroU32;
 
 use super::limits::Admitted;
 use crate::limit::{
-    PERIOD_NANOS_MAX, Quota, Rate, TickScale, concurrency, highest_common_factor, token_bucket,
+    PERIOD_NANOS_MAX, Quota, Rate, TickScale, concurrency, greatest_common_divisor, token_bucket,
 };
 use crate::rules::Limit;
 use crate::rules::fields::Fields;
@@ -65,7 +65,7 @@ pub(super) fn weighed(mut limit: Limit, region: Option<&Region>) -> Limit {
         _ => None,
     });
     // All quotas of a rule share one scale, so that their states are comparable.
-    let scales = rates.map(TickScale::of).map(Some);
+    let scales = rates.map(TickScale::for_rate).map(Some);
     let scale = scales.reduce(|one, other| one?.lcm(other?)).flatten().unwrap_or(TickScale::FINEST);
     for allowance in limit.allowances.iter_mut().flatten() {
         if let Quota::Concurrency(quota) = &allowance.quota {
@@ -106,8 +106,8 @@ fn part_of_count(count: u32, weight: u16) -> u32 {
 /// Makes a bucket with as much of the burst as fits: all of it, unless filling it takes most of a year. Uses
 /// a scale of its own if the scale of the rule does not support the rate.
 fn part_of_bucket(rate: Rate, burst: u32, scale: TickScale) -> token_bucket::TokenBucketQuota {
-    let fit = |scale| token_bucket::TokenBucketQuota::with_most(rate, burst, scale).ok();
-    let part = [scale, TickScale::of(rate)].into_iter().find_map(fit);
+    let fit = |scale| token_bucket::TokenBucketQuota::with_largest_burst(rate, burst, scale).ok();
+    let part = [scale, TickScale::for_rate(rate)].into_iter().find_map(fit);
     part.unwrap_or_else(|| {
         unreachable!("a rate is kept on its own scale: the region would have all of the budget")
     })
@@ -116,7 +116,7 @@ fn part_of_bucket(rate: Rate, burst: u32, scale: TickScale) -> token_bucket::Tok
 /// Scales a rate: exact if hosts can share it, else the next lower one of the same period or of one unit.
 fn part_of_rate(rate: Rate, weight: u16) -> Rate {
     let (count, period) = (u64::from(rate.count()) * u64::from(weight), rate.period_nanos());
-    let common = highest_common_factor(count, WHOLE).max(1);
+    let common = greatest_common_divisor(count, WHOLE).max(1);
     let exact = (count / common, period.checked_mul(WHOLE / common));
     let below = (count / WHOLE, Some(period));
     let of_one =
@@ -179,7 +179,8 @@ mod tests {
             (7, 3 * DAY, 8_000),
         ] {
             let rate = Rate::new(count, period).unwrap();
-            let bucket = token_bucket::TokenBucketQuota::on_scale(rate, burst, TickScale::of(rate)).unwrap();
+            let bucket =
+                token_bucket::TokenBucketQuota::on_scale(rate, burst, TickScale::for_rate(rate)).unwrap();
             for weight in [1, 333, 500, 999] {
                 let region = Region { weight, whole: None };
                 let limit = weighed(Limit::new(Quota::TokenBucket(bucket)), Some(&region));

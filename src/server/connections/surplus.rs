@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use super::{ConnectionTable, SessionKey};
 use crate::clock::Timestamp;
-use crate::protocol::{Reply, encode_reply};
+use crate::protocol::{WireReply, encode_reply};
 
 impl ConnectionTable {
     /// Removes some idle surplus connections of one user, or of all: those first that have been idle longest. Their tasks
@@ -64,7 +64,7 @@ impl ConnectionTable {
 /// Writes GOODBYE to removed connections, then wakes their tasks. Unread requests are not answered.
 pub(super) fn write_goodbye(removed: &[Arc<UnixStream>]) {
     let mut goodbye = Vec::new();
-    encode_reply(&mut goodbye, &Reply::Goodbye { reason: "idle" });
+    encode_reply(&mut goodbye, &WireReply::Goodbye { reason: "idle" });
     for stream in removed {
         // There is room, as all replies were written, unless the peer reads none. It sees the end in any case.
         let _ = (&**stream).write(&goodbye);

@@ -6,7 +6,7 @@ use super::{Moment, SnapshotHead, Useless};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::kept::{
     Digest, Grant, Granted, KeptLease, KeptPool, KeptRule, KeptSession, LeaseCharge, LeaseCost, QuotaLevel,
-    Salt, SnapshotEntry, Spent, Tie,
+    RefundableCost, Salt, SnapshotEntry, Tie,
 };
 use crate::engine::{NoteKind, Verdict};
 
@@ -54,12 +54,12 @@ pub(super) fn decode_entry(kind: SectionKind, bytes: &mut ByteReader<'_>) -> Res
         SectionKind::Pool => SnapshotEntry::Pool(Box::new(decode_pool(bytes)?)),
         SectionKind::Repeat => {
             let (name, asks) = (decode_key(bytes)?, bytes.u64()?);
-            SnapshotEntry::Repeat(name, Granted { asks, grant: Box::new(decode_grant(bytes)?) })
+            SnapshotEntry::Repeat(name, Granted { content_hash: asks, grant: Box::new(decode_grant(bytes)?) })
         }
         SectionKind::Spent => {
             let (name, at, print) = (decode_key(bytes)?, decode_time(bytes)?, bytes.u32()?);
             let costs = bytes.list(|bytes| Ok((bytes.u32()?, bytes.u32()?)))?.into();
-            SnapshotEntry::Spent(name, Spent { at, print, costs })
+            SnapshotEntry::Spent(name, RefundableCost { at, print, costs })
         }
         SectionKind::Session => SnapshotEntry::Session(Box::new(KeptSession {
             name: bytes.array()?,
@@ -107,7 +107,7 @@ fn decode_grant(bytes: &mut ByteReader<'_>) -> Result<Grant, Useless> {
             .list(|bytes| {
                 let kind = match bytes.u8()? {
                     0 => NoteKind::Shadow,
-                    1 => NoteKind::Candidate,
+                    1 => NoteKind::ShadowRule,
                     2 => NoteKind::Over,
                     3 => NoteKind::Near,
                     4 => NoteKind::Quota,
@@ -117,7 +117,7 @@ fn decode_grant(bytes: &mut ByteReader<'_>) -> Result<Grant, Useless> {
             })?
             .into(),
         all: bytes.list(|bytes| Ok((bytes.u32()?, decode_level(bytes)?)))?.into(),
-        ruling: u64::from(bytes.bool()?),
+        rule_set: u64::from(bytes.bool()?),
     })
 }
 
@@ -143,24 +143,24 @@ fn decode_lease(bytes: &mut ByteReader<'_>) -> Result<KeptLease, Useless> {
     };
     bytes.list(|bytes| {
         lease.ties.push(match bytes.u8()? {
-            0 => Tie::Place(decode_key(bytes)?),
-            1 => Tie::Repeat(decode_key(bytes)?),
+            0 => Tie::Permit(decode_key(bytes)?),
+            1 => Tie::IdempotencyKey(decode_key(bytes)?),
             2 => Tie::Refund(LeaseCharge {
                 rule: bytes.u64()?,
                 digest: decode_key(bytes)?,
-                salt: Salt::of_bits(bytes.u64()?),
+                salt: Salt::from_bits(bytes.u64()?),
                 allowance: bytes.u32()?,
                 cost: match (bytes.u32()?, bytes.bool()?) {
                     (cost, false) => cost,
                     // An earlier daemon charged the candidate, whose state is gone.
                     (_, true) => 0,
                 },
-                is_beyond: bytes.bool()?,
+                is_elastic: bytes.bool()?,
             }),
-            3 => Tie::Spent(decode_key(bytes)?),
+            3 => Tie::RefundableCost(decode_key(bytes)?),
             4 => Tie::Cost { unit: bytes.u32()?, cost: bytes.u32()? },
             5 => {
-                lease.cost = LeaseCost { print: bytes.u32()?, cost: bytes.u32()? };
+                lease.cost = LeaseCost { fingerprint: bytes.u32()?, cost: bytes.u32()? };
                 return Ok(());
             }
             _ => return Err(Useless::Damaged("a tie has an unknown number")),
@@ -172,7 +172,7 @@ fn decode_lease(bytes: &mut ByteReader<'_>) -> Result<KeptLease, Useless> {
 
 #[inline]
 fn decode_key(bytes: &mut ByteReader<'_>) -> Result<Digest, Useless> {
-    bytes.array().map(Digest::of_bytes)
+    bytes.array().map(Digest::from_bytes)
 }
 
 fn decode_time(bytes: &mut ByteReader<'_>) -> Result<Timestamp, Useless> {

@@ -71,7 +71,7 @@ pub(super) fn encode_entry(sections: &mut SectionWriter, kept: SnapshotEntry) {
         SnapshotEntry::Pool(pool) => sections.entry(SectionKind::Pool, |to| encode_pool(&pool, to)),
         SnapshotEntry::Repeat(name, granted) => sections.entry(SectionKind::Repeat, |to| {
             to.extend(name.to_bytes());
-            to.extend(granted.asks.to_le_bytes());
+            to.extend(granted.content_hash.to_le_bytes());
             encode_grant(&granted.grant, to);
         }),
         SnapshotEntry::Spent(name, spent) => sections.entry(SectionKind::Spent, |to| {
@@ -117,7 +117,7 @@ fn encode_grant(grant: &Grant, to: &mut Vec<u8>) {
     encode_list(&grant.notes, to, |(kind, number), to| {
         to.push(match kind {
             NoteKind::Shadow => 0,
-            NoteKind::Candidate => 1,
+            NoteKind::ShadowRule => 1,
             NoteKind::Over => 2,
             NoteKind::Near => 3,
             NoteKind::Quota => 4,
@@ -128,7 +128,7 @@ fn encode_grant(grant: &Grant, to: &mut Vec<u8>) {
         to.extend(number.to_le_bytes());
         encode_level(shown, to);
     });
-    to.push(u8::from(grant.ruling != 0));
+    to.push(u8::from(grant.rule_set != 0));
 }
 
 fn encode_level(level: &QuotaLevel, to: &mut Vec<u8>) {
@@ -153,11 +153,11 @@ fn encode_lease(lease: &KeptLease, to: &mut Vec<u8>) {
     to.extend(lease.connection.to_le_bytes());
     to.push(u8::from(lease.is_other));
     // The cost is one tie more, so that files without costs are read alike.
-    let cost = Some(lease.cost).filter(|cost| cost.print != 0);
+    let cost = Some(lease.cost).filter(|cost| cost.fingerprint != 0);
     let ties: Vec<Option<Tie>> = lease.ties.iter().copied().map(Some).chain(cost.map(|_| None)).collect();
     encode_list(&ties, to, |tie, to| match tie {
-        Some(Tie::Place(key)) => encode_keyed(0, key, to),
-        Some(Tie::Repeat(key)) => encode_keyed(1, key, to),
+        Some(Tie::Permit(key)) => encode_keyed(0, key, to),
+        Some(Tie::IdempotencyKey(key)) => encode_keyed(1, key, to),
         Some(Tie::Refund(refund)) => {
             to.push(2);
             to.extend(refund.rule.to_le_bytes());
@@ -166,11 +166,11 @@ fn encode_lease(lease: &KeptLease, to: &mut Vec<u8>) {
             to.extend(refund.allowance.to_le_bytes());
             to.extend(refund.cost.to_le_bytes());
             to.push(NO_CANDIDATE);
-            to.push(u8::from(refund.is_beyond));
+            to.push(u8::from(refund.is_elastic));
         }
-        Some(Tie::Spent(key)) => encode_keyed(3, key, to),
+        Some(Tie::RefundableCost(key)) => encode_keyed(3, key, to),
         Some(Tie::Cost { unit, cost }) => encode_pair(4, *unit, *cost, to),
-        None => encode_pair(5, lease.cost.print, lease.cost.cost, to),
+        None => encode_pair(5, lease.cost.fingerprint, lease.cost.cost, to),
     });
 }
 

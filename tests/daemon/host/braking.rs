@@ -5,7 +5,7 @@ use std::path::Path;
 
 use tidegate::clock::Now;
 use tidegate::engine::{Engine, EngineOptions, HashKey, Mode, Opening, PoolView};
-use tidegate::host::Sensors;
+use tidegate::host::SignalSensors;
 use tidegate::rules::{RuleSet, read_text};
 
 fn engine(port: u16) -> Engine {
@@ -17,12 +17,12 @@ fn engine(port: u16) -> Engine {
     assert_eq!(loaded.problems, []);
     let hash_key = HashKey::from_bytes([7; 16]);
     let engine = Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 });
-    engine.install(RuleSet::new(loaded.domains));
+    engine.install_rules(RuleSet::new(loaded.domains));
     engine
 }
 
 /// The pool after these ticks of 250 ms.
-fn after(engine: &Engine, sensors: &mut Sensors, ticks: std::ops::Range<u64>) -> PoolView {
+fn after(engine: &Engine, sensors: &mut SignalSensors, ticks: std::ops::Range<u64>) -> PoolView {
     let mut now = Now::default();
     for tick in ticks {
         now = Now::at_nanos(tick * 250_000_000);
@@ -39,8 +39,8 @@ fn brakes_pool_until_accept_queue_empties() {
     let engine = engine(address.port());
     let opening =
         Opening { name: None, user: 0, pool: "web", slots: 8, connection: 1, pid: Some(std::process::id()) };
-    let _session = engine.open(&opening, Now::at_nanos(0)).unwrap();
-    let mut sensors = Sensors::new(Path::new("/"));
+    let _session = engine.open_session(&opening, Now::at_nanos(0)).unwrap();
+    let mut sensors = SignalSensors::new(Path::new("/"));
     assert!(!after(&engine, &mut sensors, 0..40).braking);
     let connections: Vec<_> = (0..8).map(|_| TcpStream::connect(address).unwrap()).collect();
     let pool = after(&engine, &mut sensors, 40..80);

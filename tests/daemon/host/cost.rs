@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::time::{ClockId, clock_gettime};
 use tidegate::clock::{Clock, Now};
-use tidegate::host::{Listen, Sampler, Sensors, SignalSource};
+use tidegate::host::{Listen, SignalSampler, SignalSensors, SignalSource};
 
 use super::machine::Asker;
 
@@ -40,8 +40,9 @@ fn cpu_nanos_of(task: &Path) -> u64 {
 fn bounds_cpu_time_of_samples() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let asker = everything(listener.local_addr().unwrap().port());
-    let mut sensors = Sensors::new(Path::new("/"));
-    let sample = |sensors: &mut Sensors, tick: u64| sensors.sample(&asker, Now::at_nanos(tick * 250_000_000));
+    let mut sensors = SignalSensors::new(Path::new("/"));
+    let sample =
+        |sensors: &mut SignalSensors, tick: u64| sensors.sample(&asker, Now::at_nanos(tick * 250_000_000));
     // The first samples open files and count CPUs.
     (0..8).for_each(|tick| sample(&mut sensors, tick));
     let before = cpu_nanos();
@@ -56,7 +57,7 @@ fn bounds_cpu_time_of_samples() {
 fn bounds_cpu_time_of_sampler_thread() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let asker = Arc::new(everything(listener.local_addr().unwrap().port()));
-    let _sampler = Sampler::start(asker, Arc::new(Clock::start())).unwrap();
+    let _sampler = SignalSampler::start(asker, Arc::new(Clock::start())).unwrap();
     std::thread::sleep(Duration::from_secs(1));
     let tasks = fs::read_dir("/proc/self/task").unwrap().map(|task| task.unwrap().path());
     let is_it = |task: &std::path::PathBuf| fs::read_to_string(task.join("comm")).unwrap() == "readings\n";

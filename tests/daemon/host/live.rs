@@ -16,7 +16,7 @@ use rustix::net::{
     socket_with,
 };
 use tidegate::clock::{Clock, Now};
-use tidegate::host::{HostSignals, Listen, Readings, Sampler, Sensors, SignalSource};
+use tidegate::host::{HostSignals, Listen, SignalSampler, SignalSensors, SignalSink, SignalSource};
 
 use super::machine::Asker;
 use crate::daemon::eventually;
@@ -24,14 +24,14 @@ use crate::daemon::eventually;
 /// Samples one signal of this machine.
 struct Reader {
     asker: Asker,
-    sensors: Sensors,
+    sensors: SignalSensors,
     ticks: u64,
 }
 
 impl Reader {
     fn new(source: SignalSource) -> Reader {
         let asker = Asker::new(&[("signal", source)], None);
-        Reader { asker, sensors: Sensors::new(Path::new("/")), ticks: 0 }
+        Reader { asker, sensors: SignalSensors::new(Path::new("/")), ticks: 0 }
     }
 
     fn read(&mut self) -> Option<u32> {
@@ -189,7 +189,7 @@ fn reads_accept_queue_of_unix_path() {
 fn keeps_samples_after_worker_exit() {
     let mut worker = Command::new("sleep").arg("60").spawn().unwrap();
     let asker = Asker::new(&[("quota", SignalSource::CpuQuota)], Some(worker.id()));
-    let mut sensors = Sensors::new(Path::new("/"));
+    let mut sensors = SignalSensors::new(Path::new("/"));
     let mut read = |second: u64| {
         sensors.sample(&asker, Now::at_nanos(second * 1_000_000_000));
         asker.observed()
@@ -215,21 +215,21 @@ struct Stuck {
     never: Mutex<Receiver<()>>,
 }
 
-impl Readings for Stuck {
-    fn wanted(&self) -> Vec<HostSignals> {
+impl SignalSink for Stuck {
+    fn wanted_signals(&self) -> Vec<HostSignals> {
         self.begun.send(()).unwrap();
         let _ = self.never.lock().unwrap().recv();
         Vec::new()
     }
 
-    fn observe(&self, _: &str, _: &str, _: Option<u32>, _: Now) {}
+    fn add_sample(&self, _: &str, _: &str, _: Option<u32>, _: Now) {}
 }
 
 #[test]
 fn sampler_drop_does_not_wait_for_sample() {
     let ((begun, begins), (release, never)) = (channel(), channel());
     let stuck = Arc::new(Stuck { begun, never: Mutex::new(never) });
-    let (sampler, work) = Sampler::new(stuck, Arc::new(Clock::start()));
+    let (sampler, work) = SignalSampler::new(stuck, Arc::new(Clock::start()));
     let thread = std::thread::spawn(work);
     begins.recv().unwrap();
     drop(sampler);
@@ -248,7 +248,7 @@ fn samples_busy_thread_until_dropped() {
         let burning = Arc::clone(&burning);
         move || while black_box(burning.load(Ordering::Relaxed)) {}
     });
-    let sampler = Sampler::start(asker.clone(), Arc::new(Clock::start())).unwrap();
+    let sampler = SignalSampler::start(asker.clone(), Arc::new(Clock::start())).unwrap();
     let mut seen = Vec::new();
     for _ in 0..1_000 {
         seen.extend(asker.observed_by_name());

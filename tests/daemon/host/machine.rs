@@ -5,12 +5,12 @@ use std::sync::Mutex;
 
 use tempfile::TempDir;
 use tidegate::clock::Now;
-use tidegate::host::{HostSignals, Readings, Sensors, SignalSource};
+use tidegate::host::{HostSignals, SignalSensors, SignalSink, SignalSource};
 
 /// Files below a directory that stands for `/`.
 pub(crate) struct Machine {
     root: TempDir,
-    sensors: Sensors,
+    sensors: SignalSensors,
     pub(crate) asker: Asker,
     seconds: u64,
 }
@@ -18,7 +18,7 @@ pub(crate) struct Machine {
 impl Machine {
     pub(crate) fn new(wanted: &[(&str, SignalSource)], pid: Option<u32>) -> Machine {
         let root = tempfile::tempdir().unwrap();
-        let sensors = Sensors::new(root.path());
+        let sensors = SignalSensors::new(root.path());
         Machine { root, sensors, asker: Asker::new(wanted, pid), seconds: 100 }
     }
 
@@ -81,12 +81,12 @@ impl Asker {
     }
 }
 
-impl Readings for Asker {
-    fn wanted(&self) -> Vec<HostSignals> {
+impl SignalSink for Asker {
+    fn wanted_signals(&self) -> Vec<HostSignals> {
         self.wanted.lock().unwrap().clone()
     }
 
-    fn observe(&self, pool: &str, signal: &str, reading: Option<u32>, _: Now) {
+    fn add_sample(&self, pool: &str, signal: &str, reading: Option<u32>, _: Now) {
         assert_eq!(pool, "web");
         self.observed.lock().unwrap().push((signal.to_owned(), reading));
     }

@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 use super::daemon::{Daemon, Plan, eventually};
 use super::http::get;
@@ -76,9 +76,9 @@ fn soak(seconds: u64) -> Vec<u64> {
             let (daemon, is_over, asked) = (&daemon, &is_over, &asked);
             threads.spawn(move || client(daemon, number, is_over, asked));
         }
-        let (begin, span) = (boot_nanos(), seconds * 1_000_000_000);
+        let (begin, span) = (read_boot_nanos(), seconds * 1_000_000_000);
         for tenth in 1..=10 {
-            while boot_nanos() - begin < span * tenth / 10 {
+            while read_boot_nanos() - begin < span * tenth / 10 {
                 thread::sleep(Duration::from_millis(50));
             }
             resident.push(daemon.process.resident_kib());

@@ -5,7 +5,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 use std::{fs, thread};
 
-use tidegate::sys::{ask_for_short_slice, slice};
+use tidegate::sys::{read_slice, request_short_slice};
 
 use super::daemon::{Daemon, Plan};
 use super::wire::{hit, verdict_of};
@@ -91,6 +91,6 @@ fn decides_beside_sixteen_spinning_processes_and_without_another_thread() {
 
 fn has_slices() -> bool {
     // On a thread of its own, as the slice stays.
-    let asked = thread::spawn(|| ask_for_short_slice().and_then(|()| slice()));
+    let asked = thread::spawn(|| request_short_slice().and_then(|()| read_slice()));
     asked.join().unwrap().is_ok_and(|slice| !slice.is_zero())
 }

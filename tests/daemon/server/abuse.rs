@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use serde_json::{Value, json};
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 use super::daemon::{Daemon, Plan, eventually};
 use super::frames::bytes_of;
@@ -30,8 +30,8 @@ struct Chance(u64);
 
 impl Chance {
     fn seeded() -> Chance {
-        let seed =
-            std::env::var("TIDEGATE_TEST_SEED").map_or_else(|_| boot_nanos(), |seed| seed.parse().unwrap());
+        let seed = std::env::var("TIDEGATE_TEST_SEED")
+            .map_or_else(|_| read_boot_nanos(), |seed| seed.parse().unwrap());
         eprintln!("TIDEGATE_TEST_SEED={seed}");
         Chance(seed)
     }

@@ -84,11 +84,11 @@ fn paced_command_waits_until_interrupted() {
     let plan = Plan::new().rules("paced.yaml", rules).rules("work.yaml", super::work::RULES);
     let daemon = plan.start();
     let soon = ["acquire", "paced", "at=soon", "--", "true"];
-    let begin = tidegate::clock::boot_nanos();
+    let begin = tidegate::clock::read_boot_nanos();
     for _ in 0..3 {
         assert_eq!(run(&daemon.socket(), &soon).status.code(), Some(0));
     }
-    assert!(tidegate::clock::boot_nanos() - begin >= 500_000_000, "two of three waited for their turn");
+    assert!(tidegate::clock::read_boot_nanos() - begin >= 500_000_000, "two of three waited for their turn");
     // A signal ends the wait, which would take a minute.
     let mut watcher = daemon.greeted();
     assert_eq!(run(&daemon.socket(), &["acquire", "work", "job=mail", "--", "true"]).status.code(), Some(0));

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 use super::daemon::{Plan, RULES, eventually};
 use super::msgpack::frame;
@@ -63,7 +63,7 @@ fn reloads_under_load_leave_unchanged_rules_alone() {
             .collect();
         let (mut early, mut late) = (0, 0);
         for lap in 1..=LAPS {
-            let begin = boot_nanos();
+            let begin = read_boot_nanos();
             let text = if lap % 10 == 9 { "domain: api\nlimits: [".to_owned() } else { changing(lap) };
             fs::write(daemon.plan.path("rules/other.yaml"), text).unwrap();
             fs::write(daemon.plan.path("rules/api.yaml"), format!("# {lap}\n{RULES}")).unwrap();
@@ -75,7 +75,7 @@ fn reloads_under_load_leave_unchanged_rules_alone() {
                 _ if lap <= LAPS / 3 => early = early.max(daemon.process.resident_kib()),
                 _ => late = late.max(daemon.process.resident_kib()),
             }
-            let used = Duration::from_nanos(boot_nanos() - begin);
+            let used = Duration::from_nanos(read_boot_nanos() - begin);
             // Keep the pace, independent of the duration of the reload.
             thread::sleep(Duration::from_millis(100).saturating_sub(used));
         }

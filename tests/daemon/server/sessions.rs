@@ -4,7 +4,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 use super::daemon::eventually;
 use super::msgpack::frame;
@@ -68,13 +68,13 @@ fn frees_leases_when_session_does_not_reconnect() {
     assert_eq!(watched(), 1, "the process behind the one that names it");
     let lease = lease_of(&comes_back.ask(&acquire(1, "back")));
     lease_of(&stays_away.ask(&acquire(1, "away")));
-    let left = boot_nanos();
+    let left = read_boot_nanos();
     drop((comes_back, stays_away));
     sleep(Duration::from_secs(1));
     let mut comes_back = of_session(&daemon, 1, json!({}));
     assert_eq!((places(&mut watcher, "back"), places(&mut watcher, "away")), (1, 1));
     eventually("the places of who stays away are free", || (places(&mut watcher, "away") == 2).then_some(()));
-    assert!(boot_nanos() - left >= 5_000_000_000, "before its time");
+    assert!(read_boot_nanos() - left >= 5_000_000_000, "before its time");
     eventually("its process is let go", || (watched() == 0).then_some(()));
     // A session that returned keeps its leases, also long after.
     assert_eq!(places(&mut watcher, "back"), 1);
@@ -91,9 +91,9 @@ fn frees_leases_of_killed_process_at_once() {
         assert_eq!(places(&mut watcher, "u"), 0);
         holder.process.signal(libc::SIGKILL);
         holder.process.exit_code();
-        let ended = boot_nanos();
+        let ended = read_boot_nanos();
         eventually("its places are free", || (places(&mut watcher, "u") == 2).then_some(()));
-        soonest = soonest.min(boot_nanos() - ended);
+        soonest = soonest.min(read_boot_nanos() - ended);
     }
     assert!(soonest <= 500_000_000, "the soonest of three took {soonest} ns");
 }

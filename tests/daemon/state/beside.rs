@@ -80,7 +80,7 @@ fn snapshot_keeps_leases_and_permits_consistent() {
         office.write(&path, s(1));
         let again = Office::restart(&path, s(1));
         assert!(again.engine.leases().sessions <= 2 && again.engine.in_progress() <= 26);
-        again.engine.end_due(s(3_600));
+        again.engine.end_expired_leases(s(3_600));
         assert_eq!(again.engine.in_progress(), 0, "each lease ends what it counts");
     }
     stop.store(true, Ordering::Relaxed);

@@ -56,7 +56,7 @@ fn read(path: &Path, bytes: &[u8]) -> Result<u64, Useless> {
     fs::write(path, bytes).unwrap();
     let engine = engine();
     let read = read_tables(path, KEY, &engine, &here(s(13)), ANY_SIZE);
-    engine.end_due(s(3_600));
+    engine.end_expired_leases(s(3_600));
     assert_eq!(engine.in_progress(), 0, "each lease ends what it counts");
     read.map(|back| back.entries)
 }

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 use super::daemon::{Daemon, Plan, eventually};
 use super::http::get;
@@ -61,9 +61,9 @@ impl Asker {
         let asking = std::thread::spawn(move || {
             let mut took = Vec::new();
             while !stopped.load(Ordering::Relaxed) {
-                let begun = boot_nanos();
+                let begun = read_boot_nanos();
                 assert!(verdict_of(&wire.ask(&hit(1, "asker"))) <= 1, "it is judged");
-                took.push(Duration::from_nanos(boot_nanos() - begun));
+                took.push(Duration::from_nanos(read_boot_nanos() - begun));
             }
             took
         });
@@ -201,7 +201,7 @@ fn slow_sync_delays_no_decision_and_exit_briefly() {
     let (tables, unfinished) = (state(&daemon.plan).join("tables"), state(&daemon.plan).join("tables.new"));
     eventually("the second is begun", || unfinished.exists().then_some(()));
     let before = fs::read(&tables).unwrap();
-    let begun = boot_nanos();
+    let begun = read_boot_nanos();
     let asker = Asker::start(&daemon);
     // A hundred writes would fit into this time.
     std::thread::sleep(Duration::from_millis(1_500));
@@ -212,14 +212,14 @@ fn slow_sync_delays_no_decision_and_exit_briefly() {
     println!("{} decisions beside a sync that hangs: p99 {p99:?}, most {most:?}", took.len());
     // A decision that waited for the disk would take the rest of the delay; a busy machine takes far less.
     assert!(most < STALL / 10, "{most:?} for an answer");
-    let stalled = Duration::from_nanos(boot_nanos() - begun);
+    let stalled = Duration::from_nanos(read_boot_nanos() - begun);
     assert!(stalled < STALL / 2, "this machine is too slow to tell: {stalled:?}");
     // The stop waits for 0.8 s as documented; the rest is slack for a busy machine, far below the delay.
     let tracer = daemon.tracer();
-    let begun = boot_nanos();
+    let begun = read_boot_nanos();
     daemon.process.signal(libc::SIGTERM);
     eventually("all has ended but the thread that the disk has", || daemon.is_over().then_some(()));
-    let took = Duration::from_nanos(boot_nanos() - begun);
+    let took = Duration::from_nanos(read_boot_nanos() - begun);
     println!("ended {took:?} after TERM");
     assert!(took < STALL / 4, "{took:?} to the end");
     assert!(daemon.log().contains("could not be written at the end"), "{}", daemon.log());

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use tidegate::clock::{Clock, boot_nanos};
+use tidegate::clock::{Clock, read_boot_nanos};
 use tidegate::state::{BOOT_ID_FILE, Moment, read_tables, write_tables};
 
 use super::daemon::{Daemon, Process, eventually};
@@ -38,31 +38,31 @@ fn measures_write_and_restore_of_a_million_keys() {
     let path = state(&plan).join("tables");
     let here = Moment::here(BOOT_ID_FILE.as_ref());
     for _ in 0..3 {
-        let begin = boot_nanos();
+        let begin = read_boot_nanos();
         let bytes = write_tables(&path, KEY, &office.engine, clock.now(), &here, true).unwrap();
-        let wrote = boot_nanos() - begin;
-        let (begin, other) = (boot_nanos(), engine());
+        let wrote = read_boot_nanos() - begin;
+        let (begin, other) = (read_boot_nanos(), engine());
         let back = read_tables(&path, KEY, &other, &Moment::here(BOOT_ID_FILE.as_ref()), ANY_SIZE).unwrap();
-        let read = boot_nanos() - begin;
+        let read = read_boot_nanos() - begin;
         assert!(back.entries >= u64::from(KEYS));
         println!("{bytes} bytes written in {:.0} ms, read in {:.0} ms", millis(wrote), millis(read));
     }
     fs::write(state(&plan).join("hash-key"), KEY.0).unwrap();
-    let begin = boot_nanos();
+    let begin = read_boot_nanos();
     let process = Process::start(&mut plan.command("log"));
     let mut daemon = Daemon { process, plan };
     let mut wire = eventually("it answers", || {
         std::os::unix::net::UnixStream::connect(daemon.socket()).ok().map(Wire::over)
     });
     assert_eq!(wire.ask(&super::wire::hello())[0], 0);
-    println!("serving {:.0} ms after its start", millis(boot_nanos() - begin));
+    println!("serving {:.0} ms after its start", millis(read_boot_nanos() - begin));
     daemon.await_log(&["taken up"]);
     std::thread::sleep(Duration::from_secs(1));
     println!("{} KiB resident", daemon.process.resident_kib());
-    let begin = boot_nanos();
+    let begin = read_boot_nanos();
     daemon.process.signal(libc::SIGTERM);
     assert_eq!(daemon.process.exit_code(), Some(0));
-    println!("ended {:.0} ms after TERM", millis(boot_nanos() - begin));
+    println!("ended {:.0} ms after TERM", millis(read_boot_nanos() - begin));
 }
 
 #[test]
@@ -82,16 +82,16 @@ fn measures_decisions_beside_snapshot_of_a_million_keys() {
             while !stopped.load(Ordering::Relaxed) {
                 user = user.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
                 let name = (user % KEYS).to_string();
-                let begin = boot_nanos();
+                let begin = read_boot_nanos();
                 drop(office.hit(&[("user", &name)], asked.now()));
-                took.push(boot_nanos() - begin);
+                took.push(read_boot_nanos() - begin);
                 // At most 200 000 per second, as over a socket.
-                while boot_nanos() - begin < 5_000 {}
+                while read_boot_nanos() - begin < 5_000 {}
             }
             took
         });
-        let (begin, mut written) = (boot_nanos(), 0);
-        while boot_nanos() - begin < 3_000_000_000 {
+        let (begin, mut written) = (read_boot_nanos(), 0);
+        while read_boot_nanos() - begin < 3_000_000_000 {
             if snapshots {
                 let here = Moment::here(BOOT_ID_FILE.as_ref());
                 write_tables(&path, KEY, &office.engine, clock.now(), &here, false).unwrap();

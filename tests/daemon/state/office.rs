@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::engine::{
-    Amount, Charge, Cost, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Op, Opening,
-    Repeat, Request, Session, WorkOutcome,
+    Amount, Charge, Cost, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, IdempotencyKey,
+    Op, Opening, Request, Session, WorkOutcome,
 };
 use tidegate::rules::{Mode, RuleSet, read_text};
 use tidegate::state::{Moment, PutBack, SnapshotKey, Useless, read_tables, write_tables};
@@ -39,12 +39,12 @@ pub(crate) struct Ask<'a> {
 pub(crate) fn engine() -> Engine {
     let hash_key = HashKey::from_bytes(KEY.0);
     let engine = Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 });
-    engine.set_room(true);
+    engine.set_elastic_room(true);
     engine
 }
 
 pub(crate) fn at(nanos: u64) -> Now {
-    Now { at: Timestamp::from_nanos(nanos), utc: UTC }
+    Now { at: Timestamp::from_nanos(nanos), utc_offset_nanos: UTC }
 }
 
 pub(crate) fn s(seconds: u64) -> Now {
@@ -77,7 +77,7 @@ impl Office {
         let text = format!("domain: api\n{rules}");
         let loaded = read_text("rules.yaml", &text);
         assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
-        drop(self.engine.install(RuleSet::new(loaded.domains)));
+        drop(self.engine.install_rules(RuleSet::new(loaded.domains)));
     }
 
     pub(crate) fn write(&self, path: &Path, now: Now) {
@@ -106,13 +106,13 @@ impl Office {
             connection: 1,
             pid: None,
         };
-        let session = self.engine.open(&opening, now).unwrap();
+        let session = self.engine.open_session(&opening, now).unwrap();
         self.sessions.insert(number, session);
     }
 
     pub(crate) fn close(&mut self, number: u8, now: Now) {
         if let Some(session) = self.sessions.remove(&number) {
-            self.engine.close(&session, now);
+            self.engine.close_connection(&session, now);
         }
     }
 
@@ -122,35 +122,35 @@ impl Office {
             cost: Cost::Requests(ask.cost),
             wait_max: ask.wait_max.map(Micros),
             session: ask.session.and_then(|number| self.sessions.get(&number)),
-            repeat: ask.name.map(|name| Repeat { session: b"s", user: 1, name }),
-            all: true,
-            ..Request::new(ask.op, "api", Descriptors::one(ask.attributes))
+            idempotency_key: ask.name.map(|name| IdempotencyKey { session: b"s", user: 1, name }),
+            lists_all_limits: true,
+            ..Request::new(ask.op, "api", Descriptors::from_attributes(ask.attributes))
         };
         let decision = match self.decider.decide(&request, now) {
             EngineAnswer::Decided(decision) => decision,
             other => return (format!("{other:?}").split_whitespace().next().unwrap().to_owned(), None),
         };
         let notes: Vec<_> = decision.notes().collect();
-        let all: Vec<_> = decision.all().map(|view| (&*view.rule.name, view.level)).collect();
+        let all: Vec<_> = decision.limits().map(|view| (&*view.rule.name, view.level)).collect();
         let binding = decision.binding.map(|view| (&*view.rule.name, view.level));
         let line = format!(
             "{:?} {:?} {binding:?} {:?} {notes:?} {all:?} lease: {}",
             decision.verdict,
             decision.rule_name(),
-            decision.retry,
+            decision.retry_after,
             decision.lease.is_some()
         );
         (line, decision.lease)
     }
 
     pub(crate) fn charge(&mut self, attributes: &[(&str, &str)], amount: i64, now: Now) -> bool {
-        let descriptors = Descriptors::one(attributes);
+        let descriptors = Descriptors::from_attributes(attributes);
         let charge = Charge {
             domain: "api",
             descriptors,
             amount: Amount::Requests(amount),
-            repeat: None,
-            of: None,
+            idempotency_key: None,
+            refund_of: None,
             trusted: true,
         };
         self.decider.charge(&charge, now).unwrap()
@@ -168,7 +168,9 @@ impl Office {
     }
 
     pub(crate) fn release(&self, session: u8, lease: u64, outcome: WorkOutcome, now: Now) -> bool {
-        self.sessions.get(&session).is_some_and(|session| self.engine.release(session, lease, outcome, now))
+        self.sessions
+            .get(&session)
+            .is_some_and(|session| self.engine.release_lease(session, lease, outcome, now))
     }
 
     /// Asserts the number of permits taken.

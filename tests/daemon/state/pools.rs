@@ -26,7 +26,7 @@ fn busy_for(seconds: u64) -> Office {
         // Leases expire after 60 s.
         run(&office, from, from + 20);
         let session = &office.sessions[&2];
-        leases.iter().for_each(|lease| assert!(office.engine.renew(session, *lease, s(from + 20))));
+        leases.iter().for_each(|lease| assert!(office.engine.renew_lease(session, *lease, s(from + 20))));
     }
     office
 }
@@ -97,7 +97,7 @@ fn restores_slots_and_leases_of_sessions() {
     let web = |office: &Office, seconds| {
         let pools = office.engine.pools(s(seconds));
         let web = pools.iter().find(|pool| &*pool.pool == "web").unwrap().clone();
-        (web.slots, web.busy, web.critical + web.others)
+        (web.slots, web.busy, web.critical + web.noncritical)
     };
     assert_eq!(web(&again, 3), (Some(12), 2, 2));
     again.open(2, 6, s(4));
@@ -129,7 +129,7 @@ fn leases_expire_on_time_after_reboot() {
     let mut office = Office::of(engine);
     office.open(2, 6, s(61));
     office.engine.tick(at(100_999_999_999));
-    assert!(office.engine.holds(&office.sessions[&2], lease, at(100_999_999_999)));
+    assert!(office.engine.holds_lease(&office.sessions[&2], lease, at(100_999_999_999)));
     office.engine.tick(s(101));
     assert_eq!(office.engine.leases().live, 0);
     office.assert_places(0);

@@ -8,7 +8,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 use super::daemon::{Daemon, Plan, eventually};
 use super::msgpack::frame;
@@ -98,14 +98,14 @@ fn restored_sessions_keep_leases_if_they_reconnect() {
     let abandoned = lease(&other.ask(&export(1, "a")));
     assert_eq!(verdict_of(&one.ask(&export(2, "a"))), 1, "two at once");
     let daemon = end(daemon).0.start();
-    let begun = boot_nanos();
+    let begun = read_boot_nanos();
     let mut one = of_session(&daemon, 1);
     assert_eq!(verdict_of(&one.ask(&export(3, "a"))), 1, "both places are still held");
     assert_eq!(one.ask(&json!([6, 4, kept])), json!([2, 4, true]), "it can be renewed");
     assert_eq!(one.ask(&json!([2, 5, abandoned, 0])), json!([2, 5, false]), "another's");
     // The other's process has exited: its session still ends after the usual time.
     eventually("the other's place is free", || (verdict_of(&one.ask(&export(6, "a"))) == 0).then_some(()));
-    assert!(boot_nanos() - begun > 4_000_000_000, "before its time");
+    assert!(read_boot_nanos() - begun > 4_000_000_000, "before its time");
     assert_eq!(one.ask(&json!([2, 7, kept, 0])), json!([2, 7, true]));
     assert_eq!(one.ask(&json!([2, 8, kept, 0])), json!([2, 8, false]), "once");
     assert!(!daemon.log().contains("differ"), "{}", daemon.log());

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
-use tidegate::clock::{boot_nanos, unix_nanos};
+use tidegate::clock::{read_boot_nanos, unix_nanos};
 
 use super::daemon::{Daemon, Plan, eventually};
 use super::faketime::{WallClock, may_fake};
@@ -52,9 +52,9 @@ struct Told {
 
 impl Told {
     fn hear(wire: &mut Wire, k: &'static str) -> Told {
-        let begun = boot_nanos();
+        let begun = read_boot_nanos();
         let reply = wire.ask(&request(4, k));
-        let heard = boot_nanos();
+        let heard = read_boot_nanos();
         assert_eq!(verdict_of(&reply), 1, "{k} is refused: {reply}");
         let words = [2, 3, 4, 6].map(|at| reply[at].clone()).to_vec();
         let wait = reply[8].as_u64().unwrap() * 1_000;
@@ -129,7 +129,7 @@ fn set_while_it_runs(seconds: i64) {
         before.push((all_told(wire), status(daemon)["started"].clone()));
         verb(daemon, "/switch", &json!({"rule": "api/switched", "mode": "shadow", "for_s": 1_800}));
     }
-    let begun = boot_nanos();
+    let begun = read_boot_nanos();
     for (daemon, wire) in [(&set, &mut one), (&left_alone, &mut other)] {
         assert!(verdict_of(&wire.ask(&request(1, "at-once"))) == 0, "a lease of six seconds");
         verb(daemon, "/switch", &json!({"rule": "api/soon", "mode": "shadow", "for_s": 6}));
@@ -142,7 +142,7 @@ fn set_while_it_runs(seconds: i64) {
         let status = status(daemon);
         assert!(status["uptime_s"].as_u64().unwrap() < 600, "{}", status["uptime_s"]);
         assert_eq!(&status["started"], started);
-        let early = Duration::from_nanos(boot_nanos() - begun) < Duration::from_secs(3);
+        let early = Duration::from_nanos(read_boot_nanos() - begun) < Duration::from_secs(3);
         assert!(!early || verdict_of(&wire.ask(&request(4, "at-once"))) == 1, "the lease is still there");
         assert!(hit(wire, "switched"), "the switch is still there");
     }
@@ -152,7 +152,8 @@ fn set_while_it_runs(seconds: i64) {
         set.await_log(&["the wall clock was set back", "by_seconds=3"]);
     }
     // A lease and a switch end with a tick, never before their time.
-    let assert_due = |what: &str| assert!(boot_nanos() - begun > 5_990_000_000, "{what} before its time");
+    let assert_due =
+        |what: &str| assert!(read_boot_nanos() - begun > 5_990_000_000, "{what} before its time");
     for wire in [&mut one, &mut other] {
         eventually("the lease ends", || (verdict_of(&wire.ask(&request(4, "at-once"))) == 0).then_some(()));
         assert_due("the lease");
@@ -185,7 +186,7 @@ fn set_while_it_is_away(seconds: i64) {
     let held = of_session(&daemon, 1).ask(&request(1, "at-once"));
     assert_eq!(verdict_of(&held), 0);
     verb(&daemon, "/switch", &json!({"rule": "api/switched", "mode": "shadow", "for_s": 1_800}));
-    let begun = boot_nanos();
+    let begun = read_boot_nanos();
     step(&daemon, &mut clock, seconds);
     // Overrides are stored with wall-clock ends: they are written again for the new clock.
     let kept = || std::fs::read_to_string(daemon.plan.path("state/switches")).unwrap();
@@ -204,7 +205,7 @@ fn set_while_it_is_away(seconds: i64) {
     let by_hand = |told: &[Told]| told.iter().filter(|told| told.k != "by-hand").cloned().collect::<Vec<_>>();
     let after: Vec<Told> = by_hand(&before).iter().map(|told| Told::hear(&mut wire, told.k)).collect();
     assert_unmoved(&by_hand(&before), &after);
-    let early = Duration::from_nanos(boot_nanos() - begun) < Duration::from_secs(3);
+    let early = Duration::from_nanos(read_boot_nanos() - begun) < Duration::from_secs(3);
     assert!(!early || verdict_of(&wire.ask(&request(4, "at-once"))) == 1, "the lease is still there");
     eventually("the lease ends", || (verdict_of(&wire.ask(&request(4, "at-once"))) == 0).then_some(()));
     let status = status(&daemon);

@@ -1,7 +1,7 @@
 //! Keys that operators block, unblock or reset.
 
 use tidegate::clock::Timestamp;
-use tidegate::engine::{Blocked, ControlEvent, Op, Opening, Orders, SwitchOrigin, WorkOutcome};
+use tidegate::engine::{BlockedKey, ControlEvent, HostOverrides, Op, Opening, SwitchOrigin, WorkOutcome};
 use tidegate::rules::Mode;
 
 use super::bench::{Ask, Bench, S, at};
@@ -12,8 +12,8 @@ fn until(micros: u64) -> Timestamp {
 }
 
 #[track_caller]
-fn block(bench: &Bench, rule: &str, attributes: &[(&str, &str)], ends: u64) -> Blocked {
-    bench.engine.block(&name(rule), attributes, until(ends), SwitchOrigin::User(7)).unwrap()
+fn block(bench: &Bench, rule: &str, attributes: &[(&str, &str)], ends: u64) -> BlockedKey {
+    bench.engine.block_key(&name(rule), attributes, until(ends), SwitchOrigin::User(7)).unwrap()
 }
 
 /// Rules of every algorithm, and the level of a new key.
@@ -34,7 +34,7 @@ fn refuses_blocked_key_until_deadline_for_any_algorithm() {
     for (_, rule, level) in RULES {
         let mut bench = Bench::new(&format!("  - {{name: a, key: [user], {rule}}}\n"));
         let blocked = block(&bench, "a", &[("user", "u")], 60 * S);
-        assert_eq!((blocked.text.clone(), blocked.digest().len()), (None, 32));
+        assert_eq!((blocked.text.clone(), blocked.format_digest().len()), (None, 32));
         let level = if rule.contains("counted") { "9/10" } else { *level };
         let seen = bench.ask(0, Ask::hit("user=u", 1));
         assert_eq!(seen, format!("limit a {level} after 60000000"), "{rule}");
@@ -44,10 +44,12 @@ fn refuses_blocked_key_until_deadline_for_any_algorithm() {
         let seen = bench.ask(60 * S - 1, Ask::hit("user=u", 1));
         assert!(seen.starts_with("limit") && seen.ends_with("after 1"), "{rule}: {seen}");
         assert!(bench.ask(60 * S, Ask::hit("user=u", 1)).starts_with("allow"), "{rule}: it has ended");
-        assert_eq!(bench.engine.blocks().len(), 1);
+        assert_eq!(bench.engine.blocked_keys().len(), 1);
         bench.engine.tick(at(60 * S));
-        assert!(bench.engine.blocks().is_empty());
-        assert!(matches!(&*bench.engine.events(), [ControlEvent::BlockEnded(ended)] if *ended == blocked));
+        assert!(bench.engine.blocked_keys().is_empty());
+        assert!(
+            matches!(&*bench.engine.take_control_events(), [ControlEvent::BlockEnded(ended)] if *ended == blocked)
+        );
     }
 }
 
@@ -134,10 +136,11 @@ descriptors:
         ),
     ];
     for (rule, attributes, expected) in table {
-        let error = bench.engine.block(&name(rule), attributes, until(S), SwitchOrigin::User(0)).unwrap_err();
+        let error =
+            bench.engine.block_key(&name(rule), attributes, until(S), SwitchOrigin::User(0)).unwrap_err();
         assert_eq!(error.to_string(), *expected, "{rule} {attributes:?}");
     }
-    assert!(bench.engine.blocks().is_empty());
+    assert!(bench.engine.blocked_keys().is_empty());
 }
 
 #[test]
@@ -153,7 +156,7 @@ descriptors:
     block(&bench, "kind_mail.to", &key, 10 * S);
     assert!(bench.ask(0, Ask::hit("kind=mail to=x", 1)).starts_with("limit kind_mail.to"));
     assert!(bench.ask(0, Ask::hit("kind=mail to=y", 1)).starts_with("allow"));
-    assert!(bench.engine.reset(&name("kind_mail.to"), &key).unwrap());
+    assert!(bench.engine.reset_key(&name("kind_mail.to"), &key).unwrap());
     bench.check(&[(0, "kind=mail to=x", 1, "allow kind_mail.to 1/2")]);
 }
 
@@ -161,10 +164,10 @@ descriptors:
 fn unblocks_manual_and_automatic_blocks() {
     let mut bench = Bench::new("  - {name: a, key: [user], rate: 2/min, burst: 2, block: 1h}\n");
     block(&bench, "a", &[("user", "u")], 60 * S);
-    assert!(bench.engine.unblock(&name("a"), &[("user", "u")]).unwrap());
-    assert!(!bench.engine.unblock(&name("a"), &[("user", "u")]).unwrap());
+    assert!(bench.engine.unblock_key(&name("a"), &[("user", "u")]).unwrap());
+    assert!(!bench.engine.unblock_key(&name("a"), &[("user", "u")]).unwrap());
     bench.check(&[(0, "user=u", 2, "allow a 0/2"), (0, "user=u", 1, "limit a 0/2 after 3600000000")]);
-    assert!(bench.engine.unblock(&name("a"), &[("user", "u")]).unwrap(), "the rule's own");
+    assert!(bench.engine.unblock_key(&name("a"), &[("user", "u")]).unwrap(), "the rule's own");
     // Spent tokens stay spent.
     bench.check(&[(S, "user=u", 0, "allow a 0/2"), (60 * S, "user=u", 1, "allow a 1/2")]);
 }
@@ -177,7 +180,7 @@ fn reset_key_is_fresh() {
         let fresh: Vec<String> = trial(&mut Bench::new(&text));
         assert_eq!(trial(&mut bench), fresh, "{rule}");
         block(&bench, "a", &[("user", "u")], 60 * S);
-        assert!(bench.engine.reset(&name("a"), &[("user", "u")]).unwrap(), "{rule}");
+        assert!(bench.engine.reset_key(&name("a"), &[("user", "u")]).unwrap(), "{rule}");
         assert_eq!(trial(&mut bench), fresh, "{rule}");
         assert!(bench.ask(0, Ask::hit("user=v", 10)).starts_with("allow"));
     }
@@ -192,10 +195,10 @@ fn reset_clears_elastic_state() {
     let rule = "rate: 2/h, burst: 2, over: {elastic: 100%}";
     let text = format!("  - {{name: a, key: [user], {rule}}}\n");
     let mut bench = Bench::new(&text);
-    bench.engine.set_room(true);
+    bench.engine.set_elastic_room(true);
     let fresh = trial(&mut bench);
     assert!(fresh.iter().any(|seen| seen.contains("over")), "{fresh:?}");
-    assert!(bench.engine.reset(&name("a"), &[("user", "u")]).unwrap());
+    assert!(bench.engine.reset_key(&name("a"), &[("user", "u")]).unwrap());
     assert_eq!(trial(&mut bench), fresh);
 }
 
@@ -205,11 +208,11 @@ fn keeps_leases_across_block_reset_and_switch() {
     let bench = Bench::of(Mode::Enforce, text);
     let engine = &bench.engine;
     let opening = Opening { name: None, user: 1, pool: "web", slots: 4, pid: None, connection: 0 };
-    let session = engine.open(&opening, at(0)).unwrap();
+    let session = engine.open_session(&opening, at(0)).unwrap();
     let mut decider = engine.decider();
     let mut acquire = |micros: u64| {
         let attributes = [("user", "u")];
-        let descriptors = tidegate::engine::Descriptors::one(&attributes);
+        let descriptors = tidegate::engine::Descriptors::from_attributes(&attributes);
         let request = tidegate::engine::Request {
             session: Some(&session),
             ..tidegate::engine::Request::new(Op::Acquire, "api", descriptors)
@@ -217,19 +220,19 @@ fn keeps_leases_across_block_reset_and_switch() {
         let tidegate::engine::EngineAnswer::Decided(decision) = decider.decide(&request, at(micros)) else {
             panic!()
         };
-        (decision.lease, decision.retry.map(|retry| retry.0))
+        (decision.lease, decision.retry_after.map(|retry| retry.0))
     };
     let (first, _) = acquire(0);
     assert_eq!(acquire(0).0, None, "the only place is taken");
-    assert!(!engine.reset(&name("jobs"), &[("user", "u")]).unwrap(), "nothing but leases, which stay");
+    assert!(!engine.reset_key(&name("jobs"), &[("user", "u")]).unwrap(), "nothing but leases, which stay");
     assert_eq!(acquire(0).0, None);
     switch(&bench, "jobs", Mode::Disabled, None);
     let (second, _) = acquire(0);
     assert!(first.is_some() && second.is_some() && first != second, "a lease also when switched off");
-    assert!(engine.clear(&tidegate::engine::Target::Rule(name("jobs"))));
+    assert!(engine.clear_switch(&tidegate::engine::Target::Rule(name("jobs"))));
     assert_eq!(acquire(0).0, None, "the place was counted all the time");
-    assert!(engine.release(&session, first.unwrap(), WorkOutcome::Ok, at(S)));
-    assert!(engine.release(&session, second.unwrap(), WorkOutcome::Ok, at(S)));
+    assert!(engine.release_lease(&session, first.unwrap(), WorkOutcome::Ok, at(S)));
+    assert!(engine.release_lease(&session, second.unwrap(), WorkOutcome::Ok, at(S)));
     block(&bench, "jobs", &[("user", "u")], 10 * S);
     assert_eq!(acquire(S), (None, Some(9_000_000)), "exact, where another refusal is a hint");
     assert!(acquire(10 * S).0.is_some());
@@ -241,13 +244,13 @@ fn keeps_blocks_by_digest_up_to_maximum() {
     let mut bench = Bench::new("  - {name: a, key: [user], rate: 10/min}\n");
     let blocked = block(&bench, "a", &[("user", "u")], 60 * S);
     let mut after = Bench::new("  - {name: a, key: [user], rate: 10/min}\n");
-    after.engine.take_up(bench.engine.orders());
+    after.engine.restore_operator_overrides(bench.engine.operator_overrides());
     after.check(&[(0, "user=u", 1, "limit a 10/10 after 60000000")]);
     bench.reload("  - {name: a, key: [user], rate: 20/min, algorithm: sliding_log}\n");
     bench.check(&[(0, "user=u", 1, "limit a 20/20 after 60000000")]);
-    let many = (0..4_096).map(|n| Blocked { key: [n, 0], ..blocked.clone() }).collect();
-    bench.engine.take_up(Orders { blocks: many, ..Orders::default() });
+    let many = (0..4_096).map(|n| BlockedKey { key: [n, 0], ..blocked.clone() }).collect();
+    bench.engine.restore_operator_overrides(HostOverrides { blocks: many, ..HostOverrides::default() });
     let error =
-        bench.engine.block(&name("a"), &[("user", "x")], until(S), SwitchOrigin::User(0)).unwrap_err();
+        bench.engine.block_key(&name("a"), &[("user", "x")], until(S), SwitchOrigin::User(0)).unwrap_err();
     assert!(error.to_string().starts_with("4096 keys are blocked by hand"), "{error}");
 }

@@ -24,7 +24,7 @@ fn come(bench: &mut Bench, micros: u64, callers: u32, twice: u32) {
 }
 
 fn alarms(bench: &Bench) -> Vec<Alarm> {
-    let events = bench.engine.events().into_iter();
+    let events = bench.engine.take_control_events().into_iter();
     let alarm = |event| match event {
         ControlEvent::Guard(alarm) => Some(alarm),
         _ => None,
@@ -117,7 +117,7 @@ fn watches_only_rules_changed_since_start() {
     come(&mut bench, 2 * S, 200, 200);
     pass(&bench, 2 * S, 310);
     assert!(alarms(&bench).is_empty());
-    assert!(bench.engine.is_calm(), "after five minutes nothing is watched any more");
+    assert!(bench.engine.is_at_rest(), "after five minutes nothing is watched any more");
     // A new rule is a change.
     bench.reload("  - {name: c, key: [user], rate: 1/h, burst: 1}\n");
     pass(&bench, 400 * S, 1);

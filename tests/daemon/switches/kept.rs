@@ -3,35 +3,35 @@
 use std::fs;
 
 use tidegate::clock::{Now, Timestamp};
-use tidegate::engine::{Blocked, Mode, Orders, RuleName, Switch, SwitchOrigin, Target};
+use tidegate::engine::{BlockedKey, HostOverrides, Mode, RuleName, Switch, SwitchOrigin, Target};
 use tidegate::state::{ORDERS_VERSION, OrdersRead, UnreadableSwitches, read_orders, write_orders};
 
 const HOUR: u64 = 3_600_000_000_000;
 
 fn now(at: u64, utc: i64) -> Now {
-    Now { at: Timestamp::from_nanos(at), utc }
+    Now { at: Timestamp::from_nanos(at), utc_offset_nanos: utc }
 }
 
-fn orders() -> Orders {
+fn orders() -> HostOverrides {
     let rule = RuleName { domain: "api".into(), rule: "web/workers".into() };
     let switch = |target, mode, until: Option<u64>, by| Switch {
         target,
         mode,
         until: until.map(Timestamp::from_nanos),
-        said: Timestamp::ORIGIN,
+        set_at: Timestamp::ORIGIN,
         by,
     };
-    let block = Blocked {
+    let block = BlockedKey {
         rule: rule.clone(),
         key: [u64::MAX, 1],
         text: Some("user=ann".into()),
         until: Timestamp::from_nanos(7 * HOUR),
         by: SwitchOrigin::User(1_000),
     };
-    Orders {
+    HostOverrides {
         switches: vec![
             switch(Target::Rule(rule), Mode::Shadow, Some(5 * HOUR), SwitchOrigin::Guard),
-            switch(Target::Everything, Mode::Disabled, None, SwitchOrigin::User(0)),
+            switch(Target::Daemon, Mode::Disabled, None, SwitchOrigin::User(0)),
         ],
         blocks: vec![block],
     }
@@ -42,7 +42,11 @@ fn reads_switches_with_same_wall_clock_end() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("switches");
     let unix = 1_700_000_000_000_000_000;
-    assert_eq!(read_orders(&path, now(0, unix)).unwrap().orders, Orders::default(), "no file says nothing");
+    assert_eq!(
+        read_orders(&path, now(0, unix)).unwrap().orders,
+        HostOverrides::default(),
+        "no file says nothing"
+    );
     write_orders(&path, ORDERS_VERSION, &orders(), now(HOUR, unix)).unwrap();
     let whole = OrdersRead { orders: orders(), version: ORDERS_VERSION, not_understood: 0 };
     assert_eq!(read_orders(&path, now(HOUR, unix)).unwrap(), whole);
@@ -90,7 +94,7 @@ fn keeps_time_of_each_switch() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("switches");
     let mut said = orders();
-    said.switches.iter_mut().for_each(|switch| switch.said = Timestamp::from_nanos(HOUR / 4));
+    said.switches.iter_mut().for_each(|switch| switch.set_at = Timestamp::from_nanos(HOUR / 4));
     write_orders(&path, ORDERS_VERSION, &said, now(HOUR, 0)).unwrap();
     assert_eq!(read_orders(&path, now(HOUR, 0)).unwrap().orders, said);
 }
@@ -115,12 +119,12 @@ fn read_foreign(said: &str) -> OrdersRead {
 fn reads_other_version_without_becoming_stricter() {
     let switch = |target: &str, mode: Mode| Switch {
         target: match target {
-            "" => Target::Everything,
+            "" => Target::Daemon,
             rule => Target::Rule(RuleName { domain: "api".into(), rule: rule.into() }),
         },
         mode,
         until: None,
-        said: Timestamp::ORIGIN,
+        set_at: Timestamp::ORIGIN,
         by: SwitchOrigin::User(0),
     };
     let block = r#"{"rule":["api","r"],"key":[1,2],"text":null,"until":9,"by":0}"#;

@@ -1,6 +1,6 @@
 //! Short and full names.
 
-use tidegate::engine::NotNamed;
+use tidegate::engine::RuleNameError;
 use tidegate::rules::{RuleSet, read_text};
 
 use super::engines;
@@ -19,7 +19,7 @@ shed: [{pool: web, slots: 4, workers: {}}]
 fn rejects_ambiguous_and_unknown_rule_names() {
     let engine = engines::engine(Vec::new());
     let domains = RULES.iter().flat_map(|text| read_text("rules.yaml", text).domains);
-    engine.install(RuleSet::new(domains));
+    engine.install_rules(RuleSet::new(domains));
     let table = [
         ("per-user", "api/per-user"),
         ("api/per-user", "api/per-user"),
@@ -37,8 +37,9 @@ fn rejects_ambiguous_and_unknown_rule_names() {
         ("api/", "nothing is called `api/`: `tidegate status` shows the rules in force"),
     ];
     for (asked, expected) in table {
-        let seen = engine.named(asked).map_or_else(|error| error.to_string(), |name| name.to_string());
+        let seen =
+            engine.find_rule_name(asked).map_or_else(|error| error.to_string(), |name| name.to_string());
         assert_eq!(seen, expected, "{asked}");
     }
-    assert!(matches!(engine.named("shared"), Err(NotNamed::Ambiguous { .. })));
+    assert!(matches!(engine.find_rule_name("shared"), Err(RuleNameError::Ambiguous { .. })));
 }

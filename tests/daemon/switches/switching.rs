@@ -2,7 +2,7 @@
 
 use tidegate::clock::Timestamp;
 use tidegate::engine::{
-    ControlEvent, NotSwitched, Orders, RuleName, Switch, SwitchOrigin, SwitchView, Target,
+    ControlEvent, HostOverrides, RuleName, Switch, SwitchError, SwitchOrigin, SwitchView, Target,
 };
 use tidegate::rules::Mode;
 
@@ -16,20 +16,20 @@ pub(crate) fn name(rule: &str) -> RuleName {
 
 fn switch_of(target: Target, mode: Mode, until: Option<u64>) -> Switch {
     let until = until.map(|micros| Timestamp::from_nanos(micros * 1_000));
-    Switch { target, mode, until, said: Timestamp::ORIGIN, by: SwitchOrigin::User(0) }
+    Switch { target, mode, until, set_at: Timestamp::ORIGIN, by: SwitchOrigin::User(0) }
 }
 
 #[track_caller]
 pub(crate) fn switch(bench: &Bench, rule: &str, mode: Mode, until: Option<u64>) -> SwitchView {
-    bench.engine.switch(&switch_of(Target::Rule(name(rule)), mode, until)).unwrap()
+    bench.engine.set_switch(&switch_of(Target::Rule(name(rule)), mode, until)).unwrap()
 }
 
 fn all(bench: &Bench, mode: Mode) -> SwitchView {
-    bench.engine.switch(&switch_of(Target::Everything, mode, None)).unwrap()
+    bench.engine.set_switch(&switch_of(Target::Daemon, mode, None)).unwrap()
 }
 
 fn clear(bench: &Bench, rule: &str) -> bool {
-    bench.engine.clear(&Target::Rule(name(rule)))
+    bench.engine.clear_switch(&Target::Rule(name(rule)))
 }
 
 #[test]
@@ -53,7 +53,7 @@ fn switch_applies_until_cleared() {
         let rule = format!("  - {{name: a, key: [user], rate: 1/h, burst: 1, mode: {written}}}\n");
         let mut bench = Bench::new(&rule);
         let seen = switch(&bench, "a", to, None);
-        assert_eq!((seen.written, seen.holds), (written_mode(written), to));
+        assert_eq!((seen.configured_mode, seen.holds), (written_mode(written), to));
         bench.ask(0, Ask::hit("user=u", 1));
         assert_eq!(bench.ask(0, Ask::hit("user=u", 1)), expected, "{written} switched to {to}");
         assert!(clear(&bench, "a") && !clear(&bench, "a"), "{written} switched to {to}");
@@ -83,13 +83,13 @@ fn switch_expires_at_its_deadline() {
     switch(&bench, "a", Mode::Disabled, Some(1_800 * S));
     bench.engine.tick(at(1_800 * S - 1));
     bench.check(&[(1_800 * S - 1, "user=u", 1, "allow")]);
-    assert!(!bench.engine.is_calm(), "something is to end by itself");
+    assert!(!bench.engine.is_at_rest(), "something is to end by itself");
     bench.engine.tick(at(1_800 * S));
     bench.check(&[(1_800 * S, "user=u", 1, "limit a 0/1 after 1800000000")]);
     assert!(bench.engine.switches().is_empty());
-    let ended = bench.engine.events();
+    let ended = bench.engine.take_control_events();
     assert!(matches!(&*ended, [ControlEvent::SwitchEnded(switch)] if switch.mode == Mode::Disabled));
-    assert!(bench.engine.events().is_empty(), "each is told once");
+    assert!(bench.engine.take_control_events().is_empty(), "each is told once");
 }
 
 #[test]
@@ -100,10 +100,14 @@ fn keeps_switch_across_reloads_and_removal_of_rule() {
     bench.check(&[(0, "user=u", 9, "allow")]);
     bench.reload("  - {name: b, key: [user], rate: 2/h, burst: 2}\n");
     let views = bench.engine.switches();
-    assert_eq!((views.len(), views[0].written), (1, None), "kept, and told to be of a rule that is gone");
+    assert_eq!(
+        (views.len(), views[0].configured_mode),
+        (1, None),
+        "kept, and told to be of a rule that is gone"
+    );
     bench.reload(LIMITS);
     bench.check(&[(0, "user=u", 9, "allow")]);
-    assert_eq!(bench.engine.switches()[0].written, Some(Mode::Enforce));
+    assert_eq!(bench.engine.switches()[0].configured_mode, Some(Mode::Enforce));
     bench.reload("  - {name: b, key: [user], rate: 2/h, burst: 2}\n");
     assert!(clear(&bench, "a"), "also that of a rule that is gone can be cleared");
 }
@@ -142,7 +146,7 @@ fn switches_everything_and_back() {
     switch(&bench, "a", Mode::Enforce, None);
     all(&bench, Mode::Shadow);
     bench.check(&[(0, "user=u", 1, "allow [shadow a]")]);
-    assert!(bench.engine.clear(&Target::Everything));
+    assert!(bench.engine.clear_switch(&Target::Daemon));
     bench.check(&[(0, "user=u", 1, too_many)]);
     bench.engine.set_off(true);
     assert!(bench.engine.is_off());
@@ -177,7 +181,7 @@ fn switches_list_entries() {
     switch(&bench, "probes", Mode::Disabled, None);
     bench.check(&[(0, "path=/healthz", 1, "limit a 0/1 after 3600000000")]);
     let exempt = switch_of(Target::Rule(name("probes")), Mode::Shadow, None);
-    assert!(matches!(bench.engine.switch(&exempt), Err(NotSwitched::Exempt(_))));
+    assert!(matches!(bench.engine.set_switch(&exempt), Err(SwitchError::Exempt(_))));
     assert!(clear(&bench, "probes") && clear(&bench, "bots"));
     bench.check(&[(0, "path=/healthz", 5, "allow probes"), (0, "agent=bot", 1, "deny bots never")]);
 }
@@ -203,14 +207,14 @@ fn switches_descriptor_node_by_its_path() {
 fn restores_switches_before_rules_load() {
     let before = Bench::new(LIMITS);
     switch(&before, "a", Mode::Disabled, Some(100 * S));
-    let orders = before.engine.orders();
+    let orders = before.engine.operator_overrides();
     let mut after = Bench::of(Mode::Enforce, "domain: other\n");
-    after.engine.take_up(orders.clone());
-    assert_eq!(after.engine.orders(), orders);
+    after.engine.restore_operator_overrides(orders.clone());
+    assert_eq!(after.engine.operator_overrides(), orders);
     after.reload(LIMITS);
     after.check(&[(0, "user=u", 9, "allow")]);
     after.engine.tick(at(100 * S));
-    assert_eq!(after.engine.orders(), Orders::default());
+    assert_eq!(after.engine.operator_overrides(), HostOverrides::default());
     after.check(&[(100 * S, "user=u", 9, "limit a 1/1 never")]);
 }
 
@@ -220,8 +224,8 @@ fn bounds_number_of_switches() {
     let bench = Bench::new(&rules);
     let rules = (0..512).map(|n| Target::Rule(name(&format!("r{n}"))));
     let switches = rules.map(|rule| switch_of(rule, Mode::Shadow, None)).collect();
-    bench.engine.take_up(Orders { switches, ..Orders::default() });
+    bench.engine.restore_operator_overrides(HostOverrides { switches, ..HostOverrides::default() });
     let one_more = switch_of(Target::Rule(name("r512")), Mode::Shadow, None);
-    assert_eq!(bench.engine.switch(&one_more), Err(NotSwitched::TooMany));
+    assert_eq!(bench.engine.set_switch(&one_more), Err(SwitchError::TooMany));
     switch(&bench, "r0", Mode::Disabled, None);
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use serde_json::json;
-use tidegate::clock::monotonic_micros;
+use tidegate::clock::read_monotonic_micros;
 
 use super::daemon::{Daemon, Plan, Process, eventually};
 use super::secrets::page;
@@ -71,12 +71,12 @@ fn notifies_systemd_of_ready_reload_and_stop() {
     // READY=1 means ready at once.
     daemon.greeted().assert_served();
     // A requested reload. systemd 253 and later identify the request by the time stamp.
-    let before = monotonic_micros();
+    let before = read_monotonic_micros();
     daemon.process.signal(libc::SIGHUP);
     let reloading = ear.next_with("RELOADING=1");
     let stamp = reloading.iter().find_map(|line| line.strip_prefix("MONOTONIC_USEC=")).expect("a stamp");
     let stamp: u64 = stamp.parse().unwrap();
-    assert!(before <= stamp && stamp <= monotonic_micros(), "{reloading:?}");
+    assert!(before <= stamp && stamp <= read_monotonic_micros(), "{reloading:?}");
     ear.next_with("READY=1");
     assert_eq!(ear.next_with("STATUS="), ["STATUS=serving: 1 rules in 1 domains"]);
     // Rules with errors: it continues and reports them.

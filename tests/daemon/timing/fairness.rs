@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 
 use serde_json::json;
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 use super::daemon::{Daemon, Plan};
 use super::msgpack::frame;
@@ -147,12 +147,12 @@ pub(crate) fn hit_of(bytes: usize) -> Vec<u8> {
 /// with three busy processes; `make bench` has the 99th percentile.
 pub(super) fn round_trips(mut wires: [&mut Wire; 2]) -> [u64; 2] {
     let mut nanos = [Vec::new(), Vec::new()];
-    let begin = boot_nanos();
-    while nanos[0].len() < 400 && (nanos[0].len() < 30 || boot_nanos() - begin < 3_000_000_000) {
+    let begin = read_boot_nanos();
+    while nanos[0].len() < 400 && (nanos[0].len() < 30 || read_boot_nanos() - begin < 3_000_000_000) {
         for (wire, nanos) in wires.iter_mut().zip(&mut nanos) {
-            let begin = boot_nanos();
+            let begin = read_boot_nanos();
             wire.ask(&hit(1, "quiet"));
-            nanos.push(boot_nanos() - begin);
+            nanos.push(read_boot_nanos() - begin);
         }
     }
     nanos.map(|mut nanos| {
@@ -218,8 +218,8 @@ fn shares_decisions_between_busy_users() {
     let reply = frame_bytes(&mut wire);
     let flood = Flood::start(&daemon, 200, &hit_of(110));
     let writer = std::thread::spawn(move || while writing.write_all(&block).is_ok() {});
-    let (begin, mut received, mut part) = (boot_nanos(), 0, vec![0; 1 << 20]);
-    while boot_nanos() - begin < 2_000_000_000 {
+    let (begin, mut received, mut part) = (read_boot_nanos(), 0, vec![0; 1 << 20]);
+    while read_boot_nanos() - begin < 2_000_000_000 {
         received += wire.stream.read(&mut part).unwrap();
     }
     let (own, others) = ((received / reply) as u64, flood.end());

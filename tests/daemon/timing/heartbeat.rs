@@ -3,7 +3,7 @@
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 use super::daemon::{Daemon, Process};
 use super::fairness::{Flood, hit_of, is_root, open_plan};
@@ -33,7 +33,7 @@ impl Heard {
         let mut word = [0; 4_096];
         while let Ok(bytes) = ear.recv(&mut word) {
             if word[..bytes].windows(10).any(|part| part == b"WATCHDOG=1") {
-                let now = boot_nanos();
+                let now = read_boot_nanos();
                 self.beats += 1;
                 self.longest = self.longest.max(now - self.last.replace(now).unwrap_or(now));
             }
@@ -49,10 +49,10 @@ fn flood_of_one_user_keeps_heartbeat() {
     let (flooded, twin) = (watched(), watched());
     let flood = Flood::start(&flooded.0, 200, &hit_of(110));
     let mut heard = [Heard::default(), Heard::default()];
-    let begin = boot_nanos();
+    let begin = read_boot_nanos();
     // Discard earlier messages.
     [&flooded, &twin].into_iter().for_each(|(_, ear)| Heard::default().listen(ear));
-    while boot_nanos() - begin < 1_500_000_000 || heard[1].beats < 5 {
+    while read_boot_nanos() - begin < 1_500_000_000 || heard[1].beats < 5 {
         std::thread::sleep(Duration::from_millis(1));
         for (heard, (_, ear)) in heard.iter_mut().zip([&flooded, &twin]) {
             heard.listen(ear);

@@ -6,7 +6,7 @@ use std::os::unix::net::UnixStream;
 use std::thread::sleep;
 use std::time::Duration;
 
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 use super::daemon::{Daemon, Plan};
 use super::msgpack::frame;
@@ -100,10 +100,10 @@ fn serves_eight_flooding_connections_and_a_ninth_in_turn() {
     let mut ninth = daemon.greeted().stream;
     ninth.set_nonblocking(true).unwrap();
     let request = frame(&hit(1, "quiet"));
-    let begin = boot_nanos();
+    let begin = read_boot_nanos();
     let served = |floods: &[Busy]| {
         let replies: Vec<u64> = floods.iter().map(|flood| flood.replies).collect();
-        assert!(boot_nanos() - begin < PATIENCE.as_nanos() as u64, "{replies:?}");
+        assert!(read_boot_nanos() - begin < PATIENCE.as_nanos() as u64, "{replies:?}");
         replies
     };
     // Until all are busy.

@@ -1,7 +1,7 @@
 //! What is reached while all is well.
 
 use tidegate::limit::places::PermitWait;
-use tidegate::limit::share::WhenDown;
+use tidegate::limit::share::Fallback;
 
 use super::world::{Seen, WorkPlan, run};
 use crate::plan::{Outage, Plan, Shape, is_short};
@@ -10,7 +10,7 @@ use crate::plan::{Outage, Plan, Shape, is_short};
 fn plan(hosts: u32, shape: Shape, load: u32) -> WorkPlan {
     let ms = if is_short() { 4_000 } else { 60_000 };
     let base = Plan { rate: 10_000, burst: 1_000, ms, ..Plan::cell(hosts, shape, load) };
-    let (asks, when_down) = (PermitWait::OnMiss, WhenDown::Share);
+    let (asks, when_down) = (PermitWait::OnMiss, Fallback::Share);
     WorkPlan { base, service_ms: 100, when_down, asks, held: 0, leaves: 0 }
 }
 

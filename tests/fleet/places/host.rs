@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
-    CallResult, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op,
-    Opening, Request, Session, Verdict, WorkOutcome,
+    Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op, Opening,
+    RemoteCheckResult, Request, Session, Verdict, WorkOutcome,
 };
 use tidegate::fleet::beat::Beat;
 use tidegate::fleet::call::{LanePosition, ScriptCommand};
@@ -77,7 +77,7 @@ impl Host {
         let options = EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
         let engine = Arc::new(Engine::new(options));
         let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
-        engine.install(RuleSet::new(vec![Domain::new("api", vec![rule(plan), own_rule()])]));
+        engine.install_rules(RuleSet::new(vec![Domain::new("api", vec![rule(plan), own_rule()])]));
         let mut name = [0; 16];
         name[..4].copy_from_slice(&(number + 1).to_le_bytes());
         let seed = plan.base.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(number) << 32) ^ life;
@@ -85,12 +85,12 @@ impl Host {
         let options = sync::SyncOptions { host: name, epoch: life, buckets: plan.base.buckets, seed };
         let member = HostMember::new(Arc::clone(&engine), Arc::clone(&standing), options);
         let opening = Opening { name: None, user: 1, pool: "web", slots: 64, connection: 1, pid: None };
-        let at = Now { at: local(drift_ppm, at_us), utc: 0 };
-        let session = engine.open(&opening, at).unwrap();
-        let rule = engine.named("api/exports").unwrap();
+        let at = Now { at: local(drift_ppm, at_us), utc_offset_nanos: 0 };
+        let session = engine.open_session(&opening, at).unwrap();
+        let rule = engine.find_rule_name("api/exports").unwrap();
         let key = |tenant: u32| {
             let tenant = format!("t{tenant}");
-            engine.places_of(&rule, &[("tenant", &tenant)], at).unwrap().unwrap().name
+            engine.find_permits(&rule, &[("tenant", &tenant)], at).unwrap().unwrap().name
         };
         let keys = (0..plan.base.tenants).map(key).collect();
         let decider = engine.decider();
@@ -117,17 +117,17 @@ impl Host {
 
     /// Its rules go.
     pub(crate) fn forget_rules(&mut self) {
-        self.engine.install(RuleSet::default());
+        self.engine.install_rules(RuleSet::default());
         self.member.take_budgets();
     }
 
     fn now(&self, us: u64) -> Now {
-        Now { at: local(self.drift_ppm, us), utc: 0 }
+        Now { at: local(self.drift_ppm, us), utc_offset_nanos: 0 }
     }
 
     /// Places that it has.
     pub(crate) fn held(&self, us: u64) -> u64 {
-        self.engine.sum_places(self.now(us)).values().map(|sum| sum.held).sum()
+        self.engine.sum_permits(self.now(us)).values().map(|sum| sum.held).sum()
     }
 
     pub(crate) fn is_up(&self) -> bool {
@@ -141,14 +141,14 @@ impl Host {
     }
 
     pub(crate) fn is_linked(&self) -> bool {
-        self.standing.is_linked()
+        self.standing.is_redis_reachable()
     }
 
     /// Whether more of a key is in progress than it has places for.
     fn is_beyond_hand(&self, tenant: u32, us: u64) -> bool {
-        let rule = self.engine.named("api/exports").unwrap();
+        let rule = self.engine.find_rule_name("api/exports").unwrap();
         let tenant = format!("t{tenant}");
-        let here = self.engine.places_of(&rule, &[("tenant", &tenant)], self.now(us)).unwrap().unwrap();
+        let here = self.engine.find_permits(&rule, &[("tenant", &tenant)], self.now(us)).unwrap().unwrap();
         here.in_use > here.held
     }
 
@@ -162,7 +162,13 @@ impl Host {
         self.judge(work, None, true, us)
     }
 
-    fn judge(&mut self, work: Wanted, result: Option<CallResult<'_>>, may_wait: bool, us: u64) -> Came {
+    fn judge(
+        &mut self,
+        work: Wanted,
+        result: Option<RemoteCheckResult<'_>>,
+        may_wait: bool,
+        us: u64,
+    ) -> Came {
         let now = self.now(us);
         let tenant = format!("t{}", work.tenant);
         // One that its own host refuses has an attribute more.
@@ -173,7 +179,7 @@ impl Host {
             session: Some(&self.session),
             id: self.next_id,
             may_wait,
-            ..Request::new(Op::Acquire, "api", Descriptors::one(attributes))
+            ..Request::new(Op::Acquire, "api", Descriptors::from_attributes(attributes))
         };
         let is_second = result.is_some();
         // As it is judged: what is judged next may change it.
@@ -188,8 +194,8 @@ impl Host {
                 return Came::Begun { lease, is_beyond_hand };
             }
             // A flash under `allow` is more than one session may hold.
-            EngineAnswer::Decided(_) | EngineAnswer::Quota => return Came::Refused,
-            EngineAnswer::Ask(ticket) => ticket,
+            EngineAnswer::Decided(_) | EngineAnswer::TooManyLeases => return Came::Refused,
+            EngineAnswer::RemoteCheck(ticket) => ticket,
             other => panic!("{other:?}"),
         };
         self.waiting.park((ticket, work, is_second), &mut self.member, now, &mut self.out);
@@ -202,8 +208,8 @@ impl Host {
         self.waiting.forget(leaves);
         for (parked, brought) in self.waiting.take_ready(self.now(us)) {
             let (result, may_wait) = match brought {
-                Some(brought) => (CallResult::Brought(brought), !parked.is_second),
-                None => (CallResult::Missed(&parked.ticket), false),
+                Some(brought) => (RemoteCheckResult::Borrowed(brought), !parked.is_second),
+                None => (RemoteCheckResult::TimedOut(&parked.ticket), false),
             };
             let what = self.judge(parked.what, Some(result), may_wait, us);
             if what != Came::Waits {
@@ -219,7 +225,7 @@ impl Host {
     }
 
     pub(crate) fn end(&self, lease: u64, us: u64) {
-        assert!(self.engine.release(&self.session, lease, WorkOutcome::Ok, self.now(us)));
+        assert!(self.engine.release_lease(&self.session, lease, WorkOutcome::Ok, self.now(us)));
     }
 
     /// What is to be sent now.
@@ -291,7 +297,8 @@ fn local(drift_ppm: i64, us: u64) -> Timestamp {
 
 fn rule(plan: &WorkPlan) -> Rule {
     let max = plan.base.burst.try_into().unwrap();
-    let quota = Quota::Places(places::PermitQuota::new(max, plan.when_down).asking(plan.asks));
+    let quota =
+        Quota::FleetConcurrency(places::PermitQuota::new(max, plan.when_down).with_remote_checks(plan.asks));
     let position = Position { file: "simulation".into(), line: 1, column: 1 };
     let key = vec![KeyPart::plain("tenant")];
     Rule {

@@ -5,7 +5,7 @@ use std::collections::BinaryHeap;
 
 use tidegate::fleet::call::ScriptCommand;
 use tidegate::limit::places::PermitWait;
-use tidegate::limit::share::WhenDown;
+use tidegate::limit::share::Fallback;
 
 use super::host::{Came, Host, Wanted};
 use crate::load::Load;
@@ -20,7 +20,7 @@ pub(crate) struct WorkPlan {
     pub(crate) base: Plan,
     /// How long work takes at the mean.
     pub(crate) service_ms: u32,
-    pub(crate) when_down: WhenDown,
+    pub(crate) when_down: Fallback,
     pub(crate) asks: PermitWait,
     /// Requests of a thousand that their own host refuses, too.
     pub(crate) held: u32,
@@ -295,7 +295,7 @@ impl World<'_> {
         self.seen.by_host[number as usize][1] += 1;
         let there = &mut self.there[number as usize][tenant as usize];
         let life = self.lives[number as usize];
-        let may_unheard = self.plan.when_down != WhenDown::Refuse;
+        let may_unheard = self.plan.when_down != Fallback::Refuse;
         let is_cut_off = host.is_cut_off(tenant, us);
         if is_cut_off || is_beyond_hand {
             let may = is_cut_off && !host.has_lapsed(tenant, us) || !host.is_linked() && may_unheard;

@@ -63,7 +63,7 @@ const FLOATS: &[&str] =
 const FLOATS_IN: &[&str] = &[
     "engine/signals.rs",
     "engine/pool.rs",
-    "engine/pool/law.rs",
+    "engine/pool/controller.rs",
     "engine/kept.rs",
     "engine/gate.rs",
     "engine/watch.rs",

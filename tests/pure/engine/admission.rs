@@ -85,7 +85,7 @@ fn a_shadow_rule_moves_its_own_state_and_refuses_nobody() {
 fn a_mode_for_all_is_milder_than_any_rule() {
     for (mode, allowed) in [(Mode::Enforce, 1), (Mode::Shadow, 5), (Mode::Disabled, 5)] {
         let engine = Arc::new(Engine::new(EngineOptions { mode, ..options() }));
-        engine.install(api(vec![rule("per-user", &["user"], 1, 1)]));
+        engine.install_rules(api(vec![rule("per-user", &["user"], 1, 1)]));
         let mut decider = engine.decider();
         let passed = (0..5).filter(|_| hit(&mut decider, &[("user", "u1")], at_millis(0))).count();
         assert_eq!(passed, allowed, "{mode}");
@@ -103,7 +103,7 @@ fn what_no_rule_is_about_passes_and_is_counted() {
         let seen = ask(&mut decider, Op::Hit, attributes, 1, at_millis(0));
         assert_eq!((seen.verdict, seen.rule), (Verdict::Allow, None));
     }
-    let request = Request::new(Op::Hit, "nowhere", Descriptors::one(&[]));
+    let request = Request::new(Op::Hit, "nowhere", Descriptors::from_attributes(&[]));
     let EngineAnswer::Decided(decision) = decider.decide(&request, at_millis(0)) else {
         panic!("a conflict")
     };
@@ -119,7 +119,7 @@ fn a_rule_is_judged_in_its_own_unit_only() {
     let mut decider = engine.decider();
     let mut ask = |units: &[(&str, u32)]| {
         let attributes = [("user", "u1")];
-        let descriptors = Descriptors::one(&attributes);
+        let descriptors = Descriptors::from_attributes(&attributes);
         let request = Request { cost: Cost::Units(&units), ..Request::new(Op::Hit, "api", descriptors) };
         let EngineAnswer::Decided(decision) = decider.decide(&request, at_millis(0)) else {
             panic!("a conflict")
@@ -149,7 +149,7 @@ fn a_new_rule_set_keeps_the_state_of_rules_that_stay() {
     let mut decider = engine.decider();
     let user = [("user", "u1")];
     assert!(hit(&mut decider, &user, at_millis(0)));
-    engine.install(api(vec![rule("comes", &["user"], 1, 9), rule("stays", &["user"], 1, 2)]));
+    engine.install_rules(api(vec![rule("comes", &["user"], 1, 9), rule("stays", &["user"], 1, 2)]));
     let seen = ask(&mut decider, Op::Peek, &user, 1, at_millis(0));
     assert_eq!(seen.all, [("comes".into(), 9), ("stays".into(), 1)]);
 }
@@ -168,7 +168,7 @@ fn a_panic_while_judging_hurts_nobody_else() {
     let panicked =
         std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| hit(&mut decider, &asked, at_millis(0))));
     assert!(panicked.is_err());
-    decider.panicked();
+    decider.count_panic();
     // Nothing was charged, and the same thread goes on with the same state.
     assert!(hit(&mut decider, &user, at_millis(0)));
     assert!(!hit(&mut decider, &user, at_millis(0)));
@@ -248,7 +248,7 @@ fn a_sweep_forgives_nobody() {
 fn tables_keep_to_their_budget_and_let_the_freshest_go() {
     let bytes_max = 1 << 20;
     let engine = Arc::new(Engine::new(EngineOptions { memory_bytes_max: bytes_max, ..options() }));
-    engine.install(api(vec![rule("per-user", &["user"], 1, 1_000)]));
+    engine.install_rules(api(vec![rule("per-user", &["user"], 1, 1_000)]));
     let mut decider = engine.decider();
     // A few that are deep in debt, then a flood of ten times what fits.
     let spent: Vec<String> = (0..1_000).map(|user| format!("spent{user}")).collect();
@@ -292,7 +292,7 @@ proptest! {
             if passes && cost > 0 {
                 (global, of_user[user]) = (next_global, next_user);
             }
-            let at = Now { at: Timestamp::from_nanos(now), utc: 0 };
+            let at = Now { at: Timestamp::from_nanos(now), utc_offset_nanos: 0 };
             let seen = ask(&mut decider, Op::Hit, &[("user", users[user])], cost, at);
             prop_assert_eq!(seen.verdict == Verdict::Allow, passes);
         }

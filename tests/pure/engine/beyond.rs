@@ -55,7 +55,7 @@ fn elastic_passes_while_there_is_room_on_a_state_of_its_own() {
     let rules = "  - {name: a, key: [u], rate: 1/s, burst: 2, over: {elastic: 100%}}\n";
     let mut bench = Bench::new(rules);
     bench.check(&[(0, "u=1", 2, "allow a 0/2"), (0, "u=1", 1, "limit a 0/2 after 1000000")]);
-    bench.engine.set_room(true);
+    bench.engine.set_elastic_room(true);
     bench.check(&[
         (0, "u=1", 1, "allow a 0/2 [over a]"),
         (0, "u=1", 1, "allow a 0/2 [over a]"),
@@ -64,7 +64,7 @@ fn elastic_passes_while_there_is_room_on_a_state_of_its_own() {
         // The rule was not charged: it refills as if nothing had passed over.
         (S, "u=1", 1, "allow a 0/2"),
     ]);
-    bench.engine.set_room(false);
+    bench.engine.set_elastic_room(false);
     bench.check(&[(S, "u=1", 1, "limit a 0/2 after 1000000")]);
 }
 
@@ -74,7 +74,7 @@ fn a_block_that_has_ended_takes_nothing_from_what_is_elastic() {
         "  - {name: a, key: [], algorithm: fixed_window, rate: 1/s, over: {elastic: 100%}, block: 1500ms}\n";
     let mut bench = Bench::new(rules);
     bench.check(&[(0, "", 1, "allow a 0/1"), (0, "", 1, "limit a 0/1 after 1500000")]);
-    bench.engine.set_room(true);
+    bench.engine.set_elastic_room(true);
     bench.check(&[
         (1_500 * MS - 1, "", 1, "limit a 1/1 after 1"),
         (1_500 * MS, "", 1, "allow a 0/1"),

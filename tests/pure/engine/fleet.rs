@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
-use tidegate::engine::{Budget, Decider, Engine, FleetStatus, HashKey, Op, ShareReply, SharedKey, Verdict};
-use tidegate::limit::share::{self, WhenDown};
+use tidegate::engine::{
+    Decider, Engine, FleetBudget, FleetStatus, HashKey, Op, ShareReply, SharedKey, Verdict,
+};
+use tidegate::limit::share::{self, Fallback};
 use tidegate::limit::{Quota, Rate, token_bucket};
 use tidegate::rules::{Limit, Mode, Rule};
 
@@ -21,8 +23,8 @@ impl Host {
             tidegate::engine::EngineOptions { hash_key: HashKey::from_bytes([own_key; 16]), ..options() };
         let engine = Arc::new(Engine::new(options));
         let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
-        standing.set_linked(true);
-        engine.install(api(rules));
+        standing.set_redis_reachable(true);
+        engine.install_rules(api(rules));
         Host { decider: engine.decider(), engine, standing }
     }
 
@@ -32,34 +34,34 @@ impl Host {
 
     fn calls(&self) -> Vec<SharedKey> {
         let mut calls = Vec::new();
-        self.engine.take_calls(&mut calls);
+        self.engine.take_due_share_keys(&mut calls);
         calls
     }
 
-    fn budget(&self, key: &SharedKey) -> Budget {
-        self.engine.budgets()[&key.budget()].clone()
+    fn budget(&self, key: &SharedKey) -> FleetBudget {
+        self.engine.fleet_budgets()[&key.budget()].clone()
     }
 
     fn grant(&self, key: &SharedKey, granted: u32, millis: u64) {
         let (budget, now) = (self.budget(key), at_millis(millis));
-        let (reported, _) = self.engine.report(key, &budget, 0, now).unwrap();
+        let (reported, _) = self.engine.report_share(key, &budget, 0, now).unwrap();
         let settled = ShareReply {
-            paid: reported.owed,
+            paid: reported.debt,
             granted,
             level: 50_000_000,
             demand: 0,
-            sent: now.at,
-            low: 0,
-            more: None,
+            sent_at: now.at,
+            low_mark: 0,
+            next_increase: None,
         };
-        self.engine.settle(key, &budget, &settled, now);
+        self.engine.apply_share_reply(key, &budget, &settled, now);
     }
 }
 
 /// A rule of the fleet, without credit.
 fn shared(name: &str, rate: u32, burst: u32) -> Rule {
     let bucket = token_bucket::TokenBucketQuota::new(Rate::new(rate, SECOND).unwrap(), burst).unwrap();
-    let quota = Quota::Share(Box::new(share::ShareQuota::new(bucket, 0, WhenDown::Share)));
+    let quota = Quota::FleetBudget(Box::new(share::ShareQuota::new(bucket, 0, Fallback::Share)));
     Rule { limit: Limit::new(quota), ..rule(name, &["user"], rate, burst) }
 }
 
@@ -99,8 +101,8 @@ fn a_local_rule_that_refuses_leaves_the_share_as_it_was_and_the_other_way_round(
     host.grant(&key, 5, 0);
     let budget = host.budget(&key);
     assert_eq!([host.hit("u1", 1), host.hit("u1", 1)], [Verdict::Allow, Verdict::Limit]);
-    let there = host.engine.look_at(&key, &budget, at_millis(1)).unwrap();
-    assert_eq!((there.held, there.asked), (4, 1), "the second was refused by this host's own rule");
+    let there = host.engine.peek_share(&key, &budget, at_millis(1)).unwrap();
+    assert_eq!((there.borrowed, there.requested), (4, 1), "the second was refused by this host's own rule");
     let mut host = Host::new(1, vec![shared("all", 100, 100), rule("own", &["user"], 1, 1)]);
     assert_eq!(host.hit("u1", 0), Verdict::Limit);
     host.grant(&host.calls()[0], 1, 0);
@@ -130,8 +132,8 @@ fn a_key_that_is_let_go_is_swept_and_one_in_touch_is_not() {
     sweep(&host, 0);
     assert_eq!(host.engine.keys(), 1);
     let budget = host.budget(&key);
-    assert!(!host.engine.let_go(&key, &budget, at_millis(100)), "three are in hand");
-    assert!(host.engine.let_go(&key, &budget, at_millis(15_000)), "they have lapsed");
+    assert!(!host.engine.remove_share(&key, &budget, at_millis(100)), "three are in hand");
+    assert!(host.engine.remove_share(&key, &budget, at_millis(15_000)), "they have lapsed");
     sweep(&host, 300);
     assert_eq!(host.engine.keys(), 0);
 }
@@ -140,7 +142,7 @@ fn a_key_that_is_let_go_is_swept_and_one_in_touch_is_not() {
 fn cut_off_it_limits_by_itself() {
     let mut host = Host::new(1, vec![shared("all", 100, 100)]);
     host.standing.set_hosts(4);
-    host.standing.set_linked(false);
+    host.standing.set_redis_reachable(false);
     let admitted = (0..200).filter(|_| host.hit("u1", 0) == Verdict::Allow).count();
     assert_eq!(admitted, 25);
     assert_eq!(host.calls().len(), 0, "there is nobody to tell");
@@ -149,7 +151,7 @@ fn cut_off_it_limits_by_itself() {
 #[test]
 fn a_refusal_never_says_that_there_was_enough() {
     // What Redis said a moment ago is far more than is asked for: here is too little of it all the same.
-    let asking = |share: share::ShareQuota| share.asking(share::RemoteCheckWait::Always);
+    let asking = |share: share::ShareQuota| share.with_remote_checks(share::RemoteCheckWait::Always);
     for (rules, is_asking) in [
         (vec![shared("all", 100, 100)], false),
         (vec![shared("all", 100, 100), rule("own", &["user"], 1_000, 1_000)], false),
@@ -157,8 +159,8 @@ fn a_refusal_never_says_that_there_was_enough() {
     ] {
         let mut rules = rules;
         if is_asking {
-            let Some(Quota::Share(quota)) = rules[0].limit.quota().cloned() else { panic!("no share") };
-            rules[0].limit = Limit::new(Quota::Share(Box::new(asking(*quota))));
+            let Some(Quota::FleetBudget(quota)) = rules[0].limit.quota().cloned() else { panic!("no share") };
+            rules[0].limit = Limit::new(Quota::FleetBudget(Box::new(asking(*quota))));
         }
         let mut host = Host::new(1, rules);
         host.hit("u1", 0);

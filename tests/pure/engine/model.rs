@@ -32,12 +32,12 @@ impl Subject {
         let loaded = read_text("rules.yaml", &format!("domain: api\nlimits:\n{limits}"));
         assert!(!loaded.has_errors(), "{limits}\n{:#?}", loaded.problems);
         let engine = Arc::new(Engine::new(options()));
-        engine.install(RuleSet::new(loaded.domains));
+        engine.install_rules(RuleSet::new(loaded.domains));
         Subject { decider: engine.decider(), engine, utc }
     }
 
     fn now(&self, at: u64) -> Now {
-        Now { at: Timestamp::from_nanos(at), utc: self.utc }
+        Now { at: Timestamp::from_nanos(at), utc_offset_nanos: self.utc }
     }
 
     fn decide(
@@ -54,8 +54,12 @@ impl Subject {
         let request = Request {
             cost: if tokens.is_some() { Cost::Units(&units) } else { Cost::Requests(requests) },
             wait_max: wait_max.map(Micros),
-            all: true,
-            ..Request::new(if peek { Op::Peek } else { Op::Hit }, "api", Descriptors::one(&attributes))
+            lists_all_limits: true,
+            ..Request::new(
+                if peek { Op::Peek } else { Op::Hit },
+                "api",
+                Descriptors::from_attributes(&attributes),
+            )
         };
         let now = self.now(about.at);
         let EngineAnswer::Decided(decision) = self.decider.decide(&request, now) else {
@@ -71,10 +75,10 @@ impl Subject {
         let amount = if tokens.is_some() { Amount::Units(&units) } else { Amount::Requests(requests) };
         let charge = Charge {
             domain: "api",
-            descriptors: Descriptors::one(&attributes),
+            descriptors: Descriptors::from_attributes(&attributes),
             amount,
-            repeat: None,
-            of: None,
+            idempotency_key: None,
+            refund_of: None,
             trusted: true,
         };
         let now = self.now(about.at);
@@ -94,10 +98,10 @@ fn said(decision: &Decision<'_>) -> Reply {
         rule: decision
             .binding
             .map(|view| (view.rule.name.to_string(), view.level.remaining, view.level.limit)),
-        retry: decision.retry.map(|retry| retry.0),
+        retry: decision.retry_after.map(|retry| retry.0),
         notes: decision.notes().map(|(kind, rule)| (kind.name(), rule.to_owned())).collect(),
         all: decision
-            .all()
+            .limits()
             .map(|view| {
                 let level = view.level;
                 (view.rule.name.to_string(), level.limit, level.window.0, level.remaining, level.reset.0)
@@ -122,7 +126,7 @@ fn play(specs: &[Spec], start: u64, utc: u64, steps: &[Step]) -> Result<(), Test
         let about = About { at, user: step.user, p: step.p };
         match step.event {
             Event::Room(room) => {
-                subject.engine.set_room(room);
+                subject.engine.set_elastic_room(room);
                 reference.room = room;
             }
             Event::Tick => subject.engine.sweep(subject.now(at)),

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tidegate::clock::Now;
 use tidegate::engine::{
-    CallResult, CheckReply, Decider, Descriptors, Engine, EngineAnswer, HashKey, Need, Op, Opening,
-    PlacesSettled, Repeat, Request, Session, SharedKey, Ticket, Verdict, WorkOutcome,
+    CheckReply, Decider, Descriptors, Engine, EngineAnswer, HashKey, IdempotencyKey, Op, Opening,
+    PlacesSettled, RemoteCheckResult, Request, Session, SharedKey, Shortfall, Ticket, Verdict, WorkOutcome,
 };
 use tidegate::limit::places::PermitWait;
-use tidegate::limit::share::WhenDown;
+use tidegate::limit::share::Fallback;
 use tidegate::limit::{Quota, places};
 use tidegate::rules::{Limit, Mode, Rule};
 
@@ -25,10 +25,10 @@ struct Host {
 impl Host {
     fn new(rules: Vec<Rule>) -> Host {
         let engine = Arc::new(Engine::new(options()));
-        engine.join_fleet(HashKey::from_bytes([9; 16])).set_linked(true);
-        engine.install(api(rules));
+        engine.join_fleet(HashKey::from_bytes([9; 16])).set_redis_reachable(true);
+        engine.install_rules(api(rules));
         let opening = Opening { name: None, user: 1, pool: "web", slots: 8, connection: 1, pid: None };
-        let session = engine.open(&opening, at_millis(0)).unwrap();
+        let session = engine.open_session(&opening, at_millis(0)).unwrap();
         Host { decider: engine.decider(), engine, session }
     }
 
@@ -36,13 +36,13 @@ impl Host {
         let attributes = [("user", "u1")];
         let request = Request {
             session: Some(&self.session),
-            ..Request::new(op, "api", Descriptors::one(&attributes))
+            ..Request::new(op, "api", Descriptors::from_attributes(&attributes))
         };
         let EngineAnswer::Decided(decision) = self.decider.decide(&request, now) else {
             panic!("a conflict")
         };
         let remaining = decision.binding.map(|binding| binding.level.remaining);
-        let retry = decision.retry.map_or(0, |retry| retry.0);
+        let retry = decision.retry_after.map_or(0, |retry| retry.0);
         (decision.verdict, decision.lease, remaining, retry)
     }
 
@@ -51,36 +51,44 @@ impl Host {
     }
 
     fn end(&self, lease: u64, millis: u64) {
-        assert!(self.engine.release(&self.session, lease, WorkOutcome::Ok, at_millis(millis)));
+        assert!(self.engine.release_lease(&self.session, lease, WorkOutcome::Ok, at_millis(millis)));
     }
 
     fn calls(&self) -> Vec<SharedKey> {
         let mut calls = Vec::new();
-        self.engine.take_place_calls(&mut calls);
+        self.engine.take_due_permit_keys(&mut calls);
         calls
     }
 
     /// Held, in use, asked for.
     fn there(&self, key: &SharedKey, millis: u64) -> (u32, u32, u32) {
-        let limits = self.engine.places_budgets();
-        let there = self.engine.look_at_places(key, &limits[&key.budget()], at_millis(millis)).unwrap();
-        (there.held, there.in_use, there.asked)
+        let limits = self.engine.fleet_concurrency_limits();
+        let there = self.engine.peek_permits(key, &limits[&key.budget()], at_millis(millis)).unwrap();
+        (there.permits, there.leases, there.requested)
     }
 
     fn grant(&self, key: &SharedKey, granted: u32, millis: u64) {
-        let (limits, now) = (self.engine.places_budgets(), at_millis(millis));
+        let (limits, now) = (self.engine.fleet_concurrency_limits(), at_millis(millis));
         let limit = &limits[&key.budget()];
-        let reported = self.engine.report_places(key, limit, u32::MAX, now).unwrap();
-        let (hold, refused_for) = (reported.hold(), Duration::ZERO);
-        let settled =
-            PlacesSettled { hold, granted, free: 2, sent: now.at, low: 0, refused_for, is_few: false };
-        self.engine.settle_places(key, limit, &settled, now);
+        let reported = self.engine.report_permits(key, limit, u32::MAX, now).unwrap();
+        let (hold, refused_for) = (reported.permits_used(), Duration::ZERO);
+        let settled = PlacesSettled {
+            hold,
+            granted,
+            free: 2,
+            sent_at: now.at,
+            low_mark: 0,
+            refused_for,
+            return_idle: false,
+        };
+        self.engine.apply_permit_reply(key, limit, &settled, now);
     }
 }
 
 /// A rule of the fleet.
 fn at_once(name: &str, max: u32) -> Rule {
-    let quota = Quota::Places(places::PermitQuota::new(NonZeroU32::new(max).unwrap(), WhenDown::Refuse));
+    let quota =
+        Quota::FleetConcurrency(places::PermitQuota::new(NonZeroU32::new(max).unwrap(), Fallback::Refuse));
     Rule { limit: Limit::new(quota), expires: Some(Duration::from_secs(60)), ..rule(name, &["user"], 1, 1) }
 }
 
@@ -134,7 +142,7 @@ fn a_session_that_ends_frees_its_places_and_shadow_refuses_nothing() {
     let key = host.calls()[0];
     host.grant(&key, 5, 1);
     assert!((0..5).all(|_| host.begin(2).is_some()));
-    host.engine.end(&host.session, at_millis(3));
+    host.engine.end_session(&host.session, at_millis(3));
     assert_eq!(host.there(&key, 3), (5, 0, 5));
     let mut host = Host::new(vec![in_mode(at_once("work", 9), Mode::Shadow)]);
     assert_eq!(host.ask(Op::Acquire, at_millis(0)).0, Verdict::Allow);
@@ -155,40 +163,46 @@ fn a_smaller_number_holds_at_once_and_ends_nothing() {
     let key = host.calls()[0];
     host.grant(&key, 5, 1);
     assert!((0..4).all(|_| host.begin(2).is_some()));
-    host.engine.install(api(vec![at_once("work", 3)]));
+    host.engine.install_rules(api(vec![at_once("work", 3)]));
     assert_eq!(host.begin(3), None);
     assert_eq!(host.there(&key, 3), (5, 4, 5), "leases stay, and what was borrowed is known");
 }
 
 /// The same, whose work waits for a call where its host has no place.
-fn asking(name: &str, max: u32, when_down: WhenDown) -> Rule {
-    let quota = places::PermitQuota::new(NonZeroU32::new(max).unwrap(), when_down).asking(PermitWait::OnMiss);
-    Rule { limit: Limit::new(Quota::Places(quota)), ..at_once(name, max) }
+fn asking(name: &str, max: u32, when_down: Fallback) -> Rule {
+    let quota = places::PermitQuota::new(NonZeroU32::new(max).unwrap(), when_down)
+        .with_remote_checks(PermitWait::OnMiss);
+    Rule { limit: Limit::new(Quota::FleetConcurrency(quota)), ..at_once(name, max) }
 }
 
 impl Host {
     /// What a request is to wait for.
-    fn ticket(&mut self, op: Op, repeat: Option<Repeat<'_>>, millis: u64) -> Option<Arc<Ticket>> {
+    fn ticket(&mut self, op: Op, repeat: Option<IdempotencyKey<'_>>, millis: u64) -> Option<Arc<Ticket>> {
         let attributes = [("user", "u1")];
         let request = Request {
             session: Some(&self.session),
             may_wait: true,
-            repeat,
-            ..Request::new(op, "api", Descriptors::one(&attributes))
+            idempotency_key: repeat,
+            ..Request::new(op, "api", Descriptors::from_attributes(&attributes))
         };
         match self.decider.decide(&request, at_millis(millis)) {
-            EngineAnswer::Ask(ticket) => Some(ticket),
+            EngineAnswer::RemoteCheck(ticket) => Some(ticket),
             _ => None,
         }
     }
 
     /// What comes of a request for whose call this came.
-    fn resume(&mut self, result: CallResult<'_>, repeat: Option<Repeat<'_>>, millis: u64) -> Came {
+    fn resume(
+        &mut self,
+        result: RemoteCheckResult<'_>,
+        repeat: Option<IdempotencyKey<'_>>,
+        millis: u64,
+    ) -> Came {
         let attributes = [("user", "u1")];
         let request = Request {
             session: Some(&self.session),
-            repeat,
-            ..Request::new(Op::Acquire, "api", Descriptors::one(&attributes))
+            idempotency_key: repeat,
+            ..Request::new(Op::Acquire, "api", Descriptors::from_attributes(&attributes))
         };
         match self.decider.resume(&request, result, at_millis(millis)) {
             EngineAnswer::Decided(decision) => (decision.verdict, decision.lease),
@@ -197,16 +211,16 @@ impl Host {
     }
 
     /// A place that is kept for who waits for this need.
-    fn brought(&self, need: &Need, millis: u64) -> CheckReply {
-        let (limits, now) = (self.engine.places_budgets(), at_millis(millis));
+    fn brought(&self, need: &Shortfall, millis: u64) -> CheckReply {
+        let (limits, now) = (self.engine.fleet_concurrency_limits(), at_millis(millis));
         let mut brought = CheckReply::new(&self.engine, now);
-        brought.place(self.engine.claim_place(&need.key, &limits[&need.key.budget()], now).unwrap());
+        brought.add_permit(self.engine.claim_permit(&need.key, &limits[&need.key.budget()], now).unwrap());
         brought
     }
 
-    fn know(&self, need: &Need, millis: u64) {
-        let limits = self.engine.places_budgets();
-        self.engine.know_places(&need.key, &limits[&need.key.budget()], at_millis(millis));
+    fn know(&self, need: &Shortfall, millis: u64) {
+        let limits = self.engine.fleet_concurrency_limits();
+        self.engine.create_permits(&need.key, &limits[&need.key.budget()], at_millis(millis));
     }
 }
 
@@ -214,22 +228,22 @@ type Came = (Verdict, Option<u64>);
 
 #[test]
 fn work_without_a_place_waits_for_a_call_and_takes_what_it_brings() {
-    let mut host = Host::new(vec![asking("work", 9, WhenDown::Refuse), rule("own", &["user"], 2, 2)]);
+    let mut host = Host::new(vec![asking("work", 9, Fallback::Refuse), rule("own", &["user"], 2, 2)]);
     let ticket = host.ticket(Op::Acquire, None, 0).unwrap();
     let [need] = ticket.needs.as_slice() else { panic!("{ticket:?}") };
-    assert!(need.is_place && need.lacks == 1);
+    assert!(need.is_permit && need.missing_units == 1);
     assert_eq!(host.engine.keys(), 0, "nothing was charged");
     host.know(need, 0);
     host.grant(&need.key, 1, 1);
     let brought = host.brought(need, 1);
     assert_eq!(host.begin(1), None, "it is kept for who waited");
-    let (verdict, lease) = host.resume(CallResult::Brought(brought), None, 2);
+    let (verdict, lease) = host.resume(RemoteCheckResult::Borrowed(brought), None, 2);
     assert_eq!(verdict, Verdict::Allow);
     host.end(lease.unwrap(), 3);
     assert!(host.begin(3).is_some(), "then it is anybody's");
     assert!(host.ticket(Op::Acquire, None, 4).is_none(), "this host's own rule refuses: nobody is asked");
     // What is brought for somebody who has gone is anybody's too.
-    let mut host = Host::new(vec![asking("work", 9, WhenDown::Refuse)]);
+    let mut host = Host::new(vec![asking("work", 9, Fallback::Refuse)]);
     let ticket = host.ticket(Op::Acquire, None, 0).unwrap();
     host.know(&ticket.needs[0], 0);
     host.grant(&ticket.needs[0].key, 1, 1);
@@ -239,7 +253,7 @@ fn work_without_a_place_waits_for_a_call_and_takes_what_it_brings() {
 
 #[test]
 fn only_work_waits_and_who_looks_is_told_what_is_known() {
-    let mut host = Host::new(vec![asking("work", 9, WhenDown::Refuse)]);
+    let mut host = Host::new(vec![asking("work", 9, Fallback::Refuse)]);
     assert!(host.ticket(Op::Hit, None, 0).is_none(), "it holds no place");
     assert_eq!(host.ask(Op::Peek, at_millis(0)).0, Verdict::Allow, "nobody knows better");
     let ticket = host.ticket(Op::Acquire, None, 0).unwrap();
@@ -248,17 +262,17 @@ fn only_work_waits_and_who_looks_is_told_what_is_known() {
     let (verdict, _, remaining, _) = host.ask(Op::Peek, at_millis(1));
     assert_eq!((verdict, remaining), (Verdict::Allow, Some(2)), "as many as nobody had");
     // In shadow it asks for places ahead, and makes nobody wait.
-    let mut host = Host::new(vec![in_mode(asking("work", 9, WhenDown::Refuse), Mode::Shadow)]);
+    let mut host = Host::new(vec![in_mode(asking("work", 9, Fallback::Refuse), Mode::Shadow)]);
     assert!(host.ticket(Op::Acquire, None, 0).is_none());
     assert_eq!(host.calls().len(), 1);
 }
 
 #[test]
 fn what_was_not_answered_in_time_begins_nothing_while_redis_is_heard() {
-    for when_down in [WhenDown::Refuse, WhenDown::Share, WhenDown::Local, WhenDown::Allow] {
+    for when_down in [Fallback::Refuse, Fallback::Share, Fallback::Local, Fallback::Allow] {
         let mut host = Host::new(vec![asking("work", 9, when_down)]);
         let ticket = host.ticket(Op::Acquire, None, 0).unwrap();
-        let (verdict, lease) = host.resume(CallResult::Missed(&ticket), None, 5);
+        let (verdict, lease) = host.resume(RemoteCheckResult::TimedOut(&ticket), None, 5);
         assert_eq!((verdict, lease), (Verdict::Limit, None), "{when_down:?}");
         // Another one asks.
         assert!(host.ticket(Op::Acquire, None, 6).is_some());
@@ -267,15 +281,15 @@ fn what_was_not_answered_in_time_begins_nothing_while_redis_is_heard() {
 
 #[test]
 fn a_repeat_of_what_waits_is_granted_once() {
-    let mut host = Host::new(vec![asking("work", 9, WhenDown::Refuse)]);
-    let repeat = Some(Repeat { session: b"s", user: 1, name: b"n" });
+    let mut host = Host::new(vec![asking("work", 9, Fallback::Refuse)]);
+    let repeat = Some(IdempotencyKey { session: b"s", user: 1, name: b"n" });
     let ticket = host.ticket(Op::Acquire, repeat, 0).unwrap();
     assert!(host.ticket(Op::Acquire, repeat, 0).is_some(), "nobody has been granted it yet");
     host.know(&ticket.needs[0], 0);
     host.grant(&ticket.needs[0].key, 2, 1);
     let [first, second] = [2, 3].map(|millis| {
         let brought = host.brought(&ticket.needs[0], millis);
-        host.resume(CallResult::Brought(brought), repeat, millis)
+        host.resume(RemoteCheckResult::Borrowed(brought), repeat, millis)
     });
     assert_eq!((first, first.1.is_some()), (second, true));
     assert_eq!(host.there(&ticket.needs[0].key, 3), (2, 1, 1));

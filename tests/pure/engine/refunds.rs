@@ -1,7 +1,7 @@
 //! A negative charge names what it refunds: a grant or a charge of the same user, once, and no more than that cost.
 
 use tidegate::engine::{
-    Amount, Cost, NotCharged, Op, Opening, RefundBy, RefundReference, Repeat, Session, WorkOutcome,
+    Amount, ChargeError, Cost, IdempotencyKey, Op, Opening, RefundBy, RefundReference, Session, WorkOutcome,
 };
 use tidegate::rules::Mode;
 
@@ -9,21 +9,21 @@ use super::bench::{Ask, Bench, S, at};
 
 const RULES: &str = "  - {name: a, key: [u], rate: 10/h}\n";
 
-fn by(user: u32, name: &'static str) -> Option<Repeat<'static>> {
-    Some(Repeat { session: b"s", user, name: name.as_bytes() })
+fn by(user: u32, name: &'static str) -> Option<IdempotencyKey<'static>> {
+    Some(IdempotencyKey { session: b"s", user, name: name.as_bytes() })
 }
 
 fn of(user: u32, name: &'static str) -> Option<RefundBy<'static>> {
-    Some(RefundBy { user, of: RefundReference::Idem(name.as_bytes()) })
+    Some(RefundBy { user, reference: RefundReference::IdempotencyKey(name.as_bytes()) })
 }
 
 fn of_lease(user: u32, lease: u64) -> Option<RefundBy<'static>> {
-    Some(RefundBy { user, of: RefundReference::Lease(lease) })
+    Some(RefundBy { user, reference: RefundReference::Lease(lease) })
 }
 
 fn session(bench: &Bench, user: u32) -> Session {
     let opening = Opening { name: None, user, pool: "web", slots: 0, connection: 1, pid: None };
-    bench.engine.open(&opening, at(0)).unwrap()
+    bench.engine.open_session(&opening, at(0)).unwrap()
 }
 
 fn left(bench: &mut Bench, micros: u64, attributes: &str) -> String {
@@ -35,7 +35,7 @@ fn a_bare_negative_amount_is_refused_unless_trusted() {
     let mut bench = Bench::new(RULES);
     bench.check(&[(0, "u=1", 10, "allow a 0/10")]);
     for amount in [Amount::Requests(-1), Amount::Units(&vec![("requests", -1), ("tokens", 3)])] {
-        assert_eq!(bench.charge_as(0, "u=1", amount, None, None), Err(NotCharged::RefundsNothing));
+        assert_eq!(bench.charge_as(0, "u=1", amount, None, None), Err(ChargeError::NoRefundReference));
     }
     assert_eq!(left(&mut bench, 0, "u=1"), "allow a 0/10");
     assert!(bench.charge(0, "u=1", -1));
@@ -78,7 +78,7 @@ fn a_refund_that_is_repeated_is_done_once_and_answered_alike() {
     }
     assert_eq!(left(&mut bench, 0, "u=1"), "allow a 6/10");
     let other = bench.charge_as(0, "u=1", Amount::Requests(-2), by(7, "r"), of(7, "h"));
-    assert!(matches!(other, Err(NotCharged::Conflict(_))), "{other:?}");
+    assert!(matches!(other, Err(ChargeError::Conflict(_))), "{other:?}");
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn work_is_refunded_by_its_lease_while_it_lasts() {
     assert_eq!(left(&mut bench, 0, "u=1"), "allow a 9/10");
     // A lease that was released is known no more; a name is, and the lease leads to it.
     let released = bench.acquire(0, "u=1", Cost::Requests(1), &other, None).unwrap();
-    assert!(bench.engine.release(&other, released, WorkOutcome::Ok, at(0)));
+    assert!(bench.engine.release_lease(&other, released, WorkOutcome::Ok, at(0)));
     let mut refund = |amount: Amount<'_>, of| bench.charge_as(0, "u=1", amount, None, of);
     assert_eq!(refund(Amount::Requests(-1), of_lease(7, released)), Ok(false));
     let named = bench.acquire(0, "u=1", Cost::Requests(2), &other, by(7, "n")).unwrap();
@@ -122,7 +122,7 @@ fn work_is_refunded_by_its_lease_while_it_lasts() {
     assert_eq!(refund(Amount::Requests(-2), of_lease(7, named)), Ok(true));
     assert_eq!(refund(Amount::Requests(-2), of(7, "n")), Ok(false), "by the one or the other");
     let named = bench.acquire(0, "u=1", Cost::Requests(2), &other, by(7, "m")).unwrap();
-    assert!(bench.engine.release(&other, named, WorkOutcome::Ok, at(0)));
+    assert!(bench.engine.release_lease(&other, named, WorkOutcome::Ok, at(0)));
     assert_eq!(bench.charge_as(0, "u=1", Amount::Requests(-2), None, of(7, "m")), Ok(true), "after its end");
 }
 
@@ -135,7 +135,7 @@ fn a_rule_that_gives_back_at_the_end_gives_back_once() {
     let lease = bench.acquire(0, "u=1", Cost::Requests(4), &mine, None).unwrap();
     assert_eq!(bench.charge_as(0, "u=1", Amount::Requests(-4), None, of_lease(7, lease)), Ok(true));
     assert_eq!(left(&mut bench, 0, "u=1"), "allow a 1/10");
-    assert!(bench.engine.release(&mine, lease, WorkOutcome::Ok, at(0)));
+    assert!(bench.engine.release_lease(&mine, lease, WorkOutcome::Ok, at(0)));
     assert_eq!(left(&mut bench, 0, "u=1"), "allow a 5/10");
 }
 

@@ -133,7 +133,7 @@ fn a_block_and_what_is_elastic_are_kept_when_numbers_change() {
     bench.check(&[(60 * S, "", 1, "limit a 2/2 after 3540000000")]);
 
     let mut bench = Bench::new("  - {name: a, key: [], rate: 1/min, burst: 2, over: {elastic: 100%}}\n");
-    bench.engine.set_room(true);
+    bench.engine.set_elastic_room(true);
     bench.check(&[(0, "", 2, "allow a 0/2"), (0, "", 2, "allow a 0/2 [over a]")]);
     bench.reload("  - {name: a, key: [], rate: 1/min, burst: 3, over: {elastic: 100%}}\n");
     // Two of three are used of either.

@@ -1,13 +1,13 @@
 //! Requests that come again under one name.
 
-use tidegate::engine::{Op, Repeat};
+use tidegate::engine::{IdempotencyKey, Op};
 
 use super::bench::{Ask, Bench, S};
 
 const RULES: &str = "  - {name: a, key: [u], rate: 1/min, burst: 2}\n";
 
 fn named(attributes: &'static str, cost: u32, session: &'static [u8], name: &'static [u8]) -> Ask<'static> {
-    Ask { repeat: Some(Repeat { session, user: 7, name }), ..Ask::hit(attributes, cost) }
+    Ask { repeat: Some(IdempotencyKey { session, user: 7, name }), ..Ask::hit(attributes, cost) }
 }
 
 #[test]
@@ -32,7 +32,7 @@ fn other_names_sessions_users_and_ops_are_other_requests() {
     for other in [
         named("u=1", 1, b"s", b"y"),
         named("u=1", 1, b"t", b"x"),
-        Ask { repeat: Some(Repeat { session: b"s", user: 8, name: b"x" }), ..first },
+        Ask { repeat: Some(IdempotencyKey { session: b"s", user: 8, name: b"x" }), ..first },
     ] {
         assert_eq!(bench.ask(0, other), "limit a 0/2 after 60000000");
     }
@@ -74,7 +74,7 @@ fn what_is_remembered_is_forgotten_and_bounded() {
         let name = format!("n{number}");
         let attributes = format!("u={number}");
         let ask = Ask {
-            repeat: Some(Repeat { session: b"s", user: 7, name: name.as_bytes() }),
+            repeat: Some(IdempotencyKey { session: b"s", user: 7, name: name.as_bytes() }),
             ..Ask::hit(&attributes, 1)
         };
         assert_eq!(bench.ask(u64::from(number), ask), "allow a 1/2");

@@ -47,7 +47,7 @@ fn replays_corpora() {
 
 #[test]
 fn survives_mutations_of_corpora() {
-    let seed = variable("FUZZ_SEED").unwrap_or_else(tidegate::clock::boot_nanos);
+    let seed = variable("FUZZ_SEED").unwrap_or_else(tidegate::clock::read_boot_nanos);
     let times = u32::try_from(variable("FUZZ_MUTATIONS").unwrap_or(1)).unwrap();
     println!("FUZZ_SEED={seed}");
     for target in TARGETS {

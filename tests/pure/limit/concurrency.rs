@@ -3,7 +3,7 @@
 use std::num::NonZeroU32;
 
 use tidegate::clock::Micros;
-use tidegate::limit::concurrency::{ConcurrencyQuota, InProgress};
+use tidegate::limit::concurrency::{ConcurrencyQuota, LeaseCount};
 use tidegate::limit::{Outcome, QuotaLevel};
 
 fn quota(max: u32) -> ConcurrencyQuota {
@@ -13,23 +13,23 @@ fn quota(max: u32) -> ConcurrencyQuota {
 #[test]
 fn refuses_lease_beyond_max_until_one_ends() {
     let quota = quota(3);
-    let mut leases = InProgress::default();
+    let mut leases = LeaseCount::default();
     for begun in 0..3 {
         assert_eq!((leases.count(), leases.judge(&quota)), (begun, Outcome::Pass));
-        leases.begin();
+        leases.add_lease();
     }
     assert_eq!(leases.judge(&quota), Outcome::Later(Micros::ZERO));
-    assert_eq!((leases.end(), leases.judge(&quota)), (2, Outcome::Pass));
+    assert_eq!((leases.remove_lease(), leases.judge(&quota)), (2, Outcome::Pass));
 }
 
 #[test]
 fn lowered_max_refuses_until_fewer_leases_are_in_progress() {
     let quota = quota(2);
-    let mut leases = InProgress::default();
-    (0..4).for_each(|_| leases.begin());
+    let mut leases = LeaseCount::default();
+    (0..4).for_each(|_| leases.add_lease());
     for (left, remaining) in [(3, 0), (2, 0), (1, 1), (0, 2)] {
-        assert_eq!(leases.end(), left);
-        assert_eq!(leases.judge(&quota).passes(), remaining > 0, "{left} in progress");
+        assert_eq!(leases.remove_lease(), left);
+        assert_eq!(leases.judge(&quota).is_allowed(), remaining > 0, "{left} in progress");
         let level = QuotaLevel { limit: 2, window: Micros::ZERO, remaining, reset: Micros::ZERO };
         assert_eq!(leases.level(&quota), level, "{left} in progress");
     }

@@ -2,8 +2,8 @@
 //! clock does.
 
 use tidegate::clock::{Micros, Now, Timestamp};
-use tidegate::limit::fixed_window::{FixedWindow, FixedWindowQuota, WindowAlign, WindowPeriod};
-use tidegate::limit::{Outcome, QuotaLevel, RateError};
+use tidegate::limit::fixed_window::{FixedWindowQuota, FixedWindowState, WindowAlign, WindowPeriod};
+use tidegate::limit::{LimitError, Outcome, QuotaLevel};
 
 use Outcome::{Later, Never, Pass};
 
@@ -22,11 +22,11 @@ fn ms(millis: u64) -> Micros {
 
 /// A moment in milliseconds of boot-time clock, and by how many the wall clock is off.
 fn at(millis: u64, off: i64) -> Now {
-    Now { at: Timestamp::from_nanos(millis * MILLI), utc: off * 1_000_000 }
+    Now { at: Timestamp::from_nanos(millis * MILLI), utc_offset_nanos: off * 1_000_000 }
 }
 
 /// Judges, and charges what passes.
-pub(crate) fn take(key: &mut FixedWindow, quota: &FixedWindowQuota, now: Now, cost: u32) -> Outcome {
+pub(crate) fn take(key: &mut FixedWindowState, quota: &FixedWindowQuota, now: Now, cost: u32) -> Outcome {
     let outcome = key.judge(quota, now, cost);
     if outcome == Pass {
         key.charge(quota, now, cost);
@@ -36,7 +36,7 @@ pub(crate) fn take(key: &mut FixedWindow, quota: &FixedWindowQuota, now: Now, co
 
 /// Runs steps of (milliseconds, wall clock off by milliseconds, cost, expected) on one key.
 fn check(quota: &FixedWindowQuota, steps: &[(u64, i64, u32, Outcome)]) {
-    let mut key = FixedWindow::fresh(quota, Now::default());
+    let mut key = FixedWindowState::fresh(quota, Now::default());
     for (millis, off, cost, expected) in steps {
         let outcome = take(&mut key, quota, at(*millis, *off), *cost);
         assert_eq!(outcome, *expected, "{cost} at {millis} ms {off:+} of {quota:?}");
@@ -66,7 +66,7 @@ fn a_window_fills_and_the_next_begins_empty() {
 fn ten_pass_in_a_minute_across_the_edge_of_five_a_minute() {
     // 2:00:30 to 2:01:30: five on either side of 2:01.
     let quota = quota(5, MINUTE, WindowAlign::Utc);
-    let mut key = FixedWindow::fresh(&quota, Now::default());
+    let mut key = FixedWindowState::fresh(&quota, Now::default());
     let two = 2 * 3_600;
     let passed =
         (two + 30..two + 90).filter(|second| take(&mut key, &quota, at(second * 1_000, 0), 1) == Pass);
@@ -80,7 +80,7 @@ fn ten_pass_in_a_minute_across_the_edge_of_five_a_minute() {
 fn none_at_all_is_refused_for_good() {
     let none = quota(0, MINUTE, WindowAlign::Epoch);
     check(&none, &[(0, 0, 1, Never), (0, 0, 0, Pass), (90_000, 0, 1, Never)]);
-    let mut key = FixedWindow::fresh(&none, Now::default());
+    let mut key = FixedWindowState::fresh(&none, Now::default());
     key.charge(&none, at(0, 0), 7);
     assert_eq!(
         key.level(&none, at(0, 0)),
@@ -152,10 +152,10 @@ fn time_has_two_ends() {
     // Before 1970 a window lasts from its first request; the last of all never ends.
     let second = quota(1, SECOND, WindowAlign::Utc);
     check(&second, &[(500, -10_000, 1, Pass), (700, -10_000, 1, Later(ms(800))), (1_500, -10_000, 1, Pass)]);
-    let end = Now { at: Timestamp::from_nanos(u64::MAX), utc: 1 };
+    let end = Now { at: Timestamp::from_nanos(u64::MAX), utc_offset_nanos: 1 };
     for align in [WindowAlign::Utc, WindowAlign::First, WindowAlign::Epoch] {
         let quota = quota(1, SECOND, align);
-        let mut key = FixedWindow::fresh(&quota, end);
+        let mut key = FixedWindowState::fresh(&quota, end);
         assert_eq!(take(&mut key, &quota, end, 1), Pass);
         assert_eq!(key.judge(&quota, end, 1), Later(Micros(1)), "{quota:?}");
     }
@@ -164,7 +164,7 @@ fn time_has_two_ends() {
 #[test]
 fn what_is_refused_may_count_all_the_same() {
     let quota = quota(3, SECOND, WindowAlign::Utc);
-    let mut key = FixedWindow::fresh(&quota, at(0, 0));
+    let mut key = FixedWindowState::fresh(&quota, at(0, 0));
     for _ in 0..3 {
         key.charge(&quota, at(10, 0), u32::MAX);
     }
@@ -184,34 +184,34 @@ fn what_is_refused_may_count_all_the_same() {
 fn began_and_count_restore_the_window() {
     let quota = quota(5, SECOND, WindowAlign::First);
     let now = at(5_000_000_000, 0);
-    let mut key = FixedWindow::fresh(&quota, now);
+    let mut key = FixedWindowState::fresh(&quota, now);
     key.charge(&quota, now, 3);
-    let (began, count) = key.began_and_count();
+    let (began, count) = key.to_parts();
     assert_eq!((began, count), (now.at, 3));
-    assert_eq!(FixedWindow::of_began_and_count(began, count), key);
+    assert_eq!(FixedWindowState::from_parts(began, count), key);
 }
 
 #[test]
 fn debt_ends_with_the_window_and_has_a_bound() {
     let quota = quota(5, SECOND, WindowAlign::Utc);
-    let mut key = FixedWindow::fresh(&quota, at(0, 0));
-    key.owe(&quota, at(0, 0), 9, 2); // at most 7 count
-    key.give_back(&quota, at(0, 0), 3);
+    let mut key = FixedWindowState::fresh(&quota, at(0, 0));
+    key.charge_debt(&quota, at(0, 0), 9, 2); // at most 7 count
+    key.refund(&quota, at(0, 0), 3);
     assert_eq!(key.level(&quota, at(0, 0)).remaining, 1);
-    key.owe(&quota, at(0, 0), u32::MAX, u32::MAX);
+    key.charge_debt(&quota, at(0, 0), u32::MAX, u32::MAX);
     assert_eq!(key.level(&quota, at(0, 0)).remaining, 0);
-    key.owe(&quota, at(0, 0), 1, 0); // less than is owed already takes nothing back
-    key.give_back(&quota, at(0, 0), u32::MAX - 1);
+    key.charge_debt(&quota, at(0, 0), 1, 0); // less than is owed already takes nothing back
+    key.refund(&quota, at(0, 0), u32::MAX - 1);
     assert_eq!(key.level(&quota, at(0, 0)).remaining, 4);
-    key.give_back(&quota, at(0, 0), u32::MAX);
+    key.refund(&quota, at(0, 0), u32::MAX);
     assert_eq!(
         key.level(&quota, at(0, 0)),
         QuotaLevel { limit: 5, window: ms(1_000), remaining: 5, reset: Micros(0) }
     );
-    assert_eq!(key.nanos_until_fresh(quota.nanos_max(), at(0, 0)), 0);
+    assert_eq!(key.nanos_until_fresh(quota.window_nanos_max(), at(0, 0)), 0);
     // Nothing of an earlier window is given back to this one.
     key.charge(&quota, at(0, 0), 5);
-    key.give_back(&quota, at(1_000, 0), 5);
+    key.refund(&quota, at(1_000, 0), 5);
     assert_eq!(key.level(&quota, at(1_000, 0)).remaining, 5);
 }
 
@@ -220,17 +220,17 @@ fn what_cannot_be_is_refused() {
     use WindowAlign::{Epoch, First, Utc};
     let (nanos, months) = (WindowPeriod::Nanos, WindowPeriod::Months);
     let table = [
-        (nanos(999_999), Utc, Err(RateError::Window)),
+        (nanos(999_999), Utc, Err(LimitError::Window)),
         (nanos(1_000_000), Utc, Ok(ms(1))),
-        (nanos(0), First, Err(RateError::Window)),
+        (nanos(0), First, Err(LimitError::Window)),
         (nanos(366 * DAY), Utc, Ok(ms(366 * 86_400_000))),
-        (nanos(366 * DAY + 1), First, Err(RateError::Window)),
-        (months(0), Utc, Err(RateError::Window)),
-        (months(13), Utc, Err(RateError::Window)),
-        (months(u32::MAX), Epoch, Err(RateError::Window)),
+        (nanos(366 * DAY + 1), First, Err(LimitError::Window)),
+        (months(0), Utc, Err(LimitError::Window)),
+        (months(13), Utc, Err(LimitError::Window)),
+        (months(u32::MAX), Epoch, Err(LimitError::Window)),
         (months(12), Utc, Ok(ms(360 * 86_400_000))),
-        (nanos(DAY + SECOND), Utc, Err(RateError::PartDays)),
-        (nanos(36 * 3_600 * SECOND), Utc, Err(RateError::PartDays)),
+        (nanos(DAY + SECOND), Utc, Err(LimitError::PartDays)),
+        (nanos(36 * 3_600 * SECOND), Utc, Err(LimitError::PartDays)),
         (nanos(36 * 3_600 * SECOND), First, Ok(ms(129_600_000))),
         (nanos(36 * 3_600 * SECOND), Epoch, Ok(ms(129_600_000))),
         (nanos(7 * 3_600 * SECOND), Utc, Ok(ms(25_200_000))),
@@ -239,7 +239,7 @@ fn what_cannot_be_is_refused() {
         let quota = FixedWindowQuota::new(1, period, align.clone());
         assert_eq!(quota.map(|quota| quota.window()), expected, "{period:?} {align:?}");
     }
-    assert!(RateError::PartDays.to_string().contains("align: first"));
+    assert!(LimitError::PartDays.to_string().contains("align: first"));
 }
 
 #[test]
@@ -256,13 +256,19 @@ fn quotas_with_the_same_windows_share_their_states() {
     for (i, one) in quotas.iter().enumerate() {
         for (k, other) in quotas.iter().enumerate() {
             let other = other.with_count(9).unwrap();
-            assert_eq!(one.has_windows_of(&other), i == k, "{one:?} {other:?}");
-            assert_eq!(one.shape() == other.shape(), i == k, "{} {}", one.shape(), other.shape());
+            assert_eq!(one.has_same_windows(&other), i == k, "{one:?} {other:?}");
+            assert_eq!(
+                one.describe_windows() == other.describe_windows(),
+                i == k,
+                "{} {}",
+                one.describe_windows(),
+                other.describe_windows()
+            );
         }
     }
 }
 
 #[test]
 fn a_state_fits_beside_a_digest_in_28_bytes() {
-    assert_eq!((size_of::<FixedWindow>(), align_of::<FixedWindow>()), (12, 4));
+    assert_eq!((size_of::<FixedWindowState>(), align_of::<FixedWindowState>()), (12, 4));
 }

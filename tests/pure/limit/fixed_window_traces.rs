@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::limit::Outcome;
-use tidegate::limit::fixed_window::{FixedWindow, FixedWindowQuota, Timeline, WindowAlign, WindowPeriod};
+use tidegate::limit::fixed_window::{
+    FixedWindowQuota, FixedWindowState, Timeline, WindowAlign, WindowPeriod,
+};
 
 use super::fixed_window::{DAY, MILLI, MINUTE, SECOND, quota, take};
 use Outcome::{Later, Never, Pass};
@@ -42,7 +44,7 @@ fn traces(steady: bool) -> impl Strategy<Value = (FixedWindowQuota, u64, Steps)>
             let place = |(step, back, utc, cost): (u64, u64, Option<u64>, u32)| {
                 nanos = (nanos + step - back).min(u64::MAX / 4);
                 off = utc.map_or(off, |utc| i64::try_from(utc).unwrap() - i64::try_from(window * 2).unwrap());
-                (Now { at: Timestamp::from_nanos(nanos), utc: off }, cost)
+                (Now { at: Timestamp::from_nanos(nanos), utc_offset_nanos: off }, cost)
             };
             (quota.clone(), window, steps.into_iter().map(place).collect())
         })
@@ -60,7 +62,7 @@ fn end_by_division(quota: &FixedWindowQuota, window: u64, reading: i128) -> i128
 }
 
 fn reading(quota: &FixedWindowQuota, now: Now) -> i128 {
-    let utc = if quota.timeline() == Timeline::Boot { 0 } else { i128::from(now.utc) };
+    let utc = if quota.timeline() == Timeline::Boot { 0 } else { i128::from(now.utc_offset_nanos) };
     i128::from(now.at.as_nanos()) + utc
 }
 
@@ -73,7 +75,7 @@ proptest! {
 
     #[test]
     fn windows_decide_as_counting_by_hand_does((quota, window, steps) in traces(false)) {
-        let mut key = FixedWindow::fresh(&quota, Now::default());
+        let mut key = FixedWindowState::fresh(&quota, Now::default());
         let (mut began, mut counted) = (None, 0);
         for (now, cost) in steps {
             let reading = reading(&quota, now);
@@ -100,7 +102,7 @@ proptest! {
 
     #[test]
     fn each_window_passes_n_and_any_span_as_long_2n((quota, window, steps) in traces(true)) {
-        let mut key = FixedWindow::fresh(&quota, Now::default());
+        let mut key = FixedWindowState::fresh(&quota, Now::default());
         let mut passed: Vec<(u64, u32)> = Vec::new();
         for (now, cost) in steps {
             if take(&mut key, &quota, now, cost) == Pass {
@@ -117,7 +119,7 @@ proptest! {
 
     #[test]
     fn a_wait_is_enough_and_a_level_true((quota, _, steps) in traces(false)) {
-        let mut key = FixedWindow::fresh(&quota, Now::default());
+        let mut key = FixedWindowState::fresh(&quota, Now::default());
         for (now, cost) in steps {
             match take(&mut key, &quota, now, cost) {
                 Later(Micros(wait)) => {
@@ -136,7 +138,7 @@ proptest! {
             } else {
                 prop_assert_eq!(key.level(&quota, later(now, level.reset.0)).remaining, level.limit);
                 prop_assert_eq!(key.level(&quota, later(now, level.reset.0 - 1)).remaining, level.remaining);
-                prop_assert!(key.nanos_until_fresh(quota.nanos_max(), now).div_ceil(1_000) >= level.reset.0);
+                prop_assert!(key.nanos_until_fresh(quota.window_nanos_max(), now).div_ceil(1_000) >= level.reset.0);
             }
         }
     }
@@ -145,7 +147,7 @@ proptest! {
     fn no_step_of_the_wall_clock_makes_a_wait_longer_than_the_window(
         (quota, window, steps) in traces(true), wrong in proptest::collection::vec(any::<i64>(), 150),
     ) {
-        let mut key = FixedWindow::fresh(&quota, Now::default());
+        let mut key = FixedWindowState::fresh(&quota, Now::default());
         let (mut passed, mut utc): (Vec<(u64, u32)>, i64) = (Vec::new(), 0);
         let mut steps_of_clock = 0;
         for ((now, cost), wrong) in steps.into_iter().zip(wrong) {
@@ -153,7 +155,7 @@ proptest! {
             let set = match wrong & 3 { 0 => wrong / 4, 1 => 0, _ => utc };
             steps_of_clock += u32::from(set != utc);
             utc = set;
-            let now = Now { utc, ..now };
+            let now = Now { utc_offset_nanos: utc, ..now };
             let at = now.at.as_nanos();
             match take(&mut key, &quota, now, cost) {
                 Pass => passed.push((at, cost)),
@@ -186,16 +188,16 @@ proptest! {
         let align = [WindowAlign::Utc, WindowAlign::First, WindowAlign::Epoch, WindowAlign::Zone(zone)][place].clone();
         let period = if months == 0 { WindowPeriod::Nanos(nanos) } else { WindowPeriod::Months(months) };
         let quota = FixedWindowQuota::new(count, period, align).unwrap();
-        let mut key = FixedWindow::fresh(&quota, Now::default());
+        let mut key = FixedWindowState::fresh(&quota, Now::default());
         for (nanos, utc, cost, amount) in steps {
-            let now = Now { at: Timestamp::from_nanos(nanos), utc };
+            let now = Now { at: Timestamp::from_nanos(nanos), utc_offset_nanos: utc };
             let _ = take(&mut key, &quota, now, cost);
-            key.owe(&quota, now, amount, cost);
+            key.charge_debt(&quota, now, amount, cost);
             key.charge(&quota, now, amount);
             let level = key.level(&quota, now);
             prop_assert!(level.remaining <= level.limit && level.window > Micros::ZERO);
             prop_assert!(level.remaining == level.limit || level.reset > Micros::ZERO);
-            key.give_back(&quota, now, cost);
+            key.refund(&quota, now, cost);
         }
     }
 }

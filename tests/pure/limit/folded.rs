@@ -5,7 +5,7 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Timestamp};
 use tidegate::limit::share::{
-    FleetStatus, Folded, KeyCheckReply, RemoteCheckWait, Share, ShareQuota, ShareReply, WhenDown,
+    CompactShare, Fallback, FleetStatus, KeyCheckReply, RemoteCheckWait, ShareQuota, ShareReply, ShareState,
 };
 use tidegate::limit::{self, Outcome, QuotaLevel, Rate, fixed_window, token_bucket};
 
@@ -19,7 +19,7 @@ fn at(millis: u64) -> Timestamp {
 
 fn shared(count: u32, burst: u32, credit: u16) -> (ShareQuota, Arc<FleetStatus>) {
     let bucket = token_bucket::TokenBucketQuota::new(Rate::new(count, SECOND).unwrap(), burst).unwrap();
-    joined(ShareQuota::new(bucket, credit, WhenDown::Share))
+    joined(ShareQuota::new(bucket, credit, Fallback::Share))
 }
 
 /// So many in each second.
@@ -30,13 +30,13 @@ fn windowed(count: u32, credit: u16) -> (ShareQuota, Arc<FleetStatus>) {
         fixed_window::WindowAlign::Epoch,
     );
     joined(
-        ShareQuota::of_window(limit::Quota::FixedWindow(window.unwrap()), credit, WhenDown::Share).unwrap(),
+        ShareQuota::for_window(limit::Quota::FixedWindow(window.unwrap()), credit, Fallback::Share).unwrap(),
     )
 }
 
 fn joined(quota: ShareQuota) -> (ShareQuota, Arc<FleetStatus>) {
     let standing = Arc::new(FleetStatus::default());
-    standing.set_linked(true);
+    standing.set_redis_reachable(true);
     standing.set_hosts(3);
     quota.join(&standing, 7);
     (quota, standing)
@@ -44,44 +44,44 @@ fn joined(quota: ShareQuota) -> (ShareQuota, Arc<FleetStatus>) {
 
 /// The same key, as it is and folded.
 struct Both {
-    share: Share,
-    folded: Folded,
+    share: ShareState,
+    folded: CompactShare,
 }
 
 impl Both {
     fn fresh(quota: &ShareQuota, now: Timestamp) -> Both {
-        Both { share: Share::fresh(quota, now), folded: Folded::fresh(quota, now) }
+        Both { share: ShareState::fresh(quota, now), folded: CompactShare::fresh(quota, now) }
     }
 
     fn change<T: PartialEq + std::fmt::Debug>(
         &mut self,
         quota: &ShareQuota,
         now: Timestamp,
-        change: impl Fn(&mut Share) -> T,
+        change: impl Fn(&mut ShareState) -> T,
     ) -> T {
         let changed = change(&mut self.share);
-        assert_eq!(self.folded.change(quota, now, change), changed);
+        assert_eq!(self.folded.update(quota, now, change), changed);
         changed
     }
 
     /// As one decision does it, which then says where the key stands.
     fn admit(&mut self, quota: &ShareQuota, now: Timestamp, cost: u32) -> (Outcome, Option<QuotaLevel>) {
         let outcome = self.share.admit(quota, now, cost);
-        if !outcome.passes() {
-            self.share.refuse(quota, now, cost);
+        if !outcome.is_allowed() {
+            self.share.record_refusal(quota, now, cost);
         }
-        let at_once = self.folded.admit_at_once(quota, now, cost);
+        let at_once = self.folded.admit_fast(quota, now, cost);
         match at_once {
             Some(level) => {
-                assert!(outcome.passes());
+                assert!(outcome.is_allowed());
                 assert_eq!(level, self.share.level(quota, now));
-                assert!(!self.share.calls(), "nobody is told of it");
+                assert!(!self.share.take_sync_due(), "nobody is told of it");
             }
             None => {
-                let same = self.folded.change(quota, now, |share| {
+                let same = self.folded.update(quota, now, |share| {
                     let outcome = share.admit(quota, now, cost);
-                    if !outcome.passes() {
-                        share.refuse(quota, now, cost);
+                    if !outcome.is_allowed() {
+                        share.record_refusal(quota, now, cost);
                     }
                     outcome
                 });
@@ -94,17 +94,21 @@ impl Both {
     /// Nothing that can be asked of the two tells them apart: a full bucket is one, whenever it filled.
     fn assert_same(&self, quota: &ShareQuota, now: Timestamp) {
         let unfolded = self.folded.unfold(quota, now);
-        assert_eq!(unfolded.look(now), self.share.look(now));
-        let report = |mut share: Share| (share.calls(), share.report(quota, now, u32::MAX));
+        assert_eq!(unfolded.peek_report(now), self.share.peek_report(now));
+        let report = |mut share: ShareState| (share.take_sync_due(), share.report(quota, now, u32::MAX));
         assert_eq!(report(unfolded), report(self.share));
-        assert_eq!(unfolded.seen(), self.share.seen());
+        assert_eq!(unfolded.last_level(), self.share.last_level());
         assert_eq!(unfolded.level(quota, now), self.share.level(quota, now));
-        assert_eq!(self.folded.is_in_touch(), self.share.is_in_touch());
+        assert_eq!(self.folded.is_tracked(), self.share.is_tracked());
         let scale = quota.bucket().scale();
         assert_eq!(self.folded.nanos_until_fresh(scale, now), self.share.nanos_until_fresh(scale, now));
         for cost in [0, 1, 2, 7, u32::MAX] {
             assert_eq!(unfolded.judge(quota, now, cost), self.share.judge(quota, now, cost), "{cost}");
-            assert_eq!(unfolded.lacks(quota, now, cost), self.share.lacks(quota, now, cost), "{cost}");
+            assert_eq!(
+                unfolded.missing_tokens(quota, now, cost),
+                self.share.missing_tokens(quota, now, cost),
+                "{cost}"
+            );
         }
     }
 }
@@ -113,12 +117,12 @@ proptest! {
     #[test]
     fn folded_it_is_the_same_share(
         count in 1u32..200, burst in 1u32..400, credit in prop::sample::select(vec![0u16, 7, 100, 333, 1_000]),
-        asks in prop::sample::select(vec![RemoteCheckWait::Never, RemoteCheckWait::WhereCreditIsLess, RemoteCheckWait::OnMiss]),
+        asks in prop::sample::select(vec![RemoteCheckWait::Never, RemoteCheckWait::BelowUnitCredit, RemoteCheckWait::OnMiss]),
         is_window in any::<bool>(),
         steps in prop::collection::vec((0u8..18, 0u64..400, 0u32..6, 0u32..12, -50i64..400), 1..150),
     ) {
         let (quota, standing) = if is_window { windowed(burst, credit) } else { shared(count, burst, credit) };
-        let quota = quota.asking(asks);
+        let quota = quota.with_remote_checks(asks);
         let mut both = Both::fresh(&quota, at(0));
         let mut now = 0;
         for (what, gap, cost, number, level) in steps {
@@ -128,25 +132,25 @@ proptest! {
                 0 | 1 => {
                     both.change(&quota, now, |share| {
                         let (reported, back) = share.report(&quota, now, number / 4);
-                        let (granted, paid) = (number, reported.owed);
-                        let told = ShareReply { granted, paid, level: level * MICRO, demand: 1_000 * u64::from(cost), sent: now, low: cost, more: None };
-                        share.settle(&quota, &told, now);
+                        let (granted, paid) = (number, reported.debt);
+                        let told = ShareReply { granted, paid, level: level * MICRO, demand: 1_000 * u64::from(cost), sent_at: now, low_mark: cost, next_increase: None };
+                        share.apply_reply(&quota, &told, now);
                         (reported, back)
                     });
                 }
-                2 => _ = both.change(&quota, now, |share| share.let_go(now)),
+                2 => _ = both.change(&quota, now, |share| share.stop_tracking(now)),
                 3 => standing.set_hosts(number),
-                4 => _ = standing.set_linked(number > 2),
-                5 => assert_eq!(both.folded.calls(), both.share.calls()),
-                6 => both.change(&quota, now, |share| share.owe(&quota, now, number, burst)),
-                7 => both.change(&quota, now, |share| share.give_back(&quota, now, number)),
-                8 => _ = both.change(&quota, now, |share| share.miss(&quota, now, number)),
-                11 => both.change(&quota, now, |share| share.judged(number)),
-                9 => both.change(&quota, now, |share| share.hand_back(now, number)),
+                4 => _ = standing.set_redis_reachable(number > 2),
+                5 => assert_eq!(both.folded.take_sync_due(), both.share.take_sync_due()),
+                6 => both.change(&quota, now, |share| share.charge_debt(&quota, now, number, burst)),
+                7 => both.change(&quota, now, |share| share.refund(&quota, now, number)),
+                8 => _ = both.change(&quota, now, |share| share.apply_timeout(&quota, now, number)),
+                11 => both.change(&quota, now, |share| share.release_reservation(number)),
+                9 => both.change(&quota, now, |share| share.refund_unspent(now, number)),
                 10 => {
                     let refused = (number == 0).then_some((cost, Some(Micros(50_000))));
-                    let brought = KeyCheckReply { granted: number, level: level * MICRO, refused, sent: now, more: None, paid_us: 0 };
-                    both.change(&quota, now, |share| share.bring(&quota, now, &brought));
+                    let brought = KeyCheckReply { granted: number, level: level * MICRO, refused, sent_at: now, next_increase: None, paid_us: 0 };
+                    both.change(&quota, now, |share| share.apply_remote_reply(&quota, now, &brought));
                 }
                 _ => _ = both.admit(&quota, now, cost),
             }
@@ -162,16 +166,16 @@ fn tokens_in_hand_are_taken_at_once_until_somebody_is_to_be_told_or_they_lapse()
     let settle = |both: &mut Both, now: Timestamp, low: u32| {
         both.change(&quota, now, |share| {
             share.report(&quota, now, 0);
-            share.settle(
+            share.apply_reply(
                 &quota,
                 &ShareReply {
                     granted: 10,
                     paid: 0,
                     level: 40 * MICRO,
                     demand: 500,
-                    sent: now,
-                    low,
-                    more: None,
+                    sent_at: now,
+                    low_mark: low,
+                    next_increase: None,
                 },
                 now,
             );
@@ -181,7 +185,7 @@ fn tokens_in_hand_are_taken_at_once_until_somebody_is_to_be_told_or_they_lapse()
     let admit = |both: &mut Both, millis: u64| both.admit(&quota, at(millis), 1).1.is_some();
     assert!(admit(&mut both, 1) && admit(&mut both, 1));
     assert!(!admit(&mut both, 1), "fewer than eight are left: somebody is told");
-    assert!(both.share.calls() && both.folded.calls());
+    assert!(both.share.take_sync_due() && both.folded.take_sync_due());
     assert!(!admit(&mut both, 2), "it is folded again");
     assert!((0..5).all(|_| admit(&mut both, 2)), "he was told");
     assert!(!admit(&mut both, 2), "the last");
@@ -190,9 +194,9 @@ fn tokens_in_hand_are_taken_at_once_until_somebody_is_to_be_told_or_they_lapse()
     assert!(!admit(&mut both, 1_999), "they are about to lapse");
     assert!(!admit(&mut both, 2_000), "they have lapsed");
     settle(&mut both, at(3_000), 0);
-    standing.set_linked(false);
+    standing.set_redis_reachable(false);
     assert!(!admit(&mut both, 3_000), "an outage");
-    standing.set_linked(true);
+    standing.set_redis_reachable(true);
     both.assert_same(&quota, at(3_001));
 }
 
@@ -204,10 +208,10 @@ fn credit_is_used_at_once_until_somebody_is_to_be_told() {
     assert!((0..20).all(|_| both.admit(&quota, at(1), 1).1.is_some()));
     assert_eq!(both.folded.heap_bytes(), 0, "nobody has heard of it");
     assert!(both.admit(&quota, at(1), 1).1.is_none(), "more than half");
-    assert!(both.share.calls() && both.folded.calls());
+    assert!(both.share.take_sync_due() && both.folded.take_sync_due());
     assert!((0..18).all(|_| both.admit(&quota, at(1), 1).1.is_some()), "he was told");
     assert!(both.admit(&quota, at(1), 1).1.is_none(), "the last");
-    assert!(!both.share.calls() && !both.folded.calls(), "the sync task knows of it");
+    assert!(!both.share.take_sync_due() && !both.folded.take_sync_due(), "the sync task knows of it");
     assert_eq!(both.folded.heap_bytes(), 0);
     both.assert_same(&quota, at(1));
 }
@@ -216,14 +220,14 @@ fn credit_is_used_at_once_until_somebody_is_to_be_told() {
 fn keeps_debt_of_an_outage() {
     let (quota, standing) = shared(100, 120, 1_000);
     let mut both = Both::fresh(&quota, at(0));
-    standing.set_linked(false);
+    standing.set_redis_reachable(false);
     for _ in 0..5 {
-        assert!(both.admit(&quota, at(1), 1).0.passes());
+        assert!(both.admit(&quota, at(1), 1).0.is_allowed());
     }
     assert_eq!(both.folded.heap_bytes(), 0, "the compact form suffices");
-    standing.set_linked(true);
+    standing.set_redis_reachable(true);
     both.assert_same(&quota, at(1));
-    assert_eq!(both.change(&quota, at(1), |share| share.report(&quota, at(1), 0)).0.owed, 5);
+    assert_eq!(both.change(&quota, at(1), |share| share.report(&quota, at(1), 0)).0.debt, 5);
 }
 
 #[test]
@@ -236,9 +240,17 @@ fn levels_are_equal_at_every_nanosecond() {
         both.change(&quota, now, |share| {
             share.report(&quota, now, 0);
             let (level, more) = (40 * MICRO, None);
-            share.settle(
+            share.apply_reply(
                 &quota,
-                &ShareReply { granted: 10, paid: 0, level, demand: 0, sent: now, low: 0, more },
+                &ShareReply {
+                    granted: 10,
+                    paid: 0,
+                    level,
+                    demand: 0,
+                    sent_at: now,
+                    low_mark: 0,
+                    next_increase: more,
+                },
                 now,
             );
         });
@@ -252,18 +264,18 @@ fn levels_are_equal_at_every_nanosecond() {
 #[test]
 fn what_was_admitted_before_it_was_shared_is_not_taken_for_credit() {
     let bucket = token_bucket::TokenBucketQuota::new(Rate::new(100, SECOND).unwrap(), 120).unwrap();
-    let quota = ShareQuota::new(bucket, 1_000, WhenDown::Share);
+    let quota = ShareQuota::new(bucket, 1_000, Fallback::Share);
     let mut both = Both::fresh(&quota, at(0));
-    assert!((0..30).all(|_| both.admit(&quota, at(1), 1).0.passes()));
+    assert!((0..30).all(|_| both.admit(&quota, at(1), 1).0.is_allowed()));
     let standing = Arc::new(FleetStatus::default());
-    standing.set_linked(true);
+    standing.set_redis_reachable(true);
     standing.set_hosts(3);
     quota.join(&standing, 7);
     // It hears of that, and nothing else is changed by it.
     let _ = both.admit(&quota, at(1), 0);
     both.assert_same(&quota, at(1));
     for number in 0..20 {
-        assert!(both.admit(&quota, at(1), 1).0.passes(), "all of the credit is there: {number}");
+        assert!(both.admit(&quota, at(1), 1).0.is_allowed(), "all of the credit is there: {number}");
         both.assert_same(&quota, at(1));
     }
 }
@@ -274,5 +286,5 @@ fn what_it_takes_is_what_is_said() {
     let mut both = Both::fresh(&quota, at(0));
     assert_eq!(both.folded.heap_bytes(), 0);
     let _ = both.admit(&quota, at(0), 1);
-    assert_eq!(both.folded.heap_bytes(), Folded::heap_bytes_max(), "what was refused is to be told");
+    assert_eq!(both.folded.heap_bytes(), CompactShare::heap_bytes_max(), "what was refused is to be told");
 }

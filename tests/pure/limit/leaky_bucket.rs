@@ -3,8 +3,8 @@
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Timestamp};
 use tidegate::limit::leaky_bucket::{LeakyBucketQuota, QueueWait, charge_at, judge};
-use tidegate::limit::token_bucket::Gcra;
-use tidegate::limit::{Outcome, QuotaLevel, Rate, RateError, TickScale};
+use tidegate::limit::token_bucket::GcraState;
+use tidegate::limit::{LimitError, Outcome, QuotaLevel, Rate, TickScale};
 
 use Outcome::{Later, Never, Pass, Queued};
 
@@ -12,7 +12,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// Runs steps of (milliseconds, cost, longest wait in milliseconds, expected) on one key.
 fn check(quota: LeakyBucketQuota, steps: &[(u64, u32, Option<u64>, Outcome)]) {
-    let mut key = Gcra::full(quota.scale(), Timestamp::ORIGIN);
+    let mut key = GcraState::full(quota.scale(), Timestamp::ORIGIN);
     for (millis, cost, max_wait, expected) in steps {
         let now = Timestamp::from_nanos(millis * 1_000_000);
         let (outcome, start) = judge(key, &quota, now, *cost, max_wait.map(ms));
@@ -107,7 +107,7 @@ fn a_clock_that_steps_back_starts_nothing_early() {
 fn three_a_second_are_259_200_a_day() {
     // Asked at all times, the k-th work is told to start at k/3 s, rounded up to a microsecond, a whole day long.
     let quota = quota(3, SECOND, 2);
-    let mut key = Gcra::full(quota.scale(), Timestamp::ORIGIN);
+    let mut key = GcraState::full(quota.scale(), Timestamp::ORIGIN);
     let (mut started, mut nanos) = (0_u64, 0);
     while nanos < 86_400 * SECOND {
         let now = Timestamp::from_nanos(nanos);
@@ -128,7 +128,7 @@ fn three_a_second_are_259_200_a_day() {
 fn a_longer_wait_in_another_rule_moves_the_place_here_too() {
     let (fast, slow) = (quota(10, SECOND, 2), quota(1, SECOND, 5));
     let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
-    let (mut quick, mut late) = (Gcra::full(fast.scale(), at(0)), Gcra::full(slow.scale(), at(0)));
+    let (mut quick, mut late) = (GcraState::full(fast.scale(), at(0)), GcraState::full(slow.scale(), at(0)));
     late = charge_at(late, &slow, at(0), QueueWait::NONE, 3);
     let start = judge(quick, &fast, at(0), 1, None).1.longer(judge(late, &slow, at(0), 1, None).1);
     assert_eq!(start.micros(), ms(3_000));
@@ -152,9 +152,9 @@ fn what_cannot_be_is_refused() {
     let rate = |count, period| Rate::new(count, period).unwrap();
     let coarse = TickScale::from_ticks_per_nano(1).unwrap();
     let table = [
-        (LeakyBucketQuota::new(rate(1, SECOND), u32::MAX).err(), RateError::QueueTooLong),
-        (LeakyBucketQuota::new(rate(1, 86_400 * SECOND), u32::MAX - 1).err(), RateError::QueueTooLong),
-        (LeakyBucketQuota::on_scale(rate(3, 100), 1, coarse).err(), RateError::TooFast),
+        (LeakyBucketQuota::new(rate(1, SECOND), u32::MAX).err(), LimitError::QueueTooLong),
+        (LeakyBucketQuota::new(rate(1, 86_400 * SECOND), u32::MAX - 1).err(), LimitError::QueueTooLong),
+        (LeakyBucketQuota::on_scale(rate(3, 100), 1, coarse).err(), LimitError::TooFast),
     ];
     for (error, expected) in table {
         assert_eq!(error, Some(expected));
@@ -194,18 +194,18 @@ fn traces(backwards: bool) -> impl Strategy<Value = Trace> {
 }
 
 /// Every step of a trace: time, cost, longest wait, state before, outcome, wait.
-type Step = (u64, u32, Option<Micros>, Gcra, Outcome, QueueWait);
+type Step = (u64, u32, Option<Micros>, GcraState, Outcome, QueueWait);
 
 fn run(trace: &Trace) -> Vec<Step> {
     let quota = trace.quota;
     let first = trace.steps.first().map_or(0, |(nanos, ..)| *nanos);
-    let mut key = Gcra::full(quota.scale(), Timestamp::from_nanos(first));
+    let mut key = GcraState::full(quota.scale(), Timestamp::from_nanos(first));
     let steps = trace.steps.iter().map(|(nanos, cost, max_wait)| {
         let now = Timestamp::from_nanos(*nanos);
         let max_wait = max_wait.map(Micros);
         if key.ticks_until_full(quota.scale(), now) == 0 {
             // As good as new: nobody keeps it for years.
-            key = Gcra::full(quota.scale(), now);
+            key = GcraState::full(quota.scale(), now);
         }
         let (outcome, start) = judge(key, &quota, now, *cost, max_wait);
         let granted = matches!(outcome, Pass | Queued(_));
@@ -220,7 +220,7 @@ fn ticks(nanos: u64, scale: TickScale) -> u128 {
     u128::from(nanos) * u128::from(scale.ticks_per_nano())
 }
 
-fn ahead(key: Gcra, scale: TickScale, nanos: u64) -> u128 {
+fn ahead(key: GcraState, scale: TickScale, nanos: u64) -> u128 {
     u128::from(key.ticks_until_full(scale, Timestamp::from_nanos(nanos)))
 }
 
@@ -315,7 +315,7 @@ proptest! {
         steps in proptest::collection::vec((0..SECOND, 1_u32..4), 1..80),
     ) {
         let quotas = [a, b].map(|(count, seconds, queue)| quota(count, seconds * SECOND, queue));
-        let mut keys = quotas.map(|quota| Gcra::full(quota.scale(), Timestamp::ORIGIN));
+        let mut keys = quotas.map(|quota| GcraState::full(quota.scale(), Timestamp::ORIGIN));
         let mut nanos = 0;
         for (step, cost) in steps {
             nanos += step;
@@ -352,8 +352,8 @@ proptest! {
         let rate = Rate::new(count, period * SECOND).unwrap();
         let Ok(quota) = LeakyBucketQuota::new(rate, queue) else { return Ok(()) };
         let other = self::quota(1, 366 * 86_400 * SECOND, 0);
-        let mut key = Gcra::full(quota.scale(), Timestamp::ORIGIN);
-        let mut slow = Gcra::full(other.scale(), Timestamp::ORIGIN);
+        let mut key = GcraState::full(quota.scale(), Timestamp::ORIGIN);
+        let mut slow = GcraState::full(other.scale(), Timestamp::ORIGIN);
         for (nanos, cost, many, max_wait) in steps {
             let now = Timestamp::from_nanos(nanos);
             let (_, start) = judge(key, &quota, now, cost, max_wait.map(Micros));

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::limit::Outcome;
-use tidegate::limit::sliding_log::{COUNT_MAX, SlidingLog, SlidingLogQuota};
+use tidegate::limit::sliding_log::{COUNT_MAX, SlidingLogQuota, SlidingLogState};
 
 use Outcome::{Later, Never, Pass};
 
@@ -110,13 +110,13 @@ fn any_trace() -> impl Strategy<Value = Trace> {
 }
 
 /// Runs a trace; `each` sees the log and the reference before every step.
-fn run(trace: &Trace, mut each: impl FnMut(u64, u32, &SlidingLog, &Reference)) -> Reference {
+fn run(trace: &Trace, mut each: impl FnMut(u64, u32, &SlidingLogState, &Reference)) -> Reference {
     let (quota, window) = (trace.quota, trace.quota.window_nanos());
-    let (mut log, mut reference) = (SlidingLog::fresh(&quota, Now::default()), Reference::default());
+    let (mut log, mut reference) = (SlidingLogState::fresh(&quota, Now::default()), Reference::default());
     let mut nanos = 400 * DAY;
     for (jump, step) in &trace.steps {
         nanos = nanos.saturating_add_signed(*jump);
-        let now = Now { at: Timestamp::from_nanos(nanos), utc: *jump };
+        let now = Now { at: Timestamp::from_nanos(nanos), utc_offset_nanos: *jump };
         let mut charged = 0;
         match *step {
             Step::Ask(cost) => {
@@ -131,11 +131,11 @@ fn run(trace: &Trace, mut each: impl FnMut(u64, u32, &SlidingLog, &Reference)) -
                 charged = cost;
             }
             Step::Owe(amount) => {
-                log.owe(&quota, now, amount, u32::MAX);
+                log.charge_debt(&quota, now, amount, u32::MAX);
                 charged = amount;
             }
             Step::GiveBack(amount) => {
-                log.give_back(&quota, now, amount);
+                log.refund(&quota, now, amount);
                 reference.give_back(window, nanos, amount);
             }
         }

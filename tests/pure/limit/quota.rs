@@ -4,7 +4,7 @@ use std::num::NonZeroU32;
 
 use tidegate::clock::Micros;
 use tidegate::limit::fixed_window::{WindowAlign, WindowPeriod};
-use tidegate::limit::share::WhenDown;
+use tidegate::limit::share::Fallback;
 use tidegate::limit::{
     Quota, QuotaLevel, Rate, concurrency, fixed_window, leaky_bucket, places, share, sliding_log,
     sliding_window, token_bucket,
@@ -21,7 +21,7 @@ fn quota_shows_its_configured_numbers() {
     };
     let minute = WindowPeriod::Nanos(60 * SECOND);
     let most = NonZeroU32::new(3).unwrap();
-    let shared_window = share::ShareQuota::of_window(fixed(minute), 0, WhenDown::Share).unwrap();
+    let shared_window = share::ShareQuota::for_window(fixed(minute), 0, Fallback::Share).unwrap();
     // Limit, milliseconds of the window, rate and algorithm.
     let table = [
         (Quota::TokenBucket(bucket), (20, 200, "100/s", "token_bucket")),
@@ -41,16 +41,19 @@ fn quota_shows_its_configured_numbers() {
             (9, 86_400_000, "9/day", "sliding_window"),
         ),
         (Quota::Concurrency(concurrency::ConcurrencyQuota::new(most)), (3, 0, "3 at once", "concurrency")),
-        (Quota::Places(places::PermitQuota::new(most, WhenDown::Share)), (3, 0, "3 at once", "concurrency")),
         (
-            Quota::Share(Box::new(share::ShareQuota::new(bucket, 0, WhenDown::Share))),
+            Quota::FleetConcurrency(places::PermitQuota::new(most, Fallback::Share)),
+            (3, 0, "3 at once", "concurrency"),
+        ),
+        (
+            Quota::FleetBudget(Box::new(share::ShareQuota::new(bucket, 0, Fallback::Share))),
             (20, 200, "100/s", "token_bucket"),
         ),
-        (Quota::Share(Box::new(shared_window)), (5, 60_000, "5/min", "fixed_window")),
+        (Quota::FleetBudget(Box::new(shared_window)), (5, 60_000, "5/min", "fixed_window")),
     ];
     for (quota, (limit, millis, rate, algorithm)) in table {
         assert_eq!((quota.limit(), quota.window()), (limit, Micros(millis * 1_000)), "{quota:?}");
-        assert_eq!((quota.rate_text().as_str(), quota.algorithm()), (rate, algorithm), "{quota:?}");
+        assert_eq!((quota.format_rate().as_str(), quota.algorithm()), (rate, algorithm), "{quota:?}");
     }
 }
 
@@ -61,7 +64,7 @@ fn level_of_refusal_shows_less_than_the_cost() {
     {
         let level = QuotaLevel { limit: 10, window: Micros(7), remaining, reset: Micros(5) };
         assert_eq!(
-            level.refusing(cost),
+            level.for_refusal(cost),
             QuotaLevel { remaining: shown, ..level },
             "{remaining} left, {cost} refused"
         );

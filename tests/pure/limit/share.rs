@@ -8,10 +8,10 @@ use proptest::prelude::*;
 use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::limit::fixed_window::{self, WindowAlign, WindowPeriod};
 use tidegate::limit::share::{
-    BudgetWindow, FleetStatus, KeyCheckReply, More, RemoteCheckWait, Share, ShareQuota, ShareReply, WhenDown,
-    WindowSchedule,
+    BudgetWindow, Fallback, FleetStatus, KeyCheckReply, NextIncrease, RemoteCheckWait, ShareQuota,
+    ShareReply, ShareState, WindowSchedule,
 };
-use tidegate::limit::token_bucket::{self, Gcra};
+use tidegate::limit::token_bucket::{self, GcraState};
 use tidegate::limit::{self, Outcome, QuotaLevel, Rate, sliding_window};
 
 const SECOND: u64 = 1_000_000_000;
@@ -32,78 +32,89 @@ fn shared(
     burst: u32,
     credit: u16,
     hosts: u32,
-    when_down: WhenDown,
+    when_down: Fallback,
 ) -> (ShareQuota, Arc<FleetStatus>) {
     let quota = ShareQuota::new(bucket(count, burst), credit, when_down);
     let standing = Arc::new(FleetStatus::default());
-    standing.set_linked(true);
+    standing.set_redis_reachable(true);
     standing.set_hosts(hosts);
     quota.join(&standing, 7);
     (quota, standing)
 }
 
 fn settled(granted: u32, paid: u32, level: i64, sent: Timestamp) -> ShareReply {
-    ShareReply { paid, granted, level, demand: 0, sent, low: 0, more: None }
+    ShareReply { paid, granted, level, demand: 0, sent_at: sent, low_mark: 0, next_increase: None }
 }
 
 /// The reply to a remote check.
 fn brought(granted: u32, sent: Timestamp) -> KeyCheckReply {
-    KeyCheckReply { granted, level: 50 * MICRO, refused: None, sent, more: None, paid_us: 0 }
+    KeyCheckReply {
+        granted,
+        level: 50 * MICRO,
+        refused: None,
+        sent_at: sent,
+        next_increase: None,
+        paid_us: 0,
+    }
 }
 
 /// Judges, and charges what passes.
-fn ask(share: &mut Share, quota: &ShareQuota, now: Timestamp, cost: u32) -> bool {
-    let passes = share.judge(quota, now, cost).passes();
+fn ask(share: &mut ShareState, quota: &ShareQuota, now: Timestamp, cost: u32) -> bool {
+    let passes = share.judge(quota, now, cost).is_allowed();
     if passes {
         share.charge(quota, now, cost);
     } else {
-        share.refuse(quota, now, cost);
+        share.record_refusal(quota, now, cost);
     }
     passes
 }
 
 /// What is admitted at one moment, one by one.
-fn drain(share: &mut Share, quota: &ShareQuota, now: Timestamp) -> u32 {
+fn drain(share: &mut ShareState, quota: &ShareQuota, now: Timestamp) -> u32 {
     (0..10_000).take_while(|_| ask(share, quota, now, 1)).count().try_into().unwrap()
 }
 
 #[test]
 fn what_is_granted_passes_and_lapses() {
-    let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
-    let mut share = Share::fresh(&quota, at(0));
+    let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
+    let mut share = ShareState::fresh(&quota, at(0));
     assert!(!ask(&mut share, &quota, at(0), 1), "nothing is in hand and nothing may be owed");
-    assert!(share.calls(), "somebody is to be told");
-    assert!(!share.calls(), "once");
-    assert_eq!(share.report(&quota, at(0), 0).0.asked, 1);
-    share.settle(&quota, &settled(5, 0, 90 * MICRO, at(0)), at(1));
+    assert!(share.take_sync_due(), "somebody is to be told");
+    assert!(!share.take_sync_due(), "once");
+    assert_eq!(share.report(&quota, at(0), 0).0.requested, 1);
+    share.apply_reply(&quota, &settled(5, 0, 90 * MICRO, at(0)), at(1));
     assert!(ask(&mut share, &quota, at(2), 3));
     assert!(!ask(&mut share, &quota, at(2), 3), "two are left");
     assert!(ask(&mut share, &quota, at(1_899), 1));
     assert!(!ask(&mut share, &quota, at(1_900), 1), "Redis may give the last one to another host soon");
-    assert_eq!(share.report(&quota, at(1_900), 0).0.held, 0);
+    assert_eq!(share.report(&quota, at(1_900), 0).0.borrowed, 0);
 }
 
 #[test]
 fn of_two_answers_each_brings_its_grant_and_all_lapses_with_the_older_report() {
     // The one that was asked later is answered first, or last.
     for order in [[0, 500], [500, 0]] {
-        let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
-        let mut share = Share::fresh(&quota, at(0));
+        let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
+        let mut share = ShareState::fresh(&quota, at(0));
         share.report(&quota, at(0), 0);
         share.report(&quota, at(500), 0);
-        share.settle(&quota, &settled(5, 0, 50 * MICRO, at(order[0])), at(900));
-        share.settle(&quota, &settled(3, 0, 50 * MICRO, at(0)), at(901));
-        assert_eq!(share.look(at(1_899)).held, 8, "{order:?}");
-        assert_eq!(share.look(at(1_900)).held, 0, "{order:?}: Redis may have forgotten what was said first");
+        share.apply_reply(&quota, &settled(5, 0, 50 * MICRO, at(order[0])), at(900));
+        share.apply_reply(&quota, &settled(3, 0, 50 * MICRO, at(0)), at(901));
+        assert_eq!(share.peek_report(at(1_899)).borrowed, 8, "{order:?}");
+        assert_eq!(
+            share.peek_report(at(1_900)).borrowed,
+            0,
+            "{order:?}: Redis may have forgotten what was said first"
+        );
     }
 }
 
 #[test]
 fn budget_keeps_the_number_under_which_it_joined() {
-    let (quota, standing) = shared(100, 100, 0, 10, WhenDown::Share);
+    let (quota, standing) = shared(100, 100, 0, 10, Fallback::Share);
     quota.join(&standing, 8);
     assert_eq!(quota.budget(), Some(7));
-    assert_eq!(ShareQuota::new(bucket(100, 100), 0, WhenDown::Share).budget(), None);
+    assert_eq!(ShareQuota::new(bucket(100, 100), 0, Fallback::Share).budget(), None);
 }
 
 /// A thousand in each minute, on ten hosts.
@@ -115,13 +126,13 @@ fn windows_of(count: u32, credit: u16) -> ShareQuota {
     let like =
         fixed_window::FixedWindowQuota::new(count, WindowPeriod::Nanos(60 * SECOND), WindowAlign::Epoch)
             .unwrap();
-    member(ShareQuota::of_window(limit::Quota::FixedWindow(like), credit, WhenDown::Share).unwrap())
+    member(ShareQuota::for_window(limit::Quota::FixedWindow(like), credit, Fallback::Share).unwrap())
 }
 
 /// The budget on one of ten hosts, with Redis reachable.
 fn member(quota: ShareQuota) -> ShareQuota {
     let standing = Arc::new(FleetStatus::default());
-    standing.set_linked(true);
+    standing.set_redis_reachable(true);
     standing.set_hosts(10);
     quota.join(&standing, 7);
     quota
@@ -131,21 +142,25 @@ fn member(quota: ShareQuota) -> ShareQuota {
 fn a_window_that_is_spent_refuses_until_there_is_more_and_asks_nobody() {
     for credit in [0, 100] {
         let quota = of_windows(credit);
-        let mut share = Share::fresh(&quota, at(0));
+        let mut share = ShareState::fresh(&quota, at(0));
         share.report(&quota, at(0), 0);
-        let more = Some(More { at: at(5_000), is_spent_out: true });
-        share.settle(&quota, &ShareReply { more, ..settled(1, 0, 0, at(0)) }, at(1));
+        let more = Some(NextIncrease { at: at(5_000), is_exhausted: true });
+        share.apply_reply(&quota, &ShareReply { next_increase: more, ..settled(1, 0, 0, at(0)) }, at(1));
         assert!(ask(&mut share, &quota, at(2), 1), "what is in hand is not spent yet");
         assert_eq!(share.judge(&quota, at(1_000), 1), Outcome::Later(Micros(4_000_000)));
         let level = share.level(&quota, at(1_000));
         assert_eq!((level.remaining, level.reset, level.window), (0, Micros(4_000_000), Micros(60_000_000)));
-        share.calls();
-        share.settle(&quota, &ShareReply { more, ..settled(0, 0, 0, at(1_000)) }, at(1_001));
+        share.take_sync_due();
+        share.apply_reply(
+            &quota,
+            &ShareReply { next_increase: more, ..settled(0, 0, 0, at(1_000)) },
+            at(1_001),
+        );
         assert!(!ask(&mut share, &quota, at(4_999), 1));
-        assert!(!share.calls(), "nobody would have any for it");
+        assert!(!share.take_sync_due(), "nobody would have any for it");
         // Then there is all of it, as far as is known: it passes on credit, or is asked for.
         assert_eq!(ask(&mut share, &quota, at(5_000), 1), credit > 0);
-        assert_eq!(share.calls(), credit == 0, "a little credit is told of later");
+        assert_eq!(share.take_sync_due(), credit == 0, "a little credit is told of later");
     }
 }
 
@@ -165,7 +180,7 @@ fn shared_windows_turn_where_those_of_one_host_do() {
     ];
     for (period, align, turns) in table {
         let like = fixed_window::FixedWindowQuota::new(5, period, align).unwrap();
-        let quota = ShareQuota::of_window(limit::Quota::FixedWindow(like), 0, WhenDown::Share).unwrap();
+        let quota = ShareQuota::for_window(limit::Quota::FixedWindow(like), 0, Fallback::Share).unwrap();
         assert_eq!(quota.window().map(BudgetWindow::turns), Some(turns), "{period:?}");
     }
 }
@@ -185,11 +200,11 @@ fn known_level_rises_with_rate_and_falls_with_demand() {
         (12_000, 6_000, 72), // demand counts for four seconds
     ];
     for (demand, millis, remaining) in table {
-        let (quota, _) = shared(10, 100, 0, 10, WhenDown::Share);
-        let quota = quota.asking(RemoteCheckWait::OnMiss);
-        let mut share = Share::fresh(&quota, at(0));
+        let (quota, _) = shared(10, 100, 0, 10, Fallback::Share);
+        let quota = quota.with_remote_checks(RemoteCheckWait::OnMiss);
+        let mut share = ShareState::fresh(&quota, at(0));
         share.report(&quota, at(0), 0);
-        share.settle(&quota, &ShareReply { demand, ..settled(1, 0, 60 * MICRO, at(0)) }, at(0));
+        share.apply_reply(&quota, &ShareReply { demand, ..settled(1, 0, 60 * MICRO, at(0)) }, at(0));
         assert_eq!(share.level(&quota, at(millis)).remaining, remaining, "{demand}, {millis} ms");
     }
 }
@@ -198,8 +213,8 @@ fn known_level_rises_with_rate_and_falls_with_demand() {
 fn window_names_its_edges() {
     let minute = windows_of(7, 0);
     let sliding = sliding_window::SlidingWindowQuota::new(7, 60 * SECOND, 6).unwrap();
-    let sliding = ShareQuota::of_window(limit::Quota::SlidingWindow(sliding), 0, WhenDown::Share).unwrap();
-    let now = Now { at: at(60_000), utc: 1_500_000_000 };
+    let sliding = ShareQuota::for_window(limit::Quota::SlidingWindow(sliding), 0, Fallback::Share).unwrap();
+    let now = Now { at: at(60_000), utc_offset_nanos: 1_500_000_000 };
     // Units leave a sliding window every six seconds.
     for (quota, micros) in [(&minute, 58_500_000), (&sliding, 4_500_000)] {
         assert_eq!(quota.window().unwrap().until_edge(now), Micros(micros));
@@ -213,11 +228,11 @@ fn window_names_its_edges() {
 #[test]
 fn level_of_window_refills_at_next_increase() {
     // A rate that no scale keeps exactly: the bucket of this budget fills a little later than its window ends.
-    let fixed = windows_of(7, 0).asking(RemoteCheckWait::OnMiss);
+    let fixed = windows_of(7, 0).with_remote_checks(RemoteCheckWait::OnMiss);
     let sliding = sliding_window::SlidingWindowQuota::new(7, 60 * SECOND, 6).unwrap();
-    let sliding = ShareQuota::of_window(limit::Quota::SlidingWindow(sliding), 0, WhenDown::Share).unwrap();
-    let sliding = member(sliding).asking(RemoteCheckWait::OnMiss);
-    let more = |millis| Some(More { at: at(millis), is_spent_out: false });
+    let sliding = ShareQuota::for_window(limit::Quota::SlidingWindow(sliding), 0, Fallback::Share).unwrap();
+    let sliding = member(sliding).with_remote_checks(RemoteCheckWait::OnMiss);
+    let more = |millis| Some(NextIncrease { at: at(millis), is_exhausted: false });
     // The level in Redis beside one borrowed token, which expires; the next increase; now; remaining and reset.
     let table = [
         (&fixed, 3, more(5_000), 1_000, 4, 4_000_000),
@@ -230,9 +245,13 @@ fn level_of_window_refills_at_next_increase() {
         (&sliding, 0, more(5_000), 5_000, 1, 60_000_000),
     ];
     for (quota, level, more, millis, remaining, reset) in table {
-        let mut share = Share::fresh(quota, at(0));
+        let mut share = ShareState::fresh(quota, at(0));
         share.report(quota, at(0), 0);
-        share.settle(quota, &ShareReply { more, ..settled(1, 0, level * MICRO, at(0)) }, at(1));
+        share.apply_reply(
+            quota,
+            &ShareReply { next_increase: more, ..settled(1, 0, level * MICRO, at(0)) },
+            at(1),
+        );
         let expected = QuotaLevel { limit: 7, window: Micros(60_000_000), remaining, reset: Micros(reset) };
         assert_eq!(share.level(quota, at(millis)), expected, "{level} at {millis} ms");
     }
@@ -241,221 +260,229 @@ fn level_of_window_refills_at_next_increase() {
 #[test]
 fn what_others_hold_of_a_window_is_asked_for_again() {
     let quota = of_windows(0);
-    let mut share = Share::fresh(&quota, at(0));
+    let mut share = ShareState::fresh(&quota, at(0));
     share.report(&quota, at(0), 0);
-    let more = Some(More { at: at(5_000), is_spent_out: false });
-    share.settle(&quota, &ShareReply { more, ..settled(0, 0, 0, at(0)) }, at(1));
+    let more = Some(NextIncrease { at: at(5_000), is_exhausted: false });
+    share.apply_reply(&quota, &ShareReply { next_increase: more, ..settled(0, 0, 0, at(0)) }, at(1));
     // It is there at the latest then.
     assert_eq!(share.judge(&quota, at(1_000), 1), Outcome::Later(Micros(4_000_000)));
     assert!(!ask(&mut share, &quota, at(1_000), 1));
-    assert!(share.calls(), "others may give some back before");
+    assert!(share.take_sync_due(), "others may give some back before");
 }
 
 #[test]
 fn what_is_brought_is_kept_until_who_waited_is_judged() {
-    let (quota, _) = shared(100, 100, 0, 10, WhenDown::Local);
-    let quota = quota.asking(RemoteCheckWait::Always);
-    let mut share = Share::fresh(&quota, at(0));
-    share.bring(&quota, at(1), &brought(3, at(0)));
-    assert_eq!(share.miss(&quota, at(1), 2), 2);
-    let give_back = |share: &mut Share, tokens: u32| share.report(&quota, at(2), tokens).1;
+    let (quota, _) = shared(100, 100, 0, 10, Fallback::Local);
+    let quota = quota.with_remote_checks(RemoteCheckWait::Always);
+    let mut share = ShareState::fresh(&quota, at(0));
+    share.apply_remote_reply(&quota, at(1), &brought(3, at(0)));
+    assert_eq!(share.apply_timeout(&quota, at(1), 2), 2);
+    let give_back = |share: &mut ShareState, tokens: u32| share.report(&quota, at(2), tokens).1;
     assert_eq!(give_back(&mut share, 5), 0, "three are of one who waits, two of another");
     assert!(ask(&mut share, &quota, at(2), 1));
-    share.hand_back(at(2), 3);
+    share.refund_unspent(at(2), 3);
     assert_eq!(give_back(&mut share, 0), 2, "two of three were of no use");
     assert_eq!(give_back(&mut share, 5), 0);
-    share.judged(2);
+    share.release_reservation(2);
     assert_eq!(give_back(&mut share, 5), 2);
 }
 
 #[test]
 fn requests_wait_for_remote_checks_as_configured() {
-    use RemoteCheckWait::{Always, Never, OnMiss, WhereCreditIsLess};
+    use RemoteCheckWait::{Always, BelowUnitCredit, Never, OnMiss};
     // RemoteCheckWait, hosts; whether a request waits, whether tokens are borrowed ahead. The credit is one unit.
     let table = [
         (Never, 1, false, true),
         (Never, 6, false, true),
-        (WhereCreditIsLess, 1, false, true),
-        (WhereCreditIsLess, 2, true, true),
-        (WhereCreditIsLess, 5, true, true),
-        (WhereCreditIsLess, 6, true, false),
+        (BelowUnitCredit, 1, false, true),
+        (BelowUnitCredit, 2, true, true),
+        (BelowUnitCredit, 5, true, true),
+        (BelowUnitCredit, 6, true, false),
         (OnMiss, 1, true, true),
         (OnMiss, 5, true, true),
         (OnMiss, 6, true, false),
         (Always, 1, true, false),
     ];
     for (asks, hosts, waits, borrows) in table {
-        let (quota, _) = shared(10, 10, 100, hosts, WhenDown::Share);
+        let (quota, _) = shared(10, 10, 100, hosts, Fallback::Share);
         let patience = Duration::from_millis(20);
-        let quota = quota.asking(asks).waiting(patience);
-        let share = Share::fresh(&quota, at(0));
-        assert_eq!(share.lacks(&quota, at(0), 3), waits.then_some(3), "{asks:?}, {hosts} hosts");
-        assert_eq!((quota.asks_now(), quota.borrows(hosts)), (waits, borrows), "{asks:?}, {hosts} hosts");
-        assert_eq!((quota.ever_asks(), quota.patience()), (asks != Never, patience));
+        let quota = quota.with_remote_checks(asks).with_wait_max(patience);
+        let share = ShareState::fresh(&quota, at(0));
+        assert_eq!(share.missing_tokens(&quota, at(0), 3), waits.then_some(3), "{asks:?}, {hosts} hosts");
+        assert_eq!(
+            (quota.checks_remotely_now(), quota.borrows(hosts)),
+            (waits, borrows),
+            "{asks:?}, {hosts} hosts"
+        );
+        assert_eq!((quota.has_remote_checks(), quota.patience()), (asks != Never, patience));
     }
 }
 
 #[test]
 fn owes_what_its_part_admits_while_remote_checks_time_out() {
     let table =
-        [(WhenDown::Share, 25), (WhenDown::Local, 100), (WhenDown::Allow, 10_000), (WhenDown::Refuse, 0)];
+        [(Fallback::Share, 25), (Fallback::Local, 100), (Fallback::Allow, 10_000), (Fallback::Refuse, 0)];
     for (when_down, admitted) in table {
         let (quota, standing) = shared(100, 100, 100, 4, when_down);
-        let quota = quota.asking(RemoteCheckWait::OnMiss);
-        standing.set_answering(false);
-        let mut share = Share::fresh(&quota, at(0));
+        let quota = quota.with_remote_checks(RemoteCheckWait::OnMiss);
+        standing.set_answers_in_time(false);
+        let mut share = ShareState::fresh(&quota, at(0));
         assert_eq!(drain(&mut share, &quota, at(0)), admitted, "{when_down:?}");
-        assert_eq!(share.look(at(0)).owed, admitted, "{when_down:?}");
+        assert_eq!(share.peek_report(at(0)).debt, admitted, "{when_down:?}");
     }
 }
 
 #[test]
 fn refunds_grant_of_request_that_no_longer_waits() {
-    let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
-    let quota = quota.asking(RemoteCheckWait::Always);
-    let mut share = Share::fresh(&quota, at(0));
-    share.bring_back(&quota, at(1), &brought(3, at(0)));
+    let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
+    let quota = quota.with_remote_checks(RemoteCheckWait::Always);
+    let mut share = ShareState::fresh(&quota, at(0));
+    share.refund_remote_reply(&quota, at(1), &brought(3, at(0)));
     assert!(!ask(&mut share, &quota, at(1), 1), "the tokens belong to Redis");
-    assert!(share.calls());
+    assert!(share.take_sync_due());
     let (reported, returned) = share.report(&quota, at(2), 0);
-    assert_eq!((reported.held, reported.returns, returned), (0, 3, 3));
+    assert_eq!((reported.borrowed, reported.refund, returned), (0, 3, 3));
 }
 
 #[test]
 fn grant_joins_borrowed_tokens_unless_they_are_about_to_expire() {
-    let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
-    let quota = quota.asking(RemoteCheckWait::Always);
+    let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
+    let quota = quota.with_remote_checks(RemoteCheckWait::Always);
     // Spent of two tokens that expire at 1.9 s; the time of a grant of two more; all tokens then, with the spent ones
     // refunded, and when they expire.
     let table = [(2, 1_000, 2, 2_900), (1, 1_000, 4, 1_900), (1, 1_800, 4, 1_900), (1, 1_801, 2, 3_701)];
     for (spent, millis, held, expires) in table {
-        let mut share = Share::fresh(&quota, at(0));
-        share.bring(&quota, at(0), &brought(2, at(0)));
+        let mut share = ShareState::fresh(&quota, at(0));
+        share.apply_remote_reply(&quota, at(0), &brought(2, at(0)));
         assert!(ask(&mut share, &quota, at(1), spent));
-        share.bring(&quota, at(millis), &brought(2, at(millis)));
-        share.give_back(&quota, at(millis), u32::MAX);
-        let left = [millis, expires - 1, expires].map(|millis| share.look(at(millis)).held);
+        share.apply_remote_reply(&quota, at(millis), &brought(2, at(millis)));
+        share.refund(&quota, at(millis), u32::MAX);
+        let left = [millis, expires - 1, expires].map(|millis| share.peek_report(at(millis)).borrowed);
         assert_eq!(left, [held, held, 0], "{spent} spent, a grant at {millis} ms");
     }
 }
 
 #[test]
 fn absurd_waits_refuse_a_key_for_one_window_at_most() {
-    let (quota, _) = shared(100, 200, 0, 10, WhenDown::Local);
-    let quota = quota.asking(RemoteCheckWait::Always);
+    let (quota, _) = shared(100, 200, 0, 10, Fallback::Local);
+    let quota = quota.with_remote_checks(RemoteCheckWait::Always);
     for wait in [Micros(1 << 53), Micros(u64::MAX)] {
-        let mut share = Share::fresh(&quota, at(0));
+        let mut share = ShareState::fresh(&quota, at(0));
         let refused = Some((1, Some(wait)));
-        let brought = KeyCheckReply { granted: 0, level: 0, refused, sent: at(0), more: None, paid_us: 0 };
-        share.bring(&quota, at(1), &brought);
+        let brought =
+            KeyCheckReply { granted: 0, level: 0, refused, sent_at: at(0), next_increase: None, paid_us: 0 };
+        share.apply_remote_reply(&quota, at(1), &brought);
         assert_eq!(share.judge(&quota, at(1), 1), Outcome::Later(Micros(2_000_000)), "{wait:?}");
     }
 }
 
 #[test]
 fn an_answer_that_comes_too_late_brings_nothing() {
-    let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
-    let mut share = Share::fresh(&quota, at(0));
+    let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
+    let mut share = ShareState::fresh(&quota, at(0));
     share.report(&quota, at(0), 0);
-    share.settle(&quota, &settled(5, 0, 0, at(0)), at(1_900));
+    share.apply_reply(&quota, &settled(5, 0, 0, at(0)), at(1_900));
     assert_eq!(drain(&mut share, &quota, at(1_900)), 0);
 }
 
 #[test]
 fn what_lapses_is_told_once() {
-    let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
+    let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
     let lent = || {
-        let mut share = Share::fresh(&quota, at(0));
+        let mut share = ShareState::fresh(&quota, at(0));
         share.report(&quota, at(0), 0);
-        assert_eq!(share.settle(&quota, &settled(5, 0, 0, at(0)), at(1)), 0);
+        assert_eq!(share.apply_reply(&quota, &settled(5, 0, 0, at(0)), at(1)), 0);
         assert!(ask(&mut share, &quota, at(2), 2));
         share
     };
     let mut share = lent();
     assert!(!ask(&mut share, &quota, at(1_900), 1));
-    assert_eq!(share.look(at(1_900)).lapsed, 3);
-    share.owe(&quota, at(1_901), 1, 1);
+    assert_eq!(share.peek_report(at(1_900)).expired, 3);
+    share.charge_debt(&quota, at(1_901), 1, 1);
     let (reported, _) = share.report(&quota, at(2_000), 0);
-    assert_eq!((reported.held, reported.owed, reported.lapsed), (0, 1, 3));
-    assert_eq!(share.settle(&quota, &settled(0, 1, 0, at(2_000)), at(2_001)), 0);
+    assert_eq!((reported.borrowed, reported.debt, reported.expired), (0, 1, 3));
+    assert_eq!(share.apply_reply(&quota, &settled(0, 1, 0, at(2_000)), at(2_001)), 0);
 
     // What was held when it was reported, and had lapsed by the answer.
     let mut share = lent();
-    assert_eq!(share.report(&quota, at(1_800), 0).0.lapsed, 0);
-    assert_eq!(share.settle(&quota, &settled(4, 0, 0, at(1_800)), at(1_900)), 3);
+    assert_eq!(share.report(&quota, at(1_800), 0).0.expired, 0);
+    assert_eq!(share.apply_reply(&quota, &settled(4, 0, 0, at(1_800)), at(1_900)), 3);
     assert_eq!(drain(&mut share, &quota, at(1_900)), 4);
 
     // And what came too late to be of use.
     let mut share = lent();
     share.report(&quota, at(1_800), 0);
-    assert_eq!(share.settle(&quota, &settled(4, 0, 0, at(1_800)), at(3_700)), 7);
-    assert_eq!(share.report(&quota, at(3_800), 0).0.lapsed, 0);
+    assert_eq!(share.apply_reply(&quota, &settled(4, 0, 0, at(1_800)), at(3_700)), 7);
+    assert_eq!(share.report(&quota, at(3_800), 0).0.expired, 0);
 }
 
 #[test]
 fn what_was_refused_after_the_clock_was_read_is_not_charged() {
-    let (quota, _) = shared(100, 100, 0, 10, WhenDown::Share);
-    let mut share = Share::fresh(&quota, at(3));
+    let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
+    let mut share = ShareState::fresh(&quota, at(3));
     assert!(!ask(&mut share, &quota, at(3), 1));
     let (reported, _) = share.report(&quota, at(2), 0);
-    assert_eq!((reported.owed, reported.asked), (0, 1));
+    assert_eq!((reported.debt, reported.requested), (0, 1));
 }
 
 #[test]
 fn credit_is_a_part_of_the_burst_and_is_charged_once_others_are_told() {
     // A tenth of 1 000 over 10 hosts: ten for each.
-    let (quota, _) = shared(1_000, 1_000, 100, 10, WhenDown::Share);
-    let mut share = Share::fresh(&quota, at(0));
+    let (quota, _) = shared(1_000, 1_000, 100, 10, Fallback::Share);
+    let mut share = ShareState::fresh(&quota, at(0));
     assert_eq!(drain(&mut share, &quota, at(0)), 10);
     let (reported, _) = share.report(&quota, at(0), 0);
-    assert_eq!((reported.owed, reported.asked, reported.lacked), (10, 11, 1));
+    assert_eq!((reported.debt, reported.requested, reported.missing_max), (10, 11, 1));
     assert_eq!(drain(&mut share, &quota, at(5_000)), 0, "nothing is forgiven that will be charged");
-    share.settle(&quota, &settled(0, 10, 0, at(5_000)), at(5_001));
+    share.apply_reply(&quota, &settled(0, 10, 0, at(5_000)), at(5_001));
     assert_eq!(drain(&mut share, &quota, at(5_001)), 10);
 }
 
 #[test]
 fn debt_above_half_the_credit_requests_sync() {
     // A tenth of 1 000 over 10 hosts: ten for each.
-    let (quota, _) = shared(1_000, 1_000, 100, 10, WhenDown::Share);
-    let mut share = Share::fresh(&quota, at(0));
+    let (quota, _) = shared(1_000, 1_000, 100, 10, Fallback::Share);
+    let mut share = ShareState::fresh(&quota, at(0));
     share.report(&quota, at(0), 0);
-    share.settle(&quota, &settled(0, 0, 0, at(0)), at(0));
-    let requests_sync = (0..7).map(|_| ask(&mut share, &quota, at(1), 1) && share.calls());
+    share.apply_reply(&quota, &settled(0, 0, 0, at(0)), at(0));
+    let requests_sync = (0..7).map(|_| ask(&mut share, &quota, at(1), 1) && share.take_sync_due());
     assert_eq!(requests_sync.collect::<Vec<_>>(), [false, false, false, false, false, true, false]);
 }
 
 #[test]
 fn credit_that_nobody_was_told_of_is_forgiven_at_its_part_of_the_rate() {
     // A tenth of 1 000/s over 10 hosts: ten a second.
-    let (quota, _) = shared(1_000, 1_000, 100, 10, WhenDown::Share);
-    let mut share = Share::fresh(&quota, at(0));
+    let (quota, _) = shared(1_000, 1_000, 100, 10, Fallback::Share);
+    let mut share = ShareState::fresh(&quota, at(0));
     assert!((0..4).all(|_| ask(&mut share, &quota, at(0), 1)));
-    assert!(!share.calls(), "less than half: nobody need know");
+    assert!(!share.take_sync_due(), "less than half: nobody need know");
     assert!((0..300).all(|step| ask(&mut share, &quota, at(step * 101), 1)));
-    assert!(!share.calls());
-    assert!(!share.is_in_touch());
+    assert!(!share.take_sync_due());
+    assert!(!share.is_tracked());
 }
 
 #[test]
 fn where_a_host_has_less_than_one_token_it_may_owe_one() {
-    let (quota, _) = shared(10, 10, 100, 100, WhenDown::Share);
-    let mut share = Share::fresh(&quota, at(0));
+    let (quota, _) = shared(10, 10, 100, 100, Fallback::Share);
+    let mut share = ShareState::fresh(&quota, at(0));
     assert_eq!(drain(&mut share, &quota, at(0)), 1);
-    assert_eq!(share.report(&quota, at(0), 0).0.owed, 1);
-    share.settle(&quota, &settled(0, 1, 0, at(0)), at(1));
+    assert_eq!(share.report(&quota, at(0), 0).0.debt, 1);
+    share.apply_reply(&quota, &settled(0, 1, 0, at(0)), at(1));
     assert_eq!(drain(&mut share, &quota, at(1)), 0, "Redis has nothing to spare");
     share.report(&quota, at(50), 0);
-    share.settle(&quota, &settled(0, 0, 9 * MICRO, at(50)), at(51));
+    share.apply_reply(&quota, &settled(0, 0, 9 * MICRO, at(50)), at(51));
     assert_eq!(drain(&mut share, &quota, at(51)), 1);
 }
 
 #[test]
 fn gives_no_credit_below_one_unit_where_budget_is_in_whole_units() {
     for (hosts, by_default, in_whole_units) in [(1, 1, 1), (2, 1, 0)] {
-        let (quota, _) = shared(10, 10, 100, hosts, WhenDown::Share);
-        let passes = |quota: &ShareQuota| drain(&mut Share::fresh(quota, at(0)), quota, at(0));
-        assert_eq!((passes(&quota), passes(&quota.clone().in_whole_units())), (by_default, in_whole_units));
+        let (quota, _) = shared(10, 10, 100, hosts, Fallback::Share);
+        let passes = |quota: &ShareQuota| drain(&mut ShareState::fresh(quota, at(0)), quota, at(0));
+        assert_eq!(
+            (passes(&quota), passes(&quota.clone().with_whole_unit_credit())),
+            (by_default, in_whole_units)
+        );
     }
 }
 
@@ -464,22 +491,22 @@ fn what_was_charged_once_is_not_charged_again_and_passes_while_redis_has_enough(
     // A tenth of 100 over 8 hosts is one token, which is forgiven after three quarters of an hour.
     let hour = Rate::new(100, 3_600 * SECOND).unwrap();
     let quota =
-        ShareQuota::new(token_bucket::TokenBucketQuota::new(hour, 100).unwrap(), 100, WhenDown::Share);
+        ShareQuota::new(token_bucket::TokenBucketQuota::new(hour, 100).unwrap(), 100, Fallback::Share);
     let standing = Arc::new(FleetStatus::default());
-    standing.set_linked(true);
+    standing.set_redis_reachable(true);
     standing.set_hosts(8);
     quota.join(&standing, 7);
-    let mut share = Share::fresh(&quota, at(0));
+    let mut share = ShareState::fresh(&quota, at(0));
     for visit in 0..5 {
         let now = at(visit * 60_000);
         assert!(ask(&mut share, &quota, now, 1), "Redis had 90 a minute ago");
-        assert!(!share.judge(&quota, now, 1).passes(), "one at a time");
-        assert_eq!(share.report(&quota, now, 0).0.owed, 1, "visit {visit}");
-        share.settle(&quota, &settled(0, 1, 90 * MICRO, now), now);
-        assert!(share.let_go(at(visit * 60_000 + 10_000)));
+        assert!(!share.judge(&quota, now, 1).is_allowed(), "one at a time");
+        assert_eq!(share.report(&quota, now, 0).0.debt, 1, "visit {visit}");
+        share.apply_reply(&quota, &settled(0, 1, 90 * MICRO, now), now);
+        assert!(share.stop_tracking(at(visit * 60_000 + 10_000)));
     }
     share.report(&quota, at(300_000), 0);
-    share.settle(&quota, &settled(0, 0, 5 * MICRO, at(300_000)), at(300_000));
+    share.apply_reply(&quota, &settled(0, 0, 5 * MICRO, at(300_000)), at(300_000));
     assert!(
         !ask(&mut share, &quota, at(300_001), 1),
         "Redis has little left: it is kept for those who were granted it"
@@ -488,90 +515,90 @@ fn what_was_charged_once_is_not_charged_again_and_passes_while_redis_has_enough(
 
 #[test]
 fn one_that_is_owed_where_a_host_has_less_than_one_is_told_at_once() {
-    let (quota, _) = shared(10, 10, 100, 8, WhenDown::Share);
-    let mut share = Share::fresh(&quota, at(0));
+    let (quota, _) = shared(10, 10, 100, 8, Fallback::Share);
+    let mut share = ShareState::fresh(&quota, at(0));
     assert!(ask(&mut share, &quota, at(0), 1));
-    assert!(share.calls(), "the next one is to pass");
-    assert_eq!(share.report(&quota, at(5), 0).0.owed, 1);
-    share.settle(&quota, &settled(0, 1, 9 * MICRO, at(5)), at(6));
+    assert!(share.take_sync_due(), "the next one is to pass");
+    assert_eq!(share.report(&quota, at(5), 0).0.debt, 1);
+    share.apply_reply(&quota, &settled(0, 1, 9 * MICRO, at(5)), at(6));
     assert!(ask(&mut share, &quota, at(7), 1));
 }
 
 #[test]
 fn cut_off_each_host_has_its_part_and_owes_it_afterwards() {
-    let (quota, standing) = shared(100, 100, 100, 4, WhenDown::Share);
-    let mut share = Share::fresh(&quota, at(0));
-    standing.set_linked(false);
+    let (quota, standing) = shared(100, 100, 100, 4, Fallback::Share);
+    let mut share = ShareState::fresh(&quota, at(0));
+    standing.set_redis_reachable(false);
     assert_eq!(drain(&mut share, &quota, at(0)), 25);
     assert_eq!(drain(&mut share, &quota, at(1_000)), 25, "a quarter of 100/s");
-    standing.set_linked(true);
+    standing.set_redis_reachable(true);
     assert_eq!(drain(&mut share, &quota, at(1_400)), 0, "15 are owed: more than credit allows");
-    assert_eq!(share.report(&quota, at(1_400), 0).0.owed, 15);
+    assert_eq!(share.report(&quota, at(1_400), 0).0.debt, 15);
 }
 
 #[test]
 fn a_part_begins_with_what_was_last_known_to_be_left() {
-    let (quota, standing) = shared(100, 100, 100, 4, WhenDown::Share);
-    let mut share = Share::fresh(&quota, at(0));
+    let (quota, standing) = shared(100, 100, 100, 4, Fallback::Share);
+    let mut share = ShareState::fresh(&quota, at(0));
     share.report(&quota, at(0), 0);
-    share.settle(&quota, &settled(3, 0, 40 * MICRO, at(0)), at(0));
-    standing.set_linked(false);
+    share.apply_reply(&quota, &settled(3, 0, 40 * MICRO, at(0)), at(0));
+    standing.set_redis_reachable(false);
     assert_eq!(drain(&mut share, &quota, at(0)), 3 + 10, "what is in hand first, then a quarter of 40");
 }
 
 /// Ten a day, of which Redis says that so much is left, on one of two hosts.
-fn daily(left: i64) -> (ShareQuota, Arc<FleetStatus>, Share) {
+fn daily(left: i64) -> (ShareQuota, Arc<FleetStatus>, ShareState) {
     let day = token_bucket::TokenBucketQuota::new(Rate::new(10, 86_400 * SECOND).unwrap(), 10).unwrap();
-    let (standing, quota) = (Arc::new(FleetStatus::default()), ShareQuota::new(day, 0, WhenDown::Share));
-    standing.set_linked(true);
+    let (standing, quota) = (Arc::new(FleetStatus::default()), ShareQuota::new(day, 0, Fallback::Share));
+    standing.set_redis_reachable(true);
     standing.set_hosts(2);
     quota.join(&standing, 7);
-    let mut share = Share::fresh(&quota, at(0));
+    let mut share = ShareState::fresh(&quota, at(0));
     share.report(&quota, at(0), 0);
-    share.settle(&quota, &settled(0, 0, left * MICRO, at(0)), at(0));
+    share.apply_reply(&quota, &settled(0, 0, left * MICRO, at(0)), at(0));
     (quota, standing, share)
 }
 
 #[test]
 fn after_an_outage_a_host_owes_what_it_admitted_and_not_what_was_gone_before() {
     let (quota, standing, mut share) = daily(4);
-    standing.set_linked(false);
+    standing.set_redis_reachable(false);
     assert_eq!(drain(&mut share, &quota, at(1_000)), 2, "half of what was left");
-    standing.set_linked(true);
-    assert_eq!(share.report(&quota, at(2_000), 0).0.owed, 2);
-    share.settle(&quota, &settled(0, 2, 2 * MICRO, at(2_000)), at(2_000));
+    standing.set_redis_reachable(true);
+    assert_eq!(share.report(&quota, at(2_000), 0).0.debt, 2);
+    share.apply_reply(&quota, &settled(0, 2, 2 * MICRO, at(2_000)), at(2_000));
 
-    standing.set_linked(false);
-    assert!(!share.calls());
-    standing.set_linked(true);
-    assert_eq!(share.report(&quota, at(4_000), 0).0.owed, 0, "nothing was admitted");
+    standing.set_redis_reachable(false);
+    assert!(!share.take_sync_due());
+    standing.set_redis_reachable(true);
+    assert_eq!(share.report(&quota, at(4_000), 0).0.debt, 0, "nothing was admitted");
 }
 
 #[test]
 fn what_is_paid_by_an_answer_that_comes_late_is_not_owed_again() {
     let (quota, standing, mut share) = daily(8);
-    share.owe(&quota, at(0), 3, 10);
-    assert_eq!(share.report(&quota, at(0), 0).0.owed, 3);
-    standing.set_linked(false);
+    share.charge_debt(&quota, at(0), 3, 10);
+    assert_eq!(share.report(&quota, at(0), 0).0.debt, 3);
+    standing.set_redis_reachable(false);
     assert_eq!(drain(&mut share, &quota, at(1_000)), 1, "half of eight, less the three that it owes");
     // Redis had done it, and the answer is what ends the outage.
-    share.settle(&quota, &settled(0, 3, 5 * MICRO, at(0)), at(2_000));
-    standing.set_linked(true);
-    assert_eq!(share.report(&quota, at(2_000), 0).0.owed, 1);
+    share.apply_reply(&quota, &settled(0, 3, 5 * MICRO, at(0)), at(2_000));
+    standing.set_redis_reachable(true);
+    assert_eq!(share.report(&quota, at(2_000), 0).0.debt, 1);
 }
 
 #[test]
 fn what_is_earned_in_an_outage_is_owed_by_nobody() {
-    let (quota, standing) = shared(100, 100, 0, 4, WhenDown::Share);
-    let mut share = Share::fresh(&quota, at(0));
+    let (quota, standing) = shared(100, 100, 0, 4, Fallback::Share);
+    let mut share = ShareState::fresh(&quota, at(0));
     share.report(&quota, at(0), 0);
-    share.settle(&quota, &settled(0, 0, 0, at(0)), at(0));
-    standing.set_linked(false);
+    share.apply_reply(&quota, &settled(0, 0, 0, at(0)), at(0));
+    standing.set_redis_reachable(false);
     let admitted: u32 = (1..=40).map(|turn| drain(&mut share, &quota, at(turn * 100))).sum();
     assert_eq!(admitted, 100, "a quarter of 100/s for four seconds");
-    standing.set_linked(true);
+    standing.set_redis_reachable(true);
     // Redis has filled meanwhile, to no more than a burst; with what this quarter admitted taken out, it would be empty.
-    assert_eq!(share.report(&quota, at(4_000), 0).0.owed, 25);
+    assert_eq!(share.report(&quota, at(4_000), 0).0.debt, 25);
 }
 
 #[test]
@@ -579,25 +606,25 @@ fn an_outage_after_an_outage_begins_where_the_first_one_ended() {
     let (quota, standing, mut share) = daily(8);
     let admitted: Vec<u32> = (1..=3)
         .map(|turn| {
-            standing.set_linked(false);
+            standing.set_redis_reachable(false);
             let admitted = drain(&mut share, &quota, at(turn * 1_000));
-            standing.set_linked(true);
+            standing.set_redis_reachable(true);
             assert_eq!(drain(&mut share, &quota, at(turn * 1_000 + 500)), 0, "nothing was answered");
             admitted
         })
         .collect();
     assert_eq!(admitted, [4, 0, 0]);
-    assert_eq!(share.report(&quota, at(5_000), 0).0.owed, 4);
+    assert_eq!(share.report(&quota, at(5_000), 0).0.debt, 4);
 }
 
 #[test]
 fn what_holds_while_nobody_is_heard_is_what_the_rule_says() {
     let table =
-        [(WhenDown::Share, 25), (WhenDown::Local, 100), (WhenDown::Allow, 10_000), (WhenDown::Refuse, 0)];
+        [(Fallback::Share, 25), (Fallback::Local, 100), (Fallback::Allow, 10_000), (Fallback::Refuse, 0)];
     for (when_down, admitted) in table {
         let (quota, standing) = shared(100, 100, 100, 4, when_down);
-        standing.set_linked(false);
-        let mut share = Share::fresh(&quota, at(0));
+        standing.set_redis_reachable(false);
+        let mut share = ShareState::fresh(&quota, at(0));
         assert_eq!(drain(&mut share, &quota, at(0)), admitted, "{when_down:?}");
     }
 }
@@ -605,8 +632,8 @@ fn what_holds_while_nobody_is_heard_is_what_the_rule_says() {
 #[test]
 fn who_is_refused_for_want_of_an_answer_is_told_to_come_when_it_is_there() {
     let (quota, standing, share) = daily(4);
-    let fresh = Share::fresh(&quota, at(0));
-    let wait = |share: &Share| share.judge(&quota, at(0), 1);
+    let fresh = ShareState::fresh(&quota, at(0));
+    let wait = |share: &ShareState| share.judge(&quota, at(0), 1);
     assert_eq!(wait(&fresh), Outcome::Later(Micros(100_000)), "nothing is known of it");
     assert_eq!(wait(&share), Outcome::Later(Micros(100_000)), "there are four");
     let (_, _, empty) = daily(0);
@@ -616,10 +643,10 @@ fn who_is_refused_for_want_of_an_answer_is_told_to_come_when_it_is_there() {
 
 #[test]
 fn a_wait_is_never_longer_than_the_window_whatever_redis_says() {
-    let (quota, _) = shared(10, 100, 0, 4, WhenDown::Share);
-    let mut share = Share::fresh(&quota, at(0));
+    let (quota, _) = shared(10, 100, 0, 4, Fallback::Share);
+    let mut share = ShareState::fresh(&quota, at(0));
     share.report(&quota, at(0), 0);
-    share.settle(&quota, &settled(0, 0, i64::MIN / 4, at(0)), at(0));
+    share.apply_reply(&quota, &settled(0, 0, i64::MIN / 4, at(0)), at(0));
     let Outcome::Later(wait) = share.judge(&quota, at(1), 1) else { panic!("it is refused") };
     assert_eq!(wait, quota.bucket().window());
     assert_eq!(share.judge(&quota, at(1), 101), Outcome::Never);
@@ -632,16 +659,16 @@ proptest! {
         rate in 1u32..2_000, burst in 1u32..50, credit in 0u16..1_000,
         asked in prop::collection::vec((0u64..400, 0u32..60), 1..80),
     ) {
-        let quota = ShareQuota::new(bucket(rate, burst), credit, WhenDown::Share);
-        let mut share = Share::fresh(&quota, at(0));
-        let mut plain = Gcra::full(quota.bucket().scale(), at(0));
+        let quota = ShareQuota::new(bucket(rate, burst), credit, Fallback::Share);
+        let mut share = ShareState::fresh(&quota, at(0));
+        let mut plain = GcraState::full(quota.bucket().scale(), at(0));
         let mut now = 0;
         for (gap, cost) in asked {
             now += gap;
             let (outcome, charged) = plain.judge(quota.bucket(), at(now), cost);
             prop_assert_eq!(share.judge(&quota, at(now), cost), outcome);
             prop_assert_eq!(share.level(&quota, at(now)), plain.level(quota.bucket(), at(now)));
-            if outcome.passes() {
+            if outcome.is_allowed() {
                 plain = charged;
                 share.charge(&quota, at(now), cost);
             }
@@ -655,9 +682,9 @@ proptest! {
         burst in 1u32..400, credit in 0u16..300, hosts in 1u32..20,
         steps in prop::collection::vec((0u64..700, 1u32..6, 0u32..12, any::<bool>(), -50i64..400), 1..120),
     ) {
-        let (quota, _) = shared(100, burst, credit, hosts, WhenDown::Share);
+        let (quota, _) = shared(100, burst, credit, hosts, Fallback::Share);
         let most = (u64::from(burst) * u64::from(credit) / (1_000 * u64::from(hosts))).max(u64::from(credit > 0));
-        let mut share = Share::fresh(&quota, at(0));
+        let mut share = ShareState::fresh(&quota, at(0));
         let (mut now, mut granted, mut paid, mut admitted) = (0, 0u64, 0u64, 0u64);
         // Forgiven is only what nobody was told of: here somebody is told at once.
         share.report(&quota, at(0), 0);
@@ -668,14 +695,14 @@ proptest! {
             }
             if syncs {
                 let (reported, back) = share.report(&quota, at(now), 1);
-                prop_assert!(u64::from(reported.owed) <= most, "{} owed, {most} may be", reported.owed);
+                prop_assert!(u64::from(reported.debt) <= most, "{} owed, {most} may be", reported.debt);
                 granted -= u64::from(back);
-                share.settle(&quota, &settled(grant, reported.owed, level * MICRO, at(now)), at(now));
+                share.apply_reply(&quota, &settled(grant, reported.debt, level * MICRO, at(now)), at(now));
                 granted += u64::from(grant);
-                paid += u64::from(reported.owed);
+                paid += u64::from(reported.debt);
             }
-            let owed = u64::from(share.look(at(now)).owed);
-            let held = u64::from(share.look(at(now)).held);
+            let owed = u64::from(share.peek_report(at(now)).debt);
+            let held = u64::from(share.peek_report(at(now)).borrowed);
             prop_assert!(admitted + held <= granted + paid + owed, "{admitted} + {held} of {granted} + {paid} + {owed}");
         }
     }
@@ -687,42 +714,42 @@ proptest! {
         count in 1u32..200, burst in 1u32..400, credit in prop::sample::select(vec![0u16, 7, 100, 333, 1_000]),
         steps in prop::collection::vec((0u8..12, 0u64..400, 0u32..6, 0u32..12, -50i64..400), 1..150),
     ) {
-        let (quota, standing) = shared(count, burst, credit, 3, WhenDown::Share);
-        let mut one = Share::fresh(&quota, at(0));
+        let (quota, standing) = shared(count, burst, credit, 3, Fallback::Share);
+        let mut one = ShareState::fresh(&quota, at(0));
         let mut two = one;
         let mut now = 0;
         for (what, gap, cost, number, level) in steps {
             now += gap;
             let now = at(now);
-            let both = |one: &mut Share, two: &mut Share, change: &dyn Fn(&mut Share)| {
+            let both = |one: &mut ShareState, two: &mut ShareState, change: &dyn Fn(&mut ShareState)| {
                 change(one);
                 change(two);
             };
             match what {
                 0 => {
-                    let answer = |share: &mut Share| {
-                        let owed = share.report(&quota, now, number).0.owed;
-                        let told = ShareReply { demand: 1_000 * u64::from(number), low: cost, ..settled(number, owed, level * MICRO, now) };
-                        share.settle(&quota, &told, now);
+                    let answer = |share: &mut ShareState| {
+                        let owed = share.report(&quota, now, number).0.debt;
+                        let told = ShareReply { demand: 1_000 * u64::from(number), low_mark: cost, ..settled(number, owed, level * MICRO, now) };
+                        share.apply_reply(&quota, &told, now);
                     };
                     both(&mut one, &mut two, &answer);
                 }
-                1 => both(&mut one, &mut two, &|share| _ = share.let_go(now)),
+                1 => both(&mut one, &mut two, &|share| _ = share.stop_tracking(now)),
                 2 => standing.set_hosts(number),
-                3 => _ = standing.set_linked(number > 2),
-                4 => both(&mut one, &mut two, &|share| _ = share.calls()),
+                3 => _ = standing.set_redis_reachable(number > 2),
+                4 => both(&mut one, &mut two, &|share| _ = share.take_sync_due()),
                 _ => {
                     let outcome = two.judge(&quota, now, cost);
                     prop_assert_eq!(one.admit(&quota, now, cost), outcome);
-                    if outcome.passes() {
+                    if outcome.is_allowed() {
                         two.charge(&quota, now, cost);
                     } else {
-                        both(&mut one, &mut two, &|share| share.refuse(&quota, now, cost));
+                        both(&mut one, &mut two, &|share| share.record_refusal(&quota, now, cost));
                     }
                 }
             }
             prop_assert_eq!(one, two);
-            prop_assert_eq!(one.level(&quota, now).remaining > 0, one.judge(&quota, now, 1).passes());
+            prop_assert_eq!(one.level(&quota, now).remaining > 0, one.judge(&quota, now, 1).is_allowed());
         }
     }
 
@@ -732,9 +759,9 @@ proptest! {
         hosts in 1u32..30, burst in 1u32..100, rate in 1u32..200,
         asked in prop::collection::vec((0u64..300, 0usize..30), 1..400),
     ) {
-        let (quota, standing) = shared(rate, burst, 100, hosts, WhenDown::Share);
-        standing.set_linked(false);
-        let mut shares: Vec<_> = (0..hosts).map(|_| Share::fresh(&quota, at(0))).collect();
+        let (quota, standing) = shared(rate, burst, 100, hosts, Fallback::Share);
+        standing.set_redis_reachable(false);
+        let mut shares: Vec<_> = (0..hosts).map(|_| ShareState::fresh(&quota, at(0))).collect();
         let (mut now, mut admitted) = (0, 0u64);
         for (gap, host) in asked {
             now += gap;

@@ -1,8 +1,8 @@
 //! The sliding log, step by step.
 
 use tidegate::clock::{Micros, Now, Timestamp};
-use tidegate::limit::sliding_log::{COUNT_MAX, SlidingLog, SlidingLogQuota};
-use tidegate::limit::{Outcome, QuotaLevel, RateError};
+use tidegate::limit::sliding_log::{COUNT_MAX, SlidingLogQuota, SlidingLogState};
+use tidegate::limit::{LimitError, Outcome, QuotaLevel};
 
 use Outcome::{Later, Never, Pass};
 
@@ -24,7 +24,7 @@ fn ms(millis: u64) -> Micros {
 
 /// Runs steps of (milliseconds, cost, expected) on one key.
 fn check(quota: SlidingLogQuota, steps: &[(u64, u32, Outcome)]) {
-    let mut log = SlidingLog::fresh(&quota, Now::default());
+    let mut log = SlidingLogState::fresh(&quota, Now::default());
     for (millis, cost, expected) in steps {
         let outcome = log.judge(&quota, at_ms(*millis), *cost);
         assert_eq!(outcome, *expected, "{cost} at {millis} ms of {quota:?}");
@@ -86,14 +86,14 @@ fn a_clock_that_steps_back_mints_nothing() {
 #[test]
 fn what_cannot_be_is_refused() {
     let table = [
-        (SlidingLogQuota::new(0, SECOND).err(), Some(RateError::Zero)),
+        (SlidingLogQuota::new(0, SECOND).err(), Some(LimitError::Zero)),
         (SlidingLogQuota::new(COUNT_MAX, SECOND).err(), None),
-        (SlidingLogQuota::new(COUNT_MAX + 1, SECOND).err(), Some(RateError::LogTooLarge)),
-        (SlidingLogQuota::new(1, MILLI - 1).err(), Some(RateError::Window)),
+        (SlidingLogQuota::new(COUNT_MAX + 1, SECOND).err(), Some(LimitError::LogTooLarge)),
+        (SlidingLogQuota::new(1, MILLI - 1).err(), Some(LimitError::Window)),
         (SlidingLogQuota::new(1, MILLI).err(), None),
         (SlidingLogQuota::new(1, 366 * DAY).err(), None),
-        (SlidingLogQuota::new(1, 366 * DAY + 1).err(), Some(RateError::Window)),
-        (quota(1, SECOND).with_count(0).err(), Some(RateError::Zero)),
+        (SlidingLogQuota::new(1, 366 * DAY + 1).err(), Some(LimitError::Window)),
+        (quota(1, SECOND).with_count(0).err(), Some(LimitError::Zero)),
     ];
     for (error, expected) in table {
         assert_eq!(error, expected);
@@ -103,7 +103,7 @@ fn what_cannot_be_is_refused() {
 #[test]
 fn a_level_says_what_would_pass() {
     let quota = quota(5, SECOND);
-    let mut log = SlidingLog::fresh(&quota, Now::default());
+    let mut log = SlidingLogState::fresh(&quota, Now::default());
     let full = QuotaLevel { limit: 5, window: ms(1_000), remaining: 5, reset: Micros(0) };
     assert_eq!(log.level(&quota, at_ms(0)), full);
     log.charge(&quota, at_ms(0), 2);
@@ -112,7 +112,7 @@ fn a_level_says_what_would_pass() {
     assert_eq!(log.level(&quota, at_ms(1_000)), QuotaLevel { remaining: 4, reset: ms(400), ..full });
     assert_eq!(log.level(&quota, at_ms(1_400)), full);
     // Over N the wait is until something remains: the debt of 4 at 0.5 s has to go, not only the 3 before it.
-    log.owe(&quota, at_ms(500), 4, 100);
+    log.charge_debt(&quota, at_ms(500), 4, 100);
     assert_eq!(log.level(&quota, at_ms(500)), QuotaLevel { remaining: 0, reset: ms(900), ..full });
     assert_eq!(log.level(&quota, at_ms(1_400)), QuotaLevel { remaining: 1, reset: ms(100), ..full });
 }
@@ -120,17 +120,17 @@ fn a_level_says_what_would_pass() {
 #[test]
 fn debt_ends_at_its_bound_and_what_is_given_back_is_the_newest() {
     let (quota, wide) = (quota(3, SECOND), quota(100, SECOND));
-    let mut log = SlidingLog::fresh(&quota, Now::default());
-    let used = |log: &SlidingLog, now| 100 - log.level(&wide, now).remaining;
+    let mut log = SlidingLogState::fresh(&quota, Now::default());
+    let used = |log: &SlidingLogState, now| 100 - log.level(&wide, now).remaining;
     log.charge(&quota, at_ms(0), 2);
-    log.owe(&quota, at_ms(100), 10, 2);
+    log.charge_debt(&quota, at_ms(100), 10, 2);
     assert_eq!(used(&log, at_ms(100)), 5);
-    log.owe(&quota, at_ms(200), 1, 2);
+    log.charge_debt(&quota, at_ms(200), 1, 2);
     assert_eq!(used(&log, at_ms(200)), 5);
-    log.give_back(&quota, at_ms(300), 4);
+    log.refund(&quota, at_ms(300), 4);
     assert_eq!(used(&log, at_ms(300)), 1);
     assert_eq!(log.judge(&quota, at_ms(300), 3), Later(ms(700)), "what came at 0 is left");
-    log.give_back(&quota, at_ms(300), u32::MAX);
+    log.refund(&quota, at_ms(300), u32::MAX);
     assert_eq!(log.level(&quota, at_ms(300)).remaining, 3);
     assert_eq!((log.heap_bytes(), log.nanos_until_fresh(SECOND, at_ms(300))), (0, 0));
 }
@@ -138,7 +138,7 @@ fn debt_ends_at_its_bound_and_what_is_given_back_is_the_newest() {
 #[test]
 fn another_count_meets_the_same_units() {
     let (few, many) = (quota(2, SECOND), quota(50, SECOND));
-    let mut log = SlidingLog::fresh(&many, Now::default());
+    let mut log = SlidingLogState::fresh(&many, Now::default());
     for millis in 0..40 {
         log.charge(&many, at_ms(millis * 10), 1);
     }
@@ -155,11 +155,11 @@ fn another_count_meets_the_same_units() {
 fn keeps_units_apart_up_to_the_larger_count() {
     let (few, many) = (quota(2, SECOND), quota(50, SECOND));
     for (kept, remaining) in [(0, 20), (2, 20), (31, 47), (50, 47), (u32::MAX, 47)] {
-        let mut log = SlidingLog::fresh(&few, Now::default());
+        let mut log = SlidingLogState::fresh(&few, Now::default());
         for millis in 0..40 {
             log.charge(&many, at_ms(millis * 10), 1);
         }
-        log.charge(&few.keeping(kept), at_ms(1_100), 1);
+        log.charge(&few.with_stored_units(kept), at_ms(1_100), 1);
         assert_eq!(log.level(&many, at_ms(1_379)).remaining, remaining, "{kept} units kept apart");
     }
 }
@@ -167,29 +167,29 @@ fn keeps_units_apart_up_to_the_larger_count() {
 #[test]
 fn a_sum_of_any_size_neither_wraps_nor_panics() {
     let (quota, end) = (quota(3, 366 * DAY), u64::MAX);
-    let mut log = SlidingLog::fresh(&quota, Now::default());
+    let mut log = SlidingLogState::fresh(&quota, Now::default());
     for nanos in [0, 1, 2, 2, end - 2, end - 1, end, end, 5] {
-        let now = Now { at: Timestamp::from_nanos(nanos), utc: i64::MIN };
+        let now = Now { at: Timestamp::from_nanos(nanos), utc_offset_nanos: i64::MIN };
         for cost in [u32::MAX, 1, 1, u32::MAX, u32::MAX - 1, 2, 1, 1, 1] {
             log.charge(&quota, now, cost);
             assert_ne!(log.judge(&quota, now, 1), Pass);
             assert_eq!(log.judge(&quota, now, u32::MAX), Never);
-            log.owe(&quota, now, u32::MAX, u32::MAX);
+            log.charge_debt(&quota, now, u32::MAX, u32::MAX);
             assert_eq!(log.level(&quota, now).remaining, 0);
             assert!(log.nanos_until_fresh(u64::MAX, now) >= log.nanos_until_fresh(SECOND, now));
         }
     }
-    log.give_back(&quota, Now::default(), u32::MAX);
+    log.refund(&quota, Now::default(), u32::MAX);
     assert_eq!(log.level(&quota, Now::at_nanos(end)).remaining, 3);
 }
 
 #[test]
 fn a_key_takes_what_was_promised() {
     // A slot of the table: digest, state, a control byte, at a fill of 7/8.
-    let resident = |heap_bytes: usize| (16 + size_of::<SlidingLog>() + 1) * 8 / 7 + heap_bytes;
+    let resident = |heap_bytes: usize| (16 + size_of::<SlidingLogState>() + 1) * 8 / 7 + heap_bytes;
     for (count, bytes_max) in [(3, 88), (500, 12_000), (COUNT_MAX, 160_000)] {
         let quota = quota(count, 3_600 * SECOND);
-        let mut log = SlidingLog::fresh(&quota, Now::default());
+        let mut log = SlidingLogState::fresh(&quota, Now::default());
         assert_eq!(log.heap_bytes(), 0);
         let mut largest = 0;
         let step = 3_600 * SECOND / u64::from(count);
@@ -210,7 +210,7 @@ fn a_key_takes_what_was_promised() {
 #[test]
 fn block_does_not_grow_while_as_many_entries_leave_as_come() {
     let quota = quota(COUNT_MAX, SECOND);
-    let mut log = SlidingLog::fresh(&quota, Now::default());
+    let mut log = SlidingLogState::fresh(&quota, Now::default());
     for turn in 0..500 {
         // Ten entries are in the window.
         log.charge(&quota, at_ms(turn * 100), 1);
@@ -233,7 +233,7 @@ fn restores_only_entries_of_a_possible_log() {
         (rising(COUNT_MAX + 1), false),
     ];
     for (entries, is_possible) in table {
-        let restored = SlidingLog::of_entries(&entries).map(|log| log.entries().collect::<Vec<_>>());
+        let restored = SlidingLogState::from_entries(&entries).map(|log| log.entries().collect::<Vec<_>>());
         let len = entries.len();
         assert_eq!(restored, is_possible.then_some(entries), "{len} entries");
     }
@@ -243,7 +243,7 @@ fn restores_only_entries_of_a_possible_log() {
 fn block_grows_to_the_stated_heap_bytes() {
     for (count, bytes) in [(1, 32), (3, 48), (7, 96), (8, 144), (100, 1_520)] {
         let quota = quota(count, SECOND);
-        let mut log = SlidingLog::fresh(&quota, Now::default());
+        let mut log = SlidingLogState::fresh(&quota, Now::default());
         let charged = (0..300).map(|millis| {
             log.charge(&quota, at_ms(millis), 1);
             log.heap_bytes()

@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Now, Timestamp};
-use tidegate::limit::sliding_window::{SlidingWindow, SlidingWindowQuota};
-use tidegate::limit::{Outcome, QuotaLevel, RateError};
+use tidegate::limit::sliding_window::{SlidingWindowQuota, SlidingWindowState};
+use tidegate::limit::{LimitError, Outcome, QuotaLevel};
 
 use Outcome::{Later, Never, Pass};
 
@@ -25,7 +25,7 @@ fn ms(millis: u64) -> Micros {
 
 /// Runs steps of (milliseconds, cost, expected) on one key.
 fn check(quota: SlidingWindowQuota, steps: &[(u64, u32, Outcome)]) {
-    let mut window = SlidingWindow::fresh(&quota, Now::default());
+    let mut window = SlidingWindowState::fresh(&quota, Now::default());
     for (millis, cost, expected) in steps {
         let outcome = window.judge(&quota, at_ms(*millis), *cost);
         assert_eq!(outcome, *expected, "{cost} at {millis} ms of {quota:?}");
@@ -76,8 +76,9 @@ fn four_buckets_leave_one_by_one() {
 fn buckets_turn_on_utc() {
     let quota = quota(1, 60 * SECOND, 1);
     // A process that was started 59.9 s into a minute: its clock counts from there.
-    let now = |millis: u64| Now { at: Timestamp::from_nanos(millis * MILLI), utc: 59_900_000_000 };
-    let mut window = SlidingWindow::fresh(&quota, now(0));
+    let now =
+        |millis: u64| Now { at: Timestamp::from_nanos(millis * MILLI), utc_offset_nanos: 59_900_000_000 };
+    let mut window = SlidingWindowState::fresh(&quota, now(0));
     window.charge(&quota, now(0), 1);
     assert_eq!(window.judge(&quota, now(0), 1), Later(Micros(100_001)), "the share falls from 60.0 s on");
 }
@@ -85,9 +86,11 @@ fn buckets_turn_on_utc() {
 #[test]
 fn a_wall_clock_that_steps_keeps_what_counts_and_how_long() {
     let quota = quota(2, 60 * SECOND, 6);
-    let now =
-        |millis: u64, step: i64| Now { at: Timestamp::from_nanos(millis * MILLI), utc: step * 1_000_000 };
-    let mut window = SlidingWindow::fresh(&quota, now(0, 0));
+    let now = |millis: u64, step: i64| Now {
+        at: Timestamp::from_nanos(millis * MILLI),
+        utc_offset_nanos: step * 1_000_000,
+    };
+    let mut window = SlidingWindowState::fresh(&quota, now(0, 0));
     window.charge(&quota, now(125_000, 0), 2);
     let Later(wait) = window.judge(&quota, now(125_000, 0), 1) else { panic!("full") };
     assert_eq!(wait, Micros(55_000_001));
@@ -105,7 +108,7 @@ fn a_wall_clock_that_steps_keeps_what_counts_and_how_long() {
 #[test]
 fn another_thread_may_be_a_moment_behind() {
     let quota = quota(2, 60 * SECOND, 6);
-    let mut window = SlidingWindow::fresh(&quota, at_ms(0));
+    let mut window = SlidingWindowState::fresh(&quota, at_ms(0));
     window.charge(&quota, at_ms(120_001), 2);
     assert_eq!(window.judge(&quota, at_ms(120_001), 1), Later(Micros(59_999_001)));
     assert_eq!(window.judge(&quota, at_ms(119_999), 1), Later(Micros(60_001_001)));
@@ -115,14 +118,14 @@ fn another_thread_may_be_a_moment_behind() {
 #[test]
 fn what_cannot_be_is_refused() {
     let table = [
-        (SlidingWindowQuota::new(0, SECOND, 1).err(), Some(RateError::Zero)),
+        (SlidingWindowQuota::new(0, SECOND, 1).err(), Some(LimitError::Zero)),
         (SlidingWindowQuota::new(u32::MAX, MILLI, 60).err(), None),
-        (SlidingWindowQuota::new(1, MILLI - 1, 1).err(), Some(RateError::Window)),
+        (SlidingWindowQuota::new(1, MILLI - 1, 1).err(), Some(LimitError::Window)),
         (SlidingWindowQuota::new(1, 366 * DAY, 60).err(), None),
-        (SlidingWindowQuota::new(1, 366 * DAY + 1, 1).err(), Some(RateError::Window)),
-        (SlidingWindowQuota::new(1, SECOND, 0).err(), Some(RateError::Buckets)),
-        (SlidingWindowQuota::new(1, SECOND, 61).err(), Some(RateError::Buckets)),
-        (quota(1, SECOND, 1).with_count(0).err(), Some(RateError::Zero)),
+        (SlidingWindowQuota::new(1, 366 * DAY + 1, 1).err(), Some(LimitError::Window)),
+        (SlidingWindowQuota::new(1, SECOND, 0).err(), Some(LimitError::Buckets)),
+        (SlidingWindowQuota::new(1, SECOND, 61).err(), Some(LimitError::Buckets)),
+        (quota(1, SECOND, 1).with_count(0).err(), Some(LimitError::Zero)),
     ];
     for (error, expected) in table {
         assert_eq!(error, expected);
@@ -133,19 +136,19 @@ fn what_cannot_be_is_refused() {
 fn debt_ends_at_its_bound_and_what_is_given_back_is_the_newest() {
     for buckets in [1, 2, 60] {
         let (quota, wide) = (quota(3, 60 * SECOND, buckets), quota(100, 60 * SECOND, buckets));
-        let mut window = SlidingWindow::fresh(&quota, Now::default());
-        let used = |window: &SlidingWindow, now| 100 - window.level(&wide, now).remaining;
+        let mut window = SlidingWindowState::fresh(&quota, Now::default());
+        let used = |window: &SlidingWindowState, now| 100 - window.level(&wide, now).remaining;
         window.charge(&quota, at_ms(59_000), 2);
-        window.owe(&quota, at_ms(60_000), 10, 2);
+        window.charge_debt(&quota, at_ms(60_000), 10, 2);
         assert_eq!(used(&window, at_ms(60_000)), 5);
-        window.owe(&quota, at_ms(60_000), 1, 2);
+        window.charge_debt(&quota, at_ms(60_000), 1, 2);
         assert_eq!(used(&window, at_ms(60_000)), 5);
         let level = window.level(&quota, at_ms(60_000));
         assert_eq!((level.remaining, level.limit, level.window), (0, 3, ms(60_000)));
-        window.give_back(&quota, at_ms(60_000), 4);
+        window.refund(&quota, at_ms(60_000), 4);
         assert_eq!(used(&window, at_ms(60_000)), 1, "of those of the bucket before");
         assert_eq!(used(&window, at_ms(120_000)), 0);
-        window.give_back(&quota, at_ms(60_000), u32::MAX);
+        window.refund(&quota, at_ms(60_000), u32::MAX);
         let full = QuotaLevel { limit: 3, window: ms(60_000), remaining: 3, reset: Micros(0) };
         assert_eq!(window.level(&quota, at_ms(60_000)), full);
         assert_eq!((window.heap_bytes(), window.nanos_until_fresh(SECOND, at_ms(60_000))), (0, 0));
@@ -157,21 +160,21 @@ fn a_count_of_any_size_neither_wraps_nor_panics() {
     for (buckets, window_nanos) in [(1, MILLI), (1, 366 * DAY), (60, MILLI), (60, 366 * DAY), (59, MILLI + 1)]
     {
         let quota = quota(u32::MAX, window_nanos, buckets);
-        let mut window = SlidingWindow::fresh(&quota, Now::default());
+        let mut window = SlidingWindowState::fresh(&quota, Now::default());
         for (nanos, utc) in
             [(0, i64::MIN), (5, 0), (u64::MAX / 2, 7), (u64::MAX, i64::MAX), (u64::MAX, i64::MIN), (0, 0)]
         {
-            let now = Now { at: Timestamp::from_nanos(nanos), utc };
+            let now = Now { at: Timestamp::from_nanos(nanos), utc_offset_nanos: utc };
             for _ in 0..3 {
                 window.charge(&quota, now, u32::MAX);
                 assert!(matches!(window.judge(&quota, now, 1), Later(Micros(1..))));
                 assert!(matches!(window.judge(&quota, now, u32::MAX), Later(Micros(1..))));
-                window.owe(&quota, now, u32::MAX, u32::MAX);
+                window.charge_debt(&quota, now, u32::MAX, u32::MAX);
                 assert!(window.level(&quota, now).reset > Micros::ZERO);
                 assert!(window.nanos_until_fresh(u64::MAX, now) >= window.nanos_until_fresh(SECOND, now));
             }
         }
-        window.give_back(&quota, Now::default(), u32::MAX);
+        window.refund(&quota, Now::default(), u32::MAX);
     }
 }
 
@@ -179,30 +182,30 @@ fn a_count_of_any_size_neither_wraps_nor_panics() {
 fn counts_restore_the_window() {
     for buckets in [1, 6, 60] {
         let quota = quota(100, 60 * SECOND, buckets);
-        let mut window = SlidingWindow::fresh(&quota, Now::default());
+        let mut window = SlidingWindowState::fresh(&quota, Now::default());
         for second in 100..150 {
             window.charge(&quota, at_ms(second * 1_000), 1);
         }
         let (began, counts) = window.counts();
         assert_eq!((counts.len(), counts.iter().sum::<u32>()), (usize::from(buckets) + 1, 50));
-        let restored = SlidingWindow::of_counts(began, &counts).unwrap();
+        let restored = SlidingWindowState::from_counts(began, &counts).unwrap();
         for second in [149, 170, 200, 230] {
             let levels = [&window, &restored].map(|key| key.level(&quota, at_ms(second * 1_000)));
             assert_eq!(levels[0], levels[1], "{buckets} buckets, at {second} s");
         }
     }
     for len in [0, 1, 62] {
-        assert!(SlidingWindow::of_counts(Timestamp::ORIGIN, &vec![1; len]).is_none(), "{len} counts");
+        assert!(SlidingWindowState::from_counts(Timestamp::ORIGIN, &vec![1; len]).is_none(), "{len} counts");
     }
 }
 
 #[test]
 fn a_key_takes_what_was_promised() {
     // A slot of the table: digest, state, a control byte, at a fill of 7/8.
-    let slot = (16 + size_of::<SlidingWindow>() + 1) * 8 / 7;
+    let slot = (16 + size_of::<SlidingWindowState>() + 1) * 8 / 7;
     for (buckets, bytes_max) in [(1, 48), (2, 80), (6, 96), (60, 320)] {
         let quota = quota(u32::MAX, 60 * SECOND, buckets);
-        let mut window = SlidingWindow::fresh(&quota, Now::default());
+        let mut window = SlidingWindowState::fresh(&quota, Now::default());
         assert_eq!(window.heap_bytes(), 0);
         for second in 0..500 {
             window.charge(&quota, at_ms(second * 1_000), 1_000);
@@ -235,7 +238,7 @@ impl Reference {
     /// bucket that is, the wall clock says as it is now.
     fn moment(&self, now: Now) -> (i128, i128) {
         let (window, buckets) = self.sizes();
-        let units = |at: Timestamp| (i128::from(at.as_nanos()) + i128::from(now.utc)) * buckets;
+        let units = |at: Timestamp| (i128::from(at.as_nanos()) + i128::from(now.utc_offset_nanos)) * buckets;
         let newest = units(self.began).div_euclid(window);
         let moment = units(now.at).max(newest * window);
         (moment, moment.div_euclid(window) - newest)
@@ -298,13 +301,13 @@ fn traces(steps: bool) -> impl Strategy<Value = Trace> {
 }
 
 /// Runs a trace; `each` sees the window and the reference before every step.
-fn run(trace: &Trace, mut each: impl FnMut(Now, u32, &SlidingWindow, &Reference)) -> Reference {
+fn run(trace: &Trace, mut each: impl FnMut(Now, u32, &SlidingWindowState, &Reference)) -> Reference {
     let (mut window, mut reference) =
-        (SlidingWindow::fresh(&trace.quota, Now::default()), Reference::new(trace.quota));
+        (SlidingWindowState::fresh(&trace.quota, Now::default()), Reference::new(trace.quota));
     let mut now = Now::at_nanos(1_700_000_000 * SECOND);
     for (jump, step, cost, counted) in &trace.steps {
         let at = now.at.as_nanos().saturating_add_signed(*jump);
-        now = Now { at: Timestamp::from_nanos(at), utc: now.utc + step };
+        now = Now { at: Timestamp::from_nanos(at), utc_offset_nanos: now.utc_offset_nanos + step };
         each(now, *cost, &window, &reference);
         if window.judge(&trace.quota, now, *cost) == Pass || *counted {
             window.charge(&trace.quota, now, *cost);
@@ -317,7 +320,10 @@ fn run(trace: &Trace, mut each: impl FnMut(Now, u32, &SlidingWindow, &Reference)
 }
 
 fn after(now: Now, micros: u64) -> Now {
-    Now { at: Timestamp::from_nanos(now.at.as_nanos() + micros * 1_000), utc: now.utc }
+    Now {
+        at: Timestamp::from_nanos(now.at.as_nanos() + micros * 1_000),
+        utc_offset_nanos: now.utc_offset_nanos,
+    }
 }
 
 proptest! {

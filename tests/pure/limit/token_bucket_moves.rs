@@ -3,8 +3,8 @@
 
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Timestamp};
-use tidegate::limit::token_bucket::{Gcra, TokenBucketQuota};
-use tidegate::limit::{Outcome, Rate, RateError, TickScale};
+use tidegate::limit::token_bucket::{GcraState, TokenBucketQuota};
+use tidegate::limit::{LimitError, Outcome, Rate, TickScale};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -38,8 +38,8 @@ fn scales_meet_in_their_least_common_multiple() {
 #[test]
 fn arrival_restores_the_bucket() {
     let (quota, now) = (quota(100, SECOND, 20), Timestamp::from_nanos(SECOND));
-    let (_, charged) = Gcra::full(quota.scale(), now).judge(&quota, now, 7);
-    let restored = Gcra::of_arrival(charged.arrival());
+    let (_, charged) = GcraState::full(quota.scale(), now).judge(&quota, now, 7);
+    let restored = GcraState::from_arrival(charged.arrival());
     assert_eq!((restored, restored.level(&quota, now).remaining), (charged, 13));
 }
 
@@ -47,17 +47,17 @@ fn arrival_restores_the_bucket() {
 fn a_rate_is_exact_on_every_multiple_of_its_scale() {
     let thirds = Rate::new(3, SECOND).unwrap();
     for ticks in 1..=128 {
-        assert_eq!(thirds.rounding_on(scale(ticks)).is_none(), ticks % 3 == 0, "{ticks}");
+        assert_eq!(thirds.rounding_parts_on(scale(ticks)).is_none(), ticks % 3 == 0, "{ticks}");
     }
     // A third of a second in whole nanoseconds is slow by two parts in a thousand million.
-    assert_eq!(thirds.rounding_on(TickScale::NANOS), Some(500_000_000));
-    assert_eq!(thirds.rounding(), None);
+    assert_eq!(thirds.rounding_parts_on(TickScale::NANOS), Some(500_000_000));
+    assert_eq!(thirds.rounding_parts(), None);
     let on = TokenBucketQuota::on_scale(thirds, 3, scale(21)).unwrap();
     assert_eq!((on.scale(), on.window(), on.rate()), (scale(21), Micros(1_000_000), thirds));
     // Seven in a nanosecond: as good as nothing is left of them on a scale of whole nanoseconds.
     assert_eq!(
         TokenBucketQuota::on_scale(Rate::new(7, 1).unwrap(), 1, TickScale::NANOS).err(),
-        Some(RateError::TooFast)
+        Some(LimitError::TooFast)
     );
 }
 
@@ -65,34 +65,34 @@ fn a_rate_is_exact_on_every_multiple_of_its_scale() {
 fn debt_is_waited_out_and_has_an_end() {
     let quota = quota(10, SECOND, 5);
     let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
-    let key = Gcra::full(quota.scale(), at(0)).owe(&quota, at(0), 8, 5);
+    let key = GcraState::full(quota.scale(), at(0)).charge_debt(&quota, at(0), 8, 5);
     assert_eq!(key.judge(&quota, at(0), 1).0, Outcome::Later(ms(400)));
     assert_eq!(key.judge(&quota, at(399), 1).0, Outcome::Later(ms(1)));
     assert_eq!(key.judge(&quota, at(400), 1).0, Outcome::Pass);
     assert_eq!((key.level(&quota, at(0)).remaining, key.level(&quota, at(0)).reset), (0, ms(400)));
     // At most five below zero; what is more is dropped, and a key that is there already stays.
-    let deep = key.owe(&quota, at(0), u32::MAX, 5);
+    let deep = key.charge_debt(&quota, at(0), u32::MAX, 5);
     assert_eq!(deep.judge(&quota, at(0), 1).0, Outcome::Later(ms(600)));
-    assert_eq!(deep.owe(&quota, at(0), 1, 0), deep);
-    assert_eq!(deep.give_back(&quota, at(0), 7).level(&quota, at(0)).remaining, 2);
-    assert_eq!(deep.give_back(&quota, at(0), u32::MAX).level(&quota, at(0)).remaining, 5);
+    assert_eq!(deep.charge_debt(&quota, at(0), 1, 0), deep);
+    assert_eq!(deep.refund(&quota, at(0), 7).level(&quota, at(0)).remaining, 2);
+    assert_eq!(deep.refund(&quota, at(0), u32::MAX).level(&quota, at(0)).remaining, 5);
     // A smaller burst: nobody waits longer than for that to fill.
     let small = self::quota(10, SECOND, 2);
-    assert_eq!(deep.cut(&small, at(0)).judge(&small, at(0), 2).0, Outcome::Later(ms(200)));
+    assert_eq!(deep.clamp_to(&small, at(0)).judge(&small, at(0), 2).0, Outcome::Later(ms(200)));
 }
 
 /// A key somewhere between full and deep in debt, seen at a moment.
-fn keys() -> impl Strategy<Value = (TokenBucketQuota, Gcra, Timestamp)> {
+fn keys() -> impl Strategy<Value = (TokenBucketQuota, GcraState, Timestamp)> {
     let count = prop_oneof![1_u32..=128, 129_u32..100_000];
     let at = prop_oneof![0_u64..1_000 * SECOND, 0..u64::MAX / 2].prop_map(Timestamp::from_nanos);
     (count, 1_u64..10_000, 1_u32..1_000, at, 0_u32..2_000).prop_map(|(count, seconds, burst, at, owed)| {
         let quota = quota(count, seconds * SECOND, burst);
-        (quota, Gcra::full(quota.scale(), at).owe(&quota, at, owed, 1_000), at)
+        (quota, GcraState::full(quota.scale(), at).charge_debt(&quota, at, owed, 1_000), at)
     })
 }
 
 /// How long until a key is full, as a fraction over the ticks of both scales.
-fn until_full(key: Gcra, on: TickScale, other: TickScale, at: Timestamp) -> u128 {
+fn until_full(key: GcraState, on: TickScale, other: TickScale, at: Timestamp) -> u128 {
     u128::from(key.ticks_until_full(on, at)) * u128::from(other.ticks_per_nano())
 }
 
@@ -118,7 +118,7 @@ proptest! {
         (quota, key, at) in keys(), amount in any::<u32>(), debt_max in 0_u32..3_000,
     ) {
         let was = key.ticks_until_full(quota.scale(), at);
-        let is = key.owe(&quota, at, amount, debt_max).ticks_until_full(quota.scale(), at);
+        let is = key.charge_debt(&quota, at, amount, debt_max).ticks_until_full(quota.scale(), at);
         let unit = u128::from(TokenBucketQuota::on_scale(quota.rate(), 1, quota.scale()).unwrap().window().0) * 1_000
             * u128::from(quota.scale().ticks_per_nano());
         prop_assert!(is >= was);
@@ -126,7 +126,7 @@ proptest! {
         prop_assert!(is == was || u128::from(is) <= u128::from(quota.burst() + debt_max) * unit);
         // Nothing is lost where there is room for it: what was owed can be given back.
         if amount <= debt_max && key.level(&quota, at).remaining > 0 {
-            let back = key.owe(&quota, at, amount, debt_max).give_back(&quota, at, amount);
+            let back = key.charge_debt(&quota, at, amount, debt_max).refund(&quota, at, amount);
             prop_assert_eq!(back.ticks_until_full(quota.scale(), at), was);
         }
     }
@@ -150,8 +150,8 @@ proptest! {
     #[test]
     fn a_cut_shortens_and_never_lengthens((quota, key, at) in keys(), burst in 1_u32..1_000) {
         let small = TokenBucketQuota::new(quota.rate(), burst).unwrap();
-        let is = key.cut(&small, at).ticks_until_full(quota.scale(), at);
-        let empty = Gcra::full(small.scale(), at).owe(&small, at, burst, 0).ticks_until_full(small.scale(), at);
+        let is = key.clamp_to(&small, at).ticks_until_full(quota.scale(), at);
+        let empty = GcraState::full(small.scale(), at).charge_debt(&small, at, burst, 0).ticks_until_full(small.scale(), at);
         prop_assert_eq!(is, key.ticks_until_full(quota.scale(), at).min(empty));
     }
 
@@ -163,18 +163,18 @@ proptest! {
         // runs back by a month sees no full bucket.
         let quota = TokenBucketQuota::on_scale(Rate::new(1, 200 * 86_400 * SECOND).unwrap(), 1, TickScale::FINEST).unwrap();
         let at = Timestamp::from_nanos(at);
-        let mut key = Gcra::full(quota.scale(), at).owe(&quota, at, 1, 0);
+        let mut key = GcraState::full(quota.scale(), at).charge_debt(&quota, at, 1, 0);
         for (amount, debt_max, back) in steps {
             let was = key.ticks_until_full(quota.scale(), at);
-            key = key.owe(&quota, at, amount, debt_max);
+            key = key.charge_debt(&quota, at, amount, debt_max);
             prop_assert!(key.ticks_until_full(quota.scale(), at) >= was);
             let earlier = Timestamp::from_nanos(at.as_nanos().wrapping_sub(30 * 86_400 * SECOND));
             let seen = key.ticks_until_full(quota.scale(), earlier);
             prop_assert!(seen > was);
-            let owing = key.owe(&quota, earlier, 1, u32::MAX);
+            let owing = key.charge_debt(&quota, earlier, 1, u32::MAX);
             prop_assert!(owing.ticks_until_full(quota.scale(), earlier) >= seen);
             if back {
-                key = key.give_back(&quota, at, 0);
+                key = key.refund(&quota, at, 0);
             }
         }
     }

@@ -72,7 +72,9 @@ fn windows_are_shared_as_they_turn() {
         ("rate: 100/min, algorithm: sliding_window, buckets: 60", every(61, 1_000_000, 0)),
     ] {
         let rule = rule(&format!("{fields}, scope: fleet"));
-        let Some(Quota::Share(quota)) = rule.limit.quota() else { panic!("{fields}: {:?}", rule.limit) };
+        let Some(Quota::FleetBudget(quota)) = rule.limit.quota() else {
+            panic!("{fields}: {:?}", rule.limit)
+        };
         assert_eq!(
             quota.window().map(tidegate::limit::share::BudgetWindow::turns),
             Some(expected),
@@ -80,10 +82,14 @@ fn windows_are_shared_as_they_turn() {
         );
         let host = self::rule(fields);
         let alike = host.limit.quota().unwrap();
-        assert_eq!((alike.window(), alike.limit()), (quota.span(), quota.bucket().burst()), "{fields}");
+        assert_eq!(
+            (alike.window(), alike.limit()),
+            (quota.window_length(), quota.bucket().burst()),
+            "{fields}"
+        );
     }
     let year = rule("rate: 100/366day, algorithm: fixed_window, scope: fleet");
-    assert!(matches!(year.limit.quota(), Some(Quota::Share(_))));
+    assert!(matches!(year.limit.quota(), Some(Quota::FleetBudget(_))));
     check_rule(
         "name: a, key: [], rate: 5/500ms, algorithm: fixed_window, scope: fleet",
         (3, 30, "its windows are shorter than a second", "a window of a second or more"),
@@ -205,8 +211,8 @@ fn a_scope_from_elsewhere_names_where_it_is_from() {
     let node = only(&loaded);
     assert_eq!(node.fleet, Some(terms()));
     let quota = node.limit.quota().unwrap();
-    assert_eq!((quota.algorithm(), quota.rate_text(), quota.limit()), ("fixed_window", "5/day".into(), 5));
-    assert!(matches!(quota, Quota::Share(quota) if quota.window().is_some()), "{quota:?}");
+    assert_eq!((quota.algorithm(), quota.format_rate(), quota.limit()), ("fixed_window", "5/day".into(), 5));
+    assert!(matches!(quota, Quota::FleetBudget(quota) if quota.window().is_some()), "{quota:?}");
     let alone = read_text("rules.yaml", tree);
     assert!(!alone.has_errors() && alone.domains[0].rules()[0].fleet.is_none());
 }
@@ -347,12 +353,12 @@ fn what_becomes_of_work_without_a_place_is_what_the_rule_says() {
     assert_eq!(of("refuse", 11), (OnMiss::Refuse, Some(doubt.to_owned())));
     // What a limit does is what is said of it, and a rule of 40 is no rule of 40 that asks.
     let quota = |fields: &str| match at_once(fields).limit.quota() {
-        Some(Quota::Places(quota)) => quota.clone(),
+        Some(Quota::FleetConcurrency(quota)) => quota.clone(),
         other => panic!("{other:?}"),
     };
-    assert!(quota("max: 40, scope: fleet").may_ask());
-    assert!(quota("max: 40, scope: fleet, fleet: {on_miss: ask}").may_ask());
-    assert!(!quota("max: 40, scope: fleet, fleet: {on_miss: refuse}").may_ask());
+    assert!(quota("max: 40, scope: fleet").may_check_remotely());
+    assert!(quota("max: 40, scope: fleet, fleet: {on_miss: ask}").may_check_remotely());
+    assert!(!quota("max: 40, scope: fleet, fleet: {on_miss: refuse}").may_check_remotely());
     let patient = quota("max: 40, scope: fleet, fleet: {wait: 20ms}");
     assert_eq!(patient.patience(), std::time::Duration::from_millis(20));
     assert_ne!(patient, quota("max: 40, scope: fleet"));

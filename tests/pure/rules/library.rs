@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 use tidegate::rules::{Domain, Halt, Library, Reading};
 
 /// A directory of rules and what was last read of it.
@@ -144,7 +144,7 @@ fn one_bad_file_keeps_the_whole_domain() {
     bench.write("a.yaml", &API_A.replace("1/s", "9/s"));
     bench.write("b.yaml", API_BAD);
     bench.reads(&Expected { domains: "api: a b", kept: &["api"], ..FINE });
-    assert_eq!(bench.domain("api").rules()[0].limit.quota().unwrap().rate_text(), "1/s");
+    assert_eq!(bench.domain("api").rules()[0].limit.quota().unwrap().format_rate(), "1/s");
     // Gone is not bad.
     bench.remove("b.yaml");
     let changes = ["api/a: rate 1/s → 9/s, burst 1 → 9", "api/b: removed"];
@@ -330,8 +330,8 @@ fn no_half_of_one_version_is_put_together_with_half_of_another() {
         });
         let (mut torn, mut halts) = (None, 0);
         // A fast machine reads everything between two versions most of the time.
-        let (begin, mut readings) = (boot_nanos(), 0);
-        while readings < 100 || (halts == 0 && boot_nanos() - begin < PATIENCE_NANOS) {
+        let (begin, mut readings) = (read_boot_nanos(), 0);
+        while readings < 100 || (halts == 0 && read_boot_nanos() - begin < PATIENCE_NANOS) {
             readings += 1;
             halts += usize::from(library.read().halt == Some(Halt::Unsettled));
             let bursts: Vec<_> =

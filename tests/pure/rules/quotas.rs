@@ -21,9 +21,9 @@ pub(super) fn quota(quota: &Quota) -> String {
             format!("{} sliding {}s/{}", quota.count(), quota.window_nanos() / 1_000_000_000, quota.buckets())
         }
         Quota::Concurrency(quota) => format!("{} at once", quota.max()),
-        Quota::Places(quota) => format!("{} at once, shared, {:?}", quota.max(), quota.when_down()),
-        Quota::Share(quota) => {
-            let (bucket, credit, down) = (quota.bucket(), quota.credit(), quota.when_down());
+        Quota::FleetConcurrency(quota) => format!("{} at once, shared, {:?}", quota.max(), quota.fallback()),
+        Quota::FleetBudget(quota) => {
+            let (bucket, credit, down) = (quota.bucket(), quota.credit(), quota.fallback());
             format!("{} burst {} shared, credit {credit}, {down:?}", bucket.rate(), bucket.burst())
         }
     }
@@ -115,11 +115,11 @@ fn a_window_knows_whose_midnight_it_ends_at() {
     let utc = quota("rate: 5/day, algorithm: fixed_window");
     for other in ["timezone: UTC", "align: utc", "timezone: Etc/UTC"] {
         let other = quota(&format!("rate: 5/day, algorithm: fixed_window, {other}"));
-        assert!(utc.has_windows_of(&other), "{other:?}");
+        assert!(utc.has_same_windows(&other), "{other:?}");
     }
     for other in ["timezone: Europe/Berlin", "align: first"] {
         let other = quota(&format!("rate: 5/day, algorithm: fixed_window, {other}"));
-        assert!(!utc.has_windows_of(&other), "{other:?}");
+        assert!(!utc.has_same_windows(&other), "{other:?}");
     }
 }
 

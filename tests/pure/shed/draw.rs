@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::shed::draw::{epoch, is_refused};
+use tidegate::shed::draw::{draw_epoch, is_refused};
 
 use super::{Random, at_millis};
 
@@ -17,7 +17,7 @@ fn within_one_rotation_every_caller_changes_once_and_they_change_evenly() {
         let mut changed = [0_u32; 20];
         for phase in &phases {
             let epochs: Vec<u64> =
-                (0..=20).map(|slice| epoch(at_millis(start + slice * 30_000), *phase, ROTATE)).collect();
+                (0..=20).map(|slice| draw_epoch(at_millis(start + slice * 30_000), *phase, ROTATE)).collect();
             let slices: Vec<usize> = (0..20).filter(|slice| epochs[*slice] != epochs[slice + 1]).collect();
             assert_eq!((slices.len(), epochs[20]), (1, epochs[0] + 1), "phase {phase}, from {start} ms");
             changed[slices[0]] += 1;
@@ -32,10 +32,10 @@ fn odd_rotations_do_no_harm() {
     let late = tidegate::clock::Timestamp::from_nanos(u64::MAX);
     for rotate in [Duration::ZERO, Duration::from_nanos(1), ROTATE, Duration::MAX] {
         for phase in [0, u64::MAX] {
-            assert!(epoch(late, phase, rotate) >= epoch(at_millis(0), phase, rotate), "{rotate:?}");
+            assert!(draw_epoch(late, phase, rotate) >= draw_epoch(at_millis(0), phase, rotate), "{rotate:?}");
         }
     }
-    assert_eq!(epoch(at_millis(0), 0, Duration::MAX), epoch(at_millis(1_000), 0, Duration::MAX));
+    assert_eq!(draw_epoch(at_millis(0), 0, Duration::MAX), draw_epoch(at_millis(1_000), 0, Duration::MAX));
 }
 
 #[test]
@@ -76,8 +76,8 @@ proptest! {
     fn a_rotation_later_everybody_has_drawn_once_more(nanos in 0..u64::MAX / 2, phase in any::<u64>(), rotate in 1_u64..1 << 62) {
         let at = tidegate::clock::Timestamp::from_nanos(nanos);
         let rotate = Duration::from_nanos(rotate);
-        prop_assert_eq!(epoch(at.after(rotate), phase, rotate), epoch(at, phase, rotate) + 1);
-        prop_assert!(epoch(at.after(rotate / 2), phase, rotate) - epoch(at, phase, rotate) <= 1);
+        prop_assert_eq!(draw_epoch(at.after(rotate), phase, rotate), draw_epoch(at, phase, rotate) + 1);
+        prop_assert!(draw_epoch(at.after(rotate / 2), phase, rotate) - draw_epoch(at, phase, rotate) <= 1);
     }
 
     #[test]

@@ -1,21 +1,21 @@
 //! Callers above 5 % of the traffic are found, in memory that does not grow.
 
-use tidegate::shed::Heavy;
-use tidegate::shed::heavy::NOTED_MIN;
+use tidegate::shed::HeavyCallers;
+use tidegate::shed::heavy::REQUESTS_MIN;
 
 use super::{Random, at_millis};
 
 /// Notes so many requests, of which caller 0 sends so many in a thousand and `others` callers the rest. Returns how often
 /// caller 0 was noted, how often he was found heavy, and how often somebody else was; the first thousand do not count.
-fn traffic(heavy: &mut Heavy, seed: u64, permille: u64, others: u64) -> (u32, u32, u32) {
+fn traffic(heavy: &mut HeavyCallers, seed: u64, permille: u64, others: u64) -> (u32, u32, u32) {
     let mut random = Random(seed);
     let (mut noted, mut found, mut wrongly) = (0, 0, 0);
     for request in 0..20_000 {
         let is_his = random.below(1_000) < permille;
         let caller = if is_his { 0 } else { 1 + random.below(others) };
-        let is_heavy = heavy.note(caller);
+        let is_heavy = heavy.count_request(caller);
         // Five hundred a second.
-        heavy.age(at_millis(request * 2));
+        heavy.halve_counts(at_millis(request * 2));
         if request >= 1_000 {
             noted += u32::from(is_his);
             found += u32::from(is_his && is_heavy);
@@ -29,11 +29,11 @@ fn traffic(heavy: &mut Heavy, seed: u64, permille: u64, others: u64) -> (u32, u3
 fn a_caller_of_six_in_a_hundred_is_found_and_one_of_one_is_not() {
     for seed in 1..=3 {
         for others in [200, 5_000, u64::MAX - 1] {
-            let (noted, found, wrongly) = traffic(&mut Heavy::new(), seed, 60, others);
+            let (noted, found, wrongly) = traffic(&mut HeavyCallers::new(), seed, 60, others);
             // By chance he sends less than five in a hundred for a while.
             assert!(found * 10 >= noted * 9, "seed {seed}: {found} of {noted}, {others} others");
             assert_eq!(wrongly, 0, "seed {seed}, {others} others");
-            let (noted, found, wrongly) = traffic(&mut Heavy::new(), seed, 10, others);
+            let (noted, found, wrongly) = traffic(&mut HeavyCallers::new(), seed, 10, others);
             assert!(noted > 100);
             assert_eq!((found, wrongly), (0, 0), "seed {seed}, {others} others");
         }
@@ -44,86 +44,86 @@ fn a_caller_of_six_in_a_hundred_is_found_and_one_of_one_is_not() {
 #[test]
 fn the_edge_lies_at_five_in_a_hundred() {
     for (every, is_found) in [(16, true), (100, false), (33, false)] {
-        let mut heavy = Heavy::new();
+        let mut heavy = HeavyCallers::new();
         let mut others = 1;
         for request in 0_u64..10_000 {
             if request % every == 0 {
-                let is_heavy = heavy.note(0);
+                let is_heavy = heavy.count_request(0);
                 if request > 200 {
                     assert_eq!(is_heavy, is_found, "one in {every}, request {request}");
                 }
             } else {
                 others += 1;
-                assert!(!heavy.note(others), "everybody else comes once");
+                assert!(!heavy.count_request(others), "everybody else comes once");
             }
-            heavy.age(at_millis(request * 2));
+            heavy.halve_counts(at_millis(request * 2));
         }
     }
 }
 
 #[test]
 fn nobody_is_heavy_before_there_is_something_to_compare_with() {
-    let mut heavy = Heavy::new();
-    for _ in 1..NOTED_MIN {
-        assert!(!heavy.note(9));
+    let mut heavy = HeavyCallers::new();
+    for _ in 1..REQUESTS_MIN {
+        assert!(!heavy.count_request(9));
     }
-    assert!(heavy.note(9));
+    assert!(heavy.count_request(9));
 }
 
 #[test]
 fn who_was_heavy_is_forgotten() {
-    let mut heavy = Heavy::new();
-    heavy.age(at_millis(500));
+    let mut heavy = HeavyCallers::new();
+    heavy.halve_counts(at_millis(500));
     for _ in 0..1_000 {
-        heavy.note(9);
+        heavy.count_request(9);
     }
     // 1000 of 1000, then 500 of 500 and 9000 others: the next is 501 of 9501, above 5 %.
-    heavy.age(at_millis(10_499));
-    heavy.age(at_millis(10_500));
+    heavy.halve_counts(at_millis(10_499));
+    heavy.halve_counts(at_millis(10_500));
     for caller in 0..9_000 {
-        heavy.note(100 + caller % 50);
+        heavy.count_request(100 + caller % 50);
     }
-    assert!(heavy.note(9));
+    assert!(heavy.count_request(9));
     // 250 of 4750, and 900 others: 251 of 5651.
-    heavy.age(at_millis(20_500));
+    heavy.halve_counts(at_millis(20_500));
     for caller in 0..900 {
-        heavy.note(100 + caller % 50);
+        heavy.count_request(100 + caller % 50);
     }
-    assert!(!heavy.note(9));
+    assert!(!heavy.count_request(9));
     // A long silence leaves nothing.
-    heavy.age(at_millis(3_600_000));
-    for _ in 1..NOTED_MIN {
-        assert!(!heavy.note(9));
+    heavy.halve_counts(at_millis(3_600_000));
+    for _ in 1..REQUESTS_MIN {
+        assert!(!heavy.count_request(9));
     }
-    assert!(heavy.note(9));
+    assert!(heavy.count_request(9));
 }
 
 #[test]
 fn who_takes_over_a_place_goes_on_from_its_count() {
-    let mut heavy = Heavy::new();
+    let mut heavy = HeavyCallers::new();
     for caller in (1..=64).chain(1..=64) {
-        heavy.note(caller);
+        heavy.count_request(caller);
     }
     for _ in 0..5 {
-        heavy.note(0);
+        heavy.count_request(0);
     }
     // He came six times of 134, and that he did not come eight times is not known: 6 %.
-    assert!(heavy.note(0));
+    assert!(heavy.count_request(0));
 }
 
 #[test]
 fn a_late_halving_does_not_put_off_the_next() {
-    let mut heavy = Heavy::new();
-    heavy.age(at_millis(0));
+    let mut heavy = HeavyCallers::new();
+    heavy.halve_counts(at_millis(0));
     for _ in 0..126 {
-        heavy.note(9);
+        heavy.count_request(9);
     }
-    heavy.age(at_millis(19_999));
-    heavy.age(at_millis(20_000));
-    assert!(!heavy.note(9), "31 are left, and one");
+    heavy.halve_counts(at_millis(19_999));
+    heavy.halve_counts(at_millis(20_000));
+    assert!(!heavy.count_request(9), "31 are left, and one");
 }
 
 #[test]
 fn it_is_small() {
-    assert!(size_of::<Heavy>() <= 800, "{}", size_of::<Heavy>());
+    assert!(size_of::<HeavyCallers>() <= 800, "{}", size_of::<HeavyCallers>());
 }

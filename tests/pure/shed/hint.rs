@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tidegate::clock::Micros;
-use tidegate::shed::hint::{after_workers, jittered};
+use tidegate::shed::hint::{with_jitter, workers_base};
 
 #[test]
 fn a_hint_lies_between_half_and_one_and_a_half() {
@@ -21,7 +21,7 @@ fn a_hint_lies_between_half_and_one_and_a_half() {
         (Duration::MAX, u64::MAX, 27_670_116_110_564_328),
     ];
     for (base, draw, micros) in table {
-        assert_eq!(jittered(base, draw), Micros(micros), "{base:?}, {draw}");
+        assert_eq!(with_jitter(base, draw), Micros(micros), "{base:?}, {draw}");
     }
 }
 
@@ -38,7 +38,7 @@ fn the_more_is_shed_the_longer_the_hint() {
         (f64::INFINITY, 60.0),
     ];
     for (chance, seconds) in table {
-        assert_eq!(after_workers(chance), Duration::from_secs_f64(seconds), "{chance}");
+        assert_eq!(workers_base(chance), Duration::from_secs_f64(seconds), "{chance}");
     }
 }
 
@@ -47,8 +47,8 @@ proptest! {
     fn a_hint_grows_with_its_draw_and_stays_in_range(millis in 0_u64..10_000_000, draw in any::<u64>(), other in any::<u64>()) {
         let base = Duration::from_millis(millis);
         let (low, high) = (draw.min(other), draw.max(other));
-        prop_assert!(jittered(base, low) <= jittered(base, high));
-        prop_assert!(jittered(base, low).0 >= millis * 500);
-        prop_assert!(jittered(base, high).0 <= millis * 1_500);
+        prop_assert!(with_jitter(base, low) <= with_jitter(base, high));
+        prop_assert!(with_jitter(base, low).0 >= millis * 500);
+        prop_assert!(with_jitter(base, high).0 <= millis * 1_500);
     }
 }

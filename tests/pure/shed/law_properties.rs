@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use tidegate::shed::{SlowLaw, SlowSeverity, chance};
+use tidegate::shed::{Controller, SlowSeverity, chance};
 
 use super::slow_law::EXACT;
 
@@ -26,10 +26,10 @@ fn elapsed() -> impl Strategy<Value = Duration> {
     ]
 }
 
-fn any_law() -> impl Strategy<Value = SlowLaw> {
+fn any_law() -> impl Strategy<Value = Controller> {
     let any_number = || prop_oneof![any::<f64>(), Just(0.0), Just(1.0), Just(f64::NAN), 0.0..200.0_f64];
     (any_number(), any_number(), any_number(), any_number(), any_number())
-        .prop_map(|(good, bad, after, full, leak)| SlowLaw { good, bad, after, full, leak })
+        .prop_map(|(good, bad, after, full, leak)| Controller { good, bad, after, full, leak })
 }
 
 proptest! {
@@ -39,7 +39,7 @@ proptest! {
     fn the_severity_stays_in_range_and_moves_slowly(
         steps in proptest::collection::vec((reading(), elapsed()), 1..300), leak in 0.0..0.002_f64,
     ) {
-        let law = SlowLaw { leak, ..EXACT };
+        let law = Controller { leak, ..EXACT };
         let mut severity = SlowSeverity::at_rest(&law);
         for (utilization, elapsed) in steps {
             let before = severity.value();

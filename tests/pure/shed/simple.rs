@@ -53,7 +53,7 @@ fn the_reserve_is_never_touched() {
         (u32::MAX, 1, 4_290_672_327),
     ];
     for (slots, reserve, most) in table {
-        assert_eq!(FleetSums::default().most_others_here(slots, reserve), most, "{reserve} of {slots}");
+        assert_eq!(FleetSums::default().noncritical_max_here(slots, reserve), most, "{reserve} of {slots}");
     }
 }
 
@@ -71,8 +71,12 @@ fn what_other_hosts_do_leaves_the_rest_of_the_fleets_part() {
         (u64::MAX, u64::MAX, u32::MAX, 0, 0),
     ];
     for (slots, others, here, reserve, most) in table {
-        let elsewhere = FleetSums { slots, critical: 5, others };
-        assert_eq!(elsewhere.most_others_here(here, reserve), most, "{elsewhere:?} and {here}, {reserve}");
+        let elsewhere = FleetSums { slots, critical: 5, noncritical: others };
+        assert_eq!(
+            elsewhere.noncritical_max_here(here, reserve),
+            most,
+            "{elsewhere:?} and {here}, {reserve}"
+        );
     }
 }
 
@@ -112,7 +116,7 @@ proptest! {
     #[test]
     fn the_reserve_is_exact(slots in any::<u32>(), reserve in 0_u16..=1_000) {
         let exact = u64::from(slots) * u64::from(1_000 - reserve);
-        let most = u64::from(FleetSums::default().most_others_here(slots, reserve)) * 1_000;
+        let most = u64::from(FleetSums::default().noncritical_max_here(slots, reserve)) * 1_000;
         prop_assert!(most <= exact && exact < most + 1_000);
     }
 }

@@ -2,15 +2,21 @@
 
 use std::time::Duration;
 
-use tidegate::shed::{SlowLaw, SlowSeverity, chance, draw};
+use tidegate::shed::{Controller, SlowSeverity, chance, draw};
 
 use super::{Random, SECOND};
 
 /// The law as published: nothing leaks.
-pub(crate) const EXACT: SlowLaw = SlowLaw { good: 0.70, bad: 0.80, after: 28.0, full: 120.0, leak: 0.0 };
+pub(crate) const EXACT: Controller =
+    Controller { good: 0.70, bad: 0.80, after: 28.0, full: 120.0, leak: 0.0 };
 
 /// The severity after so many seconds at one utilization.
-pub(crate) fn run(severity: &mut SlowSeverity, law: &SlowLaw, utilization: Option<f64>, seconds: u32) -> f64 {
+pub(crate) fn run(
+    severity: &mut SlowSeverity,
+    law: &Controller,
+    utilization: Option<f64>,
+    seconds: u32,
+) -> f64 {
     for _ in 0..seconds {
         severity.step(law, utilization, SECOND);
     }
@@ -113,7 +119,7 @@ fn between_good_and_bad_it_holds_or_leaks() {
         let after = run(&mut severity, &EXACT, Some(utilization), 542);
         assert!((before - after).abs() < f64::EPSILON, "{utilization} moves it from {before} to {after}");
     }
-    let leaking = SlowLaw::default();
+    let leaking = Controller::default();
     // Seconds for s = 0.25 to be nothing: 450 at 1/1800 a second, but not at `bad`, where such a host comes to rest.
     for (utilization, s) in [(0.70, 0.0), (0.75, 0.0), (0.80, 0.25)] {
         let mut severity = SlowSeverity::at_rest(&leaking);
@@ -214,7 +220,7 @@ fn a_machine_that_slept_learns_two_seconds() {
 
 #[test]
 fn a_law_that_changes_keeps_the_severity_within_its_own_range() {
-    let deep = SlowLaw { after: 60.0, ..EXACT };
+    let deep = Controller { after: 60.0, ..EXACT };
     let mut severity = SlowSeverity::at_rest(&deep);
     near(severity.value(), -0.5, "deeper");
     assert!(severity.is_at_rest(&EXACT), "nothing would lower it");

@@ -28,7 +28,7 @@ impl Sums {
     }
 
     fn over(&self) -> Option<f64> {
-        self.window.over(SPAN)
+        self.window.mean_over(SPAN)
     }
 }
 

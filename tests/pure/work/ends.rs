@@ -11,9 +11,9 @@ fn a_lease_ends_at_its_time_and_not_before() {
     let mut office = Office::new(TWO);
     let session = office.session(1, 0, s(0));
     let lease = office.acquire(&session, ms(1_234), "a=b").lease;
-    office.engine.end_due(ms(61_233));
+    office.engine.end_expired_leases(ms(61_233));
     office.holds(1);
-    office.engine.end_due(ms(61_234));
+    office.engine.end_expired_leases(ms(61_234));
     office.holds(0);
     assert_eq!(office.engine.leases().expired, 1);
     assert!(!office.release(&session, lease, ms(61_234)));
@@ -24,7 +24,7 @@ fn a_release_after_its_time_is_too_late_also_before_anybody_has_looked() {
     let mut office = Office::new(TWO);
     let session = office.session(1, 0, s(0));
     let lease = office.acquire(&session, s(0), "a=b").lease;
-    assert!(!office.engine.renew(&session, lease.unwrap(), s(60)));
+    assert!(!office.engine.renew_lease(&session, lease.unwrap(), s(60)));
     assert!(!office.release(&session, lease, s(60)));
     office.holds(0);
 }
@@ -35,12 +35,12 @@ fn a_renewal_starts_the_time_again() {
     let session = office.session(1, 0, s(0));
     let lease = office.acquire(&session, s(0), "a=b").lease.unwrap();
     for minute in 1..10 {
-        assert!(office.engine.renew(&session, lease, ms(minute * 60_000 - 1_000 * minute)));
-        office.engine.end_due(ms(minute * 60_000 - 1_000 * minute));
+        assert!(office.engine.renew_lease(&session, lease, ms(minute * 60_000 - 1_000 * minute)));
+        office.engine.end_expired_leases(ms(minute * 60_000 - 1_000 * minute));
     }
-    office.engine.end_due(ms(9 * 59_000 + 59_999));
+    office.engine.end_expired_leases(ms(9 * 59_000 + 59_999));
     office.holds(1);
-    office.engine.end_due(ms(9 * 59_000 + 60_000));
+    office.engine.end_expired_leases(ms(9 * 59_000 + 60_000));
     office.holds(0);
 }
 
@@ -54,9 +54,9 @@ fn the_longest_of_the_rules_that_match_counts_and_else_a_minute() {
         let before = office.engine.leases().expired;
         let start = before * 1_000_000;
         office.acquire(&session, s(start), attributes);
-        office.engine.end_due(ms((start + seconds) * 1_000 - 1));
+        office.engine.end_expired_leases(ms((start + seconds) * 1_000 - 1));
         assert_eq!(office.engine.leases().expired, before, "{attributes}");
-        office.engine.end_due(s(start + seconds));
+        office.engine.end_expired_leases(s(start + seconds));
         assert_eq!(office.engine.leases().expired, before + 1, "{attributes}");
     }
 }
@@ -67,10 +67,10 @@ fn a_session_that_ends_gives_all_back_and_takes_no_more() {
     let (dies, lives) = (office.session(1, 0, s(0)), office.session(2, 0, s(0)));
     office.acquire(&dies, s(0), "a=b");
     let kept = office.acquire(&lives, s(0), "a=b").lease;
-    office.engine.end(&dies, s(1));
+    office.engine.end_session(&dies, s(1));
     office.holds(1);
-    office.engine.end(&dies, s(1));
-    office.engine.close(&dies, s(1));
+    office.engine.end_session(&dies, s(1));
+    office.engine.close_connection(&dies, s(1));
     assert_eq!(office.acquire(&dies, s(1), "a=b").lease, None, "it is gone");
     office.holds(1);
     assert!(office.release(&lives, kept, s(1)));
@@ -84,19 +84,19 @@ fn a_session_without_a_connection_is_waited_for() {
     let first = office.connection(1, 0, 1, s(0));
     let lease = office.acquire(&first, s(0), "a=b").lease;
     let second = office.connection(1, 0, 2, s(0));
-    office.engine.close(&first, s(1));
-    office.engine.end_due(s(10));
+    office.engine.close_connection(&first, s(1));
+    office.engine.end_expired_leases(s(10));
     office.holds(1);
-    office.engine.close(&second, s(10));
-    office.engine.end_due(ms(14_999));
+    office.engine.close_connection(&second, s(10));
+    office.engine.end_expired_leases(ms(14_999));
     office.holds(1);
     // Back in time: as if nothing had been.
     let third = office.connection(1, 0, 3, ms(14_999));
-    office.engine.end_due(s(20));
+    office.engine.end_expired_leases(s(20));
     assert!(office.release(&third, lease, s(20)), "any connection of the session may release");
     office.acquire(&third, s(20), "a=b");
-    office.engine.close(&third, s(21));
-    office.engine.end_due(s(26));
+    office.engine.close_connection(&third, s(21));
+    office.engine.end_expired_leases(s(26));
     office.holds(0);
     assert_eq!(office.engine.leases().sessions, 0);
 }
@@ -106,7 +106,7 @@ fn a_session_without_a_name_ends_with_its_connection() {
     let mut office = Office::new(TWO);
     let session = office.session(0, 0, s(0));
     office.acquire(&session, s(0), "a=b");
-    office.engine.close(&session, s(1));
+    office.engine.close_connection(&session, s(1));
     office.holds(0);
     assert_eq!(office.engine.leases().sessions, 0);
 }
@@ -117,9 +117,9 @@ fn a_lease_is_its_sessions_alone() {
     let (mine, other) = (office.session(1, 0, s(0)), office.session(2, 0, s(0)));
     let lease = office.acquire(&mine, s(0), "a=b").lease;
     assert!(!office.release(&other, lease, s(0)));
-    assert!(!office.engine.renew(&other, lease.unwrap(), s(0)));
+    assert!(!office.engine.renew_lease(&other, lease.unwrap(), s(0)));
     for number in [0, 1, 2, u64::MAX, lease.unwrap() + 1, lease.unwrap() ^ 1 << 40] {
-        assert!(!office.engine.release(&mine, number, WorkOutcome::Ok, s(0)), "{number}");
+        assert!(!office.engine.release_lease(&mine, number, WorkOutcome::Ok, s(0)), "{number}");
     }
     office.holds(1);
     assert!(office.release(&mine, lease, s(0)));
@@ -130,7 +130,7 @@ fn a_session_keeps_to_its_user_its_pool_and_its_slots() {
     let office = Office::new(TWO);
     office.session(1, 4, s(0));
     let opening = Opening { name: Some([1; 16]), user: 1, pool: "web", slots: 4, connection: 2, pid: None };
-    let open = |opening: Opening<'_>| office.engine.open(&opening, s(0)).map(|_| ());
+    let open = |opening: Opening<'_>| office.engine.open_session(&opening, s(0)).map(|_| ());
     assert_eq!(open(Opening { user: 2, ..opening }), Err(SessionError::OtherUser));
     assert_eq!(open(Opening { pool: "other", ..opening }), Err(SessionError::OtherPoolOrSlots));
     assert_eq!(open(Opening { slots: 5, ..opening }), Err(SessionError::OtherPoolOrSlots));
@@ -146,9 +146,9 @@ fn what_was_given_up_on_ends_before_and_after_its_grant() {
     let ask = |id| Ask { id, name: Some(b"x"), ..Ask::acquire("a=b") };
     office.ask(&session, s(0), ask(1));
     office.holds(1);
-    office.engine.abandon(&session, &mut [(8, 1), (7, 2)].into_iter(), s(0));
+    office.engine.abandon_requests(&session, &mut [(8, 1), (7, 2)].into_iter(), s(0));
     office.holds(1);
-    office.engine.abandon(&session, &mut [(7, 1)].into_iter(), s(0));
+    office.engine.abandon_requests(&session, &mut [(7, 1)].into_iter(), s(0));
     office.holds(0);
     // Its name is forgotten, so it is judged and charged anew; and this one was given up on before.
     let told = office.ask(&session, s(0), ask(2));
@@ -158,12 +158,12 @@ fn what_was_given_up_on_ends_before_and_after_its_grant() {
     assert!(told.lease.is_some(), "neither is this a repeat of it: {told:?}");
     office.holds(1);
     // What a report has ended is done with: another request of that id is another request.
-    office.engine.abandon(&session, &mut [(7, 3)].into_iter(), s(1));
+    office.engine.abandon_requests(&session, &mut [(7, 3)].into_iter(), s(1));
     office.holds(0);
     let told = office.ask(&session, s(1), Ask { id: 3, ..Ask::acquire("c=d") });
     assert!(told.lease.is_some(), "{told:?}");
     // Reports are remembered for a minute.
-    office.engine.abandon(&session, &mut [(7, 4)].into_iter(), s(1));
+    office.engine.abandon_requests(&session, &mut [(7, 4)].into_iter(), s(1));
     assert!(office.ask(&session, s(61), Ask { id: 4, ..Ask::acquire("c=d") }).lease.is_some());
 }
 
@@ -193,7 +193,7 @@ fn a_user_holds_so_many_leases_and_no_more() {
     }
     let session = office.session(17, 0, s(0));
     assert_eq!(office.acquire(&session, s(0), "a=b").line, "quota");
-    office.engine.end_due(s(60));
+    office.engine.end_expired_leases(s(60));
     assert_eq!(office.engine.leases().live, 0);
     assert!(office.acquire(&session, s(60), "a=b").lease.is_some());
 }
@@ -224,22 +224,22 @@ fn what_is_named_and_not_held_is_counted_by_what_it_is() {
         (counts.ended, counts.foreign, counts.unknown)
     };
     let lease = office.acquire(&session, s(0), "a=b").lease;
-    assert!(office.engine.renew(&session, lease.unwrap(), s(1)));
+    assert!(office.engine.renew_lease(&session, lease.unwrap(), s(1)));
     assert_eq!(counted(&office), (0, 0, 0), "what is held is not counted");
     // Another's, whichever of the two looks for it.
     assert!(!office.release(&other, lease, s(1)));
-    assert!(!office.engine.renew(&other, lease.unwrap(), s(1)));
+    assert!(!office.engine.renew_lease(&other, lease.unwrap(), s(1)));
     assert_eq!(counted(&office), (0, 2, 0));
     office.holds(1);
     assert!(office.release(&session, lease, s(1)));
     assert_eq!(counted(&office), (0, 2, 0));
     // Released twice, renewed after its end, released after its time and after its session.
     assert!(!office.release(&session, lease, s(1)));
-    assert!(!office.engine.renew(&session, lease.unwrap(), s(1)));
+    assert!(!office.engine.renew_lease(&session, lease.unwrap(), s(1)));
     let late = office.acquire(&session, s(1), "a=b").lease;
     assert!(!office.release(&session, late, s(61)));
     let ended = office.acquire(&session, s(61), "a=b").lease;
-    office.engine.end(&session, s(61));
+    office.engine.end_session(&session, s(61));
     assert!(!office.release(&session, ended, s(61)));
     assert_eq!(counted(&office), (4, 2, 0));
     // Made up. One in 16 384 of such hides the place of one that was.
@@ -250,7 +250,7 @@ fn what_is_named_and_not_held_is_counted_by_what_it_is() {
     assert_eq!(counted(&office), (4, 2, 10));
     // A grant that could not be told and is taken back is nobody's mistake.
     let untold = office.acquire(&other, s(61), "a=b").lease;
-    office.engine.take_back(&other, untold.unwrap(), s(61));
-    office.engine.take_back(&other, untold.unwrap(), s(61));
+    office.engine.revoke_lease(&other, untold.unwrap(), s(61));
+    office.engine.revoke_lease(&other, untold.unwrap(), s(61));
     assert_eq!(counted(&office), (4, 2, 10));
 }

@@ -191,7 +191,7 @@ fn what_ends_well_is_refunded_where_the_rule_says_so() {
     for remaining in [2, 1, 0] {
         let told = office.acquire(&session, s(0), "account=a");
         assert!(told.line.starts_with(&format!("allow failures {remaining}/3")), "{told:?}");
-        assert!(office.engine.release(&session, told.lease.unwrap(), WorkOutcome::Error, s(0)));
+        assert!(office.engine.release_lease(&session, told.lease.unwrap(), WorkOutcome::Error, s(0)));
     }
     assert!(office.acquire(&session, s(0), "account=a").line.starts_with("limit failures 0/3"));
     // What was not refunded still counts against the other rule.

@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::engine::{
-    Cost, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, Op, Opening, Repeat, Request, Session,
-    Verdict, WorkOutcome,
+    Cost, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, IdempotencyKey, Op, Opening, Request,
+    Session, Verdict, WorkOutcome,
 };
 use tidegate::rules::{Mode, RuleSet, read_text};
 
@@ -58,7 +58,7 @@ impl Office {
         let text = format!("domain: api\n{text}");
         let loaded = read_text("rules.yaml", &text);
         assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
-        self.engine.install(RuleSet::new(loaded.domains));
+        self.engine.install_rules(RuleSet::new(loaded.domains));
     }
 
     /// A session of the pool `web` with so many slots.
@@ -69,7 +69,7 @@ impl Office {
     pub(crate) fn connection(&self, name: u8, slots: u32, connection: u64, at: Now) -> Session {
         let name = (name > 0).then_some([name; 16]);
         let opening = Opening { name, user: 1, pool: "web", slots, connection, pid: None };
-        self.engine.open(&opening, at).unwrap()
+        self.engine.open_session(&opening, at).unwrap()
     }
 
     pub(crate) fn ask(&mut self, session: &Session, at: Now, ask: Ask<'_>) -> Told {
@@ -81,14 +81,14 @@ impl Office {
             session: Some(session),
             id: ask.id,
             queued: ask.queued.map(Micros),
-            repeat: ask.name.map(|name| Repeat { session: b"s", user: 1, name }),
-            ..Request::new(ask.op, "api", Descriptors::one(&attributes))
+            idempotency_key: ask.name.map(|name| IdempotencyKey { session: b"s", user: 1, name }),
+            ..Request::new(ask.op, "api", Descriptors::from_attributes(&attributes))
         };
         let decision = match self.decider.decide(&request, at) {
             EngineAnswer::Decided(decision) => decision,
             EngineAnswer::Conflict => return Told { line: "conflict".into(), lease: None, retry: None },
-            EngineAnswer::Quota => return Told { line: "quota".into(), lease: None, retry: None },
-            EngineAnswer::Ask(_) => return Told { line: "ask".into(), lease: None, retry: None },
+            EngineAnswer::TooManyLeases => return Told { line: "quota".into(), lease: None, retry: None },
+            EngineAnswer::RemoteCheck(_) => return Told { line: "ask".into(), lease: None, retry: None },
         };
         let mut line = format!("{:?}", decision.verdict).to_lowercase();
         if let Some(rule) = decision.rule_name() {
@@ -102,7 +102,7 @@ impl Office {
         }
         let granted = matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
         assert!(granted || decision.lease.is_none(), "a lease without a grant: {line}");
-        Told { line, lease: decision.lease, retry: decision.retry.map(|retry| retry.0) }
+        Told { line, lease: decision.lease, retry: decision.retry_after.map(|retry| retry.0) }
     }
 
     /// Acquires, and says what came of it.
@@ -111,7 +111,7 @@ impl Office {
     }
 
     pub(crate) fn release(&self, session: &Session, lease: Option<u64>, at: Now) -> bool {
-        self.engine.release(session, lease.unwrap(), WorkOutcome::Ok, at)
+        self.engine.release_lease(session, lease.unwrap(), WorkOutcome::Ok, at)
     }
 
     /// Asserts how much the concurrency rules count in progress.
@@ -123,7 +123,7 @@ impl Office {
 
 /// So many milliseconds after the start.
 pub(crate) fn ms(millis: u64) -> Now {
-    Now { at: Timestamp::from_nanos(millis * 1_000_000), utc: 0 }
+    Now { at: Timestamp::from_nanos(millis * 1_000_000), utc_offset_nanos: 0 }
 }
 
 /// So many seconds after the start.

@@ -50,7 +50,7 @@ fn check(office: &Office, held: &Held, now: u64) -> Result<(), TestCaseError> {
     let most = |slots: u32| if slots == 0 { u32::MAX } else { slots };
     let busy: u32 = (0..).zip(SLOTS).map(|(session, slots)| of(session).min(most(slots))).sum();
     let others = count(held, |(_, is_other, ..)| *is_other);
-    prop_assert_eq!((pool.others, pool.critical), (others, count(held, |(_, is_other, ..)| !is_other)));
+    prop_assert_eq!((pool.noncritical, pool.critical), (others, count(held, |(_, is_other, ..)| !is_other)));
     prop_assert_eq!(pool.busy, busy);
     prop_assert_eq!(pool.slots, Some(5));
     prop_assert_eq!(office.engine.leases().live, held.len() as u64);
@@ -92,15 +92,15 @@ proptest! {
                 Event::Release(index) => {
                     let lease = *index.get(&held.keys().copied().collect::<Vec<_>>());
                     let (at, ..) = held.remove(&lease).unwrap();
-                    prop_assert!(office.engine.release(&sessions[at], lease, WorkOutcome::Error, ms(now)));
+                    prop_assert!(office.engine.release_lease(&sessions[at], lease, WorkOutcome::Error, ms(now)));
                 }
                 Event::Abandon(index) => {
                     let lease = *index.get(&held.keys().copied().collect::<Vec<_>>());
                     let (at, _, id, _) = held.remove(&lease).unwrap();
-                    office.engine.abandon(&sessions[at], &mut std::iter::once((1, id)), ms(now));
+                    office.engine.abandon_requests(&sessions[at], &mut std::iter::once((1, id)), ms(now));
                 }
                 Event::End(at) => {
-                    office.engine.end(&sessions[at], ms(now));
+                    office.engine.end_session(&sessions[at], ms(now));
                     held.retain(|_, (of, ..)| *of != at);
                     sessions[at] = open(&office, at, now);
                 }

@@ -60,16 +60,16 @@ fn random_events_agree_with_a_map() {
                 let Some(lease) = any(&held, &mut dice) else { continue };
                 let is_mine = held[&lease].session == at;
                 let outcome = if dice.below(2) == 0 { WorkOutcome::Ok } else { WorkOutcome::Dropped };
-                assert_eq!(office.engine.release(&desk.session, lease, outcome, ms(now)), is_mine);
+                assert_eq!(office.engine.release_lease(&desk.session, lease, outcome, ms(now)), is_mine);
                 if is_mine {
                     held.remove(&lease);
-                    assert!(!office.engine.release(&desk.session, lease, outcome, ms(now)));
+                    assert!(!office.engine.release_lease(&desk.session, lease, outcome, ms(now)));
                 }
             }
             85..92 => {
                 let Some(lease) = any(&held, &mut dice) else { continue };
                 let is_mine = held[&lease].session == at;
-                assert_eq!(office.engine.renew(&desk.session, lease, ms(now)), is_mine);
+                assert_eq!(office.engine.renew_lease(&desk.session, lease, ms(now)), is_mine);
                 if is_mine {
                     held.get_mut(&lease).unwrap().ends_at = now + 40_000;
                 }
@@ -77,15 +77,19 @@ fn random_events_agree_with_a_map() {
             92..96 => {
                 let given_up: Vec<_> =
                     held.values().filter(|held| held.session == at).map(|held| held.id).take(2).collect();
-                office.engine.abandon(&desk.session, &mut given_up.iter().map(|id| (1, *id)), ms(now));
+                office.engine.abandon_requests(
+                    &desk.session,
+                    &mut given_up.iter().map(|id| (1, *id)),
+                    ms(now),
+                );
                 held.retain(|_, held| !given_up.contains(&held.id));
             }
             96..98 if desk.left_at.is_none() => {
-                office.engine.close(&desk.session, ms(now));
+                office.engine.close_connection(&desk.session, ms(now));
                 desks[at].left_at = Some(now + 5_000);
             }
             98 => {
-                office.engine.end(&desk.session, ms(now));
+                office.engine.end_session(&desk.session, ms(now));
                 held.retain(|_, held| held.session != at);
                 renew(&office, &mut desks[at], now);
             }
@@ -97,13 +101,13 @@ fn random_events_agree_with_a_map() {
         }
     }
     assert!(refused > 20_000, "refusals were seen: {refused}");
-    desks.iter().for_each(|desk| office.engine.end(&desk.session, ms(now)));
+    desks.iter().for_each(|desk| office.engine.end_session(&desk.session, ms(now)));
     assert_eq!(office.engine.in_progress(), 0, "each lease has ended what it counted");
 }
 
 /// What ends by itself ends: leases, and sessions that nobody came back to.
 fn let_time_pass(office: &Office, desks: &mut [Desk], held: &mut HashMap<u64, Held>, now: u64) {
-    office.engine.end_due(ms(now));
+    office.engine.end_expired_leases(ms(now));
     held.retain(|_, held| held.ends_at > now);
     for (number, desk) in desks.iter_mut().enumerate() {
         if desk.left_at.is_some_and(|at| at <= now) {

@@ -55,7 +55,7 @@ fn a_repeat_has_the_lease_of_the_first_also_where_nothing_is_limited() {
         assert!(office.ask(&session, s(60), named(b"x", attributes)).lease.is_some(), "{mode} {attributes}");
         // What was given up on is forgotten with its name.
         let second = office.ask(&session, s(60), Ask { id: 7, ..named(b"y", "path=/healthz") });
-        office.engine.abandon(&session, &mut [(1, 7)].into_iter(), s(60));
+        office.engine.abandon_requests(&session, &mut [(1, 7)].into_iter(), s(60));
         let third = office.ask(&session, s(60), Ask { id: 8, ..named(b"y", "path=/healthz") });
         assert!(third.lease.is_some() && third.lease != second.lease, "{mode} {attributes}");
     }
@@ -64,7 +64,7 @@ fn a_repeat_has_the_lease_of_the_first_also_where_nothing_is_limited() {
 #[test]
 fn a_domain_without_rules_knows_repeats_too() {
     let mut office = Office::new(EXPORTS);
-    office.engine.install(tidegate::rules::RuleSet::default());
+    office.engine.install_rules(tidegate::rules::RuleSet::default());
     let session = office.session(1, 0, s(0));
     let first = office.ask(&session, s(0), named(b"x", "org=a"));
     // Rules that come meanwhile make no other request of it.
@@ -80,7 +80,7 @@ fn a_lease_whose_time_has_come_lives_no_more_also_before_anybody_has_looked() {
     let first = office.ask(&session, s(0), named(b"x", "org=a"));
     assert_eq!(office.ask(&session, ms(4_999), named(b"x", "org=a")).lease, first.lease);
     assert_eq!(office.ask(&session, s(5), named(b"x", "org=a")).lease, None);
-    assert!(!office.engine.holds(&session, first.lease.unwrap(), s(5)));
+    assert!(!office.engine.holds_lease(&session, first.lease.unwrap(), s(5)));
 }
 
 #[test]

@@ -31,7 +31,7 @@ fn other_work_never_takes_what_is_kept_back() {
         assert_eq!(office.ask(&session, s(0), ask("user=a", "critical")).line, "allow", "{number}");
     }
     let pool = office.engine.pools(s(0)).remove(0);
-    assert_eq!((pool.critical, pool.others, pool.busy, pool.slots), (40, 80, 100, Some(100)));
+    assert_eq!((pool.critical, pool.noncritical, pool.busy, pool.slots), (40, 80, 100, Some(100)));
     let totals = office.engine.totals();
     let fleet = totals.rules.iter().find(|rule| &*rule.rule == "web/fleet").unwrap();
     assert_eq!((fleet.pass, fleet.refuse, totals.shed, totals.limited), (120, 3, 3, 0));
@@ -49,7 +49,7 @@ fn exempt_work_counts_by_its_importance_and_is_never_refused() {
     };
     let counted = |office: &Office| {
         let pool = office.engine.pools(s(0)).remove(0);
-        (pool.critical, pool.others)
+        (pool.critical, pool.noncritical)
     };
     // What is important takes nothing from the others.
     let important = probe(&mut office, "critical");
@@ -81,7 +81,7 @@ fn a_place_goes_back_with_the_lease_and_with_a_later_refusal() {
         assert!(office.release(&session, told.lease, s(at)));
     }
     let pool = office.engine.pools(s(5)).remove(0);
-    assert_eq!((pool.critical, pool.others, pool.busy), (0, 0, 0));
+    assert_eq!((pool.critical, pool.noncritical, pool.busy), (0, 0, 0));
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn the_slow_law_runs_on_leases_as_its_table_says() {
         assert!((seen.severity - severity).abs() < 0.000_1, "at {to} s: {seen:?}");
         from = to;
     }
-    let chances = office.engine.pools(s(148)).remove(0).chances;
+    let chances = office.engine.pools(s(148)).remove(0).shed_probabilities;
     let names: Vec<_> = chances.iter().map(|(name, chance)| (&**name, *chance > 0.999_999)).collect();
     assert_eq!(names, [("test", true), ("get", true), ("post", true), ("critical", false)]);
     assert_eq!(office.ask(&session, s(148), ask("user=a", "get")).line, "shed web/workers");
@@ -195,7 +195,7 @@ fn who_is_shed_is_shed_again_and_few_others_are_not() {
     // s = 0.2: of three sheddable priorities the least important goes by six in ten.
     run(&mut office, &session, 0, 52, 10);
     office.engine.tick(s(52));
-    let chance = office.engine.pools(s(52)).remove(0).chances[0].1;
+    let chance = office.engine.pools(s(52)).remove(0).shed_probabilities[0].1;
     assert!((chance - 0.6).abs() < 0.01, "{chance}");
     let shed = |office: &mut Office, user: usize| {
         let attributes = format!("user=u{user}");
@@ -266,7 +266,7 @@ fn the_brake_reads_the_queue_and_leaves_critical_work_alone() {
         Office::new(&rules("brake: {bands: [70%, 80%, 90%]}, signals: {accept_queue: {listen: ':8000'}}"));
     let session = office.session(1, 10, s(0));
     for quarter in 0..=8 {
-        office.engine.observe("web", "accept_queue", Some(10), ms(quarter * 250));
+        office.engine.record_host_signal("web", "accept_queue", Some(10), ms(quarter * 250));
         office.engine.tick(ms(quarter * 250));
     }
     assert!(office.engine.pools(s(2)).remove(0).braking);
@@ -324,7 +324,7 @@ fn a_pool_that_a_signal_says_is_full_has_no_room_for_what_is_elastic() {
         let mut office = Office::new(&format!("{limits}{shed}"));
         let session = office.session(1, 10, s(0));
         (0..=40).for_each(|quarter| office.engine.tick(ms(quarter * 250)));
-        office.engine.signal(&session, "web", "lag", permille, s(10)).unwrap();
+        office.engine.record_pushed_signal(&session, "web", "lag", permille, s(10)).unwrap();
         office.engine.tick(ms(10_250));
         let ask = ask("user=a", "get");
         assert_eq!(office.ask(&session, ms(10_250), ask).line, "allow per-user 0/1");
@@ -341,8 +341,8 @@ fn without_slots_the_slow_law_refuses_nobody_whatever_signals_say() {
         run(&mut office, &session, 0, 148, 10);
         // Another that says nothing of its slots is left.
         let unknown = office.session(2, 0, s(148));
-        office.engine.end(&session, s(148));
-        office.engine.signal(&unknown, "web", "lag", 1_000, s(148)).unwrap();
+        office.engine.end_session(&session, s(148));
+        office.engine.record_pushed_signal(&unknown, "web", "lag", 1_000, s(148)).unwrap();
         office.engine.tick(s(149));
         let told = office.ask(&unknown, s(149), ask("user=a", "test"));
         assert_eq!(told.line, "allow", "use: {counts}");

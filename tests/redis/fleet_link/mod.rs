@@ -16,7 +16,7 @@ use std::sync::OnceLock;
 use std::time::Duration;
 
 use redis::Value;
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 use tidegate::fleet::link::{Class, LinkError, LinkOptions, NodeState, NodeStatus, RedisLink, Script};
 
 /// Adds to a number and gives back what it was told.
@@ -60,9 +60,9 @@ pub(crate) fn is_down_for(link: &RedisLink, class: Class) -> bool {
 
 /// Waits until something is so, for ten seconds at most.
 pub(crate) async fn until(what: &str, mut is_so: impl FnMut() -> bool) {
-    let end = boot_nanos() + 10_000_000_000;
+    let end = read_boot_nanos() + 10_000_000_000;
     while !is_so() {
-        assert!(boot_nanos() < end, "it never came to this: {what}");
+        assert!(read_boot_nanos() < end, "it never came to this: {what}");
         tokio::time::sleep(Duration::from_millis(2)).await;
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 use super::calm::Calm;
 use super::daemon::eventually;
@@ -86,15 +86,15 @@ fn silent_redis_delays_at_most_five_requests() {
     let hosts = hosts(1, &redis.url(), &rules("1000/s", 1_000, "mode: exact"));
     let mut wire = Wire::greeted(&hosts[0].socket());
     redis.signal(Signal::STOP);
-    let (calm, start) = (Calm::watch(), boot_nanos());
+    let (calm, start) = (Calm::watch(), read_boot_nanos());
     let mut took = Vec::new();
     for id in 0..60 {
-        let began = boot_nanos();
+        let began = read_boot_nanos();
         wire.send(&hit(id, "u1"));
         assert_eq!(verdict_of(&wire.hear().expect("an answer")), 0, "what one host has of it is admitted");
-        took.push(Duration::from_nanos(boot_nanos() - began));
+        took.push(Duration::from_nanos(read_boot_nanos() - began));
     }
-    let lasted = Duration::from_nanos(boot_nanos() - start);
+    let lasted = Duration::from_nanos(read_boot_nanos() - start);
     redis.signal(Signal::CONT);
     let late = || metric(&hosts[0], "tidegate_fleet_asked_total{outcome=\"late\"}");
     // Five, and one more that tries it now and then.

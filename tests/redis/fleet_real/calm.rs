@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, sleep};
 use std::time::Duration;
 
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 /// Somebody who sleeps for a moment, again and again, and sees how late it is.
 pub(crate) struct Calm {
@@ -21,9 +21,9 @@ impl Calm {
         let late = std::thread::spawn(move || {
             let mut late = Vec::new();
             while !stopped.load(Ordering::Relaxed) {
-                let began = boot_nanos();
+                let began = read_boot_nanos();
                 sleep(NAP);
-                late.push((boot_nanos() - began).saturating_sub(u64::try_from(NAP.as_nanos()).unwrap()));
+                late.push((read_boot_nanos() - began).saturating_sub(u64::try_from(NAP.as_nanos()).unwrap()));
             }
             late
         });

@@ -6,7 +6,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use rustix::process::Signal;
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 use super::calm::Calm;
 use super::daemon::{Daemon, eventually};
@@ -59,25 +59,25 @@ impl Scene {
         };
         let (shared, own) = (ask("u1", 4), ask("job1", 1));
         sleep(Duration::from_millis(1_500));
-        Some(Scene { redis, shared, own, hosts, began: boot_nanos(), calm: Calm::watch() })
+        Some(Scene { redis, shared, own, hosts, began: read_boot_nanos(), calm: Calm::watch() })
     }
 
     /// Waits until every host knows that it is cut off.
     fn await_cut_off(&self) -> u64 {
         self.hosts.iter().for_each(|host| drop(host.await_log(&[CUT_OFF])));
-        boot_nanos()
+        read_boot_nanos()
     }
 
     /// Waits until every host hears Redis again, and then as long as it may take until all is as before, and a second.
     /// When the first of them heard it, and the last.
     fn await_recovery(&self) -> (u64, u64) {
-        let back = boot_nanos();
+        let back = read_boot_nanos();
         let hearing =
             || self.hosts.iter().filter(|host| count_log(host, LINKED) > count_log(host, CUT_OFF)).count();
         eventually("one hears Redis", || (hearing() > 0).then_some(()));
-        let first = boot_nanos();
+        let first = read_boot_nanos();
         eventually("all hear Redis", || (hearing() == self.hosts.len()).then_some(()));
-        let heard = boot_nanos();
+        let heard = read_boot_nanos();
         eprintln!("heard {} ms after it was back", (heard - back) / 1_000_000);
         sleep(Duration::from_nanos(RECOVERED) + Duration::from_secs(1));
         (first, heard)
@@ -140,7 +140,7 @@ fn outage(
     breaks(&mut scene.redis);
     let cut_off = scene.await_cut_off();
     sleep(Duration::from_millis(1_500));
-    let mended = boot_nanos();
+    let mended = read_boot_nanos();
     mend(&mut scene.redis);
     let (first, heard) = scene.await_recovery();
     let (seen, _redis, hosts) = scene.end();
@@ -173,7 +173,7 @@ fn detects_refused_connection_before_silence_timeout() {
     // A busy machine may be late: silence is never as soon as that.
     let is_sooner = (0..10).any(|_| {
         let Some(mut scene) = Scene::begin(&[]) else { return false };
-        let killed = boot_nanos();
+        let killed = read_boot_nanos();
         scene.redis.kill();
         let took = Duration::from_nanos(scene.await_cut_off() - killed);
         eprintln!("cut off after {took:?}");
@@ -213,7 +213,7 @@ fn survives_redis_flush_and_sleep() {
     scene.redis.order("SCRIPT FLUSH");
     scene.redis.order("FLUSHALL");
     sleep(Duration::from_millis(500));
-    let flushed = boot_nanos();
+    let flushed = read_boot_nanos();
     let _asleep = scene.redis.say_and_go("DEBUG SLEEP 0.6");
     sleep(Duration::from_millis(1_000));
     let (_, heard) = scene.await_recovery();
@@ -235,7 +235,7 @@ fn falls_back_when_redis_revokes_rights() {
     let cut_off = scene.await_cut_off();
     scene.hosts.iter().zip(before).for_each(|(host, before)| await_one_more(host, "noperm", before));
     sleep(Duration::from_millis(1_500));
-    let end = boot_nanos();
+    let end = read_boot_nanos();
     let (seen, ..) = scene.end();
     let meanwhile = seen.of_rate(cut_off, end);
     assert!(!seen.calm || (0.8..=1.35).contains(&meanwhile), "{meanwhile}");

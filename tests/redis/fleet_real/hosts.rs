@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{JoinHandle, sleep};
 use std::time::Duration;
 
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 use super::daemon::{Daemon, Plan, eventually};
 use super::http::get;
@@ -93,12 +93,12 @@ impl Caller {
             let mut wire = Wire::greeted(&socket);
             let mut asked = Vec::new();
             while !stopped.load(Ordering::Relaxed) {
-                let began = boot_nanos();
+                let began = read_boot_nanos();
                 (0..at_once).for_each(|id| wire.send(&question(id, who)));
                 for _ in 0..at_once {
                     // What is an error is no verdict: it fails the test.
                     let reply = wire.hear().expect("an answer");
-                    let at = boot_nanos();
+                    let at = read_boot_nanos();
                     asked.push(Asked { at, took: at - began, passed: verdict_of(&reply) == ALLOW });
                 }
                 sleep(pause);

@@ -28,7 +28,7 @@ fn seal() -> Seal {
 #[allow(clippy::disallowed_methods, reason = "a test has no clock of the daemon's")]
 fn now() -> Now {
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
-    Now { at: Timestamp::from_nanos(u64::try_from(unix).unwrap()), utc: 0 }
+    Now { at: Timestamp::from_nanos(u64::try_from(unix).unwrap()), utc_offset_nanos: 0 }
 }
 
 fn switch(target: Target, until: Option<Duration>) -> FleetChange {
@@ -37,7 +37,7 @@ fn switch(target: Target, until: Option<Duration>) -> FleetChange {
         target,
         mode: Mode::Disabled,
         until,
-        said: now().at,
+        set_at: now().at,
         by: SwitchOrigin::User(0),
     })
 }
@@ -197,9 +197,9 @@ fn an_authentic_document_switches_no_more_than_an_operator_could() {
     let days = |days: u64| Some(Duration::from_secs(days * 86_400));
     let mut known = None;
     for (what, target, until) in [
-        ("everything without an end", Target::Everything, None),
+        ("everything without an end", Target::Daemon, None),
         ("an end in 400 days", per_user(), days(400)),
-        ("everything until 400 days from now", Target::Everything, days(400)),
+        ("everything until 400 days from now", Target::Daemon, days(400)),
     ] {
         let document = after(known.as_ref(), &switch(target, until), &seal());
         put(&redis, document.bytes());
@@ -210,7 +210,7 @@ fn an_authentic_document_switches_no_more_than_an_operator_could() {
     assert!(rejected(&host, "unknown") >= 1.0);
     // What has an end ends by the clock of the host, and is seen where somebody asks whether all is well.
     let (lasts, since) = (Duration::from_secs(15), now().at);
-    let document = after(known.as_ref(), &switch(Target::Everything, Some(lasts)), &seal());
+    let document = after(known.as_ref(), &switch(Target::Daemon, Some(lasts)), &seal());
     put(&redis, document.bytes());
     eventually("everything is off", || (verdict(&host, "u1") == ALLOW).then_some(()));
     let ready = get(&host, "/readyz").body;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::Value;
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 use super::daemon::{BINARY, Daemon, Plan, eventually};
 use super::hosts::plan;
@@ -48,9 +48,9 @@ pub(crate) fn fail(daemon: &Daemon, arguments: &str) -> String {
 
 /// What a request of this user is told; nobody waits for that.
 pub(crate) fn verdict(daemon: &Daemon, user: &str) -> u64 {
-    let began = boot_nanos();
+    let began = read_boot_nanos();
     let verdict = verdict_of(&daemon.greeted().ask(&hit(7, user)));
-    assert!(boot_nanos() - began < 2_000_000_000, "a request waited");
+    assert!(read_boot_nanos() - began < 2_000_000_000, "a request waited");
     verdict
 }
 
@@ -92,9 +92,9 @@ fn fleet_switch_applies_on_all_hosts_with_its_origin() {
     hosts.iter().for_each(|host| uses_up(host, "u1"));
     let said = run(&hosts[0], "switch per-user disabled --fleet --for 30m");
     assert!(said.starts_with("api/per-user: disabled until 2") && said.contains(", on all hosts"), "{said}");
-    let said_at = boot_nanos();
+    let said_at = read_boot_nanos();
     let line = hears(&hosts[1], "api/per-user: disabled on all hosts until 2");
-    let took = Duration::from_nanos(boot_nanos() - said_at);
+    let took = Duration::from_nanos(read_boot_nanos() - said_at);
     eprintln!("heard after {} ms", took.as_millis());
     // Two seconds are promised; how long a busy machine takes nobody knows.
     let by = format!("by uid {} of host ", rustix::process::geteuid().as_raw());
@@ -254,9 +254,9 @@ fn fleet_switch_fails_with_reason_without_redis() {
     let host = plan(&redis.url(), RULES, "").start();
     host.await_log(&["connected to Redis"]);
     redis.signal(Signal::STOP);
-    let began = boot_nanos();
+    let began = read_boot_nanos();
     let said = fail(&host, "switch per-user shadow --fleet");
-    let took = Duration::from_nanos(boot_nanos() - began);
+    let took = Duration::from_nanos(read_boot_nanos() - began);
     eprintln!("given up after {} ms", took.as_millis());
     // Three are promised, and a busy machine adds to that: it is not for ever.
     redis.signal(Signal::CONT);

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 use super::calm::Calm;
 use super::daemon::Daemon;
@@ -38,8 +38,8 @@ fn begin(wire: &mut Wire) -> Option<u64> {
 
 /// Begins as much as it can, until so much is in progress; how much is, in the end.
 pub(super) fn begin_all(wire: &mut Wire, most: usize, lasts: Duration) -> usize {
-    let (began, mut in_progress) = (boot_nanos(), 0);
-    while in_progress < most && boot_nanos() - began < nanos(lasts) {
+    let (began, mut in_progress) = (read_boot_nanos(), 0);
+    while in_progress < most && read_boot_nanos() - began < nanos(lasts) {
         match begin(wire) {
             Some(_) => in_progress += 1,
             None => sleep(Duration::from_millis(5)),
@@ -66,22 +66,22 @@ impl Worker {
             let mut wire = Wire::greeted(&socket);
             let (mut open, mut done) = (Vec::<(u64, u64)>::new(), Vec::new());
             while !stopped.load(Ordering::Relaxed) {
-                let now = boot_nanos();
+                let now = read_boot_nanos();
                 open.retain(|(lease, from)| {
                     let goes_on = now - from < nanos(takes);
                     if !goes_on {
                         // Both ends within the time that the daemon knows of.
-                        done.push((*from, boot_nanos()));
+                        done.push((*from, read_boot_nanos()));
                         assert_eq!(wire.ask(&json!([2, 2, lease, 0]))[2], true, "it is held");
                     }
                     goes_on
                 });
                 if let Some(lease) = begin(&mut wire) {
-                    open.push((lease, boot_nanos()));
+                    open.push((lease, read_boot_nanos()));
                 }
                 sleep(Duration::from_millis(1));
             }
-            done.extend(open.into_iter().map(|(_, from)| (from, boot_nanos())));
+            done.extend(open.into_iter().map(|(_, from)| (from, read_boot_nanos())));
             done
         });
         Worker { stop, thread }
@@ -126,9 +126,9 @@ fn fleet_concurrency_never_exceeds_maximum() {
     let redis = Redis::start(&[]);
     let hosts = hosts(3, &redis.url(), &rules(MAX, ""));
     let (workers, calm) = (work(&hosts, Duration::from_millis(60)), Calm::watch());
-    let from = boot_nanos() + 1_000_000_000;
+    let from = read_boot_nanos() + 1_000_000_000;
     sleep(Duration::from_secs(6));
-    let to = boot_nanos();
+    let to = read_boot_nanos();
     let done: Vec<_> = workers.into_iter().flat_map(Worker::stop).collect();
     let (most, used) = (most_at_once(&done, 0), mean(&done, from, to) / MAX as f64);
     eprintln!("{} pieces of work, {most} at once, {:.1} % used", done.len(), used * 100.0);
@@ -151,19 +151,19 @@ fn permits_of_killed_host_pass_to_others() {
     // Its last report is most of a second old at most, but on a busy machine.
     sleep(Duration::from_secs(1));
     hosts[0].process.signal(9);
-    let killed = boot_nanos();
+    let killed = read_boot_nanos();
     let mut in_progress = 0;
     let mut began = None;
-    while in_progress < MAX && boot_nanos() - killed < 20_000_000_000 {
+    while in_progress < MAX && read_boot_nanos() - killed < 20_000_000_000 {
         for other in &mut others {
             if begin(other).is_some() {
-                began.get_or_insert_with(boot_nanos);
+                began.get_or_insert_with(read_boot_nanos);
                 in_progress += 1;
             }
         }
         sleep(Duration::from_millis(5));
     }
-    let (began, all) = (began.expect("some begin") - killed, boot_nanos() - killed);
+    let (began, all) = (began.expect("some begin") - killed, read_boot_nanos() - killed);
     eprintln!("the first after {} ms, all after {} ms", began / 1_000_000, all / 1_000_000);
     assert_eq!(in_progress, MAX);
     // Its last report may have been most of a second before; four seconds, a sync and what a busy machine adds are the most.
@@ -184,9 +184,9 @@ fn returns_idle_permits_at_exit() {
         // Its session ends with it, and its places lie idle.
         drop(wire);
         end(&mut hosts[..1]);
-        let gone = boot_nanos();
+        let gone = read_boot_nanos();
         assert_eq!(begin_all(&mut hosts[1].greeted(), MAX, Duration::from_secs(20)), MAX);
-        let took = boot_nanos() - gone;
+        let took = read_boot_nanos() - gone;
         eprintln!("all after {} ms", took / 1_000_000);
         took < 1_000_000_000
     });
@@ -205,7 +205,7 @@ fn leases_keep_fleet_permits_across_restart() {
     let mut wire = hosts[0].connect();
     assert_eq!(wire.ask(&hello)[0], 0);
     assert_eq!(begin_all(&mut wire, 5, Duration::from_secs(10)), 5);
-    let (calm, gone) = (Calm::watch(), boot_nanos());
+    let (calm, gone) = (Calm::watch(), read_boot_nanos());
     end(&mut hosts);
     drop(wire);
     let first = hosts.pop().unwrap().plan.start();
@@ -213,7 +213,7 @@ fn leases_keep_fleet_permits_across_restart() {
     let mut wire = first.connect();
     assert_eq!(wire.ask(&hello)[0], 0);
     first.await_log(&[LINKED]);
-    let took = boot_nanos() - gone;
+    let took = read_boot_nanos() - gone;
     let began = begin_all(&mut second.greeted(), 6, Duration::from_secs(7));
     // Who takes more than two seconds for a restart has lost its places by then, and was last heard a while before it.
     assert!(
@@ -234,13 +234,13 @@ fn outage_grants_no_permits_or_the_share() {
         sleep(Duration::from_millis(1_500));
         let before: Vec<usize> = hosts.iter().map(|host| count_log(host, LINKED)).collect();
         redis.signal(Signal::STOP);
-        let stopped = boot_nanos();
+        let stopped = read_boot_nanos();
         hosts.iter().for_each(|host| drop(host.await_log(&[CUT_OFF])));
         sleep(Duration::from_secs(4));
-        let goes_on = boot_nanos();
+        let goes_on = read_boot_nanos();
         redis.signal(Signal::CONT);
         hosts.iter().zip(before).for_each(|(host, before)| await_one_more(host, LINKED, before));
-        let heard = boot_nanos();
+        let heard = read_boot_nanos();
         sleep(Duration::from_secs(5));
         let by_host: Vec<_> = workers.into_iter().map(Worker::stop).collect();
         let done: Vec<_> = by_host.concat();
@@ -325,9 +325,9 @@ fn grants_last_free_permit_to_any_host() {
     assert!(wires.iter_mut().all(|wire| begin(wire).is_none()));
     // What one had that was killed another has once its hold has lapsed.
     hosts[0].process.signal(9);
-    let since = boot_nanos();
+    let since = read_boot_nanos();
     assert_eq!(begin_all(&mut wires[1], 1, Duration::from_secs(10)), 1);
-    let after = Duration::from_nanos(boot_nanos() - since);
+    let after = Duration::from_nanos(read_boot_nanos() - since);
     eprintln!("one place more after {after:?}");
     assert!(after >= Duration::from_secs(1), "{after:?}");
     assert_eq!(begin_all(&mut wires[2], 1, Duration::from_millis(300)), 0, "no more than that");

@@ -4,7 +4,7 @@ use std::fs;
 use std::thread::sleep;
 use std::time::Duration;
 
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 use super::calm::Calm;
 use super::daemon::{Daemon, Plan, eventually};
@@ -92,10 +92,10 @@ fn survives_loss_of_one_of_three_servers() {
     servers[1].restart(None);
     let hearing = || hosts.iter().filter(|host| count_log(host, LINKED) > count_log(host, CUT_OFF)).count();
     eventually("one hears all of them", || (hearing() > 0).then_some(()));
-    let first = boot_nanos();
+    let first = read_boot_nanos();
     eventually("all hear all of them", || (hearing() == hosts.len()).then_some(()));
     // Who is late has its third, while who hears Redis is given all of the rate.
-    let late = (boot_nanos() - first) as f64 / 1e9 * RATE * 2.0 / 3.0;
+    let late = (read_boot_nanos() - first) as f64 / 1e9 * RATE * 2.0 / 3.0;
     sleep(Duration::from_secs(2));
     let calm = calm.was_kept();
     assert!(!calm || with_cells >= 2, "eight keys are spread over three servers: {with_cells}");

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 use serde_json::{Value, json};
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 use super::daemon::{Daemon, eventually};
 use super::hosts::{CUT_OFF, count_log, hosts, metric, rules};
@@ -222,14 +222,14 @@ fn limits_locally_until_known_retry_time() {
         let reply = wire.ask(&hit(2, "u1"));
         (verdict_of(&reply) == LIMIT).then_some(reply)
     });
-    let began = boot_nanos();
+    let began = read_boot_nanos();
     let hour = 3_600_000_000;
     let retry = |reply: &Value| reply[8].as_u64().unwrap();
     assert!((hour - 20_000_000..=hour).contains(&retry(&refused)), "{refused}");
     // Whoever called now would not be answered, and pass.
     redis.signal(Signal::STOP);
     let again: Vec<Value> = (0..30).map(|id| wire.ask(&hit(id, "u1"))).collect();
-    let passed_us = (boot_nanos() - began) / 1_000;
+    let passed_us = (read_boot_nanos() - began) / 1_000;
     redis.signal(Signal::CONT);
     assert!(again.iter().all(|reply| verdict_of(reply) == LIMIT), "{again:?}");
     let last = retry(&again[29]);
@@ -249,9 +249,9 @@ fn stops_waiting_after_five_timeouts_until_reply() {
     redis.signal(Signal::STOP);
     let mut waited = 0;
     for id in 0..60 {
-        let began = boot_nanos();
+        let began = read_boot_nanos();
         assert_eq!(verdict_of(&wire.ask(&hit(id, "u1"))), LIMIT);
-        waited += u32::from(boot_nanos() - began >= 20_000_000);
+        waited += u32::from(read_boot_nanos() - began >= 20_000_000);
     }
     redis.signal(Signal::CONT);
     eprintln!("{waited} waited");
@@ -271,13 +271,13 @@ fn probes_redis_slower_than_deadline() {
     let (_redis, way, host) = one_host("mode: exact, wait: 20ms, on_redis_down: refuse");
     let mut wire = Wire::greeted(&host.socket());
     way.mood().delay_millis.store(60, Ordering::Relaxed);
-    let until = boot_nanos() + 4_000_000_000;
+    let until = read_boot_nanos() + 4_000_000_000;
     let (mut waited, mut asked) = (0, 0);
-    while boot_nanos() < until {
-        let began = boot_nanos();
+    while read_boot_nanos() < until {
+        let began = read_boot_nanos();
         wire.ask(&hit(1, "u1"));
         asked += 1;
-        waited += u32::from(boot_nanos() - began >= 20_000_000);
+        waited += u32::from(read_boot_nanos() - began >= 20_000_000);
         sleep(Duration::from_millis(2));
     }
     eprintln!("{waited} of {asked} waited");

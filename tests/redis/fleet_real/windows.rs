@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use tidegate::clock::boot_nanos;
+use tidegate::clock::read_boot_nanos;
 
 use super::calm::Calm;
 use super::hosts::{Asked, LINKED, ask_all, plan};
@@ -26,7 +26,7 @@ fn three(rules: &str, more: &str, lasts: Duration) -> Vec<Asked> {
 fn by_window(asked: &[Asked], span: u64) -> Vec<usize> {
     // What is to be added to the time since the start of the machine.
     let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos();
-    let offset = u64::try_from(unix).unwrap() - boot_nanos();
+    let offset = u64::try_from(unix).unwrap() - read_boot_nanos();
     let window = |at: u64| (at + offset) / span;
     let (first, last) = (window(asked[0].at), window(asked[asked.len() - 1].at));
     let in_window = |number: u64| {

@@ -15,7 +15,7 @@ impl Sync {
     /// Sets the number of pending requests of a key.
     pub fn wait_for_places(&mut self, key: SharedKey, waiting: u32, engine: &Engine, now: Now) {
         let Some(limit) = self.places.limits.get(&key.budget()) else { return };
-        engine.know_places(&key, limit, now);
+        engine.create_permits(&key, limit, now);
         let Some(number) = self.find_or_open_place(key, now.at) else { return };
         self.places.book.page_mut(number).set_waiting(waiting);
         if waiting > 0 {
@@ -25,7 +25,7 @@ impl Sync {
 
     /// Emits the due commands about permits without waiting for a tick.
     pub fn say_places(&mut self, engine: &Engine, now: Now, out: &mut Vec<ScriptCommand>) {
-        if self.standing.is_linked() {
+        if self.standing.is_redis_reachable() {
             self.tick_places(engine, now, out);
         }
     }

@@ -60,7 +60,7 @@ impl Talk {
             }
             (ScriptCommand::Overrides(call), ScriptReply::Overrides(said)) => {
                 let news = self.overrides.answered(call, said, now);
-                news.iter().for_each(|overrides| self.engine.take_fleet_overrides(overrides));
+                news.iter().for_each(|overrides| self.engine.apply_fleet_overrides(overrides));
                 self.overrides.confirm();
             }
             (call, reply) => {

@@ -38,7 +38,7 @@ impl Talk {
         view.host = sync.host();
         view.is_needed = is_needed;
         view.secret = self.plan.secret;
-        view.is_linked = self.standing.is_linked();
+        view.is_linked = self.standing.is_redis_reachable();
         view.hosts = self.standing.hosts();
         view.round_trip = sync.round_trip();
         view.happened = happened;

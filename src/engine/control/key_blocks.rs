@@ -14,7 +14,7 @@ use crate::rules::{Domain, NamedKind, NotItsKey, Rule};
 
 /// A key that an operator blocked until a time.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Blocked {
+pub struct BlockedKey {
     /// The rule that refuses it.
     pub rule: RuleName,
     /// Its keyed digest.
@@ -37,7 +37,7 @@ pub enum KeyError {
     #[error(
         "{0} counts all requests together and has no key to block: switch it, or write a rule with a key"
     )]
-    OneKey(RuleName),
+    SingleKey(RuleName),
     /// The attributes do not form a key of the rule.
     #[error("{0}: {1}")]
     Key(RuleName, NotItsKey),
@@ -45,7 +45,7 @@ pub enum KeyError {
     #[error(
         "{0}: this host shares nothing with others: name a Redis and a fleet secret in `redis` of the settings"
     )]
-    Alone(RuleName),
+    NoFleet(RuleName),
     /// The maximum number of blocks is reached.
     #[error("{BLOCKS_MAX} keys are blocked by hand, and no more can be: write an entry of `deny`")]
     TooMany,
@@ -54,7 +54,7 @@ pub enum KeyError {
 /// The blocked keys of one rule, each with the end of its block.
 pub(in crate::engine) type BlockedKeys = HashMap<[u64; 2], Timestamp>;
 
-pub(in crate::engine) fn blocked_keys(blocks: &[Blocked]) -> HashMap<RuleName, Arc<BlockedKeys>> {
+pub(in crate::engine) fn blocked_keys(blocks: &[BlockedKey]) -> HashMap<RuleName, Arc<BlockedKeys>> {
     let mut by_rule: HashMap<RuleName, BlockedKeys> = HashMap::new();
     for block in blocks {
         by_rule.entry(block.rule.clone()).or_default().insert(block.key, block.until);
@@ -62,10 +62,10 @@ pub(in crate::engine) fn blocked_keys(blocks: &[Blocked]) -> HashMap<RuleName, A
     by_rule.into_iter().map(|(rule, keys)| (rule, Arc::new(keys))).collect()
 }
 
-impl Blocked {
+impl BlockedKey {
     /// Formats the digest as 32 hexadecimal digits.
     #[must_use]
-    pub fn digest(&self) -> String {
+    pub fn format_digest(&self) -> String {
         let [low, high] = self.key;
         format!("{high:016x}{low:016x}")
     }
@@ -76,27 +76,27 @@ impl Engine {
     ///
     /// # Errors
     /// The attributes do not form a key of the rule, or there is no room.
-    pub fn block(
+    pub fn block_key(
         &self,
         rule: &RuleName,
         attributes: &[(&str, &str)],
         until: Timestamp,
         by: SwitchOrigin,
-    ) -> Result<Blocked, KeyError> {
+    ) -> Result<BlockedKey, KeyError> {
         let mut control = self.control.lock();
-        let found = FoundKeys::of(self, &control, rule, attributes)?;
+        let found = FoundKeys::find(self, &control, rule, attributes)?;
         if found.values.is_empty() {
-            return Err(KeyError::OneKey(rule.clone()));
+            return Err(KeyError::SingleKey(rule.clone()));
         }
-        let key = pair(&found.key);
-        let is_known = |block: &Blocked| block.rule == *rule && block.key == key;
+        let key = digest_words(&found.key);
+        let is_known = |block: &BlockedKey| block.rule == *rule && block.key == key;
         if control.blocks.len() >= BLOCKS_MAX && !control.blocks.iter().any(is_known) {
             return Err(KeyError::TooMany);
         }
         control.blocks.retain(|block| !is_known(block));
-        let block = Blocked { rule: rule.clone(), key, text: found.text(attributes), until, by };
+        let block = BlockedKey { rule: rule.clone(), key, text: found.text(attributes), until, by };
         control.blocks.push(block.clone());
-        self.enact(&mut control);
+        self.recompile_rules(&mut control);
         Ok(block)
     }
 
@@ -105,16 +105,16 @@ impl Engine {
     ///
     /// # Errors
     /// The attributes do not form a key of the rule.
-    pub fn unblock(&self, rule: &RuleName, attributes: &[(&str, &str)]) -> Result<bool, KeyError> {
+    pub fn unblock_key(&self, rule: &RuleName, attributes: &[(&str, &str)]) -> Result<bool, KeyError> {
         let mut control = self.control.lock();
-        let found = FoundKeys::of(self, &control, rule, attributes)?;
+        let found = FoundKeys::find(self, &control, rule, attributes)?;
         let memory = self.shards.memory();
         let mut some = false;
         found.each_state(self, |shard, digest| {
             some |= shard.blocks.find(digest).is_some();
             shard.blocks.remove(digest, memory);
         });
-        Ok(self.free(&mut control, rule, &found) || some)
+        Ok(self.remove_block(&mut control, rule, &found) || some)
     }
 
     /// Resets one key of a rule: its states, block and soft-limit time, not its leases. Returns whether any
@@ -122,9 +122,9 @@ impl Engine {
     ///
     /// # Errors
     /// The attributes do not form a key of the rule.
-    pub fn reset(&self, rule: &RuleName, attributes: &[(&str, &str)]) -> Result<bool, KeyError> {
+    pub fn reset_key(&self, rule: &RuleName, attributes: &[(&str, &str)]) -> Result<bool, KeyError> {
         let mut control = self.control.lock();
-        let found = FoundKeys::of(self, &control, rule, attributes)?;
+        let found = FoundKeys::find(self, &control, rule, attributes)?;
         let memory = self.shards.memory();
         let mut some = false;
         found.each_state(self, |shard, digest| {
@@ -138,32 +138,32 @@ impl Engine {
             shard.sliding_windows.remove(digest, memory);
             shard.logs.remove(digest, memory);
             shard.blocks.remove(digest, memory);
-            shard.softs.remove(digest, memory);
+            shard.soft_states.remove(digest, memory);
         });
-        Ok(self.free(&mut control, rule, &found) || some)
+        Ok(self.remove_block(&mut control, rule, &found) || some)
     }
 
-    pub(in crate::engine) fn key_of(
+    pub(in crate::engine) fn find_keys(
         &self,
         rule: &RuleName,
         attributes: &[(&str, &str)],
     ) -> Result<Digest, KeyError> {
-        Ok(FoundKeys::of(self, &self.control.lock(), rule, attributes)?.key)
+        Ok(FoundKeys::find(self, &self.control.lock(), rule, attributes)?.key)
     }
 
     /// All keys blocked on this host, oldest block first.
     #[must_use]
-    pub fn blocks(&self) -> Vec<Blocked> {
+    pub fn blocked_keys(&self) -> Vec<BlockedKey> {
         self.control.lock().blocks.clone()
     }
 
-    fn free(&self, control: &mut OperatorControl, rule: &RuleName, found: &FoundKeys) -> bool {
+    fn remove_block(&self, control: &mut OperatorControl, rule: &RuleName, found: &FoundKeys) -> bool {
         let before = control.blocks.len();
-        let key = pair(&found.key);
+        let key = digest_words(&found.key);
         control.blocks.retain(|block| block.rule != *rule || block.key != key);
         let some = control.blocks.len() < before;
         if some {
-            self.enact(control);
+            self.recompile_rules(control);
         }
         some
     }
@@ -178,15 +178,18 @@ pub(super) struct FoundKeys {
 }
 
 impl FoundKeys {
-    pub(super) fn of(
+    pub(super) fn find(
         engine: &Engine,
         control: &OperatorControl,
         name: &RuleName,
         attributes: &[(&str, &str)],
     ) -> Result<FoundKeys, KeyError> {
         let no_rule = || KeyError::NoRule(name.clone());
-        let domain =
-            control.written.iter().find(|domain| *domain.name() == *name.domain).ok_or_else(no_rule)?;
+        let domain = control
+            .configured_domains
+            .iter()
+            .find(|domain| *domain.name() == *name.domain)
+            .ok_or_else(no_rule)?;
         let mut named = domain.named().filter(|named| *named.name == *name.rule);
         let number = named.find_map(|named| match named.kind {
             NamedKind::Rule(number) => Some(number),
@@ -196,18 +199,18 @@ impl FoundKeys {
         let values = domain.key_named(number, attributes);
         let values = values.map_err(|error| KeyError::Key(name.clone(), error))?;
         // Rules in force are numbered as in the files.
-        let ruling = engine.ruling.load();
-        let (_, terms) = ruling.find(&name.domain).ok_or_else(no_rule)?;
+        let ruling = engine.rule_set.load();
+        let (_, terms) = ruling.find_domain(&name.domain).ok_or_else(no_rule)?;
         let terms = terms.rules.get(number as usize).ok_or_else(no_rule)?;
         let key = terms.key_hash.digest(values.iter().map(String::as_str));
-        let states = states(terms, &key);
+        let states = state_digests(terms, &key);
         Ok(FoundKeys { domain: Arc::clone(domain), number, values, key, states })
     }
 
     /// Visits each digest with its shard locked.
     fn each_state(&self, engine: &Engine, mut visit: impl FnMut(&mut Shard, &Digest)) {
         for digest in &self.states {
-            visit(&mut engine.shards.lock(engine.shards.of(digest)), digest);
+            visit(&mut engine.shards.lock(engine.shards.index_for(digest)), digest);
         }
     }
 
@@ -222,14 +225,14 @@ impl FoundKeys {
 }
 
 /// The digests of a key's states: per allowance the normal and the elastic one.
-fn states(terms: &CompiledRule, key: &Digest) -> Vec<Digest> {
+fn state_digests(terms: &CompiledRule, key: &Digest) -> Vec<Digest> {
     let all = terms.states.each().flat_map(|(tag, salt)| [(tag, salt), (tag.elastic(), salt)]);
-    let mut states: Vec<Digest> = all.map(|(tag, salt)| key.of(tag, salt)).collect();
+    let mut states: Vec<Digest> = all.map(|(tag, salt)| key.with_tag_and_salt(tag, salt)).collect();
     states.dedup();
     states
 }
 
-pub(super) fn pair(key: &Digest) -> [u64; 2] {
+pub(super) fn digest_words(key: &Digest) -> [u64; 2] {
     [key.hash(), key.high()]
 }
 

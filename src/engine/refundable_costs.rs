@@ -5,32 +5,34 @@ use std::time::Duration;
 
 use arrayvec::ArrayVec;
 
-use super::decision::{Decision, LookedAt};
+use super::decision::{CheckedKeys, Decision};
 use super::digest::{Digest, HashKey, KeyHash};
 use super::kept::{SnapshotEntry, copy_pieces};
 use super::leases::{LeaseCost, Tie};
 use super::memory::MemoryKind;
-use super::part::StagePart;
-use super::request::{Amount, Charge, Cost, Descriptors, RefundReference, Repeat, Request, UNIT_REQUESTS};
+use super::part::StageCheck;
+use super::request::{
+    Amount, Charge, Cost, Descriptors, IdempotencyKey, RefundReference, Request, UNIT_REQUESTS,
+};
 use super::shards::Shards;
 use super::sync::{Mutex, MutexGuard};
 use super::table::StateTable;
-use super::tag::{Fading, Tag};
+use super::tag::{TableState, Tag};
 use super::workspace::Workspace;
-use super::{Engine, repeats};
+use super::{Engine, idempotency};
 use crate::clock::{Now, Timestamp};
-use crate::limit::block_bytes;
+use crate::limit::malloc_block_bytes;
 
 #[derive(Debug)]
-pub(super) struct SpentByName {
+pub(super) struct RefundableCosts {
     names: KeyHash,
     prints: KeyHash,
-    shards: Box<[Mutex<StateTable<Spent>>]>,
+    shards: Box<[Mutex<StateTable<RefundableCost>>]>,
 }
 
 /// The cost of one grant or charge, until it is refunded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Spent {
+pub struct RefundableCost {
     /// When it was charged.
     pub at: Timestamp,
     /// The fingerprint of domain and descriptors.
@@ -41,7 +43,7 @@ pub struct Spent {
 
 /// Whether a name belongs to a grant or a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SpentBy {
+pub(super) enum RefundKind {
     Grant = 0,
     Charge = 1,
 }
@@ -55,85 +57,92 @@ struct RefundRequest {
     amounts: Vec<(u32, u32)>,
 }
 
-impl SpentByName {
-    pub(super) fn new(hash_key: &HashKey) -> SpentByName {
-        SpentByName {
-            names: hash_key.of_purpose("spent"),
-            prints: hash_key.of_purpose("what was asked"),
-            shards: (0..SHARDS).map(|_| Mutex::new(StateTable::new(MemoryKind::Repeats))).collect(),
+impl RefundableCosts {
+    pub(super) fn new(hash_key: &HashKey) -> RefundableCosts {
+        RefundableCosts {
+            names: hash_key.for_purpose("spent"),
+            prints: hash_key.for_purpose("what was asked"),
+            shards: (0..SHARDS).map(|_| Mutex::new(StateTable::new(MemoryKind::IdempotencyKeys))).collect(),
         }
     }
 
     /// The digest of a name. Its scope is the user, so that all sessions of the user can refund.
-    pub(super) fn digest(&self, by: SpentBy, user: u32, domain: &str, name: &[u8]) -> Digest {
+    pub(super) fn digest(&self, by: RefundKind, user: u32, domain: &str, name: &[u8]) -> Digest {
         let mut bytes = Vec::with_capacity(NAME_BYTES);
         bytes.push(by as u8);
         bytes.extend_from_slice(&user.to_le_bytes());
-        [domain.as_bytes(), name].iter().for_each(|part| repeats::write(part, &mut bytes));
+        [domain.as_bytes(), name]
+            .iter()
+            .for_each(|part| idempotency::write_length_prefixed(part, &mut bytes));
         self.names.digest_bytes(&bytes)
     }
 
     /// Fingerprints a domain and descriptors: a refund must repeat those of its target. Never zero.
-    pub(super) fn print(&self, domain: &str, descriptors: &Descriptors<'_>, written: &mut Vec<u8>) -> u32 {
+    pub(super) fn fingerprint(
+        &self,
+        domain: &str,
+        descriptors: &Descriptors<'_>,
+        written: &mut Vec<u8>,
+    ) -> u32 {
         written.clear();
-        repeats::write(domain.as_bytes(), written);
-        repeats::write_descriptors(descriptors, written);
-        self.short(written).max(1)
+        idempotency::write_length_prefixed(domain.as_bytes(), written);
+        idempotency::write_descriptors(descriptors, written);
+        self.short_hash(written).max(1)
     }
 
-    fn unit_print(&self, unit: &str) -> u32 {
-        self.short(unit.as_bytes())
+    fn unit_fingerprint(&self, unit: &str) -> u32 {
+        self.short_hash(unit.as_bytes())
     }
 
-    fn short(&self, bytes: &[u8]) -> u32 {
+    fn short_hash(&self, bytes: &[u8]) -> u32 {
         let [print, _] = halves(self.prints.digest_bytes(bytes).hash());
         print
     }
 
     /// Returns the cost to keep in a lease. A cost in several units is tied to the lease unit by unit.
-    pub(super) fn cost_of_work(&self, cost: &Cost<'_>, print: u32, ties: &mut Vec<Tie>) -> LeaseCost {
+    pub(super) fn lease_cost(&self, cost: &Cost<'_>, print: u32, ties: &mut Vec<Tie>) -> LeaseCost {
         match cost {
-            Cost::Requests(cost) => LeaseCost { print, cost: *cost },
+            Cost::Requests(cost) => LeaseCost { fingerprint: print, cost: *cost },
             Cost::Units(units) => {
                 let most = ties.len() + UNITS_MAX;
                 units.each(&mut |unit, cost| {
                     if ties.len() < most {
-                        ties.push(Tie::Cost { unit: self.unit_print(unit), cost });
+                        ties.push(Tie::Cost { unit: self.unit_fingerprint(unit), cost });
                     }
                 });
-                LeaseCost { print, cost: 0 }
+                LeaseCost { fingerprint: print, cost: 0 }
             }
         }
     }
 
     /// Adds a unit, up to [`UNITS_MAX`]; hashes only units that are kept.
-    fn put(&self, costs: &mut Costs, unit: &str, cost: u32) {
+    fn add_cost(&self, costs: &mut Costs, unit: &str, cost: u32) {
         if !costs.is_full() {
-            costs.push((self.unit_print(unit), cost));
+            costs.push((self.unit_fingerprint(unit), cost));
         }
     }
 
-    pub(super) fn keep_request(
+    pub(super) fn record_request(
         &self,
         request: &Request<'_>,
-        repeat: &Repeat<'_>,
+        repeat: &IdempotencyKey<'_>,
         print: u32,
         shards: &Shards,
         now: Now,
     ) {
         let mut costs = ArrayVec::new();
         match request.cost {
-            Cost::Requests(cost) => costs.push((self.unit_print(UNIT_REQUESTS), cost)),
-            Cost::Units(units) => units.each(&mut |unit, cost| self.put(&mut costs, unit, cost)),
+            Cost::Requests(cost) => costs.push((self.unit_fingerprint(UNIT_REQUESTS), cost)),
+            Cost::Units(units) => units.each(&mut |unit, cost| self.add_cost(&mut costs, unit, cost)),
         }
-        let name = self.digest(SpentBy::Grant, repeat.user, request.domain, repeat.name);
-        self.keep(name, Spent { at: now.at, print, costs: costs.as_slice().into() }, shards, now);
+        let name = self.digest(RefundKind::Grant, repeat.user, request.domain, repeat.name);
+        self.insert(name, RefundableCost { at: now.at, print, costs: costs.as_slice().into() }, shards, now);
     }
 
-    pub(super) fn keep_charge(
+    pub(super) fn record_charge(
         &self,
         charge: &Charge<'_>,
-        repeat: &Repeat<'_>,
+        repeat: &IdempotencyKey<'_>,
         print: u32,
         shards: &Shards,
         now: Now,
@@ -141,19 +150,24 @@ impl SpentByName {
         let mut costs = ArrayVec::new();
         each_amount(&charge.amount, &mut |unit, amount| {
             if let Ok(cost @ 1..) = u32::try_from(amount) {
-                self.put(&mut costs, unit, cost);
+                self.add_cost(&mut costs, unit, cost);
             }
         });
         if !costs.is_empty() {
-            let name = self.digest(SpentBy::Charge, repeat.user, charge.domain, repeat.name);
-            self.keep(name, Spent { at: now.at, print, costs: costs.as_slice().into() }, shards, now);
+            let name = self.digest(RefundKind::Charge, repeat.user, charge.domain, repeat.name);
+            self.insert(
+                name,
+                RefundableCost { at: now.at, print, costs: costs.as_slice().into() },
+                shards,
+                now,
+            );
         }
     }
 
-    fn keep(&self, name: Digest, spent: Spent, shards: &Shards, now: Now) {
+    fn insert(&self, name: Digest, spent: RefundableCost, shards: &Shards, now: Now) {
         let mut table = self.lock(&name);
         table.remove(&name, shards.memory());
-        shards.count_evictions(table.put(name, spent, shards.memory(), now));
+        shards.count_evictions(table.restore_entry(name, spent, shards.memory(), now));
     }
 
     pub(super) fn forget(&self, name: &Digest, shards: &Shards) {
@@ -161,7 +175,7 @@ impl SpentByName {
     }
 
     /// Removes the target of a refund if it covers the refund; returns whether it did.
-    fn take(&self, name: &Digest, refund: &RefundRequest, shards: &Shards, now: Now) -> bool {
+    fn take_refund(&self, name: &Digest, refund: &RefundRequest, shards: &Shards, now: Now) -> bool {
         let mut table = self.lock(name);
         let is_covered = table.find(name).is_some_and(|spent| {
             spent.nanos_until_fresh(Tag::NONE, now) > 0 && refund.is_covered(spent.print, &spent.costs)
@@ -172,18 +186,18 @@ impl SpentByName {
         is_covered
     }
 
-    fn refund(&self, charge: &Charge<'_>, written: &mut Vec<u8>) -> RefundRequest {
+    fn refund_request(&self, charge: &Charge<'_>, written: &mut Vec<u8>) -> RefundRequest {
         let mut amounts = Vec::new();
         each_amount(&charge.amount, &mut |unit, amount| {
             if amount < 0 {
                 let units = u32::try_from(amount.unsigned_abs()).unwrap_or(u32::MAX);
                 // One unit above the maximum is enough to reject it.
                 if amounts.len() <= UNITS_MAX {
-                    amounts.push((self.unit_print(unit), units));
+                    amounts.push((self.unit_fingerprint(unit), units));
                 }
             }
         });
-        RefundRequest { print: self.print(charge.domain, &charge.descriptors, written), amounts }
+        RefundRequest { print: self.fingerprint(charge.domain, &charge.descriptors, written), amounts }
     }
 
     pub(super) fn sweep(&self, shards: &Shards, now: Now) {
@@ -194,20 +208,20 @@ impl SpentByName {
 
     pub(super) fn copy_out(&self, now: Now, visit: &mut dyn FnMut(SnapshotEntry)) {
         for shard in &self.shards {
-            let piece = &mut |from, size, copies: &mut Vec<(Digest, Spent)>| {
+            let piece = &mut |from, size, copies: &mut Vec<(Digest, RefundableCost)>| {
                 shard.lock().copy_piece(from, size, now, copies)
             };
             copy_pieces(piece, &mut |name, spent| visit(SnapshotEntry::Spent(name, spent)));
         }
     }
 
-    pub(super) fn put_back(&self, name: Digest, spent: Spent, shards: &Shards, now: Now) {
+    pub(super) fn put_back(&self, name: Digest, spent: RefundableCost, shards: &Shards, now: Now) {
         if spent.nanos_until_fresh(Tag::NONE, now) > 0 {
-            self.keep(name, spent, shards, now);
+            self.insert(name, spent, shards, now);
         }
     }
 
-    fn lock(&self, name: &Digest) -> MutexGuard<'_, StateTable<Spent>> {
+    fn lock(&self, name: &Digest) -> MutexGuard<'_, StateTable<RefundableCost>> {
         #[allow(clippy::indexing_slicing, reason = "there are SHARDS of them, and the shard is below that")]
         self.shards[name.shard(SHARDS)].lock()
     }
@@ -216,59 +230,66 @@ impl SpentByName {
 impl Engine {
     /// Ties the cost to a lease, or the name under which it is recorded, for a refund.
     pub(super) fn tie_cost(&self, request: &Request<'_>, workspace: &mut Workspace) -> LeaseCost {
-        if !workspace.parts.iter().any(is_counted) {
+        if !workspace.checks.iter().any(is_counted) {
             return LeaseCost::default();
         }
-        if let Some(repeat) = &request.repeat {
-            let name = self.spent.digest(SpentBy::Grant, repeat.user, request.domain, repeat.name);
-            workspace.ties.push(Tie::Spent(name));
+        if let Some(repeat) = &request.idempotency_key {
+            let name =
+                self.refundable_costs.digest(RefundKind::Grant, repeat.user, request.domain, repeat.name);
+            workspace.ties.push(Tie::RefundableCost(name));
             return LeaseCost::default();
         }
-        let print = self.spent.print(request.domain, &request.descriptors, &mut workspace.written);
-        self.spent.cost_of_work(&request.cost, print, &mut workspace.ties)
+        let print = self.refundable_costs.fingerprint(
+            request.domain,
+            &request.descriptors,
+            &mut workspace.hash_buffer,
+        );
+        self.refundable_costs.lease_cost(&request.cost, print, &mut workspace.ties)
     }
 
     /// Records the cost of a named grant, if a rule has counted it.
-    pub(super) fn keep_spent(
+    pub(super) fn record_refundable_cost(
         &self,
         request: &Request<'_>,
         decision: &Decision<'_>,
         written: &mut Vec<u8>,
         now: Now,
     ) {
-        let LookedAt::Parts(parts) = decision.looked_at else { return };
-        if let Some(repeat) = request.repeat.filter(|_| parts.iter().any(is_counted)) {
-            let print = self.spent.print(request.domain, &request.descriptors, written);
-            self.spent.keep_request(request, &repeat, print, &self.shards, now);
+        let CheckedKeys::Parts(parts) = decision.checked_keys else { return };
+        if let Some(repeat) = request.idempotency_key.filter(|_| parts.iter().any(is_counted)) {
+            let print = self.refundable_costs.fingerprint(request.domain, &request.descriptors, written);
+            self.refundable_costs.record_request(request, &repeat, print, &self.shards, now);
         }
     }
 
-    pub(super) fn keep_charged(&self, charge: &Charge<'_>, written: &mut Vec<u8>, now: Now) {
-        if let Some(repeat) = charge.repeat {
-            let print = self.spent.print(charge.domain, &charge.descriptors, written);
-            self.spent.keep_charge(charge, &repeat, print, &self.shards, now);
+    pub(super) fn record_refundable_charge(&self, charge: &Charge<'_>, written: &mut Vec<u8>, now: Now) {
+        if let Some(repeat) = charge.idempotency_key {
+            let print = self.refundable_costs.fingerprint(charge.domain, &charge.descriptors, written);
+            self.refundable_costs.record_charge(charge, &repeat, print, &self.shards, now);
         }
     }
 
     /// Removes the grant or charge that a refund names, so that it is refunded once. False, without any
     /// change: the user has none that has these descriptors, covers the refund and is not yet refunded.
-    pub(super) fn take_spent(&self, charge: &Charge<'_>, written: &mut Vec<u8>, now: Now) -> bool {
-        let Some(by) = &charge.of else { return false };
-        let refund = self.spent.refund(charge, written);
-        match by.of {
-            RefundReference::Idem(name) => [SpentBy::Grant, SpentBy::Charge].into_iter().any(|spent_by| {
-                let name = self.spent.digest(spent_by, by.user, charge.domain, name);
-                self.spent.take(&name, &refund, &self.shards, now)
-            }),
+    pub(super) fn take_refundable_cost(&self, charge: &Charge<'_>, written: &mut Vec<u8>, now: Now) -> bool {
+        let Some(by) = &charge.refund_of else { return false };
+        let refund = self.refundable_costs.refund_request(charge, written);
+        match by.reference {
+            RefundReference::IdempotencyKey(name) => {
+                [RefundKind::Grant, RefundKind::Charge].into_iter().any(|spent_by| {
+                    let name = self.refundable_costs.digest(spent_by, by.user, charge.domain, name);
+                    self.refundable_costs.take_refund(&name, &refund, &self.shards, now)
+                })
+            }
             RefundReference::Lease(number) => {
-                let unit = self.spent.unit_print(UNIT_REQUESTS);
+                let unit = self.refundable_costs.unit_fingerprint(UNIT_REQUESTS);
                 let covers = |cost: LeaseCost, units: &[(u32, u32)]| match units {
-                    [] => refund.is_covered(cost.print, &[(unit, cost.cost)]),
-                    units => refund.is_covered(cost.print, units),
+                    [] => refund.is_covered(cost.fingerprint, &[(unit, cost.cost)]),
+                    units => refund.is_covered(cost.fingerprint, units),
                 };
                 match self.leases.take_cost(by.user, number, now, &covers) {
                     Ok(is_taken) => is_taken,
-                    Err(name) => self.spent.take(&name, &refund, &self.shards, now),
+                    Err(name) => self.refundable_costs.take_refund(&name, &refund, &self.shards, now),
                 }
             }
         }
@@ -287,18 +308,18 @@ impl RefundRequest {
     }
 }
 
-impl Fading for Spent {
+impl TableState for RefundableCost {
     fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
         self.at.after(REMEMBERED).as_nanos().saturating_sub(now.at.as_nanos())
     }
 
     fn heap_bytes(&self) -> usize {
-        block_bytes(size_of_val(&*self.costs))
+        malloc_block_bytes(size_of_val(&*self.costs))
     }
 }
 
 /// Returns whether a rule that counts units was charged.
-fn is_counted(part: &StagePart) -> bool {
+fn is_counted(part: &StageCheck) -> bool {
     part.charged && !part.is_concurrency
 }
 
@@ -321,7 +342,7 @@ fn halves(hash: u64) -> [u32; 2] {
 }
 
 /// How long a named grant or charge can be refunded: as long as its name is remembered.
-const REMEMBERED: Duration = repeats::REMEMBERED;
+const REMEMBERED: Duration = idempotency::REMEMBERED;
 
 /// Maximum units recorded of a request: one frame could name thousands.
 const UNITS_MAX: usize = 16;

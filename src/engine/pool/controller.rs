@@ -7,7 +7,7 @@ use crate::clock::Timestamp;
 use crate::engine::gate::PoolShedding;
 use crate::engine::kept::KeptPool;
 use crate::shed::brake::Brake;
-use crate::shed::slow_law::{STEP_MAX, SlowLaw, SlowSeverity};
+use crate::shed::slow_law::{Controller, STEP_MAX, SlowSeverity};
 use crate::shed::window::UtilizationWindow;
 
 #[derive(Debug)]
@@ -18,7 +18,7 @@ pub(super) struct PoolController {
     /// The configuration that the severity is computed for.
     pub(super) began: Option<Arc<PoolShedding>>,
     /// State restored after a restart, until the first configuration arrives.
-    inherited: Option<(SlowLaw, SlowSeverity, Timestamp)>,
+    inherited: Option<(Controller, SlowSeverity, Timestamp)>,
     pub(super) ticked: Option<Timestamp>,
     pub(super) stepped: Option<Timestamp>,
     pub(super) slot_nanos: u128,
@@ -31,7 +31,7 @@ impl PoolController {
         PoolController {
             window: UtilizationWindow::new(),
             brake: Brake::new(),
-            severity: SlowSeverity::at_rest(&SlowLaw::default()),
+            severity: SlowSeverity::at_rest(&Controller::default()),
             began: None,
             inherited: None,
             ticked: None,
@@ -65,14 +65,14 @@ impl PoolController {
     }
 
     /// Starts the severity at rest, unless the parameters of the shedding controller are unchanged.
-    pub(super) fn begin(&mut self, watch: &Arc<PoolShedding>) {
+    pub(super) fn reset_if_changed(&mut self, watch: &Arc<PoolShedding>) {
         if self.began.as_ref().is_some_and(|began| Arc::ptr_eq(began, watch)) {
             return;
         }
-        if self.began.as_ref().is_none_or(|began| began.law != watch.law) {
-            let inherited = self.inherited.take().filter(|(law, ..)| *law == watch.law);
-            self.severity =
-                inherited.map_or_else(|| SlowSeverity::at_rest(&watch.law), |(_, severity, _)| severity);
+        if self.began.as_ref().is_none_or(|began| began.controller != watch.controller) {
+            let inherited = self.inherited.take().filter(|(law, ..)| *law == watch.controller);
+            self.severity = inherited
+                .map_or_else(|| SlowSeverity::at_rest(&watch.controller), |(_, severity, _)| severity);
         }
         self.began = Some(Arc::clone(watch));
     }
@@ -80,14 +80,14 @@ impl PoolController {
     /// The state of the shedding controller, for the snapshot.
     pub(super) fn kept(&self, pool: &str) -> Option<KeptPool> {
         let stepped = self.stepped.or(self.ticked).unwrap_or_default();
-        let began = self.began.as_ref().map(|watch| (watch.law, self.severity, stepped));
+        let began = self.began.as_ref().map(|watch| (watch.controller, self.severity, stepped));
         let (law, severity, stepped) = began.or(self.inherited)?;
-        let SlowLaw { good, bad, after, full, leak } = law;
+        let Controller { good, bad, after, full, leak } = law;
         Some(KeptPool {
             name: pool.into(),
             law: [good, bad, after, full, leak],
             severity: severity.value(),
-            silent_nanos: u64::try_from(severity.silent().as_nanos()).unwrap_or(u64::MAX),
+            silent_nanos: u64::try_from(severity.time_without_readings().as_nanos()).unwrap_or(u64::MAX),
             stepped,
         })
     }
@@ -95,10 +95,10 @@ impl PoolController {
     /// Restores the shedding controller; the downtime counts as time without a signal.
     pub(super) fn inherit(&mut self, kept: &KeptPool, at: Timestamp) {
         let [good, bad, after, full, leak] = kept.law;
-        let law = SlowLaw { good, bad, after, full, leak };
+        let law = Controller { good, bad, after, full, leak };
         let silent = Duration::from_nanos(kept.silent_nanos);
-        let severity =
-            SlowSeverity::of(&law, kept.severity, silent).after_silence(&law, at.since(kept.stepped));
+        let severity = SlowSeverity::restore(&law, kept.severity, silent)
+            .after_missing_readings(&law, at.since(kept.stepped));
         self.inherited = Some((law, severity, at));
     }
 
@@ -116,7 +116,7 @@ impl PoolController {
         let whole = u32::try_from(elapsed.as_secs() / STEP.as_secs()).ok().filter(|_| elapsed > STEP_MAX);
         self.stepped = Some(whole.map_or(at, |steps| stepped.after(STEP * steps)));
         if watch.sheds() {
-            self.severity.step(&watch.law, utilization, elapsed);
+            self.severity.step(&watch.controller, utilization, elapsed);
         }
     }
 }

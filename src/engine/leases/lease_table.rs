@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::lease::{Covers, Lease, LeaseCost, LeaseLink, NONE, NewLease, Tie, Ties};
-use super::session::{Holdings, Opening, Parting, SessionError, SessionMember};
+use super::session::{ConnectionEnd, Holdings, Opening, SessionError, SessionMember};
 use super::slab::Slab;
 use super::wheel::{ExpiryBatch, Wheel};
 use crate::clock::Timestamp;
@@ -18,7 +18,7 @@ pub(super) struct LeaseTable {
     by_name: HashMap<[u8; 16], u32>,
     pub(super) leases: Slab<Lease>,
     /// Slab indexes of restored leases by number: their numbers encode the index from before the restart.
-    pub(super) elsewhere: HashMap<u64, u32>,
+    pub(super) restored_indices: HashMap<u64, u32>,
     wheel: Wheel,
     /// Sessions without a connection, by expiry. The entry of a resumed session stays until its time.
     graces: VecDeque<(Timestamp, u32, u64)>,
@@ -32,7 +32,7 @@ impl LeaseTable {
             members: Slab::new(),
             by_name: HashMap::new(),
             leases: Slab::new(),
-            elsewhere: HashMap::new(),
+            restored_indices: HashMap::new(),
             wheel: Wheel::new(),
             graces: VecDeque::new(),
             generation: 0,
@@ -67,7 +67,7 @@ impl LeaseTable {
     ) -> Option<(u32, u64)> {
         self.generation += 1;
         let Opening { name, user, slots, pid, .. } = *opening;
-        pool.join(slots, pid, at);
+        pool.add_session(slots, pid, at);
         let member = SessionMember::new(name, self.generation, user, pid, pool, slots, holdings);
         let number = self.members.insert(member)?;
         if let Some(name) = name {
@@ -80,23 +80,23 @@ impl LeaseTable {
         self.members.get_mut(number).filter(|member| member.generation == generation)
     }
 
-    pub(super) fn leave(&mut self, number: u32, generation: u64, at: Timestamp) -> Parting {
-        let Some(member) = self.member(number, generation) else { return Parting::Stays };
+    pub(super) fn leave(&mut self, number: u32, generation: u64, at: Timestamp) -> ConnectionEnd {
+        let Some(member) = self.member(number, generation) else { return ConnectionEnd::Stays };
         member.connections = member.connections.saturating_sub(1);
         if member.connections > 0 {
-            return Parting::Stays;
+            return ConnectionEnd::Stays;
         }
         if member.name.is_none() {
-            return Parting::Ends;
+            return ConnectionEnd::Ends;
         }
         let ends_at = at.after(GRACE);
         member.ends_at = Some(ends_at);
         self.graces.push_back((ends_at, number, generation));
-        Parting::EndsAt(ends_at)
+        ConnectionEnd::EndsAt(ends_at)
     }
 
     /// Removes and returns the next session whose grace period has passed, with the time at which it passed.
-    pub(super) fn next_left(&mut self, now: Timestamp) -> Option<(u32, u64, Timestamp)> {
+    pub(super) fn pop_expired_session(&mut self, now: Timestamp) -> Option<(u32, u64, Timestamp)> {
         loop {
             let (ends_at, number, generation) =
                 *self.graces.front().filter(|(ends_at, ..)| *ends_at <= now)?;
@@ -108,10 +108,10 @@ impl LeaseTable {
     }
 
     /// Returns a time before which nothing here ends, once everything due has been ended.
-    pub(super) fn none_before(&self) -> Timestamp {
+    pub(super) fn next_end_min(&self) -> Timestamp {
         let never = Timestamp::from_nanos(u64::MAX);
         let grace = self.graces.front().map_or(never, |(ends_at, ..)| *ends_at);
-        if self.leases.len() == 0 { grace } else { grace.min(self.wheel.none_before()) }
+        if self.leases.len() == 0 { grace } else { grace.min(self.wheel.next_end_min()) }
     }
 
     /// Begins a lease of a session. `number` makes the number that its holder gets from its slab index.
@@ -125,17 +125,17 @@ impl LeaseTable {
     ) -> Option<u64> {
         let lease = Lease {
             number: 0,
-            ends_at: at.after(new.lasts),
+            ends_at: at.after(new.ttl),
             request: new.request,
-            ties: Ties::of(new.ties),
+            ties: Ties::from_slice(new.ties),
             cost: new.cost,
             connection: u32::try_from(connection).unwrap_or(u32::MAX),
-            lasts_millis: u32::try_from(new.lasts.as_millis()).unwrap_or(u32::MAX),
+            ttl_millis: u32::try_from(new.ttl.as_millis()).unwrap_or(u32::MAX),
             member,
             in_session: LeaseLink::NONE,
             on_spoke: LeaseLink::NONE,
             spoke: 0,
-            is_other: new.is_other,
+            is_noncritical: new.is_noncritical,
         };
         let place = self.begin(lease, at)?;
         let number = number(place);
@@ -150,59 +150,59 @@ impl LeaseTable {
     pub(super) fn begin(&mut self, mut lease: Lease, at: Timestamp) -> Option<u32> {
         let owner = self.members.get_mut(lease.member)?;
         lease.in_session.after = owner.first;
-        let is_other = lease.is_other;
+        let is_other = lease.is_noncritical;
         let tied_bytes = lease.ties.heap_bytes();
         let place = self.leases.insert(lease)?;
         owner.holdings.charge(tied_bytes);
         if owner.takes_slot() {
             owner.pool.take_slot(at);
         }
-        owner.working += 1;
-        owner.others += u32::from(is_other);
+        owner.leases += 1;
+        owner.noncritical += u32::from(is_other);
         let next = std::mem::replace(&mut owner.first, place);
         if let Some(next) = self.leases.get_mut(next) {
             next.in_session.before = place;
         }
-        self.wheel.hang(place, &mut self.leases);
+        self.wheel.insert(place, &mut self.leases);
         Some(place)
     }
 
     /// Returns a session's lease and its slab index; `hidden` is the index decoded from the number.
     pub(super) fn lease(&self, hidden: u32, number: u64, member: u32) -> Option<(u32, &Lease)> {
-        let place = self.place_of(hidden, number, member)?;
+        let place = self.index_of(hidden, number, member)?;
         Some((place, self.leases.get(place)?))
     }
 
     /// Returns the slab index of a session's lease; `hidden` is the index decoded from the number.
     #[inline]
-    pub(super) fn place_of(&self, hidden: u32, number: u64, member: u32) -> Option<u32> {
+    pub(super) fn index_of(&self, hidden: u32, number: u64, member: u32) -> Option<u32> {
         let is_its = |place: &u32| {
             self.leases.get(*place).is_some_and(|at| at.number == number && at.member == member)
         };
         if is_its(&hidden) {
             return Some(hidden);
         }
-        if self.elsewhere.is_empty() {
+        if self.restored_indices.is_empty() {
             return None;
         }
-        self.elsewhere.get(&number).copied().filter(is_its)
+        self.restored_indices.get(&number).copied().filter(is_its)
     }
 
     pub(super) fn holder(&self, hidden: u32, number: u64) -> Option<u32> {
-        self.place_of_any(hidden, number).and_then(|place| self.leases.get(place)).map(|lease| lease.member)
+        self.index_of_any(hidden, number).and_then(|place| self.leases.get(place)).map(|lease| lease.member)
     }
 
     /// Returns the slab index of the lease of this number, in any session.
-    pub(super) fn place_of_any(&self, hidden: u32, number: u64) -> Option<u32> {
-        let places = [Some(hidden), self.elsewhere.get(&number).copied()];
+    pub(super) fn index_of_any(&self, hidden: u32, number: u64) -> Option<u32> {
+        let places = [Some(hidden), self.restored_indices.get(&number).copied()];
         let has_it = |place: &u32| self.leases.get(*place).is_some_and(|lease| lease.number == number);
         places.into_iter().flatten().find(has_it)
     }
 
     #[inline]
-    fn forget_place(&mut self, number: u64) {
-        if !self.elsewhere.is_empty() {
-            self.elsewhere.remove(&number);
+    fn forget_index(&mut self, number: u64) {
+        if !self.restored_indices.is_empty() {
+            self.restored_indices.remove(&number);
         }
     }
 
@@ -215,18 +215,18 @@ impl LeaseTable {
         now: Timestamp,
         covers: Covers<'_>,
     ) -> Option<Result<bool, Digest>> {
-        let place = self.place_of_any(hidden, number)?;
+        let place = self.index_of_any(hidden, number)?;
         let lease = self.leases.get_mut(place).filter(|lease| lease.ends_at > now)?;
         self.members.get(lease.member).filter(|member| member.user == user)?;
         let mut units = Vec::new();
         for tie in lease.ties.iter() {
             match tie {
-                Tie::Spent(name) => return Some(Err(name)),
+                Tie::RefundableCost(name) => return Some(Err(name)),
                 Tie::Cost { unit, cost } => units.push((unit, cost)),
-                Tie::Place(_) | Tie::Refund(_) | Tie::Repeat(_) => {}
+                Tie::Permit(_) | Tie::Refund(_) | Tie::IdempotencyKey(_) => {}
             }
         }
-        let is_taken = lease.cost.print != 0 && covers(lease.cost, &units);
+        let is_taken = lease.cost.fingerprint != 0 && covers(lease.cost, &units);
         if is_taken {
             lease.cost = LeaseCost::default();
         }
@@ -234,19 +234,19 @@ impl LeaseTable {
     }
 
     pub(super) fn renew(&mut self, place: u32, at: Timestamp) -> Timestamp {
-        self.wheel.take_off(place, &mut self.leases);
+        self.wheel.remove(place, &mut self.leases);
         let Some(lease) = self.leases.get_mut(place) else { return at };
-        lease.ends_at = at.after(Duration::from_millis(u64::from(lease.lasts_millis)));
+        lease.ends_at = at.after(Duration::from_millis(u64::from(lease.ttl_millis)));
         let ends_at = lease.ends_at;
-        self.wheel.hang(place, &mut self.leases);
+        self.wheel.insert(place, &mut self.leases);
         ends_at
     }
 
     /// Ends a lease as of `at` and returns its ties.
     pub(super) fn end(&mut self, place: u32, at: Timestamp) -> Option<Ties> {
-        self.wheel.take_off(place, &mut self.leases);
+        self.wheel.remove(place, &mut self.leases);
         let lease = self.leases.remove(place)?;
-        self.forget_place(lease.number);
+        self.forget_index(lease.number);
         let LeaseLink { before, after } = lease.in_session;
         if let Some(after) = self.leases.get_mut(after) {
             after.in_session.before = before;
@@ -263,11 +263,11 @@ impl LeaseTable {
             if owner.frees_slot() {
                 owner.pool.free_slot(at);
             }
-            owner.working = owner.working.saturating_sub(1);
-            owner.others = owner.others.saturating_sub(u32::from(lease.is_other));
-            owner.pool.leave_work(lease.is_other);
+            owner.leases = owner.leases.saturating_sub(1);
+            owner.noncritical = owner.noncritical.saturating_sub(u32::from(lease.is_noncritical));
+            owner.pool.remove_lease(lease.is_noncritical);
             owner.holdings.shrink(lease.ties.heap_bytes());
-            owner.holdings.give_back();
+            owner.holdings.release();
         }
         Some(lease.ties)
     }
@@ -275,7 +275,7 @@ impl LeaseTable {
     /// Ends a batch of the expired leases and returns their number.
     pub(super) fn end_some(&mut self, now: Timestamp, ended: &mut Vec<Ties>) -> usize {
         let mut found = ExpiryBatch::new();
-        self.wheel.ended(now, &self.leases, &mut found);
+        self.wheel.collect_expired(now, &self.leases, &mut found);
         for place in &found {
             let at = self.leases.get(*place).map_or(now, |lease| lease.ends_at);
             ended.extend(self.end(*place, at).filter(|ties| !ties.is_empty()));
@@ -291,23 +291,23 @@ impl LeaseTable {
         at: Timestamp,
         ended: &mut Vec<Ties>,
         count: &mut u64,
-    ) -> Left {
+    ) -> MemberEndProgress {
         let Some(name) = self.member(number, generation).map(|member| member.name.take()) else {
-            return Left::Nothing;
+            return MemberEndProgress::Nothing;
         };
         if let Some(name) = name {
             self.by_name.remove(&name);
         }
         for _ in 0..ExpiryBatch::new().capacity() {
             let Some(first) = self.members.get(number).map(|member| member.first) else {
-                return Left::Nothing;
+                return MemberEndProgress::Nothing;
             };
             if first == NONE {
                 if let Some(member) = self.members.remove(number) {
-                    member.pool.part(member.slots, member.pid, at);
+                    member.pool.remove_session(member.slots, member.pid, at);
                     member.holdings.leave();
                 }
-                return Left::Session;
+                return MemberEndProgress::Session;
             }
             let ties = self.end(first, at);
             debug_assert!(ties.is_some(), "the first of a session's leases is there");
@@ -320,7 +320,7 @@ impl LeaseTable {
                 None => self.members.get_mut(number).into_iter().for_each(|member| member.first = NONE),
             }
         }
-        Left::More
+        MemberEndProgress::More
     }
 
     /// Ends the leases of a session that were granted to these requests. Returns their numbers.
@@ -347,7 +347,7 @@ impl LeaseTable {
 
 /// The progress of ending a session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Left {
+pub(super) enum MemberEndProgress {
     More,
     /// This step removed the session.
     Session,

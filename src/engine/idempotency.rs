@@ -3,18 +3,18 @@
 //! Refusals are not remembered. A name is looked up and recorded under one lock, so that only one of two
 //! concurrent requests is charged.
 
-use super::decision::{Decision, LimitView, LookedAt, NoteKind, Verdict};
+use super::decision::{CheckedKeys, Decision, LimitView, NoteKind, Verdict};
 use super::digest::{Digest, HashKey, KeyHash};
 use super::kept::{FIRST_RULING, SnapshotEntry, copy_pieces};
 use super::memory::MemoryKind;
-use super::request::{Amount, Charge, Cost, Descriptors, Op, RefundReference, Repeat, Request};
+use super::request::{Amount, Charge, Cost, Descriptors, IdempotencyKey, Op, RefundReference, Request};
 use super::shards::Shards;
 use super::sync::{Mutex, MutexGuard};
 use super::table::StateTable;
-use super::tag::{Fading, Tag};
+use super::tag::{TableState, Tag};
 use super::workspace::Workspace;
 use crate::clock::{Micros, Now, Timestamp};
-use crate::limit::{QuotaLevel, block_bytes};
+use crate::limit::{QuotaLevel, malloc_block_bytes};
 use crate::rules::{Domain, ListKind, ListedEntry, Rule};
 use std::time::Duration;
 
@@ -29,20 +29,20 @@ pub(super) struct IdempotencyTable {
 #[derive(Clone, Copy, Debug)]
 struct RequestName {
     digest: Digest,
-    asks: u64,
+    content_hash: u64,
 }
 
 /// A name, with the lock on its shard of grants.
 pub(super) struct NamedRequest<'e> {
     name: RequestName,
-    among: MutexGuard<'e, StateTable<Granted>>,
+    grants: MutexGuard<'e, StateTable<Granted>>,
 }
 
 pub(super) enum KnownName {
     /// The name is unknown or expired.
-    Not,
+    Unknown,
     /// The name belongs to a request with other content.
-    Other,
+    OtherRequest,
     Granted(Grant),
 }
 
@@ -66,81 +66,91 @@ pub struct Grant {
     /// All limits, by rule index.
     pub all: Box<[(u32, QuotaLevel)]>,
     /// The rule set that the indexes refer to; in a snapshot, 0: none in force, otherwise the one in force.
-    pub ruling: u64,
+    pub rule_set: u64,
 }
 
 /// The grant of a named request.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Granted {
     /// A hash of the request's content.
-    pub asks: u64,
+    pub content_hash: u64,
     /// Its grant.
     pub grant: Box<Grant>,
 }
 
 impl IdempotencyTable {
     pub(super) fn new(hash_key: &HashKey) -> IdempotencyTable {
-        let shards = (0..SHARDS).map(|_| Mutex::new(StateTable::new(MemoryKind::Repeats)));
+        let shards = (0..SHARDS).map(|_| Mutex::new(StateTable::new(MemoryKind::IdempotencyKeys)));
         IdempotencyTable {
-            names: hash_key.of_purpose("repeats"),
-            requests: hash_key.of_purpose("repeated requests"),
+            names: hash_key.for_purpose("repeats"),
+            requests: hash_key.for_purpose("repeated requests"),
             shards: shards.collect(),
         }
     }
 
     /// Locks and returns the entry of a request's name. Lock order: before any shard of states.
-    pub(super) fn named(&self, request: &Request<'_>, written: &mut Vec<u8>) -> Option<NamedRequest<'_>> {
-        let name = self.name_request(&request.repeat?, request, written);
-        Some(NamedRequest { name, among: self.lock(&name) })
-    }
-
-    pub(super) fn named_charge(
+    pub(super) fn lock_request(
         &self,
-        charge: &Charge<'_>,
+        request: &Request<'_>,
         written: &mut Vec<u8>,
     ) -> Option<NamedRequest<'_>> {
-        let name = self.name_charge(&charge.repeat?, charge, written);
-        Some(NamedRequest { name, among: self.lock(&name) })
+        let name = self.name_request(&request.idempotency_key?, request, written);
+        Some(NamedRequest { name, grants: self.lock(&name) })
     }
 
-    fn name_request(&self, repeat: &Repeat<'_>, request: &Request<'_>, written: &mut Vec<u8>) -> RequestName {
+    pub(super) fn lock_charge(&self, charge: &Charge<'_>, written: &mut Vec<u8>) -> Option<NamedRequest<'_>> {
+        let name = self.name_charge(&charge.idempotency_key?, charge, written);
+        Some(NamedRequest { name, grants: self.lock(&name) })
+    }
+
+    fn name_request(
+        &self,
+        repeat: &IdempotencyKey<'_>,
+        request: &Request<'_>,
+        written: &mut Vec<u8>,
+    ) -> RequestName {
         let op = match request.op {
             Op::Acquire => 1,
             Op::Hit => 3,
             Op::Peek => 4,
         };
         let costs = match request.cost {
-            Cost::Requests(cost) => self.entry("", i64::from(cost), written),
+            Cost::Requests(cost) => self.hash_unit_amount("", i64::from(cost), written),
             Cost::Units(units) => {
                 let mut costs = 0;
-                units.each(&mut |unit, cost| costs ^= self.entry(unit, i64::from(cost), written));
+                units.each(&mut |unit, cost| costs ^= self.hash_unit_amount(unit, i64::from(cost), written));
                 costs
             }
         };
-        self.name(repeat, op, request.domain, &request.descriptors, costs, request.priority, written)
+        self.hash_name(repeat, op, request.domain, &request.descriptors, costs, request.priority, written)
     }
 
-    fn name_charge(&self, repeat: &Repeat<'_>, charge: &Charge<'_>, written: &mut Vec<u8>) -> RequestName {
+    fn name_charge(
+        &self,
+        repeat: &IdempotencyKey<'_>,
+        charge: &Charge<'_>,
+        written: &mut Vec<u8>,
+    ) -> RequestName {
         let amounts = match charge.amount {
-            Amount::Requests(amount) => self.entry("", amount, written),
+            Amount::Requests(amount) => self.hash_unit_amount("", amount, written),
             Amount::Units(units) => {
                 let mut amounts = 0;
-                units.each(&mut |unit, amount| amounts ^= self.entry(unit, amount, written));
+                units.each(&mut |unit, amount| amounts ^= self.hash_unit_amount(unit, amount, written));
                 amounts
             }
         };
-        let of = match charge.of.map(|by| by.of) {
+        let of = match charge.refund_of.map(|by| by.reference) {
             None => 0,
-            Some(RefundReference::Idem(name)) => self.entry_of(b"idem", name, written),
-            Some(RefundReference::Lease(lease)) => self.entry_of(b"lease", &lease.to_le_bytes(), written),
+            Some(RefundReference::IdempotencyKey(name)) => self.hash_pair(b"idem", name, written),
+            Some(RefundReference::Lease(lease)) => self.hash_pair(b"lease", &lease.to_le_bytes(), written),
         };
-        self.name(repeat, CHARGE, charge.domain, &charge.descriptors, amounts ^ of, None, written)
+        self.hash_name(repeat, CHARGE, charge.domain, &charge.descriptors, amounts ^ of, None, written)
     }
 
     #[allow(clippy::too_many_arguments, reason = "all that two requests can differ in")]
-    fn name(
+    fn hash_name(
         &self,
-        repeat: &Repeat<'_>,
+        repeat: &IdempotencyKey<'_>,
         op: u8,
         domain: &str,
         descriptors: &Descriptors<'_>,
@@ -151,27 +161,29 @@ impl IdempotencyTable {
         written.clear();
         written.push(op);
         written.extend_from_slice(&repeat.user.to_le_bytes());
-        [repeat.session, domain.as_bytes(), repeat.name].iter().for_each(|bytes| write(bytes, written));
+        [repeat.session, domain.as_bytes(), repeat.name]
+            .iter()
+            .for_each(|bytes| write_length_prefixed(bytes, written));
         let digest = self.names.digest_bytes(written);
         written.clear();
         written.extend_from_slice(&costs.to_le_bytes());
         written.push(u8::from(priority.is_some()));
-        write(priority.unwrap_or_default().as_bytes(), written);
+        write_length_prefixed(priority.unwrap_or_default().as_bytes(), written);
         write_descriptors(descriptors, written);
-        RequestName { digest, asks: self.requests.digest_bytes(written).hash() }
+        RequestName { digest, content_hash: self.requests.digest_bytes(written).hash() }
     }
 
     /// Hashes one entry of a cost. Entries are combined by XOR, so that their order does not matter.
-    fn entry(&self, unit: &str, amount: i64, written: &mut Vec<u8>) -> u64 {
+    fn hash_unit_amount(&self, unit: &str, amount: i64, written: &mut Vec<u8>) -> u64 {
         written.clear();
         written.extend_from_slice(&amount.to_le_bytes());
         written.extend_from_slice(unit.as_bytes());
         self.requests.digest_bytes(written).hash()
     }
 
-    fn entry_of(&self, by: &[u8], name: &[u8], written: &mut Vec<u8>) -> u64 {
+    fn hash_pair(&self, by: &[u8], name: &[u8], written: &mut Vec<u8>) -> u64 {
         written.clear();
-        [by, name].iter().for_each(|part| write(part, written));
+        [by, name].iter().for_each(|part| write_length_prefixed(part, written));
         self.requests.digest_bytes(written).hash()
     }
 
@@ -201,18 +213,18 @@ impl NamedRequest<'_> {
         self.name.digest
     }
 
-    pub(super) fn find(&self, now: Now) -> KnownName {
-        match self.among.find(&self.name.digest) {
-            Some(granted) if granted.nanos_until_fresh(Tag::NONE, now) == 0 => KnownName::Not,
-            None => KnownName::Not,
-            Some(granted) if granted.asks != self.name.asks => KnownName::Other,
+    pub(super) fn find_grant(&self, now: Now) -> KnownName {
+        match self.grants.find(&self.name.digest) {
+            Some(granted) if granted.nanos_until_fresh(Tag::NONE, now) == 0 => KnownName::Unknown,
+            None => KnownName::Unknown,
+            Some(granted) if granted.content_hash != self.name.content_hash => KnownName::OtherRequest,
             Some(granted) => KnownName::Granted((*granted.grant).clone()),
         }
     }
 
-    pub(super) fn keep(&mut self, grant: Grant, shards: &Shards, now: Now) {
-        let NamedRequest { name, among } = self;
-        let granted = Granted { asks: name.asks, grant: Box::new(grant) };
+    pub(super) fn remember_grant(&mut self, grant: Grant, shards: &Shards, now: Now) {
+        let NamedRequest { name, grants: among } = self;
+        let granted = Granted { content_hash: name.content_hash, grant: Box::new(grant) };
         among.remove(&name.digest, shards.memory());
         let (_, evicted) = among.change(name.digest, shards.memory(), now, || granted, |_| ());
         shards.count_evictions(evicted);
@@ -220,7 +232,7 @@ impl NamedRequest<'_> {
 }
 
 impl Grant {
-    pub(super) fn of(decision: &Decision<'_>, ruling: u64, now: Now) -> Grant {
+    pub(super) fn from_decision(decision: &Decision<'_>, ruling: u64, now: Now) -> Grant {
         let number = |rule: &Rule| {
             let rules = decision.domain.map(Domain::rules).unwrap_or_default();
             rules.iter().position(|known| std::ptr::eq(known, rule)).and_then(|at| u32::try_from(at).ok())
@@ -232,18 +244,18 @@ impl Grant {
         Grant {
             at: now.at,
             verdict: decision.verdict,
-            wait: decision.retry.unwrap_or_default(),
+            wait: decision.retry_after.unwrap_or_default(),
             lease: decision.lease,
             binding,
             listed: decision.listed.map(|listed| listed.name.clone()),
             notes: decision.notes.into(),
-            all: decision.all.into(),
-            ruling,
+            all: decision.limits_by_index.into(),
+            rule_set: ruling,
         }
     }
 
     /// Replays the grant: times less those that have passed.
-    pub(super) fn again<'d, 'w: 'd>(
+    pub(super) fn replay<'d, 'w: 'd>(
         &self,
         ruling: u64,
         domain: &'d Domain,
@@ -265,7 +277,7 @@ impl Grant {
             domain.lists().iter().find(exempts)
         });
         workspace.clear();
-        if ruling == self.ruling {
+        if ruling == self.rule_set {
             workspace.notes.extend_from_slice(&self.notes);
             workspace.all.extend(self.all.iter().map(|(rule, level)| (*rule, aged(*level))));
         }
@@ -275,17 +287,17 @@ impl Grant {
             listed,
             shedder: None,
             lease: self.lease,
-            retry: Some(less(self.wait)),
+            retry_after: Some(less(self.wait)),
             priority: None,
             domain: Some(domain),
             notes: &workspace.notes,
-            all: &workspace.all,
-            looked_at: LookedAt::Parts(&[]),
+            limits_by_index: &workspace.all,
+            checked_keys: CheckedKeys::Parts(&[]),
         }
     }
 }
 
-impl Fading for Granted {
+impl TableState for Granted {
     fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
         let ends = self.grant.at.after(REMEMBERED);
         ends.as_nanos().saturating_sub(now.at.as_nanos())
@@ -296,7 +308,7 @@ impl Fading for Granted {
         let name = binding.as_ref().map_or(0, |(_, name, _)| name.len());
         let listed = listed.as_ref().map_or(0, |name| name.len());
         let blocks = [size_of::<Grant>(), name, listed, size_of_val(&**notes), size_of_val(&**all)];
-        blocks.into_iter().map(block_bytes).sum()
+        blocks.into_iter().map(malloc_block_bytes).sum()
     }
 }
 
@@ -310,14 +322,14 @@ pub(super) fn write_descriptors(descriptors: &Descriptors<'_>, to: &mut Vec<u8>)
     for descriptor in descriptors.iter() {
         to.extend_from_slice(&descriptor.len().to_le_bytes());
         for (name, value) in descriptor {
-            write(name.as_bytes(), to);
-            write(value.as_bytes(), to);
+            write_length_prefixed(name.as_bytes(), to);
+            write_length_prefixed(value.as_bytes(), to);
         }
     }
 }
 
 /// Writes bytes with a length prefix, so that a sequence of them is unambiguous.
-pub(super) fn write(bytes: &[u8], to: &mut Vec<u8>) {
+pub(super) fn write_length_prefixed(bytes: &[u8], to: &mut Vec<u8>) {
     to.extend_from_slice(&bytes.len().to_le_bytes());
     to.extend_from_slice(bytes);
 }
@@ -342,7 +354,7 @@ impl IdempotencyTable {
                 shard.lock().copy_piece(from, size, now, copies)
             };
             copy_pieces(piece, &mut |name, mut granted| {
-                granted.grant.ruling = if granted.grant.ruling == ruling { FIRST_RULING } else { 0 };
+                granted.grant.rule_set = if granted.grant.rule_set == ruling { FIRST_RULING } else { 0 };
                 visit(SnapshotEntry::Repeat(name, granted));
             });
         }
@@ -350,9 +362,9 @@ impl IdempotencyTable {
 
     pub(in crate::engine) fn put_back(&self, name: Digest, mut granted: Granted, shards: &Shards, now: Now) {
         // The first rule set equals that of the snapshot, or gets another number.
-        granted.grant.ruling = granted.grant.ruling.min(FIRST_RULING);
+        granted.grant.rule_set = granted.grant.rule_set.min(FIRST_RULING);
         if let Some(shard) = self.shards.get(name.shard(SHARDS)) {
-            let evicted = shard.lock().put(name, granted, shards.memory(), now);
+            let evicted = shard.lock().restore_entry(name, granted, shards.memory(), now);
             shards.count_evictions(evicted);
         }
     }

@@ -1,0 +1,262 @@
+//! Concurrency permits shared between hosts, as the sync task sees them.
+
+use super::Engine;
+use super::control::{KeyError, RuleName};
+use super::digest::{Digest, HashKey, Salt};
+use super::fleet::SharedKey;
+use super::ruling::permit_salt;
+use super::shards::{SHARDS, Shard};
+use super::tag::Tag;
+use crate::clock::Now;
+use crate::limit::places::{self, Permits};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+pub use crate::limit::places::{PermitReply as PlacesSettled, PermitReport as PlacesReported};
+
+/// One shared concurrency limit, with the name of its rule.
+#[derive(Clone, Debug)]
+pub struct FleetConcurrencyLimit {
+    /// The rule as `domain/rule`.
+    pub rule: Arc<str>,
+    /// The limit over all hosts.
+    pub quota: places::PermitQuota,
+    salt: Salt,
+}
+
+impl FleetConcurrencyLimit {
+    pub(super) fn new(rule: Arc<str>, quota: &places::PermitQuota, own: &HashKey) -> FleetConcurrencyLimit {
+        FleetConcurrencyLimit { rule, quota: quota.clone(), salt: permit_salt(own) }
+    }
+
+    fn state(&self, key: &SharedKey) -> Digest {
+        key.digest().with_tag_and_salt(Tag::NONE, self.salt)
+    }
+}
+
+/// This host's part of one key of a shared concurrency limit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostPermits {
+    /// The name of the key, the same on every host.
+    pub name: [u8; 16],
+    /// The limit over all hosts.
+    pub max: u32,
+    /// Permits that this host holds.
+    pub held: u32,
+    /// Leases in progress here.
+    pub in_use: u32,
+    /// Whether the key is tracked in Redis.
+    pub is_tracked: bool,
+}
+
+/// A permit reserved for a pending request.
+#[derive(Clone, Copy, Debug)]
+pub struct ClaimedPermit {
+    key: SharedKey,
+    state: Digest,
+}
+
+/// This host's part of all keys of one limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PermitTotals {
+    /// Permits held.
+    pub held: u64,
+    /// Leases in progress.
+    pub in_use: u64,
+}
+
+impl Engine {
+    /// Returns every shared concurrency limit of the rules in force, by number.
+    #[must_use]
+    pub fn fleet_concurrency_limits(&self) -> Arc<HashMap<u64, FleetConcurrencyLimit>> {
+        Arc::clone(&self.fleet.concurrency_limits.lock())
+    }
+
+    /// Moves the keys whose sync became due since the last call into `calls`.
+    pub fn take_due_permit_keys(&self, calls: &mut Vec<SharedKey>) {
+        for shard in self.shards.take_shards_with_due_permits() {
+            self.shards.lock(shard).permit_sync_queue.drain_into(calls);
+        }
+    }
+
+    /// Reads a key's state without changing it. `None`: there is no state of it.
+    #[must_use]
+    pub fn peek_permits(
+        &self,
+        key: &SharedKey,
+        budget: &FleetConcurrencyLimit,
+        now: Now,
+    ) -> Option<PlacesReported> {
+        let shard = self.shards.lock(self.shards.index_for(&key.digest()));
+        let digest = budget.state(key);
+        let places = shard.permits.find(&digest).filter(|places| places.budget() == key.budget())?;
+        Some(places.peek_report(shard.in_use(&digest), now.at))
+    }
+
+    /// Reads a key's state for the sync that it requested; where permits are few, later idle ones request
+    /// another sync.
+    #[must_use]
+    pub fn read_permits_for_sync(
+        &self,
+        key: &SharedKey,
+        budget: &FleetConcurrencyLimit,
+        now: Now,
+    ) -> Option<PlacesReported> {
+        let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
+        let digest = budget.state(key);
+        let in_use = shard.in_use(&digest);
+        let places = shard.permits.find_mut(&digest).filter(|places| places.budget() == key.budget())?;
+        Some(places.report_for_sync(in_use, now.at))
+    }
+
+    /// Creates the state of a key that a request waits for, or moves it to the key's budget.
+    pub fn create_permits(&self, key: &SharedKey, budget: &FleetConcurrencyLimit, now: Now) {
+        let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
+        let state = budget.state(key);
+        match shard.permits.find_mut(&state) {
+            Some(places) => places.set_budget(key.budget()),
+            None => {
+                let fresh = Permits::none_of(key.budget());
+                let evicted = shard.permits.insert(state, fresh, self.shards.memory(), now);
+                self.shards.count_evictions(evicted);
+            }
+        }
+    }
+
+    /// Reserves an idle permit of a key for a pending request, if there is one.
+    #[must_use]
+    pub fn claim_permit(
+        &self,
+        key: &SharedKey,
+        budget: &FleetConcurrencyLimit,
+        now: Now,
+    ) -> Option<ClaimedPermit> {
+        let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
+        let state = budget.state(key);
+        let in_use = shard.in_use(&state);
+        let places = shard.permits.find_mut(&state).filter(|places| places.budget() == key.budget())?;
+        places.reserve(in_use, now.at).then_some(ClaimedPermit { key: *key, state })
+    }
+
+    pub(super) fn unclaim_permit(&self, place: &ClaimedPermit, now: Now) {
+        let ClaimedPermit { key, state } = place;
+        let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
+        let in_use = shard.in_use(state);
+        if let Some(places) = shard.permits.find_mut(state) {
+            places.release_reservation(in_use, now.at);
+            self.queue_permit_sync(&mut shard, key, state);
+        }
+    }
+
+    /// Ends a lease of a key: its permit is idle, if this host holds one.
+    pub(super) fn release_permit(&self, state: &Digest, now: Now) {
+        let mut shard = self.shards.lock(self.shards.index_for(state));
+        let in_use = shard.end_progress(state, self.shards.memory());
+        let Some(places) = shard.permits.find_mut(state) else { return };
+        places.record_end(in_use, now.at);
+        if places.is_sync_due() {
+            let salt = permit_salt(&self.options.hash_key);
+            let key = SharedKey::new(state.with_tag_and_salt(Tag::NONE, salt), places.budget());
+            self.queue_permit_sync(&mut shard, &key, state);
+        }
+    }
+
+    fn queue_permit_sync(&self, shard: &mut Shard, key: &SharedKey, state: &Digest) {
+        if shard.permit_sync_queue.has_room()
+            && shard.permits.find_mut(state).is_some_and(Permits::take_sync_due)
+        {
+            shard.permit_sync_queue.push_permit_key(key.digest(), key.budget(), &self.shards);
+        }
+    }
+
+    /// Reports a key's state to be synced; this host keeps at most `keep` permits.
+    #[must_use]
+    pub fn report_permits(
+        &self,
+        key: &SharedKey,
+        budget: &FleetConcurrencyLimit,
+        keep: u32,
+        now: Now,
+    ) -> Option<PlacesReported> {
+        let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
+        let digest = budget.state(key);
+        let in_use = shard.in_use(&digest);
+        Some(shard.permits.find_mut(&digest)?.report(keep, in_use, now.at))
+    }
+
+    /// Applies the reply of a sync to a key.
+    pub fn apply_permit_reply(
+        &self,
+        key: &SharedKey,
+        budget: &FleetConcurrencyLimit,
+        settled: &PlacesSettled,
+        now: Now,
+    ) {
+        let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
+        let digest = budget.state(key);
+        let in_use = shard.in_use(&digest);
+        let Some(places) = shard.permits.find_mut(&digest) else { return };
+        places.apply_reply(settled, in_use, now.at);
+        self.queue_permit_sync(&mut shard, key, &digest);
+    }
+
+    /// Stops tracking a key until it requests a sync. Returns whether that is possible: no permit is held and
+    /// no lease is in progress.
+    pub fn remove_permits(&self, key: &SharedKey, budget: &FleetConcurrencyLimit, now: Now) -> bool {
+        let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
+        let digest = budget.state(key);
+        let in_use = shard.in_use(&digest);
+        shard.permits.find_mut(&digest).is_none_or(|places| places.stop_tracking(in_use, now.at))
+    }
+
+    /// Returns this host's part of a rule's key without changing it. `None`: the rule has no shared
+    /// concurrency limit.
+    ///
+    /// # Errors
+    /// The attributes name no key of the rule.
+    pub fn find_permits(
+        &self,
+        rule: &RuleName,
+        attributes: &[(&str, &str)],
+        now: Now,
+    ) -> Result<Option<HostPermits>, KeyError> {
+        let digest = self.find_keys(rule, attributes)?;
+        let rule = rule.to_string();
+        let budgets = self.fleet_concurrency_limits();
+        let mut of_rule: Vec<_> = budgets.iter().filter(|(_, budget)| *budget.rule == *rule).collect();
+        // The limit of a key without state is not known: assume the rule's largest.
+        of_rule.sort_by_key(|(_, budget)| std::cmp::Reverse(budget.quota.max()));
+        let shard = self.shards.lock(self.shards.index_for(&digest));
+        let here = of_rule.into_iter().map(|(number, budget)| {
+            let key = SharedKey::new(digest, *number);
+            let state = budget.state(&key);
+            let places = shard.permits.find(&state).filter(|places| places.budget() == *number);
+            let is_here = places.is_some();
+            let here = HostPermits {
+                name: key.name(),
+                max: budget.quota.max(),
+                held: places.map_or(0, |places| places.unexpired(now.at)),
+                in_use: shard.in_use(&state),
+                is_tracked: places.is_some_and(Permits::is_tracked),
+            };
+            (is_here, here)
+        });
+        let here: Vec<(bool, HostPermits)> = here.collect();
+        Ok(here.iter().find(|(is_here, _)| *is_here).or(here.first()).map(|(_, here)| *here))
+    }
+
+    /// Sums this host's part of all keys of each limit, by the number of the limit.
+    #[must_use]
+    pub fn sum_permits(&self, now: Now) -> HashMap<u64, PermitTotals> {
+        let mut sums: HashMap<u64, PermitTotals> = HashMap::new();
+        for shard in 0..SHARDS {
+            let shard = self.shards.lock(shard);
+            shard.permits.each(|digest, places| {
+                let sum = sums.entry(places.budget()).or_default();
+                sum.held += u64::from(places.unexpired(now.at));
+                sum.in_use += u64::from(shard.in_use(digest));
+            });
+        }
+        sums
+    }
+}

@@ -1,0 +1,254 @@
+//! Remote checks: a pending request becomes a ticket with its missing tokens, the reply is added to the
+//! shares of this host, and the request is judged again. Nothing blocks here.
+
+use super::Engine;
+use super::decider::Decider;
+use super::decision::EngineAnswer;
+use super::fleet::SharedKey;
+use super::permits::ClaimedPermit;
+use super::request::Request;
+use crate::clock::{Micros, Now, Timestamp};
+use crate::limit::share;
+use arrayvec::ArrayVec;
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// The tokens and permits that one request lacks; all are granted, or none.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// One entry per key.
+    pub needs: ArrayVec<Shortfall, SHORTFALLS_MAX>,
+    /// The longest wait for the reply: the shortest limit of all rules involved.
+    pub patience: Duration,
+}
+
+/// The missing amount of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shortfall {
+    /// The key.
+    pub key: SharedKey,
+    /// The missing units.
+    pub missing_units: u32,
+    /// Whether this is a permit of a fleet concurrency limit.
+    pub is_permit: bool,
+}
+
+/// The reply to a remote check, on its way into the shares of this host. Dropping it unused returns its
+/// tokens.
+#[derive(Debug)]
+pub struct CheckReply {
+    engine: Arc<Engine>,
+    outcomes: Vec<CheckOutcome>,
+    /// Permits that are reserved for the pending request.
+    permits: Vec<ClaimedPermit>,
+    at: Now,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct CheckOutcome {
+    key: SharedKey,
+    reply: share::KeyCheckReply,
+}
+
+/// The result of a remote check.
+#[derive(Debug)]
+pub enum RemoteCheckResult<'t> {
+    /// A reply arrived in time.
+    Borrowed(CheckReply),
+    /// No reply arrived in time.
+    TimedOut(&'t Ticket),
+}
+
+/// Makes remote checks for pending requests.
+pub trait RemoteChecker: Send + Sync + Debug {
+    /// Starts a remote check that is pointless after `due`, without blocking. Returns false if no more can be
+    /// taken.
+    fn start_check(&self, ticket: Arc<Ticket>, due: Timestamp, on_brought: OnCheckReply) -> bool;
+}
+
+/// A shared [`RemoteChecker`].
+pub type SharedRemoteChecker = Arc<dyn RemoteChecker>;
+
+/// Receives the reply; `None`: no command was sent.
+pub type OnCheckReply = Box<dyn FnOnce(Option<CheckReply>) + Send>;
+
+impl CheckReply {
+    /// Makes an empty reply.
+    #[must_use]
+    pub fn new(engine: &Arc<Engine>, at: Now) -> CheckReply {
+        CheckReply { engine: Arc::clone(engine), outcomes: Vec::new(), permits: Vec::new(), at }
+    }
+
+    /// Adds a permit that is reserved for the pending request.
+    pub fn add_permit(&mut self, place: ClaimedPermit) {
+        self.permits.push(place);
+    }
+
+    /// Adds a granted need: `level` units are left, in millionths; the command was sent at `sent`.
+    pub fn add_granted(&mut self, need: &Shortfall, level: i64, sent: Timestamp) {
+        self.push_outcome(
+            need,
+            share::KeyCheckReply {
+                granted: need.missing_units,
+                level,
+                refused: None,
+                sent_at: sent,
+                next_increase: None,
+                paid_us: 0,
+            },
+        );
+    }
+
+    /// Adds a refused need, with the time until it may be granted; `None`: never.
+    pub fn add_refused(&mut self, need: &Shortfall, wait: Option<Micros>, level: i64, sent: Timestamp) {
+        let refused = Some((need.missing_units, wait));
+        self.push_outcome(
+            need,
+            share::KeyCheckReply {
+                granted: 0,
+                level,
+                refused,
+                sent_at: sent,
+                next_increase: None,
+                paid_us: 0,
+            },
+        );
+    }
+
+    /// Adds a need that was not charged because another one was refused.
+    pub fn add_uncharged(&mut self, need: &Shortfall, level: i64, sent: Timestamp) {
+        self.push_outcome(
+            need,
+            share::KeyCheckReply {
+                granted: 0,
+                level,
+                refused: None,
+                sent_at: sent,
+                next_increase: None,
+                paid_us: 0,
+            },
+        );
+    }
+
+    /// Extends the last entry for a window: when more tokens become available, and the time of the reply by
+    /// the clock of Redis, in microseconds.
+    pub fn set_window_refill(&mut self, more: Option<share::NextIncrease>, now_us: u64) {
+        if let Some(CheckOutcome { reply: brought, .. }) = self.outcomes.last_mut() {
+            (brought.next_increase, brought.paid_us) = (more, now_us);
+        }
+    }
+
+    /// Sets the time of the reply.
+    #[must_use]
+    pub fn with_time(mut self, at: Now) -> CheckReply {
+        self.at = at;
+        self
+    }
+
+    fn push_outcome(&mut self, need: &Shortfall, brought: share::KeyCheckReply) {
+        self.outcomes.push(CheckOutcome { key: need.key, reply: brought });
+    }
+
+    /// Releases reserved permits for any request.
+    fn unclaim_permits(&mut self) {
+        self.permits.drain(..).for_each(|place| self.engine.unclaim_permit(&place, self.at));
+    }
+
+    /// Applies all entries to the shares of this host and returns them.
+    fn apply_outcomes(
+        &mut self,
+        how: impl Fn(&mut share::ShareState, &share::ShareQuota, &share::KeyCheckReply),
+    ) -> Vec<CheckOutcome> {
+        let told = std::mem::take(&mut self.outcomes);
+        let (budgets, now) = (self.engine.fleet_budgets(), self.at);
+        for CheckOutcome { key, reply: brought } in &told {
+            // A removed rule has no share.
+            let Some(budget) = budgets.get(&key.budget()) else { continue };
+            self.engine.change_share(key, budget, now, |share, quota| how(share, quota, brought));
+        }
+        told
+    }
+}
+
+impl Drop for CheckReply {
+    fn drop(&mut self) {
+        let now = self.at.at;
+        let told =
+            self.apply_outcomes(|share, quota, brought| share.refund_remote_reply(quota, now, brought));
+        for CheckOutcome { key, reply: brought } in told.iter().filter(|told| told.reply.granted > 0) {
+            self.engine.fleet.refund_times.record_refund(key, brought.paid_us);
+        }
+        self.unclaim_permits();
+    }
+}
+
+/// Returns granted tokens that the judged request left unused.
+fn return_unused_tokens(engine: &Engine, told: &[CheckOutcome], now: Now) {
+    let paid = told.iter().filter(|told| told.reply.granted > 0);
+    let budgets = engine.fleet_budgets();
+    for CheckOutcome { key, reply: brought } in paid {
+        let Some(budget) = budgets.get(&key.budget()) else { continue };
+        let goes_back = engine.change_share(key, budget, now, |share, _| {
+            let before = share.peek_report(now.at).refund;
+            share.refund_unspent(now.at, brought.granted);
+            share.peek_report(now.at).refund > before
+        });
+        if goes_back {
+            engine.fleet.refund_times.record_refund(key, brought.paid_us);
+        }
+    }
+}
+
+/// Judges a request again with the result of its remote check. The answer may be another remote check.
+pub(super) fn resume<'d>(
+    decider: &'d mut Decider,
+    engine: &Arc<Engine>,
+    request: &Request<'_>,
+    result: RemoteCheckResult<'_>,
+    now: Now,
+) -> EngineAnswer<'d> {
+    match result {
+        RemoteCheckResult::Borrowed(mut brought) => {
+            brought.at = now;
+            let told = brought
+                .apply_outcomes(|share, quota, brought| share.apply_remote_reply(quota, now.at, brought));
+            // The request is judged immediately below.
+            brought.unclaim_permits();
+            let answer = decider.decide(request, now);
+            return_unused_tokens(engine, &told, now);
+            answer
+        }
+        RemoteCheckResult::TimedOut(ticket) => {
+            let kept = record_missing_reply(engine, ticket, now);
+            let answer = decider.decide(request, now);
+            let budgets = engine.fleet_budgets();
+            for (key, kept) in kept {
+                let Some(budget) = budgets.get(&key.budget()) else { continue };
+                engine.change_share(&key, budget, now, |share, _| share.release_reservation(kept));
+            }
+            answer
+        }
+    }
+}
+
+/// Applies the local fallback of each key after a missed reply and reserves the admitted tokens for the
+/// request that is judged next. Returns the reserved amounts.
+fn record_missing_reply(
+    engine: &Engine,
+    ticket: &Ticket,
+    now: Now,
+) -> ArrayVec<(SharedKey, u32), SHORTFALLS_MAX> {
+    let budgets = engine.fleet_budgets();
+    let miss = |need: &Shortfall| {
+        let budget = budgets.get(&need.key.budget())?;
+        let kept = engine.change_share(&need.key, budget, now, |share, quota| {
+            share.apply_timeout(quota, now.at, need.missing_units)
+        });
+        (kept > 0).then_some((need.key, kept))
+    };
+    ticket.needs.iter().filter_map(miss).collect()
+}
+
+/// The most keys per ticket, as one command takes no more. A request that lacks more is refused.
+pub const SHORTFALLS_MAX: usize = 8;
