@@ -17,7 +17,7 @@ pub(super) fn read_options<'a>(reader: &mut PayloadReader<'a>) -> Result<Request
             "of" => options.of = Some(read_of(reader).ok_or(FaultReason::Field(&OF))?),
             "queued_us" => options.queued_us = Some(reader.unsigned().ok_or(FaultReason::Field(&QUEUED))?),
             "max_wait_us" => {
-                options.max_wait_us = Some(reader.unsigned().ok_or(FaultReason::Field(&MAX_WAIT))?)
+                options.max_wait_us = Some(reader.unsigned().ok_or(FaultReason::Field(&MAX_WAIT))?);
             }
             "all" => options.all = reader.boolean().ok_or(FaultReason::Field(&ALL))?,
             "missed" => options.missed = read_missed(reader)?,
@@ -41,7 +41,7 @@ pub(super) fn read_info<'a>(
             "pool" => hello.pool = reader.name().ok_or(FaultReason::Field(&POOL))?,
             "slots" => hello.slots = read_unsigned32(reader).ok_or(FaultReason::Field(&SLOTS))?,
             "connection" => {
-                hello.connection = read_connection(reader).ok_or(FaultReason::Field(&CONNECTION))?
+                hello.connection = read_connection(reader).ok_or(FaultReason::Field(&CONNECTION))?;
             }
             "missed" => hello.missed = read_missed(reader)?,
             _ => hello.abandoned = read_abandoned(reader)?,

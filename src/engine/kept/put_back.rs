@@ -89,7 +89,7 @@ impl PuttingBack<'_> {
             }
             SnapshotEntry::Places(key, budget) => self.places(key, budget),
             SnapshotEntry::Block(key, until) => {
-                self.state(key, BlockedUntil(until), |shard| &mut shard.blocks)
+                self.state(key, BlockedUntil(until), |shard| &mut shard.blocks);
             }
             SnapshotEntry::Soft(key, since, ends) => {
                 self.state(key, SoftState { since, ends }, |shard| &mut shard.soft_states);

@@ -77,11 +77,8 @@ fn random_events_agree_with_a_map() {
             92..96 => {
                 let given_up: Vec<_> =
                     held.values().filter(|held| held.session == at).map(|held| held.id).take(2).collect();
-                office.engine.abandon_requests(
-                    &desk.session,
-                    &mut given_up.iter().map(|id| (1, *id)),
-                    ms(now),
-                );
+                let mut ids = given_up.iter().map(|id| (1, *id));
+                office.engine.abandon_requests(&desk.session, &mut ids, ms(now));
                 held.retain(|_, held| !given_up.contains(&held.id));
             }
             96..98 if desk.left_at.is_none() => {
