@@ -6,6 +6,7 @@ use super::part::StagePart;
 use crate::clock::Micros;
 use crate::limit::QuotaLevel;
 use crate::rules::{Domain, ListedEntry, Rule, candidate_of};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// The answer to a request.
@@ -155,7 +156,7 @@ impl LimitView<'_> {
 }
 
 /// Whether the request may start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Verdict {
     /// Allowed.
     Allow,
@@ -170,7 +171,7 @@ pub enum Verdict {
 }
 
 /// The kind of a note about a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NoteKind {
     /// A shadow rule would have refused.
     Shadow,

@@ -8,6 +8,8 @@ mod copy;
 mod heritage;
 mod put_back;
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::Timestamp;
 
 pub(super) use copy::copy_pieces;
@@ -22,7 +24,7 @@ pub use super::spent::Spent;
 pub use crate::limit::QuotaLevel;
 
 /// One entry of a snapshot.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum SnapshotEntry {
     /// A fingerprint of the names and order of the rules in force. Precedes all grants.
     Rules(u64),
@@ -55,7 +57,7 @@ pub enum SnapshotEntry {
 }
 
 /// The quotas under which a rule's buckets were last used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptRule {
     /// Identifies the rule.
     pub identity: u64,
@@ -64,7 +66,7 @@ pub struct KeptRule {
 }
 
 /// A pool and the state of its shedding controller. The brake is not stored.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KeptPool {
     /// Its name.
     pub name: Box<str>,
@@ -79,7 +81,7 @@ pub struct KeptPool {
 }
 
 /// A session with a name. Others end with their connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptSession {
     /// Its name.
     pub name: [u8; 16],
@@ -94,7 +96,7 @@ pub struct KeptSession {
 }
 
 /// A lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptLease {
     /// Its number for the client.
     pub number: u64,

@@ -16,6 +16,7 @@ use super::workspace::Workspace;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::{QuotaLevel, block_bytes};
 use crate::rules::{Domain, ListKind, ListedEntry, Rule};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 #[derive(Debug)]
@@ -47,7 +48,7 @@ pub(super) enum KnownName {
 }
 
 /// A remembered grant.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Grant {
     /// When it was granted.
     pub at: Timestamp,
@@ -70,7 +71,7 @@ pub struct Grant {
 }
 
 /// The grant of a named request.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Granted {
     /// A hash of the request's content.
     pub asks: u64,

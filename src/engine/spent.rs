@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
+use serde::{Deserialize, Serialize};
 
 use super::decision::{Decision, LookedAt};
 use super::digest::{Digest, HashKey, KeyHash};
@@ -29,7 +30,7 @@ pub(super) struct SpentByName {
 }
 
 /// The cost of one grant or charge, until it is refunded.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Spent {
     /// When it was charged.
     pub at: Timestamp,

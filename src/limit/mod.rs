@@ -22,6 +22,8 @@ pub use heap::block_bytes;
 pub(crate) use rate::{PERIOD_NANOS_MAX, highest_common_factor};
 pub use rate::{Rate, RateError, TickScale};
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::Micros;
 
 /// The configured numbers of one limit, for any algorithm.
@@ -137,7 +139,7 @@ impl Outcome {
 }
 
 /// The state of one key as the numbers of a reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaLevel {
     /// The limit in units of the rule: the burst of a token bucket.
     pub limit: u64,
