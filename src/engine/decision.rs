@@ -157,6 +157,7 @@ impl LimitView<'_> {
 
 /// Whether the request may start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// Allowed.
     Allow,

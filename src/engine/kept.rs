@@ -32,10 +32,10 @@ pub enum SnapshotEntry {
     Rule(KeptRule),
     /// A pool.
     Pool(Box<KeptPool>),
-    /// The arrival time of a token or leaky bucket.
-    Bucket(Digest, u64),
-    /// A fixed window: when its key entered it, and its count.
-    Window(Digest, Timestamp, u32),
+    /// The arrival times of some token and leaky buckets, which are most keys: a list takes less than an entry each.
+    Buckets(Vec<(Digest, u64)>),
+    /// Some fixed windows: when their keys entered them, and their counts.
+    Windows(Vec<(Digest, Timestamp, u32)>),
     /// A sliding window: when its newest bucket was first counted in, and the counts, newest first.
     SlidingWindow(Digest, Timestamp, Vec<u32>),
     /// A sliding log: times with their units, oldest first.
@@ -54,6 +54,18 @@ pub enum SnapshotEntry {
     Session(Box<KeptSession>),
     /// A lease of the preceding session.
     Lease(Box<KeptLease>),
+}
+
+impl SnapshotEntry {
+    /// Returns the number of things that it has.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        match self {
+            SnapshotEntry::Buckets(buckets) => buckets.len(),
+            SnapshotEntry::Windows(windows) => windows.len(),
+            _ => 1,
+        }
+    }
 }
 
 /// The quotas under which a rule's buckets were last used.

@@ -342,9 +342,11 @@ impl IdempotencyTable {
             let piece = &mut |from, size, copies: &mut Vec<(Digest, Granted)>| {
                 shard.lock().copy_piece(from, size, now, copies)
             };
-            copy_pieces(piece, &mut |name, mut granted| {
-                granted.grant.ruling = if granted.grant.ruling == ruling { FIRST_RULING } else { 0 };
-                visit(SnapshotEntry::Repeat(name, granted));
+            copy_pieces(piece, &mut |copies| {
+                copies.for_each(|(name, mut granted)| {
+                    granted.grant.ruling = if granted.grant.ruling == ruling { FIRST_RULING } else { 0 };
+                    visit(SnapshotEntry::Repeat(name, granted));
+                });
             });
         }
     }

@@ -198,7 +198,9 @@ impl SpentByName {
             let piece = &mut |from, size, copies: &mut Vec<(Digest, Spent)>| {
                 shard.lock().copy_piece(from, size, now, copies)
             };
-            copy_pieces(piece, &mut |name, spent| visit(SnapshotEntry::Spent(name, spent)));
+            copy_pieces(piece, &mut |copies| {
+                copies.for_each(|(name, spent)| visit(SnapshotEntry::Spent(name, spent)));
+            });
         }
     }
 

@@ -268,8 +268,8 @@ fn keeps_old_snapshot_after_failed_write() {
 fn writes_fuzz_seeds() {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpora/snapshots");
     let directory = tempfile::tempdir().unwrap();
-    let leases = full();
-    leases.engine.end_due(s(9));
+    let mut leases = full();
+    leases.close(4, s(9));
     let mut hits = Office::new(RULES);
     (0..9).for_each(|_| drop(hits.hit(&[("u", "x")], s(2))));
     let later = Office::restart(&written(directory.path()).0, s(3_000));
