@@ -57,7 +57,7 @@ pub enum SnapshotEntry {
 }
 
 impl SnapshotEntry {
-    /// Returns the number of things that it has.
+    /// Returns the number of keys of a list; 1 for other entries.
     #[must_use]
     pub fn count(&self) -> usize {
         match self {
