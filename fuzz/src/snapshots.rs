@@ -18,7 +18,6 @@ const UTC: i64 = 1_772_539_200_000_000_000;
 const SECOND: u64 = 1_000_000_000;
 /// Magic, version and fingerprint of the key.
 const PREAMBLE_BYTES: usize = 24;
-const SECTION_HEAD_BYTES: usize = 12;
 const CHECKSUM_BYTES: usize = 8;
 
 pub const RULES: &str = "\
@@ -95,9 +94,8 @@ fn judge_some(engine: &Arc<Engine>, now: Now) {
 /// Writes valid checksums.
 fn sign(bytes: &mut [u8]) {
     let (mut before, mut begin) = (0, PREAMBLE_BYTES);
-    while begin + SECTION_HEAD_BYTES <= bytes.len() {
-        let length = u32::from_le_bytes(bytes[begin + 8..begin + SECTION_HEAD_BYTES].try_into().unwrap());
-        let end = begin + SECTION_HEAD_BYTES + length as usize;
+    while let Some(length) = bytes[begin..].first_chunk() {
+        let end = begin + length.len() + u32::from_le_bytes(*length) as usize;
         if end + CHECKSUM_BYTES > bytes.len() {
             return;
         }

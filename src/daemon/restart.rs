@@ -239,13 +239,16 @@ fn tables_aside(directory: &Directory, useless: &Useless) {
     match moved {
         Ok(aside) => {
             let aside = aside.display();
-            error!(%path, %aside, "the tables are of no use: {useless}; they are set aside and every caller begins afresh");
+            error!(%path, %aside, "the tables are of no use: {useless}; they are set aside: {BEGINS_ANEW}");
         }
         Err(error) => {
-            error!(%path, "the tables are of no use: {useless}; every caller begins afresh. They cannot be set aside: {error}");
+            error!(%path, "the tables are of no use: {useless}: {BEGINS_ANEW}. They cannot be set aside: {error}");
         }
     }
 }
+
+const BEGINS_ANEW: &str =
+    "all limits, leases and blocks by rules begin anew; switches, blocks by hand and rules stay";
 
 fn split(random: [u8; 24]) -> ([u8; 16], [u8; 8]) {
     let (key, rest) = random.split_first_chunk().unwrap_or((&[0; 16], &[]));

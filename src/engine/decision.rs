@@ -6,6 +6,7 @@ use super::remote_check::Ticket;
 use crate::clock::Micros;
 use crate::limit::QuotaLevel;
 use crate::rules::{Domain, ListedEntry, Rule, candidate_of};
+use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
 /// The answer to a request.
@@ -157,7 +158,8 @@ impl LimitView<'_> {
 }
 
 /// Whether the request may start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Verdict {
     /// Allowed.
     Allow,
@@ -172,7 +174,7 @@ pub enum Verdict {
 }
 
 /// The kind of a note about a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum NoteKind {
     /// A shadow rule would have refused.
     Shadow,

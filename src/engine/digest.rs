@@ -1,5 +1,7 @@
 //! Keyed digests of keys; the engine never stores their text.
 
+use serde::{Deserialize, Serialize};
+
 use super::siphash::SipHash;
 use super::tag::{ROLE_SHIFT, Tag};
 
@@ -82,21 +84,16 @@ impl std::fmt::Debug for HashKey {
 
 /// Separates incomparable states; see [`HashKey::salt`]. It is mixed in by XOR, so a second time removes it.
 /// That of token buckets, the most common states, is zero.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "u64")]
 pub struct Salt(u64);
 
 impl Salt {
     pub(super) const NONE: Salt = Salt(0);
+}
 
-    /// Its bits, for a snapshot.
-    #[must_use]
-    pub fn bits(self) -> u64 {
-        self.0
-    }
-
-    /// Makes a salt from the bits of a snapshot.
-    #[must_use]
-    pub fn from_bits(bits: u64) -> Salt {
+impl From<u64> for Salt {
+    fn from(bits: u64) -> Salt {
         Salt(bits & SALT_BITS)
     }
 }
@@ -105,28 +102,14 @@ impl Salt {
 /// recognizes unused states without their rule.
 ///
 /// In words of four bytes, so that states of that alignment need no padding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "u128", into = "u128")]
 pub struct Digest([u32; 4]);
 
 impl Digest {
     #[inline]
     fn new([low, high]: [u64; 2], tag: Tag, salt: Salt) -> Digest {
         let high = high & !TAG_BITS ^ salt.0 | u64::from(tag.bits());
-        let (halves_low, halves_high) = (halves(low), halves(high));
-        Digest([halves_low[0], halves_low[1], halves_high[0], halves_high[1]])
-    }
-
-    /// Its bytes, for a snapshot.
-    #[must_use]
-    pub fn to_bytes(self) -> [u8; 16] {
-        (u128::from(self.hash()) | u128::from(self.high()) << 64).to_le_bytes()
-    }
-
-    /// Makes a digest from the bytes of a snapshot.
-    #[must_use]
-    pub fn from_bytes(bytes: [u8; 16]) -> Digest {
-        let [a, b, c, d, e, f, g, h, high @ ..] = bytes;
-        let (low, high) = (u64::from_le_bytes([a, b, c, d, e, f, g, h]), u64::from_le_bytes(high));
         let (halves_low, halves_high) = (halves(low), halves(high));
         Digest([halves_low[0], halves_low[1], halves_high[0], halves_high[1]])
     }
@@ -173,6 +156,19 @@ impl Digest {
     pub(super) fn tag(&self) -> Tag {
         let [.., low, _] = self.0;
         Tag::from_bits(u16::try_from(low & 0xffff).unwrap_or_default())
+    }
+}
+
+impl From<Digest> for u128 {
+    fn from(digest: Digest) -> u128 {
+        u128::from(digest.hash()) | u128::from(digest.high()) << 64
+    }
+}
+
+impl From<u128> for Digest {
+    fn from(bits: u128) -> Digest {
+        let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = bits.to_le_bytes();
+        Digest([[a, b, c, d], [e, f, g, h], [i, j, k, l], [m, n, o, p]].map(u32::from_le_bytes))
     }
 }
 

@@ -37,7 +37,7 @@ impl SharedKey {
     /// same secret.
     #[must_use]
     pub fn name(&self) -> [u8; 16] {
-        self.digest.to_bytes()
+        u128::from(self.digest).to_le_bytes()
     }
 
     /// The digest from which those of its states on this host derive.

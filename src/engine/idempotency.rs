@@ -16,6 +16,7 @@ use super::workspace::Workspace;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::{QuotaLevel, malloc_block_bytes};
 use crate::rules::{Domain, ListKind, ListedEntry, Rule};
+use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 #[derive(Debug)]
@@ -47,7 +48,7 @@ pub(super) enum KnownName {
 }
 
 /// A remembered grant.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Grant {
     /// When it was granted.
     pub at: Timestamp,
@@ -70,7 +71,7 @@ pub struct Grant {
 }
 
 /// The grant of a named request.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Granted {
     /// A hash of the request's content.
     pub content_hash: u64,
@@ -353,9 +354,11 @@ impl IdempotencyTable {
             let piece = &mut |from, size, copies: &mut Vec<(Digest, Granted)>| {
                 shard.lock().copy_piece(from, size, now, copies)
             };
-            copy_pieces(piece, &mut |name, mut granted| {
-                granted.grant.rule_set = if granted.grant.rule_set == ruling { FIRST_RULING } else { 0 };
-                visit(SnapshotEntry::Repeat(name, granted));
+            copy_pieces(piece, &mut |copies| {
+                copies.for_each(|(name, mut granted)| {
+                    granted.grant.rule_set = if granted.grant.rule_set == ruling { FIRST_RULING } else { 0 };
+                    visit(SnapshotEntry::Repeat(name, granted));
+                });
             });
         }
     }

@@ -8,6 +8,8 @@ mod copy;
 mod heritage;
 mod put_back;
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::Timestamp;
 
 pub(super) use copy::copy_pieces;
@@ -22,7 +24,7 @@ pub use super::refundable_costs::RefundableCost;
 pub use crate::limit::QuotaLevel;
 
 /// One entry of a snapshot.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum SnapshotEntry {
     /// A fingerprint of the names and order of the rules in force. Precedes all grants.
     Rules(u64),
@@ -30,10 +32,10 @@ pub enum SnapshotEntry {
     Rule(KeptRule),
     /// A pool.
     Pool(Box<KeptPool>),
-    /// The arrival time of a token or leaky bucket.
-    Bucket(Digest, u64),
-    /// A fixed window: when its key entered it, and its count.
-    Window(Digest, Timestamp, u32),
+    /// The arrival times of some token and leaky buckets, which are most keys: a list takes less than an entry each.
+    Buckets(Vec<(Digest, u64)>),
+    /// Some fixed windows: when their keys entered them, and their counts.
+    Windows(Vec<(Digest, Timestamp, u32)>),
     /// A sliding window: when its newest bucket was first counted in, and the counts, newest first.
     SlidingWindow(Digest, Timestamp, Vec<u32>),
     /// A sliding log: times with their units, oldest first.
@@ -54,8 +56,20 @@ pub enum SnapshotEntry {
     Lease(Box<KeptLease>),
 }
 
+impl SnapshotEntry {
+    /// Returns the number of keys of a list; 1 for other entries.
+    #[must_use]
+    pub fn count(&self) -> usize {
+        match self {
+            SnapshotEntry::Buckets(buckets) => buckets.len(),
+            SnapshotEntry::Windows(windows) => windows.len(),
+            _ => 1,
+        }
+    }
+}
+
 /// The quotas under which a rule's buckets were last used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptRule {
     /// Identifies the rule.
     pub identity: u64,
@@ -64,7 +78,7 @@ pub struct KeptRule {
 }
 
 /// A pool and the state of its shedding controller. The brake is not stored.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct KeptPool {
     /// Its name.
     pub name: Box<str>,
@@ -79,7 +93,7 @@ pub struct KeptPool {
 }
 
 /// A session with a name. Others end with their connection.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptSession {
     /// Its name.
     pub name: [u8; 16],
@@ -94,7 +108,7 @@ pub struct KeptSession {
 }
 
 /// A lease.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KeptLease {
     /// Its number for the client.
     pub number: u64,

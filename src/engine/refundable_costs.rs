@@ -4,6 +4,7 @@
 use std::time::Duration;
 
 use arrayvec::ArrayVec;
+use serde::{Deserialize, Serialize};
 
 use super::decision::{CheckedKeys, Decision};
 use super::digest::{Digest, HashKey, KeyHash};
@@ -31,7 +32,7 @@ pub(super) struct RefundableCosts {
 }
 
 /// The cost of one grant or charge, until it is refunded.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefundableCost {
     /// When it was charged.
     pub at: Timestamp,
@@ -211,7 +212,9 @@ impl RefundableCosts {
             let piece = &mut |from, size, copies: &mut Vec<(Digest, RefundableCost)>| {
                 shard.lock().copy_piece(from, size, now, copies)
             };
-            copy_pieces(piece, &mut |name, spent| visit(SnapshotEntry::Spent(name, spent)));
+            copy_pieces(piece, &mut |copies| {
+                copies.for_each(|(name, spent)| visit(SnapshotEntry::Spent(name, spent)));
+            });
         }
     }
 

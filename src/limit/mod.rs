@@ -22,6 +22,8 @@ pub use heap::malloc_block_bytes;
 pub use rate::{LimitError, Rate, TickScale};
 pub(crate) use rate::{PERIOD_NANOS_MAX, greatest_common_divisor};
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::Micros;
 
 /// The configured numbers of one limit, for any algorithm.
@@ -139,7 +141,7 @@ impl Outcome {
 }
 
 /// The state of one key as the numbers of a reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct QuotaLevel {
     /// The limit in units of the rule: the burst of a token bucket.
     pub limit: u64,

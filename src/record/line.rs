@@ -2,8 +2,9 @@
 
 use std::io::{self, Write};
 
-use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
+
+use crate::engine::{Verdict, WorkOutcome};
 
 /// The fields of a line after its time. Absent fields are omitted.
 #[derive(Debug, Default, Serialize)]
@@ -40,14 +41,14 @@ pub(super) struct RecordedLine<'l> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) slots: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) outcome: Option<&'static str>,
+    pub(super) outcome: Option<WorkOutcome>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) name: Option<&'l str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) permille: Option<u16>,
     /// The verdict, for people and tools; a replay computes its own.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) verdict: Option<&'static str>,
+    pub(super) verdict: Option<Verdict>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) rule: Option<&'l str>,
 }
@@ -93,11 +94,7 @@ impl Serialize for RecordedAmount<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match self {
             RecordedAmount::Requests(number) => serializer.serialize_i64(*number),
-            RecordedAmount::Units(units) => {
-                let mut map = serializer.serialize_map(Some(units.len()))?;
-                units.iter().try_for_each(|(unit, number)| map.serialize_entry(unit, number))?;
-                map.end()
-            }
+            RecordedAmount::Units(units) => serializer.collect_map(units.iter().copied()),
         }
     }
 }

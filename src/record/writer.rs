@@ -182,11 +182,6 @@ impl RecordingWriter {
         at: Timestamp,
         to: &mut Vec<u8>,
     ) -> io::Result<()> {
-        let outcome = match outcome {
-            WorkOutcome::Ok => "ok",
-            WorkOutcome::Error => "error",
-            WorkOutcome::Dropped => "dropped",
-        };
         self.line(
             &RecordedLine { op: "release", id: Some(id), outcome: Some(outcome), ..RecordedLine::default() },
             at,
@@ -264,7 +259,7 @@ impl RecordingWriter {
             idem: self.idem(options),
             queued_us: options.queued_us,
             max_wait_us: options.max_wait_us,
-            verdict: Some(name_of(*verdict)),
+            verdict: Some(*verdict),
             rule: refused_by.as_deref(),
             ..RecordedLine::default()
         };
@@ -341,16 +336,6 @@ impl RecordingWriter {
 /// Converts a cost to a number of the trace; larger ones saturate, as no rule can count them.
 fn signed(cost: u64) -> i64 {
     i64::try_from(cost).unwrap_or(i64::MAX)
-}
-
-fn name_of(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Allow => "allow",
-        Verdict::Limit => "limit",
-        Verdict::Wait => "wait",
-        Verdict::Deny => "deny",
-        Verdict::Shed => "shed",
-    }
 }
 
 /// Leases granted under an idempotency key, which a retry returns again.

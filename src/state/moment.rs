@@ -4,12 +4,13 @@ use std::hash::Hasher;
 use std::path::Path;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 use crate::clock::{read_boot_nanos, unix_nanos};
 
 /// A moment on one machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Moment {
     /// The identity of the boot-time clock: of one boot, in one time namespace. `None` if unknown; it then equals no
     /// other.

@@ -60,14 +60,8 @@ impl StateFile {
 
     /// Returns the name under which an unusable file is set aside. The last one is kept for inspection.
     #[must_use]
-    pub const fn aside(self) -> &'static str {
-        match self {
-            StateFile::Tables => "tables.bad",
-            StateFile::Switches => "switches.bad",
-            StateFile::Rules => "rules.bad",
-            StateFile::Overrides => "fleet-overrides.bad",
-            StateFile::ProvenRules => "rules-proven.bad",
-        }
+    pub fn aside(self) -> String {
+        format!("{}.bad", self.name())
     }
 
     /// Returns the name under which the file is kept as evidence of a crash loop.

@@ -2,8 +2,7 @@
 
 use std::io::{self, Write};
 
-use serde::Serialize;
-use serde::ser::{SerializeSeq, Serializer};
+use serde::{Serialize, Serializer};
 
 use super::event::{TraceEvent, TraceText};
 use crate::clock::Micros;
@@ -29,13 +28,7 @@ impl<'w> Decisions<'w> {
         let written = WrittenDecisions {
             t: event.t,
             id: event.id,
-            verdict: match decision.map(|decision| decision.verdict) {
-                None | Some(Verdict::Allow) => "allow",
-                Some(Verdict::Limit) => "limit",
-                Some(Verdict::Wait) => "wait",
-                Some(Verdict::Deny) => "deny",
-                Some(Verdict::Shed) => "shed",
-            },
+            verdict: decision.map_or(Verdict::Allow, |decision| decision.verdict),
             rule: decision.and_then(Decision::rule_name),
             limit: binding.map(|view| view.level.limit),
             window_us: binding.map(|view| view.level.window.0),
@@ -60,7 +53,7 @@ impl<'w> Decisions<'w> {
 struct WrittenDecisions<'d> {
     t: TraceText<'d>,
     id: Option<TraceText<'d>>,
-    verdict: &'static str,
+    verdict: Verdict,
     rule: Option<&'d str>,
     limit: Option<u64>,
     window_us: Option<u64>,
@@ -77,12 +70,8 @@ struct Notes<'d>(Option<&'d Decision<'d>>);
 
 impl Serialize for Notes<'_> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        let mut list = serializer.serialize_seq(None)?;
-        for (kind, rule) in self.0.iter().flat_map(|decision| decision.notes()) {
-            list.serialize_element(kind.name())?;
-            list.serialize_element(rule)?;
-        }
-        list.end()
+        let notes = self.0.iter().flat_map(|decision| decision.notes());
+        serializer.collect_seq(notes.flat_map(|(kind, rule)| [kind.name(), rule]))
     }
 }
 

@@ -64,8 +64,11 @@ def served(kept, directory):
 def written_at(daemon):
     """When the tables that stand there began to be copied, from their head: see src/state/snapshot.rs."""
     tables = (daemon.state / "tables").read_bytes()[:64]
-    assert tables[:16] == b"tidegate" + (1).to_bytes(8, "little")
-    return int.from_bytes(tables[24 + 12 + 17 :][:8], "little")
+    assert tables[:16] == b"tidegate" + (2).to_bytes(8, "little")
+    # The lists of the head and of the clocks, the clock's identity in 16 bytes, and its reading.
+    before, at = tables[28:32] + tables[48:49], tables[49:57]
+    assert before == b"\x94\x93\xc4\x10\xcf", before
+    return int.from_bytes(at, "big")
 
 
 def test_killed_in_mid_traffic_it_gives_again_what_came_since_the_last_write_and_no_more(kept, served, dice):

@@ -53,7 +53,7 @@ def test_over_upgrades_and_back_nobody_is_hurt_and_what_was_switched_stays_so(da
                 assert bad == {"tables": is_change, "switches": 0, "rules": is_change}
                 if is_change:
                     aside = (daemon.state / "tables.bad").read_bytes()
-                    assert aside[:16] == b"tidegate" + (1 + before).to_bytes(8, "little")
+                    assert aside[:16] == b"tidegate" + (2 + before).to_bytes(8, "little")
                 client = make_client(socket=daemon.socket)
                 assert is_off(client, "before") and is_off(client, "meanwhile") == (number > 0), number
                 assert client.peek("api", {"path": "/v1/orders", "user": "blocked"}).verdict == "limit"

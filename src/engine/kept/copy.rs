@@ -48,28 +48,40 @@ impl Engine {
     }
 
     fn copy_shard(&self, shard: usize, now: Now, visit: &mut dyn FnMut(SnapshotEntry)) {
-        self.copy_table(shard, |shard| &shard.buckets, now, &mut |key, state: GcraState| {
-            visit(SnapshotEntry::Bucket(key, state.arrival()));
+        self.copy_table(shard, |shard| &shard.buckets, now, &mut |copies| {
+            let arrivals = copies.map(|(key, state): (_, GcraState)| (key, state.arrival()));
+            visit(SnapshotEntry::Buckets(arrivals.collect()));
         });
-        self.copy_table(shard, |shard| &shard.windows, now, &mut |key, state: FixedWindowState| {
-            let (began, count) = state.to_parts();
-            visit(SnapshotEntry::Window(key, began, count));
+        self.copy_table(shard, |shard| &shard.windows, now, &mut |copies| {
+            let windows = copies.map(|(key, state): (_, FixedWindowState)| {
+                let (began, count) = state.to_parts();
+                (key, began, count)
+            });
+            visit(SnapshotEntry::Windows(windows.collect()));
         });
-        self.copy_table(shard, |shard| &shard.sliding_windows, now, &mut |key, state: SlidingWindowState| {
-            let (began, counts) = state.counts();
-            visit(SnapshotEntry::SlidingWindow(key, began, counts));
+        self.copy_table(shard, |shard| &shard.sliding_windows, now, &mut |copies| {
+            copies.for_each(|(key, state): (_, SlidingWindowState)| {
+                let (began, counts) = state.counts();
+                visit(SnapshotEntry::SlidingWindow(key, began, counts));
+            });
         });
-        self.copy_table(shard, |shard| &shard.logs, now, &mut |key, state: SlidingLogState| {
-            visit(SnapshotEntry::Log(key, state.entries().collect()));
+        self.copy_table(shard, |shard| &shard.logs, now, &mut |copies| {
+            copies.for_each(|(key, state): (_, SlidingLogState)| {
+                visit(SnapshotEntry::Log(key, state.entries().collect()));
+            });
         });
-        self.copy_table(shard, |shard| &shard.permits, now, &mut |key, places: Permits| {
-            visit(SnapshotEntry::Places(key, places.budget()));
+        self.copy_table(shard, |shard| &shard.permits, now, &mut |copies| {
+            copies.for_each(|(key, places): (_, Permits)| {
+                visit(SnapshotEntry::Places(key, places.budget()));
+            });
         });
-        self.copy_table(shard, |shard| &shard.blocks, now, &mut |key, state: BlockedUntil| {
-            visit(SnapshotEntry::Block(key, state.0));
+        self.copy_table(shard, |shard| &shard.blocks, now, &mut |copies| {
+            copies.for_each(|(key, state): (_, BlockedUntil)| visit(SnapshotEntry::Block(key, state.0)));
         });
-        self.copy_table(shard, |shard| &shard.soft_states, now, &mut |key, state: SoftState| {
-            visit(SnapshotEntry::Soft(key, state.since, state.ends));
+        self.copy_table(shard, |shard| &shard.soft_states, now, &mut |copies| {
+            copies.for_each(|(key, state): (_, SoftState)| {
+                visit(SnapshotEntry::Soft(key, state.since, state.ends));
+            });
         });
     }
 
@@ -78,7 +90,7 @@ impl Engine {
         shard: usize,
         table: fn(&Shard) -> &StateTable<S>,
         now: Now,
-        visit: &mut dyn FnMut(Digest, S),
+        visit: VisitCopies<'_, S>,
     ) {
         let piece = &mut |from: CopyProgress, piece, copies: &mut Vec<(Digest, S)>| {
             table(&self.shards.lock(shard)).copy_piece(from, piece, now, copies)
@@ -89,13 +101,17 @@ impl Engine {
 
 type CopyPiece<'c, S> = &'c mut dyn FnMut(CopyProgress, (usize, usize), &mut Vec<(Digest, S)>) -> Copied;
 
-/// Copies a table piece by piece, or at once after it was rebuilt too often.
-pub(in crate::engine) fn copy_pieces<S>(piece: CopyPiece<'_, S>, visit: &mut dyn FnMut(Digest, S)) {
+type VisitCopies<'c, S> = &'c mut dyn FnMut(std::vec::Drain<'_, (Digest, S)>);
+
+/// Copies a table piece by piece, or at once after it was rebuilt too often. Visits the copies piece by piece.
+pub(in crate::engine) fn copy_pieces<S>(piece: CopyPiece<'_, S>, visit: VisitCopies<'_, S>) {
     let (mut progress, mut moved, mut copies) = (CopyProgress::default(), 0, Vec::new());
     loop {
         let size = if moved < MOVED_MAX { PIECE } else { (usize::MAX, usize::MAX) };
         let copied = piece(progress, size, &mut copies);
-        copies.drain(..).for_each(|(digest, state)| visit(digest, state));
+        while !copies.is_empty() {
+            visit(copies.drain(copies.len().saturating_sub(PIECE.0)..));
+        }
         match copied {
             Copied::Some(next) => progress = next,
             Copied::All => return,
@@ -159,9 +175,7 @@ mod tests {
                 filling.add(if filling.keys < 100_000 { between } else { 0 });
                 filling.table.copy_piece(from, size, Now::at_nanos(1), copies)
             };
-            copy_pieces(piece, &mut |_, until| {
-                seen.insert(until.0.as_nanos());
-            });
+            copy_pieces(piece, &mut |copies| seen.extend(copies.map(|(_, until)| until.0.as_nanos())));
             assert!((1_000..1_000 + first).all(|until| seen.contains(&until)), "{first} and {between}");
             assert!(pieces > 2, "{pieces} pieces");
         }

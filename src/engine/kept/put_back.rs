@@ -70,12 +70,16 @@ impl PuttingBack<'_> {
             SnapshotEntry::Rules(names) => self.engine.heritage.lock().names = Some(names),
             SnapshotEntry::Rule(rule) => self.engine.heritage.lock().add(rule),
             SnapshotEntry::Pool(pool) => self.pool(&pool)?,
-            SnapshotEntry::Bucket(key, arrival) => {
-                self.state(key, GcraState::from_arrival(arrival), |shard| &mut shard.buckets);
+            SnapshotEntry::Buckets(buckets) => {
+                for (key, arrival) in buckets {
+                    self.state(key, GcraState::from_arrival(arrival), |shard| &mut shard.buckets);
+                }
             }
-            SnapshotEntry::Window(key, began, count) => {
-                let state = FixedWindowState::from_parts(began, count);
-                self.state(key, state, |shard| &mut shard.windows);
+            SnapshotEntry::Windows(windows) => {
+                for (key, began, count) in windows {
+                    let state = FixedWindowState::from_parts(began, count);
+                    self.state(key, state, |shard| &mut shard.windows);
+                }
             }
             SnapshotEntry::SlidingWindow(key, began, counts) => {
                 let state = SlidingWindowState::from_counts(began, &counts);

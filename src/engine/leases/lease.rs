@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 use crate::clock::Timestamp;
 use crate::engine::digest::{Digest, Salt};
 use crate::engine::ledger::LEASE_BYTES;
@@ -38,7 +40,7 @@ pub(in crate::engine) struct NewLease<'t> {
 }
 
 /// The cost of a request that has a lease, for one refund.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseCost {
     /// Fingerprint of its request's domain and descriptors; 0: nothing to refund, or refunded already.
     pub fingerprint: u32,
@@ -56,7 +58,7 @@ pub(super) struct LeaseLink {
 }
 
 /// A resource that is released, or may be refunded, with a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Tie {
     /// A permit of a concurrency limit.
     Permit(Digest),
@@ -110,7 +112,7 @@ impl Ties {
 }
 
 /// A charge to a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseCharge {
     /// The identity of the rule, stable over reloads.
     pub rule: u64,

@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::Serialize;
+
 use super::lease::NONE;
 use super::reports::Reports;
 use crate::clock::Timestamp;
@@ -88,7 +90,8 @@ pub enum SessionError {
 pub struct WrongPool;
 
 /// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum WorkOutcome {
     /// It succeeded.
     Ok,

@@ -1,10 +1,10 @@
 //! Snapshots that are damaged or from another host: set aside as a whole, never restored in part.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use tidegate::engine::Op;
-use tidegate::state::{SnapshotKey, Useless, VERSION, read_tables, write_tables};
+use tidegate::state::{Moment, SnapshotKey, Useless, VERSION, read_tables, write_tables};
 
 use super::office::{ANY_SIZE, Ask, Dice, KEY, Office, engine, here, s};
 
@@ -44,9 +44,20 @@ fn full() -> Office {
     office
 }
 
-fn written(directory: &Path) -> (std::path::PathBuf, Vec<u8>) {
+fn written(directory: &Path) -> (PathBuf, Vec<u8>) {
+    written_of(&full(), directory)
+}
+
+/// An engine with state of many keys.
+fn large(keys: u32) -> Office {
+    let mut office = Office::new("limits:\n- {name: bucket, key: [u], rate: 1/h, burst: 5}\n");
+    (0..keys).for_each(|user| drop(office.hit(&[("u", &user.to_string())], s(2))));
+    office
+}
+
+fn written_of(office: &Office, directory: &Path) -> (PathBuf, Vec<u8>) {
     let path = directory.join("tables");
-    full().write(&path, s(12));
+    office.write(&path, s(12));
     let bytes = fs::read(&path).unwrap();
     (path, bytes)
 }
@@ -102,9 +113,9 @@ fn rejects_snapshot_with_any_flipped_bit() {
 #[test]
 fn rejects_moved_repeated_or_missing_sections() {
     let directory = tempfile::tempdir().unwrap();
-    let (path, bytes) = written(directory.path());
+    let (path, bytes) = written_of(&large(8_000), directory.path());
     let sections = sections(&bytes);
-    assert!(sections.len() > 10, "{}", sections.len());
+    assert!(sections.len() > 4, "{}", sections.len());
     let put = |order: &[usize]| {
         let parts = order.iter().flat_map(|number| &bytes[sections[*number].clone()]);
         bytes[..24].iter().chain(parts).copied().collect::<Vec<u8>>()
@@ -127,10 +138,10 @@ fn rejects_moved_repeated_or_missing_sections() {
 
 fn sections(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
     let (mut found, mut begin) = (Vec::new(), 24);
-    while begin < bytes.len() {
-        let length = u32::from_le_bytes(bytes[begin + 8..begin + 12].try_into().unwrap()) as usize;
-        found.push(begin..begin + 12 + length + 8);
-        begin += 12 + length + 8;
+    while let Some(length) = bytes[begin..].first_chunk() {
+        let end = begin + 4 + u32::from_le_bytes(*length) as usize + 8;
+        found.push(begin..end);
+        begin = end;
     }
     found
 }
@@ -138,11 +149,7 @@ fn sections(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
 #[test]
 fn rejects_large_snapshot_damaged_anywhere() {
     let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("tables");
-    let mut office = Office::new("limits:\n- {name: bucket, key: [u], rate: 1/h, burst: 5}\n");
-    (0..20_000_u32).for_each(|user| drop(office.hit(&[("u", &user.to_string())], s(2))));
-    office.write(&path, s(3));
-    let bytes = fs::read(&path).unwrap();
+    let (path, bytes) = written_of(&large(20_000), directory.path());
     assert!(read(&path, &bytes).unwrap() > 20_000);
     let mut dice = Dice::thrown(4);
     let places = std::env::var("PLACES").map_or(100, |places| places.parse().unwrap());
@@ -189,9 +196,8 @@ fn reads_forged_snapshot_within_bounds() {
 fn sign(bytes: &mut [u8]) {
     use std::hash::Hasher;
     let (mut before, mut begin) = (0, 24);
-    while begin + 12 <= bytes.len() {
-        let length = u32::from_le_bytes(bytes[begin + 8..begin + 12].try_into().unwrap()) as usize;
-        let end = begin + 12 + length;
+    while let Some(length) = bytes[begin..].first_chunk() {
+        let end = begin + 4 + u32::from_le_bytes(*length) as usize;
         if end + 8 > bytes.len() {
             return;
         }
@@ -229,9 +235,12 @@ fn distinguishes_other_version_key_and_file_type() {
 fn forged_length_reserves_no_memory() {
     let directory = tempfile::tempdir().unwrap();
     let (path, bytes) = written(directory.path());
-    // The header has the number of keys to reserve, which the length of the file bounds.
-    let mut forged = bytes.clone();
-    forged[24 + 12 + 42..24 + 12 + 58].fill(0xff);
+    // The first section has the numbers of keys to reserve, which the length of the file bounds.
+    let Moment { clock, boot_nanos, unix_nanos } = here(s(12));
+    let keys = (u64::MAX, u64::MAX);
+    let head = rmp_serde::to_vec(&((clock, boot_nanos, unix_nanos), s(12).at, false, keys)).unwrap();
+    let length = u32::try_from(head.len()).unwrap().to_le_bytes();
+    let mut forged = [&bytes[..24], &length, &head, &[0; 8], &bytes[sections(&bytes)[0].end..]].concat();
     sign(&mut forged);
     fs::write(&path, &forged).unwrap();
     let engine = engine();
@@ -239,7 +248,7 @@ fn forged_length_reserves_no_memory() {
     assert!(engine.memory_bytes() < 1 << 20, "{} bytes", engine.memory_bytes());
     // A section of 1 GiB.
     let mut forged = bytes;
-    forged[24 + 8..24 + 12].copy_from_slice(&(1_u32 << 30).to_le_bytes());
+    forged[24..24 + 4].copy_from_slice(&(1_u32 << 30).to_le_bytes());
     assert!(matches!(read(&path, &forged), Err(Useless::Damaged(_))));
 }
 
@@ -252,4 +261,26 @@ fn keeps_old_snapshot_after_failed_write() {
     let office = full();
     assert!(write_tables(&path, KEY, &office.engine, s(20), &here(s(20)), true).is_err());
     assert_eq!(fs::read(&path).unwrap(), bytes);
+}
+
+#[test]
+#[ignore = "writes the seeds of the fuzz target `snapshots`, after a change of the format"]
+fn writes_fuzz_seeds() {
+    let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/corpora/snapshots");
+    let directory = tempfile::tempdir().unwrap();
+    let mut leases = full();
+    leases.close(4, s(9));
+    let mut hits = Office::new(RULES);
+    (0..9).for_each(|_| drop(hits.hit(&[("u", "x")], s(2))));
+    let later = Office::restart(&written(directory.path()).0, s(3_000));
+    for (name, office) in [
+        ("rules", Office::new(RULES)),
+        ("hits", hits),
+        ("leases", leases),
+        ("pool", full()),
+        ("later", later),
+    ] {
+        let (_, bytes) = written_of(&office, directory.path());
+        fs::write(seeds.join(name), &bytes[24..]).unwrap();
+    }
 }

@@ -8,6 +8,7 @@ mod damage;
 mod disk;
 mod exhausted;
 mod faketime;
+mod format;
 mod last_good;
 mod measured;
 mod office;

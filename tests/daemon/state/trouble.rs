@@ -29,7 +29,7 @@ fn sets_damaged_tables_aside_and_keeps_one_copy() {
     let mut plan = plan();
     for damage in ["first", "second"] {
         fs::write(state(&plan).join("tables"), damage).unwrap();
-        plan = serves_and_says(plan, &["ERROR", "of no use: it is not a tidegate snapshot", "begins afresh"]);
+        plan = serves_and_says(plan, &["ERROR", "of no use: it is not a tidegate snapshot", "begin anew"]);
         assert_eq!(fs::read(state(&plan).join("tables.bad")).unwrap(), damage.as_bytes());
         fs::remove_file(state(&plan).join("tables")).unwrap();
     }
@@ -89,7 +89,7 @@ fn sets_newer_tables_aside_and_starts() {
     let mut bytes = fs::read(&tables).unwrap();
     bytes[8] += 1;
     fs::write(&tables, &bytes).unwrap();
-    serves_and_says(plan, &["ERROR", "version 2", "reads version 1"]);
+    serves_and_says(plan, &["ERROR", "version 3", "reads version 2"]);
 }
 
 #[test]

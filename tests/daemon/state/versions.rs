@@ -1,9 +1,13 @@
 //! Daemons of different state versions, one after the other.
 
 use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde_json::json;
 
 use super::daemon::{Plan, eventually};
 use super::restarts::{allowed, end, plan, state};
+use super::wire::{Wire, verdict_of};
 
 /// Starts as a daemon of a later state version.
 fn newer(mut plan: Plan, by: u8) -> Plan {
@@ -26,7 +30,7 @@ fn restores_tables_of_same_version_only() {
         assert_eq!(log.contains("taken up"), !is_first && !is_other, "round {round}: {log}");
     }
     let version_of = |name: &str| fs::read(state(&plan).join(name)).unwrap()[8];
-    assert_eq!((version_of("tables"), version_of("tables.bad")), (1, 2));
+    assert_eq!((version_of("tables"), version_of("tables.bad")), (2, 3));
 }
 
 #[test]
@@ -41,4 +45,60 @@ fn rewrites_rules_of_another_version() {
     fs::write(daemon.plan.path("rules/api.yaml"), good).unwrap();
     eventually("they are kept", || kept(&daemon.plan).starts_with("tidegate rules 2 ").then_some(()));
     end(daemon);
+}
+
+/// A file that the daemon before snapshots of version 2 left behind: rules of each algorithm, of which ann has used up
+/// all, with `switched-off` disabled and `blocked` blocked by hand.
+fn before(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/daemon/upgrade").join(name)
+}
+
+/// Its settings, rules and state.
+fn upgraded() -> Plan {
+    let read = |name| fs::read_to_string(before(name)).unwrap();
+    let settings = read("tidegate.yaml").replace("rules: rules\n", "");
+    let plan = Plan::new().settings(&settings).rules("api.yaml", &read("rules/api.yaml"));
+    fs::create_dir(state(&plan)).unwrap();
+    for file in ["hash-key", "rules", "rules-proven", "switches", "tables"] {
+        fs::copy(before("state").join(file), state(&plan).join(file)).unwrap();
+    }
+    plan
+}
+
+/// The number of allowed requests among four.
+fn allowed_at(wire: &mut Wire, path: &str, user: &str) -> usize {
+    let hit = |id| json!([3, id, "api", [["path", path, "user", user]]]);
+    (0..4).filter(|id| verdict_of(&wire.ask(&hit(*id))) == 0).count()
+}
+
+#[test]
+fn starts_with_files_of_the_version_before() {
+    let daemon = upgraded().start();
+    let mut wire = daemon.greeted();
+    for path in ["/bucket", "/fixed", "/sliding"] {
+        assert_eq!(allowed_at(&mut wire, path, "ann"), 3, "{path} begins anew");
+    }
+    let work = json!([1, 9, "api", [["path", "/work", "user", "ann"]]]);
+    assert_eq!(verdict_of(&wire.ask(&work)), 0, "its lease is unknown");
+    assert_eq!(allowed_at(&mut wire, "/switched-off", "ann"), 4);
+    assert_eq!(allowed_at(&mut wire, "/bucket", "blocked"), 0);
+    let (plan, log) = end(daemon);
+    let lines: Vec<&str> = log.lines().filter(|line| line.contains("of no use")).collect();
+    assert_eq!(lines.len(), 1, "{log}");
+    for words in ["version 1", "reads version 2", "limits, leases and blocks by rules begin anew"] {
+        assert!(lines[0].contains(words), "{words}: {log}");
+    }
+    let read = |path: PathBuf| fs::read(path).unwrap();
+    assert_eq!(read(state(&plan).join("tables.bad")), read(before("state/tables")));
+    let daemon = plan.start();
+    let mut wire = daemon.greeted();
+    assert_eq!(allowed_at(&mut wire, "/bucket", "ann"), 0);
+    assert_eq!(allowed_at(&mut wire, "/switched-off", "ann"), 4);
+}
+
+#[test]
+fn uses_last_good_rules_of_the_version_before() {
+    let daemon = upgraded().rules("api.yaml", "domain: api\nlimits: 5\n").start();
+    daemon.await_log(&["ERROR", "api", "YESTERDAY'S"]);
+    assert_eq!(allowed_at(&mut daemon.greeted(), "/fixed", "bob"), 3);
 }
