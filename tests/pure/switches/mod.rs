@@ -2,6 +2,7 @@
 
 use crate::{bench, engines};
 mod by_hand;
+mod fleet;
 mod guard;
 mod names;
 mod switching;
