@@ -165,15 +165,6 @@ impl Folded {
         }
     }
 
-    /// See [`Share::is_in_touch`].
-    #[must_use]
-    pub fn is_in_touch(&self) -> bool {
-        match &self.0 {
-            Form::Untracked(_) => false,
-            Form::Boxed(boxed) => boxed.share.is_in_touch(),
-        }
-    }
-
     /// The heap bytes of this share.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {
