@@ -14,14 +14,9 @@
     reason = "a test fails by panicking, prints its figures, and counts what fits"
 )]
 
-#[path = "../support/bench.rs"]
-#[allow(dead_code, reason = "shared by the test programs")]
-mod bench;
 #[path = "../support/daemon.rs"]
 #[allow(dead_code, reason = "shared by the test programs")]
 mod daemon;
-#[path = "../support/engines.rs"]
-mod engines;
 #[path = "../support/http.rs"]
 #[allow(dead_code, reason = "shared by the test programs")]
 mod http;

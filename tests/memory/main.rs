@@ -9,7 +9,6 @@
     reason = "a test that cannot go on has failed"
 )]
 
-mod caps;
 mod counting;
 mod flood;
 mod honest;

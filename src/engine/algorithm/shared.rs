@@ -70,14 +70,11 @@ impl AlgorithmTable for share::ShareQuota {
 }
 
 impl TableState for CompactShare {
+    /// Never for a tracked state: evicted, it would lose its borrowed tokens.
     fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
         self.nanos_until_fresh(tag.scale(), now.at)
     }
 
-    /// An evicted state that is tracked loses its borrowed tokens.
-    fn weight(&self, _: Tag) -> u16 {
-        u16::from(self.is_tracked())
-    }
     fn heap_bytes(&self) -> usize {
         self.heap_bytes()
     }

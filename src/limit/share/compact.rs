@@ -165,15 +165,6 @@ impl CompactShare {
         }
     }
 
-    /// See [`ShareState::is_tracked`].
-    #[must_use]
-    pub fn is_tracked(&self) -> bool {
-        match &self.0 {
-            Form::Untracked(_) => false,
-            Form::Boxed(boxed) => boxed.share.is_tracked(),
-        }
-    }
-
     /// The heap bytes of this share.
     #[must_use]
     pub fn heap_bytes(&self) -> usize {

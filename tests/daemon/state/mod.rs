@@ -2,23 +2,19 @@
 
 use crate::{daemon, http, msgpack, wire};
 mod aside;
-mod beside;
-mod clocks;
-mod damage;
 mod disk;
 mod exhausted;
 mod faketime;
 mod format;
 mod last_good;
 mod measured;
+#[path = "../../pure/state/office.rs"]
+#[allow(dead_code, reason = "shared by the test programs")]
 mod office;
 mod pipes;
-mod pools;
 mod restarts;
 mod strace;
 mod suspend;
 mod trouble;
-mod twins;
 mod versions;
 mod wall_clock;
-mod whole;

@@ -1,10 +1,6 @@
-//! Operators' overrides: switches, blocked keys and the guard in virtual time; and over real sockets.
+//! Operators' overrides over real sockets, and their file.
 
-use crate::{bench, daemon, engines, wire};
-mod by_hand;
-mod guard;
+use crate::{daemon, wire};
 mod kept;
-mod names;
 mod office;
-mod switching;
 mod versions;

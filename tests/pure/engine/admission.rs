@@ -229,6 +229,31 @@ fn keys_as_good_as_new_are_swept_away_and_tables_shrink() {
 }
 
 #[test]
+fn decision_lists_the_check_of_each_rule_that_matched() {
+    let rules = |more: Vec<tidegate::rules::Rule>| [vec![rule("a", &["user"], 1, 4)], more].concat();
+    let shadow = || in_mode(rule("b", &[], 1, 2), Mode::Shadow);
+    let checks = |rules: Vec<tidegate::rules::Rule>, cost: u32| {
+        let engine = engine(rules);
+        let mut decider = engine.decider();
+        let attributes = [("user", "u")];
+        let request = Request {
+            cost: Cost::Requests(cost),
+            ..Request::new(Op::Hit, "api", Descriptors::from_attributes(&attributes))
+        };
+        let EngineAnswer::Decided(decision) = decider.decide(&request, at_millis(0)) else { panic!() };
+        decision.checks().map(|check| (check.rule, check.key, check.cost, check.passes)).collect::<Vec<_>>()
+    };
+    let [one] = checks(rules(vec![]), 3)[..] else { panic!("one rule") };
+    let [first, second] = checks(rules(vec![shadow()]), 3)[..] else { panic!("two rules") };
+    assert_eq!(one, first, "its key is the same beside others");
+    assert_eq!((one.0, one.2, one.3), (0, 3, true));
+    assert_eq!((second.0, second.2, second.3), (1, 3, false));
+    let refused: Vec<bool> = checks(rules(vec![shadow()]), 5).into_iter().map(|check| check.3).collect();
+    assert_eq!((refused, checks(rules(vec![]), 5)[0].3), (vec![false, false], false));
+    assert_eq!(checks(vec![], 1), []);
+}
+
+#[test]
 fn a_sweep_forgives_nobody() {
     let engine = engine(vec![rule("per-user", &["user"], 1, 10)]);
     let mut decider = engine.decider();

@@ -39,9 +39,13 @@ fn what_may_no_longer_be_shown_is_forgotten_and_all_fades() {
     bench.reload("  - {name: a, key: [user], rate: 1/h}\n");
     assert_eq!(bench.engine.top_callers("api", "a").refused, []);
     bench.check(&[(0, "user=u", 1, "limit a 0/1 after 3600000000")]);
-    for minute in 0..11 {
+    let count =
+        |bench: &Bench| bench.engine.top_callers("api", "a").refused.first().map_or(0, |caller| caller.count);
+    for minute in 0..10 {
         bench.engine.sweep(super::bench::at(minute * 60 * S));
+        assert_eq!(count(&bench), 1, "in minute {minute}");
     }
+    bench.engine.sweep(super::bench::at(600 * S));
     assert_eq!(bench.engine.top_callers("api", "a").refused, [], "one, halved, is none");
 }
 

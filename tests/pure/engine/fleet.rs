@@ -2,25 +2,32 @@
 
 use std::sync::Arc;
 
+use tidegate::clock::Micros;
 use tidegate::engine::{
-    Decider, Engine, FleetBudget, FleetStatus, HashKey, Op, ShareReply, SharedKey, Verdict,
+    Amount, Charge, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetBudget, FleetStatus,
+    HashKey, Op, Request, RuleName, ShareReply, SharedKey, Verdict,
 };
 use tidegate::limit::share::{self, Fallback};
-use tidegate::limit::{Quota, Rate, token_bucket};
+use tidegate::limit::{Quota, Rate, fixed_window, token_bucket};
 use tidegate::rules::{Limit, Mode, Rule};
 
+use super::bench::{Ask, Bench, at};
 use super::engines::{SECOND, api, ask, at_millis, in_mode, options, rule};
 
-struct Host {
-    engine: Arc<Engine>,
-    decider: Decider,
-    standing: Arc<FleetStatus>,
+pub(super) struct Host {
+    pub(super) engine: Arc<Engine>,
+    pub(super) decider: Decider,
+    pub(super) standing: Arc<FleetStatus>,
 }
 
 impl Host {
-    fn new(own_key: u8, rules: Vec<Rule>) -> Host {
-        let options =
-            tidegate::engine::EngineOptions { hash_key: HashKey::from_bytes([own_key; 16]), ..options() };
+    pub(super) fn new(own_key: u8, rules: Vec<Rule>) -> Host {
+        Host::with_memory(own_key, rules, options().memory_bytes_max)
+    }
+
+    fn with_memory(own_key: u8, rules: Vec<Rule>, memory_bytes_max: usize) -> Host {
+        let hash_key = HashKey::from_bytes([own_key; 16]);
+        let options = EngineOptions { hash_key, memory_bytes_max, ..options() };
         let engine = Arc::new(Engine::new(options));
         let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
         standing.set_redis_reachable(true);
@@ -32,14 +39,27 @@ impl Host {
         ask(&mut self.decider, Op::Hit, &[("user", user)], 1, at_millis(millis)).verdict
     }
 
-    fn calls(&self) -> Vec<SharedKey> {
+    pub(super) fn calls(&self) -> Vec<SharedKey> {
         let mut calls = Vec::new();
         self.engine.take_due_share_keys(&mut calls);
         calls
     }
 
-    fn budget(&self, key: &SharedKey) -> FleetBudget {
+    pub(super) fn budget(&self, key: &SharedKey) -> FleetBudget {
         self.engine.fleet_budgets()[&key.budget()].clone()
+    }
+
+    /// Charges user `u1` after the fact, or refunds it.
+    fn charge(&mut self, amount: i64, millis: u64) {
+        let charge = Charge {
+            domain: "api",
+            descriptors: Descriptors::from_attributes(&[("user", "u1")]),
+            amount: Amount::Requests(amount),
+            idempotency_key: None,
+            refund_of: None,
+            trusted: true,
+        };
+        assert!(self.decider.charge(&charge, at_millis(millis)).unwrap());
     }
 
     fn grant(&self, key: &SharedKey, granted: u32, millis: u64) {
@@ -59,10 +79,18 @@ impl Host {
 }
 
 /// A rule of the fleet, without credit.
-fn shared(name: &str, rate: u32, burst: u32) -> Rule {
+pub(super) fn shared(name: &str, rate: u32, burst: u32) -> Rule {
     let bucket = token_bucket::TokenBucketQuota::new(Rate::new(rate, SECOND).unwrap(), burst).unwrap();
     let quota = Quota::FleetBudget(Box::new(share::ShareQuota::new(bucket, 0, Fallback::Share)));
     Rule { limit: Limit::new(quota), ..rule(name, &["user"], rate, burst) }
+}
+
+/// A rule of the fleet that counts in windows of a minute.
+pub(super) fn windowed(name: &str, count: u32) -> Rule {
+    let minute = fixed_window::WindowPeriod::Nanos(60 * SECOND);
+    let window = fixed_window::FixedWindowQuota::new(count, minute, fixed_window::WindowAlign::Utc).unwrap();
+    let quota = share::ShareQuota::for_window(Quota::FixedWindow(window), 0, Fallback::Share).unwrap();
+    Rule { limit: Limit::new(Quota::FleetBudget(Box::new(quota))), ..rule(name, &["user"], count, count) }
 }
 
 #[test]
@@ -182,4 +210,116 @@ fn a_refusal_never_says_that_there_was_enough() {
             assert!(seen.remaining > Some(1), "and is told what there is: {:?}", seen.remaining);
         }
     }
+}
+
+#[test]
+fn share_follows_charges_and_refunds_after_the_fact() {
+    for rule in [shared("all", 9, 9), windowed("all", 9)] {
+        let mut host = Host::new(1, vec![rule]);
+        host.hit("u1", 0);
+        let key = host.calls()[0];
+        host.grant(&key, 5, 0);
+        assert_eq!(host.hit("u1", 1), Verdict::Allow);
+        host.calls();
+        // Amounts, then the borrowed tokens and the debt.
+        for (amount, held, owed) in [(2, 2, 0), (5, 0, 3), (-1, 0, 2), (-4, 2, 0), (-9, 5, 0), (99, 0, 9)] {
+            host.charge(amount, 1);
+            let there = host.engine.peek_share(&key, &host.budget(&key), at_millis(1)).unwrap();
+            assert_eq!((there.borrowed, there.debt), (held, owed), "after {amount}");
+        }
+        assert_eq!(host.calls(), [key], "Redis is told of the debt");
+        host.standing.set_redis_reachable(false);
+        host.charge(9, 2);
+        assert_eq!(host.hit("u1", 2), Verdict::Limit, "the local rule counts it too");
+    }
+}
+
+#[test]
+fn reset_of_a_window_is_its_end_by_this_host_until_redis_says_more() {
+    let mut host = Host::new(1, vec![windowed("all", 9)]);
+    let reset = |host: &mut Host, millis: u64| {
+        let attributes = [("user", "u1")];
+        let request = Request::new(Op::Hit, "api", Descriptors::from_attributes(&attributes));
+        let EngineAnswer::Decided(decision) = host.decider.decide(&request, at(millis * 1_000)) else {
+            panic!("a rule without remote checks")
+        };
+        decision.binding.map(|view| (decision.verdict, view.level.reset))
+    };
+    reset(&mut host, 10_000);
+    let key = host.calls()[0];
+    let (budget, now) = (host.budget(&key), at(10_000_000));
+    assert!(host.engine.report_share(&key, &budget, 0, now).is_some());
+    let reply = |more: Option<u64>| ShareReply {
+        paid: 0,
+        granted: 3,
+        level: 1_000_000,
+        demand: 0,
+        sent_at: now.at,
+        low_mark: 0,
+        next_increase: more
+            .map(|millis| share::NextIncrease { at: at_millis(millis).at, is_exhausted: false }),
+    };
+    host.engine.apply_share_reply(&key, &budget, &reply(None), now);
+    assert_eq!(reset(&mut host, 10_000), Some((Verdict::Allow, Micros(50_000_000))));
+    host.engine.apply_share_reply(&key, &budget, &reply(Some(30_000)), now);
+    assert_eq!(reset(&mut host, 10_000), Some((Verdict::Allow, Micros(20_000_000))));
+}
+
+#[test]
+fn operators_see_the_share_of_a_key() {
+    let mut bench = Bench::new("  - {name: own, key: [u], rate: 1/s}\n");
+    bench.engine.join_fleet(HashKey::from_bytes([9; 16])).set_redis_reachable(true);
+    bench.reload(
+        "  - {name: own, key: [u], rate: 6/h}
+  - name: all
+    key: [u]
+    rate: 6/h
+    scope: fleet
+    fleet: {on_miss: refuse}
+    overrides: [{match: {plan: pro}, rate: 60/h}]
+",
+    );
+    let engine = Arc::clone(&bench.engine);
+    let of = |rule: &str, attributes: &[(&str, &str)]| {
+        engine.find_share(&RuleName { domain: "api".into(), rule: rule.into() }, attributes, at(0))
+    };
+    assert_eq!(of("own", &[("u", "1")]), Ok(None));
+    assert!(of("all", &[("user", "1")]).is_err());
+    let unused = of("all", &[("u", "1")]).unwrap().unwrap();
+    assert_eq!((unused.limit, unused.report, unused.is_tracked, unused.redis_level), (60, None, false, None));
+    bench.ask(0, Ask::hit("u=1 plan=pro", 2));
+    let mut calls = Vec::new();
+    engine.take_due_share_keys(&mut calls);
+    let budget = engine.fleet_budgets()[&calls[0].budget()].clone();
+    let reply = ShareReply {
+        paid: 0,
+        granted: 2,
+        level: 1_000_000,
+        demand: 0,
+        sent_at: at(0).at,
+        low_mark: 0,
+        next_increase: None,
+    };
+    assert!(engine.report_share(&calls[0], &budget, 0, at(0)).is_some());
+    engine.apply_share_reply(&calls[0], &budget, &reply, at(0));
+    let here = of("all", &[("u", "1")]).unwrap().unwrap();
+    assert_eq!((here.name, here.limit, here.is_tracked), (calls[0].name(), 60, true));
+    assert_eq!((here.report.unwrap().borrowed, here.redis_level.unwrap().level), (2, 1_000_000));
+}
+
+#[test]
+fn flood_of_new_keys_leaves_borrowed_tokens() {
+    let mut host = Host::with_memory(1, vec![shared("all", 100, 100)], 256 << 10);
+    for user in 0..100 {
+        host.hit(&format!("u{user}"), 0);
+    }
+    let keys = host.calls();
+    keys.iter().for_each(|key| host.grant(key, 2, 0));
+    host.standing.set_redis_reachable(false);
+    for user in 0..20_000 {
+        host.hit(&format!("new{user}"), 1);
+    }
+    assert!(host.engine.totals().evictions > 0, "the table is full");
+    let held = |key| host.engine.peek_share(key, &host.budget(key), at_millis(1)).map(|there| there.borrowed);
+    assert!(keys.len() == 100 && keys.iter().all(|key| held(key) == Some(2)));
 }

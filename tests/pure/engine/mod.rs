@@ -16,5 +16,6 @@ mod oversized;
 mod places;
 mod refunds;
 mod reload;
+mod remote_checks;
 mod repeats;
 mod slots;

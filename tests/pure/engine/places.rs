@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use tidegate::clock::Now;
 use tidegate::engine::{
-    CheckReply, Decider, Descriptors, Engine, EngineAnswer, HashKey, IdempotencyKey, Op, Opening,
-    PlacesSettled, RemoteCheckResult, Request, Session, SharedKey, Shortfall, Ticket, Verdict, WorkOutcome,
+    CheckReply, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, IdempotencyKey, Op,
+    Opening, PermitTotals, PlacesSettled, RemoteCheckResult, Request, RuleName, Session, SharedKey,
+    Shortfall, Ticket, Verdict, WorkOutcome,
 };
 use tidegate::limit::places::PermitWait;
 use tidegate::limit::share::Fallback;
@@ -24,16 +25,24 @@ struct Host {
 
 impl Host {
     fn new(rules: Vec<Rule>) -> Host {
-        let engine = Arc::new(Engine::new(options()));
+        Host::with_memory(rules, options().memory_bytes_max)
+    }
+
+    fn with_memory(switched_rules: Vec<Rule>, memory_bytes_max: usize) -> Host {
+        let engine = Arc::new(Engine::new(EngineOptions { memory_bytes_max, ..options() }));
         engine.join_fleet(HashKey::from_bytes([9; 16])).set_redis_reachable(true);
-        engine.install_rules(api(rules));
+        engine.install_rules(api(switched_rules));
         let opening = Opening { name: None, user: 1, pool: "web", slots: 8, connection: 1, pid: None };
         let session = engine.open_session(&opening, at_millis(0)).unwrap();
         Host { decider: engine.decider(), engine, session }
     }
 
     fn ask(&mut self, op: Op, now: Now) -> (Verdict, Option<u64>, Option<u64>, u64) {
-        let attributes = [("user", "u1")];
+        self.ask_for("u1", op, now)
+    }
+
+    fn ask_for(&mut self, user: &str, op: Op, now: Now) -> (Verdict, Option<u64>, Option<u64>, u64) {
+        let attributes = [("user", user)];
         let request = Request {
             session: Some(&self.session),
             ..Request::new(op, "api", Descriptors::from_attributes(&attributes))
@@ -293,4 +302,106 @@ fn a_repeat_of_what_waits_is_granted_once() {
     });
     assert_eq!((first, first.1.is_some()), (second, true));
     assert_eq!(host.there(&ticket.needs[0].key, 3), (2, 1, 1));
+}
+
+#[test]
+fn operators_see_the_permits_of_a_key_and_of_a_rule() {
+    let mut host = Host::new(vec![at_once("work", 9), rule("own", &["user"], 9, 9)]);
+    let engine = Arc::clone(&host.engine);
+    let of = |rule: &str, attributes: &[(&str, &str)], millis: u64| {
+        let rule = RuleName { domain: "api".into(), rule: rule.into() };
+        engine.find_permits(&rule, attributes, at_millis(millis))
+    };
+    let user = [("user", "u1")];
+    assert_eq!(of("own", &user, 0), Ok(None));
+    assert!(of("work", &[("u", "u1")], 0).is_err());
+    let unused = of("work", &user, 0).unwrap().unwrap();
+    assert_eq!((unused.max, unused.held, unused.in_use, unused.is_tracked), (9, 0, 0, false));
+    assert_eq!(engine.sum_permits(at_millis(0)).len(), 0);
+    host.begin(0);
+    host.ask_for("u2", Op::Acquire, at_millis(0));
+    let calls = host.calls();
+    calls.iter().for_each(|key| host.grant(key, 3, 0));
+    assert!(host.begin(1).is_some() && host.begin(1).is_some());
+    assert!(host.ask_for("u2", Op::Acquire, at_millis(1)).1.is_some());
+    let here = of("work", &user, 1).unwrap().unwrap();
+    assert_eq!((here.max, here.held, here.in_use, here.is_tracked), (9, 3, 2, true));
+    assert!(calls.iter().any(|key| key.name() == here.name) && unused.name == here.name);
+    let sums = engine.sum_permits(at_millis(1));
+    assert_eq!(sums.get(&calls[0].budget()), Some(&PermitTotals { held: 6, in_use: 3 }));
+    // Permits of this host expire; its leases go on.
+    let here = of("work", &user, 1_900).unwrap().unwrap();
+    assert_eq!((here.held, here.in_use), (0, 2));
+}
+
+#[test]
+fn key_is_tracked_while_it_has_permits_or_leases() {
+    let mut host = Host::new(vec![at_once("work", 9)]);
+    host.begin(0);
+    let key = host.calls()[0];
+    let limits = host.engine.fleet_concurrency_limits();
+    let let_go = |host: &Host, millis: u64| {
+        host.engine.remove_permits(&key, &limits[&key.budget()], at_millis(millis))
+    };
+    host.grant(&key, 1, 0);
+    assert!(!let_go(&host, 1), "a permit is held");
+    let lease = host.begin(1).unwrap();
+    assert!(!let_go(&host, 1_901), "a lease is in progress");
+    host.end(lease, 1_902);
+    assert!(let_go(&host, 1_903));
+    let sweep =
+        |host: &Host, from: u64| (from..from + 300).for_each(|at| host.engine.sweep(at_millis(at * 50)));
+    sweep(&host, 40);
+    assert_eq!(host.engine.keys(), 0);
+    assert!(let_go(&host, 9_999), "of an unknown key too");
+}
+
+#[test]
+fn few_permits_call_when_one_is_idle() {
+    let mut host = Host::new(vec![at_once("work", 9)]);
+    host.begin(0);
+    let key = host.calls()[0];
+    let limits = host.engine.fleet_concurrency_limits();
+    let limit = &limits[&key.budget()];
+    let settle = |host: &Host, is_few: bool| {
+        let reported = host.engine.report_permits(&key, limit, u32::MAX, at_millis(1)).unwrap();
+        let settled = PlacesSettled {
+            hold: reported.permits_used(),
+            granted: 1,
+            free: 0,
+            sent_at: at_millis(1).at,
+            low_mark: 0,
+            refused_for: Duration::ZERO,
+            return_idle: is_few,
+        };
+        host.engine.apply_permit_reply(&key, limit, &settled, at_millis(1));
+    };
+    for is_few in [false, true] {
+        settle(&host, is_few);
+        host.calls();
+        let lease = host.begin(2).unwrap();
+        assert!(host.calls().is_empty());
+        let visited = host.engine.read_permits_for_sync(&key, limit, at_millis(2)).unwrap();
+        assert_eq!((visited.permits, visited.leases), (1 + u32::from(is_few), 1));
+        host.end(lease, 3);
+        assert_eq!(host.calls().len(), usize::from(is_few), "few: {is_few}");
+    }
+}
+
+#[test]
+fn permits_and_leases_of_other_hosts_stay_known_where_memory_is_full() {
+    let mut host = Host::with_memory(vec![at_once("work", 9)], 64 << 10);
+    let mut keys = Vec::new();
+    for user in 0..1_024 {
+        let user = format!("u{user}");
+        host.ask_for(&user, Op::Acquire, at_millis(0));
+        keys.extend(host.calls());
+        host.grant(keys.last().unwrap(), 2, 0);
+        assert!(host.ask_for(&user, Op::Acquire, at_millis(0)).1.is_some(), "{user}");
+    }
+    keys.iter().for_each(|key| assert_eq!(host.there(key, 1), (2, 1, 1)));
+    assert_eq!((host.engine.in_progress(), host.engine.totals().evictions), (1_024, 0));
+    assert!(host.engine.memory_bytes() > 64 << 10, "there was no room for all");
+    host.engine.end_session(&host.session, at_millis(2));
+    assert_eq!(host.engine.in_progress(), 0);
 }

@@ -99,7 +99,7 @@ impl Both {
         assert_eq!(report(unfolded), report(self.share));
         assert_eq!(unfolded.last_level(), self.share.last_level());
         assert_eq!(unfolded.level(quota, now), self.share.level(quota, now));
-        assert_eq!(self.folded.is_tracked(), self.share.is_tracked());
+        assert_eq!(unfolded.is_tracked(), self.share.is_tracked());
         let scale = quota.bucket().scale();
         assert_eq!(self.folded.nanos_until_fresh(scale, now), self.share.nanos_until_fresh(scale, now));
         for cost in [0, 1, 2, 7, u32::MAX] {

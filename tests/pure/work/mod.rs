@@ -7,4 +7,7 @@ mod office;
 mod pool_counts;
 mod random;
 mod repeats;
+mod reserve;
 mod shedding;
+mod totals;
+mod views;

@@ -197,16 +197,52 @@ fn who_is_shed_is_shed_again_and_few_others_are_not() {
     office.engine.tick(s(52));
     let chance = office.engine.pools(s(52)).remove(0).shed_probabilities[0].1;
     assert!((chance - 0.6).abs() < 0.01, "{chance}");
-    let shed = |office: &mut Office, user: usize| {
-        let attributes = format!("user=u{user}");
-        let told = office.ask(&session, s(52), Ask { op: Op::Peek, ..ask(&attributes, "test") });
+    let shed = |office: &mut Office, caller: &str, user: usize, at: u64| {
+        let attributes = caller.replace('#', &user.to_string());
+        let told = office.ask(&session, s(at), Ask { op: Op::Peek, ..ask(&attributes, "test") });
         (told.line == "shed web/workers", told.retry)
     };
-    let first: Vec<_> = (0..1_000).map(|user| shed(&mut office, user)).collect();
-    let count = first.iter().filter(|(shed, _)| *shed).count();
-    assert!((550..650).contains(&count), "{count} of a thousand callers");
-    for _ in 0..5 {
-        assert_eq!((0..1_000).map(|user| shed(&mut office, user)).collect::<Vec<_>>(), first);
+    // By the first attribute that is there.
+    for caller in ["user=u# ip=i", "ip=i#", "user= ip=i#"] {
+        let mut all =
+            |at: u64| (0..1_000).map(|user| shed(&mut office, caller, user, at)).collect::<Vec<_>>();
+        let first = all(52);
+        let count = first.iter().filter(|(shed, _)| *shed).count();
+        assert!((550..650).contains(&count), "{count} of a thousand callers");
+        for _ in 0..5 {
+            assert_eq!(all(52), first);
+        }
+        // Ten minutes later it is the turn of others.
+        let later = all(652);
+        let still = first.iter().zip(&later).filter(|(first, later)| first.0 && later.0).count();
+        assert!((280..440).contains(&still), "{still} of {count} again");
+    }
+}
+
+#[test]
+fn controller_follows_its_configured_numbers() {
+    const NUMBERS: &str = "good: 30%, bad: 50%, after: 10s, full: 40s, leak: 1/4";
+    // Busy slots of ten; then the severity after ten seconds and after thirty.
+    for (busy, ten, thirty) in [(10, 0.0, 0.5), (6, -0.2, -0.1), (4, -0.25, -0.25)] {
+        for (critical, chances) in [("false", [1.0, 0.5, 0.0, 0.0]), ("true", [1.0, 1.0, 0.0, 0.0])] {
+            let mut office =
+                Office::new(&rules(&format!("workers: {{{NUMBERS}, shed_critical: {critical}}}")));
+            let session = office.session(1, 10, s(0));
+            office.engine.tick(s(0));
+            for (from, to, severity) in [(0, 10, ten), (10, 30, thirty)] {
+                run(&mut office, &session, from, to, busy);
+                office.engine.tick(s(to));
+                let seen = office.engine.pools(s(to)).remove(0);
+                assert!((seen.severity - severity).abs() < 0.000_1, "{busy} busy: {seen:?}");
+            }
+            let seen = office.engine.pools(s(30)).remove(0);
+            let seen: Vec<f64> = seen
+                .shed_probabilities
+                .iter()
+                .map(|(_, chance)| (chance * 1_000.0).round() / 1_000.0)
+                .collect();
+            assert_eq!(seen, if busy == 10 { chances } else { [0.0; 4] }, "shed_critical: {critical}");
+        }
     }
 }
 

@@ -182,6 +182,29 @@ fn guard_shadow_switches_rule_for_ten_minutes() {
 }
 
 #[test]
+fn watches_rule_after_any_change_of_what_it_refuses() {
+    let rule = |key: &str, more: &str| format!("  - {{name: a, key: [{key}], rate: 1/h{more}}}\n");
+    for (key, more, is_watched) in [
+        ("user", "", false),
+        ("user, ip", "", true),
+        ("user", ", burst: 2", true),
+        ("user", ", match: {plan: free}", true),
+        ("user", ", unit: tokens", true),
+        ("user", ", over: {soft: 50%}", true),
+        ("user", ", block: 1min", true),
+        ("user", ", overrides: [{match: {plan: free}, rate: 2/h}]", true),
+        ("user", ", warn_at: 50%", false),
+        ("user", ", show_keys: [user]", false),
+        ("user", ", guard: shadow", false),
+        ("", "", false),
+    ] {
+        let mut bench = Bench::new(&rule("user", ""));
+        bench.reload(&rule(key, more));
+        assert_eq!(!bench.engine.is_at_rest(), is_watched, "[{key}]{more}");
+    }
+}
+
+#[test]
 fn watches_rules_of_every_kind() {
     let rules = [
         "  - {name: a, key: [user], algorithm: sliding_log, rate: 1/h}\n",

@@ -3,8 +3,9 @@
 use std::path::Path;
 
 use tidegate::daemon::settings::Settings;
+use tidegate::engine::{Engine, EngineOptions};
 
-use crate::engine;
+use crate::engines::options;
 
 /// What is bounded elsewhere, and the program itself.
 const BESIDE: [(&str, usize); 5] = [
@@ -22,8 +23,8 @@ fn sum_of_all_bounds_fits_the_unit() {
     let max = unit.lines().find_map(|line| line.strip_prefix("MemoryMax=")).unwrap();
     let max = max.strip_suffix('M').unwrap().parse::<usize>().unwrap() << 20;
     let (settings, _) = Settings::load(None).unwrap();
-    let engine =
-        engine("  - {name: one, key: [u], rate: 1/s}\n", usize::try_from(settings.memory_max_bytes).unwrap());
+    let memory_bytes_max = usize::try_from(settings.memory_max_bytes).unwrap();
+    let engine = Engine::new(EngineOptions { memory_bytes_max, ..options() });
     let held = engine.held_bytes_max(settings.connections.max as usize);
     let beside: usize = BESIDE.iter().map(|(_, bytes)| bytes).sum();
     println!("{} MiB for callers, {} MiB beside, of {} MiB", held >> 20, beside >> 20, max >> 20);

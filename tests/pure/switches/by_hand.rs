@@ -179,6 +179,14 @@ fn reset_key_is_fresh() {
         let mut bench = Bench::new(&text);
         let fresh: Vec<String> = trial(&mut Bench::new(&text));
         assert_eq!(trial(&mut bench), fresh, "{rule}");
+        if *rule != "rate: unlimited" {
+            assert!(bench.engine.reset_key(&name("a"), &[("user", "u")]).unwrap(), "{rule}");
+        }
+        assert!(
+            !bench.engine.reset_key(&name("a"), &[("user", "u")]).unwrap(),
+            "{rule}: nothing is left of it"
+        );
+        assert_eq!(trial(&mut bench), fresh, "{rule}");
         block(&bench, "a", &[("user", "u")], 60 * S);
         assert!(bench.engine.reset_key(&name("a"), &[("user", "u")]).unwrap(), "{rule}");
         assert_eq!(trial(&mut bench), fresh, "{rule}");

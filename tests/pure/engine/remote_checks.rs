@@ -1,0 +1,201 @@
+//! Requests that wait for Redis: what they lack, and each kind of reply.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tidegate::clock::Micros;
+use tidegate::engine::{
+    CheckReply, Cost, Descriptors, EngineAnswer, Op, RemoteCheckResult, Request, SharedKey, Shortfall,
+    Ticket, Verdict,
+};
+use tidegate::limit::Quota;
+use tidegate::limit::share::{Fallback, REMOTE_CHECK_WAIT_DEFAULT, RemoteCheckWait, ShareQuota};
+use tidegate::rules::{Limit, Rule};
+
+use super::engines::{ask, at_millis, rule};
+use super::fleet::{Host, shared, windowed};
+
+const USER: [(&str, &str); 1] = [("user", "u1")];
+
+/// The same rule, each request of which waits for Redis.
+fn exact(rule: Rule, change: impl FnOnce(ShareQuota) -> ShareQuota) -> Rule {
+    let Some(Quota::FleetBudget(quota)) = rule.limit.quota().cloned() else { panic!("no rule of the fleet") };
+    Rule {
+        limit: Limit::new(Quota::FleetBudget(Box::new(change(
+            quota.with_remote_checks(RemoteCheckWait::Always),
+        )))),
+        ..rule
+    }
+}
+
+/// A bucket and a window of nine, with a rule of this host beside it.
+fn each_kind() -> [Host; 2] {
+    let of = |rule: Rule| vec![exact(rule, |quota| quota)];
+    [of(shared("all", 9, 9)), of(windowed("all", 9))].map(|mut rules| {
+        rules.push(rule("own", &["user"], 1, 3));
+        Host::new(1, rules)
+    })
+}
+
+fn request(cost: u32, may_wait: bool) -> Request<'static> {
+    Request {
+        cost: Cost::Requests(cost),
+        may_wait,
+        ..Request::new(Op::Hit, "api", Descriptors::from_attributes(&USER))
+    }
+}
+
+fn ticket(host: &mut Host, cost: u32, millis: u64) -> Option<Arc<Ticket>> {
+    match host.decider.decide(&request(cost, true), at_millis(millis)) {
+        EngineAnswer::RemoteCheck(ticket) => Some(ticket),
+        _ => None,
+    }
+}
+
+fn resume(host: &mut Host, cost: u32, result: RemoteCheckResult<'_>, millis: u64) -> (Verdict, Option<u64>) {
+    match host.decider.resume(&request(cost, false), result, at_millis(millis)) {
+        EngineAnswer::Decided(decision) => (decision.verdict, decision.retry_after.map(|retry| retry.0)),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A reply that Redis computed at this time by its own clock.
+fn reply(host: &Host, paid_us: u64, add: impl FnOnce(&mut CheckReply)) -> CheckReply {
+    let mut reply = CheckReply::new(&host.engine, at_millis(1));
+    add(&mut reply);
+    reply.set_window_refill(None, paid_us);
+    reply
+}
+
+fn paid(host: &Host, need: &Shortfall, paid_us: u64) -> CheckReply {
+    reply(host, paid_us, |reply| reply.add_granted(need, 0, at_millis(0).at))
+}
+
+/// The tokens that a sync returns, and the time of the first payment among them.
+fn returned(host: &Host, key: &SharedKey) -> (u32, Option<u64>) {
+    let (reported, _) = host.engine.report_share(key, &host.budget(key), 0, at_millis(2)).unwrap();
+    (reported.refund, reported.paid_us)
+}
+
+#[test]
+fn granted_request_passes_and_leaves_nothing() {
+    for mut host in each_kind() {
+        let waiting = ticket(&mut host, 3, 0).unwrap();
+        let [need] = waiting.needs.as_slice() else { panic!("{waiting:?}") };
+        assert_eq!(
+            (need.missing_units, need.is_permit, waiting.patience),
+            (3, false, REMOTE_CHECK_WAIT_DEFAULT)
+        );
+        assert_eq!(host.engine.keys(), 0, "nothing is charged meanwhile");
+        let brought = paid(&host, need, 5);
+        assert_eq!(resume(&mut host, 3, RemoteCheckResult::Borrowed(brought), 1), (Verdict::Allow, Some(0)));
+        let there = host.engine.peek_share(&need.key, &host.budget(&need.key), at_millis(1)).unwrap();
+        assert_eq!((there.borrowed, there.debt, there.refund), (0, 0, 0));
+    }
+}
+
+#[test]
+fn refusal_of_redis_holds_for_its_time() {
+    let mut host = each_kind().into_iter().next().unwrap();
+    let waiting = ticket(&mut host, 3, 0).unwrap();
+    let refused = reply(&host, 0, |reply| {
+        reply.add_refused(&waiting.needs[0], Some(Micros(700_000)), 0, at_millis(0).at)
+    });
+    let told = resume(&mut host, 3, RemoteCheckResult::Borrowed(refused.with_time(at_millis(1))), 1);
+    assert_eq!(told, (Verdict::Limit, Some(700_000)));
+    assert!(ticket(&mut host, 3, 700).is_none(), "no other request asks meanwhile");
+    assert!(ticket(&mut host, 3, 701).is_some());
+}
+
+#[test]
+fn untaken_need_tells_what_is_left() {
+    for (level, verdict) in [(0, Verdict::Limit), (3_000_000, Verdict::Allow)] {
+        let mut host = each_kind().into_iter().next().unwrap();
+        let waiting = ticket(&mut host, 3, 0).unwrap();
+        let told = reply(&host, 0, |reply| reply.add_uncharged(&waiting.needs[0], level, at_millis(0).at));
+        assert_eq!(resume(&mut host, 3, RemoteCheckResult::Borrowed(told), 1).0, Verdict::Limit);
+        assert!(ticket(&mut host, 3, 1).is_some(), "the next request may ask");
+        assert_eq!(ask(&mut host.decider, Op::Peek, &USER, 3, at_millis(1)).verdict, verdict);
+    }
+}
+
+#[test]
+fn unused_tokens_return_with_the_time_of_their_payment() {
+    for (mut host, of_window) in each_kind().into_iter().zip([false, true]) {
+        let tickets = [ticket(&mut host, 3, 0).unwrap(), ticket(&mut host, 3, 0).unwrap()];
+        let key = tickets[0].needs[0].key;
+        // The first takes all that the rule of this host has, so the second refuses what was granted to it.
+        for (ticket, paid_us, verdict) in [(&tickets[0], 5, Verdict::Allow), (&tickets[1], 7, Verdict::Limit)]
+        {
+            let brought = paid(&host, &ticket.needs[0], paid_us);
+            assert_eq!(resume(&mut host, 3, RemoteCheckResult::Borrowed(brought), 1).0, verdict);
+        }
+        assert_eq!(host.calls(), [key]);
+        assert_eq!(returned(&host, &key), (3, of_window.then_some(7)));
+        // Replies to clients that have gone; a refusal among them has no tokens and no payment.
+        drop(reply(&host, 4, |reply| reply.add_refused(&tickets[0].needs[0], None, 0, at_millis(0).at)));
+        [9, 8].into_iter().for_each(|paid_us| drop(paid(&host, &tickets[0].needs[0], paid_us)));
+        assert_eq!(returned(&host, &key), (6, of_window.then_some(8)));
+        assert_eq!(returned(&host, &key), (0, None), "once");
+    }
+}
+
+#[test]
+fn missed_reply_falls_back_as_the_rule_says() {
+    for (when_down, first, second) in [
+        (Fallback::Allow, Verdict::Allow, Verdict::Allow),
+        (Fallback::Local, Verdict::Allow, Verdict::Allow),
+        // Half of nine for each of two hosts.
+        (Fallback::Share, Verdict::Allow, Verdict::Limit),
+        (Fallback::Refuse, Verdict::Limit, Verdict::Limit),
+    ] {
+        let quota = |quota: ShareQuota| ShareQuota::new(*quota.bucket(), 0, when_down);
+        let rule =
+            exact(shared("all", 9, 9), |share| quota(share).with_remote_checks(RemoteCheckWait::Always));
+        let mut host = Host::new(1, vec![rule]);
+        host.standing.set_hosts(2);
+        let waiting = ticket(&mut host, 3, 0).unwrap();
+        for verdict in [first, second] {
+            assert_eq!(
+                resume(&mut host, 3, RemoteCheckResult::TimedOut(&waiting), 5).0,
+                verdict,
+                "{when_down:?}"
+            );
+        }
+        let key = waiting.needs[0].key;
+        let owed = host.engine.peek_share(&key, &host.budget(&key), at_millis(5)).unwrap().debt;
+        let passed = [first, second].into_iter().filter(|verdict| *verdict == Verdict::Allow).count();
+        assert_eq!(owed, 3 * u32::try_from(passed).unwrap(), "{when_down:?} is charged afterwards");
+    }
+}
+
+#[test]
+fn tokens_of_a_missed_reply_are_free_once_another_rule_refuses() {
+    let mut host = each_kind().into_iter().next().unwrap();
+    let waiting = ticket(&mut host, 3, 0).unwrap();
+    assert_eq!(resume(&mut host, 3, RemoteCheckResult::TimedOut(&waiting), 1).0, Verdict::Allow);
+    assert_eq!(
+        resume(&mut host, 3, RemoteCheckResult::TimedOut(&waiting), 1).0,
+        Verdict::Limit,
+        "the rule of this host"
+    );
+    let key = waiting.needs[0].key;
+    let (_, back) = host.engine.report_share(&key, &host.budget(&key), 9, at_millis(2)).unwrap();
+    assert_eq!(back, 3);
+}
+
+#[test]
+fn request_waits_for_eight_keys_at_most_and_no_longer_than_the_shortest() {
+    let rules = |count: u64| {
+        let of = |number: u64| {
+            let patience = Duration::from_millis(4 + (number + 3) % count);
+            exact(shared(&format!("r{number}"), 9, 9), |quota| quota.with_wait_max(patience))
+        };
+        (0..count).map(of).collect()
+    };
+    let waiting = ticket(&mut Host::new(1, rules(8)), 1, 0).unwrap();
+    assert_eq!((waiting.needs.len(), waiting.patience), (8, Duration::from_millis(4)));
+    let mut host = Host::new(1, rules(9));
+    assert!(ticket(&mut host, 1, 0).is_none());
+    assert_eq!(ask(&mut host.decider, Op::Hit, &USER, 1, at_millis(0)).verdict, Verdict::Limit);
+}

@@ -1,0 +1,117 @@
+//! Counters: each decision once, at its verdict, rule, domain and priority.
+
+use tidegate::engine::{Op, RuleTotals, VerdictTotals};
+
+use super::office::{Ask, Office, s};
+
+const RULES: &str = "priorities: [critical, get]
+deny: [{name: bots, match: {agent: bot}}]
+limits:
+- {name: limited, match: {k: limit}, key: [], rate: 2/h, burst: 2}
+- {name: paced, match: {k: wait}, key: [], rate: 1/s, algorithm: leaky_bucket, queue: 3}
+- {name: soft, match: {k: soft}, key: [], rate: 10/h, over: {soft: 20%}, warn_at: 80%}
+- {name: tried, match: {k: tried}, key: [], rate: 1/h, burst: 1, mode: shadow}
+shed:
+- {pool: web, queue_age: {others: 100ms, critical: 1s}}
+";
+
+/// Requests of each kind, then each of them as a PEEK, which counts nothing.
+fn play(office: &mut Office) {
+    let session = office.session(1, 0, s(0));
+    for op in [Op::Hit, Op::Peek] {
+        let mut ask = |attributes: &str, priority: &str, times: u32, queued: Option<u64>| {
+            for _ in 0..times {
+                let of = Ask { op, priority: Some(priority), queued, ..Ask::acquire(attributes) };
+                office.ask(&session, s(0), of);
+            }
+        };
+        ask("k=limit", "critical", 5, None);
+        ask("k=wait", "get", 4, None);
+        ask("k=soft", "get", 13, None);
+        ask("k=tried", "get", 7, None);
+        ask("agent=bot", "critical", 6, None);
+        ask("k=none", "get", 8, Some(100_001));
+    }
+}
+
+fn rule(office: &Office, name: &str) -> RuleTotals {
+    office.engine.totals().rules.into_iter().find(|rule| *rule.rule == *name).unwrap_or_default()
+}
+
+#[test]
+fn counts_each_decision_by_verdict_rule_domain_and_priority() {
+    let mut office = Office::new(RULES);
+    play(&mut office);
+    let totals = office.engine.totals();
+    let seen = [totals.allowed, totals.limited, totals.waited, totals.denied, totals.shed];
+    // Of the soft rule ten are within, two above, and one is too much.
+    assert_eq!(seen, [2 + 1 + 12 + 7, 3 + 1, 3, 6, 8]);
+    let of = |name: &str| {
+        let RuleTotals { verdicts, pass, near, over, refuse, would_refuse, .. } = rule(&office, name);
+        let VerdictTotals { allow, limit, wait, deny, shed } = verdicts;
+        ([allow, limit, wait, deny, shed], [pass, near, over, refuse, would_refuse])
+    };
+    assert_eq!(of("limited"), ([2, 3, 0, 0, 0], [2, 0, 0, 3, 0]));
+    assert_eq!(of("paced"), ([1, 0, 3, 0, 0], [4, 0, 0, 0, 0]));
+    assert_eq!(of("soft"), ([12, 1, 0, 0, 0], [8, 2, 2, 1, 0]));
+    assert_eq!(of("tried"), ([0; 5], [1, 0, 0, 0, 6]), "no reply names a rule in shadow");
+    assert_eq!(of("bots"), ([0, 0, 0, 6, 0], [0, 0, 0, 6, 0]));
+    assert_eq!(of("web/queue_age"), ([0, 0, 0, 0, 8], [2 + 4 + 12 + 7, 0, 0, 8, 0]));
+    let named = |all: &[(Box<str>, VerdictTotals)], name: &str| {
+        let VerdictTotals { allow, limit, wait, deny, shed } =
+            all.iter().find(|(known, _)| **known == *name).unwrap().1;
+        [allow, limit, wait, deny, shed]
+    };
+    assert_eq!(named(&totals.unnamed, "api"), [7, 0, 0, 0, 0]);
+    assert_eq!(named(&totals.priorities, "critical"), [2, 3, 0, 6, 0]);
+    assert_eq!(named(&totals.priorities, "get"), [1 + 12 + 7, 1, 3, 0, 8]);
+}
+
+#[test]
+fn totals_of_removed_rules_stay_in_the_sum() {
+    let mut office = Office::new(RULES);
+    play(&mut office);
+    let before: Vec<RuleTotals> = office.engine.totals().rules;
+    // More names than have counters of their own.
+    for number in 0..3 {
+        let rule = |rule: u32| format!("- {{name: r{number}-{rule}, key: [], rate: 1/s}}\n");
+        office.install(&format!("limits:\n{}", (0..400).map(rule).collect::<String>()));
+        // A slot is not reused while a thread has rules that count there.
+        let session = office.session(1, 0, s(0));
+        office.ask(&session, s(0), Ask { op: Op::Peek, ..Ask::acquire("") });
+    }
+    assert_eq!(rule(&office, "limited"), RuleTotals::default(), "its counters went to another rule");
+    let sum = |rules: &[RuleTotals], of: fn(&RuleTotals) -> u64| rules.iter().map(of).sum::<u64>();
+    let after = office.engine.totals().rules;
+    for of in [
+        |rule: &RuleTotals| rule.verdicts.allow,
+        |rule: &RuleTotals| rule.verdicts.limit,
+        |rule: &RuleTotals| rule.verdicts.wait,
+        |rule: &RuleTotals| rule.verdicts.deny,
+        |rule: &RuleTotals| rule.verdicts.shed,
+        |rule: &RuleTotals| rule.pass,
+        |rule: &RuleTotals| rule.near,
+        |rule: &RuleTotals| rule.over,
+        |rule: &RuleTotals| rule.refuse,
+        |rule: &RuleTotals| rule.would_refuse,
+    ] {
+        assert!(sum(&before, of) > 0);
+        assert_eq!(sum(&after, of), sum(&before, of));
+    }
+}
+
+#[test]
+fn times_one_batch_of_sixty_four_by_its_decisions() {
+    let mut office = Office::new(RULES);
+    assert_eq!((0..640).filter(|_| office.decider.should_time_decision()).count(), 10);
+    // Four decisions of 5 000 ns each, one that took longer than any bound, and one of the shortest.
+    [(5_000, 4), (100_000_001, 1), (1_000, 1)]
+        .into_iter()
+        .for_each(|(nanos, of)| office.decider.record_duration(nanos, of));
+    let spans = office.engine.totals().spans;
+    assert_eq!(spans.nanos, 4 * 5_000 + 100_000_001 + 1_000);
+    let counted: Vec<_> = spans.counts.into_iter().filter(|(_, count)| *count > 0).collect();
+    assert_eq!(counted, [(Some(1_000), 1), (Some(5_000), 4), (None, 1)]);
+    office.decider.count_panic();
+    assert_eq!(office.engine.totals().panics, 1);
+}

@@ -1,0 +1,145 @@
+//! What operators and the host's sampler are shown: rules in force, sessions, wanted signals, held bytes.
+
+use tidegate::engine::{
+    AccountUse, HostSignals, OpenSession, Opening, RuleName, Switch, SwitchOrigin, Target, WrongPool,
+};
+use tidegate::rules::Mode;
+
+use super::office::{Office, ms, s};
+
+const RULES: &str = "priorities: [critical, get]
+exempt: [{name: probes, match: {path: /healthz}}, {name: unused, match: {path: /x}}]
+deny: [{name: bots, match: {agent: bot}}, {name: tried, match: {agent: x}, mode: shadow}]
+limits:
+- {name: a, key: [u], rate: 1/s}
+- {name: b, key: [u], rate: 1/s, mode: shadow}
+- {name: c, key: [u], rate: 1/s, mode: disabled}
+shed:
+- pool: web
+  workers: {}
+  queue_age: {others: 1s, mode: shadow}
+  signals:
+    accept_queue: {listen: ':8000', use: true, map: [[0, 0%], [32, 100%]]}
+    cpu: {use: true}
+";
+
+#[test]
+fn rules_in_force_have_their_effective_modes() {
+    use Mode::{Disabled, Enforce, Shadow};
+    // A rule, and its mode while the whole daemon is in each mode.
+    let table = [
+        ("a", [Enforce, Shadow, Disabled]),
+        ("b", [Shadow, Shadow, Disabled]),
+        ("c", [Disabled, Disabled, Disabled]),
+        ("probes", [Enforce, Enforce, Disabled]),
+        ("unused", [Disabled, Disabled, Disabled]),
+        ("bots", [Enforce, Shadow, Disabled]),
+        ("tried", [Shadow, Shadow, Disabled]),
+        ("web/workers", [Enforce, Shadow, Disabled]),
+        ("web/queue_age", [Shadow, Shadow, Disabled]),
+    ];
+    let office = Office::new(RULES);
+    let switch = |target: Target, mode: Mode| {
+        let switch = Switch { target, mode, until: None, set_at: s(0).at, by: SwitchOrigin::User(0) };
+        office.engine.set_switch(&switch).unwrap();
+    };
+    switch(Target::Rule(RuleName { domain: "api".into(), rule: "unused".into() }), Disabled);
+    for (number, mode) in [Enforce, Shadow, Disabled].into_iter().enumerate() {
+        switch(Target::Daemon, mode);
+        let in_force = office.engine.in_force();
+        let seen: Vec<_> = in_force.each().map(|rule| (rule.domain, rule.name, rule.mode)).collect();
+        for (name, modes) in table {
+            let expected = ("api", name, modes[number]);
+            assert!(seen.contains(&expected), "{expected:?} while {mode:?}: {seen:?}");
+        }
+        // Parts that no file names are not there.
+        assert_eq!(seen.len(), table.len(), "{seen:?}");
+        assert_eq!((office.engine.has_domain("api"), office.engine.has_domain("web")), (true, false));
+    }
+}
+
+#[test]
+fn lists_named_sessions_and_when_they_end() {
+    let office = Office::new(RULES);
+    let (one, _unnamed, two) =
+        (office.session(1, 3, s(0)), office.session(0, 3, s(0)), office.session(2, 4, s(0)));
+    office.engine.close_connection(&two, s(1));
+    let of = |number: u8, slots: u32, ends_at: Option<u64>| OpenSession {
+        name: [number; 16],
+        user: 1,
+        pool: "web".into(),
+        slots,
+        ends_at: ends_at.map(|seconds| s(seconds).at),
+    };
+    let mut open = office.engine.open_sessions();
+    open.sort_by_key(|session| session.name);
+    assert_eq!(open, [of(1, 3, None), of(2, 4, Some(6))]);
+    office.engine.tick(s(6));
+    office.engine.end_session(&one, s(6));
+    assert_eq!(office.engine.open_sessions(), []);
+    assert_eq!(office.engine.leases().sessions, 1);
+}
+
+#[test]
+fn wants_the_signals_of_the_rules_from_a_process_of_the_pool() {
+    let office = Office::new(RULES);
+    let wanted = || -> Vec<(String, Option<u32>)> {
+        let wanted = office.engine.required_host_signals().into_iter();
+        wanted.map(|HostSignals { pool, signal, pid, .. }| (format!("{pool}/{signal}"), pid)).collect()
+    };
+    let both = |pid| vec![("web/accept_queue".to_owned(), pid), ("web/cpu".to_owned(), pid)];
+    assert_eq!(wanted(), both(None));
+    let opening = Opening { name: None, user: 1, pool: "web", slots: 1, connection: 1, pid: Some(77) };
+    let session = office.engine.open_session(&opening, s(0)).unwrap();
+    assert_eq!(wanted(), both(Some(77)));
+    office.engine.end_session(&session, s(1));
+    assert_eq!(wanted(), both(None));
+    office.install("limits:\n- {name: a, key: [u], rate: 1/s}\n");
+    assert_eq!(wanted(), []);
+}
+
+#[test]
+fn pushed_signals_count_for_the_pool_of_their_session_while_fresh() {
+    let pushed = "priorities: [critical, get]\nshed:\n- {pool: web, slots: 4, workers: {}, signals: {load: {use: true}}}\n";
+    let office = Office::new(pushed);
+    let sessions = [1, 2].map(|number| office.session(number, 2, s(0)));
+    let [one, two] = &sessions;
+    let load = |millis: u64| office.engine.pools(ms(millis)).remove(0).signals[0].1;
+    assert_eq!(load(0), None);
+    assert_eq!(office.engine.record_pushed_signal(one, "other", "load", 900, s(0)), Err(WrongPool));
+    assert_eq!(office.engine.record_pushed_signal(one, "web", "load", 900, s(0)), Ok(()));
+    assert_eq!(load(0), Some(0.9));
+    assert_eq!(office.engine.record_pushed_signal(two, "web", "load", 300, s(1)), Ok(()));
+    assert_eq!(load(1_000), Some(0.6), "the mean of both");
+    assert_eq!((load(2_999), load(3_000), load(4_000)), (Some(0.6), Some(0.3), None));
+}
+
+#[test]
+fn held_bytes_grow_and_shrink_with_what_clients_hold() {
+    let mut office = Office::new("concurrency:\n- {name: a, key: [], max: 9}\n");
+    let held = |office: &Office| office.engine.held_bytes().total;
+    assert_eq!(held(&office), 0);
+    let account = office.engine.account(1);
+    account.connect();
+    let connected = held(&office);
+    let session = office.session(1, 1, s(0));
+    let opened = held(&office);
+    let lease = office.acquire(&session, s(0), "").lease;
+    let leased = held(&office);
+    assert!((8 << 10..32 << 10).contains(&connected), "{connected}");
+    assert!((1 << 10..8 << 10).contains(&(opened - connected)), "{opened}");
+    assert!((64..=128).contains(&(leased - opened)), "{leased}");
+    assert!(account.grow(AccountUse::Buffers, 1_000));
+    assert_eq!(office.engine.held_bytes().largest_user, leased + 1_000);
+    account.shrink(1_000);
+    assert!(office.release(&session, lease, s(1)));
+    assert_eq!(held(&office), opened);
+    office.engine.end_session(&session, s(2));
+    assert_eq!(held(&office), connected);
+    account.disconnect();
+    assert_eq!(held(&office), 0);
+    // Ten connections more may hold no less than ten do.
+    let most = |connections| office.engine.held_bytes_max(connections);
+    assert_eq!((most(10) - most(0)) as u64, 10 * connected);
+    assert!(most(0) > office.engine.memory_bytes_max() + (64 << 20), "tables, accounts, and leases");
+}
