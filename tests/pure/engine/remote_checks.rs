@@ -99,7 +99,7 @@ fn refusal_of_redis_holds_for_its_time() {
     let mut host = each_kind().into_iter().next().unwrap();
     let waiting = ticket(&mut host, 3, 0).unwrap();
     let refused = reply(&host, 0, |reply| {
-        reply.add_refused(&waiting.needs[0], Some(Micros(700_000)), 0, at_millis(0).at)
+        reply.add_refused(&waiting.needs[0], Some(Micros(700_000)), 0, at_millis(0).at);
     });
     let told = resume(&mut host, 3, RemoteCheckResult::Borrowed(refused.with_time(at_millis(1))), 1);
     assert_eq!(told, (Verdict::Limit, Some(700_000)));
