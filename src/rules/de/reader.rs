@@ -68,7 +68,7 @@ pub(super) struct Reader<'r, 'n> {
     pub(super) sink: &'r RefCell<Vec<(Span, ValueProblem)>>,
     /// The indexes of fields with known errors.
     pub(super) skip: &'r [usize],
-    /// For a part of a struct: the fields of all parts so far.
+    /// For a part of a struct: the fields of the whole.
     pub(super) known: Option<&'r RefCell<Vec<&'static str>>>,
 }
 
@@ -203,9 +203,15 @@ impl<'de> Deserializer<'de> for Reader<'_, 'de> {
             let mend = format!("write fields and values, such as `{first}: …`");
             return self.wrong(format!("{what} is a mapping, not {}", self.node.kind()), mend);
         };
-        let own = RefCell::default();
+        let own = RefCell::new(fields.to_vec());
+        if let Some(known) = self.known {
+            let mut known = known.borrow_mut();
+            let part = known.iter().position(|name| *name == what).map_or(0..0, |at| at..at + 1);
+            known.splice(part, fields.iter().copied());
+        }
         let known = self.known.unwrap_or(&own);
-        let access = Fields { reader: self, what, fields, known, pairs, part: 0, next: 0, current: None };
+        let access =
+            Fields { reader: self, what, fields, known, pairs, next: 0, part: fields.len(), current: None };
         let read = visitor.visit_map(access);
         // The struct completes errors of its parts.
         if self.known.is_some() {
@@ -316,63 +322,72 @@ impl<'de> SeqAccess<'de> for SpannedParts<'_, 'de> {
     }
 }
 
-/// The fields of a struct: those of its parts first, then its own in file order.
+/// The fields of a struct: its own in file order, then its parts from the last to the first.
 struct Fields<'r, 'n> {
     reader: Reader<'r, 'n>,
     what: &'static str,
     fields: &'static [&'static str],
+    /// The fields of the struct, with the names of parts that are not read yet.
     known: &'r RefCell<Vec<&'static str>>,
     pairs: &'n [(YamlNode, YamlNode)],
-    part: usize,
     next: usize,
+    part: usize,
     /// The index of the current field; `None` for a part.
     current: Option<usize>,
 }
 
 impl<'n> Fields<'_, 'n> {
-    /// Checks the name of a field. Returns it if the field is one of this struct.
-    fn check(&self, index: usize, key: &'n YamlNode, value: &'n YamlNode) -> Option<&'n str> {
-        if self.reader.sink.borrow().len() >= ERRORS_MAX {
-            return None;
-        }
-        let report = |message, mend: String| {
-            if self.reader.known.is_none() {
-                self.reader.sink.borrow_mut().push((key.at, ValueProblem { message, mend: Some(mend) }));
-            }
-        };
-        let Some(name) = key.as_scalar() else {
-            let message = format!("the name of a field is a text, not {}", key.kind());
-            report(message, "if a value was meant, write it in quotes".to_owned());
-            return None;
-        };
-        let is_own = self.fields.contains(&name);
-        if !is_own && self.reader.known.is_some() {
-            return None;
-        }
-        if !is_own && !self.known.borrow().contains(&name) {
-            match home(self.what, name) {
-                Some(home) => {
-                    let message = format!("`{name}` does nothing in {}", self.what);
-                    report(message, format!("it stands {home}: move it there, or leave it out"));
-                }
-                None => {
-                    let message = format!("unknown field {} in {}", shown(name), self.what);
-                    let suggested = || suggest(name, &self.known.borrow());
-                    report(message, exact_hint(self.what, name).map_or_else(suggested, str::to_owned));
-                }
-            }
-            return None;
-        }
-        let first = self.pairs.iter().take(index).find(|(first, _)| first.as_scalar() == Some(name));
-        if let Some((first, _)) = first {
-            let mend = format!("keep one of the two; the first is on line {}", first.at.line);
-            report(format!("`{name}` is written twice in {}", self.what), mend);
-            return None;
-        }
+    /// Returns the earlier field of the same name.
+    fn first(&self, index: usize, name: &str) -> Option<&'n YamlNode> {
+        let mut before = self.pairs.iter().take(index).map(|(key, _)| key);
+        before.find(|key| key.as_scalar() == Some(name))
+    }
+
+    /// Returns the name of a field of this struct with a value.
+    fn own(&self, index: usize) -> Option<&'n str> {
+        let (key, value) = self.pairs.get(index)?;
+        let name = key.as_scalar().filter(|name| self.fields.contains(name))?;
         // As envoyproxy/ratelimit reads descriptors.
         let is_descriptor = matches!(self.what, "a descriptor" | "`rate_limit`" | "an entry of `replaces`");
         let is_absent = value.value == Value::Null && (is_descriptor || name == "descriptors");
-        (is_own && !is_absent).then_some(name)
+        (!is_absent && !self.reader.skip.contains(&index) && self.first(index, name).is_none())
+            .then_some(name)
+    }
+
+    /// Reports unknown fields and duplicates, once the fields of all parts are known.
+    fn check_names(&self) {
+        let known = self.known.borrow();
+        if self.reader.known.is_some() || known.iter().any(|name| name.starts_with('$')) {
+            return;
+        }
+        for (index, (key, _)) in self.pairs.iter().enumerate() {
+            let (message, mend) = match key.as_scalar() {
+                None => (
+                    format!("the name of a field is a text, not {}", key.kind()),
+                    "if a value was meant, write it in quotes".to_owned(),
+                ),
+                Some(name) if known.contains(&name) => {
+                    let Some(first) = self.first(index, name) else { continue };
+                    let mend = format!("keep one of the two; the first is on line {}", first.at.line);
+                    (format!("`{name}` is written twice in {}", self.what), mend)
+                }
+                Some(name) => match home(self.what, name) {
+                    Some(home) => (
+                        format!("`{name}` does nothing in {}", self.what),
+                        format!("it stands {home}: move it there, or leave it out"),
+                    ),
+                    None => (
+                        format!("unknown field {} in {}", shown(name), self.what),
+                        exact_hint(self.what, name).map_or_else(|| suggest(name, &known), str::to_owned),
+                    ),
+                },
+            };
+            let mut sink = self.reader.sink.borrow_mut();
+            sink.push((key.at, ValueProblem { message, mend: Some(mend) }));
+            if sink.len() >= ERRORS_MAX {
+                return;
+            }
+        }
     }
 }
 
@@ -380,32 +395,34 @@ impl<'de> MapAccess<'de> for Fields<'_, 'de> {
     type Error = ReadError;
 
     fn next_key_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<Option<S::Value>, ReadError> {
-        while let Some(field) = self.fields.get(self.part) {
-            self.part += 1;
-            if field.starts_with('$') {
-                self.current = None;
-                return seed.deserialize((*field).into_deserializer()).map(Some);
-            }
-            self.known.borrow_mut().push(field);
-        }
-        while let Some((key, value)) = self.pairs.get(self.next) {
+        while self.next < self.pairs.len() {
             let index = self.next;
             self.next += 1;
-            if self.reader.skip.contains(&index) {
-                continue;
-            }
-            if let Some(name) = self.check(index, key, value) {
+            if let Some(name) = self.own(index) {
                 self.current = Some(index);
                 return seed.deserialize(BorrowedStrDeserializer::new(name)).map(Some);
             }
         }
+        self.current = None;
+        while let Some(part) = self.part.checked_sub(1) {
+            self.part = part;
+            if let Some(field) = self.fields.get(part).filter(|field| field.starts_with('$')) {
+                return seed.deserialize((*field).into_deserializer()).map(Some);
+            }
+        }
+        self.check_names();
         Ok(None)
     }
 
     fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, ReadError> {
         let value = self.current.and_then(|index| Some((index, self.pairs.get(index)?)));
         let Some((index, (key, node))) = value else {
-            return seed.deserialize(Reader { known: Some(self.known), ..self.reader });
+            let read = seed.deserialize(Reader { known: Some(self.known), ..self.reader });
+            // An error in a value is followed by another round.
+            if read.as_ref().is_err_and(|error: &ReadError| error.0.field.is_none()) {
+                self.check_names();
+            }
+            return read;
         };
         let (what, field) = (self.what, key.as_scalar().unwrap_or_default());
         let errors_before = self.reader.sink.borrow().len();

@@ -194,8 +194,9 @@ fn one_error_hides_no_other() {
          -\n\
          exmpt: []\n",
         &[
-            // A rule without a valid key has one error.
+            (3, 19, "unknown unit `sec`", "write 1/s"),
             (3, 31, "`key` is a list", "write `key: [x]`"),
+            (3, 34, "unknown field `brust`", "burst"),
             (4, 3, "a rule is a mapping, not a text", "`name: …`"),
             (6, 10, "a second rule named `a` in the domain `api`", "the first is at rules.yaml:3:10"),
             (7, 28, "the rate `5` has no unit", "5/s"),
