@@ -4,10 +4,27 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::fleet::link::{self, Url};
-use crate::rules::fields::{Field, Fields, boolean, list, text};
+use serde::Deserialize;
+
+use super::settings_file::PathText;
+use crate::rules::de::{Mapping, Spanned};
 use crate::rules::source::Report;
-use crate::rules::yaml::YamlNode;
-use crate::rules::{Domain, Problem, Severity, ValueProblem, percent, shown};
+use crate::rules::values::{PercentText, Text};
+use crate::rules::{Domain, Problem, Severity, ValueProblem, shown};
+
+#[derive(Deserialize)]
+#[serde(rename = "`redis`")]
+pub(super) struct RedisFields<'n> {
+    #[serde(borrow)]
+    url: Option<Spanned<Text<'n>>>,
+    urls: Option<Vec<Spanned<Text<'n>>>>,
+    cluster: Option<bool>,
+    user: Option<Text<'n>>,
+    password_file: Option<PathText<'n>>,
+    ca_file: Option<PathText<'n>>,
+    fleet_secret_files: Option<Vec<PathText<'n>>>,
+    region_weight: Option<PercentText>,
+}
 
 /// The servers of the fleet, and the credentials of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,104 +60,109 @@ impl RedisSettings {
     }
 }
 
-/// Reads the field; paths are relative to `directory`. `None`, after reporting it, without valid urls.
-pub(super) fn read(node: &YamlNode, directory: &Path, report: &mut Report<'_>) -> Option<RedisSettings> {
-    let fields = Fields::read(node, "`redis`", REDIS, report)?;
-    let urls = urls(&fields, report);
-    let path = |name: &str, report: &mut Report<'_>| {
-        let path = fields.get(name).and_then(|node| super::settings_file::path(node, name, report));
-        path.map(|path| directory.join(path))
-    };
-    let (password_file, ca_file) = (path("password_file", report), path("ca_file", report));
-    let user = fields.get("user").and_then(|node| text(node, "user", report)).map(str::to_owned);
-    let cluster = fields.get("cluster").and_then(|node| boolean(node, "cluster", report)).unwrap_or_default();
-    let weight = fields.get("region_weight");
-    let region_weight = weight
-        .and_then(|node| report.settle(node.at, percent::read(node, "region_weight", percent::WHOLE_SHARE)));
-    let fleet_secret_file = secret(&fields, directory, report);
+/// Checks the field; paths are relative to `directory`. `None`, after reporting it, without valid urls.
+pub(super) fn read(
+    fields: &RedisFields<'_>,
+    mapping: Mapping<'_>,
+    directory: &Path,
+    report: &mut Report<'_>,
+) -> Option<RedisSettings> {
+    let urls = urls(fields, mapping, report);
+    let fleet_secret_file = secret(fields, mapping, directory, report);
     let urls = urls?;
     let is_tls = |url: &Url| url.to_string().starts_with("rediss:");
-    if let Some(node) = fields.get("ca_file").filter(|_| !urls.iter().any(is_tls)) {
+    if fields.ca_file.is_some() && !urls.iter().any(is_tls) {
         let message = "`ca_file` is for TLS, and no url begins with rediss://";
-        report.warning(node.at, message, "write rediss:// where Redis speaks TLS, or leave `ca_file` out");
+        let mend = "write rediss:// where Redis speaks TLS, or leave `ca_file` out";
+        report.warning(mapping.at("ca_file"), message, mend);
     }
-    if let Some(node) = fields.get("cluster").filter(|_| cluster)
-        && let Some(url) = urls.iter().find(|url| url.to_string().starts_with("unix:"))
-    {
+    let cluster = fields.cluster.unwrap_or_default();
+    if cluster && let Some(url) = urls.iter().find(|url| url.to_string().starts_with("unix:")) {
         let message = format!("the nodes of a cluster are reached by TCP, and {url} is a socket");
-        report.error(node.at, message, "write the urls of some nodes, or leave `cluster` out");
+        let mend = "write the urls of some nodes, or leave `cluster` out";
+        report.error(mapping.at("cluster"), message, mend);
     }
-    let settings =
-        RedisSettings { urls, cluster, user, password_file, ca_file, fleet_secret_file, region_weight };
-    Some(settings)
+    let path = |path: Option<PathText<'_>>| path.map(|path| directory.join(path.0));
+    Some(RedisSettings {
+        urls,
+        cluster,
+        user: fields.user.map(|user| user.0.to_owned()),
+        password_file: path(fields.password_file),
+        ca_file: path(fields.ca_file),
+        fleet_secret_file,
+        region_weight: fields.region_weight.map(|weight| weight.0),
+    })
 }
 
 /// Reads one url under `url` or several under `urls`.
-fn urls(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Vec<Url>> {
-    let nodes: Vec<&YamlNode> = match (fields.get("url"), fields.get("urls")) {
-        (Some(_), Some(several)) => {
-            report.error(several.at, "`url` and `urls`: only one of them can hold", "leave `url` out");
+fn urls(fields: &RedisFields<'_>, mapping: Mapping<'_>, report: &mut Report<'_>) -> Option<Vec<Url>> {
+    let texts = match (&fields.url, &fields.urls) {
+        (Some(_), Some(_)) => {
+            let message = "`url` and `urls`: only one of them can hold";
+            report.error(mapping.at("urls"), message, "leave `url` out");
             return None;
         }
-        (Some(one), None) => vec![one],
+        (Some(one), None) => std::slice::from_ref(one),
         (None, Some(several)) => {
-            let mend = "write a list: [redis://10.0.0.1, redis://10.0.0.2]";
-            let items = list(several, "urls", mend, report)?;
-            if items.is_empty() || items.len() > URLS_MAX {
-                let message = format!("`urls` has {} entries", items.len());
-                report.error(several.at, message, format!("write 1 to {URLS_MAX}"));
+            if several.is_empty() || several.len() > URLS_MAX {
+                let message = format!("`urls` has {} entries", several.len());
+                report.error(mapping.at("urls"), message, format!("write 1 to {URLS_MAX}"));
                 return None;
             }
-            items.iter().collect()
+            several
         }
         (None, None) => {
-            let mend = "write `url: redis://127.0.0.1:6379`, or `urls` for several";
-            report.error(fields.at(), "`redis` needs `url`", mend);
+            if !mapping.has("url") && !mapping.has("urls") {
+                let mend = "write `url: redis://127.0.0.1:6379`, or `urls` for several";
+                report.error(mapping.0.at, "`redis` needs `url`", mend);
+            }
             return None;
         }
     };
-    let mut urls = Vec::with_capacity(nodes.len());
+    let mut urls = Vec::with_capacity(texts.len());
     let errors_before = report.errors();
-    for node in nodes {
-        let Some(text) = text(node, "url", report) else { continue };
+    for Spanned { at, value: Text(text) } in texts {
         // The errors of the url parser never repeat the text, which may contain a password.
         let read = text
             .parse::<Url>()
             .map_err(|error| ValueProblem::new(format!("no url of Redis: {error}"), EXAMPLE));
-        let Some(url) = report.settle(node.at, read) else { continue };
+        let Some(url) = report.settle(*at, read) else { continue };
         if urls.contains(&url) {
-            report.error(node.at, format!("{} is written twice", shown(text)), "keep one of the two");
+            report.error(*at, format!("{} is written twice", shown(text)), "keep one of the two");
         }
         if url.is_plain_beyond_loopback() {
             let message =
                 format!("{url} is plain text beyond this host: whoever is on the way can read and change it");
-            report.warning(node.at, message, "write rediss://, for TLS, or reach it by way of a tunnel");
+            report.warning(*at, message, "write rediss://, for TLS, or reach it by way of a tunnel");
         }
         urls.push(url);
     }
     (report.errors() == errors_before).then_some(urls)
 }
 
-fn secret(fields: &Fields<'_>, directory: &Path, report: &mut Report<'_>) -> Option<PathBuf> {
-    let Some(node) = fields.get("fleet_secret_files") else {
-        let message = "`redis` without `fleet_secret_files`: each host limits by itself";
-        report.warning(
-            fields.at(),
-            message,
-            format!("{}, the same on every host", how_to_make("/etc/tidegate/fleet-secret")),
-        );
-        return None;
-    };
-    let mend = "write a list of paths: [/etc/tidegate/fleet-secret]";
-    let items = list(node, "fleet_secret_files", mend, report).unwrap_or_default();
-    let [item] = items else {
-        let message = format!("`fleet_secret_files` has {} entries, and takes one", items.len());
-        let mend = "write the file that all hosts use; to replace the secret, name the new file on each host and restart it";
-        report.error(node.at, message, mend);
-        return None;
-    };
-    let path = super::settings_file::path(item, "fleet_secret_files", report)?;
-    Some(directory.join(path))
+fn secret(
+    fields: &RedisFields<'_>,
+    mapping: Mapping<'_>,
+    directory: &Path,
+    report: &mut Report<'_>,
+) -> Option<PathBuf> {
+    match fields.fleet_secret_files.as_deref() {
+        None => {
+            if !mapping.has("fleet_secret_files") {
+                let message = "`redis` without `fleet_secret_files`: each host limits by itself";
+                let mend = format!("{}, the same on every host", how_to_make("/etc/tidegate/fleet-secret"));
+                report.warning(mapping.0.at, message, mend);
+            }
+            None
+        }
+        Some([path]) => Some(directory.join(path.0)),
+        Some(paths) => {
+            let message = format!("`fleet_secret_files` has {} entries, and takes one", paths.len());
+            let mend = "write the file that all hosts use; to replace the secret, name the new file on each host and restart it";
+            report.error(mapping.at("fleet_secret_files"), message, mend);
+            None
+        }
+    }
 }
 
 /// Returns the warning for rules with `scope: fleet` where the settings name no Redis.
@@ -161,17 +183,6 @@ pub(crate) fn fleet_alone(domains: &[Arc<Domain>]) -> Option<Problem> {
 pub(super) fn how_to_make(path: &str) -> String {
     format!("make one: (umask 077; head -c 32 /dev/urandom > {path})")
 }
-
-const REDIS: &[Field] = &[
-    Field::built("url"),
-    Field::built("urls"),
-    Field::built("cluster"),
-    Field::built("user"),
-    Field::built("password_file"),
-    Field::built("ca_file"),
-    Field::built("fleet_secret_files"),
-    Field::built("region_weight"),
-];
 
 const EXAMPLE: &str = "write redis://HOST:6379, rediss://HOST:6379 for TLS, or unix:///run/redis/redis.sock";
 

@@ -1,14 +1,152 @@
 //! The settings file, read by the same strict reader as the rules.
 
 use std::net::SocketAddr;
+use std::num::NonZeroU32;
 use std::path::Path;
 
-use super::redis_settings;
+use serde::Deserialize;
+
+use super::redis_settings::{self, RedisFields};
 use super::settings::{Connections, DomainSettings, LogFormat, PoolSettings, Settings, check_socket_path};
-use crate::rules::fields::{Field, Fields, choice, list, text};
+use crate::rules::de::{self, FieldText, LaterMap, Mapping, Scalar};
 use crate::rules::source::{Report, Source, Span};
-use crate::rules::yaml::{self, Value, YamlNode};
-use crate::rules::{MODES, Problem, SCOPES, Severity, ValueProblem, amount, check_name, shown};
+use crate::rules::values::{Name, Text, read_from};
+use crate::rules::yaml::{self, Value};
+use crate::rules::{Mode, Problem, Scope, Severity, ValueProblem, amount, shown};
+
+#[derive(Deserialize)]
+#[serde(rename = "the settings")]
+struct SettingsFields<'n> {
+    mode: Option<Mode>,
+    #[serde(borrow)]
+    socket: Option<SocketFields<'n>>,
+    rules: Option<PathText<'n>>,
+    state: Option<PathText<'n>>,
+    memory: Option<MemoryFields>,
+    threads: Option<AtMost<THREADS_MAX>>,
+    metrics: Option<MetricsFields>,
+    admin: Option<AdminFields<'n>>,
+    redis: Option<RedisFields<'n>>,
+    scope: Option<Scope>,
+    #[expect(dead_code, reason = "looked up by name")]
+    domains: Option<LaterMap<DomainFields>>,
+    #[expect(dead_code, reason = "looked up by name")]
+    pools: Option<LaterMap<PoolFields>>,
+    connections: Option<ConnectionsFields>,
+    log: Option<LogFields>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "`socket`")]
+struct SocketFields<'n> {
+    #[serde(borrow)]
+    path: Option<PathText<'n>>,
+    mode: Option<Permissions>,
+    group: Option<Text<'n>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "`memory`")]
+struct MemoryFields {
+    max: Option<MemorySize>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "`metrics`")]
+struct MetricsFields {
+    listen: Option<MetricsAddress>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "`admin`")]
+struct AdminFields<'n> {
+    #[serde(borrow)]
+    socket: Option<PathText<'n>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "`connections`")]
+struct ConnectionsFields {
+    max: Option<AtMost<CONNECTIONS_MAX>>,
+    per_user: Option<AtMost<CONNECTIONS_MAX>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "`log`")]
+struct LogFields {
+    format: Option<LogFormat>,
+    level: Option<LogLevel>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "a domain of the settings")]
+struct DomainFields {
+    uids: Option<Vec<Uid>>,
+    scope: Option<Scope>,
+    refunds: Option<Refunds>,
+}
+
+/// Whether a negative charge must name the request that it refunds.
+#[derive(PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum Refunds {
+    Named,
+    Trusted,
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "a pool of the settings")]
+struct PoolFields {
+    uids: Option<Vec<Uid>>,
+    slots_max: Option<NonZeroU32>,
+}
+
+/// A path that is not empty.
+#[derive(Clone, Copy)]
+pub(super) struct PathText<'n>(pub(super) &'n str);
+
+/// A whole number from 1 to `MOST`.
+#[derive(Clone, Copy)]
+struct AtMost<const MOST: u32>(u32);
+
+/// A user by number. Names are not accepted, as the kernel reports a peer by number.
+struct Uid(u32);
+
+struct Permissions(u32);
+
+struct LogLevel(tracing::Level);
+
+struct MemorySize(u64);
+
+struct MetricsAddress(SocketAddr);
+
+read_from! {
+    ['de: 'n, 'n] PathText<'n>, FieldText => |FieldText(field, path)| {
+        if path.is_empty() || path.contains('\0') {
+            let message = format!("`{field}` is a path, not {}", shown(path));
+            return Err(ValueProblem::new(message, "write a path, or leave it out"));
+        }
+        Ok(PathText(path))
+    };
+    ['de, const MOST: u32] AtMost<MOST>, Scalar => |scalar| match amount::read_from(scalar, 1)? {
+        number if number > MOST => {
+            let message = format!("`{}` is {number}", scalar.0);
+            Err(ValueProblem::new(message, format!("write at most {MOST}")))
+        }
+        number => Ok(AtMost(number)),
+    };
+    ['de] LogLevel, FieldText => |FieldText(field, text)| {
+        // The parser accepts capital letters and numbers as well.
+        let level = text.parse().ok().filter(|_| LEVELS.contains(&text)).map(LogLevel);
+        level.ok_or_else(|| {
+            ValueProblem::new(format!("unknown {field} {}", shown(text)), de::suggest(text, &LEVELS))
+        })
+    };
+    ['de] Uid, FieldText => |FieldText(_, text)| uid_of(text).map(Uid);
+    ['de] Permissions, FieldText => |FieldText(_, text)| permissions(text).map(Permissions);
+    ['de] MemorySize, FieldText => |FieldText(_, text)| bytes(text).map(MemorySize);
+    ['de] MetricsAddress, FieldText => |FieldText(_, text)| socket_address(text).map(MetricsAddress);
+}
 
 /// Reads a file over the defaults. Wrong fields keep their default and are reported.
 pub(super) fn read(source: &Source, mut settings: Settings) -> (Settings, Vec<Problem>) {
@@ -19,49 +157,19 @@ pub(super) fn read(source: &Source, mut settings: Settings) -> (Settings, Vec<Pr
     let mut report = Report::new(source);
     // A file whose lines are all comments sets the defaults.
     if root.value != Value::Null
-        && let Some(fields) = Fields::read(&root, "the settings", SETTINGS, &mut report)
+        && let Some(fields) = de::read(&root, &mut report)
     {
         let directory = Path::new(&**source.file()).parent().unwrap_or(Path::new(""));
-        for (name, _, node) in fields.iter() {
-            field(name, node, directory, &mut settings, &mut report);
-        }
-        if let Some(node) = fields.get("admin").filter(|_| settings.admin_socket() == settings.socket.path) {
-            let message = "`admin.socket` is the path of `socket`, where applications ask";
-            report.error(node.at, message, "write another path, or leave `admin` out");
-        }
+        set_fields(fields, Mapping(&root), directory, &mut settings, &mut report);
     }
     (settings, report.into_problems())
 }
 
 /// Whether a file holds settings rather than rules.
 pub(crate) fn holds_settings(source: &Source) -> bool {
-    let Ok(YamlNode { value: Value::Map(pairs), .. }) = yaml::read(source) else { return false };
-    let has = |name: &str| pairs.iter().any(|(key, _)| key.as_scalar() == Some(name));
-    !has("domain") && !has("limits") && SETTINGS.iter().any(|field| has(field.name))
-}
-
-fn field(name: &str, node: &YamlNode, directory: &Path, settings: &mut Settings, report: &mut Report<'_>) {
-    match name {
-        "mode" => set(&mut settings.mode, choice(node, "mode", MODES, report)),
-        "socket" => socket(node, directory, settings, report),
-        "rules" => set(&mut settings.rules, path(node, "rules", report).map(|path| directory.join(path))),
-        "state" => {
-            set(&mut settings.state, path(node, "state", report).map(|path| Some(directory.join(path))));
-        }
-        "threads" => {
-            set(&mut settings.threads, number(node, "threads", THREADS_MAX, report).map(|n| n as usize));
-        }
-        "memory" => memory(node, settings, report),
-        "connections" => connections(node, settings, report),
-        "domains" => domains(node, settings, report),
-        "pools" => pools(node, settings, report),
-        "admin" => admin(node, directory, settings, report),
-        "metrics" => metrics(node, settings, report),
-        "log" => log(node, settings, report),
-        "scope" => set(&mut settings.scope, choice(node, "scope", SCOPES, report)),
-        "redis" => settings.redis = redis_settings::read(node, directory, report),
-        _ => {}
-    }
+    let Ok(root) = yaml::read(source) else { return false };
+    let root = Mapping(&root);
+    !root.has("domain") && !root.has("limits") && de::has_field::<SettingsFields<'_>>(root)
 }
 
 fn set<T>(setting: &mut T, value: Option<T>) {
@@ -70,69 +178,112 @@ fn set<T>(setting: &mut T, value: Option<T>) {
     }
 }
 
-fn socket(node: &YamlNode, directory: &Path, settings: &mut Settings, report: &mut Report<'_>) {
-    let Some(fields) = Fields::read(node, "`socket`", SOCKET, report) else { return };
-    let socket = &mut settings.socket;
-    if let Some(node) = fields.get("path")
-        && let Some(path) = path(node, "path", report).map(|path| directory.join(path))
-        && report.settle(node.at, check_socket_path(&path)).is_some()
-    {
-        socket.path = path;
+fn set_fields(
+    fields: SettingsFields<'_>,
+    mapping: Mapping<'_>,
+    directory: &Path,
+    settings: &mut Settings,
+    report: &mut Report<'_>,
+) {
+    let part = |name: &str| Mapping(mapping.get(name).unwrap_or(mapping.0));
+    set(&mut settings.mode, fields.mode);
+    set(&mut settings.scope, fields.scope);
+    set(&mut settings.rules, fields.rules.map(|path| directory.join(path.0)));
+    set(&mut settings.state, fields.state.map(|path| Some(directory.join(path.0))));
+    set(&mut settings.threads, fields.threads.map(|threads| threads.0 as usize));
+    set(&mut settings.memory_max_bytes, fields.memory.and_then(|memory| memory.max).map(|max| max.0));
+    set(&mut settings.metrics, fields.metrics.and_then(|own| own.listen).map(|listen| Some(listen.0)));
+    if let Some(own) = fields.socket {
+        let socket = &mut settings.socket;
+        set(&mut socket.path, socket_path(own.path, directory, part("socket").at("path"), report));
+        if let Some(Permissions(mode)) = own.mode {
+            socket.mode = mode;
+            if mode & 0o002 != 0 {
+                let message = format!("every user of this host may ask with mode {mode:04o}");
+                let mend = "write \"0660\", and a `group` that the applications are in";
+                report.warning(part("socket").at("mode"), message, mend);
+            }
+        }
+        socket.group = own.group.map(|group| group.0.to_owned());
     }
-    if let Some(node) = fields.get("mode")
-        && let Some(mode) = text(node, "mode", report)
-        && let Some(mode) = report.settle(node.at, permissions(mode))
-    {
-        socket.mode = mode;
-        if mode & 0o002 != 0 {
-            let message = format!("every user of this host may ask with mode {mode:04o}");
-            report.warning(node.at, message, "write \"0660\", and a `group` that the applications are in");
+    if let Some(own) = fields.connections {
+        let max = own.max.map_or(settings.connections.max, |max| max.0);
+        if own.per_user.is_some_and(|per_user| per_user.0 > max) {
+            let message = format!("`per_user` is above `max`, which is {max}");
+            let mend = "one user can take all connections: write less";
+            report.warning(part("connections").at("per_user"), message, mend);
+        }
+        let per_user = own.per_user.map_or(settings.connections.per_user, |per_user| per_user.0).min(max);
+        settings.connections = Connections { max, per_user };
+    }
+    if let Some(own) = fields.admin {
+        let path = socket_path(own.socket, directory, part("admin").at("socket"), report);
+        set(&mut settings.admin_socket, path.map(Some));
+        if settings.admin_socket() == settings.socket.path {
+            let message = "`admin.socket` is the path of `socket`, where applications ask";
+            report.error(mapping.at("admin"), message, "write another path, or leave `admin` out");
         }
     }
-    if let Some(node) = fields.get("group") {
-        socket.group = text(node, "group", report).map(str::to_owned);
+    if let Some(own) = fields.log {
+        set(&mut settings.log.format, own.format);
+        set(&mut settings.log.level, own.level.map(|level| level.0));
     }
+    settings.redis =
+        fields.redis.and_then(|own| redis_settings::read(&own, part("redis"), directory, report));
+    settings.domains = named(mapping, "domains", report, |name, at, own: DomainFields, source| {
+        let message = format!("no rules belong to the domain {}", shown(name));
+        let mend = Some("write it as the `domain` of a rules file, or leave it out".to_owned());
+        DomainSettings {
+            name: name.into(),
+            uids: numbers(own.uids),
+            scope: own.scope,
+            trusts_refunds: own.refunds == Some(Refunds::Trusted),
+            unknown: source.problem(Severity::Warning, at, message, mend),
+        }
+    });
+    settings.pools = named(mapping, "pools", report, |name, _, own: PoolFields, _| PoolSettings {
+        name: name.into(),
+        uids: numbers(own.uids),
+        slots_max: own.slots_max.map(u32::from),
+    });
 }
 
-fn memory(node: &YamlNode, settings: &mut Settings, report: &mut Report<'_>) {
-    let Some(fields) = Fields::read(node, "`memory`", MEMORY, report) else { return };
-    if let Some(node) = fields.get("max")
-        && let Some(max) = text(node, "max", report)
-    {
-        set(&mut settings.memory_max_bytes, report.settle(node.at, bytes(max)));
-    }
+fn numbers(uids: Option<Vec<Uid>>) -> Vec<u32> {
+    uids.unwrap_or_default().into_iter().map(|uid| uid.0).collect()
 }
 
-fn connections(node: &YamlNode, settings: &mut Settings, report: &mut Report<'_>) {
-    let Some(fields) = Fields::read(node, "`connections`", CONNECTIONS, report) else { return };
-    let mut read = |name| fields.get(name).and_then(|node| number(node, name, CONNECTIONS_MAX, report));
-    let (max, per_user) = (read("max"), read("per_user"));
-    let max = max.unwrap_or(settings.connections.max);
-    if let Some(node) = fields.get("per_user").filter(|_| per_user > Some(max)) {
-        let message = format!("`per_user` is above `max`, which is {max}");
-        report.warning(node.at, message, "one user can take all connections: write less");
-    }
-    let per_user = per_user.unwrap_or(settings.connections.per_user).min(max);
-    settings.connections = Connections { max, per_user };
+fn socket_path(
+    path: Option<PathText<'_>>,
+    directory: &Path,
+    at: Span,
+    report: &mut Report<'_>,
+) -> Option<std::path::PathBuf> {
+    let path = directory.join(path?.0);
+    report.settle(at, check_socket_path(&path))?;
+    Some(path)
 }
 
-fn admin(node: &YamlNode, directory: &Path, settings: &mut Settings, report: &mut Report<'_>) {
-    let Some(fields) = Fields::read(node, "`admin`", ADMIN, report) else { return };
-    if let Some(node) = fields.get("socket")
-        && let Some(path) = path(node, "socket", report).map(|path| directory.join(path))
-        && report.settle(node.at, check_socket_path(&path)).is_some()
-    {
-        settings.admin_socket = Some(path);
+/// Reads a mapping of names to their settings.
+fn named<'n, F: Deserialize<'n>, T>(
+    mapping: Mapping<'n>,
+    field: &'n str,
+    report: &mut Report<'_>,
+    make: impl Fn(&str, Span, F, &Source) -> T,
+) -> Vec<T> {
+    let mut made = Vec::new();
+    let mut seen: Vec<&str> = Vec::new();
+    for (key, node) in mapping.get(field).map_or(&[][..], |node| Mapping(node).pairs()) {
+        let name: Option<Name<'_>> = de::value(key, field, report);
+        let fields = de::read(node, report);
+        let Some(Name(name)) = name else { continue };
+        if seen.contains(&name) {
+            let message = format!("{} is written twice in `{field}`", shown(name));
+            report.error(key.at, message, "keep one of the two");
+        }
+        seen.push(name);
+        made.extend(fields.map(|fields| make(name, key.at, fields, report.source())));
     }
-}
-
-fn metrics(node: &YamlNode, settings: &mut Settings, report: &mut Report<'_>) {
-    let Some(fields) = Fields::read(node, "`metrics`", METRICS, report) else { return };
-    if let Some(node) = fields.get("listen")
-        && let Some(address) = text(node, "listen", report)
-    {
-        settings.metrics = report.settle(node.at, socket_address(address)).or(settings.metrics);
-    }
+    made
 }
 
 /// Reads an address and a port. A host name would need a lookup before the daemon can start.
@@ -143,90 +294,6 @@ fn socket_address(text: &str) -> Result<SocketAddr, ValueProblem> {
     })
 }
 
-fn log(node: &YamlNode, settings: &mut Settings, report: &mut Report<'_>) {
-    let Some(fields) = Fields::read(node, "`log`", LOG, report) else { return };
-    if let Some(node) = fields.get("format") {
-        set(&mut settings.log.format, choice(node, "format", FORMATS, report));
-    }
-    if let Some(node) = fields.get("level") {
-        set(&mut settings.log.level, choice(node, "level", LEVELS, report));
-    }
-}
-
-fn domains(node: &YamlNode, settings: &mut Settings, report: &mut Report<'_>) {
-    let what = "a domain of the settings";
-    let mut found = Vec::new();
-    named(node, "domains", what, DOMAIN, report, |name, at, fields, report| {
-        let uids = fields.get("uids").map(|node| uids(node, report)).unwrap_or_default();
-        let scope = fields.get("scope").and_then(|node| choice(node, "scope", SCOPES, report));
-        let refunds = fields.get("refunds").and_then(|node| choice(node, "refunds", REFUNDS, report));
-        let message = format!("no rules belong to the domain {}", shown(name));
-        let mend = Some("write it as the `domain` of a rules file, or leave it out".to_owned());
-        let unknown = report.source().problem(Severity::Warning, at, message, mend);
-        found.push(DomainSettings {
-            name: name.into(),
-            uids,
-            scope,
-            trusts_refunds: refunds.unwrap_or_default(),
-            unknown,
-        });
-    });
-    settings.domains = found;
-}
-
-fn pools(node: &YamlNode, settings: &mut Settings, report: &mut Report<'_>) {
-    let mut found = Vec::new();
-    named(node, "pools", "a pool of the settings", POOL, report, |name, _, fields, report| {
-        let uids = fields.get("uids").map(|node| uids(node, report)).unwrap_or_default();
-        let slots_max = fields.get("slots_max");
-        let slots_max = slots_max.and_then(|node| report.settle(node.at, amount::read(node, "slots_max")));
-        found.push(PoolSettings { name: name.into(), uids, slots_max });
-    });
-    settings.pools = found;
-}
-
-/// Reads a mapping of names to their settings.
-fn named<'n>(
-    node: &'n YamlNode,
-    field: &str,
-    what: &'static str,
-    known: &[Field],
-    report: &mut Report<'_>,
-    mut entry: impl FnMut(&'n str, Span, &Fields<'n>, &mut Report<'_>),
-) {
-    let Value::Map(entries) = &node.value else {
-        let message = format!("`{field}` is a mapping, not {}", node.kind());
-        report.error(node.at, message, "write names and what holds for each");
-        return;
-    };
-    let mut seen: Vec<&str> = Vec::new();
-    for (key, node) in entries {
-        let Some(name) = text(key, field, report) else { continue };
-        report.settle(key.at, check_name(name, what));
-        if seen.contains(&name) {
-            report.error(
-                key.at,
-                format!("{} is written twice in `{field}`", shown(name)),
-                "keep one of the two",
-            );
-        }
-        seen.push(name);
-        if let Some(fields) = Fields::read(node, what, known, report) {
-            entry(name, key.at, &fields, report);
-        }
-    }
-}
-
-/// Reads uids. Names are not accepted, as the kernel reports a peer by number.
-fn uids(node: &YamlNode, report: &mut Report<'_>) -> Vec<u32> {
-    let uids = list(node, "uids", "write user numbers: [1000, 1001]", report).unwrap_or_default();
-    let mut read = |uid: &YamlNode| {
-        let number = text(uid, "uids", report).map(uid_of);
-        number.and_then(|number| report.settle(uid.at, number))
-    };
-    uids.iter().filter_map(&mut read).collect()
-}
-
 fn uid_of(text: &str) -> Result<u32, ValueProblem> {
     let is_name = text.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_');
     if is_name && !text.contains(char::is_whitespace) {
@@ -234,28 +301,6 @@ fn uid_of(text: &str) -> Result<u32, ValueProblem> {
         return Err(ValueProblem::new(format!("{} is the name of a user, not a number", shown(text)), mend));
     }
     amount::parse(text)
-}
-
-pub(super) fn path<'n>(node: &'n YamlNode, field: &str, report: &mut Report<'_>) -> Option<&'n str> {
-    let path = text(node, field, report)?;
-    if path.is_empty() || path.contains('\0') {
-        report.error(
-            node.at,
-            format!("`{field}` is a path, not {}", shown(path)),
-            "write a path, or leave it out",
-        );
-        return None;
-    }
-    Some(path)
-}
-
-fn number(node: &YamlNode, field: &str, max: u32, report: &mut Report<'_>) -> Option<u32> {
-    let number = report.settle(node.at, amount::read(node, field))?;
-    if number > max {
-        report.error(node.at, format!("`{field}` is {number}"), format!("write at most {max}"));
-        return None;
-    }
-    Some(number)
 }
 
 /// Reads permission bits such as `0660`.
@@ -285,45 +330,7 @@ pub(crate) fn bytes(text: &str) -> Result<u64, ValueProblem> {
     Ok(size)
 }
 
-const SETTINGS: &[Field] = &[
-    Field::built("mode"),
-    Field::built("socket"),
-    Field::built("rules"),
-    Field::built("state"),
-    Field::built("memory"),
-    Field::built("threads"),
-    Field::built("metrics"),
-    Field::built("admin"),
-    Field::built("redis"),
-    Field::built("scope"),
-    Field::built("domains"),
-    Field::built("pools"),
-    Field::built("connections"),
-    Field::built("log"),
-];
-
-const SOCKET: &[Field] = &[Field::built("path"), Field::built("mode"), Field::built("group")];
-const MEMORY: &[Field] = &[Field::built("max")];
-const CONNECTIONS: &[Field] = &[Field::built("max"), Field::built("per_user")];
-const LOG: &[Field] = &[Field::built("format"), Field::built("level")];
-const METRICS: &[Field] = &[Field::built("listen")];
-const ADMIN: &[Field] = &[Field::built("socket")];
-const DOMAIN: &[Field] = &[Field::built("uids"), Field::built("scope"), Field::built("refunds")];
-const POOL: &[Field] = &[Field::built("uids"), Field::built("slots_max")];
-
-/// Whether a negative charge need not name the request that it refunds.
-const REFUNDS: &[(Field, bool)] = &[(Field::built("named"), false), (Field::built("trusted"), true)];
-
-const FORMATS: &[(Field, LogFormat)] =
-    &[(Field::built("text"), LogFormat::Text), (Field::built("json"), LogFormat::Json)];
-
-const LEVELS: &[(Field, tracing::Level)] = &[
-    (Field::built("error"), tracing::Level::ERROR),
-    (Field::built("warn"), tracing::Level::WARN),
-    (Field::built("info"), tracing::Level::INFO),
-    (Field::built("debug"), tracing::Level::DEBUG),
-    (Field::built("trace"), tracing::Level::TRACE),
-];
+const LEVELS: [&str; 5] = ["error", "warn", "info", "debug", "trace"];
 
 const UNITS: [(&str, u64); 3] = [("KiB", 1 << 10), ("MiB", 1 << 20), ("GiB", 1 << 30)];
 

@@ -1,31 +1,22 @@
 //! Parser of whole numbers such as `500`. Errors suggest the number that was probably meant.
 
+use super::de::Scalar;
 use super::problem::{ValueProblem, shown};
-use super::yaml::{ScalarKind, Value, YamlNode};
+use super::values::is_scalar;
 
-/// Reads a whole number of at least 1, written without quotes.
-pub(crate) fn read(node: &YamlNode, field: &str) -> Result<u32, ValueProblem> {
-    read_from(node, field, 1)
-}
-
-/// Reads a whole number of at least `least`, which is 0 or 1.
-pub(crate) fn read_from(node: &YamlNode, field: &str, least: u32) -> Result<u32, ValueProblem> {
-    match &node.value {
-        Value::Scalar(ScalarKind::Text, text) if parse(text).is_ok() => {
+/// Reads a whole number of at least `least`, which is 0 or 1, written without quotes.
+pub(crate) fn read_from(Scalar(field, kind, text): Scalar<'_>, least: u32) -> Result<u32, ValueProblem> {
+    match parse(text) {
+        Ok(_) if kind == "a text" => {
             let message = format!("`{field}` is a number, not the text {}", shown(text));
             Err(ValueProblem::new(message, "write it without quotes"))
         }
-        Value::Scalar(_, text) => match parse(text) {
-            Ok(0) if least > 0 => Err(ValueProblem::new(format!("`{field}` is 0"), "write at least 1")),
-            Ok(number) => Ok(number),
-            Err(wrong) => {
-                Err(ValueProblem { message: format!("`{field}`: {}", wrong.message), mend: wrong.mend })
-            }
-        },
-        _ => Err(ValueProblem::new(
-            format!("`{field}` is a number, not {}", node.kind()),
-            "write a whole number",
-        )),
+        _ if !is_scalar(kind) => {
+            Err(ValueProblem::new(format!("`{field}` is a number, not {kind}"), "write a whole number"))
+        }
+        Ok(0) if least > 0 => Err(ValueProblem::new(format!("`{field}` is 0"), "write at least 1")),
+        Ok(number) => Ok(number),
+        Err(wrong) => Err(ValueProblem { message: format!("`{field}`: {}", wrong.message), ..wrong }),
     }
 }
 

@@ -1,12 +1,16 @@
 //! Scopes of rules, and how hosts share a fleet budget. Plain data, independent of Redis.
 
-use super::field::Field;
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 use crate::clock::Micros;
 use crate::limit::{Quota, Rate, highest_common_factor, share};
 use std::time::Duration;
 
 /// The scope in which a rule counts.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum Scope {
     /// Each host counts separately.
     #[default]
@@ -67,7 +71,9 @@ pub enum WholeNumbers {
 }
 
 /// Whether a decision waits for Redis.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum FleetMode {
     /// Hosts borrow tokens in advance, so that no decision waits.
     #[default]
@@ -77,7 +83,9 @@ pub enum FleetMode {
 }
 
 /// The result for a request if its host has no token.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum OnMiss {
     /// Allowed on credit, within `max_over`.
     Admit,
@@ -88,7 +96,9 @@ pub enum OnMiss {
 }
 
 /// The fallback during an outage of Redis.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum OnRedisDown {
     /// Each host enforces its share: the budget divided by the last host count.
     #[default]
@@ -151,7 +161,7 @@ impl FleetTerms {
     /// Formats the settings as they are written, without defaults.
     #[must_use]
     pub fn text(&self) -> String {
-        let mut text = format!("{{mode: {}", name_of(MODES, self.mode));
+        let mut text = format!("{{mode: {}", self.mode.name());
         if let Some(on_miss) = self.on_miss {
             text.push_str(&format!(", on_miss: {}", on_miss.name()));
         }
@@ -190,7 +200,10 @@ impl Scope {
     /// Returns the name in rules files.
     #[must_use]
     pub fn name(self) -> &'static str {
-        name_of(SCOPES, self)
+        match self {
+            Scope::Host => "host",
+            Scope::Fleet => "fleet",
+        }
     }
 }
 
@@ -198,7 +211,10 @@ impl FleetMode {
     /// Returns the name in rules files.
     #[must_use]
     pub fn name(self) -> &'static str {
-        name_of(MODES, self)
+        match self {
+            FleetMode::Borrow => "borrow",
+            FleetMode::Exact => "exact",
+        }
     }
 }
 
@@ -206,7 +222,11 @@ impl OnMiss {
     /// Returns the name in rules files.
     #[must_use]
     pub fn name(self) -> &'static str {
-        name_of(ON_MISS, self)
+        match self {
+            OnMiss::Admit => "admit",
+            OnMiss::Refuse => "refuse",
+            OnMiss::Ask => "ask",
+        }
     }
 }
 
@@ -214,27 +234,19 @@ impl OnRedisDown {
     /// Returns the name in rules files.
     #[must_use]
     pub fn name(self) -> &'static str {
-        name_of(ON_REDIS_DOWN, self)
+        match self {
+            OnRedisDown::Share => "share",
+            OnRedisDown::Local => "local",
+            OnRedisDown::Allow => "allow",
+            OnRedisDown::Refuse => "refuse",
+        }
     }
 }
 
-fn name_of<T: Copy + PartialEq>(words: &[(Field, T)], value: T) -> &'static str {
-    words.iter().find(|(_, known)| *known == value).map_or("", |(word, _)| word.name)
-}
-
-/// Whether an algorithm supports `scope: fleet`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum OverFleet {
-    /// Supported.
-    Built,
-    /// Not supported.
-    Never,
-}
-
-/// Returns whether an algorithm, by its name in rules, supports `scope: fleet`.
-pub(super) fn over_fleet(algorithm: &str) -> OverFleet {
-    let known = OVER_FLEET.iter().find(|(name, _)| *name == algorithm);
-    known.map_or(OverFleet::Never, |(_, standing)| *standing)
+/// Whether an algorithm, by its name in rules, supports `scope: fleet`. The others have no budget that can be
+/// divided into shares: the leaky bucket is a pace, the sliding log a list of all requests.
+pub(super) fn may_be_shared(algorithm: &str) -> bool {
+    matches!(algorithm, "token_bucket" | "fixed_window" | "sliding_window" | "concurrency")
 }
 
 /// Converts a rate to millionths of a token per number of microseconds, in lowest terms. `None` if the rate
@@ -274,43 +286,6 @@ pub fn fleet_counts(parts: u64, period: u64) -> bool {
         && highest_common_factor(parts, period) == 1
 }
 
-/// The words of `scope`.
-pub(crate) const SCOPES: &[(Field, Scope)] =
-    &[(Field::built("host"), Scope::Host), (Field::built("fleet"), Scope::Fleet)];
-
-/// The words of `mode` in `fleet`, the same as in [`MODE_WORDS`].
-pub(super) const MODES: &[(Field, FleetMode)] =
-    &[(Field::built("borrow"), FleetMode::Borrow), (Field::built("exact"), FleetMode::Exact)];
-
-/// The words of `on_miss`, the same as in [`ON_MISS_WORDS`].
-pub(super) const ON_MISS: &[(Field, OnMiss)] = &[
-    (Field::built("admit"), OnMiss::Admit),
-    (Field::built("refuse"), OnMiss::Refuse),
-    (Field::built("ask"), OnMiss::Ask),
-];
-
-/// The words of `on_redis_down`.
-pub(super) const ON_REDIS_DOWN: &[(Field, OnRedisDown)] = &[
-    (Field::built("share"), OnRedisDown::Share),
-    (Field::built("local"), OnRedisDown::Local),
-    (Field::built("allow"), OnRedisDown::Allow),
-    (Field::built("refuse"), OnRedisDown::Refuse),
-];
-
-/// The words in the docs and the schema.
-pub(super) const MODE_WORDS: &[&str] = &["borrow", "exact"];
-/// The words in the docs and the schema.
-pub(super) const ON_MISS_WORDS: &[&str] = &["admit", "refuse", "ask"];
-
-/// The algorithms that support a fleet. The others have no budget that can be divided into shares: the leaky
-/// bucket is a pace, the sliding log a list of all requests.
-const OVER_FLEET: [(&str, OverFleet); 4] = [
-    ("token_bucket", OverFleet::Built),
-    ("fixed_window", OverFleet::Built),
-    ("sliding_window", OverFleet::Built),
-    ("concurrency", OverFleet::Built),
-];
-
 /// The default of `max_over`, in thousandths of the budget.
 pub(super) const OVER: u16 = 100;
 
@@ -322,18 +297,8 @@ const PRODUCT_MAX: u64 = 4_000_000_000_000_000;
 
 #[cfg(test)]
 mod tests {
-    use super::{MODE_WORDS, MODES, ON_MISS, ON_MISS_WORDS, fleet_rate};
+    use super::fleet_rate;
     use crate::limit::Rate;
-    use crate::rules::field::Field;
-
-    #[test]
-    fn the_table_names_what_is_built() {
-        fn built<T>(words: &[(Field, T)]) -> Vec<&'static str> {
-            words.iter().filter(|(word, _)| word.built).map(|(word, _)| word.name).collect()
-        }
-        assert_eq!(built(MODES), MODE_WORDS);
-        assert_eq!(built(ON_MISS), ON_MISS_WORDS);
-    }
 
     #[test]
     fn a_rate_is_millionths_of_a_token_each_microsecond() {

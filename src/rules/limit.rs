@@ -40,7 +40,9 @@ pub enum Over {
 }
 
 /// The cost of a refused request.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Deserialize, schemars::JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum RefusedCost {
     /// Refused requests cost nothing.
     #[default]

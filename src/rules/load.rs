@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::de::{self, Mapping};
 use super::draft::Draft;
+use super::file::RulesFile;
 use super::lints::lint;
 use super::meaning::{self, DefaultScope, Meant, MeantListed};
 use super::pools::PoolIndex;
@@ -12,7 +14,6 @@ use super::problem::{Problem, Severity, ValueProblem};
 use super::sight::domains_by_sight;
 use super::source::{Report, Source, about_file};
 use super::texts::DomainTexts;
-use super::written::File;
 use super::{Domain, ListKind, Position, Scopes, yaml};
 
 /// The domains that were read, and the problems of the others.
@@ -278,20 +279,20 @@ impl<'k> FileReading<'k> {
             self.spoil(report.source().file(), "");
             return;
         }
-        let file = File::read(root, report);
-        let domain =
-            file.domain.and_then(|(node, name)| meaning::domain(node, name, report).map(|name| (node, name)));
-        let scope = domain.map_or(self.scopes.all, |(_, name)| self.scopes.of(name));
-        let given = DefaultScope::by_settings(scope, self.scopes.weight);
-        let given = file.defaults.as_ref().map_or(given, |defaults| given.or_defaults(defaults, report));
-        let entries = entries(&file, given, report);
-        let branches = meaning::descriptors(file.descriptors, given, report);
-        let sheds: Vec<_> = file.sheds.iter().map(|node| meaning::shed(node, report)).collect();
-        let Some((node, name)) = domain else { return self.spoil(report.source().file(), "") };
+        let fields: Option<RulesFile<'_>> = de::read(root, report);
+        let file = Mapping(root);
+        let domain = fields.as_ref().map(|fields| fields.domain.0);
+        let scope = domain.map_or(self.scopes.all, |name| self.scopes.of(name));
+        let given = DefaultScope::by_settings(scope, self.scopes.weight)
+            .or_defaults(fields.as_ref().and_then(|fields| fields.defaults.as_ref()));
+        let entries = entries(file, given, report);
+        let branches = meaning::descriptors(de::items(file, "descriptors"), given, report);
+        let sheds: Vec<_> = de::items(file, "shed").iter().map(|node| meaning::shed(node, report)).collect();
+        let Some(name) = domain else { return self.spoil(report.source().file(), "") };
         self.settle(report.source().file(), name);
         if self.drafts.len() >= DOMAINS_MAX && self.drafts.iter().all(|draft| *draft.name != *name) {
             let mend = "write fewer domains, and tell tenants apart by an attribute in `key`";
-            report.error(node.at, format!("more than {DOMAINS_MAX} domains"), mend);
+            report.error(file.at("domain"), format!("more than {DOMAINS_MAX} domains"), mend);
         }
         let sheds = self.pools.take(sheds, report);
         self.draft(name, |draft| {
@@ -301,14 +302,15 @@ impl<'k> FileReading<'k> {
                     FileEntry::Listed(meant) => draft.add_listed(meant, report),
                 }
             }
-            draft.priorities.add(&file, report);
+            draft.priorities.add(file, report);
             for (entry, at) in sheds {
                 draft.add_shed(entry, at, report);
             }
             branches.into_iter().for_each(|branch| draft.graft(branch, report));
             draft.broken |= report.errors() > 0;
         });
-        if file.is_empty() && report.errors() == 0 {
+        let is_empty = |field: &&str| de::items(file, field).is_empty();
+        if ENTRIES.iter().all(|field| is_empty(field)) && !file.has("priorities") && report.errors() == 0 {
             report.warning(root.at, "no rules in this file", "write `limits:` and a list of rules");
         }
     }
@@ -345,17 +347,17 @@ impl<'k> FileReading<'k> {
 }
 
 /// Reads the named entries in file order, so that the first of two with the same name keeps it.
-fn entries(file: &File<'_>, given: DefaultScope, report: &mut Report<'_>) -> Vec<FileEntry> {
+fn entries(file: Mapping<'_>, given: DefaultScope, report: &mut Report<'_>) -> Vec<FileEntry> {
     let mut entries = Vec::new();
-    for node in file.limits {
+    for node in de::items(file, "limits") {
         entries.push((node.at.byte, FileEntry::Rule(Box::new(meaning::rule(node, given, report)))));
     }
-    for node in file.concurrency {
+    for node in de::items(file, "concurrency") {
         entries
             .push((node.at.byte, FileEntry::Rule(Box::new(meaning::concurrency_rule(node, given, report)))));
     }
-    for (nodes, kind) in [(file.exempt, ListKind::Exempt), (file.deny, ListKind::Deny)] {
-        for node in nodes {
+    for (field, kind) in [("exempt", ListKind::Exempt), ("deny", ListKind::Deny)] {
+        for node in de::items(file, field) {
             entries.push((node.at.byte, FileEntry::Listed(meaning::listed(node, kind, report))));
         }
     }
@@ -367,6 +369,9 @@ enum FileEntry {
     Rule(Box<Meant>),
     Listed(MeantListed),
 }
+
+/// The lists of a file.
+const ENTRIES: [&str; 7] = ["limits", "concurrency", "shed", "descriptors", "exempt", "deny", "prioritize"];
 
 /// More files indicate a wrong directory.
 const FILES_MAX: usize = 10_000;

@@ -2,21 +2,21 @@
 //! set, which is swapped as a whole. This module knows nothing of the state of limits.
 
 pub(crate) mod amount;
-mod concurrency_fields;
 mod condition;
 mod contents;
 mod csv;
-mod descriptor_fields;
+pub(crate) mod de;
 mod difference;
 mod draft;
 mod facts;
-pub mod field;
-pub mod fields;
+#[expect(dead_code, reason = "fields of types such as `Later` are looked up by name")]
+mod file;
 mod finder;
 mod fleet;
 mod fleet_bound;
 mod fold;
 mod glob;
+mod hints;
 mod index;
 mod key;
 mod library;
@@ -38,20 +38,18 @@ mod prefixes;
 mod priorities;
 mod problem;
 mod rate_text;
-pub mod reference;
 mod rows;
 mod rule;
-mod rule_fields;
+mod schema;
 mod set;
 pub mod shed;
 mod shed_facts;
-mod shed_fields;
 mod sight;
 pub mod source;
 mod texts;
 mod tree;
+pub(crate) mod values;
 pub(crate) mod words;
-mod written;
 pub mod yaml;
 
 pub use condition::{Condition, Pattern};
@@ -80,7 +78,6 @@ pub use set::{Domain, DomainContents, NamedItem, NamedKind, NotItsKey, RuleSet, 
 pub use texts::DomainTexts;
 pub use tree::{DESCRIPTORS_MAX, Hit, NodeHit, NodeHits, Tree};
 
-pub(crate) use fields::check_name;
-pub(crate) use fleet::SCOPES;
-pub(crate) use meaning::MODES;
 pub(crate) use problem::{ValueProblem, shown};
+pub use schema::schema;
+pub(crate) use values::{NAME_BYTES_MAX, check_name};

@@ -1,25 +1,24 @@
 //! Percentages such as `80%` and `12.5%`, held in thousandths of the whole.
 
 use super::amount;
+use super::de::Scalar;
 use super::problem::{ValueProblem, shown};
-use super::yaml::{ScalarKind, Value, YamlNode};
+use super::values::is_scalar;
 
-/// Reads a percentage of 1 to `most` thousandths.
-pub(crate) fn read(node: &YamlNode, field: &str, most: u16) -> Result<u16, ValueProblem> {
-    match read_from_0(node, field, most)? {
-        0 => Err(ValueProblem::new(format!("`{field}` is 0%"), "leave it out, or write at least 0.1%")),
-        share => Ok(share),
+/// Reads a percentage of `least`, which is 0 or 1, to `most` thousandths.
+pub(super) fn read(
+    Scalar(field, kind, text): Scalar<'_>,
+    least: u16,
+    most: u16,
+) -> Result<u16, ValueProblem> {
+    if !is_scalar(kind) {
+        return Err(ValueProblem::new(format!("`{field}` is a percentage, not {kind}"), "write it like 80%"));
     }
-}
-
-/// Reads a percentage of 0 to `most` thousandths.
-pub(super) fn read_from_0(node: &YamlNode, field: &str, most: u16) -> Result<u16, ValueProblem> {
-    match &node.value {
-        Value::Scalar(kind, text) => parse(text, *kind == ScalarKind::Number, field, most),
-        _ => Err(ValueProblem::new(
-            format!("`{field}` is a percentage, not {}", node.kind()),
-            "write it like 80%",
-        )),
+    match parse(text, kind == "a number", field, most)? {
+        0 if least > 0 => {
+            Err(ValueProblem::new(format!("`{field}` is 0%"), "leave it out, or write at least 0.1%"))
+        }
+        share => Ok(share),
     }
 }
 

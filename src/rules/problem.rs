@@ -157,6 +157,13 @@ impl ValueProblem {
     }
 }
 
+/// The message, and the help on the next line: the form that the deserializer reads.
+impl fmt::Display for ValueProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}\n{}", self.message, self.mend.as_deref().unwrap_or_default())
+    }
+}
+
 /// Quotes a text for messages: in backticks, on one line, shortened.
 pub(crate) fn shown(text: &str) -> String {
     let cut = text.char_indices().nth(SHOWN_CHARACTERS).map(|(byte, _)| byte);

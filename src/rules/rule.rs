@@ -4,6 +4,9 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
+use schemars::JsonSchema;
+use serde::Deserialize;
+
 use super::{Condition, FleetTerms, KeyPart, Limit, Overrides, Scope};
 
 /// A rule, which is a named limit. Names are unique within a domain.
@@ -102,14 +105,18 @@ pub fn candidate_of(name: &str) -> Option<&str> {
 const CANDIDATE: &str = "@candidate";
 
 /// The outcome of a lease that refunds its cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum RefundOn {
     /// Success: only failures count.
     Ok,
 }
 
 /// The action if a rule refuses most callers soon after a change.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum Guard {
     /// A warning.
     #[default]
@@ -120,9 +127,10 @@ pub enum Guard {
 
 /// The enforcement of a rule. Ordered from the strictest to the mildest.
 #[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, serde::Deserialize,
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, Deserialize, JsonSchema,
 )]
 #[serde(rename_all = "lowercase")]
+#[schemars(inline)]
 pub enum Mode {
     /// Requests over the limit are refused.
     #[default]

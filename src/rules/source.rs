@@ -47,7 +47,7 @@ impl UnreadableFile {
 }
 
 /// A span in a text. Lines and columns count from 1, columns in characters.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Deserialize)]
 pub struct Span {
     /// The line.
     pub line: u32,

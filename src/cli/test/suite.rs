@@ -3,9 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use serde::Deserialize;
+
 use super::line::{LineTime, TestLine};
-use crate::rules::fields::{Field, Fields, list, text};
+use crate::rules::de::{self, Later, LaterList, Mapping};
 use crate::rules::source::{Report, Source, Span};
+use crate::rules::values::Text;
 use crate::rules::yaml::{self, Value, YamlNode};
 use crate::rules::{self, Domain, Problem, Severity, ValueProblem, shown};
 
@@ -102,6 +105,29 @@ impl Test {
     }
 }
 
+#[derive(Deserialize)]
+#[serde(rename = "a file of tests")]
+struct SuiteFields<'n> {
+    #[serde(borrow)]
+    rules: Option<Text<'n>>,
+    domain: Option<Text<'n>>,
+    #[expect(dead_code, reason = "read one by one")]
+    tests: LaterList<TestFields<'n>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "a test")]
+#[expect(dead_code, reason = "`source` and `differs` are for readers, and `requests` is read line by line")]
+struct TestFields<'n> {
+    #[serde(borrow)]
+    name: Text<'n>,
+    source: Option<Text<'n>>,
+    differs: Option<Text<'n>>,
+    rules: Option<Text<'n>>,
+    domain: Option<Text<'n>>,
+    requests: Later<Text<'n>>,
+}
+
 /// Defaults for the tests of a file.
 struct Defaults {
     rules: Option<Rules>,
@@ -114,62 +140,50 @@ fn suite(root: &YamlNode, given: Option<&Path>, report: &mut Report<'_>) -> Opti
         let defaults = Defaults { rules: given, domain: None };
         return Some(tests.iter().filter_map(|node| test(node, &defaults, report)).collect());
     }
-    let fields = Fields::read(root, "a file of tests", FILE, report)?;
-    let named = fields.get("rules").and_then(|node| rules_of(node, report));
-    let domain = fields.get("domain").and_then(|node| text(node, "domain", report)).map(str::to_owned);
-    let defaults = Defaults { rules: given.or(named), domain };
-    let tests = fields.required("tests", TESTS_MEND, report)?;
-    let tests = list(tests, "tests", TESTS_MEND, report)?;
+    let fields: SuiteFields<'_> = de::read(root, report)?;
+    let root = Mapping(root);
+    let named = fields.rules.zip(root.get("rules")).map(|(text, node)| rules_of(node, text.0, report));
+    let defaults = Defaults { rules: given.or(named), domain: fields.domain.map(|text| text.0.to_owned()) };
+    let tests = de::items(root, "tests");
     Some(tests.iter().filter_map(|node| test(node, &defaults, report)).collect())
 }
 
 fn test(node: &YamlNode, defaults: &Defaults, report: &mut Report<'_>) -> Option<Test> {
-    let fields = Fields::read(node, "a test", TEST, report)?;
-    let name = fields.required("name", "say what it shows", report);
-    let name = name.and_then(|node| text(node, "name", report));
-    let rules = match fields.get("rules") {
-        Some(node) => rules_of(node, report),
-        None => defaults.rules.clone(),
-    };
-    if rules.is_none() && fields.get("rules").is_none() {
-        report.error(
-            node.at,
-            "a test without rules",
-            "write `rules: PATH` above `tests`, or give --rules PATH",
-        );
+    let errors_before = report.errors();
+    let fields: Option<TestFields<'_>> = de::read(node, report);
+    let mapping = Mapping(node);
+    let rules = fields.as_ref().and_then(|fields| fields.rules).zip(mapping.get("rules"));
+    let rules = rules.map(|(text, node)| rules_of(node, text.0, report)).or_else(|| defaults.rules.clone());
+    if rules.is_none() && !mapping.has("rules") && matches!(node.value, Value::Map(_)) {
+        let mend = "write `rules: PATH` above `tests`, or give --rules PATH";
+        report.error(node.at, "a test without rules", mend);
     }
-    let mut said =
-        |field: &'static str| fields.get(field).and_then(|node| text(node, field, report)).map(str::to_owned);
-    let domain = said("domain");
-    let domain_at = fields.get("domain").map_or(node.at, |node| node.at);
-    // These fields are for human readers.
-    let _ = (said("source"), said("differs"));
-    let requests = fields.required("requests", REQUESTS_MEND, report)?;
-    let lines = lines(requests, report)?;
+    let lines = mapping.get("requests").and_then(|requests| lines(requests, report));
+    let fields = fields.filter(|_| report.errors() == errors_before)?;
+    let domain_at = mapping.at("domain");
     Some(Test {
-        name: name?.to_owned(),
+        name: fields.name.0.to_owned(),
         file: Arc::clone(report.source().file()),
         directory: report.source().directory().unwrap_or(Path::new("")).to_owned(),
         wrong_domain: report.source().problem(Severity::Error, domain_at, String::new(), None),
         rules: rules?,
-        domain: domain.or_else(|| defaults.domain.clone()),
-        lines,
+        domain: fields.domain.map(|text| text.0.to_owned()).or_else(|| defaults.domain.clone()),
+        lines: lines?,
     })
 }
 
 /// Reads a path relative to the file, or a text of several lines.
-fn rules_of(node: &YamlNode, report: &mut Report<'_>) -> Option<Rules> {
-    let written = text(node, "rules", report)?;
+fn rules_of(node: &YamlNode, written: &str, report: &Report<'_>) -> Rules {
     if !written.trim_end().contains('\n') {
         let directory = report.source().directory().unwrap_or(Path::new(""));
-        return Some(Rules::Path(directory.join(written.trim_end())));
+        return Rules::Path(directory.join(written.trim_end()));
     }
     let block = Block::of(node, written, report.source());
     let above = "\n".repeat(block.first_line.saturating_sub(1) as usize);
     let indent = " ".repeat(block.indent);
     let indented =
         |line: &str| if line.trim().is_empty() { "\n".to_owned() } else { format!("{indent}{line}\n") };
-    Some(Rules::Text(format!("{above}{}", written.lines().map(indented).collect::<String>()).into()))
+    Rules::Text(format!("{above}{}", written.lines().map(indented).collect::<String>()).into())
 }
 
 /// Reads the lines of a test, from a text or a list of texts.
@@ -178,12 +192,12 @@ fn lines(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<TestLine>> {
     match &node.value {
         Value::List(items) => {
             for item in items {
-                let written = text(item, "requests", report)?;
+                let Text(written) = de::value(item, "requests", report)?;
                 lines.extend(report.settle(item.at, TestLine::read(written, item.at.line)));
             }
         }
         _ => {
-            let written = text(node, "requests", report)?;
+            let Text(written) = de::value(node, "requests", report)?;
             let block = Block::of(node, written, report.source());
             for (number, line) in (0..).zip(written.lines()) {
                 let words = line.trim();
@@ -258,19 +272,6 @@ impl<'s> Block<'s> {
 fn leading_spaces(line: &str) -> usize {
     line.bytes().take_while(|byte| *byte == b' ').count()
 }
-
-const FILE: &[Field] = &[Field::built("rules"), Field::built("domain"), Field::built("tests")];
-
-const TEST: &[Field] = &[
-    Field::built("name"),
-    Field::built("source"),
-    Field::built("differs"),
-    Field::built("rules"),
-    Field::built("domain"),
-    Field::built("requests"),
-];
-
-const TESTS_MEND: &str = "write `tests:` and below it a list, each with `name` and `requests`";
 
 const REQUESTS_MEND: &str = "write `requests: |` and below it lines such as `0:00 x5  user=u1  allow`";
 

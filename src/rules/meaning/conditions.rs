@@ -1,19 +1,16 @@
 //! Reader of `match`: conditions on attributes.
 
-use super::attribute;
-use crate::rules::fields::{Fields, boolean, text};
+use crate::rules::de::{self, Mapping};
+use crate::rules::file::ConditionFields;
 use crate::rules::problem::shown;
 use crate::rules::source::Report;
-use crate::rules::written::CONDITION;
+use crate::rules::values::AttributeName;
 use crate::rules::yaml::{Value, YamlNode};
 use crate::rules::{Condition, Network, Pattern};
 
+/// Reads the attributes of `match`.
 pub(super) fn conditions(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<Condition>> {
-    let Value::Map(pairs) = &node.value else {
-        let message = format!("`match` is a mapping, not {}", node.kind());
-        report.error(node.at, message, "write `match: {attribute: value}`, or leave it out to match all");
-        return None;
-    };
+    let pairs = Mapping(node).pairs();
     if pairs.len() > CONDITIONS_MAX {
         let message = format!("`match` has {} attributes", pairs.len());
         report.error(node.at, message, format!("write at most {CONDITIONS_MAX}: each costs every request"));
@@ -21,7 +18,7 @@ pub(super) fn conditions(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec
     }
     let mut conditions: Vec<Condition> = Vec::with_capacity(pairs.len());
     for (key, value) in pairs {
-        let Some(attribute) = attribute(key, "match", report) else { continue };
+        let Some(AttributeName(attribute)) = de::value(key, "match", report) else { continue };
         if conditions.iter().any(|known| *known.attribute == *attribute) {
             let message = format!("{} is written twice in `match`", shown(attribute));
             report.error(key.at, message, "write one list: any of its values will do");
@@ -93,7 +90,7 @@ impl Values<'_> {
 
     fn text(&self, node: &YamlNode, within: Option<Within>, report: &mut Report<'_>) -> Option<Pattern> {
         let field = within.map_or(self.attribute, |within| within.name());
-        let text = text(node, field, report)?;
+        let text: &str = report.settle(node.at, de::text(node, field))?;
         if within == Some(Within::Cidr) {
             return report.settle(node.at, Network::parse(text)).map(Pattern::Network);
         }
@@ -125,32 +122,33 @@ impl Values<'_> {
         report: &mut Report<'_>,
     ) -> Option<Vec<Pattern>> {
         let errors = report.errors();
-        let fields = Fields::read(node, "a value of `match`", CONDITION, report)?;
-        let mut kinds = fields.iter().filter(|(name, ..)| *name != "ignore_case");
-        let Some((name, at, value)) = kinds.next() else {
-            if errors == report.errors() {
+        let fields: ConditionFields = de::read(node, report).filter(|_| errors == report.errors())?;
+        let mapping = Mapping(node);
+        let written = |name: &str| mapping.get(name).zip(mapping.key(name));
+        let mut kinds: Vec<_> =
+            KINDS.iter().filter_map(|name| written(name).map(|(value, at)| (*name, value, at))).collect();
+        kinds.sort_by_key(|(.., at)| at.byte);
+        let (name, value, at) = match kinds.as_slice() {
+            [] => {
                 let mend =
                     "write a text, a list of texts, or `not`, `cidr`, `glob` or `present` and what is meant";
                 report.error(node.at, format!("{} has no value", shown(self.attribute)), mend);
+                return None;
             }
-            return None;
+            [only] => *only,
+            [(name, ..), (other, _, at), ..] => {
+                let message = format!("`{other}` beside `{name}` in one value of {}", shown(self.attribute));
+                let mend = format!(
+                    "write `[{{{name}: …}}, {{{other}: …}}]` if either will do; what is left out of `cidr` or `glob` goes \
+                     into `{{not: {{…}}}}`"
+                );
+                report.error(*at, message, mend);
+                return None;
+            }
         };
-        if let Some((other, at, _)) = kinds.next() {
-            let message = format!("`{other}` beside `{name}` in one value of {}", shown(self.attribute));
-            let mend = format!(
-                "write `[{{{name}: …}}, {{{other}: …}}]` if either will do; what is left out of `cidr` or `glob` goes \
-                 into `{{not: {{…}}}}`"
-            );
-            report.error(at, message, mend);
-            return None;
-        }
-        if let Some((_, at, _)) = fields.iter().find(|(field, ..)| *field == "ignore_case" && name != "glob")
-        {
-            report.error(
-                at,
-                format!("`ignore_case` beside `{name}`"),
-                "write `{glob: …, ignore_case: true}`",
-            );
+        if let Some(at) = mapping.key("ignore_case").filter(|_| name != "glob") {
+            let mend = "write `{glob: …, ignore_case: true}`";
+            report.error(at, format!("`ignore_case` beside `{name}`"), mend);
             return None;
         }
         if within == Some(Within::Not) && matches!(name, "not" | "present") {
@@ -159,26 +157,19 @@ impl Values<'_> {
             report.error(at, format!("`{name}` within `not`"), mend);
             return None;
         }
-        match name {
-            "present" => self.present(value, report),
-            "not" => Some(vec![Pattern::Not(self.patterns(value, Some(Within::Not), report))]),
-            "cidr" => Some(self.patterns(value, Some(Within::Cidr), report)),
-            _ => {
-                let ignore_case = match fields.get("ignore_case") {
-                    Some(node) => boolean(node, "ignore_case", report)?,
-                    None => false,
-                };
-                Some(self.patterns(value, Some(Within::Glob { ignore_case }), report))
+        Some(match name {
+            "present" if fields.present == Some(true) => vec![Pattern::Present],
+            "present" => {
+                self.condition.or_absent = true;
+                Vec::new()
             }
-        }
-    }
-
-    fn present(&mut self, node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<Pattern>> {
-        if boolean(node, "present", report)? {
-            return Some(vec![Pattern::Present]);
-        }
-        self.condition.or_absent = true;
-        Some(Vec::new())
+            "not" => vec![Pattern::Not(self.patterns(value, Some(Within::Not), report))],
+            "cidr" => self.patterns(value, Some(Within::Cidr), report),
+            _ => {
+                let ignore_case = fields.ignore_case.unwrap_or_default();
+                self.patterns(value, Some(Within::Glob { ignore_case }), report)
+            }
+        })
     }
 
     /// Warns of combinations of values.
@@ -208,6 +199,9 @@ impl Within {
         }
     }
 }
+
+/// The fields of a value, of which it has one.
+const KINDS: [&str; 4] = ["not", "cidr", "glob", "present"];
 
 /// Conditions are evaluated one by one for each request that reaches the rule.
 const CONDITIONS_MAX: usize = 32;

@@ -2,21 +2,17 @@
 
 use std::num::NonZeroU32;
 
+use super::OwnParts;
 use super::limits::Admitted;
-use super::placed::{FieldHomes, placed};
 use super::region::{region, weighed};
-use super::spans::{Bounds, span};
 use crate::limit::share::{self, RemoteCheckWait, WhenDown};
 use crate::limit::{Quota, Rate, places};
-use crate::rules::fields::{Fields, choice};
-use crate::rules::fleet::{
-    MODES, ON_MISS, ON_REDIS_DOWN, OverFleet, Region, SCOPES, WholeNumbers, fleet_rate, is_window, over_fleet,
-};
+use crate::rules::de::Mapping;
+use crate::rules::file::{CommonFields, DefaultsFields, FleetFields};
+use crate::rules::fleet::{self, Region, WholeNumbers, fleet_rate, is_window};
 use crate::rules::percent::{self, Percent};
 use crate::rules::source::{Report, Span};
 use crate::rules::tree::RequestsPerUnit;
-use crate::rules::written::FLEET_TERMS;
-use crate::rules::yaml::YamlNode;
 use crate::rules::{FleetMode, FleetTerms, Limit, OnMiss, OnRedisDown, Scope};
 
 /// The default scope of a rule and its source.
@@ -42,8 +38,8 @@ impl DefaultScope {
     }
 
     /// Takes the scope from `defaults` if present, else leaves it.
-    pub(in crate::rules) fn or_defaults(self, fields: &Fields<'_>, report: &mut Report<'_>) -> DefaultScope {
-        let own = fields.get("scope").and_then(|node| choice(node, "scope", SCOPES, report));
+    pub(in crate::rules) fn or_defaults(self, defaults: Option<&DefaultsFields>) -> DefaultScope {
+        let own = defaults.and_then(|defaults| defaults.scope);
         own.map_or(self, |scope| DefaultScope { scope, by: ScopeSource::Defaults, ..self })
     }
 
@@ -57,47 +53,44 @@ impl DefaultScope {
     }
 }
 
-/// Reads the fleet settings of a rule; `None` with `scope: host`, or after an error.
+/// Returns the fleet settings of a rule; `None` with `scope: host`, or after an error.
 pub(super) fn fleet(
-    fields: &Fields<'_>,
+    common: &CommonFields<'_>,
+    own: &OwnParts<'_>,
+    mapping: Mapping<'_>,
     given: DefaultScope,
-    at: Span,
-    admitted: Option<&Admitted>,
     report: &mut Report<'_>,
 ) -> Option<FleetTerms> {
-    let scope = fields.get("scope");
-    let own = scope.map(|node| choice(node, "scope", SCOPES, report));
-    let given = match own {
-        // The intended scope is unknown.
-        Some(None) => return None,
-        Some(Some(scope)) => DefaultScope { scope, by: ScopeSource::Rule, ..given },
+    let given = match common.scope {
+        Some(scope) => DefaultScope { scope, by: ScopeSource::Rule, ..given },
         None => given,
     };
     if given.scope == Scope::Host {
         for name in ["fleet", "max_over"] {
-            let Some((_, at, _)) = fields.iter().find(|(known, ..)| *known == name) else { continue };
+            let Some(at) = mapping.key(name) else { continue };
             let message =
                 format!("`{name}` says how hosts share a budget, and this rule counts on each host");
             report.error(at, message, format!("write `scope: fleet`, or leave `{name}` out"));
         }
         return None;
     }
-    let at = scope.map_or(at, |node| node.at);
-    if !may_be_shared(algorithm(fields), given, at, report) {
+    let at = mapping.at(if common.scope.is_some() { "scope" } else { "name" });
+    if !may_be_shared(own.algorithm, given, at, report) {
         return None;
     }
-    about_strangers(fields, given, report);
-    about_rates(fields, admitted, report);
-    about_windows(fields, admitted, report);
-    let terms = match fields.get("fleet") {
-        Some(node) => terms(node, fields.get("max").is_some(), report)?,
-        None => FleetTerms::default(),
+    let admitted = own.admitted.as_ref();
+    about_strangers(mapping, given, report);
+    about_rates(mapping, admitted, report);
+    about_windows(mapping, admitted, report);
+    let terms = match (&common.fleet, mapping.get("fleet")) {
+        (Some(fields), Some(node)) => terms(fields, Mapping(node), mapping.has("max"), report)?,
+        _ => FleetTerms::default(),
     };
-    let max_over = match fields.get("max_over") {
-        Some(node) => Some(max_over(node, &terms, admitted, report)?),
+    let max_over = match own.max_over {
+        Some(share) => Some(max_over(share.0, mapping.at("max_over"), &terms, admitted, report)?),
         None => None,
     };
-    let region = region(given.weight, fields, admitted, report);
+    let region = region(given.weight, mapping, admitted, report);
     Some(FleetTerms { max_over, region, ..terms })
 }
 
@@ -183,15 +176,10 @@ fn when_down(terms: &FleetTerms) -> WhenDown {
     }
 }
 
-/// Returns the algorithm as written; unknown ones are reported elsewhere.
-fn algorithm<'n>(fields: &Fields<'n>) -> &'n str {
-    if fields.get("max").is_some() {
-        return "concurrency";
-    }
-    fields.get("algorithm").and_then(YamlNode::as_scalar).unwrap_or("token_bucket")
-}
-
 fn may_be_shared(algorithm: &str, given: DefaultScope, at: Span, report: &mut Report<'_>) -> bool {
+    if fleet::may_be_shared(algorithm) {
+        return true;
+    }
     let mend = match given.by {
         ScopeSource::Rule => "write `scope: host`, a `token_bucket`, or a window",
         ScopeSource::Defaults => "write `scope: host` in the rule, or in `defaults` for all of the file",
@@ -199,35 +187,30 @@ fn may_be_shared(algorithm: &str, given: DefaultScope, at: Span, report: &mut Re
             "write `defaults: {scope: host}` in this file, or another `scope` in the settings"
         }
     };
-    let message = match over_fleet(algorithm) {
-        OverFleet::Built => return true,
-        OverFleet::Never => {
-            format!("a `{algorithm}` cannot be shared by hosts, and {} asks for it", given.asks())
-        }
-    };
+    let message = format!("a `{algorithm}` cannot be shared by hosts, and {} asks for it", given.asks());
     report.error(at, message, mend);
     false
 }
 
 /// Reports fleet settings that do not apply to concurrency.
-fn about_places(fields: &Fields<'_>, mode: FleetMode, on_miss: Option<OnMiss>, report: &mut Report<'_>) {
-    if let Some(node) = fields.get("mode").filter(|_| mode == FleetMode::Exact) {
+fn about_places(fields: &FleetFields, mapping: Mapping<'_>, report: &mut Report<'_>) {
+    if fields.mode == Some(FleetMode::Exact) {
         let message =
             "`mode: exact` does not go with `max`: a place that is free here needs no word of Redis";
-        report.error(node.at, message, "leave `mode` out, and write `on_miss: ask`");
+        report.error(mapping.at("mode"), message, "leave `mode` out, and write `on_miss: ask`");
     }
-    if let Some(node) = fields.get("on_miss").filter(|_| on_miss == Some(OnMiss::Admit)) {
+    if fields.on_miss == Some(OnMiss::Admit) {
         let message = "`on_miss: admit` does not go with `max`: work begins with a place or not at all";
-        report.error(node.at, message, "leave `on_miss` out, or write `on_miss: ask`");
+        report.error(mapping.at("on_miss"), message, "leave `on_miss` out, or write `on_miss: ask`");
     }
 }
 
 /// Reports fields that have a meaning on one host only.
-fn about_strangers(fields: &Fields<'_>, given: DefaultScope, report: &mut Report<'_>) {
-    for (name, at, node) in fields.iter() {
-        let Some((_, why, mend)) = STRANGERS.iter().find(|(known, ..)| *known == name) else { continue };
+fn about_strangers(mapping: Mapping<'_>, given: DefaultScope, report: &mut Report<'_>) {
+    for (name, why, mend) in STRANGERS {
+        let Some((at, node)) = mapping.key(name).zip(mapping.get(name)) else { continue };
         // The default is accepted.
-        if matches!((name, node.as_scalar()), ("over", Some("refuse")) | ("refused", Some("free"))) {
+        if matches!((*name, node.as_scalar()), ("over", Some("refuse")) | ("refused", Some("free"))) {
             continue;
         }
         report.error(at, format!("`{name}` does not go with {}: {why}", given.asks()), *mend);
@@ -235,7 +218,7 @@ fn about_strangers(fields: &Fields<'_>, given: DefaultScope, report: &mut Report
 }
 
 /// Reports windows that hosts cannot share.
-fn about_windows(fields: &Fields<'_>, admitted: Option<&Admitted>, report: &mut Report<'_>) {
+fn about_windows(mapping: Mapping<'_>, admitted: Option<&Admitted>, report: &mut Report<'_>) {
     let Some(limit) = admitted.map(|admitted| &admitted.limit) else { return };
     let windows = limit.allowances.iter().flatten().map(|allowance| &allowance.quota);
     let windows = windows.filter(|quota| is_window(quota) && quota.limit() > 0);
@@ -249,14 +232,12 @@ fn about_windows(fields: &Fields<'_>, admitted: Option<&Admitted>, report: &mut 
             ("rate", "write a rounder number, or `scope: host`")
         }
     };
-    let at = fields.get(name).map_or(fields.at(), |node: &YamlNode| node.at);
-    report.error(at, format!("hosts cannot share this rule: {fault}"), mend);
+    report.error(mapping.at(name), format!("hosts cannot share this rule: {fault}"), mend);
 }
 
 /// Reports rates that Redis scripts cannot count exactly.
-fn about_rates(fields: &Fields<'_>, admitted: Option<&Admitted>, report: &mut Report<'_>) {
+fn about_rates(mapping: Mapping<'_>, admitted: Option<&Admitted>, report: &mut Report<'_>) {
     let Some(limit) = admitted.map(|admitted| &admitted.limit) else { return };
-    let of = |name| fields.get(name).map_or(fields.at(), |node: &YamlNode| node.at);
     let mut told = false;
     for (number, allowance) in limit.allowances.iter().enumerate() {
         let Some(Quota::TokenBucket(quota)) = allowance.as_ref().map(|own| &own.quota) else {
@@ -266,67 +247,63 @@ fn about_rates(fields: &Fields<'_>, admitted: Option<&Admitted>, report: &mut Re
             continue;
         }
         told = true;
-        let (at, whose) = match number {
-            0 => (of("rate"), ""),
-            _ if fields.get("overrides").is_some() => (of("overrides"), " of an override"),
-            _ => (of("overrides_file"), " of an override"),
+        let (field, whose) = match number {
+            0 => ("rate", ""),
+            _ if mapping.has("overrides") => ("overrides", " of an override"),
+            _ => ("overrides_file", " of an override"),
         };
         let message = format!("the rate {}{whose} cannot be counted exactly over a fleet", quota.rate());
         let mend = "write a rounder number, and at most 1000000000/s, or `scope: host`";
-        report.error(at, message, mend);
+        report.error(mapping.at(field), message, mend);
     }
 }
 
-fn terms(node: &YamlNode, is_of_places: bool, report: &mut Report<'_>) -> Option<FleetTerms> {
+fn terms(
+    fields: &FleetFields,
+    mapping: Mapping<'_>,
+    is_of_places: bool,
+    report: &mut Report<'_>,
+) -> Option<FleetTerms> {
     let errors_before = report.errors();
-    let node = placed(node, "`fleet`", FLEET_TERMS, TERM_HOMES, report);
-    let fields = Fields::read(&node, "`fleet`", FLEET_TERMS, report)?;
-    let mode = fields.get("mode").and_then(|node| choice(node, "mode", MODES, report));
-    let on_miss = fields.get("on_miss").and_then(|node| choice(node, "on_miss", ON_MISS, report));
-    let on_redis_down =
-        fields.get("on_redis_down").and_then(|node| choice(node, "on_redis_down", ON_REDIS_DOWN, report));
-    if let Some(node) = fields.get("deadline") {
-        report.warning(node.at, "`deadline` is now called `wait`", "write `wait`");
+    if fields.deadline.is_some() {
+        report.warning(mapping.at("deadline"), "`deadline` is now called `wait`", "write `wait`");
     }
-    let wait = fields.get("wait").or_else(|| fields.get("deadline"));
-    let wait = wait.and_then(|node| span(node, "wait", WAITS, report));
-    let mode = mode.unwrap_or_default();
-    if let Some(node) = fields.get("on_miss").filter(|_| mode == FleetMode::Exact) {
+    let (mode, on_miss) = (fields.mode.unwrap_or_default(), fields.on_miss);
+    if on_miss.is_some() && mode == FleetMode::Exact {
         let message = "`on_miss` does not go with `mode: exact`: Redis is asked each time";
-        report.error(node.at, message, "leave `on_miss` out, or write `mode: borrow`");
+        report.error(mapping.at("on_miss"), message, "leave `on_miss` out, or write `mode: borrow`");
     }
-    if let Some(node) = fields.get("wait")
-        && mode == FleetMode::Borrow
-        && matches!(on_miss, Some(OnMiss::Admit | OnMiss::Refuse))
-    {
+    let never_waits = mode == FleetMode::Borrow && matches!(on_miss, Some(OnMiss::Admit | OnMiss::Refuse));
+    if fields.wait.is_some() && never_waits {
         let message = "`wait` says nothing here: no request waits for Redis";
-        report.warning(node.at, message, "leave it out, or write `on_miss: ask`");
+        report.warning(mapping.at("wait"), message, "leave it out, or write `on_miss: ask`");
     }
     if is_of_places {
-        about_places(&fields, mode, on_miss, report);
+        about_places(fields, mapping, report);
     }
-    let on_redis_down = on_redis_down.unwrap_or_default();
+    let wait = fields.wait.or(fields.deadline).map(|wait| wait.0);
+    let on_redis_down = fields.on_redis_down.unwrap_or_default();
     let terms = FleetTerms { mode, on_miss, on_redis_down, max_over: None, region: None, wait };
     (report.errors() == errors_before).then_some(terms)
 }
 
-/// Reads `max_over` in thousandths. With `on_miss: admit` it must allow one token on each of two hosts, as a
+/// Checks `max_over` in thousandths. With `on_miss: admit` it must allow one token on each of two hosts, as a
 /// fleet has at least two.
 fn max_over(
-    node: &YamlNode,
+    share: u16,
+    at: Span,
     terms: &FleetTerms,
     admitted: Option<&Admitted>,
     report: &mut Report<'_>,
 ) -> Option<u16> {
-    let share = report.settle(node.at, percent::read_from_0(node, "max_over", percent::WHOLE_SHARE))?;
     if share == 0 {
         let message = "`max_over` is 0%: nothing is ever to be admitted past the budget";
-        report.error(node.at, message, "leave it out, and write `fleet: {on_miss: refuse}`");
+        report.error(at, message, "leave it out, and write `fleet: {on_miss: refuse}`");
         return None;
     }
     if terms.mode == FleetMode::Exact || terms.on_miss != Some(OnMiss::Admit) {
         let message = "`max_over` says nothing here: the budget is never exceeded";
-        report.warning(node.at, message, "leave it out, or write `fleet: {on_miss: admit}`");
+        report.warning(at, message, "leave it out, or write `fleet: {on_miss: admit}`");
         return Some(share);
     }
     let allowances = admitted.into_iter().flat_map(|admitted| admitted.limit.allowances.iter().flatten());
@@ -347,16 +324,13 @@ fn max_over(
             ),
             false => "leave `on_miss` out, or write `on_miss: refuse`".to_owned(),
         };
-        report.error(node.at, message, mend);
+        report.error(at, message, mend);
         return None;
     }
     Some(share)
 }
 
 const SECOND_NANOS: u64 = 1_000_000_000;
-
-/// The lower bound is the latency of a busy network; users notice delays above the upper one.
-const WAITS: Bounds = [(2, "2ms"), (50, "50ms")];
 
 /// Fields that have a meaning on one host only, the reason, and the help.
 const STRANGERS: &[(&str, &str, &str)] = &[
@@ -386,9 +360,3 @@ const STRANGERS: &[(&str, &str, &str)] = &[
         "leave `refund_on` out, or write it in a rule of its own with `scope: host`",
     ),
 ];
-
-/// Where fields belong that are not in `fleet`.
-const TERM_HOMES: FieldHomes = &[(&["max_over", "scope"], "in the rule, beside `fleet`")];
-
-/// Fields of `fleet`, for rules that have them beside it.
-pub(super) const HOME: (&[&str], &str) = (&["on_miss", "on_redis_down", "wait"], "in `fleet`");

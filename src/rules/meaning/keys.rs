@@ -1,32 +1,52 @@
-//! Reader of `key`.
+//! Checks of `key` and `show_keys`.
 
-use super::attribute;
-use crate::rules::fields::{Fields, boolean, list};
+use crate::rules::de::{self, Mapping};
+use crate::rules::file::{CommonFields, KeyEntry};
+use crate::rules::key::KEY_ATTRIBUTES_MAX;
 use crate::rules::problem::shown;
-use crate::rules::source::{Report, Span};
-use crate::rules::written::KEY_PART;
-use crate::rules::yaml::{Value, YamlNode};
-use crate::rules::{KeyPart, Transform, amount};
+use crate::rules::source::Report;
+use crate::rules::{KeyPart, Transform};
 
-pub(super) fn key(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Vec<KeyPart>> {
-    let mend = "write `key: [user]` to count each user apart, `key: []` for one counter";
-    let node = fields.required("key", mend, report)?;
-    let mend = match node.as_scalar() {
-        Some(name) => format!("write `key: [{name}]`"),
-        None => mend.to_owned(),
-    };
-    let items = list(node, "key", &mend, report)?;
-    if items.len() > KEY_ATTRIBUTES_MAX {
-        let message = format!("`key` has {} attributes", items.len());
-        report.error(node.at, message, format!("write at most {KEY_ATTRIBUTES_MAX}"));
+pub(super) fn key(
+    fields: &CommonFields<'_>,
+    mapping: Mapping<'_>,
+    report: &mut Report<'_>,
+) -> Option<Vec<KeyPart>> {
+    if fields.key.len() > KEY_ATTRIBUTES_MAX {
+        let message = format!("`key` has {} attributes", fields.key.len());
+        report.error(mapping.at("key"), message, format!("write at most {KEY_ATTRIBUTES_MAX}"));
         return None;
     }
-    let mut key: Vec<KeyPart> = Vec::with_capacity(items.len());
-    for item in items {
-        let Some((at, part)) = part(item, report) else { continue };
+    let mut key: Vec<KeyPart> = Vec::with_capacity(fields.key.len());
+    let nodes = de::items(mapping, "key");
+    for (entry, node) in fields.key.iter().zip(nodes) {
+        let part = match &entry.value {
+            KeyEntry::Text(attribute) => KeyPart::plain(attribute.0),
+            KeyEntry::Mapping(part) => {
+                let bits = part.ipv6_prefix.map_or(0, u32::from);
+                let at = Mapping(node).at("ipv6_prefix");
+                let ipv6_prefix = u8::try_from(bits).ok().filter(|bits| *bits <= IPV6_BITS);
+                if ipv6_prefix.is_none() {
+                    let mend = format!(
+                        "write a number of bits from 1 to {IPV6_BITS}, such as 64, which one network has"
+                    );
+                    report.error(at, format!("an IPv6 address has no {bits} bits"), mend);
+                }
+                if (1..PROVIDER_BITS).contains(&bits) {
+                    let message =
+                        format!("`ipv6_prefix: {bits}` counts the customers of whole providers as one");
+                    report.warning(at, message, "64 is one network, 56 or 48 what one customer may have");
+                }
+                let transform = Transform {
+                    lowercase: part.lowercase.unwrap_or_default(),
+                    ipv6_prefix: ipv6_prefix.filter(|bits| *bits > 0),
+                };
+                KeyPart { transform, ..KeyPart::plain(part.attribute.0) }
+            }
+        };
         if key.iter().any(|known| known.attribute == part.attribute) {
             let message = format!("{} is written twice in `key`", shown(&part.attribute));
-            report.error(at, message, "keep one of the two");
+            report.error(Mapping(node).at("attribute"), message, "keep one of the two");
             continue;
         }
         key.push(part);
@@ -34,40 +54,26 @@ pub(super) fn key(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<Vec<Ke
     Some(key)
 }
 
-/// Reads a name, or a mapping with its transformation; returns the span of the name.
-fn part(node: &YamlNode, report: &mut Report<'_>) -> Option<(Span, KeyPart)> {
-    let Value::Map(_) = node.value else {
-        return Some((node.at, KeyPart::plain(attribute(node, "key", report)?)));
-    };
-    let fields = Fields::read(node, "an entry of `key`", KEY_PART, report)?;
-    if fields.is_empty() {
-        report.error(node.at, "an entry of `key` is empty", "write the name of an attribute");
-        return None;
+pub(super) fn show_keys(
+    fields: &CommonFields<'_>,
+    key: &[KeyPart],
+    report: &mut Report<'_>,
+) -> Vec<Box<str>> {
+    let mut shown_keys: Vec<Box<str>> = Vec::new();
+    for item in fields.show_keys.iter().flatten() {
+        let name = item.value.0;
+        if key.iter().all(|part| *part.attribute != *name) {
+            let message = format!("{} is not in `key`", shown(name));
+            report.error(item.at, message, "write attributes of `key`, whose values operators may then see");
+        } else if shown_keys.iter().any(|known| **known == *name) {
+            let message = format!("{} is written twice in `show_keys`", shown(name));
+            report.error(item.at, message, "keep one of the two");
+        } else {
+            shown_keys.push(name.into());
+        }
     }
-    let name = fields.required("attribute", "write `{attribute: NAME, …}`", report)?;
-    let part = KeyPart::plain(attribute(name, "key", report)?);
-    let lowercase = fields.get("lowercase").and_then(|node| boolean(node, "lowercase", report));
-    let ipv6_prefix = fields.get("ipv6_prefix").and_then(|node| ipv6_prefix(node, report));
-    let transform = Transform { lowercase: lowercase.unwrap_or_default(), ipv6_prefix };
-    Some((name.at, KeyPart { transform, ..part }))
+    shown_keys
 }
-
-fn ipv6_prefix(node: &YamlNode, report: &mut Report<'_>) -> Option<u8> {
-    let bits = report.settle(node.at, amount::read(node, "ipv6_prefix"))?;
-    let known = u8::try_from(bits).ok().filter(|bits| *bits <= IPV6_BITS);
-    if known.is_none() {
-        let mend = format!("write a number of bits from 1 to {IPV6_BITS}, such as 64, which one network has");
-        report.error(node.at, format!("an IPv6 address has no {bits} bits"), mend);
-    }
-    if bits < PROVIDER_BITS {
-        let message = format!("`ipv6_prefix: {bits}` counts the customers of whole providers as one");
-        report.warning(node.at, message, "64 is one network, 56 or 48 what one customer may have");
-    }
-    known
-}
-
-/// The maximum of one descriptor.
-const KEY_ATTRIBUTES_MAX: usize = 16;
 
 const IPV6_BITS: u8 = 128;
 

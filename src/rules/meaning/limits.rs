@@ -3,14 +3,15 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::OwnParts;
 use super::classes::{Classes, OverrideQuota};
-use super::numbers::{LimitFields, WrittenAlgorithm};
+use super::numbers::Numbers;
 use super::overrides::{Keepers, overrides};
-use crate::rules::fields::{Field, Fields, text};
+use crate::rules::de::Mapping;
+use crate::rules::file::{Algorithm, CommonFields, OverrideFields, RuleFields};
 use crate::rules::problem::ValueProblem;
 use crate::rules::source::{Report, Span};
-use crate::rules::written::{CANDIDATE, OVERRIDE};
-use crate::rules::{KeyPart, Limit, Overrides, amount, rate_text};
+use crate::rules::{KeyPart, Limit, Overrides, rate_text};
 
 /// The limit of a rule.
 pub(super) struct Admitted {
@@ -22,32 +23,46 @@ pub(super) struct Admitted {
     pub(super) expires: Option<Duration>,
 }
 
-/// Reads the limit. Without a valid key, overrides are skipped.
-pub(super) fn admitted(
-    fields: &Fields<'_>,
-    key: Option<&[KeyPart]>,
+pub(super) fn own<'n>(
+    fields: &RuleFields<'n>,
+    common: &CommonFields<'n>,
+    key: &[KeyPart],
+    mapping: Mapping<'n>,
+    report: &mut Report<'_>,
+) -> OwnParts<'n> {
+    OwnParts {
+        algorithm: fields.algorithm.unwrap_or_default().name(),
+        admitted: admitted(fields, common, key, mapping, report),
+        unit: fields.unit,
+        refund_on: fields.refund_on,
+        max_over: fields.max_over,
+    }
+}
+
+fn admitted(
+    fields: &RuleFields<'_>,
+    common: &CommonFields<'_>,
+    key: &[KeyPart],
+    mapping: Mapping<'_>,
     report: &mut Report<'_>,
 ) -> Option<Admitted> {
-    let rule = LimitFields::of_rule(fields, report);
-    let at = fields.get("candidate").map(|node| node.at);
-    let candidate = fields.get("candidate").and_then(|node| {
-        let written = Fields::read(node, "a candidate", CANDIDATE, report)?;
-        if written.is_empty() {
-            report.error(
-                node.at,
-                "a candidate that says nothing",
-                "write what is to be tried, such as `{rate: 10/h}`",
-            );
-            return None;
+    let rule = Numbers::of_rule(fields, mapping, report)?;
+    let candidate = match (&fields.candidate, mapping.get("candidate").map(Mapping)) {
+        (Some(candidate), Some(mapping)) => {
+            if mapping.pairs().is_empty() {
+                let mend = "write what is to be tried, such as `{rate: 10/h}`";
+                report.error(mapping.0.at, "a candidate that says nothing", mend);
+                return None;
+            }
+            Some(Numbers::of_candidate(candidate, mapping, &rule, report)?)
         }
-        LimitFields::of_candidate(&written, rule.as_ref(), report)
-    });
-    let rule = rule?;
+        _ => None,
+    };
     let mut classes = Classes::default();
     let keepers = LimitNumbers { rule: &rule, candidate: candidate.as_ref() };
-    let overrides = key.and_then(|key| overrides(fields, key, &keepers, &mut classes, report));
+    let overrides = overrides(common, mapping, key, &keepers, &mut classes, report);
     let limit = rule.limit(&classes, report);
-    let candidate = candidate.and_then(|candidate| candidate.limit(&classes, report)).zip(at);
+    let candidate = candidate.and_then(|candidate| Some((candidate.limit(&classes, report)?, candidate.at)));
     let admitted = Admitted { limit: limit?, overrides, candidate, expires: None };
     admitted.doubt(rule.at, report);
     Some(admitted)
@@ -69,45 +84,40 @@ impl Admitted {
 }
 
 /// The numbers of a rule of `limits` and of its shadow rule.
-struct LimitNumbers<'n> {
-    rule: &'n LimitFields,
-    candidate: Option<&'n LimitFields>,
+struct LimitNumbers<'a, 'n> {
+    rule: &'a Numbers<'n>,
+    candidate: Option<&'a Numbers<'n>>,
 }
 
-impl LimitNumbers<'_> {
-    fn each(&self) -> impl Iterator<Item = &LimitFields> {
+impl<'n> LimitNumbers<'_, 'n> {
+    fn each(&self) -> impl Iterator<Item = &Numbers<'n>> {
         std::iter::once(self.rule).chain(self.candidate)
     }
 }
 
-impl Keepers for LimitNumbers<'_> {
+impl Keepers for LimitNumbers<'_, '_> {
+    type Entry = OverrideFields;
     type Terms = OverrideQuota;
 
-    const ENTRY: &'static [Field] = OVERRIDE;
     const COLUMN: &'static str = "rate";
-    const EXAMPLE: &'static str = "rate: 1000/s";
     const COLUMNS: &'static str = "`rate` and perhaps `burst`";
 
     fn have_bursts(&self) -> bool {
-        self.each().any(|numbers| numbers.algorithm == WrittenAlgorithm::TokenBucket)
+        self.each().any(|numbers| numbers.algorithm == Algorithm::TokenBucket)
     }
 
-    fn of_entry(&self, fields: &Fields<'_>, report: &mut Report<'_>) -> Option<(Span, OverrideQuota)> {
-        let node = fields.required("rate", "write `rate: 1000/s`, or `rate: unlimited`", report);
-        let rate = node.and_then(|node| {
-            let text = text(node, "rate", report)?;
-            report.settle(node.at, rate_text::parse(text))
-        });
-        let burst = match fields.get("burst") {
-            Some(node) if !self.have_bursts() => {
-                let message = "`burst` is a field of `token_bucket`, and this rule is none";
-                report.error(node.at, message, "leave `burst` out");
-                return None;
-            }
-            Some(node) => Some(report.settle(node.at, amount::read(node, "burst"))?),
-            None => None,
-        };
-        Some((fields.get("burst").or(node)?.at, OverrideQuota { rate: rate?, burst }))
+    fn of_entry(
+        &self,
+        fields: &OverrideFields,
+        mapping: Mapping<'_>,
+        report: &mut Report<'_>,
+    ) -> Option<OverrideQuota> {
+        if fields.burst.is_some() && !self.have_bursts() {
+            let message = "`burst` is a field of `token_bucket`, and this rule is none";
+            report.error(mapping.at("burst"), message, "leave `burst` out");
+            return None;
+        }
+        Some(OverrideQuota { rate: fields.rate, burst: fields.burst.map(u32::from) })
     }
 
     fn of_cell(&self, text: &str) -> Result<OverrideQuota, ValueProblem> {

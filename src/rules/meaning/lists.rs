@@ -1,10 +1,10 @@
 //! Reader of entries of `exempt` and `deny`.
 
-use super::{conditions, help, mode, name};
-use crate::rules::fields::Fields;
+use super::{conditions_of, name_of};
+use crate::rules::de::{self, Mapping};
+use crate::rules::file::{DenyFields, ExemptFields};
 use crate::rules::problem::shown;
 use crate::rules::source::{Report, Span};
-use crate::rules::written::LISTED_ENTRY;
 use crate::rules::yaml::YamlNode;
 use crate::rules::{ListKind, ListedEntry, Mode};
 
@@ -17,40 +17,31 @@ pub(crate) struct MeantListed {
 
 pub(crate) fn listed(node: &YamlNode, kind: ListKind, report: &mut Report<'_>) -> MeantListed {
     let errors_before = report.errors();
-    let what = match kind {
-        ListKind::Exempt => "an entry of `exempt`",
-        ListKind::Deny => "an entry of `deny`",
-    };
-    let Some(fields) = Fields::read(node, what, LISTED_ENTRY, report) else {
-        return MeantListed { name: None, listed: None };
-    };
-    let name = name(&fields, report);
-    let conditions = fields.get("match").map_or(Some(Vec::new()), |node| conditions(node, report));
-    let help = fields.get("help").and_then(|node| help(node, report));
-    let mode = mode(&fields, report);
-    if kind == ListKind::Exempt {
-        for (field, at, _) in fields.iter().filter(|(field, ..)| ["mode", "help"].contains(field)) {
-            let message = format!("`{field}` in an entry of `exempt`");
-            report.error(at, message, "leave it out: what is exempt is not refused");
+    let mapping = Mapping(node);
+    let fields = match kind {
+        ListKind::Exempt => de::read(node, report).map(|ExemptFields { name, .. }| (name, None, None)),
+        ListKind::Deny => {
+            de::read(node, report).map(|DenyFields { name, mode, help, .. }| (name, mode, help))
         }
-    }
-    let listed = || {
-        let (name, at) = name.clone()?;
-        let position = report.source().position(at);
-        Some(ListedEntry { name, position, kind, conditions: conditions?, mode: mode?, help })
     };
-    let listed = listed().filter(|_| report.errors() == errors_before);
-    if let Some((listed, (_, at))) = listed
-        .as_ref()
-        .zip(name.as_ref())
-        .filter(|(it, _)| it.conditions.is_empty() && it.mode == Mode::Enforce)
-    {
-        let (name, mend) = (shown(&listed.name), "write a `match`, or remove the entry");
+    let conditions = conditions_of(mapping, report);
+    let at = mapping.at("name");
+    let listed = fields.zip(conditions).filter(|_| report.errors() == errors_before);
+    let listed = listed.map(|((name, mode, help), conditions)| ListedEntry {
+        name: name.0.into(),
+        position: report.source().position(at),
+        kind,
+        conditions,
+        mode: mode.unwrap_or_default(),
+        help: help.map(|help| help.0.into()),
+    });
+    if let Some(listed) = listed.as_ref().filter(|it| it.conditions.is_empty() && it.mode == Mode::Enforce) {
+        let name = shown(&listed.name);
         let message = match kind {
             ListKind::Exempt => format!("{name} exempts every request: no limit of this domain is reached"),
             ListKind::Deny => format!("{name} denies every request that is not exempt"),
         };
-        report.warning(*at, message, mend);
+        report.warning(at, message, "write a `match`, or remove the entry");
     }
-    MeantListed { name, listed }
+    MeantListed { name: name_of(mapping, "name"), listed }
 }

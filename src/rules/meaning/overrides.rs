@@ -4,25 +4,26 @@ use std::hash::Hash;
 use std::path::Path;
 use std::sync::Arc;
 
+use serde::de::DeserializeOwned;
+
 use super::classes::Classes;
-use super::conditions::conditions;
-use super::override_rows;
-use crate::rules::fields::{Field, Fields, list, text};
+use super::{conditions_of, override_rows};
+use crate::rules::de::{self, Mapping};
+use crate::rules::file::CommonFields;
 use crate::rules::problem::{ValueProblem, shown};
-use crate::rules::source::{Report, Span};
+use crate::rules::source::Report;
 use crate::rules::yaml::YamlNode;
 use crate::rules::{Condition, KeyPart, Overrides, Rows};
 
 /// A reader of the terms of overrides, which a rule and its shadow rule must both support.
 pub(super) trait Keepers {
+    /// The fields of an entry.
+    type Entry: DeserializeOwned;
     /// The quota of an override.
     type Terms: Copy + Eq + Hash;
 
-    const ENTRY: &'static [Field];
     /// The field of an entry, and the column of a table, that has the quota.
     const COLUMN: &'static str;
-    /// An example of that field, for messages.
-    const EXAMPLE: &'static str;
     /// The columns of a table besides those of the key.
     const COLUMNS: &'static str;
 
@@ -31,8 +32,13 @@ pub(super) trait Keepers {
         false
     }
 
-    /// Reads the quota of an entry, with its span.
-    fn of_entry(&self, fields: &Fields<'_>, report: &mut Report<'_>) -> Option<(Span, Self::Terms)>;
+    /// Returns the quota of an entry.
+    fn of_entry(
+        &self,
+        fields: &Self::Entry,
+        mapping: Mapping<'_>,
+        report: &mut Report<'_>,
+    ) -> Option<Self::Terms>;
 
     /// Reads the quota of a cell.
     fn of_cell(&self, text: &str) -> Result<Self::Terms, ValueProblem>;
@@ -47,14 +53,16 @@ pub(super) trait Keepers {
 
 /// Reads both fields; `None` if both are absent.
 pub(super) fn overrides<K: Keepers>(
-    fields: &Fields<'_>,
+    fields: &CommonFields<'_>,
+    mapping: Mapping<'_>,
     key: &[KeyPart],
     keepers: &K,
     classes: &mut Classes<K::Terms>,
     report: &mut Report<'_>,
 ) -> Option<Arc<Overrides>> {
-    let list = fields.get("overrides").map(|node| entries(node, keepers, classes, report));
-    let rows = fields.get("overrides_file").map(|node| rows(node, key, keepers, classes, report));
+    let list = mapping.get("overrides").map(|_| entries(mapping, keepers, classes, report));
+    let file = fields.overrides_file.as_ref().zip(mapping.get("overrides_file"));
+    let rows = file.map(|(name, node)| rows(name.0, node, key, keepers, classes, report));
     if list.is_none() && rows.is_none() {
         return None;
     }
@@ -63,18 +71,17 @@ pub(super) fn overrides<K: Keepers>(
 }
 
 fn entries<K: Keepers>(
-    node: &YamlNode,
+    mapping: Mapping<'_>,
     keepers: &K,
     classes: &mut Classes<K::Terms>,
     report: &mut Report<'_>,
 ) -> Vec<(Vec<Condition>, u32)> {
-    let mend = format!("write a list: `- {{match: {{plan: gold}}, {}}}`", K::EXAMPLE);
-    let items = list(node, "overrides", &mend, report).unwrap_or_default();
+    let items = de::items(mapping, "overrides");
     if items.len() > ENTRIES_MAX {
         let message = format!("`overrides` has {} entries", items.len());
         let mend =
             format!("write at most {ENTRIES_MAX}: they are looked at in turn; exact keys go into a file");
-        report.error(node.at, message, mend);
+        report.error(mapping.at("overrides"), message, mend);
         return Vec::new();
     }
     let mut entries = Vec::with_capacity(items.len());
@@ -95,22 +102,23 @@ fn entry<K: Keepers>(
     classes: &mut Classes<K::Terms>,
     report: &mut Report<'_>,
 ) -> Option<(Vec<Condition>, u32)> {
-    let fields = Fields::read(node, "an override", K::ENTRY, report)?;
-    let matching = fields.required("match", "write which requests: `match: {plan: gold}`", report);
-    let conditions = matching.and_then(|node| conditions(node, report));
-    let (at, terms) = keepers.of_entry(&fields, report)?;
+    let fields = de::read(node, report)?;
+    let mapping = Mapping(node);
+    let conditions = conditions_of(mapping, report);
+    let terms = keepers.of_entry(&fields, mapping, report)?;
+    let at = mapping.at(if mapping.has("burst") { "burst" } else { K::COLUMN });
     let number = report.settle(at, classes.number(terms, |new| keepers.check(new)))?;
     Some((conditions?, number))
 }
 
 fn rows<K: Keepers>(
+    name: &str,
     node: &YamlNode,
     key: &[KeyPart],
     keepers: &K,
     classes: &mut Classes<K::Terms>,
     report: &mut Report<'_>,
 ) -> Option<(Box<str>, Rows)> {
-    let name = text(node, "overrides_file", report)?;
     report.settle(node.at, check_file_name(name))?;
     if key.is_empty() {
         let message = "`overrides_file` lists keys, and this rule has one counter for all";

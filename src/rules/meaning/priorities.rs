@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::conditions;
-use crate::rules::fields::{Fields, check_name, list, text};
+use super::conditions_of;
+use crate::rules::de::{self, Mapping};
+use crate::rules::file::PrioritizeFields;
 use crate::rules::problem::{Problem, shown};
 use crate::rules::source::{Report, Source, Span};
-use crate::rules::written::{File, PRIORITIZED};
-use crate::rules::yaml::YamlNode;
+use crate::rules::values::Name;
+use crate::rules::yaml::{Value, YamlNode};
 use crate::rules::{Condition, Position, Priorities, Prioritize};
 
 /// The priorities of one domain read so far.
@@ -30,8 +31,8 @@ struct PrioritizeEntry {
 }
 
 impl MeantPriorities {
-    pub(crate) fn add(&mut self, file: &File<'_>, report: &mut Report<'_>) {
-        if let Some(node) = file.priorities {
+    pub(crate) fn add(&mut self, file: Mapping<'_>, report: &mut Report<'_>) {
+        if let Some(node) = file.get("priorities") {
             let names = names(node, report);
             match &self.declared {
                 Some((first, _)) => {
@@ -41,7 +42,7 @@ impl MeantPriorities {
                 None => self.declared = Some((report.source().position(node.at), names)),
             }
         }
-        for node in file.prioritize {
+        for node in de::items(file, "prioritize") {
             let known = self.entries.len();
             self.entries.extend(entry(node, report));
             if known == PRIORITIZE_MAX && self.entries.len() > known {
@@ -112,9 +113,10 @@ impl MeantPriorities {
 
 fn names(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<Box<str>>> {
     let errors_before = report.errors();
-    let mend = "write `priorities: [MOST IMPORTANT, …, LEAST]`";
-    let items = list(node, "priorities", mend, report)?;
+    // The reader of the file reports a value that is no list.
+    let Value::List(items) = &node.value else { return None };
     if items.is_empty() {
+        let mend = "write `priorities: [MOST IMPORTANT, …, LEAST]`";
         report.error(node.at, "`priorities` has an empty list", mend);
     }
     if items.len() > PRIORITIES_MAX {
@@ -124,10 +126,7 @@ fn names(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<Box<str>>> {
     }
     let mut names: Vec<Box<str>> = Vec::with_capacity(items.len());
     for item in items {
-        let Some(name) = text(item, "priorities", report) else { continue };
-        if report.settle(item.at, check_name(name, "a priority")).is_none() {
-            continue;
-        }
+        let Some(Name(name)) = de::value(item, "priorities", report) else { continue };
         if names.iter().any(|known| **known == *name) {
             let message = format!("{} is written twice in `priorities`", shown(name));
             report.error(item.at, message, "keep one of the two");
@@ -139,17 +138,14 @@ fn names(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<Box<str>>> {
 }
 
 fn entry(node: &YamlNode, report: &mut Report<'_>) -> Option<PrioritizeEntry> {
-    let fields = Fields::read(node, "an entry of `prioritize`", PRIORITIZED, report)?;
-    let conditions = fields.get("match").map_or(Some(Vec::new()), |node| conditions(node, report));
-    let priority = fields.required("priority", "write `priority: NAME`, one of `priorities`", report)?;
-    let name = text(priority, "priority", report)?.into();
-    let file = Arc::clone(report.source().file());
+    let fields: PrioritizeFields<'_> = de::read(node, report)?;
+    let mapping = Mapping(node);
     Some(PrioritizeEntry {
-        conditions: conditions?,
-        priority: name,
-        file,
+        conditions: conditions_of(mapping, report)?,
+        priority: fields.priority.0.into(),
+        file: Arc::clone(report.source().file()),
         at: node.at,
-        priority_at: priority.at,
+        priority_at: mapping.at("priority"),
     })
 }
 

@@ -1,28 +1,25 @@
 //! Converts the written numbers to quotas: one for the rule and one per distinct override, all on one scale.
 
+use jiff::Timestamp;
+use jiff::tz::{Offset, TimeZone};
+
 use super::classes::{Classes, OverrideQuota};
-use super::numbers::{At, LimitFields, WrittenAlgorithm, WrittenAlign, WrittenOver as Written};
+use super::numbers::{Numbers, WrittenOver as Written};
+use crate::limit::fixed_window::WindowAlign;
 use crate::limit::{
     Quota, Rate, RateError, TickScale, fixed_window, leaky_bucket, sliding_log, sliding_window, token_bucket,
 };
+use crate::rules::file::{Algorithm, Align};
 use crate::rules::percent::{self, Percent, WHOLE};
 use crate::rules::problem::ValueProblem;
 use crate::rules::rate_text::{self, impossible};
 use crate::rules::source::{Report, Span};
-use crate::rules::{Allowance, Limit, Over, RefusedCost};
+use crate::rules::{Allowance, Limit, Over};
 
-impl LimitFields {
-    /// Returns the quota of the rule itself, as written.
-    pub(super) fn terms(&self) -> Option<OverrideQuota> {
-        Some(OverrideQuota {
-            rate: self.rate.as_ref()?.value,
-            burst: self.burst.as_ref().map(|burst| burst.value),
-        })
-    }
-
+impl Numbers<'_> {
     /// Makes the limit with one allowance per class.
     pub(super) fn limit(&self, classes: &Classes<OverrideQuota>, report: &mut Report<'_>) -> Option<Limit> {
-        let own = self.terms()?;
+        let own = OverrideQuota { rate: self.rate, burst: self.fields.burst.map(u32::from) };
         // The rule's own quota is checked first, so that errors point to its field.
         report.settle(self.place_of(&own), own.check().and_then(|()| self.allowance(&own, None)))?;
         let all = std::iter::once(&own).chain(classes.iter());
@@ -31,38 +28,38 @@ impl LimitFields {
         let allowances = all.map(|terms| self.allowance(terms, scale)).collect();
         let allowances: Vec<_> = report.settle(self.at, allowances)?;
         self.about_soft(allowances.first(), report);
-        let limit = Limit {
-            allowances,
-            refused: self.refused.as_ref().map_or(RefusedCost::Free, |refused| refused.value),
-            block: self.block.as_ref().map(|block| block.value),
-            soft_for: match self.over.as_ref().map(|over| over.value) {
-                Some(Written::Soft(_, span)) => span,
-                _ => None,
-            },
+        let soft_for = match self.over {
+            Written::Soft(_, span) => span,
+            _ => None,
         };
-        Some(limit)
+        let block = self.fields.block.map(|block| block.0);
+        Some(Limit { allowances, refused: self.fields.refused.unwrap_or_default(), block, soft_for })
     }
 
     /// Warns of a soft part of less than one unit.
     fn about_soft(&self, allowance: Option<&Option<Allowance>>, report: &mut Report<'_>) {
         let Some(Some(Allowance { quota, over: Over::Soft(soft), .. })) = allowance else { return };
-        let Some(At { place, value: Written::Soft(share, _) }) = self.over else { return };
+        let Written::Soft(share, _) = self.over else { return };
         if soft.limit() == quota.limit() {
             let least = Percent(u32::try_from(WHOLE.div_ceil(u64::from(quota.limit()))).unwrap_or(u32::MAX));
             let message = format!("`soft: {}` of {} is nothing", Percent(u32::from(share)), quota.limit());
-            report.warning(place, message, format!("write at least {least}, or leave it out"));
+            let mend = format!("write at least {least}, or leave it out");
+            report.warning(self.mapping.at("over"), message, mend);
         }
     }
 
     /// Returns the span for an error of the rate together with other fields.
     fn place_of(&self, own: &OverrideQuota) -> Span {
-        let fields = [&self.burst, &self.queue, &self.buckets];
-        let field = fields.into_iter().flatten().map(|field| field.place).next();
+        let is_set = [
+            ("burst", self.fields.burst.is_some()),
+            ("queue", self.fields.queue.is_some()),
+            ("buckets", self.fields.buckets.is_some()),
+        ];
         // An unsupported rate is an error of the rate itself.
-        let bucket = matches!(self.algorithm, WrittenAlgorithm::TokenBucket | WrittenAlgorithm::LeakyBucket);
+        let bucket = matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket);
         let rate_alone = bucket && own.rate.steady().is_err();
-        let rate = self.rate.as_ref().map_or(self.at, |rate| rate.place);
-        field.filter(|_| !rate_alone).unwrap_or(rate)
+        let field = is_set.into_iter().find(|(_, is_set)| *is_set && !rate_alone);
+        self.mapping.at(field.map_or("rate", |(field, _)| field))
     }
 
     /// Makes the allowance of these terms; `None` is unlimited. Without `scale`, that of the rate is used.
@@ -72,12 +69,12 @@ impl LimitFields {
         scale: Option<TickScale>,
     ) -> Result<Option<Allowance>, ValueProblem> {
         let Some(quota) = self.quota(terms, scale)? else { return Ok(None) };
-        let over = match self.over.as_ref().map_or(Written::Refuse, |over| over.value) {
+        let over = match self.over {
             Written::Refuse => Over::Refuse,
             Written::Soft(share, _) => Over::Soft(Box::new(softened(&quota, share)?)),
             Written::Elastic(share) => Over::Elastic(Box::new(share_of(&quota, share, scale)?)),
         };
-        let max_debt = self.max_debt.as_ref().map_or(quota.limit(), |debt| debt.value);
+        let max_debt = self.fields.max_debt.unwrap_or(quota.limit());
         let quota = match quota {
             Quota::SlidingLog(log) => Quota::SlidingLog(log.keeping(most(&log, &over, max_debt))),
             other => other,
@@ -89,7 +86,7 @@ impl LimitFields {
         let rate_text::WrittenRate::Every(count, period) = terms.rate else { return Ok(None) };
         let wrong = |error: RateError| impossible(terms.rate, error);
         let quota = match self.algorithm {
-            WrittenAlgorithm::TokenBucket => {
+            Algorithm::TokenBucket => {
                 let Some(rate) = terms.rate.steady()? else { return Ok(None) };
                 let burst = terms.burst.unwrap_or(count);
                 let quota = token_bucket::TokenBucketQuota::on_scale(
@@ -101,9 +98,9 @@ impl LimitFields {
                     quota.map_err(|error| bucket_wrong(error, &format!("burst {burst}"), rate))?,
                 )
             }
-            WrittenAlgorithm::LeakyBucket => {
+            Algorithm::LeakyBucket => {
                 let Some(rate) = terms.rate.steady()? else { return Ok(None) };
-                let queue = self.queue.as_ref().map_or(0, |queue| queue.value);
+                let queue = self.fields.queue.unwrap_or_default();
                 let quota = leaky_bucket::LeakyBucketQuota::on_scale(
                     rate,
                     queue,
@@ -113,11 +110,11 @@ impl LimitFields {
                     quota.map_err(|error| bucket_wrong(error, &format!("queue {queue}"), rate))?,
                 )
             }
-            WrittenAlgorithm::FixedWindow => {
-                let align = match self.align.as_ref().map(|align| &align.value) {
-                    None | Some(WrittenAlign::Utc) => fixed_window::WindowAlign::Utc,
-                    Some(WrittenAlign::First) => fixed_window::WindowAlign::First,
-                    Some(WrittenAlign::Zone(zone)) => fixed_window::WindowAlign::Zone(zone.clone()),
+            Algorithm::FixedWindow => {
+                let align = match (self.fields.align, &self.fields.timezone) {
+                    (Some(Align::First), _) => WindowAlign::First,
+                    (_, Some(zone)) => calendar_of(&zone.0),
+                    (_, None) => WindowAlign::Utc,
                 };
                 let period = match period.months {
                     Some(months) => fixed_window::WindowPeriod::Months(months),
@@ -125,11 +122,11 @@ impl LimitFields {
                 };
                 Quota::FixedWindow(fixed_window::FixedWindowQuota::new(count, period, align).map_err(wrong)?)
             }
-            WrittenAlgorithm::SlidingLog => {
+            Algorithm::SlidingLog => {
                 Quota::SlidingLog(sliding_log::SlidingLogQuota::new(count, period.nanos).map_err(wrong)?)
             }
-            WrittenAlgorithm::SlidingWindow => {
-                let buckets = self.buckets.as_ref().map_or(BUCKETS, |buckets| buckets.value);
+            Algorithm::SlidingWindow => {
+                let buckets = self.fields.buckets.map_or(BUCKETS, u32::from);
                 // Values too large for the type are also above the maximum.
                 let buckets = u8::try_from(buckets).unwrap_or(u8::MAX);
                 Quota::SlidingWindow(
@@ -143,13 +140,13 @@ impl LimitFields {
     /// Returns the scale on which all rates are exact, including overrides and elastic shares; the finest
     /// scale if that takes more than 128 ticks per nanosecond. `None` for windows, which have no scale.
     fn scale<'t>(&self, all: impl Iterator<Item = &'t OverrideQuota>) -> Option<TickScale> {
-        if !matches!(self.algorithm, WrittenAlgorithm::TokenBucket | WrittenAlgorithm::LeakyBucket) {
+        if !matches!(self.algorithm, Algorithm::TokenBucket | Algorithm::LeakyBucket) {
             return None;
         }
         let mut common = TickScale::NANOS;
         for rate in all.filter_map(|terms| terms.rate.steady().ok().flatten()) {
-            let elastic = match self.over.as_ref().map(|over| over.value) {
-                Some(Written::Elastic(share)) => share_of_rate(rate, share),
+            let elastic = match self.over {
+                Written::Elastic(share) => share_of_rate(rate, share),
                 _ => None,
             };
             for rate in [Some(rate), elastic].into_iter().flatten() {
@@ -158,6 +155,16 @@ impl LimitFields {
             }
         }
         Some(common)
+    }
+}
+
+/// Makes the alignment of a time zone. All names of UTC need no lookup in a transition table.
+fn calendar_of(zone: &TimeZone) -> WindowAlign {
+    let changes = zone.following(Timestamp::MIN).next().is_some();
+    if !changes && zone.to_offset(Timestamp::UNIX_EPOCH) == Offset::UTC {
+        WindowAlign::Utc
+    } else {
+        WindowAlign::Zone(zone.clone())
     }
 }
 

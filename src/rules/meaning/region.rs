@@ -8,7 +8,7 @@ use crate::limit::{
     PERIOD_NANOS_MAX, Quota, Rate, TickScale, concurrency, highest_common_factor, token_bucket,
 };
 use crate::rules::Limit;
-use crate::rules::fields::Fields;
+use crate::rules::de::Mapping;
 use crate::rules::fleet::{Region, WholeNumbers, fleet_rate, is_window};
 use crate::rules::percent::Percent;
 use crate::rules::source::Report;
@@ -16,7 +16,7 @@ use crate::rules::source::Report;
 /// Returns the region's part of a rule; `None` without regions. Warns if it is less than a token or permit.
 pub(super) fn region(
     weight: Option<u16>,
-    fields: &Fields<'_>,
+    mapping: Mapping<'_>,
     admitted: Option<&Admitted>,
     report: &mut Report<'_>,
 ) -> Option<Region> {
@@ -30,8 +30,8 @@ pub(super) fn region(
             _ => continue,
         };
         if u64::from(count) * u64::from(weight) < WHOLE {
-            let node = fields.get("max").or_else(|| fields.get("burst")).or_else(|| fields.get("rate"));
-            let at = node.map_or(fields.at(), |node| node.at);
+            let field = ["max", "burst", "rate"].into_iter().find(|field| mapping.has(field));
+            let at = mapping.at(field.unwrap_or_default());
             let share = Percent(u32::from(weight));
             let message =
                 format!("{share} of a {what} of {count}, as `region_weight` says, is less than one {one}");

@@ -4,22 +4,20 @@ mod parts;
 mod settle;
 mod signals;
 
-use super::attribute;
-use super::spans::{Bounds, DAY, SECOND, span};
-use crate::rules::amount;
-use crate::rules::fields::{Fields, check_name, list, text};
+use super::name_of;
+use crate::rules::de::{self, Mapping};
+use crate::rules::file::{CallersFields, ShedFields};
 use crate::rules::problem::shown;
-use crate::rules::shed::{CallerGrouping, Shed, ShedPart};
-use crate::rules::shed_fields::{CALLERS, SHED};
+use crate::rules::shed::{CallerGrouping, FleetReserve, Shed, ShedPart};
 use crate::rules::source::{Report, Span};
 use crate::rules::yaml::YamlNode;
-use parts::{NamedPart, brake, queue_age, reserve, workers};
+use parts::{brake, workers};
 use signals::signals;
 
 #[derive(Debug)]
 pub(crate) struct MeantShed {
     /// The pool and its span, even if the entry has errors: no other entry may have the pool.
-    pub(crate) pool: Option<NamedPart>,
+    pub(crate) pool: Option<(Box<str>, Span)>,
     /// The entry. Unreadable parts are missing and reported.
     pub(crate) entry: Option<UnsettledShed>,
 }
@@ -33,111 +31,87 @@ pub(crate) struct UnsettledShed {
     /// The span of the brake's bands, if written.
     bands_at: Option<Span>,
     /// The priority that the reserve is for, if written.
-    reserved_for: Option<NamedPart>,
+    reserved_for: Option<(Box<str>, Span)>,
 }
 
 pub(crate) fn shed(node: &YamlNode, report: &mut Report<'_>) -> MeantShed {
-    let Some(fields) = Fields::read(node, "an entry of `shed`", SHED, report) else {
-        return MeantShed { pool: None, entry: None };
-    };
-    let pool = pool(&fields, report);
-    let entry = entry(pool.as_ref(), &fields, report);
-    MeantShed { pool, entry }
+    let entry = de::read(node, report).and_then(|fields| entry(&fields, Mapping(node), report));
+    MeantShed { pool: name_of(Mapping(node), "pool"), entry }
 }
 
-fn pool(fields: &Fields<'_>, report: &mut Report<'_>) -> Option<NamedPart> {
-    let node = fields.required("pool", "write `pool: NAME`, as its processes say it", report)?;
-    let name = text(node, "pool", report)?;
-    report.settle(node.at, check_name(name, "a pool"))?;
-    Some((name.into(), node.at))
-}
-
-fn entry(pool: Option<&NamedPart>, fields: &Fields<'_>, report: &mut Report<'_>) -> Option<UnsettledShed> {
-    let slots = fields.get("slots").and_then(|node| report.settle(node.at, amount::read(node, "slots")));
-    let callers = fields.get("callers").and_then(|node| callers(node, report)).unwrap_or_default();
-    let queue_age = fields.get("queue_age").and_then(|node| queue_age(node, report));
-    let workers = fields.get("workers").and_then(|node| workers(node, report));
-    let brake = fields.get("brake").and_then(|node| brake(node, report));
-    let fleet = fields.get("fleet").and_then(|node| reserve(node, report));
-    let signals = fields.get("signals").and_then(|node| signals(node, report)).unwrap_or_default();
-    let (name, at) = pool?;
-    if ShedPart::ALL.iter().all(|part| fields.get(part.name()).is_none()) && fields.get("signals").is_none() {
-        let mend = "write a part, such as `workers: {}`, or leave the entry out";
-        report.warning(
-            *at,
-            format!("nothing is refused in the pool {}: no part is written", shown(name)),
-            mend,
-        );
+fn entry(fields: &ShedFields<'_>, mapping: Mapping<'_>, report: &mut Report<'_>) -> Option<UnsettledShed> {
+    let part = |part: &ShedPart| mapping.get(part.name()).map(Mapping);
+    let callers = fields.callers.as_ref().and_then(|own| callers(own, mapping, report)).unwrap_or_default();
+    let queue_age = fields.queue_age.as_ref().zip(part(&ShedPart::QueueAge));
+    let workers_of = fields.workers.as_ref().zip(part(&ShedPart::Workers));
+    let signals = mapping.get("signals").and_then(|node| signals(node, report)).unwrap_or_default();
+    let (name, at) = (fields.pool.0, mapping.at("pool"));
+    if ShedPart::ALL.iter().all(|of| part(of).is_none()) && !mapping.has("signals") {
+        let message = format!("nothing is refused in the pool {}: no part is written", shown(name));
+        report.warning(at, message, "write a part, such as `workers: {}`, or leave the entry out");
     }
-    let needs = fields.iter().filter_map(|(field, at, _)| {
-        let part =
-            ShedPart::ALL.into_iter().find(|part| part.name() == field && *part != ShedPart::QueueAge)?;
-        Some((part, at))
+    let needs = ShedPart::ALL.into_iter().filter(|part| *part != ShedPart::QueueAge);
+    let mut needs: Vec<_> = needs.filter_map(|part| Some((part, mapping.key(part.name())?))).collect();
+    needs.sort_by_key(|(_, at)| at.byte);
+    let brake_of = fields.brake.as_ref().zip(part(&ShedPart::Brake));
+    let reserve = fields.fleet.as_ref().map(|own| FleetReserve {
+        mode: own.mode.unwrap_or_default(),
+        reserve: own.reserve.0,
+        reserved_for: 0,
     });
-    let (brake, bands_at) = brake.unzip();
-    let (fleet, reserved_for) = fleet.unzip();
-    let position = report.source().position(*at);
+    let reserved_for = fields.fleet.as_ref().and_then(|own| own.reserved_for);
+    let reserved_for = reserved_for.zip(part(&ShedPart::Fleet));
     Some(UnsettledShed {
         shed: Shed {
-            pool: name.clone(),
-            position,
-            slots,
+            pool: name.into(),
+            position: report.source().position(at),
+            slots: fields.slots.map(u32::from),
             callers,
-            queue_age,
-            workers,
-            brake,
-            fleet,
+            queue_age: queue_age.map(|(own, mapping)| parts::queue_age(own, mapping, report)),
+            workers: workers_of.and_then(|(own, mapping)| workers(own, mapping, report)),
+            brake: brake_of.and_then(|(own, _)| brake(own, report)),
+            fleet: reserve,
             signals,
         },
-        needs: needs.collect(),
-        bands_at: bands_at.flatten(),
-        reserved_for: reserved_for.flatten(),
+        needs,
+        bands_at: brake_of.and_then(|(_, mapping)| Some(mapping.get("bands")?.at)),
+        reserved_for: reserved_for.map(|(name, mapping)| (name.0.into(), mapping.at("for"))),
     })
 }
 
-fn callers(node: &YamlNode, report: &mut Report<'_>) -> Option<CallerGrouping> {
-    let fields = Fields::read(node, "`callers`", CALLERS, report)?;
+fn callers(
+    fields: &CallersFields<'_>,
+    mapping: Mapping<'_>,
+    report: &mut Report<'_>,
+) -> Option<CallerGrouping> {
     let default = CallerGrouping::default();
-    let by = match fields.get("by") {
-        Some(node) => by(node, report)?,
-        None => default.by,
-    };
-    let rotate = match fields.get("rotate") {
-        Some(node) => span(node, "rotate", ROTATE, report)?,
-        None => default.rotate,
-    };
-    Some(CallerGrouping { by, rotate })
-}
-
-fn by(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<Box<str>>> {
-    let mend = "write attributes that name a caller: `by: [user, ip]`";
-    let items = list(node, "by", mend, report)?;
-    if items.is_empty() {
-        report.error(node.at, "`by` has an empty list", mend);
+    let rotate = fields.rotate.map_or(default.rotate, |rotate| rotate.0);
+    let Some(by) = &fields.by else { return Some(CallerGrouping { rotate, ..default }) };
+    let at = mapping.get("callers").map_or(mapping.0.at, |node| Mapping(node).at("by"));
+    if by.is_empty() {
+        let mend = "write attributes that name a caller: `by: [user, ip]`";
+        report.error(at, "`by` has an empty list", mend);
         return None;
     }
-    if items.len() > ATTRIBUTES_MAX {
+    if by.len() > ATTRIBUTES_MAX {
         report.error(
-            node.at,
-            format!("`by` has {} attributes", items.len()),
+            at,
+            format!("`by` has {} attributes", by.len()),
             format!("write at most {ATTRIBUTES_MAX}"),
         );
         return None;
     }
-    let mut names: Vec<Box<str>> = Vec::with_capacity(items.len());
-    for item in items {
-        let name = attribute(item, "by", report)?;
+    let mut names: Vec<Box<str>> = Vec::with_capacity(by.len());
+    for item in by {
+        let name = item.value.0;
         if names.iter().any(|known| **known == *name) {
             report.error(item.at, format!("{} is written twice in `by`", shown(name)), "keep one of the two");
             return None;
         }
         names.push(name.into());
     }
-    Some(names)
+    Some(CallerGrouping { by: names, rotate })
 }
 
 /// The maximum of one descriptor.
 const ATTRIBUTES_MAX: usize = 16;
-
-/// Below a second, a retry would be decided anew.
-const ROTATE: Bounds = [(SECOND, "1s"), (7 * DAY, "7day")];

@@ -4,15 +4,15 @@ use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap};
 
 use super::fleet::{DefaultScope, of_descriptor, of_descriptors};
-use super::placed::{FieldHomes, placed};
-use super::rate_limit;
-use crate::rules::FleetTerms;
-use crate::rules::fields::{Fields, check_name, list, text};
+use super::rate_limit::rate_limit;
+use crate::rules::de::{self, Mapping};
+use crate::rules::file::DescriptorFields;
 use crate::rules::problem::shown;
 use crate::rules::source::{Report, Span};
 use crate::rules::tree::{Branch, NodeLimit};
-use crate::rules::written::DESCRIPTOR;
+use crate::rules::values::Text;
 use crate::rules::yaml::{Value, YamlNode};
+use crate::rules::{FleetTerms, check_name};
 
 pub(in crate::rules) fn descriptors(
     nodes: &[YamlNode],
@@ -48,9 +48,9 @@ impl TreeReader<'_, '_> {
         let mut known: HashMap<Box<str>, KnownKey> = HashMap::new();
         let mut branches = Vec::new();
         for node in nodes {
-            let node = placed(node, "a descriptor", DESCRIPTOR, HOMES, self.report);
-            let Some(fields) = Fields::read(&node, "a descriptor", DESCRIPTOR, self.report) else { continue };
-            let entry = self.entry(&fields);
+            let fields: Option<DescriptorFields<'_>> = de::read(node, self.report);
+            let mapping = Mapping(node);
+            let entry = fields.as_ref().and_then(|fields| self.entry(fields, mapping));
             if let Some(entry) = &entry {
                 let known_as = KnownKey { at: entry.at, key: entry.key.into() };
                 match known.get(&*entry.text()) {
@@ -58,78 +58,78 @@ impl TreeReader<'_, '_> {
                     None => drop(known.insert(entry.text().into(), known_as)),
                 }
             }
-            branches.extend(self.node(entry.as_ref(), &fields));
+            branches.extend(self.node(entry.as_ref(), fields.as_ref(), mapping));
         }
         branches
     }
 
-    fn entry<'n>(&mut self, fields: &Fields<'n>) -> Option<TreeEntry<'n>> {
-        let value = written(fields, "value").and_then(|node| text(node, "value", self.report));
-        let Some(node) = written(fields, "key") else {
-            let at = fields.get("key").map_or(fields.at(), |node| node.at);
-            self.report.error(
-                at,
-                "a descriptor needs `key`",
-                "write `key: NAME`, as the application sends it",
-            );
+    fn entry<'n>(&mut self, fields: &DescriptorFields<'n>, mapping: Mapping<'n>) -> Option<TreeEntry<'n>> {
+        let at = mapping.at("key");
+        let Some(Text(key)) = fields.key else {
+            // An invalid key was reported.
+            if mapping.get("key").is_none_or(|node| node.value == Value::Null) {
+                let mend = "write `key: NAME`, as the application sends it";
+                self.report.error(at, "a descriptor needs `key`", mend);
+            }
             return None;
         };
-        let key = text(node, "key", self.report)?;
         if key.is_empty() {
             let mend = "write the name of the entry, as the application sends it";
-            self.report.error(node.at, "the `key` of a descriptor is empty", mend);
+            self.report.error(at, "the `key` of a descriptor is empty", mend);
             return None;
         }
         // envoyproxy/ratelimit treats an empty value as absent.
-        Some(TreeEntry { key, value: value.filter(|value| !value.is_empty()), at: node.at })
+        Some(TreeEntry {
+            key,
+            value: fields.value.map(|value| value.0).filter(|value| !value.is_empty()),
+            at,
+        })
     }
 
-    fn node(&mut self, entry: Option<&TreeEntry<'_>>, fields: &Fields<'_>) -> Option<Branch> {
-        // Continue without a key, to find further errors.
+    /// Reads a node. Its subtree is read even after errors.
+    fn node(
+        &mut self,
+        entry: Option<&TreeEntry<'_>>,
+        fields: Option<&DescriptorFields<'_>>,
+        mapping: Mapping<'_>,
+    ) -> Option<Branch> {
         let text = entry.map_or("".into(), TreeEntry::text);
-        let share = self.flag(fields, "share_threshold");
-        if let Some(node) = fields.get("share_threshold").filter(|_| share && !text.contains('*')) {
+        let share = fields.is_some_and(|fields| fields.share_threshold == Some(true));
+        if share && !text.contains('*') {
             let message = format!("`share_threshold` needs a `*`, and {} has none", shown(&text));
             let mend = "write a pattern, such as `value: \"files/*\"`, or leave `share_threshold` out";
-            self.report.error(node.at, message, mend);
+            self.report.error(mapping.at("share_threshold"), message, mend);
         }
-        let limit = self.limit(fields);
+        let limit = fields.and_then(|fields| self.limit(fields, mapping));
         if let Some(entry) = entry {
             self.doubt(entry);
         }
-        self.notice_idle(fields);
-        let children = written(fields, "descriptors");
-        let children = children.and_then(|node| {
-            list(node, "descriptors", "start each descriptor with a dash: `- key: …`", self.report)
-        });
+        if let Some(fields) = fields {
+            self.notice_idle(fields, mapping);
+        }
         self.depth += 1;
-        let branches = self.level(children.unwrap_or_default());
+        let branches = self.level(de::items(mapping, "descriptors"));
         self.depth -= 1;
         let TreeEntry { key, at, .. } = *entry?;
         let position = self.report.source().position(at);
         Some(Branch { key: key.into(), text: text.into(), position, at, share, limit, branches })
     }
 
-    fn limit(&mut self, fields: &Fields<'_>) -> Option<NodeLimit> {
-        let [shadow, quota] = ["shadow_mode", "quota_mode"].map(|field| self.flag(fields, field));
-        let Some(node) = written(fields, "rate_limit") else {
+    fn limit(&mut self, fields: &DescriptorFields<'_>, mapping: Mapping<'_>) -> Option<NodeLimit> {
+        let [shadow, quota] = [fields.shadow_mode, fields.quota_mode].map(Option::unwrap_or_default);
+        let Some((limit, node)) = fields.rate_limit.as_ref().zip(mapping.get("rate_limit")) else {
             for (field, _) in
                 [("shadow_mode", shadow), ("quota_mode", quota)].into_iter().filter(|(_, is)| *is)
             {
-                let at = fields.get(field).map_or(fields.at(), |node| node.at);
                 let message = format!("`{field}` has no effect on a descriptor without `rate_limit`");
                 let mend = "nodes do not inherit it: write it beside each `rate_limit` that it is meant for";
-                self.report.warning(at, message, mend);
+                self.report.warning(mapping.at(field), message, mend);
             }
             return None;
         };
-        let limit = rate_limit::rate_limit(node, self.report)?;
+        let limit = rate_limit(limit, Mapping(node), self.report)?;
         let fleet = self.fleet.map(|(terms, given)| of_descriptor(terms, given, limit.amount));
         Some(NodeLimit { shadow, quota, fleet, ..limit })
-    }
-
-    fn flag(&mut self, fields: &Fields<'_>, field: &'static str) -> bool {
-        written(fields, field).and_then(|node| rate_limit::flag(node, field, self.report)).unwrap_or_default()
     }
 
     fn tell_second(&mut self, entry: &TreeEntry<'_>, first: &KnownKey) {
@@ -179,16 +179,14 @@ impl TreeReader<'_, '_> {
         }
     }
 
-    fn notice_idle(&mut self, fields: &Fields<'_>) {
-        for (name, _) in IDLE {
-            let Some(node) = written(fields, name) else { continue };
-            let is_meant = match *name {
-                "metadata" => is_mapping(node, self.report),
-                _ => rate_limit::flag(node, name, self.report).unwrap_or_default(),
-            };
-            if is_meant {
-                self.idle.entry(name).or_insert((node.at, 0)).1 += 1;
-            }
+    fn notice_idle(&mut self, fields: &DescriptorFields<'_>, mapping: Mapping<'_>) {
+        let are_set = [
+            fields.detailed_metric == Some(true),
+            fields.value_to_metric == Some(true),
+            fields.metadata.is_some(),
+        ];
+        for ((name, _), _) in IDLE.iter().zip(are_set).filter(|(_, is_set)| *is_set) {
+            self.idle.entry(name).or_insert((mapping.at(name), 0)).1 += 1;
         }
     }
 
@@ -219,29 +217,6 @@ impl<'n> TreeEntry<'n> {
         }
     }
 }
-
-/// Returns the value of a field. Like envoyproxy/ratelimit, treats a null as absent.
-pub(super) fn written<'n>(fields: &Fields<'n>, name: &str) -> Option<&'n YamlNode> {
-    fields.get(name).filter(|node| node.value != Value::Null)
-}
-
-fn is_mapping(node: &YamlNode, report: &mut Report<'_>) -> bool {
-    let is_mapping = matches!(node.value, Value::Map(_));
-    if !is_mapping {
-        let message = format!("`metadata` is a mapping, not {}", node.kind());
-        report.error(node.at, message, "leave it out: it has no effect here");
-    }
-    is_mapping
-}
-
-/// Where fields of a tree belong. envoyproxy/ratelimit accepts them anywhere and ignores misplaced ones.
-pub(super) const HOMES: FieldHomes = &[
-    (&["domain"], "at the start of the file"),
-    (&["key", "value", "descriptors"], "in a descriptor"),
-    (&["rate_limit", "shadow_mode", "share_threshold"], "in a descriptor, beside `key`"),
-    (&["quota_mode", "detailed_metric", "value_to_metric", "metadata"], "in a descriptor, beside `key`"),
-    (&["unit", "requests_per_unit", "unlimited", "replaces", "name"], "in `rate_limit`"),
-];
 
 /// Fields that are accepted without effect, and the help.
 const IDLE: &[(&str, &str)] = &[

@@ -144,7 +144,7 @@ fn an_entry_of_replaces_names_another() {
     check_limit(&replaces("[{name: }]"), (3, 62, empty, "`name` of the `rate_limit`"));
     check_limit(&replaces("[{}]"), (3, 62, empty, "leave the entry out"));
     check_limit(&replaces("[{name: b}, {name: a}]"), (3, 80, "`a` replaces itself", "name another limit"));
-    check_limit(&replaces("[b]"), (3, 62, "a mapping, not the text `b`", "write `- name: b`"));
+    check_limit(&replaces("[b]"), (3, 62, "a mapping, not a text", "such as `name: …`"));
     check_limit(&replaces("[[b]]"), (3, 62, "an entry of `replaces` is a mapping, not a list", "`name: …`"));
     check_limit(&replaces("b"), (3, 61, "`replaces` is a list, not a text", "`replaces: [{name: NAME}]`"));
     check_limit(&replaces("[{name: [b]}]"), (3, 69, "`name` is a text, not a list", "one text"));

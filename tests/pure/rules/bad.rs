@@ -80,7 +80,7 @@ fn a_wrong_value_is_told_where_and_how() {
             (3, 21, "an attribute of `key` is a name, not nothing", "`user`"),
         ),
         ("name: a, key: [[a]], rate: 1/s", (3, 21, "a name, not a list", "`user`")),
-        ("name: a, key: [{}], rate: 1/s", (3, 21, "an entry of `key` is empty", "name")),
+        ("name: a, key: [{}], rate: 1/s", (3, 21, "an entry of `key` needs `attribute`", "NAME")),
         (
             "name: a, key: [], rate: 1/s, match: x",
             (3, 42, "`match` is a mapping, not a text", "{attribute: value}"),

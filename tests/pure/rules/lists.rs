@@ -203,7 +203,6 @@ fn a_slip_in_the_priorities_is_told_what_to_write() {
             (3, 25, "unknown priority `pots`", "`post`"),
             (3, 43, "unknown priority `pst`", "`post`"),
             (4, 10, "a rule needs `key`", ""),
-            (4, 10, "a rule needs `rate`", ""),
         ],
     );
 }

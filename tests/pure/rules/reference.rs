@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use regex::Regex;
 use serde_json::{Value, json};
-use tidegate::rules::reference::{field_table, schema};
+use tidegate::rules::schema;
 use tidegate::rules::source::Source;
 use tidegate::rules::yaml::{self, ScalarKind, YamlNode};
 
@@ -23,6 +23,82 @@ fn keep(name: &str, expected: &str) {
         found == expected,
         "{name} is out of date: UPDATE_DOCS=1 cargo test --test pure rules::reference rewrites it"
     );
+}
+
+/// Returns the Markdown table of all fields by name: one row for each meaning of a field.
+fn field_table() -> String {
+    let schema = schema();
+    let mut rows: Vec<(String, String, String, Vec<(String, String)>)> = Vec::new();
+    let defs = schema["$defs"].as_object().unwrap();
+    let first = [("file", &schema), ("rule", &schema["$defs"]["rule"])];
+    let others = defs.iter().map(|(name, of)| (name.as_str(), of)).filter(|(name, _)| *name != "rule");
+    for (section, mapping) in first.into_iter().chain(others) {
+        let place = mapping["x-place"].as_str().unwrap_or_else(|| panic!("{section} has no place"));
+        let required = mapping["required"].as_array();
+        for (name, field) in mapping["properties"].as_object().unwrap() {
+            let about = field["description"].as_str().unwrap_or_else(|| panic!("{section}: {name}"));
+            let (about, default) = about.split_once(" Default: ").unwrap_or((about, "none."));
+            let default = match required.is_some_and(|required| required.contains(&json!(name))) {
+                true => "must be there",
+                false => default.trim_end_matches('.'),
+            };
+            let place = (place.to_owned(), default.to_owned());
+            let about = about.trim_end_matches('.').to_owned();
+            let same = rows.iter_mut().find(|(known, _, text, _)| known == name && *text == about);
+            match same {
+                Some((.., places)) => places.push(place),
+                None => rows.push((name.clone(), phrase(field), about, vec![place])),
+            }
+        }
+    }
+    rows.sort();
+    let mut table = "| field | where | type | default | what it says |\n|---|---|---|---|---|\n".to_owned();
+    for (name, kind, about, places) in rows {
+        let default = places[0].1.clone();
+        let only = schema["$defs"]["rule"]["allOf"].as_array().unwrap().iter();
+        let only = only.clone().find(|only| only["if"]["required"][0] == *name);
+        let only = only.filter(|_| places.iter().any(|(place, _)| place == "rule"));
+        let mut places: Vec<_> = places
+            .into_iter()
+            .map(|(place, own)| if own == default { place } else { format!("{place} ({own})") })
+            .collect();
+        if let Some(only) = only {
+            let words = &only["then"]["properties"]["algorithm"];
+            places.last_mut().unwrap().push_str(&format!(" with {}", phrase(words)));
+        }
+        table += &format!("| `{name}` | {} | {kind} | {default} | {about} |\n", places.join(", "));
+    }
+    table
+}
+
+/// Describes the type of a value.
+fn phrase(of: &Value) -> String {
+    let join = |of: &Value, between: &str| {
+        of.as_array().unwrap().iter().map(phrase).collect::<Vec<_>>().join(between)
+    };
+    if let Some(title) = of["title"].as_str() {
+        return title.to_owned();
+    }
+    if let Some(section) = of["$ref"].as_str() {
+        return format!("mapping ({})", section.rsplit('/').next().unwrap());
+    }
+    if let Some(words) = of["enum"].as_array() {
+        let words: Vec<_> = words.iter().map(|word| format!("`{}`", word.as_str().unwrap())).collect();
+        return words.join(", ");
+    }
+    if of["anyOf"].is_array() {
+        return join(&of["anyOf"], ", or ");
+    }
+    match of["type"].as_str() {
+        Some("boolean") => "`true`, `false`".to_owned(),
+        Some("array") => format!("list: {}", phrase(&of["items"])),
+        Some("object") => format!("mapping: name → {}", phrase(&of["additionalProperties"])),
+        Some("integer") => match (&of["minimum"], &of["maximum"]) {
+            (least, Value::Null) => format!("whole number from {least}"),
+            (least, most) => format!("whole number, {least} to {most}"),
+        },
+        _ => "any value".to_owned(),
+    }
 }
 
 #[test]
@@ -187,7 +263,7 @@ fn check(value: &Value, schema: &Value, root: &Value, at: &str, found: &mut Vec<
     };
     for (word, says) in schema.as_object().unwrap() {
         let holds = match word.as_str() {
-            "$schema" | "title" | "description" | "$defs" | "then" | "properties" => true,
+            "$schema" | "title" | "description" | "$defs" | "then" | "properties" | "x-place" => true,
             "$ref" => {
                 check(value, root.pointer(&says.as_str().unwrap()[1..]).unwrap(), root, at, found);
                 true
@@ -203,6 +279,16 @@ fn check(value: &Value, schema: &Value, root: &Value, at: &str, found: &mut Vec<
                     other => panic!("{other}"),
                 }
             }),
+            "minItems" => value.as_array().is_none_or(|list| list.len() as u64 >= says.as_u64().unwrap()),
+            "maxItems" => value.as_array().is_none_or(|list| list.len() as u64 <= says.as_u64().unwrap()),
+            "prefixItems" => {
+                for (place, (item, says)) in
+                    value.as_array().into_iter().flatten().zip(says.as_array().unwrap()).enumerate()
+                {
+                    check(item, says, root, &format!("{at}/{place}"), found);
+                }
+                true
+            }
             "enum" => says.as_array().unwrap().contains(value),
             "minimum" => value.as_i64().is_none_or(|number| number >= says.as_i64().unwrap()),
             "maximum" => value.as_i64().is_none_or(|number| number <= says.as_i64().unwrap()),
@@ -246,6 +332,6 @@ fn check(value: &Value, schema: &Value, root: &Value, at: &str, found: &mut Vec<
     }
 }
 
-const START: &str = "<!-- Every field: written by the tests, from the tables that the reader reads by. -->";
+const START: &str = "<!-- Every field: written by the tests, from the fields that the daemon reads. -->";
 const END: &str = "<!-- The end of the table. -->";
 const MODELINE: &str = "# yaml-language-server: $schema=../rules.schema.json\n";

@@ -1,19 +1,17 @@
 //! Reader of `signals`: sources, and the mapping of samples to utilization.
 
-use crate::rules::fields::{Fields, boolean, check_name, list, text};
+use crate::rules::amount;
+use crate::rules::de::{self, Mapping};
+use crate::rules::file::{Point, SignalFields};
+use crate::rules::percent::{self, WHOLE_SHARE};
 use crate::rules::problem::{ValueProblem, shown};
 use crate::rules::shed::{Listen, SignalRule, SignalSource};
-use crate::rules::shed_fields::SIGNAL;
 use crate::rules::source::Report;
-use crate::rules::yaml::{Value, YamlNode};
-use crate::rules::{amount, percent};
+use crate::rules::values::Name;
+use crate::rules::yaml::YamlNode;
 
 pub(super) fn signals(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<SignalRule>> {
-    let Value::Map(pairs) = &node.value else {
-        let message = format!("`signals` is a mapping, not {}", node.kind());
-        report.error(node.at, message, "write `signals: {NAME: {use: false}}`");
-        return None;
-    };
+    let pairs = Mapping(node).pairs();
     if pairs.len() > SIGNALS_MAX {
         let message = format!("`signals` has {} entries", pairs.len());
         report.error(node.at, message, format!("write at most {SIGNALS_MAX}: each is read every second"));
@@ -21,10 +19,7 @@ pub(super) fn signals(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<Si
     }
     let mut signals: Vec<SignalRule> = Vec::with_capacity(pairs.len());
     for (key, value) in pairs {
-        let Some(name) = text(key, "signals", report) else { continue };
-        if report.settle(key.at, check_name(name, "a signal")).is_none() {
-            continue;
-        }
+        let Some(Name(name)) = de::value(key, "signals", report) else { continue };
         if signals.iter().any(|known| *known.name == *name) {
             report.error(
                 key.at,
@@ -43,35 +38,35 @@ pub(super) fn signals(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<Si
 }
 
 fn signal(name: &str, node: &YamlNode, report: &mut Report<'_>) -> Option<SignalRule> {
-    let fields = Fields::read(node, "a signal", SIGNAL, report)?;
-    let source = match (name, fields.get("listen")) {
-        (ACCEPT_QUEUE, _) => {
-            let mend = "write `listen: \":8000\"`, the port of the application, or the path of its socket";
-            let node = fields.required("listen", mend, report);
-            let listen = node.and_then(|node| {
-                let text = text(node, "listen", report)?;
-                report.settle(node.at, listen(text))
-            });
-            listen.map(SignalSource::AcceptQueue)
+    let fields: SignalFields<'_> = de::read(node, report)?;
+    let mapping = Mapping(node);
+    let source = match (name, fields.listen) {
+        (ACCEPT_QUEUE, Some(text)) => {
+            SignalSource::AcceptQueue(report.settle(mapping.at("listen"), listen(text.0))?)
         }
-        (_, Some(node)) => {
-            report.error(node.at, "`listen` belongs to the signal `accept_queue`", "leave `listen` out");
-            None
+        (ACCEPT_QUEUE, None) => {
+            if !mapping.has("listen") {
+                let mend =
+                    "write `listen: \":8000\"`, the port of the application, or the path of its socket";
+                report.error(node.at, "a signal needs `listen`", mend);
+            }
+            return None;
         }
-        (name, None) => Some(
-            MACHINE
-                .iter()
-                .find(|(known, _)| *known == name)
-                .map_or(SignalSource::Pushed, |(_, source)| source.clone()),
-        ),
+        (_, Some(_)) => {
+            let message = "`listen` belongs to the signal `accept_queue`";
+            report.error(mapping.at("listen"), message, "leave `listen` out");
+            return None;
+        }
+        (name, None) => {
+            let known = MACHINE.iter().find(|(known, _)| *known == name);
+            known.map_or(SignalSource::Pushed, |(_, source)| source.clone())
+        }
     };
-    let counts = fields.get("use").map_or(Some(false), |node| boolean(node, "use", report));
-    let is_queue = name == ACCEPT_QUEUE;
-    let map = match fields.get("map") {
-        Some(node) => map(node, is_queue, report),
-        None => source.as_ref().map(default_map),
+    let map = match &fields.map {
+        Some(points) => map(points, mapping, name == ACCEPT_QUEUE, report)?,
+        None => default_map(&source),
     };
-    Some(SignalRule { name: name.into(), source: source?, counts: counts?, map: map? })
+    Some(SignalRule { name: name.into(), source, counts: fields.counts.unwrap_or_default(), map })
 }
 
 /// Parses `":8000"`, `8000` or `/run/app.sock`.
@@ -94,56 +89,39 @@ fn listen(text: &str) -> Result<Listen, ValueProblem> {
     Err(ValueProblem::new(format!("`listen` is a port or a path, not {}", shown(text)), mend))
 }
 
-/// Reads points `[sample, utilization]`.
-fn map(node: &YamlNode, is_queue: bool, report: &mut Report<'_>) -> Option<Vec<(u32, u16)>> {
-    let mend = if is_queue {
-        "write `[[0, 0%], [32, 100%]]`"
-    } else {
-        "write `[[0%, 0%], [50%, 80%], [90%, 100%]]`"
-    };
-    let items = list(node, "map", mend, report)?;
-    if !(POINTS_MIN..=POINTS_MAX).contains(&items.len()) {
-        let message = format!("`map` has {} point{}", items.len(), if items.len() == 1 { "" } else { "s" });
-        report.error(node.at, message, format!("write {POINTS_MIN} to {POINTS_MAX}: {mend}"));
+/// Checks points `[sample, utilization]`.
+fn map(
+    written: &[Point<'_>],
+    mapping: Mapping<'_>,
+    is_queue: bool,
+    report: &mut Report<'_>,
+) -> Option<Vec<(u32, u16)>> {
+    if !(POINTS_MIN..=POINTS_MAX).contains(&written.len()) {
+        let plural = if written.len() == 1 { "" } else { "s" };
+        let mend = format!("write {POINTS_MIN} to {POINTS_MAX}");
+        report.error(mapping.at("map"), format!("`map` has {} point{plural}", written.len()), mend);
         return None;
     }
-    let mut points: Vec<(u32, u16)> = Vec::with_capacity(items.len());
-    for item in items {
-        let (reading_at, reading, utilization_at, utilization) = match &item.value {
-            Value::List(pair) => match pair.as_slice() {
-                [reading, utilization] => (reading.at, reading, utilization.at, utilization),
-                pair => {
-                    report.error(item.at, format!("a point of `map` has {} values, not 2", pair.len()), mend);
-                    return None;
-                }
-            },
-            _ => {
-                report.error(item.at, format!("a point of `map` is a list, not {}", item.kind()), mend);
-                return None;
-            }
-        };
+    let mut points: Vec<(u32, u16)> = Vec::with_capacity(written.len());
+    for Point(sample, utilization) in written {
         let reading = match is_queue {
-            true => report.settle(reading_at, amount::read_from(reading, "map", 0)),
-            false => report.settle(reading_at, percent::read_from_0(reading, "map", WHOLE)).map(u32::from),
+            true => amount::read_from(sample.value, 0),
+            false => percent::read(sample.value, 0, WHOLE_SHARE).map(u32::from),
         };
-        let utilization = report.settle(utilization_at, percent::read_from_0(utilization, "map", WHOLE));
-        let (reading, utilization) = (reading?, utilization?);
+        let reading = report.settle(sample.at, reading)?;
         if let Some((before, below)) = points.last() {
             if *before >= reading {
-                report.error(
-                    reading_at,
-                    "the readings of `map` do not rise",
-                    "write them in rising order, each once",
-                );
+                let mend = "write them in rising order, each once";
+                report.error(sample.at, "the readings of `map` do not rise", mend);
                 return None;
             }
-            if *below > utilization {
+            if *below > utilization.value.0 {
                 let mend = "a larger reading is never a smaller utilization: write at least as much";
-                report.error(utilization_at, "the utilizations of `map` fall", mend);
+                report.error(utilization.at, "the utilizations of `map` fall", mend);
                 return None;
             }
         }
-        points.push((reading, utilization));
+        points.push((reading, utilization.value.0));
     }
     Some(points)
 }
@@ -183,9 +161,6 @@ const MACHINE: &[(&str, SignalSource)] = &[
     ("cpu_quota", SignalSource::CpuQuota),
     ("cpu", SignalSource::Cpu),
 ];
-
-/// All of it, in thousandths.
-const WHOLE: u16 = 1_000;
 
 /// All signals of the machine, and some of the application.
 const SIGNALS_MAX: usize = 16;

@@ -1,0 +1,404 @@
+//! The fields of rules files. A description is also that of the field in the JSON Schema and in `docs/rules.md`,
+//! where the default stands in a column of its own.
+
+mod descriptors;
+mod shed;
+
+use std::num::NonZeroU32;
+
+use schemars::JsonSchema;
+use serde::Deserialize;
+
+use super::de::{Later, LaterList, LaterMap, Spanned};
+use super::rate_text::WrittenRate;
+use super::values::{
+    AttributeName, DAY, Help, MatchValues, Max, Name, PercentText, SECOND, Text, Texts, Time, Zone,
+};
+use super::{FleetMode, Guard, Mode, OnMiss, OnRedisDown, RefundOn, RefusedCost, Scope};
+pub(super) use descriptors::{DescriptorFields, RateLimitFields};
+pub(super) use shed::{
+    BrakeFields, CallersFields, Point, QueueAgeFields, ShedFields, SignalFields, WorkersFields,
+};
+
+/// A rules file.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "a rules file")]
+#[schemars(rename = "file", extend("x-place" = "file"))]
+pub(super) struct RulesFile<'n> {
+    /// the name that the application asks by
+    #[serde(borrow)]
+    pub(super) domain: Name<'n>,
+    /// what holds for the rules of this file that do not say otherwise
+    pub(super) defaults: Option<DefaultsFields>,
+    /// the names of the priorities, the most important first; once in a domain; see Priorities
+    pub(super) priorities: Option<LaterList<Name<'n>>>,
+    /// which requests have which priority: the first entry that matches, else the last of `priorities`
+    pub(super) prioritize: Option<LaterList<PrioritizeFields<'n>>>,
+    /// requests that no rule judges; see Lists
+    pub(super) exempt: Option<LaterList<ExemptFields<'n>>>,
+    /// requests that are refused always; see Lists
+    pub(super) deny: Option<LaterList<DenyFields<'n>>>,
+    /// the rules
+    pub(super) limits: Option<LaterList<RuleFields<'n>>>,
+    /// rules that limit work at once; see Concurrency
+    pub(super) concurrency: Option<LaterList<ConcurrencyFields<'n>>>,
+    /// what is refused when a pool of processes is full; see Shedding
+    pub(super) shed: Option<LaterList<ShedFields<'n>>>,
+    /// a descriptor tree; see docs/descriptors.md
+    pub(super) descriptors: Option<LaterList<DescriptorFields<'n>>>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "`defaults`")]
+#[schemars(rename = "defaults", extend("x-place" = "`defaults`"))]
+pub(super) struct DefaultsFields {
+    #[schemars(
+        description = "whether each host counts for itself or all hosts have one budget; see Fleet. Default: that of the settings, else `host`."
+    )]
+    pub(super) scope: Option<Scope>,
+}
+
+/// The fields of rules of `limits` and of `concurrency`.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "$common")]
+pub(super) struct CommonFields<'n> {
+    /// what answers, logs and metrics call it; unique in its domain
+    #[serde(borrow)]
+    pub(super) name: Name<'n>,
+    #[schemars(description = MATCH)]
+    pub(super) r#match: Option<Match>,
+    /// the attributes whose values are counted apart, at most 16; `[]` is one counter for all
+    pub(super) key: Vec<Spanned<KeyEntry<'n>>>,
+    #[schemars(description = MODE)]
+    pub(super) mode: Option<Mode>,
+    /// from which share of the limit on a request that passes is noted as near it. Default: never.
+    pub(super) warn_at: Option<PercentText>,
+    /// whether response headers may name it. Default: `true`.
+    pub(super) advertise: Option<bool>,
+    #[schemars(description = HELP)]
+    pub(super) help: Option<Help<'n>>,
+    /// the attributes of `key` whose values operators may see; of others they see digests
+    pub(super) show_keys: Option<Vec<Spanned<AttributeName<'n>>>>,
+    /// whether each host counts for itself or all hosts have one budget; see Fleet. Default: that of `defaults`, else of the settings, else `host`.
+    pub(super) scope: Option<Scope>,
+    /// how hosts share the budget, with `scope: fleet`; see Fleet. Default: `{mode: borrow}`.
+    pub(super) fleet: Option<FleetFields>,
+    /// what becomes of it when it refuses most callers right after a change: see docs/kill-switches.md. Default: `tell`.
+    pub(super) guard: Option<Guard>,
+    /// a table `NAME.csv` beside the rules file with the numbers of exact keys; see Overrides
+    pub(super) overrides_file: Option<Text<'n>>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "a rule")]
+#[schemars(rename = "rule", extend("x-place" = "rule"))]
+pub(super) struct RuleFields<'n> {
+    #[serde(rename = "$common", borrow)]
+    #[schemars(flatten)]
+    pub(super) common: CommonFields<'n>,
+    #[schemars(description = ALGORITHM)]
+    pub(super) algorithm: Option<Algorithm>,
+    #[schemars(description = RATE)]
+    pub(super) rate: WrittenRate,
+    #[serde(rename = "$limit")]
+    #[schemars(flatten)]
+    pub(super) limit: LimitFields,
+    /// what it counts in; a request that does not name the unit is not judged by it. Default: `requests`.
+    pub(super) unit: Option<Name<'n>>,
+    /// which end of the work gives back what it was charged: with `ok` only what fails counts; see Leases. Default: never.
+    pub(super) refund_on: Option<RefundOn>,
+    /// how far all hosts together may go past the budget, with `scope: fleet`; see Fleet. Default: 10%.
+    pub(super) max_over: Option<PercentText<0>>,
+    /// other numbers, or another algorithm, measured beside the rule; what is not written is as in the rule
+    pub(super) candidate: Option<CandidateFields>,
+    /// other rates for some requests: the first entry that matches, after the rows of `overrides_file`
+    pub(super) overrides: Option<LaterList<OverrideFields>>,
+}
+
+impl<'n> AsRef<CommonFields<'n>> for RuleFields<'n> {
+    fn as_ref(&self) -> &CommonFields<'n> {
+        &self.common
+    }
+}
+
+impl<'n> AsRef<CommonFields<'n>> for ConcurrencyFields<'n> {
+    fn as_ref(&self) -> &CommonFields<'n> {
+        &self.common
+    }
+}
+
+/// The fields of a limit beside its algorithm and rate. Only some algorithms have them: [`ONLY`].
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename = "$limit")]
+pub(super) struct LimitFields {
+    /// how much a full bucket holds. Default: the number of the rate.
+    pub(super) burst: Option<NonZeroU32>,
+    /// how much may wait for its turn, in units of cost. Default: 0.
+    pub(super) queue: Option<u32>,
+    /// into how many parts the window is cut: more is more exact and takes more memory. Default: 10.
+    #[schemars(extend("maximum" = 60))]
+    pub(super) buckets: Option<NonZeroU32>,
+    /// when a window starts: by the calendar, or with the first request of its key. Default: `utc`.
+    pub(super) align: Option<Align>,
+    /// whose calendar, such as `Europe/Berlin`. Default: UTC.
+    pub(super) timezone: Option<Zone>,
+    /// what becomes of what is too much: `refuse`, `{soft: 10%, for: 60s}` or `{elastic: 100%}`. Default: `refuse`.
+    pub(super) over: Option<OverValue>,
+    /// whether a refused request costs nothing or as much as one that passed. Default: `free`.
+    pub(super) refused: Option<RefusedCost>,
+    /// how long a key is refused once it was refused; what comes meanwhile does not extend it. Default: not at all.
+    pub(super) block: Option<Time>,
+    /// how far what is charged afterwards may go below zero. Default: one burst, or the number of the rate.
+    pub(super) max_debt: Option<u32>,
+}
+
+/// The algorithms that have a field; all have the others.
+pub(super) const ONLY: &[(&str, &[Algorithm])] = &[
+    ("burst", &[Algorithm::TokenBucket]),
+    ("queue", &[Algorithm::LeakyBucket]),
+    ("buckets", &[Algorithm::SlidingWindow]),
+    ("align", &[Algorithm::FixedWindow]),
+    ("timezone", &[Algorithm::FixedWindow]),
+    ("over", NOT_LEAKY),
+    ("refused", &[Algorithm::FixedWindow, Algorithm::SlidingLog, Algorithm::SlidingWindow]),
+    ("max_debt", NOT_LEAKY),
+    ("refund_on", NOT_LEAKY),
+];
+
+const NOT_LEAKY: &[Algorithm] =
+    &[Algorithm::TokenBucket, Algorithm::FixedWindow, Algorithm::SlidingLog, Algorithm::SlidingWindow];
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize, serde::Serialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub(super) enum Algorithm {
+    #[default]
+    TokenBucket,
+    LeakyBucket,
+    FixedWindow,
+    SlidingLog,
+    SlidingWindow,
+}
+
+impl Algorithm {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Algorithm::TokenBucket => "token_bucket",
+            Algorithm::LeakyBucket => "leaky_bucket",
+            Algorithm::FixedWindow => "fixed_window",
+            Algorithm::SlidingLog => "sliding_log",
+            Algorithm::SlidingWindow => "sliding_window",
+        }
+    }
+
+    /// Whether the algorithm has a field.
+    pub(super) fn has(self, field: &str) -> bool {
+        ONLY.iter().find(|(name, _)| *name == field).is_none_or(|(_, only)| only.contains(&self))
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub(super) enum Align {
+    Utc,
+    First,
+}
+
+/// `refuse`, or a part beyond the limit.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(untagged, inline)]
+pub(super) enum OverValue {
+    Text(Refuse),
+    Mapping(OverFields),
+}
+
+#[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+#[schemars(inline)]
+pub(super) enum Refuse {
+    Refuse,
+}
+
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename = "`over`")]
+#[schemars(rename = "over", extend("x-place" = "`over`"))]
+pub(super) struct OverFields {
+    /// how much of the limit may be used on top of it: such requests pass, marked and charged
+    pub(super) soft: Option<PercentText<1, 10_000>>,
+    /// how long a caller may go on so, from the first request passed over; then until it has room again. Default: without end.
+    #[serde(rename = "for")]
+    pub(super) lasts: Option<Time>,
+    /// a second quota of so much, used while the pool has room: such requests pass, marked
+    pub(super) elastic: Option<PercentText<1, 10_000>>,
+}
+
+/// The fields of a shadow rule.
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "a candidate")]
+#[schemars(rename = "candidate", extend("x-place" = "`candidate`"))]
+pub(super) struct CandidateFields {
+    #[schemars(description = ALGORITHM)]
+    pub(super) algorithm: Option<Algorithm>,
+    #[schemars(description = RATE)]
+    pub(super) rate: Option<WrittenRate>,
+    #[serde(rename = "$limit")]
+    #[schemars(flatten)]
+    pub(super) limit: LimitFields,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "an override")]
+#[schemars(rename = "override", extend("x-place" = "`overrides`"))]
+pub(super) struct OverrideFields {
+    #[schemars(description = MATCH)]
+    pub(super) r#match: Match,
+    #[schemars(description = RATE)]
+    pub(super) rate: WrittenRate,
+    /// how much a full bucket holds. Default: the number of its own rate.
+    pub(super) burst: Option<NonZeroU32>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "`fleet`")]
+#[schemars(rename = "fleet", extend("x-place" = "`fleet` in a rule"))]
+pub(super) struct FleetFields {
+    /// whether hosts borrow tokens ahead of need, or each request waits for Redis; see Fleet. Default: `borrow`.
+    pub(super) mode: Option<FleetMode>,
+    /// what becomes of a request for which its host holds too little; see Fleet. Default: `ask`.
+    pub(super) on_miss: Option<OnMiss>,
+    /// what holds while Redis does not answer; see Fleet. Default: `share`.
+    pub(super) on_redis_down: Option<OnRedisDown>,
+    /// how long a request waits for its remote check at most, 2ms to 50ms; then `on_redis_down` holds; see Fleet. Default: 5ms.
+    pub(super) wait: Option<Wait>,
+    /// the former name of `wait`
+    pub(super) deadline: Option<Wait>,
+}
+
+/// The lower bound is the latency of a busy network; users notice delays above the upper one.
+pub(super) type Wait = Time<2, 50>;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "a concurrency rule")]
+#[schemars(rename = "concurrency_rule", extend("x-place" = "`concurrency`"))]
+pub(super) struct ConcurrencyFields<'n> {
+    #[serde(rename = "$common", borrow)]
+    #[schemars(flatten)]
+    pub(super) common: CommonFields<'n>,
+    #[schemars(description = MAX)]
+    pub(super) max: Max,
+    /// when work counts as ended that is neither released nor renewed, 1s to 7day; see Leases. Default: 60s.
+    pub(super) expires: Option<Expires>,
+    /// another `max`, measured beside the rule
+    pub(super) candidate: Option<ConcurrencyCandidateFields>,
+    /// another `max` for some requests: the first entry that matches, after the rows of `overrides_file`
+    pub(super) overrides: Option<LaterList<ConcurrencyOverrideFields>>,
+}
+
+/// Below a second, a pause of the process would expire its leases. Longer work renews its lease.
+pub(super) type Expires = Time<SECOND, { 7 * DAY }>;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "a candidate")]
+#[schemars(rename = "concurrency_candidate", extend("x-place" = "`candidate` in `concurrency`"))]
+pub(super) struct ConcurrencyCandidateFields {
+    #[schemars(description = MAX)]
+    pub(super) max: Max,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "an override")]
+#[schemars(rename = "concurrency_override", extend("x-place" = "`overrides` in `concurrency`"))]
+pub(super) struct ConcurrencyOverrideFields {
+    #[schemars(description = MATCH)]
+    pub(super) r#match: Match,
+    #[schemars(description = MAX)]
+    pub(super) max: Max,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "an entry of `exempt`")]
+#[schemars(rename = "exemption", extend("x-place" = "`exempt`"))]
+pub(super) struct ExemptFields<'n> {
+    /// what answers, logs and metrics call it; unique in its domain
+    #[serde(borrow)]
+    pub(super) name: Name<'n>,
+    #[schemars(description = MATCH)]
+    pub(super) r#match: Option<Match>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "an entry of `deny`")]
+#[schemars(rename = "denial", extend("x-place" = "`deny`"))]
+pub(super) struct DenyFields<'n> {
+    /// what answers, logs and metrics call it; unique in its domain
+    #[serde(borrow)]
+    pub(super) name: Name<'n>,
+    #[schemars(description = MATCH)]
+    pub(super) r#match: Option<Match>,
+    #[schemars(description = MODE)]
+    pub(super) mode: Option<Mode>,
+    #[schemars(description = HELP)]
+    pub(super) help: Option<Help<'n>>,
+}
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "an entry of `prioritize`")]
+#[schemars(rename = "priority", extend("x-place" = "`prioritize`"))]
+pub(super) struct PrioritizeFields<'n> {
+    #[schemars(description = MATCH)]
+    pub(super) r#match: Option<Match>,
+    /// one of `priorities`
+    #[serde(borrow)]
+    pub(super) priority: Text<'n>,
+}
+
+/// Attributes and their values.
+pub(super) type Match = LaterMap<MatchValues>;
+
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(rename = "a value of `match`")]
+#[schemars(rename = "condition", extend("x-place" = "value of `match`"))]
+pub(super) struct ConditionFields {
+    /// none of these values; an absent attribute never matches
+    pub(super) not: Option<Later<MatchValues>>,
+    /// an address of one of these networks, such as `192.0.2.0/24`
+    pub(super) cidr: Option<Later<Texts>>,
+    /// one of these patterns
+    pub(super) glob: Option<Later<Texts>>,
+    /// whether `glob` is compared without case. Default: `false`.
+    pub(super) ignore_case: Option<bool>,
+    /// whether the attribute is there at all
+    pub(super) present: Option<bool>,
+}
+
+/// An attribute of a key.
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[schemars(untagged, inline)]
+pub(super) enum KeyEntry<'n> {
+    #[serde(borrow)]
+    Text(AttributeName<'n>),
+    Mapping(KeyFields<'n>),
+}
+
+#[derive(Clone, Debug, Deserialize, JsonSchema)]
+#[serde(rename = "an entry of `key`")]
+#[schemars(rename = "key_part", extend("x-place" = "entry of `key`"))]
+pub(super) struct KeyFields<'n> {
+    /// the attribute whose values are counted apart
+    #[serde(borrow)]
+    pub(super) attribute: AttributeName<'n>,
+    /// whether its letters count in lower case. Default: `false`.
+    pub(super) lowercase: Option<bool>,
+    /// how many bits of an IPv6 address count; IPv4 stays whole
+    #[schemars(extend("maximum" = 128))]
+    pub(super) ipv6_prefix: Option<NonZeroU32>,
+}
+
+const MATCH: &str = "what a request must have: every attribute, and of a list any value; see Matching. Default: all requests.";
+const MODE: &str =
+    "whether refusals are carried out, only counted, or nothing is judged. Default: `enforce`.";
+const HELP: &str = "one line that a refused caller is shown, at most 512 bytes: a link as a rule";
+const ALGORITHM: &str = "how it counts; see Algorithms. Default: `token_bucket`.";
+const RATE: &str = "how much in which time, such as `100/s`; see Rates";
+const MAX: &str = "how much work at once; see Concurrency";
