@@ -1,6 +1,7 @@
 //! What a key keeps when its rule is written anew.
 
 use super::bench::{Bench, S};
+use super::engines;
 
 /// Rules before and after; what one key used before; how the same key then stands one second later.
 #[test]
@@ -150,4 +151,16 @@ fn a_rule_that_counts_by_something_else_starts_fresh() {
     bench.check(&[(0, "user=x org=x", 1, "allow a 0/1")]);
     bench.reload("  - {name: a, key: [org], rate: 1/h}\n");
     bench.check(&[(0, "user=x org=x", 1, "allow a 0/1")]);
+}
+
+#[test]
+fn replaced_rules_are_in_use_until_each_thread_has_decided_by_the_new_ones() {
+    let engine = engines::engine(vec![engines::rule("a", &[], 1, 1)]);
+    let mut deciders = [engine.decider(), engine.decider()];
+    let replaced = engine.install(engines::api(vec![engines::rule("b", &[], 1, 1)]));
+    for decider in &mut deciders {
+        assert!(replaced.is_in_use());
+        engines::hit(decider, &[], engines::at_millis(0));
+    }
+    assert!(!replaced.is_in_use());
 }

@@ -1,6 +1,6 @@
 //! What stands before a pool that may be full, each part alone and in their order.
 
-use tidegate::engine::{Op, Session};
+use tidegate::engine::{Descriptors, EngineAnswer, HashKey, Op, Request, Session, Verdict};
 use tidegate::rules::Mode;
 
 use super::office::{Ask, Office, ms, s};
@@ -383,4 +383,34 @@ fn without_slots_the_slow_law_refuses_nobody_whatever_signals_say() {
         let told = office.ask(&unknown, s(149), ask("user=a", "test"));
         assert_eq!(told.line, "allow", "use: {counts}");
     }
+}
+
+#[test]
+fn pending_request_takes_no_place_and_is_shed_before_it_asks_redis() {
+    let limits = "limits:\n- {name: all, key: [user], rate: 9/h, scope: fleet, fleet: {mode: exact}}\n";
+    let mut office = Office::new("");
+    office.engine.join_fleet(HashKey::from_bytes([9; 16])).set_linked(true);
+    office.install(&format!("{limits}{}", rules("fleet: {reserve: 50%}")));
+    let session = office.session(1, 4, s(0));
+    let attributes = [("user", "u")];
+    let request = Request {
+        session: Some(&session),
+        may_wait: true,
+        priority: Some("get"),
+        ..Request::new(Op::Acquire, "api", Descriptors::one(&attributes))
+    };
+    for _ in 0..9 {
+        assert!(matches!(office.decider.decide(&request, s(0)), EngineAnswer::Ask(_)));
+    }
+    let pool = office.engine.pools(s(0)).remove(0);
+    assert_eq!((pool.critical, pool.others, pool.busy), (0, 0, 0));
+    let totals = office.engine.totals();
+    assert!(totals.rules.iter().all(|rule| rule.pass + rule.refuse == 0), "{totals:?}");
+    // Half of the slots are taken by requests that the rule does not match.
+    for _ in 0..2 {
+        assert_eq!(office.ask(&session, s(0), ask("job=worker", "get")).line, "allow");
+    }
+    let EngineAnswer::Decided(decision) = office.decider.decide(&request, s(0)) else { panic!("it asks") };
+    assert_eq!((decision.verdict, decision.rule_name()), (Verdict::Shed, Some("web/fleet")));
+    assert_eq!(office.engine.pools(s(0)).remove(0).others, 2);
 }

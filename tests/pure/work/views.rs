@@ -81,6 +81,25 @@ fn lists_named_sessions_and_when_they_end() {
 }
 
 #[test]
+fn forgets_pools_that_neither_rules_nor_sessions_name() {
+    let office = Office::new(RULES);
+    let opening = Opening { name: None, user: 1, pool: "jobs", slots: 1, connection: 1, pid: None };
+    let session = office.engine.open(&opening, s(0)).unwrap();
+    let pools = |at: u64| {
+        office.engine.sweep(s(at));
+        let pools = office.engine.pools(s(at)).into_iter();
+        pools.map(|pool| (pool.pool.into_string(), pool.watched)).collect::<Vec<_>>()
+    };
+    let [jobs, web] = [("jobs".to_owned(), false), ("web".to_owned(), true)];
+    assert_eq!(pools(1), [jobs, web.clone()]);
+    office.engine.end(&session, s(2));
+    drop(session);
+    assert_eq!(pools(3), [web]);
+    office.install("limits:\n- {name: a, key: [u], rate: 1/s}\n");
+    assert_eq!(pools(4), []);
+}
+
+#[test]
 fn wants_the_signals_of_the_rules_from_a_process_of_the_pool() {
     let office = Office::new(RULES);
     let wanted = || -> Vec<(String, Option<u32>)> {
