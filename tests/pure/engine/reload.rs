@@ -157,7 +157,7 @@ fn a_rule_that_counts_by_something_else_starts_fresh() {
 fn replaced_rules_are_in_use_until_each_thread_has_decided_by_the_new_ones() {
     let engine = engines::engine(vec![engines::rule("a", &[], 1, 1)]);
     let mut deciders = [engine.decider(), engine.decider()];
-    let replaced = engine.install(engines::api(vec![engines::rule("b", &[], 1, 1)]));
+    let replaced = engine.install_rules(engines::api(vec![engines::rule("b", &[], 1, 1)]));
     for decider in &mut deciders {
         assert!(replaced.is_in_use());
         engines::hit(decider, &[], engines::at_millis(0));

@@ -389,7 +389,7 @@ fn without_slots_the_slow_law_refuses_nobody_whatever_signals_say() {
 fn pending_request_takes_no_place_and_is_shed_before_it_asks_redis() {
     let limits = "limits:\n- {name: all, key: [user], rate: 9/h, scope: fleet, fleet: {mode: exact}}\n";
     let mut office = Office::new("");
-    office.engine.join_fleet(HashKey::from_bytes([9; 16])).set_linked(true);
+    office.engine.join_fleet(HashKey::from_bytes([9; 16])).set_redis_reachable(true);
     office.install(&format!("{limits}{}", rules("fleet: {reserve: 50%}")));
     let session = office.session(1, 4, s(0));
     let attributes = [("user", "u")];
@@ -397,13 +397,13 @@ fn pending_request_takes_no_place_and_is_shed_before_it_asks_redis() {
         session: Some(&session),
         may_wait: true,
         priority: Some("get"),
-        ..Request::new(Op::Acquire, "api", Descriptors::one(&attributes))
+        ..Request::new(Op::Acquire, "api", Descriptors::from_attributes(&attributes))
     };
     for _ in 0..9 {
-        assert!(matches!(office.decider.decide(&request, s(0)), EngineAnswer::Ask(_)));
+        assert!(matches!(office.decider.decide(&request, s(0)), EngineAnswer::RemoteCheck(_)));
     }
     let pool = office.engine.pools(s(0)).remove(0);
-    assert_eq!((pool.critical, pool.others, pool.busy), (0, 0, 0));
+    assert_eq!((pool.critical, pool.noncritical, pool.busy), (0, 0, 0));
     let totals = office.engine.totals();
     assert!(totals.rules.iter().all(|rule| rule.pass + rule.refuse == 0), "{totals:?}");
     // Half of the slots are taken by requests that the rule does not match.
@@ -412,5 +412,5 @@ fn pending_request_takes_no_place_and_is_shed_before_it_asks_redis() {
     }
     let EngineAnswer::Decided(decision) = office.decider.decide(&request, s(0)) else { panic!("it asks") };
     assert_eq!((decision.verdict, decision.rule_name()), (Verdict::Shed, Some("web/fleet")));
-    assert_eq!(office.engine.pools(s(0)).remove(0).others, 2);
+    assert_eq!(office.engine.pools(s(0)).remove(0).noncritical, 2);
 }

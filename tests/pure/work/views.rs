@@ -84,15 +84,15 @@ fn lists_named_sessions_and_when_they_end() {
 fn forgets_pools_that_neither_rules_nor_sessions_name() {
     let office = Office::new(RULES);
     let opening = Opening { name: None, user: 1, pool: "jobs", slots: 1, connection: 1, pid: None };
-    let session = office.engine.open(&opening, s(0)).unwrap();
+    let session = office.engine.open_session(&opening, s(0)).unwrap();
     let pools = |at: u64| {
         office.engine.sweep(s(at));
         let pools = office.engine.pools(s(at)).into_iter();
-        pools.map(|pool| (pool.pool.into_string(), pool.watched)).collect::<Vec<_>>()
+        pools.map(|pool| (pool.pool.into_string(), pool.configured)).collect::<Vec<_>>()
     };
     let [jobs, web] = [("jobs".to_owned(), false), ("web".to_owned(), true)];
     assert_eq!(pools(1), [jobs, web.clone()]);
-    office.engine.end(&session, s(2));
+    office.engine.end_session(&session, s(2));
     drop(session);
     assert_eq!(pools(3), [web]);
     office.install("limits:\n- {name: a, key: [u], rate: 1/s}\n");
