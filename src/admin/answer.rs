@@ -9,7 +9,8 @@ use http_body_util::Full;
 use hyper::body::{Bytes, Frame, SizeHint};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
 use hyper::{Response, StatusCode};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 use tokio::sync::mpsc::Receiver;
 
 /// One answer.
@@ -62,8 +63,9 @@ pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> HttpAnswer {
     of_kind(status, "text/plain; charset=utf-8", text)
 }
 
-/// Returns one JSON value, with a final line feed for terminals.
-pub(super) fn value(status: StatusCode, value: &Value) -> HttpAnswer {
+/// Returns one JSON value, with its keys in order, and a final line feed for terminals.
+pub(super) fn value(status: StatusCode, value: &impl Serialize) -> HttpAnswer {
+    let value = json!(value);
     of_kind(status, "application/json", format!("{value}\n"))
 }
 

@@ -17,7 +17,6 @@ mod router;
 mod rules_page;
 mod status;
 mod switches;
-mod told;
 mod verbs;
 
 use std::sync::Arc;
@@ -32,14 +31,16 @@ pub use control::{
 };
 pub use doors::{Door, Doors};
 pub use fleet::{BudgetCounts, FleetNode, FleetRecord, OverridesRecord};
+pub(crate) use fleet::{FleetPage, FleetRuleStatus, FleetSummary, RedisNodeStatus, ReserveStatus};
 pub use front::SAFETY;
 pub use history::History;
 pub use http_connections::{HttpConnection, HttpConnections, head_patience};
 pub use ledger::ChangeLedger;
 pub use pages::paths as page_paths;
 pub use status::log_status;
-pub use switches::switches;
-pub use told::{list, number, word};
+pub(crate) use status::{CallerStatus, DaemonStatus, NamedCounts, PoolStatus, RuleStatus};
+pub(crate) use switches::{HeldStatus, SwitchesStatus};
+pub(crate) use verbs::{FleetKeyKind, FleetKeyStatus};
 pub use verbs::{Operator, VerbRefusal};
 
 use crate::clock::Clock;

@@ -14,6 +14,13 @@ impl TextTable {
         TextTable { rows: vec![headings.iter().map(ToString::to_string).collect()] }
     }
 
+    /// Formats rows below headings; `None` without rows.
+    pub(crate) fn of_rows(headings: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Option<String> {
+        let mut table = TextTable::new(headings);
+        table.rows.extend(rows);
+        (table.rows.len() > 1).then(|| table.to_string())
+    }
+
     pub(crate) fn push(&mut self, row: Vec<String>) {
         self.rows.push(row);
     }

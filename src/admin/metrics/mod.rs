@@ -21,7 +21,7 @@ use tracing::error;
 use super::Desk;
 use super::answer::{self, HttpAnswer};
 use super::control::{ProcessRecord, RulesRecord, ServerCounts, StateRecord};
-use super::fleet::{FleetRecord, FleetRule};
+use super::fleet::{FleetRecord, FleetRule, fleet_rules};
 use crate::clock::Now;
 use crate::engine::{HeldBytes, InForce, LeaseTotals, PoolView, Totals};
 use crate::record::Recorder;
@@ -85,7 +85,7 @@ impl Scrape {
             server: desk.control.server(),
             state: desk.control.state(),
             process: desk.control.process(),
-            fleet_rules: FleetRule::all(engine, &fleet),
+            fleet_rules: fleet_rules(engine, &fleet),
             fleet,
             recorder: Arc::clone(&desk.recorder),
         }
