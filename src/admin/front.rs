@@ -49,6 +49,7 @@ struct PageExtras<'a> {
 fn text(status: &DaemonStatus, story: &Story, extras: &PageExtras<'_>) -> String {
     let PageExtras { host, at, nonce } = extras;
     let health = Health::new(status, story);
+    let (mark, _) = health.sign().mark_and_word();
     let colour = match health.sign() {
         Sign::Absent | Sign::Good => "%231a7f37",
         Sign::Note => "%23bf8700",
@@ -92,7 +93,7 @@ fn text(status: &DaemonStatus, story: &Story, extras: &PageExtras<'_>) -> String
             script nonce=(nonce) { (PreEscaped(include_str!("front/page.js"))) }
         }
     };
-    document(&format!("{} tidegate {host}", health.sign().mark()), nonce, &head, "", &body)
+    document(&format!("{} tidegate {host}", mark), nonce, &head, "", &body)
 }
 
 /// Returns the content security policy: only the page's own content, and fetching the page again.

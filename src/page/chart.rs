@@ -1,54 +1,57 @@
 //! Charts as SVG, without scripts or other files: lines over time, and bars by size with logarithmic axes.
 
-use std::fmt::Display;
 use std::fmt::Write;
 
 use maud::{Markup, Render, html};
 
 use super::count;
 
-/// The time range of a line chart.
-#[derive(Clone, Copy, Debug)]
-pub struct TimeRange {
-    /// The seconds from the left edge to the right one.
-    pub seconds: f32,
-    /// Points further apart than this are not joined: there are no readings between them.
-    pub gap_seconds: f32,
-}
+/// A line: its class in the style sheet, and the seconds before the right edge and the value of each point, the oldest
+/// first.
+pub(crate) type ChartLine = (&'static str, Vec<(f32, f32)>);
 
-/// One line of a chart.
-#[derive(Clone, Debug)]
-pub struct ChartLine {
-    /// The class in the style sheet.
-    pub class: &'static str,
-    /// Seconds before the right edge and value of each point, the oldest first.
-    pub points: Vec<(f32, f32)>,
-}
-
-/// Draws lines between two values. `label` describes them in words.
-#[must_use]
-pub fn draw_lines(
+/// Draws lines over some seconds and between two values. `label` describes them in words.
+pub(crate) fn draw_lines(
     class: &str,
     label: &str,
-    range: &TimeRange,
+    seconds: f32,
     (low, high): (f32, f32),
     lines: &[ChartLine],
 ) -> Markup {
+    let x_of = |ago: f32| format!("{:.0}", (1.0 - ago / seconds.max(f32::MIN_POSITIVE)) * WIDTH);
+    let y_of = |value: f32| {
+        let share = ((value - low) / (high - low).max(f32::MIN_POSITIVE)).clamp(0.0, 1.0);
+        // A line at the very edge would be cut in half.
+        format!("{:.0}", HEIGHT - MARGIN - share * (HEIGHT - 2.0 * MARGIN))
+    };
+    let paths = |points: &[(f32, f32)]| {
+        let points: Vec<_> = points.iter().filter(|(ago, _)| *ago <= seconds).collect();
+        let (mut line, mut area) = (String::new(), String::new());
+        for segment in points.chunk_by(|before, next| before.0 - next.0 <= GAP_SECONDS) {
+            let joined = segment.iter().map(|(ago, value)| format!("{} {}", x_of(*ago), y_of(*value)));
+            let joined = joined.collect::<Vec<_>>().join("L");
+            // A single point is drawn as a short line.
+            let _ = write!(line, "M{joined}{}", if segment.len() == 1 { "h1" } else { "" });
+            if let (Some((first, _)), Some((last, _))) = (segment.first(), segment.last()) {
+                let _ = write!(area, "M{} {HEIGHT}L{joined}L{} {HEIGHT}Z", x_of(*first), x_of(*last));
+            }
+        }
+        (line, area)
+    };
     html! {
-        svg class=(class) role="img" viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } preserveAspectRatio="none"
-            aria-label=(label) {
-            path class="rule" d={ "M0 " (y_of(0.0, low, high)) "H" (WIDTH) } {}
-            @for line in lines {
-                @let (path, area) = paths(&line.points, range, low, high);
-                @if FILLED.contains(&line.class) { path class={ (line.class) " area" } d=(area) {} }
-                path class={ (line.class) " line" } d=(path) {}
+        svg class=(class) role="img" viewBox={ "0 0 " (WIDTH) " " (HEIGHT) } preserveAspectRatio="none" aria-label=(label) {
+            path class="rule" d={ "M0 " (y_of(0.0)) "H" (WIDTH) } {}
+            @for (class, points) in lines {
+                @let (line, area) = paths(points);
+                @if FILLED.contains(class) { path class={ (class) " area" } d=(area) {} }
+                path class={ (class) " line" } d=(line) {}
             }
         }
     }
 }
 
 /// Returns a chart with the labels of its scale, from the top, and of its time range, from the left.
-pub fn frame(scale: [impl Render; 2], chart: &Markup, span: &[impl Render]) -> Markup {
+pub(crate) fn frame(scale: [impl Render; 2], chart: &Markup, span: &[impl Render]) -> Markup {
     html! {
         figure {
             div.scale aria-hidden="true" { @for mark in scale { span { (mark) } } }
@@ -59,52 +62,18 @@ pub fn frame(scale: [impl Render; 2], chart: &Markup, span: &[impl Render]) -> M
 }
 
 /// Returns the legend of lines by class and name.
-#[must_use]
-pub fn legend(lines: &[(&str, &str)]) -> Markup {
-    html! {
-        p.key { @for (class, name) in lines { span { span class={ "swatch " (class) } {} (name) } } }
-    }
+pub(crate) fn legend(lines: &[(&str, &str)]) -> Markup {
+    html! { p.key { @for (class, name) in lines { span { span class={ "swatch " (class) } {} (name) } } } }
 }
 
 /// Returns the largest value of some lines, at least `least`: the top of a chart.
-#[must_use]
-pub fn largest(lines: &[ChartLine], least: f32) -> f32 {
-    lines.iter().flat_map(|line| &line.points).map(|(_, value)| *value).fold(least, f32::max)
-}
-
-/// Returns the path of a line and of the area below it.
-fn paths(points: &[(f32, f32)], range: &TimeRange, low: f32, high: f32) -> (String, String) {
-    let points: Vec<_> = points.iter().filter(|(ago, _)| *ago <= range.seconds).collect();
-    let (mut line, mut area) = (String::new(), String::new());
-    let x_of = |ago: f32| round((1.0 - ago / range.seconds.max(f32::MIN_POSITIVE)) * WIDTH);
-    for segment in points.chunk_by(|before, next| before.0 - next.0 <= range.gap_seconds) {
-        let joined = segment.iter().map(|(ago, value)| format!("{} {}", x_of(*ago), y_of(*value, low, high)));
-        let joined = joined.collect::<Vec<_>>().join("L");
-        // A single point is drawn as a short line.
-        let _ = write!(line, "M{joined}{}", if segment.len() == 1 { "h1" } else { "" });
-        if let (Some((first, _)), Some((last, _))) = (segment.first(), segment.last()) {
-            let _ = write!(area, "M{} {HEIGHT}L{joined}L{} {HEIGHT}Z", x_of(*first), x_of(*last));
-        }
-    }
-    (line, area)
-}
-
-fn y_of(value: f32, low: f32, high: f32) -> i32 {
-    let share = ((value - low) / (high - low).max(f32::MIN_POSITIVE)).clamp(0.0, 1.0);
-    // A line at the very edge would be cut in half.
-    round(HEIGHT - MARGIN - share * (HEIGHT - 2.0 * MARGIN))
-}
-
-fn round(position: f32) -> i32 {
-    #[allow(clippy::cast_possible_truncation, reason = "positions in a chart are between 0 and its size")]
-    let whole = position.round() as i32;
-    whole
+pub(crate) fn largest(lines: &[ChartLine], least: f32) -> f32 {
+    lines.iter().flat_map(|(_, points)| points).map(|(_, value)| *value).fold(least, f32::max)
 }
 
 /// Draws the number of values in each range, from 1 to `last`, on a scale up to `top`; and a marked value. Positions
 /// are percentages of the width, so that text has the same size on narrow and wide screens.
-#[must_use]
-pub fn draw_bars(
+pub(crate) fn draw_bars(
     label: &str,
     bars: impl IntoIterator<Item = ((u64, u64), u64)>,
     (last, top): (u64, u64),
@@ -114,12 +83,9 @@ pub fn draw_bars(
     // A count of one is as high as the step from one to two, to be visible.
     let share = |number: u64| ((number as f64).ln_1p() / (top.max(1) as f64).ln_1p()).clamp(0.0, 1.0);
     let y_of = |number: u64| FLOOR - share(number) * (FLOOR - CEILING);
-    let vertical = |class: &str, x: f64| {
-        html! { line class=(class) x1=(at(x)) x2=(at(x)) y1=(at(CEILING)) y2=(at(FLOOR)) {} }
-    };
-    let horizontal = |class: &str, y: f64| {
-        html! { line class=(class) x1="0" x2="100%" y1=(at(y)) y2=(at(y)) {} }
-    };
+    let at = |percent: f64| format!("{percent:.2}%");
+    let horizontal =
+        |class: &str, y: f64| html! { line class=(class) x1="0" x2="100%" y1=(at(y)) y2=(at(y)) {} };
     let highest = powers_of_ten(top).last().unwrap_or(1);
     let numbers = powers_of_ten(top).chain((top / highest > 2).then_some(top));
     html! {
@@ -132,7 +98,7 @@ pub fn draw_bars(
                 @for ((from, to), number) in bars {
                     @let (x, y) = (x_of(from), y_of(number));
                     rect class="passed" x=(at(x)) y=(at(y)) width=(at((x_of(to) - x - GAP).max(GAP))) height=(at(FLOOR - y)) {
-                        title { (count(from)) @if to - from > 1 { " to " (count(to - 1)) } ": " (count(number)) }
+                        title { (count(from)) @if to - 1 > from { " to " (count(to - 1)) } ": " (count(number)) }
                     }
                 }
                 (horizontal("ground", FLOOR))
@@ -141,7 +107,7 @@ pub fn draw_bars(
                 }
                 @if mark <= last {
                     @let x = x_of(mark);
-                    (vertical("mark", x))
+                    line class="mark" x1=(at(x)) x2=(at(x)) y1=(at(CEILING)) y2=(at(FLOOR)) {}
                     text class="mark" x=(at(x)) y="0" dy="12" text-anchor=(text_anchor(x)) { (mark_text) }
                 }
             }
@@ -150,8 +116,7 @@ pub fn draw_bars(
 }
 
 /// Returns the edges of the bar of a value, two bars per octave: 1, 2, 3, 4, 6, 8, 12, 16 and so on. Zero counts as one.
-#[must_use]
-pub fn bar_edges(value: u64) -> (u64, u64) {
+pub(crate) fn bar_edges(value: u64) -> (u64, u64) {
     let value = value.max(1);
     let octave = 1_u64 << value.ilog2();
     let half = octave + octave / 2;
@@ -175,10 +140,6 @@ fn ln(value: u64) -> f64 {
     (value.max(1) as f64).ln()
 }
 
-fn at(percent: f64) -> impl Display {
-    format!("{percent:.2}%")
-}
-
 fn powers_of_ten(last: u64) -> impl Iterator<Item = u64> {
     std::iter::successors(Some(1_u64), |ten| ten.checked_mul(10)).take_while(move |ten| *ten <= last)
 }
@@ -195,6 +156,9 @@ fn text_anchor(percent: f64) -> &'static str {
 /// Lines with a filled area below.
 const FILLED: [&str; 3] = ["passed", "utilization", "severity"];
 
+/// Points further apart are not joined: there are no readings between them.
+const GAP_SECONDS: f32 = 15.0;
+
 /// The view box of a line chart: about the pixels of a chart that fills a page.
 const WIDTH: f32 = 600.0;
 const HEIGHT: f32 = 100.0;
@@ -210,20 +174,19 @@ const LABELS_MAX: usize = 7;
 
 #[cfg(test)]
 mod tests {
-    use super::{ChartLine, TimeRange, bar_edges, draw_bars, draw_lines, largest};
+    use super::{bar_edges, draw_bars, draw_lines, largest};
 
     #[test]
     fn draws_lines_by_time_and_splits_at_gaps() {
-        let range = TimeRange { seconds: 600.0, gap_seconds: 15.0 };
-        let points = vec![(700.0, 9.0), (600.0, 0.0), (595.0, 1.0), (300.0, 0.5), (0.0, 2.0)];
-        let lines = [ChartLine { class: "passed", points }];
+        let lines = [("passed", vec![(700.0, 9.0), (600.0, 0.0), (595.0, 1.0), (300.0, 0.5), (0.0, 2.0)])];
         assert_eq!(largest(&lines, 1.0), 9.0);
-        let chart = draw_lines("wide", "a < b", &range, (0.0, 1.0), &lines).into_string();
-        assert!(chart.contains("aria-label=\"a &lt; b\""), "{chart}");
-        assert!(chart.contains("d=\"M0 98L5 2M300 50h1M600 2h1\""), "{chart}");
-        assert!(chart.contains("M0 100L0 98L5 2L5 100Z"), "{chart}");
-        assert!(!chart.contains("NaN") && !chart.contains("inf"), "{chart}");
-        assert!(draw_lines("wide", "", &range, (0.0, 0.0), &[]).into_string().ends_with("</svg>"));
+        let chart = draw_lines("wide", "a < b", 600.0, (0.0, 1.0), &lines).into_string();
+        let line = "d=\"M0 98L5 2M300 50h1M600 2h1\"";
+        for part in ["aria-label=\"a &lt; b\"", line, "M0 100L0 98L5 2L5 100Z"] {
+            assert!(chart.contains(part), "{part}: {chart}");
+        }
+        let empty = draw_lines("wide", "", 0.0, (0.0, 0.0), &[("passed", vec![(0.0, 0.0)])]).into_string();
+        assert!(![chart, empty].iter().any(|chart| chart.contains("NaN") || chart.contains("inf")));
     }
 
     #[test]
@@ -247,13 +210,10 @@ mod tests {
     fn draws_bars_within_bounds_and_escapes_text() {
         let bars = [((1, 2), 1_000), ((2, 3), 1), ((512, 768), 2)];
         let chart = draw_bars("a < b", bars, (1_024, 1_000), (100, "limit <100>")).into_string();
-        for part in [
-            "limit &lt;100&gt;",
-            "aria-label=\"a &lt; b\"",
-            "x=\"0.00%\" y=\"13.00%\"",
-            "<title>512 to 767: 2</title>",
-            "<title>1: 1\u{202f}000<",
-        ] {
+        let titles = ["<title>512 to 767: 2</title>", "<title>1: 1\u{202f}000<"];
+        for part in
+            ["limit &lt;100&gt;", "aria-label=\"a &lt; b\"", "x=\"0.00%\" y=\"13.00%\""].iter().chain(&titles)
+        {
             assert!(chart.contains(part), "{part}: {chart}");
         }
         assert_eq!(chart.matches("<rect").count(), 3);

@@ -8,12 +8,11 @@ use std::time::Duration;
 use maud::{DOCTYPE, Markup, PreEscaped, Render, html};
 use rustix::rand::{GetRandomFlags, getrandom};
 
-pub use chart::{ChartLine, TimeRange, bar_edges, draw_bars, draw_lines, frame, largest, legend};
+pub(crate) use chart::{ChartLine, bar_edges, draw_bars, draw_lines, frame, largest, legend};
 
 /// Returns a document with its style: light and dark, narrow and wide, screen and paper. Control characters, which
 /// names of files and clients may contain, are replaced.
-#[must_use]
-pub fn document(title: &str, nonce: &str, head: &Markup, own_style: &str, body: &Markup) -> String {
+pub(crate) fn document(title: &str, nonce: &str, head: &Markup, own_style: &str, body: &Markup) -> String {
     let document = html! {
         (DOCTYPE)
         html lang="en" {
@@ -33,7 +32,7 @@ pub fn document(title: &str, nonce: &str, head: &Markup, own_style: &str, body: 
 }
 
 /// Returns a table: a class for it and for each heading, if not empty, and the cells of each row.
-pub fn table(
+pub(crate) fn table(
     class: &str,
     caption: impl Render,
     headings: &[(&str, &str)],
@@ -55,8 +54,7 @@ pub fn table(
 
 /// Returns 128 random bits in hexadecimal: the nonce by which the content security policy of a page allows the page's
 /// own style and script. Empty without randomness: the policy then allows nothing, and the page is unstyled.
-#[must_use]
-pub fn nonce() -> String {
+pub(crate) fn nonce() -> String {
     let mut bytes = [0; 16];
     match getrandom(&mut bytes[..], GetRandomFlags::NONBLOCK) {
         Ok(16) => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
@@ -66,15 +64,13 @@ pub fn nonce() -> String {
 
 /// Isolates a name from the direction of the text around it, because some scripts run right to left, and shortens it: a
 /// name in a file has no bound, a page needs one.
-#[must_use]
-pub fn name(name: &str) -> Markup {
+pub(crate) fn name(name: &str) -> Markup {
     let end = name.char_indices().nth(NAME_CHARS_MAX).map(|(end, _)| end);
     html! { bdi { (name.get(..end.unwrap_or(name.len())).unwrap_or_default()) @if end.is_some() { "…" } } }
 }
 
 /// Returns the name of a rule with its domain; the sum of the other rules has none.
-#[must_use]
-pub fn rule_name(domain: &str, rule: &str) -> Markup {
+pub(crate) fn rule_name(domain: &str, rule: &str) -> Markup {
     match domain {
         "" => html! { "all others together" },
         domain => html! { span.domain { (name(domain)) "/" } (name(rule)) },
@@ -82,8 +78,7 @@ pub fn rule_name(domain: &str, rule: &str) -> Markup {
 }
 
 /// Formats a count in groups of three digits.
-#[must_use]
-pub fn count(number: u64) -> String {
+pub(crate) fn count(number: u64) -> String {
     let digits = number.to_string();
     let grouped = digits.char_indices().map(|(place, digit)| match (digits.len() - place) % 3 {
         0 if place > 0 => format!("\u{202f}{digit}"),
@@ -93,14 +88,12 @@ pub fn count(number: u64) -> String {
 }
 
 /// Formats a count with the singular or the plural of its noun.
-#[must_use]
-pub fn counted(number: u64, one: &str, more: &str) -> String {
+pub(crate) fn counted(number: u64, one: &str, more: &str) -> String {
     format!("{} {}", count(number), if number == 1 { one } else { more })
 }
 
 /// Formats a rate per second with as many digits as are useful.
-#[must_use]
-pub fn rate(rate: f32) -> String {
+pub(crate) fn rate(rate: f32) -> String {
     #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive, and rounded")]
     match rate {
         rate if rate >= 99.95 => count(rate.round() as u64),
@@ -111,21 +104,18 @@ pub fn rate(rate: f32) -> String {
 }
 
 /// Formats a fraction as a percentage.
-#[must_use]
-pub fn percent(share: f64) -> String {
+pub(crate) fn percent(share: f64) -> String {
     format!("{:.0}\u{a0}%", share * 100.0)
 }
 
 /// Formats bytes in KiB, or in MiB from 10 MiB on.
-#[must_use]
-pub fn bytes(bytes: u64) -> String {
+pub(crate) fn bytes(bytes: u64) -> String {
     let (shift, unit) = if bytes >= 10 << 20 { (20, "MiB") } else { (10, "KiB") };
     format!("{}\u{a0}{unit}", count(bytes >> shift))
 }
 
 /// Formats a duration in its two largest units.
-#[must_use]
-pub fn span(span: Duration) -> String {
+pub(crate) fn span(span: Duration) -> String {
     let all = humantime::format_duration(span).to_string();
     all.split(' ').take(2).collect::<Vec<_>>().join(" ")
 }

@@ -7,30 +7,38 @@ use maud::{Markup, Render, html};
 use crate::admin::history::{PoolStep, RuleStory, Story};
 use crate::admin::status::{CallerStatus, DaemonStatus, PoolStatus, RuleStatus};
 use crate::page::{
-    ChartLine, TimeRange, bytes, count, draw_lines, frame, largest, legend, name, percent, rate, rule_name,
-    span, table,
+    ChartLine, bytes, count, draw_lines, frame, largest, legend, name, percent, rate, rule_name, span, table,
 };
 
 pub(super) fn all(status: &DaemonStatus, story: &Story) -> Markup {
     html! {
-        (decisions(status, story))
-        (pools(status, story))
-        (rules(status, story))
-        (callers(status))
+        (section("decisions", "Decisions", decisions(status, story)))
+        @if status.pools.iter().any(|pool| pool.watched) { (section("pools", "Pools", pools(status, story))) }
+        (section("rules", "Rules", rules(status, story)))
+        (section("callers", "Callers", callers(status)))
         (held(status))
-        div.columns { (leases(status)) (fleet(status)) (memory(status)) }
+        div.columns {
+            (facts("leases", "Leases", leases(status)))
+            @if let Some(fleet) = fleet(status) { (facts("fleet", "Fleet", fleet)) }
+            (facts("memory", "Memory", memory(status)))
+        }
     }
 }
 
-fn section(id: &str, title: &str, content: &impl Render) -> Markup {
+fn section(id: &str, title: &str, content: Markup) -> Markup {
     html! { section aria-labelledby=(id) { h2 id=(id) { (title) } (content) } }
+}
+
+fn facts<'f>(id: &str, title: &str, facts: impl IntoIterator<Item = (&'f str, Markup)>) -> Markup {
+    let list = html! { dl.facts { @for (name, value) in facts { div { dt { (name) } dd { (value) } } } } };
+    section(id, title, list)
 }
 
 /// Returns a line over the last steps of the history: a name that is new has fewer steps than the history.
 fn line<S>(class: &'static str, story: &Story, steps: &[S], of: impl Fn(&S) -> Option<f32>) -> ChartLine {
     let skipped = story.steps.len().saturating_sub(steps.len());
     let ages = story.steps.iter().skip(skipped).map(|(ago, _)| *ago);
-    ChartLine { class, points: ages.zip(steps).filter_map(|(ago, step)| Some((ago, of(step)?))).collect() }
+    (class, ages.zip(steps).filter_map(|(ago, step)| Some((ago, of(step)?))).collect())
 }
 
 fn decisions(status: &DaemonStatus, story: &Story) -> Markup {
@@ -51,8 +59,8 @@ fn decisions(status: &DaemonStatus, story: &Story) -> Markup {
     ];
     let most = largest(&lines, 1.0);
     let label = format!("Decisions a second over the last ten minutes, at most {}", rate(most));
-    let chart = draw_lines("large", &label, &TEN_MINUTES, (0.0, most), &lines);
-    let content = html! {
+    let chart = draw_lines("large", &label, TEN_MINUTES, (0.0, most), &lines);
+    html! {
         dl.figures {
             @for (name, now, ever) in figures {
                 div class=(name) {
@@ -62,29 +70,23 @@ fn decisions(status: &DaemonStatus, story: &Story) -> Markup {
                 }
             }
         }
-        (frame([format!("{}/s", rate(most)), "0".to_owned()], &chart, &SPAN))
+        (frame([&*format!("{}/s", rate(most)), "0"], &chart, &SPAN))
         (legend(&[("passed", "allowed"), ("refused", "limited or denied"), ("shed", "shed")]))
-    };
-    section("decisions", "Decisions", &content)
+    }
 }
 
 /// Shows the pools that rules configure; the rest have nothing to show.
 fn pools(status: &DaemonStatus, story: &Story) -> Markup {
     let (watched, others): (Vec<_>, Vec<_>) = status.pools.iter().partition(|pool| pool.watched);
-    let left = watched.len().saturating_sub(POOLS_SHOWN);
-    let content = html! {
+    let (left, others) = (watched.len().saturating_sub(POOLS_SHOWN), others.len());
+    html! {
         div.pools { @for pool in watched.iter().take(POOLS_SHOWN) { (one_pool(pool, story)) } }
-        @if left + others.len() > 0 {
+        @if left + others > 0 {
             p.none {
-                "Not shown: " (left) " more, and " (others.len()) " without " code { "shed" } " in the rules. "
+                "Not shown: " (left) " more, and " (others) " without " code { "shed" } " in the rules. "
                 code { "tidegate status" } " has them."
             }
         }
-    };
-    if watched.is_empty() {
-        html! {}
-    } else {
-        section("pools", "Pools", &content)
     }
 }
 
@@ -92,30 +94,30 @@ fn one_pool(pool: &PoolStatus, story: &Story) -> Markup {
     let steps = story.pools.get(&*pool.pool).map(Vec::as_slice).unwrap_or_default();
     let busy = [line("utilization", story, steps, |step: &PoolStep| step.utilization)];
     let severe = [line("severity", story, steps, |step: &PoolStep| Some(step.severity))];
+    let chart =
+        |lines: &[ChartLine], title: &str, now: &str, (least, most): (f32, &str), scale: [&str; 2]| {
+            let label = format!("{title} over the last ten minutes: now {now}, at most {most}");
+            frame(scale, &draw_lines("middle", &label, TEN_MINUTES, (least, 1.0), lines), &SPAN)
+        };
     let signed = |severity: f64| format!("{severity:.2}").replace('-', "\u{2212}");
     let (u, s) = (pool.u.map_or_else(|| "unknown".to_owned(), percent), signed(pool.severity()));
-    let (most_u, most_s) = (f64::from(largest(&busy, 0.0)), f64::from(largest(&severe, SEVERITY_MIN)));
-    let u_label = format!("Utilization over the last ten minutes: now {u}, at most {}", percent(most_u));
-    let s_label = format!("s over the last ten minutes: now {s}, at most {}", signed(most_s));
-    let u_chart = draw_lines("middle", &u_label, &TEN_MINUTES, (0.0, 1.0), &busy);
-    let s_chart = draw_lines("middle", &s_label, &TEN_MINUTES, (SEVERITY_MIN, 1.0), &severe);
+    let most_u = percent(f64::from(largest(&busy, 0.0)));
+    let (most_s, least_s) = (signed(largest(&severe, SEVERITY_MIN).into()), signed(SEVERITY_MIN.into()));
+    let slots = pool.slots.map_or_else(|| "unknown".to_owned(), count);
     let chances = pool.chances.iter().filter(|(_, chance)| *chance > 0.0).enumerate();
     html! {
         article {
             h3 { (name(&pool.pool)) @if pool.braking { " " span.badge.bad { "✖ the brake is on" } } }
             p.facts {
-                (count(pool.busy)) " of " (pool.slots.map_or_else(|| "unknown".to_owned(), count)) " slots busy"
+                (count(pool.busy)) " of " (slots) " slots busy"
                 @for (place, (priority, chance)) in chances {
                     (if place == 0 { "; refuses " } else { ", " }) (percent(*chance)) " of " (name(priority))
                 }
             }
             h4 { "utilization " strong { (u) } }
-            (frame(["100 %", "0"], &u_chart, &SPAN))
-            h4 {
-                "s " strong { (s) } " "
-                span.more { (if pool.severity() > 0.0 { "sheds" } else { "sheds nothing" }) }
-            }
-            (frame(["1", &*signed(f64::from(SEVERITY_MIN))], &s_chart, &SPAN))
+            (chart(&busy, "Utilization", &u, (0.0, &most_u), ["100 %", "0"]))
+            h4 { "s " strong { (s) } " " span.more { "sheds" @if pool.severity() <= 0.0 { " nothing" } } }
+            (chart(&severe, "s", &s, (SEVERITY_MIN, &most_s), ["1", &least_s]))
         }
     }
 }
@@ -123,34 +125,35 @@ fn one_pool(pool: &PoolStatus, story: &Story) -> Markup {
 /// Lists the rules with passed, refused and would-refuse requests per second, the busiest first.
 fn rules(status: &DaemonStatus, story: &Story) -> Markup {
     let idle = RuleStory::default();
-    let ever = |rule: &RuleStatus| rule.outcomes().iter().sum::<u64>();
-    let rules = status.counts.iter().filter(|rule| !rule.domain.is_empty() || ever(rule) > 0);
     let history =
         |rule: &RuleStatus| story.rules.get(&format!("{}/{}", rule.domain, rule.rule)).unwrap_or(&idle);
+    let ever = |rule: &RuleStatus| rule.outcomes().iter().sum::<u64>();
+    let busy = |story: &RuleStory| story.now.iter().sum::<f32>();
+    let rules = status.counts.iter().filter(|rule| !rule.domain.is_empty() || ever(rule) > 0);
     let mut rules: Vec<(&RuleStatus, &RuleStory)> = rules.map(|rule| (rule, history(rule))).collect();
     // Refusals weigh as much as passes: an operator looks for either. Then by total activity, then by name.
     rules.sort_by(|(one, one_now), (other, other_now)| {
-        let busy = |story: &RuleStory| story.now.iter().sum::<f32>();
         busy(other_now).total_cmp(&busy(one_now)).then_with(|| ever(other).cmp(&ever(one)))
     });
+    rules.truncate(RULES_SHOWN);
     if rules.is_empty() {
-        let none = html! { p.none { "No rule is in force: everything is allowed." } };
-        return section("rules", "Rules", &none);
+        return html! { p.none { "No rule is in force: everything is allowed." } };
     }
-    let left = status.rules.count().saturating_sub(rules.len().min(RULES_SHOWN) as u64);
+    let left = status.rules.count().saturating_sub(rules.len() as u64);
     let caption = html! {
         "Requests a second, over the last " (format!("{:.0}\u{a0}s", story.seconds)) "; the busiest first"
         @if left > 0 {
-            "; " (count(left)) " of " (count(status.rules.count())) (if left == 1 { " is" } else { " are" }) " not shown: "
-            code { "tidegate status" } " has those that were asked"
+            "; " (count(left)) " of " (count(status.rules.count())) " " (if left == 1 { "is" } else { "are" })
+            " not shown: " code { "tidegate status" } " has those that were asked"
         }
     };
-    let rows = rules.iter().take(RULES_SHOWN).map(|(rule, told)| rule_row(rule, told, story));
-    let content = html! {
-        (table("rules", caption, &RULE_HEADINGS, rows))
+    let numbers = ["passed", "refused", "would refuse"].map(|name| ("number", name));
+    let headings: Vec<_> =
+        [("", "Rule")].into_iter().chain(numbers).chain([("picture", "Ten minutes")]).collect();
+    html! {
+        (table("rules", caption, &headings, rules.iter().map(|(rule, told)| rule_row(rule, told, story))))
         (legend(&[("passed", "passed"), ("refused", "refused"), ("would", "would refuse")]))
-    };
-    section("rules", "Rules", &content)
+    }
 }
 
 fn rule_row(rule: &RuleStatus, told: &RuleStory, story: &Story) -> Markup {
@@ -159,7 +162,8 @@ fn rule_row(rule: &RuleStatus, told: &RuleStory, story: &Story) -> Markup {
     let mode = rule.mode.as_deref().filter(|mode| *mode != "enforce");
     html! {
         th scope="row" {
-            (rule_name(&rule.domain, &rule.rule)) @if let Some(mode) = mode { " " span class={ "badge " (mode) } { (mode) } }
+            (rule_name(&rule.domain, &rule.rule))
+            @if let Some(mode) = mode { " " span class={ "badge " (mode) } { (mode) } }
         }
         td.number { (rate(passed)) }
         td class=(class(refused, "number some refused")) { (rate(refused)) }
@@ -171,28 +175,28 @@ fn rule_row(rule: &RuleStatus, told: &RuleStory, story: &Story) -> Markup {
 /// Draws a line for each outcome, from pairs of steps: a small chart shows no more.
 fn rule_chart(told: &RuleStory, story: &Story) -> Markup {
     let line = |(outcome, class)| {
-        let ChartLine { points, .. } =
-            line(class, story, &told.steps, |step| step.get::<usize>(outcome).copied());
+        let (_, points) = line(class, story, &told.steps, |step| step.get::<usize>(outcome).copied());
         let mean = |pair: &[(f32, f32)]| {
             let sum: f32 = pair.iter().map(|(_, value)| value).sum();
             (pair.last().map(|(ago, _)| *ago).unwrap_or_default(), sum / pair.len() as f32)
         };
-        ChartLine { class, points: points.chunks(2).map(mean).collect() }
+        (class, points.chunks(2).map(mean).collect::<Vec<_>>())
     };
     let lines = ["passed", "refused", "would"].into_iter().enumerate().map(line);
-    let lines: Vec<_> = lines.filter(|line| line.points.iter().any(|(_, value)| *value > 0.0)).collect();
-    if lines.is_empty() {
-        return html! { span.quiet { "quiet" } };
-    }
+    let lines: Vec<ChartLine> =
+        lines.filter(|(_, points)| points.iter().any(|(_, value)| *value > 0.0)).collect();
     let most = largest(&lines, 0.0);
     let label = format!("at most {} a second in ten minutes", rate(most));
-    draw_lines("small", &label, &TEN_MINUTES, (0.0, most), &lines)
+    match lines.is_empty() {
+        true => html! { span.quiet { "quiet" } },
+        false => draw_lines("small", &label, TEN_MINUTES, (0.0, most), &lines),
+    }
 }
 
 /// Shows the callers with the most requests and refusals: digests, and text only if a rule allows it.
 fn callers(status: &DaemonStatus) -> Markup {
     let callers = &status.callers;
-    let content = html! {
+    html! {
         div.columns {
             (ranking("Most refused", &callers.refused))
             (ranking("Busiest", &callers.busiest))
@@ -202,8 +206,7 @@ fn callers(status: &DaemonStatus) -> Markup {
             "Units of cost, fading over some ten minutes. A caller is a digest, but for what a rule names in "
             code { "show_keys" } "."
         }
-    };
-    section("callers", "Callers", &content)
+    }
 }
 
 fn ranking(caption: &str, callers: &[CallerStatus]) -> Markup {
@@ -211,10 +214,12 @@ fn ranking(caption: &str, callers: &[CallerStatus]) -> Markup {
         return html! { div { p.caption { (caption) } p.none { "no caller stands out" } } };
     }
     let rows = callers.iter().take(ROWS_SHOWN).map(|caller| {
+        let caller_name = match caller.text {
+            Some(_) => name(caller.name()),
+            None => html! { code title=(caller.digest) { (caller.name()) } },
+        };
         html! {
-            th scope="row" {
-                @if caller.text.is_some() { (name(caller.name())) } @else { code title=(caller.digest) { (caller.name()) } }
-            }
+            th scope="row" { (caller_name) }
             td.name { (name(&format!("{}/{}", caller.domain, caller.rule))) }
             td.number { (count(caller.count)) }
             td.number { (count(caller.error)) }
@@ -229,13 +234,10 @@ fn ranking(caption: &str, callers: &[CallerStatus]) -> Markup {
 fn held(status: &DaemonStatus) -> Markup {
     let (held, changes) = (&status.switches.held, &status.switches.changes);
     let by = |by: &str, fleet: bool| html! { (by) @if fleet { ", on all hosts" } };
-    let until = |until: &Option<String>| {
-        html! { @match until { Some(at) => (time(at)), None => "it is switched back" } }
-    };
+    let until = |at: &Option<String>| at.as_deref().map_or_else(|| "it is switched back".render(), time);
     let switches = held.switches.iter().map(|switch| {
-        let rule = switch.rule.as_deref().map_or_else(|| html! { "everything" }, name);
-        let mode = html! { "to " (switch.mode) };
-        vec![rule, mode, by(&switch.by, switch.fleet), until(&switch.until)]
+        let rule = switch.rule.as_deref().map_or_else(|| "everything".render(), name);
+        vec![rule, html! { "to " (switch.mode) }, by(&switch.by, switch.fleet), until(&switch.until)]
     });
     let blocks = held.blocks.iter().map(|block| {
         let digest = html! { code { (block.key.get(..16).unwrap_or(&block.key)) } };
@@ -244,36 +246,28 @@ fn held(status: &DaemonStatus) -> Markup {
     });
     let changes =
         changes.iter().map(|change| vec![time(&change.at), change.by.render(), change.what.render()]);
-    let content = html! {
-        div.columns {
-            (held_table("Switches", &["What", "Switched", "By", "Until"], switches))
-            (held_table("Keys blocked by hand", &["Rule", "Key", "By", "Until"], blocks))
-            (held_table("Last changes", &["When", "By", "What"], changes.clone()))
-        }
+    let tables = html! {
+        (held_table("Switches", &["What", "Switched", "By", "Until"], switches))
+        (held_table("Keys blocked by hand", &["Rule", "Key", "By", "Until"], blocks))
+        (held_table("Last changes", &["When", "By", "What"], changes))
     };
-    let is_empty = held.switches.is_empty() && held.blocks.is_empty() && changes.len() == 0;
-    if is_empty {
-        html! {}
-    } else {
-        section("held", "Over the rules", &content)
-    }
+    let content = html! { div.columns { (tables) } };
+    if tables.0.is_empty() { tables } else { section("held", "Over the rules", content) }
 }
 
 fn held_table(caption: &str, headings: &[&str], rows: impl ExactSizeIterator<Item = Vec<Markup>>) -> Markup {
-    let left = rows.len().saturating_sub(ROWS_SHOWN);
-    if rows.len() == 0 {
-        return html! {};
-    }
+    let (all, left) = (rows.len(), rows.len().saturating_sub(ROWS_SHOWN));
     let caption = html! { (caption) @if left > 0 { "; " (left) " more: " code { "tidegate switch" } } };
     let headings: Vec<_> = headings.iter().map(|heading| ("", *heading)).collect();
-    let rows = rows.take(ROWS_SHOWN).map(|row| {
-        html! {
-            @for (place, cell) in row.iter().enumerate() {
-                @if place == 0 { th scope="row" { (cell) } } @else { td.name { (cell) } }
-            }
-        }
-    });
-    table("", caption, &headings, rows)
+    let row = |row: Vec<Markup>| {
+        let mut cells = row.into_iter();
+        html! { @if let Some(first) = cells.next() { th scope="row" { (first) } } @for cell in cells { td.name { (cell) } } }
+    };
+    if all == 0 {
+        html! {}
+    } else {
+        table("", caption, &headings, rows.take(ROWS_SHOWN).map(row))
+    }
 }
 
 /// A moment to the second, with its day.
@@ -281,12 +275,7 @@ fn time(at: &str) -> Markup {
     html! { time datetime=(at) { (at.replace('T', " ").replace('Z', " UTC")) } }
 }
 
-fn facts<'f>(id: &str, title: &str, facts: impl IntoIterator<Item = (&'f str, Markup)>) -> Markup {
-    let list = html! { dl.facts { @for (name, value) in facts { div { dt { (name) } dd { (value) } } } } };
-    section(id, title, &list)
-}
-
-fn leases(status: &DaemonStatus) -> Markup {
+fn leases(status: &DaemonStatus) -> [(&'static str, Markup); 7] {
     let leases = &status.leases;
     let not_held = leases.not_held.ended + leases.not_held.foreign + leases.not_held.unknown;
     let counts = [
@@ -298,59 +287,46 @@ fn leases(status: &DaemonStatus) -> Markup {
         ("abandoned", leases.abandoned),
         ("given back, but not held", not_held),
     ];
-    facts("leases", "Leases", counts.map(|(name, number)| (name, count(number).render())))
+    counts.map(|(name, number)| (name, count(number).render()))
 }
 
-fn fleet(status: &DaemonStatus) -> Markup {
-    let Some(part) = &status.fleet else { return html! {} };
+fn fleet(status: &DaemonStatus) -> Option<[(&'static str, Markup); 9]> {
+    let part = status.fleet.as_ref()?;
     let fleet = &part.summary;
     let age = fleet.stale_s.map_or_else(|| "never".to_owned(), |age| format!("{age:.1} s ago"));
-    let trip = format!("{:.2}\u{a0}ms", fleet.round_trip_us as f64 / 1e3);
-    let list = [
+    Some([
         ("this host", html! { code { (fleet.host) } }),
         ("Redis", html! { (if fleet.linked { "✔ heard" } else { "✖ not heard" }) }),
         ("last heard", age.render()),
-        ("round trip", trip.render()),
+        ("round trip", format!("{:.2}\u{a0}ms", fleet.round_trip_us as f64 / 1e3).render()),
         ("hosts", html! { (count(fleet.alive)) " alive, " (count(fleet.hosts)) " counted" }),
         ("rules that share", count(part.rules).render()),
         ("keys in touch", count(fleet.keys).render()),
         ("cells a second", count(fleet.cells_per_s).render()),
         ("admitted beyond budgets", count(fleet.excess).render()),
-    ];
-    facts("fleet", "Fleet", list)
+    ])
 }
 
-fn memory(status: &DaemonStatus) -> Markup {
+fn memory(status: &DaemonStatus) -> [(&'static str, Markup); 6] {
     let (memory, unmatched) = (&status.memory, &status.unmatched);
     let started = Duration::try_from_secs_f64(status.started).unwrap_or_default().as_secs();
     let written = match status.state.last_write {
         0 => "nothing is kept".to_owned(),
         at => format!("{} ago", span(Duration::from_secs((started + status.uptime_s).saturating_sub(at)))),
     };
-    let list = [
+    [
         ("tables", html! { (bytes(memory.bytes)) " of " (bytes(memory.max_bytes)) }),
         ("keys", count(memory.keys).render()),
         ("dropped for want of room", count(memory.evictions).render()),
         ("last written to disk", written.render()),
         ("requests without a domain", count(unmatched.domain).render()),
         ("requests without a rule", count(unmatched.rule).render()),
-    ];
-    facts("memory", "Memory", list)
+    ]
 }
 
-/// The time range of the charts. A gap of three steps: the host was suspended, or the recording thread was late.
-const TEN_MINUTES: TimeRange = TimeRange { seconds: 600.0, gap_seconds: 15.0 };
-
-/// Axis labels below a chart.
+/// The time range of the charts, in seconds, and the axis labels below them.
+const TEN_MINUTES: f32 = 600.0;
 const SPAN: [&str; 3] = ["10 minutes ago", "5", "now"];
-
-const RULE_HEADINGS: [(&str, &str); 5] = [
-    ("", "Rule"),
-    ("number", "passed"),
-    ("number", "refused"),
-    ("number", "would refuse"),
-    ("picture", "Ten minutes"),
-];
 
 /// Two charts each: an operator reads no more.
 const POOLS_SHOWN: usize = 8;

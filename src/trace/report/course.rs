@@ -5,7 +5,7 @@ use std::time::{Duration, UNIX_EPOCH};
 use maud::{Markup, html};
 
 use crate::clock::Timestamp;
-use crate::page::{ChartLine, TimeRange, count, draw_lines, frame, legend, span};
+use crate::page::{count, draw_lines, frame, legend, span};
 use crate::trace::course::Course;
 
 /// A line's class in the style sheet, and its label.
@@ -33,16 +33,15 @@ pub(super) fn chart(
         .filter(|((kind, _), sum)| *kind == 0 || *sum > 0)
         .map(|(kind, _)| kind)
         .collect();
-    let lines = shown.iter().map(|(kind, (class, _))| ChartLine { class, points: stairs(steps, *kind) });
+    let lines = shown.iter().map(|(kind, (class, _))| (*class, stairs(steps, *kind)));
     let label = format!(
         "{title} over time: {}; at most {} in {}",
         all.collect::<Vec<_>>().join(", "),
         count(most),
         span(course.step())
     );
-    let range = TimeRange { seconds: steps.len() as f32, gap_seconds: f32::INFINITY };
     let lines: Vec<_> = lines.collect();
-    let chart = draw_lines("large", &label, &range, (0.0, most.max(1) as f32), &lines);
+    let chart = draw_lines("large", &label, steps.len() as f32, (0.0, most.max(1) as f32), &lines);
     let last = first.after(course.step().saturating_mul(u32::try_from(steps.len()).unwrap_or(u32::MAX)));
     html! {
         (frame([count(most.max(1)), "0".to_owned()], &chart, &[moment(first), moment(last)]))
