@@ -1,20 +1,17 @@
 //! The page at `/`: the state of the daemon for people. One file with its charts, its style and a short script, and
 //! whole without them. It changes nothing.
 
-mod health;
 mod sections;
 
-use hyper::StatusCode;
-use hyper::header::{HeaderName, HeaderValue};
 use maud::{PreEscaped, html};
 
 use super::answer::{self, HttpAnswer};
+use super::health::{Health, Sign};
 use super::history::{HistorySample, Story};
 use super::ledger::utc;
 use super::status::DaemonStatus;
 use super::{Desk, pages, recording, verbs};
 use crate::page::{counted, document, nonce};
-use health::{Health, Sign};
 
 /// Answers with the page.
 pub(super) fn front(desk: &Desk) -> HttpAnswer {
@@ -22,32 +19,12 @@ pub(super) fn front(desk: &Desk) -> HttpAnswer {
     let now = desk.clock.now();
     let nonce = nonce();
     let host = std::fs::read_to_string(HOST_NAME_FILE).unwrap_or_default();
-    let extras = PageExtras { host: host.trim(), at: &utc(now.at, now), nonce: &nonce };
-    let page = text(&DaemonStatus::read(desk), &story, &extras);
-    let mut answer = answer::of_kind(StatusCode::OK, "text/html; charset=utf-8", page);
-    let headers = answer.headers_mut();
-    for (name, value) in SAFETY {
-        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
-    }
-    // It is digits and letters.
-    if let Ok(policy) = HeaderValue::from_str(&policy(&nonce)) {
-        headers.insert(hyper::header::CONTENT_SECURITY_POLICY, policy);
-    }
-    answer
+    let page = text(&DaemonStatus::read(desk), &story, [host.trim(), &utc(now.at, now), &nonce]);
+    answer::html(page, &policy(&nonce))
 }
 
-/// Page data that the status does not contain.
-#[derive(Clone, Copy, Debug)]
-struct PageExtras<'a> {
-    host: &'a str,
-    /// The time of the page.
-    at: &'a str,
-    /// Nonce that admits the page's own style and script.
-    nonce: &'a str,
-}
-
-fn text(status: &DaemonStatus, story: &Story, extras: &PageExtras<'_>) -> String {
-    let PageExtras { host, at, nonce } = extras;
+/// Returns the page of a host at a time; the nonce admits the page's own style and script.
+fn text(status: &DaemonStatus, story: &Story, [host, at, nonce]: [&str; 3]) -> String {
     let health = Health::new(status, story);
     let (mark, _) = health.sign().mark_and_word();
     let colour = match health.sign() {
@@ -75,7 +52,7 @@ fn text(status: &DaemonStatus, story: &Story, extras: &PageExtras<'_>) -> String
                         span id="pace" { "loaded anew every 5 s" }
                     }
                 }
-                main { (health) (sections::all(status, story)) }
+                main { (sections::health(&health)) (sections::all(status, story)) }
                 footer {
                     details {
                         summary { "What else this socket has" }
@@ -93,7 +70,7 @@ fn text(status: &DaemonStatus, story: &Story, extras: &PageExtras<'_>) -> String
             script nonce=(nonce) { (PreEscaped(include_str!("front/page.js"))) }
         }
     };
-    document(&format!("{} tidegate {host}", mark), nonce, &head, "", &body)
+    document(&format!("{mark} tidegate {host}"), nonce, &head, "", &body)
 }
 
 /// Returns the content security policy: only the page's own content, and fetching the page again.
@@ -103,14 +80,6 @@ fn policy(nonce: &str) -> String {
          base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
     )
 }
-
-/// Further security headers: no content sniffing, no referrer, same-origin isolation.
-pub const SAFETY: [(&str, &str); 4] = [
-    ("x-content-type-options", "nosniff"),
-    ("referrer-policy", "no-referrer"),
-    ("cross-origin-opener-policy", "same-origin"),
-    ("cross-origin-resource-policy", "same-origin"),
-];
 
 const HOST_NAME_FILE: &str = "/proc/sys/kernel/hostname";
 

@@ -7,6 +7,7 @@ mod control;
 mod doors;
 mod fleet;
 mod front;
+mod health;
 mod history;
 mod http_connections;
 mod ledger;
@@ -25,6 +26,7 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+pub use answer::SAFETY;
 pub use control::{
     DaemonControl, DomainInForce, ProcessRecord, Reloaded, RulesRecord, ServedSocket, ServerCounts,
     StateRecord, ThreadRecord,
@@ -32,7 +34,6 @@ pub use control::{
 pub use doors::{Door, Doors};
 pub use fleet::{BudgetCounts, FleetNode, FleetRecord, OverridesRecord};
 pub(crate) use fleet::{FleetPage, FleetRuleStatus, FleetSummary, RedisNodeStatus, ReserveStatus};
-pub use front::SAFETY;
 pub use history::History;
 pub use http_connections::{HttpConnection, HttpConnections, head_patience};
 pub use ledger::ChangeLedger;

@@ -5,6 +5,7 @@ mod callers;
 mod warnings;
 
 use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -282,6 +283,11 @@ impl DaemonStatus {
 }
 
 impl DaemonStatus {
+    /// Returns the age of a moment in Unix time, in whole seconds.
+    pub(super) fn age(&self, at: f64) -> Duration {
+        Duration::try_from_secs_f64((self.started + self.uptime_s as f64 - at).floor()).unwrap_or_default()
+    }
+
     /// Returns the decisions that clients made without the daemon; saturates, as clients may report any number.
     pub(crate) fn missed_in_all(&self) -> u64 {
         self.missed.iter().fold(0, |sum, missed| sum.saturating_add(missed.count))

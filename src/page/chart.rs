@@ -79,6 +79,7 @@ pub(crate) fn draw_bars(
     (last, top): (u64, u64),
     (mark, mark_text): (u64, &str),
 ) -> Markup {
+    let ln = |value: u64| (value.max(1) as f64).ln();
     let x_of = |value: u64| (ln(value) / ln(last.max(2))).clamp(0.0, 1.0) * 100.0;
     // A count of one is as high as the step from one to two, to be visible.
     let share = |number: u64| ((number as f64).ln_1p() / (top.max(1) as f64).ln_1p()).clamp(0.0, 1.0);
@@ -134,10 +135,6 @@ fn axis_labels(last: u64) -> Vec<u64> {
     let all: Vec<u64> = all.filter(|value| *value <= last).collect();
     let every = tens.len().div_ceil(LABELS_MAX).max(1);
     if all.len() <= LABELS_MAX { all } else { tens.into_iter().step_by(every).collect() }
-}
-
-fn ln(value: u64) -> f64 {
-    (value.max(1) as f64).ln()
 }
 
 fn powers_of_ten(last: u64) -> impl Iterator<Item = u64> {

@@ -5,7 +5,7 @@ mod chart;
 
 use std::time::Duration;
 
-use maud::{DOCTYPE, Markup, PreEscaped, Render, html};
+use maud::{DOCTYPE, Markup, PreEscaped, html};
 use rustix::rand::{GetRandomFlags, getrandom};
 
 pub(crate) use chart::{ChartLine, bar_edges, draw_bars, draw_lines, frame, largest, legend};
@@ -31,25 +31,34 @@ pub(crate) fn document(title: &str, nonce: &str, head: &Markup, own_style: &str,
     document.into_string().replace(is_bad, "\u{fffd}") + "\n"
 }
 
-/// Returns a table: a class for it and for each heading, if not empty, and the cells of each row.
+/// Returns a table: its class and caption, the headings of columns of text and of numbers, and the cells of each row.
 pub(crate) fn table(
     class: &str,
-    caption: impl Render,
-    headings: &[(&str, &str)],
-    rows: impl IntoIterator<Item = Markup>,
+    caption: &str,
+    headings: &[&str],
+    numbers: &[&str],
+    rows: impl Iterator<Item = Markup>,
 ) -> Markup {
-    let class_of = |class: &'_ str| Some(class.to_owned()).filter(|class| !class.is_empty());
     html! {
         div.wide {
-            table class=[class_of(class)] {
-                caption { (caption) }
+            table class=(class) {
+                caption { (prose(caption)) }
                 thead {
-                    tr { @for (class, heading) in headings { th scope="col" class=[class_of(class)] { (heading) } } }
+                    tr {
+                        @for heading in headings { th scope="col" { (heading) } }
+                        @for heading in numbers { th.number scope="col" { (heading) } }
+                    }
                 }
                 tbody { @for row in rows { tr { (row) } } }
             }
         }
     }
+}
+
+/// Shows text; words in backticks are code.
+pub(crate) fn prose(text: &str) -> Markup {
+    let parts = text.split('`').enumerate();
+    html! { @for (place, part) in parts { @if place % 2 == 1 { code { (part) } } @else { (part) } } }
 }
 
 /// Returns 128 random bits in hexadecimal: the nonce by which the content security policy of a page allows the page's
@@ -128,7 +137,7 @@ mod tests {
 
     use maud::html;
 
-    use super::{bytes, count, document, name, percent, rate, span};
+    use super::{bytes, document, name, percent, rate, span};
 
     #[test]
     fn escapes_hostile_text() {
@@ -147,7 +156,6 @@ mod tests {
     fn formats_numbers_with_useful_digits() {
         let rates = [0.0, 0.001, 0.25, 1.0, 42.04, 99.94, 99.96, 1_234_567.0].map(rate);
         assert_eq!(rates, ["0", "0.01", "0.25", "1.0", "42.0", "99.9", "100", "1\u{202f}234\u{202f}567"]);
-        assert_eq!([0, 999, 1_000].map(count), ["0", "999", "1\u{202f}000"]);
         assert_eq!(
             [percent(0.824), bytes(2_048), bytes(64 << 20)],
             ["82\u{a0}%", "2\u{a0}KiB", "64\u{a0}MiB"]

@@ -10,13 +10,13 @@ use std::path::Path;
 use maud::{Markup, Render, html};
 
 use super::comparison::{Changes, NUMBERS, told};
-use super::player::Player;
-use super::side::ReportWatch;
+use super::rule_in_sets::{RuleInSets, rules_in_sets};
+use super::side::ReportSet;
 use super::summary::{Played, remarks};
 use crate::engine::Totals;
-use crate::page::{count, document, name, nonce, table};
+use crate::page::{count, document, name, nonce, rule_name, table};
 use crate::state::AtomicFile;
-use rule::{OfSet, RuleRow, rows};
+use rule::at_least;
 
 /// Names of the trace and the rules, as on the command line.
 #[derive(Clone, Copy, Debug)]
@@ -26,14 +26,6 @@ pub(crate) struct ReportNames<'a> {
     pub(crate) other: Option<&'a str>,
     /// Why the trace ended early.
     pub(crate) failure: Option<&'a str>,
-}
-
-/// The results of one rule set.
-pub(crate) struct ReportSet<'s> {
-    pub(super) name: &'s str,
-    pub(crate) totals: Totals,
-    pub(crate) watch: &'s ReportWatch,
-    pub(crate) player: &'s Player,
 }
 
 /// Creates the report's file, so that an unwritable path fails before the replay.
@@ -57,7 +49,8 @@ pub(super) fn page(
     other: Option<(&ReportSet<'_>, &Changes)>,
 ) -> String {
     let sets: Vec<&ReportSet<'_>> = std::iter::once(one).chain(other.map(|(other, _)| other)).collect();
-    let rows = rows(&sets);
+    let rules: Vec<_> = rules_in_sets(&sets).into_iter().zip(1..).collect();
+    let rules: Vec<_> = rules.iter().map(|(rule, number)| (format!("rule-{number}"), rule)).collect();
     let nonce = nonce();
     let policy = format!(
         "default-src 'none'; style-src 'nonce-{nonce}'; img-src data:; base-uri 'none'; form-action 'none'"
@@ -81,9 +74,12 @@ pub(super) fn page(
                             ul.warnings { li { (failure) "; what came before it is shown" } }
                         }
                     }
-                    (decisions(played, &sets, other.map(|(_, changes)| changes)))
-                    section aria-labelledby="rules" { h2 id="rules" { "Rules" } (rules_table(&sets, &rows)) }
-                    @for row in rows.iter().filter(|row| row.has_counts()) { (row.section()) }
+                    section aria-labelledby="decisions" {
+                        h2 id="decisions" { "Decisions" }
+                        (decisions(played, &sets, other.map(|(_, changes)| told(changes))))
+                    }
+                    section aria-labelledby="rules" { h2 id="rules" { "Rules" } (rules_table(sets.len(), &rules)) }
+                    @for (id, rule) in rules.iter().filter(|(_, rule)| rule.has_counts()) { (rule::section(id, rule)) }
                 }
                 footer { h2 { "How it is counted" } ul { @for line in HOW_IT_IS_COUNTED { li { (line) } } } }
             }
@@ -92,34 +88,31 @@ pub(super) fn page(
     document(&format!("Replay of {}", names.trace), &nonce, &head, include_str!("report/report.css"), &body)
 }
 
-/// Shows the verdicts of all requests, in total and over time.
-fn decisions(played: &Played, sets: &[&ReportSet<'_>], changes: Option<&Changes>) -> Markup {
-    let most = course::most(sets.iter().flat_map(|set| set.watch.course.verdicts()));
+/// Shows the verdicts of all requests, in total and over time, and the changes between two sets.
+fn decisions(played: &Played, sets: &[&ReportSet<'_>], changes: Option<String>) -> Markup {
+    let steps: Vec<_> = sets.iter().map(|set| set.watch.course.verdicts()).collect();
+    let most = course::most(steps.iter().flatten());
     let figures = |Totals { allowed, limited, shed, waited, denied, .. }: &Totals| {
         let others = [("shed", *shed), ("waited", *waited), ("denied", *denied)];
         let others = others.into_iter().filter(|(_, number)| *number > 0);
         [("allowed", *allowed), ("limited", *limited)].into_iter().chain(others)
     };
-    let changes = changes.map(told).unwrap_or_default();
+    let changes = changes.unwrap_or_default();
     html! {
-        section aria-labelledby="decisions" {
-            h2 id="decisions" { "Decisions" }
-            div.columns {
-                @for set in sets {
-                    div {
-                        h3.set { code { (set.name) } }
-                        dl.figures {
-                            @for (name, number) in figures(&set.totals) { div { dt { (name) } dd { (count(number)) } } }
-                        }
-                        @let course = &set.watch.course;
-                        (course::chart("Decisions", course::DECISIONS, course, &course.verdicts(), most))
-                        (list(remarks(&set.totals)))
+        div.columns {
+            @for (set, steps) in sets.iter().zip(&steps) {
+                div {
+                    h3.set { code { (set.name) } }
+                    dl.figures {
+                        @for (name, number) in figures(&set.totals) { div { dt { (name) } dd { (count(number)) } } }
                     }
+                    (course::chart("Decisions", course::DECISIONS, &set.watch.course, steps, most))
+                    (list(remarks(&set.totals)))
                 }
             }
-            (list(&played.remarks))
-            @if let Some(line) = changes.lines().next() { h3 { (line) } (list(changes.lines().skip(1).map(str::trim))) }
         }
+        (list(&played.remarks))
+        @if let Some(line) = changes.lines().next() { h3 { (line) } (list(changes.lines().skip(1).map(str::trim))) }
     }
 }
 
@@ -129,32 +122,28 @@ fn list(lines: impl IntoIterator<Item = impl Render>) -> Markup {
 }
 
 /// Shows the table of the summary, each rule linked to its section.
-fn rules_table(sets: &[&ReportSet<'_>], rows: &[RuleRow<'_>]) -> Markup {
+fn rules_table(sets: usize, rules: &[(String, &RuleInSets<'_>)]) -> Markup {
     let kinds = ["passed", "refused", "would refuse", "callers", "of them refused"];
-    let of_kind = |kind| {
-        ["other"; 2].into_iter().take(sets.len() - 1).fold(vec![("number", kind)], |mut all, other| {
-            all.push(("number", other));
-            all
-        })
-    };
-    let headings: Vec<_> = [("", "Rule")].into_iter().chain(kinds.into_iter().flat_map(of_kind)).collect();
-    let classes = ["number", "number some refused", "number some would"];
-    let rows = rows.iter().map(|row| {
-        let callers: Vec<_> = row.sets.iter().map(OfSet::callers).collect();
+    let numbers: Vec<_> = kinds.iter().flat_map(|kind| [*kind, "other"].into_iter().take(sets)).collect();
+    let dash = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
+    let rows = rules.iter().map(|(id, rule)| {
+        let name = rule_name(rule.domain, rule.rule);
         html! {
-            th scope="row" { @if row.has_counts() { a href={ "#" (row.id) } { (row.name()) } } @else { (row.name()) } }
-            @for (number, class) in NUMBERS.iter().zip(classes) {
-                @for number in row.sets.iter().map(|set| set.totals.map(number)) {
-                    td class=(if number > Some(0) { class } else { "number" }) {
-                        (number.map_or_else(|| "–".to_owned(), count))
-                    }
+            th scope="row" { @if rule.has_counts() { a href={ "#" (id) } { (name) } } @else { (name) } }
+            @for (number, class) in NUMBERS.iter().zip(["number", "number some refused", "number some would"]) {
+                @for number in rule.sets.iter().map(|set| set.totals.map(number)) {
+                    td class=(if number > Some(0) { class } else { "number" }) { (dash(number.map(count))) }
                 }
             }
-            @for [all, _] in &callers { td.number { (all) } }
-            @for [_, refused] in &callers { td.number { (refused) } }
+            @for place in [0, 1] {
+                @for set in &rule.sets {
+                    @let callers = set.callers.and_then(|callers| callers.get::<usize>(place).copied());
+                    td.number { (dash(set.totals.map(|_| callers.map(at_least).unwrap_or_default()))) }
+                }
+            }
         }
     });
-    table("", "Requests, and how many callers they were of", &headings, rows)
+    table("", "Requests, and how many callers they were of", &["Rule"], &numbers, rows)
 }
 
 /// The notes at the end of the page.

@@ -1,14 +1,48 @@
-//! The sections below the health overview: decisions, pools, rules, callers, switches, leases, fleet and memory.
-
-use std::time::Duration;
+//! The sections of the page: health, decisions, pools, rules, callers, switches, leases, fleet and memory.
 
 use maud::{Markup, Render, html};
 
+use crate::admin::health::{Health, HealthCheck};
 use crate::admin::history::{PoolStep, RuleStory, Story};
-use crate::admin::status::{CallerStatus, DaemonStatus, PoolStatus, RuleStatus};
+use crate::admin::status::{CallerStatus, DaemonStatus, FleetStatusPart, PoolStatus, RuleStatus};
 use crate::page::{
-    ChartLine, bytes, count, draw_lines, frame, largest, legend, name, percent, rate, rule_name, span, table,
+    ChartLine, bytes, count, draw_lines, frame, largest, legend, name, percent, prose, rate, rule_name, span,
+    table,
 };
+
+/// Shows the health overview, which is first on the page: each check with a sign, a word and a colour.
+pub(super) fn health(health: &Health<'_>) -> Markup {
+    let left = health.warnings.len().saturating_sub(WARNINGS_SHOWN);
+    let mark = |mark| html! { span.mark aria-hidden="true" { (mark) } " " };
+    let (worst, class) = health.sign().mark_and_word();
+    html! {
+        section.health aria-labelledby="health" {
+            h2 id="health" class=(class) { (mark(worst)) (health.headline()) }
+            ul.checks {
+                @for (title, HealthCheck { sign, short, pools, more }) in &health.checks {
+                    @let (sign, word) = sign.mark_and_word();
+                    li class=(word) {
+                        h3 { (mark(sign)) (title) span.unseen { ": " (word) } }
+                        p.says {
+                            (prose(short))
+                            @for (place, pool) in pools.iter().take(3).enumerate() {
+                                (if place == 0 { ": " } else { ", " }) (name(pool))
+                            }
+                            @if pools.len() > 3 { ", …" }
+                        }
+                        p.more { (prose(more)) }
+                    }
+                }
+            }
+            @if !health.warnings.is_empty() {
+                ul.warnings {
+                    @for warning in health.warnings.iter().take(WARNINGS_SHOWN) { li { (prose(warning)) } }
+                    @if left > 0 { li { "and " (left) " more: " code { "tidegate status" } } }
+                }
+            }
+        }
+    }
+}
 
 pub(super) fn all(status: &DaemonStatus, story: &Story) -> Markup {
     html! {
@@ -19,7 +53,7 @@ pub(super) fn all(status: &DaemonStatus, story: &Story) -> Markup {
         (held(status))
         div.columns {
             (facts("leases", "Leases", leases(status)))
-            @if let Some(fleet) = fleet(status) { (facts("fleet", "Fleet", fleet)) }
+            @if let Some(part) = &status.fleet { (facts("fleet", "Fleet", fleet(part))) }
             (facts("memory", "Memory", memory(status)))
         }
     }
@@ -29,8 +63,9 @@ fn section(id: &str, title: &str, content: Markup) -> Markup {
     html! { section aria-labelledby=(id) { h2 id=(id) { (title) } (content) } }
 }
 
-fn facts<'f>(id: &str, title: &str, facts: impl IntoIterator<Item = (&'f str, Markup)>) -> Markup {
-    let list = html! { dl.facts { @for (name, value) in facts { div { dt { (name) } dd { (value) } } } } };
+fn facts<'f>(id: &str, title: &str, facts: impl IntoIterator<Item = (&'f str, String)>) -> Markup {
+    let list =
+        html! { dl.facts { @for (name, value) in facts { div { dt { (name) } dd { (prose(&value)) } } } } };
     section(id, title, list)
 }
 
@@ -83,8 +118,7 @@ fn pools(status: &DaemonStatus, story: &Story) -> Markup {
         div.pools { @for pool in watched.iter().take(POOLS_SHOWN) { (one_pool(pool, story)) } }
         @if left + others > 0 {
             p.none {
-                "Not shown: " (left) " more, and " (others) " without " code { "shed" } " in the rules. "
-                code { "tidegate status" } " has them."
+                (prose(&format!("Not shown: {left} more, and {others} without `shed` in the rules. `tidegate status` has them.")))
             }
         }
     }
@@ -124,34 +158,21 @@ fn one_pool(pool: &PoolStatus, story: &Story) -> Markup {
 
 /// Lists the rules with passed, refused and would-refuse requests per second, the busiest first.
 fn rules(status: &DaemonStatus, story: &Story) -> Markup {
-    let idle = RuleStory::default();
-    let history =
-        |rule: &RuleStatus| story.rules.get(&format!("{}/{}", rule.domain, rule.rule)).unwrap_or(&idle);
-    let ever = |rule: &RuleStatus| rule.outcomes().iter().sum::<u64>();
-    let busy = |story: &RuleStory| story.now.iter().sum::<f32>();
-    let rules = status.counts.iter().filter(|rule| !rule.domain.is_empty() || ever(rule) > 0);
-    let mut rules: Vec<(&RuleStatus, &RuleStory)> = rules.map(|rule| (rule, history(rule))).collect();
-    // Refusals weigh as much as passes: an operator looks for either. Then by total activity, then by name.
-    rules.sort_by(|(one, one_now), (other, other_now)| {
-        busy(other_now).total_cmp(&busy(one_now)).then_with(|| ever(other).cmp(&ever(one)))
-    });
+    let mut rules = story.busiest_first(&status.counts);
     rules.truncate(RULES_SHOWN);
     if rules.is_empty() {
         return html! { p.none { "No rule is in force: everything is allowed." } };
     }
-    let left = status.rules.count().saturating_sub(rules.len() as u64);
-    let caption = html! {
-        "Requests a second, over the last " (format!("{:.0}\u{a0}s", story.seconds)) "; the busiest first"
-        @if left > 0 {
-            "; " (count(left)) " of " (count(status.rules.count())) " " (if left == 1 { "is" } else { "are" })
-            " not shown: " code { "tidegate status" } " has those that were asked"
-        }
-    };
-    let numbers = ["passed", "refused", "would refuse"].map(|name| ("number", name));
-    let headings: Vec<_> =
-        [("", "Rule")].into_iter().chain(numbers).chain([("picture", "Ten minutes")]).collect();
+    let mut caption =
+        format!("Requests a second, over the last {:.0}\u{a0}s; the busiest first", story.seconds);
+    let (all, left) = (status.rules.count(), status.rules.count().saturating_sub(rules.len() as u64));
+    if left > 0 {
+        let (left, all, are) = (count(left), count(all), if left == 1 { "is" } else { "are" });
+        caption += &format!("; {left} of {all} {are} not shown: `tidegate status` has those that were asked");
+    }
+    let rows = rules.iter().map(|(rule, told)| rule_row(rule, told.unwrap_or(&RuleStory::default()), story));
     html! {
-        (table("rules", caption, &headings, rules.iter().map(|(rule, told)| rule_row(rule, told, story))))
+        (table("rules", &caption, &["Rule"], &["passed", "refused", "would refuse", "Ten minutes"], rows))
         (legend(&[("passed", "passed"), ("refused", "refused"), ("would", "would refuse")]))
     }
 }
@@ -182,9 +203,8 @@ fn rule_chart(told: &RuleStory, story: &Story) -> Markup {
         };
         (class, points.chunks(2).map(mean).collect::<Vec<_>>())
     };
-    let lines = ["passed", "refused", "would"].into_iter().enumerate().map(line);
-    let lines: Vec<ChartLine> =
-        lines.filter(|(_, points)| points.iter().any(|(_, value)| *value > 0.0)).collect();
+    let mut lines = ["passed", "refused", "would"].into_iter().enumerate().map(line).collect::<Vec<_>>();
+    lines.retain(|line| largest(std::slice::from_ref(line), 0.0) > 0.0);
     let most = largest(&lines, 0.0);
     let label = format!("at most {} a second in ten minutes", rate(most));
     match lines.is_empty() {
@@ -202,10 +222,7 @@ fn callers(status: &DaemonStatus) -> Markup {
             (ranking("Busiest", &callers.busiest))
             @if !callers.would_refuse.is_empty() { (ranking("Most would-be refused", &callers.would_refuse)) }
         }
-        p.none {
-            "Units of cost, fading over some ten minutes. A caller is a digest, but for what a rule names in "
-            code { "show_keys" } "."
-        }
+        p.none { (prose(CALLERS_NOTE)) }
     }
 }
 
@@ -225,9 +242,7 @@ fn ranking(caption: &str, callers: &[CallerStatus]) -> Markup {
             td.number { (count(caller.error)) }
         }
     });
-    let headings =
-        [("", "Caller"), ("", "Rule"), ("number", "Units, at least"), ("number", "Up to so many more")];
-    table("", caption, &headings, rows)
+    table("", caption, &["Caller", "Rule"], &["Units, at least", "Up to so many more"], rows)
 }
 
 /// Shows active switches and blocks with their origin, and the latest changes.
@@ -256,18 +271,16 @@ fn held(status: &DaemonStatus) -> Markup {
 }
 
 fn held_table(caption: &str, headings: &[&str], rows: impl ExactSizeIterator<Item = Vec<Markup>>) -> Markup {
-    let (all, left) = (rows.len(), rows.len().saturating_sub(ROWS_SHOWN));
-    let caption = html! { (caption) @if left > 0 { "; " (left) " more: " code { "tidegate switch" } } };
-    let headings: Vec<_> = headings.iter().map(|heading| ("", *heading)).collect();
+    let caption = match (rows.len(), rows.len().saturating_sub(ROWS_SHOWN)) {
+        (0, _) => return html! {},
+        (_, 0) => caption.to_owned(),
+        (_, left) => format!("{caption}; {left} more: `tidegate switch`"),
+    };
     let row = |row: Vec<Markup>| {
         let mut cells = row.into_iter();
-        html! { @if let Some(first) = cells.next() { th scope="row" { (first) } } @for cell in cells { td.name { (cell) } } }
+        html! { @for cell in cells.by_ref().take(1) { th scope="row" { (cell) } } @for cell in cells { td.name { (cell) } } }
     };
-    if all == 0 {
-        html! {}
-    } else {
-        table("", caption, &headings, rows.take(ROWS_SHOWN).map(row))
-    }
+    table("", &caption, headings, &[], rows.take(ROWS_SHOWN).map(row))
 }
 
 /// A moment to the second, with its day.
@@ -275,54 +288,53 @@ fn time(at: &str) -> Markup {
     html! { time datetime=(at) { (at.replace('T', " ").replace('Z', " UTC")) } }
 }
 
-fn leases(status: &DaemonStatus) -> [(&'static str, Markup); 7] {
+fn leases(status: &DaemonStatus) -> [(&'static str, String); 7] {
     let leases = &status.leases;
     let not_held = leases.not_held.ended + leases.not_held.foreign + leases.not_held.unknown;
-    let counts = [
-        ("held", leases.held),
-        ("by processes", status.sessions),
-        ("released", leases.released),
-        ("expired", leases.expired),
-        ("ended with their process", leases.session),
-        ("abandoned", leases.abandoned),
-        ("given back, but not held", not_held),
-    ];
-    counts.map(|(name, number)| (name, count(number).render()))
-}
-
-fn fleet(status: &DaemonStatus) -> Option<[(&'static str, Markup); 9]> {
-    let part = status.fleet.as_ref()?;
-    let fleet = &part.summary;
-    let age = fleet.stale_s.map_or_else(|| "never".to_owned(), |age| format!("{age:.1} s ago"));
-    Some([
-        ("this host", html! { code { (fleet.host) } }),
-        ("Redis", html! { (if fleet.linked { "✔ heard" } else { "✖ not heard" }) }),
-        ("last heard", age.render()),
-        ("round trip", format!("{:.2}\u{a0}ms", fleet.round_trip_us as f64 / 1e3).render()),
-        ("hosts", html! { (count(fleet.alive)) " alive, " (count(fleet.hosts)) " counted" }),
-        ("rules that share", count(part.rules).render()),
-        ("keys in touch", count(fleet.keys).render()),
-        ("cells a second", count(fleet.cells_per_s).render()),
-        ("admitted beyond budgets", count(fleet.excess).render()),
-    ])
-}
-
-fn memory(status: &DaemonStatus) -> [(&'static str, Markup); 6] {
-    let (memory, unmatched) = (&status.memory, &status.unmatched);
-    let started = Duration::try_from_secs_f64(status.started).unwrap_or_default().as_secs();
-    let written = match status.state.last_write {
-        0 => "nothing is kept".to_owned(),
-        at => format!("{} ago", span(Duration::from_secs((started + status.uptime_s).saturating_sub(at)))),
-    };
     [
-        ("tables", html! { (bytes(memory.bytes)) " of " (bytes(memory.max_bytes)) }),
-        ("keys", count(memory.keys).render()),
-        ("dropped for want of room", count(memory.evictions).render()),
-        ("last written to disk", written.render()),
-        ("requests without a domain", count(unmatched.domain).render()),
-        ("requests without a rule", count(unmatched.rule).render()),
+        ("held", count(leases.held)),
+        ("by processes", count(status.sessions)),
+        ("released", count(leases.released)),
+        ("expired", count(leases.expired)),
+        ("ended with their process", count(leases.session)),
+        ("abandoned", count(leases.abandoned)),
+        ("given back, but not held", count(not_held)),
     ]
 }
+
+fn fleet(part: &FleetStatusPart) -> [(&'static str, String); 9] {
+    let fleet = &part.summary;
+    [
+        ("this host", format!("`{}`", fleet.host)),
+        ("Redis", if fleet.linked { "✔ heard" } else { "✖ not heard" }.to_owned()),
+        ("last heard", fleet.stale_s.map_or_else(|| "never".to_owned(), |age| format!("{age:.1} s ago"))),
+        ("round trip", format!("{:.2}\u{a0}ms", fleet.round_trip_us as f64 / 1e3)),
+        ("hosts", format!("{} alive, {} counted", count(fleet.alive), count(fleet.hosts))),
+        ("rules that share", count(part.rules)),
+        ("keys in touch", count(fleet.keys)),
+        ("cells a second", count(fleet.cells_per_s)),
+        ("admitted beyond budgets", count(fleet.excess)),
+    ]
+}
+
+fn memory(status: &DaemonStatus) -> [(&'static str, String); 6] {
+    let (memory, unmatched) = (&status.memory, &status.unmatched);
+    let written = match status.state.last_write {
+        0 => "nothing is kept".to_owned(),
+        at => format!("{} ago", span(status.age(at as f64))),
+    };
+    [
+        ("tables", format!("{} of {}", bytes(memory.bytes), bytes(memory.max_bytes))),
+        ("keys", count(memory.keys)),
+        ("dropped for want of room", count(memory.evictions)),
+        ("last written to disk", written),
+        ("requests without a domain", count(unmatched.domain)),
+        ("requests without a rule", count(unmatched.rule)),
+    ]
+}
+
+/// Each unreadable signal of each pool is one warning.
+const WARNINGS_SHOWN: usize = 12;
 
 /// The time range of the charts, in seconds, and the axis labels below them.
 const TEN_MINUTES: f32 = 600.0;
@@ -333,6 +345,9 @@ const POOLS_SHOWN: usize = 8;
 
 /// A page of those that matter just now, of some 60 KiB at most.
 const RULES_SHOWN: usize = 40;
+
+const CALLERS_NOTE: &str = "Units of cost, fading over some ten minutes. A caller is a digest, but for what a rule names in \
+                            `show_keys`.";
 
 /// Rows of callers, switches, blocks and changes.
 const ROWS_SHOWN: usize = 10;

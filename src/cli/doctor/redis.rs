@@ -239,6 +239,8 @@ const PATIENCE: Duration = Duration::from_millis(2_500);
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::super::finding::FindingSeverity;
     use super::{clock, hosts, other_secrets, policy};
     use crate::fleet::rights::Rights;
@@ -264,8 +266,9 @@ mod tests {
 
     #[test]
     fn reports_hosts_with_another_secret() {
-        let of = |hosts: u64| {
-            other_secrets(&serde_json::json!({"secret": {"other_hosts": hosts}})).map(|found| found.severity)
+        let of = |hosts| {
+            let fleet = json!({"secret": {"other_hosts": hosts}});
+            other_secrets(&serde_json::from_value(fleet).unwrap()).map(|found| found.severity)
         };
         assert_eq!([of(0), of(2)], [None, Some(FindingSeverity::Wrong)]);
     }
