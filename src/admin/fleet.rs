@@ -9,8 +9,8 @@ use super::Desk;
 use super::status::{NamedCounts, by_name};
 use super::switches::{HeldStatus, fleet_overrides};
 use crate::clock::Timestamp;
-use crate::engine::{Engine, PoolView, RuleInForce, RuleKind};
-use crate::rules::{FleetBound, FleetTerms};
+use crate::engine::{Engine, PlacesSum, PoolView, RuleInForce, RuleKind};
+use crate::rules::FleetBound;
 
 /// How it stands. All zero where the settings name no Redis, but that this host is there.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -141,59 +141,59 @@ pub struct BudgetCounts {
     pub heard: Option<Timestamp>,
 }
 
-/// A rule in force that shares its budget.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct FleetRule {
-    pub(super) domain: String,
-    pub(super) name: String,
-    terms: FleetTerms,
-    /// Upper bound on tokens that the hosts admit beyond the budget while Redis answers.
-    pub(super) bound: Option<FleetBound>,
-    /// The whole budget.
-    limit: u32,
-    rate: String,
-    is_joined: bool,
-    counts: BudgetCounts,
-    /// The numbers of its limits on work, where it is one.
-    limits: Vec<u64>,
-}
-
-/// Returns the rules in force that share a budget, in their order.
-pub(super) fn fleet_rules(engine: &Engine, fleet: &FleetRecord) -> Vec<FleetRule> {
-    let budgets = engine.budgets();
-    let mut by_rule: HashMap<&str, Vec<BudgetCounts>> = HashMap::new();
+/// Returns the rules in force that share a budget, in their order. `sums`: permits of this host in each concurrency
+/// limit, by number.
+pub(super) fn fleet_rules(
+    engine: &Engine,
+    fleet: &FleetRecord,
+    now: Timestamp,
+    sums: &HashMap<u64, PlacesSum>,
+) -> Vec<FleetRuleStatus> {
+    let (budgets, permits) = (engine.budgets(), engine.places_budgets());
+    let mut by_rule: HashMap<&str, (BudgetCounts, Option<PlacesStatus>)> = HashMap::new();
     for (number, budget) in budgets.iter() {
-        by_rule
-            .entry(&*budget.rule)
-            .or_default()
-            .push(fleet.budgets.get(number).copied().unwrap_or_default());
+        let (counts, _) = by_rule.entry(&*budget.rule).or_default();
+        *counts = counts.plus(&fleet.budgets.get(number).copied().unwrap_or_default());
     }
-    let places = engine.places_budgets();
-    let mut limits: HashMap<&str, Vec<u64>> = HashMap::new();
-    for (number, limit) in places.iter() {
-        let counts = fleet.budgets.get(number).copied().unwrap_or_default();
-        by_rule.entry(&*limit.rule).or_default().push(counts);
-        limits.entry(&*limit.rule).or_default().push(*number);
+    for (number, limit) in permits.iter() {
+        let (counts, places) = by_rule.entry(&*limit.rule).or_default();
+        *counts = counts.plus(&fleet.budgets.get(number).copied().unwrap_or_default());
+        let (places, sum) = (places.get_or_insert_default(), sums.get(number).copied().unwrap_or_default());
+        places.held += sum.held;
+        places.in_use += sum.in_use;
     }
-    let of = |rule: RuleInForce<'_>| {
+    let status = |rule: RuleInForce<'_>| {
         let RuleKind::Limit(limit) = rule.kind else { return None };
         let terms = limit.fleet?;
         let quota = limit.limit.allowances.iter().flatten().map(|allowance| &allowance.quota).next()?;
-        let full_name = format!("{}/{}", rule.domain, rule.name);
-        let joined = by_rule.get(&*full_name);
-        Some(FleetRule {
+        let joined = by_rule.get(&*format!("{}/{}", rule.domain, rule.name));
+        let (counts, places) = joined.cloned().unwrap_or_default();
+        Some(FleetRuleStatus {
             domain: rule.domain.to_owned(),
-            name: rule.name.to_owned(),
-            terms,
-            bound: FleetBound::of(&terms, quota, fleet.hosts.max(1)),
-            limit: quota.limit(),
+            rule: rule.name.to_owned(),
+            mode: terms.mode.name().to_owned(),
+            on_redis_down: terms.on_redis_down.name().to_owned(),
+            limit: quota.limit().into(),
             rate: quota.rate_text(),
-            is_joined: joined.is_some(),
-            counts: joined.into_iter().flatten().fold(BudgetCounts::default(), BudgetCounts::plus),
-            limits: limits.get(&*full_name).cloned().unwrap_or_default(),
+            shared: joined.is_some(),
+            bound: FleetBound::of(&terms, quota, fleet.hosts.max(1)).map(|bound| BoundStatus {
+                hosts: bound.hosts.into(),
+                on_miss: bound.on_miss.name().to_owned(),
+                extra: bound.extra.into(),
+                quiet_permille: bound.quiet.into(),
+            }),
+            places,
+            version: (counts.version > 0).then_some(counts.version),
+            keys: counts.keys,
+            cells: counts.cells,
+            cells_per_s: counts.cells_per_second,
+            stale_s: counts.heard.map(|at| now.since(at).as_secs_f64()),
+            excess: counts.excess_micro as f64 / MICRO,
+            false_refusals: counts.false_refusals,
+            lost: counts.lost,
         })
     };
-    engine.in_force().each().filter_map(of).collect()
+    engine.in_force().each().filter_map(status).collect()
 }
 
 impl BudgetCounts {
@@ -346,14 +346,6 @@ impl FleetPage {
         let (fleet, now) = (desk.control.fleet(), desk.clock.now());
         let sums = desk.engine.sum_places(now);
         let pools = desk.engine.pools(now);
-        let rules = fleet_rules(&desk.engine, &fleet).into_iter().map(|rule| {
-            let places = rule.limits.iter().filter_map(|number| sums.get(number));
-            let places = places.fold(PlacesStatus::default(), |sum, one| PlacesStatus {
-                held: sum.held + u64::from(one.held),
-                in_use: sum.in_use + u64::from(one.in_use),
-            });
-            rule.status(now.at, places)
-        });
         let reserves = pools.iter().filter_map(|pool| {
             Some(ReserveStatus { pool: Some(pool.pool.to_string()), ..ReserveStatus::new(pool)? })
         });
@@ -368,38 +360,8 @@ impl FleetPage {
             overrides_rejected: by_name(&fleet.overrides.rejected),
             lost: fleet.lost,
             clamped: fleet.clamped,
-            rules: rules.collect(),
+            rules: fleet_rules(&desk.engine, &fleet, now.at, &sums),
             reserves: reserves.collect(),
-        }
-    }
-}
-
-impl FleetRule {
-    fn status(self, now: Timestamp, places: PlacesStatus) -> FleetRuleStatus {
-        let counts = self.counts;
-        FleetRuleStatus {
-            domain: self.domain,
-            rule: self.name,
-            mode: self.terms.mode.name().to_owned(),
-            on_redis_down: self.terms.on_redis_down.name().to_owned(),
-            limit: self.limit.into(),
-            rate: self.rate,
-            shared: self.is_joined,
-            bound: self.bound.map(|bound| BoundStatus {
-                hosts: bound.hosts.into(),
-                on_miss: bound.on_miss.name().to_owned(),
-                extra: bound.extra.into(),
-                quiet_permille: bound.quiet.into(),
-            }),
-            places: (!self.limits.is_empty()).then_some(places),
-            version: (counts.version > 0).then_some(counts.version),
-            keys: counts.keys,
-            cells: counts.cells,
-            cells_per_s: counts.cells_per_second,
-            stale_s: counts.heard.map(|at| now.since(at).as_secs_f64()),
-            excess: counts.excess_micro as f64 / MICRO,
-            false_refusals: counts.false_refusals,
-            lost: counts.lost,
         }
     }
 }
@@ -446,9 +408,9 @@ impl ReserveStatus {
     pub(super) fn new(pool: &PoolView) -> Option<ReserveStatus> {
         let reserve = pool.reserve?;
         let elsewhere = reserve.elsewhere.map(|(sums, age)| ElsewhereStatus {
-            slots: sums.slots.into(),
-            critical: sums.critical.into(),
-            others: sums.others.into(),
+            slots: sums.slots,
+            critical: sums.critical,
+            others: sums.others,
             stale_s: age.as_secs_f64(),
         });
         Some(ReserveStatus {

@@ -213,7 +213,7 @@ impl DaemonStatus {
         let (server, state, fleet) = (desk.control.server(), desk.control.state(), desk.control.fleet());
         let (totals, in_force, leases) = (engine.totals(), engine.in_force(), engine.leases());
         let missed = server.missed.iter().filter(|(.., count)| *count > 0);
-        let fleet_rules = fleet_rules(engine, &fleet).len() as u64;
+        let fleet_rules = fleet_rules(engine, &fleet, now.at, &HashMap::new()).len() as u64;
         let mut status = DaemonStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started: unix_seconds(began.at, began),

@@ -46,10 +46,10 @@ pub(super) fn health(health: &Health<'_>) -> Markup {
 
 pub(super) fn all(status: &DaemonStatus, story: &Story) -> Markup {
     html! {
-        (section("decisions", "Decisions", decisions(status, story)))
-        @if status.pools.iter().any(|pool| pool.watched) { (section("pools", "Pools", pools(status, story))) }
-        (section("rules", "Rules", rules(status, story)))
-        (section("callers", "Callers", callers(status)))
+        (section("decisions", "Decisions", &decisions(status, story)))
+        @if status.pools.iter().any(|pool| pool.watched) { (section("pools", "Pools", &pools(status, story))) }
+        (section("rules", "Rules", &rules(status, story)))
+        (section("callers", "Callers", &callers(status)))
         (held(status))
         div.columns {
             (facts("leases", "Leases", leases(status)))
@@ -59,14 +59,14 @@ pub(super) fn all(status: &DaemonStatus, story: &Story) -> Markup {
     }
 }
 
-fn section(id: &str, title: &str, content: Markup) -> Markup {
+fn section(id: &str, title: &str, content: &Markup) -> Markup {
     html! { section aria-labelledby=(id) { h2 id=(id) { (title) } (content) } }
 }
 
 fn facts<'f>(id: &str, title: &str, facts: impl IntoIterator<Item = (&'f str, String)>) -> Markup {
     let list =
         html! { dl.facts { @for (name, value) in facts { div { dt { (name) } dd { (prose(&value)) } } } } };
-    section(id, title, list)
+    section(id, title, &list)
 }
 
 /// Returns a line over the last steps of the history: a name that is new has fewer steps than the history.
@@ -267,7 +267,7 @@ fn held(status: &DaemonStatus) -> Markup {
         (held_table("Last changes", &["When", "By", "What"], changes))
     };
     let content = html! { div.columns { (tables) } };
-    if tables.0.is_empty() { tables } else { section("held", "Over the rules", content) }
+    if tables.0.is_empty() { tables } else { section("held", "Over the rules", &content) }
 }
 
 fn held_table(caption: &str, headings: &[&str], rows: impl ExactSizeIterator<Item = Vec<Markup>>) -> Markup {

@@ -4,7 +4,7 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
-use crate::admin::DaemonStatus;
+use crate::admin::{DaemonStatus, RuleStatus};
 use crate::cli::fleet::in_a_line;
 use crate::cli::status::page::{name, pools_and_callers};
 use crate::cli::switch::held;
@@ -53,7 +53,7 @@ impl TopSample {
         let rules = self.status.counts.iter().map(|rule| {
             let known =
                 before.status.counts.iter().find(|old| old.domain == rule.domain && old.rule == rule.rule);
-            let known = known.map_or([0; 3], |known| known.outcomes());
+            let known = known.map_or([0; 3], RuleStatus::outcomes);
             let [passed, refused, would_refuse] = rule.outcomes();
             let outcomes = [rate(passed, known[0]), rate(refused, known[1]), rate(would_refuse, known[2])];
             RuleRate { domain: &rule.domain, rule: &rule.rule, outcomes }
