@@ -7,9 +7,10 @@ use std::task::{Context, Poll};
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Frame, SizeHint};
-use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
-use serde_json::{Value, json};
+use serde::Serialize;
+use serde_json::json;
 use tokio::sync::mpsc::Receiver;
 
 /// One answer.
@@ -62,8 +63,9 @@ pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> HttpAnswer {
     of_kind(status, "text/plain; charset=utf-8", text)
 }
 
-/// Returns one JSON value, with a final line feed for terminals.
-pub(super) fn value(status: StatusCode, value: &Value) -> HttpAnswer {
+/// Returns one JSON value, with its keys in order, and a final line feed for terminals.
+pub(super) fn value(status: StatusCode, value: &impl Serialize) -> HttpAnswer {
+    let value = json!(value);
     of_kind(status, "application/json", format!("{value}\n"))
 }
 
@@ -87,6 +89,20 @@ pub(super) fn wrong_method(allowed: &'static str) -> HttpAnswer {
     answer
 }
 
+/// Returns a page with its content security policy.
+pub(super) fn html(page: String, policy: &str) -> HttpAnswer {
+    let mut answer = of_kind(StatusCode::OK, "text/html; charset=utf-8", page);
+    let headers = answer.headers_mut();
+    for (name, value) in SAFETY {
+        headers.insert(HeaderName::from_static(name), HeaderValue::from_static(value));
+    }
+    // The nonce in it consists of digits and letters.
+    if let Ok(policy) = HeaderValue::from_str(policy) {
+        headers.insert(CONTENT_SECURITY_POLICY, policy);
+    }
+    answer
+}
+
 /// Any other kind.
 pub(super) fn of_kind(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> HttpAnswer {
     of_body(kind, status, Body::Whole(Full::new(body.into())))
@@ -101,3 +117,11 @@ fn of_body(kind: &'static str, status: StatusCode, body: Body) -> HttpAnswer {
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     answer
 }
+
+/// Further security headers: no content sniffing, no referrer, same-origin isolation.
+pub const SAFETY: [(&str, &str); 4] = [
+    ("x-content-type-options", "nosniff"),
+    ("referrer-policy", "no-referrer"),
+    ("cross-origin-opener-policy", "same-origin"),
+    ("cross-origin-resource-policy", "same-origin"),
+];

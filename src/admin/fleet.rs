@@ -3,15 +3,14 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use hyper::StatusCode;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use super::Desk;
-use super::answer::{self, HttpAnswer};
-use super::switches::everywhere;
+use super::status::{NamedCounts, by_name};
+use super::switches::{HeldStatus, fleet_overrides};
 use crate::clock::Timestamp;
 use crate::engine::{Engine, PermitTotals, PoolView, RuleInForce, RuleKind};
-use crate::rules::{FleetBound, FleetTerms};
+use crate::rules::FleetBound;
 
 /// How it stands. All zero where the settings name no Redis, but that this host is there.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -142,93 +141,59 @@ pub struct BudgetCounts {
     pub heard: Option<Timestamp>,
 }
 
-/// A rule in force that shares its budget.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct FleetRule {
-    pub(super) domain: String,
-    pub(super) name: String,
-    pub(super) terms: FleetTerms,
-    /// Upper bound on tokens that the hosts admit beyond the budget while Redis answers.
-    pub(super) bound: Option<FleetBound>,
-    /// The whole budget.
-    limit: u32,
-    rate: String,
-    is_joined: bool,
-    counts: BudgetCounts,
-    /// The numbers of its limits on work, where it is one.
-    limits: Vec<u64>,
-}
-
-impl FleetRule {
-    /// Those in force, in their order.
-    pub(super) fn all(engine: &Engine, fleet: &FleetRecord) -> Vec<FleetRule> {
-        let budgets = engine.fleet_budgets();
-        let mut by_rule: HashMap<&str, Vec<BudgetCounts>> = HashMap::new();
-        for (number, budget) in budgets.iter() {
-            by_rule
-                .entry(&*budget.rule)
-                .or_default()
-                .push(fleet.budgets.get(number).copied().unwrap_or_default());
-        }
-        let places = engine.fleet_concurrency_limits();
-        let mut limits: HashMap<&str, Vec<u64>> = HashMap::new();
-        for (number, limit) in places.iter() {
-            let counts = fleet.budgets.get(number).copied().unwrap_or_default();
-            by_rule.entry(&*limit.rule).or_default().push(counts);
-            limits.entry(&*limit.rule).or_default().push(*number);
-        }
-        let of = |rule: RuleInForce<'_>| {
-            let RuleKind::Limit(limit) = rule.kind else { return None };
-            let terms = limit.fleet?;
-            let quota = limit.limit.allowances.iter().flatten().map(|allowance| &allowance.quota).next()?;
-            let full_name = format!("{}/{}", rule.domain, rule.name);
-            let joined = by_rule.get(&*full_name);
-            Some(FleetRule {
-                domain: rule.domain.to_owned(),
-                name: rule.name.to_owned(),
-                terms,
-                bound: FleetBound::of(&terms, quota, fleet.hosts.max(1)),
-                limit: quota.limit(),
-                rate: quota.format_rate(),
-                is_joined: joined.is_some(),
-                counts: joined.into_iter().flatten().fold(BudgetCounts::default(), BudgetCounts::plus),
-                limits: limits.get(&*full_name).cloned().unwrap_or_default(),
-            })
-        };
-        engine.in_force().each().filter_map(of).collect()
+/// Returns the rules in force that share a budget, in their order. `sums`: permits of this host in each concurrency
+/// limit, by number.
+pub(super) fn fleet_rules(
+    engine: &Engine,
+    fleet: &FleetRecord,
+    now: Timestamp,
+    sums: &HashMap<u64, PermitTotals>,
+) -> Vec<FleetRuleStatus> {
+    let (budgets, permits) = (engine.fleet_budgets(), engine.fleet_concurrency_limits());
+    let mut by_rule: HashMap<&str, (BudgetCounts, Option<PlacesStatus>)> = HashMap::new();
+    for (number, budget) in budgets.iter() {
+        let (counts, _) = by_rule.entry(&*budget.rule).or_default();
+        *counts = counts.plus(&fleet.budgets.get(number).copied().unwrap_or_default());
     }
-
-    /// `sums`: permits of this host in each concurrency limit, by number.
-    fn json(&self, now: Timestamp, sums: &HashMap<u64, PermitTotals>) -> Value {
-        let counts = &self.counts;
-        let places = (!self.limits.is_empty()).then(|| {
-            let of = self.limits.iter().filter_map(|number| sums.get(number));
-            let (held, in_use) = of.fold((0, 0), |sum, one| (sum.0 + one.held, sum.1 + one.in_use));
-            json!({"held": held, "in_use": in_use})
-        });
-        let bound = self.bound.map(|bound| {
-            json!({"hosts": bound.hosts, "on_miss": bound.on_miss.name(), "extra": bound.extra, "quiet_permille": bound.quiet})
-        });
-        json!({
-            "domain": self.domain,
-            "rule": self.name,
-            "mode": self.terms.mode.name(),
-            "on_redis_down": self.terms.on_redis_down.name(),
-            "limit": self.limit,
-            "rate": self.rate,
-            "shared": self.is_joined,
-            "bound": bound,
-            "places": places,
-            "version": (counts.version > 0).then_some(counts.version),
-            "keys": counts.keys,
-            "cells": counts.cells,
-            "cells_per_s": counts.cells_per_second,
-            "stale_s": counts.heard.map(|at| now.since(at).as_secs_f64()),
-            "excess": counts.excess_micro as f64 / MICRO,
-            "false_refusals": counts.false_refusals,
-            "lost": counts.lost,
+    for (number, limit) in permits.iter() {
+        let (counts, places) = by_rule.entry(&*limit.rule).or_default();
+        *counts = counts.plus(&fleet.budgets.get(number).copied().unwrap_or_default());
+        let (places, sum) = (places.get_or_insert_default(), sums.get(number).copied().unwrap_or_default());
+        places.held += sum.held;
+        places.in_use += sum.in_use;
+    }
+    let status = |rule: RuleInForce<'_>| {
+        let RuleKind::Limit(limit) = rule.kind else { return None };
+        let terms = limit.fleet?;
+        let quota = limit.limit.allowances.iter().flatten().map(|allowance| &allowance.quota).next()?;
+        let joined = by_rule.get(&*format!("{}/{}", rule.domain, rule.name));
+        let (counts, places) = joined.cloned().unwrap_or_default();
+        Some(FleetRuleStatus {
+            domain: rule.domain.to_owned(),
+            rule: rule.name.to_owned(),
+            mode: terms.mode.name().to_owned(),
+            on_redis_down: terms.on_redis_down.name().to_owned(),
+            limit: quota.limit().into(),
+            rate: quota.format_rate(),
+            shared: joined.is_some(),
+            bound: FleetBound::of(&terms, quota, fleet.hosts.max(1)).map(|bound| BoundStatus {
+                hosts: bound.hosts.into(),
+                on_miss: bound.on_miss.name().to_owned(),
+                extra: bound.extra.into(),
+                quiet_permille: bound.quiet.into(),
+            }),
+            places,
+            version: (counts.version > 0).then_some(counts.version),
+            keys: counts.keys,
+            cells: counts.cells,
+            cells_per_s: counts.cells_per_second,
+            stale_s: counts.heard.map(|at| now.since(at).as_secs_f64()),
+            excess: counts.excess_micro as f64 / MICRO,
+            false_refusals: counts.false_refusals,
+            lost: counts.lost,
         })
-    }
+    };
+    engine.in_force().each().filter_map(status).collect()
 }
 
 impl BudgetCounts {
@@ -247,90 +212,220 @@ impl BudgetCounts {
     }
 }
 
-/// The page.
-pub(super) fn fleet(desk: &Desk) -> HttpAnswer {
-    let fleet = desk.control.fleet();
-    let now = desk.clock.now();
-    let sums = desk.engine.sum_permits(now);
-    let rules = FleetRule::all(&desk.engine, &fleet);
-    let rules: Vec<Value> = rules.iter().map(|rule| rule.json(now.at, &sums)).collect();
-    let pools = desk.engine.pools(now);
-    let reserves = pools.iter().filter_map(|pool| {
-        let mut told = reserve(pool)?;
-        told.as_object_mut()?.insert("pool".to_owned(), (*pool.pool).into());
-        Some(told)
-    });
-    let mut page = summary(&fleet);
-    if let Some(fields) = page.as_object_mut() {
-        let by_name = |counts: &[(&'static str, u64)]| {
-            counts.iter().map(|(name, count)| ((*name).to_owned(), json!(count))).collect::<Value>()
-        };
-        fields.insert("nodes".to_owned(), fleet.nodes.iter().map(node).collect());
-        fields.insert("batches".to_owned(), by_name(&fleet.batches));
-        fields.insert("repeats".to_owned(), fleet.repeats.into());
-        fields.insert("errors".to_owned(), by_name(&fleet.errors));
-        fields.insert("outages".to_owned(), fleet.outages.into());
-        fields.insert("overrides".to_owned(), everywhere(desk));
-        fields.insert("overrides_rejected".to_owned(), by_name(&fleet.overrides.rejected));
-        fields.insert("lost".to_owned(), fleet.lost.into());
-        fields.insert("clamped".to_owned(), fleet.clamped.into());
-        fields.insert("rules".to_owned(), rules.into());
-        fields.insert("reserves".to_owned(), reserves.collect());
+/// The object of `GET /fleet`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct FleetPage {
+    #[serde(flatten)]
+    pub(crate) summary: FleetSummary,
+    pub(crate) nodes: Vec<RedisNodeStatus>,
+    pub(crate) batches: NamedCounts,
+    pub(crate) repeats: u64,
+    pub(crate) errors: NamedCounts,
+    pub(crate) outages: u64,
+    pub(crate) overrides: HeldStatus,
+    pub(crate) overrides_rejected: NamedCounts,
+    pub(crate) lost: u64,
+    pub(crate) clamped: u64,
+    pub(crate) rules: Vec<FleetRuleStatus>,
+    pub(crate) reserves: Vec<ReserveStatus>,
+}
+
+/// The part that the status has as well.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct FleetSummary {
+    pub(crate) redis: bool,
+    pub(crate) host: String,
+    pub(crate) secret: SecretStatus,
+    pub(crate) needed: bool,
+    pub(crate) linked: bool,
+    pub(crate) hosts: u64,
+    pub(crate) alive: u64,
+    pub(crate) overrides_version: u64,
+    pub(crate) overrides_forged: bool,
+    pub(crate) stale_s: Option<f64>,
+    pub(crate) round_trip_us: u64,
+    pub(crate) keys: u64,
+    pub(crate) cells: u64,
+    pub(crate) cells_per_s: u64,
+    pub(crate) excess: u64,
+    pub(crate) false_refusals: u64,
+}
+
+/// The fleet secret and the number of hosts with another one.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct SecretStatus {
+    pub(crate) uses: Option<String>,
+    pub(crate) other_hosts: u64,
+}
+
+/// A Redis server.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct RedisNodeStatus {
+    pub(crate) url: String,
+    pub(crate) state: String,
+    pub(crate) class: Option<String>,
+    pub(crate) why: Option<String>,
+    pub(crate) round_trip_us: Option<u64>,
+    pub(crate) connections: u64,
+}
+
+/// A rule with a fleet budget.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct FleetRuleStatus {
+    pub(crate) domain: String,
+    pub(crate) rule: String,
+    pub(crate) mode: String,
+    pub(crate) on_redis_down: String,
+    pub(crate) limit: u64,
+    pub(crate) rate: String,
+    pub(crate) shared: bool,
+    pub(crate) bound: Option<BoundStatus>,
+    /// Permits of a concurrency rule.
+    pub(crate) places: Option<PlacesStatus>,
+    pub(crate) version: Option<u64>,
+    pub(crate) keys: u64,
+    pub(crate) cells: u64,
+    pub(crate) cells_per_s: u64,
+    pub(crate) stale_s: Option<f64>,
+    pub(crate) excess: f64,
+    pub(crate) false_refusals: u64,
+    pub(crate) lost: u64,
+}
+
+/// The tokens that hosts may admit beyond a budget.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct BoundStatus {
+    pub(crate) hosts: u64,
+    pub(crate) on_miss: String,
+    pub(crate) extra: u64,
+    pub(crate) quiet_permille: u64,
+}
+
+/// Permits of this host.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct PlacesStatus {
+    pub(crate) held: u64,
+    pub(crate) in_use: u64,
+}
+
+/// The reserve of a pool.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct ReserveStatus {
+    /// Only in the list of the fleet page.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) pool: Option<String>,
+    /// Whether it counts all hosts or this one alone.
+    pub(crate) shared: bool,
+    pub(crate) most: Option<u64>,
+    pub(crate) others: u64,
+    pub(crate) critical: u64,
+    pub(crate) elsewhere: Option<ElsewhereStatus>,
+}
+
+/// The sums of the other hosts.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct ElsewhereStatus {
+    pub(crate) slots: u64,
+    pub(crate) critical: u64,
+    pub(crate) others: u64,
+    pub(crate) stale_s: f64,
+}
+
+impl FleetPage {
+    /// Reads the page from the daemon.
+    pub(super) fn read(desk: &Desk) -> FleetPage {
+        let (fleet, now) = (desk.control.fleet(), desk.clock.now());
+        let sums = desk.engine.sum_permits(now);
+        let pools = desk.engine.pools(now);
+        let reserves = pools.iter().filter_map(|pool| {
+            Some(ReserveStatus { pool: Some(pool.pool.to_string()), ..ReserveStatus::new(pool)? })
+        });
+        FleetPage {
+            summary: FleetSummary::from(&fleet),
+            nodes: fleet.nodes.iter().map(RedisNodeStatus::from).collect(),
+            batches: by_name(&fleet.batches),
+            repeats: fleet.repeats,
+            errors: by_name(&fleet.errors),
+            outages: fleet.outages,
+            overrides: fleet_overrides(desk),
+            overrides_rejected: by_name(&fleet.overrides.rejected),
+            lost: fleet.lost,
+            clamped: fleet.clamped,
+            rules: fleet_rules(&desk.engine, &fleet, now.at, &sums),
+            reserves: reserves.collect(),
+        }
     }
-    answer::value(StatusCode::OK, &page)
 }
 
-/// Returns the fleet part of the status.
-pub(super) fn summary(fleet: &FleetRecord) -> Value {
-    json!({
-        "redis": fleet.is_set,
-        "host": fleet.host,
-        "secret": {"uses": fleet.secret, "other_hosts": fleet.unlike},
-        "needed": fleet.is_needed,
-        "linked": fleet.is_linked,
-        "hosts": fleet.hosts,
-        "alive": fleet.alive,
-        "overrides_version": fleet.overrides.version,
-        "overrides_forged": fleet.overrides.is_forged,
-        "stale_s": fleet.staleness.map(|age| age.as_secs_f64()),
-        "round_trip_us": u64::try_from(fleet.round_trip.as_micros()).unwrap_or(u64::MAX),
-        "keys": fleet.keys,
-        "cells": fleet.cells,
-        "cells_per_s": fleet.cells_per_second,
-        "excess": fleet.excess,
-        "false_refusals": fleet.false_refusals,
-    })
+impl From<&FleetRecord> for FleetSummary {
+    fn from(fleet: &FleetRecord) -> FleetSummary {
+        FleetSummary {
+            redis: fleet.is_set,
+            host: fleet.host.clone(),
+            secret: SecretStatus { uses: fleet.secret.clone(), other_hosts: fleet.unlike.into() },
+            needed: fleet.is_needed,
+            linked: fleet.is_linked,
+            hosts: fleet.hosts.into(),
+            alive: fleet.alive.into(),
+            overrides_version: fleet.overrides.version,
+            overrides_forged: fleet.overrides.is_forged,
+            stale_s: fleet.staleness.map(|age| age.as_secs_f64()),
+            round_trip_us: micros(fleet.round_trip),
+            keys: fleet.keys,
+            cells: fleet.cells,
+            cells_per_s: fleet.cells_per_second,
+            excess: fleet.excess,
+            false_refusals: fleet.false_refusals,
+        }
+    }
 }
 
-/// How the reserve of a pool stands, if it has one: whether it goes by the hosts together, or by this one alone.
-pub(super) fn reserve(pool: &PoolView) -> Option<Value> {
-    let reserve = pool.reserve?;
-    let elsewhere = reserve.other_hosts.map(|(sums, age)| {
-        json!({
-            "slots": sums.slots,
-            "critical": sums.critical,
-            "others": sums.noncritical,
-            "stale_s": age.as_secs_f64(),
+impl From<&FleetNode> for RedisNodeStatus {
+    fn from(node: &FleetNode) -> RedisNodeStatus {
+        let (class, why) = node.why.as_ref().map(|(class, why)| ((*class).to_owned(), why.clone())).unzip();
+        RedisNodeStatus {
+            url: node.url.clone(),
+            state: node.state.to_owned(),
+            class,
+            why,
+            round_trip_us: node.round_trip.map(micros),
+            connections: node.connections,
+        }
+    }
+}
+
+impl ReserveStatus {
+    /// Returns the reserve of a pool, if it has one.
+    pub(super) fn new(pool: &PoolView) -> Option<ReserveStatus> {
+        let reserve = pool.reserve?;
+        let elsewhere = reserve.other_hosts.map(|(sums, age)| ElsewhereStatus {
+            slots: sums.slots,
+            critical: sums.critical,
+            others: sums.noncritical,
+            stale_s: age.as_secs_f64(),
+        });
+        Some(ReserveStatus {
+            pool: None,
+            shared: elsewhere.is_some(),
+            most: reserve.noncritical_max.map(u64::from),
+            others: pool.noncritical.into(),
+            critical: pool.critical.into(),
+            elsewhere,
         })
-    });
-    Some(json!({
-        "shared": elsewhere.is_some(),
-        "most": reserve.noncritical_max,
-        "others": pool.noncritical,
-        "critical": pool.critical,
-        "elsewhere": elsewhere,
-    }))
+    }
 }
 
-fn node(node: &FleetNode) -> Value {
-    json!({
-        "url": node.url,
-        "state": node.state,
-        "class": node.why.as_ref().map(|(class, _)| class),
-        "why": node.why.as_ref().map(|(_, words)| words),
-        "round_trip_us": node.round_trip.map(|span| u64::try_from(span.as_micros()).unwrap_or(u64::MAX)),
-        "connections": node.connections,
-    })
+fn micros(span: Duration) -> u64 {
+    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Millionths of a token.

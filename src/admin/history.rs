@@ -7,6 +7,7 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::Desk;
+use super::status::RuleStatus;
 use crate::clock::Timestamp;
 use crate::engine::{PoolView, RuleTotals, Totals};
 
@@ -75,6 +76,25 @@ pub(super) struct RuleStory {
     pub(super) steps: Vec<[f32; OUTCOMES]>,
     /// The same just now.
     pub(super) now: [f32; OUTCOMES],
+}
+
+impl Story {
+    /// Sorts rules by current activity, then by total activity, then by name. Refusals weigh as much as passes: an
+    /// operator looks for either.
+    pub(super) fn busiest_first<'s>(
+        &'s self,
+        rules: &'s [RuleStatus],
+    ) -> Vec<(&'s RuleStatus, Option<&'s RuleStory>)> {
+        let history = |rule: &RuleStatus| self.rules.get(&format!("{}/{}", rule.domain, rule.rule));
+        let ever = |rule: &RuleStatus| rule.outcomes().iter().sum::<u64>();
+        let busy = |rule: Option<&RuleStory>| rule.map_or(0.0, |rule| rule.now.iter().sum::<f32>());
+        let rules = rules.iter().filter(|rule| !rule.domain.is_empty() || ever(rule) > 0);
+        let mut rules: Vec<_> = rules.map(|rule| (rule, history(rule))).collect();
+        rules.sort_by(|(one, one_now), (other, other_now)| {
+            busy(*other_now).total_cmp(&busy(*one_now)).then_with(|| ever(other).cmp(&ever(one)))
+        });
+        rules
+    }
 }
 
 impl History {

@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 use std::time::{Duration, SystemTime};
 
 use parking_lot::Mutex;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 use tracing::{error, info};
 
 use crate::clock::{Now, Timestamp};
@@ -14,15 +14,17 @@ use crate::engine::{Alarm, ControlEvent, Engine, SwitchOrigin};
 /// The latest changes, and the latest rules that the guard reported.
 #[derive(Debug, Default)]
 pub struct ChangeLedger {
-    changes: Mutex<VecDeque<LedgerChange>>,
+    changes: Mutex<VecDeque<ChangeStatus>>,
     alarms: Mutex<VecDeque<(Timestamp, Alarm)>>,
 }
 
-#[derive(Clone, Debug)]
-struct LedgerChange {
-    at: String,
-    by: String,
-    what: String,
+/// A change by an operator, by the guard or by time.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct ChangeStatus {
+    pub(crate) at: String,
+    pub(crate) by: String,
+    pub(crate) what: String,
 }
 
 impl ChangeLedger {
@@ -33,7 +35,7 @@ impl ChangeLedger {
         if changes.len() >= CHANGES_MAX {
             changes.pop_front();
         }
-        changes.push_back(LedgerChange { at: utc(now.at, now), by: by.to_owned(), what: what.to_owned() });
+        changes.push_back(ChangeStatus { at: utc(now.at, now), by: by.to_owned(), what: what.to_owned() });
     }
 
     /// Records the events of the engine since the last call. Returns whether there were any.
@@ -106,11 +108,8 @@ impl ChangeLedger {
     }
 
     /// The last changes, the latest first.
-    #[must_use]
-    pub fn changes(&self) -> Vec<Value> {
-        let changes = self.changes.lock();
-        let shown = |change: &LedgerChange| json!({"at": change.at, "by": change.by, "what": change.what});
-        changes.iter().rev().map(shown).collect()
+    pub(super) fn changes(&self) -> Vec<ChangeStatus> {
+        self.changes.lock().iter().rev().cloned().collect()
     }
 }
 

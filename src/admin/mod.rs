@@ -7,6 +7,7 @@ mod control;
 mod doors;
 mod fleet;
 mod front;
+mod health;
 mod history;
 mod http_connections;
 mod ledger;
@@ -17,7 +18,6 @@ mod router;
 mod rules_page;
 mod status;
 mod switches;
-mod told;
 mod verbs;
 
 use std::sync::Arc;
@@ -26,20 +26,22 @@ use std::time::Duration;
 
 use tokio_util::sync::CancellationToken;
 
+pub use answer::SAFETY;
 pub use control::{
     DaemonControl, DomainInForce, ProcessRecord, Reloaded, RulesRecord, ServedSocket, ServerCounts,
     StateRecord, ThreadRecord,
 };
 pub use doors::{Door, Doors};
 pub use fleet::{BudgetCounts, FleetNode, FleetRecord, OverridesRecord};
-pub use front::SAFETY;
+pub(crate) use fleet::{FleetPage, FleetRuleStatus, FleetSummary, RedisNodeStatus, ReserveStatus};
 pub use history::History;
 pub use http_connections::{HttpConnection, HttpConnections, head_patience};
 pub use ledger::ChangeLedger;
 pub use pages::paths as page_paths;
 pub use status::log_status;
-pub use switches::switches;
-pub use told::{list, number, word};
+pub(crate) use status::{CallerStatus, DaemonStatus, NamedCounts, PoolStatus, RuleStatus};
+pub(crate) use switches::{HeldStatus, SwitchesStatus};
+pub(crate) use verbs::{FleetKeyKind, FleetKeyStatus};
 pub use verbs::{Operator, VerbRefusal};
 
 use crate::clock::Clock;

@@ -3,8 +3,10 @@
 use hyper::StatusCode;
 
 use super::answer::{self, HttpAnswer};
+use super::fleet::FleetPage;
+use super::status::DaemonStatus;
 use super::switches::everything_everywhere;
-use super::{Desk, fleet, front, metrics, rules_page, status};
+use super::{Desk, front, metrics, rules_page};
 
 /// One page.
 #[derive(Clone, Copy)]
@@ -55,20 +57,28 @@ fn readyz(desk: &Desk) -> HttpAnswer {
     answer::text(StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n")
 }
 
+fn status(desk: &Desk) -> HttpAnswer {
+    answer::value(StatusCode::OK, &DaemonStatus::read(desk))
+}
+
+fn fleet(desk: &Desk) -> HttpAnswer {
+    answer::value(StatusCode::OK, &FleetPage::read(desk))
+}
+
 fn switches(desk: &Desk) -> HttpAnswer {
-    answer::value(StatusCode::OK, &super::switches(desk))
+    answer::value(StatusCode::OK, &super::switches::switches(desk))
 }
 
 const PAGES: &[AdminPage] = &[
     AdminPage { path: "/", what: "how it is, for people", is_harmless: false, make: front::front },
     AdminPage { path: "/metrics", what: "for Prometheus", is_harmless: true, make: metrics::metrics },
     AdminPage { path: "/healthz", what: "whether the daemon lives", is_harmless: true, make: healthz },
-    AdminPage { path: "/status", what: "how it is, as JSON", is_harmless: false, make: status::status },
+    AdminPage { path: "/status", what: "how it is, as JSON", is_harmless: false, make: status },
     AdminPage {
         path: "/fleet",
         what: "how it stands with the other hosts, as JSON",
         is_harmless: false,
-        make: fleet::fleet,
+        make: fleet,
     },
     AdminPage {
         path: "/rules",

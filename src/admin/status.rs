@@ -1,212 +1,402 @@
-//! Status of the daemon as JSON, for `tidegate status`, `tidegate top` and scripts. Callers are digests, but
-//! for attributes that a rule names in `show_keys`.
+//! Status of the daemon as JSON, for `tidegate status`, `tidegate top`, the page at `/` and scripts. Callers are digests,
+//! except attributes that a rule names in `show_keys`.
 
 mod callers;
 mod warnings;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
+use std::time::Duration;
 
-use hyper::StatusCode;
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
+use serde_json::json;
 use tracing::info;
 
 use super::Desk;
-use super::answer::{self, HttpAnswer};
-use super::control::{RulesRecord, ServerCounts, StateRecord};
-use super::fleet::{self, FleetRecord, FleetRule};
+use super::control::RulesRecord;
+use super::fleet::{FleetSummary, ReserveStatus, fleet_rules};
+use super::switches::{SwitchesStatus, switches};
 use crate::clock::{Now, Timestamp};
-use crate::engine::{InForce, LeaseTotals, PoolView, RuleTotals, Totals, VerdictTotals};
+use crate::engine::{InForce, PoolView, RuleTotals, Totals, VerdictTotals};
+pub(crate) use callers::{CallerStatus, CallersStatus};
 
-/// Data of the page, read at one moment.
-struct StatusMoment {
-    now: Now,
-    totals: Totals,
-    in_force: InForce,
-    leases: LeaseTotals,
-    pools: Vec<PoolView>,
-    rules: RulesRecord,
-    server: ServerCounts,
-    state: StateRecord,
-    fleet: FleetRecord,
-    fleet_rules: Vec<FleetRule>,
-    unready: Vec<String>,
+/// Counts by name.
+pub(crate) type NamedCounts = BTreeMap<String, u64>;
+
+/// The object of `GET /status`. The keys are the names of the fields. A reader gets the default of a key that its
+/// daemon does not send, and ignores a key that it does not know: the daemon may have another version.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct DaemonStatus {
+    pub(crate) version: String,
+    /// Unix time.
+    pub(crate) started: f64,
+    pub(crate) uptime_s: u64,
+    pub(crate) mode: String,
+    pub(crate) rules: RuleFilesStatus,
+    pub(crate) connections: ConnectionsStatus,
+    pub(crate) errors: NamedCounts,
+    /// Users by the domain that they share.
+    pub(crate) shared_domains: BTreeMap<String, Vec<u32>>,
+    pub(crate) missed: Vec<MissedStatus>,
+    pub(crate) decisions: VerdictCounts,
+    pub(crate) unmatched: UnmatchedStatus,
+    pub(crate) panics: u64,
+    /// Each rule in force, and all others together: a rule without a domain and a mode.
+    pub(crate) counts: Vec<RuleStatus>,
+    pub(crate) pools: Vec<PoolStatus>,
+    pub(crate) leases: LeasesStatus,
+    pub(crate) sessions: u64,
+    pub(crate) memory: MemoryStatus,
+    pub(crate) state: SnapshotStatus,
+    /// Null without a Redis in the settings and without fleet budgets.
+    pub(crate) fleet: Option<FleetStatusPart>,
+    pub(crate) callers: CallersStatus,
+    pub(crate) switches: SwitchesStatus,
+    pub(crate) warnings: Vec<String>,
 }
 
-/// The page.
-pub(super) fn status(desk: &Desk) -> HttpAnswer {
-    answer::value(StatusCode::OK, &told(desk))
+/// The rules in force and the results of reloads, in Unix time.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct RuleFilesStatus {
+    pub(crate) path: String,
+    pub(crate) good: bool,
+    pub(crate) last_success: Option<f64>,
+    pub(crate) last_failure: Option<f64>,
+    pub(crate) domains: Vec<DomainStatus>,
+}
+
+/// A domain and the number of its rules.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct DomainStatus {
+    pub(crate) name: String,
+    pub(crate) sha: String,
+    pub(crate) rules: u64,
+}
+
+/// Connections to the socket.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct ConnectionsStatus {
+    pub(crate) now: u64,
+    pub(crate) refused: NamedCounts,
+}
+
+/// Decisions that clients of one language made without the daemon, for one reason.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct MissedStatus {
+    pub(crate) client: String,
+    pub(crate) reason: String,
+    pub(crate) count: u64,
+}
+
+/// Requests by verdict.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct VerdictCounts {
+    pub(crate) allow: u64,
+    pub(crate) limit: u64,
+    pub(crate) wait: u64,
+    pub(crate) deny: u64,
+    pub(crate) shed: u64,
+}
+
+/// Requests that no domain or no rule matched.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct UnmatchedStatus {
+    pub(crate) domain: u64,
+    pub(crate) rule: u64,
+}
+
+/// A rule and its counts.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct RuleStatus {
+    pub(crate) domain: String,
+    pub(crate) rule: String,
+    pub(crate) mode: Option<String>,
+    pub(crate) decisions: VerdictCounts,
+    pub(crate) pass: u64,
+    pub(crate) near: u64,
+    pub(crate) over: u64,
+    pub(crate) refuse: u64,
+    pub(crate) would_refuse: u64,
+}
+
+/// A pool.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct PoolStatus {
+    pub(crate) pool: String,
+    pub(crate) watched: bool,
+    pub(crate) slots: Option<u64>,
+    pub(crate) busy: u64,
+    /// Utilization.
+    pub(crate) u: Option<f64>,
+    /// Severity of the shedding controller.
+    pub(crate) s: Option<f64>,
+    pub(crate) braking: bool,
+    pub(crate) reserve: Option<ReserveStatus>,
+    /// Shed probability by priority.
+    pub(crate) chances: Vec<(String, f64)>,
+    pub(crate) signals: Vec<SignalStatus>,
+}
+
+/// A signal of a pool.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct SignalStatus {
+    pub(crate) name: String,
+    pub(crate) utilization: Option<f64>,
+    pub(crate) readable: Option<bool>,
+    pub(crate) counts: bool,
+}
+
+/// Leases by their end.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct LeasesStatus {
+    pub(crate) held: u64,
+    pub(crate) released: u64,
+    pub(crate) expired: u64,
+    pub(crate) session: u64,
+    pub(crate) abandoned: u64,
+    pub(crate) not_held: NotHeldStatus,
+}
+
+/// Releases of leases that were not held.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct NotHeldStatus {
+    pub(crate) ended: u64,
+    pub(crate) foreign: u64,
+    pub(crate) unknown: u64,
+}
+
+/// The tables.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct MemoryStatus {
+    pub(crate) bytes: u64,
+    pub(crate) max_bytes: u64,
+    pub(crate) keys: u64,
+    pub(crate) evictions: u64,
+}
+
+/// The snapshots. `last_write` is Unix time; 0: there was none.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct SnapshotStatus {
+    pub(crate) writes: u64,
+    pub(crate) failures: u64,
+    pub(crate) last_write: u64,
+    pub(crate) bytes: u64,
+    pub(crate) bad: NamedCounts,
+}
+
+/// The sync state of this host and its number of fleet rules.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct FleetStatusPart {
+    #[serde(flatten)]
+    pub(crate) summary: FleetSummary,
+    pub(crate) rules: u64,
+}
+
+impl DaemonStatus {
+    /// Reads the status from the daemon.
+    pub(super) fn read(desk: &Desk) -> DaemonStatus {
+        let (engine, now, began) = (&desk.engine, desk.clock.now(), desk.clock.started_at());
+        let (server, state, fleet) = (desk.control.server(), desk.control.state(), desk.control.fleet());
+        let (totals, in_force, leases) = (engine.totals(), engine.in_force(), engine.leases());
+        let missed = server.missed.iter().filter(|(.., count)| *count > 0);
+        let fleet_rules = fleet_rules(engine, &fleet, now.at, &HashMap::new()).len() as u64;
+        let mut status = DaemonStatus {
+            version: env!("CARGO_PKG_VERSION").to_owned(),
+            started: unix_seconds(began.at, began),
+            uptime_s: now.at.since(began.at).as_secs(),
+            mode: engine.mode().name().to_owned(),
+            rules: RuleFilesStatus::new(&desk.control.rules(), &in_force, now),
+            connections: ConnectionsStatus { now: server.connections, refused: by_name(&server.refused) },
+            errors: by_name(&server.errors),
+            shared_domains: server
+                .shared_domains
+                .iter()
+                .map(|(name, uids)| (name.to_string(), uids.clone()))
+                .collect(),
+            missed: missed
+                .map(|(client, reason, count)| MissedStatus {
+                    client: (*client).to_owned(),
+                    reason: (*reason).to_owned(),
+                    count: *count,
+                })
+                .collect(),
+            decisions: VerdictCounts {
+                allow: totals.allowed,
+                limit: totals.limited,
+                wait: totals.waited,
+                deny: totals.denied,
+                shed: totals.shed,
+            },
+            unmatched: UnmatchedStatus { domain: totals.unmatched_domain, rule: totals.unmatched_rule },
+            panics: totals.panics,
+            counts: rules(&totals, &in_force),
+            pools: engine.pools(now).iter().map(PoolStatus::from).collect(),
+            leases: LeasesStatus {
+                held: leases.live,
+                released: leases.released,
+                expired: leases.expired,
+                session: leases.session,
+                abandoned: leases.abandoned,
+                not_held: NotHeldStatus {
+                    ended: leases.not_held.ended,
+                    foreign: leases.not_held.foreign,
+                    unknown: leases.not_held.unknown,
+                },
+            },
+            sessions: leases.sessions,
+            memory: MemoryStatus {
+                bytes: engine.memory_bytes() as u64,
+                max_bytes: engine.memory_bytes_max() as u64,
+                keys: engine.keys() as u64,
+                evictions: totals.evictions,
+            },
+            state: SnapshotStatus {
+                writes: state.writes,
+                failures: state.failures,
+                last_write: state.written_unix_seconds,
+                bytes: state.bytes,
+                bad: by_name(&state.bad),
+            },
+            fleet: (fleet.is_set || fleet_rules > 0)
+                .then(|| FleetStatusPart { summary: FleetSummary::from(&fleet), rules: fleet_rules }),
+            callers: CallersStatus::read(engine, &in_force),
+            switches: switches(desk),
+            warnings: Vec::new(),
+        };
+        status.warnings = warnings::warnings(desk, &status, &fleet);
+        status
+    }
+}
+
+impl DaemonStatus {
+    /// Returns the age of a moment in Unix time, in whole seconds.
+    pub(super) fn age(&self, at: f64) -> Duration {
+        Duration::try_from_secs_f64((self.started + self.uptime_s as f64 - at).floor()).unwrap_or_default()
+    }
+
+    /// Returns the decisions that clients made without the daemon; saturates, as clients may report any number.
+    pub(crate) fn missed_in_all(&self) -> u64 {
+        self.missed.iter().fold(0, |sum, missed| sum.saturating_add(missed.count))
+    }
 }
 
 /// Logs the status in one line, without callers: readers of logs must not learn them.
 pub fn log_status(desk: &Desk) {
-    let mut status = told(desk);
+    let mut status = json!(DaemonStatus::read(desk));
     if let Some(fields) = status.as_object_mut() {
         fields.remove("callers");
     }
     info!(%status, "status");
 }
 
-pub(super) fn told(desk: &Desk) -> Value {
-    let (engine, now, began) = (&desk.engine, desk.clock.now(), desk.clock.started_at());
-    let record = desk.control.fleet();
-    let moment = StatusMoment {
-        now,
-        totals: engine.totals(),
-        in_force: engine.in_force(),
-        leases: engine.leases(),
-        pools: engine.pools(now),
-        rules: desk.control.rules(),
-        server: desk.control.server(),
-        state: desk.control.state(),
-        fleet_rules: FleetRule::all(engine, &record),
-        fleet: record,
-        unready: desk.control.unready(),
-    };
-    let StatusMoment { totals, leases, server, .. } = &moment;
-    let by_name = |counts: &[(&'static str, u64)]| {
-        counts.iter().map(|(name, count)| ((*name).to_owned(), json!(count))).collect::<Value>()
-    };
-    let missed = server.missed.iter().filter(|(.., count)| *count > 0);
-    let missed =
-        missed.map(|(client, reason, count)| json!({"client": client, "reason": reason, "count": count}));
-    json!({
-        "version": env!("CARGO_PKG_VERSION"),
-        "started": unix_seconds(began.at, began),
-        "uptime_s": now.at.since(began.at).as_secs(),
-        "mode": engine.mode().name(),
-        "rules": rules(&moment),
-        "connections": {"now": server.connections, "refused": by_name(&server.refused)},
-        "errors": by_name(&server.errors),
-        "shared_domains": shared_domains(server),
-        "missed": missed.collect::<Vec<_>>(),
-        "decisions": {
-            "allow": totals.allowed,
-            "limit": totals.limited,
-            "wait": totals.waited,
-            "deny": totals.denied,
-            "shed": totals.shed,
-        },
-        "unmatched": {"domain": totals.unmatched_domain, "rule": totals.unmatched_rule},
-        "panics": totals.panics,
-        "counts": counts(&moment),
-        "pools": moment.pools.iter().map(pool).collect::<Vec<_>>(),
-        "leases": {
-            "held": leases.live,
-            "released": leases.released,
-            "expired": leases.expired,
-            "session": leases.session,
-            "abandoned": leases.abandoned,
-            "not_held": {
-                "ended": leases.not_held.ended,
-                "foreign": leases.not_held.foreign,
-                "unknown": leases.not_held.unknown,
-            },
-        },
-        "sessions": leases.sessions,
-        "memory": {
-            "bytes": engine.memory_bytes(),
-            "max_bytes": engine.memory_bytes_max(),
-            "keys": engine.keys(),
-            "evictions": totals.evictions,
-        },
-        "state": state(&moment.state),
-        "fleet": fleet_of(&moment),
-        "callers": callers::told(engine, &moment.in_force),
-        "switches": super::switches(desk),
-        "warnings": warnings::told(desk, &moment),
-    })
-}
-
-/// Null where nothing is shared, nor could be.
-fn fleet_of(moment: &StatusMoment) -> Value {
-    if !moment.fleet.is_set && moment.fleet_rules.is_empty() {
-        return Value::Null;
+impl RuleFilesStatus {
+    fn new(record: &RulesRecord, in_force: &InForce, now: Now) -> RuleFilesStatus {
+        let when = |at: Option<Timestamp>| at.map(|at| unix_seconds(at, now));
+        let mut by_domain: HashMap<&str, u64> = HashMap::new();
+        in_force.each().for_each(|rule| *by_domain.entry(rule.domain).or_default() += 1);
+        let domains = record.domains.iter().map(|domain| DomainStatus {
+            name: domain.name.to_string(),
+            sha: domain.sha.clone(),
+            rules: by_domain.get(&*domain.name).copied().unwrap_or_default(),
+        });
+        RuleFilesStatus {
+            path: record.path.clone(),
+            good: record.is_good,
+            last_success: when(record.last_success),
+            last_failure: when(record.last_failure),
+            domains: domains.collect(),
+        }
     }
-    let mut told = fleet::summary(&moment.fleet);
-    if let Some(fields) = told.as_object_mut() {
-        fields.insert("rules".to_owned(), moment.fleet_rules.len().into());
+
+    /// Returns the number of rules in force.
+    pub(crate) fn count(&self) -> u64 {
+        self.domains.iter().map(|domain| domain.rules).sum()
     }
-    told
 }
 
-fn rules(moment: &StatusMoment) -> Value {
-    let RulesRecord { path, last_success, last_failure, is_good, domains } = &moment.rules;
-    let when = |at: &Option<Timestamp>| at.map(|at| unix_seconds(at, moment.now));
-    let mut by_domain: HashMap<&str, usize> = HashMap::new();
-    moment.in_force.each().for_each(|rule| *by_domain.entry(rule.domain).or_default() += 1);
-    let domains = domains.iter().map(|domain| {
-        let rules = by_domain.get(&*domain.name).copied().unwrap_or_default();
-        json!({"name": domain.name, "sha": domain.sha, "rules": rules})
-    });
-    json!({
-        "path": path,
-        "good": is_good,
-        "last_success": when(last_success),
-        "last_failure": when(last_failure),
-        "domains": domains.collect::<Vec<_>>(),
-    })
-}
+impl RuleStatus {
+    fn new(counts: &RuleTotals, mode: Option<&str>) -> RuleStatus {
+        let VerdictTotals { allow, limit, wait, deny, shed } = counts.verdicts;
+        RuleStatus {
+            domain: counts.domain.to_string(),
+            rule: counts.rule.to_string(),
+            mode: mode.map(str::to_owned),
+            decisions: VerdictCounts { allow, limit, wait, deny, shed },
+            pass: counts.pass,
+            near: counts.near,
+            over: counts.over,
+            refuse: counts.refuse,
+            would_refuse: counts.would_refuse,
+        }
+    }
 
-fn state(state: &StateRecord) -> Value {
-    let bad = state.bad.iter().map(|(file, count)| ((*file).to_owned(), json!(count)));
-    json!({
-        "writes": state.writes,
-        "failures": state.failures,
-        "last_write": state.written_unix_seconds,
-        "bytes": state.bytes,
-        "bad": bad.collect::<Value>(),
-    })
+    /// Returns the requests that the rule let pass, refused and would refuse.
+    pub(crate) fn outcomes(&self) -> [u64; 3] {
+        [self.pass + self.near + self.over, self.refuse, self.would_refuse]
+    }
 }
 
 /// Returns the counts of each rule in force, and of all others together.
-fn counts(moment: &StatusMoment) -> Vec<Value> {
+fn rules(totals: &Totals, in_force: &InForce) -> Vec<RuleStatus> {
     let known: HashMap<(&str, &str), &RuleTotals> =
-        moment.totals.rules.iter().map(|counts| ((&*counts.domain, &*counts.rule), counts)).collect();
-    let in_force = moment.in_force.each().filter_map(|rule| {
+        totals.rules.iter().map(|counts| ((&*counts.domain, &*counts.rule), counts)).collect();
+    let in_force = in_force.each().filter_map(|rule| {
         let counts = known.get(&(rule.domain, rule.name))?;
-        Some(count(counts, Some(rule.mode.name())))
+        Some(RuleStatus::new(counts, Some(rule.mode.name())))
     });
-    let others = moment.totals.rules.last().filter(|others| others.domain.is_empty());
-    in_force.chain(others.map(|others| count(others, None))).collect()
+    let others = totals.rules.last().filter(|others| others.domain.is_empty());
+    in_force.chain(others.map(|others| RuleStatus::new(others, None))).collect()
 }
 
-fn count(counts: &RuleTotals, mode: Option<&str>) -> Value {
-    let VerdictTotals { allow, limit, wait, deny, shed } = counts.verdicts;
-    json!({
-        "domain": counts.domain,
-        "rule": counts.rule,
-        "mode": mode,
-        "decisions": {"allow": allow, "limit": limit, "wait": wait, "deny": deny, "shed": shed},
-        "pass": counts.pass,
-        "near": counts.near,
-        "over": counts.over,
-        "refuse": counts.refuse,
-        "would_refuse": counts.would_refuse,
-    })
+impl PoolStatus {
+    pub(super) fn severity(&self) -> f64 {
+        self.s.unwrap_or_default()
+    }
 }
 
-fn pool(pool: &PoolView) -> Value {
-    let chances = pool.shed_probabilities.iter().map(|(priority, chance)| json!([priority, chance]));
-    let signals = pool.signals.iter().map(|(name, value, counts)| {
-        json!({"name": name, "utilization": value, "readable": value.is_some(), "counts": counts})
-    });
-    json!({
-        "pool": pool.pool,
-        "watched": pool.configured,
-        "slots": pool.slots,
-        "busy": pool.busy,
-        "u": pool.utilization,
-        "s": pool.severity,
-        "braking": pool.braking,
-        "reserve": fleet::reserve(pool),
-        "chances": chances.collect::<Vec<_>>(),
-        "signals": signals.collect::<Vec<_>>(),
-    })
+impl From<&PoolView> for PoolStatus {
+    fn from(pool: &PoolView) -> PoolStatus {
+        let signals = pool.signals.iter().map(|(name, value, counts)| SignalStatus {
+            name: name.to_string(),
+            utilization: *value,
+            readable: Some(value.is_some()),
+            counts: *counts,
+        });
+        PoolStatus {
+            pool: pool.pool.to_string(),
+            watched: pool.configured,
+            slots: pool.slots.map(u64::from),
+            busy: pool.busy.into(),
+            u: pool.utilization,
+            s: Some(pool.severity),
+            braking: pool.braking,
+            reserve: ReserveStatus::new(pool),
+            chances: pool
+                .shed_probabilities
+                .iter()
+                .map(|(priority, chance)| (priority.to_string(), *chance))
+                .collect(),
+            signals: signals.collect(),
+        }
+    }
 }
 
-/// Users by the domain that they share.
-fn shared_domains(server: &ServerCounts) -> Value {
-    server.shared_domains.iter().map(|(domain, users)| (domain.to_string(), json!(users))).collect()
+pub(super) fn by_name(counts: &[(&'static str, u64)]) -> NamedCounts {
+    counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
 }
 
 /// A moment in Unix time, by the wall clock as it was at `now`.

@@ -1,42 +1,91 @@
 //! `GET /switches`: lists active switches and blocks with their origin. It changes nothing.
 
-use serde_json::{Value, json};
+use serde::{Deserialize, Serialize};
 
 use super::Desk;
-use super::ledger::utc;
+use super::ledger::{ChangeStatus, utc};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{BlockedKey, Mode, SwitchView, Target};
 
-/// All of it, as one object.
-#[must_use]
-pub fn switches(desk: &Desk) -> Value {
-    let now = desk.clock.now();
-    let everywhere = everywhere(desk);
-    let both = |field: &str, own: Vec<Value>| {
-        let everywhere = everywhere.get(field).and_then(Value::as_array).into_iter().flatten().cloned();
-        own.into_iter().chain(everywhere).collect::<Vec<_>>()
-    };
-    let switches = desk.engine.switches().iter().map(|view| of_switch(view, now)).collect();
-    let blocks = desk.engine.blocked_keys().iter().map(|block| of_block(block, now)).collect();
-    json!({
-        "mode": desk.engine.mode().name(),
-        "off": desk.engine.is_off(),
-        "switches": both("switches", switches),
-        "blocks": both("blocks", blocks),
-        "warnings": desk.ledger.warnings(now),
-        "changes": desk.ledger.changes(),
-    })
+/// The object of `GET /switches`.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct SwitchesStatus {
+    pub(crate) mode: String,
+    /// Whether a file `disable` allows everything.
+    pub(crate) off: bool,
+    #[serde(flatten)]
+    pub(crate) held: HeldStatus,
+    pub(crate) warnings: Vec<String>,
+    pub(crate) changes: Vec<ChangeStatus>,
 }
 
-/// Returns the fleet overrides.
-pub(super) fn everywhere(desk: &Desk) -> Value {
+/// Active switches and blocks.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct HeldStatus {
+    pub(crate) switches: Vec<SwitchStatus>,
+    pub(crate) blocks: Vec<BlockStatus>,
+}
+
+/// A rule, or everything without one, in another mode than that of its file.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct SwitchStatus {
+    pub(crate) rule: Option<String>,
+    pub(crate) mode: String,
+    /// The mode in force.
+    pub(crate) holds: String,
+    /// The mode of the file; null if no rule has the name.
+    pub(crate) written: Option<String>,
+    pub(crate) until: Option<String>,
+    /// The time of the switch.
+    pub(crate) said: Option<String>,
+    pub(crate) fleet: bool,
+    /// Whether no later switch overrides it.
+    pub(crate) is_last: Option<bool>,
+    pub(crate) by: String,
+}
+
+/// A blocked key.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct BlockStatus {
+    pub(crate) rule: String,
+    /// Its digest.
+    pub(crate) key: String,
+    pub(crate) text: Option<String>,
+    pub(crate) until: Option<String>,
+    pub(crate) fleet: bool,
+    pub(crate) by: String,
+}
+
+/// Reads the switches and blocks of this host and of the fleet.
+pub(super) fn switches(desk: &Desk) -> SwitchesStatus {
+    let (now, fleet) = (desk.clock.now(), fleet_overrides(desk));
+    let switches = desk.engine.switches().iter().map(|view| SwitchStatus::new(view, now)).collect::<Vec<_>>();
+    let blocks =
+        desk.engine.blocked_keys().iter().map(|block| BlockStatus::new(block, now)).collect::<Vec<_>>();
+    SwitchesStatus {
+        mode: desk.engine.mode().name().to_owned(),
+        off: desk.engine.is_off(),
+        held: HeldStatus {
+            switches: [switches, fleet.switches].concat(),
+            blocks: [blocks, fleet.blocks].concat(),
+        },
+        warnings: desk.ledger.warnings(now),
+        changes: desk.ledger.changes(),
+    }
+}
+
+/// Reads the fleet overrides.
+pub(super) fn fleet_overrides(desk: &Desk) -> HeldStatus {
     let now = desk.clock.now();
-    let switches = desk.engine.fleet_switches();
-    let blocks = desk.engine.fleet_overrides().blocks;
-    json!({
-        "switches": switches.iter().map(|view| of_switch(view, now)).collect::<Vec<_>>(),
-        "blocks": blocks.iter().map(|block| of_block(block, now)).collect::<Vec<_>>(),
-    })
+    let (switches, blocks) = (desk.engine.fleet_switches(), desk.engine.fleet_overrides().blocks);
+    HeldStatus {
+        switches: switches.iter().map(|view| SwitchStatus::new(view, now)).collect(),
+        blocks: blocks.iter().map(|block| BlockStatus::new(block, now)).collect(),
+    }
 }
 
 /// The health notice while a fleet override sets the mode of everything.
@@ -49,29 +98,34 @@ pub(super) fn everything_everywhere(desk: &Desk) -> Option<String> {
     ))
 }
 
-fn of_switch(view: &SwitchView, now: Now) -> Value {
-    let until = |until| utc(until, now);
-    let SwitchView { switch, configured_mode: written, holds, is_last } = view;
-    json!({
-        "rule": match &switch.target { Target::Daemon => Value::Null, Target::Rule(rule) => rule.to_string().into() },
-        "mode": switch.mode.name(),
-        "holds": holds.name(),
-        "written": written.map(Mode::name),
-        "until": switch.until.map(until),
-        "said": (switch.set_at > Timestamp::ORIGIN).then(|| until(switch.set_at)),
-        "fleet": switch.by.is_fleet(),
-        "is_last": is_last,
-        "by": switch.by.to_string(),
-    })
+impl SwitchStatus {
+    fn new(SwitchView { switch, configured_mode, holds, is_last }: &SwitchView, now: Now) -> SwitchStatus {
+        SwitchStatus {
+            rule: match &switch.target {
+                Target::Daemon => None,
+                Target::Rule(rule) => Some(rule.to_string()),
+            },
+            mode: switch.mode.name().to_owned(),
+            holds: holds.name().to_owned(),
+            written: configured_mode.map(Mode::name).map(str::to_owned),
+            until: switch.until.map(|until| utc(until, now)),
+            said: (switch.set_at > Timestamp::ORIGIN).then(|| utc(switch.set_at, now)),
+            fleet: switch.by.is_fleet(),
+            is_last: Some(*is_last),
+            by: switch.by.to_string(),
+        }
+    }
 }
 
-fn of_block(block: &BlockedKey, now: Now) -> Value {
-    json!({
-        "rule": block.rule.to_string(),
-        "key": block.format_digest(),
-        "text": block.text,
-        "until": utc(block.until, now),
-        "fleet": block.by.is_fleet(),
-        "by": block.by.to_string(),
-    })
+impl BlockStatus {
+    fn new(block: &BlockedKey, now: Now) -> BlockStatus {
+        BlockStatus {
+            rule: block.rule.to_string(),
+            key: block.format_digest(),
+            text: block.text.as_deref().map(str::to_owned),
+            until: Some(utc(block.until, now)),
+            fleet: block.by.is_fleet(),
+            by: block.by.to_string(),
+        }
+    }
 }

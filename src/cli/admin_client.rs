@@ -7,6 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use super::client::{connect, default_socket};
@@ -94,13 +95,14 @@ impl AdminClient {
         self.ask(&format!("GET {path} HTTP/1.1\r\nconnection: close\r\n"), "", PATIENCE)
     }
 
-    pub(super) fn get_json(&self, path: &str) -> Result<Value, AdminFailure> {
+    /// Fetches a page and reads its JSON.
+    pub(super) fn get_json<T: DeserializeOwned>(&self, path: &str) -> Result<T, AdminFailure> {
         let answered = self.get(path)?;
         self.understood(&answered)
     }
 
     /// Sends a command and returns the daemon's reply.
-    pub(super) fn post(&self, path: &str, asked: &Value) -> Result<Value, AdminFailure> {
+    pub(super) fn post<T: DeserializeOwned>(&self, path: &str, asked: &Value) -> Result<T, AdminFailure> {
         let body = asked.to_string();
         let head = format!("POST {path} HTTP/1.1\r\nconnection: close\r\n");
         let answered = self.ask(&head, &body, VERB_PATIENCE)?;
@@ -121,16 +123,16 @@ impl AdminClient {
             return Ok((stream, answer.split_off(head)));
         }
         stream.take(ANSWER_BYTES_MAX).read_to_end(&mut answer).map_err(failed)?;
-        self.understood(&self.answered(admin, &answer)?)?;
+        self.understood::<Value>(&self.answered(admin, &answer)?)?;
         Err(AdminFailure::NotUnderstood { path: admin.to_owned() })
     }
 
-    fn understood(&self, answered: &Answered) -> Result<Value, AdminFailure> {
-        let value: Value = serde_json::from_str(&answered.body)
-            .map_err(|_| AdminFailure::NotUnderstood { path: self.path.clone() })?;
+    fn understood<T: DeserializeOwned>(&self, answered: &Answered) -> Result<T, AdminFailure> {
+        let failed = |_| AdminFailure::NotUnderstood { path: self.path.clone() };
+        let value: Value = serde_json::from_str(&answered.body).map_err(failed)?;
         match value.get("error").and_then(Value::as_str) {
             Some(error) => Err(AdminFailure::Refused(error.to_owned())),
-            None => Ok(value),
+            None => serde_json::from_value(value).map_err(failed),
         }
     }
 

@@ -10,6 +10,7 @@ use std::process::ExitCode;
 
 use super::format::OutputFormat;
 use super::read_rules::RulesRead;
+use crate::admin::DaemonStatus;
 use crate::rules::words::counted;
 use block::BlockSettings;
 
@@ -83,8 +84,8 @@ fn hosts_counted(read: &RulesRead) -> Option<NonZeroU32> {
     let daemon = read.daemon.as_ref()?;
     read.domains.iter().flat_map(|domain| domain.rules()).find(|rule| rule.fleet.is_some())?;
     // The check does not need a running daemon.
-    let status = daemon.get_json("/status").ok()?;
-    NonZeroU32::new(u32::try_from(status.pointer("/fleet/hosts")?.as_u64()?).ok()?)
+    let status: DaemonStatus = daemon.get_json("/status").ok()?;
+    NonZeroU32::new(u32::try_from(status.fleet?.summary.hosts).ok()?)
 }
 
 impl Color {

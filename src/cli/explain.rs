@@ -105,7 +105,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
         OutputFormat::Json => {
             let mut all = json::all(&explained, &asked);
             if let (Some(live), Some(fields)) = (live, all.as_object_mut()) {
-                fields.insert("live".to_owned(), live.into());
+                fields.insert("live".to_owned(), serde_json::json!(live));
             }
             serde_json::to_writer_pretty(&mut *out, &all)?;
             writeln!(out)?;

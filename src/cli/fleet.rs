@@ -4,11 +4,16 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Subcommand;
+use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use super::admin_client::{AdminArgs, AdminFailure};
 use super::ask::attribute;
-use super::status::page::{list, name, number, word};
+use super::status::page::name;
+use crate::admin::{
+    FleetKeyKind, FleetKeyStatus, FleetPage, FleetRuleStatus, FleetSummary, NamedCounts, RedisNodeStatus,
+    ReserveStatus,
+};
 use crate::daemon::log;
 use crate::trace::table::{TextTable, count};
 
@@ -62,100 +67,114 @@ Exit codes: 0 shown; 1 the daemon does not answer, or the rule shares no budget;
 /// # Errors
 /// The output cannot be written.
 pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
-    let (asked, json, text): (_, _, fn(&Value) -> String) = match &args.show {
-        None => (args.admin.client().get_json("/fleet"), args.json, page),
-        Some(Show::Show(key)) => (ask(key), key.json, of_key),
+    let shown = match &args.show {
+        None => shown(args.admin.client().get_json("/fleet"), args.json, page),
+        Some(Show::Show(key)) => {
+            let asked = json!({"rule": key.rule, "key": key.attributes});
+            shown(key.admin.client().post("/fleet/key", &asked), key.json, of_key)
+        }
     };
-    match asked {
-        Ok(told) if json => writeln!(out, "{told:#}")?,
-        Ok(told) => write!(out, "{}", text(&told))?,
+    match shown {
+        Ok(text) => write!(out, "{text}").map(|()| ExitCode::SUCCESS),
         Err(failure) => {
             log::plainly(&format!("tidegate: {failure}"));
-            return Ok(ExitCode::FAILURE);
+            Ok(ExitCode::FAILURE)
         }
     }
-    Ok(ExitCode::SUCCESS)
 }
 
-fn ask(key: &FleetKeyArgs) -> Result<Value, AdminFailure> {
-    let asked = json!({"rule": key.rule, "key": key.attributes});
-    key.admin.client().post("/fleet/key", &asked)
+/// Formats a reply of the daemon as JSON, with keys of another version, or as text.
+fn shown<T: DeserializeOwned>(
+    reply: Result<Value, AdminFailure>,
+    json: bool,
+    text: fn(&T) -> String,
+) -> Result<String, AdminFailure> {
+    let reply = reply?;
+    if json {
+        return Ok(format!("{reply:#}\n"));
+    }
+    let view = serde_json::from_value(reply).map_err(|error| AdminFailure::Refused(error.to_string()))?;
+    Ok(text(&view))
 }
 
 /// Summarizes the fleet state in one line.
-pub(in crate::cli) fn in_a_line(fleet: &Value) -> String {
-    let is = |field: &str| fleet.get(field).and_then(Value::as_bool).unwrap_or_default();
-    if !is("redis") {
+pub(in crate::cli) fn in_a_line(fleet: &FleetSummary) -> String {
+    if !fleet.redis {
         return "shares with nobody: `redis` of the settings names whom to meet where".to_owned();
     }
-    if !is("needed") {
+    if !fleet.needed {
         return "no rule in force shares a budget or a reserve: Redis is only asked for what is said to all hosts"
             .to_owned();
     }
-    let hosts = number(fleet, "/hosts");
-    let heard = match (is("linked"), seconds(fleet, "/stale_s")) {
+    let heard = match (fleet.linked, fleet.stale_s.map(age)) {
         (true, Some(age)) => format!("Redis heard {age} ago"),
         (true, None) => "Redis heard".to_owned(),
         (false, Some(age)) => format!("Redis NOT heard for {age}"),
         (false, None) => "Redis NOT heard yet".to_owned(),
     };
-    let (trip, keys) = (number(fleet, "/round_trip_us"), number(fleet, "/keys"));
-    let cells = number(fleet, "/cells_per_s");
     format!(
-        "{hosts} hosts, {heard}, there and back {} us, {} keys, {} cells/s",
-        count(trip),
-        count(keys),
-        count(cells)
+        "{} hosts, {heard}, there and back {} us, {} keys, {} cells/s",
+        fleet.hosts,
+        count(fleet.round_trip_us),
+        count(fleet.keys),
+        count(fleet.cells_per_s)
     )
 }
 
-fn page(fleet: &Value) -> String {
-    let secret = secret(fleet).map(|said| format!("\nsecret       {said}")).unwrap_or_default();
-    let mut parts = vec![format!("this host    {}\nfleet        {}{secret}", host(fleet), in_a_line(fleet))];
-    parts.extend(nodes(fleet));
-    parts.extend(rules(fleet));
-    parts.extend(reserves(fleet));
-    let said = fleet.get("overrides").map(super::switch::held).unwrap_or_default();
-    parts.extend((!said.is_empty()).then(|| said.join("\n")));
+fn page(fleet: &FleetPage) -> String {
+    let FleetSummary { host, secret, .. } = &fleet.summary;
+    let host = if host.is_empty() { "has no name in a fleet" } else { host };
+    let secret = secret.uses.as_ref().map(|uses| match secret.other_hosts {
+        0 => format!("\nsecret       {uses}"),
+        others => {
+            format!("\nsecret       {uses}; {} hosts have another one, or an older version", count(others))
+        }
+    });
+    let secret = secret.unwrap_or_default();
+    let mut parts = vec![format!("this host    {host}\nfleet        {}{secret}", in_a_line(&fleet.summary))];
+    parts.extend(nodes(&fleet.nodes));
+    parts.extend(rules(&fleet.rules));
+    parts.extend(reserves(&fleet.reserves));
+    let held = super::switch::held(false, &fleet.overrides);
+    parts.extend((!held.is_empty()).then(|| held.join("\n")));
     parts.extend(counts(fleet));
     parts.join("\n\n") + "\n"
 }
 
-fn host(fleet: &Value) -> &str {
-    match word(fleet, "/host") {
-        "" => "has no name in a fleet",
-        host => host,
-    }
+fn nodes(nodes: &[RedisNodeStatus]) -> Option<String> {
+    let rows = nodes.iter().map(|node| {
+        vec![
+            node.url.clone(),
+            node.state.clone(),
+            dash(node.round_trip_us.map(|micros| format!("{} us", count(micros)))),
+            count(node.connections),
+            node.why.clone().unwrap_or_default(),
+        ]
+    });
+    TextTable::of_rows(&["redis", "state", "there and back", "connections", "why"], rows)
 }
 
-/// Describes the fleet secret, and the number of hosts with another one.
-fn secret(fleet: &Value) -> Option<String> {
-    let uses = Some(word(fleet, "/secret/uses")).filter(|uses| !uses.is_empty())?;
-    Some(match number(fleet, "/secret/other_hosts") {
-        0 => uses.to_owned(),
-        others => format!("{uses}; {} hosts have another one, or an older version", count(others)),
-    })
-}
-
-fn nodes(fleet: &Value) -> Option<String> {
-    let nodes = list(fleet, "/nodes");
-    let mut table = TextTable::new(&["redis", "state", "there and back", "connections", "why"]);
-    for node in nodes {
-        let trip = node.pointer("/round_trip_us").and_then(Value::as_u64);
-        table.push(vec![
-            word(node, "/url").to_owned(),
-            word(node, "/state").to_owned(),
-            trip.map_or_else(|| "-".to_owned(), |micros| format!("{} us", count(micros))),
-            count(number(node, "/connections")),
-            word(node, "/why").to_owned(),
-        ]);
-    }
-    (!nodes.is_empty()).then(|| table.to_string())
-}
-
-fn rules(fleet: &Value) -> Option<String> {
-    let rules = list(fleet, "/rules");
-    let mut table = TextTable::new(&[
+fn rules(rules: &[FleetRuleStatus]) -> Option<String> {
+    let rows = rules.iter().map(|rule| {
+        let bound = rule.bound.clone().unwrap_or_default();
+        vec![
+            name(&rule.domain, &rule.rule),
+            if rule.shared { &rule.mode } else { "this host alone" }.to_owned(),
+            bound.on_miss,
+            rule.on_redis_down.clone(),
+            dash(rule.version.map(count)),
+            count(rule.limit),
+            format!("+{}", count(bound.extra)),
+            dash(rule.places.as_ref().map(|places| count(places.held))),
+            dash(rule.places.as_ref().map(|places| count(places.in_use))),
+            count(rule.keys),
+            count(rule.cells_per_s),
+            ago(rule.stale_s),
+            decimal(rule.excess),
+            count(rule.false_refusals),
+        ]
+    });
+    let headings = [
         "rule",
         "mode",
         "on miss",
@@ -170,158 +189,114 @@ fn rules(fleet: &Value) -> Option<String> {
         "heard",
         "over",
         "false",
-    ]);
-    for rule in rules {
-        let mode = if rule.pointer("/shared") == Some(&Value::Bool(true)) {
-            word(rule, "/mode")
-        } else {
-            "this host alone"
-        };
-        let version = rule.pointer("/version").and_then(Value::as_u64);
-        table.push(vec![
-            name(rule),
-            mode.to_owned(),
-            word(rule, "/bound/on_miss").to_owned(),
-            word(rule, "/on_redis_down").to_owned(),
-            version.map_or_else(|| "-".to_owned(), count),
-            count(number(rule, "/limit")),
-            format!("+{}", count(number(rule, "/bound/extra"))),
-            places(rule, "/places/held"),
-            places(rule, "/places/in_use"),
-            count(number(rule, "/keys")),
-            count(number(rule, "/cells_per_s")),
-            seconds(rule, "/stale_s").map_or_else(|| "-".to_owned(), |age| format!("{age} ago")),
-            decimal(rule, "/excess"),
-            count(number(rule, "/false_refusals")),
-        ]);
-    }
-    (!rules.is_empty()).then(|| table.to_string())
+    ];
+    TextTable::of_rows(&headings, rows)
 }
 
 /// Lists the pools with a reserve. Claims of other hosts are the most that they admit, not their load.
-fn reserves(fleet: &Value) -> Option<String> {
-    let reserves = list(fleet, "/reserves");
-    let mut table = TextTable::new(&[
-        "reserve",
-        "goes by",
-        "other work",
-        "at most",
-        "slots elsewhere",
-        "claimed there",
-        "heard",
-    ]);
-    for reserve in reserves {
-        let shown = |pointer: &str| {
-            reserve.pointer(pointer).and_then(Value::as_u64).map_or_else(|| "-".to_owned(), count)
-        };
-        table.push(vec![
-            word(reserve, "/pool").to_owned(),
+fn reserves(reserves: &[ReserveStatus]) -> Option<String> {
+    let rows = reserves.iter().map(|reserve| {
+        let elsewhere = reserve.elsewhere.as_ref();
+        vec![
+            reserve.pool.clone().unwrap_or_default(),
             goes_by(reserve).to_owned(),
-            shown("/others"),
-            shown("/most"),
-            shown("/elsewhere/slots"),
-            shown("/elsewhere/others"),
-            seconds(reserve, "/elsewhere/stale_s").map_or_else(|| "-".to_owned(), |age| format!("{age} ago")),
-        ]);
-    }
-    (!reserves.is_empty()).then(|| table.to_string())
+            count(reserve.others),
+            dash(reserve.most.map(count)),
+            dash(elsewhere.map(|hosts| count(hosts.slots))),
+            dash(elsewhere.map(|hosts| count(hosts.others))),
+            ago(elsewhere.map(|hosts| hosts.stale_s)),
+        ]
+    });
+    let headings =
+        ["reserve", "goes by", "other work", "at most", "slots elsewhere", "claimed there", "heard"];
+    TextTable::of_rows(&headings, rows)
 }
 
 /// Whether the reserve counts all hosts or this one alone.
-fn goes_by(reserve: &Value) -> &'static str {
-    if reserve.pointer("/shared") == Some(&Value::Bool(true)) { "the fleet" } else { "this host" }
-}
-
-/// Summarizes a reserve in a few words.
-pub(in crate::cli) fn reserve_in_short(reserve: &Value) -> String {
-    if reserve.is_null() {
-        return "-".to_owned();
-    }
-    let most = reserve.pointer("/most").and_then(Value::as_u64).map_or_else(|| "unknown".to_owned(), count);
-    let age = seconds(reserve, "/elsewhere/stale_s").map(|age| format!(", {age} ago")).unwrap_or_default();
-    format!("{most} by {}{age}", goes_by(reserve))
-}
-
-/// Formats a number of permits of a concurrency rule; `-` for other rules.
-fn places(rule: &Value, pointer: &str) -> String {
-    rule.pointer(pointer).and_then(Value::as_u64).map_or_else(|| "-".to_owned(), count)
+pub(in crate::cli) fn goes_by(reserve: &ReserveStatus) -> &'static str {
+    if reserve.shared { "the fleet" } else { "this host" }
 }
 
 /// Lists the failures since the start, without those that never occurred.
-fn counts(fleet: &Value) -> Option<String> {
+fn counts(fleet: &FleetPage) -> Option<String> {
     let mut lines = Vec::new();
-    let some = |counts: Option<&Value>, left_out: &[&str]| -> Vec<String> {
-        let fields = counts.and_then(Value::as_object).into_iter().flatten();
-        let counts = fields.filter_map(|(name, count)| Some((name, count.as_u64()?)));
-        counts
-            .filter(|(name, counted)| *counted > 0 && !left_out.contains(&name.as_str()))
-            .map(|(name, counted)| format!("{name} {}", count(counted)))
-            .collect()
-    };
-    let mut push = |label: &str, said: Vec<String>| {
-        if !said.is_empty() {
-            lines.push(format!("{label:<12} {}", said.join(", ")));
+    let mut push = |label: &str, counts: &mut dyn Iterator<Item = (&str, u64)>| {
+        let some = counts.filter(|(_, number)| *number > 0);
+        let some: Vec<String> = some.map(|(name, number)| format!("{name} {}", count(number))).collect();
+        if !some.is_empty() {
+            lines.push(format!("{label:<12} {}", some.join(", ")));
         }
     };
-    push("failures", some(fleet.get("errors"), &[]));
-    push("batches", some(fleet.get("batches"), &["answered"]));
-    push("overrides", some(fleet.get("overrides_rejected"), &[]));
-    let single =
-        ["repeats", "outages", "lost", "clamped"].map(|field| (field, number(fleet, &format!("/{field}"))));
-    push(
-        "since start",
-        single.iter().filter(|(_, n)| *n > 0).map(|(field, n)| format!("{field} {}", count(*n))).collect(),
-    );
+    push("failures", &mut by_name(&fleet.errors));
+    push("batches", &mut by_name(&fleet.batches).filter(|(name, _)| *name != "answered"));
+    push("overrides", &mut by_name(&fleet.overrides_rejected));
+    let FleetPage { repeats, outages, lost, clamped, .. } = *fleet;
+    let single = [("repeats", repeats), ("outages", outages), ("lost", lost), ("clamped", clamped)];
+    push("since start", &mut single.into_iter());
     (!lines.is_empty()).then(|| lines.join("\n"))
 }
 
-fn of_key(told: &Value) -> String {
-    format!("{}  key {}\n{}\n", word(told, "/rule"), word(told, "/key"), here(told).join("\n"))
+fn by_name(counts: &NamedCounts) -> impl Iterator<Item = (&str, u64)> {
+    counts.iter().map(|(name, number)| (&**name, *number))
+}
+
+fn of_key(key: &FleetKeyStatus) -> String {
+    format!("{}  key {}\n{}\n", key.rule, key.key, here(key).join("\n"))
 }
 
 /// Describes this host's state of a key.
-pub(in crate::cli) fn here(told: &Value) -> Vec<String> {
-    let is = |field: &str| told.get(field).and_then(Value::as_bool).unwrap_or_default();
-    if !is("known") {
-        return vec!["here         nobody has asked for it of late".to_owned()];
+pub(in crate::cli) fn here(key: &FleetKeyStatus) -> Vec<String> {
+    let (held, limit) = (count(key.held), count(key.limit));
+    match &key.kind {
+        _ if !key.known => vec!["here         nobody has asked for it of late".to_owned()],
+        FleetKeyKind::Permits { in_use, hosts } => {
+            let redis = if key.in_touch { "is told of it each second" } else { "was not told of it yet" };
+            let (in_use, hosts) = (count(*in_use), count(*hosts));
+            vec![
+                format!("here         {held} places, {in_use} in use, of {limit} over {hosts} hosts"),
+                format!("Redis        {redis}"),
+            ]
+        }
+        FleetKeyKind::Tokens { owed, redis } => {
+            let redis = match redis {
+                Some(redis) => format!(
+                    "{} left for all, {} a second asked by all: {} ago",
+                    decimal(redis.level),
+                    decimal(redis.demand),
+                    age(redis.age_s),
+                ),
+                None if key.in_touch => "has not answered about it since it is heard".to_owned(),
+                None => "was not asked about it: this host uses less than its part".to_owned(),
+            };
+            let owed = count(*owed);
+            vec![
+                format!("here         {held} in hand, {owed} owed, of {limit}"),
+                format!("Redis        {redis}"),
+            ]
+        }
     }
-    if told.get("in_use").is_some() {
-        let [held, used, limit, hosts] =
-            ["/held", "/in_use", "/limit", "/hosts"].map(|field| count(number(told, field)));
-        let redis = if is("in_touch") { "is told of it each second" } else { "was not told of it yet" };
-        return vec![
-            format!("here         {held} places, {used} in use, of {limit} over {hosts} hosts"),
-            format!("Redis        {redis}"),
-        ];
-    }
-    let (held, owed) = (count(number(told, "/held")), count(number(told, "/owed")));
-    let redis = match told.get("redis").filter(|redis| redis.is_object()) {
-        Some(redis) => format!(
-            "{} left for all, {} a second asked by all: {} ago",
-            decimal(redis, "/level"),
-            decimal(redis, "/demand"),
-            seconds(redis, "/age_s").unwrap_or_default(),
-        ),
-        None if is("in_touch") => "has not answered about it since it is heard".to_owned(),
-        None => "was not asked about it: this host uses less than its part".to_owned(),
-    };
-    let limit = count(number(told, "/limit"));
-    vec![format!("here         {held} in hand, {owed} owed, of {limit}"), format!("Redis        {redis}")]
 }
 
-/// Formats a span in a suitable unit.
-fn seconds(value: &Value, pointer: &str) -> Option<String> {
-    let seconds = value.pointer(pointer).and_then(Value::as_f64)?;
-    Some(match seconds {
+/// Formats a span of seconds in a suitable unit.
+pub(in crate::cli) fn age(seconds: f64) -> String {
+    match seconds {
         seconds if seconds < 10.0 => format!("{seconds:.1} s"),
         seconds if seconds < 600.0 => format!("{seconds:.0} s"),
         seconds => format!("{:.0} min", seconds / 60.0),
-    })
+    }
+}
+
+fn ago(seconds: Option<f64>) -> String {
+    dash(seconds.map(|seconds| format!("{} ago", age(seconds))))
+}
+
+/// Returns the text, or a dash without one.
+pub(in crate::cli) fn dash(text: Option<String>) -> String {
+    text.unwrap_or_else(|| "-".to_owned())
 }
 
 /// Formats a number with one decimal, or none if it is whole.
-fn decimal(value: &Value, pointer: &str) -> String {
-    let number = value.pointer(pointer).and_then(Value::as_f64).unwrap_or_default();
+fn decimal(number: f64) -> String {
     let text = format!("{number:.1}");
     text.strip_suffix(".0").map_or_else(|| text.clone(), str::to_owned)
 }

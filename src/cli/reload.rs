@@ -24,7 +24,7 @@ Exit codes: 0 all that is written is in force; 1 something is not, with the reas
 /// # Errors
 /// The output cannot be written.
 pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
-    let done = match args.admin.client().post("/reload", &json!({})) {
+    let done: Value = match args.admin.client().post("/reload", &json!({})) {
         Ok(done) => done,
         Err(failure) => {
             log::plainly(&format!("tidegate: {failure}"));

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 
 use serde_json::Value;
 
-use super::admin_client::{AdminArgs, AdminFailure};
+use super::admin_client::AdminArgs;
 use crate::daemon::log;
 
 /// Shows how the daemon is, on one page
@@ -31,22 +31,16 @@ Exit codes: 0 shown; 1 the daemon does not answer, with what to do; 2 wrong usag
 /// # Errors
 /// The output cannot be written.
 pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
-    let status = match look(&args.admin) {
-        Ok(status) => status,
+    let client = args.admin.client();
+    let shown = match args.json {
+        true => client.get_json("/status").map(|status: Value| format!("{status:#}\n")),
+        false => client.get_json("/status").map(|status| page::text(&status)),
+    };
+    match shown {
+        Ok(text) => write!(out, "{text}").map(|()| ExitCode::SUCCESS),
         Err(failure) => {
             log::plainly(&format!("tidegate: {failure}"));
-            return Ok(ExitCode::FAILURE);
+            Ok(ExitCode::FAILURE)
         }
-    };
-    if args.json {
-        writeln!(out, "{status:#}")?;
-    } else {
-        write!(out, "{}", page::text(&status))?;
     }
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Fetches the status from the daemon.
-pub(super) fn look(admin: &AdminArgs) -> Result<Value, AdminFailure> {
-    admin.client().get_json("/status")
 }

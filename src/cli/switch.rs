@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::admin_client::{AdminArgs, AdminFailure};
 use super::ask::usage;
+use crate::admin::{HeldStatus, SwitchesStatus};
 use crate::daemon::log;
 
 /// Switches a rule, or everything, to another mode, over what the files say; alone, it lists what is switched
@@ -85,7 +86,7 @@ pub(super) fn whole_seconds(lasts: Duration) -> Option<u64> {
 pub(super) fn finish(done: Result<Value, AdminFailure>, out: &mut dyn Write) -> io::Result<ExitCode> {
     match done {
         Ok(done) => {
-            writeln!(out, "{}", text(&done, "said"))?;
+            writeln!(out, "{}", done.get("said").and_then(Value::as_str).unwrap_or_default())?;
             if let Some(warning) = done.get("warning").and_then(Value::as_str) {
                 log::plainly(&format!("tidegate: {warning}"));
             }
@@ -99,86 +100,50 @@ pub(super) fn finish(done: Result<Value, AdminFailure>, out: &mut dyn Write) -> 
 }
 
 fn list(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
-    let answered = args.admin.client().get("/switches");
-    let found = answered.map(|answered| serde_json::from_str::<Value>(&answered.body));
-    let found = match found {
-        Ok(Ok(found)) => found,
-        Ok(Err(_)) => {
-            return finish(
-                Err(AdminFailure::Refused("the answer is not that of this tidegate".to_owned())),
-                out,
-            );
-        }
+    let found: SwitchesStatus = match args.admin.client().get_json("/switches") {
+        Ok(found) => found,
         Err(failure) => return finish(Err(failure), out),
     };
-    print(&found, out)?;
-    Ok(ExitCode::SUCCESS)
-}
-
-/// Prints the active switches and blocks, and the last changes.
-fn print(found: &Value, out: &mut dyn Write) -> io::Result<()> {
-    let held = held(found);
+    let held = held(found.off, &found.held);
     if held.is_empty() {
         writeln!(out, "nothing is switched and no key is blocked by hand")?;
     }
     held.iter().try_for_each(|line| writeln!(out, "{line}"))?;
-    for warning in list_of(found, "warnings").iter().filter_map(Value::as_str) {
-        writeln!(out, "warning   {warning}")?;
-    }
-    for change in list_of(found, "changes").iter().take(CHANGES_SHOWN) {
-        writeln!(out, "{}  {}: {}", text(change, "at"), text(change, "by"), text(change, "what"))?;
-    }
-    Ok(())
+    found.warnings.iter().try_for_each(|warning| writeln!(out, "warning   {warning}"))?;
+    let mut changes = found.changes.iter().take(CHANGES_SHOWN);
+    changes.try_for_each(|change| writeln!(out, "{}  {}: {}", change.at, change.by, change.what))?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Returns the active switches and blocks, one line each.
-pub(super) fn held(found: &Value) -> Vec<String> {
+pub(super) fn held(off: bool, held: &HeldStatus) -> Vec<String> {
     let mut lines = Vec::new();
-    if found.get("off").and_then(Value::as_bool) == Some(true) {
+    if off {
         lines.push("EVERYTHING IS ALLOWED: a file called `disable` says so".to_owned());
     }
-    for switch in list_of(found, "switches") {
-        let rule = switch.get("rule").and_then(Value::as_str).unwrap_or("everything");
-        let (mode, holds) = (text(switch, "mode"), text(switch, "holds"));
-        let without = match switch.get("written").and_then(Value::as_str) {
+    let until = |until: &Option<String>| until.as_ref().map(|at| format!(" until {at}")).unwrap_or_default();
+    let on_all_hosts = |fleet: bool| if fleet { " on all hosts" } else { "" };
+    for switch in &held.switches {
+        let (rule, mode, holds) =
+            (switch.rule.as_deref().unwrap_or("everything"), &switch.mode, &switch.holds);
+        let without = match &switch.written {
             Some(written) => format!("without it: {written}"),
             None => "no rule is called so now: it waits".to_owned(),
         };
-        let milder = match (flag(switch, "is_last"), holds == mode) {
+        let milder = match (switch.is_last, holds == mode) {
             (Some(false), _) => "; what was said later holds".to_owned(),
             (_, true) => String::new(),
             (_, false) => format!("; the daemon's mode makes it {holds}"),
         };
-        let (until, by, fleet) = (until(switch), text(switch, "by"), on_all_hosts(switch));
+        let (until, by, fleet) = (until(&switch.until), &switch.by, on_all_hosts(switch.fleet));
         lines.push(format!("switched  {rule}: {mode}{fleet}{until}, by {by} ({without}){milder}"));
     }
-    for block in list_of(found, "blocks") {
-        let shown = block.get("text").and_then(Value::as_str).unwrap_or_else(|| text(block, "key"));
-        let (rule, until, by) = (text(block, "rule"), until(block), text(block, "by"));
-        let fleet = on_all_hosts(block);
-        lines.push(format!("blocked   {rule}: {shown}{fleet}{until}, by {by}"));
+    for block in &held.blocks {
+        let (rule, key, by) = (&block.rule, block.text.as_ref().unwrap_or(&block.key), &block.by);
+        let (fleet, until) = (on_all_hosts(block.fleet), until(&block.until));
+        lines.push(format!("blocked   {rule}: {key}{fleet}{until}, by {by}"));
     }
     lines
-}
-
-fn on_all_hosts(of: &Value) -> &'static str {
-    if flag(of, "fleet") == Some(true) { " on all hosts" } else { "" }
-}
-
-fn flag(of: &Value, field: &str) -> Option<bool> {
-    of.get(field).and_then(Value::as_bool)
-}
-
-fn until(of: &Value) -> String {
-    of.get("until").and_then(Value::as_str).map(|until| format!(" until {until}")).unwrap_or_default()
-}
-
-fn list_of<'v>(value: &'v Value, field: &str) -> &'v [Value] {
-    value.get(field).and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default()
-}
-
-fn text<'v>(value: &'v Value, field: &str) -> &'v str {
-    value.get(field).and_then(Value::as_str).unwrap_or_default()
 }
 
 /// As many as fit on a screen; `GET /switches` has more.

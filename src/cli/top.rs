@@ -11,7 +11,6 @@ use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::text::Text;
 
 use super::admin_client::{AdminArgs, AdminFailure};
-use super::status;
 use crate::clock::read_boot_nanos;
 use crate::daemon::log;
 use rates::TopSample;
@@ -67,7 +66,7 @@ enum TopEnd {
 }
 
 fn look(args: &Args) -> Result<TopSample, TopEnd> {
-    Ok(TopSample { at_nanos: read_boot_nanos(), status: status::look(&args.admin)? })
+    Ok(TopSample { at_nanos: read_boot_nanos(), status: args.admin.client().get_json("/status")? })
 }
 
 fn once(args: &Args, out: &mut dyn Write) -> Result<(), TopEnd> {

@@ -1,15 +1,165 @@
-//! HTML AND SVG: texts, numbers and lines for pages. Input is escaped; its meaning, and access to pages, are outside of
-//! this room.
+//! HTML PAGES: documents, tables, charts and formatted numbers. The macro of `maud` escapes all text. The meaning of a
+//! page, and the access to it, are outside of this room.
 
-mod bars;
-mod html;
-mod nonce;
-mod picture;
+mod chart;
 
-pub use bars::{BarMark, Bars};
-pub use html::{EscapedText, IsolatedName, bytes, count, of, percent, rate, span};
-pub use nonce::nonce;
-pub use picture::{ChartLine, Stretch, draw, frame, key, top};
+use std::time::Duration;
 
-/// The style sheet of all pages: light and dark, narrow and wide, screen and paper.
-pub const STYLE: &str = include_str!("page.css");
+use maud::{DOCTYPE, Markup, PreEscaped, html};
+use rustix::rand::{GetRandomFlags, getrandom};
+
+pub(crate) use chart::{ChartLine, bar_edges, draw_bars, draw_lines, frame, largest, legend};
+
+/// Returns a document with its style: light and dark, narrow and wide, screen and paper. Control characters, which
+/// names of files and clients may contain, are replaced.
+pub(crate) fn document(title: &str, nonce: &str, head: &Markup, own_style: &str, body: &Markup) -> String {
+    let document = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                (head)
+                title { (title) }
+                meta name="viewport" content="width=device-width, initial-scale=1";
+                meta name="color-scheme" content="light dark";
+                style nonce=(nonce) { (PreEscaped(include_str!("page.css"))) (PreEscaped(own_style)) }
+            }
+            (body)
+        }
+    };
+    let is_bad = |character: char| character.is_control() && character != '\n';
+    document.into_string().replace(is_bad, "\u{fffd}") + "\n"
+}
+
+/// Returns a table: its class and caption, the headings of columns of text and of numbers, and the cells of each row.
+pub(crate) fn table(
+    class: &str,
+    caption: &str,
+    headings: &[&str],
+    numbers: &[&str],
+    rows: impl Iterator<Item = Markup>,
+) -> Markup {
+    html! {
+        div.wide {
+            table class=(class) {
+                caption { (prose(caption)) }
+                thead {
+                    tr {
+                        @for heading in headings { th scope="col" { (heading) } }
+                        @for heading in numbers { th.number scope="col" { (heading) } }
+                    }
+                }
+                tbody { @for row in rows { tr { (row) } } }
+            }
+        }
+    }
+}
+
+/// Shows text; words in backticks are code.
+pub(crate) fn prose(text: &str) -> Markup {
+    let parts = text.split('`').enumerate();
+    html! { @for (place, part) in parts { @if place % 2 == 1 { code { (part) } } @else { (part) } } }
+}
+
+/// Returns 128 random bits in hexadecimal: the nonce by which the content security policy of a page allows the page's
+/// own style and script. Empty without randomness: the policy then allows nothing, and the page is unstyled.
+pub(crate) fn nonce() -> String {
+    let mut bytes = [0; 16];
+    match getrandom(&mut bytes[..], GetRandomFlags::NONBLOCK) {
+        Ok(16) => bytes.iter().map(|byte| format!("{byte:02x}")).collect(),
+        _ => String::new(),
+    }
+}
+
+/// Isolates a name from the direction of the text around it, because some scripts run right to left, and shortens it: a
+/// name in a file has no bound, a page needs one.
+pub(crate) fn name(name: &str) -> Markup {
+    let end = name.char_indices().nth(NAME_CHARS_MAX).map(|(end, _)| end);
+    html! { bdi { (name.get(..end.unwrap_or(name.len())).unwrap_or_default()) @if end.is_some() { "…" } } }
+}
+
+/// Returns the name of a rule with its domain; the sum of the other rules has none.
+pub(crate) fn rule_name(domain: &str, rule: &str) -> Markup {
+    match domain {
+        "" => html! { "all others together" },
+        domain => html! { span.domain { (name(domain)) "/" } (name(rule)) },
+    }
+}
+
+/// Formats a count in groups of three digits.
+pub(crate) fn count(number: u64) -> String {
+    let digits = number.to_string();
+    let grouped = digits.char_indices().map(|(place, digit)| match (digits.len() - place) % 3 {
+        0 if place > 0 => format!("\u{202f}{digit}"),
+        _ => digit.to_string(),
+    });
+    grouped.collect()
+}
+
+/// Formats a count with the singular or the plural of its noun.
+pub(crate) fn counted(number: u64, one: &str, more: &str) -> String {
+    format!("{} {}", count(number), if number == 1 { one } else { more })
+}
+
+/// Formats a rate per second with as many digits as are useful.
+pub(crate) fn rate(rate: f32) -> String {
+    #[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "positive, and rounded")]
+    match rate {
+        rate if rate >= 99.95 => count(rate.round() as u64),
+        rate if rate >= 0.95 => format!("{rate:.1}"),
+        rate if rate > 0.0 => format!("{:.2}", rate.max(0.01)),
+        _ => "0".to_owned(),
+    }
+}
+
+/// Formats a fraction as a percentage.
+pub(crate) fn percent(share: f64) -> String {
+    format!("{:.0}\u{a0}%", share * 100.0)
+}
+
+/// Formats bytes in KiB, or in MiB from 10 MiB on.
+pub(crate) fn bytes(bytes: u64) -> String {
+    let (shift, unit) = if bytes >= 10 << 20 { (20, "MiB") } else { (10, "KiB") };
+    format!("{}\u{a0}{unit}", count(bytes >> shift))
+}
+
+/// Formats a duration in its two largest units.
+pub(crate) fn span(span: Duration) -> String {
+    let all = humantime::format_duration(span).to_string();
+    all.split(' ').take(2).collect::<Vec<_>>().join(" ")
+}
+
+const NAME_CHARS_MAX: usize = 120;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use maud::html;
+
+    use super::{bytes, document, name, percent, rate, span};
+
+    #[test]
+    fn escapes_hostile_text() {
+        let hostile = "</bdi><script>alert('1')</script> \" onload=\"x & \u{1b}[2J\u{0}";
+        let body = html! { p title=(hostile) { (name(hostile)) } };
+        let page = document(hostile, "n", &html! {}, "", &body);
+        for harm in ["<script", "\" onload", "x & ", "\u{1b}", "\u{0}"] {
+            assert!(!page.contains(harm), "{harm}: {page}");
+        }
+        assert!(page.contains("&quot; onload=&quot;x &amp; \u{fffd}[2J\u{fffd}</bdi>"), "{page}");
+        let long = name(&"é".repeat(500)).into_string();
+        assert_eq!((long.matches('é').count(), long.contains('…')), (120, true));
+    }
+
+    #[test]
+    fn formats_numbers_with_useful_digits() {
+        let rates = [0.0, 0.001, 0.25, 1.0, 42.04, 99.94, 99.96, 1_234_567.0].map(rate);
+        assert_eq!(rates, ["0", "0.01", "0.25", "1.0", "42.0", "99.9", "100", "1\u{202f}234\u{202f}567"]);
+        assert_eq!(
+            [percent(0.824), bytes(2_048), bytes(64 << 20)],
+            ["82\u{a0}%", "2\u{a0}KiB", "64\u{a0}MiB"]
+        );
+        assert_eq!([0, 59, 3_600, 90_061].map(Duration::from_secs).map(span), ["0s", "59s", "1h", "1day 1h"]);
+    }
+}

@@ -1,11 +1,12 @@
 //! Counts over time in a bounded number of steps, whose length grows with the trace.
 
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, UNIX_EPOCH};
 
 use super::comparison::NUMBERS;
 use crate::clock::Timestamp;
 use crate::engine::{RuleTotals, Totals};
+use crate::page::span;
 
 /// Cumulative counts of an engine at the end of each step.
 #[derive(Debug, Default)]
@@ -64,9 +65,11 @@ impl Course {
         Duration::from_millis(STEP_MILLIS_MIN.saturating_mul(widenings.product()))
     }
 
-    /// The start of the first step; `None` if nothing was played.
-    pub(super) fn first(&self) -> Option<Timestamp> {
-        self.first
+    /// Formats the start of the first step and the end of the last; `None` if nothing was played.
+    pub(super) fn times(&self) -> Option<[String; 2]> {
+        let steps = u32::try_from(self.ends.len()).unwrap_or(u32::MAX);
+        let first = self.first?;
+        Some([first, first.after(self.step().saturating_mul(steps))].map(time))
     }
 
     /// Requests allowed (including waits), limited or denied, and shed, in each step.
@@ -95,6 +98,16 @@ impl Course {
         }
         sums
     }
+}
+
+/// Formats a time: as a date if the trace has Unix times, else since its zero.
+fn time(at: Timestamp) -> String {
+    let since = Duration::from_nanos(at.as_nanos());
+    if since < CALENDAR {
+        return span(since);
+    }
+    let text = humantime::format_rfc3339_seconds(UNIX_EPOCH + since).to_string();
+    text.replace('T', " ").replace('Z', " UTC")
 }
 
 /// The rule's counts in the order of the summary.
@@ -133,11 +146,14 @@ const STEP_MILLIS_MIN: u64 = 1;
 /// and 12 hours, 1, 7, 28, 364 and 3 640 days. No trace is longer: timestamps end after 584 years.
 const WIDENINGS: [u8; 21] = [5, 2, 5, 2, 5, 2, 5, 2, 3, 2, 5, 2, 3, 2, 6, 2, 2, 7, 4, 13, 10];
 
+/// Three years after 1970: later times are Unix times.
+const CALENDAR: Duration = Duration::from_secs(100_000_000);
+
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
-    use super::{Course, STEPS_MAX};
+    use super::{Course, STEPS_MAX, time};
     use crate::clock::Timestamp;
     use crate::engine::{RuleTotals, Totals};
 
@@ -213,5 +229,15 @@ mod tests {
         course.end(&totals(6));
         assert_eq!(passes(&course), [2, 0, 0, 3, 1]);
         assert!(course.of("api", "b").is_empty());
+    }
+
+    #[test]
+    fn formats_times_as_the_trace_has_them() {
+        let table =
+            [(0, "0s"), (90_500_000_000, "1m 30s"), (1_732_183_201_000_000_000, "2024-11-21 10:00:01 UTC")];
+        for (nanos, expected) in table {
+            assert_eq!(time(Timestamp::from_nanos(nanos)), expected);
+        }
+        assert!(time(Timestamp::from_nanos(u64::MAX)).starts_with("2554-"));
     }
 }

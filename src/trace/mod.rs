@@ -22,6 +22,7 @@ mod recorded_tests;
 pub(crate) mod recording;
 pub(crate) mod refused;
 pub(crate) mod report;
+mod rule_in_sets;
 pub(crate) mod side;
 pub(crate) mod spread;
 pub(crate) mod stage;

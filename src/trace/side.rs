@@ -7,10 +7,9 @@ use super::event::LeaseOwner;
 use super::places::RuleIndexes;
 use super::player::{NotPlayed, Player};
 use super::refused::RefusedCallers;
-use super::report::ReportSet;
 use super::spread::DemandSpread;
 use crate::clock::Timestamp;
-use crate::engine::{Decision, Op, Request};
+use crate::engine::{Decision, Op, Request, Totals};
 use crate::rules::Domain;
 
 pub(crate) struct Side {
@@ -27,6 +26,14 @@ pub(crate) struct ReportWatch {
     pub(super) course: Course,
     pub(super) spread: DemandSpread,
     pub(crate) refused: RefusedCallers,
+}
+
+/// The results of one rule set.
+pub(crate) struct ReportSet<'s> {
+    pub(super) name: &'s str,
+    pub(crate) totals: Totals,
+    pub(crate) watch: &'s ReportWatch,
+    pub(crate) player: &'s Player,
 }
 
 impl Side {

@@ -14,6 +14,13 @@ impl TextTable {
         TextTable { rows: vec![headings.iter().map(ToString::to_string).collect()] }
     }
 
+    /// Formats rows below headings; `None` without rows.
+    pub(crate) fn of_rows(headings: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Option<String> {
+        let mut table = TextTable::new(headings);
+        table.rows.extend(rows);
+        (table.rows.len() > 1).then(|| table.to_string())
+    }
+
     pub(crate) fn push(&mut self, row: Vec<String>) {
         self.rows.push(row);
     }
@@ -48,15 +55,7 @@ impl fmt::Display for TextTable {
 
 /// Formats a number with its thousands separated.
 pub(crate) fn count(number: u64) -> String {
-    let digits = number.to_string();
-    let mut apart = String::with_capacity(digits.len() * 4 / 3);
-    for (place, digit) in digits.chars().enumerate() {
-        if place > 0 && (digits.len() - place).is_multiple_of(3) {
-            apart.push(' ');
-        }
-        apart.push(digit);
-    }
-    apart
+    crate::page::count(number).replace('\u{202f}', " ")
 }
 
 /// Formats `other - one` with its sign; `=` if they are equal.

@@ -1,40 +1,30 @@
-
 "use strict";
 (() => {
-  // Without this the page loads itself anew; with it only what has changed is changed.
+  // Without this the page loads itself anew; with it only changes are applied.
   const PERIOD = 2000, PATIENCE = 5000;
-  const page = document.getElementById("page");
-  const silence = document.getElementById("silence");
+  const [page, silence, pace] = ["page", "silence", "pace"].map((id) => document.getElementById(id));
   let timer = 0, busy = false, heard = Date.now();
 
   const merge = (old, fresh) => {
-    if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName) {
-      old.replaceWith(document.importNode(fresh, true));
-    } else if (old.nodeType !== Node.ELEMENT_NODE) {
-      if (old.nodeValue !== fresh.nodeValue) old.nodeValue = fresh.nodeValue;
-    } else if (old.id !== "pace") {
-      for (const { name } of [...old.attributes])
-        if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
-      for (const { name, value } of fresh.attributes)
-        if (old.getAttribute(name) !== value) old.setAttribute(name, value);
-      children(old, fresh);
-    }
-  };
-  const children = (old, fresh) => {
+    if (old.nodeName !== fresh.nodeName) return old.replaceWith(document.importNode(fresh, true));
+    if (old.nodeType !== Node.ELEMENT_NODE) return say(old, fresh.nodeValue);
+    if (old === pace) return;
+    for (const { name } of [...old.attributes])
+      if (!fresh.hasAttribute(name) && name !== "open") old.removeAttribute(name);
+    for (const { name, value } of fresh.attributes)
+      if (old.getAttribute(name) !== value) old.setAttribute(name, value);
     const news = [...fresh.childNodes];
     while (old.childNodes.length > news.length) old.lastChild.remove();
     news.forEach((node, place) => {
-      const there = old.childNodes[place];
-      if (there) merge(there, node);
+      if (place < old.childNodes.length) merge(old.childNodes[place], node);
       else old.append(document.importNode(node, true));
     });
   };
-  const say = (element, words) => {
-    if (element && element.textContent !== words) element.textContent = words;
+  const say = (node, words) => {
+    if (node.textContent !== words) node.textContent = words;
   };
   const fail = (why) => {
-    const seconds = Math.round((Date.now() - heard) / 1000);
-    say(silence, `✖ ${why} What stands below is ${seconds} s old.`);
+    say(silence, `✖ ${why} What stands below is ${Math.round((Date.now() - heard) / 1000)} s old.`);
     silence.hidden = false;
     page.classList.add("old");
     document.title = "✖ no answer – tidegate";
@@ -43,39 +33,34 @@
     if (busy || document.hidden) return;
     busy = true;
     clearTimeout(timer);
-    const stop = new AbortController();
-    const late = setTimeout(() => stop.abort(), PATIENCE);
     try {
-      const answer = await fetch(location.href, { cache: "no-store", signal: stop.signal });
-      // Its style would be one more, with a nonce that this page does not know: there is one already.
+      const answer = await fetch(location.href, { cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+      // A second style, with a nonce that this page does not know, would be refused.
       const text = (await answer.text()).replace(/<style[^]*?<\/style>/, "");
       const told = new DOMParser().parseFromString(text, "text/html");
       const fresh = told.getElementById("page");
-      if (!answer.ok || !fresh) {
-        const why = told.getElementById("why");
-        fail(why ? why.textContent : "This is no longer a tidegate.");
-      } else {
+      if (answer.ok && fresh) {
         heard = Date.now();
         silence.hidden = true;
         page.classList.remove("old");
         merge(page, fresh);
         document.title = told.title;
-        const icon = told.getElementById("icon");
-        if (icon) document.getElementById("icon").href = icon.href;
+        document.getElementById("icon").href = told.getElementById("icon").href;
+      } else {
+        fail(told.getElementById("why")?.textContent ?? "This is no longer a tidegate.");
       }
     } catch {
       fail("Nobody answers here any more: has the daemon, or tidegate dashboard, ended?");
-    } finally {
-      clearTimeout(late);
-      busy = false;
-      if (!document.hidden) timer = setTimeout(look, PERIOD);
     }
+    busy = false;
+    if (!document.hidden) timer = setTimeout(look, PERIOD);
   };
-  say(document.getElementById("pace"), "looking every 2 s");
-  document.addEventListener("visibilitychange", () => {
+  const resume = () => {
     clearTimeout(timer);
-    say(document.getElementById("pace"), document.hidden ? "paused" : "looking every 2 s");
+    say(pace, document.hidden ? "paused" : "looking every 2 s");
     look();
-  });
+  };
+  document.addEventListener("visibilitychange", resume);
+  say(pace, "looking every 2 s");
   timer = setTimeout(look, PERIOD);
 })();

@@ -53,8 +53,8 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let help = "Version of the fleet overrides that hold; 0: there are none";
     sheet.gauge("fleet_overrides_version", help, &fleet.overrides.version)?;
     let bounds = scrape.fleet_rules.iter().take(RULES_MAX).filter_map(|rule| {
-        let bound = rule.bound?;
-        Some(([("domain", &*rule.domain), ("rule", &*rule.name)], u64::from(bound.extra)))
+        let bound = rule.bound.as_ref()?;
+        Some(([("domain", &*rule.domain), ("rule", &*rule.rule)], bound.extra))
     });
     let help = "Tokens that all hosts together may admit beyond the budget of one key, once in any span, while Redis is heard";
     sheet.gauges("fleet_bound_tokens", help, bounds)?;

@@ -8,6 +8,7 @@ mod sheet;
 mod switches;
 mod work;
 
+use std::collections::HashMap;
 use std::fmt;
 use std::sync::Arc;
 
@@ -21,7 +22,7 @@ use tracing::error;
 use super::Desk;
 use super::answer::{self, HttpAnswer};
 use super::control::{ProcessRecord, RulesRecord, ServerCounts, StateRecord};
-use super::fleet::{FleetRecord, FleetRule};
+use super::fleet::{FleetRecord, FleetRuleStatus, fleet_rules};
 use crate::clock::Now;
 use crate::engine::{HeldBytes, InForce, LeaseTotals, PoolView, Totals};
 use crate::record::Recorder;
@@ -48,7 +49,7 @@ struct Scrape {
     state: StateRecord,
     process: ProcessRecord,
     fleet: FleetRecord,
-    fleet_rules: Vec<FleetRule>,
+    fleet_rules: Vec<FleetRuleStatus>,
     recorder: Arc<Recorder>,
 }
 
@@ -85,7 +86,7 @@ impl Scrape {
             server: desk.control.server(),
             state: desk.control.state(),
             process: desk.control.process(),
-            fleet_rules: FleetRule::all(engine, &fleet),
+            fleet_rules: fleet_rules(engine, &fleet, now.at, &HashMap::new()),
             fleet,
             recorder: Arc::clone(&desk.recorder),
         }

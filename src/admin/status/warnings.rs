@@ -1,23 +1,24 @@
 //! Warnings of the status, each with a fix.
 
-use super::StatusMoment;
-use crate::admin::Desk;
+use super::{DaemonStatus, PoolStatus};
 use crate::admin::switches::everything_everywhere;
+use crate::admin::{Desk, FleetRecord};
 use crate::engine::Mode;
 
-pub(super) fn told(desk: &Desk, moment: &StatusMoment) -> Vec<String> {
-    let mut warnings = moment.unready.clone();
-    warnings.extend(desk.ledger.warnings(moment.now));
+/// Returns the warnings of a status that has none yet.
+pub(super) fn warnings(desk: &Desk, status: &DaemonStatus, fleet: &FleetRecord) -> Vec<String> {
+    let mut warnings = desk.control.unready();
+    warnings.extend(desk.ledger.warnings(desk.clock.now()));
     let mut warn = |holds: bool, text: &dyn Fn() -> String| {
         if holds {
             warnings.push(text());
         }
     };
-    let StatusMoment { totals, rules, server, .. } = moment;
-    warn(!rules.is_good, &|| {
+    let DaemonStatus { rules, unmatched, memory, panics, .. } = status;
+    warn(!rules.good, &|| {
         format!("not all rules that are written are in force: `tidegate check {}` says why", rules.path)
     });
-    warn(moment.in_force.rules().domains().is_empty(), &|| {
+    warn(desk.engine.in_force().rules().domains().is_empty(), &|| {
         format!("no rule is in force, everything is allowed: write rules in {}", rules.path)
     });
     match desk.engine.mode() {
@@ -33,40 +34,37 @@ pub(super) fn told(desk: &Desk, moment: &StatusMoment) -> Vec<String> {
             )
         }),
     }
-    warn(totals.unmatched_domain > 0, &|| {
-        let count = totals.unmatched_domain;
+    warn(unmatched.domain > 0, &|| {
+        let count = unmatched.domain;
         format!("{count} requests were for domains without rules: does the application name the right one?")
     });
-    for (file, _) in moment.state.bad.iter().filter(|(_, count)| *count > 0) {
+    for (file, _) in status.state.bad.iter().filter(|(_, count)| **count > 0) {
         warn(true, &|| {
             format!(
                 "`{file}` of the state directory was of no use at the start, so what it kept is lost: the log says why"
             )
         });
     }
-    warn(totals.evictions > 0, &|| {
-        format!("{} keys were dropped while they mattered: raise memory.max", totals.evictions)
+    warn(memory.evictions > 0, &|| {
+        format!("{} keys were dropped while they mattered: raise memory.max", memory.evictions)
     });
-    warn(totals.panics > 0, &|| {
-        format!("{} judgements panicked: the log says where; please report it", totals.panics)
-    });
-    let missed = server.missed_in_all();
+    warn(*panics > 0, &|| format!("{panics} judgements panicked: the log says where; please report it"));
+    let missed = status.missed_in_all();
     warn(missed > 0, &|| format!("clients made {missed} decisions without the daemon: `missed` says why"));
-    let refused: u64 = server.refused.iter().map(|(_, count)| count).sum();
+    let refused: u64 = status.connections.refused.values().sum();
     warn(refused > 0, &|| {
         format!("{refused} connections were not let in: raise connections.max or .per_user")
     });
-    warnings.extend(of_fleet(moment));
-    warnings.extend(moment.fleet.secret_warning());
-    warnings.extend(moment.fleet.overrides.warning());
+    warnings.extend(of_fleet(status, fleet));
+    warnings.extend(fleet.secret_warning());
+    warnings.extend(fleet.overrides.warning());
     warnings.extend(everything_everywhere(desk));
-    warnings.extend(of_pools(moment));
+    warnings.extend(of_pools(&status.pools));
     warnings
 }
 
-fn of_fleet(moment: &StatusMoment) -> Option<String> {
-    let rules = moment.fleet_rules.len();
-    let fleet = &moment.fleet;
+fn of_fleet(status: &DaemonStatus, fleet: &FleetRecord) -> Option<String> {
+    let rules = status.fleet.as_ref().map_or(0, |fleet| fleet.rules);
     match (rules, fleet.is_set, fleet.is_linked) {
         (0, ..) | (_, true, true) => None,
         (_, false, _) => Some(format!(
@@ -85,9 +83,9 @@ fn of_fleet(moment: &StatusMoment) -> Option<String> {
     }
 }
 
-fn of_pools(moment: &StatusMoment) -> Vec<String> {
+fn of_pools(pools: &[PoolStatus]) -> Vec<String> {
     let mut warnings = Vec::new();
-    for pool in moment.pools.iter().filter(|pool| pool.configured) {
+    for pool in pools.iter().filter(|pool| pool.watched) {
         let name = &pool.pool;
         if pool.slots.is_none() {
             warnings.push(format!(
@@ -95,10 +93,9 @@ fn of_pools(moment: &StatusMoment) -> Vec<String> {
                  let its processes say them, or write `slots` in the rules"
             ));
         }
-        for (signal, value, _) in &pool.signals {
-            if value.is_none() {
-                warnings.push(format!("pool {name}: the signal {signal} cannot be read: the log says why"));
-            }
+        for signal in pool.signals.iter().filter(|signal| signal.readable == Some(false)) {
+            warnings
+                .push(format!("pool {name}: the signal {} cannot be read: the log says why", signal.name));
         }
     }
     warnings

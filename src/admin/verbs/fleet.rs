@@ -1,66 +1,83 @@
 //! `POST /fleet/key`: returns this host's state of one fleet key. It changes nothing, but it is a verb like the others on
 //! keys, because a path would name the caller.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::asked::RequestFields;
 use super::key::{refused, rule_and_key};
 use super::{Operator, VerbRefusal};
 use crate::admin::Desk;
-use crate::engine::{HostPermits, RedisLevel};
+
+/// This host's state of one fleet key.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct FleetKeyStatus {
+    pub(crate) rule: String,
+    pub(crate) key: String,
+    pub(crate) limit: u64,
+    pub(crate) known: bool,
+    pub(crate) in_touch: bool,
+    pub(crate) held: u64,
+    #[serde(flatten)]
+    pub(crate) kind: FleetKeyKind,
+}
+
+/// The part that depends on the kind of the rule.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum FleetKeyKind {
+    /// Of a concurrency rule.
+    Permits { in_use: u64, hosts: u64 },
+    /// Of a rate; `redis` is null until Redis replies.
+    Tokens { owed: u64, redis: Option<RedisLevelStatus> },
+}
+
+/// The level in Redis, in tokens, and the demand of all hosts, in tokens per second.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RedisLevelStatus {
+    pub(crate) level: f64,
+    pub(crate) demand: f64,
+    pub(crate) age_s: f64,
+}
 
 pub(super) fn key(desk: &Desk, _: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
     let asked = RequestFields::of(asked, &["rule", "key"])?;
     let (rule, key) = rule_and_key(desk, &asked)?;
-    let now = desk.clock.now();
+    let (now, fleet) = (desk.clock.now(), desk.control.fleet());
     if let Some(here) = desk.engine.find_permits(&rule, &key, now).map_err(|error| refused(&error))? {
-        return Ok(of_places(&rule.to_string(), &here, desk.control.fleet().hosts));
+        return Ok(json!(FleetKeyStatus {
+            rule: rule.to_string(),
+            key: name(&here.name),
+            limit: here.max.into(),
+            known: here.is_tracked || here.in_use > 0,
+            in_touch: here.is_tracked,
+            held: here.held.into(),
+            kind: FleetKeyKind::Permits { in_use: here.in_use.into(), hosts: fleet.hosts.into() },
+        }));
     }
     let here = desk.engine.find_share(&rule, &key, now).map_err(|error| refused(&error))?;
     let here = here.ok_or_else(|| {
-        let why = match desk.control.fleet().is_set {
+        let why = match fleet.is_set {
             true => "it has no `scope: fleet`",
             false => "this host shares with nobody; `tidegate status` says why",
         };
         VerbRefusal::bad(format!("{rule} shares no budget: {why}"))
     })?;
     let there = here.report.unwrap_or_default();
-    let Some(RedisLevel { level, demand, received_at: at }) = here.redis_level else {
-        return Ok(told(&rule.to_string(), &here, (there.borrowed, there.debt), &Value::Null));
-    };
-    let redis = json!({
-        "level": level as f64 / MICRO,
-        "demand": demand as f64 / MILLI,
-        "age_s": now.at.since(at).as_secs_f64(),
+    let redis = here.redis_level.map(|seen| RedisLevelStatus {
+        level: seen.level as f64 / MICRO,
+        demand: seen.demand as f64 / MILLI,
+        age_s: now.at.since(seen.received_at).as_secs_f64(),
     });
-    Ok(told(&rule.to_string(), &here, (there.borrowed, there.debt), &redis))
-}
-
-fn told(rule: &str, here: &crate::engine::HostShare, (held, owed): (u32, u32), redis: &Value) -> Value {
-    json!({
-        "rule": rule,
-        "key": name(&here.name),
-        "limit": here.limit,
-        "known": here.report.is_some(),
-        "in_touch": here.is_tracked,
-        "held": held,
-        "owed": owed,
-        "redis": redis,
-    })
-}
-
-/// Returns the permits of a key that this host holds.
-fn of_places(rule: &str, here: &HostPermits, hosts: u32) -> Value {
-    json!({
-        "rule": rule,
-        "key": name(&here.name),
-        "limit": here.max,
-        "known": here.is_tracked || here.in_use > 0,
-        "in_touch": here.is_tracked,
-        "held": here.held,
-        "in_use": here.in_use,
-        "hosts": hosts,
-    })
+    Ok(json!(FleetKeyStatus {
+        rule: rule.to_string(),
+        key: name(&here.name),
+        limit: here.limit.into(),
+        known: here.report.is_some(),
+        in_touch: here.is_tracked,
+        held: there.borrowed.into(),
+        kind: FleetKeyKind::Tokens { owed: there.debt.into(), redis },
+    }))
 }
 
 fn name(name: &[u8; 16]) -> String {

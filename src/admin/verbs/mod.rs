@@ -6,6 +6,7 @@ mod key;
 mod reload;
 mod switch;
 
+pub(crate) use fleet::{FleetKeyKind, FleetKeyStatus};
 use hyper::StatusCode;
 use serde_json::{Value, json};
 

@@ -13,11 +13,11 @@ use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
+use maud::{DOCTYPE, html};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::admin::{HttpConnection, HttpConnections, SAFETY, head_patience, page_paths};
 use crate::cli::admin_client::{AdminClient, AdminFailure};
-use crate::page::EscapedText;
 
 type ProxyAnswer = Response<Full<Bytes>>;
 
@@ -123,13 +123,23 @@ impl Proxy {
 
 /// Returns an error page that reloads itself. A page that is already open shows its reason.
 fn no_answer(failure: &AdminFailure) -> ProxyAnswer {
-    let text = format!(
-        "<!DOCTYPE html><html lang=\"en\"><head><meta charset=\"utf-8\"><title>✖ no answer – tidegate</title><meta \
-         name=\"color-scheme\" content=\"light dark\"><meta http-equiv=\"refresh\" content=\"5\"></head><body>\
-         <h1>The daemon does not answer</h1><p id=\"why\">{}.</p><p>This page tries again every 5 s.</p></body></html>\n",
-        EscapedText(&failure.to_string()),
-    );
-    let mut answer = plain(StatusCode::BAD_GATEWAY, text);
+    let page = html! {
+        (DOCTYPE)
+        html lang="en" {
+            head {
+                meta charset="utf-8";
+                title { "✖ no answer – tidegate" }
+                meta name="color-scheme" content="light dark";
+                meta http-equiv="refresh" content="5";
+            }
+            body {
+                h1 { "The daemon does not answer" }
+                p id="why" { (failure) "." }
+                p { "This page tries again every 5 s." }
+            }
+        }
+    };
+    let mut answer = plain(StatusCode::BAD_GATEWAY, page.into_string());
     answer.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8"));
     answer
 }

@@ -3,11 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::super::admin_client::{AdminClient, AdminFailure};
 use super::super::client::{Client, connect};
 use super::finding::DoctorFinding;
+use crate::admin::DaemonStatus;
 use crate::daemon::descriptors;
 use crate::daemon::settings::Settings;
 use crate::protocol::{DescriptorList, RequestFrame, WireReply};
@@ -86,33 +85,29 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<DoctorFinding> {
 }
 
 /// Returns findings from the status: the mode and the warnings.
-fn of_status(status: &Value) -> Vec<DoctorFinding> {
-    let mut findings = Vec::new();
-    match status.get("mode").and_then(Value::as_str) {
-        Some("enforce") => findings.push(DoctorFinding::well("mode", "enforce: refusals are refusals")),
-        Some(mode) => findings.push(DoctorFinding::warning(
+fn of_status(status: &DaemonStatus) -> Vec<DoctorFinding> {
+    let mode = match &*status.mode {
+        "" => None,
+        "enforce" => Some(DoctorFinding::well("mode", "enforce: refusals are refusals")),
+        mode => Some(DoctorFinding::warning(
             "mode",
             format!("{mode}: nobody is refused"),
             "when that was not meant: `mode: enforce` in the settings, then systemctl restart tidegate",
         )),
-        None => {}
-    }
-    let warnings = status.get("warnings").and_then(Value::as_array).into_iter().flatten();
-    for warning in warnings.filter_map(Value::as_str) {
-        findings.push(DoctorFinding::warning("daemon says", warning, "tidegate status and the log say more"));
-    }
-    findings
+    };
+    let warnings = status.warnings.iter().map(|warning| {
+        DoctorFinding::warning("daemon says", warning.as_str(), "tidegate status and the log say more")
+    });
+    mode.into_iter().chain(warnings).collect()
 }
 
 /// Reports domains that are open to every user and used by several: each user can exhaust the limits of the others.
-fn shared_domains(status: &Value, settings: &Settings) -> Vec<DoctorFinding> {
+fn shared_domains(status: &DaemonStatus, settings: &Settings) -> Vec<DoctorFinding> {
     let is_closed =
         |name: &str| settings.domains.iter().any(|domain| *domain.name == *name && !domain.uids.is_empty());
-    let shared = status.get("shared_domains").and_then(Value::as_object).into_iter().flatten();
-    let open = shared.filter(|(name, _)| !is_closed(name));
-    let warning = |(name, users): (&String, &Value)| {
-        let users: Vec<String> = users.as_array().into_iter().flatten().map(Value::to_string).collect();
-        let users = users.join(", ");
+    let open = status.shared_domains.iter().filter(|(name, _)| !is_closed(name));
+    let warning = |(name, users): (&String, &Vec<u32>)| {
+        let users = users.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
         DoctorFinding::warning(
             "domains",
             format!("`{name}` is open to every user, and several ask about it: {users}"),

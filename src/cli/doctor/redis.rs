@@ -3,11 +3,10 @@
 use std::path::Path;
 use std::time::Duration;
 
-use serde_json::Value;
-
 use super::super::admin_client::AdminClient;
 use super::files::of_problem;
 use super::finding::DoctorFinding;
+use crate::admin::FleetSummary;
 use crate::clock::Clock;
 use crate::daemon::fleet_secret::fleet_secret;
 use crate::daemon::redis_settings::RedisSettings;
@@ -32,8 +31,8 @@ pub(super) fn all(settings: &Settings) -> Vec<DoctorFinding> {
     };
     let clock = Clock::start();
     let now_us = (i128::from(clock.now().utc_offset_nanos) + i128::from(clock.now().at.as_nanos())) / 1_000;
-    let fleet = AdminClient::of_settings(settings).get_json("/fleet").ok();
-    let told = fleet.as_ref().and_then(|fleet| fleet.get("hosts")?.as_u64());
+    let fleet = AdminClient::of_settings(settings).get_json::<FleetSummary>("/fleet").ok();
+    let told = fleet.as_ref().map(|fleet| fleet.hosts);
     findings.extend(fleet.as_ref().and_then(other_secrets));
     for (url, looked) in looked {
         match looked {
@@ -213,10 +212,11 @@ fn hosts(beating: u64, told: Option<u64>) -> DoctorFinding {
     }
 }
 
-fn other_secrets(fleet: &Value) -> Option<DoctorFinding> {
-    let hosts = fleet.pointer("/secret/other_hosts")?.as_u64().filter(|hosts| *hosts > 0)?;
+fn other_secrets(fleet: &FleetSummary) -> Option<DoctorFinding> {
+    let hosts = fleet.secret.other_hosts;
     let message = format!("{hosts} hosts have another fleet secret, or an older version");
-    Some(DoctorFinding::wrong(SECRET, message, "give all hosts the same file in `fleet_secret_files`"))
+    let help = "give all hosts the same file in `fleet_secret_files`";
+    (hosts > 0).then(|| DoctorFinding::wrong(SECRET, message, help))
 }
 
 const WHAT: &str = "redis";
@@ -239,6 +239,8 @@ const PATIENCE: Duration = Duration::from_millis(2_500);
 
 #[cfg(test)]
 mod tests {
+    use serde_json::json;
+
     use super::super::finding::FindingSeverity;
     use super::{clock, hosts, other_secrets, policy};
     use crate::fleet::rights::Rights;
@@ -264,8 +266,9 @@ mod tests {
 
     #[test]
     fn reports_hosts_with_another_secret() {
-        let of = |hosts: u64| {
-            other_secrets(&serde_json::json!({"secret": {"other_hosts": hosts}})).map(|found| found.severity)
+        let of = |hosts| {
+            let fleet = json!({"secret": {"other_hosts": hosts}});
+            other_secrets(&serde_json::from_value(fleet).unwrap()).map(|found| found.severity)
         };
         assert_eq!([of(0), of(2)], [None, Some(FindingSeverity::Wrong)]);
     }

@@ -4,8 +4,9 @@ use std::fmt::Write;
 
 use serde_json::{Value, json};
 
+use crate::admin::{DaemonStatus, RuleStatus};
 use crate::cli::fleet::in_a_line;
-use crate::cli::status::page::{callers, list, name, number, passed, pools, word};
+use crate::cli::status::page::{name, pools_and_callers};
 use crate::cli::switch::held;
 use crate::trace::table::{TextTable, count};
 
@@ -13,33 +14,27 @@ use crate::trace::table::{TextTable, count};
 #[derive(Debug)]
 pub(super) struct TopSample {
     pub(super) at_nanos: u64,
-    pub(super) status: Value,
+    pub(super) status: DaemonStatus,
 }
 
 #[derive(Debug)]
 pub(super) struct TopRates<'l> {
     seconds: f64,
     /// Decisions per second, by verdict.
-    verdicts: Vec<(&'static str, f64)>,
+    verdicts: [(&'static str, f64); 5],
     /// The busiest first.
     rules: Vec<RuleRate<'l>>,
     /// The later status.
-    status: &'l Value,
+    status: &'l DaemonStatus,
 }
 
 /// Outcomes of one rule, in requests per second.
 #[derive(Debug)]
 struct RuleRate<'l> {
-    rule: &'l Value,
-    passed: f64,
-    refused: f64,
-    would_refuse: f64,
-}
-
-impl RuleRate<'_> {
-    fn all(&self) -> f64 {
-        self.passed + self.refused + self.would_refuse
-    }
+    domain: &'l str,
+    rule: &'l str,
+    /// Passed, refused, would refuse.
+    outcomes: [f64; 3],
 }
 
 impl TopSample {
@@ -47,103 +42,84 @@ impl TopSample {
         let seconds = self.at_nanos.saturating_sub(before.at_nanos).max(1) as f64 / 1e9;
         // Counters of a restarted daemon begin at zero.
         let rate = |now: u64, before: u64| now.saturating_sub(before) as f64 / seconds;
-        let verdicts = VERDICTS.map(|(verdict, pointer)| {
-            (verdict, rate(number(&self.status, pointer), number(&before.status, pointer)))
+        let (now, then) = (&self.status.decisions, &before.status.decisions);
+        let verdicts = [
+            ("allowed", rate(now.allow, then.allow)),
+            ("limited", rate(now.limit, then.limit)),
+            ("waited", rate(now.wait, then.wait)),
+            ("denied", rate(now.deny, then.deny)),
+            ("shed", rate(now.shed, then.shed)),
+        ];
+        let rules = self.status.counts.iter().map(|rule| {
+            let known =
+                before.status.counts.iter().find(|old| old.domain == rule.domain && old.rule == rule.rule);
+            let known = known.map_or([0; 3], RuleStatus::outcomes);
+            let [passed, refused, would_refuse] = rule.outcomes();
+            let outcomes = [rate(passed, known[0]), rate(refused, known[1]), rate(would_refuse, known[2])];
+            RuleRate { domain: &rule.domain, rule: &rule.rule, outcomes }
         });
-        let known = list(&before.status, "/counts");
-        let of_rule = |rule: &'_ Value| {
-            let is_it = |other: &&Value| {
-                word(other, "/domain") == word(rule, "/domain") && word(other, "/rule") == word(rule, "/rule")
-            };
-            known.iter().find(is_it).map_or([0; 3], counts)
-        };
-        let rules = list(&self.status, "/counts").iter().map(|rule| {
-            let [passed, refused, would_refuse] = counts(rule);
-            let [passed_before, refused_before, would_refuse_before] = of_rule(rule);
-            RuleRate {
-                rule,
-                passed: rate(passed, passed_before),
-                refused: rate(refused, refused_before),
-                would_refuse: rate(would_refuse, would_refuse_before),
-            }
-        });
-        let mut rules: Vec<_> = rules.filter(|rule| rule.all() > 0.0).collect();
-        rules.sort_by(|one, other| other.all().total_cmp(&one.all()));
+        let all = |rule: &RuleRate<'_>| rule.outcomes.iter().sum::<f64>();
+        let mut rules: Vec<_> = rules.filter(|rule| all(rule) > 0.0).collect();
+        rules.sort_by(|one, other| all(other).total_cmp(&all(one)));
         rules.truncate(RULES_SHOWN);
-        TopRates { seconds, verdicts: verdicts.to_vec(), rules, status: &self.status }
+        TopRates { seconds, verdicts, rules, status: &self.status }
     }
 }
 
 impl TopRates<'_> {
     pub(super) fn text(&self) -> String {
-        let mut text =
-            format!("tidegate {}, mode {}: ", word(self.status, "/version"), word(self.status, "/mode"));
-        let verdicts = self.verdicts.iter().map(|(verdict, rate)| format!("{rate:.0} {verdict}"));
-        let _ = writeln!(text, "{} a second", verdicts.collect::<Vec<_>>().join(", "));
+        let verdicts = self.verdicts.map(|(verdict, rate)| format!("{rate:.0} {verdict}")).join(", ");
+        let (version, mode) = (&self.status.version, &self.status.mode);
+        let mut text = format!("tidegate {version}, mode {mode}: {verdicts} a second\n");
         for line in self.standing() {
             let _ = writeln!(text, "{line}");
         }
         let mut table = TextTable::new(&["rule", "passed/s", "refused/s", "would refuse/s"]);
-        for RuleRate { rule, passed, refused, would_refuse } in &self.rules {
-            let numbers = [passed, refused, would_refuse].map(|rate| format!("{rate:.0}"));
-            table.push([name(rule)].into_iter().chain(numbers).collect());
+        for RuleRate { domain, rule, outcomes } in &self.rules {
+            let outcomes = outcomes.map(|rate| format!("{rate:.0}"));
+            table.push([name(domain, rule)].into_iter().chain(outcomes).collect());
         }
         let _ = write!(text, "\n{table}\n");
-        let parts = [pools(self.status), callers(self.status, "refused"), callers(self.status, "busiest")];
-        for part in parts.into_iter().flatten() {
-            let _ = write!(text, "\n{part}\n");
+        for table in pools_and_callers(self.status).into_iter().flatten() {
+            let _ = write!(text, "\n{table}\n");
         }
         text
     }
 
     /// Returns the lasting conditions that are shown first, as on the daemon's page.
     fn standing(&self) -> Vec<String> {
-        let mut lines = vec![format!("{} leases", count(number(self.status, "/leases/held")))];
-        if let Some(fleet) = self.status.get("fleet").filter(|fleet| fleet.is_object()) {
-            lines.push(format!("fleet: {}", in_a_line(fleet)));
-        }
-        lines.extend(self.status.get("switches").map(held).unwrap_or_default());
-        let warnings = list(self.status, "/warnings").iter().filter_map(Value::as_str);
-        lines.extend(warnings.take(WARNINGS_SHOWN).map(|warning| format!("warning: {warning}")));
+        let DaemonStatus { leases, fleet, switches, warnings, .. } = self.status;
+        let mut lines = vec![format!("{} leases", count(leases.held))];
+        lines.extend(fleet.as_ref().map(|fleet| format!("fleet: {}", in_a_line(&fleet.summary))));
+        lines.extend(held(switches.off, &switches.held));
+        lines.extend(warnings.iter().take(WARNINGS_SHOWN).map(|warning| format!("warning: {warning}")));
         lines
     }
 
     pub(super) fn json(&self) -> Value {
-        let verdicts = self.verdicts.iter().map(|(verdict, rate)| ((*verdict).to_owned(), json!(rate)));
-        let rules = self.rules.iter().map(|rate| {
-            json!({
-                "domain": word(rate.rule, "/domain"),
-                "rule": word(rate.rule, "/rule"),
-                "passed_per_s": rate.passed,
-                "refused_per_s": rate.refused,
-                "would_refuse_per_s": rate.would_refuse,
-            })
-        });
+        let rules =
+            self.rules.iter().map(|RuleRate { domain, rule, outcomes: [passed, refused, would_refuse] }| {
+                json!({
+                    "domain": domain,
+                    "rule": rule,
+                    "passed_per_s": passed,
+                    "refused_per_s": refused,
+                    "would_refuse_per_s": would_refuse,
+                })
+            });
         json!({
             "seconds": self.seconds,
-            "decisions_per_s": verdicts.collect::<Value>(),
+            "decisions_per_s": std::collections::BTreeMap::from(self.verdicts),
             "rules": rules.collect::<Vec<_>>(),
-            "leases": self.status.get("leases"),
-            "fleet": self.status.get("fleet"),
-            "switches": self.status.get("switches"),
-            "warnings": self.status.get("warnings"),
-            "pools": self.status.get("pools"),
-            "callers": self.status.get("callers"),
+            "leases": self.status.leases,
+            "fleet": self.status.fleet,
+            "switches": self.status.switches,
+            "warnings": self.status.warnings,
+            "pools": self.status.pools,
+            "callers": self.status.callers,
         })
     }
 }
-
-fn counts(rule: &Value) -> [u64; 3] {
-    [passed(rule), number(rule, "/refuse"), number(rule, "/would_refuse")]
-}
-
-const VERDICTS: [(&str, &str); 5] = [
-    ("allowed", "/decisions/allow"),
-    ("limited", "/decisions/limit"),
-    ("waited", "/decisions/wait"),
-    ("denied", "/decisions/deny"),
-    ("shed", "/decisions/shed"),
-];
 
 /// Rules that fit on a screen.
 const RULES_SHOWN: usize = 15;
@@ -166,7 +142,7 @@ mod tests {
                 "decisions": {"allow": allow}, "counts": [rule], "leases": {"held": 7}, "fleet": fleet,
                 "warnings": ["mind the gap"],
             });
-            TopSample { at_nanos, status }
+            TopSample { at_nanos, status: serde_json::from_value(status).unwrap() }
         };
         let (before, after) = (look(0, 10, 100), look(2_000_000_000, 30, 50));
         let told = after.since(&before).json();

@@ -138,3 +138,46 @@ fn rules_page_reports_spans_and_modes() {
     assert_eq!([&of("exports")["kind"], &of("web/workers")["kind"]], ["concurrency", "shed"]);
     assert_eq!(of("bots")["mode"], "shadow");
 }
+
+/// Scripts read these keys: a change of them belongs into the changelog.
+#[test]
+fn keeps_keys_of_status_and_fleet() {
+    let rules = "domain: api\nlimits: [{name: a, key: [user], rate: 1/s}]\npriorities: [high, low]\nshed: [{pool: web, workers: {}}]\n";
+    let daemon = Plan::new().rules("api.yaml", rules).start();
+    let mut wire = daemon.greeted();
+    (0..20).for_each(|id| drop(wire.ask(&hit(id, "u"))));
+    post(&daemon, "/switch", "{\"rule\": \"a\", \"mode\": \"shadow\"}");
+    post(&daemon, "/block", "{\"rule\": \"a\", \"key\": {\"user\": \"v\"}, \"for_s\": 60}");
+    let (status, fleet) = (get(&daemon, "/status").json(), get(&daemon, "/fleet").json());
+    let cases = [
+        (
+            &status,
+            "",
+            "callers connections counts decisions errors fleet leases memory missed mode panics pools rules sessions shared_domains started state switches unmatched uptime_s version warnings",
+        ),
+        (&status, "/callers", "busiest refused would_refuse"),
+        (&status, "/callers/busiest/0", "count digest domain error rule text"),
+        (&status, "/counts/0", "decisions domain mode near over pass refuse rule would_refuse"),
+        (&status, "/leases", "abandoned expired held not_held released session"),
+        (&status, "/leases/not_held", "ended foreign unknown"),
+        (&status, "/memory", "bytes evictions keys max_bytes"),
+        (&status, "/pools/0", "braking busy chances pool reserve s signals slots u watched"),
+        (&status, "/rules", "domains good last_failure last_success path"),
+        (&status, "/rules/domains/0", "name rules sha"),
+        (&status, "/state", "bad bytes failures last_write writes"),
+        (&status, "/switches", "blocks changes mode off switches warnings"),
+        (&status, "/switches/blocks/0", "by fleet key rule text until"),
+        (&status, "/switches/switches/0", "by fleet holds is_last mode rule said until written"),
+        (
+            &fleet,
+            "",
+            "alive batches cells cells_per_s clamped errors excess false_refusals host hosts keys linked lost needed nodes outages overrides overrides_forged overrides_rejected overrides_version redis repeats reserves round_trip_us rules secret stale_s",
+        ),
+        (&fleet, "/overrides", "blocks switches"),
+    ];
+    for (page, pointer, expected) in cases {
+        let object =
+            page.pointer(pointer).and_then(Value::as_object).unwrap_or_else(|| panic!("{pointer}: {page}"));
+        assert_eq!(object.keys().map(String::as_str).collect::<Vec<_>>().join(" "), expected, "{pointer}");
+    }
+}
