@@ -1,6 +1,6 @@
 //! Counters: each decision once, at its verdict, rule, domain and priority.
 
-use tidegate::engine::{Op, RuleTotals, VerdictTotals};
+use tidegate::engine::{Descriptors, EngineAnswer, Op, Repeat, Request, RuleTotals, VerdictTotals};
 
 use super::office::{Ask, Office, s};
 
@@ -114,4 +114,32 @@ fn times_one_batch_of_sixty_four_by_its_decisions() {
     assert_eq!(counted, [(Some(1_000), 1), (Some(5_000), 4), (None, 1)]);
     office.decider.count_panic();
     assert_eq!(office.engine.totals().panics, 1);
+}
+
+#[test]
+fn decision_names_the_priority_of_its_request() {
+    let mut office = Office::new(RULES);
+    for (attribute, asked, expected) in [
+        (("k", "soft"), Some("critical"), "critical"),
+        (("k", "soft"), Some("get"), "get"),
+        // The least important, if nothing is known.
+        (("k", "soft"), None, "get"),
+        (("k", "soft"), Some("unknown"), "get"),
+        (("agent", "bot"), Some("critical"), "critical"),
+    ] {
+        let attributes = [attribute];
+        let name = format!("{attribute:?} {asked:?}");
+        let repeat = Some(Repeat { session: b"s", user: 1, name: name.as_bytes() });
+        let request = Request {
+            priority: asked,
+            repeat,
+            ..Request::new(Op::Hit, "api", Descriptors::one(&attributes))
+        };
+        for _ in ["first", "retry"] {
+            let EngineAnswer::Decided(decision) = office.decider.decide(&request, s(0)) else {
+                panic!("{name}")
+            };
+            assert_eq!(decision.priority, Some(expected), "{name}");
+        }
+    }
 }
