@@ -310,7 +310,7 @@ impl<'k> FileReading<'k> {
             draft.broken |= report.errors() > 0;
         });
         let is_empty = |field: &&str| de::items(file, field).is_empty();
-        if ENTRIES.iter().all(|field| is_empty(field)) && !file.has("priorities") && report.errors() == 0 {
+        if ENTRIES.iter().all(is_empty) && !file.has("priorities") && report.errors() == 0 {
             report.warning(root.at, "no rules in this file", "write `limits:` and a list of rules");
         }
     }

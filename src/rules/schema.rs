@@ -19,10 +19,9 @@ pub fn schema() -> Value {
     // A shadow rule has the algorithm of its rule by default, which a schema cannot look up.
     if let Some(Value::Object(rule)) = schema.pointer_mut("/$defs/rule") {
         let only = ONLY.iter().map(|(field, only)| {
-            let mut then = json!({"properties": {"algorithm": {"enum": only}}});
-            if !only.contains(&super::file::Algorithm::default()) {
-                then["required"] = json!(["algorithm"]);
-            }
+            let has_default = only.contains(&super::file::Algorithm::default());
+            let required: &[&str] = if has_default { &[] } else { &["algorithm"] };
+            let then = json!({"properties": {"algorithm": {"enum": only}}, "required": required});
             json!({"if": {"required": [field]}, "then": then})
         });
         rule.insert("allOf".to_owned(), only.collect());
@@ -67,8 +66,8 @@ fn tidy(schema: &mut Value) {
         }
     }
     if let Some(Value::Array(words)) = object.remove("oneOf") {
-        let words = words.into_iter().map(|mut word| word["const"].take());
-        object.insert("enum".to_owned(), words.filter(|word| !word.is_null()).collect());
+        let words = words.iter().filter_map(|word| word.get("const").cloned());
+        object.insert("enum".to_owned(), words.collect());
     }
     if object.contains_key("properties") {
         object.insert("additionalProperties".to_owned(), false.into());

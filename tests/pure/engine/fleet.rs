@@ -309,11 +309,11 @@ fn operators_see_the_share_of_a_key() {
 
 #[test]
 fn key_within_its_credit_makes_no_call() {
-    let Some(Quota::Share(quota)) = shared("all", 100, 100).limit.quota().cloned() else {
+    let Some(Quota::FleetBudget(quota)) = shared("all", 100, 100).limit.quota().cloned() else {
         panic!("no share")
     };
-    let credit = share::ShareQuota::new(*quota.bucket(), 100, WhenDown::Share);
-    let rule = Rule { limit: Limit::new(Quota::Share(credit)), ..shared("all", 100, 100) };
+    let credit = share::ShareQuota::new(*quota.bucket(), 100, Fallback::Share);
+    let rule = Rule { limit: Limit::new(Quota::FleetBudget(Box::new(credit))), ..shared("all", 100, 100) };
     for rules in [vec![rule.clone()], vec![rule, super::engines::rule("own", &["user"], 1_000, 1_000)]] {
         let mut host = Host::new(1, rules);
         assert_eq!([host.hit("u1", 0), host.hit("u1", 50)], [Verdict::Allow; 2]);

@@ -25,10 +25,13 @@ fn keep(name: &str, expected: &str) {
     );
 }
 
+/// The name of a field, its type, its meaning, and its places with their defaults.
+type FieldRow = (String, String, String, Vec<(String, String)>);
+
 /// Returns the Markdown table of all fields by name: one row for each meaning of a field.
 fn field_table() -> String {
     let schema = schema();
-    let mut rows: Vec<(String, String, String, Vec<(String, String)>)> = Vec::new();
+    let mut rows: Vec<FieldRow> = Vec::new();
     let defs = schema["$defs"].as_object().unwrap();
     let first = [("file", &schema), ("rule", &schema["$defs"]["rule"])];
     let others = defs.iter().map(|(name, of)| (name.as_str(), of)).filter(|(name, _)| *name != "rule");
@@ -268,17 +271,10 @@ fn check(value: &Value, schema: &Value, root: &Value, at: &str, found: &mut Vec<
                 check(value, root.pointer(&says.as_str().unwrap()[1..]).unwrap(), root, at, found);
                 true
             }
-            "type" => says.as_array().map_or(vec![says], |types| types.iter().collect()).iter().any(|of| {
-                match of.as_str().unwrap() {
-                    "object" => value.is_object(),
-                    "array" => value.is_array(),
-                    "string" => value.is_string(),
-                    "boolean" => value.is_boolean(),
-                    "number" => value.is_number(),
-                    "integer" => value.is_u64() || value.is_i64(),
-                    other => panic!("{other}"),
-                }
-            }),
+            "type" => match says.as_array() {
+                Some(types) => types.iter().any(|of| has_type(value, of)),
+                None => has_type(value, says),
+            },
             "minItems" => value.as_array().is_none_or(|list| list.len() as u64 >= says.as_u64().unwrap()),
             "maxItems" => value.as_array().is_none_or(|list| list.len() as u64 <= says.as_u64().unwrap()),
             "prefixItems" => {
@@ -329,6 +325,18 @@ fn check(value: &Value, schema: &Value, root: &Value, at: &str, found: &mut Vec<
         if !holds {
             found.push(format!("{at}: {word} {says}"));
         }
+    }
+}
+
+fn has_type(value: &Value, of: &Value) -> bool {
+    match of.as_str().unwrap() {
+        "object" => value.is_object(),
+        "array" => value.is_array(),
+        "string" => value.is_string(),
+        "boolean" => value.is_boolean(),
+        "number" => value.is_number(),
+        "integer" => value.is_u64() || value.is_i64(),
+        other => panic!("{other}"),
     }
 }
 

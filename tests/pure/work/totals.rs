@@ -1,6 +1,6 @@
 //! Counters: each decision once, at its verdict, rule, domain and priority.
 
-use tidegate::engine::{Descriptors, EngineAnswer, Op, Repeat, Request, RuleTotals, VerdictTotals};
+use tidegate::engine::{Descriptors, EngineAnswer, IdempotencyKey, Op, Request, RuleTotals, VerdictTotals};
 
 use super::office::{Ask, Office, s};
 
@@ -129,11 +129,11 @@ fn decision_names_the_priority_of_its_request() {
     ] {
         let attributes = [attribute];
         let name = format!("{attribute:?} {asked:?}");
-        let repeat = Some(Repeat { session: b"s", user: 1, name: name.as_bytes() });
+        let repeat = Some(IdempotencyKey { session: b"s", user: 1, name: name.as_bytes() });
         let request = Request {
             priority: asked,
-            repeat,
-            ..Request::new(Op::Hit, "api", Descriptors::one(&attributes))
+            idempotency_key: repeat,
+            ..Request::new(Op::Hit, "api", Descriptors::from_attributes(&attributes))
         };
         for _ in ["first", "retry"] {
             let EngineAnswer::Decided(decision) = office.decider.decide(&request, s(0)) else {
