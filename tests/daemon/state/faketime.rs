@@ -27,20 +27,24 @@ impl Plan {
     /// Runs with a wall clock at 10 min past an hour, so that no hour ends during a test.
     pub(crate) fn with_wall_clock(self) -> (Plan, WallClock) {
         // Get the library's path from the command.
-        let library =
-            Command::new("faketime").args(["-f", "+0", "sh", "-c", "echo \"$LD_PRELOAD\""]).output();
-        let library = String::from_utf8(library.unwrap().stdout).unwrap();
+        let library = format!("{FORGET} exec faketime -f +0 sh -c 'echo \"$LD_PRELOAD\"'");
+        let library = Command::new("sh").args(["-c", &library]).output().unwrap();
+        let library = String::from_utf8(library.stdout).unwrap();
+        assert!(!library.trim().is_empty(), "faketime names its library");
         let second = unix_nanos() / 1_000_000_000 % 3_600;
         let clock = WallClock { directory: tempfile::tempdir().unwrap(), offset: 600 - second };
         clock.write();
         let (library, directory) = (library.trim(), clock.directory.path().display());
         let script = format!(
-            "echo $$ >>{directory}/processes; unset FAKETIME; export LD_PRELOAD='{library}' \
+            "{FORGET} echo $$ >>{directory}/processes; unset FAKETIME; export LD_PRELOAD='{library}' \
              FAKETIME_TIMESTAMP_FILE={directory}/offset FAKETIME_NO_CACHE=1 FAKETIME_DONT_FAKE_MONOTONIC=1 NO_FAKE_STAT=1; exec \"$@\""
         );
         (self.shell(Box::leak(script.into_boxed_str())), clock)
     }
 }
+
+/// Removes the shared memory of a killed process with this id, which keeps the library from setting the clock.
+const FORGET: &str = "rm -f /dev/shm/*faketime_s*_$$;";
 
 impl WallClock {
     /// Moves it by `seconds`.
