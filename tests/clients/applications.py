@@ -15,7 +15,6 @@ import importlib.util
 import os
 import pathlib
 import shutil
-import socket
 import subprocess
 import sys
 import tempfile
@@ -23,7 +22,7 @@ import time
 from collections.abc import Callable
 
 from exchange import Line
-from servers import OWN_GROUP, end
+from servers import OWN_GROUP, end, free_port
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 APPS = ROOT / "tests/clients/apps"
@@ -46,8 +45,7 @@ class Application:
     @contextlib.contextmanager
     def serving(self, path, workers=1, **environment):
         """The port of the application, whose client asks at `path`."""
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            port = free.getsockname()[1]
+        port = free_port()
         environment = {
             "TIDEGATE_SOCKET": str(path),
             "PORT": str(port),

@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import tidegate
 
-from servers import OWN_GROUP, SOURCE, end
+from servers import OWN_GROUP, SOURCE, end, free_port
 
 RUBY = Path(__file__).resolve().parents[2] / "clients/ruby/lib"
 SERVERS = ("tidegate serve", "gunicorn", "uvicorn", "puma")
@@ -77,8 +77,7 @@ def server(line: str) -> str | None:
 class Reader:
     def __init__(self, directory: Path, binary: Path) -> None:
         self.directory, self.running = directory, dict[str, subprocess.Popen[bytes]]()
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
+        self.port = free_port()
         places = [str(binary.parent), str(Path(sys.executable).parent), os.environ["PATH"]]
         self.environment = os.environ | {
             "PATH": os.pathsep.join(places),

@@ -18,7 +18,7 @@ import pytest
 
 from needs import ROOT
 from reader import PATIENT, Command, Reader
-from servers import OWN_GROUP, end
+from servers import OWN_GROUP, end, free_port
 
 MADE = Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "migrate"
 # What each listens on, as the pages have it.
@@ -36,10 +36,7 @@ class Stack(Reader):
         super().__init__(directory, binary)
         self.daemon = binary
         self.environment["PATH"] = os.pathsep.join([str(MADE), self.environment["PATH"]])
-        self.ports: dict[str, int] = {}
-        for port in {*PORTS.values(), *ALSO}:
-            with socket.create_server(("127.0.0.1", 0)) as free:
-                self.ports[str(port)] = free.getsockname()[1]
+        self.ports = {str(port): free_port() for port in {*PORTS.values(), *ALSO}}
 
     def here(self, text: str) -> str:
         text = super().here(text)

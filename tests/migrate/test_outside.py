@@ -1,21 +1,19 @@
 """What the pages of docs/migrate say of the old limiters, and no command there shows: failures, proxies, routes."""
 
 import asyncio
-import socket
 import subprocess
 import sys
 
 import pytest
 
 from needs import need
+from servers import free_port
 
 
 @pytest.fixture
 def nowhere():
     """The address of a Redis that is not there."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    return f"redis://127.0.0.1:{port}"
+    return f"redis://127.0.0.1:{free_port()}"
 
 
 def flask_app(**options):

@@ -4,6 +4,7 @@ import contextlib
 import http.client
 import os
 import pathlib
+import random
 import socket
 import subprocess
 import sys
@@ -16,6 +17,14 @@ SOURCE = pathlib.Path(tidegate.__file__).resolve().parents[1]
 # one whose processes mostly sleep may wait for seconds beside a busy one.
 OWN_GROUP = {"process_group": 0} if sys.version_info >= (3, 11) else {"preexec_fn": os.setpgrp}
 TIMEOUT = 0.25  # generous beside the default, so that a busy machine is not taken for a dead daemon
+
+
+def free_port():
+    """A port for a server that binds it itself: below those that the kernel gives to others meanwhile."""
+    for port in random.sample(range(10_000, 30_000), 1000):
+        with contextlib.suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("no free port")
 
 
 def gunicorn(daemon, directory, app, *options):

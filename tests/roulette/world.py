@@ -23,7 +23,7 @@ HERE = ROOT / "tests/roulette"
 sys.path[:0] = [str(ROOT / "clients/python/src"), str(ROOT / "tests/python")]
 
 import tidegate  # noqa: E402
-from servers import OWN_GROUP  # noqa: E402
+from servers import OWN_GROUP, free_port  # noqa: E402
 
 IS_ROOT = os.geteuid() == 0
 # Runs beside each other need users of their own: the kernel counts the threads of a user over all of them.
@@ -88,11 +88,6 @@ def await_true(true, what: str, patience: float = PATIENCE):
             raise Wrong(f"never: {what}")
         time.sleep(0.01)
     return found
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return free.getsockname()[1]
 
 
 def metric(page: str, name: str) -> float:

@@ -27,6 +27,16 @@ module Support
   def self.command?(name) = ENV["PATH"].split(":").any? { |place| File.executable?("#{place}/#{name}") }
   def self.now = Process.clock_gettime(Process::CLOCK_MONOTONIC)
 
+  # A port for a server that binds it itself: below those that the kernel gives to others meanwhile.
+  def self.free_port
+    (10_000...30_000).to_a.shuffle.find do |port|
+      TCPServer.open("127.0.0.1", port, &:close)
+      true
+    rescue Errno::EADDRINUSE
+      false
+    end
+  end
+
   # Waits for a condition; false if it does not come.
   def self.eventually(seconds = 10)
     deadline = now + seconds

@@ -27,7 +27,7 @@ class TestPuma < Support::Case
   end
 
   def serve(*server, **environment)
-    @port = TCPServer.open("127.0.0.1", 0) { |socket| socket.addr[1] }
+    @port = Support.free_port
     server = ["puma", "--config", "#{APPLICATION}/puma.rb", "#{APPLICATION}/config.ru"] if server.empty?
     environment = { "TIDEGATE_SOCKET" => daemon.socket, "TIDEGATE_TIMEOUT_MS" => "2000", "PORT" => @port.to_s,
                     "POOL" => "web" }.merge(environment.transform_keys(&:to_s))

@@ -51,11 +51,8 @@ fn garbage_closes_only_its_own_connection() {
 
 #[test]
 fn serves_after_idle_connections_time_out() {
-    let port = {
-        let probe = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-        probe.local_addr().unwrap().port()
-    };
-    let daemon = Plan::new().settings(&format!("metrics: {{listen: \"127.0.0.1:{port}\"}}")).start();
+    let daemon = Plan::new().settings("metrics: {listen: \"127.0.0.1:0\"}").start();
+    let port = super::access::metrics_port(&daemon);
     let mut wire = daemon.greeted();
     // The slowest clients: half a line and no more.
     let held: Vec<TcpStream> = (0..40)
