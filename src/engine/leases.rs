@@ -1,7 +1,7 @@
 //! Sessions and the leases that they hold. A lease ends exactly once, also under concurrent attempts; the
 //! caller that ends it receives its ties.
 //!
-//! Sessions are spread over [`TABLES`] books, each under its own lock. No lock is held for more than a bounded
+//! Sessions are spread over [`TABLES`] tables, each under its own lock. No lock is held for more than a bounded
 //! number of steps, also when a session with a thousand leases ends. Beginning, renewing and ending a lease
 //! are O(1).
 
@@ -36,7 +36,7 @@ pub use session::{ConnectionEnd, OpenSession, Opening, Session, SessionError, Wo
 pub(super) struct Leases {
     tables: Box<[Mutex<LeaseTable>]>,
     ledger: MemoryLedger,
-    /// Index of the book whose old reports are forgotten next.
+    /// Index of the table whose old reports are forgotten next.
     swept: AtomicUsize,
     numbers: LeaseNumbers,
     live: AtomicUsize,
@@ -103,17 +103,17 @@ impl Leases {
         pools: &PoolTable,
         now: Now,
     ) -> Result<Session, SessionError> {
-        let book_number = match &opening.name {
+        let table = match &opening.name {
             Some(name) => self.numbers.table_of(name, TABLES),
             None => usize::try_from(self.numbers.next()).unwrap_or_default() % TABLES,
         };
         let attached = |member, generation, pool: &Arc<Pool>, holdings: &Arc<Holdings>| {
             let (pool, holdings) = (Arc::clone(pool), Arc::clone(holdings));
             let connection = opening.connection;
-            Session(Arc::new(Attached { book: book_number, member, generation, connection, pool, holdings }))
+            Session(Arc::new(Attached { table, member, generation, connection, pool, holdings }))
         };
-        let mut book = self.lock_table(book_number);
-        if let Some(joined) = opening.name.as_ref().and_then(|name| book.join(name, opening)) {
+        let mut table = self.lock_table(table);
+        if let Some(joined) = opening.name.as_ref().and_then(|name| table.join(name, opening)) {
             let (number, member) = joined?;
             return Ok(attached(number, member.generation, &member.pool, &member.holdings));
         }
@@ -131,7 +131,7 @@ impl Leases {
         }
         let pool = pools.find_or_create(opening.pool);
         let holdings = Arc::new(Holdings::new(of_user));
-        let (member, generation) = book
+        let (member, generation) = table
             .add(opening, Arc::clone(&pool), Arc::clone(&holdings), now.at)
             .ok_or(SessionError::TooMany)?;
         Ok(attached(member, generation, &pool, &holdings))
@@ -144,8 +144,8 @@ impl Leases {
         now: Now,
         loosen: ReleaseTies<'_>,
     ) -> ConnectionEnd {
-        let Attached { book, member, generation, .. } = *session.0;
-        let parting = self.lock_table(book).leave(member, generation, now.at);
+        let Attached { table, member, generation, .. } = *session.0;
+        let parting = self.lock_table(table).leave(member, generation, now.at);
         match parting {
             ConnectionEnd::Ends => self.end_session(session, now.at, loosen),
             ConnectionEnd::EndsAt(at) => self.lower_next_end(at),
@@ -155,16 +155,16 @@ impl Leases {
     }
 
     pub(super) fn end_session(&self, session: &Session, at: Timestamp, loosen: ReleaseTies<'_>) {
-        let Attached { book, member, generation, .. } = *session.0;
-        self.end_member(book, member, generation, at, loosen);
+        let Attached { table, member, generation, .. } = *session.0;
+        self.end_member(table, member, generation, at, loosen);
     }
 
-    fn end_member(&self, book: usize, member: u32, generation: u64, at: Timestamp, loosen: ReleaseTies<'_>) {
+    fn end_member(&self, table: usize, member: u32, generation: u64, at: Timestamp, loosen: ReleaseTies<'_>) {
         let mut ended = Vec::new();
         // In batches, so that no other thread waits for all of them.
         loop {
             let mut count = 0;
-            let left = self.lock_table(book).end_member(member, generation, at, &mut ended, &mut count);
+            let left = self.lock_table(table).end_member(member, generation, at, &mut ended, &mut count);
             self.count_ended(LeaseEndReason::Session, count);
             ended.drain(..).for_each(|ties| loosen(&ties));
             match left {
@@ -207,14 +207,14 @@ impl Leases {
         loosen: ReleaseTies<'_>,
     ) -> Option<Ties> {
         let hidden = self.numbers.decode_index(number);
-        let mut book = self.lock_table(session.0.book);
-        book.member(session.0.member, session.0.generation)?;
-        let (place, lease) = book.lease(hidden, number, session.0.member)?;
+        let mut table = self.lock_table(session.0.table);
+        table.member(session.0.member, session.0.generation)?;
+        let (place, lease) = table.lease(hidden, number, session.0.member)?;
         let ends_at = lease.ends_at;
         // The outcome must not depend on whether `end_due` has run in between.
         let has_expired = ends_at <= now.at;
-        let ties = book.end(place, ends_at.min(now.at))?;
-        drop(book);
+        let ties = table.end(place, ends_at.min(now.at))?;
+        drop(table);
         self.count_ended(if has_expired { LeaseEndReason::Expired } else { why }, 1);
         if has_expired {
             loosen(&ties);
@@ -226,15 +226,15 @@ impl Leases {
     /// Restarts the time to live of a lease. False: the session holds no such live lease.
     pub(super) fn renew(&self, session: &Session, number: u64, now: Now) -> bool {
         let hidden = self.numbers.decode_index(number);
-        let mut book = self.lock_table(session.0.book);
-        if book.member(session.0.member, session.0.generation).is_none() {
+        let mut table = self.lock_table(session.0.table);
+        if table.member(session.0.member, session.0.generation).is_none() {
             return false;
         }
         // An expired lease has ended, also before `end_due` has found it.
-        let lease = book.lease(hidden, number, session.0.member);
+        let lease = table.lease(hidden, number, session.0.member);
         let Some((place, _)) = lease.filter(|(_, lease)| lease.ends_at > now.at) else { return false };
-        let ends_at = book.renew(place, now.at);
-        drop(book);
+        let ends_at = table.renew(place, now.at);
+        drop(table);
         self.lower_next_end(ends_at);
         true
     }
@@ -249,15 +249,15 @@ impl Leases {
         covers: Covers<'_>,
     ) -> Result<bool, Digest> {
         let hidden = self.numbers.decode_index(number);
-        let mut books = self.tables.iter();
-        let taken = books.find_map(|book| book.lock().take_cost(user, (hidden, number), now.at, covers));
+        let mut tables = self.tables.iter();
+        let taken = tables.find_map(|table| table.lock().take_cost(user, (hidden, number), now.at, covers));
         taken.unwrap_or(Ok(false))
     }
 
     /// Returns whether the session still holds a live lease of this number.
     pub(super) fn is_live(&self, session: &Session, number: u64, now: Now) -> bool {
-        let book = self.lock_table(session.0.book);
-        let lease = book.lease(self.numbers.decode_index(number), number, session.0.member);
+        let table = self.lock_table(session.0.table);
+        let lease = table.lease(self.numbers.decode_index(number), number, session.0.member);
         lease.is_some_and(|(_, lease)| lease.ends_at > now.at)
     }
 
@@ -275,18 +275,18 @@ impl Leases {
             return Vec::new();
         }
         let mut ended = Vec::new();
-        let mut book = self.lock_table(session.0.book);
-        if book.member(session.0.member, session.0.generation).is_none() {
+        let mut table = self.lock_table(session.0.table);
+        if table.member(session.0.member, session.0.generation).is_none() {
             return Vec::new();
         }
         let is_one = |connection, request| given_up.remove(&(connection, request));
-        let numbers = book.end_of_requests(session.0.member, now.at, is_one, &mut ended);
-        if let Some(member) = book.member(session.0.member, session.0.generation) {
+        let numbers = table.end_of_requests(session.0.member, now.at, is_one, &mut ended);
+        if let Some(member) = table.member(session.0.member, session.0.generation) {
             given_up
                 .iter()
                 .for_each(|(connection, request)| member.reports.remember(*connection, *request, now.at));
         }
-        drop(book);
+        drop(table);
         self.count_ended(LeaseEndReason::Abandoned, numbers.len() as u64);
         ended.iter().for_each(loosen);
         numbers
@@ -364,7 +364,7 @@ impl Leases {
     }
 }
 
-/// Enough locks to keep decision threads apart, and each book small.
+/// Enough locks to keep decision threads apart, and each table small.
 const TABLES: usize = 64;
 
 /// Maximum leases of a session: far more than a process works on at once.
@@ -411,15 +411,15 @@ impl<'l> Reservation<'l> {
     /// Grants the lease and returns its number. `None`: the session has ended, or the request was abandoned.
     pub(in crate::engine) fn grant(self, new: &NewLease<'_>, now: Now) -> Option<u64> {
         let (leases, session) = (self.leases, self.session);
-        let Attached { book, member, generation, connection, .. } = *session.0;
-        let mut book = leases.lock_table(book);
-        let owner = book.member(member, generation)?;
+        let Attached { table, member, generation, connection, .. } = *session.0;
+        let mut table = leases.lock_table(table);
+        let owner = table.member(member, generation)?;
         if owner.reports.take(connection, new.request, now.at) {
             return None;
         }
         let number =
-            book.grant(member, connection, new, now.at, |place| leases.numbers.encode_number(place))?;
-        drop(book);
+            table.grant(member, connection, new, now.at, |place| leases.numbers.encode_number(place))?;
+        drop(table);
         leases.lower_next_end(now.at.after(new.ttl));
         self.keep();
         Some(number)

@@ -194,7 +194,7 @@ pub(super) const BYTES_MAX: usize = 64 << 20;
 /// Bytes of a lease with its links in its session and on the wheel.
 pub(super) const LEASE_BYTES: usize = 88;
 
-/// Bytes of a session: its entries in the book and the pool, its signals and the watch over its process.
+/// Bytes of a session: its entries in the table and the pool, its signals and the watch over its process.
 pub(super) const SESSION_BYTES: usize = 3 << 10;
 
 /// Bytes of an idle connection: its task, its buffers and the kernel's socket.

@@ -125,7 +125,7 @@ const ALL: [MemoryKind; KINDS] = [
 /// 1/16 of the budget is reserved for rebuilds.
 const REBUILD_SHARE: usize = 16;
 
-/// Blocks, retries (`IdempotencyKeys`) and soft times get at most 1/4 each.
+/// Blocks, retries ([`MemoryKind::IdempotencyKeys`]) and soft times get at most 1/4 each.
 const SIDE_SHARE: usize = 4;
 
 /// Each kind in use is guaranteed 1/16.

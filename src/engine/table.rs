@@ -103,7 +103,7 @@ impl<S: TableState> StateTable<S> {
         self.change_at(None, digest, memory, now, fresh, |state| (change(state), digest.tag()))
     }
 
-    /// Like [`StateTable::change`], with a new tag from the change. `find_index` is the key's last known bucket index.
+    /// Like [`StateTable::change`], with a new tag from the change. `place` is the key's last known bucket index.
     pub(super) fn change_at<T>(
         &mut self,
         place: Option<usize>,

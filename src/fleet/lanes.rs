@@ -33,7 +33,7 @@ pub(super) trait Numbered {
 impl Numbered for SyncBatch {
     type Ask = CellRequest;
 
-    /// Page numbers of the `Book`, in the order of the asks.
+    /// Page numbers in the table, in the order of the asks.
     type About = Vec<usize>;
 
     const LANES: u8 = LANES;
@@ -54,7 +54,7 @@ impl Numbered for SyncBatch {
 impl Numbered for PermitCommand {
     type Ask = PlacesAsk;
 
-    /// Page numbers of the `Book`, in the order of the asks.
+    /// Page numbers in the table, in the order of the asks.
     type About = Vec<usize>;
 
     const LANES: u8 = LANES;

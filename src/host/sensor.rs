@@ -56,7 +56,7 @@ impl Sensor {
         Some(Sensor { wanted, probe, logged: None, logged_at: None })
     }
 
-    /// Whether this sensor samples `wanted_signals`; if so, takes over its process.
+    /// Whether this sensor samples what is `wanted`; if so, takes over its process.
     pub(super) fn matches_and_update(&mut self, wanted: &HostSignals) -> bool {
         let same = self.wanted.pool == wanted.pool
             && self.wanted.signal == wanted.signal

@@ -299,7 +299,7 @@ impl FixedWindowState {
         self.counted(quota, now).map_or(0, |(_, left)| left)
     }
 
-    /// Nanoseconds until the key surely equals a new one, if no window is longer than `window_nanos_max`; zero when it already
+    /// Nanoseconds until the key surely equals a new one, if no window is longer than `nanos_max`; zero when it already
     /// does.
     #[inline]
     #[must_use]

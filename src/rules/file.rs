@@ -62,7 +62,7 @@ pub(super) struct DefaultsFields {
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename = "$common")]
 pub(super) struct CommonFields<'n> {
-    /// what answers, logs and metrics call it; unique in its domain
+    #[schemars(description = NAME)]
     #[serde(borrow)]
     pub(super) name: Name<'n>,
     #[schemars(description = MATCH)]
@@ -320,7 +320,7 @@ pub(super) struct ConcurrencyOverrideFields {
 #[serde(rename = "an entry of `exempt`")]
 #[schemars(rename = "exemption", extend("x-place" = "`exempt`"))]
 pub(super) struct ExemptFields<'n> {
-    /// what answers, logs and metrics call it; unique in its domain
+    #[schemars(description = NAME)]
     #[serde(borrow)]
     pub(super) name: Name<'n>,
     #[schemars(description = MATCH)]
@@ -331,7 +331,7 @@ pub(super) struct ExemptFields<'n> {
 #[serde(rename = "an entry of `deny`")]
 #[schemars(rename = "denial", extend("x-place" = "`deny`"))]
 pub(super) struct DenyFields<'n> {
-    /// what answers, logs and metrics call it; unique in its domain
+    #[schemars(description = NAME)]
     #[serde(borrow)]
     pub(super) name: Name<'n>,
     #[schemars(description = MATCH)]
@@ -395,6 +395,7 @@ pub(super) struct KeyFields<'n> {
     pub(super) ipv6_prefix: Option<NonZeroU32>,
 }
 
+const NAME: &str = "what answers, logs and metrics call it; unique in its domain";
 const MATCH: &str = "what a request must have: every attribute, and of a list any value; see Matching. Default: all requests.";
 const MODE: &str =
     "whether refusals are carried out, only counted, or nothing is judged. Default: `enforce`.";

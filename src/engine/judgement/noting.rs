@@ -7,7 +7,7 @@ use crate::engine::sketch::Ranking;
 use crate::rules::Selection;
 
 impl Judgement<'_> {
-    /// Records callers and refusals. `count_decision` is the number of equal decisions so far; `None`: record nothing.
+    /// Records callers and refusals. `count` is the number of equal decisions so far; `None`: record nothing.
     pub(super) fn record_callers(
         &self,
         count: Option<u64>,

@@ -1,5 +1,5 @@
 //! Copies sessions and their leases into a snapshot and restores them. The number of a restored lease encodes
-//! its former slab index, so its book finds it through a map until it ends.
+//! its former slab index, so its table finds it through a map until it ends.
 
 use std::time::Duration;
 
@@ -47,8 +47,8 @@ impl Leases {
             return None;
         }
         let reserved = self.reserve(session, None)?;
-        let Attached { book, member, .. } = *session.0;
-        let ends_at = self.lock_table(book).put_back(member, kept, now.at)?;
+        let Attached { table, member, .. } = *session.0;
+        let ends_at = self.lock_table(table).put_back(member, kept, now.at)?;
         reserved.keep();
         self.lower_next_end(ends_at);
         Some(())

@@ -21,7 +21,7 @@ pub(super) struct Lease {
     pub(super) connection: u32,
     /// Its time to live, from each grant or renewal.
     pub(super) ttl_millis: u32,
-    /// The number of its session in the book.
+    /// The number of its session in the table.
     pub(super) member: u32,
     pub(super) in_session: LeaseLink,
     pub(super) on_spoke: LeaseLink,

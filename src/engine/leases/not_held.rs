@@ -39,24 +39,24 @@ impl RecentLeaseCounts {
 }
 
 impl Leases {
-    /// Counts a number that a session named and does not hold. It locks one book after the other, which is
+    /// Counts a number that a session named and does not hold. It locks one table after the other, which is
     /// acceptable for a client error: each lock is held no longer than to end a lease.
     #[cold]
     pub(in crate::engine) fn count_not_held(&self, session: &Session, number: u64) {
         let hidden = self.numbers.decode_index(number);
         let mut why = NotHeld::Unknown;
-        for number_of_book in 0..TABLES {
-            let book = self.lock_table(number_of_book);
-            match book.holder(hidden, number) {
+        for table_number in 0..TABLES {
+            let table = self.lock_table(table_number);
+            match table.holder(hidden, number) {
                 // The session is ending, and the lease with it.
-                Some(member) if (number_of_book, member) == (session.0.book, session.0.member) => {
+                Some(member) if (table_number, member) == (session.0.table, session.0.member) => {
                     why = NotHeld::Ended;
                 }
                 Some(_) => {
                     why = NotHeld::Foreign;
                     break;
                 }
-                None if book.leases.was_allocated(hidden) => why = NotHeld::Ended,
+                None if table.leases.was_allocated(hidden) => why = NotHeld::Ended,
                 None => {}
             }
         }

@@ -23,9 +23,9 @@ impl LeaseNumbers {
         self.counter.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns which of `tables` books holds the session of this name.
-    pub(super) fn table_of(&self, name: &[u8; 16], books: usize) -> usize {
-        self.secret.digest_bytes(name).shard(books)
+    /// Returns which of the tables holds the session of this name.
+    pub(super) fn table_of(&self, name: &[u8; 16], tables: usize) -> usize {
+        self.secret.digest_bytes(name).shard(tables)
     }
 
     /// Makes the number of the lease at a slab index: random bits, and the index masked by their hash.
@@ -48,7 +48,7 @@ impl LeaseNumbers {
     }
 }
 
-/// Bits of a slab index: a book holds a 64th of all leases on average, and in the worst case all of them.
+/// Bits of a slab index: a table holds a 64th of all leases on average, and in the worst case all of them.
 const PLACE_BITS: u32 = 24;
 
 const PLACE_MASK: u64 = (1 << PLACE_BITS) - 1;

@@ -10,11 +10,11 @@ use crate::engine::ledger::{Account, AccountUse};
 use crate::engine::sync::Ordering;
 
 impl Leases {
-    /// Forgets users without sessions and charges, and the old reports of one book per call.
+    /// Forgets users without sessions and charges, and the old reports of one table per call.
     pub(in crate::engine) fn sweep(&self, now: Now) {
         self.ledger.forget_users();
-        let mut book = self.lock_table(self.swept.fetch_add(1, Ordering::Relaxed));
-        book.members.iter_mut().for_each(|member| member.reports.forget_old(now.at));
+        let mut table = self.lock_table(self.swept.fetch_add(1, Ordering::Relaxed));
+        table.members.iter_mut().for_each(|member| member.reports.forget_old(now.at));
     }
 }
 

@@ -17,8 +17,8 @@ pub struct Session(pub(super) Arc<Attached>);
 
 #[derive(Debug)]
 pub(super) struct Attached {
-    /// The index of its book, and its number there.
-    pub(super) book: usize,
+    /// The index of its table, and its number there.
+    pub(super) table: usize,
     pub(super) member: u32,
     pub(super) generation: u64,
     /// The client's own number of the connection.
@@ -110,8 +110,8 @@ impl Session {
 
     /// Returns a number that is unique among the live sessions of a pool.
     pub(in crate::engine) fn number(&self) -> u64 {
-        // Generations are unique within a book.
-        self.0.generation << 8 | self.0.book as u64
+        // Generations are unique within a table.
+        self.0.generation << 8 | self.0.table as u64
     }
 
     pub(in crate::engine) fn pool(&self) -> &Arc<Pool> {

@@ -69,7 +69,7 @@ impl Pool {
 /// The last reply about a pool's reserve and its result for this host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OtherHostsSums {
-    /// The sums of all other hosts; `noncritical_leases` is the sum of their claims.
+    /// The sums of all other hosts; its `noncritical` is the sum of their claims.
     pub sums: FleetSums,
     /// Maximum leases of lower priorities here.
     pub noncritical_max: u32,
@@ -87,7 +87,7 @@ impl OtherHosts {
         self.0 = Some(agreed);
     }
 
-    /// Returns the maximum of lower-priority leases here; `local_max`: the maximum without other hosts.
+    /// Returns the maximum of lower-priority leases here; `alone` is the maximum without other hosts.
     ///
     /// Without new replies this host gives up what it borrowed from others first ([`BORROWED_TTL`]), before they
     /// count it as theirs again, and reclaims what it lent last ([`SUMS_TTL`]).

@@ -97,7 +97,7 @@ impl Permits {
         self.peek_report(in_use, now)
     }
 
-    /// Applies a reply of Redis while `leases` leases are in progress.
+    /// Applies a reply of Redis while `in_use` leases are in progress.
     pub fn apply_reply(&mut self, settled: &PermitReply, in_use: u32, now: Timestamp) {
         let expires_at = settled.sent_at.after(HOLD);
         if expires_at >= self.expires_at {

@@ -117,7 +117,7 @@ impl CompactShare {
         }
     }
 
-    /// Unfolds the share, changes it and folds it again. Returns the result of `update`.
+    /// Unfolds the share, changes it and folds it again. Returns the result of `change`.
     pub fn update<T>(
         &mut self,
         quota: &ShareQuota,
