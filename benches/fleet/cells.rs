@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use tidegate::clock::read_boot_nanos;
-use tidegate::fleet::call::{Bucket, CELLS_MAX, LanePosition, ScriptCommand, SyncBatch};
+use tidegate::fleet::call::{Bucket, CELLS_MAX, ScriptCommand, SequencePosition, SyncBatch};
 use tidegate::fleet::cell::{CellQuota, CellRate, CellReport, CellRequest, TOKEN};
 use tidegate::fleet::reply::{ReplyKind, ScriptReply};
 use tidegate::fleet::scripts;
@@ -166,7 +166,7 @@ impl Host {
             let asks = (0..CELLS_MAX as u32).map(|cell| ask(bucket, turn * CELLS_MAX as u32 + cell, terms));
             let bucket = Bucket::from_number(bucket);
             let place =
-                LanePosition { bucket, host: id, lane: 0, epoch, seq: 0, offer: [1; 16], known: None };
+                SequencePosition { bucket, host: id, lane: 0, epoch, seq: 0, offer: [1; 16], known: None };
             SyncBatch { place, asks: asks.collect() }
         };
         let batches = (0..CELLS / CELLS_MAX as u32).map(batch).collect();

@@ -14,7 +14,7 @@ use tidegate::engine::{
 };
 use tidegate::fleet::identity::Identity;
 use tidegate::fleet::link;
-use tidegate::fleet::overrides::Seal;
+use tidegate::fleet::overrides::OverridesKey;
 use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::task::{FleetHandle, SyncPlan};
 use tidegate::rules::{RuleSet, read_text};
@@ -171,7 +171,7 @@ impl Host {
             identity,
             marks,
             secret: SecretDigest::default(),
-            seal: Seal::new(&[9; 32]),
+            seal: OverridesKey::new(&[9; 32]),
             keep: None,
         };
         let fleet = FleetHandle::start(Arc::clone(&engine), Arc::clone(&clock), Arc::clone(&standing), plan)?;

@@ -6,7 +6,9 @@ use std::io;
 use std::sync::Barrier;
 
 use tidegate::clock::Now;
-use tidegate::engine::{Descriptors, EngineAnswer, Op, Opening, Request, Session, Verdict, WorkOutcome};
+use tidegate::engine::{
+    ConnectionParams, Descriptors, EngineAnswer, Op, Request, Session, Verdict, WorkOutcome,
+};
 
 use crate::contestant::{Limits, MEMORY_BYTES};
 use crate::report::{Bound, Row};
@@ -184,7 +186,8 @@ fn session(limits: &Limits, number: u32, user: u32) -> Session {
     let mut name = [0; 16];
     name[..4].copy_from_slice(&number.to_le_bytes());
     // More slots than requests in progress under shedding, so that the pool is never full.
-    let opening = Opening { name: Some(name), user, pool: "web", slots: 64, connection: 1, pid: None };
+    let opening =
+        ConnectionParams { name: Some(name), user, pool: "web", slots: 64, connection: 1, pid: None };
     limits.engine.open_session(&opening, Now::at_nanos(0)).unwrap_or_else(|error| panic!("{error}"))
 }
 

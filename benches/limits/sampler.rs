@@ -7,7 +7,7 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use tidegate::clock::{Clock, read_boot_nanos};
-use tidegate::engine::Opening;
+use tidegate::engine::ConnectionParams;
 use tidegate::host::SignalSampler;
 
 use crate::contestant::Limits;
@@ -19,8 +19,14 @@ pub(crate) fn run(reps: usize) -> io::Result<Vec<Row>> {
     let rules = RULES.replace("PORT", &listener.local_addr()?.port().to_string());
     let limits = Limits::new(&rules, 64 << 20);
     let clock = Arc::new(Clock::start());
-    let opening =
-        Opening { name: None, user: 0, pool: "web", slots: 8, connection: 1, pid: Some(std::process::id()) };
+    let opening = ConnectionParams {
+        name: None,
+        user: 0,
+        pool: "web",
+        slots: 8,
+        connection: 1,
+        pid: Some(std::process::id()),
+    };
     let session = limits.engine.open_session(&opening, clock.now()).map_err(io::Error::other)?;
     let engine = Arc::clone(&limits.engine);
     let sampler = SignalSampler::start(engine, Arc::clone(&clock))?;

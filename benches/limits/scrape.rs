@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::admin::{
-    DaemonControl, Desk, Door, Doors, FleetRecord, Office, ProcessRecord, Reloaded, RulesRecord,
-    ServedSocket, ServerCounts, StateRecord,
+    AdminState, AdminThread, DaemonControl, FleetRecord, ListenerSource, Listeners, ProcessRecord,
+    ReloadResult, RulesRecord, ServedSocket, ServerCounts, StateRecord,
 };
 use tidegate::clock::Clock;
 
@@ -21,14 +21,15 @@ pub(crate) fn run(directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
     let limits = Limits::new(&rules(), 64 << 20);
     let _deciders: Vec<_> = (0..THREADS).map(|_| limits.engine.decider()).collect();
     let path = directory.join("admin.sock");
-    let desk = Desk::new(
+    let desk = AdminState::new(
         &limits.engine,
         &Arc::new(Clock::start()),
         Arc::new(Nothing),
         Arc::default(),
         &Arc::default(),
     );
-    let (office, work) = Office::new(desk, Doors { admin: Box::new(At(path.clone())), metrics: None });
+    let (office, work) =
+        AdminThread::new(desk, Listeners { admin: Box::new(At(path.clone())), metrics: None });
     std::thread::spawn(work);
     office.await_open(Duration::from_secs(5));
     let bytes = scrape(&path)?;
@@ -104,8 +105,8 @@ impl DaemonControl for Nothing {
         0
     }
 
-    fn reload(&self) -> Result<Reloaded, String> {
-        Ok(Reloaded::default())
+    fn reload(&self) -> Result<ReloadResult, String> {
+        Ok(ReloadResult::default())
     }
 
     fn keep(&self) -> Result<(), String> {
@@ -123,7 +124,7 @@ impl DaemonControl for Nothing {
 
 struct At(PathBuf);
 
-impl Door for At {
+impl ListenerSource for At {
     fn open(&mut self) -> Result<UnixListener, String> {
         UnixListener::bind(&self.0).map_err(|error| error.to_string())
     }

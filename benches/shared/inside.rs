@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
 use tidegate::engine::{
-    self, Decider, Engine, EngineAnswer, EngineOptions, HashKey, Op, Opening, Session, WorkOutcome,
+    self, ConnectionParams, Decider, Engine, EngineAnswer, EngineOptions, HashKey, Op, Session, WorkOutcome,
 };
 use tidegate::protocol::{self, CheckRequest, DecisionReply, DescriptorList, FrameSplit, RequestFrame};
 use tidegate::rules::{self, Mode, RuleSet};
@@ -88,7 +88,8 @@ impl Work {
         let engine = engine();
         let rules = "concurrency: [{name: at-once, key: [user], max: 8}]";
         engine.install_rules(rules_of(&format!("domain: {}\n{rules}\n", workload::DOMAIN)));
-        let opening = Opening { name: None, user: 1, pool: "web", slots: 8, connection: 1, pid: None };
+        let opening =
+            ConnectionParams { name: None, user: 1, pool: "web", slots: 8, connection: 1, pid: None };
         let Ok(session) = engine.open_session(&opening, now) else { panic!("a session") };
         Work { decider: engine.decider(), engine, session }
     }

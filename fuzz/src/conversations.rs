@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tidegate::clock::{Clock, read_boot_nanos};
-use tidegate::engine::{Engine, Opening, PoolView};
+use tidegate::engine::{ConnectionParams, Engine, PoolView};
 use tidegate::protocol::{
     Code, FRAME_BYTES_MAX, FrameSplit, ReplyScratch, WireReply, decode_reply, split_frame,
 };
@@ -131,7 +131,7 @@ impl Daemon {
         let begin = read_boot_nanos();
         loop {
             for open in self.engine.open_sessions() {
-                let opening = Opening {
+                let opening = ConnectionParams {
                     name: Some(open.name),
                     user: open.user,
                     pool: &open.pool,

@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex};
 use redis::Value;
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
-    CheckReply, Decider, Descriptors, Engine, EngineAnswer, HashKey, Op, Opening, RemoteCheckResult, Request,
-    Session, Ticket, WorkOutcome,
+    CheckReply, ConnectionParams, Decider, Descriptors, Engine, EngineAnswer, HashKey, Op, RemoteCheckResult,
+    Request, Session, Shortfalls, WorkOutcome,
 };
-use tidegate::fleet::beat::Beat;
+use tidegate::fleet::beat::Heartbeat;
 use tidegate::fleet::call::ScriptCommand;
 use tidegate::fleet::member::HostMember;
 use tidegate::fleet::questions::WaitingRequest;
@@ -54,7 +54,7 @@ pub fn check(bytes: &[u8]) {
 
 /// A request that waits for a remote check.
 struct Waiting {
-    ticket: Arc<Ticket>,
+    ticket: Arc<Shortfalls>,
     what: (usize, usize),
     is_second: bool,
     answer: Arc<Mutex<Option<Option<CheckReply>>>>,
@@ -83,8 +83,14 @@ impl Host {
         let options = sync::SyncOptions { host: [5; 16], epoch: 3, buckets: 4, seed: 7 };
         let mut member = HostMember::new(Arc::clone(&engine), standing, options);
         member.expect(u32::from(hosts).max(1), now.at);
-        let opening =
-            Opening { name: Some([4; 16]), user: 1, pool: "web", slots: 8, connection: 1, pid: None };
+        let opening = ConnectionParams {
+            name: Some([4; 16]),
+            user: 1,
+            pool: "web",
+            slots: 8,
+            connection: 1,
+            pid: None,
+        };
         let session = engine.open_session(&opening, now).unwrap();
         let decider = engine.decider();
         Host {
@@ -129,7 +135,7 @@ impl Host {
         (kind, user): (usize, usize),
         result: Option<RemoteCheckResult<'_>>,
         may_wait: bool,
-    ) -> Option<Arc<Ticket>> {
+    ) -> Option<Arc<Shortfalls>> {
         let attributes = [("kind", KINDS[kind]), ("user", USERS[user])];
         let op = if KINDS[kind] == "g" { Op::Acquire } else { Op::Hit };
         let session = Some(&self.session);
@@ -151,7 +157,7 @@ impl Host {
         None
     }
 
-    fn wait(&mut self, ticket: Arc<Ticket>, what: (usize, usize), is_second: bool) {
+    fn wait(&mut self, ticket: Arc<Shortfalls>, what: (usize, usize), is_second: bool) {
         let answer = Arc::new(Mutex::new(None));
         let to = Arc::clone(&answer);
         let on_brought = Box::new(move |brought| drop(to.lock().unwrap().replace(brought)));
@@ -206,7 +212,8 @@ impl Host {
 
     fn beat(&mut self, input: &mut Input<'_>) {
         let secret = SecretDigest::default();
-        let call = ScriptCommand::Beat(Beat { host: [5; 16], epoch: 3, seq: 1, pools: Vec::new(), secret });
+        let call =
+            ScriptCommand::Beat(Heartbeat { host: [5; 16], epoch: 3, seq: 1, pools: Vec::new(), secret });
         if let Some(ScriptReply::Beat(beaten)) = decoded(&call, input) {
             self.member.beaten(&beaten, self.now.at);
         }

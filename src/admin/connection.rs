@@ -12,14 +12,14 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::debug;
 
-use super::Desk;
+use super::AdminState;
 use super::answer::Body;
 use super::http_connections::HttpConnection;
 use super::router::{self, HttpClient};
 
 /// Serves it to its end. Whatever comes in, nothing but this connection is harmed.
 pub(super) async fn serve<S>(
-    desk: Arc<Desk>,
+    desk: Arc<AdminState>,
     asker: HttpClient,
     socket: S,
     connection: HttpConnection,

@@ -34,7 +34,7 @@ pub trait DaemonControl: Send + Sync {
     ///
     /// # Errors
     /// A message, if there is no result in time.
-    fn reload(&self) -> Result<Reloaded, String>;
+    fn reload(&self) -> Result<ReloadResult, String>;
 
     /// Saves switches and blocks for the next start; they are on disk when this returns.
     ///
@@ -163,7 +163,7 @@ pub struct DomainInForce {
 
 /// Result of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Reloaded {
+pub struct ReloadResult {
     /// Changes, one line each.
     pub changes: Vec<String>,
     /// Why something had to be left out; empty: all that was written is in force.

@@ -12,7 +12,7 @@ use tokio::net::{TcpListener, UnixListener, UnixStream};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
-use super::Desk;
+use super::AdminState;
 use super::connection;
 use super::http_connections::{HttpConnections, head_patience};
 use super::router::HttpClient;
@@ -20,7 +20,7 @@ use super::verbs::Operator;
 use crate::clock::Timestamp;
 
 /// Opens the admin socket: how a socket gets its place is not known here.
-pub trait Door: Send {
+pub trait ListenerSource: Send {
     /// The socket, listening. It is this door's as long as the door is there.
     ///
     /// # Errors
@@ -32,15 +32,20 @@ pub trait Door: Send {
 }
 
 /// All of them.
-pub struct Doors {
+pub struct Listeners {
     /// For operators.
-    pub admin: Box<dyn Door>,
+    pub admin: Box<dyn ListenerSource>,
     /// For metrics, if they are to be had over TCP.
     pub metrics: Option<SocketAddr>,
 }
 
 /// Serves all listeners until `stop`. Calls `tried` once after the first attempt to open each listener.
-pub(super) async fn serve(desk: Arc<Desk>, doors: &mut Doors, tried: &dyn Fn(), stop: &CancellationToken) {
+pub(super) async fn serve(
+    desk: Arc<AdminState>,
+    doors: &mut Listeners,
+    tried: &dyn Fn(),
+    stop: &CancellationToken,
+) {
     let operators = open_socket(&mut *doors.admin);
     let scrapers = match doors.metrics {
         Some(address) => Some((address, open_port(address).await)),
@@ -60,7 +65,7 @@ pub(super) async fn serve(desk: Arc<Desk>, doors: &mut Doors, tried: &dyn Fn(), 
     }
 }
 
-fn open_socket(door: &mut dyn Door) -> Result<UnixListener, String> {
+fn open_socket(door: &mut dyn ListenerSource) -> Result<UnixListener, String> {
     let socket = door.open()?;
     let watched = socket.set_nonblocking(true).and_then(|()| UnixListener::from_std(socket));
     watched.map_err(|error| error.to_string())
@@ -72,7 +77,11 @@ async fn open_port(address: SocketAddr) -> Result<TcpListener, String> {
 }
 
 /// Serves the admin socket. Its mode keeps other users out; the peer credentials guard against a changed mode.
-async fn serve_operators(desk: &Arc<Desk>, first: Result<UnixListener, String>, door: &mut dyn Door) {
+async fn serve_operators(
+    desk: &Arc<AdminState>,
+    first: Result<UnixListener, String>,
+    door: &mut dyn ListenerSource,
+) {
     let meanwhile = "no admin socket: status, reload and switches do not reach this daemon";
     let listener = opened(first, async || open_socket(door), meanwhile).await;
     let own = rustix::process::geteuid().as_raw();
@@ -96,7 +105,7 @@ async fn serve_operators(desk: &Arc<Desk>, first: Result<UnixListener, String>, 
     take_turns(desk, accept).await;
 }
 
-async fn serve_scrapers(desk: &Arc<Desk>, first: Result<TcpListener, String>, address: SocketAddr) {
+async fn serve_scrapers(desk: &Arc<AdminState>, first: Result<TcpListener, String>, address: SocketAddr) {
     let meanwhile = "no metrics over TCP; they are on the admin socket, too";
     let listener = opened(first, async || open_port(address).await, meanwhile).await;
     // Port 0 has become one that was free.
@@ -141,7 +150,7 @@ async fn opened<T>(
 
 /// Accepts for ever.
 async fn take_turns<S>(
-    desk: &Arc<Desk>,
+    desk: &Arc<AdminState>,
     accept: impl AsyncFnMut() -> io::Result<Option<(S, HttpClient, Option<IpAddr>)>>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,

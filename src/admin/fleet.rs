@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
-use super::Desk;
+use super::AdminState;
 use super::status::{NamedCounts, by_name};
-use super::switches::{HeldStatus, fleet_overrides};
+use super::switches::{ActiveSwitchesStatus, fleet_overrides};
 use crate::clock::Timestamp;
 use crate::engine::{Engine, PermitTotals, PoolView, RuleInForce, RuleKind};
 use crate::rules::FleetBound;
@@ -223,7 +223,7 @@ pub(crate) struct FleetPage {
     pub(crate) repeats: u64,
     pub(crate) errors: NamedCounts,
     pub(crate) outages: u64,
-    pub(crate) overrides: HeldStatus,
+    pub(crate) overrides: ActiveSwitchesStatus,
     pub(crate) overrides_rejected: NamedCounts,
     pub(crate) lost: u64,
     pub(crate) clamped: u64,
@@ -327,13 +327,13 @@ pub(crate) struct ReserveStatus {
     pub(crate) most: Option<u64>,
     pub(crate) others: u64,
     pub(crate) critical: u64,
-    pub(crate) elsewhere: Option<ElsewhereStatus>,
+    pub(crate) elsewhere: Option<OtherHostsStatus>,
 }
 
 /// The sums of the other hosts.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct ElsewhereStatus {
+pub(crate) struct OtherHostsStatus {
     pub(crate) slots: u64,
     pub(crate) critical: u64,
     pub(crate) others: u64,
@@ -342,7 +342,7 @@ pub(crate) struct ElsewhereStatus {
 
 impl FleetPage {
     /// Reads the page from the daemon.
-    pub(super) fn read(desk: &Desk) -> FleetPage {
+    pub(super) fn read(desk: &AdminState) -> FleetPage {
         let (fleet, now) = (desk.control.fleet(), desk.clock.now());
         let sums = desk.engine.sum_permits(now);
         let pools = desk.engine.pools(now);
@@ -407,7 +407,7 @@ impl ReserveStatus {
     /// Returns the reserve of a pool, if it has one.
     pub(super) fn new(pool: &PoolView) -> Option<ReserveStatus> {
         let reserve = pool.reserve?;
-        let elsewhere = reserve.other_hosts.map(|(sums, age)| ElsewhereStatus {
+        let elsewhere = reserve.other_hosts.map(|(sums, age)| OtherHostsStatus {
             slots: sums.slots,
             critical: sums.critical,
             others: sums.noncritical,

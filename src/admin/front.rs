@@ -6,15 +6,15 @@ mod sections;
 use maud::{PreEscaped, html};
 
 use super::answer::{self, HttpAnswer};
-use super::health::{Health, Sign};
-use super::history::{HistorySample, Story};
+use super::health::{CheckState, Health};
+use super::history::{HistorySample, RateHistory};
 use super::ledger::utc;
 use super::status::DaemonStatus;
-use super::{Desk, pages, recording, verbs};
+use super::{AdminState, pages, recording, verbs};
 use crate::page::{counted, document, nonce};
 
 /// Answers with the page.
-pub(super) fn front(desk: &Desk) -> HttpAnswer {
+pub(super) fn front(desk: &AdminState) -> HttpAnswer {
     let story = desk.history.story(&HistorySample::take(desk));
     let now = desk.clock.now();
     let nonce = nonce();
@@ -24,13 +24,13 @@ pub(super) fn front(desk: &Desk) -> HttpAnswer {
 }
 
 /// Returns the page of a host at a time; the nonce admits the page's own style and script.
-fn text(status: &DaemonStatus, story: &Story, [host, at, nonce]: [&str; 3]) -> String {
+fn text(status: &DaemonStatus, story: &RateHistory, [host, at, nonce]: [&str; 3]) -> String {
     let health = Health::new(status, story);
     let (mark, _) = health.sign().mark_and_word();
     let colour = match health.sign() {
-        Sign::Absent | Sign::Good => "%231a7f37",
-        Sign::Note => "%23bf8700",
-        Sign::Bad => "%23cf222e",
+        CheckState::Absent | CheckState::Good => "%231a7f37",
+        CheckState::Note => "%23bf8700",
+        CheckState::Bad => "%23cf222e",
     };
     let icon = format!(
         "data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 2 2'%3E%3Ccircle cx='1' cy='1' r='1' \

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::Desk;
+use super::AdminState;
 use super::status::RuleStatus;
 use crate::clock::Timestamp;
 use crate::engine::{PoolView, RuleTotals, Totals};
@@ -14,22 +14,22 @@ use crate::engine::{PoolView, RuleTotals, Totals};
 /// The last ten minutes, a step every five seconds.
 #[derive(Debug, Default)]
 pub struct History {
-    past: Mutex<Past>,
+    past: Mutex<StepHistory>,
 }
 
 #[derive(Debug, Default)]
-struct Past {
+struct StepHistory {
     /// End time of each step and its decisions by kind; the newest last.
     steps: VecDeque<(Timestamp, [u32; KINDS])>,
     /// Counter values at the end of the last step.
     counted: [u64; KINDS],
-    rules: HashMap<String, Track<[u32; OUTCOMES], [u64; OUTCOMES]>>,
-    pools: HashMap<Box<str>, Track<PoolStep, ()>>,
+    rules: HashMap<String, NameSteps<[u32; OUTCOMES], [u64; OUTCOMES]>>,
+    pools: HashMap<Box<str>, NameSteps<PoolStep, ()>>,
 }
 
 /// One name's steps: as many as there are since it is known, the newest last.
 #[derive(Clone, Debug)]
-struct Track<S, C> {
+struct NameSteps<S, C> {
     steps: VecDeque<S>,
     counted: C,
 }
@@ -54,7 +54,7 @@ pub(super) struct HistorySample {
 
 /// Rates over the recorded steps, seen from one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Story {
+pub(super) struct RateHistory {
     /// For each step: its end, in seconds before this moment, and decisions per second by kind; the newest last.
     pub(super) steps: Vec<(f32, [f32; KINDS])>,
     /// Decisions by kind over all steps.
@@ -64,30 +64,30 @@ pub(super) struct Story {
     /// Time over which `now` is measured, in seconds.
     pub(super) seconds: f32,
     /// By full name. Rules that were not there all the while have fewer steps.
-    pub(super) rules: HashMap<String, RuleStory>,
+    pub(super) rules: HashMap<String, RuleHistory>,
     /// By name.
     pub(super) pools: HashMap<Box<str>, Vec<PoolStep>>,
 }
 
 /// Outcome rates of one rule.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct RuleStory {
+pub(super) struct RuleHistory {
     /// Passed, refused and would-refuse requests per second of each step.
     pub(super) steps: Vec<[f32; OUTCOMES]>,
     /// The same just now.
     pub(super) now: [f32; OUTCOMES],
 }
 
-impl Story {
+impl RateHistory {
     /// Sorts rules by current activity, then by total activity, then by name. Refusals weigh as much as passes: an
     /// operator looks for either.
     pub(super) fn busiest_first<'s>(
         &'s self,
         rules: &'s [RuleStatus],
-    ) -> Vec<(&'s RuleStatus, Option<&'s RuleStory>)> {
+    ) -> Vec<(&'s RuleStatus, Option<&'s RuleHistory>)> {
         let history = |rule: &RuleStatus| self.rules.get(&format!("{}/{}", rule.domain, rule.rule));
         let ever = |rule: &RuleStatus| rule.outcomes().iter().sum::<u64>();
-        let busy = |rule: Option<&RuleStory>| rule.map_or(0.0, |rule| rule.now.iter().sum::<f32>());
+        let busy = |rule: Option<&RuleHistory>| rule.map_or(0.0, |rule| rule.now.iter().sum::<f32>());
         let rules = rules.iter().filter(|rule| !rule.domain.is_empty() || ever(rule) > 0);
         let mut rules: Vec<_> = rules.map(|rule| (rule, history(rule))).collect();
         rules.sort_by(|(one, one_now), (other, other_now)| {
@@ -99,7 +99,7 @@ impl Story {
 
 impl History {
     /// Records a step every five seconds, forever.
-    pub(super) async fn keep(desk: &Desk) {
+    pub(super) async fn keep(desk: &AdminState) {
         let mut turns = tokio::time::interval(STEP);
         // Skip the ticks missed while the host was suspended.
         turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -122,21 +122,21 @@ impl History {
         let mut before = std::mem::take(&mut past.rules);
         for (name, counted) in look.rules.into_iter().take(RULES_MAX) {
             // Counts from before the first sight of a name do not belong to this step.
-            let mut track = before.remove(&name).unwrap_or_else(|| Track::new(counted));
+            let mut track = before.remove(&name).unwrap_or_else(|| NameSteps::new(counted));
             push(&mut track.steps, grown(counted, track.counted));
             track.counted = counted;
             past.rules.insert(name, track);
         }
         let mut before = std::mem::take(&mut past.pools);
         for (name, step) in look.pools.into_iter().take(POOLS_MAX) {
-            let mut track = before.remove(&name).unwrap_or_else(|| Track::new(()));
+            let mut track = before.remove(&name).unwrap_or_else(|| NameSteps::new(()));
             push(&mut track.steps, step);
             past.pools.insert(name, track);
         }
     }
 
     /// Returns the recorded history, including growth since the last step.
-    pub(super) fn story(&self, look: &HistorySample) -> Story {
+    pub(super) fn story(&self, look: &HistorySample) -> RateHistory {
         let past = self.past.lock();
         let spans = past.spans();
         let newest = past.steps.back().map_or(look.at, |(at, _)| *at);
@@ -151,7 +151,7 @@ impl History {
             sums.iter_mut().zip(step).for_each(|(sum, count)| *sum += u64::from(*count));
         }
         let newest = past.steps.back().map(|(_, step)| *step).unwrap_or_default();
-        Story {
+        RateHistory {
             steps: steps.collect(),
             sums,
             now: rates(newest, grown(look.counted, past.counted), seconds),
@@ -177,7 +177,7 @@ impl History {
     }
 }
 
-impl Past {
+impl StepHistory {
     /// How long each step was, in seconds; the first has no beginning, and nothing in it.
     fn spans(&self) -> Vec<f32> {
         let ends = self.steps.iter().map(|(at, _)| *at);
@@ -190,25 +190,28 @@ impl Past {
         (name, counted): &(String, [u64; OUTCOMES]),
         spans: &[f32],
         seconds: f32,
-    ) -> Option<(String, RuleStory)> {
+    ) -> Option<(String, RuleHistory)> {
         let track = self.rules.get(name)?;
         let skipped = spans.len().saturating_sub(track.steps.len());
         let steps = track.steps.iter().zip(spans.iter().skip(skipped));
         let steps = steps.map(|(step, span)| step.map(|count| per_second(count, *span))).collect();
         let newest = track.steps.back().copied().unwrap_or_default();
-        Some((name.clone(), RuleStory { steps, now: rates(newest, grown(*counted, track.counted), seconds) }))
+        Some((
+            name.clone(),
+            RuleHistory { steps, now: rates(newest, grown(*counted, track.counted), seconds) },
+        ))
     }
 }
 
-impl<S, C> Track<S, C> {
-    fn new(counted: C) -> Track<S, C> {
-        Track { steps: VecDeque::new(), counted }
+impl<S, C> NameSteps<S, C> {
+    fn new(counted: C) -> NameSteps<S, C> {
+        NameSteps { steps: VecDeque::new(), counted }
     }
 }
 
 impl HistorySample {
     /// Reads the current counters, the same ones that a scrape reads.
-    pub(super) fn take(desk: &Desk) -> HistorySample {
+    pub(super) fn take(desk: &AdminState) -> HistorySample {
         let now = desk.clock.now();
         let Totals { allowed, limited, waited, denied, shed, rules, .. } = desk.engine.totals();
         let missed = desk.control.server().missed_in_all();

@@ -28,10 +28,10 @@ use tokio_util::sync::CancellationToken;
 
 pub use answer::SAFETY;
 pub use control::{
-    DaemonControl, DomainInForce, ProcessRecord, Reloaded, RulesRecord, ServedSocket, ServerCounts,
+    DaemonControl, DomainInForce, ProcessRecord, ReloadResult, RulesRecord, ServedSocket, ServerCounts,
     StateRecord, ThreadRecord,
 };
-pub use doors::{Door, Doors};
+pub use doors::{ListenerSource, Listeners};
 pub use fleet::{BudgetCounts, FleetNode, FleetRecord, OverridesRecord};
 pub(crate) use fleet::{FleetPage, FleetRuleStatus, FleetSummary, RedisNodeStatus, ReserveStatus};
 pub use history::History;
@@ -40,7 +40,7 @@ pub use ledger::ChangeLedger;
 pub use pages::paths as page_paths;
 pub use status::log_status;
 pub(crate) use status::{CallerStatus, DaemonStatus, NamedCounts, PoolStatus, RuleStatus};
-pub(crate) use switches::{HeldStatus, SwitchesStatus};
+pub(crate) use switches::{ActiveSwitchesStatus, SwitchesStatus};
 pub(crate) use verbs::{FleetKeyKind, FleetKeyStatus};
 pub use verbs::{Operator, VerbRefusal};
 
@@ -50,7 +50,7 @@ use crate::record::Recorder;
 
 /// Shared state of all pages and verbs.
 #[derive(Clone)]
-pub struct Desk {
+pub struct AdminState {
     /// The engine.
     pub engine: Arc<Engine>,
     /// The daemon's clock.
@@ -65,7 +65,7 @@ pub struct Desk {
     pub recorder: Arc<Recorder>,
 }
 
-impl Desk {
+impl AdminState {
     /// One that has seen nothing yet.
     pub fn new(
         engine: &Arc<Engine>,
@@ -73,23 +73,23 @@ impl Desk {
         control: Arc<dyn DaemonControl>,
         ledger: Arc<ChangeLedger>,
         recorder: &Arc<Recorder>,
-    ) -> Desk {
+    ) -> AdminState {
         let (engine, clock, recorder) = (Arc::clone(engine), Arc::clone(clock), Arc::clone(recorder));
-        Desk { engine, clock, control, ledger, history: Arc::default(), recorder }
+        AdminState { engine, clock, control, ledger, history: Arc::default(), recorder }
     }
 }
 
 /// The thread that answers operators, until this is dropped.
 #[derive(Debug)]
-pub struct Office {
+pub struct AdminThread {
     stop: CancellationToken,
     opened: Receiver<()>,
     ended: Receiver<()>,
 }
 
-impl Office {
+impl AdminThread {
     /// The handle of the thread, and its work. A door that cannot be opened is logged and tried again.
-    pub fn new(desk: Desk, mut doors: Doors) -> (Office, impl FnMut() + Send + 'static) {
+    pub fn new(desk: AdminState, mut doors: Listeners) -> (AdminThread, impl FnMut() + Send + 'static) {
         let stop = CancellationToken::new();
         let (tell_opened, opened) = sync_channel(1);
         let (tell_ended, ended) = sync_channel(1);
@@ -105,7 +105,7 @@ impl Office {
             doors.admin.close();
             let _ = tell_ended.try_send(());
         };
-        (Office { stop, opened, ended }, work)
+        (AdminThread { stop, opened, ended }, work)
     }
 
     /// Waits until every door that can be opened is open, within this time.
@@ -114,7 +114,7 @@ impl Office {
     }
 }
 
-impl Drop for Office {
+impl Drop for AdminThread {
     fn drop(&mut self) {
         self.stop.cancel();
         // The doors are closed then, and the path of the socket is left; an answer that takes longer is not waited for.
@@ -123,7 +123,7 @@ impl Drop for Office {
 }
 
 /// Serves until it is stopped.
-fn serve(desk: &Arc<Desk>, doors: &mut Doors, stopped: &CancellationToken, opened: &dyn Fn()) {
+fn serve(desk: &Arc<AdminState>, doors: &mut Listeners, stopped: &CancellationToken, opened: &dyn Fn()) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     #[allow(clippy::expect_used, reason = "for want of descriptors the thread is run again")]
     let runtime = runtime.expect("descriptors for a runtime");

@@ -6,7 +6,7 @@ use super::answer::{self, HttpAnswer};
 use super::fleet::FleetPage;
 use super::status::DaemonStatus;
 use super::switches::everything_everywhere;
-use super::{Desk, front, metrics, rules_page};
+use super::{AdminState, front, metrics, rules_page};
 
 /// One page.
 #[derive(Clone, Copy)]
@@ -16,7 +16,7 @@ pub(super) struct AdminPage {
     /// Whether it shows no callers, so that the metrics port may serve it.
     pub(super) is_harmless: bool,
     /// Makes it, without waiting for anything.
-    pub(super) make: fn(&Desk) -> HttpAnswer,
+    pub(super) make: fn(&AdminState) -> HttpAnswer,
 }
 
 /// The page of a path.
@@ -35,12 +35,12 @@ pub fn paths() -> impl Iterator<Item = &'static str> {
 }
 
 /// It answers, so it lives.
-fn healthz(_: &Desk) -> HttpAnswer {
+fn healthz(_: &AdminState) -> HttpAnswer {
     answer::text(StatusCode::OK, "ok\n")
 }
 
 /// Whether work should be sent here: the reasons against it, a line each.
-fn readyz(desk: &Desk) -> HttpAnswer {
+fn readyz(desk: &AdminState) -> HttpAnswer {
     let mut reasons = Vec::new();
     if !desk.control.rules().is_good {
         reasons.push(
@@ -57,15 +57,15 @@ fn readyz(desk: &Desk) -> HttpAnswer {
     answer::text(StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n")
 }
 
-fn status(desk: &Desk) -> HttpAnswer {
+fn status(desk: &AdminState) -> HttpAnswer {
     answer::value(StatusCode::OK, &DaemonStatus::read(desk))
 }
 
-fn fleet(desk: &Desk) -> HttpAnswer {
+fn fleet(desk: &AdminState) -> HttpAnswer {
     answer::value(StatusCode::OK, &FleetPage::read(desk))
 }
 
-fn switches(desk: &Desk) -> HttpAnswer {
+fn switches(desk: &AdminState) -> HttpAnswer {
     answer::value(StatusCode::OK, &super::switches::switches(desk))
 }
 

@@ -13,10 +13,10 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 use super::control::DomainInForce;
 use super::verbs::asked::RequestFields;
-use super::{Desk, Operator, VerbRefusal};
+use super::{AdminState, Operator, VerbRefusal};
 use crate::clock::Timestamp;
 use crate::engine;
-use crate::record::{RecordingKey, RecordingWriter, Reel};
+use crate::record::{RecordReceiver, RecordingKey, RecordingWriter};
 use crate::rules::check_name;
 
 /// Where it is asked for.
@@ -24,8 +24,8 @@ pub(super) const PATH: &str = "/record";
 
 /// One recording.
 struct LiveRecording {
-    desk: Arc<Desk>,
-    reel: Reel,
+    desk: Arc<AdminState>,
+    reel: RecordReceiver,
     writer: RecordingWriter,
     /// Lines that are counted.
     counted: u64,
@@ -61,7 +61,11 @@ impl RecordingEnd {
 }
 
 /// Begins a recording. Its lines come as long as they are taken.
-pub(super) fn begin(desk: &Arc<Desk>, by: Operator, asked: &Value) -> Result<Receiver<Bytes>, VerbRefusal> {
+pub(super) fn begin(
+    desk: &Arc<AdminState>,
+    by: Operator,
+    asked: &Value,
+) -> Result<Receiver<Bytes>, VerbRefusal> {
     let asked = RequestFields::of(asked, &["for_s", "domain", "clear"])?;
     let now = desk.clock.now();
     let until =

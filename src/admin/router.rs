@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, oneshot};
 use super::answer::{self, HttpAnswer};
 use super::control::ServedSocket;
 use super::verbs::{self, Operator, Verb};
-use super::{Desk, pages, recording};
+use super::{AdminState, pages, recording};
 
 /// The client of a connection, by the rights it has.
 #[derive(Clone, Copy, Debug)]
@@ -23,7 +23,11 @@ pub(super) enum HttpClient {
 }
 
 /// Answers one request.
-pub(super) async fn answer(desk: &Arc<Desk>, asker: HttpClient, request: Request<Incoming>) -> HttpAnswer {
+pub(super) async fn answer(
+    desk: &Arc<AdminState>,
+    asker: HttpClient,
+    request: Request<Incoming>,
+) -> HttpAnswer {
     let path = request.uri().path();
     if matches!(asker, HttpClient::Operator(_))
         && let Some(socket) = misdirected(desk, &request)
@@ -57,14 +61,19 @@ pub(super) async fn answer(desk: &Arc<Desk>, asker: HttpClient, request: Request
 }
 
 /// The socket of this daemon, where the command means the daemon of another one.
-fn misdirected(desk: &Desk, request: &Request<Incoming>) -> Option<ServedSocket> {
+fn misdirected(desk: &AdminState, request: &Request<Incoming>) -> Option<ServedSocket> {
     let meant = request.headers().get(ServedSocket::HEADER)?;
     let socket = desk.control.socket();
     let served = socket.identity.map(ServedSocket::token);
     served.is_none_or(|served| meant.as_bytes() != served.as_bytes()).then_some(socket)
 }
 
-async fn carry_out(desk: Arc<Desk>, by: Operator, verb: Verb, request: Request<Incoming>) -> HttpAnswer {
+async fn carry_out(
+    desk: Arc<AdminState>,
+    by: Operator,
+    verb: Verb,
+    request: Request<Incoming>,
+) -> HttpAnswer {
     let body = match read(request).await {
         Ok(body) => body,
         Err(answer) => return answer,
@@ -94,7 +103,7 @@ async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
 }
 
 /// The lines of a recording, from when it begins.
-async fn record(desk: Arc<Desk>, by: Operator, request: Request<Incoming>) -> HttpAnswer {
+async fn record(desk: Arc<AdminState>, by: Operator, request: Request<Incoming>) -> HttpAnswer {
     let body = match read(request).await {
         Ok(body) => body,
         Err(answer) => return answer,

@@ -5,13 +5,13 @@ use std::collections::HashMap;
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
-use super::Desk;
+use super::AdminState;
 use super::answer::{self, HttpAnswer};
 use crate::engine::{RuleInForce, RuleKind};
 use crate::rules::facts;
 
 /// The page.
-pub(super) fn rules(desk: &Desk) -> HttpAnswer {
+pub(super) fn rules(desk: &AdminState) -> HttpAnswer {
     let record = desk.control.rules();
     let in_force = desk.engine.in_force();
     let mut by_domain: HashMap<&str, Vec<Value>> = HashMap::new();

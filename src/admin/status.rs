@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tracing::info;
 
-use super::Desk;
+use super::AdminState;
 use super::control::RulesRecord;
 use super::fleet::{FleetSummary, ReserveStatus, fleet_rules};
 use super::switches::{SwitchesStatus, switches};
@@ -208,7 +208,7 @@ pub(crate) struct FleetStatusPart {
 
 impl DaemonStatus {
     /// Reads the status from the daemon.
-    pub(super) fn read(desk: &Desk) -> DaemonStatus {
+    pub(super) fn read(desk: &AdminState) -> DaemonStatus {
         let (engine, now, began) = (&desk.engine, desk.clock.now(), desk.clock.started_at());
         let (server, state, fleet) = (desk.control.server(), desk.control.state(), desk.control.fleet());
         let (totals, in_force, leases) = (engine.totals(), engine.in_force(), engine.leases());
@@ -295,7 +295,7 @@ impl DaemonStatus {
 }
 
 /// Logs the status in one line, without callers: readers of logs must not learn them.
-pub fn log_status(desk: &Desk) {
+pub fn log_status(desk: &AdminState) {
     let mut status = json!(DaemonStatus::read(desk));
     if let Some(fields) = status.as_object_mut() {
         fields.remove("callers");

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::Desk;
+use super::AdminState;
 use super::ledger::{ChangeStatus, utc};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{BlockedKey, Mode, SwitchView, Target};
@@ -15,7 +15,7 @@ pub(crate) struct SwitchesStatus {
     /// Whether a file `disable` allows everything.
     pub(crate) off: bool,
     #[serde(flatten)]
-    pub(crate) held: HeldStatus,
+    pub(crate) held: ActiveSwitchesStatus,
     pub(crate) warnings: Vec<String>,
     pub(crate) changes: Vec<ChangeStatus>,
 }
@@ -23,7 +23,7 @@ pub(crate) struct SwitchesStatus {
 /// Active switches and blocks.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct HeldStatus {
+pub(crate) struct ActiveSwitchesStatus {
     pub(crate) switches: Vec<SwitchStatus>,
     pub(crate) blocks: Vec<BlockStatus>,
 }
@@ -61,7 +61,7 @@ pub(crate) struct BlockStatus {
 }
 
 /// Reads the switches and blocks of this host and of the fleet.
-pub(super) fn switches(desk: &Desk) -> SwitchesStatus {
+pub(super) fn switches(desk: &AdminState) -> SwitchesStatus {
     let (now, fleet) = (desk.clock.now(), fleet_overrides(desk));
     let switches = desk.engine.switches().iter().map(|view| SwitchStatus::new(view, now)).collect::<Vec<_>>();
     let blocks =
@@ -69,7 +69,7 @@ pub(super) fn switches(desk: &Desk) -> SwitchesStatus {
     SwitchesStatus {
         mode: desk.engine.mode().name().to_owned(),
         off: desk.engine.is_off(),
-        held: HeldStatus {
+        held: ActiveSwitchesStatus {
             switches: [switches, fleet.switches].concat(),
             blocks: [blocks, fleet.blocks].concat(),
         },
@@ -79,17 +79,17 @@ pub(super) fn switches(desk: &Desk) -> SwitchesStatus {
 }
 
 /// Reads the fleet overrides.
-pub(super) fn fleet_overrides(desk: &Desk) -> HeldStatus {
+pub(super) fn fleet_overrides(desk: &AdminState) -> ActiveSwitchesStatus {
     let now = desk.clock.now();
     let (switches, blocks) = (desk.engine.fleet_switches(), desk.engine.fleet_overrides().blocks);
-    HeldStatus {
+    ActiveSwitchesStatus {
         switches: switches.iter().map(|view| SwitchStatus::new(view, now)).collect(),
         blocks: blocks.iter().map(|block| BlockStatus::new(block, now)).collect(),
     }
 }
 
 /// The health notice while a fleet override sets the mode of everything.
-pub(super) fn everything_everywhere(desk: &Desk) -> Option<String> {
+pub(super) fn everything_everywhere(desk: &AdminState) -> Option<String> {
     let view = desk.engine.fleet_switches().into_iter().find(|view| view.switch.target == Target::Daemon)?;
     let until = utc(view.switch.until?, desk.clock.now());
     let mode = view.switch.mode;

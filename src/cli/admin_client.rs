@@ -51,7 +51,7 @@ pub(super) struct AdminClient {
 
 /// A response.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Answered {
+pub(super) struct AdminResponse {
     pub(super) status: u16,
     /// Names are in lower case.
     pub(super) headers: Vec<(String, String)>,
@@ -91,7 +91,7 @@ impl AdminClient {
     }
 
     /// Fetches a page, whatever its status.
-    pub(super) fn get(&self, path: &str) -> Result<Answered, AdminFailure> {
+    pub(super) fn get(&self, path: &str) -> Result<AdminResponse, AdminFailure> {
         self.ask(&format!("GET {path} HTTP/1.1\r\nconnection: close\r\n"), "", PATIENCE)
     }
 
@@ -127,7 +127,7 @@ impl AdminClient {
         Err(AdminFailure::NotUnderstood { path: admin.to_owned() })
     }
 
-    fn understood<T: DeserializeOwned>(&self, answered: &Answered) -> Result<T, AdminFailure> {
+    fn understood<T: DeserializeOwned>(&self, answered: &AdminResponse) -> Result<T, AdminFailure> {
         let failed = |_| AdminFailure::NotUnderstood { path: self.path.clone() };
         let value: Value = serde_json::from_str(&answered.body).map_err(failed)?;
         match value.get("error").and_then(Value::as_str) {
@@ -136,7 +136,7 @@ impl AdminClient {
         }
     }
 
-    fn ask(&self, head: &str, body: &str, patience: Duration) -> Result<Answered, AdminFailure> {
+    fn ask(&self, head: &str, body: &str, patience: Duration) -> Result<AdminResponse, AdminFailure> {
         let request = self.request(head, body)?;
         let (stream, admin) = self.connect(patience)?;
         let answer = exchange(stream, &request)
@@ -176,7 +176,7 @@ impl AdminClient {
         }
     }
 
-    fn answered(&self, admin: &Path, answer: &[u8]) -> Result<Answered, AdminFailure> {
+    fn answered(&self, admin: &Path, answer: &[u8]) -> Result<AdminResponse, AdminFailure> {
         let not_understood = || AdminFailure::NotUnderstood { path: admin.to_owned() };
         let answered = answered(&String::from_utf8_lossy(answer)).ok_or_else(not_understood)?;
         let Some(socket) = self.socket.clone().filter(|_| answered.status == MISDIRECTED) else {
@@ -216,12 +216,12 @@ fn read_head(stream: &mut UnixStream, answer: &mut Vec<u8>) -> io::Result<usize>
 }
 
 /// Splits a response into status, headers and body. Without a length, the body ends with the connection.
-fn answered(answer: &str) -> Option<Answered> {
+fn answered(answer: &str) -> Option<AdminResponse> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
     let status = head.strip_prefix("HTTP/1.")?.split(' ').nth(1)?.parse().ok()?;
     let headers = head.lines().skip(1).filter_map(|line| line.split_once(':'));
     let headers = headers.map(|(name, value)| (name.to_ascii_lowercase(), value.trim().to_owned()));
-    Some(Answered { status, headers: headers.collect(), body: body.to_owned() })
+    Some(AdminResponse { status, headers: headers.collect(), body: body.to_owned() })
 }
 
 /// Describes the socket that the daemon serves instead of this one.

@@ -21,7 +21,7 @@ use crate::protocol::{
 #[command(after_help = EXAMPLES)]
 pub struct HitArgs {
     #[command(flatten)]
-    question: AskArgs,
+    question: RequestArgs,
 }
 
 /// Asks what `hit` would say, and changes nothing
@@ -29,11 +29,11 @@ pub struct HitArgs {
 #[command(after_help = EXAMPLES)]
 pub struct PeekArgs {
     #[command(flatten)]
-    question: AskArgs,
+    question: RequestArgs,
 }
 
 #[derive(Clone, Debug, clap::Args)]
-struct AskArgs {
+struct RequestArgs {
     /// The domain whose rules judge
     domain: String,
     /// What is known of the request, in order; an empty value counts as absent
@@ -63,7 +63,7 @@ struct AskArgs {
 }
 
 #[derive(Clone, Copy, Debug)]
-enum AskOp {
+enum RequestOp {
     Hit,
     Peek,
 }
@@ -89,18 +89,18 @@ Exit codes: 0 allowed; 75 refused, try again later; 69 no answer, with --on-fail
 
 impl HitArgs {
     pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
-        self.question.ask(AskOp::Hit, out)
+        self.question.ask(RequestOp::Hit, out)
     }
 }
 
 impl PeekArgs {
     pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
-        self.question.ask(AskOp::Peek, out)
+        self.question.ask(RequestOp::Peek, out)
     }
 }
 
-impl AskArgs {
-    fn ask(&self, op: AskOp, out: &mut dyn Write) -> io::Result<ExitCode> {
+impl RequestArgs {
+    fn ask(&self, op: RequestOp, out: &mut dyn Write) -> io::Result<ExitCode> {
         let Some(descriptors) = descriptors(&self.attributes) else { return usage(TOO_MANY) };
         if is_disabled() {
             return self.without_answer("TIDEGATE_DISABLE=1", ExitCode::SUCCESS, out);
@@ -115,8 +115,8 @@ impl AskArgs {
                 ..CheckRequest::new(client.next_id(), &self.domain)
             };
             let request = match op {
-                AskOp::Hit => RequestFrame::Hit(judge),
-                AskOp::Peek => RequestFrame::Peek(judge),
+                RequestOp::Hit => RequestFrame::Hit(judge),
+                RequestOp::Peek => RequestFrame::Peek(judge),
             };
             client.ask(&request, &descriptors, |reply| self.print(reply, out))
         });

@@ -49,7 +49,7 @@ impl CommandEnd {
 #[derive(Debug)]
 pub(super) struct Runner {
     runtime: Runtime,
-    passed_on: PassedOn,
+    passed_on: ForwardedSignals,
     children: Signals,
 }
 
@@ -59,7 +59,7 @@ impl Runner {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (passed_on, children) = {
             let _entered = runtime.enter();
-            (PassedOn::new()?, signal(SignalKind::child())?)
+            (ForwardedSignals::new()?, signal(SignalKind::child())?)
         };
         Ok(Runner { runtime, passed_on, children })
     }
@@ -74,7 +74,7 @@ impl Runner {
 async fn run(
     command: &[OsString],
     wait: Duration,
-    mut passed_on: PassedOn,
+    mut passed_on: ForwardedSignals,
     mut children: Signals,
 ) -> io::Result<CommandEnd> {
     tokio::select! {
@@ -131,16 +131,16 @@ fn of_terminal(number: i32) -> bool {
 
 /// The signals to forward.
 #[derive(Debug)]
-struct PassedOn {
+struct ForwardedSignals {
     interrupt: Signals,
     terminate: Signals,
     hang_up: Signals,
     quit: Signals,
 }
 
-impl PassedOn {
-    fn new() -> io::Result<PassedOn> {
-        Ok(PassedOn {
+impl ForwardedSignals {
+    fn new() -> io::Result<ForwardedSignals> {
+        Ok(ForwardedSignals {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
             hang_up: signal(SignalKind::hangup())?,

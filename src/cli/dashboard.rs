@@ -46,7 +46,7 @@ Exit codes: 0 after ^C; 1 the daemon does not answer or the port is taken, with 
 pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     match serve(args, out) {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(DashboardEnd::Write(error)) => Err(error),
+        Err(DashboardError::Write(error)) => Err(error),
         Err(other) => {
             log::plainly(&format!("tidegate: {other}"));
             Ok(ExitCode::FAILURE)
@@ -55,7 +55,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum DashboardEnd {
+enum DashboardError {
     #[error("{0}")]
     NoAnswer(#[from] AdminFailure),
     #[error("127.0.0.1:{port}: {source}: free the port, or choose another by --port")]
@@ -66,22 +66,24 @@ enum DashboardEnd {
     Write(io::Error),
 }
 
-fn serve(args: &Args, out: &mut dyn Write) -> Result<(), DashboardEnd> {
+fn serve(args: &Args, out: &mut dyn Write) -> Result<(), DashboardError> {
     let client = args.admin.client();
     // Reports missing access here rather than in the browser.
     look(&client)?;
-    let token = token().map_err(DashboardEnd::Serve)?;
+    let token = token().map_err(DashboardError::Serve)?;
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime =
-        runtime.enable_all().max_blocking_threads(LOOKS_AT_ONCE).build().map_err(DashboardEnd::Serve)?;
+        runtime.enable_all().max_blocking_threads(LOOKS_AT_ONCE).build().map_err(DashboardError::Serve)?;
     let served = runtime.block_on(async {
-        let failed = |source| DashboardEnd::Port { port: args.port, source };
+        let failed = |source| DashboardError::Port { port: args.port, source };
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, args.port))).await;
         let listener = listener.map_err(failed)?;
         let address = listener.local_addr().map_err(failed)?;
-        let mut terminate = signal(SignalKind::terminate()).map_err(DashboardEnd::Serve)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(DashboardEnd::Serve)?;
-        writeln!(out, "http://{address}/{token}/").and_then(|()| out.flush()).map_err(DashboardEnd::Write)?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(DashboardError::Serve)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(DashboardError::Serve)?;
+        writeln!(out, "http://{address}/{token}/")
+            .and_then(|()| out.flush())
+            .map_err(DashboardError::Write)?;
         log::plainly("Whoever knows this address may look. ^C ends it.");
         let proxy = Proxy::new(client, token, address.port());
         tokio::select! {

@@ -6,8 +6,8 @@ use crate::engine::bytes_per_rule_key;
 use crate::limit::Quota;
 use crate::rules::words::{LEASE_BYTES_MAX, beyond, bound, bound_of, past_budget, steady};
 use crate::rules::{
-    Allowance, Condition, FleetBound, FleetTerms, KeyPart, Limit, OnMiss, Over, Position, RefusedCost, Rule,
-    WholeNumbers, conditions,
+    Allowance, Condition, FleetBound, FleetSettings, KeyPart, Limit, OnMiss, OverTreatment, Position,
+    RefusedCost, Rule, WholeNumbers, conditions,
 };
 
 /// Returns the fields of a rule. Bounds are for `hosts` hosts, of a fleet budget for each of `fleets`.
@@ -43,7 +43,7 @@ pub(super) fn rule(rule: &Rule, hosts: u32, fleets: &[u32]) -> Map<String, Value
 }
 
 /// Returns the sharing of a fleet budget, and the bounds beyond it.
-fn fleet(rule: &Rule, terms: &FleetTerms, fleets: &[u32]) -> Value {
+fn fleet(rule: &Rule, terms: &FleetSettings, fleets: &[u32]) -> Value {
     let quota = rule.limit.quota();
     let bounds = fleets.iter().filter_map(|hosts| FleetBound::of(terms, quota?, *hosts)).map(|bound| {
         json!({
@@ -165,9 +165,9 @@ fn own_numbers(quota: Option<&Quota>) -> (Option<u32>, Option<u32>, Option<u8>, 
 
 fn over(allowance: &Allowance, limit: &Limit, hosts: u32) -> Option<Value> {
     let (kind, quota) = match &allowance.over {
-        Over::Refuse => return None,
-        Over::Soft(larger) => ("soft", larger),
-        Over::Elastic(second) => ("elastic", second),
+        OverTreatment::Refuse => return None,
+        OverTreatment::Soft(larger) => ("soft", larger),
+        OverTreatment::Elastic(second) => ("elastic", second),
     };
     Some(json!({
         "kind": kind,

@@ -17,7 +17,7 @@ use super::ask::usage;
 use super::switch::whole_seconds;
 use crate::daemon::{log, settings_file};
 use crate::trace::table::counted;
-use feed::{Came, Feed, FeedReport};
+use feed::{Feed, FeedItem, FeedReport};
 use progress::RecordProgress;
 use sink::Sink;
 
@@ -121,19 +121,19 @@ async fn record(
             came = feed.next() => came?,
         };
         match came {
-            Came::Lines(lines) => {
+            FeedItem::Lines(lines) => {
                 if !sink.write(&lines)? {
                     return Ok((End::Full, last));
                 }
             }
-            Came::Report(report) => {
+            FeedItem::Report(report) => {
                 progress.show(sink.lines(), &report);
                 last = report.clone();
                 if report.ended {
                     return Ok((End::Time(report), last));
                 }
             }
-            Came::End => return Ok((End::Cut, last)),
+            FeedItem::End => return Ok((End::Cut, last)),
         }
     }
 }

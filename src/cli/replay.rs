@@ -14,7 +14,7 @@ use crate::trace::failure::TraceFailure;
 use crate::trace::player::Player;
 use crate::trace::recording::{RecordedTrace, TraceFormat, directory, is_dash};
 use crate::trace::report::{self, ReportNames};
-use crate::trace::side::Side;
+use crate::trace::side::ReplaySide;
 use crate::trace::stage::ReplayStage;
 
 /// Judges a recorded or invented trace by the rules of a directory, in virtual time
@@ -104,7 +104,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
         Some((path, Err(error))) => return failed(path, &error),
     };
     let seed = args.seed.unwrap_or_default();
-    let side = |rules| Side::new(Player::new(rules, seed), report.is_some());
+    let side = |rules| ReplaySide::new(Player::new(rules, seed), report.is_some());
     let decisions = sink.as_mut().map(|sink| Decisions::new(sink));
     let mut stage = ReplayStage::new(side(rules), other.map(side), decisions, &directory(&args.trace));
     let (played, remarks) = recording.play(domain.as_deref(), args.strict, !to_terminal, &mut stage);
@@ -133,7 +133,8 @@ pub fn play(
     domain: Option<&str>,
     strict: bool,
 ) -> Result<String, String> {
-    let mut stage = ReplayStage::of_rules_that_stay(Side::new(Player::new(rules, 0), false), Path::new(""));
+    let mut stage =
+        ReplayStage::of_rules_that_stay(ReplaySide::new(Player::new(rules, 0), false), Path::new(""));
     let (played, remarks) = RecordedTrace::of_bytes(trace).play(domain, strict, false, &mut stage);
     played.map(|()| stage.summary(remarks)).map_err(|failure| failure.to_string())
 }

@@ -17,13 +17,13 @@ use super::format::OutputFormat;
 use crate::daemon::log;
 use crate::engine::{Op, Request, UNIT_REQUESTS};
 use crate::state::write_whole;
-use crate::trace::event::{Action, Plays, TraceEvent};
+use crate::trace::event::{Action, EventConsumer, TraceEvent};
 use crate::trace::failure::TraceFailure;
 use crate::trace::recording::{RecordedTrace, TraceFormat, is_dash};
 use crate::trace::spread::quantile;
 use census::Census;
 use demand::Demand;
-use need::Needs;
+use need::BurstNeeds;
 use proposal::{SHARES, SHARES_FINER};
 use told::Suggestions;
 use window::WholeSecondsWindow;
@@ -73,11 +73,11 @@ Exit codes: 0 proposed; 1 nothing can be proposed, with the reason, or a bad lin
 
 /// Why there is no proposal, with the exit code.
 #[derive(Debug)]
-struct Failed(ExitCode, String);
+struct SuggestFailure(ExitCode, String);
 
-impl Failed {
-    fn new(message: impl Into<String>) -> Failed {
-        Failed(ExitCode::FAILURE, message.into())
+impl SuggestFailure {
+    fn new(message: impl Into<String>) -> SuggestFailure {
+        SuggestFailure(ExitCode::FAILURE, message.into())
     }
 }
 
@@ -94,45 +94,45 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
             }
             Ok(ExitCode::SUCCESS)
         }
-        Err(Failed(code, message)) => {
+        Err(SuggestFailure(code, message)) => {
             log::plainly(&format!("tidegate: {message}"));
             Ok(code)
         }
     }
 }
 
-fn suggest(args: &Args) -> Result<Suggestions, Failed> {
+fn suggest(args: &Args) -> Result<Suggestions, SuggestFailure> {
     if is_dash(&args.trace) {
         let mend = "zcat access.log.*.gz > access.log";
-        return Err(Failed(
+        return Err(SuggestFailure(
             ExitCode::from(2),
             format!("the trace is read several times, so name a file: {mend}"),
         ));
     }
     if let Some(path) = args.write.as_deref().filter(|path| path.exists()) {
         let message = "is there already and may hold more than was suggested: name another, or move it away";
-        return Err(Failed::new(format!("{}: {message}", path.display())));
+        return Err(SuggestFailure::new(format!("{}: {message}", path.display())));
     }
     let mut census = Census::default();
     let mut remarks = play(args, &mut census)?;
-    let domain = census.domain(args.domain.as_deref()).map_err(Failed::new)?;
-    let keys = census.keys(&domain, &args.key, &mut remarks).map_err(Failed::new)?;
-    let windows = window::choose(&args.window, census.span(), &mut remarks).map_err(Failed::new)?;
+    let domain = census.domain(args.domain.as_deref()).map_err(SuggestFailure::new)?;
+    let keys = census.keys(&domain, &args.key, &mut remarks).map_err(SuggestFailure::new)?;
+    let windows = window::choose(&args.window, census.span(), &mut remarks).map_err(SuggestFailure::new)?;
 
     let mut demand = Demand::new(&domain, &keys, &windows);
     play(args, &mut demand)?;
     let shares = if args.refuse_at_most.is_some() { SHARES_FINER } else { SHARES };
-    let mut needs = Needs::new(&domain, &keys, demand.rates(shares));
+    let mut needs = BurstNeeds::new(&domain, &keys, demand.rates(shares));
     play(args, &mut needs)?;
     let proposals = needs.proposals();
     if proposals.is_empty() {
-        return Err(Failed::new(
+        return Err(SuggestFailure::new(
             "no request costs anything in the unit `requests`: there is nothing to limit",
         ));
     }
     let proposals = trial::readable(proposals, &mut remarks);
     if proposals.is_empty() {
-        return Err(Failed::new(remarks.join("\n")));
+        return Err(SuggestFailure::new(remarks.join("\n")));
     }
 
     let judged = trial::judge(args, &domain, proposals, &mut remarks)?;
@@ -145,16 +145,16 @@ fn suggest(args: &Args) -> Result<Suggestions, Failed> {
         Suggestions { domain, lines: census.lines(), span: census.span(), keys, shown, remarks };
     if let Some(path) = &args.write {
         let text = suggestions.yaml(&args.trace);
-        write(path, &text).map_err(|error| Failed::new(format!("{}: {error}", path.display())))?;
+        write(path, &text).map_err(|error| SuggestFailure::new(format!("{}: {error}", path.display())))?;
     }
     Ok(suggestions)
 }
 
 /// Keeps, for each key and window, the strictest proposal that refuses at most this share of its requests.
-fn strictest(judged: Vec<trial::Judged>, most: f64) -> Vec<trial::Judged> {
-    let mut strictest: Vec<trial::Judged> = Vec::new();
+fn strictest(judged: Vec<trial::TrialResult>, most: f64) -> Vec<trial::TrialResult> {
+    let mut strictest: Vec<trial::TrialResult> = Vec::new();
     for judged in judged.into_iter().filter(|judged| judged.share() <= most) {
-        let same = |known: &&mut trial::Judged| known.proposal.is_like(&judged.proposal);
+        let same = |known: &&mut trial::TrialResult| known.proposal.is_like(&judged.proposal);
         match strictest.iter_mut().find(same) {
             // Proposals are ordered: later ones are looser.
             Some(_) => {}
@@ -165,8 +165,9 @@ fn strictest(judged: Vec<trial::Judged>, most: f64) -> Vec<trial::Judged> {
 }
 
 /// Plays the trace from its beginning. Returns remarks on it.
-fn play(args: &Args, player: &mut impl Plays) -> Result<Vec<String>, Failed> {
-    let of_trace = |what: &dyn std::fmt::Display| Failed::new(format!("{}: {what}", args.trace.display()));
+fn play(args: &Args, player: &mut impl EventConsumer) -> Result<Vec<String>, SuggestFailure> {
+    let of_trace =
+        |what: &dyn std::fmt::Display| SuggestFailure::new(format!("{}: {what}", args.trace.display()));
     let recording = RecordedTrace::open(&args.trace).map_err(|error| of_trace(&error))?;
     let domain = match args.trace_format {
         TraceFormat::Jsonl => None,

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use super::admin_client::{AdminArgs, AdminFailure};
 use super::ask::usage;
-use crate::admin::{HeldStatus, SwitchesStatus};
+use crate::admin::{ActiveSwitchesStatus, SwitchesStatus};
 use crate::daemon::log;
 
 /// Switches a rule, or everything, to another mode, over what the files say; alone, it lists what is switched
@@ -116,7 +116,7 @@ fn list(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
 }
 
 /// Returns the active switches and blocks, one line each.
-pub(super) fn held(off: bool, held: &HeldStatus) -> Vec<String> {
+pub(super) fn held(off: bool, held: &ActiveSwitchesStatus) -> Vec<String> {
     let mut lines = Vec::new();
     if off {
         lines.push("EVERYTHING IS ALLOWED: a file called `disable` says so".to_owned());

@@ -3,11 +3,11 @@
 use std::os::unix::net::UnixListener;
 use std::path::PathBuf;
 
-use crate::admin::Door;
+use crate::admin::ListenerSource;
 use crate::server::{BindError, Listener};
 
 #[derive(Debug)]
-pub(super) struct AdminDoor {
+pub(super) struct AdminSocket {
     path: PathBuf,
     /// The result of binding at the start, until it is opened.
     first: Option<Result<Listener, BindError>>,
@@ -15,21 +15,21 @@ pub(super) struct AdminDoor {
     listener: Option<Listener>,
 }
 
-impl AdminDoor {
+impl AdminSocket {
     /// Binds the socket. Failures other than a conflict with another process are retried by `open`.
     ///
     /// # Errors
     /// Another process listens there.
-    pub(super) fn first(path: PathBuf) -> Result<AdminDoor, BindError> {
+    pub(super) fn first(path: PathBuf) -> Result<AdminSocket, BindError> {
         let first = match Listener::bind(&path, MODE, None) {
             Err(taken @ (BindError::Locked { .. } | BindError::InUse { .. })) => return Err(taken),
             first => Some(first),
         };
-        Ok(AdminDoor { path, first, listener: None })
+        Ok(AdminSocket { path, first, listener: None })
     }
 }
 
-impl Door for AdminDoor {
+impl ListenerSource for AdminSocket {
     fn open(&mut self) -> Result<UnixListener, String> {
         // After a panic of the thread, release the path before it is bound again.
         self.listener = None;

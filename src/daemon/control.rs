@@ -10,12 +10,12 @@ use parking_lot::Mutex;
 use super::fleet_record::fleet_record;
 use super::helpers::Helpers;
 use super::log_queue::LogQueue;
-use super::orders::OrdersKept;
+use super::orders::SwitchesStore;
 use super::proof::AfterCrashLoop;
 use super::rules_in_force::RulesStatus;
-use super::watch::Bell;
+use super::watch::ReloadSignal;
 use crate::admin::{
-    DaemonControl, DomainInForce, FleetRecord, ProcessRecord, Reloaded, RulesRecord, ServedSocket,
+    DaemonControl, DomainInForce, FleetRecord, ProcessRecord, ReloadResult, RulesRecord, ServedSocket,
     ServerCounts, StateRecord,
 };
 use crate::clock::Clock;
@@ -28,9 +28,9 @@ use crate::state;
 
 pub(super) struct Daemon {
     pub(super) record: Arc<Mutex<RulesStatus>>,
-    pub(super) bell: Bell,
+    pub(super) bell: ReloadSignal,
     /// Persists switches and blocks.
-    pub(super) orders: Arc<OrdersKept>,
+    pub(super) orders: Arc<SwitchesStore>,
     pub(super) telemetry: Arc<ServerCounters>,
     /// Counters of writing the state files.
     pub(super) state: Arc<state::SnapshotStats>,
@@ -106,7 +106,7 @@ impl DaemonControl for Daemon {
         read_resident_bytes(Path::new("/")).unwrap_or_default()
     }
 
-    fn reload(&self) -> Result<Reloaded, String> {
+    fn reload(&self) -> Result<ReloadResult, String> {
         let answer = self.bell.ask_for_answer();
         answer.recv_timeout(RELOAD_PATIENCE).map_err(|_| {
             "the rules are still being read: the log and `tidegate status` will say what comes of it"

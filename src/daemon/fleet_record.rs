@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use crate::admin::{BudgetCounts, FleetNode, FleetRecord, OverridesRecord};
 use crate::clock::Timestamp;
-use crate::fleet::counters::{FleetCounters, View};
-use crate::fleet::link::{Class, NodeState, NodeStatus};
+use crate::fleet::counters::{FleetCounters, FleetView};
+use crate::fleet::link::{FailureClass, NodeState, NodeStatus};
 use crate::fleet::overrides::OverridesView;
 use crate::fleet::tally::BudgetCounters;
 
@@ -63,13 +63,13 @@ fn overrides(view: &OverridesView) -> OverridesRecord {
 }
 
 /// Returns the errors by class; every class is present before the first connection.
-fn errors(view: &View) -> Vec<(&'static str, u64)> {
+fn errors(view: &FleetView) -> Vec<(&'static str, u64)> {
     let counted = |name: &str| view.errors.iter().find(|(known, _)| *known == name).map(|(_, count)| *count);
-    Class::NAMES.into_iter().map(|name| (name, counted(name).unwrap_or_default())).collect()
+    FailureClass::NAMES.into_iter().map(|name| (name, counted(name).unwrap_or_default())).collect()
 }
 
 /// Returns the counts of every budget that was requested, or whose version is known.
-fn budgets(view: &View) -> HashMap<u64, BudgetCounts> {
+fn budgets(view: &FleetView) -> HashMap<u64, BudgetCounts> {
     let mut budgets: HashMap<u64, BudgetCounts> =
         view.tallies.iter().map(|(budget, tally)| (*budget, of_budget(tally))).collect();
     for (budget, version) in &view.versions {

@@ -8,14 +8,14 @@ use tracing::{error, info, warn};
 use super::fleet_secret::{FleetSecret, fleet_secret};
 use super::helpers::Helpers;
 use super::redis_settings::RedisSettings;
-use super::restart::TakenUp;
+use super::restart::RestoredState;
 use super::rules_in_force::log_problem;
 use crate::clock::Clock;
 use crate::engine::{Engine, FleetStatus, HashKey};
 use crate::fleet::identity::Identity;
-use crate::fleet::overrides::{Document, Seal};
+use crate::fleet::overrides::{OverridesDocument, OverridesKey};
 use crate::fleet::secrets::SecretDigest;
-use crate::fleet::task::{FleetHandle, Keep, SyncPlan};
+use crate::fleet::task::{FleetHandle, StoreIdentity, SyncPlan};
 use crate::host::read_machine_marks;
 use crate::sys;
 
@@ -27,7 +27,7 @@ pub(super) struct FleetStart {
 }
 
 /// Joins the fleet of the settings, before there are rules. `None`: none, or joining failed (logged).
-pub(super) fn join(redis: Option<&RedisSettings>, taken: &mut TakenUp) -> Option<FleetStart> {
+pub(super) fn join(redis: Option<&RedisSettings>, taken: &mut RestoredState) -> Option<FleetStart> {
     let redis = redis?;
     let (secret, problem) = redis.fleet_secret_file.as_deref().map(fleet_secret).unwrap_or_default();
     problem.iter().for_each(log_problem);
@@ -47,7 +47,7 @@ pub(super) fn join(redis: Option<&RedisSettings>, taken: &mut TakenUp) -> Option
     let marks = read_machine_marks(Path::new("/"));
     let (identity, keep) = identity(taken, &marks)?;
     let standing = taken.engine.join_fleet(hash_key(&secret));
-    let seal = Seal::new(secret.bytes());
+    let seal = OverridesKey::new(secret.bytes());
     put_back_overrides(&seal, taken);
     let secret = SecretDigest::of_secret(secret.bytes());
     Some(FleetStart { standing, plan: SyncPlan { link, identity, marks, secret, seal, keep } })
@@ -70,9 +70,9 @@ impl FleetStart {
 }
 
 /// Restores the fleet overrides of the previous process; they hold until Redis has newer ones.
-fn put_back_overrides(seal: &Seal, taken: &mut TakenUp) {
+fn put_back_overrides(seal: &OverridesKey, taken: &mut RestoredState) {
     let Some(kept) = taken.fleet_overrides().and_then(|file| file.read()) else { return };
-    let Some(document) = Document::open(&kept, seal) else { return taken.set_overrides_aside() };
+    let Some(document) = OverridesDocument::open(&kept, seal) else { return taken.set_overrides_aside() };
     let overrides = document.overrides(taken.clock.now());
     for switch in &overrides.switches {
         info!(by = %switch.by, "still switched on all hosts: {} is {}", switch.target, switch.mode);
@@ -82,7 +82,7 @@ fn put_back_overrides(seal: &Seal, taken: &mut TakenUp) {
 
 /// Returns the identity and epoch of this host. An identity is reused only if its new epoch is stored before
 /// the first command: a repeated sequence number would be taken for a command that was answered.
-fn identity(taken: &mut TakenUp, marks: &[Vec<u8>]) -> Option<(Identity, Option<Keep>)> {
+fn identity(taken: &mut RestoredState, marks: &[Vec<u8>]) -> Option<(Identity, Option<StoreIdentity>)> {
     let drawn = sys::random_bytes().inspect_err(|error| {
         error!(%error, "no random numbers: rules of the fleet limit on this host alone");
     });
@@ -93,7 +93,7 @@ fn identity(taken: &mut TakenUp, marks: &[Vec<u8>]) -> Option<(Identity, Option<
     if kept.is_some() && identity.is_new() {
         info!("what is kept of this host's identity is of another machine, or damaged: it takes a new one");
     }
-    let keep: Keep = Arc::new(move |bytes| file.write(bytes));
+    let keep: StoreIdentity = Arc::new(move |bytes| file.write(bytes));
     match keep(&identity.to_bytes()) {
         Ok(()) => Some((identity, Some(keep))),
         Err(error) => {

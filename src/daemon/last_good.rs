@@ -44,7 +44,7 @@ impl LastGood {
         };
         self.record.found_bad(self.file);
         match bad {
-            Bad::Damaged => match set_aside(&self.path, self.file) {
+            LastGoodError::Damaged => match set_aside(&self.path, self.file) {
                 Ok(aside) => {
                     let aside = aside.display();
                     warn!(%path, %aside, "the rules that were kept are damaged or another version's: not used, and set aside");
@@ -53,7 +53,7 @@ impl LastGood {
                     warn!(%path, %error, "the rules that were kept are damaged or another version's: not used");
                 }
             },
-            Bad::Unreadable(error) => {
+            LastGoodError::Unreadable(error) => {
                 warn!(%path, %error, "the rules that were kept cannot be read: not used");
             }
         }
@@ -65,15 +65,15 @@ impl LastGood {
         self.path.exists()
     }
 
-    fn read(&self) -> Result<Vec<DomainTexts>, Bad> {
+    fn read(&self) -> Result<Vec<DomainTexts>, LastGoodError> {
         let mut bytes = Vec::new();
         let file = open_regular(&self.path);
         match file.and_then(|file| file.take(BYTES_MAX + 1).read_to_end(&mut bytes)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
-            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(Bad::Damaged),
-            Err(error) => Err(Bad::Unreadable(error)),
-            Ok(_) if bytes.len() as u64 <= BYTES_MAX => self.parse(&bytes).ok_or(Bad::Damaged),
-            Ok(_) => Err(Bad::Damaged),
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(LastGoodError::Damaged),
+            Err(error) => Err(LastGoodError::Unreadable(error)),
+            Ok(_) if bytes.len() as u64 <= BYTES_MAX => self.parse(&bytes).ok_or(LastGoodError::Damaged),
+            Ok(_) => Err(LastGoodError::Damaged),
         }
     }
 
@@ -101,9 +101,9 @@ impl LastGood {
         let standing = library.texts();
         let before = match self.read() {
             Ok(texts) => texts,
-            Err(Bad::Damaged) => Vec::new(),
+            Err(LastGoodError::Damaged) => Vec::new(),
             // A file that cannot be read now must not be replaced by less.
-            Err(Bad::Unreadable(error)) => return Err(error),
+            Err(LastGoodError::Unreadable(error)) => return Err(error),
         };
         let of =
             |texts: &[DomainTexts], name: &str| texts.iter().find(|texts| *texts.domain == *name).cloned();
@@ -148,7 +148,7 @@ impl LastGood {
     }
 }
 
-enum Bad {
+enum LastGoodError {
     Damaged,
     Unreadable(io::Error),
 }

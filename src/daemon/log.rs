@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use parking_lot::Mutex;
 
-use super::log_limit::{Limited, Site};
+use super::log_limit::{CallSite, Limited};
 use super::log_queue::{LogQueue, write_at_once};
 use super::settings::{Log, LogFormat};
 use crate::clock::{Timestamp, read_boot_nanos, unix_nanos};
@@ -38,7 +38,7 @@ pub(super) fn start(log: Log) -> Arc<LogQueue> {
 /// neither waits, nor takes a held lock, nor fails. It shows constant messages only: formatted ones may hold
 /// values of callers.
 fn report_panics(format: LogFormat, queue: Arc<LogQueue>) {
-    let limit = Mutex::new(Site::default());
+    let limit = Mutex::new(CallSite::default());
     std::panic::set_hook(Box::new(move |panic| {
         let now = Timestamp::from_nanos(read_boot_nanos());
         let Some(suppressed) = limit.try_lock().map_or(Some(0), |mut limit| limit.admit(now)) else { return };

@@ -19,12 +19,12 @@ use crate::clock::{Timestamp, read_boot_nanos};
 pub(super) struct Limited<F> {
     format: F,
     is_json: bool,
-    sites: Mutex<HashMap<Identifier, Site>>,
+    sites: Mutex<HashMap<Identifier, CallSite>>,
 }
 
 /// The recent lines of one call site.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Site {
+pub(super) struct CallSite {
     since: Timestamp,
     said: u32,
     suppressed: u64,
@@ -58,7 +58,7 @@ impl<F> Limited<F> {
     }
 }
 
-impl Site {
+impl CallSite {
     /// Returns the number of suppressed lines before this one; `None`: suppress this one as well.
     pub(super) fn admit(&mut self, now: Timestamp) -> Option<u64> {
         if now.since(self.since) >= PERIOD {
@@ -118,12 +118,12 @@ const PERIOD: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
-    use super::{LINES_MAX, Limited, Site, is_of_traffic};
+    use super::{CallSite, LINES_MAX, Limited, is_of_traffic};
     use crate::clock::Timestamp;
 
     #[test]
     fn some_are_said_and_the_rest_are_counted() {
-        let mut site = Site::default();
+        let mut site = CallSite::default();
         let mut admit = |seconds: u64| site.admit(Timestamp::from_nanos(seconds * 1_000_000_000));
         for _ in 0..LINES_MAX {
             assert_eq!(admit(20), Some(0));

@@ -14,23 +14,24 @@ use crate::admin::ChangeLedger;
 use crate::clock::Clock;
 use crate::engine::{Engine, HostOverrides};
 use crate::state::{
-    OrdersRead, SmallFile, SnapshotStats, StateFile, UnreadableSwitches, read_orders, set_aside, write_orders,
+    SmallFile, SnapshotStats, StateFile, SwitchesRead, UnreadableSwitches, read_orders, set_aside,
+    write_orders,
 };
 
 #[derive(Debug)]
-pub(super) struct OrdersKept {
+pub(super) struct SwitchesStore {
     engine: Arc<Engine>,
     clock: Arc<Clock>,
     ledger: Arc<ChangeLedger>,
     /// `None` without a state directory.
-    file: Option<OrdersFile>,
+    file: Option<SwitchesFile>,
     overrides: Option<SmallFile>,
-    written: Mutex<WrittenOrders>,
+    written: Mutex<SwitchesSnapshot>,
 }
 
 /// The content of the file, and the offset of the wall clock at the time: the file has Unix times.
 #[derive(Debug)]
-struct WrittenOrders {
+struct SwitchesSnapshot {
     orders: HostOverrides,
     utc: i64,
     /// The document of fleet overrides.
@@ -38,26 +39,26 @@ struct WrittenOrders {
 }
 
 #[derive(Debug)]
-pub(super) struct OrdersFile {
+pub(super) struct SwitchesFile {
     pub(super) path: PathBuf,
     pub(super) version: u32,
 }
 
 /// Ends the thread when dropped.
 #[derive(Debug)]
-pub(super) struct OrdersWatch {
+pub(super) struct SwitchesWatch {
     _stop: SyncSender<()>,
 }
 
-impl OrdersKept {
+impl SwitchesStore {
     /// Restores the switches and blocks in an engine that has no rules yet.
     pub(super) fn start(
         engine: &Arc<Engine>,
         clock: &Arc<Clock>,
         ledger: &Arc<ChangeLedger>,
-        (file, overrides): (Option<OrdersFile>, Option<SmallFile>),
+        (file, overrides): (Option<SwitchesFile>, Option<SmallFile>),
         record: &SnapshotStats,
-    ) -> OrdersKept {
+    ) -> SwitchesStore {
         let orders = file.as_ref().map(|file| read(file, clock, record)).unwrap_or_default();
         for switch in &orders.switches {
             info!(by = %switch.by, "still switched: {} is {}", switch.target, switch.mode);
@@ -67,13 +68,13 @@ impl OrdersKept {
             info!("{blocked} keys are still blocked by hand");
         }
         engine.restore_operator_overrides(orders.clone());
-        OrdersKept {
+        SwitchesStore {
             engine: Arc::clone(engine),
             clock: Arc::clone(clock),
             ledger: Arc::clone(ledger),
             file,
             overrides,
-            written: Mutex::new(WrittenOrders {
+            written: Mutex::new(SwitchesSnapshot {
                 orders,
                 utc: clock.now().utc_offset_nanos,
                 document: Arc::default(),
@@ -97,7 +98,7 @@ impl OrdersKept {
         if written.orders == orders && !is_stepped && !is_lost {
             return Ok(());
         }
-        let Some(OrdersFile { path, version }) = &self.file else {
+        let Some(SwitchesFile { path, version }) = &self.file else {
             return Err(NO_STATE.to_owned());
         };
         match write_orders(path, *version, &orders, now) {
@@ -110,7 +111,7 @@ impl OrdersKept {
     }
 
     /// Writes the document of fleet overrides, so that this host accepts no older one after a restart.
-    fn keep_overrides(&self, written: &mut WrittenOrders) -> Result<(), String> {
+    fn keep_overrides(&self, written: &mut SwitchesSnapshot) -> Result<(), String> {
         let document = self.engine.fleet_overrides().document;
         let is_lost = !document.is_empty() && self.overrides.as_ref().is_some_and(|file| !file.exists());
         if document == written.document && !is_lost {
@@ -125,9 +126,9 @@ impl OrdersKept {
     /// Returns the work of the thread that checks twice a second for expired switches and for the file that
     /// disables everything, until the watch is dropped. The first check is done before this returns.
     pub(super) fn watch(
-        self: &Arc<OrdersKept>,
+        self: &Arc<SwitchesStore>,
         socket: &Path,
-    ) -> (OrdersWatch, impl FnMut() + Send + 'static) {
+    ) -> (SwitchesWatch, impl FnMut() + Send + 'static) {
         let (stop, stopped) = sync_channel(0);
         let mut files = DisableFiles::new(socket);
         let mut told = None;
@@ -145,7 +146,7 @@ impl OrdersKept {
                 told = failure;
             }
         };
-        (OrdersWatch { _stop: stop }, work)
+        (SwitchesWatch { _stop: stop }, work)
     }
 
     fn look_for_file(&self, files: &mut DisableFiles) {
@@ -170,11 +171,11 @@ fn lost(file: &str, error: &std::io::Error) -> String {
     format!("it is lost when the daemon ends: {file}: {error}: make room there, or let the daemon write")
 }
 
-fn read(file: &OrdersFile, clock: &Clock, record: &SnapshotStats) -> HostOverrides {
+fn read(file: &SwitchesFile, clock: &Clock, record: &SnapshotStats) -> HostOverrides {
     let path = &file.path;
     let shown = path.display();
     let unreadable = match read_orders(path, clock.now()) {
-        Ok(OrdersRead { orders, version, not_understood }) => {
+        Ok(SwitchesRead { orders, version, not_understood }) => {
             if version != file.version {
                 info!(path = %shown, version, "another version of tidegate switched or blocked before: what it said holds");
             }

@@ -9,10 +9,10 @@ use std::path::{Component, Path, PathBuf};
 
 /// Directories by their path without links.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct DirectoryPaths(BTreeMap<PathBuf, KnownDirectory>);
+pub(super) struct DirectoryPaths(BTreeMap<PathBuf, WatchedDirectory>);
 
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct KnownDirectory {
+pub(super) struct WatchedDirectory {
     names: BTreeSet<OsString>,
     /// Whether all other names are relevant too.
     whole: bool,
@@ -41,7 +41,7 @@ impl DirectoryPaths {
         places
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Path, &KnownDirectory)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Path, &WatchedDirectory)> {
         self.0.iter().map(|(directory, place)| (directory.as_path(), place))
     }
 
@@ -112,12 +112,12 @@ impl DirectoryPaths {
         }
     }
 
-    fn place(&mut self, directory: &Path) -> &mut KnownDirectory {
+    fn place(&mut self, directory: &Path) -> &mut WatchedDirectory {
         self.0.entry(directory.to_owned()).or_default()
     }
 }
 
-impl KnownDirectory {
+impl WatchedDirectory {
     /// Whether a file of this name belongs to the rules. Hidden files, as editors write them, do not.
     fn shows(&self, name: &OsStr) -> bool {
         self.whole && !name.as_bytes().starts_with(b".")

@@ -11,7 +11,7 @@ use crate::rules::Library;
 
 /// The age of the rules in force, and the file that they are stored in once they are old enough.
 #[derive(Debug, Default)]
-pub(super) struct Proof {
+pub(super) struct ProvenRules {
     /// The file of the proven rules; `None`: this daemon stores no state.
     pub(super) file: Option<LastGood>,
     after: Duration,
@@ -23,10 +23,14 @@ pub(super) struct Proof {
 /// Whether the proven rules are in force because of a crash loop. Shared with the operators' pages.
 pub(super) type AfterCrashLoop = Arc<AtomicBool>;
 
-impl Proof {
+impl ProvenRules {
     /// Makes a proof; rules are proven after `after` in force.
-    pub(super) fn new(file: Option<LastGood>, after: Duration, is_after_crash_loop: AfterCrashLoop) -> Proof {
-        Proof { file, after, since: None, is_after_crash_loop }
+    pub(super) fn new(
+        file: Option<LastGood>,
+        after: Duration,
+        is_after_crash_loop: AfterCrashLoop,
+    ) -> ProvenRules {
+        ProvenRules { file, after, since: None, is_after_crash_loop }
     }
 
     pub(super) fn is_after_crash_loop(&self) -> bool {

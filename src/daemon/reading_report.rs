@@ -5,7 +5,7 @@ use std::path::Path;
 use tracing::{error, warn};
 
 use super::rules_in_force::log_problem;
-use crate::rules::{Halt, Reading};
+use crate::rules::{NotApplied, Reading};
 
 /// Returns why some of the written rules are not in force, one line each; empty if all are.
 pub(super) fn lines(reading: &Reading) -> Vec<String> {
@@ -18,11 +18,11 @@ pub(super) fn lines(reading: &Reading) -> Vec<String> {
         .extend(reading.without.iter().map(|domain| format!("{domain}: has NO LIMITS until that is mended")));
     lines.extend(reading.kept.iter().map(|domain| format!("{domain}: keeps its last good rules")));
     lines.extend(reading.halt.as_ref().map(|halt| match halt {
-        Halt::Unlisted => "the rules cannot be read: nothing is changed".to_owned(),
-        Halt::Unsettled => {
+        NotApplied::Unlisted => "the rules cannot be read: nothing is changed".to_owned(),
+        NotApplied::Unsettled => {
             "the files changed all the time while they were read: nothing is changed".to_owned()
         }
-        Halt::Homeless(files) => {
+        NotApplied::Homeless(files) => {
             let files = files.iter().take(FILES_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
             format!("which domain these belong to cannot be read: {files}: nothing is changed")
         }
@@ -45,14 +45,14 @@ pub(super) fn log(reading: &Reading, path: &Path) {
         error!(%domain, "its rules have errors: it keeps its last good rules until they are mended");
     }
     match &reading.halt {
-        Some(Halt::Unlisted) => {
+        Some(NotApplied::Unlisted) => {
             error!(path = %path.display(), "the rules cannot be read: NOTHING IS CHANGED until they can");
         }
-        Some(Halt::Unsettled) => {
+        Some(NotApplied::Unsettled) => {
             let path = path.display();
             warn!(%path, "the files changed all the time while they were read: nothing is changed until they stand still");
         }
-        Some(Halt::Homeless(files)) => {
+        Some(NotApplied::Homeless(files)) => {
             let files = files.iter().take(FILES_MAX).map(ToString::to_string).collect::<Vec<_>>().join(", ");
             error!(files, "which domain these belong to cannot be read: NOTHING IS CHANGED until it can");
         }

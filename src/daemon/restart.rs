@@ -10,14 +10,14 @@ use tracing::{debug, error, info, warn};
 
 use super::helpers::Helpers;
 use super::last_good::LastGood;
-use super::orders::OrdersFile;
-use super::proof::{AfterCrashLoop, Proof};
+use super::orders::SwitchesFile;
+use super::proof::{AfterCrashLoop, ProvenRules};
 use crate::clock::Clock;
 use crate::engine::{Engine, EngineOptions, HashKey};
 use crate::rules::Mode;
 use crate::state::{
-    CRASH_LOOP_ENDS, CRASH_LOOP_SPAN, Crashes, Directory, Keeping, Moment, ORDERS_VERSION, SmallFile,
-    SnapshotKeeper, SnapshotKey, SnapshotStats, StateFile, Useless, file_bytes_max, keep_evidence,
+    CRASH_LOOP_ENDS, CRASH_LOOP_SPAN, Crashes, Directory, KeeperSettings, Moment, ORDERS_VERSION, SmallFile,
+    SnapshotError, SnapshotKeeper, SnapshotKey, SnapshotStats, StateFile, file_bytes_max, keep_evidence,
     read_tables, set_aside,
 };
 use crate::sys;
@@ -37,7 +37,7 @@ pub(super) struct RestorePlan<'s> {
 
 /// The restored state, before the first request.
 #[derive(Debug)]
-pub(super) struct TakenUp {
+pub(super) struct RestoredState {
     pub(super) engine: Arc<Engine>,
     pub(super) clock: Arc<Clock>,
     directory: Option<Directory>,
@@ -51,7 +51,7 @@ impl RestorePlan<'_> {
     ///
     /// # Errors
     /// The kernel provides no random numbers.
-    pub(super) fn take_up(&self) -> std::io::Result<TakenUp> {
+    pub(super) fn take_up(&self) -> std::io::Result<RestoredState> {
         let (new_key, [a, b, c, d, e, f, g, h]) = split(sys::random_bytes()?);
         let mut directory =
             self.state.map(|path| Directory::take(path, SnapshotKey(new_key), self.versions_ahead));
@@ -68,7 +68,7 @@ impl RestorePlan<'_> {
         engine.number_leases_from(u64::from_le_bytes([a, b, c, d, e, f, g, h]));
         let (engine, clock) = (Arc::new(engine), Arc::new(clock));
         let (boot_id, is_after_crash_loop) = (self.boot_id.to_owned(), Arc::new(AtomicBool::new(is_loop)));
-        Ok(TakenUp { engine, clock, directory, boot_id, record, is_after_crash_loop })
+        Ok(RestoredState { engine, clock, directory, boot_id, record, is_after_crash_loop })
     }
 
     fn engine(&self, key: SnapshotKey) -> Engine {
@@ -101,7 +101,7 @@ impl RestorePlan<'_> {
                 }
                 Some((engine, Clock::resume(back.at, here.boot_nanos)))
             }
-            Err(Useless::Unreadable(error)) if error.kind() == std::io::ErrorKind::NotFound => {
+            Err(SnapshotError::Unreadable(error)) if error.kind() == std::io::ErrorKind::NotFound => {
                 info!(path = %directory.path().display(), "nothing was kept here: every caller begins afresh");
                 None
             }
@@ -114,7 +114,7 @@ impl RestorePlan<'_> {
     }
 }
 
-impl TakenUp {
+impl RestoredState {
     /// Returns the file of the last good rules, if this daemon stores state.
     pub(super) fn last_good_rules(&mut self) -> Option<LastGood> {
         let directory = self.directory.as_mut()?;
@@ -124,14 +124,14 @@ impl TakenUp {
     }
 
     /// Returns the proof of the rules, which are proven after `after`, with its file if crashes are recorded.
-    pub(super) fn proof(&mut self, after: Duration) -> Proof {
+    pub(super) fn proof(&mut self, after: Duration) -> ProvenRules {
         let record = Arc::clone(&self.record);
         let directory = self.directory.as_ref().filter(|_| CRASHES.get().is_some());
         let file = directory.map(|directory| {
             let file = StateFile::ProvenRules;
             LastGood::at(directory.proven_rules(), file, directory.versions_ahead(), record)
         });
-        Proof::new(file, after, Arc::clone(&self.is_after_crash_loop))
+        ProvenRules::new(file, after, Arc::clone(&self.is_after_crash_loop))
     }
 
     /// Whether the proven rules are in force, after a crash loop.
@@ -140,7 +140,7 @@ impl TakenUp {
     }
 
     /// Returns the file of switches and blocks, if this daemon stores state.
-    pub(super) fn orders(&mut self) -> Option<OrdersFile> {
+    pub(super) fn orders(&mut self) -> Option<SwitchesFile> {
         let directory = self.directory.as_mut()?;
         if directory.is_anothers() {
             return None;
@@ -149,7 +149,7 @@ impl TakenUp {
         // The writer of the tables reports errors of writing it.
         let _ = directory.prepare();
         let version = ORDERS_VERSION + u32::from(directory.versions_ahead());
-        Some(OrdersFile { path: directory.switches(), version })
+        Some(SwitchesFile { path: directory.switches(), version })
     }
 
     pub(super) fn fleet_identity(&mut self) -> Option<SmallFile> {
@@ -177,8 +177,8 @@ impl TakenUp {
     }
 
     pub(super) fn keep(self, every: Duration, helpers: &Helpers) -> Option<SnapshotKeeper> {
-        let TakenUp { engine, clock, directory, boot_id, record, .. } = self;
-        let keeping = Keeping { directory: directory?, engine, clock, boot_id, every, record };
+        let RestoredState { engine, clock, directory, boot_id, record, .. } = self;
+        let keeping = KeeperSettings { directory: directory?, engine, clock, boot_id, every, record };
         let (keeper, work) = SnapshotKeeper::new(keeping);
         helpers.add("state", "nothing is kept for a restart", work);
         Some(keeper)
@@ -232,7 +232,7 @@ fn leave_crash_loop(directory: &Directory, crashes: &Crashes) {
     }
 }
 
-fn tables_aside(directory: &Directory, useless: &Useless) {
+fn tables_aside(directory: &Directory, useless: &SnapshotError) {
     let path = directory.tables();
     let moved = set_aside(&path, StateFile::Tables);
     let path = path.display();

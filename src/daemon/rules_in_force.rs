@@ -8,12 +8,12 @@ use parking_lot::Mutex;
 use tracing::{error, info, warn};
 
 use super::last_good::LastGood;
-use super::proof::Proof;
+use super::proof::ProvenRules;
 use super::reading_report;
 use super::redis_settings::fleet_alone;
-use crate::admin::Reloaded;
+use crate::admin::ReloadResult;
 use crate::clock::{Clock, Timestamp};
-use crate::engine::{Engine, Replaced};
+use crate::engine::{Engine, ReplacedRuleSet};
 use crate::rules::{Domain, Fingerprint, Library, ListKind, Problem, Reading};
 
 /// The rules in force, and the means to read them again.
@@ -25,12 +25,12 @@ pub(super) struct RulesInForce {
     record: Arc<Mutex<RulesStatus>>,
     /// Replaced rule sets that a decision thread may still use. They are freed here once unused, so that no
     /// decision waits while thousands of rules are freed.
-    retired: Vec<Replaced>,
+    retired: Vec<ReplacedRuleSet>,
     /// The file of the last good rules, for a start at which the files have errors.
     last_good: Option<LastGood>,
     /// Whether the rules in force differ from that file.
     is_unkept: bool,
-    proof: Proof,
+    proof: ProvenRules,
     /// Whether the settings name a Redis, so that hosts can share a budget.
     has_redis: bool,
 }
@@ -55,7 +55,7 @@ impl RulesInForce {
         engine: &Arc<Engine>,
         clock: &Arc<Clock>,
         library: Library,
-        (last_good, proof): (Option<LastGood>, Proof),
+        (last_good, proof): (Option<LastGood>, ProvenRules),
         has_redis: bool,
     ) -> RulesInForce {
         let mut rules = RulesInForce {
@@ -155,7 +155,7 @@ impl RulesInForce {
     }
 
     /// Reads the rules again. Logs and returns the changes and problems.
-    pub(super) fn reload(&mut self) -> Reloaded {
+    pub(super) fn reload(&mut self) -> ReloadResult {
         let reading = self.read();
         self.tell_failures(&reading);
         for line in reading.difference.lines() {
@@ -166,7 +166,10 @@ impl RulesInForce {
             None if reading.difference.is_empty() => "the rules were read again: nothing changed",
             None => "the rules were read again and are in force",
         });
-        Reloaded { changes: reading.difference.lines().collect(), problems: reading_report::lines(&reading) }
+        ReloadResult {
+            changes: reading.difference.lines().collect(),
+            problems: reading_report::lines(&reading),
+        }
     }
 
     fn tell_failures(&self, reading: &Reading) {
@@ -197,7 +200,7 @@ impl RulesInForce {
 
     /// Frees replaced rule sets that no decision thread uses. Returns whether some remain.
     pub(super) fn let_go(&mut self) -> bool {
-        self.retired.retain(Replaced::is_in_use);
+        self.retired.retain(ReplacedRuleSet::is_in_use);
         !self.retired.is_empty()
     }
 

@@ -9,17 +9,17 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::admin_door::AdminDoor;
+use super::admin_door::AdminSocket;
 use super::control::Daemon;
 use super::fleet_start;
 use super::helpers::Helpers;
 use super::log_queue::LogQueue;
-use super::orders::{self, OrdersKept};
+use super::orders::{self, SwitchesStore};
 use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::ServiceManager;
 use super::settings::{DomainSettings, PoolSettings, SETTINGS_FILE, Settings};
 use super::{core_dumps, descriptors, log, passed, restart, signals, watch};
-use crate::admin::{ChangeLedger, Desk, Doors, Office, ServedSocket};
+use crate::admin::{AdminState, AdminThread, ChangeLedger, Listeners, ServedSocket};
 use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::fleet::task::FleetHandle;
@@ -151,13 +151,13 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     sys::ignore_file_size_signal();
     let listener = listen(settings)?;
     let socket = ServedSocket { path: listener.path().to_owned(), identity: listener.identity() };
-    let admin = Box::new(AdminDoor::first(settings.admin_socket()).map_err(ServeFailure::Admin)?);
+    let admin = Box::new(AdminSocket::first(settings.admin_socket()).map_err(ServeFailure::Admin)?);
     let mut taken = take_up(args, settings)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
     let ledger = Arc::new(ChangeLedger::default());
     let state = taken.record();
     let files = (taken.orders(), taken.fleet_overrides());
-    let orders = Arc::new(OrdersKept::start(&engine, &clock, &ledger, files, &state));
+    let orders = Arc::new(SwitchesStore::start(&engine, &clock, &ledger, files, &state));
     let joined = fleet_start::join(settings.redis.as_ref(), &mut taken);
     let library = Library::new(&settings.rules).scoped(settings.scopes());
     let every = Duration::from_millis(args.hooks.write_state_every);
@@ -201,9 +201,9 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
             unready: unready(&shutdown, &pulse, &clock),
         };
         let told = tokio::spawn(keep_told(manager.clone(), pulse, shutdown.clone()));
-        let desk = Desk::new(&engine, &clock, Arc::new(daemon), ledger, &options.recorder);
+        let desk = AdminState::new(&engine, &clock, Arc::new(daemon), ledger, &options.recorder);
         signals::tell_status(desk.clone()).map_err(ServeFailure::Run)?;
-        let office = open_office(desk, Doors { admin, metrics: settings.metrics }, &helpers);
+        let office = open_office(desk, Listeners { admin, metrics: settings.metrics }, &helpers);
         // Decision threads start first, in case threads are scarce.
         let server = server::start(&engine, &clock, options).map_err(ServeFailure::Threads)?;
         start_helpers(&helpers, &office);
@@ -221,7 +221,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
 }
 
 /// Starts the helper threads and waits up to [`OPEN_MAX`] for the admin socket, which commands expect.
-fn start_helpers(helpers: &Helpers, office: &Office) {
+fn start_helpers(helpers: &Helpers, office: &AdminThread) {
     if helpers.start() {
         office.await_open(OPEN_MAX);
     }
@@ -248,7 +248,7 @@ fn end(
     manager.finish();
 }
 
-fn take_up(args: &Args, settings: &Settings) -> Result<restart::TakenUp, ServeFailure> {
+fn take_up(args: &Args, settings: &Settings) -> Result<restart::RestoredState, ServeFailure> {
     let plan = restart::RestorePlan {
         state: settings.state.as_deref(),
         boot_id: &args.hooks.boot_id,
@@ -344,15 +344,19 @@ fn unready(
 }
 
 /// Without this thread the `disable` file has no effect, and expired switches are not logged.
-fn watch_switches(orders: &Arc<OrdersKept>, settings: &Settings, helpers: &Helpers) -> orders::OrdersWatch {
+fn watch_switches(
+    orders: &Arc<SwitchesStore>,
+    settings: &Settings,
+    helpers: &Helpers,
+) -> orders::SwitchesWatch {
     let (watch, work) = orders.watch(&settings.socket.path);
     helpers.add("switches", "the `disable` file has no effect and ends of switches are not kept", work);
     watch
 }
 
 /// Without this thread there is no admin socket; decisions continue.
-fn open_office(desk: Desk, doors: Doors, helpers: &Helpers) -> Office {
-    let (office, work) = Office::new(desk, doors);
+fn open_office(desk: AdminState, doors: Listeners, helpers: &Helpers) -> AdminThread {
+    let (office, work) = AdminThread::new(desk, doors);
     helpers.add("admin", "there is no admin socket and no metrics", work);
     office
 }

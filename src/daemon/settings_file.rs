@@ -8,7 +8,7 @@ use serde::Deserialize;
 
 use super::redis_settings::{self, RedisFields};
 use super::settings::{Connections, DomainSettings, LogFormat, PoolSettings, Settings, check_socket_path};
-use crate::rules::de::{self, FieldText, LaterMap, Mapping, Scalar};
+use crate::rules::de::{self, DeferredMap, FieldText, Mapping, Scalar};
 use crate::rules::source::{Report, Source, Span};
 use crate::rules::values::{Name, Text, read_from};
 use crate::rules::yaml::{self, Value};
@@ -29,9 +29,9 @@ struct SettingsFields<'n> {
     redis: Option<RedisFields<'n>>,
     scope: Option<Scope>,
     #[expect(dead_code, reason = "looked up by name")]
-    domains: Option<LaterMap<DomainFields>>,
+    domains: Option<DeferredMap<DomainFields>>,
     #[expect(dead_code, reason = "looked up by name")]
-    pools: Option<LaterMap<PoolFields>>,
+    pools: Option<DeferredMap<PoolFields>>,
     connections: Option<ConnectionsFields>,
     log: Option<LogFields>,
 }

@@ -9,15 +9,15 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio_util::sync::CancellationToken;
 use tracing::info;
 
-use super::watch::Bell;
-use crate::admin::{Desk, log_status};
+use super::watch::ReloadSignal;
+use crate::admin::{AdminState, log_status};
 
 /// TERM and INT drain; a second one exits at once from the signal handler, without waiting for any thread,
 /// even one that writes the tables. HUP reloads the rules.
 ///
 /// # Errors
 /// A signal cannot be watched.
-pub(super) fn watch(shutdown: &CancellationToken, rules: Bell) -> io::Result<()> {
+pub(super) fn watch(shutdown: &CancellationToken, rules: ReloadSignal) -> io::Result<()> {
     let (mut terminate, mut interrupt) = (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
     let mut hang_up = signal(SignalKind::hangup())?;
     let is_asked = Arc::new(AtomicBool::new(false));
@@ -48,7 +48,7 @@ pub(super) fn watch(shutdown: &CancellationToken, rules: Bell) -> io::Result<()>
 ///
 /// # Errors
 /// The signal cannot be watched.
-pub(super) fn tell_status(desk: Desk) -> io::Result<()> {
+pub(super) fn tell_status(desk: AdminState) -> io::Result<()> {
     let mut asked = signal(SignalKind::user_defined1())?;
     tokio::spawn(async move {
         while asked.recv().await.is_some() {

@@ -11,8 +11,8 @@ use rustix::event::{EventfdFlags, eventfd};
 
 use super::rules_in_force::RulesInForce;
 use super::service_manager::ServiceManager;
-use super::watching::Watching;
-use crate::admin::Reloaded;
+use super::watching::DirectoryWatch;
+use crate::admin::ReloadResult;
 use crate::clock::read_boot_nanos;
 
 /// Returns the reload signal and the work of the thread. The thread is not joined at exit: a drain does not
@@ -23,26 +23,26 @@ use crate::clock::read_boot_nanos;
 pub(super) fn watch(
     rules: RulesInForce,
     manager: ServiceManager,
-) -> std::io::Result<(Bell, impl FnMut() + Send + 'static)> {
-    let bell = Bell::new()?;
-    let mut thread = WatchThread { watching: Watching::default(), rules, bell: bell.clone(), manager };
+) -> std::io::Result<(ReloadSignal, impl FnMut() + Send + 'static)> {
+    let bell = ReloadSignal::new()?;
+    let mut thread = WatchThread { watching: DirectoryWatch::default(), rules, bell: bell.clone(), manager };
     Ok((bell, move || thread.run()))
 }
 
 /// The reload signal. Signals that come while the thread reads cause one more reading.
 #[derive(Clone, Debug)]
-pub(super) struct Bell {
+pub(super) struct ReloadSignal {
     wake: Arc<OwnedFd>,
     /// Set by an explicit request, which reloads and logs even without changes.
     asked: Arc<AtomicBool>,
     /// The senders that wait for the result of the next reading.
-    waiting: Arc<Mutex<Vec<Sender<Reloaded>>>>,
+    waiting: Arc<Mutex<Vec<Sender<ReloadResult>>>>,
 }
 
-impl Bell {
-    fn new() -> std::io::Result<Bell> {
+impl ReloadSignal {
+    fn new() -> std::io::Result<ReloadSignal> {
         let wake = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Bell { wake: Arc::new(wake), asked: Arc::default(), waiting: Arc::default() })
+        Ok(ReloadSignal { wake: Arc::new(wake), asked: Arc::default(), waiting: Arc::default() })
     }
 
     /// Reloads the rules, even without changes.
@@ -52,7 +52,7 @@ impl Bell {
     }
 
     /// Reloads the rules, even without changes; the receiver gets the result.
-    pub(super) fn ask_for_answer(&self) -> Receiver<Reloaded> {
+    pub(super) fn ask_for_answer(&self) -> Receiver<ReloadResult> {
         let (tell, told) = channel();
         self.waiting.lock().push(tell);
         self.ask();
@@ -67,8 +67,8 @@ impl Bell {
 
 struct WatchThread {
     rules: RulesInForce,
-    watching: Watching,
-    bell: Bell,
+    watching: DirectoryWatch,
+    bell: ReloadSignal,
     manager: ServiceManager,
 }
 
@@ -151,7 +151,7 @@ mod tests {
     use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
     use std::time::Duration;
 
-    use super::{Bell, WatchThread, Watching};
+    use super::{DirectoryWatch, ReloadSignal, WatchThread};
     use crate::clock::Clock;
     use crate::daemon::rules_in_force::RulesInForce;
     use crate::daemon::service_manager::ServiceManager;
@@ -165,7 +165,12 @@ mod tests {
             RulesInForce::start(&engine, &clock, crate::rules::Library::new(path), Default::default(), false)
         };
         let manager = ServiceManager::default();
-        WatchThread { rules, watching: Watching::default(), bell: Bell::new().unwrap(), manager }
+        WatchThread {
+            rules,
+            watching: DirectoryWatch::default(),
+            bell: ReloadSignal::new().unwrap(),
+            manager,
+        }
     }
 
     /// Rings up to `rings_max` times while the thread waits for a pause. Returns the rings until then.

@@ -18,7 +18,7 @@ use crate::clock::read_boot_nanos;
 use crate::rules::{Fingerprint, glance};
 
 #[derive(Debug, Default)]
-pub(super) struct Watching {
+pub(super) struct DirectoryWatch {
     inotify: Option<OwnedFd>,
     /// The directories by watch descriptor.
     watched: BTreeMap<i32, PathBuf>,
@@ -31,7 +31,7 @@ pub(super) struct Watching {
     seen: Fingerprint,
 }
 
-impl Watching {
+impl DirectoryWatch {
     pub(super) fn polls(&self) -> bool {
         self.polls
     }
@@ -182,14 +182,14 @@ mod tests {
 
     use rustix::event::{EventfdFlags, eventfd};
 
-    use super::Watching;
+    use super::DirectoryWatch;
 
     fn bell() -> OwnedFd {
         eventfd(0, EventfdFlags::NONBLOCK).unwrap()
     }
 
     /// Whether a change is reported. An inotify event is queued when the system call that caused it returns.
-    fn reports(watching: &mut Watching, bell: &OwnedFd) -> bool {
+    fn reports(watching: &mut DirectoryWatch, bell: &OwnedFd) -> bool {
         watching.wait(bell, Some(Duration::ZERO))
     }
 
@@ -198,7 +198,7 @@ mod tests {
         let ground = tempfile::tempdir().unwrap();
         let rules = ground.path().canonicalize().unwrap().join("rules");
         fs::create_dir(&rules).unwrap();
-        let (mut watching, bell) = (Watching::default(), bell());
+        let (mut watching, bell) = (DirectoryWatch::default(), bell());
         watching.renew(&rules);
         assert!(!watching.polls() && !reports(&mut watching, &bell));
         let file = rules.join("a.yaml");
@@ -225,10 +225,10 @@ mod tests {
         let ground = tempfile::tempdir().unwrap();
         let rules = ground.path().canonicalize().unwrap().join("rules");
         fs::create_dir(&rules).unwrap();
-        let (mut watching, bell) = (Watching::default(), bell());
+        let (mut watching, bell) = (DirectoryWatch::default(), bell());
         watching.renew(&rules);
         let descriptor =
-            |watching: &Watching| std::os::fd::AsRawFd::as_raw_fd(watching.inotify.as_ref().unwrap());
+            |watching: &DirectoryWatch| std::os::fd::AsRawFd::as_raw_fd(watching.inotify.as_ref().unwrap());
         let (first, directories) = (descriptor(&watching), watching.watched.len());
         for _ in 0..3 {
             fs::rename(&rules, ground.path().join("old")).unwrap();
@@ -249,7 +249,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let file = directory.path().join("a.yaml");
         fs::write(&file, "domain: api\nlimits: []\n").unwrap();
-        let mut watching = Watching::default();
+        let mut watching = DirectoryWatch::default();
         watching.renew(directory.path());
         assert!(!watching.polls() && !watching.sees_a_change(directory.path()));
         watching.polls = true;

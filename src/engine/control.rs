@@ -14,7 +14,7 @@ use std::sync::Arc;
 use super::ruling::CompiledRuleSet;
 use super::slots::{NewSlot, Slots};
 use super::totals::RuleTotals;
-use super::{Engine, Replaced};
+use super::{Engine, ReplacedRuleSet};
 use crate::clock::{Now, Timestamp};
 use crate::rules::{Domain, Mode, RuleSet};
 
@@ -43,7 +43,7 @@ pub(super) struct OperatorControl {
     /// Spontaneous events that were not fetched yet.
     events: Vec<ControlEvent>,
     /// Replaced rule sets that a decision thread may still use.
-    retired: Vec<Replaced>,
+    retired: Vec<ReplacedRuleSet>,
 }
 
 /// A change that no command on this host caused.
@@ -133,7 +133,7 @@ impl Engine {
     /// Installs a rule set atomically. Rules that keep their name keep the state of their keys, if
     /// comparable, and their switches. Returns the previous rule set; dropping it may free thousands of
     /// rules.
-    pub fn install_rules(&self, rules: RuleSet) -> Replaced {
+    pub fn install_rules(&self, rules: RuleSet) -> ReplacedRuleSet {
         let mut control = self.control.lock();
         control.configured_domains = rules.domains().to_vec();
         drop(rules);
@@ -182,7 +182,7 @@ impl Engine {
     /// Ends expired switches and blocks, and evaluates the guards of changed rules.
     pub(super) fn end_expired_overrides(&self, now: Now) {
         let mut control = self.control.lock();
-        control.retired.retain(Replaced::is_in_use);
+        control.retired.retain(ReplacedRuleSet::is_in_use);
         let mut some = control.end_expired(now.at);
         let (alarms, ended) = control.guards.evaluate_rules(now.at);
         some |= ended;
@@ -218,7 +218,7 @@ impl Engine {
         control.retired.push(replaced);
     }
 
-    fn compile_and_install(&self, control: &mut OperatorControl, is_first: bool) -> Replaced {
+    fn compile_and_install(&self, control: &mut OperatorControl, is_first: bool) -> ReplacedRuleSet {
         let mut slots = self.slots.lock();
         let before = self.rule_set.load_full();
         let mode = control.daemon_mode(self.options.mode);
@@ -247,7 +247,7 @@ impl Engine {
         for given in slots.finish_rule_set(&ruling) {
             self.reassign_slot(&given, control, &mut slots);
         }
-        Replaced(self.rule_set.swap(ruling))
+        ReplacedRuleSet(self.rule_set.swap(ruling))
     }
 
     /// Prepares a reassigned slot, before any thread counts there: adds the counts of its previous rule, and

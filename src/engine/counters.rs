@@ -13,7 +13,7 @@ pub(super) struct ThreadCounters {
     pub(super) unmatched_domain: Count,
     pub(super) unmatched_rule: Count,
     pub(super) panics: Count,
-    pub(super) spans: Spans,
+    pub(super) spans: DurationHistogram,
 }
 
 /// The counters of one rule, or of decisions that name no rule.
@@ -28,7 +28,7 @@ pub(super) struct RuleCounts {
 pub(super) struct Verdicts([Count; VERDICTS]);
 
 #[derive(Debug, Default)]
-pub(super) struct Spans {
+pub(super) struct DurationHistogram {
     /// Indexed by the first bound of [`SPANS_NANOS`] that is not exceeded; the last counter is beyond all.
     pub(super) counts: [Count; SPANS_NANOS.len() + 1],
     pub(super) nanos: Count,
@@ -98,7 +98,7 @@ impl ThreadCounters {
             unmatched_domain: Count::default(),
             unmatched_rule: Count::default(),
             panics: Count::default(),
-            spans: Spans::default(),
+            spans: DurationHistogram::default(),
         }
     }
 

@@ -2,7 +2,7 @@
 
 use super::judgement::stage;
 use super::part::StageCheck;
-use super::remote_check::Ticket;
+use super::remote_check::Shortfalls;
 use crate::clock::Micros;
 use crate::limit::QuotaLevel;
 use crate::rules::{Domain, ListedEntry, Rule, candidate_of};
@@ -22,7 +22,7 @@ pub enum EngineAnswer<'d> {
     /// A remote check may turn the refusal into a grant, and nothing is charged: see
     /// [`Decider::resume`](super::Decider::resume). Only for requests that [may
     /// wait](super::Request::may_wait).
-    RemoteCheck(Arc<Ticket>),
+    RemoteCheck(Arc<Shortfalls>),
 }
 
 /// A verdict with its details. Borrows from the [`Decider`](super::Decider) until its next request.

@@ -12,7 +12,7 @@ use crate::limit::share::CompactShare;
 use crate::limit::sliding_log::SlidingLogState;
 use crate::limit::sliding_window::SlidingWindowState;
 use crate::limit::token_bucket::GcraState;
-use crate::rules::{Allowance, Limit, Over, Rule};
+use crate::rules::{Allowance, Limit, OverTreatment, Rule};
 
 /// Resident bytes of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -69,10 +69,10 @@ fn limit_footprint(limit: &Limit) -> KeyFootprint {
 fn max_entries(allowance: &Allowance) -> u64 {
     let own = bytes_per_key(&allowance.quota).most;
     match &allowance.over {
-        Over::Refuse => own,
+        OverTreatment::Refuse => own,
         // One state, which may grow to the size of the larger quota.
-        Over::Soft(larger) => own.max(bytes_per_key(larger).most) + entry::<SoftState>((0, 0)).most,
-        Over::Elastic(second) => own + bytes_per_key(second).most,
+        OverTreatment::Soft(larger) => own.max(bytes_per_key(larger).most) + entry::<SoftState>((0, 0)).most,
+        OverTreatment::Elastic(second) => own + bytes_per_key(second).most,
     }
 }
 

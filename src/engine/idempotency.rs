@@ -23,7 +23,7 @@ use std::time::Duration;
 pub(super) struct IdempotencyTable {
     names: KeyHash,
     requests: KeyHash,
-    shards: Box<[Mutex<StateTable<Granted>>]>,
+    shards: Box<[Mutex<StateTable<NamedGrant>>]>,
 }
 
 /// The digests of a request's name and of its content.
@@ -36,7 +36,7 @@ struct RequestName {
 /// A name, with the lock on its shard of grants.
 pub(super) struct NamedRequest<'e> {
     name: RequestName,
-    grants: MutexGuard<'e, StateTable<Granted>>,
+    grants: MutexGuard<'e, StateTable<NamedGrant>>,
 }
 
 pub(super) enum KnownName {
@@ -72,7 +72,7 @@ pub struct Grant {
 
 /// The grant of a named request.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct Granted {
+pub struct NamedGrant {
     /// A hash of the request's content.
     pub content_hash: u64,
     /// Its grant.
@@ -188,7 +188,7 @@ impl IdempotencyTable {
         self.requests.digest_bytes(written).hash()
     }
 
-    fn lock(&self, name: &RequestName) -> MutexGuard<'_, StateTable<Granted>> {
+    fn lock(&self, name: &RequestName) -> MutexGuard<'_, StateTable<NamedGrant>> {
         #[allow(clippy::indexing_slicing, reason = "there are SHARDS of them, and the shard is below that")]
         self.shards[name.digest.shard(SHARDS)].lock()
     }
@@ -201,7 +201,7 @@ impl IdempotencyTable {
 
     /// Removes expired grants and returns the number left.
     pub(super) fn sweep(&self, shards: &Shards, now: Now) -> usize {
-        let sweep = |shard: &Mutex<StateTable<Granted>>| {
+        let sweep = |shard: &Mutex<StateTable<NamedGrant>>| {
             while !shard.lock().sweep(STEP_BUCKETS, shards.memory(), now) {}
             shard.lock().len()
         };
@@ -225,7 +225,7 @@ impl NamedRequest<'_> {
 
     pub(super) fn remember_grant(&mut self, grant: Grant, shards: &Shards, now: Now) {
         let NamedRequest { name, grants: among } = self;
-        let granted = Granted { content_hash: name.content_hash, grant: Box::new(grant) };
+        let granted = NamedGrant { content_hash: name.content_hash, grant: Box::new(grant) };
         among.remove(&name.digest, shards.memory());
         let (_, evicted) = among.change(name.digest, shards.memory(), now, || granted, |_| ());
         shards.count_evictions(evicted);
@@ -298,7 +298,7 @@ impl Grant {
     }
 }
 
-impl TableState for Granted {
+impl TableState for NamedGrant {
     fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
         let ends = self.grant.at.after(REMEMBERED);
         ends.as_nanos().saturating_sub(now.at.as_nanos())
@@ -351,7 +351,7 @@ impl IdempotencyTable {
     /// Copies all grants, marked as of this rule set or of none.
     pub(in crate::engine) fn copy_out(&self, ruling: u64, now: Now, visit: &mut dyn FnMut(SnapshotEntry)) {
         for shard in &self.shards {
-            let piece = &mut |from, size, copies: &mut Vec<(Digest, Granted)>| {
+            let piece = &mut |from, size, copies: &mut Vec<(Digest, NamedGrant)>| {
                 shard.lock().copy_piece(from, size, now, copies)
             };
             copy_pieces(piece, &mut |copies| {
@@ -363,7 +363,13 @@ impl IdempotencyTable {
         }
     }
 
-    pub(in crate::engine) fn put_back(&self, name: Digest, mut granted: Granted, shards: &Shards, now: Now) {
+    pub(in crate::engine) fn put_back(
+        &self,
+        name: Digest,
+        mut granted: NamedGrant,
+        shards: &Shards,
+        now: Now,
+    ) {
         // The first rule set equals that of the snapshot, or gets another number.
         granted.grant.rule_set = granted.grant.rule_set.min(FIRST_RULING);
         if let Some(shard) = self.shards.get(name.shard(SHARDS)) {

@@ -11,9 +11,9 @@ use super::decider::under_locks;
 use super::decision::{CheckedKeys, Decision, EngineAnswer, LimitView, NoteKind, Verdict};
 use super::gate::{Gate, GateRefusal, GateRequest};
 use super::idempotency::{Grant, KnownName, NamedRequest};
-use super::leases::{LeaseCost, NewLease, Reservation, Session, Tie};
+use super::leases::{LeaseCost, LeaseResource, NewLease, Reservation, Session};
 use super::part::{CheckContext, CheckStage, StageCheck};
-use super::remote_check::Ticket;
+use super::remote_check::Shortfalls;
 use super::request::{Op, Request};
 use super::ruling::{CompiledDomain, CompiledRuleSet};
 use super::slots::Slot;
@@ -206,7 +206,7 @@ impl<'d> Judgement<'d> {
         let (gate, pool) = (self.find_gate(reserved.session()), reserved.session().pool());
         let is_other = gate.is_none_or(|gate| gate.shedding.is_noncritical(priority));
         pool.add_lease(is_other, None);
-        let name = reserved.name().map(Tie::IdempotencyKey);
+        let name = reserved.name().map(LeaseResource::IdempotencyKey);
         let lease = NewLease {
             ttl: LEASE_TTL_DEFAULT,
             request,
@@ -242,7 +242,7 @@ impl<'d> Judgement<'d> {
         gate: Option<&'d Gate>,
         priority: Option<usize>,
         reserved: Option<Reservation<'_>>,
-    ) -> Result<Decision<'d>, Arc<Ticket>> {
+    ) -> Result<Decision<'d>, Arc<Shortfalls>> {
         let intent = choose_intent(request);
         let mut case = self.check_context(request.wait_max);
         case.leases = reserved.is_some();
@@ -435,7 +435,7 @@ fn before_remote_check(
     case: &CheckContext<'_>,
     parts: &mut [StageCheck],
     sheds: Option<GateRefusal>,
-) -> Result<Admission, Arc<Ticket>> {
+) -> Result<Admission, Arc<Shortfalls>> {
     if let Some(refusal) = sheds {
         parts.iter_mut().filter(|part| part.refuses()).for_each(|part| part.outcome = Outcome::Pass);
         return Ok(Admission::Shed(refusal));
@@ -448,7 +448,7 @@ fn before_remote_check(
             return Ok(admit(case, parts, Intent::Admit, &mut || None));
         }
     }
-    Err(Arc::new(Ticket { needs, patience }))
+    Err(Arc::new(Shortfalls { needs, patience }))
 }
 
 /// The intent of a request, and whether it may make a remote check.

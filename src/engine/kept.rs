@@ -15,11 +15,11 @@ use crate::clock::Timestamp;
 pub(super) use copy::copy_pieces;
 pub(super) use heritage::{Heritage, Inherited, fingerprint};
 pub(super) use put_back::FIRST_RULING;
-pub use put_back::{PuttingBack, Unfit};
+pub use put_back::{InvalidEntry, Restore};
 
 pub use super::digest::{Digest, Salt};
-pub use super::idempotency::{Grant, Granted};
-pub use super::leases::{LeaseCharge, LeaseCost, Tie};
+pub use super::idempotency::{Grant, NamedGrant};
+pub use super::leases::{LeaseCharge, LeaseCost, LeaseResource};
 pub use super::refundable_costs::RefundableCost;
 pub use crate::limit::QuotaLevel;
 
@@ -29,9 +29,9 @@ pub enum SnapshotEntry {
     /// A fingerprint of the names and order of the rules in force. Precedes all grants.
     Rules(u64),
     /// The previous quotas of a rule's buckets.
-    Rule(KeptRule),
+    Rule(StoredRule),
     /// A pool.
-    Pool(Box<KeptPool>),
+    Pool(Box<StoredPool>),
     /// The arrival times of some token and leaky buckets, which are most keys: a list takes less than an entry each.
     Buckets(Vec<(Digest, u64)>),
     /// Some fixed windows: when their keys entered them, and their counts.
@@ -47,13 +47,13 @@ pub enum SnapshotEntry {
     /// A key above its soft limit: since when, and until when without further requests.
     Soft(Digest, Timestamp, Timestamp),
     /// The grant of a request with an idempotency key.
-    Repeat(Digest, Granted),
+    Repeat(Digest, NamedGrant),
     /// The cost of a named grant or charge, until it is refunded.
     Spent(Digest, RefundableCost),
     /// A session.
-    Session(Box<KeptSession>),
+    Session(Box<StoredSession>),
     /// A lease of the preceding session.
-    Lease(Box<KeptLease>),
+    Lease(Box<StoredLease>),
 }
 
 impl SnapshotEntry {
@@ -70,7 +70,7 @@ impl SnapshotEntry {
 
 /// The quotas under which a rule's buckets were last used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptRule {
+pub struct StoredRule {
     /// Identifies the rule.
     pub identity: u64,
     /// The fingerprint of the quotas, and the mark on the buckets.
@@ -79,7 +79,7 @@ pub struct KeptRule {
 
 /// A pool and the state of its shedding controller. The brake is not stored.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub struct KeptPool {
+pub struct StoredPool {
     /// Its name.
     pub name: Box<str>,
     /// The controller's parameters: good, bad, after, full, leak.
@@ -94,7 +94,7 @@ pub struct KeptPool {
 
 /// A session with a name. Others end with their connection.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptSession {
+pub struct StoredSession {
     /// Its name.
     pub name: [u8; 16],
     /// Its user (uid).
@@ -109,7 +109,7 @@ pub struct KeptSession {
 
 /// A lease.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct KeptLease {
+pub struct StoredLease {
     /// Its number for the client.
     pub number: u64,
     /// When it expires.
@@ -123,7 +123,7 @@ pub struct KeptLease {
     /// Whether it has no access to the pool's reserve.
     pub is_other: bool,
     /// Everything that ends with it.
-    pub ties: Vec<Tie>,
+    pub ties: Vec<LeaseResource>,
     /// The cost that a refund can name.
     pub cost: LeaseCost,
 }

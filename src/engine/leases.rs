@@ -25,12 +25,14 @@ use super::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering};
 use crate::clock::{Now, Timestamp};
 use lease_table::{LeaseTable, MemberEndProgress};
 use numbers::LeaseNumbers;
-use session::{Attached, Holdings};
+use session::{HeldLeases, SessionHandle};
 
 pub(super) use lease::{Covers, NewLease, Ties};
-pub use lease::{LeaseCharge, LeaseCost, Tie};
+pub use lease::{LeaseCharge, LeaseCost, LeaseResource};
 pub use not_held::NotHeldTotals;
-pub use session::{ConnectionEnd, OpenSession, Opening, Session, SessionError, WorkOutcome, WrongPool};
+pub use session::{
+    ConnectionEnd, ConnectionParams, OpenSession, Session, SessionError, WorkOutcome, WrongPool,
+};
 
 #[derive(Debug)]
 pub(super) struct Leases {
@@ -99,7 +101,7 @@ impl Leases {
     /// # Errors The session belongs to another user, pool or slot count; a bound on sessions is reached.
     pub(super) fn open_session(
         &self,
-        opening: &Opening<'_>,
+        opening: &ConnectionParams<'_>,
         pools: &PoolTable,
         now: Now,
     ) -> Result<Session, SessionError> {
@@ -107,10 +109,10 @@ impl Leases {
             Some(name) => self.numbers.table_of(name, TABLES),
             None => usize::try_from(self.numbers.next()).unwrap_or_default() % TABLES,
         };
-        let attached = |member, generation, pool: &Arc<Pool>, holdings: &Arc<Holdings>| {
+        let attached = |member, generation, pool: &Arc<Pool>, holdings: &Arc<HeldLeases>| {
             let (pool, holdings) = (Arc::clone(pool), Arc::clone(holdings));
             let connection = opening.connection;
-            Session(Arc::new(Attached { table, member, generation, connection, pool, holdings }))
+            Session(Arc::new(SessionHandle { table, member, generation, connection, pool, holdings }))
         };
         let mut table = self.lock_table(table);
         if let Some(joined) = opening.name.as_ref().and_then(|name| table.join(name, opening)) {
@@ -130,7 +132,7 @@ impl Leases {
             return Err(SessionError::TooMany);
         }
         let pool = pools.find_or_create(opening.pool);
-        let holdings = Arc::new(Holdings::new(of_user));
+        let holdings = Arc::new(HeldLeases::new(of_user));
         let (member, generation) = table
             .add(opening, Arc::clone(&pool), Arc::clone(&holdings), now.at)
             .ok_or(SessionError::TooMany)?;
@@ -144,7 +146,7 @@ impl Leases {
         now: Now,
         loosen: ReleaseTies<'_>,
     ) -> ConnectionEnd {
-        let Attached { table, member, generation, .. } = *session.0;
+        let SessionHandle { table, member, generation, .. } = *session.0;
         let parting = self.lock_table(table).leave(member, generation, now.at);
         match parting {
             ConnectionEnd::Ends => self.end_session(session, now.at, loosen),
@@ -155,7 +157,7 @@ impl Leases {
     }
 
     pub(super) fn end_session(&self, session: &Session, at: Timestamp, loosen: ReleaseTies<'_>) {
-        let Attached { table, member, generation, .. } = *session.0;
+        let SessionHandle { table, member, generation, .. } = *session.0;
         self.end_member(table, member, generation, at, loosen);
     }
 
@@ -411,7 +413,7 @@ impl<'l> Reservation<'l> {
     /// Grants the lease and returns its number. `None`: the session has ended, or the request was abandoned.
     pub(in crate::engine) fn grant(self, new: &NewLease<'_>, now: Now) -> Option<u64> {
         let (leases, session) = (self.leases, self.session);
-        let Attached { table, member, generation, connection, .. } = *session.0;
+        let SessionHandle { table, member, generation, connection, .. } = *session.0;
         let mut table = leases.lock_table(table);
         let owner = table.member(member, generation)?;
         if owner.reports.take(connection, new.request, now.at) {

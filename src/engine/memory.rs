@@ -9,7 +9,7 @@ pub(super) struct Memory {
     bytes_max: usize,
     /// `bytes_max` plus the reserve for rebuilds.
     budget: usize,
-    by_kind: [Used; KINDS],
+    by_kind: [KindUsage; KINDS],
     /// Serializes claims: two of different kinds could otherwise both take the last bytes.
     claiming: Mutex<()>,
 }
@@ -29,7 +29,7 @@ pub(super) enum MemoryKind {
 }
 
 #[derive(Debug, Default)]
-struct Used {
+struct KindUsage {
     bytes: AtomicUsize,
     share: AtomicUsize,
 }
@@ -90,13 +90,13 @@ impl Memory {
         if is_side { self.bytes_max / SIDE_SHARE } else { self.bytes_max }
     }
 
-    fn usage(&self, kind: MemoryKind) -> &Used {
+    fn usage(&self, kind: MemoryKind) -> &KindUsage {
         #[allow(clippy::indexing_slicing, reason = "there is one for each kind")]
         &self.by_kind[kind as usize]
     }
 }
 
-impl Used {
+impl KindUsage {
     fn claimed_bytes(&self) -> usize {
         self.bytes.load(Ordering::Relaxed).max(self.share.load(Ordering::Relaxed))
     }

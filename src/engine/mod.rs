@@ -63,8 +63,8 @@ pub use fleet::{
 pub use footprint::{KeyFootprint, bytes_per_key, bytes_per_rule_key, keys_within};
 pub use in_force::{InForce, RuleInForce, RuleKind};
 pub use leases::{
-    ConnectionEnd, LeaseTotals, NotHeldTotals, OpenSession, Opening, Session, SessionError, WorkOutcome,
-    WrongPool,
+    ConnectionEnd, ConnectionParams, LeaseTotals, NotHeldTotals, OpenSession, Session, SessionError,
+    WorkOutcome, WrongPool,
 };
 pub use ledger::{Account, AccountUse, HeldBytes};
 pub use permits::{
@@ -73,7 +73,7 @@ pub use permits::{
 pub use pool::{OtherHostsSums, PoolReserve, PoolView, ReserveView};
 pub use remote_check::{
     CheckReply, OnCheckReply, RemoteCheckResult, RemoteChecker, SHORTFALLS_MAX, SharedRemoteChecker,
-    Shortfall, Ticket,
+    Shortfall, Shortfalls,
 };
 pub use request::{
     Amount, Charge, Cost, Descriptors, IdempotencyKey, Op, RefundBy, RefundReference, Request, UNIT_REQUESTS,
@@ -303,9 +303,9 @@ impl Engine {
 
 /// A replaced rule set, with everything derived from it.
 #[derive(Debug)]
-pub struct Replaced(Arc<CompiledRuleSet>);
+pub struct ReplacedRuleSet(Arc<CompiledRuleSet>);
 
-impl Replaced {
+impl ReplacedRuleSet {
     /// Returns whether a decision thread still uses it. Keep it while true, so that no such thread frees it.
     #[must_use]
     pub fn is_in_use(&self) -> bool {

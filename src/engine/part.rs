@@ -15,7 +15,7 @@ use super::slots::Slot;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::leaky_bucket::QueueWait;
 use crate::limit::{Outcome, Quota, QuotaLevel, places, share};
-use crate::rules::{Allowance, Limit, Over, Rule};
+use crate::rules::{Allowance, Limit, OverTreatment, Rule};
 use std::time::Duration;
 
 pub(super) use soft::SoftState;
@@ -160,7 +160,7 @@ impl StageCheck {
             return;
         }
         let Some(law) = self.find_limit(case) else { return self.judge_unlimited(case) };
-        if self.cost == 0 || matches!(law.allowance.over, Over::Elastic(_)) {
+        if self.cost == 0 || matches!(law.allowance.over, OverTreatment::Elastic(_)) {
             self.adopt(&law, case.now, shard);
         }
         if self.cost == 0 {
@@ -212,7 +212,7 @@ impl StageCheck {
             });
         };
         adopt(self.digest, &law.allowance.quota);
-        if let Over::Elastic(second) = &law.allowance.over {
+        if let OverTreatment::Elastic(second) = &law.allowance.over {
             adopt(self.elastic_digest(), second);
         }
     }
@@ -252,15 +252,15 @@ impl StageCheck {
     ) -> Outcome {
         match (&law.allowance.over, outcome) {
             (_, Outcome::Pass | Outcome::Queued(_))
-            | (Over::Refuse, _)
-            | (Over::Elastic(_), Outcome::Never) => outcome,
-            (Over::Soft(larger), _) => {
+            | (OverTreatment::Refuse, _)
+            | (OverTreatment::Elastic(_), Outcome::Never) => outcome,
+            (OverTreatment::Soft(larger), _) => {
                 let Some(larger) = A::from_quota(larger) else { return outcome };
                 let (lenient, _) = larger.judge(state, case.now, self.cost, case.wait_max);
                 let one = soft::wait_for_one(quota, state, case.now);
                 self.judge_soft(outcome, lenient, one, law, case, shard)
             }
-            (Over::Elastic(second), Outcome::Later(wait)) => {
+            (OverTreatment::Elastic(second), Outcome::Later(wait)) => {
                 let Some(second) = A::from_quota(second).filter(|_| case.has_elastic_room) else {
                     return outcome;
                 };
@@ -295,7 +295,7 @@ impl StageCheck {
         let Some(law) = self.find_limit(case) else { return 0 };
         let is_blocked = self.operator_block_remaining(case.now) > Micros::ZERO
             || law.limit.block.is_some() && self.block_remaining(case.now, shard) > Micros::ZERO;
-        if is_blocked || law.allowance.over != Over::Refuse {
+        if is_blocked || law.allowance.over != OverTreatment::Refuse {
             return 0;
         }
         let quota = match &law.allowance.quota {

@@ -17,7 +17,7 @@ use reserve::OtherHosts;
 pub use reserve::{OtherHostsSums, PoolReserve, ReserveView};
 
 use super::gate::PoolShedding;
-use super::kept::KeptPool;
+use super::kept::StoredPool;
 use super::signals::SignalReadings;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::clock::Timestamp;
@@ -283,12 +283,12 @@ impl Pool {
     }
 
     /// The state of its shedding controller, for the snapshot.
-    pub(super) fn kept(&self) -> Option<KeptPool> {
+    pub(super) fn kept(&self) -> Option<StoredPool> {
         self.controller.lock().kept(&self.name)
     }
 
     /// Restores the shedding controller from before a restart, if its parameters are the same.
-    pub(super) fn inherit(&self, kept: &KeptPool, at: Timestamp) {
+    pub(super) fn inherit(&self, kept: &StoredPool, at: Timestamp) {
         self.controller.lock().inherit(kept, at);
     }
 

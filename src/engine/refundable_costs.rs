@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::decision::{CheckedKeys, Decision};
 use super::digest::{Digest, HashKey, KeyHash};
 use super::kept::{SnapshotEntry, copy_pieces};
-use super::leases::{LeaseCost, Tie};
+use super::leases::{LeaseCost, LeaseResource};
 use super::memory::MemoryKind;
 use super::part::StageCheck;
 use super::request::{
@@ -101,14 +101,14 @@ impl RefundableCosts {
     }
 
     /// Returns the cost to keep in a lease. A cost in several units is tied to the lease unit by unit.
-    pub(super) fn lease_cost(&self, cost: &Cost<'_>, print: u32, ties: &mut Vec<Tie>) -> LeaseCost {
+    pub(super) fn lease_cost(&self, cost: &Cost<'_>, print: u32, ties: &mut Vec<LeaseResource>) -> LeaseCost {
         match cost {
             Cost::Requests(cost) => LeaseCost { fingerprint: print, cost: *cost },
             Cost::Units(units) => {
                 let most = ties.len() + UNITS_MAX;
                 units.each(&mut |unit, cost| {
                     if ties.len() < most {
-                        ties.push(Tie::Cost { unit: self.unit_fingerprint(unit), cost });
+                        ties.push(LeaseResource::Cost { unit: self.unit_fingerprint(unit), cost });
                     }
                 });
                 LeaseCost { fingerprint: print, cost: 0 }
@@ -239,7 +239,7 @@ impl Engine {
         if let Some(repeat) = &request.idempotency_key {
             let name =
                 self.refundable_costs.digest(RefundKind::Grant, repeat.user, request.domain, repeat.name);
-            workspace.ties.push(Tie::RefundableCost(name));
+            workspace.ties.push(LeaseResource::RefundableCost(name));
             return LeaseCost::default();
         }
         let print = self.refundable_costs.fingerprint(

@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// The tokens and permits that one request lacks; all are granted, or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ticket {
+pub struct Shortfalls {
     /// One entry per key.
     pub needs: ArrayVec<Shortfall, SHORTFALLS_MAX>,
     /// The longest wait for the reply: the shortest limit of all rules involved.
@@ -57,14 +57,14 @@ pub enum RemoteCheckResult<'t> {
     /// A reply arrived in time.
     Borrowed(CheckReply),
     /// No reply arrived in time.
-    TimedOut(&'t Ticket),
+    TimedOut(&'t Shortfalls),
 }
 
 /// Makes remote checks for pending requests.
 pub trait RemoteChecker: Send + Sync + Debug {
     /// Starts a remote check that is pointless after `due`, without blocking. Returns false if no more can be
     /// taken.
-    fn start_check(&self, ticket: Arc<Ticket>, due: Timestamp, on_brought: OnCheckReply) -> bool;
+    fn start_check(&self, ticket: Arc<Shortfalls>, due: Timestamp, on_brought: OnCheckReply) -> bool;
 }
 
 /// A shared [`RemoteChecker`].
@@ -236,7 +236,7 @@ pub(super) fn resume<'d>(
 /// request that is judged next. Returns the reserved amounts.
 fn record_missing_reply(
     engine: &Engine,
-    ticket: &Ticket,
+    ticket: &Shortfalls,
     now: Now,
 ) -> ArrayVec<(SharedKey, u32), SHORTFALLS_MAX> {
     let budgets = engine.fleet_budgets();

@@ -23,7 +23,7 @@ use super::tag::Tag;
 use crate::clock::{Micros, Timestamp};
 use crate::limit::Quota;
 use crate::rules::shed::{Shed, ShedPart};
-use crate::rules::{Domain, Limit, ListKind, Mode, Over, RefusedCost, Rule, RuleSet};
+use crate::rules::{Domain, Limit, ListKind, Mode, OverTreatment, RefusedCost, Rule, RuleSet};
 
 #[derive(Debug)]
 pub(super) struct CompiledRuleSet {
@@ -241,7 +241,7 @@ impl CompiledRuleSet {
             kinds.extend(limit.block.map(|_| MemoryKind::Blocks));
             let is_soft = |allowance: &Option<_>| {
                 allowance.as_ref().is_some_and(|allowance: &crate::rules::Allowance| {
-                    matches!(allowance.over, Over::Soft(_))
+                    matches!(allowance.over, OverTreatment::Soft(_))
                 })
             };
             kinds.extend(limit.allowances.iter().any(is_soft).then_some(MemoryKind::SoftStates));
@@ -347,7 +347,7 @@ impl StateTags {
 
     fn simple_rule(&self, rule: &Rule) -> Option<SimpleRule> {
         let [Some(allowance)] = rule.limit.allowances.as_slice() else { return None };
-        let is_plain = allowance.over == Over::Refuse
+        let is_plain = allowance.over == OverTreatment::Refuse
             && rule.limit.refused == RefusedCost::Free
             && rule.limit.block.is_none()
             && rule.overrides.is_none()

@@ -22,7 +22,7 @@ use crate::limit::token_bucket::GcraState;
 /// All state of the engine.
 #[derive(Debug)]
 pub(super) struct Shards {
-    shards: Box<[Padded]>,
+    shards: Box<[PaddedShard]>,
     memory: Memory,
     evictions: AtomicU64,
     /// One bit for each shard with shares whose sync is due.
@@ -33,7 +33,7 @@ pub(super) struct Shards {
 /// A shard on its own cache lines, against false sharing.
 #[derive(Debug)]
 #[repr(align(128))]
-struct Padded(Mutex<Shard>);
+struct PaddedShard(Mutex<Shard>);
 
 #[derive(Debug)]
 pub(super) struct Shard {
@@ -109,7 +109,7 @@ impl Shard {
 
 impl Shards {
     pub(super) fn new(memory: Memory) -> Shards {
-        let shards = (0..SHARDS).map(|_| Padded(Mutex::new(Shard::new())));
+        let shards = (0..SHARDS).map(|_| PaddedShard(Mutex::new(Shard::new())));
         let [evictions, calling, places_calling] = [(); 3].map(|()| AtomicU64::new(0));
         Shards {
             shards: shards.collect(),

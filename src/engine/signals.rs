@@ -9,20 +9,20 @@ use crate::shed::mapping;
 
 #[derive(Debug, Default)]
 pub(super) struct SignalReadings {
-    read: Vec<Read>,
-    pushed: Vec<Pushed>,
+    read: Vec<HostSignalReading>,
+    pushed: Vec<PushedSignal>,
 }
 
 /// A signal that the host reads; without a value if it cannot be read.
 #[derive(Debug)]
-struct Read {
+struct HostSignalReading {
     name: Box<str>,
     value: Option<u32>,
     at: Timestamp,
 }
 
 #[derive(Debug)]
-struct Pushed {
+struct PushedSignal {
     name: Box<str>,
     session: u64,
     permille: u16,
@@ -35,13 +35,13 @@ impl SignalReadings {
         if let Some(read) = self.read.iter_mut().find(|read| *read.name == *name) {
             (read.value, read.at) = (value, at);
         } else if self.read.len() < READ_MAX {
-            self.read.push(Read { name: name.into(), value, at });
+            self.read.push(HostSignalReading { name: name.into(), value, at });
         }
     }
 
     /// Records a pushed signal; drops a new one beyond the bounds.
     pub(super) fn push(&mut self, name: &str, session: u64, permille: u16, at: Timestamp) {
-        let is_it = |pushed: &&mut Pushed| pushed.session == session && *pushed.name == *name;
+        let is_it = |pushed: &&mut PushedSignal| pushed.session == session && *pushed.name == *name;
         if let Some(pushed) = self.pushed.iter_mut().find(is_it) {
             (pushed.permille, pushed.at) = (permille, at);
             return;
@@ -49,7 +49,7 @@ impl SignalReadings {
         self.pushed.retain(|pushed| at.since(pushed.at) < FRESH);
         let of_session = self.pushed.iter().filter(|pushed| pushed.session == session).count();
         if self.pushed.len() < PUSHED_MAX && of_session < SESSION_PUSHED_MAX {
-            self.pushed.push(Pushed { name: name.into(), session, permille, at });
+            self.pushed.push(PushedSignal { name: name.into(), session, permille, at });
         }
     }
 

@@ -3,14 +3,14 @@
 use super::Engine;
 use super::algorithm::{AlgorithmTable, each_algorithm};
 use super::leases::{
-    ConnectionEnd, LeaseCharge, LeaseEndReason, NewLease, OpenSession, Opening, Reservation, Session,
-    SessionError, Tie, Ties, WorkOutcome, WrongPool,
+    ConnectionEnd, ConnectionParams, LeaseCharge, LeaseEndReason, LeaseResource, NewLease, OpenSession,
+    Reservation, Session, SessionError, Ties, WorkOutcome, WrongPool,
 };
 use super::memory::Memory;
 use super::pool::{OtherHostsSums, PoolReserve};
 use super::shards::Shard;
 use crate::clock::Now;
-use crate::rules::Over;
+use crate::rules::OverTreatment;
 use crate::rules::shed::SignalSource;
 
 /// A signal that the host must read for the rules in force.
@@ -31,7 +31,7 @@ impl Engine {
     ///
     /// # Errors
     /// The session belongs to another user, pool or slot count; a bound on sessions is reached.
-    pub fn open_session(&self, opening: &Opening<'_>, now: Now) -> Result<Session, SessionError> {
+    pub fn open_session(&self, opening: &ConnectionParams<'_>, now: Now) -> Result<Session, SessionError> {
         self.leases.open_session(opening, &self.pools, now)
     }
 
@@ -195,14 +195,29 @@ impl Engine {
         move |ties| self.release_ties(ties.iter(), WorkOutcome::Dropped, forgets, now)
     }
 
-    fn release_ties(&self, ties: impl Iterator<Item = Tie>, outcome: WorkOutcome, forgets: bool, now: Now) {
+    fn release_ties(
+        &self,
+        ties: impl Iterator<Item = LeaseResource>,
+        outcome: WorkOutcome,
+        forgets: bool,
+        now: Now,
+    ) {
         for tie in ties {
             match tie {
-                Tie::Permit(digest) => self.release_permit(&digest, now),
-                Tie::Refund(refund) if outcome == WorkOutcome::Ok => self.refund_charge(&refund, now),
-                Tie::IdempotencyKey(name) if forgets => self.idempotency.forget(&name, &self.shards),
-                Tie::RefundableCost(name) if forgets => self.refundable_costs.forget(&name, &self.shards),
-                Tie::Refund(_) | Tie::IdempotencyKey(_) | Tie::RefundableCost(_) | Tie::Cost { .. } => {}
+                LeaseResource::Permit(digest) => self.release_permit(&digest, now),
+                LeaseResource::Refund(refund) if outcome == WorkOutcome::Ok => {
+                    self.refund_charge(&refund, now)
+                }
+                LeaseResource::IdempotencyKey(name) if forgets => {
+                    self.idempotency.forget(&name, &self.shards)
+                }
+                LeaseResource::RefundableCost(name) if forgets => {
+                    self.refundable_costs.forget(&name, &self.shards)
+                }
+                LeaseResource::Refund(_)
+                | LeaseResource::IdempotencyKey(_)
+                | LeaseResource::RefundableCost(_)
+                | LeaseResource::Cost { .. } => {}
             }
         }
     }
@@ -216,7 +231,7 @@ impl Engine {
             return;
         }
         let quota = match (&allowance.over, refund.is_elastic) {
-            (Over::Elastic(second), true) => second,
+            (OverTreatment::Elastic(second), true) => second,
             (_, true) => return,
             (_, false) => &allowance.quota,
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::counters::{CheckResult, ThreadCounters};
 use super::decision::NoteKind;
 use super::digest::Digest;
-use super::leases::Tie;
+use super::leases::LeaseResource;
 use super::part::{CheckStage, StageCheck};
 use super::request::{Charge, Descriptors, Op, Request, UNIT_REQUESTS};
 use super::ruling::{CompiledDomain, CompiledRule};
@@ -22,7 +22,7 @@ pub(super) struct Workspace {
     /// Would-be refusals of shadow shedders, listed after the notes of rules.
     pub(super) shed_notes: Vec<(NoteKind, u32)>,
     /// The ties of the lease, and its time to live.
-    pub(super) ties: Vec<Tie>,
+    pub(super) ties: Vec<LeaseResource>,
     pub(super) lease_ttl: Option<Duration>,
     /// Counter for per-request random draws.
     pub(super) draws: Cell<u64>,
@@ -217,15 +217,15 @@ impl Workspace {
 
     /// Ties the permits, the refundable charges and the request's name to the lease.
     pub(super) fn add_ties(&mut self, domain: &Domain, terms: &CompiledDomain, name: Option<Digest>) {
-        self.ties.extend(name.map(Tie::IdempotencyKey));
+        self.ties.extend(name.map(LeaseResource::IdempotencyKey));
         for part in self.checks.iter().filter(|part| part.charged) {
             if part.is_concurrency {
-                self.ties.push(Tie::Permit(part.state()));
+                self.ties.push(LeaseResource::Permit(part.state()));
                 continue;
             }
             let refunds = domain.rules().get(part.rule as usize).is_some_and(|rule| rule.refund_on.is_some());
             if let Some(terms) = terms.rules.get(part.rule as usize).filter(|_| refunds && part.passes()) {
-                self.ties.push(Tie::Refund(part.refund(terms)));
+                self.ties.push(LeaseResource::Refund(part.refund(terms)));
             }
         }
     }

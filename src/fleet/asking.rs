@@ -13,15 +13,15 @@ mod places;
 
 use super::call::{Bucket, Host, KeyPayment, Payment, ScriptCommand};
 use super::cell::{CellQuota, TOKEN};
-use super::dice::Dice;
-use super::lanes::{self, Lanes};
+use super::dice::Rng;
+use super::lanes::{self, Sequences};
 use super::page::{cell_window, terms};
 use super::redis_clock::RedisClock;
-use super::reply::{CommandReply, CostCover, Paid, ReplyKind};
-use super::window::Stands;
+use super::reply::{CommandReply, CostCover, PaymentResult, ReplyKind};
+use super::window::WindowStatus;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::engine::{
-    CheckReply, Engine, FleetBudget, FleetStatus, NextIncrease, OnCheckReply, Shortfall, Ticket,
+    CheckReply, Engine, FleetBudget, FleetStatus, NextIncrease, OnCheckReply, Shortfall, Shortfalls,
 };
 use breaker::Breaker;
 use places::PermitQueue;
@@ -45,17 +45,17 @@ pub struct RemoteCheckCounts {
 type PendingCheck = lanes::UnansweredBatch<Payment>;
 
 /// The remote checks of this host and their pending requests.
-pub struct Asking {
+pub struct PendingChecks {
     engine: Arc<Engine>,
     standing: Arc<FleetStatus>,
     /// Differs in each process and from the identity of the syncs, so sequence numbers never collide.
     host: Host,
     buckets: u16,
-    dice: Dice,
-    lanes: Vec<Lanes<Payment>>,
-    tickets: HashMap<u64, Open>,
+    dice: Rng,
+    lanes: Vec<Sequences<Payment>>,
+    tickets: HashMap<u64, WaitingRequests>,
     last: u64,
-    told: HashMap<[u8; 16], Heard>,
+    told: HashMap<[u8; 16], LastReply>,
     queues: Vec<PermitQueue>,
     breaker: Breaker,
     clock: RedisClock,
@@ -63,7 +63,7 @@ pub struct Asking {
 }
 
 /// A ticket with a pending request.
-struct Open {
+struct WaitingRequests {
     due: Timestamp,
     /// Unanswered payments and permits not yet granted.
     left: usize,
@@ -75,25 +75,25 @@ struct Open {
 
 /// When Redis last reported a key, and the minimum time it keeps the key after that.
 #[derive(Clone, Copy, Debug)]
-struct Heard {
+struct LastReply {
     at: Timestamp,
     kept: Duration,
 }
 
-impl Asking {
+impl PendingChecks {
     /// Makes the state without pending requests. `seed` is random.
     #[must_use]
-    pub fn new(engine: Arc<Engine>, standing: Arc<FleetStatus>, buckets: u16, seed: u64) -> Asking {
+    pub fn new(engine: Arc<Engine>, standing: Arc<FleetStatus>, buckets: u16, seed: u64) -> PendingChecks {
         let buckets = buckets.clamp(1, 256);
         let lanes = (0..buckets).filter_map(|bucket| u8::try_from(bucket).ok());
-        let mut dice = Dice::new(seed);
-        Asking {
+        let mut dice = Rng::new(seed);
+        PendingChecks {
             engine,
             standing,
             host: dice.bytes(),
             buckets,
             dice,
-            lanes: lanes.map(|bucket| Lanes::new(Bucket::from_number(bucket))).collect(),
+            lanes: lanes.map(|bucket| Sequences::new(Bucket::from_number(bucket))).collect(),
             tickets: HashMap::new(),
             last: 0,
             told: HashMap::new(),
@@ -114,7 +114,7 @@ impl Asking {
     /// `on_brought(None)` runs at once.
     pub fn ask(
         &mut self,
-        (ticket, due): (&Ticket, Timestamp),
+        (ticket, due): (&Shortfalls, Timestamp),
         on_brought: OnCheckReply,
         version: impl Fn(u64) -> u64,
         now: Now,
@@ -139,7 +139,7 @@ impl Asking {
             }
         }
         let brought = CheckReply::new(&self.engine, now);
-        self.tickets.insert(number, Open { due, left, is_told: false, brought, on_brought });
+        self.tickets.insert(number, WaitingRequests { due, left, is_told: false, brought, on_brought });
     }
 
     /// Resends overdue payments and expires tickets.
@@ -148,7 +148,7 @@ impl Asking {
         self.lanes.iter_mut().for_each(|lanes| drop(lanes.give_up(now.at)));
         if self.standing.is_redis_reachable() {
             self.offer_probe(now.at);
-            let due = self.lanes.iter_mut().flat_map(Lanes::flights);
+            let due = self.lanes.iter_mut().flat_map(Sequences::flights);
             let due = due
                 .filter_map(|flight| flight.again.take_if(|again| *again <= now.at).map(|_| &flight.batch));
             out.extend(due.cloned().map(ScriptCommand::Exact));
@@ -158,11 +158,11 @@ impl Asking {
     /// Whether any payment is unanswered.
     #[must_use]
     pub fn has_calls(&self) -> bool {
-        self.lanes.iter().any(Lanes::is_busy)
+        self.lanes.iter().any(Sequences::is_busy)
     }
 
     /// Handles the reply to a payment.
-    pub fn answered(&mut self, payment: &Payment, answer: CommandReply<Vec<Paid>>, now: Now) {
+    pub fn answered(&mut self, payment: &Payment, answer: CommandReply<Vec<PaymentResult>>, now: Now) {
         // A reply after its deadline is late even if no tick has expired the ticket yet.
         self.expire(now.at);
         let place = &payment.place;
@@ -198,7 +198,7 @@ impl Asking {
     /// Costs by bucket; `None` if a limit or its version is unknown or a bucket has no free lane.
     fn costs(
         &self,
-        ticket: &Ticket,
+        ticket: &Shortfalls,
         version: impl Fn(u64) -> u64,
         now: Now,
     ) -> Option<HashMap<Bucket, Vec<(Shortfall, KeyPayment)>>> {
@@ -221,12 +221,12 @@ impl Asking {
             costs.entry(Bucket::of(&key, self.buckets)).or_default().push((*need, cost));
         }
         let has_room =
-            |bucket: &Bucket| self.lanes.get(usize::from(bucket.number())).is_some_and(Lanes::has_room);
+            |bucket: &Bucket| self.lanes.get(usize::from(bucket.number())).is_some_and(Sequences::has_room);
         costs.keys().all(has_room).then_some(costs)
     }
 
     /// Passes a payment's outcome to its ticket. Empty `paid`: the outcome is unknown.
-    fn settle(&mut self, flight: &PendingCheck, paid: &[Paid], paid_us: u64, now: Now) {
+    fn settle(&mut self, flight: &PendingCheck, paid: &[PaymentResult], paid_us: u64, now: Now) {
         let mut late = None;
         let in_time = self.tickets.get_mut(&flight.about.1);
         let is_late = in_time.is_none();
@@ -250,7 +250,7 @@ impl Asking {
             if let Some(said) = &paid.window {
                 let more = (said.more_us > 0).then(|| NextIncrease {
                     at: heard_at(flight, now.at).after(Duration::from_micros(said.more_us)),
-                    is_exhausted: said.stands == Stands::SpentOut,
+                    is_exhausted: said.stands == WindowStatus::SpentOut,
                 });
                 brought.set_window_refill(more, paid_us);
             }
@@ -274,7 +274,7 @@ impl Asking {
         }
     }
 
-    fn note_told(&mut self, flight: &PendingCheck, paid: &[Paid], now: Timestamp) {
+    fn note_told(&mut self, flight: &PendingCheck, paid: &[PaymentResult], now: Timestamp) {
         if self.told.len() >= TOLD_MAX {
             self.told.retain(|_, heard| now.since(heard.at) < heard.kept.min(TOLD_FOR));
         }
@@ -287,7 +287,7 @@ impl Asking {
                 _ => cost.terms.kept_us(paid.level),
             };
             let kept = Duration::from_micros(kept);
-            self.told.insert(cost.key, Heard { at: now, kept });
+            self.told.insert(cost.key, LastReply { at: now, kept });
         }
     }
 
@@ -319,7 +319,7 @@ impl Asking {
     }
 }
 
-impl std::fmt::Debug for Asking {
+impl std::fmt::Debug for PendingChecks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Asking").field("breaker", &self.breaker).finish_non_exhaustive()
     }

@@ -1,6 +1,6 @@
 //! Heartbeats: a host reports that it is alive, and the load of its pools.
 
-use super::call::{CallFault, Encoded, Host};
+use super::call::{CallFault, EncodedCommand, Host};
 use super::cell::HOSTS_MAX;
 use super::reply::{Received, ReplyFault, ScriptReply};
 use super::scripts;
@@ -9,7 +9,7 @@ use super::wire::{EXACT_MAX, ReplyReader, ScriptWriter, hex};
 
 /// A heartbeat of one host.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Beat {
+pub struct Heartbeat {
     /// The host.
     pub host: Host,
     /// The host's epoch.
@@ -44,7 +44,7 @@ pub struct PoolLoad {
 
 /// The reply to a heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Beaten {
+pub struct HeartbeatReply {
     /// The clock of Redis, µs.
     pub now_us: u64,
     /// Live hosts.
@@ -52,14 +52,14 @@ pub struct Beaten {
     /// The rank of this host in a stable order of the live hosts.
     pub rank: u32,
     /// The pools in the order of the heartbeat.
-    pub pools: Vec<PoolSaid>,
+    pub pools: Vec<FleetPoolLoad>,
     /// Live hosts with the same secret.
     pub alike: u32,
 }
 
 /// The load of one pool on all hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PoolSaid {
+pub struct FleetPoolLoad {
     /// The sum over the hosts.
     pub load: PoolLoad,
     /// The number of hosts in the sum.
@@ -70,8 +70,8 @@ pub struct PoolSaid {
     pub may_lack: bool,
 }
 
-impl Beat {
-    pub(super) fn encode(&self) -> Result<Encoded, CallFault> {
+impl Heartbeat {
+    pub(super) fn encode(&self) -> Result<EncodedCommand, CallFault> {
         let mut names: Vec<_> = self.pools.iter().map(|report| &report.pool).collect();
         names.sort_unstable();
         names.dedup();
@@ -92,7 +92,7 @@ impl Beat {
         number.amount(self.epoch, EXACT_MAX);
         number.amount(self.seq, EXACT_MAX);
         let args = vec![hex(self.host).into_bytes(), number.bytes, reports.bytes];
-        Ok(Encoded { script: &scripts::BEAT, keys, args })
+        Ok(EncodedCommand { script: &scripts::BEAT, keys, args })
     }
 
     pub(super) fn decode(&self, bytes: &[u8]) -> Result<Received, ReplyFault> {
@@ -101,8 +101,8 @@ impl Beat {
         let hosts = from.small(HOSTS_MAX);
         let rank = from.small(HOSTS_MAX);
         let alike = from.small(HOSTS_MAX);
-        let pools = self.pools.iter().map(|_| PoolSaid::read(&mut from)).collect();
-        let reply = ScriptReply::Beat(Beaten { now_us, hosts, rank, alike, pools });
+        let pools = self.pools.iter().map(|_| FleetPoolLoad::read(&mut from)).collect();
+        let reply = ScriptReply::Beat(HeartbeatReply { now_us, hosts, rank, alike, pools });
         Ok(Received { reply, clamped: from.clamped })
     }
 }
@@ -115,12 +115,12 @@ impl PoolLoad {
     }
 }
 
-impl PoolSaid {
-    fn read(from: &mut ReplyReader<'_>) -> PoolSaid {
+impl FleetPoolLoad {
+    fn read(from: &mut ReplyReader<'_>) -> FleetPoolLoad {
         let [slots, critical, other] = [(); 3].map(|()| from.amount(COUNT_MAX));
         let hosts = from.small(HOSTS_MAX);
         let [is_overtaken, may_lack] = [(); 2].map(|()| from.byte() != 0);
-        PoolSaid { load: PoolLoad { slots, critical, other }, hosts, is_overtaken, may_lack }
+        FleetPoolLoad { load: PoolLoad { slots, critical, other }, hosts, is_overtaken, may_lack }
     }
 }
 

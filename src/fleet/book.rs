@@ -1,6 +1,6 @@
 //! The table of per-key sync state, called pages here, by key and in order of due time.
 
-use super::page::KeyPage;
+use super::page::KeySync;
 use crate::clock::Timestamp;
 use crate::engine::SharedKey;
 use foldhash::fast::FixedState;
@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
 /// Per-key sync state that a book can hold.
-pub(super) trait Paged {
+pub(super) trait KeyState {
     fn new(key: SharedKey, now: Timestamp) -> Self;
 
     fn key(&self) -> &SharedKey;
@@ -22,9 +22,9 @@ pub(super) trait Paged {
     fn in_flight(&self) -> bool;
 }
 
-impl Paged for KeyPage {
-    fn new(key: SharedKey, now: Timestamp) -> KeyPage {
-        KeyPage::new(key, now)
+impl KeyState for KeySync {
+    fn new(key: SharedKey, now: Timestamp) -> KeySync {
+        KeySync::new(key, now)
     }
 
     fn key(&self) -> &SharedKey {
@@ -46,7 +46,7 @@ impl Paged for KeyPage {
 
 /// A table of pages, each with a number.
 #[derive(Debug)]
-pub(super) struct KeyTable<P = KeyPage> {
+pub(super) struct KeyTable<P = KeySync> {
     pages: Vec<P>,
     free: Vec<usize>,
     /// Keys are digests under a secret, so that no client can force collisions, and a fast hash is safe.
@@ -61,7 +61,7 @@ impl<P> Default for KeyTable<P> {
     }
 }
 
-impl<P: Paged> KeyTable<P> {
+impl<P: KeyState> KeyTable<P> {
     /// Makes the page wait for its bucket: it is not due until scheduled again. Returns whether it was not
     /// waiting.
     pub(super) fn wait(&mut self, number: usize) -> bool {

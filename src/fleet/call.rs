@@ -3,7 +3,7 @@
 //! Every key that a script touches is listed here; no script makes up a key. All keys of a call share one
 //! hash tag, so that they lie in one slot of a cluster.
 
-use super::beat::Beat;
+use super::beat::Heartbeat;
 use super::cell::{AMOUNT_MAX, ASK_BYTES, CellQuota, CellRequest};
 use super::link::Script;
 use super::look::{Peek, Reset};
@@ -30,7 +30,7 @@ pub enum ScriptCommand {
     /// Reports permits and asks for more.
     Places(PermitCommand),
     /// A heartbeat.
-    Beat(Beat),
+    Beat(Heartbeat),
     /// Asks for the version of a rule's quota.
     Version(VersionCall),
     /// Reads cells.
@@ -43,7 +43,7 @@ pub enum ScriptCommand {
 
 /// An encoded call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Encoded {
+pub struct EncodedCommand {
     /// The script.
     pub script: &'static Script,
     /// `KEYS`, in order.
@@ -57,7 +57,7 @@ impl ScriptCommand {
     ///
     /// # Errors
     /// The call is invalid; see [`CallFault`].
-    pub fn encode(&self) -> Result<Encoded, CallFault> {
+    pub fn encode(&self) -> Result<EncodedCommand, CallFault> {
         match self {
             ScriptCommand::Sync(batch) => batch.encode(),
             ScriptCommand::Exact(payment) => payment.encode(),
@@ -163,7 +163,7 @@ impl Bucket {
 /// The position of a call: one host, one lane of one bucket, one sequence number. A lane has one call in
 /// flight; a call with the same number is a resend and gets the stored reply of the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct LanePosition {
+pub struct SequencePosition {
     /// The bucket of the cells.
     pub bucket: Bucket,
     /// The calling host.
@@ -180,7 +180,7 @@ pub struct LanePosition {
     pub known: Option<Nonce>,
 }
 
-impl LanePosition {
+impl SequencePosition {
     pub(super) fn keys(&self, kind: char, cells: impl ExactSizeIterator<Item = [u8; 16]>) -> Vec<Vec<u8>> {
         self.keys_of(cells.map(|cell| (kind, cell)))
     }
@@ -207,17 +207,17 @@ impl LanePosition {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncBatch {
     /// The position of the call.
-    pub place: LanePosition,
+    pub place: SequencePosition,
     /// At most [`CELLS_MAX`], with distinct keys.
     pub asks: Vec<CellRequest>,
 }
 
 impl SyncBatch {
-    fn encode(&self) -> Result<Encoded, CallFault> {
+    fn encode(&self) -> Result<EncodedCommand, CallFault> {
         distinct(self.asks.iter().map(|ask| ask.key), CELLS_MAX)?;
         let mut asks = ScriptWriter::with_capacity(self.asks.len() * ASK_BYTES);
         self.asks.iter().for_each(|ask| ask.write(&mut asks));
-        Ok(Encoded {
+        Ok(EncodedCommand {
             script: &scripts::SYNC,
             keys: self.place.keys_of(self.asks.iter().map(|ask| (kind(ask.window.is_some()), ask.key))),
             args: vec![self.place.head(), asks.bytes],
@@ -229,7 +229,7 @@ impl SyncBatch {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payment {
     /// The position of the call.
-    pub place: LanePosition,
+    pub place: SequencePosition,
     /// At most [`COSTS_MAX`], with distinct keys.
     pub costs: Vec<KeyPayment>,
 }
@@ -250,7 +250,7 @@ pub struct KeyPayment {
 }
 
 impl Payment {
-    fn encode(&self) -> Result<Encoded, CallFault> {
+    fn encode(&self) -> Result<EncodedCommand, CallFault> {
         distinct(self.costs.iter().map(|cost| cost.key), COSTS_MAX)?;
         let mut costs = ScriptWriter::default();
         for cost in &self.costs {
@@ -261,7 +261,7 @@ impl Payment {
                 window.write(&mut costs);
             }
         }
-        Ok(Encoded {
+        Ok(EncodedCommand {
             script: &scripts::EXACT,
             keys: self.place.keys_of(self.costs.iter().map(|cost| (kind(cost.window.is_some()), cost.key))),
             args: vec![self.place.head(), costs.bytes],

@@ -4,7 +4,7 @@
 
 use crate::rules::fleet_counts;
 
-use super::window::{WindowAsk, WindowSaid};
+use super::window::{WindowReply, WindowRequest};
 use super::wire::{EXACT_MAX, ReplyReader, ScriptWriter};
 
 /// A refill of `num` µtok every `den` µs, in lowest terms: 1000/s is 1000/1, 10/h is 1/360.
@@ -104,7 +104,7 @@ pub struct CellRequest {
     /// surely keeps the cell ([`CellQuota::kept_us`]).
     pub knew_us: Option<u64>,
     /// The window part of the request; `None` for a bucket.
-    pub window: Option<WindowAsk>,
+    pub window: Option<WindowRequest>,
 }
 
 impl CellRequest {
@@ -149,7 +149,7 @@ pub struct CellReply {
     /// The generation of the reply.
     pub generation: u64,
     /// The window part of the reply.
-    pub window: Option<WindowSaid>,
+    pub window: Option<WindowReply>,
 }
 
 impl CellReply {
@@ -174,7 +174,7 @@ impl CellReply {
             lost: lost != 0,
             version,
             generation: told.max(generation),
-            window: ask.window.map(|_| WindowSaid::read(from)),
+            window: ask.window.map(|_| WindowReply::read(from)),
         }
     }
 }

@@ -2,10 +2,10 @@
 
 use super::asking::RemoteCheckCounts;
 use super::call::Host;
-use super::link::{Class, NodeStatus};
+use super::link::{FailureClass, NodeStatus};
 use super::overrides::OverridesView;
 use super::secrets::SecretDigest;
-use super::sync::Happened;
+use super::sync::SyncCounts;
 use super::tally::BudgetCounters;
 use crate::clock::Timestamp;
 use arc_swap::ArcSwap;
@@ -16,14 +16,14 @@ use std::time::Duration;
 /// The published view, written by the sync task.
 #[derive(Debug)]
 pub struct FleetCounters {
-    view: ArcSwap<View>,
+    view: ArcSwap<FleetView>,
     /// The time of the last reply, in nanoseconds of the timeline; zero before the first.
     heard: AtomicU64,
 }
 
 /// The state of the fleet, at most 0.25 s old.
 #[derive(Clone, Debug, Default)]
-pub struct View {
+pub struct FleetView {
     /// The name of this host.
     pub host: Host,
     /// Whether any budget is shared; without one the host calls no Redis.
@@ -41,7 +41,7 @@ pub struct View {
     /// The smoothed round trip.
     pub round_trip: Duration,
     /// Events since the start.
-    pub happened: Happened,
+    pub happened: SyncCounts,
     /// Remote checks.
     pub asked: RemoteCheckCounts,
     /// Calls sent, of any kind.
@@ -70,8 +70,8 @@ pub struct View {
 
 impl Default for FleetCounters {
     fn default() -> FleetCounters {
-        let errors = Class::NAMES.map(|name| (name, 0)).to_vec();
-        let view = View { errors, hosts: 1, ..View::default() };
+        let errors = FailureClass::NAMES.map(|name| (name, 0)).to_vec();
+        let view = FleetView { errors, hosts: 1, ..FleetView::default() };
         FleetCounters { view: ArcSwap::from_pointee(view), heard: AtomicU64::new(0) }
     }
 }
@@ -79,7 +79,7 @@ impl Default for FleetCounters {
 impl FleetCounters {
     /// The current view.
     #[must_use]
-    pub fn read(&self) -> Arc<View> {
+    pub fn read(&self) -> Arc<FleetView> {
         self.view.load_full()
     }
 
@@ -94,7 +94,7 @@ impl FleetCounters {
         self.heard.store(now.as_nanos().max(1), Ordering::Relaxed);
     }
 
-    pub(super) fn tell(&self, view: View) {
+    pub(super) fn tell(&self, view: FleetView) {
         self.view.store(Arc::new(view));
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 /// The greatest recent host count.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Crowd {
+pub struct HostCount {
     hosts: u32,
     /// When this count was last reached.
     seen: Timestamp,
@@ -16,7 +16,7 @@ pub struct Crowd {
     heard: Timestamp,
 }
 
-impl Crowd {
+impl HostCount {
     /// Takes the number of live hosts. Returns the host count for shares.
     pub fn heard(&mut self, alive: u32, now: Timestamp) -> u32 {
         let alive = alive.max(1);
@@ -52,8 +52,8 @@ mod tests {
 
     #[test]
     fn more_count_at_once_and_fewer_after_half_a_minute() {
-        let mut crowd = Crowd::default();
-        let at = |crowd: &mut Crowd, from: u64, alive: u32| {
+        let mut crowd = HostCount::default();
+        let at = |crowd: &mut HostCount, from: u64, alive: u32| {
             (0..4).map(|more| crowd.heard(alive, second(from + more))).last()
         };
         assert_eq!(at(&mut crowd, 0, 3), Some(3));
@@ -72,7 +72,7 @@ mod tests {
 
     #[test]
     fn hosts_that_come_back_with_this_one_after_silence_are_not_gone() {
-        let mut crowd = Crowd::default();
+        let mut crowd = HostCount::default();
         assert_eq!(crowd.heard(100, second(0)), 100);
         assert_eq!(crowd.heard(1, second(60)), 100);
         assert_eq!(crowd.heard(40, second(61)), 100);

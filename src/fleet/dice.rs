@@ -5,11 +5,11 @@ use std::time::Duration;
 
 /// xorshift64* (Vigna, "An experimental exploration of Marsaglia's xorshift generators", 2016).
 #[derive(Clone, Debug)]
-pub(super) struct Dice(u64);
+pub(super) struct Rng(u64);
 
-impl Dice {
-    pub(super) fn new(seed: u64) -> Dice {
-        Dice(seed | 1)
+impl Rng {
+    pub(super) fn new(seed: u64) -> Rng {
+        Rng(seed | 1)
     }
 
     pub(super) fn bits(&mut self) -> u64 {

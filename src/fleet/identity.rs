@@ -18,19 +18,25 @@ pub struct Identity {
     /// The last known host count, used for shares until Redis reports a new one.
     pub hosts: u32,
     starts: u32,
-    machine: Machine,
+    machine: MachineDigest,
 }
 
 /// Digest of the machine's marks, keyed with the host name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Machine([u8; 16]);
+struct MachineDigest([u8; 16]);
 
 impl Identity {
     /// Makes a new identity.
     #[must_use]
     pub fn fresh(marks: &[Vec<u8>], random: [u8; 32]) -> Identity {
         let (host, chance) = split(random);
-        Identity { host, epoch: epoch(1, chance), hosts: 1, starts: 1, machine: Machine::of(&host, marks) }
+        Identity {
+            host,
+            epoch: epoch(1, chance),
+            hosts: 1,
+            starts: 1,
+            machine: MachineDigest::of(&host, marks),
+        }
     }
 
     /// The stored identity with the next epoch if this machine wrote it, else a new identity. `marks`
@@ -38,7 +44,7 @@ impl Identity {
     #[must_use]
     pub fn next(kept: Option<&[u8]>, marks: &[Vec<u8>], random: [u8; 32]) -> Identity {
         let before = kept.and_then(Identity::read);
-        let before = before.filter(|before| before.machine == Machine::of(&before.host, marks));
+        let before = before.filter(|before| before.machine == MachineDigest::of(&before.host, marks));
         let fresh = Identity::fresh(marks, random);
         let Some(before) = before else { return fresh };
         let starts = before.starts.saturating_add(1);
@@ -54,7 +60,7 @@ impl Identity {
     /// The same epoch under another name, for a host whose name is taken by another.
     #[must_use]
     pub fn renamed(&self, host: Host, marks: &[Vec<u8>]) -> Identity {
-        Identity { host, machine: Machine::of(&host, marks), ..*self }
+        Identity { host, machine: MachineDigest::of(&host, marks), ..*self }
     }
 
     /// The bytes to store.
@@ -83,15 +89,15 @@ impl Identity {
             epoch: 0,
             hosts: u32::from_le_bytes(*hosts).max(1),
             starts: u32::from_le_bytes(*starts),
-            machine: Machine(*machine),
+            machine: MachineDigest(*machine),
         })
     }
 }
 
-impl Machine {
-    fn of(host: &Host, marks: &[Vec<u8>]) -> Machine {
+impl MachineDigest {
+    fn of(host: &Host, marks: &[Vec<u8>]) -> MachineDigest {
         let marks: Vec<&[u8]> = marks.iter().map(Vec::as_slice).collect();
-        Machine(digest(host, &marks))
+        MachineDigest(digest(host, &marks))
     }
 }
 

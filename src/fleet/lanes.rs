@@ -1,16 +1,16 @@
 //! In-flight batches of one bucket of cells: one per lane, each with a sequence number, resent with the same
 //! bytes until answered.
 
-use super::call::{Bucket, Host, KeyPayment, LanePosition, Nonce, Payment, SyncBatch};
+use super::call::{Bucket, Host, KeyPayment, Nonce, Payment, SequencePosition, SyncBatch};
 use super::cell::CellRequest;
-use super::places::{PermitCommand, PlacesAsk};
+use super::places::{PermitCommand, PermitRequest};
 use crate::clock::Timestamp;
 use crate::engine::Shortfall;
 use std::collections::VecDeque;
 use std::time::Duration;
 
 /// Calls of one kind, each with a sequence number in its lane.
-pub(super) trait Numbered {
+pub(super) trait SequencedBatch {
     type Ask;
 
     /// The context that a reply needs.
@@ -25,12 +25,12 @@ pub(super) trait Numbered {
     /// The first lane number reserved for this kind.
     const LANE_FIRST: u8;
 
-    fn new(place: LanePosition, asks: Vec<Self::Ask>) -> Self;
+    fn new(place: SequencePosition, asks: Vec<Self::Ask>) -> Self;
 
-    fn place(&self) -> &LanePosition;
+    fn place(&self) -> &SequencePosition;
 }
 
-impl Numbered for SyncBatch {
+impl SequencedBatch for SyncBatch {
     type Ask = CellRequest;
 
     /// Page numbers in the table, in the order of the asks.
@@ -42,17 +42,17 @@ impl Numbered for SyncBatch {
 
     const LANE_FIRST: u8 = 0;
 
-    fn new(place: LanePosition, asks: Vec<CellRequest>) -> SyncBatch {
+    fn new(place: SequencePosition, asks: Vec<CellRequest>) -> SyncBatch {
         SyncBatch { place, asks }
     }
 
-    fn place(&self) -> &LanePosition {
+    fn place(&self) -> &SequencePosition {
         &self.place
     }
 }
 
-impl Numbered for PermitCommand {
-    type Ask = PlacesAsk;
+impl SequencedBatch for PermitCommand {
+    type Ask = PermitRequest;
 
     /// Page numbers in the table, in the order of the asks.
     type About = Vec<usize>;
@@ -63,16 +63,16 @@ impl Numbered for PermitCommand {
 
     const LANE_FIRST: u8 = 32;
 
-    fn new(place: LanePosition, asks: Vec<PlacesAsk>) -> PermitCommand {
+    fn new(place: SequencePosition, asks: Vec<PermitRequest>) -> PermitCommand {
         PermitCommand { place, asks }
     }
 
-    fn place(&self) -> &LanePosition {
+    fn place(&self) -> &SequencePosition {
         &self.place
     }
 }
 
-impl Numbered for Payment {
+impl SequencedBatch for Payment {
     type Ask = KeyPayment;
 
     /// The needs, in the order of the costs, and the ticket's number.
@@ -86,19 +86,19 @@ impl Numbered for Payment {
     // Payments use a host name of their own.
     const LANE_FIRST: u8 = 0;
 
-    fn new(place: LanePosition, costs: Vec<KeyPayment>) -> Payment {
+    fn new(place: SequencePosition, costs: Vec<KeyPayment>) -> Payment {
         Payment { place, costs }
     }
 
-    fn place(&self) -> &LanePosition {
+    fn place(&self) -> &SequencePosition {
         &self.place
     }
 }
 
 #[derive(Debug)]
-pub(super) struct Lanes<B: Numbered = SyncBatch> {
+pub(super) struct Sequences<B: SequencedBatch = SyncBatch> {
     bucket: Bucket,
-    lanes: Vec<Lane<B>>,
+    lanes: Vec<Sequence<B>>,
     /// The bucket's nonce in the last reply.
     pub(super) nonce: Option<Nonce>,
     /// Pages waiting for a free lane, oldest first.
@@ -106,7 +106,7 @@ pub(super) struct Lanes<B: Numbered = SyncBatch> {
 }
 
 #[derive(Debug)]
-struct Lane<B: Numbered> {
+struct Sequence<B: SequencedBatch> {
     epoch: u64,
     seq: u64,
     used: Timestamp,
@@ -115,7 +115,7 @@ struct Lane<B: Numbered> {
 
 /// An unanswered batch.
 #[derive(Debug)]
-pub(super) struct UnansweredBatch<B: Numbered = SyncBatch> {
+pub(super) struct UnansweredBatch<B: SequencedBatch = SyncBatch> {
     pub(super) batch: B,
     pub(super) about: B::About,
     /// Time of the first send.
@@ -125,9 +125,9 @@ pub(super) struct UnansweredBatch<B: Numbered = SyncBatch> {
     pub(super) is_repeated: bool,
 }
 
-impl<B: Numbered> Lanes<B> {
-    pub(super) fn new(bucket: Bucket) -> Lanes<B> {
-        Lanes { bucket, lanes: Vec::new(), nonce: None, waiting: VecDeque::new() }
+impl<B: SequencedBatch> Sequences<B> {
+    pub(super) fn new(bucket: Bucket) -> Sequences<B> {
+        Sequences { bucket, lanes: Vec::new(), nonce: None, waiting: VecDeque::new() }
     }
 
     pub(super) fn has_room(&self) -> bool {
@@ -169,7 +169,7 @@ impl<B: Numbered> Lanes<B> {
         let free = self.lanes.iter().position(|lane| lane.flight.is_none());
         let index = free.unwrap_or(self.lanes.len());
         if free.is_none() {
-            self.lanes.push(Lane { epoch, seq: 0, used: now, flight: None });
+            self.lanes.push(Sequence { epoch, seq: 0, used: now, flight: None });
         }
         let (Some(lane), Ok(number)) = (self.lanes.get_mut(index), u8::try_from(index)) else {
             return Err(about);
@@ -179,7 +179,7 @@ impl<B: Numbered> Lanes<B> {
         }
         lane.seq += 1;
         lane.used = now;
-        let place = LanePosition {
+        let place = SequencePosition {
             bucket: self.bucket,
             host,
             lane: B::LANE_FIRST + number,
@@ -194,12 +194,12 @@ impl<B: Numbered> Lanes<B> {
     }
 
     /// Removes the batch at `place`, if it is in flight.
-    pub(super) fn land(&mut self, place: &LanePosition) -> Option<UnansweredBatch<B>> {
+    pub(super) fn land(&mut self, place: &SequencePosition) -> Option<UnansweredBatch<B>> {
         self.lane(place.lane)?.flight.take_if(|flight| flight.batch.place() == place)
     }
 
     /// Schedules a resend of the batch at `place`.
-    pub(super) fn repeat(&mut self, place: &LanePosition, at: Timestamp) {
+    pub(super) fn repeat(&mut self, place: &SequencePosition, at: Timestamp) {
         let flight = self.lane(place.lane).and_then(|lane| lane.flight.as_mut());
         if let Some(flight) = flight.filter(|flight| flight.batch.place() == place) {
             flight.again = Some(at);
@@ -214,12 +214,12 @@ impl<B: Numbered> Lanes<B> {
         }
     }
 
-    fn lane(&mut self, number: u8) -> Option<&mut Lane<B>> {
+    fn lane(&mut self, number: u8) -> Option<&mut Sequence<B>> {
         self.lanes.get_mut(usize::from(number.checked_sub(B::LANE_FIRST)?))
     }
 
     pub(super) fn renew_all(&mut self) {
-        self.lanes.iter_mut().for_each(Lane::renew);
+        self.lanes.iter_mut().for_each(Sequence::renew);
     }
 
     pub(super) fn flights(&mut self) -> impl Iterator<Item = &mut UnansweredBatch<B>> {
@@ -239,7 +239,7 @@ impl<B: Numbered> Lanes<B> {
     }
 }
 
-impl<B: Numbered> Lane<B> {
+impl<B: SequencedBatch> Sequence<B> {
     fn renew(&mut self) {
         self.epoch += 1;
         self.seq = 0;
@@ -254,13 +254,13 @@ const LANES: u8 = 16;
 
 #[cfg(test)]
 mod tests {
-    use super::{Bucket, LANES, Lanes, SyncBatch};
+    use super::{Bucket, LANES, Sequences, SyncBatch};
     use crate::clock::Timestamp;
 
     #[test]
     fn what_finds_no_lane_is_given_back_and_who_waits_is_taken_in_order() {
-        let mut lanes = Lanes::<SyncBatch>::new(Bucket::from_number(3));
-        let send = |lanes: &mut Lanes, page| {
+        let mut lanes = Sequences::<SyncBatch>::new(Bucket::from_number(3));
+        let send = |lanes: &mut Sequences, page| {
             let sent = lanes.send(([1; 16], 7, [2; 16]), Vec::new(), vec![page], Timestamp::ORIGIN);
             sent.map(|batch| batch.place)
         };

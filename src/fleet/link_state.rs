@@ -10,7 +10,7 @@
 //! The time without any reply decides, not the age of one call: with 30 % of replies lost Redis still counts
 //! as reachable.
 
-use super::dice::Dice;
+use super::dice::Rng;
 use crate::clock::Timestamp;
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ pub struct LinkState {
     /// The time of the first call since the last reply.
     waiting: Option<Timestamp>,
     beat: Timestamp,
-    dice: Dice,
+    dice: Rng,
 }
 
 impl LinkState {
     /// Starts without a link; a heartbeat is due at once.
     #[must_use]
     pub fn new(seed: u64, now: Timestamp) -> LinkState {
-        LinkState { linked: false, waiting: None, beat: now, dice: Dice::new(seed) }
+        LinkState { linked: false, waiting: None, beat: now, dice: Rng::new(seed) }
     }
 
     /// Whether Redis answers.

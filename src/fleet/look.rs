@@ -1,6 +1,6 @@
 //! Operators' access to single cells: read and refill.
 
-use super::call::{Bucket, CELLS_MAX, CallFault, Encoded, distinct, kind};
+use super::call::{Bucket, CELLS_MAX, CallFault, EncodedCommand, distinct, kind};
 use super::cell::{AMOUNT_MAX, BURST_MAX, CellQuota, CellRate, DEBT_MAX, DEMAND_MAX, HOSTS_MAX};
 use super::reply::{Received, ReplyFault, ScriptReply};
 use super::scripts;
@@ -30,7 +30,7 @@ pub struct Reset {
 
 /// The reply to [`Peek`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Peeked {
+pub struct PeekReply {
     /// The clock of Redis, µs.
     pub now_us: u64,
     /// The cells in the order of the call; `None`: absent, which is equivalent to full.
@@ -53,23 +53,23 @@ pub struct CellView {
 }
 
 impl Peek {
-    pub(super) fn encode(&self) -> Result<Encoded, CallFault> {
+    pub(super) fn encode(&self) -> Result<EncodedCommand, CallFault> {
         distinct(self.keys.iter().copied(), CELLS_MAX)?;
         let keys = self.keys.iter().map(|key| self.bucket.cell(kind(self.windows), *key)).collect();
-        Ok(Encoded { script: &scripts::PEEK, keys, args: Vec::new() })
+        Ok(EncodedCommand { script: &scripts::PEEK, keys, args: Vec::new() })
     }
 
     pub(super) fn decode(&self, bytes: &[u8]) -> Result<Received, ReplyFault> {
         let mut from = ReplyReader::of(bytes, 8 + self.keys.len() * SEEN_BYTES)?;
         let now_us = from.amount(EXACT_MAX);
         let cells = self.keys.iter().map(|_| CellView::read(&mut from)).collect();
-        Ok(Received { reply: ScriptReply::Peek(Peeked { now_us, cells }), clamped: from.clamped })
+        Ok(Received { reply: ScriptReply::Peek(PeekReply { now_us, cells }), clamped: from.clamped })
     }
 }
 
 impl Reset {
-    pub(super) fn encode(self) -> Encoded {
-        Encoded {
+    pub(super) fn encode(self) -> EncodedCommand {
+        EncodedCommand {
             script: &scripts::RESET,
             keys: vec![self.bucket.cell(kind(self.window), self.key)],
             args: Vec::new(),

@@ -1,10 +1,10 @@
 //! This host as a member of the fleet, without I/O: calls come out, replies go in, and time is an argument.
 //! The sync task of the daemon and the simulation both run this code.
 
-use super::asking::Asking;
-use super::beat::Beaten;
+use super::asking::PendingChecks;
+use super::beat::HeartbeatReply;
 use super::call::ScriptCommand;
-use super::crowd::Crowd;
+use super::crowd::HostCount;
 use super::questions::WaitingRequest;
 use super::reply::ScriptReply;
 use super::sync::{Sync, SyncOptions};
@@ -22,9 +22,9 @@ pub struct HostMember {
     budgets: Arc<HashMap<u64, FleetBudget>>,
     places: Arc<HashMap<u64, FleetConcurrencyLimit>>,
     sync: Sync,
-    asking: Asking,
+    asking: PendingChecks,
     versions: Versions,
-    crowd: Crowd,
+    crowd: HostCount,
 }
 
 impl HostMember {
@@ -34,13 +34,13 @@ impl HostMember {
         let (of_asking, seed) = (Arc::clone(&standing), options.seed.rotate_left(17));
         let mut member = HostMember {
             sync: Sync::new(options, Arc::clone(&standing)),
-            asking: Asking::new(Arc::clone(&engine), of_asking, options.buckets, seed),
+            asking: PendingChecks::new(Arc::clone(&engine), of_asking, options.buckets, seed),
             engine,
             standing,
             budgets: Arc::default(),
             places: Arc::default(),
             versions: Versions::default(),
-            crowd: Crowd::default(),
+            crowd: HostCount::default(),
         };
         member.take_budgets();
         member
@@ -54,7 +54,7 @@ impl HostMember {
 
     /// The remote checks.
     #[must_use]
-    pub fn asking(&self) -> &Asking {
+    pub fn asking(&self) -> &PendingChecks {
         &self.asking
     }
 
@@ -166,7 +166,7 @@ impl HostMember {
     }
 
     /// Takes the host count from the reply to a heartbeat.
-    pub fn beaten(&mut self, beaten: &Beaten, now: Timestamp) {
+    pub fn beaten(&mut self, beaten: &HeartbeatReply, now: Timestamp) {
         self.standing.set_hosts(self.crowd.heard(beaten.hosts, now));
         self.sync.set_alive(beaten.hosts, now);
     }

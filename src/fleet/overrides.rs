@@ -13,7 +13,7 @@ mod exchange;
 pub use exchange::OverridesView;
 pub(super) use exchange::{Exchange, OverrideChange};
 
-use super::call::{Encoded, Host};
+use super::call::{EncodedCommand, Host};
 use super::reply::{Received, ReplyFault, ScriptReply};
 use super::scripts;
 use crate::clock::{Now, Timestamp};
@@ -25,11 +25,11 @@ use std::time::Duration;
 
 /// The key that authenticates documents, derived from the fleet secret.
 #[derive(Clone)]
-pub struct Seal(hmac::Key);
+pub struct OverridesKey(hmac::Key);
 
 /// An authenticated document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Document {
+pub struct OverridesDocument {
     bytes: Vec<u8>,
     version: u64,
     entries: Vec<OverrideEntry>,
@@ -79,7 +79,7 @@ pub struct OverridesCall {
 
 /// The reply to [`OverridesCall`].
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum OverridesSaid {
+pub enum OverridesReply {
     /// The value is unchanged since `seen`.
     Same,
     /// The value is another one; empty if absent.
@@ -90,35 +90,35 @@ pub enum OverridesSaid {
     Unreadable,
 }
 
-impl Seal {
+impl OverridesKey {
     /// Derives the key from a fleet secret.
     #[must_use]
-    pub fn new(secret: &[u8]) -> Seal {
+    pub fn new(secret: &[u8]) -> OverridesKey {
         let derived = hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, secret), PURPOSE);
-        Seal(hmac::Key::new(hmac::HMAC_SHA256, derived.as_ref()))
+        OverridesKey(hmac::Key::new(hmac::HMAC_SHA256, derived.as_ref()))
     }
 
-    fn document(&self, version: u64, entries: Vec<OverrideEntry>) -> Result<Document, TooLong> {
+    fn document(&self, version: u64, entries: Vec<OverrideEntry>) -> Result<OverridesDocument, TooLong> {
         let json = serde_json::to_vec(&entries).map_err(|_| TooLong)?;
         let mut bytes = [&version.to_be_bytes()[..], &json].concat();
         let mac = hmac::sign(&self.0, &[KEY, &bytes].concat());
         bytes.extend(mac.as_ref());
         let fits = bytes.len() <= DOCUMENT_BYTES_MAX && entries.len() <= ENTRIES_MAX;
-        let document = Document { bytes, version, entries, unknown: 0 };
+        let document = OverridesDocument { bytes, version, entries, unknown: 0 };
         if fits { Ok(document) } else { Err(TooLong) }
     }
 }
 
-impl fmt::Debug for Seal {
+impl fmt::Debug for OverridesKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Seal(…)")
     }
 }
 
-impl Document {
+impl OverridesDocument {
     /// Reads a document; `None` if the secret does not authenticate it.
     #[must_use]
-    pub fn open(bytes: &[u8], seal: &Seal) -> Option<Document> {
+    pub fn open(bytes: &[u8], seal: &OverridesKey) -> Option<OverridesDocument> {
         let (body, mac) =
             bytes.split_last_chunk::<MAC_BYTES>().filter(|_| bytes.len() <= DOCUMENT_BYTES_MAX)?;
         let (version, json) = body.split_first_chunk::<8>()?;
@@ -132,7 +132,7 @@ impl Document {
             entries.extend(entry);
         }
         let version = u64::from_be_bytes(*version);
-        Some(Document { bytes: bytes.to_vec(), version, entries, unknown })
+        Some(OverridesDocument { bytes: bytes.to_vec(), version, entries, unknown })
     }
 
     /// The bytes as stored in Redis.
@@ -185,12 +185,12 @@ impl Document {
     /// # Errors
     /// The document would be too long.
     pub fn after(
-        known: Option<&Document>,
+        known: Option<&OverridesDocument>,
         change: &FleetChange,
         host: &Host,
-        seal: &Seal,
+        seal: &OverridesKey,
         now: Now,
-    ) -> Result<Option<Document>, TooLong> {
+    ) -> Result<Option<OverridesDocument>, TooLong> {
         let mut entries = known.map(|known| known.entries.clone()).unwrap_or_default();
         entries.retain(|entry| {
             entry.until().is_none_or(|until| timestamp(until, now).after(ENDED_FOR) > now.at)
@@ -275,22 +275,22 @@ impl OverrideEntry {
 }
 
 impl OverridesCall {
-    pub(super) fn encode(&self) -> Encoded {
+    pub(super) fn encode(&self) -> EncodedCommand {
         let seen = self.seen.clone().into_bytes();
         let args = std::iter::once(seen).chain(self.put.clone()).collect();
-        Encoded { script: &scripts::OVERRIDES, keys: vec![KEY.to_vec()], args }
+        EncodedCommand { script: &scripts::OVERRIDES, keys: vec![KEY.to_vec()], args }
     }
 }
 
-impl OverridesSaid {
+impl OverridesReply {
     pub(super) fn decode(bytes: &[u8]) -> Result<Received, ReplyFault> {
         let said = match bytes.split_first() {
-            Some((&SAME, [])) => OverridesSaid::Same,
+            Some((&SAME, [])) => OverridesReply::Same,
             Some((&CHANGED, value)) if value.len() <= DOCUMENT_BYTES_MAX => {
-                OverridesSaid::Changed(value.to_vec())
+                OverridesReply::Changed(value.to_vec())
             }
-            Some((&WRITTEN, [])) => OverridesSaid::Written,
-            Some((&UNREADABLE, [])) => OverridesSaid::Unreadable,
+            Some((&WRITTEN, [])) => OverridesReply::Written,
+            Some((&UNREADABLE, [])) => OverridesReply::Unreadable,
             Some((other, [])) => return Err(ReplyFault::Kind(*other)),
             _ => return Err(ReplyFault::Length { expected: 1, found: bytes.len() }),
         };

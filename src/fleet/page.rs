@@ -5,7 +5,7 @@ mod pace;
 mod window;
 
 use super::cell::{CellQuota, CellReply, CellReport, CellRequest, TOKEN};
-use super::window::{CellWindow, Stands, WindowAsk, WindowRefund};
+use super::window::{CellWindow, WindowRefund, WindowRequest, WindowStatus};
 use crate::clock::Timestamp;
 use crate::engine::{FleetBudget, ShareReport, SharedKey};
 use demand::{needed, own_part, token_takes};
@@ -14,7 +14,7 @@ use std::time::Duration;
 pub(super) use window::{cell_window, terms};
 
 #[derive(Debug)]
-pub(super) struct KeyPage {
+pub(super) struct KeySync {
     pub(super) key: SharedKey,
     /// The last report that Redis is known to have; `None` if that is unknown.
     last: Option<CellReport>,
@@ -51,7 +51,7 @@ pub(super) struct KeyPage {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NextKey {
+pub(super) enum NextAction {
     /// Send a command that returns this number of tokens.
     Ask(u32),
     Look(Timestamp),
@@ -59,9 +59,9 @@ pub(super) enum NextKey {
     LetGo,
 }
 
-impl KeyPage {
-    pub(super) fn new(key: SharedKey, now: Timestamp) -> KeyPage {
-        KeyPage {
+impl KeySync {
+    pub(super) fn new(key: SharedKey, now: Timestamp) -> KeySync {
+        KeySync {
             key,
             last: None,
             asked_at: None,
@@ -95,7 +95,7 @@ impl KeyPage {
     }
 
     /// Decides the next step from the engine's state of the key.
-    pub(super) fn next(&mut self, there: &ShareReport, budget: &FleetBudget, pace: &Pace) -> NextKey {
+    pub(super) fn next(&mut self, there: &ShareReport, budget: &FleetBudget, pace: &Pace) -> NextAction {
         if there.requested != self.asked || there.debt > 0 {
             self.busy = pace.now;
             self.asked = there.requested;
@@ -103,7 +103,7 @@ impl KeyPage {
         self.turn(budget, pace.now);
         let borrows = budget.quota.borrows(pace.hosts);
         let Some(asked_at) = self.asked_at else {
-            return NextKey::Ask(if borrows { 0 } else { there.borrowed });
+            return NextAction::Ask(if borrows { 0 } else { there.borrowed });
         };
         let has_plenty = self.has_plenty(budget);
         let is_over = self.is_over(pace.now);
@@ -133,12 +133,12 @@ impl KeyPage {
         let is_to_be_settled = is_owed || there.refund > 0 || excess > 0;
         if is_to_be_settled || is_wanted || is_to_be_told || is_lapsing {
             let soonest = self.soonest(pace.now);
-            return if soonest > pace.now { NextKey::Look(soonest) } else { NextKey::Ask(excess) };
+            return if soonest > pace.now { NextAction::Look(soonest) } else { NextAction::Ask(excess) };
         }
         if there.borrowed == 0 && there.debt == 0 && pace.now >= self.busy.after(KEEP) {
-            return NextKey::LetGo;
+            return NextAction::LetGo;
         }
-        NextKey::Look(self.look_again(there.borrowed > 0, has_plenty, pace.now))
+        NextAction::Look(self.look_again(there.borrowed > 0, has_plenty, pace.now))
     }
 
     /// Whether demand has ended: no request for longer than [`KeyPage::silence`].
@@ -229,7 +229,7 @@ impl KeyPage {
             waited_us: micros(waited.min(WAITED_MAX)),
             dice,
             knew_us: knew.map(|(age, _)| micros(age)),
-            window: window.map(|window| WindowAsk { window, returned }),
+            window: window.map(|window| WindowRequest { window, returned }),
         }
     }
 
@@ -255,7 +255,7 @@ impl KeyPage {
         };
         self.known = Some((now, Duration::from_micros(kept_us)));
         self.more = window.filter(|(_, said)| said.more_us > 0).map(|(_, said)| {
-            (heard.after(Duration::from_micros(said.more_us)), said.stands == Stands::SpentOut)
+            (heard.after(Duration::from_micros(said.more_us)), said.stands == WindowStatus::SpentOut)
         });
         self.level = said.level;
         self.fleet_demand = said.demand;

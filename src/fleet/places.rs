@@ -4,9 +4,9 @@
 
 mod page;
 
-pub(super) use page::{NextPermitKey, PlacesPace, PlacesPage};
+pub(super) use page::{NextPermitKey, PermitKeySync, PlacesPace};
 
-use super::call::{CELLS_MAX, CallFault, Encoded, LanePosition, distinct};
+use super::call::{CELLS_MAX, CallFault, EncodedCommand, SequencePosition, distinct};
 use super::cell::{BURST_MAX, CellReport, DEMAND_MAX, HOSTS_MAX, TOKEN};
 use super::scripts;
 use super::wire::{EXACT_MAX, ReplyReader, ScriptWriter};
@@ -15,14 +15,14 @@ use super::wire::{EXACT_MAX, ReplyReader, ScriptWriter};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PermitCommand {
     /// The lane and sequence number of the command.
-    pub place: LanePosition,
+    pub place: SequencePosition,
     /// At most [`CELLS_MAX`], of distinct keys.
-    pub asks: Vec<PlacesAsk>,
+    pub asks: Vec<PermitRequest>,
 }
 
 /// The part of a command for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlacesAsk {
+pub struct PermitRequest {
     /// The digest of the key.
     pub key: [u8; 16],
     /// The version of its rule.
@@ -47,7 +47,7 @@ pub struct PlacesAsk {
 
 /// The part of a reply for one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlacesSaid {
+pub struct KeyPermitReply {
     /// Free permits; below zero if hosts have more than the maximum.
     pub free: i64,
     /// The demand of all hosts, in thousandths.
@@ -65,11 +65,11 @@ pub struct PlacesSaid {
 }
 
 impl PermitCommand {
-    pub(super) fn encode(&self) -> Result<Encoded, CallFault> {
+    pub(super) fn encode(&self) -> Result<EncodedCommand, CallFault> {
         distinct(self.asks.iter().map(|ask| ask.key), CELLS_MAX)?;
         let mut asks = ScriptWriter::with_capacity(self.asks.len() * ASK_BYTES);
         self.asks.iter().for_each(|ask| ask.write(&mut asks));
-        Ok(Encoded {
+        Ok(EncodedCommand {
             script: &scripts::PLACES,
             keys: self.place.keys('c', self.asks.iter().map(|ask| ask.key)),
             args: vec![self.place.head(), asks.bytes],
@@ -77,7 +77,7 @@ impl PermitCommand {
     }
 }
 
-impl PlacesAsk {
+impl PermitRequest {
     fn write(&self, to: &mut ScriptWriter) {
         to.amount(self.version, EXACT_MAX);
         to.amount(u64::from(self.max) * TOKEN, BURST_MAX);
@@ -93,8 +93,8 @@ impl PlacesAsk {
     }
 }
 
-impl PlacesSaid {
-    pub(super) fn read(from: &mut ReplyReader<'_>, ask: &PlacesAsk, generation: u64) -> PlacesSaid {
+impl KeyPermitReply {
+    pub(super) fn read(from: &mut ReplyReader<'_>, ask: &PermitRequest, generation: u64) -> KeyPermitReply {
         let whole = TOKEN.cast_signed();
         let free = from.signed(-EXACT_MAX.cast_signed(), BURST_MAX.cast_signed()).div_euclid(whole);
         let demand = from.amount(2 * DEMAND_MAX);
@@ -107,7 +107,7 @@ impl PlacesSaid {
         // Cannot fail: at most `want`.
         let grant = u32::try_from(grant).unwrap_or(ask.want);
         let generation = told.max(generation);
-        PlacesSaid { free, demand, grant, hosts, lost: lost != 0, version, generation }
+        KeyPermitReply { free, demand, grant, hosts, lost: lost != 0, version, generation }
     }
 }
 

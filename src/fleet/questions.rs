@@ -1,7 +1,7 @@
 //! The bounded channel of pending requests from the decision threads to the sync task. Senders never block.
 
 use crate::clock::Timestamp;
-use crate::engine::{OnCheckReply, RemoteChecker, Ticket};
+use crate::engine::{OnCheckReply, RemoteChecker, Shortfalls};
 use std::fmt;
 use std::sync::Arc;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
@@ -9,7 +9,7 @@ use tokio::sync::mpsc::{Receiver, Sender, channel};
 /// A pending request.
 pub struct WaitingRequest {
     /// The tokens or permits that the request lacks.
-    pub ticket: Arc<Ticket>,
+    pub ticket: Arc<Shortfalls>,
     /// The deadline of the request.
     pub due: Timestamp,
     /// Runs with the outcome.
@@ -18,19 +18,19 @@ pub struct WaitingRequest {
 
 /// The sending end.
 #[derive(Clone, Debug)]
-pub struct Questions(Sender<WaitingRequest>);
+pub struct CheckSender(Sender<WaitingRequest>);
 
-impl Questions {
+impl CheckSender {
     /// Makes the channel.
     #[must_use]
-    pub fn new() -> (Questions, Receiver<WaitingRequest>) {
+    pub fn new() -> (CheckSender, Receiver<WaitingRequest>) {
         let (to, from) = channel(QUESTIONS_MAX);
-        (Questions(to), from)
+        (CheckSender(to), from)
     }
 }
 
-impl RemoteChecker for Questions {
-    fn start_check(&self, ticket: Arc<Ticket>, due: Timestamp, on_brought: OnCheckReply) -> bool {
+impl RemoteChecker for CheckSender {
+    fn start_check(&self, ticket: Arc<Shortfalls>, due: Timestamp, on_brought: OnCheckReply) -> bool {
         self.0.try_send(WaitingRequest { ticket, due, on_brought }).is_ok()
     }
 }

@@ -1,12 +1,12 @@
 //! Decoding of replies, which are not trusted: lengths must match the command, and numbers are clamped.
 
-use super::beat::Beaten;
+use super::beat::HeartbeatReply;
 use super::call::{Nonce, Payment, ScriptCommand, SyncBatch};
 use super::cell::{BURST_MAX, CellReply, DEBT_MAX, GENERATION_US, SAID_BYTES};
-use super::look::Peeked;
-use super::overrides::OverridesSaid;
-use super::places::{self, PermitCommand, PlacesSaid};
-use super::window::{self, WindowSaid};
+use super::look::PeekReply;
+use super::overrides::OverridesReply;
+use super::places::{self, KeyPermitReply, PermitCommand};
+use super::window::{self, WindowReply};
 use super::wire::{EXACT_MAX, ReplyReader};
 
 /// A decoded reply, and the number of clamped values.
@@ -24,19 +24,19 @@ pub enum ScriptReply {
     /// To [`ScriptCommand::Sync`].
     Sync(CommandReply<Vec<CellReply>>),
     /// To [`ScriptCommand::Exact`].
-    Exact(CommandReply<Vec<Paid>>),
+    Exact(CommandReply<Vec<PaymentResult>>),
     /// To [`ScriptCommand::Places`].
-    Places(CommandReply<Vec<PlacesSaid>>),
+    Places(CommandReply<Vec<KeyPermitReply>>),
     /// To [`ScriptCommand::Beat`].
-    Beat(Beaten),
+    Beat(HeartbeatReply),
     /// To [`ScriptCommand::Version`].
     Version(u64),
     /// To [`ScriptCommand::Peek`].
-    Peek(Peeked),
+    Peek(PeekReply),
     /// To [`ScriptCommand::Reset`]: whether the cell existed.
     Reset(bool),
     /// To [`ScriptCommand::Overrides`].
-    Overrides(OverridesSaid),
+    Overrides(OverridesReply),
 }
 
 /// The reply to a command with a sequence number in a lane.
@@ -63,7 +63,7 @@ pub enum ReplyKind<T> {
 
 /// The part of a payment's reply for one cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Paid {
+pub struct PaymentResult {
     /// The remaining level, µtok.
     pub level: i64,
     /// How long this cost has to wait; a payment succeeds only if none waits.
@@ -73,7 +73,7 @@ pub struct Paid {
     /// The version of the rule's numbers in force.
     pub version: u64,
     /// The window's part of the reply; `None` for a bucket.
-    pub window: Option<WindowSaid>,
+    pub window: Option<WindowReply>,
 }
 
 /// Whether a key covers a cost.
@@ -103,7 +103,7 @@ impl ScriptReply {
                 let found = ReplyReader::of(bytes, 1)?.byte();
                 Ok(Received { reply: ScriptReply::Reset(found != 0), clamped: u32::from(found > 1) })
             }
-            ScriptCommand::Overrides(_) => OverridesSaid::decode(bytes),
+            ScriptCommand::Overrides(_) => OverridesReply::decode(bytes),
             ScriptCommand::Version(_) => {
                 let mut from = ReplyReader::of(bytes, 8)?;
                 let version = from.amount(EXACT_MAX);
@@ -126,14 +126,14 @@ fn exact(payment: &Payment, bytes: &[u8]) -> Result<Received, ReplyFault> {
     let windows = payment.costs.iter().filter(|cost| cost.window.is_some()).count();
     let length = payment.costs.len() * PAID_BYTES + windows * window::SAID_BYTES;
     let (answer, clamped) = answer(bytes, length, |from, _| {
-        payment.costs.iter().map(|cost| Paid::read(from, cost.window.is_some())).collect()
+        payment.costs.iter().map(|cost| PaymentResult::read(from, cost.window.is_some())).collect()
     })?;
     Ok(Received { reply: ScriptReply::Exact(answer), clamped })
 }
 
 fn of_places(call: &PermitCommand, bytes: &[u8]) -> Result<Received, ReplyFault> {
     let (answer, clamped) = answer(bytes, call.asks.len() * places::SAID_BYTES, |from, now_us| {
-        call.asks.iter().map(|ask| PlacesSaid::read(from, ask, now_us / GENERATION_US)).collect()
+        call.asks.iter().map(|ask| KeyPermitReply::read(from, ask, now_us / GENERATION_US)).collect()
     })?;
     Ok(Received { reply: ScriptReply::Places(answer), clamped })
 }
@@ -158,8 +158,8 @@ fn answer<T>(
     Ok((CommandReply { kind, nonce, now_us }, from.clamped))
 }
 
-impl Paid {
-    fn read(from: &mut ReplyReader<'_>, is_window: bool) -> Paid {
+impl PaymentResult {
+    fn read(from: &mut ReplyReader<'_>, is_window: bool) -> PaymentResult {
         let level = from.signed(-DEBT_MAX, BURST_MAX.cast_signed());
         let wait = match from.signed(-1, EXACT_MAX.cast_signed()) {
             0 => CostCover::No,
@@ -168,8 +168,8 @@ impl Paid {
         let lost = from.byte();
         from.clamped += u32::from(lost > 1);
         let version = from.amount(EXACT_MAX);
-        let window = is_window.then(|| WindowSaid::read(from));
-        Paid { level, wait, lost: lost != 0, version, window }
+        let window = is_window.then(|| WindowReply::read(from));
+        PaymentResult { level, wait, lost: lost != 0, version, window }
     }
 }
 

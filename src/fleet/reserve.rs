@@ -5,7 +5,7 @@
 //! report replaces the one before, and only the reply to the last one counts, so the claim that other hosts
 //! know is never below the requests that this host admits.
 
-use super::beat::{Beat, Beaten, POOLS_MAX, PoolLoad, PoolReport, PoolSaid};
+use super::beat::{FleetPoolLoad, Heartbeat, HeartbeatReply, POOLS_MAX, PoolLoad, PoolReport};
 use crate::clock::Timestamp;
 use crate::engine::{Claim, Engine, FleetSums, HostReadings, OtherHostsSums};
 use std::collections::BTreeMap;
@@ -14,14 +14,14 @@ use std::time::Duration;
 /// The reports and claims of this host's pools.
 #[derive(Debug, Default)]
 pub struct Reserves {
-    pools: BTreeMap<Box<str>, ReserveNews>,
+    pools: BTreeMap<Box<str>, ReserveUpdate>,
     /// The sequence number of the last heartbeat.
     seq: u64,
-    on_its_way: Option<OnItsWay>,
+    on_its_way: Option<InFlightReports>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
-struct ReserveNews {
+struct ReserveUpdate {
     claim: Claim,
     here: HostReadings,
     elsewhere: FleetSums,
@@ -33,7 +33,7 @@ struct ReserveNews {
 
 /// The unanswered reports: at most one heartbeat with reports is in flight.
 #[derive(Debug)]
-struct OnItsWay {
+struct InFlightReports {
     reports: Vec<PoolReport>,
     sent: Timestamp,
 }
@@ -67,7 +67,8 @@ impl Reserves {
         let gone = gone.map(|(pool, _)| PoolReport { pool: pool.to_string(), load: PoolLoad::default() });
         reports.extend(gone);
         self.seq += 1;
-        self.on_its_way = (!reports.is_empty()).then(|| OnItsWay { reports: reports.clone(), sent: now });
+        self.on_its_way =
+            (!reports.is_empty()).then(|| InFlightReports { reports: reports.clone(), sent: now });
         (self.seq, reports)
     }
 
@@ -79,8 +80,8 @@ impl Reserves {
 
     /// Applies a reply. Returns whether another daemon uses this host's name; the reply is then ignored.
     #[must_use]
-    pub fn heard(&mut self, beat: &Beat, beaten: &Beaten, engine: &Engine) -> bool {
-        let Some(OnItsWay { reports, sent }) = self.take(beat) else { return false };
+    pub fn heard(&mut self, beat: &Heartbeat, beaten: &HeartbeatReply, engine: &Engine) -> bool {
+        let Some(InFlightReports { reports, sent }) = self.take(beat) else { return false };
         if beaten.pools.iter().any(|said| said.is_overtaken) {
             return true;
         }
@@ -97,18 +98,18 @@ impl Reserves {
     }
 
     /// Forgets a heartbeat without a reply in time. If it ran all the same, the next one replaces it.
-    pub fn failed(&mut self, beat: &Beat) {
+    pub fn failed(&mut self, beat: &Heartbeat) {
         self.take(beat);
     }
 
     /// Takes the reports of a heartbeat, if it is the last one and unanswered.
-    fn take(&mut self, beat: &Beat) -> Option<OnItsWay> {
+    fn take(&mut self, beat: &Heartbeat) -> Option<InFlightReports> {
         let seq = self.seq;
         self.on_its_way.take_if(|_| beat.seq == seq && !beat.pools.is_empty())
     }
 }
 
-impl ReserveNews {
+impl ReserveUpdate {
     /// Returns the claim to report: a number of non-critical requests.
     fn say(&mut self, now: Timestamp) -> u32 {
         if !self.is_known(now) {
@@ -118,7 +119,7 @@ impl ReserveNews {
     }
 
     /// Applies the reply to a report sent at `sent`.
-    fn hear(&mut self, load: &PoolLoad, said: &PoolSaid, sent: Timestamp) {
+    fn hear(&mut self, load: &PoolLoad, said: &FleetPoolLoad, sent: Timestamp) {
         self.heard = Some(sent);
         self.elsewhere = elsewhere(said, load);
         // The sums may lack hosts that Redis forgot and that still use their claims: the limit does not rise.
@@ -146,7 +147,7 @@ impl ReserveNews {
 }
 
 /// The sums over all other hosts.
-fn elsewhere(said: &PoolSaid, here: &PoolLoad) -> FleetSums {
+fn elsewhere(said: &FleetPoolLoad, here: &PoolLoad) -> FleetSums {
     FleetSums {
         slots: said.load.slots.saturating_sub(here.slots),
         critical: said.load.critical.saturating_sub(here.critical),

@@ -10,17 +10,17 @@ mod sending;
 use super::book::{KeyTable, NEVER};
 use super::call::{Bucket, Host, ScriptCommand, SyncBatch};
 use super::cell::{CellQuota, CellReply, CellRequest};
-use super::dice::Dice;
-use super::lanes::{Lanes, UnansweredBatch};
-use super::page::{self, NextKey, Pace};
+use super::dice::Rng;
+use super::lanes::{Sequences, UnansweredBatch};
+use super::page::{self, NextAction, Pace};
 use super::redis_clock::RedisClock;
 use super::round_trip::RoundTrip;
 use super::tally::{BudgetCounters, Tallies};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Engine, FleetBudget, FleetStatus, SharedKey};
 use absence::Absence;
-use places::PlacesTalk;
-pub use places::PlacesTold;
+pub use places::PermitCheckReply;
+use places::PermitSync;
 use sending::AGAIN_AFTER;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -41,7 +41,7 @@ pub struct SyncOptions {
 
 /// Events, counted since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Happened {
+pub struct SyncCounts {
     /// Cells that were answered.
     pub cells: u64,
     /// Batches that were answered.
@@ -76,17 +76,17 @@ pub struct Sync {
     again: Timestamp,
     /// When to check next for batches to give up.
     give_up: Timestamp,
-    lanes: Vec<Lanes>,
+    lanes: Vec<Sequences>,
     budgets: Arc<HashMap<u64, FleetBudget>>,
     versions: HashMap<u64, u64>,
     round_trip: RoundTrip,
     clock: RedisClock,
     absence: Absence,
-    dice: Dice,
-    happened: Happened,
+    dice: Rng,
+    happened: SyncCounts,
     tallies: Tallies,
     calls: Vec<SharedKey>,
-    places: PlacesTalk,
+    places: PermitSync,
 }
 
 impl Sync {
@@ -100,17 +100,17 @@ impl Sync {
             book: KeyTable::default(),
             again: NEVER,
             give_up: Timestamp::ORIGIN,
-            lanes: buckets.map(|bucket| Lanes::new(Bucket::from_number(bucket))).collect(),
+            lanes: buckets.map(|bucket| Sequences::new(Bucket::from_number(bucket))).collect(),
             budgets: Arc::default(),
             versions: HashMap::new(),
             round_trip: RoundTrip::default(),
             clock: RedisClock::default(),
             absence: Absence::default(),
-            dice: Dice::new(options.seed),
-            happened: Happened::default(),
+            dice: Rng::new(options.seed),
+            happened: SyncCounts::default(),
             tallies: Tallies::default(),
             calls: Vec::new(),
-            places: PlacesTalk::new(options.buckets),
+            places: PermitSync::new(options.buckets),
         }
     }
 
@@ -122,7 +122,7 @@ impl Sync {
 
     /// The events since the start.
     #[must_use]
-    pub fn happened(&self) -> Happened {
+    pub fn happened(&self) -> SyncCounts {
         self.happened
     }
 
@@ -197,7 +197,7 @@ impl Sync {
         };
         // Keys that waited for a lane go before keys that are due now.
         for bucket in 0..self.lanes.len() {
-            while let Some(number) = self.lanes.get_mut(bucket).and_then(Lanes::take_waiting) {
+            while let Some(number) = self.lanes.get_mut(bucket).and_then(Sequences::take_waiting) {
                 if self.book.wake(number) {
                     look_at(self, number);
                 }
@@ -214,7 +214,7 @@ impl Sync {
     #[must_use]
     pub fn next(&self) -> Timestamp {
         let due = self.book.next().min(self.again).min(self.give_up).min(self.places.next());
-        let is_waited_for = self.lanes.iter().any(Lanes::has_room_for_waiting);
+        let is_waited_for = self.lanes.iter().any(Sequences::has_room_for_waiting);
         if is_waited_for { Timestamp::ORIGIN } else { due }
     }
 
@@ -312,11 +312,11 @@ impl Sync {
             return None;
         };
         match page.next(&there, budget, &pace) {
-            NextKey::Look(at) => {
+            NextAction::Look(at) => {
                 self.book.schedule(number, at);
                 None
             }
-            NextKey::LetGo => {
+            NextAction::LetGo => {
                 if engine.remove_share(&page.key, budget, now) {
                     self.happened.lapsed += u64::from(there.expired);
                     self.close(number);
@@ -325,7 +325,7 @@ impl Sync {
                 }
                 None
             }
-            NextKey::Ask(back) => {
+            NextAction::Ask(back) => {
                 let terms = terms(&self.versions, page.key.budget(), budget);
                 let there =
                     terms.and_then(|terms| Some((terms, engine.report_share(&page.key, budget, back, now)?)));

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::cell::{CellReply, CellRequest, TOKEN};
-use super::places::PlacesSaid;
+use super::places::KeyPermitReply;
 use crate::clock::Timestamp;
 
 /// The counters of one budget on this host, since its rule is in force.
@@ -84,7 +84,7 @@ impl Tallies {
     }
 
     /// Records a reply about permits.
-    pub(super) fn hears_of_places(&mut self, budget: u64, said: &PlacesSaid, now: Timestamp) {
+    pub(super) fn hears_of_places(&mut self, budget: u64, said: &KeyPermitReply, now: Timestamp) {
         let entry = self.0.entry(budget).or_default();
         let tally = &mut entry.tally;
         tally.cells += 1;

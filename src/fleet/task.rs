@@ -6,8 +6,8 @@ mod talk;
 use super::counters::FleetCounters;
 use super::identity::Identity;
 use super::link;
-use super::overrides::{OverrideChange, Seal};
-use super::questions::Questions;
+use super::overrides::{OverrideChange, OverridesKey};
+use super::questions::CheckSender;
 use super::secrets::SecretDigest;
 use crate::clock::Clock;
 use crate::engine::{Engine, FleetChange, FleetStatus, SharedRemoteChecker};
@@ -16,7 +16,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
-use talk::Talk;
+use talk::SyncLoop;
 use tokio::sync::{mpsc, oneshot};
 
 /// The parameters of the sync task.
@@ -30,13 +30,13 @@ pub struct SyncPlan {
     /// The mark of the fleet secret.
     pub secret: SecretDigest,
     /// Authenticates fleet overrides.
-    pub seal: Seal,
+    pub seal: OverridesKey,
     /// Stores the identity, if it is stored at all.
-    pub keep: Option<Keep>,
+    pub keep: Option<StoreIdentity>,
 }
 
 /// Stores the bytes of an identity. May block on the disk.
-pub type Keep = Arc<dyn Fn(&[u8]) -> io::Result<()> + Send + Sync>;
+pub type StoreIdentity = Arc<dyn Fn(&[u8]) -> io::Result<()> + Send + Sync>;
 
 /// The handle of the sync task. End it by [`FleetHandle::finish`]; if dropped instead, its borrowed tokens expire.
 #[derive(Debug)]
@@ -45,7 +45,7 @@ pub struct FleetHandle {
     ended: Receiver<()>,
     counters: Arc<FleetCounters>,
     voice: OverridesHandle,
-    questions: Questions,
+    questions: CheckSender,
 }
 
 /// Changes the fleet overrides.
@@ -68,8 +68,8 @@ impl FleetHandle {
         let (ends, ended) = sync_channel(1);
         let counters = Arc::new(FleetCounters::default());
         let (speaks, changes) = mpsc::channel(CHANGES_MAX);
-        let (questions, asked) = Questions::new();
-        let mut talk = Talk::new(engine, clock, standing, plan, (Arc::clone(&counters), changes, asked));
+        let (questions, asked) = CheckSender::new();
+        let mut talk = SyncLoop::new(engine, clock, standing, plan, (Arc::clone(&counters), changes, asked));
         let work = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             #[allow(clippy::expect_used, reason = "for want of descriptors the thread is run again")]

@@ -1,6 +1,6 @@
 //! Version numbers of a rule's numbers, so that during a rollout all hosts agree on the newest.
 
-use super::call::Encoded;
+use super::call::EncodedCommand;
 use super::cell::CellQuota;
 use super::scripts;
 use super::window::CellWindow;
@@ -50,13 +50,13 @@ impl NumbersFingerprint {
 }
 
 impl VersionCall {
-    pub(super) fn encode(&self) -> Encoded {
+    pub(super) fn encode(&self) -> EncodedCommand {
         let (before, known) = match &self.before {
             Some((before, known)) => (before.0.clone(), *known),
             None => (String::new(), 0),
         };
         let known = known.min(EXACT_MAX / 2).to_string();
-        Encoded {
+        EncodedCommand {
             script: &scripts::VERSION,
             keys: vec![format!("tg:{{tm}}:v:{}", super::wire::hex(self.rule)).into_bytes()],
             args: vec![self.terms.0.clone().into_bytes(), before.into_bytes(), known.into_bytes()],

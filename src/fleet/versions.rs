@@ -16,11 +16,11 @@ struct KnownVersion {
     /// The numbers that this host had before, and their version.
     before: Option<(NumbersFingerprint, u64)>,
     version: Option<u64>,
-    standing: VersionStanding,
+    standing: VersionState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum VersionStanding {
+enum VersionState {
     Due,
     /// In flight.
     Asked,
@@ -52,23 +52,22 @@ impl Versions {
                 Some(known) => known.before.clone(),
                 None => None,
             };
-            let known = KnownVersion { terms, before, version: None, standing: VersionStanding::Due };
+            let known = KnownVersion { terms, before, version: None, standing: VersionState::Due };
             self.known.insert(number, known);
         }
     }
 
     /// Requests all versions again, as Redis may have lost them.
     pub(super) fn ask_again(&mut self) {
-        for known in self.known.values_mut().filter(|known| known.standing == VersionStanding::Settled) {
-            known.standing = VersionStanding::Due;
+        for known in self.known.values_mut().filter(|known| known.standing == VersionState::Settled) {
+            known.standing = VersionState::Due;
         }
     }
 
     /// Takes the next request to send, which counts as in flight from now on.
     pub(super) fn next(&mut self) -> Option<VersionCall> {
-        let (number, known) =
-            self.known.iter_mut().find(|(_, known)| known.standing == VersionStanding::Due)?;
-        known.standing = VersionStanding::Asked;
+        let (number, known) = self.known.iter_mut().find(|(_, known)| known.standing == VersionState::Due)?;
+        known.standing = VersionState::Asked;
         let before = match known.version {
             // The numbers are unchanged.
             Some(version) => Some((known.terms.clone(), version)),
@@ -80,7 +79,7 @@ impl Versions {
     /// Applies a reply. Returns its budget, unless the numbers have changed since.
     pub(super) fn answered(&mut self, call: &VersionCall, version: u64) -> Option<u64> {
         let (number, known) = self.asked(call)?;
-        known.standing = VersionStanding::Settled;
+        known.standing = VersionState::Settled;
         known.version = Some(version);
         known.before = None;
         Some(number)
@@ -89,7 +88,7 @@ impl Versions {
     /// Marks a request without a reply to be sent again.
     pub(super) fn failed(&mut self, call: &VersionCall) {
         if let Some((_, known)) = self.asked(call) {
-            known.standing = VersionStanding::Due;
+            known.standing = VersionState::Due;
         }
     }
 
@@ -101,7 +100,7 @@ impl Versions {
     fn asked(&mut self, call: &VersionCall) -> Option<(u64, &mut KnownVersion)> {
         let number = number(&call.rule);
         let known = self.known.get_mut(&number)?;
-        (known.terms == call.terms && known.standing == VersionStanding::Asked).then_some((number, known))
+        (known.terms == call.terms && known.standing == VersionState::Asked).then_some((number, known))
     }
 }
 

@@ -8,12 +8,12 @@ pub struct CellWindow {
     /// Sub-buckets that count: 1 for a fixed window, k + 1 for a sliding one of k; at most [`SLOTS_MAX`].
     pub slots: u32,
     /// When windows turn.
-    pub turns: FleetWindowTurns,
+    pub turns: FleetWindowAlign,
 }
 
 /// When windows turn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FleetWindowTurns {
+pub enum FleetWindowAlign {
     /// At a fixed interval in microseconds, counted from a point of Unix time.
     Every {
         /// The length of a sub-bucket; at least 1.
@@ -44,7 +44,7 @@ pub struct WindowRefund {
 
 /// The window's part of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowAsk {
+pub struct WindowRequest {
     /// How it turns.
     pub window: CellWindow,
     /// Refunds of tokens that were counted as spent.
@@ -53,16 +53,16 @@ pub struct WindowAsk {
 
 /// The window's part of a reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct WindowSaid {
+pub struct WindowReply {
     /// Microseconds until more tokens appear without a refund; 0 if a sliding window has nothing spent.
     pub more_us: u64,
     /// The state of the window.
-    pub stands: Stands,
+    pub stands: WindowStatus,
 }
 
 /// The state of a window for the requesting host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stands {
+pub enum WindowStatus {
     /// Tokens remain, or other hosts hold them.
     Open,
     /// All tokens are spent: no host gets any for the next `more_us`.
@@ -74,8 +74,8 @@ pub enum Stands {
 impl CellWindow {
     pub(super) fn write(&self, to: &mut ScriptWriter) {
         let (step, origin, ends) = match self.turns {
-            FleetWindowTurns::Every { step, origin } => (step, origin, None),
-            FleetWindowTurns::Calendar { start, turn, finish } => (0, start, Some((turn, finish))),
+            FleetWindowAlign::Every { step, origin } => (step, origin, None),
+            FleetWindowAlign::Calendar { start, turn, finish } => (0, start, Some((turn, finish))),
         };
         to.amount(step, STEP_MAX);
         to.amount(origin, EXACT_MAX);
@@ -86,22 +86,22 @@ impl CellWindow {
     /// The text that identifies it in a fingerprint.
     pub(super) fn text(&self) -> String {
         match self.turns {
-            FleetWindowTurns::Every { step, origin } => format!("{}x{step}+{origin}", self.slots),
-            FleetWindowTurns::Calendar { .. } => "calendar".to_owned(),
+            FleetWindowAlign::Every { step, origin } => format!("{}x{step}+{origin}", self.slots),
+            FleetWindowAlign::Calendar { .. } => "calendar".to_owned(),
         }
     }
 
     /// How long after a reply the cell is kept at least, or until its window ends, µs.
-    pub(super) fn lasts_us(&self, said: &WindowSaid) -> u64 {
+    pub(super) fn lasts_us(&self, said: &WindowReply) -> u64 {
         match (self.slots, self.turns) {
             // The newest sub-bucket is one of these.
-            (2.., FleetWindowTurns::Every { step, .. }) => step.saturating_mul(u64::from(self.slots) - 1),
+            (2.., FleetWindowAlign::Every { step, .. }) => step.saturating_mul(u64::from(self.slots) - 1),
             _ => said.more_us,
         }
     }
 }
 
-impl WindowAsk {
+impl WindowRequest {
     pub(super) fn write(&self, to: &mut ScriptWriter) {
         self.window.write(to);
         to.amount(self.returned.amount, super::cell::AMOUNT_MAX);
@@ -109,18 +109,18 @@ impl WindowAsk {
     }
 }
 
-impl WindowSaid {
-    pub(super) fn read(from: &mut ReplyReader<'_>) -> WindowSaid {
+impl WindowReply {
+    pub(super) fn read(from: &mut ReplyReader<'_>) -> WindowReply {
         let more_us = from.amount(EXACT_MAX);
         let stands = match from.byte() {
-            0 => Stands::Open,
-            1 => Stands::SpentOut,
+            0 => WindowStatus::Open,
+            1 => WindowStatus::SpentOut,
             other => {
                 from.clamped += u32::from(other > 2);
-                Stands::OtherWindow
+                WindowStatus::OtherWindow
             }
         };
-        WindowSaid { more_us, stands }
+        WindowReply { more_us, stands }
     }
 }
 

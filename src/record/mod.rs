@@ -9,6 +9,6 @@ mod sessions;
 mod writer;
 
 pub use digest::{RecordingKey, is_hashed};
-pub use noted::{NotedKind, SESSION_BYTES, Who};
-pub use recorder::{Busy, Recorder, Reel};
+pub use noted::{EventOrigin, NotedKind, SESSION_BYTES};
+pub use recorder::{AlreadyRecording, RecordReceiver, Recorder};
 pub use writer::{RecordingTotals, RecordingWriter};

@@ -8,13 +8,13 @@ use crate::engine::{Session, Verdict, WorkOutcome};
 pub(super) struct Noted {
     pub(super) at: Timestamp,
     /// `None` for events that no session caused.
-    pub(super) who: Option<Who>,
+    pub(super) who: Option<EventOrigin>,
     pub(super) what: NotedKind,
 }
 
 /// The session that caused an event.
 #[derive(Clone, Debug)]
-pub struct Who {
+pub struct EventOrigin {
     /// The user (uid) of the client.
     pub user: u32,
     /// The name of the session: from HELLO, or the number of its only connection.

@@ -8,7 +8,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use arc_swap::ArcSwapOption;
 use tracing::debug;
 
-use super::noted::{Noted, NotedKind, Who};
+use super::noted::{EventOrigin, Noted, NotedKind};
 use crate::clock::Timestamp;
 use crate::sys;
 
@@ -17,7 +17,7 @@ use crate::sys;
 pub struct Recorder {
     /// The flag that decisions check: one relaxed load.
     is_on: AtomicBool,
-    tape: ArcSwapOption<Tape>,
+    tape: ArcSwapOption<RecordSender>,
     /// Set while a recording runs.
     is_taken: AtomicBool,
     lines: AtomicU64,
@@ -26,16 +26,16 @@ pub struct Recorder {
 
 /// The sender's end of the queue.
 #[derive(Debug)]
-struct Tape {
+struct RecordSender {
     queue: SyncSender<Noted>,
     /// The one domain to record; `None`: all.
     domain: Option<Box<str>>,
-    room: Arc<Room>,
+    room: Arc<QueueSpace>,
 }
 
 /// The bytes in the queue, and the events dropped.
 #[derive(Debug, Default)]
-struct Room {
+struct QueueSpace {
     bytes: AtomicUsize,
     dropped: AtomicU64,
 }
@@ -43,7 +43,7 @@ struct Room {
 /// The error of starting a second recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("somebody records already, and one recording is made at a time: end that one, or wait for its end")]
-pub struct Busy;
+pub struct AlreadyRecording;
 
 impl Recorder {
     /// Whether a recording runs. This load is a request's only cost while there is none.
@@ -62,7 +62,7 @@ impl Recorder {
     /// Queues an event, or counts it as dropped when the queue is full. Never waits.
     #[cold]
     #[inline(never)]
-    pub fn note(&self, at: Timestamp, who: Option<Who>, what: NotedKind) {
+    pub fn note(&self, at: Timestamp, who: Option<EventOrigin>, what: NotedKind) {
         let tape = self.tape.load();
         let Some(tape) = tape.as_ref() else { return };
         let bytes = what.heap_bytes();
@@ -79,16 +79,16 @@ impl Recorder {
     ///
     /// # Errors
     /// A recording already runs.
-    pub fn begin(self: &Arc<Recorder>, domain: Option<&str>) -> Result<Reel, Busy> {
+    pub fn begin(self: &Arc<Recorder>, domain: Option<&str>) -> Result<RecordReceiver, AlreadyRecording> {
         if self.is_taken.swap(true, Ordering::AcqRel) {
-            return Err(Busy);
+            return Err(AlreadyRecording);
         }
         let (queue, noted) = sync_channel(QUEUE_LINES_MAX);
-        let room = Arc::new(Room::default());
-        let tape = Tape { queue, domain: domain.map(Into::into), room: Arc::clone(&room) };
+        let room = Arc::new(QueueSpace::default());
+        let tape = RecordSender { queue, domain: domain.map(Into::into), room: Arc::clone(&room) };
         self.tape.store(Some(Arc::new(tape)));
         self.is_on.store(true, Ordering::Relaxed);
-        Ok(Reel { recorder: Arc::clone(self), noted, room })
+        Ok(RecordReceiver { recorder: Arc::clone(self), noted, room })
     }
 
     /// Counts written lines.
@@ -116,13 +116,13 @@ impl Recorder {
 
 /// The receiver's end of the queue. Dropping it ends the recording and allows the next one.
 #[derive(Debug)]
-pub struct Reel {
+pub struct RecordReceiver {
     recorder: Arc<Recorder>,
     noted: Receiver<Noted>,
-    room: Arc<Room>,
+    room: Arc<QueueSpace>,
 }
 
-impl Reel {
+impl RecordReceiver {
     /// Returns the oldest queued event. Never waits, so senders need not wake the reader.
     pub(super) fn next(&self) -> Option<Noted> {
         let noted = self.noted.try_recv().ok()?;
@@ -149,7 +149,7 @@ impl Reel {
     }
 }
 
-impl Drop for Reel {
+impl Drop for RecordReceiver {
     fn drop(&mut self) {
         self.recorder.stop();
         self.recorder.is_taken.store(false, Ordering::Release);
@@ -167,7 +167,7 @@ const QUEUE_BYTES_MAX: usize = 16 << 20;
 mod tests {
     use std::sync::Arc;
 
-    use super::{Busy, QUEUE_BYTES_MAX, QUEUE_LINES_MAX, Recorder};
+    use super::{AlreadyRecording, QUEUE_BYTES_MAX, QUEUE_LINES_MAX, Recorder};
     use crate::clock::Timestamp;
     use crate::record::NotedKind;
 
@@ -203,11 +203,11 @@ mod tests {
         let recorder = Arc::new(Recorder::default());
         assert!(!recorder.is_on());
         let reel = recorder.begin(Some("api")).unwrap();
-        assert_eq!(recorder.begin(None).unwrap_err(), Busy);
+        assert_eq!(recorder.begin(None).unwrap_err(), AlreadyRecording);
         assert!(recorder.is_on() && recorder.wants("api") && !recorder.wants("web"));
         reel.stop();
         assert!(!recorder.is_on());
-        assert_eq!(recorder.begin(None).unwrap_err(), Busy, "its end is still to be written");
+        assert_eq!(recorder.begin(None).unwrap_err(), AlreadyRecording, "its end is still to be written");
         drop(reel);
         assert!(recorder.begin(None).is_ok());
         assert!(!recorder.is_on());

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::digest::{RecordingKey, letters};
-use super::noted::{SESSION_BYTES, Who};
+use super::noted::{EventOrigin, SESSION_BYTES};
 use crate::clock::Timestamp;
 use crate::engine::OpenSession;
 
@@ -16,21 +16,21 @@ pub(super) struct Sessions {
 
 /// The name of a session in a recording.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Label(u64);
+pub(super) struct SessionLabel(u64);
 
-impl Label {
-    pub(super) fn of(who: &Who, key: &RecordingKey) -> Label {
-        Label::new(who.user, &who.named, key)
+impl SessionLabel {
+    pub(super) fn of(who: &EventOrigin, key: &RecordingKey) -> SessionLabel {
+        SessionLabel::new(who.user, &who.named, key)
     }
 
-    pub(super) fn of_open(open: &OpenSession, key: &RecordingKey) -> Label {
+    pub(super) fn of_open(open: &OpenSession, key: &RecordingKey) -> SessionLabel {
         let mut named = [1; SESSION_BYTES];
         named.iter_mut().skip(1).zip(open.name).for_each(|(to, from)| *to = from);
-        Label::new(open.user, &named, key)
+        SessionLabel::new(open.user, &named, key)
     }
 
-    fn new(user: u32, named: &[u8], key: &RecordingKey) -> Label {
-        Label(key.digest("session", &[&user.to_le_bytes(), named].concat()))
+    fn new(user: u32, named: &[u8], key: &RecordingKey) -> SessionLabel {
+        SessionLabel(key.digest("session", &[&user.to_le_bytes(), named].concat()))
     }
 
     pub(super) fn text(self) -> String {
@@ -40,7 +40,7 @@ impl Label {
 
 impl Sessions {
     /// Marks a session as connected. Returns whether it still has to be written.
-    pub(super) fn is_new(&mut self, label: Label) -> bool {
+    pub(super) fn is_new(&mut self, label: SessionLabel) -> bool {
         // Beyond the bound the session is written each time; a replay takes that as one more connection.
         let is_full = self.told.len() >= SESSIONS_MAX;
         match self.told.get_mut(&label.0) {
@@ -57,19 +57,19 @@ impl Sessions {
     }
 
     /// Sets the time at which a session ends unless a client reconnects.
-    pub(super) fn leave(&mut self, label: Label, ends_at: Timestamp) {
+    pub(super) fn leave(&mut self, label: SessionLabel, ends_at: Timestamp) {
         self.told.get_mut(&label.0).into_iter().for_each(|known| *known = Some(ends_at));
     }
 
     /// Removes an ended session. Returns whether it was written.
-    pub(super) fn end(&mut self, label: Label) -> bool {
+    pub(super) fn end(&mut self, label: SessionLabel) -> bool {
         self.told.remove(&label.0).is_some()
     }
 
     /// Removes and returns the sessions whose reconnect time has passed.
-    pub(super) fn end_due(&mut self, at: Timestamp) -> Vec<Label> {
+    pub(super) fn end_due(&mut self, at: Timestamp) -> Vec<SessionLabel> {
         let due = self.told.extract_if(|_, ends_at| ends_at.is_some_and(|ends_at| ends_at <= at));
-        due.map(|(label, _)| Label(label)).collect()
+        due.map(|(label, _)| SessionLabel(label)).collect()
     }
 }
 

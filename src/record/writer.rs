@@ -6,9 +6,9 @@ use std::io;
 
 use super::digest::{RecordingKey, letters};
 use super::line::{RecordedAmount, RecordedId, RecordedLine};
-use super::noted::{Noted, NotedKind, Who};
-use super::recorder::Reel;
-use super::sessions::{Label, Sessions};
+use super::noted::{EventOrigin, Noted, NotedKind};
+use super::recorder::RecordReceiver;
+use super::sessions::{SessionLabel, Sessions};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{OpenSession, Verdict, WorkOutcome};
 use crate::protocol::{
@@ -42,7 +42,7 @@ pub struct RecordingTotals {
 }
 
 /// The descriptors of a request: alternating keys and values.
-type Hashed<'l> = Vec<Vec<Cow<'l, str>>>;
+type HashedDescriptors<'l> = Vec<Vec<Cow<'l, str>>>;
 
 impl RecordingWriter {
     /// Begins a recording that hashes all values except those of the attributes in `clear`.
@@ -72,7 +72,7 @@ impl RecordingWriter {
     /// None, as the destination is memory.
     pub fn open(&mut self, open: &[OpenSession], at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
         for session in open {
-            let label = Label::of_open(session, &self.key);
+            let label = SessionLabel::of_open(session, &self.key);
             self.hello(label, &session.pool, session.slots, at, to)?;
             session.ends_at.into_iter().for_each(|ends_at| self.sessions.leave(label, ends_at));
         }
@@ -83,7 +83,7 @@ impl RecordingWriter {
     ///
     /// # Errors
     /// None, as the destination is memory.
-    pub fn write(&mut self, reel: &Reel, bytes_max: usize, to: &mut Vec<u8>) -> io::Result<bool> {
+    pub fn write(&mut self, reel: &RecordReceiver, bytes_max: usize, to: &mut Vec<u8>) -> io::Result<bool> {
         let mut some = false;
         while to.len() < bytes_max
             && let Some(noted) = reel.next()
@@ -100,7 +100,7 @@ impl RecordingWriter {
             let due = self.sessions.end_due(*at);
             return due.into_iter().try_for_each(|label| self.bye(label, *at, to));
         };
-        let label = Label::of(who, &self.key);
+        let label = SessionLabel::of(who, &self.key);
         match what {
             NotedKind::Hello { pool, slots } => self.hello(label, pool, *slots, *at, to),
             NotedKind::Left(ends_at) => {
@@ -138,13 +138,19 @@ impl RecordingWriter {
     }
 
     /// Writes a session that is not in the trace yet: it began earlier, or its beginning was dropped.
-    fn greet(&mut self, label: Label, who: &Who, at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
+    fn greet(
+        &mut self,
+        label: SessionLabel,
+        who: &EventOrigin,
+        at: Timestamp,
+        to: &mut Vec<u8>,
+    ) -> io::Result<()> {
         self.hello(label, who.session.pool_name(), 0, at, to)
     }
 
     fn hello(
         &mut self,
-        label: Label,
+        label: SessionLabel,
         pool: &str,
         slots: u32,
         at: Timestamp,
@@ -167,7 +173,7 @@ impl RecordingWriter {
         )
     }
 
-    fn bye(&mut self, label: Label, at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
+    fn bye(&mut self, label: SessionLabel, at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
         self.line(
             &RecordedLine { op: "bye", session: Some(&label.text()), ..RecordedLine::default() },
             at,
@@ -273,7 +279,11 @@ impl RecordingWriter {
     }
 
     /// Returns the descriptors with hashed values; `None`, after counting it, if the request exceeds a frame.
-    fn hash<'d>(&mut self, payload: &[u8], descriptors: &DescriptorList<'d>) -> Option<Hashed<'d>> {
+    fn hash<'d>(
+        &mut self,
+        payload: &[u8],
+        descriptors: &DescriptorList<'d>,
+    ) -> Option<HashedDescriptors<'d>> {
         let (mut hashed, mut start, mut bytes) = (Vec::new(), 0, payload.len() + IDEM_GROWTH_BYTES);
         for end in descriptors.ends() {
             let end = usize::from(*end);

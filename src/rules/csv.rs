@@ -9,12 +9,12 @@ use super::source::Span;
 #[derive(Debug)]
 pub(super) struct CsvTable<'t> {
     text: &'t str,
-    at: Spot,
+    at: CsvPosition,
 }
 
 /// A position in the text. Columns are computed only for messages.
 #[derive(Clone, Copy, Debug)]
-struct Spot {
+struct CsvPosition {
     byte: usize,
     line: u32,
     line_start: usize,
@@ -27,12 +27,12 @@ pub(super) struct Cell<'t> {
     pub(super) text: Cow<'t, str>,
     /// Whether it is quoted.
     pub(super) quoted: bool,
-    at: Spot,
+    at: CsvPosition,
 }
 
 impl<'t> CsvTable<'t> {
     pub(super) fn new(text: &'t str) -> CsvTable<'t> {
-        CsvTable { text, at: Spot { byte: 0, line: 1, line_start: 0 } }
+        CsvTable { text, at: CsvPosition { byte: 0, line: 1, line_start: 0 } }
     }
 
     /// Reads the next record into `cells`, skipping empty lines; `None` at the end. Errors skip one line.
@@ -64,7 +64,7 @@ impl<'t> CsvTable<'t> {
         self.place(cell.at, cell.text.chars().count() + if cell.quoted { 2 } else { 0 })
     }
 
-    fn place(&self, at: Spot, width: usize) -> Span {
+    fn place(&self, at: CsvPosition, width: usize) -> Span {
         let count = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let before = self.text.get(at.line_start..at.byte).unwrap_or_default().chars().count();
         Span { line: at.line, column: count(before + 1), width: count(width.max(1)), byte: count(at.byte) }
@@ -83,11 +83,11 @@ impl<'t> CsvTable<'t> {
             _ => return false,
         };
         let byte = self.at.byte + bytes;
-        self.at = Spot { byte, line: self.at.line.saturating_add(1), line_start: byte };
+        self.at = CsvPosition { byte, line: self.at.line.saturating_add(1), line_start: byte };
         true
     }
 
-    fn cell(&mut self) -> Result<Cell<'t>, (Spot, ValueProblem)> {
+    fn cell(&mut self) -> Result<Cell<'t>, (CsvPosition, ValueProblem)> {
         let at = self.at;
         if self.rest().starts_with('"') {
             return self.quoted(at);
@@ -106,7 +106,7 @@ impl<'t> CsvTable<'t> {
         Ok(Cell { text: Cow::Borrowed(text), quoted: false, at })
     }
 
-    fn quoted(&mut self, at: Spot) -> Result<Cell<'t>, (Spot, ValueProblem)> {
+    fn quoted(&mut self, at: CsvPosition) -> Result<Cell<'t>, (CsvPosition, ValueProblem)> {
         self.at.byte += 1;
         let start = self.at.byte;
         let mut doubled = false;

@@ -147,31 +147,31 @@ pub(crate) struct FieldText<'n>(pub(crate) &'n str, pub(crate) &'n str);
 
 /// A value of type `T` that another function reads.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Later<T>(PhantomData<T>);
+pub(crate) struct Deferred<T>(PhantomData<T>);
 
 /// A list of `T` whose items another function reads, so that an error in one hides none in others.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LaterList<T>(PhantomData<T>);
+pub(crate) struct DeferredList<T>(PhantomData<T>);
 
 /// A mapping from any names to `T`, which another function reads.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct LaterMap<T>(PhantomData<T>);
+pub(crate) struct DeferredMap<T>(PhantomData<T>);
 
-impl<'de, T> Deserialize<'de> for Later<T> {
+impl<'de, T> Deserialize<'de> for Deferred<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_ignored_any(IgnoredAny).map(|_| Later(PhantomData))
+        deserializer.deserialize_ignored_any(IgnoredAny).map(|_| Deferred(PhantomData))
     }
 }
 
-impl<'de, T> Deserialize<'de> for LaterList<T> {
+impl<'de, T> Deserialize<'de> for DeferredList<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_seq(IgnoredAny).map(|_| LaterList(PhantomData))
+        deserializer.deserialize_seq(IgnoredAny).map(|_| DeferredList(PhantomData))
     }
 }
 
-impl<'de, T> Deserialize<'de> for LaterMap<T> {
+impl<'de, T> Deserialize<'de> for DeferredMap<T> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(IgnoredAny).map(|_| LaterMap(PhantomData))
+        deserializer.deserialize_map(IgnoredAny).map(|_| DeferredMap(PhantomData))
     }
 }
 

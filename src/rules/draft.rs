@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use super::meaning::{Meant, MeantListed, MeantPriorities, UnsettledShed};
+use super::meaning::{ReadListEntry, ReadPriorities, ReadRule, UnsettledShed};
 use super::problem::{Problem, shown};
 use super::shed::Shed;
 use super::source::{Report, Source, Span};
@@ -20,7 +20,7 @@ pub(super) struct Draft {
     lists: Vec<ListedEntry>,
     unsettled: Vec<UnsettledShed>,
     sheds: Vec<Shed>,
-    pub(super) priorities: MeantPriorities,
+    pub(super) priorities: ReadPriorities,
     settled: Priorities,
     places: HashMap<Box<str>, (Position, Span)>,
     /// The roots of the descriptor tree.
@@ -40,7 +40,7 @@ impl Draft {
             lists: Vec::new(),
             unsettled: Vec::new(),
             sheds: Vec::new(),
-            priorities: MeantPriorities::default(),
+            priorities: ReadPriorities::default(),
             settled: Priorities::default(),
             places: HashMap::new(),
             branches: Vec::new(),
@@ -50,7 +50,7 @@ impl Draft {
     }
 
     /// Adds a rule that was read. A rule with errors reserves its name too.
-    pub(super) fn add(&mut self, meant: Meant, report: &mut Report<'_>) {
+    pub(super) fn add(&mut self, meant: ReadRule, report: &mut Report<'_>) {
         if !meant.name.is_none_or(|(name, at)| self.take(name, at, "rule", report)) {
             return;
         }
@@ -120,7 +120,7 @@ impl Draft {
         replaced.filter(|(_, _, name)| !names.contains(name)).collect()
     }
 
-    pub(super) fn add_listed(&mut self, meant: MeantListed, report: &mut Report<'_>) {
+    pub(super) fn add_listed(&mut self, meant: ReadListEntry, report: &mut Report<'_>) {
         if !meant.name.is_none_or(|(name, at)| self.take(name, at, "rule or entry", report)) {
             return;
         }

@@ -1,7 +1,7 @@
 //! The fields of a rule as text, for comparisons, checks and queries.
 
 use super::percent::Percent;
-use super::{Allowance, Condition, Guard, KeyPart, Limit, Over, Pattern, RefusedCost, Rule};
+use super::{Allowance, Condition, Guard, KeyPart, Limit, OverTreatment, Pattern, RefusedCost, Rule};
 use crate::limit::Quota;
 
 /// A field and its text. Fields without a value are left out.
@@ -51,9 +51,9 @@ fn limit(rule: &Rule, limit: &Limit) -> Vec<Fact> {
 fn of_allowance(allowance: &Allowance) -> Vec<Fact> {
     let mut facts = of_quota(&allowance.quota);
     match &allowance.over {
-        Over::Refuse => {}
-        Over::Soft(larger) => facts.push(("over", format!("soft, {} in all", larger.limit()))),
-        Over::Elastic(second) => facts.push(("over", format!("elastic, {}", second.format_rate()))),
+        OverTreatment::Refuse => {}
+        OverTreatment::Soft(larger) => facts.push(("over", format!("soft, {} in all", larger.limit()))),
+        OverTreatment::Elastic(second) => facts.push(("over", format!("elastic, {}", second.format_rate()))),
     }
     if allowance.max_debt != allowance.quota.limit() {
         facts.push(("max_debt", allowance.max_debt.to_string()));

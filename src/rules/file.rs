@@ -9,10 +9,10 @@ use std::num::NonZeroU32;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::de::{Later, LaterList, LaterMap, Spanned};
+use super::de::{Deferred, DeferredList, DeferredMap, Spanned};
 use super::rate_text::WrittenRate;
 use super::values::{
-    AttributeName, DAY, Help, MatchValues, Max, Name, PercentText, SECOND, Text, Texts, Time, Zone,
+    AttributeName, DAY, HelpText, MatchValues, Max, Name, PercentText, SECOND, Text, Texts, Time, Zone,
 };
 use super::{FleetMode, Guard, Mode, OnMiss, OnRedisDown, RefundOn, RefusedCost, Scope};
 pub(super) use descriptors::{DescriptorFields, RateLimitFields};
@@ -31,21 +31,21 @@ pub(super) struct RulesFile<'n> {
     /// what holds for the rules of this file that do not say otherwise
     pub(super) defaults: Option<DefaultsFields>,
     /// the names of the priorities, the most important first; once in a domain; see Priorities
-    pub(super) priorities: Option<LaterList<Name<'n>>>,
+    pub(super) priorities: Option<DeferredList<Name<'n>>>,
     /// which requests have which priority: the first entry that matches, else the last of `priorities`
-    pub(super) prioritize: Option<LaterList<PrioritizeFields<'n>>>,
+    pub(super) prioritize: Option<DeferredList<PrioritizeFields<'n>>>,
     /// requests that no rule judges; see Lists
-    pub(super) exempt: Option<LaterList<ExemptFields<'n>>>,
+    pub(super) exempt: Option<DeferredList<ExemptFields<'n>>>,
     /// requests that are refused always; see Lists
-    pub(super) deny: Option<LaterList<DenyFields<'n>>>,
+    pub(super) deny: Option<DeferredList<DenyFields<'n>>>,
     /// the rules
-    pub(super) limits: Option<LaterList<RuleFields<'n>>>,
+    pub(super) limits: Option<DeferredList<RuleFields<'n>>>,
     /// rules that limit work at once; see Concurrency
-    pub(super) concurrency: Option<LaterList<ConcurrencyFields<'n>>>,
+    pub(super) concurrency: Option<DeferredList<ConcurrencyFields<'n>>>,
     /// what is refused when a pool of processes is full; see Shedding
-    pub(super) shed: Option<LaterList<ShedFields<'n>>>,
+    pub(super) shed: Option<DeferredList<ShedFields<'n>>>,
     /// a descriptor tree; see docs/descriptors.md
-    pub(super) descriptors: Option<LaterList<DescriptorFields<'n>>>,
+    pub(super) descriptors: Option<DeferredList<DescriptorFields<'n>>>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -76,7 +76,7 @@ pub(super) struct CommonFields<'n> {
     /// whether response headers may name it. Default: `true`.
     pub(super) advertise: Option<bool>,
     #[schemars(description = HELP)]
-    pub(super) help: Option<Help<'n>>,
+    pub(super) help: Option<HelpText<'n>>,
     /// the attributes of `key` whose values operators may see; of others they see digests
     pub(super) show_keys: Option<Vec<Spanned<AttributeName<'n>>>>,
     /// whether each host counts for itself or all hosts have one budget; see Fleet. Default: that of `defaults`, else of the settings, else `host`.
@@ -112,7 +112,7 @@ pub(super) struct RuleFields<'n> {
     /// other numbers, or another algorithm, measured beside the rule; what is not written is as in the rule
     pub(super) candidate: Option<CandidateFields>,
     /// other rates for some requests: the first entry that matches, after the rows of `overrides_file`
-    pub(super) overrides: Option<LaterList<OverrideFields>>,
+    pub(super) overrides: Option<DeferredList<OverrideFields>>,
 }
 
 impl<'n> AsRef<CommonFields<'n>> for RuleFields<'n> {
@@ -292,7 +292,7 @@ pub(super) struct ConcurrencyFields<'n> {
     /// another `max`, measured beside the rule
     pub(super) candidate: Option<ConcurrencyCandidateFields>,
     /// another `max` for some requests: the first entry that matches, after the rows of `overrides_file`
-    pub(super) overrides: Option<LaterList<ConcurrencyOverrideFields>>,
+    pub(super) overrides: Option<DeferredList<ConcurrencyOverrideFields>>,
 }
 
 /// Below a second, a pause of the process would expire its leases. Longer work renews its lease.
@@ -339,7 +339,7 @@ pub(super) struct DenyFields<'n> {
     #[schemars(description = MODE)]
     pub(super) mode: Option<Mode>,
     #[schemars(description = HELP)]
-    pub(super) help: Option<Help<'n>>,
+    pub(super) help: Option<HelpText<'n>>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -354,18 +354,18 @@ pub(super) struct PrioritizeFields<'n> {
 }
 
 /// Attributes and their values.
-pub(super) type Match = LaterMap<MatchValues>;
+pub(super) type Match = DeferredMap<MatchValues>;
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename = "a value of `match`")]
 #[schemars(rename = "condition", extend("x-place" = "value of `match`"))]
 pub(super) struct ConditionFields {
     /// none of these values; an absent attribute never matches
-    pub(super) not: Option<Later<MatchValues>>,
+    pub(super) not: Option<Deferred<MatchValues>>,
     /// an address of one of these networks, such as `192.0.2.0/24`
-    pub(super) cidr: Option<Later<Texts>>,
+    pub(super) cidr: Option<Deferred<Texts>>,
     /// one of these patterns
-    pub(super) glob: Option<Later<Texts>>,
+    pub(super) glob: Option<Deferred<Texts>>,
     /// whether `glob` is compared without case. Default: `false`.
     pub(super) ignore_case: Option<bool>,
     /// whether the attribute is there at all

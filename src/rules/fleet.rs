@@ -32,7 +32,7 @@ pub struct Scopes {
 
 /// The `fleet` settings of one rule.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct FleetTerms {
+pub struct FleetSettings {
     /// Whether a decision waits for Redis.
     pub mode: FleetMode,
     /// The result for a request if its host has no token; `None` means `ask`.
@@ -120,7 +120,7 @@ impl Scopes {
     }
 }
 
-impl FleetTerms {
+impl FleetSettings {
     /// Returns `max_over` in thousandths of the budget.
     #[must_use]
     pub fn over(&self) -> u16 {

@@ -8,7 +8,7 @@
 //! In a window all hosts together admit at most `N + extra`, which includes unreported requests.
 
 use super::fleet::{are_few, is_tiny, is_window};
-use super::{FleetTerms, OnMiss};
+use super::{FleetSettings, OnMiss};
 use crate::limit::{Quota, places};
 
 /// The largest excess over the budget of one key at a given host count.
@@ -33,7 +33,7 @@ pub struct FleetBound {
 impl FleetBound {
     /// Computes the bound for a host count; `None` if the algorithm does not support a fleet.
     #[must_use]
-    pub fn of(terms: &FleetTerms, quota: &Quota, hosts: u32) -> Option<FleetBound> {
+    pub fn of(terms: &FleetSettings, quota: &Quota, hosts: u32) -> Option<FleetBound> {
         let unit = match quota {
             Quota::TokenBucket(_) | Quota::FleetBudget(_) => "token",
             Quota::FixedWindow(_) | Quota::SlidingWindow(_) => "token",

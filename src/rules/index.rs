@@ -18,7 +18,7 @@ use super::{Condition, ListedEntry, Mode, Priorities, Rule};
 pub(super) struct Index {
     names: RuleNames,
     anchors: Vec<Anchors>,
-    always: Vec<Hung>,
+    always: Vec<AnchoredRule>,
     /// Plans of the rules, then of the lists.
     plans: Vec<SelectionPlan>,
     /// The `overrides` of each rule, in order, each with the number of its allowance.
@@ -30,7 +30,7 @@ pub(super) struct Index {
 /// The rules anchored to one attribute.
 #[derive(Debug, Default)]
 struct Anchors {
-    present: Vec<Hung>,
+    present: Vec<AnchoredRule>,
     /// One bit per length of an indexed value, the last for all greater ones. Other values are not hashed.
     lengths: u64,
     by_value: Box<ByValue>,
@@ -39,16 +39,16 @@ struct Anchors {
 /// The rules anchored to values of one attribute.
 #[derive(Debug, Default)]
 struct ByValue {
-    equal: HashTable<(Box<str>, Vec<Hung>)>,
+    equal: HashTable<(Box<str>, Vec<AnchoredRule>)>,
     /// As in [`Anchors`], for `equal` only.
     equal_lengths: u64,
     /// Prefixes, suffixes, networks, and texts without regard to case.
-    more: Option<Finder<Hung>>,
+    more: Option<Finder<AnchoredRule>>,
 }
 
 /// A rule at its anchor.
 #[derive(Clone, Copy, Debug)]
-struct Hung {
+struct AnchoredRule {
     rule: u32,
     /// Whether having the anchor is sufficient to match.
     surely: bool,
@@ -196,14 +196,15 @@ impl Index {
             .map(|(rule, conditions)| IndexedRule::new(*rule, &self.plans[*rule as usize], conditions))
             .collect();
         let frequency = Frequency::of(&wanted);
-        let mut more: Vec<Vec<(Anchor<'_>, Hung)>> = self.anchors.iter().map(|_| Vec::new()).collect();
+        let mut more: Vec<Vec<(Anchor<'_>, AnchoredRule)>> =
+            self.anchors.iter().map(|_| Vec::new()).collect();
         for IndexedRule { rule, plan, choices } in &wanted {
             let rarest =
                 choices.iter().min_by_key(|(attribute, anchors)| frequency.of_anchors(*attribute, anchors));
             if let Some((attribute, anchors)) = rarest {
                 let is_all = plan.conditions.len() == 1 && plan.asks_only_for(*attribute);
                 for (anchor, surely) in anchors {
-                    let hung = Hung { rule: *rule, surely: is_all && *surely };
+                    let hung = AnchoredRule { rule: *rule, surely: is_all && *surely };
                     match anchor {
                         Anchor::Equal(value, false) => self.anchors[*attribute].hang_on_value(value, hung),
                         _ => more[*attribute].push((*anchor, hung)),
@@ -214,8 +215,8 @@ impl Index {
             let rarest = plan.needed().min_by_key(|attribute| frequency.of_presence(*attribute));
             let surely = plan.conditions.is_empty() && rarest.is_none_or(|rarest| plan.asks_only_for(rarest));
             match rarest {
-                Some(attribute) => self.anchors[attribute].present.push(Hung { rule: *rule, surely }),
-                None => self.always.push(Hung { rule: *rule, surely }),
+                Some(attribute) => self.anchors[attribute].present.push(AnchoredRule { rule: *rule, surely }),
+                None => self.always.push(AnchoredRule { rule: *rule, surely }),
             }
         }
         for (anchors, more) in self.anchors.iter_mut().zip(more).filter(|(_, more)| !more.is_empty()) {
@@ -265,12 +266,12 @@ struct Candidates<'m> {
 
 impl Candidates<'_> {
     #[inline]
-    fn take(&mut self, hung: &[Hung]) {
+    fn take(&mut self, hung: &[AnchoredRule]) {
         if hung.is_empty() {
             return;
         }
         self.lists = self.lists.saturating_add(1);
-        for Hung { rule, surely } in hung {
+        for AnchoredRule { rule, surely } in hung {
             self.rules.push(*rule);
             self.unsure |= !surely;
         }
@@ -278,7 +279,7 @@ impl Candidates<'_> {
 }
 
 impl Anchors {
-    fn hang_on_value(&mut self, value: &str, hung: Hung) {
+    fn hang_on_value(&mut self, value: &str, hung: AnchoredRule) {
         let ByValue { equal, equal_lengths, .. } = &mut *self.by_value;
         self.lengths |= length_bit(value);
         *equal_lengths |= length_bit(value);

@@ -16,7 +16,7 @@ pub struct Library {
     /// Scopes from the settings.
     scopes: Scopes,
     /// The domains in force, each as last read without errors.
-    good: Vec<Good>,
+    good: Vec<ReadDomain>,
     /// The domains of each file, for files that no longer parse.
     homes: FileDomains,
     /// The fingerprint of the files as last read; `None` forces the next reload.
@@ -29,7 +29,7 @@ pub struct Library {
 
 /// A domain read without errors, and the fingerprint of its files.
 #[derive(Clone, Debug)]
-struct Good {
+struct ReadDomain {
     domain: Arc<Domain>,
     content: Fingerprint,
     /// Whether the files did not change meanwhile. Only then does the fingerprint belong to the parsed text.
@@ -48,14 +48,14 @@ pub struct Reading {
     /// Domains of `kept` whose rules come from an earlier process.
     pub recalled: Vec<Box<str>>,
     /// The reason if no domain was swapped.
-    pub halt: Option<Halt>,
+    pub halt: Option<NotApplied>,
     /// Changes from the previous rules to the new ones.
     pub difference: Difference,
 }
 
 /// Why a reading is not applied.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Halt {
+pub enum NotApplied {
     /// The files cannot be listed.
     Unlisted,
     /// The files changed repeatedly during reading, so the result may mix two versions.
@@ -120,7 +120,7 @@ impl Library {
             return Vec::new();
         }
         let stands =
-            |good: &&Good| good.settled && good.content == self.content(&contents, good.domain.name());
+            |good: &&ReadDomain| good.settled && good.content == self.content(&contents, good.domain.name());
         let texts = self.good.iter().filter(stands).filter_map(|good| {
             let name = good.domain.name();
             let files = self.homes.iter().filter(|(_, homes)| homes.iter().any(|home| **home == *name));
@@ -150,21 +150,21 @@ impl Library {
         let recalled = self.recall(|name| unlisted || failed.iter().any(|failed| **failed == *name));
         // The first reading has no earlier rules to keep, so the valid part is applied.
         let halt = match (unlisted, settled, homeless.is_empty()) {
-            (true, ..) => Some(Halt::Unlisted),
-            (false, false, _) if self.begun => Some(Halt::Unsettled),
-            (false, true, false) if self.begun => Some(Halt::Homeless(homeless)),
+            (true, ..) => Some(NotApplied::Unlisted),
+            (false, false, _) if self.begun => Some(NotApplied::Unsettled),
+            (false, true, false) if self.begun => Some(NotApplied::Homeless(homeless)),
             _ => None,
         };
         if halt.is_some() {
             return Reading { problems, recalled, halt, ..Reading::default() };
         }
         self.homes = homes;
-        let mut good: Vec<Good> = Vec::with_capacity(domains.len() + failed.len());
+        let mut good: Vec<ReadDomain> = Vec::with_capacity(domains.len() + failed.len());
         for domain in domains {
             let content = self.content(&contents, domain.name());
-            let same = |known: &&Good| known.settled && settled && known.content == content;
+            let same = |known: &&ReadDomain| known.settled && settled && known.content == content;
             let unchanged = self.find(domain.name()).filter(same);
-            good.push(unchanged.cloned().unwrap_or(Good { domain, content, settled }));
+            good.push(unchanged.cloned().unwrap_or(ReadDomain { domain, content, settled }));
         }
         let (kept, without): (Vec<_>, Vec<_>) =
             failed.into_iter().partition(|name| self.find(name).is_some());
@@ -188,7 +188,7 @@ impl Library {
         let recalled: Vec<Arc<Domain>> =
             wanted.into_iter().filter_map(|texts| read_kept(texts, &self.scopes)).collect();
         let names = recalled.iter().map(|domain| domain.name().into()).collect();
-        let good = |domain| Good { domain, content: Fingerprint::default(), settled: false };
+        let good = |domain| ReadDomain { domain, content: Fingerprint::default(), settled: false };
         self.good.extend(recalled.into_iter().map(good));
         names
     }
@@ -234,12 +234,12 @@ impl Library {
         }
     }
 
-    fn find(&self, name: &str) -> Option<&Good> {
+    fn find(&self, name: &str) -> Option<&ReadDomain> {
         self.good.iter().find(|good| good.domain.name() == name)
     }
 }
 
-fn shared(good: &[Good]) -> Vec<Arc<Domain>> {
+fn shared(good: &[ReadDomain]) -> Vec<Arc<Domain>> {
     good.iter().map(|good| Arc::clone(&good.domain)).collect()
 }
 

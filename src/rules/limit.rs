@@ -23,14 +23,14 @@ pub struct Allowance {
     /// The quota.
     pub quota: Quota,
     /// The treatment of requests beyond the quota.
-    pub over: Over,
+    pub over: OverTreatment,
     /// How far CHARGE may go below zero, in units of the rule.
     pub max_debt: u32,
 }
 
 /// The treatment of requests beyond the quota.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Over {
+pub enum OverTreatment {
     /// Refused.
     Refuse,
     /// Allowed, marked, and charged to the same state, while this larger quota admits it.
@@ -89,6 +89,6 @@ impl Allowance {
     #[must_use]
     pub fn new(quota: Quota) -> Allowance {
         let max_debt = quota.limit();
-        Allowance { quota, over: Over::Refuse, max_debt }
+        Allowance { quota, over: OverTreatment::Refuse, max_debt }
     }
 }

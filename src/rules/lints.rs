@@ -7,7 +7,8 @@ use super::draft::Draft;
 use super::problem::{Problem, shown};
 use super::source::{Report, Source, Span};
 use super::{
-    Condition, KeyPart, Limit, ListKind, ListedEntry, Mode, Over, Pattern, RefusedCost, Rule, candidate_of,
+    Condition, KeyPart, Limit, ListKind, ListedEntry, Mode, OverTreatment, Pattern, RefusedCost, Rule,
+    candidate_of,
 };
 use crate::limit::Quota;
 
@@ -29,7 +30,7 @@ pub(super) fn lint(
             }
             lints.limit(file, &rule.limit, at);
             let mut allowances = rule.limit.allowances.iter().flatten();
-            if no_sheds && allowances.any(|allowance| matches!(allowance.over, Over::Elastic(_))) {
+            if no_sheds && allowances.any(|allowance| matches!(allowance.over, OverTreatment::Elastic(_))) {
                 let why = "is never used: no pool is shed, so none is known to have room";
                 let help = "write an entry of `shed` for the pool, such as `{pool: web, workers: {}}`";
                 lints.warn(file, at, format!("the elastic part of {} {why}", shown(&rule.name)), help);
@@ -168,7 +169,7 @@ fn comparable(rule: &Rule) -> Option<(String, (u128, u32))> {
     let Limit { allowances, refused: RefusedCost::Free, block: None, .. } = &rule.limit else { return None };
     let [Some(allowance)] = allowances.as_slice() else { return None };
     let is_watched = rule.warn_at.is_some() || candidate_of(&rule.name).is_some();
-    if allowance.over != Over::Refuse || rule.mode == Mode::Disabled || is_watched {
+    if allowance.over != OverTreatment::Refuse || rule.mode == Mode::Disabled || is_watched {
         return None;
     }
     let (way, speed) = match &allowance.quota {

@@ -8,7 +8,7 @@ use super::de::{self, Mapping};
 use super::draft::Draft;
 use super::file::RulesFile;
 use super::lints::lint;
-use super::meaning::{self, DefaultScope, Meant, MeantListed};
+use super::meaning::{self, DefaultScope, ReadListEntry, ReadRule};
 use super::pools::PoolIndex;
 use super::problem::{Problem, Severity, ValueProblem};
 use super::sight::domains_by_sight;
@@ -366,8 +366,8 @@ fn entries(file: Mapping<'_>, given: DefaultScope, report: &mut Report<'_>) -> V
 }
 
 enum FileEntry {
-    Rule(Box<Meant>),
-    Listed(MeantListed),
+    Rule(Box<ReadRule>),
+    Listed(ReadListEntry),
 }
 
 /// The lists of a file.

@@ -31,12 +31,12 @@ use fleet::fleet;
 pub(super) use fleet::shared;
 use keys::{key, show_keys};
 use limits::Admitted;
-pub(super) use lists::{MeantListed, listed};
-pub(super) use priorities::MeantPriorities;
-pub(super) use shed::{MeantShed, UnsettledShed, shed};
+pub(super) use lists::{ReadListEntry, listed};
+pub(super) use priorities::ReadPriorities;
+pub(super) use shed::{ReadShedEntry, UnsettledShed, shed};
 pub(super) use tree::descriptors;
 
-pub(super) struct Meant {
+pub(super) struct ReadRule {
     /// Its name and span, even if the rule has errors: no other rule may have the name.
     pub(super) name: Option<(Box<str>, Span)>,
     /// The rule, if it has no errors.
@@ -45,16 +45,16 @@ pub(super) struct Meant {
     pub(super) candidate: Option<(Rule, Span)>,
 }
 
-pub(super) fn rule(node: &YamlNode, given: DefaultScope, report: &mut Report<'_>) -> Meant {
+pub(super) fn rule(node: &YamlNode, given: DefaultScope, report: &mut Report<'_>) -> ReadRule {
     meant(node, given, limits::own, report)
 }
 
-pub(super) fn concurrency_rule(node: &YamlNode, given: DefaultScope, report: &mut Report<'_>) -> Meant {
+pub(super) fn concurrency_rule(node: &YamlNode, given: DefaultScope, report: &mut Report<'_>) -> ReadRule {
     meant(node, given, concurrency::own, report)
 }
 
 /// What a rule of `limits` and one of `concurrency` do not have in common.
-struct OwnParts<'n> {
+struct KindFields<'n> {
     algorithm: &'static str,
     admitted: Option<Admitted>,
     unit: Option<Name<'n>>,
@@ -63,14 +63,15 @@ struct OwnParts<'n> {
 }
 
 /// Reads the fields that are not common, given those that are.
-type ReadOwn<'n, F> = fn(&F, &CommonFields<'n>, &[KeyPart], Mapping<'n>, &mut Report<'_>) -> OwnParts<'n>;
+type ReadKindFields<'n, F> =
+    fn(&F, &CommonFields<'n>, &[KeyPart], Mapping<'n>, &mut Report<'_>) -> KindFields<'n>;
 
 fn meant<'n, F: Deserialize<'n> + AsRef<CommonFields<'n>>>(
     node: &'n YamlNode,
     given: DefaultScope,
-    own: ReadOwn<'n, F>,
+    own: ReadKindFields<'n, F>,
     report: &mut Report<'_>,
-) -> Meant {
+) -> ReadRule {
     let errors_before = report.errors();
     let mapping = Mapping(node);
     let fields: Option<F> = de::read(node, report).filter(|_| report.errors() == errors_before);
@@ -81,7 +82,7 @@ fn meant<'n, F: Deserialize<'n> + AsRef<CommonFields<'n>>>(
         rules(common, own, key, mapping, given, report)
     });
     let (rule, candidate) = rules.filter(|_| report.errors() == errors_before).unzip();
-    Meant { name: name_of(mapping, "name"), rule, candidate: candidate.flatten() }
+    ReadRule { name: name_of(mapping, "name"), rule, candidate: candidate.flatten() }
 }
 
 /// Returns the name of an entry, even if the entry has errors.
@@ -94,7 +95,7 @@ fn name_of(mapping: Mapping<'_>, field: &str) -> Option<(Box<str>, Span)> {
 /// Makes the rule, and its shadow rule with its span.
 fn rules(
     common: &CommonFields<'_>,
-    own: OwnParts<'_>,
+    own: KindFields<'_>,
     key: Vec<KeyPart>,
     mapping: Mapping<'_>,
     given: DefaultScope,

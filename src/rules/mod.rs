@@ -58,13 +58,14 @@ pub use difference::Difference;
 pub use facts::{Fact, conditions, facts};
 pub(crate) use fleet::nearest_fleet_rate;
 pub use fleet::{
-    FleetMode, FleetTerms, OnMiss, OnRedisDown, Region, Scope, Scopes, WholeNumbers, fleet_counts, fleet_rate,
+    FleetMode, FleetSettings, OnMiss, OnRedisDown, Region, Scope, Scopes, WholeNumbers, fleet_counts,
+    fleet_rate,
 };
 pub use fleet_bound::FleetBound;
 pub use glob::Glob;
 pub use key::{KeyPart, KeyScratch, Transform};
-pub use library::{Halt, Library, Reading};
-pub use limit::{Allowance, Limit, Over, RefusedCost};
+pub use library::{Library, NotApplied, Reading};
+pub use limit::{Allowance, Limit, OverTreatment, RefusedCost};
 pub use lists::{ListKind, ListedEntry};
 pub use load::{Loaded, read, read_scoped, read_text, read_text_scoped, read_with_text};
 pub use network::Network;
@@ -74,7 +75,7 @@ pub use priorities::{Priorities, Prioritize};
 pub use problem::{Excerpt, Problem, Severity};
 pub use rows::Rows;
 pub use rule::{Guard, Mode, Position, RefundOn, Rule, candidate_of};
-pub use set::{Domain, DomainContents, NamedItem, NamedKind, NotItsKey, RuleSet, WhyNot};
+pub use set::{Domain, DomainContents, Mismatch, NamedItem, NamedKind, NotItsKey, RuleSet};
 pub use texts::DomainTexts;
 pub use tree::{DESCRIPTORS_MAX, Hit, NodeHit, NodeHits, Tree};
 

@@ -7,7 +7,7 @@ use hashbrown::HashTable;
 
 #[derive(Debug, Default)]
 pub(super) struct RuleNames {
-    names: Vec<(Print, Box<str>)>,
+    names: Vec<(TextFingerprint, Box<str>)>,
     /// Used for long names, or if there are too many names to compare one by one.
     numbers: HashTable<usize>,
 }
@@ -19,7 +19,7 @@ impl RuleNames {
         if self.names.len() > COMPARED_MAX || name.len() > PRINT_BYTES {
             return self.find_hashed(name);
         }
-        let print = Print::of(name);
+        let print = TextFingerprint::of(name);
         self.names.iter().position(|(known, _)| *known == print)
     }
 
@@ -39,7 +39,7 @@ impl RuleNames {
             return number;
         }
         let number = self.names.len();
-        self.names.push((Print::of(name), name.into()));
+        self.names.push((TextFingerprint::of(name), name.into()));
         let names = &self.names;
         let rehash = |number: &usize| names.get(*number).map_or(0, |(_, name)| hash(name));
         self.numbers.insert_unique(hash(name), number, rehash);
@@ -50,15 +50,15 @@ impl RuleNames {
 /// The length of a text and its first and last eight bytes: complete for texts of at most [`PRINT_BYTES`],
 /// and compared without a function call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Print {
+struct TextFingerprint {
     length: usize,
     head: u64,
     tail: u64,
 }
 
-impl Print {
+impl TextFingerprint {
     #[inline]
-    fn of(text: &str) -> Print {
+    fn of(text: &str) -> TextFingerprint {
         let bytes = text.as_bytes();
         let (head, tail) = if let (Some(head), Some(tail)) = (bytes.first_chunk(), bytes.last_chunk()) {
             (u64::from_le_bytes(*head), u64::from_le_bytes(*tail))
@@ -67,7 +67,7 @@ impl Print {
         } else {
             (bytes.iter().fold(0, |head, byte| head << 8 | u64::from(*byte)), 0)
         };
-        Print { length: bytes.len(), head, tail }
+        TextFingerprint { length: bytes.len(), head, tail }
     }
 }
 

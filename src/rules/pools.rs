@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::Position;
-use super::meaning::{MeantShed, UnsettledShed};
+use super::meaning::{ReadShedEntry, UnsettledShed};
 use super::problem::shown;
 use super::source::{Report, Span};
 
@@ -16,11 +16,11 @@ impl PoolIndex {
     /// would shed by the same slots.
     pub(super) fn take(
         &mut self,
-        entries: Vec<MeantShed>,
+        entries: Vec<ReadShedEntry>,
         report: &mut Report<'_>,
     ) -> Vec<(UnsettledShed, Span)> {
         let mut new = Vec::with_capacity(entries.len());
-        for MeantShed { pool, entry } in entries {
+        for ReadShedEntry { pool, entry } in entries {
             let Some((pool, at)) = pool else { continue };
             if let Some(first) = self.0.get(&pool) {
                 let message = format!("a second entry of `shed` for the pool {}", shown(&pool));

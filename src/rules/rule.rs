@@ -7,7 +7,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Condition, FleetTerms, KeyPart, Limit, Overrides, Scope};
+use super::{Condition, FleetSettings, KeyPart, Limit, Overrides, Scope};
 
 /// A rule, which is a named limit. Names are unique within a domain.
 #[derive(Clone, Debug)]
@@ -45,7 +45,7 @@ pub struct Rule {
     /// The action if the rule refuses most callers soon after a change.
     pub guard: Guard,
     /// The fleet settings; `None` with `scope: host`.
-    pub fleet: Option<FleetTerms>,
+    pub fleet: Option<FleetSettings>,
 }
 
 impl Rule {

@@ -81,7 +81,7 @@ pub struct DomainContents {
 
 /// The first reason why a rule does not match a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum WhyNot<'d> {
+pub enum Mismatch<'d> {
     /// Its mode is `disabled`.
     Disabled,
     /// The request lacks an attribute, or has an empty one.
@@ -280,11 +280,11 @@ impl Domain {
     /// Returns the first reason why a rule or list entry does not match these attributes; `None` if it does,
     /// or if the number is unknown. Tests each condition, so it is for diagnostics only.
     #[must_use]
-    pub fn why_not(&self, number: u32, attributes: &[(&str, &str)]) -> Option<WhyNot<'_>> {
+    pub fn why_not(&self, number: u32, attributes: &[(&str, &str)]) -> Option<Mismatch<'_>> {
         let rule = self.rules.get(number as usize);
         let mode = rule.map(|rule| rule.mode).or_else(|| self.listed(number).map(|listed| listed.mode));
         if mode == Some(Mode::Disabled) {
-            return Some(WhyNot::Disabled);
+            return Some(Mismatch::Disabled);
         }
         let value = |name: &str| {
             let first = attributes.iter().find(|(known, _)| *known == name);
@@ -298,11 +298,11 @@ impl Domain {
         let failing = conditions.iter().find(|condition| !condition.holds(value(&condition.attribute)));
         if let Some(condition) = failing {
             return Some(match value(&condition.attribute) {
-                None => WhyNot::Absent { attribute: &condition.attribute, line: condition.line },
-                Some(_) => WhyNot::Condition(condition),
+                None => Mismatch::Absent { attribute: &condition.attribute, line: condition.line },
+                Some(_) => Mismatch::Condition(condition),
             });
         }
         let missing = key.iter().find(|part| value(&part.attribute).is_none());
-        missing.map(|part| WhyNot::Absent { attribute: &part.attribute, line: 0 })
+        missing.map(|part| Mismatch::Absent { attribute: &part.attribute, line: 0 })
     }
 }

@@ -12,7 +12,7 @@ use super::problem::{Excerpt, Problem, Severity, ValueProblem};
 pub struct Source {
     file: Arc<str>,
     text: String,
-    beside: Beside,
+    beside: TableLookup,
     /// Whether problems may quote the text.
     quotable: bool,
 }
@@ -22,7 +22,7 @@ pub(super) type NamedTable = (String, String);
 
 /// Where tables that the file names are looked up.
 #[derive(Debug)]
-enum Beside {
+enum TableLookup {
     /// Nowhere.
     Nothing,
     /// The directory of the file.
@@ -68,12 +68,12 @@ impl Source {
     /// Makes a source of a text from elsewhere.
     #[must_use]
     pub fn new(file: &str, text: String) -> Source {
-        Source { file: file.into(), text, beside: Beside::Nothing, quotable: true }
+        Source { file: file.into(), text, beside: TableLookup::Nothing, quotable: true }
     }
 
     /// Makes a source of a saved text and its tables.
     pub(super) fn kept(file: &str, text: String, tables: Arc<[NamedTable]>) -> Source {
-        Source { file: file.into(), text, beside: Beside::Kept(tables), quotable: true }
+        Source { file: file.into(), text, beside: TableLookup::Kept(tables), quotable: true }
     }
 
     /// Reads a file whose links stay beneath its directory. Problems quote it if its owner is root, the owner
@@ -110,7 +110,7 @@ impl Source {
             Ok(text) => {
                 let text = text.strip_prefix('\u{feff}').map(str::to_owned).unwrap_or(text);
                 let directory = path.parent().map(Path::to_owned);
-                let beside = directory.map_or(Beside::Nothing, Beside::Directory);
+                let beside = directory.map_or(TableLookup::Nothing, TableLookup::Directory);
                 Ok(Source { beside, quotable, ..Source::new(&name, text) })
             }
             Err(error) => Err(not_utf8(&name, error.as_bytes(), error.utf8_error().valid_up_to(), quotable)),
@@ -127,17 +127,17 @@ impl Source {
     #[must_use]
     pub fn directory(&self) -> Option<&Path> {
         match &self.beside {
-            Beside::Directory(directory) => Some(directory),
-            Beside::Nothing | Beside::Kept(_) => None,
+            TableLookup::Directory(directory) => Some(directory),
+            TableLookup::Nothing | TableLookup::Kept(_) => None,
         }
     }
 
     /// Reads a file beside this one; `None` for a text from elsewhere.
     pub(super) fn beside(&self, name: &str) -> Option<Result<Source, UnreadableFile>> {
         match &self.beside {
-            Beside::Nothing => None,
-            Beside::Directory(directory) => Some(Source::read(&directory.join(name))),
-            Beside::Kept(tables) => {
+            TableLookup::Nothing => None,
+            TableLookup::Directory(directory) => Some(Source::read(&directory.join(name))),
+            TableLookup::Kept(tables) => {
                 let path = Path::new(&*self.file).with_file_name(name);
                 let text = tables.iter().find(|(table, _)| table == name).map(|(_, text)| text.clone());
                 let wrong = || ValueProblem::new("it was not kept", "read the rules from their files");

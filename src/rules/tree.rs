@@ -9,7 +9,7 @@ mod hits;
 mod level;
 
 use super::meaning::shared;
-use super::{Allowance, FleetTerms, KeyPart, Limit, Mode, RefusedCost, Rule};
+use super::{Allowance, FleetSettings, KeyPart, Limit, Mode, RefusedCost, Rule};
 use crate::limit::Quota as AnyQuota;
 use crate::limit::fixed_window::{FixedWindowQuota, WindowAlign};
 use level::{MatchedBy, TreeLevel};
@@ -230,7 +230,7 @@ fn number_of(name: &str, names: &mut super::names::RuleNames) -> u32 {
 }
 
 /// Makes a node's limit: windows aligned to the Unix epoch, in which refused requests count.
-fn limit_of(amount: Option<RequestsPerUnit>, fleet: Option<&FleetTerms>) -> Limit {
+fn limit_of(amount: Option<RequestsPerUnit>, fleet: Option<&FleetSettings>) -> Limit {
     let allowance = amount.map(|amount| {
         let quota = FixedWindowQuota::new(amount.count, amount.period(), WindowAlign::Epoch);
         let quota = quota.unwrap_or_else(|_| unreachable!("no window of a unit is too long or too short"));

@@ -8,7 +8,7 @@ use jiff::tz::TimeZone;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde::Deserialize;
 
-use super::de::{FieldText, Later, LaterList, LaterMap, Scalar, Spanned};
+use super::de::{Deferred, DeferredList, DeferredMap, FieldText, Scalar, Spanned};
 use super::file::ConditionFields;
 use super::period::{self, unit_names};
 use super::problem::{ValueProblem, shown};
@@ -29,7 +29,7 @@ pub(super) struct AttributeName<'n>(pub(super) &'n str);
 
 /// One line of text for refused callers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Help<'n>(pub(super) &'n str);
+pub(super) struct HelpText<'n>(pub(super) &'n str);
 
 /// A value of `match`, which `conditions` reads.
 #[derive(Clone, Copy, Debug)]
@@ -41,7 +41,7 @@ pub(super) struct Texts;
 
 /// Any value.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Anything;
+pub(super) struct AnyValue;
 
 /// A time zone of the IANA database.
 #[derive(Clone, Debug)]
@@ -127,7 +127,7 @@ read_from! {
         }
         check_name(text, "an attribute").map(|()| AttributeName(text))
     };
-    ['de: 'n, 'n] Help<'n>, FieldText => |FieldText(field, help)| {
+    ['de: 'n, 'n] HelpText<'n>, FieldText => |FieldText(field, help)| {
         if help.len() > HELP_BYTES_MAX {
             let mend = format!("write at most {HELP_BYTES_MAX}: it is sent with every refusal");
             return Err(ValueProblem::new(format!("`{field}` has {} bytes", help.len()), mend));
@@ -136,7 +136,7 @@ read_from! {
             let message = format!("`{field}` is one line of text, not {}", shown(help));
             return Err(ValueProblem::new(message, "write a link or a sentence, or leave the field out"));
         }
-        Ok(Help(help))
+        Ok(HelpText(help))
     };
     ['de] Zone, FieldText => |FieldText(_, name)| zone(name).map(Zone);
     ['de] WrittenRate, FieldText => |FieldText(_, text)| rate_text::parse(text);
@@ -279,7 +279,7 @@ macro_rules! schema {
 // The title names a type in the docs.
 schema! {
     [] Text<'_> => |_generator| json_schema!({"title": "text", "type": SCALAR});
-    [] Help<'_> => |_generator| json_schema!({"title": "text", "type": SCALAR});
+    [] HelpText<'_> => |_generator| json_schema!({"title": "text", "type": SCALAR});
     [] Name<'_> => |_generator| json_schema!({"title": "name", "type": SCALAR, "pattern": NAME});
     [] AttributeName<'_> => |_generator| json_schema!({"title": "name", "type": SCALAR, "pattern": NAME});
     [] Zone => |_generator| json_schema!({"title": "text", "type": "string"});
@@ -311,14 +311,14 @@ schema! {
         let condition = generator.subschema_for::<ConditionFields>();
         json_schema!({"anyOf": [text, condition, {"type": "array", "items": {"anyOf": [text, condition]}}]})
     };
-    [] Anything => |_generator| json_schema!({});
-    [T: JsonSchema] LaterList<T> => |generator| {
+    [] AnyValue => |_generator| json_schema!({});
+    [T: JsonSchema] DeferredList<T> => |generator| {
         json_schema!({"type": "array", "items": generator.subschema_for::<T>()})
     };
-    [T: JsonSchema] LaterMap<T> => |generator| {
+    [T: JsonSchema] DeferredMap<T> => |generator| {
         json_schema!({"type": "object", "additionalProperties": generator.subschema_for::<T>()})
     };
-    [T: JsonSchema] Later<T> => |generator| generator.subschema_for::<T>();
+    [T: JsonSchema] Deferred<T> => |generator| generator.subschema_for::<T>();
     [T: JsonSchema] Spanned<T> => |generator| generator.subschema_for::<T>();
 }
 

@@ -3,7 +3,7 @@
 use crate::limit::share::BudgetWindow;
 use crate::limit::{Quota, Rate, TickScale, fixed_window};
 use crate::rules::percent::Percent;
-use crate::rules::{FleetBound, KeyPart, Mode, OnMiss, Over, Rule};
+use crate::rules::{FleetBound, KeyPart, Mode, OnMiss, OverTreatment, Rule};
 
 /// Describes the algorithm and its numbers, similar to a rules file.
 pub(crate) fn numbers(quota: &Quota) -> String {
@@ -144,17 +144,17 @@ pub(crate) fn past_budget(bound: &FleetBound) -> String {
 }
 
 /// Describes the soft or elastic part beyond the quota; `None` if further requests are refused.
-pub(crate) fn beyond(over: &Over, lasts: Option<std::time::Duration>, hosts: u32) -> Option<String> {
+pub(crate) fn beyond(over: &OverTreatment, lasts: Option<std::time::Duration>, hosts: u32) -> Option<String> {
     match over {
-        Over::Refuse => None,
-        Over::Soft(larger) => {
+        OverTreatment::Refuse => None,
+        OverTreatment::Soft(larger) => {
             let lasts = lasts.map_or_else(
                 || "without end".to_owned(),
                 |lasts| format!("for {} at a stretch", humantime::format_duration(lasts)),
             );
             Some(format!("soft, {lasts}, marked: {}", bound(larger, hosts)))
         }
-        Over::Elastic(second) => {
+        OverTreatment::Elastic(second) => {
             Some(format!("elastic, while the pool has room, marked: besides {}", bound(second, hosts)))
         }
     }

@@ -28,7 +28,7 @@ pub(super) async fn run(
     let watched = listener.watch()?;
     let mut next_thread = threads.iter().cycle();
     let mut queue = AcceptedQueue::new();
-    let mut shortage = Shortage::default();
+    let mut shortage = ShortagePause::default();
     let mut refusals = RefusalLog::default();
     while !shutdown.is_cancelled() {
         let first = if queue.is_empty() {
@@ -157,12 +157,12 @@ fn is_shortage(error: &io::Error) -> bool {
 
 /// Pauses that grow while a shortage lasts.
 #[derive(Debug, Default)]
-struct Shortage {
+struct ShortagePause {
     pause: Option<Duration>,
     throttle: LogThrottle,
 }
 
-impl Shortage {
+impl ShortagePause {
     /// Logs the shortage and returns the next pause.
     fn begin_pause(&mut self, error: &io::Error, now: Timestamp) -> Duration {
         if self.throttle.count_event(now).is_some() {

@@ -16,7 +16,7 @@ use super::processes::SessionKey;
 use super::request::{RemoteCheck, RequestContext};
 use super::telemetry::ClientKind;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{AccountUse, Decider, Op, RemoteCheckResult, Ticket};
+use crate::engine::{AccountUse, Decider, Op, RemoteCheckResult, Shortfalls};
 use crate::protocol::{
     Code, DescriptorList, Fault, FrameSplit, HelloFrame, RequestFrame, WireReply, decode_first,
     decode_request, encode_fault, encode_reply, split_frame,
@@ -270,7 +270,7 @@ impl FrameHandler {
         payload: &[u8],
         replies: &mut Vec<u8>,
         now: Now,
-        ticket: &Arc<Ticket>,
+        ticket: &Arc<Shortfalls>,
     ) -> AfterFrame {
         if self.try_defer(payload, ticket, false, now) {
             return AfterFrame::Continue;
@@ -279,7 +279,7 @@ impl FrameHandler {
     }
 
     /// Adds a request to the pending ones. Returns whether it was added.
-    fn try_defer(&mut self, payload: &[u8], ticket: &Arc<Ticket>, is_second: bool, now: Now) -> bool {
+    fn try_defer(&mut self, payload: &[u8], ticket: &Arc<Shortfalls>, is_second: bool, now: Now) -> bool {
         let Some(asker) = self.shared.asker.clone() else { return false };
         let added = self.pending.add(payload, ticket, is_second, now.at, &asker);
         added.inspect_err(|reason| self.shared.count_not_pending(*reason, now.at)).is_ok()
@@ -292,7 +292,7 @@ impl FrameHandler {
         payload: &[u8],
         replies: &mut Vec<u8>,
         now: Now,
-        ticket: &Ticket,
+        ticket: &Shortfalls,
     ) -> AfterFrame {
         let result = Some(RemoteCheckResult::TimedOut(ticket));
         let check = RemoteCheck { result, may_wait: false, ticket: &mut None };

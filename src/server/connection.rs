@@ -12,7 +12,7 @@ use super::ServerState;
 use super::activity::Activity;
 use super::answer::{FrameHandler, NextStep};
 use super::connections::ConnectionPermit;
-use super::fair_queue::Seat;
+use super::fair_queue::QueueMembership;
 use super::membership::ConnectionInfo;
 use super::memory_charge::MemoryCharge;
 use super::stream::ClientStream;
@@ -24,7 +24,7 @@ use crate::protocol::{FRAME_BYTES_MAX, HEADER_BYTES, WireReply, encode_reply};
 pub(super) async fn serve(
     socket: Arc<UnixStream>,
     permit: ConnectionPermit,
-    seat: Seat,
+    seat: QueueMembership,
     shared: Arc<ServerState>,
     decider: Arc<Mutex<Decider>>,
 ) {
@@ -56,7 +56,7 @@ pub(super) async fn serve(
 
 struct ClientConnection<'p> {
     stream: ClientStream,
-    seat: Seat,
+    seat: QueueMembership,
     activity: &'p Activity,
     /// The start of the last batch.
     last_batch_at: Timestamp,

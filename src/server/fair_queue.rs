@@ -46,7 +46,7 @@ struct UserQueue {
 
 /// One connection's membership in the queue, ended by its drop.
 #[derive(Debug)]
-pub(super) struct Seat {
+pub(super) struct QueueMembership {
     queue: Arc<FairQueue>,
     user: u32,
     admitted: Arc<Notify>,
@@ -63,14 +63,14 @@ impl FairQueue {
     }
 
     /// Adds a connection of a user.
-    pub(super) fn join(self: &Arc<FairQueue>, user: u32) -> Seat {
+    pub(super) fn join(self: &Arc<FairQueue>, user: u32) -> QueueMembership {
         let mut state = self.state();
         state.users.entry(user).or_default().connections += 1;
         self.user_count.store(state.users.len(), Ordering::Relaxed);
         // Running time is not recorded while there is one user.
         state.running = None;
         drop(state);
-        Seat { queue: Arc::clone(self), user, admitted: Arc::new(Notify::new()) }
+        QueueMembership { queue: Arc::clone(self), user, admitted: Arc::new(Notify::new()) }
     }
 
     /// Ends the round because the thread is about to sleep: the time until the next batch is charged to no user.
@@ -139,7 +139,7 @@ impl UserQueue {
     }
 }
 
-impl Seat {
+impl QueueMembership {
     /// Waits until this connection may answer one batch.
     pub(super) async fn admit(&self) {
         if self.queue.serves_one_user() {
@@ -177,7 +177,7 @@ impl Seat {
     }
 }
 
-impl Drop for Seat {
+impl Drop for QueueMembership {
     fn drop(&mut self) {
         let mut state = self.queue.state();
         let Some(user) = state.users.get_mut(&self.user) else { return };

@@ -7,7 +7,7 @@ use super::ServerState;
 use super::pool_access::PoolRefusal;
 use super::processes::{SessionKey, WatchError};
 use crate::clock::{Now, Timestamp};
-use crate::engine::{Opening, Session, SessionError};
+use crate::engine::{ConnectionParams, Session, SessionError};
 use crate::protocol::{Code, HelloFrame};
 use crate::record::SESSION_BYTES;
 use crate::sys;
@@ -66,7 +66,7 @@ impl Membership {
         // The pid of HELLO is used only if the kernel confirms it.
         let kernel_pid = || sys::peer_pid(&info.socket).ok().flatten();
         let pid = hello.pid.filter(|pid| kernel_pid() == Some(*pid));
-        let opening = Opening {
+        let opening = ConnectionParams {
             name: hello.session,
             user: info.user,
             pool: hello.pool,

@@ -11,7 +11,7 @@ use tokio::time::sleep;
 use super::memory_charge::MemoryCharge;
 use super::telemetry::NotPending;
 use crate::clock::{Clock, Timestamp};
-use crate::engine::{CheckReply, SharedRemoteChecker, Ticket};
+use crate::engine::{CheckReply, SharedRemoteChecker, Shortfalls};
 
 /// The pending requests, oldest first.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ pub(super) struct PendingRequest {
     number: u64,
     /// The payload of its frame.
     pub(super) payload: Box<[u8]>,
-    pub(super) ticket: Arc<Ticket>,
+    pub(super) ticket: Arc<Shortfalls>,
     /// Whether it has waited for a check before.
     pub(super) is_second: bool,
     deadline: Timestamp,
@@ -103,7 +103,7 @@ impl PendingRequests {
     pub(super) fn add(
         &mut self,
         payload: &[u8],
-        ticket: &Arc<Ticket>,
+        ticket: &Arc<Shortfalls>,
         is_second: bool,
         now: Timestamp,
         asker: &SharedRemoteChecker,

@@ -168,16 +168,16 @@ impl Processes {
     }
 
     /// Stops watching a session without connections, once its grace period is over.
-    fn expire(&self, key: &SessionKey, now: Timestamp) -> Grace {
+    fn expire(&self, key: &SessionKey, now: Timestamp) -> GracePeriod {
         let mut table = self.table();
-        let Some(watched) = table.watched.get(key) else { return Grace::Over };
-        let Some(left_at) = watched.left_at else { return Grace::Reconnected };
+        let Some(watched) = table.watched.get(key) else { return GracePeriod::Over };
+        let Some(left_at) = watched.left_at else { return GracePeriod::Reconnected };
         let waited = now.since(left_at);
         if key.name.is_none() || waited >= GRACE_PERIOD {
             table.remove(key);
-            return Grace::Over;
+            return GracePeriod::Over;
         }
-        Grace::Remaining(GRACE_PERIOD.saturating_sub(waited))
+        GracePeriod::Remaining(GRACE_PERIOD.saturating_sub(waited))
     }
 
     /// Ends the session of a process that has exited, and closes its connections.
@@ -231,7 +231,7 @@ impl WatchTable {
 }
 
 /// The grace period of a session whose last connection has closed.
-enum Grace {
+enum GracePeriod {
     /// A new connection has ended it.
     Reconnected,
     Remaining(Duration),
@@ -265,9 +265,9 @@ async fn await_exit(shared: Arc<ServerState>, key: SessionKey, process: OwnedFd,
             () = again => {}
         }
         wait = match processes.expire(&key, shared.clock.now().at) {
-            Grace::Over => return,
-            Grace::Reconnected => None,
-            Grace::Remaining(wait) => Some(wait),
+            GracePeriod::Over => return,
+            GracePeriod::Reconnected => None,
+            GracePeriod::Remaining(wait) => Some(wait),
         };
     }
 }

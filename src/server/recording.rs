@@ -6,7 +6,7 @@ use super::processes::SessionKey;
 use super::request::RequestContext;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{self, ConnectionEnd, Session, Verdict};
-use crate::record::{NotedKind, Who};
+use crate::record::{EventOrigin, NotedKind};
 
 impl ServerState {
     /// Records the HELLO of a connection.
@@ -53,7 +53,7 @@ impl ServerState {
     }
 
     fn record(&self, key: &SessionKey, session: &Session, event: NotedKind, at: Timestamp) {
-        let origin = Who { user: key.user(), named: key.to_bytes(), session: session.clone() };
+        let origin = EventOrigin { user: key.user(), named: key.to_bytes(), session: session.clone() };
         self.recorder.note(at, Some(origin), event);
     }
 
@@ -94,7 +94,8 @@ impl RequestContext<'_> {
     /// Records an event of this session.
     #[cold]
     pub(super) fn record(&self, event: NotedKind) {
-        let origin = Who { user: self.user, named: *self.session_name, session: self.session.clone() };
+        let origin =
+            EventOrigin { user: self.user, named: *self.session_name, session: self.session.clone() };
         self.shared.recorder.note(self.now.at, Some(origin), event);
     }
 }

@@ -10,7 +10,7 @@ use super::units::{LongUnits, to_engine_cost};
 use crate::clock::{Micros, Now};
 use crate::engine::{
     self, ChargeError, Decider, Engine, EngineAnswer, IdempotencyKey, LimitView, Op, RemoteCheckResult,
-    Session, Ticket,
+    Session, Shortfalls,
 };
 use crate::protocol::{
     self, ChargeFrame, CheckRequest, Code, DecisionReply, DescriptorList, LimitEntry, RequestOptions,
@@ -42,7 +42,7 @@ pub(super) struct RemoteCheck<'a> {
     pub(super) result: Option<RemoteCheckResult<'a>>,
     pub(super) may_wait: bool,
     /// Set if the request must wait for a check.
-    pub(super) ticket: &'a mut Option<Arc<Ticket>>,
+    pub(super) ticket: &'a mut Option<Arc<Shortfalls>>,
 }
 
 impl<'a> RequestContext<'a> {

@@ -27,7 +27,7 @@ pub struct SnapshotKeeper {
 
 /// Settings of a keeper.
 #[derive(Debug)]
-pub struct Keeping {
+pub struct KeeperSettings {
     /// The directory to write to.
     pub directory: Directory,
     /// The engine whose state is written.
@@ -44,7 +44,7 @@ pub struct Keeping {
 
 impl SnapshotKeeper {
     /// Makes a keeper and the work of its thread.
-    pub fn new(keeping: Keeping) -> (SnapshotKeeper, impl FnMut() + Send + 'static) {
+    pub fn new(keeping: KeeperSettings) -> (SnapshotKeeper, impl FnMut() + Send + 'static) {
         let ((end, end_requested), (report_end, ended)) = (channel(), channel());
         let lock = keeping.directory.lock();
         let mut worker = KeeperWorker { keeping, failure_logged_at: None, writes: 0 };
@@ -69,7 +69,7 @@ impl SnapshotKeeper {
 }
 
 struct KeeperWorker {
-    keeping: Keeping,
+    keeping: KeeperSettings,
     /// When a failure was last logged; `None` after a successful write.
     failure_logged_at: Option<Timestamp>,
     writes: u64,
@@ -96,7 +96,7 @@ impl KeeperWorker {
     }
 
     fn write(&mut self, is_final: bool) -> bool {
-        let Keeping { directory, engine, clock, boot_id, record, .. } = &mut self.keeping;
+        let KeeperSettings { directory, engine, clock, boot_id, record, .. } = &mut self.keeping;
         let now = clock.now();
         // Both times come from one reading, so that the next daemon's timeline continues exactly.
         let here = Moment::when(boot_id, clock.boot_nanos_at(now.at));

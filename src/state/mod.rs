@@ -13,10 +13,10 @@ mod switches;
 pub use crashes::{CRASH_LOOP_ENDS, CRASH_LOOP_SPAN, Crashes};
 pub use directory::{Directory, LOCK_WAIT};
 pub use files::{AtomicFile, SmallFile, open_regular, write_whole};
-pub use keeper::{Keeping, LAST_WRITE_MAX, SnapshotKeeper, WRITE_EVERY};
+pub use keeper::{KeeperSettings, LAST_WRITE_MAX, SnapshotKeeper, WRITE_EVERY};
 pub use moment::{BOOT_ID_FILE, Moment};
 pub use record::{SnapshotStats, StateFile, keep_evidence, set_aside};
 pub use snapshot::{
-    PutBack, SnapshotKey, Stamp, Useless, VERSION, file_bytes_max, read_tables, write_tables,
+    RestoreResult, SnapshotError, SnapshotKey, Stamp, VERSION, file_bytes_max, read_tables, write_tables,
 };
-pub use switches::{ORDERS_VERSION, OrdersRead, UnreadableSwitches, read_orders, write_orders};
+pub use switches::{ORDERS_VERSION, SwitchesRead, UnreadableSwitches, read_orders, write_orders};

@@ -29,7 +29,7 @@ use super::files::{AtomicFile, open_regular};
 use super::moment::Moment;
 use crate::clock::{Now, Timestamp};
 use crate::engine::Engine;
-use crate::engine::kept::{SnapshotEntry, Unfit};
+use crate::engine::kept::{InvalidEntry, SnapshotEntry};
 use section::{SectionReader, SectionWriter};
 
 /// The key of the digests.
@@ -61,7 +61,7 @@ impl From<SnapshotKey> for Stamp {
 
 /// Why a snapshot cannot be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Useless {
+pub enum SnapshotError {
     /// It cannot be read.
     #[error("it cannot be read: {0}")]
     Unreadable(#[from] io::Error),
@@ -86,7 +86,7 @@ pub enum Useless {
     Malformed(#[from] rmp_serde::decode::Error),
     /// It holds state that no engine writes.
     #[error(transparent)]
-    Unfit(#[from] Unfit),
+    Unfit(#[from] InvalidEntry),
     /// No clock can measure the time since it was written.
     #[error("the clocks have gone back since it was written, so its age is unknown")]
     NoTime,
@@ -94,7 +94,7 @@ pub enum Useless {
 
 /// The result of a restore.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PutBack {
+pub struct RestoreResult {
     /// The current moment of the engine's timeline.
     pub at: Timestamp,
     /// The age of the snapshot.
@@ -147,21 +147,21 @@ pub fn read_tables(
     engine: &Engine,
     here: &Moment,
     bytes_max: u64,
-) -> Result<PutBack, Useless> {
+) -> Result<RestoreResult, SnapshotError> {
     let stamp = stamp.into();
     let file = open_regular(path)?;
     let metadata = file.metadata()?;
     if metadata.len() > bytes_max {
-        return Err(Useless::TooLarge(metadata.len()));
+        return Err(SnapshotError::TooLarge(metadata.len()));
     }
     let mut file = BufReader::with_capacity(READ_BYTES, file);
     check_preamble(&mut file, stamp)?;
     let mut sections = SectionReader::new(file, stamp.key);
     let head: SnapshotHead = rmp_serde::from_slice(sections.next()?)?;
-    let passed = here.since(&head.here).ok_or(Useless::NoTime)?;
+    let passed = here.since(&head.here).ok_or(SnapshotError::NoTime)?;
     let at = head.at.after(passed);
     if at > AT_MAX {
-        return Err(Useless::NoTime);
+        return Err(SnapshotError::NoTime);
     }
     let now = Now { at, utc_offset_nanos: here.unix_nanos.saturating_sub_unsigned(at.as_nanos()) };
     // The expected number of keys is only a hint, bounded by the size of the file.
@@ -180,7 +180,7 @@ pub fn read_tables(
             putting.put(entry)?;
         }
     }
-    Ok(PutBack { at, passed, is_final: head.is_final, entries })
+    Ok(RestoreResult { at, passed, is_final: head.is_final, entries })
 }
 
 /// The first section.
@@ -195,24 +195,24 @@ struct SnapshotHead {
     keys: (usize, usize),
 }
 
-fn check_preamble(file: &mut impl io::Read, stamp: Stamp) -> Result<(), Useless> {
-    let mut word = || -> Result<[u8; 8], Useless> {
+fn check_preamble(file: &mut impl io::Read, stamp: Stamp) -> Result<(), SnapshotError> {
+    let mut word = || -> Result<[u8; 8], SnapshotError> {
         let mut word = [0; 8];
         match file.read_exact(&mut word) {
             Ok(()) => Ok(word),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(Useless::Strange),
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(SnapshotError::Strange),
             Err(error) => Err(error.into()),
         }
     };
     if word()? != *MAGIC {
-        return Err(Useless::Strange);
+        return Err(SnapshotError::Strange);
     }
     let found = u64::from_le_bytes(word()?);
     if found != stamp.version {
-        return Err(Useless::Version { found, reads: stamp.version });
+        return Err(SnapshotError::Version { found, reads: stamp.version });
     }
     if u64::from_le_bytes(word()?) != fingerprint_key(stamp.key) {
-        return Err(Useless::OtherKey);
+        return Err(SnapshotError::OtherKey);
     }
     Ok(())
 }

@@ -32,7 +32,7 @@ pub enum UnreadableSwitches {
 
 /// The content of a file.
 #[derive(Clone, Debug, PartialEq)]
-pub struct OrdersRead {
+pub struct SwitchesRead {
     /// The entries that this version understands.
     pub orders: HostOverrides,
     /// The version of the file.
@@ -45,12 +45,12 @@ pub struct OrdersRead {
 ///
 /// # Errors
 /// The file cannot be read, or is damaged.
-pub fn read_orders(path: &Path, now: Now) -> Result<OrdersRead, UnreadableSwitches> {
+pub fn read_orders(path: &Path, now: Now) -> Result<SwitchesRead, UnreadableSwitches> {
     let mut text = String::new();
     match open_regular(path) {
         Ok(file) => file.take(BYTES_MAX + 1).read_to_string(&mut text).map(drop).or_else(map_invalid_data)?,
         Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Ok(OrdersRead {
+            return Ok(SwitchesRead {
                 orders: HostOverrides::default(),
                 version: ORDERS_VERSION,
                 not_understood: 0,
@@ -72,7 +72,7 @@ pub fn read_orders(path: &Path, now: Now) -> Result<OrdersRead, UnreadableSwitch
     let lists = serde_json::from_str(document.orders.get())
         .map_err(|_| UnreadableSwitches::Damaged("its content is not in the format of any version"))?;
     let (stored, not_understood) = parse_lists(lists);
-    Ok(OrdersRead { orders: stored.into_orders(now), version: document.version, not_understood })
+    Ok(SwitchesRead { orders: stored.into_orders(now), version: document.version, not_understood })
 }
 
 /// Writes the file atomically, as this version; [`ORDERS_VERSION`] except in tests.
@@ -80,7 +80,7 @@ pub fn read_orders(path: &Path, now: Now) -> Result<OrdersRead, UnreadableSwitch
 /// # Errors
 /// File system errors; the old file stays then.
 pub fn write_orders(path: &Path, version: u32, orders: &HostOverrides, now: Now) -> io::Result<()> {
-    let orders = to_raw_value(&StoredOrders::from_orders(orders, now))?;
+    let orders = to_raw_value(&SwitchesContent::from_orders(orders, now))?;
     let document = SwitchesDocument { version, sum: checksum(orders.get()), orders };
     write_whole(path, &serde_json::to_vec(&document)?)
 }
@@ -100,11 +100,11 @@ struct SwitchesDocument {
 }
 
 /// Parses the lists of a file. Returns the understood entries and the number of others.
-fn parse_lists(mut lists: BTreeMap<Box<str>, Box<RawValue>>) -> (StoredOrders, usize) {
+fn parse_lists(mut lists: BTreeMap<Box<str>, Box<RawValue>>) -> (SwitchesContent, usize) {
     let (switches, blocks) = (lists.remove(SWITCHES), lists.remove(BLOCKS));
     let mut not_understood = 0;
     let said = lists.remove(SAID);
-    let mut stored = StoredOrders { switches: Vec::new(), blocks: Vec::new(), said: Vec::new() };
+    let mut stored = SwitchesContent { switches: Vec::new(), blocks: Vec::new(), said: Vec::new() };
     not_understood += lists.len();
     for entry in split_list(switches, &mut not_understood) {
         let switch: Option<StoredSwitch> = parse(&entry);
@@ -143,7 +143,7 @@ fn has_only_fields(entry: &RawValue, fields: &[&str]) -> bool {
 }
 
 #[derive(Serialize)]
-struct StoredOrders {
+struct SwitchesContent {
     switches: Vec<StoredSwitch>,
     blocks: Vec<StoredBlock>,
     /// When the entries of `switches` were set: the later of a host's switch and a fleet override holds.
@@ -188,8 +188,8 @@ struct StoredSwitchTime {
 
 const SAID_FIELDS: &[&str] = &["rule", "at"];
 
-impl StoredOrders {
-    fn from_orders(orders: &HostOverrides, now: Now) -> StoredOrders {
+impl SwitchesContent {
+    fn from_orders(orders: &HostOverrides, now: Now) -> SwitchesContent {
         let rule = |target: &Target| match target {
             Target::Daemon => None,
             Target::Rule(name) => Some((name.domain.clone(), name.rule.clone())),
@@ -212,7 +212,7 @@ impl StoredOrders {
             until: to_unix_nanos(block.until, now),
             by: to_uid(block.by),
         };
-        StoredOrders {
+        SwitchesContent {
             switches: orders.switches.iter().map(switch).collect(),
             blocks: orders.blocks.iter().map(block).collect(),
             said: said.collect(),

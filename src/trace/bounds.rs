@@ -2,7 +2,7 @@
 //!
 //! Only the codec defines the bounds: a line not clearly within them is encoded as a frame and decoded.
 
-use super::failure::WrongTrace;
+use super::failure::TraceLineError;
 use super::json_line::{JsonLine, Quantity};
 use crate::protocol::{
     DescriptorList, FRAME_BYTES_MAX, FrameSplit, IDEM_BYTES_MAX, NAME_BYTES_MAX, RequestFrame,
@@ -15,7 +15,7 @@ pub(super) fn check(
     bytes: usize,
     asked: &RequestFrame<'_>,
     descriptors: &DescriptorList<'_>,
-) -> Result<(), WrongTrace> {
+) -> Result<(), TraceLineError> {
     if fits_plainly(line, bytes, descriptors) { Ok(()) } else { as_frame(asked, descriptors) }
 }
 
@@ -59,11 +59,11 @@ fn has_plain_units(quantity: &Quantity<'_>) -> bool {
 }
 
 #[cold]
-fn as_frame(asked: &RequestFrame<'_>, descriptors: &DescriptorList<'_>) -> Result<(), WrongTrace> {
+fn as_frame(asked: &RequestFrame<'_>, descriptors: &DescriptorList<'_>) -> Result<(), TraceLineError> {
     let mut frame = Vec::new();
-    encode_request(&mut frame, asked, descriptors).map_err(WrongTrace::TooLarge)?;
+    encode_request(&mut frame, asked, descriptors).map_err(TraceLineError::TooLarge)?;
     let FrameSplit::Frame { payload, .. } = split_frame(&frame) else { return Ok(()) };
-    decode_request(payload, &mut DescriptorList::new()).map(drop).map_err(WrongTrace::Bounds)
+    decode_request(payload, &mut DescriptorList::new()).map(drop).map_err(TraceLineError::Bounds)
 }
 
 /// An upper bound for the id, the op, list lengths and options that a trace does not have.

@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use arrayvec::ArrayVec;
 
 use super::access_line::{AccessLine, UnreadableLine};
-use super::event::{Action, LeaseOwner, Plays, TraceEvent, TraceText};
+use super::event::{Action, EventConsumer, LeaseOwner, TraceEvent, TraceText};
 use super::failure::TraceFailure;
 use super::table::counted;
 use crate::clock::Timestamp;
@@ -17,7 +17,7 @@ use crate::protocol::PAIRS_MAX;
 
 /// Lines that wait to be sorted, and counts of lines that were malformed or late.
 #[derive(Debug)]
-pub(super) struct Combined<'a> {
+pub(super) struct CombinedLines<'a> {
     domain: &'a str,
     strict: bool,
     quotable: bool,
@@ -32,10 +32,10 @@ pub(super) struct Combined<'a> {
     late: u64,
 }
 
-impl<'a> Combined<'a> {
+impl<'a> CombinedLines<'a> {
     /// Plays requests of one domain. `strict`: stop at malformed lines. `quotable`: remarks may quote them.
-    pub(super) fn new(domain: &'a str, strict: bool, quotable: bool) -> Combined<'a> {
-        Combined {
+    pub(super) fn new(domain: &'a str, strict: bool, quotable: bool) -> CombinedLines<'a> {
+        CombinedLines {
             domain,
             strict,
             quotable,
@@ -55,7 +55,7 @@ impl<'a> Combined<'a> {
         &mut self,
         text: &[u8],
         number: u64,
-        stage: &mut impl Plays,
+        stage: &mut impl EventConsumer,
     ) -> Result<(), TraceFailure> {
         let mut line = self.spare.pop().unwrap_or_default();
         if let Err(wrong) = line.read(text) {
@@ -87,7 +87,7 @@ impl<'a> Combined<'a> {
     }
 
     /// Plays the remaining lines.
-    pub(super) fn end(&mut self, stage: &mut impl Plays) -> Result<(), TraceFailure> {
+    pub(super) fn end(&mut self, stage: &mut impl EventConsumer) -> Result<(), TraceFailure> {
         while !self.waiting.is_empty() {
             self.play_first(stage)?;
         }
@@ -116,7 +116,7 @@ impl<'a> Combined<'a> {
             || self.waiting_bytes > WAITING_BYTES_MAX
     }
 
-    fn play_first(&mut self, stage: &mut impl Plays) -> Result<(), TraceFailure> {
+    fn play_first(&mut self, stage: &mut impl EventConsumer) -> Result<(), TraceFailure> {
         let Some(((seconds, number), line)) = self.waiting.pop_first() else { return Ok(()) };
         self.waiting_bytes = self.waiting_bytes.saturating_sub(line.bytes());
         // Virtual time is monotonic: a late line is played at the time of the line before.
@@ -128,7 +128,12 @@ impl<'a> Combined<'a> {
         played
     }
 
-    fn play(&self, line: &AccessLine, number: u64, stage: &mut impl Plays) -> Result<(), TraceFailure> {
+    fn play(
+        &self,
+        line: &AccessLine,
+        number: u64,
+        stage: &mut impl EventConsumer,
+    ) -> Result<(), TraceFailure> {
         let attributes: ArrayVec<(&str, &str), PAIRS_MAX> = line.attributes().collect();
         let descriptors = Descriptors::from_attributes(&attributes);
         let request = Request::new(Op::Hit, self.domain, descriptors);

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::player::Player;
-use super::summary::{Played, name, passed, remarks, rules, verdicts};
+use super::summary::{PlayedCounts, name, passed, remarks, rules, verdicts};
 use super::table::{TextTable, count, counted, difference};
 use crate::engine::{Decision, RuleTotals, Totals, Verdict};
 
@@ -68,7 +68,12 @@ fn binding(decision: Option<&Decision<'_>>) -> Box<str> {
     decision.and_then(Decision::rule_name).unwrap_or_default().into()
 }
 
-pub(super) fn comparison(played: &Played, player: &Player, other: &Player, changes: &Changes) -> String {
+pub(super) fn comparison(
+    played: &PlayedCounts,
+    player: &Player,
+    other: &Player,
+    changes: &Changes,
+) -> String {
     let (one, two) = (player.totals(), other.totals());
     let mut text = format!("{}\n", played.opening());
     played.remarks.iter().for_each(|remark| text += &format!("{remark}\n"));

@@ -10,24 +10,24 @@ use crate::page::span;
 
 /// Cumulative counts of an engine at the end of each step.
 #[derive(Debug, Default)]
-pub(super) struct Course {
+pub(super) struct StepCounts {
     first: Option<Timestamp>,
     /// How many of [`WIDENINGS`] have been applied.
     widened: usize,
     /// Counts at the end of each step.
-    ends: Vec<Sums>,
+    ends: Vec<StepTotals>,
     /// Index of each rule in [`Sums::rules`].
     places: HashMap<(Box<str>, Box<str>), usize>,
 }
 
 /// Counts since the beginning.
 #[derive(Clone, Debug, Default)]
-struct Sums {
+struct StepTotals {
     verdicts: [u64; 3],
     rules: Vec<[u64; 3]>,
 }
 
-impl Course {
+impl StepCounts {
     /// Advances to `at`: closes the steps before it with the current totals.
     pub(super) fn reach(&mut self, at: Timestamp, totals: impl FnOnce() -> Totals) {
         let first = *self.first.get_or_insert(at);
@@ -83,8 +83,8 @@ impl Course {
         apart(self.ends.iter().map(|sums| sums.rules.get(*place).copied().unwrap_or_default()).collect())
     }
 
-    fn sums(&mut self, totals: &Totals) -> Sums {
-        let mut sums = Sums {
+    fn sums(&mut self, totals: &Totals) -> StepTotals {
+        let mut sums = StepTotals {
             verdicts: [totals.allowed + totals.waited, totals.limited + totals.denied, totals.shed],
             rules: vec![[0; 3]; self.places.len()],
         };
@@ -153,7 +153,7 @@ const CALENDAR: Duration = Duration::from_secs(100_000_000);
 mod tests {
     use std::time::Duration;
 
-    use super::{Course, STEPS_MAX, time};
+    use super::{STEPS_MAX, StepCounts, time};
     use crate::clock::Timestamp;
     use crate::engine::{RuleTotals, Totals};
 
@@ -163,8 +163,8 @@ mod tests {
     }
 
     /// Plays one allowed request at each of these times.
-    fn played(nanos: impl Iterator<Item = u64>) -> (Course, u64) {
-        let (mut course, mut passed) = (Course::default(), 0);
+    fn played(nanos: impl Iterator<Item = u64>) -> (StepCounts, u64) {
+        let (mut course, mut passed) = (StepCounts::default(), 0);
         for at in nanos {
             course.reach(Timestamp::from_nanos(at), || totals(passed));
             passed += 1;
@@ -173,7 +173,7 @@ mod tests {
         (course, passed)
     }
 
-    fn passes(course: &Course) -> Vec<u64> {
+    fn passes(course: &StepCounts) -> Vec<u64> {
         course.of("api", "a").iter().map(|[pass, ..]| *pass).collect()
     }
 
@@ -222,7 +222,7 @@ mod tests {
 
     #[test]
     fn a_rule_that_gave_its_counts_to_others_adds_up_all_the_same() {
-        let mut course = Course::default();
+        let mut course = StepCounts::default();
         for (at, pass) in [(0, 0), (1, 7), (2, 9), (3, 2), (4, 5)] {
             course.reach(Timestamp::from_nanos(at * 1_000_000), || totals(pass));
         }

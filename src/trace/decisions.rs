@@ -25,7 +25,7 @@ impl<'w> Decisions<'w> {
         decision: Option<&Decision<'_>>,
     ) -> io::Result<()> {
         let binding = decision.and_then(|decision| decision.binding.as_ref());
-        let written = WrittenDecisions {
+        let written = DecisionRecord {
             t: event.t,
             id: event.id,
             verdict: decision.map_or(Verdict::Allow, |decision| decision.verdict),
@@ -50,7 +50,7 @@ impl<'w> Decisions<'w> {
 }
 
 #[derive(Serialize)]
-struct WrittenDecisions<'d> {
+struct DecisionRecord<'d> {
     t: TraceText<'d>,
     id: Option<TraceText<'d>>,
     verdict: Verdict,

@@ -22,7 +22,7 @@ pub(crate) struct TraceEvent<'a> {
 }
 
 /// Consumes the events of a trace one after the other.
-pub(crate) trait Plays {
+pub(crate) trait EventConsumer {
     /// Plays one event, whose time is at or after that of the previous one.
     ///
     /// # Errors

@@ -9,7 +9,7 @@ use crate::rules::shown;
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TraceFailure {
     #[error("line {number}: {wrong}")]
-    Line { number: u64, wrong: WrongTrace },
+    Line { number: u64, wrong: TraceLineError },
     #[error("line {number}: {wrong}")]
     AccessLine { number: u64, wrong: UnreadableLine },
     #[error("line {number}: {source}")]
@@ -33,7 +33,7 @@ impl TraceFailure {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum WrongTrace {
+pub(crate) enum TraceLineError {
     #[error("not a line of a trace: {}", json_error(.0))]
     Json(serde_json::Error),
     #[error(transparent)]

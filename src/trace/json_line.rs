@@ -150,9 +150,9 @@ pub(super) enum Quantity<'a> {
 
 impl<'de: 'a, 'a> Deserialize<'de> for Quantity<'a> {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        struct Read<'a>(std::marker::PhantomData<&'a str>);
+        struct QuantityVisitor<'a>(std::marker::PhantomData<&'a str>);
 
-        impl<'de: 'a, 'a> Visitor<'de> for Read<'a> {
+        impl<'de: 'a, 'a> Visitor<'de> for QuantityVisitor<'a> {
             type Value = Quantity<'a>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -177,7 +177,7 @@ impl<'de: 'a, 'a> Deserialize<'de> for Quantity<'a> {
             }
         }
 
-        deserializer.deserialize_any(Read(std::marker::PhantomData))
+        deserializer.deserialize_any(QuantityVisitor(std::marker::PhantomData))
     }
 }
 

@@ -3,8 +3,8 @@
 use arrayvec::ArrayVec;
 
 use super::bounds::{self, is_name};
-use super::event::{Action, HelloEvent, LeaseOwner, Plays, SignalEvent, TraceEvent, TraceText};
-use super::failure::{TraceFailure, WrongTrace};
+use super::event::{Action, EventConsumer, HelloEvent, LeaseOwner, SignalEvent, TraceEvent, TraceText};
+use super::failure::{TraceFailure, TraceLineError};
 use super::ids::{IdDigest, Ids};
 use super::json_line::{JsonLine, JsonText, Quantity, time};
 use crate::clock::{Micros, Timestamp};
@@ -26,11 +26,11 @@ impl Jsonl {
         &mut self,
         text: &[u8],
         number: u64,
-        stage: &mut impl Plays,
+        stage: &mut impl EventConsumer,
     ) -> Result<(), TraceFailure> {
         let bad = |wrong| TraceFailure::Line { number, wrong };
         let line: JsonLine<'_> =
-            serde_json::from_slice(text).map_err(|error| bad(WrongTrace::Json(error)))?;
+            serde_json::from_slice(text).map_err(|error| bad(TraceLineError::Json(error)))?;
         let at = self.time(line.t.get()).map_err(bad)?;
         let op = line.op.as_deref().unwrap_or("hit");
         match op {
@@ -67,19 +67,19 @@ impl Jsonl {
         }
     }
 
-    fn time(&mut self, text: &str) -> Result<Timestamp, WrongTrace> {
-        let at = time(text).ok_or_else(|| WrongTrace::Time(text.into()))?;
+    fn time(&mut self, text: &str) -> Result<Timestamp, TraceLineError> {
+        let at = time(text).ok_or_else(|| TraceLineError::Time(text.into()))?;
         if at < self.newest {
-            return Err(WrongTrace::Backwards(text.into()));
+            return Err(TraceLineError::Backwards(text.into()));
         }
         self.newest = at;
         Ok(at)
     }
 
-    fn note_id(&mut self, line: &JsonLine<'_>) -> Result<Option<IdDigest>, WrongTrace> {
+    fn note_id(&mut self, line: &JsonLine<'_>) -> Result<Option<IdDigest>, TraceLineError> {
         let Some(text) = line.id.map(serde_json::value::RawValue::get) else { return Ok(None) };
         let id = IdDigest::of(text);
-        if self.ids.note(id) { Ok(Some(id)) } else { Err(WrongTrace::IdTwice(text.into())) }
+        if self.ids.note(id) { Ok(Some(id)) } else { Err(TraceLineError::IdTwice(text.into())) }
     }
 }
 
@@ -99,7 +99,7 @@ fn judge<T>(
     op: Op,
     bytes: usize,
     play: impl FnOnce(engine::Request<'_>) -> T,
-) -> Result<T, WrongTrace> {
+) -> Result<T, TraceLineError> {
     let domain = line.domain.as_deref().ok_or_else(|| missing(line, "domain"))?;
     let mut descriptors = DescriptorList::new();
     read_descriptors(line, &mut descriptors)?;
@@ -109,7 +109,7 @@ fn judge<T>(
         Some(Quantity::Requests(number)) => protocol::CostField::Requests(cost_from(*number)?),
         Some(Quantity::Units(costs)) => {
             let read = costs.iter().map(|(unit, number)| Ok((&**unit, cost_from(*number)?)));
-            units = read.collect::<Result<_, WrongTrace>>()?;
+            units = read.collect::<Result<_, TraceLineError>>()?;
             protocol::CostField::Units(units.as_slice().into())
         }
     };
@@ -134,7 +134,7 @@ fn charge<T>(
     line: &JsonLine<'_>,
     bytes: usize,
     play: impl FnOnce(engine::Charge<'_>, Option<IdDigest>) -> T,
-) -> Result<T, WrongTrace> {
+) -> Result<T, TraceLineError> {
     let domain = line.domain.as_deref().ok_or_else(|| missing(line, "domain"))?;
     let mut descriptors = DescriptorList::new();
     read_descriptors(line, &mut descriptors)?;
@@ -166,7 +166,7 @@ fn charge<T>(
 }
 
 /// Parses all other ops.
-fn other<'l>(line: &'l JsonLine<'_>, op: &str) -> Result<Action<'l>, WrongTrace> {
+fn other<'l>(line: &'l JsonLine<'_>, op: &str) -> Result<Action<'l>, TraceLineError> {
     Ok(match op {
         "release" => {
             let id = id(line)?;
@@ -176,7 +176,7 @@ fn other<'l>(line: &'l JsonLine<'_>, op: &str) -> Result<Action<'l>, WrongTrace>
                 Some("dropped") => WorkOutcome::Dropped,
                 Some(_) => {
                     let range = "\"ok\", \"error\" or \"dropped\"";
-                    return Err(WrongTrace::Field { field: "outcome", range });
+                    return Err(TraceLineError::Field { field: "outcome", range });
                 }
             };
             Action::Release(id, outcome)
@@ -188,7 +188,7 @@ fn other<'l>(line: &'l JsonLine<'_>, op: &str) -> Result<Action<'l>, WrongTrace>
             let permille = line.permille.ok_or_else(|| missing(line, "permille"))?;
             let permille = u16::try_from(permille).ok().filter(|permille| *permille <= PERMILLE_MAX);
             let range = "an integer from 0 to 1000";
-            let permille = permille.ok_or(WrongTrace::Field { field: "permille", range })?;
+            let permille = permille.ok_or(TraceLineError::Field { field: "permille", range })?;
             Action::Signal(SignalEvent { session: session(line)?, pool, name, permille })
         }
         "hello" => {
@@ -198,16 +198,16 @@ fn other<'l>(line: &'l JsonLine<'_>, op: &str) -> Result<Action<'l>, WrongTrace>
         }
         "bye" => Action::Bye(name(line, "session", line.session.as_ref())?),
         "reload" => Action::Reload(line.rules.as_deref().ok_or_else(|| missing(line, "rules"))?),
-        unknown => return Err(WrongTrace::UnknownOp(unknown.into())),
+        unknown => return Err(TraceLineError::UnknownOp(unknown.into())),
     })
 }
 
 /// The id of the lease that a line refers to.
-fn id(line: &JsonLine<'_>) -> Result<IdDigest, WrongTrace> {
+fn id(line: &JsonLine<'_>) -> Result<IdDigest, TraceLineError> {
     line.id.map(|id| IdDigest::of(id.get())).ok_or_else(|| missing(line, "id"))
 }
 
-fn session<'l>(line: &'l JsonLine<'_>) -> Result<Option<&'l str>, WrongTrace> {
+fn session<'l>(line: &'l JsonLine<'_>) -> Result<Option<&'l str>, TraceLineError> {
     line.session.as_ref().map(|session| name(line, "session", Some(session))).transpose()
 }
 
@@ -216,26 +216,26 @@ fn name<'l>(
     line: &JsonLine<'_>,
     field: &'static str,
     name: Option<&'l JsonText<'_>>,
-) -> Result<&'l str, WrongTrace> {
+) -> Result<&'l str, TraceLineError> {
     let name = name.ok_or_else(|| missing(line, field))?;
-    if is_name(name) { Ok(name) } else { Err(WrongTrace::Field { field, range: NAME }) }
+    if is_name(name) { Ok(name) } else { Err(TraceLineError::Field { field, range: NAME }) }
 }
 
 fn read_descriptors<'l>(
     line: &'l JsonLine<'_>,
     descriptors: &mut DescriptorList<'l>,
-) -> Result<(), WrongTrace> {
+) -> Result<(), TraceLineError> {
     let written = line.descriptors.as_ref().ok_or_else(|| missing(line, "descriptors"))?;
-    for texts in written.each().ok_or(WrongTrace::Descriptors)? {
+    for texts in written.each().ok_or(TraceLineError::Descriptors)? {
         let (pairs, odd) = texts.as_chunks();
         if !odd.is_empty() || pairs.len() > PAIRS_MAX {
-            return Err(WrongTrace::Descriptors);
+            return Err(TraceLineError::Descriptors);
         }
         // Build the list in place instead of moving its 512 bytes for every line.
         let mut list = ArrayVec::<(&str, &str), PAIRS_MAX>::new_const();
         list.extend(pairs.iter().map(|[key, value]| (&**key, &**value)));
         if !descriptors.push(&list) {
-            return Err(WrongTrace::Descriptors);
+            return Err(TraceLineError::Descriptors);
         }
     }
     Ok(())
@@ -267,12 +267,12 @@ fn amount_of(number: i64) -> i64 {
     number.clamp(-i64::from(COST_MAX), i64::from(COST_MAX))
 }
 
-fn cost_from(number: i64) -> Result<u64, WrongTrace> {
-    u64::try_from(number).map_err(|_| WrongTrace::Field { field: "cost", range: "0 or more" })
+fn cost_from(number: i64) -> Result<u64, TraceLineError> {
+    u64::try_from(number).map_err(|_| TraceLineError::Field { field: "cost", range: "0 or more" })
 }
 
-fn missing(line: &JsonLine<'_>, field: &'static str) -> WrongTrace {
-    WrongTrace::Missing { op: line.op.as_deref().unwrap_or("hit").into(), field }
+fn missing(line: &JsonLine<'_>, field: &'static str) -> TraceLineError {
+    TraceLineError::Missing { op: line.op.as_deref().unwrap_or("hit").into(), field }
 }
 
 /// The pool of sessions that name none.

@@ -7,15 +7,15 @@ use proptest::prelude::*;
 use super::json_line::{JsonLine, Quantity, time};
 use super::jsonl::Jsonl;
 use super::player::Player;
-use super::side::Side;
+use super::side::ReplaySide;
 use super::stage::ReplayStage;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{Engine, EngineOptions, HashKey, Mode, Opening, Verdict, WorkOutcome};
+use crate::engine::{ConnectionParams, Engine, EngineOptions, HashKey, Mode, Verdict, WorkOutcome};
 use crate::protocol::{
     AmountField, ChargeFrame, CheckRequest, CostField, DescriptorList, FrameSplit, RequestFrame,
     RequestOptions, encode_request, split_frame,
 };
-use crate::record::{NotedKind, Recorder, RecordingKey, RecordingWriter, Who};
+use crate::record::{EventOrigin, NotedKind, Recorder, RecordingKey, RecordingWriter};
 
 type RecordedPairs = Vec<(String, String)>;
 
@@ -125,11 +125,12 @@ fn engine() -> Arc<Engine> {
 fn recorded(requests: &[RecordedRequest], at: i64) -> String {
     let engine = engine();
     let now = Now { at: Timestamp::from_nanos(5), utc_offset_nanos: at };
-    let opening = Opening { name: Some([1; 16]), user: 1, pool: "web", slots: 3, connection: 1, pid: None };
+    let opening =
+        ConnectionParams { name: Some([1; 16]), user: 1, pool: "web", slots: 3, connection: 1, pid: None };
     let session = engine.open_session(&opening, now).unwrap();
     let mut named = [1; 17];
     named[0] = 1;
-    let who = || Some(Who { user: 1, named, session: session.clone() });
+    let who = || Some(EventOrigin { user: 1, named, session: session.clone() });
     let recorder = Arc::new(Recorder::default());
     let reel = recorder.begin(None).unwrap();
     for (number, asked) in (1..).zip(requests) {
@@ -200,7 +201,7 @@ proptest! {
         }
         prop_assert_eq!(judged.count(), requests.len());
         // The replay plays it from the first line to the last.
-        let side = Side::new(Player::new(Vec::new(), 0), false);
+        let side = ReplaySide::new(Player::new(Vec::new(), 0), false);
         let mut stage = ReplayStage::new(side, None, None, "".as_ref());
         let mut jsonl = Jsonl::default();
         for (number, line) in (1..).zip(text.lines()) {

@@ -4,9 +4,9 @@ use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
 
 use super::access_line::UnreadableLine;
-use super::combined::Combined;
-use super::event::Plays;
-use super::failure::{TraceFailure, WrongTrace};
+use super::combined::CombinedLines;
+use super::event::EventConsumer;
+use super::failure::{TraceFailure, TraceLineError};
 use super::jsonl::Jsonl;
 use super::lines::{Lines, NextLine};
 use super::progress::ProgressBar;
@@ -63,13 +63,13 @@ impl RecordedTrace {
         domain: Option<&str>,
         strict: bool,
         shows_progress: bool,
-        player: &mut impl Plays,
+        player: &mut impl EventConsumer,
     ) -> (Result<(), TraceFailure>, Vec<String>) {
         let mut progress = ProgressBar::new(self.bytes, shows_progress);
         let mut lines = Lines::new(&mut *self.input);
         let played = match domain {
             Some(domain) => {
-                let mut log = Combined::new(domain, strict, self.quotable);
+                let mut log = CombinedLines::new(domain, strict, self.quotable);
                 access_log(&mut lines, &mut log, player, &mut progress)
             }
             None => (json_lines(&mut lines, player, &mut progress), Vec::new()),
@@ -83,20 +83,20 @@ impl RecordedTrace {
 
 fn json_lines(
     lines: &mut Lines<'_>,
-    player: &mut impl Plays,
+    player: &mut impl EventConsumer,
     progress: &mut ProgressBar,
 ) -> Result<(), TraceFailure> {
     let mut jsonl = Jsonl::default();
     each_line(lines, player, progress, |number, text, player| match text {
         Some(text) => jsonl.line(text, number, player),
-        None => Err(TraceFailure::Line { number, wrong: WrongTrace::TooLong }),
+        None => Err(TraceFailure::Line { number, wrong: TraceLineError::TooLong }),
     })
 }
 
 fn access_log(
     lines: &mut Lines<'_>,
-    log: &mut Combined<'_>,
-    player: &mut impl Plays,
+    log: &mut CombinedLines<'_>,
+    player: &mut impl EventConsumer,
     progress: &mut ProgressBar,
 ) -> (Result<(), TraceFailure>, Vec<String>) {
     let played = each_line(lines, player, progress, |number, text, player| match text {
@@ -109,7 +109,7 @@ fn access_log(
 }
 
 /// Calls `line` for every line with its number; `None` stands for a line above the bound.
-fn each_line<P: Plays>(
+fn each_line<P: EventConsumer>(
     lines: &mut Lines<'_>,
     player: &mut P,
     progress: &mut ProgressBar,

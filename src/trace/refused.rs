@@ -16,14 +16,14 @@ use std::sync::Arc;
 /// The callers that rules refused or would have refused.
 #[derive(Debug, Default)]
 pub(crate) struct RefusedCallers {
-    rules: Vec<Most>,
+    rules: Vec<RuleTop>,
     /// The number of distinct ones.
     callers: ReplayCallers,
 }
 
 /// The list of one rule.
 #[derive(Debug, Default)]
-struct Most {
+struct RuleTop {
     by_key: HashMap<u64, RefusedCaller>,
     /// The largest count that was dropped.
     gone: u64,
@@ -42,7 +42,7 @@ pub(super) struct RefusedCaller {
 impl RefusedCallers {
     pub(super) fn number(&mut self, rules: &[Arc<Domain>], places: &RuleIndexes) {
         self.callers.number(rules);
-        self.rules.resize_with(places.len().min(super::side::RULES_MAX), Most::default);
+        self.rules.resize_with(places.len().min(super::side::RULES_MAX), RuleTop::default);
     }
 
     /// Records the caller for each rule that refuses the request or would.
@@ -80,7 +80,7 @@ impl RefusedCallers {
     }
 }
 
-impl Most {
+impl RuleTop {
     fn note(&mut self, key: u64, text: impl FnOnce() -> Box<str>) {
         if let Some(caller) = self.by_key.get_mut(&key) {
             caller.count += 1;
@@ -150,11 +150,11 @@ const TEXT_BYTES_MAX: usize = 120;
 
 #[cfg(test)]
 mod tests {
-    use super::{KEPT_MAX, Most};
+    use super::{KEPT_MAX, RuleTop};
 
     #[test]
     fn of_many_callers_the_most_refused_stay_and_counts_are_never_too_small() {
-        let mut most = Most::default();
+        let mut most = RuleTop::default();
         // Three callers cause every tenth refusal, among new ones.
         for turn in 0..20_000_u64 {
             let key = if turn % 10 == 0 { turn / 10 % 3 } else { 1_000 + turn };

@@ -12,7 +12,7 @@ use maud::{Markup, Render, html};
 use super::comparison::{Changes, NUMBERS, told};
 use super::rule_in_sets::{RuleInSets, rules_in_sets};
 use super::side::ReportSet;
-use super::summary::{Played, remarks};
+use super::summary::{PlayedCounts, remarks};
 use crate::engine::Totals;
 use crate::page::{count, document, name, nonce, rule_name, table};
 use crate::state::AtomicFile;
@@ -43,7 +43,7 @@ pub(crate) fn begin(path: &Path) -> io::Result<AtomicFile> {
 
 /// Returns the page of one rule set, or of two side by side.
 pub(super) fn page(
-    played: &Played,
+    played: &PlayedCounts,
     names: &ReportNames<'_>,
     one: &ReportSet<'_>,
     other: Option<(&ReportSet<'_>, &Changes)>,
@@ -89,7 +89,7 @@ pub(super) fn page(
 }
 
 /// Shows the verdicts of all requests, in total and over time, and the changes between two sets.
-fn decisions(played: &Played, sets: &[&ReportSet<'_>], changes: Option<String>) -> Markup {
+fn decisions(played: &PlayedCounts, sets: &[&ReportSet<'_>], changes: Option<String>) -> Markup {
     let steps: Vec<_> = sets.iter().map(|set| set.watch.course.verdicts()).collect();
     let most = course::most(steps.iter().flatten());
     let figures = |Totals { allowed, limited, shed, waited, denied, .. }: &Totals| {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashSet};
 use super::comparison::NUMBERS;
 use super::refused::RefusedCaller;
 use super::side::ReportSet;
-use super::spread::Shape;
+use super::spread::CallerDistribution;
 use super::summary::rules;
 use crate::engine::RuleTotals;
 use crate::page::bar_edges;
@@ -29,13 +29,13 @@ pub(super) struct RuleInSet<'s> {
     pub(super) steps: Vec<[u64; 3]>,
     /// The number of callers, and of those that it refused or would have; whether there are more.
     pub(super) callers: Option<[(u64, bool); 2]>,
-    pub(super) spread: Option<Spread>,
+    pub(super) spread: Option<RuleDemand>,
     pub(super) most_refused: Vec<RefusedCaller>,
 }
 
 /// The demand of the callers of a rule, and the rule's limit.
-pub(super) struct Spread {
-    pub(super) shape: Shape,
+pub(super) struct RuleDemand {
+    pub(super) shape: CallerDistribution,
     /// The number of callers by bar of their busiest window.
     pub(super) bars: BTreeMap<(u64, u64), u64>,
     pub(super) limit: u64,
@@ -71,7 +71,7 @@ impl<'s> RuleInSet<'s> {
             let shape = set.watch.spread.shape(place?)?;
             let mut bars = BTreeMap::new();
             shape.busiest.iter().for_each(|most| *bars.entry(bar_edges(*most)).or_default() += 1);
-            Some(Spread { shape, bars, limit })
+            Some(RuleDemand { shape, bars, limit })
         };
         let callers = totals.and_then(|_| set.player.callers().count(domain, name));
         RuleInSet {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::course::Course;
+use super::course::StepCounts;
 use super::event::LeaseOwner;
 use super::places::RuleIndexes;
 use super::player::{NotPlayed, Player};
@@ -12,7 +12,7 @@ use crate::clock::Timestamp;
 use crate::engine::{Decision, Op, Request, Totals};
 use crate::rules::Domain;
 
-pub(crate) struct Side {
+pub(crate) struct ReplaySide {
     pub(super) player: Player,
     watch: Option<Box<ReportWatch>>,
     at: Timestamp,
@@ -23,7 +23,7 @@ pub(crate) struct Side {
 pub(crate) struct ReportWatch {
     rules: Vec<Arc<Domain>>,
     pub(super) places: RuleIndexes,
-    pub(super) course: Course,
+    pub(super) course: StepCounts,
     pub(super) spread: DemandSpread,
     pub(crate) refused: RefusedCallers,
 }
@@ -36,9 +36,9 @@ pub(crate) struct ReportSet<'s> {
     pub(crate) player: &'s Player,
 }
 
-impl Side {
-    pub(crate) fn new(player: Player, is_watched: bool) -> Side {
-        let mut side = Side { player, watch: None, at: Timestamp::ORIGIN };
+impl ReplaySide {
+    pub(crate) fn new(player: Player, is_watched: bool) -> ReplaySide {
+        let mut side = ReplaySide { player, watch: None, at: Timestamp::ORIGIN };
         if is_watched {
             let mut watch = Box::<ReportWatch>::default();
             watch.number(side.player.rules());

@@ -46,7 +46,7 @@ struct CallerDemand {
 
 /// The distribution of a rule's callers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct CallerDistribution {
     pub(crate) window_nanos: u64,
     /// One caller in this many was sampled.
     pub(crate) one_in: u64,
@@ -56,7 +56,7 @@ pub(crate) struct Shape {
     pub(crate) windows: [u64; QUANTILES.len()],
 }
 
-impl Shape {
+impl CallerDistribution {
     /// The busiest windows of callers, at each of [`QUANTILES`].
     pub(super) fn quantiles(&self) -> [u64; QUANTILES.len()] {
         QUANTILES.map(|(_, share)| quantile(&self.busiest, share))
@@ -116,7 +116,7 @@ impl DemandSpread {
     }
 
     /// The distribution of a rule's callers; `None` for a rule without windows or callers.
-    pub(super) fn shape(&self, place: usize) -> Option<Shape> {
+    pub(super) fn shape(&self, place: usize) -> Option<CallerDistribution> {
         self.rules.get(place)?.shape()
     }
 }
@@ -174,7 +174,7 @@ impl DemandByCaller {
     }
 
     /// The distribution; `None` without callers.
-    pub(crate) fn shape(&self) -> Option<Shape> {
+    pub(crate) fn shape(&self) -> Option<CallerDistribution> {
         let mut windows = self.windows.clone();
         let mut busiest = Vec::with_capacity(self.by_key.len());
         for caller in &self.by_key {
@@ -183,7 +183,7 @@ impl DemandByCaller {
         }
         busiest.sort_unstable();
         let most = *busiest.last()?;
-        Some(Shape {
+        Some(CallerDistribution {
             window_nanos: self.window_nanos,
             one_in: 1 << self.halvings,
             busiest,

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use super::comparison::{Changes, comparison};
 use super::decisions::Decisions;
-use super::event::{Action, LeaseOwner, Plays, TraceEvent};
-use super::failure::{TraceFailure, WrongTrace};
+use super::event::{Action, EventConsumer, LeaseOwner, TraceEvent};
+use super::failure::{TraceFailure, TraceLineError};
 use super::player::{NotPlayed, Player};
 use super::report::{ReportNames, page};
-use super::side::{ReportSet, Side};
-use super::summary::{Played, summary};
+use super::side::{ReplaySide, ReportSet};
+use super::summary::{PlayedCounts, summary};
 use super::table::counted;
 use crate::clock::Timestamp;
 use crate::engine::{Op, Request};
@@ -20,8 +20,8 @@ use crate::rules;
 
 /// One rule set or two, and counts of the events played.
 pub(crate) struct ReplayStage<'w> {
-    side: Side,
-    other: Option<Side>,
+    side: ReplaySide,
+    other: Option<ReplaySide>,
     changes: Changes,
     decisions: Option<Decisions<'w>>,
     /// The directory from which paths in the trace are resolved.
@@ -40,8 +40,8 @@ pub(crate) struct ReplayStage<'w> {
 
 impl<'w> ReplayStage<'w> {
     pub(crate) fn new(
-        side: Side,
-        other: Option<Side>,
+        side: ReplaySide,
+        other: Option<ReplaySide>,
         decisions: Option<Decisions<'w>>,
         directory: &Path,
     ) -> ReplayStage<'w> {
@@ -65,7 +65,7 @@ impl<'w> ReplayStage<'w> {
     }
 
     /// One rule set alone, without `reload` events.
-    pub(crate) fn of_rules_that_stay(side: Side, directory: &Path) -> ReplayStage<'w> {
+    pub(crate) fn of_rules_that_stay(side: ReplaySide, directory: &Path) -> ReplayStage<'w> {
         ReplayStage { keeps_rules: true, ..ReplayStage::new(side, None, None, directory) }
     }
 
@@ -171,7 +171,7 @@ impl<'w> ReplayStage<'w> {
         })
     }
 
-    fn played(&self, mut remarks: Vec<String>) -> Played {
+    fn played(&self, mut remarks: Vec<String>) -> PlayedCounts {
         for (number, noun, what) in [
             (self.charges_unmatched, "charge", "matched no rule"),
             (
@@ -187,11 +187,11 @@ impl<'w> ReplayStage<'w> {
         }
         remarks.extend(self.unmatched_hashes());
         let span = self.first.map_or(Duration::ZERO, |first| self.last.since(first));
-        Played { lines: self.lines, span, remarks }
+        PlayedCounts { lines: self.lines, span, remarks }
     }
 }
 
-impl Plays for ReplayStage<'_> {
+impl EventConsumer for ReplayStage<'_> {
     fn play(&mut self, event: &TraceEvent<'_>) -> Result<(), TraceFailure> {
         self.lines += 1;
         self.first.get_or_insert(event.at);
@@ -241,5 +241,5 @@ impl Plays for ReplayStage<'_> {
 }
 
 fn not_played(event: &TraceEvent<'_>, wrong: NotPlayed) -> TraceFailure {
-    TraceFailure::Line { number: event.line, wrong: WrongTrace::NotPlayed(wrong) }
+    TraceFailure::Line { number: event.line, wrong: TraceLineError::NotPlayed(wrong) }
 }

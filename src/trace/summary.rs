@@ -10,7 +10,7 @@ use crate::rules::shed::ShedPart;
 
 /// The events played, independent of the rules.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Played {
+pub(super) struct PlayedCounts {
     pub(super) lines: u64,
     /// From the first event to the last.
     pub(super) span: Duration,
@@ -18,7 +18,7 @@ pub(super) struct Played {
     pub(super) remarks: Vec<String>,
 }
 
-impl Played {
+impl PlayedCounts {
     /// `12 lines over 3s`.
     pub(super) fn opening(&self) -> String {
         // Fractions of a second are noise in a long trace.
@@ -27,7 +27,7 @@ impl Played {
     }
 }
 
-pub(super) fn summary(played: &Played, totals: &Totals, callers: &ReplayCallers) -> String {
+pub(super) fn summary(played: &PlayedCounts, totals: &Totals, callers: &ReplayCallers) -> String {
     let mut text = format!("{}: {}\n", played.opening(), verdicts(totals));
     for remark in played.remarks.iter().chain(&remarks(totals)) {
         let _ = writeln!(text, "{remark}");

@@ -7,20 +7,20 @@ use hashbrown::HashTable;
 use super::event::{HelloEvent, LeaseOwner};
 use super::ids::IdDigest;
 use crate::clock::Now;
-use crate::engine::{Engine, Opening, Session, SessionError, WorkOutcome};
+use crate::engine::{ConnectionParams, Engine, Session, SessionError, WorkOutcome};
 
 #[derive(Debug, Default)]
 pub(super) struct TraceWork {
     named: HashMap<Box<str>, Session>,
     /// Sessions without a name, by pool.
     unnamed: HashMap<Box<str>, Session>,
-    leases: HashTable<Held>,
+    leases: HashTable<HeldLease>,
     /// The number of leases above which expired ones are removed.
     leases_until: usize,
 }
 
 #[derive(Debug)]
-struct Held {
+struct HeldLease {
     id: IdDigest,
     session: Session,
     lease: u64,
@@ -35,7 +35,7 @@ impl TraceWork {
     ) -> Result<(), SessionError> {
         let HelloEvent { session, pool, slots } = *hello;
         let name = Some(IdDigest::of(session).to_bytes());
-        let opened = engine.open_session(&Opening { name, pool, slots, ..UNKNOWN }, now)?;
+        let opened = engine.open_session(&ConnectionParams { name, pool, slots, ..UNKNOWN }, now)?;
         self.named.insert(session.into(), opened);
         Ok(())
     }
@@ -65,7 +65,7 @@ impl TraceWork {
         if let Some(known) = self.unnamed.get(pool) {
             return Ok(known.clone());
         }
-        let opened = engine.open_session(&Opening { pool, ..UNKNOWN }, now)?;
+        let opened = engine.open_session(&ConnectionParams { pool, ..UNKNOWN }, now)?;
         self.unnamed.insert(pool.into(), opened.clone());
         Ok(opened)
     }
@@ -87,13 +87,13 @@ impl TraceWork {
             self.leases.retain(|held| engine.holds_lease(&held.session, held.lease, now));
             self.leases_until = self.leases.len().saturating_mul(2);
         }
-        self.leases.insert_unique(id.hash(), Held { id, session, lease }, |held| held.id.hash());
+        self.leases.insert_unique(id.hash(), HeldLease { id, session, lease }, |held| held.id.hash());
     }
 
     /// Ends a lease; returns whether it existed.
     pub(super) fn release(&mut self, engine: &Engine, id: IdDigest, outcome: WorkOutcome, now: Now) -> bool {
         let Ok(found) = self.leases.find_entry(id.hash(), |held| held.id == id) else { return false };
-        let (Held { session, lease, .. }, _) = found.remove();
+        let (HeldLease { session, lease, .. }, _) = found.remove();
         engine.release_lease(&session, lease, outcome, now)
     }
 
@@ -110,8 +110,8 @@ impl TraceWork {
 }
 
 /// The defaults of sessions without `hello`.
-const UNKNOWN: Opening<'_> =
-    Opening { name: None, user: USER, pool: "default", slots: 0, connection: 1, pid: None };
+const UNKNOWN: ConnectionParams<'_> =
+    ConnectionParams { name: None, user: USER, pool: "default", slots: 0, connection: 1, pid: None };
 
 /// A trace has no users: all requests are of one.
 pub(crate) const USER: u32 = 0;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
     Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op,
-    RemoteCheckResult, Request, Ticket, Verdict,
+    RemoteCheckResult, Request, Shortfalls, Verdict,
 };
 use tidegate::fleet::call::ScriptCommand;
 use tidegate::fleet::cell::TOKEN;
@@ -90,7 +90,7 @@ impl Host {
         result: Option<RemoteCheckResult<'_>>,
         may_wait: bool,
         us: u64,
-    ) -> Result<bool, Arc<Ticket>> {
+    ) -> Result<bool, Arc<Shortfalls>> {
         // One that its own host refuses has an attribute more.
         let attributes = [("tenant", "t"), ("job", "j")];
         let attributes = if held { &attributes[..] } else { &attributes[..1] };
@@ -109,7 +109,7 @@ impl Host {
 
     fn park(
         &mut self,
-        ticket: Arc<Ticket>,
+        ticket: Arc<Shortfalls>,
         is_held: bool,
         is_second: bool,
         us: u64,

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use tidegate::fleet::call::{LanePosition, ScriptCommand};
+use tidegate::fleet::call::{ScriptCommand, SequencePosition};
 use tidegate::fleet::reply::ScriptReply;
 use tidegate::limit::places::PermitWait;
 use tidegate::limit::share::Fallback;
@@ -163,7 +163,7 @@ type Number = (u8, u8, u64, u64);
 
 /// The keys of a call, each with the call's place.
 fn about(call: &ScriptCommand, mut each: impl FnMut([u8; 16], Number)) {
-    let number = |place: &LanePosition| (place.bucket.number(), place.lane, place.epoch, place.seq);
+    let number = |place: &SequencePosition| (place.bucket.number(), place.lane, place.epoch, place.seq);
     match call {
         ScriptCommand::Sync(batch) => batch.asks.iter().for_each(|ask| each(ask.key, number(&batch.place))),
         ScriptCommand::Places(call) => call.asks.iter().for_each(|ask| each(ask.key, number(&call.place))),

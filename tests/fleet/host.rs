@@ -6,9 +6,9 @@ use foldhash::HashMap;
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
     Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op,
-    RemoteCheckResult, Request, Ticket, Verdict,
+    RemoteCheckResult, Request, Shortfalls, Verdict,
 };
-use tidegate::fleet::beat::Beat;
+use tidegate::fleet::beat::Heartbeat;
 use tidegate::fleet::call::ScriptCommand;
 use tidegate::fleet::link_state::LinkState;
 use tidegate::fleet::member::HostMember;
@@ -168,7 +168,7 @@ impl Host {
         result: Option<RemoteCheckResult<'_>>,
         may_wait: bool,
         us: u64,
-    ) -> Result<bool, Arc<Ticket>> {
+    ) -> Result<bool, Arc<Shortfalls>> {
         let now = self.now(us);
         self.next = Timestamp::ORIGIN;
         let attributes = [("tenant", tenant)];
@@ -186,7 +186,7 @@ impl Host {
     }
 
     /// Its calls go out with the next tick.
-    fn park(&mut self, ticket: Arc<Ticket>, number: u32, is_second: bool, us: u64) {
+    fn park(&mut self, ticket: Arc<Shortfalls>, number: u32, is_second: bool, us: u64) {
         let now = self.now(us);
         self.waiting.park((ticket, number, is_second), &mut self.member, now, &mut self.out);
     }
@@ -205,7 +205,13 @@ impl Host {
         self.member.set_heard(self.link.is_linked(), now.at);
         if self.link.takes_beat(now.at) {
             let (host, secret) = (self.name, self.secret);
-            self.out.push(ScriptCommand::Beat(Beat { host, epoch: 0, seq: 0, pools: Vec::new(), secret }));
+            self.out.push(ScriptCommand::Beat(Heartbeat {
+                host,
+                epoch: 0,
+                seq: 0,
+                pools: Vec::new(),
+                secret,
+            }));
         }
         self.member.tick(now, &mut self.out);
         self.next = self.member.sync().next().min(self.link.next(true, timeout));

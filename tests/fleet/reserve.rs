@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
-    Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, Opening, PoolView, Request,
-    Session, Verdict, WorkOutcome,
+    ConnectionParams, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, PoolView,
+    Request, Session, Verdict, WorkOutcome,
 };
-use tidegate::fleet::beat::Beat;
+use tidegate::fleet::beat::Heartbeat;
 use tidegate::fleet::call::ScriptCommand;
 use tidegate::fleet::link_state::LinkState;
 use tidegate::fleet::reply::ScriptReply;
@@ -63,9 +63,9 @@ struct Host {
     /// Critical work, and other.
     at_work: [u32; 2],
     /// Beats without an answer, by number.
-    pending: Vec<(u64, Beat)>,
+    pending: Vec<(u64, Heartbeat)>,
     /// What it has said.
-    said: Vec<Beat>,
+    said: Vec<Heartbeat>,
 }
 
 struct World {
@@ -81,7 +81,7 @@ struct World {
     /// How long a host waits for an answer.
     timeout_us: u64,
     /// Beats that are still to come to Redis, and when, in milliseconds.
-    strays: Vec<(u64, Beat)>,
+    strays: Vec<(u64, Heartbeat)>,
     random: Random,
     is_out: bool,
     ms: u64,
@@ -99,7 +99,7 @@ impl Host {
         let loaded = read_text("rules.yaml", RULES);
         assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
         engine.install_rules(RuleSet::new(loaded.domains));
-        let opening = Opening { name: None, user: 1, pool: "web", slots, connection: 1, pid: None };
+        let opening = ConnectionParams { name: None, user: 1, pool: "web", slots, connection: 1, pid: None };
         let session = engine.open_session(&opening, now(ms, 0)).unwrap();
         let decider = engine.decider();
         let link = LinkState::new(number as u64 + 77, now(ms, 0).at);
@@ -159,13 +159,14 @@ impl Host {
     }
 
     /// A beat, if one is due.
-    fn speak(&mut self, timeout: Duration, at: Timestamp) -> Option<Beat> {
+    fn speak(&mut self, timeout: Duration, at: Timestamp) -> Option<Heartbeat> {
         self.link.is_cut_off(true, timeout, at);
         if !self.link.takes_beat(at) {
             return None;
         }
         let (seq, pools) = self.reserves.report(&self.engine, at);
-        let beat = Beat { host: self.name, epoch: self.life, seq, pools, secret: SecretDigest::default() };
+        let beat =
+            Heartbeat { host: self.name, epoch: self.life, seq, pools, secret: SecretDigest::default() };
         self.link.sent(at);
         self.said.push(beat.clone());
         Some(beat)

@@ -3,14 +3,14 @@
 use std::sync::{Arc, Mutex};
 
 use tidegate::clock::{Now, Timestamp};
-use tidegate::engine::{CheckReply, Ticket};
+use tidegate::engine::{CheckReply, Shortfalls};
 use tidegate::fleet::call::ScriptCommand;
 use tidegate::fleet::member::HostMember;
 use tidegate::fleet::questions::WaitingRequest;
 
 /// One of them: `W` tells which it is.
 pub(crate) struct Parked<W> {
-    pub(crate) ticket: Arc<Ticket>,
+    pub(crate) ticket: Arc<Shortfalls>,
     /// Whether it has waited before: nobody waits a third time.
     pub(crate) is_second: bool,
     pub(crate) what: W,
@@ -31,7 +31,7 @@ impl<W> Waiting<W> {
     /// A request waits from now on.
     pub(crate) fn park(
         &mut self,
-        (ticket, what, is_second): (Arc<Ticket>, W, bool),
+        (ticket, what, is_second): (Arc<Shortfalls>, W, bool),
         member: &mut HostMember,
         now: Now,
         out: &mut Vec<ScriptCommand>,

@@ -260,7 +260,7 @@ impl World<'_> {
     }
 
     /// What all hosts counted.
-    pub(crate) fn happened(&self) -> Vec<tidegate::fleet::sync::Happened> {
+    pub(crate) fn happened(&self) -> Vec<tidegate::fleet::sync::SyncCounts> {
         self.hosts.iter().flatten().map(|host| host.member.sync().happened()).collect()
     }
 }

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use tidegate::limit::Rate;
 use tidegate::limit::token_bucket::TokenBucketQuota;
 use tidegate::rules::{
-    Condition, Domain, DomainContents, KeyPart, KeyScratch, ListKind, ListedEntry, Mode, Network, Overrides,
-    Pattern, Position, Priorities, Prioritize, Rule, Selection, Transform, WhyNot,
+    Condition, Domain, DomainContents, KeyPart, KeyScratch, ListKind, ListedEntry, Mismatch, Mode, Network,
+    Overrides, Pattern, Position, Priorities, Prioritize, Rule, Selection, Transform,
 };
 
 /// Few names and values, so that rules and requests meet often; the empty text is a value too.
@@ -399,9 +399,9 @@ fn what_does_not_match_says_why() {
     disabled.0.mode = Mode::Disabled;
     let domain = only(vec![rule_of(conditions, &["user"]), disabled]).domain();
     let why_not = |number, attributes: &[(&str, &str)]| match domain.why_not(number, attributes)? {
-        WhyNot::Disabled => Some("disabled".to_owned()),
-        WhyNot::Absent { attribute, line } => Some(format!("no {attribute} on line {line}")),
-        WhyNot::Condition(condition) => Some(format!("another {}", condition.attribute)),
+        Mismatch::Disabled => Some("disabled".to_owned()),
+        Mismatch::Absent { attribute, line } => Some(format!("no {attribute} on line {line}")),
+        Mismatch::Condition(condition) => Some(format!("another {}", condition.attribute)),
     };
     let post = ("method", "POST");
     assert_eq!(why_not(0, &[post, ("user", "u")]), None);

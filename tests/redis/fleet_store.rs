@@ -18,7 +18,7 @@ use proptest::test_runner::{Config, TestCaseError, TestRunner};
 use proptest::{prop_assert, prop_assert_eq, prop_oneof, proptest};
 use tidegate::fleet::cell::{AMOUNT_MAX, BURST_MAX, CellQuota, CellRate, DEMAND_MAX, TOKEN};
 use tidegate::fleet::reply::{ReplyKind, ScriptReply};
-use tidegate::fleet::window::{CellWindow, FleetWindowTurns};
+use tidegate::fleet::window::{CellWindow, FleetWindowAlign};
 
 use calls::{any_beat_step, any_step};
 use redis::Redis;
@@ -89,7 +89,7 @@ fn conserves_tokens() {
 
 #[test]
 fn no_window_exceeds_its_limit() {
-    let of = |slots, step, origin| CellWindow { slots, turns: FleetWindowTurns::Every { step, origin } };
+    let of = |slots, step, origin| CellWindow { slots, turns: FleetWindowAlign::Every { step, origin } };
     let windows = [
         of(1, 1_000_000, 0),
         of(1, 10_000_000, 3_000_000),

@@ -4,10 +4,10 @@ use crate::redis_server;
 use std::fs;
 
 use redis_server::{Redis, is_installed};
-use tidegate::fleet::beat::{Beat, PoolLoad, PoolReport};
-use tidegate::fleet::call::{Bucket, KeyPayment, LanePosition, Payment, ScriptCommand, SyncBatch};
+use tidegate::fleet::beat::{Heartbeat, PoolLoad, PoolReport};
+use tidegate::fleet::call::{Bucket, KeyPayment, Payment, ScriptCommand, SequencePosition, SyncBatch};
 use tidegate::fleet::cell::{CellQuota, CellRate, CellRequest};
-use tidegate::fleet::link::{Class, LinkError, LinkOptions, NodeState, RedisLink, Script};
+use tidegate::fleet::link::{FailureClass, LinkError, LinkOptions, NodeState, RedisLink, Script};
 use tidegate::fleet::look::Reset;
 use tidegate::fleet::overrides::OverridesCall;
 use tidegate::fleet::rights::Rights;
@@ -26,7 +26,7 @@ async fn example_acl_grants_exactly_needed_rights() {
     let redis = Redis::start(&["--include", example.to_str().unwrap()]);
     let link = link(&redis);
     settled(&link).await;
-    assert!(is_refused(&link, Class::Auth), "as it stands nobody is this user: {:?}", link.nodes());
+    assert!(is_refused(&link, FailureClass::Auth), "as it stands nobody is this user: {:?}", link.nodes());
     redis.order(&format!("ACL SETUSER tidegate >{PASSWORD}"));
     run_all(&redis).await.expect("these rights are enough");
     let rights: Vec<String> = fs::read_to_string(&example)
@@ -40,12 +40,12 @@ async fn example_acl_grants_exactly_needed_rights() {
     for right in &rights {
         redis.order(&format!("ACL SETUSER tidegate -{right}"));
         let error = run_all(&redis).await.expect_err(right);
-        assert_eq!(error.class, Class::NoPerm, "{right}: {error}");
+        assert_eq!(error.class, FailureClass::NoPerm, "{right}: {error}");
         redis.order(&format!("ACL SETUSER tidegate +{right}"));
     }
     run_all(&redis).await.expect("all are back");
     redis.order("ACL SETUSER tidegate resetkeys ~other:*");
-    assert_eq!(run_all(&redis).await.expect_err("other keys").class, Class::NoPerm);
+    assert_eq!(run_all(&redis).await.expect_err("other keys").class, FailureClass::NoPerm);
 }
 
 #[tokio::test]
@@ -96,7 +96,7 @@ async fn up(redis: &Redis) -> RedisLink {
     link
 }
 
-fn is_refused(link: &RedisLink, class: Class) -> bool {
+fn is_refused(link: &RedisLink, class: FailureClass) -> bool {
     matches!(&link.nodes()[0].state, NodeState::Down(error) if error.class == class)
 }
 
@@ -124,7 +124,7 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
 
 fn calls() -> [ScriptCommand; 6] {
     let terms = CellQuota { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: 20_000_000 };
-    let place = |lane| LanePosition {
+    let place = |lane| SequencePosition {
         bucket: Bucket::from_number(0),
         host: [1; 16],
         lane,
@@ -157,7 +157,13 @@ fn calls() -> [ScriptCommand; 6] {
             costs: vec![KeyPayment { key: [0; 16], terms, cost: 1_000_000, knew_us: None, window: None }],
         }),
         ScriptCommand::Reset(Reset { bucket: place(0).bucket, key: [0; 16], window: false }),
-        ScriptCommand::Beat(Beat { host: [1; 16], epoch: 1, seq: 1, pools, secret: SecretDigest::default() }),
+        ScriptCommand::Beat(Heartbeat {
+            host: [1; 16],
+            epoch: 1,
+            seq: 1,
+            pools,
+            secret: SecretDigest::default(),
+        }),
         ScriptCommand::Version(VersionCall { rule: [7; 16], terms: NumbersFingerprint::of(&terms), before }),
         ScriptCommand::Overrides(OverridesCall { seen: String::new(), put: Some(vec![1]) }),
     ]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now};
 use tidegate::engine::{
-    Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, Opening, PoolView, Request,
-    Session, Verdict, WorkOutcome,
+    ConnectionParams, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, PoolView,
+    Request, Session, Verdict, WorkOutcome,
 };
 use tidegate::rules::{RuleSet, read_text};
 
@@ -50,7 +50,7 @@ pub(crate) fn engine(rules: &str, secret: u8) -> Arc<Engine> {
 
 /// A process of the pool with so many slots.
 pub(crate) fn open(engine: &Engine, slots: u32) -> Session {
-    let opening = Opening { name: None, user: 1_000, pool: "web", slots, connection: 1, pid: None };
+    let opening = ConnectionParams { name: None, user: 1_000, pool: "web", slots, connection: 1, pid: None };
     engine.open_session(&opening, Now::default()).unwrap()
 }
 

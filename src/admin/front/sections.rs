@@ -3,7 +3,7 @@
 use maud::{Markup, Render, html};
 
 use crate::admin::health::{Health, HealthCheck};
-use crate::admin::history::{PoolStep, RuleStory, Story};
+use crate::admin::history::{PoolStep, RateHistory, RuleHistory};
 use crate::admin::status::{CallerStatus, DaemonStatus, FleetStatusPart, PoolStatus, RuleStatus};
 use crate::page::{
     ChartLine, bytes, count, draw_lines, frame, largest, legend, name, percent, prose, rate, rule_name, span,
@@ -44,7 +44,7 @@ pub(super) fn health(health: &Health<'_>) -> Markup {
     }
 }
 
-pub(super) fn all(status: &DaemonStatus, story: &Story) -> Markup {
+pub(super) fn all(status: &DaemonStatus, story: &RateHistory) -> Markup {
     html! {
         (section("decisions", "Decisions", &decisions(status, story)))
         @if status.pools.iter().any(|pool| pool.watched) { (section("pools", "Pools", &pools(status, story))) }
@@ -70,13 +70,18 @@ fn facts<'f>(id: &str, title: &str, facts: impl IntoIterator<Item = (&'f str, St
 }
 
 /// Returns a line over the last steps of the history: a name that is new has fewer steps than the history.
-fn line<S>(class: &'static str, story: &Story, steps: &[S], of: impl Fn(&S) -> Option<f32>) -> ChartLine {
+fn line<S>(
+    class: &'static str,
+    story: &RateHistory,
+    steps: &[S],
+    of: impl Fn(&S) -> Option<f32>,
+) -> ChartLine {
     let skipped = story.steps.len().saturating_sub(steps.len());
     let ages = story.steps.iter().skip(skipped).map(|(ago, _)| *ago);
     (class, ages.zip(steps).filter_map(|(ago, step)| Some((ago, of(step)?))).collect())
 }
 
-fn decisions(status: &DaemonStatus, story: &Story) -> Markup {
+fn decisions(status: &DaemonStatus, story: &RateHistory) -> Markup {
     let ([allowed, limited, waited, denied, shed, _], ever) = (story.now, &status.decisions);
     let figures = [
         ("allowed", allowed, ever.allow),
@@ -111,7 +116,7 @@ fn decisions(status: &DaemonStatus, story: &Story) -> Markup {
 }
 
 /// Shows the pools that rules configure; the rest have nothing to show.
-fn pools(status: &DaemonStatus, story: &Story) -> Markup {
+fn pools(status: &DaemonStatus, story: &RateHistory) -> Markup {
     let (watched, others): (Vec<_>, Vec<_>) = status.pools.iter().partition(|pool| pool.watched);
     let (left, others) = (watched.len().saturating_sub(POOLS_SHOWN), others.len());
     html! {
@@ -124,7 +129,7 @@ fn pools(status: &DaemonStatus, story: &Story) -> Markup {
     }
 }
 
-fn one_pool(pool: &PoolStatus, story: &Story) -> Markup {
+fn one_pool(pool: &PoolStatus, story: &RateHistory) -> Markup {
     let steps = story.pools.get(&*pool.pool).map(Vec::as_slice).unwrap_or_default();
     let busy = [line("utilization", story, steps, |step: &PoolStep| step.utilization)];
     let severe = [line("severity", story, steps, |step: &PoolStep| Some(step.severity))];
@@ -157,7 +162,7 @@ fn one_pool(pool: &PoolStatus, story: &Story) -> Markup {
 }
 
 /// Lists the rules with passed, refused and would-refuse requests per second, the busiest first.
-fn rules(status: &DaemonStatus, story: &Story) -> Markup {
+fn rules(status: &DaemonStatus, story: &RateHistory) -> Markup {
     let mut rules = story.busiest_first(&status.counts);
     rules.truncate(RULES_SHOWN);
     if rules.is_empty() {
@@ -170,14 +175,15 @@ fn rules(status: &DaemonStatus, story: &Story) -> Markup {
         let (left, all, are) = (count(left), count(all), if left == 1 { "is" } else { "are" });
         caption += &format!("; {left} of {all} {are} not shown: `tidegate status` has those that were asked");
     }
-    let rows = rules.iter().map(|(rule, told)| rule_row(rule, told.unwrap_or(&RuleStory::default()), story));
+    let rows =
+        rules.iter().map(|(rule, told)| rule_row(rule, told.unwrap_or(&RuleHistory::default()), story));
     html! {
         (table("rules", &caption, &["Rule"], &["passed", "refused", "would refuse", "Ten minutes"], rows))
         (legend(&[("passed", "passed"), ("refused", "refused"), ("would", "would refuse")]))
     }
 }
 
-fn rule_row(rule: &RuleStatus, told: &RuleStory, story: &Story) -> Markup {
+fn rule_row(rule: &RuleStatus, told: &RuleHistory, story: &RateHistory) -> Markup {
     let [passed, refused, would_refuse] = told.now;
     let class = |number: f32, class: &'static str| if number > 0.0 { class } else { "number" };
     let mode = rule.mode.as_deref().filter(|mode| *mode != "enforce");
@@ -194,7 +200,7 @@ fn rule_row(rule: &RuleStatus, told: &RuleStory, story: &Story) -> Markup {
 }
 
 /// Draws a line for each outcome, from pairs of steps: a small chart shows no more.
-fn rule_chart(told: &RuleStory, story: &Story) -> Markup {
+fn rule_chart(told: &RuleHistory, story: &RateHistory) -> Markup {
     let line = |(outcome, class)| {
         let (_, points) = line(class, story, &told.steps, |step| step.get::<usize>(outcome).copied());
         let mean = |pair: &[(f32, f32)]| {

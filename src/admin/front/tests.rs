@@ -4,10 +4,10 @@ use serde_json::{Value, json};
 
 use super::policy;
 use crate::admin::health::tests::status_with;
-use crate::admin::history::{RuleStory, Story};
+use crate::admin::history::{RateHistory, RuleHistory};
 use crate::admin::status::{CallerStatus, DaemonStatus};
 
-fn text(status: &DaemonStatus, story: &Story) -> String {
+fn text(status: &DaemonStatus, story: &RateHistory) -> String {
     super::text(status, story, ["h<1>", "2026-11-22T03:00:00Z", "abc"])
 }
 
@@ -15,7 +15,7 @@ fn text(status: &DaemonStatus, story: &Story) -> String {
 fn shows_health_first() {
     let page = text(
         &status_with(&[("/pools/0/braking", json!(true)), ("/warnings", json!(["look `<here>`"]))]),
-        &Story::default(),
+        &RateHistory::default(),
     );
     let top = page.split("id=\"decisions\"").next().unwrap();
     for part in [
@@ -46,7 +46,7 @@ fn escapes_texts_of_files_and_clients() {
     }"#;
     let status =
         serde_json::from_str::<DaemonStatus>(&status.replace('H', &json!(hostile).to_string())).unwrap();
-    let page = text(&status, &Story { sums: [0, 0, 0, 0, 0, 2], ..Story::default() });
+    let page = text(&status, &RateHistory { sums: [0, 0, 0, 0, 0, 2], ..RateHistory::default() });
     for harm in ["<script>", "<img", "\" onload", "</bdi></title>", "\u{0}"] {
         assert!(!page.contains(harm), "{harm}: {page}");
     }
@@ -60,11 +60,11 @@ fn bounds_the_page_of_ten_thousand_rules() {
     let rules: Vec<Value> = (0..513).map(rule).collect();
     let name =
         |rule: &Value| format!("{}/{}", rule["domain"].as_str().unwrap(), rule["rule"].as_str().unwrap());
-    let busy = RuleStory { steps: vec![[1e6, 2e6, 3e6]; 120], now: [1e6, 2e6, 3e6] };
-    let story = Story {
+    let busy = RuleHistory { steps: vec![[1e6, 2e6, 3e6]; 120], now: [1e6, 2e6, 3e6] };
+    let story = RateHistory {
         steps: (0..120_u16).rev().map(|step| (f32::from(step) * 5.0, [1e6; 6])).collect(),
         rules: rules.iter().map(|rule| (name(rule), busy.clone())).collect(),
-        ..Story::default()
+        ..RateHistory::default()
     };
     let caller = json!({"rule": "<".repeat(300), "digest": "e".repeat(32), "text": "&".repeat(10_000)});
     let pool = json!({"pool": "p", "watched": true});
@@ -90,8 +90,8 @@ fn shows_busiest_rule_first_whether_it_passes_or_refuses() {
     let rule = |(name, pass)| json!({"domain": "api", "rule": name, "mode": "enforce", "pass": pass});
     let rules = [("once", 900), ("calm", 5), ("idle", 0), ("full", 7)].map(rule);
     let history = [("api/calm", [2.0, 0.0, 0.0]), ("api/full", [0.0, 3.0, 0.5])];
-    let history = history.map(|(name, now)| (name.to_owned(), RuleStory { steps: Vec::new(), now }));
-    let story = Story { rules: history.into(), ..Story::default() };
+    let history = history.map(|(name, now)| (name.to_owned(), RuleHistory { steps: Vec::new(), now }));
+    let story = RateHistory { rules: history.into(), ..RateHistory::default() };
     let page = text(&status_with(&[("/counts", json!(rules))]), &story);
     let places =
         ["full", "calm", "once", "idle"].map(|name| page.find(&format!("<bdi>{name}</bdi>")).unwrap());
@@ -100,13 +100,13 @@ fn shows_busiest_rule_first_whether_it_passes_or_refuses() {
 
 #[test]
 fn shows_daemon_without_a_status() {
-    let page = text(&DaemonStatus::default(), &Story::default());
+    let page = text(&DaemonStatus::default(), &RateHistory::default());
     assert!(page.ends_with("</html>\n") && page.contains("h&lt;1&gt;"), "{page}");
 }
 
 #[test]
 fn admits_only_its_own_parts() {
-    let page = text(&status_with(&[]), &Story::default());
+    let page = text(&status_with(&[]), &RateHistory::default());
     assert_eq!(page.matches("nonce=\"abc\"").count(), 2);
     assert_eq!(page.matches("http://").count(), page.matches("http://www.w3.org/2000/svg").count());
     assert!(!page.contains("https://") && !page.contains(" style=") && !page.contains(" onclick="));

@@ -19,7 +19,7 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tracing::error;
 
-use super::Desk;
+use super::AdminState;
 use super::answer::{self, HttpAnswer};
 use super::control::{ProcessRecord, RulesRecord, ServerCounts, StateRecord};
 use super::fleet::{FleetRecord, FleetRuleStatus, fleet_rules};
@@ -54,7 +54,7 @@ struct Scrape {
 }
 
 /// The page of it.
-pub(super) fn metrics(desk: &Desk) -> HttpAnswer {
+pub(super) fn metrics(desk: &AdminState) -> HttpAnswer {
     let mut registry = Registry::with_prefix("tidegate");
     registry.register_collector(Box::new(Scrape::take(desk)));
     let mut text = String::with_capacity(TEXT_BYTES);
@@ -66,7 +66,7 @@ pub(super) fn metrics(desk: &Desk) -> HttpAnswer {
 }
 
 impl Scrape {
-    fn take(desk: &Desk) -> Scrape {
+    fn take(desk: &AdminState) -> Scrape {
         let (engine, now) = (&desk.engine, desk.clock.now());
         let fleet = desk.control.fleet();
         Scrape {

@@ -2,11 +2,11 @@
 
 use super::{DaemonStatus, PoolStatus};
 use crate::admin::switches::everything_everywhere;
-use crate::admin::{Desk, FleetRecord};
+use crate::admin::{AdminState, FleetRecord};
 use crate::engine::Mode;
 
 /// Returns the warnings of a status that has none yet.
-pub(super) fn warnings(desk: &Desk, status: &DaemonStatus, fleet: &FleetRecord) -> Vec<String> {
+pub(super) fn warnings(desk: &AdminState, status: &DaemonStatus, fleet: &FleetRecord) -> Vec<String> {
     let mut warnings = desk.control.unready();
     warnings.extend(desk.ledger.warnings(desk.clock.now()));
     let mut warn = |holds: bool, text: &dyn Fn() -> String| {

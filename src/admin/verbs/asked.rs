@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::{Map, Value};
 
 use super::VerbRefusal;
-use crate::admin::Desk;
+use crate::admin::AdminState;
 use crate::clock::{Now, Timestamp};
 use crate::engine::RuleName;
 
@@ -87,7 +87,7 @@ impl<'a> RequestFields<'a> {
 }
 
 /// The rule of a name.
-pub(super) fn rule(desk: &Desk, name: &str) -> Result<RuleName, VerbRefusal> {
+pub(super) fn rule(desk: &AdminState, name: &str) -> Result<RuleName, VerbRefusal> {
     if name.len() > NAME_BYTES_MAX {
         return Err(VerbRefusal::bad(format!("`rule` has {} bytes: no name is so long", name.len())));
     }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use super::asked::RequestFields;
 use super::key::{refused, rule_and_key};
 use super::{Operator, VerbRefusal};
-use crate::admin::Desk;
+use crate::admin::AdminState;
 
 /// This host's state of one fleet key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -40,7 +40,7 @@ pub(crate) struct RedisLevelStatus {
     pub(crate) age_s: f64,
 }
 
-pub(super) fn key(desk: &Desk, _: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
+pub(super) fn key(desk: &AdminState, _: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
     let asked = RequestFields::of(asked, &["rule", "key"])?;
     let (rule, key) = rule_and_key(desk, &asked)?;
     let (now, fleet) = (desk.clock.now(), desk.control.fleet());

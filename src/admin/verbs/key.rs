@@ -4,12 +4,12 @@ use serde_json::{Value, json};
 
 use super::asked::{AttributePairs, RequestFields, rule};
 use super::{Operator, VerbRefusal};
-use crate::admin::Desk;
+use crate::admin::AdminState;
 use crate::admin::ledger::utc;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{self, BlockedKey, FleetChange, KeyError, RuleName};
 
-pub(super) fn block(desk: &Desk, by: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
+pub(super) fn block(desk: &AdminState, by: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
     let asked = RequestFields::of(asked, &["rule", "key", "for_s", "fleet"])?;
     let (rule, key) = rule_and_key(desk, &asked)?;
     let now = desk.clock.now();
@@ -42,7 +42,7 @@ struct WantedKey<'a> {
 }
 
 /// Each host, this one included, records the block when it syncs it. Hosts see only the digest, so no value is shown.
-fn block_everywhere(desk: &Desk, wanted: WantedKey<'_>, now: Now) -> Result<Value, VerbRefusal> {
+fn block_everywhere(desk: &AdminState, wanted: WantedKey<'_>, now: Now) -> Result<Value, VerbRefusal> {
     let WantedKey { rule, key, until, by } = wanted;
     let key = desk.engine.fleet_key_digest(&rule, &key).map_err(|error| refused(&error))?;
     let blocked = BlockedKey { rule: rule.clone(), key, text: None, until, by };
@@ -53,7 +53,11 @@ fn block_everywhere(desk: &Desk, wanted: WantedKey<'_>, now: Now) -> Result<Valu
     Ok(json!({"said": said, "key": digest, "warning": desk.control.keep().err()}))
 }
 
-fn unblock_everywhere(desk: &Desk, by: Operator, asked: &RequestFields<'_>) -> Result<Value, VerbRefusal> {
+fn unblock_everywhere(
+    desk: &AdminState,
+    by: Operator,
+    asked: &RequestFields<'_>,
+) -> Result<Value, VerbRefusal> {
     let (rule, key) = rule_and_key(desk, asked)?;
     let key = desk.engine.fleet_key_digest(&rule, &key).map_err(|error| refused(&error))?;
     let change = FleetChange::Unblock(rule.clone(), key);
@@ -67,7 +71,7 @@ fn unblock_everywhere(desk: &Desk, by: Operator, asked: &RequestFields<'_>) -> R
     Ok(json!({"said": said, "done": some, "warning": desk.control.keep().err()}))
 }
 
-pub(super) fn unblock(desk: &Desk, by: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
+pub(super) fn unblock(desk: &AdminState, by: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
     let wanted = RequestFields::of(asked, &["rule", "key", "fleet"])?;
     if wanted.flag("fleet")? {
         return unblock_everywhere(desk, by, &wanted);
@@ -76,7 +80,7 @@ pub(super) fn unblock(desk: &Desk, by: Operator, asked: &Value) -> Result<Value,
     undo(desk, by, asked, "freed a key of", said, engine::Engine::unblock_key)
 }
 
-pub(super) fn reset(desk: &Desk, by: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
+pub(super) fn reset(desk: &AdminState, by: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
     let said = ["had nothing to be forgotten", "is counted afresh; leases stay"];
     undo(desk, by, asked, "reset a key of", said, engine::Engine::reset_key)
 }
@@ -84,7 +88,7 @@ pub(super) fn reset(desk: &Desk, by: Operator, asked: &Value) -> Result<Value, V
 type Undo = fn(&engine::Engine, &RuleName, &[(&str, &str)]) -> Result<bool, KeyError>;
 
 fn undo(
-    desk: &Desk,
+    desk: &AdminState,
     by: Operator,
     asked: &Value,
     what: &str,
@@ -108,7 +112,7 @@ fn undo(
 }
 
 pub(super) fn rule_and_key<'a>(
-    desk: &Desk,
+    desk: &AdminState,
     asked: &RequestFields<'a>,
 ) -> Result<(RuleName, AttributePairs<'a>), VerbRefusal> {
     let name = asked.text("rule")?.ok_or_else(|| VerbRefusal::bad("of which rule: write `rule`"))?;
@@ -116,7 +120,7 @@ pub(super) fn rule_and_key<'a>(
 }
 
 /// Returns a note if a fleet override still blocks the key: local verbs do not lift fleet blocks.
-fn still_blocked(desk: &Desk, rule: &RuleName, key: &AttributePairs<'_>) -> &'static str {
+fn still_blocked(desk: &AdminState, rule: &RuleName, key: &AttributePairs<'_>) -> &'static str {
     let Ok(key) = desk.engine.fleet_key_digest(rule, key) else { return "" };
     let overrides = desk.engine.fleet_overrides();
     let is_blocked = overrides.blocks.iter().any(|block| block.rule == *rule && block.key == key);
@@ -124,7 +128,7 @@ fn still_blocked(desk: &Desk, rule: &RuleName, key: &AttributePairs<'_>) -> &'st
 }
 
 /// Returns a note if the rule's mode refuses no requests, so that a block has no effect.
-fn mode_of(desk: &Desk, rule: &RuleName) -> String {
+fn mode_of(desk: &AdminState, rule: &RuleName) -> String {
     match desk.engine.effective_mode(rule) {
         Some(crate::rules::Mode::Enforce) | None => String::new(),
         Some(mode) => {

@@ -10,7 +10,7 @@ pub(crate) use fleet::{FleetKeyKind, FleetKeyStatus};
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
-use super::Desk;
+use super::AdminState;
 
 /// Peer credentials of the operator, from the kernel; used in the log of changes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -44,7 +44,7 @@ impl VerbRefusal {
 
 /// Carries out a verb. It may block: it runs on its own thread. It returns a JSON object, to which
 /// `"ok": true` is added.
-pub(super) type Verb = fn(&Desk, Operator, &Value) -> Result<Value, VerbRefusal>;
+pub(super) type Verb = fn(&AdminState, Operator, &Value) -> Result<Value, VerbRefusal>;
 
 /// Returns the verb of a path.
 pub(super) fn find(path: &str) -> Option<Verb> {
@@ -57,7 +57,12 @@ pub(super) fn paths() -> impl Iterator<Item = &'static str> {
 }
 
 /// Carries out a verb with the body of a request: empty, or one JSON object.
-pub(super) fn carry_out(verb: Verb, desk: &Desk, by: Operator, body: &[u8]) -> Result<Value, VerbRefusal> {
+pub(super) fn carry_out(
+    verb: Verb,
+    desk: &AdminState,
+    by: Operator,
+    body: &[u8],
+) -> Result<Value, VerbRefusal> {
     let mut done = verb(desk, by, &object(body)?)?;
     if let Some(fields) = done.as_object_mut() {
         fields.insert("ok".to_owned(), Value::Bool(true));

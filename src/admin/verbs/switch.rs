@@ -4,13 +4,13 @@ use serde_json::{Value, json};
 
 use super::asked::{RequestFields, rule};
 use super::{Operator, VerbRefusal};
-use crate::admin::Desk;
+use crate::admin::AdminState;
 use crate::admin::ledger::utc;
 use crate::clock::Now;
 use crate::engine::{self, FleetChange, Switch, SwitchView, Target};
 use crate::rules::Mode;
 
-pub(super) fn switch(desk: &Desk, by: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
+pub(super) fn switch(desk: &AdminState, by: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
     let asked = RequestFields::of(asked, &["rule", "all", "mode", "clear", "for_s", "fleet"])?;
     let target = match (asked.text("rule")?, asked.flag("all")?) {
         (Some(name), false) => Target::Rule(rule(desk, name)?),
@@ -43,7 +43,7 @@ pub(super) fn switch(desk: &Desk, by: Operator, asked: &Value) -> Result<Value, 
     Ok(json!({"said": said, "warning": desk.control.keep().err()}))
 }
 
-fn set(desk: &Desk, switch: &Switch, now: Now) -> Result<String, VerbRefusal> {
+fn set(desk: &AdminState, switch: &Switch, now: Now) -> Result<String, VerbRefusal> {
     let view = desk.engine.set_switch(switch).map_err(|error| VerbRefusal::bad(error.to_string()))?;
     let until = until(switch, now);
     let is_back = is_back(switch);
@@ -70,7 +70,7 @@ fn is_back(switch: &Switch) -> bool {
 }
 
 /// Each host, this one included, records the switch when it syncs it.
-fn set_everywhere(desk: &Desk, switch: &Switch, now: Now) -> Result<String, VerbRefusal> {
+fn set_everywhere(desk: &AdminState, switch: &Switch, now: Now) -> Result<String, VerbRefusal> {
     if switch.target == Target::Daemon && !is_back(switch) && switch.until.is_none() {
         let message = "everything is switched on all hosts for a time only. help: say for how long, `--for 30m` (`for_s`)";
         return Err(VerbRefusal::bad(message));
@@ -87,7 +87,12 @@ fn set_everywhere(desk: &Desk, switch: &Switch, now: Now) -> Result<String, Verb
     Ok(format!("{target}: {mode} {until}, on all hosts") + &written(&view))
 }
 
-fn clear_everywhere(desk: &Desk, target: &Target, by: Operator, now: Now) -> Result<String, VerbRefusal> {
+fn clear_everywhere(
+    desk: &AdminState,
+    target: &Target,
+    by: Operator,
+    now: Now,
+) -> Result<String, VerbRefusal> {
     let is_change = desk
         .control
         .change_fleet_overrides(FleetChange::Clear(target.clone()))
@@ -125,7 +130,7 @@ fn milder(view: &SwitchView, asked: Mode) -> String {
     )
 }
 
-fn clear(desk: &Desk, target: &Target, by: Operator, now: Now) -> String {
+fn clear(desk: &AdminState, target: &Target, by: Operator, now: Now) -> String {
     let everywhere = desk.engine.fleet_switches().into_iter().find(|view| view.switch.target == *target);
     let still = everywhere.map(|view| format!("; all hosts are switched to {}", view.switch.mode));
     let still = still.unwrap_or_default();

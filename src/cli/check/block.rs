@@ -13,7 +13,7 @@ use crate::rules::words::{
     past_budget, steady,
 };
 use crate::rules::{
-    Domain, FleetBound, FleetTerms, Limit, ListKind, Overrides, RefusedCost, Region, Rule, WholeNumbers,
+    Domain, FleetBound, FleetSettings, Limit, ListKind, Overrides, RefusedCost, Region, Rule, WholeNumbers,
     conditions, facts,
 };
 use crate::trace::table::count;
@@ -166,7 +166,7 @@ fn of_shed(domain: &Domain, shed: &Shed) -> String {
 }
 
 /// Describes the sharing of a fleet budget.
-fn fleet_text(fleet: &FleetTerms) -> String {
+fn fleet_text(fleet: &FleetSettings) -> String {
     let share = fleet.max_over.map(|share| format!(", max_over: {}", Percent(u32::from(share))));
     format!("{}{}", fleet.text(), share.unwrap_or_default())
 }
@@ -208,7 +208,7 @@ fn slower(whole: Rate, weight: u16, part: Rate) -> String {
 }
 
 /// Returns, for each fleet size, the bound on requests beyond the budget, with its doubts.
-fn past_budgets(fleet: &FleetTerms, quota: &Quota, terms: &BlockSettings) -> Vec<(u32, String)> {
+fn past_budgets(fleet: &FleetSettings, quota: &Quota, terms: &BlockSettings) -> Vec<(u32, String)> {
     let bounds = terms.fleets().filter_map(|hosts| FleetBound::of(fleet, quota, hosts));
     let said = bounds.map(|bound| {
         let doubt = bound.doubt(quota).map(|doubt| format!("; {doubt}"));

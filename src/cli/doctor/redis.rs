@@ -11,7 +11,7 @@ use crate::clock::Clock;
 use crate::daemon::fleet_secret::fleet_secret;
 use crate::daemon::redis_settings::RedisSettings;
 use crate::daemon::settings::Settings;
-use crate::fleet::link::{Class, LinkError, NodeState, NodeStatus, RedisLink, Url};
+use crate::fleet::link::{FailureClass, LinkError, NodeState, NodeStatus, RedisLink, Url};
 use crate::fleet::rights::Rights;
 
 /// Runs all checks; none if the settings have no Redis.
@@ -58,10 +58,10 @@ fn is_hidden(path: &Path) -> bool {
     opened.is_err_and(|error| error.kind() == std::io::ErrorKind::PermissionDenied)
 }
 
-type Looked = Vec<(Url, Result<Rights, LinkError>)>;
+type ServerChecks = Vec<(Url, Result<Rights, LinkError>)>;
 
 /// Connects like the daemon and queries each server.
-fn look(redis: &RedisSettings) -> Result<Looked, String> {
+fn look(redis: &RedisSettings) -> Result<ServerChecks, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(async {
@@ -91,18 +91,18 @@ fn look(redis: &RedisSettings) -> Result<Looked, String> {
 
 fn unreached(url: &Url, error: &LinkError, redis: &RedisSettings) -> DoctorFinding {
     let mend = match error.class {
-        Class::Down | Class::Timeout => {
+        FailureClass::Down | FailureClass::Timeout => {
             "start it, or mend `redis.url`: until then each host has its part of every fleet limit, by the hosts it last knew"
                 .to_owned()
         }
-        Class::Auth => match &redis.password_file {
+        FailureClass::Auth => match &redis.password_file {
             Some(file) => format!("mend {} or `redis.user`: it is read anew for each connection", file.display()),
             None => "name a `redis.password_file`".to_owned(),
         },
-        Class::NoPerm => format!("give the user the rights of {ACL}"),
-        Class::Tls(_) => "mend the certificate, or `redis.ca_file`".to_owned(),
-        Class::ReadOnly | Class::MasterDown => "name the primary in `redis.url`, or wait for the failover".to_owned(),
-        Class::Loading => "wait: it reads its data".to_owned(),
+        FailureClass::NoPerm => format!("give the user the rights of {ACL}"),
+        FailureClass::Tls(_) => "mend the certificate, or `redis.ca_file`".to_owned(),
+        FailureClass::ReadOnly | FailureClass::MasterDown => "name the primary in `redis.url`, or wait for the failover".to_owned(),
+        FailureClass::Loading => "wait: it reads its data".to_owned(),
         _ => "look at Redis' own log".to_owned(),
     };
     DoctorFinding::wrong(WHAT, format!("{url}: {error}"), mend)

@@ -3,7 +3,8 @@
 use crate::engine::UNIT_REQUESTS;
 use crate::protocol::DescriptorList;
 use crate::rules::{
-    Condition, Domain, KeyScratch, ListKind, ListedEntry, Mode, NodeHits, Prioritize, Rule, Selection, WhyNot,
+    Condition, Domain, KeyScratch, ListKind, ListedEntry, Mismatch, Mode, NodeHits, Prioritize, Rule,
+    Selection,
 };
 
 #[derive(Debug)]
@@ -20,13 +21,13 @@ pub(super) struct Explained<'d> {
     /// `None` if the domain has no priorities.
     pub(super) priority: Option<(&'d str, PriorityBy<'d>)>,
     /// List entries, each with the reason why it does not match; `None` if it matches.
-    pub(super) lists: Vec<(&'d ListedEntry, Option<WhyNot<'d>>)>,
+    pub(super) lists: Vec<(&'d ListedEntry, Option<Mismatch<'d>>)>,
     /// The entry that decides before any rule, if one matches.
     pub(super) decided: Option<&'d ListedEntry>,
     /// Rules that match by attributes, in file order, then the tree nodes that are hit.
     pub(super) rules: Vec<ExplainFinding<'d>>,
     /// Outcome of each descriptor in the tree; empty if there is no tree.
-    pub(super) descriptors: Vec<InTree>,
+    pub(super) descriptors: Vec<TreeOutcome>,
 }
 
 /// Source of a request's priority.
@@ -43,13 +44,13 @@ pub(super) enum PriorityBy<'d> {
 #[derive(Debug)]
 pub(super) struct ExplainFinding<'d> {
     pub(super) rule: &'d Rule,
-    pub(super) stands: Result<Counted, Not<'d>>,
+    pub(super) stands: Result<Counted, MismatchReason<'d>>,
 }
 
 /// Why a rule does not count the request.
 #[derive(Debug)]
-pub(super) enum Not<'d> {
-    Matching(WhyNot<'d>),
+pub(super) enum MismatchReason<'d> {
+    Matching(Mismatch<'d>),
     /// The cost does not contain its unit.
     Unit(&'d str),
 }
@@ -78,7 +79,7 @@ pub(super) enum AllowanceBy {
 
 /// Outcome of one descriptor in the tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum InTree {
+pub(super) enum TreeOutcome {
     /// No node of its depth has a limit.
     Free,
     /// This rule counts it.
@@ -126,11 +127,11 @@ fn of_rule<'d>(
 ) -> ExplainFinding<'d> {
     let attributes = asked.descriptors.attributes();
     if let Some(why) = domain.why_not(number, attributes) {
-        return ExplainFinding { rule, stands: Err(Not::Matching(why)) };
+        return ExplainFinding { rule, stands: Err(MismatchReason::Matching(why)) };
     }
     let unit = rule.unit.as_deref().unwrap_or(UNIT_REQUESTS);
     let Some((_, cost)) = asked.cost.iter().find(|(named, _)| *named == unit) else {
-        return ExplainFinding { rule, stands: Err(Not::Unit(unit)) };
+        return ExplainFinding { rule, stands: Err(MismatchReason::Unit(unit)) };
     };
     let mut scratch = KeyScratch::default();
     let key = domain.transformed_key(number, selection, &mut scratch);
@@ -156,7 +157,7 @@ fn in_tree<'d>(
     domain: &'d Domain,
     asked: &ExplainedRequest<'_>,
     rules: &mut Vec<ExplainFinding<'d>>,
-) -> Vec<InTree> {
+) -> Vec<TreeOutcome> {
     let tree = domain.tree();
     if tree.is_empty() {
         return Vec::new();
@@ -167,7 +168,7 @@ fn in_tree<'d>(
     for hit in &hits {
         let Some(rule) = domain.rules().get(hit.hit.rule as usize) else { continue };
         let stands = match cost {
-            None => Err(Not::Unit(UNIT_REQUESTS)),
+            None => Err(MismatchReason::Unit(UNIT_REQUESTS)),
             Some(cost) => {
                 let descriptor =
                     asked.descriptors.iter().nth(usize::from(hit.descriptor)).unwrap_or_default();
@@ -181,13 +182,13 @@ fn in_tree<'d>(
         rules.push(ExplainFinding { rule, stands });
     }
     let of_descriptor = |descriptor: &[(&str, &str)]| {
-        let Some(found) = tree.find(descriptor) else { return InTree::Free };
+        let Some(found) = tree.find(descriptor) else { return TreeOutcome::Free };
         let name = domain.rules().get(found.rule as usize).map(|rule| rule.name.clone()).unwrap_or_default();
         // A replaced node is replaced for all descriptors that lead to it.
         if hits.iter().any(|hit| hit.hit.rule == found.rule) {
-            InTree::Counts(name)
+            TreeOutcome::Counts(name)
         } else {
-            InTree::Replaced(name)
+            TreeOutcome::Replaced(name)
         }
     };
     asked.descriptors.iter().map(of_descriptor).collect()

@@ -4,9 +4,11 @@ use serde_json::{Map, Value, json};
 
 use super::super::limit_json::{self, asked as conditions_asked, object, position};
 use super::super::shed_words;
-use super::finding::{AllowanceBy, ExplainFinding, Explained, ExplainedRequest, InTree, Not, PriorityBy};
+use super::finding::{
+    AllowanceBy, ExplainFinding, Explained, ExplainedRequest, MismatchReason, PriorityBy, TreeOutcome,
+};
 use super::text::why_not;
-use crate::rules::WhyNot;
+use crate::rules::Mismatch;
 
 pub(super) fn all(explained: &Explained<'_>, asked: &ExplainedRequest<'_>) -> Value {
     let lists = explained.lists.iter().map(|(listed, why)| {
@@ -22,9 +24,9 @@ pub(super) fn all(explained: &Explained<'_>, asked: &ExplainedRequest<'_>) -> Va
         entry
     });
     let in_tree = explained.descriptors.iter().map(|becomes| match becomes {
-        InTree::Free => json!({"rule": null, "replaced": false}),
-        InTree::Counts(name) => json!({"rule": &**name, "replaced": false}),
-        InTree::Replaced(name) => json!({"rule": &**name, "replaced": true}),
+        TreeOutcome::Free => json!({"rule": null, "replaced": false}),
+        TreeOutcome::Counts(name) => json!({"rule": &**name, "replaced": false}),
+        TreeOutcome::Replaced(name) => json!({"rule": &**name, "replaced": true}),
     });
     // Exempt and denied requests reach no shedding rule.
     let sheds = explained.domain.sheds().iter().filter(|_| explained.decided.is_none());
@@ -62,8 +64,8 @@ fn of_rule(
         all.extend(limit_json::allowance(rule.limit.allowance(counted.allowance), &rule.limit, 1));
     }
     let why = stands.as_ref().err().map(|not| match not {
-        Not::Matching(why) => reason(why, asked),
-        Not::Unit(unit) => json!({"reason": "unit", "attribute": null, "line": null, "text": format!("the cost names no {unit}")}),
+        MismatchReason::Matching(why) => reason(why, asked),
+        MismatchReason::Unit(unit) => json!({"reason": "unit", "attribute": null, "line": null, "text": format!("the cost names no {unit}")}),
     });
     all.extend(object(json!({
         "matches": counted.is_some(),
@@ -76,11 +78,11 @@ fn of_rule(
     all
 }
 
-fn reason(why: &WhyNot<'_>, asked: &ExplainedRequest<'_>) -> Value {
+fn reason(why: &Mismatch<'_>, asked: &ExplainedRequest<'_>) -> Value {
     let (kind, attribute, line) = match why {
-        WhyNot::Disabled => ("disabled", None, 0),
-        WhyNot::Absent { attribute, line } => ("absent", Some(*attribute), *line),
-        WhyNot::Condition(condition) => ("condition", Some(&*condition.attribute), condition.line),
+        Mismatch::Disabled => ("disabled", None, 0),
+        Mismatch::Absent { attribute, line } => ("absent", Some(*attribute), *line),
+        Mismatch::Condition(condition) => ("condition", Some(&*condition.attribute), condition.line),
     };
     json!({
         "reason": kind,

@@ -13,7 +13,7 @@ use crate::cli::fleet;
 use crate::trace::table::count;
 
 /// The daemon's view of each matching rule, by name.
-pub(super) type Live = BTreeMap<String, LiveRule>;
+pub(super) type LiveRules = BTreeMap<String, LiveRule>;
 
 /// A rule in a running daemon.
 #[derive(Debug, Serialize)]
@@ -31,7 +31,7 @@ struct LiveCounts {
     would_refuse: u64,
 }
 
-pub(super) fn ask(explained: &Explained<'_>, admin: &AdminClient) -> Result<Live, AdminFailure> {
+pub(super) fn ask(explained: &Explained<'_>, admin: &AdminClient) -> Result<LiveRules, AdminFailure> {
     let status: DaemonStatus = admin.get_json("/status")?;
     let domain = explained.domain.name();
     let matching =
@@ -51,7 +51,7 @@ pub(super) fn ask(explained: &Explained<'_>, admin: &AdminClient) -> Result<Live
 }
 
 /// Prints a line for each rule, and one for its fleet budget.
-pub(super) fn print(live: &Live, out: &mut dyn Write) -> io::Result<()> {
+pub(super) fn print(live: &LiveRules, out: &mut dyn Write) -> io::Result<()> {
     for (rule, LiveRule { counts, share }) in live {
         match counts {
             Some(LiveCounts { passed, refused, would_refuse }) => writeln!(

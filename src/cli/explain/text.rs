@@ -4,11 +4,12 @@ use std::io::{Result, Write};
 
 use super::super::shed_words;
 use super::finding::{
-    AllowanceBy, Counted, ExplainFinding, Explained, ExplainedRequest, InTree, Not, PriorityBy, value,
+    AllowanceBy, Counted, ExplainFinding, Explained, ExplainedRequest, MismatchReason, PriorityBy,
+    TreeOutcome, value,
 };
 use crate::engine::UNIT_REQUESTS;
 use crate::rules::words::{beyond, bound_of, counted, each, expires, mode, numbers_or_unlimited};
-use crate::rules::{Domain, ListKind, Mode, Rule, WhyNot, conditions, facts, shown};
+use crate::rules::{Domain, ListKind, Mismatch, Mode, Rule, conditions, facts, shown};
 
 /// Prints the whole evaluation; `from` names the source of the rules.
 pub(super) fn print(
@@ -42,9 +43,11 @@ pub(super) fn print(
     }
     for (number, (descriptor, becomes)) in (1..).zip(asked.descriptors.iter().zip(&explained.descriptors)) {
         let becomes = match becomes {
-            InTree::Free => "no descriptor of this depth limits it".to_owned(),
-            InTree::Counts(name) => format!("leads to {name}"),
-            InTree::Replaced(name) => format!("would lead to {name}, which the limit of another replaces"),
+            TreeOutcome::Free => "no descriptor of this depth limits it".to_owned(),
+            TreeOutcome::Counts(name) => format!("leads to {name}"),
+            TreeOutcome::Replaced(name) => {
+                format!("would lead to {name}, which the limit of another replaces")
+            }
         };
         writeln!(out, "in tree   descriptor {number} ({}): {becomes}", written(descriptor))?;
     }
@@ -72,10 +75,10 @@ fn rule(
 ) -> Result<()> {
     let named = format!("{}{} ({})", rule.name, mode(rule.mode), rule.position);
     let counted = match stands {
-        Err(Not::Matching(why)) => {
+        Err(MismatchReason::Matching(why)) => {
             return writeln!(out, "no        {named}: {}", why_not(why, asked));
         }
-        Err(Not::Unit(unit)) => {
+        Err(MismatchReason::Unit(unit)) => {
             let reason = format!("it counts {unit}, and the cost names none (--cost {unit}=N)");
             return writeln!(out, "no        {named}: {reason}");
         }
@@ -112,16 +115,16 @@ fn rule(
 }
 
 /// Describes why a rule or an entry does not match.
-pub(super) fn why_not(why: &WhyNot<'_>, asked: &ExplainedRequest<'_>) -> String {
+pub(super) fn why_not(why: &Mismatch<'_>, asked: &ExplainedRequest<'_>) -> String {
     match why {
-        WhyNot::Disabled => "its mode is disabled".to_owned(),
-        WhyNot::Absent { attribute, line: 0 } => {
+        Mismatch::Disabled => "its mode is disabled".to_owned(),
+        Mismatch::Absent { attribute, line: 0 } => {
             format!("there is no {}, by which it counts", shown(attribute))
         }
-        WhyNot::Absent { attribute, line } => {
+        Mismatch::Absent { attribute, line } => {
             format!("there is no {}, for which line {line} asks", shown(attribute))
         }
-        WhyNot::Condition(condition) => {
+        Mismatch::Condition(condition) => {
             let is = value(asked.descriptors.attributes(), &condition.attribute).unwrap_or_default();
             let asks = conditions(std::slice::from_ref(*condition));
             let line = match condition.line {

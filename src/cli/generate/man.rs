@@ -63,7 +63,7 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
     }
     let mut more = Roff::default();
     if let Some(words) = command.get_after_help() {
-        Below::read(&words.to_string()).write(&mut more);
+        ManSections::read(&words.to_string()).write(&mut more);
     }
     see_also(&mut more, command);
     more.to_writer(&mut text)?;
@@ -72,7 +72,7 @@ fn page(command: &Command) -> io::Result<Vec<u8>> {
 
 /// The text below the options of `--help`, by section.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Below<'w> {
+struct ManSections<'w> {
     /// Lines of prose; an empty one ends a paragraph.
     notes: Vec<&'w str>,
     exit_codes: Vec<&'w str>,
@@ -80,9 +80,9 @@ struct Below<'w> {
     examples: Vec<&'w str>,
 }
 
-impl<'w> Below<'w> {
-    fn read(words: &'w str) -> Below<'w> {
-        let mut below = Below::default();
+impl<'w> ManSections<'w> {
+    fn read(words: &'w str) -> ManSections<'w> {
+        let mut below = ManSections::default();
         let mut is_of_codes = false;
         let mut lines = words.lines().peekable();
         while let Some(line) = lines.next() {
@@ -155,15 +155,15 @@ const SOURCE: &str = concat!("tidegate ", env!("CARGO_PKG_VERSION"));
 
 #[cfg(test)]
 mod tests {
-    use super::Below;
+    use super::ManSections;
 
     #[test]
     fn what_is_below_the_options_is_told_apart() {
-        let below = Below::read(
+        let below = ManSections::read(
             "Examples:\n  a  b\n\nA file:\n  c\n\nProse:\nmore.\nExit codes: 0 fine;\n1 not.\n\nLast.",
         );
         let notes = vec!["", "", "Prose:", "more.", "", "Last."];
         let exit_codes = vec!["0 fine;", "1 not."];
-        assert_eq!(below, Below { notes, exit_codes, examples: vec!["a  b", "A file:", "c"] });
+        assert_eq!(below, ManSections { notes, exit_codes, examples: vec!["a  b", "A file:", "c"] });
     }
 }

@@ -13,7 +13,7 @@ pub(super) struct Feed {
     buffer: Vec<u8>,
 }
 
-pub(super) enum Came {
+pub(super) enum FeedItem {
     /// Whole lines.
     Lines(Vec<u8>),
     Report(FeedReport),
@@ -34,7 +34,7 @@ pub(super) struct FeedReport {
 }
 
 #[derive(Deserialize)]
-struct FeedReported {
+struct ReportLine {
     report: FeedReport,
 }
 
@@ -45,7 +45,7 @@ impl Feed {
     }
 
     /// Returns the next part. Cancellation loses nothing.
-    pub(super) async fn next(&mut self) -> io::Result<Came> {
+    pub(super) async fn next(&mut self) -> io::Result<FeedItem> {
         loop {
             if let Some(came) = self.buffered()? {
                 return Ok(came);
@@ -57,17 +57,17 @@ impl Feed {
             let read = tokio::time::timeout(PATIENCE, self.stream.read_buf(&mut self.buffer)).await;
             match read {
                 // An incomplete line is dropped.
-                Ok(Ok(0)) => return Ok(Came::End),
-                Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(Came::End),
+                Ok(Ok(0)) => return Ok(FeedItem::End),
+                Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(FeedItem::End),
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => return Err(error),
-                Err(_) => return Ok(Came::End),
+                Err(_) => return Ok(FeedItem::End),
             }
         }
     }
 
     /// Takes the lines up to the next report from the buffer, or the report if it is next.
-    fn buffered(&mut self) -> io::Result<Option<Came>> {
+    fn buffered(&mut self) -> io::Result<Option<FeedItem>> {
         let mut end = 0;
         for line in self.buffer.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
             if line.starts_with(REPORT) {
@@ -75,10 +75,9 @@ impl Feed {
                     break;
                 }
                 let length = line.len();
-                let report =
-                    serde_json::from_slice::<FeedReported>(line).map_err(|_| not_understood())?.report;
+                let report = serde_json::from_slice::<ReportLine>(line).map_err(|_| not_understood())?.report;
                 self.buffer.drain(..length);
-                return Ok(Some(Came::Report(report)));
+                return Ok(Some(FeedItem::Report(report)));
             }
             end += line.len();
         }
@@ -86,7 +85,7 @@ impl Feed {
             return Ok(None);
         }
         let rest = self.buffer.split_off(end);
-        Ok(Some(Came::Lines(std::mem::replace(&mut self.buffer, rest))))
+        Ok(Some(FeedItem::Lines(std::mem::replace(&mut self.buffer, rest))))
     }
 }
 

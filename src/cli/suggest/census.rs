@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use hashbrown::HashTable;
 
-use super::{Action, Op, Plays, TraceEvent, TraceFailure};
+use super::{Action, EventConsumer, Op, TraceEvent, TraceFailure};
 use crate::clock::Timestamp;
 use crate::engine::Descriptors;
 use crate::rules::shown;
@@ -61,7 +61,7 @@ impl CallerAttributes {
     }
 }
 
-impl Plays for Census {
+impl EventConsumer for Census {
     fn play(&mut self, event: &TraceEvent<'_>) -> Result<(), TraceFailure> {
         self.lines += 1;
         self.first.get_or_insert(event.at);

@@ -2,7 +2,7 @@
 
 use super::census::CallerAttributes;
 use super::window::WholeSecondsWindow;
-use super::{Plays, TraceEvent, TraceFailure, asked, quantile, round};
+use super::{EventConsumer, TraceEvent, TraceFailure, asked, quantile, round};
 use crate::trace::spread::{DemandByCaller, KEPT_MAX};
 
 /// The callers of each key in each window.
@@ -61,7 +61,7 @@ impl<'k> Demand<'k> {
     }
 }
 
-impl Plays for Demand<'_> {
+impl EventConsumer for Demand<'_> {
     fn play(&mut self, event: &TraceEvent<'_>) -> Result<(), TraceFailure> {
         self.lines += 1;
         let Some((request, cost)) = asked(event, self.domain) else { return Ok(()) };

@@ -9,21 +9,21 @@ use hashbrown::HashTable;
 use super::census::CallerAttributes;
 use super::demand::SufficientRate;
 use super::proposal::Proposal;
-use super::{Plays, TraceEvent, TraceFailure, asked, quantile, round};
+use super::{EventConsumer, TraceEvent, TraceFailure, asked, quantile, round};
 use crate::clock::Timestamp;
 use crate::trace::spread::is_drawn;
 use crate::trace::table::count;
 
 /// The bursts that the callers of each key need at each rate.
-pub(super) struct Needs<'k> {
+pub(super) struct BurstNeeds<'k> {
     domain: &'k str,
     keys: &'k [CallerAttributes],
-    at_rates: Vec<AtRate>,
+    at_rates: Vec<BurstsAtRate>,
     kept: usize,
     lines: u64,
 }
 
-struct AtRate {
+struct BurstsAtRate {
     rate: SufficientRate,
     by_key: HashTable<CallerBucket>,
     /// One caller in 2 to this power is stored.
@@ -38,25 +38,25 @@ struct CallerBucket {
     highest: u128,
 }
 
-impl<'k> Needs<'k> {
+impl<'k> BurstNeeds<'k> {
     pub(super) fn new(
         domain: &'k str,
         keys: &'k [CallerAttributes],
         rates: Vec<SufficientRate>,
-    ) -> Needs<'k> {
-        let mut at_rates: Vec<AtRate> = Vec::new();
+    ) -> BurstNeeds<'k> {
+        let mut at_rates: Vec<BurstsAtRate> = Vec::new();
         for rate in rates {
             let halvings = rate.one_in.ilog2();
-            at_rates.push(AtRate { rate, by_key: HashTable::new(), halvings });
+            at_rates.push(BurstsAtRate { rate, by_key: HashTable::new(), halvings });
         }
-        Needs { domain, keys, at_rates, kept: 0, lines: 0 }
+        BurstNeeds { domain, keys, at_rates, kept: 0, lines: 0 }
     }
 
     /// Returns the burst for each rate. Of equal proposals, the one for the largest share of callers stays.
     pub(super) fn proposals(&self) -> Vec<Proposal> {
         let mut proposals: Vec<Proposal> = Vec::new();
         for at_rate in &self.at_rates {
-            let AtRate { rate, by_key, .. } = at_rate;
+            let BurstsAtRate { rate, by_key, .. } = at_rate;
             let window = u128::from(rate.window.nanos());
             let needs = by_key
                 .iter()
@@ -84,7 +84,7 @@ impl<'k> Needs<'k> {
     }
 }
 
-impl Plays for Needs<'_> {
+impl EventConsumer for BurstNeeds<'_> {
     fn play(&mut self, event: &TraceEvent<'_>) -> Result<(), TraceFailure> {
         self.lines += 1;
         let Some((request, cost)) = asked(event, self.domain) else { return Ok(()) };
@@ -107,7 +107,7 @@ impl Plays for Needs<'_> {
     }
 }
 
-impl AtRate {
+impl BurstsAtRate {
     /// Counts a request. Returns whether its caller was stored as a new one.
     fn note(&mut self, key: u64, cost: u32, at: Timestamp) -> bool {
         if !is_drawn(key, self.halvings) {

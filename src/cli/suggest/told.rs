@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use super::census::CallerAttributes;
 use super::proposal::file;
-use super::trial::{Judged, share};
+use super::trial::{TrialResult, share};
 use crate::rules::shown;
 use crate::trace::table::{TextTable, count, counted};
 
@@ -17,7 +17,7 @@ pub(super) struct Suggestions {
     pub(super) lines: u64,
     pub(super) span: Duration,
     pub(super) keys: Vec<CallerAttributes>,
-    pub(super) shown: Vec<Judged>,
+    pub(super) shown: Vec<TrialResult>,
     pub(super) remarks: Vec<String>,
 }
 
@@ -47,7 +47,7 @@ impl Suggestions {
             "of callers",
         ]);
         for judged in &self.shown {
-            let Judged { proposal, requests, refused, callers, callers_refused } = judged;
+            let TrialResult { proposal, requests, refused, callers, callers_refused } = judged;
             table.push(vec![
                 proposal.name.clone(),
                 proposal.rate(),
@@ -63,7 +63,7 @@ impl Suggestions {
 
     pub(super) fn json(&self) -> Value {
         let proposals = self.shown.iter().map(|judged| {
-            let Judged { proposal, requests, refused, callers, callers_refused } = judged;
+            let TrialResult { proposal, requests, refused, callers, callers_refused } = judged;
             json!({
                 "rule": proposal.name, "key": proposal.key.attributes, "window_s": proposal.window.seconds(),
                 "enough_for": proposal.share.0, "rate": proposal.rate(), "burst": proposal.burst,
@@ -80,7 +80,7 @@ impl Suggestions {
     /// Returns a rules file; the comment above each rule contains its refusals in this trace.
     pub(super) fn yaml(&self, trace: &Path) -> String {
         let rules = self.shown.iter().map(|judged| {
-            let Judged { proposal, requests, refused, callers, callers_refused } = judged;
+            let TrialResult { proposal, requests, refused, callers, callers_refused } = judged;
             format!(
                 "  # would have refused {} of {} and {} of {}\n{}",
                 count(*refused),

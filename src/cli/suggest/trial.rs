@@ -1,17 +1,17 @@
 //! Counts the refusals of each proposal: the daemon's own engine plays the trace with all in shadow.
 
 use super::proposal::{Proposal, file};
-use super::{Args, Failed, play};
+use super::{Args, SuggestFailure, play};
 use crate::rules::{Problem, read_text, read_with_text, shown};
 use crate::trace::player::Player;
 use crate::trace::recording::directory;
-use crate::trace::side::Side;
+use crate::trace::side::ReplaySide;
 use crate::trace::stage::ReplayStage;
 use crate::trace::summary::passed;
 use crate::trace::table::counted;
 
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Judged {
+pub(super) struct TrialResult {
     pub(super) proposal: Proposal,
     /// Requests that it counted, and those that it would have refused.
     pub(super) requests: u64,
@@ -21,7 +21,7 @@ pub(super) struct Judged {
     pub(super) callers_refused: u64,
 }
 
-impl Judged {
+impl TrialResult {
     /// Returns the refused share of its requests.
     pub(super) fn share(&self) -> f64 {
         share(self.refused, self.requests)
@@ -55,7 +55,7 @@ pub(super) fn judge(
     domain: &str,
     mut proposals: Vec<Proposal>,
     remarks: &mut Vec<String>,
-) -> Result<Vec<Judged>, Failed> {
+) -> Result<Vec<TrialResult>, SuggestFailure> {
     if let Some(path) = &args.rules {
         let known = crate::rules::read(path);
         let known = known.domains.iter().find(|known| known.name() == domain);
@@ -72,9 +72,9 @@ pub(super) fn judge(
     if loaded.has_errors() {
         let errors = loaded.problems.iter().filter(|problem| problem.is_error());
         let told: Vec<String> = errors.map(|problem: &Problem| problem.render(false)).collect();
-        return Err(Failed::new(format!("the rules have errors\n{}", told.join("\n"))));
+        return Err(SuggestFailure::new(format!("the rules have errors\n{}", told.join("\n"))));
     }
-    let side = Side::new(Player::new(loaded.domains, 0), true);
+    let side = ReplaySide::new(Player::new(loaded.domains, 0), true);
     let mut stage = ReplayStage::of_rules_that_stay(side, &directory(&args.trace));
     play(args, &mut stage)?;
     remarks.extend(stage.unmatched_hashes());
@@ -91,7 +91,7 @@ pub(super) fn judge(
         let (passed, refused) = totals.map_or((0, 0), |totals| (passed(totals), totals.would_refuse));
         let (callers, _) = told.player.callers().count(domain, name).unwrap_or_default();
         let (callers_refused, _) = told.watch.refused.count(domain, name);
-        Judged { requests: passed + refused, refused, callers, callers_refused, proposal }
+        TrialResult { requests: passed + refused, refused, callers, callers_refused, proposal }
     });
     Ok(judged.collect())
 }

@@ -24,7 +24,7 @@ pub(super) enum Step {
     /// Evaluates a request.
     Ask(RequestLine),
     /// Charges amounts by unit.
-    Charge(RequestSubject, Vec<(String, i64)>, Option<OfWord>),
+    Charge(RequestSubject, Vec<(String, i64)>, Option<RefundTarget>),
     /// Releases the oldest lease of this name.
     Release(String, WorkOutcome),
     /// Renews all leases of this name.
@@ -39,7 +39,7 @@ pub(super) enum Step {
 
 /// The target of a refund.
 #[derive(Clone, Debug)]
-pub(super) enum OfWord {
+pub(super) enum RefundTarget {
     /// A request or charge with this `idem`.
     Idem(String),
     /// The oldest lease of this name that has not ended.
@@ -189,8 +189,8 @@ fn charge(words: &mut VecDeque<TestWord>) -> Result<Step, ValueProblem> {
                 let (unit, number) = amount.rsplit_once(':').unwrap_or((UNIT_REQUESTS, amount));
                 amounts.push((unit.to_owned(), signed(number)?));
             }
-            Some(("of", idem)) => of = Some(OfWord::Idem(idem.to_owned())),
-            Some(("of_id", work)) => of = Some(OfWord::Work(name(work)?)),
+            Some(("of", idem)) => of = Some(RefundTarget::Idem(idem.to_owned())),
+            Some(("of_id", work)) => of = Some(RefundTarget::Work(name(work)?)),
             _ => {
                 let mend = "behind charge stand KEY=VALUE, amount:N, amount:UNIT:N, of:IDEM, of_id:NAME, session:NAME, \
                             idem:NAME and, before another descriptor, +";

@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::line::{OfWord, RequestLine, RequestSubject, Step};
+use super::line::{RefundTarget, RequestLine, RequestSubject, Step};
 use super::suite::Test;
 use crate::engine::{self, Amount, IdempotencyKey, RefundBy, RefundReference, WorkOutcome};
 use crate::protocol::{self, CheckRequest, DescriptorList, RequestOptions};
@@ -139,7 +139,7 @@ impl<'t> TestStage<'t> {
         &mut self,
         about: &RequestSubject,
         amounts: &[(String, i64)],
-        of: Option<&OfWord>,
+        of: Option<&RefundTarget>,
     ) -> Option<String> {
         let mut descriptors = DescriptorList::new();
         if let Some(wrong) = put(about, &mut descriptors) {
@@ -158,8 +158,8 @@ impl<'t> TestStage<'t> {
         let (domain, descriptors) = (self.domain.as_str(), of_engine(&descriptors));
         let (named, work) = match of {
             None => (None, None),
-            Some(OfWord::Idem(idem)) => (Some(RefundReference::IdempotencyKey(idem.as_bytes())), None),
-            Some(OfWord::Work(name)) => match self.held.get(name.as_str()).and_then(VecDeque::front) {
+            Some(RefundTarget::Idem(idem)) => (Some(RefundReference::IdempotencyKey(idem.as_bytes())), None),
+            Some(RefundTarget::Work(name)) => match self.held.get(name.as_str()).and_then(VecDeque::front) {
                 Some(id) => (None, Some(*id)),
                 None => return Some(nothing_held(name)),
             },

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 
 use super::line::{LineTime, TestLine};
-use crate::rules::de::{self, Later, LaterList, Mapping};
+use crate::rules::de::{self, Deferred, DeferredList, Mapping};
 use crate::rules::source::{Report, Source, Span};
 use crate::rules::values::Text;
 use crate::rules::yaml::{self, Value, YamlNode};
@@ -112,7 +112,7 @@ struct SuiteFields<'n> {
     rules: Option<Text<'n>>,
     domain: Option<Text<'n>>,
     #[expect(dead_code, reason = "read one by one")]
-    tests: LaterList<TestFields<'n>>,
+    tests: DeferredList<TestFields<'n>>,
 }
 
 #[derive(Deserialize)]
@@ -125,7 +125,7 @@ struct TestFields<'n> {
     differs: Option<Text<'n>>,
     rules: Option<Text<'n>>,
     domain: Option<Text<'n>>,
-    requests: Later<Text<'n>>,
+    requests: Deferred<Text<'n>>,
 }
 
 /// Defaults for the tests of a file.

@@ -71,12 +71,12 @@ impl CallerSample {
 /// All watched rules, and the number of alarms per rule.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Guards {
-    watched: Vec<WatchedRule>,
+    watched: Vec<GuardedRule>,
     alarms_by_rule: Vec<(RuleName, u64)>,
 }
 
 #[derive(Debug)]
-struct WatchedRule {
+struct GuardedRule {
     rule: RuleName,
     guard: Guard,
     /// Set by the first look.
@@ -91,7 +91,7 @@ impl Guards {
 
     /// Returns the sample of a rule if it is watched.
     pub(in crate::engine) fn find_sample(&self, domain: &str, rule: &str) -> Option<&Arc<CallerSample>> {
-        let is = |watched: &&WatchedRule| *watched.rule.domain == *domain && *watched.rule.rule == *rule;
+        let is = |watched: &&GuardedRule| *watched.rule.domain == *domain && *watched.rule.rule == *rule;
         self.watched.iter().find(is).map(|watched| &watched.guarding)
     }
 
@@ -128,7 +128,7 @@ impl Guards {
                     None => !is_first,
                     Some((old, terms)) => !terms.enforced || !has_same_limits(old, rule),
                 };
-                let is = |watched: &WatchedRule| {
+                let is = |watched: &GuardedRule| {
                     *watched.rule.domain == *domain.name() && *watched.rule.rule == *rule.name
                 };
                 let at = watched.iter().position(is);
@@ -137,7 +137,7 @@ impl Guards {
                 } else if has_changed && self.watched.len() < WATCHED_MAX {
                     let name = RuleName { domain: domain.name().into(), rule: rule.name.clone() };
                     let guarding = Arc::default();
-                    self.watched.push(WatchedRule { rule: name, guard: rule.guard, since: None, guarding });
+                    self.watched.push(GuardedRule { rule: name, guard: rule.guard, since: None, guarding });
                 }
             }
         }

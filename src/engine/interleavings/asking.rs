@@ -2,7 +2,7 @@
 
 use super::{SECOND, beside, check, engine_without_rules, rules};
 use crate::clock::Now;
-use crate::engine::remote_check::{CheckReply, RemoteCheckResult, Ticket};
+use crate::engine::remote_check::{CheckReply, RemoteCheckResult, Shortfalls};
 use crate::engine::{Decider, Descriptors, Engine, EngineAnswer, HashKey, Op, Request, SharedKey, Verdict};
 use std::sync::Arc;
 
@@ -30,7 +30,7 @@ fn request<'r>() -> Request<'r> {
 }
 
 /// Makes a request that needs a remote check and returns its ticket.
-fn ticket(decider: &mut Decider) -> Arc<Ticket> {
+fn ticket(decider: &mut Decider) -> Arc<Shortfalls> {
     match decider.decide(&request(), now()) {
         EngineAnswer::RemoteCheck(ticket) => ticket,
         other => panic!("{other:?}"),
@@ -49,7 +49,7 @@ fn give_back(engine: &Engine, key: &SharedKey) -> u32 {
 /// number of passed requests, and the tokens returned meanwhile and afterwards.
 fn judged(
     engine: &Arc<Engine>,
-    result: for<'t> fn(&Arc<Engine>, &'t Ticket) -> RemoteCheckResult<'t>,
+    result: for<'t> fn(&Arc<Engine>, &'t Shortfalls) -> RemoteCheckResult<'t>,
 ) -> (u32, u32, u32) {
     let mut waiting = engine.decider();
     let tickets = [ticket(&mut waiting), ticket(&mut waiting)];
@@ -78,7 +78,7 @@ fn judged(
 fn applies_reply_before_pending_request_is_judged() {
     check(|| {
         let engine = engine("refuse");
-        let brought = |engine: &Arc<Engine>, ticket: &Ticket| {
+        let brought = |engine: &Arc<Engine>, ticket: &Shortfalls| {
             let mut brought = CheckReply::new(engine, now());
             ticket.needs.iter().for_each(|need| brought.add_granted(need, 5_000_000, now().at));
             RemoteCheckResult::Borrowed(brought)

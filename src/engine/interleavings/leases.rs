@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{beside, check, engine_without_rules};
 use crate::clock::Now;
-use crate::engine::{Descriptors, Engine, EngineAnswer, Op, Opening, Request, Session, WorkOutcome};
+use crate::engine::{ConnectionParams, Descriptors, Engine, EngineAnswer, Op, Request, Session, WorkOutcome};
 use crate::rules::{RuleSet, read_text};
 
 const RULES: &str = "domain: api
@@ -27,7 +27,7 @@ fn engine(rules: &str) -> Arc<Engine> {
 
 fn session(engine: &Engine, name: u8) -> Session {
     let opening =
-        Opening { name: Some([name; 16]), user: 1, pool: "web", slots: 0, connection: 1, pid: None };
+        ConnectionParams { name: Some([name; 16]), user: 1, pool: "web", slots: 0, connection: 1, pid: None };
     engine.open_session(&opening, at(0)).unwrap()
 }
 

@@ -3,16 +3,16 @@
 
 use std::collections::HashMap;
 
-use super::KeptRule;
+use super::StoredRule;
 use crate::engine::digest::KeyHash;
 use crate::limit::Quota;
-use crate::rules::{Limit, Over, Overrides};
+use crate::rules::{Limit, OverTreatment, Overrides};
 
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Heritage {
     /// The fingerprint of the names of all rules.
     pub(in crate::engine) names: Option<u64>,
-    rules: HashMap<u64, KeptRule>,
+    rules: HashMap<u64, StoredRule>,
 }
 
 /// Whether the quotas are equal, and the mark on the buckets.
@@ -21,7 +21,7 @@ pub(in crate::engine) type Inherited = (bool, u8);
 impl Heritage {
     /// Adds a removed rule. At the maximum an arbitrary other one is dropped, as all are equally likely to
     /// return.
-    pub(in crate::engine) fn add(&mut self, rule: KeptRule) {
+    pub(in crate::engine) fn add(&mut self, rule: StoredRule) {
         if self.rules.len() >= RULES_MAX
             && !self.rules.contains_key(&rule.identity)
             && let Some(other) = self.rules.keys().next().copied()
@@ -32,7 +32,7 @@ impl Heritage {
     }
 
     /// All previous quotas, with those of the rules in force.
-    pub(super) fn with(&self, in_force: Vec<KeptRule>) -> Vec<KeptRule> {
+    pub(super) fn with(&self, in_force: Vec<StoredRule>) -> Vec<StoredRule> {
         let mut all = self.rules.clone();
         all.extend(in_force.into_iter().map(|rule| (rule.identity, rule)));
         all.into_values().collect()
@@ -49,7 +49,8 @@ impl Heritage {
 pub(in crate::engine) fn fingerprint(hash: &KeyHash, limit: &Limit, overrides: Option<&Overrides>) -> u64 {
     let is_bucket = |quota: &Quota| matches!(quota, Quota::TokenBucket(_) | Quota::LeakyBucket(_));
     let has_buckets = limit.allowances.iter().flatten().any(|allowance| {
-        is_bucket(&allowance.quota) || matches!(&allowance.over, Over::Elastic(second) if is_bucket(second))
+        is_bucket(&allowance.quota)
+            || matches!(&allowance.over, OverTreatment::Elastic(second) if is_bucket(second))
     });
     if !has_buckets {
         return 0;

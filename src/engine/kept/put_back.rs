@@ -2,11 +2,11 @@
 //!
 //! Permit counts are not stored: every restored lease takes its own permits, so that both always agree.
 
-use super::{KeptLease, KeptPool, KeptSession, SnapshotEntry};
+use super::{SnapshotEntry, StoredLease, StoredPool, StoredSession};
 use crate::clock::Now;
 use crate::engine::Engine;
 use crate::engine::digest::Digest;
-use crate::engine::leases::{Opening, Session, Tie};
+use crate::engine::leases::{ConnectionParams, LeaseResource, Session};
 use crate::engine::memory::Memory;
 use crate::engine::part::SoftState;
 use crate::engine::ruling::permit_salt;
@@ -22,11 +22,11 @@ use crate::limit::token_bucket::GcraState;
 /// An entry that no engine produces: the snapshot is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("it holds {0}")]
-pub struct Unfit(pub(super) &'static str);
+pub struct InvalidEntry(pub(super) &'static str);
 
 /// A restore in progress. Restored sessions wait for their connections from its end.
 #[derive(Debug)]
-pub struct PuttingBack<'e> {
+pub struct Restore<'e> {
     engine: &'e Engine,
     now: Now,
     /// The session of the following leases; `None` if it does not fit.
@@ -38,8 +38,8 @@ impl Engine {
     /// Begins to restore the entries of [`Engine::copy_out`], in the same order. Call it before rules are
     /// installed and before any request; after an error the engine is unusable.
     #[must_use]
-    pub fn putting_back(&self, now: Now) -> PuttingBack<'_> {
-        PuttingBack { engine: self, now, session: None, is_any_session: false }
+    pub fn putting_back(&self, now: Now) -> Restore<'_> {
+        Restore { engine: self, now, session: None, is_any_session: false }
     }
 
     /// Reserves room for the numbers of buckets and fixed windows, within the memory limit.
@@ -60,12 +60,12 @@ impl Engine {
     }
 }
 
-impl PuttingBack<'_> {
+impl Restore<'_> {
     /// Restores one entry.
     ///
     /// # Errors
     /// No engine produces such an entry.
-    pub fn put(&mut self, kept: SnapshotEntry) -> Result<(), Unfit> {
+    pub fn put(&mut self, kept: SnapshotEntry) -> Result<(), InvalidEntry> {
         match kept {
             SnapshotEntry::Rules(names) => self.engine.heritage.lock().names = Some(names),
             SnapshotEntry::Rule(rule) => self.engine.heritage.lock().add(rule),
@@ -83,12 +83,12 @@ impl PuttingBack<'_> {
             }
             SnapshotEntry::SlidingWindow(key, began, counts) => {
                 let state = SlidingWindowState::from_counts(began, &counts);
-                let state = state.ok_or(Unfit("a sliding window of no such size"))?;
+                let state = state.ok_or(InvalidEntry("a sliding window of no such size"))?;
                 self.state(key, state, |shard| &mut shard.sliding_windows);
             }
             SnapshotEntry::Log(key, entries) => {
-                let state =
-                    SlidingLogState::from_entries(&entries).ok_or(Unfit("a log that is out of order"))?;
+                let state = SlidingLogState::from_entries(&entries)
+                    .ok_or(InvalidEntry("a log that is out of order"))?;
                 self.state(key, state, |shard| &mut shard.logs);
             }
             SnapshotEntry::Places(key, budget) => self.places(key, budget),
@@ -133,10 +133,10 @@ impl PuttingBack<'_> {
         }
     }
 
-    fn pool(&self, kept: &KeptPool) -> Result<(), Unfit> {
+    fn pool(&self, kept: &StoredPool) -> Result<(), InvalidEntry> {
         let numbers = kept.law.iter().chain([&kept.severity]);
         if !numbers.into_iter().all(|number| number.is_finite()) {
-            return Err(Unfit("a severity that is no number"));
+            return Err(InvalidEntry("a severity that is no number"));
         }
         self.engine.pools.find_or_create(&kept.name).inherit(kept, self.now.at);
         Ok(())
@@ -144,9 +144,9 @@ impl PuttingBack<'_> {
 
     /// Sessions that ended and began during the copy may exceed the maximum: excess sessions and their leases
     /// are skipped.
-    fn session(&mut self, kept: &KeptSession) {
+    fn session(&mut self, kept: &StoredSession) {
         self.end_session();
-        let opening = Opening {
+        let opening = ConnectionParams {
             name: Some(kept.name),
             user: kept.user,
             pool: &kept.pool,
@@ -158,9 +158,9 @@ impl PuttingBack<'_> {
         self.is_any_session = true;
     }
 
-    fn lease(&self, kept: &KeptLease) -> Result<(), Unfit> {
+    fn lease(&self, kept: &StoredLease) -> Result<(), InvalidEntry> {
         if kept.number == 0 || !self.is_any_session {
-            return Err(Unfit("a lease of no session"));
+            return Err(InvalidEntry("a lease of no session"));
         }
         let Some(session) = &self.session else { return Ok(()) };
         let (engine, pool) = (self.engine, session.pool());
@@ -173,7 +173,7 @@ impl PuttingBack<'_> {
         pool.add_lease(kept.is_other, None);
         let shards = &engine.shards;
         for tie in &kept.ties {
-            if let Tie::Permit(digest) = tie {
+            if let LeaseResource::Permit(digest) = tie {
                 shards.lock(shards.index_for(digest)).begin_progress(*digest, shards, self.now);
             }
         }
@@ -188,7 +188,7 @@ impl PuttingBack<'_> {
     }
 }
 
-impl Drop for PuttingBack<'_> {
+impl Drop for Restore<'_> {
     fn drop(&mut self) {
         self.end_session();
     }

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use super::lease::{Lease, LeaseLink, Ties};
 use super::lease_table::LeaseTable;
-use super::session::{Attached, OpenSession, Session};
+use super::session::{OpenSession, Session, SessionHandle};
 use super::{Leases, TABLES};
 use crate::clock::{Now, Timestamp};
-use crate::engine::kept::{KeptLease, KeptSession, SnapshotEntry};
+use crate::engine::kept::{SnapshotEntry, StoredLease, StoredSession};
 
 impl Leases {
     /// Copies every named session with its leases, one session per lock.
@@ -42,12 +42,12 @@ impl Leases {
     }
 
     /// Restores a lease of a session. `None`: it has expired, or a bound is reached.
-    pub(in crate::engine) fn put_back(&self, session: &Session, kept: &KeptLease, now: Now) -> Option<()> {
+    pub(in crate::engine) fn put_back(&self, session: &Session, kept: &StoredLease, now: Now) -> Option<()> {
         if kept.ends_at <= now.at {
             return None;
         }
         let reserved = self.reserve(session, None)?;
-        let Attached { table, member, .. } = *session.0;
+        let SessionHandle { table, member, .. } = *session.0;
         let ends_at = self.lock_table(table).put_back(member, kept, now.at)?;
         reserved.keep();
         self.lower_next_end(ends_at);
@@ -61,7 +61,7 @@ impl LeaseTable {
         let place = self.members.next_from(from)?;
         let member = self.members.get(place)?;
         if let Some(name) = member.name {
-            copies.push(SnapshotEntry::Session(Box::new(KeptSession {
+            copies.push(SnapshotEntry::Session(Box::new(StoredSession {
                 name,
                 user: member.user,
                 pid: member.pid,
@@ -91,7 +91,7 @@ impl LeaseTable {
         Some((place.checked_add(1)?, open))
     }
 
-    fn put_back(&mut self, member: u32, kept: &KeptLease, now: Timestamp) -> Option<Timestamp> {
+    fn put_back(&mut self, member: u32, kept: &StoredLease, now: Timestamp) -> Option<Timestamp> {
         let lasts = Duration::from_millis(u64::from(kept.lasts_millis));
         let ends_at = kept.ends_at.min(now.after(lasts));
         let lease = Lease {
@@ -114,8 +114,8 @@ impl LeaseTable {
     }
 }
 
-fn kept(lease: &Lease) -> KeptLease {
-    KeptLease {
+fn kept(lease: &Lease) -> StoredLease {
+    StoredLease {
         number: lease.number,
         ends_at: lease.ends_at,
         lasts_millis: lease.ttl_millis,

@@ -34,7 +34,7 @@ pub(super) struct Lease {
 pub(in crate::engine) struct NewLease<'t> {
     pub(in crate::engine) ttl: Duration,
     pub(in crate::engine) request: u64,
-    pub(in crate::engine) ties: &'t [Tie],
+    pub(in crate::engine) ties: &'t [LeaseResource],
     pub(in crate::engine) is_noncritical: bool,
     pub(in crate::engine) cost: LeaseCost,
 }
@@ -59,7 +59,7 @@ pub(super) struct LeaseLink {
 
 /// A resource that is released, or may be refunded, with a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Tie {
+pub enum LeaseResource {
     /// A permit of a concurrency limit.
     Permit(Digest),
     /// A charge to a rule, refunded when the request ends well.
@@ -78,14 +78,14 @@ pub enum Tie {
 pub(in crate::engine) enum Ties {
     None,
     Permit(Digest),
-    More(Box<[Tie]>),
+    More(Box<[LeaseResource]>),
 }
 
 impl Ties {
-    pub(super) fn from_slice(ties: &[Tie]) -> Ties {
+    pub(super) fn from_slice(ties: &[LeaseResource]) -> Ties {
         match ties {
             [] => Ties::None,
-            [Tie::Permit(digest)] => Ties::Permit(*digest),
+            [LeaseResource::Permit(digest)] => Ties::Permit(*digest),
             more => Ties::More(more.into()),
         }
     }
@@ -101,10 +101,10 @@ impl Ties {
         }
     }
 
-    pub(in crate::engine) fn iter(&self) -> impl Iterator<Item = Tie> + '_ {
+    pub(in crate::engine) fn iter(&self) -> impl Iterator<Item = LeaseResource> + '_ {
         let (one, more) = match self {
             Ties::None => (None, &[][..]),
-            Ties::Permit(digest) => (Some(Tie::Permit(*digest)), &[][..]),
+            Ties::Permit(digest) => (Some(LeaseResource::Permit(*digest)), &[][..]),
             Ties::More(more) => (None, &**more),
         };
         one.into_iter().chain(more.iter().copied())

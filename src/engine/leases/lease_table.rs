@@ -4,8 +4,8 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::lease::{Covers, Lease, LeaseCost, LeaseLink, NONE, NewLease, Tie, Ties};
-use super::session::{ConnectionEnd, Holdings, Opening, SessionError, SessionMember};
+use super::lease::{Covers, Lease, LeaseCost, LeaseLink, LeaseResource, NONE, NewLease, Ties};
+use super::session::{ConnectionEnd, ConnectionParams, HeldLeases, SessionError, SessionMember};
 use super::slab::Slab;
 use super::wheel::{ExpiryBatch, Wheel};
 use crate::clock::Timestamp;
@@ -43,7 +43,7 @@ impl LeaseTable {
     pub(super) fn join(
         &mut self,
         name: &[u8; 16],
-        opening: &Opening<'_>,
+        opening: &ConnectionParams<'_>,
     ) -> Option<Result<(u32, &SessionMember), SessionError>> {
         let number = *self.by_name.get(name)?;
         let member = self.members.get_mut(number)?;
@@ -60,13 +60,13 @@ impl LeaseTable {
 
     pub(super) fn add(
         &mut self,
-        opening: &Opening<'_>,
+        opening: &ConnectionParams<'_>,
         pool: Arc<Pool>,
-        holdings: Arc<Holdings>,
+        holdings: Arc<HeldLeases>,
         at: Timestamp,
     ) -> Option<(u32, u64)> {
         self.generation += 1;
-        let Opening { name, user, slots, pid, .. } = *opening;
+        let ConnectionParams { name, user, slots, pid, .. } = *opening;
         pool.add_session(slots, pid, at);
         let member = SessionMember::new(name, self.generation, user, pid, pool, slots, holdings);
         let number = self.members.insert(member)?;
@@ -221,9 +221,9 @@ impl LeaseTable {
         let mut units = Vec::new();
         for tie in lease.ties.iter() {
             match tie {
-                Tie::RefundableCost(name) => return Some(Err(name)),
-                Tie::Cost { unit, cost } => units.push((unit, cost)),
-                Tie::Permit(_) | Tie::Refund(_) | Tie::IdempotencyKey(_) => {}
+                LeaseResource::RefundableCost(name) => return Some(Err(name)),
+                LeaseResource::Cost { unit, cost } => units.push((unit, cost)),
+                LeaseResource::Permit(_) | LeaseResource::Refund(_) | LeaseResource::IdempotencyKey(_) => {}
             }
         }
         let is_taken = lease.cost.fingerprint != 0 && covers(lease.cost, &units);

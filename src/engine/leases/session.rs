@@ -13,10 +13,10 @@ use crate::engine::sync::{AtomicUsize, Ordering};
 
 /// A handle to a session over one connection. Cheap to clone.
 #[derive(Clone, Debug)]
-pub struct Session(pub(super) Arc<Attached>);
+pub struct Session(pub(super) Arc<SessionHandle>);
 
 #[derive(Debug)]
-pub(super) struct Attached {
+pub(super) struct SessionHandle {
     /// The index of its table, and its number there.
     pub(super) table: usize,
     pub(super) member: u32,
@@ -24,12 +24,12 @@ pub(super) struct Attached {
     /// The client's own number of the connection.
     pub(super) connection: u64,
     pub(super) pool: Arc<Pool>,
-    pub(super) holdings: Arc<Holdings>,
+    pub(super) holdings: Arc<HeldLeases>,
 }
 
 /// The parameters of a new connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Opening<'a> {
+pub struct ConnectionParams<'a> {
     /// The name of its session; `None`: a session of its own.
     pub name: Option<[u8; 16]>,
     /// The user (uid) at the other end.
@@ -136,13 +136,13 @@ pub(super) struct SessionMember {
     pub(super) leases: u32,
     /// The number of its leases whose priority is below the most important one.
     pub(super) noncritical: u32,
-    pub(super) holdings: Arc<Holdings>,
+    pub(super) holdings: Arc<HeldLeases>,
     pub(super) reports: Reports,
 }
 
 /// Counts the leases that a session holds or has reserved, together with its user's account.
 #[derive(Debug)]
-pub(super) struct Holdings {
+pub(super) struct HeldLeases {
     of_session: AtomicUsize,
     of_user: Arc<Account>,
 }
@@ -155,7 +155,7 @@ impl SessionMember {
         pid: Option<u32>,
         pool: Arc<Pool>,
         slots: u32,
-        holdings: Arc<Holdings>,
+        holdings: Arc<HeldLeases>,
     ) -> SessionMember {
         SessionMember {
             name,
@@ -185,9 +185,9 @@ impl SessionMember {
     }
 }
 
-impl Holdings {
-    pub(super) fn new(of_user: Arc<Account>) -> Holdings {
-        Holdings { of_session: AtomicUsize::new(0), of_user }
+impl HeldLeases {
+    pub(super) fn new(of_user: Arc<Account>) -> HeldLeases {
+        HeldLeases { of_session: AtomicUsize::new(0), of_user }
     }
 
     /// Reserves one more lease unless a bound is reached.

@@ -11,25 +11,25 @@ use arrayvec::ArrayVec;
 
 #[derive(Debug)]
 pub(super) struct Wheel {
-    spokes: Box<[Spoke]>,
+    spokes: Box<[WheelSlot]>,
     /// The tick last processed: all that end in earlier ticks are removed.
     tick: u64,
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Spoke {
+struct WheelSlot {
     first: u32,
     /// Lower bound of the ends in the chain: an earlier pass skips it.
     next_end_min: Timestamp,
 }
 
-impl Spoke {
-    const EMPTY: Spoke = Spoke { first: NONE, next_end_min: Timestamp::from_nanos(u64::MAX) };
+impl WheelSlot {
+    const EMPTY: WheelSlot = WheelSlot { first: NONE, next_end_min: Timestamp::from_nanos(u64::MAX) };
 }
 
 impl Wheel {
     pub(super) fn new() -> Wheel {
-        Wheel { spokes: vec![Spoke::EMPTY; SPOKES].into_boxed_slice(), tick: 0 }
+        Wheel { spokes: vec![WheelSlot::EMPTY; SPOKES].into_boxed_slice(), tick: 0 }
     }
 
     pub(super) fn insert(&mut self, number: u32, leases: &mut Slab<Lease>) {
@@ -70,7 +70,7 @@ impl Wheel {
         loop {
             let chain = self.chain(spoke(self.tick));
             if chain.next_end_min <= now {
-                let (mut next, mut none_before) = (chain.first, Spoke::EMPTY.next_end_min);
+                let (mut next, mut none_before) = (chain.first, WheelSlot::EMPTY.next_end_min);
                 while let Some(lease) = leases.get(next) {
                     if lease.ends_at > now {
                         none_before = none_before.min(lease.ends_at);
@@ -89,7 +89,7 @@ impl Wheel {
         }
     }
 
-    fn chain(&mut self, spoke: u16) -> &mut Spoke {
+    fn chain(&mut self, spoke: u16) -> &mut WheelSlot {
         #[allow(clippy::indexing_slicing, reason = "there are SPOKES of them, and the modulus is below that")]
         &mut self.spokes[usize::from(spoke) % SPOKES]
     }

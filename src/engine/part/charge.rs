@@ -8,7 +8,7 @@ use crate::engine::shards::Shard;
 use crate::limit::leaky_bucket::QueueWait;
 use crate::limit::share::CompactShare;
 use crate::limit::{Outcome, Quota, QuotaLevel};
-use crate::rules::Over;
+use crate::rules::OverTreatment;
 
 impl StageCheck {
     /// Returns whether it counts a cost that was cut to `u32::MAX`.
@@ -60,13 +60,13 @@ impl StageCheck {
     ) {
         let CheckContext { now, .. } = *case;
         match (self.beyond, &law.allowance.over) {
-            (Some(OverQuota::Elastic), Over::Elastic(second)) => {
+            (Some(OverQuota::Elastic), OverTreatment::Elastic(second)) => {
                 let Some(second) = A::from_quota(second) else { unreachable!("it has passed by this quota") };
                 self.change(self.elastic_digest(), second, case, shard, |state| {
                     second.charge(state, now, self.cost, wait);
                 });
             }
-            (beyond, Over::Soft(larger)) => {
+            (beyond, OverTreatment::Soft(larger)) => {
                 let charged = A::from_quota(larger).filter(|_| beyond.is_some()).unwrap_or(quota);
                 let had_some = self.soft_end(quota, case, shard).is_none();
                 let level = self.change(self.digest, quota, case, shard, |state| {
@@ -179,7 +179,9 @@ impl StageCheck {
                 quota.charge_debt(state, case.now, units, law.allowance.max_debt);
             }
         });
-        if matches!(law.allowance.over, Over::Soft(_)) && shard.soft_states.find(&self.digest).is_some() {
+        if matches!(law.allowance.over, OverTreatment::Soft(_))
+            && shard.soft_states.find(&self.digest).is_some()
+        {
             let has_some = self.soft_end(quota, case, shard).is_none();
             self.record_soft_use(quota, had_some || has_some, case, shard);
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::engine::gate::PoolShedding;
-use crate::engine::kept::KeptPool;
+use crate::engine::kept::StoredPool;
 use crate::shed::brake::Brake;
 use crate::shed::slow_law::{Controller, STEP_MAX, SlowSeverity};
 use crate::shed::window::UtilizationWindow;
@@ -78,12 +78,12 @@ impl PoolController {
     }
 
     /// The state of the shedding controller, for the snapshot.
-    pub(super) fn kept(&self, pool: &str) -> Option<KeptPool> {
+    pub(super) fn kept(&self, pool: &str) -> Option<StoredPool> {
         let stepped = self.stepped.or(self.ticked).unwrap_or_default();
         let began = self.began.as_ref().map(|watch| (watch.controller, self.severity, stepped));
         let (law, severity, stepped) = began.or(self.inherited)?;
         let Controller { good, bad, after, full, leak } = law;
-        Some(KeptPool {
+        Some(StoredPool {
             name: pool.into(),
             law: [good, bad, after, full, leak],
             severity: severity.value(),
@@ -93,7 +93,7 @@ impl PoolController {
     }
 
     /// Restores the shedding controller; the downtime counts as time without a signal.
-    pub(super) fn inherit(&mut self, kept: &KeptPool, at: Timestamp) {
+    pub(super) fn inherit(&mut self, kept: &StoredPool, at: Timestamp) {
         let [good, bad, after, full, leak] = kept.law;
         let law = Controller { good, bad, after, full, leak };
         let silent = Duration::from_nanos(kept.silent_nanos);

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::{CompiledRule, CompiledRuleSet};
 use crate::engine::digest::KeyHash;
-use crate::engine::kept::{KeptRule, fingerprint};
+use crate::engine::kept::{StoredRule, fingerprint};
 use crate::rules::Rule;
 use crate::rules::shed::ShedPart;
 
@@ -30,12 +30,12 @@ impl CompiledRuleSet {
     }
 
     /// Returns the quotas of each rule, for its buckets in a snapshot.
-    pub(in crate::engine) fn kept(&self, hash: &KeyHash) -> Vec<KeptRule> {
+    pub(in crate::engine) fn kept(&self, hash: &KeyHash) -> Vec<StoredRule> {
         self.each_rule().map(|(rule, terms)| kept(rule, terms, hash)).collect()
     }
 
     /// Returns those of rules that `after` does not have: their buckets outlive them.
-    pub(in crate::engine) fn left_behind(&self, after: &CompiledRuleSet, hash: &KeyHash) -> Vec<KeptRule> {
+    pub(in crate::engine) fn left_behind(&self, after: &CompiledRuleSet, hash: &KeyHash) -> Vec<StoredRule> {
         let after: HashSet<u64> = after.each_rule().map(|(_, terms)| terms.identity).collect();
         let left = self.each_rule().filter(|(_, terms)| !after.contains(&terms.identity));
         left.map(|(rule, terms)| kept(rule, terms, hash)).collect()
@@ -47,7 +47,7 @@ impl CompiledRuleSet {
     }
 }
 
-fn kept(rule: &Rule, terms: &CompiledRule, hash: &KeyHash) -> KeptRule {
+fn kept(rule: &Rule, terms: &CompiledRule, hash: &KeyHash) -> StoredRule {
     let fingerprint = fingerprint(hash, &rule.limit, rule.overrides.as_deref());
-    KeptRule { identity: terms.identity, quotas: (fingerprint, terms.states.generation) }
+    StoredRule { identity: terms.identity, quotas: (fingerprint, terms.states.generation) }
 }

@@ -1,6 +1,6 @@
 //! The circuit breaker of remote checks: pauses calls after too many late answers in a row.
 
-use super::Asking;
+use super::PendingChecks;
 use crate::clock::Timestamp;
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ pub(super) enum Breaker {
     Probing { after: Duration },
 }
 
-impl Asking {
+impl PendingChecks {
     pub(super) fn may_call(&mut self, now: Timestamp) -> bool {
         if !self.standing.is_redis_reachable() {
             return false;

@@ -1,11 +1,11 @@
 //! Requests that wait for a permit: the host asks for as many permits as it has waiting requests and grants
 //! them in order of arrival. Permits left over stay in the host's share and are returned from there.
 
-use super::Asking;
+use super::PendingChecks;
 use crate::clock::Now;
-use crate::engine::{SharedKey, Ticket};
+use crate::engine::{SharedKey, Shortfalls};
 use crate::fleet::call::ScriptCommand;
-use crate::fleet::sync::{PlacesTold, Sync};
+use crate::fleet::sync::{PermitCheckReply, Sync};
 use std::collections::VecDeque;
 use std::time::Duration;
 
@@ -16,9 +16,9 @@ pub(super) struct PermitQueue {
     tickets: VecDeque<u64>,
 }
 
-impl Asking {
+impl PendingChecks {
     /// Queues a ticket for each permit it needs. Returns their number.
-    pub(super) fn queue_up(&mut self, ticket: &Ticket, number: u64) -> usize {
+    pub(super) fn queue_up(&mut self, ticket: &Shortfalls, number: u64) -> usize {
         let mut places = 0;
         for need in ticket.needs.iter().filter(|need| need.is_permit) {
             places += 1;
@@ -41,7 +41,7 @@ impl Asking {
         for mut queue in std::mem::take(&mut self.queues) {
             self.hand_out(&mut queue, now);
             let told = told.iter().find(|told| told.key == queue.key);
-            if let Some(PlacesTold { is_short: true, .. }) = told {
+            if let Some(PermitCheckReply { is_short: true, .. }) = told {
                 self.send_away(&mut queue, sync.round_trip(), now);
             }
             let waiting = u32::try_from(queue.tickets.len()).unwrap_or(u32::MAX);

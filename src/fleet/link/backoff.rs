@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::class::Class;
+use super::class::FailureClass;
 use crate::fleet::dice::drawn;
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -17,11 +17,11 @@ impl Backoff {
     }
 
     /// The delay after a failure of this class.
-    pub(super) fn wait(&mut self, class: Class) -> Duration {
+    pub(super) fn wait(&mut self, class: FailureClass) -> Duration {
         self.wait_by(class, u32::from_ne_bytes(drawn()))
     }
 
-    fn wait_by(&mut self, class: Class, chance: u32) -> Duration {
+    fn wait_by(&mut self, class: FailureClass, chance: u32) -> Duration {
         if class.is_of_rights() {
             // Only an operator can fix it, and each attempt adds to the server's log.
             return RIGHTS_WAIT;
@@ -40,18 +40,23 @@ const RIGHTS_WAIT: Duration = Duration::from_secs(30);
 
 #[cfg(test)]
 mod tests {
-    use super::{Backoff, Class, drawn};
+    use super::{Backoff, FailureClass, drawn};
 
     #[test]
     fn the_range_grows_to_five_seconds_and_ends_there() {
         let mut backoff = Backoff::default();
-        let longest: Vec<_> = (0..8).map(|_| backoff.wait_by(Class::Down, u32::MAX).as_millis()).collect();
+        let longest: Vec<_> =
+            (0..8).map(|_| backoff.wait_by(FailureClass::Down, u32::MAX).as_millis()).collect();
         assert_eq!(longest, [199, 399, 799, 1599, 3199, 4999, 4999, 4999]);
-        assert_eq!(backoff.wait_by(Class::Down, 0).as_millis(), 100, "the whole range, not its upper end");
+        assert_eq!(
+            backoff.wait_by(FailureClass::Down, 0).as_millis(),
+            100,
+            "the whole range, not its upper end"
+        );
         backoff.reset();
-        assert!(backoff.wait(Class::Timeout).as_millis() < 200);
-        assert_eq!(backoff.wait(Class::Auth).as_secs(), 30);
-        assert_eq!(backoff.wait(Class::NoPerm).as_secs(), 30);
+        assert!(backoff.wait(FailureClass::Timeout).as_millis() < 200);
+        assert_eq!(backoff.wait(FailureClass::Auth).as_secs(), 30);
+        assert_eq!(backoff.wait(FailureClass::NoPerm).as_secs(), 30);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The class of a failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Class {
+pub enum FailureClass {
     /// There is no connection, or it broke.
     Down,
     /// No reply in time.
@@ -54,7 +54,7 @@ pub enum TlsFault {
     Other,
 }
 
-impl Class {
+impl FailureClass {
     /// The names of all classes, for metrics.
     pub const NAMES: [&'static str; 14] = [
         "down",
@@ -76,52 +76,52 @@ impl Class {
     /// The name in metrics and logs.
     #[must_use]
     pub fn name(self) -> &'static str {
-        Class::NAMES.get(self.index()).copied().unwrap_or_default()
+        FailureClass::NAMES.get(self.index()).copied().unwrap_or_default()
     }
 
     fn index(self) -> usize {
         match self {
-            Class::Down => 0,
-            Class::Timeout => 1,
-            Class::NoScript => 2,
-            Class::ReadOnly => 3,
-            Class::Loading => 4,
-            Class::Busy => 5,
-            Class::Oom => 6,
-            Class::ClusterDown => 7,
-            Class::MasterDown => 8,
-            Class::NoPerm => 9,
-            Class::Auth => 10,
-            Class::Tls(_) => 11,
-            Class::Protocol => 12,
-            Class::Other => 13,
+            FailureClass::Down => 0,
+            FailureClass::Timeout => 1,
+            FailureClass::NoScript => 2,
+            FailureClass::ReadOnly => 3,
+            FailureClass::Loading => 4,
+            FailureClass::Busy => 5,
+            FailureClass::Oom => 6,
+            FailureClass::ClusterDown => 7,
+            FailureClass::MasterDown => 8,
+            FailureClass::NoPerm => 9,
+            FailureClass::Auth => 10,
+            FailureClass::Tls(_) => 11,
+            FailureClass::Protocol => 12,
+            FailureClass::Other => 13,
         }
     }
 
     /// The class of an error code, the first word of an error reply.
-    pub(super) fn of_code(code: &str) -> Class {
+    pub(super) fn of_code(code: &str) -> FailureClass {
         match code {
-            "NOSCRIPT" => Class::NoScript,
-            "READONLY" => Class::ReadOnly,
-            "LOADING" => Class::Loading,
-            "BUSY" => Class::Busy,
-            "OOM" => Class::Oom,
-            "CLUSTERDOWN" | "TRYAGAIN" | "MOVED" | "ASK" | "CROSSSLOT" => Class::ClusterDown,
-            "MASTERDOWN" => Class::MasterDown,
-            "NOPERM" => Class::NoPerm,
-            "NOAUTH" | "WRONGPASS" => Class::Auth,
-            _ => Class::Other,
+            "NOSCRIPT" => FailureClass::NoScript,
+            "READONLY" => FailureClass::ReadOnly,
+            "LOADING" => FailureClass::Loading,
+            "BUSY" => FailureClass::Busy,
+            "OOM" => FailureClass::Oom,
+            "CLUSTERDOWN" | "TRYAGAIN" | "MOVED" | "ASK" | "CROSSSLOT" => FailureClass::ClusterDown,
+            "MASTERDOWN" => FailureClass::MasterDown,
+            "NOPERM" => FailureClass::NoPerm,
+            "NOAUTH" | "WRONGPASS" => FailureClass::Auth,
+            _ => FailureClass::Other,
         }
     }
 
     /// Whether only an operator can fix the cause.
     pub(super) fn is_of_rights(self) -> bool {
-        matches!(self, Class::NoPerm | Class::Auth)
+        matches!(self, FailureClass::NoPerm | FailureClass::Auth)
     }
 
     /// Whether the connection must be closed, since another server or user is needed.
     pub(super) fn ends_the_connection(self) -> bool {
-        self.is_of_rights() || self == Class::ReadOnly
+        self.is_of_rights() || self == FailureClass::ReadOnly
     }
 }
 
@@ -130,14 +130,14 @@ impl Class {
 #[error("{}: {why}", class.name())]
 pub struct LinkError {
     /// The class of the failure.
-    pub class: Class,
+    pub class: FailureClass,
     /// Whether the script may have run nevertheless; the caller then resends the same bytes.
     pub may_have_run: bool,
     why: Cow<'static, str>,
 }
 
 impl LinkError {
-    pub(super) fn new(class: Class, why: impl Into<Cow<'static, str>>) -> LinkError {
+    pub(super) fn new(class: FailureClass, why: impl Into<Cow<'static, str>>) -> LinkError {
         LinkError { class, may_have_run: false, why: why.into() }
     }
 
@@ -158,12 +158,12 @@ impl LinkError {
         // the second.
         let says = |text| error.details().is_some_and(|detail| detail.contains(text));
         let lacks_rights = says("The user executing the script") || says("ACL failure in script");
-        let class = if lacks_rights { Class::NoPerm } else { Class::of_code(code) };
+        let class = if lacks_rights { FailureClass::NoPerm } else { FailureClass::of_code(code) };
         let hint = match class {
-            Class::NoPerm => ": the user's ACL lacks a command, or a pattern of keys",
-            Class::Auth => ": the user or the password is not what the server knows",
-            Class::ReadOnly => ": it is a replica",
-            Class::Oom => ": raise maxmemory",
+            FailureClass::NoPerm => ": the user's ACL lacks a command, or a pattern of keys",
+            FailureClass::Auth => ": the user or the password is not what the server knows",
+            FailureClass::ReadOnly => ": it is a replica",
+            FailureClass::Oom => ": raise maxmemory",
             _ => "",
         };
         // Codes are short words in capitals; other text may hold anything.
@@ -172,13 +172,13 @@ impl LinkError {
         let line = error.details().and_then(script_line).map(|line| format!(" in line {line} of the script"));
         let why = format!("the server says {code}{}{hint}", line.unwrap_or_default());
         // All other errors are found before the first write.
-        let may_have_run = matches!(class, Class::Other | Class::NoPerm);
+        let may_have_run = matches!(class, FailureClass::Other | FailureClass::NoPerm);
         LinkError { class, may_have_run, why: why.into() }
     }
 
     pub(super) fn of_io(error: &io::Error) -> LinkError {
         // Only the kind, as the text may hold the looked-up name.
-        LinkError::new(Class::Down, error.kind().to_string())
+        LinkError::new(FailureClass::Down, error.kind().to_string())
     }
 }
 
@@ -191,17 +191,17 @@ fn script_line(detail: &str) -> Option<u32> {
 
 /// Failures by class: calls, connection attempts and broken connections.
 #[derive(Debug, Default)]
-pub(super) struct FailureCounts([AtomicU64; Class::NAMES.len()]);
+pub(super) struct FailureCounts([AtomicU64; FailureClass::NAMES.len()]);
 
 impl FailureCounts {
-    pub(super) fn count(&self, class: Class) {
+    pub(super) fn count(&self, class: FailureClass) {
         if let Some(count) = self.0.get(class.index()) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    pub(super) fn read(&self) -> [(&'static str, u64); Class::NAMES.len()] {
-        let mut read = Class::NAMES.map(|name| (name, 0));
+    pub(super) fn read(&self) -> [(&'static str, u64); FailureClass::NAMES.len()] {
+        let mut read = FailureClass::NAMES.map(|name| (name, 0));
         for (place, count) in read.iter_mut().zip(&self.0) {
             place.1 = count.load(Ordering::Relaxed);
         }
@@ -209,7 +209,7 @@ impl FailureCounts {
     }
 }
 
-impl fmt::Display for Class {
+impl fmt::Display for FailureClass {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.name())
     }

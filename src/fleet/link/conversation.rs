@@ -12,9 +12,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, Wr
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Sleep, sleep};
 
-use super::class::{Class, LinkError};
+use super::class::{FailureClass, LinkError};
 use super::frame::Scanner;
-use super::patience::Patience;
+use super::patience::ReplyTimeout;
 use crate::clock::read_boot_nanos;
 
 pub(super) type CommandResult = Result<Value, LinkError>;
@@ -65,7 +65,7 @@ impl CommandBatch {
     }
 }
 
-struct AwaitedReplies {
+struct PendingReplies {
     since_nanos: u64,
     reply: oneshot::Sender<CommandResult>,
 }
@@ -78,7 +78,7 @@ pub(super) struct Conversation {
     outgoing: Vec<u8>,
     written: usize,
     is_flushed: bool,
-    waiting: VecDeque<AwaitedReplies>,
+    waiting: VecDeque<PendingReplies>,
     /// The timeout of the oldest call.
     lapse: Option<Pin<Box<Sleep>>>,
     /// Whether any call got a reply other than an error.
@@ -127,8 +127,8 @@ impl Conversation {
     pub(super) async fn go_on(
         &mut self,
         inbox: &mut mpsc::Receiver<CommandBatch>,
-        patience: &mut Patience,
-        mut told: impl FnMut(&Patience),
+        patience: &mut ReplyTimeout,
+        mut told: impl FnMut(&ReplyTimeout),
     ) -> Option<LinkError> {
         loop {
             let has_room = self.outgoing.len() < OUTGOING_BYTES_MAX && self.waiting.len() < WAITING_MAX;
@@ -147,7 +147,7 @@ impl Conversation {
                 },
                 () = lapse => {
                     patience.lapsed();
-                    Err(LinkError::new(Class::Timeout, "no reply in time"))
+                    Err(LinkError::new(FailureClass::Timeout, "no reply in time"))
                 }
                 batch = inbox.recv(), if has_room => match batch {
                     Some(batch) => { self.take_all(batch, inbox, patience); Ok(()) }
@@ -173,13 +173,13 @@ impl Conversation {
         &mut self,
         first: CommandBatch,
         inbox: &mut mpsc::Receiver<CommandBatch>,
-        patience: &Patience,
+        patience: &ReplyTimeout,
     ) {
         let mut next = Some(first);
         let since_nanos = read_boot_nanos();
         while let Some(batch) = next.take() {
             self.outgoing.extend_from_slice(&batch.bytes);
-            self.waiting.extend(batch.replies.into_iter().map(|reply| AwaitedReplies { since_nanos, reply }));
+            self.waiting.extend(batch.replies.into_iter().map(|reply| PendingReplies { since_nanos, reply }));
             drop(batch.queued);
             if self.outgoing.len() < OUTGOING_BYTES_MAX && self.waiting.len() < WAITING_MAX {
                 next = inbox.try_recv().ok();
@@ -205,12 +205,12 @@ impl Conversation {
 
     fn hand_out(
         &mut self,
-        patience: &mut Patience,
-        told: &mut impl FnMut(&Patience),
+        patience: &mut ReplyTimeout,
+        told: &mut impl FnMut(&ReplyTimeout),
     ) -> Result<(), LinkError> {
         while let Some(reply) = self.next_reply()? {
             let Some(waiting) = self.waiting.pop_front() else {
-                return Err(LinkError::new(Class::Protocol, "a reply to nothing that was asked"));
+                return Err(LinkError::new(FailureClass::Protocol, "a reply to nothing that was asked"));
             };
             patience.came(micros_since(waiting.since_nanos));
             told(patience);
@@ -237,7 +237,7 @@ impl Conversation {
 
     fn next_reply(&mut self) -> Result<Option<Value>, LinkError> {
         let taken = self.scanner.take(&mut self.incoming);
-        taken.map_err(|unsound| LinkError::new(Class::Protocol, unsound.to_string()))
+        taken.map_err(|unsound| LinkError::new(FailureClass::Protocol, unsound.to_string()))
     }
 
     async fn read(&mut self) -> Result<(), LinkError> {
@@ -252,7 +252,7 @@ async fn read_some(
 ) -> Result<(), LinkError> {
     incoming.reserve(READ_BYTES);
     match reader.read_buf(incoming).await {
-        Ok(0) => Err(LinkError::new(Class::Down, "the server closed the connection")),
+        Ok(0) => Err(LinkError::new(FailureClass::Down, "the server closed the connection")),
         Ok(_) => Ok(()),
         Err(error) => Err(LinkError::of_io(&error)),
     }
@@ -262,7 +262,9 @@ async fn read_some(
 async fn write_some(writer: &mut WriteHalf<Box<dyn ServerStream>>, bytes: &[u8]) -> Result<usize, LinkError> {
     let done = if bytes.is_empty() { writer.flush().await.map(|()| 0) } else { writer.write(bytes).await };
     match done {
-        Ok(0) if !bytes.is_empty() => Err(LinkError::new(Class::Down, "the connection takes nothing more")),
+        Ok(0) if !bytes.is_empty() => {
+            Err(LinkError::new(FailureClass::Down, "the connection takes nothing more"))
+        }
         Ok(written) => Ok(written),
         Err(error) => Err(LinkError::of_io(&error)),
     }

@@ -17,7 +17,7 @@ pub struct Scanner {
 /// Why bytes are not a valid reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[allow(missing_docs, reason = "the messages say it")]
-pub enum Unsound {
+pub enum BadReply {
     #[error("a reply of more than 1 MiB")]
     Long,
     #[error("a line that does not end")]
@@ -35,16 +35,16 @@ impl Scanner {
     ///
     /// # Errors
     /// The bytes are malformed or exceed a bound.
-    pub fn take(&mut self, incoming: &mut Vec<u8>) -> Result<Option<Value>, Unsound> {
+    pub fn take(&mut self, incoming: &mut Vec<u8>) -> Result<Option<Value>, BadReply> {
         let Some(end) = self.end(incoming)? else { return Ok(None) };
-        let reply = incoming.get(..end).ok_or(Unsound::Garbled)?;
-        let value = redis::parse_redis_value(reply).map_err(|_| Unsound::Garbled)?;
+        let reply = incoming.get(..end).ok_or(BadReply::Garbled)?;
+        let value = redis::parse_redis_value(reply).map_err(|_| BadReply::Garbled)?;
         incoming.drain(..end);
         *self = Scanner::default();
         Ok(Some(value))
     }
 
-    fn end(&mut self, bytes: &[u8]) -> Result<Option<usize>, Unsound> {
+    fn end(&mut self, bytes: &[u8]) -> Result<Option<usize>, BadReply> {
         loop {
             let rest = bytes.get(self.at..).unwrap_or_default();
             let Some((kind, line)) = line(rest)? else { return self.unless_long(None) };
@@ -55,11 +55,11 @@ impl Scanner {
                 b':' => drop(number(line)?),
                 b'$' => {
                     if let Some(length) = length(line)? {
-                        end = after_line + usize::try_from(length).map_err(|_| Unsound::Long)? + 2;
+                        end = after_line + usize::try_from(length).map_err(|_| BadReply::Long)? + 2;
                         self.unless_long(Some(end))?;
                         match bytes.get(..end) {
                             Some(whole) if whole.ends_with(b"\r\n") => {}
-                            Some(_) => return Err(Unsound::Garbled),
+                            Some(_) => return Err(BadReply::Garbled),
                             None => return Ok(None),
                         }
                     }
@@ -68,14 +68,14 @@ impl Scanner {
                     if let Some(count) = length(line)?.filter(|count| *count > 0) {
                         self.elements = self.elements.saturating_add(count);
                         if self.elements > ELEMENTS_MAX {
-                            return Err(Unsound::Many);
+                            return Err(BadReply::Many);
                         }
-                        self.open.try_push(count).map_err(|_| Unsound::Deep)?;
+                        self.open.try_push(count).map_err(|_| BadReply::Deep)?;
                         self.at = after_line;
                         continue;
                     }
                 }
-                _ => return Err(Unsound::Garbled),
+                _ => return Err(BadReply::Garbled),
             }
             self.at = end;
             if self.is_whole() {
@@ -96,42 +96,42 @@ impl Scanner {
         true
     }
 
-    fn unless_long(&self, end: Option<usize>) -> Result<Option<usize>, Unsound> {
-        if end.unwrap_or(self.at) > REPLY_BYTES_MAX { Err(Unsound::Long) } else { Ok(end) }
+    fn unless_long(&self, end: Option<usize>) -> Result<Option<usize>, BadReply> {
+        if end.unwrap_or(self.at) > REPLY_BYTES_MAX { Err(BadReply::Long) } else { Ok(end) }
     }
 }
 
 /// The type byte and the text of the next line, if complete.
-fn line(bytes: &[u8]) -> Result<Option<(u8, &[u8])>, Unsound> {
+fn line(bytes: &[u8]) -> Result<Option<(u8, &[u8])>, BadReply> {
     let Some((kind, rest)) = bytes.split_first() else { return Ok(None) };
     if !b"+-:$*".contains(kind) {
-        return Err(Unsound::Garbled);
+        return Err(BadReply::Garbled);
     }
     let seen = rest.get(..LINE_BYTES_MAX + 2).unwrap_or(rest);
     match seen.windows(2).position(|pair| pair == b"\r\n") {
         Some(length) => Ok(Some((*kind, rest.get(..length).unwrap_or_default()))),
-        None if rest.len() >= LINE_BYTES_MAX + 2 => Err(Unsound::EndlessLine),
+        None if rest.len() >= LINE_BYTES_MAX + 2 => Err(BadReply::EndlessLine),
         None => Ok(None),
     }
 }
 
 /// The length in a line; `None` for -1, the nil of RESP2.
-fn length(line: &[u8]) -> Result<Option<u32>, Unsound> {
+fn length(line: &[u8]) -> Result<Option<u32>, BadReply> {
     match number(line)? {
         -1 => Ok(None),
         length => u32::try_from(length)
             .map(Some)
-            .map_err(|_| if length < 0 { Unsound::Garbled } else { Unsound::Long }),
+            .map_err(|_| if length < 0 { BadReply::Garbled } else { BadReply::Long }),
     }
 }
 
-fn number(line: &[u8]) -> Result<i64, Unsound> {
-    let text = std::str::from_utf8(line).map_err(|_| Unsound::Garbled)?;
+fn number(line: &[u8]) -> Result<i64, BadReply> {
+    let text = std::str::from_utf8(line).map_err(|_| BadReply::Garbled)?;
     let digits = text.strip_prefix('-').unwrap_or(text);
     if digits.is_empty() || !digits.bytes().all(|byte| byte.is_ascii_digit()) {
-        return Err(Unsound::Garbled);
+        return Err(BadReply::Garbled);
     }
-    text.parse().map_err(|_| Unsound::Garbled)
+    text.parse().map_err(|_| BadReply::Garbled)
 }
 
 /// The largest reply; 32 cells take less than 4 kB.
@@ -148,9 +148,9 @@ const ELEMENTS_MAX: u32 = 16_384;
 
 #[cfg(test)]
 mod tests {
-    use super::{Scanner, Unsound, Value};
+    use super::{BadReply, Scanner, Value};
 
-    fn take(bytes: &[u8]) -> Result<Option<Value>, Unsound> {
+    fn take(bytes: &[u8]) -> Result<Option<Value>, BadReply> {
         Scanner::default().take(&mut bytes.to_vec())
     }
 
@@ -172,26 +172,26 @@ mod tests {
     fn what_is_over_a_bound_is_refused_before_it_has_come() {
         let deep = "*1\r\n".repeat(9);
         let long_line = format!("+{}", "x".repeat(5000));
-        let table: &[(&str, Unsound)] = &[
-            ("$536870912\r\n", Unsound::Long),
-            ("$1048577\r\n", Unsound::Long),
-            ("$99999999999999\r\n", Unsound::Long),
-            ("*1000000000\r\n", Unsound::Many),
-            ("*16000\r\n*400\r\n", Unsound::Many),
-            (&deep, Unsound::Deep),
-            (&long_line, Unsound::EndlessLine),
-            ("$-5\r\n", Unsound::Garbled),
-            ("$+5\r\n", Unsound::Garbled),
-            (":99999999999999999999\r\n", Unsound::Garbled),
-            ("$1\r\nabc", Unsound::Garbled),
-            ("HTTP/1.1 400 Bad Request\r\n", Unsound::Garbled),
-            (">1", Unsound::Garbled),
-            ("\r\n", Unsound::Garbled),
+        let table: &[(&str, BadReply)] = &[
+            ("$536870912\r\n", BadReply::Long),
+            ("$1048577\r\n", BadReply::Long),
+            ("$99999999999999\r\n", BadReply::Long),
+            ("*1000000000\r\n", BadReply::Many),
+            ("*16000\r\n*400\r\n", BadReply::Many),
+            (&deep, BadReply::Deep),
+            (&long_line, BadReply::EndlessLine),
+            ("$-5\r\n", BadReply::Garbled),
+            ("$+5\r\n", BadReply::Garbled),
+            (":99999999999999999999\r\n", BadReply::Garbled),
+            ("$1\r\nabc", BadReply::Garbled),
+            ("HTTP/1.1 400 Bad Request\r\n", BadReply::Garbled),
+            (">1", BadReply::Garbled),
+            ("\r\n", BadReply::Garbled),
         ];
         for (text, expected) in table {
             assert_eq!(take(text.as_bytes()), Err(*expected), "{text:.20}");
         }
-        assert_eq!(take(b"+\xff\r\n"), Err(Unsound::Garbled));
+        assert_eq!(take(b"+\xff\r\n"), Err(BadReply::Garbled));
     }
 
     #[test]
@@ -200,6 +200,6 @@ mod tests {
         for _ in 0..300 {
             bytes.extend(format!("+{}\r\n", "x".repeat(4000)).bytes());
         }
-        assert_eq!(take(&bytes), Err(Unsound::Long));
+        assert_eq!(take(&bytes), Err(BadReply::Long));
     }
 }

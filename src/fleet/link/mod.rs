@@ -26,7 +26,7 @@ use redis::Value;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-pub use class::{Class, LinkError, TlsFault};
+pub use class::{FailureClass, LinkError, TlsFault};
 pub use node::NodeState;
 pub use nodes::NodeId;
 pub use replies::Replies;
@@ -178,7 +178,7 @@ impl RedisLink {
     ) -> Result<Value, LinkError> {
         let calls = [RedisCommand { script, keys, args }];
         let mut replies = self.send(node, &calls, limit);
-        let nothing = || Err(LinkError::new(Class::Other, "nothing was sent"));
+        let nothing = || Err(LinkError::new(FailureClass::Other, "nothing was sent"));
         replies.next().await.unwrap_or_else(nothing)
     }
 
@@ -215,7 +215,7 @@ impl RedisLink {
 
     /// Failures of calls, connection attempts and connections, by class.
     #[must_use]
-    pub fn failures(&self) -> [(&'static str, u64); Class::NAMES.len()] {
+    pub fn failures(&self) -> [(&'static str, u64); FailureClass::NAMES.len()] {
         self.shared.counts.read()
     }
 }

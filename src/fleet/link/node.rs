@@ -11,12 +11,12 @@ use tokio::time::{sleep, timeout};
 
 use super::Shared;
 use super::backoff::Backoff;
-use super::class::{Class, LinkError};
+use super::class::{FailureClass, LinkError};
 use super::conversation::{CommandBatch, CommandResult, Conversation, Queued};
 use super::open::open;
-use super::patience::Patience;
+use super::patience::ReplyTimeout;
 use super::url::Url;
-use super::voice::VoiceConnection;
+use super::voice::ServerLog;
 
 /// The state of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,11 +35,11 @@ pub(super) struct NodeHandle {
     pub(super) url: Url,
     inbox: mpsc::Sender<CommandBatch>,
     queued: Arc<AtomicUsize>,
-    face: Arc<Face>,
+    face: Arc<SharedNodeState>,
 }
 
 #[derive(Debug)]
-struct Face {
+struct SharedNodeState {
     state: watch::Sender<NodeState>,
     round_trip_us: AtomicU64,
     connections: AtomicU64,
@@ -48,12 +48,12 @@ struct Face {
 impl NodeHandle {
     pub(super) fn start(url: Url, shared: Arc<Shared>) -> NodeHandle {
         let (inbox, receiver) = mpsc::channel(BATCHES_MAX);
-        let face = Arc::new(Face {
+        let face = Arc::new(SharedNodeState {
             state: watch::Sender::new(NodeState::Starting),
             round_trip_us: AtomicU64::new(0),
             connections: AtomicU64::new(0),
         });
-        let voice = VoiceConnection::new(url.to_string());
+        let voice = ServerLog::new(url.to_string());
         let keeper = NodeKeeper { url: url.clone(), shared, face: Arc::clone(&face), inbox: receiver, voice };
         tokio::spawn(keeper.keep());
         NodeHandle { url, inbox, queued: Arc::default(), face }
@@ -90,7 +90,7 @@ impl NodeHandle {
         if let Some(error) = refusal(&self.face.state.borrow()) {
             return Err(error);
         }
-        let full = || LinkError::new(Class::Down, "too much waits for the server already");
+        let full = || LinkError::new(FailureClass::Down, "too much waits for the server already");
         let queued = Queued::take(&self.queued, bytes.len()).ok_or_else(full)?;
         let (replies, receivers) = (0..count).map(|_| oneshot::channel()).unzip();
         self.inbox.try_send(CommandBatch { bytes, replies, queued }).map_err(|_| full())?;
@@ -102,10 +102,10 @@ impl NodeHandle {
 fn refusal(state: &NodeState) -> Option<LinkError> {
     match state {
         NodeState::Up => None,
-        NodeState::Starting => Some(LinkError::new(Class::Down, "not connected yet")),
+        NodeState::Starting => Some(LinkError::new(FailureClass::Down, "not connected yet")),
         // The timeout belongs to an earlier call; the outcome of this one is known.
-        NodeState::Down(error) if error.class == Class::Timeout => {
-            Some(LinkError::new(Class::Down, "not connected: the server did not reply in time"))
+        NodeState::Down(error) if error.class == FailureClass::Timeout => {
+            Some(LinkError::new(FailureClass::Down, "not connected: the server did not reply in time"))
         }
         NodeState::Down(error) => Some(error.clone().of_unsent()),
     }
@@ -114,14 +114,14 @@ fn refusal(state: &NodeState) -> Option<LinkError> {
 struct NodeKeeper {
     url: Url,
     shared: Arc<Shared>,
-    face: Arc<Face>,
+    face: Arc<SharedNodeState>,
     inbox: mpsc::Receiver<CommandBatch>,
-    voice: VoiceConnection,
+    voice: ServerLog,
 }
 
 impl NodeKeeper {
     async fn keep(mut self) {
-        let mut patience = Patience::default();
+        let mut patience = ReplyTimeout::default();
         let mut backoff = Backoff::default();
         loop {
             let shared = Arc::clone(&self.shared);
@@ -132,10 +132,14 @@ impl NodeKeeper {
                 attempt.spawn(async move {
                     timeout(CONNECT_TIMEOUT, open(&url, &shared.options, &shared.scripts)).await
                 });
-                let timed_out = |_| Err(LinkError::new(Class::Timeout, "no connection within two seconds"));
+                let timed_out =
+                    |_| Err(LinkError::new(FailureClass::Timeout, "no connection within two seconds"));
                 match attempt.join_next().await {
                     Some(Ok(opened)) => opened.unwrap_or_else(timed_out),
-                    _ => Err(LinkError::new(Class::Down, "the attempt panicked: raise TasksMax of the unit")),
+                    _ => Err(LinkError::new(
+                        FailureClass::Down,
+                        "the attempt panicked: raise TasksMax of the unit",
+                    )),
                 }
             };
             let failed = match self.refuse_until(attempt).await {
@@ -162,11 +166,11 @@ impl NodeKeeper {
     async fn converse(
         &mut self,
         mut conversation: Conversation,
-        patience: &mut Patience,
+        patience: &mut ReplyTimeout,
         backoff: &mut Backoff,
     ) -> Option<LinkError> {
         let face = Arc::clone(&self.face);
-        let told = |patience: &Patience| {
+        let told = |patience: &ReplyTimeout| {
             face.round_trip_us.store(patience.round_trip_us().unwrap_or_default(), Ordering::Relaxed);
         };
         told(patience);
@@ -191,7 +195,7 @@ impl NodeKeeper {
                 done = &mut until => return Some(done),
                 batch = self.inbox.recv() => {
                     let state = self.face.state.borrow().clone();
-                    batch?.refuse(&refusal(&state).unwrap_or_else(|| LinkError::new(Class::Down, "not connected")));
+                    batch?.refuse(&refusal(&state).unwrap_or_else(|| LinkError::new(FailureClass::Down, "not connected")));
                 }
             }
         }

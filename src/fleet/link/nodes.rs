@@ -24,19 +24,19 @@ pub struct NodeId(pub(super) u32);
 pub(super) struct Nodes {
     shared: Arc<Shared>,
     spread: BucketSpread,
-    known: RwLock<KnownNode>,
+    known: RwLock<NodeEntry>,
     stale: Notify,
 }
 
 #[derive(Debug, Default)]
-struct KnownNode {
+struct NodeEntry {
     /// An entry stays empty after its server was removed, until a new server takes it.
     nodes: Vec<Option<Arc<NodeHandle>>>,
     /// The server of each slot; empty until the map is known.
     slots: Vec<Option<NodeId>>,
 }
 
-impl KnownNode {
+impl NodeEntry {
     fn find(&self, url: &Url) -> Option<NodeId> {
         let found = self.nodes.iter().position(|node| node.as_ref().is_some_and(|node| node.url == *url));
         found.and_then(|index| u32::try_from(index).ok()).map(NodeId)
@@ -66,7 +66,7 @@ impl KnownNode {
 
 impl Nodes {
     pub(super) fn start(shared: Arc<Shared>) -> Nodes {
-        let mut known = KnownNode::default();
+        let mut known = NodeEntry::default();
         for url in &shared.options.urls {
             let node = NodeHandle::start(url.clone(), Arc::clone(&shared));
             known.nodes.push(Some(Arc::new(node)));
@@ -180,7 +180,7 @@ async fn ask(node: &NodeHandle) -> Option<Vec<Range>> {
 }
 
 async fn one(node: &NodeHandle, command: Vec<u8>) -> Result<Value, LinkError> {
-    let gone = || LinkError::new(super::Class::Down, "the connection ended").of_sent();
+    let gone = || LinkError::new(super::FailureClass::Down, "the connection ended").of_sent();
     let reply = node.send(Arc::new(command), 1)?.pop().ok_or_else(gone)?;
     timeout(super::patience::TIMEOUT_MAX, reply).await.map_err(|_| gone())?.map_err(|_| gone())?
 }

@@ -22,7 +22,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore};
 
 use super::LinkOptions;
-use super::class::{Class, LinkError, TlsFault};
+use super::class::{FailureClass, LinkError, TlsFault};
 use super::conversation::{Conversation, ServerStream};
 use super::script::Script;
 use super::url::{ServerAddress, Url};
@@ -76,14 +76,15 @@ async fn read_apart<T: Send + 'static>(
     let (done, answer) = oneshot::channel();
     let spawned = Builder::new().name(name.into()).spawn(move || drop(done.send(read())));
     let failed =
-        |cause: &dyn Display| LinkError::new(Class::Down, format!("the {name} was not read: {cause}"));
+        |cause: &dyn Display| LinkError::new(FailureClass::Down, format!("the {name} was not read: {cause}"));
     spawned.map_err(|error| failed(&format_args!("{error}: raise TasksMax of the unit")))?;
     answer.await.map_err(|error| failed(&error))?
 }
 
 fn read_password(path: &Path) -> Result<Password, LinkError> {
-    let wrong =
-        |cause: &str| LinkError::new(Class::Auth, format!("the password file {}: {cause}", path.display()));
+    let wrong = |cause: &str| {
+        LinkError::new(FailureClass::Auth, format!("the password file {}: {cause}", path.display()))
+    };
     // Non-blocking, so that a named pipe reads as empty.
     let file = OpenOptions::new().read(true).custom_flags(OFlags::NONBLOCK.bits().cast_signed()).open(path);
     let file = file.map_err(|error| wrong(&error.kind().to_string()))?;
@@ -202,7 +203,7 @@ fn authorities_of_system() -> Result<RootCertStore, LinkError> {
 }
 
 fn tls(fault: TlsFault, why: impl Into<std::borrow::Cow<'static, str>>) -> LinkError {
-    LinkError::new(Class::Tls(fault), why)
+    LinkError::new(FailureClass::Tls(fault), why)
 }
 
 fn greeting<'a>(
@@ -255,14 +256,15 @@ impl ExpectedGreeting<'_> {
             (ExpectedGreeting::Digest(sha), Value::BulkString(bytes)) => bytes == sha.as_bytes(),
             (expected, Value::ServerError(error)) => {
                 let mut failed = LinkError::of_reply(error);
-                if matches!(expected, ExpectedGreeting::Welcome) && failed.class == Class::Other {
-                    failed = LinkError::new(Class::Auth, "the server does not take this user or password");
+                if matches!(expected, ExpectedGreeting::Welcome) && failed.class == FailureClass::Other {
+                    failed =
+                        LinkError::new(FailureClass::Auth, "the server does not take this user or password");
                 }
                 return Err(failed);
             }
             _ => false,
         };
-        let wrong = || LinkError::new(Class::Protocol, "what came is not what a Redis would reply");
+        let wrong = || LinkError::new(FailureClass::Protocol, "what came is not what a Redis would reply");
         if as_expected { Ok(()) } else { Err(wrong()) }
     }
 }

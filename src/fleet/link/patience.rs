@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Patience {
+pub(super) struct ReplyTimeout {
     /// Eight times the smoothed round trip, µs, which avoids rounding losses.
     eightfold_us: Option<u64>,
     doublings: u32,
 }
 
-impl Patience {
+impl ReplyTimeout {
     /// Takes the time of a reply, µs.
     pub(super) fn came(&mut self, micros: u64) {
         let micros = micros.clamp(1, SAMPLE_US_MAX);
@@ -59,11 +59,11 @@ const SAMPLE_US_MAX: u64 = 10_000_000;
 
 #[cfg(test)]
 mod tests {
-    use super::{Duration, Patience};
+    use super::{Duration, ReplyTimeout};
 
     #[test]
     fn four_round_trips_within_bounds() {
-        let mut patience = Patience::default();
+        let mut patience = ReplyTimeout::default();
         assert_eq!(patience.timeout(), Duration::from_millis(250), "nothing is known");
         patience.begin(100_000);
         assert_eq!(patience.timeout(), Duration::from_millis(400));
@@ -85,7 +85,7 @@ mod tests {
 
     #[test]
     fn who_was_not_answered_waits_longer_next_time_and_until_an_answer_comes() {
-        let mut patience = Patience::default();
+        let mut patience = ReplyTimeout::default();
         patience.begin(500);
         let waits: Vec<_> = (0..5)
             .map(|_| {

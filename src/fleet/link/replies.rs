@@ -11,7 +11,7 @@ use redis::Value;
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep, timeout};
 
-use super::class::{Class, LinkError};
+use super::class::{FailureClass, LinkError};
 use super::cluster::{Redirect, redirect};
 use super::conversation::CommandResult;
 use super::node::NodeHandle;
@@ -55,7 +55,7 @@ impl<'a> Replies<'a> {
             .collect();
         let bytes = Arc::new(bytes);
         let node = link.nodes.get(id);
-        let gone = || LinkError::new(Class::Down, "the server is not one of the cluster's any more");
+        let gone = || LinkError::new(FailureClass::Down, "the server is not one of the cluster's any more");
         let sent = node.as_ref().ok_or_else(gone).and_then(|node| node.send(Arc::clone(&bytes), calls.len()));
         let replies: Vec<_> = match sent {
             Ok(receivers) => receivers.into_iter().map(Ok).collect(),
@@ -78,7 +78,7 @@ impl<'a> Replies<'a> {
                 biased;
                 result = settled => result,
                 // The connection stays open and still matches the late reply to this call.
-                () = deadline => Err(LinkError::new(Class::Timeout, "no reply within the time that the caller had").of_sent()),
+                () = deadline => Err(LinkError::new(FailureClass::Timeout, "no reply within the time that the caller had").of_sent()),
             },
         };
         if let Err(error) = &result {
@@ -100,7 +100,7 @@ async fn settle(
     if !is_elsewhere && error.code() != "NOSCRIPT" {
         return understood(value);
     }
-    let too_long = || LinkError::new(Class::Timeout, "sent on and on").of_sent();
+    let too_long = || LinkError::new(FailureClass::Timeout, "sent on and on").of_sent();
     let followed = timeout(TIMEOUT_MAX, follow(link, node, bytes, asked.script, value)).await;
     followed.unwrap_or_else(|_| Err(too_long()))
 }
@@ -142,7 +142,7 @@ async fn follow(
         }
         if hops > HOPS_MAX {
             return Err(LinkError::new(
-                Class::ClusterDown,
+                FailureClass::ClusterDown,
                 "the servers of the cluster send a call in circles",
             ));
         }
@@ -156,9 +156,9 @@ async fn follow(
 /// The server of a redirection, once it accepts calls.
 async fn arrive(link: &RedisLink, url: &super::Url) -> Result<Arc<NodeHandle>, LinkError> {
     let node = link.nodes.sent_to(url);
-    let node = node.ok_or_else(|| LinkError::new(Class::Protocol, "a cluster of too many servers"))?;
+    let node = node.ok_or_else(|| LinkError::new(FailureClass::Protocol, "a cluster of too many servers"))?;
     let unreached =
-        || LinkError::new(Class::ClusterDown, "the server that has the slot now cannot be reached");
+        || LinkError::new(FailureClass::ClusterDown, "the server that has the slot now cannot be reached");
     timeout(TIMEOUT_MAX / 2, node.up()).await.map_err(|_| unreached())?;
     Ok(node)
 }
@@ -173,13 +173,13 @@ async fn again(node: &NodeHandle, before: &[Vec<u8>], bytes: &[u8]) -> CommandRe
     }
     match last {
         Some(reply) => arrived(reply).await,
-        None => Err(LinkError::new(Class::Other, "nothing was sent")),
+        None => Err(LinkError::new(FailureClass::Other, "nothing was sent")),
     }
 }
 
 async fn arrived(reply: oneshot::Receiver<CommandResult>) -> CommandResult {
     // The sender was dropped with the link.
-    reply.await.unwrap_or_else(|_| Err(LinkError::new(Class::Down, "the link ended").of_sent()))
+    reply.await.unwrap_or_else(|_| Err(LinkError::new(FailureClass::Down, "the link ended").of_sent()))
 }
 
 fn understood(value: Value) -> CommandResult {

@@ -6,7 +6,7 @@ use super::node::NodeState;
 use crate::clock::{Timestamp, read_boot_nanos};
 
 #[derive(Debug)]
-pub(super) struct VoiceConnection {
+pub(super) struct ServerLog {
     url: String,
     said: Option<Option<LinkError>>,
     since: Timestamp,
@@ -14,9 +14,9 @@ pub(super) struct VoiceConnection {
     unsaid: u64,
 }
 
-impl VoiceConnection {
-    pub(super) fn new(url: String) -> VoiceConnection {
-        VoiceConnection { url, said: None, since: Timestamp::ORIGIN, lines: 0, unsaid: 0 }
+impl ServerLog {
+    pub(super) fn new(url: String) -> ServerLog {
+        ServerLog { url, said: None, since: Timestamp::ORIGIN, lines: 0, unsaid: 0 }
     }
 
     /// Logs a state unless it is the last one logged.

@@ -1,6 +1,6 @@
 //! Reads, changes and restores the fleet overrides in Redis. No I/O: calls come out, replies go in.
 
-use super::{Document, OverridesCall, OverridesSaid, Seal};
+use super::{OverridesCall, OverridesDocument, OverridesKey, OverridesReply};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{FleetChange, FleetOverrides};
 use crate::fleet::call::Host;
@@ -25,13 +25,13 @@ pub struct OverridesView {
 #[derive(Debug)]
 pub(in crate::fleet) struct Exchange {
     host: Host,
-    seal: Seal,
-    known: Option<Document>,
+    seal: OverridesKey,
+    known: Option<OverridesDocument>,
     /// The [`Now::utc_offset_nanos`] by which the expiry times of `known` were last converted.
     utc: i64,
-    changes: VecDeque<AwaitedChange>,
+    changes: VecDeque<PendingChange>,
     /// The call in flight, its send time and the document it writes.
-    sent: Option<(OverridesCall, Timestamp, Option<Put>)>,
+    sent: Option<(OverridesCall, Timestamp, Option<PendingWrite>)>,
     /// A change was written; its operator gets the answer once it is in force on this host.
     is_done: bool,
     asked: Option<Timestamp>,
@@ -48,7 +48,7 @@ pub(in crate::fleet) struct Exchange {
 }
 
 #[derive(Debug)]
-struct AwaitedChange {
+struct PendingChange {
     change: FleetChange,
     answer: SyncSender<Result<bool, String>>,
     since: Timestamp,
@@ -57,8 +57,8 @@ struct AwaitedChange {
 }
 
 #[derive(Debug)]
-struct Put {
-    document: Document,
+struct PendingWrite {
+    document: OverridesDocument,
     is_change: bool,
 }
 
@@ -75,8 +75,13 @@ fn rejected([forged, stale, unreadable, unknown]: [u64; 4]) -> [(&'static str, u
 
 impl Exchange {
     /// `known` is the stored document of the previous process, if any.
-    pub(in crate::fleet) fn new(host: Host, seal: Seal, known: &FleetOverrides, now: Now) -> Exchange {
-        let known = Document::open(&known.document, &seal);
+    pub(in crate::fleet) fn new(
+        host: Host,
+        seal: OverridesKey,
+        known: &FleetOverrides,
+        now: Now,
+    ) -> Exchange {
+        let known = OverridesDocument::open(&known.document, &seal);
         Exchange {
             host,
             seal,
@@ -99,7 +104,7 @@ impl Exchange {
     }
 
     pub(in crate::fleet) fn change(&mut self, (change, answer): OverrideChange, now: Timestamp) {
-        self.changes.push_back(AwaitedChange { change, answer, since: now, has_looked: false });
+        self.changes.push_back(PendingChange { change, answer, since: now, has_looked: false });
     }
 
     pub(in crate::fleet) fn renamed(&mut self, host: Host) {
@@ -108,7 +113,7 @@ impl Exchange {
 
     pub(in crate::fleet) fn view(&self, now: Timestamp) -> OverridesView {
         OverridesView {
-            version: self.known.as_ref().map_or(0, Document::version),
+            version: self.known.as_ref().map_or(0, OverridesDocument::version),
             rejected: rejected([self.forged, self.stale, self.unreadable, self.unknown]),
             is_forged: self.alarmed.is_some_and(|alarmed| now.since(alarmed) < ALARM_LASTS),
         }
@@ -154,14 +159,15 @@ impl Exchange {
     }
 
     /// The document with the first queued change applied.
-    fn changed(&mut self, now: Now) -> Option<Put> {
+    fn changed(&mut self, now: Now) -> Option<PendingWrite> {
         while let Some(waiting) = self.changes.front().filter(|waiting| waiting.has_looked) {
             if self.is_foreign && self.known.is_none() {
                 self.answer(Err(FOREIGN.to_owned()));
                 continue;
             }
-            match Document::after(self.known.as_ref(), &waiting.change, &self.host, &self.seal, now) {
-                Ok(Some(document)) => return Some(Put { document, is_change: true }),
+            match OverridesDocument::after(self.known.as_ref(), &waiting.change, &self.host, &self.seal, now)
+            {
+                Ok(Some(document)) => return Some(PendingWrite { document, is_change: true }),
                 Ok(None) => self.answer(Ok(false)),
                 Err(too_long) => self.answer(Err(too_long.to_string())),
             }
@@ -170,7 +176,7 @@ impl Exchange {
     }
 
     /// The newest known document, if Redis has lost it or has another.
-    fn restored(&mut self, now: Timestamp) -> Option<Put> {
+    fn restored(&mut self, now: Timestamp) -> Option<PendingWrite> {
         let (known, seen) = (self.known.as_ref()?, self.seen.as_ref()?);
         let is_there = *seen == stamp(known.bytes());
         let is_early = self.restored.is_some_and(|restored| now.since(restored) < RESTORE_EVERY);
@@ -178,32 +184,32 @@ impl Exchange {
             return None;
         }
         self.restored = Some(now);
-        Some(Put { document: known.clone(), is_change: false })
+        Some(PendingWrite { document: known.clone(), is_change: false })
     }
 
     /// Handles a reply. Returns the overrides in force if they changed.
     pub(in crate::fleet) fn answered(
         &mut self,
         call: &OverridesCall,
-        said: OverridesSaid,
+        said: OverridesReply,
         now: Now,
     ) -> Option<FleetOverrides> {
         let (.., put) = self.sent.take_if(|(sent, ..)| sent == call)?;
         self.changes.iter_mut().for_each(|waiting| waiting.has_looked = true);
         let document = match (said, put) {
-            (OverridesSaid::Same, _) | (OverridesSaid::Written, None) => return None,
-            (OverridesSaid::Written, Some(put)) => {
+            (OverridesReply::Same, _) | (OverridesReply::Written, None) => return None,
+            (OverridesReply::Written, Some(put)) => {
                 self.is_done |= put.is_change;
                 self.see(stamp(put.document.bytes()), false, now.at);
                 put.document
             }
-            (OverridesSaid::Unreadable, _) => {
+            (OverridesReply::Unreadable, _) => {
                 self.unreadable += 1;
                 self.see(UNREADABLE.to_owned(), true, now.at);
                 return None;
             }
-            (OverridesSaid::Changed(value), _) => {
-                let document = Document::open(&value, &self.seal);
+            (OverridesReply::Changed(value), _) => {
+                let document = OverridesDocument::open(&value, &self.seal);
                 let is_foreign = document.is_none() && !value.is_empty();
                 self.forged += u64::from(is_foreign);
                 self.see(if value.is_empty() { String::new() } else { stamp(&value) }, is_foreign, now.at);

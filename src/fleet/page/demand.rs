@@ -1,7 +1,7 @@
 //! The demand for a key, the tokens that it needs, and whether there are plenty.
 
 use super::{
-    EVERY, KeyPage, MICROS, Pace, RENEW_AFTER, RENEWED_FROM, REPORT_EVERY, RISING_MIN, SLACK, WAITED_MAX,
+    EVERY, KeySync, MICROS, Pace, RENEW_AFTER, RENEWED_FROM, REPORT_EVERY, RISING_MIN, SLACK, WAITED_MAX,
     micros,
 };
 use crate::clock::Timestamp;
@@ -9,7 +9,7 @@ use crate::engine::{FleetBudget, ShareReport};
 use crate::fleet::cell::{CellRate, TOKEN};
 use std::time::Duration;
 
-impl KeyPage {
+impl KeySync {
     /// Whether the fleet has so many tokens that unused ones held here are not missed elsewhere.
     pub(super) fn has_plenty(&self, budget: &FleetBudget) -> bool {
         let quota = &budget.quota;

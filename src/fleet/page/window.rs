@@ -1,10 +1,10 @@
 //! The numbers of a budget (bucket or window) as Redis gets them, and the sync of keys with windows.
 
-use super::{CellQuota, KeyPage, TOKEN};
+use super::{CellQuota, KeySync, TOKEN};
 use crate::clock::Timestamp;
 use crate::engine::{FleetBudget, WindowTurns};
 use crate::fleet::cell::CellRate;
-use crate::fleet::window::{CellWindow, FleetWindowTurns};
+use crate::fleet::window::{CellWindow, FleetWindowAlign};
 use crate::rules::{fleet_rate, nearest_fleet_rate};
 
 /// Returns the numbers of a budget for Redis; `None` if the scripts cannot count them exactly.
@@ -24,16 +24,16 @@ pub(in crate::fleet) fn cell_window(budget: &FleetBudget, unix_us: u64) -> Optio
     let window = budget.quota.window()?;
     Some(match window.turns() {
         WindowTurns::Every { slots, step, origin } => {
-            CellWindow { slots, turns: FleetWindowTurns::Every { step, origin } }
+            CellWindow { slots, turns: FleetWindowAlign::Every { step, origin } }
         }
         WindowTurns::Calendar => {
             let (start, turn, finish) = window.edges(unix_us);
-            CellWindow { slots: 1, turns: FleetWindowTurns::Calendar { start, turn, finish } }
+            CellWindow { slots: 1, turns: FleetWindowAlign::Calendar { start, turn, finish } }
         }
     })
 }
 
-impl KeyPage {
+impl KeySync {
     pub(super) fn is_spent_out(&self) -> bool {
         matches!(self.more, Some((_, true)))
     }

@@ -5,15 +5,15 @@
 
 mod asking;
 
-use super::{PlacesAsk, PlacesSaid};
+use super::{KeyPermitReply, PermitRequest};
 use crate::clock::Timestamp;
 use crate::engine::{FleetConcurrencyLimit, PlacesReported, SharedKey};
-use crate::fleet::book::{NEVER, Paged};
+use crate::fleet::book::{KeyState, NEVER};
 use crate::fleet::cell::{CellReport, DEMAND_MAX, TOKEN};
 use std::time::Duration;
 
 #[derive(Debug)]
-pub(in crate::fleet) struct PlacesPage {
+pub(in crate::fleet) struct PermitKeySync {
     pub(in crate::fleet) key: SharedKey,
     /// The last report that Redis is known to have.
     last: Option<CellReport>,
@@ -64,9 +64,9 @@ pub(in crate::fleet) struct PlacesPace {
     pub(in crate::fleet) round_trip: Duration,
 }
 
-impl Paged for PlacesPage {
-    fn new(key: SharedKey, now: Timestamp) -> PlacesPage {
-        PlacesPage {
+impl KeyState for PermitKeySync {
+    fn new(key: SharedKey, now: Timestamp) -> PermitKeySync {
+        PermitKeySync {
             key,
             last: None,
             told: None,
@@ -106,7 +106,7 @@ impl Paged for PlacesPage {
     }
 }
 
-impl PlacesPage {
+impl PermitKeySync {
     /// Returns the earliest time of the next command; scarce permits have a longer interval.
     pub(in crate::fleet) fn soonest(&self, now: Timestamp) -> Timestamp {
         let gap = match (self.waiting > 0, self.is_short) {
@@ -234,7 +234,7 @@ impl PlacesPage {
         (version, dice): (u64, u32),
         budget: &FleetConcurrencyLimit,
         pace: &PlacesPace,
-    ) -> PlacesAsk {
+    ) -> PermitRequest {
         self.note(reported, pace.now);
         let target = self.target(reported, budget, pace);
         let is_kept = reported.requested > 0 || self.is_short;
@@ -248,7 +248,7 @@ impl PlacesPage {
             self.demand().max(u64::from(reported.leases_and_reserved().saturating_add(need)) * 1_000);
         let told = self.told.map(|told| pace.now.since(told)).filter(|age| *age < KNOWN);
         (self.asked_at, self.in_flight, self.calls, self.seen) = (Some(pace.now), true, false, 0);
-        PlacesAsk {
+        PermitRequest {
             key: self.key.name(),
             version,
             max: budget.quota.max(),
@@ -282,8 +282,8 @@ impl PlacesPage {
     /// Applies a reply.
     pub(in crate::fleet) fn hear(
         &mut self,
-        ask: &PlacesAsk,
-        said: &PlacesSaid,
+        ask: &PermitRequest,
+        said: &KeyPermitReply,
         budget: &FleetConcurrencyLimit,
         now: Timestamp,
     ) {

@@ -3,10 +3,10 @@
 use super::{CellReply, Engine, Now, Sync, SyncBatch, Timestamp, UnansweredBatch};
 use crate::engine::{NextIncrease, ShareReply};
 use crate::fleet::cell::TOKEN;
-use crate::fleet::lanes::Lanes;
+use crate::fleet::lanes::Sequences;
 use crate::fleet::page::EVERY;
 use crate::fleet::reply::{CommandReply, ReplyKind};
-use crate::fleet::window::{Stands, WindowSaid};
+use crate::fleet::window::{WindowReply, WindowStatus};
 use std::time::Duration;
 
 impl Sync {
@@ -102,7 +102,7 @@ impl Sync {
     /// Takes a new name, as another daemon uses this one.
     pub fn rename(&mut self) {
         self.options.host = self.dice.bytes();
-        self.lanes.iter_mut().for_each(Lanes::renew_all);
+        self.lanes.iter_mut().for_each(Sequences::renew_all);
         self.places.renew_all();
     }
 }
@@ -110,12 +110,12 @@ impl Sync {
 /// Whether Redis counted the reported debt: a report for a window that is not the present one creates no
 /// cell, and is counted only in an existing one.
 fn is_noted(said: &CellReply) -> bool {
-    said.window.is_none_or(|window| window.stands != Stands::OtherWindow || said.hosts > 0)
+    said.window.is_none_or(|window| window.stands != WindowStatus::OtherWindow || said.hosts > 0)
 }
 
 /// When the window has more tokens, which the host fetches then: counted from `from`.
-fn more(said: &WindowSaid, from: Timestamp) -> Option<NextIncrease> {
-    let is_spent_out = said.stands == Stands::SpentOut;
+fn more(said: &WindowReply, from: Timestamp) -> Option<NextIncrease> {
+    let is_spent_out = said.stands == WindowStatus::SpentOut;
     (said.more_us > 0).then(|| NextIncrease {
         at: from.after(Duration::from_micros(said.more_us)),
         is_exhausted: is_spent_out,

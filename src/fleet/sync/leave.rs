@@ -20,10 +20,10 @@ impl Sync {
                 is_left = true;
                 continue;
             }
-            match self.last_words(engine, number, now).unwrap_or(Last::Nothing) {
-                Last::Nothing => {}
-                Last::Later => is_left = true,
-                Last::Ask(bucket, ask) => {
+            match self.last_words(engine, number, now).unwrap_or(FinalStep::Nothing) {
+                FinalStep::Nothing => {}
+                FinalStep::Later => is_left = true,
+                FinalStep::Ask(bucket, ask) => {
                     is_left = true;
                     self.gather(&mut asks, bucket, (number, *ask), now.at, out);
                 }
@@ -33,32 +33,32 @@ impl Sync {
         self.leave_places(engine, now, out) || is_left
     }
 
-    fn last_words(&mut self, engine: &Engine, number: usize, now: Now) -> Option<Last> {
+    fn last_words(&mut self, engine: &Engine, number: usize, now: Now) -> Option<FinalStep> {
         let dice = self.dice.part_of_token();
         let pace = self.pace(now.at);
         let page = self.book.page_mut(number);
         if page.in_flight {
-            return Some(Last::Later);
+            return Some(FinalStep::Later);
         }
         let budget = self.budgets.get(&page.key.budget())?;
         let there = engine.peek_share(&page.key, budget, now)?;
         if there.borrowed == 0 && there.debt == 0 && there.refund == 0 && !page.is_believed() {
-            return Some(Last::Nothing);
+            return Some(FinalStep::Nothing);
         }
         let bucket = Bucket::of(&page.key.name(), self.options.buckets);
         if !bucket.of_each(&mut self.lanes).has_room() {
-            return Some(Last::Later);
+            return Some(FinalStep::Later);
         }
         let terms = terms(&self.versions, page.key.budget(), budget)?;
         let (reported, back) = engine.report_share(&page.key, budget, there.borrowed, now)?;
         self.happened.lapsed += u64::from(reported.expired);
         let window = cell_window(budget, self.clock.unix_us(now));
         let ask = page.ask(&reported, back, terms, (budget, window), &pace, dice);
-        Some(Last::Ask(bucket, Box::new(CellRequest { want: 0, demand: 0, ..ask })))
+        Some(FinalStep::Ask(bucket, Box::new(CellRequest { want: 0, demand: 0, ..ask })))
     }
 }
 
-enum Last {
+enum FinalStep {
     /// No host counts anything for this key.
     Nothing,
     /// In flight, or no lane is free.

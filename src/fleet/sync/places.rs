@@ -2,37 +2,39 @@
 
 mod asking;
 
-pub use asking::PlacesTold;
+pub use asking::PermitCheckReply;
 
 use super::{AGAIN_AFTER, Engine, Now, PAGES_MAX, ScriptCommand, SharedKey, Sync, Timestamp, VERSION_FIRST};
 use crate::engine::{FleetConcurrencyLimit, PlacesSettled};
 use crate::fleet::book::{KeyTable, NEVER};
 use crate::fleet::call::{Bucket, CELLS_MAX};
-use crate::fleet::lanes::{Lanes, UnansweredBatch};
+use crate::fleet::lanes::{Sequences, UnansweredBatch};
 use crate::fleet::page::EVERY;
-use crate::fleet::places::{NextPermitKey, PermitCommand, PlacesAsk, PlacesPace, PlacesPage, PlacesSaid};
+use crate::fleet::places::{
+    KeyPermitReply, NextPermitKey, PermitCommand, PermitKeySync, PermitRequest, PlacesPace,
+};
 use crate::fleet::reply::{CommandReply, ReplyKind};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 #[derive(Debug)]
-pub(super) struct PlacesTalk {
-    book: KeyTable<PlacesPage>,
-    lanes: Vec<Lanes<PermitCommand>>,
+pub(super) struct PermitSync {
+    book: KeyTable<PermitKeySync>,
+    lanes: Vec<Sequences<PermitCommand>>,
     limits: Arc<HashMap<u64, FleetConcurrencyLimit>>,
     /// The earliest resend of a command.
     again: Timestamp,
     calls: Vec<SharedKey>,
     /// Keys with pending requests that Redis has answered.
-    told: Vec<PlacesTold>,
+    told: Vec<PermitCheckReply>,
 }
 
-impl PlacesTalk {
-    pub(super) fn new(buckets: u16) -> PlacesTalk {
+impl PermitSync {
+    pub(super) fn new(buckets: u16) -> PermitSync {
         let buckets = (0..buckets.clamp(1, 256)).filter_map(|bucket| u8::try_from(bucket).ok());
-        PlacesTalk {
+        PermitSync {
             book: KeyTable::default(),
-            lanes: buckets.map(|bucket| Lanes::new(Bucket::from_number(bucket))).collect(),
+            lanes: buckets.map(|bucket| Sequences::new(Bucket::from_number(bucket))).collect(),
             limits: Arc::default(),
             again: NEVER,
             calls: Vec::new(),
@@ -49,12 +51,12 @@ impl PlacesTalk {
     }
 
     pub(super) fn next(&self) -> Timestamp {
-        let is_waited_for = self.lanes.iter().any(Lanes::has_room_for_waiting);
+        let is_waited_for = self.lanes.iter().any(Sequences::has_room_for_waiting);
         if is_waited_for { Timestamp::ORIGIN } else { self.book.next().min(self.again) }
     }
 
     pub(super) fn renew_all(&mut self) {
-        self.lanes.iter_mut().for_each(Lanes::renew_all);
+        self.lanes.iter_mut().for_each(Sequences::renew_all);
     }
 }
 
@@ -102,7 +104,7 @@ impl Sync {
         };
         // Keys that waited for a lane go before keys that are due now.
         for bucket in 0..self.places.lanes.len() {
-            while let Some(number) = self.places.lanes.get_mut(bucket).and_then(Lanes::take_waiting) {
+            while let Some(number) = self.places.lanes.get_mut(bucket).and_then(Sequences::take_waiting) {
                 if self.places.book.wake(number) {
                     look_at(self, number);
                 }
@@ -114,7 +116,7 @@ impl Sync {
         self.send_rest_of_places(asks, now.at, out);
     }
 
-    fn look_at_place(&mut self, engine: &Engine, number: usize, now: Now) -> Option<(Bucket, PlacesAsk)> {
+    fn look_at_place(&mut self, engine: &Engine, number: usize, now: Now) -> Option<(Bucket, PermitRequest)> {
         let (dice, pace) = (self.dice.part_of_token(), self.places_pace(now.at));
         let limits = Arc::clone(&self.places.limits);
         let page = self.places.book.page_mut(number);
@@ -162,7 +164,7 @@ impl Sync {
         &mut self,
         asks: &mut PermitBatchParts,
         bucket: Bucket,
-        ask: (usize, PlacesAsk),
+        ask: (usize, PermitRequest),
         now: Timestamp,
         out: &mut Vec<ScriptCommand>,
     ) {
@@ -183,12 +185,12 @@ impl Sync {
     fn send_places(
         &mut self,
         bucket: Bucket,
-        batch: Vec<(usize, PlacesAsk)>,
+        batch: Vec<(usize, PermitRequest)>,
         now: Timestamp,
         out: &mut Vec<ScriptCommand>,
     ) {
         let who = (self.options.host, self.options.epoch, self.dice.bytes());
-        let (pages, asks): (Vec<usize>, Vec<PlacesAsk>) = batch.into_iter().unzip();
+        let (pages, asks): (Vec<usize>, Vec<PermitRequest>) = batch.into_iter().unzip();
         let lanes = bucket.of_each(&mut self.places.lanes);
         match lanes.send(who, asks, pages, now) {
             Ok(call) => out.push(ScriptCommand::Places(call.clone())),
@@ -208,7 +210,7 @@ impl Sync {
     pub fn places_answered(
         &mut self,
         call: &PermitCommand,
-        answer: CommandReply<Vec<PlacesSaid>>,
+        answer: CommandReply<Vec<KeyPermitReply>>,
         engine: &Engine,
         now: Now,
     ) {
@@ -240,7 +242,7 @@ impl Sync {
     fn settle_places(
         &mut self,
         flight: &UnansweredBatch<PermitCommand>,
-        said: &[PlacesSaid],
+        said: &[KeyPermitReply],
         engine: &Engine,
         now: Now,
     ) {
@@ -272,7 +274,7 @@ impl Sync {
             };
             if ask.need > 0 {
                 let is_short = said.grant < ask.need;
-                self.places.told.push(PlacesTold { key: page.key, is_short });
+                self.places.told.push(PermitCheckReply { key: page.key, is_short });
             }
             engine.apply_permit_reply(&page.key, limit, &settled, now);
             let at = page.after(limit, now.at);
@@ -293,7 +295,7 @@ impl Sync {
             return;
         }
         self.places.again = NEVER;
-        for flight in self.places.lanes.iter_mut().flat_map(Lanes::flights) {
+        for flight in self.places.lanes.iter_mut().flat_map(Sequences::flights) {
             let Some(again) = &mut flight.again else { continue };
             if *again <= now {
                 *again = NEVER;
@@ -317,7 +319,7 @@ impl Sync {
     /// After an outage: resends commands in flight, and checks every key.
     pub(super) fn relink_places(&mut self, now: Timestamp) {
         self.places.again = now;
-        let flights = self.places.lanes.iter_mut().flat_map(Lanes::flights);
+        let flights = self.places.lanes.iter_mut().flat_map(Sequences::flights);
         flights.filter(|flight| flight.again.is_some()).for_each(|flight| flight.again = Some(now));
         for number in self.places.book.numbers() {
             let at = now.after(self.dice.up_to(EVERY));
@@ -361,7 +363,7 @@ impl Sync {
         engine: &Engine,
         number: usize,
         now: Now,
-    ) -> Option<Option<(Bucket, PlacesAsk)>> {
+    ) -> Option<Option<(Bucket, PermitRequest)>> {
         let (dice, pace) = (self.dice.part_of_token(), self.places_pace(now.at));
         let page = self.places.book.page_mut(number);
         if page.in_flight {
@@ -379,7 +381,7 @@ impl Sync {
         let reported = engine.report_permits(&page.key, limit, there.leases, now)?;
         let version = self.versions.get(&page.key.budget()).copied().unwrap_or(VERSION_FIRST);
         let ask = page.ask(&reported, (version, dice), limit, &pace);
-        Some(Some((bucket, PlacesAsk { want: 0, need: 0, demand: 0, ..ask })))
+        Some(Some((bucket, PermitRequest { want: 0, need: 0, demand: 0, ..ask })))
     }
 
     fn close_place(&mut self, number: usize) {
@@ -394,4 +396,4 @@ impl Sync {
 }
 
 /// The parts of the pending batches of one tick, with the numbers of the keys.
-type PermitBatchParts = BTreeMap<Bucket, Vec<(usize, PlacesAsk)>>;
+type PermitBatchParts = BTreeMap<Bucket, Vec<(usize, PermitRequest)>>;

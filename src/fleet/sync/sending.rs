@@ -5,7 +5,7 @@ use crate::clock::Timestamp;
 use crate::fleet::book::NEVER;
 use crate::fleet::call::{Bucket, CELLS_MAX, ScriptCommand};
 use crate::fleet::cell::CellRequest;
-use crate::fleet::lanes::{Lanes, UnansweredBatch};
+use crate::fleet::lanes::{Sequences, UnansweredBatch};
 use std::time::Duration;
 
 impl Sync {
@@ -77,7 +77,7 @@ impl Sync {
             return;
         }
         self.again = NEVER;
-        for flight in self.lanes.iter_mut().flat_map(Lanes::flights) {
+        for flight in self.lanes.iter_mut().flat_map(Sequences::flights) {
             let Some(again) = &mut flight.again else { continue };
             if *again <= now {
                 *again = NEVER;

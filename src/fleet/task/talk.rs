@@ -9,9 +9,9 @@ use super::servers::{Arrival, Servers};
 use super::{LEAVE_MAX, SyncPlan};
 use crate::clock::{Clock, Now, Timestamp};
 use crate::engine::{Engine, FleetStatus};
-use crate::fleet::beat::Beat;
+use crate::fleet::beat::Heartbeat;
 use crate::fleet::call::ScriptCommand;
-use crate::fleet::counters::{FleetCounters, View};
+use crate::fleet::counters::{FleetCounters, FleetView};
 use crate::fleet::dice::drawn;
 use crate::fleet::link::NodeId;
 use crate::fleet::member::HostMember;
@@ -26,7 +26,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
 use tracing::{info, warn};
 
-pub(super) struct Talk {
+pub(super) struct SyncLoop {
     engine: Arc<Engine>,
     clock: Arc<Clock>,
     standing: Arc<FleetStatus>,
@@ -44,13 +44,13 @@ pub(super) struct Talk {
     changes: mpsc::Receiver<OverrideChange>,
     arrivals: mpsc::Receiver<Arrival>,
     arrives: mpsc::Sender<Arrival>,
-    view: View,
+    view: FleetView,
     /// When the view was last published, and the cells answered by then.
     told: Now,
     told_cells: u64,
 }
 
-impl Talk {
+impl SyncLoop {
     pub(super) fn new(
         engine: Arc<Engine>,
         clock: Arc<Clock>,
@@ -61,7 +61,7 @@ impl Talk {
             mpsc::Receiver<OverrideChange>,
             mpsc::Receiver<WaitingRequest>,
         ),
-    ) -> Talk {
+    ) -> SyncLoop {
         let identity = &plan.identity;
         let many = plan.link.cluster || plan.link.urls.len() > 1;
         let options = SyncOptions {
@@ -75,7 +75,7 @@ impl Talk {
         let overrides = Exchange::new(identity.host, plan.seal.clone(), &known, clock.now());
         let mut member = HostMember::new(Arc::clone(&engine), Arc::clone(&standing), options);
         member.expect(identity.hosts, clock.now().at);
-        Talk {
+        SyncLoop {
             member,
             questions,
             engine,
@@ -92,7 +92,7 @@ impl Talk {
             changes,
             arrivals,
             arrives,
-            view: View::default(),
+            view: FleetView::default(),
             told: Now::default(),
             told_cells: 0,
         }
@@ -198,12 +198,12 @@ impl Talk {
         self.overrides.due(with_others, now).map(ScriptCommand::Overrides)
     }
 
-    fn beat(&mut self, server: Option<NodeId>, now: Now) -> Beat {
+    fn beat(&mut self, server: Option<NodeId>, now: Now) -> Heartbeat {
         let keeps_pools = self.servers.as_ref().is_some_and(|servers| servers.keeps_pools(server));
         let (seq, pools) =
             if keeps_pools { self.reserves.report(&self.engine, now.at) } else { (0, Vec::new()) };
         let (host, epoch) = (self.member.sync().host(), self.plan.identity.epoch);
-        Beat { host, epoch, seq, pools, secret: self.plan.secret }
+        Heartbeat { host, epoch, seq, pools, secret: self.plan.secret }
     }
 
     /// Sends the remote checks of all pending requests that have arrived by now, in one write.

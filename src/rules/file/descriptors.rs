@@ -3,8 +3,8 @@
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use crate::rules::de::{LaterList, LaterMap, Spanned};
-use crate::rules::values::{Anything, RequestCount, Text};
+use crate::rules::de::{DeferredList, DeferredMap, Spanned};
+use crate::rules::values::{AnyValue, RequestCount, Text};
 
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(rename = "a descriptor")]
@@ -19,7 +19,7 @@ pub(in crate::rules) struct DescriptorFields<'n> {
     /// the limit of descriptors that end here; without it the descriptor leads on, or lets through what it matches. Default: no limit.
     pub(in crate::rules) rate_limit: Option<RateLimitFields<'n>>,
     /// what the next entry may be
-    pub(in crate::rules) descriptors: Option<LaterList<DescriptorFields<'n>>>,
+    pub(in crate::rules) descriptors: Option<DeferredList<DescriptorFields<'n>>>,
     /// its own limit is judged and refuses nothing; descriptors below do not inherit it. Default: `false`.
     pub(in crate::rules) shadow_mode: Option<bool>,
     /// all values that its pattern matches share one counter; it needs a `*`. Default: `false`.
@@ -31,7 +31,7 @@ pub(in crate::rules) struct DescriptorFields<'n> {
     /// read, and without effect. Default: `false`.
     pub(in crate::rules) value_to_metric: Option<bool>,
     /// read, and without effect
-    pub(in crate::rules) metadata: Option<LaterMap<Anything>>,
+    pub(in crate::rules) metadata: Option<DeferredMap<AnyValue>>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

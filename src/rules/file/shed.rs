@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use super::MODE;
 use crate::rules::Mode;
-use crate::rules::de::{LaterMap, Scalar, Spanned};
+use crate::rules::de::{DeferredMap, Scalar, Spanned};
 use crate::rules::values::{AttributeName, DAY, Fraction, Name, PercentText, SECOND, Text, Time};
 
 #[derive(Debug, Deserialize, JsonSchema)]
@@ -30,7 +30,7 @@ pub(in crate::rules) struct ShedFields<'n> {
     /// keeps slots back for the most important. Default: off.
     pub(in crate::rules) fleet: Option<ReserveFields<'n>>,
     /// other readings of how full the host is, by name; see Signals
-    pub(in crate::rules) signals: Option<LaterMap<SignalFields<'n>>>,
+    pub(in crate::rules) signals: Option<DeferredMap<SignalFields<'n>>>,
 }
 
 #[derive(Debug, Deserialize, JsonSchema)]

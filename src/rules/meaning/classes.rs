@@ -29,18 +29,18 @@ impl OverrideQuota {
 /// The quotas of a rule's overrides, numbered from 1; 0 is the quota of the rule or its shadow rule. An
 /// override equal to the rule is numbered too, as it differs from the shadow rule.
 #[derive(Debug)]
-pub(super) struct Classes<T> {
+pub(super) struct QuotaClasses<T> {
     terms: Vec<T>,
     numbers: HashMap<T, u32>,
 }
 
-impl<T> Default for Classes<T> {
-    fn default() -> Classes<T> {
-        Classes { terms: Vec::new(), numbers: HashMap::new() }
+impl<T> Default for QuotaClasses<T> {
+    fn default() -> QuotaClasses<T> {
+        QuotaClasses { terms: Vec::new(), numbers: HashMap::new() }
     }
 }
 
-impl<T: Copy + Eq + Hash> Classes<T> {
+impl<T: Copy + Eq + Hash> QuotaClasses<T> {
     /// Returns the number of these terms; `check` validates new ones.
     pub(super) fn number<E>(&mut self, terms: T, check: impl FnOnce(&T) -> Result<(), E>) -> Result<u32, E> {
         if let Some(known) = self.numbers.get(&terms) {

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::OwnParts;
-use super::classes::Classes;
+use super::KindFields;
+use super::classes::QuotaClasses;
 use super::limits::Admitted;
-use super::overrides::{Keepers, overrides};
+use super::overrides::{OverrideReader, overrides};
 use crate::limit::{Quota, concurrency};
 use crate::rules::de::Mapping;
 use crate::rules::file::{CommonFields, ConcurrencyFields, ConcurrencyOverrideFields};
@@ -20,16 +20,16 @@ pub(super) fn own<'n>(
     key: &[KeyPart],
     mapping: Mapping<'n>,
     report: &mut Report<'_>,
-) -> OwnParts<'n> {
-    let mut classes = Classes::default();
-    let overrides = overrides(common, mapping, key, &AtOnce, &mut classes, report);
+) -> KindFields<'n> {
+    let mut classes = QuotaClasses::default();
+    let overrides = overrides(common, mapping, key, &PermitOverrides, &mut classes, report);
     let limit = |own: Max| limit(own, &classes);
     let candidate =
         fields.candidate.as_ref().map(|candidate| (limit(candidate.max), mapping.at("candidate")));
     let expires = fields.expires.map_or(EXPIRES_DEFAULT, |expires| expires.0);
     let admitted = Admitted { limit: limit(fields.max), overrides, candidate, expires: Some(expires) };
     admitted.doubt(mapping.at("max"), report);
-    OwnParts {
+    KindFields {
         algorithm: "concurrency",
         admitted: Some(admitted),
         unit: None,
@@ -38,16 +38,16 @@ pub(super) fn own<'n>(
     }
 }
 
-fn limit(own: Max, classes: &Classes<Max>) -> Limit {
+fn limit(own: Max, classes: &QuotaClasses<Max>) -> Limit {
     let all = std::iter::once(&own).chain(classes.iter());
     let quota = |max| Allowance::new(Quota::Concurrency(concurrency::ConcurrencyQuota::new(max)));
     Limit { allowances: all.map(|max| max.0.map(quota)).collect(), ..Limit::unlimited() }
 }
 
 /// Reader of the overrides of a `concurrency` rule. Each number is valid.
-struct AtOnce;
+struct PermitOverrides;
 
-impl Keepers for AtOnce {
+impl OverrideReader for PermitOverrides {
     type Entry = ConcurrencyOverrideFields;
     type Terms = Max;
 

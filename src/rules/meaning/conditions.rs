@@ -43,7 +43,7 @@ struct Values<'n> {
 
 /// The mapping that contains a value, if not `match` itself.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Within {
+enum ConditionParent {
     /// `not`: may contain other kinds of values.
     Not,
     /// `cidr`: networks only.
@@ -54,7 +54,12 @@ enum Within {
 
 impl Values<'_> {
     /// Reads one value or a list.
-    fn patterns(&mut self, node: &YamlNode, within: Option<Within>, report: &mut Report<'_>) -> Vec<Pattern> {
+    fn patterns(
+        &mut self,
+        node: &YamlNode,
+        within: Option<ConditionParent>,
+        report: &mut Report<'_>,
+    ) -> Vec<Pattern> {
         let items = match &node.value {
             Value::List(items) => items.as_slice(),
             _ => std::slice::from_ref(node),
@@ -79,7 +84,7 @@ impl Values<'_> {
         let mut patterns = Vec::with_capacity(items.len());
         for item in items {
             match (&item.value, within) {
-                (Value::Map(_), None | Some(Within::Not)) => {
+                (Value::Map(_), None | Some(ConditionParent::Not)) => {
                     patterns.extend(self.kind(item, within, report).unwrap_or_default());
                 }
                 _ => patterns.extend(self.text(item, within, report)),
@@ -88,10 +93,15 @@ impl Values<'_> {
         patterns
     }
 
-    fn text(&self, node: &YamlNode, within: Option<Within>, report: &mut Report<'_>) -> Option<Pattern> {
+    fn text(
+        &self,
+        node: &YamlNode,
+        within: Option<ConditionParent>,
+        report: &mut Report<'_>,
+    ) -> Option<Pattern> {
         let field = within.map_or(self.attribute, |within| within.name());
         let text: &str = report.settle(node.at, de::text(node, field))?;
-        if within == Some(Within::Cidr) {
+        if within == Some(ConditionParent::Cidr) {
             return report.settle(node.at, Network::parse(text)).map(Pattern::Network);
         }
         if text.len() > VALUE_BYTES_MAX {
@@ -109,7 +119,7 @@ impl Values<'_> {
             report.warning(node.at, message, mend);
         }
         Some(match within {
-            Some(Within::Glob { ignore_case: true }) => Pattern::any_case(text),
+            Some(ConditionParent::Glob { ignore_case: true }) => Pattern::any_case(text),
             _ => Pattern::parse(text),
         })
     }
@@ -118,7 +128,7 @@ impl Values<'_> {
     fn kind(
         &mut self,
         node: &YamlNode,
-        within: Option<Within>,
+        within: Option<ConditionParent>,
         report: &mut Report<'_>,
     ) -> Option<Vec<Pattern>> {
         let errors = report.errors();
@@ -151,7 +161,7 @@ impl Values<'_> {
             report.error(at, format!("`ignore_case` beside `{name}`"), mend);
             return None;
         }
-        if within == Some(Within::Not) && matches!(name, "not" | "present") {
+        if within == Some(ConditionParent::Not) && matches!(name, "not" | "present") {
             let mend =
                 "write `{present: true}` or `{present: false}` where `not` stands, or the values themselves";
             report.error(at, format!("`{name}` within `not`"), mend);
@@ -163,11 +173,11 @@ impl Values<'_> {
                 self.condition.or_absent = true;
                 Vec::new()
             }
-            "not" => vec![Pattern::Not(self.patterns(value, Some(Within::Not), report))],
-            "cidr" => self.patterns(value, Some(Within::Cidr), report),
+            "not" => vec![Pattern::Not(self.patterns(value, Some(ConditionParent::Not), report))],
+            "cidr" => self.patterns(value, Some(ConditionParent::Cidr), report),
             _ => {
                 let ignore_case = fields.ignore_case.unwrap_or_default();
-                self.patterns(value, Some(Within::Glob { ignore_case }), report)
+                self.patterns(value, Some(ConditionParent::Glob { ignore_case }), report)
             }
         })
     }
@@ -190,12 +200,12 @@ impl Values<'_> {
     }
 }
 
-impl Within {
+impl ConditionParent {
     fn name(self) -> &'static str {
         match self {
-            Within::Not => "not",
-            Within::Cidr => "cidr",
-            Within::Glob { .. } => "glob",
+            ConditionParent::Not => "not",
+            ConditionParent::Cidr => "cidr",
+            ConditionParent::Glob { .. } => "glob",
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use std::num::NonZeroU32;
 
-use super::OwnParts;
+use super::KindFields;
 use super::limits::Admitted;
 use super::region::{region, weighed};
 use crate::limit::share::{self, Fallback, RemoteCheckWait};
@@ -13,7 +13,7 @@ use crate::rules::fleet::{self, Region, WholeNumbers, fleet_rate, is_window};
 use crate::rules::percent::{self, Percent};
 use crate::rules::source::{Report, Span};
 use crate::rules::tree::RequestsPerUnit;
-use crate::rules::{FleetMode, FleetTerms, Limit, OnMiss, OnRedisDown, Scope};
+use crate::rules::{FleetMode, FleetSettings, Limit, OnMiss, OnRedisDown, Scope};
 
 /// The default scope of a rule and its source.
 #[derive(Clone, Copy, Debug)]
@@ -56,11 +56,11 @@ impl DefaultScope {
 /// Returns the fleet settings of a rule; `None` with `scope: host`, or after an error.
 pub(super) fn fleet(
     common: &CommonFields<'_>,
-    own: &OwnParts<'_>,
+    own: &KindFields<'_>,
     mapping: Mapping<'_>,
     given: DefaultScope,
     report: &mut Report<'_>,
-) -> Option<FleetTerms> {
+) -> Option<FleetSettings> {
     let given = match common.scope {
         Some(scope) => DefaultScope { scope, by: ScopeSource::Rule, ..given },
         None => given,
@@ -84,36 +84,36 @@ pub(super) fn fleet(
     about_windows(mapping, admitted, report);
     let terms = match (&common.fleet, mapping.get("fleet")) {
         (Some(fields), Some(node)) => terms(fields, Mapping(node), mapping.has("max"), report)?,
-        _ => FleetTerms::default(),
+        _ => FleetSettings::default(),
     };
     let max_over = match own.max_over {
         Some(share) => Some(max_over(share.0, mapping.at("max_over"), &terms, admitted, report)?),
         None => None,
     };
     let region = region(given.weight, mapping, admitted, report);
-    Some(FleetTerms { max_over, region, ..terms })
+    Some(FleetSettings { max_over, region, ..terms })
 }
 
 /// Returns the fleet settings of descriptors, which have no scope of their own.
-pub(super) fn of_descriptors(given: DefaultScope) -> Option<FleetTerms> {
-    (given.scope == Scope::Fleet).then(FleetTerms::default)
+pub(super) fn of_descriptors(given: DefaultScope) -> Option<FleetSettings> {
+    (given.scope == Scope::Fleet).then(FleetSettings::default)
 }
 
 /// Adds the region's part to the fleet settings of one descriptor.
 pub(super) fn of_descriptor(
-    terms: FleetTerms,
+    terms: FleetSettings,
     given: DefaultScope,
     amount: Option<RequestsPerUnit>,
-) -> FleetTerms {
+) -> FleetSettings {
     let rate =
         amount.and_then(|amount| Rate::new(amount.count, u64::from(amount.seconds) * SECOND_NANOS).ok());
     let whole = rate.map(|rate| WholeNumbers::Tokens { rate, burst: rate.count() });
     let region = given.weight.map(|weight| Region { weight, whole });
-    FleetTerms { region, ..terms }
+    FleetSettings { region, ..terms }
 }
 
 /// Converts a limit to its fleet form, in which all hosts share each quota.
-pub(in crate::rules) fn shared(limit: Limit, terms: &FleetTerms) -> Limit {
+pub(in crate::rules) fn shared(limit: Limit, terms: &FleetSettings) -> Limit {
     let mut limit = weighed(limit, terms.region.as_ref());
     for allowance in limit.allowances.iter_mut().flatten() {
         match &allowance.quota {
@@ -139,7 +139,7 @@ pub(in crate::rules) fn shared(limit: Limit, terms: &FleetTerms) -> Limit {
     limit
 }
 
-fn places_of(max: NonZeroU32, terms: &FleetTerms) -> places::PermitQuota {
+fn places_of(max: NonZeroU32, terms: &FleetSettings) -> places::PermitQuota {
     let asks = match terms.on_miss {
         None | Some(OnMiss::Ask) => places::PermitWait::OnMiss,
         Some(OnMiss::Admit | OnMiss::Refuse) => places::PermitWait::Never,
@@ -147,14 +147,14 @@ fn places_of(max: NonZeroU32, terms: &FleetTerms) -> places::PermitQuota {
     places::PermitQuota::new(max, when_down(terms)).with_remote_checks(asks).with_wait_max(terms.wait())
 }
 
-fn credit_of(terms: &FleetTerms) -> u16 {
+fn credit_of(terms: &FleetSettings) -> u16 {
     match (terms.mode, terms.on_miss) {
         (FleetMode::Borrow, Some(OnMiss::Admit)) => terms.over(),
         _ => 0,
     }
 }
 
-fn share_of(quota: share::ShareQuota, terms: &FleetTerms) -> share::ShareQuota {
+fn share_of(quota: share::ShareQuota, terms: &FleetSettings) -> share::ShareQuota {
     let asks = match (terms.mode, terms.on_miss) {
         (FleetMode::Exact, _) => RemoteCheckWait::Always,
         (_, None | Some(OnMiss::Ask)) => RemoteCheckWait::OnMiss,
@@ -167,7 +167,7 @@ fn share_of(quota: share::ShareQuota, terms: &FleetTerms) -> share::ShareQuota {
     if terms.max_over.is_some() { quota.with_whole_unit_credit() } else { quota }
 }
 
-fn when_down(terms: &FleetTerms) -> Fallback {
+fn when_down(terms: &FleetSettings) -> Fallback {
     match terms.on_redis_down {
         OnRedisDown::Share => Fallback::Share,
         OnRedisDown::Local => Fallback::Local,
@@ -265,7 +265,7 @@ fn terms(
     mapping: Mapping<'_>,
     is_of_places: bool,
     report: &mut Report<'_>,
-) -> Option<FleetTerms> {
+) -> Option<FleetSettings> {
     let errors_before = report.errors();
     if fields.deadline.is_some() {
         report.warning(mapping.at("deadline"), "`deadline` is now called `wait`", "write `wait`");
@@ -285,7 +285,7 @@ fn terms(
     }
     let wait = fields.wait.or(fields.deadline).map(|wait| wait.0);
     let on_redis_down = fields.on_redis_down.unwrap_or_default();
-    let terms = FleetTerms { mode, on_miss, on_redis_down, max_over: None, region: None, wait };
+    let terms = FleetSettings { mode, on_miss, on_redis_down, max_over: None, region: None, wait };
     (report.errors() == errors_before).then_some(terms)
 }
 
@@ -294,7 +294,7 @@ fn terms(
 fn max_over(
     share: u16,
     at: Span,
-    terms: &FleetTerms,
+    terms: &FleetSettings,
     admitted: Option<&Admitted>,
     report: &mut Report<'_>,
 ) -> Option<u16> {

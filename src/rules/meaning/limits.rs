@@ -3,10 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::OwnParts;
-use super::classes::{Classes, OverrideQuota};
+use super::KindFields;
+use super::classes::{OverrideQuota, QuotaClasses};
 use super::numbers::Numbers;
-use super::overrides::{Keepers, overrides};
+use super::overrides::{OverrideReader, overrides};
 use crate::rules::de::Mapping;
 use crate::rules::file::{Algorithm, CommonFields, OverrideFields, RuleFields};
 use crate::rules::problem::ValueProblem;
@@ -29,8 +29,8 @@ pub(super) fn own<'n>(
     key: &[KeyPart],
     mapping: Mapping<'n>,
     report: &mut Report<'_>,
-) -> OwnParts<'n> {
-    OwnParts {
+) -> KindFields<'n> {
+    KindFields {
         algorithm: fields.algorithm.unwrap_or_default().name(),
         admitted: admitted(fields, common, key, mapping, report),
         unit: fields.unit,
@@ -58,7 +58,7 @@ fn admitted(
         }
         _ => None,
     };
-    let mut classes = Classes::default();
+    let mut classes = QuotaClasses::default();
     let keepers = LimitNumbers { rule: &rule, candidate: candidate.as_ref() };
     let overrides = overrides(common, mapping, key, &keepers, &mut classes, report);
     let limit = rule.limit(&classes, report);
@@ -95,7 +95,7 @@ impl<'n> LimitNumbers<'_, 'n> {
     }
 }
 
-impl Keepers for LimitNumbers<'_, '_> {
+impl OverrideReader for LimitNumbers<'_, '_> {
     type Entry = OverrideFields;
     type Terms = OverrideQuota;
 

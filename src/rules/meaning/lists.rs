@@ -8,14 +8,14 @@ use crate::rules::source::{Report, Span};
 use crate::rules::yaml::YamlNode;
 use crate::rules::{ListKind, ListedEntry, Mode};
 
-pub(crate) struct MeantListed {
+pub(crate) struct ReadListEntry {
     /// Its name and span, even if the entry has errors: no other entry may have the name.
     pub(crate) name: Option<(Box<str>, Span)>,
     /// The entry, if it has no errors.
     pub(crate) listed: Option<ListedEntry>,
 }
 
-pub(crate) fn listed(node: &YamlNode, kind: ListKind, report: &mut Report<'_>) -> MeantListed {
+pub(crate) fn listed(node: &YamlNode, kind: ListKind, report: &mut Report<'_>) -> ReadListEntry {
     let errors_before = report.errors();
     let mapping = Mapping(node);
     let fields = match kind {
@@ -43,5 +43,5 @@ pub(crate) fn listed(node: &YamlNode, kind: ListKind, report: &mut Report<'_>) -
         };
         report.warning(at, message, "write a `match`, or remove the entry");
     }
-    MeantListed { name: name_of(mapping, "name"), listed }
+    ReadListEntry { name: name_of(mapping, "name"), listed }
 }

@@ -1,8 +1,8 @@
 //! Reader of an `overrides_file` table: a header, then a row of numbers for each key.
 
-use super::classes::Classes;
+use super::classes::QuotaClasses;
 use super::conditions::VALUE_BYTES_MAX;
-use super::overrides::Keepers;
+use super::overrides::OverrideReader;
 use crate::rules::csv::{Cell, CsvTable};
 use crate::rules::problem::{ValueProblem, shown};
 use crate::rules::rows::NotAdded;
@@ -19,10 +19,10 @@ struct Columns {
 }
 
 /// Reads the rows of a table. Errors are reported, up to [`ERRORS_MAX`].
-pub(super) fn read<K: Keepers>(
+pub(super) fn read<K: OverrideReader>(
     key: &[KeyPart],
     keepers: &K,
-    classes: &mut Classes<K::Terms>,
+    classes: &mut QuotaClasses<K::Terms>,
     report: &mut Report<'_>,
 ) -> Rows {
     let source = report.source();
@@ -53,7 +53,7 @@ pub(super) fn read<K: Keepers>(
     reader.rows
 }
 
-fn header<'t, K: Keepers>(
+fn header<'t, K: OverrideReader>(
     table: &mut CsvTable<'t>,
     cells: &mut Vec<Cell<'t>>,
     key: &[KeyPart],
@@ -115,11 +115,11 @@ struct RowReader<'k> {
 
 impl RowReader<'_> {
     /// Adds a row. Errors carry the index of their cell.
-    fn row<K: Keepers>(
+    fn row<K: OverrideReader>(
         &mut self,
         cells: &[Cell<'_>],
         keepers: &K,
-        classes: &mut Classes<K::Terms>,
+        classes: &mut QuotaClasses<K::Terms>,
     ) -> Result<(), (usize, ValueProblem)> {
         let Columns { numbers, burst, count, .. } = self.columns;
         if cells.len() != count {

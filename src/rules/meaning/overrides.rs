@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use serde::de::DeserializeOwned;
 
-use super::classes::Classes;
+use super::classes::QuotaClasses;
 use super::{conditions_of, override_rows};
 use crate::rules::de::{self, Mapping};
 use crate::rules::file::CommonFields;
@@ -16,7 +16,7 @@ use crate::rules::yaml::YamlNode;
 use crate::rules::{Condition, KeyPart, Overrides, Rows};
 
 /// A reader of the terms of overrides, which a rule and its shadow rule must both support.
-pub(super) trait Keepers {
+pub(super) trait OverrideReader {
     /// The fields of an entry.
     type Entry: DeserializeOwned;
     /// The quota of an override.
@@ -52,12 +52,12 @@ pub(super) trait Keepers {
 }
 
 /// Reads both fields; `None` if both are absent.
-pub(super) fn overrides<K: Keepers>(
+pub(super) fn overrides<K: OverrideReader>(
     fields: &CommonFields<'_>,
     mapping: Mapping<'_>,
     key: &[KeyPart],
     keepers: &K,
-    classes: &mut Classes<K::Terms>,
+    classes: &mut QuotaClasses<K::Terms>,
     report: &mut Report<'_>,
 ) -> Option<Arc<Overrides>> {
     let list = mapping.get("overrides").map(|_| entries(mapping, keepers, classes, report));
@@ -70,10 +70,10 @@ pub(super) fn overrides<K: Keepers>(
     Some(Arc::new(Overrides { list: list.unwrap_or_default(), rows: rows.unwrap_or_default(), file }))
 }
 
-fn entries<K: Keepers>(
+fn entries<K: OverrideReader>(
     mapping: Mapping<'_>,
     keepers: &K,
-    classes: &mut Classes<K::Terms>,
+    classes: &mut QuotaClasses<K::Terms>,
     report: &mut Report<'_>,
 ) -> Vec<(Vec<Condition>, u32)> {
     let items = de::items(mapping, "overrides");
@@ -96,10 +96,10 @@ fn entries<K: Keepers>(
     entries
 }
 
-fn entry<K: Keepers>(
+fn entry<K: OverrideReader>(
     node: &YamlNode,
     keepers: &K,
-    classes: &mut Classes<K::Terms>,
+    classes: &mut QuotaClasses<K::Terms>,
     report: &mut Report<'_>,
 ) -> Option<(Vec<Condition>, u32)> {
     let fields = de::read(node, report)?;
@@ -111,12 +111,12 @@ fn entry<K: Keepers>(
     Some((conditions?, number))
 }
 
-fn rows<K: Keepers>(
+fn rows<K: OverrideReader>(
     name: &str,
     node: &YamlNode,
     key: &[KeyPart],
     keepers: &K,
-    classes: &mut Classes<K::Terms>,
+    classes: &mut QuotaClasses<K::Terms>,
     report: &mut Report<'_>,
 ) -> Option<(Box<str>, Rows)> {
     report.settle(node.at, check_file_name(name))?;

@@ -14,7 +14,7 @@ use crate::rules::{Condition, Position, Priorities, Prioritize};
 
 /// The priorities of one domain read so far.
 #[derive(Debug, Default)]
-pub(crate) struct MeantPriorities {
+pub(crate) struct ReadPriorities {
     /// The position of `priorities`, and the names if they have no errors.
     declared: Option<(Position, Option<Vec<Box<str>>>)>,
     entries: Vec<PrioritizeEntry>,
@@ -30,7 +30,7 @@ struct PrioritizeEntry {
     priority_at: Span,
 }
 
-impl MeantPriorities {
+impl ReadPriorities {
     pub(crate) fn add(&mut self, file: Mapping<'_>, report: &mut Report<'_>) {
         if let Some(node) = file.get("priorities") {
             let names = names(node, report);

@@ -3,7 +3,7 @@
 use jiff::Timestamp;
 use jiff::tz::{Offset, TimeZone};
 
-use super::classes::{Classes, OverrideQuota};
+use super::classes::{OverrideQuota, QuotaClasses};
 use super::numbers::{Numbers, WrittenOver as Written};
 use crate::limit::fixed_window::WindowAlign;
 use crate::limit::{
@@ -14,11 +14,15 @@ use crate::rules::percent::{self, Percent, WHOLE};
 use crate::rules::problem::ValueProblem;
 use crate::rules::rate_text::{self, impossible};
 use crate::rules::source::{Report, Span};
-use crate::rules::{Allowance, Limit, Over};
+use crate::rules::{Allowance, Limit, OverTreatment};
 
 impl Numbers<'_> {
     /// Makes the limit with one allowance per class.
-    pub(super) fn limit(&self, classes: &Classes<OverrideQuota>, report: &mut Report<'_>) -> Option<Limit> {
+    pub(super) fn limit(
+        &self,
+        classes: &QuotaClasses<OverrideQuota>,
+        report: &mut Report<'_>,
+    ) -> Option<Limit> {
         let own = OverrideQuota { rate: self.rate, burst: self.fields.burst.map(u32::from) };
         // The rule's own quota is checked first, so that errors point to its field.
         report.settle(self.place_of(&own), own.check().and_then(|()| self.allowance(&own, None)))?;
@@ -38,7 +42,7 @@ impl Numbers<'_> {
 
     /// Warns of a soft part of less than one unit.
     fn about_soft(&self, allowance: Option<&Option<Allowance>>, report: &mut Report<'_>) {
-        let Some(Some(Allowance { quota, over: Over::Soft(soft), .. })) = allowance else { return };
+        let Some(Some(Allowance { quota, over: OverTreatment::Soft(soft), .. })) = allowance else { return };
         let Written::Soft(share, _) = self.over else { return };
         if soft.limit() == quota.limit() {
             let least = Percent(u32::try_from(WHOLE.div_ceil(u64::from(quota.limit()))).unwrap_or(u32::MAX));
@@ -70,9 +74,9 @@ impl Numbers<'_> {
     ) -> Result<Option<Allowance>, ValueProblem> {
         let Some(quota) = self.quota(terms, scale)? else { return Ok(None) };
         let over = match self.over {
-            Written::Refuse => Over::Refuse,
-            Written::Soft(share, _) => Over::Soft(Box::new(softened(&quota, share)?)),
-            Written::Elastic(share) => Over::Elastic(Box::new(share_of(&quota, share, scale)?)),
+            Written::Refuse => OverTreatment::Refuse,
+            Written::Soft(share, _) => OverTreatment::Soft(Box::new(softened(&quota, share)?)),
+            Written::Elastic(share) => OverTreatment::Elastic(Box::new(share_of(&quota, share, scale)?)),
         };
         let max_debt = self.fields.max_debt.unwrap_or(quota.limit());
         let quota = match quota {
@@ -186,10 +190,10 @@ fn bucket_wrong(error: LimitError, what: &str, rate: Rate) -> ValueProblem {
 }
 
 /// Returns the number of units that a key's log must hold: N and the debt, or the soft limit.
-fn most(log: &sliding_log::SlidingLogQuota, over: &Over, max_debt: u32) -> u32 {
+fn most(log: &sliding_log::SlidingLogQuota, over: &OverTreatment, max_debt: u32) -> u32 {
     let soft = match over {
-        Over::Soft(larger) => larger.limit(),
-        Over::Refuse | Over::Elastic(_) => 0,
+        OverTreatment::Soft(larger) => larger.limit(),
+        OverTreatment::Refuse | OverTreatment::Elastic(_) => 0,
     };
     log.count().saturating_add(max_debt).max(soft)
 }

@@ -15,7 +15,7 @@ use parts::{brake, workers};
 use signals::signals;
 
 #[derive(Debug)]
-pub(crate) struct MeantShed {
+pub(crate) struct ReadShedEntry {
     /// The pool and its span, even if the entry has errors: no other entry may have the pool.
     pub(crate) pool: Option<(Box<str>, Span)>,
     /// The entry. Unreadable parts are missing and reported.
@@ -34,9 +34,9 @@ pub(crate) struct UnsettledShed {
     reserved_for: Option<(Box<str>, Span)>,
 }
 
-pub(crate) fn shed(node: &YamlNode, report: &mut Report<'_>) -> MeantShed {
+pub(crate) fn shed(node: &YamlNode, report: &mut Report<'_>) -> ReadShedEntry {
     let entry = de::read(node, report).and_then(|fields| entry(&fields, Mapping(node), report));
-    MeantShed { pool: name_of(Mapping(node), "pool"), entry }
+    ReadShedEntry { pool: name_of(Mapping(node), "pool"), entry }
 }
 
 fn entry(fields: &ShedFields<'_>, mapping: Mapping<'_>, report: &mut Report<'_>) -> Option<UnsettledShed> {

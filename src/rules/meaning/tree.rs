@@ -12,7 +12,7 @@ use crate::rules::source::{Report, Span};
 use crate::rules::tree::{Branch, NodeLimit};
 use crate::rules::values::Text;
 use crate::rules::yaml::{Value, YamlNode};
-use crate::rules::{FleetTerms, check_name};
+use crate::rules::{FleetSettings, check_name};
 
 pub(in crate::rules) fn descriptors(
     nodes: &[YamlNode],
@@ -29,7 +29,7 @@ pub(in crate::rules) fn descriptors(
 struct TreeReader<'r, 's> {
     report: &'r mut Report<'s>,
     /// The fleet settings of its limits, with `scope: fleet`.
-    fleet: Option<(FleetTerms, DefaultScope)>,
+    fleet: Option<(FleetSettings, DefaultScope)>,
     /// The depth of the current node.
     depth: usize,
     /// Fields without effect: the first span and the number of uses.

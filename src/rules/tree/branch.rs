@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::limit::fixed_window::WindowPeriod;
 use crate::rules::source::Span;
-use crate::rules::{FleetTerms, Position};
+use crate::rules::{FleetSettings, Position};
 
 #[derive(Debug)]
 pub(in crate::rules) struct Branch {
@@ -32,7 +32,7 @@ pub(in crate::rules) struct NodeLimit {
     /// Whether it refuses nothing and marks requests over it (`quota_mode`).
     pub(in crate::rules) quota: bool,
     /// The fleet settings; `None` with `scope: host`.
-    pub(in crate::rules) fleet: Option<FleetTerms>,
+    pub(in crate::rules) fleet: Option<FleetSettings>,
     /// The name by which other limits replace it.
     pub(in crate::rules) name: Option<Box<str>>,
     /// Names of the limits that it replaces, with spans.

@@ -7,7 +7,7 @@ use std::io::{self, Read, Write};
 use serde::Serialize;
 use siphasher::sip::SipHasher13;
 
-use super::{SnapshotKey, Useless};
+use super::{SnapshotError, SnapshotKey};
 use crate::state::files::AtomicFile;
 
 /// A chain of checksums, each of which includes the one before.
@@ -93,29 +93,29 @@ impl<R: Read> SectionReader<R> {
     }
 
     /// Reads the values of the next section; none at the end, after which no byte may follow.
-    pub(super) fn next(&mut self) -> Result<&[u8], Useless> {
+    pub(super) fn next(&mut self) -> Result<&[u8], SnapshotError> {
         let (mut length, mut checksum) = ([0; 4], [0; 8]);
         self.file.read_exact(&mut length).map_err(at_end)?;
         if u32::from_le_bytes(length) > SECTION_BYTES_MAX {
-            return Err(Useless::Damaged("a section is too long"));
+            return Err(SnapshotError::Damaged("a section is too long"));
         }
         self.payload.resize(usize::try_from(u32::from_le_bytes(length)).unwrap_or_default(), 0);
         self.file.read_exact(&mut self.payload).map_err(at_end)?;
         self.file.read_exact(&mut checksum).map_err(at_end)?;
         if u64::from_le_bytes(checksum) != self.chain.add_section(length, &self.payload) {
-            return Err(Useless::Damaged("a checksum is wrong"));
+            return Err(SnapshotError::Damaged("a checksum is wrong"));
         }
         if self.payload.is_empty() && self.file.read(&mut [0])? > 0 {
-            return Err(Useless::Damaged("bytes follow its end"));
+            return Err(SnapshotError::Damaged("bytes follow its end"));
         }
         Ok(&self.payload)
     }
 }
 
-fn at_end(error: io::Error) -> Useless {
+fn at_end(error: io::Error) -> SnapshotError {
     match error.kind() {
-        io::ErrorKind::UnexpectedEof => Useless::Damaged("it ends too early"),
-        _ => Useless::Unreadable(error),
+        io::ErrorKind::UnexpectedEof => SnapshotError::Damaged("it ends too early"),
+        _ => SnapshotError::Unreadable(error),
     }
 }
 

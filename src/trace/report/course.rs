@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 
 use crate::page::{count, draw_lines, frame, legend, span};
-use crate::trace::course::Course;
+use crate::trace::course::StepCounts;
 
 /// A line's class in the style sheet, and its label.
 type LineKind = (&'static str, &'static str);
@@ -17,7 +17,7 @@ pub(super) fn most<'s>(steps: impl Iterator<Item = &'s [u64; 3]>) -> u64 {
 pub(super) fn chart(
     title: &str,
     kinds: [LineKind; 3],
-    course: &Course,
+    course: &StepCounts,
     steps: &[[u64; 3]],
     most: u64,
 ) -> Markup {

@@ -9,7 +9,7 @@ use crate::engine::UNIT_REQUESTS;
 use crate::page::{bar_edges, count, counted, draw_bars, name, rule_name, span, table};
 use crate::rules::Mode;
 use crate::rules::words::{each, numbers_or_unlimited};
-use crate::trace::rule_in_sets::{RuleInSet, RuleInSets, Spread};
+use crate::trace::rule_in_sets::{RuleDemand, RuleInSet, RuleInSets};
 use crate::trace::spread::QUANTILES;
 
 pub(super) fn section(id: &str, rule: &RuleInSets<'_>) -> Markup {
@@ -59,7 +59,7 @@ fn quota(set: &RuleInSet<'_>) -> Markup {
 }
 
 /// Shows the distribution of callers beside the limit, the quantiles, and the number of callers above the limit.
-fn spread(set: &RuleInSet<'_>, Spread { shape, bars, limit }: &Spread, scale: (u64, u64)) -> Markup {
+fn spread(set: &RuleInSet<'_>, RuleDemand { shape, bars, limit }: &RuleDemand, scale: (u64, u64)) -> Markup {
     let window = span(Duration::from_nanos(shape.window_nanos));
     let unit = set.rule.and_then(|rule| rule.unit.as_deref()).unwrap_or(UNIT_REQUESTS);
     let (all, above) = (shape.busiest.len() as u64, count(shape.above(*limit) as u64));

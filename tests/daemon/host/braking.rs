@@ -4,7 +4,7 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 
 use tidegate::clock::Now;
-use tidegate::engine::{Engine, EngineOptions, HashKey, Mode, Opening, PoolView};
+use tidegate::engine::{ConnectionParams, Engine, EngineOptions, HashKey, Mode, PoolView};
 use tidegate::host::SignalSensors;
 use tidegate::rules::{RuleSet, read_text};
 
@@ -37,8 +37,14 @@ fn brakes_pool_until_accept_queue_empties() {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
     let engine = engine(address.port());
-    let opening =
-        Opening { name: None, user: 0, pool: "web", slots: 8, connection: 1, pid: Some(std::process::id()) };
+    let opening = ConnectionParams {
+        name: None,
+        user: 0,
+        pool: "web",
+        slots: 8,
+        connection: 1,
+        pid: Some(std::process::id()),
+    };
     let _session = engine.open_session(&opening, Now::at_nanos(0)).unwrap();
     let mut sensors = SignalSensors::new(Path::new("/"));
     assert!(!after(&engine, &mut sensors, 0..40).braking);

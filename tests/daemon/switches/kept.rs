@@ -4,7 +4,7 @@ use std::fs;
 
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{BlockedKey, HostOverrides, Mode, RuleName, Switch, SwitchOrigin, Target};
-use tidegate::state::{ORDERS_VERSION, OrdersRead, UnreadableSwitches, read_orders, write_orders};
+use tidegate::state::{ORDERS_VERSION, SwitchesRead, UnreadableSwitches, read_orders, write_orders};
 
 const HOUR: u64 = 3_600_000_000_000;
 
@@ -48,7 +48,7 @@ fn reads_switches_with_same_wall_clock_end() {
         "no file says nothing"
     );
     write_orders(&path, ORDERS_VERSION, &orders(), now(HOUR, unix)).unwrap();
-    let whole = OrdersRead { orders: orders(), version: ORDERS_VERSION, not_understood: 0 };
+    let whole = SwitchesRead { orders: orders(), version: ORDERS_VERSION, not_understood: 0 };
     assert_eq!(read_orders(&path, now(HOUR, unix)).unwrap(), whole);
     // The next daemon has a new origin, two hours later.
     let read = read_orders(&path, now(0, unix + 2 * i64::try_from(HOUR).unwrap())).unwrap().orders;
@@ -108,7 +108,7 @@ pub(crate) fn document(version: u32, said: &str) -> String {
     format!(r#"{{"version":{version},"new":[1],"sum":"{sum:032x}","orders":{said}}}"#)
 }
 
-fn read_foreign(said: &str) -> OrdersRead {
+fn read_foreign(said: &str) -> SwitchesRead {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("switches");
     fs::write(&path, document(7, said)).unwrap();

@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
-    Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op, Opening,
-    RemoteCheckResult, Request, Session, Verdict, WorkOutcome,
+    ConnectionParams, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode,
+    Op, RemoteCheckResult, Request, Session, Verdict, WorkOutcome,
 };
-use tidegate::fleet::beat::Beat;
-use tidegate::fleet::call::{LanePosition, ScriptCommand};
+use tidegate::fleet::beat::Heartbeat;
+use tidegate::fleet::call::{ScriptCommand, SequencePosition};
 use tidegate::fleet::link_state::LinkState;
 use tidegate::fleet::member::HostMember;
 use tidegate::fleet::reply::{ReplyKind, ScriptReply};
@@ -67,7 +67,7 @@ pub(crate) enum Came {
     Waits,
 }
 
-fn number(place: &LanePosition) -> (u8, u8, u64, u64) {
+fn number(place: &SequencePosition) -> (u8, u8, u64, u64) {
     (place.bucket.number(), place.lane, place.epoch, place.seq)
 }
 
@@ -84,7 +84,8 @@ impl Host {
         let seed = crate::random::mixed(seed);
         let options = sync::SyncOptions { host: name, epoch: life, buckets: plan.base.buckets, seed };
         let member = HostMember::new(Arc::clone(&engine), Arc::clone(&standing), options);
-        let opening = Opening { name: None, user: 1, pool: "web", slots: 64, connection: 1, pid: None };
+        let opening =
+            ConnectionParams { name: None, user: 1, pool: "web", slots: 64, connection: 1, pid: None };
         let at = Now { at: local(drift_ppm, at_us), utc_offset_nanos: 0 };
         let session = engine.open_session(&opening, at).unwrap();
         let rule = engine.find_rule_name("api/exports").unwrap();
@@ -235,7 +236,7 @@ impl Host {
             self.member.set_heard(false, now.at);
         }
         if self.link.takes_beat(now.at) {
-            self.out.push(ScriptCommand::Beat(Beat {
+            self.out.push(ScriptCommand::Beat(Heartbeat {
                 host: self.name,
                 epoch: 1,
                 seq: 0,

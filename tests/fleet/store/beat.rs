@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use tidegate::fleet::beat::{Beat, Beaten, PoolLoad, PoolReport, PoolSaid};
+use tidegate::fleet::beat::{FleetPoolLoad, Heartbeat, HeartbeatReply, PoolLoad, PoolReport};
 use tidegate::fleet::secrets::SecretDigest;
 
 use super::{Kept, bytes};
@@ -37,7 +37,7 @@ pub(super) struct Said {
 }
 
 impl Beats {
-    pub(super) fn beat(&mut self, beat: &Beat, now_us: u64) -> Beaten {
+    pub(super) fn beat(&mut self, beat: &Heartbeat, now_us: u64) -> HeartbeatReply {
         let now_ms = now_us / 1000;
         self.expire(now_us);
         let name = bytes::hex(&beat.host);
@@ -54,10 +54,10 @@ impl Beats {
         let pools = beat.pools.iter().map(|report| self.report(beat, report, now_us)).collect();
         let counts = [self.hosts.len(), rank, hosts_alike];
         let [hosts, rank, alike] = counts.map(|count| u32::try_from(count).unwrap());
-        Beaten { now_us, hosts, rank, alike, pools }
+        HeartbeatReply { now_us, hosts, rank, alike, pools }
     }
 
-    fn report(&mut self, beat: &Beat, report: &PoolReport, now_us: u64) -> PoolSaid {
+    fn report(&mut self, beat: &Heartbeat, report: &PoolReport, now_us: u64) -> FleetPoolLoad {
         let host = bytes::hex(&beat.host);
         let kept = self.pools.get(&report.pool).and_then(|kept| kept.at(now_us)).cloned();
         let is_new = kept.is_none();
@@ -88,7 +88,7 @@ impl Beats {
         let load = changed(load, load, |count, _| count.min(COUNT_MAX));
         let may_lack = now_us - pool.since < SAID_US;
         self.pools.insert(report.pool.clone(), Kept::new(pool, now_us, KEPT_MS));
-        PoolSaid { load, hosts: u32::try_from(hosts).unwrap(), is_overtaken, may_lack }
+        FleetPoolLoad { load, hosts: u32::try_from(hosts).unwrap(), is_overtaken, may_lack }
     }
 
     pub(super) fn expire(&mut self, now_us: u64) {

@@ -3,7 +3,7 @@
 use tidegate::fleet::beat::PoolLoad;
 use tidegate::fleet::cell::TOKEN;
 use tidegate::fleet::reply::{CommandReply, CostCover, ReplyKind, ScriptReply};
-use tidegate::fleet::window::{Stands, WindowSaid};
+use tidegate::fleet::window::{WindowReply, WindowStatus};
 
 use super::beat::{Pool, Said};
 use super::{Cell, Guard, PlacesCell};
@@ -47,11 +47,11 @@ pub(super) fn of_guard(guard: &Guard) -> Vec<u8> {
     bytes
 }
 
-fn of_window(said: &WindowSaid) -> Vec<u8> {
+fn of_window(said: &WindowReply) -> Vec<u8> {
     let stands = match said.stands {
-        Stands::Open => 0,
-        Stands::SpentOut => 1,
-        Stands::OtherWindow => 2,
+        WindowStatus::Open => 0,
+        WindowStatus::SpentOut => 1,
+        WindowStatus::OtherWindow => 2,
     };
     [&said.more_us.to_le_bytes()[..], &[stands]].concat()
 }

@@ -2,7 +2,7 @@
 
 use tidegate::fleet::cell::{AMOUNT_MAX, CellQuota, CellReply, CellRequest, DEMAND_MAX, GENERATION_US};
 use tidegate::fleet::look::CellView;
-use tidegate::fleet::reply::{CostCover, Paid};
+use tidegate::fleet::reply::{CostCover, PaymentResult};
 
 use super::share::{Reports, granted, portion};
 
@@ -106,7 +106,7 @@ impl Cell {
     }
 
     /// What an exact decision sees of it.
-    pub fn look(&self, cost: u64, lost: bool, now_us: u64) -> Paid {
+    pub fn look(&self, cost: u64, lost: bool, now_us: u64) -> PaymentResult {
         let cost = cost.min(AMOUNT_MAX);
         let need = u64::try_from(cost.cast_signed() - self.level).unwrap_or(0);
         let wait = match need {
@@ -119,7 +119,7 @@ impl Cell {
                 CostCover::Until(u64::try_from(us).map_or(AMOUNT_MAX, |us| us.min(AMOUNT_MAX)))
             }
         };
-        Paid { level: self.level, wait, lost, version: self.terms.version, window: None }
+        PaymentResult { level: self.level, wait, lost, version: self.terms.version, window: None }
     }
 
     /// What an operator sees of it.

@@ -14,12 +14,12 @@ mod window;
 use std::collections::BTreeMap;
 
 use foldhash::HashMap;
-use tidegate::fleet::call::{Host, LanePosition, Nonce, Payment, ScriptCommand, SyncBatch};
+use tidegate::fleet::call::{Host, Nonce, Payment, ScriptCommand, SequencePosition, SyncBatch};
 use tidegate::fleet::cell::{CellReply, CellRequest};
-use tidegate::fleet::look::{Peeked, Reset};
+use tidegate::fleet::look::{PeekReply, Reset};
 use tidegate::fleet::places::PermitCommand;
-use tidegate::fleet::reply::{CommandReply, CostCover, Paid, ReplyKind, ScriptReply};
-use tidegate::fleet::window::{Stands, WindowSaid};
+use tidegate::fleet::reply::{CommandReply, CostCover, PaymentResult, ReplyKind, ScriptReply};
+use tidegate::fleet::window::{WindowReply, WindowStatus};
 
 pub use cell::Cell;
 use places::PlacesCell;
@@ -76,7 +76,7 @@ impl Store {
                     true => self.window_at(bucket, *key, now_us).map(|cell| cell.seen()),
                     false => self.cell_at(bucket, *key, now_us).map(|cell| cell.seen()),
                 });
-                ScriptReply::Peek(Peeked { now_us, cells: cells.collect() })
+                ScriptReply::Peek(PeekReply { now_us, cells: cells.collect() })
             }
             ScriptCommand::Reset(Reset { bucket, key, window: true }) => {
                 let found = self.window_at(bucket.number(), *key, now_us);
@@ -187,12 +187,12 @@ impl Store {
                     self.windows.insert(id, Kept::new(cell, now_us, kept));
                     paid
                 }
-                Payer::Window(None, lost, _) => Paid {
+                Payer::Window(None, lost, _) => PaymentResult {
                     level: 0,
                     wait,
                     lost,
                     version: cost.terms.version,
-                    window: Some(WindowSaid { more_us: 0, stands: Stands::OtherWindow }),
+                    window: Some(WindowReply { more_us: 0, stands: WindowStatus::OtherWindow }),
                 },
             });
         }
@@ -220,7 +220,7 @@ impl Store {
     /// What to answer at once: the reply of before, or why the call is not done.
     fn answered(
         &self,
-        place: &LanePosition,
+        place: &SequencePosition,
         now_us: u64,
         gaps: bool,
     ) -> Option<Result<ScriptReply, Refusal>> {
@@ -235,7 +235,7 @@ impl Store {
         (!gaps && place.seq != next).then_some(Err(Refusal::Unknown))
     }
 
-    fn refused<T>(&self, place: &LanePosition, now_us: u64, refusal: Refusal) -> CommandReply<T> {
+    fn refused<T>(&self, place: &SequencePosition, now_us: u64, refusal: Refusal) -> CommandReply<T> {
         let nonce = self.nonces.get(&place.bucket.number()).and_then(|kept| kept.at(now_us));
         let kind = match refusal {
             Refusal::Stale => ReplyKind::Stale,
@@ -245,14 +245,14 @@ impl Store {
     }
 
     /// The nonce from now on, and whether it is another than the host knows.
-    fn renew_nonce(&mut self, place: &LanePosition, now_us: u64) -> (Nonce, bool) {
+    fn renew_nonce(&mut self, place: &SequencePosition, now_us: u64) -> (Nonce, bool) {
         let stored = self.nonces.get(&place.bucket.number()).and_then(|kept| kept.at(now_us)).copied();
         let nonce = stored.unwrap_or(place.offer);
         self.nonces.insert(place.bucket.number(), Kept::new(nonce, now_us, MONTH_MS));
         (nonce, stored.is_none_or(|stored| stored != place.known.unwrap_or_default()))
     }
 
-    fn remember(&mut self, place: &LanePosition, now_us: u64, reply: ScriptReply) -> ScriptReply {
+    fn remember(&mut self, place: &SequencePosition, now_us: u64, reply: ScriptReply) -> ScriptReply {
         let guard = Guard { epoch: place.epoch, seq: place.seq, reply: reply.clone() };
         self.guards.insert(lane(place), Kept::new(guard, now_us, GUARD_MS));
         reply
@@ -337,7 +337,7 @@ impl Store {
 
 /// Who is to pay.
 enum Payer {
-    Bucket(Cell, Paid),
+    Bucket(Cell, PaymentResult),
     /// If there is one; whether it was lost, and whether it is the one that is meant.
     Window(Option<WindowCell>, bool, bool),
 }
@@ -349,7 +349,7 @@ enum Refusal {
     Unknown,
 }
 
-fn lane(place: &LanePosition) -> (u8, Host, u8) {
+fn lane(place: &SequencePosition) -> (u8, Host, u8) {
     (place.bucket.number(), place.host, place.lane)
 }
 

@@ -1,7 +1,7 @@
 //! The places of one key: what no host has reported is free.
 
 use tidegate::fleet::cell::{DEMAND_MAX, GENERATION_US, TOKEN};
-use tidegate::fleet::places::{PlacesAsk, PlacesSaid};
+use tidegate::fleet::places::{KeyPermitReply, PermitRequest};
 
 use super::share::{Reports, granted, portion};
 
@@ -19,10 +19,10 @@ pub struct PlacesCell {
 impl PlacesCell {
     pub fn serve(
         value: Option<&PlacesCell>,
-        ask: &PlacesAsk,
+        ask: &PermitRequest,
         other_nonce: bool,
         now_us: u64,
-    ) -> (PlacesCell, PlacesSaid) {
+    ) -> (PlacesCell, KeyPermitReply) {
         let most = u64::from(ask.max) * TOKEN;
         let (mut cell, lost) = match value {
             Some(&(mut cell)) => {
@@ -55,7 +55,7 @@ impl PlacesCell {
             grant = grant.max(u64::from(ask.need.min(ask.want)).min(there_are) * TOKEN);
         }
         cell.reports.hold(grant);
-        let said = PlacesSaid {
+        let said = KeyPermitReply {
             free: (free - grant.cast_signed()).div_euclid(TOKEN.cast_signed()),
             demand: all,
             grant: u32::try_from(grant / TOKEN).unwrap(),

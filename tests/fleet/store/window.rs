@@ -7,8 +7,8 @@ use tidegate::fleet::cell::{
     AMOUNT_MAX, CellQuota, CellReply, CellReport, CellRequest, GENERATION_US, TOKEN,
 };
 use tidegate::fleet::look::CellView;
-use tidegate::fleet::reply::{CostCover, Paid};
-use tidegate::fleet::window::{CellWindow, FleetWindowTurns, Stands, WindowSaid};
+use tidegate::fleet::reply::{CostCover, PaymentResult};
+use tidegate::fleet::window::{CellWindow, FleetWindowAlign, WindowReply, WindowStatus};
 
 use super::share::{Reports, granted, portion};
 
@@ -41,10 +41,10 @@ impl WindowCell {
     ) -> (Option<WindowCell>, bool, bool) {
         let now = now_us.cast_signed();
         let (shape, is_by_calendar) = match window.turns {
-            FleetWindowTurns::Every { step, origin } => {
+            FleetWindowAlign::Every { step, origin } => {
                 (Some((origin.cast_signed(), step.cast_signed())), false)
             }
-            FleetWindowTurns::Calendar { start, turn, finish } => {
+            FleetWindowAlign::Calendar { start, turn, finish } => {
                 let [start, turn, finish] = [start, turn, finish].map(u64::cast_signed);
                 let around = [(start, turn), (turn, finish)]
                     .into_iter()
@@ -177,18 +177,18 @@ impl WindowCell {
         (leaves - now).clamp(1, AMOUNT_MAX.cast_signed())
     }
 
-    fn said(&self, is_its: bool, now_us: u64) -> WindowSaid {
+    fn said(&self, is_its: bool, now_us: u64) -> WindowReply {
         let now = now_us.cast_signed();
         let mut counting = self.spent.iter().filter(|(_, spent)| **spent > 0);
         let oldest = counting.next().map(|(bucket, _)| *bucket);
         let first = if self.slots == 1 { Some(self.newest) } else { oldest };
         let stands = match is_its {
-            false => Stands::OtherWindow,
-            true if self.limit - self.spent() < TOKEN.cast_signed() => Stands::SpentOut,
-            true => Stands::Open,
+            false => WindowStatus::OtherWindow,
+            true if self.limit - self.spent() < TOKEN.cast_signed() => WindowStatus::SpentOut,
+            true => WindowStatus::Open,
         };
         let more_us = first.map_or(0, |bucket| self.leaves(bucket, now).unsigned_abs());
-        WindowSaid { more_us, stands }
+        WindowReply { more_us, stands }
     }
 
     /// A sync.
@@ -237,7 +237,7 @@ impl WindowCell {
 
     /// What a sync is told where there is no cell and none can be made.
     pub fn none(lost: bool, version: u64, now_us: u64) -> CellReply {
-        let window = Some(WindowSaid { more_us: 0, stands: Stands::OtherWindow });
+        let window = Some(WindowReply { more_us: 0, stands: WindowStatus::OtherWindow });
         let generation = now_us / GENERATION_US;
         CellReply { level: 0, demand: 0, grant: 0, hosts: 0, lost, version, generation, window }
     }
@@ -269,12 +269,12 @@ impl WindowCell {
         all_pay: bool,
         (lost, is_its): (bool, bool),
         now_us: u64,
-    ) -> Paid {
+    ) -> PaymentResult {
         if all_pay {
             self.spend(cost.cost.min(AMOUNT_MAX).cast_signed(), self.at);
         }
         let level = if is_its { self.level() } else { 0 };
-        Paid { level, wait, lost, version: self.version, window: Some(self.said(is_its, now_us)) }
+        PaymentResult { level, wait, lost, version: self.version, window: Some(self.said(is_its, now_us)) }
     }
 
     /// What an operator sees of it.

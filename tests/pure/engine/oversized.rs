@@ -1,6 +1,6 @@
 //! A cost above what rules can count is refused for good, whatever the rules say of a smaller one.
 
-use tidegate::engine::{Op, Opening};
+use tidegate::engine::{ConnectionParams, Op};
 use tidegate::rules::Mode;
 
 use super::bench::{Bench, at};
@@ -21,7 +21,7 @@ const OPS: [Op; 3] = [Op::Hit, Op::Peek, Op::Acquire];
 
 fn asked(mode: Mode, domain: &str, attributes: &str) -> [String; 3] {
     let mut bench = Bench::of(mode, FILE);
-    let opening = Opening { name: None, user: 7, pool: "web", slots: 0, connection: 1, pid: None };
+    let opening = ConnectionParams { name: None, user: 7, pool: "web", slots: 0, connection: 1, pid: None };
     let session = bench.engine.open_session(&opening, at(0)).unwrap();
     OPS.map(|op| bench.oversized(op, domain, attributes, Some(&session)))
 }

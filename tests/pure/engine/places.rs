@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use tidegate::clock::Now;
 use tidegate::engine::{
-    CheckReply, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, IdempotencyKey, Op,
-    Opening, PermitTotals, PlacesSettled, RemoteCheckResult, Request, RuleName, Session, SharedKey,
-    Shortfall, Ticket, Verdict, WorkOutcome,
+    CheckReply, ConnectionParams, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey,
+    IdempotencyKey, Op, PermitTotals, PlacesSettled, RemoteCheckResult, Request, RuleName, Session,
+    SharedKey, Shortfall, Shortfalls, Verdict, WorkOutcome,
 };
 use tidegate::limit::places::PermitWait;
 use tidegate::limit::share::Fallback;
@@ -32,7 +32,8 @@ impl Host {
         let engine = Arc::new(Engine::new(EngineOptions { memory_bytes_max, ..options() }));
         engine.join_fleet(HashKey::from_bytes([9; 16])).set_redis_reachable(true);
         engine.install_rules(api(switched_rules));
-        let opening = Opening { name: None, user: 1, pool: "web", slots: 8, connection: 1, pid: None };
+        let opening =
+            ConnectionParams { name: None, user: 1, pool: "web", slots: 8, connection: 1, pid: None };
         let session = engine.open_session(&opening, at_millis(0)).unwrap();
         Host { decider: engine.decider(), engine, session }
     }
@@ -186,7 +187,7 @@ fn asking(name: &str, max: u32, when_down: Fallback) -> Rule {
 
 impl Host {
     /// What a request is to wait for.
-    fn ticket(&mut self, op: Op, repeat: Option<IdempotencyKey<'_>>, millis: u64) -> Option<Arc<Ticket>> {
+    fn ticket(&mut self, op: Op, repeat: Option<IdempotencyKey<'_>>, millis: u64) -> Option<Arc<Shortfalls>> {
         let attributes = [("user", "u1")];
         let request = Request {
             session: Some(&self.session),

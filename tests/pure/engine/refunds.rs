@@ -1,7 +1,8 @@
 //! A negative charge names what it refunds: a grant or a charge of the same user, once, and no more than that cost.
 
 use tidegate::engine::{
-    Amount, ChargeError, Cost, IdempotencyKey, Op, Opening, RefundBy, RefundReference, Session, WorkOutcome,
+    Amount, ChargeError, ConnectionParams, Cost, IdempotencyKey, Op, RefundBy, RefundReference, Session,
+    WorkOutcome,
 };
 use tidegate::rules::Mode;
 
@@ -22,7 +23,7 @@ fn of_lease(user: u32, lease: u64) -> Option<RefundBy<'static>> {
 }
 
 fn session(bench: &Bench, user: u32) -> Session {
-    let opening = Opening { name: None, user, pool: "web", slots: 0, connection: 1, pid: None };
+    let opening = ConnectionParams { name: None, user, pool: "web", slots: 0, connection: 1, pid: None };
     bench.engine.open_session(&opening, at(0)).unwrap()
 }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 use tidegate::clock::Micros;
 use tidegate::engine::{
     CheckReply, Cost, Descriptors, EngineAnswer, Op, RemoteCheckResult, Request, SharedKey, Shortfall,
-    Ticket, Verdict,
+    Shortfalls, Verdict,
 };
 use tidegate::limit::Quota;
 use tidegate::limit::share::{Fallback, REMOTE_CHECK_WAIT_DEFAULT, RemoteCheckWait, ShareQuota};
@@ -45,7 +45,7 @@ fn request(cost: u32, may_wait: bool) -> Request<'static> {
     }
 }
 
-fn ticket(host: &mut Host, cost: u32, millis: u64) -> Option<Arc<Ticket>> {
+fn ticket(host: &mut Host, cost: u32, millis: u64) -> Option<Arc<Shortfalls>> {
     match host.decider.decide(&request(cost, true), at_millis(millis)) {
         EngineAnswer::RemoteCheck(ticket) => Some(ticket),
         _ => None,

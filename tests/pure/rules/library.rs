@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tempfile::TempDir;
 use tidegate::clock::read_boot_nanos;
-use tidegate::rules::{Domain, Halt, Library, Reading};
+use tidegate::rules::{Domain, Library, NotApplied, Reading};
 
 /// A directory of rules and what was last read of it.
 struct Bench {
@@ -62,7 +62,7 @@ impl Bench {
 
     /// Reads what must change nothing, and says why nothing was swapped.
     #[track_caller]
-    fn halts(&mut self) -> Halt {
+    fn halts(&mut self) -> NotApplied {
         let before = (self.shown(), self.library.domains());
         let reading = self.library.read();
         assert!(same(&before.1, &self.library.domains()), "{} is now {}", before.0, self.shown());
@@ -174,7 +174,7 @@ fn a_new_file_without_a_domain_stops_everything_until_it_is_mended() {
     bench.write("n.yaml", "- what is this");
     bench.write("c.yaml", WEB_D);
     let file = bench.path("n.yaml").to_str().unwrap().into();
-    assert_eq!(bench.halts(), Halt::Homeless(vec![file]));
+    assert_eq!(bench.halts(), NotApplied::Homeless(vec![file]));
     assert_eq!(bench.shown(), "api: a; web: c");
     bench.remove("n.yaml");
     bench.reads(&Expected { domains: "api: a; web: d", changes: D_FOR_C, ..FINE });
@@ -188,7 +188,7 @@ fn at_the_start_the_others_load() {
     // Also when the start had to wait for the directory.
     let elsewhere = tempfile::tempdir().unwrap();
     let mut library = Library::new(&elsewhere.path().join("rules"));
-    assert_eq!(library.read().halt, Some(Halt::Unlisted));
+    assert_eq!(library.read().halt, Some(NotApplied::Unlisted));
     symlink(bench.directory.path(), elsewhere.path().join("rules")).unwrap();
     assert!(library.is_outdated());
     assert_eq!(library.read().halt, None);
@@ -207,7 +207,7 @@ fn a_directory_that_cannot_be_listed_changes_nothing() {
     bench.library.read();
     fs::rename(&rules, &away).unwrap();
     assert!(bench.library.is_outdated());
-    assert_eq!(bench.halts(), Halt::Unlisted);
+    assert_eq!(bench.halts(), NotApplied::Unlisted);
     assert!(!bench.library.is_outdated(), "said once");
     fs::rename(&away, &rules).unwrap();
     assert!(bench.library.is_outdated());
@@ -234,7 +234,7 @@ fn one_file_is_read_again_with_the_tables_it_names() {
     assert!(bench.library.is_outdated());
     bench.library.read();
     bench.remove("rules.txt");
-    assert_eq!(bench.halts(), Halt::Unlisted);
+    assert_eq!(bench.halts(), NotApplied::Unlisted);
 }
 
 #[test]
@@ -333,7 +333,7 @@ fn no_half_of_one_version_is_put_together_with_half_of_another() {
         let (begin, mut readings) = (read_boot_nanos(), 0);
         while readings < 100 || (halts == 0 && read_boot_nanos() - begin < PATIENCE_NANOS) {
             readings += 1;
-            halts += usize::from(library.read().halt == Some(Halt::Unsettled));
+            halts += usize::from(library.read().halt == Some(NotApplied::Unsettled));
             let bursts: Vec<_> =
                 library.domains()[0].rules().iter().map(|rule| rule.limit.quota().unwrap().limit()).collect();
             torn = torn.or((bursts != [bursts[0]; FILES]).then_some(bursts));

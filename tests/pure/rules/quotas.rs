@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use tidegate::limit::{Quota, TickScale};
-use tidegate::rules::{Allowance, Limit, Over, RefusedCost, Rule, read_text};
+use tidegate::rules::{Allowance, Limit, OverTreatment, RefusedCost, Rule, read_text};
 
 /// A quota as the tables write it.
 pub(super) fn quota(quota: &Quota) -> String {
@@ -33,9 +33,9 @@ fn allowance(allowance: Option<&Allowance>) -> String {
     let Some(allowance) = allowance else { return "unlimited".to_owned() };
     let mut shown = quota(&allowance.quota);
     match &allowance.over {
-        Over::Refuse => {}
-        Over::Soft(soft) => write!(shown, " soft {}", quota(soft)).unwrap(),
-        Over::Elastic(elastic) => write!(shown, " elastic {}", quota(elastic)).unwrap(),
+        OverTreatment::Refuse => {}
+        OverTreatment::Soft(soft) => write!(shown, " soft {}", quota(soft)).unwrap(),
+        OverTreatment::Elastic(elastic) => write!(shown, " elastic {}", quota(elastic)).unwrap(),
     }
     if allowance.max_debt != allowance.quota.limit() {
         write!(shown, " debt {}", allowance.max_debt).unwrap();
@@ -178,8 +178,8 @@ fn all_rates_of_a_rule_are_on_one_scale() {
     let scales = |fields: &str| -> Vec<TickScale> {
         let rule = rule(fields);
         let quotas = rule.limit.allowances.iter().flatten().flat_map(|allowance| match &allowance.over {
-            Over::Refuse => vec![&allowance.quota],
-            Over::Soft(over) | Over::Elastic(over) => vec![&allowance.quota, &**over],
+            OverTreatment::Refuse => vec![&allowance.quota],
+            OverTreatment::Soft(over) | OverTreatment::Elastic(over) => vec![&allowance.quota, &**over],
         });
         let scale = |quota: &Quota| match quota {
             Quota::TokenBucket(quota) => quota.scale(),

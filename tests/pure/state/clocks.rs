@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::state::{Moment, Useless};
+use tidegate::state::{Moment, SnapshotError};
 
 use super::office::{Office, UTC, here, s};
 
@@ -62,7 +62,7 @@ fn bounds_refusal_by_window_whatever_the_clocks() {
         let passed = later.unix_nanos - here(s(100)).unix_nanos;
         let now = super::office::at(100 * SECOND).at.after(Duration::from_nanos(passed.unsigned_abs()));
         if passed < 0 {
-            assert!(matches!(back, Err(Useless::NoTime)));
+            assert!(matches!(back, Err(SnapshotError::NoTime)));
             continue;
         }
         assert_eq!(back.unwrap().at, now);

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use tidegate::engine::Op;
-use tidegate::state::{Moment, SnapshotKey, Useless, VERSION, read_tables, write_tables};
+use tidegate::state::{Moment, SnapshotError, SnapshotKey, VERSION, read_tables, write_tables};
 
 use super::office::{ANY_SIZE, Ask, Dice, KEY, Office, engine, here, s};
 
@@ -63,7 +63,7 @@ fn written_of(office: &Office, directory: &Path) -> (PathBuf, Vec<u8>) {
 }
 
 /// The result of reading these bytes.
-fn read(path: &Path, bytes: &[u8]) -> Result<u64, Useless> {
+fn read(path: &Path, bytes: &[u8]) -> Result<u64, SnapshotError> {
     fs::write(path, bytes).unwrap();
     let engine = engine();
     let read = read_tables(path, KEY, &engine, &here(s(13)), ANY_SIZE);
@@ -94,7 +94,7 @@ fn rejects_snapshot_truncated_at_any_byte() {
         assert!(read.is_err(), "the first {end} of {} bytes: {read:?}", bytes.len());
     }
     let longer = [&bytes[..], &[0]].concat();
-    assert!(matches!(read(&path, &longer), Err(Useless::Damaged(_))));
+    assert!(matches!(read(&path, &longer), Err(SnapshotError::Damaged(_))));
 }
 
 #[test]
@@ -217,18 +217,18 @@ fn distinguishes_other_version_key_and_file_type() {
     let mut newer = bytes.clone();
     newer[8] += 1;
     let version = VERSION + 1;
-    assert!(matches!(read(&path, &newer), Err(Useless::Version { found, .. }) if found == version));
-    assert!(matches!(read(&path, b""), Err(Useless::Strange)));
-    assert!(matches!(read(&path, b"tables:\n  - of another kind\n"), Err(Useless::Strange)));
+    assert!(matches!(read(&path, &newer), Err(SnapshotError::Version { found, .. }) if found == version));
+    assert!(matches!(read(&path, b""), Err(SnapshotError::Strange)));
+    assert!(matches!(read(&path, b"tables:\n  - of another kind\n"), Err(SnapshotError::Strange)));
     fs::write(&path, &bytes).unwrap();
     let of = |key, max| read_tables(&path, key, &engine(), &here(s(13)), max);
-    assert!(matches!(of(SnapshotKey([8; 16]), ANY_SIZE), Err(Useless::OtherKey)));
+    assert!(matches!(of(SnapshotKey([8; 16]), ANY_SIZE), Err(SnapshotError::OtherKey)));
     let size = bytes.len() as u64;
     assert!(of(KEY, size).is_ok());
-    assert!(matches!(of(KEY, size - 1), Err(Useless::TooLarge(found)) if found == size));
+    assert!(matches!(of(KEY, size - 1), Err(SnapshotError::TooLarge(found)) if found == size));
     // A directory is not a regular file.
     let of_directory = read_tables(directory.path(), KEY, &engine(), &here(s(13)), ANY_SIZE);
-    assert!(matches!(of_directory, Err(Useless::Unreadable(_))), "{of_directory:?}");
+    assert!(matches!(of_directory, Err(SnapshotError::Unreadable(_))), "{of_directory:?}");
 }
 
 #[test]
@@ -249,7 +249,7 @@ fn forged_length_reserves_no_memory() {
     // A section of 1 GiB.
     let mut forged = bytes;
     forged[24..24 + 4].copy_from_slice(&(1_u32 << 30).to_le_bytes());
-    assert!(matches!(read(&path, &forged), Err(Useless::Damaged(_))));
+    assert!(matches!(read(&path, &forged), Err(SnapshotError::Damaged(_))));
 }
 
 #[test]

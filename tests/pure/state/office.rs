@@ -6,11 +6,11 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::engine::{
-    Amount, Charge, Cost, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, IdempotencyKey,
-    Op, Opening, Request, Session, WorkOutcome,
+    Amount, Charge, ConnectionParams, Cost, Decider, Descriptors, Engine, EngineAnswer, EngineOptions,
+    HashKey, IdempotencyKey, Op, Request, Session, WorkOutcome,
 };
 use tidegate::rules::{Mode, RuleSet, read_text};
-use tidegate::state::{Moment, PutBack, SnapshotKey, Useless, read_tables, write_tables};
+use tidegate::state::{Moment, RestoreResult, SnapshotError, SnapshotKey, read_tables, write_tables};
 
 pub(crate) const KEY: SnapshotKey = SnapshotKey([7; 16]);
 
@@ -89,7 +89,7 @@ impl Office {
         Office::try_restart(path, now).unwrap().0
     }
 
-    pub(crate) fn try_restart(path: &Path, now: Now) -> Result<(Office, PutBack), Useless> {
+    pub(crate) fn try_restart(path: &Path, now: Now) -> Result<(Office, RestoreResult), SnapshotError> {
         let engine = engine();
         let back = read_tables(path, KEY, &engine, &here(now), ANY_SIZE)?;
         assert_eq!(back.at, now.at, "the timeline goes on");
@@ -98,7 +98,7 @@ impl Office {
     }
 
     pub(crate) fn open(&mut self, number: u8, slots: u32, now: Now) {
-        let opening = Opening {
+        let opening = ConnectionParams {
             name: Some([number; 16]),
             user: u32::from(number % 3),
             pool: if number.is_multiple_of(2) { "web" } else { "jobs" },

@@ -137,7 +137,7 @@ fn leases_expire_on_time_after_reboot() {
 
 #[test]
 fn restores_sessions_up_to_maximum_per_user() {
-    use tidegate::engine::kept::{KeptSession, SnapshotEntry};
+    use tidegate::engine::kept::{SnapshotEntry, StoredSession};
     let office = busy_for(1);
     let other = engine();
     let mut putting = other.putting_back(s(2));
@@ -147,7 +147,7 @@ fn restores_sessions_up_to_maximum_per_user() {
     for number in 0..5_000_u16 {
         let mut name = [9; 16];
         name[..2].copy_from_slice(&number.to_le_bytes());
-        let session = KeptSession { name, user: 2, pid: None, pool: "web".into(), slots: 1 };
+        let session = StoredSession { name, user: 2, pid: None, pool: "web".into(), slots: 1 };
         putting.put(SnapshotEntry::Session(Box::new(session))).unwrap();
     }
     copied.into_iter().for_each(|kept| putting.put(kept).unwrap());

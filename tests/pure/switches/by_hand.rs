@@ -1,7 +1,9 @@
 //! Keys that operators block, unblock or reset.
 
 use tidegate::clock::Timestamp;
-use tidegate::engine::{BlockedKey, ControlEvent, HostOverrides, Op, Opening, SwitchOrigin, WorkOutcome};
+use tidegate::engine::{
+    BlockedKey, ConnectionParams, ControlEvent, HostOverrides, Op, SwitchOrigin, WorkOutcome,
+};
 use tidegate::rules::Mode;
 
 use super::bench::{Ask, Bench, S, at};
@@ -215,7 +217,7 @@ fn keeps_leases_across_block_reset_and_switch() {
     let text = "domain: api\nconcurrency: [{name: jobs, key: [user], max: 1}]\n";
     let bench = Bench::of(Mode::Enforce, text);
     let engine = &bench.engine;
-    let opening = Opening { name: None, user: 1, pool: "web", slots: 4, pid: None, connection: 0 };
+    let opening = ConnectionParams { name: None, user: 1, pool: "web", slots: 4, pid: None, connection: 0 };
     let session = engine.open_session(&opening, at(0)).unwrap();
     let mut decider = engine.decider();
     let mut acquire = |micros: u64| {

@@ -1,6 +1,6 @@
 //! How leases end: by release, by their time, with their session, as given up on. Each ends once.
 
-use tidegate::engine::{Opening, SessionError, WorkOutcome};
+use tidegate::engine::{ConnectionParams, SessionError, WorkOutcome};
 
 use super::office::{Ask, Office, ms, s};
 
@@ -129,11 +129,12 @@ fn a_lease_is_its_sessions_alone() {
 fn a_session_keeps_to_its_user_its_pool_and_its_slots() {
     let office = Office::new(TWO);
     office.session(1, 4, s(0));
-    let opening = Opening { name: Some([1; 16]), user: 1, pool: "web", slots: 4, connection: 2, pid: None };
-    let open = |opening: Opening<'_>| office.engine.open_session(&opening, s(0)).map(|_| ());
-    assert_eq!(open(Opening { user: 2, ..opening }), Err(SessionError::OtherUser));
-    assert_eq!(open(Opening { pool: "other", ..opening }), Err(SessionError::OtherPoolOrSlots));
-    assert_eq!(open(Opening { slots: 5, ..opening }), Err(SessionError::OtherPoolOrSlots));
+    let opening =
+        ConnectionParams { name: Some([1; 16]), user: 1, pool: "web", slots: 4, connection: 2, pid: None };
+    let open = |opening: ConnectionParams<'_>| office.engine.open_session(&opening, s(0)).map(|_| ());
+    assert_eq!(open(ConnectionParams { user: 2, ..opening }), Err(SessionError::OtherUser));
+    assert_eq!(open(ConnectionParams { pool: "other", ..opening }), Err(SessionError::OtherPoolOrSlots));
+    assert_eq!(open(ConnectionParams { slots: 5, ..opening }), Err(SessionError::OtherPoolOrSlots));
     assert_eq!(open(opening), Ok(()));
     assert_eq!(office.engine.leases().sessions, 1);
 }

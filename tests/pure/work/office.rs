@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::engine::{
-    Cost, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, IdempotencyKey, Op, Opening, Request,
-    Session, Verdict, WorkOutcome,
+    ConnectionParams, Cost, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, IdempotencyKey, Op,
+    Request, Session, Verdict, WorkOutcome,
 };
 use tidegate::rules::{Mode, RuleSet, read_text};
 
@@ -68,7 +68,7 @@ impl Office {
 
     pub(crate) fn connection(&self, name: u8, slots: u32, connection: u64, at: Now) -> Session {
         let name = (name > 0).then_some([name; 16]);
-        let opening = Opening { name, user: 1, pool: "web", slots, connection, pid: None };
+        let opening = ConnectionParams { name, user: 1, pool: "web", slots, connection, pid: None };
         self.engine.open_session(&opening, at).unwrap()
     }
 

@@ -1,7 +1,7 @@
 //! What operators and the host's sampler are shown: rules in force, sessions, wanted signals, held bytes.
 
 use tidegate::engine::{
-    AccountUse, HostSignals, OpenSession, Opening, RuleName, Switch, SwitchOrigin, Target, WrongPool,
+    AccountUse, ConnectionParams, HostSignals, OpenSession, RuleName, Switch, SwitchOrigin, Target, WrongPool,
 };
 use tidegate::rules::Mode;
 
@@ -83,7 +83,7 @@ fn lists_named_sessions_and_when_they_end() {
 #[test]
 fn forgets_pools_that_neither_rules_nor_sessions_name() {
     let office = Office::new(RULES);
-    let opening = Opening { name: None, user: 1, pool: "jobs", slots: 1, connection: 1, pid: None };
+    let opening = ConnectionParams { name: None, user: 1, pool: "jobs", slots: 1, connection: 1, pid: None };
     let session = office.engine.open_session(&opening, s(0)).unwrap();
     let pools = |at: u64| {
         office.engine.sweep(s(at));
@@ -108,7 +108,8 @@ fn wants_the_signals_of_the_rules_from_a_process_of_the_pool() {
     };
     let both = |pid| vec![("web/accept_queue".to_owned(), pid), ("web/cpu".to_owned(), pid)];
     assert_eq!(wanted(), both(None));
-    let opening = Opening { name: None, user: 1, pool: "web", slots: 1, connection: 1, pid: Some(77) };
+    let opening =
+        ConnectionParams { name: None, user: 1, pool: "web", slots: 1, connection: 1, pid: Some(77) };
     let session = office.engine.open_session(&opening, s(0)).unwrap();
     assert_eq!(wanted(), both(Some(77)));
     office.engine.end_session(&session, s(1));

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use redis::Value;
-use tidegate::fleet::link::{Class, RedisCommand, Script, Url, UrlError};
+use tidegate::fleet::link::{FailureClass, RedisCommand, Script, Url, UrlError};
 
 use super::redis_server::{Redis, is_installed};
 use super::{count, counted, echo, failures, link, one, said_back, up};
@@ -167,7 +167,7 @@ async fn reloads_and_retries_forgotten_script() {
     // A digest that is not the text's: once is enough.
     let wrong = Script { sha: "0".repeat(40), ..count() };
     let error = link.call(one(&link).id, &wrong, &[b"n"], &[b"x"], None).await.unwrap_err();
-    assert_eq!((error.class, error.may_have_run), (Class::NoScript, false));
+    assert_eq!((error.class, error.may_have_run), (FailureClass::NoScript, false));
     assert_eq!(failures(&link, "noscript"), 1);
     assert_eq!(one(&link).connections, 1);
 }
@@ -189,7 +189,7 @@ async fn short_deadline_keeps_connection() {
         match link.call(one(&link).id, &echo(), &[b"k"], &[text.as_bytes()], short).await {
             Ok(reply) => assert_eq!(reply, Value::BulkString(text.into_bytes())),
             Err(error) => {
-                assert_eq!((error.class, error.may_have_run), (Class::Timeout, true));
+                assert_eq!((error.class, error.may_have_run), (FailureClass::Timeout, true));
                 late += 1;
             }
         }

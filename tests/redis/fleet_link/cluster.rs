@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use redis::Value;
-use tidegate::fleet::link::{Class, LinkError, LinkOptions, RedisCommand, RedisLink, Script};
+use tidegate::fleet::link::{FailureClass, LinkError, LinkOptions, RedisCommand, RedisLink, Script};
 
 use super::redis_cluster::Three;
 use super::redis_server::{Redis, is_installed};
@@ -137,13 +137,13 @@ async fn serves_other_slots_when_node_is_down() {
     };
     let of_lost = tags.iter().find(|tag| url_of(tag) == lost).unwrap();
     let error = counted(&link, of_lost).await.unwrap_err();
-    assert_eq!((error.class, error.may_have_run), (Class::Down, false), "{error}");
+    assert_eq!((error.class, error.may_have_run), (FailureClass::Down, false), "{error}");
     // The others notice, and then serve nobody until it is back: that is how a cluster is set up by default.
     let others = tags.iter().find(|tag| url_of(tag) != lost).unwrap();
     let notices = |server: &Redis| server.say("CLUSTER INFO").contains("cluster_state:fail");
     until("the others notice", || three.0[..2].iter().all(notices)).await;
     let error = counted(&link, others).await.unwrap_err();
-    assert_eq!((error.class, error.may_have_run), (Class::ClusterDown, false), "{error}");
+    assert_eq!((error.class, error.may_have_run), (FailureClass::ClusterDown, false), "{error}");
     three.0[2].restart(None);
     until("it is back", || is_up(&link)).await;
     until("the cluster is whole", || three.is_whole()).await;

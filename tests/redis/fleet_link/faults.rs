@@ -2,7 +2,7 @@
 
 use redis::Value;
 use rustix::process::Signal;
-use tidegate::fleet::link::{Class, RedisCommand, Script};
+use tidegate::fleet::link::{FailureClass, RedisCommand, Script};
 
 use super::redis_server::{Redis, is_installed};
 use super::{Log, counted, down, echo, failures, is_down_for, link, one, said_back, until, up};
@@ -16,13 +16,13 @@ async fn reconnects_to_restarted_server() {
     let mut redis = Redis::start(&[]);
     let link = link(&redis.url());
     let early = said_back(&link, "early").await.unwrap_err();
-    assert_eq!((early.class, early.may_have_run), (Class::Down, false));
+    assert_eq!((early.class, early.may_have_run), (FailureClass::Down, false));
     up(&link).await;
     redis.kill();
     until("the loss is seen", || down(&link).is_some()).await;
     for _ in 0..20 {
         let error = said_back(&link, "lost").await.unwrap_err();
-        assert_eq!((error.class, error.may_have_run), (Class::Down, false));
+        assert_eq!((error.class, error.may_have_run), (FailureClass::Down, false));
     }
     // Some attempts go by in vain.
     until("attempts are counted", || failures(&link, "down") > 23).await;
@@ -47,9 +47,9 @@ async fn times_out_stopped_server_and_drops_late_replies() {
     assert_eq!(counted(&link, "n").await.unwrap(), 1);
     redis.signal(Signal::STOP);
     let error = counted(&link, "n").await.unwrap_err();
-    assert_eq!((error.class, error.may_have_run), (Class::Timeout, true));
+    assert_eq!((error.class, error.may_have_run), (FailureClass::Timeout, true));
     let error = counted(&link, "n").await.unwrap_err();
-    assert_eq!((error.class, error.may_have_run), (Class::Down, false), "this one was not sent");
+    assert_eq!((error.class, error.may_have_run), (FailureClass::Down, false), "this one was not sent");
     redis.signal(Signal::CONT);
     up(&link).await;
     // What was sent before the stop ran once: its outcome was unknown.
@@ -76,7 +76,7 @@ async fn extends_timeout_for_slow_server() {
     until("it is noticed", || {
         // Somebody must ask for the silence to be heard.
         drop(link.send(one(&link).id, &calls, None));
-        is_down_for(&link, Class::Timeout)
+        is_down_for(&link, FailureClass::Timeout)
     })
     .await;
     up(&link).await;
@@ -101,8 +101,8 @@ async fn reconnects_when_server_became_replica() {
     assert_eq!(counted(&link, "n").await.unwrap(), 1);
     redis.order("REPLICAOF 127.0.0.1 1");
     let error = counted(&link, "n").await.unwrap_err();
-    assert_eq!((error.class, error.may_have_run), (Class::ReadOnly, false), "{error}");
-    assert!(is_down_for(&link, Class::ReadOnly));
+    assert_eq!((error.class, error.may_have_run), (FailureClass::ReadOnly, false), "{error}");
+    assert!(is_down_for(&link, FailureClass::ReadOnly));
     redis.order("REPLICAOF NO ONE");
     up(&link).await;
     assert_eq!(counted(&link, "n").await.unwrap(), 2, "nothing was counted meanwhile");
@@ -119,7 +119,7 @@ async fn reports_master_down_of_replica() {
     up(&link).await;
     redis.order("REPLICAOF 127.0.0.1 1");
     let error = counted(&link, "n").await.unwrap_err();
-    assert_eq!((error.class, error.may_have_run), (Class::MasterDown, false), "{error}");
+    assert_eq!((error.class, error.may_have_run), (FailureClass::MasterDown, false), "{error}");
     redis.order("REPLICAOF NO ONE");
     up(&link).await;
     assert_eq!(counted(&link, "n").await.unwrap(), 1);
@@ -135,7 +135,7 @@ async fn keeps_connection_to_server_out_of_memory() {
     let link = link(&redis.url());
     up(&link).await;
     let error = counted(&link, "n").await.unwrap_err();
-    assert_eq!((error.class, error.may_have_run), (Class::Oom, false), "{error}");
+    assert_eq!((error.class, error.may_have_run), (FailureClass::Oom, false), "{error}");
     assert!(error.to_string().contains("maxmemory"), "{error}");
     redis.order("CONFIG SET maxmemory 100mb");
     assert_eq!(counted(&link, "n").await.unwrap(), 1);
@@ -156,7 +156,7 @@ async fn reports_busy_server() {
     if let Err(error) = said_back(&link, "now").await {
         busy = Some((error.class, error.may_have_run));
     }
-    assert_eq!(busy, Some((Class::Busy, false)));
+    assert_eq!(busy, Some((FailureClass::Busy, false)));
     redis.order("SCRIPT KILL");
     until("it is free", || redis.say("PING").starts_with("+PONG")).await;
     said_back(&link, "free").await.unwrap();
@@ -175,9 +175,9 @@ async fn waits_for_loading_server() {
     let slow: &[&str] = &["--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024"];
     redis.restart(Some(slow));
     let link = link(&redis.url());
-    until("it is reading", || is_down_for(&link, Class::Loading)).await;
+    until("it is reading", || is_down_for(&link, FailureClass::Loading)).await;
     let error = said_back(&link, "early").await.unwrap_err();
-    assert_eq!((error.class, error.may_have_run), (Class::Loading, false));
+    assert_eq!((error.class, error.may_have_run), (FailureClass::Loading, false));
     up(&link).await;
     said_back(&link, "now").await.unwrap();
 }
@@ -193,7 +193,7 @@ async fn script_error_reports_line_without_values() {
     let script = Script::new("fails", "local x = 1\nerror(KEYS[1] .. ARGV[1])");
     let error =
         link.call(one(&link).id, &script, &[b"key-of-somebody"], &[b"secret"], None).await.unwrap_err();
-    assert_eq!((error.class, error.may_have_run), (Class::Other, true));
+    assert_eq!((error.class, error.may_have_run), (FailureClass::Other, true));
     assert_eq!(error.to_string(), "other: the server says ERR in line 2 of the script");
     assert_eq!(one(&link).connections, 1);
 }

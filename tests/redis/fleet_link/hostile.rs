@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use tidegate::fleet::link::{Class, RedisLink};
+use tidegate::fleet::link::{FailureClass, RedisLink};
 
 use super::liar::Liar;
 use super::{down, echo, is_down_for, one, options, until, up};
@@ -43,9 +43,9 @@ async fn closes_on_oversized_replies_within_memory_bound() {
         up(&link).await;
         let before = resident();
         let result = link.call(one(&link).id, &echo(), &[], &[b"x"], None).await;
-        until(name, || is_down_for(&link, Class::Protocol)).await;
+        until(name, || is_down_for(&link, FailureClass::Protocol)).await;
         if let Err(error) = result {
-            assert_eq!((error.class, error.may_have_run), (Class::Protocol, true), "{name}: {error}");
+            assert_eq!((error.class, error.may_have_run), (FailureClass::Protocol, true), "{name}: {error}");
         } else {
             assert_eq!(*name, "more replies than questions");
         }
@@ -62,12 +62,12 @@ async fn rejects_unexpected_greeting() {
     for text in ["+OK\r\n", ":1\r\n", "$4\r\nPONG\r\n", "*0\r\n", "\r\n", "$536870912\r\n"] {
         let liar = Liar::start(text.as_bytes().to_vec(), Vec::new(), false);
         let link = link_to(&liar);
-        until(text, || is_down_for(&link, Class::Protocol)).await;
+        until(text, || is_down_for(&link, FailureClass::Protocol)).await;
         assert_eq!(one(&link).connections, 0);
     }
     let liar = Liar::start(b"-WRONG hush hush\r\n".to_vec(), Vec::new(), false);
     let link = link_to(&liar);
-    until("an odd error", || is_down_for(&link, Class::Other)).await;
+    until("an odd error", || is_down_for(&link, FailureClass::Other)).await;
     assert_eq!(down(&link).unwrap().to_string(), "other: the server says WRONG");
 }
 
@@ -77,6 +77,6 @@ async fn times_out_server_that_drips_bytes() {
     let link = link_to(&liar);
     up(&link).await;
     let error = link.call(one(&link).id, &echo(), &[], &[b"x"], None).await.unwrap_err();
-    assert_eq!((error.class, error.may_have_run), (Class::Timeout, true));
+    assert_eq!((error.class, error.may_have_run), (FailureClass::Timeout, true));
     until("it is left", || liar.connections.load(Ordering::Relaxed) > 1).await;
 }

@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use redis::Value;
 use tidegate::clock::read_boot_nanos;
-use tidegate::fleet::link::{Class, LinkError, LinkOptions, NodeState, NodeStatus, RedisLink, Script};
+use tidegate::fleet::link::{FailureClass, LinkError, LinkOptions, NodeState, NodeStatus, RedisLink, Script};
 
 /// Adds to a number and gives back what it was told.
 pub(crate) fn count() -> Script {
@@ -54,7 +54,7 @@ pub(crate) fn is_up(link: &RedisLink) -> bool {
     link.nodes().iter().all(|node| node.state == NodeState::Up)
 }
 
-pub(crate) fn is_down_for(link: &RedisLink, class: Class) -> bool {
+pub(crate) fn is_down_for(link: &RedisLink, class: FailureClass) -> bool {
     down(link).is_some_and(|error| error.class == class)
 }
 

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tidegate::fleet::link::{Class, LinkOptions, RedisLink};
+use tidegate::fleet::link::{FailureClass, LinkOptions, RedisLink};
 
 use super::redis_server::{Redis, is_installed};
 use super::{
@@ -29,9 +29,9 @@ async fn retries_wrong_password_after_delay() {
     let log = Log::listen();
     let redis = Redis::start(&["--requirepass", PASSWORD]);
     let link = link_as(&redis, None, "wrong-horse\n");
-    until("refused", || is_down_for(&link, Class::Auth)).await;
+    until("refused", || is_down_for(&link, FailureClass::Auth)).await;
     let error = said_back(&link, "x").await.unwrap_err();
-    assert_eq!((error.class, error.may_have_run), (Class::Auth, false));
+    assert_eq!((error.class, error.may_have_run), (FailureClass::Auth, false));
     tokio::time::sleep(std::time::Duration::from_millis(700)).await;
     assert_eq!(failures(&link, "auth"), 2, "one attempt and one call: no attempt was made meanwhile");
     fs::write(redis.directory.path().join("password"), format!("{PASSWORD}\r\n")).unwrap();
@@ -43,7 +43,7 @@ async fn retries_wrong_password_after_delay() {
     redis.signal(rustix::process::Signal::STOP);
     said_back(&link, "x").await.unwrap_err();
     redis.signal(rustix::process::Signal::CONT);
-    until("read anew", || is_down_for(&link, Class::Auth)).await;
+    until("read anew", || is_down_for(&link, FailureClass::Auth)).await;
     let shown = format!("{link:?} {:?} {} {}", link.nodes(), down(&link).unwrap(), log.lines().join("\n"));
     assert!(!shown.contains("horse"), "{shown}");
     assert!(shown.contains("the user or the password"), "{shown}");
@@ -57,16 +57,16 @@ async fn reports_password_faults() {
     let redis = Redis::start(&["--requirepass", PASSWORD]);
     let none = RedisLink::start(options(&redis.url()), vec![echo()]).unwrap();
     let empty = link_as(&redis, None, "\n");
-    until("an empty file", || is_down_for(&empty, Class::Auth)).await;
+    until("an empty file", || is_down_for(&empty, FailureClass::Auth)).await;
     assert!(down(&empty).unwrap().to_string().ends_with("password: it is empty"), "{:?}", down(&empty));
-    until("no password", || is_down_for(&none, Class::Auth)).await;
+    until("no password", || is_down_for(&none, FailureClass::Auth)).await;
     let missing = LinkOptions { password_file: Some("/nowhere/password".into()), ..options(&redis.url()) };
     let missing = RedisLink::start(missing, vec![echo()]).unwrap();
-    until("no file", || is_down_for(&missing, Class::Auth)).await;
+    until("no file", || is_down_for(&missing, FailureClass::Auth)).await;
     assert!(down(&missing).unwrap().to_string().contains("/nowhere/password: entity not found"));
     let open = Redis::start(&[]);
     let needless = link_as(&open, None, PASSWORD);
-    until("a password that nobody asks for", || is_down_for(&needless, Class::Auth)).await;
+    until("a password that nobody asks for", || is_down_for(&needless, FailureClass::Auth)).await;
     assert!(!format!("{:?}", down(&needless)).contains("horse"));
 }
 
@@ -82,19 +82,19 @@ async fn retries_when_missing_rights_are_granted() {
     assert_eq!(counted(&link, "tg:n").await.unwrap(), 1, "these are enough");
     // Another key than its own.
     let error = counted(&link, "other").await.unwrap_err();
-    assert_eq!(error.class, Class::NoPerm, "{error}");
+    assert_eq!(error.class, FailureClass::NoPerm, "{error}");
     assert!(!error.to_string().contains("tg:"), "{error}");
-    assert!(is_down_for(&link, Class::NoPerm));
-    assert_eq!(counted(&link, "tg:n").await.unwrap_err().class, Class::NoPerm);
+    assert!(is_down_for(&link, FailureClass::NoPerm));
+    assert_eq!(counted(&link, "tg:n").await.unwrap_err().class, FailureClass::NoPerm);
     half_a_minute_passes().await;
     up(&link).await;
     // A command that the script needs.
     redis.order("ACL SETUSER tide -incrby");
     let error = counted(&link, "tg:n").await.unwrap_err();
-    assert_eq!(error.class, Class::NoPerm, "{error}");
+    assert_eq!(error.class, FailureClass::NoPerm, "{error}");
     redis.order("ACL SETUSER tide +incrby -script|load");
     half_a_minute_passes().await;
-    until("it may not even load", || is_down_for(&link, Class::NoPerm)).await;
+    until("it may not even load", || is_down_for(&link, FailureClass::NoPerm)).await;
     redis.order("ACL SETUSER tide +script|load");
     half_a_minute_passes().await;
     up(&link).await;

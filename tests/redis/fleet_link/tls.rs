@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tidegate::fleet::link::{Class, LinkOptions, RedisLink, TlsFault};
+use tidegate::fleet::link::{FailureClass, LinkOptions, RedisLink, TlsFault};
 
 use super::certificates::server;
 use super::redis_server::{Redis, is_installed};
@@ -17,7 +17,7 @@ fn link_to(redis: &Redis, host: &str, ca: &str) -> RedisLink {
 async fn fault(link: &RedisLink) -> (TlsFault, String) {
     until("TLS fails", || down(link).is_some()).await;
     let error = down(link).unwrap();
-    let Class::Tls(fault) = error.class else { panic!("{error}") };
+    let FailureClass::Tls(fault) = error.class else { panic!("{error}") };
     assert_eq!(error.class.name(), "tls");
     (fault, error.to_string())
 }
@@ -90,5 +90,5 @@ async fn reports_faults_of_ca_file_and_port() {
         RedisLink::start(options(&format!("redis://localhost:{}", redis.port)), Vec::new()).unwrap();
     until("it is no Redis' way", || down(&without).is_some()).await;
     let error = down(&without).unwrap();
-    assert!(matches!(error.class, Class::Protocol | Class::Down), "{error}");
+    assert!(matches!(error.class, FailureClass::Protocol | FailureClass::Down), "{error}");
 }

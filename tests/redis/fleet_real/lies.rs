@@ -8,7 +8,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{FleetChange, Mode, RuleName, Switch, SwitchOrigin, Target};
-use tidegate::fleet::overrides::{Document, Seal};
+use tidegate::fleet::overrides::{OverridesDocument, OverridesKey};
 
 use super::daemon::{Daemon, eventually};
 use super::hosts::{metric, plan};
@@ -20,8 +20,8 @@ use super::redis_server::{Redis, is_installed};
 const KEY: &str = "tg:{tm}:overrides";
 
 /// What the hosts of these tests have.
-fn seal() -> Seal {
-    Seal::new(&[7; 32])
+fn seal() -> OverridesKey {
+    OverridesKey::new(&[7; 32])
 }
 
 /// Unix time, in which documents have their ends.
@@ -46,8 +46,8 @@ fn per_user() -> Target {
     Target::Rule(RuleName { domain: "api".into(), rule: "per-user".into() })
 }
 
-fn after(known: Option<&Document>, change: &FleetChange, seal: &Seal) -> Document {
-    Document::after(known, change, &[9; 16], seal, now()).unwrap().unwrap()
+fn after(known: Option<&OverridesDocument>, change: &FleetChange, seal: &OverridesKey) -> OverridesDocument {
+    OverridesDocument::after(known, change, &[9; 16], seal, now()).unwrap().unwrap()
 }
 
 /// Writes any bytes to the key, as somebody else would.
@@ -99,7 +99,7 @@ fn host_rules_limit_whatever_redis_says() {
     let redis = Redis::start(&[]);
     let host = deceived(&redis);
     await_version(&host, 2);
-    let stranger = Seal::new(&[8; 32]);
+    let stranger = OverridesKey::new(&[8; 32]);
     let foreign = after(None, &switch(per_user(), None), &stranger).bytes().to_vec();
     let lies: [(&str, &str, &dyn Fn()); 10] = [
         ("stale", "an older document", &|| redis.order(&format!("COPY old {KEY} REPLACE"))),

@@ -4,12 +4,12 @@ use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any};
 use proptest::{option, prop_oneof};
 use tidegate::fleet::beat::PoolLoad;
-use tidegate::fleet::call::{Bucket, KeyPayment, LanePosition, Payment, ScriptCommand, SyncBatch};
+use tidegate::fleet::call::{Bucket, KeyPayment, Payment, ScriptCommand, SequencePosition, SyncBatch};
 use tidegate::fleet::cell::{
     AMOUNT_MAX, BURST_MAX, CellQuota, CellRate, CellReport, CellRequest, GENERATION_US, TOKEN,
 };
-use tidegate::fleet::places::PlacesAsk;
-use tidegate::fleet::window::{CellWindow, FleetWindowTurns, WindowAsk, WindowRefund};
+use tidegate::fleet::places::PermitRequest;
+use tidegate::fleet::window::{CellWindow, FleetWindowAlign, WindowRefund, WindowRequest};
 
 /// What happens next, and how long after what was before.
 #[derive(Clone, Debug)]
@@ -33,7 +33,7 @@ pub(crate) type PoolStep = (u8, PoolLoad);
 pub(crate) enum Act {
     Sync { host: u8, lane: u8, number: Number, asks: Vec<Asking> },
     Exact { host: u8, number: Number, costs: Vec<KeyPayment> },
-    Places { host: u8, number: Number, asks: Vec<(PlacesAsk, bool)> },
+    Places { host: u8, number: Number, asks: Vec<(PermitRequest, bool)> },
     Peek { windows: bool },
     Reset { key: u8, window: bool },
     Beat { host: u8, number: Number, pools: Vec<PoolStep>, secret: u8 },
@@ -184,8 +184,9 @@ pub(crate) fn any_ask() -> impl Strategy<Value = CellRequest> {
     let last =
         option::of(report.prop_map(|(hold, demand, generation)| CellReport { hold, demand, generation }));
     let returned = (any_amount(), any_age()).prop_map(|(amount, paid_us)| WindowRefund { amount, paid_us });
-    let window =
-        option::of((any_window(), returned).prop_map(|(window, returned)| WindowAsk { window, returned }));
+    let window = option::of(
+        (any_window(), returned).prop_map(|(window, returned)| WindowRequest { window, returned }),
+    );
     let rest = (any_demand(), any_amount(), 0_u32..1_000_000, any_age(), window);
     (0_u8..4, any_terms(), last, amounts, rest).prop_map(|(key, terms, last, amounts, rest)| {
         let (hold, back, owed, want) = amounts;
@@ -223,26 +224,26 @@ fn any_window() -> impl Strategy<Value = CellWindow> {
     let every = (0_usize..5, 0_u64..2_000_000, prop_oneof![3 => Just(1_u32), 2 => Just(11), 1 => 2_u32..62])
         .prop_map(move |(span, origin, slots)| CellWindow {
             slots,
-            turns: FleetWindowTurns::Every { step: spans[span], origin },
+            turns: FleetWindowAlign::Every { step: spans[span], origin },
         });
     // How long before now the first began, how long it is, and how long the next.
     let calendar = (0_u64..9_000_000, 1_u64..6_000_000, 1_u64..6_000_000).prop_map(|(ago, first, next)| {
-        CellWindow { slots: 1, turns: FleetWindowTurns::Calendar { start: ago, turn: first, finish: next } }
+        CellWindow { slots: 1, turns: FleetWindowAlign::Calendar { start: ago, turn: first, finish: next } }
     });
     prop_oneof![3 => every, 2 => calendar]
 }
 
 /// The window as a host says it that takes this moment for the present one: calendars turn where all hosts say so, or nearly.
 pub(crate) fn dated(window: CellWindow, now_us: u64) -> CellWindow {
-    let FleetWindowTurns::Calendar { start: ago, turn: first, finish: next } = window.turns else {
+    let FleetWindowAlign::Calendar { start: ago, turn: first, finish: next } = window.turns else {
         return window;
     };
     let start = now_us.saturating_sub(ago) / 3_000_000 * 3_000_000;
     let turn = start + if first < 5_000_000 { 3_000_000 } else { first };
-    CellWindow { slots: 1, turns: FleetWindowTurns::Calendar { start, turn, finish: turn + next } }
+    CellWindow { slots: 1, turns: FleetWindowAlign::Calendar { start, turn, finish: turn + next } }
 }
 
-fn any_places() -> impl Strategy<Value = PlacesAsk> {
+fn any_places() -> impl Strategy<Value = PermitRequest> {
     let count = || prop_oneof![5 => 0_u32..30, 1 => 0_u32..1_000_000];
     let report = (count(), any_demand(), 0_u64..3).prop_map(|(hold, demand, generation)| CellReport {
         hold: u64::from(hold) * TOKEN,
@@ -255,7 +256,7 @@ fn any_places() -> impl Strategy<Value = PlacesAsk> {
     (0_u8..4, max, option::of(report), count(), (count(), need), rest).prop_map(
         |(key, max, last, hold, (want, need), rest)| {
             let (demand, dice, knew_us, version) = rest;
-            PlacesAsk { key: key_of(key), version, max, last, hold, want, need, demand, dice, knew_us }
+            PermitRequest { key: key_of(key), version, max, last, hold, want, need, demand, dice, knew_us }
         },
     )
 }
@@ -282,7 +283,7 @@ pub(crate) fn bucket() -> Bucket {
 
 /// A sync of one cell.
 pub(crate) fn sync_of(ask: CellRequest) -> ScriptCommand {
-    let place = LanePosition {
+    let place = SequencePosition {
         bucket: bucket(),
         host: host_of(0),
         lane: 0,
@@ -294,7 +295,7 @@ pub(crate) fn sync_of(ask: CellRequest) -> ScriptCommand {
     ScriptCommand::Sync(SyncBatch { place, asks: vec![ask] })
 }
 
-pub(crate) fn payment_of(place: LanePosition, costs: &[KeyPayment]) -> ScriptCommand {
+pub(crate) fn payment_of(place: SequencePosition, costs: &[KeyPayment]) -> ScriptCommand {
     ScriptCommand::Exact(Payment { place, costs: costs.to_vec() })
 }
 

@@ -1,10 +1,10 @@
 //! Honest hosts on one key of a store, in an order and at times that nobody would choose: calls that are sent twice, run
 //! late or never, replies that get lost, hosts that die, and time that stops right at the edges of generations.
 
-use tidegate::fleet::call::{Bucket, KeyPayment, LanePosition, Payment, ScriptCommand, SyncBatch};
+use tidegate::fleet::call::{Bucket, KeyPayment, Payment, ScriptCommand, SequencePosition, SyncBatch};
 use tidegate::fleet::cell::{CellQuota, CellRate, CellReport, CellRequest, GENERATION_US, TOKEN};
 use tidegate::fleet::reply::{CommandReply, CostCover, ReplyKind, ScriptReply};
-use tidegate::fleet::window::{CellWindow, FleetWindowTurns, WindowAsk, WindowRefund};
+use tidegate::fleet::window::{CellWindow, FleetWindowAlign, WindowRefund, WindowRequest};
 use tidegate::limit::Rate;
 use tidegate::rules::fleet_rate;
 
@@ -246,9 +246,9 @@ impl Schedule {
             knew_us: None,
             window: self
                 .window
-                .map(|window| WindowAsk { window, returned: std::mem::take(&mut host.returned) }),
+                .map(|window| WindowRequest { window, returned: std::mem::take(&mut host.returned) }),
         };
-        let place = LanePosition {
+        let place = SequencePosition {
             bucket: Bucket::of(&ask.key, 16),
             host: [host.name; 16],
             lane: 0,
@@ -309,7 +309,7 @@ impl Schedule {
         let Some(window) = self.window else { return };
         self.payments += 1;
         let cost = (1 + self.random.below(3)) * TOKEN;
-        let place = LanePosition {
+        let place = SequencePosition {
             bucket: Bucket::of(&[9; 16], 16),
             host: [100; 16],
             lane: 8,
@@ -395,7 +395,7 @@ impl Schedule {
 
     /// No window had more than its limit: each that ends now is looked at, request by request.
     pub(crate) fn is_windowed(&self) -> Result<(), String> {
-        let Some(CellWindow { slots, turns: FleetWindowTurns::Every { step, origin } }) = self.window else {
+        let Some(CellWindow { slots, turns: FleetWindowAlign::Every { step, origin } }) = self.window else {
             return Ok(());
         };
         let is_in = |at: u64| match slots {

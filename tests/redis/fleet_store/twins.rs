@@ -2,8 +2,8 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use tidegate::fleet::beat::{Beat, PoolReport};
-use tidegate::fleet::call::{KeyPayment, LanePosition, Nonce, ScriptCommand, SyncBatch};
+use tidegate::fleet::beat::{Heartbeat, PoolReport};
+use tidegate::fleet::call::{KeyPayment, Nonce, ScriptCommand, SequencePosition, SyncBatch};
 use tidegate::fleet::cell::{CellQuota, CellRate, CellReport, GENERATION_US, TOKEN};
 use tidegate::fleet::look::{Peek, Reset};
 use tidegate::fleet::places::PermitCommand;
@@ -11,7 +11,7 @@ use tidegate::fleet::reply::{CommandReply, ReplyKind, ScriptReply};
 use tidegate::fleet::scripts;
 use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::version::{NumbersFingerprint, VersionCall};
-use tidegate::fleet::window::Stands;
+use tidegate::fleet::window::WindowStatus;
 
 use super::calls::{Act, Number, Step, after, bucket, dated, host_of, key_of, payment_of};
 use super::redis::{Redis, Value, evalsha};
@@ -182,7 +182,7 @@ impl Twins {
         }
     }
 
-    fn place(&self, host: u8, lane: u8, number: Number) -> LanePosition {
+    fn place(&self, host: u8, lane: u8, number: Number) -> SequencePosition {
         let of_lane = self.lanes.get(&(host, lane)).cloned().unwrap_or(Lane { epoch: 5, ..Lane::default() });
         let (epoch, seq) = match number {
             Number::Next | Number::Again | Number::Stranger => (of_lane.epoch, of_lane.seq + 1),
@@ -194,7 +194,7 @@ impl Twins {
         };
         let offer = [u8::try_from(self.now % 251).unwrap() + 1; 16];
         let known = if matches!(number, Number::Stranger) { Some([255; 16]) } else { self.known };
-        LanePosition { bucket: bucket(), host: host_of(host), lane, epoch, seq, offer, known }
+        SequencePosition { bucket: bucket(), host: host_of(host), lane, epoch, seq, offer, known }
     }
 
     fn beat(
@@ -204,15 +204,20 @@ impl Twins {
         pools: &[super::calls::PoolStep],
         secret: u8,
     ) -> Result<(), String> {
-        let LanePosition { epoch, seq, .. } = self.place(host, BEATS, number);
+        let SequencePosition { epoch, seq, .. } = self.place(host, BEATS, number);
         let mut names = HashSet::new();
         let pools = pools
             .iter()
             .filter(|(pool, _)| names.insert(*pool))
             .map(|(pool, load)| PoolReport { pool: format!("api/{pool}"), load: *load });
         let secret = SecretDigest::of_secret(&[secret]);
-        let beat =
-            ScriptCommand::Beat(Beat { host: host_of(host), epoch, seq, pools: pools.collect(), secret });
+        let beat = ScriptCommand::Beat(Heartbeat {
+            host: host_of(host),
+            epoch,
+            seq,
+            pools: pools.collect(),
+            secret,
+        });
         let before = self.lanes.get(&(host, BEATS)).and_then(|lane| lane.sent.clone());
         let again = before.filter(|_| matches!(number, Number::Again));
         let is_later = again.is_none() && !matches!(number, Number::Before | Number::OldEpoch);
@@ -407,8 +412,8 @@ impl Twins {
                 saw("windows granted", windows().filter(|(said, _)| said.grant > 0).count());
                 saw("windows lost", windows().filter(|(said, _)| said.lost).count());
                 let that = |stands| windows().filter(|(_, window)| window.stands == stands).count();
-                saw("windows spent out", that(Stands::SpentOut));
-                saw("other windows", that(Stands::OtherWindow));
+                saw("windows spent out", that(WindowStatus::SpentOut));
+                saw("other windows", that(WindowStatus::OtherWindow));
             }
             ScriptReply::Exact(CommandReply { kind: ReplyKind::Done(paid), .. }) => {
                 use tidegate::fleet::reply::CostCover;
@@ -434,7 +439,8 @@ impl Twins {
                 saw("hosts", beaten.hosts.saturating_sub(1) as usize);
                 saw("pools of several", beaten.pools.iter().filter(|said| said.hosts > 1).count());
                 saw("may lack", beaten.pools.iter().filter(|said| said.may_lack).count());
-                saw("other secrets", (beaten.hosts - beaten.alike) as usize);
+                // A host that changed its secret before the clock stepped back may be left in the set of its former secret alone.
+                saw("other secrets", beaten.hosts.saturating_sub(beaten.alike) as usize);
                 saw("overtaken", beaten.pools.iter().filter(|said| said.is_overtaken).count());
             }
             ScriptReply::Version(_) | ScriptReply::Overrides(_) => {}

@@ -1,9 +1,9 @@
 //! Pending requests for a permit of one key.
 
-use super::{GAP_SHORT, PlacesAsk, PlacesPage, PlacesSaid};
+use super::{GAP_SHORT, KeyPermitReply, PermitKeySync, PermitRequest};
 use std::time::Duration;
 
-impl PlacesPage {
+impl PermitKeySync {
     pub(in crate::fleet) fn is_waited_for(&self) -> bool {
         self.waiting > 0
     }
@@ -14,7 +14,7 @@ impl PlacesPage {
 
     /// The pause after Redis granted less than the pending requests need; else zero. Hosts with more of the
     /// demand ask more often: ten equal hosts at most 400 times per second together, further ones 40 each.
-    pub(in crate::fleet) fn refused_for(&self, ask: &PlacesAsk, said: &PlacesSaid) -> Duration {
+    pub(in crate::fleet) fn refused_for(&self, ask: &PermitRequest, said: &KeyPermitReply) -> Duration {
         if said.grant >= ask.need {
             return Duration::ZERO;
         }

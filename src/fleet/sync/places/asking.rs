@@ -4,7 +4,7 @@ use super::{Engine, Now, ScriptCommand, SharedKey, Sync, Timestamp};
 
 /// A reply about a key with pending requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct PlacesTold {
+pub struct PermitCheckReply {
     /// The key.
     pub key: SharedKey,
     /// Redis granted fewer permits than the requests need.
@@ -31,7 +31,7 @@ impl Sync {
     }
 
     /// Takes the replies about keys with pending requests since the last call.
-    pub fn take_places_told(&mut self) -> Vec<PlacesTold> {
+    pub fn take_places_told(&mut self) -> Vec<PermitCheckReply> {
         std::mem::take(&mut self.places.told)
     }
 

@@ -1,6 +1,6 @@
 //! Handling of replies and failures.
 
-use super::Talk;
+use super::SyncLoop;
 use crate::clock::Now;
 use crate::fleet::call::ScriptCommand;
 use crate::fleet::link::NodeId;
@@ -8,7 +8,7 @@ use crate::fleet::reply::{Received, ScriptReply};
 use crate::fleet::task::servers::Arrival;
 use tracing::{debug, warn};
 
-impl Talk {
+impl SyncLoop {
     pub(super) fn take(&mut self, arrival: Arrival) {
         let now = self.clock.now();
         let Arrival { at, call, reply } = arrival;

@@ -1,9 +1,9 @@
 //! The name of this host.
 
-use super::Talk;
+use super::SyncLoop;
 use tracing::{debug, warn};
 
-impl Talk {
+impl SyncLoop {
     /// Takes the new name after a later daemon has used this host's name.
     pub(super) fn rename(&mut self) {
         warn!(

@@ -1,10 +1,10 @@
 //! Logs and the published view of the sync task.
 
-use super::Talk;
+use super::SyncLoop;
 use crate::clock::Now;
 use tracing::{info, warn};
 
-impl Talk {
+impl SyncLoop {
     /// Logs whether borrowed tokens were returned at the end, for operators who miss tokens.
     pub(super) fn tell_end(&self, is_all_told: bool) {
         let lapsed = self.member.sync().happened().lapsed;
