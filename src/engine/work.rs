@@ -206,13 +206,13 @@ impl Engine {
             match tie {
                 LeaseResource::Permit(digest) => self.release_permit(&digest, now),
                 LeaseResource::Refund(refund) if outcome == WorkOutcome::Ok => {
-                    self.refund_charge(&refund, now)
+                    self.refund_charge(&refund, now);
                 }
                 LeaseResource::IdempotencyKey(name) if forgets => {
-                    self.idempotency.forget(&name, &self.shards)
+                    self.idempotency.forget(&name, &self.shards);
                 }
                 LeaseResource::RefundableCost(name) if forgets => {
-                    self.refundable_costs.forget(&name, &self.shards)
+                    self.refundable_costs.forget(&name, &self.shards);
                 }
                 LeaseResource::Refund(_)
                 | LeaseResource::IdempotencyKey(_)
