@@ -36,6 +36,7 @@ class Played:
 
     def __init__(self, path: str) -> None:
         self.path, self.seen, self.connections, self.stopped, self.silent = path, [], [], False, False
+        self.served, self.most, self.refused = set(), 1_000, 0  # further connections are busy
         self.script = lambda connection, message: [1, message[1], *ALLOW]
         self.hears = self.seen.append
         self.listener = socket.socket(socket.AF_UNIX)
@@ -47,6 +48,12 @@ class Played:
         with contextlib.suppress(OSError):
             while True:
                 connection, _ = self.listener.accept()
+                if len(self.served) >= self.most:
+                    connection.sendall(frame([3, None, 8, "busy"]))
+                    connection.close()
+                    self.refused += 1
+                    continue
+                self.served.add(connection)
                 self.connections.append(connection)
                 if self.stopped:  # since it was accepted
                     connection.close()

@@ -3,14 +3,17 @@
 import asyncio
 import contextlib
 import random
+import select
 import signal
 import socket
 import threading
 import time
 
+import pytest
 from daemons import ALLOW, PATIENT, Played, frame
 
 import tidegate
+import tidegate.connection
 
 TIMEOUT, PAUSES = 0.4, 2  # seconds; how often the daemon is stopped
 RULES = "domain: api\nlimits: [{name: per-user, key: [user], rate: 1000000/s, burst: 2000000}]\n"
@@ -148,6 +151,56 @@ def test_a_full_backlog_is_waited_for(directory, make_client):
     made.shutdown(socket.SHUT_RDWR)
     for one in (*fill, made):
         one.close()
+
+
+@pytest.mark.parametrize("closed_before_writing", [False, True])
+def test_threads_share_the_connections_that_the_daemon_takes(played, make_client, monkeypatch, closed_before_writing):
+    """Where it takes one, the seven other threads are `busy`: they wait for it, and none passes unjudged."""
+    played.most, client, start, got = 1, make_client(), threading.Barrier(8), []
+    if closed_before_writing:
+        make = tidegate.connection.connect
+
+        def connect(*arguments):
+            made = make(*arguments)
+            if played.served:
+                (poll := select.poll()).register(made, select.POLLHUP)
+                poll.poll(50)  # until a daemon that is full has closed it
+            return made
+
+        monkeypatch.setattr(tidegate.connection, "connect", connect)
+    played.script = lambda connection, message: time.sleep(0.005) or [1, message[1], *ALLOW]
+
+    def ask():
+        start.wait()
+        got.extend(client.acquire("api").reason for _ in range(3))
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert got == [None] * 24 and played.refused > 0
+    assert client._report == {} and client.stats()["missed"] == {}
+
+
+def test_tasks_wait_for_room_for_a_connection(played):
+    """`busy` is no decision: the tasks of a loop ask again until their deadline, then it counts as one failure."""
+    played.most = 0
+
+    async def ask():
+        ac = tidegate.AsyncClient(played.path, timeout=0.05)
+        assert reasons(await asyncio.gather(*(ac.acquire("api") for _ in range(8)))) == ["protocol"] * 8
+        assert ac._core._failures == 1 and "abandoned" not in ac._core._report
+        ac._core._timeout = PATIENT
+        tasks = [asyncio.create_task(ac.acquire("api")) for _ in range(8)]
+        before = played.refused
+        while played.refused == before:
+            await asyncio.sleep(0.001)
+        played.most = 1
+        assert reasons(await asyncio.gather(*tasks)) == [None] * 8
+        ac.close()
+
+    asyncio.run(ask())
 
 
 def test_tasks_that_keep_the_loop_busy_are_judged(daemon, make_client):

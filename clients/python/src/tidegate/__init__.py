@@ -407,7 +407,7 @@ class Client:
         deadline = started + self._timeout
         if self._until and (fault := self._probe(wanted, started, deadline)):
             return fault
-        repeated = False
+        repeated, pause = False, 0.0005
         while True:
             connection, kept, decision = None, False, None
             try:
@@ -441,12 +441,17 @@ class Client:
                     return decision
                 return reply[:1] == [True] if wanted else True
             except BaseException as error:
+                full = isinstance(error, Fault) and error.full  # then the daemon had nothing
                 if connection is not None:
-                    self._abandon(connection, op, kept, decision)
+                    self._abandon(connection, PING if full else op, kept, decision)
                 if not isinstance(error, Fault):
                     raise
                 if error.again and not repeated and monotonic() < deadline:
                     repeated = connection is not None and connection.leaving  # once; and others may be at their end
+                    continue
+                if full and wanted and (left := deadline - monotonic()) > 0:
+                    sleep(min(pause, left))  # then there may be room, or a connection of another thread
+                    pause *= 2
                     continue
                 if error.reason not in REFUSALS.values():
                     self._settle(error, started)

@@ -220,10 +220,11 @@ class _Core(Client):
                     self._settle(None, started)
                 return answer
             except Fault as fault:
-                if pipe is None and fault.code == errno.EAGAIN and loop.time() < deadline:
+                full = fault.full or (pipe is None and fault.code == errno.EAGAIN)
+                if full and loop.time() < deadline:
                     await asyncio.sleep(0.001)  # the daemon has no room for another connection yet
                     continue
-                if pipe is None:  # the failure of a pipe is counted by the pipe: once for all who wait
+                if pipe is None or full:  # another failure of a pipe is counted by the pipe, once for all that wait
                     self._settle(fault, started)
                 elif fault.again and not repeated and loop.time() < deadline:
                     repeated = True

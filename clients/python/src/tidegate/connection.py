@@ -21,6 +21,7 @@ from time import monotonic, sleep
 from typing import Any
 
 from .protocol import (
+    BUSY,
     DECISION,
     ERROR,
     ERRORS_KEPT_OPEN,
@@ -129,6 +130,8 @@ class Connection:
                 raise
             if error.errno == errno.EAGAIN:
                 raise Fault("the daemon does not read", "timeout") from error
+            if self.greeting and wanted:
+                self._wait(wanted, 0.0)  # an ERROR may say why: a Fault
             raise Fault("the daemon hung up", "unreachable", again=not self.greeting) from error  # it had nothing
         self.greeting = b""
         if not wanted:
@@ -164,6 +167,7 @@ class Connection:
                     fault.reason = REFUSALS.get(what or 0, "protocol")
                     if about == self.asked and what in ERRORS_KEPT_OPEN:
                         return fault
+                    fault.full = what == BUSY
                 if kind != GOODBYE and (kind, about, what) != (WELCOME, 0, 1):
                     raise fault
                 self.leaving = self.leaving or kind == GOODBYE

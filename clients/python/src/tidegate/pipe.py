@@ -13,6 +13,7 @@ from . import ABANDONED_MAX, GRANTS, Decision
 from .connection import SEND_FLAGS, connect, match_decision
 from .protocol import (
     ACQUIRE,
+    BUSY,
     DECISION,
     ERROR,
     ERRORS_KEPT_OPEN,
@@ -150,6 +151,7 @@ class Pipe:
                 if not raised_here(error):
                     raise
                 if error.errno != errno.EAGAIN:
+                    self._readable()  # an ERROR may say why
                     self._hung_up()
                     return
                 sent = 0
@@ -218,7 +220,8 @@ class Pipe:
         kind, number, what = ([n if n.__class__ is int else None for n in reply[:3]] + 3 * [None])[:3]
         about = -1 if number is None else number
         asked, fault = self.waiting.get(about), Fault(f"the daemon answered {kind}: {reply[2:]!r:.200}")
-        fault.reason = REFUSALS.get(what or 0, "protocol") if kind == ERROR else "protocol"
+        if kind == ERROR:
+            fault.reason, fault.full = REFUSALS.get(what or 0, "protocol"), what == BUSY
         if asked is not None and kind == ERROR and what in ERRORS_KEPT_OPEN:
             self._answered(about, asked, fault)
         elif asked is not None and kind == asked.wanted:
@@ -300,17 +303,19 @@ class Pipe:
         heard, failed = fault or Fault("the client was closed", "unreachable"), False
         for number, asked in waiting.items():
             again = hung_up and self.welcome and (self.leaving or number in unsent)
-            failed = failed or not again
-            if asked.op == ACQUIRE and number not in unsent and not again:
+            failed = failed or not (again or heard.full)
+            if asked.op == ACQUIRE and number not in unsent and not (again or heard.full):
                 abandoned.append([self.number, number])
             if not asked.future.done():
-                asked.future.set_exception(Fault(str(heard), heard.reason, again))
+                trouble = Fault(str(heard), heard.reason, again)
+                trouble.full = heard.full
+                asked.future.set_exception(trouble)
         if abandoned:
             self.core._report_later({"abandoned": abandoned[:ABANDONED_MAX]})
         self.unsent.clear()
         self.held.clear()
         since = min((asked.since for asked in waiting.values()), default=monotonic())
-        self.core.broken(self, fault if failed or not hung_up else None, since)
+        self.core.broken(self, fault if failed or not (hung_up or heard.full) else None, since)
 
     def close_inherited(self) -> None:
         """Without a word to the loop, whose selector is the parent's too."""

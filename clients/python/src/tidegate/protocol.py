@@ -18,18 +18,20 @@ DEPTH_MAX, FRAME_MAX, TOO_LARGE = 4, 16_384, 1 << 32
 HELLO, ACQUIRE, RELEASE, HIT, PEEK, CHARGE, RENEW, SIGNAL, PING = range(9)
 WELCOME, DECISION, DONE, ERROR, GOODBYE = range(5)
 ERRORS_KEPT_OPEN = (5, 6, 7, 10, 11)  # the errors after which the connection goes on
+BUSY = 8  # the daemon takes no further connection
 REFUSALS = {6: "invalid", 7: "quota", 9: "forbidden", 11: "not_allowed"}  # of the client; the others are degraded
 
 
 class Fault(ValueError):
     """A request that cannot be sent or a reply that cannot be trusted. `reason`: the word that is counted.
 
-    `again`: the daemon did not judge the request. `code`: the error number of a connection that failed.
+    `again`: the daemon did not judge the request. `code`: the error number of a connection that failed. `full`: the
+    daemon has no room for one more connection.
     """
 
     def __init__(self, text: str, reason: str = "protocol", again: bool = False, code: int = 0) -> None:
         super().__init__(text)
-        self.reason, self.again, self.code = reason, again, code
+        self.reason, self.again, self.code, self.full = reason, again, code, False
 
 
 def raised_here(error: BaseException) -> bool:
