@@ -149,6 +149,22 @@ pub(crate) fn most_at_once(passed: &[u64], rate: f64) -> f64 {
     most
 }
 
+/// How many of these requests one bucket admits, each at the time of its answer: fewer where the machine kept callers waiting.
+pub(crate) fn admitted_by_one_bucket(asked: &[Vec<Asked>], rate: f64, burst: u32) -> usize {
+    let mut at: Vec<u64> = asked.iter().flatten().map(|asked| asked.at).collect();
+    at.sort_unstable();
+    let (mut level, mut last, mut admitted) = (f64::from(burst), at.first().copied().unwrap_or_default(), 0);
+    for at in at {
+        level = (level + (at - last) as f64 / 1e9 * rate).min(f64::from(burst));
+        last = at;
+        if level >= 1.0 {
+            level -= 1.0;
+            admitted += 1;
+        }
+    }
+    admitted
+}
+
 /// How many passed in a span.
 pub(crate) fn passed_between(passed: &[u64], from: u64, to: u64) -> usize {
     passed.iter().filter(|at| (from..to).contains(at)).count()

@@ -38,11 +38,11 @@ fn by_window(asked: &[Asked], span: u64) -> Vec<usize> {
     (first + 1..last).map(in_window).collect()
 }
 
-fn check_fixed(name: &str, windows: &[usize], limit: usize, most: usize) {
+fn check_fixed(name: &str, windows: &[usize], limit: usize, most: usize, calm: bool) {
     eprintln!("{name}: {windows:?} passed in each window of {limit}");
     assert!(windows.iter().all(|passed| *passed <= most), "{name}: {windows:?} of {limit}");
     let used = windows.iter().sum::<usize>() as f64 / (limit * windows.len()) as f64;
-    assert!(used >= 0.8, "{name}: {used} used");
+    assert!(!calm || used >= 0.8, "{name}: {used} used");
 }
 
 #[test]
@@ -52,8 +52,9 @@ fn hosts_share_a_fixed_window() {
     }
     let rules = "domain: api\nlimits:\n  - {name: shared, key: [user], algorithm: fixed_window, rate: 400/2s, \
                  scope: fleet, fleet: {on_miss: refuse, on_redis_down: refuse}}\n";
+    let calm = Calm::watch();
     let asked = three(rules, "", Duration::from_secs(9));
-    check_fixed("fixed", &by_window(&asked, 2 * SECOND), 400, 400);
+    check_fixed("fixed", &by_window(&asked, 2 * SECOND), 400, 400, calm.was_kept());
 }
 
 #[test]
@@ -66,8 +67,9 @@ fn hosts_share_the_windows_of_descriptors() {
     let calm = Calm::watch();
     let asked = three(rules, "}\ndomains: {api: {scope: fleet}", Duration::from_secs(7));
     // A tenth past it, on credit. A host whose remote checks are late because the machine stood still counts by itself.
-    let most = if calm.was_kept() { 330 } else { 3 * 300 };
-    check_fixed("descriptors", &by_window(&asked, SECOND), 300, most);
+    let calm = calm.was_kept();
+    let most = if calm { 330 } else { 3 * 300 };
+    check_fixed("descriptors", &by_window(&asked, SECOND), 300, most, calm);
 }
 
 #[test]
@@ -77,7 +79,9 @@ fn hosts_share_a_sliding_window() {
     }
     let rules = "domain: api\nlimits:\n  - {name: shared, key: [user], algorithm: sliding_window, rate: 400/2s, \
                  scope: fleet, fleet: {on_miss: refuse, on_redis_down: refuse}}\n";
+    let calm = Calm::watch();
     let asked = three(rules, "", Duration::from_secs(9));
+    let calm = calm.was_kept();
     let mut passed: Vec<&Asked> = asked.iter().filter(|asked| asked.passed).collect();
     passed.sort_unstable_by_key(|asked| asked.at - asked.took);
     // What was asked after a moment and answered within a span of it passed within that span.
@@ -91,5 +95,5 @@ fn hosts_share_a_sliding_window() {
     let used = passed.len() as f64 / (200.0 * seconds);
     eprintln!("sliding: {most} in two seconds, {:.1} % used", used * 100.0);
     assert!(most <= 400, "{most} in two seconds");
-    assert!(used >= 0.7, "{used} used");
+    assert!(!calm || used >= 0.7, "{used} used");
 }

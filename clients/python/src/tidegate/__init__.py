@@ -58,8 +58,6 @@ SHOWN = ("rule", "limit", "remaining", "retry_after", "lease", "reason")
 ABANDONED_MAX, LOGGED_MAX = 512, 100
 IDLE_MAX, IDLE_KEPT, IDLE_SECONDS = 64, 2, 20.0  # connections: at most, and how many of them may stay unused for longer
 FAILURES_MAX, PAUSE_MIN, PAUSE_MAX = 3, 0.1, 2.0  # of the breaker; a pause is 50 to 100 % of its seconds
-ABSENT = (errno.ENOENT, errno.ECONNREFUSED)  # no process listens
-TIME_MAX = (1 << 63) - 1  # microseconds
 STOPPED = Fault("the daemon did not answer before", "breaker")
 
 
@@ -196,7 +194,7 @@ class Given:
                 if not isinstance(seconds, (int, float)) or not math.isfinite(seconds):
                     raise Fault("queued and max_wait are numbers of seconds", "invalid")
                 # Rounded up, but 0.07 * 1e6 is above 70 000.
-                options[name] = min(max(0, math.ceil(round(seconds * 1e6, 3))), TIME_MAX)
+                options[name] = min(max(0, math.ceil(round(seconds * 1e6, 3))), (1 << 63) - 1)
         return options
 
 
@@ -411,7 +409,7 @@ class Client:
         while True:
             connection, kept, decision = None, False, None
             try:
-                connection = self._checkout(deadline, repeated)
+                connection = self._checkout(repeated)
                 reply: Any = connection.ask(op, elements, wanted, deadline)
                 if wanted == DECISION and reply.__class__ is not Fault:
                     if reply.__class__ is list:
@@ -441,7 +439,7 @@ class Client:
                     return decision
                 return reply[:1] == [True] if wanted else True
             except BaseException as error:
-                full = isinstance(error, Fault) and error.full  # then the daemon had nothing
+                full = isinstance(error, Fault) and error.code == errno.EAGAIN  # then the daemon had nothing
                 if connection is not None:
                     self._abandon(connection, PING if full else op, kept, decision)
                 if not isinstance(error, Fault):
@@ -462,7 +460,7 @@ class Client:
         if fault.reason not in REFUSALS.values():
             self._log(f"{fault}; such requests are not limited", once=True)
 
-    def _checkout(self, deadline: float, fresh: bool = False) -> Connection:
+    def _checkout(self, fresh: bool = False) -> Connection:
         if not fresh:
             try:
                 return self._idle.pop()
@@ -472,7 +470,7 @@ class Client:
         with self._lock:
             self._info["connection"] += 1
             info = dict(self._info)
-        connection = Connection(self._find(), info, deadline, self._timeout)
+        connection = Connection(self._find(), info, self._timeout)
         with self._lock:
             self._open = [*map(weakref.ref, self._connections()), weakref.ref(connection)]
         return connection
@@ -508,7 +506,7 @@ class Client:
             return STOPPED if self._until else None
         connection = None
         try:
-            connection = self._checkout(deadline, fresh=True)
+            connection = self._checkout(fresh=True)
             connection.ask(PING, [], DONE, deadline)
         except BaseException as error:
             if connection is not None:
@@ -542,7 +540,7 @@ class Client:
                 self._failures, self._pause, self._until = 0, 0.0, 0.0
             elif started >= self._failed_at:
                 self._failures, self._failed_at = self._failures + 1, monotonic()
-                if fault.code in ABSENT or probed or self._failures >= FAILURES_MAX:
+                if fault.code in (errno.ENOENT, errno.ECONNREFUSED) or probed or self._failures >= FAILURES_MAX:
                     self._failures = max(self._failures, FAILURES_MAX)
                     self._pause = min(2 * self._pause, PAUSE_MAX) or PAUSE_MIN
                     self._until = self._failed_at + self._pause * random.uniform(0.5, 1.0)

@@ -220,7 +220,7 @@ class _Core(Client):
                     self._settle(None, started)
                 return answer
             except Fault as fault:
-                full = fault.full or (pipe is None and fault.code == errno.EAGAIN)
+                full = fault.code == errno.EAGAIN
                 if full and loop.time() < deadline:
                     await asyncio.sleep(0.001)  # the daemon has no room for another connection yet
                     continue

@@ -17,7 +17,7 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Callable
-from time import monotonic, sleep
+from time import monotonic
 from typing import Any
 
 from .protocol import (
@@ -64,8 +64,8 @@ class Socket(_socket.socket):
     __del__ = _socket.socket.close
 
 
-def connect(path: str, deadline: float = 0.0) -> Socket:
-    """A stream that does not block. Waits until `deadline` while the daemon has no room for another connection."""
+def connect(path: str) -> Socket:
+    """A stream that does not block."""
     try:
         if len(os.fsencode(path)) > PATH_BYTES_MAX or "\0" in path:
             raise Fault(no_daemon(path, "AF_UNIX path too long, or not a path"), "unreachable")
@@ -75,9 +75,7 @@ def connect(path: str, deadline: float = 0.0) -> Socket:
             raise
         raise Fault(no_daemon(path, error), "unreachable") from error
     made.setblocking(False)
-    while (code := made.connect_ex(path)) == errno.EAGAIN and monotonic() < deadline:
-        sleep(0.001)
-    if not code:
+    if not (code := made.connect_ex(path)):
         return made
     made.close()
     trouble = OSError(code, os.strerror(code))
@@ -87,12 +85,12 @@ def connect(path: str, deadline: float = 0.0) -> Socket:
 class Connection:
     """`asked`: the id of the last request. `used`: when it began. `leaving`: after a GOODBYE."""
 
-    def __init__(self, path: str, info: Map, deadline: float, timeout: float) -> None:
+    def __init__(self, path: str, info: Map, timeout: float) -> None:
         self.number, self.asked, self.last, self.rest, self.leaving = info["connection"], 0, -1, b"", False
         self.used, self.unproved = 0.0, deque[list[int]](maxlen=512)  # whose RELEASE followed the last reply
         hello = encode([HELLO, 0, 1, info])
         self.greeting = len(hello).to_bytes(4, "big") + hello  # goes out with the first request: no round trip more
-        self.socket = connect(path, deadline)
+        self.socket = connect(path)
         # A blocking read saves a call, but signals start its time anew: it is short. Under gevent only poll waits.
         self.blocks = timeout >= BLOCKING_MIN and socket.socket.__module__ == "socket"
         try:
@@ -167,7 +165,7 @@ class Connection:
                     fault.reason = REFUSALS.get(what or 0, "protocol")
                     if about == self.asked and what in ERRORS_KEPT_OPEN:
                         return fault
-                    fault.full = what == BUSY
+                    fault.code = errno.EAGAIN if what == BUSY else 0
                 if kind != GOODBYE and (kind, about, what) != (WELCOME, 0, 1):
                     raise fault
                 self.leaving = self.leaving or kind == GOODBYE

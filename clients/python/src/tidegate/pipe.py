@@ -221,7 +221,7 @@ class Pipe:
         about = -1 if number is None else number
         asked, fault = self.waiting.get(about), Fault(f"the daemon answered {kind}: {reply[2:]!r:.200}")
         if kind == ERROR:
-            fault.reason, fault.full = REFUSALS.get(what or 0, "protocol"), what == BUSY
+            fault.reason, fault.code = REFUSALS.get(what or 0, "protocol"), errno.EAGAIN if what == BUSY else 0
         if asked is not None and kind == ERROR and what in ERRORS_KEPT_OPEN:
             self._answered(about, asked, fault)
         elif asked is not None and kind == asked.wanted:
@@ -303,19 +303,18 @@ class Pipe:
         heard, failed = fault or Fault("the client was closed", "unreachable"), False
         for number, asked in waiting.items():
             again = hung_up and self.welcome and (self.leaving or number in unsent)
-            failed = failed or not (again or heard.full)
-            if asked.op == ACQUIRE and number not in unsent and not (again or heard.full):
+            unread = again or heard.code == errno.EAGAIN
+            failed = failed or not unread
+            if asked.op == ACQUIRE and number not in unsent and not unread:
                 abandoned.append([self.number, number])
             if not asked.future.done():
-                trouble = Fault(str(heard), heard.reason, again)
-                trouble.full = heard.full
-                asked.future.set_exception(trouble)
+                asked.future.set_exception(Fault(str(heard), heard.reason, again, heard.code))
         if abandoned:
             self.core._report_later({"abandoned": abandoned[:ABANDONED_MAX]})
         self.unsent.clear()
         self.held.clear()
         since = min((asked.since for asked in waiting.values()), default=monotonic())
-        self.core.broken(self, fault if failed or not (hung_up or heard.full) else None, since)
+        self.core.broken(self, fault if failed or not (hung_up or heard.code) else None, since)
 
     def close_inherited(self) -> None:
         """Without a word to the loop, whose selector is the parent's too."""

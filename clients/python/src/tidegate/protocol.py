@@ -25,13 +25,12 @@ REFUSALS = {6: "invalid", 7: "quota", 9: "forbidden", 11: "not_allowed"}  # of t
 class Fault(ValueError):
     """A request that cannot be sent or a reply that cannot be trusted. `reason`: the word that is counted.
 
-    `again`: the daemon did not judge the request. `code`: the error number of a connection that failed. `full`: the
-    daemon has no room for one more connection.
+    `again`: the daemon did not judge the request. `code`: errno of a failed connection; EAGAIN: no room for one more.
     """
 
     def __init__(self, text: str, reason: str = "protocol", again: bool = False, code: int = 0) -> None:
         super().__init__(text)
-        self.reason, self.again, self.code, self.full = reason, again, code, False
+        self.reason, self.again, self.code = reason, again, code
 
 
 def raised_here(error: BaseException) -> bool:
@@ -208,19 +207,15 @@ def _text(value: object) -> bytes:
     elif value.__class__ is int and value.bit_length() > 10_000:
         text = hex(value)  # Python writes no such number in decimals
     else:
-        text = "" if value is None else _str(value)
+        try:
+            text = "" if value is None else str(value)
+        except Exception as error:
+            from .signals import from_signal
+
+            if from_signal(error):
+                raise
+            raise Fault(f"a value has no text: {type(error).__name__}", "invalid") from error
     return (text.lower() if isinstance(value, bool) else text).encode("utf-8", "replace")
-
-
-def _str(value: object) -> str:
-    try:
-        return str(value)
-    except Exception as error:
-        from .signals import from_signal
-
-        if from_signal(error):
-            raise
-        raise Fault(f"a value has no text: {type(error).__name__}", "invalid") from error
 
 
 def _cut(raw: bytes, kept: int) -> bytes:
@@ -265,9 +260,7 @@ def _priority(priority: Any) -> bytes | None:
 
 
 def encode_name(name: Any) -> bytes:
-    if isinstance(name, str):
-        return _encode_name(str(name))
-    raise Fault("a name is text of 1 to 64 bytes without control characters, ':' and '/'", "invalid")
+    return _encode_name(str(name) if isinstance(name, str) else "")
 
 
 @functools.lru_cache(1_024)
