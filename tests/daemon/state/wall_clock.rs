@@ -187,10 +187,10 @@ fn set_while_it_is_away(seconds: i64) {
     assert_eq!(verdict_of(&held), 0);
     verb(&daemon, "/switch", &json!({"rule": "api/switched", "mode": "shadow", "for_s": 1_800}));
     let begun = read_boot_nanos();
-    step(&daemon, &mut clock, seconds);
     // Overrides are stored with wall-clock ends: they are written again for the new clock.
     let kept = || std::fs::read_to_string(daemon.plan.path("state/switches")).unwrap();
     let first = kept();
+    step(&daemon, &mut clock, seconds);
     eventually("orders are written again", || (kept() != first).then_some(()));
     let daemon = end(daemon).0.start();
     daemon.await_log(&["taken up"]);
