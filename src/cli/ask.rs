@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::client::{Client, ClientFailure, default_socket, heard};
 use super::format::OutputFormat;
+use super::{CliResult, usage};
 use crate::clock::Micros;
 use crate::daemon::log;
 use crate::protocol::{
@@ -88,20 +89,20 @@ Exit codes: 0 allowed; 75 refused, try again later; 69 no answer, with --on-fail
 2 wrong usage. Without an answer the work is allowed, and standard error says so.";
 
 impl HitArgs {
-    pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
+    pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
         self.question.ask(RequestOp::Hit, out)
     }
 }
 
 impl PeekArgs {
-    pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
+    pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
         self.question.ask(RequestOp::Peek, out)
     }
 }
 
 impl RequestArgs {
-    fn ask(&self, op: RequestOp, out: &mut dyn Write) -> io::Result<ExitCode> {
-        let Some(descriptors) = descriptors(&self.attributes) else { return usage(TOO_MANY) };
+    fn ask(&self, op: RequestOp, out: &mut dyn Write) -> CliResult {
+        let Some(descriptors) = descriptors(&self.attributes) else { return Err(usage(TOO_MANY)) };
         if is_disabled() {
             return self.without_answer("TIDEGATE_DISABLE=1", ExitCode::SUCCESS, out);
         }
@@ -122,12 +123,12 @@ impl RequestArgs {
         });
         match answered {
             Ok(printed) => printed,
-            Err(ClientFailure::TooLarge(error)) => usage(&error.to_string()),
+            Err(ClientFailure::TooLarge(error)) => Err(usage(error)),
             Err(failure) => self.failed(&failure.to_string(), out),
         }
     }
 
-    fn print(&self, reply: &WireReply<'_>, out: &mut dyn Write) -> io::Result<ExitCode> {
+    fn print(&self, reply: &WireReply<'_>, out: &mut dyn Write) -> CliResult {
         match reply {
             WireReply::Decision(decision) => {
                 match self.format {
@@ -137,14 +138,14 @@ impl RequestArgs {
                 let granted = matches!(decision.verdict, VerdictCode::Allow | VerdictCode::Wait);
                 Ok(if granted { ExitCode::SUCCESS } else { ExitCode::from(EX_TEMPFAIL) })
             }
-            WireReply::Error { code: Code::Invalid, message, .. } => usage(message),
+            WireReply::Error { code: Code::Invalid, message, .. } => Err(usage(message)),
             WireReply::Error { code, message, .. } => self.failed(&format!("{code}: {message}"), out),
             _ => self.failed("an answer to another question", out),
         }
     }
 
     /// Prints the outcome without an answer from the daemon, as `--on-failure` chooses.
-    fn failed(&self, reason: &str, out: &mut dyn Write) -> io::Result<ExitCode> {
+    fn failed(&self, reason: &str, out: &mut dyn Write) -> CliResult {
         let code = match self.on_failure {
             OnFailure::Allow => ExitCode::SUCCESS,
             OnFailure::Refuse => ExitCode::from(EX_UNAVAILABLE),
@@ -153,7 +154,7 @@ impl RequestArgs {
     }
 
     /// Prints an outcome that the daemon did not decide.
-    fn without_answer(&self, reason: &str, code: ExitCode, out: &mut dyn Write) -> io::Result<ExitCode> {
+    fn without_answer(&self, reason: &str, code: ExitCode, out: &mut dyn Write) -> CliResult {
         let allowed = code == ExitCode::SUCCESS;
         let verdict = if allowed { "allow" } else { "refuse" };
         match self.format {
@@ -164,12 +165,6 @@ impl RequestArgs {
         }
         Ok(code)
     }
-}
-
-/// Reports wrong usage: exit code 2.
-pub(super) fn usage(message: &str) -> io::Result<ExitCode> {
-    log::plainly(&format!("tidegate: {message}"));
-    Ok(ExitCode::from(2))
 }
 
 /// Whether `TIDEGATE_DISABLE=1` is set: then no daemon is asked.

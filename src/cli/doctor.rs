@@ -15,6 +15,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
+use super::CliResult;
 use crate::daemon::settings::{SETTINGS_FILE, Settings};
 use finding::{DoctorFinding, FindingSeverity};
 use user::User;
@@ -48,7 +49,7 @@ Exit codes: 0 all is well, perhaps with warnings; 1 something is wrong, with its
 ///
 /// # Errors
 /// The output cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
+pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let findings = examine(args);
     let wrong = findings.iter().any(|finding| finding.severity == FindingSeverity::Wrong);
     if args.json {

@@ -2,7 +2,7 @@
 
 mod man;
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -10,8 +10,7 @@ use clap::{CommandFactory, Subcommand, ValueEnum};
 use clap_complete::generate;
 use clap_complete::shells::{Bash, Fish, Zsh};
 
-use super::Arguments;
-use crate::daemon::log;
+use super::{Arguments, CliResult};
 
 /// Writes man pages and completions for shells, as packages install them
 #[derive(Clone, Debug, clap::Args)]
@@ -58,14 +57,9 @@ Exit codes: 0 written; 1 a page cannot be written, with the reason; 2 wrong usag
 ///
 /// # Errors
 /// The completions cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
+pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     match &args.what {
-        GeneratedKind::Man { directory } => {
-            if let Err(failure) = man::write(&Arguments::command(), directory) {
-                log::plainly(&format!("tidegate: {failure}"));
-                return Ok(ExitCode::FAILURE);
-            }
-        }
+        GeneratedKind::Man { directory } => man::write(&Arguments::command(), directory)?,
         GeneratedKind::Completions { shell } => out.write_all(&completions(*shell))?,
     }
     Ok(ExitCode::SUCCESS)

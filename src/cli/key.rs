@@ -1,14 +1,14 @@
 //! `tidegate block`, `unblock` and `reset`: act on one key of one rule.
 
-use std::io::{self, Write};
-use std::process::ExitCode;
+use std::io::Write;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::CliResult;
 use super::admin_client::AdminArgs;
-use super::ask::{attribute, usage};
-use super::switch::{finish, whole_seconds};
+use super::ask::attribute;
+use super::switch::{finish, seconds_at_least_one};
 
 /// Refuses one key of a rule for a time
 #[derive(Clone, Debug, clap::Args)]
@@ -77,26 +77,24 @@ impl KeyArgs {
 }
 
 impl BlockArgs {
-    pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
-        let Some(seconds) = whole_seconds(self.lasts) else {
-            return usage("--for takes at least one second");
-        };
+    pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
+        let seconds = seconds_at_least_one(self.lasts)?;
         let mut asked = self.key.asked_of(self.fleet);
         if let Some(fields) = asked.as_object_mut() {
             fields.insert("for_s".to_owned(), seconds.into());
         }
-        finish(self.key.admin.client().post("/block", &asked), out)
+        finish(&self.key.admin.client().post("/block", &asked)?, out)
     }
 }
 
 impl UnblockArgs {
-    pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
-        finish(self.key.admin.client().post("/unblock", &self.key.asked_of(self.fleet)), out)
+    pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
+        finish(&self.key.admin.client().post("/unblock", &self.key.asked_of(self.fleet))?, out)
     }
 }
 
 impl ResetArgs {
-    pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
-        finish(self.key.admin.client().post("/reset", &self.key.asked()), out)
+    pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
+        finish(&self.key.admin.client().post("/reset", &self.key.asked())?, out)
     }
 }

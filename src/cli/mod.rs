@@ -28,12 +28,15 @@ pub mod switch;
 pub mod test;
 pub mod top;
 
-use std::io::Write;
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use crate::daemon::{self, log};
+use admin_client::AdminFailure;
+use client::ClientFailure;
 
 /// Decides, on each host, whether a piece of work may start
 ///
@@ -118,17 +121,52 @@ pub fn run() -> ExitCode {
         Command::Replay(args) => replay::run(args, &mut out),
         Command::Suggest(args) => suggest::run(args, &mut out),
     };
-    finish(done.and_then(|code| out.flush().map(|()| code)))
+    let (code, message) = match done.and_then(|code| Ok(out.flush().map(|()| code)?)) {
+        Ok(code) => return code,
+        Err(CliError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
+        Err(CliError::Io(error)) => (1, error.to_string()),
+        Err(CliError::Message(code, message)) => (code, message),
+    };
+    log::plainly(&format!("tidegate: {message}"));
+    ExitCode::from(code)
 }
 
-/// Returns the exit code. A reader that closed the pipe (`| head`) is no failure.
-fn finish(done: std::io::Result<ExitCode>) -> ExitCode {
-    match done {
-        Ok(code) => code,
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => {
-            log::plainly(&format!("tidegate: {error}"));
-            ExitCode::FAILURE
-        }
+/// The result of a command. A reply of the daemon may be a failure with its own exit code.
+type CliResult = Result<ExitCode, CliError>;
+
+/// Why a command ended early.
+#[derive(Debug)]
+pub enum CliError {
+    /// The output or the process failed. A reader that closed the pipe (`| head`) is no failure.
+    Io(io::Error),
+    /// An exit code, and a message for standard error.
+    Message(u8, String),
+}
+
+impl From<io::Error> for CliError {
+    fn from(error: io::Error) -> CliError {
+        CliError::Io(error)
     }
+}
+
+impl From<AdminFailure> for CliError {
+    fn from(failure: AdminFailure) -> CliError {
+        failed(failure)
+    }
+}
+
+impl From<ClientFailure> for CliError {
+    fn from(failure: ClientFailure) -> CliError {
+        failed(failure)
+    }
+}
+
+/// Returns a failure: exit code 1.
+fn failed(reason: impl Display) -> CliError {
+    CliError::Message(1, reason.to_string())
+}
+
+/// Returns a report of wrong usage: exit code 2.
+fn usage(reason: impl Display) -> CliError {
+    CliError::Message(2, reason.to_string())
 }

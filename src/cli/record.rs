@@ -13,8 +13,8 @@ use serde_json::json;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::admin_client::AdminArgs;
-use super::ask::usage;
 use super::switch::whole_seconds;
+use super::{CliResult, failed, usage};
 use crate::daemon::{log, settings_file};
 use crate::trace::table::counted;
 use feed::{Feed, FeedItem, FeedReport};
@@ -75,24 +75,21 @@ enum End {
 ///
 /// # Errors
 /// The trace cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
+pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let Some(seconds) = whole_seconds(args.lasts).filter(|seconds| *seconds <= SECONDS_MAX) else {
-        return usage("--for takes one second at least and 24h at most");
+        return Err(usage("--for takes one second at least and 24h at most"));
     };
     let asked = json!({"for_s": seconds, "domain": args.domain, "clear": args.clear});
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // From here on, a signal ends the recording with a whole trace.
     let signals = runtime.block_on(async { StopSignals::watch() })?;
-    let mut sink = match Sink::open(&args.out, out, args.max_size) {
-        Ok(sink) => sink,
-        Err(error) => return failed(&format!("{}: {error}", args.out.display())),
-    };
-    let begun = args.admin.client().begin("/record", &asked);
-    let (stream, came) = match begun {
+    let sink = Sink::open(&args.out, out, args.max_size);
+    let mut sink = sink.map_err(|error| failed(format_args!("{}: {error}", args.out.display())))?;
+    let (stream, came) = match args.admin.client().begin("/record", &asked) {
         Ok(begun) => begun,
         Err(failure) => {
             sink.discard();
-            return failed(&failure.to_string());
+            return Err(failure.into());
         }
     };
     let mut progress = RecordProgress::new(args.lasts, sink.is_terminal());
@@ -189,11 +186,6 @@ impl StopSignals {
 fn size(text: &str) -> Result<u64, String> {
     settings_file::bytes(text)
         .map_err(|wrong| format!("{}: {}", wrong.message, wrong.mend.unwrap_or_default()))
-}
-
-fn failed(message: &str) -> io::Result<ExitCode> {
-    log::plainly(&format!("tidegate: {message}"));
-    Ok(ExitCode::FAILURE)
 }
 
 /// The longest recording that the daemon allows.

@@ -10,6 +10,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use super::CliResult;
 use crate::daemon::log;
 use crate::rules::Problem;
 use crate::rules::source::Source;
@@ -57,7 +58,7 @@ struct TestTally {
 ///
 /// # Errors
 /// The output cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
+pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let (mut tally, mut rules) = (TestTally::default(), RulesByPath::default());
     for file in &args.files {
         let read = match Source::read(file) {

@@ -1,7 +1,7 @@
 //! Counts the refusals of each proposal: the daemon's own engine plays the trace with all in shadow.
 
 use super::proposal::{Proposal, file};
-use super::{Args, SuggestFailure, play};
+use super::{Args, CliError, failed, play};
 use crate::rules::{Problem, read_text, read_with_text, shown};
 use crate::trace::player::Player;
 use crate::trace::recording::directory;
@@ -55,7 +55,7 @@ pub(super) fn judge(
     domain: &str,
     mut proposals: Vec<Proposal>,
     remarks: &mut Vec<String>,
-) -> Result<Vec<TrialResult>, SuggestFailure> {
+) -> Result<Vec<TrialResult>, CliError> {
     if let Some(path) = &args.rules {
         let known = crate::rules::read(path);
         let known = known.domains.iter().find(|known| known.name() == domain);
@@ -72,7 +72,7 @@ pub(super) fn judge(
     if loaded.has_errors() {
         let errors = loaded.problems.iter().filter(|problem| problem.is_error());
         let told: Vec<String> = errors.map(|problem: &Problem| problem.render(false)).collect();
-        return Err(SuggestFailure::new(format!("the rules have errors\n{}", told.join("\n"))));
+        return Err(failed(format_args!("the rules have errors\n{}", told.join("\n"))));
     }
     let side = ReplaySide::new(Player::new(loaded.domains, 0), true);
     let mut stage = ReplayStage::of_rules_that_stay(side, &directory(&args.trace));
