@@ -22,7 +22,7 @@ use crate::protocol::{
 /// Runs a command under a lease: as long as it runs it is one of the pieces of work that the rules count
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub(super) struct Args {
     /// The domain whose rules judge
     domain: String,
     /// What is known of the work, in order; an empty value counts as absent

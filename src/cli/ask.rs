@@ -20,7 +20,7 @@ use crate::protocol::{
 /// Asks whether a piece of work may start, and charges it when it may
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct HitArgs {
+pub(super) struct HitArgs {
     #[command(flatten)]
     question: RequestArgs,
 }
@@ -28,7 +28,7 @@ pub struct HitArgs {
 /// Asks what `hit` would say, and changes nothing
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct PeekArgs {
+pub(super) struct PeekArgs {
     #[command(flatten)]
     question: RequestArgs,
 }

@@ -19,7 +19,7 @@ use proxy::Proxy;
 /// Shows the daemon's page in a browser: serves it on this host alone, at an address that nobody can guess
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
-pub struct Args {
+pub(super) struct Args {
     /// The port on 127.0.0.1; 0: one that is free
     #[arg(long, value_name = "N", default_value_t = 0)]
     port: u16,
@@ -40,11 +40,7 @@ Examples:
 
 Exit codes: 0 after ^C; 1 the daemon does not answer or the port is taken, with what to do; 2 wrong usage.";
 
-/// Runs the command.
-///
-/// # Errors
-/// The address cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let client = args.admin.client();
     // Reports missing access here rather than in the browser.
     client.get("/healthz")?;

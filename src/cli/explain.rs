@@ -23,7 +23,7 @@ use finding::{ExplainedRequest, explain};
 /// Says which rules judge a request, which do not and why, each with its place in the files
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub(super) struct Args {
     /// The domain whose rules judge
     domain: String,
     /// What is known of the request, in order: its first descriptor
@@ -66,11 +66,7 @@ Examples:
 Nothing is charged. Without --live no daemon is asked; with it, the rules are those of the files all the same.
 Exit codes: 0 explained; 1 no such domain, its rules have errors, or the daemon does not answer; 2 wrong usage.";
 
-/// Runs the command.
-///
-/// # Errors
-/// The output cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let mut descriptors = DescriptorList::new();
     let first = pairs(&args.attributes);
     let others: Vec<_> = args.descriptor.iter().map(|list| pairs(list)).collect();

@@ -20,7 +20,7 @@ use crate::trace::table::{TextTable, count};
 /// Shows how this host stands with those that it shares budgets with
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP, args_conflicts_with_subcommands = true)]
-pub struct Args {
+pub(super) struct Args {
     #[command(subcommand)]
     show: Option<Show>,
     /// The whole of it, as JSON
@@ -62,11 +62,7 @@ hosts that are counted may admit beyond it while Redis is heard; `held` and `in 
 this host has, and those that its work has. All are of all keys that this host asked about.
 Exit codes: 0 shown; 1 the daemon does not answer, or the rule shares no budget; 2 wrong usage.";
 
-/// Runs the command.
-///
-/// # Errors
-/// The output cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let shown = match &args.show {
         None => shown(args.admin.client().get_json("/fleet")?, args.json, page),
         Some(Show::Show(key)) => {

@@ -15,7 +15,7 @@ use super::{Arguments, CliResult};
 /// Writes man pages and completions for shells, as packages install them
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub(super) struct Args {
     #[command(subcommand)]
     what: GeneratedKind,
 }
@@ -53,11 +53,7 @@ Examples:
 
 Exit codes: 0 written; 1 a page cannot be written, with the reason; 2 wrong usage.";
 
-/// Runs the command.
-///
-/// # Errors
-/// The completions cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     match &args.what {
         GeneratedKind::Man { directory } => man::write(&Arguments::command(), directory)?,
         GeneratedKind::Completions { shell } => out.write_all(&completions(*shell))?,

@@ -9,7 +9,7 @@ use super::admin_client::AdminArgs;
 /// Asks whether the daemon is ready for work, for the health check of a container
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
-pub struct Args {
+pub(super) struct Args {
     /// Ask only whether it lives, whatever its rules say
     #[arg(long)]
     live: bool,
@@ -23,11 +23,7 @@ Example:
 
 Exit codes: 0 it is; 1 it is not, with the reasons; 2 wrong usage.";
 
-/// Runs the command.
-///
-/// # Errors
-/// The output cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let path = if args.live { "/healthz" } else { "/readyz" };
     let answered = args.admin.client().get(path)?;
     out.write_all(answered.body.as_bytes())?;

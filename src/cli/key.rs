@@ -13,7 +13,7 @@ use super::switch::{finish, seconds_at_least_one};
 /// Refuses one key of a rule for a time
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = BLOCK_HELP)]
-pub struct BlockArgs {
+pub(super) struct BlockArgs {
     #[command(flatten)]
     key: KeyArgs,
     /// For how long
@@ -26,7 +26,7 @@ pub struct BlockArgs {
 
 /// Frees one key of a rule: of `tidegate block`, and of the rule's own `block`
 #[derive(Clone, Debug, clap::Args)]
-pub struct UnblockArgs {
+pub(super) struct UnblockArgs {
     #[command(flatten)]
     key: KeyArgs,
     /// Of `block --fleet`, on all hosts
@@ -36,7 +36,7 @@ pub struct UnblockArgs {
 
 /// Has one key of a rule counted afresh, and frees it; leases stay
 #[derive(Clone, Debug, clap::Args)]
-pub struct ResetArgs {
+pub(super) struct ResetArgs {
     #[command(flatten)]
     key: KeyArgs,
 }

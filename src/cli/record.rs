@@ -28,7 +28,7 @@ use sink::Sink;
 /// lines that come faster than it writes them.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
-pub struct Args {
+pub(super) struct Args {
     /// For how long, 24h at most; Ctrl-C ends it before
     #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
     lasts: Duration,
@@ -71,11 +71,7 @@ enum End {
     Cut,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// The trace cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let Some(seconds) = whole_seconds(args.lasts).filter(|seconds| *seconds <= SECONDS_MAX) else {
         return Err(usage("--for takes one second at least and 24h at most"));
     };

@@ -11,7 +11,7 @@ use super::admin_client::AdminArgs;
 /// Has the daemon read its rules again, as SIGHUP does, and says what came of it
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
-pub struct Args {
+pub(super) struct Args {
     #[command(flatten)]
     admin: AdminArgs,
 }
@@ -19,11 +19,7 @@ pub struct Args {
 const HELP: &str = "\
 Exit codes: 0 all that is written is in force; 1 something is not, with the reason; 2 wrong usage.";
 
-/// Runs the command.
-///
-/// # Errors
-/// The output cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let done: Value = args.admin.client().post("/reload", &json!({}))?;
     let changes = done.get("changes").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     if changes.is_empty() {

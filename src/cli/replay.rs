@@ -25,7 +25,7 @@ use crate::trace::stage::ReplayStage;
 /// or an access log, with --format combined. The summary goes to standard error.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub(super) struct Args {
     /// The trace; - for standard input
     trace: PathBuf,
     /// A directory of rules, or one file
@@ -64,11 +64,7 @@ Examples:
 
 Exit codes: 0 replayed; 1 a bad line, with its number, or rules with errors; 2 wrong usage.";
 
-/// Runs the command.
-///
-/// # Errors
-/// The decisions cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let Some(rules) = read_rules(&args.rules) else { return Ok(ExitCode::FAILURE) };
     let other = match args.compare.as_deref().map(read_rules) {
         None => None,

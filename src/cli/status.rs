@@ -13,7 +13,7 @@ use super::admin_client::AdminArgs;
 /// Shows how the daemon is, on one page
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
-pub struct Args {
+pub(super) struct Args {
     /// The whole of it, as JSON
     #[arg(long)]
     json: bool,
@@ -26,11 +26,7 @@ Callers are shown by digests; a rule's `show_keys` says which of its attributes 
 
 Exit codes: 0 shown; 1 the daemon does not answer, with what to do; 2 wrong usage.";
 
-/// Runs the command.
-///
-/// # Errors
-/// The output cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let client = args.admin.client();
     match args.json {
         true => writeln!(out, "{:#}", client.get_json::<Value>("/status")?)?,

@@ -34,7 +34,7 @@ use window::WholeSecondsWindow;
 /// rate, and at last by the daemon's own engine with every proposal in shadow.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub(super) struct Args {
     /// The trace, a file
     trace: PathBuf,
     /// Attributes to count by, together; may be said again for others [default: each that looks like a caller]
@@ -71,11 +71,7 @@ Examples:
 
 Exit codes: 0 proposed; 1 nothing can be proposed, with the reason, or a bad line; 2 wrong usage.";
 
-/// Runs the command.
-///
-/// # Errors
-/// The proposals cannot be printed.
-pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let suggestions = suggest(args)?;
     match args.format {
         OutputFormat::Text => writeln!(out, "{}", suggestions.text())?,

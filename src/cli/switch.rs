@@ -14,7 +14,7 @@ use crate::daemon::log;
 /// Switches a rule, or everything, to another mode, over what the files say; alone, it lists what is switched
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
-pub struct Args {
+pub(super) struct Args {
     /// A rule ([DOMAIN/]RULE), unless --all, and a mode: enforce, shadow or disabled
     #[arg(value_name = "RULE MODE", num_args = 0..=2)]
     words: Vec<String>,
@@ -48,11 +48,7 @@ Nothing is ever stricter than `mode` of the settings. Of what is said to all hos
 
 Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
 
-/// Runs the command.
-///
-/// # Errors
-/// The output cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let words: Vec<&str> = args.words.iter().map(String::as_str).collect();
     let mut asked = match (words.as_slice(), args.all, args.clear) {
         ([], false, false) if args.lasts.is_none() && !args.fleet => return list(args, out),

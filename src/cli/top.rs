@@ -18,7 +18,7 @@ use rates::TopSample;
 /// Shows what is going on: the busiest rules, callers and pools, each second anew
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
-pub struct Args {
+pub(super) struct Args {
     /// Look for one second, print, and end
     #[arg(long)]
     once: bool,
@@ -34,11 +34,7 @@ q ends it. Rates are those of the last second; callers fade over some ten minute
 
 Exit codes: 0 ended; 1 the daemon does not answer, with what to do; 2 wrong usage.";
 
-/// Runs the command.
-///
-/// # Errors
-/// The output cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     if args.once {
         once(args, out)?;
     } else if io::stdout().is_terminal() {
