@@ -17,24 +17,9 @@ use crate::protocol::{
     RequestFrame, RequestOptions, VerdictCode, WireReply,
 };
 
-/// Asks whether a piece of work may start, and charges it when it may
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub(super) struct HitArgs {
-    #[command(flatten)]
-    question: RequestArgs,
-}
-
-/// Asks what `hit` would say, and changes nothing
-#[derive(Clone, Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
-pub(super) struct PeekArgs {
-    #[command(flatten)]
-    question: RequestArgs,
-}
-
-#[derive(Clone, Debug, clap::Args)]
-struct RequestArgs {
+pub(super) struct Args {
     /// The domain whose rules judge
     domain: String,
     /// What is known of the request, in order; an empty value counts as absent
@@ -63,12 +48,6 @@ struct RequestArgs {
     format: OutputFormat,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum RequestOp {
-    Hit,
-    Peek,
-}
-
 /// What a daemon that does not answer comes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum OnFailure {
@@ -88,20 +67,13 @@ Examples:
 Exit codes: 0 allowed; 75 refused, try again later; 69 no answer, with --on-failure refuse;
 2 wrong usage. Without an answer the work is allowed, and standard error says so.";
 
-impl HitArgs {
-    pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
-        self.question.ask(RequestOp::Hit, out)
-    }
-}
-
-impl PeekArgs {
-    pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
-        self.question.ask(RequestOp::Peek, out)
-    }
-}
-
-impl RequestArgs {
-    fn ask(&self, op: RequestOp, out: &mut dyn Write) -> CliResult {
+impl Args {
+    /// Asks one request, which `op` makes of a check.
+    pub(super) fn run<'r>(
+        &'r self,
+        op: fn(CheckRequest<'r>) -> RequestFrame<'r>,
+        out: &mut dyn Write,
+    ) -> CliResult {
         let Some(descriptors) = descriptors(&self.attributes) else { return Err(usage(TOO_MANY)) };
         if is_disabled() {
             return self.without_answer("TIDEGATE_DISABLE=1", ExitCode::SUCCESS, out);
@@ -115,11 +87,7 @@ impl RequestArgs {
                 options: RequestOptions { all: self.all, ..RequestOptions::default() },
                 ..CheckRequest::new(client.next_id(), &self.domain)
             };
-            let request = match op {
-                RequestOp::Hit => RequestFrame::Hit(judge),
-                RequestOp::Peek => RequestFrame::Peek(judge),
-            };
-            client.ask(&request, &descriptors, |reply| self.print(reply, out))
+            client.ask(&op(judge), &descriptors, |reply| self.print(reply, out))
         });
         match answered {
             Ok(printed) => printed,

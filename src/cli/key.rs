@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::CliResult;
 use super::admin_client::AdminArgs;
 use super::ask::attribute;
-use super::switch::{finish, seconds_at_least_one};
+use super::switch::{finish, seconds_at_least_one, with};
 
 /// Refuses one key of a rule for a time
 #[derive(Clone, Debug, clap::Args)]
@@ -34,15 +34,8 @@ pub(super) struct UnblockArgs {
     fleet: bool,
 }
 
-/// Has one key of a rule counted afresh, and frees it; leases stay
 #[derive(Clone, Debug, clap::Args)]
-pub(super) struct ResetArgs {
-    #[command(flatten)]
-    key: KeyArgs,
-}
-
-#[derive(Clone, Debug, clap::Args)]
-struct KeyArgs {
+pub(super) struct KeyArgs {
     /// The rule: [DOMAIN/]RULE
     rule: String,
     /// The key: every attribute that the rule counts by
@@ -67,22 +60,18 @@ impl KeyArgs {
     }
 
     fn asked_of(&self, fleet: bool) -> Value {
-        let mut asked = self.asked();
-        // Older daemons do not know this field, so it is sent only if set.
-        if let Some(fields) = asked.as_object_mut().filter(|_| fleet) {
-            fields.insert("fleet".to_owned(), true.into());
-        }
-        asked
+        with(self.asked(), "fleet", fleet.then_some(true))
+    }
+
+    pub(super) fn reset(&self, out: &mut dyn Write) -> CliResult {
+        finish(&self.admin.client().post("/reset", &self.asked())?, out)
     }
 }
 
 impl BlockArgs {
     pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
         let seconds = seconds_at_least_one(self.lasts)?;
-        let mut asked = self.key.asked_of(self.fleet);
-        if let Some(fields) = asked.as_object_mut() {
-            fields.insert("for_s".to_owned(), seconds.into());
-        }
+        let asked = with(self.key.asked_of(self.fleet), "for_s", Some(seconds));
         finish(&self.key.admin.client().post("/block", &asked)?, out)
     }
 }
@@ -90,11 +79,5 @@ impl BlockArgs {
 impl UnblockArgs {
     pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
         finish(&self.key.admin.client().post("/unblock", &self.key.asked_of(self.fleet))?, out)
-    }
-}
-
-impl ResetArgs {
-    pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
-        finish(&self.key.admin.client().post("/reset", &self.key.asked())?, out)
     }
 }

@@ -35,6 +35,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::daemon::{self, log};
+use crate::protocol::RequestFrame;
 use admin_client::AdminFailure;
 use client::ClientFailure;
 
@@ -55,8 +56,10 @@ enum Command {
     Check(check::Args),
     Explain(explain::Args),
     Test(test::Args),
-    Hit(ask::HitArgs),
-    Peek(ask::PeekArgs),
+    /// Asks whether a piece of work may start, and charges it when it may
+    Hit(ask::Args),
+    /// Asks what `hit` would say, and changes nothing
+    Peek(ask::Args),
     Acquire(acquire::Args),
     Record(record::Args),
     Replay(replay::Args),
@@ -70,7 +73,8 @@ enum Command {
     Switch(switch::Args),
     Block(key::BlockArgs),
     Unblock(key::UnblockArgs),
-    Reset(key::ResetArgs),
+    /// Has one key of a rule counted afresh, and frees it; leases stay
+    Reset(key::KeyArgs),
     Bench(bench::Args),
     Doctor(doctor::Args),
     Gen(generate::Args),
@@ -101,8 +105,8 @@ pub fn run() -> ExitCode {
         Command::Check(args) => check::run(args, &mut out),
         Command::Explain(args) => explain::run(args, &mut out),
         Command::Test(args) => test::run(args, &mut out),
-        Command::Hit(args) => args.run(&mut out),
-        Command::Peek(args) => args.run(&mut out),
+        Command::Hit(args) => args.run(RequestFrame::Hit, &mut out),
+        Command::Peek(args) => args.run(RequestFrame::Peek, &mut out),
         Command::Acquire(args) => acquire::run(args),
         Command::Status(args) => status::run(args, &mut out),
         Command::Top(args) => top::run(args, &mut out),
@@ -113,7 +117,7 @@ pub fn run() -> ExitCode {
         Command::Switch(args) => switch::run(args, &mut out),
         Command::Block(args) => args.run(&mut out),
         Command::Unblock(args) => args.run(&mut out),
-        Command::Reset(args) => args.run(&mut out),
+        Command::Reset(args) => args.reset(&mut out),
         Command::Bench(args) => bench::run(args, &mut out),
         Command::Doctor(args) => doctor::run(args, &mut out),
         Command::Gen(args) => generate::run(args, &mut out),

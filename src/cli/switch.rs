@@ -50,7 +50,7 @@ Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let words: Vec<&str> = args.words.iter().map(String::as_str).collect();
-    let mut asked = match (words.as_slice(), args.all, args.clear) {
+    let asked = match (words.as_slice(), args.all, args.clear) {
         ([], false, false) if args.lasts.is_none() && !args.fleet => return list(args, out),
         ([rule, mode], false, false) => json!({"rule": rule, "mode": mode}),
         ([mode], true, false) => json!({"all": true, "mode": mode}),
@@ -61,16 +61,18 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
             return Err(usage(forms));
         }
     };
-    if let Some(fields) = asked.as_object_mut().filter(|_| args.fleet) {
-        fields.insert("fleet".to_owned(), true.into());
-    }
-    if let Some(lasts) = args.lasts {
-        let seconds = seconds_at_least_one(lasts)?;
-        if let Some(fields) = asked.as_object_mut() {
-            fields.insert("for_s".to_owned(), seconds.into());
-        }
-    }
+    let seconds = args.lasts.map(seconds_at_least_one).transpose()?;
+    let asked = with(asked, "fleet", args.fleet.then_some(true));
+    let asked = with(asked, "for_s", seconds);
     finish(&args.admin.client().post("/switch", &asked)?, out)
+}
+
+/// Adds a field if it has a value: an older daemon refuses a field that it does not know.
+pub(super) fn with(mut asked: Value, field: &str, value: Option<impl Into<Value>>) -> Value {
+    if let (Some(fields), Some(value)) = (asked.as_object_mut(), value) {
+        fields.insert(field.to_owned(), value.into());
+    }
+    asked
 }
 
 /// Rounds up to whole seconds; `None` for zero.
