@@ -9,9 +9,9 @@ use std::process::ExitCode;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 
 use super::admin_client::AdminArgs;
+use super::signals::CaughtSignals;
 use super::{CliResult, failed};
 use crate::daemon::log;
 use proxy::Proxy;
@@ -56,16 +56,14 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
         let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await;
         let listener = listener.map_err(taken)?;
         let address = listener.local_addr().map_err(taken)?;
-        let mut terminate = signal(SignalKind::terminate()).map_err(cannot_serve)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(cannot_serve)?;
+        let mut signals = CaughtSignals::new(&[libc::SIGTERM, libc::SIGINT]).map_err(cannot_serve)?;
         writeln!(out, "http://{address}/{token}/")?;
         out.flush()?;
         log::plainly("Whoever knows this address may look. ^C ends it.");
         let proxy = Proxy::new(client, token, address.port());
         tokio::select! {
             () = proxy.serve(&listener) => {}
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+            _ = signals.next() => {}
         }
         Ok(ExitCode::SUCCESS)
     });

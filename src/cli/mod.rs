@@ -22,6 +22,7 @@ mod record;
 mod reload;
 pub mod replay;
 mod shed_words;
+mod signals;
 mod status;
 mod suggest;
 mod switch;

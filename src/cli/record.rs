@@ -10,9 +10,9 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::admin_client::AdminArgs;
+use super::signals::CaughtSignals;
 use super::switch::whole_seconds;
 use super::{CliResult, failed, usage};
 use crate::daemon::{log, settings_file};
@@ -78,7 +78,8 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let asked = json!({"for_s": seconds, "domain": args.domain, "clear": args.clear});
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // From here on, a signal ends the recording with a whole trace.
-    let signals = runtime.block_on(async { StopSignals::watch() })?;
+    let signals =
+        runtime.block_on(async { CaughtSignals::new(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]) })?;
     let sink = Sink::open(&args.out, out, args.max_size);
     let mut sink = sink.map_err(|error| failed(format_args!("{}: {error}", args.out.display())))?;
     let (stream, came) = match args.admin.client().begin("/record", &asked) {
@@ -102,7 +103,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
 /// Writes the stream until the recording ends. Returns the reason, and the last report.
 async fn record(
     mut feed: Feed,
-    mut signals: StopSignals,
+    mut signals: CaughtSignals,
     sink: &mut Sink<'_>,
     progress: &mut RecordProgress,
 ) -> io::Result<(End, FeedReport)> {
@@ -110,7 +111,7 @@ async fn record(
     loop {
         let came = tokio::select! {
             biased;
-            () = signals.next() => return Ok((End::ByHand, last)),
+            _ = signals.next() => return Ok((End::ByHand, last)),
             came = feed.next() => came?,
         };
         match came {
@@ -152,30 +153,6 @@ fn tell(end: &End, last: &FeedReport, sink: &Sink<'_>, args: &Args) {
     }
     if matches!(end, End::Time(report) if report.rules_changed) {
         log::plainly("warning: the rules changed meanwhile: a replay judges all of it by one set");
-    }
-}
-
-struct StopSignals {
-    interrupt: Signal,
-    terminate: Signal,
-    hang_up: Signal,
-}
-
-impl StopSignals {
-    fn watch() -> io::Result<StopSignals> {
-        Ok(StopSignals {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hang_up: signal(SignalKind::hangup())?,
-        })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-            _ = self.hang_up.recv() => {}
-        }
     }
 }
 
