@@ -16,8 +16,8 @@ use crate::trace::failure::TraceFailure;
 use crate::trace::player::Player;
 use crate::trace::recording::{RecordedTrace, TraceFormat, directory, is_dash};
 use crate::trace::report::{self, ReportNames};
-use crate::trace::side::ReplaySide;
 use crate::trace::stage::ReplayStage;
+use crate::trace::summary::PlayedCounts;
 
 /// Judges a recorded or invented trace by the rules of a directory, in virtual time
 ///
@@ -85,12 +85,12 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let sink = args.decisions.as_deref().map(|path| create(path, out).map_err(|error| at(path, error)));
     let mut sink = sink.transpose()?;
     let seed = args.seed.unwrap_or_default();
-    let side = |rules| ReplaySide::new(Player::new(rules, seed), report.is_some());
+    let player = |rules| Player::new(rules, seed, report.is_some());
     let decisions = sink.as_mut().map(|sink| Decisions::new(sink));
-    let mut stage = ReplayStage::new(side(rules), other.map(side), decisions, &directory(&args.trace));
-    let (played, remarks) = recording.play(domain.as_deref(), args.strict, !to_terminal, &mut stage);
-    let summary = stage.summary(remarks.clone());
-    let written = report.map(|file| write_report(args, file, &mut stage, remarks, played.as_ref().err()));
+    let mut stage = ReplayStage::new(player(rules), other.map(player), decisions, &directory(&args.trace));
+    let (played, counts) = recording.play(domain.as_deref(), args.strict, !to_terminal, &mut stage);
+    let summary = stage.summary(counts.clone());
+    let written = report.map(|file| write_report(args, file, &mut stage, counts, played.as_ref().err()));
     drop(stage);
     sink.map_or(Ok(()), |mut sink| sink.flush())?;
     log::plainly(&summary);
@@ -114,10 +114,9 @@ pub fn play(
     domain: Option<&str>,
     strict: bool,
 ) -> Result<String, String> {
-    let mut stage =
-        ReplayStage::of_rules_that_stay(ReplaySide::new(Player::new(rules, 0), false), Path::new(""));
-    let (played, remarks) = RecordedTrace::of_bytes(trace).play(domain, strict, false, &mut stage);
-    played.map(|()| stage.summary(remarks)).map_err(|failure| failure.to_string())
+    let mut stage = ReplayStage::of_rules_that_stay(Player::new(rules, 0, false), Path::new(""));
+    let (played, counts) = RecordedTrace::of_bytes(trace).play(domain, strict, false, &mut stage);
+    played.map(|()| stage.summary(counts)).map_err(|failure| failure.to_string())
 }
 
 /// Returns the option that would overwrite the trace.
@@ -135,7 +134,7 @@ fn write_report(
     args: &Args,
     mut file: AtomicFile,
     stage: &mut ReplayStage<'_>,
-    remarks: Vec<String>,
+    counts: PlayedCounts,
     failure: Option<&TraceFailure>,
 ) -> io::Result<()> {
     let [trace, rules] = [&args.trace, &args.rules].map(|path| path.display().to_string());
@@ -143,7 +142,7 @@ fn write_report(
     let failure = failure.map(ToString::to_string);
     let about =
         ReportNames { trace: &trace, rules: &rules, other: other.as_deref(), failure: failure.as_deref() };
-    if let Some(page) = stage.report(remarks, &about) {
+    if let Some(page) = stage.report(counts, &about) {
         file.write_all(page.as_bytes())?;
     }
     file.finish()

@@ -21,6 +21,7 @@ use crate::trace::event::{Action, EventConsumer, TraceEvent};
 use crate::trace::failure::TraceFailure;
 use crate::trace::recording::{RecordedTrace, TraceFormat, is_dash};
 use crate::trace::spread::quantile;
+use crate::trace::summary::PlayedCounts;
 use census::Census;
 use demand::Demand;
 use need::BurstNeeds;
@@ -90,10 +91,10 @@ fn suggest(args: &Args) -> Result<Suggestions, CliError> {
         return Err(failed(format_args!("{}: {message}", path.display())));
     }
     let mut census = Census::default();
-    let mut remarks = play(args, &mut census)?;
+    let PlayedCounts { lines, span, mut remarks } = play(args, &mut census)?;
     let domain = census.domain(args.domain.as_deref()).map_err(failed)?;
     let keys = census.keys(&domain, &args.key, &mut remarks).map_err(failed)?;
-    let windows = window::choose(&args.window, census.span(), &mut remarks).map_err(failed)?;
+    let windows = window::choose(&args.window, span, &mut remarks).map_err(failed)?;
 
     let mut demand = Demand::new(&domain, &keys, &windows);
     play(args, &mut demand)?;
@@ -115,8 +116,7 @@ fn suggest(args: &Args) -> Result<Suggestions, CliError> {
         None => judged,
     };
     remarks.extend(needs.remarks());
-    let suggestions =
-        Suggestions { domain, lines: census.lines(), span: census.span(), keys, shown, remarks };
+    let suggestions = Suggestions { domain, lines, span, keys, shown, remarks };
     if let Some(path) = &args.write {
         let text = suggestions.yaml(&args.trace);
         write(path, &text).map_err(|error| failed(format_args!("{}: {error}", path.display())))?;
@@ -138,17 +138,16 @@ fn strictest(judged: Vec<trial::TrialResult>, most: f64) -> Vec<trial::TrialResu
     strictest
 }
 
-/// Plays the trace from its beginning. Returns remarks on it.
-fn play(args: &Args, player: &mut impl EventConsumer) -> Result<Vec<String>, CliError> {
+/// Plays the trace from its beginning.
+fn play(args: &Args, player: &mut impl EventConsumer) -> Result<PlayedCounts, CliError> {
     let of_trace = |what: &dyn std::fmt::Display| failed(format_args!("{}: {what}", args.trace.display()));
     let recording = RecordedTrace::open(&args.trace).map_err(|error| of_trace(&error))?;
     let domain = match args.trace_format {
         TraceFormat::Jsonl => None,
         TraceFormat::Combined => Some(args.domain.as_deref().unwrap_or(ACCESS_LOG_DOMAIN)),
     };
-    let (played, remarks) = recording.play(domain, false, true, player);
-    played.map_err(|failure| of_trace(&failure))?;
-    Ok(remarks)
+    let (played, counts) = recording.play(domain, false, true, player);
+    played.map(|()| counts).map_err(|failure| of_trace(&failure))
 }
 
 /// Writes a rules file that all users can read.

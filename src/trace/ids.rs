@@ -12,7 +12,7 @@ pub(super) struct Ids {
 }
 
 /// An id, or any other name, as a digest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct IdDigest(u128);
 
 impl IdDigest {

@@ -3,12 +3,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::time::Duration;
 
 use hashbrown::HashTable;
 
 use super::{Action, EventConsumer, Op, TraceEvent, TraceFailure};
-use crate::clock::Timestamp;
 use crate::engine::Descriptors;
 use crate::rules::shown;
 use crate::trace::table::{count, counted};
@@ -17,9 +15,6 @@ use crate::trace::table::{count, counted};
 pub(super) struct Census {
     domains: BTreeMap<Box<str>, DomainCensus>,
     values: usize,
-    lines: u64,
-    first: Option<Timestamp>,
-    last: Timestamp,
 }
 
 #[derive(Debug, Default)]
@@ -63,9 +58,6 @@ impl CallerAttributes {
 
 impl EventConsumer for Census {
     fn play(&mut self, event: &TraceEvent<'_>) -> Result<(), TraceFailure> {
-        self.lines += 1;
-        self.first.get_or_insert(event.at);
-        self.last = event.at;
         let Action::Judge(request, _) = &event.action else { return Ok(()) };
         if request.op == Op::Peek {
             return Ok(());
@@ -83,10 +75,6 @@ impl EventConsumer for Census {
             self.values += usize::from(domain.note(name, value, has_room));
         }
         Ok(())
-    }
-
-    fn lines(&self) -> u64 {
-        self.lines
     }
 }
 
@@ -153,14 +141,6 @@ impl Attribute {
 }
 
 impl Census {
-    pub(super) fn lines(&self) -> u64 {
-        self.lines
-    }
-
-    pub(super) fn span(&self) -> Duration {
-        self.first.map_or(Duration::ZERO, |first| self.last.since(first))
-    }
-
     /// Returns the requested domain, else the only one.
     pub(super) fn domain(&self, asked: Option<&str>) -> Result<String, String> {
         let names: Vec<_> = self.domains.keys().map(|name| shown(name)).collect();
