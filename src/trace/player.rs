@@ -4,6 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use foldhash::fast::FixedState;
+
 use super::course::StepCounts;
 use super::event::{Action, HelloEvent, LeaseOwner, SignalEvent};
 use super::ids::IdDigest;
@@ -44,7 +46,7 @@ pub(crate) struct Player {
 /// Leases that were granted and not released, by the ids of the trace.
 #[derive(Default)]
 struct HeldLeases {
-    by_id: HashMap<IdDigest, (Session, u64)>,
+    by_id: HashMap<IdDigest, (Session, u64), FixedState>,
     /// The number of leases above which expired ones are removed.
     until: usize,
 }
