@@ -121,7 +121,7 @@ async fn record(
                 }
             }
             FeedItem::Report(report) => {
-                progress.show(sink.lines(), &report);
+                progress.show(sink.lines, &report);
                 last = report.clone();
                 if report.ended {
                     return Ok((End::Time(report), last));
@@ -134,7 +134,7 @@ async fn record(
 
 /// Prints the result, with warnings about the trace.
 fn tell(end: &End, last: &FeedReport, sink: &Sink<'_>, args: &Args) {
-    let lines = counted(sink.lines(), "line");
+    let lines = counted(sink.lines, "line");
     let to = if sink.is_file() { format!(" to {}", args.out.display()) } else { String::new() };
     let why = match end {
         End::Time(_) | End::ByHand => String::new(),

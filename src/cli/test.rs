@@ -92,7 +92,7 @@ fn play(
     tally.requests += test.moments().len();
     tally.failed += usize::from(!failures.is_empty());
     for failure in &failures {
-        writeln!(out, "{}:{}: {}: {}", test.file(), failure.line, test.name, failure.what)?;
+        writeln!(out, "{}:{}: {}: {}", test.file, failure.line, test.name, failure.what)?;
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use crate::rules::shown;
 /// A request parsed from a log line. Reused for many lines to keep its buffers.
 #[derive(Debug, Default)]
 pub(super) struct AccessLine {
-    unix_seconds: u64,
+    pub(super) unix_seconds: u64,
     text: String,
     attributes: ArrayVec<(&'static str, Range<usize>), ATTRIBUTES_MAX>,
 }
@@ -69,10 +69,6 @@ impl AccessLine {
         }
         self.push_known("user", &unescaped(user));
         Ok(())
-    }
-
-    pub(super) fn unix_seconds(&self) -> u64 {
-        self.unix_seconds
     }
 
     pub(super) fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {

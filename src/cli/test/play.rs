@@ -52,7 +52,7 @@ pub(super) fn play(test: &Test, rules: &mut RulesByPath) -> Result<Vec<TestFailu
         if wrong.is_empty() || failures.iter().any(|failure| failure.line == line.number) {
             continue;
         }
-        let nth = match line.times() {
+        let nth = match line.times {
             1 => String::new(),
             times => format!(" (request {} of {times})", moment.nth),
         };
@@ -193,7 +193,7 @@ impl<'t> TestStage<'t> {
     }
 
     fn reload(&mut self, path: &str) -> Option<String> {
-        let loaded = rules::read(&self.test.directory().join(path));
+        let loaded = rules::read(&self.test.directory.join(path));
         if let Some(error) = loaded.problems.iter().find(|problem| problem.is_error()) {
             return Some(format!("the rules to reload have errors, the first is: {}", error.message));
         }
