@@ -7,11 +7,12 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use super::ask::{
-    EX_TEMPFAIL, EX_UNAVAILABLE, OnFailure, TOO_MANY, attribute, descriptors, is_disabled, print_text, usage,
+    EX_TEMPFAIL, EX_UNAVAILABLE, OnFailure, TOO_MANY, attribute, descriptors, is_disabled, print_text,
 };
 use super::client::{ClientFailure, default_socket, heard};
 use super::command::{CommandEnd, Runner};
 use super::lease_keeper::{KeeperSession, LeaseKeeper};
+use super::{CliError, CliResult, usage};
 use crate::daemon::log;
 use crate::protocol::{
     CheckRequest, Code, CostField, DescriptorList, HelloFrame, OutcomeCode, RequestFrame, VerdictCode,
@@ -21,7 +22,7 @@ use crate::protocol::{
 /// Runs a command under a lease: as long as it runs it is one of the pieces of work that the rules count
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub(super) struct Args {
     /// The domain whose rules judge
     domain: String,
     /// What is known of the work, in order; an empty value counts as absent
@@ -72,19 +73,19 @@ enum Leave {
 }
 
 /// Runs the command. Fails if the runtime, or waiting for the command, fails.
-pub(super) fn run(args: &Args) -> io::Result<ExitCode> {
-    let Some(descriptors) = descriptors(&args.attributes) else { return usage(TOO_MANY) };
+pub(super) fn run(args: &Args) -> CliResult {
+    let Some(descriptors) = descriptors(&args.attributes) else { return Err(usage(TOO_MANY)) };
     let runner = Runner::new()?;
     if is_disabled() {
         log::plainly("tidegate: allow, without an answer: TIDEGATE_DISABLE=1");
-        return runner.run(&args.command, Duration::ZERO).map(CommandEnd::exit_code);
+        return Ok(runner.run(&args.command, Duration::ZERO)?.exit_code());
     }
     let socket = args.socket.clone().unwrap_or_else(default_socket);
     let mut holder = KeeperSession::new(socket, args.timeout, &args.pool)?;
     let leave = match args.ask(&mut holder, &descriptors) {
         Ok(leave) => leave?,
-        Err(ClientFailure::TooLarge(error)) => return usage(&error.to_string()),
-        Err(ClientFailure::Refused { code: Code::Invalid, message }) => return usage(&message),
+        Err(ClientFailure::TooLarge(error)) => return Err(usage(error)),
+        Err(ClientFailure::Refused { code: Code::Invalid, message }) => return Err(usage(message)),
         Err(failure) => args.without_answer(&failure.to_string()),
     };
     let (lease, wait) = match leave {
@@ -96,7 +97,7 @@ pub(super) fn run(args: &Args) -> io::Result<ExitCode> {
     if let Some(keeper) = keeper {
         keeper.release(ended.as_ref().map_or(OutcomeCode::Dropped, CommandEnd::outcome));
     }
-    ended.map(CommandEnd::exit_code)
+    Ok(ended?.exit_code())
 }
 
 impl Args {
@@ -104,7 +105,7 @@ impl Args {
         &self,
         holder: &mut KeeperSession,
         descriptors: &DescriptorList<'_>,
-    ) -> Result<io::Result<Leave>, ClientFailure> {
+    ) -> Result<Result<Leave, CliError>, ClientFailure> {
         let request = |id| {
             RequestFrame::Acquire(CheckRequest {
                 cost: CostField::Requests(self.cost),
@@ -115,7 +116,7 @@ impl Args {
         heard(|| holder.ask(request, descriptors, |reply| self.leave(reply)))
     }
 
-    fn leave(&self, reply: &WireReply<'_>) -> io::Result<Leave> {
+    fn leave(&self, reply: &WireReply<'_>) -> Result<Leave, CliError> {
         match reply {
             WireReply::Decision(decision) => match decision.verdict {
                 VerdictCode::Allow => Ok(Leave::Run { lease: decision.lease, wait: Duration::ZERO }),
@@ -128,7 +129,7 @@ impl Args {
                     Ok(Leave::Refused(ExitCode::from(EX_TEMPFAIL)))
                 }
             },
-            WireReply::Error { code: Code::Invalid, message, .. } => usage(message).map(Leave::Refused),
+            WireReply::Error { code: Code::Invalid, message, .. } => Err(usage(message)),
             WireReply::Error { code, message, .. } => Ok(self.without_answer(&format!("{code}: {message}"))),
             _ => Ok(self.without_answer("an answer to another question")),
         }

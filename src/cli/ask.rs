@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::client::{Client, ClientFailure, default_socket, heard};
 use super::format::OutputFormat;
+use super::{CliResult, usage};
 use crate::clock::Micros;
 use crate::daemon::log;
 use crate::protocol::{
@@ -16,24 +17,9 @@ use crate::protocol::{
     RequestFrame, RequestOptions, VerdictCode, WireReply,
 };
 
-/// Asks whether a piece of work may start, and charges it when it may
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct HitArgs {
-    #[command(flatten)]
-    question: RequestArgs,
-}
-
-/// Asks what `hit` would say, and changes nothing
-#[derive(Clone, Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
-pub struct PeekArgs {
-    #[command(flatten)]
-    question: RequestArgs,
-}
-
-#[derive(Clone, Debug, clap::Args)]
-struct RequestArgs {
+pub(super) struct Args {
     /// The domain whose rules judge
     domain: String,
     /// What is known of the request, in order; an empty value counts as absent
@@ -62,12 +48,6 @@ struct RequestArgs {
     format: OutputFormat,
 }
 
-#[derive(Clone, Copy, Debug)]
-enum RequestOp {
-    Hit,
-    Peek,
-}
-
 /// What a daemon that does not answer comes to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum OnFailure {
@@ -87,21 +67,14 @@ Examples:
 Exit codes: 0 allowed; 75 refused, try again later; 69 no answer, with --on-failure refuse;
 2 wrong usage. Without an answer the work is allowed, and standard error says so.";
 
-impl HitArgs {
-    pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
-        self.question.ask(RequestOp::Hit, out)
-    }
-}
-
-impl PeekArgs {
-    pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
-        self.question.ask(RequestOp::Peek, out)
-    }
-}
-
-impl RequestArgs {
-    fn ask(&self, op: RequestOp, out: &mut dyn Write) -> io::Result<ExitCode> {
-        let Some(descriptors) = descriptors(&self.attributes) else { return usage(TOO_MANY) };
+impl Args {
+    /// Asks one request, which `op` makes of a check.
+    pub(super) fn run<'r>(
+        &'r self,
+        op: fn(CheckRequest<'r>) -> RequestFrame<'r>,
+        out: &mut dyn Write,
+    ) -> CliResult {
+        let Some(descriptors) = descriptors(&self.attributes) else { return Err(usage(TOO_MANY)) };
         if is_disabled() {
             return self.without_answer("TIDEGATE_DISABLE=1", ExitCode::SUCCESS, out);
         }
@@ -114,20 +87,16 @@ impl RequestArgs {
                 options: RequestOptions { all: self.all, ..RequestOptions::default() },
                 ..CheckRequest::new(client.next_id(), &self.domain)
             };
-            let request = match op {
-                RequestOp::Hit => RequestFrame::Hit(judge),
-                RequestOp::Peek => RequestFrame::Peek(judge),
-            };
-            client.ask(&request, &descriptors, |reply| self.print(reply, out))
+            client.ask(&op(judge), &descriptors, |reply| self.print(reply, out))
         });
         match answered {
             Ok(printed) => printed,
-            Err(ClientFailure::TooLarge(error)) => usage(&error.to_string()),
+            Err(ClientFailure::TooLarge(error)) => Err(usage(error)),
             Err(failure) => self.failed(&failure.to_string(), out),
         }
     }
 
-    fn print(&self, reply: &WireReply<'_>, out: &mut dyn Write) -> io::Result<ExitCode> {
+    fn print(&self, reply: &WireReply<'_>, out: &mut dyn Write) -> CliResult {
         match reply {
             WireReply::Decision(decision) => {
                 match self.format {
@@ -137,14 +106,14 @@ impl RequestArgs {
                 let granted = matches!(decision.verdict, VerdictCode::Allow | VerdictCode::Wait);
                 Ok(if granted { ExitCode::SUCCESS } else { ExitCode::from(EX_TEMPFAIL) })
             }
-            WireReply::Error { code: Code::Invalid, message, .. } => usage(message),
+            WireReply::Error { code: Code::Invalid, message, .. } => Err(usage(message)),
             WireReply::Error { code, message, .. } => self.failed(&format!("{code}: {message}"), out),
             _ => self.failed("an answer to another question", out),
         }
     }
 
     /// Prints the outcome without an answer from the daemon, as `--on-failure` chooses.
-    fn failed(&self, reason: &str, out: &mut dyn Write) -> io::Result<ExitCode> {
+    fn failed(&self, reason: &str, out: &mut dyn Write) -> CliResult {
         let code = match self.on_failure {
             OnFailure::Allow => ExitCode::SUCCESS,
             OnFailure::Refuse => ExitCode::from(EX_UNAVAILABLE),
@@ -153,7 +122,7 @@ impl RequestArgs {
     }
 
     /// Prints an outcome that the daemon did not decide.
-    fn without_answer(&self, reason: &str, code: ExitCode, out: &mut dyn Write) -> io::Result<ExitCode> {
+    fn without_answer(&self, reason: &str, code: ExitCode, out: &mut dyn Write) -> CliResult {
         let allowed = code == ExitCode::SUCCESS;
         let verdict = if allowed { "allow" } else { "refuse" };
         match self.format {
@@ -164,12 +133,6 @@ impl RequestArgs {
         }
         Ok(code)
     }
-}
-
-/// Reports wrong usage: exit code 2.
-pub(super) fn usage(message: &str) -> io::Result<ExitCode> {
-    log::plainly(&format!("tidegate: {message}"));
-    Ok(ExitCode::from(2))
 }
 
 /// Whether `TIDEGATE_DISABLE=1` is set: then no daemon is asked.

@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 
+use super::CliResult;
 use super::ask::attribute;
 use super::client::{Client, ClientFailure, default_socket};
 use crate::clock::read_boot_nanos;
-use crate::daemon::log;
 use crate::protocol::{CheckRequest, DescriptorList, PAIRS_MAX, RequestFrame, encode_request};
 
 /// Asks a running daemon as fast as it answers, and says how long the answers took
@@ -19,7 +19,7 @@ use crate::protocol::{CheckRequest, DescriptorList, PAIRS_MAX, RequestFrame, enc
 /// figures of two machines, or of a busy one, do not compare.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub(super) struct Args {
     /// The domain to ask about
     #[arg(default_value = "api")]
     domain: String,
@@ -51,11 +51,7 @@ Examples:
   tidegate bench                                       one request at a time
   tidegate bench api user=u{} path=/ -c 8 -i 16 -t 10s";
 
-/// Runs the command.
-///
-/// # Errors
-/// The output cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let begin = read_boot_nanos();
     let workers: Vec<_> = (0..args.connections)
         .map(|number| {
@@ -66,11 +62,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
     let mut all = histogram();
     for worker in workers {
         match worker.join() {
-            Ok(Ok(one)) => all += one,
-            Ok(Err(failure)) => {
-                log::plainly(&format!("tidegate: {failure}"));
-                return Ok(ExitCode::FAILURE);
-            }
+            Ok(one) => all += one?,
             Err(_) => return Ok(ExitCode::FAILURE),
         }
     }

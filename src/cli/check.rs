@@ -8,6 +8,7 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use super::CliResult;
 use super::format::OutputFormat;
 use super::read_rules::RulesRead;
 use crate::admin::DaemonStatus;
@@ -64,15 +65,14 @@ without limits for that domain, and says so.";
 ///
 /// # Errors
 /// The output cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
+pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let read = RulesRead::of(args.path.as_deref(), args.config.as_deref());
     let hosts = args.hosts.or_else(|| hosts_counted(&read));
     let terms = BlockSettings { hosts, memory_bytes_max: read.memory_bytes_max };
     match args.format {
         OutputFormat::Text => print(&read, &terms, args, out)?,
         OutputFormat::Json => {
-            serde_json::to_writer_pretty(&mut *out, &json::all(&read, &terms))?;
-            writeln!(out)?;
+            writeln!(out, "{:#}", json::all(&read, &terms))?;
         }
     }
     out.flush()?;

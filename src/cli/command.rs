@@ -10,6 +10,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
+use super::signals::CaughtSignals;
 use crate::daemon::log;
 use crate::protocol::OutcomeCode;
 
@@ -49,7 +50,7 @@ impl CommandEnd {
 #[derive(Debug)]
 pub(super) struct Runner {
     runtime: Runtime,
-    passed_on: ForwardedSignals,
+    passed_on: CaughtSignals,
     children: Signals,
 }
 
@@ -59,7 +60,7 @@ impl Runner {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (passed_on, children) = {
             let _entered = runtime.enter();
-            (ForwardedSignals::new()?, signal(SignalKind::child())?)
+            (CaughtSignals::new(&PASSED_ON)?, signal(SignalKind::child())?)
         };
         Ok(Runner { runtime, passed_on, children })
     }
@@ -74,7 +75,7 @@ impl Runner {
 async fn run(
     command: &[OsString],
     wait: Duration,
-    mut passed_on: ForwardedSignals,
+    mut passed_on: CaughtSignals,
     mut children: Signals,
 ) -> io::Result<CommandEnd> {
     tokio::select! {
@@ -129,35 +130,7 @@ fn of_terminal(number: i32) -> bool {
     is_key && in_foreground() == Some(true)
 }
 
-/// The signals to forward.
-#[derive(Debug)]
-struct ForwardedSignals {
-    interrupt: Signals,
-    terminate: Signals,
-    hang_up: Signals,
-    quit: Signals,
-}
-
-impl ForwardedSignals {
-    fn new() -> io::Result<ForwardedSignals> {
-        Ok(ForwardedSignals {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hang_up: signal(SignalKind::hangup())?,
-            quit: signal(SignalKind::quit())?,
-        })
-    }
-
-    /// Waits for the next signal and returns its number.
-    async fn next(&mut self) -> i32 {
-        tokio::select! {
-            _ = self.interrupt.recv() => libc::SIGINT,
-            _ = self.terminate.recv() => libc::SIGTERM,
-            _ = self.hang_up.recv() => libc::SIGHUP,
-            _ = self.quit.recv() => libc::SIGQUIT,
-        }
-    }
-}
+const PASSED_ON: [i32; 4] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP, libc::SIGQUIT];
 
 /// Shells add this to the number of a signal.
 const SIGNALLED: i32 = 128;

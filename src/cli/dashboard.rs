@@ -9,16 +9,17 @@ use std::process::ExitCode;
 
 use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::net::TcpListener;
-use tokio::signal::unix::{SignalKind, signal};
 
-use super::admin_client::{AdminArgs, AdminClient, AdminFailure};
+use super::admin_client::AdminArgs;
+use super::signals::CaughtSignals;
+use super::{CliResult, failed};
 use crate::daemon::log;
 use proxy::Proxy;
 
 /// Shows the daemon's page in a browser: serves it on this host alone, at an address that nobody can guess
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
-pub struct Args {
+pub(super) struct Args {
     /// The port on 127.0.0.1; 0: one that is free
     #[arg(long, value_name = "N", default_value_t = 0)]
     port: u16,
@@ -39,67 +40,36 @@ Examples:
 
 Exit codes: 0 after ^C; 1 the daemon does not answer or the port is taken, with what to do; 2 wrong usage.";
 
-/// Runs the command.
-///
-/// # Errors
-/// The address cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
-    match serve(args, out) {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(DashboardError::Write(error)) => Err(error),
-        Err(other) => {
-            log::plainly(&format!("tidegate: {other}"));
-            Ok(ExitCode::FAILURE)
-        }
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-enum DashboardError {
-    #[error("{0}")]
-    NoAnswer(#[from] AdminFailure),
-    #[error("127.0.0.1:{port}: {source}: free the port, or choose another by --port")]
-    Port { port: u16, source: io::Error },
-    #[error("cannot serve: {0}")]
-    Serve(io::Error),
-    #[error("{0}")]
-    Write(io::Error),
-}
-
-fn serve(args: &Args, out: &mut dyn Write) -> Result<(), DashboardError> {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let client = args.admin.client();
     // Reports missing access here rather than in the browser.
-    look(&client)?;
-    let token = token().map_err(DashboardError::Serve)?;
+    client.get("/healthz")?;
+    let cannot_serve = |error: io::Error| failed(format_args!("cannot serve: {error}"));
+    let token = token().map_err(cannot_serve)?;
     let mut runtime = tokio::runtime::Builder::new_current_thread();
-    let runtime =
-        runtime.enable_all().max_blocking_threads(LOOKS_AT_ONCE).build().map_err(DashboardError::Serve)?;
+    let runtime = runtime.enable_all().max_blocking_threads(LOOKS_AT_ONCE).build().map_err(cannot_serve)?;
     let served = runtime.block_on(async {
-        let failed = |source| DashboardError::Port { port: args.port, source };
-        let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, args.port))).await;
-        let listener = listener.map_err(failed)?;
-        let address = listener.local_addr().map_err(failed)?;
-        let mut terminate = signal(SignalKind::terminate()).map_err(DashboardError::Serve)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(DashboardError::Serve)?;
-        writeln!(out, "http://{address}/{token}/")
-            .and_then(|()| out.flush())
-            .map_err(DashboardError::Write)?;
+        let port = args.port;
+        let taken = |error: io::Error| {
+            failed(format_args!("127.0.0.1:{port}: {error}: free the port, or choose another by --port"))
+        };
+        let listener = TcpListener::bind(SocketAddr::from((Ipv4Addr::LOCALHOST, port))).await;
+        let listener = listener.map_err(taken)?;
+        let address = listener.local_addr().map_err(taken)?;
+        let mut signals = CaughtSignals::new(&[libc::SIGTERM, libc::SIGINT]).map_err(cannot_serve)?;
+        writeln!(out, "http://{address}/{token}/")?;
+        out.flush()?;
         log::plainly("Whoever knows this address may look. ^C ends it.");
         let proxy = Proxy::new(client, token, address.port());
         tokio::select! {
             () = proxy.serve(&listener) => {}
-            _ = terminate.recv() => {}
-            _ = interrupt.recv() => {}
+            _ = signals.next() => {}
         }
-        Ok(())
+        Ok(ExitCode::SUCCESS)
     });
     // Do not wait for requests in progress.
     runtime.shutdown_background();
     served
-}
-
-fn look(client: &AdminClient) -> Result<(), AdminFailure> {
-    client.get("/healthz").map(|_| ())
 }
 
 /// Returns a random token of 128 bits.

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 
 use serde_json::json;
 
+use super::CliResult;
 use crate::daemon::settings::{SETTINGS_FILE, Settings};
 use finding::{DoctorFinding, FindingSeverity};
 use user::User;
@@ -22,7 +23,7 @@ use user::User;
 /// Says what is wrong here and how to mend it
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub(super) struct Args {
     /// Whether this user could ask, by name or number; without it whoever runs this
     #[arg(long = "as", value_name = "USER")]
     as_user: Option<String>,
@@ -44,11 +45,7 @@ Examples:
 
 Exit codes: 0 all is well, perhaps with warnings; 1 something is wrong, with its mend; 2 wrong usage.";
 
-/// Runs the command.
-///
-/// # Errors
-/// The output cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let findings = examine(args);
     let wrong = findings.iter().any(|finding| finding.severity == FindingSeverity::Wrong);
     if args.json {

@@ -13,6 +13,7 @@ use super::admin_client::AdminArgs;
 use super::ask::attribute;
 use super::format::OutputFormat;
 use super::read_rules::RulesRead;
+use super::{CliError, CliResult, failed, usage};
 use crate::daemon::log;
 use crate::protocol::{self, CheckRequest, DescriptorList, PAIRS_MAX, RequestFrame};
 use crate::rules::shown;
@@ -22,7 +23,7 @@ use finding::{ExplainedRequest, explain};
 /// Says which rules judge a request, which do not and why, each with its place in the files
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub(super) struct Args {
     /// The domain whose rules judge
     domain: String,
     /// What is known of the request, in order: its first descriptor
@@ -65,27 +66,23 @@ Examples:
 Nothing is charged. Without --live no daemon is asked; with it, the rules are those of the files all the same.
 Exit codes: 0 explained; 1 no such domain, its rules have errors, or the daemon does not answer; 2 wrong usage.";
 
-/// Runs the command.
-///
-/// # Errors
-/// The output cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let mut descriptors = DescriptorList::new();
     let first = pairs(&args.attributes);
     let others: Vec<_> = args.descriptor.iter().map(|list| pairs(list)).collect();
     let all = first.chunks(PAIRS_MAX).chain(others.iter().map(Vec::as_slice));
     for descriptor in all {
         if !descriptors.push(descriptor) {
-            return failed(2, "at most 8 descriptors, and at most 16 attributes in each");
+            return Err(usage("at most 8 descriptors, and at most 16 attributes in each"));
         }
     }
     let judge = CheckRequest { priority: args.priority.as_deref(), ..CheckRequest::new(0, &args.domain) };
     if let Some(reason) = refused_by_the_socket(&RequestFrame::Hit(judge), &descriptors) {
-        return failed(2, &reason);
+        return Err(usage(reason));
     }
     let read = RulesRead::of(args.rules.as_deref(), args.config.as_deref());
     let Some(domain) = read.domains.iter().find(|domain| domain.name() == args.domain) else {
-        return no_domain(&args.domain, &read);
+        return Err(no_domain(&args.domain, &read));
     };
     let asked = ExplainedRequest {
         descriptors: &descriptors,
@@ -93,10 +90,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
         priority: args.priority.as_deref(),
     };
     let explained = explain(domain, &asked);
-    let live = match args.live.then(|| live::ask(&explained, &args.admin.client())).transpose() {
-        Ok(live) => live,
-        Err(failure) => return failed(1, &failure.to_string()),
-    };
+    let live = args.live.then(|| live::ask(&explained, &args.admin.client())).transpose()?;
     match args.format {
         OutputFormat::Text => {
             text::print(&explained, &asked, &read.read_from(), out)?;
@@ -107,8 +101,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
             if let (Some(live), Some(fields)) = (live, all.as_object_mut()) {
                 fields.insert("live".to_owned(), serde_json::json!(live));
             }
-            serde_json::to_writer_pretty(&mut *out, &all)?;
-            writeln!(out)?;
+            writeln!(out, "{all:#}")?;
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -126,7 +119,7 @@ fn costs(said: &[(String, u32)]) -> Vec<(&str, u32)> {
     }
 }
 
-fn no_domain(name: &str, read: &RulesRead) -> std::io::Result<ExitCode> {
+fn no_domain(name: &str, read: &RulesRead) -> CliError {
     for problem in read.problems.iter().filter(|problem| problem.is_error()) {
         log::plainly(&format!("{}\n", problem.render(false)));
     }
@@ -138,12 +131,7 @@ fn no_domain(name: &str, read: &RulesRead) -> std::io::Result<ExitCode> {
             format!("no domain {} in {}: there is {}", shown(name), read.read_from(), known.join(", "))
         }
     };
-    failed(1, &reason)
-}
-
-fn failed(code: u8, reason: &str) -> std::io::Result<ExitCode> {
-    log::plainly(&format!("tidegate: {reason}"));
-    Ok(ExitCode::from(code))
+    failed(reason)
 }
 
 /// Parses `user=u1,path=/x`. Values with commas fit only the first descriptor: one argument per attribute.

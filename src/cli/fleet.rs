@@ -1,12 +1,13 @@
 //! `tidegate fleet`: shows the fleet budgets that this host shares with others. It changes nothing.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use super::CliResult;
 use super::admin_client::{AdminArgs, AdminFailure};
 use super::ask::attribute;
 use super::status::page::name;
@@ -14,13 +15,12 @@ use crate::admin::{
     FleetKeyKind, FleetKeyStatus, FleetPage, FleetRuleStatus, FleetSummary, NamedCounts, RedisNodeStatus,
     ReserveStatus,
 };
-use crate::daemon::log;
 use crate::trace::table::{TextTable, count};
 
 /// Shows how this host stands with those that it shares budgets with
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP, args_conflicts_with_subcommands = true)]
-pub struct Args {
+pub(super) struct Args {
     #[command(subcommand)]
     show: Option<Show>,
     /// The whole of it, as JSON
@@ -62,34 +62,24 @@ hosts that are counted may admit beyond it while Redis is heard; `held` and `in 
 this host has, and those that its work has. All are of all keys that this host asked about.
 Exit codes: 0 shown; 1 the daemon does not answer, or the rule shares no budget; 2 wrong usage.";
 
-/// Runs the command.
-///
-/// # Errors
-/// The output cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let shown = match &args.show {
-        None => shown(args.admin.client().get_json("/fleet"), args.json, page),
+        None => shown(args.admin.client().get_json("/fleet")?, args.json, page),
         Some(Show::Show(key)) => {
             let asked = json!({"rule": key.rule, "key": key.attributes});
-            shown(key.admin.client().post("/fleet/key", &asked), key.json, of_key)
+            shown(key.admin.client().post("/fleet/key", &asked)?, key.json, of_key)
         }
     };
-    match shown {
-        Ok(text) => write!(out, "{text}").map(|()| ExitCode::SUCCESS),
-        Err(failure) => {
-            log::plainly(&format!("tidegate: {failure}"));
-            Ok(ExitCode::FAILURE)
-        }
-    }
+    write!(out, "{}", shown?)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 /// Formats a reply of the daemon as JSON, with keys of another version, or as text.
 fn shown<T: DeserializeOwned>(
-    reply: Result<Value, AdminFailure>,
+    reply: Value,
     json: bool,
     text: fn(&T) -> String,
 ) -> Result<String, AdminFailure> {
-    let reply = reply?;
     if json {
         return Ok(format!("{reply:#}\n"));
     }

@@ -2,7 +2,7 @@
 
 mod man;
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -10,13 +10,12 @@ use clap::{CommandFactory, Subcommand, ValueEnum};
 use clap_complete::generate;
 use clap_complete::shells::{Bash, Fish, Zsh};
 
-use super::Arguments;
-use crate::daemon::log;
+use super::{Arguments, CliResult};
 
 /// Writes man pages and completions for shells, as packages install them
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub(super) struct Args {
     #[command(subcommand)]
     what: GeneratedKind,
 }
@@ -54,18 +53,9 @@ Examples:
 
 Exit codes: 0 written; 1 a page cannot be written, with the reason; 2 wrong usage.";
 
-/// Runs the command.
-///
-/// # Errors
-/// The completions cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     match &args.what {
-        GeneratedKind::Man { directory } => {
-            if let Err(failure) = man::write(&Arguments::command(), directory) {
-                log::plainly(&format!("tidegate: {failure}"));
-                return Ok(ExitCode::FAILURE);
-            }
-        }
+        GeneratedKind::Man { directory } => man::write(&Arguments::command(), directory)?,
         GeneratedKind::Completions { shell } => out.write_all(&completions(*shell))?,
     }
     Ok(ExitCode::SUCCESS)

@@ -1,15 +1,15 @@
 //! `tidegate healthcheck`: whether the daemon is ready, as an exit code for containers.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
+use super::CliResult;
 use super::admin_client::AdminArgs;
-use crate::daemon::log;
 
 /// Asks whether the daemon is ready for work, for the health check of a container
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
-pub struct Args {
+pub(super) struct Args {
     /// Ask only whether it lives, whatever its rules say
     #[arg(long)]
     live: bool,
@@ -23,20 +23,9 @@ Example:
 
 Exit codes: 0 it is; 1 it is not, with the reasons; 2 wrong usage.";
 
-/// Runs the command.
-///
-/// # Errors
-/// The output cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let path = if args.live { "/healthz" } else { "/readyz" };
-    match args.admin.client().get(path) {
-        Ok(answered) => {
-            out.write_all(answered.body.as_bytes())?;
-            Ok(if answered.status == 200 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
-        }
-        Err(failure) => {
-            log::plainly(&format!("tidegate: {failure}"));
-            Ok(ExitCode::FAILURE)
-        }
-    }
+    let answered = args.admin.client().get(path)?;
+    out.write_all(answered.body.as_bytes())?;
+    Ok(if answered.status == 200 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }

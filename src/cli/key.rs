@@ -1,19 +1,19 @@
 //! `tidegate block`, `unblock` and `reset`: act on one key of one rule.
 
-use std::io::{self, Write};
-use std::process::ExitCode;
+use std::io::Write;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
+use super::CliResult;
 use super::admin_client::AdminArgs;
-use super::ask::{attribute, usage};
-use super::switch::{finish, whole_seconds};
+use super::ask::attribute;
+use super::switch::{finish, seconds_at_least_one, with};
 
 /// Refuses one key of a rule for a time
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = BLOCK_HELP)]
-pub struct BlockArgs {
+pub(super) struct BlockArgs {
     #[command(flatten)]
     key: KeyArgs,
     /// For how long
@@ -26,7 +26,7 @@ pub struct BlockArgs {
 
 /// Frees one key of a rule: of `tidegate block`, and of the rule's own `block`
 #[derive(Clone, Debug, clap::Args)]
-pub struct UnblockArgs {
+pub(super) struct UnblockArgs {
     #[command(flatten)]
     key: KeyArgs,
     /// Of `block --fleet`, on all hosts
@@ -34,15 +34,8 @@ pub struct UnblockArgs {
     fleet: bool,
 }
 
-/// Has one key of a rule counted afresh, and frees it; leases stay
 #[derive(Clone, Debug, clap::Args)]
-pub struct ResetArgs {
-    #[command(flatten)]
-    key: KeyArgs,
-}
-
-#[derive(Clone, Debug, clap::Args)]
-struct KeyArgs {
+pub(super) struct KeyArgs {
     /// The rule: [DOMAIN/]RULE
     rule: String,
     /// The key: every attribute that the rule counts by
@@ -67,36 +60,24 @@ impl KeyArgs {
     }
 
     fn asked_of(&self, fleet: bool) -> Value {
-        let mut asked = self.asked();
-        // Older daemons do not know this field, so it is sent only if set.
-        if let Some(fields) = asked.as_object_mut().filter(|_| fleet) {
-            fields.insert("fleet".to_owned(), true.into());
-        }
-        asked
+        with(self.asked(), "fleet", fleet.then_some(true))
+    }
+
+    pub(super) fn reset(&self, out: &mut dyn Write) -> CliResult {
+        finish(&self.admin.client().post("/reset", &self.asked())?, out)
     }
 }
 
 impl BlockArgs {
-    pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
-        let Some(seconds) = whole_seconds(self.lasts) else {
-            return usage("--for takes at least one second");
-        };
-        let mut asked = self.key.asked_of(self.fleet);
-        if let Some(fields) = asked.as_object_mut() {
-            fields.insert("for_s".to_owned(), seconds.into());
-        }
-        finish(self.key.admin.client().post("/block", &asked), out)
+    pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
+        let seconds = seconds_at_least_one(self.lasts)?;
+        let asked = with(self.key.asked_of(self.fleet), "for_s", Some(seconds));
+        finish(&self.key.admin.client().post("/block", &asked)?, out)
     }
 }
 
 impl UnblockArgs {
-    pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
-        finish(self.key.admin.client().post("/unblock", &self.key.asked_of(self.fleet)), out)
-    }
-}
-
-impl ResetArgs {
-    pub(super) fn run(&self, out: &mut dyn Write) -> io::Result<ExitCode> {
-        finish(self.key.admin.client().post("/reset", &self.key.asked()), out)
+    pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
+        finish(&self.key.admin.client().post("/unblock", &self.key.asked_of(self.fleet))?, out)
     }
 }

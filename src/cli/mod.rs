@@ -1,39 +1,44 @@
 //! The command line: one file per command.
 
-pub mod acquire;
+mod acquire;
 mod admin_client;
-pub mod ask;
-pub mod bench;
+mod ask;
+mod bench;
 pub mod check;
 mod client;
 mod command;
-pub mod dashboard;
-pub mod doctor;
-pub mod explain;
-pub mod fleet;
+mod dashboard;
+mod doctor;
+mod explain;
+mod fleet;
 pub mod format;
-pub mod generate;
-pub mod healthcheck;
-pub mod key;
+mod generate;
+mod healthcheck;
+mod key;
 mod lease_keeper;
 mod limit_json;
 mod read_rules;
-pub mod record;
-pub mod reload;
+mod record;
+mod reload;
 pub mod replay;
 mod shed_words;
-pub mod status;
-pub mod suggest;
-pub mod switch;
-pub mod test;
-pub mod top;
+mod signals;
+mod status;
+mod suggest;
+mod switch;
+mod test;
+mod top;
 
-use std::io::Write;
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
 use crate::daemon::{self, log};
+use crate::protocol::RequestFrame;
+use admin_client::AdminFailure;
+use client::ClientFailure;
 
 /// Decides, on each host, whether a piece of work may start
 ///
@@ -52,8 +57,10 @@ enum Command {
     Check(check::Args),
     Explain(explain::Args),
     Test(test::Args),
-    Hit(ask::HitArgs),
-    Peek(ask::PeekArgs),
+    /// Asks whether a piece of work may start, and charges it when it may
+    Hit(ask::Args),
+    /// Asks what `hit` would say, and changes nothing
+    Peek(ask::Args),
     Acquire(acquire::Args),
     Record(record::Args),
     Replay(replay::Args),
@@ -67,7 +74,8 @@ enum Command {
     Switch(switch::Args),
     Block(key::BlockArgs),
     Unblock(key::UnblockArgs),
-    Reset(key::ResetArgs),
+    /// Has one key of a rule counted afresh, and frees it; leases stay
+    Reset(key::KeyArgs),
     Bench(bench::Args),
     Doctor(doctor::Args),
     Gen(generate::Args),
@@ -98,8 +106,8 @@ pub fn run() -> ExitCode {
         Command::Check(args) => check::run(args, &mut out),
         Command::Explain(args) => explain::run(args, &mut out),
         Command::Test(args) => test::run(args, &mut out),
-        Command::Hit(args) => args.run(&mut out),
-        Command::Peek(args) => args.run(&mut out),
+        Command::Hit(args) => args.run(RequestFrame::Hit, &mut out),
+        Command::Peek(args) => args.run(RequestFrame::Peek, &mut out),
         Command::Acquire(args) => acquire::run(args),
         Command::Status(args) => status::run(args, &mut out),
         Command::Top(args) => top::run(args, &mut out),
@@ -110,7 +118,7 @@ pub fn run() -> ExitCode {
         Command::Switch(args) => switch::run(args, &mut out),
         Command::Block(args) => args.run(&mut out),
         Command::Unblock(args) => args.run(&mut out),
-        Command::Reset(args) => args.run(&mut out),
+        Command::Reset(args) => args.reset(&mut out),
         Command::Bench(args) => bench::run(args, &mut out),
         Command::Doctor(args) => doctor::run(args, &mut out),
         Command::Gen(args) => generate::run(args, &mut out),
@@ -118,17 +126,52 @@ pub fn run() -> ExitCode {
         Command::Replay(args) => replay::run(args, &mut out),
         Command::Suggest(args) => suggest::run(args, &mut out),
     };
-    finish(done.and_then(|code| out.flush().map(|()| code)))
+    let (code, message) = match done.and_then(|code| Ok(out.flush().map(|()| code)?)) {
+        Ok(code) => return code,
+        Err(CliError::Io(error)) if error.kind() == io::ErrorKind::BrokenPipe => return ExitCode::SUCCESS,
+        Err(CliError::Io(error)) => (1, error.to_string()),
+        Err(CliError::Message(code, message)) => (code, message),
+    };
+    log::plainly(&format!("tidegate: {message}"));
+    ExitCode::from(code)
 }
 
-/// Returns the exit code. A reader that closed the pipe (`| head`) is no failure.
-fn finish(done: std::io::Result<ExitCode>) -> ExitCode {
-    match done {
-        Ok(code) => code,
-        Err(error) if error.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
-        Err(error) => {
-            log::plainly(&format!("tidegate: {error}"));
-            ExitCode::FAILURE
-        }
+/// The result of a command. A reply of the daemon may be a failure with its own exit code.
+type CliResult = Result<ExitCode, CliError>;
+
+/// Why a command ended early.
+#[derive(Debug)]
+pub enum CliError {
+    /// The output or the process failed. A reader that closed the pipe (`| head`) is no failure.
+    Io(io::Error),
+    /// An exit code, and a message for standard error.
+    Message(u8, String),
+}
+
+impl From<io::Error> for CliError {
+    fn from(error: io::Error) -> CliError {
+        CliError::Io(error)
     }
+}
+
+impl From<AdminFailure> for CliError {
+    fn from(failure: AdminFailure) -> CliError {
+        failed(failure)
+    }
+}
+
+impl From<ClientFailure> for CliError {
+    fn from(failure: ClientFailure) -> CliError {
+        failed(failure)
+    }
+}
+
+/// Returns a failure: exit code 1.
+fn failed(reason: impl Display) -> CliError {
+    CliError::Message(1, reason.to_string())
+}
+
+/// Returns a report of wrong usage: exit code 2.
+fn usage(reason: impl Display) -> CliError {
+    CliError::Message(2, reason.to_string())
 }

@@ -10,11 +10,11 @@ use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::json;
-use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::admin_client::AdminArgs;
-use super::ask::usage;
+use super::signals::CaughtSignals;
 use super::switch::whole_seconds;
+use super::{CliResult, failed, usage};
 use crate::daemon::{log, settings_file};
 use crate::trace::table::counted;
 use feed::{Feed, FeedItem, FeedReport};
@@ -28,7 +28,7 @@ use sink::Sink;
 /// lines that come faster than it writes them.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
-pub struct Args {
+pub(super) struct Args {
     /// For how long, 24h at most; Ctrl-C ends it before
     #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
     lasts: Duration,
@@ -71,28 +71,22 @@ enum End {
     Cut,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// The trace cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let Some(seconds) = whole_seconds(args.lasts).filter(|seconds| *seconds <= SECONDS_MAX) else {
-        return usage("--for takes one second at least and 24h at most");
+        return Err(usage("--for takes one second at least and 24h at most"));
     };
     let asked = json!({"for_s": seconds, "domain": args.domain, "clear": args.clear});
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // From here on, a signal ends the recording with a whole trace.
-    let signals = runtime.block_on(async { StopSignals::watch() })?;
-    let mut sink = match Sink::open(&args.out, out, args.max_size) {
-        Ok(sink) => sink,
-        Err(error) => return failed(&format!("{}: {error}", args.out.display())),
-    };
-    let begun = args.admin.client().begin("/record", &asked);
-    let (stream, came) = match begun {
+    let signals =
+        runtime.block_on(async { CaughtSignals::new(&[libc::SIGINT, libc::SIGTERM, libc::SIGHUP]) })?;
+    let sink = Sink::open(&args.out, out, args.max_size);
+    let mut sink = sink.map_err(|error| failed(format_args!("{}: {error}", args.out.display())))?;
+    let (stream, came) = match args.admin.client().begin("/record", &asked) {
         Ok(begun) => begun,
         Err(failure) => {
             sink.discard();
-            return failed(&failure.to_string());
+            return Err(failure.into());
         }
     };
     let mut progress = RecordProgress::new(args.lasts, sink.is_terminal());
@@ -109,7 +103,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
 /// Writes the stream until the recording ends. Returns the reason, and the last report.
 async fn record(
     mut feed: Feed,
-    mut signals: StopSignals,
+    mut signals: CaughtSignals,
     sink: &mut Sink<'_>,
     progress: &mut RecordProgress,
 ) -> io::Result<(End, FeedReport)> {
@@ -117,7 +111,7 @@ async fn record(
     loop {
         let came = tokio::select! {
             biased;
-            () = signals.next() => return Ok((End::ByHand, last)),
+            _ = signals.next() => return Ok((End::ByHand, last)),
             came = feed.next() => came?,
         };
         match came {
@@ -127,7 +121,7 @@ async fn record(
                 }
             }
             FeedItem::Report(report) => {
-                progress.show(sink.lines(), &report);
+                progress.show(sink.lines, &report);
                 last = report.clone();
                 if report.ended {
                     return Ok((End::Time(report), last));
@@ -140,7 +134,7 @@ async fn record(
 
 /// Prints the result, with warnings about the trace.
 fn tell(end: &End, last: &FeedReport, sink: &Sink<'_>, args: &Args) {
-    let lines = counted(sink.lines(), "line");
+    let lines = counted(sink.lines, "line");
     let to = if sink.is_file() { format!(" to {}", args.out.display()) } else { String::new() };
     let why = match end {
         End::Time(_) | End::ByHand => String::new(),
@@ -162,38 +156,9 @@ fn tell(end: &End, last: &FeedReport, sink: &Sink<'_>, args: &Args) {
     }
 }
 
-struct StopSignals {
-    interrupt: Signal,
-    terminate: Signal,
-    hang_up: Signal,
-}
-
-impl StopSignals {
-    fn watch() -> io::Result<StopSignals> {
-        Ok(StopSignals {
-            interrupt: signal(SignalKind::interrupt())?,
-            terminate: signal(SignalKind::terminate())?,
-            hang_up: signal(SignalKind::hangup())?,
-        })
-    }
-
-    async fn next(&mut self) {
-        tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
-            _ = self.hang_up.recv() => {}
-        }
-    }
-}
-
 fn size(text: &str) -> Result<u64, String> {
     settings_file::bytes(text)
         .map_err(|wrong| format!("{}: {}", wrong.message, wrong.mend.unwrap_or_default()))
-}
-
-fn failed(message: &str) -> io::Result<ExitCode> {
-    log::plainly(&format!("tidegate: {message}"));
-    Ok(ExitCode::FAILURE)
 }
 
 /// The longest recording that the daemon allows.

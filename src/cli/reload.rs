@@ -1,17 +1,17 @@
 //! `tidegate reload`: makes the daemon read its rules again, and prints the changes.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 
 use serde_json::{Value, json};
 
+use super::CliResult;
 use super::admin_client::AdminArgs;
-use crate::daemon::log;
 
 /// Has the daemon read its rules again, as SIGHUP does, and says what came of it
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
-pub struct Args {
+pub(super) struct Args {
     #[command(flatten)]
     admin: AdminArgs,
 }
@@ -19,18 +19,8 @@ pub struct Args {
 const HELP: &str = "\
 Exit codes: 0 all that is written is in force; 1 something is not, with the reason; 2 wrong usage.";
 
-/// Runs the command.
-///
-/// # Errors
-/// The output cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
-    let done: Value = match args.admin.client().post("/reload", &json!({})) {
-        Ok(done) => done,
-        Err(failure) => {
-            log::plainly(&format!("tidegate: {failure}"));
-            return Ok(ExitCode::FAILURE);
-        }
-    };
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
+    let done: Value = args.admin.client().post("/reload", &json!({}))?;
     let changes = done.get("changes").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
     if changes.is_empty() {
         writeln!(out, "all that is written is in force: nothing changed since the files were last read")?;

@@ -1,11 +1,13 @@
 //! `tidegate replay`: runs a trace through the daemon's rules reader and engine, in virtual time.
 
+use std::fmt::Display;
 use std::fs::{self, File};
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
 
+use super::{CliError, CliResult, failed, usage};
 use crate::daemon::log;
 use crate::rules::{self, Domain, shown};
 use crate::state::AtomicFile;
@@ -14,8 +16,8 @@ use crate::trace::failure::TraceFailure;
 use crate::trace::player::Player;
 use crate::trace::recording::{RecordedTrace, TraceFormat, directory, is_dash};
 use crate::trace::report::{self, ReportNames};
-use crate::trace::side::ReplaySide;
 use crate::trace::stage::ReplayStage;
+use crate::trace::summary::PlayedCounts;
 
 /// Judges a recorded or invented trace by the rules of a directory, in virtual time
 ///
@@ -23,7 +25,7 @@ use crate::trace::stage::ReplayStage;
 /// or an access log, with --format combined. The summary goes to standard error.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub(super) struct Args {
     /// The trace; - for standard input
     trace: PathBuf,
     /// A directory of rules, or one file
@@ -62,64 +64,43 @@ Examples:
 
 Exit codes: 0 replayed; 1 a bad line, with its number, or rules with errors; 2 wrong usage.";
 
-/// Runs the command.
-///
-/// # Errors
-/// The decisions cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let Some(rules) = read_rules(&args.rules) else { return Ok(ExitCode::FAILURE) };
     let other = match args.compare.as_deref().map(read_rules) {
         None => None,
         Some(Some(other)) => Some(other),
         Some(None) => return Ok(ExitCode::FAILURE),
     };
-    let domain = match domain(args, &rules, other.as_deref()) {
-        Ok(domain) => domain,
-        Err(message) => {
-            log::plainly(&format!("tidegate: {message}"));
-            return Ok(ExitCode::from(2));
-        }
-    };
+    let domain = domain(args, &rules, other.as_deref()).map_err(usage)?;
     if let Some(option) = written_over_the_trace(args) {
-        log::plainly(&format!(
-            "tidegate: {option} names the trace itself, which it would replace: name another file"
-        ));
-        return Ok(ExitCode::from(2));
+        let message = "names the trace itself, which it would replace: name another file";
+        return Err(usage(format_args!("{option} {message}")));
     }
-    let recording = match RecordedTrace::open(&args.trace) {
-        Ok(recording) => recording,
-        Err(error) => return failed(&args.trace, &error),
-    };
+    let recording = RecordedTrace::open(&args.trace).map_err(|error| at(&args.trace, error))?;
     // Reports an unusable path before the replay.
-    let report = match args.report.as_deref().map(|path| (path, report::begin(path))) {
-        None => None,
-        Some((_, Ok(file))) => Some(file),
-        Some((path, Err(error))) => return failed(path, &error),
-    };
+    let begin = |path: &Path| report::begin(path).map_err(|error| at(path, error));
+    let report = args.report.as_deref().map(begin).transpose()?;
     // A progress bar would garble decisions on the same terminal.
     let to_terminal = args.decisions.as_deref().is_some_and(is_dash) && io::stdout().is_terminal();
-    let mut sink = match args.decisions.as_deref().map(|path| (path, create(path, out))) {
-        None => None,
-        Some((_, Ok(sink))) => Some(sink),
-        Some((path, Err(error))) => return failed(path, &error),
-    };
+    let sink = args.decisions.as_deref().map(|path| create(path, out).map_err(|error| at(path, error)));
+    let mut sink = sink.transpose()?;
     let seed = args.seed.unwrap_or_default();
-    let side = |rules| ReplaySide::new(Player::new(rules, seed), report.is_some());
+    let player = |rules| Player::new(rules, seed, report.is_some());
     let decisions = sink.as_mut().map(|sink| Decisions::new(sink));
-    let mut stage = ReplayStage::new(side(rules), other.map(side), decisions, &directory(&args.trace));
-    let (played, remarks) = recording.play(domain.as_deref(), args.strict, !to_terminal, &mut stage);
-    let summary = stage.summary(remarks.clone());
-    let written = report.map(|file| write_report(args, file, &mut stage, remarks, played.as_ref().err()));
+    let mut stage = ReplayStage::new(player(rules), other.map(player), decisions, &directory(&args.trace));
+    let (played, counts) = recording.play(domain.as_deref(), args.strict, !to_terminal, &mut stage);
+    let summary = stage.summary(counts.clone());
+    let written = report.map(|file| write_report(args, file, &mut stage, counts, played.as_ref().err()));
     drop(stage);
     sink.map_or(Ok(()), |mut sink| sink.flush())?;
     log::plainly(&summary);
     if let (Some(Err(error)), Some(path)) = (written, &args.report) {
-        return failed(path, &error);
+        return Err(at(path, error));
     }
     match played {
         Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(TraceFailure::Write(error)) => Err(error),
-        Err(failure) => failed(&args.trace, &failure),
+        Err(TraceFailure::Write(error)) => Err(error.into()),
+        Err(failure) => Err(at(&args.trace, failure)),
     }
 }
 
@@ -133,10 +114,9 @@ pub fn play(
     domain: Option<&str>,
     strict: bool,
 ) -> Result<String, String> {
-    let mut stage =
-        ReplayStage::of_rules_that_stay(ReplaySide::new(Player::new(rules, 0), false), Path::new(""));
-    let (played, remarks) = RecordedTrace::of_bytes(trace).play(domain, strict, false, &mut stage);
-    played.map(|()| stage.summary(remarks)).map_err(|failure| failure.to_string())
+    let mut stage = ReplayStage::of_rules_that_stay(Player::new(rules, 0, false), Path::new(""));
+    let (played, counts) = RecordedTrace::of_bytes(trace).play(domain, strict, false, &mut stage);
+    played.map(|()| stage.summary(counts)).map_err(|failure| failure.to_string())
 }
 
 /// Returns the option that would overwrite the trace.
@@ -154,7 +134,7 @@ fn write_report(
     args: &Args,
     mut file: AtomicFile,
     stage: &mut ReplayStage<'_>,
-    remarks: Vec<String>,
+    counts: PlayedCounts,
     failure: Option<&TraceFailure>,
 ) -> io::Result<()> {
     let [trace, rules] = [&args.trace, &args.rules].map(|path| path.display().to_string());
@@ -162,7 +142,7 @@ fn write_report(
     let failure = failure.map(ToString::to_string);
     let about =
         ReportNames { trace: &trace, rules: &rules, other: other.as_deref(), failure: failure.as_deref() };
-    if let Some(page) = stage.report(remarks, &about) {
+    if let Some(page) = stage.report(counts, &about) {
         file.write_all(page.as_bytes())?;
     }
     file.finish()
@@ -213,9 +193,9 @@ fn create<'w>(path: &Path, out: &'w mut dyn Write) -> io::Result<Box<dyn Write +
     })
 }
 
-fn failed(path: &Path, failure: &dyn std::fmt::Display) -> io::Result<ExitCode> {
-    log::plainly(&format!("tidegate: {}: {failure}", path.display()));
-    Ok(ExitCode::FAILURE)
+/// Returns a failure at a file.
+fn at(path: &Path, failure: impl Display) -> CliError {
+    failed(format_args!("{}: {failure}", path.display()))
 }
 
 const WRITE_BYTES: usize = 1 << 16;

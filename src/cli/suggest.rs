@@ -14,13 +14,14 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use super::format::OutputFormat;
-use crate::daemon::log;
+use super::{CliError, CliResult, failed, usage};
 use crate::engine::{Op, Request, UNIT_REQUESTS};
 use crate::state::write_whole;
 use crate::trace::event::{Action, EventConsumer, TraceEvent};
 use crate::trace::failure::TraceFailure;
 use crate::trace::recording::{RecordedTrace, TraceFormat, is_dash};
 use crate::trace::spread::quantile;
+use crate::trace::summary::PlayedCounts;
 use census::Census;
 use demand::Demand;
 use need::BurstNeeds;
@@ -34,7 +35,7 @@ use window::WholeSecondsWindow;
 /// rate, and at last by the daemon's own engine with every proposal in shadow.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub(super) struct Args {
     /// The trace, a file
     trace: PathBuf,
     /// Attributes to count by, together; may be said again for others [default: each that looks like a caller]
@@ -71,53 +72,29 @@ Examples:
 
 Exit codes: 0 proposed; 1 nothing can be proposed, with the reason, or a bad line; 2 wrong usage.";
 
-/// Why there is no proposal, with the exit code.
-#[derive(Debug)]
-struct SuggestFailure(ExitCode, String);
-
-impl SuggestFailure {
-    fn new(message: impl Into<String>) -> SuggestFailure {
-        SuggestFailure(ExitCode::FAILURE, message.into())
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
+    let suggestions = suggest(args)?;
+    match args.format {
+        OutputFormat::Text => writeln!(out, "{}", suggestions.text())?,
+        OutputFormat::Json => writeln!(out, "{}", suggestions.json())?,
     }
+    Ok(ExitCode::SUCCESS)
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// The proposals cannot be printed.
-pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
-    match suggest(args) {
-        Ok(suggestions) => {
-            match args.format {
-                OutputFormat::Text => writeln!(out, "{}", suggestions.text())?,
-                OutputFormat::Json => writeln!(out, "{}", suggestions.json())?,
-            }
-            Ok(ExitCode::SUCCESS)
-        }
-        Err(SuggestFailure(code, message)) => {
-            log::plainly(&format!("tidegate: {message}"));
-            Ok(code)
-        }
-    }
-}
-
-fn suggest(args: &Args) -> Result<Suggestions, SuggestFailure> {
+fn suggest(args: &Args) -> Result<Suggestions, CliError> {
     if is_dash(&args.trace) {
         let mend = "zcat access.log.*.gz > access.log";
-        return Err(SuggestFailure(
-            ExitCode::from(2),
-            format!("the trace is read several times, so name a file: {mend}"),
-        ));
+        return Err(usage(format_args!("the trace is read several times, so name a file: {mend}")));
     }
     if let Some(path) = args.write.as_deref().filter(|path| path.exists()) {
         let message = "is there already and may hold more than was suggested: name another, or move it away";
-        return Err(SuggestFailure::new(format!("{}: {message}", path.display())));
+        return Err(failed(format_args!("{}: {message}", path.display())));
     }
     let mut census = Census::default();
-    let mut remarks = play(args, &mut census)?;
-    let domain = census.domain(args.domain.as_deref()).map_err(SuggestFailure::new)?;
-    let keys = census.keys(&domain, &args.key, &mut remarks).map_err(SuggestFailure::new)?;
-    let windows = window::choose(&args.window, census.span(), &mut remarks).map_err(SuggestFailure::new)?;
+    let PlayedCounts { lines, span, mut remarks } = play(args, &mut census)?;
+    let domain = census.domain(args.domain.as_deref()).map_err(failed)?;
+    let keys = census.keys(&domain, &args.key, &mut remarks).map_err(failed)?;
+    let windows = window::choose(&args.window, span, &mut remarks).map_err(failed)?;
 
     let mut demand = Demand::new(&domain, &keys, &windows);
     play(args, &mut demand)?;
@@ -126,13 +103,11 @@ fn suggest(args: &Args) -> Result<Suggestions, SuggestFailure> {
     play(args, &mut needs)?;
     let proposals = needs.proposals();
     if proposals.is_empty() {
-        return Err(SuggestFailure::new(
-            "no request costs anything in the unit `requests`: there is nothing to limit",
-        ));
+        return Err(failed("no request costs anything in the unit `requests`: there is nothing to limit"));
     }
     let proposals = trial::readable(proposals, &mut remarks);
     if proposals.is_empty() {
-        return Err(SuggestFailure::new(remarks.join("\n")));
+        return Err(failed(remarks.join("\n")));
     }
 
     let judged = trial::judge(args, &domain, proposals, &mut remarks)?;
@@ -141,11 +116,10 @@ fn suggest(args: &Args) -> Result<Suggestions, SuggestFailure> {
         None => judged,
     };
     remarks.extend(needs.remarks());
-    let suggestions =
-        Suggestions { domain, lines: census.lines(), span: census.span(), keys, shown, remarks };
+    let suggestions = Suggestions { domain, lines, span, keys, shown, remarks };
     if let Some(path) = &args.write {
         let text = suggestions.yaml(&args.trace);
-        write(path, &text).map_err(|error| SuggestFailure::new(format!("{}: {error}", path.display())))?;
+        write(path, &text).map_err(|error| failed(format_args!("{}: {error}", path.display())))?;
     }
     Ok(suggestions)
 }
@@ -164,18 +138,16 @@ fn strictest(judged: Vec<trial::TrialResult>, most: f64) -> Vec<trial::TrialResu
     strictest
 }
 
-/// Plays the trace from its beginning. Returns remarks on it.
-fn play(args: &Args, player: &mut impl EventConsumer) -> Result<Vec<String>, SuggestFailure> {
-    let of_trace =
-        |what: &dyn std::fmt::Display| SuggestFailure::new(format!("{}: {what}", args.trace.display()));
+/// Plays the trace from its beginning.
+fn play(args: &Args, player: &mut impl EventConsumer) -> Result<PlayedCounts, CliError> {
+    let of_trace = |what: &dyn std::fmt::Display| failed(format_args!("{}: {what}", args.trace.display()));
     let recording = RecordedTrace::open(&args.trace).map_err(|error| of_trace(&error))?;
     let domain = match args.trace_format {
         TraceFormat::Jsonl => None,
         TraceFormat::Combined => Some(args.domain.as_deref().unwrap_or(ACCESS_LOG_DOMAIN)),
     };
-    let (played, remarks) = recording.play(domain, false, true, player);
-    played.map_err(|failure| of_trace(&failure))?;
-    Ok(remarks)
+    let (played, counts) = recording.play(domain, false, true, player);
+    played.map(|()| counts).map_err(|failure| of_trace(&failure))
 }
 
 /// Writes a rules file that all users can read.

@@ -1,20 +1,20 @@
 //! `tidegate switch`: switches a rule, or all rules, to another mode than that of the files.
 
-use std::io::{self, Write};
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::admin_client::{AdminArgs, AdminFailure};
-use super::ask::usage;
+use super::admin_client::AdminArgs;
+use super::{CliError, CliResult, usage};
 use crate::admin::{ActiveSwitchesStatus, SwitchesStatus};
 use crate::daemon::log;
 
 /// Switches a rule, or everything, to another mode, over what the files say; alone, it lists what is switched
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
-pub struct Args {
+pub(super) struct Args {
     /// A rule ([DOMAIN/]RULE), unless --all, and a mode: enforce, shadow or disabled
     #[arg(value_name = "RULE MODE", num_args = 0..=2)]
     words: Vec<String>,
@@ -48,32 +48,31 @@ Nothing is ever stricter than `mode` of the settings. Of what is said to all hos
 
 Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
 
-/// Runs the command.
-///
-/// # Errors
-/// The output cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let words: Vec<&str> = args.words.iter().map(String::as_str).collect();
-    let mut asked = match (words.as_slice(), args.all, args.clear) {
+    let asked = match (words.as_slice(), args.all, args.clear) {
         ([], false, false) if args.lasts.is_none() && !args.fleet => return list(args, out),
         ([rule, mode], false, false) => json!({"rule": rule, "mode": mode}),
         ([mode], true, false) => json!({"all": true, "mode": mode}),
         ([rule], false, true) => json!({"rule": rule, "clear": true}),
         ([], true, true) => json!({"all": true, "clear": true}),
         _ => {
-            return usage("write `switch RULE MODE`, `switch --all MODE`, `switch RULE --clear` or `switch`");
+            let forms = "write `switch RULE MODE`, `switch --all MODE`, `switch RULE --clear` or `switch`";
+            return Err(usage(forms));
         }
     };
-    if let Some(fields) = asked.as_object_mut().filter(|_| args.fleet) {
-        fields.insert("fleet".to_owned(), true.into());
+    let seconds = args.lasts.map(seconds_at_least_one).transpose()?;
+    let asked = with(asked, "fleet", args.fleet.then_some(true));
+    let asked = with(asked, "for_s", seconds);
+    finish(&args.admin.client().post("/switch", &asked)?, out)
+}
+
+/// Adds a field if it has a value: an older daemon refuses a field that it does not know.
+pub(super) fn with(mut asked: Value, field: &str, value: Option<impl Into<Value>>) -> Value {
+    if let (Some(fields), Some(value)) = (asked.as_object_mut(), value) {
+        fields.insert(field.to_owned(), value.into());
     }
-    if let Some(lasts) = args.lasts {
-        let Some(seconds) = whole_seconds(lasts) else { return usage("--for takes at least one second") };
-        if let Some(fields) = asked.as_object_mut() {
-            fields.insert("for_s".to_owned(), seconds.into());
-        }
-    }
-    finish(args.admin.client().post("/switch", &asked), out)
+    asked
 }
 
 /// Rounds up to whole seconds; `None` for zero.
@@ -82,28 +81,22 @@ pub(super) fn whole_seconds(lasts: Duration) -> Option<u64> {
     (seconds > 0).then_some(seconds)
 }
 
-/// Prints the daemon's reply to a command.
-pub(super) fn finish(done: Result<Value, AdminFailure>, out: &mut dyn Write) -> io::Result<ExitCode> {
-    match done {
-        Ok(done) => {
-            writeln!(out, "{}", done.get("said").and_then(Value::as_str).unwrap_or_default())?;
-            if let Some(warning) = done.get("warning").and_then(Value::as_str) {
-                log::plainly(&format!("tidegate: {warning}"));
-            }
-            Ok(ExitCode::SUCCESS)
-        }
-        Err(failure) => {
-            log::plainly(&format!("tidegate: {failure}"));
-            Ok(ExitCode::FAILURE)
-        }
-    }
+/// Rounds `--for` up to whole seconds.
+pub(super) fn seconds_at_least_one(lasts: Duration) -> Result<u64, CliError> {
+    whole_seconds(lasts).ok_or_else(|| usage("--for takes at least one second"))
 }
 
-fn list(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
-    let found: SwitchesStatus = match args.admin.client().get_json("/switches") {
-        Ok(found) => found,
-        Err(failure) => return finish(Err(failure), out),
-    };
+/// Prints the daemon's reply to a command.
+pub(super) fn finish(done: &Value, out: &mut dyn Write) -> CliResult {
+    writeln!(out, "{}", done.get("said").and_then(Value::as_str).unwrap_or_default())?;
+    if let Some(warning) = done.get("warning").and_then(Value::as_str) {
+        log::plainly(&format!("tidegate: {warning}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn list(args: &Args, out: &mut dyn Write) -> CliResult {
+    let found: SwitchesStatus = args.admin.client().get_json("/switches")?;
     let held = held(found.off, &found.held);
     if held.is_empty() {
         writeln!(out, "nothing is switched and no key is blocked by hand")?;

@@ -10,6 +10,7 @@ use std::io::Write;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use super::CliResult;
 use crate::daemon::log;
 use crate::rules::Problem;
 use crate::rules::source::Source;
@@ -21,13 +22,13 @@ use suite::{Suite, Test};
 /// A file of tests names rules, and for each test the requests, one or more to a line, with what is expected of them.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
-pub struct Args {
+pub(super) struct Args {
     /// Files of tests
     #[arg(required = true, value_name = "FILE")]
-    pub files: Vec<PathBuf>,
+    files: Vec<PathBuf>,
     /// Judge by these rules: a directory, or one file. Tests that bring their own rules keep them
     #[arg(long, value_name = "PATH")]
-    pub rules: Option<PathBuf>,
+    rules: Option<PathBuf>,
 }
 
 const EXAMPLES: &str = "\
@@ -53,11 +54,7 @@ struct TestTally {
     unreadable: usize,
 }
 
-/// Runs the command.
-///
-/// # Errors
-/// The output cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> std::io::Result<ExitCode> {
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let (mut tally, mut rules) = (TestTally::default(), RulesByPath::default());
     for file in &args.files {
         let read = match Source::read(file) {
@@ -95,7 +92,7 @@ fn play(
     tally.requests += test.moments().len();
     tally.failed += usize::from(!failures.is_empty());
     for failure in &failures {
-        writeln!(out, "{}:{}: {}: {}", test.file(), failure.line, test.name, failure.what)?;
+        writeln!(out, "{}:{}: {}: {}", test.file, failure.line, test.name, failure.what)?;
     }
     Ok(())
 }

@@ -10,15 +10,15 @@ use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 use ratatui::text::Text;
 
-use super::admin_client::{AdminArgs, AdminFailure};
+use super::admin_client::AdminArgs;
+use super::{CliError, CliResult, usage};
 use crate::clock::read_boot_nanos;
-use crate::daemon::log;
 use rates::TopSample;
 
 /// Shows what is going on: the busiest rules, callers and pools, each second anew
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
-pub struct Args {
+pub(super) struct Args {
     /// Look for one second, print, and end
     #[arg(long)]
     once: bool,
@@ -34,42 +34,22 @@ q ends it. Rates are those of the last second; callers fade over some ten minute
 
 Exit codes: 0 ended; 1 the daemon does not answer, with what to do; 2 wrong usage.";
 
-/// Runs the command.
-///
-/// # Errors
-/// The output cannot be written.
-pub fn run(args: &Args, out: &mut dyn Write) -> io::Result<ExitCode> {
-    let done = if args.once {
-        once(args, out)
+pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
+    if args.once {
+        once(args, out)?;
     } else if io::stdout().is_terminal() {
-        live(args)
+        live(args)?;
     } else {
-        log::plainly("tidegate: standard output is no terminal: ask with --once");
-        return Ok(ExitCode::from(WRONG_USAGE));
-    };
-    match done {
-        Ok(()) => Ok(ExitCode::SUCCESS),
-        Err(TopEnd::NoAnswer(failure)) => {
-            log::plainly(&format!("tidegate: {failure}"));
-            Ok(ExitCode::FAILURE)
-        }
-        Err(TopEnd::Io(error)) => Err(error),
+        return Err(usage("standard output is no terminal: ask with --once"));
     }
+    Ok(ExitCode::SUCCESS)
 }
 
-#[derive(Debug, thiserror::Error)]
-enum TopEnd {
-    #[error("{0}")]
-    NoAnswer(#[from] AdminFailure),
-    #[error("{0}")]
-    Io(#[from] io::Error),
-}
-
-fn look(args: &Args) -> Result<TopSample, TopEnd> {
+fn look(args: &Args) -> Result<TopSample, CliError> {
     Ok(TopSample { at_nanos: read_boot_nanos(), status: args.admin.client().get_json("/status")? })
 }
 
-fn once(args: &Args, out: &mut dyn Write) -> Result<(), TopEnd> {
+fn once(args: &Args, out: &mut dyn Write) -> Result<(), CliError> {
     let before = look(args)?;
     std::thread::sleep(PERIOD);
     let after = look(args)?;
@@ -82,7 +62,7 @@ fn once(args: &Args, out: &mut dyn Write) -> Result<(), TopEnd> {
     Ok(())
 }
 
-fn live(args: &Args) -> Result<(), TopEnd> {
+fn live(args: &Args) -> Result<(), CliError> {
     let before = look(args)?;
     let mut terminal = ratatui::try_init()?;
     let shown = show(args, before, &mut terminal);
@@ -91,7 +71,7 @@ fn live(args: &Args) -> Result<(), TopEnd> {
 }
 
 /// Refreshes the screen every second until a key ends it.
-fn show(args: &Args, mut before: TopSample, terminal: &mut DefaultTerminal) -> Result<(), TopEnd> {
+fn show(args: &Args, mut before: TopSample, terminal: &mut DefaultTerminal) -> Result<(), CliError> {
     let mut text = "looking for a second; q ends it".to_owned();
     loop {
         terminal.draw(|frame| frame.render_widget(Text::raw(&*text), frame.area()))?;
@@ -123,5 +103,3 @@ fn is_to_end() -> io::Result<bool> {
 }
 
 const PERIOD: Duration = Duration::from_secs(1);
-
-const WRONG_USAGE: u8 = 2;

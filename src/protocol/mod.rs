@@ -50,6 +50,7 @@ pub use message::{
     AmountField, ChargeFrame, CheckRequest, CostField, HelloFrame, MissReason, MissedCounts, OutcomeCode,
     RefundField, RequestFrame, RequestOptions,
 };
+pub(crate) use name::is_name;
 pub use reply::{DaemonMode, DecisionReply, LimitEntry, NoteCode, VerdictCode, WireReply};
 
 /// The protocol version.

@@ -13,6 +13,11 @@ pub(super) fn as_text(bytes: &[u8]) -> Option<&str> {
     }
 }
 
+/// Whether a frame takes the text as a name.
+pub(crate) fn is_name(text: &str) -> bool {
+    as_name(text.as_bytes()).is_some()
+}
+
 /// Returns the bytes as a name: 1 to 64 bytes without control characters, `:` or `/`.
 #[inline]
 pub(super) fn as_name(bytes: &[u8]) -> Option<&str> {

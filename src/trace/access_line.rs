@@ -14,7 +14,7 @@ use crate::rules::shown;
 /// A request parsed from a log line. Reused for many lines to keep its buffers.
 #[derive(Debug, Default)]
 pub(super) struct AccessLine {
-    unix_seconds: u64,
+    pub(super) unix_seconds: u64,
     text: String,
     attributes: ArrayVec<(&'static str, Range<usize>), ATTRIBUTES_MAX>,
 }
@@ -69,10 +69,6 @@ impl AccessLine {
         }
         self.push_known("user", &unescaped(user));
         Ok(())
-    }
-
-    pub(super) fn unix_seconds(&self) -> u64 {
-        self.unix_seconds
     }
 
     pub(super) fn attributes(&self) -> impl Iterator<Item = (&str, &str)> {
@@ -141,49 +137,22 @@ fn user_and_time(text: &[u8]) -> Option<(&[u8], u64, &[u8])> {
 
 /// Parses `10/Oct/2000:13:55:36 -0700` to Unix seconds.
 fn time(text: &[u8]) -> Option<u64> {
-    let &[
-        d1,
-        d2,
-        b'/',
-        m1,
-        m2,
-        m3,
-        b'/',
-        y1,
-        y2,
-        y3,
-        y4,
-        b':',
-        h1,
-        h2,
-        b':',
-        n1,
-        n2,
-        b':',
-        s1,
-        s2,
-        b' ',
-        sign,
-        z1,
-        z2,
-        z3,
-        z4,
-    ] = text
-    else {
+    let separators = [(2, b'/'), (6, b'/'), (11, b':'), (14, b':'), (17, b':'), (20, b' ')];
+    if text.len() != TIME_BYTES || separators.iter().any(|(place, byte)| text.get(*place) != Some(byte)) {
         return None;
+    }
+    let number = |places: Range<usize>| {
+        let digit = |byte: &u8| byte.is_ascii_digit().then(|| i16::from(byte - b'0'));
+        text.get(places)?.iter().try_fold(0, |number, byte| Some(number * 10 + digit(byte)?))
     };
-    let two = |high: u8, low: u8| {
-        let both = high.is_ascii_digit() && low.is_ascii_digit();
-        both.then(|| i8::try_from((high - b'0') * 10 + (low - b'0')).ok()).flatten()
-    };
-    let month = MONTHS.iter().position(|month| **month == [m1, m2, m3])?;
+    let two = |place: usize| i8::try_from(number(place..place + 2)?).ok();
+    let month = MONTHS.iter().position(|month| text.get(3..6) == Some(month.as_slice()))?;
     let month = i8::try_from(month + 1).ok()?;
-    let year = i16::from(two(y1, y2)?) * 100 + i16::from(two(y3, y4)?);
     // Count a leap second as the second before it.
-    let second = two(s1, s2)?.min(59);
-    let local = jiff::civil::DateTime::new(year, month, two(d1, d2)?, two(h1, h2)?, two(n1, n2)?, second, 0);
-    let zone = i32::from(two(z1, z2)?) * 3_600 + i32::from(two(z3, z4)?) * 60;
-    let zone = match sign {
+    let second = two(18)?.min(59);
+    let local = jiff::civil::DateTime::new(number(7..11)?, month, two(0)?, two(12)?, two(15)?, second, 0);
+    let zone = i32::from(two(22)?) * 3_600 + i32::from(two(24)?) * 60;
+    let zone = match text.get(21)? {
         b'+' => zone,
         b'-' => -zone,
         _ => return None,

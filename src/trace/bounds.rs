@@ -5,8 +5,8 @@
 use super::failure::TraceLineError;
 use super::json_line::{JsonLine, Quantity};
 use crate::protocol::{
-    DescriptorList, FRAME_BYTES_MAX, FrameSplit, IDEM_BYTES_MAX, NAME_BYTES_MAX, RequestFrame,
-    VALUE_BYTES_MAX, decode_request, encode_request, split_frame,
+    DescriptorList, FRAME_BYTES_MAX, FrameSplit, IDEM_BYTES_MAX, RequestFrame, VALUE_BYTES_MAX,
+    decode_request, encode_request, is_name, split_frame,
 };
 
 /// Checks a request; `bytes` is the length of its line.
@@ -25,12 +25,6 @@ pub(crate) fn refused_by_the_socket(
     descriptors: &DescriptorList<'_>,
 ) -> Option<String> {
     as_frame(asked, descriptors).err().map(|wrong| wrong.to_string())
-}
-
-/// Whether `text` is a name: 1 to 64 bytes without control characters, `:` or `/`.
-pub(crate) fn is_name(text: &str) -> bool {
-    let is_bad = |character: char| character.is_control() || matches!(character, ':' | '/');
-    (1..=NAME_BYTES_MAX).contains(&text.len()) && !text.chars().any(is_bad)
 }
 
 /// Whether all is clearly within bounds: `true` implies a valid frame, `false` implies nothing.
@@ -73,7 +67,7 @@ const FRAME_OVERHEAD_BYTES: usize = 128;
 mod tests {
     use proptest::prelude::*;
 
-    use super::{as_frame, fits_plainly, is_name};
+    use super::{as_frame, fits_plainly};
     use crate::protocol::{CheckRequest, CostField, DescriptorList, RequestFrame, RequestOptions};
     use crate::trace::json_line::JsonLine;
 
@@ -117,12 +111,6 @@ mod tests {
             if fits_plainly(&line, json.len(), &descriptors) {
                 prop_assert!(taken.is_ok(), "{json}: {taken:?}");
             }
-        }
-
-        #[test]
-        fn a_name_is_what_the_socket_takes_for_one(name in text()) {
-            let taken = as_frame(&RequestFrame::hit(0, &name), &DescriptorList::new());
-            prop_assert_eq!(is_name(&name), taken.is_ok(), "{:?}", name);
         }
     }
 }

@@ -62,7 +62,7 @@ impl<'a> CombinedLines<'a> {
             self.spare.push(line);
             return self.pass_over(number, wrong);
         }
-        let seconds = line.unix_seconds();
+        let seconds = line.unix_seconds;
         self.late += u64::from(seconds < self.played_seconds);
         self.newest_seconds = self.newest_seconds.max(seconds);
         self.waiting_bytes += line.bytes();

@@ -33,9 +33,6 @@ pub(crate) trait EventConsumer {
     fn take_news(&mut self) -> Vec<String> {
         Vec::new()
     }
-
-    /// Lines played so far.
-    fn lines(&self) -> u64;
 }
 
 #[derive(Clone, Copy, Debug)]

@@ -1,18 +1,19 @@
 //! The ids that a trace has used. Only digests are stored.
 
+use std::collections::HashSet;
 use std::hash::Hasher;
 
-use hashbrown::HashTable;
+use foldhash::fast::FixedState;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
 /// The used ids as 128-bit digests; with `IDS_MAX` ids, the probability of a collision is below 10⁻²³.
 #[derive(Debug, Default)]
 pub(super) struct Ids {
-    digests: HashTable<IdDigest>,
+    digests: HashSet<IdDigest, FixedState>,
 }
 
 /// An id, or any other name, as a digest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct IdDigest(u128);
 
 impl IdDigest {
@@ -25,24 +26,12 @@ impl IdDigest {
     pub(super) fn to_bytes(self) -> [u8; 16] {
         self.0.to_le_bytes()
     }
-
-    /// Half of the digest, as a hash for tables.
-    pub(super) fn hash(self) -> u64 {
-        let [a, b, c, d, e, f, g, h, ..] = self.to_bytes();
-        u64::from_le_bytes([a, b, c, d, e, f, g, h])
-    }
 }
 
 impl Ids {
     /// Records an id; `false` if it was used before. At the bound, new ids are no longer recorded.
     pub(super) fn note(&mut self, id: IdDigest) -> bool {
-        if self.digests.len() < IDS_MAX {
-            let entry = self.digests.entry(id.hash(), |known| *known == id, |known| known.hash());
-            let is_new = matches!(entry, hashbrown::hash_table::Entry::Vacant(_));
-            entry.or_insert(id);
-            return is_new;
-        }
-        self.digests.find(id.hash(), |known| *known == id).is_none()
+        if self.digests.len() < IDS_MAX { self.digests.insert(id) } else { !self.digests.contains(&id) }
     }
 }
 

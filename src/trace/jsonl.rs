@@ -2,7 +2,7 @@
 
 use arrayvec::ArrayVec;
 
-use super::bounds::{self, is_name};
+use super::bounds;
 use super::event::{Action, EventConsumer, HelloEvent, LeaseOwner, SignalEvent, TraceEvent, TraceText};
 use super::failure::{TraceFailure, TraceLineError};
 use super::ids::{IdDigest, Ids};
@@ -11,6 +11,7 @@ use crate::clock::{Micros, Timestamp};
 use crate::engine::{self, IdempotencyKey, Op, WorkOutcome};
 use crate::protocol::{
     self, COST_MAX, CheckRequest, DescriptorList, PAIRS_MAX, PERMILLE_MAX, RequestFrame, RequestOptions,
+    is_name,
 };
 use crate::server::to_engine_cost;
 

@@ -5,8 +5,9 @@ use std::io::{self, BufRead, Read};
 pub(super) struct Lines<'r> {
     input: &'r mut dyn BufRead,
     text: Vec<u8>,
-    number: u64,
-    bytes: u64,
+    /// The number of the last line read, from 1.
+    pub(super) number: u64,
+    pub(super) bytes: u64,
 }
 
 pub(super) enum NextLine<'t> {
@@ -21,15 +22,6 @@ pub(super) enum NextLine<'t> {
 impl<'r> Lines<'r> {
     pub(super) fn new(input: &'r mut dyn BufRead) -> Lines<'r> {
         Lines { input, text: Vec::new(), number: 0, bytes: 0 }
-    }
-
-    /// The number of the last line read, from 1.
-    pub(super) fn number(&self) -> u64 {
-        self.number
-    }
-
-    pub(super) fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     /// Reads the next line that is not empty.

@@ -1,20 +1,24 @@
 //! Runs an engine in virtual time: its own timers run at their time, before the next event of the trace.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::callers::ReplayCallers;
-use super::event::{HelloEvent, LeaseOwner, SignalEvent};
+use foldhash::fast::FixedState;
+
+use super::course::StepCounts;
+use super::event::{Action, HelloEvent, LeaseOwner, SignalEvent};
 use super::ids::IdDigest;
+use super::rule_records::RuleRecords;
 use super::ticks::Ticks;
-use super::work::{TraceWork, USER};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{
-    self, Charge, ChargeError, Conflict, Decider, Decision, Engine, EngineAnswer, HashKey, Op, RefundBy,
-    RefundReference, Request, SessionError, TICK_MILLIS, Totals, WorkOutcome, WrongPool,
+    self, ChargeError, Conflict, ConnectionParams, Decider, Decision, Engine, EngineAnswer, HashKey, Op,
+    RefundBy, RefundReference, Request, Session, SessionError, TICK_MILLIS, Totals, WrongPool,
 };
 use crate::rules::{Domain, Mode, RuleSet};
 
+/// One rule set that plays a trace, and the records of its rules.
 pub(crate) struct Player {
     engine: Arc<Engine>,
     decider: Decider,
@@ -23,13 +27,28 @@ pub(crate) struct Player {
     last_sweep: Option<Timestamp>,
     /// Events since the last sweep.
     played: u32,
-    work: TraceWork,
-    callers: ReplayCallers,
+    /// Sessions by the names that the trace gives them.
+    named: HashMap<Box<str>, Session>,
+    /// Sessions without a name, by pool.
+    unnamed: HashMap<Box<str>, Session>,
+    leases: HeldLeases,
+    pub(crate) records: RuleRecords,
+    /// Counts over time, for a report.
+    pub(super) course: Option<StepCounts>,
     /// Requests without a decision because their session held too many leases.
-    beyond_quota: u64,
-    rules: Vec<Arc<Domain>>,
+    pub(super) beyond_quota: u64,
+    /// The rules in force.
+    pub(crate) rules: Vec<Arc<Domain>>,
     /// Whether the rules have pools with shedding.
     watches: bool,
+}
+
+/// Leases that were granted and not released, by the ids of the trace.
+#[derive(Default)]
+struct HeldLeases {
+    by_id: HashMap<IdDigest, (Session, u64), FixedState>,
+    /// The number of leases above which expired ones are removed.
+    until: usize,
 }
 
 /// Why an event cannot be played.
@@ -46,14 +65,13 @@ pub(crate) enum NotPlayed {
 }
 
 impl Player {
-    /// Makes an engine with these rules and no state.
-    pub(crate) fn new(rules: Vec<Arc<Domain>>, seed: u64) -> Player {
+    /// Makes an engine with these rules and no state; `detailed` also collects the data of a report.
+    pub(crate) fn new(rules: Vec<Arc<Domain>>, seed: u64, detailed: bool) -> Player {
         let mut key = [0; 16];
         key.iter_mut().zip(seed.to_le_bytes()).for_each(|(to, from)| *to = from);
         let hash_key = HashKey::from_bytes(key);
         let options = engine::EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: MEMORY_BYTES };
         let engine = Arc::new(Engine::new(options));
-        let callers = ReplayCallers::default();
         let decider = engine.decider();
         let mut player = Player {
             engine,
@@ -62,8 +80,11 @@ impl Player {
             ticks: Ticks::default(),
             last_sweep: None,
             played: 0,
-            work: TraceWork::default(),
-            callers,
+            named: HashMap::new(),
+            unnamed: HashMap::new(),
+            leases: HeldLeases::default(),
+            records: RuleRecords::new(detailed),
+            course: detailed.then(StepCounts::default),
             beyond_quota: 0,
             rules: Vec::new(),
             watches: false,
@@ -74,8 +95,11 @@ impl Player {
 
     /// Advances virtual time and runs the ticks and expiries that are due.
     pub(crate) fn advance(&mut self, at: Timestamp) {
+        if let Some(course) = &mut self.course {
+            course.reach(at, || self.engine.totals());
+        }
         self.now = Now { at, utc_offset_nanos: 0 };
-        if self.watches || self.work.has_begun() {
+        if self.watches || !self.named.is_empty() || !self.unnamed.is_empty() {
             self.ticks.run(&self.engine, at);
             self.engine.end_expired_leases(self.now);
         } else {
@@ -110,11 +134,7 @@ impl Player {
         by: &LeaseOwner<'_>,
     ) -> Result<Option<Decision<'_>>, NotPlayed> {
         // Only acquires, and requests with shedding pools, need a session.
-        let session = if request.op == Op::Acquire || self.watches {
-            Some(self.work.session(&self.engine, by, self.now)?)
-        } else {
-            None
-        };
+        let session = if request.op == Op::Acquire || self.watches { Some(self.session(by)?) } else { None };
         let request = Request { session: session.as_ref(), ..*request };
         let decision = match self.decider.decide(&request, self.now) {
             EngineAnswer::Decided(decision) => decision,
@@ -127,79 +147,107 @@ impl Player {
             }
         };
         if request.op != Op::Peek {
-            self.callers.note(request.domain, decision.checks().map(|check| (check.rule, check.key)));
+            self.records.note(&self.rules, &request, &decision, self.now.at);
         }
         if let (Some(id), Some(lease), Some(session)) = (by.id, decision.lease, session) {
-            self.work.note(&self.engine, id, session, lease, self.now);
+            self.leases.insert(&self.engine, id, (session, lease), self.now);
         }
         Ok(Some(decision))
     }
 
-    /// Charges after the fact, or refunds a lease; returns whether a rule or lease matched.
-    pub(crate) fn charge(&mut self, charge: &Charge<'_>, of: Option<IdDigest>) -> Result<bool, NotPlayed> {
-        let mut charge = *charge;
-        if let Some(id) = of {
-            // No lease has the number 0.
-            let lease = self.work.lease(id).unwrap_or_default();
-            charge.refund_of = Some(RefundBy { user: USER, reference: RefundReference::Lease(lease) });
-        }
-        Ok(self.decider.charge(&charge, self.now)?)
-    }
-
-    /// Ends a lease; returns whether it existed.
-    pub(crate) fn release(&mut self, id: IdDigest, outcome: WorkOutcome) -> bool {
-        self.work.release(&self.engine, id, outcome, self.now)
-    }
-
-    /// Renews a lease; returns whether it existed.
-    pub(crate) fn renew(&mut self, id: IdDigest) -> bool {
-        self.work.renew(&self.engine, id, self.now)
-    }
-
-    /// Opens a session.
+    /// Applies an action that decides nothing. Returns whether it found its rule, lease or session.
     ///
     /// # Errors
-    /// It exists with another pool or other slots; there are too many sessions.
-    pub(crate) fn hello(&mut self, hello: &HelloEvent<'_>) -> Result<(), NotPlayed> {
-        Ok(self.work.hello(&self.engine, hello, self.now)?)
+    /// A retry differs from the charge with the same `idem`; a session exists with another pool or other slots;
+    /// there are too many sessions; a signal is for another pool than that of its session.
+    pub(crate) fn apply(&mut self, action: &Action<'_>) -> Result<bool, NotPlayed> {
+        let now = self.now;
+        Ok(match action {
+            Action::Charge(charge, of) => {
+                let mut charge = *charge;
+                if let Some(id) = of {
+                    // No lease has the number 0.
+                    let lease = self.leases.by_id.get(id).map_or(0, |(_, lease)| *lease);
+                    charge.refund_of =
+                        Some(RefundBy { user: USER, reference: RefundReference::Lease(lease) });
+                }
+                self.decider.charge(&charge, now)?
+            }
+            Action::Release(id, outcome) => {
+                let held = self.leases.by_id.remove(id);
+                held.is_some_and(|(session, lease)| self.engine.release_lease(&session, lease, *outcome, now))
+            }
+            Action::Renew(id) => {
+                let held = self.leases.by_id.get(id);
+                held.is_some_and(|(session, lease)| self.engine.renew_lease(session, *lease, now))
+            }
+            Action::Signal(SignalEvent { session, pool, name, permille }) => {
+                let session = match *session {
+                    None => self.session_in(pool)?,
+                    session => self.session(&LeaseOwner { session, id: None })?,
+                };
+                self.engine.record_pushed_signal(&session, pool, name, *permille, now)?;
+                true
+            }
+            Action::Hello(hello) => {
+                self.open(hello)?;
+                true
+            }
+            Action::Bye(session) => {
+                let session = self.named.remove(*session);
+                session.inspect(|session| self.engine.end_session(session, now)).is_some()
+            }
+            Action::Judge(..) | Action::Reload(_) => unreachable!("`judge` and `reload` play it"),
+        })
     }
 
-    /// Closes a session and ends its leases.
-    pub(crate) fn bye(&mut self, session: &str) {
-        self.work.bye(&self.engine, session, self.now);
+    fn open(&mut self, hello: &HelloEvent<'_>) -> Result<Session, SessionError> {
+        let HelloEvent { session, pool, slots } = *hello;
+        let name = Some(IdDigest::of(session).to_bytes());
+        let opened =
+            self.engine.open_session(&ConnectionParams { name, pool, slots, ..UNKNOWN }, self.now)?;
+        self.named.insert(session.into(), opened.clone());
+        Ok(opened)
     }
 
-    /// Applies an application's signal.
-    pub(super) fn signal(&mut self, signal: &SignalEvent<'_>) -> Result<(), NotPlayed> {
-        let SignalEvent { pool, name, permille, .. } = *signal;
-        let session = match signal.session {
-            None => self.work.session_in(&self.engine, pool, self.now)?,
-            session => self.work.session(&self.engine, &LeaseOwner { session, id: None }, self.now)?,
-        };
-        Ok(self.engine.record_pushed_signal(&session, pool, name, permille, self.now)?)
+    /// Returns the session of a request. One without `hello` is in the default pool.
+    fn session(&mut self, by: &LeaseOwner<'_>) -> Result<Session, SessionError> {
+        let Some(session) = by.session else { return self.session_in(UNKNOWN.pool) };
+        match self.named.get(session) {
+            Some(known) => Ok(known.clone()),
+            None => self.open(&HelloEvent { session, pool: UNKNOWN.pool, slots: UNKNOWN.slots }),
+        }
+    }
+
+    /// Returns the unnamed session of a pool.
+    fn session_in(&mut self, pool: &str) -> Result<Session, SessionError> {
+        if let Some(known) = self.unnamed.get(pool) {
+            return Ok(known.clone());
+        }
+        let opened = self.engine.open_session(&ConnectionParams { pool, ..UNKNOWN }, self.now)?;
+        self.unnamed.insert(pool.into(), opened.clone());
+        Ok(opened)
     }
 
     pub(crate) fn reload(&mut self, rules: Vec<Arc<Domain>>) {
-        self.callers.number(&rules);
+        self.records.number(&rules);
         self.watches = rules.iter().any(|domain| !domain.sheds().is_empty());
         self.rules.clone_from(&rules);
         self.engine.install_rules(RuleSet::new(rules));
     }
 
-    pub(crate) fn rules(&self) -> &[Arc<Domain>] {
-        &self.rules
-    }
-
     pub(crate) fn totals(&self) -> Totals {
         self.engine.totals()
     }
+}
 
-    pub(super) fn beyond_quota(&self) -> u64 {
-        self.beyond_quota
-    }
-
-    pub(crate) fn callers(&self) -> &ReplayCallers {
-        &self.callers
+impl HeldLeases {
+    fn insert(&mut self, engine: &Engine, id: IdDigest, held: (Session, u64), now: Now) {
+        if self.by_id.len() >= self.until.max(LEASES_UNTIL_MIN) {
+            self.by_id.retain(|_, (session, lease)| engine.holds_lease(session, *lease, now));
+            self.until = self.by_id.len().saturating_mul(2);
+        }
+        self.by_id.insert(id, held);
     }
 }
 
@@ -211,6 +259,16 @@ impl From<ChargeError> for NotPlayed {
         }
     }
 }
+
+/// The defaults of sessions without `hello`.
+const UNKNOWN: ConnectionParams<'_> =
+    ConnectionParams { name: None, user: USER, pool: "default", slots: 0, connection: 1, pid: None };
+
+/// A trace has no users: all requests are of one.
+pub(crate) const USER: u32 = 0;
+
+/// Below this number no leases are searched for expired ones.
+const LEASES_UNTIL_MIN: usize = 4_096;
 
 /// The daemon's default, so that a replay evicts as the daemon would.
 const MEMORY_BYTES: usize = 64 << 20;

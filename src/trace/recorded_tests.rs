@@ -7,7 +7,6 @@ use proptest::prelude::*;
 use super::json_line::{JsonLine, Quantity, time};
 use super::jsonl::Jsonl;
 use super::player::Player;
-use super::side::ReplaySide;
 use super::stage::ReplayStage;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{ConnectionParams, Engine, EngineOptions, HashKey, Mode, Verdict, WorkOutcome};
@@ -201,8 +200,7 @@ proptest! {
         }
         prop_assert_eq!(judged.count(), requests.len());
         // The replay plays it from the first line to the last.
-        let side = ReplaySide::new(Player::new(Vec::new(), 0), false);
-        let mut stage = ReplayStage::new(side, None, None, "".as_ref());
+        let mut stage = ReplayStage::new(Player::new(Vec::new(), 0, false), None, None, "".as_ref());
         let mut jsonl = Jsonl::default();
         for (number, line) in (1..).zip(text.lines()) {
             prop_assert!(jsonl.line(line.as_bytes(), number, &mut stage).is_ok(), "{}", line);

@@ -2,14 +2,17 @@
 
 use std::io::{self, BufRead, BufReader};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use super::access_line::UnreadableLine;
 use super::combined::CombinedLines;
-use super::event::EventConsumer;
+use super::event::{EventConsumer, TraceEvent};
 use super::failure::{TraceFailure, TraceLineError};
 use super::jsonl::Jsonl;
 use super::lines::{Lines, NextLine};
 use super::progress::ProgressBar;
+use super::summary::PlayedCounts;
+use crate::clock::Timestamp;
 use crate::rules::open::{self, OpenError, Opened};
 
 /// What a trace is written in.
@@ -57,33 +60,56 @@ impl RecordedTrace {
     }
 
     /// Plays the trace to its end, as an access log if a domain is given, with a progress bar if
-    /// `shows_progress`. Returns the result and remarks for the summary.
+    /// `shows_progress`. Returns the result and counts for the summary.
     pub(crate) fn play(
         mut self,
         domain: Option<&str>,
         strict: bool,
         shows_progress: bool,
         player: &mut impl EventConsumer,
-    ) -> (Result<(), TraceFailure>, Vec<String>) {
+    ) -> (Result<(), TraceFailure>, PlayedCounts) {
         let mut progress = ProgressBar::new(self.bytes, shows_progress);
         let mut lines = Lines::new(&mut *self.input);
-        let played = match domain {
+        let mut player = CountedPlayer { player, lines: 0, first: None, last: Timestamp::ORIGIN };
+        let (played, remarks) = match domain {
             Some(domain) => {
                 let mut log = CombinedLines::new(domain, strict, self.quotable);
-                access_log(&mut lines, &mut log, player, &mut progress)
+                access_log(&mut lines, &mut log, &mut player, &mut progress)
             }
-            None => (json_lines(&mut lines, player, &mut progress), Vec::new()),
+            None => (json_lines(&mut lines, &mut player, &mut progress), Vec::new()),
         };
         progress.end();
-        let (played, remarks) = played;
-        let told = played.map_err(|failure| if self.quotable { failure } else { failure.withheld() });
-        (told, remarks)
+        let CountedPlayer { lines, first, last, .. } = player;
+        let span = first.map_or(Duration::ZERO, |first| last.since(first));
+        let played = played.map_err(|failure| if self.quotable { failure } else { failure.withheld() });
+        (played, PlayedCounts { lines, span, remarks })
+    }
+}
+
+/// Counts the events that it passes on.
+struct CountedPlayer<'p, P> {
+    player: &'p mut P,
+    lines: u64,
+    first: Option<Timestamp>,
+    last: Timestamp,
+}
+
+impl<P: EventConsumer> EventConsumer for CountedPlayer<'_, P> {
+    fn play(&mut self, event: &TraceEvent<'_>) -> Result<(), TraceFailure> {
+        self.lines += 1;
+        self.first.get_or_insert(event.at);
+        self.last = event.at;
+        self.player.play(event)
+    }
+
+    fn take_news(&mut self) -> Vec<String> {
+        self.player.take_news()
     }
 }
 
 fn json_lines(
     lines: &mut Lines<'_>,
-    player: &mut impl EventConsumer,
+    player: &mut CountedPlayer<'_, impl EventConsumer>,
     progress: &mut ProgressBar,
 ) -> Result<(), TraceFailure> {
     let mut jsonl = Jsonl::default();
@@ -96,7 +122,7 @@ fn json_lines(
 fn access_log(
     lines: &mut Lines<'_>,
     log: &mut CombinedLines<'_>,
-    player: &mut impl EventConsumer,
+    player: &mut CountedPlayer<'_, impl EventConsumer>,
     progress: &mut ProgressBar,
 ) -> (Result<(), TraceFailure>, Vec<String>) {
     let played = each_line(lines, player, progress, |number, text, player| match text {
@@ -111,19 +137,19 @@ fn access_log(
 /// Calls `line` for every line with its number; `None` stands for a line above the bound.
 fn each_line<P: EventConsumer>(
     lines: &mut Lines<'_>,
-    player: &mut P,
+    player: &mut CountedPlayer<'_, P>,
     progress: &mut ProgressBar,
-    mut line: impl FnMut(u64, Option<&[u8]>, &mut P) -> Result<(), TraceFailure>,
+    mut line: impl FnMut(u64, Option<&[u8]>, &mut CountedPlayer<'_, P>) -> Result<(), TraceFailure>,
 ) -> Result<(), TraceFailure> {
     loop {
         match lines.next() {
             Ok(NextLine::Line { number, text }) => line(number, Some(text), player)?,
             Ok(NextLine::TooLong { number }) => line(number, None, player)?,
             Ok(NextLine::End) => return Ok(()),
-            Err(source) => return Err(TraceFailure::Read { number: lines.number(), source }),
+            Err(source) => return Err(TraceFailure::Read { number: lines.number, source }),
         }
         player.take_news().iter().for_each(|news| progress.say(news));
-        progress.moved(lines.bytes(), player.lines());
+        progress.moved(lines.bytes, player.lines);
     }
 }
 

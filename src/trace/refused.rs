@@ -7,23 +7,12 @@
 
 use std::collections::HashMap;
 
-use super::callers::ReplayCallers;
-use super::places::RuleIndexes;
-use crate::engine::{Decision, Request};
+use crate::engine::Request;
 use crate::rules::Domain;
-use std::sync::Arc;
 
-/// The callers that rules refused or would have refused.
+/// The callers that one rule refused, or would have refused.
 #[derive(Debug, Default)]
-pub(crate) struct RefusedCallers {
-    rules: Vec<RuleTop>,
-    /// The number of distinct ones.
-    callers: ReplayCallers,
-}
-
-/// The list of one rule.
-#[derive(Debug, Default)]
-struct RuleTop {
+pub(super) struct MostRefused {
     by_key: HashMap<u64, RefusedCaller>,
     /// The largest count that was dropped.
     gone: u64,
@@ -39,49 +28,17 @@ pub(super) struct RefusedCaller {
     pub(super) error: u64,
 }
 
-impl RefusedCallers {
-    pub(super) fn number(&mut self, rules: &[Arc<Domain>], places: &RuleIndexes) {
-        self.callers.number(rules);
-        self.rules.resize_with(places.len().min(super::side::RULES_MAX), RuleTop::default);
-    }
-
-    /// Records the caller for each rule that refuses the request or would.
-    pub(super) fn note(
-        &mut self,
-        places: &[usize],
-        domain: &Domain,
-        request: &Request<'_>,
-        decision: &Decision<'_>,
-    ) {
-        for check in decision.checks().filter(|check| !check.passes) {
-            let number = check.rule as usize;
-            let most = places.get(number).and_then(|place| self.rules.get_mut(*place));
-            if let Some(most) = most {
-                most.note(check.key, || text(domain, check.rule, request));
-            }
-        }
-        let refusing = decision.checks().filter(|check| !check.passes);
-        self.callers.note(request.domain, refusing.map(|check| (check.rule, check.key)));
-    }
-
-    /// The callers that a rule refused most, in descending order.
-    pub(super) fn most(&self, place: usize) -> Vec<RefusedCaller> {
-        let Some(most) = self.rules.get(place) else { return Vec::new() };
-        let mut all: Vec<&RefusedCaller> = most.by_key.values().collect();
+impl MostRefused {
+    /// Returns the callers refused most, in descending order.
+    pub(super) fn sorted(&self) -> Vec<RefusedCaller> {
+        let mut all: Vec<&RefusedCaller> = self.by_key.values().collect();
         all.sort_by(|one, other| {
             (other.count, one.error, &one.text).cmp(&(one.count, other.error, &other.text))
         });
         all.into_iter().take(SHOWN_MAX).cloned().collect()
     }
 
-    /// The number of callers that a rule refused or would have, and whether some were not counted.
-    pub(crate) fn count(&self, domain: &str, rule: &str) -> (u64, bool) {
-        self.callers.count(domain, rule).unwrap_or_default()
-    }
-}
-
-impl RuleTop {
-    fn note(&mut self, key: u64, text: impl FnOnce() -> Box<str>) {
+    pub(super) fn note(&mut self, key: u64, text: impl FnOnce() -> Box<str>) {
         if let Some(caller) = self.by_key.get_mut(&key) {
             caller.count += 1;
             return;
@@ -106,7 +63,7 @@ impl RuleTop {
 }
 
 /// The part of a request that identifies its caller under a rule; empty if the rule counts all together.
-fn text(domain: &Domain, number: u32, request: &Request<'_>) -> Box<str> {
+pub(super) fn text(domain: &Domain, number: u32, request: &Request<'_>) -> Box<str> {
     let (attributes, tree) = (request.descriptors.attributes, domain.tree());
     let value = |name: &str| {
         let found = attributes.iter().find(|(attribute, value)| *attribute == name && !value.is_empty());
@@ -150,11 +107,11 @@ const TEXT_BYTES_MAX: usize = 120;
 
 #[cfg(test)]
 mod tests {
-    use super::{KEPT_MAX, RuleTop};
+    use super::{KEPT_MAX, MostRefused};
 
     #[test]
     fn of_many_callers_the_most_refused_stay_and_counts_are_never_too_small() {
-        let mut most = RuleTop::default();
+        let mut most = MostRefused::default();
         // Three callers cause every tenth refusal, among new ones.
         for turn in 0..20_000_u64 {
             let key = if turn % 10 == 0 { turn / 10 % 3 } else { 1_000 + turn };

@@ -9,9 +9,12 @@ use std::path::Path;
 
 use maud::{Markup, Render, html};
 
+use super::callers::CallerSet;
 use super::comparison::{Changes, NUMBERS, told};
+use super::course::StepCounts;
+use super::player::Player;
 use super::rule_in_sets::{RuleInSets, rules_in_sets};
-use super::side::ReportSet;
+use super::rule_records::RuleRecord;
 use super::summary::{PlayedCounts, remarks};
 use crate::engine::Totals;
 use crate::page::{count, document, name, nonce, rule_name, table};
@@ -26,6 +29,24 @@ pub(crate) struct ReportNames<'a> {
     pub(crate) other: Option<&'a str>,
     /// Why the trace ended early.
     pub(crate) failure: Option<&'a str>,
+}
+
+/// The results of one rule set.
+pub(super) struct ReportSet<'s> {
+    pub(super) name: &'s str,
+    pub(super) totals: Totals,
+    pub(super) course: &'s StepCounts,
+    pub(super) player: &'s Player,
+}
+
+impl<'s> ReportSet<'s> {
+    /// Ends the replay of a rule set. `None` if it collected no data for a report.
+    pub(super) fn new(name: &'s str, player: &'s mut Player) -> Option<ReportSet<'s>> {
+        let totals = player.totals();
+        player.course.as_mut()?.end(&totals);
+        let player = &*player;
+        Some(ReportSet { name, totals, course: player.course.as_ref()?, player })
+    }
 }
 
 /// Creates the report's file, so that an unwritable path fails before the replay.
@@ -90,7 +111,7 @@ pub(super) fn page(
 
 /// Shows the verdicts of all requests, in total and over time, and the changes between two sets.
 fn decisions(played: &PlayedCounts, sets: &[&ReportSet<'_>], changes: Option<String>) -> Markup {
-    let steps: Vec<_> = sets.iter().map(|set| set.watch.course.verdicts()).collect();
+    let steps: Vec<_> = sets.iter().map(|set| set.course.verdicts()).collect();
     let most = course::most(steps.iter().flatten());
     let figures = |Totals { allowed, limited, shed, waited, denied, .. }: &Totals| {
         let others = [("shed", *shed), ("waited", *waited), ("denied", *denied)];
@@ -106,7 +127,7 @@ fn decisions(played: &PlayedCounts, sets: &[&ReportSet<'_>], changes: Option<Str
                     dl.figures {
                         @for (name, number) in figures(&set.totals) { div { dt { (name) } dd { (count(number)) } } }
                     }
-                    (course::chart("Decisions", course::DECISIONS, &set.watch.course, steps, most))
+                    (course::chart("Decisions", course::DECISIONS, set.course, steps, most))
                     (list(remarks(&set.totals)))
                 }
             }
@@ -135,16 +156,18 @@ fn rules_table(sets: usize, rules: &[(String, &RuleInSets<'_>)]) -> Markup {
                     td class=(if number > Some(0) { class } else { "number" }) { (dash(number.map(count))) }
                 }
             }
-            @for place in [0, 1] {
+            @for callers in CALLERS {
                 @for set in &rule.sets {
-                    @let callers = set.callers.and_then(|callers| callers.get::<usize>(place).copied());
-                    td.number { (dash(set.totals.map(|_| callers.map(at_least).unwrap_or_default()))) }
+                    @let callers = set.record.map(|record| at_least(callers(record).count()));
+                    td.number { (dash(set.totals.map(|_| callers.unwrap_or_default()))) }
                 }
             }
         }
     });
     table("", "Requests, and how many callers they were of", &["Rule"], &numbers, rows)
 }
+
+const CALLERS: [fn(&RuleRecord) -> &CallerSet; 2] = [|record| &record.callers, |record| &record.refused];
 
 /// The notes at the end of the page.
 const HOW_IT_IS_COUNTED: [&str; 5] = [

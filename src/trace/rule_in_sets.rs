@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, HashSet};
 
 use super::comparison::NUMBERS;
-use super::refused::RefusedCaller;
-use super::side::ReportSet;
+use super::report::ReportSet;
+use super::rule_records::RuleRecord;
 use super::spread::CallerDistribution;
 use super::summary::rules;
 use crate::engine::RuleTotals;
@@ -27,10 +27,8 @@ pub(super) struct RuleInSet<'s> {
     pub(super) rule: Option<&'s Rule>,
     /// Counts per step, as in the summary.
     pub(super) steps: Vec<[u64; 3]>,
-    /// The number of callers, and of those that it refused or would have; whether there are more.
-    pub(super) callers: Option<[(u64, bool); 2]>,
+    pub(super) record: Option<&'s RuleRecord>,
     pub(super) spread: Option<RuleDemand>,
-    pub(super) most_refused: Vec<RefusedCaller>,
 }
 
 /// The demand of the callers of a rule, and the rule's limit.
@@ -63,25 +61,23 @@ impl RuleInSets<'_> {
 impl<'s> RuleInSet<'s> {
     fn new(set: &'s ReportSet<'s>, domain: &str, name: &str) -> RuleInSet<'s> {
         let totals = rules(&set.totals).find(|totals| *totals.domain == *domain && *totals.rule == *name);
-        let rules = set.player.rules().iter().find(|known| known.name() == domain);
+        let rules = set.player.rules.iter().find(|known| known.name() == domain);
         let rule = rules.and_then(|domain| domain.rules().iter().find(|known| *known.name == *name));
-        let place = totals.and_then(|_| set.watch.places.find(domain, name));
+        let record = totals.and_then(|_| set.player.records.find(domain, name));
         let spread = || {
             let limit = rule?.limit.quota()?.limit().into();
-            let shape = set.watch.spread.shape(place?)?;
+            let shape = record?.details.as_ref()?.demand.shape()?;
             let mut bars = BTreeMap::new();
             shape.busiest.iter().for_each(|most| *bars.entry(bar_edges(*most)).or_default() += 1);
             Some(RuleDemand { shape, bars, limit })
         };
-        let callers = totals.and_then(|_| set.player.callers().count(domain, name));
         RuleInSet {
             set,
             totals,
             rule,
-            steps: totals.map(|_| set.watch.course.of(domain, name)).unwrap_or_default(),
-            callers: callers.map(|all| [all, set.watch.refused.count(domain, name)]),
+            steps: totals.map(|_| set.course.of(domain, name)).unwrap_or_default(),
+            record,
             spread: spread(),
-            most_refused: place.map(|place| set.watch.refused.most(place)).unwrap_or_default(),
         }
     }
 }

@@ -9,22 +9,12 @@
 use hashbrown::HashTable;
 use hdrhistogram::Histogram;
 
-use super::places::RuleIndexes;
 use crate::clock::Timestamp;
-use crate::engine::Decision;
-use crate::rules::{Domain, Rule};
-use std::sync::Arc;
-
-/// The callers of all rules in force.
-#[derive(Debug, Default)]
-pub(super) struct DemandSpread {
-    rules: Vec<DemandByCaller>,
-    kept: usize,
-}
+use crate::rules::Rule;
 
 #[derive(Debug)]
 pub(crate) struct DemandByCaller {
-    /// Zero: the rule has no windows, or is beyond `RULES_MAX`.
+    /// Zero: the rule has no windows.
     window_nanos: u64,
     by_key: HashTable<CallerDemand>,
     /// One caller in 2 to this power is kept.
@@ -79,48 +69,6 @@ pub(crate) fn quantile(values: &[u64], share: f64) -> u64 {
     values.get(rank.min(values.len()).saturating_sub(1)).copied().unwrap_or_default()
 }
 
-impl DemandSpread {
-    /// Records the rules in force. A rule with another window starts anew, as windows are not comparable.
-    pub(super) fn number(&mut self, rules: &[Arc<Domain>], places: &RuleIndexes) {
-        self.rules.resize_with(places.len().min(super::side::RULES_MAX), DemandByCaller::default);
-        for domain in rules {
-            for (rule, place) in domain.rules().iter().zip(places.of(domain.name())) {
-                let Some(callers) = self.rules.get_mut(*place) else { continue };
-                let window_nanos = window_nanos(rule);
-                if callers.window_nanos != window_nanos {
-                    self.kept -= callers.by_key.len();
-                    *callers = DemandByCaller::new(window_nanos);
-                }
-            }
-        }
-    }
-
-    /// Records the cost of a request under each rule.
-    pub(super) fn note(&mut self, places: &[usize], decision: &Decision<'_>, at: Timestamp) {
-        for check in decision.checks() {
-            let place = places.get(check.rule as usize);
-            if let Some(callers) = place.and_then(|place| self.rules.get_mut(*place)) {
-                self.kept += usize::from(callers.note(check.key, check.cost, at));
-            }
-        }
-        if self.kept > KEPT_MAX {
-            self.halve();
-        }
-    }
-
-    #[cold]
-    fn halve(&mut self) {
-        if let Some(most) = self.rules.iter_mut().max_by_key(|callers| callers.by_key.len()) {
-            self.kept -= most.halve();
-        }
-    }
-
-    /// The distribution of a rule's callers; `None` for a rule without windows or callers.
-    pub(super) fn shape(&self, place: usize) -> Option<CallerDistribution> {
-        self.rules.get(place)?.shape()
-    }
-}
-
 impl Default for DemandByCaller {
     fn default() -> DemandByCaller {
         DemandByCaller { window_nanos: 0, by_key: HashTable::new(), halvings: 0, windows: histogram() }
@@ -131,6 +79,15 @@ impl DemandByCaller {
     /// No callers yet, with windows of this length.
     pub(crate) fn new(window_nanos: u64) -> DemandByCaller {
         DemandByCaller { window_nanos, ..DemandByCaller::default() }
+    }
+
+    /// Starts anew if the windows have another length. Returns whether it did.
+    pub(super) fn restart(&mut self, window_nanos: u64) -> bool {
+        let is_other = self.window_nanos != window_nanos;
+        if is_other {
+            *self = DemandByCaller::new(window_nanos);
+        }
+        is_other
     }
 
     /// Records the cost of a request of this fingerprint; returns whether a caller was added.
@@ -160,7 +117,7 @@ impl DemandByCaller {
         is_drawn(key, self.halvings)
     }
 
-    pub(crate) fn kept(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.by_key.len()
     }
 
@@ -199,7 +156,7 @@ pub(crate) fn is_drawn(key: u64, halvings: u32) -> bool {
 }
 
 /// The time in which a rule grants its limit once; zero if it has none.
-fn window_nanos(rule: &Rule) -> u64 {
+pub(super) fn window_nanos(rule: &Rule) -> u64 {
     rule.limit.quota().map_or(0, |quota| quota.window().0.saturating_mul(NANOS_PER_MICRO))
 }
 

@@ -3,19 +3,19 @@
 use std::fmt::Write;
 use std::time::Duration;
 
-use super::callers::ReplayCallers;
+use super::rule_records::RuleRecords;
 use super::table::{TextTable, count, counted};
 use crate::engine::{RuleTotals, Totals};
 use crate::rules::shed::ShedPart;
 
 /// The events played, independent of the rules.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PlayedCounts {
-    pub(super) lines: u64,
+pub(crate) struct PlayedCounts {
+    pub(crate) lines: u64,
     /// From the first event to the last.
-    pub(super) span: Duration,
+    pub(crate) span: Duration,
     /// Remarks on the trace itself, a line each.
-    pub(super) remarks: Vec<String>,
+    pub(crate) remarks: Vec<String>,
 }
 
 impl PlayedCounts {
@@ -27,7 +27,7 @@ impl PlayedCounts {
     }
 }
 
-pub(super) fn summary(played: &PlayedCounts, totals: &Totals, callers: &ReplayCallers) -> String {
+pub(super) fn summary(played: &PlayedCounts, totals: &Totals, records: &RuleRecords) -> String {
     let mut text = format!("{}: {}\n", played.opening(), verdicts(totals));
     for remark in played.remarks.iter().chain(&remarks(totals)) {
         let _ = writeln!(text, "{remark}");
@@ -39,7 +39,7 @@ pub(super) fn summary(played: &PlayedCounts, totals: &Totals, callers: &ReplayCa
             count(passed(rule)),
             count(rule.refuse),
             count(rule.would_refuse),
-            callers.shown(&rule.domain, &rule.rule),
+            records.find(&rule.domain, &rule.rule).map(|record| record.callers.shown()).unwrap_or_default(),
         ]);
     }
     text + &table.to_string()

@@ -2,32 +2,26 @@
 
 use std::fs;
 use std::io::{self, Write};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::Command;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
 
-#[derive(Debug, thiserror::Error)]
-#[error("{}: {source}: name a directory that may be written to", path.display())]
-pub(super) struct ManFailure {
-    path: PathBuf,
-    source: io::Error,
-}
+use crate::cli::{CliError, failed};
 
 /// Writes all pages into a directory, which is created if missing.
-pub(super) fn write(command: &Command, directory: &Path) -> Result<(), ManFailure> {
-    let failed = |path: &Path| {
-        let path = path.to_owned();
-        |source| ManFailure { path, source }
+pub(super) fn write(command: &Command, directory: &Path) -> Result<(), CliError> {
+    let unwritable = |path: &Path, error: io::Error| {
+        failed(format_args!("{}: {error}: name a directory that may be written to", path.display()))
     };
-    fs::create_dir_all(directory).map_err(failed(directory))?;
+    fs::create_dir_all(directory).map_err(|error| unwritable(directory, error))?;
     // Building gives each command its full name.
     let mut command = command.clone();
     command.build();
     for (name, text) in pages(&command) {
         let path = directory.join(format!("{name}.1"));
-        text.and_then(|text| fs::write(&path, text)).map_err(failed(&path))?;
+        text.and_then(|text| fs::write(&path, text)).map_err(|error| unwritable(&path, error))?;
     }
     Ok(())
 }

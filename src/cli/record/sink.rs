@@ -9,7 +9,7 @@ pub(super) struct Sink<'o> {
     to: To<'o>,
     bytes_max: u64,
     bytes: u64,
-    lines: u64,
+    pub(super) lines: u64,
 }
 
 enum To<'o> {
@@ -79,10 +79,6 @@ impl<'o> Sink<'o> {
         }
     }
 
-    pub(super) fn lines(&self) -> u64 {
-        self.lines
-    }
-
     pub(super) fn is_file(&self) -> bool {
         matches!(self.to, To::File(..))
     }
@@ -116,7 +112,7 @@ mod tests {
             let mut out = Vec::new();
             let mut sink = Sink::open("-".as_ref(), &mut out, room).unwrap();
             assert_eq!(sink.write(b"abc\ndefg\n").unwrap(), written == "abc\ndefg\n", "{room}");
-            assert_eq!(sink.lines(), written.lines().map(|_| 1).sum::<u64>());
+            assert_eq!(sink.lines, written.lines().map(|_| 1).sum::<u64>());
             drop(sink);
             assert_eq!(String::from_utf8(out).unwrap(), written, "{room}");
         }

@@ -3,23 +3,17 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::time::Duration;
-
-use hashbrown::HashTable;
 
 use super::{Action, EventConsumer, Op, TraceEvent, TraceFailure};
-use crate::clock::Timestamp;
 use crate::engine::Descriptors;
 use crate::rules::shown;
+use crate::trace::callers::CallerSet;
 use crate::trace::table::{count, counted};
 
 #[derive(Debug, Default)]
 pub(super) struct Census {
     domains: BTreeMap<Box<str>, DomainCensus>,
     values: usize,
-    lines: u64,
-    first: Option<Timestamp>,
-    last: Timestamp,
 }
 
 #[derive(Debug, Default)]
@@ -31,10 +25,7 @@ struct DomainCensus {
 #[derive(Debug, Default)]
 struct Attribute {
     requests: u64,
-    /// Fingerprints of its values.
-    values: HashTable<u64>,
-    /// Whether further values did not fit.
-    more: bool,
+    values: CallerSet,
 }
 
 /// The attributes that distinguish callers.
@@ -63,67 +54,40 @@ impl CallerAttributes {
 
 impl EventConsumer for Census {
     fn play(&mut self, event: &TraceEvent<'_>) -> Result<(), TraceFailure> {
-        self.lines += 1;
-        self.first.get_or_insert(event.at);
-        self.last = event.at;
         let Action::Judge(request, _) = &event.action else { return Ok(()) };
         if request.op == Op::Peek {
             return Ok(());
         }
-        if !self.domains.contains_key(request.domain) {
-            if self.domains.len() >= DOMAINS_MAX {
-                return Ok(());
-            }
-            self.domains.insert(request.domain.into(), DomainCensus::default());
-        }
-        let Some(domain) = self.domains.get_mut(request.domain) else { return Ok(()) };
+        let Some(domain) = entry(&mut self.domains, request.domain, DOMAINS_MAX) else { return Ok(()) };
         domain.requests += 1;
         for (name, value) in request.descriptors.attributes.iter().filter(|(_, value)| !value.is_empty()) {
-            let has_room = self.values < VALUES_MAX;
-            self.values += usize::from(domain.note(name, value, has_room));
+            let Some(attribute) = entry(&mut domain.attributes, name, ATTRIBUTES_MAX) else { continue };
+            attribute.requests += 1;
+            let mut hasher = DefaultHasher::new();
+            value.hash(&mut hasher);
+            self.values += usize::from(attribute.values.note(hasher.finish(), self.values < VALUES_MAX));
         }
         Ok(())
     }
-
-    fn lines(&self) -> u64 {
-        self.lines
-    }
 }
 
-impl DomainCensus {
-    /// Counts a value. Returns whether it was stored as a new one.
-    fn note(&mut self, name: &str, value: &str, has_room: bool) -> bool {
-        if !self.attributes.contains_key(name) {
-            if self.attributes.len() >= ATTRIBUTES_MAX {
-                return false;
-            }
-            self.attributes.insert(name.into(), Attribute::default());
-        }
-        let Some(attribute) = self.attributes.get_mut(name) else { return false };
-        attribute.requests += 1;
-        let mut hasher = DefaultHasher::new();
-        value.hash(&mut hasher);
-        let print = hasher.finish();
-        if attribute.values.find(print, |known| *known == print).is_some() {
-            return false;
-        }
-        if !has_room {
-            attribute.more = true;
-            return false;
-        }
-        attribute.values.insert_unique(print, print, |known| *known);
-        true
+/// Returns the entry of a name. Adds it if there is room.
+fn entry<'m, T: Default>(map: &'m mut BTreeMap<Box<str>, T>, name: &str, max: usize) -> Option<&'m mut T> {
+    if !map.contains_key(name) && map.len() < max {
+        map.insert(name.into(), T::default());
     }
+    map.get_mut(name)
 }
 
 impl Attribute {
     fn distinct(&self) -> u64 {
-        self.values.len() as u64
+        self.values.count().0
     }
 
     /// Returns a text such as `401 values`.
     fn told(&self) -> String {
-        counted(self.distinct(), "value") + if self.more { " or more" } else { "" }
+        let (distinct, more) = self.values.count();
+        counted(distinct, "value") + if more { " or more" } else { "" }
     }
 
     /// Returns why it does not look like a caller; `None` if it does.
@@ -153,14 +117,6 @@ impl Attribute {
 }
 
 impl Census {
-    pub(super) fn lines(&self) -> u64 {
-        self.lines
-    }
-
-    pub(super) fn span(&self) -> Duration {
-        self.first.map_or(Duration::ZERO, |first| self.last.since(first))
-    }
-
     /// Returns the requested domain, else the only one.
     pub(super) fn domain(&self, asked: Option<&str>) -> Result<String, String> {
         let names: Vec<_> = self.domains.keys().map(|name| shown(name)).collect();

@@ -13,7 +13,6 @@ pub(super) struct Demand<'k> {
     /// By key, then by window.
     callers: Vec<Vec<DemandByCaller>>,
     kept: usize,
-    lines: u64,
 }
 
 /// A share of callers: its name and its number.
@@ -39,7 +38,7 @@ impl<'k> Demand<'k> {
     ) -> Demand<'k> {
         let of_windows = || windows.iter().map(|window| DemandByCaller::new(window.nanos())).collect();
         let callers = keys.iter().map(|_| of_windows()).collect();
-        Demand { domain, keys, windows, callers, kept: 0, lines: 0 }
+        Demand { domain, keys, windows, callers, kept: 0 }
     }
 
     /// Returns, for each key, window and share, a rate that this share of the callers never exceeds.
@@ -63,7 +62,6 @@ impl<'k> Demand<'k> {
 
 impl EventConsumer for Demand<'_> {
     fn play(&mut self, event: &TraceEvent<'_>) -> Result<(), TraceFailure> {
-        self.lines += 1;
         let Some((request, cost)) = asked(event, self.domain) else { return Ok(()) };
         for (key, callers) in self.keys.iter().zip(&mut self.callers) {
             let Some(caller) = key.of(&request.descriptors) else { continue };
@@ -72,13 +70,9 @@ impl EventConsumer for Demand<'_> {
             }
         }
         if self.kept > KEPT_MAX {
-            let most = self.callers.iter_mut().flatten().max_by_key(|callers| callers.kept());
+            let most = self.callers.iter_mut().flatten().max_by_key(|callers| callers.len());
             self.kept -= most.map_or(0, DemandByCaller::halve);
         }
         Ok(())
-    }
-
-    fn lines(&self) -> u64 {
-        self.lines
     }
 }

@@ -20,7 +20,6 @@ pub(super) struct BurstNeeds<'k> {
     keys: &'k [CallerAttributes],
     at_rates: Vec<BurstsAtRate>,
     kept: usize,
-    lines: u64,
 }
 
 struct BurstsAtRate {
@@ -49,7 +48,7 @@ impl<'k> BurstNeeds<'k> {
             let halvings = rate.one_in.ilog2();
             at_rates.push(BurstsAtRate { rate, by_key: HashTable::new(), halvings });
         }
-        BurstNeeds { domain, keys, at_rates, kept: 0, lines: 0 }
+        BurstNeeds { domain, keys, at_rates, kept: 0 }
     }
 
     /// Returns the burst for each rate. Of equal proposals, the one for the largest share of callers stays.
@@ -86,7 +85,6 @@ impl<'k> BurstNeeds<'k> {
 
 impl EventConsumer for BurstNeeds<'_> {
     fn play(&mut self, event: &TraceEvent<'_>) -> Result<(), TraceFailure> {
-        self.lines += 1;
         let Some((request, cost)) = asked(event, self.domain) else { return Ok(()) };
         for (place, key) in self.keys.iter().enumerate() {
             let Some(caller) = key.of(&request.descriptors) else { continue };
@@ -100,10 +98,6 @@ impl EventConsumer for BurstNeeds<'_> {
             self.kept -= most.halve();
         }
         Ok(())
-    }
-
-    fn lines(&self) -> u64 {
-        self.lines
     }
 }
 

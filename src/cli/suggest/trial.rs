@@ -1,11 +1,10 @@
 //! Counts the refusals of each proposal: the daemon's own engine plays the trace with all in shadow.
 
 use super::proposal::{Proposal, file};
-use super::{Args, SuggestFailure, play};
+use super::{Args, CliError, failed, play};
 use crate::rules::{Problem, read_text, read_with_text, shown};
 use crate::trace::player::Player;
 use crate::trace::recording::directory;
-use crate::trace::side::ReplaySide;
 use crate::trace::stage::ReplayStage;
 use crate::trace::summary::passed;
 use crate::trace::table::counted;
@@ -55,7 +54,7 @@ pub(super) fn judge(
     domain: &str,
     mut proposals: Vec<Proposal>,
     remarks: &mut Vec<String>,
-) -> Result<Vec<TrialResult>, SuggestFailure> {
+) -> Result<Vec<TrialResult>, CliError> {
     if let Some(path) = &args.rules {
         let known = crate::rules::read(path);
         let known = known.domains.iter().find(|known| known.name() == domain);
@@ -72,25 +71,26 @@ pub(super) fn judge(
     if loaded.has_errors() {
         let errors = loaded.problems.iter().filter(|problem| problem.is_error());
         let told: Vec<String> = errors.map(|problem: &Problem| problem.render(false)).collect();
-        return Err(SuggestFailure::new(format!("the rules have errors\n{}", told.join("\n"))));
+        return Err(failed(format_args!("the rules have errors\n{}", told.join("\n"))));
     }
-    let side = ReplaySide::new(Player::new(loaded.domains, 0), true);
-    let mut stage = ReplayStage::of_rules_that_stay(side, &directory(&args.trace));
+    let player = Player::new(loaded.domains, 0, true);
+    let mut stage = ReplayStage::of_rules_that_stay(player, &directory(&args.trace));
     play(args, &mut stage)?;
     remarks.extend(stage.unmatched_hashes());
-    let Some(told) = stage.told() else { return Ok(Vec::new()) };
-    if told.totals.evictions > 0 {
-        let dropped = counted(told.totals.evictions, "key");
+    let totals = stage.player.totals();
+    if totals.evictions > 0 {
+        let dropped = counted(totals.evictions, "key");
         remarks.push(format!(
             "{dropped} dropped for lack of memory: more would have been refused, look at fewer keys"
         ));
     }
     let judged = proposals.into_iter().map(|proposal| {
         let name = proposal.name.as_str();
-        let totals = told.totals.rules.iter().find(|rule| *rule.domain == *domain && *rule.rule == *name);
+        let totals = totals.rules.iter().find(|rule| *rule.domain == *domain && *rule.rule == *name);
         let (passed, refused) = totals.map_or((0, 0), |totals| (passed(totals), totals.would_refuse));
-        let (callers, _) = told.player.callers().count(domain, name).unwrap_or_default();
-        let (callers_refused, _) = told.watch.refused.count(domain, name);
+        let record = stage.player.records.find(domain, name);
+        let counts = record.map(|record| (record.callers.count().0, record.refused.count().0));
+        let (callers, callers_refused) = counts.unwrap_or_default();
         TrialResult { requests: passed + refused, refused, callers, callers_refused, proposal }
     });
     Ok(judged.collect())

@@ -14,7 +14,7 @@ pub(super) struct TestLine {
     pub(super) number: u32,
     first_nanos: u64,
     /// Number of occurrences.
-    times: u32,
+    pub(super) times: u32,
     apart_nanos: u64,
     pub(super) step: Step,
 }
@@ -107,10 +107,6 @@ impl TestLine {
             let after = self.apart_nanos.saturating_mul(u64::from(nth) - 1);
             LineTime { at: Timestamp::from_nanos(self.first_nanos.saturating_add(after)), line, nth }
         })
-    }
-
-    pub(super) fn times(&self) -> u32 {
-        self.times
     }
 }
 

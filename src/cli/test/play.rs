@@ -11,10 +11,9 @@ use crate::protocol::{self, CheckRequest, DescriptorList, RequestOptions};
 use crate::rules::{self, Domain, Problem, shown};
 use crate::server::to_engine_cost;
 use crate::trace::bounds::refused_by_the_socket;
-use crate::trace::event::{HelloEvent, LeaseOwner};
+use crate::trace::event::{Action, HelloEvent, LeaseOwner};
 use crate::trace::ids::IdDigest;
-use crate::trace::player::Player;
-use crate::trace::work::USER;
+use crate::trace::player::{Player, USER};
 
 #[derive(Debug)]
 pub(super) struct TestFailure {
@@ -44,7 +43,7 @@ pub(super) fn play(test: &Test, rules: &mut RulesByPath) -> Result<Vec<TestFailu
     let domains = rules.of(test)?;
     let domain = test.domain(&domains)?;
     let mut stage =
-        TestStage { player: Player::new(domains, 0), domain, test, held: HashMap::new(), begun: 0 };
+        TestStage { player: Player::new(domains, 0, false), domain, test, held: HashMap::new(), begun: 0 };
     let mut failures: Vec<TestFailure> = Vec::new();
     for moment in test.moments() {
         let Some(line) = test.lines.get(moment.line) else { continue };
@@ -53,7 +52,7 @@ pub(super) fn play(test: &Test, rules: &mut RulesByPath) -> Result<Vec<TestFailu
         if wrong.is_empty() || failures.iter().any(|failure| failure.line == line.number) {
             continue;
         }
-        let nth = match line.times() {
+        let nth = match line.times {
             1 => String::new(),
             times => format!(" (request {} of {times})", moment.nth),
         };
@@ -84,12 +83,11 @@ impl<'t> TestStage<'t> {
             Step::Release(name, outcome) => self.release(name, *outcome),
             Step::Renew(name) => self.renew(name),
             Step::Hello(session, pool, slots) => {
-                let said = self.player.hello(&HelloEvent { session, pool, slots: *slots });
-                said.err().map(|wrong| wrong.to_string())
+                let hello = Action::Hello(HelloEvent { session, pool, slots: *slots });
+                self.player.apply(&hello).err().map(|wrong| wrong.to_string())
             }
             Step::Bye(session) => {
-                self.player.bye(session);
-                None
+                self.player.apply(&Action::Bye(session)).err().map(|wrong| wrong.to_string())
             }
             Step::Reload(path) => self.reload(path),
         };
@@ -172,7 +170,7 @@ impl<'t> TestStage<'t> {
             refund_of: named.map(|of| RefundBy { user: USER, reference: of }),
             trusted: true,
         };
-        match self.player.charge(&charge, work) {
+        match self.player.apply(&Action::Charge(charge, work)) {
             Ok(true) => None,
             Ok(false) if of.is_some() => Some("nothing of that name to refund so much of".to_owned()),
             Ok(false) => Some("no rule to charge".to_owned()),
@@ -184,22 +182,22 @@ impl<'t> TestStage<'t> {
     fn release(&mut self, name: &str, outcome: WorkOutcome) -> Option<String> {
         let held = self.held.get_mut(name).into_iter().flatten();
         let player = &mut self.player;
-        let released = { held }.any(|id| player.release(*id, outcome));
+        let released = { held }.any(|id| player.apply(&Action::Release(*id, outcome)) == Ok(true));
         (!released).then(|| nothing_held(name))
     }
 
     fn renew(&mut self, name: &str) -> Option<String> {
         let held = self.held.get(name).into_iter().flatten();
-        let renewed = held.filter(|id| self.player.renew(**id)).count();
+        let renewed = held.filter(|id| self.player.apply(&Action::Renew(**id)) == Ok(true)).count();
         (renewed == 0).then(|| nothing_held(name))
     }
 
     fn reload(&mut self, path: &str) -> Option<String> {
-        let loaded = rules::read(&self.test.directory().join(path));
+        let loaded = rules::read(&self.test.directory.join(path));
         if let Some(error) = loaded.problems.iter().find(|problem| problem.is_error()) {
             return Some(format!("the rules to reload have errors, the first is: {}", error.message));
         }
-        if let Some(domains) = loaded.over(self.player.rules()) {
+        if let Some(domains) = loaded.over(&self.player.rules) {
             self.player.reload(domains);
         }
         None

@@ -21,9 +21,9 @@ pub(super) struct Suite {
 #[derive(Debug)]
 pub(super) struct Test {
     pub(super) name: String,
-    file: Arc<str>,
+    pub(super) file: Arc<str>,
     /// Base of its relative paths.
-    directory: PathBuf,
+    pub(super) directory: PathBuf,
     /// The position for problems with the domain: its name, else the start of the test.
     wrong_domain: Problem,
     rules: Rules,
@@ -59,14 +59,6 @@ impl Test {
         let mut moments: Vec<LineTime> = self.lines.iter().enumerate().flat_map(of_line).collect();
         moments.sort_by_key(|moment| moment.at);
         moments
-    }
-
-    pub(super) fn file(&self) -> &str {
-        &self.file
-    }
-
-    pub(super) fn directory(&self) -> &Path {
-        &self.directory
     }
 
     /// Returns the path of its rules; `None` if the test contains their text.
@@ -212,7 +204,7 @@ fn lines(node: &YamlNode, report: &mut Report<'_>) -> Option<Vec<TestLine>> {
     if lines.is_empty() && report.errors() == 0 {
         report.error(node.at, "a test without requests", REQUESTS_MEND);
     }
-    let requests: u64 = lines.iter().map(|line| u64::from(line.times())).sum();
+    let requests: u64 = lines.iter().map(|line| u64::from(line.times)).sum();
     if requests > REQUESTS_MAX {
         let message = format!("{requests} requests in a test");
         report.error(

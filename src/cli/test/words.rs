@@ -2,8 +2,8 @@
 
 use super::expected::is_note;
 use crate::clock::Micros;
+use crate::protocol::is_name;
 use crate::rules::{ValueProblem, shown};
-use crate::trace::bounds::is_name;
 
 #[derive(Debug, Default)]
 pub(super) struct TestWord {

@@ -10,6 +10,7 @@ use crate::page::{bar_edges, count, counted, draw_bars, name, rule_name, span, t
 use crate::rules::Mode;
 use crate::rules::words::{each, numbers_or_unlimited};
 use crate::trace::rule_in_sets::{RuleDemand, RuleInSet, RuleInSets};
+use crate::trace::rule_records::RuleRecord;
 use crate::trace::spread::QUANTILES;
 
 pub(super) fn section(id: &str, rule: &RuleInSets<'_>) -> Markup {
@@ -32,7 +33,7 @@ pub(super) fn section(id: &str, rule: &RuleInSets<'_>) -> Markup {
                         @if is_compared { h3.set { code { (set.set.name) } } }
                         @if set.totals.is_some() {
                             (quota(set))
-                            (course::chart("What the rule did", course::CHECKS, &set.set.watch.course, &set.steps, most))
+                            (course::chart("What the rule did", course::CHECKS, set.set.course, &set.steps, most))
                             @if is_compared { (spread) }
                             (most_refused(set))
                         } @else {
@@ -87,12 +88,12 @@ fn spread(set: &RuleInSet<'_>, RuleDemand { shape, bars, limit }: &RuleDemand, s
 
 /// Shows the callers that the rule refused most, with the number of all.
 fn most_refused(set: &RuleInSet<'_>) -> Markup {
-    let most = &set.most_refused;
+    let most = set.record.map(RuleRecord::most_refused).unwrap_or_default();
     // A rule without a key has one caller without a text.
     if most.iter().all(|caller| most.len() == 1 && caller.text.is_empty()) {
         return html! {};
     }
-    let all = set.callers.map(|[_, refused]| refused).filter(|(all, _)| *all > most.len() as u64);
+    let all = set.record.map(|record| record.refused.count()).filter(|(all, _)| *all > most.len() as u64);
     let of_all = all.map(|all| format!(", {} of {}", most.len(), at_least(all))).unwrap_or_default();
     let rows = most.iter().map(|caller| {
         html! {
