@@ -8,8 +8,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::admin::{
-    AdminState, AdminThread, DaemonControl, FleetRecord, ListenerSource, Listeners, ProcessRecord,
-    ReloadResult, RulesRecord, ServedSocket, ServerCounts, StateRecord,
+    AdminState, AdminThread, DaemonControl, ListenerSource, Listeners, ProcessRecord, ReloadResult,
+    RulesRecord, ServedSocket,
 };
 use tidegate::clock::Clock;
 
@@ -21,13 +21,18 @@ pub(crate) fn run(directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
     let limits = Limits::new(&rules(), 64 << 20);
     let _deciders: Vec<_> = (0..THREADS).map(|_| limits.engine.decider()).collect();
     let path = directory.join("admin.sock");
-    let desk = AdminState::new(
-        &limits.engine,
-        &Arc::new(Clock::start()),
-        Arc::new(Nothing),
-        Arc::default(),
-        &Arc::default(),
-    );
+    let desk = AdminState {
+        engine: Arc::clone(&limits.engine),
+        clock: Arc::new(Clock::start()),
+        socket: ServedSocket::default(),
+        server: Arc::default(),
+        snapshots: Arc::default(),
+        fleet: None,
+        control: Arc::new(Nothing),
+        ledger: Arc::default(),
+        history: Arc::default(),
+        recorder: Arc::default(),
+    };
     let (office, work) =
         AdminThread::new(desk, Listeners { admin: Box::new(At(path.clone())), metrics: None });
     std::thread::spawn(work);
@@ -77,32 +82,12 @@ fn rules() -> String {
 struct Nothing;
 
 impl DaemonControl for Nothing {
-    fn state(&self) -> StateRecord {
-        StateRecord::default()
-    }
-
     fn rules(&self) -> RulesRecord {
         RulesRecord::default()
     }
 
-    fn fleet(&self) -> FleetRecord {
-        FleetRecord::default()
-    }
-
-    fn socket(&self) -> ServedSocket {
-        ServedSocket::default()
-    }
-
-    fn server(&self) -> ServerCounts {
-        ServerCounts::default()
-    }
-
     fn process(&self) -> ProcessRecord {
         ProcessRecord::default()
-    }
-
-    fn resident_bytes(&self) -> u64 {
-        0
     }
 
     fn reload(&self) -> Result<ReloadResult, String> {

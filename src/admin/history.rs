@@ -214,7 +214,8 @@ impl HistorySample {
     pub(super) fn take(desk: &AdminState) -> HistorySample {
         let now = desk.clock.now();
         let Totals { allowed, limited, waited, denied, shed, rules, .. } = desk.engine.totals();
-        let missed = desk.control.server().missed_in_all();
+        // Saturates, as clients may report any number.
+        let missed = desk.server.missed_decisions().fold(0_u64, |sum, (.., count)| sum.saturating_add(count));
         HistorySample {
             at: now.at,
             counted: [allowed, limited, waited, denied, shed, missed],

@@ -5,6 +5,7 @@ mod callers;
 mod warnings;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -13,10 +14,11 @@ use tracing::info;
 
 use super::AdminState;
 use super::control::RulesRecord;
-use super::fleet::{FleetSummary, ReserveStatus, fleet_rules};
+use super::fleet::{FleetReading, FleetSummary, ReserveStatus, fleet_rules};
 use super::switches::{SwitchesStatus, switches};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{InForce, PoolView, RuleTotals, Totals, VerdictTotals};
+use crate::state::SnapshotStats;
 pub(crate) use callers::{CallerStatus, CallersStatus};
 
 /// Counts by name.
@@ -210,28 +212,28 @@ impl DaemonStatus {
     /// Reads the status from the daemon.
     pub(super) fn read(desk: &AdminState) -> DaemonStatus {
         let (engine, now, began) = (&desk.engine, desk.clock.now(), desk.clock.started_at());
-        let (server, state, fleet) = (desk.control.server(), desk.control.state(), desk.control.fleet());
+        let (server, fleet) = (&desk.server, FleetReading::take(desk, now.at));
         let (totals, in_force, leases) = (engine.totals(), engine.in_force(), engine.leases());
-        let missed = server.missed.iter().filter(|(.., count)| *count > 0);
-        let fleet_rules = fleet_rules(engine, &fleet, now.at, &HashMap::new()).len() as u64;
+        let missed = server.missed_decisions().filter(|(.., count)| *count > 0);
+        let shared_domains = server.shared_domains().into_iter();
+        let fleet_rules = fleet_rules(engine, &fleet.view, now.at, &HashMap::new()).len() as u64;
         let mut status = DaemonStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started: unix_seconds(began.at, began),
             uptime_s: now.at.since(began.at).as_secs(),
             mode: engine.mode().name().to_owned(),
             rules: RuleFilesStatus::new(&desk.control.rules(), &in_force, now),
-            connections: ConnectionsStatus { now: server.connections, refused: by_name(&server.refused) },
-            errors: by_name(&server.errors),
-            shared_domains: server
-                .shared_domains
-                .iter()
-                .map(|(name, uids)| (name.to_string(), uids.clone()))
-                .collect(),
+            connections: ConnectionsStatus {
+                now: server.connections(),
+                refused: by_name(server.refused_connections()),
+            },
+            errors: by_name(server.errors()),
+            shared_domains: shared_domains.map(|(name, uids)| (name.into(), uids)).collect(),
             missed: missed
                 .map(|(client, reason, count)| MissedStatus {
-                    client: (*client).to_owned(),
-                    reason: (*reason).to_owned(),
-                    count: *count,
+                    client: client.to_owned(),
+                    reason: reason.to_owned(),
+                    count,
                 })
                 .collect(),
             decisions: VerdictCounts {
@@ -264,13 +266,7 @@ impl DaemonStatus {
                 keys: engine.keys() as u64,
                 evictions: totals.evictions,
             },
-            state: SnapshotStatus {
-                writes: state.writes,
-                failures: state.failures,
-                last_write: state.written_unix_seconds,
-                bytes: state.bytes,
-                bad: by_name(&state.bad),
-            },
+            state: SnapshotStatus::from(&*desk.snapshots),
             fleet: (fleet.is_set || fleet_rules > 0)
                 .then(|| FleetStatusPart { summary: FleetSummary::from(&fleet), rules: fleet_rules }),
             callers: CallersStatus::read(engine, &in_force),
@@ -301,6 +297,19 @@ pub fn log_status(desk: &AdminState) {
         fields.remove("callers");
     }
     info!(%status, "status");
+}
+
+impl From<&SnapshotStats> for SnapshotStatus {
+    fn from(stats: &SnapshotStats) -> SnapshotStatus {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        SnapshotStatus {
+            writes: read(&stats.writes),
+            failures: read(&stats.failures),
+            last_write: read(&stats.written_unix_seconds),
+            bytes: read(&stats.bytes),
+            bad: by_name(stats.bad()),
+        }
+    }
 }
 
 impl RuleFilesStatus {
@@ -395,8 +404,8 @@ impl From<&PoolView> for PoolStatus {
     }
 }
 
-pub(super) fn by_name(counts: &[(&'static str, u64)]) -> NamedCounts {
-    counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+pub(super) fn by_name(counts: impl IntoIterator<Item = (&'static str, u64)>) -> NamedCounts {
+    counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
 }
 
 /// A moment in Unix time, by the wall clock as it was at `now`.

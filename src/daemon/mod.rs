@@ -5,7 +5,6 @@ mod control;
 mod core_dumps;
 pub(crate) mod descriptors;
 mod disable_file;
-mod fleet_record;
 pub mod fleet_secret;
 mod fleet_start;
 mod helpers;
