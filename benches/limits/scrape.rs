@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write as _};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::admin::{
-    AdminState, AdminThread, DaemonControl, ListenerSource, Listeners, ProcessRecord, ReloadResult,
-    RulesRecord, ServedSocket,
+    AdminSocket, AdminState, AdminThread, DaemonControl, Listeners, ProcessRecord, ReloadResult, RulesRecord,
+    ServedSocket,
 };
 use tidegate::clock::Clock;
 
@@ -33,8 +33,8 @@ pub(crate) fn run(directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
         history: Arc::default(),
         recorder: Arc::default(),
     };
-    let (office, work) =
-        AdminThread::new(desk, Listeners { admin: Box::new(At(path.clone())), metrics: None });
+    let admin = AdminSocket::first(path.clone()).map_err(io::Error::other)?;
+    let (office, work) = AdminThread::new(desk, Listeners { admin, metrics: None });
     std::thread::spawn(work);
     office.await_open(Duration::from_secs(5));
     let bytes = scrape(&path)?;
@@ -104,18 +104,6 @@ impl DaemonControl for Nothing {
 
     fn unready(&self) -> Vec<String> {
         Vec::new()
-    }
-}
-
-struct At(PathBuf);
-
-impl ListenerSource for At {
-    fn open(&mut self) -> Result<UnixListener, String> {
-        UnixListener::bind(&self.0).map_err(|error| error.to_string())
-    }
-
-    fn close(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
     }
 }
 

@@ -30,7 +30,7 @@ pub use answer::SAFETY;
 pub use control::{
     DaemonControl, DomainInForce, ProcessRecord, ReloadResult, RulesRecord, ServedSocket, ThreadRecord,
 };
-pub use doors::{ListenerSource, Listeners};
+pub use doors::{AdminSocket, Listeners};
 pub(crate) use fleet::{FleetPage, FleetRuleStatus, FleetSummary, RedisNodeStatus, ReserveStatus};
 pub use history::History;
 pub use http_connections::{HttpConnection, HttpConnections, head_patience};

@@ -1,6 +1,5 @@
 //! THE DAEMON: reads settings and rules, starts the modules, watches and reloads files, stops.
 
-mod admin_door;
 mod control;
 mod core_dumps;
 pub(crate) mod descriptors;

@@ -9,7 +9,6 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::admin_door::AdminSocket;
 use super::control::Daemon;
 use super::fleet_start;
 use super::helpers::Helpers;
@@ -19,7 +18,7 @@ use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::ServiceManager;
 use super::settings::{DomainSettings, PoolSettings, SETTINGS_FILE, Settings};
 use super::{core_dumps, descriptors, log, passed, restart, signals, watch};
-use crate::admin::{AdminState, AdminThread, ChangeLedger, Listeners, ServedSocket};
+use crate::admin::{AdminSocket, AdminState, AdminThread, ChangeLedger, Listeners, ServedSocket};
 use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::fleet::task::FleetHandle;
@@ -151,7 +150,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     sys::ignore_file_size_signal();
     let listener = listen(settings)?;
     let socket = ServedSocket { path: listener.path().to_owned(), identity: listener.identity() };
-    let admin = Box::new(AdminSocket::first(settings.admin_socket()).map_err(ServeFailure::Admin)?);
+    let admin = AdminSocket::first(settings.admin_socket()).map_err(ServeFailure::Admin)?;
     let mut taken = take_up(args, settings)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
     let ledger = Arc::new(ChangeLedger::default());
