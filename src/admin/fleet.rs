@@ -10,7 +10,7 @@ use super::AdminState;
 use super::status::{NamedCounts, by_name};
 use super::switches::{ActiveSwitchesStatus, fleet_overrides};
 use crate::clock::Timestamp;
-use crate::engine::{Engine, PermitTotals, PoolView, RuleInForce, RuleKind};
+use crate::engine::{Engine, PermitTotals, ReserveView, RuleInForce, RuleKind};
 use crate::fleet::counters::{FleetCounters, FleetView};
 use crate::fleet::link::{NodeState, NodeStatus};
 use crate::fleet::tally::BudgetCounters;
@@ -227,25 +227,9 @@ pub(crate) struct PlacesStatus {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct ReserveStatus {
-    /// Only in the list of the fleet page.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) pool: Option<String>,
-    /// Whether it counts all hosts or this one alone.
-    pub(crate) shared: bool,
-    pub(crate) most: Option<u64>,
-    pub(crate) others: u64,
-    pub(crate) critical: u64,
-    pub(crate) elsewhere: Option<OtherHostsStatus>,
-}
-
-/// The sums of the other hosts.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct OtherHostsStatus {
-    pub(crate) slots: u64,
-    pub(crate) critical: u64,
-    pub(crate) others: u64,
-    pub(crate) stale_s: f64,
+    pub(crate) pool: String,
+    #[serde(flatten)]
+    pub(crate) reserve: ReserveView,
 }
 
 impl FleetPage {
@@ -256,9 +240,9 @@ impl FleetPage {
         let view = &*fleet.view;
         let sums = desk.engine.sum_permits(now);
         let pools = desk.engine.pools(now);
-        let reserves = pools.iter().filter_map(|pool| {
-            Some(ReserveStatus { pool: Some(pool.pool.to_string()), ..ReserveStatus::new(pool)? })
-        });
+        let reserves = pools
+            .iter()
+            .filter_map(|pool| Some(ReserveStatus { pool: pool.pool.to_string(), reserve: pool.reserve? }));
         FleetPage {
             summary: FleetSummary::from(&fleet),
             nodes: view.nodes.iter().map(RedisNodeStatus::from).collect(),
@@ -316,27 +300,6 @@ impl From<&NodeStatus> for RedisNodeStatus {
             round_trip_us: node.round_trip_us,
             connections: node.connections,
         }
-    }
-}
-
-impl ReserveStatus {
-    /// Returns the reserve of a pool, if it has one.
-    pub(super) fn new(pool: &PoolView) -> Option<ReserveStatus> {
-        let reserve = pool.reserve?;
-        let elsewhere = reserve.other_hosts.map(|(sums, age)| OtherHostsStatus {
-            slots: sums.slots,
-            critical: sums.critical,
-            others: sums.noncritical,
-            stale_s: age.as_secs_f64(),
-        });
-        Some(ReserveStatus {
-            pool: None,
-            shared: elsewhere.is_some(),
-            most: reserve.noncritical_max.map(u64::from),
-            others: pool.noncritical.into(),
-            critical: pool.critical.into(),
-            elsewhere,
-        })
     }
 }
 

@@ -37,7 +37,7 @@ pub use http_connections::{HttpConnection, HttpConnections, head_patience};
 pub use ledger::ChangeLedger;
 pub use pages::paths as page_paths;
 pub use status::log_status;
-pub(crate) use status::{CallerStatus, DaemonStatus, NamedCounts, PoolStatus, RuleStatus};
+pub(crate) use status::{DaemonStatus, NamedCounts, RuleStatus};
 pub(crate) use switches::{ActiveSwitchesStatus, SwitchesStatus};
 pub(crate) use verbs::{FleetKeyKind, FleetKeyStatus};
 pub use verbs::{Operator, VerbRefusal};

@@ -14,12 +14,11 @@ use tracing::info;
 
 use super::AdminState;
 use super::control::RulesRecord;
-use super::fleet::{FleetReading, FleetSummary, ReserveStatus, fleet_rules};
+use super::fleet::{FleetReading, FleetSummary, fleet_rules};
 use super::switches::{SwitchesStatus, switches};
 use crate::clock::{Now, Timestamp};
-use crate::engine::{InForce, PoolView, RuleTotals, Totals, VerdictTotals};
+use crate::engine::{InForce, LeaseTotals, PoolView, RuleTotals, TopCallers, Totals, VerdictTotals};
 use crate::state::SnapshotStats;
-pub(crate) use callers::{CallerStatus, CallersStatus};
 
 /// Counts by name.
 pub(crate) type NamedCounts = BTreeMap<String, u64>;
@@ -40,19 +39,19 @@ pub(crate) struct DaemonStatus {
     /// Users by the domain that they share.
     pub(crate) shared_domains: BTreeMap<String, Vec<u32>>,
     pub(crate) missed: Vec<MissedStatus>,
-    pub(crate) decisions: VerdictCounts,
+    pub(crate) decisions: VerdictTotals,
     pub(crate) unmatched: UnmatchedStatus,
     pub(crate) panics: u64,
     /// Each rule in force, and all others together: a rule without a domain and a mode.
     pub(crate) counts: Vec<RuleStatus>,
-    pub(crate) pools: Vec<PoolStatus>,
-    pub(crate) leases: LeasesStatus,
+    pub(crate) pools: Vec<PoolView>,
+    pub(crate) leases: LeaseTotals,
     pub(crate) sessions: u64,
     pub(crate) memory: MemoryStatus,
     pub(crate) state: SnapshotStatus,
     /// Null without a Redis in the settings and without fleet budgets.
     pub(crate) fleet: Option<FleetStatusPart>,
-    pub(crate) callers: CallersStatus,
+    pub(crate) callers: TopCallers,
     pub(crate) switches: SwitchesStatus,
     pub(crate) warnings: Vec<String>,
 }
@@ -94,17 +93,6 @@ pub(crate) struct MissedStatus {
     pub(crate) count: u64,
 }
 
-/// Requests by verdict.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct VerdictCounts {
-    pub(crate) allow: u64,
-    pub(crate) limit: u64,
-    pub(crate) wait: u64,
-    pub(crate) deny: u64,
-    pub(crate) shed: u64,
-}
-
 /// Requests that no domain or no rule matched.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -117,65 +105,9 @@ pub(crate) struct UnmatchedStatus {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct RuleStatus {
-    pub(crate) domain: String,
-    pub(crate) rule: String,
+    #[serde(flatten)]
+    pub(crate) totals: RuleTotals,
     pub(crate) mode: Option<String>,
-    pub(crate) decisions: VerdictCounts,
-    pub(crate) pass: u64,
-    pub(crate) near: u64,
-    pub(crate) over: u64,
-    pub(crate) refuse: u64,
-    pub(crate) would_refuse: u64,
-}
-
-/// A pool.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct PoolStatus {
-    pub(crate) pool: String,
-    pub(crate) watched: bool,
-    pub(crate) slots: Option<u64>,
-    pub(crate) busy: u64,
-    /// Utilization.
-    pub(crate) u: Option<f64>,
-    /// Severity of the shedding controller.
-    pub(crate) s: Option<f64>,
-    pub(crate) braking: bool,
-    pub(crate) reserve: Option<ReserveStatus>,
-    /// Shed probability by priority.
-    pub(crate) chances: Vec<(String, f64)>,
-    pub(crate) signals: Vec<SignalStatus>,
-}
-
-/// A signal of a pool.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct SignalStatus {
-    pub(crate) name: String,
-    pub(crate) utilization: Option<f64>,
-    pub(crate) readable: Option<bool>,
-    pub(crate) counts: bool,
-}
-
-/// Leases by their end.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct LeasesStatus {
-    pub(crate) held: u64,
-    pub(crate) released: u64,
-    pub(crate) expired: u64,
-    pub(crate) session: u64,
-    pub(crate) abandoned: u64,
-    pub(crate) not_held: NotHeldStatus,
-}
-
-/// Releases of leases that were not held.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct NotHeldStatus {
-    pub(crate) ended: u64,
-    pub(crate) foreign: u64,
-    pub(crate) unknown: u64,
 }
 
 /// The tables.
@@ -236,29 +168,12 @@ impl DaemonStatus {
                     count,
                 })
                 .collect(),
-            decisions: VerdictCounts {
-                allow: totals.allowed,
-                limit: totals.limited,
-                wait: totals.waited,
-                deny: totals.denied,
-                shed: totals.shed,
-            },
+            decisions: totals.verdicts,
             unmatched: UnmatchedStatus { domain: totals.unmatched_domain, rule: totals.unmatched_rule },
             panics: totals.panics,
             counts: rules(&totals, &in_force),
-            pools: engine.pools(now).iter().map(PoolStatus::from).collect(),
-            leases: LeasesStatus {
-                held: leases.live,
-                released: leases.released,
-                expired: leases.expired,
-                session: leases.session,
-                abandoned: leases.abandoned,
-                not_held: NotHeldStatus {
-                    ended: leases.not_held.ended,
-                    foreign: leases.not_held.foreign,
-                    unknown: leases.not_held.unknown,
-                },
-            },
+            pools: engine.pools(now),
+            leases,
             sessions: leases.sessions,
             memory: MemoryStatus {
                 bytes: engine.memory_bytes() as u64,
@@ -269,7 +184,7 @@ impl DaemonStatus {
             state: SnapshotStatus::from(&*desk.snapshots),
             fleet: (fleet.is_set || fleet_rules > 0)
                 .then(|| FleetStatusPart { summary: FleetSummary::from(&fleet), rules: fleet_rules }),
-            callers: CallersStatus::read(engine, &in_force),
+            callers: callers::top_callers(engine, &in_force),
             switches: switches(desk),
             warnings: Vec::new(),
         };
@@ -337,71 +252,16 @@ impl RuleFilesStatus {
     }
 }
 
-impl RuleStatus {
-    fn new(counts: &RuleTotals, mode: Option<&str>) -> RuleStatus {
-        let VerdictTotals { allow, limit, wait, deny, shed } = counts.verdicts;
-        RuleStatus {
-            domain: counts.domain.to_string(),
-            rule: counts.rule.to_string(),
-            mode: mode.map(str::to_owned),
-            decisions: VerdictCounts { allow, limit, wait, deny, shed },
-            pass: counts.pass,
-            near: counts.near,
-            over: counts.over,
-            refuse: counts.refuse,
-            would_refuse: counts.would_refuse,
-        }
-    }
-
-    /// Returns the requests that the rule let pass, refused and would refuse.
-    pub(crate) fn outcomes(&self) -> [u64; 3] {
-        [self.pass + self.near + self.over, self.refuse, self.would_refuse]
-    }
-}
-
 /// Returns the counts of each rule in force, and of all others together.
 fn rules(totals: &Totals, in_force: &InForce) -> Vec<RuleStatus> {
     let known: HashMap<(&str, &str), &RuleTotals> =
         totals.rules.iter().map(|counts| ((&*counts.domain, &*counts.rule), counts)).collect();
     let in_force = in_force.each().filter_map(|rule| {
-        let counts = known.get(&(rule.domain, rule.name))?;
-        Some(RuleStatus::new(counts, Some(rule.mode.name())))
+        let totals = known.get(&(rule.domain, rule.name))?;
+        Some(RuleStatus { totals: (*totals).clone(), mode: Some(rule.mode.name().to_owned()) })
     });
     let others = totals.rules.last().filter(|others| others.domain.is_empty());
-    in_force.chain(others.map(|others| RuleStatus::new(others, None))).collect()
-}
-
-impl PoolStatus {
-    pub(super) fn severity(&self) -> f64 {
-        self.s.unwrap_or_default()
-    }
-}
-
-impl From<&PoolView> for PoolStatus {
-    fn from(pool: &PoolView) -> PoolStatus {
-        let signals = pool.signals.iter().map(|(name, value, counts)| SignalStatus {
-            name: name.to_string(),
-            utilization: *value,
-            readable: Some(value.is_some()),
-            counts: *counts,
-        });
-        PoolStatus {
-            pool: pool.pool.to_string(),
-            watched: pool.configured,
-            slots: pool.slots.map(u64::from),
-            busy: pool.busy.into(),
-            u: pool.utilization,
-            s: Some(pool.severity),
-            braking: pool.braking,
-            reserve: ReserveStatus::new(pool),
-            chances: pool
-                .shed_probabilities
-                .iter()
-                .map(|(priority, chance)| (priority.to_string(), *chance))
-                .collect(),
-            signals: signals.collect(),
-        }
-    }
+    in_force.chain(others.map(|others| RuleStatus { totals: others.clone(), mode: None })).collect()
 }
 
 pub(super) fn by_name(counts: impl IntoIterator<Item = (&'static str, u64)>) -> NamedCounts {

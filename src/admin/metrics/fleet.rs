@@ -68,10 +68,10 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 /// Pools whose reserve hosts keep together, or may.
 fn reserves(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let each = || scrape.pools.iter().filter_map(|pool| Some(([("pool", &*pool.pool)], pool.reserve?)));
-    let shared = each().map(|(pool, reserve)| (pool, u64::from(reserve.other_hosts.is_some())));
+    let shared = each().map(|(pool, reserve)| (pool, u64::from(reserve.shared)));
     let help = "Whether the reserve of a pool goes by all hosts together; 0: by this host alone";
     sheet.gauges("fleet_reserve_shared", help, shared)?;
-    let stale = |reserve: ReserveView| reserve.other_hosts.map_or(0.0, |(_, age)| age.as_secs_f64());
+    let stale = |reserve: ReserveView| reserve.elsewhere.map_or(0.0, |hosts| hosts.stale_s);
     let help = "The age of what a reserve knows of other hosts; 0: it goes by this host alone";
     sheet.gauges("fleet_reserve_staleness_seconds", help, each().map(|(pool, of)| (pool, stale(of))))?;
     let most = each().map(|(pool, reserve)| (pool, u64::from(reserve.noncritical_max.unwrap_or_default())));

@@ -1,10 +1,10 @@
 //! Warnings of the status, each with a fix.
 
-use super::{DaemonStatus, PoolStatus};
+use super::DaemonStatus;
 use crate::admin::AdminState;
 use crate::admin::fleet::FleetReading;
 use crate::admin::switches::everything_everywhere;
-use crate::engine::Mode;
+use crate::engine::{Mode, PoolView};
 use crate::fleet::link::NodeState;
 
 /// Returns the warnings of a status that has none yet.
@@ -88,9 +88,9 @@ fn of_fleet(status: &DaemonStatus, fleet: &FleetReading) -> Option<String> {
     }
 }
 
-fn of_pools(pools: &[PoolStatus]) -> Vec<String> {
+fn of_pools(pools: &[PoolView]) -> Vec<String> {
     let mut warnings = Vec::new();
-    for pool in pools.iter().filter(|pool| pool.watched) {
+    for pool in pools.iter().filter(|pool| pool.configured) {
         let name = &pool.pool;
         if pool.slots.is_none() {
             warnings.push(format!(
@@ -98,7 +98,7 @@ fn of_pools(pools: &[PoolStatus]) -> Vec<String> {
                  let its processes say them, or write `slots` in the rules"
             ));
         }
-        for signal in pool.signals.iter().filter(|signal| signal.readable == Some(false)) {
+        for signal in pool.signals.iter().filter(|signal| !signal.readable) {
             warnings
                 .push(format!("pool {name}: the signal {} cannot be read: the log says why", signal.name));
         }
