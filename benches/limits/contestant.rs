@@ -125,7 +125,7 @@ impl Limits {
 
     /// Asserts that only one kind of answer was measured: a log that is 3/4 full refuses a few by chance.
     pub(crate) fn assert_few_refused(&self) {
-        let decided = self.engine.totals().allowed + self.engine.totals().limited;
+        let decided = self.engine.totals().verdicts.allow + self.engine.totals().verdicts.limit;
         assert!(self.refused * 50 <= decided, "{} of {decided} were refused", self.refused);
     }
 }

@@ -2,14 +2,14 @@
 
 use std::fmt::Write as _;
 use std::io::{self, Read, Write as _};
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::{Path, PathBuf};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::admin::{
-    AdminState, AdminThread, DaemonControl, FleetRecord, ListenerSource, Listeners, ProcessRecord,
-    ReloadResult, RulesRecord, ServedSocket, ServerCounts, StateRecord,
+    AdminSocket, AdminState, AdminThread, DaemonControl, Listeners, ProcessRecord, ReloadResult, RulesRecord,
+    ServedSocket,
 };
 use tidegate::clock::Clock;
 
@@ -21,15 +21,20 @@ pub(crate) fn run(directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
     let limits = Limits::new(&rules(), 64 << 20);
     let _deciders: Vec<_> = (0..THREADS).map(|_| limits.engine.decider()).collect();
     let path = directory.join("admin.sock");
-    let desk = AdminState::new(
-        &limits.engine,
-        &Arc::new(Clock::start()),
-        Arc::new(Nothing),
-        Arc::default(),
-        &Arc::default(),
-    );
-    let (office, work) =
-        AdminThread::new(desk, Listeners { admin: Box::new(At(path.clone())), metrics: None });
+    let desk = AdminState {
+        engine: Arc::clone(&limits.engine),
+        clock: Arc::new(Clock::start()),
+        socket: ServedSocket::default(),
+        server: Arc::default(),
+        snapshots: Arc::default(),
+        fleet: None,
+        control: Arc::new(Nothing),
+        ledger: Arc::default(),
+        history: Arc::default(),
+        recorder: Arc::default(),
+    };
+    let admin = AdminSocket::first(path.clone()).map_err(io::Error::other)?;
+    let (office, work) = AdminThread::new(desk, Listeners { admin, metrics: None });
     std::thread::spawn(work);
     office.await_open(Duration::from_secs(5));
     let bytes = scrape(&path)?;
@@ -77,32 +82,12 @@ fn rules() -> String {
 struct Nothing;
 
 impl DaemonControl for Nothing {
-    fn state(&self) -> StateRecord {
-        StateRecord::default()
-    }
-
     fn rules(&self) -> RulesRecord {
         RulesRecord::default()
     }
 
-    fn fleet(&self) -> FleetRecord {
-        FleetRecord::default()
-    }
-
-    fn socket(&self) -> ServedSocket {
-        ServedSocket::default()
-    }
-
-    fn server(&self) -> ServerCounts {
-        ServerCounts::default()
-    }
-
     fn process(&self) -> ProcessRecord {
         ProcessRecord::default()
-    }
-
-    fn resident_bytes(&self) -> u64 {
-        0
     }
 
     fn reload(&self) -> Result<ReloadResult, String> {
@@ -119,18 +104,6 @@ impl DaemonControl for Nothing {
 
     fn unready(&self) -> Vec<String> {
         Vec::new()
-    }
-}
-
-struct At(PathBuf);
-
-impl ListenerSource for At {
-    fn open(&mut self) -> Result<UnixListener, String> {
-        UnixListener::bind(&self.0).map_err(|error| error.to_string())
-    }
-
-    fn close(&mut self) {
-        let _ = std::fs::remove_file(&self.0);
     }
 }
 

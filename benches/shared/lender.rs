@@ -44,7 +44,7 @@ impl Lender {
     }
 
     pub(crate) fn refused(&self) -> u64 {
-        self.engine.totals().limited
+        self.engine.totals().verdicts.limit
     }
 }
 

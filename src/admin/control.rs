@@ -2,33 +2,17 @@
 
 use std::path::PathBuf;
 
-use super::fleet::FleetRecord;
 use crate::clock::Timestamp;
 use crate::engine::FleetChange;
 
-/// The rest of the daemon, as far as operators may look into it or tell it something. Called on the thread that answers
+/// The parts of the daemon that only its start code knows. Called on the thread that answers
 /// operators, so readers must not block; verbs may.
 pub trait DaemonControl: Send + Sync {
     /// Returns the rules in force and the result of the last load.
     fn rules(&self) -> RulesRecord;
 
-    /// The socket that applications ask on.
-    fn socket(&self) -> ServedSocket;
-
-    /// Returns the counters of the server.
-    fn server(&self) -> ServerCounts;
-
-    /// Returns the state of the snapshots.
-    fn state(&self) -> StateRecord;
-
-    /// How this host stands with those that it shares budgets with.
-    fn fleet(&self) -> FleetRecord;
-
     /// The process itself.
     fn process(&self) -> ProcessRecord;
-
-    /// The memory of the whole process that is resident, in bytes; 0: it cannot be read.
-    fn resident_bytes(&self) -> u64;
 
     /// Reloads the rules and waits for the result.
     ///
@@ -72,37 +56,11 @@ impl ServedSocket {
     }
 }
 
-/// Counters of the server; their names come from fixed lists.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ServerCounts {
-    /// How many are connected.
-    pub connections: u64,
-    /// Rejected connections, by the limit that was reached.
-    pub refused: Vec<(&'static str, u64)>,
-    /// Idle surplus connections that were ended so that others could be let in.
-    pub reclaimed: u64,
-    /// Frames answered by an ERROR, by its code.
-    pub errors: Vec<(&'static str, u64)>,
-    /// Decisions that clients made without the daemon, by client language and reason.
-    pub missed: Vec<(&'static str, &'static str, u64)>,
-    /// Requests decided without the remote check that their rules require, by the limit that was reached.
-    pub not_parked: Vec<(&'static str, u64)>,
-    /// How often the wall clock was set back.
-    pub clock_steps_back: u64,
-    /// Domains about which several users ask, with some of them.
-    pub shared_domains: Vec<(Box<str>, Vec<u32>)>,
-}
-
-impl ServerCounts {
-    /// Returns the decisions that clients made without the daemon; saturates, as clients may report any number.
-    pub(super) fn missed_in_all(&self) -> u64 {
-        self.missed.iter().fold(0, |sum, (.., count)| sum.saturating_add(*count))
-    }
-}
-
-/// The log, the helper threads, and whether the daemon has left a crash loop.
+/// Memory, the log, the helper threads, and whether the daemon has left a crash loop.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ProcessRecord {
+    /// The memory of the whole process that is resident, in bytes; 0: it cannot be read.
+    pub resident_bytes: u64,
     /// Lines of the log that were dropped, because standard error did not take them.
     pub log_lines_dropped: u64,
     /// The helper threads.
@@ -120,21 +78,6 @@ pub struct ThreadRecord {
     pub is_running: bool,
     /// How often it was run again after a panic.
     pub restarts: u64,
-}
-
-/// How keeping the tables over a restart goes. All zero where nothing is kept.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StateRecord {
-    /// Files written.
-    pub writes: u64,
-    /// Writings that failed.
-    pub failures: u64,
-    /// When the last one was written, in seconds of Unix time; 0: none was.
-    pub written_unix_seconds: u64,
-    /// How large it is, in bytes.
-    pub bytes: u64,
-    /// Files that were of no use at the start, by their name.
-    pub bad: [(&'static str, u64); 5],
 }
 
 /// The rules in force and how the last reading went.

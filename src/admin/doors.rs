@@ -3,7 +3,7 @@
 
 use std::io;
 use std::net::{IpAddr, SocketAddr};
-use std::os::unix::net::UnixListener as StdUnixListener;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,23 +18,53 @@ use super::http_connections::{HttpConnections, head_patience};
 use super::router::HttpClient;
 use super::verbs::Operator;
 use crate::clock::Timestamp;
+use crate::server::{BindError, Listener};
 
-/// Opens the admin socket: how a socket gets its place is not known here.
-pub trait ListenerSource: Send {
-    /// The socket, listening. It is this door's as long as the door is there.
+/// The admin socket, open to the user of the daemon alone.
+#[derive(Debug)]
+pub struct AdminSocket {
+    path: PathBuf,
+    /// The result of binding at the start, until it is opened.
+    first: Option<Result<Listener, BindError>>,
+    /// Holds the lock of the path.
+    listener: Option<Listener>,
+}
+
+impl AdminSocket {
+    /// Binds the socket. Failures other than a conflict with another process are retried by `open`.
     ///
     /// # Errors
-    /// The obstacle, with a fix.
-    fn open(&mut self) -> Result<StdUnixListener, String>;
+    /// Another process listens there.
+    pub fn first(path: PathBuf) -> Result<AdminSocket, BindError> {
+        let first = match Listener::bind(&path, MODE, None) {
+            Err(taken @ (BindError::Locked { .. } | BindError::InUse { .. })) => return Err(taken),
+            first => Some(first),
+        };
+        Ok(AdminSocket { path, first, listener: None })
+    }
+
+    fn open(&mut self) -> Result<UnixListener, String> {
+        // After a panic of the thread, release the path before it is bound again.
+        self.listener = None;
+        let bound = self.first.take().unwrap_or_else(|| Listener::bind(&self.path, MODE, None));
+        let listener = bound
+            .map_err(|error| format!("{error}; help: name another path as `admin.socket` in the settings"))?;
+        let socket = listener.watch().map_err(|error| error.to_string())?;
+        self.listener = Some(listener);
+        Ok(socket)
+    }
 
     /// Removes the path of the socket.
-    fn close(&mut self);
+    pub(super) fn close(&mut self) {
+        self.listener = None;
+    }
 }
 
 /// All of them.
+#[derive(Debug)]
 pub struct Listeners {
     /// For operators.
-    pub admin: Box<dyn ListenerSource>,
+    pub admin: AdminSocket,
     /// For metrics, if they are to be had over TCP.
     pub metrics: Option<SocketAddr>,
 }
@@ -46,14 +76,14 @@ pub(super) async fn serve(
     tried: &dyn Fn(),
     stop: &CancellationToken,
 ) {
-    let operators = open_socket(&mut *doors.admin);
+    let operators = doors.admin.open();
     let scrapers = match doors.metrics {
         Some(address) => Some((address, open_port(address).await)),
         None => None,
     };
     tried();
     let served = async {
-        tokio::join!(serve_operators(&desk, operators, &mut *doors.admin), async {
+        tokio::join!(serve_operators(&desk, operators, &mut doors.admin), async {
             if let Some((address, first)) = scrapers {
                 serve_scrapers(&desk, first, address).await;
             }
@@ -65,12 +95,6 @@ pub(super) async fn serve(
     }
 }
 
-fn open_socket(door: &mut dyn ListenerSource) -> Result<UnixListener, String> {
-    let socket = door.open()?;
-    let watched = socket.set_nonblocking(true).and_then(|()| UnixListener::from_std(socket));
-    watched.map_err(|error| error.to_string())
-}
-
 async fn open_port(address: SocketAddr) -> Result<TcpListener, String> {
     let listener = TcpListener::bind(address).await;
     listener.map_err(|error| format!("{address}: {error}: mend metrics.listen, or free the port"))
@@ -80,10 +104,10 @@ async fn open_port(address: SocketAddr) -> Result<TcpListener, String> {
 async fn serve_operators(
     desk: &Arc<AdminState>,
     first: Result<UnixListener, String>,
-    door: &mut dyn ListenerSource,
+    door: &mut AdminSocket,
 ) {
     let meanwhile = "no admin socket: status, reload and switches do not reach this daemon";
-    let listener = opened(first, async || open_socket(door), meanwhile).await;
+    let listener = opened(first, async || door.open(), meanwhile).await;
     let own = rustix::process::geteuid().as_raw();
     let mut told: Option<Timestamp> = None;
     let accept = async || {
@@ -161,6 +185,9 @@ async fn take_turns<S>(
     let failed = |error| debug!(%error, "an operator's connection was not let in");
     HttpConnections::serve_each(accept, serve, failed).await;
 }
+
+/// Owner only, as the socket can disable rules.
+const MODE: u32 = 0o600;
 
 /// Log throttle: least time between log lines on repeated refusals.
 const TELL_EVERY: Duration = Duration::from_secs(10);

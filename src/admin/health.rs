@@ -125,9 +125,9 @@ fn rules(status: &DaemonStatus) -> HealthCheck {
 
 /// Checks the pools that rules configure.
 fn shedding(status: &DaemonStatus, story: &RateHistory) -> HealthCheck {
-    let watched = || status.pools.iter().filter(|pool| pool.watched);
-    let braking: Vec<_> = watched().filter(|pool| pool.braking).map(|pool| pool.pool.clone()).collect();
-    let shedding: Vec<_> = watched().filter(|pool| pool.severity() > 0.0).collect();
+    let watched = || status.pools.iter().filter(|pool| pool.configured);
+    let braking: Vec<_> = watched().filter(|pool| pool.braking).map(|pool| pool.pool.to_string()).collect();
+    let shedding: Vec<_> = watched().filter(|pool| pool.severity > 0.0).collect();
     let [.., shed, _] = story.now;
     let more = format!("{} refused a second", rate(shed));
     if watched().next().is_none() {
@@ -137,11 +137,11 @@ fn shedding(status: &DaemonStatus, story: &RateHistory) -> HealthCheck {
         return HealthCheck { pools: braking, ..check(CheckState::Bad, "the brake is on", more) };
     }
     if !shedding.is_empty() {
-        let most = shedding.iter().map(|pool| pool.severity()).fold(0.0, f64::max);
-        let pools = shedding.iter().map(|pool| pool.pool.clone()).collect();
+        let most = shedding.iter().map(|pool| pool.severity).fold(0.0, f64::max);
+        let pools = shedding.iter().map(|pool| pool.pool.to_string()).collect();
         return HealthCheck { pools, ..check(CheckState::Note, format!("s {most:.2}"), more) };
     }
-    match watched().filter_map(|pool| pool.u).reduce(f64::max) {
+    match watched().filter_map(|pool| pool.utilization).reduce(f64::max) {
         _ if shed > 0.0 => check(CheckState::Note, more, "old or reserved work; s is below 0"),
         Some(share) => check(CheckState::Good, "none", format!("the fullest pool is at {}", percent(share))),
         None => check(CheckState::Note, "no slots are known", "workers, brake and reserve do nothing"),

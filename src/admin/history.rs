@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use super::AdminState;
 use super::status::RuleStatus;
 use crate::clock::Timestamp;
-use crate::engine::{PoolView, RuleTotals, Totals};
+use crate::engine::{PoolView, RuleTotals, Totals, VerdictTotals};
 
 /// The last ten minutes, a step every five seconds.
 #[derive(Debug, Default)]
@@ -85,11 +85,11 @@ impl RateHistory {
         &'s self,
         rules: &'s [RuleStatus],
     ) -> Vec<(&'s RuleStatus, Option<&'s RuleHistory>)> {
-        let history = |rule: &RuleStatus| self.rules.get(&format!("{}/{}", rule.domain, rule.rule));
-        let ever = |rule: &RuleStatus| rule.outcomes().iter().sum::<u64>();
+        let history = |rule: &RuleTotals| self.rules.get(&format!("{}/{}", rule.domain, rule.rule));
+        let ever = |rule: &RuleStatus| rule.totals.outcomes().iter().sum::<u64>();
         let busy = |rule: Option<&RuleHistory>| rule.map_or(0.0, |rule| rule.now.iter().sum::<f32>());
-        let rules = rules.iter().filter(|rule| !rule.domain.is_empty() || ever(rule) > 0);
-        let mut rules: Vec<_> = rules.map(|rule| (rule, history(rule))).collect();
+        let rules = rules.iter().filter(|rule| !rule.totals.domain.is_empty() || ever(rule) > 0);
+        let mut rules: Vec<_> = rules.map(|rule| (rule, history(&rule.totals))).collect();
         rules.sort_by(|(one, one_now), (other, other_now)| {
             busy(*other_now).total_cmp(&busy(*one_now)).then_with(|| ever(other).cmp(&ever(one)))
         });
@@ -213,11 +213,13 @@ impl HistorySample {
     /// Reads the current counters, the same ones that a scrape reads.
     pub(super) fn take(desk: &AdminState) -> HistorySample {
         let now = desk.clock.now();
-        let Totals { allowed, limited, waited, denied, shed, rules, .. } = desk.engine.totals();
-        let missed = desk.control.server().missed_in_all();
+        let Totals { verdicts: VerdictTotals { allow, limit, wait, deny, shed }, rules, .. } =
+            desk.engine.totals();
+        // Saturates, as clients may report any number.
+        let missed = desk.server.missed_decisions().fold(0_u64, |sum, (.., count)| sum.saturating_add(count));
         HistorySample {
             at: now.at,
-            counted: [allowed, limited, waited, denied, shed, missed],
+            counted: [allow, limit, wait, deny, shed, missed],
             rules: rules.iter().map(of_rule).collect(),
             pools: desk.engine.pools(now).iter().filter(|pool| pool.configured).map(of_pool).collect(),
         }
@@ -225,8 +227,7 @@ impl HistorySample {
 }
 
 fn of_rule(rule: &RuleTotals) -> (String, [u64; OUTCOMES]) {
-    let passed = rule.pass + rule.near + rule.over;
-    (format!("{}/{}", rule.domain, rule.rule), [passed, rule.refuse, rule.would_refuse])
+    (format!("{}/{}", rule.domain, rule.rule), rule.outcomes())
 }
 
 fn of_pool(pool: &PoolView) -> (Box<str>, PoolStep) {

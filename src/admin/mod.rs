@@ -28,25 +28,26 @@ use tokio_util::sync::CancellationToken;
 
 pub use answer::SAFETY;
 pub use control::{
-    DaemonControl, DomainInForce, ProcessRecord, ReloadResult, RulesRecord, ServedSocket, ServerCounts,
-    StateRecord, ThreadRecord,
+    DaemonControl, DomainInForce, ProcessRecord, ReloadResult, RulesRecord, ServedSocket, ThreadRecord,
 };
-pub use doors::{ListenerSource, Listeners};
-pub use fleet::{BudgetCounts, FleetNode, FleetRecord, OverridesRecord};
+pub use doors::{AdminSocket, Listeners};
 pub(crate) use fleet::{FleetPage, FleetRuleStatus, FleetSummary, RedisNodeStatus, ReserveStatus};
 pub use history::History;
 pub use http_connections::{HttpConnection, HttpConnections, head_patience};
 pub use ledger::ChangeLedger;
 pub use pages::paths as page_paths;
 pub use status::log_status;
-pub(crate) use status::{CallerStatus, DaemonStatus, NamedCounts, PoolStatus, RuleStatus};
+pub(crate) use status::{DaemonStatus, NamedCounts, RuleStatus};
 pub(crate) use switches::{ActiveSwitchesStatus, SwitchesStatus};
 pub(crate) use verbs::{FleetKeyKind, FleetKeyStatus};
 pub use verbs::{Operator, VerbRefusal};
 
 use crate::clock::Clock;
 use crate::engine::Engine;
+use crate::fleet::counters::FleetCounters;
 use crate::record::Recorder;
+use crate::server::ServerCounters;
+use crate::state::SnapshotStats;
 
 /// Shared state of all pages and verbs.
 #[derive(Clone)]
@@ -55,6 +56,14 @@ pub struct AdminState {
     pub engine: Arc<Engine>,
     /// The daemon's clock.
     pub clock: Arc<Clock>,
+    /// The socket that applications connect to.
+    pub socket: ServedSocket,
+    /// The counters of the server.
+    pub server: Arc<ServerCounters>,
+    /// The counters of the snapshots.
+    pub snapshots: Arc<SnapshotStats>,
+    /// The counters of the sync task; `None`: the settings name no Redis.
+    pub fleet: Option<Arc<FleetCounters>>,
     /// The rest of the daemon, as far as operators may read or change it.
     pub control: Arc<dyn DaemonControl>,
     /// The latest changes by operators and by the guard.
@@ -63,20 +72,6 @@ pub struct AdminState {
     pub history: Arc<History>,
     /// Buffers decisions while a recording runs.
     pub recorder: Arc<Recorder>,
-}
-
-impl AdminState {
-    /// One that has seen nothing yet.
-    pub fn new(
-        engine: &Arc<Engine>,
-        clock: &Arc<Clock>,
-        control: Arc<dyn DaemonControl>,
-        ledger: Arc<ChangeLedger>,
-        recorder: &Arc<Recorder>,
-    ) -> AdminState {
-        let (engine, clock, recorder) = (Arc::clone(engine), Arc::clone(clock), Arc::clone(recorder));
-        AdminState { engine, clock, control, ledger, history: Arc::default(), recorder }
-    }
 }
 
 /// The thread that answers operators, until this is dropped.

@@ -3,7 +3,7 @@
 use hyper::StatusCode;
 
 use super::answer::{self, HttpAnswer};
-use super::fleet::FleetPage;
+use super::fleet::{FleetPage, FleetReading};
 use super::status::DaemonStatus;
 use super::switches::everything_everywhere;
 use super::{AdminState, front, metrics, rules_page};
@@ -50,7 +50,8 @@ fn readyz(desk: &AdminState) -> HttpAnswer {
     reasons.extend(desk.control.unready());
     if reasons.is_empty() {
         // Work may be sent here all the same.
-        let notes = [desk.control.fleet().overrides.warning(), everything_everywhere(desk)];
+        let fleet = FleetReading::take(desk, desk.clock.now().at);
+        let notes = [fleet.forged_warning(), everything_everywhere(desk)];
         let notes: String = notes.into_iter().flatten().map(|note| format!("note: {note}\n")).collect();
         return answer::text(StatusCode::OK, format!("ready\n{notes}"));
     }

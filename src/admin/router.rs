@@ -61,11 +61,10 @@ pub(super) async fn answer(
 }
 
 /// The socket of this daemon, where the command means the daemon of another one.
-fn misdirected(desk: &AdminState, request: &Request<Incoming>) -> Option<ServedSocket> {
+fn misdirected<'d>(desk: &'d AdminState, request: &Request<Incoming>) -> Option<&'d ServedSocket> {
     let meant = request.headers().get(ServedSocket::HEADER)?;
-    let socket = desk.control.socket();
-    let served = socket.identity.map(ServedSocket::token);
-    served.is_none_or(|served| meant.as_bytes() != served.as_bytes()).then_some(socket)
+    let served = desk.socket.identity.map(ServedSocket::token);
+    served.is_none_or(|served| meant.as_bytes() != served.as_bytes()).then_some(&desk.socket)
 }
 
 async fn carry_out(

@@ -5,6 +5,7 @@ mod callers;
 mod warnings;
 
 use std::collections::{BTreeMap, HashMap};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -13,11 +14,11 @@ use tracing::info;
 
 use super::AdminState;
 use super::control::RulesRecord;
-use super::fleet::{FleetSummary, ReserveStatus, fleet_rules};
+use super::fleet::{FleetReading, FleetSummary, fleet_rules};
 use super::switches::{SwitchesStatus, switches};
 use crate::clock::{Now, Timestamp};
-use crate::engine::{InForce, PoolView, RuleTotals, Totals, VerdictTotals};
-pub(crate) use callers::{CallerStatus, CallersStatus};
+use crate::engine::{InForce, LeaseTotals, PoolView, RuleTotals, TopCallers, Totals, VerdictTotals};
+use crate::state::SnapshotStats;
 
 /// Counts by name.
 pub(crate) type NamedCounts = BTreeMap<String, u64>;
@@ -38,19 +39,19 @@ pub(crate) struct DaemonStatus {
     /// Users by the domain that they share.
     pub(crate) shared_domains: BTreeMap<String, Vec<u32>>,
     pub(crate) missed: Vec<MissedStatus>,
-    pub(crate) decisions: VerdictCounts,
+    pub(crate) decisions: VerdictTotals,
     pub(crate) unmatched: UnmatchedStatus,
     pub(crate) panics: u64,
     /// Each rule in force, and all others together: a rule without a domain and a mode.
     pub(crate) counts: Vec<RuleStatus>,
-    pub(crate) pools: Vec<PoolStatus>,
-    pub(crate) leases: LeasesStatus,
+    pub(crate) pools: Vec<PoolView>,
+    pub(crate) leases: LeaseTotals,
     pub(crate) sessions: u64,
     pub(crate) memory: MemoryStatus,
     pub(crate) state: SnapshotStatus,
     /// Null without a Redis in the settings and without fleet budgets.
     pub(crate) fleet: Option<FleetStatusPart>,
-    pub(crate) callers: CallersStatus,
+    pub(crate) callers: TopCallers,
     pub(crate) switches: SwitchesStatus,
     pub(crate) warnings: Vec<String>,
 }
@@ -92,17 +93,6 @@ pub(crate) struct MissedStatus {
     pub(crate) count: u64,
 }
 
-/// Requests by verdict.
-#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct VerdictCounts {
-    pub(crate) allow: u64,
-    pub(crate) limit: u64,
-    pub(crate) wait: u64,
-    pub(crate) deny: u64,
-    pub(crate) shed: u64,
-}
-
 /// Requests that no domain or no rule matched.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -115,65 +105,9 @@ pub(crate) struct UnmatchedStatus {
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(crate) struct RuleStatus {
-    pub(crate) domain: String,
-    pub(crate) rule: String,
+    #[serde(flatten)]
+    pub(crate) totals: RuleTotals,
     pub(crate) mode: Option<String>,
-    pub(crate) decisions: VerdictCounts,
-    pub(crate) pass: u64,
-    pub(crate) near: u64,
-    pub(crate) over: u64,
-    pub(crate) refuse: u64,
-    pub(crate) would_refuse: u64,
-}
-
-/// A pool.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct PoolStatus {
-    pub(crate) pool: String,
-    pub(crate) watched: bool,
-    pub(crate) slots: Option<u64>,
-    pub(crate) busy: u64,
-    /// Utilization.
-    pub(crate) u: Option<f64>,
-    /// Severity of the shedding controller.
-    pub(crate) s: Option<f64>,
-    pub(crate) braking: bool,
-    pub(crate) reserve: Option<ReserveStatus>,
-    /// Shed probability by priority.
-    pub(crate) chances: Vec<(String, f64)>,
-    pub(crate) signals: Vec<SignalStatus>,
-}
-
-/// A signal of a pool.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct SignalStatus {
-    pub(crate) name: String,
-    pub(crate) utilization: Option<f64>,
-    pub(crate) readable: Option<bool>,
-    pub(crate) counts: bool,
-}
-
-/// Leases by their end.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct LeasesStatus {
-    pub(crate) held: u64,
-    pub(crate) released: u64,
-    pub(crate) expired: u64,
-    pub(crate) session: u64,
-    pub(crate) abandoned: u64,
-    pub(crate) not_held: NotHeldStatus,
-}
-
-/// Releases of leases that were not held.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct NotHeldStatus {
-    pub(crate) ended: u64,
-    pub(crate) foreign: u64,
-    pub(crate) unknown: u64,
 }
 
 /// The tables.
@@ -210,53 +144,36 @@ impl DaemonStatus {
     /// Reads the status from the daemon.
     pub(super) fn read(desk: &AdminState) -> DaemonStatus {
         let (engine, now, began) = (&desk.engine, desk.clock.now(), desk.clock.started_at());
-        let (server, state, fleet) = (desk.control.server(), desk.control.state(), desk.control.fleet());
+        let (server, fleet) = (&desk.server, FleetReading::take(desk, now.at));
         let (totals, in_force, leases) = (engine.totals(), engine.in_force(), engine.leases());
-        let missed = server.missed.iter().filter(|(.., count)| *count > 0);
-        let fleet_rules = fleet_rules(engine, &fleet, now.at, &HashMap::new()).len() as u64;
+        let missed = server.missed_decisions().filter(|(.., count)| *count > 0);
+        let shared_domains = server.shared_domains().into_iter();
+        let fleet_rules = fleet_rules(engine, &fleet.view, now.at, &HashMap::new()).len() as u64;
         let mut status = DaemonStatus {
             version: env!("CARGO_PKG_VERSION").to_owned(),
             started: unix_seconds(began.at, began),
             uptime_s: now.at.since(began.at).as_secs(),
             mode: engine.mode().name().to_owned(),
             rules: RuleFilesStatus::new(&desk.control.rules(), &in_force, now),
-            connections: ConnectionsStatus { now: server.connections, refused: by_name(&server.refused) },
-            errors: by_name(&server.errors),
-            shared_domains: server
-                .shared_domains
-                .iter()
-                .map(|(name, uids)| (name.to_string(), uids.clone()))
-                .collect(),
+            connections: ConnectionsStatus {
+                now: server.connections(),
+                refused: by_name(server.refused_connections()),
+            },
+            errors: by_name(server.errors()),
+            shared_domains: shared_domains.map(|(name, uids)| (name.into(), uids)).collect(),
             missed: missed
                 .map(|(client, reason, count)| MissedStatus {
-                    client: (*client).to_owned(),
-                    reason: (*reason).to_owned(),
-                    count: *count,
+                    client: client.to_owned(),
+                    reason: reason.to_owned(),
+                    count,
                 })
                 .collect(),
-            decisions: VerdictCounts {
-                allow: totals.allowed,
-                limit: totals.limited,
-                wait: totals.waited,
-                deny: totals.denied,
-                shed: totals.shed,
-            },
+            decisions: totals.verdicts,
             unmatched: UnmatchedStatus { domain: totals.unmatched_domain, rule: totals.unmatched_rule },
             panics: totals.panics,
             counts: rules(&totals, &in_force),
-            pools: engine.pools(now).iter().map(PoolStatus::from).collect(),
-            leases: LeasesStatus {
-                held: leases.live,
-                released: leases.released,
-                expired: leases.expired,
-                session: leases.session,
-                abandoned: leases.abandoned,
-                not_held: NotHeldStatus {
-                    ended: leases.not_held.ended,
-                    foreign: leases.not_held.foreign,
-                    unknown: leases.not_held.unknown,
-                },
-            },
+            pools: engine.pools(now),
+            leases,
             sessions: leases.sessions,
             memory: MemoryStatus {
                 bytes: engine.memory_bytes() as u64,
@@ -264,16 +181,10 @@ impl DaemonStatus {
                 keys: engine.keys() as u64,
                 evictions: totals.evictions,
             },
-            state: SnapshotStatus {
-                writes: state.writes,
-                failures: state.failures,
-                last_write: state.written_unix_seconds,
-                bytes: state.bytes,
-                bad: by_name(&state.bad),
-            },
+            state: SnapshotStatus::from(&*desk.snapshots),
             fleet: (fleet.is_set || fleet_rules > 0)
                 .then(|| FleetStatusPart { summary: FleetSummary::from(&fleet), rules: fleet_rules }),
-            callers: CallersStatus::read(engine, &in_force),
+            callers: callers::top_callers(engine, &in_force),
             switches: switches(desk),
             warnings: Vec::new(),
         };
@@ -303,6 +214,19 @@ pub fn log_status(desk: &AdminState) {
     info!(%status, "status");
 }
 
+impl From<&SnapshotStats> for SnapshotStatus {
+    fn from(stats: &SnapshotStats) -> SnapshotStatus {
+        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+        SnapshotStatus {
+            writes: read(&stats.writes),
+            failures: read(&stats.failures),
+            last_write: read(&stats.written_unix_seconds),
+            bytes: read(&stats.bytes),
+            bad: by_name(stats.bad()),
+        }
+    }
+}
+
 impl RuleFilesStatus {
     fn new(record: &RulesRecord, in_force: &InForce, now: Now) -> RuleFilesStatus {
         let when = |at: Option<Timestamp>| at.map(|at| unix_seconds(at, now));
@@ -328,75 +252,20 @@ impl RuleFilesStatus {
     }
 }
 
-impl RuleStatus {
-    fn new(counts: &RuleTotals, mode: Option<&str>) -> RuleStatus {
-        let VerdictTotals { allow, limit, wait, deny, shed } = counts.verdicts;
-        RuleStatus {
-            domain: counts.domain.to_string(),
-            rule: counts.rule.to_string(),
-            mode: mode.map(str::to_owned),
-            decisions: VerdictCounts { allow, limit, wait, deny, shed },
-            pass: counts.pass,
-            near: counts.near,
-            over: counts.over,
-            refuse: counts.refuse,
-            would_refuse: counts.would_refuse,
-        }
-    }
-
-    /// Returns the requests that the rule let pass, refused and would refuse.
-    pub(crate) fn outcomes(&self) -> [u64; 3] {
-        [self.pass + self.near + self.over, self.refuse, self.would_refuse]
-    }
-}
-
 /// Returns the counts of each rule in force, and of all others together.
 fn rules(totals: &Totals, in_force: &InForce) -> Vec<RuleStatus> {
     let known: HashMap<(&str, &str), &RuleTotals> =
         totals.rules.iter().map(|counts| ((&*counts.domain, &*counts.rule), counts)).collect();
     let in_force = in_force.each().filter_map(|rule| {
-        let counts = known.get(&(rule.domain, rule.name))?;
-        Some(RuleStatus::new(counts, Some(rule.mode.name())))
+        let totals = known.get(&(rule.domain, rule.name))?;
+        Some(RuleStatus { totals: (*totals).clone(), mode: Some(rule.mode.name().to_owned()) })
     });
     let others = totals.rules.last().filter(|others| others.domain.is_empty());
-    in_force.chain(others.map(|others| RuleStatus::new(others, None))).collect()
+    in_force.chain(others.map(|others| RuleStatus { totals: others.clone(), mode: None })).collect()
 }
 
-impl PoolStatus {
-    pub(super) fn severity(&self) -> f64 {
-        self.s.unwrap_or_default()
-    }
-}
-
-impl From<&PoolView> for PoolStatus {
-    fn from(pool: &PoolView) -> PoolStatus {
-        let signals = pool.signals.iter().map(|(name, value, counts)| SignalStatus {
-            name: name.to_string(),
-            utilization: *value,
-            readable: Some(value.is_some()),
-            counts: *counts,
-        });
-        PoolStatus {
-            pool: pool.pool.to_string(),
-            watched: pool.configured,
-            slots: pool.slots.map(u64::from),
-            busy: pool.busy.into(),
-            u: pool.utilization,
-            s: Some(pool.severity),
-            braking: pool.braking,
-            reserve: ReserveStatus::new(pool),
-            chances: pool
-                .shed_probabilities
-                .iter()
-                .map(|(priority, chance)| (priority.to_string(), *chance))
-                .collect(),
-            signals: signals.collect(),
-        }
-    }
-}
-
-pub(super) fn by_name(counts: &[(&'static str, u64)]) -> NamedCounts {
-    counts.iter().map(|(name, count)| ((*name).to_owned(), *count)).collect()
+pub(super) fn by_name(counts: impl IntoIterator<Item = (&'static str, u64)>) -> NamedCounts {
+    counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
 }
 
 /// A moment in Unix time, by the wall clock as it was at `now`.

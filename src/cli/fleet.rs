@@ -15,6 +15,7 @@ use crate::admin::{
     FleetKeyKind, FleetKeyStatus, FleetPage, FleetRuleStatus, FleetSummary, NamedCounts, RedisNodeStatus,
     ReserveStatus,
 };
+use crate::engine::ReserveView;
 use crate::trace::table::{TextTable, count};
 
 /// Shows how this host stands with those that it shares budgets with
@@ -185,15 +186,15 @@ fn rules(rules: &[FleetRuleStatus]) -> Option<String> {
 
 /// Lists the pools with a reserve. Claims of other hosts are the most that they admit, not their load.
 fn reserves(reserves: &[ReserveStatus]) -> Option<String> {
-    let rows = reserves.iter().map(|reserve| {
+    let rows = reserves.iter().map(|ReserveStatus { pool, reserve }| {
         let elsewhere = reserve.elsewhere.as_ref();
         vec![
-            reserve.pool.clone().unwrap_or_default(),
+            pool.clone(),
             goes_by(reserve).to_owned(),
-            count(reserve.others),
-            dash(reserve.most.map(count)),
+            count(reserve.noncritical.into()),
+            dash(reserve.noncritical_max.map(|most| count(most.into()))),
             dash(elsewhere.map(|hosts| count(hosts.slots))),
-            dash(elsewhere.map(|hosts| count(hosts.others))),
+            dash(elsewhere.map(|hosts| count(hosts.noncritical))),
             ago(elsewhere.map(|hosts| hosts.stale_s)),
         ]
     });
@@ -203,7 +204,7 @@ fn reserves(reserves: &[ReserveStatus]) -> Option<String> {
 }
 
 /// Whether the reserve counts all hosts or this one alone.
-pub(in crate::cli) fn goes_by(reserve: &ReserveStatus) -> &'static str {
+pub(in crate::cli) fn goes_by(reserve: &ReserveView) -> &'static str {
     if reserve.shared { "the fleet" } else { "this host" }
 }
 

@@ -1,11 +1,9 @@
 //! THE DAEMON: reads settings and rules, starts the modules, watches and reloads files, stops.
 
-mod admin_door;
 mod control;
 mod core_dumps;
 pub(crate) mod descriptors;
 mod disable_file;
-mod fleet_record;
 pub mod fleet_secret;
 mod fleet_start;
 mod helpers;

@@ -11,10 +11,10 @@ use super::last_good::LastGood;
 use super::proof::ProvenRules;
 use super::reading_report;
 use super::redis_settings::fleet_alone;
-use crate::admin::ReloadResult;
-use crate::clock::{Clock, Timestamp};
+use crate::admin::{DomainInForce, ReloadResult, RulesRecord};
+use crate::clock::Clock;
 use crate::engine::{Engine, ReplacedRuleSet};
-use crate::rules::{Domain, Fingerprint, Library, ListKind, Problem, Reading};
+use crate::rules::{Domain, Library, ListKind, Problem, Reading};
 
 /// The rules in force, and the means to read them again.
 #[derive(Debug)]
@@ -22,7 +22,7 @@ pub(super) struct RulesInForce {
     engine: Arc<Engine>,
     clock: Arc<Clock>,
     library: Library,
-    record: Arc<Mutex<RulesStatus>>,
+    record: Arc<Mutex<RulesRecord>>,
     /// Replaced rule sets that a decision thread may still use. They are freed here once unused, so that no
     /// decision waits while thousands of rules are freed.
     retired: Vec<ReplacedRuleSet>,
@@ -33,19 +33,6 @@ pub(super) struct RulesInForce {
     proof: ProvenRules,
     /// Whether the settings name a Redis, so that hosts can share a budget.
     has_redis: bool,
-}
-
-/// The status of the rules in force.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct RulesStatus {
-    /// The last time at which all written rules took effect.
-    pub(super) last_success: Option<Timestamp>,
-    /// The last time at which some rules had to be left out.
-    pub(super) last_failure: Option<Timestamp>,
-    /// Whether the last reading was a success.
-    pub(super) is_good: bool,
-    /// The domains in force, each with the fingerprint of its files.
-    pub(super) domains: Vec<(Box<str>, Fingerprint)>,
 }
 
 impl RulesInForce {
@@ -61,8 +48,11 @@ impl RulesInForce {
         let mut rules = RulesInForce {
             engine: Arc::clone(engine),
             clock: Arc::clone(clock),
+            record: Arc::new(Mutex::new(RulesRecord {
+                path: library.path().display().to_string(),
+                ..RulesRecord::default()
+            })),
             library,
-            record: Arc::default(),
             retired: Vec::new(),
             is_unkept: last_good.is_some(),
             last_good,
@@ -143,7 +133,7 @@ impl RulesInForce {
     }
 
     /// Returns the status of the rules, which every reading updates.
-    pub(super) fn record(&self) -> Arc<Mutex<RulesStatus>> {
+    pub(super) fn record(&self) -> Arc<Mutex<RulesRecord>> {
         Arc::clone(&self.record)
     }
 
@@ -224,7 +214,10 @@ impl RulesInForce {
 
     fn note(&self, is_good: bool) {
         let now = Some(self.clock.now().at);
-        let domains = self.library.fingerprints().map(|(name, content)| (name.into(), content)).collect();
+        let domains = self.library.fingerprints();
+        let domains =
+            domains.map(|(name, content)| DomainInForce { name: name.into(), sha: content.to_string() });
+        let domains = domains.collect();
         let mut record = self.record.lock();
         let when = if is_good { &mut record.last_success } else { &mut record.last_failure };
         *when = now;
@@ -341,7 +334,7 @@ mod tests {
         let record = rules.record();
         let start = record.lock().clone();
         assert!(start.is_good && start.last_success.is_some() && start.last_failure.is_none());
-        assert_eq!(&*start.domains[0].0, "api");
+        assert_eq!(&*start.domains[0].name, "api");
         write(&file, "1/hr");
         rules.reload_if_outdated();
         let failed = record.lock().clone();

@@ -9,7 +9,6 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
-use super::admin_door::AdminSocket;
 use super::control::Daemon;
 use super::fleet_start;
 use super::helpers::Helpers;
@@ -19,7 +18,7 @@ use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::ServiceManager;
 use super::settings::{DomainSettings, PoolSettings, SETTINGS_FILE, Settings};
 use super::{core_dumps, descriptors, log, passed, restart, signals, watch};
-use crate::admin::{AdminState, AdminThread, ChangeLedger, Listeners, ServedSocket};
+use crate::admin::{AdminSocket, AdminState, AdminThread, ChangeLedger, Listeners, ServedSocket};
 use crate::clock::Clock;
 use crate::engine::Engine;
 use crate::fleet::task::FleetHandle;
@@ -151,7 +150,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     sys::ignore_file_size_signal();
     let listener = listen(settings)?;
     let socket = ServedSocket { path: listener.path().to_owned(), identity: listener.identity() };
-    let admin = Box::new(AdminSocket::first(settings.admin_socket()).map_err(ServeFailure::Admin)?);
+    let admin = AdminSocket::first(settings.admin_socket()).map_err(ServeFailure::Admin)?;
     let mut taken = take_up(args, settings)?;
     let (engine, clock) = (Arc::clone(&taken.engine), Arc::clone(&taken.clock));
     let ledger = Arc::new(ChangeLedger::default());
@@ -159,14 +158,9 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let files = (taken.orders(), taken.fleet_overrides());
     let orders = Arc::new(SwitchesStore::start(&engine, &clock, &ledger, files, &state));
     let joined = fleet_start::join(settings.redis.as_ref(), &mut taken);
-    let library = Library::new(&settings.rules).scoped(settings.scopes());
     let every = Duration::from_millis(args.hooks.write_state_every);
-    let kept = (taken.last_good_rules(), taken.proof(every));
     let after_crash_loop = taken.is_after_crash_loop();
-    let rules = RulesInForce::start(&engine, &clock, library, kept, settings.redis.is_some());
-    if rules.is_good() {
-        settings.domains_without_rules(&rules.domains()).for_each(log_problem);
-    }
+    let rules = start_rules(settings, &mut taken, every);
     descriptors::allow(settings.connections.max);
     let helpers = Helpers::default();
     let fleet = joined.and_then(|joined| joined.talk(&engine, &clock, &helpers));
@@ -185,23 +179,28 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         let (bell, work) = watch::watch(rules, manager.clone()).map_err(ServeFailure::Run)?;
         helpers.add("rules", "changes of the rules are not noticed", work);
         signals::watch(&shutdown, bell.clone()).map_err(ServeFailure::Run)?;
-        let daemon = Daemon {
-            record,
-            bell,
-            orders,
-            telemetry: Arc::clone(&options.telemetry),
-            state,
-            fleet: fleet.as_ref().map(|fleet| (fleet.counters(), fleet.voice())),
+        let desk = AdminState {
+            engine: Arc::clone(&engine),
             clock: Arc::clone(&clock),
-            rules: settings.rules.display().to_string(),
             socket,
-            log: Arc::clone(queue),
-            helpers: helpers.clone(),
-            after_crash_loop,
-            unready: unready(&shutdown, &pulse, &clock),
+            server: Arc::clone(&options.telemetry),
+            snapshots: state,
+            fleet: fleet.as_ref().map(FleetHandle::counters),
+            control: Arc::new(Daemon {
+                record,
+                bell,
+                orders,
+                fleet: fleet.as_ref().map(FleetHandle::voice),
+                log: Arc::clone(queue),
+                helpers: helpers.clone(),
+                after_crash_loop,
+                unready: unready(&shutdown, &pulse, &clock),
+            }),
+            ledger,
+            history: Arc::default(),
+            recorder: Arc::clone(&options.recorder),
         };
         let told = tokio::spawn(keep_told(manager.clone(), pulse, shutdown.clone()));
-        let desk = AdminState::new(&engine, &clock, Arc::new(daemon), ledger, &options.recorder);
         signals::tell_status(desk.clone()).map_err(ServeFailure::Run)?;
         let office = open_office(desk, Listeners { admin, metrics: settings.metrics }, &helpers);
         // Decision threads start first, in case threads are scarce.
@@ -257,6 +256,16 @@ fn take_up(args: &Args, settings: &Settings) -> Result<restart::RestoredState, S
         memory_max_bytes: settings.memory_max_bytes,
     };
     plan.take_up().map_err(ServeFailure::Run)
+}
+
+fn start_rules(settings: &Settings, taken: &mut restart::RestoredState, every: Duration) -> RulesInForce {
+    let library = Library::new(&settings.rules).scoped(settings.scopes());
+    let kept = (taken.last_good_rules(), taken.proof(every));
+    let rules = RulesInForce::start(&taken.engine, &taken.clock, library, kept, settings.redis.is_some());
+    if rules.is_good() {
+        settings.domains_without_rules(&rules.domains()).for_each(log_problem);
+    }
+    rules
 }
 
 fn server_options(

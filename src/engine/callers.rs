@@ -2,6 +2,7 @@
 //! attributes listed in `show_keys`.
 
 use parking_lot::Mutex;
+use serde::{Deserialize, Serialize};
 
 use super::digest::Digest;
 use super::sketch::{Ranking, SketchEntry, Sketches};
@@ -25,8 +26,9 @@ pub(super) struct SeenRequest<'s, 'a> {
     pub(super) selection: &'s Selection<'a>,
 }
 
-/// The top callers of one rule, largest first.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+/// The top callers of one rule, or of several, largest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct TopCallers {
     /// By requested units: one decision in 16 is sampled and counts 16 times.
     pub busiest: Vec<Caller>,
@@ -37,8 +39,13 @@ pub struct TopCallers {
 }
 
 /// One caller of a rule.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Caller {
+    /// The domain of the rule.
+    pub domain: Box<str>,
+    /// The name of the rule.
+    pub rule: Box<str>,
     /// The keyed digest: 32 hexadecimal digits.
     pub digest: String,
     /// The values of attributes in `show_keys`.
@@ -63,10 +70,18 @@ impl CallerSketch {
         sketches.add(ranking, [low, high], units, || seen.text());
     }
 
-    pub(super) fn top(&self, slot: Slot) -> TopCallers {
+    pub(super) fn top(&self, slot: Slot, domain: &str, rule: &str) -> TopCallers {
         let Some(sketches) = self.sketches_of_slot(slot) else { return TopCallers::default() };
         let sketches = sketches.lock();
-        let of = |ranking| stand_out(sketches.top(ranking).into_iter().map(Caller::from_entry));
+        let caller = |SketchEntry { key: [low, high], count, error, text }| Caller {
+            domain: domain.into(),
+            rule: rule.into(),
+            digest: format!("{high:016x}{low:016x}"),
+            text,
+            count: count - error,
+            error,
+        };
+        let of = |ranking| stand_out(sketches.top(ranking).into_iter().map(caller));
         TopCallers {
             busiest: of(Ranking::Busiest),
             refused: of(Ranking::Refused),
@@ -116,9 +131,10 @@ impl SeenRequest<'_, '_> {
 }
 
 impl Caller {
-    fn from_entry(entry: SketchEntry) -> Caller {
-        let SketchEntry { key: [low, high], count, error, text } = entry;
-        Caller { digest: format!("{high:016x}{low:016x}"), text, count: count - error, error }
+    /// Returns the text if the rule shows it, else the first digits of the digest.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.text.as_deref().unwrap_or_else(|| self.digest.get(..DIGEST_SHOWN).unwrap_or(&self.digest))
     }
 }
 
@@ -131,6 +147,9 @@ fn stand_out(callers: impl Iterator<Item = Caller>) -> Vec<Caller> {
     surest
 }
 
+/// Digits of a digest that distinguish callers by eye.
+const DIGEST_SHOWN: usize = 16;
+
 const HALF_LIFE: std::time::Duration = std::time::Duration::from_secs(600);
 
 #[cfg(test)]
@@ -139,7 +158,7 @@ mod tests {
 
     #[test]
     fn ranks_by_the_surely_counted() {
-        let caller = |count, error| Caller { digest: format!("{count}"), text: None, count, error };
+        let caller = |count, error| Caller { digest: format!("{count}"), count, error, ..Caller::default() };
         // The first caller may have requested more than all others, but surely less than two of them.
         let callers =
             [caller(50, 49), caller(80, 0), caller(60, 10), caller(0, 0), caller(5, 6), caller(60, 0)];

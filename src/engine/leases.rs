@@ -18,6 +18,8 @@ mod wheel;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::digest::{Digest, HashKey};
 use super::ledger::{AccountUse, LEASE_BYTES, MemoryLedger, SESSION_BYTES};
 use super::pool::{Pool, PoolTable};
@@ -60,11 +62,14 @@ pub(super) enum LeaseEndReason {
 }
 
 /// Lease counts since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct LeaseTotals {
     /// Live now.
+    #[serde(rename = "held")]
     pub live: u64,
     /// Sessions now.
+    #[serde(skip)]
     pub sessions: u64,
     /// Ended by a RELEASE.
     pub released: u64,

@@ -70,7 +70,7 @@ pub use ledger::{Account, AccountUse, HeldBytes};
 pub use permits::{
     ClaimedPermit, FleetConcurrencyLimit, HostPermits, PermitTotals, PlacesReported, PlacesSettled,
 };
-pub use pool::{OtherHostsSums, PoolReserve, PoolView, ReserveView};
+pub use pool::{OtherHostsSums, OtherHostsView, PoolReserve, PoolView, ReserveView, SignalView};
 pub use remote_check::{
     CheckReply, OnCheckReply, RemoteCheckResult, RemoteChecker, SHORTFALLS_MAX, SharedRemoteChecker,
     Shortfall, Shortfalls,
@@ -289,7 +289,7 @@ impl Engine {
     #[must_use]
     pub fn top_callers(&self, domain: &str, rule: &str) -> TopCallers {
         let slot = self.slots.lock().find(domain, rule);
-        slot.map_or_else(TopCallers::default, |slot| self.callers.top(slot))
+        slot.map_or_else(TopCallers::default, |slot| self.callers.top(slot, domain, rule))
     }
 
     /// Sums the counters of all decision threads since the start.

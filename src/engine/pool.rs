@@ -11,16 +11,18 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
+use serde::{Deserialize, Serialize};
 
 use controller::PoolController;
 use reserve::OtherHosts;
-pub use reserve::{OtherHostsSums, PoolReserve, ReserveView};
+pub use reserve::{OtherHostsSums, PoolReserve};
 
 use super::gate::PoolShedding;
 use super::kept::StoredPool;
 use super::signals::SignalReadings;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::clock::Timestamp;
+use crate::rules::shed::ShedPart;
 use crate::shed::heavy::HeavyCallers;
 
 #[derive(Debug)]
@@ -50,32 +52,86 @@ pub(super) struct Pool {
 }
 
 /// The state of one pool, for display.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct PoolView {
     /// Its name.
     pub pool: Box<str>,
     /// Whether rules configure it; if not, its name comes from a client.
+    #[serde(rename = "watched")]
     pub configured: bool,
     /// Its slots, if known.
     pub slots: Option<u32>,
     /// Busy slots.
     pub busy: u32,
     /// The busy share of its slot time over the last 8 s.
+    #[serde(rename = "u")]
     pub utilization: Option<f64>,
-    /// Signals by name: the mapped utilization, if fresh, and whether it counts.
-    pub signals: Vec<(Box<str>, Option<f64>, bool)>,
+    /// Its signals.
+    pub signals: Vec<SignalView>,
     /// The severity s of the shedding controller; below 0 it refuses no request.
+    #[serde(rename = "s")]
     pub severity: f64,
     /// Whether the brake is on.
     pub braking: bool,
     /// The shed probability of each priority under the shedding controller, the least important first.
+    #[serde(rename = "chances")]
     pub shed_probabilities: Vec<(Box<str>, f64)>,
     /// Leases of the most important priority.
+    #[serde(skip)]
     pub critical: u32,
     /// Leases of all other priorities.
+    #[serde(skip)]
     pub noncritical: u32,
     /// Its reserve, if it has one that is not disabled.
     pub reserve: Option<ReserveView>,
+}
+
+/// A signal of one pool, for display.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SignalView {
+    /// Its name.
+    pub name: Box<str>,
+    /// The mapped utilization, if fresh.
+    pub utilization: Option<f64>,
+    /// Whether it has a fresh value.
+    pub readable: bool,
+    /// Whether the shedding controller uses it.
+    pub counts: bool,
+}
+
+/// The reserve of one pool, for display.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct ReserveView {
+    /// Whether it counts all hosts; if not, this one alone.
+    pub shared: bool,
+    /// Maximum leases of lower priorities here; `None`: the slots are unknown, and none are reserved.
+    #[serde(rename = "most")]
+    pub noncritical_max: Option<u32>,
+    /// Leases of lower priorities here.
+    #[serde(rename = "others")]
+    pub noncritical: u32,
+    /// Leases of the most important priority here.
+    pub critical: u32,
+    /// The sums of its other hosts, if it counts them.
+    pub elsewhere: Option<OtherHostsView>,
+}
+
+/// The sums of a pool's other hosts, for display.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct OtherHostsView {
+    /// Their slots.
+    pub slots: u64,
+    /// Their leases of the most important priority.
+    pub critical: u64,
+    /// Their claims for lower priorities.
+    #[serde(rename = "others")]
+    pub noncritical: u64,
+    /// The age of the sums, in seconds.
+    pub stale_s: f64,
 }
 
 impl Pool {
@@ -313,6 +369,25 @@ impl Pool {
             noncritical: self.noncritical_leases(),
             reserve,
         }
+    }
+
+    /// Returns the reserve's state, unless it is disabled.
+    fn reserve_view(&self, watch: &PoolShedding, at: Timestamp) -> Option<ReserveView> {
+        watch.mode(ShedPart::Fleet)?;
+        let reserve = watch.shed.fleet.as_ref()?.reserve;
+        let elsewhere = self.other_hosts.lock().valid_sums(at).map(|(sums, age)| OtherHostsView {
+            slots: sums.slots,
+            critical: sums.critical,
+            noncritical: sums.noncritical,
+            stale_s: age.as_secs_f64(),
+        });
+        Some(ReserveView {
+            shared: elsewhere.is_some(),
+            noncritical_max: self.slots().map(|slots| self.noncritical_max(slots, reserve, at)),
+            noncritical: self.noncritical_leases(),
+            critical: self.critical.load(Ordering::Relaxed),
+            elsewhere,
+        })
     }
 
     fn configured_slots(&self) -> Option<u32> {

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::gate::PoolShedding;
+use super::pool::SignalView;
 use crate::clock::Timestamp;
 use crate::rules::shed::SignalRule;
 use crate::shed::mapping;
@@ -73,9 +74,12 @@ impl SignalReadings {
         counted.filter_map(|signal| self.utilization(signal, at)).reduce(f64::max)
     }
 
-    /// Every signal of the rules: name, utilization and whether it counts.
-    pub(super) fn view(&self, watch: &PoolShedding, at: Timestamp) -> Vec<(Box<str>, Option<f64>, bool)> {
-        let view = |signal: &SignalRule| (signal.name.clone(), self.utilization(signal, at), signal.counts);
+    /// Every signal of the rules.
+    pub(super) fn view(&self, watch: &PoolShedding, at: Timestamp) -> Vec<SignalView> {
+        let view = |signal: &SignalRule| {
+            let (name, utilization) = (signal.name.clone(), self.utilization(signal, at));
+            SignalView { name, utilization, readable: utilization.is_some(), counts: signal.counts }
+        };
         watch.shed.signals.iter().map(view).collect()
     }
 

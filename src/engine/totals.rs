@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use serde::{Deserialize, Serialize};
+
 use super::control::RuleName;
 use super::counters::{CheckResult, Count, SPANS_NANOS, ThreadCounters, Verdicts};
 use super::decision::Verdict;
@@ -10,16 +12,8 @@ use super::slots::{Slot, Slots};
 /// Counts since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Totals {
-    /// Requests allowed.
-    pub allowed: u64,
-    /// Requests limited.
-    pub limited: u64,
-    /// Requests allowed after a wait.
-    pub waited: u64,
-    /// Requests denied.
-    pub denied: u64,
-    /// Requests shed.
-    pub shed: u64,
+    /// All decisions.
+    pub verdicts: VerdictTotals,
     /// Requests for a domain without rules.
     pub unmatched_domain: u64,
     /// Requests that no rule matched.
@@ -39,13 +33,15 @@ pub struct Totals {
 }
 
 /// The counts of one rule.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct RuleTotals {
     /// The rule's domain.
     pub domain: Box<str>,
     /// The rule's name.
     pub rule: Box<str>,
     /// Decisions whose reply names the rule.
+    #[serde(rename = "decisions")]
     pub verdicts: VerdictTotals,
     /// Requests within the quota, also where another rule refused them.
     pub pass: u64,
@@ -58,11 +54,13 @@ pub struct RuleTotals {
     /// Requests that it would have refused if enforced.
     pub would_refuse: u64,
     /// How often it refused most callers right after a change.
+    #[serde(skip)]
     pub guard: u64,
 }
 
 /// Decisions by verdict.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct VerdictTotals {
     /// Allowed.
     pub allow: u64,
@@ -112,26 +110,19 @@ impl Totals {
                 rule.guard += count;
             }
         }
-        let mut totals = Totals {
+        let unnamed: Vec<_> = unnamed.collect();
+        let all = rules.iter().map(|rule| &rule.verdicts).chain(unnamed.iter().map(|(_, verdicts)| verdicts));
+        Totals {
+            verdicts: all.fold(VerdictTotals::default(), VerdictTotals::plus),
             rules,
-            unnamed: unnamed.collect(),
+            unnamed,
             priorities: priorities.collect(),
             unmatched_domain: total(|thread| &thread.unmatched_domain),
             unmatched_rule: total(|thread| &thread.unmatched_rule),
             panics: total(|thread| &thread.panics),
             evictions,
             spans: SpanTotals::sum(threads),
-            ..Totals::default()
-        };
-        let every = totals.rules.iter().map(|rule| rule.verdicts);
-        for verdicts in every.chain(totals.unnamed.iter().map(|(_, verdicts)| *verdicts)) {
-            totals.allowed += verdicts.allow;
-            totals.limited += verdicts.limit;
-            totals.waited += verdicts.wait;
-            totals.denied += verdicts.deny;
-            totals.shed += verdicts.shed;
         }
-        totals
     }
 }
 
@@ -150,6 +141,12 @@ impl VerdictTotals {
 }
 
 impl RuleTotals {
+    /// Returns the requests that the rule let pass, refused and would refuse.
+    #[must_use]
+    pub fn outcomes(&self) -> [u64; 3] {
+        [self.pass + self.near + self.over, self.refuse, self.would_refuse]
+    }
+
     /// Adds counts and keeps the name of this rule.
     pub(super) fn add(&mut self, more: &RuleTotals) {
         self.verdicts = self.verdicts.plus(&more.verdicts);

@@ -9,6 +9,7 @@ use super::sync::SyncCounts;
 use super::tally::BudgetCounters;
 use crate::clock::Timestamp;
 use arc_swap::ArcSwap;
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -70,9 +71,48 @@ pub struct FleetView {
 
 impl Default for FleetCounters {
     fn default() -> FleetCounters {
-        let errors = FailureClass::NAMES.map(|name| (name, 0)).to_vec();
-        let view = FleetView { errors, hosts: 1, ..FleetView::default() };
+        let view = FleetView { hosts: 1, ..FleetView::new() };
         FleetCounters { view: ArcSwap::from_pointee(view), heard: AtomicU64::new(0) }
+    }
+}
+
+impl FleetView {
+    /// Returns the view before the first connection: every class of failures is present, at zero.
+    #[must_use]
+    pub fn new() -> FleetView {
+        let errors = FailureClass::NAMES.map(|name| (name, 0)).to_vec();
+        FleetView { errors, ..FleetView::default() }
+    }
+
+    /// Returns the batches of cells, by outcome.
+    #[must_use]
+    pub fn batches(&self) -> [(&'static str, u64); 5] {
+        let SyncCounts { batches, stale, unknown, given_up, .. } = self.happened;
+        [
+            ("answered", batches),
+            ("stale", stale),
+            ("unknown", unknown),
+            ("given_up", given_up),
+            ("undecodable", self.undecodable),
+        ]
+    }
+
+    /// Returns the remote checks, by outcome.
+    #[must_use]
+    pub fn remote_checks(&self) -> [(&'static str, u64); 3] {
+        let RemoteCheckCounts { answered, missed, declined, .. } = self.asked;
+        [("answered", answered), ("late", missed), ("declined", declined)]
+    }
+
+    /// Returns the counters of every budget that was synced or whose version is known, by its number.
+    #[must_use]
+    pub fn budgets(&self) -> HashMap<u64, BudgetCounters> {
+        let mut budgets: HashMap<u64, BudgetCounters> = self.tallies.iter().copied().collect();
+        for (budget, version) in &self.versions {
+            let counters = budgets.entry(*budget).or_default();
+            counters.version = counters.version.max(*version);
+        }
+        budgets
     }
 }
 

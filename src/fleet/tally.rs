@@ -28,6 +28,23 @@ pub struct BudgetCounters {
     pub version: u64,
 }
 
+impl BudgetCounters {
+    /// Returns the sums of two budgets of one rule.
+    #[must_use]
+    pub fn plus(self, other: &BudgetCounters) -> BudgetCounters {
+        BudgetCounters {
+            version: self.version.max(other.version),
+            keys: self.keys + other.keys,
+            cells: self.cells + other.cells,
+            cells_per_second: self.cells_per_second + other.cells_per_second,
+            lost: self.lost + other.lost,
+            excess: self.excess + other.excess,
+            false_refusals: self.false_refusals + other.false_refusals,
+            heard: self.heard.max(other.heard),
+        }
+    }
+}
+
 /// The counters of all budgets, by number.
 #[derive(Debug, Default)]
 pub(super) struct Tallies(HashMap<u64, TallyEntry>);

@@ -130,16 +130,11 @@ impl Listener {
         self.owned.as_ref().map(|owned| owned.identity).or_else(passed)
     }
 
-    /// Duplicates the socket, for a caller that accepts on its own.
+    /// Duplicates the socket and registers it with the current runtime.
     ///
     /// # Errors
     /// No descriptor is left.
-    pub fn try_clone_socket(&self) -> io::Result<UnixListener> {
-        self.socket.try_clone()
-    }
-
-    /// Duplicates the socket and registers it with the current runtime.
-    pub(super) fn watch(&self) -> io::Result<tokio::net::UnixListener> {
+    pub fn watch(&self) -> io::Result<tokio::net::UnixListener> {
         tokio::net::UnixListener::from_std(self.socket.try_clone()?)
     }
 

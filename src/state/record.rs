@@ -105,11 +105,11 @@ impl SnapshotStats {
         }
     }
 
-    /// Returns how often each file was unusable.
+    /// Returns how often each file was unusable, by its name.
     #[must_use]
-    pub fn bad(&self) -> [(StateFile, u64); StateFile::ALL.len()] {
+    pub fn bad(&self) -> [(&'static str, u64); StateFile::ALL.len()] {
         let count =
             |file: StateFile| self.bad.get(file as usize).map_or(0, |count| count.load(Ordering::Relaxed));
-        StateFile::ALL.map(|file| (file, count(file)))
+        StateFile::ALL.map(|file| (file.name(), count(file)))
     }
 }

@@ -85,7 +85,11 @@ impl StepCounts {
 
     fn sums(&mut self, totals: &Totals) -> StepTotals {
         let mut sums = StepTotals {
-            verdicts: [totals.allowed + totals.waited, totals.limited + totals.denied, totals.shed],
+            verdicts: [
+                totals.verdicts.allow + totals.verdicts.wait,
+                totals.verdicts.limit + totals.verdicts.deny,
+                totals.verdicts.shed,
+            ],
             rules: vec![[0; 3]; self.places.len()],
         };
         for rule in &totals.rules {
@@ -155,11 +159,12 @@ mod tests {
 
     use super::{STEPS_MAX, StepCounts, time};
     use crate::clock::Timestamp;
-    use crate::engine::{RuleTotals, Totals};
+    use crate::engine::{RuleTotals, Totals, VerdictTotals};
 
     fn totals(pass: u64) -> Totals {
         let rule = RuleTotals { domain: "api".into(), rule: "a".into(), pass, ..RuleTotals::default() };
-        Totals { allowed: pass, rules: vec![rule], ..Totals::default() }
+        let verdicts = VerdictTotals { allow: pass, ..VerdictTotals::default() };
+        Totals { verdicts, rules: vec![rule], ..Totals::default() }
     }
 
     /// Plays one allowed request at each of these times.

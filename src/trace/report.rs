@@ -16,7 +16,7 @@ use super::player::Player;
 use super::rule_in_sets::{RuleInSets, rules_in_sets};
 use super::rule_records::RuleRecord;
 use super::summary::{PlayedCounts, remarks};
-use crate::engine::Totals;
+use crate::engine::VerdictTotals;
 use crate::page::{count, document, name, nonce, rule_name, table};
 use crate::state::AtomicFile;
 use rule::at_least;
@@ -113,10 +113,10 @@ pub(super) fn page(
 fn decisions(played: &PlayedCounts, sets: &[&ReportSet<'_>], changes: Option<String>) -> Markup {
     let steps: Vec<_> = sets.iter().map(|set| set.course.verdicts()).collect();
     let most = course::most(steps.iter().flatten());
-    let figures = |Totals { allowed, limited, shed, waited, denied, .. }: &Totals| {
-        let others = [("shed", *shed), ("waited", *waited), ("denied", *denied)];
+    let figures = |VerdictTotals { allow, limit, shed, wait, deny }: VerdictTotals| {
+        let others = [("shed", shed), ("waited", wait), ("denied", deny)];
         let others = others.into_iter().filter(|(_, number)| *number > 0);
-        [("allowed", *allowed), ("limited", *limited)].into_iter().chain(others)
+        [("allowed", allow), ("limited", limit)].into_iter().chain(others)
     };
     let changes = changes.unwrap_or_default();
     html! {
@@ -125,7 +125,7 @@ fn decisions(played: &PlayedCounts, sets: &[&ReportSet<'_>], changes: Option<Str
                 div {
                     h3.set { code { (set.name) } }
                     dl.figures {
-                        @for (name, number) in figures(&set.totals) { div { dt { (name) } dd { (count(number)) } } }
+                        @for (name, number) in figures(set.totals.verdicts) { div { dt { (name) } dd { (count(number)) } } }
                     }
                     (course::chart("Decisions", course::DECISIONS, set.course, steps, most))
                     (list(remarks(&set.totals)))

@@ -47,8 +47,11 @@ pub(super) fn summary(played: &PlayedCounts, totals: &Totals, records: &RuleReco
 
 /// `12 allowed, 3 limited, 1 shed`. Shed, waited and denied are shown only above zero.
 pub(super) fn verdicts(totals: &Totals) -> String {
-    let mut text = format!("{} allowed, {} limited", count(totals.allowed), count(totals.limited));
-    for (number, verdict) in [(totals.shed, "shed"), (totals.waited, "waited"), (totals.denied, "denied")] {
+    let mut text =
+        format!("{} allowed, {} limited", count(totals.verdicts.allow), count(totals.verdicts.limit));
+    for (number, verdict) in
+        [(totals.verdicts.shed, "shed"), (totals.verdicts.wait, "waited"), (totals.verdicts.deny, "denied")]
+    {
         if number > 0 {
             let _ = write!(text, ", {} {verdict}", count(number));
         }

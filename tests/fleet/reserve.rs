@@ -155,7 +155,7 @@ impl Host {
 
     /// Whether it counts what the others have.
     fn goes_by_the_fleet(&self, ms: u64) -> bool {
-        self.view(ms).reserve.unwrap().other_hosts.is_some()
+        self.view(ms).reserve.unwrap().shared
     }
 
     /// A beat, if one is due.
@@ -337,8 +337,8 @@ impl World {
     /// The slots of all hosts as this one knows them.
     fn slots_known(&self, number: usize) -> u64 {
         let host = self.hosts[number].as_ref().unwrap();
-        let elsewhere = host.view(self.ms).reserve.unwrap().other_hosts;
-        elsewhere.map_or(0, |(sums, _)| sums.slots) + u64::from(host.slots)
+        let elsewhere = host.view(self.ms).reserve.unwrap().elsewhere;
+        elsewhere.map_or(0, |sums| sums.slots) + u64::from(host.slots)
     }
 
     /// The most other work in the last milliseconds, as a part of the slots.

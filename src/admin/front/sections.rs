@@ -4,7 +4,8 @@ use maud::{Markup, Render, html};
 
 use crate::admin::health::{Health, HealthCheck};
 use crate::admin::history::{PoolStep, RateHistory, RuleHistory};
-use crate::admin::status::{CallerStatus, DaemonStatus, FleetStatusPart, PoolStatus, RuleStatus};
+use crate::admin::status::{DaemonStatus, FleetStatusPart, RuleStatus};
+use crate::engine::{Caller, PoolView};
 use crate::page::{
     ChartLine, bytes, count, draw_lines, frame, largest, legend, name, percent, prose, rate, rule_name, span,
     table,
@@ -47,7 +48,7 @@ pub(super) fn health(health: &Health<'_>) -> Markup {
 pub(super) fn all(status: &DaemonStatus, story: &RateHistory) -> Markup {
     html! {
         (section("decisions", "Decisions", &decisions(status, story)))
-        @if status.pools.iter().any(|pool| pool.watched) { (section("pools", "Pools", &pools(status, story))) }
+        @if status.pools.iter().any(|pool| pool.configured) { (section("pools", "Pools", &pools(status, story))) }
         (section("rules", "Rules", &rules(status, story)))
         (section("callers", "Callers", &callers(status)))
         (held(status))
@@ -117,7 +118,7 @@ fn decisions(status: &DaemonStatus, story: &RateHistory) -> Markup {
 
 /// Shows the pools that rules configure; the rest have nothing to show.
 fn pools(status: &DaemonStatus, story: &RateHistory) -> Markup {
-    let (watched, others): (Vec<_>, Vec<_>) = status.pools.iter().partition(|pool| pool.watched);
+    let (watched, others): (Vec<_>, Vec<_>) = status.pools.iter().partition(|pool| pool.configured);
     let (left, others) = (watched.len().saturating_sub(POOLS_SHOWN), others.len());
     html! {
         div.pools { @for pool in watched.iter().take(POOLS_SHOWN) { (one_pool(pool, story)) } }
@@ -129,7 +130,7 @@ fn pools(status: &DaemonStatus, story: &RateHistory) -> Markup {
     }
 }
 
-fn one_pool(pool: &PoolStatus, story: &RateHistory) -> Markup {
+fn one_pool(pool: &PoolView, story: &RateHistory) -> Markup {
     let steps = story.pools.get(&*pool.pool).map(Vec::as_slice).unwrap_or_default();
     let busy = [line("utilization", story, steps, |step: &PoolStep| step.utilization)];
     let severe = [line("severity", story, steps, |step: &PoolStep| Some(step.severity))];
@@ -139,23 +140,23 @@ fn one_pool(pool: &PoolStatus, story: &RateHistory) -> Markup {
             frame(scale, &draw_lines("middle", &label, TEN_MINUTES, (least, 1.0), lines), &SPAN)
         };
     let signed = |severity: f64| format!("{severity:.2}").replace('-', "\u{2212}");
-    let (u, s) = (pool.u.map_or_else(|| "unknown".to_owned(), percent), signed(pool.severity()));
+    let (u, s) = (pool.utilization.map_or_else(|| "unknown".to_owned(), percent), signed(pool.severity));
     let most_u = percent(f64::from(largest(&busy, 0.0)));
     let (most_s, least_s) = (signed(largest(&severe, SEVERITY_MIN).into()), signed(SEVERITY_MIN.into()));
-    let slots = pool.slots.map_or_else(|| "unknown".to_owned(), count);
-    let chances = pool.chances.iter().filter(|(_, chance)| *chance > 0.0).enumerate();
+    let slots = pool.slots.map_or_else(|| "unknown".to_owned(), |slots| count(slots.into()));
+    let chances = pool.shed_probabilities.iter().filter(|(_, chance)| *chance > 0.0).enumerate();
     html! {
         article {
             h3 { (name(&pool.pool)) @if pool.braking { " " span.badge.bad { "✖ the brake is on" } } }
             p.facts {
-                (count(pool.busy)) " of " (slots) " slots busy"
+                (count(pool.busy.into())) " of " (slots) " slots busy"
                 @for (place, (priority, chance)) in chances {
                     (if place == 0 { "; refuses " } else { ", " }) (percent(*chance)) " of " (name(priority))
                 }
             }
             h4 { "utilization " strong { (u) } }
             (chart(&busy, "Utilization", &u, (0.0, &most_u), ["100 %", "0"]))
-            h4 { "s " strong { (s) } " " span.more { "sheds" @if pool.severity() <= 0.0 { " nothing" } } }
+            h4 { "s " strong { (s) } " " span.more { "sheds" @if pool.severity <= 0.0 { " nothing" } } }
             (chart(&severe, "s", &s, (SEVERITY_MIN, &most_s), ["1", &least_s]))
         }
     }
@@ -189,7 +190,7 @@ fn rule_row(rule: &RuleStatus, told: &RuleHistory, story: &RateHistory) -> Marku
     let mode = rule.mode.as_deref().filter(|mode| *mode != "enforce");
     html! {
         th scope="row" {
-            (rule_name(&rule.domain, &rule.rule))
+            (rule_name(&rule.totals.domain, &rule.totals.rule))
             @if let Some(mode) = mode { " " span class={ "badge " (mode) } { (mode) } }
         }
         td.number { (rate(passed)) }
@@ -232,7 +233,7 @@ fn callers(status: &DaemonStatus) -> Markup {
     }
 }
 
-fn ranking(caption: &str, callers: &[CallerStatus]) -> Markup {
+fn ranking(caption: &str, callers: &[Caller]) -> Markup {
     if callers.is_empty() {
         return html! { div { p.caption { (caption) } p.none { "no caller stands out" } } };
     }
@@ -298,7 +299,7 @@ fn leases(status: &DaemonStatus) -> [(&'static str, String); 7] {
     let leases = &status.leases;
     let not_held = leases.not_held.ended + leases.not_held.foreign + leases.not_held.unknown;
     [
-        ("held", count(leases.held)),
+        ("held", count(leases.live)),
         ("by processes", count(status.sessions)),
         ("released", count(leases.released)),
         ("expired", count(leases.expired)),

@@ -5,7 +5,8 @@ use serde_json::{Value, json};
 use super::policy;
 use crate::admin::health::tests::status_with;
 use crate::admin::history::{RateHistory, RuleHistory};
-use crate::admin::status::{CallerStatus, DaemonStatus};
+use crate::admin::status::DaemonStatus;
+use crate::engine::Caller;
 
 fn text(status: &DaemonStatus, story: &RateHistory) -> String {
     super::text(status, story, ["h<1>", "2026-11-22T03:00:00Z", "abc"])
@@ -74,7 +75,7 @@ fn bounds_the_page_of_ten_thousand_rules() {
         ("/pools", json!(vec![pool; 100])),
         ("/warnings", json!(vec!["w".repeat(200); 1_000])),
     ]);
-    let callers: Vec<CallerStatus> = serde_json::from_value(json!(vec![caller; 20])).unwrap();
+    let callers: Vec<Caller> = serde_json::from_value(json!(vec![caller; 20])).unwrap();
     status.callers.busiest = callers.clone();
     status.callers.refused = callers;
     let page = text(&status, &story);

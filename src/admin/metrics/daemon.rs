@@ -1,6 +1,7 @@
 //! The daemon itself: its memory, its connections, its rules.
 
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::Scrape;
@@ -27,7 +28,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let help = "CPU time that all threads of the daemon have used";
     sheet.counter("cpu_seconds", help, &Duration::from_nanos(read_cpu_nanos()).as_secs_f64())?;
     let help = "Memory of the whole daemon that is resident; 0: it cannot be read";
-    sheet.gauge("resident_bytes", help, &scrape.resident_bytes)?;
+    sheet.gauge("resident_bytes", help, &scrape.process.resident_bytes)?;
     connections(scrape, sheet)?;
     state(scrape, sheet)?;
     process(scrape, sheet)?;
@@ -50,42 +51,43 @@ fn held(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 
 fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let server = &scrape.server;
-    sheet.gauge("connections", "Connections on the applications' socket", &server.connections)?;
-    let refused = server.refused.iter().map(|(reason, count)| ([("reason", *reason)], *count));
+    sheet.gauge("connections", "Connections on the applications' socket", &server.connections())?;
+    let refused = server.refused_connections().map(|(reason, count)| ([("reason", reason)], count));
     let help =
         "Connections that were not let in, by the bound that was reached: connections.max or .per_user";
     sheet.counters("connections_refused", help, refused)?;
     let help = "Idle connections of sessions with many that were ended so that another could be let in";
-    sheet.counter("connections_reclaimed", help, &server.reclaimed)?;
-    let errors = server.errors.iter().map(|(code, count)| ([("code", *code)], *count));
+    sheet.counter("connections_reclaimed", help, &server.connections_reclaimed())?;
+    let errors = server.errors().map(|(code, count)| ([("code", code)], count));
     let help = "Frames that were answered by an ERROR, by its code: their senders go on without limits";
     sheet.counters("frames_bad", help, errors)?;
-    let missed = server.missed.iter();
-    let missed = missed.map(|(client, reason, count)| ([("client", *client), ("reason", *reason)], *count));
+    let missed = server.missed_decisions();
+    let missed = missed.map(|(client, reason, count)| ([("client", client), ("reason", reason)], count));
     let help = "Decisions that clients made without the daemon, as they report once they reach it again";
     sheet.counters("missed", help, missed)?;
-    let full = server.not_parked.iter().map(|(reason, count)| ([("reason", *reason)], *count));
+    let full = server.not_pending().map(|(reason, count)| ([("reason", reason)], count));
     let help =
         "Requests that were judged without waiting for the call that their rules ask for, by what was full";
     sheet.counters("waits_declined", help, full)?;
     let help = "How often the wall clock was set back, by a tenth of a second or more";
-    sheet.counter("clock_steps_back", help, &server.clock_steps_back)
+    sheet.counter("clock_steps_back", help, &server.clock_steps_back())
 }
 
 fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let state = &scrape.state;
+    let stats = &scrape.snapshots;
+    let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
     sheet.counter(
         "state_writes",
         "How often the tables were written to the state directory",
-        &state.writes,
+        &read(&stats.writes),
     )?;
     let help = "How often they could not be written: the log says why";
-    sheet.counter("state_write_failures", help, &state.failures)?;
+    sheet.counter("state_write_failures", help, &read(&stats.failures))?;
     let help = "When they were last written, in Unix time; 0: never";
-    sheet.gauge("state_last_write_timestamp_seconds", help, &state.written_unix_seconds)?;
-    sheet.gauge("state_bytes", "How large they were then", &state.bytes)?;
+    sheet.gauge("state_last_write_timestamp_seconds", help, &read(&stats.written_unix_seconds))?;
+    sheet.gauge("state_bytes", "How large they were then", &read(&stats.bytes))?;
     let help = "Files of the state directory that were of no use at the start: what they kept is lost";
-    sheet.counters("state_bad", help, state.bad.map(|(file, count)| ([("file", file)], count)))
+    sheet.counters("state_bad", help, stats.bad().map(|(file, count)| ([("file", file)], count)))
 }
 
 fn process(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {

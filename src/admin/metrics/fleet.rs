@@ -7,7 +7,7 @@ use super::sheet::Sheet;
 use crate::engine::ReserveView;
 
 pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let fleet = &scrape.fleet;
+    let (fleet, happened) = (&*scrape.fleet.view, &scrape.fleet.view.happened);
     let help = "Hosts that budgets are shared with, this one included; 0: the settings name no Redis";
     sheet.gauge("fleet_hosts", help, &u64::from(fleet.hosts))?;
     let help =
@@ -18,32 +18,36 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let help = "How often Redis was not heard any more";
     sheet.counter("fleet_outages", help, &fleet.outages)?;
     let help = "The age of what Redis last said; 0: it has said nothing yet";
-    sheet.gauge("fleet_staleness_seconds", help, &fleet.staleness.unwrap_or_default().as_secs_f64())?;
+    sheet.gauge(
+        "fleet_staleness_seconds",
+        help,
+        &scrape.fleet.staleness.unwrap_or_default().as_secs_f64(),
+    )?;
     let help = "To Redis and back, smoothed";
     sheet.gauge("fleet_round_trip_seconds", help, &fleet.round_trip.as_secs_f64())?;
     let help = "Keys that are kept in touch about";
-    sheet.gauge("fleet_keys", help, &fleet.keys)?;
+    sheet.gauge("fleet_keys", help, &(fleet.keys as u64))?;
     let help = "Cells that were asked about and answered: one key of this host in one batch each";
-    sheet.counter("fleet_cells", help, &fleet.cells)?;
+    sheet.counter("fleet_cells", help, &happened.cells)?;
     let help = "Batches of cells, by what came of them: answered; stale: after a later one, another daemon has this \
                 host's name; unknown: Redis has forgotten those before; given_up: no answer in 50 s; undecodable: a \
                 reply that was none";
-    sheet.counters("fleet_batches", help, outcomes(&fleet.batches, "outcome"))?;
+    sheet.counters("fleet_batches", help, outcomes(&fleet.batches(), "outcome"))?;
     let help = "Batches that were sent once more, in the same words, for want of an answer";
-    sheet.counter("fleet_batch_repeats", help, &fleet.repeats)?;
+    sheet.counter("fleet_batch_repeats", help, &happened.repeats)?;
     let help = "Calls, connections and attempts to connect that failed, by class";
     sheet.counters("fleet_errors", help, outcomes(&fleet.errors, "class"))?;
     let help = "Requests that were to wait for a call, by what came of it: answered; late: no answer by its deadline; \
                 declined: too many were on their way, or calls were stopped";
-    sheet.counters("fleet_asked", help, outcomes(&fleet.asked, "outcome"))?;
+    sheet.counters("fleet_asked", help, outcomes(&fleet.remote_checks(), "outcome"))?;
     let help = "How often such calls were stopped for a while: five in a row were late";
-    sheet.counter("fleet_asks_stopped", help, &fleet.asks_stopped)?;
+    sheet.counter("fleet_asks_stopped", help, &fleet.asked.stopped)?;
     let help = "Tokens charged below zero: what was really admitted beyond a budget";
-    sheet.counter("fleet_excess_tokens", help, &fleet.excess)?;
+    sheet.counter("fleet_excess_tokens", help, &happened.excess)?;
     let help = "Answers that showed a tenth of a budget or more, of a key that had just refused: an estimate";
-    sheet.counter("fleet_false_refusals", help, &fleet.false_refusals)?;
+    sheet.counter("fleet_false_refusals", help, &happened.false_refusals)?;
     let help = "Cells that Redis had lost before their time: they began empty";
-    sheet.counter("fleet_cells_lost", help, &fleet.lost)?;
+    sheet.counter("fleet_cells_lost", help, &happened.lost)?;
     let help = "Numbers of Redis that were absurd, and cut to what can be";
     sheet.counter("fleet_clamped", help, &fleet.clamped)?;
     let help = "Fleet overrides that were ignored: forged, the fleet secret does not authenticate the value in Redis; stale, of an \
@@ -64,10 +68,10 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 /// Pools whose reserve hosts keep together, or may.
 fn reserves(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let each = || scrape.pools.iter().filter_map(|pool| Some(([("pool", &*pool.pool)], pool.reserve?)));
-    let shared = each().map(|(pool, reserve)| (pool, u64::from(reserve.other_hosts.is_some())));
+    let shared = each().map(|(pool, reserve)| (pool, u64::from(reserve.shared)));
     let help = "Whether the reserve of a pool goes by all hosts together; 0: by this host alone";
     sheet.gauges("fleet_reserve_shared", help, shared)?;
-    let stale = |reserve: ReserveView| reserve.other_hosts.map_or(0.0, |(_, age)| age.as_secs_f64());
+    let stale = |reserve: ReserveView| reserve.elsewhere.map_or(0.0, |hosts| hosts.stale_s);
     let help = "The age of what a reserve knows of other hosts; 0: it goes by this host alone";
     sheet.gauges("fleet_reserve_staleness_seconds", help, each().map(|(pool, of)| (pool, stale(of))))?;
     let most = each().map(|(pool, reserve)| (pool, u64::from(reserve.noncritical_max.unwrap_or_default())));

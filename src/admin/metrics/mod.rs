@@ -21,11 +21,13 @@ use tracing::error;
 
 use super::AdminState;
 use super::answer::{self, HttpAnswer};
-use super::control::{ProcessRecord, RulesRecord, ServerCounts, StateRecord};
-use super::fleet::{FleetRecord, FleetRuleStatus, fleet_rules};
+use super::control::{ProcessRecord, RulesRecord};
+use super::fleet::{FleetReading, FleetRuleStatus, fleet_rules};
 use crate::clock::Now;
 use crate::engine::{HeldBytes, InForce, LeaseTotals, PoolView, Totals};
 use crate::record::Recorder;
+use crate::server::ServerCounters;
+use crate::state::SnapshotStats;
 use sheet::Sheet;
 use switches::Switches;
 
@@ -42,13 +44,12 @@ struct Scrape {
     memory_bytes: u64,
     memory_bytes_max: u64,
     held: HeldBytes,
-    resident_bytes: u64,
     switches: Switches,
     rules: RulesRecord,
-    server: ServerCounts,
-    state: StateRecord,
+    server: Arc<ServerCounters>,
+    snapshots: Arc<SnapshotStats>,
     process: ProcessRecord,
-    fleet: FleetRecord,
+    fleet: FleetReading,
     fleet_rules: Vec<FleetRuleStatus>,
     recorder: Arc<Recorder>,
 }
@@ -68,7 +69,7 @@ pub(super) fn metrics(desk: &AdminState) -> HttpAnswer {
 impl Scrape {
     fn take(desk: &AdminState) -> Scrape {
         let (engine, now) = (&desk.engine, desk.clock.now());
-        let fleet = desk.control.fleet();
+        let fleet = FleetReading::take(desk, now.at);
         Scrape {
             now,
             began: desk.clock.started_at(),
@@ -80,13 +81,12 @@ impl Scrape {
             memory_bytes: engine.memory_bytes() as u64,
             memory_bytes_max: engine.memory_bytes_max() as u64,
             held: engine.held_bytes(),
-            resident_bytes: desk.control.resident_bytes(),
             switches: Switches::of(engine),
             rules: desk.control.rules(),
-            server: desk.control.server(),
-            state: desk.control.state(),
+            server: Arc::clone(&desk.server),
+            snapshots: Arc::clone(&desk.snapshots),
             process: desk.control.process(),
-            fleet_rules: fleet_rules(engine, &fleet, now.at, &HashMap::new()),
+            fleet_rules: fleet_rules(engine, &fleet.view, now.at, &HashMap::new()),
             fleet,
             recorder: Arc::clone(&desk.recorder),
         }

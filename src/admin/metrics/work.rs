@@ -83,8 +83,8 @@ fn shedding(pools: &[&PoolView], sheet: &mut Sheet<'_>) -> fmt::Result {
 
 /// The share of busy slots, and every signal of the rules.
 fn readings(pool: &PoolView) -> impl Iterator<Item = (&str, &str, Option<f64>)> {
-    let signals = pool.signals.iter().map(|(name, value, _)| (&**name, *value));
-    let workers = pool.signals.iter().all(|(name, ..)| **name != *WORKERS);
+    let signals = pool.signals.iter().map(|signal| (&*signal.name, signal.utilization));
+    let workers = pool.signals.iter().all(|signal| *signal.name != *WORKERS);
     let workers = workers.then_some((WORKERS, pool.utilization));
     workers.into_iter().chain(signals).map(|(name, value)| (&*pool.pool, name, value))
 }

@@ -1,12 +1,14 @@
 //! Warnings of the status, each with a fix.
 
-use super::{DaemonStatus, PoolStatus};
+use super::DaemonStatus;
+use crate::admin::AdminState;
+use crate::admin::fleet::FleetReading;
 use crate::admin::switches::everything_everywhere;
-use crate::admin::{AdminState, FleetRecord};
-use crate::engine::Mode;
+use crate::engine::{Mode, PoolView};
+use crate::fleet::link::NodeState;
 
 /// Returns the warnings of a status that has none yet.
-pub(super) fn warnings(desk: &AdminState, status: &DaemonStatus, fleet: &FleetRecord) -> Vec<String> {
+pub(super) fn warnings(desk: &AdminState, status: &DaemonStatus, fleet: &FleetReading) -> Vec<String> {
     let mut warnings = desk.control.unready();
     warnings.extend(desk.ledger.warnings(desk.clock.now()));
     let mut warn = |holds: bool, text: &dyn Fn() -> String| {
@@ -57,35 +59,38 @@ pub(super) fn warnings(desk: &AdminState, status: &DaemonStatus, fleet: &FleetRe
     });
     warnings.extend(of_fleet(status, fleet));
     warnings.extend(fleet.secret_warning());
-    warnings.extend(fleet.overrides.warning());
+    warnings.extend(fleet.forged_warning());
     warnings.extend(everything_everywhere(desk));
     warnings.extend(of_pools(&status.pools));
     warnings
 }
 
-fn of_fleet(status: &DaemonStatus, fleet: &FleetRecord) -> Option<String> {
+fn of_fleet(status: &DaemonStatus, fleet: &FleetReading) -> Option<String> {
     let rules = status.fleet.as_ref().map_or(0, |fleet| fleet.rules);
-    match (rules, fleet.is_set, fleet.is_linked) {
+    match (rules, fleet.is_set, fleet.view.is_linked) {
         (0, ..) | (_, true, true) => None,
         (_, false, _) => Some(format!(
             "{rules} rules have `scope: fleet`, and this host shares with nobody: it needs `redis` with a `url` and \
              `fleet_secret_files` in the settings; the log of the start says what is wrong with them"
         )),
         (_, true, false) => {
-            let last = fleet.nodes.iter().filter_map(|node| node.why.as_ref());
-            let why: Vec<&str> = last.map(|(_, words)| &**words).collect();
+            let why = fleet.view.nodes.iter().filter_map(|node| match &node.state {
+                NodeState::Down(error) => Some(error.to_string()),
+                NodeState::Starting | NodeState::Up => None,
+            });
+            let why: Vec<String> = why.collect();
             let why = if why.is_empty() { "no answer yet".to_owned() } else { why.join("; ") };
             Some(format!(
                 "Redis is not heard ({why}): {rules} rules go by `on_redis_down`, with {} hosts; `tidegate fleet` says more",
-                fleet.hosts
+                fleet.view.hosts
             ))
         }
     }
 }
 
-fn of_pools(pools: &[PoolStatus]) -> Vec<String> {
+fn of_pools(pools: &[PoolView]) -> Vec<String> {
     let mut warnings = Vec::new();
-    for pool in pools.iter().filter(|pool| pool.watched) {
+    for pool in pools.iter().filter(|pool| pool.configured) {
         let name = &pool.pool;
         if pool.slots.is_none() {
             warnings.push(format!(
@@ -93,7 +98,7 @@ fn of_pools(pools: &[PoolStatus]) -> Vec<String> {
                  let its processes say them, or write `slots` in the rules"
             ));
         }
-        for signal in pool.signals.iter().filter(|signal| signal.readable == Some(false)) {
+        for signal in pool.signals.iter().filter(|signal| !signal.readable) {
             warnings
                 .push(format!("pool {name}: the signal {} cannot be read: the log says why", signal.name));
         }

@@ -8,6 +8,7 @@ use super::asked::RequestFields;
 use super::key::{refused, rule_and_key};
 use super::{Operator, VerbRefusal};
 use crate::admin::AdminState;
+use crate::admin::fleet::FleetReading;
 
 /// This host's state of one fleet key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -43,7 +44,8 @@ pub(crate) struct RedisLevelStatus {
 pub(super) fn key(desk: &AdminState, _: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
     let asked = RequestFields::of(asked, &["rule", "key"])?;
     let (rule, key) = rule_and_key(desk, &asked)?;
-    let (now, fleet) = (desk.clock.now(), desk.control.fleet());
+    let now = desk.clock.now();
+    let fleet = FleetReading::take(desk, now.at);
     if let Some(here) = desk.engine.find_permits(&rule, &key, now).map_err(|error| refused(&error))? {
         return Ok(json!(FleetKeyStatus {
             rule: rule.to_string(),
@@ -52,7 +54,7 @@ pub(super) fn key(desk: &AdminState, _: Operator, asked: &Value) -> Result<Value
             known: here.is_tracked || here.in_use > 0,
             in_touch: here.is_tracked,
             held: here.held.into(),
-            kind: FleetKeyKind::Permits { in_use: here.in_use.into(), hosts: fleet.hosts.into() },
+            kind: FleetKeyKind::Permits { in_use: here.in_use.into(), hosts: fleet.view.hosts.into() },
         }));
     }
     let here = desk.engine.find_share(&rule, &key, now).map_err(|error| refused(&error))?;

@@ -37,9 +37,9 @@ pub(super) fn ask(explained: &Explained<'_>, admin: &AdminClient) -> Result<Live
     let matching =
         explained.rules.iter().filter_map(|found| Some((&found.rule, found.stands.as_ref().ok()?)));
     let live = matching.map(|(rule, counted)| {
-        let mut rules = status.counts.iter();
+        let mut rules = status.counts.iter().map(|rule| &rule.totals);
         let counts =
-            rules.find(|counts| counts.domain == domain && *counts.rule == *rule.name).map(|counts| {
+            rules.find(|counts| *counts.domain == *domain && *counts.rule == *rule.name).map(|counts| {
                 let [passed, refused, would_refuse] = counts.outcomes();
                 LiveCounts { passed, refused, would_refuse }
             });

@@ -2,9 +2,10 @@
 
 use std::fmt::Write;
 
-use crate::admin::{CallerStatus, DaemonStatus, PoolStatus, ReserveStatus, RuleStatus};
+use crate::admin::{DaemonStatus, RuleStatus};
 use crate::cli::fleet::{age, dash, goes_by, in_a_line};
 use crate::cli::switch::held;
+use crate::engine::{Caller, PoolView, ReserveView};
 use crate::trace::table::{TextTable, count};
 
 pub(in crate::cli) fn text(status: &DaemonStatus) -> String {
@@ -48,7 +49,7 @@ fn head(status: &DaemonStatus, text: &mut String) {
         count(decisions.shed),
         count(status.connections.now),
         count(status.sessions),
-        count(status.leases.held),
+        count(status.leases.live),
         count(memory.bytes / 1_024),
         count(memory.max_bytes / 1_024),
         count(memory.keys),
@@ -60,11 +61,11 @@ fn head(status: &DaemonStatus, text: &mut String) {
 
 /// Lists the rules that have counted requests.
 fn rules(rules: &[RuleStatus]) -> Option<String> {
-    let seen = rules.iter().filter(|rule| rule.outcomes().iter().sum::<u64>() > 0);
+    let seen = rules.iter().filter(|rule| rule.totals.outcomes().iter().sum::<u64>() > 0);
     let rows = seen.map(|rule| {
-        let [passed, refused, would_refuse] = rule.outcomes().map(count);
+        let [passed, refused, would_refuse] = rule.totals.outcomes().map(count);
         vec![
-            name(&rule.domain, &rule.rule),
+            name(&rule.totals.domain, &rule.totals.rule),
             passed,
             refused,
             would_refuse,
@@ -82,15 +83,15 @@ pub(in crate::cli) fn pools_and_callers(status: &DaemonStatus) -> [Option<String
     [pools(&status.pools), refused, busiest.or_else(none)]
 }
 
-fn pools(pools: &[PoolStatus]) -> Option<String> {
+fn pools(pools: &[PoolView]) -> Option<String> {
     let rows = pools.iter().map(|pool| {
-        let unreadable = pool.signals.iter().filter(|signal| signal.readable == Some(false));
+        let unreadable = pool.signals.iter().filter(|signal| !signal.readable);
         vec![
-            pool.pool.clone(),
-            count(pool.busy),
-            pool.slots.map_or_else(|| "unknown".to_owned(), count),
-            pool.u.map_or_else(|| "-".to_owned(), |u| format!("{:.0} %", u * 100.0)),
-            pool.s.map_or_else(|| "-".to_owned(), |s| format!("{s:.3}")),
+            pool.pool.to_string(),
+            count(pool.busy.into()),
+            pool.slots.map_or_else(|| "unknown".to_owned(), |slots| count(slots.into())),
+            pool.utilization.map_or_else(|| "-".to_owned(), |u| format!("{:.0} %", u * 100.0)),
+            format!("{:.3}", pool.severity),
             if pool.braking { "ON" } else { "off" }.to_owned(),
             dash(pool.reserve.as_ref().map(reserve)),
             unreadable.map(|signal| &*signal.name).collect::<Vec<_>>().join(" "),
@@ -102,13 +103,13 @@ fn pools(pools: &[PoolStatus]) -> Option<String> {
     )
 }
 
-fn reserve(reserve: &ReserveStatus) -> String {
-    let most = reserve.most.map_or_else(|| "unknown".to_owned(), count);
+fn reserve(reserve: &ReserveView) -> String {
+    let most = reserve.noncritical_max.map_or_else(|| "unknown".to_owned(), |most| count(most.into()));
     let stale = reserve.elsewhere.as_ref().map(|hosts| format!(", {} ago", age(hosts.stale_s)));
     format!("{most} by {}{}", goes_by(reserve), stale.unwrap_or_default())
 }
 
-fn callers(heading: &str, callers: &[CallerStatus]) -> Option<String> {
+fn callers(heading: &str, callers: &[Caller]) -> Option<String> {
     let rows = callers.iter().take(CALLERS_SHOWN).map(|caller| {
         let rule = name(&caller.domain, &caller.rule);
         vec![printable(caller.name()), count(caller.count), count(caller.error), rule]

@@ -8,6 +8,7 @@ use crate::admin::{DaemonStatus, RuleStatus};
 use crate::cli::fleet::in_a_line;
 use crate::cli::status::page::{name, pools_and_callers};
 use crate::cli::switch::held;
+use crate::engine::RuleTotals;
 use crate::trace::table::{TextTable, count};
 
 /// The status at one time.
@@ -50,10 +51,10 @@ impl TopSample {
             ("denied", rate(now.deny, then.deny)),
             ("shed", rate(now.shed, then.shed)),
         ];
-        let rules = self.status.counts.iter().map(|rule| {
-            let known =
-                before.status.counts.iter().find(|old| old.domain == rule.domain && old.rule == rule.rule);
-            let known = known.map_or([0; 3], RuleStatus::outcomes);
+        let rules = self.status.counts.iter().map(|RuleStatus { totals: rule, .. }| {
+            let mut before = before.status.counts.iter().map(|rule| &rule.totals);
+            let known = before.find(|old| old.domain == rule.domain && old.rule == rule.rule);
+            let known = known.map_or([0; 3], RuleTotals::outcomes);
             let [passed, refused, would_refuse] = rule.outcomes();
             let outcomes = [rate(passed, known[0]), rate(refused, known[1]), rate(would_refuse, known[2])];
             RuleRate { domain: &rule.domain, rule: &rule.rule, outcomes }
@@ -89,7 +90,7 @@ impl TopRates<'_> {
     /// Returns the lasting conditions that are shown first, as on the daemon's page.
     fn standing(&self) -> Vec<String> {
         let DaemonStatus { leases, fleet, switches, warnings, .. } = self.status;
-        let mut lines = vec![format!("{} leases", count(leases.held))];
+        let mut lines = vec![format!("{} leases", count(leases.live))];
         lines.extend(fleet.as_ref().map(|fleet| format!("fleet: {}", in_a_line(&fleet.summary))));
         lines.extend(held(switches.off, &switches.held));
         lines.extend(warnings.iter().take(WARNINGS_SHOWN).map(|warning| format!("warning: {warning}")));

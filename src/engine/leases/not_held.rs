@@ -1,5 +1,7 @@
 //! Counts releases and renewals of leases that the session does not hold, by the reason.
 
+use serde::{Deserialize, Serialize};
+
 use super::{Leases, Session, TABLES};
 use crate::engine::sync::{AtomicU64, Ordering};
 
@@ -16,7 +18,8 @@ enum NotHeld {
 pub(super) struct RecentLeaseCounts([AtomicU64; 3]);
 
 /// RELEASE and RENEW of leases that the session did not hold, since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct NotHeldTotals {
     /// The lease had ended: released twice, expired, or ended with its process.
     pub ended: u64,

@@ -4,19 +4,8 @@ use std::time::Duration;
 
 use super::Pool;
 use crate::clock::Timestamp;
-use crate::engine::gate::PoolShedding;
 use crate::engine::sync::Ordering;
-use crate::rules::shed::ShedPart;
 use crate::shed::{FleetSums, HostReadings};
-
-/// The reserve of one pool, for display.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReserveView {
-    /// Maximum leases of lower priorities here; `None`: the slots are unknown, and none are reserved.
-    pub noncritical_max: Option<u32>,
-    /// The sums of its other hosts and their age; `None`: the reserve is computed for this host alone.
-    pub other_hosts: Option<(FleetSums, Duration)>,
-}
 
 /// This host's part of a fleet-wide reserve.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -55,14 +44,6 @@ impl Pool {
 
     pub(in crate::engine) fn has_fleet_reserve(&self) -> bool {
         self.watch.load().as_ref().is_some_and(|watch| watch.shed.fleet.is_some())
-    }
-
-    /// Returns the reserve's state, unless it is disabled.
-    pub(super) fn reserve_view(&self, watch: &PoolShedding, at: Timestamp) -> Option<ReserveView> {
-        watch.mode(ShedPart::Fleet)?;
-        let reserve = watch.shed.fleet.as_ref()?.reserve;
-        let most = self.slots().map(|slots| self.noncritical_max(slots, reserve, at));
-        Some(ReserveView { noncritical_max: most, other_hosts: self.other_hosts.lock().valid_sums(at) })
     }
 }
 

@@ -92,7 +92,7 @@ impl SyncLoop {
             changes,
             arrivals,
             arrives,
-            view: FleetView::default(),
+            view: FleetView::new(),
             told: Now::default(),
             told_cells: 0,
         }

@@ -51,8 +51,8 @@ fn brakes_pool_until_accept_queue_empties() {
     let connections: Vec<_> = (0..8).map(|_| TcpStream::connect(address).unwrap()).collect();
     let pool = after(&engine, &mut sensors, 40..80);
     assert!(pool.braking, "{pool:?}");
-    let of_queue = pool.signals.iter().find(|(name, _, _)| &**name == "accept_queue").unwrap();
-    assert_eq!(of_queue.1, Some(0.25), "8 of the 32 that the map calls full: {pool:?}");
+    let of_queue = pool.signals.iter().find(|signal| &*signal.name == "accept_queue").unwrap();
+    assert_eq!(of_queue.utilization, Some(0.25), "8 of the 32 that the map calls full: {pool:?}");
     let accepted: Vec<_> = (0..8).map(|_| listener.accept().unwrap()).collect();
     let pool = after(&engine, &mut sensors, 80..120);
     assert!(!pool.braking, "{pool:?}");

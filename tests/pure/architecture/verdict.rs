@@ -10,7 +10,7 @@ const MAY_NAME: &[(&str, &[&str])] = &[
     ("trace", &["protocol", "server", "engine", "rules", "record", "state", "page"]),
     ("server", &["protocol", "engine", "record", "sys"]),
     ("fleet", &["engine", "rules"]),
-    ("admin", &["engine", "rules", "record", "page"]),
+    ("admin", &["server", "fleet", "state", "engine", "rules", "record", "page"]),
     ("record", &["protocol", "engine", "sys"]),
     ("host", &["engine", "sys"]),
     ("state", &["engine", "sys"]),

@@ -57,7 +57,7 @@ fn a_peek_changes_creates_and_counts_nothing() {
         assert_eq!((seen.verdict, seen.remaining), (Verdict::Allow, Some(2)));
     }
     assert_eq!(engine.keys(), 0);
-    assert_eq!(engine.totals().allowed, 0);
+    assert_eq!(engine.totals().verdicts.allow, 0);
     let too_much = ask(&mut decider, Op::Peek, &[("user", "u1")], 3, at_millis(0));
     assert_eq!(too_much.verdict, Verdict::Limit);
     assert_eq!(engine.totals().rules[0].refuse, 0);
@@ -110,7 +110,7 @@ fn what_no_rule_is_about_passes_and_is_counted() {
     assert_eq!(decision.verdict, Verdict::Allow);
     drop(decision);
     let totals = engine.totals();
-    assert_eq!((totals.unmatched_rule, totals.unmatched_domain, totals.allowed), (4, 1, 5));
+    assert_eq!((totals.unmatched_rule, totals.unmatched_domain, totals.verdicts.allow), (4, 1, 5));
 }
 
 #[test]
@@ -200,7 +200,7 @@ fn no_interleaving_admits_too_much() {
     assert_eq!(admitted.iter().sum::<u64>(), u64::from(global), "{admitted:?}");
     // What was refused by one rule was not charged to the other: the shared counter holds exactly what passed.
     let totals = engine.totals();
-    assert_eq!(totals.allowed + totals.limited, 16_000);
+    assert_eq!(totals.verdicts.allow + totals.verdicts.limit, 16_000);
 }
 
 #[test]

@@ -24,7 +24,7 @@ fn what_is_exempt_is_not_judged_and_goes_before_what_is_denied() {
     assert!(!bench.charge(0, "path=/healthz", 1), "and not charged");
     assert_eq!(bench.peek(0, "agent=Bot", 1), "deny bots never");
     let totals = bench.engine.totals();
-    assert_eq!((totals.allowed, totals.denied), (3, 1));
+    assert_eq!((totals.verdicts.allow, totals.verdicts.deny), (3, 1));
     let counted = |name: &str| totals.rules.iter().find(|rule| &*rule.rule == name).cloned().unwrap();
     assert_eq!((counted("probes").pass, counted("bots").refuse), (2, 1));
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tidegate::engine::{FleetSums, OtherHostsSums, ReserveView, Session};
+use tidegate::engine::{FleetSums, OtherHostsSums, OtherHostsView, Session};
 
 use super::office::{Ask, Office, ms, s};
 
@@ -61,9 +61,11 @@ fn follows_reply_for_its_time_and_gives_back_borrowed_slots_first() {
         {
             assert_eq!(fill(&mut office, &session, millis), expected, "{most} at {millis} ms");
             let view = office.engine.pools(ms(millis)).remove(0).reserve.unwrap();
-            let age = Duration::from_millis(millis - 1_000);
-            let elsewhere = (millis < 11_000).then_some((sums, age));
-            assert_eq!(view, ReserveView { noncritical_max: Some(expected), other_hosts: elsewhere });
+            let stale_s = Duration::from_millis(millis - 1_000).as_secs_f64();
+            let elsewhere = OtherHostsView { slots: 20, critical: 1, noncritical: 3, stale_s };
+            let elsewhere = (millis < 11_000).then_some(elsewhere);
+            assert_eq!((view.noncritical_max, view.elsewhere), (Some(expected), elsewhere));
+            assert_eq!(view.shared, elsewhere.is_some());
         }
     }
 }

@@ -34,7 +34,7 @@ fn other_work_never_takes_what_is_kept_back() {
     assert_eq!((pool.critical, pool.noncritical, pool.busy, pool.slots), (40, 80, 100, Some(100)));
     let totals = office.engine.totals();
     let fleet = totals.rules.iter().find(|rule| &*rule.rule == "web/fleet").unwrap();
-    assert_eq!((fleet.pass, fleet.refuse, totals.shed, totals.limited), (120, 3, 3, 0));
+    assert_eq!((fleet.pass, fleet.refuse, totals.verdicts.shed, totals.verdicts.limit), (120, 3, 3, 0));
 }
 
 #[test]
@@ -293,7 +293,7 @@ fn a_limit_of_ones_own_speaks_before_a_full_host() {
     let told = office.ask(&session, s(0), ask("user=a", "get"));
     assert_eq!((told.line.as_str(), told.retry), ("limit per-user 0/1", Some(3_600_000_000)));
     let totals = office.engine.totals();
-    assert_eq!((totals.shed, totals.limited, totals.allowed), (1, 1, 1));
+    assert_eq!((totals.verdicts.shed, totals.verdicts.limit, totals.verdicts.allow), (1, 1, 1));
 }
 
 #[test]

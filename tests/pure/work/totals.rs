@@ -43,7 +43,13 @@ fn counts_each_decision_by_verdict_rule_domain_and_priority() {
     let mut office = Office::new(RULES);
     play(&mut office);
     let totals = office.engine.totals();
-    let seen = [totals.allowed, totals.limited, totals.waited, totals.denied, totals.shed];
+    let seen = [
+        totals.verdicts.allow,
+        totals.verdicts.limit,
+        totals.verdicts.wait,
+        totals.verdicts.deny,
+        totals.verdicts.shed,
+    ];
     // Of the soft rule ten are within, two above, and one is too much.
     assert_eq!(seen, [2 + 1 + 12 + 7, 3 + 1, 3, 6, 8]);
     let of = |name: &str| {

@@ -124,7 +124,7 @@ fn pushed_signals_count_for_the_pool_of_their_session_while_fresh() {
     let office = Office::new(pushed);
     let sessions = [1, 2].map(|number| office.session(number, 2, s(0)));
     let [one, two] = &sessions;
-    let load = |millis: u64| office.engine.pools(ms(millis)).remove(0).signals[0].1;
+    let load = |millis: u64| office.engine.pools(ms(millis)).remove(0).signals[0].utilization;
     assert_eq!(load(0), None);
     assert_eq!(office.engine.record_pushed_signal(one, "other", "load", 900, s(0)), Err(WrongPool));
     assert_eq!(office.engine.record_pushed_signal(one, "web", "load", 900, s(0)), Ok(()));
