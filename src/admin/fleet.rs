@@ -9,8 +9,8 @@ use super::AdminState;
 use super::status::{NamedCounts, by_name};
 use super::switches::{ActiveSwitchesStatus, fleet_overrides};
 use crate::clock::Timestamp;
-use crate::engine::{Engine, PermitTotals, PoolView, RuleInForce, RuleKind};
-use crate::rules::FleetBound;
+use crate::engine::{Engine, PermitTotals, PoolView};
+use crate::rules::{FleetBound, NamedItem, NamedKind};
 
 /// How it stands. All zero where the settings name no Redis, but that this host is there.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -162,8 +162,8 @@ pub(super) fn fleet_rules(
         places.held += sum.held;
         places.in_use += sum.in_use;
     }
-    let status = |rule: RuleInForce<'_>| {
-        let RuleKind::Limit(limit) = rule.kind else { return None };
+    let status = |rule: NamedItem<'_>| {
+        let NamedKind::Rule(_, limit) = rule.kind else { return None };
         let terms = limit.fleet?;
         let quota = limit.limit.allowances.iter().flatten().map(|allowance| &allowance.quota).next()?;
         let joined = by_rule.get(&*format!("{}/{}", rule.domain, rule.name));

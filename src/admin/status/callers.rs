@@ -2,7 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::engine::{Caller, Engine, InForce, RuleKind, TopCallers};
+use crate::engine::{Caller, Engine, InForce, TopCallers};
+use crate::rules::NamedKind;
 
 /// The first callers of each ranking.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
@@ -27,7 +28,7 @@ pub(crate) struct CallerStatus {
 
 impl CallersStatus {
     pub(super) fn read(engine: &Engine, in_force: &InForce) -> CallersStatus {
-        let limits = in_force.each().filter(|rule| matches!(rule.kind, RuleKind::Limit(_)));
+        let limits = in_force.each().filter(|rule| matches!(rule.kind, NamedKind::Rule(..)));
         let known: Vec<(&str, &str, TopCallers)> = limits
             .take(RULES_MAX)
             .map(|rule| (rule.domain, rule.name, engine.top_callers(rule.domain, rule.name)))
