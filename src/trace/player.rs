@@ -13,7 +13,7 @@ use crate::engine::{
     self, Charge, ChargeError, Conflict, Decider, Decision, Engine, EngineAnswer, HashKey, Op, RefundBy,
     RefundReference, Request, SessionError, TICK_MILLIS, Totals, WorkOutcome, WrongPool,
 };
-use crate::rules::{Domain, Mode, RuleSet};
+use crate::rules::{Domain, Mode};
 
 pub(crate) struct Player {
     engine: Arc<Engine>,
@@ -183,7 +183,7 @@ impl Player {
         self.callers.number(&rules);
         self.watches = rules.iter().any(|domain| !domain.sheds().is_empty());
         self.rules.clone_from(&rules);
-        self.engine.install_rules(RuleSet::new(rules));
+        self.engine.install_rules(rules);
     }
 
     pub(crate) fn rules(&self) -> &[Arc<Domain>] {
