@@ -8,15 +8,15 @@ mod key_blocks;
 mod names;
 mod switch;
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::ruling::CompiledRuleSet;
+use super::ruling::Compiler;
 use super::slots::{NewSlot, Slots};
 use super::totals::RuleTotals;
 use super::{Engine, ReplacedRuleSet};
 use crate::clock::{Now, Timestamp};
-use crate::rules::{Domain, Mode, RuleSet};
+use crate::rules::{Domain, Mode};
 
 pub(super) use fleet_overrides::FleetBlockedKeys;
 pub use fleet_overrides::{FleetChange, FleetOverrides};
@@ -32,7 +32,9 @@ pub use switch::{Switch, SwitchError, SwitchOrigin, SwitchView, Target};
 /// The operator overrides, and the rules without them.
 #[derive(Debug, Default)]
 pub(super) struct OperatorControl {
-    configured_domains: Vec<Arc<Domain>>,
+    /// The strictest mode of any rule without a switch.
+    configured_mode: Mode,
+    pub(super) configured_domains: Vec<Arc<Domain>>,
     /// Whether any rules were installed; the first installation is not a change.
     installed: bool,
     is_off: bool,
@@ -75,27 +77,23 @@ pub struct HostOverrides {
 }
 
 impl OperatorControl {
-    /// The mode of the whole daemon: never stricter than `made_with`.
-    fn daemon_mode(&self, made_with: Mode) -> Mode {
+    pub(super) fn new(configured_mode: Mode) -> OperatorControl {
+        OperatorControl { configured_mode, ..OperatorControl::default() }
+    }
+
+    /// The mode of the whole daemon: never stricter than the configured one.
+    fn daemon_mode(&self) -> Mode {
         let switched = self.find_latest_switch(|target| *target == Target::Daemon);
         let switched = switched.map_or(Mode::Enforce, |switch| switch.mode);
         let off = if self.is_off { Mode::Disabled } else { Mode::Enforce };
-        made_with.max(switched).max(off)
+        self.configured_mode.max(switched).max(off)
     }
 
-    /// The rules in their switched modes. Domains without switches are shared with `configured_domains`.
-    fn switched_rules(&self) -> RuleSet {
-        let switched = |domain: &str, rule: &str| {
-            self.find_latest_switch(|target| target.matches_rule(domain, rule)).map(|switch| switch.mode)
-        };
-        let domains = self.configured_domains.iter().map(|domain| {
-            let is_touched = domain.named().any(|named| switched(domain.name(), named.name).is_some());
-            match is_touched {
-                true => Arc::new(domain.in_modes(&|rule| switched(domain.name(), rule))),
-                false => Arc::clone(domain),
-            }
-        });
-        RuleSet::new(domains)
+    /// The effective mode of a named item: that of its latest switch, else the written one, and never stricter
+    /// than `daemon`, the mode of the whole daemon.
+    pub(super) fn effective_mode(&self, domain: &str, name: &str, written: Mode, daemon: Mode) -> Mode {
+        let switch = self.find_latest_switch(|target| target.matches_rule(domain, name));
+        switch.map_or(written, |switch| switch.mode).max(daemon)
     }
 
     fn record_event(&mut self, event: ControlEvent) {
@@ -130,13 +128,18 @@ impl OperatorControl {
 }
 
 impl Engine {
-    /// Installs a rule set atomically. Rules that keep their name keep the state of their keys, if
-    /// comparable, and their switches. Returns the previous rule set; dropping it may free thousands of
-    /// rules.
-    pub fn install_rules(&self, rules: RuleSet) -> ReplacedRuleSet {
+    /// Installs domains atomically; of two with the same name, which the reader excludes, the first. Rules that
+    /// keep their name keep the state of their keys, if comparable, and their switches. Returns the previous
+    /// rule set; dropping it may free thousands of rules.
+    pub fn install_rules<D: Into<Arc<Domain>>>(
+        &self,
+        domains: impl IntoIterator<Item = D>,
+    ) -> ReplacedRuleSet {
+        let mut domains: Vec<Arc<Domain>> = domains.into_iter().map(Into::into).collect();
+        let mut names = HashSet::new();
+        domains.retain(|domain| names.insert(Box::<str>::from(domain.name())));
         let mut control = self.control.lock();
-        control.configured_domains = rules.domains().to_vec();
-        drop(rules);
+        control.configured_domains = domains;
         let is_first = !std::mem::replace(&mut control.installed, true);
         self.compile_and_install(&mut control, is_first)
     }
@@ -221,22 +224,21 @@ impl Engine {
     fn compile_and_install(&self, control: &mut OperatorControl, is_first: bool) -> ReplacedRuleSet {
         let mut slots = self.slots.lock();
         let before = self.rule_set.load_full();
-        let mode = control.daemon_mode(self.options.mode);
-        let rules = control.switched_rules();
-        control.guards.watch_changed_rules(rules.domains(), &before, mode, is_first);
-        let (blocked, everywhere) = (blocked_keys(&control.blocks), blocked_keys(&control.fleet.blocks));
-        let said = OperatorOverrides {
-            mode,
-            blocked: &blocked,
-            fleet_blocked: &everywhere,
-            guards: &control.guards,
-        };
+        let mode = control.daemon_mode();
+        control.watch_changed_rules(&before, mode, is_first);
+        self.fleet.register_limits(&control.configured_domains, &self.options.hash_key);
         let mut heritage = self.heritage.lock();
         slots.begin_rule_set();
-        let (inherited, hash_key) = ((&*heritage, &self.fingerprints), &self.options.hash_key);
-        self.fleet.register_limits(&rules, hash_key);
-        let keys = (hash_key, &self.fleet);
-        let ruling = CompiledRuleSet::new(rules, &before, inherited, keys, &said, &mut slots, &self.pools);
+        let compiler = Compiler {
+            engine: self,
+            control,
+            mode,
+            blocks: [blocked_keys(&control.blocks), blocked_keys(&control.fleet.blocks)],
+            before: &before,
+            heritage: &heritage,
+            slots: &mut slots,
+        };
+        let ruling = compiler.compile();
         before.left_behind(&ruling, &self.fingerprints).into_iter().for_each(|rule| heritage.add(rule));
         drop(heritage);
         self.pools.shedding(&ruling.configured_pools());
@@ -267,40 +269,3 @@ impl Engine {
 }
 
 const EVENTS_MAX: usize = 1_000;
-
-#[derive(Clone, Copy)]
-pub(in crate::engine) struct OperatorOverrides<'c> {
-    /// The strictest mode of any rule.
-    pub(in crate::engine) mode: Mode,
-    /// Keys blocked on this host.
-    pub(in crate::engine) blocked: &'c HashMap<RuleName, Arc<BlockedKeys>>,
-    /// Keys blocked on all hosts.
-    pub(in crate::engine) fleet_blocked: &'c HashMap<RuleName, Arc<BlockedKeys>>,
-    /// Rules whose callers are sampled.
-    pub(in crate::engine) guards: &'c Guards,
-}
-
-impl OperatorOverrides<'_> {
-    pub(in crate::engine) fn find_blocked_keys(&self, domain: &str, rule: &str) -> Option<Arc<BlockedKeys>> {
-        find_rule_blocks(self.blocked, domain, rule)
-    }
-
-    pub(in crate::engine) fn find_fleet_blocked_keys(
-        &self,
-        domain: &str,
-        rule: &str,
-    ) -> Option<Arc<BlockedKeys>> {
-        find_rule_blocks(self.fleet_blocked, domain, rule)
-    }
-}
-
-fn find_rule_blocks(
-    blocked: &HashMap<RuleName, Arc<BlockedKeys>>,
-    domain: &str,
-    rule: &str,
-) -> Option<Arc<BlockedKeys>> {
-    if blocked.is_empty() {
-        return None;
-    }
-    blocked.get(&RuleName { domain: domain.into(), rule: rule.into() }).cloned()
-}

@@ -227,7 +227,7 @@ impl Engine {
         let ruling = self.rule_set.load();
         let Some((rule, terms)) = ruling.find_rule(refund.rule) else { return };
         let Some(allowance) = rule.limit.allowance(refund.allowance) else { return };
-        if terms.states.tag_and_salt(refund.allowance).1 != refund.salt {
+        if terms.tag_and_salt(refund.allowance).1 != refund.salt {
             return;
         }
         let quota = match (&allowance.over, refund.is_elastic) {
@@ -236,7 +236,12 @@ impl Engine {
             (_, false) => &allowance.quota,
         };
         let mut shard = self.shards.lock(self.shards.index_for(&refund.digest));
-        each_algorithm!(quota, quota => refund_state(quota, refund, &mut shard, self.shards.memory(), now));
+        each_algorithm!(
+            quota,
+            quota => refund_state(quota, refund, &mut shard, self.shards.memory(), now),
+            // A permit is released with its lease.
+            _ => {}
+        );
     }
 }
 

@@ -16,7 +16,7 @@ use super::player::Player;
 use super::rule_in_sets::{RuleInSets, rules_in_sets};
 use super::rule_records::RuleRecord;
 use super::summary::{PlayedCounts, remarks};
-use crate::engine::VerdictTotals;
+use crate::engine::{Totals, VerdictTotals};
 use crate::page::{count, document, name, nonce, rule_name, table};
 use crate::state::AtomicFile;
 use rule::at_least;

@@ -43,7 +43,7 @@ impl<'d> Judgement<'d> {
             .as_ref()
             .filter(|_| !is_work && request.idempotency_key.is_none() && !request.oversized)?;
         let cost = request.cost.in_unit(UNIT_REQUESTS).filter(|cost| *cost > 0)?;
-        let rule = self.domain.rules().get(number as usize)?;
+        let rule = self.compiled.domain.rules().get(number as usize)?;
         Some(OneRule { number, rule, terms, plain, counters: self.counters?, cost })
     }
 
@@ -85,7 +85,7 @@ impl<'d> Judgement<'d> {
                 self.decide_by_one_quota(&**quota, one, selection, request, workspace)
             }
             // Unreachable: token buckets are judged above, and concurrency rules are never simple.
-            Quota::TokenBucket(_) | Quota::Concurrency(_) | Quota::FleetConcurrency(_) => {
+            Quota::TokenBucket(_) | Quota::Concurrency(_) => {
                 self.decide_by_all_rules(selection, request, workspace, None)
             }
         }
@@ -101,7 +101,7 @@ impl<'d> Judgement<'d> {
         workspace: &'w mut Workspace,
     ) -> EngineAnswer<'d> {
         let OneRule { number, rule, terms, plain, counters, cost } = *one;
-        let values = self.domain.key_values(number, selection);
+        let values = self.compiled.domain.key_values(number, selection);
         let digest = terms.key_hash.digest_state(values, plain.tag, plain.salt);
         let Some((outcome, level)) = self.admit_by_quota(quota, one, digest, request) else {
             // The general path converts a state of another quota, or migrates one under another digest.
@@ -110,36 +110,37 @@ impl<'d> Judgement<'d> {
         workspace.clear_notes();
         let passes = outcome.is_allowed();
         let level = if A::IS_SHARED && !passes { level.for_refusal(cost) } else { level };
-        if !passes && !terms.enforced {
+        if !passes && !terms.enforced() {
             workspace.notes.push((NoteKind::Shadow, number));
         }
         if request.lists_all_limits && rule.advertise {
             workspace.all.push((number, level));
         }
         let (verdict, retry) = match outcome {
-            Outcome::Queued(wait) if terms.enforced && wait > Micros::ZERO => (Verdict::Wait, Some(wait)),
-            Outcome::Later(_) | Outcome::Never if terms.enforced => (Verdict::Limit, retry_after(outcome)),
+            Outcome::Queued(wait) if terms.enforced() && wait > Micros::ZERO => (Verdict::Wait, Some(wait)),
+            Outcome::Later(_) | Outcome::Never if terms.enforced() => (Verdict::Limit, retry_after(outcome)),
             _ => (Verdict::Allow, Some(Micros::ZERO)),
         };
         let is_sampled = is_sampled(counters.count_decision(terms.reply_slot, verdict));
-        let refusal = if terms.enforced { CheckResult::Refuse } else { CheckResult::WouldRefuse };
+        let refusal = if terms.enforced() { CheckResult::Refuse } else { CheckResult::WouldRefuse };
         counters.count_check(terms.slot, if passes { CheckResult::Pass } else { refusal });
         if is_sampled || !passes {
             // The salt, mixed in twice, cancels.
             let key = digest.with_tag_and_salt(plain.tag, plain.salt);
-            let seen = SeenRequest { domain: self.domain, rule: number, slot: terms.slot, key, selection };
-            let ranking = if terms.enforced { Ranking::Refused } else { Ranking::WouldRefuse };
+            let seen =
+                SeenRequest { domain: &self.compiled.domain, rule: number, slot: terms.slot, key, selection };
+            let ranking = if terms.enforced() { Ranking::Refused } else { Ranking::WouldRefuse };
             self.record_caller(&seen, cost, is_sampled, (!passes).then_some(ranking));
         }
         EngineAnswer::Decided(Decision {
             verdict,
-            binding: terms.enforced.then_some(LimitView { rule, level }),
+            binding: terms.enforced().then_some(LimitView { rule, level }),
             listed: None,
             shedder: None,
             lease: None,
             retry_after: retry,
             priority: None,
-            domain: Some(self.domain),
+            domain: Some(&*self.compiled.domain),
             notes: &workspace.notes,
             limits_by_index: &workspace.all,
             checked_keys: CheckedKeys::One(RuleCheck { rule: number, key: digest.hash(), cost, passes }),
@@ -163,7 +164,7 @@ impl<'d> Judgement<'d> {
         let may_call = A::IS_SHARED && shard.share_sync_queue.has_room();
         let mut calls = false;
         let mut admit = |state: &mut A::State| {
-            let outcome = quota.admit(state, now, one.cost, request.wait_max, one.terms.enforced);
+            let outcome = quota.admit(state, now, one.cost, request.wait_max, one.terms.enforced());
             if A::IS_SHARED {
                 if !outcome.is_allowed() {
                     quota.record_refusal(state, now, one.cost);

@@ -16,8 +16,9 @@ use tidegate::fleet::member::HostMember;
 use tidegate::fleet::reply::{ReplyKind, ScriptReply};
 use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::sync;
-use tidegate::limit::{Quota, Rate, places, token_bucket};
-use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule, RuleSet};
+use tidegate::limit::concurrency::ConcurrencyQuota;
+use tidegate::limit::{Quota, Rate, token_bucket};
+use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule};
 
 use super::world::WorkPlan;
 use crate::waiting::Waiting;
@@ -77,7 +78,7 @@ impl Host {
         let options = EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
         let engine = Arc::new(Engine::new(options));
         let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
-        engine.install_rules(RuleSet::new(vec![Domain::new("api", vec![rule(plan), own_rule()])]));
+        engine.install_rules(vec![Domain::new("api", vec![rule(plan), own_rule()])]);
         let mut name = [0; 16];
         name[..4].copy_from_slice(&(number + 1).to_le_bytes());
         let seed = plan.base.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(number) << 32) ^ life;
@@ -118,7 +119,7 @@ impl Host {
 
     /// Its rules go.
     pub(crate) fn forget_rules(&mut self) {
-        self.engine.install_rules(RuleSet::default());
+        self.engine.install_rules(Vec::<Domain>::new());
         self.member.take_budgets();
     }
 
@@ -299,7 +300,7 @@ fn local(drift_ppm: i64, us: u64) -> Timestamp {
 fn rule(plan: &WorkPlan) -> Rule {
     let max = plan.base.burst.try_into().unwrap();
     let quota =
-        Quota::FleetConcurrency(places::PermitQuota::new(max, plan.when_down).with_remote_checks(plan.asks));
+        Quota::Concurrency(ConcurrencyQuota::new(max).shared(plan.when_down).with_remote_checks(plan.asks));
     let position = Position { file: "simulation".into(), line: 1, column: 1 };
     let key = vec![KeyPart::plain("tenant")];
     Rule {
