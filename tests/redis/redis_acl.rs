@@ -3,7 +3,7 @@
 use crate::redis_server;
 use std::fs;
 
-use redis_server::{Redis, is_installed};
+use redis_server::Redis;
 use tidegate::fleet::beat::{Heartbeat, PoolLoad, PoolReport};
 use tidegate::fleet::call::{Bucket, KeyPayment, Payment, ScriptCommand, SequencePosition, SyncBatch};
 use tidegate::fleet::cell::{CellQuota, CellRate, CellRequest};
@@ -19,9 +19,6 @@ const PASSWORD: &str = "correct-horse-battery";
 
 #[tokio::test]
 async fn example_acl_grants_exactly_needed_rights() {
-    if !is_installed() {
-        return;
-    }
     let example = fs::canonicalize("config/redis-acl.conf").unwrap();
     let redis = Redis::start(&["--include", example.to_str().unwrap()]);
     let link = link(&redis);
@@ -50,9 +47,6 @@ async fn example_acl_grants_exactly_needed_rights() {
 
 #[tokio::test]
 async fn detects_missing_rights_without_changes() {
-    if !is_installed() {
-        return;
-    }
     let redis =
         Redis::start(&["--include", fs::canonicalize("config/redis-acl.conf").unwrap().to_str().unwrap()]);
     redis.order(&format!("ACL SETUSER tidegate >{PASSWORD} -set -zrem"));

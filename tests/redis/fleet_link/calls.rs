@@ -5,14 +5,11 @@ use std::time::Duration;
 use redis::Value;
 use tidegate::fleet::link::{FailureClass, RedisCommand, Script, Url, UrlError};
 
-use super::redis_server::{Redis, is_installed};
+use super::redis_server::Redis;
 use super::{count, counted, echo, failures, link, one, said_back, up};
 
 #[tokio::test]
 async fn connects_by_every_kind_of_url() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start_on_port(&[]);
     let socket = redis.socket().display().to_string();
     let (port, local) = (redis.port, "127.0.0.1");
@@ -88,9 +85,6 @@ fn detects_plain_text_beyond_loopback() {
 
 #[tokio::test]
 async fn pipelines_commands_and_orders_replies() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let link = link(&redis.url());
     up(&link).await;
@@ -120,9 +114,6 @@ async fn pipelines_commands_and_orders_replies() {
 
 #[tokio::test]
 async fn discards_replies_of_dropped_commands() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let link = link(&redis.url());
     up(&link).await;
@@ -143,9 +134,6 @@ async fn discards_replies_of_dropped_commands() {
 
 #[tokio::test]
 async fn reloads_and_retries_forgotten_script() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let link = link(&redis.url());
     up(&link).await;
@@ -174,9 +162,6 @@ async fn reloads_and_retries_forgotten_script() {
 
 #[tokio::test]
 async fn short_deadline_keeps_connection() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let link = link(&redis.url());
     up(&link).await;

@@ -8,7 +8,7 @@ use redis::Value;
 use tidegate::fleet::link::{FailureClass, LinkError, LinkOptions, RedisCommand, RedisLink, Script};
 
 use super::redis_cluster::Three;
-use super::redis_server::{Redis, is_installed};
+use super::redis_server::Redis;
 use super::{is_up, until};
 
 fn link_to(three: &Three) -> RedisLink {
@@ -36,9 +36,6 @@ async fn counted(link: &RedisLink, tag: &str) -> Result<(i64, i64), LinkError> {
 
 #[tokio::test]
 async fn sends_each_tag_to_node_of_its_slot() {
-    if !is_installed() {
-        return;
-    }
     let three = Three::start();
     let link = link_to(&three);
     until("the map is known", || link.nodes().len() == 3 && is_up(&link)).await;
@@ -67,9 +64,6 @@ async fn sends_each_tag_to_node_of_its_slot() {
 
 #[tokio::test]
 async fn runs_each_command_once_while_slot_moves() {
-    if !is_installed() {
-        return;
-    }
     let three = Three::start();
     let link = Rc::new(link_to(&three));
     until("the map is known", || link.nodes().len() == 3 && is_up(&link)).await;
@@ -121,9 +115,6 @@ async fn runs_each_command_once_while_slot_moves() {
 
 #[tokio::test]
 async fn serves_other_slots_when_node_is_down() {
-    if !is_installed() {
-        return;
-    }
     let mut three = Three::start();
     let link = link_to(&three);
     until("the map is known", || link.nodes().len() == 3 && is_up(&link)).await;

@@ -4,14 +4,11 @@ use redis::Value;
 use rustix::process::Signal;
 use tidegate::fleet::link::{FailureClass, RedisCommand, Script};
 
-use super::redis_server::{Redis, is_installed};
+use super::redis_server::Redis;
 use super::{Log, counted, down, echo, failures, is_down_for, link, one, said_back, until, up};
 
 #[tokio::test]
 async fn reconnects_to_restarted_server() {
-    if !is_installed() {
-        return;
-    }
     let log = Log::listen();
     let mut redis = Redis::start(&[]);
     let link = link(&redis.url());
@@ -38,9 +35,6 @@ async fn reconnects_to_restarted_server() {
 
 #[tokio::test]
 async fn times_out_stopped_server_and_drops_late_replies() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start_on_port(&[]);
     let link = link(&format!("redis://127.0.0.1:{}", redis.port));
     up(&link).await;
@@ -62,9 +56,6 @@ async fn times_out_stopped_server_and_drops_late_replies() {
 
 #[tokio::test]
 async fn extends_timeout_for_slow_server() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let link = link(&redis.url());
     up(&link).await;
@@ -92,9 +83,6 @@ async fn extends_timeout_for_slow_server() {
 
 #[tokio::test]
 async fn reconnects_when_server_became_replica() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let link = link(&redis.url());
     up(&link).await;
@@ -111,9 +99,6 @@ async fn reconnects_when_server_became_replica() {
 
 #[tokio::test]
 async fn reports_master_down_of_replica() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&["--replica-serve-stale-data", "no"]);
     let link = link(&redis.url());
     up(&link).await;
@@ -127,9 +112,6 @@ async fn reports_master_down_of_replica() {
 
 #[tokio::test]
 async fn keeps_connection_to_server_out_of_memory() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&["--maxmemory", "1mb", "--maxmemory-policy", "noeviction"]);
     redis.order("DEBUG POPULATE 20000");
     let link = link(&redis.url());
@@ -144,9 +126,6 @@ async fn keeps_connection_to_server_out_of_memory() {
 
 #[tokio::test]
 async fn reports_busy_server() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&["--busy-reply-threshold", "20"]);
     let link = link(&redis.url());
     up(&link).await;
@@ -165,9 +144,6 @@ async fn reports_busy_server() {
 
 #[tokio::test]
 async fn waits_for_loading_server() {
-    if !is_installed() {
-        return;
-    }
     let mut redis = Redis::start(&[]);
     redis.order("DEBUG POPULATE 2000");
     redis.order("SAVE");
@@ -184,9 +160,6 @@ async fn waits_for_loading_server() {
 
 #[tokio::test]
 async fn script_error_reports_line_without_values() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let link = link(&redis.url());
     up(&link).await;

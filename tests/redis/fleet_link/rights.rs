@@ -4,7 +4,7 @@ use std::fs;
 
 use tidegate::fleet::link::{FailureClass, LinkOptions, RedisLink};
 
-use super::redis_server::{Redis, is_installed};
+use super::redis_server::Redis;
 use super::{
     Log, count, counted, down, echo, failures, half_a_minute_passes, is_down_for, one, options, said_back,
     until, up,
@@ -23,9 +23,6 @@ fn link_as(redis: &Redis, user: Option<&str>, password: &str) -> RedisLink {
 
 #[tokio::test]
 async fn retries_wrong_password_after_delay() {
-    if !is_installed() {
-        return;
-    }
     let log = Log::listen();
     let redis = Redis::start(&["--requirepass", PASSWORD]);
     let link = link_as(&redis, None, "wrong-horse\n");
@@ -51,9 +48,6 @@ async fn retries_wrong_password_after_delay() {
 
 #[tokio::test]
 async fn reports_password_faults() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&["--requirepass", PASSWORD]);
     let none = RedisLink::start(options(&redis.url()), vec![echo()]).unwrap();
     let empty = link_as(&redis, None, "\n");
@@ -72,9 +66,6 @@ async fn reports_password_faults() {
 
 #[tokio::test]
 async fn retries_when_missing_rights_are_granted() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     redis.order("ACL SETUSER tide on >correct-horse-battery ~tg:* +script|load +evalsha +incrby");
     let link = link_as(&redis, Some("tide"), PASSWORD);

@@ -5,7 +5,7 @@ use std::fs;
 use tidegate::fleet::link::{FailureClass, LinkOptions, RedisLink, TlsFault};
 
 use super::certificates::server;
-use super::redis_server::{Redis, is_installed};
+use super::redis_server::Redis;
 use super::{count, down, echo, options, said_back, until, up};
 
 fn link_to(redis: &Redis, host: &str, ca: &str) -> RedisLink {
@@ -24,9 +24,6 @@ async fn fault(link: &RedisLink) -> (TlsFault, String) {
 
 #[tokio::test]
 async fn connects_to_trusted_server_over_tls() {
-    if !is_installed() {
-        return;
-    }
     let redis = server("127.0.0.1", 2999);
     let link = link_to(&redis, "127.0.0.1", "ours.pem");
     up(&link).await;
@@ -41,9 +38,6 @@ async fn connects_to_trusted_server_over_tls() {
 
 #[tokio::test]
 async fn reports_fault_of_each_bad_certificate() {
-    if !is_installed() {
-        return;
-    }
     let redis = server("localhost", 2999);
     up(&link_to(&redis, "localhost", "ours.pem")).await;
     let (found, text) = fault(&link_to(&redis, "localhost", "theirs.pem")).await;
@@ -62,9 +56,6 @@ async fn reports_fault_of_each_bad_certificate() {
 
 #[tokio::test]
 async fn reports_faults_of_ca_file_and_port() {
-    if !is_installed() {
-        return;
-    }
     let redis = server("localhost", 2999);
     for (name, text, expected) in [
         ("missing.pem", None, "it cannot be read"),

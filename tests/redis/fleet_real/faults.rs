@@ -14,7 +14,7 @@ use super::hosts::{
     Asked, CUT_OFF, Caller, LINKED, admitted_by_one_bucket, await_one_more, count_log, hosts, most_at_once,
     passed, passed_between, plan, rules,
 };
-use super::redis_server::{Redis, is_installed};
+use super::redis_server::Redis;
 
 const RATE: f64 = 200.0;
 const BURST: u32 = 100;
@@ -46,10 +46,7 @@ struct Seen {
 }
 
 impl Scene {
-    fn begin(options: &[&str]) -> Option<Scene> {
-        if !is_installed() {
-            return None;
-        }
+    fn begin(options: &[&str]) -> Scene {
         let redis = Redis::start(options);
         let hosts = hosts(2, &redis.url(), &rules("200/s", BURST, "on_miss: refuse"));
         let ask = |who, at_once| {
@@ -59,7 +56,7 @@ impl Scene {
         };
         let (shared, own) = (ask("u1", 4), ask("job1", 1));
         sleep(Duration::from_millis(1_500));
-        Some(Scene { redis, shared, own, hosts, began: read_boot_nanos(), calm: Calm::watch() })
+        Scene { redis, shared, own, hosts, began: read_boot_nanos(), calm: Calm::watch() }
     }
 
     /// Waits until every host knows that it is cut off.
@@ -135,8 +132,8 @@ fn outage(
     options: &[&str],
     breaks: impl FnOnce(&mut Redis),
     mend: impl FnOnce(&mut Redis),
-) -> Option<(Seen, Vec<Daemon>)> {
-    let mut scene = Scene::begin(options)?;
+) -> (Seen, Vec<Daemon>) {
+    let mut scene = Scene::begin(options);
     breaks(&mut scene.redis);
     let cut_off = scene.await_cut_off();
     sleep(Duration::from_millis(1_500));
@@ -157,7 +154,7 @@ fn outage(
     assert!(seen.excess() <= 1.5, "{} bursts, the last {late} ms after the first", seen.excess());
     seen.own_rules_know_nothing_of_it();
     seen.recovered(heard);
-    Some((seen, hosts))
+    (seen, hosts)
 }
 
 #[test]
@@ -167,12 +164,9 @@ fn survives_stopped_redis() {
 
 #[test]
 fn detects_refused_connection_before_silence_timeout() {
-    if !is_installed() {
-        return;
-    }
     // A busy machine may be late: silence is never as soon as that.
     let is_sooner = (0..10).any(|_| {
-        let Some(mut scene) = Scene::begin(&[]) else { return false };
+        let mut scene = Scene::begin(&[]);
         let killed = read_boot_nanos();
         scene.redis.kill();
         let took = Duration::from_nanos(scene.await_cut_off() - killed);
@@ -195,11 +189,9 @@ fn survives_redis_restart_with_data() {
 
 #[test]
 fn survives_redis_demoted_to_replica() {
-    let seen =
+    let (_, hosts) =
         outage(&[], |redis| redis.order("REPLICAOF 127.0.0.1 1"), |redis| redis.order("REPLICAOF NO ONE"));
-    if let Some((_, hosts)) = seen {
-        hosts[0].await_log(&["no connection to Redis", "readonly"]);
-    }
+    hosts[0].await_log(&["no connection to Redis", "readonly"]);
 }
 
 #[test]
@@ -209,7 +201,7 @@ fn survives_redis_out_of_memory() {
 
 #[test]
 fn survives_redis_flush_and_sleep() {
-    let Some(scene) = Scene::begin(&[]) else { return };
+    let scene = Scene::begin(&[]);
     scene.redis.order("SCRIPT FLUSH");
     scene.redis.order("FLUSHALL");
     sleep(Duration::from_millis(500));
@@ -229,7 +221,7 @@ fn survives_redis_flush_and_sleep() {
 /// Who may not is not asked again for half a minute: that it goes on alone is what can be seen.
 #[test]
 fn falls_back_when_redis_revokes_rights() {
-    let Some(scene) = Scene::begin(&[]) else { return };
+    let scene = Scene::begin(&[]);
     let before: Vec<usize> = scene.hosts.iter().map(|host| count_log(host, "noperm")).collect();
     scene.redis.order("ACL SETUSER default -evalsha");
     let cut_off = scene.await_cut_off();
@@ -244,9 +236,6 @@ fn falls_back_when_redis_revokes_rights() {
 
 #[test]
 fn starts_without_reachable_redis() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&["--requirepass", "right"]);
     let nowhere = format!("{}-not", redis.url());
     for (url, more, says) in [(redis.url(), ", password_file: password", "auth"), (nowhere, "", "down")] {

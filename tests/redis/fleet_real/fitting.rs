@@ -5,15 +5,12 @@ use std::time::Duration;
 
 use super::daemon::{Daemon, eventually};
 use super::hosts::{hosts, metric, rules};
-use super::redis_server::{Redis, is_installed};
+use super::redis_server::Redis;
 use super::wire::{Wire, hit, verdict_of};
 
 /// Pages of ten requests of each of 20 callers, a third of the rate, alternating between two hosts.
 #[test]
 fn default_admits_pages_of_ten_at_third_of_rate() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let hosts = hosts(2, &redis.url(), &rules("20/s", 20, ""));
     let mut wires = hosts.iter().map(|host| Wire::greeted(&host.socket())).collect::<Vec<_>>();
@@ -44,9 +41,6 @@ fn unanswered(host: &Daemon) -> f64 {
 
 #[test]
 fn default_admits_cost_of_30_with_burst_50() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let hosts = hosts(2, &redis.url(), &rules("100/s", 50, ""));
     for (number, host) in hosts.iter().enumerate() {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::daemon::{Daemon, eventually};
 use super::hosts::{LINKED, ask_all, await_one_more, count_log, hosts, passed, plan, rules};
-use super::redis_server::{Redis, is_installed};
+use super::redis_server::Redis;
 
 /// So slow that nothing comes back while a test lasts.
 const ONCE: u32 = 3_000;
@@ -52,9 +52,6 @@ pub(crate) fn end(hosts: &mut [Daemon]) {
 
 #[test]
 fn returns_unused_tokens_at_exit() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let mut hosts = hosts(3, &redis.url(), &once());
     let admitted = passed(&ask_all(&hosts, 1, Duration::from_millis(4), Duration::from_millis(1_500))).len();
@@ -73,9 +70,6 @@ fn returns_unused_tokens_at_exit() {
 
 #[test]
 fn keeps_identity_across_restart_and_renames_copy() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let url = redis.url();
     let name = |daemon: &Daemon| fs::read(daemon.plan.path("state/fleet-identity")).unwrap()[8..24].to_vec();
@@ -106,9 +100,6 @@ fn keeps_identity_across_restart_and_renames_copy() {
 
 #[test]
 fn counts_hosts_with_fleet_rules_only() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let of_host = "domain: api\nlimits: [{name: shared, key: [user], rate: 5/s}]\n";
     let host = plan(&redis.url(), of_host, "").start();

@@ -15,7 +15,7 @@ use super::hosts::{metric, plan};
 use super::http::get;
 use super::liar::Liar;
 use super::overrides::{ALLOW, LIMIT, RULES, fail, hears, hears_no, run, uses_up, verdict};
-use super::redis_server::{Redis, is_installed};
+use super::redis_server::Redis;
 
 const KEY: &str = "tg:{tm}:overrides";
 
@@ -93,9 +93,6 @@ fn is_restored(redis: &Redis) -> bool {
 
 #[test]
 fn host_rules_limit_whatever_redis_says() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let host = deceived(&redis);
     await_version(&host, 2);
@@ -146,9 +143,6 @@ fn copy(redis: &Redis, expression: &str) {
 
 #[test]
 fn an_older_document_is_ignored_after_a_flush_a_backup_and_a_restart() {
-    if !is_installed() {
-        return;
-    }
     let mut redis = Redis::start(&[]);
     let host = plan(&redis.url(), RULES, "").start();
     host.await_log(&["connected to Redis"]);
@@ -187,9 +181,6 @@ fn an_older_document_is_ignored_after_a_flush_a_backup_and_a_restart() {
 
 #[test]
 fn an_authentic_document_switches_no_more_than_an_operator_could() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let host = plan(&redis.url(), RULES, "").start();
     host.await_log(&["connected to Redis"]);
@@ -223,9 +214,6 @@ fn an_authentic_document_switches_no_more_than_an_operator_could() {
 
 #[test]
 fn hosts_choose_the_same_of_two_documents_of_one_version() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let hosts = [RULES, RULES].map(|rules| plan(&redis.url(), rules, "").start());
     hosts.iter().for_each(|host| drop(host.await_log(&["connected to Redis"])));
@@ -249,9 +237,6 @@ fn hosts_choose_the_same_of_two_documents_of_one_version() {
 
 #[test]
 fn other_secret_neither_reads_nor_replaces_overrides() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let host = plan(&redis.url(), RULES, "").start();
     let other = plan(&redis.url(), RULES, "");

@@ -10,7 +10,7 @@ use tidegate::clock::read_boot_nanos;
 
 use super::daemon::{BINARY, Daemon, Plan, eventually};
 use super::hosts::plan;
-use super::redis_server::{Redis, is_installed};
+use super::redis_server::Redis;
 use super::wire::{hit, verdict_of};
 
 /// Five requests of each user, on each host for itself, practically for good; and a budget of all hosts.
@@ -83,9 +83,6 @@ pub(crate) fn two(redis: &Redis) -> [Daemon; 2] {
 
 #[test]
 fn fleet_switch_applies_on_all_hosts_with_its_origin() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     // One shares a budget, the other none: both are told.
     let hosts = two(&redis);
@@ -123,9 +120,6 @@ fn fleet_switch_applies_on_all_hosts_with_its_origin() {
 
 #[test]
 fn later_fleet_switch_wins() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let hosts = two(&redis);
     hosts.iter().for_each(|host| uses_up(host, "u1"));
@@ -164,9 +158,6 @@ fn later_fleet_switch_wins() {
 
 #[test]
 fn fleet_block_applies_on_all_hosts_by_digest() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let hosts = two(&redis);
     let said = run(&hosts[0], "block per-user user=ann@example.org --for 1h --fleet");
@@ -200,9 +191,6 @@ fn fleet_block_applies_on_all_hosts_by_digest() {
 
 #[test]
 fn keeps_overrides_in_outage_and_restores_them_to_redis() {
-    if !is_installed() {
-        return;
-    }
     let mut redis = Redis::start(&[]);
     let hosts = two(&redis);
     hosts.iter().for_each(|host| uses_up(host, "u1"));
@@ -240,9 +228,6 @@ fn keeps_overrides_in_outage_and_restores_them_to_redis() {
 
 #[test]
 fn fleet_switch_fails_with_reason_without_redis() {
-    if !is_installed() {
-        return;
-    }
     let alone = Plan::new().start();
     for words in ["switch per-user shadow --fleet", "switch per-user --clear --fleet"] {
         let said = fail(&alone, words);
@@ -266,9 +251,6 @@ fn fleet_switch_fails_with_reason_without_redis() {
 
 #[test]
 fn concurrent_operators_lose_no_block() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let hosts = two(&redis);
     std::thread::scope(|scope| {

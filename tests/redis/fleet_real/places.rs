@@ -14,7 +14,7 @@ use super::calm::Calm;
 use super::daemon::Daemon;
 use super::hosts::{CUT_OFF, LINKED, await_one_more, count_log, hosts, plan};
 use super::leaving::end;
-use super::redis_server::{Redis, is_installed};
+use super::redis_server::Redis;
 use super::wire::{Wire, verdict_of};
 
 /// At once, on all hosts together.
@@ -120,9 +120,6 @@ fn mean(done: &[(u64, u64)], from: u64, to: u64) -> f64 {
 
 #[test]
 fn fleet_concurrency_never_exceeds_maximum() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let hosts = hosts(3, &redis.url(), &rules(MAX, ""));
     let (workers, calm) = (work(&hosts, Duration::from_millis(60)), Calm::watch());
@@ -138,9 +135,6 @@ fn fleet_concurrency_never_exceeds_maximum() {
 
 #[test]
 fn permits_of_killed_host_pass_to_others() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let hosts = hosts(3, &redis.url(), &rules(MAX, ""));
     let mut first = hosts[0].greeted();
@@ -172,9 +166,6 @@ fn permits_of_killed_host_pass_to_others() {
 
 #[test]
 fn returns_idle_permits_at_exit() {
-    if !is_installed() {
-        return;
-    }
     // What lapses is nobody's for more than a second; what was given back is there sooner, if the machine is not too busy.
     let is_sooner = (0..10).any(|_| {
         let redis = Redis::start(&[]);
@@ -195,9 +186,6 @@ fn returns_idle_permits_at_exit() {
 
 #[test]
 fn leases_keep_fleet_permits_across_restart() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let mut hosts = hosts(2, &redis.url(), &rules(6, ""));
     let second = hosts.pop().unwrap();
@@ -224,9 +212,6 @@ fn leases_keep_fleet_permits_across_restart() {
 
 #[test]
 fn outage_grants_no_permits_or_the_share() {
-    if !is_installed() {
-        return;
-    }
     for (down, part) in [("refuse", 0), ("share", MAX / 3)] {
         let redis = Redis::start(&[]);
         let hosts = hosts(3, &redis.url(), &rules(MAX, &format!("on_redis_down: {down}")));
@@ -270,9 +255,6 @@ fn begun_between(done: &[(u64, u64)], from: u64, to: u64) -> Vec<(u64, u64)> {
 
 #[test]
 fn late_host_learns_permits_in_use() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let first = hosts(1, &redis.url(), &rules(MAX, ""));
     let mut wire = first[0].greeted();
@@ -308,9 +290,6 @@ fn one_after_another(wires: &mut [Wire], most: usize, rounds: usize) -> usize {
 
 #[test]
 fn grants_last_free_permit_to_any_host() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     // As patient as can be: what a busy machine does not answer in time is refused.
     let hosts = hosts(3, &redis.url(), &rules(3, "wait: 50ms, on_redis_down: refuse"));

@@ -7,14 +7,11 @@ use std::time::Duration;
 use super::daemon::eventually;
 use super::hosts::{CUT_OFF, Caller, LINKED, count_log, hosts, passed};
 use super::leaving::{end, lapsed, left, once};
-use super::redis_server::{Redis, is_installed};
+use super::redis_server::Redis;
 use super::way::Way;
 
 #[test]
 fn charges_once_when_replies_are_lost() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let way = Way::to(&redis.socket());
     let mut hosts = hosts(3, &way.url(), &once());

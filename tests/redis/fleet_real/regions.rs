@@ -6,7 +6,7 @@ use super::calm::Calm;
 use super::daemon::Daemon;
 use super::hosts::{ask_all, await_counted, most_at_once, passed, passed_between, plan, rules};
 use super::places::{begin_all, rules as rules_of_work};
-use super::redis_server::{Redis, is_installed};
+use super::redis_server::Redis;
 use super::wire::Wire;
 
 const RATE: f64 = 400.0;
@@ -15,9 +15,6 @@ const LASTS: Duration = Duration::from_secs(5);
 
 #[test]
 fn regions_admit_their_share_of_the_budget() {
-    if !is_installed() {
-        return;
-    }
     let servers = [Redis::start(&[]), Redis::start(&[])];
     let start = |redis: &Redis, weight: &str| -> Daemon {
         let rules = rules("400/s", BURST, "on_miss: refuse");
@@ -45,9 +42,6 @@ fn regions_admit_their_share_of_the_budget() {
 
 #[test]
 fn regions_run_their_share_of_permits() {
-    if !is_installed() {
-        return;
-    }
     let servers = [Redis::start(&[]), Redis::start(&[])];
     let start = |redis: &Redis, weight: &str| -> Daemon {
         plan(&redis.url(), &rules_of_work(15, ""), &format!(", region_weight: {weight}")).start()

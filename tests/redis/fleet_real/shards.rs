@@ -11,7 +11,7 @@ use super::daemon::{Daemon, Plan, eventually};
 use super::hosts::{CUT_OFF, Caller, LINKED, await_counted, count_log, most_at_once, passed, rules};
 use super::leaving::{end, left, once};
 use super::redis_cluster::Three;
-use super::redis_server::{Redis, is_installed};
+use super::redis_server::Redis;
 
 fn host(redis: &str, rules: &str) -> Daemon {
     let plan = Plan::new().rules("api.yaml", rules);
@@ -32,9 +32,6 @@ fn ask(hosts: &[Daemon], who: &'static str) -> Vec<Caller> {
 
 #[test]
 fn moved_slot_conserves_tokens() {
-    if !is_installed() {
-        return;
-    }
     let cluster = Three::start();
     let url = format!("url: \"redis://127.0.0.1:{}\", cluster: true", cluster.0[0].port);
     let mut hosts = three_hosts(&url, &once());
@@ -74,9 +71,6 @@ fn moved_slot_conserves_tokens() {
 fn survives_loss_of_one_of_three_servers() {
     const BURST: u32 = 50;
     const RATE: f64 = 100.0;
-    if !is_installed() {
-        return;
-    }
     let mut servers: [Redis; 3] = std::array::from_fn(|_| Redis::start(&[]));
     let urls = servers.each_ref().map(|server| format!("\"{}\"", server.url())).join(", ");
     let hosts = three_hosts(&format!("urls: [{urls}]"), &rules("100/s", BURST, "on_miss: refuse"));

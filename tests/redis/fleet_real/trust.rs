@@ -14,7 +14,7 @@ use super::hosts::{
 };
 use super::http::get;
 use super::leaving::end;
-use super::redis_server::{Redis, is_installed};
+use super::redis_server::Redis;
 use super::wire::{Wire, hit, verdict_of};
 
 const RATE: f64 = 200.0;
@@ -52,9 +52,6 @@ fn by_tls(redis: &Redis, host: &str, ca: &str, word: &str) {
 
 #[test]
 fn decides_locally_and_reports_bad_certificate() {
-    if !is_installed() {
-        return;
-    }
     let redis = server("localhost", 2999);
     by_tls(&redis, "localhost", "ours.pem", LINKED);
     by_tls(&redis, "localhost", "theirs.pem", "authority");
@@ -91,9 +88,6 @@ fn others(host: &Daemon) -> u64 {
 
 #[test]
 fn different_secrets_separate_budgets_until_last_restart() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let hosts = [start(&redis, 1), start(&redis, 1)];
     await_counted(&hosts, 2);

@@ -11,7 +11,7 @@ use tidegate::clock::read_boot_nanos;
 use super::daemon::{Daemon, eventually};
 use super::hosts::{CUT_OFF, count_log, hosts, metric, rules};
 use super::msgpack::frame;
-use super::redis_server::{Redis, is_installed};
+use super::redis_server::Redis;
 use super::way::Way;
 use super::wire::{Wire, hit, verdict_of};
 
@@ -61,9 +61,6 @@ fn id_of(reply: &Value) -> u64 {
 
 #[test]
 fn bounds_pending_requests_of_one_connection() {
-    if !is_installed() {
-        return;
-    }
     let fleet = "mode: exact, wait: 50ms, on_redis_down: refuse";
     // On a busy machine the first may be due before the last is read, and after that nobody waits for a while.
     let is_seen = (0..20).any(|_| {
@@ -90,9 +87,6 @@ fn bounds_pending_requests_of_one_connection() {
 
 #[test]
 fn refunds_pending_requests_of_closed_connection() {
-    if !is_installed() {
-        return;
-    }
     let (redis, way, host) = one_host(LENIENT);
     assert_eq!(verdict_of(&Wire::greeted(&host.socket()).ask(&hit(1, "u1"))), ALLOW);
     await_left(&redis, 29);
@@ -108,9 +102,6 @@ fn refunds_pending_requests_of_closed_connection() {
 
 #[test]
 fn answers_pending_request_after_writing_shutdown() {
-    if !is_installed() {
-        return;
-    }
     let (redis, way, host) = one_host("mode: exact, wait: 50ms, on_redis_down: refuse");
     let mut wire = Wire::greeted(&host.socket());
     way.mood().delay_millis.store(5, Ordering::Relaxed);
@@ -123,9 +114,6 @@ fn answers_pending_request_after_writing_shutdown() {
 
 #[test]
 fn answers_pending_requests_at_exit() {
-    if !is_installed() {
-        return;
-    }
     let (redis, _way, host) = one_host(LENIENT);
     let mut wire = Wire::greeted(&host.socket());
     redis.signal(Signal::STOP);
@@ -145,9 +133,6 @@ fn answers_pending_requests_at_exit() {
 
 #[test]
 fn retry_of_pending_request_charges_nothing() {
-    if !is_installed() {
-        return;
-    }
     let (redis, _way, host) = one_host("mode: exact, wait: 50ms, on_redis_down: refuse");
     let mut wire = Wire::greeted(&host.socket());
     let named = |id: u64| json!([3, id, "api", [["user", "u1"]], 2, null, {"idem": "once"}]);
@@ -159,9 +144,6 @@ fn retry_of_pending_request_charges_nothing() {
 
 #[test]
 fn pending_acquire_gets_lease_when_granted() {
-    if !is_installed() {
-        return;
-    }
     let (redis, _way, host) = one_host("mode: exact, wait: 50ms, on_redis_down: refuse");
     let mut wire = Wire::greeted(&host.socket());
     let granted = wire.ask(&json!([1, 1, "api", [["user", "u1"]]]));
@@ -174,9 +156,6 @@ fn pending_acquire_gets_lease_when_granted() {
 
 #[test]
 fn refunds_other_key_when_one_is_limited() {
-    if !is_installed() {
-        return;
-    }
     let two = "domain: api\nlimits:\n  \
         - {name: of-user, key: [user], rate: 1/day, burst: 30, scope: fleet, fleet: {mode: exact, wait: 50ms}}\n  \
         - {name: of-job, key: [job], rate: 1/day, burst: 1, scope: fleet, fleet: {mode: exact, wait: 50ms}}\n";
@@ -195,9 +174,6 @@ fn refunds_other_key_when_one_is_limited() {
 
 #[test]
 fn peek_and_charge_do_not_wait() {
-    if !is_installed() {
-        return;
-    }
     let (redis, _way, host) = one_host(LENIENT);
     let mut wire = Wire::greeted(&host.socket());
     redis.signal(Signal::STOP);
@@ -211,9 +187,6 @@ fn peek_and_charge_do_not_wait() {
 
 #[test]
 fn limits_locally_until_known_retry_time() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let host = hosts(1, &redis.url(), &rules("1/h", 1, LENIENT)).remove(0);
     let mut wire = Wire::greeted(&host.socket());
@@ -238,9 +211,6 @@ fn limits_locally_until_known_retry_time() {
 
 #[test]
 fn stops_waiting_after_five_timeouts_until_reply() {
-    if !is_installed() {
-        return;
-    }
     let redis = Redis::start(&[]);
     let fleet = "mode: exact, wait: 20ms, on_redis_down: refuse";
     let host = hosts(1, &redis.url(), &rules("1000/s", 1_000, fleet)).remove(0);
@@ -265,9 +235,6 @@ fn stops_waiting_after_five_timeouts_until_reply() {
 
 #[test]
 fn probes_redis_slower_than_deadline() {
-    if !is_installed() {
-        return;
-    }
     let (_redis, way, host) = one_host("mode: exact, wait: 20ms, on_redis_down: refuse");
     let mut wire = Wire::greeted(&host.socket());
     way.mood().delay_millis.store(60, Ordering::Relaxed);

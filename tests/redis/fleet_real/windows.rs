@@ -6,7 +6,7 @@ use tidegate::clock::read_boot_nanos;
 
 use super::calm::Calm;
 use super::hosts::{Asked, LINKED, ask_all, plan};
-use super::redis_server::{Redis, is_installed};
+use super::redis_server::Redis;
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -47,9 +47,6 @@ fn check_fixed(name: &str, windows: &[usize], limit: usize, most: usize, calm: b
 
 #[test]
 fn hosts_share_a_fixed_window() {
-    if !is_installed() {
-        return;
-    }
     let rules = "domain: api\nlimits:\n  - {name: shared, key: [user], algorithm: fixed_window, rate: 400/2s, \
                  scope: fleet, fleet: {on_miss: refuse, on_redis_down: refuse}}\n";
     let calm = Calm::watch();
@@ -59,9 +56,6 @@ fn hosts_share_a_fixed_window() {
 
 #[test]
 fn hosts_share_the_windows_of_descriptors() {
-    if !is_installed() {
-        return;
-    }
     let rules =
         "domain: api\ndescriptors: [{key: user, rate_limit: {unit: second, requests_per_unit: 300}}]\n";
     let calm = Calm::watch();
@@ -74,9 +68,6 @@ fn hosts_share_the_windows_of_descriptors() {
 
 #[test]
 fn hosts_share_a_sliding_window() {
-    if !is_installed() {
-        return;
-    }
     let rules = "domain: api\nlimits:\n  - {name: shared, key: [user], algorithm: sliding_window, rate: 400/2s, \
                  scope: fleet, fleet: {on_miss: refuse, on_redis_down: refuse}}\n";
     let calm = Calm::watch();
