@@ -15,7 +15,6 @@ mod metrics;
 mod pages;
 mod recording;
 mod router;
-mod rules_page;
 mod status;
 mod switches;
 mod verbs;

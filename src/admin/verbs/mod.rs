@@ -3,7 +3,6 @@
 pub(super) mod asked;
 mod fleet;
 mod key;
-mod reload;
 mod switch;
 
 pub(crate) use fleet::{FleetKeyKind, FleetKeyStatus};
@@ -80,9 +79,18 @@ pub(super) fn object(body: &[u8]) -> Result<Value, VerbRefusal> {
     Ok(asked)
 }
 
+/// `POST /reload`: reloads the rules, as SIGHUP does, and returns the result.
+fn reload(desk: &AdminState, _by: Operator, _asked: &Value) -> Result<Value, VerbRefusal> {
+    let reloaded = desk.control.reload().map_err(VerbRefusal::failed)?;
+    if !reloaded.problems.is_empty() {
+        return Err(VerbRefusal::failed(reloaded.problems.join("\n")));
+    }
+    Ok(json!({"changes": reloaded.changes}))
+}
+
 /// Every verb, by its path.
 const VERBS: &[(&str, Verb)] = &[
-    ("/reload", reload::reload),
+    ("/reload", reload),
     ("/switch", switch::switch),
     ("/block", key::block),
     ("/unblock", key::unblock),
