@@ -39,7 +39,6 @@ pub use status::log_status;
 pub(crate) use status::{DaemonStatus, NamedCounts, RuleStatus};
 pub(crate) use switches::{ActiveSwitchesStatus, SwitchesStatus};
 pub(crate) use verbs::{FleetKeyKind, FleetKeyStatus};
-pub use verbs::{Operator, VerbRefusal};
 
 use crate::clock::Clock;
 use crate::engine::Engine;

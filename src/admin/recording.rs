@@ -11,11 +11,12 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
+use super::AdminState;
 use super::control::DomainInForce;
+use super::verbs::VerbRefusal;
 use super::verbs::asked::RequestFields;
-use super::{AdminState, Operator, VerbRefusal};
 use crate::clock::Timestamp;
-use crate::engine;
+use crate::engine::SwitchOrigin;
 use crate::record::{RecordReceiver, RecordingKey, RecordingWriter};
 use crate::rules::check_name;
 
@@ -63,7 +64,7 @@ impl RecordingEnd {
 /// Begins a recording. Its lines come as long as they are taken.
 pub(super) fn begin(
     desk: &Arc<AdminState>,
-    by: Operator,
+    by: SwitchOrigin,
     asked: &Value,
 ) -> Result<Receiver<Bytes>, VerbRefusal> {
     let asked = RequestFields::of(asked, &["for_s", "domain", "clear"])?;
@@ -84,7 +85,7 @@ pub(super) fn begin(
     let writer = RecordingWriter::new(key, clear.into_iter().map(Into::into).collect(), now);
     let reel = desk.recorder.begin(domain).map_err(|busy| VerbRefusal::failed(busy.to_string()))?;
     let (lines, taken) = channel(CHUNKS);
-    let by = engine::SwitchOrigin::User(by.uid).to_string();
+    let by = by.to_string();
     let recording = LiveRecording {
         desk: Arc::clone(desk),
         reel,

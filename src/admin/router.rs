@@ -10,14 +10,15 @@ use tokio::sync::{Semaphore, oneshot};
 
 use super::answer::{self, HttpAnswer};
 use super::control::ServedSocket;
-use super::verbs::{self, Operator, Verb};
+use super::verbs::{self, Verb};
 use super::{AdminState, pages, recording};
+use crate::engine::SwitchOrigin;
 
 /// The client of a connection, by the rights it has.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum HttpClient {
     /// An operator, over the admin socket: may use every path.
-    Operator(Operator),
+    Operator(SwitchOrigin),
     /// A client of the metrics port: may use the paths that show no callers and change nothing.
     Anybody,
 }
@@ -69,7 +70,7 @@ fn misdirected<'d>(desk: &'d AdminState, request: &Request<Incoming>) -> Option<
 
 async fn carry_out(
     desk: Arc<AdminState>,
-    by: Operator,
+    by: SwitchOrigin,
     verb: Verb,
     request: Request<Incoming>,
 ) -> HttpAnswer {
@@ -102,7 +103,7 @@ async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
 }
 
 /// The lines of a recording, from when it begins.
-async fn record(desk: Arc<AdminState>, by: Operator, request: Request<Incoming>) -> HttpAnswer {
+async fn record(desk: Arc<AdminState>, by: SwitchOrigin, request: Request<Incoming>) -> HttpAnswer {
     let body = match read(request).await {
         Ok(body) => body,
         Err(answer) => return answer,

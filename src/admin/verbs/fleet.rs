@@ -4,11 +4,12 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
+use super::VerbRefusal;
 use super::asked::RequestFields;
-use super::key::{refused, rule_and_key};
-use super::{Operator, VerbRefusal};
+use super::key::rule_and_key;
 use crate::admin::AdminState;
 use crate::admin::fleet::FleetReading;
+use crate::engine::SwitchOrigin;
 
 /// This host's state of one fleet key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -41,12 +42,12 @@ pub(crate) struct RedisLevelStatus {
     pub(crate) age_s: f64,
 }
 
-pub(super) fn key(desk: &AdminState, _: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
+pub(super) fn key(desk: &AdminState, _: SwitchOrigin, asked: &Value) -> Result<Value, VerbRefusal> {
     let asked = RequestFields::of(asked, &["rule", "key"])?;
     let (rule, key) = rule_and_key(desk, &asked)?;
     let now = desk.clock.now();
     let fleet = FleetReading::take(desk, now.at);
-    if let Some(here) = desk.engine.find_permits(&rule, &key, now).map_err(|error| refused(&error))? {
+    if let Some(here) = desk.engine.find_permits(&rule, &key, now)? {
         return Ok(json!(FleetKeyStatus {
             rule: rule.to_string(),
             key: name(&here.name),
@@ -57,7 +58,7 @@ pub(super) fn key(desk: &AdminState, _: Operator, asked: &Value) -> Result<Value
             kind: FleetKeyKind::Permits { in_use: here.in_use.into(), hosts: fleet.view.hosts.into() },
         }));
     }
-    let here = desk.engine.find_share(&rule, &key, now).map_err(|error| refused(&error))?;
+    let here = desk.engine.find_share(&rule, &key, now)?;
     let here = here.ok_or_else(|| {
         let why = match fleet.is_set {
             true => "it has no `scope: fleet`",

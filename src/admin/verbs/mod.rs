@@ -10,19 +10,11 @@ use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::AdminState;
-
-/// Peer credentials of the operator, from the kernel; used in the log of changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operator {
-    /// User id.
-    pub uid: u32,
-    /// Process id; `None` if the process is in another PID namespace.
-    pub pid: Option<u32>,
-}
+use crate::engine::SwitchOrigin;
 
 /// Why a verb was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VerbRefusal {
+pub(super) struct VerbRefusal {
     /// HTTP status.
     pub(super) status: StatusCode,
     /// Message: the error, its location and a fix.
@@ -41,9 +33,16 @@ impl VerbRefusal {
     }
 }
 
+/// Errors of the engine are those of the request (400).
+impl<E: std::error::Error> From<E> for VerbRefusal {
+    fn from(error: E) -> VerbRefusal {
+        VerbRefusal::bad(error.to_string())
+    }
+}
+
 /// Carries out a verb. It may block: it runs on its own thread. It returns a JSON object, to which
 /// `"ok": true` is added.
-pub(super) type Verb = fn(&AdminState, Operator, &Value) -> Result<Value, VerbRefusal>;
+pub(super) type Verb = fn(&AdminState, SwitchOrigin, &Value) -> Result<Value, VerbRefusal>;
 
 /// Returns the verb of a path.
 pub(super) fn find(path: &str) -> Option<Verb> {
@@ -59,7 +58,7 @@ pub(super) fn paths() -> impl Iterator<Item = &'static str> {
 pub(super) fn carry_out(
     verb: Verb,
     desk: &AdminState,
-    by: Operator,
+    by: SwitchOrigin,
     body: &[u8],
 ) -> Result<Value, VerbRefusal> {
     let mut done = verb(desk, by, &object(body)?)?;
@@ -80,7 +79,7 @@ pub(super) fn object(body: &[u8]) -> Result<Value, VerbRefusal> {
 }
 
 /// `POST /reload`: reloads the rules, as SIGHUP does, and returns the result.
-fn reload(desk: &AdminState, _by: Operator, _asked: &Value) -> Result<Value, VerbRefusal> {
+fn reload(desk: &AdminState, _by: SwitchOrigin, _asked: &Value) -> Result<Value, VerbRefusal> {
     let reloaded = desk.control.reload().map_err(VerbRefusal::failed)?;
     if !reloaded.problems.is_empty() {
         return Err(VerbRefusal::failed(reloaded.problems.join("\n")));
