@@ -1,4 +1,4 @@
-//! Read-only pages, one for each path.
+//! The table of all paths, and the short pages.
 
 use std::collections::HashMap;
 
@@ -9,34 +9,48 @@ use super::answer::{self, HttpAnswer};
 use super::fleet::{FleetPage, FleetReading};
 use super::status::DaemonStatus;
 use super::switches::everything_everywhere;
-use super::{AdminState, front, metrics};
-use crate::engine::{RuleInForce, RuleKind};
+use super::verbs::{self, VerbResult};
+use super::{AdminState, front, metrics, recording};
+use crate::engine::{RuleInForce, RuleKind, SwitchOrigin};
 use crate::rules::facts;
 
-/// One page.
-#[derive(Clone, Copy)]
-pub(super) struct AdminPage {
-    path: &'static str,
+/// A path, and the answer to its requests.
+pub(super) struct Route {
+    pub(super) path: &'static str,
+    /// A description for people, of paths to look at.
     what: &'static str,
-    /// Whether it shows no callers, so that the metrics port may serve it.
-    pub(super) is_harmless: bool,
-    /// Makes it, without waiting for anything.
-    pub(super) make: fn(&AdminState) -> HttpAnswer,
+    pub(super) action: Action,
 }
 
-/// The page of a path.
-pub(super) fn find(path: &str) -> Option<AdminPage> {
-    PAGES.iter().find(|page| page.path == path).copied()
+/// The answer to the requests of a path.
+#[derive(Clone, Copy)]
+pub(super) enum Action {
+    /// A page without callers, so that the metrics port may serve it. Makes it, without waiting for anything.
+    Public(fn(&AdminState) -> HttpAnswer),
+    /// A page for operators alone.
+    Page(fn(&AdminState) -> HttpAnswer),
+    /// A verb of operators.
+    Verb(Verb),
 }
 
-/// Returns the paths other than the first page, with their descriptions.
+/// Carries out a request, with its JSON object. It may block: it runs on its own thread.
+pub(super) type Verb = fn(&AdminState, SwitchOrigin, &Value) -> VerbResult;
+
+impl Action {
+    pub(super) fn is_verb(self) -> bool {
+        matches!(self, Action::Verb(_))
+    }
+}
+
+/// Returns the pages other than the first one, with their descriptions.
 pub(super) fn others() -> impl Iterator<Item = (&'static str, &'static str)> {
-    PAGES.iter().filter(|page| page.path != "/").map(|page| (page.path, page.what))
+    let pages = ROUTES.iter().filter(|route| route.path != "/" && !route.action.is_verb());
+    pages.map(|route| (route.path, route.what))
 }
 
 /// Where the pages are: to look at them changes nothing.
 pub fn paths() -> impl Iterator<Item = &'static str> {
-    PAGES.iter().map(|page| page.path)
+    ROUTES.iter().filter(|route| !route.action.is_verb()).map(|route| route.path)
 }
 
 /// It answers, so it lives.
@@ -115,23 +129,29 @@ fn kind(kind: &RuleKind<'_>) -> &'static str {
     }
 }
 
-const PAGES: &[AdminPage] = &[
-    AdminPage { path: "/", what: "how it is, for people", is_harmless: false, make: front::front },
-    AdminPage { path: "/metrics", what: "for Prometheus", is_harmless: true, make: metrics::metrics },
-    AdminPage { path: "/healthz", what: "whether the daemon lives", is_harmless: true, make: healthz },
-    AdminPage { path: "/status", what: "how it is, as JSON", is_harmless: false, make: status },
-    AdminPage {
-        path: "/fleet",
-        what: "how it stands with the other hosts, as JSON",
-        is_harmless: false,
-        make: fleet,
-    },
-    AdminPage { path: "/rules", what: "the rules in force, as JSON", is_harmless: false, make: rules },
-    AdminPage {
-        path: "/switches",
-        what: "what holds over the rules, and who said so",
-        is_harmless: false,
-        make: switches,
-    },
-    AdminPage { path: "/readyz", what: "whether work should be sent here", is_harmless: true, make: readyz },
+const fn route(path: &'static str, what: &'static str, action: Action) -> Route {
+    Route { path, what, action }
+}
+
+const fn verb(path: &'static str, verb: Verb) -> Route {
+    Route { path, what: "", action: Action::Verb(verb) }
+}
+
+/// Every path.
+pub(super) const ROUTES: &[Route] = &[
+    route("/", "how it is, for people", Action::Page(front::front)),
+    route("/metrics", "for Prometheus", Action::Public(metrics::metrics)),
+    route("/healthz", "whether the daemon lives", Action::Public(healthz)),
+    route("/status", "how it is, as JSON", Action::Page(status)),
+    route("/fleet", "how it stands with the other hosts, as JSON", Action::Page(fleet)),
+    route("/rules", "the rules in force, as JSON", Action::Page(rules)),
+    route("/switches", "what holds over the rules, and who said so", Action::Page(switches)),
+    route("/readyz", "whether work should be sent here", Action::Public(readyz)),
+    verb("/reload", verbs::reload),
+    verb("/switch", verbs::switch::switch),
+    verb("/block", verbs::key::block),
+    verb("/unblock", verbs::key::unblock),
+    verb("/reset", verbs::key::reset),
+    verb("/fleet/key", verbs::fleet::key),
+    verb("/record", recording::begin),
 ];

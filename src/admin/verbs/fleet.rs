@@ -4,10 +4,11 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::VerbRefusal;
 use super::asked::RequestFields;
 use super::key::rule_and_key;
+use super::{VerbRefusal, VerbResult};
 use crate::admin::AdminState;
+use crate::admin::answer;
 use crate::admin::fleet::FleetReading;
 use crate::engine::SwitchOrigin;
 
@@ -42,13 +43,13 @@ pub(crate) struct RedisLevelStatus {
     pub(crate) age_s: f64,
 }
 
-pub(super) fn key(desk: &AdminState, _: SwitchOrigin, asked: &Value) -> Result<Value, VerbRefusal> {
+pub(in crate::admin) fn key(desk: &AdminState, _: SwitchOrigin, asked: &Value) -> VerbResult {
     let asked = RequestFields::of(asked, &["rule", "key"])?;
     let (rule, key) = rule_and_key(desk, &asked)?;
     let now = desk.clock.now();
     let fleet = FleetReading::take(desk, now.at);
     if let Some(here) = desk.engine.find_permits(&rule, &key, now)? {
-        return Ok(json!(FleetKeyStatus {
+        return Ok(answer::done(json!(FleetKeyStatus {
             rule: rule.to_string(),
             key: name(&here.name),
             limit: here.max.into(),
@@ -56,7 +57,7 @@ pub(super) fn key(desk: &AdminState, _: SwitchOrigin, asked: &Value) -> Result<V
             in_touch: here.is_tracked,
             held: here.held.into(),
             kind: FleetKeyKind::Permits { in_use: here.in_use.into(), hosts: fleet.view.hosts.into() },
-        }));
+        })));
     }
     let here = desk.engine.find_share(&rule, &key, now)?;
     let here = here.ok_or_else(|| {
@@ -72,7 +73,7 @@ pub(super) fn key(desk: &AdminState, _: SwitchOrigin, asked: &Value) -> Result<V
         demand: seen.demand as f64 / MILLI,
         age_s: now.at.since(seen.received_at).as_secs_f64(),
     });
-    Ok(json!(FleetKeyStatus {
+    Ok(answer::done(json!(FleetKeyStatus {
         rule: rule.to_string(),
         key: name(&here.name),
         limit: here.limit.into(),
@@ -80,7 +81,7 @@ pub(super) fn key(desk: &AdminState, _: SwitchOrigin, asked: &Value) -> Result<V
         in_touch: here.is_tracked,
         held: there.borrowed.into(),
         kind: FleetKeyKind::Tokens { owed: there.debt.into(), redis },
-    }))
+    })))
 }
 
 fn name(name: &[u8; 16]) -> String {

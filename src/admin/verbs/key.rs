@@ -2,14 +2,15 @@
 
 use serde_json::{Value, json};
 
-use super::VerbRefusal;
 use super::asked::{AttributePairs, RequestFields, rule};
+use super::{VerbRefusal, VerbResult};
 use crate::admin::AdminState;
+use crate::admin::answer;
 use crate::admin::ledger::utc;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{BlockedKey, Engine, FleetChange, KeyError, RuleName, SwitchOrigin};
 
-pub(super) fn block(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> Result<Value, VerbRefusal> {
+pub(in crate::admin) fn block(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
     let asked = RequestFields::of(asked, &["rule", "key", "for_s", "fleet"])?;
     let (rule, key) = rule_and_key(desk, &asked)?;
     let now = desk.clock.now();
@@ -26,11 +27,11 @@ pub(super) fn block(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> Resul
         now,
     );
     let mode = mode_of(desk, &rule);
-    Ok(json!({
+    Ok(answer::done(json!({
         "said": format!("{rule}: this key is refused until {until}{mode}"),
         "key": blocked.format_digest(),
         "warning": desk.control.keep().err(),
-    }))
+    })))
 }
 
 struct WantedKey<'a> {
@@ -41,7 +42,7 @@ struct WantedKey<'a> {
 }
 
 /// Each host, this one included, records the block when it syncs it. Hosts see only the digest, so no value is shown.
-fn block_everywhere(desk: &AdminState, wanted: WantedKey<'_>, now: Now) -> Result<Value, VerbRefusal> {
+fn block_everywhere(desk: &AdminState, wanted: WantedKey<'_>, now: Now) -> VerbResult {
     let WantedKey { rule, key, until, by } = wanted;
     let key = desk.engine.fleet_key_digest(&rule, &key)?;
     let blocked = BlockedKey { rule: rule.clone(), key, text: None, until, by };
@@ -49,14 +50,10 @@ fn block_everywhere(desk: &AdminState, wanted: WantedKey<'_>, now: Now) -> Resul
     desk.control.change_fleet_overrides(FleetChange::Block(blocked)).map_err(VerbRefusal::failed)?;
     let (until, mode) = (utc(until, now), mode_of(desk, &rule));
     let said = format!("{rule}: this key is refused until {until}, on all hosts{mode}");
-    Ok(json!({"said": said, "key": digest, "warning": desk.control.keep().err()}))
+    Ok(answer::done(json!({"said": said, "key": digest, "warning": desk.control.keep().err()})))
 }
 
-fn unblock_everywhere(
-    desk: &AdminState,
-    by: SwitchOrigin,
-    asked: &RequestFields<'_>,
-) -> Result<Value, VerbRefusal> {
+fn unblock_everywhere(desk: &AdminState, by: SwitchOrigin, asked: &RequestFields<'_>) -> VerbResult {
     let (rule, key) = rule_and_key(desk, asked)?;
     let key = desk.engine.fleet_key_digest(&rule, &key)?;
     let change = FleetChange::Unblock(rule.clone(), key);
@@ -66,10 +63,10 @@ fn unblock_everywhere(
     }
     let said = if some { "is free of what was said to all hosts" } else { "was not blocked on all hosts" };
     let said = format!("{rule}: this key {said}");
-    Ok(json!({"said": said, "done": some, "warning": desk.control.keep().err()}))
+    Ok(answer::done(json!({"said": said, "done": some, "warning": desk.control.keep().err()})))
 }
 
-pub(super) fn unblock(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> Result<Value, VerbRefusal> {
+pub(in crate::admin) fn unblock(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
     let wanted = RequestFields::of(asked, &["rule", "key", "fleet"])?;
     if wanted.flag("fleet")? {
         return unblock_everywhere(desk, by, &wanted);
@@ -78,7 +75,7 @@ pub(super) fn unblock(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> Res
     undo(desk, by, asked, "freed a key of", said, Engine::unblock_key)
 }
 
-pub(super) fn reset(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> Result<Value, VerbRefusal> {
+pub(in crate::admin) fn reset(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
     let said = ["had nothing to be forgotten", "is counted afresh; leases stay"];
     undo(desk, by, asked, "reset a key of", said, Engine::reset_key)
 }
@@ -92,7 +89,7 @@ fn undo(
     what: &str,
     said: [&str; 2],
     undo: Undo,
-) -> Result<Value, VerbRefusal> {
+) -> VerbResult {
     let asked = RequestFields::of(asked, &["rule", "key", "fleet"])?;
     if asked.flag("fleet")? {
         return Err(VerbRefusal::bad("a key is counted afresh on one host alone: leave `fleet` out"));
@@ -105,7 +102,7 @@ fn undo(
     let [nothing, done] = said;
     let still = still_blocked(desk, &rule, &key);
     let said = format!("{rule}: this key {}{still}", if some { done } else { nothing });
-    Ok(json!({"said": said, "done": some, "warning": desk.control.keep().err()}))
+    Ok(answer::done(json!({"said": said, "done": some, "warning": desk.control.keep().err()})))
 }
 
 pub(super) fn rule_and_key<'a>(

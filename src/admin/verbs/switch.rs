@@ -2,15 +2,16 @@
 
 use serde_json::{Value, json};
 
-use super::VerbRefusal;
 use super::asked::{RequestFields, rule};
+use super::{VerbRefusal, VerbResult};
 use crate::admin::AdminState;
+use crate::admin::answer;
 use crate::admin::ledger::utc;
 use crate::clock::Now;
 use crate::engine::{FleetChange, Switch, SwitchOrigin, SwitchView, Target};
 use crate::rules::Mode;
 
-pub(super) fn switch(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> Result<Value, VerbRefusal> {
+pub(in crate::admin) fn switch(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
     let asked = RequestFields::of(asked, &["rule", "all", "mode", "clear", "for_s", "fleet"])?;
     let target = match (asked.text("rule")?, asked.flag("all")?) {
         (Some(name), false) => Target::Rule(rule(desk, name)?),
@@ -40,7 +41,7 @@ pub(super) fn switch(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> Resu
             ));
         }
     };
-    Ok(json!({"said": said, "warning": desk.control.keep().err()}))
+    Ok(answer::done(json!({"said": said, "warning": desk.control.keep().err()})))
 }
 
 fn set(desk: &AdminState, switch: &Switch, now: Now) -> Result<String, VerbRefusal> {
