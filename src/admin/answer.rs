@@ -10,7 +10,7 @@ use hyper::body::{Bytes, Frame, SizeHint};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
-use serde_json::json;
+use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
 
 /// One answer.
@@ -67,6 +67,14 @@ pub(super) fn text(status: StatusCode, text: impl Into<Bytes>) -> HttpAnswer {
 pub(super) fn value(status: StatusCode, value: &impl Serialize) -> HttpAnswer {
     let value = json!(value);
     of_kind(status, "application/json", format!("{value}\n"))
+}
+
+/// Returns the JSON object of a verb that was carried out, with `"ok": true`.
+pub(super) fn done(mut done: Value) -> HttpAnswer {
+    if let Some(fields) = done.as_object_mut() {
+        fields.insert("ok".to_owned(), Value::Bool(true));
+    }
+    value(StatusCode::OK, &done)
 }
 
 /// Returns an error response; the message has the error, its location and a fix.

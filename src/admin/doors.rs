@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
+use tokio::net::{TcpListener, UnixListener};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -16,8 +16,8 @@ use super::AdminState;
 use super::connection;
 use super::http_connections::{HttpConnections, head_patience};
 use super::router::HttpClient;
-use super::verbs::Operator;
 use crate::clock::Timestamp;
+use crate::engine::SwitchOrigin;
 use crate::server::{BindError, Listener};
 
 /// The admin socket, open to the user of the daemon alone.
@@ -112,19 +112,16 @@ async fn serve_operators(
     let mut told: Option<Timestamp> = None;
     let accept = async || {
         let (socket, _) = listener.accept().await?;
-        let by = by(&socket)?;
-        if by.uid != 0 && by.uid != own {
+        let user = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
+        if user != 0 && user != own {
             let now = desk.clock.now().at;
             if told.is_none_or(|told| now.since(told) >= TELL_EVERY) {
-                warn!(
-                    user = by.uid,
-                    "refused on the admin socket: it is for root and for who runs the daemon"
-                );
+                warn!(user, "refused on the admin socket: it is for root and for who runs the daemon");
                 told = Some(now);
             }
             return Ok(None);
         }
-        Ok(Some((socket, HttpClient::Operator(by), None)))
+        Ok(Some((socket, HttpClient::Operator(SwitchOrigin::User(user)), None)))
     };
     take_turns(desk, accept).await;
 }
@@ -140,13 +137,6 @@ async fn serve_scrapers(desk: &Arc<AdminState>, first: Result<TcpListener, Strin
         Ok(Some((socket, HttpClient::Anybody, Some(peer.ip()))))
     };
     take_turns(desk, accept).await;
-}
-
-fn by(socket: &UnixStream) -> io::Result<Operator> {
-    let peer = rustix::net::sockopt::socket_peercred(socket)?;
-    // Zero: the peer is in another PID namespace.
-    let pid = u32::try_from(peer.pid.as_raw_nonzero().get()).ok().filter(|pid| *pid > 0);
-    Ok(Operator { uid: peer.uid.as_raw(), pid })
 }
 
 /// Retries until the listener is open. An obstacle may go away: the previous daemon may still drain.

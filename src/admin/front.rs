@@ -10,7 +10,7 @@ use super::health::{CheckState, Health};
 use super::history::{HistorySample, RateHistory};
 use super::ledger::utc;
 use super::status::DaemonStatus;
-use super::{AdminState, pages, recording, verbs};
+use super::{AdminState, pages};
 use crate::page::{counted, document, nonce};
 
 /// Answers with the page.
@@ -40,7 +40,7 @@ fn text(status: &DaemonStatus, story: &RateHistory, [host, at, nonce]: [&str; 3]
         link id="icon" rel="icon" href=(icon);
         noscript { meta http-equiv="refresh" content="5"; }
     };
-    let verbs = verbs::paths().chain([recording::PATH]);
+    let verbs = pages::ROUTES.iter().filter(|route| route.action.is_verb()).map(|route| route.path);
     let body = html! {
         body {
             p id="silence" role="alert" hidden {}

@@ -15,7 +15,6 @@ mod metrics;
 mod pages;
 mod recording;
 mod router;
-mod rules_page;
 mod status;
 mod switches;
 mod verbs;
@@ -40,7 +39,6 @@ pub use status::log_status;
 pub(crate) use status::{DaemonStatus, NamedCounts, RuleStatus};
 pub(crate) use switches::{ActiveSwitchesStatus, SwitchesStatus};
 pub(crate) use verbs::{FleetKeyKind, FleetKeyStatus};
-pub use verbs::{Operator, VerbRefusal};
 
 use crate::clock::Clock;
 use crate::engine::Engine;

@@ -1,37 +1,56 @@
-//! Read-only pages, one for each path.
+//! The table of all paths, and the short pages.
+
+use std::collections::HashMap;
 
 use hyper::StatusCode;
+use serde_json::{Map, Value, json};
 
 use super::answer::{self, HttpAnswer};
 use super::fleet::{FleetPage, FleetReading};
 use super::status::DaemonStatus;
 use super::switches::everything_everywhere;
-use super::{AdminState, front, metrics, rules_page};
+use super::verbs::{self, VerbResult};
+use super::{AdminState, front, metrics, recording};
+use crate::engine::{RuleName, SwitchOrigin, SwitchView, Target};
+use crate::rules::{NamedItem, NamedKind, facts};
 
-/// One page.
-#[derive(Clone, Copy)]
-pub(super) struct AdminPage {
-    path: &'static str,
+/// A path, and the answer to its requests.
+pub(super) struct Route {
+    pub(super) path: &'static str,
+    /// A description for people, of paths to look at.
     what: &'static str,
-    /// Whether it shows no callers, so that the metrics port may serve it.
-    pub(super) is_harmless: bool,
-    /// Makes it, without waiting for anything.
-    pub(super) make: fn(&AdminState) -> HttpAnswer,
+    pub(super) action: Action,
 }
 
-/// The page of a path.
-pub(super) fn find(path: &str) -> Option<AdminPage> {
-    PAGES.iter().find(|page| page.path == path).copied()
+/// The answer to the requests of a path.
+#[derive(Clone, Copy)]
+pub(super) enum Action {
+    /// A page without callers, so that the metrics port may serve it. Makes it, without waiting for anything.
+    Public(fn(&AdminState) -> HttpAnswer),
+    /// A page for operators alone.
+    Page(fn(&AdminState) -> HttpAnswer),
+    /// A verb of operators.
+    Verb(Verb),
 }
 
-/// Returns the paths other than the first page, with their descriptions.
+/// Carries out a request, with its JSON object. It may block: it runs on its own thread.
+pub(super) type Verb = fn(&AdminState, SwitchOrigin, &Value) -> VerbResult;
+
+impl Action {
+    pub(super) fn is_verb(self) -> bool {
+        matches!(self, Action::Verb(_))
+    }
+}
+
+/// Returns the pages other than the first one, with their descriptions.
 pub(super) fn others() -> impl Iterator<Item = (&'static str, &'static str)> {
-    PAGES.iter().filter(|page| page.path != "/").map(|page| (page.path, page.what))
+    let pages = ROUTES.iter().filter(|route| route.path != "/" && !route.action.is_verb());
+    pages.map(|route| (route.path, route.what))
 }
 
 /// Where the pages are: to look at them changes nothing.
 pub fn paths() -> impl Iterator<Item = &'static str> {
-    PAGES.iter().map(|page| page.path)
+    ROUTES.iter().filter(|route| !route.action.is_verb()).map(|route| route.path)
 }
 
 /// It answers, so it lives.
@@ -70,28 +89,74 @@ fn switches(desk: &AdminState) -> HttpAnswer {
     answer::value(StatusCode::OK, &super::switches::switches(desk))
 }
 
-const PAGES: &[AdminPage] = &[
-    AdminPage { path: "/", what: "how it is, for people", is_harmless: false, make: front::front },
-    AdminPage { path: "/metrics", what: "for Prometheus", is_harmless: true, make: metrics::metrics },
-    AdminPage { path: "/healthz", what: "whether the daemon lives", is_harmless: true, make: healthz },
-    AdminPage { path: "/status", what: "how it is, as JSON", is_harmless: false, make: status },
-    AdminPage {
-        path: "/fleet",
-        what: "how it stands with the other hosts, as JSON",
-        is_harmless: false,
-        make: fleet,
-    },
-    AdminPage {
-        path: "/rules",
-        what: "the rules in force, as JSON",
-        is_harmless: false,
-        make: rules_page::rules,
-    },
-    AdminPage {
-        path: "/switches",
-        what: "what holds over the rules, and who said so",
-        is_harmless: false,
-        make: switches,
-    },
-    AdminPage { path: "/readyz", what: "whether work should be sent here", is_harmless: true, make: readyz },
+/// Lists the rules in force, each with its location in the files, its mode and its fields.
+fn rules(desk: &AdminState) -> HttpAnswer {
+    let record = desk.control.rules();
+    let in_force = desk.engine.in_force();
+    let mut by_domain: HashMap<&str, Vec<Value>> = HashMap::new();
+    let switches = [desk.engine.switches(), desk.engine.fleet_switches()].concat();
+    in_force
+        .each()
+        .for_each(|rule| by_domain.entry(rule.domain).or_default().push(rule_entry(&rule, &switches)));
+    let sha = |name: &str| record.domains.iter().find(|domain| *domain.name == *name).map(|known| &known.sha);
+    let domains = in_force.domains().map(|domain| {
+        let rules = by_domain.remove(domain.name()).unwrap_or_default();
+        json!({"name": domain.name(), "sha": sha(domain.name()), "rules": rules})
+    });
+    let page = json!({"path": record.path, "good": record.is_good, "domains": domains.collect::<Vec<_>>()});
+    answer::value(StatusCode::OK, &page)
+}
+
+fn rule_entry(rule: &NamedItem<'_>, switches: &[SwitchView]) -> Value {
+    let mut says = Map::new();
+    if let NamedKind::Rule(_, limit) = rule.kind {
+        says.extend(facts(limit).into_iter().map(|(field, text)| (field.to_owned(), text.into())));
+        // A switch replaces the written mode.
+        let target = Target::Rule(RuleName { domain: rule.domain.into(), rule: rule.name.into() });
+        let switch = switches.iter().find(|view| view.is_last && view.switch.target == target);
+        says.extend(switch.map(|view| ("mode".to_owned(), view.switch.mode.name().into())));
+    }
+    json!({
+        "name": rule.name,
+        "kind": kind(&rule.kind),
+        "mode": rule.mode.name(),
+        "at": format!("{}:{}", rule.position.file, rule.position.line),
+        "says": says,
+    })
+}
+
+fn kind(kind: &NamedKind<'_>) -> &'static str {
+    match kind {
+        NamedKind::Rule(_, rule) if rule.expires.is_some() => "concurrency",
+        NamedKind::Rule(..) => "limit",
+        NamedKind::Listed(list) => list.name(),
+        NamedKind::Shedder => "shed",
+    }
+}
+
+const fn route(path: &'static str, what: &'static str, action: Action) -> Route {
+    Route { path, what, action }
+}
+
+const fn verb(path: &'static str, verb: Verb) -> Route {
+    Route { path, what: "", action: Action::Verb(verb) }
+}
+
+/// Every path.
+pub(super) const ROUTES: &[Route] = &[
+    route("/", "how it is, for people", Action::Page(front::front)),
+    route("/metrics", "for Prometheus", Action::Public(metrics::metrics)),
+    route("/healthz", "whether the daemon lives", Action::Public(healthz)),
+    route("/status", "how it is, as JSON", Action::Page(status)),
+    route("/fleet", "how it stands with the other hosts, as JSON", Action::Page(fleet)),
+    route("/rules", "the rules in force, as JSON", Action::Page(rules)),
+    route("/switches", "what holds over the rules, and who said so", Action::Page(switches)),
+    route("/readyz", "whether work should be sent here", Action::Public(readyz)),
+    verb("/reload", verbs::reload),
+    verb("/switch", verbs::switch::switch),
+    verb("/block", verbs::key::block),
+    verb("/unblock", verbs::key::unblock),
+    verb("/reset", verbs::key::reset),
+    verb("/fleet/key", verbs::fleet::key),
+    verb("/record", recording::begin),
 ];

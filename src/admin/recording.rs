@@ -2,29 +2,27 @@
 //! slow for are dropped and counted.
 
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use humantime::format_duration;
 use hyper::body::Bytes;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::error::TrySendError;
-use tokio::sync::mpsc::{Receiver, Sender, channel};
+use tokio::sync::mpsc::{Sender, channel};
 
+use super::AdminState;
+use super::answer;
 use super::control::DomainInForce;
 use super::verbs::asked::RequestFields;
-use super::{AdminState, Operator, VerbRefusal};
+use super::verbs::{VerbRefusal, VerbResult};
 use crate::clock::Timestamp;
-use crate::engine;
+use crate::engine::SwitchOrigin;
 use crate::record::{RecordReceiver, RecordingKey, RecordingWriter};
 use crate::rules::check_name;
 
-/// Where it is asked for.
-pub(super) const PATH: &str = "/record";
-
 /// One recording.
 struct LiveRecording {
-    desk: Arc<AdminState>,
+    desk: AdminState,
     reel: RecordReceiver,
     writer: RecordingWriter,
     /// Lines that are counted.
@@ -61,11 +59,7 @@ impl RecordingEnd {
 }
 
 /// Begins a recording. Its lines come as long as they are taken.
-pub(super) fn begin(
-    desk: &Arc<AdminState>,
-    by: Operator,
-    asked: &Value,
-) -> Result<Receiver<Bytes>, VerbRefusal> {
+pub(super) fn begin(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
     let asked = RequestFields::of(asked, &["for_s", "domain", "clear"])?;
     let now = desk.clock.now();
     let until =
@@ -84,22 +78,14 @@ pub(super) fn begin(
     let writer = RecordingWriter::new(key, clear.into_iter().map(Into::into).collect(), now);
     let reel = desk.recorder.begin(domain).map_err(|busy| VerbRefusal::failed(busy.to_string()))?;
     let (lines, taken) = channel(CHUNKS);
-    let by = engine::SwitchOrigin::User(by.uid).to_string();
-    let recording = LiveRecording {
-        desk: Arc::clone(desk),
-        reel,
-        writer,
-        counted: 0,
-        lines,
-        until,
-        by: by.clone(),
-        rules,
-    };
+    let by = by.to_string();
+    let recording =
+        LiveRecording { desk: desk.clone(), reel, writer, counted: 0, lines, until, by: by.clone(), rules };
     let thread = std::thread::Builder::new().name("recorder".into()).spawn(move || recording.run());
     thread
         .map_err(|error| VerbRefusal::failed(format!("no thread to record by: {error}: raise TasksMax")))?;
     desk.ledger.enter(&by, &what, now);
-    Ok(taken)
+    Ok(answer::lines(taken))
 }
 
 fn named(name: &str) -> Result<&str, VerbRefusal> {

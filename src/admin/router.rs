@@ -8,16 +8,18 @@ use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, StatusCode};
 use tokio::sync::{Semaphore, oneshot};
 
+use super::AdminState;
 use super::answer::{self, HttpAnswer};
 use super::control::ServedSocket;
-use super::verbs::{self, Operator, Verb};
-use super::{AdminState, pages, recording};
+use super::pages::{Action, ROUTES, Verb};
+use super::verbs;
+use crate::engine::SwitchOrigin;
 
 /// The client of a connection, by the rights it has.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum HttpClient {
-    /// An operator, over the admin socket: may use every path.
-    Operator(Operator),
+    /// An operator, over the admin socket, by the uid that the kernel reports: may use every path.
+    Operator(SwitchOrigin),
     /// A client of the metrics port: may use the paths that show no callers and change nothing.
     Anybody,
 }
@@ -34,22 +36,18 @@ pub(super) async fn answer(
     {
         return answer::misdirected(&socket.path);
     }
-    let page = pages::find(path).filter(|page| page.is_harmless || matches!(asker, HttpClient::Operator(_)));
-    if let Some(page) = page {
-        return match *request.method() {
-            Method::GET | Method::HEAD => (page.make)(desk),
-            _ => answer::wrong_method("GET"),
-        };
-    }
-    if let (HttpClient::Operator(by), recording::PATH, &Method::POST) = (asker, path, request.method()) {
-        return record(Arc::clone(desk), by, request).await;
-    }
-    match (asker, verbs::find(path)) {
-        (HttpClient::Operator(_), None) if path == recording::PATH => answer::wrong_method("POST"),
-        (HttpClient::Operator(by), Some(verb)) if request.method() == Method::POST => {
-            carry_out(Arc::clone(desk), by, verb, request).await
+    let action = ROUTES.iter().find(|route| route.path == path).map(|route| route.action);
+    match (asker, action) {
+        (_, Some(Action::Public(page))) | (HttpClient::Operator(_), Some(Action::Page(page))) => {
+            match *request.method() {
+                Method::GET | Method::HEAD => page(desk),
+                _ => answer::wrong_method("GET"),
+            }
         }
-        (HttpClient::Operator(_), Some(_)) => answer::wrong_method("POST"),
+        (HttpClient::Operator(by), Some(Action::Verb(verb))) => match *request.method() {
+            Method::POST => carry_out(Arc::clone(desk), by, verb, request).await,
+            _ => answer::wrong_method("POST"),
+        },
         (HttpClient::Operator(_), None) => {
             answer::error(StatusCode::NOT_FOUND, "there is no such path: GET / says which there are")
         }
@@ -69,7 +67,7 @@ fn misdirected<'d>(desk: &'d AdminState, request: &Request<Incoming>) -> Option<
 
 async fn carry_out(
     desk: Arc<AdminState>,
-    by: Operator,
+    by: SwitchOrigin,
     verb: Verb,
     request: Request<Incoming>,
 ) -> HttpAnswer {
@@ -77,8 +75,8 @@ async fn carry_out(
         Ok(body) => body,
         Err(answer) => return answer,
     };
-    match on_a_thread(move || verbs::carry_out(verb, &desk, by, &body)).await {
-        Ok(Ok(done)) => answer::value(StatusCode::OK, &done),
+    match on_a_thread(move || verb(&desk, by, &verbs::object(&body)?)).await {
+        Ok(Ok(done)) => done,
         Ok(Err(refusal)) => answer::error(refusal.status, refusal.message),
         Err(answer) => answer,
     }
@@ -99,19 +97,6 @@ async fn on_a_thread<T: Send + 'static>(work: impl FnOnce() -> T + Send + 'stati
         return Err(answer::error(StatusCode::SERVICE_UNAVAILABLE, message));
     }
     told.await.map_err(|_| failed(()))
-}
-
-/// The lines of a recording, from when it begins.
-async fn record(desk: Arc<AdminState>, by: Operator, request: Request<Incoming>) -> HttpAnswer {
-    let body = match read(request).await {
-        Ok(body) => body,
-        Err(answer) => return answer,
-    };
-    match on_a_thread(move || recording::begin(&desk, by, &verbs::object(&body)?)).await {
-        Ok(Ok(lines)) => answer::lines(lines),
-        Ok(Err(refusal)) => answer::error(refusal.status, refusal.message),
-        Err(answer) => answer,
-    }
 }
 
 async fn read(request: Request<Incoming>) -> Result<Bytes, HttpAnswer> {

@@ -1,9 +1,9 @@
 //! Status of the daemon as JSON, for `tidegate status`, `tidegate top`, the page at `/` and scripts. Callers are digests,
 //! except attributes that a rule names in `show_keys`.
 
-mod callers;
 mod warnings;
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -17,7 +17,9 @@ use super::control::RulesRecord;
 use super::fleet::{FleetReading, FleetSummary, fleet_rules};
 use super::switches::{SwitchesStatus, switches};
 use crate::clock::{Now, Timestamp};
-use crate::engine::{InForce, LeaseTotals, PoolView, RuleTotals, TopCallers, Totals, VerdictTotals};
+use crate::engine::{
+    Engine, InForce, LeaseTotals, PoolView, RuleTotals, TopCallers, Totals, VerdictTotals,
+};
 use crate::state::SnapshotStats;
 
 /// Counts by name.
@@ -184,7 +186,7 @@ impl DaemonStatus {
             state: SnapshotStatus::from(&*desk.snapshots),
             fleet: (fleet.is_set || fleet_rules > 0)
                 .then(|| FleetStatusPart { summary: FleetSummary::from(&fleet), rules: fleet_rules }),
-            callers: callers::top_callers(engine, &in_force),
+            callers: top_callers(engine, &in_force),
             switches: switches(desk),
             warnings: Vec::new(),
         };
@@ -264,6 +266,23 @@ fn rules(totals: &Totals, in_force: &InForce) -> Vec<RuleStatus> {
     in_force.chain(others.map(|others| RuleStatus { totals: others.clone(), mode: None })).collect()
 }
 
+/// Returns the callers with the most requests and with the most refusals, over all rules.
+fn top_callers(engine: &Engine, in_force: &InForce) -> TopCallers {
+    let mut all = TopCallers::default();
+    let limits = in_force.each().filter(|rule| matches!(rule.kind, crate::rules::NamedKind::Rule(..)));
+    for rule in limits.take(RULES_MAX) {
+        let top = engine.top_callers(rule.domain, rule.name);
+        all.busiest.extend(top.busiest);
+        all.refused.extend(top.refused);
+        all.would_refuse.extend(top.would_refuse);
+    }
+    for callers in [&mut all.busiest, &mut all.refused, &mut all.would_refuse] {
+        callers.sort_by_key(|caller| Reverse(caller.count));
+        callers.truncate(CALLERS_SHOWN);
+    }
+    all
+}
+
 pub(super) fn by_name(counts: impl IntoIterator<Item = (&'static str, u64)>) -> NamedCounts {
     counts.into_iter().map(|(name, count)| (name.to_owned(), count)).collect()
 }
@@ -272,3 +291,9 @@ pub(super) fn by_name(counts: impl IntoIterator<Item = (&'static str, u64)>) -> 
 pub(super) fn unix_seconds(at: Timestamp, now: Now) -> f64 {
     (i128::from(at.as_nanos()) + i128::from(now.utc_offset_nanos)) as f64 / 1e9
 }
+
+/// As many as fit a screen.
+const CALLERS_SHOWN: usize = 20;
+
+/// Rules after these share one sketch.
+const RULES_MAX: usize = 512;

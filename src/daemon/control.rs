@@ -8,9 +8,9 @@ use std::time::Duration;
 use parking_lot::Mutex;
 
 use super::helpers::Helpers;
+use super::last_good::AfterCrashLoop;
 use super::log_queue::LogQueue;
 use super::orders::SwitchesStore;
-use super::proof::AfterCrashLoop;
 use super::watch::ReloadSignal;
 use crate::admin::{DaemonControl, ProcessRecord, ReloadResult, RulesRecord};
 use crate::engine::FleetChange;

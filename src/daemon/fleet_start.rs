@@ -37,7 +37,7 @@ pub(super) fn join(redis: Option<&RedisSettings>, taken: &mut RestoredState) -> 
         );
         return None;
     };
-    let link = redis.link_options();
+    let link = redis.link.clone();
     if let Err(wrong) = link.check() {
         error!(
             "{wrong}: rules of the fleet limit on this host alone until `redis` is mended in the settings"

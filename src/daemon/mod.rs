@@ -14,8 +14,6 @@ mod log_queue;
 mod orders;
 mod passed;
 mod places;
-mod proof;
-mod reading_report;
 pub mod redis_settings;
 mod restart;
 mod rules_in_force;

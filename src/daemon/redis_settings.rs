@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use crate::fleet::link::{self, Url};
+use crate::fleet::link::{LinkOptions, Url};
 use serde::Deserialize;
 
 use super::settings_file::PathText;
@@ -29,35 +29,12 @@ pub(super) struct RedisFields<'n> {
 /// The servers of the fleet, and the credentials of this host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisSettings {
-    /// One server, several independent ones, or some nodes of a cluster; never empty.
-    pub urls: Vec<Url>,
-    /// Whether they belong to one cluster.
-    pub cluster: bool,
-    /// The user of the Redis access control list; `None`: `default`.
-    pub user: Option<String>,
-    /// The file of the password; read again for each connection.
-    pub password_file: Option<PathBuf>,
-    /// The certificate authorities to trust; `None`: those of this host.
-    pub ca_file: Option<PathBuf>,
+    /// The options of a connection; there is at least one url.
+    pub link: LinkOptions,
     /// The file of the fleet secret, from which the keys are derived.
     pub fleet_secret_file: Option<PathBuf>,
     /// The part of every fleet limit that belongs to the hosts of this Redis, in thousandths; `None`: all.
     pub region_weight: Option<u16>,
-}
-
-impl RedisSettings {
-    /// Returns the options of a connection.
-    #[must_use]
-    pub fn link_options(&self) -> link::LinkOptions {
-        link::LinkOptions {
-            urls: self.urls.clone(),
-            user: self.user.clone(),
-            password_file: self.password_file.clone(),
-            // Not used without TLS; the reader of the settings has warned about it.
-            ca_file: self.ca_file.clone().filter(|_| self.urls.iter().any(Url::is_tls)),
-            cluster: self.cluster,
-        }
-    }
 }
 
 /// Checks the field; paths are relative to `directory`. `None`, after reporting it, without valid urls.
@@ -70,8 +47,8 @@ pub(super) fn read(
     let urls = urls(fields, mapping, report);
     let fleet_secret_file = secret(fields, mapping, directory, report);
     let urls = urls?;
-    let is_tls = |url: &Url| url.to_string().starts_with("rediss:");
-    if fields.ca_file.is_some() && !urls.iter().any(is_tls) {
+    let is_tls = urls.iter().any(Url::is_tls);
+    if fields.ca_file.is_some() && !is_tls {
         let message = "`ca_file` is for TLS, and no url begins with rediss://";
         let mend = "write rediss:// where Redis speaks TLS, or leave `ca_file` out";
         report.warning(mapping.at("ca_file"), message, mend);
@@ -84,11 +61,14 @@ pub(super) fn read(
     }
     let path = |path: Option<PathText<'_>>| path.map(|path| directory.join(path.0));
     Some(RedisSettings {
-        urls,
-        cluster,
-        user: fields.user.map(|user| user.0.to_owned()),
-        password_file: path(fields.password_file),
-        ca_file: path(fields.ca_file),
+        link: LinkOptions {
+            urls,
+            user: fields.user.map(|user| user.0.to_owned()),
+            password_file: path(fields.password_file),
+            // Without TLS it is not used, as the warning says.
+            ca_file: path(fields.ca_file).filter(|_| is_tls),
+            cluster,
+        },
         fleet_secret_file,
         region_weight: fields.region_weight.map(|weight| weight.0),
     })

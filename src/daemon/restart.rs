@@ -9,9 +9,8 @@ use std::time::Duration;
 use tracing::{debug, error, info, warn};
 
 use super::helpers::Helpers;
-use super::last_good::LastGood;
+use super::last_good::{AfterCrashLoop, LastGood, ProvenRules};
 use super::orders::SwitchesFile;
-use super::proof::{AfterCrashLoop, ProvenRules};
 use crate::clock::Clock;
 use crate::engine::{Engine, EngineOptions, HashKey};
 use crate::rules::Mode;

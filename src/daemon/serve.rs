@@ -16,7 +16,7 @@ use super::log_queue::LogQueue;
 use super::orders::{self, SwitchesStore};
 use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::ServiceManager;
-use super::settings::{DomainSettings, PoolSettings, SETTINGS_FILE, Settings};
+use super::settings::{DomainSettings, SETTINGS_FILE, Settings};
 use super::{core_dumps, descriptors, log, passed, restart, signals, watch};
 use crate::admin::{AdminSocket, AdminState, AdminThread, ChangeLedger, Listeners, ServedSocket};
 use crate::clock::Clock;
@@ -24,7 +24,7 @@ use crate::engine::Engine;
 use crate::fleet::task::FleetHandle;
 use crate::host::{SignalSampler, SignalSink};
 use crate::rules::{Library, Problem};
-use crate::server::{self, BindError, ConnectionLimits, DomainAccess, Listener, PoolAccess, ThreadHealth};
+use crate::server::{self, BindError, DomainAccess, Listener, PoolAccess, ThreadHealth};
 use crate::state::{BOOT_ID_FILE, SnapshotKeeper, WRITE_EVERY};
 use crate::sys;
 
@@ -276,14 +276,11 @@ fn server_options(
 ) -> server::ServerOptions {
     server::ServerOptions {
         threads: settings.threads,
-        connections: ConnectionLimits {
-            max: settings.connections.max as usize,
-            per_user: settings.connections.per_user as usize,
-        },
+        connections: settings.connections,
         access: DomainAccess::new(settings.domains.iter().map(DomainSettings::access)).with_trusted_refunds(
             settings.domains.iter().filter(|domain| domain.trusts_refunds).map(|domain| domain.name.clone()),
         ),
-        pools: PoolAccess::new(settings.pools.iter().map(PoolSettings::limits)),
+        pools: PoolAccess::new(settings.pools.iter().cloned()),
         telemetry: Arc::default(),
         request_short_slices: args.hooks.scheduler_slice == OnOff::On,
         thread_health: Arc::clone(pulse),

@@ -10,7 +10,7 @@ use super::redis_settings::RedisSettings;
 use super::settings_file;
 use crate::rules::source::{Source, about_file};
 use crate::rules::{Domain, Mode, Problem, Scope, Scopes, ValueProblem};
-use crate::server::PoolLimits;
+use crate::server::{ConnectionLimits, PoolLimits};
 
 /// The settings of the daemon. Every value has a default that works.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,11 +28,11 @@ pub struct Settings {
     /// The memory limit of the tables, in bytes.
     pub memory_max_bytes: u64,
     /// The limits on connections.
-    pub connections: Connections,
+    pub connections: ConnectionLimits,
     /// The domains of the settings, in the order of the file.
     pub domains: Vec<DomainSettings>,
     /// The pools of the settings, in the order of the file.
-    pub pools: Vec<PoolSettings>,
+    pub pools: Vec<PoolLimits>,
     /// The admin socket; `None`: `NAME.admin.sock` beside `NAME.sock`.
     pub admin_socket: Option<PathBuf>,
     /// The TCP address that serves metrics; `None`: the admin socket alone serves them.
@@ -56,15 +56,6 @@ pub struct Socket {
     pub group: Option<String>,
 }
 
-/// The numbers of concurrent connections.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Connections {
-    /// In all.
-    pub max: u32,
-    /// Of one user.
-    pub per_user: u32,
-}
-
 /// The settings of one domain.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DomainSettings {
@@ -84,24 +75,6 @@ impl DomainSettings {
     /// Returns the name, and the users (uids) that may use the domain.
     pub(super) fn access(&self) -> (Box<str>, Vec<u32>) {
         (self.name.clone(), self.uids.clone())
-    }
-}
-
-/// The settings of one pool.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PoolSettings {
-    /// Its name.
-    pub name: Box<str>,
-    /// The users (uids) whose processes may work in it; empty: all that may connect.
-    pub uids: Vec<u32>,
-    /// The most slots that one process may report; `None`: any number.
-    pub slots_max: Option<u32>,
-}
-
-impl PoolSettings {
-    /// Returns the same for the server.
-    pub(super) fn limits(&self) -> PoolLimits {
-        PoolLimits { name: self.name.clone(), users: self.uids.clone(), slots_max: self.slots_max }
     }
 }
 
@@ -216,7 +189,7 @@ impl Settings {
             state: environment.default_state(),
             threads: environment.cores.clamp(1, THREADS_BY_DEFAULT),
             memory_max_bytes: MEMORY_BYTES,
-            connections: Connections { max: CONNECTIONS, per_user: CONNECTIONS_PER_USER },
+            connections: ConnectionLimits { max: CONNECTIONS, per_user: CONNECTIONS_PER_USER },
             domains: Vec::new(),
             pools: Vec::new(),
             admin_socket: None,

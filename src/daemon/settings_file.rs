@@ -7,12 +7,13 @@ use std::path::Path;
 use serde::Deserialize;
 
 use super::redis_settings::{self, RedisFields};
-use super::settings::{Connections, DomainSettings, LogFormat, PoolSettings, Settings, check_socket_path};
+use super::settings::{DomainSettings, LogFormat, Settings, check_socket_path};
 use crate::rules::de::{self, DeferredMap, FieldText, Mapping, Scalar};
 use crate::rules::source::{Report, Source, Span};
 use crate::rules::values::{Name, Text, read_from};
 use crate::rules::yaml::{self, Value};
 use crate::rules::{Mode, Problem, Scope, Severity, ValueProblem, amount, shown};
+use crate::server::{ConnectionLimits, PoolLimits};
 
 #[derive(Deserialize)]
 #[serde(rename = "the settings")]
@@ -214,7 +215,7 @@ fn set_fields(
             report.warning(part("connections").at("per_user"), message, mend);
         }
         let per_user = own.per_user.map_or(settings.connections.per_user, |per_user| per_user.0).min(max);
-        settings.connections = Connections { max, per_user };
+        settings.connections = ConnectionLimits { max, per_user };
     }
     if let Some(own) = fields.admin {
         let path = socket_path(own.socket, directory, part("admin").at("socket"), report);
@@ -241,7 +242,7 @@ fn set_fields(
             unknown: source.problem(Severity::Warning, at, message, mend),
         }
     });
-    settings.pools = named(mapping, "pools", report, |name, _, own: PoolFields, _| PoolSettings {
+    settings.pools = named(mapping, "pools", report, |name, _, own: PoolFields, _| PoolLimits {
         name: name.into(),
         uids: numbers(own.uids),
         slots_max: own.slots_max.map(u32::from),

@@ -3,12 +3,9 @@
 
 mod digest;
 mod line;
-mod noted;
 mod recorder;
-mod sessions;
 mod writer;
 
 pub use digest::{RecordingKey, is_hashed};
-pub use noted::{EventOrigin, NotedKind, SESSION_BYTES};
-pub use recorder::{AlreadyRecording, RecordReceiver, Recorder};
+pub use recorder::{AlreadyRecording, EventOrigin, NotedKind, RecordReceiver, Recorder, SESSION_BYTES};
 pub use writer::{RecordingTotals, RecordingWriter};

@@ -1,14 +1,12 @@
 //! Converts recorded events to the lines of a trace. Uses no clock and no file.
 
 use std::borrow::Cow;
-use std::collections::{HashSet, VecDeque};
+use std::collections::{HashMap, HashSet, VecDeque};
 use std::io;
 
 use super::digest::{RecordingKey, letters};
 use super::line::{RecordedAmount, RecordedId, RecordedLine};
-use super::noted::{EventOrigin, Noted, NotedKind};
-use super::recorder::RecordReceiver;
-use super::sessions::{SessionLabel, Sessions};
+use super::recorder::{EventOrigin, Noted, NotedKind, RecordReceiver, SESSION_BYTES};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{OpenSession, Verdict, WorkOutcome};
 use crate::protocol::{
@@ -348,6 +346,72 @@ fn signed(cost: u64) -> i64 {
     i64::try_from(cost).unwrap_or(i64::MAX)
 }
 
+/// The sessions that were written and have not ended.
+#[derive(Debug, Default)]
+struct Sessions {
+    /// Per session: the time at which it ends unless a client reconnects.
+    told: HashMap<u64, Option<Timestamp>>,
+}
+
+/// The name of a session in a recording.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct SessionLabel(u64);
+
+impl SessionLabel {
+    fn of(who: &EventOrigin, key: &RecordingKey) -> SessionLabel {
+        SessionLabel::new(who.user, &who.named, key)
+    }
+
+    fn of_open(open: &OpenSession, key: &RecordingKey) -> SessionLabel {
+        let mut named = [1; SESSION_BYTES];
+        named.iter_mut().skip(1).zip(open.name).for_each(|(to, from)| *to = from);
+        SessionLabel::new(open.user, &named, key)
+    }
+
+    fn new(user: u32, named: &[u8], key: &RecordingKey) -> SessionLabel {
+        SessionLabel(key.digest("session", &[&user.to_le_bytes(), named].concat()))
+    }
+
+    fn text(self) -> String {
+        letters(self.0)
+    }
+}
+
+impl Sessions {
+    /// Marks a session as connected. Returns whether it still has to be written.
+    fn is_new(&mut self, label: SessionLabel) -> bool {
+        // Beyond the bound the session is written each time; a replay takes that as one more connection.
+        let is_full = self.told.len() >= SESSIONS_MAX;
+        match self.told.get_mut(&label.0) {
+            Some(ends_at) => {
+                *ends_at = None;
+                false
+            }
+            None if is_full => true,
+            None => {
+                self.told.insert(label.0, None);
+                true
+            }
+        }
+    }
+
+    /// Sets the time at which a session ends unless a client reconnects.
+    fn leave(&mut self, label: SessionLabel, ends_at: Timestamp) {
+        self.told.get_mut(&label.0).into_iter().for_each(|known| *known = Some(ends_at));
+    }
+
+    /// Removes an ended session. Returns whether it was written.
+    fn end(&mut self, label: SessionLabel) -> bool {
+        self.told.remove(&label.0).is_some()
+    }
+
+    /// Removes and returns the sessions whose reconnect time has passed.
+    fn end_due(&mut self, at: Timestamp) -> Vec<SessionLabel> {
+        let due = self.told.extract_if(|_, ends_at| ends_at.is_some_and(|ends_at| ends_at <= at));
+        due.map(|(label, _)| SessionLabel(label)).collect()
+    }
+}
+
 /// Leases granted under an idempotency key, which a retry returns again.
 #[derive(Debug, Default)]
 struct RepeatedLeases {
@@ -369,6 +433,9 @@ impl RepeatedLeases {
         true
     }
 }
+
+/// Four times the concurrent maximum, as dropped events may include the ends of sessions.
+const SESSIONS_MAX: usize = 65_536;
 
 /// Retries come within a minute.
 const REPEATS_MAX: usize = 65_536;

@@ -16,12 +16,12 @@ use crate::clock::Timestamp;
 use crate::engine::Account;
 
 /// Limits on simultaneous connections.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectionLimits {
     /// Of all users: descriptors are finite, and every connection costs a few kilobytes.
-    pub max: usize,
+    pub max: u32,
     /// Of one user, so that one application does not lock out others.
-    pub per_user: usize,
+    pub per_user: u32,
 }
 
 /// All connections.
@@ -133,7 +133,7 @@ impl ConnectionTable {
     fn refusal(&self, limits: ConnectionLimits, user: u32) -> Option<ConnectionRefusal> {
         if self.draining {
             Some(ConnectionRefusal::Draining)
-        } else if self.entries.len() >= limits.max {
+        } else if self.entries.len() >= limits.max as usize {
             Some(ConnectionRefusal::Full)
         } else if self.is_full_for(limits, user) {
             Some(ConnectionRefusal::FullForUser)
@@ -143,7 +143,7 @@ impl ConnectionTable {
     }
 
     fn is_full_for(&self, limits: ConnectionLimits, user: u32) -> bool {
-        self.by_user.get(&user).is_some_and(|of_user| *of_user >= limits.per_user)
+        self.by_user.get(&user).is_some_and(|of_user| *of_user >= limits.per_user as usize)
     }
 
     fn add(&mut self, stream: &Arc<UnixStream>, user: u32) -> (u64, Arc<Activity>) {

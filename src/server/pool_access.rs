@@ -21,8 +21,8 @@ pub struct PoolAccess {
 pub struct PoolLimits {
     /// Its name.
     pub name: Box<str>,
-    /// The users whose processes may join it; empty for all users.
-    pub users: Vec<u32>,
+    /// The users (uids) whose processes may join it; empty for all users.
+    pub uids: Vec<u32>,
     /// The most slots that one process may claim; `None` for any number.
     pub slots_max: Option<u32>,
 }
@@ -50,7 +50,7 @@ impl PoolAccess {
     pub(super) fn check(&self, pool: &str, user: u32, slots: u32, now: Timestamp) -> Result<(), PoolRefusal> {
         let found = self.pools.binary_search_by(|known| (*known.name).cmp(pool));
         let Some(limits) = found.ok().and_then(|index| self.pools.get(index)) else { return Ok(()) };
-        let refusal = if !limits.users.is_empty() && !limits.users.contains(&user) {
+        let refusal = if !limits.uids.is_empty() && !limits.uids.contains(&user) {
             PoolRefusal::User { pool: limits.name.clone(), user }
         } else if let Some(max) = limits.slots_max.filter(|max| slots > *max) {
             PoolRefusal::Slots { pool: limits.name.clone(), slots, max }
@@ -82,9 +82,9 @@ mod tests {
 
     #[test]
     fn pool_refuses_other_users_and_too_many_slots() {
-        let limits = |name: &str, users: &[u32], slots_max| PoolLimits {
+        let limits = |name: &str, uids: &[u32], slots_max| PoolLimits {
             name: name.into(),
-            users: users.into(),
+            uids: uids.into(),
             slots_max,
         };
         let access = PoolAccess::new([limits("web", &[33, 0], Some(8)), limits("any", &[], Some(0))]);

@@ -207,7 +207,7 @@ impl Processes {
 impl WatchTable {
     fn has_room(&self, user: u32, limits: ConnectionLimits) -> bool {
         let of_user = self.by_user.get(&user).copied().unwrap_or_default();
-        self.watched.len() < limits.max && of_user < limits.per_user
+        self.watched.len() < limits.max as usize && of_user < limits.per_user as usize
     }
 
     fn remove(&mut self, key: &SessionKey) -> Option<WatchedSession> {

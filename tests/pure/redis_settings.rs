@@ -26,15 +26,18 @@ fn a_line_says_what_it_says() {
     );
     assert_eq!(problems, Vec::new());
     let redis = settings.redis.unwrap();
-    let urls: Vec<_> = redis.urls.iter().map(ToString::to_string).collect();
+    let urls: Vec<_> = redis.link.urls.iter().map(ToString::to_string).collect();
     assert_eq!(urls, ["rediss://one.example:7000", "unix:///run/redis.sock"]);
-    assert_eq!((redis.user.as_deref(), redis.cluster, redis.region_weight), (Some("gate"), false, Some(250)));
+    assert_eq!(
+        (redis.link.user.as_deref(), redis.link.cluster, redis.region_weight),
+        (Some("gate"), false, Some(250))
+    );
     // Paths are relative to the file that names them.
-    assert_eq!(redis.password_file.unwrap(), std::path::Path::new("/etc/tidegate/pass"));
-    assert_eq!(redis.ca_file.unwrap(), std::path::Path::new("/etc/ssl/ca.pem"));
+    assert_eq!(redis.link.password_file.unwrap(), std::path::Path::new("/etc/tidegate/pass"));
+    assert_eq!(redis.link.ca_file.unwrap(), std::path::Path::new("/etc/ssl/ca.pem"));
     assert_eq!(redis.fleet_secret_file.unwrap(), std::path::Path::new("/etc/tidegate/secret"));
     let (settings, _) = good("redis: {url: redis://127.0.0.1, cluster: true, fleet_secret_files: [a]}");
-    assert!(settings.redis.unwrap().cluster);
+    assert!(settings.redis.unwrap().link.cluster);
 }
 
 #[test]
@@ -91,7 +94,7 @@ fn what_works_and_was_perhaps_not_meant_is_a_warning() {
         ("url: redis://127.0.0.1".to_owned(), Some("each host limits by itself")),
     ] {
         let (settings, problems) = good(&format!("redis: {{{fields}}}"));
-        assert!(settings.redis.is_some());
+        assert_eq!(settings.redis.unwrap().link.check(), Ok(()), "{fields}");
         assert_eq!(problems.len(), usize::from(expected.is_some()), "{fields}\n{problems:#?}");
         if let Some(expected) = expected {
             assert!(problems[0].message.contains(expected), "{fields}\n{problems:#?}");

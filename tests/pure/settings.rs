@@ -4,6 +4,7 @@ use std::path::Path;
 
 use tidegate::daemon::redis_settings::RedisSettings;
 use tidegate::daemon::settings::{Environment, Log, LogFormat, Settings, Socket, socket_path_fits};
+use tidegate::fleet::link::LinkOptions;
 use tidegate::rules::source::Source;
 use tidegate::rules::{Mode, Problem, Scope};
 
@@ -32,11 +33,7 @@ fn pools(settings: &Settings) -> Vec<(&str, &[u32], Option<u32>)> {
 /// One server and nothing else said of it.
 fn redis(url: &str) -> RedisSettings {
     RedisSettings {
-        urls: vec![url.parse().unwrap()],
-        cluster: false,
-        user: None,
-        password_file: None,
-        ca_file: None,
+        link: LinkOptions { urls: vec![url.parse().unwrap()], ..LinkOptions::default() },
         fleet_secret_file: None,
         region_weight: None,
     }
@@ -86,9 +83,12 @@ fn every_line_of_the_packaged_file_can_be_read() {
         admin_socket: None,
         metrics: Some("127.0.0.1:9631".parse().unwrap()),
         redis: Some(RedisSettings {
-            password_file: Some("/etc/tidegate/redis-password".into()),
+            link: LinkOptions {
+                password_file: Some("/etc/tidegate/redis-password".into()),
+                ..redis("redis://127.0.0.1:6379").link
+            },
             fleet_secret_file: Some("/etc/tidegate/fleet-secret".into()),
-            ..redis("redis://127.0.0.1:6379")
+            region_weight: None,
         }),
         ..settings
     };

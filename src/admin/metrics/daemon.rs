@@ -4,8 +4,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use super::Scrape;
-use super::sheet::Sheet;
+use super::{Scrape, Sheet};
 use crate::admin::status::unix_seconds;
 use crate::clock::read_cpu_nanos;
 use crate::rules::Mode;

@@ -3,8 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;
 
-use super::Scrape;
-use super::sheet::{Labels, Sheet, Timed};
+use super::{Labels, Scrape, Sheet, Timed};
 use crate::engine::{RuleTotals, SpanTotals, VerdictTotals};
 use crate::rules::candidate_of;
 

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use super::Scrape;
-use super::sheet::Sheet;
+use super::{Scrape, Sheet};
 use crate::engine::ReserveView;
 
 pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {

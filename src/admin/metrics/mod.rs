@@ -4,7 +4,6 @@
 mod daemon;
 mod decisions;
 mod fleet;
-mod sheet;
 mod switches;
 mod work;
 
@@ -14,8 +13,9 @@ use std::sync::Arc;
 
 use hyper::StatusCode;
 use prometheus_client::collector::Collector;
-use prometheus_client::encoding::DescriptorEncoder;
 use prometheus_client::encoding::text::encode;
+use prometheus_client::encoding::{DescriptorEncoder, EncodeCounterValue, EncodeGaugeValue};
+use prometheus_client::metrics::MetricType;
 use prometheus_client::registry::Registry;
 use tracing::error;
 
@@ -28,7 +28,6 @@ use crate::engine::{HeldBytes, InForce, LeaseTotals, PoolView, Totals};
 use crate::record::Recorder;
 use crate::server::ServerCounters;
 use crate::state::SnapshotStats;
-use sheet::Sheet;
 use switches::Switches;
 
 /// Everything at one moment.
@@ -95,12 +94,86 @@ impl Scrape {
 
 impl Collector for Scrape {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut sheet = Sheet::new(encoder);
+        let mut sheet = Sheet(encoder);
         decisions::write(self, &mut sheet)?;
         work::write(self, &mut sheet)?;
         fleet::write(self, &mut sheet)?;
         daemon::write(self, &mut sheet)?;
         switches::write(self, &mut sheet)
+    }
+}
+
+/// Families of series, one after the other, in the order in which they are written.
+struct Sheet<'e>(DescriptorEncoder<'e>);
+
+/// Label names and their values.
+type Labels<'l, const N: usize> = [(&'static str, &'l str); N];
+
+/// Work that is timed, as a histogram has it.
+struct Timed {
+    /// Of all together.
+    seconds: f64,
+    /// Upper bound in seconds and count of each bucket, not cumulative; the last bucket has no bound.
+    counts: Vec<(f64, u64)>,
+}
+
+impl Sheet<'_> {
+    /// Writes a family of counters; `_total` is appended to its name.
+    fn counters<'l, const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        series: impl IntoIterator<Item = (Labels<'l, N>, u64)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        for (labels, count) in series {
+            let mut metric = family.encode_family(&labels)?;
+            metric.encode_counter::<[(&str, &str); 0], _, f64>(&count, None)?;
+        }
+        Ok(())
+    }
+
+    /// The same with one series.
+    fn counter(&mut self, name: &str, help: &str, count: &impl EncodeCounterValue) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Counter)?;
+        family.encode_counter::<[(&str, &str); 0], _, f64>(count, None)
+    }
+
+    /// Writes a family of gauges.
+    fn gauges<'l, const N: usize, V: EncodeGaugeValue>(
+        &mut self,
+        name: &str,
+        help: &str,
+        series: impl IntoIterator<Item = (Labels<'l, N>, V)>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Gauge)?;
+        for (labels, value) in series {
+            family.encode_family(&labels)?.encode_gauge(&value)?;
+        }
+        Ok(())
+    }
+
+    /// The same with one series.
+    fn gauge(&mut self, name: &str, help: &str, value: &impl EncodeGaugeValue) -> fmt::Result {
+        self.0.encode_descriptor(name, help, None, MetricType::Gauge)?.encode_gauge(value)
+    }
+
+    /// Writes an info family, whose content is its labels; `_info` is appended to its name.
+    fn infos<'l, const N: usize>(
+        &mut self,
+        name: &str,
+        help: &str,
+        series: impl IntoIterator<Item = Labels<'l, N>>,
+    ) -> fmt::Result {
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Info)?;
+        series.into_iter().try_for_each(|labels| family.encode_info(&labels))
+    }
+
+    /// Writes a histogram of durations.
+    fn histogram(&mut self, name: &str, help: &str, timed: &Timed) -> fmt::Result {
+        let count = timed.counts.iter().map(|(_, count)| count).sum();
+        let mut family = self.0.encode_descriptor(name, help, None, MetricType::Histogram)?;
+        family.encode_histogram::<[(&str, &str); 0]>(timed.seconds, count, &timed.counts, None)
     }
 }
 

@@ -2,8 +2,7 @@
 
 use std::fmt;
 
-use super::Scrape;
-use super::sheet::Sheet;
+use super::{Scrape, Sheet};
 use crate::engine::{Engine, SwitchOrigin, SwitchView, Target};
 
 /// Number of active switches for every combination of origin and scope.

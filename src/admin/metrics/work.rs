@@ -3,8 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt;
 
-use super::Scrape;
-use super::sheet::Sheet;
+use super::{Scrape, Sheet};
 use crate::engine::PoolView;
 
 pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {

@@ -91,7 +91,7 @@ pub(super) fn rule(desk: &AdminState, name: &str) -> Result<RuleName, VerbRefusa
     if name.len() > NAME_BYTES_MAX {
         return Err(VerbRefusal::bad(format!("`rule` has {} bytes: no name is so long", name.len())));
     }
-    desk.engine.find_rule_name(name).map_err(|error| VerbRefusal::bad(error.to_string()))
+    Ok(desk.engine.find_rule_name(name)?)
 }
 
 fn shown(text: &str) -> String {

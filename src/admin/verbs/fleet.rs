@@ -5,10 +5,12 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
 use super::asked::RequestFields;
-use super::key::{refused, rule_and_key};
-use super::{Operator, VerbRefusal};
+use super::key::rule_and_key;
+use super::{VerbRefusal, VerbResult};
 use crate::admin::AdminState;
+use crate::admin::answer;
 use crate::admin::fleet::FleetReading;
+use crate::engine::SwitchOrigin;
 
 /// This host's state of one fleet key.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -41,13 +43,13 @@ pub(crate) struct RedisLevelStatus {
     pub(crate) age_s: f64,
 }
 
-pub(super) fn key(desk: &AdminState, _: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
+pub(in crate::admin) fn key(desk: &AdminState, _: SwitchOrigin, asked: &Value) -> VerbResult {
     let asked = RequestFields::of(asked, &["rule", "key"])?;
     let (rule, key) = rule_and_key(desk, &asked)?;
     let now = desk.clock.now();
     let fleet = FleetReading::take(desk, now.at);
-    if let Some(here) = desk.engine.find_permits(&rule, &key, now).map_err(|error| refused(&error))? {
-        return Ok(json!(FleetKeyStatus {
+    if let Some(here) = desk.engine.find_permits(&rule, &key, now)? {
+        return Ok(answer::done(json!(FleetKeyStatus {
             rule: rule.to_string(),
             key: name(&here.name),
             limit: here.max.into(),
@@ -55,9 +57,9 @@ pub(super) fn key(desk: &AdminState, _: Operator, asked: &Value) -> Result<Value
             in_touch: here.is_tracked,
             held: here.held.into(),
             kind: FleetKeyKind::Permits { in_use: here.in_use.into(), hosts: fleet.view.hosts.into() },
-        }));
+        })));
     }
-    let here = desk.engine.find_share(&rule, &key, now).map_err(|error| refused(&error))?;
+    let here = desk.engine.find_share(&rule, &key, now)?;
     let here = here.ok_or_else(|| {
         let why = match fleet.is_set {
             true => "it has no `scope: fleet`",
@@ -71,7 +73,7 @@ pub(super) fn key(desk: &AdminState, _: Operator, asked: &Value) -> Result<Value
         demand: seen.demand as f64 / MILLI,
         age_s: now.at.since(seen.received_at).as_secs_f64(),
     });
-    Ok(json!(FleetKeyStatus {
+    Ok(answer::done(json!(FleetKeyStatus {
         rule: rule.to_string(),
         key: name(&here.name),
         limit: here.limit.into(),
@@ -79,7 +81,7 @@ pub(super) fn key(desk: &AdminState, _: Operator, asked: &Value) -> Result<Value
         in_touch: here.is_tracked,
         held: there.borrowed.into(),
         kind: FleetKeyKind::Tokens { owed: there.debt.into(), redis },
-    }))
+    })))
 }
 
 fn name(name: &[u8; 16]) -> String {

@@ -3,23 +3,23 @@
 use serde_json::{Value, json};
 
 use super::asked::{AttributePairs, RequestFields, rule};
-use super::{Operator, VerbRefusal};
+use super::{VerbRefusal, VerbResult};
 use crate::admin::AdminState;
+use crate::admin::answer;
 use crate::admin::ledger::utc;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{self, BlockedKey, FleetChange, KeyError, RuleName};
+use crate::engine::{BlockedKey, Engine, FleetChange, KeyError, RuleName, SwitchOrigin};
 
-pub(super) fn block(desk: &AdminState, by: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
+pub(in crate::admin) fn block(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
     let asked = RequestFields::of(asked, &["rule", "key", "for_s", "fleet"])?;
     let (rule, key) = rule_and_key(desk, &asked)?;
     let now = desk.clock.now();
     let until =
         asked.until(now)?.ok_or_else(|| VerbRefusal::bad("for how long: write `for_s`, in seconds"))?;
-    let by = engine::SwitchOrigin::User(by.uid);
     if asked.flag("fleet")? {
         return block_everywhere(desk, WantedKey { rule, key, until, by }, now);
     }
-    let blocked = desk.engine.block_key(&rule, &key, until, by).map_err(|error| refused(&error))?;
+    let blocked = desk.engine.block_key(&rule, &key, until, by)?;
     let until = utc(until, now);
     desk.ledger.enter(
         &by.to_string(),
@@ -27,88 +27,82 @@ pub(super) fn block(desk: &AdminState, by: Operator, asked: &Value) -> Result<Va
         now,
     );
     let mode = mode_of(desk, &rule);
-    Ok(json!({
+    Ok(answer::done(json!({
         "said": format!("{rule}: this key is refused until {until}{mode}"),
         "key": blocked.format_digest(),
         "warning": desk.control.keep().err(),
-    }))
+    })))
 }
 
 struct WantedKey<'a> {
     rule: RuleName,
     key: AttributePairs<'a>,
     until: Timestamp,
-    by: engine::SwitchOrigin,
+    by: SwitchOrigin,
 }
 
 /// Each host, this one included, records the block when it syncs it. Hosts see only the digest, so no value is shown.
-fn block_everywhere(desk: &AdminState, wanted: WantedKey<'_>, now: Now) -> Result<Value, VerbRefusal> {
+fn block_everywhere(desk: &AdminState, wanted: WantedKey<'_>, now: Now) -> VerbResult {
     let WantedKey { rule, key, until, by } = wanted;
-    let key = desk.engine.fleet_key_digest(&rule, &key).map_err(|error| refused(&error))?;
+    let key = desk.engine.fleet_key_digest(&rule, &key)?;
     let blocked = BlockedKey { rule: rule.clone(), key, text: None, until, by };
     let digest = blocked.format_digest();
     desk.control.change_fleet_overrides(FleetChange::Block(blocked)).map_err(VerbRefusal::failed)?;
     let (until, mode) = (utc(until, now), mode_of(desk, &rule));
     let said = format!("{rule}: this key is refused until {until}, on all hosts{mode}");
-    Ok(json!({"said": said, "key": digest, "warning": desk.control.keep().err()}))
+    Ok(answer::done(json!({"said": said, "key": digest, "warning": desk.control.keep().err()})))
 }
 
-fn unblock_everywhere(
-    desk: &AdminState,
-    by: Operator,
-    asked: &RequestFields<'_>,
-) -> Result<Value, VerbRefusal> {
+fn unblock_everywhere(desk: &AdminState, by: SwitchOrigin, asked: &RequestFields<'_>) -> VerbResult {
     let (rule, key) = rule_and_key(desk, asked)?;
-    let key = desk.engine.fleet_key_digest(&rule, &key).map_err(|error| refused(&error))?;
+    let key = desk.engine.fleet_key_digest(&rule, &key)?;
     let change = FleetChange::Unblock(rule.clone(), key);
     let some = desk.control.change_fleet_overrides(change).map_err(VerbRefusal::failed)?;
     if some {
-        let by = engine::SwitchOrigin::User(by.uid).to_string();
-        desk.ledger.enter(&by, &format!("freed a key of {rule} on all hosts"), desk.clock.now());
+        desk.ledger.enter(&by.to_string(), &format!("freed a key of {rule} on all hosts"), desk.clock.now());
     }
     let said = if some { "is free of what was said to all hosts" } else { "was not blocked on all hosts" };
     let said = format!("{rule}: this key {said}");
-    Ok(json!({"said": said, "done": some, "warning": desk.control.keep().err()}))
+    Ok(answer::done(json!({"said": said, "done": some, "warning": desk.control.keep().err()})))
 }
 
-pub(super) fn unblock(desk: &AdminState, by: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
+pub(in crate::admin) fn unblock(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
     let wanted = RequestFields::of(asked, &["rule", "key", "fleet"])?;
     if wanted.flag("fleet")? {
         return unblock_everywhere(desk, by, &wanted);
     }
     let said = ["was not blocked", "is free"];
-    undo(desk, by, asked, "freed a key of", said, engine::Engine::unblock_key)
+    undo(desk, by, asked, "freed a key of", said, Engine::unblock_key)
 }
 
-pub(super) fn reset(desk: &AdminState, by: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
+pub(in crate::admin) fn reset(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
     let said = ["had nothing to be forgotten", "is counted afresh; leases stay"];
-    undo(desk, by, asked, "reset a key of", said, engine::Engine::reset_key)
+    undo(desk, by, asked, "reset a key of", said, Engine::reset_key)
 }
 
-type Undo = fn(&engine::Engine, &RuleName, &[(&str, &str)]) -> Result<bool, KeyError>;
+type Undo = fn(&Engine, &RuleName, &[(&str, &str)]) -> Result<bool, KeyError>;
 
 fn undo(
     desk: &AdminState,
-    by: Operator,
+    by: SwitchOrigin,
     asked: &Value,
     what: &str,
     said: [&str; 2],
     undo: Undo,
-) -> Result<Value, VerbRefusal> {
+) -> VerbResult {
     let asked = RequestFields::of(asked, &["rule", "key", "fleet"])?;
     if asked.flag("fleet")? {
         return Err(VerbRefusal::bad("a key is counted afresh on one host alone: leave `fleet` out"));
     }
     let (rule, key) = rule_and_key(desk, &asked)?;
-    let some = undo(&desk.engine, &rule, &key).map_err(|error| refused(&error))?;
+    let some = undo(&desk.engine, &rule, &key)?;
     if some {
-        let by = engine::SwitchOrigin::User(by.uid);
         desk.ledger.enter(&by.to_string(), &format!("{what} {rule}"), desk.clock.now());
     }
     let [nothing, done] = said;
     let still = still_blocked(desk, &rule, &key);
     let said = format!("{rule}: this key {}{still}", if some { done } else { nothing });
-    Ok(json!({"said": said, "done": some, "warning": desk.control.keep().err()}))
+    Ok(answer::done(json!({"said": said, "done": some, "warning": desk.control.keep().err()})))
 }
 
 pub(super) fn rule_and_key<'a>(
@@ -135,8 +129,4 @@ fn mode_of(desk: &AdminState, rule: &RuleName) -> String {
             format!("; but the rule is in {mode}, and refuses nobody: `tidegate switch {rule} enforce`")
         }
     }
-}
-
-pub(super) fn refused(error: &KeyError) -> VerbRefusal {
-    VerbRefusal::bad(error.to_string())
 }

@@ -1,29 +1,24 @@
 //! Verbs of operators: each has a path, takes a small JSON object and returns one.
 
 pub(super) mod asked;
-mod fleet;
-mod key;
-mod reload;
-mod switch;
+pub(super) mod fleet;
+pub(super) mod key;
+pub(super) mod switch;
 
 pub(crate) use fleet::{FleetKeyKind, FleetKeyStatus};
 use hyper::StatusCode;
 use serde_json::{Value, json};
 
 use super::AdminState;
+use super::answer::{self, HttpAnswer};
+use crate::engine::SwitchOrigin;
 
-/// Peer credentials of the operator, from the kernel; used in the log of changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Operator {
-    /// User id.
-    pub uid: u32,
-    /// Process id; `None` if the process is in another PID namespace.
-    pub pid: Option<u32>,
-}
+/// The answer of a verb, or why it was not carried out.
+pub(super) type VerbResult = Result<HttpAnswer, VerbRefusal>;
 
 /// Why a verb was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VerbRefusal {
+pub(super) struct VerbRefusal {
     /// HTTP status.
     pub(super) status: StatusCode,
     /// Message: the error, its location and a fix.
@@ -42,32 +37,11 @@ impl VerbRefusal {
     }
 }
 
-/// Carries out a verb. It may block: it runs on its own thread. It returns a JSON object, to which
-/// `"ok": true` is added.
-pub(super) type Verb = fn(&AdminState, Operator, &Value) -> Result<Value, VerbRefusal>;
-
-/// Returns the verb of a path.
-pub(super) fn find(path: &str) -> Option<Verb> {
-    VERBS.iter().find(|(name, _)| *name == path).map(|(_, verb)| *verb)
-}
-
-/// Returns the paths of all verbs.
-pub(super) fn paths() -> impl Iterator<Item = &'static str> {
-    VERBS.iter().map(|(path, _)| *path)
-}
-
-/// Carries out a verb with the body of a request: empty, or one JSON object.
-pub(super) fn carry_out(
-    verb: Verb,
-    desk: &AdminState,
-    by: Operator,
-    body: &[u8],
-) -> Result<Value, VerbRefusal> {
-    let mut done = verb(desk, by, &object(body)?)?;
-    if let Some(fields) = done.as_object_mut() {
-        fields.insert("ok".to_owned(), Value::Bool(true));
+/// Errors of the engine are those of the request (400).
+impl<E: std::error::Error> From<E> for VerbRefusal {
+    fn from(error: E) -> VerbRefusal {
+        VerbRefusal::bad(error.to_string())
     }
-    Ok(done)
 }
 
 /// Parses the body of a request: an empty one is an empty object.
@@ -80,12 +54,11 @@ pub(super) fn object(body: &[u8]) -> Result<Value, VerbRefusal> {
     Ok(asked)
 }
 
-/// Every verb, by its path.
-const VERBS: &[(&str, Verb)] = &[
-    ("/reload", reload::reload),
-    ("/switch", switch::switch),
-    ("/block", key::block),
-    ("/unblock", key::unblock),
-    ("/reset", key::reset),
-    ("/fleet/key", fleet::key),
-];
+/// `POST /reload`: reloads the rules, as SIGHUP does, and returns the result.
+pub(super) fn reload(desk: &AdminState, _by: SwitchOrigin, _asked: &Value) -> VerbResult {
+    let reloaded = desk.control.reload().map_err(VerbRefusal::failed)?;
+    if !reloaded.problems.is_empty() {
+        return Err(VerbRefusal::failed(reloaded.problems.join("\n")));
+    }
+    Ok(answer::done(json!({"changes": reloaded.changes})))
+}

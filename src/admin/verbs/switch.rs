@@ -3,14 +3,15 @@
 use serde_json::{Value, json};
 
 use super::asked::{RequestFields, rule};
-use super::{Operator, VerbRefusal};
+use super::{VerbRefusal, VerbResult};
 use crate::admin::AdminState;
+use crate::admin::answer;
 use crate::admin::ledger::utc;
 use crate::clock::Now;
-use crate::engine::{self, FleetChange, Switch, SwitchView, Target};
+use crate::engine::{FleetChange, Switch, SwitchOrigin, SwitchView, Target};
 use crate::rules::Mode;
 
-pub(super) fn switch(desk: &AdminState, by: Operator, asked: &Value) -> Result<Value, VerbRefusal> {
+pub(in crate::admin) fn switch(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
     let asked = RequestFields::of(asked, &["rule", "all", "mode", "clear", "for_s", "fleet"])?;
     let target = match (asked.text("rule")?, asked.flag("all")?) {
         (Some(name), false) => Target::Rule(rule(desk, name)?),
@@ -24,7 +25,7 @@ pub(super) fn switch(desk: &AdminState, by: Operator, asked: &Value) -> Result<V
     let is_fleet = asked.flag("fleet")?;
     let said = match (asked.text("mode")?, asked.flag("clear")?) {
         (Some(word), false) => {
-            let (mode, until, by) = (mode(word)?, asked.until(now)?, engine::SwitchOrigin::User(by.uid));
+            let (mode, until) = (mode(word)?, asked.until(now)?);
             let switch = Switch { target, mode, until, set_at: now.at, by };
             if is_fleet { set_everywhere(desk, &switch, now)? } else { set(desk, &switch, now)? }
         }
@@ -40,11 +41,11 @@ pub(super) fn switch(desk: &AdminState, by: Operator, asked: &Value) -> Result<V
             ));
         }
     };
-    Ok(json!({"said": said, "warning": desk.control.keep().err()}))
+    Ok(answer::done(json!({"said": said, "warning": desk.control.keep().err()})))
 }
 
 fn set(desk: &AdminState, switch: &Switch, now: Now) -> Result<String, VerbRefusal> {
-    let view = desk.engine.set_switch(switch).map_err(|error| VerbRefusal::bad(error.to_string()))?;
+    let view = desk.engine.set_switch(switch)?;
     let until = until(switch, now);
     let is_back = is_back(switch);
     let what = match is_back {
@@ -75,7 +76,7 @@ fn set_everywhere(desk: &AdminState, switch: &Switch, now: Now) -> Result<String
         let message = "everything is switched on all hosts for a time only. help: say for how long, `--for 30m` (`for_s`)";
         return Err(VerbRefusal::bad(message));
     }
-    let view = desk.engine.preview_switch(switch).map_err(|error| VerbRefusal::bad(error.to_string()))?;
+    let view = desk.engine.preview_switch(switch)?;
     let is_change = desk
         .control
         .change_fleet_overrides(FleetChange::Switch(switch.clone()))
@@ -90,7 +91,7 @@ fn set_everywhere(desk: &AdminState, switch: &Switch, now: Now) -> Result<String
 fn clear_everywhere(
     desk: &AdminState,
     target: &Target,
-    by: Operator,
+    by: SwitchOrigin,
     now: Now,
 ) -> Result<String, VerbRefusal> {
     let is_change = desk
@@ -99,7 +100,7 @@ fn clear_everywhere(
         .map_err(VerbRefusal::failed)?;
     if is_change {
         let what = format!("cleared the switch of {target} on all hosts");
-        desk.ledger.enter(&engine::SwitchOrigin::User(by.uid).to_string(), &what, now);
+        desk.ledger.enter(&by.to_string(), &what, now);
     }
     Ok(cleared_everywhere(target, is_change))
 }
@@ -130,18 +131,14 @@ fn milder(view: &SwitchView, asked: Mode) -> String {
     )
 }
 
-fn clear(desk: &AdminState, target: &Target, by: Operator, now: Now) -> String {
+fn clear(desk: &AdminState, target: &Target, by: SwitchOrigin, now: Now) -> String {
     let everywhere = desk.engine.fleet_switches().into_iter().find(|view| view.switch.target == *target);
     let still = everywhere.map(|view| format!("; all hosts are switched to {}", view.switch.mode));
     let still = still.unwrap_or_default();
     if !desk.engine.clear_switch(target) {
         return format!("{target}: was not switched{still}");
     }
-    desk.ledger.enter(
-        &engine::SwitchOrigin::User(by.uid).to_string(),
-        &format!("cleared the switch of {target}"),
-        now,
-    );
+    desk.ledger.enter(&by.to_string(), &format!("cleared the switch of {target}"), now);
     match target {
         Target::Daemon => format!("everything: back to what the settings and the files say{still}"),
         Target::Rule(rule) => format!("{rule}: back to what its file says{still}"),

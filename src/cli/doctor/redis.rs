@@ -65,7 +65,7 @@ fn look(redis: &RedisSettings) -> Result<ServerChecks, String> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(|error| error.to_string())?;
     runtime.block_on(async {
-        let link = RedisLink::start(redis.link_options(), vec![Rights::script()]);
+        let link = RedisLink::start(redis.link.clone(), vec![Rights::script()]);
         let link = link.map_err(|error| error.to_string())?;
         let mut changes = link.changes();
         let settled = async {
@@ -95,7 +95,7 @@ fn unreached(url: &Url, error: &LinkError, redis: &RedisSettings) -> DoctorFindi
             "start it, or mend `redis.url`: until then each host has its part of every fleet limit, by the hosts it last knew"
                 .to_owned()
         }
-        FailureClass::Auth => match &redis.password_file {
+        FailureClass::Auth => match &redis.link.password_file {
             Some(file) => format!("mend {} or `redis.user`: it is read anew for each connection", file.display()),
             None => "name a `redis.password_file`".to_owned(),
         },
@@ -122,7 +122,7 @@ fn of_rights(
 }
 
 fn may(url: &Url, rights: &Rights, redis: &RedisSettings) -> DoctorFinding {
-    let user = redis.user.as_deref().unwrap_or("default");
+    let user = redis.link.user.as_deref().unwrap_or("default");
     if rights.refused.is_empty() {
         return DoctorFinding::well(
             WHAT,

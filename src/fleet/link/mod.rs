@@ -37,7 +37,7 @@ use class::FailureCounts;
 use nodes::Nodes;
 
 /// The servers and credentials.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkOptions {
     /// Independent servers, or some servers of a cluster.
     pub urls: Vec<Url>,
