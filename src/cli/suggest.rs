@@ -125,11 +125,9 @@ fn suggest(args: &Args) -> Result<Suggestions, CliError> {
 fn strictest(judged: Vec<trial::TrialResult>, most: f64) -> Vec<trial::TrialResult> {
     let mut strictest: Vec<trial::TrialResult> = Vec::new();
     for judged in judged.into_iter().filter(|judged| judged.share() <= most) {
-        let same = |known: &&mut trial::TrialResult| known.proposal.is_like(&judged.proposal);
-        match strictest.iter_mut().find(same) {
-            // Proposals are ordered: later ones are looser.
-            Some(_) => {}
-            None => strictest.push(judged),
+        // Proposals are ordered: later ones are looser.
+        if !strictest.iter().any(|known| known.proposal.is_like(&judged.proposal)) {
+            strictest.push(judged);
         }
     }
     strictest
