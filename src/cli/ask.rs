@@ -8,8 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::client::{Client, ClientFailure, default_socket, heard};
-use super::format::OutputFormat;
-use super::{CliResult, usage};
+use super::{CliResult, OutputFormat, usage};
 use crate::clock::Micros;
 use crate::daemon::log;
 use crate::protocol::{

@@ -8,9 +8,8 @@ use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::CliResult;
-use super::format::OutputFormat;
 use super::read_rules::RulesRead;
+use super::{CliResult, OutputFormat};
 use crate::admin::DaemonStatus;
 use crate::rules::words::counted;
 use block::BlockSettings;

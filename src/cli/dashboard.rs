@@ -7,13 +7,13 @@ use std::io::{self, Write};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::process::ExitCode;
 
-use rustix::rand::{GetRandomFlags, getrandom};
 use tokio::net::TcpListener;
 
 use super::admin_client::AdminArgs;
 use super::signals::CaughtSignals;
 use super::{CliResult, failed};
 use crate::daemon::log;
+use crate::sys;
 use proxy::Proxy;
 
 /// Shows the daemon's page in a browser: serves it on this host alone, at an address that nobody can guess
@@ -45,7 +45,8 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     // Reports missing access here rather than in the browser.
     client.get("/healthz")?;
     let cannot_serve = |error: io::Error| failed(format_args!("cannot serve: {error}"));
-    let token = token().map_err(cannot_serve)?;
+    let random = sys::random_bytes::<16>().map_err(cannot_serve)?;
+    let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
     let mut runtime = tokio::runtime::Builder::new_current_thread();
     let runtime = runtime.enable_all().max_blocking_threads(LOOKS_AT_ONCE).build().map_err(cannot_serve)?;
     let served = runtime.block_on(async {
@@ -70,16 +71,6 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     // Do not wait for requests in progress.
     runtime.shutdown_background();
     served
-}
-
-/// Returns a random token of 128 bits.
-fn token() -> io::Result<String> {
-    let mut bytes = [0_u8; 16];
-    let mut filled = 0;
-    while let Some(rest) = bytes.get_mut(filled..).filter(|rest| !rest.is_empty()) {
-        filled += getrandom(rest, GetRandomFlags::empty())?;
-    }
-    Ok(bytes.iter().map(|byte| format!("{byte:02x}")).collect())
 }
 
 /// Concurrent requests: a page, and a link followed from it.

@@ -2,23 +2,27 @@
 
 mod finding;
 mod json;
-mod live;
 mod text;
 
-use std::io::Write;
+use std::collections::BTreeMap;
+use std::io::{self, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use super::admin_client::AdminArgs;
+use serde::Serialize;
+use serde_json::json;
+
+use super::admin_client::{AdminArgs, AdminClient, AdminFailure};
 use super::ask::attribute;
-use super::format::OutputFormat;
 use super::read_rules::RulesRead;
-use super::{CliError, CliResult, failed, usage};
+use super::{CliError, CliResult, OutputFormat, failed, fleet, usage};
+use crate::admin::{DaemonStatus, FleetKeyStatus};
 use crate::daemon::log;
 use crate::protocol::{self, CheckRequest, DescriptorList, PAIRS_MAX, RequestFrame};
 use crate::rules::shown;
 use crate::trace::bounds::refused_by_the_socket;
-use finding::{ExplainedRequest, explain};
+use crate::trace::table::count;
+use finding::{Explained, ExplainedRequest, explain};
 
 /// Says which rules judge a request, which do not and why, each with its place in the files
 #[derive(Clone, Debug, clap::Args)]
@@ -90,11 +94,11 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
         priority: args.priority.as_deref(),
     };
     let explained = explain(domain, &asked);
-    let live = args.live.then(|| live::ask(&explained, &args.admin.client())).transpose()?;
+    let live = args.live.then(|| ask_live(&explained, &args.admin.client())).transpose()?;
     match args.format {
         OutputFormat::Text => {
             text::print(&explained, &asked, &read.read_from(), out)?;
-            live.iter().try_for_each(|live| live::print(live, out))?;
+            live.iter().try_for_each(|live| print_live(live, out))?;
         }
         OutputFormat::Json => {
             let mut all = json::all(&explained, &asked);
@@ -148,4 +152,62 @@ fn cost(text: &str) -> Result<(String, u32), String> {
     let number =
         number.parse().map_err(|_| format!("`{number}` is not a number from 0 to {}", protocol::COST_MAX))?;
     Ok((unit.into(), number))
+}
+
+/// The daemon's view of each matching rule, by name.
+type LiveRules = BTreeMap<String, LiveRule>;
+
+/// A rule in a running daemon.
+#[derive(Debug, Serialize)]
+struct LiveRule {
+    /// `None` if the daemon has no such rule in force.
+    counts: Option<LiveCounts>,
+    /// This host's state of the key; `None` if the key is not shared, or the daemon has other rules.
+    share: Option<FleetKeyStatus>,
+}
+
+#[derive(Debug, Serialize)]
+struct LiveCounts {
+    passed: u64,
+    refused: u64,
+    would_refuse: u64,
+}
+
+fn ask_live(explained: &Explained<'_>, admin: &AdminClient) -> Result<LiveRules, AdminFailure> {
+    let status: DaemonStatus = admin.get_json("/status")?;
+    let domain = explained.domain.name();
+    let matching =
+        explained.rules.iter().filter_map(|found| Some((&found.rule, found.stands.as_ref().ok()?)));
+    let live = matching.map(|(rule, counted)| {
+        let mut rules = status.counts.iter().map(|rule| &rule.totals);
+        let counts =
+            rules.find(|counts| *counts.domain == *domain && *counts.rule == *rule.name).map(|counts| {
+                let [passed, refused, would_refuse] = counts.outcomes();
+                LiveCounts { passed, refused, would_refuse }
+            });
+        let key = json!({"rule": format!("{domain}/{}", rule.name), "key": counted.key});
+        let share = rule.fleet.and_then(|_| admin.post("/fleet/key", &key).ok());
+        (rule.name.to_string(), LiveRule { counts, share })
+    });
+    Ok(live.collect())
+}
+
+/// Prints a line for each rule, and one for its fleet budget.
+fn print_live(live: &LiveRules, out: &mut dyn Write) -> io::Result<()> {
+    for (rule, LiveRule { counts, share }) in live {
+        match counts {
+            Some(LiveCounts { passed, refused, would_refuse }) => writeln!(
+                out,
+                "live      {rule}: {} passed, {} refused, {} would be refused, since the daemon started",
+                count(*passed),
+                count(*refused),
+                count(*would_refuse),
+            )?,
+            None => writeln!(out, "live      {rule}: the daemon has no such rule in force")?,
+        }
+        for line in share.iter().flat_map(fleet::here) {
+            writeln!(out, "          {line}")?;
+        }
+    }
+    Ok(())
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::CliResult;
 use super::admin_client::{AdminArgs, AdminFailure};
 use super::ask::attribute;
-use super::status::page::name;
+use super::status::name;
 use crate::admin::{
     FleetKeyKind, FleetKeyStatus, FleetPage, FleetRuleStatus, FleetSummary, NamedCounts, RedisNodeStatus,
     ReserveStatus,

@@ -1,16 +1,17 @@
 //! `tidegate gen`: man pages and shell completions, from the texts of `--help`. It contacts no daemon.
 
-mod man;
-
-use std::io::Write;
-use std::path::PathBuf;
+use std::fs;
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Subcommand, ValueEnum};
+use clap::{Command, CommandFactory, Subcommand, ValueEnum};
 use clap_complete::generate;
 use clap_complete::shells::{Bash, Fish, Zsh};
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
 
-use super::{Arguments, CliResult};
+use super::{Arguments, CliError, CliResult, failed};
 
 /// Writes man pages and completions for shells, as packages install them
 #[derive(Clone, Debug, clap::Args)]
@@ -55,7 +56,7 @@ Exit codes: 0 written; 1 a page cannot be written, with the reason; 2 wrong usag
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     match &args.what {
-        GeneratedKind::Man { directory } => man::write(&Arguments::command(), directory)?,
+        GeneratedKind::Man { directory } => write_pages(&Arguments::command(), directory)?,
         GeneratedKind::Completions { shell } => out.write_all(&completions(*shell))?,
     }
     Ok(ExitCode::SUCCESS)
@@ -74,12 +75,12 @@ fn completions(shell: Shell) -> Vec<u8> {
 }
 
 /// Returns the command without its hidden parts, which are for this project's tests.
-fn shown(command: &clap::Command) -> clap::Command {
+fn shown(command: &Command) -> Command {
     let arguments = command.get_arguments().filter(|argument| !argument.is_hide_set()).cloned();
     let commands = command.get_subcommands().filter(|command| !command.is_hide_set()).map(shown);
     // Leaked once, as the process exits afterwards.
     let name: &'static str = command.get_name().to_owned().leak();
-    let mut seen = clap::Command::new(name)
+    let mut seen = Command::new(name)
         .disable_help_subcommand(true)
         .version(VERSION)
         .propagate_version(true)
@@ -94,3 +95,155 @@ fn shown(command: &clap::Command) -> clap::Command {
 const VERSION: &str = env!("CARGO_PKG_VERSION");
 
 const NAME: &str = "tidegate";
+
+/// Writes all pages into a directory, which is created if missing.
+fn write_pages(command: &Command, directory: &Path) -> Result<(), CliError> {
+    let unwritable = |path: &Path, error: io::Error| {
+        failed(format_args!("{}: {error}: name a directory that may be written to", path.display()))
+    };
+    fs::create_dir_all(directory).map_err(|error| unwritable(directory, error))?;
+    // Building gives each command its full name.
+    let mut command = command.clone();
+    command.build();
+    for (name, text) in pages(&command) {
+        let path = directory.join(format!("{name}.1"));
+        text.and_then(|text| fs::write(&path, text)).map_err(|error| unwritable(&path, error))?;
+    }
+    Ok(())
+}
+
+/// Returns the pages of a command and its subcommands, each with its name.
+fn pages(command: &Command) -> Vec<(String, io::Result<Vec<u8>>)> {
+    let mut all = vec![(full_name(command), page(command))];
+    all.extend(visible(command).flat_map(pages));
+    all
+}
+
+fn visible(command: &Command) -> impl Iterator<Item = &Command> {
+    command.get_subcommands().filter(|command| !command.is_hide_set())
+}
+
+/// Returns a name such as `tidegate-fleet-show`.
+fn full_name(command: &Command) -> String {
+    command.get_display_name().unwrap_or(command.get_name()).to_owned()
+}
+
+fn page(command: &Command) -> io::Result<Vec<u8>> {
+    let mut text = Vec::new();
+    let man = Man::new(command.clone());
+    // The library omits an empty date, which shifts the arguments after it. A date would make builds differ.
+    let name = full_name(command);
+    writeln!(text, ".TH {name} 1 \"\" \"{SOURCE}\" \"{MANUAL}\"")?;
+    man.render_name_section(&mut text)?;
+    man.render_synopsis_section(&mut text)?;
+    man.render_description_section(&mut text)?;
+    man.render_options_section(&mut text)?;
+    if visible(command).next().is_some() {
+        man.render_subcommands_section(&mut text)?;
+    }
+    let mut more = Roff::default();
+    if let Some(words) = command.get_after_help() {
+        ManSections::read(&words.to_string()).write(&mut more);
+    }
+    see_also(&mut more, command);
+    more.to_writer(&mut text)?;
+    Ok(text)
+}
+
+/// The text below the options of `--help`, by section.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct ManSections<'w> {
+    /// Lines of prose; an empty one ends a paragraph.
+    notes: Vec<&'w str>,
+    exit_codes: Vec<&'w str>,
+    /// Lines to print verbatim.
+    examples: Vec<&'w str>,
+}
+
+impl<'w> ManSections<'w> {
+    fn read(words: &'w str) -> ManSections<'w> {
+        let mut below = ManSections::default();
+        let mut is_of_codes = false;
+        let mut lines = words.lines().peekable();
+        while let Some(line) = lines.next() {
+            let is_above_examples =
+                line.ends_with(':') && lines.peek().is_some_and(|next| next.starts_with("  "));
+            if let Some(codes) = line.strip_prefix("Exit codes: ") {
+                is_of_codes = true;
+                below.exit_codes.push(codes);
+            } else if let Some(example) = line.strip_prefix("  ") {
+                below.examples.push(example);
+            } else if line.is_empty() {
+                is_of_codes = false;
+                below.notes.push("");
+            } else if is_of_codes {
+                below.exit_codes.push(line);
+            } else if !is_above_examples {
+                below.notes.push(line);
+            } else if !HEADINGS.contains(&line) {
+                below.examples.push(line);
+            }
+        }
+        below
+    }
+
+    fn write(&self, page: &mut Roff) {
+        if self.notes.iter().any(|line| !line.is_empty()) {
+            page.control("SH", ["NOTES"]);
+            let paragraphs = self.notes.split(|line| line.is_empty()).filter(|lines| !lines.is_empty());
+            for (place, paragraph) in paragraphs.enumerate() {
+                if place > 0 {
+                    page.control("PP", []);
+                }
+                prose(page, paragraph);
+            }
+        }
+        if !self.exit_codes.is_empty() {
+            page.control("SH", ["EXIT STATUS"]);
+            prose(page, &self.exit_codes);
+        }
+        if !self.examples.is_empty() {
+            page.control("SH", ["EXAMPLES"]);
+            page.control("EX", []);
+            prose(page, &self.examples);
+            page.control("EE", []);
+        }
+    }
+}
+
+fn prose(page: &mut Roff, lines: &[&str]) {
+    for line in lines {
+        page.text([roman(*line)]);
+    }
+}
+
+/// The page of the program already lists its commands.
+fn see_also(page: &mut Roff, command: &Command) {
+    let name = full_name(command);
+    if let Some((above, _)) = name.rsplit_once('-') {
+        page.control("SH", ["SEE ALSO"]);
+        page.text([bold(above), roman("(1)")]);
+    }
+}
+
+/// Lines above examples that only repeat the heading of the section.
+const HEADINGS: [&str; 3] = ["Example:", "Examples:", "Begin with:"];
+
+const MANUAL: &str = "tidegate manual";
+
+const SOURCE: &str = concat!("tidegate ", env!("CARGO_PKG_VERSION"));
+
+#[cfg(test)]
+mod tests {
+    use super::ManSections;
+
+    #[test]
+    fn what_is_below_the_options_is_told_apart() {
+        let below = ManSections::read(
+            "Examples:\n  a  b\n\nA file:\n  c\n\nProse:\nmore.\nExit codes: 0 fine;\n1 not.\n\nLast.",
+        );
+        let notes = vec!["", "", "Prose:", "more.", "", "Last."];
+        let exit_codes = vec!["0 fine;", "1 not."];
+        assert_eq!(below, ManSections { notes, exit_codes, examples: vec!["a  b", "A file:", "c"] });
+    }
+}

@@ -11,7 +11,6 @@ mod dashboard;
 mod doctor;
 mod explain;
 mod fleet;
-pub mod format;
 mod generate;
 mod healthcheck;
 mod key;
@@ -164,6 +163,16 @@ impl From<ClientFailure> for CliError {
     fn from(failure: ClientFailure) -> CliError {
         failed(failure)
     }
+}
+
+/// For whom it is printed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum OutputFormat {
+    /// For people
+    #[default]
+    Text,
+    /// One JSON object, for programs
+    Json,
 }
 
 /// Returns a failure: exit code 1.

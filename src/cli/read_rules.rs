@@ -6,12 +6,12 @@ use std::sync::Arc;
 use super::admin_client::AdminClient;
 use crate::daemon::fleet_secret::fleet_secret;
 use crate::daemon::redis_settings::fleet_alone;
-use crate::daemon::settings::{SETTINGS_FILE, Settings};
+use crate::daemon::settings::{MEMORY_BYTES, SETTINGS_FILE, Settings};
 use crate::daemon::settings_file::holds_settings;
 use crate::rules::source::Source;
 use crate::rules::{self, Domain, Loaded, Problem, Scopes};
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(super) struct RulesRead {
     pub(super) settings: Option<PathBuf>,
     pub(super) rules: Option<PathBuf>,
@@ -41,15 +41,7 @@ impl RulesRead {
     }
 
     fn nothing() -> RulesRead {
-        RulesRead {
-            settings: None,
-            rules: None,
-            problems: Vec::new(),
-            domains: Vec::new(),
-            failed: Vec::new(),
-            memory_bytes_max: crate::daemon::settings::MEMORY_BYTES,
-            daemon: None,
-        }
+        RulesRead { memory_bytes_max: MEMORY_BYTES, ..RulesRead::default() }
     }
 
     fn of_settings(path: Option<&Path>) -> RulesRead {

@@ -1,24 +1,24 @@
 //! `tidegate record`: records the requests of a daemon as a trace for `tidegate replay`.
 
 mod feed;
-mod progress;
 mod sink;
 
-use std::io::{self, Write};
+use std::io::{self, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use indicatif::{ProgressBar, ProgressDrawTarget};
 use serde_json::json;
 
 use super::admin_client::AdminArgs;
 use super::signals::CaughtSignals;
 use super::switch::whole_seconds;
 use super::{CliResult, failed, usage};
+use crate::clock::read_boot_nanos;
 use crate::daemon::{log, settings_file};
 use crate::trace::table::counted;
 use feed::{Feed, FeedItem, FeedReport};
-use progress::RecordProgress;
 use sink::Sink;
 
 /// Records what the daemon judges, for a while, as a trace for `tidegate replay`
@@ -163,3 +163,36 @@ fn size(text: &str) -> Result<u64, String> {
 
 /// The longest recording that the daemon allows.
 const SECONDS_MAX: u64 = 24 * 3_600;
+
+struct RecordProgress {
+    line: Option<ProgressBar>,
+    begin_nanos: u64,
+    lasts: Duration,
+}
+
+impl RecordProgress {
+    /// `in_the_way`: the trace itself goes to the same terminal.
+    fn new(lasts: Duration, in_the_way: bool) -> RecordProgress {
+        let wanted = !in_the_way && std::io::stderr().is_terminal();
+        let line = wanted.then(|| ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()));
+        RecordProgress { line, begin_nanos: read_boot_nanos(), lasts }
+    }
+
+    /// Updates the line; called every second.
+    fn show(&self, lines: u64, report: &FeedReport) {
+        let Some(line) = &self.line else { return };
+        let passed = Duration::from_nanos(read_boot_nanos().saturating_sub(self.begin_nanos));
+        let left = Duration::from_secs(self.lasts.saturating_sub(passed).as_secs());
+        let left = humantime::format_duration(left);
+        let lines = counted(lines, "line");
+        line.set_style(indicatif::ProgressStyle::default_spinner());
+        line.set_message(format!("{lines}, {} dropped, {left} left; Ctrl-C ends it", report.dropped));
+        line.tick();
+    }
+
+    fn end(&self) {
+        if let Some(line) = &self.line {
+            line.finish_and_clear();
+        }
+    }
+}

@@ -1,7 +1,6 @@
 //! `tidegate status`: shows the state of the daemon on one page. It changes nothing.
 
-pub(super) mod page;
-
+use std::fmt::Write as _;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -9,6 +8,11 @@ use serde_json::Value;
 
 use super::CliResult;
 use super::admin_client::AdminArgs;
+use super::fleet::{age, dash, goes_by, in_a_line};
+use super::switch::held;
+use crate::admin::{DaemonStatus, RuleStatus};
+use crate::engine::{Caller, PoolView, ReserveView};
+use crate::trace::table::{TextTable, count};
 
 /// Shows how the daemon is, on one page
 #[derive(Clone, Debug, clap::Args)]
@@ -30,7 +34,129 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let client = args.admin.client();
     match args.json {
         true => writeln!(out, "{:#}", client.get_json::<Value>("/status")?)?,
-        false => write!(out, "{}", page::text(&client.get_json("/status")?))?,
+        false => write!(out, "{}", text(&client.get_json("/status")?))?,
     }
     Ok(ExitCode::SUCCESS)
 }
+
+fn text(status: &DaemonStatus) -> String {
+    let mut text = String::new();
+    head(status, &mut text);
+    for table in [rules(&status.counts)].into_iter().chain(pools_and_callers(status)).flatten() {
+        let _ = write!(text, "\n{table}\n");
+    }
+    let held = held(status.switches.off, &status.switches.held);
+    if !held.is_empty() {
+        let _ = write!(text, "\n{}\n", held.join("\n"));
+    }
+    if !status.warnings.is_empty() {
+        text.push('\n');
+    }
+    for warning in &status.warnings {
+        let _ = writeln!(text, "warning: {warning}");
+    }
+    text
+}
+
+fn head(status: &DaemonStatus, text: &mut String) {
+    let DaemonStatus { rules, decisions, memory, .. } = status;
+    let uptime = humantime::format_duration(std::time::Duration::from_secs(status.uptime_s));
+    let good = if rules.good { "" } else { ", NOT all that is written" };
+    let (in_force, domains) = (rules.count(), rules.domains.len());
+    let _ = write!(
+        text,
+        "tidegate {}, mode {}, up {uptime}\n\
+         rules        {in_force} in {domains} domains in force{good} ({})\n\
+         decisions    {} allowed, {} limited, {} waited, {} denied, {} shed\n\
+         connections  {} of {} processes, {} leases\n\
+         memory       {} KiB of {} KiB, {} keys\n",
+        status.version,
+        status.mode,
+        rules.path,
+        count(decisions.allow),
+        count(decisions.limit),
+        count(decisions.wait),
+        count(decisions.deny),
+        count(decisions.shed),
+        count(status.connections.now),
+        count(status.sessions),
+        count(status.leases.live),
+        count(memory.bytes / 1_024),
+        count(memory.max_bytes / 1_024),
+        count(memory.keys),
+    );
+    if let Some(fleet) = &status.fleet {
+        let _ = writeln!(text, "fleet        {}", in_a_line(&fleet.summary));
+    }
+}
+
+/// Lists the rules that have counted requests.
+fn rules(rules: &[RuleStatus]) -> Option<String> {
+    let seen = rules.iter().filter(|rule| rule.totals.outcomes().iter().sum::<u64>() > 0);
+    let rows = seen.map(|rule| {
+        let [passed, refused, would_refuse] = rule.totals.outcomes().map(count);
+        vec![
+            name(&rule.totals.domain, &rule.totals.rule),
+            passed,
+            refused,
+            would_refuse,
+            rule.mode.clone().unwrap_or_default(),
+        ]
+    });
+    TextTable::of_rows(&["rule", "passed", "refused", "would refuse", "mode"], rows)
+}
+
+/// Returns the tables that `tidegate top` has as well.
+pub(super) fn pools_and_callers(status: &DaemonStatus) -> [Option<String>; 3] {
+    let refused = callers("refused callers", &status.callers.refused);
+    let busiest = callers("busiest callers", &status.callers.busiest);
+    let none = || Some("busiest callers: no caller stands out\n".to_owned());
+    [pools(&status.pools), refused, busiest.or_else(none)]
+}
+
+fn pools(pools: &[PoolView]) -> Option<String> {
+    let rows = pools.iter().map(|pool| {
+        let unreadable = pool.signals.iter().filter(|signal| !signal.readable);
+        vec![
+            pool.pool.to_string(),
+            count(pool.busy.into()),
+            pool.slots.map_or_else(|| "unknown".to_owned(), |slots| count(slots.into())),
+            pool.utilization.map_or_else(|| "-".to_owned(), |u| format!("{:.0} %", u * 100.0)),
+            format!("{:.3}", pool.severity),
+            if pool.braking { "ON" } else { "off" }.to_owned(),
+            dash(pool.reserve.as_ref().map(reserve)),
+            unreadable.map(|signal| &*signal.name).collect::<Vec<_>>().join(" "),
+        ]
+    });
+    TextTable::of_rows(
+        &["pool", "busy", "slots", "u", "s", "brake", "other work at most", "cannot be read"],
+        rows,
+    )
+}
+
+fn reserve(reserve: &ReserveView) -> String {
+    let most = reserve.noncritical_max.map_or_else(|| "unknown".to_owned(), |most| count(most.into()));
+    let stale = reserve.elsewhere.as_ref().map(|hosts| format!(", {} ago", age(hosts.stale_s)));
+    format!("{most} by {}{}", goes_by(reserve), stale.unwrap_or_default())
+}
+
+fn callers(heading: &str, callers: &[Caller]) -> Option<String> {
+    let rows = callers.iter().take(CALLERS_SHOWN).map(|caller| {
+        let rule = name(&caller.domain, &caller.rule);
+        vec![printable(caller.name()), count(caller.count), count(caller.error), rule]
+    });
+    TextTable::of_rows(&[heading, "units at least", "up to more", "rule"], rows)
+}
+
+/// Replaces control characters, so that a caller's text cannot move the cursor.
+fn printable(text: &str) -> String {
+    text.replace(char::is_control, "\u{fffd}")
+}
+
+/// Returns the name of a rule with its domain.
+pub(super) fn name(domain: &str, rule: &str) -> String {
+    if domain.is_empty() { "(all others)".to_owned() } else { format!("{domain}/{rule}") }
+}
+
+/// Callers per table.
+const CALLERS_SHOWN: usize = 10;

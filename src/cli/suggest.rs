@@ -5,7 +5,6 @@ mod demand;
 mod need;
 mod proposal;
 mod round;
-mod told;
 mod trial;
 mod window;
 
@@ -13,8 +12,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use super::format::OutputFormat;
-use super::{CliError, CliResult, failed, usage};
+use super::{CliError, CliResult, OutputFormat, failed, usage};
 use crate::engine::{Op, Request, UNIT_REQUESTS};
 use crate::state::write_whole;
 use crate::trace::event::{Action, EventConsumer, TraceEvent};
@@ -25,8 +23,7 @@ use crate::trace::summary::PlayedCounts;
 use census::Census;
 use demand::Demand;
 use need::BurstNeeds;
-use proposal::{SHARES, SHARES_FINER};
-use told::Suggestions;
+use proposal::{SHARES, SHARES_FINER, Suggestions};
 use window::WholeSecondsWindow;
 
 /// Proposes limits for a trace from the spread of its callers, and says what each would refuse
@@ -128,11 +125,9 @@ fn suggest(args: &Args) -> Result<Suggestions, CliError> {
 fn strictest(judged: Vec<trial::TrialResult>, most: f64) -> Vec<trial::TrialResult> {
     let mut strictest: Vec<trial::TrialResult> = Vec::new();
     for judged in judged.into_iter().filter(|judged| judged.share() <= most) {
-        let same = |known: &&mut trial::TrialResult| known.proposal.is_like(&judged.proposal);
-        match strictest.iter_mut().find(same) {
-            // Proposals are ordered: later ones are looser.
-            Some(_) => {}
-            None => strictest.push(judged),
+        // Proposals are ordered: later ones are looser.
+        if !strictest.iter().any(|known| known.proposal.is_like(&judged.proposal)) {
+            strictest.push(judged);
         }
     }
     strictest

@@ -14,6 +14,7 @@ use super::CliResult;
 use crate::daemon::log;
 use crate::rules::Problem;
 use crate::rules::source::Source;
+use crate::rules::words::counted;
 use play::RulesByPath;
 use suite::{Suite, Test};
 
@@ -107,13 +108,12 @@ impl TestTally {
     }
 
     fn summary(&self) -> String {
-        let plural = |number: usize| if number == 1 { "" } else { "s" };
         let TestTally { tests, requests, failed, unreadable } = *self;
         let passed = match (failed, unreadable) {
             (0, 0) => "all as expected".to_owned(),
             (failed, 0) => format!("{failed} failed"),
             (failed, unreadable) => format!("{failed} failed, {unreadable} could not be read"),
         };
-        format!("{tests} test{}, {requests} request{}: {passed}", plural(tests), plural(requests))
+        format!("{}, {}: {passed}", counted(tests, "test"), counted(requests, "request"))
     }
 }

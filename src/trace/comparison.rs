@@ -25,37 +25,18 @@ struct ComparisonChange {
     rule: Box<str>,
 }
 
-/// The first set's decision, stored until the other set has decided.
-#[derive(Debug)]
-pub(super) struct FirstDecision {
-    granted: bool,
-    rule: Option<Box<str>>,
-}
-
 impl Changes {
-    /// Stores the parts of a decision that a change may report.
-    pub(super) fn keep(&self, decision: Option<&Decision<'_>>) -> FirstDecision {
-        let granted = is_granted(decision);
-        let rule = (!granted && self.has_room()).then(|| binding(decision));
-        FirstDecision { granted, rule }
-    }
-
-    /// Counts the request if the other decision differs.
-    pub(super) fn note(&mut self, line: u64, kept: FirstDecision, other: Option<&Decision<'_>>) {
-        let refused = match (kept.granted, is_granted(other)) {
-            (true, false) => true,
-            (false, true) => false,
-            _ => return,
-        };
+    /// Counts the request if the decisions of the two sets differ.
+    pub(super) fn note(&mut self, line: u64, first: Option<&Decision<'_>>, other: Option<&Decision<'_>>) {
+        let refused = is_granted(first);
+        if refused == is_granted(other) {
+            return;
+        }
         *(if refused { &mut self.refused } else { &mut self.allowed }) += 1;
-        if self.has_room() {
-            let rule = if refused { binding(other) } else { kept.rule.unwrap_or_default() };
+        if self.first.len() < SHOWN_MAX {
+            let rule = binding(if refused { other } else { first });
             self.first.push(ComparisonChange { line, refused, rule });
         }
-    }
-
-    fn has_room(&self) -> bool {
-        self.first.len() < SHOWN_MAX
     }
 }
 

@@ -38,7 +38,7 @@ pub(crate) enum TraceLineError {
     Json(serde_json::Error),
     #[error(transparent)]
     NotPlayed(super::player::NotPlayed),
-    #[error("longer than {} KiB: is this a trace, one JSON object a line?", super::lines::LINE_BYTES_MAX >> 10)]
+    #[error("longer than {} KiB: is this a trace, one JSON object a line?", super::recording::LINE_BYTES_MAX >> 10)]
     TooLong,
     #[error("`t` is {0}: write seconds from 0 as a decimal of at most 9 places, such as 0.25")]
     Time(String),

@@ -10,7 +10,6 @@ use super::course::StepCounts;
 use super::event::{Action, HelloEvent, LeaseOwner, SignalEvent};
 use super::ids::IdDigest;
 use super::rule_records::RuleRecords;
-use super::ticks::Ticks;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{
     self, ChargeError, Conflict, ConnectionParams, Decider, Decision, Engine, EngineAnswer, HashKey, Op,
@@ -280,3 +279,65 @@ const EVENTS_PER_SWEEP: u32 = 4_096;
 const SWEEP_DUE: Duration = Duration::from_secs(86_400);
 
 const NANOS_PER_MILLI: u64 = 1_000_000;
+
+/// Ticks at a fixed interval, from the first event on.
+#[derive(Debug, Default)]
+struct Ticks {
+    next: Option<Timestamp>,
+}
+
+impl Ticks {
+    /// Runs all ticks up to and including `at`.
+    fn run(&mut self, engine: &Engine, at: Timestamp) {
+        let mut next = *self.next.get_or_insert(at);
+        let mut run: u32 = 0;
+        while next <= at {
+            engine.tick(Now { at: next, utc_offset_nanos: 0 });
+            let tick = next;
+            next = tick.after(TICK);
+            if next == tick {
+                // The end of representable time.
+                break;
+            }
+            run = run.wrapping_add(1);
+            let left = at.since(next);
+            if left <= GAP_MIN {
+                continue;
+            }
+            if engine.is_at_rest() {
+                next = after(next, ticks_in(left.saturating_sub(TAIL)));
+            } else if run.is_multiple_of(SWEPT_EVERY) {
+                // An expired signal keeps a pool from being calm until it is swept.
+                engine.sweep(Now { at: next, utc_offset_nanos: 0 });
+            }
+        }
+        self.next = Some(next);
+    }
+
+    /// Skips all ticks up to `at`, for rules without pools.
+    fn pass(&mut self, at: Timestamp) {
+        let next = *self.next.get_or_insert(at);
+        if next <= at {
+            self.next = Some(after(next, ticks_in(at.since(next)).saturating_add(1)));
+        }
+    }
+}
+
+fn ticks_in(span: Duration) -> u64 {
+    u64::try_from(span.as_millis() / u128::from(TICK_MILLIS)).unwrap_or(u64::MAX)
+}
+
+fn after(from: Timestamp, ticks: u64) -> Timestamp {
+    from.after(Duration::from_millis(ticks.saturating_mul(TICK_MILLIS)))
+}
+
+const TICK: Duration = Duration::from_millis(TICK_MILLIS);
+
+/// The end of a gap that is always run: longer than a pool remembers, so that samples have exact times.
+const TAIL: Duration = Duration::from_secs(12);
+
+/// Shorter gaps are run in full.
+const GAP_MIN: Duration = Duration::from_secs(16);
+
+/// Ticks between sweeps: a sweep takes as long as this many ticks, and a signal expires after 3 s.
+const SWEPT_EVERY: u32 = 64;

@@ -1,18 +1,19 @@
 //! Opens a trace and plays it in its format.
 
-use std::io::{self, BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use indicatif::{ProgressDrawTarget, ProgressStyle};
 
 use super::access_line::UnreadableLine;
 use super::combined::CombinedLines;
 use super::event::{EventConsumer, TraceEvent};
 use super::failure::{TraceFailure, TraceLineError};
 use super::jsonl::Jsonl;
-use super::lines::{Lines, NextLine};
-use super::progress::ProgressBar;
 use super::summary::PlayedCounts;
-use crate::clock::Timestamp;
+use super::table::counted;
+use crate::clock::{Timestamp, read_boot_nanos};
 use crate::rules::open::{self, OpenError, Opened};
 
 /// What a trace is written in.
@@ -164,3 +165,179 @@ pub(crate) fn is_dash(path: &Path) -> bool {
 }
 
 const READ_BYTES: usize = 1 << 16;
+
+/// A progress bar on standard error, shown after `PATIENCE`.
+struct ProgressBar {
+    begin_nanos: u64,
+    /// The length of the trace, if known.
+    bytes: Option<u64>,
+    bar: Option<indicatif::ProgressBar>,
+    wanted: bool,
+    unlooked: u32,
+}
+
+impl ProgressBar {
+    /// Shows a bar later if `wanted` and standard error is a terminal.
+    fn new(bytes: Option<u64>, wanted: bool) -> ProgressBar {
+        let wanted = wanted && std::io::stderr().is_terminal();
+        ProgressBar { begin_nanos: read_boot_nanos(), bytes, bar: None, wanted, unlooked: 0 }
+    }
+
+    /// Called for every line; looks at the clock every `LINES_PER_LOOK` lines.
+    fn moved(&mut self, bytes: u64, lines: u64) {
+        if !self.wanted {
+            return;
+        }
+        self.unlooked += 1;
+        if self.unlooked < LINES_PER_LOOK {
+            return;
+        }
+        self.unlooked = 0;
+        let taken = Duration::from_nanos(read_boot_nanos().saturating_sub(self.begin_nanos));
+        if self.bar.is_none() && taken > PATIENCE {
+            self.bar = Some(bar(self.bytes, taken));
+        }
+        if let Some(bar) = &self.bar {
+            bar.set_message(counted(lines, "line"));
+            bar.set_position(bytes);
+        }
+    }
+
+    /// Prints a message above the bar.
+    fn say(&self, message: &str) {
+        match &self.bar {
+            Some(bar) => bar.suspend(|| show(message)),
+            None => show(message),
+        }
+    }
+
+    fn end(&mut self) {
+        if let Some(bar) = self.bar.take() {
+            bar.finish_and_clear();
+        }
+    }
+}
+
+fn show(message: &str) {
+    // An error has no other place to go.
+    let _ = writeln!(std::io::stderr(), "{message}");
+}
+
+fn bar(bytes: Option<u64>, taken: Duration) -> indicatif::ProgressBar {
+    let bar =
+        indicatif::ProgressBar::with_draw_target(bytes, ProgressDrawTarget::stderr()).with_elapsed(taken);
+    let template = if bytes.is_some() { WITH_LENGTH } else { WITHOUT_LENGTH };
+    match ProgressStyle::with_template(template) {
+        Ok(style) => bar.with_style(style.progress_chars("=> ")),
+        Err(_) => bar,
+    }
+}
+
+const WITH_LENGTH: &str = "[{bar:40}] {percent:>3} %  {msg}, {eta} left";
+const WITHOUT_LENGTH: &str = "{msg}, {bytes} in {elapsed}";
+
+/// Shorter replays show no bar.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Lines between readings of the clock; about 1 ms.
+const LINES_PER_LOOK: u32 = 512;
+
+struct Lines<'r> {
+    input: &'r mut dyn BufRead,
+    text: Vec<u8>,
+    /// The number of the last line read, from 1.
+    number: u64,
+    bytes: u64,
+}
+
+enum NextLine<'t> {
+    /// A line that is not empty, with its line feed if it has one.
+    Line { number: u64, text: &'t [u8] },
+    /// A line above the bound, skipped entirely.
+    TooLong { number: u64 },
+    /// End of input.
+    End,
+}
+
+impl<'r> Lines<'r> {
+    fn new(input: &'r mut dyn BufRead) -> Lines<'r> {
+        Lines { input, text: Vec::new(), number: 0, bytes: 0 }
+    }
+
+    /// Reads the next line that is not empty.
+    fn next(&mut self) -> io::Result<NextLine<'_>> {
+        loop {
+            self.number += 1;
+            let ended = self.line()?;
+            if self.text.is_empty() {
+                return Ok(NextLine::End);
+            }
+            if !ended && self.text.len() >= LINE_BYTES_MAX {
+                self.skip_rest()?;
+                return Ok(NextLine::TooLong { number: self.number });
+            }
+            if !self.text.trim_ascii().is_empty() {
+                return Ok(NextLine::Line { number: self.number, text: &self.text });
+            }
+        }
+    }
+
+    /// Reads up to a line feed or the bound; returns whether a line feed was read.
+    fn line(&mut self) -> io::Result<bool> {
+        self.text.clear();
+        let bound = u64::try_from(LINE_BYTES_MAX).unwrap_or(u64::MAX);
+        let read = (&mut *self.input).take(bound).read_until(b'\n', &mut self.text)?;
+        self.bytes += u64::try_from(read).unwrap_or(u64::MAX);
+        Ok(self.text.ends_with(b"\n"))
+    }
+
+    fn skip_rest(&mut self) -> io::Result<()> {
+        while !self.line()? && !self.text.is_empty() {}
+        Ok(())
+    }
+}
+
+/// The longest line. A frame has 16 KiB, at most six times as much as JSON or with a web server's escapes;
+/// longer lines are no trace and must not fill the memory.
+pub(super) const LINE_BYTES_MAX: usize = 1 << 20;
+
+#[cfg(test)]
+mod tests {
+    use super::{LINE_BYTES_MAX, Lines, NextLine};
+
+    fn read(text: &[u8]) -> Vec<(u64, Option<Vec<u8>>)> {
+        let mut input = text;
+        let mut lines = Lines::new(&mut input);
+        let mut read = Vec::new();
+        loop {
+            read.push(match lines.next().unwrap() {
+                NextLine::Line { number, text } => (number, Some(text.to_vec())),
+                NextLine::TooLong { number } => (number, None),
+                NextLine::End => return read,
+            });
+        }
+    }
+
+    #[test]
+    fn empty_lines_count_and_the_last_may_go_without_its_end() {
+        let expected = [(1, Some(b"a\n".to_vec())), (4, Some(b"b".to_vec()))];
+        assert_eq!(read(b"a\n\n \r\nb"), expected);
+        assert_eq!(read(b""), []);
+    }
+
+    #[test]
+    fn a_line_above_the_bound_is_passed_over() {
+        let most = "x".repeat(LINE_BYTES_MAX - 1) + "\n";
+        let (long, longest) = (format!("x{most}"), "x".repeat(3 * LINE_BYTES_MAX));
+        let text = format!("{most}{long}a\n{longest}\nb\n{longest}");
+        let expected = [
+            (1, Some(most.into_bytes())),
+            (2, None),
+            (3, Some(b"a\n".to_vec())),
+            (4, None),
+            (5, Some(b"b\n".to_vec())),
+            (6, None),
+        ];
+        assert!(read(text.as_bytes()) == expected);
+    }
+}

@@ -1,11 +1,10 @@
 //! The HTML report of a replay: one file with inline pictures, without scripts or other files. Everything in
 //! a trace and in rules may be hostile, and is escaped.
 
-mod course;
-mod rule;
-
+use std::collections::{BTreeMap, HashSet};
 use std::io;
 use std::path::Path;
+use std::time::Duration;
 
 use maud::{Markup, Render, html};
 
@@ -13,13 +12,17 @@ use super::callers::CallerSet;
 use super::comparison::{Changes, NUMBERS, told};
 use super::course::StepCounts;
 use super::player::Player;
-use super::rule_in_sets::{RuleInSets, rules_in_sets};
 use super::rule_records::RuleRecord;
-use super::summary::{PlayedCounts, remarks};
-use crate::engine::{Totals, VerdictTotals};
-use crate::page::{count, document, name, nonce, rule_name, table};
+use super::spread::{CallerDistribution, QUANTILES};
+use super::summary::{PlayedCounts, remarks, rules};
+use crate::engine::{RuleTotals, Totals, UNIT_REQUESTS, VerdictTotals};
+use crate::page::{
+    bar_edges, count, counted, document, draw_bars, draw_lines, frame, legend, name, nonce, rule_name, span,
+    table,
+};
+use crate::rules::words::{each, numbers_or_unlimited};
+use crate::rules::{Mode, Rule};
 use crate::state::AtomicFile;
-use rule::at_least;
 
 /// Names of the trace and the rules, as on the command line.
 #[derive(Clone, Copy, Debug)]
@@ -100,7 +103,7 @@ pub(super) fn page(
                         (decisions(played, &sets, other.map(|(_, changes)| told(changes))))
                     }
                     section aria-labelledby="rules" { h2 id="rules" { "Rules" } (rules_table(sets.len(), &rules)) }
-                    @for (id, rule) in rules.iter().filter(|(_, rule)| rule.has_counts()) { (rule::section(id, rule)) }
+                    @for (id, rule) in rules.iter().filter(|(_, rule)| rule.has_counts()) { (section(id, rule)) }
                 }
                 footer { h2 { "How it is counted" } ul { @for line in HOW_IT_IS_COUNTED { li { (line) } } } }
             }
@@ -112,7 +115,7 @@ pub(super) fn page(
 /// Shows the verdicts of all requests, in total and over time, and the changes between two sets.
 fn decisions(played: &PlayedCounts, sets: &[&ReportSet<'_>], changes: Option<String>) -> Markup {
     let steps: Vec<_> = sets.iter().map(|set| set.course.verdicts()).collect();
-    let most = course::most(steps.iter().flatten());
+    let most = highest(steps.iter().flatten());
     let figures = |VerdictTotals { allow, limit, shed, wait, deny }: VerdictTotals| {
         let others = [("shed", shed), ("waited", wait), ("denied", deny)];
         let others = others.into_iter().filter(|(_, number)| *number > 0);
@@ -127,7 +130,7 @@ fn decisions(played: &PlayedCounts, sets: &[&ReportSet<'_>], changes: Option<Str
                     dl.figures {
                         @for (name, number) in figures(set.totals.verdicts) { div { dt { (name) } dd { (count(number)) } } }
                     }
-                    (course::chart("Decisions", course::DECISIONS, set.course, steps, most))
+                    (chart("Decisions", DECISIONS, set.course, steps, most))
                     (list(remarks(&set.totals)))
                 }
             }
@@ -183,3 +186,215 @@ const HOW_IT_IS_COUNTED: [&str; 5] = [
     "Of each rule the 20 callers refused most are shown as the trace has them. Of a rule that refuses more than 512 \
      callers the counts may be too large, by at most what is said beside them.",
 ];
+
+/// A rule by its name, in each of the sets.
+struct RuleInSets<'s> {
+    domain: &'s str,
+    rule: &'s str,
+    sets: Vec<RuleInSet<'s>>,
+}
+
+/// A rule in one set.
+struct RuleInSet<'s> {
+    set: &'s ReportSet<'s>,
+    /// `None`: the set has no such rule.
+    totals: Option<&'s RuleTotals>,
+    /// `None`: no file in force has the rule.
+    rule: Option<&'s Rule>,
+    /// Counts per step, as in the summary.
+    steps: Vec<[u64; 3]>,
+    record: Option<&'s RuleRecord>,
+    spread: Option<RuleDemand>,
+}
+
+/// The demand of the callers of a rule, and the rule's limit.
+struct RuleDemand {
+    shape: CallerDistribution,
+    /// The number of callers by bar of their busiest window.
+    bars: BTreeMap<(u64, u64), u64>,
+    limit: u64,
+}
+
+/// Returns every rule of any set: those of the first in file order, then those that only another has.
+fn rules_in_sets<'s>(sets: &[&'s ReportSet<'s>]) -> Vec<RuleInSets<'s>> {
+    let mut known = HashSet::new();
+    let all = sets.iter().flat_map(|set| rules(&set.totals));
+    let rule = |totals: &'s RuleTotals| RuleInSets {
+        domain: &totals.domain,
+        rule: &totals.rule,
+        sets: sets.iter().map(|set| RuleInSet::new(set, &totals.domain, &totals.rule)).collect(),
+    };
+    all.filter(|totals| known.insert((&totals.domain, &totals.rule))).map(rule).collect()
+}
+
+impl RuleInSets<'_> {
+    fn has_counts(&self) -> bool {
+        let has_counts = |rule: &RuleTotals| NUMBERS.iter().any(|number| number(rule) > 0);
+        self.sets.iter().filter_map(|set| set.totals).any(has_counts)
+    }
+}
+
+impl<'s> RuleInSet<'s> {
+    fn new(set: &'s ReportSet<'s>, domain: &str, name: &str) -> RuleInSet<'s> {
+        let totals = rules(&set.totals).find(|totals| *totals.domain == *domain && *totals.rule == *name);
+        let rules = set.player.rules.iter().find(|known| known.name() == domain);
+        let rule = rules.and_then(|domain| domain.rules().iter().find(|known| *known.name == *name));
+        let record = totals.and_then(|_| set.player.records.find(domain, name));
+        let spread = || {
+            let limit = rule?.limit.quota()?.limit().into();
+            let shape = record?.details.as_ref()?.demand.shape()?;
+            let mut bars = BTreeMap::new();
+            shape.busiest.iter().for_each(|most| *bars.entry(bar_edges(*most)).or_default() += 1);
+            Some(RuleDemand { shape, bars, limit })
+        };
+        RuleInSet {
+            set,
+            totals,
+            rule,
+            steps: totals.map(|_| set.course.of(domain, name)).unwrap_or_default(),
+            record,
+            spread: spread(),
+        }
+    }
+}
+
+fn section(id: &str, rule: &RuleInSets<'_>) -> Markup {
+    let most = highest(rule.sets.iter().flat_map(|set| &set.steps));
+    let spreads = rule.sets.iter().filter_map(|set| set.spread.as_ref());
+    // Both sets have the same scale: the last edge and the highest count.
+    let scale = spreads.fold((2, 1), |(last, top), spread| {
+        let last = spread.bars.keys().map(|(_, to)| *to).fold(last.max(bar_edges(spread.limit).1), u64::max);
+        (last, spread.bars.values().copied().fold(top, u64::max))
+    });
+    // Two sets have a column each; the two charts of one set have a column each.
+    let is_compared = rule.sets.len() > 1;
+    html! {
+        section.of-rule aria-labelledby=(id) {
+            h2 id=(id) { (rule_name(rule.domain, rule.rule)) }
+            div.columns {
+                @for set in &rule.sets {
+                    @let spread = set.spread.as_ref().map(|of| spread(set, of, scale)).unwrap_or(html! {});
+                    div {
+                        @if is_compared { h3.set { code { (set.set.name) } } }
+                        @if set.totals.is_some() {
+                            (quota(set))
+                            (chart("What the rule did", CHECKS, set.set.course, &set.steps, most))
+                            @if is_compared { (spread) }
+                            (most_refused(set))
+                        } @else {
+                            p.none { "has no such rule" }
+                        }
+                    }
+                    @if !is_compared { div { (spread) } }
+                }
+            }
+        }
+    }
+}
+
+/// Shows the quota and the mode of a rule.
+fn quota(set: &RuleInSet<'_>) -> Markup {
+    let Some(rule) = set.rule else { return html! {} };
+    html! {
+        p.facts {
+            (numbers_or_unlimited(rule.limit.quota())) " " (each(rule))
+            @if rule.overrides.is_some() { "; some callers have limits of their own" }
+            @if rule.mode != Mode::Enforce { " " span class={ "badge " (rule.mode) } { (rule.mode) } }
+        }
+    }
+}
+
+/// Shows the distribution of callers beside the limit, the quantiles, and the number of callers above the limit.
+fn spread(set: &RuleInSet<'_>, RuleDemand { shape, bars, limit }: &RuleDemand, scale: (u64, u64)) -> Markup {
+    let window = span(Duration::from_nanos(shape.window_nanos));
+    let unit = set.rule.and_then(|rule| rule.unit.as_deref()).unwrap_or(UNIT_REQUESTS);
+    let (all, above) = (shape.busiest.len() as u64, count(shape.above(*limit) as u64));
+    let (callers, most) = (counted(all, "caller", "callers"), count(*limit));
+    let sentence = format!("{above} of {callers} asked for more than {most} in one {window}");
+    let label = format!("Callers by what they asked for in their busiest {window}: {sentence}");
+    let bars = bars.iter().map(|(edges, number)| (*edges, *number));
+    let of_callers = (format!("a caller’s busiest {window}"), shape.quantiles());
+    let rows = [of_callers, (format!("any {window} of a caller"), shape.windows)].map(|(name, values)| {
+        html! { th scope="row" { (name) } @for value in values { td.number { (count(value)) } } }
+    });
+    html! {
+        // One caller has no distribution.
+        @if all > 1 {
+            h4 { "Callers by the " (unit) " that they asked for in their busiest " (window) }
+            (draw_bars(&label, bars, scale, (*limit, &format!("limit {most}"))))
+            p.none {
+                (sentence) "."
+                @if shape.one_in > 1 { " There were too many: one in " (count(shape.one_in)) " was looked at." }
+            }
+        }
+        (table("quantiles", "So much or less", &["in"], &QUANTILES.map(|(name, _)| name), rows.into_iter()))
+    }
+}
+
+/// Shows the callers that the rule refused most, with the number of all.
+fn most_refused(set: &RuleInSet<'_>) -> Markup {
+    let most = set.record.map(RuleRecord::most_refused).unwrap_or_default();
+    // A rule without a key has one caller without a text.
+    if most.iter().all(|caller| most.len() == 1 && caller.text.is_empty()) {
+        return html! {};
+    }
+    let all = set.record.map(|record| record.refused.count()).filter(|(all, _)| *all > most.len() as u64);
+    let of_all = all.map(|all| format!(", {} of {}", most.len(), at_least(all))).unwrap_or_default();
+    let rows = most.iter().map(|caller| {
+        html! {
+            th scope="row" { (name(&caller.text)) }
+            td.number {
+                (count(caller.count))
+                @if caller.error > 0 { " " span.quiet { "or up to " (count(caller.error)) " fewer" } }
+            }
+        }
+    });
+    table("most", &format!("Most refused{of_all}"), &["Caller"], &["refused"], rows)
+}
+
+/// Formats a count that may be larger.
+fn at_least((number, more): (u64, bool)) -> String {
+    count(number) + if more { "+" } else { "" }
+}
+
+/// A line's class in the style sheet, and its label.
+type LineKind = (&'static str, &'static str);
+
+/// Returns the largest count of one step.
+fn highest<'s>(steps: impl Iterator<Item = &'s [u64; 3]>) -> u64 {
+    steps.flatten().copied().max().unwrap_or_default()
+}
+
+/// Draws the counts of each kind on a scale up to `most`.
+fn chart(title: &str, kinds: [LineKind; 3], course: &StepCounts, steps: &[[u64; 3]], most: u64) -> Markup {
+    let Some(times) = course.times() else { return html! { p.none { "nothing was played" } } };
+    let sums = steps.iter().fold([0; 3], |[a, b, c], [x, y, z]| [a + x, b + y, c + z]);
+    let mut lines: Vec<_> = kinds.into_iter().zip(sums).zip(0..).collect();
+    let all = lines.iter().map(|(((_, name), sum), _)| format!("{} {name}", count(*sum)));
+    let (all, step) = (all.collect::<Vec<_>>().join(", "), span(course.step()));
+    let label = format!("{title} over time: {all}; at most {} in {step}", count(most));
+    lines.retain(|((_, sum), kind)| *kind == 0 || *sum > 0);
+    let key: Vec<LineKind> = lines.iter().map(|((kind, _), _)| *kind).collect();
+    let lines: Vec<_> = lines.iter().map(|(((class, _), _), kind)| (*class, stairs(steps, *kind))).collect();
+    let top = most.max(1);
+    html! {
+        (frame(
+            [count(top), "0".to_owned()],
+            &draw_lines("large", &label, steps.len() as f32, (0.0, top as f32), &lines),
+            &times,
+        ))
+        (legend(&key))
+        p.none { "in each " (step) }
+    }
+}
+
+/// Returns a line that is constant over each step.
+fn stairs(steps: &[[u64; 3]], kind: usize) -> Vec<(f32, f32)> {
+    let values = steps.iter().map(|step| step.get(kind).copied().unwrap_or_default() as f32);
+    let ends = (0..steps.len()).rev().map(|steps_after| steps_after as f32);
+    ends.zip(values).flat_map(|(end, value)| [(end + 1.0, value), (end, value)]).collect()
+}
+
+const DECISIONS: [LineKind; 3] = [("passed", "allowed"), ("refused", "limited or denied"), ("shed", "shed")];
+
+const CHECKS: [LineKind; 3] = [("passed", "passed"), ("refused", "refused"), ("would", "would refuse")];

@@ -87,10 +87,9 @@ impl<'w> ReplayStage<'w> {
             decisions.write(event, decision.as_ref())?;
         }
         let Some(other) = &mut self.other else { return Ok(()) };
-        let kept = self.changes.keep(decision.as_ref());
-        let decision = other.judge(request, by).map_err(|wrong| not_played(event, wrong))?;
+        let other = other.judge(request, by).map_err(|wrong| not_played(event, wrong))?;
         if request.op != Op::Peek {
-            self.changes.note(event.line, kept, decision.as_ref());
+            self.changes.note(event.line, decision.as_ref(), other.as_ref());
         }
         Ok(())
     }

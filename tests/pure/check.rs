@@ -4,8 +4,8 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use tidegate::cli::OutputFormat;
 use tidegate::cli::check::{Args, Color, run};
-use tidegate::cli::format::OutputFormat;
 
 fn check(path: &Path, format: OutputFormat) -> (String, bool) {
     check_with(Args { path: Some(path.to_owned()), format, ..Args::default() })

@@ -6,8 +6,8 @@ use std::num::NonZeroU32;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
+use tidegate::cli::OutputFormat;
 use tidegate::cli::check::{Args, Color, run};
-use tidegate::cli::format::OutputFormat;
 
 const RULES: &str = "\
 domain: api
