@@ -10,11 +10,11 @@ use super::AdminState;
 use super::status::{NamedCounts, by_name};
 use super::switches::{ActiveSwitchesStatus, fleet_overrides};
 use crate::clock::Timestamp;
-use crate::engine::{Engine, PermitTotals, ReserveView, RuleInForce, RuleKind};
+use crate::engine::{Engine, PermitTotals, ReserveView};
 use crate::fleet::counters::{FleetCounters, FleetView};
 use crate::fleet::link::{NodeState, NodeStatus};
 use crate::fleet::tally::BudgetCounters;
-use crate::rules::FleetBound;
+use crate::rules::{FleetBound, NamedItem, NamedKind};
 
 /// The sync state of this host at one moment.
 #[derive(Clone, Debug)]
@@ -86,8 +86,8 @@ pub(super) fn fleet_rules(
         places.held += sum.held;
         places.in_use += sum.in_use;
     }
-    let status = |rule: RuleInForce<'_>| {
-        let RuleKind::Limit(limit) = rule.kind else { return None };
+    let status = |rule: NamedItem<'_>| {
+        let NamedKind::Rule(_, limit) = rule.kind else { return None };
         let terms = limit.fleet?;
         let quota = limit.limit.allowances.iter().flatten().map(|allowance| &allowance.quota).next()?;
         let joined = by_rule.get(&*format!("{}/{}", rule.domain, rule.name));

@@ -7,15 +7,16 @@ use serde_json::{Map, Value, json};
 
 use super::AdminState;
 use super::answer::{self, HttpAnswer};
-use crate::engine::{RuleInForce, RuleKind};
-use crate::rules::facts;
+use crate::engine::{RuleName, SwitchView, Target};
+use crate::rules::{NamedItem, NamedKind, facts};
 
 /// The page.
 pub(super) fn rules(desk: &AdminState) -> HttpAnswer {
     let record = desk.control.rules();
     let in_force = desk.engine.in_force();
     let mut by_domain: HashMap<&str, Vec<Value>> = HashMap::new();
-    in_force.each().for_each(|rule| by_domain.entry(rule.domain).or_default().push(one(&rule)));
+    let switches = [desk.engine.switches(), desk.engine.fleet_switches()].concat();
+    in_force.each().for_each(|rule| by_domain.entry(rule.domain).or_default().push(one(&rule, &switches)));
     let sha = |name: &str| record.domains.iter().find(|domain| *domain.name == *name).map(|known| &known.sha);
     let domains = in_force.rules().domains().iter().map(|domain| {
         let rules = by_domain.remove(domain.name()).unwrap_or_default();
@@ -25,13 +26,15 @@ pub(super) fn rules(desk: &AdminState) -> HttpAnswer {
     answer::value(StatusCode::OK, &page)
 }
 
-fn one(rule: &RuleInForce<'_>) -> Value {
-    let says: Map<String, Value> = match rule.kind {
-        RuleKind::Limit(limit) => {
-            facts(limit).into_iter().map(|(field, text)| (field.to_owned(), text.into())).collect()
-        }
-        RuleKind::Listed(_) | RuleKind::Shedder(..) => Map::new(),
-    };
+fn one(rule: &NamedItem<'_>, switches: &[SwitchView]) -> Value {
+    let mut says = Map::new();
+    if let NamedKind::Rule(_, limit) = rule.kind {
+        says.extend(facts(limit).into_iter().map(|(field, text)| (field.to_owned(), text.into())));
+        // A switch replaces the written mode.
+        let target = Target::Rule(RuleName { domain: rule.domain.into(), rule: rule.name.into() });
+        let switch = switches.iter().find(|view| view.is_last && view.switch.target == target);
+        says.extend(switch.map(|view| ("mode".to_owned(), view.switch.mode.name().into())));
+    }
     json!({
         "name": rule.name,
         "kind": kind(&rule.kind),
@@ -41,11 +44,11 @@ fn one(rule: &RuleInForce<'_>) -> Value {
     })
 }
 
-fn kind(kind: &RuleKind<'_>) -> &'static str {
+fn kind(kind: &NamedKind<'_>) -> &'static str {
     match kind {
-        RuleKind::Limit(rule) if rule.expires.is_some() => "concurrency",
-        RuleKind::Limit(_) => "limit",
-        RuleKind::Listed(list) => list.name(),
-        RuleKind::Shedder(..) => "shed",
+        NamedKind::Rule(_, rule) if rule.expires.is_some() => "concurrency",
+        NamedKind::Rule(..) => "limit",
+        NamedKind::Listed(list) => list.name(),
+        NamedKind::Shedder => "shed",
     }
 }

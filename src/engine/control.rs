@@ -32,6 +32,8 @@ pub use switch::{Switch, SwitchError, SwitchOrigin, SwitchView, Target};
 /// The operator overrides, and the rules without them.
 #[derive(Debug, Default)]
 pub(super) struct OperatorControl {
+    /// The strictest mode of any rule without a switch.
+    configured_mode: Mode,
     configured_domains: Vec<Arc<Domain>>,
     /// Whether any rules were installed; the first installation is not a change.
     installed: bool,
@@ -75,27 +77,23 @@ pub struct HostOverrides {
 }
 
 impl OperatorControl {
-    /// The mode of the whole daemon: never stricter than `made_with`.
-    fn daemon_mode(&self, made_with: Mode) -> Mode {
+    pub(super) fn new(configured_mode: Mode) -> OperatorControl {
+        OperatorControl { configured_mode, ..OperatorControl::default() }
+    }
+
+    /// The mode of the whole daemon: never stricter than the configured one.
+    fn daemon_mode(&self) -> Mode {
         let switched = self.find_latest_switch(|target| *target == Target::Daemon);
         let switched = switched.map_or(Mode::Enforce, |switch| switch.mode);
         let off = if self.is_off { Mode::Disabled } else { Mode::Enforce };
-        made_with.max(switched).max(off)
+        self.configured_mode.max(switched).max(off)
     }
 
-    /// The rules in their switched modes. Domains without switches are shared with `configured_domains`.
-    fn switched_rules(&self) -> RuleSet {
-        let switched = |domain: &str, rule: &str| {
-            self.find_latest_switch(|target| target.matches_rule(domain, rule)).map(|switch| switch.mode)
-        };
-        let domains = self.configured_domains.iter().map(|domain| {
-            let is_touched = domain.named().any(|named| switched(domain.name(), named.name).is_some());
-            match is_touched {
-                true => Arc::new(domain.in_modes(&|rule| switched(domain.name(), rule))),
-                false => Arc::clone(domain),
-            }
-        });
-        RuleSet::new(domains)
+    /// The effective mode of a named item: that of its latest switch, else the written one, and never stricter
+    /// than `daemon`, the mode of the whole daemon.
+    pub(super) fn effective_mode(&self, domain: &str, name: &str, written: Mode, daemon: Mode) -> Mode {
+        let switch = self.find_latest_switch(|target| target.matches_rule(domain, name));
+        switch.map_or(written, |switch| switch.mode).max(daemon)
     }
 
     fn record_event(&mut self, event: ControlEvent) {
@@ -221,16 +219,11 @@ impl Engine {
     fn compile_and_install(&self, control: &mut OperatorControl, is_first: bool) -> ReplacedRuleSet {
         let mut slots = self.slots.lock();
         let before = self.rule_set.load_full();
-        let mode = control.daemon_mode(self.options.mode);
-        let rules = control.switched_rules();
-        control.guards.watch_changed_rules(rules.domains(), &before, mode, is_first);
+        let mode = control.daemon_mode();
+        let rules = RuleSet::new(control.configured_domains.iter().cloned());
+        control.watch_changed_rules(&before, mode, is_first);
         let (blocked, everywhere) = (blocked_keys(&control.blocks), blocked_keys(&control.fleet.blocks));
-        let said = OperatorOverrides {
-            mode,
-            blocked: &blocked,
-            fleet_blocked: &everywhere,
-            guards: &control.guards,
-        };
+        let said = OperatorOverrides { mode, blocked: &blocked, fleet_blocked: &everywhere, control };
         let mut heritage = self.heritage.lock();
         slots.begin_rule_set();
         let (inherited, hash_key) = ((&*heritage, &self.fingerprints), &self.options.hash_key);
@@ -276,11 +269,16 @@ pub(in crate::engine) struct OperatorOverrides<'c> {
     pub(in crate::engine) blocked: &'c HashMap<RuleName, Arc<BlockedKeys>>,
     /// Keys blocked on all hosts.
     pub(in crate::engine) fleet_blocked: &'c HashMap<RuleName, Arc<BlockedKeys>>,
-    /// Rules whose callers are sampled.
-    pub(in crate::engine) guards: &'c Guards,
+    /// Switches, and rules whose callers are sampled.
+    pub(in crate::engine) control: &'c OperatorControl,
 }
 
 impl OperatorOverrides<'_> {
+    /// The effective mode of a named item of a domain.
+    pub(in crate::engine) fn mode_of(&self, domain: &Domain, name: &str, written: Mode) -> Mode {
+        self.control.effective_mode(domain.name(), name, written, self.mode)
+    }
+
     pub(in crate::engine) fn find_blocked_keys(&self, domain: &str, rule: &str) -> Option<Arc<BlockedKeys>> {
         find_rule_blocks(self.blocked, domain, rule)
     }

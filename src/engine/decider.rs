@@ -45,7 +45,7 @@ impl Decider {
         let (domain, terms) = ruling.find_or_unlimited(request.domain);
         let workspace = &mut self.workspace;
         let mut selection = Selection::default();
-        domain.select(request.descriptors.attributes, &mut selection, &mut workspace.matching);
+        terms.select(domain, request.descriptors.attributes, &mut selection, &mut workspace.matching);
         #[cfg(all(debug_assertions, feature = "test-hooks"))]
         panic_if_requested(request, false);
         let judgement =
@@ -80,7 +80,7 @@ impl Decider {
         let (domain, terms) = ruling.find_or_unlimited(charge.domain);
         let workspace = &mut self.workspace;
         let mut selection = Selection::default();
-        domain.select(charge.descriptors.attributes, &mut selection, &mut workspace.matching);
+        terms.select(domain, charge.descriptors.attributes, &mut selection, &mut workspace.matching);
         let engine = &*self.engine;
         let judgement = Judgement { engine, rule_set: ruling, domain, compiled: terms, counters: None, now };
         judgement.charge(&selection, charge, workspace)

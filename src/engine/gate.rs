@@ -195,12 +195,13 @@ pub(super) struct PoolShedding {
     pub(super) controller: Controller,
     /// The priorities of its domain, most important first.
     priorities: Vec<Box<str>>,
-    /// The strictest mode of any part.
-    mode: Mode,
+    /// The effective modes of its parts; `None`: not configured.
+    pub(super) modes: [Option<Mode>; ShedPart::ALL.len()],
 }
 
 impl PoolShedding {
-    pub(super) fn new(domain: &Domain, shed: &Shed, mode: Mode) -> PoolShedding {
+    /// `mode_of`: the effective mode of a part, by its name and its written mode.
+    pub(super) fn new(domain: &Domain, shed: &Shed, mode_of: impl Fn(&str, Mode) -> Mode) -> PoolShedding {
         let law = shed.workers.as_ref().map_or_else(Controller::default, |workers| Controller {
             good: f64::from(workers.good) / 1_000.0,
             bad: f64::from(workers.bad) / 1_000.0,
@@ -212,13 +213,14 @@ impl PoolShedding {
                 f64::from(workers.leak.0) / f64::from(workers.leak.1.max(1))
             },
         });
-        PoolShedding { shed: shed.clone(), controller: law, priorities: domain.priorities().to_vec(), mode }
+        let modes =
+            ShedPart::ALL.map(|part| shed.mode(part).map(|mode| mode_of(&shed.rule_name(part), mode)));
+        PoolShedding { shed: shed.clone(), controller: law, priorities: domain.priorities().to_vec(), modes }
     }
 
     /// The mode of a part; `None` if it is off.
     pub(super) fn mode(&self, part: ShedPart) -> Option<Mode> {
-        let mode = self.shed.mode(part)?.max(self.mode);
-        (mode != Mode::Disabled).then_some(mode)
+        self.modes.get(part as usize).copied().flatten().filter(|mode| *mode != Mode::Disabled)
     }
 
     pub(super) fn brakes(&self) -> bool {

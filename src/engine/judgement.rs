@@ -21,7 +21,7 @@ use super::sync::Ordering;
 use super::workspace::Workspace;
 use crate::clock::{Micros, Now};
 use crate::limit::Outcome;
-use crate::rules::{Domain, ListKind, ListedEntry, Rule, Selection};
+use crate::rules::{Domain, ListKind, ListedEntry, Mode, Rule, Selection};
 use crate::shed::hint;
 use arrayvec::ArrayVec;
 use std::sync::Arc;
@@ -182,10 +182,10 @@ impl<'d> Judgement<'d> {
         let mut would: Option<ListEntry<'d>> = None;
         for number in matching.iter().filter(|number| **number as usize >= rules) {
             #[allow(clippy::indexing_slicing, reason = "each entry has its terms: it would not deny without")]
-            let (slot, speaks) = self.compiled.lists[*number as usize - rules];
-            let entry =
-                ListEntry { number: *number, slot, decides: speaks, listed: self.domain.listed(*number)? };
-            if speaks {
+            let (slot, mode) = self.compiled.lists[*number as usize - rules];
+            let decides = mode == Mode::Enforce;
+            let entry = ListEntry { number: *number, slot, decides, listed: self.domain.listed(*number)? };
+            if decides {
                 return Some(entry);
             }
             would = would.or(Some(entry));

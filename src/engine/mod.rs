@@ -61,7 +61,7 @@ pub use fleet::{
     WindowTurns,
 };
 pub use footprint::{KeyFootprint, bytes_per_key, bytes_per_rule_key, keys_within};
-pub use in_force::{InForce, RuleInForce, RuleKind};
+pub use in_force::InForce;
 pub use leases::{
     ConnectionEnd, ConnectionParams, LeaseTotals, NotHeldTotals, OpenSession, Session, SessionError,
     WorkOutcome, WrongPool,
@@ -151,7 +151,7 @@ impl Engine {
     pub fn new(options: EngineOptions) -> Engine {
         Engine {
             options,
-            control: Mutex::default(),
+            control: Mutex::new(OperatorControl::new(options.mode)),
             rule_set: Arc::new(ArcSwap::from_pointee(CompiledRuleSet::empty(options.mode))),
             shards: Shards::new(Memory::new(options.memory_bytes_max)),
             idempotency: IdempotencyTable::new(&options.hash_key),

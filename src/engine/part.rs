@@ -98,7 +98,7 @@ impl StageCheck {
         StageCheck {
             rule,
             slot: terms.slot,
-            enforced: terms.enforced,
+            enforced: terms.enforced(),
             outcome: Outcome::Pass,
             wait: QueueWait::NONE,
             block_extension: Micros::ZERO,

@@ -23,7 +23,7 @@ use super::tag::Tag;
 use crate::clock::{Micros, Timestamp};
 use crate::limit::Quota;
 use crate::rules::shed::{Shed, ShedPart};
-use crate::rules::{Domain, Limit, ListKind, Mode, OverTreatment, RefusedCost, Rule, RuleSet};
+use crate::rules::{Domain, Limit, ListKind, Mode, OverTreatment, RefusedCost, Rule, RuleSet, Selection};
 
 #[derive(Debug)]
 pub(super) struct CompiledRuleSet {
@@ -48,8 +48,10 @@ pub(super) struct CompiledRuleSet {
 #[derive(Debug)]
 pub(super) struct CompiledDomain {
     pub(super) rules: Vec<CompiledRule>,
-    /// The slot of each list entry, and whether its verdict is enforced.
-    pub(super) lists: Vec<(Slot, bool)>,
+    /// The slot of each list entry, and its effective mode. An exemption in shadow exempts.
+    pub(super) lists: Vec<(Slot, Mode)>,
+    /// The numbers of disabled rules and list entries, in ascending order.
+    disabled: Vec<u32>,
     /// The slot of decisions that name no rule.
     pub(super) unnamed: Slot,
     /// By rank, the most important first.
@@ -70,9 +72,8 @@ pub(super) struct CompiledRule {
     pub(super) slot: Slot,
     /// The slot of replies that it alone decides: the domain's slot for a shadow rule, which no reply names.
     pub(super) reply_slot: Slot,
-    pub(super) enforced: bool,
-    /// Whether it is disabled. Only descriptor rules are: the tree still finds them.
-    pub(super) disabled: bool,
+    /// Its effective mode.
+    pub(super) mode: Mode,
     /// Keys that operators blocked on this host, with the end of each block.
     blocked: Option<Arc<BlockedKeys>>,
     /// The fleet-wide hash of its keys, and the keys blocked on all hosts.
@@ -133,16 +134,23 @@ impl CompiledRuleSet {
             });
             let terms: Vec<CompiledRule> = terms.collect();
             let lists = domain.lists().iter().map(|entry| {
-                let speaks = entry.kind == ListKind::Exempt || entry.mode.max(mode) == Mode::Enforce;
-                (slots.rule_slot(domain.name(), &entry.name), speaks)
+                let mode = match said.mode_of(domain, &entry.name, entry.mode) {
+                    Mode::Shadow if entry.kind == ListKind::Exempt => Mode::Enforce,
+                    mode => mode,
+                };
+                (slots.rule_slot(domain.name(), &entry.name), mode)
             });
+            let lists: Vec<(Slot, Mode)> = lists.collect();
+            let modes = terms.iter().map(|terms| terms.mode).chain(lists.iter().map(|(_, mode)| *mode));
+            let disabled = (0..).zip(modes).filter(|(_, mode)| *mode == Mode::Disabled);
             CompiledDomain {
-                lists: lists.collect(),
+                disabled: disabled.map(|(number, _)| number).collect(),
+                lists,
                 unnamed: slots.domain_slot(domain.name()),
                 priorities: domain.priorities().iter().map(|name| slots.priority_slot(name)).collect(),
                 is_guarded: terms.iter().any(|terms| terms.caller_sample.is_some()),
                 rules: terms,
-                gates: gates(domain, mode, slots, pools),
+                gates: gates(domain, said, slots, pools),
                 unmatched: Some(Unmatched::Rule),
             }
         });
@@ -250,6 +258,30 @@ impl CompiledRuleSet {
     }
 }
 
+impl CompiledDomain {
+    /// Finds the rules and list entries of its domain that match and are not disabled.
+    #[inline(always)]
+    pub(super) fn select<'a>(
+        &self,
+        domain: &Domain,
+        attributes: &[(&'a str, &'a str)],
+        selection: &mut Selection<'a>,
+        matching: &mut Vec<u32>,
+    ) {
+        domain.select(attributes, selection, matching);
+        if !self.disabled.is_empty() {
+            matching.retain(|number| self.disabled.binary_search(number).is_err());
+        }
+    }
+
+    /// The effective modes, in the order of [`Domain::named`].
+    pub(super) fn modes(&self) -> impl Iterator<Item = Mode> {
+        let rules = self.rules.iter().map(|rule| rule.mode);
+        let lists = self.lists.iter().map(|(_, mode)| *mode);
+        rules.chain(lists).chain(self.gates.iter().flat_map(|gate| gate.shedding.modes.into_iter().flatten()))
+    }
+}
+
 impl CompiledRule {
     fn new(
         domain: &Domain,
@@ -267,9 +299,9 @@ impl CompiledRule {
         let everywhere = said.find_fleet_blocked_keys(domain.name(), &rule.name);
         let everywhere = FleetBlockedKeys::for_rule(fleet, hash_key, of_rule, everywhere);
         let is_blocked = blocked.is_some() || everywhere.as_ref().is_some_and(|it| it.blocked.is_some());
-        let guarding = said.guards.find_sample(domain.name(), &rule.name).cloned();
+        let guarding = said.control.guards.find_sample(domain.name(), &rule.name).cloned();
         let slot = slots.rule_slot(domain.name(), &rule.name);
-        let enforced = rule.mode.max(said.mode) == Mode::Enforce;
+        let mode = said.mode_of(domain, &rule.name, rule.mode);
         // Under this host's key: the identity must not change with the fleet secret.
         let identity = of_rule(hash_key).digest_bytes(b"identity").high();
         // A rule that counts another unit or key shares no state with the former one.
@@ -284,9 +316,8 @@ impl CompiledRule {
             key_hash,
             identity,
             slot,
-            reply_slot: if enforced { slot } else { slots.domain_slot(domain.name()) },
-            enforced,
-            disabled: rule.mode == Mode::Disabled,
+            reply_slot: if mode == Mode::Enforce { slot } else { slots.domain_slot(domain.name()) },
+            mode,
             // The fast path knows neither guards nor operators' blocks.
             simple: states
                 .simple_rule(rule)
@@ -301,6 +332,12 @@ impl CompiledRule {
 }
 
 impl CompiledRule {
+    /// Whether its refusals are enforced; otherwise they are only noted.
+    #[inline]
+    pub(super) fn enforced(&self) -> bool {
+        self.mode == Mode::Enforce
+    }
+
     /// Returns the end of an operator's block of a key; the origin of time if there is none.
     pub(super) fn blocked_until(&self, key: &Digest) -> Timestamp {
         let until = self.blocked.as_ref().and_then(|blocked| blocked.get(&[key.hash(), key.high()]));
@@ -365,6 +402,7 @@ fn unlimited(mode: Mode) -> (Domain, CompiledDomain) {
     let terms = CompiledDomain {
         rules: Vec::new(),
         lists: Vec::new(),
+        disabled: Vec::new(),
         unnamed: Slot::UNATTRIBUTED,
         priorities: Vec::new(),
         is_guarded: false,
@@ -394,10 +432,12 @@ fn is_simple(domain: &Domain) -> bool {
         && domain.tree().is_empty()
 }
 
-fn gates(domain: &Domain, mode: Mode, slots: &mut Slots, pools: &PoolTable) -> Vec<Gate> {
+fn gates(domain: &Domain, said: &OperatorOverrides<'_>, slots: &mut Slots, pools: &PoolTable) -> Vec<Gate> {
     let gate = |(entry, shed): (usize, &Shed)| Gate {
         pool: pools.find_or_create(&shed.pool),
-        shedding: Arc::new(PoolShedding::new(domain, shed, mode)),
+        shedding: Arc::new(PoolShedding::new(domain, shed, |name, written| {
+            said.mode_of(domain, name, written)
+        })),
         first: domain.shedder(entry, ShedPart::Fleet),
         slots: ShedPart::ALL.map(|part| slots.rule_slot(domain.name(), &shed.rule_name(part))),
     };

@@ -11,7 +11,7 @@ use super::part::{CheckStage, StageCheck};
 use super::request::{Charge, Descriptors, Op, Request, UNIT_REQUESTS};
 use super::ruling::{CompiledDomain, CompiledRule};
 use crate::limit::QuotaLevel;
-use crate::rules::{Domain, KeyScratch, NodeHit, NodeHits, Rule, Selection};
+use crate::rules::{Domain, KeyScratch, Mode, NodeHit, NodeHits, Rule, Selection};
 
 #[derive(Debug, Default)]
 pub(super) struct Workspace {
@@ -123,7 +123,7 @@ impl Workspace {
         tree.select_hits(descriptors.iter(), &mut self.hits);
         #[allow(clippy::indexing_slicing, reason = "the nodes of a tree are rules, and each has its terms")]
         let terms_of = |rule: u32| &terms.rules[rule as usize];
-        self.hits.retain(|hit| !terms_of(hit.hit.rule).disabled);
+        self.hits.retain(|hit| terms_of(hit.hit.rule).mode != Mode::Disabled);
         for NodeHit { hit, times, descriptor } in &self.hits {
             let terms = terms_of(hit.rule);
             let descriptor = descriptors.iter().nth(usize::from(*descriptor)).unwrap_or_default();

@@ -12,7 +12,7 @@ use hashbrown::HashTable;
 use super::finder::{Anchor, Finder};
 use super::names::{RuleNames, hash};
 use super::plan::{AttributeId, Selection, SelectionPlan};
-use super::{Condition, ListedEntry, Mode, Priorities, Rule};
+use super::{Condition, ListedEntry, Priorities, Rule};
 
 #[derive(Debug)]
 pub(super) struct Index {
@@ -74,10 +74,7 @@ impl Index {
         let mut hanging: Vec<(u32, &[Condition])> = Vec::new();
         for (number, rule) in (0u32..).zip(rules) {
             let plan = index.plan(rule);
-            // Disabled rules are not indexed.
-            if rule.mode != Mode::Disabled {
-                hanging.push((number, &rule.conditions));
-            }
+            hanging.push((number, &rule.conditions));
             index.plans.push(plan);
             let list = rule.overrides.iter().flat_map(|overrides| &overrides.list);
             let list: Vec<_> =
@@ -90,9 +87,7 @@ impl Index {
         for listed in lists {
             // The number of entries is bounded together with that of rules.
             let number = u32::try_from(index.plans.len()).unwrap_or(u32::MAX);
-            if listed.mode != Mode::Disabled {
-                hanging.push((number, &listed.conditions));
-            }
+            hanging.push((number, &listed.conditions));
             let plan = index.conditions(&listed.conditions);
             index.plans.push(plan);
         }
@@ -104,7 +99,7 @@ impl Index {
         index
     }
 
-    /// Finds the enabled rules that match, in file order, and stores their numbers in `matching`.
+    /// Finds the rules that match, in file order, and stores their numbers in `matching`.
     #[inline(always)]
     pub(super) fn select<'a>(
         &self,

@@ -60,7 +60,7 @@ pub struct Domain {
     sheds: Vec<Shed>,
     /// The names of the parts of all `shed` entries.
     shedder_names: Vec<Box<str>>,
-    tree: Arc<Tree>,
+    tree: Tree,
     index: Index,
 }
 
@@ -112,7 +112,6 @@ impl Domain {
         tree.hang_behind(&mut rules);
         let names = |shed: &Shed| shed::ShedPart::ALL.map(|part| shed.rule_name(part).into_boxed_str());
         let shedder_names = sheds.iter().flat_map(names).collect();
-        let tree = Arc::new(tree);
         Domain { name: name.into(), rules, lists, priorities, sheds, shedder_names, tree, index }
     }
 
@@ -217,9 +216,9 @@ impl Domain {
         known.or_else(|| self.index.priority_of(selection)).or(names.len().checked_sub(1))
     }
 
-    /// Finds the enabled rules and list entries that match these attributes and stores their numbers in
-    /// `matching`: rules in file order, then entries as in [`Domain::lists`]. The first value of a name
-    /// counts; an empty one is absent.
+    /// Finds the rules and list entries, disabled ones included, that match these attributes and stores their
+    /// numbers in `matching`: rules in file order, then entries as in [`Domain::lists`]. The first value of a
+    /// name counts; an empty one is absent.
     #[inline(always)]
     pub fn select<'a>(
         &self,

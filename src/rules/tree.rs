@@ -147,11 +147,6 @@ impl Tree {
         rules.append(&mut self.rules);
     }
 
-    /// Returns the number of the first of its rules in the domain.
-    pub(super) fn first_rule(&self) -> usize {
-        self.first_rule as usize
-    }
-
     /// Returns the number of rules not yet moved to the domain.
     pub(super) fn rules_len(&self) -> usize {
         self.rules.len()

@@ -163,8 +163,7 @@ impl Asks {
             let first = attributes.iter().find(|(known, _)| *known == name);
             first.map(|(_, value)| *value).filter(|value| !value.is_empty())
         };
-        self.mode != Mode::Disabled
-            && self.key.iter().all(|(name, _)| value(name).is_some())
+        self.key.iter().all(|(name, _)| value(name).is_some())
             && self.conditions.iter().all(|(name, any_of, or_absent)| match value(name) {
                 Some(value) => any_of.iter().any(|said| said.holds(value)),
                 None => *or_absent,
@@ -262,9 +261,11 @@ impl Whole {
             assert_eq!(matching, self.naive(request), "{request:?}");
             for number in 0..u32::try_from(self.rules.len() + self.exempt.len() + self.deny.len()).unwrap() {
                 let why_not = domain.why_not(number, request);
-                assert_eq!(
-                    why_not.is_none(),
-                    matching.contains(&number),
+                let is_disabled =
+                    self.rules.get(number as usize).is_some_and(|(asks, _)| asks.mode == Mode::Disabled);
+                assert_eq!(why_not == Some(Mismatch::Disabled), is_disabled, "{number}: {why_not:?}");
+                assert!(
+                    is_disabled || why_not.is_none() == matching.contains(&number),
                     "{number}: {why_not:?} {request:?}"
                 );
                 assert_eq!(domain.listed(number).is_some(), number as usize >= self.rules.len());

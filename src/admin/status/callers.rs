@@ -2,12 +2,13 @@
 
 use std::cmp::Reverse;
 
-use crate::engine::{Engine, InForce, RuleKind, TopCallers};
+use crate::engine::{Engine, InForce, TopCallers};
+use crate::rules::NamedKind;
 
 /// Returns the first callers of each ranking.
 pub(super) fn top_callers(engine: &Engine, in_force: &InForce) -> TopCallers {
     let mut all = TopCallers::default();
-    let limits = in_force.each().filter(|rule| matches!(rule.kind, RuleKind::Limit(_)));
+    let limits = in_force.each().filter(|rule| matches!(rule.kind, NamedKind::Rule(..)));
     for rule in limits.take(RULES_MAX) {
         let top = engine.top_callers(rule.domain, rule.name);
         all.busiest.extend(top.busiest);

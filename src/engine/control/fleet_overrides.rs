@@ -107,7 +107,7 @@ impl Engine {
     #[must_use]
     pub fn fleet_switches(&self) -> Vec<SwitchView> {
         let control = self.control.lock();
-        control.fleet.switches.iter().map(|switch| control.view_switch(switch, self.options.mode)).collect()
+        control.fleet.switches.iter().map(|switch| control.view_switch(switch)).collect()
     }
 }
 

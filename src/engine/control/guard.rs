@@ -7,11 +7,11 @@ use std::time::Duration;
 use hashbrown::HashTable;
 use parking_lot::Mutex;
 
-use super::RuleName;
+use super::{OperatorControl, RuleName};
 use crate::clock::Timestamp;
 use crate::engine::ruling::CompiledRuleSet;
 use crate::engine::sync::{AtomicU32, Ordering};
-use crate::rules::{Domain, Guard, Mode, Rule};
+use crate::rules::{Guard, Mode, Rule};
 
 /// A rule that refuses most callers right after a change.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -110,39 +110,6 @@ impl Guards {
         at.map_or(0, |at| self.alarms_by_rule.remove(at).1)
     }
 
-    /// Starts to watch enforced rules with a key that are new or changed. Unchanged rules remain watched. The
-    /// first rules after the start are not a change.
-    pub(super) fn watch_changed_rules(
-        &mut self,
-        domains: &[Arc<Domain>],
-        before: &CompiledRuleSet,
-        mode: Mode,
-        is_first: bool,
-    ) {
-        let mut watched = std::mem::take(&mut self.watched);
-        for domain in domains {
-            let known = before.rules_by_name(domain.name());
-            let is_enforced = |rule: &&Rule| rule.mode.max(mode) == Mode::Enforce && !rule.key.is_empty();
-            for rule in domain.rules().iter().filter(is_enforced) {
-                let has_changed = match known.get(&*rule.name) {
-                    None => !is_first,
-                    Some((old, terms)) => !terms.enforced || !has_same_limits(old, rule),
-                };
-                let is = |watched: &GuardedRule| {
-                    *watched.rule.domain == *domain.name() && *watched.rule.rule == *rule.name
-                };
-                let at = watched.iter().position(is);
-                if let Some(at) = at.filter(|_| !has_changed) {
-                    self.watched.push(watched.swap_remove(at));
-                } else if has_changed && self.watched.len() < WATCHED_MAX {
-                    let name = RuleName { domain: domain.name().into(), rule: rule.name.clone() };
-                    let guarding = Arc::default();
-                    self.watched.push(GuardedRule { rule: name, guard: rule.guard, since: None, guarding });
-                }
-            }
-        }
-    }
-
     /// Evaluates all watched rules. Returns alarms, and whether any rule is no longer watched.
     pub(super) fn evaluate_rules(&mut self, at: Timestamp) -> (Vec<Alarm>, bool) {
         let mut alarms = Vec::new();
@@ -169,6 +136,40 @@ impl Guards {
             }
         }
         (alarms, self.watched.len() < before)
+    }
+}
+
+impl OperatorControl {
+    /// Starts to watch enforced rules with a key that are new or changed. Unchanged rules remain watched. The
+    /// first rules after the start are not a change. `mode`: that of the whole daemon.
+    pub(super) fn watch_changed_rules(&mut self, before: &CompiledRuleSet, mode: Mode, is_first: bool) {
+        let mut watched = std::mem::take(&mut self.guards.watched);
+        let mut still_watched = Vec::new();
+        for domain in &self.configured_domains {
+            let known = before.rules_by_name(domain.name());
+            let is_enforced = |rule: &&Rule| {
+                let mode = self.effective_mode(domain.name(), &rule.name, rule.mode, mode);
+                mode == Mode::Enforce && !rule.key.is_empty()
+            };
+            for rule in domain.rules().iter().filter(is_enforced) {
+                let has_changed = match known.get(&*rule.name) {
+                    None => !is_first,
+                    Some((old, terms)) => !terms.enforced() || !has_same_limits(old, rule),
+                };
+                let is = |watched: &GuardedRule| {
+                    *watched.rule.domain == *domain.name() && *watched.rule.rule == *rule.name
+                };
+                let at = watched.iter().position(is);
+                if let Some(at) = at.filter(|_| !has_changed) {
+                    still_watched.push(watched.swap_remove(at));
+                } else if has_changed && still_watched.len() < WATCHED_MAX {
+                    let name = RuleName { domain: domain.name().into(), rule: rule.name.clone() };
+                    let guarding = Arc::default();
+                    still_watched.push(GuardedRule { rule: name, guard: rule.guard, since: None, guarding });
+                }
+            }
+        }
+        self.guards.watched = still_watched;
     }
 }
 

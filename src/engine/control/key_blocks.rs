@@ -192,7 +192,7 @@ impl FoundKeys {
             .ok_or_else(no_rule)?;
         let mut named = domain.named().filter(|named| *named.name == *name.rule);
         let number = named.find_map(|named| match named.kind {
-            NamedKind::Rule(number) => Some(number),
+            NamedKind::Rule(number, _) => Some(number),
             NamedKind::Listed(_) | NamedKind::Shedder => None,
         });
         let number = number.ok_or_else(no_rule)?;

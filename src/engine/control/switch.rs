@@ -3,7 +3,7 @@
 use super::{OperatorControl, RuleName, RuleNameError};
 use crate::clock::Timestamp;
 use crate::engine::Engine;
-use crate::rules::{ListKind, Mode, NamedKind};
+use crate::rules::{ListKind, Mode, NamedItem, NamedKind};
 
 /// A target, its mode and its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -122,7 +122,7 @@ impl Engine {
             control.set_switch(switch.clone());
         }
         self.recompile_rules(&mut control);
-        Ok(control.view_switch(switch, self.options.mode))
+        Ok(control.view_switch(switch))
     }
 
     /// Returns whether a fleet-wide switch is valid, as far as this host knows the rules, and its effect.
@@ -132,7 +132,7 @@ impl Engine {
     pub fn preview_switch(&self, switch: &Switch) -> Result<SwitchView, SwitchError> {
         let control = self.control.lock();
         control.validate_switch(switch)?;
-        Ok(control.view_switch(switch, self.options.mode))
+        Ok(control.view_switch(switch))
     }
 
     /// Clears a switch. Returns whether there was one.
@@ -150,17 +150,16 @@ impl Engine {
     /// The effective mode of a rule, list entry or shedder part; `None` if the rules do not contain it.
     #[must_use]
     pub fn effective_mode(&self, name: &RuleName) -> Option<Mode> {
-        let control = self.control.lock();
-        let switched = control.find_latest_switch(|target| target.matches_rule(&name.domain, &name.rule));
-        let own = control.configured_mode(name)?;
-        Some(switched.map_or(own, |switch| switch.mode).max(control.daemon_mode(self.options.mode)))
+        let in_force = self.in_force();
+        let mut named = in_force.each().filter(|named| *named.domain == *name.domain);
+        named.find(|named| *named.name == *name.rule).map(|named| named.mode)
     }
 
     /// The switches of this host, oldest first.
     #[must_use]
     pub fn switches(&self) -> Vec<SwitchView> {
         let control = self.control.lock();
-        control.switches.iter().map(|switch| control.view_switch(switch, self.options.mode)).collect()
+        control.switches.iter().map(|switch| control.view_switch(switch)).collect()
     }
 }
 
@@ -172,7 +171,7 @@ impl OperatorControl {
 
     fn validate_switch(&self, switch: &Switch) -> Result<(), SwitchError> {
         let Target::Rule(name) = &switch.target else { return Ok(()) };
-        match self.kind(name) {
+        match self.find_named(name).map(|named| named.kind) {
             None => Err(self.unknown_rule_error(name).into()),
             Some(NamedKind::Listed(ListKind::Exempt)) if switch.mode == Mode::Shadow => {
                 Err(SwitchError::Exempt(name.clone()))
@@ -181,25 +180,20 @@ impl OperatorControl {
         }
     }
 
-    pub(super) fn view_switch(&self, switch: &Switch, made_with: Mode) -> SwitchView {
+    pub(super) fn view_switch(&self, switch: &Switch) -> SwitchView {
         let last = self.find_latest_switch(|target| *target == switch.target).unwrap_or(switch);
-        let whole = self.daemon_mode(made_with);
+        let whole = self.daemon_mode();
         let (written, own) = match &switch.target {
-            Target::Daemon => (Some(made_with), whole),
-            Target::Rule(name) => (self.configured_mode(name), last.mode),
+            Target::Daemon => (Some(self.configured_mode), whole),
+            Target::Rule(name) => (self.find_named(name).map(|named| named.mode), last.mode),
         };
         let is_last = last.by.is_fleet() == switch.by.is_fleet();
         SwitchView { switch: switch.clone(), configured_mode: written, holds: own.max(whole), is_last }
     }
 
-    fn configured_mode(&self, name: &RuleName) -> Option<Mode> {
+    fn find_named(&self, name: &RuleName) -> Option<NamedItem<'_>> {
         let domain = self.configured_domains.iter().find(|domain| *domain.name() == *name.domain)?;
-        domain.named().find(|named| *named.name == *name.rule).map(|named| named.mode)
-    }
-
-    fn kind(&self, name: &RuleName) -> Option<NamedKind> {
-        let domain = self.configured_domains.iter().find(|domain| *domain.name() == *name.domain)?;
-        domain.named().find(|named| *named.name == *name.rule).map(|named| named.kind)
+        domain.named().find(|named| *named.name == *name.rule)
     }
 
     fn unknown_rule_error(&self, name: &RuleName) -> RuleNameError {

@@ -110,30 +110,30 @@ impl<'d> Judgement<'d> {
         workspace.clear_notes();
         let passes = outcome.is_allowed();
         let level = if A::IS_SHARED && !passes { level.for_refusal(cost) } else { level };
-        if !passes && !terms.enforced {
+        if !passes && !terms.enforced() {
             workspace.notes.push((NoteKind::Shadow, number));
         }
         if request.lists_all_limits && rule.advertise {
             workspace.all.push((number, level));
         }
         let (verdict, retry) = match outcome {
-            Outcome::Queued(wait) if terms.enforced && wait > Micros::ZERO => (Verdict::Wait, Some(wait)),
-            Outcome::Later(_) | Outcome::Never if terms.enforced => (Verdict::Limit, retry_after(outcome)),
+            Outcome::Queued(wait) if terms.enforced() && wait > Micros::ZERO => (Verdict::Wait, Some(wait)),
+            Outcome::Later(_) | Outcome::Never if terms.enforced() => (Verdict::Limit, retry_after(outcome)),
             _ => (Verdict::Allow, Some(Micros::ZERO)),
         };
         let is_sampled = is_sampled(counters.count_decision(terms.reply_slot, verdict));
-        let refusal = if terms.enforced { CheckResult::Refuse } else { CheckResult::WouldRefuse };
+        let refusal = if terms.enforced() { CheckResult::Refuse } else { CheckResult::WouldRefuse };
         counters.count_check(terms.slot, if passes { CheckResult::Pass } else { refusal });
         if is_sampled || !passes {
             // The salt, mixed in twice, cancels.
             let key = digest.with_tag_and_salt(plain.tag, plain.salt);
             let seen = SeenRequest { domain: self.domain, rule: number, slot: terms.slot, key, selection };
-            let ranking = if terms.enforced { Ranking::Refused } else { Ranking::WouldRefuse };
+            let ranking = if terms.enforced() { Ranking::Refused } else { Ranking::WouldRefuse };
             self.record_caller(&seen, cost, is_sampled, (!passes).then_some(ranking));
         }
         EngineAnswer::Decided(Decision {
             verdict,
-            binding: terms.enforced.then_some(LimitView { rule, level }),
+            binding: terms.enforced().then_some(LimitView { rule, level }),
             listed: None,
             shedder: None,
             lease: None,
@@ -163,7 +163,7 @@ impl<'d> Judgement<'d> {
         let may_call = A::IS_SHARED && shard.share_sync_queue.has_room();
         let mut calls = false;
         let mut admit = |state: &mut A::State| {
-            let outcome = quota.admit(state, now, one.cost, request.wait_max, one.terms.enforced);
+            let outcome = quota.admit(state, now, one.cost, request.wait_max, one.terms.enforced());
             if A::IS_SHARED {
                 if !outcome.is_allowed() {
                     quota.record_refusal(state, now, one.cost);

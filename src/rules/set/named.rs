@@ -1,29 +1,30 @@
-//! The named items of a domain: all that have a mode, the domain with other modes, and the keys that
-//! operators name. Independent of the state of keys.
-
-use std::sync::Arc;
+//! The named items of a domain: all that have a mode, and the keys that operators name. Independent of the
+//! state of keys.
 
 use super::Domain;
-use crate::rules::index::Index;
-use crate::rules::shed::{Shed, ShedPart};
-use crate::rules::{Hit, KeyScratch, ListKind, Mode, Rule};
+use crate::rules::shed::ShedPart;
+use crate::rules::{Hit, KeyScratch, ListKind, Mode, Position, Rule};
 
 /// An item with a name and a mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub struct NamedItem<'d> {
-    /// The name without the domain: `per-user`, `web/workers`.
+    /// The domain.
+    pub domain: &'d str,
+    /// The name in the domain: `per-user`, `web/workers`.
     pub name: &'d str,
     /// The kind of item.
-    pub kind: NamedKind,
-    /// The mode.
+    pub kind: NamedKind<'d>,
+    /// The mode: as written, or of the rules in force the effective one.
     pub mode: Mode,
+    /// Its position in the files.
+    pub position: &'d Position,
 }
 
 /// The kind of a named item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NamedKind {
+#[derive(Clone, Copy, Debug)]
+pub enum NamedKind<'d> {
     /// A rule and its number: of `limits`, `concurrency` or a descriptor.
-    Rule(u32),
+    Rule(u32, &'d Rule),
     /// An entry of `exempt` or `deny`.
     Listed(ListKind),
     /// A part of an entry of `shed`.
@@ -83,49 +84,21 @@ fn path(entries: &[Box<str>]) -> String {
 impl Domain {
     /// Returns all named items: rules in file order, those of descriptors, list entries, parts of `shed`.
     pub fn named(&self) -> impl Iterator<Item = NamedItem<'_>> {
-        let rules = (0u32..).zip(&self.rules);
-        let rules = rules.map(|(number, rule)| (&*rule.name, NamedKind::Rule(number), rule.mode));
-        let lists = self.lists.iter().map(|entry| (&*entry.name, NamedKind::Listed(entry.kind), entry.mode));
-        let names = self.shedder_names.chunks(ShedPart::ALL.len());
-        let shedders = self.sheds.iter().zip(names).flat_map(|(shed, names)| {
-            let parts = ShedPart::ALL.into_iter().zip(names);
-            parts.filter_map(|(part, name)| Some((&**name, NamedKind::Shedder, shed.mode(part)?)))
+        let item = |name, kind, mode, position| NamedItem { domain: self.name(), name, kind, mode, position };
+        let rules = (0u32..).zip(&self.rules).map(move |(number, rule)| {
+            item(&*rule.name, NamedKind::Rule(number, rule), rule.mode, &rule.position)
         });
-        rules.chain(lists).chain(shedders).map(|(name, kind, mode)| NamedItem { name, kind, mode })
-    }
-
-    /// Copies the domain with other modes for some names. Numbers do not change.
-    #[must_use]
-    pub fn in_modes(&self, mode_of: &dyn Fn(&str) -> Option<Mode>) -> Domain {
-        let mut rules: Vec<Rule> = self.rules.clone();
-        for rule in &mut rules {
-            rule.mode = mode_of(&rule.name).unwrap_or(rule.mode);
-        }
-        let mut lists = self.lists.clone();
-        for listed in &mut lists {
-            listed.mode = mode_of(&listed.name).unwrap_or(listed.mode);
-        }
-        let mut sheds = self.sheds.clone();
-        for shed in &mut sheds {
-            for part in ShedPart::ALL {
-                if let Some(mode) = mode_of(&shed.rule_name(part)) {
-                    set_mode(shed, part, mode);
-                }
-            }
-        }
-        // Nodes of the tree are found through the tree and not indexed.
-        let (own, _) = rules.split_at(self.tree.first_rule());
-        let index = Index::new(own, rules.len(), &lists, &self.priorities);
-        Domain {
-            name: self.name.clone(),
-            rules,
-            lists,
-            priorities: self.priorities.clone(),
-            sheds,
-            shedder_names: self.shedder_names.clone(),
-            tree: Arc::clone(&self.tree),
-            index,
-        }
+        let lists = self.lists.iter();
+        let lists = lists
+            .map(move |entry| item(&*entry.name, NamedKind::Listed(entry.kind), entry.mode, &entry.position));
+        let names = self.shedder_names.chunks(ShedPart::ALL.len());
+        let shedders = self.sheds.iter().zip(names).flat_map(move |(shed, names)| {
+            let parts = ShedPart::ALL.into_iter().zip(names);
+            parts.filter_map(move |(part, name)| {
+                Some(item(&**name, NamedKind::Shedder, shed.mode(part)?, &shed.position))
+            })
+        });
+        rules.chain(lists).chain(shedders)
     }
 
     /// Returns the key values of the one key that these attributes identify, transformed like those of a
@@ -155,17 +128,5 @@ impl Domain {
         let mut scratch = KeyScratch::default();
         scratch.fill(key.iter().map(|part| part.transform).zip(values));
         Ok(scratch.values().map(str::to_owned).collect())
-    }
-}
-
-fn set_mode(shed: &mut Shed, part: ShedPart, mode: Mode) {
-    let place = match part {
-        ShedPart::Fleet => shed.fleet.as_mut().map(|it| &mut it.mode),
-        ShedPart::Brake => shed.brake.as_mut().map(|it| &mut it.mode),
-        ShedPart::Workers => shed.workers.as_mut().map(|it| &mut it.mode),
-        ShedPart::QueueAge => shed.queue_age.as_mut().map(|it| &mut it.mode),
-    };
-    if let Some(place) = place {
-        *place = mode;
     }
 }
