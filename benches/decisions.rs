@@ -63,7 +63,7 @@ fn digest(criterion: &mut Criterion) {
 /// Selects the rules of a request among 33.
 fn select(criterion: &mut Criterion) {
     let rules = inside::rule_set();
-    let domain = &rules.domains()[0];
+    let domain = &rules[0];
     let user = workload::user(123_456);
     let mut matching = Vec::new();
     criterion.bench_function("rule selection, 33 rules", |bencher| {

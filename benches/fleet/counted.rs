@@ -13,7 +13,7 @@ use tidegate::fleet::call::{CELLS_MAX, ScriptCommand};
 use tidegate::fleet::member::HostMember;
 use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::sync;
-use tidegate::rules::{RuleSet, read_text};
+use tidegate::rules::read_text;
 
 use crate::hosts::{HOSTS, REQUESTS, TRIALS, Trial, Zipf};
 use crate::report::{Bound, Row};
@@ -103,7 +103,7 @@ impl Host {
         );
         let loaded = read_text("benchmark.yaml", &yaml);
         assert!(!loaded.has_errors(), "the benchmark's own rules: {:?}", loaded.problems.first());
-        engine.install_rules(RuleSet::new(loaded.domains));
+        engine.install_rules(loaded.domains);
         let options = sync::SyncOptions {
             host: [number + 1; 16],
             epoch: 1,

@@ -17,7 +17,7 @@ use tidegate::fleet::link;
 use tidegate::fleet::overrides::OverridesKey;
 use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::task::{FleetHandle, SyncPlan};
-use tidegate::rules::{RuleSet, read_text};
+use tidegate::rules::read_text;
 
 use crate::machine::Machine;
 use crate::report::{Bound, Row};
@@ -154,7 +154,7 @@ impl Host {
         let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
         let loaded = read_text("benchmark.yaml", &rules(limit));
         assert!(!loaded.has_errors(), "the benchmark's own rules: {:?}", loaded.problems.first());
-        engine.install_rules(RuleSet::new(loaded.domains));
+        engine.install_rules(loaded.domains);
         let clock = Arc::new(Clock::start());
         let url = format!("unix://{}", server.socket().display());
         let link = link::LinkOptions {

@@ -6,7 +6,7 @@ use tidegate::clock::Now;
 use tidegate::engine::{
     Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, Request, Verdict,
 };
-use tidegate::rules::{RuleSet, read_text};
+use tidegate::rules::{Domain, read_text};
 
 use crate::lender::Lender;
 use crate::workload::{DOMAIN, USERS, UserName, Users};
@@ -24,10 +24,10 @@ impl Limits {
     pub(crate) fn new(rules: &str, memory_bytes_max: usize) -> Limits {
         let loaded = read_text("benchmark.yaml", rules);
         assert!(!loaded.has_errors(), "the benchmark's own rules: {:?}", loaded.problems.first());
-        Limits::of(RuleSet::new(loaded.domains), memory_bytes_max)
+        Limits::of(loaded.domains, memory_bytes_max)
     }
 
-    pub(crate) fn of(rules: RuleSet, memory_bytes_max: usize) -> Limits {
+    pub(crate) fn of(rules: Vec<Arc<Domain>>, memory_bytes_max: usize) -> Limits {
         let engine = engine(memory_bytes_max);
         engine.install_rules(rules);
         Limits::by(engine)
@@ -39,7 +39,7 @@ impl Limits {
         let lender = Lender::join(&engine);
         let loaded = read_text("benchmark.yaml", rules);
         assert!(!loaded.has_errors(), "the benchmark's own rules: {:?}", loaded.problems.first());
-        engine.install_rules(RuleSet::new(loaded.domains));
+        engine.install_rules(loaded.domains);
         (Limits::by(engine).in_a_hurry(), lender)
     }
 

@@ -6,7 +6,7 @@ use std::io;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use tidegate::rules::{RuleSet, read};
+use tidegate::rules::read;
 use tidegate::sys::return_freed_memory;
 
 use crate::contestant::{Limits, MEMORY_BYTES};
@@ -56,7 +56,7 @@ pub(crate) fn hold(directory: &Path) -> io::Result<()> {
     let before = resident_bytes()?;
     let loaded = read(directory);
     assert!(!loaded.has_errors(), "{:?}", loaded.problems.first());
-    empty.engine.install_rules(RuleSet::new(loaded.domains));
+    empty.engine.install_rules(loaded.domains);
     println!("{}", resident_bytes()?.saturating_sub(before));
     Ok(())
 }

@@ -35,7 +35,7 @@ pub(crate) fn reload(machine: &Machine, directory: &Path, reps: usize) -> io::Re
     if let Some(problem) = reading.problems.iter().find(|problem| problem.is_error()) {
         return Err(io::Error::other(problem.to_string()));
     }
-    let mut limits = Limits::of(library.rules(), MEMORY_BYTES).filled(1);
+    let mut limits = Limits::of(library.domains(), MEMORY_BYTES).filled(1);
     let mut users = Users::uniform(1);
     let (mut quiet, mut reloading, mut took, mut slowest) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     let mut retired = Vec::new();
@@ -56,7 +56,7 @@ pub(crate) fn reload(machine: &Machine, directory: &Path, reps: usize) -> io::Re
                 let pinned = machine.generator_cpu().and_then(|cpu| machine.pin(cpu));
                 let (millis, reading) = millis(|| {
                     let reading = library.read();
-                    retired.push(engine.install_rules(library.rules()));
+                    retired.push(engine.install_rules(library.domains()));
                     reading
                 });
                 is_done.store(true, Ordering::SeqCst);

@@ -9,7 +9,7 @@ use tidegate::engine::{
     self, ConnectionParams, Decider, Engine, EngineAnswer, EngineOptions, HashKey, Op, Session, WorkOutcome,
 };
 use tidegate::protocol::{self, CheckRequest, DecisionReply, DescriptorList, FrameSplit, RequestFrame};
-use tidegate::rules::{self, Mode, RuleSet};
+use tidegate::rules::{self, Domain, Mode};
 
 use crate::lender::Lender;
 use crate::workload::{self, Hits, Users};
@@ -117,14 +117,14 @@ impl Work {
 }
 
 /// The common rules, read as by the daemon.
-pub(crate) fn rule_set() -> RuleSet {
+pub(crate) fn rule_set() -> Vec<Arc<Domain>> {
     rules_of(&workload::rules())
 }
 
-fn rules_of(yaml: &str) -> RuleSet {
+fn rules_of(yaml: &str) -> Vec<Arc<Domain>> {
     let loaded = rules::read_text("benchmark.yaml", yaml);
     assert!(!loaded.has_errors(), "the benchmark's own rules: {:?}", loaded.problems);
-    RuleSet::new(loaded.domains)
+    loaded.domains
 }
 
 fn engine() -> Arc<Engine> {

@@ -14,7 +14,7 @@ use tidegate::engine::{ConnectionParams, Engine, PoolView};
 use tidegate::protocol::{
     Code, FRAME_BYTES_MAX, FrameSplit, ReplyScratch, WireReply, decode_reply, split_frame,
 };
-use tidegate::rules::{RuleSet, read_text};
+use tidegate::rules::read_text;
 use tidegate::server::{
     self, ConnectionLimits, DomainAccess, Listener, PoolAccess, ServerOptions, ThreadHealth,
 };
@@ -80,7 +80,7 @@ impl Daemon {
         engine.set_elastic_room(true);
         let loaded = read_text("rules.yaml", RULES);
         assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
-        drop(engine.install_rules(RuleSet::new(loaded.domains)));
+        drop(engine.install_rules(loaded.domains));
         let options = ServerOptions {
             threads: 1,
             connections: ConnectionLimits { max: 64, per_user: 64 },

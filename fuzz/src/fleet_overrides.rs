@@ -4,7 +4,7 @@ use ring::hmac;
 use tidegate::clock::Now;
 use tidegate::engine::{FleetChange, Mode, RuleName, Switch, SwitchOrigin, Target};
 use tidegate::fleet::overrides::{DOCUMENT_BYTES_MAX, ENTRIES_MAX, OverridesDocument, OverridesKey};
-use tidegate::rules::{RuleSet, read_text};
+use tidegate::rules::read_text;
 
 use super::rules::new_engine;
 
@@ -29,7 +29,7 @@ pub fn check(bytes: &[u8]) {
     let standing = engine.join_fleet(tidegate::engine::HashKey::from_bytes([9; 16]));
     let loaded = read_text("rules.yaml", RULES);
     assert!(!loaded.has_errors(), "{:?}", loaded.problems);
-    drop(engine.install_rules(RuleSet::new(loaded.domains)));
+    drop(engine.install_rules(loaded.domains));
     // At the origin, on a day of 2026, after a year, with a wall clock before 1970.
     let day = 86_400_000_000_000;
     for (at, utc) in [(0, 0), (day, 1_772_539_200_000_000_000), (366 * day, 0), (day, i64::MIN / 2)] {

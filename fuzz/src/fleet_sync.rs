@@ -15,7 +15,7 @@ use tidegate::fleet::questions::WaitingRequest;
 use tidegate::fleet::reply::{ReplyFault, ScriptReply};
 use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::sync;
-use tidegate::rules::{RuleSet, read_text};
+use tidegate::rules::read_text;
 
 use super::input::Input;
 use super::rules::new_engine;
@@ -77,7 +77,7 @@ impl Host {
         let standing = engine.join_fleet(HashKey::from_bytes([1; 16]));
         let loaded = read_text("rules.yaml", RULES);
         assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
-        drop(engine.install_rules(RuleSet::new(loaded.domains)));
+        drop(engine.install_rules(loaded.domains));
         let now =
             Now { at: Timestamp::from_nanos(1_000_000_000), utc_offset_nanos: 1_772_539_200_000_000_000 };
         let options = sync::SyncOptions { host: [5; 16], epoch: 3, buckets: 4, seed: 7 };

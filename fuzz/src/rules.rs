@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use tidegate::clock::Now;
 use tidegate::engine::{Descriptors, Engine, EngineOptions, HashKey, Op, Request};
-use tidegate::rules::{Domain, Mode, Problem, RuleSet, conditions, facts, read_text};
+use tidegate::rules::{Domain, Mode, Problem, conditions, facts, read_text};
 
 /// Reads the bytes as a rules file.
 pub fn check(bytes: &[u8]) {
@@ -35,7 +35,7 @@ pub(super) fn check_problems(problems: &[Problem], text: &str) {
 pub(super) fn judge_some(domains: Vec<Arc<Domain>>) {
     let names: Vec<String> = domains.iter().map(|domain| domain.name().to_owned()).collect();
     let engine = new_engine();
-    drop(engine.install_rules(RuleSet::new(domains)));
+    drop(engine.install_rules(domains));
     let mut decider = engine.decider();
     for second in [0, 1, 3_600] {
         // A date outside the range of the debug hooks that panic.

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tempfile::TempDir;
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{Descriptors, Engine, Op, Request};
-use tidegate::rules::{RuleSet, read_text};
+use tidegate::rules::read_text;
 use tidegate::state::{Moment, SnapshotKey, read_tables, write_tables};
 
 use super::rules::new_engine;
@@ -75,7 +75,7 @@ fn check_snapshot(path: &Path, snapshot: &[u8]) {
 fn judge_some(engine: &Arc<Engine>, now: Now) {
     let loaded = read_text("rules.yaml", RULES);
     assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
-    drop(engine.install_rules(RuleSet::new(loaded.domains)));
+    drop(engine.install_rules(loaded.domains));
     let mut decider = engine.decider();
     for user in ["x", "y", "z"] {
         let attributes = [("u", user)];

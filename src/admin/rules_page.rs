@@ -18,7 +18,7 @@ pub(super) fn rules(desk: &AdminState) -> HttpAnswer {
     let switches = [desk.engine.switches(), desk.engine.fleet_switches()].concat();
     in_force.each().for_each(|rule| by_domain.entry(rule.domain).or_default().push(one(&rule, &switches)));
     let sha = |name: &str| record.domains.iter().find(|domain| *domain.name == *name).map(|known| &known.sha);
-    let domains = in_force.rules().domains().iter().map(|domain| {
+    let domains = in_force.domains().map(|domain| {
         let rules = by_domain.remove(domain.name()).unwrap_or_default();
         json!({"name": domain.name(), "sha": sha(domain.name()), "rules": rules})
     });

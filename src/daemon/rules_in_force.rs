@@ -89,7 +89,7 @@ impl RulesInForce {
             return false;
         }
         self.library.begin_with(texts);
-        self.retired.push(self.engine.install_rules(self.library.rules()));
+        self.retired.push(self.engine.install_rules(self.library.domains()));
         self.note(true);
         error!(
             "the LAST RULES UNDER WHICH THIS DAEMON RAN FOR A MINUTE are in force, not the files: mend those and reload"
@@ -202,7 +202,7 @@ impl RulesInForce {
             one.len() == other.len() && one.iter().zip(other).all(|(one, other)| Arc::ptr_eq(one, other))
         };
         if !is_same(&before, &after) {
-            self.retired.push(self.engine.install_rules(self.library.rules()));
+            self.retired.push(self.engine.install_rules(self.library.domains()));
             self.is_unkept = true;
             self.proof.begin();
         }

@@ -178,7 +178,7 @@ mod tests {
     };
     use super::{Admission, Intent, StageCheck, admit, settle_up};
     use crate::clock::{Now, Timestamp};
-    use crate::rules::{RuleSet, read_text};
+    use crate::rules::read_text;
 
     /// Admits or settles invalid parts of a rule with a burst of two and expects a panic; the rule then works
     /// as before.
@@ -191,12 +191,11 @@ mod tests {
         };
         let engine = Arc::new(Engine::new(options));
         let rules = "domain: api\nlimits:\n- {name: a, key: [user], rate: 1/h, burst: 2}\n";
-        engine.install_rules(RuleSet::new(read_text("a.yaml", rules).domains));
+        engine.install_rules(read_text("a.yaml", rules).domains);
         let now = Now { at: Timestamp::ORIGIN, utc_offset_nanos: 0 };
         let rule_set = engine.rule_set.load();
-        let (domain, compiled) = rule_set.find_domain("api").unwrap();
-        let judgement =
-            Judgement { engine: &engine, rule_set: &rule_set, domain, compiled, counters: None, now };
+        let compiled = rule_set.find_domain("api").unwrap();
+        let judgement = Judgement { engine: &engine, rule_set: &rule_set, compiled, counters: None, now };
         let of_rule = &compiled.rules[0];
         let key = of_rule.key_hash.digest(["u1"].into_iter());
         let good = StageCheck::new(0, of_rule, key, 0, 1);

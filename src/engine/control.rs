@@ -8,15 +8,15 @@ mod key_blocks;
 mod names;
 mod switch;
 
-use std::collections::HashMap;
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::ruling::CompiledRuleSet;
+use super::ruling::Compiler;
 use super::slots::{NewSlot, Slots};
 use super::totals::RuleTotals;
 use super::{Engine, ReplacedRuleSet};
 use crate::clock::{Now, Timestamp};
-use crate::rules::{Domain, Mode, RuleSet};
+use crate::rules::{Domain, Mode};
 
 pub(super) use fleet_overrides::FleetBlockedKeys;
 pub use fleet_overrides::{FleetChange, FleetOverrides};
@@ -34,7 +34,7 @@ pub use switch::{Switch, SwitchError, SwitchOrigin, SwitchView, Target};
 pub(super) struct OperatorControl {
     /// The strictest mode of any rule without a switch.
     configured_mode: Mode,
-    configured_domains: Vec<Arc<Domain>>,
+    pub(super) configured_domains: Vec<Arc<Domain>>,
     /// Whether any rules were installed; the first installation is not a change.
     installed: bool,
     is_off: bool,
@@ -128,13 +128,18 @@ impl OperatorControl {
 }
 
 impl Engine {
-    /// Installs a rule set atomically. Rules that keep their name keep the state of their keys, if
-    /// comparable, and their switches. Returns the previous rule set; dropping it may free thousands of
-    /// rules.
-    pub fn install_rules(&self, rules: RuleSet) -> ReplacedRuleSet {
+    /// Installs domains atomically; of two with the same name, which the reader excludes, the first. Rules that
+    /// keep their name keep the state of their keys, if comparable, and their switches. Returns the previous
+    /// rule set; dropping it may free thousands of rules.
+    pub fn install_rules<D: Into<Arc<Domain>>>(
+        &self,
+        domains: impl IntoIterator<Item = D>,
+    ) -> ReplacedRuleSet {
+        let mut domains: Vec<Arc<Domain>> = domains.into_iter().map(Into::into).collect();
+        let mut names = HashSet::new();
+        domains.retain(|domain| names.insert(Box::<str>::from(domain.name())));
         let mut control = self.control.lock();
-        control.configured_domains = rules.domains().to_vec();
-        drop(rules);
+        control.configured_domains = domains;
         let is_first = !std::mem::replace(&mut control.installed, true);
         self.compile_and_install(&mut control, is_first)
     }
@@ -220,16 +225,20 @@ impl Engine {
         let mut slots = self.slots.lock();
         let before = self.rule_set.load_full();
         let mode = control.daemon_mode();
-        let rules = RuleSet::new(control.configured_domains.iter().cloned());
         control.watch_changed_rules(&before, mode, is_first);
-        let (blocked, everywhere) = (blocked_keys(&control.blocks), blocked_keys(&control.fleet.blocks));
-        let said = OperatorOverrides { mode, blocked: &blocked, fleet_blocked: &everywhere, control };
+        self.fleet.register_limits(&control.configured_domains, &self.options.hash_key);
         let mut heritage = self.heritage.lock();
         slots.begin_rule_set();
-        let (inherited, hash_key) = ((&*heritage, &self.fingerprints), &self.options.hash_key);
-        self.fleet.register_limits(&rules, hash_key);
-        let keys = (hash_key, &self.fleet);
-        let ruling = CompiledRuleSet::new(rules, &before, inherited, keys, &said, &mut slots, &self.pools);
+        let compiler = Compiler {
+            engine: self,
+            control,
+            mode,
+            blocks: [blocked_keys(&control.blocks), blocked_keys(&control.fleet.blocks)],
+            before: &before,
+            heritage: &heritage,
+            slots: &mut slots,
+        };
+        let ruling = compiler.compile();
         before.left_behind(&ruling, &self.fingerprints).into_iter().for_each(|rule| heritage.add(rule));
         drop(heritage);
         self.pools.shedding(&ruling.configured_pools());
@@ -260,45 +269,3 @@ impl Engine {
 }
 
 const EVENTS_MAX: usize = 1_000;
-
-#[derive(Clone, Copy)]
-pub(in crate::engine) struct OperatorOverrides<'c> {
-    /// The strictest mode of any rule.
-    pub(in crate::engine) mode: Mode,
-    /// Keys blocked on this host.
-    pub(in crate::engine) blocked: &'c HashMap<RuleName, Arc<BlockedKeys>>,
-    /// Keys blocked on all hosts.
-    pub(in crate::engine) fleet_blocked: &'c HashMap<RuleName, Arc<BlockedKeys>>,
-    /// Switches, and rules whose callers are sampled.
-    pub(in crate::engine) control: &'c OperatorControl,
-}
-
-impl OperatorOverrides<'_> {
-    /// The effective mode of a named item of a domain.
-    pub(in crate::engine) fn mode_of(&self, domain: &Domain, name: &str, written: Mode) -> Mode {
-        self.control.effective_mode(domain.name(), name, written, self.mode)
-    }
-
-    pub(in crate::engine) fn find_blocked_keys(&self, domain: &str, rule: &str) -> Option<Arc<BlockedKeys>> {
-        find_rule_blocks(self.blocked, domain, rule)
-    }
-
-    pub(in crate::engine) fn find_fleet_blocked_keys(
-        &self,
-        domain: &str,
-        rule: &str,
-    ) -> Option<Arc<BlockedKeys>> {
-        find_rule_blocks(self.fleet_blocked, domain, rule)
-    }
-}
-
-fn find_rule_blocks(
-    blocked: &HashMap<RuleName, Arc<BlockedKeys>>,
-    domain: &str,
-    rule: &str,
-) -> Option<Arc<BlockedKeys>> {
-    if blocked.is_empty() {
-        return None;
-    }
-    blocked.get(&RuleName { domain: domain.into(), rule: rule.into() }).cloned()
-}

@@ -42,14 +42,13 @@ impl Decider {
     pub fn decide(&mut self, request: &Request<'_>, now: Now) -> EngineAnswer<'_> {
         let ruling: &CompiledRuleSet = self.ruling.load();
         let counters = (request.op != Op::Peek).then_some(&*self.counters);
-        let (domain, terms) = ruling.find_or_unlimited(request.domain);
+        let compiled = ruling.find_or_unlimited(request.domain);
         let workspace = &mut self.workspace;
         let mut selection = Selection::default();
-        terms.select(domain, request.descriptors.attributes, &mut selection, &mut workspace.matching);
+        compiled.select(request.descriptors.attributes, &mut selection, &mut workspace.matching);
         #[cfg(all(debug_assertions, feature = "test-hooks"))]
         panic_if_requested(request, false);
-        let judgement =
-            Judgement { engine: &self.engine, rule_set: ruling, domain, compiled: terms, counters, now };
+        let judgement = Judgement { engine: &self.engine, rule_set: ruling, compiled, counters, now };
         match judgement.find_only_rule(&workspace.matching, request) {
             Some(one) => judgement.decide_by_one_rule(&one, &selection, request, workspace),
             None => judgement.decide(&selection, request, workspace),
@@ -77,12 +76,12 @@ impl Decider {
             return Err(ChargeError::NoRefundReference);
         }
         let ruling: &CompiledRuleSet = self.ruling.load();
-        let (domain, terms) = ruling.find_or_unlimited(charge.domain);
+        let compiled = ruling.find_or_unlimited(charge.domain);
         let workspace = &mut self.workspace;
         let mut selection = Selection::default();
-        terms.select(domain, charge.descriptors.attributes, &mut selection, &mut workspace.matching);
+        compiled.select(charge.descriptors.attributes, &mut selection, &mut workspace.matching);
         let engine = &*self.engine;
-        let judgement = Judgement { engine, rule_set: ruling, domain, compiled: terms, counters: None, now };
+        let judgement = Judgement { engine, rule_set: ruling, compiled, counters: None, now };
         judgement.charge(&selection, charge, workspace)
     }
 

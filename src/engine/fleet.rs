@@ -12,7 +12,7 @@ use super::tag::Tag;
 use crate::clock::Now;
 use crate::limit::Quota;
 use crate::limit::share;
-use crate::rules::RuleSet;
+use crate::rules::Domain;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 
@@ -114,11 +114,11 @@ impl FleetMembership {
     }
 
     /// Registers the fleet budgets and concurrency limits of rules before they are installed.
-    pub(super) fn register_limits(&self, rules: &RuleSet, own: &HashKey) {
+    pub(super) fn register_limits(&self, domains: &[Arc<Domain>], own: &HashKey) {
         let Some(joined) = self.joined.get() else { return };
         let mut budgets = HashMap::new();
         let mut limits = HashMap::new();
-        for domain in rules.domains() {
+        for domain in domains {
             for rule in domain.rules() {
                 for (number, allowance) in rule.limit.allowances.iter().enumerate() {
                     let name = || Arc::from(format!("{}/{}", domain.name(), rule.name));

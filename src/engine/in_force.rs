@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::Engine;
 use super::ruling::CompiledRuleSet;
-use crate::rules::{NamedItem, RuleSet};
+use crate::rules::{Domain, NamedItem};
 
 /// The rules in force at one moment; they are not freed while this exists.
 #[derive(Clone, Debug)]
@@ -19,17 +19,16 @@ impl Engine {
 }
 
 impl InForce {
-    /// The rule set as read.
-    #[must_use]
-    pub fn rules(&self) -> &RuleSet {
-        &self.0.rules
+    /// The domains as read.
+    pub fn domains(&self) -> impl ExactSizeIterator<Item = &Arc<Domain>> {
+        self.0.domains.iter().map(|compiled| &compiled.domain)
     }
 
     /// All items with their effective modes: by domain, the limits in file order, then lists, then shedder
     /// parts.
     pub fn each(&self) -> impl Iterator<Item = NamedItem<'_>> {
-        self.0.each_domain().flat_map(|(domain, compiled)| {
-            domain.named().zip(compiled.modes()).map(|(named, mode)| NamedItem { mode, ..named })
+        self.0.domains.iter().flat_map(|compiled| {
+            compiled.domain.named().zip(compiled.modes()).map(|(named, mode)| NamedItem { mode, ..named })
         })
     }
 }

@@ -16,7 +16,7 @@ use super::{
     Request, Verdict,
 };
 use crate::clock::Now;
-use crate::rules::{RuleSet, read_text};
+use crate::rules::{Domain, read_text};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -40,10 +40,10 @@ fn check_in(times: u64, test: fn()) {
     Runner::new(PctScheduler::new_from_seed(seed, 3, each), config).run(test);
 }
 
-fn rules(limits: &str) -> RuleSet {
+fn rules(limits: &str) -> Vec<Arc<Domain>> {
     let loaded = read_text("rules.yaml", &format!("domain: api\nlimits:\n{limits}"));
     assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
-    RuleSet::new(loaded.domains)
+    loaded.domains
 }
 
 fn engine_without_rules(memory_bytes_max: usize) -> Arc<Engine> {
@@ -148,7 +148,7 @@ fn charges_all_rules_or_none() {
 
 fn shard(engine: &Engine, rule: usize, value: &str) -> usize {
     let ruling = engine.rule_set.load();
-    let (_, terms) = ruling.find_domain("api").unwrap();
+    let terms = ruling.find_domain("api").unwrap();
     engine.shards.index_for(&terms.rules[rule].key_hash.digest([value].into_iter()))
 }
 

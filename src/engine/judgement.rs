@@ -21,7 +21,7 @@ use super::sync::Ordering;
 use super::workspace::Workspace;
 use crate::clock::{Micros, Now};
 use crate::limit::Outcome;
-use crate::rules::{Domain, ListKind, ListedEntry, Mode, Rule, Selection};
+use crate::rules::{ListKind, ListedEntry, Mode, Rule, Selection};
 use crate::shed::hint;
 use arrayvec::ArrayVec;
 use std::sync::Arc;
@@ -31,7 +31,6 @@ use std::time::Duration;
 pub(super) struct Judgement<'d> {
     pub(super) engine: &'d Engine,
     pub(super) rule_set: &'d CompiledRuleSet,
-    pub(super) domain: &'d Domain,
     pub(super) compiled: &'d CompiledDomain,
     /// `None`: count nothing.
     pub(super) counters: Option<&'d ThreadCounters>,
@@ -69,12 +68,13 @@ impl<'d> Judgement<'d> {
             KnownName::Unknown => {}
             KnownName::OtherRequest => return EngineAnswer::Conflict,
             KnownName::Granted(grant) => {
-                let mut decision = grant.replay(self.rule_set.number, self.domain, self.now, workspace);
+                let mut decision =
+                    grant.replay(self.rule_set.number, &self.compiled.domain, self.now, workspace);
                 let is_live = |lease: &u64| {
                     session.is_some_and(|session| engine.leases.is_live(session, *lease, self.now))
                 };
                 decision.lease = decision.lease.filter(is_live);
-                let priority = self.domain.priority_place(request.priority, selection);
+                let priority = self.compiled.domain.priority_place(request.priority, selection);
                 decision.priority = self.priority_name(priority);
                 self.count_decision(self.decision_slot(&decision), decision.verdict, priority);
                 return EngineAnswer::Decided(decision);
@@ -116,7 +116,7 @@ impl<'d> Judgement<'d> {
         workspace: &'w mut Workspace,
         reserved: Option<Reservation<'_>>,
     ) -> EngineAnswer<'d> {
-        let place = self.domain.priority_place(request.priority, selection);
+        let place = self.compiled.domain.priority_place(request.priority, selection);
         let entry = self.find_list_entry(&workspace.matching);
         if let Some(entry) = entry.as_ref().filter(|entry| entry.decides) {
             workspace.clear();
@@ -126,7 +126,7 @@ impl<'d> Judgement<'d> {
             }
             return EngineAnswer::Decided(decision);
         }
-        workspace.gather(self.domain, self.compiled, selection, request);
+        workspace.gather(self.compiled, selection, request);
         if let Some(entry) = entry {
             // Shadow denial: judge on as if the entry did not match.
             workspace.notes.push((NoteKind::Shadow, entry.number));
@@ -152,7 +152,7 @@ impl<'d> Judgement<'d> {
     pub(super) fn check_context(&self, wait_max: Option<Micros>) -> CheckContext<'d> {
         CheckContext {
             shards: &self.engine.shards,
-            rules: self.domain.rules(),
+            rules: self.compiled.domain.rules(),
             now: self.now,
             wait_max,
             has_elastic_room: self.engine.has_elastic_room.load(Ordering::Relaxed),
@@ -165,7 +165,7 @@ impl<'d> Judgement<'d> {
     #[cold]
     fn refuse_uncounted(&self, priority: Option<usize>) -> Decision<'d> {
         self.count_decision(self.compiled.unnamed, Verdict::Limit, priority);
-        let domain = Some(self.domain);
+        let domain = Some(&*self.compiled.domain);
         let priority = self.priority_name(priority);
         Decision { verdict: Verdict::Limit, retry_after: None, priority, domain, ..Decision::unlimited() }
     }
@@ -178,13 +178,14 @@ impl<'d> Judgement<'d> {
     /// Returns the list entry that decides: the first that exempts, else the first that denies; if none is
     /// enforced, the first shadow denial.
     fn find_list_entry(&self, matching: &[u32]) -> Option<ListEntry<'d>> {
-        let rules = self.domain.rules().len();
+        let rules = self.compiled.domain.rules().len();
         let mut would: Option<ListEntry<'d>> = None;
         for number in matching.iter().filter(|number| **number as usize >= rules) {
             #[allow(clippy::indexing_slicing, reason = "each entry has its terms: it would not deny without")]
             let (slot, mode) = self.compiled.lists[*number as usize - rules];
             let decides = mode == Mode::Enforce;
-            let entry = ListEntry { number: *number, slot, decides, listed: self.domain.listed(*number)? };
+            let entry =
+                ListEntry { number: *number, slot, decides, listed: self.compiled.domain.listed(*number)? };
             if decides {
                 return Some(entry);
             }
@@ -271,9 +272,9 @@ impl<'d> Judgement<'d> {
         }
         let granted = matches!(admission, Admission::Granted(_));
         let stage = stage(&workspace.checks);
-        workspace.record_notes(self.domain, granted, stage, self.counters);
+        workspace.record_notes(&self.compiled.domain, granted, stage, self.counters);
         if request.lists_all_limits {
-            workspace.list_all_limits(self.domain);
+            workspace.list_all_limits(&self.compiled.domain);
         }
         let lease = reserved.filter(|_| granted).and_then(|reserved| {
             let place = gate.map(|gate| gate.shedding.is_noncritical(priority));
@@ -291,7 +292,8 @@ impl<'d> Judgement<'d> {
                 (Verdict::Limit, binding.and_then(|part| Some((part.slot, self.limit_view(part)?))), retry)
             }
             Admission::Shed(refusal) => {
-                shedder = gate.and_then(|gate| self.domain.shedder_name(gate.first + refusal.part as u32));
+                shedder =
+                    gate.and_then(|gate| self.compiled.domain.shedder_name(gate.first + refusal.part as u32));
                 slot = gate.and_then(|gate| gate.slots.get(refusal.part as usize)).copied();
                 (Verdict::Shed, None, Some(refusal.retry))
             }
@@ -308,7 +310,7 @@ impl<'d> Judgement<'d> {
             lease,
             retry_after: retry,
             priority: self.priority_name(priority),
-            domain: Some(self.domain),
+            domain: Some(&*self.compiled.domain),
             notes: &workspace.notes,
             limits_by_index: &workspace.all,
             checked_keys: CheckedKeys::Parts(&workspace.checks),
@@ -323,7 +325,7 @@ impl<'d> Judgement<'d> {
         place: Option<bool>,
         workspace: &mut Workspace,
     ) -> Option<u64> {
-        workspace.add_ties(self.domain, self.compiled, reserved.name());
+        workspace.add_ties(self.compiled, reserved.name());
         let cost = self.engine.tie_cost(request, workspace);
         let is_other = place.unwrap_or_else(|| reserved.session().pool().add_lease(true, None));
         let (lasts, ties) = (workspace.lease_ttl.unwrap_or(LEASE_TTL_DEFAULT), &workspace.ties);
@@ -348,20 +350,19 @@ impl<'d> Judgement<'d> {
     }
 
     fn priority_name(&self, place: Option<usize>) -> Option<&'d str> {
-        place.and_then(|place| self.domain.priorities().get(place)).map(|name| &**name)
+        place.and_then(|place| self.compiled.domain.priorities().get(place)).map(|name| &**name)
     }
 
     /// The counter slot of the binding rule.
     fn decision_slot(&self, decision: &Decision<'_>) -> Slot {
         let named = decision.binding.and_then(|binding| {
-            let rules = self.domain.rules().iter().zip(&self.compiled.rules);
-            rules.into_iter().find(|(rule, _)| std::ptr::eq(*rule, binding.rule))
+            self.compiled.each_rule().find(|(rule, _)| std::ptr::eq(*rule, binding.rule))
         });
         named.map_or(self.compiled.unnamed, |(_, terms)| terms.slot)
     }
 
     fn limit_view(&self, part: &StageCheck) -> Option<LimitView<'d>> {
-        let rule: &Rule = self.domain.rules().get(part.rule as usize)?;
+        let rule: &Rule = self.compiled.domain.rules().get(part.rule as usize)?;
         Some(LimitView { rule, level: part.level? })
     }
 

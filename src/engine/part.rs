@@ -94,7 +94,7 @@ struct LimitedBy<'a> {
 
 impl StageCheck {
     pub(super) fn new(rule: u32, terms: &CompiledRule, key: Digest, allowance: u32, cost: u32) -> StageCheck {
-        let (tag, salt) = terms.states.tag_and_salt(allowance);
+        let (tag, salt) = terms.tag_and_salt(allowance);
         StageCheck {
             rule,
             slot: terms.slot,
@@ -382,7 +382,7 @@ impl StageCheck {
         LeaseCharge {
             rule: terms.identity,
             digest: if self.beyond == Some(OverQuota::Elastic) { self.elastic_digest() } else { self.digest },
-            salt: terms.states.tag_and_salt(self.allowance).1,
+            salt: terms.tag_and_salt(self.allowance).1,
             allowance: self.allowance,
             cost: self.cost,
             is_elastic: self.beyond == Some(OverQuota::Elastic),

@@ -227,7 +227,7 @@ impl Engine {
         let ruling = self.rule_set.load();
         let Some((rule, terms)) = ruling.find_rule(refund.rule) else { return };
         let Some(allowance) = rule.limit.allowance(refund.allowance) else { return };
-        if terms.states.tag_and_salt(refund.allowance).1 != refund.salt {
+        if terms.tag_and_salt(refund.allowance).1 != refund.salt {
             return;
         }
         let quota = match (&allowance.over, refund.is_elastic) {

@@ -61,14 +61,13 @@ impl Workspace {
     /// Makes a check for every matching rule whose unit is named, and for every tree node hit.
     pub(super) fn gather(
         &mut self,
-        domain: &Domain,
-        terms: &CompiledDomain,
+        compiled: &CompiledDomain,
         selection: &Selection<'_>,
         request: &Request<'_>,
     ) {
         self.clear();
         for at in 0..self.matching.len() {
-            let Some((number, rule, terms)) = self.rule_at(at, domain, terms) else { continue };
+            let Some((number, rule, terms)) = self.rule_at(at, compiled) else { continue };
             let cost = match rule.expires {
                 // A HIT has no end, so it is never in progress.
                 Some(_) if request.op == Op::Hit => None,
@@ -79,50 +78,43 @@ impl Workspace {
                 None => request.cost.in_unit(unit(rule)),
             };
             let Some(cost) = cost else { continue };
-            self.add(domain, number, terms, selection, cost);
+            self.add(&compiled.domain, number, terms, selection, cost);
         }
         if let Some(cost) = request.cost.in_unit(UNIT_REQUESTS) {
-            self.add_nodes(domain, terms, &request.descriptors, cost);
+            self.add_nodes(compiled, &request.descriptors, cost);
         }
     }
 
     /// Makes the checks of a charge, with an amount for each.
     pub(super) fn gather_charge(
         &mut self,
-        domain: &Domain,
-        terms: &CompiledDomain,
+        compiled: &CompiledDomain,
         selection: &Selection<'_>,
         charge: &Charge<'_>,
     ) {
         self.clear();
         self.amounts.clear();
         for at in 0..self.matching.len() {
-            let Some((number, rule, terms)) = self.rule_at(at, domain, terms) else { continue };
+            let Some((number, rule, terms)) = self.rule_at(at, compiled) else { continue };
             let Some(amount) = charge.amount.in_unit(unit(rule)).filter(|_| rule.expires.is_none()) else {
                 continue;
             };
-            self.add(domain, number, terms, selection, 0);
+            self.add(&compiled.domain, number, terms, selection, 0);
             self.amounts.resize(self.checks.len(), amount);
         }
         if let Some(amount) = charge.amount.in_unit(UNIT_REQUESTS) {
-            self.add_nodes(domain, terms, &charge.descriptors, 0);
+            self.add_nodes(compiled, &charge.descriptors, 0);
             let times = self.hits.iter().map(|hit| amount.saturating_mul(i64::from(hit.times)));
             self.amounts.extend(times);
         }
     }
 
     /// Adds a check for each tree node that the descriptors hit, each at the request's cost.
-    fn add_nodes(
-        &mut self,
-        domain: &Domain,
-        terms: &CompiledDomain,
-        descriptors: &Descriptors<'_>,
-        cost: u32,
-    ) {
-        let tree = domain.tree();
+    fn add_nodes(&mut self, compiled: &CompiledDomain, descriptors: &Descriptors<'_>, cost: u32) {
+        let tree = compiled.domain.tree();
         tree.select_hits(descriptors.iter(), &mut self.hits);
         #[allow(clippy::indexing_slicing, reason = "the nodes of a tree are rules, and each has its terms")]
-        let terms_of = |rule: u32| &terms.rules[rule as usize];
+        let terms_of = |rule: u32| &compiled.rules[rule as usize];
         self.hits.retain(|hit| terms_of(hit.hit.rule).mode != Mode::Disabled);
         for NodeHit { hit, times, descriptor } in &self.hits {
             let terms = terms_of(hit.rule);
@@ -151,14 +143,13 @@ impl Workspace {
     fn rule_at<'r>(
         &self,
         at: usize,
-        domain: &'r Domain,
-        terms: &'r CompiledDomain,
+        compiled: &'r CompiledDomain,
     ) -> Option<(u32, &'r Rule, &'r CompiledRule)> {
         let number = *self.matching.get(at)?;
         // The indexes after those of rules are list entries.
-        let rule = domain.rules().get(number as usize)?;
+        let rule = compiled.domain.rules().get(number as usize)?;
         #[allow(clippy::indexing_slicing, reason = "each rule has its terms; without them it would admit")]
-        Some((number, rule, &terms.rules[number as usize]))
+        Some((number, rule, &compiled.rules[number as usize]))
     }
 
     fn add(
@@ -216,15 +207,16 @@ impl Workspace {
     }
 
     /// Ties the permits, the refundable charges and the request's name to the lease.
-    pub(super) fn add_ties(&mut self, domain: &Domain, terms: &CompiledDomain, name: Option<Digest>) {
+    pub(super) fn add_ties(&mut self, compiled: &CompiledDomain, name: Option<Digest>) {
         self.ties.extend(name.map(LeaseResource::IdempotencyKey));
         for part in self.checks.iter().filter(|part| part.charged) {
             if part.is_concurrency {
                 self.ties.push(LeaseResource::Permit(part.state()));
                 continue;
             }
-            let refunds = domain.rules().get(part.rule as usize).is_some_and(|rule| rule.refund_on.is_some());
-            if let Some(terms) = terms.rules.get(part.rule as usize).filter(|_| refunds && part.passes()) {
+            let number = part.rule as usize;
+            let refunds = compiled.domain.rules().get(number).is_some_and(|rule| rule.refund_on.is_some());
+            if let Some(terms) = compiled.rules.get(number).filter(|_| refunds && part.passes()) {
                 self.ties.push(LeaseResource::Refund(part.refund(terms)));
             }
         }

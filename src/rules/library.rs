@@ -7,7 +7,7 @@ use std::sync::Arc;
 use super::contents::{FileFingerprints, Fingerprint};
 use super::difference::Difference;
 use super::load::{FileDomains, Loaded, read_kept, read_knowing};
-use super::{Domain, DomainTexts, Problem, RuleSet, Scopes};
+use super::{Domain, DomainTexts, Problem, Scopes};
 
 /// The rules of one path across reloads.
 #[derive(Debug)]
@@ -201,13 +201,7 @@ impl Library {
         })
     }
 
-    /// Returns the rule set in force: each domain as last read without errors.
-    #[must_use]
-    pub fn rules(&self) -> RuleSet {
-        RuleSet::new(self.domains())
-    }
-
-    /// Returns the domains in force.
+    /// Returns the domains in force: each as last read without errors.
     #[must_use]
     pub fn domains(&self) -> Vec<Arc<Domain>> {
         shared(&self.good)

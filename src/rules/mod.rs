@@ -75,10 +75,11 @@ pub use priorities::{Priorities, Prioritize};
 pub use problem::{Excerpt, Problem, Severity};
 pub use rows::Rows;
 pub use rule::{Guard, Mode, Position, RefundOn, Rule, candidate_of};
-pub use set::{Domain, DomainContents, Mismatch, NamedItem, NamedKind, NotItsKey, RuleSet};
+pub use set::{Domain, DomainContents, Mismatch, NamedItem, NamedKind, NotItsKey};
 pub use texts::DomainTexts;
 pub use tree::{DESCRIPTORS_MAX, Hit, NodeHit, NodeHits, Tree};
 
+pub(crate) use names::RuleNames;
 pub(crate) use problem::{ValueProblem, shown};
 pub use schema::schema;
 pub(crate) use values::{NAME_BYTES_MAX, check_name};

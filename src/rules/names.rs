@@ -6,7 +6,7 @@ use foldhash::fast::FixedState;
 use hashbrown::HashTable;
 
 #[derive(Debug, Default)]
-pub(super) struct RuleNames {
+pub(crate) struct RuleNames {
     names: Vec<(TextFingerprint, Box<str>)>,
     /// Used for long names, or if there are too many names to compare one by one.
     numbers: HashTable<usize>,
@@ -15,7 +15,7 @@ pub(super) struct RuleNames {
 impl RuleNames {
     /// Returns the number of a known name.
     #[inline]
-    pub(super) fn find(&self, name: &str) -> Option<usize> {
+    pub(crate) fn find(&self, name: &str) -> Option<usize> {
         if self.names.len() > COMPARED_MAX || name.len() > PRINT_BYTES {
             return self.find_hashed(name);
         }
@@ -34,7 +34,7 @@ impl RuleNames {
     }
 
     /// Returns the number of a name, adding it if it is new.
-    pub(super) fn intern(&mut self, name: &str) -> usize {
+    pub(crate) fn intern(&mut self, name: &str) -> usize {
         if let Some(number) = self.find(name) {
             return number;
         }

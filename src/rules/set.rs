@@ -1,11 +1,8 @@
-//! The rule set, swapped as a whole: domains by name, each with its rules and their index.
+//! A domain: its rules and lists, with their index.
 
 mod named;
 
-use std::sync::Arc;
-
 use super::index::Index;
-use super::names::RuleNames;
 use super::shed::{self, Shed};
 use super::{
     Condition, KeyPart, KeyScratch, ListedEntry, Mode, Overrides, Pattern, Priorities, Prioritize, Rule,
@@ -13,42 +10,6 @@ use super::{
 };
 
 pub use named::{NamedItem, NamedKind, NotItsKey};
-
-/// All domains with rules.
-#[derive(Debug, Default)]
-pub struct RuleSet {
-    names: RuleNames,
-    domains: Vec<Arc<Domain>>,
-}
-
-impl RuleSet {
-    /// Makes a set of shared domains. Of two with the same name, which the reader excludes, the first stays.
-    #[must_use]
-    pub fn new<D: Into<Arc<Domain>>>(domains: impl IntoIterator<Item = D>) -> RuleSet {
-        let mut domains: Vec<Arc<Domain>> = domains.into_iter().map(Into::into).collect();
-        let mut names = RuleNames::default();
-        let mut known = 0;
-        domains.retain(|domain| {
-            let is_new = names.intern(&domain.name) == known;
-            known += usize::from(is_new);
-            is_new
-        });
-        RuleSet { names, domains }
-    }
-
-    /// Returns the domains in the given order.
-    #[must_use]
-    pub fn domains(&self) -> &[Arc<Domain>] {
-        &self.domains
-    }
-
-    /// Returns the index of a domain in [`RuleSet::domains`].
-    #[inline]
-    #[must_use]
-    pub fn find(&self, name: &str) -> Option<usize> {
-        self.names.find(name)
-    }
-}
 
 /// One domain: its rules and lists in file order.
 #[derive(Debug)]

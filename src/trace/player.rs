@@ -16,7 +16,7 @@ use crate::engine::{
     self, ChargeError, Conflict, ConnectionParams, Decider, Decision, Engine, EngineAnswer, HashKey, Op,
     RefundBy, RefundReference, Request, Session, SessionError, TICK_MILLIS, Totals, WrongPool,
 };
-use crate::rules::{Domain, Mode, RuleSet};
+use crate::rules::{Domain, Mode};
 
 /// One rule set that plays a trace, and the records of its rules.
 pub(crate) struct Player {
@@ -233,7 +233,7 @@ impl Player {
         self.records.number(&rules);
         self.watches = rules.iter().any(|domain| !domain.sheds().is_empty());
         self.rules.clone_from(&rules);
-        self.engine.install_rules(RuleSet::new(rules));
+        self.engine.install_rules(rules);
     }
 
     pub(crate) fn totals(&self) -> Totals {

@@ -14,7 +14,7 @@ use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::sync;
 use tidegate::limit::share::{self, Fallback, RemoteCheckWait};
 use tidegate::limit::{Quota, Rate, token_bucket};
-use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule, RuleSet};
+use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule};
 
 use crate::plan::{draws, is_short, seed};
 use crate::random::Random;
@@ -72,7 +72,7 @@ impl Host {
         };
         let engine = Arc::new(Engine::new(options));
         let standing: Arc<FleetStatus> = engine.join_fleet(HashKey::from_bytes([9; 16]));
-        engine.install_rules(RuleSet::new(vec![Domain::new("api", vec![rule(plan), own_rule()])]));
+        engine.install_rules(vec![Domain::new("api", vec![rule(plan), own_rule()])]);
         standing.set_hosts(plan.hosts);
         let mut name = [0; 16];
         name[..4].copy_from_slice(&(number + 1).to_le_bytes());

@@ -17,7 +17,7 @@ use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::sync;
 use tidegate::limit::share::{self, Fallback, RemoteCheckWait};
 use tidegate::limit::{Quota, Rate, token_bucket};
-use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule, RuleSet};
+use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule};
 
 use crate::plan::Plan;
 use crate::waiting::Waiting;
@@ -62,7 +62,7 @@ impl Host {
         let options = EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
         let engine = Arc::new(Engine::new(options));
         let standing = engine.join_fleet(HashKey::from_bytes([secret; 16]));
-        engine.install_rules(RuleSet::new(vec![Domain::new("api", vec![rule(plan)])]));
+        engine.install_rules(vec![Domain::new("api", vec![rule(plan)])]);
         let decider = engine.decider();
         let mut name = [0; 16];
         name[..4].copy_from_slice(&(number + 1).to_le_bytes());
@@ -96,7 +96,7 @@ impl Host {
 
     /// Its rules go.
     pub(crate) fn forget_rules(&mut self) {
-        self.engine.install_rules(RuleSet::default());
+        self.engine.install_rules(Vec::<Domain>::new());
         self.member.take_budgets();
     }
 

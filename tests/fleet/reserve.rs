@@ -19,7 +19,7 @@ use tidegate::fleet::link_state::LinkState;
 use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::reserve::Reserves;
 use tidegate::fleet::secrets::SecretDigest;
-use tidegate::rules::{RuleSet, read_text};
+use tidegate::rules::read_text;
 
 use crate::network::{Event, Network, To};
 use crate::plan::{Faults, Plan, Shape};
@@ -98,7 +98,7 @@ impl Host {
             Arc::new(Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 8 << 20 }));
         let loaded = read_text("rules.yaml", RULES);
         assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
-        engine.install_rules(RuleSet::new(loaded.domains));
+        engine.install_rules(loaded.domains);
         let opening = ConnectionParams { name: None, user: 1, pool: "web", slots, connection: 1, pid: None };
         let session = engine.open_session(&opening, now(ms, 0)).unwrap();
         let decider = engine.decider();

@@ -22,7 +22,7 @@ use tidegate::clock::{Micros, Now};
 use tidegate::engine::{
     Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, Request, Verdict,
 };
-use tidegate::rules::{RuleSet, read_text};
+use tidegate::rules::{Domain, read_text};
 
 pub(crate) const SECOND: u64 = 1_000_000_000;
 
@@ -44,10 +44,10 @@ pub(crate) const ALGORITHMS: [(&str, &str); 6] = [
     ("two_windows", "algorithm: sliding_window, rate: 6/h, buckets: 1"),
 ];
 
-pub(crate) fn rules(limits: &str) -> RuleSet {
+pub(crate) fn rules(limits: &str) -> Vec<Arc<Domain>> {
     let loaded = read_text("rules.yaml", &format!("domain: api\nlimits:\n{limits}"));
     assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
-    RuleSet::new(loaded.domains)
+    loaded.domains
 }
 
 pub(crate) fn engine(limits: &str, memory_bytes_max: usize) -> Arc<Engine> {

@@ -1,8 +1,10 @@
 //! Rules that change all the time: what does not change decides as if nothing did, and nothing is left behind.
 
+use std::sync::Arc;
+
 use tidegate::clock::Now;
 use tidegate::engine::{Cost, Descriptors, EngineAnswer, Op, Request};
-use tidegate::rules::{RuleSet, read_text};
+use tidegate::rules::{Domain, read_text};
 
 use crate::counting::held;
 use crate::{SECOND, engine};
@@ -17,7 +19,7 @@ const STAYING: &str = "
 ";
 
 /// What is in force after so many reloads.
-fn reloaded(number: u64) -> RuleSet {
+fn reloaded(number: u64) -> Vec<Arc<Domain>> {
     let mut text = format!("domain: api\nlimits:{STAYING}");
     // Rules beside them come, change their numbers and their algorithm, and go; they match none of the requests.
     if !number.is_multiple_of(3) {
@@ -34,7 +36,7 @@ fn reloaded(number: u64) -> RuleSet {
             .extend(read_text("web.yaml", "domain: web\nlimits: [{name: a, key: [], rate: 1/s}]\n").domains);
     }
     assert_eq!(domains.len(), 1 + usize::from(number % 2 == 1));
-    RuleSet::new(domains)
+    domains
 }
 
 /// Plays a fixed trace and hands on what is said to every request. Looks at what is held, if there are reloads.

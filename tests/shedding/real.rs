@@ -8,7 +8,7 @@ use tidegate::engine::{
     ConnectionParams, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, PoolView,
     Request, Session, Verdict, WorkOutcome,
 };
-use tidegate::rules::{RuleSet, read_text};
+use tidegate::rules::read_text;
 
 use crate::plan::{CALLERS, PRIORITIES, SECOND};
 use crate::shedder::{Asked, By, Said, Setting, Shedder, View};
@@ -44,7 +44,7 @@ pub(crate) fn engine(rules: &str, secret: u8) -> Arc<Engine> {
     let engine = Arc::new(Engine::new(options));
     let loaded = read_text("rules.yaml", rules);
     assert!(!loaded.has_errors(), "{rules}\n{:#?}", loaded.problems);
-    engine.install_rules(RuleSet::new(loaded.domains));
+    engine.install_rules(loaded.domains);
     engine
 }
 

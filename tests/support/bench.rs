@@ -7,7 +7,7 @@ use tidegate::engine::{
     Amount, Charge, ChargeError, Cost, Decider, Decision, Descriptors, Engine, EngineAnswer, EngineOptions,
     IdempotencyKey, Op, RefundBy, Request, Session, Verdict,
 };
-use tidegate::rules::{Mode, RuleSet, read_text};
+use tidegate::rules::{Mode, read_text};
 
 use super::engines::options;
 
@@ -53,7 +53,7 @@ impl Bench {
     fn install(&mut self, text: &str) {
         let loaded = read_text("rules.yaml", text);
         assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
-        self.engine.install_rules(RuleSet::new(loaded.domains));
+        self.engine.install_rules(loaded.domains);
     }
 
     /// Checks a table of hits: microseconds, attributes, cost, expected answer.

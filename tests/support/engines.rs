@@ -10,7 +10,7 @@ use tidegate::engine::{
 };
 use tidegate::limit::Rate;
 use tidegate::limit::token_bucket::TokenBucketQuota;
-use tidegate::rules::{Condition, Domain, KeyPart, Mode, Pattern, Position, Rule, RuleSet};
+use tidegate::rules::{Condition, Domain, KeyPart, Mode, Pattern, Position, Rule};
 
 pub const SECOND: u64 = 1_000_000_000;
 
@@ -35,8 +35,8 @@ pub fn in_mode(mut rule: Rule, mode: Mode) -> Rule {
     rule
 }
 
-pub fn api(rules: Vec<Rule>) -> RuleSet {
-    RuleSet::new(vec![Domain::new("api", rules)])
+pub fn api(rules: Vec<Rule>) -> Vec<Domain> {
+    vec![Domain::new("api", rules)]
 }
 
 pub fn options() -> EngineOptions {

@@ -97,7 +97,7 @@ impl Engine {
         }
         let ruling = self.rule_set.load();
         let terms =
-            ruling.find_domain(&rule.domain).and_then(|(_, terms)| terms.rules.get(found.number as usize));
+            ruling.find_domain(&rule.domain).and_then(|compiled| compiled.rules.get(found.number as usize));
         let everywhere = terms.and_then(|terms| terms.fleet_blocks.as_ref());
         let FleetBlockedKeys { hash, .. } = everywhere.ok_or_else(|| KeyError::NoFleet(rule.clone()))?;
         Ok(digest_words(&hash.digest(found.values.iter().map(String::as_str))))

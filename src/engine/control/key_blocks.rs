@@ -200,8 +200,8 @@ impl FoundKeys {
         let values = values.map_err(|error| KeyError::Key(name.clone(), error))?;
         // Rules in force are numbered as in the files.
         let ruling = engine.rule_set.load();
-        let (_, terms) = ruling.find_domain(&name.domain).ok_or_else(no_rule)?;
-        let terms = terms.rules.get(number as usize).ok_or_else(no_rule)?;
+        let compiled = ruling.find_domain(&name.domain).ok_or_else(no_rule)?;
+        let terms = compiled.rules.get(number as usize).ok_or_else(no_rule)?;
         let key = terms.key_hash.digest(values.iter().map(String::as_str));
         let states = state_digests(terms, &key);
         Ok(FoundKeys { domain: Arc::clone(domain), number, values, key, states })
@@ -226,7 +226,7 @@ impl FoundKeys {
 
 /// The digests of a key's states: per allowance the normal and the elastic one.
 fn state_digests(terms: &CompiledRule, key: &Digest) -> Vec<Digest> {
-    let all = terms.states.each().flat_map(|(tag, salt)| [(tag, salt), (tag.elastic(), salt)]);
+    let all = terms.states.iter().flat_map(|(tag, salt)| [(*tag, *salt), (tag.elastic(), *salt)]);
     let mut states: Vec<Digest> = all.map(|(tag, salt)| key.with_tag_and_salt(tag, salt)).collect();
     states.dedup();
     states

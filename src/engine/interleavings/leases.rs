@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{beside, check, engine_without_rules};
 use crate::clock::Now;
 use crate::engine::{ConnectionParams, Descriptors, Engine, EngineAnswer, Op, Request, Session, WorkOutcome};
-use crate::rules::{RuleSet, read_text};
+use crate::rules::read_text;
 
 const RULES: &str = "domain: api
 priorities: [critical, other]
@@ -21,7 +21,7 @@ fn engine(rules: &str) -> Arc<Engine> {
     let engine = engine_without_rules(1 << 20);
     let loaded = read_text("rules.yaml", rules);
     assert!(!loaded.has_errors(), "{:#?}", loaded.problems);
-    engine.install_rules(RuleSet::new(loaded.domains));
+    engine.install_rules(loaded.domains);
     engine
 }
 

@@ -20,7 +20,7 @@ impl Judgement<'_> {
         if self.find_list_entry(&workspace.matching).is_some_and(|entry| entry.decides) {
             return Ok(false);
         }
-        workspace.gather_charge(self.domain, self.compiled, selection, charge);
+        workspace.gather_charge(self.compiled, selection, charge);
         if workspace.checks.is_empty() {
             return Ok(false);
         }
@@ -34,7 +34,7 @@ impl Judgement<'_> {
             if !self.engine.take_refundable_cost(charge, &mut workspace.hash_buffer, self.now) {
                 return Ok(false);
             }
-            workspace.exclude_lease_refunds(self.domain);
+            workspace.exclude_lease_refunds(&self.compiled.domain);
         }
         let (parts, amounts) = workspace.parts_and_amounts();
         settle_up(&self.check_context(None), parts, amounts);

@@ -22,7 +22,7 @@ impl Judgement<'_> {
         }
         for part in parts.iter().filter(|part| stage.includes_check(part) && (is_sampled || !part.passes())) {
             let StageCheck { rule, slot, key, cost, enforced, .. } = *part;
-            let seen = SeenRequest { domain: self.domain, rule, slot, key, selection };
+            let seen = SeenRequest { domain: &self.compiled.domain, rule, slot, key, selection };
             let refused = if enforced { Ranking::Refused } else { Ranking::WouldRefuse };
             self.record_caller(&seen, cost, is_sampled, (!part.passes()).then_some(refused));
         }

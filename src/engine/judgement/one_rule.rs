@@ -43,7 +43,7 @@ impl<'d> Judgement<'d> {
             .as_ref()
             .filter(|_| !is_work && request.idempotency_key.is_none() && !request.oversized)?;
         let cost = request.cost.in_unit(UNIT_REQUESTS).filter(|cost| *cost > 0)?;
-        let rule = self.domain.rules().get(number as usize)?;
+        let rule = self.compiled.domain.rules().get(number as usize)?;
         Some(OneRule { number, rule, terms, plain, counters: self.counters?, cost })
     }
 
@@ -101,7 +101,7 @@ impl<'d> Judgement<'d> {
         workspace: &'w mut Workspace,
     ) -> EngineAnswer<'d> {
         let OneRule { number, rule, terms, plain, counters, cost } = *one;
-        let values = self.domain.key_values(number, selection);
+        let values = self.compiled.domain.key_values(number, selection);
         let digest = terms.key_hash.digest_state(values, plain.tag, plain.salt);
         let Some((outcome, level)) = self.admit_by_quota(quota, one, digest, request) else {
             // The general path converts a state of another quota, or migrates one under another digest.
@@ -127,7 +127,8 @@ impl<'d> Judgement<'d> {
         if is_sampled || !passes {
             // The salt, mixed in twice, cancels.
             let key = digest.with_tag_and_salt(plain.tag, plain.salt);
-            let seen = SeenRequest { domain: self.domain, rule: number, slot: terms.slot, key, selection };
+            let seen =
+                SeenRequest { domain: &self.compiled.domain, rule: number, slot: terms.slot, key, selection };
             let ranking = if terms.enforced() { Ranking::Refused } else { Ranking::WouldRefuse };
             self.record_caller(&seen, cost, is_sampled, (!passes).then_some(ranking));
         }
@@ -139,7 +140,7 @@ impl<'d> Judgement<'d> {
             lease: None,
             retry_after: retry,
             priority: None,
-            domain: Some(self.domain),
+            domain: Some(&*self.compiled.domain),
             notes: &workspace.notes,
             limits_by_index: &workspace.all,
             checked_keys: CheckedKeys::One(RuleCheck { rule: number, key: digest.hash(), cost, passes }),

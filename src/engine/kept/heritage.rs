@@ -15,9 +15,6 @@ pub(in crate::engine) struct Heritage {
     rules: HashMap<u64, StoredRule>,
 }
 
-/// Whether the quotas are equal, and the mark on the buckets.
-pub(in crate::engine) type Inherited = (bool, u8);
-
 impl Heritage {
     /// Adds a removed rule. At the maximum an arbitrary other one is dropped, as all are equally likely to
     /// return.
@@ -38,8 +35,8 @@ impl Heritage {
         all.into_values().collect()
     }
 
-    /// Returns the previous quotas of a rule.
-    pub(in crate::engine) fn find(&self, rule: u64, fingerprint: impl FnOnce() -> u64) -> Option<Inherited> {
+    /// Returns whether a rule's previous quotas equal those with a fingerprint, and the mark on the buckets.
+    pub(in crate::engine) fn find(&self, rule: u64, fingerprint: impl FnOnce() -> u64) -> Option<(bool, u8)> {
         let (known, mark) = self.rules.get(&rule)?.quotas;
         Some((known == fingerprint(), mark))
     }

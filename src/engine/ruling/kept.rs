@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::{CompiledRule, CompiledRuleSet};
+use super::{CompiledDomain, CompiledRule, CompiledRuleSet};
 use crate::engine::digest::KeyHash;
 use crate::engine::kept::{StoredRule, fingerprint};
 use crate::rules::Rule;
@@ -12,7 +12,7 @@ impl CompiledRuleSet {
     /// A fingerprint of the names and the order of all rules.
     pub(in crate::engine) fn fingerprint(&self, hash: &KeyHash) -> u64 {
         let mut names = Vec::new();
-        for domain in self.rules.domains() {
+        for CompiledDomain { domain, .. } in &self.domains {
             let rules = domain.rules().iter().map(|rule| &*rule.name);
             let lists = domain.lists().iter().map(|entry| &*entry.name);
             let sheds: Vec<_> = domain
@@ -40,14 +40,9 @@ impl CompiledRuleSet {
         let left = self.each_rule().filter(|(_, terms)| !after.contains(&terms.identity));
         left.map(|(rule, terms)| kept(rule, terms, hash)).collect()
     }
-
-    fn each_rule(&self) -> impl Iterator<Item = (&Rule, &CompiledRule)> {
-        let domains = self.rules.domains().iter().zip(&self.domains);
-        domains.flat_map(|(domain, terms)| domain.rules().iter().zip(&terms.rules))
-    }
 }
 
 fn kept(rule: &Rule, terms: &CompiledRule, hash: &KeyHash) -> StoredRule {
     let fingerprint = fingerprint(hash, &rule.limit, rule.overrides.as_deref());
-    StoredRule { identity: terms.identity, quotas: (fingerprint, terms.states.generation) }
+    StoredRule { identity: terms.identity, quotas: (fingerprint, terms.generation) }
 }

@@ -6,7 +6,7 @@ use super::{BUCKETS, Sync, SyncOptions};
 use crate::clock::Now;
 use crate::engine::{self, Descriptors, Engine, HashKey, Mode, Op, Request};
 use crate::fleet::call::ScriptCommand;
-use crate::rules::{RuleSet, read_text};
+use crate::rules::read_text;
 
 /// A host whose caller has sent a request under each plan, and that has not synced yet.
 fn host() -> (Arc<Engine>, Sync) {
@@ -16,7 +16,7 @@ fn host() -> (Arc<Engine>, Sync) {
     let options = engine::EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 };
     let engine = Arc::new(Engine::new(options));
     let standing = engine.join_fleet(HashKey::from_bytes([2; 16]));
-    engine.install_rules(RuleSet::new(loaded.domains));
+    engine.install_rules(loaded.domains);
     let options = SyncOptions { host: [1; 16], epoch: 1, buckets: BUCKETS, seed: 1 };
     let mut sync = Sync::new(options, standing);
     sync.set_budgets(engine.fleet_budgets());

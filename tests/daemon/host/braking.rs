@@ -6,7 +6,7 @@ use std::path::Path;
 use tidegate::clock::Now;
 use tidegate::engine::{ConnectionParams, Engine, EngineOptions, HashKey, Mode, PoolView};
 use tidegate::host::SignalSensors;
-use tidegate::rules::{RuleSet, read_text};
+use tidegate::rules::read_text;
 
 fn engine(port: u16) -> Engine {
     let rules = format!(
@@ -17,7 +17,7 @@ fn engine(port: u16) -> Engine {
     assert_eq!(loaded.problems, []);
     let hash_key = HashKey::from_bytes([7; 16]);
     let engine = Engine::new(EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 });
-    engine.install_rules(RuleSet::new(loaded.domains));
+    engine.install_rules(loaded.domains);
     engine
 }
 

@@ -17,7 +17,7 @@ use tidegate::fleet::reply::{ReplyKind, ScriptReply};
 use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::sync;
 use tidegate::limit::{Quota, Rate, places, token_bucket};
-use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule, RuleSet};
+use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule};
 
 use super::world::WorkPlan;
 use crate::waiting::Waiting;
@@ -77,7 +77,7 @@ impl Host {
         let options = EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
         let engine = Arc::new(Engine::new(options));
         let standing = engine.join_fleet(HashKey::from_bytes([9; 16]));
-        engine.install_rules(RuleSet::new(vec![Domain::new("api", vec![rule(plan), own_rule()])]));
+        engine.install_rules(vec![Domain::new("api", vec![rule(plan), own_rule()])]);
         let mut name = [0; 16];
         name[..4].copy_from_slice(&(number + 1).to_le_bytes());
         let seed = plan.base.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(number) << 32) ^ life;
@@ -118,7 +118,7 @@ impl Host {
 
     /// Its rules go.
     pub(crate) fn forget_rules(&mut self) {
-        self.engine.install_rules(RuleSet::default());
+        self.engine.install_rules(Vec::<Domain>::new());
         self.member.take_budgets();
     }
 

@@ -6,7 +6,7 @@ use crate::store::Store;
 use std::time::Duration;
 use tidegate::fleet::call::ScriptCommand;
 use tidegate::fleet::reply::ScriptReply;
-use tidegate::rules::{RuleSet, read_text};
+use tidegate::rules::read_text;
 
 /// As many as the other runs of this test allow, each of which is far shorter.
 fn seeds() -> std::ops::Range<u64> {
@@ -218,7 +218,7 @@ fn a_pool_that_is_gone_says_so_until_it_is_heard() {
     world.run(3_000, |_| 0.0);
     assert_eq!(world.slots_known(0), 200);
     let other = read_text("rules.yaml", "domain: api\nlimits: []\n");
-    world.hosts[1].as_ref().unwrap().engine.install_rules(RuleSet::new(other.domains));
+    world.hosts[1].as_ref().unwrap().engine.install_rules(other.domains);
     world.run(2_100, |_| 0.0);
     assert_eq!(world.slots_known(0), 100);
     let said = &world.hosts[1].as_ref().unwrap().said;

@@ -13,7 +13,7 @@ use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::engine::{
     Amount, Charge, Cost, Decider, Decision, Descriptors, Engine, EngineAnswer, Op, Request, Verdict,
 };
-use tidegate::rules::{RuleSet, read_text};
+use tidegate::rules::read_text;
 
 use super::engines::options;
 use reference::{About, NAMES, Reference, Reply};
@@ -32,7 +32,7 @@ impl Subject {
         let loaded = read_text("rules.yaml", &format!("domain: api\nlimits:\n{limits}"));
         assert!(!loaded.has_errors(), "{limits}\n{:#?}", loaded.problems);
         let engine = Arc::new(Engine::new(options()));
-        engine.install_rules(RuleSet::new(loaded.domains));
+        engine.install_rules(loaded.domains);
         Subject { decider: engine.decider(), engine, utc }
     }
 

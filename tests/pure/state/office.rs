@@ -9,7 +9,7 @@ use tidegate::engine::{
     Amount, Charge, ConnectionParams, Cost, Decider, Descriptors, Engine, EngineAnswer, EngineOptions,
     HashKey, IdempotencyKey, Op, Request, Session, WorkOutcome,
 };
-use tidegate::rules::{Mode, RuleSet, read_text};
+use tidegate::rules::{Mode, read_text};
 use tidegate::state::{Moment, RestoreResult, SnapshotError, SnapshotKey, read_tables, write_tables};
 
 pub(crate) const KEY: SnapshotKey = SnapshotKey([7; 16]);
@@ -77,7 +77,7 @@ impl Office {
         let text = format!("domain: api\n{rules}");
         let loaded = read_text("rules.yaml", &text);
         assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
-        drop(self.engine.install_rules(RuleSet::new(loaded.domains)));
+        drop(self.engine.install_rules(loaded.domains));
     }
 
     pub(crate) fn write(&self, path: &Path, now: Now) {

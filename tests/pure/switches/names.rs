@@ -1,7 +1,7 @@
 //! Short and full names.
 
 use tidegate::engine::RuleNameError;
-use tidegate::rules::{RuleSet, read_text};
+use tidegate::rules::read_text;
 
 use super::engines;
 
@@ -19,7 +19,7 @@ shed: [{pool: web, slots: 4, workers: {}}]
 fn rejects_ambiguous_and_unknown_rule_names() {
     let engine = engines::engine(Vec::new());
     let domains = RULES.iter().flat_map(|text| read_text("rules.yaml", text).domains);
-    engine.install_rules(RuleSet::new(domains));
+    engine.install_rules(domains);
     let table = [
         ("per-user", "api/per-user"),
         ("api/per-user", "api/per-user"),

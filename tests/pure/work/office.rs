@@ -7,7 +7,7 @@ use tidegate::engine::{
     ConnectionParams, Cost, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, IdempotencyKey, Op,
     Request, Session, Verdict, WorkOutcome,
 };
-use tidegate::rules::{Mode, RuleSet, read_text};
+use tidegate::rules::{Mode, read_text};
 
 use super::engines::options;
 
@@ -58,7 +58,7 @@ impl Office {
         let text = format!("domain: api\n{text}");
         let loaded = read_text("rules.yaml", &text);
         assert!(!loaded.has_errors(), "{text}\n{:#?}", loaded.problems);
-        self.engine.install_rules(RuleSet::new(loaded.domains));
+        self.engine.install_rules(loaded.domains);
     }
 
     /// A session of the pool `web` with so many slots.

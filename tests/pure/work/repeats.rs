@@ -1,6 +1,6 @@
 //! A piece of work that is asked for again under its name: it has the same lease, whoever granted it.
 
-use tidegate::rules::Mode;
+use tidegate::rules::{Domain, Mode};
 
 use super::office::{Ask, Office, ms, s};
 
@@ -64,7 +64,7 @@ fn a_repeat_has_the_lease_of_the_first_also_where_nothing_is_limited() {
 #[test]
 fn a_domain_without_rules_knows_repeats_too() {
     let mut office = Office::new(EXPORTS);
-    office.engine.install_rules(tidegate::rules::RuleSet::default());
+    office.engine.install_rules(Vec::<Domain>::new());
     let session = office.session(1, 0, s(0));
     let first = office.ask(&session, s(0), named(b"x", "org=a"));
     // Rules that come meanwhile make no other request of it.
