@@ -103,7 +103,7 @@ pub(super) fn allowance(allowance: Option<&Allowance>, limit: &Limit, hosts: u32
         "exact": quota.map(|_| rounding.flatten().is_none()),
         "slow_by_one_part_in": rounding.flatten(),
         "ticks_per_nanosecond": steady.map(|(_, scale)| scale.ticks_per_nano()),
-        "max_debt": allowance.filter(|own| !matches!(own.quota, Quota::Concurrency(_) | Quota::FleetConcurrency(_))).map(|own| own.max_debt),
+        "max_debt": allowance.filter(|own| !matches!(own.quota, Quota::Concurrency(_))).map(|own| own.max_debt),
         "over": allowance.and_then(|allowance| over(allowance, limit, hosts)),
     }))
 }
@@ -157,9 +157,7 @@ fn own_numbers(quota: Option<&Quota>) -> (Option<u32>, Option<u32>, Option<u8>, 
         Some(Quota::LeakyBucket(quota)) => (None, Some(quota.queue()), None, None),
         Some(Quota::FixedWindow(quota)) => (None, None, None, Some(quota.describe_windows())),
         Some(Quota::SlidingWindow(quota)) => (None, None, Some(quota.buckets()), None),
-        Some(Quota::SlidingLog(_) | Quota::Concurrency(_) | Quota::FleetConcurrency(_)) | None => {
-            (None, None, None, None)
-        }
+        Some(Quota::SlidingLog(_) | Quota::Concurrency(_)) | None => (None, None, None, None),
     }
 }
 

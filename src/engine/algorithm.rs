@@ -1,16 +1,12 @@
-//! One trait over all algorithms, so that judging and charging are written once.
+//! One trait over all algorithms of rates, so that judging and charging are written once.
 
-pub(super) mod shared;
-
-use super::digest::Digest;
-use super::part::CheckContext;
 use super::shards::Shard;
 use super::table::StateTable;
-use super::tag::{PINNED, TableState, Tag};
+use super::tag::{TableState, Tag};
 use crate::clock::{Micros, Now};
-use crate::limit::concurrency::{self, LeaseCount};
 use crate::limit::fixed_window::{self, FixedWindowState};
 use crate::limit::leaky_bucket::{self, QueueWait};
+use crate::limit::share::{self, CompactShare};
 use crate::limit::sliding_log::{self, SlidingLogState};
 use crate::limit::sliding_window::{self, SlidingWindowState};
 use crate::limit::token_bucket::{self, GcraState};
@@ -42,19 +38,6 @@ pub(super) trait AlgorithmTable {
         cost: u32,
         wait_max: Option<Micros>,
     ) -> (Outcome, QueueWait);
-
-    /// As `judge`, with access to other states of the key in the shard.
-    #[inline(always)]
-    fn judge_beside(
-        &self,
-        _: (&Shard, &Digest),
-        state: &Self::State,
-        now: Now,
-        cost: u32,
-        wait_max: Option<Micros>,
-    ) -> (Outcome, QueueWait) {
-        self.judge(state, now, cost, wait_max)
-    }
 
     /// Charges a request that starts after `wait`.
     fn charge(&self, state: &mut Self::State, now: Now, cost: u32, wait: QueueWait);
@@ -91,25 +74,6 @@ pub(super) trait AlgorithmTable {
 
     fn level(&self, state: &Self::State, now: Now) -> QuotaLevel;
 
-    /// As `level`, with access to other states of the key in the shard.
-    #[inline(always)]
-    fn level_beside(&self, _: (&Shard, &Digest), state: &Self::State, now: Now) -> QuotaLevel {
-        self.level(state, now)
-    }
-
-    /// Records a charge in the key's other states; the pair is the digest of the key and that of the state.
-    /// Returns the level.
-    #[inline(always)]
-    fn record_charge(
-        &self,
-        _: (Digest, Digest),
-        level: QuotaLevel,
-        _: &CheckContext<'_>,
-        _: &mut Shard,
-    ) -> QuotaLevel {
-        level
-    }
-
     /// Whether the algorithm is a fleet budget: refusals change its state too, and a state may request a sync
     /// of its key.
     const IS_SHARED: bool = false;
@@ -137,21 +101,20 @@ pub(super) trait AlgorithmTable {
     }
 }
 
-/// Evaluates one expression with a quota of any algorithm.
+/// Evaluates one expression with a quota of any algorithm, or another one with a concurrency limit.
 macro_rules! each_algorithm {
-    ($quota:expr, $bound:ident => $body:expr) => {
+    ($quota:expr, $bound:ident => $body:expr, $leases:pat => $other:expr) => {
         match $quota {
             $crate::limit::Quota::TokenBucket($bound) => $body,
             $crate::limit::Quota::LeakyBucket($bound) => $body,
             $crate::limit::Quota::FixedWindow($bound) => $body,
             $crate::limit::Quota::SlidingLog($bound) => $body,
             $crate::limit::Quota::SlidingWindow($bound) => $body,
-            $crate::limit::Quota::Concurrency($bound) => $body,
+            $crate::limit::Quota::Concurrency($leases) => $other,
             $crate::limit::Quota::FleetBudget(boxed) => {
                 let $bound = &**boxed;
                 $body
             }
-            $crate::limit::Quota::FleetConcurrency($bound) => $body,
         }
     };
 }
@@ -176,8 +139,6 @@ macro_rules! lives_in {
         }
     };
 }
-
-use lives_in;
 
 impl AlgorithmTable for token_bucket::TokenBucketQuota {
     type State = GcraState;
@@ -314,45 +275,63 @@ impl AlgorithmTable for sliding_window::SlidingWindowQuota {
     counts!();
 }
 
-impl AlgorithmTable for concurrency::ConcurrencyQuota {
-    type State = LeaseCount;
+impl AlgorithmTable for share::ShareQuota {
+    type State = CompactShare;
 
     const CONVERTS_STATES: bool = false;
 
-    lives_in!(in_progress, Concurrency);
+    const IS_SHARED: bool = true;
 
-    fn new_state(&self, _: Now) -> LeaseCount {
-        LeaseCount::default()
+    lives_in!(shares, FleetBudget);
+
+    fn new_state(&self, now: Now) -> CompactShare {
+        CompactShare::fresh(self, now.at)
     }
 
-    /// Each request takes one permit, regardless of its cost.
-    fn judge(&self, state: &LeaseCount, _: Now, _: u32, _: Option<Micros>) -> (Outcome, QueueWait) {
-        (state.judge(self), QueueWait::NONE)
+    fn judge(&self, state: &CompactShare, now: Now, cost: u32, _: Option<Micros>) -> (Outcome, QueueWait) {
+        (state.unfold(self, now.at).judge(self, now.at, cost), QueueWait::NONE)
     }
 
-    fn charge(&self, state: &mut LeaseCount, _: Now, _: u32, _: QueueWait) {
-        state.add_lease();
+    fn charge(&self, state: &mut CompactShare, now: Now, cost: u32, _: QueueWait) {
+        state.update(self, now.at, |share| share.charge(self, now.at, cost));
     }
 
-    /// No effect: leases alone count permits.
-    fn charge_debt(&self, _: &mut LeaseCount, _: Now, _: u32, _: u32) {}
-
-    /// No effect: the permit is released with its lease.
-    fn refund(&self, _: &mut LeaseCount, _: Now, _: u32) {}
-
-    fn level(&self, state: &LeaseCount, _: Now) -> QuotaLevel {
-        state.level(self)
-    }
-}
-
-impl TableState for LeaseCount {
-    fn nanos_until_fresh(&self, _: Tag, _: Now) -> u64 {
-        if self.count() == 0 { 0 } else { u64::MAX }
+    fn admit(&self, state: &mut CompactShare, now: Now, cost: u32, _: Option<Micros>, _: bool) -> Outcome {
+        state.update(self, now.at, |share| share.admit(self, now.at, cost))
     }
 
-    /// Pinned: after an eviction, the key would admit more than its limit.
-    fn weight(&self, _: Tag) -> u16 {
-        PINNED
+    #[inline]
+    fn admit_at_once(&self, state: &mut CompactShare, now: Now, cost: u32) -> Option<QuotaLevel> {
+        state.admit_fast(self, now.at, cost)
+    }
+
+    fn record_refusal(&self, state: &mut CompactShare, now: Now, cost: u32) {
+        state.update(self, now.at, |share| share.record_refusal(self, now.at, cost));
+    }
+
+    fn take_sync_request(state: &mut CompactShare) -> bool {
+        state.take_sync_due()
+    }
+
+    fn budget(&self) -> Option<u64> {
+        share::ShareQuota::budget(self)
+    }
+
+    fn charge_debt(&self, state: &mut CompactShare, now: Now, amount: u32, debt_max: u32) {
+        state.update(self, now.at, |share| share.charge_debt(self, now.at, amount, debt_max));
+    }
+
+    fn refund(&self, state: &mut CompactShare, now: Now, amount: u32) {
+        state.update(self, now.at, |share| share.refund(self, now.at, amount));
+    }
+
+    fn level(&self, state: &CompactShare, now: Now) -> QuotaLevel {
+        let level = state.unfold(self, now.at).level(self, now.at);
+        // Without data from Redis about the window, the clock of this host determines its end.
+        match self.window().filter(|_| level.reset == level.window) {
+            Some(window) => QuotaLevel { reset: window.until_edge(now).min(level.window), ..level },
+            None => level,
+        }
     }
 }
 
@@ -395,6 +374,17 @@ impl TableState for SlidingWindowState {
 
     fn weight(&self, tag: Tag) -> u16 {
         tag.fill()
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.heap_bytes()
+    }
+}
+
+impl TableState for CompactShare {
+    /// Never for a tracked state: evicted, it would lose its borrowed tokens.
+    fn nanos_until_fresh(&self, tag: Tag, now: Now) -> u64 {
+        self.nanos_until_fresh(tag.scale(), now.at)
     }
 
     fn heap_bytes(&self) -> usize {

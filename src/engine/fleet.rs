@@ -131,7 +131,7 @@ impl FleetMembership {
                             let quota = (**quota).clone();
                             budgets.insert(budget, FleetBudget { rule: name, quota, states });
                         }
-                        Some(Quota::FleetConcurrency(quota)) => {
+                        Some(Quota::Concurrency(quota)) if quota.is_fleet() => {
                             let name: Arc<str> = name();
                             let budget = budget_number(&joined.key, &name, number);
                             quota.join(&joined.status, budget);

@@ -31,10 +31,10 @@ pub fn bytes_per_key(quota: &Quota) -> KeyFootprint {
         Quota::FixedWindow(_) => entry::<FixedWindowState>((0, 0)),
         Quota::SlidingLog(quota) => entry::<SlidingLogState>(quota.heap_bytes()),
         Quota::SlidingWindow(quota) => entry::<SlidingWindowState>((quota.heap_bytes(), quota.heap_bytes())),
-        Quota::Concurrency(_) => entry::<LeaseCount>((0, 0)),
         Quota::FleetBudget(_) => entry::<CompactShare>((0, CompactShare::heap_bytes_max())),
+        Quota::Concurrency(quota) if !quota.is_fleet() => entry::<LeaseCount>((0, 0)),
         // The local count and the fleet permits.
-        Quota::FleetConcurrency(_) => {
+        Quota::Concurrency(_) => {
             let (count, places) = (entry::<LeaseCount>((0, 0)), entry::<Permits>((0, 0)));
             KeyFootprint { least: count.least + places.least, most: count.most + places.most }
         }

@@ -2,6 +2,7 @@
 
 mod block;
 mod charge;
+mod permits;
 mod soft;
 
 use super::algorithm::{AlgorithmTable, each_algorithm};
@@ -14,7 +15,7 @@ use super::shards::{Shard, Shards};
 use super::slots::Slot;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::leaky_bucket::QueueWait;
-use crate::limit::{Outcome, Quota, QuotaLevel, places, share};
+use crate::limit::{Outcome, Quota, QuotaLevel, share};
 use crate::rules::{Allowance, Limit, OverTreatment, Rule};
 use std::time::Duration;
 
@@ -149,8 +150,7 @@ impl StageCheck {
     /// Finds the state. All checks look up before any is judged, so that their cache misses overlap.
     pub(super) fn look_up(&mut self, case: &CheckContext<'_>, shard: &Shard) {
         let Some(law) = self.find_limit(case) else { return };
-        self.table_index =
-            each_algorithm!(&law.allowance.quota, quota => find_table_index(quota, shard, &self.digest));
+        self.table_index = each_algorithm!(&law.allowance.quota, quota => find_table_index(quota, shard, &self.digest), _ => None);
     }
 
     /// Judges the request against the state found by `look_up`. A request of cost 0 passes.
@@ -173,13 +173,18 @@ impl StageCheck {
             // A blocked key is judged as of the end of its block: a request that fits now may not fit then.
             then.now.at = case.now.at.after(left.into());
         }
-        let judged = each_algorithm!(&law.allowance.quota, quota => self.judge_by(quota, &law, &then, shard));
-        let outcome = match judged {
+        let judge = |check: &mut StageCheck, shard: &Shard| {
+            each_algorithm!(
+                &law.allowance.quota,
+                quota => check.judge_by(quota, &law, &then, shard),
+                quota => Some(check.judge_lease(quota, then.now, shard))
+            )
+        };
+        let outcome = match judge(self, shard) {
             Some(outcome) => outcome,
             None => {
                 self.adopt(&law, case.now, shard);
-                let again =
-                    each_algorithm!(&law.allowance.quota, quota => self.judge_by(quota, &law, &then, shard));
+                let again = judge(self, shard);
                 again.unwrap_or_else(|| unreachable!("adopted, it is under the tag that is looked for"))
             }
         };
@@ -204,7 +209,6 @@ impl StageCheck {
                 | Quota::SlidingLog(_)
                 | Quota::SlidingWindow(_)
                 | Quota::Concurrency(_)
-                | Quota::FleetConcurrency(_)
                 | Quota::FleetBudget(_) => return,
             };
             shard.buckets.adopt(digest, |state, tag| {
@@ -234,8 +238,7 @@ impl StageCheck {
                 &fresh
             }
         };
-        let beside = (shard, &self.digest);
-        let (outcome, wait) = quota.judge_beside(beside, state, case.now, self.cost, case.wait_max);
+        let (outcome, wait) = quota.judge(state, case.now, self.cost, case.wait_max);
         self.wait = wait;
         Some(self.beyond_quota(quota, state, outcome, law, case, shard))
     }
@@ -300,7 +303,7 @@ impl StageCheck {
         }
         let quota = match &law.allowance.quota {
             Quota::FleetBudget(quota) => quota,
-            Quota::FleetConcurrency(quota) => {
+            Quota::Concurrency(quota) => {
                 return u32::from(self.lacks_permit(quota, by_what_is_known, case, shard));
             }
             _ => return 0,
@@ -320,7 +323,7 @@ impl StageCheck {
         let law = self.find_limit(case).filter(|_| self.missing_units > 0)?;
         let (budget, is_place, patience) = match &law.allowance.quota {
             Quota::FleetBudget(quota) => (quota.budget()?, false, quota.patience()),
-            Quota::FleetConcurrency(quota) => (quota.budget()?, true, quota.patience()),
+            Quota::Concurrency(quota) => (quota.budget()?, true, quota.patience()),
             _ => return None,
         };
         let need = Shortfall {
@@ -334,14 +337,17 @@ impl StageCheck {
     /// Reads the key's level, unless charging has set it.
     pub(super) fn read_level(&mut self, case: &CheckContext<'_>, shard: &Shard) {
         let Some(law) = self.find_limit(case).filter(|_| self.level.is_none()) else { return };
-        self.level =
-            Some(each_algorithm!(&law.allowance.quota, quota => self.level_by(quota, case.now, shard)));
+        self.level = Some(each_algorithm!(
+            &law.allowance.quota,
+            quota => self.level_by(quota, case.now, shard),
+            quota => self.lease_level(quota, case.now, shard)
+        ));
     }
 
     fn level_by<A: AlgorithmTable>(&self, quota: &A, now: Now, shard: &Shard) -> QuotaLevel {
         let level = match A::table(shard).find(&self.digest) {
-            Some(state) => quota.level_beside((shard, &self.digest), state, now),
-            None => quota.level_beside((shard, &self.digest), &quota.new_state(now), now),
+            Some(state) => quota.level(state, now),
+            None => quota.level(&quota.new_state(now), now),
         };
         if A::IS_SHARED && !self.passes() { level.for_refusal(self.cost) } else { level }
     }
@@ -354,23 +360,6 @@ impl StageCheck {
 
 fn find_table_index<A: AlgorithmTable>(_: &A, shard: &Shard, digest: &Digest) -> Option<usize> {
     A::table(shard).find_index(digest)
-}
-
-impl StageCheck {
-    /// Returns whether a remote check might bring the missing permit. A request without a lease needs none.
-    pub(super) fn lacks_permit(
-        &self,
-        quota: &places::PermitQuota,
-        by_what_is_known: bool,
-        case: &CheckContext<'_>,
-        shard: &Shard,
-    ) -> bool {
-        let places = shard.permits.find(&self.digest);
-        match by_what_is_known {
-            true => quota.may_pass_elsewhere(places, case.now.at),
-            false => case.leases && quota.may_obtain(places, case.now.at),
-        }
-    }
 }
 
 impl StageCheck {

@@ -8,7 +8,8 @@ use super::ruling::permit_salt;
 use super::shards::{SHARDS, Shard};
 use super::tag::Tag;
 use crate::clock::Now;
-use crate::limit::places::{self, Permits};
+use crate::limit::concurrency::ConcurrencyQuota;
+use crate::limit::places::Permits;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -20,12 +21,12 @@ pub struct FleetConcurrencyLimit {
     /// The rule as `domain/rule`.
     pub rule: Arc<str>,
     /// The limit over all hosts.
-    pub quota: places::PermitQuota,
+    pub quota: ConcurrencyQuota,
     salt: Salt,
 }
 
 impl FleetConcurrencyLimit {
-    pub(super) fn new(rule: Arc<str>, quota: &places::PermitQuota, own: &HashKey) -> FleetConcurrencyLimit {
+    pub(super) fn new(rule: Arc<str>, quota: &ConcurrencyQuota, own: &HashKey) -> FleetConcurrencyLimit {
         FleetConcurrencyLimit { rule, quota: quota.clone(), salt: permit_salt(own) }
     }
 

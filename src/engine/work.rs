@@ -236,7 +236,12 @@ impl Engine {
             (_, false) => &allowance.quota,
         };
         let mut shard = self.shards.lock(self.shards.index_for(&refund.digest));
-        each_algorithm!(quota, quota => refund_state(quota, refund, &mut shard, self.shards.memory(), now));
+        each_algorithm!(
+            quota,
+            quota => refund_state(quota, refund, &mut shard, self.shards.memory(), now),
+            // A permit is released with its lease.
+            _ => {}
+        );
     }
 }
 

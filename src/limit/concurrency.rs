@@ -6,20 +6,21 @@
 
 use std::num::NonZeroU32;
 
-use super::{Outcome, QuotaLevel};
-use crate::clock::Micros;
+use super::places::FleetPermits;
 
 /// The configured limit.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConcurrencyQuota {
-    max: u32,
+    pub(super) max: u32,
+    /// Set if all hosts together share the limit.
+    pub(super) fleet: Option<FleetPermits>,
 }
 
 impl ConcurrencyQuota {
-    /// Makes a limit of at most `max` leases at once.
+    /// Makes a limit of at most `max` leases at once on this host.
     #[must_use]
     pub const fn new(max: NonZeroU32) -> ConcurrencyQuota {
-        ConcurrencyQuota { max: max.get() }
+        ConcurrencyQuota { max: max.get(), fleet: None }
     }
 
     /// The most leases at once.
@@ -40,11 +41,6 @@ impl LeaseCount {
         self.0
     }
 
-    /// Judges one more lease. A refusal has a retry-after of zero: the end of the other leases is not known.
-    pub fn judge(self, quota: &ConcurrencyQuota) -> Outcome {
-        if self.0 < quota.max { Outcome::Pass } else { Outcome::Later(Micros::ZERO) }
-    }
-
     /// Counts one more lease.
     pub fn add_lease(&mut self) {
         self.0 = self.0.saturating_add(1);
@@ -55,16 +51,5 @@ impl LeaseCount {
         debug_assert!(self.0 > 0, "only a lease that was counted ends");
         self.0 = self.0.saturating_sub(1);
         self.0
-    }
-
-    /// The numbers of a reply about this key.
-    #[must_use]
-    pub fn level(self, quota: &ConcurrencyQuota) -> QuotaLevel {
-        QuotaLevel {
-            limit: u64::from(quota.max),
-            window: Micros::ZERO,
-            remaining: u64::from(quota.max.saturating_sub(self.0)),
-            reset: Micros::ZERO,
-        }
     }
 }

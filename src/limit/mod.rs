@@ -39,10 +39,8 @@ pub enum Quota {
     SlidingLog(sliding_log::SlidingLogQuota),
     /// An estimate from a few counters.
     SlidingWindow(sliding_window::SlidingWindowQuota),
-    /// Leases in progress on one host.
+    /// Leases in progress, on one host or on all hosts together.
     Concurrency(concurrency::ConcurrencyQuota),
-    /// Leases in progress on all hosts together.
-    FleetConcurrency(places::PermitQuota),
     /// A budget over several hosts. Boxed: an override of a rule on one host need not be as large.
     FleetBudget(Box<share::ShareQuota>),
 }
@@ -58,7 +56,6 @@ impl Quota {
             Quota::SlidingLog(quota) => quota.count(),
             Quota::SlidingWindow(quota) => quota.count(),
             Quota::Concurrency(quota) => quota.max(),
-            Quota::FleetConcurrency(quota) => quota.max(),
             Quota::FleetBudget(quota) => quota.bucket().burst(),
         }
     }
@@ -73,7 +70,7 @@ impl Quota {
             Quota::FixedWindow(quota) => quota.window(),
             Quota::SlidingLog(quota) => quota.window(),
             Quota::SlidingWindow(quota) => quota.window(),
-            Quota::Concurrency(_) | Quota::FleetConcurrency(_) => Micros::ZERO,
+            Quota::Concurrency(_) => Micros::ZERO,
             Quota::FleetBudget(quota) => quota.window_length(),
         }
     }
@@ -93,7 +90,6 @@ impl Quota {
             Quota::SlidingLog(quota) => every(quota.count(), quota.window_nanos()),
             Quota::SlidingWindow(quota) => every(quota.count(), quota.window_nanos()),
             Quota::Concurrency(quota) => format!("{} at once", quota.max()),
-            Quota::FleetConcurrency(quota) => format!("{} at once", quota.max()),
             Quota::FleetBudget(quota) => match quota.window() {
                 Some(window) => window.local_quota().format_rate(),
                 None => quota.bucket().rate().to_string(),
@@ -110,7 +106,7 @@ impl Quota {
             Quota::FixedWindow(_) => "fixed_window",
             Quota::SlidingLog(_) => "sliding_log",
             Quota::SlidingWindow(_) => "sliding_window",
-            Quota::Concurrency(_) | Quota::FleetConcurrency(_) => "concurrency",
+            Quota::Concurrency(_) => "concurrency",
             Quota::FleetBudget(quota) => {
                 quota.window().map_or("token_bucket", |window| window.local_quota().algorithm())
             }

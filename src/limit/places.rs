@@ -20,18 +20,17 @@ mod sync;
 pub use remote_check::{PERMITS_PER_HOST_MIN, PermitWait};
 pub use sync::{PermitReply, PermitReport};
 
-use std::num::NonZeroU32;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use super::concurrency::ConcurrencyQuota;
 use super::share::{Fallback, FleetMember, FleetStatus, HOLD, REMOTE_CHECK_WAIT_DEFAULT, SyncRequest};
 use super::{Outcome, QuotaLevel};
 use crate::clock::{Micros, Timestamp};
 
-/// The configured limit.
+/// How hosts share a limit.
 #[derive(Clone, Debug)]
-pub struct PermitQuota {
-    max: u32,
+pub(super) struct FleetPermits {
     when_down: Fallback,
     asks: PermitWait,
     /// The longest wait of a request for a remote check.
@@ -39,36 +38,43 @@ pub struct PermitQuota {
     joined: Arc<OnceLock<FleetMember>>,
 }
 
-impl PermitQuota {
-    /// Makes a limit of at most `max` leases at once on all hosts together.
+impl ConcurrencyQuota {
+    /// Returns the limit as one of all hosts together.
     #[must_use]
-    pub fn new(max: NonZeroU32, when_down: Fallback) -> PermitQuota {
-        let (asks, joined) = (PermitWait::Never, Arc::default());
-        PermitQuota { max: max.get(), when_down, asks, wait_max: REMOTE_CHECK_WAIT_DEFAULT, joined }
+    pub fn shared(self, when_down: Fallback) -> ConcurrencyQuota {
+        let (asks, wait_max) = (PermitWait::Never, REMOTE_CHECK_WAIT_DEFAULT);
+        let fleet = FleetPermits { when_down, asks, wait_max, joined: Arc::default() };
+        ConcurrencyQuota { fleet: Some(fleet), ..self }
     }
 
-    /// The most leases at once.
+    /// Whether all hosts together share the limit.
     #[must_use]
-    pub const fn max(&self) -> u32 {
-        self.max
+    pub const fn is_fleet(&self) -> bool {
+        self.fleet.is_some()
     }
 
-    /// The fallback while Redis is unreachable.
+    fn joined(&self) -> Option<&FleetMember> {
+        self.fleet.as_ref()?.joined.get()
+    }
+
+    /// The fallback of a shared limit while Redis is unreachable.
     #[must_use]
-    pub const fn fallback(&self) -> Fallback {
-        self.when_down
+    pub fn fallback(&self) -> Option<Fallback> {
+        self.fleet.as_ref().map(|fleet| fleet.when_down)
     }
 
     /// Joins the fleet under its own budget number; from then on `standing` is this host's fleet status. Before that
-    /// the limit is judged as if there were no other host. Joining again has no effect.
+    /// a shared limit is judged as if there were no other host. Joining again has no effect.
     pub fn join(&self, standing: &Arc<FleetStatus>, budget: u64) {
-        self.joined.get_or_init(|| FleetMember { standing: Arc::clone(standing), budget });
+        if let Some(fleet) = &self.fleet {
+            fleet.joined.get_or_init(|| FleetMember { standing: Arc::clone(standing), budget });
+        }
     }
 
     /// The budget number under which it has joined the fleet.
     #[must_use]
     pub fn budget(&self) -> Option<u64> {
-        self.joined.get().map(|joined| joined.budget)
+        self.joined().map(|joined| joined.budget)
     }
 
     /// The number of leases that may be in progress here. `places`: this host's permits of the key, if any.
@@ -79,13 +85,13 @@ impl PermitQuota {
 
     /// The number of leases that may be in progress here without permits.
     fn usable_without_permits(&self) -> u32 {
-        let Some(joined) = self.joined.get() else { return self.max };
+        let Some(joined) = self.joined() else { return self.max };
         if joined.standing.is_redis_reachable() { 0 } else { self.fallback_max(&joined.standing) }
     }
 
     /// The number of leases that may be in progress here while Redis is unreachable.
     fn fallback_max(&self, standing: &FleetStatus) -> u32 {
-        match self.when_down {
+        match self.fallback().unwrap_or(Fallback::Local) {
             // At least one, as for tokens: an outage must not refuse everything. The remainder of the division is
             // unused.
             Fallback::Share => (self.max / standing.hosts().max(1)).max(1),
@@ -127,14 +133,13 @@ impl PermitQuota {
 }
 
 /// Fleet membership is not part of the numbers of a limit.
-impl PartialEq for PermitQuota {
-    fn eq(&self, other: &PermitQuota) -> bool {
-        let numbers = |quota: &PermitQuota| (quota.max, quota.when_down, quota.asks, quota.wait_max);
-        numbers(self) == numbers(other)
+impl PartialEq for FleetPermits {
+    fn eq(&self, other: &FleetPermits) -> bool {
+        (self.when_down, self.asks, self.wait_max) == (other.when_down, other.asks, other.wait_max)
     }
 }
 
-impl Eq for PermitQuota {}
+impl Eq for FleetPermits {}
 
 /// This host's permits of one key.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

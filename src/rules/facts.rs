@@ -62,7 +62,7 @@ fn of_allowance(allowance: &Allowance) -> Vec<Fact> {
 }
 
 fn of_quota(quota: &Quota) -> Vec<Fact> {
-    if matches!(quota, Quota::Concurrency(_) | Quota::FleetConcurrency(_)) {
+    if matches!(quota, Quota::Concurrency(_)) {
         return vec![("max", quota.limit().to_string())];
     }
     let mut facts = vec![("algorithm", quota.algorithm().to_owned()), ("rate", quota.format_rate())];
@@ -71,7 +71,7 @@ fn of_quota(quota: &Quota) -> Vec<Fact> {
         Quota::LeakyBucket(quota) => facts.push(("queue", quota.queue().to_string())),
         Quota::FixedWindow(quota) => facts.push(("window", quota.describe_windows())),
         Quota::SlidingLog(_) => facts.push(("window", window(quota))),
-        Quota::Concurrency(_) | Quota::FleetConcurrency(_) => {}
+        Quota::Concurrency(_) => {}
         Quota::FleetBudget(quota) => match quota.window() {
             Some(window) => return of_quota(window.local_quota()),
             None => facts.push(("burst", quota.bucket().burst().to_string())),

@@ -140,7 +140,7 @@ impl FleetSettings {
     /// never admitted on credit.
     #[must_use]
     pub fn on_miss(&self, quota: &Quota, hosts: u32) -> OnMiss {
-        let has_credit = !matches!(quota, Quota::FleetConcurrency(_) | Quota::Concurrency(_))
+        let has_credit = !matches!(quota, Quota::Concurrency(_))
             && self.mode == FleetMode::Borrow
             && (self.max_over.is_none() || self.has_whole_part(quota, hosts));
         match self.on_miss {
@@ -179,7 +179,7 @@ fn span_text(span: Duration) -> Micros {
 
 /// Whether there are so few permits per host that a host often has none while others have idle ones.
 pub(super) fn are_few(quota: &Quota, hosts: u32) -> bool {
-    matches!(quota, Quota::FleetConcurrency(quota) if quota.is_few(hosts))
+    matches!(quota, Quota::Concurrency(quota) if quota.is_few(hosts))
 }
 
 /// Whether the quota is a window, local or fleet-wide.

@@ -37,7 +37,7 @@ impl FleetBound {
         let unit = match quota {
             Quota::TokenBucket(_) | Quota::FleetBudget(_) => "token",
             Quota::FixedWindow(_) | Quota::SlidingWindow(_) => "token",
-            Quota::FleetConcurrency(_) => "place",
+            Quota::Concurrency(quota) if quota.is_fleet() => "place",
             _ => return None,
         };
         let (on_miss, limit) = (terms.on_miss(quota, hosts), quota.limit());

@@ -177,11 +177,11 @@ fn comparable(rule: &Rule) -> Option<(String, (u128, u32))> {
             let rate = bucket.rate();
             (String::new(), (u128::from(rate.count()) << 64).checked_div(rate.period_nanos().into())?)
         }
-        Quota::Concurrency(_) => (format!("{:?}", rule.expires), 0),
+        Quota::Concurrency(quota) if !quota.is_fleet() => (format!("{:?}", rule.expires), 0),
         Quota::FixedWindow(window) => (format!("{:?}", window.with_count(1)), 0),
         Quota::SlidingLog(log) => (format!("{:?}", log.with_count(1)), 0),
         Quota::SlidingWindow(window) => (format!("{:?}", window.with_count(1)), 0),
-        Quota::LeakyBucket(_) | Quota::FleetConcurrency(_) | Quota::FleetBudget(_) => return None,
+        Quota::LeakyBucket(_) | Quota::Concurrency(_) | Quota::FleetBudget(_) => return None,
     };
     let conditions = rule.conditions.iter().map(|condition| {
         let mut values: Vec<_> = condition.any_of.iter().map(|pattern| format!("{pattern:?}")).collect();

@@ -13,7 +13,7 @@ pub(crate) fn numbers(quota: &Quota) -> String {
         Quota::LeakyBucket(quota) => format!("{algorithm} {rate}, queue {}", quota.queue()),
         Quota::FixedWindow(_) | Quota::SlidingLog(_) => format!("{algorithm} {rate}"),
         Quota::SlidingWindow(quota) => format!("{algorithm} {rate}, buckets {}", quota.buckets()),
-        Quota::Concurrency(_) | Quota::FleetConcurrency(_) => rate,
+        Quota::Concurrency(_) => rate,
         Quota::FleetBudget(quota) => match quota.window() {
             Some(window) => numbers(window.local_quota()),
             None => format!("{algorithm} {rate}, burst {}", quota.bucket().burst()),
@@ -106,8 +106,8 @@ pub(crate) fn bound(quota: &Quota, hosts: u32) -> String {
                 2 * count
             )
         }
+        Quota::Concurrency(quota) if quota.is_fleet() => format!("never more than {} at once", quota.max()),
         Quota::Concurrency(quota) => format!("never more than {} at once", times(quota.max())),
-        Quota::FleetConcurrency(quota) => format!("never more than {} at once", quota.max()),
     }
 }
 
@@ -119,7 +119,7 @@ pub(crate) fn bound_of(rule: &Rule, quota: &Quota) -> String {
     }
     match quota {
         // Work that a partitioned host started continues.
-        Quota::FleetConcurrency(_) => {
+        Quota::Concurrency(_) => {
             format!("{own}, on all hosts together; besides, what goes on under hosts that do not hear Redis")
         }
         _ => format!("{own}, on all hosts together while Redis answers"),
@@ -186,8 +186,7 @@ pub(crate) fn steady(quota: &Quota) -> Option<(Rate, TickScale)> {
         | Quota::FixedWindow(_)
         | Quota::SlidingLog(_)
         | Quota::SlidingWindow(_)
-        | Quota::Concurrency(_)
-        | Quota::FleetConcurrency(_) => None,
+        | Quota::Concurrency(_) => None,
     }
 }
 

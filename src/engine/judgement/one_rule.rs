@@ -85,7 +85,7 @@ impl<'d> Judgement<'d> {
                 self.decide_by_one_quota(&**quota, one, selection, request, workspace)
             }
             // Unreachable: token buckets are judged above, and concurrency rules are never simple.
-            Quota::TokenBucket(_) | Quota::Concurrency(_) | Quota::FleetConcurrency(_) => {
+            Quota::TokenBucket(_) | Quota::Concurrency(_) => {
                 self.decide_by_all_rules(selection, request, workspace, None)
             }
         }

@@ -1,7 +1,7 @@
 //! Charges judged requests and marks refused keys.
 
 use super::{CheckContext, CheckStage, LimitedBy, OverQuota, StageCheck};
-use crate::engine::algorithm::{AlgorithmTable, each_algorithm, shared};
+use crate::engine::algorithm::{AlgorithmTable, each_algorithm};
 use crate::engine::decision::RuleCheck;
 use crate::engine::digest::Digest;
 use crate::engine::shards::Shard;
@@ -35,7 +35,11 @@ impl StageCheck {
             return;
         }
         self.charged = true;
-        each_algorithm!(&law.allowance.quota, quota => self.charge_quota(quota, wait, &law, case, shard));
+        each_algorithm!(
+            &law.allowance.quota,
+            quota => self.charge_quota(quota, wait, &law, case, shard),
+            quota => self.charge_lease(quota, case, shard)
+        );
         if !self.passes() {
             // The charge may make the wait longer.
             self.look_up(case, shard);
@@ -109,7 +113,7 @@ impl StageCheck {
         if A::IS_SHARED && calls {
             shard.share_sync_queue.push_share_key(self.key, quota.budget(), case.shards);
         }
-        quota.record_charge((self.key, digest), level, case, shard)
+        level
     }
 
     /// Marks the key as refused: eviction prefers other keys, and other hosts learn of the demand.
@@ -120,15 +124,15 @@ impl StageCheck {
             self.change(self.digest, &**quota, case, shard, note);
             return;
         }
-        if let Quota::FleetConcurrency(quota) = &law.allowance.quota {
-            let could_ask = case.leases && self.enforced;
-            return shared::note_refused(quota, (self.key, self.digest), could_ask, case, shard);
-        }
         // A bucket's time until full already shows it.
         if matches!(law.allowance.quota, Quota::TokenBucket(_) | Quota::LeakyBucket(_)) {
             return;
         }
-        each_algorithm!(&law.allowance.quota, quota => self.mark_state_refusing(quota, shard));
+        each_algorithm!(
+            &law.allowance.quota,
+            quota => self.mark_state_refusing(quota, shard),
+            quota => self.record_missing_permit(quota, case, shard)
+        );
     }
 
     fn mark_state_refusing<A: AlgorithmTable>(&self, _: &A, shard: &mut Shard) {
@@ -147,15 +151,16 @@ impl StageCheck {
         shard: &mut Shard,
     ) {
         let Some(law) = self.find_limit(case) else { return };
-        let is_pace_or_place = matches!(
-            law.allowance.quota,
-            Quota::LeakyBucket(_) | Quota::Concurrency(_) | Quota::FleetConcurrency(_)
-        );
-        if amount == 0 || is_pace_or_place {
+        if amount == 0 || matches!(law.allowance.quota, Quota::LeakyBucket(_)) {
             return;
         }
         self.adopt(&law, case.now, shard);
-        each_algorithm!(&law.allowance.quota, quota => self.charge_amount_to_quota(quota, amount, &law, case, shard));
+        each_algorithm!(
+            &law.allowance.quota,
+            quota => self.charge_amount_to_quota(quota, amount, &law, case, shard),
+            // Leases alone count permits.
+            _ => {}
+        );
     }
 
     fn charge_amount_to_quota<A: AlgorithmTable>(

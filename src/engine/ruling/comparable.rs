@@ -23,8 +23,8 @@ pub(super) fn state_tag_and_salt(quota: &Quota, generation: u8, hash_key: &HashK
             let shape = format!("sliding_window {} {}", quota.window().0, window.buckets());
             (span(), hash_key.salt(&shape))
         }
+        Quota::Concurrency(quota) if quota.is_fleet() => (Tag::NONE, permit_salt(hash_key)),
         Quota::Concurrency(_) => (Tag::NONE, hash_key.salt("concurrency")),
-        Quota::FleetConcurrency(_) => (Tag::NONE, permit_salt(hash_key)),
         Quota::FleetBudget(share) => share_tag_and_salt(share, hash_key),
     }
 }
@@ -53,20 +53,20 @@ pub(super) fn memory_kind(quota: &Quota) -> MemoryKind {
         Quota::FixedWindow(_) => MemoryKind::Windows,
         Quota::SlidingLog(_) => MemoryKind::Logs,
         Quota::SlidingWindow(_) => MemoryKind::SlidingWindows,
-        Quota::Concurrency(_) => MemoryKind::InProgress,
         // A table separate from the lease counts, which are not evicted either.
-        Quota::FleetConcurrency(_) => MemoryKind::Places,
+        Quota::Concurrency(quota) if quota.is_fleet() => MemoryKind::Places,
+        Quota::Concurrency(_) => MemoryKind::InProgress,
         Quota::FleetBudget(_) => MemoryKind::Shares,
     }
 }
 
 /// Returns whether its keys are hashed alike on all hosts.
 pub(super) fn is_shared(rule: &Rule) -> bool {
-    rule.limit
-        .allowances
-        .iter()
-        .flatten()
-        .any(|allowance| matches!(allowance.quota, Quota::FleetBudget(_) | Quota::FleetConcurrency(_)))
+    rule.limit.allowances.iter().flatten().any(|allowance| match &allowance.quota {
+        Quota::FleetBudget(_) => true,
+        Quota::Concurrency(quota) => quota.is_fleet(),
+        _ => false,
+    })
 }
 
 pub(super) fn describe_key(rule: &Rule) -> String {

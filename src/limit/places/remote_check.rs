@@ -1,7 +1,8 @@
 //! Remote checks of requests that find no idle permit on their host.
 
-use super::{PermitQuota, Permits};
+use super::{FleetPermits, Permits};
 use crate::clock::Timestamp;
+use crate::limit::concurrency::ConcurrencyQuota;
 use std::time::Duration;
 
 /// Whether requests may wait for a remote check.
@@ -14,42 +15,42 @@ pub enum PermitWait {
     OnMiss,
 }
 
-impl PermitQuota {
-    /// Returns the limit with this mode of remote checks.
+impl ConcurrencyQuota {
+    /// Returns the shared limit with this mode of remote checks.
     #[must_use]
-    pub fn with_remote_checks(self, asks: PermitWait) -> PermitQuota {
-        PermitQuota { asks, ..self }
+    pub fn with_remote_checks(self, asks: PermitWait) -> ConcurrencyQuota {
+        ConcurrencyQuota { fleet: self.fleet.map(|fleet| FleetPermits { asks, ..fleet }), ..self }
     }
 
-    /// Returns the limit with this longest wait for a remote check.
+    /// Returns the shared limit with this longest wait for a remote check.
     #[must_use]
-    pub fn with_wait_max(self, patience: Duration) -> PermitQuota {
-        PermitQuota { wait_max: patience, ..self }
+    pub fn with_wait_max(self, wait_max: Duration) -> ConcurrencyQuota {
+        ConcurrencyQuota { fleet: self.fleet.map(|fleet| FleetPermits { wait_max, ..fleet }), ..self }
     }
 
     /// The longest wait of a request for a remote check.
     #[must_use]
-    pub const fn patience(&self) -> Duration {
-        self.wait_max
+    pub fn patience(&self) -> Duration {
+        self.fleet.as_ref().map_or(Duration::ZERO, |fleet| fleet.wait_max)
     }
 
     /// Whether permits are so few per host that a host often has none while others have idle ones.
     #[must_use]
     pub fn is_few(&self, hosts: u32) -> bool {
-        u64::from(self.max) < u64::from(PERMITS_PER_HOST_MIN) * u64::from(hosts)
+        self.is_fleet() && u64::from(self.max) < u64::from(PERMITS_PER_HOST_MIN) * u64::from(hosts)
     }
 
     /// Whether requests may wait for a remote check.
     #[must_use]
     pub fn may_check_remotely(&self) -> bool {
-        self.asks == PermitWait::OnMiss
+        self.fleet.as_ref().is_some_and(|fleet| fleet.asks == PermitWait::OnMiss)
     }
 
     /// Whether hosts borrow permits only for waiting requests and return them as soon as they are idle: permits are
     /// few, and Redis answers in time.
     #[must_use]
     pub fn borrows_for_waiting_only(&self) -> bool {
-        self.joined.get().is_some_and(|joined| {
+        self.joined().is_some_and(|joined| {
             self.is_few(joined.standing.hosts())
                 && self.may_check_remotely()
                 && joined.standing.answers_in_time()
@@ -60,7 +61,7 @@ impl PermitQuota {
     #[must_use]
     pub fn may_obtain(&self, places: Option<&Permits>, now: Timestamp) -> bool {
         let is_refused = places.is_some_and(|places| now < places.refused_until);
-        let is_answering = || self.joined.get().is_some_and(|joined| joined.standing.answers_in_time());
+        let is_answering = || self.joined().is_some_and(|joined| joined.standing.answers_in_time());
         !is_refused && self.may_check_remotely() && is_answering()
     }
 

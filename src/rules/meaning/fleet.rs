@@ -1,7 +1,5 @@
 //! Reader of `scope` and `fleet`: fleet settings, and fields that a fleet does not support.
 
-use std::num::NonZeroU32;
-
 use super::KindFields;
 use super::limits::Admitted;
 use super::region::{region, weighed};
@@ -130,8 +128,9 @@ pub(in crate::rules) fn shared(limit: Limit, terms: &FleetSettings) -> Limit {
                 }
             }
             Quota::Concurrency(quota) => {
-                let places = NonZeroU32::new(quota.max()).map(|max| places_of(max, terms));
-                allowance.quota = places.map_or_else(|| allowance.quota.clone(), Quota::FleetConcurrency);
+                let quota = quota.clone().shared(when_down(terms));
+                let quota = quota.with_remote_checks(permit_wait(terms)).with_wait_max(terms.wait());
+                allowance.quota = Quota::Concurrency(quota);
             }
             _ => {}
         }
@@ -139,12 +138,11 @@ pub(in crate::rules) fn shared(limit: Limit, terms: &FleetSettings) -> Limit {
     limit
 }
 
-fn places_of(max: NonZeroU32, terms: &FleetSettings) -> places::PermitQuota {
-    let asks = match terms.on_miss {
+fn permit_wait(terms: &FleetSettings) -> places::PermitWait {
+    match terms.on_miss {
         None | Some(OnMiss::Ask) => places::PermitWait::OnMiss,
         Some(OnMiss::Admit | OnMiss::Refuse) => places::PermitWait::Never,
-    };
-    places::PermitQuota::new(max, when_down(terms)).with_remote_checks(asks).with_wait_max(terms.wait())
+    }
 }
 
 fn credit_of(terms: &FleetSettings) -> u16 {

@@ -228,10 +228,9 @@ fn with_limit(quota: &Quota, limit: u32) -> Result<Quota, LimitError> {
         }
         // `limit` does not apply: a leaky bucket has no `over`.
         Quota::LeakyBucket(quota) => Quota::LeakyBucket(*quota),
-        Quota::Concurrency(quota) => Quota::Concurrency(*quota),
         // Neither soft nor elastic.
+        Quota::Concurrency(quota) => Quota::Concurrency(quota.clone()),
         Quota::FleetBudget(quota) => Quota::FleetBudget(quota.clone()),
-        Quota::FleetConcurrency(quota) => Quota::FleetConcurrency(quota.clone()),
         Quota::FixedWindow(quota) => Quota::FixedWindow(quota.with_count(limit)?),
         Quota::SlidingLog(quota) => Quota::SlidingLog(quota.with_count(limit)?),
         Quota::SlidingWindow(quota) => Quota::SlidingWindow(quota.with_count(limit)?),

@@ -16,7 +16,8 @@ use tidegate::fleet::member::HostMember;
 use tidegate::fleet::reply::{ReplyKind, ScriptReply};
 use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::sync;
-use tidegate::limit::{Quota, Rate, places, token_bucket};
+use tidegate::limit::concurrency::ConcurrencyQuota;
+use tidegate::limit::{Quota, Rate, token_bucket};
 use tidegate::rules::{Domain, KeyPart, Limit, Position, Rule};
 
 use super::world::WorkPlan;
@@ -299,7 +300,7 @@ fn local(drift_ppm: i64, us: u64) -> Timestamp {
 fn rule(plan: &WorkPlan) -> Rule {
     let max = plan.base.burst.try_into().unwrap();
     let quota =
-        Quota::FleetConcurrency(places::PermitQuota::new(max, plan.when_down).with_remote_checks(plan.asks));
+        Quota::Concurrency(ConcurrencyQuota::new(max).shared(plan.when_down).with_remote_checks(plan.asks));
     let position = Position { file: "simulation".into(), line: 1, column: 1 };
     let key = vec![KeyPart::plain("tenant")];
     Rule {

@@ -10,9 +10,10 @@ use tidegate::engine::{
     IdempotencyKey, Op, PermitTotals, PlacesSettled, RemoteCheckResult, Request, RuleName, Session,
     SharedKey, Shortfall, Shortfalls, Verdict, WorkOutcome,
 };
+use tidegate::limit::Quota;
+use tidegate::limit::concurrency::ConcurrencyQuota;
 use tidegate::limit::places::PermitWait;
 use tidegate::limit::share::Fallback;
-use tidegate::limit::{Quota, places};
 use tidegate::rules::{Limit, Mode, Rule};
 
 use super::engines::{api, at_millis, in_mode, options, rule};
@@ -98,7 +99,7 @@ impl Host {
 /// A rule of the fleet.
 fn at_once(name: &str, max: u32) -> Rule {
     let quota =
-        Quota::FleetConcurrency(places::PermitQuota::new(NonZeroU32::new(max).unwrap(), Fallback::Refuse));
+        Quota::Concurrency(ConcurrencyQuota::new(NonZeroU32::new(max).unwrap()).shared(Fallback::Refuse));
     Rule { limit: Limit::new(quota), expires: Some(Duration::from_secs(60)), ..rule(name, &["user"], 1, 1) }
 }
 
@@ -180,9 +181,10 @@ fn a_smaller_number_holds_at_once_and_ends_nothing() {
 
 /// The same, whose work waits for a call where its host has no place.
 fn asking(name: &str, max: u32, when_down: Fallback) -> Rule {
-    let quota = places::PermitQuota::new(NonZeroU32::new(max).unwrap(), when_down)
+    let quota = ConcurrencyQuota::new(NonZeroU32::new(max).unwrap())
+        .shared(when_down)
         .with_remote_checks(PermitWait::OnMiss);
-    Rule { limit: Limit::new(Quota::FleetConcurrency(quota)), ..at_once(name, max) }
+    Rule { limit: Limit::new(Quota::Concurrency(quota)), ..at_once(name, max) }
 }
 
 impl Host {

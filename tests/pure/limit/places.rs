@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tidegate::clock::Timestamp;
-use tidegate::limit::places::{PermitQuota, PermitReply, PermitWait, Permits};
+use tidegate::limit::concurrency::ConcurrencyQuota;
+use tidegate::limit::places::{PermitReply, PermitWait, Permits};
 use tidegate::limit::share::{Fallback, FleetStatus};
 
 const MAX: u32 = 10;
 
-fn quota(when_down: Fallback) -> (PermitQuota, Arc<FleetStatus>) {
-    let quota = PermitQuota::new(NonZeroU32::new(MAX).unwrap(), when_down);
+fn quota(when_down: Fallback) -> (ConcurrencyQuota, Arc<FleetStatus>) {
+    let quota = ConcurrencyQuota::new(NonZeroU32::new(MAX).unwrap()).shared(when_down);
     let standing = Arc::new(FleetStatus::default());
     quota.join(&standing, 1);
     standing.set_redis_reachable(true);
@@ -58,7 +59,7 @@ fn nothing_begins_without_a_place_and_none_outlives_its_hold() {
 
 #[test]
 fn what_nobody_shares_is_a_limit_of_this_host() {
-    let alone = PermitQuota::new(NonZeroU32::new(MAX).unwrap(), Fallback::Refuse);
+    let alone = ConcurrencyQuota::new(NonZeroU32::new(MAX).unwrap()).shared(Fallback::Refuse);
     assert_eq!(alone.usable(None, at(0)), MAX);
     let level = alone.level(None, 3, at(0));
     assert_eq!((level.limit, level.remaining), (10, 7));
@@ -188,7 +189,7 @@ fn key_reports_to_its_budget() {
     assert_eq!((places.budget(), Permits::from_previous_process(9, at(0)).budget()), (7, 9));
     places.set_budget(8);
     assert_eq!(places.budget(), 8);
-    let alone = PermitQuota::new(NonZeroU32::new(MAX).unwrap(), Fallback::Share);
+    let alone = ConcurrencyQuota::new(NonZeroU32::new(MAX).unwrap()).shared(Fallback::Share);
     assert_eq!((quota(Fallback::Share).0.budget(), alone.budget()), (Some(1), None));
 }
 

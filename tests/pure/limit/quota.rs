@@ -6,8 +6,8 @@ use tidegate::clock::Micros;
 use tidegate::limit::fixed_window::{WindowAlign, WindowPeriod};
 use tidegate::limit::share::Fallback;
 use tidegate::limit::{
-    Quota, QuotaLevel, Rate, concurrency, fixed_window, leaky_bucket, places, share, sliding_log,
-    sliding_window, token_bucket,
+    Quota, QuotaLevel, Rate, concurrency, fixed_window, leaky_bucket, share, sliding_log, sliding_window,
+    token_bucket,
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -42,7 +42,7 @@ fn quota_shows_its_configured_numbers() {
         ),
         (Quota::Concurrency(concurrency::ConcurrencyQuota::new(most)), (3, 0, "3 at once", "concurrency")),
         (
-            Quota::FleetConcurrency(places::PermitQuota::new(most, Fallback::Share)),
+            Quota::Concurrency(concurrency::ConcurrencyQuota::new(most).shared(Fallback::Share)),
             (3, 0, "3 at once", "concurrency"),
         ),
         (

@@ -11,7 +11,7 @@ use super::problems::warnings;
 /// The allowances of a limit: `-` is unlimited.
 fn most(limit: &Limit) -> String {
     let most = limit.allowances.iter().map(|allowance| match allowance.as_ref().map(|own| &own.quota) {
-        Some(Quota::Concurrency(quota)) => quota.max().to_string(),
+        Some(Quota::Concurrency(quota)) if !quota.is_fleet() => quota.max().to_string(),
         None => "-".to_owned(),
         Some(other) => panic!("{other:?}"),
     });

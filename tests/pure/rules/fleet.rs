@@ -353,7 +353,7 @@ fn what_becomes_of_work_without_a_place_is_what_the_rule_says() {
     assert_eq!(of("refuse", 11), (OnMiss::Refuse, Some(doubt.to_owned())));
     // What a limit does is what is said of it, and a rule of 40 is no rule of 40 that asks.
     let quota = |fields: &str| match at_once(fields).limit.quota() {
-        Some(Quota::FleetConcurrency(quota)) => quota.clone(),
+        Some(Quota::Concurrency(quota)) if quota.is_fleet() => quota.clone(),
         other => panic!("{other:?}"),
     };
     assert!(quota("max: 40, scope: fleet").may_check_remotely());

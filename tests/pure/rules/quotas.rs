@@ -20,8 +20,10 @@ pub(super) fn quota(quota: &Quota) -> String {
         Quota::SlidingWindow(quota) => {
             format!("{} sliding {}s/{}", quota.count(), quota.window_nanos() / 1_000_000_000, quota.buckets())
         }
-        Quota::Concurrency(quota) => format!("{} at once", quota.max()),
-        Quota::FleetConcurrency(quota) => format!("{} at once, shared, {:?}", quota.max(), quota.fallback()),
+        Quota::Concurrency(quota) => match quota.fallback() {
+            Some(fallback) => format!("{} at once, shared, {fallback:?}", quota.max()),
+            None => format!("{} at once", quota.max()),
+        },
         Quota::FleetBudget(quota) => {
             let (bucket, credit, down) = (quota.bucket(), quota.credit(), quota.fallback());
             format!("{} burst {} shared, credit {credit}, {down:?}", bucket.rate(), bucket.burst())

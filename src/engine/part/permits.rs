@@ -1,0 +1,105 @@
+//! Checks of concurrency limits, by the leases in progress and, of a fleet limit, by the permits of this host.
+
+use super::{CheckContext, StageCheck};
+use crate::clock::Now;
+use crate::engine::shards::Shard;
+use crate::engine::tag::{PINNED, TableState, Tag};
+use crate::limit::concurrency::{ConcurrencyQuota, LeaseCount};
+use crate::limit::places::Permits;
+use crate::limit::{Outcome, QuotaLevel};
+
+impl StageCheck {
+    /// Judges one more lease, regardless of the cost.
+    pub(super) fn judge_lease(&self, quota: &ConcurrencyQuota, now: Now, shard: &Shard) -> Outcome {
+        quota.judge(shard.permits.find(&self.digest), shard.in_use(&self.digest), now.at)
+    }
+
+    pub(super) fn lease_level(&self, quota: &ConcurrencyQuota, now: Now, shard: &Shard) -> QuotaLevel {
+        quota.level(shard.permits.find(&self.digest), shard.in_use(&self.digest), now.at)
+    }
+
+    /// Counts a lease until its end.
+    pub(super) fn charge_lease(
+        &mut self,
+        quota: &ConcurrencyQuota,
+        case: &CheckContext<'_>,
+        shard: &mut Shard,
+    ) {
+        shard.begin_progress(self.digest, case.shards, case.now);
+        let in_use = shard.in_use(&self.digest);
+        self.update_permits(quota, case, shard, |permits| permits.record_start(in_use, case.now.at));
+        self.level = Some(self.lease_level(quota, case.now, shard));
+    }
+
+    /// Records that the permits of this host did not suffice.
+    pub(super) fn record_missing_permit(
+        &self,
+        quota: &ConcurrencyQuota,
+        case: &CheckContext<'_>,
+        shard: &mut Shard,
+    ) {
+        let could_ask = case.leases && self.enforced;
+        self.update_permits(quota, case, shard, |permits| permits.record_refusal(could_ask, case.now.at));
+    }
+
+    /// Applies a change to the key's permit record, for the sync task; only if the limit is shared with a
+    /// fleet.
+    fn update_permits(
+        &self,
+        quota: &ConcurrencyQuota,
+        case: &CheckContext<'_>,
+        shard: &mut Shard,
+        change: impl FnOnce(&mut Permits),
+    ) {
+        let Some(budget) = quota.budget() else { return };
+        let may_call = shard.permit_sync_queue.has_room();
+        let change = |permits: &mut Permits| {
+            permits.set_budget(budget);
+            change(permits);
+            may_call && permits.take_sync_due()
+        };
+        let (memory, fresh) = (case.shards.memory(), || Permits::none_of(budget));
+        let (calls, evicted) = shard.permits.change(self.digest, memory, case.now, fresh, change);
+        case.shards.count_evictions(evicted);
+        if calls {
+            shard.permit_sync_queue.push_permit_key(self.key, budget, case.shards);
+        }
+    }
+
+    /// Returns whether a remote check might bring the missing permit. A request without a lease needs none.
+    pub(super) fn lacks_permit(
+        &self,
+        quota: &ConcurrencyQuota,
+        by_what_is_known: bool,
+        case: &CheckContext<'_>,
+        shard: &Shard,
+    ) -> bool {
+        let places = shard.permits.find(&self.digest);
+        match by_what_is_known {
+            true => quota.may_pass_elsewhere(places, case.now.at),
+            false => case.leases && quota.may_obtain(places, case.now.at),
+        }
+    }
+}
+
+impl TableState for LeaseCount {
+    fn nanos_until_fresh(&self, _: Tag, _: Now) -> u64 {
+        if self.count() == 0 { 0 } else { u64::MAX }
+    }
+
+    /// Pinned: after an eviction, the key would admit more than its limit.
+    fn weight(&self, _: Tag) -> u16 {
+        PINNED
+    }
+}
+
+impl TableState for Permits {
+    fn nanos_until_fresh(&self, _: Tag, now: Now) -> u64 {
+        self.nanos_until_droppable(now.at)
+    }
+
+    /// Pinned: other hosts rely on this record.
+    fn weight(&self, _: Tag) -> u16 {
+        PINNED
+    }
+}
