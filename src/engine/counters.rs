@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::decision::{Unmatched, Verdict};
-use super::slots::{EVERY_SLOT, PRIORITY_SLOTS, PrioritySlot, Slot};
+use super::slots::{EVERY_SLOT, PRIORITY_SLOTS, Slot};
 
 /// The counters of one decision thread. Only that thread writes, except to slots that no rule set in use has.
 #[derive(Debug)]
@@ -123,7 +123,7 @@ impl ThreadCounters {
         self.rules.get(slot.number()).map_or(0, |counts| counts.verdicts.count(verdict))
     }
 
-    pub(super) fn count_priority(&self, slot: PrioritySlot, verdict: Verdict) {
+    pub(super) fn count_priority(&self, slot: Slot, verdict: Verdict) {
         if let Some(verdicts) = self.priorities.get(slot.number()) {
             verdicts.count(verdict);
         }

@@ -5,11 +5,11 @@
 
 use super::decision::{CheckedKeys, Decision, LimitView, NoteKind, Verdict};
 use super::digest::{Digest, HashKey, KeyHash};
-use super::kept::{FIRST_RULING, SnapshotEntry, copy_pieces};
-use super::memory::MemoryKind;
+use super::kept::{FIRST_RULING, SnapshotEntry};
+use super::name_table::NameTable;
 use super::request::{Amount, Charge, Cost, Descriptors, IdempotencyKey, Op, RefundReference, Request};
 use super::shards::Shards;
-use super::sync::{Mutex, MutexGuard};
+use super::sync::MutexGuard;
 use super::table::StateTable;
 use super::tag::{TableState, Tag};
 use super::workspace::Workspace;
@@ -23,7 +23,7 @@ use std::time::Duration;
 pub(super) struct IdempotencyTable {
     names: KeyHash,
     requests: KeyHash,
-    shards: Box<[Mutex<StateTable<NamedGrant>>]>,
+    pub(super) grants: NameTable<NamedGrant>,
 }
 
 /// The digests of a request's name and of its content.
@@ -81,11 +81,10 @@ pub struct NamedGrant {
 
 impl IdempotencyTable {
     pub(super) fn new(hash_key: &HashKey) -> IdempotencyTable {
-        let shards = (0..SHARDS).map(|_| Mutex::new(StateTable::new(MemoryKind::IdempotencyKeys)));
         IdempotencyTable {
             names: hash_key.for_purpose("repeats"),
             requests: hash_key.for_purpose("repeated requests"),
-            shards: shards.collect(),
+            grants: NameTable::new(),
         }
     }
 
@@ -96,12 +95,12 @@ impl IdempotencyTable {
         written: &mut Vec<u8>,
     ) -> Option<NamedRequest<'_>> {
         let name = self.name_request(&request.idempotency_key?, request, written);
-        Some(NamedRequest { name, grants: self.lock(&name) })
+        Some(NamedRequest { name, grants: self.grants.lock(&name.digest) })
     }
 
     pub(super) fn lock_charge(&self, charge: &Charge<'_>, written: &mut Vec<u8>) -> Option<NamedRequest<'_>> {
         let name = self.name_charge(&charge.idempotency_key?, charge, written);
-        Some(NamedRequest { name, grants: self.lock(&name) })
+        Some(NamedRequest { name, grants: self.grants.lock(&name.digest) })
     }
 
     fn name_request(
@@ -187,26 +186,6 @@ impl IdempotencyTable {
         [by, name].iter().for_each(|part| write_length_prefixed(part, written));
         self.requests.digest_bytes(written).hash()
     }
-
-    fn lock(&self, name: &RequestName) -> MutexGuard<'_, StateTable<NamedGrant>> {
-        #[allow(clippy::indexing_slicing, reason = "there are SHARDS of them, and the shard is below that")]
-        self.shards[name.digest.shard(SHARDS)].lock()
-    }
-
-    pub(super) fn forget(&self, name: &Digest, shards: &Shards) {
-        if let Some(shard) = self.shards.get(name.shard(SHARDS)) {
-            shard.lock().remove(name, shards.memory());
-        }
-    }
-
-    /// Removes expired grants and returns the number left.
-    pub(super) fn sweep(&self, shards: &Shards, now: Now) -> usize {
-        let sweep = |shard: &Mutex<StateTable<NamedGrant>>| {
-            while !shard.lock().sweep(STEP_BUCKETS, shards.memory(), now) {}
-            shard.lock().len()
-        };
-        self.shards.iter().map(sweep).sum()
-    }
 }
 
 impl NamedRequest<'_> {
@@ -226,9 +205,7 @@ impl NamedRequest<'_> {
     pub(super) fn remember_grant(&mut self, grant: Grant, shards: &Shards, now: Now) {
         let NamedRequest { name, grants: among } = self;
         let granted = NamedGrant { content_hash: name.content_hash, grant: Box::new(grant) };
-        among.remove(&name.digest, shards.memory());
-        let (_, evicted) = among.change(name.digest, shards.memory(), now, || granted, |_| ());
-        shards.count_evictions(evicted);
+        shards.count_evictions(among.restore_entry(name.digest, granted, shards.memory(), now));
     }
 }
 
@@ -338,29 +315,16 @@ pub(super) fn write_length_prefixed(bytes: &[u8], to: &mut Vec<u8>) {
 /// How long a grant is remembered. Retries do not extend it.
 pub(super) const REMEMBERED: Duration = Duration::from_secs(60);
 
-/// Few requests have a name, so a few locks keep threads apart.
-const SHARDS: usize = 16;
-
-/// Buckets swept under one lock.
-const STEP_BUCKETS: usize = 1_024;
-
 /// The op code of a charge, distinct from those of requests.
 const CHARGE: u8 = 5;
 
 impl IdempotencyTable {
     /// Copies all grants, marked as of this rule set or of none.
     pub(in crate::engine) fn copy_out(&self, ruling: u64, now: Now, visit: &mut dyn FnMut(SnapshotEntry)) {
-        for shard in &self.shards {
-            let piece = &mut |from, size, copies: &mut Vec<(Digest, NamedGrant)>| {
-                shard.lock().copy_piece(from, size, now, copies)
-            };
-            copy_pieces(piece, &mut |copies| {
-                copies.for_each(|(name, mut granted)| {
-                    granted.grant.rule_set = if granted.grant.rule_set == ruling { FIRST_RULING } else { 0 };
-                    visit(SnapshotEntry::Repeat(name, granted));
-                });
-            });
-        }
+        self.grants.copy_out(now, |name, mut granted| {
+            granted.grant.rule_set = if granted.grant.rule_set == ruling { FIRST_RULING } else { 0 };
+            visit(SnapshotEntry::Repeat(name, granted));
+        });
     }
 
     pub(in crate::engine) fn put_back(
@@ -372,9 +336,6 @@ impl IdempotencyTable {
     ) {
         // The first rule set equals that of the snapshot, or gets another number.
         granted.grant.rule_set = granted.grant.rule_set.min(FIRST_RULING);
-        if let Some(shard) = self.shards.get(name.shard(SHARDS)) {
-            let evicted = shard.lock().restore_entry(name, granted, shards.memory(), now);
-            shards.count_evictions(evicted);
-        }
+        self.grants.put(name, granted, shards, now);
     }
 }

@@ -23,6 +23,7 @@ pub mod kept;
 mod leases;
 mod ledger;
 mod memory;
+mod name_table;
 mod part;
 mod permits;
 mod pool;
@@ -229,8 +230,8 @@ impl Engine {
         let window_min = self.rule_set.load().window_min;
         let mut sweeper = self.sweeper.lock();
         if sweeper.advance(&self.shards, now, window_min) {
-            self.idempotency.sweep(&self.shards, now);
-            self.refundable_costs.sweep(&self.shards, now);
+            self.idempotency.grants.sweep(&self.shards, now);
+            self.refundable_costs.costs.sweep(&self.shards, now);
         }
         self.callers.age(now);
         self.pools.sweep(now.at);

@@ -8,16 +8,14 @@ use serde::{Deserialize, Serialize};
 
 use super::decision::{CheckedKeys, Decision};
 use super::digest::{Digest, HashKey, KeyHash};
-use super::kept::{SnapshotEntry, copy_pieces};
+use super::kept::SnapshotEntry;
 use super::leases::{LeaseCost, LeaseResource};
-use super::memory::MemoryKind;
+use super::name_table::NameTable;
 use super::part::StageCheck;
 use super::request::{
     Amount, Charge, Cost, Descriptors, IdempotencyKey, RefundReference, Request, UNIT_REQUESTS,
 };
 use super::shards::Shards;
-use super::sync::{Mutex, MutexGuard};
-use super::table::StateTable;
 use super::tag::{TableState, Tag};
 use super::workspace::Workspace;
 use super::{Engine, idempotency};
@@ -28,7 +26,7 @@ use crate::limit::malloc_block_bytes;
 pub(super) struct RefundableCosts {
     names: KeyHash,
     prints: KeyHash,
-    shards: Box<[Mutex<StateTable<RefundableCost>>]>,
+    pub(super) costs: NameTable<RefundableCost>,
 }
 
 /// The cost of one grant or charge, until it is refunded.
@@ -63,7 +61,7 @@ impl RefundableCosts {
         RefundableCosts {
             names: hash_key.for_purpose("spent"),
             prints: hash_key.for_purpose("what was asked"),
-            shards: (0..SHARDS).map(|_| Mutex::new(StateTable::new(MemoryKind::IdempotencyKeys))).collect(),
+            costs: NameTable::new(),
         }
     }
 
@@ -137,7 +135,8 @@ impl RefundableCosts {
             Cost::Units(units) => units.each(&mut |unit, cost| self.add_cost(&mut costs, unit, cost)),
         }
         let name = self.digest(RefundKind::Grant, repeat.user, request.domain, repeat.name);
-        self.insert(name, RefundableCost { at: now.at, print, costs: costs.as_slice().into() }, shards, now);
+        let cost = RefundableCost { at: now.at, print, costs: costs.as_slice().into() };
+        self.costs.put(name, cost, shards, now);
     }
 
     pub(super) fn record_charge(
@@ -156,28 +155,14 @@ impl RefundableCosts {
         });
         if !costs.is_empty() {
             let name = self.digest(RefundKind::Charge, repeat.user, charge.domain, repeat.name);
-            self.insert(
-                name,
-                RefundableCost { at: now.at, print, costs: costs.as_slice().into() },
-                shards,
-                now,
-            );
+            let cost = RefundableCost { at: now.at, print, costs: costs.as_slice().into() };
+            self.costs.put(name, cost, shards, now);
         }
-    }
-
-    fn insert(&self, name: Digest, spent: RefundableCost, shards: &Shards, now: Now) {
-        let mut table = self.lock(&name);
-        table.remove(&name, shards.memory());
-        shards.count_evictions(table.restore_entry(name, spent, shards.memory(), now));
-    }
-
-    pub(super) fn forget(&self, name: &Digest, shards: &Shards) {
-        self.lock(name).remove(name, shards.memory());
     }
 
     /// Removes the target of a refund if it covers the refund; returns whether it did.
     fn take_refund(&self, name: &Digest, refund: &RefundRequest, shards: &Shards, now: Now) -> bool {
-        let mut table = self.lock(name);
+        let mut table = self.costs.lock(name);
         let is_covered = table.find(name).is_some_and(|spent| {
             spent.nanos_until_fresh(Tag::NONE, now) > 0 && refund.is_covered(spent.print, &spent.costs)
         });
@@ -201,32 +186,14 @@ impl RefundableCosts {
         RefundRequest { print: self.fingerprint(charge.domain, &charge.descriptors, written), amounts }
     }
 
-    pub(super) fn sweep(&self, shards: &Shards, now: Now) {
-        for shard in &self.shards {
-            while !shard.lock().sweep(STEP_BUCKETS, shards.memory(), now) {}
-        }
-    }
-
     pub(super) fn copy_out(&self, now: Now, visit: &mut dyn FnMut(SnapshotEntry)) {
-        for shard in &self.shards {
-            let piece = &mut |from, size, copies: &mut Vec<(Digest, RefundableCost)>| {
-                shard.lock().copy_piece(from, size, now, copies)
-            };
-            copy_pieces(piece, &mut |copies| {
-                copies.for_each(|(name, spent)| visit(SnapshotEntry::Spent(name, spent)));
-            });
-        }
+        self.costs.copy_out(now, |name, spent| visit(SnapshotEntry::Spent(name, spent)));
     }
 
     pub(super) fn put_back(&self, name: Digest, spent: RefundableCost, shards: &Shards, now: Now) {
         if spent.nanos_until_fresh(Tag::NONE, now) > 0 {
-            self.insert(name, spent, shards, now);
+            self.costs.put(name, spent, shards, now);
         }
-    }
-
-    fn lock(&self, name: &Digest) -> MutexGuard<'_, StateTable<RefundableCost>> {
-        #[allow(clippy::indexing_slicing, reason = "there are SHARDS of them, and the shard is below that")]
-        self.shards[name.shard(SHARDS)].lock()
     }
 }
 
@@ -349,10 +316,6 @@ const REMEMBERED: Duration = idempotency::REMEMBERED;
 
 /// Maximum units recorded of a request: one frame could name thousands.
 const UNITS_MAX: usize = 16;
-
-const SHARDS: usize = 16;
-
-const STEP_BUCKETS: usize = 1_024;
 
 /// Capacity for a user, a domain and a name of usual length.
 const NAME_BYTES: usize = 96;

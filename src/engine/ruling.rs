@@ -18,7 +18,7 @@ use super::kept::{FIRST_RULING, Heritage, fingerprint};
 use super::memory::MemoryKind;
 use super::pool::Pool;
 use super::request::Request;
-use super::slots::{PrioritySlot, Slot, Slots};
+use super::slots::{Slot, Slots};
 use super::tag::Tag;
 use crate::clock::{Micros, Timestamp};
 use crate::limit::Quota;
@@ -54,7 +54,7 @@ pub(super) struct CompiledDomain {
     /// The slot of decisions that name no rule.
     pub(super) unnamed: Slot,
     /// By rank, the most important first.
-    pub(super) priorities: Vec<PrioritySlot>,
+    pub(super) priorities: Vec<Slot>,
     /// Whether any rule is guarded after a change.
     pub(super) is_guarded: bool,
     /// One for each pool that its rules configure.

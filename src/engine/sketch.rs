@@ -141,16 +141,9 @@ impl Sketch {
     }
 }
 
-/// The sketches of one rule, allocated with the first count.
+/// The sketches of one rule by [`Ranking`], allocated with the first count.
 #[derive(Debug, Default)]
-pub(super) struct Sketches(Option<Box<RankedSketches>>);
-
-#[derive(Debug, Default)]
-struct RankedSketches {
-    busiest: Sketch,
-    refused: Sketch,
-    would_refuse: Sketch,
-}
+pub(super) struct Sketches(Option<Box<[Sketch; 3]>>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ranking {
@@ -169,40 +162,28 @@ impl Sketches {
         weight: u64,
         text: impl FnOnce() -> Option<Box<str>>,
     ) {
-        let three = self.0.get_or_insert_default();
-        let sketch = match ranking {
-            Ranking::Busiest => &mut three.busiest,
-            Ranking::Refused => &mut three.refused,
-            Ranking::WouldRefuse => &mut three.would_refuse,
-        };
-        sketch.add(key, weight, text);
+        if let Some(sketch) = self.0.get_or_insert_default().get_mut(ranking as usize) {
+            sketch.add(key, weight, text);
+        }
     }
 
     /// Returns the entries of one ranking, as [`Sketch::top`] does.
     pub(super) fn top(&self, ranking: Ranking) -> Vec<SketchEntry> {
-        let sketch = self.0.as_ref().map(|three| match ranking {
-            Ranking::Busiest => &three.busiest,
-            Ranking::Refused => &three.refused,
-            Ranking::WouldRefuse => &three.would_refuse,
-        });
+        let sketch = self.0.as_ref().and_then(|all| all.get(ranking as usize));
         sketch.map(Sketch::top).unwrap_or_default()
     }
 
     pub(super) fn heap_bytes(&self) -> usize {
-        let Some(three) = &self.0 else { return 0 };
-        let RankedSketches { busiest, refused, would_refuse } = &**three;
-        let rest = [busiest, refused, would_refuse].into_iter().flat_map(|sketch| &sketch.rest);
-        size_of::<RankedSketches>()
-            + rest.filter_map(|rest| rest.text.as_ref()).map(|text| text.len()).sum::<usize>()
+        let Some(all) = &self.0 else { return 0 };
+        let rest = all.iter().flat_map(|sketch| &sketch.rest);
+        size_of_val(&**all) + rest.filter_map(|rest| rest.text.as_ref()).map(|text| text.len()).sum::<usize>()
     }
 
     /// Halves all counts; frees the memory once all are zero.
     pub(super) fn halve(&mut self) {
-        let Some(three) = &mut self.0 else { return };
-        let RankedSketches { busiest, refused, would_refuse } = &mut **three;
-        let mut all = [busiest, refused, would_refuse];
-        all.iter_mut().for_each(|sketch| sketch.halve());
-        if all.iter().all(|sketch| sketch.is_empty()) {
+        let Some(all) = &mut self.0 else { return };
+        all.iter_mut().for_each(Sketch::halve);
+        if all.iter().all(Sketch::is_empty) {
             self.0 = None;
         }
     }

@@ -8,26 +8,16 @@ use super::control::RuleName;
 use super::ruling::CompiledRuleSet;
 use super::totals::RuleTotals;
 
-/// The counters of a rule, or of decisions that name none.
+/// The counters of a rule, of decisions that name none, or, in an array of its own, of a priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Slot(usize);
-
-/// The counters of a priority.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct PrioritySlot(usize);
 
 impl Slot {
     /// For decisions of no configured domain.
     pub(super) const UNATTRIBUTED: Slot = Slot(RULE_SLOTS + NAMED_DOMAINS_MAX);
 
-    /// Its index, below [`EVERY_SLOT`]; that of a rule is below [`RULE_SLOTS`].
-    pub(super) fn number(self) -> usize {
-        self.0
-    }
-}
-
-impl PrioritySlot {
-    /// Its index, below [`PRIORITY_SLOTS`].
+    /// Its index, below [`EVERY_SLOT`]; that of a rule is below [`RULE_SLOTS`], of a priority below
+    /// [`PRIORITY_SLOTS`].
     pub(super) fn number(self) -> usize {
         self.0
     }
@@ -37,125 +27,6 @@ impl PrioritySlot {
 /// slots of removed ones, whose counts move to the shared slot.
 #[derive(Debug, Default)]
 pub(super) struct Slots {
-    rules: RuleSlots,
-    /// The counts of rules whose slots were reused.
-    gone: RuleTotals,
-    domains: SlotNames<Box<str>>,
-    priorities: SlotNames<Box<str>>,
-}
-
-/// Names in the order of first use.
-#[derive(Debug)]
-struct SlotNames<N> {
-    places: HashMap<N, usize>,
-    names: Vec<N>,
-}
-
-impl<N> Default for SlotNames<N> {
-    fn default() -> SlotNames<N> {
-        SlotNames { places: HashMap::new(), names: Vec::new() }
-    }
-}
-
-impl<N: Clone + Eq + std::hash::Hash> SlotNames<N> {
-    /// Returns the index of a name; `None`: it is new, and there are `most` names.
-    fn find_or_assign(&mut self, name: N, most: usize) -> Option<usize> {
-        if let Some(place) = self.places.get(&name) {
-            return Some(*place);
-        }
-        let place = self.names.len();
-        if place == most {
-            return None;
-        }
-        self.names.push(name.clone());
-        self.places.insert(name, place);
-        Some(place)
-    }
-}
-
-impl Slots {
-    /// Begins the compilation of a rule set, which calls [`Slots::rule_slot`] for all its rules.
-    pub(super) fn begin_rule_set(&mut self) {
-        self.rules.begin();
-    }
-
-    /// Ends the compilation, before the rule set is in force. Returns the slots with a new name.
-    pub(super) fn finish_rule_set(&mut self, ruling: &Arc<CompiledRuleSet>) -> Vec<NewSlot> {
-        self.rules.finish_rule_set(ruling);
-        self.rules.take_assigned()
-    }
-
-    pub(super) fn add_removed_counts(&mut self, counted: &RuleTotals) {
-        self.gone.add(counted);
-    }
-
-    /// The counts of all rules without a slot.
-    pub(super) fn removed_totals(&self) -> &RuleTotals {
-        &self.gone
-    }
-
-    pub(super) fn find(&self, domain: &str, rule: &str) -> Option<Slot> {
-        self.rules.find(domain, rule)
-    }
-
-    pub(super) fn rule_slot(&mut self, domain: &str, rule: &str) -> Slot {
-        self.rules.find_or_assign(domain, rule)
-    }
-
-    /// Returns the slot of a domain's decisions that name no rule.
-    pub(super) fn domain_slot(&mut self, domain: &str) -> Slot {
-        let place = self.domains.find_or_assign(domain.into(), NAMED_DOMAINS_MAX);
-        place.map_or(Slot(OTHER_RULES), |place| Slot(RULE_SLOTS + place))
-    }
-
-    pub(super) fn priority_slot(&mut self, name: &str) -> PrioritySlot {
-        PrioritySlot(
-            self.priorities.find_or_assign(name.into(), NAMED_PRIORITIES_MAX).unwrap_or(NAMED_PRIORITIES_MAX),
-        )
-    }
-
-    /// Every rule by domain and name with its slot, and the shared slot.
-    pub(super) fn rules(&self) -> impl Iterator<Item = (&str, &str, Slot)> {
-        self.rules.each().chain([("", OTHER, Slot(OTHER_RULES))])
-    }
-
-    /// Every domain with the slot of its decisions that name no rule, and the slot for no domain.
-    pub(super) fn domains(&self) -> impl Iterator<Item = (&str, Slot)> {
-        let named = self.domains.names.iter().enumerate();
-        let named = named.map(|(place, domain)| (&**domain, Slot(RULE_SLOTS + place)));
-        named.chain([("", Slot::UNATTRIBUTED)])
-    }
-
-    pub(super) fn priorities(&self) -> impl Iterator<Item = (&str, PrioritySlot)> {
-        let named = self.priorities.names.iter().enumerate();
-        let named = named.map(|(place, name)| (&**name, PrioritySlot(place)));
-        named.chain([(OTHER, PrioritySlot(NAMED_PRIORITIES_MAX))])
-    }
-}
-
-const OTHER: &str = "other";
-
-/// Maximum rules counted by name, to bound the size of a scrape.
-const NAMED_RULES_MAX: usize = 512;
-
-const OTHER_RULES: usize = NAMED_RULES_MAX;
-
-/// One for each named rule and a shared one.
-pub(super) const RULE_SLOTS: usize = NAMED_RULES_MAX + 1;
-
-/// Maximum domains counted by name: a host serves a few applications.
-const NAMED_DOMAINS_MAX: usize = 64;
-
-/// Slots of rules, of domains, and of no domain.
-pub(super) const EVERY_SLOT: usize = RULE_SLOTS + NAMED_DOMAINS_MAX + 1;
-
-/// Maximum priorities counted by name: a domain has a handful, and most domains use the same.
-const NAMED_PRIORITIES_MAX: usize = 64;
-
-pub(super) const PRIORITY_SLOTS: usize = NAMED_PRIORITIES_MAX + 1;
-
-#[derive(Debug, Default)]
-pub(super) struct RuleSlots {
     places: HashMap<RuleName, usize>,
     holders: Vec<SlotRule>,
     /// The number of the rule set being compiled, or of the last one.
@@ -165,6 +36,10 @@ pub(super) struct RuleSlots {
     /// Indexes that may be reused, the longest unused last.
     free: Vec<usize>,
     given: Vec<NewSlot>,
+    /// The counts of rules whose slots were reused.
+    gone: RuleTotals,
+    domains: Vec<Box<str>>,
+    priorities: Vec<Box<str>>,
 }
 
 /// The rule that a slot counts.
@@ -184,8 +59,9 @@ pub(in crate::engine) struct NewSlot {
     pub(in crate::engine) before: Option<RuleName>,
 }
 
-impl RuleSlots {
-    pub(super) fn begin(&mut self) {
+impl Slots {
+    /// Begins the compilation of a rule set, which calls [`Slots::rule_slot`] for all its rules.
+    pub(super) fn begin_rule_set(&mut self) {
         self.ruling += 1;
         self.in_use.retain(|(_, ruling)| ruling.strong_count() > 0);
         // Counts made under dropped rule sets are visible to readers from here on.
@@ -199,16 +75,28 @@ impl RuleSlots {
         self.free.sort_by_key(|place| std::cmp::Reverse(until(place)));
     }
 
-    /// Ends the compilation: its slots are not reused while the rule set is in use.
-    pub(super) fn finish_rule_set(&mut self, ruling: &Arc<CompiledRuleSet>) {
+    /// Ends the compilation, before the rule set is in force: its slots are not reused while it is in use.
+    /// Returns the slots with a new name.
+    pub(super) fn finish_rule_set(&mut self, ruling: &Arc<CompiledRuleSet>) -> Vec<NewSlot> {
         self.in_use.push((self.ruling, Arc::downgrade(ruling)));
-    }
-
-    pub(super) fn take_assigned(&mut self) -> Vec<NewSlot> {
         std::mem::take(&mut self.given)
     }
 
-    pub(super) fn find_or_assign(&mut self, domain: &str, rule: &str) -> Slot {
+    pub(super) fn add_removed_counts(&mut self, counted: &RuleTotals) {
+        self.gone.add(counted);
+    }
+
+    /// The counts of all rules without a slot.
+    pub(super) fn removed_totals(&self) -> &RuleTotals {
+        &self.gone
+    }
+
+    pub(super) fn find(&self, domain: &str, rule: &str) -> Option<Slot> {
+        let name = RuleName { domain: domain.into(), rule: rule.into() };
+        self.places.get(&name).copied().map(Slot)
+    }
+
+    pub(super) fn rule_slot(&mut self, domain: &str, rule: &str) -> Slot {
         let name = RuleName { domain: domain.into(), rule: rule.into() };
         let Some(place) = self.places.get(&name).copied() else { return self.assign_slot(name) };
         if let Some(holder) = self.holders.get_mut(place) {
@@ -217,14 +105,34 @@ impl RuleSlots {
         Slot(place)
     }
 
-    pub(super) fn find(&self, domain: &str, rule: &str) -> Option<Slot> {
-        let name = RuleName { domain: domain.into(), rule: rule.into() };
-        self.places.get(&name).copied().map(Slot)
+    /// Returns the slot of a domain's decisions that name no rule.
+    pub(super) fn domain_slot(&mut self, domain: &str) -> Slot {
+        let place = find_or_assign(&mut self.domains, domain, NAMED_DOMAINS_MAX);
+        place.map_or(Slot(OTHER_RULES), |place| Slot(RULE_SLOTS + place))
     }
 
-    pub(super) fn each(&self) -> impl Iterator<Item = (&str, &str, Slot)> {
+    pub(super) fn priority_slot(&mut self, name: &str) -> Slot {
+        let place = find_or_assign(&mut self.priorities, name, NAMED_PRIORITIES_MAX);
+        Slot(place.unwrap_or(NAMED_PRIORITIES_MAX))
+    }
+
+    /// Every rule by domain and name with its slot, and the shared slot.
+    pub(super) fn rules(&self) -> impl Iterator<Item = (&str, &str, Slot)> {
         let holders = self.holders.iter().enumerate();
-        holders.map(|(place, holder)| (&*holder.name.domain, &*holder.name.rule, Slot(place)))
+        let named = holders.map(|(place, holder)| (&*holder.name.domain, &*holder.name.rule, Slot(place)));
+        named.chain([("", OTHER, Slot(OTHER_RULES))])
+    }
+
+    /// Every domain with the slot of its decisions that name no rule, and the slot for no domain.
+    pub(super) fn domains(&self) -> impl Iterator<Item = (&str, Slot)> {
+        let named = self.domains.iter().enumerate();
+        let named = named.map(|(place, domain)| (&**domain, Slot(RULE_SLOTS + place)));
+        named.chain([("", Slot::UNATTRIBUTED)])
+    }
+
+    pub(super) fn priorities(&self) -> impl Iterator<Item = (&str, Slot)> {
+        let named = self.priorities.iter().enumerate().map(|(place, name)| (&**name, Slot(place)));
+        named.chain([(OTHER, Slot(NAMED_PRIORITIES_MAX))])
     }
 
     fn assign_slot(&mut self, name: RuleName) -> Slot {
@@ -258,6 +166,38 @@ impl RuleSlots {
         None
     }
 }
+
+/// Returns the index of a name, in the order of first use; `None`: it is new, and there are `most` names.
+fn find_or_assign(names: &mut Vec<Box<str>>, name: &str, most: usize) -> Option<usize> {
+    let known = names.iter().position(|known| **known == *name);
+    known.or_else(|| {
+        (names.len() < most).then(|| {
+            names.push(name.into());
+            names.len() - 1
+        })
+    })
+}
+
+const OTHER: &str = "other";
+
+/// Maximum rules counted by name, to bound the size of a scrape.
+const NAMED_RULES_MAX: usize = 512;
+
+const OTHER_RULES: usize = NAMED_RULES_MAX;
+
+/// One for each named rule and a shared one.
+pub(super) const RULE_SLOTS: usize = NAMED_RULES_MAX + 1;
+
+/// Maximum domains counted by name: a host serves a few applications.
+const NAMED_DOMAINS_MAX: usize = 64;
+
+/// Slots of rules, of domains, and of no domain.
+pub(super) const EVERY_SLOT: usize = RULE_SLOTS + NAMED_DOMAINS_MAX + 1;
+
+/// Maximum priorities counted by name: a domain has a handful, and most domains use the same.
+const NAMED_PRIORITIES_MAX: usize = 64;
+
+pub(super) const PRIORITY_SLOTS: usize = NAMED_PRIORITIES_MAX + 1;
 
 #[cfg(test)]
 mod tests {

@@ -209,10 +209,10 @@ impl Engine {
                     self.refund_charge(&refund, now);
                 }
                 LeaseResource::IdempotencyKey(name) if forgets => {
-                    self.idempotency.forget(&name, &self.shards);
+                    self.idempotency.grants.forget(&name, &self.shards);
                 }
                 LeaseResource::RefundableCost(name) if forgets => {
-                    self.refundable_costs.forget(&name, &self.shards);
+                    self.refundable_costs.costs.forget(&name, &self.shards);
                 }
                 LeaseResource::Refund(_)
                 | LeaseResource::IdempotencyKey(_)

@@ -5,38 +5,42 @@ use std::time::Duration;
 
 use super::lease::{Lease, LeaseLink, Ties};
 use super::lease_table::LeaseTable;
-use super::session::{OpenSession, Session, SessionHandle};
+use super::session::{OpenSession, Session, SessionHandle, SessionMember};
 use super::{Leases, TABLES};
 use crate::clock::{Now, Timestamp};
 use crate::engine::kept::{SnapshotEntry, StoredLease, StoredSession};
 
 impl Leases {
-    /// Copies every named session with its leases, one session per lock.
+    /// Copies every named session with its leases.
     pub(in crate::engine) fn copy_out(&self, visit: &mut dyn FnMut(SnapshotEntry)) {
-        let mut copies = Vec::new();
-        for number in 0..TABLES {
-            let mut from = 0;
-            loop {
-                let next = self.lock_table(number).copy_session(from, &mut copies);
-                copies.drain(..).for_each(&mut *visit);
-                match next {
-                    Some(next) => from = next,
-                    None => break,
-                }
-            }
-        }
+        self.walk(LeaseTable::copy_session, visit);
     }
 
     pub(in crate::engine) fn each_session(&self, visit: &mut dyn FnMut(OpenSession)) {
+        let read = |_: &LeaseTable, member: &SessionMember, open: &mut Vec<OpenSession>| {
+            open.extend(member.name.map(|name| OpenSession {
+                name,
+                user: member.user,
+                pool: member.pool.name().into(),
+                slots: member.slots,
+                ends_at: member.ends_at,
+            }));
+        };
+        self.walk(read, visit);
+    }
+
+    /// Reads every session, one per lock, and visits the results without a lock.
+    fn walk<T>(&self, read: impl Fn(&LeaseTable, &SessionMember, &mut Vec<T>), visit: &mut dyn FnMut(T)) {
+        let mut found = Vec::new();
         for number in 0..TABLES {
             let mut from = 0;
             loop {
-                let (place, found) = match self.lock_table(number).open_session(from) {
-                    Some(next) => next,
-                    None => break,
-                };
-                found.into_iter().for_each(&mut *visit);
-                from = place;
+                let table = self.lock_table(number);
+                let Some((place, member)) = table.members.next_from(from) else { break };
+                read(&table, member, &mut found);
+                from = place + 1;
+                drop(table);
+                found.drain(..).for_each(&mut *visit);
             }
         }
     }
@@ -56,39 +60,20 @@ impl Leases {
 }
 
 impl LeaseTable {
-    /// Copies the next named session from index `from` on, with its leases. Returns the index to go on at.
-    fn copy_session(&self, from: u32, copies: &mut Vec<SnapshotEntry>) -> Option<u32> {
-        let place = self.members.next_from(from)?;
-        let member = self.members.get(place)?;
-        if let Some(name) = member.name {
-            copies.push(SnapshotEntry::Session(Box::new(StoredSession {
-                name,
-                user: member.user,
-                pid: member.pid,
-                pool: member.pool.name().into(),
-                slots: member.slots,
-            })));
-            let mut next = member.first;
-            while let Some(lease) = self.leases.get(next) {
-                copies.push(SnapshotEntry::Lease(Box::new(kept(lease))));
-                next = lease.in_session.after;
-            }
-        }
-        place.checked_add(1)
-    }
-
-    /// Returns the index to continue at and the next session from `from` on, if it has a name.
-    fn open_session(&self, from: u32) -> Option<(u32, Option<OpenSession>)> {
-        let place = self.members.next_from(from)?;
-        let member = self.members.get(place)?;
-        let open = member.name.map(|name| OpenSession {
+    fn copy_session(&self, member: &SessionMember, copies: &mut Vec<SnapshotEntry>) {
+        let Some(name) = member.name else { return };
+        copies.push(SnapshotEntry::Session(Box::new(StoredSession {
             name,
             user: member.user,
+            pid: member.pid,
             pool: member.pool.name().into(),
             slots: member.slots,
-            ends_at: member.ends_at,
-        });
-        Some((place.checked_add(1)?, open))
+        })));
+        let mut next = member.first;
+        while let Some(lease) = self.leases.get(next) {
+            copies.push(SnapshotEntry::Lease(Box::new(kept(lease))));
+            next = lease.in_session.after;
+        }
     }
 
     fn put_back(&mut self, member: u32, kept: &StoredLease, now: Timestamp) -> Option<Timestamp> {

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::lease::{Covers, Lease, LeaseCost, LeaseLink, LeaseResource, NONE, NewLease, Ties};
+use super::reports::Reports;
 use super::session::{ConnectionEnd, ConnectionParams, HeldLeases, SessionError, SessionMember};
 use super::slab::Slab;
 use super::wheel::{ExpiryBatch, Wheel};
 use crate::clock::Timestamp;
 use crate::engine::digest::Digest;
 use crate::engine::pool::Pool;
+use crate::engine::sync::Ordering;
 
 #[derive(Debug)]
 pub(super) struct LeaseTable {
@@ -68,8 +70,21 @@ impl LeaseTable {
         self.generation += 1;
         let ConnectionParams { name, user, slots, pid, .. } = *opening;
         pool.add_session(slots, pid, at);
-        let member = SessionMember::new(name, self.generation, user, pid, pool, slots, holdings);
-        let number = self.members.insert(member)?;
+        let number = self.members.insert(SessionMember {
+            name,
+            generation: self.generation,
+            user,
+            pid,
+            pool,
+            slots,
+            connections: 1,
+            ends_at: None,
+            first: NONE,
+            leases: 0,
+            noncritical: 0,
+            reports: Reports::new(Arc::clone(&holdings.of_user)),
+            holdings,
+        })?;
         if let Some(name) = name {
             self.by_name.insert(name, number);
         }
@@ -167,36 +182,22 @@ impl LeaseTable {
         Some(place)
     }
 
-    /// Returns a session's lease and its slab index; `hidden` is the index decoded from the number.
-    pub(super) fn lease(&self, hidden: u32, number: u64, member: u32) -> Option<(u32, &Lease)> {
-        let place = self.index_of(hidden, number, member)?;
-        Some((place, self.leases.get(place)?))
-    }
-
-    /// Returns the slab index of a session's lease; `hidden` is the index decoded from the number.
+    /// Returns the lease of this number, in any session, and its slab index; `hidden` is the index decoded
+    /// from the number.
     #[inline]
-    pub(super) fn index_of(&self, hidden: u32, number: u64, member: u32) -> Option<u32> {
-        let is_its = |place: &u32| {
-            self.leases.get(*place).is_some_and(|at| at.number == number && at.member == member)
+    pub(super) fn find(&self, hidden: u32, number: u64) -> Option<(u32, &Lease)> {
+        let at = |place: u32| {
+            self.leases.get(place).filter(|lease| lease.number == number).map(|lease| (place, lease))
         };
-        if is_its(&hidden) {
-            return Some(hidden);
-        }
-        if self.restored_indices.is_empty() {
-            return None;
-        }
-        self.restored_indices.get(&number).copied().filter(is_its)
+        at(hidden).or_else(|| match self.restored_indices.is_empty() {
+            true => None,
+            false => at(*self.restored_indices.get(&number)?),
+        })
     }
 
-    pub(super) fn holder(&self, hidden: u32, number: u64) -> Option<u32> {
-        self.index_of_any(hidden, number).and_then(|place| self.leases.get(place)).map(|lease| lease.member)
-    }
-
-    /// Returns the slab index of the lease of this number, in any session.
-    pub(super) fn index_of_any(&self, hidden: u32, number: u64) -> Option<u32> {
-        let places = [Some(hidden), self.restored_indices.get(&number).copied()];
-        let has_it = |place: &u32| self.leases.get(*place).is_some_and(|lease| lease.number == number);
-        places.into_iter().flatten().find(has_it)
+    /// Returns a session's lease, in the same way.
+    pub(super) fn lease(&self, hidden: u32, number: u64, member: u32) -> Option<(u32, &Lease)> {
+        self.find(hidden, number).filter(|(_, lease)| lease.member == member)
     }
 
     #[inline]
@@ -215,7 +216,7 @@ impl LeaseTable {
         now: Timestamp,
         covers: Covers<'_>,
     ) -> Option<Result<bool, Digest>> {
-        let place = self.index_of_any(hidden, number)?;
+        let (place, _) = self.find(hidden, number)?;
         let lease = self.leases.get_mut(place).filter(|lease| lease.ends_at > now)?;
         self.members.get(lease.member).filter(|member| member.user == user)?;
         let mut units = Vec::new();
@@ -305,7 +306,7 @@ impl LeaseTable {
             if first == NONE {
                 if let Some(member) = self.members.remove(number) {
                     member.pool.remove_session(member.slots, member.pid, at);
-                    member.holdings.leave();
+                    member.holdings.of_user.sessions.fetch_sub(1, Ordering::Relaxed);
                 }
                 return MemberEndProgress::Session;
             }

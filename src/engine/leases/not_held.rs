@@ -50,7 +50,7 @@ impl Leases {
         let mut why = NotHeld::Unknown;
         for table_number in 0..TABLES {
             let table = self.lock_table(table_number);
-            match table.holder(hidden, number) {
+            match table.find(hidden, number).map(|(_, lease)| lease.member) {
                 // The session is ending, and the lease with it.
                 Some(member) if (table_number, member) == (session.0.table, session.0.member) => {
                     why = NotHeld::Ended;

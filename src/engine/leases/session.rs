@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use serde::Serialize;
 
-use super::lease::NONE;
 use super::reports::Reports;
 use crate::clock::Timestamp;
 use crate::engine::ledger::{Account, AccountUse};
@@ -144,36 +143,10 @@ pub(super) struct SessionMember {
 #[derive(Debug)]
 pub(super) struct HeldLeases {
     of_session: AtomicUsize,
-    of_user: Arc<Account>,
+    pub(super) of_user: Arc<Account>,
 }
 
 impl SessionMember {
-    pub(super) fn new(
-        name: Option<[u8; 16]>,
-        generation: u64,
-        user: u32,
-        pid: Option<u32>,
-        pool: Arc<Pool>,
-        slots: u32,
-        holdings: Arc<HeldLeases>,
-    ) -> SessionMember {
-        SessionMember {
-            name,
-            generation,
-            user,
-            pid,
-            pool,
-            slots,
-            connections: 1,
-            ends_at: None,
-            first: NONE,
-            leases: 0,
-            noncritical: 0,
-            reports: Reports::new(Arc::clone(&holdings.of_user)),
-            holdings,
-        }
-    }
-
     /// Returns whether one more lease occupies another of its slots.
     pub(super) fn takes_slot(&self) -> bool {
         self.slots == 0 || self.leases < self.slots
@@ -215,10 +188,6 @@ impl HeldLeases {
         if bytes > 0 {
             self.of_user.shrink(bytes);
         }
-    }
-
-    pub(super) fn leave(&self) {
-        self.of_user.sessions.fetch_sub(1, Ordering::Relaxed);
     }
 
     pub(super) fn release(&self) {

@@ -56,14 +56,14 @@ impl<T> Slab<T> {
         Some(removed)
     }
 
-    /// Returns the first occupied index from `number` on.
-    pub(super) fn next_from(&self, number: u32) -> Option<u32> {
+    /// Returns the first value from index `number` on, and its index.
+    pub(super) fn next_from(&self, number: u32) -> Option<(u32, &T)> {
         let (mut piece, mut first) = (number as usize / PIECE, number as usize % PIECE);
         loop {
             let values = self.pieces.get(piece)?;
-            let found = values.iter().skip(first).position(Option::is_some);
-            if let Some(found) = found {
-                return u32::try_from(piece * PIECE + first + found).ok();
+            let mut values = values.iter().enumerate().skip(first);
+            if let Some((at, value)) = values.find_map(|(at, value)| Some((at, value.as_ref()?))) {
+                return Some((u32::try_from(piece * PIECE + at).ok()?, value));
             }
             (piece, first) = (piece + 1, 0);
         }
