@@ -17,9 +17,7 @@ use super::control::RulesRecord;
 use super::fleet::{FleetReading, FleetSummary, fleet_rules};
 use super::switches::{SwitchesStatus, switches};
 use crate::clock::{Now, Timestamp};
-use crate::engine::{
-    Engine, InForce, LeaseTotals, PoolView, RuleTotals, TopCallers, Totals, VerdictTotals,
-};
+use crate::engine::{Engine, InForce, LeaseTotals, PoolView, RuleTotals, TopCallers, Totals, VerdictTotals};
 use crate::state::SnapshotStats;
 
 /// Counts by name.
