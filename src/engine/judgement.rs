@@ -299,12 +299,11 @@ impl<'d> Judgement<'d> {
             }
         };
         let slot = slot.or(binding.map(|(slot, _)| slot)).unwrap_or(self.compiled.unnamed);
-        let binding = binding.map(|(_, view)| view);
         let count = self.count_decision(slot, verdict, priority);
         self.record_callers(count, &workspace.checks, stage, selection);
         Ok(Decision {
             verdict,
-            binding,
+            binding: binding.map(|(_, view)| view),
             listed: None,
             shedder,
             lease,
