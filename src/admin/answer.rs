@@ -5,27 +5,22 @@ use std::path::Path;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use http_body_util::Full;
-use hyper::body::{Bytes, Frame, SizeHint};
+use http_body_util::{Either, Full};
+use hyper::body::{Body, Bytes, Frame};
 use hyper::header::{ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue};
 use hyper::{Response, StatusCode};
 use serde::Serialize;
 use serde_json::{Value, json};
 use tokio::sync::mpsc::Receiver;
 
-/// One answer.
-pub(super) type HttpAnswer = Response<Body>;
+/// One answer: all of it at once, or lines as they come.
+pub(super) type HttpAnswer = Response<Either<Full<Bytes>, LineStream>>;
 
-/// Body of a response.
+/// A stream of lines, until its sender closes.
 #[derive(Debug)]
-pub(super) enum Body {
-    /// All of it at once.
-    Whole(Full<Bytes>),
-    /// A stream of lines, until its sender closes.
-    Lines(Receiver<Bytes>),
-}
+pub(super) struct LineStream(Receiver<Bytes>);
 
-impl hyper::body::Body for Body {
+impl Body for LineStream {
     type Data = Bytes;
     type Error = Infallible;
 
@@ -33,29 +28,13 @@ impl hyper::body::Body for Body {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        match &mut *self {
-            Body::Whole(body) => Pin::new(body).poll_frame(context),
-            Body::Lines(lines) => {
-                lines.poll_recv(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
-            }
-        }
-    }
-
-    fn is_end_stream(&self) -> bool {
-        matches!(self, Body::Whole(body) if body.is_end_stream())
-    }
-
-    fn size_hint(&self) -> SizeHint {
-        match self {
-            Body::Whole(body) => body.size_hint(),
-            Body::Lines(_) => SizeHint::default(),
-        }
+        self.0.poll_recv(context).map(|bytes| bytes.map(|bytes| Ok(Frame::data(bytes))))
     }
 }
 
 /// JSON lines as they come.
 pub(super) fn lines(lines: Receiver<Bytes>) -> HttpAnswer {
-    of_body("application/jsonl", StatusCode::OK, Body::Lines(lines))
+    of_body("application/jsonl", StatusCode::OK, Either::Right(LineStream(lines)))
 }
 
 /// Text for people.
@@ -113,10 +92,10 @@ pub(super) fn html(page: String, policy: &str) -> HttpAnswer {
 
 /// Any other kind.
 pub(super) fn of_kind(status: StatusCode, kind: &'static str, body: impl Into<Bytes>) -> HttpAnswer {
-    of_body(kind, status, Body::Whole(Full::new(body.into())))
+    of_body(kind, status, Either::Left(Full::new(body.into())))
 }
 
-fn of_body(kind: &'static str, status: StatusCode, body: Body) -> HttpAnswer {
+fn of_body(kind: &'static str, status: StatusCode, body: Either<Full<Bytes>, LineStream>) -> HttpAnswer {
     let mut answer = Response::new(body);
     *answer.status_mut() = status;
     let headers = answer.headers_mut();

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use http_body_util::Either;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::{TokioIo, TokioTimer};
@@ -13,7 +14,6 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tracing::debug;
 
 use super::AdminState;
-use super::answer::Body;
 use super::http_connections::HttpConnection;
 use super::router::{self, HttpClient};
 
@@ -31,7 +31,7 @@ pub(super) async fn serve<S>(
     let service = service_fn(async |request| {
         connection.note_request();
         let answer = router::answer(&desk, asker, request).await;
-        is_endless.store(matches!(answer.body(), Body::Lines(_)), Ordering::Relaxed);
+        is_endless.store(matches!(answer.body(), Either::Right(_)), Ordering::Relaxed);
         Ok::<_, Infallible>(answer)
     });
     let served = http1::Builder::new()

@@ -38,10 +38,9 @@ impl ChangeLedger {
         changes.push_back(ChangeStatus { at: utc(now.at, now), by: by.to_owned(), what: what.to_owned() });
     }
 
-    /// Records the events of the engine since the last call. Returns whether there were any.
-    pub fn enter_events(&self, engine: &Engine, now: Now) -> bool {
-        let events = engine.take_control_events();
-        for event in &events {
+    /// Records the events of the engine since the last call.
+    pub fn enter_events(&self, engine: &Engine, now: Now) {
+        for event in &engine.take_control_events() {
             match event {
                 ControlEvent::SwitchEnded(switch) => {
                     let what = format!("{}: no longer {}, its time is over", switch.target, switch.mode);
@@ -77,7 +76,6 @@ impl ChangeLedger {
                 ControlEvent::Guard(alarm) => self.alarm(alarm, now),
             }
         }
-        !events.is_empty()
     }
 
     fn alarm(&self, alarm: &Alarm, now: Now) {

@@ -1,7 +1,6 @@
 //! `POST /record`: streams a trace live. Its own low-priority thread writes the lines; events that it is too
 //! slow for are dropped and counted.
 
-use std::io;
 use std::time::Duration;
 
 use humantime::format_duration;
@@ -43,8 +42,6 @@ enum RecordingEnd {
     Gone,
     /// The reader does not read.
     Stalled,
-    /// It cannot be written.
-    Failed,
 }
 
 impl RecordingEnd {
@@ -53,7 +50,6 @@ impl RecordingEnd {
             RecordingEnd::Time => "its time is over",
             RecordingEnd::Gone => "its reader went",
             RecordingEnd::Stalled => "its reader took nothing",
-            RecordingEnd::Failed => "it could not be written",
         }
     }
 }
@@ -110,11 +106,11 @@ fn what(domain: Option<&str>, lasts: Duration, clear: &[&str]) -> String {
 impl LiveRecording {
     fn run(mut self) {
         self.reel.give_way();
-        let ended = self.roll().unwrap_or(RecordingEnd::Failed);
+        let ended = self.roll();
         self.reel.stop();
         if ended == RecordingEnd::Time {
             // A reader that does not take the end keeps the lines before it.
-            let _ = self.finish();
+            self.finish();
         }
         let (lines, dropped) = (self.writer.written().lines, self.reel.dropped());
         let what = format!("recorded {lines} lines, {dropped} dropped: {}", ended.text());
@@ -122,22 +118,21 @@ impl LiveRecording {
     }
 
     /// Writes events until the recording ends.
-    fn roll(&mut self) -> io::Result<RecordingEnd> {
-        let mut chunk = Vec::new();
+    fn roll(&mut self) -> RecordingEnd {
         let mut reported = self.desk.clock.now().at;
-        self.writer.open(&self.desk.engine.open_sessions(), reported, &mut chunk)?;
+        self.writer.open(&self.desk.engine.open_sessions(), reported);
         loop {
-            let some = self.write(&mut chunk)?;
+            let some = self.write();
             let now = self.desk.clock.now().at;
             if now.since(reported) >= REPORT_EVERY {
                 reported = now;
-                self.report(&mut chunk, None)?;
+                self.report(None);
             }
-            if let Err(ended) = self.send(&mut chunk) {
-                return Ok(ended);
+            if let Err(ended) = self.send() {
+                return ended;
             }
             if now >= self.until {
-                return Ok(RecordingEnd::Time);
+                return RecordingEnd::Time;
             }
             if !some {
                 std::thread::sleep(PAUSE);
@@ -146,29 +141,27 @@ impl LiveRecording {
     }
 
     /// Writes the events still buffered, and the final report.
-    fn finish(&mut self) -> io::Result<()> {
-        let mut chunk = Vec::new();
-        while self.write(&mut chunk)? {
-            if self.send(&mut chunk).is_err() {
-                return Ok(());
+    fn finish(&mut self) {
+        while self.write() {
+            if self.send().is_err() {
+                return;
             }
         }
         let changed = self.desk.control.rules().domains != self.rules;
-        self.report(&mut chunk, Some(changed))?;
-        let _ = self.send(&mut chunk);
-        Ok(())
+        self.report(Some(changed));
+        let _ = self.send();
     }
 
-    fn write(&mut self, chunk: &mut Vec<u8>) -> io::Result<bool> {
-        let some = self.writer.write(&self.reel, CHUNK_BYTES, chunk)?;
+    fn write(&mut self) -> bool {
+        let some = self.writer.write(&self.reel, CHUNK_BYTES);
         let lines = self.writer.written().lines;
         self.desk.recorder.count_lines(lines - self.counted);
         self.counted = lines;
-        Ok(some)
+        some
     }
 
     /// A line between those of the trace: how it goes, and at the end whether the rules changed meanwhile.
-    fn report(&self, chunk: &mut Vec<u8>, rules_changed: Option<bool>) -> io::Result<()> {
+    fn report(&mut self, rules_changed: Option<bool>) {
         let written = self.writer.written();
         let mut report = json!({
             "lines": written.lines,
@@ -179,17 +172,15 @@ impl LiveRecording {
             fields.insert("ended".to_owned(), true.into());
             fields.insert("rules_changed".to_owned(), changed.into());
         }
-        serde_json::to_writer(&mut *chunk, &json!({"report": report}))?;
-        chunk.push(b'\n');
-        Ok(())
+        self.writer.report(&json!({"report": report}));
     }
 
-    /// Sends the written chunk to the reader. Events are buffered meanwhile, as long as there is room.
-    fn send(&self, chunk: &mut Vec<u8>) -> Result<(), RecordingEnd> {
-        if chunk.is_empty() {
+    /// Sends the written lines to the reader. Events are buffered meanwhile, as long as there is room.
+    fn send(&mut self) -> Result<(), RecordingEnd> {
+        let mut bytes = Bytes::from(self.writer.take());
+        if bytes.is_empty() {
             return Ok(());
         }
-        let mut bytes = Bytes::from(std::mem::take(chunk));
         let begin = self.desk.clock.now().at;
         loop {
             bytes = match self.lines.try_send(bytes) {

@@ -45,8 +45,6 @@ pub struct FleetView {
     pub happened: SyncCounts,
     /// Remote checks.
     pub asked: RemoteCheckCounts,
-    /// Calls sent, of any kind.
-    pub calls: u64,
     /// Replies that did not match their call.
     pub undecodable: u64,
     /// Numbers out of range, clamped.

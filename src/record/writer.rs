@@ -2,7 +2,6 @@
 
 use std::borrow::Cow;
 use std::collections::{HashMap, HashSet, VecDeque};
-use std::io;
 
 use super::digest::{RecordingKey, letters};
 use super::line::{RecordedAmount, RecordedId, RecordedLine};
@@ -28,6 +27,8 @@ pub struct RecordingWriter {
     unleased: u64,
     repeats: RepeatedLeases,
     written: RecordingTotals,
+    /// Lines that were not taken yet.
+    out: Vec<u8>,
 }
 
 /// The totals of a recording.
@@ -55,6 +56,7 @@ impl RecordingWriter {
             unleased: 0,
             repeats: RepeatedLeases::default(),
             written: RecordingTotals::default(),
+            out: Vec::new(),
         }
     }
 
@@ -65,62 +67,60 @@ impl RecordingWriter {
     }
 
     /// Writes the sessions that were open before the recording.
-    ///
-    /// # Errors
-    /// None, as the destination is memory.
-    pub fn open(&mut self, open: &[OpenSession], at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
+    pub fn open(&mut self, open: &[OpenSession], at: Timestamp) {
         for session in open {
             let label = SessionLabel::of_open(session, &self.key);
-            self.hello(label, &session.pool, session.slots, at, to)?;
+            self.hello(label, &session.pool, session.slots, at);
             session.ends_at.into_iter().for_each(|ends_at| self.sessions.leave(label, ends_at));
         }
-        Ok(())
     }
 
-    /// Writes queued events until `to` holds `bytes_max`. Returns whether there were any.
-    ///
-    /// # Errors
-    /// None, as the destination is memory.
-    pub fn write(&mut self, reel: &RecordReceiver, bytes_max: usize, to: &mut Vec<u8>) -> io::Result<bool> {
+    /// Writes queued events until `bytes_max` are written. Returns whether there were any.
+    pub fn write(&mut self, reel: &RecordReceiver, bytes_max: usize) -> bool {
         let mut some = false;
-        while to.len() < bytes_max
+        while self.out.len() < bytes_max
             && let Some(noted) = reel.next()
         {
             some = true;
-            self.tell(&noted, to)?;
+            self.tell(&noted);
         }
-        Ok(some)
+        some
     }
 
-    pub(super) fn tell(&mut self, noted: &Noted, to: &mut Vec<u8>) -> io::Result<()> {
+    /// Writes a line between those of the trace.
+    pub fn report(&mut self, report: &serde_json::Value) {
+        self.out.extend_from_slice(format!("{report}\n").as_bytes());
+    }
+
+    /// Returns the bytes written since the last call.
+    #[must_use]
+    pub fn take(&mut self) -> Vec<u8> {
+        std::mem::take(&mut self.out)
+    }
+
+    pub(super) fn tell(&mut self, noted: &Noted) {
         let Noted { at, who, what } = noted;
         let Some(who) = who else {
-            let due = self.sessions.end_due(*at);
-            return due.into_iter().try_for_each(|label| self.bye(label, *at, to));
+            self.sessions.end_due(*at).into_iter().for_each(|label| self.bye(label, *at));
+            return;
         };
         let label = SessionLabel::of(who, &self.key);
         match what {
-            NotedKind::Hello { pool, slots } => self.hello(label, pool, *slots, *at, to),
-            NotedKind::Left(ends_at) => {
-                self.sessions.leave(label, *ends_at);
-                Ok(())
-            }
-            NotedKind::Gone if self.sessions.end(label) => self.bye(label, *at, to),
-            NotedKind::Gone | NotedKind::Tick => Ok(()),
-            NotedKind::Ended(lease, outcome) => {
-                let id = self.lease_id(*lease);
-                self.release(id, *outcome, *at, to)
-            }
+            NotedKind::Hello { pool, slots } => self.hello(label, pool, *slots, *at),
+            NotedKind::Left(ends_at) => self.sessions.leave(label, *ends_at),
+            NotedKind::Gone if self.sessions.end(label) => self.bye(label, *at),
+            NotedKind::Gone | NotedKind::Tick => {}
+            NotedKind::Ended(lease, outcome) => self.release(self.lease_id(*lease), *outcome, *at),
             NotedKind::Renewed(lease) => {
                 let id = Some(self.lease_id(*lease));
-                self.line(&RecordedLine { op: "renew", id, ..RecordedLine::default() }, *at, to)
+                self.line(&RecordedLine { op: "renew", id, ..RecordedLine::default() }, *at);
             }
             NotedKind::Judged { payload, .. } | NotedKind::Charged(payload) => {
-                self.greet(label, who, *at, to)?;
-                self.asked(payload, &label.text(), noted, to)
+                self.greet(label, who, *at);
+                self.asked(payload, &label.text(), noted);
             }
             NotedKind::Signal { name, permille } => {
-                self.greet(label, who, *at, to)?;
+                self.greet(label, who, *at);
                 let (session, pool) = (label.text(), who.session.pool_name());
                 let line = RecordedLine {
                     op: "signal",
@@ -130,79 +130,43 @@ impl RecordingWriter {
                     permille: Some(*permille),
                     ..RecordedLine::default()
                 };
-                self.line(&line, *at, to)
+                self.line(&line, *at);
             }
         }
     }
 
     /// Writes a session that is not in the trace yet: it began earlier, or its beginning was dropped.
-    fn greet(
-        &mut self,
-        label: SessionLabel,
-        who: &EventOrigin,
-        at: Timestamp,
-        to: &mut Vec<u8>,
-    ) -> io::Result<()> {
-        self.hello(label, who.session.pool_name(), 0, at, to)
+    fn greet(&mut self, label: SessionLabel, who: &EventOrigin, at: Timestamp) {
+        self.hello(label, who.session.pool_name(), 0, at);
     }
 
-    fn hello(
-        &mut self,
-        label: SessionLabel,
-        pool: &str,
-        slots: u32,
-        at: Timestamp,
-        to: &mut Vec<u8>,
-    ) -> io::Result<()> {
+    fn hello(&mut self, label: SessionLabel, pool: &str, slots: u32, at: Timestamp) {
         if !self.sessions.is_new(label) {
-            return Ok(());
+            return;
         }
         let (session, slots) = (label.text(), Some(slots).filter(|slots| *slots > 0));
-        self.line(
-            &RecordedLine {
-                op: "hello",
-                session: Some(&session),
-                pool: Some(pool),
-                slots,
-                ..RecordedLine::default()
-            },
-            at,
-            to,
-        )
+        let (session, pool) = (Some(&*session), Some(pool));
+        self.line(&RecordedLine { op: "hello", session, pool, slots, ..RecordedLine::default() }, at);
     }
 
-    fn bye(&mut self, label: SessionLabel, at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
-        self.line(
-            &RecordedLine { op: "bye", session: Some(&label.text()), ..RecordedLine::default() },
-            at,
-            to,
-        )
+    fn bye(&mut self, label: SessionLabel, at: Timestamp) {
+        let session = label.text();
+        self.line(&RecordedLine { op: "bye", session: Some(&session), ..RecordedLine::default() }, at);
     }
 
-    fn release(
-        &mut self,
-        id: RecordedId,
-        outcome: WorkOutcome,
-        at: Timestamp,
-        to: &mut Vec<u8>,
-    ) -> io::Result<()> {
-        self.line(
-            &RecordedLine { op: "release", id: Some(id), outcome: Some(outcome), ..RecordedLine::default() },
-            at,
-            to,
-        )
+    fn release(&mut self, id: RecordedId, outcome: WorkOutcome, at: Timestamp) {
+        let (id, outcome) = (Some(id), Some(outcome));
+        self.line(&RecordedLine { op: "release", id, outcome, ..RecordedLine::default() }, at);
     }
 
-    fn asked(&mut self, payload: &[u8], session: &str, noted: &Noted, to: &mut Vec<u8>) -> io::Result<()> {
+    fn asked(&mut self, payload: &[u8], session: &str, noted: &Noted) {
         let mut descriptors = DescriptorList::new();
         match decode_request(payload, &mut descriptors) {
-            Ok(RequestFrame::Hit(judge)) => self.judged("hit", &judge, &descriptors, session, noted, to),
-            Ok(RequestFrame::Peek(judge)) => self.judged("peek", &judge, &descriptors, session, noted, to),
-            Ok(RequestFrame::Acquire(judge)) => {
-                self.judged("acquire", &judge, &descriptors, session, noted, to)
-            }
+            Ok(RequestFrame::Hit(judge)) => self.judged("hit", &judge, &descriptors, session, noted),
+            Ok(RequestFrame::Peek(judge)) => self.judged("peek", &judge, &descriptors, session, noted),
+            Ok(RequestFrame::Acquire(judge)) => self.judged("acquire", &judge, &descriptors, session, noted),
             Ok(RequestFrame::Charge(charge)) => {
-                let Some(hashed) = self.hash(payload, &descriptors) else { return Ok(()) };
+                let Some(hashed) = self.hash(payload, &descriptors) else { return };
                 let amount = match charge.amount {
                     AmountField::Requests(amount) => RecordedAmount::Requests(amount),
                     AmountField::Units(units) => RecordedAmount::Units(units.iter().collect()),
@@ -224,10 +188,10 @@ impl RecordingWriter {
                     },
                     ..RecordedLine::default()
                 };
-                self.line(&line, noted.at, to)
+                self.line(&line, noted.at);
             }
             // Other requests are not recorded.
-            _ => Ok(()),
+            _ => {}
         }
     }
 
@@ -238,10 +202,9 @@ impl RecordingWriter {
         descriptors: &DescriptorList<'_>,
         session: &str,
         noted: &Noted,
-        to: &mut Vec<u8>,
-    ) -> io::Result<()> {
-        let NotedKind::Judged { payload, verdict, refused_by, lease } = &noted.what else { return Ok(()) };
-        let Some(hashed) = self.hash(payload, descriptors) else { return Ok(()) };
+    ) {
+        let NotedKind::Judged { payload, verdict, refused_by, lease } = &noted.what else { return };
+        let Some(hashed) = self.hash(payload, descriptors) else { return };
         let cost = match judge.cost {
             CostField::Requests(1) => None,
             CostField::Requests(cost) => Some(RecordedAmount::Requests(signed(cost))),
@@ -267,12 +230,11 @@ impl RecordingWriter {
             rule: refused_by.as_deref(),
             ..RecordedLine::default()
         };
-        self.line(&line, noted.at, to)?;
+        self.line(&line, noted.at);
         let is_granted = matches!(verdict, Verdict::Allow | Verdict::Wait);
-        match id {
-            // The request was abandoned before it was granted.
-            Some(id) if is_granted && lease.is_none() => self.release(id, WorkOutcome::Dropped, noted.at, to),
-            _ => Ok(()),
+        // The request was abandoned before it was granted.
+        if let Some(id) = id.filter(|_| is_granted && lease.is_none()) {
+            self.release(id, WorkOutcome::Dropped, noted.at);
         }
     }
 
@@ -333,11 +295,11 @@ impl RecordingWriter {
         letters(self.key.digest("idem", idem))
     }
 
-    fn line(&mut self, line: &RecordedLine<'_>, at: Timestamp, to: &mut Vec<u8>) -> io::Result<()> {
+    fn line(&mut self, line: &RecordedLine<'_>, at: Timestamp) {
         // Concurrent threads queue events in the order of their decisions, which their clocks may not follow.
         self.newest = at.as_nanos().saturating_add_signed(self.utc).max(self.newest);
         self.written.lines += 1;
-        line.write(self.newest, to)
+        line.write(self.newest, &mut self.out);
     }
 }
 

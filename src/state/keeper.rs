@@ -110,7 +110,6 @@ impl KeeperWorker {
                 record.writes.fetch_add(1, Ordering::Relaxed);
                 record.bytes.store(bytes, Ordering::Relaxed);
                 let took_micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-                record.took_micros.store(took_micros, Ordering::Relaxed);
                 let seconds = u64::try_from(here.unix_nanos).unwrap_or_default() / NANOS_PER_SECOND;
                 record.written_unix_seconds.store(seconds, Ordering::Relaxed);
                 debug!(bytes, took_micros, "the tables were written");

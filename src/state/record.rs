@@ -15,8 +15,6 @@ pub struct SnapshotStats {
     pub written_unix_seconds: AtomicU64,
     /// Size of the last snapshot in bytes.
     pub bytes: AtomicU64,
-    /// Duration of the last write in microseconds.
-    pub took_micros: AtomicU64,
     /// Unusable files, by [`StateFile`].
     bad: [AtomicU64; StateFile::ALL.len()],
 }

@@ -154,8 +154,10 @@ fn recorded(requests: &[RecordedRequest], at: i64) -> String {
     let clear = keys.map(|(key, _)| key.as_str().into()).collect();
     let (mut writer, mut text) =
         (RecordingWriter::new(RecordingKey::from_bytes([1; 16]), clear, now), Vec::new());
-    writer.open(&engine.open_sessions(), now.at, &mut text).unwrap();
-    while writer.write(&reel, 1 << 20, &mut text).unwrap() {}
+    writer.open(&engine.open_sessions(), now.at);
+    while writer.write(&reel, 1 << 20) {
+        text.append(&mut writer.take());
+    }
     assert_eq!(writer.written().left_out, 0);
     String::from_utf8(text).unwrap()
 }

@@ -5,75 +5,77 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::{Scrape, Sheet};
+use crate::admin::ProcessRecord;
 use crate::admin::status::unix_seconds;
 use crate::clock::read_cpu_nanos;
+use crate::engine::{SwitchOrigin, SwitchView, Target};
 use crate::rules::Mode;
 
 pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
+    let (engine, began) = (&scrape.desk.engine, scrape.desk.clock.started_at());
     sheet.gauge(
         "keys",
         "Keys whose state differs from a fresh one, or did when it was last looked at",
-        &scrape.keys,
+        &(engine.keys() as u64),
     )?;
     let help = "Keys dropped for lack of memory while they still mattered";
     sheet.counter("key_evictions", help, &scrape.totals.evictions)?;
-    sheet.gauge("memory_bytes", "Bytes that the tables have allocated", &scrape.memory_bytes)?;
+    sheet.gauge("memory_bytes", "Bytes that the tables have allocated", &(engine.memory_bytes() as u64))?;
     sheet.gauge(
         "memory_max_bytes",
         "Bytes that the tables may allocate (memory.max)",
-        &scrape.memory_bytes_max,
+        &(engine.memory_bytes_max() as u64),
     )?;
     held(scrape, sheet)?;
     let help = "CPU time that all threads of the daemon have used";
     sheet.counter("cpu_seconds", help, &Duration::from_nanos(read_cpu_nanos()).as_secs_f64())?;
+    let process = scrape.desk.control.process();
     let help = "Memory of the whole daemon that is resident; 0: it cannot be read";
-    sheet.gauge("resident_bytes", help, &scrape.process.resident_bytes)?;
+    sheet.gauge("resident_bytes", help, &process.resident_bytes)?;
     connections(scrape, sheet)?;
     state(scrape, sheet)?;
-    process(scrape, sheet)?;
+    threads(&process, sheet)?;
     rules(scrape, sheet)?;
     recording(scrape, sheet)?;
     sheet.infos("build", "The version that runs", [[("version", env!("CARGO_PKG_VERSION"))]])?;
-    let started = unix_seconds(scrape.began.at, scrape.began);
-    sheet.gauge("start_time_seconds", "When the daemon started, in Unix time", &started)
+    let started = unix_seconds(began.at, began);
+    sheet.gauge("start_time_seconds", "When the daemon started, in Unix time", &started)?;
+    switches(scrape, sheet)
 }
 
 fn held(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let held = &scrape.held;
+    let held = scrape.desk.engine.held_bytes();
     let help =
         "Bytes held for callers beside the tables, by estimate: for all users, and for the largest user";
     let of = [([("users", "all")], held.total), ([("users", "largest")], held.largest_user)];
     sheet.gauges("held_bytes", help, of)?;
     let help = "How often a user, or all together, held too much for something more, by what gave way";
-    sheet.counters("held_refused", help, held.refused.map(|(what, count)| ([("what", what)], count)))
+    sheet.counters_by("held_refused", help, "what", held.refused)
 }
 
 fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let server = &scrape.server;
+    let server = &scrape.desk.server;
     sheet.gauge("connections", "Connections on the applications' socket", &server.connections())?;
-    let refused = server.refused_connections().map(|(reason, count)| ([("reason", reason)], count));
     let help =
         "Connections that were not let in, by the bound that was reached: connections.max or .per_user";
-    sheet.counters("connections_refused", help, refused)?;
+    sheet.counters_by("connections_refused", help, "reason", server.refused_connections())?;
     let help = "Idle connections of sessions with many that were ended so that another could be let in";
     sheet.counter("connections_reclaimed", help, &server.connections_reclaimed())?;
-    let errors = server.errors().map(|(code, count)| ([("code", code)], count));
     let help = "Frames that were answered by an ERROR, by its code: their senders go on without limits";
-    sheet.counters("frames_bad", help, errors)?;
+    sheet.counters_by("frames_bad", help, "code", server.errors())?;
     let missed = server.missed_decisions();
     let missed = missed.map(|(client, reason, count)| ([("client", client), ("reason", reason)], count));
     let help = "Decisions that clients made without the daemon, as they report once they reach it again";
     sheet.counters("missed", help, missed)?;
-    let full = server.not_pending().map(|(reason, count)| ([("reason", reason)], count));
     let help =
         "Requests that were judged without waiting for the call that their rules ask for, by what was full";
-    sheet.counters("waits_declined", help, full)?;
+    sheet.counters_by("waits_declined", help, "reason", server.not_pending())?;
     let help = "How often the wall clock was set back, by a tenth of a second or more";
     sheet.counter("clock_steps_back", help, &server.clock_steps_back())
 }
 
 fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let stats = &scrape.snapshots;
+    let stats = &scrape.desk.snapshots;
     let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
     sheet.counter(
         "state_writes",
@@ -86,11 +88,10 @@ fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.gauge("state_last_write_timestamp_seconds", help, &read(&stats.written_unix_seconds))?;
     sheet.gauge("state_bytes", "How large they were then", &read(&stats.bytes))?;
     let help = "Files of the state directory that were of no use at the start: what they kept is lost";
-    sheet.counters("state_bad", help, stats.bad().map(|(file, count)| ([("file", file)], count)))
+    sheet.counters_by("state_bad", help, "file", stats.bad())
 }
 
-fn process(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let process = &scrape.process;
+fn threads(process: &ProcessRecord, sheet: &mut Sheet<'_>) -> fmt::Result {
     let help = "Lines of the log that were dropped, because standard error did not take them";
     sheet.counter("log_lines_dropped", help, &process.log_lines_dropped)?;
     let threads = || process.threads.iter().map(|thread| ([("thread", thread.name)], thread));
@@ -105,7 +106,7 @@ fn process(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 }
 
 fn recording(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let recorder = &scrape.recorder;
+    let recorder = &scrape.desk.recorder;
     let help = "Whether somebody records what is judged (tidegate record)";
     sheet.gauge("recording", help, &u64::from(recorder.is_on()))?;
     sheet.counter("recorded_lines", "Lines of traces that were written", &recorder.lines())?;
@@ -114,7 +115,7 @@ fn recording(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 }
 
 fn rules(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let rules = &scrape.rules;
+    let rules = scrape.desk.control.rules();
     let help = "Whether all that was written was put in force when the rules were last read";
     sheet.gauge("rules_reload_success", help, &u64::from(rules.is_good))?;
     let last = rules.last_success.map_or(0.0, |at| unix_seconds(at, scrape.now));
@@ -131,6 +132,42 @@ fn rules(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     });
     let help = "The mode that a rule really has, whoever said so: 1 for that one, 0 for the others";
     sheet.gauges("mode", help, modes.collect::<Vec<_>>())
+}
+
+/// Counts active switches by their origin, also those that wait for a rule that is gone. `GET /switches` lists them.
+fn switches(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
+    let engine = &scrape.desk.engine;
+    let switches = [engine.switches(), engine.fleet_switches()].concat();
+    let count = |by: &str, reach: &str| {
+        switches.iter().filter(|view| (said_by(view), reach_of(view)) == (by, reach)).count() as u64
+    };
+    let of = |by, reach| ([("by", by), ("reach", reach)], count(by, reach));
+    let series = [
+        of("host", "everything"),
+        of("host", "rule"),
+        of("fleet", "everything"),
+        of("fleet", "rule"),
+        of("guard", "rule"),
+        ([("by", "file"), ("reach", "everything")], u64::from(engine.is_off())),
+    ];
+    let help = "What is in another mode than the files say, by who said so: host, fleet: by hand, on this host or to \
+                all; guard; file: the file that allows everything";
+    sheet.gauges("switches", help, series)
+}
+
+fn said_by(view: &SwitchView) -> &'static str {
+    match view.switch.by {
+        SwitchOrigin::User(_) => "host",
+        SwitchOrigin::Guard => "guard",
+        SwitchOrigin::Fleet { .. } => "fleet",
+    }
+}
+
+fn reach_of(view: &SwitchView) -> &'static str {
+    match view.switch.target {
+        Target::Daemon => "everything",
+        Target::Rule(_) => "rule",
+    }
 }
 
 /// As many as are counted by name.

@@ -31,14 +31,14 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let help = "Batches of cells, by what came of them: answered; stale: after a later one, another daemon has this \
                 host's name; unknown: Redis has forgotten those before; given_up: no answer in 50 s; undecodable: a \
                 reply that was none";
-    sheet.counters("fleet_batches", help, outcomes(&fleet.batches(), "outcome"))?;
+    sheet.counters_by("fleet_batches", help, "outcome", fleet.batches())?;
     let help = "Batches that were sent once more, in the same words, for want of an answer";
     sheet.counter("fleet_batch_repeats", help, &happened.repeats)?;
     let help = "Calls, connections and attempts to connect that failed, by class";
-    sheet.counters("fleet_errors", help, outcomes(&fleet.errors, "class"))?;
+    sheet.counters_by("fleet_errors", help, "class", fleet.errors.iter().copied())?;
     let help = "Requests that were to wait for a call, by what came of it: answered; late: no answer by its deadline; \
                 declined: too many were on their way, or calls were stopped";
-    sheet.counters("fleet_asked", help, outcomes(&fleet.remote_checks(), "outcome"))?;
+    sheet.counters_by("fleet_asked", help, "outcome", fleet.remote_checks())?;
     let help = "How often such calls were stopped for a while: five in a row were late";
     sheet.counter("fleet_asks_stopped", help, &fleet.asked.stopped)?;
     let help = "Tokens charged below zero: what was really admitted beyond a budget";
@@ -77,13 +77,6 @@ fn reserves(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let help =
         "How much other work the reserve lets be in progress here; 0 also where the slots are not known";
     sheet.gauges("fleet_reserve_most", help, most)
-}
-
-fn outcomes(
-    counts: &[(&'static str, u64)],
-    label: &'static str,
-) -> impl Iterator<Item = ([(&'static str, &'static str); 1], u64)> {
-    counts.iter().map(move |(name, count)| ([(label, *name)], *count))
 }
 
 /// As many as are counted by name.

@@ -4,12 +4,10 @@
 mod daemon;
 mod decisions;
 mod fleet;
-mod switches;
 mod work;
 
 use std::collections::HashMap;
 use std::fmt;
-use std::sync::Arc;
 
 use hyper::StatusCode;
 use prometheus_client::collector::Collector;
@@ -21,36 +19,19 @@ use tracing::error;
 
 use super::AdminState;
 use super::answer::{self, HttpAnswer};
-use super::control::{ProcessRecord, RulesRecord};
 use super::fleet::{FleetReading, FleetRuleStatus, fleet_rules};
 use crate::clock::Now;
-use crate::engine::{HeldBytes, InForce, LeaseTotals, PoolView, Totals};
-use crate::record::Recorder;
-use crate::server::ServerCounters;
-use crate::state::SnapshotStats;
-use switches::Switches;
+use crate::engine::{InForce, PoolView, Totals};
 
-/// Everything at one moment.
-#[derive(Debug)]
+/// The state at one moment, as far as several families need it, and the daemon to read the rest from.
 struct Scrape {
+    desk: AdminState,
     now: Now,
-    began: Now,
     totals: Totals,
     in_force: InForce,
-    leases: LeaseTotals,
     pools: Vec<PoolView>,
-    keys: u64,
-    memory_bytes: u64,
-    memory_bytes_max: u64,
-    held: HeldBytes,
-    switches: Switches,
-    rules: RulesRecord,
-    server: Arc<ServerCounters>,
-    snapshots: Arc<SnapshotStats>,
-    process: ProcessRecord,
     fleet: FleetReading,
     fleet_rules: Vec<FleetRuleStatus>,
-    recorder: Arc<Recorder>,
 }
 
 /// The page of it.
@@ -71,24 +52,19 @@ impl Scrape {
         let fleet = FleetReading::take(desk, now.at);
         Scrape {
             now,
-            began: desk.clock.started_at(),
             totals: engine.totals(),
             in_force: engine.in_force(),
-            leases: engine.leases(),
             pools: engine.pools(now),
-            keys: engine.keys() as u64,
-            memory_bytes: engine.memory_bytes() as u64,
-            memory_bytes_max: engine.memory_bytes_max() as u64,
-            held: engine.held_bytes(),
-            switches: Switches::of(engine),
-            rules: desk.control.rules(),
-            server: Arc::clone(&desk.server),
-            snapshots: Arc::clone(&desk.snapshots),
-            process: desk.control.process(),
             fleet_rules: fleet_rules(engine, &fleet.view, now.at, &HashMap::new()),
             fleet,
-            recorder: Arc::clone(&desk.recorder),
+            desk: desk.clone(),
         }
+    }
+}
+
+impl fmt::Debug for Scrape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Scrape").finish_non_exhaustive()
     }
 }
 
@@ -98,8 +74,7 @@ impl Collector for Scrape {
         decisions::write(self, &mut sheet)?;
         work::write(self, &mut sheet)?;
         fleet::write(self, &mut sheet)?;
-        daemon::write(self, &mut sheet)?;
-        switches::write(self, &mut sheet)
+        daemon::write(self, &mut sheet)
     }
 }
 
@@ -131,6 +106,17 @@ impl Sheet<'_> {
             metric.encode_counter::<[(&str, &str); 0], _, f64>(&count, None)?;
         }
         Ok(())
+    }
+
+    /// The same with one label.
+    fn counters_by(
+        &mut self,
+        name: &str,
+        help: &str,
+        label: &'static str,
+        counts: impl IntoIterator<Item = (&'static str, u64)>,
+    ) -> fmt::Result {
+        self.counters(name, help, counts.into_iter().map(|(value, count)| ([(label, value)], count)))
     }
 
     /// The same with one series.

@@ -220,7 +220,6 @@ impl SyncLoop {
     }
 
     fn send(&mut self, calls: Vec<(Option<NodeId>, ScriptCommand)>, now: Now) {
-        self.view.calls += calls.len() as u64;
         if let Some(servers) = self.servers.as_mut().filter(|_| !calls.is_empty()) {
             servers.send(calls, now.at);
         }
