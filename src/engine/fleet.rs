@@ -4,14 +4,13 @@
 use super::Engine;
 use super::control::{KeyError, RuleName};
 use super::digest::{Digest, HashKey, Salt};
-use super::permits::FleetConcurrencyLimit;
-use super::ruling::share_tag_and_salt;
+use super::ruling::{permit_salt, share_tag_and_salt};
 use super::shards::{Shard, Shards};
 use super::sync::Mutex;
 use super::tag::Tag;
 use crate::clock::Now;
-use crate::limit::Quota;
-use crate::limit::share;
+use crate::limit::concurrency::ConcurrencyQuota;
+use crate::limit::{Quota, share};
 use crate::rules::Domain;
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -45,8 +44,9 @@ impl SharedKey {
         self.digest
     }
 
-    pub(super) fn state(&self, budget: &FleetBudget) -> Digest {
-        let (tag, salt) = budget.states;
+    /// The digest of its state under a limit.
+    pub(super) fn state<Q>(&self, limit: &FleetLimit<Q>) -> Digest {
+        let (tag, salt) = limit.states;
         self.digest.with_tag_and_salt(tag, salt)
     }
 
@@ -57,16 +57,22 @@ impl SharedKey {
     }
 }
 
-/// The quota of one fleet budget, and its rule.
+/// The quota of one limit over all hosts, and its rule.
 #[derive(Clone, Debug)]
-pub struct FleetBudget {
+pub struct FleetLimit<Q> {
     /// The rule as `domain/rule`.
     pub rule: Arc<str>,
     /// The quota of all hosts together.
-    pub quota: share::ShareQuota,
+    pub quota: Q,
     /// Separates the states of its keys from incomparable ones.
     states: (Tag, Salt),
 }
+
+/// A fleet budget.
+pub type FleetBudget = FleetLimit<share::ShareQuota>;
+
+/// A shared concurrency limit.
+pub type FleetConcurrencyLimit = FleetLimit<ConcurrencyQuota>;
 
 /// This host's share of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,21 +127,22 @@ impl FleetMembership {
         for domain in domains {
             for rule in domain.rules() {
                 for (number, allowance) in rule.limit.allowances.iter().enumerate() {
-                    let name = || Arc::from(format!("{}/{}", domain.name(), rule.name));
+                    let numbered = || {
+                        let rule: Arc<str> = format!("{}/{}", domain.name(), rule.name).into();
+                        (budget_number(&joined.key, &rule, number), rule)
+                    };
                     match allowance.as_ref().map(|it| &it.quota) {
                         Some(Quota::FleetBudget(quota)) => {
-                            let name: Arc<str> = name();
-                            let budget = budget_number(&joined.key, &name, number);
+                            let (budget, rule) = numbered();
                             quota.join(&joined.status, budget);
-                            let states = share_tag_and_salt(quota, own);
-                            let quota = (**quota).clone();
-                            budgets.insert(budget, FleetBudget { rule: name, quota, states });
+                            let (states, quota) = (share_tag_and_salt(quota, own), (**quota).clone());
+                            budgets.insert(budget, FleetLimit { rule, quota, states });
                         }
                         Some(Quota::Concurrency(quota)) if quota.is_fleet() => {
-                            let name: Arc<str> = name();
-                            let budget = budget_number(&joined.key, &name, number);
+                            let (budget, rule) = numbered();
                             quota.join(&joined.status, budget);
-                            limits.insert(budget, FleetConcurrencyLimit::new(name, quota, own));
+                            let (states, quota) = ((Tag::NONE, permit_salt(own)), quota.clone());
+                            limits.insert(budget, FleetLimit { rule, quota, states });
                         }
                         _ => {}
                     }

@@ -75,8 +75,10 @@ impl MemoryLedger {
         HeldBytes {
             total: held().sum(),
             largest_user: held().max().unwrap_or_default(),
-            refused: AccountUse::ALL
-                .map(|what| (what.name(), self.all.refused(what).load(Ordering::Relaxed))),
+            refused: AccountUse::ALL.map(|what| {
+                let count = self.all.refused.get(what as usize);
+                (what.name(), count.map_or(0, |count| count.load(Ordering::Relaxed)))
+            }),
         }
     }
 }
@@ -116,7 +118,9 @@ impl Account {
 
     #[cold]
     fn count_refused(&self, what: AccountUse) {
-        self.all.refused(what).fetch_add(1, Ordering::Relaxed);
+        if let Some(count) = self.all.refused.get(what as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
     }
 
     /// Takes back `bytes` of a charge.
@@ -142,19 +146,6 @@ impl Account {
             + count(&self.sessions) * SESSION_BYTES
             + count(&self.connections) * CONNECTION_BYTES;
         (count(&self.bytes) + fixed) as u64
-    }
-}
-
-impl LedgerTotals {
-    fn refused(&self, what: AccountUse) -> &AtomicU64 {
-        let [reports, waits, buffers, sessions, leases] = &self.refused;
-        match what {
-            AccountUse::Reports => reports,
-            AccountUse::PendingRequests => waits,
-            AccountUse::Buffers => buffers,
-            AccountUse::Sessions => sessions,
-            AccountUse::Leases => leases,
-        }
     }
 }
 

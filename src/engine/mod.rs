@@ -58,8 +58,8 @@ pub use decision::{
 };
 pub use digest::HashKey;
 pub use fleet::{
-    FleetBudget, FleetStatus, HostShare, NextIncrease, RedisLevel, ShareReply, ShareReport, SharedKey,
-    WindowTurns,
+    FleetBudget, FleetConcurrencyLimit, FleetLimit, FleetStatus, HostShare, NextIncrease, RedisLevel,
+    ShareReply, ShareReport, SharedKey, WindowTurns,
 };
 pub use footprint::{KeyFootprint, bytes_per_key, bytes_per_rule_key, keys_within};
 pub use in_force::InForce;
@@ -68,9 +68,7 @@ pub use leases::{
     WorkOutcome, WrongPool,
 };
 pub use ledger::{Account, AccountUse, HeldBytes};
-pub use permits::{
-    ClaimedPermit, FleetConcurrencyLimit, HostPermits, PermitTotals, PlacesReported, PlacesSettled,
-};
+pub use permits::{ClaimedPermit, HostPermits, PermitTotals, PlacesReported, PlacesSettled};
 pub use pool::{OtherHostsSums, OtherHostsView, PoolReserve, PoolView, ReserveView, SignalView};
 pub use remote_check::{
     CheckReply, OnCheckReply, RemoteCheckResult, RemoteChecker, SHORTFALLS_MAX, SharedRemoteChecker,

@@ -2,38 +2,17 @@
 
 use super::Engine;
 use super::control::{KeyError, RuleName};
-use super::digest::{Digest, HashKey, Salt};
-use super::fleet::SharedKey;
+use super::digest::Digest;
+use super::fleet::{FleetConcurrencyLimit, SharedKey};
 use super::ruling::permit_salt;
 use super::shards::{SHARDS, Shard};
 use super::tag::Tag;
 use crate::clock::Now;
-use crate::limit::concurrency::ConcurrencyQuota;
 use crate::limit::places::Permits;
 use std::collections::HashMap;
 use std::sync::Arc;
 
 pub use crate::limit::places::{PermitReply as PlacesSettled, PermitReport as PlacesReported};
-
-/// One shared concurrency limit, with the name of its rule.
-#[derive(Clone, Debug)]
-pub struct FleetConcurrencyLimit {
-    /// The rule as `domain/rule`.
-    pub rule: Arc<str>,
-    /// The limit over all hosts.
-    pub quota: ConcurrencyQuota,
-    salt: Salt,
-}
-
-impl FleetConcurrencyLimit {
-    pub(super) fn new(rule: Arc<str>, quota: &ConcurrencyQuota, own: &HashKey) -> FleetConcurrencyLimit {
-        FleetConcurrencyLimit { rule, quota: quota.clone(), salt: permit_salt(own) }
-    }
-
-    fn state(&self, key: &SharedKey) -> Digest {
-        key.digest().with_tag_and_salt(Tag::NONE, self.salt)
-    }
-}
 
 /// This host's part of one key of a shared concurrency limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,7 +68,7 @@ impl Engine {
         now: Now,
     ) -> Option<PlacesReported> {
         let shard = self.shards.lock(self.shards.index_for(&key.digest()));
-        let digest = budget.state(key);
+        let digest = key.state(budget);
         let places = shard.permits.find(&digest).filter(|places| places.budget() == key.budget())?;
         Some(places.peek_report(shard.in_use(&digest), now.at))
     }
@@ -104,7 +83,7 @@ impl Engine {
         now: Now,
     ) -> Option<PlacesReported> {
         let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
-        let digest = budget.state(key);
+        let digest = key.state(budget);
         let in_use = shard.in_use(&digest);
         let places = shard.permits.find_mut(&digest).filter(|places| places.budget() == key.budget())?;
         Some(places.report_for_sync(in_use, now.at))
@@ -113,7 +92,7 @@ impl Engine {
     /// Creates the state of a key that a request waits for, or moves it to the key's budget.
     pub fn create_permits(&self, key: &SharedKey, budget: &FleetConcurrencyLimit, now: Now) {
         let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
-        let state = budget.state(key);
+        let state = key.state(budget);
         match shard.permits.find_mut(&state) {
             Some(places) => places.set_budget(key.budget()),
             None => {
@@ -133,7 +112,7 @@ impl Engine {
         now: Now,
     ) -> Option<ClaimedPermit> {
         let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
-        let state = budget.state(key);
+        let state = key.state(budget);
         let in_use = shard.in_use(&state);
         let places = shard.permits.find_mut(&state).filter(|places| places.budget() == key.budget())?;
         places.reserve(in_use, now.at).then_some(ClaimedPermit { key: *key, state })
@@ -180,7 +159,7 @@ impl Engine {
         now: Now,
     ) -> Option<PlacesReported> {
         let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
-        let digest = budget.state(key);
+        let digest = key.state(budget);
         let in_use = shard.in_use(&digest);
         Some(shard.permits.find_mut(&digest)?.report(keep, in_use, now.at))
     }
@@ -194,7 +173,7 @@ impl Engine {
         now: Now,
     ) {
         let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
-        let digest = budget.state(key);
+        let digest = key.state(budget);
         let in_use = shard.in_use(&digest);
         let Some(places) = shard.permits.find_mut(&digest) else { return };
         places.apply_reply(settled, in_use, now.at);
@@ -205,7 +184,7 @@ impl Engine {
     /// no lease is in progress.
     pub fn remove_permits(&self, key: &SharedKey, budget: &FleetConcurrencyLimit, now: Now) -> bool {
         let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
-        let digest = budget.state(key);
+        let digest = key.state(budget);
         let in_use = shard.in_use(&digest);
         shard.permits.find_mut(&digest).is_none_or(|places| places.stop_tracking(in_use, now.at))
     }
@@ -230,7 +209,7 @@ impl Engine {
         let shard = self.shards.lock(self.shards.index_for(&digest));
         let here = of_rule.into_iter().map(|(number, budget)| {
             let key = SharedKey::new(digest, *number);
-            let state = budget.state(&key);
+            let state = key.state(budget);
             let places = shard.permits.find(&state).filter(|places| places.budget() == *number);
             let is_here = places.is_some();
             let here = HostPermits {
