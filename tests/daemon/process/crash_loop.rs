@@ -4,8 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::daemon::{Daemon, Plan, Process, RULES, eventually};
-use super::http::get;
-use super::metric;
+use super::http::{get, metric};
 use super::wire::{hit, verdict_of};
 
 /// With a state directory, and a short time until rules are proven.

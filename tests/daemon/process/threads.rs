@@ -6,8 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use super::daemon::{BINARY, Daemon, Plan, Process, RULES, eventually};
-use super::http::{admin_socket, get, post};
-use super::metric;
+use super::http::{admin_socket, get, metric, post};
 use super::wire::{hit, verdict_of};
 
 /// Users of this test alone, as RLIMIT_NPROC counts all threads of a user.
@@ -197,15 +196,6 @@ fn runs_every_helper_thread_again_after_a_panic() {
     assert_eq!(daemon.process.exit_code(), Some(0), "{}", daemon.log());
     assert!(daemon.plan.path("state").join("tables").exists(), "{}", daemon.log());
     assert!(!Path::new(&admin_socket(&daemon)).exists());
-}
-
-#[test]
-fn counts_restarts_from_zero() {
-    let daemon = super::daemon::daemon();
-    for thread in ["rules", "admin", "switches", "sampler", "log"] {
-        let restarts = format!("tidegate_thread_restarts_total{{thread=\"{thread}\"}}");
-        assert_eq!(metric(&daemon, &restarts), Some(0.0), "{thread}");
-    }
 }
 
 #[test]
