@@ -13,6 +13,10 @@
     clippy::cast_lossless,
     reason = "a test fails by panicking, prints its figures, and counts what fits"
 )]
+#![cfg_attr(
+    not(debug_assertions),
+    allow(dead_code, unused_imports, reason = "only a debug build can be made to panic")
+)]
 
 #[path = "../support/daemon.rs"]
 #[allow(dead_code, reason = "shared by the test programs")]

@@ -55,6 +55,13 @@ pub(crate) fn ask(daemon: &Daemon, request: &str) -> Answer {
     Answer::read(&answer).unwrap_or_else(|| panic!("{request}: {:?}", String::from_utf8_lossy(&answer)))
 }
 
+/// The value of a metric; `None` if the daemon has none of this name.
+pub(crate) fn metric(daemon: &Daemon, name: &str) -> Option<f64> {
+    let metrics = get(daemon, "/metrics").body;
+    let value = metrics.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    value.map(|value| value.parse().unwrap())
+}
+
 /// Requests a page over TCP.
 pub(crate) fn get_over_tcp(port: u16, path: &str) -> Answer {
     let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\n\r\n");

@@ -1,8 +1,13 @@
 //! Access to the operators' listeners: users, paths per listener, an admin socket that cannot be bound.
 
+use std::fs;
 use std::net::TcpListener;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
 use std::process::{Command, Stdio};
+
+use serde_json::json;
 
 use super::daemon::{BINARY, Daemon, Plan, daemon, eventually};
 use super::http::{admin_socket, get, get_over_tcp};
@@ -10,10 +15,23 @@ use super::http::{admin_socket, get, get_over_tcp};
 #[test]
 fn creates_admin_socket_for_owner_only() {
     let daemon = daemon();
-    let there = std::fs::symlink_metadata(admin_socket(&daemon)).unwrap();
+    let there = fs::symlink_metadata(admin_socket(&daemon)).unwrap();
     assert_eq!(there.mode() & 0o777, 0o600);
     assert_eq!(there.uid(), rustix::process::geteuid().as_raw());
 }
+
+/// The user of the commands that are refused.
+const OTHER: u32 = 4_711;
+
+const COMMANDS: [&str; 7] = [
+    "reload",
+    "dashboard",
+    "switch",
+    "switch --all disabled",
+    "block per-user user=u --for 1h",
+    "unblock per-user user=u",
+    "reset per-user user=u",
+];
 
 #[test]
 fn refuses_another_user_whatever_the_socket_mode() {
@@ -22,37 +40,38 @@ fn refuses_another_user_whatever_the_socket_mode() {
         return;
     }
     let daemon = daemon();
-    let as_another = || {
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid", "4711", "--regid", "4711", "--clear-groups", BINARY, "reload", "--admin"]);
-        command.arg(admin_socket(&daemon)).stdin(Stdio::null()).output()
-    };
-    let Ok(refused) = as_another() else {
-        eprintln!("left out: there is no setpriv here");
-        return;
+    let open = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
+    let refused = |command: &str| {
+        let mut other = Command::new(BINARY);
+        other.args(command.split(' ')).arg("--admin").arg(admin_socket(&daemon)).stdin(Stdio::null());
+        let output = other.current_dir("/").uid(OTHER).gid(OTHER).output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{command}: {output:?}");
+        String::from_utf8(output.stderr).unwrap()
     };
     // The path fails first, as the test's directory is root's.
-    assert_eq!(refused.status.code(), Some(1), "{refused:?}");
-    let open = |path: &std::path::Path, mode| {
-        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-    };
+    COMMANDS.iter().for_each(|command| drop(refused(command)));
     open(daemon.plan.directory.path(), 0o755);
-    let refused = as_another().unwrap();
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(refused.status.code() == Some(1) && said.contains("it is for root and for the user"), "{said}");
+    for command in COMMANDS {
+        let said = refused(command);
+        assert!(
+            said.contains("Permission denied") && said.contains("for root and for the user"),
+            "{command}: {said}"
+        );
+    }
     // With an open mode, the kernel's peer credentials decide.
     open(&admin_socket(&daemon), 0o666);
-    for _ in 0..20 {
-        let refused = as_another().unwrap();
-        let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-        assert!(
-            refused.status.code() == Some(1) && said.contains("it is for root and for the user"),
-            "{said}"
-        );
+    for command in COMMANDS.iter().cycle().take(3 * COMMANDS.len()) {
+        let said = refused(command);
+        assert!(said.contains("it is for root and for the user"), "{command}: {said}");
     }
     let log = daemon.await_log(&["refused on the admin socket", "user=4711"]);
     assert_eq!(daemon.log().matches("refused on the admin socket").count(), 1, "{log}");
     assert!(!daemon.log().contains("read again"), "nothing was reloaded");
+    let found = get(&daemon, "/switches").json();
+    assert_eq!(
+        [&found["switches"], &found["blocks"], &found["mode"]],
+        [&json!([]), &json!([]), &json!("enforce")]
+    );
     assert_eq!(get(&daemon, "/healthz").status, 200, "the places of the refused are free again");
 }
 
@@ -103,7 +122,7 @@ fn logs_unavailable_admin_socket_and_retries() {
     let daemon = plan.start();
     daemon.await_log(&["no admin socket", "later/elsewhere.sock.lock", "help: "]);
     daemon.greeted().assert_served();
-    std::fs::create_dir(daemon.plan.path("later")).unwrap();
+    fs::create_dir(daemon.plan.path("later")).unwrap();
     eventually("it has its admin socket", || {
         let answer = super::http::say(
             std::os::unix::net::UnixStream::connect(&path).ok()?,
@@ -111,19 +130,23 @@ fn logs_unavailable_admin_socket_and_retries() {
         );
         (super::http::Answer::read(&answer)?.status == 200).then_some(())
     });
+    // Where no directory and no permission would help.
+    let daemon = Plan::new().settings("admin: {socket: /proc/admin.sock}").start();
+    daemon.await_log(&["no admin socket", "help: "]);
+    daemon.greeted().assert_served();
 }
 
 #[test]
 fn leaves_symlink_at_admin_path_untouched() {
     let plan = Plan::new();
     let precious = plan.path("precious");
-    std::fs::write(&precious, "kept").unwrap();
+    fs::write(&precious, "kept").unwrap();
     std::os::unix::fs::symlink(&precious, plan.path("t.admin.sock")).unwrap();
     let daemon = plan.start();
     daemon.await_log(&["no admin socket", "not a socket"]);
     daemon.greeted().assert_served();
-    assert_eq!(std::fs::read_to_string(&precious).unwrap(), "kept");
-    assert!(std::fs::symlink_metadata(daemon.plan.path("t.admin.sock")).unwrap().is_symlink());
+    assert_eq!(fs::read_to_string(&precious).unwrap(), "kept");
+    assert!(fs::symlink_metadata(daemon.plan.path("t.admin.sock")).unwrap().is_symlink());
 }
 
 #[test]

@@ -90,15 +90,15 @@ fn every_command_prints_help_without_daemon() {
     let plan = daemon.plan;
     drop(daemon.process);
     // A killed daemon leaves its socket.
-    for command in
-        [&["status"][..], &["top", "--once"], &["reload"], &["healthcheck"], &["healthcheck", "--live"]]
-    {
-        let mut left = Command::new(BINARY);
-        let left = said(&left.args(command).args(["--admin", admin]).output().unwrap());
-        assert!(left.0 == Some(1) && left.2.contains("start the daemon"), "{command:?}: {}", left.2);
-        let nowhere = plan.path("nowhere.sock");
-        let mut missing = Command::new(BINARY);
-        let missing = said(&missing.args(command).arg("--admin").arg(&nowhere).output().unwrap());
-        assert!(missing.0 == Some(1) && missing.2.contains("admin.sock"), "{command:?}: {}", missing.2);
+    for command in ["status", "top --once", "reload", "healthcheck", "healthcheck --live", "fleet"] {
+        let run = |option: &str, path: &str| {
+            elsewhere(&[&command.split(' ').collect::<Vec<_>>(), &[option, path][..]].concat())
+        };
+        let (code, out, err) = run("--admin", admin);
+        assert!(code == Some(1) && out.is_empty() && err.contains("start the daemon"), "{command}: {err}");
+        for (option, words) in [("--admin", "admin.sock"), ("--socket", "nowhere.sock")] {
+            let (code, out, err) = run(option, plan.path("nowhere.sock").to_str().unwrap());
+            assert!(code == Some(1) && out.is_empty() && err.contains(words), "{command} {option}: {err}");
+        }
     }
 }

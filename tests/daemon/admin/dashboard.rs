@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 
-use super::daemon::{BINARY, Daemon, Process, daemon, eventually};
+use super::daemon::{BINARY, Daemon, Process, daemon};
 use super::http::{Answer, admin_socket, get};
 use super::wire::PATIENCE;
 
@@ -151,31 +151,4 @@ fn dashboard_rejects_unusable_arguments() {
     let (code, why, printed) = run(&["--admin", admin.to_str().unwrap(), "--port", &port]);
     assert!(code == Some(1) && printed == 0 && why.contains("--port") && why.contains(&port), "{why}");
     assert_eq!(run(&["--port", "65536"]).0, Some(2));
-}
-
-#[test]
-fn dashboard_refuses_another_user() {
-    if !rustix::process::geteuid().is_root() {
-        eprintln!("left out: only root can ask as another user");
-        return;
-    }
-    let daemon = daemon();
-    let mut command = Command::new("setpriv");
-    command.args(["--reuid", "4711", "--regid", "4711", "--clear-groups", BINARY, "dashboard", "--admin"]);
-    let Ok(refused) = command.arg(admin_socket(&daemon)).stdin(Stdio::null()).output() else {
-        eprintln!("left out: there is no setpriv here");
-        return;
-    };
-    let said = String::from_utf8_lossy(&refused.stderr).into_owned();
-    assert!(refused.status.code() == Some(1) && said.contains("it is for root and for the user"), "{said}");
-}
-
-#[test]
-fn dashboard_serves_beside_silent_connections() {
-    let daemon = daemon();
-    let dashboard = Dashboard::start(&daemon);
-    let silent: Vec<_> = (0..8).map(|_| TcpStream::connect(("127.0.0.1", dashboard.port)).unwrap()).collect();
-    assert_eq!(dashboard.look("/healthz").status, 200);
-    drop(silent);
-    eventually("it still answers", || (dashboard.look("/").status == 200).then_some(()));
 }

@@ -1,11 +1,10 @@
 //! Decisions are unaffected by any input at the operators' listeners.
 
 use std::io::Write;
-use std::net::TcpStream;
 use std::os::unix::net::UnixStream;
 
-use super::daemon::{Plan, daemon};
-use super::http::{admin_socket, get, get_over_tcp, say};
+use super::daemon::daemon;
+use super::http::{admin_socket, get, say};
 use super::wire::hit;
 
 #[test]
@@ -47,29 +46,6 @@ fn garbage_closes_only_its_own_connection() {
     let answer = say(UnixStream::connect(admin_socket(&daemon)).unwrap(), two);
     assert_eq!(String::from_utf8_lossy(&answer).matches("HTTP/1.1 200").count(), 1);
     assert_eq!(get(&daemon, "/healthz").status, 200);
-}
-
-#[test]
-fn serves_after_idle_connections_time_out() {
-    let daemon = Plan::new().settings("metrics: {listen: \"127.0.0.1:0\"}").start();
-    let port = super::access::metrics_port(&daemon);
-    let mut wire = daemon.greeted();
-    // The slowest clients: half a line and no more.
-    let held: Vec<TcpStream> = (0..40)
-        .map(|_| {
-            let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
-            stream.write_all(b"GET /metr").unwrap();
-            stream
-        })
-        .collect();
-    for id in 0..100 {
-        assert_eq!(wire.ask(&hit(id, "u"))[0], 1);
-    }
-    assert_eq!(get(&daemon, "/metrics").status, 200, "the admin socket has places of its own");
-    assert!(daemon.process.descriptors() < 100, "those past the bound wait outside");
-    // They time out, and the next connection is served while they are still open.
-    assert_eq!(get_over_tcp(port, "/healthz").status, 200);
-    drop(held);
 }
 
 #[test]

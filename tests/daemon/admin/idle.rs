@@ -71,7 +71,11 @@ fn scrapes_pass_two_hundred_idle_connections() {
     let port = super::access::metrics_port(&daemon);
     let ended = among_idle(
         || TcpStream::connect(("127.0.0.1", port)).unwrap(),
-        || (0..20).for_each(|_| assert_eq!(get_over_tcp(port, "/metrics").status, 200)),
+        || {
+            (0..20).for_each(|_| assert_eq!(get_over_tcp(port, "/metrics").status, 200));
+            assert_eq!(get(&daemon, "/metrics").status, 200, "the admin socket has places of its own");
+            assert!(daemon.process.descriptors() < 100, "connections above the bound wait outside");
+        },
     );
     assert!(ended >= 200 - 16, "{ended} ended");
 }

@@ -3,11 +3,13 @@
 use std::fs;
 use std::process::Command;
 
+use serde_json::Value;
 use tidegate::clock::unix_nanos;
 
 use super::daemon::{BINARY, Daemon, Plan, eventually};
-use super::http::get;
+use super::http::{get, post};
 use super::scrape::{EVERYTHING, scrape};
+use super::wire::{hit, verdict_of};
 
 fn plan() -> Plan {
     let mut plan = Plan::new().rules("app.yaml", EVERYTHING).settings("state: kept");
@@ -20,40 +22,29 @@ fn bad(daemon: &Daemon, file: &str) -> f64 {
     scrape(daemon).of(&format!("tidegate_state_bad_total{{file=\"{file}\"}}"))
 }
 
-#[test]
-fn counts_state_writes_and_failures() {
-    let daemon = plan().start();
-    let written =
-        |daemon| Some(scrape(daemon).of("tidegate_state_writes_total")).filter(|count| *count >= 2.0);
-    eventually("the tables are written", || written(&daemon));
-    let metrics = scrape(&daemon);
-    assert!(metrics.of("tidegate_state_last_write_timestamp_seconds") > 1e9);
-    assert!(metrics.of("tidegate_state_bytes") > 0.0);
-    assert_eq!(metrics.of("tidegate_state_write_failures_total"), 0.0);
-    for file in ["tables", "switches", "rules"] {
-        assert_eq!(bad(&daemon, file), 0.0);
-    }
-    // Without its directory, a failed write is only reported. Renamed instead of removed: a file written
-    // meanwhile would keep it from being empty.
-    fs::rename(daemon.plan.path("kept"), daemon.plan.path("away")).unwrap();
-    eventually("a failure is counted", || {
-        Some(scrape(&daemon).of("tidegate_state_write_failures_total")).filter(|count| *count > 0.0)
-    });
-    daemon.greeted().assert_served();
-}
+/// A file of the state directory, its text, and words of the log about it.
+const UNUSABLE: [(&str, &str, &[&str]); 4] = [
+    ("tables", "no such file", &["ERROR", "of no use: it is not a tidegate snapshot"]),
+    ("switches", "{\"version\":1", &["WARN", "switches.bad", "cut short or damaged", "set aside"]),
+    ("rules", "no such file", &["WARN", "damaged"]),
+    ("fleet-overrides", "no document", &["ERROR", "fleet-overrides"]),
+];
 
 #[test]
 fn sets_unusable_files_aside_and_reports_them() {
-    let files = ["tables", "switches", "rules"];
-    for file in files {
-        let plan = plan();
-        fs::write(plan.path(&format!("kept/{file}")), "no such file").unwrap();
+    let redis = "redis: {url: \"redis://127.0.0.1:1\", fleet_secret_files: [secret]}";
+    for (file, text, words) in UNUSABLE {
+        let mut plan = plan();
+        plan.settings += &format!("\n{redis}");
+        fs::write(plan.path("secret"), "a secret of this test alone, and a long one at that\n").unwrap();
+        fs::write(plan.path(&format!("kept/{file}")), text).unwrap();
         let daemon = plan.start();
-        for each in files {
+        daemon.await_log(words);
+        for (each, ..) in UNUSABLE {
             assert_eq!(bad(&daemon, each), f64::from(u8::from(each == file)), "{each} beside a bad {file}");
         }
         let aside = daemon.plan.path(&format!("kept/{file}.bad"));
-        assert_eq!(fs::read_to_string(&aside).unwrap(), "no such file");
+        assert_eq!(fs::read_to_string(&aside).unwrap(), text);
         let status = get(&daemon, "/status").json();
         assert_eq!(status["state"]["bad"][file], 1);
         let told = format!("`{file}` of the state directory was of no use at the start");
@@ -65,7 +56,10 @@ fn sets_unusable_files_aside_and_reports_them() {
         let output = String::from_utf8(doctor.output().unwrap().stdout).unwrap();
         assert!(output.contains(&told), "{output}");
         assert!(output.contains(&format!("rm {}", aside.display())), "{output}");
-        daemon.greeted().assert_served();
+        let switched = post(&daemon, "/switch", "{\"rule\": \"api/per-user\", \"mode\": \"shadow\"}");
+        assert_eq!((switched.status, &switched.json()["warning"]), (200, &Value::Null), "it is kept");
+        let mut wire = daemon.greeted();
+        assert!((0..6).all(|id| verdict_of(&wire.ask(&hit(id, "u"))) == 0));
     }
 }
 

@@ -4,8 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use super::daemon::{Daemon, Plan, Process, RULES, eventually};
-use super::http::get;
-use super::metric;
+use super::http::{get, metric};
 use super::wire::{hit, verdict_of};
 
 /// With a state directory, and a short time until rules are proven.
@@ -51,18 +50,9 @@ fn proven_and_changed() -> Plan {
     plan.rules("api.yaml", &RULES.replace("burst: 5", "burst: 2"))
 }
 
-fn is_skipped() -> bool {
-    if !cfg!(debug_assertions) {
-        eprintln!("skipped: only a debug build can be made to crash");
-    }
-    !cfg!(debug_assertions)
-}
-
 #[test]
+#[cfg(debug_assertions)]
 fn goes_back_to_proven_rules_and_keeps_the_evidence() {
-    if is_skipped() {
-        return;
-    }
     for how in ["main", "abort"] {
         let plan = proven_and_changed();
         crash(&plan, how, 5);
@@ -104,10 +94,8 @@ fn kills_and_orderly_ends_are_no_crashes() {
 }
 
 #[test]
+#[cfg(debug_assertions)]
 fn four_crashes_are_no_loop_and_a_loop_without_proven_rules_reads_the_files() {
-    if is_skipped() {
-        return;
-    }
     let plan = plan();
     crash(&plan, "main", 4);
     let daemon = plan.start();
@@ -124,10 +112,8 @@ fn four_crashes_are_no_loop_and_a_loop_without_proven_rules_reads_the_files() {
 }
 
 #[test]
+#[cfg(debug_assertions)]
 fn reads_the_files_where_proven_rules_are_damaged() {
-    if is_skipped() {
-        return;
-    }
     let plan = proven_and_changed();
     fs::write(state(&plan, "rules-proven"), "no rules").unwrap();
     crash(&plan, "main", 5);

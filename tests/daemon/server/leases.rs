@@ -1,10 +1,10 @@
 //! Leases over the socket: grants and ends.
 
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::daemon::{Plan, eventually};
+use super::daemon::eventually;
 use super::wire::{error_of, verdict_of};
-use super::work::{RULES, acquire, daemon, lease_of, of_session, places};
+use super::work::{acquire, daemon, lease_of, of_session, places};
 
 #[test]
 fn lease_holds_permit_until_released() {
@@ -37,52 +37,6 @@ fn lease_holds_permit_until_released() {
 }
 
 #[test]
-fn only_granted_acquire_gets_lease() {
-    let daemon = daemon();
-    let mut wire = daemon.greeted();
-    let held = lease_of(&wire.ask(&acquire(1, "u")));
-    for op in [3, 4] {
-        let reply = wire.ask(&json!([op, 2, "work", [["user", "u"]]]));
-        assert_eq!((verdict_of(&reply), &reply[9]), (0, &json!(null)), "{op}: {reply}");
-    }
-    assert_eq!(places(&mut wire, "u"), 1, "a HIT takes no place");
-    let mut leases = vec![held];
-    for (what, domain, attributes) in [
-        ("exempt", "work", json!(["path", "/healthz", "user", "u"])),
-        ("of no rule", "work", json!(["other", "x"])),
-        ("of no domain", "nowhere", json!(["user", "u"])),
-        ("a cost of nothing", "work", json!(["user", "free"])),
-    ] {
-        let cost = u8::from(what != "a cost of nothing");
-        let reply = wire.ask(&json!([1, 3, domain, [attributes], cost]));
-        leases.push(lease_of(&reply));
-    }
-    for (id, lease) in leases.into_iter().enumerate() {
-        assert_eq!(wire.ask(&json!([2, id, lease, 0])), json!([2, id, true]));
-    }
-    assert_eq!(places(&mut wire, "u"), 2);
-}
-
-#[test]
-fn grants_leases_in_shadow_and_disabled_modes() {
-    for mode in ["shadow", "disabled"] {
-        let daemon = Plan::new().rules("work.yaml", RULES).settings(&format!("mode: {mode}")).start();
-        let mut wire = daemon.greeted();
-        let leases: Vec<u64> = (0..4).map(|id| lease_of(&wire.ask(&acquire(id, "u")))).collect();
-        for lease in leases {
-            assert_eq!(wire.ask(&json!([2, 9, lease, 0])), json!([2, 9, true]), "{mode}");
-        }
-    }
-    let daemon = daemon();
-    let mut wire = daemon.greeted();
-    let dark = json!([1, 1, "work", [["dark", "yes"]]]);
-    lease_of(&wire.ask(&dark));
-    let reply = wire.ask(&dark);
-    lease_of(&reply);
-    assert_eq!(reply[10], json!(["shadow", "dark"]), "{reply}");
-}
-
-#[test]
 fn paced_request_holds_lease_from_grant() {
     let daemon = daemon();
     let mut wire = daemon.greeted();
@@ -92,28 +46,6 @@ fn paced_request_holds_lease_from_grant() {
     assert_eq!(verdict_of(&waiting), 3, "{waiting}");
     assert_eq!(places(&mut wire, "u"), 0);
     assert_eq!(wire.ask(&json!([2, 2, lease_of(&waiting), 0])), json!([2, 2, true]));
-}
-
-#[test]
-fn takes_tokens_and_permits_together_or_none() {
-    let daemon = daemon();
-    let mut wire = daemon.greeted();
-    let rated = |user: &str| json!([1, 1, "work", [["user", user, "rated", "r"]]]);
-    let left = |wire: &mut super::wire::Wire| wire.ask(&json!([4, 2, "work", [["rated", "r"]]]))[6].clone();
-    let leases: Vec<u64> = (0..2).map(|_| lease_of(&wire.ask(&rated("u")))).collect();
-    // Without a free permit nothing is charged.
-    for _ in 0..3 {
-        assert_eq!(wire.ask(&rated("u"))[3], "at-once");
-    }
-    assert_eq!(left(&mut wire), 1);
-    lease_of(&wire.ask(&rated("other")));
-    // Without tokens no permit is taken.
-    for lease in leases {
-        assert_eq!(wire.ask(&json!([2, 3, lease])), json!([2, 3, true]));
-    }
-    let refused = wire.ask(&rated("u"));
-    assert_eq!((verdict_of(&refused), &refused[3]), (1, &json!("rated")), "{refused}");
-    assert_eq!((places(&mut wire, "u"), places(&mut wire, "other")), (2, 1));
 }
 
 #[test]
@@ -128,20 +60,6 @@ fn refunds_successes_where_only_failures_count() {
         assert_eq!(peek[6], left, "{outcome}: {peek}");
     }
     assert_eq!(verdict_of(&wire.ask(&login)), 1);
-}
-
-#[test]
-fn retry_gets_same_lease_until_it_ends() {
-    let daemon = daemon();
-    let (mut one, mut other) = (of_session(&daemon, 1, json!({})), of_session(&daemon, 1, json!({})));
-    let named = |id: u64| json!([1, id, "work", [["user", "u"]], 1, null, {"idem": "x"}]);
-    let lease = lease_of(&one.ask(&named(1)));
-    assert_eq!(lease_of(&other.ask(&named(2))), lease);
-    assert_eq!(places(&mut one, "u"), 1, "it takes one place");
-    assert_eq!(one.ask(&json!([2, 3, lease, 0])), json!([2, 3, true]));
-    let again = other.ask(&named(4));
-    assert_eq!((verdict_of(&again), &again[9]), (0, &json!(null)), "{again}");
-    assert_eq!(places(&mut one, "u"), 2);
 }
 
 #[test]
@@ -191,23 +109,6 @@ fn accepts_signals_of_own_pool_only() {
     }
     let mut nowhere = daemon.greeted();
     assert_eq!(nowhere.ask(&json!([7, 1, "default", "loop_lag", 0])), json!([2, 1, true]));
-}
-
-#[test]
-fn checks_release_without_reply_like_others() {
-    let daemon = daemon();
-    let mut wire = daemon.greeted();
-    let lease = lease_of(&wire.ask(&acquire(1, "u")));
-    let bad: [Value; 3] = [
-        json!([2, null, "no number"]),
-        json!([2, null, lease, 3]),
-        json!([7, null, "default", "lag", 1_001]),
-    ];
-    for bad in bad {
-        wire.send(&bad);
-        wire.assert_served();
-    }
-    assert_eq!(places(&mut wire, "u"), 1, "what is invalid ends nothing");
 }
 
 #[test]

@@ -14,7 +14,6 @@ mod held;
 mod hello;
 mod judging;
 mod leases;
-mod log_limit;
 mod ops;
 mod path;
 mod patience;

@@ -4,7 +4,7 @@ use serde_json::json;
 
 use super::daemon::{Daemon, Plan, daemon};
 use super::msgpack::frame;
-use super::wire::{error_of, hit, verdict_of};
+use super::wire::{hit, verdict_of};
 
 fn several_rules() -> Daemon {
     let rules = "\
@@ -60,35 +60,6 @@ fn peek_decides_as_hit_without_charging() {
     wire.ask(&json!([3, 2, "api", [["user", "u1"]], 5]));
     let reply = wire.ask(&peek);
     assert_eq!((verdict_of(&reply), &reply[6]), (1, &json!(0)), "{reply}");
-}
-
-#[test]
-fn acquire_decides_as_hit_and_grants_lease() {
-    let daemon = daemon();
-    let mut wire = daemon.greeted();
-    let acquire = json!([1, 1, "api", [["user", "u1"]], 5]);
-    let granted = wire.ask(&acquire);
-    assert_eq!((verdict_of(&granted), &granted[6]), (0, &json!(0)));
-    assert!(granted[9].as_u64() > Some(0), "{granted}");
-    let refused = wire.ask(&acquire);
-    assert_eq!((verdict_of(&refused), &refused[9]), (1, &json!(null)), "{refused}");
-}
-
-#[test]
-fn answers_ping() {
-    let daemon = daemon();
-    let mut wire = daemon.greeted();
-    let largest = i64::MAX.unsigned_abs();
-    assert_eq!(wire.ask(&json!([8, largest])), json!([2, largest, true]));
-}
-
-#[test]
-fn rejects_unknown_op_and_keeps_connection() {
-    let daemon = daemon();
-    let mut wire = daemon.greeted();
-    assert_eq!(error_of(&wire.ask(&json!([9, 6]))), (Some(6), 5));
-    assert_eq!(error_of(&wire.ask(&json!([u64::MAX, 7, "x"]))), (Some(7), 5));
-    wire.assert_served();
 }
 
 #[test]

@@ -2,13 +2,14 @@
 
 use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
-use std::os::unix::net::UnixListener;
+use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, mpsc};
 use std::thread;
 
-use super::daemon::{Daemon, Plan, Process, daemon, eventually};
+use super::daemon::{Daemon, Plan, Process, SetOnDrop, daemon, eventually};
+use super::wire::{Wire, hello};
 
 /// Starts a daemon that must fail; returns its exit code and log.
 fn refused(plan: &Plan) -> (Option<i32>, String) {
@@ -96,21 +97,46 @@ fn replaces_socket_of_killed_daemon() {
     plan.start().greeted().assert_served();
 }
 
+/// The number of rounds: `TWO_DAEMONS=100` for a night.
+fn rounds() -> u64 {
+    std::env::var("TWO_DAEMONS").map_or(20, |rounds| rounds.parse().unwrap())
+}
+
 #[test]
-fn one_of_two_simultaneous_starts_serves() {
-    for _ in 0..20 {
-        let plan = Plan::new();
-        let mut both = [1, 2].map(|number| Process::start(&mut plan.command(&format!("log{number}"))));
-        let loser = eventually("one gives way", || both.iter_mut().position(|one| one.has_ended().is_some()));
-        assert_eq!(both[loser].exit_code(), Some(75));
-        let log = fs::read_to_string(plan.path(&format!("log{}", loser + 1))).unwrap();
-        assert!(log.contains("another tidegate is running here"), "{log}");
-        let mut wire = eventually("the other one serves", || {
-            std::os::unix::net::UnixStream::connect(plan.socket()).ok().map(super::wire::Wire::over)
-        });
-        assert_eq!(wire.ask(&super::wire::hello())[0], 0);
-        assert_eq!(both[1 - loser].has_ended(), None);
-    }
+fn socket_path_always_exists_while_two_daemons_compete() {
+    let plan = Plan::new();
+    let (socket, done) = (plan.socket(), AtomicBool::new(false));
+    let watch = || {
+        let (mut looks, mut missing) = (0_u64, 0_u64);
+        while !done.load(Ordering::Relaxed) {
+            looks += 1;
+            missing += u64::from(!is_socket(&socket));
+        }
+        (looks, missing)
+    };
+    thread::scope(|scope| {
+        let stops = SetOnDrop(&done);
+        let mut watcher = None;
+        for round in 0..rounds() {
+            let mut both = [1, 2].map(|number| Process::start(&mut plan.command(&format!("log{number}"))));
+            let loser =
+                eventually("one gives way", || both.iter_mut().position(|one| one.has_ended().is_some()));
+            assert_eq!(both[loser].exit_code(), Some(75), "round {round}");
+            let log = fs::read_to_string(plan.path(&format!("log{}", loser + 1))).unwrap();
+            assert!(log.contains("another tidegate is running here"), "{log}");
+            let stream = eventually("the other listens", || UnixStream::connect(&socket).ok());
+            let mut wire = Wire::over(stream);
+            assert_eq!(wire.ask(&hello())[0], 0);
+            // Each later round begins with the socket of a killed daemon.
+            watcher.get_or_insert_with(|| scope.spawn(watch));
+            assert_eq!(both[1 - loser].has_ended(), None);
+            both[1 - loser].signal(libc::SIGKILL);
+            both[1 - loser].exit_code();
+        }
+        drop(stops);
+        let (looks, missing) = watcher.expect("a round").join().unwrap();
+        assert!(looks > rounds() && missing == 0, "missing at {missing} of {looks} looks");
+    });
 }
 
 #[test]
@@ -169,7 +195,7 @@ fn leaves_non_socket_at_path() {
 
 #[test]
 fn leaves_planted_symlink_and_its_target() {
-    let plan = Plan::new();
+    let plan = Plan::new().settings("socket: {mode: \"0666\"}");
     let precious = plan.path("precious");
     // To a file, to nothing, to another process's socket.
     let other = UnixListener::bind(plan.path("other")).unwrap();
@@ -241,7 +267,7 @@ fn refuses_path_above_kernel_maximum() {
         let log = || fs::read_to_string(plan.path("log")).unwrap();
         if served {
             eventually("it serves", || log().contains(" serving ").then_some(()));
-            super::wire::Wire::greeted(&path).assert_served();
+            Wire::greeted(&path).assert_served();
         } else {
             assert_eq!(process.exit_code(), Some(1));
             assert!(log().contains("at most 107"), "{}", log());

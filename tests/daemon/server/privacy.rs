@@ -1,18 +1,29 @@
-//! Values from callers stay out of the log in every form.
+//! Values of callers and secrets stay out of the log, the pages and the replies to others.
+
+use std::fs;
 
 use serde_json::{Value, json};
 
-use super::daemon::Plan;
+use super::daemon::{Daemon, Plan};
 use super::msgpack::{frame, framed};
 use super::wire::hello;
+use crate::admin::scrape::{EVERYTHING, greet};
+use crate::http::{ask, get, post};
 
 /// Part of every value sent here and of no other text.
 const CANARY: &str = "canary7f3a";
 
 #[test]
-fn never_logs_client_values() {
+fn never_reveals_client_values_or_secrets() {
+    let plan = Plan::new().rules("app.yaml", EVERYTHING);
+    for file in ["password", "secret"] {
+        fs::write(plan.path(file), CANARY.repeat(5)).unwrap();
+    }
     // The most verbose log.
-    let mut daemon = Plan::new().settings("log: {level: trace}\nconnections: {max: 4}").start();
+    let settings = "log: {level: trace}\nconnections: {max: 4}\nredis: {url: \"redis://127.0.0.1:1\", \
+                    password_file: password, fleet_secret_files: [secret]}";
+    let mut daemon = plan.settings(settings).start();
+    let mut bystander = daemon.greeted();
     let mut greeted: Vec<Value> = vec![
         // Refused, panicking, without a rule.
         json!([3, 1, "api", [["user", CANARY]], 9]),
@@ -20,6 +31,7 @@ fn never_logs_client_values() {
         json!([3, 1, CANARY, [[CANARY, CANARY]]]),
         // In every other text field.
         json!([1, 1, "api", [["user", CANARY]], {CANARY: 3}, CANARY, {"idem": CANARY, CANARY: CANARY}]),
+        json!([1, 1, "api", [["user", CANARY]], 1, CANARY, {"idem": CANARY, "missed": {"timeout": 1}}]),
         json!([3, 1, "api", [["user", "u"]], 1, null, {"missed": {CANARY: 3, "timeout": 1}}]),
         json!([5, 1, CANARY, [["user", CANARY]], -4]),
         json!([7, 1, CANARY, CANARY, 400]),
@@ -45,7 +57,11 @@ fn never_logs_client_values() {
         wire.send_bytes(&bytes);
         wire.end_writing();
         assert!(!wire.hear_all().is_empty(), "{bytes:02x?}");
+        // Other clients get only their own values.
+        let heard = bystander.ask(&json!([3, 9, "api", [["user", "u1"]], 9])).to_string();
+        assert!(!heard.contains(CANARY), "{heard}");
     }
+    assert_pages_reveal_nothing(&daemon);
     for first in [
         json!([0, 1, 1, {"client": CANARY, "pool": CANARY, "missed": {CANARY: 3}}]),
         json!([0, 1, 1, {"client": CANARY.repeat(30)}]),
@@ -58,6 +74,7 @@ fn never_logs_client_values() {
         wire.end_writing();
         assert!(!wire.hear_all().is_empty(), "{first}");
     }
+    drop(bystander);
     // Refused before a read, closed within a frame, and at the daemon's stop.
     let wires: Vec<_> = (0..4).map(|_| daemon.greeted()).collect();
     let mut refused = daemon.connect();
@@ -73,8 +90,32 @@ fn never_logs_client_values() {
     daemon.process.signal(libc::SIGTERM);
     assert_eq!(daemon.process.exit_code(), Some(0));
     let log = daemon.log();
-    assert!(log.contains("connections.max") && log.contains("timeout=1"), "{log}");
+    assert!(log.contains("connections.max") && log.contains("timeout=3"), "{log}");
     // Only a debug build can be made to panic.
     assert_eq!(log.contains("panicked"), cfg!(debug_assertions), "{log}");
     assert!(!log.contains(CANARY), "{log}");
+}
+
+/// No page shows values of callers, and the log has no input of operators, as it may name a caller.
+fn assert_pages_reveal_nothing(daemon: &Daemon) {
+    let mut wire = greet(daemon, &json!({"client": CANARY, "pool": "web", "missed": {"timeout": 1}}));
+    for id in 0..50 {
+        for domain in ["app", "api", CANARY] {
+            wire.ask(&json!([3, id, domain, [["user", CANARY, "path", CANARY, CANARY, CANARY]], 1, CANARY]));
+        }
+        wire.ask(&json!([1, id, "app", [["user", CANARY, "job", "export"]], 1, null, {"idem": CANARY}]));
+    }
+    wire.ask(&json!([7, 1, "web", CANARY, 400]));
+    wire.ask(&json!([3, 1, "api", [["user", CANARY], [CANARY]]]));
+    for path in ["/metrics", "/status", "/rules", "/fleet", "/readyz", "/healthz", "/"] {
+        let answer = get(daemon, path);
+        assert!(!answer.body.contains(CANARY), "{path}: {}", answer.body);
+    }
+    assert!(get(daemon, "/metrics").body.contains("tidegate_decisions_total"));
+    assert_ne!(get(daemon, "/status").json()["callers"]["refused"], json!([]));
+    daemon.process.signal(libc::SIGUSR1);
+    daemon.await_log(&["INFO", "status", "\"version\"", "\"pools\""]);
+    post(daemon, "/reload", &format!("{{\"user\": \"{CANARY}\"}}"));
+    post(daemon, &format!("/{CANARY}"), CANARY);
+    ask(daemon, &format!("GET /{CANARY}?{CANARY} HTTP/1.1\r\nhost: {CANARY}\r\n{CANARY}: {CANARY}\r\n\r\n"));
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tidegate::clock::read_boot_nanos;
 
-use super::daemon::{Plan, RULES, eventually};
+use super::daemon::{Plan, RULES, SetOnDrop, eventually};
 use super::msgpack::frame;
 use super::wire::{Wire, hit, verdict_of};
 
@@ -37,15 +37,6 @@ fn load(mut wire: Wire, client: usize, done: &AtomicBool) -> (Vec<u32>, usize) {
     (granted, rounds)
 }
 
-/// Stops the clients even if the test panics, as joining them would never return.
-struct Stops<'d>(&'d AtomicBool);
-
-impl Drop for Stops<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
-}
-
 #[test]
 fn reloads_under_load_leave_unchanged_rules_alone() {
     let mut plan = Plan::new().rules("other.yaml", &changing(0));
@@ -54,7 +45,7 @@ fn reloads_under_load_leave_unchanged_rules_alone() {
     let done = AtomicBool::new(false);
     let (early, late) = thread::scope(|scope| {
         let done = &done;
-        let stops = Stops(done);
+        let stops = SetOnDrop(done);
         let clients: Vec<_> = (0..CLIENTS)
             .map(|client| {
                 let wire = daemon.greeted();

@@ -1,26 +1,10 @@
 //! Unusable files of the state directory, or larger than the memory budget.
 
-use std::fs;
-
 use tidegate::engine::{Engine, EngineOptions, HashKey};
 use tidegate::rules::Mode;
 use tidegate::state::read_tables;
 
 use super::office::{ANY_SIZE, KEY, Office, here, s};
-use super::restarts::{allowed, plan, state};
-
-#[test]
-fn sets_damaged_fleet_overrides_aside_and_serves() {
-    let secret = "a secret of this test alone, and a long one at that\n";
-    let mut plan = plan();
-    plan.settings += "\nredis: {url: \"redis://127.0.0.1:1\", fleet_secret_files: [secret]}";
-    fs::write(plan.path("secret"), secret).unwrap();
-    fs::write(state(&plan).join("fleet-overrides"), "no document").unwrap();
-    let daemon = plan.start();
-    daemon.await_log(&["ERROR", "fleet-overrides"]);
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 5);
-    assert_eq!(fs::read(state(&daemon.plan).join("fleet-overrides.bad")).unwrap(), b"no document");
-}
 
 #[test]
 fn keeps_limited_keys_where_the_next_memory_is_smaller() {

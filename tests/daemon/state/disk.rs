@@ -9,7 +9,7 @@ use std::time::Duration;
 use tidegate::clock::read_boot_nanos;
 
 use super::daemon::{Daemon, Plan, eventually};
-use super::http::get;
+use super::http::metric;
 use super::msgpack::frame;
 use super::restarts::{allowed, end, kill, plan, state};
 use super::strace::{Fault, calls, may_trace};
@@ -34,18 +34,12 @@ fn kept() -> Plan {
     plan
 }
 
-fn metric(daemon: &Daemon, name: &str) -> f64 {
-    let page = get(daemon, "/metrics").body;
-    let line = page.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("no {name}")).parse().unwrap()
-}
-
 fn failures(daemon: &Daemon) -> f64 {
-    metric(daemon, "tidegate_state_write_failures_total")
+    metric(daemon, "tidegate_state_write_failures_total").unwrap()
 }
 
 fn writes(daemon: &Daemon) -> f64 {
-    metric(daemon, "tidegate_state_writes_total")
+    metric(daemon, "tidegate_state_writes_total").unwrap()
 }
 
 /// A client that sends requests continuously and records their latency.
@@ -92,37 +86,54 @@ const FAULTS: [(&str, &str, u32); 4] = [
 
 #[test]
 fn keeps_last_tables_while_disk_fails() {
+    for (file, calls, first) in FAULTS {
+        fails(Fault { file, calls, what: &format!("error=EIO:when={first}+") }, false);
+    }
+}
+
+#[test]
+fn writes_tables_once_disk_recovers() {
+    for (file, calls, first) in FAULTS {
+        fails(Fault { file, calls, what: &format!("error=EIO:when={first}..{}", first + 2) }, true);
+    }
+}
+
+/// Runs a daemon with a fault that ends after three failures, or with the daemon; then one without a fault.
+fn fails(fault: Fault<'_>, recovers: bool) {
     if !may_trace() {
         return;
     }
-    for (file, calls, first) in FAULTS {
-        let what = format!("error=EIO:when={first}+");
-        let daemon = kept().with(Fault { file, calls, what: &what }).start();
-        let asker = Asker::start(&daemon);
-        daemon.await_log(&["WARN", "cannot be written", "Input/output error"]);
-        let tables = state(&daemon.plan).join("tables");
-        let before = fs::read(&tables).unwrap();
-        let (failed, written) = (failures(&daemon), writes(&daemon));
-        assert!(failed >= 1.0);
-        assert_eq!(allowed(&mut daemon.greeted(), "u", 1), 1);
+    let daemon = kept().with(fault).start();
+    let asker = Asker::start(&daemon);
+    daemon.await_log(&["WARN", "cannot be written", "Input/output error"]);
+    let tables = state(&daemon.plan).join("tables");
+    let before = fs::read(&tables).unwrap();
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 1), 1);
+    let (failed, written) = (failures(&daemon), writes(&daemon));
+    assert!(failed >= 1.0);
+    if recovers {
+        daemon.await_log(&["INFO", "can be written again"]);
+        assert_eq!(failures(&daemon), 3.0, "{fault:?}");
+        let written = writes(&daemon);
+        eventually("it is written again and again", || (writes(&daemon) > written + 1.0).then_some(()));
+        assert!(metric(&daemon, "tidegate_state_last_write_timestamp_seconds") > Some(1e9));
+    } else {
         eventually("it is tried again", || (failures(&daemon) >= failed + 3.0).then_some(()));
-        assert_eq!(
-            (writes(&daemon), written),
-            (written, f64::from(first.saturating_sub(1) * u32::from(calls == "fsync")))
-        );
-        assert!(asker.stop().len() > 1);
-        let (plan, log) = end(daemon);
-        assert_eq!(log.matches("cannot be written").count(), 1, "said once: {log}");
-        assert!(log.contains("could not be written at the end"), "{log}");
-        assert_eq!(fs::read(&tables).unwrap(), before, "{calls} {what}");
-        assert!(!state(&plan).join("tables.new").exists(), "nothing half-written stays");
-        assert_no_sync_is_tried_again(&plan);
-        // Only tokens spent since the snapshot are granted again.
-        let daemon = plan.without_fault().start();
-        daemon.await_log(&["taken up"]);
-        assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 2, "{calls} {what}");
-        assert!(!state(&daemon.plan).join("tables.bad").exists());
+        assert_eq!(writes(&daemon), written);
     }
+    assert!(asker.stop().len() > 1);
+    let (plan, log) = end(daemon);
+    assert_eq!(log.matches("cannot be written").count(), 1, "said once: {log}");
+    assert_eq!(log.matches("can be written again").count(), usize::from(recovers), "{log}");
+    assert_eq!(log.contains("could not be written at the end"), !recovers, "{log}");
+    assert_eq!(fs::read(&tables).unwrap() == before, !recovers, "{fault:?}");
+    assert!(!state(&plan).join("tables.new").exists(), "nothing half-written stays");
+    assert_no_sync_is_tried_again(&plan);
+    // Only tokens spent since the last snapshot are granted again.
+    let daemon = plan.without_fault().start();
+    daemon.await_log(&["taken up"]);
+    assert_eq!(allowed(&mut daemon.greeted(), "u", 6), if recovers { 1 } else { 2 }, "{fault:?}");
+    assert!(!state(&daemon.plan).join("tables.bad").exists());
 }
 
 /// After a failed sync the kernel may drop the pages and report success next time: retry with a new file.
@@ -140,33 +151,6 @@ fn assert_no_sync_is_tried_again(plan: &Plan) {
         }
     }
     assert!(failed > 0 || !calls.iter().any(|call| call == "fsync!"));
-}
-
-#[test]
-fn writes_tables_once_disk_recovers() {
-    if !may_trace() {
-        return;
-    }
-    for (file, calls, first) in FAULTS {
-        let what = format!("error=EIO:when={first}..{}", first + 2);
-        let daemon = kept().with(Fault { file, calls, what: &what }).start();
-        let asker = Asker::start(&daemon);
-        daemon.await_log(&["WARN", "cannot be written", "Input/output error"]);
-        daemon.await_log(&["INFO", "can be written again"]);
-        assert_eq!(failures(&daemon), 3.0, "{calls} {what}");
-        let written = writes(&daemon);
-        eventually("it is written again and again", || (writes(&daemon) > written + 1.0).then_some(()));
-        assert!(metric(&daemon, "tidegate_state_last_write_timestamp_seconds") > 1e9);
-        assert_eq!(allowed(&mut daemon.greeted(), "u", 1), 1);
-        assert!(asker.stop().len() > 1);
-        let (plan, log) = end(daemon);
-        for words in ["cannot be written", "can be written again"] {
-            assert_eq!(log.matches(words).count(), 1, "{words}: {log}");
-        }
-        assert!(!state(&plan).join("tables.new").exists());
-        let daemon = plan.without_fault().start();
-        assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 1, "{calls} {what}");
-    }
 }
 
 #[test]

@@ -1,7 +1,6 @@
 //! The daemon stopped and started again: the exact state that survives.
 
 use std::fs;
-use std::io::Write;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::thread::sleep;
@@ -11,7 +10,6 @@ use serde_json::{Value, json};
 use tidegate::clock::read_boot_nanos;
 
 use super::daemon::{Daemon, Plan, eventually};
-use super::msgpack::frame;
 use super::wire::{Wire, hit, verdict_of};
 
 pub(crate) const RULES: &str = "\
@@ -109,73 +107,6 @@ fn restored_sessions_keep_leases_if_they_reconnect() {
     assert_eq!(one.ask(&json!([2, 7, kept, 0])), json!([2, 7, true]));
     assert_eq!(one.ask(&json!([2, 8, kept, 0])), json!([2, 8, false]), "once");
     assert!(!daemon.log().contains("differ"), "{}", daemon.log());
-}
-
-#[test]
-fn killed_daemon_loses_only_charges_since_last_write() {
-    let mut plan = plan();
-    plan.arguments.extend(["--write-state-every".into(), "20".into()]);
-    let rounds: u64 = std::env::var("KILLS").map_or(20, |rounds| rounds.parse().unwrap());
-    let (mut all, mut again) = (0, 0);
-    // Fewer rounds would not spend all tokens.
-    for round in 0..rounds.max(5) {
-        let daemon = plan.start();
-        let mut wire = daemon.greeted();
-        all += allowed(&mut wire, "u", 1 + round % 3);
-        // Each snapshot is a new file.
-        let tables = state(&daemon.plan).join("tables");
-        let inode = || fs::metadata(&tables).map(|tables| std::os::unix::fs::MetadataExt::ino(&tables)).ok();
-        if round % 2 == 0 {
-            for _ in 0..2 {
-                let before = inode();
-                eventually("it is written", || (inode() != before).then_some(()));
-            }
-        } else {
-            sleep(Duration::from_millis(7));
-        }
-        // Requests after the snapshot may be lost, and are counted.
-        again += allowed(&mut wire, "u", round % 2);
-        plan = kill(daemon);
-        if round % 2 == 1 {
-            again += 1 + round % 3;
-        }
-    }
-    assert!(all <= 5 + again, "{all} were admitted of 5, and at most {again} again");
-    let daemon = plan.start();
-    assert_eq!(allowed(&mut daemon.greeted(), "u", 5), 0);
-    assert!(!state(&daemon.plan).join("tables.bad").exists());
-}
-
-#[test]
-fn restarts_under_load_admit_no_more() {
-    let mut plan = plan();
-    let mut admitted = 0;
-    for _ in 0..5 {
-        let daemon = plan.start();
-        let socket = daemon.socket();
-        let clients: Vec<_> = (0..4)
-            .map(|_| {
-                let mut wire = Wire::greeted(&socket);
-                std::thread::spawn(move || {
-                    let mut mine = 0_u64;
-                    for id in 0.. {
-                        if wire.stream.write_all(&frame(&hit(id, "shared"))).is_err() {
-                            break;
-                        }
-                        match wire.hear() {
-                            Some(reply) if reply[0] == 1 => mine += u64::from(reply[2] == 0),
-                            _ => break,
-                        }
-                    }
-                    mine
-                })
-            })
-            .collect();
-        sleep(Duration::from_millis(40));
-        plan = end(daemon).0;
-        admitted += clients.into_iter().map(|client| client.join().unwrap()).sum::<u64>();
-    }
-    assert_eq!(admitted, 5);
 }
 
 #[test]

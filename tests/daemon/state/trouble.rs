@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use super::daemon::{BINARY, Daemon, Plan, eventually};
-use super::http::admin_socket;
+use super::http::{admin_socket, metric};
 use super::restarts::{allowed, end, kill, plan, state};
 
 /// Asserts that it serves and logs one line with these words.
@@ -82,17 +82,6 @@ fn switched(daemon: &Daemon, mode: &str) {
 }
 
 #[test]
-fn sets_newer_tables_aside_and_starts() {
-    let daemon = plan().start();
-    let plan = end(daemon).0;
-    let tables = state(&plan).join("tables");
-    let mut bytes = fs::read(&tables).unwrap();
-    bytes[8] += 1;
-    fs::write(&tables, &bytes).unwrap();
-    serves_and_says(plan, &["ERROR", "version 3", "reads version 2"]);
-}
-
-#[test]
 fn warns_of_missing_directory_until_created() {
     let plan = often(plan());
     fs::remove_dir(state(&plan)).unwrap();
@@ -101,8 +90,12 @@ fn warns_of_missing_directory_until_created() {
     daemon.await_log(&["WARN", "cannot be written", "No such file"]);
     fs::create_dir(state(&daemon.plan)).unwrap();
     daemon.await_log(&["can be written again"]);
+    for name in ["write_failures_total", "writes_total", "bytes", "last_write_timestamp_seconds"] {
+        assert!(metric(&daemon, &format!("tidegate_state_{name}")) > Some(0.0), "{name}");
+    }
     let daemon = end(daemon).0.start();
     assert_eq!(allowed(&mut daemon.greeted(), "u", 6), 0);
+    assert_eq!(metric(&daemon, "tidegate_state_write_failures_total"), Some(0.0));
     // Moved while the daemon runs.
     fs::rename(state(&daemon.plan), daemon.plan.path("elsewhere")).unwrap();
     daemon.await_log(&["WARN", "cannot be written"]);

@@ -18,7 +18,7 @@ fn orders() -> HostOverrides {
         target,
         mode,
         until: until.map(Timestamp::from_nanos),
-        set_at: Timestamp::ORIGIN,
+        set_at: Timestamp::from_nanos(HOUR / 4),
         by,
     };
     let block = BlockedKey {
@@ -87,16 +87,6 @@ fn reads_damaged_switches_whole_or_not_at_all() {
     assert!(
         matches!(read_orders(&path, now(0, 0)), Err(UnreadableSwitches::Damaged(reason)) if reason.contains("larger"))
     );
-}
-
-#[test]
-fn keeps_time_of_each_switch() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("switches");
-    let mut said = orders();
-    said.switches.iter_mut().for_each(|switch| switch.set_at = Timestamp::from_nanos(HOUR / 4));
-    write_orders(&path, ORDERS_VERSION, &said, now(HOUR, 0)).unwrap();
-    assert_eq!(read_orders(&path, now(HOUR, 0)).unwrap().orders, said);
 }
 
 /// A document of another version, with a valid checksum.

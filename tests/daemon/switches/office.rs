@@ -2,9 +2,8 @@
 
 use std::fs;
 use std::io::{Read, Write};
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixStream;
-use std::os::unix::process::CommandExt;
 use std::process::{Command, Output};
 
 use serde_json::Value;
@@ -271,18 +270,6 @@ fn drops_switch_that_expired_while_down() {
 }
 
 #[test]
-fn sets_damaged_switches_aside_and_starts() {
-    let plan = plan();
-    fs::write(plan.path("state/switches"), "{\"version\":1").unwrap();
-    let daemon = plan.start();
-    daemon.await_log(&["WARN", "switches.bad", "cut short or damaged", "set aside"]);
-    assert!(daemon.plan.path("state/switches.bad").exists());
-    run(&daemon, "switch per-user shadow");
-    let daemon = restart(daemon, libc_signal("TERM"));
-    assert!(run(&daemon, "switch").contains("api/per-user: shadow"));
-}
-
-#[test]
 fn warns_that_switch_is_lost_without_state_directory() {
     let daemon = Plan::new().start();
     let output = command(&daemon, &["switch", "per-user", "disabled"]).output().unwrap();
@@ -307,51 +294,6 @@ fn warns_and_switches_when_state_is_unwritable() {
     // Stored as soon as possible.
     fs::create_dir(daemon.plan.path("nowhere")).unwrap();
     eventually("it is kept", || daemon.plan.path("nowhere/switches").exists().then_some(()));
-}
-
-#[test]
-fn clients_cannot_run_operator_commands() {
-    if !rustix::process::geteuid().is_root() {
-        println!("not root: another user was not tried");
-        return;
-    }
-    let daemon = plan().start();
-    let open = |path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
-    open(daemon.plan.directory.path().to_owned(), 0o755);
-    let binary = daemon.plan.path("tidegate");
-    fs::copy(BINARY, &binary).unwrap();
-    open(binary.clone(), 0o755);
-    let admin = daemon.plan.path("t.admin.sock");
-    let as_another = |arguments: &[&str]| {
-        let mut command = Command::new(&binary);
-        command.args(arguments).arg("--admin").arg(&admin).uid(OTHER).gid(OTHER);
-        complaint(&command.output().unwrap(), 1)
-    };
-    let verbs: [&[&str]; 5] = [
-        &["switch", "--all", "disabled"],
-        &["switch"],
-        &["block", "per-user", "user=u", "--for", "1h"],
-        &["unblock", "per-user", "user=u"],
-        &["reset", "per-user", "user=u"],
-    ];
-    for verb in verbs {
-        let told = as_another(verb);
-        assert!(
-            told.contains("Permission denied") && told.contains("for root and for the user"),
-            "{verb:?}: {told}"
-        );
-    }
-    // With an open mode, the kernel's peer credentials decide.
-    open(admin.clone(), 0o666);
-    for verb in verbs {
-        assert!(as_another(verb).contains("it is for root and for the user"), "{verb:?}");
-    }
-    daemon.await_log(&["refused on the admin socket", &OTHER.to_string()]);
-    let found = switches(&daemon);
-    assert_eq!(
-        (&found["switches"], &found["blocks"], &found["mode"]),
-        (&Value::from(Vec::<Value>::new()), &Value::from(Vec::<Value>::new()), &Value::from("enforce"))
-    );
 }
 
 #[test]

@@ -8,5 +8,4 @@ mod manager;
 mod secrets;
 mod telling;
 mod tools;
-mod two;
 mod units;

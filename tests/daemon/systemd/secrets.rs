@@ -4,8 +4,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
-
-use serde_json::json;
+use std::process::Command;
 
 use super::daemon::{BINARY, Plan, Process, eventually};
 
@@ -28,7 +27,8 @@ fn service_forbids_core_dumps_and_ptrace() {
     let plan = Plan::new().shell(run);
     fs::set_permissions(plan.directory.path(), fs::Permissions::from_mode(0o777)).unwrap();
     if is_root {
-        fs::copy(BINARY, plan.path("binary")).unwrap();
+        // By another process: a fork of this one could have the copy open for writing when it is run.
+        assert!(Command::new("cp").arg(BINARY).arg(plan.path("binary")).status().unwrap().success());
     }
     for (managed, owner_is_root) in [(false, false), (true, true)] {
         let mut command = plan.command("log");
@@ -55,9 +55,6 @@ fn service_forbids_core_dumps_and_ptrace() {
     }
 }
 
-/// Part of every secret text here and of no other.
-const CANARY: &str = "canary9c41";
-
 /// A page of the admin socket.
 pub(crate) fn page(plan: &Plan, path: &str) -> String {
     let mut stream = std::os::unix::net::UnixStream::connect(plan.path("t.admin.sock")).unwrap();
@@ -65,44 +62,4 @@ pub(crate) fn page(plan: &Plan, path: &str) -> String {
     let mut answer = Vec::new();
     stream.read_to_end(&mut answer).unwrap();
     String::from_utf8_lossy(&answer).into_owned()
-}
-
-#[test]
-fn never_reveals_secrets() {
-    let plan = Plan::new();
-    let password = plan.path("password");
-    fs::write(&password, CANARY).unwrap();
-    let redis = format!("redis: {{url: \"redis://127.0.0.1:1\", password_file: {}}}", password.display());
-    let daemon = plan.settings(&format!("log: {{level: debug}}\n{redis}")).start();
-    let mut other = daemon.greeted();
-    let requests = [
-        json!([3, 2, "api", [["user", CANARY]]]),
-        json!([3, 2, "api", [["user", CANARY]], 9]),
-        json!([3, 2, "api", [["user", CANARY, "debug-panic", CANARY]]]),
-        json!([3, 2, CANARY, [[CANARY, CANARY]]]),
-        json!([3, 2, "api", [["user", CANARY]], CANARY]),
-        json!([1, 2, "api", [["user", CANARY]], 1, CANARY, {"idem": CANARY, "missed": {"timeout": 1}}]),
-        json!([7, 2, CANARY, CANARY, 400]),
-    ];
-    for request in requests.iter().cycle().take(140) {
-        let mut wire = daemon.greeted();
-        wire.send(request);
-        wire.end_writing();
-        wire.hear_all();
-        // Other clients get only their own values.
-        let heard = other.ask(&json!([3, 9, "api", [["user", "u1"]], 9])).to_string();
-        assert!(!heard.contains(CANARY), "{heard}");
-    }
-    // Twenty panics, logged from two places each, up to the bound of each place.
-    let log = daemon.log();
-    for words in ["ERROR panicked: ", "ERROR a request panicked"].iter().filter(|_| cfg!(debug_assertions)) {
-        assert_eq!(log.matches(*words).count(), 8, "{log}");
-    }
-    for path in ["/metrics", "/status", "/rules", "/readyz", "/healthz", "/"] {
-        let told = page(&daemon.plan, path);
-        assert!(told.starts_with("HTTP/1.1 "), "{path}: {told}");
-        assert!(!told.contains(CANARY), "{path}: {told}");
-    }
-    assert!(page(&daemon.plan, "/metrics").contains("tidegate_decisions_total"));
-    assert!(!log.contains(CANARY), "{log}");
 }

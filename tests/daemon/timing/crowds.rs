@@ -42,7 +42,8 @@ fn closes_a_thousand_half_frames_and_serves_others() {
             let mut wire = daemon.connect();
             // Half of them send HELLO first.
             let mut bytes = if number.is_multiple_of(2) { frame(&hello()) } else { Vec::new() };
-            bytes.extend_from_slice(&[0, 0, 0x30]);
+            // The longest frame.
+            bytes.extend_from_slice(&[0, 0, 0x40, 0, 0x95]);
             wire.send_bytes(&bytes);
             wire
         })

@@ -10,9 +10,10 @@ use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 use serde_json::json;
 
 use super::daemon::{Daemon, Plan, Process, RULES, eventually};
+use super::http::metric;
 use super::machine::timed;
-use super::wire::{Wire, hit, verdict_of};
-use super::{metric, tries};
+use super::tries;
+use super::wire::{hit, verdict_of};
 
 /// Kinds of standard error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -131,26 +132,6 @@ fn serves_and_stops_with_any_standard_error() {
             drop(reader);
         }
     }
-}
-
-#[test]
-fn counts_dropped_lines_and_writes_others_in_order() {
-    let (mut daemon, reader) = start(Log::Blocked);
-    let mut asked = 0;
-    eventually("the queue is full", || {
-        (0..100).for_each(|_| daemon.process.signal(libc::SIGUSR1));
-        asked += 1;
-        Wire::greeted(&daemon.socket()).assert_served();
-        (metric(&daemon, "tidegate_log_lines_dropped_total").unwrap() > 0.0).then_some(())
-    });
-    let read = std::thread::spawn(move || std::io::read_to_string(reader.unwrap()).unwrap());
-    stop(&mut daemon);
-    let log = read.join().unwrap();
-    let lines: Vec<&str> = log.trim_start_matches('.').lines().collect();
-    assert!(lines.len() > 10, "{asked}: {log}");
-    let times: Vec<&str> = lines.iter().map(|line| line.split_whitespace().next().unwrap()).collect();
-    assert!(times.iter().all(|time| time.len() == times[0].len() && time.ends_with('Z')), "none is torn");
-    assert!(times.is_sorted(), "none is out of order");
 }
 
 #[test]

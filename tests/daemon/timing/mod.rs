@@ -1,7 +1,7 @@
 //! Durations compared with those without a fault. These tests run one after another and without others: the
 //! stage `timing` of `make test`.
 
-use crate::process::{metric, tries};
+use crate::process::tries;
 use crate::{daemon, http, machine, msgpack, wire};
 mod crowds;
 mod fairness;
