@@ -12,9 +12,7 @@ use super::kept::{SnapshotEntry, copy_pieces};
 use super::leases::{LeaseCost, LeaseResource};
 use super::memory::MemoryKind;
 use super::part::StageCheck;
-use super::request::{
-    Amount, Charge, Cost, Descriptors, IdempotencyKey, RefundReference, Request, UNIT_REQUESTS,
-};
+use super::request::{Amount, Charge, Cost, Descriptors, IdempotencyKey, Request, UNIT_REQUESTS};
 use super::shards::Shards;
 use super::sync::{Mutex, MutexGuard};
 use super::table::StateTable;
@@ -23,6 +21,7 @@ use super::workspace::Workspace;
 use super::{Engine, idempotency};
 use crate::clock::{Now, Timestamp};
 use crate::limit::malloc_block_bytes;
+use crate::terms::RefundReference;
 
 #[derive(Debug)]
 pub(super) struct RefundableCosts {

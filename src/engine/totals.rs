@@ -4,8 +4,8 @@ use std::sync::Arc;
 
 use super::control::RuleName;
 use super::counters::{CheckResult, Count, SPANS_NANOS, ThreadCounters, Verdicts};
-use super::decision::Verdict;
 use super::slots::{Slot, Slots};
+use crate::terms::Verdict;
 
 /// Counts since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
