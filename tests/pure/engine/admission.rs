@@ -120,8 +120,7 @@ fn a_rule_is_judged_in_its_own_unit_only() {
     let mut ask = |units: &[(&str, u32)]| {
         let attributes = [("user", "u1")];
         let descriptors = Descriptors::from_attributes(&attributes);
-        let request =
-            Request { cost: Cost::Units(&units), ..Request::new(Op::Hit, "api", descriptors) };
+        let request = Request { cost: Cost::Units(&units), ..Request::new(Op::Hit, "api", descriptors) };
         let EngineAnswer::Decided(decision) = decider.decide(&request, at_millis(0)) else {
             panic!("a conflict")
         };
