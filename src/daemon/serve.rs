@@ -20,7 +20,7 @@ use super::settings::{DomainSettings, SETTINGS_FILE, Settings};
 use super::{core_dumps, descriptors, log, passed, restart, signals, watch};
 use crate::admin::{AdminSocket, AdminState, AdminThread, ChangeLedger, Listeners, ServedSocket};
 use crate::clock::Clock;
-use crate::engine::Engine;
+use crate::engine::{Engine, MAPPED_BYTES_MIN};
 use crate::fleet::task::FleetHandle;
 use crate::host::{SignalSampler, SignalSink};
 use crate::rules::{Library, Problem};
@@ -64,9 +64,6 @@ pub struct TestHooks {
     /// How often the tables are written, in milliseconds
     #[cfg_attr(feature = "test-hooks", arg(long, default_value_t = WRITE_EVERY_MILLIS, hide = true))]
     pub write_state_every: u64,
-    /// By how many versions the files of the state directory are newer than those of this daemon
-    #[cfg_attr(feature = "test-hooks", arg(long, default_value_t = 0, hide = true))]
-    pub versions_ahead: u8,
 }
 
 impl Default for TestHooks {
@@ -75,7 +72,6 @@ impl Default for TestHooks {
             scheduler_slice: OnOff::On,
             boot_id: BOOT_ID_FILE.into(),
             write_state_every: WRITE_EVERY_MILLIS,
-            versions_ahead: 0,
         }
     }
 }
@@ -145,7 +141,7 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 }
 
 fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), ServeFailure> {
-    sys::return_freed_memory();
+    sys::return_freed_memory(MAPPED_BYTES_MIN);
     core_dumps::forbid();
     sys::ignore_file_size_signal();
     let listener = listen(settings)?;
@@ -251,7 +247,6 @@ fn take_up(args: &Args, settings: &Settings) -> Result<restart::RestoredState, S
     let plan = restart::RestorePlan {
         state: settings.state.as_deref(),
         boot_id: &args.hooks.boot_id,
-        versions_ahead: args.hooks.versions_ahead,
         mode: settings.mode,
         memory_max_bytes: settings.memory_max_bytes,
     };

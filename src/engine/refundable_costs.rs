@@ -12,15 +12,14 @@ use super::kept::SnapshotEntry;
 use super::leases::{LeaseCost, LeaseResource};
 use super::name_table::NameTable;
 use super::part::StageCheck;
-use super::request::{
-    Amount, Charge, Cost, Descriptors, IdempotencyKey, RefundReference, Request, UNIT_REQUESTS,
-};
+use super::request::{Amount, Charge, Cost, Descriptors, IdempotencyKey, Request, UNIT_REQUESTS};
 use super::shards::Shards;
 use super::tag::{TableState, Tag};
 use super::workspace::Workspace;
 use super::{Engine, idempotency};
 use crate::clock::{Now, Timestamp};
 use crate::limit::malloc_block_bytes;
+use crate::terms::RefundReference;
 
 #[derive(Debug)]
 pub(super) struct RefundableCosts {
@@ -130,10 +129,7 @@ impl RefundableCosts {
         now: Now,
     ) {
         let mut costs = ArrayVec::new();
-        match request.cost {
-            Cost::Requests(cost) => costs.push((self.unit_fingerprint(UNIT_REQUESTS), cost)),
-            Cost::Units(units) => units.each(&mut |unit, cost| self.add_cost(&mut costs, unit, cost)),
-        }
+        request.cost.each(&mut |unit, cost| self.add_cost(&mut costs, unit, cost));
         let name = self.digest(RefundKind::Grant, repeat.user, request.domain, repeat.name);
         let cost = RefundableCost { at: now.at, print, costs: costs.as_slice().into() };
         self.costs.put(name, cost, shards, now);
@@ -148,7 +144,7 @@ impl RefundableCosts {
         now: Now,
     ) {
         let mut costs = ArrayVec::new();
-        each_amount(&charge.amount, &mut |unit, amount| {
+        charge.amount.each(&mut |unit, amount| {
             if let Ok(cost @ 1..) = u32::try_from(amount) {
                 self.add_cost(&mut costs, unit, cost);
             }
@@ -174,7 +170,7 @@ impl RefundableCosts {
 
     fn refund_request(&self, charge: &Charge<'_>, written: &mut Vec<u8>) -> RefundRequest {
         let mut amounts = Vec::new();
-        each_amount(&charge.amount, &mut |unit, amount| {
+        charge.amount.each(&mut |unit, amount| {
             if amount < 0 {
                 let units = u32::try_from(amount.unsigned_abs()).unwrap_or(u32::MAX);
                 // One unit above the maximum is enough to reject it.
@@ -295,15 +291,8 @@ fn is_counted(part: &StageCheck) -> bool {
 
 pub(super) fn is_negative(amount: &Amount<'_>) -> bool {
     let mut is_negative = false;
-    each_amount(amount, &mut |_, amount| is_negative |= amount < 0);
+    amount.each(&mut |_, amount| is_negative |= amount < 0);
     is_negative
-}
-
-fn each_amount(amount: &Amount<'_>, visit: &mut dyn FnMut(&str, i64)) {
-    match amount {
-        Amount::Requests(amount) => visit(UNIT_REQUESTS, *amount),
-        Amount::Units(units) => units.each(visit),
-    }
 }
 
 fn halves(hash: u64) -> [u32; 2] {

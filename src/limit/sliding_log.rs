@@ -106,12 +106,6 @@ pub struct SlidingLogState {
 }
 
 impl SlidingLogState {
-    /// The state of a new key: nothing is counted, nothing is allocated.
-    #[must_use]
-    pub fn fresh(_quota: &SlidingLogQuota, _now: Now) -> SlidingLogState {
-        SlidingLogState::default()
-    }
-
     /// The entries, the oldest first: times in nanoseconds since the engine's origin, each with its units.
     pub fn entries(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.entries.all().iter()
@@ -252,7 +246,6 @@ fn count_expired(all: EntryRun<'_>, quota: &SlidingLogQuota, now: Now) -> usize 
     all.count_while_time(|nanos| moment.saturating_sub(nanos) >= quota.window_nanos)
 }
 
-/// The entries in the window.
 #[inline]
 fn entries_in_window<'a>(all: EntryRun<'a>, quota: &SlidingLogQuota, now: Now) -> EntryRun<'a> {
     all.without_oldest(count_expired(all, quota, now))

@@ -11,44 +11,40 @@ mod connections;
 mod decision_thread;
 mod fair_queue;
 mod grants;
-mod hello;
-mod lease_requests;
 mod listener;
 mod log_throttle;
 mod membership;
 mod memory_charge;
 mod missed;
 mod pending;
-mod pool_access;
 mod processes;
 mod pulse;
-mod recording;
 mod request;
 mod stream;
 mod telemetry;
 mod units;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
 use tokio_util::sync::CancellationToken;
 use tracing::{error, warn};
 
-pub use access::DomainAccess;
+pub use access::{DomainAccess, PoolAccess, PoolLimits};
 pub use connections::ConnectionLimits;
 pub use listener::{BindError, Listener, PassedSocketError};
-pub use pool_access::{PoolAccess, PoolLimits};
 pub use pulse::ThreadHealth;
 pub use telemetry::ServerCounters;
 pub use units::to_engine_cost;
 
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, SharedRemoteChecker, TICK_MILLIS};
-use crate::record::Recorder;
+use crate::protocol::{Code, MissedCounts, WireReply, encode_reply};
+use crate::record::{NotedKind, Recorder};
+use crate::sys;
 use connections::ConnectionRegistry;
 use decision_thread::DecisionThread;
-use hello::Greeting;
 use log_throttle::LogThrottle;
 use missed::MissedReports;
 use processes::Processes;
@@ -86,34 +82,43 @@ struct ServerState {
     processes: Processes,
     access: DomainAccess,
     pools: PoolAccess,
-    greeting: Greeting,
+    /// A number that differs at every start, so that a client detects a restart.
+    boot: u64,
     missed: MissedReports,
     pulse: Arc<ThreadHealth>,
     telemetry: Arc<ServerCounters>,
     asker: Option<SharedRemoteChecker>,
     recorder: Arc<Recorder>,
     /// Throttles log lines about requests that cannot wait for their remote check.
-    pending_throttle: Mutex<LogThrottle>,
+    pending_throttle: LogThrottle,
     /// Throttles log lines about connections that are closed because the account of their user is full.
-    account_throttle: Mutex<LogThrottle>,
+    account_throttle: LogThrottle,
     /// Throttles log lines about a wall clock that was set back.
-    clock_throttle: Mutex<LogThrottle>,
+    clock_throttle: LogThrottle,
 }
 
 impl ServerState {
     /// Adds a client's report of decisions made without the daemon.
-    fn add_missed(&self, client: ClientKind, missed: &crate::protocol::MissedCounts) {
+    fn add_missed(&self, client: ClientKind, missed: &MissedCounts) {
         if !missed.is_empty() {
             self.missed.add(missed);
             self.telemetry.add_missed(client, missed);
         }
     }
 
-    /// Counts and logs a step back of the wall clock. The log is not written under the lock.
+    /// Counts an error and writes its ERROR, unless the client requested no reply.
+    #[cold]
+    fn write_error(&self, id: Option<u64>, code: Code, message: &str, replies: &mut Vec<u8>) {
+        self.telemetry.count_error(code);
+        if id.is_some() {
+            encode_reply(replies, &WireReply::Error { id, code, message });
+        }
+    }
+
+    /// Counts and logs a step back of the wall clock.
     fn log_clock_step(&self, by: Duration, now: Timestamp) {
         self.telemetry.count_clock_step_back();
-        let due = self.clock_throttle.lock().unwrap_or_else(PoisonError::into_inner).count_event(now);
-        if let Some(steps) = due {
+        if let Some(steps) = self.clock_throttle.count_event(now) {
             warn!(
                 by_seconds = by.as_secs_f64(),
                 steps, "the wall clock was set back: windows still last no longer than their own length"
@@ -125,9 +130,7 @@ impl ServerState {
     #[cold]
     fn count_not_pending(&self, reason: NotPending, now: Timestamp) {
         self.telemetry.count_not_pending(reason);
-        // The log is not written under the lock.
-        let due = self.pending_throttle.lock().unwrap_or_else(PoisonError::into_inner).count_event(now);
-        if let Some(requests) = due {
+        if let Some(requests) = self.pending_throttle.count_event(now) {
             warn!(
                 requests,
                 "too many requests wait for remote checks: further ones are decided by `on_redis_down`"
@@ -155,15 +158,16 @@ pub fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, options: ServerOptions) -
         processes: Processes::new(options.connections),
         access: options.access,
         pools: options.pools,
-        greeting: Greeting::new(),
+        // Without randomness a client misses a restart; nothing else depends on this number.
+        boot: u64::from_le_bytes(sys::random_bytes().unwrap_or_default()) >> 1,
         missed: MissedReports::default(),
         pulse: options.thread_health,
         telemetry: options.telemetry,
         asker: options.remote_checker,
         recorder: options.recorder,
-        pending_throttle: Mutex::default(),
-        account_throttle: Mutex::default(),
-        clock_throttle: Mutex::default(),
+        pending_throttle: LogThrottle::default(),
+        account_throttle: LogThrottle::default(),
+        clock_throttle: LogThrottle::default(),
     });
     let mut threads = Vec::new();
     for number in 0..options.threads.max(1) {
@@ -243,7 +247,9 @@ async fn run_housekeeping(shared: Arc<ServerState>) {
             shared.log_clock_step(by, now.at);
         }
         engine.tick(now);
-        shared.record_tick(now);
+        if shared.recorder.is_on() {
+            shared.recorder.note(now.at, None, NotedKind::Tick);
+        }
         engine.sweep(now);
         shared.pulse.beat_accepting(now.at);
         shared.missed.log_if_due(now.at);

@@ -3,8 +3,9 @@
 //! Without pending requests there is no timer and no memory. Their memory is charged to the user's account.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
@@ -17,7 +18,6 @@ use crate::engine::{CheckReply, SharedRemoteChecker, Shortfalls};
 #[derive(Debug)]
 pub(super) struct PendingRequests {
     requests: Vec<PendingRequest>,
-    /// The size of their payloads.
     payload_bytes: usize,
     charge: MemoryCharge,
     last_number: u64,
@@ -28,7 +28,6 @@ pub(super) struct PendingRequests {
 #[derive(Debug)]
 pub(super) struct PendingRequest {
     number: u64,
-    /// The payload of its frame.
     pub(super) payload: Box<[u8]>,
     pub(super) ticket: Arc<Shortfalls>,
     /// Whether it has waited for a check before.
@@ -55,7 +54,7 @@ type ResultSlot = Option<Option<CheckReply>>;
 
 impl CheckResults {
     fn change<T>(&self, change: impl FnOnce(&mut OpenChecks) -> T) -> T {
-        change(&mut self.open.lock().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.open.lock())
     }
 
     fn remove(&self, number: u64) -> Option<CheckReply> {

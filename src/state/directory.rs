@@ -12,14 +12,13 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::files::{OWNER_ONLY, SmallFile, open_no_follow, open_regular, write_whole};
 use super::record::StateFile;
-use super::snapshot::{SnapshotKey, Stamp, VERSION};
+use super::snapshot::SnapshotKey;
 
 /// The state directory of one daemon.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
     key: SnapshotKey,
-    versions_ahead: u8,
     lock: DirectoryLock,
 }
 
@@ -42,12 +41,10 @@ impl Directory {
     /// Locks a directory and reads its key; without one, the key is `new_key`. Errors that prevent writing are reported
     /// later, by [`Directory::prepare`].
     ///
-    /// Waits up to [`LOCK_WAIT`] for another daemon that is about to exit. `versions_ahead` is added to the version of
-    /// all files; it is 0 except in tests of upgrades.
+    /// Waits up to [`LOCK_WAIT`] for another daemon that is about to exit.
     #[must_use]
-    pub fn take(path: &Path, new_key: SnapshotKey, versions_ahead: u8) -> Directory {
-        let mut directory =
-            Directory { path: path.to_owned(), key: new_key, versions_ahead, lock: DirectoryLock::default() };
+    pub fn take(path: &Path, new_key: SnapshotKey) -> Directory {
+        let mut directory = Directory { path: path.to_owned(), key: new_key, lock: DirectoryLock::default() };
         for _ in 0..LOCK_TRIES {
             match directory.acquire_lock() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -68,46 +65,16 @@ impl Directory {
         self.key
     }
 
-    /// Returns the stamp of its snapshots.
+    /// Returns the path of a file.
     #[must_use]
-    pub fn stamp(&self) -> Stamp {
-        Stamp { version: VERSION + u64::from(self.versions_ahead), key: self.key }
-    }
-
-    /// Returns the number added to the version of its files, 0 except in tests of upgrades.
-    #[must_use]
-    pub fn versions_ahead(&self) -> u8 {
-        self.versions_ahead
-    }
-
-    /// Returns the path of the snapshot.
-    #[must_use]
-    pub fn tables(&self) -> PathBuf {
-        self.path.join(StateFile::Tables.name())
-    }
-
-    /// Returns the path of the last good rules.
-    #[must_use]
-    pub fn rules(&self) -> PathBuf {
-        self.path.join(StateFile::Rules.name())
-    }
-
-    /// Returns the path of the last rules under which a daemon ran for a minute.
-    #[must_use]
-    pub fn proven_rules(&self) -> PathBuf {
-        self.path.join(StateFile::ProvenRules.name())
+    pub fn path_of(&self, file: StateFile) -> PathBuf {
+        self.path.join(file.name())
     }
 
     /// Returns the path of the crash records.
     #[must_use]
     pub fn crashes(&self) -> PathBuf {
         self.path.join(CRASHES)
-    }
-
-    /// Returns the path of the switches and blocks.
-    #[must_use]
-    pub fn switches(&self) -> PathBuf {
-        self.path.join(StateFile::Switches.name())
     }
 
     /// Returns the file of this host's fleet identity.
@@ -119,7 +86,7 @@ impl Directory {
     /// Returns the file of the newest fleet overrides.
     #[must_use]
     pub fn fleet_overrides(&self) -> SmallFile {
-        SmallFile::new(self.path.join(StateFile::Overrides.name()), OVERRIDES_BYTES_MAX)
+        SmallFile::new(self.path_of(StateFile::Overrides), OVERRIDES_BYTES_MAX)
     }
 
     pub(super) fn lock(&self) -> DirectoryLock {

@@ -118,6 +118,7 @@ fn a_rule_is_judged_in_its_own_unit_only() {
     let engine = engine(vec![rule("per-user", &["user"], 1, 5)]);
     let mut decider = engine.decider();
     let mut ask = |units: &[(&str, u32)]| {
+        let units = units.to_vec();
         let attributes = [("user", "u1")];
         let descriptors = Descriptors::from_attributes(&attributes);
         let request = Request { cost: Cost::Units(&units), ..Request::new(Op::Hit, "api", descriptors) };
