@@ -12,16 +12,14 @@ use super::grants::UnwrittenGrants;
 use super::membership::{ConnectionInfo, Membership};
 use super::memory_charge::MemoryCharge;
 use super::pending::PendingRequests;
-use super::processes::SessionKey;
 use super::request::{RemoteCheck, RequestContext};
 use super::telemetry::ClientKind;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{AccountUse, Decider, Op, RemoteCheckResult, Shortfalls};
+use crate::engine::{AccountUse, Decider, Mode, Op, RemoteCheckResult, Shortfalls};
 use crate::protocol::{
-    Code, DescriptorList, Fault, FrameSplit, HelloFrame, RequestFrame, WireReply, decode_first,
-    decode_request, encode_fault, encode_reply, split_frame,
+    Code, DaemonMode, DescriptorList, FRAME_BYTES_MAX, Fault, FrameSplit, HelloFrame, RequestFrame, VERSION,
+    WireReply, decode_first, decode_request, encode_fault, encode_reply, split_frame,
 };
-use crate::record::SESSION_BYTES;
 
 /// The result of one batch.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -56,16 +54,10 @@ pub(super) struct FrameHandler {
     member: Option<Membership>,
     shared: Arc<ServerState>,
     info: ConnectionInfo,
-    /// Whether any domain is closed to the user.
-    restricted: bool,
-    /// The scope of idempotency keys: the session that HELLO names, else the connection itself.
-    session_name: [u8; SESSION_BYTES],
     grants: UnwrittenGrants,
     domains: SeenDomains,
     /// Requests that wait for remote checks.
     pub(super) pending: PendingRequests,
-    /// The client library, as HELLO has it.
-    client: ClientKind,
 }
 
 impl FrameHandler {
@@ -74,14 +66,11 @@ impl FrameHandler {
         let charge = MemoryCharge::new(Arc::clone(&shared), info.user, AccountUse::PendingRequests);
         FrameHandler {
             member: None,
-            restricted: shared.access.is_restricted(info.user),
-            session_name: SessionKey::new(None, info.user, info.number).to_bytes(),
             shared,
             info,
             grants: UnwrittenGrants::default(),
             domains: SeenDomains::default(),
             pending: PendingRequests::new(charge),
-            client: ClientKind::Other,
         }
     }
 
@@ -95,8 +84,8 @@ impl FrameHandler {
         if let Some(member) = &self.member {
             for lease in self.grants.drain_unwritten(written) {
                 let now = self.shared.clock.now();
-                self.shared.engine.revoke_lease(member.session(), lease, now);
-                member.record_dropped(&[lease], now.at);
+                self.shared.engine.revoke_lease(&member.session, lease, now);
+                member.record_dropped(lease, now.at);
             }
         }
     }
@@ -142,7 +131,7 @@ impl FrameHandler {
                 FrameSplit::Frame { payload, consumed: frame } => {
                     consumed += frame;
                     effort += FRAME_EFFORT + frame;
-                    if self.answer_frame(decider, payload, replies, now) == AfterFrame::Close {
+                    if let AfterFrame::Close = self.answer_frame(decider, payload, replies, now) {
                         return (BatchResult { consumed, next: NextStep::Close, at: now.at }, answered + 1);
                     }
                 }
@@ -169,13 +158,10 @@ impl FrameHandler {
         replies: &mut Vec<u8>,
         now: Now,
     ) -> AfterFrame {
-        let mut ticket = None;
-        let may_wait = self.shared.asker.is_some();
-        let check = RemoteCheck { result: None, may_wait, ticket: &mut ticket };
-        let after = self.answer_checked(decider, payload, replies, now, check);
-        match ticket {
-            None => after,
-            Some(ticket) => self.defer(decider, payload, replies, now, &ticket),
+        let check = RemoteCheck { result: None, may_wait: self.shared.asker.is_some() };
+        match self.answer_checked(decider, payload, replies, now, check) {
+            AfterFrame::Wait(ticket) => self.defer(decider, payload, replies, now, &ticket, false),
+            after => after,
         }
     }
 
@@ -226,17 +212,7 @@ impl FrameHandler {
         {
             self.domains.add(judge.domain, &self.shared, self.info.user);
         }
-        let context = RequestContext {
-            shared: &self.shared,
-            payload,
-            descriptors: &descriptors,
-            user: self.info.user,
-            restricted: self.restricted,
-            session: member.session(),
-            session_name: &self.session_name,
-            client: self.client,
-            now,
-        };
+        let context = RequestContext { client: member, payload, descriptors: &descriptors, now };
         match request {
             Ok(RequestFrame::Hit(judge)) => context.decide(Op::Hit, &judge, check, decider, replies, grants),
             Ok(RequestFrame::Acquire(judge)) => {
@@ -271,31 +247,15 @@ impl FrameHandler {
         replies: &mut Vec<u8>,
         now: Now,
         ticket: &Arc<Shortfalls>,
+        is_second: bool,
     ) -> AfterFrame {
-        if self.try_defer(payload, ticket, false, now) {
-            return AfterFrame::Continue;
+        if let Some(asker) = &self.shared.asker {
+            match self.pending.add(payload, ticket, is_second, now.at, asker) {
+                Ok(()) => return AfterFrame::Continue,
+                Err(reason) => self.shared.count_not_pending(reason, now.at),
+            }
         }
-        self.answer_unchecked(decider, payload, replies, now, ticket)
-    }
-
-    /// Adds a request to the pending ones. Returns whether it was added.
-    fn try_defer(&mut self, payload: &[u8], ticket: &Arc<Shortfalls>, is_second: bool, now: Now) -> bool {
-        let Some(asker) = self.shared.asker.clone() else { return false };
-        let added = self.pending.add(payload, ticket, is_second, now.at, &asker);
-        added.inspect_err(|reason| self.shared.count_not_pending(*reason, now.at)).is_ok()
-    }
-
-    /// Decides a request whose remote check has no result.
-    fn answer_unchecked(
-        &mut self,
-        decider: &mut Decider,
-        payload: &[u8],
-        replies: &mut Vec<u8>,
-        now: Now,
-        ticket: &Shortfalls,
-    ) -> AfterFrame {
-        let result = Some(RemoteCheckResult::TimedOut(ticket));
-        let check = RemoteCheck { result, may_wait: false, ticket: &mut None };
+        let check = RemoteCheck { result: Some(RemoteCheckResult::TimedOut(ticket)), may_wait: false };
         self.answer_checked(decider, payload, replies, now, check)
     }
 
@@ -305,27 +265,17 @@ impl FrameHandler {
     #[inline(never)]
     pub(super) fn answer_pending(&mut self, all: bool, decider: &mut Decider, replies: &mut Vec<u8>) -> bool {
         let now = self.shared.clock.now();
-        while let Some((pending, brought)) = self.pending.next(all, now.at) {
-            let Some(brought) = brought else {
-                if self.answer_unchecked(decider, &pending.payload, replies, now, &pending.ticket)
-                    == AfterFrame::Close
-                {
-                    return false;
-                }
-                continue;
-            };
-            let mut ticket = None;
-            let result = Some(RemoteCheckResult::Borrowed(brought));
-            let check = RemoteCheck { result, may_wait: !pending.is_second && !all, ticket: &mut ticket };
-            if self.answer_checked(decider, &pending.payload, replies, now, check) == AfterFrame::Close {
-                return false;
+        while let Some((pending, borrowed)) = self.pending.next(all, now.at) {
+            let may_wait = borrowed.is_some() && !pending.is_second && !all;
+            let result =
+                borrowed.map_or(RemoteCheckResult::TimedOut(&pending.ticket), RemoteCheckResult::Borrowed);
+            let check = RemoteCheck { result: Some(result), may_wait };
+            let mut after = self.answer_checked(decider, &pending.payload, replies, now, check);
+            if let AfterFrame::Wait(ticket) = after {
+                // Another request has spent the borrowed tokens: the request waits for a second check, and for no third.
+                after = self.defer(decider, &pending.payload, replies, now, &ticket, true);
             }
-            let Some(ticket) = ticket else { continue };
-            // Another request has spent the borrowed tokens: the request waits for a second check, and for no third.
-            if !self.try_defer(&pending.payload, &ticket, true, now)
-                && self.answer_unchecked(decider, &pending.payload, replies, now, &ticket)
-                    == AfterFrame::Close
-            {
+            if let AfterFrame::Close = after {
                 return false;
             }
         }
@@ -342,9 +292,9 @@ impl FrameHandler {
 
     fn handle_hello(&mut self, hello: &HelloFrame<'_>, replies: &mut Vec<u8>, now: Now) -> AfterFrame {
         let shared = &self.shared;
-        self.client = ClientKind::parse(hello.client);
-        shared.add_missed(self.client, &hello.missed);
-        let member = match Membership::join(shared, &self.info, hello, now) {
+        let library = ClientKind::parse(hello.client);
+        shared.add_missed(library, &hello.missed);
+        let member = match Membership::join(shared, &self.info, hello, library, now) {
             Ok(member) => member,
             Err(refusal) => {
                 let (code, message) = (refusal.code(), refusal.to_string());
@@ -353,12 +303,21 @@ impl FrameHandler {
                 return if code.closes() { AfterFrame::Close } else { AfterFrame::Continue };
             }
         };
-        if !hello.abandoned.is_empty() {
-            let ended = shared.engine.abandon_requests(member.session(), &mut hello.abandoned.iter(), now);
-            member.record_dropped(&ended, now.at);
-        }
-        encode_reply(replies, &shared.greeting.welcome(hello, shared.engine.mode()));
-        self.session_name = member.session_name();
+        member.abandon_requests(&hello.abandoned, now);
+        let welcome = WireReply::Welcome {
+            id: hello.id,
+            version: hello.version.min(VERSION),
+            server: SERVER,
+            boot: shared.boot,
+            connection: hello.connection,
+            frame_bytes_max: FRAME_BYTES_MAX as u64,
+            mode: match shared.engine.mode() {
+                Mode::Enforce => DaemonMode::Enforce,
+                Mode::Shadow => DaemonMode::Shadow,
+                Mode::Disabled => DaemonMode::Disabled,
+            },
+        };
+        encode_reply(replies, &welcome);
         self.member = Some(member);
         AfterFrame::Continue
     }
@@ -394,11 +353,16 @@ impl SeenDomains {
 }
 
 /// Whether a connection goes on after a frame.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum AfterFrame {
     Continue,
     Close,
+    /// The request has no reply yet: it waits for a remote check.
+    Wait(Arc<Shortfalls>),
 }
+
+/// The name and version of the daemon.
+const SERVER: &str = concat!("tidegate/", env!("CARGO_PKG_VERSION"));
 
 /// Domains remembered for one connection: most applications use one.
 const SEEN_DOMAINS_MAX: usize = 4;

@@ -6,10 +6,11 @@ use std::sync::Arc;
 use super::ServerState;
 use super::pool_access::PoolRefusal;
 use super::processes::{SessionKey, WatchError};
+use super::telemetry::ClientKind;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{ConnectionParams, Session, SessionError};
-use crate::protocol::{Code, HelloFrame};
-use crate::record::SESSION_BYTES;
+use crate::engine::{ConnectionEnd, ConnectionParams, Session, SessionError, WorkOutcome};
+use crate::protocol::{Abandoned, Code, HelloFrame};
+use crate::record::{NotedKind, SESSION_BYTES};
 use crate::sys;
 
 /// A connection and its user, as the kernel reports it.
@@ -25,9 +26,15 @@ pub(super) struct ConnectionInfo {
 /// A membership in a session, ended by its drop.
 #[derive(Debug)]
 pub(super) struct Membership {
-    shared: Arc<ServerState>,
-    session: Session,
-    key: SessionKey,
+    pub(super) shared: Arc<ServerState>,
+    pub(super) session: Session,
+    pub(super) key: SessionKey,
+    /// The name of the session as the scope of idempotency keys.
+    pub(super) session_name: [u8; SESSION_BYTES],
+    pub(super) library: ClientKind,
+    /// Whether any domain is closed to the user; otherwise the domain of a request need not be checked.
+    pub(super) is_restricted: bool,
+    /// The number of the connection.
     number: u64,
 }
 
@@ -60,6 +67,7 @@ impl Membership {
         shared: &Arc<ServerState>,
         info: &ConnectionInfo,
         hello: &HelloFrame<'_>,
+        library: ClientKind,
         now: Now,
     ) -> Result<Membership, HelloRefusal> {
         shared.pools.check(hello.pool, info.user, hello.slots, now.at)?;
@@ -76,35 +84,62 @@ impl Membership {
         };
         let session = shared.engine.open_session(&opening, now)?;
         let key = SessionKey::new(hello.session, info.user, info.number);
-        let member = Membership { shared: Arc::clone(shared), session, key, number: info.number };
+        let member = Membership {
+            shared: Arc::clone(shared),
+            session,
+            key,
+            session_name: key.to_bytes(),
+            library,
+            is_restricted: shared.access.is_restricted(info.user),
+            number: info.number,
+        };
         shared.connections.set_session(info.number, key);
-        if shared.recorder.is_on() {
-            shared.record_hello(&key, &member.session, hello.pool, hello.slots, now.at);
-        }
+        member.record(now.at, || NotedKind::Hello { pool: hello.pool.into(), slots: hello.slots });
         let watched = shared.processes.watch(shared, key, info, &member.session, pid.is_some());
         if watched == Err(WatchError::Exited) {
             shared.engine.end_session(&member.session, now);
-            if shared.recorder.is_on() {
-                shared.record_session_end(&key, &member.session, now.at);
-            }
+            member.record(now.at, || NotedKind::Gone);
             return Err(HelloRefusal::ProcessExited);
         }
         Ok(member)
     }
 
-    pub(super) fn session(&self) -> &Session {
-        &self.session
+    /// Ends the leases of requests that the client has abandoned.
+    pub(super) fn abandon_requests(&self, reports: &Abandoned<'_>, now: Now) {
+        if reports.is_empty() {
+            return;
+        }
+        for lease in self.shared.engine.abandon_requests(&self.session, &mut reports.iter(), now) {
+            self.record_dropped(lease, now.at);
+        }
     }
 
-    /// Returns the name of its session for idempotency keys.
-    pub(super) fn session_name(&self) -> [u8; SESSION_BYTES] {
-        self.key.to_bytes()
+    /// Records the end of a lease whose reply or request was dropped.
+    pub(super) fn record_dropped(&self, lease: u64, at: Timestamp) {
+        self.record(at, || NotedKind::Ended(lease, WorkOutcome::Dropped));
     }
 
-    /// Records the end of leases whose replies or requests were dropped.
-    pub(super) fn record_dropped(&self, leases: &[u64], at: Timestamp) {
+    /// Records an event of this session, if a recording runs. It never waits.
+    #[inline]
+    pub(super) fn record(&self, at: Timestamp, event: impl FnOnce() -> NotedKind) {
         if self.shared.recorder.is_on() {
-            self.shared.record_dropped(&self.key, &self.session, leases, at);
+            self.record_now(None, at, event);
+        }
+    }
+
+    /// Records an event of a domain, if a recording of this domain runs.
+    #[inline]
+    pub(super) fn record_in(&self, domain: &str, at: Timestamp, event: impl FnOnce() -> NotedKind) {
+        if self.shared.recorder.is_on() {
+            self.record_now(Some(domain), at, event);
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn record_now(&self, domain: Option<&str>, at: Timestamp, event: impl FnOnce() -> NotedKind) {
+        if domain.is_none_or(|domain| self.shared.recorder.wants(domain)) {
+            self.shared.recorder.note(at, Some(self.key.origin(&self.session)), event());
         }
     }
 }
@@ -113,9 +148,10 @@ impl Drop for Membership {
     fn drop(&mut self) {
         let now = self.shared.clock.now();
         self.shared.processes.remove_connection(&self.key, self.number, now.at);
-        let parting = self.shared.engine.close_connection(&self.session, now);
-        if self.shared.recorder.is_on() {
-            self.shared.record_parting(&self.key, &self.session, parting, now.at);
+        match self.shared.engine.close_connection(&self.session, now) {
+            ConnectionEnd::Stays => {}
+            ConnectionEnd::EndsAt(ends_at) => self.record(now.at, || NotedKind::Left(ends_at)),
+            ConnectionEnd::Ends => self.record(now.at, || NotedKind::Gone),
         }
     }
 }

@@ -11,8 +11,6 @@ mod connections;
 mod decision_thread;
 mod fair_queue;
 mod grants;
-mod hello;
-mod lease_requests;
 mod listener;
 mod log_throttle;
 mod membership;
@@ -22,7 +20,6 @@ mod pending;
 mod pool_access;
 mod processes;
 mod pulse;
-mod recording;
 mod request;
 mod stream;
 mod telemetry;
@@ -45,10 +42,10 @@ pub use units::to_engine_cost;
 
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, SharedRemoteChecker, TICK_MILLIS};
-use crate::record::Recorder;
+use crate::record::{NotedKind, Recorder};
+use crate::sys;
 use connections::ConnectionRegistry;
 use decision_thread::DecisionThread;
-use hello::Greeting;
 use log_throttle::LogThrottle;
 use missed::MissedReports;
 use processes::Processes;
@@ -86,7 +83,8 @@ struct ServerState {
     processes: Processes,
     access: DomainAccess,
     pools: PoolAccess,
-    greeting: Greeting,
+    /// A number that differs at every start, so that a client detects a restart.
+    boot: u64,
     missed: MissedReports,
     pulse: Arc<ThreadHealth>,
     telemetry: Arc<ServerCounters>,
@@ -155,7 +153,8 @@ pub fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, options: ServerOptions) -
         processes: Processes::new(options.connections),
         access: options.access,
         pools: options.pools,
-        greeting: Greeting::new(),
+        // Without randomness a client misses a restart; nothing else depends on this number.
+        boot: u64::from_le_bytes(sys::random_bytes().unwrap_or_default()) >> 1,
         missed: MissedReports::default(),
         pulse: options.thread_health,
         telemetry: options.telemetry,
@@ -243,7 +242,9 @@ async fn run_housekeeping(shared: Arc<ServerState>) {
             shared.log_clock_step(by, now.at);
         }
         engine.tick(now);
-        shared.record_tick(now);
+        if shared.recorder.is_on() {
+            shared.recorder.note(now.at, None, NotedKind::Tick);
+        }
         engine.sweep(now);
         shared.pulse.beat_accepting(now.at);
         shared.missed.log_if_due(now.at);

@@ -21,7 +21,7 @@ use super::log_throttle::LogThrottle;
 use super::membership::ConnectionInfo;
 use crate::clock::Timestamp;
 use crate::engine::Session;
-use crate::record::SESSION_BYTES;
+use crate::record::{EventOrigin, NotedKind, SESSION_BYTES};
 use crate::sys;
 
 /// The sessions whose process is watched.
@@ -80,6 +80,11 @@ impl SessionKey {
         let bytes = [u8::from(self.name.is_some())].into_iter().chain(bytes.iter().copied());
         encoded.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
         encoded
+    }
+
+    /// Returns the origin of recorded events of this session.
+    pub(super) fn origin(self, session: &Session) -> EventOrigin {
+        EventOrigin { user: self.user, named: self.to_bytes(), session: session.clone() }
     }
 }
 
@@ -188,7 +193,7 @@ impl Processes {
         if let Some(session) = &last {
             shared.engine.end_session(session, now);
             if shared.recorder.is_on() {
-                shared.record_session_end(key, session, now.at);
+                shared.recorder.note(now.at, Some(key.origin(session)), NotedKind::Gone);
             }
         }
         let Some(watched) = self.table().remove(key) else { return };

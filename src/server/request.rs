@@ -1,52 +1,38 @@
 //! Passes requests from frames to the engine, and writes the engine's answers as replies.
 
-use std::sync::Arc;
-
-use super::ServerState;
 use super::answer::AfterFrame;
 use super::grants::UnwrittenGrants;
-use super::telemetry::ClientKind;
+use super::membership::Membership;
 use super::units::{LongUnits, to_engine_cost};
 use crate::clock::{Micros, Now};
 use crate::engine::{
     self, ChargeError, Decider, Engine, EngineAnswer, IdempotencyKey, LimitView, Op, RemoteCheckResult,
-    Session, Shortfalls,
+    Verdict,
 };
 use crate::protocol::{
-    self, ChargeFrame, CheckRequest, Code, DecisionReply, DescriptorList, LimitEntry, RequestOptions,
-    WireReply, encode_decision, encode_reply,
+    self, ChargeFrame, CheckRequest, Code, DecisionReply, DescriptorList, LimitEntry, OutcomeCode,
+    RequestOptions, WireReply, encode_decision, encode_reply,
 };
-use crate::record::{NotedKind, SESSION_BYTES};
+use crate::record::NotedKind;
 
 /// One request and its client.
 #[derive(Clone, Copy)]
 pub(super) struct RequestContext<'a> {
-    pub(super) shared: &'a ServerState,
+    pub(super) client: &'a Membership,
     /// The payload of its frame.
     pub(super) payload: &'a [u8],
     pub(super) descriptors: &'a DescriptorList<'a>,
-    pub(super) user: u32,
-    /// Whether any domain is closed to this user; otherwise the domain need not be checked.
-    pub(super) restricted: bool,
-    pub(super) session: &'a Session,
-    /// The scope of idempotency keys.
-    pub(super) session_name: &'a [u8; SESSION_BYTES],
-    /// The client library.
-    pub(super) client: ClientKind,
     pub(super) now: Now,
 }
 
-/// The remote check of a request: its result, or whether it may begin.
+/// The remote check of a request: its result, if the request has waited for one, and whether it may wait for another.
 pub(super) struct RemoteCheck<'a> {
-    /// The result, if the request has waited for it.
     pub(super) result: Option<RemoteCheckResult<'a>>,
     pub(super) may_wait: bool,
-    /// Set if the request must wait for a check.
-    pub(super) ticket: &'a mut Option<Arc<Shortfalls>>,
 }
 
 impl<'a> RequestContext<'a> {
-    /// Decides the request and writes the reply, unless it must wait for a remote check: then sets `check.ticket`.
+    /// Decides the request and writes the reply, unless it must wait for a remote check.
     pub(super) fn decide(
         &self,
         op: Op,
@@ -78,7 +64,7 @@ impl<'a> RequestContext<'a> {
             priority: judge.priority,
             wait_max: judge.options.max_wait_us.map(Micros),
             idempotency_key: judge.options.idem.map(|name| self.idempotency_key(name)),
-            session: Some(self.session),
+            session: Some(&self.client.session),
             id: judge.id,
             queued: judge.options.queued_us.map(Micros),
             lists_all_limits: judge.options.all,
@@ -94,16 +80,14 @@ impl<'a> RequestContext<'a> {
                 let lease = decision.lease;
                 lease.into_iter().for_each(|lease| grants.add(lease));
                 write_decision(replies, judge, &decision);
-                if self.shared.recorder.is_on() {
-                    self.record_decision(judge.domain, &decision);
-                }
+                self.client.record_in(judge.domain, self.now.at, || self.judged(&decision));
                 if lease.is_some() {
                     grants.set_reply_end(replies.len());
                 }
             }
             EngineAnswer::Conflict => self.write_conflict(replies, Some(judge.id)),
             EngineAnswer::TooManyLeases => self.write_quota(replies, judge.id),
-            EngineAnswer::RemoteCheck(ticket) => *check.ticket = Some(ticket),
+            EngineAnswer::RemoteCheck(ticket) => return AfterFrame::Wait(ticket),
         }
         AfterFrame::Continue
     }
@@ -135,12 +119,13 @@ impl<'a> RequestContext<'a> {
             refund_of: charge
                 .options
                 .of
-                .map(|of| engine::RefundBy { user: self.user, reference: refund_target(of) }),
-            trusted: self.shared.access.trusts_refunds(charge.domain),
+                .map(|of| engine::RefundBy { user: self.user(), reference: refund_target(of) }),
+            trusted: self.client.shared.access.trusts_refunds(charge.domain),
         };
         let charged = decider.charge(&request, self.now);
-        if self.shared.recorder.is_on() && charged.is_ok() {
-            self.record_charge(charge.domain);
+        if charged.is_ok() {
+            let event = || NotedKind::Charged(self.payload.into());
+            self.client.record_in(charge.domain, self.now.at, event);
         }
         match (charged, charge.id) {
             (Ok(ok), Some(id)) => encode_reply(replies, &WireReply::Done { id, ok }),
@@ -151,46 +136,115 @@ impl<'a> RequestContext<'a> {
         AfterFrame::Continue
     }
 
-    /// Applies the reports in a request's options, also if the request itself is refused.
-    fn apply_reports(&self, options: &RequestOptions<'_>) {
-        self.shared.add_missed(self.client, &options.missed);
-        if !options.abandoned.is_empty() {
-            let ended = self.engine().abandon_requests(self.session, &mut options.abandoned.iter(), self.now);
-            if self.shared.recorder.is_on() {
-                let dropped = |lease| self.record(NotedKind::Ended(lease, engine::WorkOutcome::Dropped));
-                ended.into_iter().for_each(dropped);
+    /// Ends a lease, and replies whether there was one.
+    pub(super) fn release(
+        &self,
+        id: Option<u64>,
+        lease: u64,
+        outcome: OutcomeCode,
+        replies: &mut Vec<u8>,
+    ) -> AfterFrame {
+        let outcome = match outcome {
+            OutcomeCode::Ok => engine::WorkOutcome::Ok,
+            OutcomeCode::Error => engine::WorkOutcome::Error,
+            OutcomeCode::Dropped => engine::WorkOutcome::Dropped,
+        };
+        let ok = self.engine().release_lease(&self.client.session, lease, outcome, self.now);
+        if ok {
+            self.client.record(self.now.at, || NotedKind::Ended(lease, outcome));
+        }
+        write_done(id, ok, replies)
+    }
+
+    /// Restarts the time of a lease, and replies whether there is one.
+    pub(super) fn renew(&self, id: u64, lease: u64, replies: &mut Vec<u8>) -> AfterFrame {
+        let ok = self.engine().renew_lease(&self.client.session, lease, self.now);
+        if ok {
+            self.client.record(self.now.at, || NotedKind::Renewed(lease));
+        }
+        write_done(Some(id), ok, replies)
+    }
+
+    /// Takes a sample of a signal that the application pushes.
+    pub(super) fn signal(
+        &self,
+        id: Option<u64>,
+        pool: &str,
+        name: &str,
+        permille: u16,
+        replies: &mut Vec<u8>,
+    ) -> AfterFrame {
+        #[cfg(all(debug_assertions, feature = "test-hooks"))]
+        assert!(name != PANIC_SIGNAL, "asked to panic");
+        let taken = self.engine().record_pushed_signal(&self.client.session, pool, name, permille, self.now);
+        match (taken, id) {
+            (Err(not_its_pool), id) => {
+                self.client.shared.telemetry.count_error(Code::NotAllowed);
+                if id.is_some() {
+                    let message = format!("{not_its_pool}, which `{pool}` is not");
+                    encode_reply(
+                        replies,
+                        &WireReply::Error { id, code: Code::NotAllowed, message: &message },
+                    );
+                }
+                AfterFrame::Continue
+            }
+            (Ok(()), id) => {
+                self.client.record(self.now.at, || NotedKind::Signal { name: name.into(), permille });
+                write_done(id, true, replies)
             }
         }
     }
 
-    pub(super) fn engine(&self) -> &'a Engine {
-        &self.shared.engine
+    /// Applies the reports in a request's options, also if the request itself is refused.
+    fn apply_reports(&self, options: &RequestOptions<'_>) {
+        self.client.shared.add_missed(self.client.library, &options.missed);
+        self.client.abandon_requests(&options.abandoned, self.now);
+    }
+
+    /// Makes the recorded event of a decision.
+    fn judged(&self, decision: &engine::Decision<'_>) -> NotedKind {
+        let is_refused = !matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
+        NotedKind::Judged {
+            payload: self.payload.into(),
+            verdict: decision.verdict,
+            refused_by: decision.rule_name().filter(|_| is_refused).map(Into::into),
+            lease: decision.lease,
+        }
+    }
+
+    fn engine(&self) -> &'a Engine {
+        &self.client.shared.engine
+    }
+
+    fn user(&self) -> u32 {
+        self.client.key.user()
     }
 
     fn is_closed(&self, domain: &str) -> bool {
-        self.restricted && !self.shared.access.is_open(domain, self.user)
+        self.client.is_restricted && !self.client.shared.access.is_open(domain, self.user())
     }
 
     /// Replies that the domain is closed to the user. The request changes nothing.
     #[cold]
     fn refuse_domain(&self, id: Option<u64>, domain: &str, replies: &mut Vec<u8>) -> AfterFrame {
-        self.shared.access.log_refusal(domain, self.user, self.now.at);
-        self.shared.telemetry.count_error(Code::NotAllowed);
+        self.client.shared.access.log_refusal(domain, self.user(), self.now.at);
+        self.client.shared.telemetry.count_error(Code::NotAllowed);
         if id.is_some() {
-            let message = format!("the domain `{domain}` is not open to user {}", self.user);
+            let message = format!("the domain `{domain}` is not open to user {}", self.user());
             encode_reply(replies, &WireReply::Error { id, code: Code::NotAllowed, message: &message });
         }
         AfterFrame::Continue
     }
 
     fn write_quota(&self, replies: &mut Vec<u8>, id: u64) {
-        self.shared.telemetry.count_error(Code::Quota);
+        self.client.shared.telemetry.count_error(Code::Quota);
         let message = "this session or its user holds too many leases: release what has ended";
         encode_reply(replies, &WireReply::Error { id: Some(id), code: Code::Quota, message });
     }
 
     fn write_conflict(&self, replies: &mut Vec<u8>, id: Option<u64>) {
-        self.shared.telemetry.count_error(Code::Invalid);
+        self.client.shared.telemetry.count_error(Code::Invalid);
         if id.is_some() {
             let message =
                 "`idem` was used for another request: descriptors, cost and priority must be the same";
@@ -199,7 +253,7 @@ impl<'a> RequestContext<'a> {
     }
 
     fn write_bare_refund(&self, replies: &mut Vec<u8>, id: Option<u64>) {
-        self.shared.telemetry.count_error(Code::NotAllowed);
+        self.client.shared.telemetry.count_error(Code::NotAllowed);
         if id.is_some() {
             let message = "a negative amount must name in `of` the `idem` or lease that it refunds, unless the settings \
                            say `refunds: trusted` of its domain";
@@ -215,8 +269,20 @@ impl<'a> RequestContext<'a> {
     where
         'a: 'n,
     {
-        IdempotencyKey { session: self.session_name, user: self.user, name }
+        IdempotencyKey { session: &self.client.session_name, user: self.user(), name }
     }
+}
+
+/// The signal that makes a debug build panic, to test a panic outside of a decision.
+#[cfg(all(debug_assertions, feature = "test-hooks"))]
+const PANIC_SIGNAL: &str = "debug-panic";
+
+/// Writes the reply, unless the client requested none.
+fn write_done(id: Option<u64>, ok: bool, replies: &mut Vec<u8>) -> AfterFrame {
+    if let Some(id) = id {
+        encode_reply(replies, &WireReply::Done { id, ok });
+    }
+    AfterFrame::Continue
 }
 
 /// Blocks the thread if the request has the stall attribute, to test a hanging thread. Debug builds only.

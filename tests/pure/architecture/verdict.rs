@@ -132,11 +132,11 @@ fn what_the_design_rules_out_is_found() {
     let long = "\n".repeat(LINES_MAX + 1);
     let table: &[(&str, &str, &str)] = &[
         (
-            "server/hello.rs",
+            "server/answer.rs",
             "use crate::rules::Mode;",
-            "src/server/hello.rs:1: `server` may not name `rules`",
+            "src/server/answer.rs:1: `server` may not name `rules`",
         ),
-        ("server/hello.rs", "use crate::limit::Rate;", "`server` may not name `limit`"),
+        ("server/answer.rs", "use crate::limit::Rate;", "`server` may not name `limit`"),
         ("engine/mod.rs", "use super::server;", "`engine` may not name `server`"),
         ("rules/load.rs", "use crate::engine::Engine;", "`rules` may not name `engine`"),
         ("limit/rate.rs", "use crate::rules::Rule;", "`limit` may not name `rules`"),
@@ -176,7 +176,7 @@ fn what_the_design_rules_out_is_found() {
         assert!(found.iter().any(|fault| fault.contains(expected)), "{path}: {text}: {found:?}");
     }
     let innocent: &[(&str, &str)] = &[
-        ("server/hello.rs", "use crate::{clock::Now, engine::Mode, protocol, sys};"),
+        ("server/answer.rs", "use crate::{clock::Now, engine::Mode, protocol, sys};"),
         ("cli/bench.rs", "use crate::server; use crate::rules; std::process::exit(1)"),
         ("sys/mod.rs", "unsafe { f() }"),
         ("engine/gate.rs", "fn chance() -> f64 {}"),
