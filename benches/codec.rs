@@ -10,8 +10,8 @@ use std::hint::black_box;
 
 use tidegate::clock::read_boot_nanos;
 use tidegate::protocol::{
-    CostField, DecisionReply, DescriptorList, FRAME_BYTES_MAX, Fault, RequestFrame, VerdictCode,
-    decode_request, encode_decision, encode_request,
+    CostField, DecisionReply, DescriptorList, FRAME_BYTES_MAX, Fault, RequestFrame, Verdict, decode_request,
+    encode_decision, encode_request,
 };
 
 fn main() {
@@ -89,7 +89,7 @@ fn allow() -> DecisionReply<'static> {
         remaining: Some(42),
         reset_us: Some(600_000),
         retry_us: Some(0),
-        ..DecisionReply::new(100_000, VerdictCode::Allow)
+        ..DecisionReply::new(100_000, Verdict::Allow)
     }
 }
 

@@ -23,7 +23,7 @@ use siphasher::sip128::{Hasher128, SipHasher13};
 use tidegate::clock::{Now, Timestamp};
 use tidegate::limit::token_bucket::{GcraState, TokenBucketQuota};
 use tidegate::limit::{Outcome, Rate};
-use tidegate::protocol::{DecisionReply, DescriptorList, VerdictCode, decode_request, encode_decision};
+use tidegate::protocol::{DecisionReply, DescriptorList, Verdict, decode_request, encode_decision};
 use tidegate::rules::Selection;
 
 use inside::Inside;
@@ -92,7 +92,7 @@ fn codec(criterion: &mut Criterion) {
         remaining: Some(9_999),
         reset_us: Some(3_600_000_000),
         retry_us: Some(0),
-        ..DecisionReply::new(123_456, VerdictCode::Allow)
+        ..DecisionReply::new(123_456, Verdict::Allow)
     };
     let mut out = Vec::with_capacity(4096);
     criterion.bench_function("encode a decision", |bencher| {

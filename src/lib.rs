@@ -18,4 +18,5 @@ pub mod server;
 pub mod shed;
 pub mod state;
 pub mod sys;
+pub mod terms;
 pub mod trace;

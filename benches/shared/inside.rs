@@ -150,13 +150,6 @@ fn asked<'a>(judge: &CheckRequest<'a>, descriptors: &'a DescriptorList<'a>) -> e
 }
 
 fn said<'d>(id: u64, decision: &engine::Decision<'d>) -> DecisionReply<'d> {
-    let verdict = match decision.verdict {
-        engine::Verdict::Allow => protocol::VerdictCode::Allow,
-        engine::Verdict::Limit => protocol::VerdictCode::Limit,
-        engine::Verdict::Wait => protocol::VerdictCode::Wait,
-        engine::Verdict::Deny => protocol::VerdictCode::Deny,
-        engine::Verdict::Shed => protocol::VerdictCode::Shed,
-    };
     let binding = decision.binding;
     DecisionReply {
         rule: binding.map(|binding| &*binding.rule.name),
@@ -166,6 +159,6 @@ fn said<'d>(id: u64, decision: &engine::Decision<'d>) -> DecisionReply<'d> {
         reset_us: binding.map(|binding| binding.level.reset.0),
         retry_us: decision.retry_after.map(|retry| retry.0),
         help: binding.and_then(|binding| binding.rule.help.as_deref()),
-        ..DecisionReply::new(id, verdict)
+        ..DecisionReply::new(id, decision.verdict)
     }
 }

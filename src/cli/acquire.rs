@@ -15,8 +15,7 @@ use super::lease_keeper::{KeeperSession, LeaseKeeper};
 use super::{CliError, CliResult, usage};
 use crate::daemon::log;
 use crate::protocol::{
-    CheckRequest, Code, CostField, DescriptorList, HelloFrame, OutcomeCode, RequestFrame, VerdictCode,
-    WireReply,
+    CheckRequest, Code, CostField, DescriptorList, HelloFrame, RequestFrame, Verdict, WireReply, WorkOutcome,
 };
 
 /// Runs a command under a lease: as long as it runs it is one of the pieces of work that the rules count
@@ -95,7 +94,7 @@ pub(super) fn run(args: &Args) -> CliResult {
     let keeper = lease.map(|lease| LeaseKeeper::start(holder, lease)).transpose()?;
     let ended = runner.run(&args.command, wait);
     if let Some(keeper) = keeper {
-        keeper.release(ended.as_ref().map_or(OutcomeCode::Dropped, CommandEnd::outcome));
+        keeper.release(ended.as_ref().map_or(WorkOutcome::Dropped, CommandEnd::outcome));
     }
     Ok(ended?.exit_code())
 }
@@ -119,12 +118,12 @@ impl Args {
     fn leave(&self, reply: &WireReply<'_>) -> Result<Leave, CliError> {
         match reply {
             WireReply::Decision(decision) => match decision.verdict {
-                VerdictCode::Allow => Ok(Leave::Run { lease: decision.lease, wait: Duration::ZERO }),
-                VerdictCode::Wait => {
+                Verdict::Allow => Ok(Leave::Run { lease: decision.lease, wait: Duration::ZERO }),
+                Verdict::Wait => {
                     let wait = Duration::from_micros(decision.retry_us.unwrap_or_default());
                     Ok(Leave::Run { lease: decision.lease, wait })
                 }
-                VerdictCode::Limit | VerdictCode::Shed | VerdictCode::Deny => {
+                Verdict::Limit | Verdict::Shed | Verdict::Deny => {
                     print_text(decision, &mut io::stderr())?;
                     Ok(Leave::Refused(ExitCode::from(EX_TEMPFAIL)))
                 }

@@ -12,8 +12,8 @@ use super::{CliResult, OutputFormat, usage};
 use crate::clock::Micros;
 use crate::daemon::log;
 use crate::protocol::{
-    CheckRequest, Code, CostField, DecisionReply, DescriptorList, LimitEntry, NoteCode, PAIRS_MAX,
-    RequestFrame, RequestOptions, VerdictCode, WireReply,
+    CheckRequest, Code, CostField, DecisionReply, DescriptorList, LimitEntry, NoteKind, PAIRS_MAX,
+    RequestFrame, RequestOptions, Verdict, WireReply,
 };
 
 #[derive(Clone, Debug, clap::Args)]
@@ -102,7 +102,7 @@ impl Args {
                     OutputFormat::Text => print_text(decision, out)?,
                     OutputFormat::Json => writeln!(out, "{}", to_json(decision))?,
                 }
-                let granted = matches!(decision.verdict, VerdictCode::Allow | VerdictCode::Wait);
+                let granted = matches!(decision.verdict, Verdict::Allow | Verdict::Wait);
                 Ok(if granted { ExitCode::SUCCESS } else { ExitCode::from(EX_TEMPFAIL) })
             }
             WireReply::Error { code: Code::Invalid, message, .. } => Err(usage(message)),
@@ -160,25 +160,25 @@ pub(super) fn print_text(decision: &DecisionReply<'_>, out: &mut dyn Write) -> i
         _ => write!(out, "  no rule with a limit matches")?,
     }
     match (decision.verdict, decision.retry_us, decision.reset_us) {
-        (VerdictCode::Allow, _, Some(reset)) if reset > 0 => write!(out, ", one more in {}", Micros(reset))?,
-        (VerdictCode::Wait, Some(wait), _) => write!(out, ", start in {}", Micros(wait))?,
-        (VerdictCode::Limit | VerdictCode::Shed, Some(retry), _) => {
+        (Verdict::Allow, _, Some(reset)) if reset > 0 => write!(out, ", one more in {}", Micros(reset))?,
+        (Verdict::Wait, Some(wait), _) => write!(out, ", start in {}", Micros(wait))?,
+        (Verdict::Limit | Verdict::Shed, Some(retry), _) => {
             write!(out, ", try again in {}", Micros(retry))?;
         }
-        (VerdictCode::Limit, None, _) => write!(out, ", the cost is above the limit: never")?,
+        (Verdict::Limit, None, _) => write!(out, ", the cost is above the limit: never")?,
         _ => {}
     }
     writeln!(out)?;
-    if let Some(help) = decision.help.filter(|_| decision.verdict != VerdictCode::Allow) {
+    if let Some(help) = decision.help.filter(|_| decision.verdict != Verdict::Allow) {
         writeln!(out, "help   {help}")?;
     }
     for (kind, rule) in decision.notes {
         let meaning = match kind {
-            NoteCode::Shadow => "in shadow, would have refused",
-            NoteCode::ShadowRule => "its candidate would have refused",
-            NoteCode::Over => "passed above its quota",
-            NoteCode::Near => "near its limit",
-            NoteCode::Quota => "passed above its quota",
+            NoteKind::Shadow => "in shadow, would have refused",
+            NoteKind::ShadowRule => "its candidate would have refused",
+            NoteKind::Over => "passed above its quota",
+            NoteKind::Near => "near its limit",
+            NoteKind::Quota => "passed above its quota",
         };
         writeln!(out, "note   {rule}: {meaning}")?;
     }

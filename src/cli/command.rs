@@ -12,7 +12,7 @@ use tokio::signal::unix::{Signal as Signals, SignalKind, signal};
 
 use super::signals::CaughtSignals;
 use crate::daemon::log;
-use crate::protocol::OutcomeCode;
+use crate::protocol::WorkOutcome;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CommandEnd {
@@ -36,11 +36,11 @@ impl CommandEnd {
     }
 
     /// Returns the outcome to report to the daemon.
-    pub(super) fn outcome(&self) -> OutcomeCode {
+    pub(super) fn outcome(&self) -> WorkOutcome {
         match self {
-            CommandEnd::With(status) if status.success() => OutcomeCode::Ok,
-            CommandEnd::With(status) if status.code().is_some() => OutcomeCode::Error,
-            CommandEnd::With(_) | CommandEnd::Before(_) | CommandEnd::Never(_) => OutcomeCode::Dropped,
+            CommandEnd::With(status) if status.success() => WorkOutcome::Ok,
+            CommandEnd::With(status) if status.code().is_some() => WorkOutcome::Error,
+            CommandEnd::With(_) | CommandEnd::Before(_) | CommandEnd::Never(_) => WorkOutcome::Dropped,
         }
     }
 }

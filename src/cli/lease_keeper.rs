@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use super::client::{Client, ClientFailure, heard};
 use crate::daemon::log;
-use crate::protocol::{DescriptorList, HelloFrame, OutcomeCode, RequestFrame, WireReply};
+use crate::protocol::{DescriptorList, HelloFrame, RequestFrame, WireReply, WorkOutcome};
 use crate::sys;
 
 /// A session of this process over successive connections.
@@ -86,7 +86,7 @@ impl KeeperSession {
 
 #[derive(Debug)]
 pub(super) struct LeaseKeeper {
-    end: Sender<OutcomeCode>,
+    end: Sender<WorkOutcome>,
     thread: JoinHandle<()>,
 }
 
@@ -99,14 +99,14 @@ impl LeaseKeeper {
     }
 
     /// Releases the lease and waits until the daemon has replied or failed.
-    pub(super) fn release(self, outcome: OutcomeCode) {
+    pub(super) fn release(self, outcome: WorkOutcome) {
         // The thread may have exited: then there is nothing to release.
         let _ = self.end.send(outcome);
         let _ = self.thread.join();
     }
 }
 
-fn keep(mut holder: KeeperSession, lease: u64, ended: &Receiver<OutcomeCode>) {
+fn keep(mut holder: KeeperSession, lease: u64, ended: &Receiver<WorkOutcome>) {
     let mut failing = false;
     loop {
         match ended.recv_timeout(RENEW_EVERY) {

@@ -2,8 +2,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::decision::{Unmatched, Verdict};
+use super::decision::Unmatched;
 use super::slots::{EVERY_SLOT, PRIORITY_SLOTS, Slot};
+use crate::terms::Verdict;
 
 /// The counters of one decision thread. Only that thread writes, except to slots that no rule set in use has.
 #[derive(Debug)]
@@ -25,7 +26,7 @@ pub(super) struct RuleCounts {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Verdicts([Count; VERDICTS]);
+pub(super) struct Verdicts([Count; Verdict::ALL.len()]);
 
 #[derive(Debug, Default)]
 pub(super) struct DurationHistogram {
@@ -151,8 +152,6 @@ impl ThreadCounters {
 }
 
 const CHECKS: usize = CheckResult::WouldRefuse as usize + 1;
-
-const VERDICTS: usize = Verdict::Shed as usize + 1;
 
 /// Histogram bounds: 1, 2, 5 microseconds and so on to 0.1 s.
 pub(super) const SPANS_NANOS: [u64; 16] = [

@@ -6,7 +6,7 @@ use super::remote_check::Shortfalls;
 use crate::clock::Micros;
 use crate::limit::QuotaLevel;
 use crate::rules::{Domain, ListedEntry, Rule, candidate_of};
-use serde::{Deserialize, Serialize};
+use crate::terms::{NoteKind, Verdict};
 use std::sync::Arc;
 
 /// The answer to a request.
@@ -154,55 +154,6 @@ impl LimitView<'_> {
         }
         // remaining ÷ limit, multiplied out; both are at most 2³², so the products fit.
         self.level.remaining * least.level.limit < least.level.remaining * self.level.limit
-    }
-}
-
-/// Whether the request may start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Verdict {
-    /// Allowed.
-    Allow,
-    /// The key of a limit is exhausted.
-    Limit,
-    /// Allowed after a wait.
-    Wait,
-    /// On a deny list.
-    Deny,
-    /// The host or the fleet is overloaded.
-    Shed,
-}
-
-/// The kind of a note about a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum NoteKind {
-    /// A shadow rule would have refused.
-    Shadow,
-    /// A rule's shadow rule would have refused.
-    ShadowRule,
-    /// A rule allowed the request above its quota.
-    Over,
-    /// The key of a rule is past its warning threshold.
-    Near,
-    /// A descriptor in quota mode exceeds its limit.
-    Quota,
-}
-
-impl NoteKind {
-    /// All kinds.
-    pub const ALL: [NoteKind; 5] =
-        [NoteKind::Shadow, NoteKind::ShadowRule, NoteKind::Over, NoteKind::Near, NoteKind::Quota];
-
-    /// The name on the wire.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            NoteKind::Shadow => "shadow",
-            NoteKind::ShadowRule => "candidate",
-            NoteKind::Over => "over",
-            NoteKind::Near => "near",
-            NoteKind::Quota => "quota",
-        }
     }
 }
 

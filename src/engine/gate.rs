@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::sync::Arc;
 
 use super::counters::{CheckResult, ThreadCounters};
-use super::decision::NoteKind;
 use super::digest::{Digest, KeyHash};
 use super::pool::Pool;
 use super::slots::Slot;
@@ -13,6 +12,7 @@ use crate::rules::shed::{Shed, ShedPart, Workers};
 use crate::rules::{Domain, Mode};
 use crate::shed::slow_law::Controller;
 use crate::shed::{band_slots, chance, draw, hint, queue_age};
+use crate::terms::NoteKind;
 
 /// The shedders of a pool.
 #[derive(Debug)]

@@ -3,11 +3,11 @@
 //! Refusals are not remembered. A name is looked up and recorded under one lock, so that only one of two
 //! concurrent requests is charged.
 
-use super::decision::{CheckedKeys, Decision, LimitView, NoteKind, Verdict};
+use super::decision::{CheckedKeys, Decision, LimitView};
 use super::digest::{Digest, HashKey, KeyHash};
 use super::kept::{FIRST_RULING, SnapshotEntry};
 use super::name_table::NameTable;
-use super::request::{Amount, Charge, Cost, Descriptors, IdempotencyKey, Op, RefundReference, Request};
+use super::request::{Amount, Charge, Cost, Descriptors, IdempotencyKey, Op, Request};
 use super::shards::Shards;
 use super::sync::MutexGuard;
 use super::table::StateTable;
@@ -16,6 +16,7 @@ use super::workspace::Workspace;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::{QuotaLevel, malloc_block_bytes};
 use crate::rules::{Domain, ListKind, ListedEntry, Rule};
+use crate::terms::{NoteKind, RefundReference, Verdict};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 

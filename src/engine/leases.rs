@@ -32,9 +32,7 @@ use session::{HeldLeases, SessionHandle};
 pub(super) use lease::{Covers, NewLease, Ties};
 pub use lease::{LeaseCharge, LeaseCost, LeaseResource};
 pub use not_held::NotHeldTotals;
-pub use session::{
-    ConnectionEnd, ConnectionParams, OpenSession, Session, SessionError, WorkOutcome, WrongPool,
-};
+pub use session::{ConnectionEnd, ConnectionParams, OpenSession, Session, SessionError, WrongPool};
 
 #[derive(Debug)]
 pub(super) struct Leases {

@@ -53,9 +53,7 @@ pub use control::{
     RuleNameError, Switch, SwitchError, SwitchOrigin, SwitchView, Target,
 };
 pub use decider::Decider;
-pub use decision::{
-    ChargeError, Conflict, Decision, EngineAnswer, LimitView, NoteKind, RuleCheck, Unmatched, Verdict,
-};
+pub use decision::{ChargeError, Conflict, Decision, EngineAnswer, LimitView, RuleCheck, Unmatched};
 pub use digest::HashKey;
 pub use fleet::{
     FleetBudget, FleetConcurrencyLimit, FleetLimit, FleetStatus, HostShare, NextIncrease, RedisLevel,
@@ -65,7 +63,7 @@ pub use footprint::{KeyFootprint, bytes_per_key, bytes_per_rule_key, keys_within
 pub use in_force::InForce;
 pub use leases::{
     ConnectionEnd, ConnectionParams, LeaseTotals, NotHeldTotals, OpenSession, Session, SessionError,
-    WorkOutcome, WrongPool,
+    WrongPool,
 };
 pub use ledger::{Account, AccountUse, HeldBytes};
 pub use permits::{ClaimedPermit, HostPermits, PermitTotals, PlacesReported, PlacesSettled};
@@ -75,14 +73,14 @@ pub use remote_check::{
     Shortfall, Shortfalls,
 };
 pub use request::{
-    Amount, Charge, Cost, Descriptors, IdempotencyKey, Op, RefundBy, RefundReference, Request, UNIT_REQUESTS,
-    UnitAmounts, UnitCosts,
+    Amount, Charge, Cost, Descriptors, IdempotencyKey, Op, RefundBy, Request, UNIT_REQUESTS, UnitAmounts,
+    UnitCosts,
 };
 pub use totals::{RuleTotals, SpanTotals, Totals, VerdictTotals};
 pub use work::HostSignals;
 
-/// The enforcement mode, re-exported for users of the engine.
-pub use crate::rules::Mode;
+/// Terms that the engine shares, re-exported for its users.
+pub use crate::terms::{Mode, NoteKind, RefundReference, Verdict, WorkOutcome};
 
 /// Sources of signals and of accept queues, re-exported for users of the engine.
 pub use crate::rules::shed::{Listen, SignalSource};

@@ -12,15 +12,14 @@ use super::kept::SnapshotEntry;
 use super::leases::{LeaseCost, LeaseResource};
 use super::name_table::NameTable;
 use super::part::StageCheck;
-use super::request::{
-    Amount, Charge, Cost, Descriptors, IdempotencyKey, RefundReference, Request, UNIT_REQUESTS,
-};
+use super::request::{Amount, Charge, Cost, Descriptors, IdempotencyKey, Request, UNIT_REQUESTS};
 use super::shards::Shards;
 use super::tag::{TableState, Tag};
 use super::workspace::Workspace;
 use super::{Engine, idempotency};
 use crate::clock::{Now, Timestamp};
 use crate::limit::malloc_block_bytes;
+use crate::terms::RefundReference;
 
 #[derive(Debug)]
 pub(super) struct RefundableCosts {

@@ -4,6 +4,7 @@ use std::fmt;
 
 use super::leases::Session;
 use crate::clock::Micros;
+use crate::terms::RefundReference;
 
 /// One request to be judged. Everything is borrowed from the frame it came in.
 #[derive(Clone, Copy, Debug)]
@@ -122,15 +123,6 @@ pub struct RefundBy<'a> {
     pub user: u32,
     /// The grant or charge.
     pub reference: RefundReference<'a>,
-}
-
-/// The reference to a grant or charge in a refund.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefundReference<'a> {
-    /// Its idempotency key.
-    IdempotencyKey(&'a [u8]),
-    /// Its lease.
-    Lease(u64),
 }
 
 /// An amount in one or more units, within ± 2³².

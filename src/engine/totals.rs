@@ -6,8 +6,8 @@ use serde::{Deserialize, Serialize};
 
 use super::control::RuleName;
 use super::counters::{CheckResult, Count, SPANS_NANOS, ThreadCounters, Verdicts};
-use super::decision::Verdict;
 use super::slots::{Slot, Slots};
+use crate::terms::Verdict;
 
 /// Counts since the start.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

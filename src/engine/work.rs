@@ -4,7 +4,7 @@ use super::Engine;
 use super::algorithm::{AlgorithmTable, each_algorithm};
 use super::leases::{
     ConnectionEnd, ConnectionParams, LeaseCharge, LeaseEndReason, LeaseResource, NewLease, OpenSession,
-    Reservation, Session, SessionError, Ties, WorkOutcome, WrongPool,
+    Reservation, Session, SessionError, Ties, WrongPool,
 };
 use super::memory::Memory;
 use super::pool::{OtherHostsSums, PoolReserve};
@@ -12,6 +12,7 @@ use super::shards::Shard;
 use crate::clock::Now;
 use crate::rules::OverTreatment;
 use crate::rules::shed::SignalSource;
+use crate::terms::WorkOutcome;
 
 /// A signal that the host must read for the rules in force.
 #[derive(Clone, Debug, PartialEq, Eq)]

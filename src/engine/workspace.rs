@@ -4,7 +4,6 @@ use std::cell::Cell;
 use std::time::Duration;
 
 use super::counters::{CheckResult, ThreadCounters};
-use super::decision::NoteKind;
 use super::digest::Digest;
 use super::leases::LeaseResource;
 use super::part::{CheckStage, StageCheck};
@@ -12,6 +11,7 @@ use super::request::{Charge, Descriptors, Op, Request, UNIT_REQUESTS};
 use super::ruling::{CompiledDomain, CompiledRule};
 use crate::limit::QuotaLevel;
 use crate::rules::{Domain, KeyScratch, Mode, NodeHit, NodeHits, Rule, Selection};
+use crate::terms::NoteKind;
 
 #[derive(Debug, Default)]
 pub(super) struct Workspace {

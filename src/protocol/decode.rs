@@ -8,12 +8,13 @@ use super::elements::Elements;
 use super::entries::{ReplyEntry, WireList};
 use super::fault::{Code, ExpectedField, Fault, FaultReason, FormatFault};
 use super::message::{
-    AmountField, ChargeFrame, CheckRequest, CostField, HelloFrame, OutcomeCode, RequestFrame, RequestOptions,
+    AmountField, ChargeFrame, CheckRequest, CostField, HelloFrame, RequestFrame, RequestOptions,
 };
 use super::name::RANGE as NAME;
 use super::options::{read_info, read_options};
 use super::reader::PayloadReader;
 use super::{DESCRIPTORS_MAX, ID_MAX, PAIRS_MAX, PERMILLE_MAX, VALUE_BYTES_MAX, wellformed};
+use crate::terms::WorkOutcome;
 
 /// Decodes the payload of a frame that may be any request; its descriptors replace the contents of `descriptors`.
 ///
@@ -256,7 +257,7 @@ fn read_hello<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<HelloF
 fn read_release<'a>(elements: &mut Elements<'a>, id: Option<u64>) -> Result<RequestFrame<'a>, FaultReason> {
     let id = check_optional_id(id)?;
     let lease = elements.required(&LEASE, |reader| reader.unsigned_to(ID_MAX))?;
-    let outcome = elements.optional(&OUTCOME, |reader| OutcomeCode::from_number(reader.unsigned()?))?;
+    let outcome = elements.optional(&OUTCOME, |reader| WorkOutcome::from_number(reader.unsigned()?))?;
     elements.finish()?;
     Ok(RequestFrame::Release { id, lease, outcome: outcome.unwrap_or_default() })
 }

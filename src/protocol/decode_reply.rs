@@ -4,13 +4,14 @@ use super::elements::{Elements, read_map};
 use super::encode_reply::{DECISION_KIND, DONE, ERROR, GOODBYE, WELCOME};
 use super::fault::{Code, ExpectedField, Fault, FaultReason};
 use super::reader::PayloadReader;
-use super::reply::{DaemonMode, DecisionReply, LimitEntry, NoteCode, VerdictCode, WireReply};
+use super::reply::{DecisionReply, LimitEntry, WireReply};
 use super::{ID_MAX, wellformed};
+use crate::terms::{Mode, NoteKind, Verdict};
 
 /// The buffers for the lists of one decoded decision.
 #[derive(Debug, Default)]
 pub struct ReplyScratch<'a> {
-    notes: Vec<(NoteCode, &'a str)>,
+    notes: Vec<(NoteKind, &'a str)>,
     all: Vec<LimitEntry<'a>>,
 }
 
@@ -86,9 +87,9 @@ fn store<T>(slot: &mut Option<T>, value: Option<T>) -> Option<()> {
     Some(())
 }
 
-fn read_mode(reader: &mut PayloadReader<'_>) -> Option<DaemonMode> {
+fn read_mode(reader: &mut PayloadReader<'_>) -> Option<Mode> {
     let name = reader.text()?;
-    DaemonMode::ALL.into_iter().find(|mode| mode.name() == name)
+    Mode::ALL.into_iter().find(|mode| mode.name() == name)
 }
 
 fn read_decision<'s, 'a: 's>(
@@ -96,7 +97,7 @@ fn read_decision<'s, 'a: 's>(
     id: u64,
     scratch: &'s mut ReplyScratch<'a>,
 ) -> Result<WireReply<'s>, FaultReason> {
-    let verdict = elements.required(&VERDICT, |reader| VerdictCode::from_number(reader.unsigned()?))?;
+    let verdict = elements.required(&VERDICT, |reader| Verdict::from_number(reader.unsigned()?))?;
     let rule = elements.optional(&RULE, PayloadReader::text)?;
     let [limit, window_us, remaining, reset_us, retry_us] = read_numbers(elements)?;
     let lease = elements.optional(&LEASE, |reader| reader.unsigned_to(ID_MAX).filter(|lease| *lease > 0))?;
@@ -146,14 +147,14 @@ fn read_numbers<const N: usize>(elements: &mut Elements<'_>) -> Result<[Option<u
     Ok(numbers)
 }
 
-fn read_notes<'a>(reader: &mut PayloadReader<'a>, notes: &mut Vec<(NoteCode, &'a str)>) -> Option<()> {
+fn read_notes<'a>(reader: &mut PayloadReader<'a>, notes: &mut Vec<(NoteKind, &'a str)>) -> Option<()> {
     let texts = reader.array()?;
     if texts % 2 != 0 {
         return None;
     }
     for _ in 0..texts / 2 {
         let (name, rule) = (reader.text()?, reader.text()?);
-        notes.extend(NoteCode::ALL.into_iter().find(|kind| kind.name() == name).map(|kind| (kind, rule)));
+        notes.extend(NoteKind::ALL.into_iter().find(|kind| kind.name() == name).map(|kind| (kind, rule)));
     }
     Some(())
 }

@@ -7,11 +7,11 @@ use super::decode::{ACQUIRE, CHARGE, HELLO, HIT, PEEK, PING, RELEASE, RENEW, SIG
 use super::descriptors::DescriptorList;
 use super::entries::Abandoned;
 use super::message::{
-    AmountField, ChargeFrame, CheckRequest, CostField, HelloFrame, MissedCounts, RefundField, RequestFrame,
-    RequestOptions,
+    AmountField, ChargeFrame, CheckRequest, CostField, HelloFrame, MissedCounts, RequestFrame, RequestOptions,
 };
 use super::writer::FrameWriter;
 use super::{FRAME_BYTES_MAX, HEADER_BYTES};
+use crate::terms::RefundReference;
 
 /// The error of a frame that would exceed [`FRAME_BYTES_MAX`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -136,11 +136,11 @@ fn write_options(writer: &mut FrameWriter<'_>, options: &RequestOptions<'_>) {
         write_idem(writer, idem);
     }
     match of {
-        Some(RefundField::Idem(idem)) => {
+        Some(RefundReference::IdempotencyKey(idem)) => {
             writer.text("of");
             write_idem(writer, idem);
         }
-        Some(RefundField::Lease(lease)) => {
+        Some(RefundReference::Lease(lease)) => {
             writer.text("of");
             writer.unsigned(*lease);
         }

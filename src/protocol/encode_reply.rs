@@ -6,8 +6,9 @@ use arrayvec::ArrayString;
 
 use super::HEADER_BYTES;
 use super::fault::{Code, Fault};
-use super::reply::{DaemonMode, DecisionReply, LimitEntry, NoteCode, WireReply};
+use super::reply::{DecisionReply, LimitEntry, WireReply};
 use super::writer::FrameWriter;
+use crate::terms::{Mode, NoteKind};
 
 /// Appends a reply as a whole frame. A reply that would be too large is cut: a decision as in [`encode_decision`],
 /// others at the end of their text.
@@ -114,7 +115,7 @@ fn write_rest(writer: &mut FrameWriter<'_>, decision: DecisionReply<'_>) {
     }
 }
 
-fn write_notes(writer: &mut FrameWriter<'_>, notes: &[(NoteCode, &str)]) {
+fn write_notes(writer: &mut FrameWriter<'_>, notes: &[(NoteKind, &str)]) {
     writer.array(2 * notes.len());
     for (kind, rule) in notes {
         writer.text(kind.name());
@@ -150,14 +151,7 @@ fn write_extra(writer: &mut FrameWriter<'_>, decision: &DecisionReply<'_>) {
     }
 }
 
-fn write_welcome(
-    out: &mut Vec<u8>,
-    id: u64,
-    version: u64,
-    server: &str,
-    numbers: [u64; 3],
-    mode: DaemonMode,
-) {
+fn write_welcome(out: &mut Vec<u8>, id: u64, version: u64, server: &str, numbers: [u64; 3], mode: Mode) {
     let mut writer = FrameWriter::begin(out, 2 * SMALL_FRAME_BYTES + server.len());
     writer.array(4);
     writer.unsigned(WELCOME);
@@ -223,7 +217,7 @@ const DECISION_BYTES: usize = HEADER_BYTES + 140;
 mod tests {
     use super::{encode_decision, encode_reply};
     use crate::protocol::{
-        Code, DecisionReply, FrameSplit, LimitEntry, NoteCode, ReplyScratch, VerdictCode, WireReply,
+        Code, DecisionReply, FrameSplit, LimitEntry, NoteKind, ReplyScratch, Verdict, WireReply,
         decode_reply, split_frame,
     };
 
@@ -232,7 +226,7 @@ mod tests {
         let long = "r".repeat(255);
         let entry = LimitEntry { rule: &long, limit: 1, window_us: 1, remaining: 1, reset_us: 1 };
         let (few, many) = ([entry; 2], [entry; 64]);
-        let (note, notes) = ([(NoteCode::Near, &*long)], [(NoteCode::Near, &*long); 64]);
+        let (note, notes) = ([(NoteKind::Near, &*long)], [(NoteKind::Near, &*long); 64]);
         let help = "h".repeat(20_000);
         // Entries, notes and bytes of help before encoding, and those that arrive.
         let table = [
@@ -244,7 +238,7 @@ mod tests {
         ];
         for (all, notes, help, expected) in table {
             let mut out = Vec::new();
-            let decision = DecisionReply::new(7, VerdictCode::Limit);
+            let decision = DecisionReply::new(7, Verdict::Limit);
             encode_decision(&mut out, &DecisionReply { all: Some(all), notes, help: Some(help), ..decision });
             let FrameSplit::Frame { payload, consumed } = split_frame(&out) else { panic!("{expected:?}") };
             assert_eq!(consumed, out.len());

@@ -1,6 +1,7 @@
 //! Decoded requests. Texts and lists borrow from the frame.
 
 use super::entries::{Abandoned, Amounts, Units};
+use crate::terms::{RefundReference, WorkOutcome};
 
 /// One request, without its descriptors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,7 +17,7 @@ pub enum RequestFrame<'a> {
         /// The number from the grant; 0 is not a valid lease.
         lease: u64,
         /// The outcome of the work.
-        outcome: OutcomeCode,
+        outcome: WorkOutcome,
     },
     /// Checks a request without a lease.
     Hit(CheckRequest<'a>),
@@ -131,22 +132,13 @@ pub struct ChargeFrame<'a> {
     pub options: RequestOptions<'a>,
 }
 
-/// The grant or charge that a CHARGE refunds.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum RefundField<'a> {
-    /// By its `idem`, 1 to 64 bytes.
-    Idem(&'a [u8]),
-    /// By its lease.
-    Lease(u64),
-}
-
 /// The optional fields of ACQUIRE, HIT, PEEK and CHARGE.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RequestOptions<'a> {
     /// The idempotency key, 1 to 64 bytes: a retry with the same key gets the same grant.
     pub idem: Option<&'a [u8]>,
     /// The grant or charge that a CHARGE of a negative amount refunds.
-    pub of: Option<RefundField<'a>>,
+    pub of: Option<RefundReference<'a>>,
     /// Microseconds for which the request already waited for the application.
     pub queued_us: Option<u64>,
     /// The longest acceptable wait in microseconds; 0: none, `None`: as long as the rule's queue.
@@ -203,37 +195,6 @@ impl HelloFrame<'_> {
             missed: MissedCounts::default(),
             abandoned: Abandoned::default(),
         }
-    }
-}
-
-/// The outcome of the work under a lease.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum OutcomeCode {
-    /// Success.
-    Ok = 0,
-    /// Failure, or no outcome given.
-    #[default]
-    Error = 1,
-    /// Dropped or timed out.
-    Dropped = 2,
-}
-
-impl OutcomeCode {
-    /// The outcome with this number.
-    #[must_use]
-    pub const fn from_number(number: u64) -> Option<OutcomeCode> {
-        match number {
-            0 => Some(OutcomeCode::Ok),
-            1 => Some(OutcomeCode::Error),
-            2 => Some(OutcomeCode::Dropped),
-            _ => None,
-        }
-    }
-
-    /// The number on the wire.
-    #[must_use]
-    pub const fn number(self) -> u8 {
-        self as u8
     }
 }
 

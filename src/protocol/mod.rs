@@ -47,11 +47,13 @@ pub use entries::{Abandoned, Amounts, ReplyEntry, Units, WireList};
 pub use fault::{Code, ExpectedField, Fault, FaultReason, FormatFault};
 pub use frame::{FrameSplit, split_frame};
 pub use message::{
-    AmountField, ChargeFrame, CheckRequest, CostField, HelloFrame, MissReason, MissedCounts, OutcomeCode,
-    RefundField, RequestFrame, RequestOptions,
+    AmountField, ChargeFrame, CheckRequest, CostField, HelloFrame, MissReason, MissedCounts, RequestFrame,
+    RequestOptions,
 };
 pub(crate) use name::is_name;
-pub use reply::{DaemonMode, DecisionReply, LimitEntry, NoteCode, VerdictCode, WireReply};
+pub use reply::{DecisionReply, LimitEntry, WireReply};
+
+pub use crate::terms::{Mode, NoteKind, RefundReference, Verdict, WorkOutcome};
 
 /// The protocol version.
 pub const VERSION: u64 = 1;

@@ -3,9 +3,10 @@
 use super::elements::read_map;
 use super::entries::{Abandoned, WireList};
 use super::fault::{ExpectedField, FaultReason};
-use super::message::{HelloFrame, MissReason, MissedCounts, RefundField, RequestOptions};
+use super::message::{HelloFrame, MissReason, MissedCounts, RequestOptions};
 use super::reader::PayloadReader;
 use super::{CLIENT_BYTES_MAX, ID_MAX, IDEM_BYTES_MAX};
+use crate::terms::RefundReference;
 
 /// Reads `options`, which is not nil.
 #[inline(never)]
@@ -62,13 +63,13 @@ fn read_idem<'a>(reader: &mut PayloadReader<'a>) -> Option<&'a [u8]> {
     (1..=IDEM_BYTES_MAX).contains(&bytes.len()).then_some(bytes)
 }
 
-fn read_of<'a>(reader: &mut PayloadReader<'a>) -> Option<RefundField<'a>> {
+fn read_of<'a>(reader: &mut PayloadReader<'a>) -> Option<RefundReference<'a>> {
     let mut lease = *reader;
     if let Some(number) = lease.unsigned_to(ID_MAX) {
         *reader = lease;
-        return Some(RefundField::Lease(number));
+        return Some(RefundReference::Lease(number));
     }
-    read_idem(reader).map(RefundField::Idem)
+    read_idem(reader).map(RefundReference::IdempotencyKey)
 }
 
 fn read_client<'a>(reader: &mut PayloadReader<'a>) -> Option<&'a str> {

@@ -1,6 +1,7 @@
 //! Decoded replies.
 
 use super::fault::Code;
+use crate::terms::{Mode, NoteKind, Verdict};
 
 /// One reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,7 +21,7 @@ pub enum WireReply<'a> {
         /// The largest accepted payload, in bytes.
         frame_bytes_max: u64,
         /// Whether refusals are enforced.
-        mode: DaemonMode,
+        mode: Mode,
     },
     /// The reply to ACQUIRE, HIT and PEEK.
     Decision(DecisionReply<'a>),
@@ -53,7 +54,7 @@ pub struct DecisionReply<'a> {
     /// The request's id.
     pub id: u64,
     /// The verdict.
-    pub verdict: VerdictCode,
+    pub verdict: Verdict,
     /// The binding rule.
     pub rule: Option<&'a str>,
     /// The limit of the binding rule, in its unit.
@@ -69,7 +70,7 @@ pub struct DecisionReply<'a> {
     /// The lease to release, 1 or more.
     pub lease: Option<u64>,
     /// Additional facts about rules; empty is encoded as nil.
-    pub notes: &'a [(NoteCode, &'a str)],
+    pub notes: &'a [(NoteKind, &'a str)],
     /// Every limit that matched, if the request asked for them.
     pub all: Option<&'a [LimitEntry<'a>]>,
     /// The help text of the binding rule for refused callers.
@@ -83,7 +84,7 @@ pub struct DecisionReply<'a> {
 impl DecisionReply<'_> {
     /// Makes a decision without a binding rule.
     #[must_use]
-    pub fn new(id: u64, verdict: VerdictCode) -> Self {
+    pub fn new(id: u64, verdict: Verdict) -> Self {
         DecisionReply {
             id,
             verdict,
@@ -116,110 +117,4 @@ pub struct LimitEntry<'a> {
     pub remaining: u64,
     /// As in [`DecisionReply`].
     pub reset_us: u64,
-}
-
-/// The action for the application.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum VerdictCode {
-    /// Proceed.
-    Allow = 0,
-    /// Refuse: the caller exceeds a limit.
-    Limit = 1,
-    /// Refuse: the host or the fleet is full.
-    Shed = 2,
-    /// Proceed after `retry_us`.
-    Wait = 3,
-    /// Refuse: the caller is on a deny list.
-    Deny = 4,
-}
-
-impl VerdictCode {
-    /// All verdicts, by number.
-    pub const ALL: [VerdictCode; 5] =
-        [VerdictCode::Allow, VerdictCode::Limit, VerdictCode::Shed, VerdictCode::Wait, VerdictCode::Deny];
-
-    /// The verdict with this number.
-    #[must_use]
-    pub fn from_number(number: u64) -> Option<VerdictCode> {
-        VerdictCode::ALL.into_iter().find(|verdict| u64::from(verdict.number()) == number)
-    }
-
-    /// The number on the wire.
-    #[inline]
-    #[must_use]
-    pub const fn number(self) -> u8 {
-        self as u8
-    }
-
-    /// The name in texts.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            VerdictCode::Allow => "allow",
-            VerdictCode::Limit => "limit",
-            VerdictCode::Shed => "shed",
-            VerdictCode::Wait => "wait",
-            VerdictCode::Deny => "deny",
-        }
-    }
-}
-
-/// The kind of a note about a rule.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NoteCode {
-    /// The rule is in shadow mode and would have refused.
-    Shadow,
-    /// The shadow rule beside it would have refused.
-    ShadowRule,
-    /// The request passed above the rule's quota.
-    Over,
-    /// The usage exceeds `warn_at`.
-    Near,
-    /// The request passed above the quota of a descriptor in quota mode.
-    Quota,
-}
-
-impl NoteCode {
-    /// All kinds.
-    pub const ALL: [NoteCode; 5] =
-        [NoteCode::Shadow, NoteCode::ShadowRule, NoteCode::Over, NoteCode::Near, NoteCode::Quota];
-
-    /// The name on the wire.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            NoteCode::Shadow => "shadow",
-            NoteCode::ShadowRule => "candidate",
-            NoteCode::Over => "over",
-            NoteCode::Near => "near",
-            NoteCode::Quota => "quota",
-        }
-    }
-}
-
-/// The mode of the daemon.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum DaemonMode {
-    /// Refusals are enforced.
-    #[default]
-    Enforce,
-    /// Requests are judged and allowed.
-    Shadow,
-    /// Requests are allowed without a judgement.
-    Disabled,
-}
-
-impl DaemonMode {
-    /// All modes.
-    pub const ALL: [DaemonMode; 3] = [DaemonMode::Enforce, DaemonMode::Shadow, DaemonMode::Disabled];
-
-    /// The name on the wire.
-    #[must_use]
-    pub const fn name(self) -> &'static str {
-        match self {
-            DaemonMode::Enforce => "enforce",
-            DaemonMode::Shadow => "shadow",
-            DaemonMode::Disabled => "disabled",
-        }
-    }
 }

@@ -9,7 +9,7 @@ use super::recorder::{EventOrigin, Noted, NotedKind, RecordReceiver, SESSION_BYT
 use crate::clock::{Now, Timestamp};
 use crate::engine::{OpenSession, Verdict, WorkOutcome};
 use crate::protocol::{
-    AmountField, CheckRequest, CostField, DescriptorList, FRAME_BYTES_MAX, RefundField, RequestFrame,
+    AmountField, CheckRequest, CostField, DescriptorList, FRAME_BYTES_MAX, RefundReference, RequestFrame,
     RequestOptions, decode_request,
 };
 
@@ -179,11 +179,11 @@ impl RecordingWriter {
                     amount: Some(amount),
                     idem: self.idem(&charge.options),
                     of: match charge.options.of {
-                        Some(RefundField::Idem(idem)) => Some(self.idem_as_told(idem)),
+                        Some(RefundReference::IdempotencyKey(idem)) => Some(self.idem_as_told(idem)),
                         _ => None,
                     },
                     of_id: match charge.options.of {
-                        Some(RefundField::Lease(lease)) => Some(self.lease_id(lease)),
+                        Some(RefundReference::Lease(lease)) => Some(self.lease_id(lease)),
                         _ => None,
                     },
                     ..RecordedLine::default()

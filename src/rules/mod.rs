@@ -74,10 +74,13 @@ pub use plan::Selection;
 pub use priorities::{Priorities, Prioritize};
 pub use problem::{Excerpt, Problem, Severity};
 pub use rows::Rows;
-pub use rule::{Guard, Mode, Position, RefundOn, Rule, candidate_of};
+pub use rule::{Guard, Position, RefundOn, Rule, candidate_of};
 pub use set::{Domain, DomainContents, Mismatch, NamedItem, NamedKind, NotItsKey};
 pub use texts::DomainTexts;
 pub use tree::{DESCRIPTORS_MAX, Hit, NodeHit, NodeHits, Tree};
+
+/// The enforcement of a rule, re-exported for users of rules.
+pub use crate::terms::Mode;
 
 pub(crate) use names::RuleNames;
 pub(crate) use problem::{ValueProblem, shown};

@@ -7,7 +7,7 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::Deserialize;
 
-use super::{Condition, FleetSettings, KeyPart, Limit, Overrides, Scope};
+use super::{Condition, FleetSettings, KeyPart, Limit, Mode, Overrides, Scope};
 
 /// A rule, which is a named limit. Names are unique within a domain.
 #[derive(Clone, Debug)]
@@ -123,40 +123,6 @@ pub enum Guard {
     Tell,
     /// A warning, and shadow mode for some time.
     Shadow,
-}
-
-/// The enforcement of a rule. Ordered from the strictest to the mildest.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, serde::Serialize, Deserialize, JsonSchema,
-)]
-#[serde(rename_all = "lowercase")]
-#[schemars(inline)]
-pub enum Mode {
-    /// Requests over the limit are refused.
-    #[default]
-    Enforce,
-    /// Evaluated and counted as if enforced. Requests are allowed, and a note reports would-be refusals.
-    Shadow,
-    /// Not evaluated.
-    Disabled,
-}
-
-impl Mode {
-    /// Returns the name in rules files.
-    #[must_use]
-    pub fn name(self) -> &'static str {
-        match self {
-            Mode::Enforce => "enforce",
-            Mode::Shadow => "shadow",
-            Mode::Disabled => "disabled",
-        }
-    }
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 /// A position in a file. Lines and columns count from 1; line 0 means the file itself.

@@ -15,10 +15,10 @@ use super::pending::PendingRequests;
 use super::request::{RemoteCheck, RequestContext};
 use super::telemetry::ClientKind;
 use crate::clock::{Now, Timestamp};
-use crate::engine::{AccountUse, Decider, Mode, Op, RemoteCheckResult, Shortfalls};
+use crate::engine::{AccountUse, Decider, Op, RemoteCheckResult, Shortfalls};
 use crate::protocol::{
-    Code, DaemonMode, DescriptorList, FRAME_BYTES_MAX, Fault, FrameSplit, HelloFrame, RequestFrame, VERSION,
-    WireReply, decode_first, decode_request, encode_fault, encode_reply, split_frame,
+    Code, DescriptorList, FRAME_BYTES_MAX, Fault, FrameSplit, HelloFrame, RequestFrame, VERSION, WireReply,
+    decode_first, decode_request, encode_fault, encode_reply, split_frame,
 };
 
 /// The result of one batch.
@@ -311,11 +311,7 @@ impl FrameHandler {
             boot: shared.boot,
             connection: hello.connection,
             frame_bytes_max: FRAME_BYTES_MAX as u64,
-            mode: match shared.engine.mode() {
-                Mode::Enforce => DaemonMode::Enforce,
-                Mode::Shadow => DaemonMode::Shadow,
-                Mode::Disabled => DaemonMode::Disabled,
-            },
+            mode: shared.engine.mode(),
         };
         encode_reply(replies, &welcome);
         self.member = Some(member);

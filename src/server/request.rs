@@ -10,8 +10,8 @@ use crate::engine::{
     Verdict,
 };
 use crate::protocol::{
-    self, ChargeFrame, CheckRequest, Code, DecisionReply, DescriptorList, LimitEntry, OutcomeCode,
-    RequestOptions, WireReply, encode_decision, encode_reply,
+    self, ChargeFrame, CheckRequest, Code, DecisionReply, DescriptorList, LimitEntry, RequestOptions,
+    WireReply, WorkOutcome, encode_decision, encode_reply,
 };
 use crate::record::NotedKind;
 
@@ -116,10 +116,7 @@ impl<'a> RequestContext<'a> {
             descriptors: self.engine_descriptors(),
             amount,
             idempotency_key: charge.options.idem.map(|name| self.idempotency_key(name)),
-            refund_of: charge
-                .options
-                .of
-                .map(|of| engine::RefundBy { user: self.user(), reference: refund_target(of) }),
+            refund_of: charge.options.of.map(|reference| engine::RefundBy { user: self.user(), reference }),
             trusted: self.client.shared.access.trusts_refunds(charge.domain),
         };
         let charged = decider.charge(&request, self.now);
@@ -141,14 +138,9 @@ impl<'a> RequestContext<'a> {
         &self,
         id: Option<u64>,
         lease: u64,
-        outcome: OutcomeCode,
+        outcome: WorkOutcome,
         replies: &mut Vec<u8>,
     ) -> AfterFrame {
-        let outcome = match outcome {
-            OutcomeCode::Ok => engine::WorkOutcome::Ok,
-            OutcomeCode::Error => engine::WorkOutcome::Error,
-            OutcomeCode::Dropped => engine::WorkOutcome::Dropped,
-        };
         let ok = self.engine().release_lease(&self.client.session, lease, outcome, self.now);
         if ok {
             self.client.record(self.now.at, || NotedKind::Ended(lease, outcome));
@@ -299,13 +291,13 @@ fn stall_if_requested(descriptors: &DescriptorList<'_>) {
 const STALL_ATTRIBUTE: &str = "debug-stall";
 
 fn write_decision(replies: &mut Vec<u8>, judge: &CheckRequest<'_>, decision: &engine::Decision<'_>) {
-    let notes: Vec<_> = decision.notes().map(|(kind, rule)| (note_kind(kind), rule)).collect();
+    let notes: Vec<_> = decision.notes().collect();
     let all: Option<Vec<_>> = judge.options.all.then(|| decision.limits().map(limit_entry).collect());
     let mut reply = DecisionReply {
         retry_us: decision.retry_after.map(|retry| retry.0),
         notes: &notes,
         all: all.as_deref(),
-        ..DecisionReply::new(judge.id, verdict(decision.verdict))
+        ..DecisionReply::new(judge.id, decision.verdict)
     };
     if let Some(LimitView { rule, level }) = decision.binding {
         reply.limit = Some(level.limit);
@@ -324,14 +316,6 @@ fn write_decision(replies: &mut Vec<u8>, judge: &CheckRequest<'_>, decision: &en
     encode_decision(replies, &reply);
 }
 
-/// Converts the reference to the charge that a refund names.
-fn refund_target(of: protocol::RefundField<'_>) -> engine::RefundReference<'_> {
-    match of {
-        protocol::RefundField::Idem(name) => engine::RefundReference::IdempotencyKey(name),
-        protocol::RefundField::Lease(lease) => engine::RefundReference::Lease(lease),
-    }
-}
-
 fn limit_entry(view: LimitView<'_>) -> LimitEntry<'_> {
     LimitEntry {
         rule: &view.rule.name,
@@ -339,25 +323,5 @@ fn limit_entry(view: LimitView<'_>) -> LimitEntry<'_> {
         window_us: view.level.window.0,
         remaining: view.level.remaining,
         reset_us: view.level.reset.0,
-    }
-}
-
-fn verdict(verdict: engine::Verdict) -> protocol::VerdictCode {
-    match verdict {
-        engine::Verdict::Allow => protocol::VerdictCode::Allow,
-        engine::Verdict::Limit => protocol::VerdictCode::Limit,
-        engine::Verdict::Wait => protocol::VerdictCode::Wait,
-        engine::Verdict::Deny => protocol::VerdictCode::Deny,
-        engine::Verdict::Shed => protocol::VerdictCode::Shed,
-    }
-}
-
-fn note_kind(kind: engine::NoteKind) -> protocol::NoteCode {
-    match kind {
-        engine::NoteKind::Shadow => protocol::NoteCode::Shadow,
-        engine::NoteKind::ShadowRule => protocol::NoteCode::ShadowRule,
-        engine::NoteKind::Over => protocol::NoteCode::Over,
-        engine::NoteKind::Near => protocol::NoteCode::Near,
-        engine::NoteKind::Quota => protocol::NoteCode::Quota,
     }
 }

@@ -171,15 +171,9 @@ fn other<'l>(line: &'l JsonLine<'_>, op: &str) -> Result<Action<'l>, TraceLineEr
     Ok(match op {
         "release" => {
             let id = id(line)?;
-            let outcome = match line.outcome.as_deref() {
-                Some("ok") => WorkOutcome::Ok,
-                None | Some("error") => WorkOutcome::Error,
-                Some("dropped") => WorkOutcome::Dropped,
-                Some(_) => {
-                    let range = "\"ok\", \"error\" or \"dropped\"";
-                    return Err(TraceLineError::Field { field: "outcome", range });
-                }
-            };
+            let outcome = line.outcome.as_deref().map_or(Some(WorkOutcome::Error), WorkOutcome::from_name);
+            let range = "\"ok\", \"error\" or \"dropped\"";
+            let outcome = outcome.ok_or(TraceLineError::Field { field: "outcome", range })?;
             Action::Release(id, outcome)
         }
         "renew" => Action::Renew(id(line)?),
@@ -255,7 +249,7 @@ fn repeat<'l>(line: &'l JsonLine<'_>) -> Option<IdempotencyKey<'l>> {
 fn options<'l>(line: &'l JsonLine<'_>) -> RequestOptions<'l> {
     RequestOptions {
         idem: line.idem.as_deref().map(str::as_bytes),
-        of: line.of.as_deref().map(|name| protocol::RefundField::Idem(name.as_bytes())),
+        of: line.of.as_deref().map(|name| protocol::RefundReference::IdempotencyKey(name.as_bytes())),
         queued_us: line.queued_us,
         max_wait_us: line.max_wait_us,
         all: true,

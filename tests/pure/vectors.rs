@@ -4,9 +4,8 @@ use crate::golden;
 use serde_json::{Map, Value, json};
 use tidegate::protocol::{
     Abandoned, AmountField, CheckRequest, CostField, DecisionReply, DescriptorList, Fault, FrameSplit,
-    HelloFrame, MissedCounts, OutcomeCode, RefundField, ReplyScratch, RequestFrame, RequestOptions,
-    WireReply, decode_first, decode_reply, decode_request, encode_fault, encode_reply, encode_request,
-    split_frame,
+    HelloFrame, MissedCounts, RefundReference, ReplyScratch, RequestFrame, RequestOptions, WireReply,
+    decode_first, decode_reply, decode_request, encode_fault, encode_reply, encode_request, split_frame,
 };
 
 #[test]
@@ -134,12 +133,7 @@ fn request_meaning(request: &RequestFrame<'_>, descriptors: &DescriptorList<'_>)
             "options": options(&charge.options),
         }),
         RequestFrame::Release { id, lease, outcome } => {
-            let outcome = match outcome {
-                OutcomeCode::Ok => "ok",
-                OutcomeCode::Error => "error",
-                OutcomeCode::Dropped => "dropped",
-            };
-            json!({ "op": "release", "id": id, "lease": lease, "outcome": outcome })
+            json!({ "op": "release", "id": id, "lease": lease, "outcome": outcome.name() })
         }
         RequestFrame::Renew { id, lease } => json!({ "op": "renew", "id": id, "lease": lease }),
         RequestFrame::Signal { id, pool, name, permille } => {
@@ -176,8 +170,8 @@ fn options(options: &RequestOptions<'_>) -> Value {
         &mut meaning,
         "of",
         options.of.map(|of| match of {
-            RefundField::Idem(idem) => binary(idem),
-            RefundField::Lease(lease) => Value::from(lease),
+            RefundReference::IdempotencyKey(idem) => binary(idem),
+            RefundReference::Lease(lease) => Value::from(lease),
         }),
     );
     put(&mut meaning, "queued_us", options.queued_us.map(Value::from));

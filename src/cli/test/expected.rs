@@ -28,7 +28,7 @@ impl ExpectedDecision {
     /// Describes the differences of a decision. A wrong verdict is reported alone, as it causes the others.
     pub(super) fn differences(&self, decision: &Decision<'_>) -> Vec<String> {
         if decision.verdict != self.verdict {
-            return vec![format!("expected {}, got {}", name(self.verdict), described(decision))];
+            return vec![format!("expected {}, got {}", self.verdict.name(), described(decision))];
         }
         let mut wrong = Vec::new();
         let mut compare = |what: &str, expected: Option<String>, got: String| {
@@ -55,18 +55,7 @@ impl ExpectedDecision {
 }
 
 pub(super) fn verdict(name_of: &str) -> Option<Verdict> {
-    VERDICTS.into_iter().find(|verdict| name(*verdict) == name_of)
-}
-
-/// Returns the name of a verdict in the protocol.
-pub(super) fn name(verdict: Verdict) -> &'static str {
-    match verdict {
-        Verdict::Allow => "allow",
-        Verdict::Limit => "limit",
-        Verdict::Wait => "wait",
-        Verdict::Deny => "deny",
-        Verdict::Shed => "shed",
-    }
+    Verdict::ALL.into_iter().find(|verdict| verdict.name() == name_of)
 }
 
 pub(super) fn is_note(name: &str) -> bool {
@@ -79,7 +68,7 @@ fn rule(decision: &Decision<'_>) -> Option<String> {
 }
 
 fn described(decision: &Decision<'_>) -> String {
-    let mut text = name(decision.verdict).to_owned();
+    let mut text = decision.verdict.name().to_owned();
     if let Some(rule) = rule(decision) {
         text.push_str(&format!(" by {}", shown(&rule)));
     }
@@ -117,5 +106,3 @@ pub(super) const NOTHING: &str = "-";
 
 /// How a test writes an infinite retry-after.
 pub(super) const NEVER: &str = "never";
-
-const VERDICTS: [Verdict; 5] = [Verdict::Allow, Verdict::Limit, Verdict::Wait, Verdict::Deny, Verdict::Shed];

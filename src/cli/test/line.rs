@@ -147,15 +147,10 @@ fn incomplete(op: &str, what: &str) -> ValueProblem {
 }
 
 fn outcome_of(text: Option<&str>) -> Result<WorkOutcome, ValueProblem> {
-    match text {
-        Some("ok") => Ok(WorkOutcome::Ok),
-        None | Some("error") => Ok(WorkOutcome::Error),
-        Some("dropped") => Ok(WorkOutcome::Dropped),
-        Some(other) => Err(ValueProblem::new(
-            format!("{} is no end of work", shown(other)),
-            "write ok, error or dropped",
-        )),
-    }
+    let Some(name) = text else { return Ok(WorkOutcome::Error) };
+    WorkOutcome::from_name(name).ok_or_else(|| {
+        ValueProblem::new(format!("{} is no end of work", shown(name)), "write ok, error or dropped")
+    })
 }
 
 fn hello(words: &mut VecDeque<TestWord>) -> Result<Step, ValueProblem> {

@@ -7,7 +7,7 @@ use crate::clock::Micros;
 use crate::engine::algorithm::AlgorithmTable;
 use crate::engine::callers::SeenRequest;
 use crate::engine::counters::{CheckResult, ThreadCounters};
-use crate::engine::decision::{CheckedKeys, Decision, EngineAnswer, LimitView, NoteKind, RuleCheck, Verdict};
+use crate::engine::decision::{CheckedKeys, Decision, EngineAnswer, LimitView, RuleCheck};
 use crate::engine::digest::Digest;
 use crate::engine::request::{Op, Request, UNIT_REQUESTS};
 use crate::engine::ruling::{CompiledRule, SimpleRule};
@@ -16,6 +16,7 @@ use crate::engine::tag::Tag;
 use crate::engine::workspace::Workspace;
 use crate::limit::{Outcome, Quota, QuotaLevel};
 use crate::rules::{Rule, Selection};
+use crate::terms::{NoteKind, Verdict};
 
 pub(in crate::engine) struct OneRule<'d> {
     number: u32,

@@ -2,8 +2,6 @@
 
 use std::sync::Arc;
 
-use serde::Serialize;
-
 use super::reports::Reports;
 use crate::clock::Timestamp;
 use crate::engine::ledger::{Account, AccountUse};
@@ -87,18 +85,6 @@ pub enum SessionError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("a session tells about its own pool alone")]
 pub struct WrongPool;
-
-/// How a request ended.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "lowercase")]
-pub enum WorkOutcome {
-    /// It succeeded.
-    Ok,
-    /// It failed.
-    Error,
-    /// It was dropped or timed out.
-    Dropped,
-}
 
 impl Session {
     /// The pool that its requests count in.

@@ -1,0 +1,176 @@
+//! TERMS: enums that the wire, the engine and the rules share. This file names no room.
+
+use std::fmt;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// The decision about a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Proceed.
+    Allow = 0,
+    /// Refuse: the caller exceeds a limit.
+    Limit = 1,
+    /// Refuse: the host or the fleet is full.
+    Shed = 2,
+    /// Proceed after the retry-after.
+    Wait = 3,
+    /// Refuse: the caller is on a deny list.
+    Deny = 4,
+}
+
+impl Verdict {
+    /// All verdicts, by number.
+    pub const ALL: [Verdict; 5] =
+        [Verdict::Allow, Verdict::Limit, Verdict::Shed, Verdict::Wait, Verdict::Deny];
+
+    /// Returns the verdict with this number.
+    #[must_use]
+    pub fn from_number(number: u64) -> Option<Verdict> {
+        Verdict::ALL.into_iter().find(|verdict| u64::from(verdict.number()) == number)
+    }
+
+    /// Returns the number on the wire.
+    #[inline]
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// Returns the name in texts.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Verdict::Allow => "allow",
+            Verdict::Limit => "limit",
+            Verdict::Shed => "shed",
+            Verdict::Wait => "wait",
+            Verdict::Deny => "deny",
+        }
+    }
+}
+
+/// The kind of a note about a rule.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum NoteKind {
+    /// A rule in shadow mode would have refused.
+    Shadow,
+    /// A rule's shadow rule would have refused.
+    ShadowRule,
+    /// A rule allowed the request above its quota.
+    Over,
+    /// The key of a rule is past its warning threshold.
+    Near,
+    /// A descriptor in quota mode exceeds its limit.
+    Quota,
+}
+
+impl NoteKind {
+    /// All kinds.
+    pub const ALL: [NoteKind; 5] =
+        [NoteKind::Shadow, NoteKind::ShadowRule, NoteKind::Over, NoteKind::Near, NoteKind::Quota];
+
+    /// Returns the name on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            NoteKind::Shadow => "shadow",
+            NoteKind::ShadowRule => "candidate",
+            NoteKind::Over => "over",
+            NoteKind::Near => "near",
+            NoteKind::Quota => "quota",
+        }
+    }
+}
+
+/// The outcome of the work under a lease.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum WorkOutcome {
+    /// It succeeded.
+    Ok = 0,
+    /// It failed, or no outcome is given.
+    #[default]
+    Error = 1,
+    /// It was dropped or timed out.
+    Dropped = 2,
+}
+
+impl WorkOutcome {
+    /// All outcomes, by number.
+    pub const ALL: [WorkOutcome; 3] = [WorkOutcome::Ok, WorkOutcome::Error, WorkOutcome::Dropped];
+
+    /// Returns the outcome with this number.
+    #[must_use]
+    pub fn from_number(number: u64) -> Option<WorkOutcome> {
+        WorkOutcome::ALL.into_iter().find(|outcome| u64::from(outcome.number()) == number)
+    }
+
+    /// Returns the outcome with this name.
+    #[must_use]
+    pub fn from_name(name: &str) -> Option<WorkOutcome> {
+        WorkOutcome::ALL.into_iter().find(|outcome| outcome.name() == name)
+    }
+
+    /// Returns the number on the wire.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        self as u8
+    }
+
+    /// Returns the name in texts.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            WorkOutcome::Ok => "ok",
+            WorkOutcome::Error => "error",
+            WorkOutcome::Dropped => "dropped",
+        }
+    }
+}
+
+/// The reference to a grant or charge in a refund.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RefundReference<'a> {
+    /// Its idempotency key, 1 to 64 bytes.
+    IdempotencyKey(&'a [u8]),
+    /// Its lease.
+    Lease(u64),
+}
+
+/// The enforcement of a rule, or of all rules of the daemon. Ordered from the strictest to the mildest.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+#[schemars(inline)]
+pub enum Mode {
+    /// Requests over the limit are refused.
+    #[default]
+    Enforce,
+    /// Evaluated and counted as if enforced. Requests are allowed, and a note reports would-be refusals.
+    Shadow,
+    /// Not evaluated.
+    Disabled,
+}
+
+impl Mode {
+    /// All modes.
+    pub const ALL: [Mode; 3] = [Mode::Enforce, Mode::Shadow, Mode::Disabled];
+
+    /// Returns the name in rules files and on the wire.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Mode::Enforce => "enforce",
+            Mode::Shadow => "shadow",
+            Mode::Disabled => "disabled",
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
