@@ -5,11 +5,9 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use jiff::Timestamp;
-use jiff::civil::DateTime;
+use jiff::civil::Date;
 use jiff::tz::{AmbiguousOffset, TimeZone};
-
-use super::civil::{civil_from_days, days_from_civil};
+use jiff::{SignedDuration, Span, Timestamp};
 
 /// The windows of a time zone that begin at midnight or are counted from it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,9 +112,9 @@ impl Calendar {
                 (first, first + days)
             }
             CalendarStep::Months(months) => {
-                let (year, month, _) = civil_from_days(day);
+                let date = date_of(day);
                 let months = i64::from(months);
-                let since_1970 = (year - 1970) * 12 + month - 1;
+                let since_1970 = (i64::from(date.year()) - 1970) * 12 + i64::from(date.month()) - 1;
                 let first = since_1970 - since_1970.rem_euclid(months);
                 (first_of_month(first), first_of_month(first + months))
             }
@@ -135,8 +133,8 @@ impl Calendar {
     /// The second of Unix time at which a day begins.
     fn midnight(&self, day: i64) -> i64 {
         let local = day * DAY_SECONDS;
-        let Some((zone, date)) = self.zone.as_ref().zip(midnight_of(day)) else { return local };
-        match zone.to_ambiguous_timestamp(date).offset() {
+        let Some(zone) = &self.zone else { return local };
+        match zone.to_ambiguous_timestamp(date_of(day).at(0, 0, 0, 0)).offset() {
             AmbiguousOffset::Unambiguous { offset } => local - i64::from(offset.seconds()),
             AmbiguousOffset::Fold { before, .. } => local - i64::from(before.seconds()),
             AmbiguousOffset::Gap { before, after } => {
@@ -204,16 +202,14 @@ impl PartialEq for LastRange {
 
 impl Eq for LastRange {}
 
-/// Midnight of a day; `None` past the range of time zones (the year 9999).
-fn midnight_of(day: i64) -> Option<DateTime> {
-    let (year, month, day) = civil_from_days(day);
-    let (year, month, day) = (year.try_into().ok()?, month.try_into().ok()?, day.try_into().ok()?);
-    DateTime::new(year, month, day, 0, 0, 0, 0).ok()
+/// The date of a day, counted from 1970-01-01. Windows end centuries before the range of dates does (the year 9999).
+fn date_of(day: i64) -> Date {
+    EPOCH.saturating_add(SignedDuration::from_hours(24 * day))
 }
 
 /// The first day of a month; months are counted from January 1970.
 fn first_of_month(months: i64) -> i64 {
-    days_from_civil(1970 + months.div_euclid(12), 1 + months.rem_euclid(12), 1)
+    EPOCH.saturating_add(Span::new().months(months)).duration_since(EPOCH).as_hours() / 24
 }
 
 /// Nanoseconds between two seconds, saturated at `u64::MAX`.
@@ -226,6 +222,8 @@ fn nanos_between(from: i64, to: i64) -> u64 {
 const LENGTH_BITS: u32 = 25;
 
 const LENGTH_MAX: u64 = (1 << LENGTH_BITS) - 1;
+
+const EPOCH: Date = Date::constant(1970, 1, 1);
 
 /// 1970-01-05.
 const FIRST_MONDAY: i64 = 4;

@@ -4,7 +4,6 @@
 //! row of buckets has to grow allocates.
 
 mod calendar;
-mod civil;
 pub mod concurrency;
 mod entries;
 pub mod fixed_window;
