@@ -7,7 +7,7 @@ use super::decision::{CheckedKeys, Decision, LimitView};
 use super::digest::{Digest, HashKey, KeyHash};
 use super::kept::{FIRST_RULING, SnapshotEntry};
 use super::name_table::NameTable;
-use super::request::{Amount, Charge, Cost, Descriptors, IdempotencyKey, Op, Request};
+use super::request::{ByUnit, Charge, Descriptors, IdempotencyKey, Op, Request};
 use super::shards::Shards;
 use super::sync::MutexGuard;
 use super::table::StateTable;
@@ -115,14 +115,7 @@ impl IdempotencyTable {
             Op::Hit => 3,
             Op::Peek => 4,
         };
-        let costs = match request.cost {
-            Cost::Requests(cost) => self.hash_unit_amount("", i64::from(cost), written),
-            Cost::Units(units) => {
-                let mut costs = 0;
-                units.each(&mut |unit, cost| costs ^= self.hash_unit_amount(unit, i64::from(cost), written));
-                costs
-            }
-        };
+        let costs = self.hash_units(&request.cost, written);
         self.hash_name(repeat, op, request.domain, &request.descriptors, costs, request.priority, written)
     }
 
@@ -132,20 +125,25 @@ impl IdempotencyTable {
         charge: &Charge<'_>,
         written: &mut Vec<u8>,
     ) -> RequestName {
-        let amounts = match charge.amount {
-            Amount::Requests(amount) => self.hash_unit_amount("", amount, written),
-            Amount::Units(units) => {
-                let mut amounts = 0;
-                units.each(&mut |unit, amount| amounts ^= self.hash_unit_amount(unit, amount, written));
-                amounts
-            }
-        };
+        let amounts = self.hash_units(&charge.amount, written);
         let of = match charge.refund_of.map(|by| by.reference) {
             None => 0,
             Some(RefundReference::IdempotencyKey(name)) => self.hash_pair(b"idem", name, written),
             Some(RefundReference::Lease(lease)) => self.hash_pair(b"lease", &lease.to_le_bytes(), written),
         };
         self.hash_name(repeat, CHARGE, charge.domain, &charge.descriptors, amounts ^ of, None, written)
+    }
+
+    /// Hashes a cost or an amount, regardless of the order of its units.
+    fn hash_units<N: Copy + Into<i64>>(&self, numbers: &ByUnit<'_, N>, written: &mut Vec<u8>) -> u64 {
+        match numbers {
+            ByUnit::Requests(number) => self.hash_unit_amount("", (*number).into(), written),
+            ByUnit::Units(units) => {
+                let mut hash = 0;
+                units.each(&mut |unit, number| hash ^= self.hash_unit_amount(unit, number.into(), written));
+                hash
+            }
+        }
     }
 
     #[allow(clippy::too_many_arguments, reason = "all that two requests can differ in")]

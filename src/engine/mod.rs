@@ -73,8 +73,8 @@ pub use remote_check::{
     Shortfall, Shortfalls,
 };
 pub use request::{
-    Amount, Charge, Cost, Descriptors, IdempotencyKey, Op, RefundBy, Request, UNIT_REQUESTS, UnitAmounts,
-    UnitCosts,
+    Amount, ByUnit, Charge, Cost, Descriptors, IdempotencyKey, Op, RefundBy, Request, UNIT_REQUESTS,
+    UnitNumbers,
 };
 pub use totals::{RuleTotals, SpanTotals, Totals, VerdictTotals};
 pub use work::HostSignals;

@@ -129,10 +129,7 @@ impl RefundableCosts {
         now: Now,
     ) {
         let mut costs = ArrayVec::new();
-        match request.cost {
-            Cost::Requests(cost) => costs.push((self.unit_fingerprint(UNIT_REQUESTS), cost)),
-            Cost::Units(units) => units.each(&mut |unit, cost| self.add_cost(&mut costs, unit, cost)),
-        }
+        request.cost.each(&mut |unit, cost| self.add_cost(&mut costs, unit, cost));
         let name = self.digest(RefundKind::Grant, repeat.user, request.domain, repeat.name);
         let cost = RefundableCost { at: now.at, print, costs: costs.as_slice().into() };
         self.costs.put(name, cost, shards, now);
@@ -147,7 +144,7 @@ impl RefundableCosts {
         now: Now,
     ) {
         let mut costs = ArrayVec::new();
-        each_amount(&charge.amount, &mut |unit, amount| {
+        charge.amount.each(&mut |unit, amount| {
             if let Ok(cost @ 1..) = u32::try_from(amount) {
                 self.add_cost(&mut costs, unit, cost);
             }
@@ -173,7 +170,7 @@ impl RefundableCosts {
 
     fn refund_request(&self, charge: &Charge<'_>, written: &mut Vec<u8>) -> RefundRequest {
         let mut amounts = Vec::new();
-        each_amount(&charge.amount, &mut |unit, amount| {
+        charge.amount.each(&mut |unit, amount| {
             if amount < 0 {
                 let units = u32::try_from(amount.unsigned_abs()).unwrap_or(u32::MAX);
                 // One unit above the maximum is enough to reject it.
@@ -294,15 +291,8 @@ fn is_counted(part: &StageCheck) -> bool {
 
 pub(super) fn is_negative(amount: &Amount<'_>) -> bool {
     let mut is_negative = false;
-    each_amount(amount, &mut |_, amount| is_negative |= amount < 0);
+    amount.each(&mut |_, amount| is_negative |= amount < 0);
     is_negative
-}
-
-fn each_amount(amount: &Amount<'_>, visit: &mut dyn FnMut(&str, i64)) {
-    match amount {
-        Amount::Requests(amount) => visit(UNIT_REQUESTS, *amount),
-        Amount::Units(units) => units.each(visit),
-    }
 }
 
 fn halves(hash: u64) -> [u32; 2] {

@@ -125,43 +125,6 @@ pub struct RefundBy<'a> {
     pub reference: RefundReference<'a>,
 }
 
-/// An amount in one or more units, within ± 2³².
-#[derive(Clone, Copy, Debug)]
-pub enum Amount<'a> {
-    /// In requests alone.
-    Requests(i64),
-    /// By unit. A rule whose unit is missing is not charged.
-    Units(&'a dyn UnitAmounts),
-}
-
-/// Amounts by unit, in any representation.
-pub trait UnitAmounts: fmt::Debug {
-    /// Returns the amount in one unit, if given.
-    fn amount_in(&self, unit: &str) -> Option<i64>;
-
-    /// Visits each given unit with its amount.
-    fn each(&self, visit: &mut dyn FnMut(&str, i64));
-}
-
-impl UnitAmounts for Vec<(&str, i64)> {
-    fn amount_in(&self, unit: &str) -> Option<i64> {
-        self.iter().find(|(name, _)| *name == unit).map(|(_, amount)| *amount)
-    }
-
-    fn each(&self, visit: &mut dyn FnMut(&str, i64)) {
-        self.iter().for_each(|(unit, amount)| visit(unit, *amount));
-    }
-}
-
-impl Amount<'_> {
-    pub(super) fn in_unit(&self, unit: &str) -> Option<i64> {
-        match self {
-            Amount::Requests(amount) => (unit == UNIT_REQUESTS).then_some(*amount),
-            Amount::Units(units) => units.amount_in(unit),
-        }
-    }
-}
-
 /// The operation of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
@@ -173,52 +136,56 @@ pub enum Op {
     Peek,
 }
 
-/// The cost of a request, in one or more units.
+/// The cost of a request.
+pub type Cost<'a> = ByUnit<'a, u32>;
+
+/// The amount of a charge, within ± 2³².
+pub type Amount<'a> = ByUnit<'a, i64>;
+
+/// A number in one or more units.
 #[derive(Clone, Copy, Debug)]
-pub enum Cost<'a> {
+pub enum ByUnit<'a, N> {
     /// In requests alone.
-    Requests(u32),
-    /// By unit. A rule whose unit is missing is not checked.
-    Units(&'a dyn UnitCosts),
+    Requests(N),
+    /// By unit. A rule whose unit is missing is neither checked nor charged.
+    Units(&'a dyn UnitNumbers<N>),
 }
 
-/// Costs by unit, in any representation: the engine queries the units of its rules without copies.
-pub trait UnitCosts: fmt::Debug {
-    /// Returns the cost in one unit, if given.
-    fn cost_in(&self, unit: &str) -> Option<u32>;
+/// Numbers by unit, in any representation: the engine queries the units of its rules without copies.
+pub trait UnitNumbers<N>: fmt::Debug {
+    /// Returns the number in one unit, if given.
+    fn find(&self, unit: &str) -> Option<N>;
 
-    /// Visits each given unit with its cost.
-    fn each(&self, visit: &mut dyn FnMut(&str, u32));
+    /// Visits each given unit with its number.
+    fn each(&self, visit: &mut dyn FnMut(&str, N));
 }
 
-impl UnitCosts for &[(&str, u32)] {
-    fn cost_in(&self, unit: &str) -> Option<u32> {
-        self.iter().find(|(name, _)| *name == unit).map(|(_, cost)| *cost)
+impl<N: Copy + fmt::Debug> UnitNumbers<N> for Vec<(&str, N)> {
+    fn find(&self, unit: &str) -> Option<N> {
+        self.iter().find(|(name, _)| *name == unit).map(|(_, number)| *number)
     }
 
-    fn each(&self, visit: &mut dyn FnMut(&str, u32)) {
-        self.iter().for_each(|(unit, cost)| visit(unit, *cost));
-    }
-}
-
-impl UnitCosts for Vec<(&str, u32)> {
-    fn cost_in(&self, unit: &str) -> Option<u32> {
-        self.as_slice().cost_in(unit)
-    }
-
-    fn each(&self, visit: &mut dyn FnMut(&str, u32)) {
-        self.as_slice().each(visit);
+    fn each(&self, visit: &mut dyn FnMut(&str, N)) {
+        self.iter().for_each(|(unit, number)| visit(unit, *number));
     }
 }
 
-impl Cost<'_> {
-    /// Returns the cost in one unit, if given.
+impl<N: Copy> ByUnit<'_, N> {
+    /// Returns the number in one unit, if given.
     #[inline]
     #[must_use]
-    pub fn in_unit(&self, unit: &str) -> Option<u32> {
+    pub fn in_unit(&self, unit: &str) -> Option<N> {
         match self {
-            Cost::Requests(cost) => (unit == UNIT_REQUESTS).then_some(*cost),
-            Cost::Units(units) => units.cost_in(unit),
+            ByUnit::Requests(number) => (unit == UNIT_REQUESTS).then_some(*number),
+            ByUnit::Units(units) => units.find(unit),
+        }
+    }
+
+    /// Visits each given unit with its number.
+    pub(super) fn each(&self, visit: &mut dyn FnMut(&str, N)) {
+        match self {
+            ByUnit::Requests(number) => visit(UNIT_REQUESTS, *number),
+            ByUnit::Units(units) => units.each(visit),
         }
     }
 }

@@ -8,7 +8,7 @@ use super::elements::Elements;
 use super::entries::{ReplyEntry, WireList};
 use super::fault::{Code, ExpectedField, Fault, FaultReason, FormatFault};
 use super::message::{
-    AmountField, ChargeFrame, CheckRequest, CostField, HelloFrame, RequestFrame, RequestOptions,
+    AmountField, ChargeFrame, CheckRequest, CostField, HelloFrame, RequestFrame, RequestOptions, UnitsField,
 };
 use super::name::RANGE as NAME;
 use super::options::{read_info, read_options};
@@ -150,8 +150,11 @@ fn read_judge<'a>(
     let id = require_id(id)?;
     let domain = elements.name(&DOMAIN)?;
     read_descriptors(elements, descriptors)?;
-    let cost =
-        if elements.next_is_present() { read_cost(&mut elements.reader)? } else { CostField::Requests(1) };
+    let cost = if elements.next_is_present() {
+        read_units_field(&mut elements.reader, &COST, PayloadReader::unsigned)?
+    } else {
+        CostField::Requests(1)
+    };
     let priority = if elements.next_is_present() { read_priority(&mut elements.reader)? } else { None };
     let options = if elements.next_is_present() {
         read_options(&mut elements.reader)?
@@ -193,12 +196,22 @@ fn read_descriptors<'a>(
     Ok(())
 }
 
+/// Reads a number with `read_number`, or a map of units to such numbers.
 #[inline]
-fn read_cost<'a>(reader: &mut PayloadReader<'a>) -> Result<CostField<'a>, FaultReason> {
-    if reader.at_map() {
-        return Ok(CostField::Units(read_units(reader, |(unit, _)| *unit).ok_or(FaultReason::Field(&COST))?));
-    }
-    Ok(CostField::Requests(reader.unsigned().ok_or(FaultReason::Field(&COST))?))
+fn read_units_field<'a, N: Copy>(
+    reader: &mut PayloadReader<'a>,
+    expected: &'static ExpectedField,
+    read_number: impl Fn(&mut PayloadReader<'a>) -> Option<N>,
+) -> Result<UnitsField<'a, N>, FaultReason>
+where
+    (&'a str, N): ReplyEntry<'a>,
+{
+    let field = if reader.at_map() {
+        read_units(reader).map(UnitsField::Units)
+    } else {
+        read_number(reader).map(UnitsField::Requests)
+    };
+    field.ok_or(FaultReason::Field(expected))
 }
 
 /// Reads the priority. A value that is not a name counts as absent, and the rules decide: it must not fail the request.
@@ -214,25 +227,15 @@ fn read_priority<'a>(reader: &mut PayloadReader<'a>) -> Result<Option<&'a str>, 
     Ok(None)
 }
 
-fn read_amount<'a>(reader: &mut PayloadReader<'a>) -> Result<AmountField<'a>, FaultReason> {
-    if reader.at_map() {
-        return Ok(AmountField::Units(
-            read_units(reader, |(unit, _)| *unit).ok_or(FaultReason::Field(&AMOUNT))?,
-        ));
-    }
-    Ok(AmountField::Requests(reader.amount().ok_or(FaultReason::Field(&AMOUNT))?))
-}
-
 #[inline(never)]
-fn read_units<'a, T: ReplyEntry<'a>>(
-    reader: &mut PayloadReader<'a>,
-    unit: impl Fn(&T) -> &'a str,
-) -> Option<WireList<'a, T>> {
+fn read_units<'a, N: Copy>(reader: &mut PayloadReader<'a>) -> Option<WireList<'a, (&'a str, N)>>
+where
+    (&'a str, N): ReplyEntry<'a>,
+{
     let count = reader.map()?;
-    let entries = WireList::<T>::checked(reader, count)?;
+    let entries = WireList::checked(reader, count)?;
     let mut seen = ArrayVec::<&str, UNITS_COMPARED_MAX>::new();
-    let differ =
-        entries.iter().all(|entry| !seen.contains(&unit(&entry)) && seen.try_push(unit(&entry)).is_ok());
+    let differ = entries.iter().all(|(unit, _)| !seen.contains(&unit) && seen.try_push(unit).is_ok());
     if !differ {
         // A duplicate, or too many to compare here: leave it to the slow check.
         reader.mark_unchecked();
@@ -271,7 +274,7 @@ fn read_charge<'a>(
     let domain = elements.name(&DOMAIN)?;
     read_descriptors(elements, descriptors)?;
     let amount = if elements.next_is_present() {
-        read_amount(&mut elements.reader)?
+        read_units_field(&mut elements.reader, &AMOUNT, PayloadReader::amount)?
     } else {
         AmountField::Requests(1)
     };

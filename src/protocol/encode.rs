@@ -5,9 +5,9 @@
 
 use super::decode::{ACQUIRE, CHARGE, HELLO, HIT, PEEK, PING, RELEASE, RENEW, SIGNAL};
 use super::descriptors::DescriptorList;
-use super::entries::Abandoned;
+use super::entries::{Abandoned, ReplyEntry};
 use super::message::{
-    AmountField, ChargeFrame, CheckRequest, CostField, HelloFrame, MissedCounts, RequestFrame, RequestOptions,
+    ChargeFrame, CheckRequest, HelloFrame, MissedCounts, RequestFrame, RequestOptions, UnitsField,
 };
 use super::writer::FrameWriter;
 use super::{FRAME_BYTES_MAX, HEADER_BYTES};
@@ -76,16 +76,7 @@ fn write_judge(
     write_head(writer, elements, op, Some(judge.id));
     writer.text(judge.domain);
     write_descriptors(writer, descriptors);
-    match judge.cost {
-        CostField::Requests(cost) => writer.unsigned(cost),
-        CostField::Units(units) => {
-            writer.map(units.len());
-            for (unit, cost) in units.iter() {
-                writer.text(unit);
-                writer.unsigned(cost);
-            }
-        }
-    }
+    write_units_field(writer, judge.cost, FrameWriter::unsigned);
     if elements > 5 {
         writer.optional_text(judge.priority);
     }
@@ -99,18 +90,29 @@ fn write_charge(writer: &mut FrameWriter<'_>, charge: &ChargeFrame<'_>, descript
     write_head(writer, 5 + usize::from(options), CHARGE, charge.id);
     writer.text(charge.domain);
     write_descriptors(writer, descriptors);
-    match charge.amount {
-        AmountField::Requests(amount) => writer.signed(amount),
-        AmountField::Units(units) => {
-            writer.map(units.len());
-            for (unit, amount) in units.iter() {
-                writer.text(unit);
-                writer.signed(amount);
-            }
-        }
-    }
+    write_units_field(writer, charge.amount, FrameWriter::signed);
     if options {
         write_options(writer, &charge.options);
+    }
+}
+
+/// Writes a number with `write_number`, or a map of units to such numbers.
+fn write_units_field<'a, 'o, N: Copy>(
+    writer: &mut FrameWriter<'o>,
+    field: UnitsField<'a, N>,
+    write_number: impl Fn(&mut FrameWriter<'o>, N),
+) where
+    (&'a str, N): ReplyEntry<'a>,
+{
+    match field {
+        UnitsField::Requests(number) => write_number(writer, number),
+        UnitsField::Units(units) => {
+            writer.map(units.len());
+            for (unit, number) in units.iter() {
+                writer.text(unit);
+                write_number(writer, number);
+            }
+        }
     }
 }
 

@@ -6,12 +6,6 @@ use std::fmt;
 use super::reader::PayloadReader;
 use super::{COST_MAX, ID_MAX};
 
-/// Units and costs in the order of the request, without duplicate units. A cost may exceed [`COST_MAX`].
-pub type Units<'a> = WireList<'a, (&'a str, u64)>;
-
-/// Units and signed amounts within ± [`COST_MAX`], without duplicate units.
-pub type Amounts<'a> = WireList<'a, (&'a str, i64)>;
-
 /// Connections and ids of abandoned requests.
 pub type Abandoned<'a> = WireList<'a, (u64, u64)>;
 

@@ -1,6 +1,6 @@
 //! Decoded requests. Texts and lists borrow from the frame.
 
-use super::entries::{Abandoned, Amounts, Units};
+use super::entries::{Abandoned, ReplyEntry, WireList};
 use crate::terms::{RefundReference, WorkOutcome};
 
 /// One request, without its descriptors.
@@ -101,22 +101,22 @@ impl<'a> CheckRequest<'a> {
     }
 }
 
-/// The cost of a request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CostField<'a> {
-    /// In the unit `requests`. A cost above [`COST_MAX`](super::COST_MAX) passes no rule.
-    Requests(u64),
-    /// In each named unit.
-    Units(Units<'a>),
-}
+/// The cost of a request. A cost above [`COST_MAX`](super::COST_MAX) passes no rule.
+pub type CostField<'a> = UnitsField<'a, u64>;
 
-/// The amount of a CHARGE; a negative one is a refund.
+/// The amount of a CHARGE, within ± [`COST_MAX`](super::COST_MAX); a negative one is a refund.
+pub type AmountField<'a> = UnitsField<'a, i64>;
+
+/// A number in one or more units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AmountField<'a> {
-    /// In the unit `requests`, within ± [`COST_MAX`](super::COST_MAX).
-    Requests(i64),
-    /// In each named unit.
-    Units(Amounts<'a>),
+pub enum UnitsField<'a, N>
+where
+    (&'a str, N): ReplyEntry<'a>,
+{
+    /// In the unit `requests`.
+    Requests(N),
+    /// In each named unit, in the order of the request, without duplicate units.
+    Units(WireList<'a, (&'a str, N)>),
 }
 
 /// The fields of CHARGE.

@@ -43,12 +43,12 @@ pub use decode_reply::{ReplyScratch, decode_reply};
 pub use descriptors::DescriptorList;
 pub use encode::{TooLarge, encode_request};
 pub use encode_reply::{encode_decision, encode_fault, encode_reply};
-pub use entries::{Abandoned, Amounts, ReplyEntry, Units, WireList};
+pub use entries::{Abandoned, ReplyEntry, WireList};
 pub use fault::{Code, ExpectedField, Fault, FaultReason, FormatFault};
 pub use frame::{FrameSplit, split_frame};
 pub use message::{
     AmountField, ChargeFrame, CheckRequest, CostField, HelloFrame, MissReason, MissedCounts, RequestFrame,
-    RequestOptions,
+    RequestOptions, UnitsField,
 };
 pub(crate) use name::is_name;
 pub use reply::{DecisionReply, LimitEntry, WireReply};

@@ -5,24 +5,17 @@ use std::fmt;
 
 use arrayvec::ArrayVec;
 
-use crate::engine::{self, UnitAmounts, UnitCosts};
-use crate::protocol::{self, Amounts, COST_MAX, ReplyEntry, Units, WireList};
+use crate::engine::{self, UnitNumbers};
+use crate::protocol::{self, COST_MAX, ReplyEntry, WireList};
 
 /// Converts a cost for the engine. Returns also whether it is above the largest cost that rules can count.
 pub fn to_engine_cost<'c>(cost: &'c protocol::CostField<'_>) -> (engine::Cost<'c>, bool) {
     match cost {
-        protocol::CostField::Requests(cost) => {
-            (engine::Cost::Requests(saturate_cost(*cost)), is_oversized(*cost))
-        }
+        protocol::CostField::Requests(cost) => (engine::Cost::Requests(cost.counted()), is_oversized(*cost)),
         protocol::CostField::Units(named) => {
             (engine::Cost::Units(named), named.iter().any(|(_, cost)| is_oversized(cost)))
         }
     }
-}
-
-/// Converts to the largest cost that rules can count, saturating.
-fn saturate_cost(cost: u64) -> u32 {
-    u32::try_from(cost).unwrap_or(COST_MAX)
 }
 
 /// Whether a cost is above the largest that rules can count.
@@ -30,23 +23,42 @@ fn is_oversized(cost: u64) -> bool {
     cost > u64::from(COST_MAX)
 }
 
-impl UnitCosts for Units<'_> {
-    fn cost_in(&self, unit: &str) -> Option<u32> {
-        self.iter().find(|(name, _)| *name == unit).map(|(_, cost)| saturate_cost(cost))
-    }
+/// A number in a frame, as the engine counts it.
+pub trait Counted: Copy {
+    /// The type of the engine.
+    type Of;
 
-    fn each(&self, visit: &mut dyn FnMut(&str, u32)) {
-        self.iter().for_each(|(unit, cost)| visit(unit, saturate_cost(cost)));
+    /// Converts to the type of the engine.
+    fn counted(self) -> Self::Of;
+}
+
+impl Counted for u64 {
+    type Of = u32;
+
+    /// Converts to the largest cost that rules can count, saturating.
+    fn counted(self) -> u32 {
+        u32::try_from(self).unwrap_or(COST_MAX)
     }
 }
 
-impl UnitAmounts for Amounts<'_> {
-    fn amount_in(&self, unit: &str) -> Option<i64> {
-        self.iter().find(|(name, _)| *name == unit).map(|(_, amount)| amount)
+impl Counted for i64 {
+    type Of = i64;
+
+    fn counted(self) -> i64 {
+        self
+    }
+}
+
+impl<'a, N: Counted> UnitNumbers<N::Of> for WireList<'a, (&'a str, N)>
+where
+    (&'a str, N): ReplyEntry<'a>,
+{
+    fn find(&self, unit: &str) -> Option<N::Of> {
+        self.iter().find(|(name, _)| *name == unit).map(|(_, number)| number.counted())
     }
 
-    fn each(&self, visit: &mut dyn FnMut(&str, i64)) {
-        self.iter().for_each(|(unit, amount)| visit(unit, amount));
+    fn each(&self, visit: &mut dyn FnMut(&str, N::Of)) {
+        self.iter().for_each(|(unit, number)| visit(unit, number.counted()));
     }
 }
 
@@ -66,35 +78,25 @@ where
         let is_long = entries.iter().nth(SHORT_MAX).is_some();
         is_long.then(|| LongUnits { entries, cache: RefCell::default() })
     }
+}
 
-    fn find(&self, unit: &str) -> Option<N> {
+impl<'a, N: Counted> UnitNumbers<N::Of> for LongUnits<'a, N>
+where
+    (&'a str, N): ReplyEntry<'a>,
+{
+    fn find(&self, unit: &str) -> Option<N::Of> {
         let mut cache = self.cache.borrow_mut();
-        if let Some((_, found)) = cache.iter().find(|(known, _)| **known == *unit) {
-            return *found;
-        }
-        let found = self.entries.iter().find(|(name, _)| *name == unit).map(|(_, number)| number);
-        // Lookups of further units are not cached.
-        let _ = cache.try_push((unit.into(), found));
-        found
-    }
-}
-
-impl UnitCosts for LongUnits<'_, u64> {
-    fn cost_in(&self, unit: &str) -> Option<u32> {
-        self.find(unit).map(saturate_cost)
+        let cached = cache.iter().find(|(known, _)| **known == *unit).map(|(_, found)| *found);
+        let found = cached.unwrap_or_else(|| {
+            let found = self.entries.iter().find(|(name, _)| *name == unit).map(|(_, number)| number);
+            // Lookups of further units are not cached.
+            let _ = cache.try_push((unit.into(), found));
+            found
+        });
+        found.map(N::counted)
     }
 
-    fn each(&self, visit: &mut dyn FnMut(&str, u32)) {
-        self.entries.each(visit);
-    }
-}
-
-impl UnitAmounts for LongUnits<'_, i64> {
-    fn amount_in(&self, unit: &str) -> Option<i64> {
-        self.find(unit)
-    }
-
-    fn each(&self, visit: &mut dyn FnMut(&str, i64)) {
+    fn each(&self, visit: &mut dyn FnMut(&str, N::Of)) {
         self.entries.each(visit);
     }
 }
@@ -114,7 +116,7 @@ const CACHED_MAX: usize = 16;
 #[cfg(test)]
 mod tests {
     use super::{CACHED_MAX, LongUnits, SHORT_MAX};
-    use crate::engine::UnitCosts;
+    use crate::engine::UnitNumbers;
     use crate::protocol::WireList;
 
     #[test]
@@ -128,7 +130,7 @@ mod tests {
             let number = u32::try_from(looked_up - 1).unwrap();
             for _ in 0..3 {
                 assert_eq!(
-                    (long.cost_in(&format!("u{number}")), long.cost_in("u99"), long.cost_in("none")),
+                    (long.find(&format!("u{number}")), long.find("u99"), long.find("none")),
                     (Some(number), Some(99), None)
                 );
             }
