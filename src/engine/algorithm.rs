@@ -189,7 +189,7 @@ impl AlgorithmTable for leaky_bucket::LeakyBucketQuota {
     lives_in!(buckets, LeakyBucket);
 
     fn new_state(&self, now: Now) -> GcraState {
-        GcraState::full(self.scale(), now.at)
+        GcraState::full(self.bucket().scale(), now.at)
     }
 
     fn judge(
@@ -220,8 +220,8 @@ impl AlgorithmTable for leaky_bucket::LeakyBucketQuota {
 /// Implements the methods of window algorithms: they never delay and change in place.
 macro_rules! counts {
     () => {
-        fn new_state(&self, now: Now) -> Self::State {
-            Self::State::fresh(self, now)
+        fn new_state(&self, _: Now) -> Self::State {
+            Self::State::default()
         }
 
         fn judge(&self, state: &Self::State, now: Now, cost: u32, _: Option<Micros>) -> (Outcome, QueueWait) {

@@ -123,7 +123,7 @@ mod tests {
         for count in [1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 100, 1_000] {
             let quota = sliding_log::SlidingLogQuota::new(count, HOUR).unwrap();
             let (least, most) = quota.heap_bytes();
-            let mut log = SlidingLogState::fresh(&quota, Now::default());
+            let mut log = SlidingLogState::default();
             let mut largest = 0;
             for moment in 1..=u64::from(count) * 3 {
                 log.charge(&quota, Now::at_nanos(moment * 1_000), 1);
@@ -139,7 +139,7 @@ mod tests {
     fn sliding_window_size_matches_footprint() {
         for buckets in [1, 2, 10, 60] {
             let quota = sliding_window::SlidingWindowQuota::new(5, HOUR, buckets).unwrap();
-            let mut window = SlidingWindowState::fresh(&quota, Now::default());
+            let mut window = SlidingWindowState::default();
             window.charge(&quota, Now::at_nanos(HOUR), 1);
             assert_eq!(window.heap_bytes(), quota.heap_bytes(), "{buckets}");
         }

@@ -45,15 +45,6 @@ pub enum WindowPeriod {
     Months(u32),
 }
 
-/// The clock by which a window ends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Timeline {
-    /// The boot-time clock: [`Now::at`].
-    Boot,
-    /// Unix time: [`Now::at`] and [`Now::utc_offset_nanos`].
-    Unix,
-}
-
 /// The configured limit: count, length and alignment.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FixedWindowQuota {
@@ -124,12 +115,6 @@ impl FixedWindowQuota {
         Micros(self.nanos.div_ceil(NANOS_PER_MICRO))
     }
 
-    /// Whether both quotas have the same windows, so that their states are comparable.
-    #[must_use]
-    pub fn has_same_windows(&self, other: &FixedWindowQuota) -> bool {
-        self.windows == other.windows && self.nanos == other.nanos
-    }
-
     /// Describes the length and the alignment of the windows: states are comparable between equal descriptions.
     #[must_use]
     pub fn describe_windows(&self) -> String {
@@ -144,13 +129,18 @@ impl FixedWindowQuota {
         }
     }
 
-    /// The clock by which the windows end.
-    #[must_use]
-    pub const fn timeline(&self) -> Timeline {
-        match self.windows {
-            Windows::First => Timeline::Boot,
-            Windows::Epoch | Windows::Calendar(_) => Timeline::Unix,
-        }
+    /// An instant on the clock by which the windows end, in nanoseconds: the boot-time clock for windows that begin with
+    /// a request, else Unix time. Saturates at 1970, and a nanosecond before `u64::MAX`: a window that ends at the
+    /// maximum would otherwise be over as soon as it began.
+    #[inline]
+    fn reading(&self, now: Now) -> u64 {
+        let reading = match self.windows {
+            Windows::First => now.at.as_nanos(),
+            Windows::Epoch | Windows::Calendar(_) => {
+                now.at.as_nanos().saturating_add_signed(now.utc_offset_nanos)
+            }
+        };
+        reading.min(u64::MAX - 1)
     }
 
     /// The length of every window and the start of one of them, in nanoseconds of Unix time. `None`: the windows begin
@@ -195,7 +185,7 @@ impl FixedWindowQuota {
         }
     }
 
-    /// The end of the window that a key enters at an instant of the quota's timeline.
+    /// The end of the window that a key enters at a reading of the quota.
     fn end_of_window(&self, reading: u64) -> u64 {
         match &self.windows {
             Windows::First => reading.saturating_add(self.nanos),
@@ -204,7 +194,7 @@ impl FixedWindowQuota {
         }
     }
 
-    /// The real length of the window that contains an instant of the quota's timeline.
+    /// The real length of the window that contains a reading of the quota.
     ///
     /// For months and time zones this asks the calendar, mostly its cached range: about 20 ns. A lookup in a time zone
     /// takes 200 ns, and 500 ns past the year 2037, where the tables of most zones end.
@@ -220,7 +210,7 @@ impl FixedWindowQuota {
 /// The state of one key: the units counted, and the start of the count.
 ///
 /// Four-byte words, so that it fills a table entry beside a digest without padding.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FixedWindowState {
     /// The boot-time instant at which the key entered the window, in nanoseconds: high and low word.
     began: [u32; 2],
@@ -228,12 +218,6 @@ pub struct FixedWindowState {
 }
 
 impl FixedWindowState {
-    /// The state of a new key: it enters a window with its first charge.
-    #[must_use]
-    pub const fn fresh(_quota: &FixedWindowQuota, _now: Now) -> FixedWindowState {
-        FixedWindowState { began: [0, 0], count: 0 }
-    }
-
     /// The boot-time instant at which the key entered the window, and the units counted since.
     #[must_use]
     pub fn to_parts(&self) -> (Timestamp, u32) {
@@ -287,7 +271,7 @@ impl FixedWindowState {
         let inside = if used == 0 { now.at } else { self.began() };
         QuotaLevel {
             limit: u64::from(quota.count),
-            window: quota.window_at(quota.timeline().reading(Now { at: inside, ..now })),
+            window: quota.window_at(quota.reading(Now { at: inside, ..now })),
             remaining: u64::from(remaining),
             reset: micros_up(left),
         }
@@ -334,7 +318,7 @@ impl FixedWindowState {
             return None;
         }
         let began = self.began();
-        let reading = quota.timeline().reading(Now { at: began, ..now });
+        let reading = quota.reading(Now { at: began, ..now });
         let lasts = quota.end_of_window(reading).saturating_sub(reading);
         let end = began.as_nanos().saturating_add(lasts);
         // A window whose end saturates at `u64::MAX` is never over.
@@ -346,19 +330,6 @@ impl FixedWindowState {
     fn began(&self) -> Timestamp {
         let [high, low] = self.began;
         Timestamp::from_nanos(u64::from(high) << 32 | u64::from(low))
-    }
-}
-
-impl Timeline {
-    /// The reading of its clock, in nanoseconds. Saturates at 1970, and a nanosecond before `u64::MAX`: a window that
-    /// ends at the maximum would otherwise be over as soon as it began.
-    #[inline]
-    fn reading(self, now: Now) -> u64 {
-        let reading = match self {
-            Timeline::Boot => now.at.as_nanos(),
-            Timeline::Unix => now.at.as_nanos().saturating_add_signed(now.utc_offset_nanos),
-        };
-        reading.min(u64::MAX - 1)
     }
 }
 

@@ -44,12 +44,6 @@ impl LeakyBucketQuota {
         }
     }
 
-    /// The configured rate.
-    #[must_use]
-    pub const fn rate(&self) -> Rate {
-        self.bucket.rate()
-    }
-
     /// The units that may wait.
     #[must_use]
     pub const fn queue(&self) -> u32 {
@@ -57,25 +51,7 @@ impl LeakyBucketQuota {
         self.bucket.burst().saturating_sub(1)
     }
 
-    /// The limit in a reply: `queue + 1`.
-    #[must_use]
-    pub const fn limit(&self) -> u32 {
-        self.bucket.burst()
-    }
-
-    /// The scale of the ticks: states are comparable on the same scale only.
-    #[must_use]
-    pub const fn scale(&self) -> TickScale {
-        self.bucket.scale()
-    }
-
-    /// The time that a full queue takes to drain: (queue + 1) ÷ rate.
-    #[must_use]
-    pub const fn window(&self) -> Micros {
-        self.bucket.window()
-    }
-
-    /// The token bucket that does the arithmetic, for [`GcraState::level`], [`GcraState::charge_debt`], [`GcraState::refund`] and
+    /// The token bucket of `queue + 1` units that does the arithmetic, for [`GcraState::level`], [`GcraState::charge_debt`], [`GcraState::refund`] and
     /// [`GcraState::clamp_to`]. The `remaining` of its level counts free slots.
     #[must_use]
     pub const fn bucket(&self) -> &token_bucket::TokenBucketQuota {
@@ -131,13 +107,14 @@ pub fn judge(
     if cost == 0 {
         return (Outcome::Pass, QueueWait::NONE);
     }
-    if cost > quota.limit() {
+    if cost > quota.bucket.burst() {
         return (Outcome::Never, QueueWait::NONE);
     }
-    let start = QueueWait { ticks: state.ticks_until_full(quota.scale(), now), scale: quota.scale() };
+    let start =
+        QueueWait { ticks: state.ticks_until_full(quota.bucket.scale(), now), scale: quota.bucket.scale() };
     let wait = start.micros();
     let ahead = start.ticks.saturating_add(quota.bucket.ticks_of(cost));
-    let until_room = micros_up(ahead.saturating_sub(quota.bucket.capacity()), quota.scale());
+    let until_room = micros_up(ahead.saturating_sub(quota.bucket.capacity()), quota.bucket.scale());
     let until_acceptable = max_wait.map_or(0, |most| wait.0.saturating_sub(most.0));
     let later = until_room.0.max(until_acceptable);
     if later > 0 {
@@ -167,7 +144,7 @@ pub fn charge_at(
     if cost == 0 {
         return state;
     }
-    let scale = quota.scale();
+    let scale = quota.bucket.scale();
     let slot = state.ticks_until_full(scale, now).max(start.ticks_on(scale));
     state.with_ahead(scale, now, slot.saturating_add(quota.bucket.ticks_of(cost)))
 }

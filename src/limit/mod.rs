@@ -50,7 +50,7 @@ impl Quota {
     pub fn limit(&self) -> u32 {
         match self {
             Quota::TokenBucket(quota) => quota.burst(),
-            Quota::LeakyBucket(quota) => quota.limit(),
+            Quota::LeakyBucket(quota) => quota.bucket().burst(),
             Quota::FixedWindow(quota) => quota.count(),
             Quota::SlidingLog(quota) => quota.count(),
             Quota::SlidingWindow(quota) => quota.count(),
@@ -65,7 +65,7 @@ impl Quota {
     pub fn window(&self) -> Micros {
         match self {
             Quota::TokenBucket(quota) => quota.window(),
-            Quota::LeakyBucket(quota) => quota.window(),
+            Quota::LeakyBucket(quota) => quota.bucket().window(),
             Quota::FixedWindow(quota) => quota.window(),
             Quota::SlidingLog(quota) => quota.window(),
             Quota::SlidingWindow(quota) => quota.window(),
@@ -77,17 +77,16 @@ impl Quota {
     /// The rate in the notation of rules.
     #[must_use]
     pub fn format_rate(&self) -> String {
-        let every = |count, period_nanos| rate::CountPerPeriod { count, period_nanos }.to_string();
         match self {
             Quota::TokenBucket(quota) => quota.rate().to_string(),
-            Quota::LeakyBucket(quota) => quota.rate().to_string(),
+            Quota::LeakyBucket(quota) => quota.bucket().rate().to_string(),
             Quota::FixedWindow(quota) => match quota.period() {
                 fixed_window::WindowPeriod::Months(1) => format!("{}/month", quota.count()),
                 fixed_window::WindowPeriod::Months(months) => format!("{}/{months}month", quota.count()),
-                fixed_window::WindowPeriod::Nanos(nanos) => every(quota.count(), nanos),
+                fixed_window::WindowPeriod::Nanos(nanos) => rate::format_rate(quota.count(), nanos),
             },
-            Quota::SlidingLog(quota) => every(quota.count(), quota.window_nanos()),
-            Quota::SlidingWindow(quota) => every(quota.count(), quota.window_nanos()),
+            Quota::SlidingLog(quota) => rate::format_rate(quota.count(), quota.window_nanos()),
+            Quota::SlidingWindow(quota) => rate::format_rate(quota.count(), quota.window_nanos()),
             Quota::Concurrency(quota) => format!("{} at once", quota.max()),
             Quota::FleetBudget(quota) => match quota.window() {
                 Some(window) => window.local_quota().format_rate(),

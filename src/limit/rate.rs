@@ -43,20 +43,6 @@ impl Rate {
         (self.period_nanos * u64::from(scale.ticks_per_nano())).div_ceil(u64::from(self.count))
     }
 
-    /// Whether the rate is kept without rounding.
-    #[must_use]
-    pub fn is_exact(self) -> bool {
-        (self.period_nanos * u64::from(TickScale::for_rate(self).ticks_per_nano()))
-            .is_multiple_of(u64::from(self.count))
-    }
-
-    /// The rounding on the rate's own scale, as the n of one part in n by which the rate is slow; `None` when it is
-    /// exact.
-    #[must_use]
-    pub fn rounding_parts(self) -> Option<u64> {
-        self.rounding_parts_on(TickScale::for_rate(self))
-    }
-
     /// The rounding on a scale, as the n of one part in n by which the rate is slow; `None` when it is exact.
     #[must_use]
     pub fn rounding_parts_on(self, scale: TickScale) -> Option<u64> {
@@ -81,32 +67,23 @@ impl Rate {
 
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Rate { count, period_nanos } = *self;
-        CountPerPeriod { count, period_nanos }.fmt(f)
+        f.write_str(&format_rate(self.count, self.period_nanos))
     }
 }
 
-/// A count per period, formatted in the notation of rules.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct CountPerPeriod {
-    pub(super) count: u32,
-    pub(super) period_nanos: u64,
-}
-
-impl fmt::Display for CountPerPeriod {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (unit_nanos, unit) in UNITS {
-            if self.period_nanos == unit_nanos {
-                return write!(f, "{}/{unit}", self.count);
-            }
+/// Formats a count per period in the notation of rules.
+pub(super) fn format_rate(count: u32, period_nanos: u64) -> String {
+    for (unit_nanos, unit) in UNITS {
+        if period_nanos == unit_nanos {
+            return format!("{count}/{unit}");
         }
-        for (unit_nanos, unit) in UNITS {
-            if self.period_nanos.is_multiple_of(unit_nanos) {
-                return write!(f, "{}/{}{unit}", self.count, self.period_nanos / unit_nanos);
-            }
-        }
-        write!(f, "{}/{}ns", self.count, self.period_nanos)
     }
+    for (unit_nanos, unit) in UNITS {
+        if period_nanos.is_multiple_of(unit_nanos) {
+            return format!("{count}/{}{unit}", period_nanos / unit_nanos);
+        }
+    }
+    format!("{count}/{period_nanos}ns")
 }
 
 /// The number of ticks in a nanosecond, 1 to 128.

@@ -106,12 +106,6 @@ pub struct SlidingLogState {
 }
 
 impl SlidingLogState {
-    /// The state of a new key: nothing is counted, nothing is allocated.
-    #[must_use]
-    pub fn fresh(_quota: &SlidingLogQuota, _now: Now) -> SlidingLogState {
-        SlidingLogState::default()
-    }
-
     /// The entries, the oldest first: times in nanoseconds since the engine's origin, each with its units.
     pub fn entries(&self) -> impl Iterator<Item = (u64, u32)> + '_ {
         self.entries.all().iter()

@@ -120,16 +120,10 @@ impl SlidingWindowQuota {
 }
 
 /// The state of one key.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct SlidingWindowState(Ring);
 
 impl SlidingWindowState {
-    /// The state of a new key: nothing is counted, nothing is allocated.
-    #[must_use]
-    pub fn fresh(_quota: &SlidingWindowQuota, _now: Now) -> SlidingWindowState {
-        SlidingWindowState(Ring::default())
-    }
-
     /// The boot-time instant at which the newest bucket was first counted in, and the counts of the buckets, the newest
     /// first.
     #[must_use]

@@ -90,7 +90,7 @@ impl Lints<'_> {
         }
         let rates = quotas().filter_map(|quota| match quota {
             Quota::TokenBucket(bucket) => Some((bucket.rate(), bucket.scale())),
-            Quota::LeakyBucket(bucket) => Some((bucket.rate(), bucket.scale())),
+            Quota::LeakyBucket(leaky) => Some((leaky.bucket().rate(), leaky.bucket().scale())),
             _ => None,
         });
         let rounded = rates.filter_map(|(rate, scale)| Some((rate.rounding_parts_on(scale)?, rate)));

@@ -78,8 +78,9 @@ pub(crate) fn bound(quota: &Quota, hosts: u32) -> String {
             format!("at most {burst} + {count} × {} in any span", periods(&rate.to_string()))
         }
         Quota::LeakyBucket(quota) => {
-            let apart =
-                humantime::format_duration(std::time::Duration::from_nanos(interval_nanos(quota.rate())));
+            let apart = humantime::format_duration(std::time::Duration::from_nanos(interval_nanos(
+                quota.bucket().rate(),
+            )));
             let (start, waiting) = ("work starts at least", times(quota.queue()));
             match hosts {
                 1 => format!("{start} {apart} apart, {waiting} may wait"),
@@ -178,7 +179,7 @@ pub(crate) fn exactness(quota: &Quota) -> Option<String> {
 pub(crate) fn steady(quota: &Quota) -> Option<(Rate, TickScale)> {
     match quota {
         Quota::TokenBucket(quota) => Some((quota.rate(), quota.scale())),
-        Quota::LeakyBucket(quota) => Some((quota.rate(), quota.scale())),
+        Quota::LeakyBucket(quota) => Some((quota.bucket().rate(), quota.bucket().scale())),
         Quota::FleetBudget(quota) if quota.window().is_none() => {
             Some((quota.bucket().rate(), quota.bucket().scale()))
         }

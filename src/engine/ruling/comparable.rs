@@ -11,8 +11,8 @@ pub(super) fn state_tag_and_salt(quota: &Quota, generation: u8, hash_key: &HashK
     let span = || Tag::span(quota.window().0.saturating_mul(NANOS_PER_MICRO));
     match quota {
         Quota::TokenBucket(bucket) => (Tag::bucket(bucket.scale(), generation), Salt::NONE),
-        Quota::LeakyBucket(bucket) => {
-            (Tag::bucket(bucket.scale(), generation), hash_key.salt("leaky_bucket"))
+        Quota::LeakyBucket(leaky) => {
+            (Tag::bucket(leaky.bucket().scale(), generation), hash_key.salt("leaky_bucket"))
         }
         Quota::FixedWindow(window) => {
             let salt = hash_key.salt(&format!("fixed_window {}", window.describe_windows()));

@@ -72,8 +72,8 @@ pub(crate) fn mistakes(load: Load, buckets: u8, callers: u64, seed: u64) -> Mist
         let percent = load.percents[usize::try_from(random.below(choices)).unwrap()];
         let burst_mean = load.burst_max.div_ceil(2);
         let gap_mean = WINDOW_NANOS * 100 * burst_mean / (percent * u64::from(LIMIT));
-        let mut window = sliding_window::SlidingWindowState::fresh(&window_quota, Now::default());
-        let mut log = sliding_log::SlidingLogState::fresh(&log_quota, Now::default());
+        let mut window = sliding_window::SlidingWindowState::default();
+        let mut log = sliding_log::SlidingLogState::default();
         let mut nanos = random.gap(gap_mean);
         while nanos < 60 * WINDOW_NANOS {
             let now = Now::at_nanos(nanos);

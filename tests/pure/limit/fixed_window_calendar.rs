@@ -26,7 +26,7 @@ fn zone(name: &str) -> TimeZone {
 /// The window around a moment: how long until it ends and how long it is, in nanoseconds.
 fn window(quota: &FixedWindowQuota, nanos: u64) -> (u64, u64) {
     let now = Now::at_nanos(nanos);
-    let mut key = FixedWindowState::fresh(quota, now);
+    let mut key = FixedWindowState::default();
     let before = key.level(quota, now).window;
     key.charge(quota, now, 1);
     let level = key.level(quota, now);
@@ -224,7 +224,7 @@ fn a_day_without_a_midnight_begins_with_its_first_instant() {
 #[test]
 fn a_key_whose_window_is_over_knows_the_length_of_the_next() {
     let quota = FixedWindowQuota::new(5, WindowPeriod::Months(1), WindowAlign::Utc).unwrap();
-    let mut key = FixedWindowState::fresh(&quota, Now::default());
+    let mut key = FixedWindowState::default();
     key.charge(&quota, Now::at_nanos(unix("2026-02-10T00:00:00Z")), 5);
     let hours = |at: &str| key.level(&quota, Now::at_nanos(unix(at))).window.0 / 3_600_000_000;
     assert_eq!((hours("2026-02-28T23:59:59Z"), hours("2026-03-01T00:00:00Z")), (672, 744));
@@ -233,7 +233,7 @@ fn a_key_whose_window_is_over_knows_the_length_of_the_next() {
 #[test]
 fn level_has_length_of_charged_window_for_earlier_clock_reading() {
     let quota = FixedWindowQuota::new(5, WindowPeriod::Months(1), WindowAlign::Utc).unwrap();
-    let mut key = FixedWindowState::fresh(&quota, Now::default());
+    let mut key = FixedWindowState::default();
     key.charge(&quota, Now::at_nanos(unix("2026-03-01T00:00:00Z")), 1);
     let level = key.level(&quota, Now::at_nanos(unix("2026-02-28T23:59:59.999Z")));
     assert_eq!((level.remaining, level.window.0 / 3_600_000_000), (4, 744));
@@ -243,7 +243,7 @@ fn level_has_length_of_charged_window_for_earlier_clock_reading() {
 fn five_a_day_in_berlin_are_five_on_the_short_day_and_on_the_long_one() {
     let quota =
         FixedWindowQuota::new(5, WindowPeriod::Nanos(DAY), WindowAlign::Zone(zone("Europe/Berlin"))).unwrap();
-    let mut key = FixedWindowState::fresh(&quota, Now::default());
+    let mut key = FixedWindowState::default();
     let mut passed = std::collections::BTreeMap::new();
     for quarter in 0..365 * 96 {
         let now = Now::at_nanos(unix("2026-01-01T00:00:00Z") + quarter * 900 * SECOND);

@@ -3,9 +3,7 @@
 use proptest::prelude::*;
 use tidegate::clock::{Micros, Now, Timestamp};
 use tidegate::limit::Outcome;
-use tidegate::limit::fixed_window::{
-    FixedWindowQuota, FixedWindowState, Timeline, WindowAlign, WindowPeriod,
-};
+use tidegate::limit::fixed_window::{FixedWindowQuota, FixedWindowState, WindowAlign, WindowPeriod};
 
 use super::fixed_window::{DAY, MILLI, MINUTE, SECOND, quota, take};
 use Outcome::{Later, Never, Pass};
@@ -51,18 +49,19 @@ fn traces(steady: bool) -> impl Strategy<Value = (FixedWindowQuota, u64, Steps)>
     })
 }
 
+/// Whether windows begin with the first request of a key, by the boot-time clock.
+fn is_per_key(quota: &FixedWindowQuota) -> bool {
+    quota.describe_windows().ends_with("from the first request")
+}
+
 /// When the window ends that would be entered now, by plain division.
 fn end_by_division(quota: &FixedWindowQuota, window: u64, reading: i128) -> i128 {
     let window = i128::from(window);
-    if quota.timeline() == Timeline::Boot {
-        reading + window
-    } else {
-        reading.div_euclid(window) * window + window
-    }
+    if is_per_key(quota) { reading + window } else { reading.div_euclid(window) * window + window }
 }
 
 fn reading(quota: &FixedWindowQuota, now: Now) -> i128 {
-    let utc = if quota.timeline() == Timeline::Boot { 0 } else { i128::from(now.utc_offset_nanos) };
+    let utc = if is_per_key(quota) { 0 } else { i128::from(now.utc_offset_nanos) };
     i128::from(now.at.as_nanos()) + utc
 }
 
@@ -75,7 +74,7 @@ proptest! {
 
     #[test]
     fn windows_decide_as_counting_by_hand_does((quota, window, steps) in traces(false)) {
-        let mut key = FixedWindowState::fresh(&quota, Now::default());
+        let mut key = FixedWindowState::default();
         let (mut began, mut counted) = (None, 0);
         for (now, cost) in steps {
             let reading = reading(&quota, now);
@@ -102,7 +101,7 @@ proptest! {
 
     #[test]
     fn each_window_passes_n_and_any_span_as_long_2n((quota, window, steps) in traces(true)) {
-        let mut key = FixedWindowState::fresh(&quota, Now::default());
+        let mut key = FixedWindowState::default();
         let mut passed: Vec<(u64, u32)> = Vec::new();
         for (now, cost) in steps {
             if take(&mut key, &quota, now, cost) == Pass {
@@ -111,7 +110,7 @@ proptest! {
             let within = |from: u64| passed.iter().filter(move |(at, _)| *at >= from).map(|(_, cost)| *cost).sum::<u32>();
             // The span (t − W, t] that ends now, and the aligned window.
             prop_assert!(within((now.at.as_nanos() + 1).saturating_sub(window)) <= 2 * quota.count());
-            if quota.timeline() == Timeline::Unix {
+            if !is_per_key(&quota) {
                 prop_assert!(within(now.at.as_nanos() / window * window) <= quota.count());
             }
         }
@@ -119,7 +118,7 @@ proptest! {
 
     #[test]
     fn a_wait_is_enough_and_a_level_true((quota, _, steps) in traces(false)) {
-        let mut key = FixedWindowState::fresh(&quota, Now::default());
+        let mut key = FixedWindowState::default();
         for (now, cost) in steps {
             match take(&mut key, &quota, now, cost) {
                 Later(Micros(wait)) => {
@@ -147,7 +146,7 @@ proptest! {
     fn no_step_of_the_wall_clock_makes_a_wait_longer_than_the_window(
         (quota, window, steps) in traces(true), wrong in proptest::collection::vec(any::<i64>(), 150),
     ) {
-        let mut key = FixedWindowState::fresh(&quota, Now::default());
+        let mut key = FixedWindowState::default();
         let (mut passed, mut utc): (Vec<(u64, u32)>, i64) = (Vec::new(), 0);
         let mut steps_of_clock = 0;
         for ((now, cost), wrong) in steps.into_iter().zip(wrong) {
@@ -188,7 +187,7 @@ proptest! {
         let align = [WindowAlign::Utc, WindowAlign::First, WindowAlign::Epoch, WindowAlign::Zone(zone)][place].clone();
         let period = if months == 0 { WindowPeriod::Nanos(nanos) } else { WindowPeriod::Months(months) };
         let quota = FixedWindowQuota::new(count, period, align).unwrap();
-        let mut key = FixedWindowState::fresh(&quota, Now::default());
+        let mut key = FixedWindowState::default();
         for (nanos, utc, cost, amount) in steps {
             let now = Now { at: Timestamp::from_nanos(nanos), utc_offset_nanos: utc };
             let _ = take(&mut key, &quota, now, cost);

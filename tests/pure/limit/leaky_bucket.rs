@@ -12,7 +12,7 @@ const SECOND: u64 = 1_000_000_000;
 
 /// Runs steps of (milliseconds, cost, longest wait in milliseconds, expected) on one key.
 fn check(quota: LeakyBucketQuota, steps: &[(u64, u32, Option<u64>, Outcome)]) {
-    let mut key = GcraState::full(quota.scale(), Timestamp::ORIGIN);
+    let mut key = GcraState::full(quota.bucket().scale(), Timestamp::ORIGIN);
     for (millis, cost, max_wait, expected) in steps {
         let now = Timestamp::from_nanos(millis * 1_000_000);
         let (outcome, start) = judge(key, &quota, now, *cost, max_wait.map(ms));
@@ -107,7 +107,7 @@ fn a_clock_that_steps_back_starts_nothing_early() {
 fn three_a_second_are_259_200_a_day() {
     // Asked at all times, the k-th work is told to start at k/3 s, rounded up to a microsecond, a whole day long.
     let quota = quota(3, SECOND, 2);
-    let mut key = GcraState::full(quota.scale(), Timestamp::ORIGIN);
+    let mut key = GcraState::full(quota.bucket().scale(), Timestamp::ORIGIN);
     let (mut started, mut nanos) = (0_u64, 0);
     while nanos < 86_400 * SECOND {
         let now = Timestamp::from_nanos(nanos);
@@ -128,7 +128,8 @@ fn three_a_second_are_259_200_a_day() {
 fn a_longer_wait_in_another_rule_moves_the_place_here_too() {
     let (fast, slow) = (quota(10, SECOND, 2), quota(1, SECOND, 5));
     let at = |millis: u64| Timestamp::from_nanos(millis * 1_000_000);
-    let (mut quick, mut late) = (GcraState::full(fast.scale(), at(0)), GcraState::full(slow.scale(), at(0)));
+    let (mut quick, mut late) =
+        (GcraState::full(fast.bucket().scale(), at(0)), GcraState::full(slow.bucket().scale(), at(0)));
     late = charge_at(late, &slow, at(0), QueueWait::NONE, 3);
     let start = judge(quick, &fast, at(0), 1, None).1.longer(judge(late, &slow, at(0), 1, None).1);
     assert_eq!(start.micros(), ms(3_000));
@@ -159,8 +160,8 @@ fn what_cannot_be_is_refused() {
     for (error, expected) in table {
         assert_eq!(error, Some(expected));
     }
-    assert_eq!((quota(5, SECOND, 0).limit(), quota(5, SECOND, 20).limit()), (1, 21));
-    assert_eq!(quota(5, SECOND, 20).window(), ms(4_200));
+    assert_eq!((quota(5, SECOND, 0).bucket().burst(), quota(5, SECOND, 20).bucket().burst()), (1, 21));
+    assert_eq!(quota(5, SECOND, 20).bucket().window(), ms(4_200));
     assert_eq!(quota(5, SECOND, 20).queue(), 20);
 }
 
@@ -199,13 +200,13 @@ type Step = (u64, u32, Option<Micros>, GcraState, Outcome, QueueWait);
 fn run(trace: &Trace) -> Vec<Step> {
     let quota = trace.quota;
     let first = trace.steps.first().map_or(0, |(nanos, ..)| *nanos);
-    let mut key = GcraState::full(quota.scale(), Timestamp::from_nanos(first));
+    let mut key = GcraState::full(quota.bucket().scale(), Timestamp::from_nanos(first));
     let steps = trace.steps.iter().map(|(nanos, cost, max_wait)| {
         let now = Timestamp::from_nanos(*nanos);
         let max_wait = max_wait.map(Micros);
-        if key.ticks_until_full(quota.scale(), now) == 0 {
+        if key.ticks_until_full(quota.bucket().scale(), now) == 0 {
             // As good as new: nobody keeps it for years.
-            key = GcraState::full(quota.scale(), now);
+            key = GcraState::full(quota.bucket().scale(), now);
         }
         let (outcome, start) = judge(key, &quota, now, *cost, max_wait);
         let granted = matches!(outcome, Pass | Queued(_));
@@ -229,12 +230,12 @@ proptest! {
 
     #[test]
     fn exact_rates_decide_as_fractions_do(trace in traces(true)) {
-        let rate = trace.quota.rate();
-        prop_assume!(rate.is_exact());
+        let rate = trace.quota.bucket().rate();
+        prop_assume!(rate.rounding_parts_on(TickScale::for_rate(rate)).is_none());
         // Time counts in 1/count nanoseconds, in which a unit is `period` long.
         let (count, period) = (u128::from(rate.count()), u128::from(rate.period_nanos()));
         let micros_up = |span: u128| u64::try_from(span.div_ceil(count * 1_000)).unwrap();
-        let capacity = u128::from(trace.quota.limit()) * period;
+        let capacity = u128::from(trace.quota.bucket().burst()) * period;
         let mut next = 0;
         for (nanos, cost, max_wait, _, outcome, _) in run(&trace) {
             let now = u128::from(nanos) * count;
@@ -260,7 +261,7 @@ proptest! {
 
     #[test]
     fn places_are_an_interval_apart_in_the_order_of_arrival(trace in traces(true)) {
-        let (scale, rate) = (trace.quota.scale(), trace.quota.rate());
+        let (scale, rate) = (trace.quota.bucket().scale(), trace.quota.bucket().rate());
         let mut free = 0;
         for (nanos, cost, _, key, outcome, start) in run(&trace) {
             if cost == 0 || !matches!(outcome, Pass | Queued(_)) {
@@ -279,10 +280,10 @@ proptest! {
     fn no_more_than_the_queue_waits_and_it_drains(trace in traces(false)) {
         let (quota, steps) = (trace.quota, run(&trace));
         for (nanos, _, _, key, _, _) in &steps {
-            let window = nanos + quota.window().0 * 1_000;
-            prop_assert!(ahead(*key, quota.scale(), *nanos) <= ticks(quota.window().0 * 1_000, quota.scale()));
+            let window = nanos + quota.bucket().window().0 * 1_000;
+            prop_assert!(ahead(*key, quota.bucket().scale(), *nanos) <= ticks(quota.bucket().window().0 * 1_000, quota.bucket().scale()));
             let at = Timestamp::from_nanos(window);
-            prop_assert_eq!(judge(*key, &quota, at, quota.limit(), Some(Micros::ZERO)).0, Pass);
+            prop_assert_eq!(judge(*key, &quota, at, quota.bucket().burst(), Some(Micros::ZERO)).0, Pass);
         }
     }
 
@@ -303,8 +304,8 @@ proptest! {
                     prop_assert_eq!(again(wait), Pass);
                     prop_assert_ne!(again(wait - 1), Pass);
                 }
-                Never => prop_assert!(cost > quota.limit()),
-                Pass => prop_assert!(cost <= quota.limit()),
+                Never => prop_assert!(cost > quota.bucket().burst()),
+                Pass => prop_assert!(cost <= quota.bucket().burst()),
             }
         }
     }
@@ -315,7 +316,7 @@ proptest! {
         steps in proptest::collection::vec((0..SECOND, 1_u32..4), 1..80),
     ) {
         let quotas = [a, b].map(|(count, seconds, queue)| quota(count, seconds * SECOND, queue));
-        let mut keys = quotas.map(|quota| GcraState::full(quota.scale(), Timestamp::ORIGIN));
+        let mut keys = quotas.map(|quota| GcraState::full(quota.bucket().scale(), Timestamp::ORIGIN));
         let mut nanos = 0;
         for (step, cost) in steps {
             nanos += step;
@@ -326,14 +327,14 @@ proptest! {
             }
             let start = judged[0].1.longer(judged[1].1);
             // The true start as a fraction: ticks of both scales at once.
-            let scales = quotas.map(|quota| u128::from(quota.scale().ticks_per_nano()));
-            let waits = [0, 1].map(|i| ahead(keys[i], quotas[i].scale(), nanos) * scales[1 - i]);
+            let scales = quotas.map(|quota| u128::from(quota.bucket().scale().ticks_per_nano()));
+            let waits = [0, 1].map(|i| ahead(keys[i], quotas[i].bucket().scale(), nanos) * scales[1 - i]);
             let wait = waits[0].max(waits[1]);
             prop_assert_eq!(u128::from(start.micros().0), wait.div_ceil(scales[0] * scales[1] * 1_000));
             for i in [0, 1] {
                 keys[i] = charge_at(keys[i], &quotas[i], now, start, cost);
-                let free = ahead(keys[i], quotas[i].scale(), nanos) * scales[1 - i];
-                let rate = quotas[i].rate();
+                let free = ahead(keys[i], quotas[i].bucket().scale(), nanos) * scales[1 - i];
+                let rate = quotas[i].bucket().rate();
                 let work = u128::from(cost) * u128::from(rate.period_nanos()) * scales[0] * scales[1];
                 let late = (free - wait) * u128::from(rate.count());
                 prop_assert!(late >= work, "the next starts too early");
@@ -352,14 +353,14 @@ proptest! {
         let rate = Rate::new(count, period * SECOND).unwrap();
         let Ok(quota) = LeakyBucketQuota::new(rate, queue) else { return Ok(()) };
         let other = self::quota(1, 366 * 86_400 * SECOND, 0);
-        let mut key = GcraState::full(quota.scale(), Timestamp::ORIGIN);
-        let mut slow = GcraState::full(other.scale(), Timestamp::ORIGIN);
+        let mut key = GcraState::full(quota.bucket().scale(), Timestamp::ORIGIN);
+        let mut slow = GcraState::full(other.bucket().scale(), Timestamp::ORIGIN);
         for (nanos, cost, many, max_wait) in steps {
             let now = Timestamp::from_nanos(nanos);
             let (_, start) = judge(key, &quota, now, cost, max_wait.map(Micros));
             slow = charge_at(slow, &other, now, start, many);
             key = charge_at(key, &quota, now, start.longer(judge(slow, &other, now, 1, None).1), many);
-            prop_assert!(key.level(quota.bucket(), now).remaining <= u64::from(quota.limit()));
+            prop_assert!(key.level(quota.bucket(), now).remaining <= u64::from(quota.bucket().burst()));
         }
     }
 }

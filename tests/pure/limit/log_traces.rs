@@ -112,7 +112,7 @@ fn any_trace() -> impl Strategy<Value = Trace> {
 /// Runs a trace; `each` sees the log and the reference before every step.
 fn run(trace: &Trace, mut each: impl FnMut(u64, u32, &SlidingLogState, &Reference)) -> Reference {
     let (quota, window) = (trace.quota, trace.quota.window_nanos());
-    let (mut log, mut reference) = (SlidingLogState::fresh(&quota, Now::default()), Reference::default());
+    let (mut log, mut reference) = (SlidingLogState::default(), Reference::default());
     let mut nanos = 400 * DAY;
     for (jump, step) in &trace.steps {
         nanos = nanos.saturating_add_signed(*jump);

@@ -24,7 +24,7 @@ fn ms(millis: u64) -> Micros {
 
 /// Runs steps of (milliseconds, cost, expected) on one key.
 fn check(quota: SlidingLogQuota, steps: &[(u64, u32, Outcome)]) {
-    let mut log = SlidingLogState::fresh(&quota, Now::default());
+    let mut log = SlidingLogState::default();
     for (millis, cost, expected) in steps {
         let outcome = log.judge(&quota, at_ms(*millis), *cost);
         assert_eq!(outcome, *expected, "{cost} at {millis} ms of {quota:?}");
@@ -103,7 +103,7 @@ fn what_cannot_be_is_refused() {
 #[test]
 fn a_level_says_what_would_pass() {
     let quota = quota(5, SECOND);
-    let mut log = SlidingLogState::fresh(&quota, Now::default());
+    let mut log = SlidingLogState::default();
     let full = QuotaLevel { limit: 5, window: ms(1_000), remaining: 5, reset: Micros(0) };
     assert_eq!(log.level(&quota, at_ms(0)), full);
     log.charge(&quota, at_ms(0), 2);
@@ -120,7 +120,7 @@ fn a_level_says_what_would_pass() {
 #[test]
 fn debt_ends_at_its_bound_and_what_is_given_back_is_the_newest() {
     let (quota, wide) = (quota(3, SECOND), quota(100, SECOND));
-    let mut log = SlidingLogState::fresh(&quota, Now::default());
+    let mut log = SlidingLogState::default();
     let used = |log: &SlidingLogState, now| 100 - log.level(&wide, now).remaining;
     log.charge(&quota, at_ms(0), 2);
     log.charge_debt(&quota, at_ms(100), 10, 2);
@@ -138,7 +138,7 @@ fn debt_ends_at_its_bound_and_what_is_given_back_is_the_newest() {
 #[test]
 fn another_count_meets_the_same_units() {
     let (few, many) = (quota(2, SECOND), quota(50, SECOND));
-    let mut log = SlidingLogState::fresh(&many, Now::default());
+    let mut log = SlidingLogState::default();
     for millis in 0..40 {
         log.charge(&many, at_ms(millis * 10), 1);
     }
@@ -155,7 +155,7 @@ fn another_count_meets_the_same_units() {
 fn keeps_units_apart_up_to_the_larger_count() {
     let (few, many) = (quota(2, SECOND), quota(50, SECOND));
     for (kept, remaining) in [(0, 20), (2, 20), (31, 47), (50, 47), (u32::MAX, 47)] {
-        let mut log = SlidingLogState::fresh(&few, Now::default());
+        let mut log = SlidingLogState::default();
         for millis in 0..40 {
             log.charge(&many, at_ms(millis * 10), 1);
         }
@@ -167,7 +167,7 @@ fn keeps_units_apart_up_to_the_larger_count() {
 #[test]
 fn a_sum_of_any_size_neither_wraps_nor_panics() {
     let (quota, end) = (quota(3, 366 * DAY), u64::MAX);
-    let mut log = SlidingLogState::fresh(&quota, Now::default());
+    let mut log = SlidingLogState::default();
     for nanos in [0, 1, 2, 2, end - 2, end - 1, end, end, 5] {
         let now = Now { at: Timestamp::from_nanos(nanos), utc_offset_nanos: i64::MIN };
         for cost in [u32::MAX, 1, 1, u32::MAX, u32::MAX - 1, 2, 1, 1, 1] {
@@ -189,7 +189,7 @@ fn a_key_takes_what_was_promised() {
     let resident = |heap_bytes: usize| (16 + size_of::<SlidingLogState>() + 1) * 8 / 7 + heap_bytes;
     for (count, bytes_max) in [(3, 88), (500, 12_000), (COUNT_MAX, 160_000)] {
         let quota = quota(count, 3_600 * SECOND);
-        let mut log = SlidingLogState::fresh(&quota, Now::default());
+        let mut log = SlidingLogState::default();
         assert_eq!(log.heap_bytes(), 0);
         let mut largest = 0;
         let step = 3_600 * SECOND / u64::from(count);
@@ -210,7 +210,7 @@ fn a_key_takes_what_was_promised() {
 #[test]
 fn block_does_not_grow_while_as_many_entries_leave_as_come() {
     let quota = quota(COUNT_MAX, SECOND);
-    let mut log = SlidingLogState::fresh(&quota, Now::default());
+    let mut log = SlidingLogState::default();
     for turn in 0..500 {
         // Ten entries are in the window.
         log.charge(&quota, at_ms(turn * 100), 1);
@@ -243,7 +243,7 @@ fn restores_only_entries_of_a_possible_log() {
 fn block_grows_to_the_stated_heap_bytes() {
     for (count, bytes) in [(1, 32), (3, 48), (7, 96), (8, 144), (100, 1_520)] {
         let quota = quota(count, SECOND);
-        let mut log = SlidingLogState::fresh(&quota, Now::default());
+        let mut log = SlidingLogState::default();
         let charged = (0..300).map(|millis| {
             log.charge(&quota, at_ms(millis), 1);
             log.heap_bytes()

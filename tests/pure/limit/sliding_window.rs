@@ -25,7 +25,7 @@ fn ms(millis: u64) -> Micros {
 
 /// Runs steps of (milliseconds, cost, expected) on one key.
 fn check(quota: SlidingWindowQuota, steps: &[(u64, u32, Outcome)]) {
-    let mut window = SlidingWindowState::fresh(&quota, Now::default());
+    let mut window = SlidingWindowState::default();
     for (millis, cost, expected) in steps {
         let outcome = window.judge(&quota, at_ms(*millis), *cost);
         assert_eq!(outcome, *expected, "{cost} at {millis} ms of {quota:?}");
@@ -78,7 +78,7 @@ fn buckets_turn_on_utc() {
     // A process that was started 59.9 s into a minute: its clock counts from there.
     let now =
         |millis: u64| Now { at: Timestamp::from_nanos(millis * MILLI), utc_offset_nanos: 59_900_000_000 };
-    let mut window = SlidingWindowState::fresh(&quota, now(0));
+    let mut window = SlidingWindowState::default();
     window.charge(&quota, now(0), 1);
     assert_eq!(window.judge(&quota, now(0), 1), Later(Micros(100_001)), "the share falls from 60.0 s on");
 }
@@ -90,7 +90,7 @@ fn a_wall_clock_that_steps_keeps_what_counts_and_how_long() {
         at: Timestamp::from_nanos(millis * MILLI),
         utc_offset_nanos: step * 1_000_000,
     };
-    let mut window = SlidingWindowState::fresh(&quota, now(0, 0));
+    let mut window = SlidingWindowState::default();
     window.charge(&quota, now(125_000, 0), 2);
     let Later(wait) = window.judge(&quota, now(125_000, 0), 1) else { panic!("full") };
     assert_eq!(wait, Micros(55_000_001));
@@ -108,7 +108,7 @@ fn a_wall_clock_that_steps_keeps_what_counts_and_how_long() {
 #[test]
 fn another_thread_may_be_a_moment_behind() {
     let quota = quota(2, 60 * SECOND, 6);
-    let mut window = SlidingWindowState::fresh(&quota, at_ms(0));
+    let mut window = SlidingWindowState::default();
     window.charge(&quota, at_ms(120_001), 2);
     assert_eq!(window.judge(&quota, at_ms(120_001), 1), Later(Micros(59_999_001)));
     assert_eq!(window.judge(&quota, at_ms(119_999), 1), Later(Micros(60_001_001)));
@@ -136,7 +136,7 @@ fn what_cannot_be_is_refused() {
 fn debt_ends_at_its_bound_and_what_is_given_back_is_the_newest() {
     for buckets in [1, 2, 60] {
         let (quota, wide) = (quota(3, 60 * SECOND, buckets), quota(100, 60 * SECOND, buckets));
-        let mut window = SlidingWindowState::fresh(&quota, Now::default());
+        let mut window = SlidingWindowState::default();
         let used = |window: &SlidingWindowState, now| 100 - window.level(&wide, now).remaining;
         window.charge(&quota, at_ms(59_000), 2);
         window.charge_debt(&quota, at_ms(60_000), 10, 2);
@@ -160,7 +160,7 @@ fn a_count_of_any_size_neither_wraps_nor_panics() {
     for (buckets, window_nanos) in [(1, MILLI), (1, 366 * DAY), (60, MILLI), (60, 366 * DAY), (59, MILLI + 1)]
     {
         let quota = quota(u32::MAX, window_nanos, buckets);
-        let mut window = SlidingWindowState::fresh(&quota, Now::default());
+        let mut window = SlidingWindowState::default();
         for (nanos, utc) in
             [(0, i64::MIN), (5, 0), (u64::MAX / 2, 7), (u64::MAX, i64::MAX), (u64::MAX, i64::MIN), (0, 0)]
         {
@@ -182,7 +182,7 @@ fn a_count_of_any_size_neither_wraps_nor_panics() {
 fn counts_restore_the_window() {
     for buckets in [1, 6, 60] {
         let quota = quota(100, 60 * SECOND, buckets);
-        let mut window = SlidingWindowState::fresh(&quota, Now::default());
+        let mut window = SlidingWindowState::default();
         for second in 100..150 {
             window.charge(&quota, at_ms(second * 1_000), 1);
         }
@@ -205,7 +205,7 @@ fn a_key_takes_what_was_promised() {
     let slot = (16 + size_of::<SlidingWindowState>() + 1) * 8 / 7;
     for (buckets, bytes_max) in [(1, 48), (2, 80), (6, 96), (60, 320)] {
         let quota = quota(u32::MAX, 60 * SECOND, buckets);
-        let mut window = SlidingWindowState::fresh(&quota, Now::default());
+        let mut window = SlidingWindowState::default();
         assert_eq!(window.heap_bytes(), 0);
         for second in 0..500 {
             window.charge(&quota, at_ms(second * 1_000), 1_000);
@@ -302,8 +302,7 @@ fn traces(steps: bool) -> impl Strategy<Value = Trace> {
 
 /// Runs a trace; `each` sees the window and the reference before every step.
 fn run(trace: &Trace, mut each: impl FnMut(Now, u32, &SlidingWindowState, &Reference)) -> Reference {
-    let (mut window, mut reference) =
-        (SlidingWindowState::fresh(&trace.quota, Now::default()), Reference::new(trace.quota));
+    let (mut window, mut reference) = (SlidingWindowState::default(), Reference::new(trace.quota));
     let mut now = Now::at_nanos(1_700_000_000 * SECOND);
     for (jump, step, cost, counted) in &trace.steps {
         let at = now.at.as_nanos().saturating_add_signed(*jump);

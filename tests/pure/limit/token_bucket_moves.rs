@@ -51,7 +51,7 @@ fn a_rate_is_exact_on_every_multiple_of_its_scale() {
     }
     // A third of a second in whole nanoseconds is slow by two parts in a thousand million.
     assert_eq!(thirds.rounding_parts_on(TickScale::NANOS), Some(500_000_000));
-    assert_eq!(thirds.rounding_parts(), None);
+    assert_eq!(thirds.rounding_parts_on(TickScale::for_rate(thirds)), None);
     let on = TokenBucketQuota::on_scale(thirds, 3, scale(21)).unwrap();
     assert_eq!((on.scale(), on.window(), on.rate()), (scale(21), Micros(1_000_000), thirds));
     // Seven in a nanosecond: as good as nothing is left of them on a scale of whole nanoseconds.

@@ -9,10 +9,11 @@ use tidegate::rules::{Allowance, Limit, OverTreatment, RefusedCost, Rule, read_t
 pub(super) fn quota(quota: &Quota) -> String {
     match quota {
         Quota::TokenBucket(quota) => format!("{} burst {}", quota.rate(), quota.burst()),
-        Quota::LeakyBucket(quota) => format!("{} queue {}", quota.rate(), quota.queue()),
+        Quota::LeakyBucket(quota) => format!("{} queue {}", quota.bucket().rate(), quota.queue()),
         Quota::FixedWindow(quota) => {
             let once = format!("{:?}", quota.period());
-            format!("{} fixed {once} on {:?}", quota.count(), quota.timeline())
+            let is_first = quota.describe_windows().ends_with("from the first request");
+            format!("{} fixed {once} on {}", quota.count(), if is_first { "Boot" } else { "Unix" })
         }
         Quota::SlidingLog(quota) => {
             format!("{} log {}s", quota.count(), quota.window_nanos() / 1_000_000_000)
@@ -117,11 +118,11 @@ fn a_window_knows_whose_midnight_it_ends_at() {
     let utc = quota("rate: 5/day, algorithm: fixed_window");
     for other in ["timezone: UTC", "align: utc", "timezone: Etc/UTC"] {
         let other = quota(&format!("rate: 5/day, algorithm: fixed_window, {other}"));
-        assert!(utc.has_same_windows(&other), "{other:?}");
+        assert_eq!(utc.describe_windows(), other.describe_windows());
     }
     for other in ["timezone: Europe/Berlin", "align: first"] {
         let other = quota(&format!("rate: 5/day, algorithm: fixed_window, {other}"));
-        assert!(!utc.has_same_windows(&other), "{other:?}");
+        assert_ne!(utc.describe_windows(), other.describe_windows());
     }
 }
 
@@ -185,7 +186,7 @@ fn all_rates_of_a_rule_are_on_one_scale() {
         });
         let scale = |quota: &Quota| match quota {
             Quota::TokenBucket(quota) => quota.scale(),
-            Quota::LeakyBucket(quota) => quota.scale(),
+            Quota::LeakyBucket(quota) => quota.bucket().scale(),
             other => panic!("{other:?} has no scale"),
         };
         quotas.map(scale).collect()
