@@ -29,7 +29,7 @@ pub(super) async fn run(
     let mut next_thread = threads.iter().cycle();
     let mut queue = AcceptedQueue::new();
     let mut shortage = ShortagePause::default();
-    let mut refusals = RefusalLog::default();
+    let refusals = RefusalLog::default();
     while !shutdown.is_cancelled() {
         let first = if queue.is_empty() {
             tokio::select! {
@@ -43,7 +43,7 @@ pub(super) async fn run(
         };
         let accepted = accept_some(first, listener, |socket, user| {
             let socket = Arc::new(socket);
-            if let Some(permit) = admit(shared, &socket, user, &mut refusals) {
+            if let Some(permit) = admit(shared, &socket, user, &refusals) {
                 queue.push(user, (socket, permit));
             }
         });
@@ -97,13 +97,13 @@ async fn accept(listener: &UnixListener) -> io::Result<UnixStream> {
 
 /// Admits the connections that wait in the backlog at shutdown: their requests are answered during the drain.
 pub(super) fn admit_backlog(listener: &Listener, shared: &Arc<ServerState>, threads: &[DecisionThread]) {
-    let mut refusals = RefusalLog::default();
+    let refusals = RefusalLog::default();
     // At most one backlog: clients keep connecting to a passed socket, and wait for the next daemon.
     for thread in threads.iter().cycle().take(usize::from(BACKLOG)) {
         match listener.try_accept().and_then(|socket| Ok((peer_uid(&socket)?, socket))) {
             Ok((user, socket)) => {
                 let socket = Arc::new(socket);
-                if let Some(permit) = admit(shared, &socket, user, &mut refusals) {
+                if let Some(permit) = admit(shared, &socket, user, &refusals) {
                     thread.assign(socket, permit);
                 }
             }
@@ -122,7 +122,7 @@ fn admit(
     shared: &Arc<ServerState>,
     socket: &Arc<UnixStream>,
     user: u32,
-    refusals: &mut RefusalLog,
+    refusals: &RefusalLog,
 ) -> Option<ConnectionPermit> {
     let admitted = ConnectionRegistry::admit(shared, socket, user);
     if let Err(refusal) = &admitted {
@@ -132,12 +132,11 @@ fn admit(
         Ok(permit) => return Some(permit),
         Err(ConnectionRefusal::Draining) => return None,
         Err(ConnectionRefusal::Full) => {
-            (&mut refusals.full, "there are as many connections as `connections.max` allows")
+            (&refusals.full, "there are as many connections as `connections.max` allows")
         }
-        Err(ConnectionRefusal::FullForUser) => (
-            &mut refusals.full_for_user,
-            "this user has as many connections as `connections.per_user` allows",
-        ),
+        Err(ConnectionRefusal::FullForUser) => {
+            (&refusals.full_for_user, "this user has as many connections as `connections.per_user` allows")
+        }
     };
     if let Some(refused) = throttle.count_event(shared.clock.now().at) {
         warn!(user, refused, "{message}: more are refused");

@@ -1,7 +1,5 @@
 //! Access of users to domains, by the settings. Users are numbers (uids) here, never names.
 
-use std::sync::{Mutex, PoisonError};
-
 use tracing::warn;
 
 use super::log_throttle::LogThrottle;
@@ -14,7 +12,7 @@ pub struct DomainAccess {
     restricted: Box<[RestrictedDomain]>,
     /// The domains in which a negative charge need not name the charge that it refunds, sorted.
     trusted_refunds: Box<[Box<str>]>,
-    throttle: Mutex<LogThrottle>,
+    throttle: LogThrottle,
 }
 
 /// A domain and the users that may use it, sorted.
@@ -63,8 +61,7 @@ impl DomainAccess {
     /// Logs a refused request: the application goes on without limits. The domain comes from the settings, so this logs
     /// no text of a client.
     pub(super) fn log_refusal(&self, domain: &str, user: u32, now: Timestamp) {
-        let due = self.throttle.lock().unwrap_or_else(PoisonError::into_inner).count_event(now);
-        if let Some(requests) = due {
+        if let Some(requests) = self.throttle.count_event(now) {
             warn!(
                 domain,
                 user,

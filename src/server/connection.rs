@@ -3,9 +3,10 @@
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::time::{Sleep, sleep};
 
 use super::ServerState;
@@ -130,7 +131,7 @@ impl ClientConnection<'_> {
         while is_awaited(self) && !shared.connections.is_draining() {
             self.handler.pending.ready(&self.clock).await;
             let goes_on = {
-                let mut decider = decider.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut decider = decider.lock();
                 self.handler.answer_pending(false, &mut decider, &mut self.replies)
             };
             self.write_replies().await?;
@@ -221,7 +222,7 @@ impl ClientConnection<'_> {
         let read = self.buffer.get(..self.filled).unwrap_or_default();
         let batch = {
             // Uncontended: each thread has its own decider, and this block does not await.
-            let mut decider = decider.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut decider = decider.lock();
             let mut batch = self.handler.answer_batch(&mut decider, read, &mut self.replies);
             if !self.handler.pending.is_empty() {
                 // Before the connection closes, all pending requests are answered.
@@ -260,7 +261,7 @@ impl ClientConnection<'_> {
             return Ok(());
         }
         if !self.handler.pending.is_empty() {
-            let mut decider = decider.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut decider = decider.lock();
             self.handler.answer_pending(true, &mut decider, &mut self.replies);
         }
         encode_reply(&mut self.replies, &WireReply::Goodbye { reason: "draining" });

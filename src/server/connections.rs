@@ -7,7 +7,9 @@ mod surplus;
 use std::collections::HashMap;
 use std::net::Shutdown;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Weak};
+
+use parking_lot::Mutex;
 
 use super::ServerState;
 use super::activity::Activity;
@@ -72,7 +74,7 @@ impl ConnectionRegistry {
         user: u32,
     ) -> Result<ConnectionPermit, ConnectionRefusal> {
         let connections = &shared.connections;
-        let mut table = connections.table();
+        let mut table = connections.table.lock();
         let mut closed = Vec::new();
         if table.refusal(connections.limits, user).is_some() && !table.draining {
             // For a user at its own limit, only one of its own connections frees a slot.
@@ -95,7 +97,7 @@ impl ConnectionRegistry {
 
     /// Sets the session of a connection.
     pub(super) fn set_session(&self, number: u64, session: SessionKey) {
-        if let Some(entry) = self.table().entries.get_mut(&number) {
+        if let Some(entry) = self.table.lock().entries.get_mut(&number) {
             entry.session = Some(session);
         }
     }
@@ -103,7 +105,7 @@ impl ConnectionRegistry {
     /// Refuses new connections and shuts down the reading side of all others: a peer's next write fails at once, while
     /// the bytes it wrote before are still read and answered.
     pub(super) fn drain(&self) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         table.draining = true;
         for stream in table.entries.values().filter_map(|entry| entry.stream.upgrade()) {
             // It fails only if the peer has closed already.
@@ -113,7 +115,7 @@ impl ConnectionRegistry {
 
     /// Shuts down the reading side of one connection. The bytes that its peer wrote before are answered.
     pub(super) fn shut_down_reading(&self, number: u64) {
-        let stream = self.table().entries.get(&number).and_then(|entry| entry.stream.upgrade());
+        let stream = self.table.lock().entries.get(&number).and_then(|entry| entry.stream.upgrade());
         if let Some(stream) = stream {
             // It fails only if the peer has closed already.
             let _ = stream.shutdown(Shutdown::Read);
@@ -121,11 +123,7 @@ impl ConnectionRegistry {
     }
 
     pub(super) fn is_draining(&self) -> bool {
-        self.table().draining
-    }
-
-    fn table(&self) -> MutexGuard<'_, ConnectionTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
+        self.table.lock().draining
     }
 }
 
@@ -201,7 +199,7 @@ impl ConnectionPermit {
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        self.shared.connections.table().remove(self.number);
+        self.shared.connections.table.lock().remove(self.number);
         self.account.disconnect();
         self.shared.telemetry.count_closed();
     }

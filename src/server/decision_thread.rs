@@ -1,8 +1,9 @@
 //! A decision thread: a single-threaded runtime, its share of the connections, one decider.
 
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::sync::oneshot;
@@ -48,7 +49,7 @@ impl DecisionThread {
         let (assignments, assigned) = unbounded_channel();
         let (end, ended) = oneshot::channel();
         let spawned = std::thread::Builder::new().name(pulse::thread_name(number)).spawn(move || {
-            let Some(runtime) = take_runtime(&slot) else { return };
+            let Some(runtime) = slot.lock().take() else { return };
             if short_slices && let Err(error) = sys::request_short_slice() {
                 debug!(%error, "the scheduler grants no short slice: decisions wait longer on a busy host");
             }
@@ -61,7 +62,7 @@ impl DecisionThread {
             let _ = end.send(());
         });
         if let Err(error) = spawned {
-            take_runtime(&own_slot).into_iter().for_each(Runtime::shutdown_background);
+            own_slot.lock().take().into_iter().for_each(Runtime::shutdown_background);
             return Err(error);
         }
         Ok(DecisionThread { assignments, ended })
@@ -81,10 +82,6 @@ impl DecisionThread {
         // An error means that the thread panicked, which ends it too.
         let _ = self.ended.await;
     }
-}
-
-fn take_runtime(slot: &Mutex<Option<Runtime>>) -> Option<Runtime> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner).take()
 }
 
 async fn serve_connections(

@@ -8,10 +8,11 @@
 //! As long as the thread serves one user, admission costs one comparison.
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::clock::{Clock, Timestamp};
@@ -64,7 +65,7 @@ impl FairQueue {
 
     /// Adds a connection of a user.
     pub(super) fn join(self: &Arc<FairQueue>, user: u32) -> QueueMembership {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.users.entry(user).or_default().connections += 1;
         self.user_count.store(state.users.len(), Ordering::Relaxed);
         // Running time is not recorded while there is one user.
@@ -78,7 +79,7 @@ impl FairQueue {
         if self.serves_one_user() {
             return;
         }
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.round += 1;
         state.running = None;
     }
@@ -95,7 +96,7 @@ impl FairQueue {
 
     /// Wakes one waiting connection of each user, which wakes the next when it is admitted. Returns whether any waited.
     fn begin_round(&self) -> bool {
-        let mut state = self.state();
+        let mut state = self.state.lock();
         state.round += 1;
         let mut any_waited = false;
         for user in state.users.values_mut() {
@@ -106,10 +107,6 @@ impl FairQueue {
 
     fn serves_one_user(&self) -> bool {
         self.user_count.load(Ordering::Relaxed) <= 1
-    }
-
-    fn state(&self) -> MutexGuard<'_, QueueState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -156,7 +153,7 @@ impl QueueMembership {
     /// Begins a batch if the user's quantum is not used up; otherwise queues the connection, in front if it `waited`.
     fn begin_batch(&self, waited: bool) -> bool {
         let now = self.queue.clock.now().at;
-        let mut state = self.queue.state();
+        let mut state = self.queue.state.lock();
         state.charge_running(now);
         let round = state.round;
         let Some(user) = state.users.get_mut(&self.user) else { return true };
@@ -179,7 +176,7 @@ impl QueueMembership {
 
 impl Drop for QueueMembership {
     fn drop(&mut self) {
-        let mut state = self.queue.state();
+        let mut state = self.queue.state.lock();
         let Some(user) = state.users.get_mut(&self.user) else { return };
         user.connections -= 1;
         // A connection that closes while it waits, as at the end of the runtime, leaves an entry that wakes no task.
@@ -254,7 +251,7 @@ mod tests {
         let queue = Arc::new(FairQueue::new(Arc::clone(&clock)));
         let [first, second, third, late] = [(); 4].map(|()| queue.join(1));
         let _other = queue.join(2);
-        let waiting = || queue.state().users[&1].waiting.len();
+        let waiting = || queue.state.lock().users[&1].waiting.len();
         assert!(first.begin_batch(false));
         (0..3).for_each(|_| spend_batch(&clock));
         assert!(!second.begin_batch(false) && !third.begin_batch(false), "the quantum is used up");

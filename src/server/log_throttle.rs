@@ -2,23 +2,30 @@
 
 use std::time::Duration;
 
+use parking_lot::Mutex;
+
 use crate::clock::Timestamp;
+
+/// The throttle of one log line.
+#[derive(Debug, Default)]
+pub(super) struct LogThrottle(Mutex<ThrottleState>);
 
 /// The time of the last line and the events since then.
 #[derive(Debug, Default)]
-pub(super) struct LogThrottle {
+struct ThrottleState {
     logged_at: Option<Timestamp>,
     unlogged: u64,
 }
 
 impl LogThrottle {
     /// Counts an event. Returns the number of events since the last line if another line is due.
-    pub(super) fn count_event(&mut self, now: Timestamp) -> Option<u64> {
-        self.unlogged += 1;
-        let due = self.logged_at.is_none_or(|logged| now.since(logged) >= LOG_INTERVAL_MIN);
+    pub(super) fn count_event(&self, now: Timestamp) -> Option<u64> {
+        let mut state = self.0.lock();
+        state.unlogged += 1;
+        let due = state.logged_at.is_none_or(|logged| now.since(logged) >= LOG_INTERVAL_MIN);
         due.then(|| {
-            self.logged_at = Some(now);
-            std::mem::take(&mut self.unlogged)
+            state.logged_at = Some(now);
+            std::mem::take(&mut state.unlogged)
         })
     }
 }

@@ -3,7 +3,7 @@
 //! Charged when a buffer grows for a large frame, when replies wait for a peer that does not read, and for requests
 //! that wait for a remote check: a healthy connection does none of these and pays nothing.
 
-use std::sync::{Arc, PoisonError};
+use std::sync::Arc;
 
 use tracing::warn;
 
@@ -48,9 +48,7 @@ impl MemoryCharge {
             return;
         }
         let now = self.shared.clock.now().at;
-        let throttle = &self.shared.account_throttle;
-        let due = throttle.lock().unwrap_or_else(PoisonError::into_inner).count_event(now);
-        if let Some(connections) = due {
+        if let Some(connections) = self.shared.account_throttle.count_event(now) {
             warn!(
                 user = self.user,
                 connections,

@@ -1,8 +1,8 @@
 //! Decisions that clients made without the daemon, as they report them, summed up for the log.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tracing::warn;
 
 use crate::clock::Timestamp;
@@ -23,7 +23,7 @@ struct MissedSums {
 impl MissedReports {
     /// Adds a client's report.
     pub(super) fn add(&self, missed: &protocol::MissedCounts) {
-        let mut sums = self.lock();
+        let mut sums = self.sums.lock();
         for (reason, more) in missed.iter() {
             let sum = sums.unlogged.count(reason).saturating_add(more);
             sums.unlogged.set(reason, sum);
@@ -33,7 +33,7 @@ impl MissedReports {
     /// Logs the reports since the last line, at most every [`LOG_INTERVAL_MIN`].
     pub(super) fn log_if_due(&self, now: Timestamp) {
         let unlogged = {
-            let mut sums = self.lock();
+            let mut sums = self.sums.lock();
             let due = sums.logged_at.is_none_or(|logged| now.since(logged) >= LOG_INTERVAL_MIN);
             if !due || sums.unlogged.is_empty() {
                 return;
@@ -46,14 +46,10 @@ impl MissedReports {
 
     /// Logs the reports since the last line at once.
     pub(super) fn log_now(&self) {
-        let unlogged = std::mem::take(&mut self.lock().unlogged);
+        let unlogged = std::mem::take(&mut self.sums.lock().unlogged);
         if !unlogged.is_empty() {
             log(&unlogged);
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, MissedSums> {
-        self.sums.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -25,7 +25,7 @@ mod stream;
 mod telemetry;
 mod units;
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinSet;
@@ -91,11 +91,11 @@ struct ServerState {
     asker: Option<SharedRemoteChecker>,
     recorder: Arc<Recorder>,
     /// Throttles log lines about requests that cannot wait for their remote check.
-    pending_throttle: Mutex<LogThrottle>,
+    pending_throttle: LogThrottle,
     /// Throttles log lines about connections that are closed because the account of their user is full.
-    account_throttle: Mutex<LogThrottle>,
+    account_throttle: LogThrottle,
     /// Throttles log lines about a wall clock that was set back.
-    clock_throttle: Mutex<LogThrottle>,
+    clock_throttle: LogThrottle,
 }
 
 impl ServerState {
@@ -107,11 +107,10 @@ impl ServerState {
         }
     }
 
-    /// Counts and logs a step back of the wall clock. The log is not written under the lock.
+    /// Counts and logs a step back of the wall clock.
     fn log_clock_step(&self, by: Duration, now: Timestamp) {
         self.telemetry.count_clock_step_back();
-        let due = self.clock_throttle.lock().unwrap_or_else(PoisonError::into_inner).count_event(now);
-        if let Some(steps) = due {
+        if let Some(steps) = self.clock_throttle.count_event(now) {
             warn!(
                 by_seconds = by.as_secs_f64(),
                 steps, "the wall clock was set back: windows still last no longer than their own length"
@@ -123,9 +122,7 @@ impl ServerState {
     #[cold]
     fn count_not_pending(&self, reason: NotPending, now: Timestamp) {
         self.telemetry.count_not_pending(reason);
-        // The log is not written under the lock.
-        let due = self.pending_throttle.lock().unwrap_or_else(PoisonError::into_inner).count_event(now);
-        if let Some(requests) = due {
+        if let Some(requests) = self.pending_throttle.count_event(now) {
             warn!(
                 requests,
                 "too many requests wait for remote checks: further ones are decided by `on_redis_down`"
@@ -160,9 +157,9 @@ pub fn start(engine: &Arc<Engine>, clock: &Arc<Clock>, options: ServerOptions) -
         telemetry: options.telemetry,
         asker: options.remote_checker,
         recorder: options.recorder,
-        pending_throttle: Mutex::default(),
-        account_throttle: Mutex::default(),
-        clock_throttle: Mutex::default(),
+        pending_throttle: LogThrottle::default(),
+        account_throttle: LogThrottle::default(),
+        clock_throttle: LogThrottle::default(),
     });
     let mut threads = Vec::new();
     for number in 0..options.threads.max(1) {

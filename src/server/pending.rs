@@ -3,8 +3,9 @@
 //! Without pending requests there is no timer and no memory. Their memory is charged to the user's account.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 use tokio::time::sleep;
 
@@ -55,7 +56,7 @@ type ResultSlot = Option<Option<CheckReply>>;
 
 impl CheckResults {
     fn change<T>(&self, change: impl FnOnce(&mut OpenChecks) -> T) -> T {
-        change(&mut self.open.lock().unwrap_or_else(PoisonError::into_inner))
+        change(&mut self.open.lock())
     }
 
     fn remove(&self, number: u64) -> Option<CheckReply> {

@@ -1,8 +1,6 @@
 //! Access of users to pools, and the slots their processes may claim, by the settings. Users are numbers (uids) here,
 //! never names.
 
-use std::sync::{Mutex, PoisonError};
-
 use tracing::warn;
 
 use super::log_throttle::LogThrottle;
@@ -13,7 +11,7 @@ use crate::clock::Timestamp;
 pub struct PoolAccess {
     /// Sorted by name.
     pools: Box<[PoolLimits]>,
-    throttle: Mutex<LogThrottle>,
+    throttle: LogThrottle,
 }
 
 /// The limits of one pool.
@@ -42,7 +40,7 @@ impl PoolAccess {
     pub fn new(pools: impl IntoIterator<Item = PoolLimits>) -> PoolAccess {
         let mut pools: Vec<_> = pools.into_iter().collect();
         pools.sort_unstable_by(|one, other| one.name.cmp(&other.name));
-        PoolAccess { pools: pools.into_boxed_slice(), throttle: Mutex::default() }
+        PoolAccess { pools: pools.into_boxed_slice(), throttle: LogThrottle::default() }
     }
 
     /// Checks that a process of this user may join this pool with this number of slots. Logs a refusal, as the
@@ -63,8 +61,7 @@ impl PoolAccess {
 
     /// Logs a refusal. The pool comes from the settings, so this logs no text of a client.
     fn log_refusal(&self, refusal: &PoolRefusal, user: u32, now: Timestamp) {
-        let due = self.throttle.lock().unwrap_or_else(PoisonError::into_inner).count_event(now);
-        if let Some(connections) = due {
+        if let Some(connections) = self.throttle.count_event(now) {
             let (PoolRefusal::User { pool, .. } | PoolRefusal::Slots { pool, .. }) = refusal;
             warn!(
                 user,

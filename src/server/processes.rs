@@ -8,9 +8,10 @@ use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::Notify;
 use tracing::{info, warn};
@@ -31,6 +32,7 @@ pub(super) struct Processes {
     runtime: Handle,
     limits: ConnectionLimits,
     table: Mutex<WatchTable>,
+    too_many: LogThrottle,
 }
 
 #[derive(Debug, Default)]
@@ -39,7 +41,6 @@ struct WatchTable {
     by_user: HashMap<u32, usize>,
     /// Whether the kernel's lack of process descriptors was logged.
     lack_logged: bool,
-    too_many: LogThrottle,
 }
 
 /// A session whose process is watched.
@@ -100,7 +101,12 @@ pub(super) enum WatchError {
 impl Processes {
     /// Makes a watcher on the current runtime. The connection limits also bound the number of watched processes.
     pub(super) fn new(limits: ConnectionLimits) -> Processes {
-        Processes { runtime: Handle::current(), limits, table: Mutex::default() }
+        Processes {
+            runtime: Handle::current(),
+            limits,
+            table: Mutex::default(),
+            too_many: LogThrottle::default(),
+        }
     }
 
     /// Adds a connection of a session, and watches the process of the session if this is its first connection and the
@@ -113,7 +119,7 @@ impl Processes {
         session: &Session,
         confirmed: bool,
     ) -> Result<(), WatchError> {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         if let Some(watched) = table.watched.get_mut(&key) {
             watched.connections.insert(info.number, session.clone());
             watched.last = session.clone();
@@ -124,9 +130,8 @@ impl Processes {
             return Err(WatchError::Unable);
         }
         if !table.has_room(key.user, self.limits) {
-            let due = table.too_many.count_event(shared.clock.now().at);
             drop(table);
-            if let Some(sessions) = due {
+            if let Some(sessions) = self.too_many.count_event(shared.clock.now().at) {
                 warn!(
                     user = key.user,
                     sessions,
@@ -163,7 +168,7 @@ impl Processes {
 
     /// Removes a closed connection of a session.
     pub(super) fn remove_connection(&self, key: &SessionKey, number: u64, now: Timestamp) {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let Some(watched) = table.watched.get_mut(key) else { return };
         watched.connections.remove(&number);
         if watched.connections.is_empty() {
@@ -174,7 +179,7 @@ impl Processes {
 
     /// Stops watching a session without connections, once its grace period is over.
     fn expire(&self, key: &SessionKey, now: Timestamp) -> GracePeriod {
-        let mut table = self.table();
+        let mut table = self.table.lock();
         let Some(watched) = table.watched.get(key) else { return GracePeriod::Over };
         let Some(left_at) = watched.left_at else { return GracePeriod::Reconnected };
         let waited = now.since(left_at);
@@ -188,7 +193,7 @@ impl Processes {
     /// Ends the session of a process that has exited, and closes its connections.
     fn end_session(&self, shared: &ServerState, key: &SessionKey) {
         let now = shared.clock.now();
-        let last = self.table().watched.get(key).map(|watched| watched.last.clone());
+        let last = self.table.lock().watched.get(key).map(|watched| watched.last.clone());
         // Before the entry is removed: a connection that joins meanwhile is still added to it, and closed below.
         if let Some(session) = &last {
             shared.engine.end_session(session, now);
@@ -196,16 +201,12 @@ impl Processes {
                 shared.recorder.note(now.at, Some(key.origin(session)), NotedKind::Gone);
             }
         }
-        let Some(watched) = self.table().remove(key) else { return };
+        let Some(watched) = self.table.lock().remove(key) else { return };
         for (number, session) in watched.connections {
             // No effect on the session that was ended above.
             shared.engine.end_session(&session, now);
             shared.connections.shut_down_reading(number);
         }
-    }
-
-    fn table(&self) -> MutexGuard<'_, WatchTable> {
-        self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -250,7 +251,7 @@ async fn await_exit(shared: Arc<ServerState>, key: SessionKey, process: OwnedFd,
     let process = match sys::ProcessExit::new(process) {
         Ok(process) => process,
         Err(error) => {
-            let mut table = processes.table();
+            let mut table = processes.table.lock();
             table.classify_error(&error);
             table.remove(&key);
             return;

@@ -1,10 +1,11 @@
 //! Health of the serving threads: each runs a self-check several times a second and records the time. Self-checks are not
 //! counted and change nothing.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::clock::{Clock, Now, Timestamp};
@@ -109,7 +110,7 @@ pub(super) async fn run_self_checks(
 }
 
 fn check_decider(decider: &Mutex<Decider>, now: Now) {
-    let mut decider = decider.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut decider = decider.lock();
     // PEEK counts nothing, and no rule matches: the name of a domain cannot have a slash.
     let request = Request::new(Op::Peek, "tidegate/self-test", Descriptors::from_attributes(&[]));
     let _ = decider.decide(&request, now);

@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 
 use arrayvec::ArrayVec;
+use parking_lot::Mutex;
 
 use super::connections::ConnectionRefusal;
 use crate::protocol::{Code, MissReason, MissedCounts};
@@ -108,14 +108,14 @@ impl ServerCounters {
 
     /// Returns the domains that several users have used, with the first of these users.
     pub fn shared_domains(&self) -> Vec<(Box<str>, Vec<u32>)> {
-        let users = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        let users = self.users.lock();
         let shared = users.iter().filter(|(_, users)| users.len() > 1);
         shared.map(|(domain, users)| (domain.clone(), users.to_vec())).collect()
     }
 
     /// Adds a user of a domain. The domain must be one of the rules, of which there are few.
     pub(super) fn add_domain_user(&self, domain: &str, user: u32) {
-        let mut known = self.users.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.users.lock();
         if let Some(users) = known.get_mut(domain) {
             if !users.contains(&user) {
                 // Further users are not stored.
