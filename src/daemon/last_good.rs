@@ -20,23 +20,15 @@ pub(super) struct LastGood {
     path: PathBuf,
     /// The file's role in the state directory.
     file: StateFile,
-    /// The first bytes of the file: its kind, and the version of the rest.
-    title: String,
     /// Whether the last failure to write was logged.
     is_told: bool,
     record: Arc<SnapshotStats>,
 }
 
 impl LastGood {
-    /// Uses this file; its version is `versions_ahead` newer than ours.
-    pub(super) fn at(
-        path: PathBuf,
-        file: StateFile,
-        versions_ahead: u8,
-        record: Arc<SnapshotStats>,
-    ) -> LastGood {
-        let version = VERSION + u32::from(versions_ahead);
-        LastGood { path, file, title: format!("tidegate rules {version} "), is_told: false, record }
+    /// Uses this file.
+    pub(super) fn at(path: PathBuf, file: StateFile, record: Arc<SnapshotStats>) -> LastGood {
+        LastGood { path, file, is_told: false, record }
     }
 
     /// Restores the stored rules at the start. A damaged file, or one of another version, is set aside.
@@ -76,7 +68,7 @@ impl LastGood {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Vec::new()),
             Err(error) if error.kind() == io::ErrorKind::InvalidInput => Err(LastGoodError::Damaged),
             Err(error) => Err(LastGoodError::Unreadable(error)),
-            Ok(_) if bytes.len() as u64 <= BYTES_MAX => self.parse(&bytes).ok_or(LastGoodError::Damaged),
+            Ok(_) if bytes.len() as u64 <= BYTES_MAX => parse(&bytes).ok_or(LastGoodError::Damaged),
             Ok(_) => Err(LastGoodError::Damaged),
         }
     }
@@ -119,7 +111,7 @@ impl LastGood {
         if texts == before {
             return Ok(());
         }
-        match self.written(&texts).filter(|bytes| bytes.len() as u64 <= BYTES_MAX) {
+        match written(&texts).filter(|bytes| bytes.len() as u64 <= BYTES_MAX) {
             Some(bytes) => write_whole(&self.path, &bytes)?,
             // A retry would not help.
             None => {
@@ -131,25 +123,25 @@ impl LastGood {
         debug!(domains = texts.len(), "the rules were kept");
         Ok(())
     }
+}
 
-    /// Returns the file: a title line with the checksum of the body, then the texts as JSON.
-    fn written(&self, texts: &[DomainTexts]) -> Option<Vec<u8>> {
-        let body = serde_json::to_vec(texts).ok()?;
-        let mut bytes = format!("{}{:016x}\n", self.title, SipHasher13::new().hash(&body)).into_bytes();
-        bytes.extend(body);
-        Some(bytes)
-    }
+/// Returns the file: a title line with the checksum of the body, then the texts as JSON.
+fn written(texts: &[DomainTexts]) -> Option<Vec<u8>> {
+    let body = serde_json::to_vec(texts).ok()?;
+    let mut bytes = format!("{TITLE}{:016x}\n", SipHasher13::new().hash(&body)).into_bytes();
+    bytes.extend(body);
+    Some(bytes)
+}
 
-    fn parse(&self, bytes: &[u8]) -> Option<Vec<DomainTexts>> {
-        let rest = bytes.strip_prefix(self.title.as_bytes())?;
-        let (checksum, rest) = rest.split_at_checked(CHECKSUM_DIGITS)?;
-        let body = rest.strip_prefix(b"\n")?;
-        let expected = format!("{:016x}", SipHasher13::new().hash(body));
-        if checksum != expected.as_bytes() {
-            return None;
-        }
-        serde_json::from_slice(body).ok()
+fn parse(bytes: &[u8]) -> Option<Vec<DomainTexts>> {
+    let rest = bytes.strip_prefix(TITLE.as_bytes())?;
+    let (checksum, rest) = rest.split_at_checked(CHECKSUM_DIGITS)?;
+    let body = rest.strip_prefix(b"\n")?;
+    let expected = format!("{:016x}", SipHasher13::new().hash(body));
+    if checksum != expected.as_bytes() {
+        return None;
     }
+    serde_json::from_slice(body).ok()
 }
 
 /// The age of the rules in force, and the file that they are stored in once they are old enough.
@@ -208,7 +200,8 @@ enum LastGoodError {
     Unreadable(io::Error),
 }
 
-const VERSION: u32 = 1;
+/// The first bytes of the file: its kind, and the version of the rest.
+const TITLE: &str = "tidegate rules 1 ";
 
 const CHECKSUM_DIGITS: usize = 16;
 

@@ -14,8 +14,8 @@ use crate::admin::ChangeLedger;
 use crate::clock::Clock;
 use crate::engine::{Engine, HostOverrides};
 use crate::state::{
-    SmallFile, SnapshotStats, StateFile, SwitchesRead, UnreadableSwitches, read_orders, set_aside,
-    write_orders,
+    ORDERS_VERSION, SmallFile, SnapshotStats, StateFile, SwitchesRead, UnreadableSwitches, read_orders,
+    set_aside, write_orders,
 };
 
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(super) struct SwitchesStore {
     clock: Arc<Clock>,
     ledger: Arc<ChangeLedger>,
     /// `None` without a state directory.
-    file: Option<SwitchesFile>,
+    file: Option<PathBuf>,
     overrides: Option<SmallFile>,
     written: Mutex<SwitchesSnapshot>,
 }
@@ -36,12 +36,6 @@ struct SwitchesSnapshot {
     utc: i64,
     /// The document of fleet overrides.
     document: Arc<[u8]>,
-}
-
-#[derive(Debug)]
-pub(super) struct SwitchesFile {
-    pub(super) path: PathBuf,
-    pub(super) version: u32,
 }
 
 /// Ends the thread when dropped.
@@ -56,7 +50,7 @@ impl SwitchesStore {
         engine: &Arc<Engine>,
         clock: &Arc<Clock>,
         ledger: &Arc<ChangeLedger>,
-        (file, overrides): (Option<SwitchesFile>, Option<SmallFile>),
+        (file, overrides): (Option<PathBuf>, Option<SmallFile>),
         record: &SnapshotStats,
     ) -> SwitchesStore {
         let orders = file.as_ref().map(|file| read(file, clock, record)).unwrap_or_default();
@@ -94,14 +88,14 @@ impl SwitchesStore {
             now.utc_offset_nanos.abs_diff(written.utc) > STEP_MIN_NANOS && orders != HostOverrides::default();
         // A file that was removed is written again.
         let is_lost =
-            orders != HostOverrides::default() && self.file.as_ref().is_some_and(|file| !file.path.exists());
+            orders != HostOverrides::default() && self.file.as_ref().is_some_and(|path| !path.exists());
         if written.orders == orders && !is_stepped && !is_lost {
             return Ok(());
         }
-        let Some(SwitchesFile { path, version }) = &self.file else {
+        let Some(path) = &self.file else {
             return Err(NO_STATE.to_owned());
         };
-        match write_orders(path, *version, &orders, now) {
+        match write_orders(path, &orders, now) {
             Ok(()) => {
                 (written.orders, written.utc) = (orders, now.utc_offset_nanos);
                 Ok(())
@@ -171,12 +165,11 @@ fn lost(file: &str, error: &std::io::Error) -> String {
     format!("it is lost when the daemon ends: {file}: {error}: make room there, or let the daemon write")
 }
 
-fn read(file: &SwitchesFile, clock: &Clock, record: &SnapshotStats) -> HostOverrides {
-    let path = &file.path;
+fn read(path: &Path, clock: &Clock, record: &SnapshotStats) -> HostOverrides {
     let shown = path.display();
     let unreadable = match read_orders(path, clock.now()) {
         Ok(SwitchesRead { orders, version, not_understood }) => {
-            if version != file.version {
+            if version != ORDERS_VERSION {
                 info!(path = %shown, version, "another version of tidegate switched or blocked before: what it said holds");
             }
             if not_understood > 0 {

@@ -10,14 +10,13 @@ use tracing::{debug, error, info, warn};
 
 use super::helpers::Helpers;
 use super::last_good::{AfterCrashLoop, LastGood, ProvenRules};
-use super::orders::SwitchesFile;
 use crate::clock::Clock;
 use crate::engine::{Engine, EngineOptions, HashKey};
 use crate::rules::Mode;
 use crate::state::{
-    CRASH_LOOP_ENDS, CRASH_LOOP_SPAN, Crashes, Directory, KeeperSettings, Moment, ORDERS_VERSION, SmallFile,
-    SnapshotError, SnapshotKeeper, SnapshotKey, SnapshotStats, StateFile, file_bytes_max, keep_evidence,
-    read_tables, set_aside,
+    CRASH_LOOP_ENDS, CRASH_LOOP_SPAN, Crashes, Directory, KeeperSettings, Moment, SmallFile, SnapshotError,
+    SnapshotKeeper, SnapshotKey, SnapshotStats, StateFile, file_bytes_max, keep_evidence, read_tables,
+    set_aside,
 };
 use crate::sys;
 
@@ -28,8 +27,6 @@ pub(super) struct RestorePlan<'s> {
     pub(super) state: Option<&'s Path>,
     /// The file with the boot id.
     pub(super) boot_id: &'s Path,
-    /// The number of versions by which its files are newer than ours; not 0 only in tests of upgrades.
-    pub(super) versions_ahead: u8,
     pub(super) mode: Mode,
     pub(super) memory_max_bytes: u64,
 }
@@ -52,8 +49,7 @@ impl RestorePlan<'_> {
     /// The kernel provides no random numbers.
     pub(super) fn take_up(&self) -> std::io::Result<RestoredState> {
         let (new_key, [a, b, c, d, e, f, g, h]) = split(sys::random_bytes()?);
-        let mut directory =
-            self.state.map(|path| Directory::take(path, SnapshotKey(new_key), self.versions_ahead));
+        let mut directory = self.state.map(|path| Directory::take(path, SnapshotKey(new_key)));
         let key = directory.as_ref().map_or(SnapshotKey(new_key), Directory::key);
         let record = Arc::new(SnapshotStats::default());
         let here = Moment::here(self.boot_id);
@@ -90,7 +86,7 @@ impl RestorePlan<'_> {
         }
         let engine = self.engine(directory.key());
         let bytes_max = file_bytes_max(self.memory_max_bytes);
-        match read_tables(&directory.tables(), directory.stamp(), &engine, here, bytes_max) {
+        match read_tables(&directory.tables(), directory.key(), &engine, here, bytes_max) {
             Ok(back) => {
                 let (entries, passed) = (back.entries, humantime::format_duration(whole_millis(back.passed)));
                 let sessions = engine.leases().sessions;
@@ -118,8 +114,7 @@ impl RestoredState {
     pub(super) fn last_good_rules(&mut self) -> Option<LastGood> {
         let directory = self.directory.as_mut()?;
         let record = Arc::clone(&self.record);
-        (!directory.is_anothers())
-            .then(|| LastGood::at(directory.rules(), StateFile::Rules, directory.versions_ahead(), record))
+        (!directory.is_anothers()).then(|| LastGood::at(directory.rules(), StateFile::Rules, record))
     }
 
     /// Returns the proof of the rules, which are proven after `after`, with its file if crashes are recorded.
@@ -128,7 +123,7 @@ impl RestoredState {
         let directory = self.directory.as_ref().filter(|_| CRASHES.get().is_some());
         let file = directory.map(|directory| {
             let file = StateFile::ProvenRules;
-            LastGood::at(directory.proven_rules(), file, directory.versions_ahead(), record)
+            LastGood::at(directory.proven_rules(), file, record)
         });
         ProvenRules::new(file, after, Arc::clone(&self.is_after_crash_loop))
     }
@@ -139,7 +134,7 @@ impl RestoredState {
     }
 
     /// Returns the file of switches and blocks, if this daemon stores state.
-    pub(super) fn orders(&mut self) -> Option<SwitchesFile> {
+    pub(super) fn orders(&mut self) -> Option<PathBuf> {
         let directory = self.directory.as_mut()?;
         if directory.is_anothers() {
             return None;
@@ -147,8 +142,7 @@ impl RestoredState {
         // Keys blocked by hand are stored as digests, so their secret must survive any end of this daemon.
         // The writer of the tables reports errors of writing it.
         let _ = directory.prepare();
-        let version = ORDERS_VERSION + u32::from(directory.versions_ahead());
-        Some(SwitchesFile { path: directory.switches(), version })
+        Some(directory.switches())
     }
 
     pub(super) fn fleet_identity(&mut self) -> Option<SmallFile> {

@@ -64,9 +64,6 @@ pub struct TestHooks {
     /// How often the tables are written, in milliseconds
     #[cfg_attr(feature = "test-hooks", arg(long, default_value_t = WRITE_EVERY_MILLIS, hide = true))]
     pub write_state_every: u64,
-    /// By how many versions the files of the state directory are newer than those of this daemon
-    #[cfg_attr(feature = "test-hooks", arg(long, default_value_t = 0, hide = true))]
-    pub versions_ahead: u8,
 }
 
 impl Default for TestHooks {
@@ -75,7 +72,6 @@ impl Default for TestHooks {
             scheduler_slice: OnOff::On,
             boot_id: BOOT_ID_FILE.into(),
             write_state_every: WRITE_EVERY_MILLIS,
-            versions_ahead: 0,
         }
     }
 }
@@ -251,7 +247,6 @@ fn take_up(args: &Args, settings: &Settings) -> Result<restart::RestoredState, S
     let plan = restart::RestorePlan {
         state: settings.state.as_deref(),
         boot_id: &args.hooks.boot_id,
-        versions_ahead: args.hooks.versions_ahead,
         mode: settings.mode,
         memory_max_bytes: settings.memory_max_bytes,
     };

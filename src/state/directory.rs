@@ -12,14 +12,13 @@ use rustix::fs::{FlockOperation, flock};
 
 use super::files::{OWNER_ONLY, SmallFile, open_no_follow, open_regular, write_whole};
 use super::record::StateFile;
-use super::snapshot::{SnapshotKey, Stamp, VERSION};
+use super::snapshot::SnapshotKey;
 
 /// The state directory of one daemon.
 #[derive(Debug)]
 pub struct Directory {
     path: PathBuf,
     key: SnapshotKey,
-    versions_ahead: u8,
     lock: DirectoryLock,
 }
 
@@ -42,12 +41,10 @@ impl Directory {
     /// Locks a directory and reads its key; without one, the key is `new_key`. Errors that prevent writing are reported
     /// later, by [`Directory::prepare`].
     ///
-    /// Waits up to [`LOCK_WAIT`] for another daemon that is about to exit. `versions_ahead` is added to the version of
-    /// all files; it is 0 except in tests of upgrades.
+    /// Waits up to [`LOCK_WAIT`] for another daemon that is about to exit.
     #[must_use]
-    pub fn take(path: &Path, new_key: SnapshotKey, versions_ahead: u8) -> Directory {
-        let mut directory =
-            Directory { path: path.to_owned(), key: new_key, versions_ahead, lock: DirectoryLock::default() };
+    pub fn take(path: &Path, new_key: SnapshotKey) -> Directory {
+        let mut directory = Directory { path: path.to_owned(), key: new_key, lock: DirectoryLock::default() };
         for _ in 0..LOCK_TRIES {
             match directory.acquire_lock() {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -66,18 +63,6 @@ impl Directory {
     #[must_use]
     pub fn key(&self) -> SnapshotKey {
         self.key
-    }
-
-    /// Returns the stamp of its snapshots.
-    #[must_use]
-    pub fn stamp(&self) -> Stamp {
-        Stamp { version: VERSION + u64::from(self.versions_ahead), key: self.key }
-    }
-
-    /// Returns the number added to the version of its files, 0 except in tests of upgrades.
-    #[must_use]
-    pub fn versions_ahead(&self) -> u8 {
-        self.versions_ahead
     }
 
     /// Returns the path of the snapshot.

@@ -103,7 +103,7 @@ impl KeeperWorker {
         let path = directory.tables();
         let written = directory
             .prepare()
-            .and_then(|()| write_tables(&path, directory.stamp(), engine, now, &here, is_final));
+            .and_then(|()| write_tables(&path, directory.key(), engine, now, &here, is_final));
         match written {
             Ok(bytes) => {
                 let took = clock.now().at.since(now.at);

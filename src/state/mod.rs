@@ -17,6 +17,6 @@ pub use keeper::{KeeperSettings, LAST_WRITE_MAX, SnapshotKeeper, WRITE_EVERY};
 pub use moment::{BOOT_ID_FILE, Moment};
 pub use record::{SnapshotStats, StateFile, keep_evidence, set_aside};
 pub use snapshot::{
-    RestoreResult, SnapshotError, SnapshotKey, Stamp, VERSION, file_bytes_max, read_tables, write_tables,
+    RestoreResult, SnapshotError, SnapshotKey, VERSION, file_bytes_max, read_tables, write_tables,
 };
 pub use switches::{ORDERS_VERSION, SwitchesRead, UnreadableSwitches, read_orders, write_orders};

@@ -39,23 +39,7 @@ pub struct SnapshotKey(pub [u8; 16]);
 /// Hides the key, as it must not appear in logs.
 impl std::fmt::Debug for SnapshotKey {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("KeyBytes(…)")
-    }
-}
-
-/// The version and key of a snapshot, checked before its content.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Stamp {
-    /// The format version; [`VERSION`] except in tests.
-    pub version: u64,
-    /// The key of its digests and checksums.
-    pub key: SnapshotKey,
-}
-
-/// Makes a stamp of this version.
-impl From<SnapshotKey> for Stamp {
-    fn from(key: SnapshotKey) -> Stamp {
-        Stamp { version: VERSION, key }
+        f.write_str("SnapshotKey(…)")
     }
 }
 
@@ -111,16 +95,15 @@ pub struct RestoreResult {
 /// File system errors; the old file stays then.
 pub fn write_tables(
     path: &Path,
-    stamp: impl Into<Stamp>,
+    key: SnapshotKey,
     engine: &Engine,
     now: Now,
     here: &Moment,
     is_final: bool,
 ) -> io::Result<u64> {
-    let Stamp { version, key } = stamp.into();
     let mut whole = AtomicFile::begin(path)?;
     whole.write_all(MAGIC)?;
-    whole.write_all(&version.to_le_bytes())?;
+    whole.write_all(&VERSION.to_le_bytes())?;
     whole.write_all(&fingerprint_key(key).to_le_bytes())?;
     let mut sections = SectionWriter::new(whole, key);
     sections.add(&SnapshotHead { here: *here, at: now.at, is_final, keys: engine.count_keys() })?;
@@ -143,20 +126,19 @@ pub fn write_tables(
 /// Why the snapshot cannot be used; the file is not moved.
 pub fn read_tables(
     path: &Path,
-    stamp: impl Into<Stamp>,
+    key: SnapshotKey,
     engine: &Engine,
     here: &Moment,
     bytes_max: u64,
 ) -> Result<RestoreResult, SnapshotError> {
-    let stamp = stamp.into();
     let file = open_regular(path)?;
     let metadata = file.metadata()?;
     if metadata.len() > bytes_max {
         return Err(SnapshotError::TooLarge(metadata.len()));
     }
     let mut file = BufReader::with_capacity(READ_BYTES, file);
-    check_preamble(&mut file, stamp)?;
-    let mut sections = SectionReader::new(file, stamp.key);
+    check_preamble(&mut file, key)?;
+    let mut sections = SectionReader::new(file, key);
     let head: SnapshotHead = rmp_serde::from_slice(sections.next()?)?;
     let passed = here.since(&head.here).ok_or(SnapshotError::NoTime)?;
     let at = head.at.after(passed);
@@ -195,7 +177,7 @@ struct SnapshotHead {
     keys: (usize, usize),
 }
 
-fn check_preamble(file: &mut impl io::Read, stamp: Stamp) -> Result<(), SnapshotError> {
+fn check_preamble(file: &mut impl io::Read, key: SnapshotKey) -> Result<(), SnapshotError> {
     let mut word = || -> Result<[u8; 8], SnapshotError> {
         let mut word = [0; 8];
         match file.read_exact(&mut word) {
@@ -208,10 +190,10 @@ fn check_preamble(file: &mut impl io::Read, stamp: Stamp) -> Result<(), Snapshot
         return Err(SnapshotError::Strange);
     }
     let found = u64::from_le_bytes(word()?);
-    if found != stamp.version {
-        return Err(SnapshotError::Version { found, reads: stamp.version });
+    if found != VERSION {
+        return Err(SnapshotError::Version { found, reads: VERSION });
     }
-    if u64::from_le_bytes(word()?) != fingerprint_key(stamp.key) {
+    if u64::from_le_bytes(word()?) != fingerprint_key(key) {
         return Err(SnapshotError::OtherKey);
     }
     Ok(())

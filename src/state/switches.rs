@@ -75,13 +75,13 @@ pub fn read_orders(path: &Path, now: Now) -> Result<SwitchesRead, UnreadableSwit
     Ok(SwitchesRead { orders: stored.into_orders(now), version: document.version, not_understood })
 }
 
-/// Writes the file atomically, as this version; [`ORDERS_VERSION`] except in tests.
+/// Writes the file atomically, as [`ORDERS_VERSION`].
 ///
 /// # Errors
 /// File system errors; the old file stays then.
-pub fn write_orders(path: &Path, version: u32, orders: &HostOverrides, now: Now) -> io::Result<()> {
+pub fn write_orders(path: &Path, orders: &HostOverrides, now: Now) -> io::Result<()> {
     let orders = to_raw_value(&SwitchesContent::from_orders(orders, now))?;
-    let document = SwitchesDocument { version, sum: checksum(orders.get()), orders };
+    let document = SwitchesDocument { version: ORDERS_VERSION, sum: checksum(orders.get()), orders };
     write_whole(path, &serde_json::to_vec(&document)?)
 }
 

@@ -108,7 +108,7 @@ fn completions_know_every_command_and_their_shells_read_them() {
             assert!(text.contains(&**command), "{shell}: {command}");
         }
         assert!(text.contains("on-failure") && text.contains("refuse"), "{shell}: options and their values");
-        for hidden in ["boot-id", "write-state-every", "versions-ahead"] {
+        for hidden in ["boot-id", "write-state-every"] {
             assert!(!text.contains(hidden), "{shell}: {hidden} is for tests");
         }
         match read_by(&[shell, "-n"], &text) {

@@ -47,7 +47,7 @@ fn reads_switches_with_same_wall_clock_end() {
         HostOverrides::default(),
         "no file says nothing"
     );
-    write_orders(&path, ORDERS_VERSION, &orders(), now(HOUR, unix)).unwrap();
+    write_orders(&path, &orders(), now(HOUR, unix)).unwrap();
     let whole = SwitchesRead { orders: orders(), version: ORDERS_VERSION, not_understood: 0 };
     assert_eq!(read_orders(&path, now(HOUR, unix)).unwrap(), whole);
     // The next daemon has a new origin, two hours later.
@@ -64,7 +64,7 @@ fn reads_switches_with_same_wall_clock_end() {
 fn reads_damaged_switches_whole_or_not_at_all() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("switches");
-    write_orders(&path, ORDERS_VERSION, &orders(), now(0, 0)).unwrap();
+    write_orders(&path, &orders(), now(0, 0)).unwrap();
     let whole = fs::read(&path).unwrap();
     let check = |bytes: &[u8], what: &str| {
         fs::write(&path, bytes).unwrap();
