@@ -13,7 +13,7 @@ use tracing::{debug, info, warn};
 
 use crate::clock::read_boot_nanos;
 use crate::rules::{DomainTexts, Library};
-use crate::state::{SnapshotStats, StateFile, open_regular, set_aside, write_whole};
+use crate::state::{Directory, SnapshotStats, StateFile, open_regular, set_aside, write_whole};
 
 #[derive(Debug)]
 pub(super) struct LastGood {
@@ -26,9 +26,9 @@ pub(super) struct LastGood {
 }
 
 impl LastGood {
-    /// Uses this file.
-    pub(super) fn at(path: PathBuf, file: StateFile, record: Arc<SnapshotStats>) -> LastGood {
-        LastGood { path, file, is_told: false, record }
+    /// Uses this file of the state directory.
+    pub(super) fn at(directory: &Directory, file: StateFile, record: Arc<SnapshotStats>) -> LastGood {
+        LastGood { path: directory.path_of(file), file, is_told: false, record }
     }
 
     /// Restores the stored rules at the start. A damaged file, or one of another version, is set aside.
@@ -40,7 +40,7 @@ impl LastGood {
         };
         self.record.found_bad(self.file);
         match bad {
-            LastGoodError::Damaged => match set_aside(&self.path, self.file) {
+            LastGoodError::Damaged => match set_aside(&self.path) {
                 Ok(aside) => {
                     let aside = aside.display();
                     warn!(%path, %aside, "the rules that were kept are damaged or another version's: not used, and set aside");

@@ -14,8 +14,8 @@ use crate::admin::ChangeLedger;
 use crate::clock::Clock;
 use crate::engine::{Engine, HostOverrides};
 use crate::state::{
-    ORDERS_VERSION, SmallFile, SnapshotStats, StateFile, SwitchesRead, UnreadableSwitches, read_orders,
-    set_aside, write_orders,
+    ASIDE, ORDERS_VERSION, SmallFile, SnapshotStats, StateFile, SwitchesRead, UnreadableSwitches,
+    read_orders, set_aside, write_orders,
 };
 
 #[derive(Debug)]
@@ -185,7 +185,7 @@ fn read(path: &Path, clock: &Clock, record: &SnapshotStats) -> HostOverrides {
         UnreadableSwitches::Io(error) => {
             warn!(path = %shown, %error, "what was switched or blocked before cannot be read: let the daemon read it");
         }
-        UnreadableSwitches::Damaged(reason) => match set_aside(path, StateFile::Switches) {
+        UnreadableSwitches::Damaged(reason) => match set_aside(path) {
             Ok(aside) => {
                 let aside = aside.display();
                 warn!(%aside, reason, "what was switched or blocked before is lost: it is set aside");
@@ -200,7 +200,7 @@ fn read(path: &Path, clock: &Clock, record: &SnapshotStats) -> HostOverrides {
 
 /// Links the file aside, as the next write drops the entries that are not understood.
 fn keep_aside(path: &Path, not_understood: usize) {
-    let aside = path.with_file_name(StateFile::Switches.aside());
+    let aside = path.with_added_extension(ASIDE);
     let _ = std::fs::remove_file(&aside);
     let kept = std::fs::hard_link(path, &aside);
     let (shown, mend) =

@@ -86,7 +86,7 @@ impl RestorePlan<'_> {
         }
         let engine = self.engine(directory.key());
         let bytes_max = file_bytes_max(self.memory_max_bytes);
-        match read_tables(&directory.tables(), directory.key(), &engine, here, bytes_max) {
+        match read_tables(&directory.path_of(StateFile::Tables), directory.key(), &engine, here, bytes_max) {
             Ok(back) => {
                 let (entries, passed) = (back.entries, humantime::format_duration(whole_millis(back.passed)));
                 let sessions = engine.leases().sessions;
@@ -114,17 +114,14 @@ impl RestoredState {
     pub(super) fn last_good_rules(&mut self) -> Option<LastGood> {
         let directory = self.directory.as_mut()?;
         let record = Arc::clone(&self.record);
-        (!directory.is_anothers()).then(|| LastGood::at(directory.rules(), StateFile::Rules, record))
+        (!directory.is_anothers()).then(|| LastGood::at(directory, StateFile::Rules, record))
     }
 
     /// Returns the proof of the rules, which are proven after `after`, with its file if crashes are recorded.
     pub(super) fn proof(&mut self, after: Duration) -> ProvenRules {
         let record = Arc::clone(&self.record);
         let directory = self.directory.as_ref().filter(|_| CRASHES.get().is_some());
-        let file = directory.map(|directory| {
-            let file = StateFile::ProvenRules;
-            LastGood::at(directory.proven_rules(), file, record)
-        });
+        let file = directory.map(|directory| LastGood::at(directory, StateFile::ProvenRules, record));
         ProvenRules::new(file, after, Arc::clone(&self.is_after_crash_loop))
     }
 
@@ -142,7 +139,7 @@ impl RestoredState {
         // Keys blocked by hand are stored as digests, so their secret must survive any end of this daemon.
         // The writer of the tables reports errors of writing it.
         let _ = directory.prepare();
-        Some(directory.switches())
+        Some(directory.path_of(StateFile::Switches))
     }
 
     pub(super) fn fleet_identity(&mut self) -> Option<SmallFile> {
@@ -159,8 +156,8 @@ impl RestoredState {
     pub(super) fn set_overrides_aside(&self) {
         self.record.found_bad(StateFile::Overrides);
         let Some(directory) = &self.directory else { return };
-        let path = directory.path().join(StateFile::Overrides.name());
-        let moved = set_aside(&path, StateFile::Overrides);
+        let path = directory.path_of(StateFile::Overrides);
+        let moved = set_aside(&path);
         let help = "fleet overrides hold again once Redis is heard; see `tidegate switch`";
         error!(path = %path.display(), is_kept = moved.is_ok(), "the fleet secret does not authenticate the fleet overrides kept here: {help}");
     }
@@ -208,8 +205,8 @@ fn leave_crash_loop(directory: &Directory, crashes: &Crashes) {
     error!(
         "CRASH LOOP: this daemon ended {ends} times within {span} s by a panic or an abort: its state is set aside"
     );
-    for (path, file) in [(directory.tables(), StateFile::Tables), (directory.rules(), StateFile::Rules)] {
-        match keep_evidence(&path, file) {
+    for path in [StateFile::Tables, StateFile::Rules].map(|file| directory.path_of(file)) {
+        match keep_evidence(&path) {
             Ok(Some(aside)) => {
                 warn!(aside = %aside.display(), "evidence of the crash loop: please report it");
             }
@@ -217,7 +214,9 @@ fn leave_crash_loop(directory: &Directory, crashes: &Crashes) {
             Err(error) => warn!(path = %path.display(), %error, "it cannot be set aside"),
         }
     }
-    if let Err(error) = std::fs::copy(directory.proven_rules(), directory.rules()) {
+    if let Err(error) =
+        std::fs::copy(directory.path_of(StateFile::ProvenRules), directory.path_of(StateFile::Rules))
+    {
         debug!(%error, "no rules are kept for a start at which their files have errors");
     }
     if let Err(error) = crashes.forget() {
@@ -226,8 +225,8 @@ fn leave_crash_loop(directory: &Directory, crashes: &Crashes) {
 }
 
 fn tables_aside(directory: &Directory, useless: &SnapshotError) {
-    let path = directory.tables();
-    let moved = set_aside(&path, StateFile::Tables);
+    let path = directory.path_of(StateFile::Tables);
+    let moved = set_aside(&path);
     let path = path.display();
     match moved {
         Ok(aside) => {

@@ -65,34 +65,16 @@ impl Directory {
         self.key
     }
 
-    /// Returns the path of the snapshot.
+    /// Returns the path of a file.
     #[must_use]
-    pub fn tables(&self) -> PathBuf {
-        self.path.join(StateFile::Tables.name())
-    }
-
-    /// Returns the path of the last good rules.
-    #[must_use]
-    pub fn rules(&self) -> PathBuf {
-        self.path.join(StateFile::Rules.name())
-    }
-
-    /// Returns the path of the last rules under which a daemon ran for a minute.
-    #[must_use]
-    pub fn proven_rules(&self) -> PathBuf {
-        self.path.join(StateFile::ProvenRules.name())
+    pub fn path_of(&self, file: StateFile) -> PathBuf {
+        self.path.join(file.name())
     }
 
     /// Returns the path of the crash records.
     #[must_use]
     pub fn crashes(&self) -> PathBuf {
         self.path.join(CRASHES)
-    }
-
-    /// Returns the path of the switches and blocks.
-    #[must_use]
-    pub fn switches(&self) -> PathBuf {
-        self.path.join(StateFile::Switches.name())
     }
 
     /// Returns the file of this host's fleet identity.
@@ -104,7 +86,7 @@ impl Directory {
     /// Returns the file of the newest fleet overrides.
     #[must_use]
     pub fn fleet_overrides(&self) -> SmallFile {
-        SmallFile::new(self.path.join(StateFile::Overrides.name()), OVERRIDES_BYTES_MAX)
+        SmallFile::new(self.path_of(StateFile::Overrides), OVERRIDES_BYTES_MAX)
     }
 
     pub(super) fn lock(&self) -> DirectoryLock {

@@ -12,7 +12,7 @@ use tracing::{debug, info, warn};
 
 use super::directory::{Directory, DirectoryLock};
 use super::moment::Moment;
-use super::record::SnapshotStats;
+use super::record::{SnapshotStats, StateFile};
 use super::snapshot::write_tables;
 use crate::clock::{Clock, Timestamp};
 use crate::engine::Engine;
@@ -100,7 +100,7 @@ impl KeeperWorker {
         let now = clock.now();
         // Both times come from one reading, so that the next daemon's timeline continues exactly.
         let here = Moment::when(boot_id, clock.boot_nanos_at(now.at));
-        let path = directory.tables();
+        let path = directory.path_of(StateFile::Tables);
         let written = directory
             .prepare()
             .and_then(|()| write_tables(&path, directory.key(), engine, now, &here, is_final));

@@ -15,7 +15,7 @@ pub use directory::{Directory, LOCK_WAIT};
 pub use files::{AtomicFile, SmallFile, open_regular, write_whole};
 pub use keeper::{KeeperSettings, LAST_WRITE_MAX, SnapshotKeeper, WRITE_EVERY};
 pub use moment::{BOOT_ID_FILE, Moment};
-pub use record::{SnapshotStats, StateFile, keep_evidence, set_aside};
+pub use record::{ASIDE, EVIDENCE, SnapshotStats, StateFile, keep_evidence, set_aside};
 pub use snapshot::{
     RestoreResult, SnapshotError, SnapshotKey, VERSION, file_bytes_max, read_tables, write_tables,
 };

@@ -55,18 +55,6 @@ impl StateFile {
             StateFile::ProvenRules => "rules-proven",
         }
     }
-
-    /// Returns the name under which an unusable file is set aside. The last one is kept for inspection.
-    #[must_use]
-    pub fn aside(self) -> String {
-        format!("{}.bad", self.name())
-    }
-
-    /// Returns the name under which the file is kept as evidence of a crash loop.
-    #[must_use]
-    pub fn evidence(self) -> String {
-        format!("{}.crash-loop", self.name())
-    }
 }
 
 /// Renames an unusable file of the state directory, replacing one that was set aside before. Returns the new path. A file
@@ -74,8 +62,8 @@ impl StateFile {
 ///
 /// # Errors
 /// File system errors.
-pub fn set_aside(path: &Path, file: StateFile) -> io::Result<PathBuf> {
-    let aside = path.with_file_name(file.aside());
+pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
+    let aside = path.with_added_extension(ASIDE);
     std::fs::rename(path, &aside)?;
     Ok(aside)
 }
@@ -85,8 +73,8 @@ pub fn set_aside(path: &Path, file: StateFile) -> io::Result<PathBuf> {
 ///
 /// # Errors
 /// File system errors.
-pub fn keep_evidence(path: &Path, file: StateFile) -> io::Result<Option<PathBuf>> {
-    let first = path.with_file_name(file.evidence());
+pub fn keep_evidence(path: &Path) -> io::Result<Option<PathBuf>> {
+    let first = path.with_added_extension(EVIDENCE);
     let aside = if first.exists() { first.with_added_extension("latest") } else { first };
     match std::fs::rename(path, &aside) {
         Ok(()) => Ok(Some(aside)),
@@ -111,3 +99,9 @@ impl SnapshotStats {
         StateFile::ALL.map(|file| (file.name(), count(file)))
     }
 }
+
+/// The extension added to an unusable file that is set aside. The last one is kept for inspection.
+pub const ASIDE: &str = "bad";
+
+/// The extension added to a file that is kept as evidence of a crash loop.
+pub const EVIDENCE: &str = "crash-loop";

@@ -6,7 +6,7 @@ use std::path::Path;
 use super::finding::DoctorFinding;
 use crate::daemon::settings::Settings;
 use crate::rules::{self, Problem, Scopes};
-use crate::state::StateFile;
+use crate::state::{ASIDE, EVIDENCE, StateFile};
 
 /// Returns the settings, read as by the daemon, and the findings on them.
 pub(super) fn settings(file: Option<&Path>) -> (Option<Settings>, Vec<DoctorFinding>) {
@@ -62,7 +62,9 @@ pub(super) fn state(settings: &Settings) -> Vec<DoctorFinding> {
 
 /// Returns findings on files set aside at a start and not removed since. `directory` reports an unreadable directory.
 fn set_aside(directory: &Path) -> impl Iterator<Item = DoctorFinding> + '_ {
-    let found = StateFile::ALL.into_iter().map(|file| (file, directory.join(file.aside())));
+    let found = StateFile::ALL
+        .into_iter()
+        .map(|file| (file, directory.join(file.name()).with_added_extension(ASIDE)));
     found.filter(|(_, aside)| aside.symlink_metadata().is_ok()).map(|(file, aside)| {
         let (file, aside) = (file.name(), aside.display());
         let message = format!("{aside}: `{file}` was of no use at a start, and what it kept is lost");
@@ -72,7 +74,8 @@ fn set_aside(directory: &Path) -> impl Iterator<Item = DoctorFinding> + '_ {
 
 /// Returns findings on files left by a crash loop.
 fn evidence(directory: &Path) -> impl Iterator<Item = DoctorFinding> + '_ {
-    let found = StateFile::ALL.into_iter().map(|file| directory.join(file.evidence()));
+    let found =
+        StateFile::ALL.into_iter().map(|file| directory.join(file.name()).with_added_extension(EVIDENCE));
     found.filter(|aside| aside.symlink_metadata().is_ok()).map(|aside| {
         let aside = aside.display();
         let message = format!("{aside}: the daemon was in a crash loop, and this is evidence of it");
