@@ -107,7 +107,7 @@ pub struct Fault {
     /// The code of the ERROR.
     pub code: Code,
     /// The description of the fault.
-    pub reason: FaultReason,
+    pub(super) reason: FaultReason,
     /// No ERROR is sent, because the request has no id and expects no reply.
     pub silent: bool,
 }
@@ -129,23 +129,24 @@ impl Fault {
 }
 
 /// The description of a fault.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FaultReason {
-    /// The bytes are not a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum FaultReason {
+    #[error("{0}")]
     Flaw(FormatFault),
-    /// The length, in bytes, exceeds the bound.
+    #[error("a frame of {0} bytes exceeds the limit of {FRAME_BYTES_MAX} bytes")]
     TooLarge(u32),
-    /// HELLO offers version 0.
+    #[error("version 0 is not supported: use 1 to {VERSION}")]
     Version,
-    /// The first frame has an op other than HELLO.
+    #[error("the first frame must be HELLO")]
     HelloRequired,
-    /// A second HELLO on one connection.
+    #[error("a second HELLO: only the first frame may be HELLO")]
     SecondHello,
-    /// The number of an unknown op.
+    #[error("op {0} is unknown in version {VERSION}")]
     UnknownOp(u64),
-    /// The number of an unknown kind of reply.
+    #[error("reply kind {0} is unknown in version {VERSION}")]
     UnknownKind(u64),
     /// A field is missing or violates its type or range.
+    #[error("{} must be {}", .0.field, .0.range)]
     Field(&'static ExpectedField),
 }
 
@@ -164,77 +165,39 @@ impl FaultReason {
 
 /// The expected type and range of a field.
 #[derive(Debug, PartialEq, Eq)]
-pub struct ExpectedField {
+pub(super) struct ExpectedField {
     /// The name of the field in the protocol.
-    pub field: &'static str,
-    /// Its type and range.
-    pub range: &'static str,
+    pub(super) field: &'static str,
+    pub(super) range: &'static str,
 }
 
 /// The reason why bytes are not one MessagePack array that version 1 allows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum FormatFault {
-    /// The payload is empty.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum FormatFault {
+    #[error("an empty frame")]
     Empty,
-    /// The outermost value is not an array.
+    #[error("the frame is not an array")]
     NotArray,
-    /// The frame ends inside a value.
+    #[error("the frame ends inside a value")]
     Truncated,
-    /// Bytes follow the array.
+    #[error("bytes follow the array")]
     Trailing,
-    /// A floating-point number.
+    #[error("floating-point numbers are not part of the protocol")]
     Float,
-    /// An extension type, such as a timestamp.
+    #[error("extension types are not part of the protocol")]
     Extension,
-    /// The byte that MessagePack never uses.
+    #[error("the byte 0xc1 is not MessagePack")]
     Reserved,
-    /// Arrays and maps are nested too deeply.
+    #[error("arrays and maps are nested more than 4 deep")]
     Depth,
-    /// A text is not UTF-8.
+    #[error("a text is not valid UTF-8")]
     Utf8,
-    /// A key of a map is not a text.
+    #[error("a key of a map is not a text")]
     KeyType,
-    /// A map has a duplicate key.
+    #[error("a map has a key twice")]
     KeyTwice,
-    /// The op or kind is not an unsigned integer.
+    #[error("the first element must be an unsigned integer")]
     Op,
-    /// The id is neither nil nor an unsigned integer.
+    #[error("the id must be an unsigned integer")]
     Id,
-}
-
-impl fmt::Display for FaultReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            FaultReason::Flaw(flaw) => flaw.fmt(f),
-            FaultReason::TooLarge(bytes) => {
-                write!(f, "a frame of {bytes} bytes exceeds the limit of {FRAME_BYTES_MAX} bytes")
-            }
-            FaultReason::Version => write!(f, "version 0 is not supported: use 1 to {VERSION}"),
-            FaultReason::HelloRequired => f.write_str("the first frame must be HELLO"),
-            FaultReason::SecondHello => f.write_str("a second HELLO: only the first frame may be HELLO"),
-            FaultReason::UnknownOp(op) => write!(f, "op {op} is unknown in version {VERSION}"),
-            FaultReason::UnknownKind(kind) => write!(f, "reply kind {kind} is unknown in version {VERSION}"),
-            FaultReason::Field(expected) => write!(f, "{} must be {}", expected.field, expected.range),
-        }
-    }
-}
-
-impl fmt::Display for FormatFault {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            FormatFault::Empty => "an empty frame",
-            FormatFault::NotArray => "the frame is not an array",
-            FormatFault::Truncated => "the frame ends inside a value",
-            FormatFault::Trailing => "bytes follow the array",
-            FormatFault::Float => "floating-point numbers are not part of the protocol",
-            FormatFault::Extension => "extension types are not part of the protocol",
-            FormatFault::Reserved => "the byte 0xc1 is not MessagePack",
-            FormatFault::Depth => "arrays and maps are nested more than 4 deep",
-            FormatFault::Utf8 => "a text is not valid UTF-8",
-            FormatFault::KeyType => "a key of a map is not a text",
-            FormatFault::KeyTwice => "a map has a key twice",
-            FormatFault::Op => "the first element must be an unsigned integer",
-            FormatFault::Id => "the id must be an unsigned integer",
-        })
-    }
 }

@@ -160,7 +160,7 @@ const KEYS_MAX: usize = 1 + 128 + (FRAME_BYTES_MAX - 2 - 3 * 128) / 4;
 #[cfg(test)]
 mod tests {
     use super::check;
-    use crate::protocol::FormatFault;
+    use crate::protocol::fault::FormatFault;
 
     #[test]
     fn rejects_duplicate_keys_in_maps_of_any_size() {
