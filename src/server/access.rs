@@ -1,4 +1,7 @@
-//! Access of users to domains, by the settings. Users are numbers (uids) here, never names.
+//! Access of users to domains and pools, and the slots their processes may claim, by the settings. Users are numbers
+//! (uids) here, never names.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use tracing::warn;
 
@@ -8,54 +11,45 @@ use crate::clock::Timestamp;
 /// The domains that not every user may use.
 #[derive(Debug, Default)]
 pub struct DomainAccess {
-    /// Sorted by name.
-    restricted: Box<[RestrictedDomain]>,
-    /// The domains in which a negative charge need not name the charge that it refunds, sorted.
-    trusted_refunds: Box<[Box<str>]>,
+    /// The users of each domain that is not open to all.
+    restricted: BTreeMap<Box<str>, BTreeSet<u32>>,
+    /// The domains in which a negative charge need not name the charge that it refunds.
+    trusted_refunds: BTreeSet<Box<str>>,
     throttle: LogThrottle,
 }
-
-/// A domain and the users that may use it, sorted.
-type RestrictedDomain = (Box<str>, Box<[u32]>);
 
 impl DomainAccess {
     /// Makes the access from domains and their users. A domain without users, or not listed, is open to all.
     #[must_use]
     pub fn new(domains: impl IntoIterator<Item = (Box<str>, Vec<u32>)>) -> DomainAccess {
-        let restricted =
-            domains.into_iter().filter(|(_, users)| !users.is_empty()).map(|(name, mut users)| {
-                users.sort_unstable();
-                (name, users.into_boxed_slice())
-            });
-        let mut restricted: Vec<_> = restricted.collect();
-        restricted.sort_unstable_by(|(one, _), (other, _)| one.cmp(other));
-        DomainAccess { restricted: restricted.into_boxed_slice(), ..DomainAccess::default() }
+        let restricted = domains.into_iter().filter(|(_, users)| !users.is_empty());
+        DomainAccess {
+            restricted: restricted.map(|(name, users)| (name, users.into_iter().collect())).collect(),
+            ..DomainAccess::default()
+        }
     }
 
     /// Sets the domains in which a negative charge need not name the charge that it refunds.
     #[must_use]
     pub fn with_trusted_refunds(mut self, domains: impl IntoIterator<Item = Box<str>>) -> DomainAccess {
         self.trusted_refunds = domains.into_iter().collect();
-        self.trusted_refunds.sort_unstable();
         self
     }
 
     /// Whether a negative charge in a domain need not name the charge that it refunds.
     pub(super) fn trusts_refunds(&self, domain: &str) -> bool {
-        self.trusted_refunds.binary_search_by(|name| (**name).cmp(domain)).is_ok()
+        self.trusted_refunds.contains(domain)
     }
 
     /// Whether any domain is closed to this user. Checked once per connection, so that most requests need no check of
     /// their domain.
     pub(super) fn is_restricted(&self, user: u32) -> bool {
-        self.restricted.iter().any(|(_, users)| users.binary_search(&user).is_err())
+        self.restricted.values().any(|users| !users.contains(&user))
     }
 
     /// Whether this domain is open to this user.
     pub(super) fn is_open(&self, domain: &str, user: u32) -> bool {
-        let found = self.restricted.binary_search_by(|(name, _)| (**name).cmp(domain));
-        let users = found.ok().and_then(|index| self.restricted.get(index)).map(|(_, users)| users);
-        users.is_none_or(|users| users.binary_search(&user).is_ok())
+        self.restricted.get(domain).is_none_or(|users| users.contains(&user))
     }
 
     /// Logs a refused request: the application goes on without limits. The domain comes from the settings, so this logs
@@ -73,9 +67,74 @@ impl DomainAccess {
     }
 }
 
+/// The pools that have limits in the settings.
+#[derive(Debug, Default)]
+pub struct PoolAccess {
+    /// By name.
+    pools: BTreeMap<Box<str>, PoolLimits>,
+    throttle: LogThrottle,
+}
+
+/// The limits of one pool.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PoolLimits {
+    /// Its name.
+    pub name: Box<str>,
+    /// The users (uids) whose processes may join it; empty for all users.
+    pub uids: Vec<u32>,
+    /// The most slots that one process may claim; `None` for any number.
+    pub slots_max: Option<u32>,
+}
+
+/// Why a process may not join a pool.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum PoolRefusal {
+    #[error("the pool `{pool}` is not open to user {user}")]
+    User { pool: Box<str>, user: u32 },
+    #[error("{slots} slots are more than the pool `{pool}` allows a process, which is {max}")]
+    Slots { pool: Box<str>, slots: u32, max: u32 },
+}
+
+impl PoolAccess {
+    /// Makes the access from the limits of pools. A pool that is not listed is open to all.
+    #[must_use]
+    pub fn new(pools: impl IntoIterator<Item = PoolLimits>) -> PoolAccess {
+        let pools = pools.into_iter().map(|limits| (limits.name.clone(), limits)).collect();
+        PoolAccess { pools, throttle: LogThrottle::default() }
+    }
+
+    /// Checks that a process of this user may join this pool with this number of slots. Logs a refusal, as the
+    /// application then goes on without limits.
+    pub(super) fn check(&self, pool: &str, user: u32, slots: u32, now: Timestamp) -> Result<(), PoolRefusal> {
+        let Some(limits) = self.pools.get(pool) else { return Ok(()) };
+        let refusal = if !limits.uids.is_empty() && !limits.uids.contains(&user) {
+            PoolRefusal::User { pool: limits.name.clone(), user }
+        } else if let Some(max) = limits.slots_max.filter(|max| slots > *max) {
+            PoolRefusal::Slots { pool: limits.name.clone(), slots, max }
+        } else {
+            return Ok(());
+        };
+        self.log_refusal(&refusal, user, now);
+        Err(refusal)
+    }
+
+    /// Logs a refusal. The pool comes from the settings, so this logs no text of a client.
+    fn log_refusal(&self, refusal: &PoolRefusal, user: u32, now: Timestamp) {
+        if let Some(connections) = self.throttle.count_event(now) {
+            let (PoolRefusal::User { pool, .. } | PoolRefusal::Slots { pool, .. }) = refusal;
+            warn!(
+                user,
+                connections,
+                "{refusal}: its requests are not checked; help: see `pools.{pool}` in the settings"
+            );
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use super::DomainAccess;
+    use super::{DomainAccess, PoolAccess, PoolLimits, PoolRefusal};
+    use crate::clock::Timestamp;
 
     fn access(domains: &[(&str, &[u32])]) -> DomainAccess {
         DomainAccess::new(domains.iter().map(|(name, users)| ((*name).into(), users.to_vec())))
@@ -107,5 +166,30 @@ mod tests {
         assert!(!access(&[("open", &[])]).is_restricted(1000));
         let access = access(&[("a", &[1, 2]), ("b", &[2, 3])]);
         assert_eq!([1, 2, 3, 4].map(|user| access.is_restricted(user)), [true, false, true, true]);
+    }
+
+    #[test]
+    fn pool_refuses_other_users_and_too_many_slots() {
+        let limits = |name: &str, uids: &[u32], slots_max| PoolLimits {
+            name: name.into(),
+            uids: uids.into(),
+            slots_max,
+        };
+        let access = PoolAccess::new([limits("web", &[33, 0], Some(8)), limits("any", &[], Some(0))]);
+        let user = |user| Err(PoolRefusal::User { pool: "web".into(), user });
+        let slots = |pool: &str, slots, max| Err(PoolRefusal::Slots { pool: pool.into(), slots, max });
+        let table = [
+            ("web", 33, 8, Ok(())),
+            ("web", 0, 0, Ok(())),
+            ("web", 1000, 1, user(1000)),
+            ("web", 33, 9, slots("web", 9, 8)),
+            ("any", 1000, 0, Ok(())),
+            ("any", 1000, 1, slots("any", 1, 0)),
+            ("we", 1000, u32::MAX, Ok(())),
+        ];
+        for (pool, user, slots, expected) in table {
+            let is = access.check(pool, user, slots, Timestamp::from_nanos(0));
+            assert_eq!(is, expected, "{pool} {user} {slots}");
+        }
     }
 }

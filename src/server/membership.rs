@@ -4,7 +4,7 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 
 use super::ServerState;
-use super::pool_access::PoolRefusal;
+use super::access::PoolRefusal;
 use super::processes::{SessionKey, WatchError};
 use super::telemetry::ClientKind;
 use crate::clock::{Now, Timestamp};
