@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::control_group::{ControlGroup, Hierarchy, find_group, group_path, read_mounts};
 use super::process_groups::ProcessGroups;
-use super::pseudofile::{BYTES_MAX, LazyPseudofile, Pseudofile};
+use super::pseudofile::Pseudofile;
 use super::signal_error::SignalError;
 use super::usage_window::UsageWindow;
 use crate::clock::Now;
@@ -33,9 +33,9 @@ struct GroupLevel {
 #[derive(Debug)]
 enum UsageFile {
     /// `cpu.stat`: a line `usage_usec N`.
-    Micros(LazyPseudofile),
+    Micros(Pseudofile),
     /// `cpuacct.usage`: N.
-    Nanos(LazyPseudofile),
+    Nanos(Pseudofile),
 }
 
 /// The files that have the quota. Without them the group has no quota: it is the topmost, or its controller is off,
@@ -43,9 +43,9 @@ enum UsageFile {
 #[derive(Debug)]
 enum QuotaFiles {
     /// `cpu.max`: `max PERIOD` or `QUOTA PERIOD`.
-    Max(LazyPseudofile),
+    Max(Pseudofile),
     /// `cpu.cfs_quota_us`, -1 for no quota, and `cpu.cfs_period_us`.
-    Pair(LazyPseudofile, LazyPseudofile),
+    Pair(Pseudofile, Pseudofile),
 }
 
 impl CpuQuota {
@@ -70,8 +70,8 @@ impl CpuQuota {
     }
 
     fn read_highest_share(&mut self, now: Now) -> Result<Option<u32>, SignalError> {
-        let cpus = match &self.cpus {
-            Some(file) => count_cpus(file)?,
+        let cpus = match &mut self.cpus {
+            Some(file) => file.parse_with(count_cpus)?,
             None => return Err(SignalError::NoCpuTime),
         };
         let mut highest = None;
@@ -114,7 +114,7 @@ impl CpuQuota {
 
 impl GroupLevel {
     fn new_v2(directory: &Path) -> GroupLevel {
-        let file = |name| LazyPseudofile::new(directory.join(name));
+        let file = |name| Pseudofile::new(directory.join(name));
         GroupLevel {
             usage: UsageFile::Micros(file("cpu.stat")),
             quota: QuotaFiles::Max(file("cpu.max")),
@@ -123,8 +123,8 @@ impl GroupLevel {
     }
 
     fn new_v1(directory: &Path, usage_directory: &Path) -> GroupLevel {
-        let file = |name| LazyPseudofile::new(directory.join(name));
-        let usage = UsageFile::Nanos(LazyPseudofile::new(usage_directory.join("cpuacct.usage")));
+        let file = |name| Pseudofile::new(directory.join(name));
+        let usage = UsageFile::Nanos(Pseudofile::new(usage_directory.join("cpuacct.usage")));
         let quota = QuotaFiles::Pair(file("cpu.cfs_quota_us"), file("cpu.cfs_period_us"));
         GroupLevel { usage, quota, window: UsageWindow::new() }
     }
@@ -132,46 +132,44 @@ impl GroupLevel {
 
 impl UsageFile {
     fn read_nanos(&mut self) -> Result<u64, SignalError> {
-        let mut buffer = [0; BYTES_MAX];
-        let (file, nanos) = match self {
-            UsageFile::Micros(file) => {
-                let file = file.open()?;
-                let micros =
-                    file.read(&mut buffer)?.lines().find_map(|line| line.strip_prefix("usage_usec "));
-                (file, micros.and_then(|micros| micros.parse::<u64>().ok()?.checked_mul(1_000)))
-            }
-            UsageFile::Nanos(file) => {
-                let file = file.open()?;
-                (file, file.read(&mut buffer)?.trim_end().parse().ok())
-            }
-        };
-        nanos.ok_or_else(|| file.malformed())
+        match self {
+            UsageFile::Micros(file) => file.parse_with(|text| {
+                let micros = text.lines().find_map(|line| line.strip_prefix("usage_usec "))?;
+                micros.parse::<u64>().ok()?.checked_mul(1_000)
+            }),
+            UsageFile::Nanos(file) => file.parse_with(|text| text.trim_end().parse().ok()),
+        }
     }
 }
 
 impl QuotaFiles {
     /// Returns quota and period in microseconds; `None` without a quota.
     fn read(&mut self) -> Result<Option<(u64, u64)>, SignalError> {
-        let (mut first, mut second) = ([0; BYTES_MAX], [0; BYTES_MAX]);
-        let (file, quota, period) = match self {
-            QuotaFiles::Max(file) => {
-                let Some(file) = file.open_if_exists() else { return Ok(None) };
-                let text = file.read(&mut first)?.trim_end();
-                let (quota, period) = text.split_once(' ').ok_or_else(|| file.malformed())?;
-                (file, quota, period)
-            }
-            QuotaFiles::Pair(quota, period) => {
-                let Some(file) = quota.open_if_exists() else { return Ok(None) };
-                (file, file.read(&mut first)?.trim_end(), period.open()?.read(&mut second)?.trim_end())
-            }
-        };
-        if quota == "max" || quota == "-1" {
+        let (QuotaFiles::Max(first) | QuotaFiles::Pair(first, _)) = self;
+        if !first.exists() {
             return Ok(None);
         }
-        let pair = quota.parse().ok().zip(period.parse().ok());
-        // The kernel allows neither to be zero, and a share of zero is undefined.
-        pair.filter(|(quota, period)| *quota > 0 && *period > 0).map(Some).ok_or_else(|| file.malformed())
+        match self {
+            QuotaFiles::Max(file) => file.parse_with(|text| {
+                let (quota, period) = text.trim_end().split_once(' ')?;
+                parse_quota(quota, period)
+            }),
+            QuotaFiles::Pair(quota, period) => {
+                let period = period.parse_with(|text| Some(text.trim_end().to_owned()))?;
+                quota.parse_with(|text| parse_quota(text.trim_end(), &period))
+            }
+        }
     }
+}
+
+/// Parses quota and period; `Some(None)` without a quota. The kernel allows neither to be zero, and a share of zero is
+/// undefined.
+fn parse_quota(quota: &str, period: &str) -> Option<Option<(u64, u64)>> {
+    if quota == "max" || quota == "-1" {
+        return Some(None);
+    }
+    let pair = quota.parse().ok().zip(period.parse().ok());
+    pair.filter(|(quota, period)| *quota > 0 && *period > 0).map(Some)
 }
 
 /// Opens the list of CPUs that a group may run on: its own, that of the nearest group above it that has one, or that of
@@ -194,12 +192,10 @@ fn open_cpu_list(
 }
 
 /// Counts the CPUs in a list such as `0-3,8`.
-fn count_cpus(file: &Pseudofile) -> Result<u64, SignalError> {
-    let mut buffer = [0; BYTES_MAX];
-    let ranges = file.read(&mut buffer)?.trim_end().split(',').map(|range| {
+fn count_cpus(list: &str) -> Option<u64> {
+    let ranges = list.trim_end().split(',').map(|range| {
         let (first, last) = range.split_once('-').unwrap_or((range, range));
         last.parse::<u64>().ok()?.checked_sub(first.parse().ok()?)?.checked_add(1)
     });
-    let cpus = ranges.sum::<Option<u64>>().filter(|cpus| *cpus > 0);
-    cpus.ok_or_else(|| file.malformed())
+    ranges.sum::<Option<u64>>().filter(|cpus| *cpus > 0)
 }

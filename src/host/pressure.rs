@@ -8,7 +8,7 @@ use tracing::info;
 
 use super::control_group::{Hierarchy, find_group, group_path, read_mounts};
 use super::process_groups::ProcessGroups;
-use super::pseudofile::{BYTES_MAX, Pseudofile};
+use super::pseudofile::Pseudofile;
 use super::signal_error::SignalError;
 use super::usage_window::UsageWindow;
 use crate::clock::Now;
@@ -55,12 +55,8 @@ impl Pressure {
         if moved || self.file.is_none() {
             self.open(root)?;
         }
-        let Some(file) = &self.file else { return Ok(None) };
-        let mut buffer = [0; BYTES_MAX];
-        let total = file.read(&mut buffer).and_then(|text| {
-            parse_total_micros(text, self.resource.psi_line()).ok_or_else(|| file.malformed())
-        });
-        match total {
+        let Some(file) = &mut self.file else { return Ok(None) };
+        match file.parse_with(|text| parse_total_micros(text, self.resource.psi_line())) {
             Ok(micros) => {
                 let share = self.window.push(now.at, micros.saturating_mul(1_000));
                 Ok(share.map(|share| share.thousandths_of(1, 1)))
@@ -96,9 +92,9 @@ impl Pressure {
             // The topmost group is the machine, whose file is in /proc.
             return None;
         }
-        let file =
+        let mut file =
             Pseudofile::open(group.directory().join(format!("{}.pressure", self.resource.name()))).ok()?;
-        file.read(&mut [0; BYTES_MAX]).ok()?;
+        file.parse_with(|_| Some(())).ok()?;
         Some(file)
     }
 

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::pseudofile::{BYTES_MAX, Pseudofile};
+use super::pseudofile::Pseudofile;
 use super::signal_error::SignalError;
 
 /// The control groups of one process of an application, as listed in `/proc/PID/cgroup`.
@@ -22,10 +22,10 @@ impl ProcessGroups {
     ///
     /// After an exit the groups stay as they were: workers come and go, but the application keeps its groups.
     pub(super) fn refresh(&mut self, root: &Path, pid: Option<u32>) -> Result<bool, SignalError> {
-        let mut buffer = [0; BYTES_MAX];
-        let groups = match self.open_list(root, pid).map(|list| list.read(&mut buffer)) {
+        let list = self.open_list(root, pid);
+        let groups = match list.map(|list| list.parse_with(|text| Some(text.to_owned()))) {
             Some(Ok(groups)) => groups,
-            None if pid.is_none() => "",
+            None if pid.is_none() => String::new(),
             None | Some(Err(_)) => {
                 (self.list, self.exited) = (None, pid);
                 return if self.groups.is_empty() { Err(SignalError::NoProcess) } else { Ok(false) };
@@ -34,8 +34,7 @@ impl ProcessGroups {
         if groups == self.groups {
             return Ok(false);
         }
-        self.groups.clear();
-        self.groups.push_str(groups);
+        self.groups = groups;
         Ok(true)
     }
 
@@ -50,7 +49,7 @@ impl ProcessGroups {
     }
 
     /// Opens the list of a process; `None` without a `pid` or without such a process.
-    fn open_list(&mut self, root: &Path, pid: Option<u32>) -> Option<&Pseudofile> {
+    fn open_list(&mut self, root: &Path, pid: Option<u32>) -> Option<&mut Pseudofile> {
         let Some(pid) = pid.filter(|pid| self.exited != Some(*pid)) else {
             self.list = None;
             return None;
@@ -58,6 +57,6 @@ impl ProcessGroups {
         if self.list.as_ref().is_none_or(|(known, _)| *known != pid) {
             self.list = Some((pid, Pseudofile::open(root.join(format!("proc/{pid}/cgroup"))).ok()?));
         }
-        self.list.as_ref().map(|(_, list)| list)
+        self.list.as_mut().map(|(_, list)| list)
     }
 }

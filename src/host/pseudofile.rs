@@ -7,16 +7,23 @@ use std::path::{Path, PathBuf};
 
 use super::signal_error::SignalError;
 
-/// An open file of /proc or /sys.
+/// A file of /proc or /sys.
 #[derive(Debug)]
 pub(super) struct Pseudofile {
     path: PathBuf,
-    file: File,
+    /// Open since the first use.
+    file: Option<File>,
 }
 
 impl Pseudofile {
+    /// Makes a file that may not exist yet: it is opened on first use.
+    pub(super) fn new(path: PathBuf) -> Pseudofile {
+        Pseudofile { path, file: None }
+    }
+
+    /// Opens a file that must exist.
     pub(super) fn open(path: PathBuf) -> io::Result<Pseudofile> {
-        let file = File::open(&path)?;
+        let file = Some(File::open(&path)?);
         Ok(Pseudofile { path, file })
     }
 
@@ -24,51 +31,27 @@ impl Pseudofile {
         &self.path
     }
 
-    /// Reads its current text, as far as it fits into the buffer.
-    pub(super) fn read<'b>(&self, buffer: &'b mut [u8; BYTES_MAX]) -> Result<&'b str, SignalError> {
-        let read =
-            self.file.read_at(buffer, 0).map_err(|error| SignalError::from_file(&self.path, &error))?;
+    /// Whether the file exists. Opens it.
+    pub(super) fn exists(&mut self) -> bool {
+        self.file().is_ok()
+    }
+
+    /// Reads its current text, as far as [`BYTES_MAX`], and parses it. `None` from `parse` means unexpected text.
+    pub(super) fn parse_with<T>(&mut self, parse: impl FnOnce(&str) -> Option<T>) -> Result<T, SignalError> {
+        let mut buffer = [0; BYTES_MAX];
+        let read = self.file().and_then(|file| file.read_at(&mut buffer, 0));
+        let read = read.map_err(|error| SignalError::from_file(&self.path, &error))?;
         let text = buffer.get(..read).and_then(|bytes| std::str::from_utf8(bytes).ok());
-        text.ok_or_else(|| self.malformed())
+        text.and_then(parse).ok_or_else(|| SignalError::Malformed { path: self.path.as_path().into() })
     }
 
-    /// Makes the error for unexpected text.
-    pub(super) fn malformed(&self) -> SignalError {
-        SignalError::Malformed { path: self.path.as_path().into() }
-    }
-}
-
-/// A file that may not exist yet: it is opened on first use.
-#[derive(Debug)]
-pub(super) struct LazyPseudofile {
-    path: PathBuf,
-    file: Option<Pseudofile>,
-}
-
-impl LazyPseudofile {
-    pub(super) fn new(path: PathBuf) -> LazyPseudofile {
-        LazyPseudofile { path, file: None }
-    }
-
-    /// Opens the file; `None` if it does not exist.
-    pub(super) fn open_if_exists(&mut self) -> Option<&Pseudofile> {
-        if self.file.is_none() {
-            self.file = Pseudofile::open(self.path.clone()).ok();
-        }
-        self.file.as_ref()
-    }
-
-    /// Opens the file, which must exist.
-    pub(super) fn open(&mut self) -> Result<&Pseudofile, SignalError> {
+    fn file(&mut self) -> io::Result<&File> {
         match &mut self.file {
             Some(file) => Ok(file),
-            none => {
-                let opened = Pseudofile::open(self.path.clone());
-                Ok(none.insert(opened.map_err(|error| SignalError::from_file(&self.path, &error))?))
-            }
+            none => Ok(none.insert(File::open(&self.path)?)),
         }
     }
 }
 
 /// The longest of these files, the control groups of a process, has a line for each of at most 16 hierarchies.
-pub(super) const BYTES_MAX: usize = 4 << 10;
+const BYTES_MAX: usize = 4 << 10;

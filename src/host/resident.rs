@@ -2,17 +2,18 @@
 
 use std::path::Path;
 
-use super::pseudofile::{BYTES_MAX, Pseudofile};
+use super::pseudofile::Pseudofile;
 
 /// Reads the resident memory of the whole process in bytes, including code and shared pages; `None` if it cannot be read.
 /// `root` is `/` except in tests.
 #[must_use]
 pub fn read_resident_bytes(root: &Path) -> Option<u64> {
-    let mut buffer = [0; BYTES_MAX];
-    let status = Pseudofile::open(root.join("proc/self/status")).ok()?;
-    let line = status.read(&mut buffer).ok()?.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1_024)
+    let mut status = Pseudofile::new(root.join("proc/self/status"));
+    let resident = status.parse_with(|status| {
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1_024)
+    });
+    resident.ok()
 }
 
 #[cfg(test)]
