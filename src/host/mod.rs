@@ -12,7 +12,6 @@ mod process_groups;
 mod pseudofile;
 mod resident;
 mod sampler;
-mod sensor;
 mod sensors;
 mod signal_error;
 mod sock_diag;

@@ -1,12 +1,18 @@
-//! Samples all signals that the rules use, when they are due. Time is an argument; no thread is started here.
+//! Samples all signals that the rules use, when they are due, and logs failures. A failed sample is no sample, never zero.
+//! Time is an argument; no thread is started here.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use super::SignalSink;
+use tracing::{info, warn};
+
+use super::accept_queue::AcceptQueue;
 use super::cpu::Cpu;
-use super::sensor::{SampleContext, Sensor};
+use super::cpu_quota::CpuQuota;
+use super::pressure::{Pressure, Resource};
+use super::signal_error::SignalError;
 use super::sock_diag::SockDiag;
+use super::{HostSignals, SignalSink, SignalSource};
 use crate::clock::{Now, Timestamp};
 
 /// The sensors of all wanted signals.
@@ -44,16 +50,27 @@ impl SignalSensors {
             self.update_sensors(readings);
             cpu = self.cpu.as_mut().map_or(Ok(None), |cpu| cpu.read(now));
         }
-        let mut context = SampleContext { root: &self.root, sockets: &mut self.sockets, shares_due, cpu };
         for sensor in &mut self.sensors {
-            sensor.sample(&mut context, readings, now);
+            let pid = sensor.wanted.pid;
+            let sample = match &mut sensor.probe {
+                Probe::AcceptQueue(queue) => queue.read(&mut self.sockets).map(Some),
+                _ if !shares_due => continue,
+                Probe::Pressure(pressure) => pressure.read(&self.root, pid, now),
+                Probe::CpuQuota(quota) => quota.read(&self.root, pid, now),
+                Probe::Cpu => cpu.clone(),
+            };
+            sensor.report(sample, readings, now);
         }
     }
 
     /// Returns the time to wait before the next call of [`SignalSensors::sample`].
     #[must_use]
     pub fn next_pause(&self) -> Duration {
-        if self.sensors.iter().any(Sensor::is_accept_queue) { QUEUE_INTERVAL } else { IDLE_INTERVAL }
+        if self.sensors.iter().any(|sensor| matches!(sensor.probe, Probe::AcceptQueue(_))) {
+            QUEUE_INTERVAL
+        } else {
+            IDLE_INTERVAL
+        }
     }
 
     /// Creates and drops sensors to match the wanted signals. Existing sensors keep their state.
@@ -64,8 +81,83 @@ impl SignalSensors {
             let sensor = known.map(|known| before.swap_remove(known)).or_else(|| Sensor::new(wanted));
             self.sensors.extend(sensor);
         }
-        let needs_cpu = self.sensors.iter().any(Sensor::needs_cpu);
+        let needs_cpu = self.sensors.iter().any(|sensor| matches!(sensor.probe, Probe::Cpu));
         self.cpu = needs_cpu.then(|| self.cpu.take().unwrap_or_else(Cpu::new));
+    }
+}
+
+/// A wanted signal and its probe.
+#[derive(Debug)]
+struct Sensor {
+    wanted: HostSignals,
+    probe: Probe,
+    /// The error in the last log line.
+    logged: Option<SignalError>,
+    logged_at: Option<Timestamp>,
+}
+
+#[derive(Debug)]
+enum Probe {
+    AcceptQueue(AcceptQueue),
+    Pressure(Pressure),
+    CpuQuota(CpuQuota),
+    Cpu,
+}
+
+impl Sensor {
+    /// Makes a sensor; `None` for a signal that the application pushes.
+    fn new(wanted: HostSignals) -> Option<Sensor> {
+        let probe = match &wanted.source {
+            SignalSource::AcceptQueue(listen) => Probe::AcceptQueue(AcceptQueue::new(listen.clone())),
+            SignalSource::CpuPressure => Probe::Pressure(Pressure::new(Resource::Cpu)),
+            SignalSource::MemoryPressure => Probe::Pressure(Pressure::new(Resource::Memory)),
+            SignalSource::IoPressure => Probe::Pressure(Pressure::new(Resource::Io)),
+            SignalSource::CpuQuota => Probe::CpuQuota(CpuQuota::default()),
+            SignalSource::Cpu => Probe::Cpu,
+            SignalSource::Pushed => return None,
+        };
+        Some(Sensor { wanted, probe, logged: None, logged_at: None })
+    }
+
+    /// Whether this sensor samples what is `wanted`; if so, takes over its process.
+    fn matches_and_update(&mut self, wanted: &HostSignals) -> bool {
+        let same = self.wanted.pool == wanted.pool
+            && self.wanted.signal == wanted.signal
+            && self.wanted.source == wanted.source;
+        if same {
+            self.wanted.pid = wanted.pid;
+        }
+        same
+    }
+
+    /// Passes a sample to `readings`.
+    fn report(&mut self, sample: Result<Option<u32>, SignalError>, readings: &dyn SignalSink, now: Now) {
+        let (pool, signal) = (&self.wanted.pool, &self.wanted.signal);
+        match sample {
+            Ok(None) => {}
+            Ok(Some(value)) => {
+                readings.add_sample(pool, signal, Some(value), now);
+                self.log_change(None, now);
+            }
+            Err(error) => {
+                readings.add_sample(pool, signal, None, now);
+                self.log_change(Some(error), now);
+            }
+        }
+    }
+
+    /// Logs an error that differs from the last one, or its end.
+    fn log_change(&mut self, error: Option<SignalError>, now: Now) {
+        let throttled = self.logged_at.is_some_and(|logged| now.at.since(logged) < LOG_INTERVAL_MIN);
+        if self.logged == error || throttled {
+            return;
+        }
+        let (pool, signal) = (&self.wanted.pool, &self.wanted.signal);
+        match &error {
+            Some(error) => warn!(%pool, %signal, "cannot sample this signal: {error}"),
+            None => info!(%pool, %signal, "this signal is sampled again"),
+        }
+        (self.logged, self.logged_at) = (error, Some(now.at));
     }
 }
 
@@ -77,3 +169,6 @@ const IDLE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// One second, less half of a queue interval, so that a wake-up that is early does not skip a second.
 const SHARE_INTERVAL: Duration = Duration::from_millis(875);
+
+/// Bounds the log of an application that starts and stops all the time.
+const LOG_INTERVAL_MIN: Duration = Duration::from_secs(10);
