@@ -1,5 +1,7 @@
 //! Appends MessagePack values to a buffer, each in its shortest form, and frames them.
 
+use rmp::encode;
+
 use super::{FRAME_BYTES_MAX, HEADER_BYTES};
 
 /// Appends to a buffer that has room; it grows only in rare cases.
@@ -119,31 +121,18 @@ impl<'o> FrameWriter<'o> {
     }
 
     pub(super) fn signed(&mut self, value: i64) {
-        if let Ok(value) = u64::try_from(value) {
-            self.unsigned(value);
-        } else if let Ok(value) = i8::try_from(value) {
-            match value {
-                // From -32 on the byte itself is the value.
-                -32.. => self.out.extend_from_slice(&value.to_be_bytes()),
-                _ => self.write_marked(0xd0, value.to_be_bytes()),
-            }
-        } else if let Ok(value) = i16::try_from(value) {
-            self.write_marked(0xd1, value.to_be_bytes());
-        } else if let Ok(value) = i32::try_from(value) {
-            self.write_marked(0xd2, value.to_be_bytes());
-        } else {
-            self.write_marked(0xd3, value.to_be_bytes());
-        }
+        written(encode::write_sint(self.out, value));
     }
 
     #[inline]
     pub(super) fn text(&mut self, text: &str) {
         match u8::try_from(text.len()) {
-            Ok(length @ ..=31) => self.out.push(0xa0 | length),
-            Ok(length) => self.out.extend_from_slice(&[0xd9, length]),
-            Err(_) => self.write_length(0xda, text.len()),
+            Ok(length @ ..=31) => {
+                self.out.push(0xa0 | length);
+                self.out.extend_from_slice(text.as_bytes());
+            }
+            _ => written(encode::write_str(self.out, text)),
         }
-        self.out.extend_from_slice(text.as_bytes());
     }
 
     #[inline]
@@ -155,47 +144,26 @@ impl<'o> FrameWriter<'o> {
     }
 
     pub(super) fn binary(&mut self, bytes: &[u8]) {
-        match u8::try_from(bytes.len()) {
-            Ok(length) => self.out.extend_from_slice(&[0xc4, length]),
-            Err(_) => self.write_length(0xc5, bytes.len()),
-        }
-        self.out.extend_from_slice(bytes);
+        written(encode::write_bin(self.out, bytes));
     }
 
     /// Writes the head of an array.
-    #[inline]
     pub(super) fn array(&mut self, count: usize) {
-        match u8::try_from(count) {
-            Ok(count @ ..=15) => self.out.push(0x90 | count),
-            _ => self.write_length(0xdc, count),
-        }
+        written(encode::write_array_len(self.out, saturate_length(count)));
     }
 
     /// Writes the head of a map.
     pub(super) fn map(&mut self, count: usize) {
-        match u8::try_from(count) {
-            Ok(count @ ..=15) => self.out.push(0x80 | count),
-            _ => self.write_length(0xde, count),
-        }
+        written(encode::write_map_len(self.out, saturate_length(count)));
     }
+}
 
-    /// Writes a length in 16 bits, or in 32 with the next marker.
-    #[inline(never)]
-    fn write_length(&mut self, marker16: u8, length: usize) {
-        match u16::try_from(length) {
-            Ok(length) => self.write_marked(marker16, length.to_be_bytes()),
-            // A length of more than 32 bits makes the frame too large in any case.
-            Err(_) => {
-                self.write_marked(marker16 + 1, u32::try_from(length).unwrap_or(u32::MAX).to_be_bytes());
-            }
-        }
-    }
+/// Drops the result of a write: a `Vec` takes every write.
+fn written<T, E>(_: Result<T, E>) {}
 
-    #[inline]
-    fn write_marked<const N: usize>(&mut self, marker: u8, bytes: [u8; N]) {
-        self.out.push(marker);
-        self.out.extend_from_slice(&bytes);
-    }
+/// A length of more than 32 bits makes the frame too large in any case.
+fn saturate_length(length: usize) -> u32 {
+    u32::try_from(length).unwrap_or(u32::MAX)
 }
 
 /// The shortest form of an integer, as bytes and the number of them to use.
