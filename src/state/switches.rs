@@ -101,45 +101,29 @@ struct SwitchesDocument {
 
 /// Parses the lists of a file. Returns the understood entries and the number of others.
 fn parse_lists(mut lists: BTreeMap<Box<str>, Box<RawValue>>) -> (SwitchesContent, usize) {
-    let (switches, blocks) = (lists.remove(SWITCHES), lists.remove(BLOCKS));
     let mut not_understood = 0;
-    let said = lists.remove(SAID);
-    let mut stored = SwitchesContent { switches: Vec::new(), blocks: Vec::new(), said: Vec::new() };
-    not_understood += lists.len();
-    for entry in split_list(switches, &mut not_understood) {
-        let switch: Option<StoredSwitch> = parse(&entry);
-        let understood = switch.is_some() && has_only_fields(&entry, SWITCH_FIELDS);
-        not_understood += usize::from(!understood);
-        stored.switches.extend(switch.filter(|switch| understood || switch.mode != Mode::Enforce));
-    }
-    for entry in split_list(blocks, &mut not_understood) {
-        let block: Option<StoredBlock> = parse(&entry).filter(|_| has_only_fields(&entry, BLOCK_FIELDS));
-        not_understood += usize::from(block.is_none());
-        stored.blocks.extend(block);
-    }
-    for entry in split_list(said, &mut not_understood) {
-        let time: Option<StoredSwitchTime> = parse(&entry).filter(|_| has_only_fields(&entry, SAID_FIELDS));
-        not_understood += usize::from(time.is_none());
-        stored.said.extend(time);
-    }
-    (stored, not_understood)
+    let mut switches: Vec<StoredSwitch> = parse_list(lists.remove(SWITCHES), &mut not_understood);
+    not_understood += switches.iter().filter(|switch| !switch.others.is_empty()).count();
+    switches.retain(|switch| switch.others.is_empty() || switch.mode != Mode::Enforce);
+    let blocks = parse_list(lists.remove(BLOCKS), &mut not_understood);
+    let said = parse_list(lists.remove(SAID), &mut not_understood);
+    (SwitchesContent { switches, blocks, said }, not_understood + lists.len())
 }
 
-fn split_list(list: Option<Box<RawValue>>, not_understood: &mut usize) -> Vec<Box<RawValue>> {
+/// Parses the entries of one list, and counts those that are not understood.
+fn parse_list<T: DeserializeOwned>(list: Option<Box<RawValue>>, not_understood: &mut usize) -> Vec<T> {
     let Some(list) = list else { return Vec::new() };
-    parse(&list).unwrap_or_else(|| {
+    let Some(entries) = parse::<Vec<Box<RawValue>>>(&list) else {
         *not_understood += 1;
-        Vec::new()
-    })
+        return Vec::new();
+    };
+    let parsed: Vec<T> = entries.iter().filter_map(|entry| parse(entry)).collect();
+    *not_understood += entries.len() - parsed.len();
+    parsed
 }
 
 fn parse<T: DeserializeOwned>(text: &RawValue) -> Option<T> {
     serde_json::from_str(text.get()).ok()
-}
-
-fn has_only_fields(entry: &RawValue, fields: &[&str]) -> bool {
-    let found: Option<BTreeMap<Box<str>, IgnoredAny>> = parse(entry);
-    found.is_some_and(|found| found.keys().all(|field| fields.contains(&&**field)))
 }
 
 #[derive(Serialize)]
@@ -164,11 +148,13 @@ struct StoredSwitch {
     mode: Mode,
     until: Option<i64>,
     by: Option<u32>,
+    /// Fields of another version.
+    #[serde(flatten, skip_serializing)]
+    others: BTreeMap<Box<str>, IgnoredAny>,
 }
 
-const SWITCH_FIELDS: &[&str] = &["rule", "mode", "until", "by"];
-
 #[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct StoredBlock {
     rule: (Box<str>, Box<str>),
     key: [u64; 2],
@@ -177,16 +163,13 @@ struct StoredBlock {
     by: Option<u32>,
 }
 
-const BLOCK_FIELDS: &[&str] = &["rule", "key", "text", "until", "by"];
-
 #[derive(Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct StoredSwitchTime {
     #[serde(deserialize_with = "Option::deserialize")]
     rule: Option<(Box<str>, Box<str>)>,
     at: i64,
 }
-
-const SAID_FIELDS: &[&str] = &["rule", "at"];
 
 impl SwitchesContent {
     fn from_orders(orders: &HostOverrides, now: Now) -> SwitchesContent {
@@ -204,6 +187,7 @@ impl SwitchesContent {
             mode: switch.mode,
             until: switch.until.map(|until| to_unix_nanos(until, now)),
             by: to_uid(switch.by),
+            others: BTreeMap::new(),
         };
         let block = |block: &BlockedKey| StoredBlock {
             rule: (block.rule.domain.clone(), block.rule.rule.clone()),
