@@ -51,7 +51,7 @@ pub(crate) fn overrides(directory: &Path, reps: usize) -> io::Result<Vec<Row>> {
 
 /// In a process of its own: reads rules and prints the bytes that they take.
 pub(crate) fn hold(directory: &Path) -> io::Result<()> {
-    return_freed_memory();
+    return_freed_memory(tidegate::limit::MAPPED_BYTES_MIN);
     let empty = Limits::new(&rules::one(rules::TOKEN_BUCKET), MEMORY_BYTES);
     let before = resident_bytes()?;
     let loaded = read(directory);

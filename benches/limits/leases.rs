@@ -125,7 +125,7 @@ impl Limits {
 
 /// In a process of its own: holds leases and prints the bytes of each.
 pub(crate) fn hold(leases: u32) -> io::Result<()> {
-    tidegate::sys::return_freed_memory();
+    tidegate::sys::return_freed_memory(tidegate::limit::MAPPED_BYTES_MIN);
     let mut limits = Limits::new(ONE_RULE, MEMORY_BYTES);
     let sessions: Vec<Session> =
         (0..leases.div_ceil(1_000)).map(|number| session(&limits, number, number)).collect();

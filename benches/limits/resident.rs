@@ -75,7 +75,7 @@ pub(crate) fn said_by(arguments: &[&str]) -> io::Result<f64> {
 /// In a process of its own: fills a table and prints the bytes that it takes.
 pub(crate) fn hold(held: Held, keys: u32, hits: u32) -> io::Result<()> {
     // As the daemon does at its start; governor benefits too.
-    return_freed_memory();
+    return_freed_memory(tidegate::limit::MAPPED_BYTES_MIN);
     let before;
     let after;
     if held == Held::Governor {

@@ -20,7 +20,7 @@ use super::settings::{DomainSettings, SETTINGS_FILE, Settings};
 use super::{core_dumps, descriptors, log, passed, restart, signals, watch};
 use crate::admin::{AdminSocket, AdminState, AdminThread, ChangeLedger, Listeners, ServedSocket};
 use crate::clock::Clock;
-use crate::engine::Engine;
+use crate::engine::{Engine, MAPPED_BYTES_MIN};
 use crate::fleet::task::FleetHandle;
 use crate::host::{SignalSampler, SignalSink};
 use crate::rules::{Library, Problem};
@@ -141,7 +141,7 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 }
 
 fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), ServeFailure> {
-    sys::return_freed_memory();
+    sys::return_freed_memory(MAPPED_BYTES_MIN);
     core_dumps::forbid();
     sys::ignore_file_size_signal();
     let listener = listen(settings)?;

@@ -79,6 +79,9 @@ pub use request::{
 pub use totals::{RuleTotals, SpanTotals, Totals, VerdictTotals};
 pub use work::HostSignals;
 
+/// The size from which memory is counted as mapped, re-exported for users of the engine.
+pub use crate::limit::MAPPED_BYTES_MIN;
+
 /// Terms that the engine shares, re-exported for its users.
 pub use crate::terms::{Mode, NoteKind, RefundReference, Verdict, WorkOutcome};
 

@@ -17,7 +17,7 @@ pub mod sliding_log;
 pub mod sliding_window;
 pub mod token_bucket;
 
-pub use heap::malloc_block_bytes;
+pub use heap::{MAPPED_BYTES_MIN, malloc_block_bytes};
 pub use rate::{LimitError, Rate, TickScale};
 pub(crate) use rate::{PERIOD_NANOS_MAX, greatest_common_divisor};
 

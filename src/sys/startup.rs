@@ -9,18 +9,16 @@ pub fn ignore_file_size_signal() {
     }
 }
 
-/// Makes the allocator map every block of 64 KiB or more, and unmap it as soon as it is freed.
+/// Makes the allocator map blocks of `mapped_bytes_min` or more, and unmap them as soon as they are freed.
 ///
 /// A table that grows frees its previous block. Kept in the heap, these blocks would stay resident, two bytes for every
 /// key. glibc by default raises this threshold with the first large block that is freed.
-pub fn return_freed_memory() {
+pub fn return_freed_memory(mapped_bytes_min: usize) {
+    let threshold = libc::c_int::try_from(mapped_bytes_min).unwrap_or(libc::c_int::MAX);
     // SAFETY: `mallopt` takes two integers and keeps no reference. It is called before any thread is started, so no
     // allocation is under way while it changes the allocator's parameters.
     #[cfg(target_env = "gnu")]
     unsafe {
-        libc::mallopt(libc::M_MMAP_THRESHOLD, LARGE_BYTES);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, threshold);
     }
 }
-
-#[cfg(target_env = "gnu")]
-const LARGE_BYTES: libc::c_int = 64 << 10;

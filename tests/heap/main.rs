@@ -7,6 +7,7 @@
     reason = "a test that cannot go on fails"
 )]
 
+mod blocks;
 mod descriptors;
 #[path = "../support/golden.rs"]
 mod golden;
