@@ -49,7 +49,7 @@ pub enum WireReply<'a> {
 }
 
 /// A decision. Durations are microseconds, rounded up.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DecisionReply<'a> {
     /// The request's id.
     pub id: u64,
@@ -85,22 +85,7 @@ impl DecisionReply<'_> {
     /// Makes a decision without a binding rule.
     #[must_use]
     pub fn new(id: u64, verdict: Verdict) -> Self {
-        DecisionReply {
-            id,
-            verdict,
-            rule: None,
-            limit: None,
-            window_us: None,
-            remaining: None,
-            reset_us: None,
-            retry_us: None,
-            lease: None,
-            notes: &[],
-            all: None,
-            help: None,
-            hide: false,
-            unit: None,
-        }
+        DecisionReply { id, verdict, ..DecisionReply::default() }
     }
 }
 

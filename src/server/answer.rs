@@ -297,9 +297,8 @@ impl FrameHandler {
         let member = match Membership::join(shared, &self.info, hello, library, now) {
             Ok(member) => member,
             Err(refusal) => {
-                let (code, message) = (refusal.code(), refusal.to_string());
-                shared.telemetry.count_error(code);
-                encode_reply(replies, &WireReply::Error { id: Some(hello.id), code, message: &message });
+                let code = refusal.code();
+                shared.write_error(Some(hello.id), code, &refusal.to_string(), replies);
                 return if code.closes() { AfterFrame::Close } else { AfterFrame::Continue };
             }
         };

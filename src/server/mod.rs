@@ -40,6 +40,7 @@ pub use units::to_engine_cost;
 
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, SharedRemoteChecker, TICK_MILLIS};
+use crate::protocol::{Code, MissedCounts, WireReply, encode_reply};
 use crate::record::{NotedKind, Recorder};
 use crate::sys;
 use connections::ConnectionRegistry;
@@ -98,10 +99,19 @@ struct ServerState {
 
 impl ServerState {
     /// Adds a client's report of decisions made without the daemon.
-    fn add_missed(&self, client: ClientKind, missed: &crate::protocol::MissedCounts) {
+    fn add_missed(&self, client: ClientKind, missed: &MissedCounts) {
         if !missed.is_empty() {
             self.missed.add(missed);
             self.telemetry.add_missed(client, missed);
+        }
+    }
+
+    /// Counts an error and writes its ERROR, unless the client requested no reply.
+    #[cold]
+    fn write_error(&self, id: Option<u64>, code: Code, message: &str, replies: &mut Vec<u8>) {
+        self.telemetry.count_error(code);
+        if id.is_some() {
+            encode_reply(replies, &WireReply::Error { id, code, message });
         }
     }
 

@@ -85,8 +85,10 @@ impl<'a> RequestContext<'a> {
                     grants.set_reply_end(replies.len());
                 }
             }
-            EngineAnswer::Conflict => self.write_conflict(replies, Some(judge.id)),
-            EngineAnswer::TooManyLeases => self.write_quota(replies, judge.id),
+            EngineAnswer::Conflict => self.write_error(Some(judge.id), Code::Invalid, CONFLICT, replies),
+            EngineAnswer::TooManyLeases => {
+                self.write_error(Some(judge.id), Code::Quota, TOO_MANY_LEASES, replies);
+            }
             EngineAnswer::RemoteCheck(ticket) => return AfterFrame::Wait(ticket),
         }
         AfterFrame::Continue
@@ -126,8 +128,10 @@ impl<'a> RequestContext<'a> {
         }
         match (charged, charge.id) {
             (Ok(ok), Some(id)) => encode_reply(replies, &WireReply::Done { id, ok }),
-            (Err(ChargeError::Conflict(_)), id) => self.write_conflict(replies, id),
-            (Err(ChargeError::NoRefundReference), id) => self.write_bare_refund(replies, id),
+            (Err(ChargeError::Conflict(_)), id) => self.write_error(id, Code::Invalid, CONFLICT, replies),
+            (Err(ChargeError::NoRefundReference), id) => {
+                self.write_error(id, Code::NotAllowed, NO_REFUND_REFERENCE, replies);
+            }
             (Ok(_), None) => {}
         }
         AfterFrame::Continue
@@ -169,19 +173,13 @@ impl<'a> RequestContext<'a> {
         #[cfg(all(debug_assertions, feature = "test-hooks"))]
         assert!(name != PANIC_SIGNAL, "asked to panic");
         let taken = self.engine().record_pushed_signal(&self.client.session, pool, name, permille, self.now);
-        match (taken, id) {
-            (Err(not_its_pool), id) => {
-                self.client.shared.telemetry.count_error(Code::NotAllowed);
-                if id.is_some() {
-                    let message = format!("{not_its_pool}, which `{pool}` is not");
-                    encode_reply(
-                        replies,
-                        &WireReply::Error { id, code: Code::NotAllowed, message: &message },
-                    );
-                }
+        match taken {
+            Err(not_its_pool) => {
+                let message = format!("{not_its_pool}, which `{pool}` is not");
+                self.write_error(id, Code::NotAllowed, &message, replies);
                 AfterFrame::Continue
             }
-            (Ok(()), id) => {
+            Ok(()) => {
                 self.client.record(self.now.at, || NotedKind::Signal { name: name.into(), permille });
                 write_done(id, true, replies)
             }
@@ -221,36 +219,13 @@ impl<'a> RequestContext<'a> {
     #[cold]
     fn refuse_domain(&self, id: Option<u64>, domain: &str, replies: &mut Vec<u8>) -> AfterFrame {
         self.client.shared.access.log_refusal(domain, self.user(), self.now.at);
-        self.client.shared.telemetry.count_error(Code::NotAllowed);
-        if id.is_some() {
-            let message = format!("the domain `{domain}` is not open to user {}", self.user());
-            encode_reply(replies, &WireReply::Error { id, code: Code::NotAllowed, message: &message });
-        }
+        let message = format!("the domain `{domain}` is not open to user {}", self.user());
+        self.write_error(id, Code::NotAllowed, &message, replies);
         AfterFrame::Continue
     }
 
-    fn write_quota(&self, replies: &mut Vec<u8>, id: u64) {
-        self.client.shared.telemetry.count_error(Code::Quota);
-        let message = "this session or its user holds too many leases: release what has ended";
-        encode_reply(replies, &WireReply::Error { id: Some(id), code: Code::Quota, message });
-    }
-
-    fn write_conflict(&self, replies: &mut Vec<u8>, id: Option<u64>) {
-        self.client.shared.telemetry.count_error(Code::Invalid);
-        if id.is_some() {
-            let message =
-                "`idem` was used for another request: descriptors, cost and priority must be the same";
-            encode_reply(replies, &WireReply::Error { id, code: Code::Invalid, message });
-        }
-    }
-
-    fn write_bare_refund(&self, replies: &mut Vec<u8>, id: Option<u64>) {
-        self.client.shared.telemetry.count_error(Code::NotAllowed);
-        if id.is_some() {
-            let message = "a negative amount must name in `of` the `idem` or lease that it refunds, unless the settings \
-                           say `refunds: trusted` of its domain";
-            encode_reply(replies, &WireReply::Error { id, code: Code::NotAllowed, message });
-        }
+    fn write_error(&self, id: Option<u64>, code: Code, message: &str, replies: &mut Vec<u8>) {
+        self.client.shared.write_error(id, code, message, replies);
     }
 
     fn engine_descriptors(&self) -> engine::Descriptors<'a> {
@@ -264,6 +239,13 @@ impl<'a> RequestContext<'a> {
         IdempotencyKey { session: &self.client.session_name, user: self.user(), name }
     }
 }
+
+const CONFLICT: &str = "`idem` was used for another request: descriptors, cost and priority must be the same";
+
+const TOO_MANY_LEASES: &str = "this session or its user holds too many leases: release what has ended";
+
+const NO_REFUND_REFERENCE: &str = "a negative amount must name in `of` the `idem` or lease that it refunds, \
+    unless the settings say `refunds: trusted` of its domain";
 
 /// The signal that makes a debug build panic, to test a panic outside of a decision.
 #[cfg(all(debug_assertions, feature = "test-hooks"))]
