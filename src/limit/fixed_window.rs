@@ -209,11 +209,12 @@ impl FixedWindowQuota {
 
 /// The state of one key: the units counted, and the start of the count.
 ///
-/// Four-byte words, so that it fills a table entry beside a digest without padding.
+/// Packed, so that it fills a table entry beside a digest without padding.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[repr(Rust, packed(4))]
 pub struct FixedWindowState {
-    /// The boot-time instant at which the key entered the window, in nanoseconds: high and low word.
-    began: [u32; 2],
+    /// The boot-time instant at which the key entered the window.
+    began: Timestamp,
     count: u32,
 }
 
@@ -221,13 +222,13 @@ impl FixedWindowState {
     /// The boot-time instant at which the key entered the window, and the units counted since.
     #[must_use]
     pub fn to_parts(&self) -> (Timestamp, u32) {
-        (self.began(), self.count)
+        (self.began, self.count)
     }
 
     /// Makes a state from the two numbers of [`to_parts`](FixedWindowState::to_parts).
     #[must_use]
     pub fn from_parts(began: Timestamp, count: u32) -> FixedWindowState {
-        FixedWindowState { began: split_words(began.as_nanos()), count }
+        FixedWindowState { began, count }
     }
 
     /// Judges one request of `cost` units; changes nothing. `Later` is exact: a microsecond sooner is still refused.
@@ -268,7 +269,7 @@ impl FixedWindowState {
         let used = self.used(quota, now);
         let remaining = quota.count.saturating_sub(used);
         let left = if remaining == quota.count { 0 } else { self.nanos_until_end(quota, now) };
-        let inside = if used == 0 { now.at } else { self.began() };
+        let inside = if used == 0 { now.at } else { self.began };
         QuotaLevel {
             limit: u64::from(quota.count),
             window: quota.window_at(quota.reading(Now { at: inside, ..now })),
@@ -288,7 +289,7 @@ impl FixedWindowState {
     #[inline]
     #[must_use]
     pub fn nanos_until_fresh(&self, nanos_max: u64, now: Now) -> u64 {
-        let end = self.began().as_nanos().saturating_add(nanos_max);
+        let end = self.began.as_nanos().saturating_add(nanos_max);
         if self.count == 0 { 0 } else { end.saturating_sub(now.at.as_nanos()) }
     }
 
@@ -300,7 +301,7 @@ impl FixedWindowState {
         }
         let used = self.used(quota, now);
         if used == 0 {
-            self.began = split_words(now.at.as_nanos());
+            self.began = now.at;
         }
         self.count = used.saturating_add(amount).min(most).max(used);
     }
@@ -317,7 +318,7 @@ impl FixedWindowState {
         if self.count == 0 {
             return None;
         }
-        let began = self.began();
+        let began = self.began;
         let reading = quota.reading(Now { at: began, ..now });
         let lasts = quota.end_of_window(reading).saturating_sub(reading);
         let end = began.as_nanos().saturating_add(lasts);
@@ -325,19 +326,6 @@ impl FixedWindowState {
         let left = end.checked_sub(now.at.as_nanos()).filter(|left| *left > 0 || end == u64::MAX)?;
         Some((self.count, left.max(1)))
     }
-
-    #[inline]
-    fn began(&self) -> Timestamp {
-        let [high, low] = self.began;
-        Timestamp::from_nanos(u64::from(high) << 32 | u64::from(low))
-    }
-}
-
-/// Splits nanoseconds into high and low word.
-#[inline]
-fn split_words(nanos: u64) -> [u32; 2] {
-    let [a, b, c, d, low @ ..] = nanos.to_be_bytes();
-    [u32::from_be_bytes([a, b, c, d]), u32::from_be_bytes(low)]
 }
 
 /// The calendar step of a period: periods of a day or longer follow calendar days.
