@@ -11,7 +11,6 @@ use super::netlink::{
 use super::signal_error::SignalError;
 use super::sock_diag::{Lookup, SockDiag};
 
-/// The accept queue of one application.
 #[derive(Debug)]
 pub(super) struct AcceptQueue {
     listen: Listen,

@@ -21,7 +21,6 @@ pub(super) struct CpuQuota {
     cpus: Option<Pseudofile>,
 }
 
-/// One control group.
 #[derive(Debug)]
 struct GroupLevel {
     usage: UsageFile,

@@ -29,7 +29,6 @@ pub(super) enum CalendarStep {
     Months(u32),
 }
 
-/// One window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct CalendarWindow {
     /// The end in nanoseconds of Unix time, saturated at `u64::MAX` (the year 2554).

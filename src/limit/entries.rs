@@ -20,7 +20,6 @@ pub(super) struct LogEntries {
 }
 
 impl LogEntries {
-    /// All entries.
     #[inline]
     pub(super) fn all(&self) -> EntryRun<'_> {
         let (head, len) = self.span();
@@ -29,7 +28,6 @@ impl LogEntries {
         EntryRun { base, entries: slots.get(head..head + len).unwrap_or_default() }
     }
 
-    /// Drops the oldest `dropped` entries.
     pub(super) fn drop_oldest(&mut self, dropped: usize) {
         let (head, len) = self.span();
         match len.saturating_sub(dropped) {
@@ -167,7 +165,6 @@ impl LogEntries {
     }
 }
 
-/// A run of consecutive entries.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EntryRun<'a> {
     base: u32,
@@ -175,7 +172,6 @@ pub(super) struct EntryRun<'a> {
 }
 
 impl<'a> EntryRun<'a> {
-    /// The number of entries.
     pub(super) fn len(&self) -> usize {
         self.entries.len()
     }

@@ -166,9 +166,7 @@ pub struct Permits {
     refused_until: Timestamp,
     /// Idle permits are returned at once.
     below_permits_per_host: bool,
-    /// Tracked in Redis.
     tracked: bool,
-    /// The state of the request for a sync.
     sync_request: SyncRequest,
 }
 

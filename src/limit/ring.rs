@@ -75,7 +75,6 @@ impl Ring {
         self.began
     }
 
-    /// The total of all buckets.
     #[inline]
     pub(super) fn total(&self) -> u64 {
         self.head_and_counts().0.total()
@@ -191,7 +190,6 @@ impl RingCounters {
         }
     }
 
-    /// The block, if there is one.
     #[inline]
     fn block_mut(&mut self) -> Option<(&mut RingHead, &mut [u32])> {
         match self {

@@ -47,7 +47,6 @@ pub struct ShareQuota {
     /// The longest wait of a request for a remote check.
     wait_max: Duration,
     joined: Arc<OnceLock<FleetMember>>,
-    /// The windows, if the budget is not a bucket.
     window: Option<Arc<BudgetWindow>>,
 }
 

@@ -246,7 +246,6 @@ fn count_expired(all: EntryRun<'_>, quota: &SlidingLogQuota, now: Now) -> usize 
     all.count_while_time(|nanos| moment.saturating_sub(nanos) >= quota.window_nanos)
 }
 
-/// The entries in the window.
 #[inline]
 fn entries_in_window<'a>(all: EntryRun<'a>, quota: &SlidingLogQuota, now: Now) -> EntryRun<'a> {
     all.without_oldest(count_expired(all, quota, now))

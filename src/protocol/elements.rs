@@ -3,7 +3,6 @@
 use super::fault::{ExpectedField, FaultReason, FormatFault};
 use super::reader::PayloadReader;
 
-/// The elements not read yet.
 #[derive(Debug)]
 pub(super) struct Elements<'a> {
     pub(super) reader: PayloadReader<'a>,
@@ -27,7 +26,6 @@ impl<'a> Elements<'a> {
         !self.reader.nil()
     }
 
-    /// Reads a required element.
     #[inline]
     pub(super) fn required<T>(
         &mut self,
@@ -37,7 +35,6 @@ impl<'a> Elements<'a> {
         if self.next_is_present() { read(&mut self.reader) } else { None }.ok_or(FaultReason::Field(expected))
     }
 
-    /// Reads a required name.
     #[inline]
     pub(super) fn name(&mut self, expected: &'static ExpectedField) -> Result<&'a str, FaultReason> {
         if self.next_is_present() { self.reader.name() } else { None }.ok_or(FaultReason::Field(expected))

@@ -200,7 +200,6 @@ const DECISION_HEAD: [u8; 2] = [0x9d, 1];
 
 const NIL: u8 = 0xc0;
 
-/// The most bytes of a text for people.
 const TEXT_BYTES_MAX: usize = 1_024;
 
 /// The buffer for the message of a fault; the longest takes half of it.

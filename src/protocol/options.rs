@@ -29,7 +29,6 @@ pub(super) fn read_options<'a>(reader: &mut PayloadReader<'a>) -> Result<Request
     Ok(options)
 }
 
-/// Reads `info` into `hello`.
 pub(super) fn read_info<'a>(
     reader: &mut PayloadReader<'a>,
     hello: &mut HelloFrame<'a>,

@@ -8,7 +8,6 @@ use rmp::Marker;
 
 use super::name::{as_name, as_text, common_key};
 
-/// The position in the payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PayloadReader<'a> {
     rest: &'a [u8],
@@ -38,7 +37,6 @@ impl<'a> PayloadReader<'a> {
         self.unchecked = true;
     }
 
-    /// Reads a nil, if there is one.
     #[inline]
     pub(super) fn nil(&mut self) -> bool {
         match self.rest {
@@ -77,7 +75,6 @@ impl<'a> PayloadReader<'a> {
         }
     }
 
-    /// Reads an unsigned integer of at most `max`.
     #[inline]
     pub(super) fn unsigned_to(&mut self, max: u64) -> Option<u64> {
         self.unsigned().filter(|value| *value <= max)
@@ -111,7 +108,6 @@ impl<'a> PayloadReader<'a> {
         })
     }
 
-    /// Reads a bool.
     pub(super) fn boolean(&mut self) -> Option<bool> {
         match self.marker()? {
             Marker::True => Some(true),
@@ -120,13 +116,11 @@ impl<'a> PayloadReader<'a> {
         }
     }
 
-    /// Reads a text.
     #[inline]
     pub(super) fn text(&mut self) -> Option<&'a str> {
         as_text(self.text_bytes()?)
     }
 
-    /// Reads a name.
     #[inline]
     pub(super) fn name(&mut self) -> Option<&'a str> {
         as_name(self.text_bytes()?)
@@ -196,7 +190,6 @@ impl<'a> PayloadReader<'a> {
         }
     }
 
-    /// Whether the next value is a map.
     #[inline]
     pub(super) fn at_map(&self) -> bool {
         matches!(self.rest, [0x80..=0x8f | 0xde | 0xdf, ..])
@@ -254,14 +247,12 @@ impl<'a> PayloadReader<'a> {
         }
     }
 
-    /// Reads one marker.
     pub(super) fn marker(&mut self) -> Option<Marker> {
         let (head, rest) = self.rest.split_first()?;
         self.rest = rest;
         Some(Marker::from_u8(*head))
     }
 
-    /// Reads `count` bytes.
     #[inline]
     pub(super) fn take_bytes(&mut self, count: usize) -> Option<&'a [u8]> {
         let (taken, rest) = self.rest.split_at_checked(count)?;

@@ -42,7 +42,6 @@ impl<'o> FrameWriter<'o> {
         self.out.push(0xc0);
     }
 
-    /// Writes encoded bytes.
     #[inline]
     pub(super) fn bytes<const N: usize>(&mut self, bytes: [u8; N]) {
         self.out.extend_from_slice(&bytes);
@@ -147,12 +146,10 @@ impl<'o> FrameWriter<'o> {
         written(encode::write_bin(self.out, bytes));
     }
 
-    /// Writes the head of an array.
     pub(super) fn array(&mut self, count: usize) {
         written(encode::write_array_len(self.out, saturate_length(count)));
     }
 
-    /// Writes the head of a map.
     pub(super) fn map(&mut self, count: usize) {
         written(encode::write_map_len(self.out, saturate_length(count)));
     }

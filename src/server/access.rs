@@ -47,7 +47,6 @@ impl DomainAccess {
         self.restricted.values().any(|users| !users.contains(&user))
     }
 
-    /// Whether this domain is open to this user.
     pub(super) fn is_open(&self, domain: &str, user: u32) -> bool {
         self.restricted.get(domain).is_none_or(|users| users.contains(&user))
     }

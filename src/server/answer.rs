@@ -21,7 +21,6 @@ use crate::protocol::{
     decode_first, decode_request, encode_fault, encode_reply, split_frame,
 };
 
-/// The result of one batch.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct BatchResult {
     /// Bytes of the buffer that are answered.
@@ -46,7 +45,6 @@ pub(super) enum NextStep {
     Close,
 }
 
-/// Handles the frames of one connection.
 #[derive(Debug)]
 pub(super) struct FrameHandler {
     /// The membership in the session, once HELLO is answered. It drops first, so that its leases are free when the

@@ -59,7 +59,6 @@ struct ClientConnection<'p> {
     stream: ClientStream,
     seat: QueueMembership,
     activity: &'p Activity,
-    /// The start of the last batch.
     last_batch_at: Timestamp,
     handler: FrameHandler,
     buffer: Vec<u8>,

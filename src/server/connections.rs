@@ -26,7 +26,6 @@ pub struct ConnectionLimits {
     pub per_user: u32,
 }
 
-/// All connections.
 #[derive(Debug)]
 pub(super) struct ConnectionRegistry {
     limits: ConnectionLimits,
@@ -44,17 +43,14 @@ struct ConnectionTable {
     empty_search: Option<(Option<u32>, Timestamp)>,
 }
 
-/// A connection.
 #[derive(Debug)]
 struct ConnectionEntry {
     stream: Weak<UnixStream>,
     user: u32,
-    /// The session of its HELLO.
     session: Option<SessionKey>,
     activity: Arc<Activity>,
 }
 
-/// Why a connection is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum ConnectionRefusal {
     Full,
@@ -95,7 +91,6 @@ impl ConnectionRegistry {
         Ok(ConnectionPermit { shared: Arc::clone(shared), number, user, activity, account })
     }
 
-    /// Sets the session of a connection.
     pub(super) fn set_session(&self, number: u64, session: SessionKey) {
         if let Some(entry) = self.table.lock().entries.get_mut(&number) {
             entry.session = Some(session);
@@ -187,7 +182,6 @@ impl ConnectionPermit {
         self.number
     }
 
-    /// Returns the user of the peer.
     pub(super) fn user(&self) -> u32 {
         self.user
     }

@@ -16,7 +16,6 @@ use super::{ServerState, connection, pulse};
 use crate::engine::{Decider, Engine};
 use crate::sys;
 
-/// A handle to a decision thread.
 #[derive(Debug)]
 pub(super) struct DecisionThread {
     /// Bounded by the connection limits.

@@ -1,9 +1,9 @@
 //! Shares the time of one decision thread by user: deficit round robin over users, then over the connections of each.
 //!
-//! tokio runs ready tasks first in, first out, so a user with 900 busy connections would have 900 batches for each batch
-//! of another user. Before each batch a connection calls [`Seat::admit`]. While its user has used less than a quantum
-//! of the current round, it goes on at once; otherwise it waits for a later round. A round ends when each task that was
-//! ready at its start has run. A waiting connection is not in the run queue of tokio.
+//! tokio runs ready tasks first in, first out, so a user with 900 busy connections would have 900 batches for each
+//! batch of another user. Before each batch a connection calls [`QueueMembership::admit`]. While its user has used less
+//! than a quantum of the current round, it goes on at once; otherwise it waits for a later round. A round ends when
+//! each task that was ready at its start has run. A waiting connection is not in the run queue of tokio.
 //!
 //! As long as the thread serves one user, admission costs one comparison.
 
@@ -63,7 +63,6 @@ impl FairQueue {
         }
     }
 
-    /// Adds a connection of a user.
     pub(super) fn join(self: &Arc<FairQueue>, user: u32) -> QueueMembership {
         let mut state = self.state.lock();
         state.users.entry(user).or_default().connections += 1;

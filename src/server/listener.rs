@@ -27,7 +27,6 @@ pub struct Listener {
     owned: Option<OwnedPath>,
 }
 
-/// A path that this process owns.
 #[derive(Debug)]
 struct OwnedPath {
     /// Device and inode of the socket.

@@ -17,7 +17,6 @@ use crate::sys;
 #[derive(Clone, Debug)]
 pub(super) struct ConnectionInfo {
     pub(super) socket: Arc<UnixStream>,
-    /// The user of the peer.
     pub(super) user: u32,
     /// The connection's number, unique since the start.
     pub(super) number: u64,
@@ -38,7 +37,6 @@ pub(super) struct Membership {
     number: u64,
 }
 
-/// Why HELLO is refused.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HelloRefusal {
     #[error("{0}")]

@@ -18,7 +18,6 @@ use crate::engine::{CheckReply, SharedRemoteChecker, Shortfalls};
 #[derive(Debug)]
 pub(super) struct PendingRequests {
     requests: Vec<PendingRequest>,
-    /// The size of their payloads.
     payload_bytes: usize,
     charge: MemoryCharge,
     last_number: u64,
@@ -29,7 +28,6 @@ pub(super) struct PendingRequests {
 #[derive(Debug)]
 pub(super) struct PendingRequest {
     number: u64,
-    /// The payload of its frame.
     pub(super) payload: Box<[u8]>,
     pub(super) ticket: Arc<Shortfalls>,
     /// Whether it has waited for a check before.

@@ -166,7 +166,6 @@ impl Processes {
         Ok(())
     }
 
-    /// Removes a closed connection of a session.
     pub(super) fn remove_connection(&self, key: &SessionKey, number: u64, now: Timestamp) {
         let mut table = self.table.lock();
         let Some(watched) = table.watched.get_mut(key) else { return };

@@ -15,11 +15,9 @@ use crate::protocol::{
 };
 use crate::record::NotedKind;
 
-/// One request and its client.
 #[derive(Clone, Copy)]
 pub(super) struct RequestContext<'a> {
     pub(super) client: &'a Membership,
-    /// The payload of its frame.
     pub(super) payload: &'a [u8],
     pub(super) descriptors: &'a DescriptorList<'a>,
     pub(super) now: Now,

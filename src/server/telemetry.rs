@@ -188,7 +188,6 @@ const NOT_PENDING: [(NotPending, &str); 3] =
 /// Users stored for each domain.
 const USERS_MAX: usize = 4;
 
-/// The most domains that rules can have.
 const DOMAINS_MAX: usize = 256;
 
 #[cfg(test)]

@@ -341,7 +341,6 @@ fn low_bits(number: u32) -> u16 {
     u16::from_le_bytes([low, high])
 }
 
-/// The heap bytes of a boxed share.
 const HEAP_BYTES: usize = malloc_block_bytes(size_of::<ShareState>());
 
 /// 2²⁴ ns, a sixtieth of a second: the fast path ends up to this much early.

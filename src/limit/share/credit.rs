@@ -8,7 +8,6 @@ use crate::limit::token_bucket::GcraState;
 pub(super) struct UntrackedCredit {
     /// Credit used and not yet forgiven.
     pub(super) ahead: u64,
-    /// One unit.
     pub(super) unit: u64,
     /// The whole credit.
     pub(super) most: u64,

@@ -105,7 +105,6 @@ impl ShareState {
     }
 }
 
-/// One unit of the fallback bucket, in ticks.
 fn fallback_unit_ticks(quota: &ShareQuota, standing: &FleetStatus) -> u64 {
     quota.bucket().ticks_of(1).saturating_mul(u64::from(fallback_parts(quota, standing)))
 }

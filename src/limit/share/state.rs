@@ -37,7 +37,6 @@ pub struct ShareState {
     pub(super) outages: u32,
     /// Tracked in Redis: debt is charged, not forgiven.
     pub(super) tracked: bool,
-    /// The state of the request for a sync.
     pub(super) sync_request: SyncRequest,
     /// Redis has refused a request of `refused_cost` units; one as large is refused until then.
     pub(super) refused_until: Timestamp,
@@ -72,7 +71,6 @@ impl RedisLevel {
 /// The time of a level is stored in units of 2¹⁰ ns; 47 bits of them span four years.
 pub(super) const SEEN_SHIFT: u32 = 10;
 
-/// The state of a request for a sync.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::limit) enum SyncRequest {
     #[default]

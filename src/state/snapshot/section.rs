@@ -28,7 +28,6 @@ impl ChecksumChain {
     }
 }
 
-/// A writer of sections.
 #[derive(Debug)]
 pub(super) struct SectionWriter {
     file: AtomicFile,
