@@ -171,13 +171,13 @@ impl<'a> RequestContext<'a> {
         #[cfg(all(debug_assertions, feature = "test-hooks"))]
         assert!(name != PANIC_SIGNAL, "asked to panic");
         let taken = self.engine().record_pushed_signal(&self.client.session, pool, name, permille, self.now);
-        match (taken, id) {
-            (Err(not_its_pool), id) => {
+        match taken {
+            Err(not_its_pool) => {
                 let message = format!("{not_its_pool}, which `{pool}` is not");
                 self.write_error(id, Code::NotAllowed, &message, replies);
                 AfterFrame::Continue
             }
-            (Ok(()), id) => {
+            Ok(()) => {
                 self.client.record(self.now.at, || NotedKind::Signal { name: name.into(), permille });
                 write_done(id, true, replies)
             }
@@ -242,8 +242,8 @@ const CONFLICT: &str = "`idem` was used for another request: descriptors, cost a
 
 const TOO_MANY_LEASES: &str = "this session or its user holds too many leases: release what has ended";
 
-const NO_REFUND_REFERENCE: &str = "a negative amount must name in `of` the `idem` or lease that it refunds, unless the settings \
-    say `refunds: trusted` of its domain";
+const NO_REFUND_REFERENCE: &str = "a negative amount must name in `of` the `idem` or lease that it refunds, \
+    unless the settings say `refunds: trusted` of its domain";
 
 /// The signal that makes a debug build panic, to test a panic outside of a decision.
 #[cfg(all(debug_assertions, feature = "test-hooks"))]
