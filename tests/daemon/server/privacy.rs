@@ -14,6 +14,7 @@ use crate::http::{ask, get, post};
 const CANARY: &str = "canary7f3a";
 
 #[test]
+#[allow(clippy::too_many_lines, reason = "every field that takes a text, in order")]
 fn never_reveals_client_values_or_secrets() {
     let plan = Plan::new().rules("app.yaml", EVERYTHING);
     for file in ["password", "secret"] {
