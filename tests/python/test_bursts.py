@@ -12,7 +12,7 @@ PROCESS = """
 import sys, time, tidegate
 client = tidegate.Client(sys.argv[1], timeout=10)
 for _ in range(int(sys.argv[2])):
-    connection = client._checkout(time.monotonic() + 10, fresh=True)
+    connection = client._checkout(fresh=True)
     connection.ask(tidegate.PING, [], tidegate.DONE, time.monotonic() + 10)
     client._idle.append(connection)
     connection.used = time.monotonic()

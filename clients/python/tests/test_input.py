@@ -171,7 +171,7 @@ def test_forbidden_in_answer_to_the_hello_refuses(played, client, code):
     assert [client.hit("api", USER).reason for _ in range(5)] == ["forbidden"] * 5
 
 
-@pytest.mark.parametrize(("code", "closes"), [(1, True), (2, True), (3, True), (8, True), (10, False), (5, False)])
+@pytest.mark.parametrize(("code", "closes"), [(1, True), (2, True), (3, True), (10, False), (5, False)])
 def test_an_error_about_the_daemon_is_degraded(played, make_client, long_pauses, code, closes):
     client = make_client()
     played.script = lambda connection, message: [3, None if closes else message[1], code, "the text"]
