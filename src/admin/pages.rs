@@ -19,12 +19,12 @@ pub(super) struct Route {
     pub(super) path: &'static str,
     /// A description for people, of paths to look at.
     what: &'static str,
-    pub(super) action: Action,
+    pub(super) action: RouteAction,
 }
 
 /// The answer to the requests of a path.
 #[derive(Clone, Copy)]
-pub(super) enum Action {
+pub(super) enum RouteAction {
     /// A page without callers, so that the metrics port may serve it. Makes it, without waiting for anything.
     Public(fn(&AdminState) -> HttpAnswer),
     /// A page for operators alone.
@@ -36,9 +36,9 @@ pub(super) enum Action {
 /// Carries out a request, with its JSON object. It may block: it runs on its own thread.
 pub(super) type Verb = fn(&AdminState, SwitchOrigin, &Value) -> VerbResult;
 
-impl Action {
+impl RouteAction {
     pub(super) fn is_verb(self) -> bool {
-        matches!(self, Action::Verb(_))
+        matches!(self, RouteAction::Verb(_))
     }
 }
 
@@ -134,24 +134,24 @@ fn kind(kind: &NamedKind<'_>) -> &'static str {
     }
 }
 
-const fn route(path: &'static str, what: &'static str, action: Action) -> Route {
+const fn route(path: &'static str, what: &'static str, action: RouteAction) -> Route {
     Route { path, what, action }
 }
 
 const fn verb(path: &'static str, verb: Verb) -> Route {
-    Route { path, what: "", action: Action::Verb(verb) }
+    Route { path, what: "", action: RouteAction::Verb(verb) }
 }
 
 /// Every path.
 pub(super) const ROUTES: &[Route] = &[
-    route("/", "how it is, for people", Action::Page(front::front)),
-    route("/metrics", "for Prometheus", Action::Public(metrics::metrics)),
-    route("/healthz", "whether the daemon lives", Action::Public(healthz)),
-    route("/status", "how it is, as JSON", Action::Page(status)),
-    route("/fleet", "how it stands with the other hosts, as JSON", Action::Page(fleet)),
-    route("/rules", "the rules in force, as JSON", Action::Page(rules)),
-    route("/switches", "what holds over the rules, and who said so", Action::Page(switches)),
-    route("/readyz", "whether work should be sent here", Action::Public(readyz)),
+    route("/", "how it is, for people", RouteAction::Page(front::front)),
+    route("/metrics", "for Prometheus", RouteAction::Public(metrics::metrics)),
+    route("/healthz", "whether the daemon lives", RouteAction::Public(healthz)),
+    route("/status", "how it is, as JSON", RouteAction::Page(status)),
+    route("/fleet", "how it stands with the other hosts, as JSON", RouteAction::Page(fleet)),
+    route("/rules", "the rules in force, as JSON", RouteAction::Page(rules)),
+    route("/switches", "what holds over the rules, and who said so", RouteAction::Page(switches)),
+    route("/readyz", "whether work should be sent here", RouteAction::Public(readyz)),
     verb("/reload", verbs::reload),
     verb("/switch", verbs::switch::switch),
     verb("/block", verbs::key::block),

@@ -11,7 +11,7 @@ use tokio::sync::{Semaphore, oneshot};
 use super::AdminState;
 use super::answer::{self, HttpAnswer};
 use super::control::ServedSocket;
-use super::pages::{Action, ROUTES, Verb};
+use super::pages::{ROUTES, RouteAction, Verb};
 use super::verbs;
 use crate::engine::SwitchOrigin;
 
@@ -38,13 +38,13 @@ pub(super) async fn answer(
     }
     let action = ROUTES.iter().find(|route| route.path == path).map(|route| route.action);
     match (asker, action) {
-        (_, Some(Action::Public(page))) | (HttpClient::Operator(_), Some(Action::Page(page))) => {
+        (_, Some(RouteAction::Public(page))) | (HttpClient::Operator(_), Some(RouteAction::Page(page))) => {
             match *request.method() {
                 Method::GET | Method::HEAD => page(desk),
                 _ => answer::wrong_method("GET"),
             }
         }
-        (HttpClient::Operator(by), Some(Action::Verb(verb))) => match *request.method() {
+        (HttpClient::Operator(by), Some(RouteAction::Verb(verb))) => match *request.method() {
             Method::POST => carry_out(Arc::clone(desk), by, verb, request).await,
             _ => answer::wrong_method("POST"),
         },

@@ -24,7 +24,7 @@ fn is_oversized(cost: u64) -> bool {
 }
 
 /// A number in a frame, as the engine counts it.
-pub trait Counted: Copy {
+pub trait UnitNumber: Copy {
     /// The type of the engine.
     type Of;
 
@@ -32,7 +32,7 @@ pub trait Counted: Copy {
     fn counted(self) -> Self::Of;
 }
 
-impl Counted for u64 {
+impl UnitNumber for u64 {
     type Of = u32;
 
     /// Converts to the largest cost that rules can count, saturating.
@@ -41,7 +41,7 @@ impl Counted for u64 {
     }
 }
 
-impl Counted for i64 {
+impl UnitNumber for i64 {
     type Of = i64;
 
     fn counted(self) -> i64 {
@@ -49,7 +49,7 @@ impl Counted for i64 {
     }
 }
 
-impl<'a, N: Counted> UnitNumbers<N::Of> for WireList<'a, (&'a str, N)>
+impl<'a, N: UnitNumber> UnitNumbers<N::Of> for WireList<'a, (&'a str, N)>
 where
     (&'a str, N): ReplyEntry<'a>,
 {
@@ -80,7 +80,7 @@ where
     }
 }
 
-impl<'a, N: Counted> UnitNumbers<N::Of> for LongUnits<'a, N>
+impl<'a, N: UnitNumber> UnitNumbers<N::Of> for LongUnits<'a, N>
 where
     (&'a str, N): ReplyEntry<'a>,
 {

@@ -30,7 +30,7 @@ pub(crate) struct Player {
     named: HashMap<Box<str>, Session>,
     /// Sessions without a name, by pool.
     unnamed: HashMap<Box<str>, Session>,
-    leases: HeldLeases,
+    leases: ReplayLeases,
     pub(crate) records: RuleRecords,
     /// Counts over time, for a report.
     pub(super) course: Option<StepCounts>,
@@ -44,7 +44,7 @@ pub(crate) struct Player {
 
 /// Leases that were granted and not released, by the ids of the trace.
 #[derive(Default)]
-struct HeldLeases {
+struct ReplayLeases {
     by_id: HashMap<IdDigest, (Session, u64), FixedState>,
     /// The number of leases above which expired ones are removed.
     until: usize,
@@ -81,7 +81,7 @@ impl Player {
             played: 0,
             named: HashMap::new(),
             unnamed: HashMap::new(),
-            leases: HeldLeases::default(),
+            leases: ReplayLeases::default(),
             records: RuleRecords::new(detailed),
             course: detailed.then(StepCounts::default),
             beyond_quota: 0,
@@ -240,7 +240,7 @@ impl Player {
     }
 }
 
-impl HeldLeases {
+impl ReplayLeases {
     fn insert(&mut self, engine: &Engine, id: IdDigest, held: (Session, u64), now: Now) {
         if self.by_id.len() >= self.until.max(LEASES_UNTIL_MIN) {
             self.by_id.retain(|_, (session, lease)| engine.holds_lease(session, *lease, now));
