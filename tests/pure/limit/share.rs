@@ -210,6 +210,24 @@ fn known_level_rises_with_rate_and_falls_with_demand() {
 }
 
 #[test]
+fn known_level_of_window_falls_with_demand() {
+    let quota = windows_of(100, 0).with_remote_checks(RemoteCheckWait::OnMiss);
+    let mut share = ShareState::fresh(&quota, at(0));
+    share.report(&quota, at(0), 0);
+    share.apply_reply(&quota, &ShareReply { demand: 8_000, ..settled(0, 0, 60 * MICRO, at(0)) }, at(0));
+    assert_eq!([0, 1_500].map(|millis| share.level(&quota, at(millis)).remaining), [60, 48]);
+}
+
+#[test]
+fn stops_tracking_only_without_tokens() {
+    let (quota, _) = shared(100, 100, 0, 10, Fallback::Share);
+    let mut share = ShareState::fresh(&quota, at(0));
+    share.report(&quota, at(0), 0);
+    share.apply_reply(&quota, &settled(5, 0, 90 * MICRO, at(0)), at(1));
+    assert_eq!([2, 1_899, 1_900].map(|millis| share.stop_tracking(at(millis))), [false, false, true]);
+}
+
+#[test]
 fn window_names_its_edges() {
     let minute = windows_of(7, 0);
     let sliding = sliding_window::SlidingWindowQuota::new(7, 60 * SECOND, 6).unwrap();
