@@ -8,10 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 use hdrhistogram::Histogram;
-use tidegate::clock::read_boot_nanos;
-use tidegate::fleet::call::{Bucket, CELLS_MAX, ScriptCommand, SequencePosition, SyncBatch};
+use tidegate::clock::{Timestamp, read_boot_nanos};
+use tidegate::fleet::call::{Bucket, CELLS_MAX, CommandHead, ScriptCommand, SyncBatch};
 use tidegate::fleet::cell::{CellQuota, CellRate, CellReport, CellRequest, TOKEN};
-use tidegate::fleet::reply::{ReplyKind, ScriptReply};
+use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::scripts;
 
 use crate::client::Client;
@@ -125,7 +125,7 @@ fn drive(machine: &Machine, socket: &Path, hosts: u8, pace: &Pace) -> io::Result
                 let together = Arc::clone(&together);
                 scope.spawn(move || -> io::Result<Took> {
                     machine.pin(cpu)?;
-                    let host = Host::connect(socket, number)?;
+                    let host = Host::connect(socket)?;
                     together.wait();
                     host.ask(pace, u32::from(number), u32::from(hosts))
                 })
@@ -148,29 +148,24 @@ fn histogram() -> io::Result<Histogram<u64>> {
 struct Host {
     client: Client,
     batches: Vec<SyncBatch>,
-    /// Calls per bucket.
-    seqs: Vec<u64>,
 }
 
 impl Host {
-    fn connect(socket: &Path, number: u8) -> io::Result<Host> {
+    fn connect(socket: &Path) -> io::Result<Host> {
         let mut client = Client::connect(socket)?;
         client.load(&scripts::SYNC)?;
         let rate = CellRate::new(1_000, 1).ok_or_else(|| io::Error::other("a rate of 1000/s"))?;
         let terms = CellQuota { version: 1, rate, burst: 1_000 * TOKEN };
-        let epoch = read_boot_nanos() >> 8;
-        let mut id = [number; 16];
-        id[..8].copy_from_slice(&read_boot_nanos().to_le_bytes());
         let batch = |turn: u32| {
             let bucket = (turn % u32::from(BUCKETS)) as u8;
             let asks = (0..CELLS_MAX as u32).map(|cell| ask(bucket, turn * CELLS_MAX as u32 + cell, terms));
             let bucket = Bucket::from_number(bucket);
-            let place =
-                SequencePosition { bucket, host: id, lane: 0, epoch, seq: 0, offer: [1; 16], known: None };
-            SyncBatch { place, asks: asks.collect() }
+            let head = CommandHead { bucket, born_us: 0, sent_at: Timestamp::ORIGIN };
+            let asks: Vec<CellRequest> = asks.collect();
+            SyncBatch { head, numbers: vec![0; asks.len()], asks }
         };
         let batches = (0..CELLS / CELLS_MAX as u32).map(batch).collect();
-        Ok(Host { client, batches, seqs: vec![0; usize::from(BUCKETS)] })
+        Ok(Host { client, batches })
     }
 
     fn ask(mut self, pace: &Pace, number: u32, hosts: u32) -> io::Result<Took> {
@@ -206,20 +201,13 @@ impl Host {
 
     /// Sends one batch; returns its nanoseconds.
     fn one(&mut self, turn: usize) -> io::Result<u64> {
-        let mut batch = self.batches[turn % self.batches.len()].clone();
-        let seq = &mut self.seqs[usize::from(batch.place.bucket.number())];
-        *seq += 1;
-        batch.place.seq = *seq;
-        let call = ScriptCommand::Sync(batch);
+        let call = ScriptCommand::Sync(self.batches[turn % self.batches.len()].clone());
         let (reply, took) = self.client.call(&call)?;
         let ScriptReply::Sync(answer) = reply else { return Err(io::Error::other("another reply")) };
-        let ReplyKind::Done(said) = answer.kind else {
-            return Err(io::Error::other("a call that was not done"));
-        };
         let count = self.batches.len();
         let batch = &mut self.batches[turn % count];
-        batch.place.known = Some(answer.nonce);
-        for (ask, said) in batch.asks.iter_mut().zip(said) {
+        batch.head.born_us = answer.born_us;
+        for (ask, said) in batch.asks.iter_mut().zip(answer.results) {
             ask.last = Some(CellReport {
                 hold: ask.hold + said.grant,
                 demand: ask.demand,

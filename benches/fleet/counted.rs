@@ -104,12 +104,8 @@ impl Host {
         let loaded = read_text("benchmark.yaml", &yaml);
         assert!(!loaded.has_errors(), "the benchmark's own rules: {:?}", loaded.problems.first());
         engine.install_rules(loaded.domains);
-        let options = sync::SyncOptions {
-            host: [number + 1; 16],
-            epoch: 1,
-            buckets: sync::BUCKETS,
-            seed: u64::from(number) + 1,
-        };
+        let options =
+            sync::SyncOptions { host: [number + 1; 16], buckets: sync::BUCKETS, seed: u64::from(number) + 1 };
         let decider = engine.decider();
         let mut member = HostMember::new(engine, Arc::clone(&standing), options);
         member.expect(u32::from(HOSTS), at_micros(0).at);

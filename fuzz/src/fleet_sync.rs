@@ -80,7 +80,7 @@ impl Host {
         drop(engine.install_rules(loaded.domains));
         let now =
             Now { at: Timestamp::from_nanos(1_000_000_000), utc_offset_nanos: 1_772_539_200_000_000_000 };
-        let options = sync::SyncOptions { host: [5; 16], epoch: 3, buckets: 4, seed: 7 };
+        let options = sync::SyncOptions { host: [5; 16], buckets: 4, seed: 7 };
         let mut member = HostMember::new(Arc::clone(&engine), standing, options);
         member.expect(u32::from(hosts).max(1), now.at);
         let opening = ConnectionParams {
@@ -164,7 +164,7 @@ impl Host {
         let due = self.now.at.after(ticket.patience);
         let question = WaitingRequest { ticket: Arc::clone(&ticket), due, on_brought };
         self.member.ask(question, self.now, &mut self.calls);
-        self.member.tend_places(self.now, &mut self.calls);
+        self.member.tend_permits(self.now, &mut self.calls);
         self.waiting.push(Waiting { ticket, what, is_second, answer });
     }
 

@@ -221,8 +221,8 @@ fn counts(fleet: &FleetPage) -> Option<String> {
     push("failures", &mut by_name(&fleet.errors));
     push("batches", &mut by_name(&fleet.batches).filter(|(name, _)| *name != "answered"));
     push("overrides", &mut by_name(&fleet.overrides_rejected));
-    let FleetPage { repeats, outages, lost, clamped, .. } = *fleet;
-    let single = [("repeats", repeats), ("outages", outages), ("lost", lost), ("clamped", clamped)];
+    let FleetPage { outages, lost, clamped, .. } = *fleet;
+    let single = [("outages", outages), ("lost", lost), ("clamped", clamped)];
     push("since start", &mut single.into_iter());
     (!lines.is_empty()).then(|| lines.join("\n"))
 }

@@ -7,7 +7,7 @@ use super::tag::{BlockedUntil, TableState};
 use crate::limit::Quota;
 use crate::limit::concurrency::LeaseCount;
 use crate::limit::fixed_window::FixedWindowState;
-use crate::limit::places::Permits;
+use crate::limit::permits::Permits;
 use crate::limit::share::CompactShare;
 use crate::limit::sliding_log::SlidingLogState;
 use crate::limit::sliding_window::SlidingWindowState;

@@ -66,7 +66,7 @@ pub use leases::{
     WrongPool,
 };
 pub use ledger::{Account, AccountUse, HeldBytes};
-pub use permits::{ClaimedPermit, HostPermits, PermitTotals, PlacesReported, PlacesSettled};
+pub use permits::{ClaimedPermit, HostPermits, PermitReply, PermitTotals};
 pub use pool::{OtherHostsSums, OtherHostsView, PoolReserve, PoolView, ReserveView, SignalView};
 pub use remote_check::{
     CheckReply, OnCheckReply, RemoteCheckResult, RemoteChecker, SHORTFALLS_MAX, SharedRemoteChecker,

@@ -304,7 +304,7 @@ impl StageCheck {
         let quota = match &law.allowance.quota {
             Quota::FleetBudget(quota) => quota,
             Quota::Concurrency(quota) => {
-                return u32::from(self.lacks_permit(quota, by_what_is_known, case, shard));
+                return u32::from(self.lacks_permit(quota, by_what_is_known, case.now, shard));
             }
             _ => return 0,
         };

@@ -8,11 +8,11 @@ use super::ruling::permit_salt;
 use super::shards::{SHARDS, Shard};
 use super::tag::Tag;
 use crate::clock::Now;
-use crate::limit::places::Permits;
+use crate::limit::permits::Permits;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-pub use crate::limit::places::{PermitReply as PlacesSettled, PermitReport as PlacesReported};
+pub use crate::limit::permits::PermitReply;
 
 /// This host's part of one key of a shared concurrency limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -59,34 +59,20 @@ impl Engine {
         }
     }
 
-    /// Reads a key's state without changing it. `None`: there is no state of it.
+    /// Returns the permits that this host needs of a key, with the limit that holds for it now, and returns all others.
+    /// `None`: there is no state of the key.
     #[must_use]
-    pub fn peek_permits(
+    pub fn report_permits(
         &self,
         key: &SharedKey,
         budget: &FleetConcurrencyLimit,
         now: Now,
-    ) -> Option<PlacesReported> {
-        let shard = self.shards.lock(self.shards.index_for(&key.digest()));
-        let digest = key.state(budget);
-        let places = shard.permits.find(&digest).filter(|places| places.budget() == key.budget())?;
-        Some(places.peek_report(shard.in_use(&digest), now.at))
-    }
-
-    /// Reads a key's state for the sync that it requested; where permits are few, later idle ones request
-    /// another sync.
-    #[must_use]
-    pub fn read_permits_for_sync(
-        &self,
-        key: &SharedKey,
-        budget: &FleetConcurrencyLimit,
-        now: Now,
-    ) -> Option<PlacesReported> {
+    ) -> Option<(u32, SharedKey)> {
         let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
         let digest = key.state(budget);
         let in_use = shard.in_use(&digest);
-        let places = shard.permits.find_mut(&digest).filter(|places| places.budget() == key.budget())?;
-        Some(places.report_for_sync(in_use, now.at))
+        let permits = shard.permits.find_mut(&digest)?;
+        Some((permits.report(in_use, now.at), SharedKey::new(key.digest(), permits.budget())))
     }
 
     /// Creates the state of a key that a request waits for, or moves it to the key's budget.
@@ -94,7 +80,7 @@ impl Engine {
         let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
         let state = key.state(budget);
         match shard.permits.find_mut(&state) {
-            Some(places) => places.set_budget(key.budget()),
+            Some(permits) => permits.set_budget(key.budget()),
             None => {
                 let fresh = Permits::none_of(key.budget());
                 let evicted = shard.permits.insert(state, fresh, self.shards.memory(), now);
@@ -114,16 +100,16 @@ impl Engine {
         let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
         let state = key.state(budget);
         let in_use = shard.in_use(&state);
-        let places = shard.permits.find_mut(&state).filter(|places| places.budget() == key.budget())?;
-        places.reserve(in_use, now.at).then_some(ClaimedPermit { key: *key, state })
+        let permits = shard.permits.find_mut(&state).filter(|permits| permits.budget() == key.budget())?;
+        permits.reserve(in_use, now.at).then_some(ClaimedPermit { key: *key, state })
     }
 
-    pub(super) fn unclaim_permit(&self, place: &ClaimedPermit, now: Now) {
-        let ClaimedPermit { key, state } = place;
+    pub(super) fn unclaim_permit(&self, claimed: &ClaimedPermit, now: Now) {
+        let ClaimedPermit { key, state } = claimed;
         let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
         let in_use = shard.in_use(state);
-        if let Some(places) = shard.permits.find_mut(state) {
-            places.release_reservation(in_use, now.at);
+        if let Some(permits) = shard.permits.find_mut(state) {
+            permits.release_reservation(in_use, now.at);
             self.queue_permit_sync(&mut shard, key, state);
         }
     }
@@ -132,13 +118,11 @@ impl Engine {
     pub(super) fn release_permit(&self, state: &Digest, now: Now) {
         let mut shard = self.shards.lock(self.shards.index_for(state));
         let in_use = shard.end_progress(state, self.shards.memory());
-        let Some(places) = shard.permits.find_mut(state) else { return };
-        places.record_end(in_use, now.at);
-        if places.is_sync_due() {
-            let salt = permit_salt(&self.options.hash_key);
-            let key = SharedKey::new(state.with_tag_and_salt(Tag::NONE, salt), places.budget());
-            self.queue_permit_sync(&mut shard, &key, state);
-        }
+        let Some(permits) = shard.permits.find_mut(state) else { return };
+        permits.record_end(in_use, now.at);
+        let salt = permit_salt(&self.options.hash_key);
+        let key = SharedKey::new(state.with_tag_and_salt(Tag::NONE, salt), permits.budget());
+        self.queue_permit_sync(&mut shard, &key, state);
     }
 
     fn queue_permit_sync(&self, shard: &mut Shard, key: &SharedKey, state: &Digest) {
@@ -149,19 +133,13 @@ impl Engine {
         }
     }
 
-    /// Reports a key's state to be synced; this host keeps at most `keep` permits.
-    #[must_use]
-    pub fn report_permits(
-        &self,
-        key: &SharedKey,
-        budget: &FleetConcurrencyLimit,
-        keep: u32,
-        now: Now,
-    ) -> Option<PlacesReported> {
+    /// Has the request that is judged at this moment judged by the fallback of the key's limit.
+    pub(super) fn record_unanswered_permit(&self, key: &SharedKey, budget: &FleetConcurrencyLimit, now: Now) {
+        self.create_permits(key, budget, now);
         let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
-        let digest = key.state(budget);
-        let in_use = shard.in_use(&digest);
-        Some(shard.permits.find_mut(&digest)?.report(keep, in_use, now.at))
+        if let Some(permits) = shard.permits.find_mut(&key.state(budget)) {
+            permits.record_unanswered(now.at);
+        }
     }
 
     /// Applies the reply of a sync to a key.
@@ -169,14 +147,14 @@ impl Engine {
         &self,
         key: &SharedKey,
         budget: &FleetConcurrencyLimit,
-        settled: &PlacesSettled,
+        reply: &PermitReply,
         now: Now,
     ) {
         let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
         let digest = key.state(budget);
         let in_use = shard.in_use(&digest);
-        let Some(places) = shard.permits.find_mut(&digest) else { return };
-        places.apply_reply(settled, in_use, now.at);
+        let Some(permits) = shard.permits.find_mut(&digest) else { return };
+        permits.apply_reply(reply, in_use, now.at);
         self.queue_permit_sync(&mut shard, key, &digest);
     }
 
@@ -186,7 +164,7 @@ impl Engine {
         let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
         let digest = key.state(budget);
         let in_use = shard.in_use(&digest);
-        shard.permits.find_mut(&digest).is_none_or(|places| places.stop_tracking(in_use, now.at))
+        shard.permits.find_mut(&digest).is_none_or(|permits| permits.stop_tracking(in_use, now.at))
     }
 
     /// Returns this host's part of a rule's key without changing it. `None`: the rule has no shared
@@ -210,14 +188,14 @@ impl Engine {
         let here = of_rule.into_iter().map(|(number, budget)| {
             let key = SharedKey::new(digest, *number);
             let state = key.state(budget);
-            let places = shard.permits.find(&state).filter(|places| places.budget() == *number);
-            let is_here = places.is_some();
+            let permits = shard.permits.find(&state).filter(|permits| permits.budget() == *number);
+            let is_here = permits.is_some();
             let here = HostPermits {
                 name: key.name(),
                 max: budget.quota.max(),
-                held: places.map_or(0, |places| places.unexpired(now.at)),
+                held: permits.map_or(0, |permits| permits.unexpired(now.at)),
                 in_use: shard.in_use(&state),
-                is_tracked: places.is_some_and(Permits::is_tracked),
+                is_tracked: permits.is_some_and(Permits::is_tracked),
             };
             (is_here, here)
         });
@@ -231,9 +209,9 @@ impl Engine {
         let mut sums: HashMap<u64, PermitTotals> = HashMap::new();
         for shard in 0..SHARDS {
             let shard = self.shards.lock(shard);
-            shard.permits.each(|digest, places| {
-                let sum = sums.entry(places.budget()).or_default();
-                sum.held += u64::from(places.unexpired(now.at));
+            shard.permits.each(|digest, permits| {
+                let sum = sums.entry(permits.budget()).or_default();
+                sum.held += u64::from(permits.unexpired(now.at));
                 sum.in_use += u64::from(shard.in_use(digest));
             });
         }

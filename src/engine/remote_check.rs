@@ -239,7 +239,12 @@ fn record_missing_reply(
     ticket: &Shortfalls,
     now: Now,
 ) -> ArrayVec<(SharedKey, u32), SHORTFALLS_MAX> {
-    let budgets = engine.fleet_budgets();
+    let (budgets, limits) = (engine.fleet_budgets(), engine.fleet_concurrency_limits());
+    for need in ticket.needs.iter().filter(|need| need.is_permit) {
+        if let Some(limit) = limits.get(&need.key.budget()) {
+            engine.record_unanswered_permit(&need.key, limit, now);
+        }
+    }
     let miss = |need: &Shortfall| {
         let budget = budgets.get(&need.key.budget())?;
         let kept = engine.change_share(&need.key, budget, now, |share, quota| {

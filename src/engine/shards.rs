@@ -13,7 +13,7 @@ use super::tag::{BlockedUntil, TableState};
 use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::concurrency::LeaseCount;
 use crate::limit::fixed_window::FixedWindowState;
-use crate::limit::places::Permits;
+use crate::limit::permits::Permits;
 use crate::limit::share::CompactShare;
 use crate::limit::sliding_log::SlidingLogState;
 use crate::limit::sliding_window::SlidingWindowState;

@@ -55,6 +55,8 @@ pub struct HeartbeatReply {
     pub pools: Vec<FleetPoolLoad>,
     /// Live hosts with the same secret.
     pub alike: u32,
+    /// Another daemon uses the name of this host.
+    pub is_name_taken: bool,
 }
 
 /// The load of one pool on all hosts.
@@ -83,6 +85,7 @@ impl Heartbeat {
         }
         let mut keys: Vec<_> = KEYS.iter().map(|key| key.to_vec()).collect();
         keys.push(format!("tg:{{tm}}:hosts:{}", self.secret.name()).into_bytes());
+        keys.push(b"tg:{tm}:epochs".to_vec());
         let mut reports = ScriptWriter::default();
         for PoolReport { pool, load } in &self.pools {
             keys.push(format!("tg:{{tm}}:p:{pool}").into_bytes());
@@ -101,8 +104,9 @@ impl Heartbeat {
         let hosts = from.small(HOSTS_MAX);
         let rank = from.small(HOSTS_MAX);
         let alike = from.small(HOSTS_MAX);
+        let is_name_taken = from.byte() != 0;
         let pools = self.pools.iter().map(|_| FleetPoolLoad::read(&mut from)).collect();
-        let reply = ScriptReply::Beat(HeartbeatReply { now_us, hosts, rank, alike, pools });
+        let reply = ScriptReply::Beat(HeartbeatReply { now_us, hosts, rank, alike, is_name_taken, pools });
         Ok(Received { reply, clamped: from.clamped })
     }
 }
@@ -130,5 +134,5 @@ const KEYS: [&[u8]; 2] = [b"tg:{tm}:hosts", b"tg:{tm}:ranks"];
 pub const POOLS_MAX: usize = 64;
 /// An upper bound of any count on one host or all hosts.
 const COUNT_MAX: u64 = 1_000_000_000_000;
-const HEADER_BYTES: usize = 20;
+const HEADER_BYTES: usize = 21;
 const POOL_BYTES: usize = 30;

@@ -7,47 +7,10 @@ use foldhash::fast::FixedState;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 
-/// Per-key sync state that a book can hold.
-pub(super) trait KeyState {
-    fn new(key: SharedKey, now: Timestamp) -> Self;
-
-    fn key(&self) -> &SharedKey;
-
-    /// When to look at it next.
-    fn due(&mut self) -> &mut Timestamp;
-
-    /// Whether it is looked at only once its bucket has a free lane.
-    fn waits(&mut self) -> &mut bool;
-
-    fn in_flight(&self) -> bool;
-}
-
-impl KeyState for KeySync {
-    fn new(key: SharedKey, now: Timestamp) -> KeySync {
-        KeySync::new(key, now)
-    }
-
-    fn key(&self) -> &SharedKey {
-        &self.key
-    }
-
-    fn due(&mut self) -> &mut Timestamp {
-        &mut self.due
-    }
-
-    fn waits(&mut self) -> &mut bool {
-        &mut self.waits
-    }
-
-    fn in_flight(&self) -> bool {
-        self.in_flight
-    }
-}
-
 /// A table of pages, each with a number.
-#[derive(Debug)]
-pub(super) struct KeyTable<P = KeySync> {
-    pages: Vec<P>,
+#[derive(Debug, Default)]
+pub(super) struct KeyTable {
+    pages: Vec<KeySync>,
     free: Vec<usize>,
     /// Keys are digests under a secret, so that no client can force collisions, and a fast hash is safe.
     by_key: HashMap<([u8; 16], u64), usize, FixedState>,
@@ -55,26 +18,17 @@ pub(super) struct KeyTable<P = KeySync> {
     due: BinaryHeap<Reverse<(Timestamp, usize)>>,
 }
 
-impl<P> Default for KeyTable<P> {
-    fn default() -> KeyTable<P> {
-        KeyTable { pages: Vec::new(), free: Vec::new(), by_key: HashMap::default(), due: BinaryHeap::new() }
-    }
-}
-
-impl<P: KeyState> KeyTable<P> {
-    /// Makes the page wait for its bucket: it is not due until scheduled again. Returns whether it was not
-    /// waiting.
-    pub(super) fn wait(&mut self, number: usize) -> bool {
+impl KeyTable {
+    /// Makes the page wait for its bucket: it is not due until scheduled again.
+    pub(super) fn wait(&mut self, number: usize) {
         let page = self.page_mut(number);
-        *page.due() = NEVER;
-        !std::mem::replace(page.waits(), true)
+        (page.due, page.waits) = (NEVER, true);
     }
 
-    /// Ends the page's wait. Returns whether it did wait: it may have been closed meanwhile and its number
-    /// reused.
+    /// Ends the page's wait. Returns whether it did wait: it may have been closed meanwhile and its number reused.
     pub(super) fn wake(&mut self, number: usize) -> bool {
         let page = self.page_mut(number);
-        std::mem::take(page.waits()) && !page.in_flight()
+        std::mem::take(&mut page.waits) && !page.in_flight
     }
 
     pub(super) fn len(&self) -> usize {
@@ -82,18 +36,18 @@ impl<P: KeyState> KeyTable<P> {
     }
 
     #[allow(clippy::indexing_slicing, reason = "numbers are those of pages, and no page is ever removed")]
-    pub(super) fn page(&self, number: usize) -> &P {
+    pub(super) fn page(&self, number: usize) -> &KeySync {
         &self.pages[number]
     }
 
     #[allow(clippy::indexing_slicing, reason = "as above: the tokens of a key without a page would be lost")]
-    pub(super) fn page_mut(&mut self, number: usize) -> &mut P {
+    pub(super) fn page_mut(&mut self, number: usize) -> &mut KeySync {
         &mut self.pages[number]
     }
 
     /// The page at `number`, if it still belongs to `key`.
-    pub(super) fn page_of(&mut self, number: usize, key: &[u8; 16]) -> Option<&mut P> {
-        Some(self.page_mut(number)).filter(|page| page.key().name() == *key)
+    pub(super) fn page_of(&mut self, number: usize, key: &[u8; 16]) -> Option<&mut KeySync> {
+        Some(self.page_mut(number)).filter(|page| page.key.name() == *key)
     }
 
     pub(super) fn find(&self, key: &SharedKey) -> Option<usize> {
@@ -108,12 +62,12 @@ impl<P: KeyState> KeyTable<P> {
     }
 
     /// All open pages, in any order.
-    pub(super) fn open_pages(&self) -> impl Iterator<Item = &P> {
+    pub(super) fn open_pages(&self) -> impl Iterator<Item = &KeySync> {
         self.by_key.values().map(|number| self.page(*number))
     }
 
     pub(super) fn open(&mut self, key: SharedKey, now: Timestamp) -> usize {
-        let page = P::new(key, now);
+        let page = KeySync::new(key, now);
         let number = self.free.pop().unwrap_or(self.pages.len());
         match self.pages.get_mut(number) {
             Some(place) => *place = page,
@@ -126,16 +80,15 @@ impl<P: KeyState> KeyTable<P> {
     /// Closes a page. Returns its budget's number, if the page was open.
     pub(super) fn close(&mut self, number: usize) -> Option<u64> {
         let page = self.page_mut(number);
-        *page.due() = NEVER;
-        *page.waits() = false;
-        let key = *page.key();
+        (page.due, page.waits) = (NEVER, false);
+        let key = page.key;
         self.by_key.remove(&(key.name(), key.budget()))?;
         self.free.push(number);
         Some(key.budget())
     }
 
     pub(super) fn schedule(&mut self, number: usize, at: Timestamp) {
-        *self.page_mut(number).due() = at;
+        self.page_mut(number).due = at;
         self.due.push(Reverse((at, number)));
     }
 
@@ -144,7 +97,7 @@ impl<P: KeyState> KeyTable<P> {
             let Reverse((due, number)) = *self.due.peek().filter(|Reverse((due, _))| *due <= now)?;
             self.due.pop();
             let page = self.page_mut(number);
-            if *page.due() == due && !page.in_flight() {
+            if page.due == due && !page.in_flight {
                 return Some(number);
             }
         }

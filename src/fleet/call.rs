@@ -8,17 +8,16 @@ use super::cell::{AMOUNT_MAX, ASK_BYTES, CellQuota, CellRequest};
 use super::link::Script;
 use super::look::{Peek, Reset};
 use super::overrides::OverridesCall;
-use super::places::PermitCommand;
+use super::permits::PermitCommand;
 use super::scripts;
 use super::version::VersionCall;
 use super::window::CellWindow;
-use super::wire::{EXACT_MAX, ScriptWriter, hex, push_hex};
+use super::wire::{EXACT_MAX, ScriptWriter, push_hex};
+use crate::clock::Timestamp;
+use crate::engine::Shortfall;
 
 /// The name of a host.
 pub type Host = [u8; 16];
-
-/// The nonce of a bucket of cells: another one means that all its cells were lost.
-pub type Nonce = [u8; 16];
 
 /// One script invocation.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -28,7 +27,7 @@ pub enum ScriptCommand {
     /// Pays at once, all keys or none.
     Exact(Payment),
     /// Reports permits and asks for more.
-    Places(PermitCommand),
+    Permits(PermitCommand),
     /// A heartbeat.
     Beat(Heartbeat),
     /// Asks for the version of a rule's quota.
@@ -61,7 +60,7 @@ impl ScriptCommand {
         match self {
             ScriptCommand::Sync(batch) => batch.encode(),
             ScriptCommand::Exact(payment) => payment.encode(),
-            ScriptCommand::Places(places) => places.encode(),
+            ScriptCommand::Permits(permits) => permits.encode(),
             ScriptCommand::Beat(beat) => beat.encode(),
             ScriptCommand::Version(version) => Ok(version.encode()),
             ScriptCommand::Peek(peek) => peek.encode(),
@@ -80,9 +79,9 @@ impl ScriptCommand {
     #[must_use]
     pub fn tag(&self) -> String {
         match self {
-            ScriptCommand::Sync(batch) => batch.place.bucket.tag(),
-            ScriptCommand::Exact(payment) => payment.place.bucket.tag(),
-            ScriptCommand::Places(places) => places.place.bucket.tag(),
+            ScriptCommand::Sync(batch) => batch.head.bucket.tag(),
+            ScriptCommand::Exact(payment) => payment.head.bucket.tag(),
+            ScriptCommand::Permits(permits) => permits.head.bucket.tag(),
             ScriptCommand::Peek(peek) => peek.bucket.tag(),
             ScriptCommand::Reset(reset) => reset.bucket.tag(),
             ScriptCommand::Beat(_) | ScriptCommand::Version(_) | ScriptCommand::Overrides(_) => {
@@ -136,7 +135,7 @@ impl Bucket {
         format!("t{:02x}", self.0)
     }
 
-    /// The name of a cell: kind `q` for a token bucket, `w` for a window, `c` for permits.
+    /// The name of a cell: kind `q` for a token bucket, `w` for a window, `m` for permits.
     pub(super) fn cell(self, kind: char, key: [u8; 16]) -> Vec<u8> {
         let mut name = self.name_of(2 + 2 * key.len());
         name.extend([u8::try_from(kind).unwrap_or(b'?'), b':']);
@@ -160,56 +159,40 @@ impl Bucket {
     }
 }
 
-/// The position of a call: one host, one lane of one bucket, one sequence number. A lane has one call in
-/// flight; a call with the same number is a resend and gets the stored reply of the first.
+/// The common part of commands about the cells of one bucket. A command is sent once: after a failure its effect is
+/// unknown, and the next one about the same keys reports anew.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SequencePosition {
+pub struct CommandHead {
     /// The bucket of the cells.
     pub bucket: Bucket,
-    /// The calling host.
-    pub host: Host,
-    /// The host's lane. Each lane serves one script only, as Redis stores its last reply.
-    pub lane: u8,
-    /// The lane's epoch; a later one ends all earlier calls.
-    pub epoch: u64,
-    /// The sequence number in this epoch, from 1.
-    pub seq: u64,
-    /// The nonce to set if the bucket has none.
-    pub offer: Nonce,
-    /// The nonce of the last reply from this bucket.
-    pub known: Option<Nonce>,
+    /// When Redis created the bucket, by its clock, as of the last reply; 0: unknown.
+    pub born_us: u64,
+    /// When this host sent the command. Not part of its bytes.
+    pub sent_at: Timestamp,
 }
 
-impl SequencePosition {
-    pub(super) fn keys(&self, kind: char, cells: impl ExactSizeIterator<Item = [u8; 16]>) -> Vec<Vec<u8>> {
-        self.keys_of(cells.map(|cell| (kind, cell)))
-    }
-
-    fn keys_of(&self, cells: impl ExactSizeIterator<Item = (char, [u8; 16])>) -> Vec<Vec<u8>> {
-        let mut keys = Vec::with_capacity(cells.len() + 2);
-        keys.push(self.bucket.name(&format!("h:{}:{}", hex(self.host), self.lane)));
-        keys.push(self.bucket.name("n"));
+impl CommandHead {
+    pub(super) fn keys(&self, cells: impl ExactSizeIterator<Item = (char, [u8; 16])>) -> Vec<Vec<u8>> {
+        let mut keys = Vec::with_capacity(cells.len() + 1);
+        keys.push(self.bucket.name("b"));
         keys.extend(cells.map(|(kind, cell)| self.bucket.cell(kind, cell)));
         keys
     }
 
-    pub(super) fn head(&self) -> Vec<u8> {
-        let mut head = ScriptWriter::with_capacity(48);
-        head.amount(self.epoch, EXACT_MAX);
-        head.amount(self.seq, EXACT_MAX);
-        head.bytes.extend_from_slice(&self.offer);
-        head.bytes.extend_from_slice(&self.known.unwrap_or_default());
-        head.bytes
+    pub(super) fn bytes(&self) -> Vec<u8> {
+        self.born_us.min(EXACT_MAX).to_le_bytes().to_vec()
     }
 }
 
 /// A sync: this host's requests about some cells of one bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncBatch {
-    /// The position of the call.
-    pub place: SequencePosition,
+    /// The bucket, and when it was sent.
+    pub head: CommandHead,
     /// At most [`CELLS_MAX`], with distinct keys.
     pub asks: Vec<CellRequest>,
+    /// The numbers of the keys in the table of this host. Not part of its bytes.
+    pub numbers: Vec<usize>,
 }
 
 impl SyncBatch {
@@ -219,8 +202,8 @@ impl SyncBatch {
         self.asks.iter().for_each(|ask| ask.write(&mut asks));
         Ok(EncodedCommand {
             script: &scripts::SYNC,
-            keys: self.place.keys_of(self.asks.iter().map(|ask| (kind(ask.window.is_some()), ask.key))),
-            args: vec![self.place.head(), asks.bytes],
+            keys: self.head.keys(self.asks.iter().map(|ask| (kind(ask.window.is_some()), ask.key))),
+            args: vec![self.head.bytes(), asks.bytes],
         })
     }
 }
@@ -228,10 +211,12 @@ impl SyncBatch {
 /// An exact decision: some keys of one bucket pay, all or none.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Payment {
-    /// The position of the call.
-    pub place: SequencePosition,
+    /// The bucket, and when it was sent.
+    pub head: CommandHead,
     /// At most [`COSTS_MAX`], with distinct keys.
     pub costs: Vec<KeyPayment>,
+    /// The pending request and what it lacks, in the order of the costs. Not part of its bytes.
+    pub ticket: (u64, Vec<Shortfall>),
 }
 
 /// The payment of one key.
@@ -263,8 +248,8 @@ impl Payment {
         }
         Ok(EncodedCommand {
             script: &scripts::EXACT,
-            keys: self.place.keys_of(self.costs.iter().map(|cost| (kind(cost.window.is_some()), cost.key))),
-            args: vec![self.place.head(), costs.bytes],
+            keys: self.head.keys(self.costs.iter().map(|cost| (kind(cost.window.is_some()), cost.key))),
+            args: vec![self.head.bytes(), costs.bytes],
         })
     }
 }

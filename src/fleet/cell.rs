@@ -83,8 +83,7 @@ pub struct CellRequest {
     pub key: [u8; 16],
     /// The quota of its rule as this host has it.
     pub terms: CellQuota,
-    /// The last report that Redis surely has. `None` after [`ReplyKind::Unknown`](super::reply::ReplyKind::Unknown),
-    /// and after a change of the nonce.
+    /// The last report that Redis surely has. `None` after a command without a reply.
     pub last: Option<CellReport>,
     /// The tokens held now without `back`, µtok.
     pub hold: u64,

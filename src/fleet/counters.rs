@@ -84,15 +84,9 @@ impl FleetView {
 
     /// Returns the batches of cells, by outcome.
     #[must_use]
-    pub fn batches(&self) -> [(&'static str, u64); 5] {
-        let SyncCounts { batches, stale, unknown, given_up, .. } = self.happened;
-        [
-            ("answered", batches),
-            ("stale", stale),
-            ("unknown", unknown),
-            ("given_up", given_up),
-            ("undecodable", self.undecodable),
-        ]
+    pub fn batches(&self) -> [(&'static str, u64); 3] {
+        let SyncCounts { batches, unanswered, .. } = self.happened;
+        [("answered", batches), ("unanswered", unanswered), ("undecodable", self.undecodable)]
     }
 
     /// Returns the remote checks, by outcome.

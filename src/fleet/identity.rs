@@ -13,7 +13,7 @@ use std::hash::Hasher;
 pub struct Identity {
     /// The host's name among the others.
     pub host: Host,
-    /// The epoch, larger at each start and above every lane epoch of earlier starts.
+    /// The epoch, larger at each start.
     pub epoch: u64,
     /// The last known host count, used for shares until Redis reports a new one.
     pub hosts: u32,
@@ -111,8 +111,8 @@ fn digest(host: &Host, parts: &[&[u8]]) -> [u8; 16] {
     hasher.finish128().as_bytes()
 }
 
-/// The first epoch of a start. Renewed lanes count up from it, hence the gap between starts. Two machines
-/// started from one copy differ by the random part: one is later, and the other's calls become stale.
+/// The epoch of a start. Two machines started from one copy differ by the random part: the earlier one is told by its
+/// heartbeats to take another name.
 fn epoch(starts: u32, chance: u64) -> u64 {
     (u64::from(starts) << LIFE_BITS) + chance % (1 << CHANCE_BITS)
 }
@@ -127,7 +127,6 @@ const MAGIC: &[u8; 8] = b"tgfleet1";
 
 const BYTES: usize = 8 + 16 + 16 + 4 + 4 + 16;
 
-/// A start has 2^20 epochs, of which at least half are left for renewed lanes.
 const LIFE_BITS: u32 = 20;
 
 const CHANCE_BITS: u32 = 19;
@@ -149,7 +148,7 @@ mod tests {
             assert_eq!(kept.len(), BYTES);
             let next = Identity::next(Some(&kept), &marks("m1"), [life; 32]);
             assert_eq!((next.host, next.hosts), (before.host, 7));
-            assert!(next.epoch > before.epoch + (1 << 19), "lanes that began anew are of the life before");
+            assert!(next.epoch > before.epoch);
             before = next;
         }
     }

@@ -5,6 +5,7 @@ use super::asking::PendingChecks;
 use super::beat::HeartbeatReply;
 use super::call::ScriptCommand;
 use super::crowd::HostCount;
+use super::permits::PermitSync;
 use super::questions::WaitingRequest;
 use super::reply::ScriptReply;
 use super::sync::{Sync, SyncOptions};
@@ -22,6 +23,7 @@ pub struct HostMember {
     budgets: Arc<HashMap<u64, FleetBudget>>,
     places: Arc<HashMap<u64, FleetConcurrencyLimit>>,
     sync: Sync,
+    permits: PermitSync,
     asking: PendingChecks,
     versions: Versions,
     crowd: HostCount,
@@ -34,6 +36,7 @@ impl HostMember {
         let (of_asking, seed) = (Arc::clone(&standing), options.seed.rotate_left(17));
         let mut member = HostMember {
             sync: Sync::new(options, Arc::clone(&standing)),
+            permits: PermitSync::new(options.buckets, options.seed.rotate_left(31)),
             asking: PendingChecks::new(Arc::clone(&engine), of_asking, options.buckets, seed),
             engine,
             standing,
@@ -52,6 +55,12 @@ impl HostMember {
         &self.sync
     }
 
+    /// The permits of concurrency limits.
+    #[must_use]
+    pub fn permits(&self) -> &PermitSync {
+        &self.permits
+    }
+
     /// The remote checks.
     #[must_use]
     pub fn asking(&self) -> &PendingChecks {
@@ -68,9 +77,9 @@ impl HostMember {
     pub fn take_budgets(&mut self) {
         let (budgets, places) = (self.engine.fleet_budgets(), self.engine.fleet_concurrency_limits());
         if !Arc::ptr_eq(&budgets, &self.budgets) || !Arc::ptr_eq(&places, &self.places) {
-            self.sync.set_places(Arc::clone(&places));
+            self.permits.set_limits(Arc::clone(&places));
             self.sync.set_budgets(Arc::clone(&budgets));
-            self.versions.set(&budgets, &places);
+            self.versions.set(&budgets);
             (self.budgets, self.places) = (budgets, places);
         }
     }
@@ -106,6 +115,7 @@ impl HostMember {
         }
         self.sync.set_linked(is_heard, now);
         if is_heard {
+            self.permits.renew_soon(now);
             self.asking.linked();
             // After an outage Redis may be another server or have lost its data.
             self.versions.ask_again();
@@ -116,11 +126,11 @@ impl HostMember {
     /// Makes the calls due now.
     pub fn tick(&mut self, now: Now, out: &mut Vec<ScriptCommand>) {
         self.sync.tick(&self.engine, now, out);
-        self.asking.tick(now, out);
-        self.tend_places(now, out);
+        self.asking.tick(now);
+        self.tend_permits(now, out);
     }
 
-    /// Makes the calls of a pending request. Requests that wait for permits are [served](HostMember::tend_places)
+    /// Makes the calls of a pending request. Requests that wait for permits are [served](HostMember::tend_permits)
     /// after all pending requests were taken.
     pub fn ask(&mut self, question: WaitingRequest, now: Now, out: &mut Vec<ScriptCommand>) {
         let WaitingRequest { ticket, due, on_brought } = question;
@@ -128,9 +138,20 @@ impl HostMember {
         self.asking.ask((&*ticket, due), on_brought, |budget| sync.version(budget), now, out);
     }
 
-    /// Grants permits to waiting requests and asks Redis for the missing ones.
-    pub fn tend_places(&mut self, now: Now, out: &mut Vec<ScriptCommand>) {
-        self.asking.tend_places(&mut self.sync, now, out);
+    /// Grants permits to waiting requests, requests the missing ones from Redis, and returns idle ones.
+    pub fn tend_permits(&mut self, now: Now, out: &mut Vec<ScriptCommand>) {
+        self.asking.tend_permits(&mut self.permits, now);
+        if self.standing.is_redis_reachable() {
+            self.permits.tick(self.sync.host(), &self.engine, now, out);
+        }
+    }
+
+    /// Forgets the calls without a reply: their connections were closed.
+    pub fn forget_commands(&mut self, now: Timestamp) {
+        self.sync.forget_commands(now);
+        self.permits.forget_commands(now);
+        self.asking.forget_commands();
+        self.versions.ask_again();
     }
 
     /// Handles the reply to a call about budgets or cells; ignores others.
@@ -144,14 +165,18 @@ impl HostMember {
         let flushed = self.sync.happened().flushed;
         match (call, reply) {
             (ScriptCommand::Sync(batch), ScriptReply::Sync(answer)) => {
-                self.sync.answered(batch, answer, &self.engine, now);
+                self.asking.heard_after(now.at.since(batch.head.sent_at), now.at);
+                self.sync.answered(batch, &answer, &self.engine, now);
             }
-            (ScriptCommand::Places(call), ScriptReply::Places(answer)) => {
-                self.sync.places_answered(call, answer, &self.engine, now);
-                self.tend_places(now, out);
+            (ScriptCommand::Permits(command), ScriptReply::Permits(answer)) => {
+                let took = now.at.since(command.head.sent_at);
+                self.asking.heard_after(took, now.at);
+                self.sync.heard(took, now.at);
+                self.permits.answered(command, answer, &self.engine, now);
+                self.tend_permits(now, out);
             }
             (ScriptCommand::Exact(payment), ScriptReply::Exact(answer)) => {
-                self.asking.answered(payment, answer, now);
+                self.asking.answered(payment, &answer, now);
             }
             (ScriptCommand::Version(call), ScriptReply::Version(version)) => {
                 if let Some(budget) = self.versions.answered(call, version) {
@@ -175,7 +200,10 @@ impl HostMember {
     pub fn failed(&mut self, call: &ScriptCommand, now: Timestamp) {
         match call {
             ScriptCommand::Sync(batch) => self.sync.failed(batch, now),
-            ScriptCommand::Places(call) => self.sync.places_failed(call, now),
+            ScriptCommand::Permits(command) => {
+                self.sync.missed(now);
+                self.permits.failed(command, now);
+            }
             ScriptCommand::Exact(payment) => self.asking.failed(payment, now),
             ScriptCommand::Version(call) => self.versions.failed(call),
             _ => {}
@@ -184,9 +212,12 @@ impl HostMember {
 
     /// Returns borrowed tokens before this host leaves. Returns whether calls are still due or unanswered.
     pub fn leave(&mut self, now: Now, out: &mut Vec<ScriptCommand>) -> bool {
+        if !self.standing.is_redis_reachable() {
+            return false;
+        }
+        self.asking.tick(now);
         let is_left = self.sync.leave(&self.engine, now, out);
-        self.asking.tick(now, out);
-        is_left || self.standing.is_redis_reachable() && self.asking.has_calls()
+        self.permits.leave(self.sync.host(), &self.engine, now, out) || is_left || self.asking.has_calls()
     }
 }
 

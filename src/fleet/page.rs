@@ -41,12 +41,14 @@ pub(super) struct KeySync {
     pub(super) refused: bool,
     /// The engine has called for a sync since the last command; it does not call again before the next one.
     pub(super) calls: bool,
+    /// The last command has no reply: what it reported as requested is still wanted.
+    is_lost: bool,
     /// Requests since the last report, as of the last check of the key.
     asked: u32,
     /// When `asked` was last seen to grow.
     busy: Timestamp,
     pub(super) due: Timestamp,
-    /// Waits until its cell bucket can send; not checked before.
+    /// Waits until its bucket has room; not checked before.
     pub(super) waits: bool,
 }
 
@@ -77,6 +79,7 @@ impl KeySync {
             token_takes: EVERY,
             refused: false,
             calls: false,
+            is_lost: false,
             asked: 0,
             busy: now,
             due: now,
@@ -130,7 +133,7 @@ impl KeySync {
         let is_lapsing = there.borrowed > 0
             && self.renews(has_plenty).is_some_and(|after| pace.now >= asked_at.after(after));
         let is_owed = there.debt > 0 && (self.calls || !has_plenty || pace.now >= asked_at.after(OWED_MAX));
-        let is_to_be_settled = is_owed || there.refund > 0 || excess > 0;
+        let is_to_be_settled = is_owed || there.refund > 0 || excess > 0 || self.is_lost;
         if is_to_be_settled || is_wanted || is_to_be_told || is_lapsing {
             let soonest = self.soonest(pace.now);
             return if soonest > pace.now { NextAction::Look(soonest) } else { NextAction::Ask(excess) };
@@ -212,7 +215,7 @@ impl KeySync {
         self.is_paced = paced < needed;
         let want = paced.min(self.fair(reported.debt, waited, budget, pace));
         let knew = self.known.map(|(at, kept)| (pace.now.since(at), kept)).filter(|(age, kept)| age < kept);
-        self.calls = false;
+        (self.calls, self.is_lost) = (false, false);
         let returned = WindowRefund { amount: u64::from(reported.refund) * TOKEN, paid_us: reported.paid_us };
         // Returned window tokens were never spent: they are reported apart from refunds of spent ones.
         let back = if window.is_some() { back.saturating_sub(reported.refund) } else { back };
@@ -233,12 +236,11 @@ impl KeySync {
         }
     }
 
-    /// Applies a reply to the command sent at `sent`; `heard` bounds the time at which Redis ran it. Returns
-    /// whether that command was in flight.
+    /// Applies a reply to the command sent at `sent`. Returns whether that command was in flight.
     pub(super) fn hear(
         &mut self,
         (ask, said): (&CellRequest, &CellReply),
-        (sent, heard): (Timestamp, Timestamp),
+        sent: Timestamp,
         pace: &Pace,
     ) -> bool {
         let now = pace.now;
@@ -255,7 +257,7 @@ impl KeySync {
         };
         self.known = Some((now, Duration::from_micros(kept_us)));
         self.more = window.filter(|(_, said)| said.more_us > 0).map(|(_, said)| {
-            (heard.after(Duration::from_micros(said.more_us)), said.stands == WindowStatus::SpentOut)
+            (now.after(Duration::from_micros(said.more_us)), said.stands == WindowStatus::SpentOut)
         });
         self.level = said.level;
         self.fleet_demand = said.demand;
@@ -271,6 +273,7 @@ impl KeySync {
     pub(super) fn lose(&mut self, sent: Timestamp) {
         if self.asked_at == Some(sent) {
             self.forget();
+            self.is_lost = true;
         }
     }
 

@@ -1,11 +1,11 @@
 //! Decoding of replies, which are not trusted: lengths must match the command, and numbers are clamped.
 
 use super::beat::HeartbeatReply;
-use super::call::{Nonce, Payment, ScriptCommand, SyncBatch};
+use super::call::{Payment, ScriptCommand, SyncBatch};
 use super::cell::{BURST_MAX, CellReply, DEBT_MAX, GENERATION_US, SAID_BYTES};
 use super::look::PeekReply;
 use super::overrides::OverridesReply;
-use super::places::{self, KeyPermitReply, PermitCommand};
+use super::permits::{self, KeyPermitReply, PermitCommand};
 use super::window::{self, WindowReply};
 use super::wire::{EXACT_MAX, ReplyReader};
 
@@ -25,8 +25,8 @@ pub enum ScriptReply {
     Sync(CommandReply<Vec<CellReply>>),
     /// To [`ScriptCommand::Exact`].
     Exact(CommandReply<Vec<PaymentResult>>),
-    /// To [`ScriptCommand::Places`].
-    Places(CommandReply<Vec<KeyPermitReply>>),
+    /// To [`ScriptCommand::Permits`].
+    Permits(CommandReply<Vec<KeyPermitReply>>),
     /// To [`ScriptCommand::Beat`].
     Beat(HeartbeatReply),
     /// To [`ScriptCommand::Version`].
@@ -39,26 +39,15 @@ pub enum ScriptReply {
     Overrides(OverridesReply),
 }
 
-/// The reply to a command with a sequence number in a lane.
+/// The reply to a command about the cells of one bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandReply<T> {
-    /// The outcome of the command.
-    pub kind: ReplyKind<T>,
-    /// The nonce of this cell bucket's lifetime in Redis; zeros if it was never written.
-    pub nonce: Nonce,
-    /// When the command first ran, by the Redis clock, in microseconds.
+    /// When Redis created the bucket, by its clock, in microseconds: another time means that its cells were lost.
+    pub born_us: u64,
+    /// When the command ran, by the Redis clock, in microseconds.
     pub now_us: u64,
-}
-
-/// The outcome of a numbered command.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum ReplyKind<T> {
-    /// It ran, now or at an earlier attempt.
-    Done(T),
-    /// A later command of this host ran before: another daemon has its name, or this command was given up.
-    Stale,
-    /// Redis does not know the commands before it, and ran nothing: the host begins an epoch without reports.
-    Unknown,
+    /// The results, one for each key.
+    pub results: T,
 }
 
 /// The part of a payment's reply for one cost.
@@ -91,12 +80,12 @@ impl ScriptReply {
     /// Decodes the bytes of a reply to a command.
     ///
     /// # Errors
-    /// Bytes of the wrong length or of an unknown kind.
+    /// Bytes of the wrong length.
     pub fn decode(call: &ScriptCommand, bytes: &[u8]) -> Result<Received, ReplyFault> {
         match call {
             ScriptCommand::Sync(batch) => sync(batch, bytes),
             ScriptCommand::Exact(payment) => exact(payment, bytes),
-            ScriptCommand::Places(places) => of_places(places, bytes),
+            ScriptCommand::Permits(command) => of_permits(command, bytes),
             ScriptCommand::Beat(beat) => beat.decode(bytes),
             ScriptCommand::Peek(peek) => peek.decode(bytes),
             ScriptCommand::Reset(_) => {
@@ -131,11 +120,12 @@ fn exact(payment: &Payment, bytes: &[u8]) -> Result<Received, ReplyFault> {
     Ok(Received { reply: ScriptReply::Exact(answer), clamped })
 }
 
-fn of_places(call: &PermitCommand, bytes: &[u8]) -> Result<Received, ReplyFault> {
-    let (answer, clamped) = answer(bytes, call.asks.len() * places::SAID_BYTES, |from, now_us| {
-        call.asks.iter().map(|ask| KeyPermitReply::read(from, ask, now_us / GENERATION_US)).collect()
+fn of_permits(command: &PermitCommand, bytes: &[u8]) -> Result<Received, ReplyFault> {
+    let length = command.requests.len() * permits::RESULT_BYTES;
+    let (answer, clamped) = answer(bytes, length, |from, _| {
+        command.requests.iter().map(|request| KeyPermitReply::read(from, request)).collect()
     })?;
-    Ok(Received { reply: ScriptReply::Places(answer), clamped })
+    Ok(Received { reply: ScriptReply::Permits(answer), clamped })
 }
 
 fn answer<T>(
@@ -143,19 +133,11 @@ fn answer<T>(
     rest: usize,
     read: impl FnOnce(&mut ReplyReader<'_>, u64) -> T,
 ) -> Result<(CommandReply<T>, u32), ReplyFault> {
-    let kind = *bytes.first().ok_or(ReplyFault::Length { expected: HEADER_BYTES, found: 0 })?;
-    let rest = if kind == OK { rest } else { 0 };
     let mut from = ReplyReader::of(bytes, HEADER_BYTES + rest)?;
-    from.byte();
-    let nonce = from.bytes();
+    let born_us = from.amount(EXACT_MAX);
     let now_us = from.amount(EXACT_MAX);
-    let kind = match kind {
-        OK => ReplyKind::Done(read(&mut from, now_us)),
-        STALE => ReplyKind::Stale,
-        UNKNOWN => ReplyKind::Unknown,
-        other => return Err(ReplyFault::Kind(other)),
-    };
-    Ok((CommandReply { kind, nonce, now_us }, from.clamped))
+    let results = read(&mut from, now_us);
+    Ok((CommandReply { born_us, now_us, results }, from.clamped))
 }
 
 impl PaymentResult {
@@ -189,8 +171,5 @@ pub enum ReplyFault {
     Kind(u8),
 }
 
-const OK: u8 = 0;
-const STALE: u8 = 1;
-const UNKNOWN: u8 = 2;
-const HEADER_BYTES: usize = 25;
+const HEADER_BYTES: usize = 16;
 const PAID_BYTES: usize = 25;

@@ -25,10 +25,9 @@ impl RoundTrip {
         ((self.took * 4).max(TIMEOUT_MIN) * (1 << self.patience)).min(TIMEOUT_MAX)
     }
 
-    /// Records a reply; its round trip is known only if the command was sent once.
-    pub(super) fn heard(&mut self, took: Option<Duration>, now: Timestamp) {
+    /// Records a reply.
+    pub(super) fn heard(&mut self, took: Duration, now: Timestamp) {
         self.heard = now;
-        let Some(took) = took else { return };
         self.patience = 0;
         let took = took.min(TIMEOUT_MAX);
         // Longer round trips weigh more: too short a timeout would learn nothing.
@@ -69,12 +68,10 @@ mod tests {
             if wait < took {
                 now = now.after(wait);
                 round_trip.missed(now);
-                // The reply comes later, and may belong to the first or the second attempt.
-                round_trip.heard(None, now.after(took - wait));
                 now = now.after(Duration::from_secs(1));
             } else {
                 now = now.after(took);
-                round_trip.heard(Some(took), now);
+                round_trip.heard(took, now);
             }
         }
         assert!(round_trip.timeout() >= took * 2, "{round_trip:?}");
@@ -84,7 +81,7 @@ mod tests {
     fn one_that_is_lost_among_others_changes_nothing() {
         let mut round_trip = RoundTrip::default();
         let now = Timestamp::from_nanos(1_000_000_000);
-        round_trip.heard(Some(FIRST), now);
+        round_trip.heard(FIRST, now);
         round_trip.missed(now.after(Duration::from_millis(100)));
         assert_eq!(round_trip.timeout(), TIMEOUT_MIN);
     }

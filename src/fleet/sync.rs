@@ -4,14 +4,12 @@
 mod absence;
 mod answered;
 mod leave;
-mod places;
 mod sending;
 
-use super::book::{KeyTable, NEVER};
+use super::book::KeyTable;
 use super::call::{Bucket, Host, ScriptCommand, SyncBatch};
 use super::cell::{CellQuota, CellReply, CellRequest};
 use super::dice::Rng;
-use super::lanes::{Sequences, UnansweredBatch};
 use super::page::{self, NextAction, Pace};
 use super::redis_clock::RedisClock;
 use super::round_trip::RoundTrip;
@@ -19,10 +17,7 @@ use super::tally::{BudgetCounters, Tallies};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Engine, FleetBudget, FleetStatus, SharedKey};
 use absence::Absence;
-pub use places::PermitCheckReply;
-use places::PermitSync;
-use sending::AGAIN_AFTER;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -31,8 +26,6 @@ use std::time::Duration;
 pub struct SyncOptions {
     /// The identity of this host.
     pub host: Host,
-    /// The epoch of this host; a later one is larger.
-    pub epoch: u64,
     /// Cell buckets, 1 to 256; equal on all hosts.
     pub buckets: u16,
     /// The seed of the rng.
@@ -46,18 +39,12 @@ pub struct SyncCounts {
     pub cells: u64,
     /// Batches that were answered.
     pub batches: u64,
-    /// Batches that were sent again.
-    pub repeats: u64,
-    /// Batches given up, whether they ran or not.
-    pub given_up: u64,
+    /// Batches without a reply, whether they ran or not.
+    pub unanswered: u64,
     /// Cells that expired early.
     pub lost: u64,
-    /// Cell buckets with a new nonce: Redis has lost their data.
+    /// Cell buckets that Redis has created anew: it has lost their data.
     pub flushed: u64,
-    /// Batches that came after a later one.
-    pub stale: u64,
-    /// Batches whose predecessors Redis did not know.
-    pub unknown: u64,
     /// Tokens charged below zero: admitted beyond the budget.
     pub excess: u64,
     /// Refusals of a key of which the next reply showed at least a tenth of the budget: an estimate.
@@ -72,11 +59,9 @@ pub struct Sync {
     options: SyncOptions,
     standing: Arc<FleetStatus>,
     book: KeyTable,
-    /// The earliest resend of a batch.
-    again: Timestamp,
-    /// When to check next for batches to give up.
-    give_up: Timestamp,
-    lanes: Vec<Sequences>,
+    buckets: Vec<BucketState>,
+    /// Keys of each bucket that wait until fewer of its commands are unanswered, oldest first.
+    waiting: Vec<VecDeque<usize>>,
     budgets: Arc<HashMap<u64, FleetBudget>>,
     versions: HashMap<u64, u64>,
     round_trip: RoundTrip,
@@ -86,21 +71,27 @@ pub struct Sync {
     happened: SyncCounts,
     tallies: Tallies,
     calls: Vec<SharedKey>,
-    places: PermitSync,
+}
+
+/// The commands of one bucket.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct BucketState {
+    /// When Redis created the bucket, as of the last reply; 0: unknown.
+    pub(super) born_us: u64,
+    /// Commands without a reply.
+    pub(super) in_flight: u32,
 }
 
 impl Sync {
     /// Makes the state of a host that has sent nothing yet.
     #[must_use]
     pub fn new(options: SyncOptions, standing: Arc<FleetStatus>) -> Sync {
-        let buckets = (0..options.buckets.clamp(1, 256)).filter_map(|bucket| u8::try_from(bucket).ok());
         Sync {
             options,
             standing,
             book: KeyTable::default(),
-            again: NEVER,
-            give_up: Timestamp::ORIGIN,
-            lanes: buckets.map(|bucket| Sequences::new(Bucket::from_number(bucket))).collect(),
+            buckets: vec![BucketState::default(); usize::from(options.buckets.clamp(1, 256))],
+            waiting: vec![VecDeque::new(); usize::from(options.buckets.clamp(1, 256))],
             budgets: Arc::default(),
             versions: HashMap::new(),
             round_trip: RoundTrip::default(),
@@ -110,7 +101,6 @@ impl Sync {
             happened: SyncCounts::default(),
             tallies: Tallies::default(),
             calls: Vec::new(),
-            places: PermitSync::new(options.buckets),
         }
     }
 
@@ -134,7 +124,7 @@ impl Sync {
     /// The number of synced keys.
     #[must_use]
     pub fn keys(&self) -> usize {
-        self.book.len() + self.places.len()
+        self.book.len()
     }
 
     /// The tokens held and the tokens owed, over all synced keys.
@@ -162,8 +152,7 @@ impl Sync {
 
     /// Replaces the budgets by those of the rules in force.
     pub fn set_budgets(&mut self, budgets: Arc<HashMap<u64, FleetBudget>>) {
-        let places = &self.places;
-        self.tallies.keep(|budget| budgets.contains_key(&budget) || places.is_in_force(budget));
+        self.tallies.keep(|budget| budgets.contains_key(&budget));
         self.budgets = budgets;
     }
 
@@ -181,49 +170,43 @@ impl Sync {
     /// Emits the commands that are due now.
     pub fn tick(&mut self, engine: &Engine, now: Now, out: &mut Vec<ScriptCommand>) {
         self.answer_calls(engine, now);
-        self.answer_place_calls(engine, now);
-        self.give_up(now.at);
         if !self.standing.is_redis_reachable() {
             return;
         }
-        self.repeat(now.at, out);
         let mut asks = BatchParts::new();
-        let mut look_at = |sync: &mut Sync, number: usize| {
-            if sync.is_gathered(&asks, number) {
-                sync.book.schedule(number, now.at.after(NEXT_BATCH));
-            } else if let Some((bucket, ask)) = sync.look(engine, number, now) {
-                sync.gather(&mut asks, bucket, (number, ask), now.at, out);
+        // Keys that have waited go before keys that are due now.
+        while let Some(number) = self.take_waiting().or_else(|| self.book.take_due(now.at)) {
+            if self.is_gathered(&asks, number) {
+                self.book.schedule(number, now.at.after(NEXT_BATCH));
+            } else if let Some((bucket, ask)) = self.look(engine, number, now) {
+                self.gather(&mut asks, bucket, (number, ask), now.at, out);
             }
-        };
-        // Keys that waited for a lane go before keys that are due now.
-        for bucket in 0..self.lanes.len() {
-            while let Some(number) = self.lanes.get_mut(bucket).and_then(Sequences::take_waiting) {
-                if self.book.wake(number) {
-                    look_at(self, number);
-                }
-            }
-        }
-        while let Some(number) = self.book.take_due(now.at) {
-            look_at(self, number);
         }
         self.send_rest(asks, now.at, out);
-        self.tick_places(engine, now, out);
+    }
+
+    /// Takes the key that has waited longest for its bucket, if that has room.
+    fn take_waiting(&mut self) -> Option<usize> {
+        loop {
+            let buckets = self.buckets.iter().zip(&mut self.waiting);
+            let number = buckets
+                .filter(|(bucket, _)| bucket.has_room())
+                .find_map(|(_, waiting)| waiting.pop_front())?;
+            if self.book.wake(number) {
+                return Some(number);
+            }
+        }
     }
 
     /// When the next tick is due, unless the engine calls or a reply comes earlier.
     #[must_use]
     pub fn next(&self) -> Timestamp {
-        let due = self.book.next().min(self.again).min(self.give_up).min(self.places.next());
-        let is_waited_for = self.lanes.iter().any(Sequences::has_room_for_waiting);
-        if is_waited_for { Timestamp::ORIGIN } else { due }
-    }
-
-    /// Schedules a resend of a batch that may or may not have run, unchanged.
-    pub fn failed(&mut self, batch: &SyncBatch, now: Timestamp) {
-        let again = now.after(self.dice.up_to(AGAIN_AFTER));
-        self.round_trip.missed(now);
-        batch.place.bucket.of_each(&mut self.lanes).repeat(&batch.place, again);
-        self.again = self.again.min(again);
+        let is_room_for_waiting = self
+            .buckets
+            .iter()
+            .zip(&self.waiting)
+            .any(|(bucket, waiting)| bucket.has_room() && !waiting.is_empty());
+        if is_room_for_waiting { Timestamp::ORIGIN } else { self.book.next() }
     }
 
     /// Records the number of hosts that Redis counts as alive.
@@ -240,18 +223,28 @@ impl Sync {
         if !linked {
             return;
         }
-        self.again = now;
-        for lanes in &mut self.lanes {
-            lanes
-                .flights()
-                .filter(|flight| flight.again.is_some())
-                .for_each(|flight| flight.again = Some(now));
-        }
         for number in self.book.numbers() {
             let at = now.after(self.dice.up_to(page::EVERY));
             self.book.schedule(number, at);
         }
-        self.relink_places(now);
+    }
+
+    /// Forgets the commands without a reply: their connections were closed.
+    pub fn forget_commands(&mut self, now: Timestamp) {
+        self.buckets.iter_mut().for_each(|bucket| bucket.in_flight = 0);
+        for number in self.book.numbers() {
+            self.book.page_mut(number).forget();
+            let at = now.after(self.dice.up_to(page::EVERY));
+            self.book.schedule(number, at);
+        }
+    }
+
+    pub(super) fn heard(&mut self, took: Duration, now: Timestamp) {
+        self.round_trip.heard(took, now);
+    }
+
+    pub(super) fn missed(&mut self, now: Timestamp) {
+        self.round_trip.missed(now);
     }
 
     fn answer_calls(&mut self, engine: &Engine, now: Now) {
@@ -297,11 +290,9 @@ impl Sync {
         let pace = self.pace(now.at);
         let page = self.book.page_mut(number);
         let bucket = Bucket::of(&page.key.name(), self.options.buckets);
-        let lanes = bucket.of_each(&mut self.lanes);
-        if !lanes.has_room() {
-            if self.book.wait(number) {
-                lanes.wait(number);
-            }
+        if !bucket.of_each(&mut self.buckets).has_room() {
+            self.book.wait(number);
+            bucket.of_each(&mut self.waiting).push_back(number);
             return None;
         }
         let budget = self.budgets.get(&page.key.budget());
@@ -357,6 +348,12 @@ impl Sync {
     }
 }
 
+impl BucketState {
+    fn has_room(&self) -> bool {
+        self.in_flight < IN_FLIGHT_MAX
+    }
+}
+
 /// The numbers of a budget, under their known version.
 fn terms(versions: &HashMap<u64, u64>, number: u64, budget: &FleetBudget) -> Option<CellQuota> {
     page::terms(budget, versions.get(&number).copied().unwrap_or(VERSION_FIRST))
@@ -368,6 +365,9 @@ type BatchParts = BTreeMap<Bucket, Vec<(usize, CellRequest)>>;
 /// Cell buckets on one Redis; a tick sends one command per bucket. With 16 a command had three cells, with
 /// two it has a dozen, which saves Redis and this host a fifth of the work.
 pub const BUCKETS: u16 = 2;
+
+/// Batches of one bucket without a reply: with two buckets 1000 cells, or 2000 cells/s at a round trip of 0.5 s.
+const IN_FLIGHT_MAX: u32 = 16;
 
 /// A key whose cell is already in the pending batch goes out after this time, at the next tick.
 const NEXT_BATCH: Duration = Duration::from_millis(1);

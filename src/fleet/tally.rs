@@ -4,7 +4,6 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use super::cell::{CellReply, CellRequest, TOKEN};
-use super::places::KeyPermitReply;
 use crate::clock::Timestamp;
 
 /// The counters of one budget on this host, since its rule is in force.
@@ -101,13 +100,10 @@ impl Tallies {
     }
 
     /// Records a reply about permits.
-    pub(super) fn hears_of_places(&mut self, budget: u64, said: &KeyPermitReply, now: Timestamp) {
+    pub(super) fn record_permits(&mut self, budget: u64, now: Timestamp) {
         let entry = self.0.entry(budget).or_default();
-        let tally = &mut entry.tally;
-        tally.cells += 1;
-        tally.lost += u64::from(said.lost);
-        tally.heard = Some(now);
-        tally.version = said.version;
+        entry.tally.cells += 1;
+        entry.tally.heard = Some(now);
         entry.reckon(now);
     }
 }

@@ -8,7 +8,7 @@ use super::wire::EXACT_MAX;
 
 /// Asks for the version of a rule's numbers.
 ///
-/// Sent when rules are loaded, and again to a Redis with a new nonce, which may have lost the versions.
+/// Sent when rules are loaded, and again to a Redis whose buckets have another birth, which may have lost the versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionCall {
     /// The rule, equal on all hosts.
@@ -34,12 +34,6 @@ impl NumbersFingerprint {
     #[must_use]
     pub fn of(terms: &CellQuota) -> NumbersFingerprint {
         NumbersFingerprint(format!("{}/{}/{}", terms.rate.num(), terms.rate.den(), terms.burst))
-    }
-
-    /// The fingerprint of a concurrency limit.
-    #[must_use]
-    pub fn of_places(max: u32) -> NumbersFingerprint {
-        NumbersFingerprint(format!("{max} at once"))
     }
 
     /// The text as stored in Redis.

@@ -2,7 +2,7 @@
 
 use super::page::{cell_window, terms};
 use super::version::{NumbersFingerprint, VersionCall};
-use crate::engine::{FleetBudget, FleetConcurrencyLimit};
+use crate::engine::FleetBudget;
 use std::collections::HashMap;
 
 #[derive(Debug, Default)]
@@ -29,12 +29,8 @@ enum VersionState {
 
 impl Versions {
     /// Replaces the budgets; changed numbers need a new version.
-    pub(super) fn set(
-        &mut self,
-        budgets: &HashMap<u64, FleetBudget>,
-        places: &HashMap<u64, FleetConcurrencyLimit>,
-    ) {
-        self.known.retain(|number, _| budgets.contains_key(number) || places.contains_key(number));
+    pub(super) fn set(&mut self, budgets: &HashMap<u64, FleetBudget>) {
+        self.known.retain(|number, _| budgets.contains_key(number));
         let tokens = budgets.iter().filter_map(|(number, budget)| {
             let terms = terms(budget, 0)?;
             let print = match cell_window(budget, 0) {
@@ -43,9 +39,7 @@ impl Versions {
             };
             Some((*number, print))
         });
-        let places =
-            places.iter().map(|(number, limit)| (*number, NumbersFingerprint::of_places(limit.quota.max())));
-        for (number, terms) in tokens.chain(places) {
+        for (number, terms) in tokens {
             let before = match self.known.get(&number) {
                 Some(known) if known.terms == terms => continue,
                 Some(KnownVersion { terms, version: Some(version), .. }) => Some((terms.clone(), *version)),
@@ -57,11 +51,9 @@ impl Versions {
         }
     }
 
-    /// Requests all versions again, as Redis may have lost them.
+    /// Requests all versions again: Redis may have lost them, or the connections of earlier requests were closed.
     pub(super) fn ask_again(&mut self) {
-        for known in self.known.values_mut().filter(|known| known.standing == VersionState::Settled) {
-            known.standing = VersionState::Due;
-        }
+        self.known.values_mut().for_each(|known| known.standing = VersionState::Due);
     }
 
     /// Takes the next request to send, which counts as in flight from now on.

@@ -6,7 +6,7 @@
 
 use std::num::NonZeroU32;
 
-use super::places::FleetPermits;
+use super::permits::FleetPermits;
 
 /// The configured limit.
 #[derive(Clone, Debug, PartialEq, Eq)]

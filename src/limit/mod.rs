@@ -9,7 +9,7 @@ mod entries;
 pub mod fixed_window;
 mod heap;
 pub mod leaky_bucket;
-pub mod places;
+pub mod permits;
 mod rate;
 mod ring;
 pub mod share;

@@ -177,11 +177,6 @@ fn span_text(span: Duration) -> Micros {
     Micros(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
 }
 
-/// Whether there are so few permits per host that a host often has none while others have idle ones.
-pub(super) fn are_few(quota: &Quota, hosts: u32) -> bool {
-    matches!(quota, Quota::Concurrency(quota) if quota.is_few(hosts))
-}
-
 /// Whether the quota is a window, local or fleet-wide.
 pub(super) fn is_window(quota: &Quota) -> bool {
     match quota {

@@ -7,9 +7,9 @@
 //!
 //! In a window all hosts together admit at most `N + extra`, which includes unreported requests.
 
-use super::fleet::{are_few, is_tiny, is_window};
+use super::fleet::{is_tiny, is_window};
 use super::{FleetSettings, OnMiss};
-use crate::limit::{Quota, places};
+use crate::limit::Quota;
 
 /// The largest excess over the budget of one key at a given host count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,8 @@ impl FleetBound {
         };
         let (on_miss, limit) = (terms.on_miss(quota, hosts), quota.limit());
         let (extra, quiet) = match on_miss {
+            // Each host has at least one permit.
+            OnMiss::Refuse if matches!(quota, Quota::Concurrency(_)) => (hosts.saturating_sub(limit), 0),
             OnMiss::Refuse | OnMiss::Ask => (0, 0),
             OnMiss::Admit if terms.has_whole_part(quota, hosts) => {
                 (super::percent::of(terms.over(), limit), terms.over())
@@ -56,15 +58,17 @@ impl FleetBound {
     /// Returns a warning if the budget is small for this host count.
     #[must_use]
     pub fn doubt(&self, quota: &Quota) -> Option<String> {
-        if are_few(quota, self.hosts) && self.on_miss == OnMiss::Refuse {
-            let needed = u64::from(places::PERMITS_PER_HOST_MIN) * u64::from(self.hosts);
-            return Some(format!(
-                "`max` {} over {} hosts is less than {} for each, {needed}: work is refused on hosts that have no place \
-                 while others have idle ones; `on_miss: ask` costs a call of Redis for each piece of work",
-                self.limit,
-                self.hosts,
-                places::PERMITS_PER_HOST_MIN
-            ));
+        if matches!(quota, Quota::Concurrency(_)) {
+            let part = (self.limit / self.hosts.max(1)).max(1);
+            let is_small = self.on_miss == OnMiss::Refuse
+                && self.limit < PERMITS_PER_HOST_MIN.saturating_mul(self.hosts);
+            return is_small.then(|| {
+                format!(
+                    "`max` {} over {} hosts with `on_miss: refuse` is {part} for each: a host refuses more while others have room; \
+                     `on_miss: ask` costs a call of Redis for each lease",
+                    self.limit, self.hosts
+                )
+            });
         }
         if self.on_miss != OnMiss::Admit || !is_tiny(quota, self.hosts) {
             return None;
@@ -75,3 +79,6 @@ impl FleetBound {
         Some(format!("{rate} over {} hosts: `on_miss: admit` may pass {most} at once; {other}", self.hosts))
     }
 }
+
+/// A host's part of a concurrency limit below which its share of the work varies by more than the part.
+const PERMITS_PER_HOST_MIN: u32 = 4;

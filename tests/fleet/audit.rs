@@ -1,10 +1,10 @@
 //! Follows tokens one by one: what Redis gave out is spent, given back, lapsed, in hand or on its way; what was owed is
 //! paid, owed or gone with its host.
 
-use foldhash::{HashMap, HashSet};
-use tidegate::fleet::call::{ScriptCommand, SyncBatch};
+use foldhash::HashMap;
+use tidegate::fleet::call::ScriptCommand;
 use tidegate::fleet::cell::TOKEN;
-use tidegate::fleet::reply::{ReplyKind, ScriptReply};
+use tidegate::fleet::reply::ScriptReply;
 
 /// What a host has: tokens in hand, and tokens owed.
 pub(crate) type Has = (u64, u64);
@@ -13,7 +13,7 @@ pub(crate) type Has = (u64, u64);
 pub(crate) struct Audit {
     /// As last seen.
     has: HashMap<u32, Has>,
-    /// What the store did, each call once.
+    /// What the store did.
     pub(crate) granted: u64,
     pub(crate) back: u64,
     pub(crate) paid: u64,
@@ -25,8 +25,6 @@ pub(crate) struct Audit {
     pub(crate) owed: u64,
     pub(crate) settled: u64,
     pub(crate) crashed: Has,
-    told: HashSet<Number>,
-    done: HashSet<Number>,
 }
 
 impl std::fmt::Display for Audit {
@@ -53,14 +51,6 @@ impl std::fmt::Display for Audit {
     }
 }
 
-/// What is never used for another call.
-type Number = ([u8; 16], u8, u8, u64, u64);
-
-fn number(batch: &SyncBatch) -> Number {
-    let place = &batch.place;
-    (place.host, place.bucket.number(), place.lane, place.epoch, place.seq)
-}
-
 impl Audit {
     /// A host is about to do something: what it has may have lapsed, and nothing else.
     pub(crate) fn before(&mut self, host: u32, has: Has) {
@@ -79,14 +69,12 @@ impl Audit {
         self.owed += has.1.checked_sub(owed).expect("a request pays no debt");
     }
 
-    /// It has sent calls, some of them once more.
+    /// It has sent calls.
     pub(crate) fn sent(&mut self, host: u32, calls: &[ScriptCommand], has: Has) {
         let mut given_back = 0;
         for call in calls {
             let ScriptCommand::Sync(batch) = call else { continue };
-            if self.told.insert(number(batch)) {
-                given_back += batch.asks.iter().map(|ask| ask.back / TOKEN).sum::<u64>();
-            }
+            given_back += batch.asks.iter().map(|ask| ask.back / TOKEN).sum::<u64>();
         }
         let (held, owed) = self.has.insert(host, has).unwrap();
         assert_eq!(held - given_back, has.0, "host {host} gave back {given_back} of {held}");
@@ -109,14 +97,10 @@ impl Audit {
         self.crashed = (self.crashed.0 + held, self.crashed.1 + owed);
     }
 
-    /// The store has done a call, or repeated what it had said.
+    /// The store has done a call.
     pub(crate) fn done(&mut self, call: &ScriptCommand, reply: &ScriptReply) {
         let (ScriptCommand::Sync(batch), ScriptReply::Sync(answer)) = (call, reply) else { return };
-        let ReplyKind::Done(said) = &answer.kind else { return };
-        if !self.done.insert(number(batch)) {
-            return;
-        }
-        for (ask, said) in batch.asks.iter().zip(said) {
+        for (ask, said) in batch.asks.iter().zip(&answer.results) {
             self.granted += said.grant / TOKEN;
             self.back += ask.back / TOKEN;
             self.paid += ask.owed / TOKEN;

@@ -2,76 +2,13 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use tidegate::fleet::call::{ScriptCommand, SequencePosition};
+use tidegate::fleet::call::ScriptCommand;
 use tidegate::fleet::reply::ScriptReply;
-use tidegate::limit::places::PermitWait;
-use tidegate::limit::share::Fallback;
 
 use crate::host::Host;
-use crate::places::{Came, Host as PlacesHost, Wanted, WorkPlan};
 use crate::plan::{Plan, Shape, runs, seed};
 use crate::random::Random;
 use crate::store::Store;
-
-/// A host whose keys speak with Redis.
-trait Talks {
-    /// Asks for a key once; whether that passed.
-    fn ask(&mut self, tenant: &str, us: u64) -> bool;
-    fn calls(&mut self, us: u64) -> Vec<ScriptCommand>;
-    fn sent(&mut self, number: u64, call: ScriptCommand, us: u64);
-    fn answered(&mut self, number: u64, call: &ScriptCommand, reply: ScriptReply, us: u64);
-    fn timed_out(&mut self, number: u64, us: u64);
-}
-
-impl Talks for Host {
-    fn ask(&mut self, tenant: &str, us: u64) -> bool {
-        self.hit(tenant, us)
-    }
-
-    fn calls(&mut self, us: u64) -> Vec<ScriptCommand> {
-        std::mem::take(self.tick(us))
-    }
-
-    fn sent(&mut self, number: u64, call: ScriptCommand, us: u64) {
-        self.sent(number, call, us);
-    }
-
-    fn answered(&mut self, number: u64, call: &ScriptCommand, reply: ScriptReply, us: u64) {
-        self.answered(number, call, reply, us);
-    }
-
-    fn timed_out(&mut self, number: u64, us: u64) {
-        self.timed_out(number, us);
-    }
-}
-
-impl Talks for PlacesHost {
-    fn ask(&mut self, tenant: &str, us: u64) -> bool {
-        let tenant = tenant.trim_start_matches('t').parse().unwrap();
-        let came = self.begin(Wanted { tenant, lasts_us: 0, is_held: false }, us);
-        if let Came::Begun { lease, .. } = came {
-            self.end(lease, us);
-        }
-        matches!(came, Came::Begun { .. })
-    }
-
-    fn calls(&mut self, us: u64) -> Vec<ScriptCommand> {
-        self.tick(us);
-        std::mem::take(self.out())
-    }
-
-    fn sent(&mut self, number: u64, call: ScriptCommand, us: u64) {
-        self.sent(number, call, us);
-    }
-
-    fn answered(&mut self, number: u64, call: &ScriptCommand, reply: ScriptReply, us: u64) {
-        self.answered(number, call, reply, us);
-    }
-
-    fn timed_out(&mut self, number: u64, us: u64) {
-        self.timed_out(number, us);
-    }
-}
 
 enum Event {
     Answer(ScriptCommand, ScriptReply),
@@ -79,8 +16,8 @@ enum Event {
 }
 
 /// A host, Redis, and the way between.
-struct Talk<H> {
-    host: H,
+struct Talk {
+    host: Host,
     store: Store,
     events: BTreeMap<(u64, u64), (u64, Event)>,
     numbers: u64,
@@ -91,13 +28,13 @@ struct Talk<H> {
     slow_us: u32,
     us: u64,
     /// In which call each key is on its way, and since when.
-    on_way: HashMap<[u8; 16], (Number, u64)>,
+    on_way: HashMap<[u8; 16], (u64, u64)>,
     /// How often each key was asked about.
     asked: HashMap<[u8; 16], u64>,
 }
 
-impl<H: Talks> Talk<H> {
-    fn new(host: H, seed: u64) -> Talk<H> {
+impl Talk {
+    fn new(host: Host, seed: u64) -> Talk {
         let random = Random::new(seed, 41);
         let mut talk = Talk {
             host,
@@ -116,38 +53,40 @@ impl<H: Talks> Talk<H> {
     }
 
     /// So many milliseconds, a turn of the host in every other; in each, requests come.
-    fn go_on(&mut self, ms: u64, mut requests: impl FnMut(&mut H, u64)) {
+    fn go_on(&mut self, ms: u64, mut requests: impl FnMut(&mut Host, u64)) {
         for _ in 0..ms / 2 {
             self.us += 2_000;
             while let Some(entry) = self.events.first_entry().filter(|entry| entry.key().0 <= self.us) {
                 let (number, event) = entry.remove();
                 match event {
-                    Event::TimedOut => self.host.timed_out(number, self.us),
+                    Event::TimedOut => {
+                        self.on_way.retain(|_, (sent, _)| *sent != number);
+                        self.host.timed_out(number, self.us);
+                    }
                     Event::Answer(call, reply) => {
-                        about(&call, |key, place| {
-                            if self.on_way.get(&key).is_some_and(|(sent, _)| *sent == place) {
+                        for key in keys_of(&call) {
+                            if self.on_way.get(&key).is_some_and(|(sent, _)| *sent == number) {
                                 self.on_way.remove(&key);
                             }
-                        });
+                        }
                         self.host.answered(number, &call, reply, self.us);
                     }
                 }
             }
             requests(&mut self.host, self.us);
-            for call in self.host.calls(self.us) {
+            for call in std::mem::take(self.host.tick(self.us)) {
                 self.send(call);
             }
         }
     }
 
     fn send(&mut self, call: ScriptCommand) {
-        about(&call, |key, place| {
-            let before = self.on_way.get(&key).copied();
-            assert!(before.is_none_or(|(sent, _)| sent == place), "a key in two calls at once");
-            self.on_way.entry(key).or_insert((place, self.us));
-            *self.asked.entry(key).or_default() += u64::from(before.is_none());
-        });
         self.numbers += 2;
+        for key in keys_of(&call) {
+            let before = self.on_way.insert(key, (self.numbers, self.us));
+            assert!(before.is_none(), "a key in two calls at once");
+            *self.asked.entry(key).or_default() += 1;
+        }
         let reply = self.store.call(&call, 1_700_000_000_000_000 + self.us);
         if self.random.below(1_000) >= self.lost {
             let at = self.us + 1_000 + u64::from(self.random.below(self.slow_us + 1));
@@ -158,16 +97,11 @@ impl<H: Talks> Talk<H> {
     }
 }
 
-/// Which call it is of all that its host sends: its bucket, lane, epoch and number.
-type Number = (u8, u8, u64, u64);
-
-/// The keys of a call, each with the call's place.
-fn about(call: &ScriptCommand, mut each: impl FnMut([u8; 16], Number)) {
-    let number = |place: &SequencePosition| (place.bucket.number(), place.lane, place.epoch, place.seq);
+/// The keys of a call.
+fn keys_of(call: &ScriptCommand) -> Vec<[u8; 16]> {
     match call {
-        ScriptCommand::Sync(batch) => batch.asks.iter().for_each(|ask| each(ask.key, number(&batch.place))),
-        ScriptCommand::Places(call) => call.asks.iter().for_each(|ask| each(ask.key, number(&call.place))),
-        _ => {}
+        ScriptCommand::Sync(batch) => batch.asks.iter().map(|ask| ask.key).collect(),
+        _ => Vec::new(),
     }
 }
 
@@ -185,21 +119,15 @@ fn host_of_tokens() -> Host {
     Host::new(&plan(), 0, 1, 0, 0)
 }
 
-fn host_of_places() -> PlacesHost {
-    let (when_down, asks) = (Fallback::Share, PermitWait::Never);
-    let plan = WorkPlan { base: plan(), service_ms: 100, when_down, asks, held: 0, leaves: 0 };
-    PlacesHost::new(&plan, 0, 1, 0, 0)
-}
-
 /// All call in the same turn, some replies are lost, and all are granted what they asked for.
-fn all_at_once<H: Talks>(host: H, seed: u64, lost: u32) {
+fn all_at_once(host: Host, seed: u64, lost: u32) {
     let mut talk = Talk::new(host, seed);
     let tenants = tenants(KEYS);
     (talk.lost, talk.slow_us) = (lost, 5_000);
     let mut is_first = true;
     talk.go_on(if lost == 0 { 200 } else { 3_000 }, |host, us| {
         if std::mem::take(&mut is_first) {
-            assert!(tenants.iter().all(|tenant| !host.ask(tenant, us)), "nothing is granted yet");
+            assert!(tenants.iter().all(|tenant| !host.hit(tenant, us)), "nothing is granted yet");
         }
     });
     assert_eq!(talk.asked.len(), KEYS, "SEED={seed}: keys that were never asked about");
@@ -213,7 +141,7 @@ fn all_at_once<H: Talks>(host: H, seed: u64, lost: u32) {
     talk.go_on(1_000, |host, us| {
         if us.is_multiple_of(50_000) {
             for (tenant, passed) in tenants.iter().zip(&mut passed) {
-                *passed |= host.ask(tenant, us);
+                *passed |= host.hit(tenant, us);
             }
         }
     });
@@ -223,15 +151,15 @@ fn all_at_once<H: Talks>(host: H, seed: u64, lost: u32) {
 }
 
 /// All are in demand for longer than one round of them takes: nobody is passed over. Each is asked about so often at least.
-fn in_turn<H: Talks>(host: H, slow_us: u32, often: u64) {
+fn in_turn(host: Host, slow_us: u32, often: u64) {
     let mut talk = Talk::new(host, seed());
     let tenants = tenants(KEYS);
     // What may be on its way at once is not enough for each to be heard as often as it would.
     talk.slow_us = slow_us;
-    let demand = |host: &mut H, us: u64| {
+    let demand = |host: &mut Host, us: u64| {
         for (number, tenant) in tenants.iter().enumerate() {
             if us / 2_000 % 25 == number as u64 % 25 {
-                host.ask(tenant, us);
+                host.hit(tenant, us);
             }
         }
     };
@@ -247,7 +175,7 @@ fn in_turn<H: Talks>(host: H, slow_us: u32, often: u64) {
 }
 
 /// Whatever is asked for, lost and late: once all is well every key is spoken of again.
-fn nobody_is_forgotten<H: Talks>(host: impl Fn() -> H) {
+fn nobody_is_forgotten(host: impl Fn() -> Host) {
     for seed in seed()..seed() + runs().div_ceil(100) {
         let mut talk = Talk::new(host(), seed);
         let tenants = tenants(KEYS);
@@ -260,7 +188,7 @@ fn nobody_is_forgotten<H: Talks>(host: impl Fn() -> H) {
             talk.go_on(700, |host, us| {
                 if us.is_multiple_of(every_us) {
                     tenants.iter().filter(|_| random.below(1_000) < of_thousand).for_each(|tenant| {
-                        host.ask(tenant, us);
+                        host.hit(tenant, us);
                     });
                 }
             });
@@ -274,7 +202,7 @@ fn nobody_is_forgotten<H: Talks>(host: impl Fn() -> H) {
         talk.go_on(3_000, |host, us| {
             if us.is_multiple_of(100_000) {
                 for (tenant, passed) in tenants.iter().zip(&mut passed).filter(|(_, passed)| !**passed) {
-                    *passed = host.ask(tenant, us);
+                    *passed = host.hit(tenant, us);
                 }
             }
         });
@@ -287,51 +215,37 @@ fn nobody_is_forgotten<H: Talks>(host: impl Fn() -> H) {
 fn thousands_of_keys_that_call_in_one_turn_are_all_heard() {
     for lost in [0, 300] {
         all_at_once(host_of_tokens(), seed(), lost);
-        all_at_once(host_of_places(), seed(), lost);
     }
 }
 
 /// The rule goes while they wait: none of them is kept in touch about any more.
-fn the_rule_goes<H: Talks>(host: H, goes: impl FnOnce(&mut H) -> Box<dyn Fn(&H) -> usize>) {
-    let mut talk = Talk::new(host, seed());
+#[test]
+fn keys_that_wait_go_with_their_rule() {
+    let mut talk = Talk::new(host_of_tokens(), seed());
     talk.slow_us = 20_000;
     let mut is_first = true;
     talk.go_on(4, |host, us| {
         if std::mem::take(&mut is_first) {
             tenants(KEYS).iter().for_each(|tenant| {
-                host.ask(tenant, us);
+                host.hit(tenant, us);
             });
         }
     });
     assert!(talk.asked.len() < KEYS, "they fit on the way at once");
-    let keys = goes(&mut talk.host);
-    assert!(keys(&talk.host) > 0);
+    talk.host.forget_rules();
+    assert!(talk.host.member.sync().keys() > 0);
     talk.go_on(1_000, |_, _| {});
-    assert_eq!(keys(&talk.host), 0, "keys that wait for ever");
-}
-
-#[test]
-fn keys_that_wait_go_with_their_rule() {
-    the_rule_goes(host_of_tokens(), |host| {
-        host.forget_rules();
-        Box::new(|host| host.member.sync().keys())
-    });
-    the_rule_goes(host_of_places(), |host| {
-        host.forget_rules();
-        Box::new(|host| host.member.sync().keys())
-    });
+    assert_eq!(talk.host.member.sync().keys(), 0, "keys that wait for ever");
 }
 
 #[test]
 fn keys_beyond_what_fits_are_heard_in_turn() {
     in_turn(host_of_tokens(), 50_000, 9);
-    in_turn(host_of_places(), 200_000, 2);
 }
 
 #[test]
 fn keys_that_wait_in_vain_are_not_forgotten() {
     nobody_is_forgotten(host_of_tokens);
-    nobody_is_forgotten(host_of_places);
 }
 
 const KEYS: usize = 3_000;

@@ -58,7 +58,7 @@ fn hosts_that_come_back_one_after_another_are_not_given_what_the_others_still_sp
 }
 
 #[test]
-fn as_many_tokens_are_admitted_as_were_charged_when_replies_are_lost() {
+fn no_more_tokens_are_admitted_than_were_charged_when_replies_are_lost() {
     // At these loads each host always has many calls in flight: a host with few is soon cut off when so many are lost.
     let loads: &[u32] = if is_short() { &[10_000] } else { &[5_000, 10_000] };
     for (credit, load) in
@@ -73,20 +73,20 @@ fn as_many_tokens_are_admitted_as_were_charged_when_replies_are_lost() {
         let audit = world.audit.as_ref().unwrap();
         audit.check(seen.admitted);
         let (held, owed) = audit.in_hand();
-        let repeats: u64 = world.happened().iter().map(|happened| happened.repeats).sum();
-        println!("credit {credit}: {seen}, {repeats} repeats, {audit}");
-        assert!(repeats > 100, "{repeats}: {plan:#?}");
+        let unanswered: u64 = world.happened().iter().map(|happened| happened.unanswered).sum();
+        println!("credit {credit}: {seen}, {unanswered} unanswered, {audit}");
+        assert!(unanswered > 100, "{unanswered}: {plan:#?}");
         assert_eq!(seen.cut_offs, 0, "Redis is heard all the time: {plan:#?}");
-        assert_eq!(audit.back, audit.given_back, "all that was given back has come: {audit} {plan:#?}");
-        assert_eq!(audit.paid, audit.settled, "nothing was paid twice: {audit} {plan:#?}");
-        // A grant that is heard of only when it has lapsed is as good as lapsed.
+        // A grant whose reply is lost expires, and so does one that comes too late.
         let lapsed = audit.lapsed + (audit.granted - audit.received);
         let charged = audit.granted - audit.back - lapsed - held + audit.paid + owed;
-        let untold = seen.admitted.checked_sub(charged).expect("more was charged than admitted");
         let seconds = ms as f64 / 1_000.0;
         let leaks = plan.leak() * f64::from(plan.rate * plan.tenants) * seconds;
         let most = if credit == 0 { 0.0 } else { leaks };
+        let untold = seen.admitted.saturating_sub(charged);
         assert!(untold as f64 <= most, "{untold} admitted and not charged: {audit} {plan:#?}");
+        // A lost reply costs its grant, and the time until it is missed.
+        assert!(seen.used >= 0.5, "{seen}: {plan:#?}");
     }
 }
 

@@ -68,7 +68,7 @@ impl Host {
         name[..4].copy_from_slice(&(number + 1).to_le_bytes());
         let seed = plan.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(number) << 32) ^ life;
         let seed = crate::random::mixed(seed);
-        let options = sync::SyncOptions { host: name, epoch: life, buckets: plan.buckets, seed };
+        let options = sync::SyncOptions { host: name, buckets: plan.buckets, seed };
         let member = HostMember::new(Arc::clone(&engine), Arc::clone(&standing), options);
         let pending = HashMap::default();
         let link = LinkState::new(seed, local(drift_ppm, at_us));
@@ -228,7 +228,10 @@ impl Host {
     pub(crate) fn answered(&mut self, number: u64, call: &ScriptCommand, reply: ScriptReply, us: u64) {
         let now = self.now(us);
         self.next = Timestamp::ORIGIN;
-        self.pending.remove(&number);
+        // The connection of a command that timed out was closed.
+        if self.pending.remove(&number).is_none() {
+            return;
+        }
         self.link.heard(now.at);
         match (call, reply) {
             (ScriptCommand::Beat(_), ScriptReply::Beat(beaten)) => self.member.beaten(&beaten, now.at),

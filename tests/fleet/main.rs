@@ -26,7 +26,7 @@ mod host;
 mod load;
 mod measure;
 mod network;
-mod places;
+mod permits;
 mod plan;
 mod quiet;
 #[path = "../shedding/random.rs"]

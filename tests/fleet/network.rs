@@ -55,7 +55,8 @@ impl Network {
         self.numbers += 1;
         let number = self.numbers;
         let arrives = us + self.one_way();
-        if self.random.below(1_000) < self.doubled {
+        // A host sends other commands once.
+        if self.random.below(1_000) < self.doubled && matches!(call, ScriptCommand::Beat(_)) {
             let again = us + self.one_way() * 3;
             self.push(again, to, Event::AtStore { number, call: call.clone() });
         }

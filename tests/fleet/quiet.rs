@@ -38,6 +38,7 @@ fn keys_wait_for_room_without_being_looked_at() {
     let mut answer = |host: &mut Host, call: &ScriptCommand, us: u64| {
         numbers += 1;
         let reply = store.call(call, 1_700_000_000_000_000 + us);
+        host.sent(numbers, call.clone(), us);
         host.answered(numbers, call, reply, us);
     };
     let beats = std::mem::take(host.tick(0));
@@ -56,5 +57,5 @@ fn keys_wait_for_room_without_being_looked_at() {
     let [ScriptCommand::Sync(next)] = next.as_slice() else {
         panic!("{} calls in the room of one", next.len())
     };
-    assert_eq!((next.place.bucket, next.asks.len()), (landed.place.bucket, CELLS_MAX));
+    assert_eq!((next.head.bucket, next.asks.len()), (landed.head.bucket, CELLS_MAX));
 }

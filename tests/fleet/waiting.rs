@@ -41,7 +41,7 @@ impl<W> Waiting<W> {
         let on_brought = Box::new(move |brought| drop(to.lock().unwrap().replace(brought)));
         let due = now.at.after(ticket.patience);
         member.ask(WaitingRequest { ticket: Arc::clone(&ticket), due, on_brought }, now, out);
-        member.tend_places(now, out);
+        member.tend_permits(now, out);
         self.0.push(Parked { ticket, is_second, what, due, answer });
     }
 

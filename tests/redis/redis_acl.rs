@@ -4,12 +4,14 @@ use crate::redis_server;
 use std::fs;
 
 use redis_server::Redis;
+use tidegate::clock::Timestamp;
 use tidegate::fleet::beat::{Heartbeat, PoolLoad, PoolReport};
-use tidegate::fleet::call::{Bucket, KeyPayment, Payment, ScriptCommand, SequencePosition, SyncBatch};
+use tidegate::fleet::call::{Bucket, CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::cell::{CellQuota, CellRate, CellRequest};
 use tidegate::fleet::link::{FailureClass, LinkError, LinkOptions, NodeState, RedisLink, Script};
 use tidegate::fleet::look::Reset;
 use tidegate::fleet::overrides::OverridesCall;
+use tidegate::fleet::permits::{PermitCommand, PermitRequest};
 use tidegate::fleet::rights::Rights;
 use tidegate::fleet::scripts;
 use tidegate::fleet::secrets::SecretDigest;
@@ -116,17 +118,9 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
     Ok(())
 }
 
-fn calls() -> [ScriptCommand; 6] {
+fn calls() -> [ScriptCommand; 7] {
     let terms = CellQuota { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: 20_000_000 };
-    let place = |lane| SequencePosition {
-        bucket: Bucket::from_number(0),
-        host: [1; 16],
-        lane,
-        epoch: 1,
-        seq: 1,
-        offer: [2; 16],
-        known: None,
-    };
+    let head = CommandHead { bucket: Bucket::from_number(0), born_us: 0, sent_at: Timestamp::ORIGIN };
     let ask = CellRequest {
         key: [0; 16],
         terms,
@@ -141,16 +135,27 @@ fn calls() -> [ScriptCommand; 6] {
         knew_us: None,
         window: None,
     };
+    let permits = PermitRequest {
+        key: [1; 16],
+        limit: 0,
+        max: 2,
+        wanted: vec![1],
+        kept: vec![2],
+        dropped: vec![3],
+        is_whole: true,
+    };
     let load = PoolLoad { slots: 4, critical: 1, other: 1 };
     let pools = vec![PoolReport { pool: "web".into(), load }];
     let before = Some((NumbersFingerprint::of(&CellQuota { burst: 1_000_000, ..terms }), 1));
     [
-        ScriptCommand::Sync(SyncBatch { place: place(0), asks: vec![ask] }),
+        ScriptCommand::Sync(SyncBatch { head, asks: vec![ask], numbers: vec![0] }),
         ScriptCommand::Exact(Payment {
-            place: place(1),
+            head,
             costs: vec![KeyPayment { key: [0; 16], terms, cost: 1_000_000, knew_us: None, window: None }],
+            ticket: (0, Vec::new()),
         }),
-        ScriptCommand::Reset(Reset { bucket: place(0).bucket, key: [0; 16], window: false }),
+        ScriptCommand::Permits(PermitCommand { head, host: [1; 16], requests: vec![permits] }),
+        ScriptCommand::Reset(Reset { bucket: head.bucket, key: [0; 16], window: false }),
         ScriptCommand::Beat(Heartbeat {
             host: [1; 16],
             epoch: 1,

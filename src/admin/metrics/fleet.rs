@@ -28,12 +28,9 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     sheet.gauge("fleet_keys", help, &(fleet.keys as u64))?;
     let help = "Cells that were asked about and answered: one key of this host in one batch each";
     sheet.counter("fleet_cells", help, &happened.cells)?;
-    let help = "Batches of cells, by what came of them: answered; stale: after a later one, another daemon has this \
-                host's name; unknown: Redis has forgotten those before; given_up: no answer in 50 s; undecodable: a \
-                reply that was none";
+    let help = "Batches of cells, by outcome: answered; unanswered: they may have run or not; undecodable: the reply is \
+                malformed";
     sheet.counters_by("fleet_batches", help, "outcome", fleet.batches())?;
-    let help = "Batches that were sent once more, in the same words, for want of an answer";
-    sheet.counter("fleet_batch_repeats", help, &happened.repeats)?;
     let help = "Calls, connections and attempts to connect that failed, by class";
     sheet.counters_by("fleet_errors", help, "class", fleet.errors.iter().copied())?;
     let help = "Requests that were to wait for a call, by what came of it: answered; late: no answer by its deadline; \

@@ -10,7 +10,7 @@ use crate::engine::shards::{SHARDS, Shard};
 use crate::engine::table::{Copied, CopyProgress, StateTable};
 use crate::engine::tag::{BlockedUntil, TableState};
 use crate::limit::fixed_window::FixedWindowState;
-use crate::limit::places::Permits;
+use crate::limit::permits::Permits;
 use crate::limit::sliding_log::SlidingLogState;
 use crate::limit::sliding_window::SlidingWindowState;
 use crate::limit::token_bucket::GcraState;

@@ -124,14 +124,17 @@ impl StageCheck {
             self.change(self.digest, &**quota, case, shard, note);
             return;
         }
-        // A bucket's time until full already shows it.
-        if matches!(law.allowance.quota, Quota::TokenBucket(_) | Quota::LeakyBucket(_)) {
+        // A bucket's time until full already shows it, and leases are never evicted.
+        if matches!(
+            law.allowance.quota,
+            Quota::TokenBucket(_) | Quota::LeakyBucket(_) | Quota::Concurrency(_)
+        ) {
             return;
         }
         each_algorithm!(
             &law.allowance.quota,
             quota => self.mark_state_refusing(quota, shard),
-            quota => self.record_missing_permit(quota, case, shard)
+            _quota => ()
         );
     }
 

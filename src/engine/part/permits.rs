@@ -5,13 +5,17 @@ use crate::clock::Now;
 use crate::engine::shards::Shard;
 use crate::engine::tag::{PINNED, TableState, Tag};
 use crate::limit::concurrency::{ConcurrencyQuota, LeaseCount};
-use crate::limit::places::Permits;
+use crate::limit::permits::Permits;
 use crate::limit::{Outcome, QuotaLevel};
 
 impl StageCheck {
     /// Judges one more lease, regardless of the cost.
     pub(super) fn judge_lease(&self, quota: &ConcurrencyQuota, now: Now, shard: &Shard) -> Outcome {
-        quota.judge(shard.permits.find(&self.digest), shard.in_use(&self.digest), now.at)
+        let (permits, in_use) = (shard.permits.find(&self.digest), shard.in_use(&self.digest));
+        let outcome = quota.judge(permits, in_use, now.at);
+        // A rule in shadow delays no request: it goes by the last reply.
+        let passes = !self.enforced && quota.may_pass_elsewhere(permits, in_use, now.at);
+        if passes { Outcome::Pass } else { outcome }
     }
 
     pub(super) fn lease_level(&self, quota: &ConcurrencyQuota, now: Now, shard: &Shard) -> QuotaLevel {
@@ -29,17 +33,6 @@ impl StageCheck {
         let in_use = shard.in_use(&self.digest);
         self.update_permits(quota, case, shard, |permits| permits.record_start(in_use, case.now.at));
         self.level = Some(self.lease_level(quota, case.now, shard));
-    }
-
-    /// Records that the permits of this host did not suffice.
-    pub(super) fn record_missing_permit(
-        &self,
-        quota: &ConcurrencyQuota,
-        case: &CheckContext<'_>,
-        shard: &mut Shard,
-    ) {
-        let could_ask = case.leases && self.enforced;
-        self.update_permits(quota, case, shard, |permits| permits.record_refusal(could_ask, case.now.at));
     }
 
     /// Applies a change to the key's permit record, for the sync task; only if the limit is shared with a
@@ -66,18 +59,18 @@ impl StageCheck {
         }
     }
 
-    /// Returns whether a remote check might bring the missing permit. A request without a lease needs none.
+    /// Returns whether a remote check might bring the missing permit.
     pub(super) fn lacks_permit(
         &self,
         quota: &ConcurrencyQuota,
         by_what_is_known: bool,
-        case: &CheckContext<'_>,
+        now: Now,
         shard: &Shard,
     ) -> bool {
-        let places = shard.permits.find(&self.digest);
+        let permits = shard.permits.find(&self.digest);
         match by_what_is_known {
-            true => quota.may_pass_elsewhere(places, case.now.at),
-            false => case.leases && quota.may_obtain(places, case.now.at),
+            true => quota.may_pass_elsewhere(permits, shard.in_use(&self.digest), now.at),
+            false => quota.may_obtain(permits, now.at),
         }
     }
 }

@@ -54,6 +54,15 @@ impl PendingChecks {
         self.standing.set_answers_in_time(self.standing.is_redis_reachable());
     }
 
+    /// Ends the pause if a command of the sync was answered in time for a request.
+    pub fn heard_after(&mut self, took: Duration, now: Timestamp) {
+        if let Breaker::Open { probe, .. } = &mut self.breaker
+            && took <= IN_TIME
+        {
+            *probe = now.min(*probe);
+        }
+    }
+
     /// Lets the next request probe once the pause is over.
     pub(super) fn offer_probe(&mut self, now: Timestamp) {
         if let Breaker::Open { probe, .. } = self.breaker
@@ -67,6 +76,9 @@ impl PendingChecks {
 /// Late answers in a row that open the breaker.
 const MISSES_MAX: u32 = 5;
 
-const PAUSE_MIN: Duration = Duration::from_millis(500);
+const PAUSE_MIN: Duration = Duration::from_millis(100);
 
-const PAUSE_MAX: Duration = Duration::from_secs(5);
+const PAUSE_MAX: Duration = Duration::from_secs(2);
+
+/// The default of `wait`.
+const IN_TIME: Duration = Duration::from_millis(5);

@@ -64,14 +64,14 @@ end
 -- The newest version of its rule that was seen here sets the numbers. A cell that is not there is full, unless it cannot
 -- have run out: it is kept for ten seconds at the least after any reply about it, and when this Redis is another one, or was
 -- emptied, nobody can say.
-local function cell_at(now, value, ask_version, ask_num, ask_den, ask_burst, knew, other_nonce)
+local function cell_at(now, value, ask_version, ask_num, ask_den, ask_burst, knew, other_birth)
   local version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0
   if value and #value == CELL_BYTES then
     version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0 = read(CELL, value)
   end
   -- As `is_cell` has it, read once.
   if not num or num <= 0 or den <= 0 then
-    local lost = knew >= 0 and (other_nonce or knew < 9000000)
+    local lost = knew >= 0 and (other_birth or knew < 9000000)
     return ask_version, ask_num, ask_den, ask_burst, lost and 0 or ask_burst, 0, now, 0, 0, 0, 0, 0, 0, lost and 1 or 0
   end
   level, rem, at, held, held0, demand, demand0, hosts, hosts0 =

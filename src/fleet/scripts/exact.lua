@@ -1,7 +1,7 @@
 -- exact: up to 8 keys of one bucket pay their costs, all or none.
 --
--- KEYS: guard, nonce, one for each cell. ARGV: epoch, seq, nonce offered, nonce known (sixteen zeros: none); the cells' costs.
--- Reply: kind, nonce, now; for each cell level, wait (0: it had enough; -1: never), lost, version; for each window besides in
+-- KEYS: birth, one for each cell. ARGV: the birth that the host knows; the cells' costs.
+-- Reply: birth, now; for each cell level, wait (0: it had enough; -1: never), lost, version; for each window besides in
 -- how many microseconds there is more, and how it stands. Paid where all waits are 0.
 local COST = '<i8I4I4i8i8i8'
 local COST_BYTES = 40
@@ -23,10 +23,8 @@ local function wait_us(num, den, burst, level, rem, cost, ahead)
   return min(us + ahead, AMOUNT_MAX)
 end
 
--- A call that is given up leaves a gap, and no harm: nothing here speaks of what was said before.
-local done, now, values, epoch, seq = begin(true)
-if done then return done end
-local costs, cells = ARGV[2], #KEYS - 2
+local now, values, reply, other_birth = begin()
+local costs, cells = ARGV[2], #KEYS - 1
 
 local function costs_end()
   local at = 1
@@ -38,7 +36,6 @@ local function costs_end()
 end
 if costs_end() ~= #costs then return redis.error_reply('ERR the costs do not fit the cells') end
 
-local reply, other_nonce = begin_reply(values[2], now)
 
 local found, paid, next_cost = {}, true, 1
 for i = 1, cells do
@@ -49,12 +46,12 @@ for i = 1, cells do
     local step, origin, turns, finish, behind = read(WINDOW_COST, costs, next_cost)
     next_cost = behind
     local c, lost, is_its =
-      window_at(now, values[i + 2], ask_version, ask_den, ask_burst, step, origin, turns, finish, knew)
+      window_at(now, values[i + 1], ask_version, ask_den, ask_burst, step, origin, turns, finish, knew)
     wait = is_its and window_wait(c, cost, now) or AT_ONCE
     found[i] = { window = c, is_its = is_its, is_window = true, cost = cost, wait = wait, lost = lost, asked = ask_version }
   else
     local version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0, lost =
-      cell_at(now, values[i + 2], ask_version, ask_num, ask_den, ask_burst, knew, other_nonce)
+      cell_at(now, values[i + 1], ask_version, ask_num, ask_den, ask_burst, knew, other_birth)
     wait = wait_us(num, den, burst, level, rem, cost, at - now)
     found[i] = { version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0, cost, wait, lost }
   end
@@ -67,15 +64,15 @@ for i = 1, cells do
     local c, level, again, version = f.window, 0, 0, f.asked
     if c then
       if paid then spend(c, f.cost, c.at) end
-      keep_window(KEYS[i + 2], c)
+      keep_window(KEYS[i + 1], c)
       level, again, version = f.is_its and level_of(c) or 0, more(c, now), c.version
     end
     reply[i + 1] = pack('<i8i8I1i8i8I1', level, f.wait, f.lost, version, again, c and stands(c, f.is_its) or OTHER_WINDOW)
   else
     local version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0, cost, wait, lost = unpack(f)
     if paid then level = level - cost end
-    keep(KEYS[i + 2], version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0)
+    keep(KEYS[i + 1], version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0)
     reply[i + 1] = pack('<i8i8I1i8', level, wait, lost, version)
   end
 end
-return remember(epoch, seq, table.concat(reply))
+return table.concat(reply)

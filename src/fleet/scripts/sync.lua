@@ -1,7 +1,7 @@
 -- sync: a host says what it holds, gives back, owes and wants of up to 32 keys of one bucket, and is told what it gets.
 --
--- KEYS: guard, nonce, one for each cell. ARGV: epoch, seq, nonce offered, nonce known (sixteen zeros: none); the cells' asks.
--- Reply: kind, nonce, now; for each cell level, demand, grant, hosts, lost, version, generation; for each window besides in how
+-- KEYS: birth, one for each cell. ARGV: the birth that the host knows; the cells' asks.
+-- Reply: birth, now; for each cell level, demand, grant, hosts, lost, version, generation; for each window besides in how
 -- many microseconds there is more, and how it stands.
 local ASK = '<i8I4I4i8i8i8i8i8i8i8i8i8i8I4i8'
 local ASK_BYTES = 108
@@ -10,9 +10,8 @@ local ASK_BYTES = 108
 local WINDOW_ASK = '<i8i8i8i8i8i8'
 local WINDOW_ASK_BYTES = 48
 
-local done, now, values, epoch, seq = begin(false)
-if done then return done end
-local asks, cells = ARGV[2], #KEYS - 2
+local now, values, reply, other_birth = begin()
+local asks, cells = ARGV[2], #KEYS - 1
 
 -- Where the asks end that there are to be.
 local function asks_end()
@@ -25,7 +24,6 @@ local function asks_end()
 end
 if asks_end() ~= #asks then return redis.error_reply('ERR the asks do not fit the cells') end
 
-local reply, other_nonce = begin_reply(values[2], now)
 local next_ask = 1
 
 -- What a host says of a window.
@@ -33,13 +31,13 @@ local function sync_window(i, version, slots, limit, last_hold, last_demand, las
     knew)
   local step, origin, turns, finish, returned, returned_at, after = read(WINDOW_ASK, asks, next_ask)
   next_ask = after
-  local c, lost, is_its = window_at(now, values[i + 2], version, slots, limit, step, origin, turns, finish, knew)
+  local c, lost, is_its = window_at(now, values[i + 1], version, slots, limit, step, origin, turns, finish, knew)
   if not c then
     local gen = (now - now % GENERATION) / GENERATION
     return pack('<i8i8i8I4I1i8i8i8I1', 0, 0, 0, 0, lost, version, gen, 0, OTHER_WINDOW)
   end
   local gen = (c.at - c.at % GENERATION) / GENERATION
-  if other_nonce then last_gen = -1 end
+  if other_birth then last_gen = -1 end
   if last_gen >= 0 and (last_gen == gen or last_gen == gen - 1) then spend(c, last_hold - hold - back, c.at) end
   c.held, c.held0, c.demand, c.demand0, c.hosts, c.hosts0 = reported(gen, c.held, c.held0, c.demand, c.demand0, c.hosts,
     c.hosts0, last_hold, last_demand, last_gen, hold, demand)
@@ -54,7 +52,7 @@ local function sync_window(i, version, slots, limit, last_hold, last_demand, las
     grant = granted(level, portion(level, demand, all), all, want, dice)
     level, c.held = level - grant, min(c.held + grant, AMOUNT_MAX)
   end
-  keep_window(KEYS[i + 2], c)
+  keep_window(KEYS[i + 1], c)
   return pack('<i8i8i8I4I1i8i8i8I1', level, all, grant, c.hosts + c.hosts0, lost, c.version, gen, more(c, now),
     stands(c, is_its))
 end
@@ -68,11 +66,11 @@ for i = 1, cells do
       ask_demand, dice, knew)
   else
     local version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0, lost =
-      cell_at(now, values[i + 2], ask_version, ask_num, ask_den, ask_burst, knew, other_nonce)
+      cell_at(now, values[i + 1], ask_version, ask_num, ask_den, ask_burst, knew, other_birth)
 
     -- The report of before gives way to the one of now.
     local gen = (at - at % GENERATION) / GENERATION
-    if other_nonce then last_gen = -1 end
+    if other_birth then last_gen = -1 end
     held, held0, demand, demand0, hosts, hosts0 = reported(gen, held, held0, demand, demand0, hosts, hosts0,
       last_hold, last_demand, last_gen, hold, ask_demand)
 
@@ -86,8 +84,8 @@ for i = 1, cells do
     local grant = granted(level, share, all, want, dice)
     level = level - grant
     held = min(held + grant, AMOUNT_MAX)
-    keep(KEYS[i + 2], version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0)
+    keep(KEYS[i + 1], version, num, den, burst, level, rem, at, held, held0, demand, demand0, hosts, hosts0)
     reply[i + 1] = pack('<i8i8i8I4I1i8i8', level, all, grant, hosts + hosts0, lost, version, gen)
   end
 end
-return remember(epoch, seq, table.concat(reply))
+return table.concat(reply)

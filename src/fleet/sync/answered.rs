@@ -1,11 +1,10 @@
-//! Handling of replies to batches.
+//! Handling of replies to batches, and of batches without one.
 
-use super::{CellReply, Engine, Now, Sync, SyncBatch, Timestamp, UnansweredBatch};
+use super::{CellReply, Engine, Now, Sync, SyncBatch, Timestamp};
 use crate::engine::{NextIncrease, ShareReply};
 use crate::fleet::cell::TOKEN;
-use crate::fleet::lanes::Sequences;
 use crate::fleet::page::EVERY;
-use crate::fleet::reply::{CommandReply, ReplyKind};
+use crate::fleet::reply::CommandReply;
 use crate::fleet::window::{WindowReply, WindowStatus};
 use std::time::Duration;
 
@@ -14,48 +13,29 @@ impl Sync {
     pub fn answered(
         &mut self,
         batch: &SyncBatch,
-        answer: CommandReply<Vec<CellReply>>,
+        answer: &CommandReply<Vec<CellReply>>,
         engine: &Engine,
         now: Now,
     ) {
-        let place = &batch.place;
-        let lanes = place.bucket.of_each(&mut self.lanes);
-        let Some(flight) = lanes.land(place) else { return };
-        let took = flight.again.is_none().then(|| now.at.since(flight.sent));
-        self.round_trip.heard(took, now.at);
-        if !flight.is_repeated {
-            self.clock.heard(answer.now_us, now.at);
-        }
-        match answer.kind {
-            ReplyKind::Done(said) => {
-                let before = lanes.nonce.replace(answer.nonce);
-                self.happened.flushed += u64::from(before.is_some_and(|nonce| nonce != answer.nonce));
-                self.happened.batches += 1;
-                self.settle(&flight, &said, engine, now);
-            }
-            ReplyKind::Stale => {
-                self.happened.stale += 1;
-                self.rename();
-                self.start_over(&flight, now.at);
-            }
-            ReplyKind::Unknown => {
-                self.happened.unknown += 1;
-                lanes.renew(place.lane);
-                self.start_over(&flight, now.at);
-            }
-        }
+        self.round_trip.heard(now.at.since(batch.head.sent_at), now.at);
+        self.clock.heard(answer.now_us, now.at);
+        let bucket = batch.head.bucket.of_each(&mut self.buckets);
+        bucket.in_flight = bucket.in_flight.saturating_sub(1);
+        let before = std::mem::replace(&mut bucket.born_us, answer.born_us);
+        self.happened.flushed += u64::from(before != 0 && before != answer.born_us);
+        self.happened.batches += 1;
+        self.settle(batch, &answer.results, engine, now);
     }
 
-    fn settle(&mut self, flight: &UnansweredBatch, said: &[CellReply], engine: &Engine, now: Now) {
+    fn settle(&mut self, batch: &SyncBatch, said: &[CellReply], engine: &Engine, now: Now) {
         let pace = self.pace(now.at);
-        // The reply to a resent batch may have been computed at its first attempt.
-        let heard = if flight.is_repeated { flight.sent.after(pace.round_trip).min(now.at) } else { now.at };
+        let sent_at = batch.head.sent_at;
         assert_eq!(
-            flight.about.len(),
+            batch.numbers.len(),
             said.len(),
             "a reply is read cell by cell: without its own a page waits on"
         );
-        for ((number, ask), said) in flight.about.iter().zip(&flight.batch.asks).zip(said) {
+        for ((number, ask), said) in batch.numbers.iter().zip(&batch.asks).zip(said) {
             self.happened.cells += 1;
             self.happened.lost += u64::from(said.lost);
             let below = said.level.min(0).unsigned_abs();
@@ -63,7 +43,7 @@ impl Sync {
             let Some(page) = self.book.page_of(*number, &ask.key) else {
                 continue;
             };
-            if !page.hear((ask, said), (flight.sent, heard), &pace) {
+            if !page.hear((ask, said), sent_at, &pace) {
                 continue;
             }
             let mistake = self.tallies.hears(page.key.budget(), (ask, said), page.refused, now.at);
@@ -78,8 +58,10 @@ impl Sync {
                 // While other hosts may be in fallback, they spend from the same level: no credit on it.
                 level: if pace.others_are_away { said.level.min(0) } else { said.level },
                 demand: said.demand,
-                sent_at: flight.sent,
-                next_increase: said.window.and_then(|said| more(&said, heard.after(pace.round_trip + TURNS))),
+                sent_at,
+                next_increase: said
+                    .window
+                    .and_then(|said| more(&said, now.at.after(pace.round_trip + TURNS))),
                 low_mark: if budget.quota.borrows(pace.hosts) { page.low(budget, &pace) } else { 0 },
             };
             self.happened.lapsed += u64::from(engine.apply_share_reply(&page.key, budget, &settled, now));
@@ -88,12 +70,16 @@ impl Sync {
         }
     }
 
-    /// Resets the keys of a batch that may or may not have run: nothing of it counts as reported.
-    pub(super) fn start_over(&mut self, flight: &UnansweredBatch, now: Timestamp) {
-        for (number, ask) in flight.about.iter().zip(&flight.batch.asks) {
+    /// Handles a batch that may or may not have run: nothing of it counts as reported.
+    pub fn failed(&mut self, batch: &SyncBatch, now: Timestamp) {
+        self.round_trip.missed(now);
+        self.happened.unanswered += 1;
+        let bucket = batch.head.bucket.of_each(&mut self.buckets);
+        bucket.in_flight = bucket.in_flight.saturating_sub(1);
+        for (number, ask) in batch.numbers.iter().zip(&batch.asks) {
             let at = now.after(self.dice.up_to(EVERY));
             if let Some(page) = self.book.page_of(*number, &ask.key) {
-                page.lose(flight.sent);
+                page.lose(batch.head.sent_at);
                 self.book.schedule(*number, at);
             }
         }
@@ -102,8 +88,6 @@ impl Sync {
     /// Takes a new name, as another daemon uses this one.
     pub fn rename(&mut self) {
         self.options.host = self.dice.bytes();
-        self.lanes.iter_mut().for_each(Sequences::renew_all);
-        self.places.renew_all();
     }
 }
 

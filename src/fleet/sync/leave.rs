@@ -12,7 +12,6 @@ impl Sync {
             return false;
         }
         self.answer_calls(engine, now);
-        self.repeat(now.at, out);
         let mut asks = BatchParts::new();
         let mut is_left = false;
         for number in self.book.numbers() {
@@ -30,7 +29,7 @@ impl Sync {
             }
         }
         self.send_rest(asks, now.at, out);
-        self.leave_places(engine, now, out) || is_left
+        is_left
     }
 
     fn last_words(&mut self, engine: &Engine, number: usize, now: Now) -> Option<FinalStep> {
@@ -46,7 +45,7 @@ impl Sync {
             return Some(FinalStep::Nothing);
         }
         let bucket = Bucket::of(&page.key.name(), self.options.buckets);
-        if !bucket.of_each(&mut self.lanes).has_room() {
+        if !bucket.of_each(&mut self.buckets).has_room() {
             return Some(FinalStep::Later);
         }
         let terms = terms(&self.versions, page.key.budget(), budget)?;
@@ -61,7 +60,7 @@ impl Sync {
 enum FinalStep {
     /// No host counts anything for this key.
     Nothing,
-    /// In flight, or no lane is free.
+    /// In flight, or too many batches are.
     Later,
     Ask(Bucket, Box<CellRequest>),
 }

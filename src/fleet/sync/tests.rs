@@ -17,7 +17,7 @@ fn host() -> (Arc<Engine>, Sync) {
     let engine = Arc::new(Engine::new(options));
     let standing = engine.join_fleet(HashKey::from_bytes([2; 16]));
     engine.install_rules(loaded.domains);
-    let options = SyncOptions { host: [1; 16], epoch: 1, buckets: BUCKETS, seed: 1 };
+    let options = SyncOptions { host: [1; 16], buckets: BUCKETS, seed: 1 };
     let mut sync = Sync::new(options, standing);
     sync.set_budgets(engine.fleet_budgets());
     sync.set_linked(true, at(0).at);

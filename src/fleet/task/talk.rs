@@ -66,7 +66,6 @@ impl SyncLoop {
         let many = plan.link.cluster || plan.link.urls.len() > 1;
         let options = SyncOptions {
             host: identity.host,
-            epoch: identity.epoch,
             buckets: if many { BUCKETS_SPREAD } else { BUCKETS },
             seed: seed(),
         };
@@ -101,6 +100,7 @@ impl SyncLoop {
     /// Runs until `stop`. May be called again after a panic; it then makes new connections.
     pub(super) async fn go_on(&mut self, stop: &mut oneshot::Receiver<()>) {
         self.servers = None;
+        self.member.forget_commands(self.clock.now().at);
         let mut tick = interval(pause::SHORT);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -215,7 +215,7 @@ impl SyncLoop {
             self.member.ask(question, now, &mut calls);
             next = if calls.len() < QUESTIONS_AT_ONCE { self.questions.try_recv().ok() } else { None };
         }
-        self.member.tend_places(now, &mut calls);
+        self.member.tend_permits(now, &mut calls);
         self.send(calls.into_iter().map(|call| (None, call)).collect(), now);
     }
 

@@ -4,7 +4,7 @@ use super::KindFields;
 use super::limits::Admitted;
 use super::region::{region, weighed};
 use crate::limit::share::{self, Fallback, RemoteCheckWait};
-use crate::limit::{Quota, Rate, places};
+use crate::limit::{Quota, Rate};
 use crate::rules::de::Mapping;
 use crate::rules::file::{CommonFields, DefaultsFields, FleetFields};
 use crate::rules::fleet::{self, Region, WholeNumbers, fleet_rate, is_window};
@@ -128,21 +128,15 @@ pub(in crate::rules) fn shared(limit: Limit, terms: &FleetSettings) -> Limit {
                 }
             }
             Quota::Concurrency(quota) => {
-                let quota = quota.clone().shared(when_down(terms));
-                let quota = quota.with_remote_checks(permit_wait(terms)).with_wait_max(terms.wait());
-                allowance.quota = Quota::Concurrency(quota);
+                let quota = quota.clone().shared(when_down(terms)).with_wait_max(terms.wait());
+                let asks = matches!(terms.on_miss, None | Some(OnMiss::Ask));
+                allowance.quota =
+                    Quota::Concurrency(if asks { quota } else { quota.without_remote_checks() });
             }
             _ => {}
         }
     }
     limit
-}
-
-fn permit_wait(terms: &FleetSettings) -> places::PermitWait {
-    match terms.on_miss {
-        None | Some(OnMiss::Ask) => places::PermitWait::OnMiss,
-        Some(OnMiss::Admit | OnMiss::Refuse) => places::PermitWait::Never,
-    }
 }
 
 fn credit_of(terms: &FleetSettings) -> u16 {

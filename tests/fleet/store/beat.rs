@@ -12,6 +12,8 @@ pub(super) struct Beats {
     /// By name in Redis' order, which is that of their hexadecimal digits; when they beat last, in milliseconds.
     hosts: BTreeMap<String, u64>,
     hosts_until_ms: u64,
+    /// The latest epoch of each host.
+    epochs: BTreeMap<String, u64>,
     pools: HashMap<String, Kept<Pool>>,
     /// The same of the hosts with each secret.
     alike: HashMap<SecretDigest, Kept<BTreeMap<String, u64>>>,
@@ -43,7 +45,11 @@ impl Beats {
         let name = bytes::hex(&beat.host);
         self.hosts.insert(name.clone(), now_ms);
         self.hosts.retain(|_, last| last.abs_diff(now_ms) <= 5_000);
+        self.epochs.retain(|host, _| self.hosts.contains_key(host));
         self.hosts_until_ms = now_ms + KEPT_MS;
+        let epoch = self.epochs.entry(name.clone()).or_insert(beat.epoch);
+        let is_name_taken = *epoch > beat.epoch;
+        *epoch = beat.epoch.max(*epoch);
         let rank = self.hosts.range(..name.clone()).count();
         let alike = self.alike.get(&beat.secret).and_then(|kept| kept.at(now_us));
         let mut alike = alike.cloned().unwrap_or_default();
@@ -54,7 +60,7 @@ impl Beats {
         let pools = beat.pools.iter().map(|report| self.report(beat, report, now_us)).collect();
         let counts = [self.hosts.len(), rank, hosts_alike];
         let [hosts, rank, alike] = counts.map(|count| u32::try_from(count).unwrap());
-        HeartbeatReply { now_us, hosts, rank, alike, pools }
+        HeartbeatReply { now_us, hosts, rank, alike, is_name_taken, pools }
     }
 
     fn report(&mut self, beat: &Heartbeat, report: &PoolReport, now_us: u64) -> FleetPoolLoad {
@@ -94,6 +100,7 @@ impl Beats {
     pub(super) fn expire(&mut self, now_us: u64) {
         if now_us / 1000 > self.hosts_until_ms {
             self.hosts.clear();
+            self.epochs.clear();
         }
         self.pools.retain(|_, kept| kept.at(now_us).is_some());
     }

@@ -26,11 +26,11 @@ impl Cell {
         value: Option<&Cell>,
         asked: &CellQuota,
         knew_us: Option<u64>,
-        other_nonce: bool,
+        other_birth: bool,
         now_us: u64,
     ) -> (Cell, bool) {
         let Some(&(mut cell)) = value else {
-            let lost = knew_us.is_some_and(|knew| other_nonce || knew < SURELY_KEPT_US);
+            let lost = knew_us.is_some_and(|knew| other_birth || knew < SURELY_KEPT_US);
             let level = if lost { 0 } else { asked.burst.cast_signed() };
             let reports = Reports::default();
             return (Cell { terms: *asked, level, rem: 0, at: now_us, reports }, lost);
@@ -80,9 +80,9 @@ impl Cell {
     }
 
     /// A sync: settles with the one who asks and gives what is due.
-    pub fn serve(&mut self, ask: &CellRequest, lost: bool, other_nonce: bool) -> CellReply {
+    pub fn serve(&mut self, ask: &CellRequest, lost: bool, other_birth: bool) -> CellReply {
         let generation = self.at / GENERATION_US;
-        self.reports.replace(generation, ask.last.filter(|_| !other_nonce), ask.hold, ask.demand);
+        self.reports.replace(generation, ask.last.filter(|_| !other_birth), ask.hold, ask.demand);
         let room = self.terms.burst.cast_signed() - self.reports.held().cast_signed();
         self.level = self.level.max((self.level + ask.back.min(AMOUNT_MAX).cast_signed()).min(room));
         let debt_max = (2 * self.terms.burst + DEBT_BEYOND_BURSTS).min(DEBT_MAX);

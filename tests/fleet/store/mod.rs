@@ -6,7 +6,7 @@
 mod beat;
 mod bytes;
 mod cell;
-mod places;
+mod permits;
 mod share;
 mod version;
 mod window;
@@ -14,36 +14,27 @@ mod window;
 use std::collections::BTreeMap;
 
 use foldhash::HashMap;
-use tidegate::fleet::call::{Host, Nonce, Payment, ScriptCommand, SequencePosition, SyncBatch};
+use tidegate::fleet::call::{CommandHead, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::cell::{CellReply, CellRequest};
 use tidegate::fleet::look::{PeekReply, Reset};
-use tidegate::fleet::places::PermitCommand;
-use tidegate::fleet::reply::{CommandReply, CostCover, PaymentResult, ReplyKind, ScriptReply};
+use tidegate::fleet::permits::PermitCommand;
+use tidegate::fleet::reply::{CommandReply, CostCover, PaymentResult, ScriptReply};
 use tidegate::fleet::window::{WindowReply, WindowStatus};
 
 pub use cell::Cell;
-use places::PlacesCell;
+use permits::PermitSet;
 pub use share::{Reports, Sums};
 pub use window::WindowCell;
 
 /// Everything that one Redis holds.
 #[derive(Clone, Debug, Default)]
 pub struct Store {
-    nonces: HashMap<u8, Kept<Nonce>>,
-    guards: HashMap<(u8, Host, u8), Kept<Guard>>,
+    births: HashMap<u8, Kept<u64>>,
     cells: HashMap<(u8, [u8; 16]), Kept<Cell>>,
-    places: HashMap<(u8, [u8; 16]), Kept<PlacesCell>>,
+    permits: HashMap<(u8, [u8; 16]), Kept<PermitSet>>,
     windows: HashMap<(u8, [u8; 16]), Kept<WindowCell>>,
     beats: beat::Beats,
     versions: HashMap<[u8; 16], Kept<version::Versions>>,
-}
-
-/// What the last call of a lane was, and what was said to it.
-#[derive(Clone, Debug)]
-struct Guard {
-    epoch: u64,
-    seq: u64,
-    reply: ScriptReply,
 }
 
 /// Something that runs out.
@@ -69,7 +60,7 @@ impl Store {
         match call {
             ScriptCommand::Sync(batch) => self.sync(batch, now_us),
             ScriptCommand::Exact(payment) => self.exact(payment, now_us),
-            ScriptCommand::Places(call) => self.places(call, now_us),
+            ScriptCommand::Permits(command) => self.permits(command, now_us),
             ScriptCommand::Peek(peek) => {
                 let bucket = peek.bucket.number();
                 let cells = peek.keys.iter().map(|key| match peek.windows {
@@ -111,13 +102,10 @@ impl Store {
     }
 
     fn sync(&mut self, batch: &SyncBatch, now_us: u64) -> ScriptReply {
-        let place = &batch.place;
-        if let Some(answered) = self.answered(place, now_us, false) {
-            return answered.unwrap_or_else(|kind| ScriptReply::Sync(self.refused(place, now_us, kind)));
-        }
-        let (nonce, other) = self.renew_nonce(place, now_us);
-        let said = batch.asks.iter().map(|ask| {
-            let id = (place.bucket.number(), ask.key);
+        let head = &batch.head;
+        let (born_us, other) = self.birth(head, now_us);
+        let results = batch.asks.iter().map(|ask| {
+            let id = (head.bucket.number(), ask.key);
             if ask.window.is_some() {
                 return self.sync_window(id, ask, other, now_us);
             }
@@ -127,8 +115,8 @@ impl Store {
             self.cells.insert(id, Kept::new(cell, now_us, cell.kept_ms()));
             said
         });
-        let kind = ReplyKind::Done(said.collect());
-        self.remember(place, now_us, ScriptReply::Sync(CommandReply { kind, nonce, now_us }))
+        let results = results.collect();
+        ScriptReply::Sync(CommandReply { born_us, now_us, results })
     }
 
     fn sync_window(&mut self, id: (u8, [u8; 16]), ask: &CellRequest, other: bool, now_us: u64) -> CellReply {
@@ -144,13 +132,10 @@ impl Store {
     }
 
     fn exact(&mut self, payment: &Payment, now_us: u64) -> ScriptReply {
-        let place = &payment.place;
-        if let Some(answered) = self.answered(place, now_us, true) {
-            return answered.unwrap_or_else(|kind| ScriptReply::Exact(self.refused(place, now_us, kind)));
-        }
-        let (nonce, other) = self.renew_nonce(place, now_us);
+        let head = &payment.head;
+        let (born_us, other) = self.birth(head, now_us);
         let found = payment.costs.iter().map(|cost| {
-            let id = (place.bucket.number(), cost.key);
+            let id = (head.bucket.number(), cost.key);
             let Some(window) = &cost.window else {
                 let value = self.cells.get(&id).and_then(|kept| kept.at(now_us));
                 let (cell, lost) = Cell::of_one_who_asks(value, &cost.terms, cost.knew_us, other, now_us);
@@ -171,7 +156,7 @@ impl Store {
         let all_pay = found.iter().all(|(_, wait)| *wait == CostCover::No);
         let mut all = Vec::new();
         for ((payer, wait), cost) in found.into_iter().zip(&payment.costs) {
-            let id = (place.bucket.number(), cost.key);
+            let id = (head.bucket.number(), cost.key);
             all.push(match payer {
                 Payer::Bucket(mut cell, mut paid) => {
                     if all_pay {
@@ -196,66 +181,30 @@ impl Store {
                 },
             });
         }
-        let kind = ReplyKind::Done(all);
-        self.remember(place, now_us, ScriptReply::Exact(CommandReply { kind, nonce, now_us }))
+        ScriptReply::Exact(CommandReply { born_us, now_us, results: all })
     }
 
-    fn places(&mut self, call: &PermitCommand, now_us: u64) -> ScriptReply {
-        let place = &call.place;
-        if let Some(answered) = self.answered(place, now_us, false) {
-            return answered.unwrap_or_else(|kind| ScriptReply::Places(self.refused(place, now_us, kind)));
-        }
-        let (nonce, other) = self.renew_nonce(place, now_us);
-        let said = call.asks.iter().map(|ask| {
-            let id = (place.bucket.number(), ask.key);
-            let value = self.places.get(&id).and_then(|kept| kept.at(now_us));
-            let (cell, said) = PlacesCell::serve(value, ask, other, now_us);
-            self.places.insert(id, Kept::new(cell, now_us, places::KEPT_MS));
-            said
+    fn permits(&mut self, command: &PermitCommand, now_us: u64) -> ScriptReply {
+        let head = &command.head;
+        let (born_us, other) = self.birth(head, now_us);
+        let is_lost = other && head.born_us > 0;
+        let results = command.requests.iter().map(|request| {
+            let id = (head.bucket.number(), request.key);
+            let mut set = self.permits.get(&id).and_then(|kept| kept.at(now_us)).cloned().unwrap_or_default();
+            let result = set.serve(command.host, request, is_lost, now_us);
+            self.permits.insert(id, Kept::new(set, now_us, permits::KEPT_MS));
+            result
         });
-        let kind = ReplyKind::Done(said.collect());
-        self.remember(place, now_us, ScriptReply::Places(CommandReply { kind, nonce, now_us }))
+        let results = results.collect();
+        ScriptReply::Permits(CommandReply { born_us, now_us, results })
     }
 
-    /// What to answer at once: the reply of before, or why the call is not done.
-    fn answered(
-        &self,
-        place: &SequencePosition,
-        now_us: u64,
-        gaps: bool,
-    ) -> Option<Result<ScriptReply, Refusal>> {
-        let guard = self.guards.get(&lane(place)).and_then(|kept| kept.at(now_us));
-        let called = (place.epoch, place.seq);
-        let next = match guard {
-            Some(guard) if called < (guard.epoch, guard.seq) => return Some(Err(Refusal::Stale)),
-            Some(guard) if called == (guard.epoch, guard.seq) => return Some(Ok(guard.reply.clone())),
-            Some(guard) if place.epoch == guard.epoch => guard.seq + 1,
-            _ => 1,
-        };
-        (!gaps && place.seq != next).then_some(Err(Refusal::Unknown))
-    }
-
-    fn refused<T>(&self, place: &SequencePosition, now_us: u64, refusal: Refusal) -> CommandReply<T> {
-        let nonce = self.nonces.get(&place.bucket.number()).and_then(|kept| kept.at(now_us));
-        let kind = match refusal {
-            Refusal::Stale => ReplyKind::Stale,
-            Refusal::Unknown => ReplyKind::Unknown,
-        };
-        CommandReply { kind, nonce: nonce.copied().unwrap_or_default(), now_us }
-    }
-
-    /// The nonce from now on, and whether it is another than the host knows.
-    fn renew_nonce(&mut self, place: &SequencePosition, now_us: u64) -> (Nonce, bool) {
-        let stored = self.nonces.get(&place.bucket.number()).and_then(|kept| kept.at(now_us)).copied();
-        let nonce = stored.unwrap_or(place.offer);
-        self.nonces.insert(place.bucket.number(), Kept::new(nonce, now_us, MONTH_MS));
-        (nonce, stored.is_none_or(|stored| stored != place.known.unwrap_or_default()))
-    }
-
-    fn remember(&mut self, place: &SequencePosition, now_us: u64, reply: ScriptReply) -> ScriptReply {
-        let guard = Guard { epoch: place.epoch, seq: place.seq, reply: reply.clone() };
-        self.guards.insert(lane(place), Kept::new(guard, now_us, GUARD_MS));
-        reply
+    /// When the bucket was created, and whether the host knows another time.
+    fn birth(&mut self, head: &CommandHead, now_us: u64) -> (u64, bool) {
+        let kept = self.births.get(&head.bucket.number()).and_then(|kept| kept.at(now_us)).copied();
+        let born_us = kept.unwrap_or(now_us);
+        self.births.insert(head.bucket.number(), Kept::new(born_us, now_us, MONTH_MS));
+        (born_us, born_us != head.born_us)
     }
 
     /// What a cell is at this time, if there is one; it stays as it was.
@@ -275,7 +224,9 @@ impl Store {
     /// Takes one cell away before its time.
     pub fn evict(&mut self, bucket: u8, key: [u8; 16]) -> bool {
         let is_window = self.windows.remove(&(bucket, key)).is_some();
-        is_window | self.cells.remove(&(bucket, key)).is_some() | self.places.remove(&(bucket, key)).is_some()
+        is_window
+            | self.cells.remove(&(bucket, key)).is_some()
+            | self.permits.remove(&(bucket, key)).is_some()
     }
 
     /// Takes everything away.
@@ -285,9 +236,8 @@ impl Store {
 
     /// What has run out by now goes.
     pub fn expire(&mut self, now_us: u64) {
-        self.nonces.retain(|_, kept| kept.at(now_us).is_some());
-        self.guards.retain(|_, kept| kept.at(now_us).is_some());
-        self.places.retain(|_, kept| kept.at(now_us).is_some());
+        self.births.retain(|_, kept| kept.at(now_us).is_some());
+        self.permits.retain(|_, kept| kept.at(now_us).is_some());
         self.cells.retain(|_, kept| kept.at(now_us).is_some());
         self.windows.retain(|_, kept| kept.at(now_us).is_some());
         self.versions.retain(|_, kept| kept.at(now_us).is_some());
@@ -302,12 +252,11 @@ impl Store {
     /// All keys that hold bytes, as they stand in Redis: each with its bytes and when it runs out, in milliseconds.
     pub fn strings(&self) -> BTreeMap<String, (Vec<u8>, u64)> {
         let mut strings = BTreeMap::new();
-        for (bucket, kept) in &self.nonces {
-            strings.insert(format!("tg:{{t{bucket:02x}}}:n"), (kept.value.to_vec(), kept.until_ms));
-        }
-        for ((bucket, host, lane), kept) in &self.guards {
-            let name = format!("tg:{{t{bucket:02x}}}:h:{}:{lane}", bytes::hex(host));
-            strings.insert(name, (bytes::of_guard(&kept.value), kept.until_ms));
+        for (bucket, kept) in &self.births {
+            strings.insert(
+                format!("tg:{{t{bucket:02x}}}:b"),
+                (kept.value.to_le_bytes().to_vec(), kept.until_ms),
+            );
         }
         for ((bucket, key), kept) in &self.cells {
             let name = format!("tg:{{t{bucket:02x}}}:q:{}", bytes::hex(key));
@@ -317,11 +266,17 @@ impl Store {
             let name = format!("tg:{{t{bucket:02x}}}:w:{}", bytes::hex(key));
             strings.insert(name, (kept.value.bytes(), kept.until_ms));
         }
-        for ((bucket, key), kept) in &self.places {
-            let name = format!("tg:{{t{bucket:02x}}}:c:{}", bytes::hex(key));
-            strings.insert(name, (bytes::of_places(&kept.value), kept.until_ms));
-        }
         strings
+    }
+
+    /// The sets of permits as they are in Redis: each with its members by hexadecimal name, and when it runs out, in
+    /// milliseconds.
+    pub fn sets(&self) -> BTreeMap<String, (BTreeMap<String, u64>, u64)> {
+        let sets = self.permits.iter().map(|((bucket, key), kept)| {
+            let name = format!("tg:{{t{bucket:02x}}}:m:{}", bytes::hex(key));
+            (name, (kept.value.members(), kept.until_ms))
+        });
+        sets.filter(|(_, (members, _))| !members.is_empty()).collect()
     }
 
     /// The versions of one rule as they stand in Redis.
@@ -342,17 +297,5 @@ enum Payer {
     Window(Option<WindowCell>, bool, bool),
 }
 
-/// Why a call is not done.
-#[derive(Clone, Copy, Debug)]
-enum Refusal {
-    Stale,
-    Unknown,
-}
-
-fn lane(place: &SequencePosition) -> (u8, Host, u8) {
-    (place.bucket.number(), place.host, place.lane)
-}
-
-const GUARD_MS: u64 = 60_000;
 const MONTH_MS: u64 = 2_592_000_000;
 const YEAR_AND_MORE_MS: u64 = 34_560_000_000;

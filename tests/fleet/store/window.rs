@@ -196,12 +196,12 @@ impl WindowCell {
         &mut self,
         ask: &CellRequest,
         (lost, is_its): (bool, bool),
-        other_nonce: bool,
+        other_birth: bool,
         now_us: u64,
     ) -> CellReply {
         let generation = self.at.unsigned_abs() / GENERATION_US;
         let signed = |amount: u64| amount.min(AMOUNT_MAX).cast_signed();
-        let last: Option<CellReport> = ask.last.filter(|_| !other_nonce);
+        let last: Option<CellReport> = ask.last.filter(|_| !other_birth);
         if let Some(last) = last.filter(|last| matches!(generation.checked_sub(last.generation), Some(0 | 1)))
         {
             self.spend(signed(last.hold) - signed(ask.hold) - signed(ask.back), self.at);

@@ -13,7 +13,7 @@ mod leaky;
 mod lists;
 mod model;
 mod oversized;
-mod places;
+mod permits;
 mod refunds;
 mod reload;
 mod remote_checks;

@@ -9,7 +9,7 @@ mod fixed_window_traces;
 mod folded;
 mod leaky_bucket;
 mod log_traces;
-mod places;
+mod permits;
 mod quota;
 mod share;
 mod sliding_log;

@@ -348,17 +348,17 @@ fn what_becomes_of_work_without_a_place_is_what_the_rule_says() {
     };
     assert_eq!([of("ask", 2), of("ask", 11)], [(OnMiss::Ask, None), (OnMiss::Ask, None)]);
     assert_eq!(of("refuse", 10), (OnMiss::Refuse, None));
-    let doubt = "`max` 40 over 11 hosts is less than 4 for each, 44: work is refused on hosts that have no place while \
-                 others have idle ones; `on_miss: ask` costs a call of Redis for each piece of work";
+    let doubt = "`max` 40 over 11 hosts with `on_miss: refuse` is 3 for each: a host refuses more while others have room; \
+                 `on_miss: ask` costs a call of Redis for each lease";
     assert_eq!(of("refuse", 11), (OnMiss::Refuse, Some(doubt.to_owned())));
     // What a limit does is what is said of it, and a rule of 40 is no rule of 40 that asks.
     let quota = |fields: &str| match at_once(fields).limit.quota() {
         Some(Quota::Concurrency(quota)) if quota.is_fleet() => quota.clone(),
         other => panic!("{other:?}"),
     };
-    assert!(quota("max: 40, scope: fleet").may_check_remotely());
-    assert!(quota("max: 40, scope: fleet, fleet: {on_miss: ask}").may_check_remotely());
-    assert!(!quota("max: 40, scope: fleet, fleet: {on_miss: refuse}").may_check_remotely());
+    assert!(quota("max: 40, scope: fleet").may_wait());
+    assert!(quota("max: 40, scope: fleet, fleet: {on_miss: ask}").may_wait());
+    assert!(!quota("max: 40, scope: fleet, fleet: {on_miss: refuse}").may_wait());
     let patient = quota("max: 40, scope: fleet, fleet: {wait: 20ms}");
     assert_eq!(patient.patience(), std::time::Duration::from_millis(20));
     assert_ne!(patient, quota("max: 40, scope: fleet"));

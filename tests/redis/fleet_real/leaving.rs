@@ -23,25 +23,6 @@ pub(crate) fn left(redis: &Redis) -> i64 {
     reply.trim_start_matches(':').trim_end().parse().unwrap_or_else(|_| panic!("{reply}"))
 }
 
-/// Tokens that lapsed in the hands of hosts that have ended, as each says at its end. `None`: for one of them the machine had no
-/// time, so that it does not know what Redis heard of it.
-pub(crate) fn lapsed(hosts: &[Daemon]) -> Option<i64> {
-    let of_one = |host: &Daemon| {
-        let log = host.log();
-        let end = log.lines().find(|line| line.contains(GIVEN_BACK) || line.contains(NOT_HEARD));
-        let end = end.unwrap_or_else(|| panic!("no word of the end: {log}"));
-        let lapsed =
-            end.split("lapsed=").nth(1).and_then(|rest| rest.split_whitespace().next()?.parse().ok());
-        let lapsed: i64 = lapsed.unwrap_or_else(|| panic!("{end}"));
-        end.contains(GIVEN_BACK).then_some(lapsed)
-    };
-    hosts.iter().map(of_one).sum()
-}
-
-/// What a host says at its end: Redis has heard all, or may not have.
-const GIVEN_BACK: &str = "what was in hand is given back";
-const NOT_HEARD: &str = "Redis was not heard at the end";
-
 /// Ends them as an operator does; each within a second, busy as the machine may be.
 pub(crate) fn end(hosts: &mut [Daemon]) {
     hosts.iter().for_each(|host| host.process.signal(15));

@@ -1,14 +1,15 @@
-//! Random calls: hosts, lanes, numbers, amounts up to what Lua counts exactly, and times around the edges of generations.
+//! Random calls: hosts, numbers, amounts up to what Lua counts exactly, and times around the edges of generations.
 
 use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any};
 use proptest::{option, prop_oneof};
+use tidegate::clock::Timestamp;
 use tidegate::fleet::beat::PoolLoad;
-use tidegate::fleet::call::{Bucket, KeyPayment, Payment, ScriptCommand, SequencePosition, SyncBatch};
+use tidegate::fleet::call::{Bucket, CommandHead, KeyPayment, ScriptCommand, SyncBatch};
 use tidegate::fleet::cell::{
     AMOUNT_MAX, BURST_MAX, CellQuota, CellRate, CellReport, CellRequest, GENERATION_US, TOKEN,
 };
-use tidegate::fleet::places::PermitRequest;
+use tidegate::fleet::permits::PermitRequest;
 use tidegate::fleet::window::{CellWindow, FleetWindowAlign, WindowRefund, WindowRequest};
 
 /// What happens next, and how long after what was before.
@@ -31,9 +32,9 @@ pub(crate) type PoolStep = (u8, PoolLoad);
 
 #[derive(Clone, Debug)]
 pub(crate) enum Act {
-    Sync { host: u8, lane: u8, number: Number, asks: Vec<Asking> },
-    Exact { host: u8, number: Number, costs: Vec<KeyPayment> },
-    Places { host: u8, number: Number, asks: Vec<(PermitRequest, bool)> },
+    Sync { host: u8, birth: Birth, asks: Vec<Asking> },
+    Exact { birth: Birth, costs: Vec<KeyPayment> },
+    Permits { host: u8, birth: Birth, requests: Vec<PermitRequest> },
     Peek { windows: bool },
     Reset { key: u8, window: bool },
     Beat { host: u8, number: Number, pools: Vec<PoolStep>, secret: u8 },
@@ -43,17 +44,23 @@ pub(crate) enum Act {
     Flush,
 }
 
-/// Which number a call has in its lane.
+/// Which number a heartbeat has among those of its host.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Number {
     Next,
     Again,
     Before,
-    Gap,
     NewEpoch,
     OldEpoch,
-    /// The next one, from a host that knows another nonce.
-    Stranger,
+}
+
+/// Which birth of the bucket a host knows.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Birth {
+    /// That of the last reply.
+    Last,
+    None,
+    Another,
 }
 
 /// An ask, and whether its report of before is the one that this host gave.
@@ -64,21 +71,20 @@ pub(crate) struct Asking {
 }
 
 pub(crate) fn any_step() -> impl Strategy<Value = Step> {
-    let sync = (0_u8..3, 0_u8..2, any_number(), vec(any_asking(), 1..4))
-        .prop_map(|(host, lane, number, asks)| Act::Sync { host, lane, number, asks });
-    let exact = (0_u8..3, any_number(), vec(any_cost(), 1..4)).prop_map(|(host, number, costs)| Act::Exact {
+    let sync = (0_u8..3, any_birth(), vec(any_asking(), 1..4)).prop_map(|(host, birth, asks)| Act::Sync {
         host,
-        number,
-        costs,
+        birth,
+        asks,
     });
-    let places = (0_u8..3, any_number(), vec((any_places(), proptest::bool::weighted(0.7)), 1..4))
-        .prop_map(|(host, number, asks)| Act::Places { host, number, asks });
+    let exact = (any_birth(), vec(any_cost(), 1..4)).prop_map(|(birth, costs)| Act::Exact { birth, costs });
+    let permits = (0_u8..3, any_birth(), vec(any_permits(), 1..4))
+        .prop_map(|(host, birth, requests)| Act::Permits { host, birth, requests });
     let version = (0_u8..2, 0_u8..6, option::of((0_u8..6, 0_u64..9)))
         .prop_map(|(rule, terms, before)| Act::Version { rule, terms, before });
     let act = prop_oneof![
         24 => sync,
         10 => exact,
-        10 => places,
+        10 => permits,
         1 => any::<bool>().prop_map(|windows| Act::Peek { windows }),
         1 => (0_u8..4, any::<bool>()).prop_map(|(key, window)| Act::Reset { key, window }),
         4 => any_beat(),
@@ -121,16 +127,8 @@ fn any_time() -> impl Strategy<Value = Time> {
     ]
 }
 
-fn any_number() -> impl Strategy<Value = Number> {
-    prop_oneof![
-        20 => Just(Number::Next),
-        3 => Just(Number::Again),
-        1 => Just(Number::Before),
-        1 => Just(Number::Gap),
-        2 => Just(Number::NewEpoch),
-        1 => Just(Number::OldEpoch),
-        1 => Just(Number::Stranger),
-    ]
+fn any_birth() -> impl Strategy<Value = Birth> {
+    prop_oneof![20 => Just(Birth::Last), 2 => Just(Birth::None), 1 => Just(Birth::Another)]
 }
 
 fn any_terms() -> impl Strategy<Value = CellQuota> {
@@ -243,22 +241,21 @@ pub(crate) fn dated(window: CellWindow, now_us: u64) -> CellWindow {
     CellWindow { slots: 1, turns: FleetWindowAlign::Calendar { start, turn, finish: turn + next } }
 }
 
-fn any_places() -> impl Strategy<Value = PermitRequest> {
-    let count = || prop_oneof![5 => 0_u32..30, 1 => 0_u32..1_000_000];
-    let report = (count(), any_demand(), 0_u64..3).prop_map(|(hold, demand, generation)| CellReport {
-        hold: u64::from(hold) * TOKEN,
-        demand,
-        generation,
-    });
-    let max = prop_oneof![5 => 1_u32..100, 1 => any::<u32>()];
-    let rest = (any_demand(), 0_u32..1_000_000, any_age(), 1_u64..4);
-    let need = prop_oneof![3 => Just(0), 2 => 1_u32..4, 1 => count()];
-    (0_u8..4, max, option::of(report), count(), (count(), need), rest).prop_map(
-        |(key, max, last, hold, (want, need), rest)| {
-            let (demand, dice, knew_us, version) = rest;
-            PermitRequest { key: key_of(key), version, max, last, hold, want, need, demand, dice, knew_us }
-        },
-    )
+fn any_permits() -> impl Strategy<Value = PermitRequest> {
+    let numbers = || vec(0_u32..12, 0..6);
+    let max = prop_oneof![5 => 1_u32..20, 1 => any::<u32>()];
+    (0_u8..4, max, numbers(), numbers(), numbers()).prop_map(|(key, max, wanted, kept, dropped)| {
+        PermitRequest {
+            key: key_of(key),
+            limit: 0,
+            max,
+            // A host wants members that it does not have.
+            wanted: wanted.iter().enumerate().map(|(at, number)| number + 100 * (at as u32 + 1)).collect(),
+            kept,
+            dropped,
+            is_whole: false,
+        }
+    })
 }
 
 fn any_load() -> impl Strategy<Value = PoolLoad> {
@@ -283,20 +280,11 @@ pub(crate) fn bucket() -> Bucket {
 
 /// A sync of one cell.
 pub(crate) fn sync_of(ask: CellRequest) -> ScriptCommand {
-    let place = SequencePosition {
-        bucket: bucket(),
-        host: host_of(0),
-        lane: 0,
-        epoch: 1,
-        seq: 1,
-        offer: [1; 16],
-        known: None,
-    };
-    ScriptCommand::Sync(SyncBatch { place, asks: vec![ask] })
+    ScriptCommand::Sync(SyncBatch { head: head(0), asks: vec![ask], numbers: vec![0] })
 }
 
-pub(crate) fn payment_of(place: SequencePosition, costs: &[KeyPayment]) -> ScriptCommand {
-    ScriptCommand::Exact(Payment { place, costs: costs.to_vec() })
+pub(crate) fn head(born_us: u64) -> CommandHead {
+    CommandHead { bucket: bucket(), born_us, sent_at: Timestamp::ORIGIN }
 }
 
 /// The moment after another, by the clock of Redis.

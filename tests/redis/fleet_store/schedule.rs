@@ -1,9 +1,10 @@
-//! Honest hosts on one key of a store, in an order and at times that nobody would choose: calls that are sent twice, run
-//! late or never, replies that get lost, hosts that die, and time that stops right at the edges of generations.
+//! Honest hosts on one key of a store, in an order and at times that nobody would choose: calls that run late or never,
+//! replies that get lost, hosts that die, and time that stops right at the edges of generations.
 
-use tidegate::fleet::call::{Bucket, KeyPayment, Payment, ScriptCommand, SequencePosition, SyncBatch};
+use tidegate::clock::Timestamp;
+use tidegate::fleet::call::{Bucket, CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::cell::{CellQuota, CellRate, CellReport, CellRequest, GENERATION_US, TOKEN};
-use tidegate::fleet::reply::{CommandReply, CostCover, ReplyKind, ScriptReply};
+use tidegate::fleet::reply::{CommandReply, CostCover, ScriptReply};
 use tidegate::fleet::window::{CellWindow, FleetWindowAlign, WindowRefund, WindowRequest};
 use tidegate::limit::Rate;
 use tidegate::rules::fleet_rate;
@@ -29,18 +30,14 @@ pub(crate) struct Schedule {
     /// Of a window: how it turns, and when how much was let through.
     window: Option<CellWindow>,
     passed: Vec<(u64, u64)>,
-    payments: u64,
 }
 
 struct HonestHost {
-    name: u8,
-    epoch: u64,
-    seq: u64,
     hand: u64,
     /// When it drops what it holds: 1.9 s after it sent the last sync that was answered.
     until: u64,
     last: Option<CellReport>,
-    known: Option<[u8; 16]>,
+    born_us: u64,
     waiting: Option<Waiting>,
     /// Paid for, and of no use.
     returned: WindowRefund,
@@ -49,6 +46,7 @@ struct HonestHost {
 #[derive(Clone, Copy)]
 enum Act {
     Die,
+    Lose,
     RunAStray,
     Spend,
     Send,
@@ -69,16 +67,8 @@ impl Waiting {
     /// What it may bring to the host, once it was run.
     fn grant(&self) -> u64 {
         match &self.reply {
-            Some(ScriptReply::Sync(CommandReply { kind: ReplyKind::Done(said), .. })) => said[0].grant,
+            Some(ScriptReply::Sync(reply)) => reply.results[0].grant,
             _ => 0,
-        }
-    }
-
-    /// What it takes back with it, unless it was done.
-    fn back(&self) -> u64 {
-        match &self.reply {
-            Some(ScriptReply::Sync(CommandReply { kind: ReplyKind::Done(_), .. })) => 0,
-            _ => self.ask.back,
         }
     }
 }
@@ -88,14 +78,11 @@ impl Schedule {
         let mut random = Random(seed);
         let hosts = 2 + random.below(5);
         let now = 1_000 * GENERATION_US + random.below(GENERATION_US);
-        let host = |name: u64| HonestHost {
-            name: u8::try_from(name).unwrap(),
-            epoch: 1,
-            seq: 0,
+        let host = |_| HonestHost {
             hand: 0,
             until: 0,
             last: None,
-            known: None,
+            born_us: 0,
             waiting: None,
             returned: WindowRefund::default(),
         };
@@ -114,7 +101,6 @@ impl Schedule {
             poured_at: now,
             window: None,
             passed: Vec::new(),
-            payments: 0,
         }
     }
 
@@ -191,7 +177,8 @@ impl Schedule {
         match self.random.below(if self.window.is_some() { 46 } else { 40 }) {
             40.. => Act::Pay,
             0 => Act::Die,
-            1..=3 => Act::RunAStray,
+            1 => Act::Lose,
+            2..=3 => Act::RunAStray,
             4..=13 => Act::Spend,
             14..=22 => Act::Send,
             23..=31 => Act::Execute,
@@ -202,6 +189,7 @@ impl Schedule {
     fn act(&mut self, chosen: usize, act: Act) {
         match act {
             Act::Die => self.die(chosen),
+            Act::Lose => self.lose(chosen),
             Act::RunAStray => self.run_a_stray(),
             Act::Spend => self.spend(chosen),
             Act::Send => self.send(chosen),
@@ -231,7 +219,6 @@ impl Schedule {
         }
         let back = if self.random.below(3) == 0 { self.random.below(host.hand + 1) } else { 0 };
         host.hand -= back;
-        host.seq += 1;
         let ask = CellRequest {
             key: [9; 16],
             terms: self.terms,
@@ -248,79 +235,62 @@ impl Schedule {
                 .window
                 .map(|window| WindowRequest { window, returned: std::mem::take(&mut host.returned) }),
         };
-        let place = SequencePosition {
+        let head = CommandHead {
             bucket: Bucket::of(&ask.key, 16),
-            host: [host.name; 16],
-            lane: 0,
-            epoch: host.epoch,
-            seq: host.seq,
-            offer: [7; 16],
-            known: host.known,
+            born_us: host.born_us,
+            sent_at: Timestamp::ORIGIN,
         };
-        let call = ScriptCommand::Sync(SyncBatch { place, asks: vec![ask] });
+        let call = ScriptCommand::Sync(SyncBatch { head, asks: vec![ask], numbers: vec![0] });
         host.waiting = Some(Waiting { call, ask, sent: self.now, reply: None });
     }
 
-    /// Runs a call, perhaps not for the first time; but nobody repeats one for so long that its guard has run out.
+    /// Runs a call, once.
     fn execute(&mut self, chosen: usize) {
-        let Some(waiting) = &mut self.hosts[chosen].waiting else { return };
-        if waiting.reply.is_some() && self.now - waiting.sent > REPEATED_US {
-            return;
+        let waiting = self.hosts[chosen].waiting.as_mut().filter(|waiting| waiting.reply.is_none());
+        if let Some(waiting) = waiting {
+            waiting.reply = Some(self.store.call(&waiting.call, self.now));
         }
-        let reply = self.store.call(&waiting.call, self.now);
-        if let Some(before) = &waiting.reply {
-            let done = matches!(before, ScriptReply::Sync(CommandReply { kind: ReplyKind::Done(_), .. }));
-            assert!(!done || *before == reply, "SEED={}: the same call is answered alike", self.seed);
-        }
-        waiting.reply.get_or_insert(reply);
     }
 
     fn receive(&mut self, chosen: usize) {
         let host = &mut self.hosts[chosen];
         let Some(waiting) = host.waiting.take_if(|waiting| waiting.reply.is_some()) else { return };
         let Some(ScriptReply::Sync(answer)) = waiting.reply else { panic!("no reply to a sync") };
-        host.known = Some(answer.nonce);
-        match answer.kind {
-            ReplyKind::Done(said) => {
-                let said = said[0];
-                host.hand += said.grant;
-                let hold = waiting.ask.hold + said.grant;
-                host.last =
-                    Some(CellReport { hold, demand: waiting.ask.demand, generation: said.generation });
-                host.until = waiting.sent + KEPT_IN_HAND_US;
-                if self.now >= host.until {
-                    self.dropped += std::mem::take(&mut host.hand);
-                }
-            }
-            ReplyKind::Unknown | ReplyKind::Stale => {
-                host.hand += waiting.ask.back;
-                if self.now >= host.until {
-                    self.dropped += std::mem::take(&mut host.hand);
-                }
-                host.last = None;
-                host.epoch += 1;
-                host.seq = 0;
-            }
+        host.born_us = answer.born_us;
+        let said = answer.results[0];
+        host.hand += said.grant;
+        let hold = waiting.ask.hold + said.grant;
+        host.last = Some(CellReport { hold, demand: waiting.ask.demand, generation: said.generation });
+        host.until = waiting.sent + KEPT_IN_HAND_US;
+        if self.now >= host.until {
+            self.dropped += std::mem::take(&mut host.hand);
+        }
+    }
+
+    /// The host gets no reply: the call has run, or runs later, or never.
+    fn lose(&mut self, chosen: usize) {
+        let host = &mut self.hosts[chosen];
+        let Some(waiting) = host.waiting.take() else { return };
+        host.last = None;
+        self.dropped += waiting.grant();
+        if waiting.reply.is_none() {
+            self.strays.push(waiting.call);
         }
     }
 
     /// Pays for a request at once, which then passes, or is of no use.
     fn pay(&mut self, chosen: usize) {
         let Some(window) = self.window else { return };
-        self.payments += 1;
         let cost = (1 + self.random.below(3)) * TOKEN;
-        let place = SequencePosition {
+        let head = CommandHead {
             bucket: Bucket::of(&[9; 16], 16),
-            host: [100; 16],
-            lane: 8,
-            epoch: 1,
-            seq: self.payments,
-            offer: [7; 16],
-            known: self.hosts[chosen].known,
+            born_us: self.hosts[chosen].born_us,
+            sent_at: Timestamp::ORIGIN,
         };
         let cost = KeyPayment { key: [9; 16], terms: self.terms, cost, knew_us: None, window: Some(window) };
-        let reply = self.store.call(&ScriptCommand::Exact(Payment { place, costs: vec![cost] }), self.now);
-        let ScriptReply::Exact(CommandReply { kind: ReplyKind::Done(paid), .. }) = reply else { return };
+        let payment = Payment { head, costs: vec![cost], ticket: (0, Vec::new()) };
+        let reply = self.store.call(&ScriptCommand::Exact(payment), self.now);
+        let ScriptReply::Exact(CommandReply { results: paid, .. }) = reply else { return };
         if paid[0].wait != CostCover::No {
             return;
         }
@@ -335,29 +305,18 @@ impl Schedule {
     }
 
     fn die(&mut self, chosen: usize) {
+        self.lose(chosen);
         let host = &mut self.hosts[chosen];
         self.dropped += std::mem::take(&mut host.hand);
-        if let Some(waiting) = host.waiting.take() {
-            self.dropped += waiting.grant();
-            match waiting.reply {
-                None => self.strays.push(waiting.call),
-                Some(_) => self.dropped += waiting.back(),
-            }
-        }
-        (host.last, host.seq, host.known) = (None, 0, None);
+        (host.last, host.born_us) = (None, 0);
         host.returned = WindowRefund::default();
-        host.epoch += 1;
     }
 
-    /// Its tokens were dropped with the host; what it gets now nobody gets, and what it gives back is there again.
+    /// Nobody gets what it brings, and what it gives back is there again.
     fn run_a_stray(&mut self) {
         let Some(call) = self.strays.pop() else { return };
-        let ScriptCommand::Sync(batch) = &call else { panic!("a stray is a sync") };
-        let reply = self.store.call(&call, self.now);
-        if let ScriptReply::Sync(CommandReply { kind: ReplyKind::Done(said), .. }) = reply {
-            self.dropped += said[0].grant;
-        } else {
-            self.dropped += batch.asks[0].back;
+        if let ScriptReply::Sync(reply) = self.store.call(&call, self.now) {
+            self.dropped += reply.results[0].grant;
         }
     }
 
@@ -372,8 +331,7 @@ impl Schedule {
         let of_host = |host: &HonestHost| {
             let coming = host.waiting.as_ref().map_or(0, |waiting| {
                 let fresh = self.now < waiting.sent + KEPT_IN_HAND_US;
-                let returning = if self.now < host.until { waiting.back() } else { 0 };
-                returning + if fresh { waiting.grant() } else { 0 }
+                if fresh { waiting.grant() } else { 0 }
             });
             host.hand + coming
         };
@@ -413,7 +371,8 @@ impl Schedule {
     /// Every token is there, in a hand, on its way, spent or dropped; for a rate at which none is earned meanwhile.
     pub(crate) fn is_conserved(&self) -> Result<(), String> {
         let waiting = self.hosts.iter().filter_map(|host| host.waiting.as_ref());
-        let coming: u64 = waiting.map(|waiting| waiting.grant() + waiting.back()).sum();
+        let back = |waiting: &Waiting| if waiting.reply.is_none() { waiting.ask.back } else { 0 };
+        let coming: u64 = waiting.map(|waiting| waiting.grant() + back(waiting)).sum();
         let hands: u64 = self.hosts.iter().map(|host| host.hand).sum();
         let strays = self.strays.iter().map(|call| match call {
             ScriptCommand::Sync(batch) => batch.asks[0].back,
@@ -462,5 +421,4 @@ impl Random {
     }
 }
 
-const REPEATED_US: u64 = 50_000_000;
 const KEPT_IN_HAND_US: u64 = 1_900_000;

@@ -3,17 +3,17 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use tidegate::fleet::beat::{Heartbeat, PoolReport};
-use tidegate::fleet::call::{KeyPayment, Nonce, ScriptCommand, SequencePosition, SyncBatch};
-use tidegate::fleet::cell::{CellQuota, CellRate, CellReport, GENERATION_US, TOKEN};
+use tidegate::fleet::call::{CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
+use tidegate::fleet::cell::{CellQuota, CellRate, CellReport, GENERATION_US};
 use tidegate::fleet::look::{Peek, Reset};
-use tidegate::fleet::places::PermitCommand;
-use tidegate::fleet::reply::{CommandReply, ReplyKind, ScriptReply};
+use tidegate::fleet::permits::PermitCommand;
+use tidegate::fleet::reply::{CommandReply, ScriptReply};
 use tidegate::fleet::scripts;
 use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::version::{NumbersFingerprint, VersionCall};
 use tidegate::fleet::window::WindowStatus;
 
-use super::calls::{Act, Number, Step, after, bucket, dated, host_of, key_of, payment_of};
+use super::calls::{Act, Birth, Number, Step, after, bucket, dated, head, host_of, key_of};
 use super::redis::{Redis, Value, evalsha};
 use super::store::Store;
 
@@ -22,17 +22,16 @@ pub(crate) struct Twins {
     shas: HashMap<&'static str, Vec<u8>>,
     store: Store,
     now: u64,
-    lanes: HashMap<(u8, u8), Lane>,
+    beats: HashMap<u8, LastBeat>,
     reports: HashMap<(u8, [u8; 16]), CellReport>,
-    places: HashMap<(u8, [u8; 16]), CellReport>,
-    known: Option<Nonce>,
+    born_us: u64,
     /// How often each thing came to pass that a test like this is for.
     pub(crate) seen: BTreeMap<&'static str, u64>,
 }
 
-/// What a host remembers of a lane.
+/// The last heartbeat of a host.
 #[derive(Clone, Debug, Default)]
-struct Lane {
+struct LastBeat {
     epoch: u64,
     seq: u64,
     sent: Option<ScriptCommand>,
@@ -44,8 +43,6 @@ impl Twins {
         let shas = scripts::all().map(|script| (script.name, redis.load_with_clock(script)));
         let seen = [
             "done",
-            "stale",
-            "unknown",
             "granted",
             "lost",
             "paid",
@@ -53,14 +50,16 @@ impl Twins {
             "never",
             "hosts",
             "expired",
-            "places",
+            "permits",
+            "no permits",
             "windows granted",
             "windows lost",
             "windows spent out",
             "other windows",
             "windows paid",
             "windows refused",
-            "places lost",
+            "permits lost",
+            "names taken",
             "peeked",
             "reset",
             "pools of several",
@@ -73,10 +72,9 @@ impl Twins {
             shas: shas.into(),
             store: Store::default(),
             now: 0,
-            lanes: HashMap::new(),
+            beats: HashMap::new(),
             reports: HashMap::new(),
-            places: HashMap::new(),
-            known: None,
+            born_us: 0,
             seen: seen.into_iter().map(|what| (what, 0)).collect(),
         }
     }
@@ -85,10 +83,9 @@ impl Twins {
         self.redis.command(&[b"FLUSHALL"]);
         self.store.flush();
         self.now = 1_700_000_000_000_000;
-        self.lanes.clear();
+        self.beats.clear();
         self.reports.clear();
-        self.places.clear();
-        self.known = None;
+        self.born_us = 0;
     }
 
     #[allow(clippy::too_many_lines, reason = "one arm for each kind of step")]
@@ -97,8 +94,8 @@ impl Twins {
         self.redis.set_clock(self.now);
         self.expire();
         match &step.act {
-            Act::Sync { host, lane, number, asks } => {
-                let place = self.place(*host, *lane, *number);
+            Act::Sync { host, birth, asks } => {
+                let head = self.head(*birth);
                 let mut keys = HashSet::new();
                 let asks = asks.iter().filter(|asking| keys.insert(asking.ask.key));
                 let asks = asks.map(|asking| {
@@ -115,33 +112,35 @@ impl Twins {
                     }
                     ask
                 });
-                let call = ScriptCommand::Sync(SyncBatch { place, asks: asks.collect() });
-                self.call_in_lane(*host, *lane, *number, call)
+                let asks: Vec<_> = asks.collect();
+                let numbers = vec![0; asks.len()];
+                let batch = SyncBatch { head, asks, numbers };
+                let reply = self.call(&ScriptCommand::Sync(batch.clone()))?;
+                let ScriptReply::Sync(reply) = reply else { return Err(format!("{reply:?} to a sync")) };
+                self.born_us = reply.born_us;
+                for (ask, said) in batch.asks.iter().zip(reply.results) {
+                    let hold = ask.hold.saturating_add(said.grant);
+                    let report = CellReport { hold, demand: ask.demand, generation: said.generation };
+                    self.reports.insert((*host, ask.key), report);
+                }
+                Ok(())
             }
-            Act::Exact { host, number, costs } => {
-                let place = self.place(*host, EXACT_LANE, *number);
+            Act::Exact { birth, costs } => {
+                let head = self.head(*birth);
                 let mut keys = HashSet::new();
                 let costs = costs.iter().filter(|cost| keys.insert(cost.key)).map(|cost| {
                     let window = cost.window.map(|window| dated(window, self.now));
                     KeyPayment { window, ..*cost }
                 });
-                let costs: Vec<_> = costs.collect();
-                self.call_in_lane(*host, EXACT_LANE, *number, payment_of(place, &costs))
+                let payment = Payment { head, costs: costs.collect(), ticket: (0, Vec::new()) };
+                self.call(&ScriptCommand::Exact(payment)).map(drop)
             }
-            Act::Places { host, number, asks } => {
-                let place = self.place(*host, PLACES_LANE, *number);
+            Act::Permits { host, birth, requests } => {
+                let head = self.head(*birth);
                 let mut keys = HashSet::new();
-                let asks = asks.iter().filter(|(ask, _)| keys.insert(ask.key));
-                let asks = asks.map(|&(mut ask, honest)| {
-                    if honest {
-                        ask.last = self.places.get(&(*host, ask.key)).copied();
-                    } else if let Some(last) = &mut ask.last {
-                        last.generation = (self.now / GENERATION_US).saturating_sub(last.generation);
-                    }
-                    ask
-                });
-                let call = ScriptCommand::Places(PermitCommand { place, asks: asks.collect() });
-                self.call_in_lane(*host, PLACES_LANE, *number, call)
+                let requests = requests.iter().filter(|request| keys.insert(request.key)).cloned().collect();
+                let command = PermitCommand { head, host: host_of(*host), requests };
+                self.call(&ScriptCommand::Permits(command)).map(drop)
             }
             Act::Peek { windows } => {
                 let keys = (0..4).map(key_of).collect();
@@ -159,7 +158,7 @@ impl Twins {
             }
             Act::Evict { key } => {
                 self.delete(&cell_name('q', *key));
-                self.delete(&cell_name('c', *key));
+                self.delete(&cell_name('m', *key));
                 self.delete(&cell_name('w', *key));
                 self.store.evict(bucket().number(), key_of(*key));
                 Ok(())
@@ -167,7 +166,8 @@ impl Twins {
             Act::Garbage { key, bytes } => {
                 // What is no cell is as good as none. 84 bytes that begin with zeros are none either: no rate is zero.
                 let bytes: Vec<u8> = [0; 16].iter().chain(bytes.iter().skip(16)).copied().collect();
-                for kind in ['q', 'c', 'w'] {
+                self.delete(&cell_name('m', *key));
+                for kind in ['q', 'w'] {
                     self.redis.command(&[b"SET", cell_name(kind, *key).as_bytes(), &bytes]);
                 }
                 self.store.evict(bucket().number(), key_of(*key));
@@ -182,19 +182,12 @@ impl Twins {
         }
     }
 
-    fn place(&self, host: u8, lane: u8, number: Number) -> SequencePosition {
-        let of_lane = self.lanes.get(&(host, lane)).cloned().unwrap_or(Lane { epoch: 5, ..Lane::default() });
-        let (epoch, seq) = match number {
-            Number::Next | Number::Again | Number::Stranger => (of_lane.epoch, of_lane.seq + 1),
-            Number::Before if of_lane.seq > 1 => (of_lane.epoch, of_lane.seq - 1),
-            Number::Gap => (of_lane.epoch, of_lane.seq + 2),
-            Number::NewEpoch => (of_lane.epoch + 1, 1),
-            // Older than any that was used: no host says two things under one number.
-            Number::OldEpoch | Number::Before => (1, of_lane.seq + 1),
-        };
-        let offer = [u8::try_from(self.now % 251).unwrap() + 1; 16];
-        let known = if matches!(number, Number::Stranger) { Some([255; 16]) } else { self.known };
-        SequencePosition { bucket: bucket(), host: host_of(host), lane, epoch, seq, offer, known }
+    fn head(&self, birth: Birth) -> CommandHead {
+        head(match birth {
+            Birth::Last => self.born_us,
+            Birth::None => 0,
+            Birth::Another => 1,
+        })
     }
 
     fn beat(
@@ -204,7 +197,14 @@ impl Twins {
         pools: &[super::calls::PoolStep],
         secret: u8,
     ) -> Result<(), String> {
-        let SequencePosition { epoch, seq, .. } = self.place(host, BEATS, number);
+        let last = self.beats.get(&host).cloned().unwrap_or(LastBeat { epoch: 5, ..LastBeat::default() });
+        let (epoch, seq) = match number {
+            Number::Next | Number::Again => (last.epoch, last.seq + 1),
+            Number::Before if last.seq > 1 => (last.epoch, last.seq - 1),
+            Number::NewEpoch => (last.epoch + 1, 1),
+            // Older than any that was used: no host reports twice under one number.
+            Number::OldEpoch | Number::Before => (1, last.seq + 1),
+        };
         let mut names = HashSet::new();
         let pools = pools
             .iter()
@@ -218,81 +218,13 @@ impl Twins {
             pools: pools.collect(),
             secret,
         });
-        let before = self.lanes.get(&(host, BEATS)).and_then(|lane| lane.sent.clone());
-        let again = before.filter(|_| matches!(number, Number::Again));
+        let again = last.sent.filter(|_| matches!(number, Number::Again));
         let is_later = again.is_none() && !matches!(number, Number::Before | Number::OldEpoch);
         let beat = again.unwrap_or(beat);
         if is_later {
-            self.lanes.insert((host, BEATS), Lane { epoch, seq, sent: Some(beat.clone()) });
+            self.beats.insert(host, LastBeat { epoch, seq, sent: Some(beat.clone()) });
         }
         self.call(&beat).map(drop)
-    }
-
-    fn call_in_lane(
-        &mut self,
-        host: u8,
-        lane: u8,
-        number: Number,
-        call: ScriptCommand,
-    ) -> Result<(), String> {
-        let before = self.lanes.get(&(host, lane)).and_then(|lane| lane.sent.clone());
-        let call = match (number, before) {
-            (Number::Again, Some(before)) => before,
-            _ => call,
-        };
-        let reply = self.call(&call)?;
-        let place = match &call {
-            ScriptCommand::Sync(batch) => batch.place,
-            ScriptCommand::Exact(payment) => payment.place,
-            ScriptCommand::Places(places) => places.place,
-            other => panic!("{other:?} has no lane"),
-        };
-        if let (
-            ScriptReply::Places(CommandReply { kind: ReplyKind::Done(said), .. }),
-            ScriptCommand::Places(places),
-        ) = (&reply, &call)
-        {
-            for (ask, said) in places.asks.iter().zip(said) {
-                let hold = u64::from(ask.hold + said.grant) * TOKEN;
-                let report = CellReport { hold, demand: ask.demand, generation: said.generation };
-                self.places.insert((host, ask.key), report);
-            }
-        }
-        if let ScriptReply::Sync(CommandReply { kind: ReplyKind::Done(said), .. }) = &reply
-            && let ScriptCommand::Sync(batch) = &call
-        {
-            for (ask, said) in batch.asks.iter().zip(said) {
-                let hold = ask.hold.saturating_add(said.grant);
-                self.reports.insert(
-                    (host, ask.key),
-                    CellReport { hold, demand: ask.demand, generation: said.generation },
-                );
-            }
-        }
-        let (done, unknown) = match &reply {
-            ScriptReply::Sync(CommandReply { kind, nonce, .. }) => {
-                self.known = Some(*nonce);
-                (matches!(kind, ReplyKind::Done(_)), matches!(kind, ReplyKind::Unknown))
-            }
-            ScriptReply::Exact(CommandReply { kind, nonce, .. }) => {
-                self.known = Some(*nonce);
-                (matches!(kind, ReplyKind::Done(_)), matches!(kind, ReplyKind::Unknown))
-            }
-            ScriptReply::Places(CommandReply { kind, nonce, .. }) => {
-                self.known = Some(*nonce);
-                (matches!(kind, ReplyKind::Done(_)), matches!(kind, ReplyKind::Unknown))
-            }
-            _ => (false, false),
-        };
-        if done {
-            let lane_now = Lane { epoch: place.epoch, seq: place.seq, sent: Some(call.clone()) };
-            self.lanes.insert((host, lane), lane_now);
-        } else if unknown {
-            self.lanes.insert((host, lane), Lane { epoch: place.epoch + 1, seq: 0, sent: None });
-            self.reports.retain(|(of_host, _), _| *of_host != host);
-            self.places.retain(|(of_host, _), _| *of_host != host);
-        }
-        Ok(())
     }
 
     /// Puts a call to both.
@@ -344,6 +276,7 @@ impl Twins {
             return Err(format!("{scores:?}, {ranks:?} in Redis and {hosts:?} in Rust"));
         }
         self.compare_pools()?;
+        self.compare_sets()?;
         for rule in 0..2 {
             let name = format!("tg:{{tm}}:v:{}", hex(&[rule; 16]));
             let fields = self.redis.command(&[b"HGETALL", name.as_bytes()]).list();
@@ -359,6 +292,32 @@ impl Twins {
         Ok(())
     }
 
+    fn compare_sets(&mut self) -> Result<(), String> {
+        for (name, (expected, until_ms)) in self.store.sets() {
+            let name = name.as_bytes();
+            let found = self.redis.command(&[b"ZRANGE", name, b"0", b"-1", b"WITHSCORES"]).list();
+            let found =
+                found.chunks(2).map(|pair| (hex(&pair[0].clone().bytes()), text(&pair[1]).parse().unwrap()));
+            let found: BTreeMap<String, u64> = found.collect();
+            if found != expected {
+                return Err(format!("{name:?} is {found:?} in Redis and {expected:?} in Rust"));
+            }
+            self.compare_ttl(name, until_ms)?;
+        }
+        Ok(())
+    }
+
+    /// Compares when a key runs out, and keeps it in Redis until the test takes it away.
+    fn compare_ttl(&mut self, name: &[u8], until_ms: u64) -> Result<(), String> {
+        let ttl = self.redis.command(&[b"PTTL", name]).integer();
+        self.redis.command(&[b"PEXPIRE", name, FOR_EVER]);
+        let kept = until_ms.saturating_sub(self.now / 1_000).cast_signed();
+        if !(ttl > 90_000_000_000 || ttl <= kept && ttl > kept - 5_000) {
+            return Err(format!("{name:?} is kept for {ttl} ms in Redis and {kept} in Rust"));
+        }
+        Ok(())
+    }
+
     fn compare_pools(&mut self) -> Result<(), String> {
         for (name, (expected, until_ms)) in self.store.pools() {
             let name = name.as_bytes();
@@ -368,12 +327,7 @@ impl Twins {
             if fields != expected {
                 return Err(format!("{name:?} is {fields:?} in Redis and {expected:?} in Rust"));
             }
-            let ttl = self.redis.command(&[b"PTTL", name]).integer();
-            self.redis.command(&[b"PEXPIRE", name, FOR_EVER]);
-            let kept = until_ms.saturating_sub(self.now / 1_000).cast_signed();
-            if !(ttl > 90_000_000_000 || ttl <= kept && ttl > kept - 5_000) {
-                return Err(format!("{name:?} is kept for {ttl} ms in Redis and {kept} in Rust"));
-            }
+            self.compare_ttl(name, until_ms)?;
         }
         Ok(())
     }
@@ -383,8 +337,10 @@ impl Twins {
         let names = |store: &Store| {
             let mut names: HashSet<String> = store.strings().into_keys().collect();
             names.extend(store.pools().into_keys());
+            names.extend(store.sets().into_keys());
             names.extend(store.hosts().keys().take(1).map(|_| "tg:{tm}:hosts".into()));
             names.extend(store.hosts().keys().take(1).map(|_| "tg:{tm}:ranks".into()));
+            names.extend(store.hosts().keys().take(1).map(|_| "tg:{tm}:epochs".into()));
             let kept = |rule: &u8| store.versions_of([*rule; 16]).is_some();
             names.extend((0..2).filter(kept).map(|rule| format!("tg:{{tm}}:v:{}", hex(&[rule; 16]))));
             names
@@ -404,43 +360,42 @@ impl Twins {
     fn count(&mut self, reply: &ScriptReply) {
         let mut saw = |what: &'static str, times: usize| *self.seen.entry(what).or_default() += times as u64;
         match reply {
-            ScriptReply::Sync(CommandReply { kind: ReplyKind::Done(said), .. }) => {
+            ScriptReply::Sync(CommandReply { results, .. }) => {
                 saw("done", 1);
-                saw("granted", said.iter().filter(|said| said.grant > 0).count());
-                saw("lost", said.iter().filter(|said| said.lost).count());
-                let windows = || said.iter().filter_map(|said| Some((said, said.window?)));
+                saw("granted", results.iter().filter(|said| said.grant > 0).count());
+                saw("lost", results.iter().filter(|said| said.lost).count());
+                let windows = || results.iter().filter_map(|said| Some((said, said.window?)));
                 saw("windows granted", windows().filter(|(said, _)| said.grant > 0).count());
                 saw("windows lost", windows().filter(|(said, _)| said.lost).count());
                 let that = |stands| windows().filter(|(_, window)| window.stands == stands).count();
                 saw("windows spent out", that(WindowStatus::SpentOut));
                 saw("other windows", that(WindowStatus::OtherWindow));
             }
-            ScriptReply::Exact(CommandReply { kind: ReplyKind::Done(paid), .. }) => {
+            ScriptReply::Exact(CommandReply { results, .. }) => {
                 use tidegate::fleet::reply::CostCover;
-                let all = paid.iter().all(|paid| paid.wait == CostCover::No);
+                let all = results.iter().all(|paid| paid.wait == CostCover::No);
                 saw(if all { "paid" } else { "refused" }, 1);
-                let windows = paid.iter().filter(|paid| paid.window.is_some()).count();
+                let windows = results.iter().filter(|paid| paid.window.is_some()).count();
                 saw(if all { "windows paid" } else { "windows refused" }, windows);
-                saw("never", paid.iter().filter(|paid| paid.wait == CostCover::Never).count());
+                saw("never", results.iter().filter(|paid| paid.wait == CostCover::Never).count());
             }
-            ScriptReply::Sync(CommandReply { kind: ReplyKind::Stale, .. })
-            | ScriptReply::Exact(CommandReply { kind: ReplyKind::Stale, .. }) => {
-                saw("stale", 1);
-            }
-            ScriptReply::Places(CommandReply { kind: ReplyKind::Done(said), .. }) => {
-                saw("places", said.iter().filter(|said| said.grant > 0).count());
-                saw("places lost", said.iter().filter(|said| said.lost).count());
+            ScriptReply::Permits(CommandReply { results, .. }) => {
+                saw(
+                    "permits",
+                    results.iter().filter(|result| result.added.is_some_and(|added| added > 0)).count(),
+                );
+                saw("no permits", results.iter().filter(|result| result.added == Some(0)).count());
+                saw("permits lost", results.iter().filter(|result| result.added.is_none()).count());
             }
             ScriptReply::Peek(peeked) => saw("peeked", peeked.cells.iter().flatten().count()),
             ScriptReply::Reset(found) => saw("reset", usize::from(*found)),
-            ScriptReply::Places(_) => {}
-            ScriptReply::Sync(_) | ScriptReply::Exact(_) => saw("unknown", 1),
             ScriptReply::Beat(beaten) => {
                 saw("hosts", beaten.hosts.saturating_sub(1) as usize);
                 saw("pools of several", beaten.pools.iter().filter(|said| said.hosts > 1).count());
                 saw("may lack", beaten.pools.iter().filter(|said| said.may_lack).count());
                 // A host that changed its secret before the clock stepped back may be left in the set of its former secret alone.
                 saw("other secrets", beaten.hosts.saturating_sub(beaten.alike) as usize);
+                saw("names taken", usize::from(beaten.is_name_taken));
                 saw("overtaken", beaten.pools.iter().filter(|said| said.is_overtaken).count());
             }
             ScriptReply::Version(_) | ScriptReply::Overrides(_) => {}
@@ -465,8 +420,4 @@ fn text(value: &Value) -> String {
     String::from_utf8(value.clone().bytes()).unwrap()
 }
 
-const EXACT_LANE: u8 = 8;
-const PLACES_LANE: u8 = 9;
-/// No lane, but numbered like one.
-const BEATS: u8 = 10;
 const FOR_EVER: &[u8] = b"99999999999";

@@ -36,7 +36,8 @@ impl SyncLoop {
         match (call, reply) {
             (ScriptCommand::Beat(beat), ScriptReply::Beat(beaten)) => {
                 let is_own = beat.host == self.member.sync().host();
-                if self.reserves.heard(beat, &beaten, &self.engine) && is_own {
+                let is_overtaken = self.reserves.heard(beat, &beaten, &self.engine);
+                if (is_overtaken || beaten.is_name_taken) && is_own {
                     self.member.rename();
                     self.rename();
                 }

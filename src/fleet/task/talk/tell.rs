@@ -44,9 +44,9 @@ impl SyncLoop {
         view.happened = happened;
         view.overrides = self.overrides.view(now.at);
         view.asked = self.member.asking().asked();
-        view.keys = sync.keys();
+        view.keys = sync.keys() + self.member.permits().keys();
         view.versions = self.member.versions().collect();
-        view.tallies = sync.tallies(now.at).collect();
+        view.tallies = sync.tallies(now.at).chain(self.member.permits().tallies(now.at)).collect();
         if let Some(servers) = &self.servers {
             view.nodes = servers.nodes();
             view.errors = servers.errors();

@@ -4,7 +4,6 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
-use tidegate::limit::places::PermitWait;
 use tidegate::limit::share::Fallback;
 
 use super::world::{Seen, WorkPlan, run};
@@ -42,7 +41,7 @@ fn plan(seed: u64) -> WorkPlan {
     };
     let when_down =
         [Fallback::Share, Fallback::Refuse, Fallback::Local, Fallback::Allow][draw(0, 3) as usize];
-    let asks = [PermitWait::OnMiss, PermitWait::Never][draw(0, 1) as usize];
+    let asks = [true, false][draw(0, 1) as usize];
     let (held, leaves) = ([0, 300][draw(0, 1) as usize], [0, 100][draw(0, 1) as usize]);
     WorkPlan { base, service_ms, when_down, asks, held, leaves }
 }

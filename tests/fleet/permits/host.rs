@@ -10,10 +10,10 @@ use tidegate::engine::{
     Op, RemoteCheckResult, Request, Session, Verdict, WorkOutcome,
 };
 use tidegate::fleet::beat::Heartbeat;
-use tidegate::fleet::call::{ScriptCommand, SequencePosition};
+use tidegate::fleet::call::ScriptCommand;
 use tidegate::fleet::link_state::LinkState;
 use tidegate::fleet::member::HostMember;
-use tidegate::fleet::reply::{ReplyKind, ScriptReply};
+use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::sync;
 use tidegate::limit::concurrency::ConcurrencyQuota;
@@ -35,9 +35,7 @@ pub(crate) struct Host {
     drift_ppm: i64,
     has_heard: bool,
     pending: HashMap<u64, ScriptCommand>,
-    /// When calls were first sent that nobody has answered, by their places.
-    first_sent: HashMap<(u8, u8, u64, u64), Timestamp>,
-    /// When the last call was first sent that was answered, by key.
+    /// When the last call was sent that was answered, by key.
     heard: HashMap<[u8; 16], Timestamp>,
     /// What the keys are known by.
     keys: Vec<[u8; 16]>,
@@ -68,10 +66,6 @@ pub(crate) enum Came {
     Waits,
 }
 
-fn number(place: &SequencePosition) -> (u8, u8, u64, u64) {
-    (place.bucket.number(), place.lane, place.epoch, place.seq)
-}
-
 impl Host {
     pub(crate) fn new(plan: &WorkPlan, number: u32, life: u64, drift_ppm: i64, at_us: u64) -> Host {
         let hash_key = HashKey::from_bytes([number as u8; 16]);
@@ -83,7 +77,7 @@ impl Host {
         name[..4].copy_from_slice(&(number + 1).to_le_bytes());
         let seed = plan.base.seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (u64::from(number) << 32) ^ life;
         let seed = crate::random::mixed(seed);
-        let options = sync::SyncOptions { host: name, epoch: life, buckets: plan.base.buckets, seed };
+        let options = sync::SyncOptions { host: name, buckets: plan.base.buckets, seed };
         let member = HostMember::new(Arc::clone(&engine), Arc::clone(&standing), options);
         let opening =
             ConnectionParams { name: None, user: 1, pool: "web", slots: 64, connection: 1, pid: None };
@@ -109,18 +103,11 @@ impl Host {
             drift_ppm,
             has_heard: false,
             pending: HashMap::new(),
-            first_sent: HashMap::new(),
             heard: HashMap::new(),
             keys,
             next_id: 0,
             out: Vec::new(),
         }
-    }
-
-    /// Its rules go.
-    pub(crate) fn forget_rules(&mut self) {
-        self.engine.install_rules(Vec::<Domain>::new());
-        self.member.take_budgets();
     }
 
     fn now(&self, us: u64) -> Now {
@@ -251,30 +238,27 @@ impl Host {
     pub(crate) fn sent(&mut self, call_number: u64, call: ScriptCommand, us: u64) {
         let now = self.now(us);
         self.link.sent(now.at);
-        if let ScriptCommand::Places(places) = &call {
-            self.first_sent.entry(number(&places.place)).or_insert(now.at);
-        }
         self.pending.insert(call_number, call);
     }
 
     pub(crate) fn answered(&mut self, call_number: u64, call: &ScriptCommand, reply: ScriptReply, us: u64) {
         let now = self.now(us);
-        self.pending.remove(&call_number);
+        // The connection of a command that timed out was closed.
+        if self.pending.remove(&call_number).is_none() {
+            return;
+        }
         self.has_heard = true;
         if self.link.heard(now.at) {
             self.member.set_heard(true, now.at);
         }
         match (call, reply) {
-            (ScriptCommand::Places(places), ScriptReply::Places(answer)) => {
-                // A reply that comes twice says nothing new.
-                let sent = self.first_sent.remove(&number(&places.place));
-                if let (Some(sent), ReplyKind::Done(_)) = (sent, &answer.kind) {
-                    for ask in &places.asks {
-                        let heard = self.heard.entry(ask.key).or_insert(sent);
-                        *heard = sent.max(*heard);
-                    }
+            (ScriptCommand::Permits(command), reply @ ScriptReply::Permits(_)) => {
+                let whole = command.requests.iter().filter(|request| request.is_whole);
+                for request in whole {
+                    let heard = self.heard.entry(request.key).or_insert(command.head.sent_at);
+                    *heard = command.head.sent_at.max(*heard);
                 }
-                self.member.answered(call, ScriptReply::Places(answer), now, &mut self.out);
+                self.member.answered(call, reply, now, &mut self.out);
             }
             (_, ScriptReply::Beat(beaten)) => self.member.beaten(&beaten, now.at),
             (call, reply) => panic!("{reply:?} to {call:?}"),
@@ -299,8 +283,8 @@ fn local(drift_ppm: i64, us: u64) -> Timestamp {
 
 fn rule(plan: &WorkPlan) -> Rule {
     let max = plan.base.burst.try_into().unwrap();
-    let quota =
-        Quota::Concurrency(ConcurrencyQuota::new(max).shared(plan.when_down).with_remote_checks(plan.asks));
+    let quota = ConcurrencyQuota::new(max).shared(plan.when_down);
+    let quota = Quota::Concurrency(if plan.asks { quota } else { quota.without_remote_checks() });
     let position = Position { file: "simulation".into(), line: 1, column: 1 };
     let key = vec![KeyPart::plain("tenant")];
     Rule {

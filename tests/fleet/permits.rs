@@ -5,6 +5,3 @@ mod figures;
 mod host;
 mod random_runs;
 mod world;
-
-pub(crate) use host::{Came, Host, Wanted};
-pub(crate) use world::WorkPlan;

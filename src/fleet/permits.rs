@@ -1,0 +1,498 @@
+//! Permits of concurrency limits over the fleet. Redis has one sorted set for each key; its members are the leases of all
+//! hosts, scored by their expiry.
+//!
+//! ```text
+//!   request without a permit ──▶ Redis adds a member, if there are fewer than `max` ──▶ the request is judged again
+//!   lease in progress        ──▶ the host renews its member every 0.9 s; without it the member expires after 4 s
+//!   lease ended              ──▶ the host removes the member, unless another request takes the permit before
+//!   lease begun in an outage ──▶ the host adds a member, whatever their number
+//! ```
+//!
+//! Commands are sent once. A member of unknown state is removed by a later command.
+
+use super::call::{Bucket, CELLS_MAX, CallFault, CommandHead, EncodedCommand, Host, ScriptCommand, distinct};
+use super::dice::Rng;
+use super::reply::CommandReply;
+use super::scripts;
+use super::tally::{BudgetCounters, Tallies};
+use super::wire::{ReplyReader, ScriptWriter};
+use crate::clock::{Now, Timestamp};
+use crate::engine::{Engine, FleetConcurrencyLimit, PermitReply, SharedKey};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap, HashMap};
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A command about the permits of some keys of one bucket.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PermitCommand {
+    /// The bucket, and when it was sent.
+    pub head: CommandHead,
+    /// The host, as in the names of its members.
+    pub host: Host,
+    /// At most [`CELLS_MAX`], of distinct keys.
+    pub requests: Vec<PermitRequest>,
+}
+
+/// The part of a command for one key. Members have numbers on each host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PermitRequest {
+    /// The name of the key.
+    pub key: [u8; 16],
+    /// The number of its limit on this host. Not part of the bytes.
+    pub limit: u64,
+    /// The permits of the whole fleet.
+    pub max: u32,
+    /// Members to add while there are fewer than `max`.
+    pub wanted: Vec<u32>,
+    /// Members to renew, or to add in any case.
+    pub kept: Vec<u32>,
+    /// Members to remove.
+    pub dropped: Vec<u32>,
+    /// Whether all members of this host are among `wanted` and `kept`. Not part of the bytes.
+    pub is_whole: bool,
+}
+
+/// The part of a reply for one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct KeyPermitReply {
+    /// How many of the wanted members were added; `None`: Redis has lost the set.
+    pub added: Option<u32>,
+    /// Members of all hosts.
+    pub members: u32,
+}
+
+impl PermitCommand {
+    pub(super) fn encode(&self) -> Result<EncodedCommand, CallFault> {
+        distinct(self.requests.iter().map(|request| request.key), CELLS_MAX)?;
+        let mut bytes = ScriptWriter::default();
+        for request in &self.requests {
+            let numbers = [&request.dropped, &request.kept, &request.wanted];
+            bytes.small(request.max);
+            numbers.iter().rev().for_each(|numbers| bytes.small(u32::try_from(numbers.len()).unwrap_or(0)));
+            numbers.into_iter().flatten().for_each(|number| bytes.small(*number));
+        }
+        Ok(EncodedCommand {
+            script: &scripts::PERMITS,
+            keys: self.head.keys(self.requests.iter().map(|request| ('m', request.key))),
+            args: vec![self.head.bytes(), self.host.to_vec(), bytes.bytes],
+        })
+    }
+}
+
+impl KeyPermitReply {
+    pub(super) fn read(from: &mut ReplyReader<'_>, request: &PermitRequest) -> KeyPermitReply {
+        let wanted = u32::try_from(request.wanted.len()).unwrap_or(u32::MAX);
+        let added = match from.small(u32::MAX) {
+            LOST => None,
+            added => {
+                from.clamped += u32::from(added > wanted);
+                Some(added.min(wanted))
+            }
+        };
+        KeyPermitReply { added, members: from.small(u32::MAX) }
+    }
+}
+
+/// The permits of this host.
+#[derive(Debug)]
+pub struct PermitSync {
+    limits: Arc<HashMap<u64, FleetConcurrencyLimit>>,
+    keys: HashMap<[u8; 16], KeyPermits>,
+    /// When to renew which key; a key occurs more than once if it was renewed meanwhile.
+    renewals: BinaryHeap<Reverse<(Timestamp, [u8; 16])>>,
+    /// Keys to look at in the next tick.
+    due: Vec<SharedKey>,
+    buckets: Vec<BucketBirth>,
+    rng: Rng,
+    /// Requests for a permit of a key whose answer is unknown.
+    unanswered: Vec<(SharedKey, usize)>,
+    tallies: Tallies,
+}
+
+/// The permits of this host of one key.
+#[derive(Debug)]
+struct KeyPermits {
+    /// With the limit that holds now: leases under an override are members of the same set.
+    key: SharedKey,
+    /// Members of this host in Redis.
+    held: Vec<u32>,
+    /// Members to remove with the next command.
+    dropped: Vec<u32>,
+    /// Pending requests to want a permit for with the next command, and with commands without a reply.
+    requested: usize,
+    wanted: usize,
+    /// Numbers that are of no member.
+    free: BinaryHeap<Reverse<u32>>,
+    next: u32,
+    /// Commands without a reply.
+    in_flight: u32,
+    renew_at: Timestamp,
+    /// When all members were last reported with success.
+    reported_at: Timestamp,
+}
+
+/// When Redis created a bucket, as far as known.
+#[derive(Clone, Copy, Debug, Default)]
+struct BucketBirth {
+    born_us: u64,
+    /// Until then other hosts may not have renewed their members after a loss.
+    closed_until: Timestamp,
+}
+
+impl KeyPermits {
+    fn new(key: SharedKey) -> KeyPermits {
+        KeyPermits {
+            key,
+            held: Vec::new(),
+            dropped: Vec::new(),
+            requested: 0,
+            wanted: 0,
+            free: BinaryHeap::new(),
+            next: 0,
+            in_flight: 0,
+            renew_at: Timestamp::ORIGIN,
+            reported_at: Timestamp::ORIGIN,
+        }
+    }
+
+    /// Takes numbers of new members: small ones, so that a restarted host finds those of its leases again.
+    fn take_numbers(&mut self, count: usize) -> Vec<u32> {
+        let mut next = || match self.free.pop() {
+            Some(Reverse(number)) => number,
+            None => {
+                self.next += 1;
+                self.next - 1
+            }
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    /// Builds the requests that are due: more than one if the members are many.
+    fn requests(&mut self, needed: u32, max: u32, now: Timestamp) -> Vec<PermitRequest> {
+        let needed = usize::try_from(needed).unwrap_or(usize::MAX);
+        if needed < self.held.len() {
+            self.dropped.extend(self.held.drain(needed..));
+        }
+        let missing = needed.saturating_sub(self.held.len()).min(MEMBERS_AT_ONCE);
+        let added = self.take_numbers(missing);
+        let is_renewal = now >= self.renew_at && !(self.held.is_empty() && added.is_empty());
+        let is_whole = is_renewal || self.held.is_empty();
+        let mut kept = if is_renewal { self.held.clone() } else { Vec::new() };
+        kept.extend(&added);
+        self.held.extend(added);
+        let requested = std::mem::take(&mut self.requested);
+        self.wanted += requested;
+        let wanted = self.take_numbers(requested);
+        let mut dropped = std::mem::take(&mut self.dropped);
+        if kept.is_empty() && wanted.is_empty() && dropped.is_empty() {
+            return Vec::new();
+        }
+        if is_whole {
+            self.renew_at = now.after(RENEW_EVERY);
+        }
+        let mut requests = Vec::new();
+        let request = |kept: &[u32], dropped: Vec<u32>| PermitRequest {
+            key: self.key.name(),
+            limit: self.key.budget(),
+            max,
+            wanted: Vec::new(),
+            kept: kept.to_vec(),
+            dropped,
+            is_whole: false,
+        };
+        while kept.len() + dropped.len() > MEMBERS_AT_ONCE {
+            let first: Vec<u32> = kept.drain(..kept.len().min(MEMBERS_AT_ONCE)).collect();
+            let room = MEMBERS_AT_ONCE - first.len();
+            requests.push(request(&first, dropped.drain(..dropped.len().min(room)).collect()));
+        }
+        requests.push(PermitRequest { wanted, is_whole, ..request(&kept, dropped) });
+        self.in_flight += u32::try_from(requests.len()).unwrap_or(u32::MAX);
+        requests
+    }
+
+    fn is_idle(&self) -> bool {
+        self.in_flight == 0 && self.held.is_empty() && self.dropped.is_empty() && self.requested == 0
+    }
+}
+
+impl PermitSync {
+    /// Makes the state of a host that has sent nothing yet.
+    pub(super) fn new(buckets: u16, seed: u64) -> PermitSync {
+        PermitSync {
+            limits: Arc::default(),
+            keys: HashMap::new(),
+            renewals: BinaryHeap::new(),
+            due: Vec::new(),
+            buckets: vec![BucketBirth::default(); usize::from(buckets.clamp(1, 256))],
+            rng: Rng::new(seed),
+            unanswered: Vec::new(),
+            tallies: Tallies::default(),
+        }
+    }
+
+    /// Replaces the limits by those of the rules in force.
+    pub(super) fn set_limits(&mut self, limits: Arc<HashMap<u64, FleetConcurrencyLimit>>) {
+        self.tallies.keep(|budget| limits.contains_key(&budget));
+        self.limits = limits;
+    }
+
+    /// The number of keys with permits.
+    #[must_use]
+    pub fn keys(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// The counters of each limit, by number.
+    pub fn tallies(&self, now: Timestamp) -> impl Iterator<Item = (u64, BudgetCounters)> + '_ {
+        self.tallies.each(now)
+    }
+
+    /// When the next tick is due, unless the engine calls or a reply comes earlier.
+    #[must_use]
+    pub fn next(&self) -> Timestamp {
+        let renewal = self.renewals.peek().map_or(super::book::NEVER, |Reverse((at, _))| *at);
+        if self.due.is_empty() { renewal } else { Timestamp::ORIGIN }
+    }
+
+    /// Requests permits for pending requests with the next tick. Without room for another key their answer is
+    /// unknown.
+    pub(super) fn request(&mut self, key: SharedKey, count: usize, engine: &Engine, now: Now) {
+        let limit = self.limits.get(&key.budget());
+        let closed_until =
+            Bucket::of(&key.name(), self.bucket_count()).of_each(&mut self.buckets).closed_until;
+        let is_known = self.keys.contains_key(&key.name());
+        let Some(limit) =
+            limit.filter(|_| now.at >= closed_until && (is_known || self.keys.len() < KEYS_MAX))
+        else {
+            self.unanswered.push((key, count));
+            return;
+        };
+        engine.create_permits(&key, limit, now);
+        self.open(key).requested += count;
+        self.due.push(key);
+    }
+
+    /// The pending requests that a command is to get a permit for.
+    pub(super) fn requested(&self, key: &SharedKey) -> usize {
+        self.keys.get(&key.name()).map_or(0, |permits| permits.requested + permits.wanted)
+    }
+
+    /// Takes the numbers of requests whose answer is unknown, since the last call.
+    pub(super) fn take_unanswered(&mut self) -> Vec<(SharedKey, usize)> {
+        std::mem::take(&mut self.unanswered)
+    }
+
+    /// Emits the commands that are due now.
+    pub(super) fn tick(&mut self, host: Host, engine: &Engine, now: Now, out: &mut Vec<ScriptCommand>) {
+        engine.take_due_permit_keys(&mut self.due);
+        while let Some(Reverse((_, name))) = self.renewals.peek().filter(|Reverse((at, _))| *at <= now.at) {
+            let permits = self.keys.get(name).filter(|permits| permits.renew_at <= now.at);
+            self.due.extend(permits.map(|permits| permits.key));
+            self.renewals.pop();
+        }
+        let mut batches: BTreeMap<Bucket, Vec<PermitRequest>> = BTreeMap::new();
+        for key in std::mem::take(&mut self.due) {
+            let bucket = Bucket::of(&key.name(), self.bucket_count());
+            for request in self.look(key, engine, now) {
+                let batch = batches.entry(bucket).or_default();
+                let is_twice = batch.iter().any(|before| before.key == key.name());
+                if is_twice || batch.len() == CELLS_MAX {
+                    out.push(self.command(bucket, host, std::mem::take(batch), now.at));
+                }
+                batches.entry(bucket).or_default().push(request);
+            }
+        }
+        let rest = batches.into_iter().filter(|(_, batch)| !batch.is_empty());
+        out.extend(rest.map(|(bucket, batch)| self.command(bucket, host, batch, now.at)));
+    }
+
+    /// Returns the due requests of a key.
+    fn look(&mut self, key: SharedKey, engine: &Engine, now: Now) -> Vec<PermitRequest> {
+        let known = self.keys.get(&key.name()).map(|permits| permits.key.budget());
+        let limit = self.limits.get(&key.budget()).or_else(|| self.limits.get(&known?));
+        let Some(limit) = limit else {
+            // The rule was removed: its members expire.
+            self.close(&key);
+            return Vec::new();
+        };
+        let (needed, key) = engine.report_permits(&key, limit, now).unwrap_or((0, key));
+        let is_known = self.keys.contains_key(&key.name());
+        let Some(limit) = self.limits.get(&key.budget()) else { return Vec::new() };
+        if !is_known && (needed == 0 || self.keys.len() >= KEYS_MAX) {
+            return Vec::new();
+        }
+        let max = limit.quota.max();
+        let permits = self.open(key);
+        let requests = permits.requests(needed, max, now.at);
+        let (renew_at, is_idle) = (permits.renew_at, permits.is_idle());
+        if requests.iter().any(|request| request.is_whole) {
+            self.renewals.push(Reverse((renew_at, key.name())));
+        }
+        let limit = self.limits.get(&key.budget());
+        if is_idle && limit.is_some_and(|limit| engine.remove_permits(&key, limit, now)) {
+            self.close(&key);
+        }
+        requests
+    }
+
+    fn command(
+        &self,
+        bucket: Bucket,
+        host: Host,
+        requests: Vec<PermitRequest>,
+        now: Timestamp,
+    ) -> ScriptCommand {
+        let born_us = self.buckets.get(usize::from(bucket.number())).map_or(0, |birth| birth.born_us);
+        let head = CommandHead { bucket, born_us, sent_at: now };
+        ScriptCommand::Permits(PermitCommand { head, host, requests })
+    }
+
+    /// Applies the reply to a command.
+    pub(super) fn answered(
+        &mut self,
+        command: &PermitCommand,
+        reply: CommandReply<Vec<KeyPermitReply>>,
+        engine: &Engine,
+        now: Now,
+    ) {
+        let birth = command.head.bucket.of_each(&mut self.buckets);
+        let is_lost = birth.born_us != 0 && birth.born_us != reply.born_us;
+        birth.born_us = reply.born_us;
+        if is_lost {
+            // Redis has lost the bucket.
+            birth.closed_until = now.at.after(CLOSED_FOR);
+            self.renew_soon(now.at);
+        }
+        assert_eq!(command.requests.len(), reply.results.len(), "a reply has one result for each key");
+        for (request, result) in command.requests.iter().zip(reply.results) {
+            self.settle(request, result, command.head.sent_at, engine, now);
+        }
+    }
+
+    fn settle(
+        &mut self,
+        request: &PermitRequest,
+        result: KeyPermitReply,
+        sent_at: Timestamp,
+        engine: &Engine,
+        now: Now,
+    ) {
+        self.tallies.record_permits(request.limit, now.at);
+        let Some(permits) = self.keys.get_mut(&request.key) else { return };
+        let key = permits.key;
+        permits.in_flight = permits.in_flight.saturating_sub(1);
+        let added = usize::try_from(result.added.unwrap_or(0)).unwrap_or(0).min(request.wanted.len());
+        let (new, refused) = request.wanted.split_at(added);
+        permits.held.extend(new);
+        permits.free.extend(refused.iter().chain(&request.dropped).copied().map(Reverse));
+        if request.is_whole {
+            permits.reported_at = permits.reported_at.max(sent_at);
+        }
+        permits.wanted = permits.wanted.saturating_sub(request.wanted.len());
+        if result.added.is_none() && !request.wanted.is_empty() {
+            self.unanswered.push((key, request.wanted.len()));
+        }
+        let is_refused = result.added.is_some() && added < request.wanted.len();
+        let (Some(limit), held) = (self.limits.get(&request.limit), permits.held.len()) else { return };
+        let reply = PermitReply {
+            held: u32::try_from(held).unwrap_or(u32::MAX),
+            free: i64::from(limit.quota.max()) - i64::from(result.members),
+            reported_at: permits.reported_at,
+            refused_for: if is_refused { REFUSED_FOR } else { Duration::ZERO },
+        };
+        engine.apply_permit_reply(&key, limit, &reply, now);
+        self.due.push(key);
+    }
+
+    /// Handles a command that may or may not have run.
+    pub(super) fn failed(&mut self, command: &PermitCommand, now: Timestamp) {
+        for request in &command.requests {
+            let renew_at = now.after(self.rng.up_to(RENEW_AFTER_FAILURE));
+            let Some(permits) = self.keys.get_mut(&request.key) else { continue };
+            permits.in_flight = permits.in_flight.saturating_sub(1);
+            permits.dropped.extend(request.wanted.iter().chain(&request.dropped));
+            permits.renew_at = permits.renew_at.min(renew_at);
+            self.renewals.push(Reverse((permits.renew_at, request.key)));
+            permits.wanted = permits.wanted.saturating_sub(request.wanted.len());
+            if !request.wanted.is_empty() {
+                self.unanswered.push((permits.key, request.wanted.len()));
+            }
+        }
+    }
+
+    /// Renews all members soon: Redis answers again, or has lost its data.
+    pub(super) fn renew_soon(&mut self, now: Timestamp) {
+        for permits in self.keys.values_mut() {
+            permits.renew_at = now.after(self.rng.up_to(RENEW_AFTER_FAILURE));
+            self.renewals.push(Reverse((permits.renew_at, permits.key.name())));
+        }
+    }
+
+    /// Forgets the commands without a reply: their connections were closed.
+    pub(super) fn forget_commands(&mut self, now: Timestamp) {
+        self.keys.values_mut().for_each(|permits| (permits.in_flight, permits.wanted) = (0, 0));
+        self.renew_soon(now);
+    }
+
+    /// Returns idle permits at the end. Returns whether commands are still due or unanswered.
+    pub(super) fn leave(
+        &mut self,
+        host: Host,
+        engine: &Engine,
+        now: Now,
+        out: &mut Vec<ScriptCommand>,
+    ) -> bool {
+        self.tick(host, engine, now, out);
+        self.keys.values().any(|permits| permits.in_flight > 0)
+    }
+
+    fn open(&mut self, key: SharedKey) -> &mut KeyPermits {
+        let tallies = &mut self.tallies;
+        let permits = self.keys.entry(key.name()).or_insert_with(|| {
+            tallies.opens(key.budget());
+            KeyPermits::new(key)
+        });
+        if permits.key != key {
+            tallies.closes(permits.key.budget());
+            tallies.opens(key.budget());
+            permits.key = key;
+        }
+        permits
+    }
+
+    fn close(&mut self, key: &SharedKey) {
+        if let Some(permits) = self.keys.remove(&key.name()) {
+            self.tallies.closes(permits.key.budget());
+            self.unanswered.push((permits.key, permits.requested + permits.wanted));
+        }
+    }
+
+    fn bucket_count(&self) -> u16 {
+        u16::try_from(self.buckets.len()).unwrap_or(u16::MAX)
+    }
+}
+
+/// The most keys with permits: about 50 MB.
+const KEYS_MAX: usize = 1 << 18;
+
+/// The most members in one request: Redis takes some 0.5 ms for them.
+const MEMBERS_AT_ONCE: usize = 512;
+
+/// The interval of renewals, well before permits expire here after 1.9 s and in Redis after 4 s.
+const RENEW_EVERY: Duration = Duration::from_millis(900);
+
+/// The longest time until members are renewed after a failure.
+const RENEW_AFTER_FAILURE: Duration = Duration::from_millis(100);
+
+/// After a refusal a host refuses by itself for this time, so that overload costs little.
+const REFUSED_FOR: Duration = Duration::from_micros(2_500);
+
+/// By then each host has renewed its members after Redis has lost them.
+const CLOSED_FOR: Duration = Duration::from_secs(2);
+
+/// The number of added members if Redis has lost the set.
+const LOST: u32 = u32::MAX;
+
+/// The bytes of a result.
+pub(super) const RESULT_BYTES: usize = 8;

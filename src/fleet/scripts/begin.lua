@@ -1,0 +1,13 @@
+-- A command about the cells of one bucket begins: the clock, the values under its keys, the head of its reply, and whether
+-- the host knows another birth of the bucket, or none. Another birth tells that Redis has lost the bucket.
+--
+-- KEYS[1]: the birth. ARGV[1]: the birth that the host knows; 0: none.
+local function begin()
+  local time = redis.call('TIME')
+  local now = time[1] * 1000000 + time[2]
+  local values = redis.call('MGET', unpack(KEYS))
+  local born = now
+  if values[1] and #values[1] == 8 then born = read('<i8', values[1]) end
+  redis.call('SET', KEYS[1], pack('<i8', born), 'PX', 2592000000)
+  return now, values, { pack('<i8i8', born, now) }, read('<i8', ARGV[1]) ~= born
+end

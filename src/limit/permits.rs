@@ -1,0 +1,339 @@
+//! A host's permits of one concurrency limit that several hosts share. Each permit is a member of a set in Redis, for a
+//! lease of this host; Redis adds a member while there are fewer than `max`.
+//!
+//! Promise: while Redis answers, all hosts together start at most `max` leases. Without an answer a host starts leases
+//! only as the fallback allows, and reports them afterwards like the others: Redis adds no member until all leases fit.
+//!
+//! [`LeaseCount`](super::concurrency::LeaseCount) counts the leases themselves, on every host.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use super::concurrency::ConcurrencyQuota;
+use super::share::{Fallback, FleetMember, FleetStatus, HOLD, REMOTE_CHECK_WAIT_DEFAULT};
+use super::{Outcome, QuotaLevel};
+use crate::clock::{Micros, Timestamp};
+
+/// How hosts share a limit.
+#[derive(Clone, Debug)]
+pub(super) struct FleetPermits {
+    when_down: Fallback,
+    /// Whether a request without a permit waits for one.
+    asks: bool,
+    /// The longest wait of a request for a remote check.
+    wait_max: Duration,
+    joined: Arc<OnceLock<FleetMember>>,
+}
+
+impl ConcurrencyQuota {
+    /// Returns the limit as one of all hosts together.
+    #[must_use]
+    pub fn shared(self, when_down: Fallback) -> ConcurrencyQuota {
+        let wait_max = REMOTE_CHECK_WAIT_DEFAULT;
+        let fleet = FleetPermits { when_down, asks: true, wait_max, joined: Arc::default() };
+        ConcurrencyQuota { fleet: Some(fleet), ..self }
+    }
+
+    /// Returns the shared limit with each host's part of it in place of remote checks.
+    #[must_use]
+    pub fn without_remote_checks(self) -> ConcurrencyQuota {
+        ConcurrencyQuota { fleet: self.fleet.map(|fleet| FleetPermits { asks: false, ..fleet }), ..self }
+    }
+
+    /// Returns the shared limit with this longest wait for a remote check.
+    #[must_use]
+    pub fn with_wait_max(self, wait_max: Duration) -> ConcurrencyQuota {
+        ConcurrencyQuota { fleet: self.fleet.map(|fleet| FleetPermits { wait_max, ..fleet }), ..self }
+    }
+
+    /// Whether a request without a permit waits for one.
+    #[must_use]
+    pub fn may_wait(&self) -> bool {
+        self.fleet.as_ref().is_some_and(|fleet| fleet.asks)
+    }
+
+    /// Whether all hosts together share the limit.
+    #[must_use]
+    pub const fn is_fleet(&self) -> bool {
+        self.fleet.is_some()
+    }
+
+    /// The longest wait of a request for a remote check.
+    #[must_use]
+    pub fn patience(&self) -> Duration {
+        self.fleet.as_ref().map_or(Duration::ZERO, |fleet| fleet.wait_max)
+    }
+
+    fn joined(&self) -> Option<&FleetMember> {
+        self.fleet.as_ref()?.joined.get()
+    }
+
+    /// The fallback of a shared limit without an answer of Redis.
+    #[must_use]
+    pub fn fallback(&self) -> Option<Fallback> {
+        self.fleet.as_ref().map(|fleet| fleet.when_down)
+    }
+
+    /// Joins the fleet under its own budget number; from then on `standing` is this host's fleet status. Before that
+    /// a shared limit is judged as if there were no other host. Joining again has no effect.
+    pub fn join(&self, standing: &Arc<FleetStatus>, budget: u64) {
+        if let Some(fleet) = &self.fleet {
+            fleet.joined.get_or_init(|| FleetMember { standing: Arc::clone(standing), budget });
+        }
+    }
+
+    /// The budget number under which it has joined the fleet.
+    #[must_use]
+    pub fn budget(&self) -> Option<u64> {
+        self.joined().map(|joined| joined.budget)
+    }
+
+    /// The number of leases that may be in progress here. `permits`: those of this host for the key, if any.
+    #[must_use]
+    pub fn usable(&self, permits: Option<&Permits>, now: Timestamp) -> u32 {
+        let held = permits.map_or(0, |permits| permits.unexpired(now)).min(self.max);
+        held.max(self.usable_without_permits(permits, now))
+    }
+
+    /// The number of leases that may be in progress here without permits.
+    fn usable_without_permits(&self, permits: Option<&Permits>, now: Timestamp) -> u32 {
+        let Some((fleet, joined)) = self.fleet.as_ref().zip(self.joined()) else { return self.max };
+        let status = &joined.standing;
+        // At least one, as for tokens: a fallback must not refuse everything. The remainder of the division is unused.
+        let part = (self.max / status.hosts().max(1)).max(1);
+        let is_unanswered =
+            !status.answers_in_time() || permits.is_some_and(|permits| permits.unanswered_at == now);
+        let is_none_free = || permits.is_some_and(|permits| now < permits.expires_at && permits.free <= 0);
+        match fleet.when_down {
+            _ if !is_unanswered => {
+                if fleet.asks {
+                    0
+                } else {
+                    part
+                }
+            }
+            // A late answer would most likely be a refusal.
+            Fallback::Share if status.is_redis_reachable() && is_none_free() => 0,
+            Fallback::Share => part,
+            Fallback::Local => self.max,
+            Fallback::Allow => u32::MAX,
+            Fallback::Refuse => 0,
+        }
+    }
+
+    /// Judges one more lease beside `in_use`. A refusal has a retry-after of zero: the end of the other leases is not
+    /// known.
+    #[inline]
+    pub fn judge(&self, permits: Option<&Permits>, in_use: u32, now: Timestamp) -> Outcome {
+        // With an unreserved permit the fleet status does not matter.
+        let held = permits.map_or(0, |permits| permits.unclaimed(now)).min(self.max);
+        let passes = in_use < held || in_use < self.usable_without_permits(permits, now);
+        if passes { Outcome::Pass } else { Outcome::Later(Micros::ZERO) }
+    }
+
+    /// The numbers of a reply: the leases that this host could start now, and the free permits in the last reply of
+    /// Redis. An estimate, because other hosts start leases meanwhile.
+    #[must_use]
+    pub fn level(&self, permits: Option<&Permits>, in_use: u32, now: Timestamp) -> QuotaLevel {
+        let here = self.usable(permits, now).saturating_sub(in_use);
+        let known = permits.filter(|permits| now < permits.expires_at);
+        let known = known.map(|permits| u32::try_from(permits.free).unwrap_or(0));
+        let elsewhere = match here {
+            0 if !self.may_obtain(permits, now) => 0,
+            // Without a recent reply, other hosts may have no permits.
+            0 => known.unwrap_or(self.max),
+            _ => known.unwrap_or(0),
+        };
+        QuotaLevel {
+            limit: u64::from(self.max),
+            window: Micros::ZERO,
+            remaining: u64::from(here.saturating_add(elsewhere).min(self.max)),
+            reset: Micros::ZERO,
+        }
+    }
+
+    /// Whether a remote check might obtain a permit; not until `refused_until` after a refusal.
+    #[must_use]
+    pub fn may_obtain(&self, permits: Option<&Permits>, now: Timestamp) -> bool {
+        let is_refused =
+            permits.is_some_and(|permits| now < permits.refused_until || permits.unanswered_at == now);
+        !is_refused
+            && self.may_wait()
+            && self.joined().is_some_and(|joined| joined.standing.answers_in_time())
+    }
+
+    /// Whether a remote check might obtain a permit, by the last reply of Redis.
+    #[must_use]
+    pub fn may_pass_elsewhere(&self, permits: Option<&Permits>, in_use: u32, now: Timestamp) -> bool {
+        let known = permits.filter(|permits| now < permits.expires_at);
+        // Leases that began since are not among the reported ones.
+        let is_free = |permits: &Permits| i64::from(in_use.saturating_sub(permits.held)) < permits.free;
+        known.is_none_or(is_free) && self.may_obtain(permits, now)
+    }
+}
+
+/// Fleet membership is not part of the numbers of a limit.
+impl PartialEq for FleetPermits {
+    fn eq(&self, other: &FleetPermits) -> bool {
+        (self.when_down, self.asks, self.wait_max) == (other.when_down, other.asks, other.wait_max)
+    }
+}
+
+impl Eq for FleetPermits {}
+
+/// This host's permits of one key.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Permits {
+    /// The budget number of the limit of this key, as other hosts know it.
+    budget: u64,
+    /// Permits of this host, used or idle, until `expires_at`.
+    held: u32,
+    expires_at: Timestamp,
+    /// Free permits in the last reply of Redis; below zero if leases began without a permit.
+    free: i64,
+    /// Permits reserved for requests that have waited for them.
+    claimed: u32,
+    /// Until then Redis has no permit for this host.
+    refused_until: Timestamp,
+    /// When a pending request got no answer: it is judged by the fallback at this moment.
+    unanswered_at: Timestamp,
+    /// The sync task has a state of the key.
+    tracked: bool,
+    sync_due: bool,
+}
+
+/// The reply of Redis about the permits of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PermitReply {
+    /// Permits of this host.
+    pub held: u32,
+    /// Free permits: of no host. Below zero if leases began without a permit.
+    pub free: i64,
+    /// The time at which all permits were last reported: they expire one hold after it.
+    pub reported_at: Timestamp,
+    /// The time for which this host must not ask again, because there was no permit for a waiting request; zero if
+    /// there was.
+    pub refused_for: Duration,
+}
+
+/// Longer than any outage after which permits still matter.
+const DROPPED_AFTER: Duration = Duration::from_secs(3_600);
+
+impl Permits {
+    /// No permits of a key of this limit.
+    #[must_use]
+    pub fn none_of(budget: u64) -> Permits {
+        Permits { budget, ..Permits::default() }
+    }
+
+    /// The state, without permits, of a key whose leases come from an earlier process: a sync reports them to other
+    /// hosts.
+    #[must_use]
+    pub fn from_previous_process(budget: u64, now: Timestamp) -> Permits {
+        Permits { tracked: true, expires_at: now, ..Permits::none_of(budget) }
+    }
+
+    /// Moves the key to another budget.
+    pub fn set_budget(&mut self, budget: u64) {
+        self.budget = budget;
+    }
+
+    /// Nanoseconds until the state may be dropped. A tracked key without a reply for an hour belongs to a rule that was
+    /// removed.
+    #[must_use]
+    pub fn nanos_until_droppable(&self, now: Timestamp) -> u64 {
+        let ends = if self.tracked { self.expires_at.after(DROPPED_AFTER) } else { now };
+        ends.as_nanos().saturating_sub(now.as_nanos())
+    }
+
+    /// The budget number of the limit of this key.
+    #[must_use]
+    pub const fn budget(&self) -> u64 {
+        self.budget
+    }
+
+    /// Permits of this host, used or idle.
+    #[must_use]
+    pub fn unexpired(&self, now: Timestamp) -> u32 {
+        if now < self.expires_at { self.held } else { 0 }
+    }
+
+    /// Permits that are not reserved for a request that has waited.
+    fn unclaimed(&self, now: Timestamp) -> u32 {
+        self.unexpired(now).saturating_sub(self.claimed)
+    }
+
+    /// Whether the sync task has a state of the key.
+    #[must_use]
+    pub const fn is_tracked(&self) -> bool {
+        self.tracked
+    }
+
+    /// Records a new lease; `in_use` leases are in progress now. One without a permit is reported.
+    pub fn record_start(&mut self, in_use: u32, now: Timestamp) {
+        self.sync_due |= !self.tracked || self.unexpired(now) < in_use;
+    }
+
+    /// Records an ended lease; `in_use` leases are still in progress. An idle permit is returned, and is not used before
+    /// if there are more leases than permits.
+    pub fn record_end(&mut self, in_use: u32, now: Timestamp) {
+        self.sync_due |= in_use < self.unclaimed(now);
+        if self.free < 0 {
+            self.held = self.held.min(in_use.saturating_add(self.claimed));
+        }
+    }
+
+    /// Has the request that is judged at this moment judged by the fallback.
+    pub fn record_unanswered(&mut self, now: Timestamp) {
+        self.unanswered_at = now;
+    }
+
+    /// Takes whether a sync of this key is due.
+    pub fn take_sync_due(&mut self) -> bool {
+        std::mem::take(&mut self.sync_due)
+    }
+
+    /// Reserves an idle permit for a request that has waited for one. Returns whether there is one.
+    pub fn reserve(&mut self, in_use: u32, now: Timestamp) -> bool {
+        let is_idle = in_use < self.unclaimed(now);
+        self.claimed = self.claimed.saturating_add(u32::from(is_idle));
+        is_idle
+    }
+
+    /// Ends the reservation of a permit: its request takes the permit now, or does not need it.
+    pub fn release_reservation(&mut self, in_use: u32, now: Timestamp) {
+        self.claimed = self.claimed.saturating_sub(1);
+        self.record_end(in_use, now);
+    }
+
+    /// Returns the permits that this host needs for `in_use` leases and the requests that have waited; no lease starts on
+    /// others from now on. The sync task has a state of the key.
+    pub fn report(&mut self, in_use: u32, now: Timestamp) -> u32 {
+        if !std::mem::replace(&mut self.tracked, true) {
+            self.expires_at = self.expires_at.max(now);
+        }
+        let needed = in_use.saturating_add(self.claimed);
+        self.held = self.held.min(needed);
+        needed
+    }
+
+    /// Applies a reply of Redis while `in_use` leases are in progress.
+    pub fn apply_reply(&mut self, reply: &PermitReply, in_use: u32, now: Timestamp) {
+        self.held = reply.held;
+        self.expires_at = self.expires_at.max(reply.reported_at.after(HOLD));
+        self.free = reply.free;
+        self.refused_until = now.after(reply.refused_for);
+        // Leases may have ended while the reply was on its way.
+        self.record_end(in_use, now);
+    }
+
+    /// Drops the state of the sync task. Returns whether that is possible: there is no permit and no lease.
+    pub fn stop_tracking(&mut self, in_use: u32, now: Timestamp) -> bool {
+        let may = in_use == 0 && self.claimed == 0 && self.unexpired(now) == 0;
+        if may {
+            // The last reply goes on to hold.
+            (self.tracked, self.held, self.sync_due) = (false, 0, false);
+        }
+        may
+    }
+}
