@@ -138,5 +138,7 @@ def test_a_silent_daemon_is_asked_once_an_interval(application, played):
     # Three failures, of up to four requests at once each; then one probe after each pause, twice as long as the last,
     # of which jitter takes up to a half.
     probes = sum(end <= took for end in itertools.accumulate(PAUSES))
-    print(f"\n{application}: asked {len(asked)} times in {took:.1f} s, at most {FAILURES * 4} + {probes} are promised")
-    assert FAILURES < len(asked) <= FAILURES * 4 + probes
+    # Waits that overlap count as one failure: on a slow machine a round can overlap the one before.
+    promised = (FAILURES + 1) * 4 + probes
+    print(f"\n{application}: asked {len(asked)} times in {took:.1f} s, at most {promised} are promised")
+    assert FAILURES < len(asked) <= promised
