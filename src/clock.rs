@@ -69,6 +69,12 @@ impl Micros {
     pub const ZERO: Micros = Micros(0);
 }
 
+impl From<Duration> for Micros {
+    fn from(span: Duration) -> Micros {
+        Micros(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
+    }
+}
+
 impl From<Micros> for Duration {
     fn from(micros: Micros) -> Duration {
         Duration::from_micros(micros.0)

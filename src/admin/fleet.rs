@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use super::AdminState;
 use super::status::{NamedCounts, by_name};
 use super::switches::{ActiveSwitchesStatus, fleet_overrides};
-use crate::clock::Timestamp;
+use crate::clock::{Micros, Timestamp};
 use crate::engine::{Engine, PermitTotals, ReserveView};
 use crate::fleet::counters::{FleetCounters, FleetView};
 use crate::fleet::link::{NodeState, NodeStatus};
@@ -74,7 +74,7 @@ pub(super) fn fleet_rules(
 ) -> Vec<FleetRuleStatus> {
     let (budgets, permits, synced) =
         (engine.fleet_budgets(), engine.fleet_concurrency_limits(), fleet.budgets());
-    let mut by_rule: HashMap<&str, (BudgetCounters, Option<PlacesStatus>)> = HashMap::new();
+    let mut by_rule: HashMap<&str, (BudgetCounters, Option<PermitsStatus>)> = HashMap::new();
     for (number, budget) in budgets.iter() {
         let (counts, _) = by_rule.entry(&*budget.rule).or_default();
         *counts = counts.plus(&synced.get(number).copied().unwrap_or_default());
@@ -193,7 +193,7 @@ pub(crate) struct FleetRuleStatus {
     pub(crate) shared: bool,
     pub(crate) bound: Option<BoundStatus>,
     /// Permits of a concurrency rule.
-    pub(crate) places: Option<PlacesStatus>,
+    pub(crate) places: Option<PermitsStatus>,
     pub(crate) version: Option<u64>,
     pub(crate) keys: u64,
     pub(crate) cells: u64,
@@ -217,7 +217,7 @@ pub(crate) struct BoundStatus {
 /// Permits of this host.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
-pub(crate) struct PlacesStatus {
+pub(crate) struct PermitsStatus {
     pub(crate) held: u64,
     pub(crate) in_use: u64,
 }
@@ -273,7 +273,7 @@ impl From<&FleetReading> for FleetSummary {
             overrides_version: view.overrides.version,
             overrides_forged: view.overrides.is_forged,
             stale_s: fleet.staleness.map(|age| age.as_secs_f64()),
-            round_trip_us: u64::try_from(view.round_trip.as_micros()).unwrap_or(u64::MAX),
+            round_trip_us: Micros::from(view.round_trip).0,
             keys: view.keys as u64,
             cells: view.happened.cells,
             cells_per_s: view.cells_per_second,

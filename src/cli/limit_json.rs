@@ -2,6 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::clock::Micros;
 use crate::engine::bytes_per_rule_key;
 use crate::limit::Quota;
 use crate::rules::words::{LEASE_BYTES_MAX, beyond, bound, bound_of, past_budget, steady};
@@ -24,7 +25,7 @@ pub(super) fn rule(rule: &Rule, hosts: u32, fleets: &[u32]) -> Map<String, Value
         "scope": rule.scope().name(),
         "fleet": rule.fleet.as_ref().map(|terms| fleet(rule, terms, fleets)),
         "warn_at_permille": rule.warn_at,
-        "expires_us": rule.expires.map(micros),
+        "expires_us": rule.expires.map(|span| Micros::from(span).0),
         "refund_on": rule.refund_on.map(|_| "ok"),
         "advertise": rule.advertise,
         "show_keys": rule.show_keys.iter().map(|name| &**name).collect::<Vec<_>>(),
@@ -68,7 +69,7 @@ fn fleet(rule: &Rule, terms: &FleetSettings, fleets: &[u32]) -> Value {
             };
             json!({"weight_permille": region.weight, "rate": rate, "burst": burst, "max": max})
         }),
-        "wait_us": micros(terms.wait()),
+        "wait_us": Micros::from(terms.wait()).0,
         "bounds": bounds.collect::<Vec<_>>(),
     })
 }
@@ -77,7 +78,7 @@ fn fleet(rule: &Rule, terms: &FleetSettings, fleets: &[u32]) -> Value {
 pub(super) fn limit(limit: &Limit, hosts: u32) -> Map<String, Value> {
     let mut all = object(json!({
         "refused": match limit.refused { RefusedCost::Free => "free", RefusedCost::Counted => "counted" },
-        "block_us": limit.block.map(micros),
+        "block_us": limit.block.map(|block| Micros::from(block).0),
     }));
     all.extend(allowance(limit.allowance(0), limit, hosts));
     all
@@ -171,7 +172,7 @@ fn over(allowance: &Allowance, limit: &Limit, hosts: u32) -> Option<Value> {
         "kind": kind,
         "limit": quota.limit(),
         "rate": quota.format_rate(),
-        "for_us": limit.soft_for.filter(|_| kind == "soft").map(micros),
+        "for_us": limit.soft_for.filter(|_| kind == "soft").map(|span| Micros::from(span).0),
         "bound": beyond(&allowance.over, limit.soft_for, 1),
         "bound_on_hosts": beyond(&allowance.over, limit.soft_for, hosts),
     }))
@@ -183,8 +184,4 @@ fn key_part(part: &KeyPart) -> Value {
         "lowercase": part.transform.lowercase,
         "ipv6_prefix": part.transform.ipv6_prefix,
     })
-}
-
-fn micros(span: std::time::Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }

@@ -1,11 +1,10 @@
 //! Describes an entry of `shed` as text and as JSON. It decides nothing.
 
-use std::time::Duration;
-
 use humantime::format_duration;
 use serde_json::{Map, Value, json};
 
 use super::limit_json::{object, position};
+use crate::clock::Micros;
 use crate::rules::Domain;
 use crate::rules::shed::{Shed, ShedPart, SignalSource, Workers};
 
@@ -94,7 +93,7 @@ pub(super) fn json(domain: &Domain, shed: &Shed) -> Map<String, Value> {
     all.extend(object(json!({
         "pool": &*shed.pool,
         "slots": shed.slots,
-        "callers": {"by": names(&shed.callers.by), "rotate_us": micros(shed.callers.rotate)},
+        "callers": {"by": names(&shed.callers.by), "rotate_us": Micros::from(shed.callers.rotate).0},
         "fleet": shed.fleet.as_ref().map(|own| json!({
             "rule": shed.rule_name(ShedPart::Fleet),
             "mode": own.mode.name(),
@@ -114,8 +113,8 @@ pub(super) fn json(domain: &Domain, shed: &Shed) -> Map<String, Value> {
             "bound": says(ShedPart::Workers),
             "good_permille": own.good,
             "bad_permille": own.bad,
-            "after_us": micros(own.after),
-            "full_us": micros(own.full),
+            "after_us": Micros::from(own.after).0,
+            "full_us": Micros::from(own.full).0,
             "leak": [own.leak.0, own.leak.1],
             "shed_critical": own.shed_critical,
             "stripe_exact": own.stripe_exact,
@@ -124,8 +123,8 @@ pub(super) fn json(domain: &Domain, shed: &Shed) -> Map<String, Value> {
             "rule": shed.rule_name(ShedPart::QueueAge),
             "mode": own.mode.name(),
             "bound": says(ShedPart::QueueAge),
-            "others_us": micros(own.others),
-            "critical_us": micros(own.critical),
+            "others_us": Micros::from(own.others).0,
+            "critical_us": Micros::from(own.critical).0,
         })),
         "signals": shed.signals.iter().map(|signal| json!({
             "name": &*signal.name,
@@ -150,8 +149,4 @@ fn percent(thousandths: u16) -> String {
         (whole, 0) => format!("{whole}%"),
         (whole, tenth) => format!("{whole}.{tenth}%"),
     }
-}
-
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }

@@ -240,7 +240,9 @@ impl Grant {
         workspace: &'w mut Workspace,
     ) -> Decision<'d> {
         let passed = now.at.since(self.at);
-        let less = |wait: Micros| Micros(wait.0.saturating_sub(whole_micros(passed)));
+        // Rounded down, so that the remaining time is rounded up.
+        let passed = Micros::from(passed);
+        let less = |wait: Micros| Micros(wait.0.saturating_sub(passed.0));
         let aged = |level: QuotaLevel| QuotaLevel { reset: less(level.reset), ..level };
         let binding = self.binding.as_ref().and_then(|(number, name, level)| {
             let rules = domain.rules();
@@ -287,11 +289,6 @@ impl TableState for NamedGrant {
         let blocks = [size_of::<Grant>(), name, listed, size_of_val(&**notes), size_of_val(&**all)];
         blocks.into_iter().map(malloc_block_bytes).sum()
     }
-}
-
-/// Whole microseconds of elapsed time, rounded down so that the remaining time is rounded up.
-fn whole_micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Writes descriptors as an unambiguous encoding.

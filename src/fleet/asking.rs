@@ -11,13 +11,12 @@
 mod breaker;
 mod permits;
 
-use super::call::{Bucket, CommandHead, KeyPayment, Payment, ScriptCommand};
+use super::call::{Bucket, BucketState, KeyPayment, Payment, ScriptCommand};
 use super::cell::{CellQuota, TOKEN};
 use super::dice::Rng;
 use super::page::{cell_window, terms};
 use super::redis_clock::RedisClock;
 use super::reply::{CommandReply, CostCover, PaymentResult};
-use super::sync::BucketState;
 use super::window::WindowStatus;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::engine::{
@@ -119,9 +118,7 @@ impl PendingChecks {
         let number = self.last;
         let left = costs.len() + self.queue_up(ticket, number);
         for (bucket, costs) in costs {
-            let state = bucket.of_each(&mut self.buckets);
-            state.in_flight += 1;
-            let head = CommandHead { bucket, born_us: state.born_us, sent_at: now.at };
+            let head = bucket.of_each(&mut self.buckets).send(bucket, now.at);
             let (needs, costs): (Vec<Shortfall>, Vec<KeyPayment>) = costs.into_iter().unzip();
             out.push(ScriptCommand::Exact(Payment { head, costs, ticket: (number, needs) }));
         }
@@ -140,16 +137,14 @@ impl PendingChecks {
     /// Whether any payment is unanswered.
     #[must_use]
     pub fn has_calls(&self) -> bool {
-        self.buckets.iter().any(|bucket| bucket.in_flight > 0)
+        self.buckets.iter().any(BucketState::has_commands)
     }
 
     /// Handles the reply to a payment.
     pub fn answered(&mut self, payment: &Payment, answer: &CommandReply<Vec<PaymentResult>>, now: Now) {
         // A reply after its deadline is late even if no tick has expired the ticket yet.
         self.expire(now.at);
-        let bucket = payment.head.bucket.of_each(&mut self.buckets);
-        bucket.in_flight = bucket.in_flight.saturating_sub(1);
-        bucket.born_us = answer.born_us;
+        payment.head.bucket.of_each(&mut self.buckets).answered(answer.born_us);
         self.clock.heard(answer.now_us, now.at);
         self.note_told(payment, &answer.results, now.at);
         self.settle(payment, &answer.results, answer.now_us, now);
@@ -157,8 +152,7 @@ impl PendingChecks {
 
     /// Handles a payment that may or may not have run: its ticket has no answer.
     pub fn failed(&mut self, payment: &Payment, now: Timestamp) {
-        let bucket = payment.head.bucket.of_each(&mut self.buckets);
-        bucket.in_flight = bucket.in_flight.saturating_sub(1);
+        payment.head.bucket.of_each(&mut self.buckets).failed();
         self.end_unanswered(payment.ticket.0, now);
     }
 
@@ -174,7 +168,7 @@ impl PendingChecks {
 
     /// Forgets the payments without a reply: their connections were closed.
     pub fn forget_commands(&mut self) {
-        self.buckets.iter_mut().for_each(|bucket| bucket.in_flight = 0);
+        self.buckets.iter_mut().for_each(BucketState::forget_commands);
         self.dismiss();
     }
 
@@ -203,7 +197,7 @@ impl PendingChecks {
             let terms: CellQuota = terms(budget, version(number))?;
             let key = need.key.name();
             let heard = self.told.get(&key).filter(|heard| now.at.since(heard.at) < heard.kept);
-            let knew_us = heard.map(|heard| micros(now.at.since(heard.at)));
+            let knew_us = heard.map(|heard| Micros::from(now.at.since(heard.at)).0);
             let window = cell_window(budget, self.clock.unix_us(now));
             let cost =
                 KeyPayment { key, terms, cost: u64::from(need.missing_units) * TOKEN, knew_us, window };
@@ -211,7 +205,7 @@ impl PendingChecks {
         }
         let has_room = |bucket: &Bucket| {
             let state = self.buckets.get(usize::from(bucket.number()));
-            state.is_some_and(|state| state.in_flight < IN_FLIGHT_MAX)
+            state.is_some_and(|state| state.has_room(IN_FLIGHT_MAX))
         };
         costs.keys().all(has_room).then_some(costs)
     }
@@ -304,10 +298,6 @@ impl std::fmt::Debug for PendingChecks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Asking").field("breaker", &self.breaker).finish_non_exhaustive()
     }
-}
-
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Payments of one bucket without a reply.

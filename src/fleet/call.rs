@@ -184,6 +184,49 @@ impl CommandHead {
     }
 }
 
+/// A bucket as one sender of commands knows it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct BucketState {
+    /// When Redis created the bucket, as of the last reply; 0: unknown.
+    born_us: u64,
+    /// Commands without a reply.
+    in_flight: u32,
+}
+
+impl BucketState {
+    /// Whether fewer than `max` commands are without a reply.
+    pub(super) fn has_room(&self, max: u32) -> bool {
+        self.in_flight < max
+    }
+
+    pub(super) fn has_commands(&self) -> bool {
+        self.in_flight > 0
+    }
+
+    /// Counts a command, and makes its head.
+    pub(super) fn send(&mut self, bucket: Bucket, now: Timestamp) -> CommandHead {
+        self.in_flight += 1;
+        CommandHead { bucket, born_us: self.born_us, sent_at: now }
+    }
+
+    /// Ends a command. Returns whether Redis has lost the bucket since an earlier reply.
+    pub(super) fn answered(&mut self, born_us: u64) -> bool {
+        self.failed();
+        let before = std::mem::replace(&mut self.born_us, born_us);
+        before != 0 && before != born_us
+    }
+
+    /// Ends a command that may or may not have run.
+    pub(super) fn failed(&mut self) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+    }
+
+    /// Forgets the commands without a reply: their connections were closed.
+    pub(super) fn forget_commands(&mut self) {
+        self.in_flight = 0;
+    }
+}
+
 /// A sync: this host's requests about some cells of one bucket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyncBatch {

@@ -111,7 +111,7 @@ fn digest(host: &Host, parts: &[&[u8]]) -> [u8; 16] {
     hasher.finish128().as_bytes()
 }
 
-/// The epoch of a start. Two machines started from one copy differ by the random part: the earlier one is told by its
+/// The epoch of a start. Two machines started from one copy differ by the random part: the earlier one learns by its
 /// heartbeats to take another name.
 fn epoch(starts: u32, chance: u64) -> u64 {
     (u64::from(starts) << LIFE_BITS) + chance % (1 << CHANCE_BITS)

@@ -217,7 +217,8 @@ impl HostMember {
         }
         self.asking.tick(now);
         let is_left = self.sync.leave(&self.engine, now, out);
-        self.permits.leave(self.sync.host(), &self.engine, now, out) || is_left || self.asking.has_calls()
+        self.permits.tick(self.sync.host(), &self.engine, now, out);
+        is_left || self.permits.has_commands() || self.asking.has_calls()
     }
 }
 

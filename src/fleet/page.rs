@@ -6,7 +6,7 @@ mod window;
 
 use super::cell::{CellQuota, CellReply, CellReport, CellRequest, TOKEN};
 use super::window::{CellWindow, WindowRefund, WindowRequest, WindowStatus};
-use crate::clock::Timestamp;
+use crate::clock::{Micros, Timestamp};
 use crate::engine::{FleetBudget, ShareReport, SharedKey};
 use demand::{needed, own_part, token_takes};
 pub(super) use pace::Pace;
@@ -229,9 +229,9 @@ impl KeySync {
             owed: u64::from(reported.debt) * TOKEN,
             want,
             demand: self.demand,
-            waited_us: micros(waited.min(WAITED_MAX)),
+            waited_us: Micros::from(waited.min(WAITED_MAX)).0,
             dice,
-            knew_us: knew.map(|(age, _)| micros(age)),
+            knew_us: knew.map(|(age, _)| Micros::from(age).0),
             window: window.map(|window| WindowRequest { window, returned }),
         }
     }
@@ -313,10 +313,6 @@ impl KeySync {
         }
         asked.after(BACK_AFTER.min(self.silence())).max(now)
     }
-}
-
-fn micros(span: Duration) -> u64 {
-    u64::try_from(span.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// The interval of commands about a key in demand (T).

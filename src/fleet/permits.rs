@@ -10,7 +10,9 @@
 //!
 //! Commands are sent once. A member of unknown state is removed by a later command.
 
-use super::call::{Bucket, CELLS_MAX, CallFault, CommandHead, EncodedCommand, Host, ScriptCommand, distinct};
+use super::call::{
+    Bucket, BucketState, CELLS_MAX, CallFault, CommandHead, EncodedCommand, Host, ScriptCommand, distinct,
+};
 use super::dice::Rng;
 use super::reply::CommandReply;
 use super::scripts;
@@ -39,8 +41,6 @@ pub struct PermitCommand {
 pub struct PermitRequest {
     /// The name of the key.
     pub key: [u8; 16],
-    /// The number of its limit on this host. Not part of the bytes.
-    pub limit: u64,
     /// The permits of the whole fleet.
     pub max: u32,
     /// Members to add while there are fewer than `max`.
@@ -103,7 +103,7 @@ pub struct PermitSync {
     renewals: BinaryHeap<Reverse<(Timestamp, [u8; 16])>>,
     /// Keys to look at in the next tick.
     due: Vec<SharedKey>,
-    buckets: Vec<BucketBirth>,
+    buckets: Vec<PermitBucket>,
     rng: Rng,
     /// Requests for a permit of a key whose answer is unknown.
     unanswered: Vec<(SharedKey, usize)>,
@@ -132,10 +132,10 @@ struct KeyPermits {
     reported_at: Timestamp,
 }
 
-/// When Redis created a bucket, as far as known.
+/// The commands of one bucket.
 #[derive(Clone, Copy, Debug, Default)]
-struct BucketBirth {
-    born_us: u64,
+struct PermitBucket {
+    state: BucketState,
     /// Until then other hosts may not have renewed their members after a loss.
     closed_until: Timestamp,
 }
@@ -194,7 +194,6 @@ impl KeyPermits {
         let mut requests = Vec::new();
         let request = |kept: &[u32], dropped: Vec<u32>| PermitRequest {
             key: self.key.name(),
-            limit: self.key.budget(),
             max,
             wanted: Vec::new(),
             kept: kept.to_vec(),
@@ -224,7 +223,7 @@ impl PermitSync {
             keys: HashMap::new(),
             renewals: BinaryHeap::new(),
             due: Vec::new(),
-            buckets: vec![BucketBirth::default(); usize::from(buckets.clamp(1, 256))],
+            buckets: vec![PermitBucket::default(); usize::from(buckets.clamp(1, 256))],
             rng: Rng::new(seed),
             unanswered: Vec::new(),
             tallies: Tallies::default(),
@@ -309,42 +308,38 @@ impl PermitSync {
 
     /// Returns the due requests of a key.
     fn look(&mut self, key: SharedKey, engine: &Engine, now: Now) -> Vec<PermitRequest> {
+        let limits = Arc::clone(&self.limits);
         let known = self.keys.get(&key.name()).map(|permits| permits.key.budget());
-        let limit = self.limits.get(&key.budget()).or_else(|| self.limits.get(&known?));
-        let Some(limit) = limit else {
+        let Some(limit) = limits.get(&key.budget()).or_else(|| limits.get(&known?)) else {
             // The rule was removed: its members expire.
             self.close(&key);
             return Vec::new();
         };
         let (needed, key) = engine.report_permits(&key, limit, now).unwrap_or((0, key));
-        let is_known = self.keys.contains_key(&key.name());
-        let Some(limit) = self.limits.get(&key.budget()) else { return Vec::new() };
-        if !is_known && (needed == 0 || self.keys.len() >= KEYS_MAX) {
+        let Some(limit) = limits.get(&key.budget()) else { return Vec::new() };
+        if known.is_none() && (needed == 0 || self.keys.len() >= KEYS_MAX) {
             return Vec::new();
         }
-        let max = limit.quota.max();
         let permits = self.open(key);
-        let requests = permits.requests(needed, max, now.at);
+        let requests = permits.requests(needed, limit.quota.max(), now.at);
         let (renew_at, is_idle) = (permits.renew_at, permits.is_idle());
         if requests.iter().any(|request| request.is_whole) {
             self.renewals.push(Reverse((renew_at, key.name())));
         }
-        let limit = self.limits.get(&key.budget());
-        if is_idle && limit.is_some_and(|limit| engine.remove_permits(&key, limit, now)) {
+        if is_idle && engine.remove_permits(&key, limit, now) {
             self.close(&key);
         }
         requests
     }
 
     fn command(
-        &self,
+        &mut self,
         bucket: Bucket,
         host: Host,
         requests: Vec<PermitRequest>,
         now: Timestamp,
     ) -> ScriptCommand {
-        let born_us = self.buckets.get(usize::from(bucket.number())).map_or(0, |birth| birth.born_us);
-        let head = CommandHead { bucket, born_us, sent_at: now };
+        let head = bucket.of_each(&mut self.buckets).state.send(bucket, now);
         ScriptCommand::Permits(PermitCommand { head, host, requests })
     }
 
@@ -356,12 +351,9 @@ impl PermitSync {
         engine: &Engine,
         now: Now,
     ) {
-        let birth = command.head.bucket.of_each(&mut self.buckets);
-        let is_lost = birth.born_us != 0 && birth.born_us != reply.born_us;
-        birth.born_us = reply.born_us;
-        if is_lost {
-            // Redis has lost the bucket.
-            birth.closed_until = now.at.after(CLOSED_FOR);
+        let bucket = command.head.bucket.of_each(&mut self.buckets);
+        if bucket.state.answered(reply.born_us) {
+            bucket.closed_until = now.at.after(CLOSED_FOR);
             self.renew_soon(now.at);
         }
         assert_eq!(command.requests.len(), reply.results.len(), "a reply has one result for each key");
@@ -378,9 +370,9 @@ impl PermitSync {
         engine: &Engine,
         now: Now,
     ) {
-        self.tallies.record_permits(request.limit, now.at);
         let Some(permits) = self.keys.get_mut(&request.key) else { return };
         let key = permits.key;
+        self.tallies.record_permits(key.budget(), now.at);
         permits.in_flight = permits.in_flight.saturating_sub(1);
         let added = usize::try_from(result.added.unwrap_or(0)).unwrap_or(0).min(request.wanted.len());
         let (new, refused) = request.wanted.split_at(added);
@@ -394,7 +386,7 @@ impl PermitSync {
             self.unanswered.push((key, request.wanted.len()));
         }
         let is_refused = result.added.is_some() && added < request.wanted.len();
-        let (Some(limit), held) = (self.limits.get(&request.limit), permits.held.len()) else { return };
+        let (Some(limit), held) = (self.limits.get(&key.budget()), permits.held.len()) else { return };
         let reply = PermitReply {
             held: u32::try_from(held).unwrap_or(u32::MAX),
             free: i64::from(limit.quota.max()) - i64::from(result.members),
@@ -407,6 +399,7 @@ impl PermitSync {
 
     /// Handles a command that may or may not have run.
     pub(super) fn failed(&mut self, command: &PermitCommand, now: Timestamp) {
+        command.head.bucket.of_each(&mut self.buckets).state.failed();
         for request in &command.requests {
             let renew_at = now.after(self.rng.up_to(RENEW_AFTER_FAILURE));
             let Some(permits) = self.keys.get_mut(&request.key) else { continue };
@@ -431,20 +424,14 @@ impl PermitSync {
 
     /// Forgets the commands without a reply: their connections were closed.
     pub(super) fn forget_commands(&mut self, now: Timestamp) {
+        self.buckets.iter_mut().for_each(|bucket| bucket.state.forget_commands());
         self.keys.values_mut().for_each(|permits| (permits.in_flight, permits.wanted) = (0, 0));
         self.renew_soon(now);
     }
 
-    /// Returns idle permits at the end. Returns whether commands are still due or unanswered.
-    pub(super) fn leave(
-        &mut self,
-        host: Host,
-        engine: &Engine,
-        now: Now,
-        out: &mut Vec<ScriptCommand>,
-    ) -> bool {
-        self.tick(host, engine, now, out);
-        self.keys.values().any(|permits| permits.in_flight > 0)
+    /// Whether any command is unanswered.
+    pub(super) fn has_commands(&self) -> bool {
+        self.buckets.iter().any(|bucket| bucket.state.has_commands())
     }
 
     fn open(&mut self, key: SharedKey) -> &mut KeyPermits {

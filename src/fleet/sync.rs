@@ -7,7 +7,7 @@ mod leave;
 mod sending;
 
 use super::book::KeyTable;
-use super::call::{Bucket, Host, ScriptCommand, SyncBatch};
+use super::call::{Bucket, BucketState, Host, ScriptCommand, SyncBatch};
 use super::cell::{CellQuota, CellReply, CellRequest};
 use super::dice::Rng;
 use super::page::{self, NextAction, Pace};
@@ -71,15 +71,6 @@ pub struct Sync {
     happened: SyncCounts,
     tallies: Tallies,
     calls: Vec<SharedKey>,
-}
-
-/// The commands of one bucket.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct BucketState {
-    /// When Redis created the bucket, as of the last reply; 0: unknown.
-    pub(super) born_us: u64,
-    /// Commands without a reply.
-    pub(super) in_flight: u32,
 }
 
 impl Sync {
@@ -190,7 +181,7 @@ impl Sync {
         loop {
             let buckets = self.buckets.iter().zip(&mut self.waiting);
             let number = buckets
-                .filter(|(bucket, _)| bucket.has_room())
+                .filter(|(bucket, _)| bucket.has_room(IN_FLIGHT_MAX))
                 .find_map(|(_, waiting)| waiting.pop_front())?;
             if self.book.wake(number) {
                 return Some(number);
@@ -205,7 +196,7 @@ impl Sync {
             .buckets
             .iter()
             .zip(&self.waiting)
-            .any(|(bucket, waiting)| bucket.has_room() && !waiting.is_empty());
+            .any(|(bucket, waiting)| bucket.has_room(IN_FLIGHT_MAX) && !waiting.is_empty());
         if is_room_for_waiting { Timestamp::ORIGIN } else { self.book.next() }
     }
 
@@ -231,7 +222,7 @@ impl Sync {
 
     /// Forgets the commands without a reply: their connections were closed.
     pub fn forget_commands(&mut self, now: Timestamp) {
-        self.buckets.iter_mut().for_each(|bucket| bucket.in_flight = 0);
+        self.buckets.iter_mut().for_each(BucketState::forget_commands);
         for number in self.book.numbers() {
             self.book.page_mut(number).forget();
             let at = now.after(self.dice.up_to(page::EVERY));
@@ -290,7 +281,7 @@ impl Sync {
         let pace = self.pace(now.at);
         let page = self.book.page_mut(number);
         let bucket = Bucket::of(&page.key.name(), self.options.buckets);
-        if !bucket.of_each(&mut self.buckets).has_room() {
+        if !bucket.of_each(&mut self.buckets).has_room(IN_FLIGHT_MAX) {
             self.book.wait(number);
             bucket.of_each(&mut self.waiting).push_back(number);
             return None;
@@ -345,12 +336,6 @@ impl Sync {
         let hosts = self.standing.hosts();
         let others_are_away = self.absence.others_are_away(hosts, now);
         Pace { now, hosts, round_trip: self.round_trip.took, others_are_away }
-    }
-}
-
-impl BucketState {
-    fn has_room(&self) -> bool {
-        self.in_flight < IN_FLIGHT_MAX
     }
 }
 

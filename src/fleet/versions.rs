@@ -31,7 +31,7 @@ impl Versions {
     /// Replaces the budgets; changed numbers need a new version.
     pub(super) fn set(&mut self, budgets: &HashMap<u64, FleetBudget>) {
         self.known.retain(|number, _| budgets.contains_key(number));
-        let tokens = budgets.iter().filter_map(|(number, budget)| {
+        let prints = budgets.iter().filter_map(|(number, budget)| {
             let terms = terms(budget, 0)?;
             let print = match cell_window(budget, 0) {
                 Some(window) => NumbersFingerprint::of_window(&terms, &window),
@@ -39,7 +39,7 @@ impl Versions {
             };
             Some((*number, print))
         });
-        for (number, terms) in tokens {
+        for (number, terms) in prints {
             let before = match self.known.get(&number) {
                 Some(known) if known.terms == terms => continue,
                 Some(KnownVersion { terms, version: Some(version), .. }) => Some((terms.clone(), *version)),

@@ -103,15 +103,11 @@ impl ConcurrencyQuota {
         let part = (self.max / status.hosts().max(1)).max(1);
         let is_unanswered =
             !status.answers_in_time() || permits.is_some_and(|permits| permits.unanswered_at == now);
-        let is_none_free = || permits.is_some_and(|permits| now < permits.expires_at && permits.free <= 0);
+        if !is_unanswered {
+            return if fleet.asks { 0 } else { part };
+        }
+        let is_none_free = || known_free(permits, now).is_some_and(|free| free <= 0);
         match fleet.when_down {
-            _ if !is_unanswered => {
-                if fleet.asks {
-                    0
-                } else {
-                    part
-                }
-            }
             // A late answer would most likely be a refusal.
             Fallback::Share if status.is_redis_reachable() && is_none_free() => 0,
             Fallback::Share => part,
@@ -136,8 +132,7 @@ impl ConcurrencyQuota {
     #[must_use]
     pub fn level(&self, permits: Option<&Permits>, in_use: u32, now: Timestamp) -> QuotaLevel {
         let here = self.usable(permits, now).saturating_sub(in_use);
-        let known = permits.filter(|permits| now < permits.expires_at);
-        let known = known.map(|permits| u32::try_from(permits.free).unwrap_or(0));
+        let known = known_free(permits, now).map(|free| u32::try_from(free).unwrap_or(0));
         let elsewhere = match here {
             0 if !self.may_obtain(permits, now) => 0,
             // Without a recent reply, other hosts may have no permits.
@@ -165,10 +160,9 @@ impl ConcurrencyQuota {
     /// Whether a remote check might obtain a permit, by the last reply of Redis.
     #[must_use]
     pub fn may_pass_elsewhere(&self, permits: Option<&Permits>, in_use: u32, now: Timestamp) -> bool {
-        let known = permits.filter(|permits| now < permits.expires_at);
         // Leases that began since are not among the reported ones.
-        let is_free = |permits: &Permits| i64::from(in_use.saturating_sub(permits.held)) < permits.free;
-        known.is_none_or(is_free) && self.may_obtain(permits, now)
+        let new = in_use.saturating_sub(permits.map_or(0, |permits| permits.held));
+        known_free(permits, now).is_none_or(|free| i64::from(new) < free) && self.may_obtain(permits, now)
     }
 }
 
@@ -200,6 +194,11 @@ pub struct Permits {
     /// The sync task has a state of the key.
     tracked: bool,
     sync_due: bool,
+}
+
+/// The free permits in the last reply of Redis, while it holds.
+fn known_free(permits: Option<&Permits>, now: Timestamp) -> Option<i64> {
+    permits.filter(|permits| now < permits.expires_at).map(|permits| permits.free)
 }
 
 /// The reply of Redis about the permits of one key.

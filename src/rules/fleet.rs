@@ -167,14 +167,10 @@ impl FleetSettings {
         }
         text.push_str(&format!(", on_redis_down: {}", self.on_redis_down.name()));
         if let Some(wait) = self.wait {
-            text.push_str(&format!(", wait: {}", span_text(wait)));
+            text.push_str(&format!(", wait: {}", Micros::from(wait)));
         }
         text + "}"
     }
-}
-
-fn span_text(span: Duration) -> Micros {
-    Micros(u64::try_from(span.as_micros()).unwrap_or(u64::MAX))
 }
 
 /// Whether the quota is a window, local or fleet-wide.

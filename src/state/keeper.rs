@@ -14,7 +14,7 @@ use super::directory::{Directory, DirectoryLock};
 use super::moment::Moment;
 use super::record::{SnapshotStats, StateFile};
 use super::snapshot::write_tables;
-use crate::clock::{Clock, Timestamp};
+use crate::clock::{Clock, Micros, Timestamp};
 use crate::engine::Engine;
 
 /// A handle to the thread that writes snapshots.
@@ -109,7 +109,7 @@ impl KeeperWorker {
                 let took = clock.now().at.since(now.at);
                 record.writes.fetch_add(1, Ordering::Relaxed);
                 record.bytes.store(bytes, Ordering::Relaxed);
-                let took_micros = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
+                let took_micros = Micros::from(took).0;
                 let seconds = u64::try_from(here.unix_nanos).unwrap_or_default() / NANOS_PER_SECOND;
                 record.written_unix_seconds.store(seconds, Ordering::Relaxed);
                 debug!(bytes, took_micros, "the tables were written");

@@ -137,7 +137,6 @@ fn calls() -> [ScriptCommand; 7] {
     };
     let permits = PermitRequest {
         key: [1; 16],
-        limit: 0,
         max: 2,
         wanted: vec![1],
         kept: vec![2],

@@ -2,9 +2,8 @@
 
 use super::{
     EVERY, KeySync, MICROS, Pace, RENEW_AFTER, RENEWED_FROM, REPORT_EVERY, RISING_MIN, SLACK, WAITED_MAX,
-    micros,
 };
-use crate::clock::Timestamp;
+use crate::clock::{Micros, Timestamp};
 use crate::engine::{FleetBudget, ShareReport};
 use crate::fleet::cell::{CellRate, TOKEN};
 use std::time::Duration;
@@ -98,7 +97,7 @@ impl KeySync {
         if is_enough || is_old || self.is_rising || kept == 0 {
             return u64::MAX;
         }
-        let earned = earns * u128::from(micros(waited.min(WAITED_MAX))) / u128::from(MICROS);
+        let earned = earns * u128::from(Micros::from(waited.min(WAITED_MAX)).0) / u128::from(MICROS);
         let part = earned * u128::from(self.demand) / u128::from(self.fleet_demand);
         let (level, kept) =
             (u128::from(self.level.max(kept / 4).unsigned_abs()), u128::from(kept.unsigned_abs()));
@@ -110,7 +109,7 @@ impl KeySync {
     /// Sets the first demand; the first request only marks the start, and two requests are a weak sample.
     pub(super) fn begin_demand(&mut self, reported: &ShareReport, now: Timestamp) -> u64 {
         let sure = if reported.requested < RISING_MIN { MICROS } else { 10_000 };
-        let span = micros(now.since(reported.since)).saturating_add(sure);
+        let span = Micros::from(now.since(reported.since)).0.saturating_add(sure);
         let pace = u64::from(reported.requested.saturating_sub(1)).saturating_mul(1_000 * MICROS) / span;
         self.demand = pace;
         pace
@@ -118,7 +117,7 @@ impl KeySync {
 
     /// Smooths demand over a few requests, faster after growth. Returns the demand since the last command.
     pub(super) fn note_demand(&mut self, asked: u32, waited: Duration) -> u64 {
-        let waited = micros(waited).max(1_000);
+        let waited = Micros::from(waited).0.max(1_000);
         let seen = u64::from(asked).saturating_mul(1_000 * MICROS) / waited;
         let follows = if asked >= RISING_MIN && seen > 2 * self.demand {
             UP_US

@@ -19,10 +19,8 @@ impl Sync {
     ) {
         self.round_trip.heard(now.at.since(batch.head.sent_at), now.at);
         self.clock.heard(answer.now_us, now.at);
-        let bucket = batch.head.bucket.of_each(&mut self.buckets);
-        bucket.in_flight = bucket.in_flight.saturating_sub(1);
-        let before = std::mem::replace(&mut bucket.born_us, answer.born_us);
-        self.happened.flushed += u64::from(before != 0 && before != answer.born_us);
+        let is_lost = batch.head.bucket.of_each(&mut self.buckets).answered(answer.born_us);
+        self.happened.flushed += u64::from(is_lost);
         self.happened.batches += 1;
         self.settle(batch, &answer.results, engine, now);
     }
@@ -74,8 +72,7 @@ impl Sync {
     pub fn failed(&mut self, batch: &SyncBatch, now: Timestamp) {
         self.round_trip.missed(now);
         self.happened.unanswered += 1;
-        let bucket = batch.head.bucket.of_each(&mut self.buckets);
-        bucket.in_flight = bucket.in_flight.saturating_sub(1);
+        batch.head.bucket.of_each(&mut self.buckets).failed();
         for (number, ask) in batch.numbers.iter().zip(&batch.asks) {
             let at = now.after(self.dice.up_to(EVERY));
             if let Some(page) = self.book.page_of(*number, &ask.key) {

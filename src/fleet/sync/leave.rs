@@ -1,6 +1,6 @@
 //! The final sync: return held tokens and charge debts of each key.
 
-use super::{BatchParts, Engine, Now, ScriptCommand, Sync, terms};
+use super::{BatchParts, Engine, IN_FLIGHT_MAX, Now, ScriptCommand, Sync, terms};
 use crate::fleet::call::Bucket;
 use crate::fleet::cell::CellRequest;
 use crate::fleet::page::cell_window;
@@ -45,7 +45,7 @@ impl Sync {
             return Some(FinalStep::Nothing);
         }
         let bucket = Bucket::of(&page.key.name(), self.options.buckets);
-        if !bucket.of_each(&mut self.buckets).has_room() {
+        if !bucket.of_each(&mut self.buckets).has_room(IN_FLIGHT_MAX) {
             return Some(FinalStep::Later);
         }
         let terms = terms(&self.versions, page.key.budget(), budget)?;

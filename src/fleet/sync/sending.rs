@@ -2,7 +2,7 @@
 
 use super::{BatchParts, Sync};
 use crate::clock::Timestamp;
-use crate::fleet::call::{Bucket, CELLS_MAX, CommandHead, ScriptCommand, SyncBatch};
+use crate::fleet::call::{Bucket, CELLS_MAX, ScriptCommand, SyncBatch};
 use crate::fleet::cell::CellRequest;
 
 impl Sync {
@@ -31,9 +31,7 @@ impl Sync {
     }
 
     fn command(&mut self, bucket: Bucket, batch: Vec<(usize, CellRequest)>, now: Timestamp) -> ScriptCommand {
-        let state = bucket.of_each(&mut self.buckets);
-        state.in_flight += 1;
-        let head = CommandHead { bucket, born_us: state.born_us, sent_at: now };
+        let head = bucket.of_each(&mut self.buckets).send(bucket, now);
         let (numbers, asks) = batch.into_iter().unzip();
         ScriptCommand::Sync(SyncBatch { head, asks, numbers })
     }

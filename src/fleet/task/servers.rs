@@ -138,8 +138,12 @@ async fn converse(
                 sent.push((at, call));
                 encoded.push(bytes);
             }
-            // A repeat would fail as well: it is given up like a command without a reply.
-            Err(fault) => error!(%fault, "a call to Redis could not be made: please report this"),
+            Err(fault) => {
+                error!(%fault, "a call to Redis could not be made: please report this");
+                if arrivals.send(Arrival { at, call, reply: None }).await.is_err() {
+                    return;
+                }
+            }
         }
     }
     let parts: Vec<_> = encoded.iter().map(|bytes| (slices(&bytes.keys), slices(&bytes.args))).collect();

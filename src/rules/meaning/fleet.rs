@@ -185,14 +185,14 @@ fn may_be_shared(algorithm: &str, given: DefaultScope, at: Span, report: &mut Re
 }
 
 /// Reports fleet settings that do not apply to concurrency.
-fn about_places(fields: &FleetFields, mapping: Mapping<'_>, report: &mut Report<'_>) {
+fn about_permits(fields: &FleetFields, mapping: Mapping<'_>, report: &mut Report<'_>) {
     if fields.mode == Some(FleetMode::Exact) {
         let message =
-            "`mode: exact` does not go with `max`: a place that is free here needs no word of Redis";
-        report.error(mapping.at("mode"), message, "leave `mode` out, and write `on_miss: ask`");
+            "`mode: exact` does not go with `max`: Redis decides about each request without a permit anyway";
+        report.error(mapping.at("mode"), message, "leave `mode` out");
     }
     if fields.on_miss == Some(OnMiss::Admit) {
-        let message = "`on_miss: admit` does not go with `max`: work begins with a place or not at all";
+        let message = "`on_miss: admit` does not go with `max`: a request without a permit must not start";
         report.error(mapping.at("on_miss"), message, "leave `on_miss` out, or write `on_miss: ask`");
     }
 }
@@ -273,7 +273,7 @@ fn terms(
         report.warning(mapping.at("wait"), message, "leave it out, or write `on_miss: ask`");
     }
     if is_of_places {
-        about_places(fields, mapping, report);
+        about_permits(fields, mapping, report);
     }
     let wait = fields.wait.or(fields.deadline).map(|wait| wait.0);
     let on_redis_down = fields.on_redis_down.unwrap_or_default();

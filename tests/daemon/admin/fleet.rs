@@ -332,14 +332,17 @@ fn reports_permits_and_those_in_use() {
         begun += u32::from(verdict_of(&wire.ask(&json!([1, 1, "api", [["org", "canary-o1"]]]))) == 0);
         (begun == 3).then_some(())
     });
-    let told = page(&daemon);
-    let rule = &told["rules"][0];
+    // A request that Redis answers too late begins by the fallback, and gets its permit afterwards.
+    let page = eventually("each has a permit", || {
+        Some(page(&daemon)).filter(|page| page["rules"][0]["places"]["held"].as_u64() >= Some(3))
+    });
+    let rule = &page["rules"][0];
     assert_eq!(
         [&rule["rule"], &rule["limit"], &rule["shared"]],
         [&json!("exports"), &json!(7), &json!(true)]
     );
     assert_eq!((&rule["bound"]["on_miss"], &rule["places"]["in_use"]), (&json!("ask"), &json!(3)), "{rule}");
-    assert!((3..=7).contains(&rule["places"]["held"].as_u64().unwrap()), "{rule}");
+    assert!(rule["places"]["held"].as_u64() <= Some(7), "{rule}");
     assert!(text(&daemon, &["fleet"]).contains("in use"));
     let out = text(&daemon, &["fleet", "show", "exports", "org=canary-o1"]);
     assert!(out.contains("3 in use, of 7 over 1 hosts") && !out.contains("canary"), "{out}");

@@ -10,7 +10,7 @@ mod hosts;
 mod leaving;
 mod lies;
 mod overrides;
-mod places;
+mod permits;
 mod proxy;
 mod regions;
 mod reserve;

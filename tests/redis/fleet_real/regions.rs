@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::calm::Calm;
 use super::daemon::Daemon;
 use super::hosts::{ask_all, await_counted, most_at_once, passed, passed_between, plan, rules};
-use super::places::{begin_all, rules as rules_of_work};
+use super::permits::{begin_all, rules as rules_of_work};
 use super::redis_server::Redis;
 use super::wire::Wire;
 

@@ -247,7 +247,6 @@ fn any_permits() -> impl Strategy<Value = PermitRequest> {
     (0_u8..4, max, numbers(), numbers(), numbers()).prop_map(|(key, max, wanted, kept, dropped)| {
         PermitRequest {
             key: key_of(key),
-            limit: 0,
             max,
             // A host wants members that it does not have.
             wanted: wanted.iter().enumerate().map(|(at, number)| number + 100 * (at as u32 + 1)).collect(),

@@ -1,5 +1,5 @@
-//! Honest hosts on one key of a store, in an order and at times that nobody would choose: calls that run late or never,
-//! replies that get lost, hosts that die, and time that stops right at the edges of generations.
+//! Honest hosts on one key of a store, in random order and at random times: commands that run late or never, lost replies,
+//! hosts that die, and times at the edges of generations.
 
 use tidegate::clock::Timestamp;
 use tidegate::fleet::call::{Bucket, CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
@@ -18,7 +18,7 @@ pub(crate) struct Schedule {
     store: Store,
     hosts: Vec<HonestHost>,
     terms: CellQuota,
-    /// Calls that may still be run, though nobody waits for them.
+    /// Commands without a waiting host, which may still run.
     strays: Vec<ScriptCommand>,
     now: u64,
     began: u64,
@@ -64,7 +64,7 @@ struct Waiting {
 }
 
 impl Waiting {
-    /// What it may bring to the host, once it was run.
+    /// The tokens that its reply grants, if it has run.
     fn grant(&self) -> u64 {
         match &self.reply {
             Some(ScriptReply::Sync(reply)) => reply.results[0].grant,
@@ -312,7 +312,7 @@ impl Schedule {
         host.returned = WindowRefund::default();
     }
 
-    /// Nobody gets what it brings, and what it gives back is there again.
+    /// Runs a command without a waiting host: its granted tokens are lost, its refund counts.
     fn run_a_stray(&mut self) {
         let Some(call) = self.strays.pop() else { return };
         if let ScriptReply::Sync(reply) = self.store.call(&call, self.now) {

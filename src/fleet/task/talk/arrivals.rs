@@ -25,7 +25,7 @@ impl SyncLoop {
             }
             Some(Err(fault)) => {
                 self.view.undecodable += 1;
-                debug!(%fault, "what came back is no reply: the call is repeated");
+                debug!(%fault, "Redis sent an invalid reply: the command counts as unanswered");
                 self.failed(at, &call, now);
             }
             None => self.failed(at, &call, now),

@@ -1,4 +1,4 @@
-//! Work at once over daemons that share a Redis: never more than the rule says, whoever goes or does not hear.
+//! Concurrency limits over daemons that share a Redis: never above the maximum, whichever host stops or is cut off.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::leaving::end;
 use super::redis_server::Redis;
 use super::wire::{Wire, verdict_of};
 
-/// At once, on all hosts together.
+/// The permits of all hosts together.
 const MAX: usize = 12;
 
 /// A busy machine answers late: a request without an answer is refused.
@@ -32,13 +32,13 @@ fn acquire(id: u64) -> Value {
     json!([1, id, "api", [["org", "o1"]]])
 }
 
-/// The lease, if work may begin.
+/// The lease, if the request may start.
 fn begin(wire: &mut Wire) -> Option<u64> {
     let reply = wire.ask(&acquire(1));
     (verdict_of(&reply) == 0).then(|| reply[9].as_u64().unwrap())
 }
 
-/// Begins as much as it can, until so much is in progress; how much is, in the end.
+/// Starts leases until `most` are in progress or the time is over. Returns their number.
 pub(super) fn begin_all(wire: &mut Wire, most: usize, lasts: Duration) -> usize {
     let (began, mut in_progress) = (read_boot_nanos(), 0);
     while in_progress < most && read_boot_nanos() - began < nanos(lasts) {
@@ -54,7 +54,7 @@ fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap()
 }
 
-/// Somebody who works, until told to stop: each piece takes some time.
+/// A client that starts leases of some length, until it is stopped.
 struct Worker {
     stop: Arc<AtomicBool>,
     thread: JoinHandle<Vec<(u64, u64)>>,
@@ -72,7 +72,7 @@ impl Worker {
                 open.retain(|(lease, from)| {
                     let goes_on = now - from < nanos(takes);
                     if !goes_on {
-                        // Both ends within the time that the daemon knows of.
+                        // Measured inside the time for which the daemon counts the lease.
                         done.push((*from, read_boot_nanos()));
                         assert_eq!(wire.ask(&json!([2, 2, lease, 0]))[2], true, "it is held");
                     }
@@ -99,7 +99,7 @@ fn work(hosts: &[Daemon], takes: Duration) -> Vec<Worker> {
     hosts.iter().map(|host| Worker::start(host.socket(), takes)).collect()
 }
 
-/// The most at once, of what began at some time or later.
+/// The most leases at one time, of those that began at `from` or later.
 fn most_at_once(done: &[(u64, u64)], from: u64) -> usize {
     let mut edges: Vec<(u64, bool)> = Vec::new();
     for (begins, ends) in done.iter().filter(|(begins, _)| *begins >= from) {
@@ -114,7 +114,7 @@ fn most_at_once(done: &[(u64, u64)], from: u64) -> usize {
     most
 }
 
-/// The mean in progress between two moments.
+/// The mean number of leases in progress between two times.
 fn mean(done: &[(u64, u64)], from: u64, to: u64) -> f64 {
     let within = done.iter().map(|(begins, ends)| (*ends).min(to).saturating_sub((*begins).max(from)));
     within.sum::<u64>() as f64 / (to - from) as f64
@@ -132,7 +132,7 @@ fn fleet_concurrency_never_exceeds_maximum() {
     let (most, used) = (most_at_once(&done, 0), mean(&done, from, to) / MAX as f64);
     eprintln!("{} pieces of work, {most} at once, {:.1} % used", done.len(), used * 100.0);
     assert!(most <= MAX, "{most}");
-    // How much of it is used the simulation tells: a busy machine answers late.
+    // The simulation tests how much is used: a busy machine answers late.
     assert!(used > 0.0, "{used}");
 }
 
@@ -166,13 +166,13 @@ fn permits_of_killed_host_pass_to_others() {
 
 #[test]
 fn returns_idle_permits_at_exit() {
-    // What lapses is nobody's for more than a second; what was given back is there sooner, if the machine is not too busy.
+    // Expired permits are free after more than a second, returned ones sooner if the machine is not too busy.
     let is_sooner = (0..10).any(|_| {
         let redis = Redis::start(&[]);
         let mut hosts = hosts(2, &redis.url(), &rules(MAX, STRICT));
         let mut wire = hosts[0].greeted();
         assert_eq!(begin_all(&mut wire, MAX, Duration::from_secs(20)), MAX);
-        // Its session ends with it, and its places lie idle.
+        // Its session ends with it, and its permits are idle.
         drop(wire);
         end(&mut hosts[..1]);
         let gone = read_boot_nanos();
@@ -181,7 +181,7 @@ fn returns_idle_permits_at_exit() {
         eprintln!("all after {} ms", took / 1_000_000);
         took < 1_000_000_000
     });
-    assert!(is_sooner, "they were never given back, or the machine is too busy to tell");
+    assert!(is_sooner, "never returned, or the machine is too busy to tell");
 }
 
 #[test]
@@ -197,13 +197,13 @@ fn leases_keep_fleet_permits_across_restart() {
     end(&mut hosts);
     drop(wire);
     let first = hosts.pop().unwrap().plan.start();
-    // The session goes on; nothing is asked of the rule here.
+    // The session continues; no request for the rule comes to this host.
     let mut wire = first.connect();
     assert_eq!(wire.ask(&hello)[0], 0);
     first.await_log(&[LINKED]);
     let took = read_boot_nanos() - gone;
     let began = begin_all(&mut second.greeted(), 6, Duration::from_secs(7));
-    // Who takes more than two seconds for a restart has lost its places by then, and was last heard a while before it.
+    // After a long restart its permits have expired; they were last renewed a while before it.
     assert!(began == 1 || took > 1_000_000_000, "five go on at the other host, and {began} here");
 }
 
@@ -294,11 +294,11 @@ fn grants_last_free_permit_to_any_host() {
     let refused = one_after_another(&mut wires, 3, 60);
     eprintln!("{refused} of 60 refused although a place was free");
     assert!(refused <= 3, "{refused}");
-    // Nobody gets a fourth.
+    // No fourth lease starts.
     let held: Vec<u64> = wires.iter_mut().filter_map(begin).collect();
     assert_eq!(held.len(), 3);
     assert!(wires.iter_mut().all(|wire| begin(wire).is_none()));
-    // What one had that was killed another has once its hold has lapsed.
+    // The permits of a killed host pass to another once they have expired.
     hosts[0].process.signal(9);
     let since = read_boot_nanos();
     assert_eq!(begin_all(&mut wires[1], 1, Duration::from_secs(10)), 1);
