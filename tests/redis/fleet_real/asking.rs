@@ -6,7 +6,6 @@ use rustix::process::Signal;
 use serde_json::Value;
 use tidegate::clock::read_boot_nanos;
 
-use super::calm::Calm;
 use super::daemon::eventually;
 use super::hosts::{ask_all, hosts, metric, passed, rules};
 use super::redis_server::Redis;
@@ -63,9 +62,6 @@ fn answers_local_requests_before_pending_one() {
     assert_eq!(order, [2, 3, 4, 5, 1]);
 }
 
-/// What a decision may take where Redis says nothing: what it waits for, and what a busy machine adds.
-const WAITS: Duration = Duration::from_millis(5);
-const SLACK: Duration = Duration::from_millis(15);
 /// After five that waited in vain it is at least so long until another one does.
 const TRIED_AFTER: Duration = Duration::from_millis(250);
 
@@ -75,13 +71,10 @@ fn silent_redis_delays_at_most_five_requests() {
     let hosts = hosts(1, &redis.url(), &rules("1000/s", 1_000, "mode: exact"));
     let mut wire = Wire::greeted(&hosts[0].socket());
     redis.signal(Signal::STOP);
-    let (calm, start) = (Calm::watch(), read_boot_nanos());
-    let mut took = Vec::new();
+    let start = read_boot_nanos();
     for id in 0..60 {
-        let began = read_boot_nanos();
         wire.send(&hit(id, "u1"));
         assert_eq!(verdict_of(&wire.hear().expect("an answer")), 0, "what one host has of it is admitted");
-        took.push(Duration::from_nanos(read_boot_nanos() - began));
     }
     let lasted = Duration::from_nanos(read_boot_nanos() - start);
     redis.signal(Signal::CONT);
@@ -89,10 +82,5 @@ fn silent_redis_delays_at_most_five_requests() {
     // Five, and one more that tries it now and then.
     let tries = usize::try_from(lasted.as_millis() / TRIED_AFTER.as_millis()).unwrap();
     eventually("five have waited", || (late() >= 5.0).then_some(()));
-    assert!(late() <= (5 + tries) as f64, "{} waited in {lasted:?}: {took:?}", late());
-    if calm.was_kept() {
-        // One of a hundred naps may be late on a calm machine, and so may one of these be.
-        let slow = took.iter().filter(|took| **took > WAITS + SLACK).count();
-        assert!(slow <= 1, "{took:?}");
-    }
+    assert!(late() <= (5 + tries) as f64, "{} waited in {lasted:?}", late());
 }

@@ -2,7 +2,6 @@
 
 use crate::{certificates, daemon, http, liar, msgpack, redis_cluster, redis_server, wire};
 mod asking;
-mod calm;
 mod faults;
 mod fitting;
 mod hostile;
