@@ -8,7 +8,7 @@ use tidegate::clock::Now;
 use tidegate::engine::{
     CheckReply, ConnectionParams, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey,
     IdempotencyKey, Op, PermitReply, PermitTotals, RemoteCheckResult, Request, RuleName, Session, SharedKey,
-    Shortfall, Shortfalls, Verdict, WorkOutcome,
+    Shortfall, Shortfalls, Verdict, WorkOutcome, bytes_per_rule_key,
 };
 use tidegate::limit::Quota;
 use tidegate::limit::concurrency::ConcurrencyQuota;
@@ -369,4 +369,23 @@ fn permits_and_leases_of_other_hosts_stay_known_where_memory_is_full() {
     assert!(host.engine.memory_bytes() > 64 << 10, "there was no room for all");
     host.engine.end_session(&host.session, at_millis(2));
     assert_eq!(host.engine.in_progress(), 0);
+}
+
+#[test]
+fn key_of_a_fleet_limit_takes_more_bytes_than_one_of_a_host() {
+    let fleet = at_once("fleet", 3);
+    let quota = Quota::Concurrency(ConcurrencyQuota::new(NonZeroU32::new(3).unwrap()));
+    let host = Rule { limit: Limit::new(quota), ..rule("host", &["user"], 1, 1) };
+    let (fleet, host) = (bytes_per_rule_key(&fleet), bytes_per_rule_key(&host));
+    assert!(fleet.least > host.least && fleet.most > host.most, "{fleet:?} {host:?}");
+}
+
+#[test]
+fn lease_numbers_of_two_processes_differ() {
+    let number = |random| {
+        let mut host = Host::new(vec![rule("host", &["user"], 1, 1)]);
+        host.engine.number_leases_from(random);
+        host.begin(0).unwrap()
+    };
+    assert_ne!(number(1 << 40), number(2 << 40));
 }

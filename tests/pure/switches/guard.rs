@@ -225,3 +225,14 @@ fn watches_rules_of_every_kind() {
         );
     }
 }
+
+#[test]
+fn watches_changed_rule_on_after_reload_of_another() {
+    let mut bench = Bench::new(GOOD);
+    bench.reload(BAD);
+    pass(&bench, 0, 1);
+    bench.reload(&format!("{BAD}  - {{name: b, key: [other], rate: 1/h}}\n"));
+    come(&mut bench, S, 100, 51);
+    pass(&bench, S, 4);
+    assert_eq!(alarms(&bench).iter().map(|alarm| &*alarm.rule.rule).collect::<Vec<_>>(), ["a"]);
+}
