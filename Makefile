@@ -18,7 +18,7 @@ BUILD := cargo build --locked --bin tidegate --test memory
 REAL := redis daemon python ruby go roulette
 # Not the idle class: the kernel lets a process that watches files exit only after every reader of file events has run again.
 IDLE := nice -n 19
-COMPUTED := simulations interleavings pure memory files
+COMPUTED := simulations pure memory examples
 
 # How the programs of the tests are built: with lints, where this toolchain has them, in the same pass; and not incrementally, which
 # takes longer for code that is compiled once.
@@ -29,7 +29,7 @@ TIME_MAX := 25m
 
 NIGHTLY := $(addprefix nightly-,sources tests interleavings measured fleet restarts clients page packages migrate fuzz sanitizer mutants)
 
-.PHONY: help demo test quick lint bench pictures packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(REAL) $(COMPUTED) programs timing)
+.PHONY: help demo test quick lint bench pictures packages nightly $(NIGHTLY) setup clean lanes $(addprefix test-,$(REAL) $(COMPUTED) files programs timing)
 
 help:            ## What can be made
 	@grep -E '^[a-z-]+: .*##|^[a-z]+:  +##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -49,10 +49,11 @@ test:            ## Every test: Rust, Python, Ruby, Go, and these together; the 
 	@sort $(TARGET)/test/times
 
 # A shell ignores SIGINT and SIGQUIT for what it runs beside itself; the daemons of tests are ended by these.
-lanes: test-programs
-	@env --default-signal $(MAKE) -k --no-print-directory BUILT=1 $(addprefix test-,$(REAL)) & real=$$!; \
-	computed=0; $(IDLE) $(MAKE) -k -j2 --no-print-directory BUILT=1 $(addprefix test-,$(COMPUTED)) || computed=$$?; \
-	wait $$real || computed=1; $(MAKE) --no-print-directory BUILT=1 test-timing && exit $$computed
+lanes:
+	@$(IDLE) $(MAKE) --no-print-directory test-files & files=$$!; $(MAKE) --no-print-directory test-programs || exit 1; \
+	env --default-signal $(MAKE) -k --no-print-directory BUILT=1 $(addprefix test-,$(REAL)) & real=$$!; \
+	failed=0; $(IDLE) $(MAKE) -k -j2 --no-print-directory BUILT=1 $(addprefix test-,$(COMPUTED)) || failed=1; \
+	wait $$real || failed=1; wait $$files || failed=1; $(MAKE) --no-print-directory BUILT=1 test-timing && exit $$failed
 
 quick: test-programs  ## A minute and a half after a build: the rooms' own tests, one daemon, one client
 	@scripts/stage quick-unit $(TARGET)/test/unit
@@ -89,8 +90,7 @@ test-redis: test-programs
 test-simulations: test-programs
 	@scripts/stage simulations sh -c '$(TARGET)/test/shedding && $(TARGET)/test/fleet'
 
-test-interleavings: test-programs
-	@CARGO_INCREMENTAL=0 scripts/stage interleavings cargo test --locked --lib --features interleavings engine::interleavings
+test-examples: test-programs
 	@$(LINTED) scripts/stage examples cargo test --locked --doc
 
 test-python: test-programs

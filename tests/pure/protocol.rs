@@ -8,13 +8,12 @@ use std::sync::LazyLock;
 use proptest::collection::vec;
 use proptest::prelude::{Strategy, any};
 use proptest::sample::Index;
-use proptest::test_runner::Config;
 use proptest::{prop_assert, prop_assert_eq, prop_assume, prop_oneof, proptest};
 use tidegate::protocol::{FRAME_BYTES_MAX, FrameSplit, split_frame};
 
 proptest! {
     // A failure prints the bytes, the smallest that fail, and leaves its seed in a file beside this one.
-    #![proptest_config(Config { cases: 10_000, ..Config::default() })]
+    #![proptest_config(crate::cases(3_000))]
 
     #[test]
     fn any_bytes(payload in vec(any::<u8>(), 0..200)) {
@@ -38,7 +37,7 @@ proptest! {
 }
 
 proptest! {
-    #![proptest_config(Config { cases: 500, ..Config::default() })]
+    #![proptest_config(crate::cases(300))]
 
     #[test]
     fn any_pieces_are_the_same_frames(which in vec(any::<Index>(), 1..8), pieces in vec(1usize..300, 1..60)) {

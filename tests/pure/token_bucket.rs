@@ -189,7 +189,7 @@ fn run(trace: &Trace) -> (TokenBucketQuota, Vec<(u64, u32, GcraState, Outcome)>)
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(1_000))]
+    #![proptest_config(crate::cases(400))]
 
     #[test]
     fn exact_rates_decide_as_fractions_do(trace in traces()) {

@@ -326,7 +326,7 @@ fn after(now: Now, micros: u64) -> Now {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(500))]
+    #![proptest_config(crate::cases(250))]
 
     #[test]
     fn decides_as_its_definition(trace in traces(true)) {

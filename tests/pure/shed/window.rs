@@ -118,7 +118,7 @@ fn it_is_small() {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(300))]
+    #![proptest_config(crate::cases(150))]
 
     #[test]
     fn it_is_the_exact_mean_whenever_the_readings_come(
