@@ -236,7 +236,7 @@ fn ask(bucket: u8, number: u32, terms: CellQuota) -> CellRequest {
         want: 5 * TOKEN,
         demand: 20_000,
         waited_us: 100_000,
-        dice: number % 1_000_000,
+        random: number % 1_000_000,
         knew_us: None,
         window: None,
     }

@@ -205,9 +205,9 @@ struct Counts {
 
 impl Counts {
     fn take(hosts: &[Host], server: &Server) -> io::Result<Counts> {
-        let happened = hosts.iter().map(|host| host.fleet.counters().read().happened);
+        let counts = hosts.iter().map(|host| host.fleet.counters().read().counts);
         let (cells, batches) =
-            happened.fold((0, 0), |(cells, batches), more| (cells + more.cells, batches + more.batches));
+            counts.fold((0, 0), |(cells, batches), more| (cells + more.cells, batches + more.batches));
         Ok(Counts {
             at: read_boot_nanos(),
             cells,

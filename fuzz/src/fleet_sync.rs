@@ -8,10 +8,10 @@ use tidegate::engine::{
     CheckReply, ConnectionParams, Decider, Descriptors, Engine, EngineAnswer, HashKey, Op, RemoteCheckResult,
     Request, Session, Shortfalls, WorkOutcome,
 };
-use tidegate::fleet::beat::Heartbeat;
 use tidegate::fleet::call::ScriptCommand;
+use tidegate::fleet::heartbeat::Heartbeat;
 use tidegate::fleet::member::HostMember;
-use tidegate::fleet::questions::WaitingRequest;
+use tidegate::fleet::pending_requests::WaitingRequest;
 use tidegate::fleet::reply::{ReplyFault, ScriptReply};
 use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::sync;
@@ -160,9 +160,9 @@ impl Host {
     fn wait(&mut self, ticket: Arc<Shortfalls>, what: (usize, usize), is_second: bool) {
         let answer = Arc::new(Mutex::new(None));
         let to = Arc::clone(&answer);
-        let on_brought = Box::new(move |brought| drop(to.lock().unwrap().replace(brought)));
+        let on_reply = Box::new(move |brought| drop(to.lock().unwrap().replace(brought)));
         let due = self.now.at.after(ticket.patience);
-        let question = WaitingRequest { ticket: Arc::clone(&ticket), due, on_brought };
+        let question = WaitingRequest { ticket: Arc::clone(&ticket), due, on_reply };
         self.member.ask(question, self.now, &mut self.calls);
         self.member.tend_permits(self.now, &mut self.calls);
         self.waiting.push(Waiting { ticket, what, is_second, answer });
@@ -214,8 +214,8 @@ impl Host {
         let secret = SecretDigest::default();
         let call =
             ScriptCommand::Beat(Heartbeat { host: [5; 16], epoch: 3, seq: 1, pools: Vec::new(), secret });
-        if let Some(ScriptReply::Beat(beaten)) = decoded(&call, input) {
-            self.member.beaten(&beaten, self.now.at);
+        if let Some(ScriptReply::Beat(reply)) = decoded(&call, input) {
+            self.member.apply_heartbeat(&reply, self.now.at);
         }
     }
 

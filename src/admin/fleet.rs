@@ -250,7 +250,7 @@ impl FleetPage {
             outages: view.outages,
             overrides: fleet_overrides(desk),
             overrides_rejected: by_name(view.overrides.rejected),
-            lost: view.happened.lost,
+            lost: view.counts.lost,
             clamped: view.clamped,
             rules: fleet_rules(&desk.engine, view, now.at, &sums),
             reserves: reserves.collect(),
@@ -275,10 +275,10 @@ impl From<&FleetReading> for FleetSummary {
             stale_s: fleet.staleness.map(|age| age.as_secs_f64()),
             round_trip_us: Micros::from(view.round_trip).0,
             keys: view.keys as u64,
-            cells: view.happened.cells,
+            cells: view.counts.cells,
             cells_per_s: view.cells_per_second,
-            excess: view.happened.excess,
-            false_refusals: view.happened.false_refusals,
+            excess: view.counts.excess,
+            false_refusals: view.counts.false_refusals,
         }
     }
 }

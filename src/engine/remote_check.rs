@@ -64,7 +64,7 @@ pub enum RemoteCheckResult<'t> {
 pub trait RemoteChecker: Send + Sync + Debug {
     /// Starts a remote check that is pointless after `due`, without blocking. Returns false if no more can be
     /// taken.
-    fn start_check(&self, ticket: Arc<Shortfalls>, due: Timestamp, on_brought: OnCheckReply) -> bool;
+    fn start_check(&self, ticket: Arc<Shortfalls>, due: Timestamp, on_reply: OnCheckReply) -> bool;
 }
 
 /// A shared [`RemoteChecker`].

@@ -3,10 +3,10 @@
 //! Every key that a script touches is listed here; no script makes up a key. All keys of a call share one
 //! hash tag, so that they lie in one slot of a cluster.
 
-use super::beat::Heartbeat;
 use super::cell::{AMOUNT_MAX, ASK_BYTES, CellQuota, CellRequest};
+use super::cell_access::{Peek, Reset};
+use super::heartbeat::Heartbeat;
 use super::link::Script;
-use super::look::{Peek, Reset};
 use super::overrides::OverridesCall;
 use super::permits::PermitCommand;
 use super::scripts;

@@ -98,7 +98,7 @@ pub struct CellRequest {
     /// The time since the last request, µs.
     pub waited_us: u64,
     /// The random rounding threshold of a fractional share: 0…999 999.
-    pub dice: u32,
+    pub random: u32,
     /// The age at the request of the last report on this cell; `None`: never reported, or older than Redis
     /// surely keeps the cell ([`CellQuota::kept_us`]).
     pub knew_us: Option<u64>,
@@ -117,7 +117,7 @@ impl CellRequest {
         }
         to.amount(self.demand, DEMAND_MAX);
         to.amount(self.waited_us, AMOUNT_MAX);
-        to.small(self.dice.min(DICE_MAX));
+        to.small(self.random.min(RANDOM_MAX));
         to.perhaps(self.knew_us);
         if let Some(window) = &self.window {
             window.write(to);
@@ -191,7 +191,7 @@ pub const AMOUNT_MAX: u64 = 1 << 52;
 /// The deepest debt of a cell, µtok.
 pub(super) const DEBT_MAX: i64 = 4_500_000_000_000_000;
 pub(super) const HOSTS_MAX: u32 = 1_000_000_000;
-const DICE_MAX: u32 = 999_999;
+const RANDOM_MAX: u32 = 999_999;
 /// How long a full cell is kept after its last access, µs. The scripts add 1 ms.
 const KEPT_FULL_US: u64 = 10_000_000;
 pub(super) const ASK_BYTES: usize = 108;

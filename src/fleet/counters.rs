@@ -1,9 +1,9 @@
 //! The published state of the sync task, readable without waiting.
 
-use super::asking::RemoteCheckCounts;
 use super::call::Host;
 use super::link::{FailureClass, NodeStatus};
 use super::overrides::OverridesView;
+use super::remote_checks::RemoteCheckCounts;
 use super::secrets::SecretDigest;
 use super::sync::SyncCounts;
 use super::tally::BudgetCounters;
@@ -42,9 +42,9 @@ pub struct FleetView {
     /// The smoothed round trip.
     pub round_trip: Duration,
     /// Events since the start.
-    pub happened: SyncCounts,
+    pub counts: SyncCounts,
     /// Remote checks.
-    pub asked: RemoteCheckCounts,
+    pub remote_checks: RemoteCheckCounts,
     /// Replies that did not match their call.
     pub undecodable: u64,
     /// Numbers out of range, clamped.
@@ -85,14 +85,14 @@ impl FleetView {
     /// Returns the batches of cells, by outcome.
     #[must_use]
     pub fn batches(&self) -> [(&'static str, u64); 3] {
-        let SyncCounts { batches, unanswered, .. } = self.happened;
+        let SyncCounts { batches, unanswered, .. } = self.counts;
         [("answered", batches), ("unanswered", unanswered), ("undecodable", self.undecodable)]
     }
 
     /// Returns the remote checks, by outcome.
     #[must_use]
     pub fn remote_checks(&self) -> [(&'static str, u64); 3] {
-        let RemoteCheckCounts { answered, missed, declined, .. } = self.asked;
+        let RemoteCheckCounts { answered, missed, declined, .. } = self.remote_checks;
         [("answered", answered), ("late", missed), ("declined", declined)]
     }
 

@@ -10,7 +10,7 @@
 //! The time without any reply decides, not the age of one call: with 30 % of replies lost Redis still counts
 //! as reachable.
 
-use super::dice::Rng;
+use super::rng::Rng;
 use crate::clock::Timestamp;
 use std::time::Duration;
 
@@ -21,14 +21,14 @@ pub struct LinkState {
     /// The time of the first call since the last reply.
     waiting: Option<Timestamp>,
     beat: Timestamp,
-    dice: Rng,
+    rng: Rng,
 }
 
 impl LinkState {
     /// Starts without a link; a heartbeat is due at once.
     #[must_use]
     pub fn new(seed: u64, now: Timestamp) -> LinkState {
-        LinkState { linked: false, waiting: None, beat: now, dice: Rng::new(seed) }
+        LinkState { linked: false, waiting: None, beat: now, rng: Rng::new(seed) }
     }
 
     /// Whether Redis answers.
@@ -71,7 +71,7 @@ impl LinkState {
     /// Schedules an early heartbeat after one without a reply, as Redis may just have lost it.
     pub fn beat_failed(&mut self, now: Timestamp) {
         if self.linked {
-            self.beat = self.beat.min(now.after(self.dice.up_to(PROBE_MIN)));
+            self.beat = self.beat.min(now.after(self.rng.up_to(PROBE_MIN)));
         }
     }
 
@@ -101,7 +101,7 @@ impl LinkState {
 
     /// Full jitter, so that hosts that lost Redis together do not return together.
     fn probe_after(&mut self, now: Timestamp) -> Timestamp {
-        now.after(PROBE_MIN + self.dice.up_to(PROBE_SPAN))
+        now.after(PROBE_MIN + self.rng.up_to(PROBE_SPAN))
     }
 }
 

@@ -1,12 +1,12 @@
 //! This host as a member of the fleet, without I/O: calls come out, replies go in, and time is an argument.
 //! The sync task of the daemon and the simulation both run this code.
 
-use super::asking::PendingChecks;
-use super::beat::HeartbeatReply;
 use super::call::ScriptCommand;
-use super::crowd::HostCount;
+use super::heartbeat::HeartbeatReply;
+use super::host_count::HostCount;
+use super::pending_requests::WaitingRequest;
 use super::permits::PermitSync;
-use super::questions::WaitingRequest;
+use super::remote_checks::PendingChecks;
 use super::reply::ScriptReply;
 use super::sync::{Sync, SyncOptions};
 use super::versions::Versions;
@@ -19,31 +19,31 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct HostMember {
     engine: Arc<Engine>,
-    standing: Arc<FleetStatus>,
+    status: Arc<FleetStatus>,
     budgets: Arc<HashMap<u64, FleetBudget>>,
     places: Arc<HashMap<u64, FleetConcurrencyLimit>>,
     sync: Sync,
     permits: PermitSync,
-    asking: PendingChecks,
+    remote_checks: PendingChecks,
     versions: Versions,
-    crowd: HostCount,
+    host_count: HostCount,
 }
 
 impl HostMember {
     /// Makes a member that has sent nothing yet, with the engine's rules.
     #[must_use]
-    pub fn new(engine: Arc<Engine>, standing: Arc<FleetStatus>, options: SyncOptions) -> HostMember {
-        let (of_asking, seed) = (Arc::clone(&standing), options.seed.rotate_left(17));
+    pub fn new(engine: Arc<Engine>, status: Arc<FleetStatus>, options: SyncOptions) -> HostMember {
+        let (of_checks, seed) = (Arc::clone(&status), options.seed.rotate_left(17));
         let mut member = HostMember {
-            sync: Sync::new(options, Arc::clone(&standing)),
+            sync: Sync::new(options, Arc::clone(&status)),
             permits: PermitSync::new(options.buckets, options.seed.rotate_left(31)),
-            asking: PendingChecks::new(Arc::clone(&engine), of_asking, options.buckets, seed),
+            remote_checks: PendingChecks::new(Arc::clone(&engine), of_checks, options.buckets, seed),
             engine,
-            standing,
+            status,
             budgets: Arc::default(),
             places: Arc::default(),
             versions: Versions::default(),
-            crowd: HostCount::default(),
+            host_count: HostCount::default(),
         };
         member.take_budgets();
         member
@@ -63,14 +63,14 @@ impl HostMember {
 
     /// The remote checks.
     #[must_use]
-    pub fn asking(&self) -> &PendingChecks {
-        &self.asking
+    pub fn remote_checks(&self) -> &PendingChecks {
+        &self.remote_checks
     }
 
     /// Sets the host count that holds until Redis reports another.
     pub fn expect(&mut self, hosts: u32, now: Timestamp) {
-        self.standing.set_hosts(hosts);
-        self.crowd.heard(hosts, now);
+        self.status.set_hosts(hosts);
+        self.host_count.update(hosts, now);
     }
 
     /// Adopts the budgets of the rules in force if they changed.
@@ -97,7 +97,7 @@ impl HostMember {
 
     /// Asks for unknown versions of budgets.
     pub fn ask_versions(&mut self, out: &mut Vec<ScriptCommand>) {
-        if self.standing.is_redis_reachable() {
+        if self.status.is_redis_reachable() {
             let due = std::iter::from_fn(|| self.versions.next()).take(VERSIONS_AT_ONCE);
             out.extend(due.map(ScriptCommand::Version));
         }
@@ -110,13 +110,13 @@ impl HostMember {
 
     /// Sets whether Redis answers. Returns whether that is a change.
     pub fn set_heard(&mut self, is_heard: bool, now: Timestamp) -> bool {
-        if is_heard == self.standing.is_redis_reachable() {
+        if is_heard == self.status.is_redis_reachable() {
             return false;
         }
         self.sync.set_linked(is_heard, now);
         if is_heard {
             self.permits.renew_soon(now);
-            self.asking.linked();
+            self.remote_checks.linked();
             // After an outage Redis may be another server or have lost its data.
             self.versions.ask_again();
         }
@@ -126,22 +126,22 @@ impl HostMember {
     /// Makes the calls due now.
     pub fn tick(&mut self, now: Now, out: &mut Vec<ScriptCommand>) {
         self.sync.tick(&self.engine, now, out);
-        self.asking.tick(now);
+        self.remote_checks.tick(now);
         self.tend_permits(now, out);
     }
 
     /// Makes the calls of a pending request. Requests that wait for permits are [served](HostMember::tend_permits)
     /// after all pending requests were taken.
     pub fn ask(&mut self, question: WaitingRequest, now: Now, out: &mut Vec<ScriptCommand>) {
-        let WaitingRequest { ticket, due, on_brought } = question;
+        let WaitingRequest { ticket, due, on_reply } = question;
         let sync = &self.sync;
-        self.asking.ask((&*ticket, due), on_brought, |budget| sync.version(budget), now, out);
+        self.remote_checks.ask((&*ticket, due), on_reply, |budget| sync.version(budget), now, out);
     }
 
     /// Grants permits to waiting requests, requests the missing ones from Redis, and returns idle ones.
     pub fn tend_permits(&mut self, now: Now, out: &mut Vec<ScriptCommand>) {
-        self.asking.tend_permits(&mut self.permits, now);
-        if self.standing.is_redis_reachable() {
+        self.remote_checks.tend_permits(&mut self.permits, now);
+        if self.status.is_redis_reachable() {
             self.permits.tick(self.sync.host(), &self.engine, now, out);
         }
     }
@@ -150,7 +150,7 @@ impl HostMember {
     pub fn forget_commands(&mut self, now: Timestamp) {
         self.sync.forget_commands(now);
         self.permits.forget_commands(now);
-        self.asking.forget_commands();
+        self.remote_checks.forget_commands();
         self.versions.ask_again();
     }
 
@@ -162,21 +162,21 @@ impl HostMember {
         now: Now,
         out: &mut Vec<ScriptCommand>,
     ) {
-        let flushed = self.sync.happened().flushed;
+        let flushed = self.sync.counts().flushed;
         match (call, reply) {
             (ScriptCommand::Sync(batch), ScriptReply::Sync(answer)) => {
-                self.asking.heard_after(now.at.since(batch.head.sent_at), now.at);
+                self.remote_checks.heard_after(now.at.since(batch.head.sent_at), now.at);
                 self.sync.answered(batch, &answer, &self.engine, now);
             }
             (ScriptCommand::Permits(command), ScriptReply::Permits(answer)) => {
                 let took = now.at.since(command.head.sent_at);
-                self.asking.heard_after(took, now.at);
+                self.remote_checks.heard_after(took, now.at);
                 self.sync.heard(took, now.at);
                 self.permits.answered(command, answer, &self.engine, now);
                 self.tend_permits(now, out);
             }
             (ScriptCommand::Exact(payment), ScriptReply::Exact(answer)) => {
-                self.asking.answered(payment, &answer, now);
+                self.remote_checks.answered(payment, &answer, now);
             }
             (ScriptCommand::Version(call), ScriptReply::Version(version)) => {
                 if let Some(budget) = self.versions.answered(call, version) {
@@ -185,15 +185,15 @@ impl HostMember {
             }
             _ => {}
         }
-        if self.sync.happened().flushed > flushed {
+        if self.sync.counts().flushed > flushed {
             self.versions.ask_again();
         }
     }
 
     /// Takes the host count from the reply to a heartbeat.
-    pub fn beaten(&mut self, beaten: &HeartbeatReply, now: Timestamp) {
-        self.standing.set_hosts(self.crowd.heard(beaten.hosts, now));
-        self.sync.set_alive(beaten.hosts, now);
+    pub fn apply_heartbeat(&mut self, reply: &HeartbeatReply, now: Timestamp) {
+        self.status.set_hosts(self.host_count.update(reply.hosts, now));
+        self.sync.set_alive(reply.hosts, now);
     }
 
     /// Handles a call about budgets or cells whose outcome is unknown.
@@ -204,7 +204,7 @@ impl HostMember {
                 self.sync.missed(now);
                 self.permits.failed(command, now);
             }
-            ScriptCommand::Exact(payment) => self.asking.failed(payment, now),
+            ScriptCommand::Exact(payment) => self.remote_checks.failed(payment, now),
             ScriptCommand::Version(call) => self.versions.failed(call),
             _ => {}
         }
@@ -212,13 +212,13 @@ impl HostMember {
 
     /// Returns borrowed tokens before this host leaves. Returns whether calls are still due or unanswered.
     pub fn leave(&mut self, now: Now, out: &mut Vec<ScriptCommand>) -> bool {
-        if !self.standing.is_redis_reachable() {
+        if !self.status.is_redis_reachable() {
             return false;
         }
-        self.asking.tick(now);
+        self.remote_checks.tick(now);
         let is_left = self.sync.leave(&self.engine, now, out);
         self.permits.tick(self.sync.host(), &self.engine, now, out);
-        is_left || self.permits.has_commands() || self.asking.has_calls()
+        is_left || self.permits.has_commands() || self.remote_checks.has_calls()
     }
 }
 

@@ -2,27 +2,27 @@
 //!
 //! No request waits for this module unless its rule asks for remote checks.
 
-pub mod asking;
-pub mod beat;
-mod book;
 pub mod call;
 pub mod cell;
+pub mod cell_access;
 pub mod counters;
-pub mod crowd;
-mod dice;
+pub mod heartbeat;
+pub mod host_count;
 pub mod identity;
+mod key_sync;
+mod key_table;
 pub mod link;
 pub mod link_state;
-pub mod look;
 pub mod member;
 pub mod overrides;
-mod page;
+pub mod pending_requests;
 pub mod permits;
-pub mod questions;
 mod redis_clock;
+pub mod remote_checks;
 pub mod reply;
 pub mod reserve;
 pub mod rights;
+mod rng;
 mod round_trip;
 pub mod scripts;
 pub mod secrets;

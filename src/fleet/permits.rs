@@ -13,8 +13,8 @@
 use super::call::{
     Bucket, BucketState, CELLS_MAX, CallFault, CommandHead, EncodedCommand, Host, ScriptCommand, distinct,
 };
-use super::dice::Rng;
 use super::reply::CommandReply;
+use super::rng::Rng;
 use super::scripts;
 use super::tally::{BudgetCounters, Tallies};
 use super::wire::{ReplyReader, ScriptWriter};
@@ -250,7 +250,7 @@ impl PermitSync {
     /// When the next tick is due, unless the engine calls or a reply comes earlier.
     #[must_use]
     pub fn next(&self) -> Timestamp {
-        let renewal = self.renewals.peek().map_or(super::book::NEVER, |Reverse((at, _))| *at);
+        let renewal = self.renewals.peek().map_or(super::key_table::NEVER, |Reverse((at, _))| *at);
         if self.due.is_empty() { renewal } else { Timestamp::ORIGIN }
     }
 

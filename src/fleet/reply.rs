@@ -1,9 +1,9 @@
 //! Decoding of replies, which are not trusted: lengths must match the command, and numbers are clamped.
 
-use super::beat::HeartbeatReply;
 use super::call::{Payment, ScriptCommand, SyncBatch};
 use super::cell::{BURST_MAX, CellReply, DEBT_MAX, GENERATION_US, SAID_BYTES};
-use super::look::PeekReply;
+use super::cell_access::PeekReply;
+use super::heartbeat::HeartbeatReply;
 use super::overrides::OverridesReply;
 use super::permits::{self, KeyPermitReply, PermitCommand};
 use super::window::{self, WindowReply};

@@ -5,7 +5,7 @@
 //! report replaces the one before, and only the reply to the last one counts, so the claim that other hosts
 //! know is never below the requests that this host admits.
 
-use super::beat::{FleetPoolLoad, Heartbeat, HeartbeatReply, POOLS_MAX, PoolLoad, PoolReport};
+use super::heartbeat::{FleetPoolLoad, Heartbeat, HeartbeatReply, POOLS_MAX, PoolLoad, PoolReport};
 use crate::clock::Timestamp;
 use crate::engine::{Claim, Engine, FleetSums, HostReadings, OtherHostsSums};
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ pub struct Reserves {
     pools: BTreeMap<Box<str>, ReserveUpdate>,
     /// The sequence number of the last heartbeat.
     seq: u64,
-    on_its_way: Option<InFlightReports>,
+    in_flight: Option<InFlightReports>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
@@ -26,7 +26,7 @@ struct ReserveUpdate {
     here: HostReadings,
     elsewhere: FleetSums,
     /// When the last answered report was sent.
-    heard: Option<Timestamp>,
+    reported_at: Option<Timestamp>,
     /// The pool no longer exists; reported as empty until that is answered.
     is_gone: bool,
 }
@@ -41,33 +41,33 @@ struct InFlightReports {
 impl Reserves {
     /// Returns the next sequence number and its reports, or the last ones while they may still be answered.
     pub fn report(&mut self, engine: &Engine, now: Timestamp) -> (u64, Vec<PoolReport>) {
-        if let Some(before) = self.on_its_way.as_ref().filter(|before| now.since(before.sent) < ANSWER_MAX) {
+        if let Some(before) = self.in_flight.as_ref().filter(|before| now.since(before.sent) < ANSWER_MAX) {
             return (self.seq, before.reports.clone());
         }
-        self.pools.values_mut().for_each(|told| told.is_gone = true);
+        self.pools.values_mut().for_each(|pool| pool.is_gone = true);
         let mut reports = Vec::new();
         for reserve in engine.take_pool_reserves() {
             if !self.pools.contains_key(&reserve.pool) && self.pools.len() >= POOLS_MAX {
                 continue;
             }
-            let told = self.pools.entry(reserve.pool.clone()).or_default();
-            (told.here, told.is_gone) = (reserve.here, false);
+            let pool = self.pools.entry(reserve.pool.clone()).or_default();
+            (pool.here, pool.is_gone) = (reserve.here, false);
             let load = PoolLoad {
                 slots: u64::from(reserve.here.slots),
                 critical: u64::from(reserve.critical),
-                other: u64::from(told.say(now)),
+                other: u64::from(pool.next_claim(now)),
             };
             // From now on the engine admits no more than the reduced claim.
-            told.tell(&reserve.pool, engine);
+            pool.publish(&reserve.pool, engine);
             reports.push(PoolReport { pool: reserve.pool.into(), load });
         }
         // Drop removed pools that other hosts no longer know.
-        self.pools.retain(|_, told| !told.is_gone || told.is_known(now));
-        let gone = self.pools.iter().filter(|(_, told)| told.is_gone);
-        let gone = gone.map(|(pool, _)| PoolReport { pool: pool.to_string(), load: PoolLoad::default() });
+        self.pools.retain(|_, pool| !pool.is_gone || pool.is_known(now));
+        let gone = self.pools.iter().filter(|(_, pool)| pool.is_gone);
+        let gone = gone.map(|(name, _)| PoolReport { pool: name.to_string(), load: PoolLoad::default() });
         reports.extend(gone);
         self.seq += 1;
-        self.on_its_way =
+        self.in_flight =
             (!reports.is_empty()).then(|| InFlightReports { reports: reports.clone(), sent: now });
         (self.seq, reports)
     }
@@ -80,38 +80,38 @@ impl Reserves {
 
     /// Applies a reply. Returns whether another daemon uses this host's name; the reply is then ignored.
     #[must_use]
-    pub fn heard(&mut self, beat: &Heartbeat, beaten: &HeartbeatReply, engine: &Engine) -> bool {
-        let Some(InFlightReports { reports, sent }) = self.take(beat) else { return false };
-        if beaten.pools.iter().any(|said| said.is_overtaken) {
+    pub fn apply_reply(&mut self, beat: &Heartbeat, reply: &HeartbeatReply, engine: &Engine) -> bool {
+        let Some(InFlightReports { reports, sent }) = self.take_answered(beat) else { return false };
+        if reply.pools.iter().any(|reply| reply.is_overtaken) {
             return true;
         }
-        for (report, said) in reports.iter().zip(&beaten.pools) {
-            let Some(told) = self.pools.get_mut(&*report.pool) else { continue };
-            if told.is_gone {
+        for (report, reply) in reports.iter().zip(&reply.pools) {
+            let Some(pool) = self.pools.get_mut(&*report.pool) else { continue };
+            if pool.is_gone {
                 self.pools.remove(&*report.pool);
                 continue;
             }
-            told.hear(&report.load, said, sent);
-            told.tell(&report.pool, engine);
+            pool.apply_reply(&report.load, reply, sent);
+            pool.publish(&report.pool, engine);
         }
         false
     }
 
     /// Forgets a heartbeat without a reply in time. If it ran all the same, the next one replaces it.
     pub fn failed(&mut self, beat: &Heartbeat) {
-        self.take(beat);
+        self.take_answered(beat);
     }
 
     /// Takes the reports of a heartbeat, if it is the last one and unanswered.
-    fn take(&mut self, beat: &Heartbeat) -> Option<InFlightReports> {
+    fn take_answered(&mut self, beat: &Heartbeat) -> Option<InFlightReports> {
         let seq = self.seq;
-        self.on_its_way.take_if(|_| beat.seq == seq && !beat.pools.is_empty())
+        self.in_flight.take_if(|_| beat.seq == seq && !beat.pools.is_empty())
     }
 }
 
 impl ReserveUpdate {
     /// Returns the claim to report: a number of non-critical requests.
-    fn say(&mut self, now: Timestamp) -> u32 {
+    fn next_claim(&mut self, now: Timestamp) -> u32 {
         if !self.is_known(now) {
             self.claim = Claim::new(&self.here);
         }
@@ -119,39 +119,34 @@ impl ReserveUpdate {
     }
 
     /// Applies the reply to a report sent at `sent`.
-    fn hear(&mut self, load: &PoolLoad, said: &FleetPoolLoad, sent: Timestamp) {
-        self.heard = Some(sent);
-        self.elsewhere = elsewhere(said, load);
+    fn apply_reply(&mut self, load: &PoolLoad, reply: &FleetPoolLoad, sent: Timestamp) {
+        self.reported_at = Some(sent);
+        self.elsewhere = elsewhere(reply, load);
         // The sums may lack hosts that Redis forgot and that still use their claims: the limit does not rise.
-        self.claim.apply_sums(self.elsewhere, &self.here, !said.may_lack);
+        self.claim.apply_sums(self.elsewhere, &self.here, !reply.may_lack);
     }
 
-    fn tell(&self, pool: &str, engine: &Engine) {
-        let Some(heard) = self.heard else { return };
+    fn publish(&self, pool: &str, engine: &Engine) {
+        let Some(reported_at) = self.reported_at else { return };
         let (most, alone) = (self.claim.allowed(), self.here.own_part());
         engine.set_other_hosts_sums(
             pool,
-            OtherHostsSums {
-                sums: self.elsewhere,
-                noncritical_max: most,
-                local_max: alone,
-                reported_at: heard,
-            },
+            OtherHostsSums { sums: self.elsewhere, noncritical_max: most, local_max: alone, reported_at },
         );
     }
 
     /// Whether the last reply is still valid.
     fn is_known(&self, now: Timestamp) -> bool {
-        self.heard.is_some_and(|heard| now.since(heard) < KNOWN)
+        self.reported_at.is_some_and(|reported_at| now.since(reported_at) < KNOWN)
     }
 }
 
 /// The sums over all other hosts.
-fn elsewhere(said: &FleetPoolLoad, here: &PoolLoad) -> FleetSums {
+fn elsewhere(reply: &FleetPoolLoad, here: &PoolLoad) -> FleetSums {
     FleetSums {
-        slots: said.load.slots.saturating_sub(here.slots),
-        critical: said.load.critical.saturating_sub(here.critical),
-        noncritical: said.load.other.saturating_sub(here.other),
+        slots: reply.load.slots.saturating_sub(here.slots),
+        critical: reply.load.critical.saturating_sub(here.critical),
+        noncritical: reply.load.other.saturating_sub(here.other),
     }
 }
 

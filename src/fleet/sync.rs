@@ -4,14 +4,13 @@
 mod absence;
 mod answered;
 mod leave;
-mod sending;
 
-use super::book::KeyTable;
-use super::call::{Bucket, BucketState, Host, ScriptCommand, SyncBatch};
+use super::call::{Bucket, BucketState, CELLS_MAX, Host, ScriptCommand, SyncBatch};
 use super::cell::{CellQuota, CellReply, CellRequest};
-use super::dice::Rng;
-use super::page::{self, NextAction, Pace};
+use super::key_sync::{self, NextAction, Pace};
+use super::key_table::KeyTable;
 use super::redis_clock::RedisClock;
+use super::rng::Rng;
 use super::round_trip::RoundTrip;
 use super::tally::{BudgetCounters, Tallies};
 use crate::clock::{Now, Timestamp};
@@ -57,8 +56,8 @@ pub struct SyncCounts {
 #[derive(Debug)]
 pub struct Sync {
     options: SyncOptions,
-    standing: Arc<FleetStatus>,
-    book: KeyTable,
+    status: Arc<FleetStatus>,
+    key_table: KeyTable,
     buckets: Vec<BucketState>,
     /// Keys of each bucket that wait until fewer of its commands are unanswered, oldest first.
     waiting: Vec<VecDeque<usize>>,
@@ -67,8 +66,8 @@ pub struct Sync {
     round_trip: RoundTrip,
     clock: RedisClock,
     absence: Absence,
-    dice: Rng,
-    happened: SyncCounts,
+    rng: Rng,
+    counts: SyncCounts,
     tallies: Tallies,
     calls: Vec<SharedKey>,
 }
@@ -76,11 +75,11 @@ pub struct Sync {
 impl Sync {
     /// Makes the state of a host that has sent nothing yet.
     #[must_use]
-    pub fn new(options: SyncOptions, standing: Arc<FleetStatus>) -> Sync {
+    pub fn new(options: SyncOptions, status: Arc<FleetStatus>) -> Sync {
         Sync {
             options,
-            standing,
-            book: KeyTable::default(),
+            status,
+            key_table: KeyTable::default(),
             buckets: vec![BucketState::default(); usize::from(options.buckets.clamp(1, 256))],
             waiting: vec![VecDeque::new(); usize::from(options.buckets.clamp(1, 256))],
             budgets: Arc::default(),
@@ -88,8 +87,8 @@ impl Sync {
             round_trip: RoundTrip::default(),
             clock: RedisClock::default(),
             absence: Absence::default(),
-            dice: Rng::new(options.seed),
-            happened: SyncCounts::default(),
+            rng: Rng::new(options.seed),
+            counts: SyncCounts::default(),
             tallies: Tallies::default(),
             calls: Vec::new(),
         }
@@ -103,8 +102,8 @@ impl Sync {
 
     /// The events since the start.
     #[must_use]
-    pub fn happened(&self) -> SyncCounts {
-        self.happened
+    pub fn counts(&self) -> SyncCounts {
+        self.counts
     }
 
     /// The tally of each budget, by number.
@@ -115,15 +114,15 @@ impl Sync {
     /// The number of synced keys.
     #[must_use]
     pub fn keys(&self) -> usize {
-        self.book.len()
+        self.key_table.len()
     }
 
     /// The tokens held and the tokens owed, over all synced keys.
     #[must_use]
     pub fn in_hand(&self, engine: &Engine, now: Now) -> (u64, u64) {
-        let there = self.book.open_pages();
-        let there =
-            there.filter_map(|page| engine.peek_share(&page.key, self.budgets.get(&page.key.budget())?, now));
+        let there = self.key_table.entries();
+        let there = there
+            .filter_map(|entry| engine.peek_share(&entry.key, self.budgets.get(&entry.key.budget())?, now));
         there.fold((0, 0), |(held, owed), there| {
             (held + u64::from(there.borrowed), owed + u64::from(there.debt))
         })
@@ -161,14 +160,14 @@ impl Sync {
     /// Emits the commands that are due now.
     pub fn tick(&mut self, engine: &Engine, now: Now, out: &mut Vec<ScriptCommand>) {
         self.answer_calls(engine, now);
-        if !self.standing.is_redis_reachable() {
+        if !self.status.is_redis_reachable() {
             return;
         }
         let mut asks = BatchParts::new();
         // Keys that have waited go before keys that are due now.
-        while let Some(number) = self.take_waiting().or_else(|| self.book.take_due(now.at)) {
+        while let Some(number) = self.take_waiting().or_else(|| self.key_table.take_due(now.at)) {
             if self.is_gathered(&asks, number) {
-                self.book.schedule(number, now.at.after(NEXT_BATCH));
+                self.key_table.schedule(number, now.at.after(NEXT_BATCH));
             } else if let Some((bucket, ask)) = self.look(engine, number, now) {
                 self.gather(&mut asks, bucket, (number, ask), now.at, out);
             }
@@ -183,7 +182,7 @@ impl Sync {
             let number = buckets
                 .filter(|(bucket, _)| bucket.has_room(IN_FLIGHT_MAX))
                 .find_map(|(_, waiting)| waiting.pop_front())?;
-            if self.book.wake(number) {
+            if self.key_table.wake(number) {
                 return Some(number);
             }
         }
@@ -197,7 +196,7 @@ impl Sync {
             .iter()
             .zip(&self.waiting)
             .any(|(bucket, waiting)| bucket.has_room(IN_FLIGHT_MAX) && !waiting.is_empty());
-        if is_room_for_waiting { Timestamp::ORIGIN } else { self.book.next() }
+        if is_room_for_waiting { Timestamp::ORIGIN } else { self.key_table.next() }
     }
 
     /// Records the number of hosts that Redis counts as alive.
@@ -207,26 +206,26 @@ impl Sync {
 
     /// Records that Redis is reachable or not. After an outage, all keys are checked within 100 ms.
     pub fn set_linked(&mut self, linked: bool, now: Timestamp) {
-        if !self.standing.set_redis_reachable(linked) {
+        if !self.status.set_redis_reachable(linked) {
             return;
         }
         self.absence.set_linked(linked, now);
         if !linked {
             return;
         }
-        for number in self.book.numbers() {
-            let at = now.after(self.dice.up_to(page::EVERY));
-            self.book.schedule(number, at);
+        for number in self.key_table.numbers() {
+            let at = now.after(self.rng.up_to(key_sync::EVERY));
+            self.key_table.schedule(number, at);
         }
     }
 
     /// Forgets the commands without a reply: their connections were closed.
     pub fn forget_commands(&mut self, now: Timestamp) {
         self.buckets.iter_mut().for_each(BucketState::forget_commands);
-        for number in self.book.numbers() {
-            self.book.page_mut(number).forget();
-            let at = now.after(self.dice.up_to(page::EVERY));
-            self.book.schedule(number, at);
+        for number in self.key_table.numbers() {
+            self.key_table.entry_mut(number).forget();
+            let at = now.after(self.rng.up_to(key_sync::EVERY));
+            self.key_table.schedule(number, at);
         }
     }
 
@@ -242,9 +241,9 @@ impl Sync {
         let mut calls = std::mem::take(&mut self.calls);
         engine.take_due_share_keys(&mut calls);
         for key in calls.drain(..) {
-            let number = match self.book.find(&key) {
+            let number = match self.key_table.find(&key) {
                 Some(number) => number,
-                None if self.book.len() < PAGES_MAX => self.open(key, now.at),
+                None if self.key_table.len() < TRACKED_MAX => self.open(key, now.at),
                 None => {
                     if let Some(budget) = self.budgets.get(&key.budget()) {
                         engine.remove_share(&key, budget, now);
@@ -252,12 +251,12 @@ impl Sync {
                     continue;
                 }
             };
-            let page = self.book.page_mut(number);
-            page.calls = true;
-            if !page.in_flight && !page.waits {
-                let soonest = page.soonest(now.at);
-                if soonest < page.due || page.due <= now.at {
-                    self.book.schedule(number, soonest);
+            let entry = self.key_table.entry_mut(number);
+            entry.calls = true;
+            if !entry.in_flight && !entry.waits {
+                let soonest = entry.soonest(now.at);
+                if soonest < entry.due || entry.due <= now.at {
+                    self.key_table.schedule(number, soonest);
                 }
             }
         }
@@ -266,74 +265,104 @@ impl Sync {
 
     fn open(&mut self, key: SharedKey, now: Timestamp) -> usize {
         self.tallies.opens(key.budget());
-        self.book.open(key, now)
+        self.key_table.open(key, now)
     }
 
     fn close(&mut self, number: usize) {
-        if let Some(budget) = self.book.close(number) {
+        if let Some(budget) = self.key_table.close(number) {
             self.tallies.closes(budget);
         }
     }
 
     /// Checks a due key and returns the command for it, if one is needed.
     fn look(&mut self, engine: &Engine, number: usize, now: Now) -> Option<(Bucket, CellRequest)> {
-        let dice = self.dice.part_of_token();
+        let random = self.rng.part_of_token();
         let pace = self.pace(now.at);
-        let page = self.book.page_mut(number);
-        let bucket = Bucket::of(&page.key.name(), self.options.buckets);
+        let entry = self.key_table.entry_mut(number);
+        let bucket = Bucket::of(&entry.key.name(), self.options.buckets);
         if !bucket.of_each(&mut self.buckets).has_room(IN_FLIGHT_MAX) {
-            self.book.wait(number);
+            self.key_table.wait(number);
             bucket.of_each(&mut self.waiting).push_back(number);
             return None;
         }
-        let budget = self.budgets.get(&page.key.budget());
-        let there = budget.and_then(|budget| engine.peek_share(&page.key, budget, now));
+        let budget = self.budgets.get(&entry.key.budget());
+        let there = budget.and_then(|budget| engine.peek_share(&entry.key, budget, now));
         let (Some(budget), Some(there)) = (budget, there) else {
             // The rule was removed, or the state was evicted: its tokens expire.
             self.close(number);
             return None;
         };
-        match page.next(&there, budget, &pace) {
+        match entry.next(&there, budget, &pace) {
             NextAction::Look(at) => {
-                self.book.schedule(number, at);
+                self.key_table.schedule(number, at);
                 None
             }
             NextAction::LetGo => {
-                if engine.remove_share(&page.key, budget, now) {
-                    self.happened.lapsed += u64::from(there.expired);
+                if engine.remove_share(&entry.key, budget, now) {
+                    self.counts.lapsed += u64::from(there.expired);
                     self.close(number);
                 } else {
-                    self.book.schedule(number, now.at.after(page::EVERY));
+                    self.key_table.schedule(number, now.at.after(key_sync::EVERY));
                 }
                 None
             }
             NextAction::Ask(back) => {
-                let terms = terms(&self.versions, page.key.budget(), budget);
-                let there =
-                    terms.and_then(|terms| Some((terms, engine.report_share(&page.key, budget, back, now)?)));
+                let terms = terms(&self.versions, entry.key.budget(), budget);
+                let there = terms
+                    .and_then(|terms| Some((terms, engine.report_share(&entry.key, budget, back, now)?)));
                 let Some((terms, (reported, back))) = there else {
                     // Redis cannot count these numbers, or the state was just evicted.
                     self.close(number);
                     return None;
                 };
-                page.refused = reported.missing_max > 0;
-                self.happened.lapsed += u64::from(reported.expired);
-                let window = page::cell_window(budget, self.clock.unix_us(now));
-                let ask = page.ask(&reported, back, terms, (budget, window), &pace, dice);
+                entry.refused = reported.missing_max > 0;
+                self.counts.lapsed += u64::from(reported.expired);
+                let window = key_sync::cell_window(budget, self.clock.unix_us(now));
+                let ask = entry.ask(&reported, back, terms, (budget, window), &pace, random);
                 Some((bucket, ask))
             }
         }
     }
 
+    /// Adds a request to the batch of its cell bucket, which is sent when full.
+    fn gather(
+        &mut self,
+        asks: &mut BatchParts,
+        bucket: Bucket,
+        ask: (usize, CellRequest),
+        now: Timestamp,
+        out: &mut Vec<ScriptCommand>,
+    ) {
+        let batch = asks.entry(bucket).or_default();
+        batch.push(ask);
+        if batch.len() == CELLS_MAX {
+            let batch = std::mem::take(batch);
+            out.push(self.command(bucket, batch, now));
+        }
+    }
+
+    /// Sends the batches that are not full.
+    fn send_rest(&mut self, asks: BatchParts, now: Timestamp, out: &mut Vec<ScriptCommand>) {
+        for (bucket, batch) in asks.into_iter().filter(|(_, batch)| !batch.is_empty()) {
+            out.push(self.command(bucket, batch, now));
+        }
+    }
+
+    fn command(&mut self, bucket: Bucket, batch: Vec<(usize, CellRequest)>, now: Timestamp) -> ScriptCommand {
+        let head = bucket.of_each(&mut self.buckets).send(bucket, now);
+        let (numbers, asks) = batch.into_iter().unzip();
+        ScriptCommand::Sync(SyncBatch { head, asks, numbers })
+    }
+
     /// Whether the pending batch has this cell, for another budget: a command names each cell once.
     fn is_gathered(&self, asks: &BatchParts, number: usize) -> bool {
-        let key = self.book.page(number).key.name();
+        let key = self.key_table.entry(number).key.name();
         let batch = asks.get(&Bucket::of(&key, self.options.buckets));
         batch.is_some_and(|batch| batch.iter().any(|(_, ask)| ask.key == key))
     }
 
     fn pace(&self, now: Timestamp) -> Pace {
-        let hosts = self.standing.hosts();
+        let hosts = self.status.hosts();
         let others_are_away = self.absence.others_are_away(hosts, now);
         Pace { now, hosts, round_trip: self.round_trip.took, others_are_away }
     }
@@ -341,7 +370,7 @@ impl Sync {
 
 /// The numbers of a budget, under their known version.
 fn terms(versions: &HashMap<u64, u64>, number: u64, budget: &FleetBudget) -> Option<CellQuota> {
-    page::terms(budget, versions.get(&number).copied().unwrap_or(VERSION_FIRST))
+    key_sync::terms(budget, versions.get(&number).copied().unwrap_or(VERSION_FIRST))
 }
 
 /// The parts of the pending batches of one tick, with the numbers of the keys.
@@ -358,7 +387,7 @@ const IN_FLIGHT_MAX: u32 = 16;
 const NEXT_BATCH: Duration = Duration::from_millis(1);
 
 /// The most synced keys: about 50 MB.
-const PAGES_MAX: usize = 1 << 18;
+const TRACKED_MAX: usize = 1 << 18;
 
 const VERSION_FIRST: u64 = 1;
 

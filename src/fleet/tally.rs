@@ -79,22 +79,22 @@ impl Tallies {
     pub(super) fn hears(
         &mut self,
         budget: u64,
-        (ask, said): (&CellRequest, &CellReply),
+        (ask, reply): (&CellRequest, &CellReply),
         refused: bool,
         now: Timestamp,
     ) -> bool {
         let entry = self.0.entry(budget).or_default();
         let tally = &mut entry.tally;
-        let below = said.level.min(0).unsigned_abs();
+        let below = reply.level.min(0).unsigned_abs();
         // The level before the grant.
-        let there = u64::try_from(said.level).map_or(0, |level| level.saturating_add(said.grant));
+        let there = u64::try_from(reply.level).map_or(0, |level| level.saturating_add(reply.grant));
         let is_false = refused && there >= TOKEN && there >= ask.terms.burst / 10;
         tally.cells += 1;
-        tally.lost += u64::from(said.lost);
+        tally.lost += u64::from(reply.lost);
         tally.excess += below.min(ask.owed);
         tally.false_refusals += u64::from(is_false);
         tally.heard = Some(now);
-        tally.version = said.version;
+        tally.version = reply.version;
         entry.reckon(now);
         is_false
     }
@@ -150,7 +150,7 @@ mod tests {
             want: 0,
             demand: 0,
             waited_us: 0,
-            dice: 0,
+            random: 0,
             knew_us: None,
             window: None,
         }

@@ -1,13 +1,13 @@
 //! The sync task: a thread that syncs budgets with other hosts through Redis. Decisions do not wait for it.
 
 mod servers;
-mod talk;
+mod sync_loop;
 
 use super::counters::FleetCounters;
 use super::identity::Identity;
 use super::link;
 use super::overrides::{OverrideChange, OverridesKey};
-use super::questions::CheckSender;
+use super::pending_requests::CheckSender;
 use super::secrets::SecretDigest;
 use crate::clock::Clock;
 use crate::engine::{Engine, FleetChange, FleetStatus, SharedRemoteChecker};
@@ -16,7 +16,7 @@ use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
-use talk::SyncLoop;
+use sync_loop::SyncLoop;
 use tokio::sync::{mpsc, oneshot};
 
 /// The parameters of the sync task.
@@ -60,7 +60,7 @@ impl FleetHandle {
     pub fn new(
         engine: Arc<Engine>,
         clock: Arc<Clock>,
-        standing: Arc<FleetStatus>,
+        status: Arc<FleetStatus>,
         plan: SyncPlan,
     ) -> io::Result<(FleetHandle, impl FnMut() + Send + 'static)> {
         plan.link.check().map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
@@ -69,12 +69,12 @@ impl FleetHandle {
         let counters = Arc::new(FleetCounters::default());
         let (speaks, changes) = mpsc::channel(CHANGES_MAX);
         let (questions, asked) = CheckSender::new();
-        let mut talk = SyncLoop::new(engine, clock, standing, plan, (Arc::clone(&counters), changes, asked));
+        let mut talk = SyncLoop::new(engine, clock, status, plan, (Arc::clone(&counters), changes, asked));
         let work = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             #[allow(clippy::expect_used, reason = "for want of descriptors the thread is run again")]
             let runtime = runtime.expect("descriptors for a runtime");
-            runtime.block_on(talk.go_on(&mut stopped));
+            runtime.block_on(talk.run(&mut stopped));
             // A DNS lookup or a disk write may block a thread indefinitely.
             runtime.shutdown_background();
             let _ = ends.try_send(());
@@ -89,10 +89,10 @@ impl FleetHandle {
     pub fn start(
         engine: Arc<Engine>,
         clock: Arc<Clock>,
-        standing: Arc<FleetStatus>,
+        status: Arc<FleetStatus>,
         plan: SyncPlan,
     ) -> io::Result<FleetHandle> {
-        let (fleet, work) = FleetHandle::new(engine, clock, standing, plan)?;
+        let (fleet, work) = FleetHandle::new(engine, clock, status, plan)?;
         std::thread::Builder::new().name("sync".into()).spawn(work)?;
         Ok(fleet)
     }

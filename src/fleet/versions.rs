@@ -1,6 +1,6 @@
 //! The versions of the budgets' numbers: requested after changes, and again if Redis may have lost them.
 
-use super::page::{cell_window, terms};
+use super::key_sync::{cell_window, terms};
 use super::version::{NumbersFingerprint, VersionCall};
 use crate::engine::FleetBudget;
 use std::collections::HashMap;
@@ -16,7 +16,7 @@ struct KnownVersion {
     /// The numbers that this host had before, and their version.
     before: Option<(NumbersFingerprint, u64)>,
     version: Option<u64>,
-    standing: VersionState,
+    status: VersionState,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,20 +46,20 @@ impl Versions {
                 Some(known) => known.before.clone(),
                 None => None,
             };
-            let known = KnownVersion { terms, before, version: None, standing: VersionState::Due };
+            let known = KnownVersion { terms, before, version: None, status: VersionState::Due };
             self.known.insert(number, known);
         }
     }
 
     /// Requests all versions again: Redis may have lost them, or the connections of earlier requests were closed.
     pub(super) fn ask_again(&mut self) {
-        self.known.values_mut().for_each(|known| known.standing = VersionState::Due);
+        self.known.values_mut().for_each(|known| known.status = VersionState::Due);
     }
 
     /// Takes the next request to send, which counts as in flight from now on.
     pub(super) fn next(&mut self) -> Option<VersionCall> {
-        let (number, known) = self.known.iter_mut().find(|(_, known)| known.standing == VersionState::Due)?;
-        known.standing = VersionState::Asked;
+        let (number, known) = self.known.iter_mut().find(|(_, known)| known.status == VersionState::Due)?;
+        known.status = VersionState::Asked;
         let before = match known.version {
             // The numbers are unchanged.
             Some(version) => Some((known.terms.clone(), version)),
@@ -71,7 +71,7 @@ impl Versions {
     /// Applies a reply. Returns its budget, unless the numbers have changed since.
     pub(super) fn answered(&mut self, call: &VersionCall, version: u64) -> Option<u64> {
         let (number, known) = self.asked(call)?;
-        known.standing = VersionState::Settled;
+        known.status = VersionState::Settled;
         known.version = Some(version);
         known.before = None;
         Some(number)
@@ -80,7 +80,7 @@ impl Versions {
     /// Marks a request without a reply to be sent again.
     pub(super) fn failed(&mut self, call: &VersionCall) {
         if let Some((_, known)) = self.asked(call) {
-            known.standing = VersionState::Due;
+            known.status = VersionState::Due;
         }
     }
 
@@ -92,7 +92,7 @@ impl Versions {
     fn asked(&mut self, call: &VersionCall) -> Option<(u64, &mut KnownVersion)> {
         let number = number(&call.rule);
         let known = self.known.get_mut(&number)?;
-        (known.terms == call.terms && known.standing == VersionState::Asked).then_some((number, known))
+        (known.terms == call.terms && known.status == VersionState::Asked).then_some((number, known))
     }
 }
 

@@ -92,11 +92,11 @@ impl CellWindow {
     }
 
     /// How long after a reply the cell is kept at least, or until its window ends, µs.
-    pub(super) fn lasts_us(&self, said: &WindowReply) -> u64 {
+    pub(super) fn lasts_us(&self, reply: &WindowReply) -> u64 {
         match (self.slots, self.turns) {
             // The newest sub-bucket is one of these.
             (2.., FleetWindowAlign::Every { step, .. }) => step.saturating_mul(u64::from(self.slots) - 1),
-            _ => said.more_us,
+            _ => reply.more_us,
         }
     }
 }

@@ -73,7 +73,7 @@ fn no_more_tokens_are_admitted_than_were_charged_when_replies_are_lost() {
         let audit = world.audit.as_ref().unwrap();
         audit.check(seen.admitted);
         let (held, owed) = audit.in_hand();
-        let unanswered: u64 = world.happened().iter().map(|happened| happened.unanswered).sum();
+        let unanswered: u64 = world.counts().iter().map(|counts| counts.unanswered).sum();
         println!("credit {credit}: {seen}, {unanswered} unanswered, {audit}");
         assert!(unanswered > 100, "{unanswered}: {plan:#?}");
         assert_eq!(seen.cut_offs, 0, "Redis is heard all the time: {plan:#?}");

@@ -8,8 +8,8 @@ use tidegate::engine::{
     Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op,
     RemoteCheckResult, Request, Shortfalls, Verdict,
 };
-use tidegate::fleet::beat::Heartbeat;
 use tidegate::fleet::call::ScriptCommand;
+use tidegate::fleet::heartbeat::Heartbeat;
 use tidegate::fleet::link_state::LinkState;
 use tidegate::fleet::member::HostMember;
 use tidegate::fleet::reply::ScriptReply;
@@ -234,7 +234,7 @@ impl Host {
         }
         self.link.heard(now.at);
         match (call, reply) {
-            (ScriptCommand::Beat(_), ScriptReply::Beat(beaten)) => self.member.beaten(&beaten, now.at),
+            (ScriptCommand::Beat(_), ScriptReply::Beat(reply)) => self.member.apply_heartbeat(&reply, now.at),
             (ScriptCommand::Sync(_), reply @ ScriptReply::Sync(_))
             | (ScriptCommand::Exact(_), reply @ ScriptReply::Exact(_)) => {
                 self.member.answered(call, reply, now, &mut self.out);

@@ -13,8 +13,8 @@ use tidegate::engine::{
     ConnectionParams, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, PoolView,
     Request, Session, Verdict, WorkOutcome,
 };
-use tidegate::fleet::beat::Heartbeat;
 use tidegate::fleet::call::ScriptCommand;
+use tidegate::fleet::heartbeat::Heartbeat;
 use tidegate::fleet::link_state::LinkState;
 use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::reserve::Reserves;
@@ -291,20 +291,20 @@ impl World {
                 Event::AtStore { number, call } if !self.is_out => {
                     let store_us = self.store_us(us);
                     let reply = self.store.call(&call, store_us);
-                    if let ScriptReply::Beat(beaten) = &reply {
-                        self.answered = beaten.pools.first().map_or(self.answered, |said| said.load.slots);
+                    if let ScriptReply::Beat(reply) = &reply {
+                        self.answered = reply.pools.first().map_or(self.answered, |said| said.load.slots);
                     }
                     self.network.reply(to, number, call, reply, us);
                 }
                 Event::AtHost { number, call, reply } if !self.is_out => {
-                    let (Some(host), ScriptCommand::Beat(beat), ScriptReply::Beat(beaten)) =
+                    let (Some(host), ScriptCommand::Beat(beat), ScriptReply::Beat(reply)) =
                         (host, &call, reply)
                     else {
                         continue;
                     };
                     host.pending.retain(|(pending, _)| *pending != number);
                     host.link.heard(at);
-                    let is_taken = host.reserves.heard(beat, &beaten, &host.engine);
+                    let is_taken = host.reserves.apply_reply(beat, &reply, &host.engine);
                     assert!(!is_taken, "nobody else goes by its name");
                 }
                 Event::TimedOut { number } => {

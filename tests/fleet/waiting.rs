@@ -6,7 +6,7 @@ use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{CheckReply, Shortfalls};
 use tidegate::fleet::call::ScriptCommand;
 use tidegate::fleet::member::HostMember;
-use tidegate::fleet::questions::WaitingRequest;
+use tidegate::fleet::pending_requests::WaitingRequest;
 
 /// One of them: `W` tells which it is.
 pub(crate) struct Parked<W> {
@@ -38,9 +38,9 @@ impl<W> Waiting<W> {
     ) {
         let answer = Slot::default();
         let to = Arc::clone(&answer);
-        let on_brought = Box::new(move |brought| drop(to.lock().unwrap().replace(brought)));
+        let on_reply = Box::new(move |brought| drop(to.lock().unwrap().replace(brought)));
         let due = now.at.after(ticket.patience);
-        member.ask(WaitingRequest { ticket: Arc::clone(&ticket), due, on_brought }, now, out);
+        member.ask(WaitingRequest { ticket: Arc::clone(&ticket), due, on_reply }, now, out);
         member.tend_permits(now, out);
         self.0.push(Parked { ticket, is_second, what, due, answer });
     }

@@ -260,8 +260,8 @@ impl World<'_> {
     }
 
     /// What all hosts counted.
-    pub(crate) fn happened(&self) -> Vec<tidegate::fleet::sync::SyncCounts> {
-        self.hosts.iter().flatten().map(|host| host.member.sync().happened()).collect()
+    pub(crate) fn counts(&self) -> Vec<tidegate::fleet::sync::SyncCounts> {
+        self.hosts.iter().flatten().map(|host| host.member.sync().counts()).collect()
     }
 }
 

@@ -12,7 +12,7 @@ const BESIDE: [(&str, usize); 5] = [
     ("the program, its threads and rules", 32 << 20),
     ("a recording (src/record/recorder.rs, writer.rs)", 32 << 20),
     ("keys that Redis is asked about (src/fleet/sync.rs: 2^18 of them)", 64 << 20),
-    ("what is queued for Redis (src/fleet/link/conversation.rs)", 16 << 20),
+    ("what is queued for Redis (src/fleet/link/connection.rs)", 16 << 20),
     ("three HTTP listeners of 16 connections each", 16 << 20),
 ];
 

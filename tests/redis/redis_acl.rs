@@ -5,11 +5,11 @@ use std::fs;
 
 use redis_server::Redis;
 use tidegate::clock::Timestamp;
-use tidegate::fleet::beat::{Heartbeat, PoolLoad, PoolReport};
 use tidegate::fleet::call::{Bucket, CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::cell::{CellQuota, CellRate, CellRequest};
+use tidegate::fleet::cell_access::Reset;
+use tidegate::fleet::heartbeat::{Heartbeat, PoolLoad, PoolReport};
 use tidegate::fleet::link::{FailureClass, LinkError, LinkOptions, NodeState, RedisLink, Script};
-use tidegate::fleet::look::Reset;
 use tidegate::fleet::overrides::OverridesCall;
 use tidegate::fleet::permits::{PermitCommand, PermitRequest};
 use tidegate::fleet::rights::Rights;
@@ -131,7 +131,7 @@ fn calls() -> [ScriptCommand; 7] {
         want: 1_000_000,
         demand: 1_000,
         waited_us: 0,
-        dice: 0,
+        random: 0,
         knew_us: None,
         window: None,
     };

@@ -6,7 +6,7 @@ use super::{Scrape, Sheet};
 use crate::engine::ReserveView;
 
 pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let (fleet, happened) = (&*scrape.fleet.view, &scrape.fleet.view.happened);
+    let (fleet, counts) = (&*scrape.fleet.view, &scrape.fleet.view.counts);
     let help = "Hosts that budgets are shared with, this one included; 0: the settings name no Redis";
     sheet.gauge("fleet_hosts", help, &u64::from(fleet.hosts))?;
     let help =
@@ -27,7 +27,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let help = "Keys that are kept in touch about";
     sheet.gauge("fleet_keys", help, &(fleet.keys as u64))?;
     let help = "Cells that were asked about and answered: one key of this host in one batch each";
-    sheet.counter("fleet_cells", help, &happened.cells)?;
+    sheet.counter("fleet_cells", help, &counts.cells)?;
     let help = "Batches of cells, by outcome: answered; unanswered: they may have run or not; undecodable: the reply is \
                 malformed";
     sheet.counters_by("fleet_batches", help, "outcome", fleet.batches())?;
@@ -37,13 +37,13 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
                 declined: too many were on their way, or calls were stopped";
     sheet.counters_by("fleet_asked", help, "outcome", fleet.remote_checks())?;
     let help = "How often such calls were stopped for a while: five in a row were late";
-    sheet.counter("fleet_asks_stopped", help, &fleet.asked.stopped)?;
+    sheet.counter("fleet_asks_stopped", help, &fleet.remote_checks.stopped)?;
     let help = "Tokens charged below zero: what was really admitted beyond a budget";
-    sheet.counter("fleet_excess_tokens", help, &happened.excess)?;
+    sheet.counter("fleet_excess_tokens", help, &counts.excess)?;
     let help = "Answers that showed a tenth of a budget or more, of a key that had just refused: an estimate";
-    sheet.counter("fleet_false_refusals", help, &happened.false_refusals)?;
+    sheet.counter("fleet_false_refusals", help, &counts.false_refusals)?;
     let help = "Cells that Redis had lost before their time: they began empty";
-    sheet.counter("fleet_cells_lost", help, &happened.lost)?;
+    sheet.counter("fleet_cells_lost", help, &counts.lost)?;
     let help = "Numbers of Redis that were absurd, and cut to what can be";
     sheet.counter("fleet_clamped", help, &fleet.clamped)?;
     let help = "Fleet overrides that were ignored: forged, the fleet secret does not authenticate the value in Redis; stale, of an \

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::class::FailureClass;
-use crate::fleet::dice::drawn;
+use super::failure::FailureClass;
+use crate::fleet::rng::drawn;
 
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Backoff {

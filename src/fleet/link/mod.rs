@@ -4,19 +4,19 @@
 //! A failed call may be resent with the same bytes; [`LinkError::may_have_run`] reports an unknown outcome.
 
 mod backoff;
-mod class;
 mod cluster;
-mod conversation;
+mod connect;
+mod connection;
+mod failure;
 pub mod frame;
+mod log;
 mod node;
 mod nodes;
-mod open;
-mod patience;
+mod rendezvous;
 mod replies;
+mod reply_timeout;
 mod script;
-mod spread;
 mod url;
-mod voice;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -26,14 +26,14 @@ use redis::Value;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
-pub use class::{FailureClass, LinkError, TlsFault};
+pub use failure::{FailureClass, LinkError, TlsFault};
 pub use node::NodeState;
 pub use nodes::NodeId;
 pub use replies::Replies;
 pub use script::Script;
 pub use url::{Url, UrlError};
 
-use class::FailureCounts;
+use failure::FailureCounts;
 use nodes::Nodes;
 
 /// The servers and credentials.

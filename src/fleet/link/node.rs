@@ -11,12 +11,12 @@ use tokio::time::{sleep, timeout};
 
 use super::Shared;
 use super::backoff::Backoff;
-use super::class::{FailureClass, LinkError};
-use super::conversation::{CommandBatch, CommandResult, Conversation, Queued};
-use super::open::open;
-use super::patience::ReplyTimeout;
+use super::connect::open;
+use super::connection::{CommandBatch, CommandResult, Conversation, Queued};
+use super::failure::{FailureClass, LinkError};
+use super::log::ServerLog;
+use super::reply_timeout::ReplyTimeout;
 use super::url::Url;
-use super::voice::ServerLog;
 
 /// The state of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -10,10 +10,10 @@ use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::Shared;
-use super::class::LinkError;
 use super::cluster::{Range, SLOTS, read_slots, slot_of};
+use super::failure::LinkError;
 use super::node::NodeHandle;
-use super::spread::BucketSpread;
+use super::rendezvous::BucketSpread;
 use super::url::Url;
 
 /// The id of a server, valid while the server is in use.
@@ -182,7 +182,7 @@ async fn ask(node: &NodeHandle) -> Option<Vec<Range>> {
 async fn one(node: &NodeHandle, command: Vec<u8>) -> Result<Value, LinkError> {
     let gone = || LinkError::new(super::FailureClass::Down, "the connection ended").of_sent();
     let reply = node.send(Arc::new(command), 1)?.pop().ok_or_else(gone)?;
-    timeout(super::patience::TIMEOUT_MAX, reply).await.map_err(|_| gone())?.map_err(|_| gone())?
+    timeout(super::reply_timeout::TIMEOUT_MAX, reply).await.map_err(|_| gone())?.map_err(|_| gone())?
 }
 
 /// The most servers in use: more than there are hash tags.

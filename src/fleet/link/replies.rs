@@ -11,12 +11,12 @@ use redis::Value;
 use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep, timeout};
 
-use super::class::{FailureClass, LinkError};
 use super::cluster::{Redirect, redirect};
-use super::conversation::CommandResult;
+use super::connection::CommandResult;
+use super::failure::{FailureClass, LinkError};
 use super::node::NodeHandle;
 use super::nodes::NodeId;
-use super::patience::TIMEOUT_MAX;
+use super::reply_timeout::TIMEOUT_MAX;
 use super::script::Script;
 use super::{RedisCommand, RedisLink};
 

@@ -3,7 +3,7 @@
 use super::{CellReply, Engine, Now, Sync, SyncBatch, Timestamp};
 use crate::engine::{NextIncrease, ShareReply};
 use crate::fleet::cell::TOKEN;
-use crate::fleet::page::EVERY;
+use crate::fleet::key_sync::EVERY;
 use crate::fleet::reply::CommandReply;
 use crate::fleet::window::{WindowReply, WindowStatus};
 use std::time::Duration;
@@ -20,85 +20,85 @@ impl Sync {
         self.round_trip.heard(now.at.since(batch.head.sent_at), now.at);
         self.clock.heard(answer.now_us, now.at);
         let is_lost = batch.head.bucket.of_each(&mut self.buckets).answered(answer.born_us);
-        self.happened.flushed += u64::from(is_lost);
-        self.happened.batches += 1;
+        self.counts.flushed += u64::from(is_lost);
+        self.counts.batches += 1;
         self.settle(batch, &answer.results, engine, now);
     }
 
-    fn settle(&mut self, batch: &SyncBatch, said: &[CellReply], engine: &Engine, now: Now) {
+    fn settle(&mut self, batch: &SyncBatch, reply: &[CellReply], engine: &Engine, now: Now) {
         let pace = self.pace(now.at);
         let sent_at = batch.head.sent_at;
         assert_eq!(
             batch.numbers.len(),
-            said.len(),
-            "a reply is read cell by cell: without its own a page waits on"
+            reply.len(),
+            "a reply is read cell by cell: without its own the entry waits on"
         );
-        for ((number, ask), said) in batch.numbers.iter().zip(&batch.asks).zip(said) {
-            self.happened.cells += 1;
-            self.happened.lost += u64::from(said.lost);
-            let below = said.level.min(0).unsigned_abs();
-            self.happened.excess += below.min(ask.owed) / TOKEN;
-            let Some(page) = self.book.page_of(*number, &ask.key) else {
+        for ((number, ask), reply) in batch.numbers.iter().zip(&batch.asks).zip(reply) {
+            self.counts.cells += 1;
+            self.counts.lost += u64::from(reply.lost);
+            let below = reply.level.min(0).unsigned_abs();
+            self.counts.excess += below.min(ask.owed) / TOKEN;
+            let Some(entry) = self.key_table.entry_of(*number, &ask.key) else {
                 continue;
             };
-            if !page.hear((ask, said), sent_at, &pace) {
+            if !entry.apply_reply((ask, reply), sent_at, &pace) {
                 continue;
             }
-            let mistake = self.tallies.hears(page.key.budget(), (ask, said), page.refused, now.at);
-            self.happened.false_refusals += u64::from(mistake);
-            let Some(budget) = self.budgets.get(&page.key.budget()) else {
+            let mistake = self.tallies.hears(entry.key.budget(), (ask, reply), entry.refused, now.at);
+            self.counts.false_refusals += u64::from(mistake);
+            let Some(budget) = self.budgets.get(&entry.key.budget()) else {
                 self.close(*number);
                 continue;
             };
             let settled = ShareReply {
-                paid: if is_noted(said) { tokens(ask.owed) } else { 0 },
-                granted: tokens(said.grant),
+                paid: if is_noted(reply) { tokens(ask.owed) } else { 0 },
+                granted: tokens(reply.grant),
                 // While other hosts may be in fallback, they spend from the same level: no credit on it.
-                level: if pace.others_are_away { said.level.min(0) } else { said.level },
-                demand: said.demand,
+                level: if pace.others_are_away { reply.level.min(0) } else { reply.level },
+                demand: reply.demand,
                 sent_at,
-                next_increase: said
+                next_increase: reply
                     .window
-                    .and_then(|said| more(&said, now.at.after(pace.round_trip + TURNS))),
-                low_mark: if budget.quota.borrows(pace.hosts) { page.low(budget, &pace) } else { 0 },
+                    .and_then(|reply| more(&reply, now.at.after(pace.round_trip + TURNS))),
+                low_mark: if budget.quota.borrows(pace.hosts) { entry.low(budget, &pace) } else { 0 },
             };
-            self.happened.lapsed += u64::from(engine.apply_share_reply(&page.key, budget, &settled, now));
-            let at = page.after(budget, now.at);
-            self.book.schedule(*number, at);
+            self.counts.lapsed += u64::from(engine.apply_share_reply(&entry.key, budget, &settled, now));
+            let at = entry.after(budget, now.at);
+            self.key_table.schedule(*number, at);
         }
     }
 
     /// Handles a batch that may or may not have run: nothing of it counts as reported.
     pub fn failed(&mut self, batch: &SyncBatch, now: Timestamp) {
         self.round_trip.missed(now);
-        self.happened.unanswered += 1;
+        self.counts.unanswered += 1;
         batch.head.bucket.of_each(&mut self.buckets).failed();
         for (number, ask) in batch.numbers.iter().zip(&batch.asks) {
-            let at = now.after(self.dice.up_to(EVERY));
-            if let Some(page) = self.book.page_of(*number, &ask.key) {
-                page.lose(batch.head.sent_at);
-                self.book.schedule(*number, at);
+            let at = now.after(self.rng.up_to(EVERY));
+            if let Some(entry) = self.key_table.entry_of(*number, &ask.key) {
+                entry.record_failure(batch.head.sent_at);
+                self.key_table.schedule(*number, at);
             }
         }
     }
 
     /// Takes a new name, as another daemon uses this one.
     pub fn rename(&mut self) {
-        self.options.host = self.dice.bytes();
+        self.options.host = self.rng.bytes();
     }
 }
 
 /// Whether Redis counted the reported debt: a report for a window that is not the present one creates no
 /// cell, and is counted only in an existing one.
-fn is_noted(said: &CellReply) -> bool {
-    said.window.is_none_or(|window| window.stands != WindowStatus::OtherWindow || said.hosts > 0)
+fn is_noted(reply: &CellReply) -> bool {
+    reply.window.is_none_or(|window| window.stands != WindowStatus::OtherWindow || reply.hosts > 0)
 }
 
 /// When the window has more tokens, which the host fetches then: counted from `from`.
-fn more(said: &WindowReply, from: Timestamp) -> Option<NextIncrease> {
-    let is_spent_out = said.stands == WindowStatus::SpentOut;
-    (said.more_us > 0).then(|| NextIncrease {
-        at: from.after(Duration::from_micros(said.more_us)),
+fn more(reply: &WindowReply, from: Timestamp) -> Option<NextIncrease> {
+    let is_spent_out = reply.stands == WindowStatus::SpentOut;
+    (reply.more_us > 0).then(|| NextIncrease {
+        at: from.after(Duration::from_micros(reply.more_us)),
         is_exhausted: is_spent_out,
     })
 }

@@ -3,18 +3,18 @@
 use super::{BatchParts, Engine, IN_FLIGHT_MAX, Now, ScriptCommand, Sync, terms};
 use crate::fleet::call::Bucket;
 use crate::fleet::cell::CellRequest;
-use crate::fleet::page::cell_window;
+use crate::fleet::key_sync::cell_window;
 
 impl Sync {
     /// Emits the final commands; requests must have stopped. Returns whether to call it again for the rest.
     pub fn leave(&mut self, engine: &Engine, now: Now, out: &mut Vec<ScriptCommand>) -> bool {
-        if !self.standing.is_redis_reachable() {
+        if !self.status.is_redis_reachable() {
             return false;
         }
         self.answer_calls(engine, now);
         let mut asks = BatchParts::new();
         let mut is_left = false;
-        for number in self.book.numbers() {
+        for number in self.key_table.numbers() {
             if self.is_gathered(&asks, number) {
                 is_left = true;
                 continue;
@@ -33,26 +33,26 @@ impl Sync {
     }
 
     fn last_words(&mut self, engine: &Engine, number: usize, now: Now) -> Option<FinalStep> {
-        let dice = self.dice.part_of_token();
+        let random = self.rng.part_of_token();
         let pace = self.pace(now.at);
-        let page = self.book.page_mut(number);
-        if page.in_flight {
+        let entry = self.key_table.entry_mut(number);
+        if entry.in_flight {
             return Some(FinalStep::Later);
         }
-        let budget = self.budgets.get(&page.key.budget())?;
-        let there = engine.peek_share(&page.key, budget, now)?;
-        if there.borrowed == 0 && there.debt == 0 && there.refund == 0 && !page.is_believed() {
+        let budget = self.budgets.get(&entry.key.budget())?;
+        let there = engine.peek_share(&entry.key, budget, now)?;
+        if there.borrowed == 0 && there.debt == 0 && there.refund == 0 && !entry.is_believed() {
             return Some(FinalStep::Nothing);
         }
-        let bucket = Bucket::of(&page.key.name(), self.options.buckets);
+        let bucket = Bucket::of(&entry.key.name(), self.options.buckets);
         if !bucket.of_each(&mut self.buckets).has_room(IN_FLIGHT_MAX) {
             return Some(FinalStep::Later);
         }
-        let terms = terms(&self.versions, page.key.budget(), budget)?;
-        let (reported, back) = engine.report_share(&page.key, budget, there.borrowed, now)?;
-        self.happened.lapsed += u64::from(reported.expired);
+        let terms = terms(&self.versions, entry.key.budget(), budget)?;
+        let (reported, back) = engine.report_share(&entry.key, budget, there.borrowed, now)?;
+        self.counts.lapsed += u64::from(reported.expired);
         let window = cell_window(budget, self.clock.unix_us(now));
-        let ask = page.ask(&reported, back, terms, (budget, window), &pace, dice);
+        let ask = entry.ask(&reported, back, terms, (budget, window), &pace, random);
         Some(FinalStep::Ask(bucket, Box::new(CellRequest { want: 0, demand: 0, ..ask })))
     }
 }

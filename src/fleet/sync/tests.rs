@@ -15,10 +15,10 @@ fn host() -> (Arc<Engine>, Sync) {
     let hash_key = HashKey::from_bytes([1; 16]);
     let options = engine::EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 };
     let engine = Arc::new(Engine::new(options));
-    let standing = engine.join_fleet(HashKey::from_bytes([2; 16]));
+    let status = engine.join_fleet(HashKey::from_bytes([2; 16]));
     engine.install_rules(loaded.domains);
     let options = SyncOptions { host: [1; 16], buckets: BUCKETS, seed: 1 };
-    let mut sync = Sync::new(options, standing);
+    let mut sync = Sync::new(options, status);
     sync.set_budgets(engine.fleet_budgets());
     sync.set_linked(true, at(0).at);
     let mut decider = engine.decider();

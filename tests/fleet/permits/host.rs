@@ -9,8 +9,8 @@ use tidegate::engine::{
     ConnectionParams, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode,
     Op, RemoteCheckResult, Request, Session, Verdict, WorkOutcome,
 };
-use tidegate::fleet::beat::Heartbeat;
 use tidegate::fleet::call::ScriptCommand;
+use tidegate::fleet::heartbeat::Heartbeat;
 use tidegate::fleet::link_state::LinkState;
 use tidegate::fleet::member::HostMember;
 use tidegate::fleet::reply::ScriptReply;
@@ -260,7 +260,7 @@ impl Host {
                 }
                 self.member.answered(call, reply, now, &mut self.out);
             }
-            (_, ScriptReply::Beat(beaten)) => self.member.beaten(&beaten, now.at),
+            (_, ScriptReply::Beat(reply)) => self.member.apply_heartbeat(&reply, now.at),
             (call, reply) => panic!("{reply:?} to {call:?}"),
         }
     }

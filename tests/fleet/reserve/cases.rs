@@ -179,13 +179,13 @@ fn who_has_the_name_of_another_is_told() {
     let mut daemons = [1, 2].map(|life| Host::new(0, life, 100, 0));
     let mut beat = |daemon: &mut Host, ms: u64| {
         let beat = daemon.speak(Duration::from_millis(250), now(ms, 0).at).unwrap();
-        let ScriptReply::Beat(beaten) = store.call(&ScriptCommand::Beat(beat.clone()), EPOCH_US + ms * 1_000)
+        let ScriptReply::Beat(reply) = store.call(&ScriptCommand::Beat(beat.clone()), EPOCH_US + ms * 1_000)
         else {
             panic!()
         };
         daemon.link.heard(now(ms, 0).at);
-        let is_taken = daemon.reserves.heard(&beat, &beaten, &daemon.engine);
-        (is_taken, beaten.pools[0].load.slots)
+        let is_taken = daemon.reserves.apply_reply(&beat, &reply, &daemon.engine);
+        (is_taken, reply.pools[0].load.slots)
     };
     let [one, other] = &mut daemons;
     assert_eq!(beat(one, 0), (false, 100));

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use tidegate::fleet::beat::{FleetPoolLoad, Heartbeat, HeartbeatReply, PoolLoad, PoolReport};
+use tidegate::fleet::heartbeat::{FleetPoolLoad, Heartbeat, HeartbeatReply, PoolLoad, PoolReport};
 use tidegate::fleet::secrets::SecretDigest;
 
 use super::{Kept, bytes};

@@ -1,6 +1,6 @@
 //! What stands in Redis, to the byte.
 
-use tidegate::fleet::beat::PoolLoad;
+use tidegate::fleet::heartbeat::PoolLoad;
 
 use super::Cell;
 use super::beat::{Pool, Said};

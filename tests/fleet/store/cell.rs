@@ -1,7 +1,7 @@
 //! One cell: how it moves with time, and what is given of it.
 
 use tidegate::fleet::cell::{AMOUNT_MAX, CellQuota, CellReply, CellRequest, DEMAND_MAX, GENERATION_US};
-use tidegate::fleet::look::CellView;
+use tidegate::fleet::cell_access::CellView;
 use tidegate::fleet::reply::{CostCover, PaymentResult};
 
 use super::share::{Reports, granted, portion};
@@ -90,7 +90,7 @@ impl Cell {
 
         let demand = self.reports.demand();
         let share = portion(self.level + self.filled(ask.waited_us), ask.demand.min(DEMAND_MAX), demand);
-        let grant = granted(self.level, share, demand, ask.want.min(AMOUNT_MAX), ask.dice);
+        let grant = granted(self.level, share, demand, ask.want.min(AMOUNT_MAX), ask.random);
         self.level -= grant.cast_signed();
         self.reports.hold(grant);
         let (hosts, version) = (self.reports.hosts(), self.terms.version);

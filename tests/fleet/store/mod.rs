@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use foldhash::HashMap;
 use tidegate::fleet::call::{CommandHead, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::cell::{CellReply, CellRequest};
-use tidegate::fleet::look::{PeekReply, Reset};
+use tidegate::fleet::cell_access::{PeekReply, Reset};
 use tidegate::fleet::permits::PermitCommand;
 use tidegate::fleet::reply::{CommandReply, CostCover, PaymentResult, ScriptReply};
 use tidegate::fleet::window::{WindowReply, WindowStatus};

@@ -6,7 +6,7 @@ use tidegate::fleet::call::KeyPayment;
 use tidegate::fleet::cell::{
     AMOUNT_MAX, CellQuota, CellReply, CellReport, CellRequest, GENERATION_US, TOKEN,
 };
-use tidegate::fleet::look::CellView;
+use tidegate::fleet::cell_access::CellView;
 use tidegate::fleet::reply::{CostCover, PaymentResult};
 use tidegate::fleet::window::{CellWindow, FleetWindowAlign, WindowReply, WindowStatus};
 
@@ -219,7 +219,7 @@ impl WindowCell {
         if is_its {
             level = self.level();
             let share = portion(level, ask.demand.min(tidegate::fleet::cell::DEMAND_MAX), demand);
-            grant = granted(level, share, demand, ask.want.min(AMOUNT_MAX), ask.dice);
+            grant = granted(level, share, demand, ask.want.min(AMOUNT_MAX), ask.random);
             level -= grant.cast_signed();
             self.reports.hold(grant);
         }

@@ -4,11 +4,11 @@ use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any};
 use proptest::{option, prop_oneof};
 use tidegate::clock::Timestamp;
-use tidegate::fleet::beat::PoolLoad;
 use tidegate::fleet::call::{Bucket, CommandHead, KeyPayment, ScriptCommand, SyncBatch};
 use tidegate::fleet::cell::{
     AMOUNT_MAX, BURST_MAX, CellQuota, CellRate, CellReport, CellRequest, GENERATION_US, TOKEN,
 };
+use tidegate::fleet::heartbeat::PoolLoad;
 use tidegate::fleet::permits::PermitRequest;
 use tidegate::fleet::window::{CellWindow, FleetWindowAlign, WindowRefund, WindowRequest};
 
@@ -199,7 +199,7 @@ pub(crate) fn any_ask() -> impl Strategy<Value = CellRequest> {
             want,
             demand,
             waited_us,
-            dice,
+            random: dice,
             knew_us,
             window,
         }

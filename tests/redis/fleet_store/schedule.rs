@@ -229,7 +229,7 @@ impl Schedule {
             want: if self.random.below(4) == 0 { 0 } else { self.random.below(2 * self.terms.burst) },
             demand: if self.random.below(2) == 0 { 0 } else { self.random.below(2_000_000) },
             waited_us: self.random.below(1_000_000),
-            dice: u32::try_from(self.random.below(1_000_000)).unwrap(),
+            random: u32::try_from(self.random.below(1_000_000)).unwrap(),
             knew_us: None,
             window: self
                 .window

@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use tidegate::fleet::beat::{Heartbeat, PoolReport};
 use tidegate::fleet::call::{CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::cell::{CellQuota, CellRate, CellReport, GENERATION_US};
-use tidegate::fleet::look::{Peek, Reset};
+use tidegate::fleet::cell_access::{Peek, Reset};
+use tidegate::fleet::heartbeat::{Heartbeat, PoolReport};
 use tidegate::fleet::permits::PermitCommand;
 use tidegate::fleet::reply::{CommandReply, ScriptReply};
 use tidegate::fleet::scripts;

@@ -22,8 +22,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore};
 
 use super::LinkOptions;
-use super::class::{FailureClass, LinkError, TlsFault};
-use super::conversation::{Conversation, ServerStream};
+use super::connection::{Conversation, ServerStream};
+use super::failure::{FailureClass, LinkError, TlsFault};
 use super::script::Script;
 use super::url::{ServerAddress, Url};
 

@@ -1,23 +1,23 @@
 //! The loop of the sync task: sends due commands and applies replies.
 
-mod arrivals;
 mod name;
 mod pause;
-mod tell;
+mod replies;
+mod report;
 
 use super::servers::{Arrival, Servers};
 use super::{LEAVE_MAX, SyncPlan};
 use crate::clock::{Clock, Now, Timestamp};
 use crate::engine::{Engine, FleetStatus};
-use crate::fleet::beat::Heartbeat;
 use crate::fleet::call::ScriptCommand;
 use crate::fleet::counters::{FleetCounters, FleetView};
-use crate::fleet::dice::drawn;
+use crate::fleet::heartbeat::Heartbeat;
 use crate::fleet::link::NodeId;
 use crate::fleet::member::HostMember;
 use crate::fleet::overrides::{Exchange, OverrideChange};
-use crate::fleet::questions::WaitingRequest;
+use crate::fleet::pending_requests::WaitingRequest;
 use crate::fleet::reserve::Reserves;
+use crate::fleet::rng::drawn;
 use crate::fleet::sync::{BUCKETS, SyncOptions};
 use pause::pause;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use tracing::{info, warn};
 pub(super) struct SyncLoop {
     engine: Arc<Engine>,
     clock: Arc<Clock>,
-    standing: Arc<FleetStatus>,
+    status: Arc<FleetStatus>,
     plan: SyncPlan,
     counters: Arc<FleetCounters>,
     member: HostMember,
@@ -46,15 +46,15 @@ pub(super) struct SyncLoop {
     arrives: mpsc::Sender<Arrival>,
     view: FleetView,
     /// When the view was last published, and the cells answered by then.
-    told: Now,
-    told_cells: u64,
+    published: Now,
+    published_cells: u64,
 }
 
 impl SyncLoop {
     pub(super) fn new(
         engine: Arc<Engine>,
         clock: Arc<Clock>,
-        standing: Arc<FleetStatus>,
+        status: Arc<FleetStatus>,
         plan: SyncPlan,
         (counters, changes, questions): (
             Arc<FleetCounters>,
@@ -72,14 +72,14 @@ impl SyncLoop {
         let (arrives, arrivals) = mpsc::channel(ARRIVALS_MAX);
         let known = engine.fleet_overrides();
         let overrides = Exchange::new(identity.host, plan.seal.clone(), &known, clock.now());
-        let mut member = HostMember::new(Arc::clone(&engine), Arc::clone(&standing), options);
+        let mut member = HostMember::new(Arc::clone(&engine), Arc::clone(&status), options);
         member.expect(identity.hosts, clock.now().at);
         SyncLoop {
             member,
             questions,
             engine,
             clock,
-            standing,
+            status,
             plan,
             counters,
             reserves: Reserves::default(),
@@ -92,13 +92,13 @@ impl SyncLoop {
             arrivals,
             arrives,
             view: FleetView::new(),
-            told: Now::default(),
-            told_cells: 0,
+            published: Now::default(),
+            published_cells: 0,
         }
     }
 
     /// Runs until `stop`. May be called again after a panic; it then makes new connections.
-    pub(super) async fn go_on(&mut self, stop: &mut oneshot::Receiver<()>) {
+    pub(super) async fn run(&mut self, stop: &mut oneshot::Receiver<()>) {
         self.servers = None;
         self.member.forget_commands(self.clock.now().at);
         let mut tick = interval(pause::SHORT);
@@ -109,27 +109,27 @@ impl SyncLoop {
                     biased;
                     _ = &mut *stop => break,
                     Some(question) = self.questions.recv() => self.ask(question),
-                    Some(arrival) = self.arrivals.recv() => self.take(arrival),
+                    Some(arrival) = self.arrivals.recv() => self.apply_arrival(arrival),
                     Some(change) = self.changes.recv() => self.overrides.change(change, self.clock.now().at),
                     _ = tick.tick() => {
-                        self.turn();
+                        self.tick();
                         tick.reset_after(self.pause);
                     }
                 }
             } else {
-                self.turn_alone();
+                self.tick_overrides();
                 tokio::select! {
                     biased;
                     _ = &mut *stop => break,
-                    Some(arrival) = self.arrivals.recv() => self.take(arrival),
+                    Some(arrival) = self.arrivals.recv() => self.apply_arrival(arrival),
                     Some(change) = self.changes.recv() => self.overrides.change(change, self.clock.now().at),
                     () = sleep(IDLE) => {}
                 }
             }
         }
         // Tokens not returned in time expire.
-        let is_all_told = timeout(LEAVE_MAX, self.leave()).await.unwrap_or(false);
-        self.tell_end(is_all_told);
+        let is_all_confirmed = timeout(LEAVE_MAX, self.leave()).await.unwrap_or(false);
+        self.log_end(is_all_confirmed);
     }
 
     /// Whether a shared budget or reserve exists. Without one nothing is sent, not even heartbeats.
@@ -142,7 +142,7 @@ impl SyncLoop {
         self.member.has_budgets() || self.keeps_reserve || !self.reserves.is_empty()
     }
 
-    fn turn(&mut self) {
+    fn tick(&mut self) {
         let now = self.clock.now();
         if !self.connect(now) {
             return;
@@ -159,25 +159,25 @@ impl SyncLoop {
         let mut calls = Vec::new();
         self.member.ask_versions(&mut calls);
         self.member.tick(now, &mut calls);
-        let is_waited_for = self.member.asking().has_calls();
+        let is_waited_for = self.member.remote_checks().has_calls();
         self.pause = pause(calls.iter().map(ScriptCommand::cells).sum(), self.pause, is_waited_for);
         out.extend(calls.into_iter().map(|call| (None, call)));
         let overrides = self.ask_for_overrides(!out.is_empty(), now);
         out.extend(overrides.map(|call| (None, call)));
         self.send(out, now);
-        if now.at.since(self.told.at) >= TELL_EVERY {
-            self.tell(now);
+        if now.at.since(self.published.at) >= PUBLISH_EVERY {
+            self.publish_view(now);
         }
     }
 
     /// Only syncs fleet overrides: there is no budget to share.
-    fn turn_alone(&mut self) {
+    fn tick_overrides(&mut self) {
         let now = self.clock.now();
         if self.connect(now) {
             let overrides = self.ask_for_overrides(false, now);
             self.send(overrides.map(|call| (None, call)).into_iter().collect(), now);
         }
-        self.tell(now);
+        self.publish_view(now);
     }
 
     /// Begins to connect, once. Returns whether servers are configured.
@@ -231,14 +231,14 @@ impl SyncLoop {
         if !self.member.set_heard(is_heard, now.at) {
             return;
         }
-        let hosts = self.standing.hosts();
-        if self.standing.is_redis_reachable() {
+        let hosts = self.status.hosts();
+        if self.status.is_redis_reachable() {
             info!(hosts, "budgets are shared with the other hosts");
         } else {
             self.view.outages += 1;
             warn!(hosts, "Redis is not heard: rules of the fleet go by `on_redis_down` until it is");
         }
-        self.tell(now);
+        self.publish_view(now);
     }
 
     /// Sends the final commands. Returns whether Redis has confirmed all of them.
@@ -247,11 +247,11 @@ impl SyncLoop {
             let now = self.clock.now();
             let mut calls = Vec::new();
             if !self.member.leave(now, &mut calls) {
-                return self.standing.is_redis_reachable();
+                return self.status.is_redis_reachable();
             }
             self.send(calls.into_iter().map(|call| (None, call)).collect(), now);
             tokio::select! {
-                Some(arrival) = self.arrivals.recv() => self.take(arrival),
+                Some(arrival) = self.arrivals.recv() => self.apply_arrival(arrival),
                 () = sleep(pause::SHORT) => {}
             }
         }
@@ -266,7 +266,7 @@ fn seed() -> u64 {
 /// How often to check for shared budgets.
 const IDLE: Duration = Duration::from_millis(500);
 
-const TELL_EVERY: Duration = Duration::from_millis(250);
+const PUBLISH_EVERY: Duration = Duration::from_millis(250);
 
 /// Cell buckets if several servers share them.
 const BUCKETS_SPREAD: u16 = 256;

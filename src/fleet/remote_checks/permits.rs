@@ -72,8 +72,8 @@ impl PendingChecks {
             let Some(open) = self.tickets.get_mut(&ticket) else {
                 unreachable!("a permit claimed for no ticket would stay reserved")
             };
-            open.brought.add_permit(permit);
-            self.came(ticket, now);
+            open.reply.add_permit(permit);
+            self.end_part(ticket, now);
             queue.new = queue.new.min(queue.tickets.len());
         }
     }
@@ -88,7 +88,7 @@ impl PendingChecks {
                 unanswered -= 1;
                 self.end_unanswered(ticket, now.at);
             } else {
-                self.came(ticket, now);
+                self.end_part(ticket, now);
             }
         }
     }

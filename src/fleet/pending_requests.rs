@@ -13,7 +13,7 @@ pub struct WaitingRequest {
     /// The deadline of the request.
     pub due: Timestamp,
     /// Runs with the outcome.
-    pub on_brought: OnCheckReply,
+    pub on_reply: OnCheckReply,
 }
 
 /// The sending end.
@@ -30,8 +30,8 @@ impl CheckSender {
 }
 
 impl RemoteChecker for CheckSender {
-    fn start_check(&self, ticket: Arc<Shortfalls>, due: Timestamp, on_brought: OnCheckReply) -> bool {
-        self.0.try_send(WaitingRequest { ticket, due, on_brought }).is_ok()
+    fn start_check(&self, ticket: Arc<Shortfalls>, due: Timestamp, on_reply: OnCheckReply) -> bool {
+        self.0.try_send(WaitingRequest { ticket, due, on_reply }).is_ok()
     }
 }
 

@@ -9,7 +9,7 @@ use crate::fleet::task::servers::Arrival;
 use tracing::{debug, warn};
 
 impl SyncLoop {
-    pub(super) fn take(&mut self, arrival: Arrival) {
+    pub(super) fn apply_arrival(&mut self, arrival: Arrival) {
         let now = self.clock.now();
         let Arrival { at, call, reply } = arrival;
         let decoded = reply.map(|bytes| ScriptReply::decode(&call, &bytes));
@@ -34,16 +34,16 @@ impl SyncLoop {
 
     fn answered(&mut self, call: &ScriptCommand, reply: ScriptReply, now: Now) {
         match (call, reply) {
-            (ScriptCommand::Beat(beat), ScriptReply::Beat(beaten)) => {
+            (ScriptCommand::Beat(beat), ScriptReply::Beat(reply)) => {
                 let is_own = beat.host == self.member.sync().host();
-                let is_overtaken = self.reserves.heard(beat, &beaten, &self.engine);
-                if (is_overtaken || beaten.is_name_taken) && is_own {
+                let is_overtaken = self.reserves.apply_reply(beat, &reply, &self.engine);
+                if (is_overtaken || reply.is_name_taken) && is_own {
                     self.member.rename();
                     self.rename();
                 }
-                self.member.beaten(&beaten, now.at);
-                self.view.alive = beaten.hosts;
-                let unlike = beaten.hosts.saturating_sub(beaten.alike);
+                self.member.apply_heartbeat(&reply, now.at);
+                self.view.alive = reply.hosts;
+                let unlike = reply.hosts.saturating_sub(reply.alike);
                 if unlike > 0 && self.view.unlike == 0 {
                     warn!(
                         hosts = unlike,
@@ -53,7 +53,7 @@ impl SyncLoop {
                     );
                 }
                 self.view.unlike = unlike;
-                let hosts = self.standing.hosts();
+                let hosts = self.status.hosts();
                 if self.plan.identity.hosts != hosts {
                     self.plan.identity.hosts = hosts;
                     self.keep();

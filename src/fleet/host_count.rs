@@ -18,7 +18,7 @@ pub struct HostCount {
 
 impl HostCount {
     /// Takes the number of live hosts. Returns the host count for shares.
-    pub fn heard(&mut self, alive: u32, now: Timestamp) -> u32 {
+    pub fn update(&mut self, alive: u32, now: Timestamp) -> u32 {
         let alive = alive.max(1);
         if now.since(self.heard) >= SILENT {
             // After a silence other hosts return one by one: wait another 30 s before counting fewer.
@@ -52,29 +52,29 @@ mod tests {
 
     #[test]
     fn more_count_at_once_and_fewer_after_half_a_minute() {
-        let mut crowd = HostCount::default();
-        let at = |crowd: &mut HostCount, from: u64, alive: u32| {
-            (0..4).map(|more| crowd.heard(alive, second(from + more))).last()
+        let mut count = HostCount::default();
+        let at = |count: &mut HostCount, from: u64, alive: u32| {
+            (0..4).map(|more| count.update(alive, second(from + more))).last()
         };
-        assert_eq!(at(&mut crowd, 0, 3), Some(3));
-        assert_eq!(at(&mut crowd, 4, 10), Some(10), "the last time at second 7");
+        assert_eq!(at(&mut count, 0, 3), Some(3));
+        assert_eq!(at(&mut count, 4, 10), Some(10), "the last time at second 7");
         for from in (8..36).step_by(4) {
             let alive = if from == 20 { 8 } else { 4 };
-            assert_eq!(at(&mut crowd, from, alive), Some(10), "at second {from}");
+            assert_eq!(at(&mut count, from, alive), Some(10), "at second {from}");
         }
-        assert_eq!(at(&mut crowd, 36, 4), Some(8), "the most since");
+        assert_eq!(at(&mut count, 36, 4), Some(8), "the most since");
         for from in (40..64).step_by(4) {
-            assert_eq!(at(&mut crowd, from, 4), Some(8), "at second {from}");
+            assert_eq!(at(&mut count, from, 4), Some(8), "at second {from}");
         }
-        assert_eq!(at(&mut crowd, 64, 4), Some(4));
-        assert_eq!(at(&mut crowd, 68, 0), Some(4), "this one is always there");
+        assert_eq!(at(&mut count, 64, 4), Some(4));
+        assert_eq!(at(&mut count, 68, 0), Some(4), "this one is always there");
     }
 
     #[test]
     fn hosts_that_come_back_with_this_one_after_silence_are_not_gone() {
-        let mut crowd = HostCount::default();
-        assert_eq!(crowd.heard(100, second(0)), 100);
-        assert_eq!(crowd.heard(1, second(60)), 100);
-        assert_eq!(crowd.heard(40, second(61)), 100);
+        let mut count = HostCount::default();
+        assert_eq!(count.update(100, second(0)), 100);
+        assert_eq!(count.update(1, second(60)), 100);
+        assert_eq!(count.update(40, second(61)), 100);
     }
 }

@@ -145,9 +145,9 @@ pub(super) fn needed(demand: u64, span: Duration, supply: u64, pace: &Pace) -> u
 }
 
 /// The most to want while others may be in fallback: the share since the last command, rounded at random.
-pub(super) fn own_part(waited: Duration, dice: u32, budget: &FleetBudget, pace: &Pace) -> u64 {
+pub(super) fn own_part(waited: Duration, random: u32, budget: &FleetBudget, pace: &Pace) -> u64 {
     let earned = u128::from(budget.quota.micro_units_per_second()) * waited.min(WAITED_MAX).as_micros();
-    let part = earned / u128::from(MICROS) / u128::from(pace.hosts.max(1)) + u128::from(dice);
+    let part = earned / u128::from(MICROS) / u128::from(pace.hosts.max(1)) + u128::from(random);
     u64::try_from(part - part % u128::from(TOKEN)).unwrap_or(u64::MAX)
 }
 

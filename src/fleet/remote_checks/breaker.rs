@@ -16,7 +16,7 @@ pub(super) enum Breaker {
 
 impl PendingChecks {
     pub(super) fn may_call(&mut self, now: Timestamp) -> bool {
-        if !self.standing.is_redis_reachable() {
+        if !self.status.is_redis_reachable() {
             return false;
         }
         match self.breaker {
@@ -24,7 +24,7 @@ impl PendingChecks {
             Breaker::Open { probe, after } if probe <= now => {
                 self.breaker = Breaker::Probing { after };
                 // Only the probe asks Redis; other requests use the local decision meanwhile.
-                self.standing.set_answers_in_time(false);
+                self.status.set_answers_in_time(false);
                 true
             }
             Breaker::Open { .. } | Breaker::Probing { .. } => false,
@@ -42,16 +42,16 @@ impl PendingChecks {
             Breaker::Probing { after } => (after * 2).min(PAUSE_MAX),
             Breaker::Open { .. } => return,
         };
-        self.asked.stopped += 1;
-        let probe = now.after(after / 2 + self.dice.up_to(after));
+        self.counts.stopped += 1;
+        let probe = now.after(after / 2 + self.rng.up_to(after));
         self.breaker = Breaker::Open { probe, after };
-        self.standing.set_answers_in_time(false);
+        self.status.set_answers_in_time(false);
         self.dismiss();
     }
 
     pub(super) fn heard_in_time(&mut self) {
         self.breaker = Breaker::Closed { misses: 0 };
-        self.standing.set_answers_in_time(self.standing.is_redis_reachable());
+        self.status.set_answers_in_time(self.status.is_redis_reachable());
     }
 
     /// Ends the pause if a command of the sync was answered in time for a request.
@@ -68,7 +68,7 @@ impl PendingChecks {
         if let Breaker::Open { probe, .. } = self.breaker
             && probe <= now
         {
-            self.standing.set_answers_in_time(true);
+            self.status.set_answers_in_time(true);
         }
     }
 }

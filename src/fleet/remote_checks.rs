@@ -13,10 +13,10 @@ mod permits;
 
 use super::call::{Bucket, BucketState, KeyPayment, Payment, ScriptCommand};
 use super::cell::{CellQuota, TOKEN};
-use super::dice::Rng;
-use super::page::{cell_window, terms};
+use super::key_sync::{cell_window, terms};
 use super::redis_clock::RedisClock;
 use super::reply::{CommandReply, CostCover, PaymentResult};
+use super::rng::Rng;
 use super::window::WindowStatus;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::engine::{
@@ -44,16 +44,16 @@ pub struct RemoteCheckCounts {
 /// The remote checks of this host and their pending requests.
 pub struct PendingChecks {
     engine: Arc<Engine>,
-    standing: Arc<FleetStatus>,
+    status: Arc<FleetStatus>,
     buckets: Vec<BucketState>,
-    dice: Rng,
+    rng: Rng,
     tickets: HashMap<u64, WaitingRequests>,
     last: u64,
-    told: HashMap<[u8; 16], LastReply>,
+    last_replies: HashMap<[u8; 16], LastReply>,
     queues: Vec<PermitQueue>,
     breaker: Breaker,
     clock: RedisClock,
-    asked: RemoteCheckCounts,
+    counts: RemoteCheckCounts,
 }
 
 /// A ticket with a pending request.
@@ -61,8 +61,8 @@ struct WaitingRequests {
     due: Timestamp,
     /// Unanswered payments and permits not yet granted.
     left: usize,
-    brought: CheckReply,
-    on_brought: OnCheckReply,
+    reply: CheckReply,
+    on_reply: OnCheckReply,
 }
 
 /// When Redis last reported a key, and the minimum time it keeps the key after that.
@@ -75,34 +75,34 @@ struct LastReply {
 impl PendingChecks {
     /// Makes the state without pending requests. `seed` is random.
     #[must_use]
-    pub fn new(engine: Arc<Engine>, standing: Arc<FleetStatus>, buckets: u16, seed: u64) -> PendingChecks {
+    pub fn new(engine: Arc<Engine>, status: Arc<FleetStatus>, buckets: u16, seed: u64) -> PendingChecks {
         PendingChecks {
             engine,
-            standing,
+            status,
             buckets: vec![BucketState::default(); usize::from(buckets.clamp(1, 256))],
-            dice: Rng::new(seed),
+            rng: Rng::new(seed),
             tickets: HashMap::new(),
             last: 0,
-            told: HashMap::new(),
+            last_replies: HashMap::new(),
             queues: Vec::new(),
             breaker: Breaker::Closed { misses: 0 },
             clock: RedisClock::default(),
-            asked: RemoteCheckCounts::default(),
+            counts: RemoteCheckCounts::default(),
         }
     }
 
     /// The outcomes since the start.
     #[must_use]
-    pub fn asked(&self) -> RemoteCheckCounts {
-        self.asked
+    pub fn counts(&self) -> RemoteCheckCounts {
+        self.counts
     }
 
     /// Makes the calls of a ticket, whose answers are of use until `due`. Without calls to make,
-    /// `on_brought(None)` runs at once.
+    /// `on_reply(None)` runs at once.
     pub fn ask(
         &mut self,
         (ticket, due): (&Shortfalls, Timestamp),
-        on_brought: OnCheckReply,
+        on_reply: OnCheckReply,
         version: impl Fn(u64) -> u64,
         now: Now,
         out: &mut Vec<ScriptCommand>,
@@ -110,8 +110,8 @@ impl PendingChecks {
         self.expire(now.at);
         let costs = if due > now.at { self.costs(ticket, version, now) } else { None };
         let Some(costs) = costs.filter(|_| self.may_call(now.at)) else {
-            self.asked.declined += 1;
-            on_brought(None);
+            self.counts.declined += 1;
+            on_reply(None);
             return;
         };
         self.last += 1;
@@ -122,14 +122,14 @@ impl PendingChecks {
             let (needs, costs): (Vec<Shortfall>, Vec<KeyPayment>) = costs.into_iter().unzip();
             out.push(ScriptCommand::Exact(Payment { head, costs, ticket: (number, needs) }));
         }
-        let brought = CheckReply::new(&self.engine, now);
-        self.tickets.insert(number, WaitingRequests { due, left, brought, on_brought });
+        let reply = CheckReply::new(&self.engine, now);
+        self.tickets.insert(number, WaitingRequests { due, left, reply, on_reply });
     }
 
     /// Expires tickets.
     pub fn tick(&mut self, now: Now) {
         self.expire(now.at);
-        if self.standing.is_redis_reachable() {
+        if self.status.is_redis_reachable() {
             self.offer_probe(now.at);
         }
     }
@@ -146,7 +146,7 @@ impl PendingChecks {
         self.expire(now.at);
         payment.head.bucket.of_each(&mut self.buckets).answered(answer.born_us);
         self.clock.heard(answer.now_us, now.at);
-        self.note_told(payment, &answer.results, now.at);
+        self.record_last_replies(payment, &answer.results, now.at);
         self.settle(payment, &answer.results, answer.now_us, now);
     }
 
@@ -159,9 +159,9 @@ impl PendingChecks {
     /// Ends a ticket without an answer. Dropping its reply refunds its payments so far.
     fn end_unanswered(&mut self, ticket: u64, now: Timestamp) {
         if let Some(open) = self.tickets.remove(&ticket) {
-            self.asked.missed += 1;
-            drop(open.brought);
-            (open.on_brought)(None);
+            self.counts.missed += 1;
+            drop(open.reply);
+            (open.on_reply)(None);
             self.missed(now);
         }
     }
@@ -196,7 +196,7 @@ impl PendingChecks {
             let budget: &FleetBudget = budgets.get(&number)?;
             let terms: CellQuota = terms(budget, version(number))?;
             let key = need.key.name();
-            let heard = self.told.get(&key).filter(|heard| now.at.since(heard.at) < heard.kept);
+            let heard = self.last_replies.get(&key).filter(|heard| now.at.since(heard.at) < heard.kept);
             let knew_us = heard.map(|heard| Micros::from(now.at.since(heard.at)).0);
             let window = cell_window(budget, self.clock.unix_us(now));
             let cost =
@@ -217,8 +217,8 @@ impl PendingChecks {
         let mut late = None;
         let in_time = self.tickets.get_mut(ticket);
         let is_late = in_time.is_none();
-        let brought = match in_time {
-            Some(open) => &mut open.brought,
+        let reply = match in_time {
+            Some(open) => &mut open.reply,
             // The ticket has expired: tokens go into the share and are refunded from there.
             None => late.insert(CheckReply::new(&self.engine, now)),
         };
@@ -226,52 +226,52 @@ impl PendingChecks {
         let is_paid = paid.iter().all(|paid| paid.wait == CostCover::No);
         for (need, paid) in needs.iter().zip(paid) {
             match paid.wait {
-                CostCover::No if is_paid => brought.add_granted(need, paid.level, sent_at),
-                CostCover::No => brought.add_uncharged(need, paid.level, sent_at),
-                CostCover::Until(us) => brought.add_refused(need, Some(Micros(us)), paid.level, sent_at),
-                CostCover::Never => brought.add_refused(need, None, paid.level, sent_at),
+                CostCover::No if is_paid => reply.add_granted(need, paid.level, sent_at),
+                CostCover::No => reply.add_uncharged(need, paid.level, sent_at),
+                CostCover::Until(us) => reply.add_refused(need, Some(Micros(us)), paid.level, sent_at),
+                CostCover::Never => reply.add_refused(need, None, paid.level, sent_at),
             }
-            if let Some(said) = &paid.window {
-                let more = (said.more_us > 0).then(|| NextIncrease {
-                    at: now.at.after(Duration::from_micros(said.more_us)),
-                    is_exhausted: said.stands == WindowStatus::SpentOut,
+            if let Some(window) = &paid.window {
+                let more = (window.more_us > 0).then(|| NextIncrease {
+                    at: now.at.after(Duration::from_micros(window.more_us)),
+                    is_exhausted: window.stands == WindowStatus::SpentOut,
                 });
-                brought.set_window_refill(more, paid_us);
+                reply.set_window_refill(more, paid_us);
             }
         }
         if is_late {
             return;
         }
-        self.came(*ticket, now);
+        self.end_part(*ticket, now);
     }
 
     /// Counts one answered part of a ticket; the last one completes the ticket.
-    fn came(&mut self, ticket: u64, now: Now) {
+    fn end_part(&mut self, ticket: u64, now: Now) {
         let Some(open) = self.tickets.get_mut(&ticket) else { return };
         open.left = open.left.saturating_sub(1);
         if open.left == 0
             && let Some(open) = self.tickets.remove(&ticket)
         {
-            self.asked.answered += 1;
+            self.counts.answered += 1;
             self.heard_in_time();
-            (open.on_brought)(Some(open.brought.with_time(now)));
+            (open.on_reply)(Some(open.reply.with_time(now)));
         }
     }
 
-    fn note_told(&mut self, payment: &Payment, paid: &[PaymentResult], now: Timestamp) {
-        if self.told.len() >= TOLD_MAX {
-            self.told.retain(|_, heard| now.since(heard.at) < heard.kept.min(TOLD_FOR));
+    fn record_last_replies(&mut self, payment: &Payment, paid: &[PaymentResult], now: Timestamp) {
+        if self.last_replies.len() >= LAST_REPLIES_MAX {
+            self.last_replies.retain(|_, heard| now.since(heard.at) < heard.kept.min(LAST_REPLY_AGE_MAX));
         }
-        if self.told.len() >= TOLD_MAX {
+        if self.last_replies.len() >= LAST_REPLIES_MAX {
             return;
         }
         for (cost, paid) in payment.costs.iter().zip(paid) {
             let kept = match (cost.window, &paid.window) {
-                (Some(window), Some(said)) => window.lasts_us(said),
+                (Some(window), Some(reply)) => window.lasts_us(reply),
                 _ => cost.terms.kept_us(paid.level),
             };
             let kept = Duration::from_micros(kept);
-            self.told.insert(cost.key, LastReply { at: now, kept });
+            self.last_replies.insert(cost.key, LastReply { at: now, kept });
         }
     }
 
@@ -287,9 +287,9 @@ impl PendingChecks {
     /// Ends all tickets without an answer.
     fn dismiss(&mut self) {
         for (_, open) in self.tickets.drain() {
-            self.asked.missed += 1;
-            drop(open.brought);
-            (open.on_brought)(None);
+            self.counts.missed += 1;
+            drop(open.reply);
+            (open.on_reply)(None);
         }
     }
 }
@@ -304,6 +304,6 @@ impl std::fmt::Debug for PendingChecks {
 const IN_FLIGHT_MAX: u32 = 192;
 
 /// Keys whose last report is remembered: about 4 MB.
-const TOLD_MAX: usize = 1 << 16;
+const LAST_REPLIES_MAX: usize = 1 << 16;
 
-const TOLD_FOR: Duration = Duration::from_secs(60);
+const LAST_REPLY_AGE_MAX: Duration = Duration::from_secs(60);

@@ -12,9 +12,9 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, Wr
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{Sleep, sleep};
 
-use super::class::{FailureClass, LinkError};
+use super::failure::{FailureClass, LinkError};
 use super::frame::Scanner;
-use super::patience::ReplyTimeout;
+use super::reply_timeout::ReplyTimeout;
 use crate::clock::read_boot_nanos;
 
 pub(super) type CommandResult = Result<Value, LinkError>;

@@ -1,7 +1,7 @@
 //! The log of one server: one line per change of state, rate-limited. It names the server and the class of
 //! failure, never a key or a password.
 
-use super::class::LinkError;
+use super::failure::LinkError;
 use super::node::NodeState;
 use crate::clock::{Timestamp, read_boot_nanos};
 

@@ -1,7 +1,6 @@
 //! The sync state of a key of a fleet budget: the last report to Redis, local demand, and the next command.
 
 mod demand;
-mod pace;
 mod window;
 
 use super::cell::{CellQuota, CellReply, CellReport, CellRequest, TOKEN};
@@ -9,9 +8,18 @@ use super::window::{CellWindow, WindowRefund, WindowRequest, WindowStatus};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{FleetBudget, ShareReport, SharedKey};
 use demand::{needed, own_part, token_takes};
-pub(super) use pace::Pace;
 use std::time::Duration;
 pub(super) use window::{cell_window, terms};
+
+/// Inputs common to all keys of a tick.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pace {
+    pub(super) now: Timestamp,
+    pub(super) hosts: u32,
+    pub(super) round_trip: Duration,
+    /// Redis is reachable again, but other hosts may still be in fallback.
+    pub(super) others_are_away: bool,
+}
 
 #[derive(Debug)]
 pub(super) struct KeySync {
@@ -178,7 +186,7 @@ impl KeySync {
         terms: CellQuota,
         (budget, window): (&FleetBudget, Option<CellWindow>),
         pace: &Pace,
-        dice: u32,
+        random: u32,
     ) -> CellRequest {
         let is_first = self.asked_at.is_none();
         let waited = self.asked_at.map_or(EVERY, |asked| pace.now.since(asked));
@@ -211,7 +219,7 @@ impl KeySync {
         let want = if borrows { wanted.saturating_sub(u64::from(reported.borrowed)) } else { 0 };
         let needed = want.saturating_mul(TOKEN);
         let paced =
-            if pace.others_are_away { needed.min(own_part(waited, dice, budget, pace)) } else { needed };
+            if pace.others_are_away { needed.min(own_part(waited, random, budget, pace)) } else { needed };
         self.is_paced = paced < needed;
         let want = paced.min(self.fair(reported.debt, waited, budget, pace));
         let knew = self.known.map(|(at, kept)| (pace.now.since(at), kept)).filter(|(age, kept)| age < kept);
@@ -230,16 +238,16 @@ impl KeySync {
             want,
             demand: self.demand,
             waited_us: Micros::from(waited.min(WAITED_MAX)).0,
-            dice,
+            random,
             knew_us: knew.map(|(age, _)| Micros::from(age).0),
             window: window.map(|window| WindowRequest { window, returned }),
         }
     }
 
     /// Applies a reply to the command sent at `sent`. Returns whether that command was in flight.
-    pub(super) fn hear(
+    pub(super) fn apply_reply(
         &mut self,
-        (ask, said): (&CellRequest, &CellReply),
+        (ask, reply): (&CellRequest, &CellReply),
         sent: Timestamp,
         pace: &Pace,
     ) -> bool {
@@ -248,29 +256,29 @@ impl KeySync {
             return false;
         }
         let report =
-            CellReport { hold: ask.hold + said.grant, demand: ask.demand, generation: said.generation };
+            CellReport { hold: ask.hold + reply.grant, demand: ask.demand, generation: reply.generation };
         (self.in_flight, self.last) = (false, Some(report));
-        let window = ask.window.zip(said.window);
+        let window = ask.window.zip(reply.window);
         let kept_us = match &window {
-            Some((ask, said)) => ask.window.lasts_us(said),
-            None => ask.terms.kept_us(said.level),
+            Some((ask, reply)) => ask.window.lasts_us(reply),
+            None => ask.terms.kept_us(reply.level),
         };
         self.known = Some((now, Duration::from_micros(kept_us)));
-        self.more = window.filter(|(_, said)| said.more_us > 0).map(|(_, said)| {
-            (now.after(Duration::from_micros(said.more_us)), said.stands == WindowStatus::SpentOut)
+        self.more = window.filter(|(_, reply)| reply.more_us > 0).map(|(_, reply)| {
+            (now.after(Duration::from_micros(reply.more_us)), reply.stands == WindowStatus::SpentOut)
         });
-        self.level = said.level;
-        self.fleet_demand = said.demand;
-        self.is_short = said.grant < ask.want || self.is_paced;
+        self.level = reply.level;
+        self.fleet_demand = reply.demand;
+        self.is_short = reply.grant < ask.want || self.is_paced;
         self.token_takes = match window {
             Some(_) => EVERY,
-            None => token_takes(ask.terms.rate, self.demand, said.demand),
+            None => token_takes(ask.terms.rate, self.demand, reply.demand),
         };
         true
     }
 
     /// Forgets the last report if the command sent at that time may or may not have run.
-    pub(super) fn lose(&mut self, sent: Timestamp) {
+    pub(super) fn record_failure(&mut self, sent: Timestamp) {
         if self.asked_at == Some(sent) {
             self.forget();
             self.is_lost = true;

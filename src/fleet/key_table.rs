@@ -1,0 +1,114 @@
+//! The table of per-key sync state, by key and in order of due time.
+
+use super::key_sync::KeySync;
+use crate::clock::Timestamp;
+use crate::engine::SharedKey;
+use foldhash::fast::FixedState;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+
+/// A table of entries, each with a number.
+#[derive(Debug, Default)]
+pub(super) struct KeyTable {
+    entries: Vec<KeySync>,
+    free: Vec<usize>,
+    /// Keys are digests under a secret, so that no client can force collisions, and a fast hash is safe.
+    by_key: HashMap<([u8; 16], u64), usize, FixedState>,
+    /// Rescheduled entries occur more than once; the entry's own due time decides.
+    due: BinaryHeap<Reverse<(Timestamp, usize)>>,
+}
+
+impl KeyTable {
+    /// Makes the entry wait for its bucket: it is not due until scheduled again.
+    pub(super) fn wait(&mut self, number: usize) {
+        let entry = self.entry_mut(number);
+        (entry.due, entry.waits) = (NEVER, true);
+    }
+
+    /// Ends the entry's wait. Returns whether it did wait: it may have been closed meanwhile and its number reused.
+    pub(super) fn wake(&mut self, number: usize) -> bool {
+        let entry = self.entry_mut(number);
+        std::mem::take(&mut entry.waits) && !entry.in_flight
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    #[allow(clippy::indexing_slicing, reason = "numbers are those of entries, and none is ever removed")]
+    pub(super) fn entry(&self, number: usize) -> &KeySync {
+        &self.entries[number]
+    }
+
+    #[allow(
+        clippy::indexing_slicing,
+        reason = "as above: the tokens of a key without an entry would be lost"
+    )]
+    pub(super) fn entry_mut(&mut self, number: usize) -> &mut KeySync {
+        &mut self.entries[number]
+    }
+
+    /// The entry at `number`, if it still belongs to `key`.
+    pub(super) fn entry_of(&mut self, number: usize, key: &[u8; 16]) -> Option<&mut KeySync> {
+        Some(self.entry_mut(number)).filter(|entry| entry.key.name() == *key)
+    }
+
+    pub(super) fn find(&self, key: &SharedKey) -> Option<usize> {
+        self.by_key.get(&(key.name(), key.budget())).copied()
+    }
+
+    /// The numbers of all entries, sorted, so that runs are reproducible.
+    pub(super) fn numbers(&self) -> Vec<usize> {
+        let mut numbers: Vec<usize> = self.by_key.values().copied().collect();
+        numbers.sort_unstable();
+        numbers
+    }
+
+    /// All entries, in any order.
+    pub(super) fn entries(&self) -> impl Iterator<Item = &KeySync> {
+        self.by_key.values().map(|number| self.entry(*number))
+    }
+
+    pub(super) fn open(&mut self, key: SharedKey, now: Timestamp) -> usize {
+        let entry = KeySync::new(key, now);
+        let number = self.free.pop().unwrap_or(self.entries.len());
+        match self.entries.get_mut(number) {
+            Some(place) => *place = entry,
+            None => self.entries.push(entry),
+        }
+        self.by_key.insert((key.name(), key.budget()), number);
+        number
+    }
+
+    /// Closes an entry. Returns its budget's number, if the entry was open.
+    pub(super) fn close(&mut self, number: usize) -> Option<u64> {
+        let entry = self.entry_mut(number);
+        (entry.due, entry.waits) = (NEVER, false);
+        let key = entry.key;
+        self.by_key.remove(&(key.name(), key.budget()))?;
+        self.free.push(number);
+        Some(key.budget())
+    }
+
+    pub(super) fn schedule(&mut self, number: usize, at: Timestamp) {
+        self.entry_mut(number).due = at;
+        self.due.push(Reverse((at, number)));
+    }
+
+    pub(super) fn take_due(&mut self, now: Timestamp) -> Option<usize> {
+        loop {
+            let Reverse((due, number)) = *self.due.peek().filter(|Reverse((due, _))| *due <= now)?;
+            self.due.pop();
+            let entry = self.entry_mut(number);
+            if entry.due == due && !entry.in_flight {
+                return Some(number);
+            }
+        }
+    }
+
+    pub(super) fn next(&self) -> Timestamp {
+        self.due.peek().map_or(NEVER, |Reverse((due, _))| *due)
+    }
+}
+
+pub(super) const NEVER: Timestamp = Timestamp::from_nanos(u64::MAX);
