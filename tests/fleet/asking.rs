@@ -340,7 +340,7 @@ fn drawn(seed: u64) -> Plan {
 
 #[test]
 fn what_passes_was_paid_for_whatever_becomes_of_the_calls() {
-    let runs = std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(60);
+    let runs = std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(30);
     let mut used = (0.0, 0.0);
     for seed in seed()..seed() + runs {
         let plan = drawn(seed);
@@ -380,7 +380,7 @@ fn ten_a_day_over_a_hundred_hosts_is_ten() {
 /// Of a budget that earns nothing meanwhile, whatever is lost, late, given up or refused by another rule.
 #[test]
 fn admitted_tokens_are_charged_and_unused_ones_return() {
-    let runs = std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(60);
+    let runs = std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(30);
     let (mut missed, mut admitted) = (0, 0);
     for seed in seed()..seed() + runs {
         let plan = drawn(seed);

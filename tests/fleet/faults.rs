@@ -65,7 +65,7 @@ fn no_more_tokens_are_admitted_than_were_charged_when_replies_are_lost() {
         [0, 100].into_iter().flat_map(|credit| loads.iter().map(move |load| (credit, *load)))
     {
         let faults = Faults { lost: 300, ..Faults::default() };
-        let ms = if is_short() { 10_000 } else { 20_000 };
+        let ms = if is_short() { 5_000 } else { 20_000 };
         let cell = Plan::cell(20, Shape::Even, load);
         let plan = Plan { credit, tenants: 16, audited: true, ms, faults, ..cell };
         let world = run(&plan);
