@@ -2,20 +2,20 @@
 //! and no decision waits for it: a thread of its own, which may be late.
 
 mod answer;
+mod change_log;
 mod connection;
 mod control;
-mod doors;
 mod fleet;
-mod front;
 mod health;
 mod history;
 mod http_connections;
-mod ledger;
+mod listeners;
 mod metrics;
 mod pages;
 mod recording;
 mod router;
 mod status;
+mod status_page;
 mod switches;
 mod verbs;
 
@@ -26,14 +26,14 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 pub use answer::SAFETY;
+pub use change_log::ChangeLedger;
 pub use control::{
     DaemonControl, DomainInForce, ProcessRecord, ReloadResult, RulesRecord, ServedSocket, ThreadRecord,
 };
-pub use doors::{AdminSocket, Listeners};
 pub(crate) use fleet::{FleetPage, FleetRuleStatus, FleetSummary, RedisNodeStatus, ReserveStatus};
 pub use history::History;
 pub use http_connections::{HttpConnection, HttpConnections, head_patience};
-pub use ledger::ChangeLedger;
+pub use listeners::{AdminSocket, Listeners};
 pub use pages::paths as page_paths;
 pub use status::log_status;
 pub(crate) use status::{DaemonStatus, NamedCounts, RuleStatus};
@@ -82,20 +82,20 @@ pub struct AdminThread {
 
 impl AdminThread {
     /// The handle of the thread, and its work. A door that cannot be opened is logged and tried again.
-    pub fn new(desk: AdminState, mut doors: Listeners) -> (AdminThread, impl FnMut() + Send + 'static) {
+    pub fn new(state: AdminState, mut listeners: Listeners) -> (AdminThread, impl FnMut() + Send + 'static) {
         let stop = CancellationToken::new();
         let (tell_opened, opened) = sync_channel(1);
         let (tell_ended, ended) = sync_channel(1);
         // Before the daemon serves: later counts are growth.
-        desk.history.note(history::HistorySample::take(&desk));
-        let (desk, stopped) = (Arc::new(desk), stop.clone());
+        state.history.note(history::HistorySample::take(&state));
+        let (state, stopped) = (Arc::new(state), stop.clone());
         let work = move || {
             let opened = || {
                 let _ = tell_opened.try_send(());
             };
-            serve(&desk, &mut doors, &stopped, &opened);
+            serve(&state, &mut listeners, &stopped, &opened);
             // Close before signalling the end: the process may exit right after the signal.
-            doors.admin.close();
+            listeners.admin.close();
             let _ = tell_ended.try_send(());
         };
         (AdminThread { stop, opened, ended }, work)
@@ -110,20 +110,20 @@ impl AdminThread {
 impl Drop for AdminThread {
     fn drop(&mut self) {
         self.stop.cancel();
-        // The doors are closed then, and the path of the socket is left; an answer that takes longer is not waited for.
+        // The listeners are closed then, and the path of the socket is left; an answer that takes longer is not waited for.
         let _ = self.ended.recv_timeout(END_MAX);
     }
 }
 
 /// Serves until it is stopped.
-fn serve(desk: &Arc<AdminState>, doors: &mut Listeners, stopped: &CancellationToken, opened: &dyn Fn()) {
+fn serve(state: &Arc<AdminState>, listeners: &mut Listeners, stopped: &CancellationToken, opened: &dyn Fn()) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     #[allow(clippy::expect_used, reason = "for want of descriptors the thread is run again")]
     let runtime = runtime.expect("descriptors for a runtime");
     runtime.block_on(async {
-        let noted = Arc::clone(desk);
+        let noted = Arc::clone(state);
         tokio::spawn(async move { History::keep(&noted).await });
-        doors::serve(Arc::clone(desk), doors, opened, stopped).await;
+        listeners::serve(Arc::clone(state), listeners, opened, stopped).await;
     });
 }
 

@@ -10,7 +10,7 @@ use super::fleet::{FleetPage, FleetReading};
 use super::status::DaemonStatus;
 use super::switches::everything_everywhere;
 use super::verbs::{self, VerbResult};
-use super::{AdminState, front, metrics, recording};
+use super::{AdminState, metrics, recording, status_page};
 use crate::engine::{RuleName, SwitchOrigin, SwitchView, Target};
 use crate::rules::{NamedItem, NamedKind, facts};
 
@@ -144,7 +144,7 @@ const fn verb(path: &'static str, verb: Verb) -> Route {
 
 /// Every path.
 pub(super) const ROUTES: &[Route] = &[
-    route("/", "how it is, for people", RouteAction::Page(front::front)),
+    route("/", "how it is, for people", RouteAction::Page(status_page::front)),
     route("/metrics", "for Prometheus", RouteAction::Public(metrics::metrics)),
     route("/healthz", "whether the daemon lives", RouteAction::Public(healthz)),
     route("/status", "how it is, as JSON", RouteAction::Page(status)),

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::AdminState;
-use super::ledger::{ChangeStatus, utc};
+use super::change_log::{ChangeStatus, utc};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{BlockedKey, Mode, SwitchView, Target};
 

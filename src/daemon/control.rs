@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::helpers::Helpers;
 use super::last_good::AfterCrashLoop;
 use super::log_queue::LogQueue;
-use super::orders::SwitchesStore;
+use super::operator_control::SwitchesStore;
 use super::watch::ReloadSignal;
 use crate::admin::{DaemonControl, ProcessRecord, ReloadResult, RulesRecord};
 use crate::engine::FleetChange;

@@ -13,11 +13,11 @@ use super::control::Daemon;
 use super::fleet_start;
 use super::helpers::Helpers;
 use super::log_queue::LogQueue;
-use super::orders::{self, SwitchesStore};
+use super::operator_control::{self, SwitchesStore};
 use super::rules_in_force::{RulesInForce, log_problem};
 use super::service_manager::ServiceManager;
 use super::settings::{DomainSettings, SETTINGS_FILE, Settings};
-use super::{core_dumps, descriptors, log, passed, restart, signals, watch};
+use super::{core_dumps, descriptors, log, passed_socket, restart, signals, watch};
 use crate::admin::{AdminSocket, AdminState, AdminThread, ChangeLedger, Listeners, ServedSocket};
 use crate::clock::Clock;
 use crate::engine::{Engine, MAPPED_BYTES_MIN};
@@ -198,7 +198,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         };
         let told = tokio::spawn(keep_told(manager.clone(), pulse, shutdown.clone()));
         signals::tell_status(desk.clone()).map_err(ServeFailure::Run)?;
-        let office = open_office(desk, Listeners { admin, metrics: settings.metrics }, &helpers);
+        let office = start_admin(desk, Listeners { admin, metrics: settings.metrics }, &helpers);
         // Decision threads start first, in case threads are scarce.
         let server = server::start(&engine, &clock, options).map_err(ServeFailure::Threads)?;
         start_helpers(&helpers, &office);
@@ -287,7 +287,7 @@ fn server_options(
 /// Listens on the passed socket, else on one of our own.
 fn listen(settings: &Settings) -> Result<Listener, ServeFailure> {
     let wanted = &settings.socket.path;
-    if let Some(listener) = passed::listener()? {
+    if let Some(listener) = passed_socket::listener()? {
         if listener.path() != wanted {
             let (passed, wanted) = (listener.path().display(), wanted.display());
             warn!(%passed, %wanted, "the socket that was passed is elsewhere than `socket.path`: it is the one that counts");
@@ -349,17 +349,17 @@ fn watch_switches(
     orders: &Arc<SwitchesStore>,
     settings: &Settings,
     helpers: &Helpers,
-) -> orders::SwitchesWatch {
+) -> operator_control::SwitchesWatch {
     let (watch, work) = orders.watch(&settings.socket.path);
     helpers.add("switches", "the `disable` file has no effect and ends of switches are not kept", work);
     watch
 }
 
 /// Without this thread there is no admin socket; decisions continue.
-fn open_office(desk: AdminState, doors: Listeners, helpers: &Helpers) -> AdminThread {
-    let (office, work) = AdminThread::new(desk, doors);
+fn start_admin(state: AdminState, listeners: Listeners, helpers: &Helpers) -> AdminThread {
+    let (admin, work) = AdminThread::new(state, listeners);
     helpers.add("admin", "there is no admin socket and no metrics", work);
-    office
+    admin
 }
 
 /// Makes the directory of a socket if it is missing, but none of its parents.
@@ -395,7 +395,7 @@ enum ServeFailure {
     )]
     Admin(BindError),
     #[error("{0}")]
-    Passed(#[from] passed::Unusable),
+    Passed(#[from] passed_socket::Unusable),
     #[error("{}: cannot make the directory of the socket: {source}", path.display())]
     Directory { path: PathBuf, source: std::io::Error },
     #[error(

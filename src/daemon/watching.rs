@@ -13,7 +13,7 @@ use rustix::fs::inotify::{self, CreateFlags, ReadFlags, Reader, WatchFlags};
 use rustix::io::Errno;
 use tracing::warn;
 
-use super::places::DirectoryPaths;
+use super::watched_paths::DirectoryPaths;
 use crate::clock::read_boot_nanos;
 use crate::rules::{Fingerprint, glance};
 

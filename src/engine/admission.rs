@@ -3,8 +3,8 @@
 //! All shards that a request touches are locked throughout, in ascending order. Two requests therefore never
 //! take the same last token, never see partial charges, and never deadlock.
 
+use super::check::{CheckContext, StageCheck};
 use super::gate::GateRefusal;
-use super::part::{CheckContext, StageCheck};
 use super::shards::{SHARDS, Shard, Shards};
 use super::sync::MutexGuard;
 use crate::clock::Micros;

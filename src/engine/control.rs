@@ -11,7 +11,7 @@ mod switch;
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use super::ruling::Compiler;
+use super::rule_set::Compiler;
 use super::slots::{NewSlot, Slots};
 use super::totals::RuleTotals;
 use super::{Engine, ReplacedRuleSet};

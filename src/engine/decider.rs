@@ -11,7 +11,7 @@ use super::judgement::Judgement;
 use super::refundable_costs;
 use super::remote_check::{self, RemoteCheckResult};
 use super::request::{Charge, Op, Request};
-use super::ruling::CompiledRuleSet;
+use super::rule_set::CompiledRuleSet;
 use super::workspace::Workspace;
 use crate::clock::Now;
 use crate::rules::Selection;

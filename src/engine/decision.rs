@@ -1,7 +1,7 @@
 //! The answers of the engine.
 
+use super::check::StageCheck;
 use super::judgement::stage;
-use super::part::StageCheck;
 use super::remote_check::Shortfalls;
 use crate::clock::Micros;
 use crate::limit::QuotaLevel;

@@ -4,7 +4,7 @@
 use super::Engine;
 use super::control::{KeyError, RuleName};
 use super::digest::{Digest, HashKey, Salt};
-use super::ruling::{permit_salt, share_tag_and_salt};
+use super::rule_set::{permit_salt, share_tag_and_salt};
 use super::shards::{Shard, Shards};
 use super::sync::Mutex;
 use super::tag::Tag;

@@ -1,7 +1,7 @@
 //! The memory of a key, computed from the numbers of its limit without allocation or table access.
 
+use super::check::SoftState;
 use super::memory::usable;
-use super::part::SoftState;
 use super::table::bucket_bytes;
 use super::tag::{BlockedUntil, TableState};
 use crate::limit::Quota;

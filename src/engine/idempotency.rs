@@ -5,10 +5,10 @@
 
 use super::decision::{CheckedKeys, Decision, LimitView};
 use super::digest::{Digest, HashKey, KeyHash};
-use super::kept::{FIRST_RULING, SnapshotEntry};
 use super::name_table::NameTable;
 use super::request::{ByUnit, Charge, Descriptors, IdempotencyKey, Op, Request};
 use super::shards::Shards;
+use super::snapshot::{FIRST_RULING, SnapshotEntry};
 use super::sync::MutexGuard;
 use super::table::StateTable;
 use super::tag::{TableState, Tag};

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Engine;
-use super::ruling::CompiledRuleSet;
+use super::rule_set::CompiledRuleSet;
 use crate::rules::{Domain, NamedItem};
 
 /// The rules in force at one moment; they are not freed while this exists.

@@ -6,16 +6,16 @@ mod one_rule;
 
 use super::Engine;
 use super::admission::{Admission, Intent, admit};
+use super::check::{CheckContext, CheckStage, StageCheck};
 use super::counters::{CheckResult, ThreadCounters};
 use super::decider::under_locks;
 use super::decision::{CheckedKeys, Decision, EngineAnswer, LimitView};
 use super::gate::{Gate, GateRefusal, GateRequest};
 use super::idempotency::{Grant, KnownName, NamedRequest};
 use super::leases::{LeaseCost, LeaseResource, NewLease, Reservation, Session};
-use super::part::{CheckContext, CheckStage, StageCheck};
 use super::remote_check::Shortfalls;
 use super::request::{Op, Request};
-use super::ruling::{CompiledDomain, CompiledRuleSet};
+use super::rule_set::{CompiledDomain, CompiledRuleSet};
 use super::slots::Slot;
 use super::sync::Ordering;
 use super::workspace::Workspace;

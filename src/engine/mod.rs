@@ -5,6 +5,7 @@
 mod admission;
 mod algorithm;
 mod callers;
+mod check;
 mod control;
 mod counters;
 mod decider;
@@ -19,23 +20,22 @@ mod in_force;
 #[cfg(feature = "interleavings")]
 mod interleavings;
 mod judgement;
-pub mod kept;
 mod leases;
 mod ledger;
 mod memory;
 mod name_table;
-mod part;
 mod permits;
 mod pool;
 mod refundable_costs;
 mod remote_check;
 mod request;
-mod ruling;
+mod rule_set;
 mod shards;
 mod signals;
 mod siphash;
 mod sketch;
 mod slots;
+pub mod snapshot;
 mod sync;
 mod table;
 mod tag;
@@ -102,7 +102,7 @@ use leases::Leases;
 use memory::Memory;
 use pool::PoolTable;
 use refundable_costs::RefundableCosts;
-use ruling::CompiledRuleSet;
+use rule_set::CompiledRuleSet;
 use shards::{Shards, Sweeper};
 use slots::Slots;
 use sync::{AtomicBool, Mutex, Ordering};
@@ -133,7 +133,7 @@ pub struct Engine {
     pools: PoolTable,
     fleet: FleetMembership,
     /// Restored facts of the rules that were in force before a restart.
-    heritage: Mutex<kept::Heritage>,
+    heritage: Mutex<snapshot::Heritage>,
     /// Hashes the identities of rules and quotas, stable over restarts.
     fingerprints: KeyHash,
     /// Hashes callers, so that all requests of one caller are shed alike.

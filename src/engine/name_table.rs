@@ -1,9 +1,9 @@
 //! Tables of what is remembered of a name for a time, in shards of their own.
 
 use super::digest::Digest;
-use super::kept::copy_pieces;
 use super::memory::MemoryKind;
 use super::shards::Shards;
+use super::snapshot::copy_pieces;
 use super::sync::{Mutex, MutexGuard};
 use super::table::StateTable;
 use super::tag::TableState;

@@ -4,7 +4,7 @@ use super::Engine;
 use super::control::{KeyError, RuleName};
 use super::digest::Digest;
 use super::fleet::{FleetConcurrencyLimit, SharedKey};
-use super::ruling::permit_salt;
+use super::rule_set::permit_salt;
 use super::shards::{SHARDS, Shard};
 use super::tag::Tag;
 use crate::clock::Now;

@@ -18,8 +18,8 @@ use reserve::OtherHosts;
 pub use reserve::{OtherHostsSums, PoolReserve};
 
 use super::gate::PoolShedding;
-use super::kept::StoredPool;
 use super::signals::SignalReadings;
+use super::snapshot::StoredPool;
 use super::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering};
 use crate::clock::Timestamp;
 use crate::rules::shed::ShedPart;

@@ -6,14 +6,14 @@ use std::time::Duration;
 use arrayvec::ArrayVec;
 use serde::{Deserialize, Serialize};
 
+use super::check::StageCheck;
 use super::decision::{CheckedKeys, Decision};
 use super::digest::{Digest, HashKey, KeyHash};
-use super::kept::SnapshotEntry;
 use super::leases::{LeaseCost, LeaseResource};
 use super::name_table::NameTable;
-use super::part::StageCheck;
 use super::request::{Amount, Charge, Cost, Descriptors, IdempotencyKey, Request, UNIT_REQUESTS};
 use super::shards::Shards;
+use super::snapshot::SnapshotEntry;
 use super::tag::{TableState, Tag};
 use super::workspace::Workspace;
 use super::{Engine, idempotency};

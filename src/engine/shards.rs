@@ -3,10 +3,10 @@
 //! A shard holds one table of each kind, so that one lock covers all states of a key. Locks are taken in the
 //! order of shards.
 
+use super::check::SoftState;
 use super::digest::Digest;
 use super::fleet::SyncQueue;
 use super::memory::{Memory, MemoryKind};
-use super::part::SoftState;
 use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use super::table::StateTable;
 use super::tag::{BlockedUntil, TableState};

@@ -3,12 +3,12 @@
 use std::cell::Cell;
 use std::time::Duration;
 
+use super::check::{CheckStage, StageCheck};
 use super::counters::{CheckResult, ThreadCounters};
 use super::digest::Digest;
 use super::leases::LeaseResource;
-use super::part::{CheckStage, StageCheck};
 use super::request::{Charge, Descriptors, Op, Request, UNIT_REQUESTS};
-use super::ruling::{CompiledDomain, CompiledRule};
+use super::rule_set::{CompiledDomain, CompiledRule};
 use crate::limit::QuotaLevel;
 use crate::rules::{Domain, KeyScratch, Mode, NodeHit, NodeHits, Rule, Selection};
 use crate::terms::NoteKind;

@@ -29,7 +29,7 @@ use super::files::{AtomicFile, open_regular};
 use super::moment::Moment;
 use crate::clock::{Now, Timestamp};
 use crate::engine::Engine;
-use crate::engine::kept::{InvalidEntry, SnapshotEntry};
+use crate::engine::snapshot::{InvalidEntry, SnapshotEntry};
 use section::{SectionReader, SectionWriter};
 
 /// The key of the digests.

@@ -6,7 +6,7 @@ use super::asked::{AttributePairs, RequestFields, rule};
 use super::{VerbRefusal, VerbResult};
 use crate::admin::AdminState;
 use crate::admin::answer;
-use crate::admin::ledger::utc;
+use crate::admin::change_log::utc;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{BlockedKey, Engine, FleetChange, KeyError, RuleName, SwitchOrigin};
 

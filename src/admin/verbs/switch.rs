@@ -6,7 +6,7 @@ use super::asked::{RequestFields, rule};
 use super::{VerbRefusal, VerbResult};
 use crate::admin::AdminState;
 use crate::admin::answer;
-use crate::admin::ledger::utc;
+use crate::admin::change_log::utc;
 use crate::clock::Now;
 use crate::engine::{FleetChange, Switch, SwitchOrigin, SwitchView, Target};
 use crate::rules::Mode;

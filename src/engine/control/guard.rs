@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::{OperatorControl, RuleName};
 use crate::clock::Timestamp;
-use crate::engine::ruling::CompiledRuleSet;
+use crate::engine::rule_set::CompiledRuleSet;
 use crate::engine::sync::{AtomicU32, Ordering};
 use crate::rules::{Guard, Mode, Rule};
 

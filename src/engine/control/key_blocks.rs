@@ -8,7 +8,7 @@ use super::{OperatorControl, RuleName};
 use crate::clock::Timestamp;
 use crate::engine::Engine;
 use crate::engine::digest::Digest;
-use crate::engine::ruling::CompiledRule;
+use crate::engine::rule_set::CompiledRule;
 use crate::engine::shards::Shard;
 use crate::rules::{Domain, NamedKind, NotItsKey, Rule};
 

@@ -2,7 +2,7 @@
 
 use super::Judgement;
 use crate::engine::callers::SeenRequest;
-use crate::engine::part::{CheckStage, StageCheck};
+use crate::engine::check::{CheckStage, StageCheck};
 use crate::engine::sketch::Ranking;
 use crate::rules::Selection;
 

@@ -10,7 +10,7 @@ use crate::engine::counters::{CheckResult, ThreadCounters};
 use crate::engine::decision::{CheckedKeys, Decision, EngineAnswer, LimitView, RuleCheck};
 use crate::engine::digest::Digest;
 use crate::engine::request::{Op, Request, UNIT_REQUESTS};
-use crate::engine::ruling::{CompiledRule, SimpleRule};
+use crate::engine::rule_set::{CompiledRule, SimpleRule};
 use crate::engine::sketch::Ranking;
 use crate::engine::tag::Tag;
 use crate::engine::workspace::Workspace;

@@ -8,7 +8,7 @@ use super::lease_table::LeaseTable;
 use super::session::{OpenSession, Session, SessionHandle, SessionMember};
 use super::{Leases, TABLES};
 use crate::clock::{Now, Timestamp};
-use crate::engine::kept::{SnapshotEntry, StoredLease, StoredSession};
+use crate::engine::snapshot::{SnapshotEntry, StoredLease, StoredSession};
 
 impl Leases {
     /// Copies every named session with its leases.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::clock::Timestamp;
 use crate::engine::gate::PoolShedding;
-use crate::engine::kept::StoredPool;
+use crate::engine::snapshot::StoredPool;
 use crate::shed::brake::Brake;
 use crate::shed::slow_law::{Controller, STEP_MAX, SlowSeverity};
 use crate::shed::window::UtilizationWindow;

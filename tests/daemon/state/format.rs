@@ -1,6 +1,6 @@
 //! The format of snapshot entries: a change of a name or of an order below needs another `VERSION`.
 
-use tidegate::engine::kept::SnapshotEntry;
+use tidegate::engine::snapshot::SnapshotEntry;
 
 /// One entry of each kind. A snapshot has them as MessagePack: fields in this order, without their names.
 const ENTRIES: [&str; 14] = [

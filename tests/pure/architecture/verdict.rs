@@ -65,7 +65,7 @@ const FLOATS_IN: &[&str] = &[
     "engine/signals.rs",
     "engine/pool.rs",
     "engine/pool/controller.rs",
-    "engine/kept.rs",
+    "engine/snapshot.rs",
     "engine/gate.rs",
     "engine/watch.rs",
     "server/mod.rs",

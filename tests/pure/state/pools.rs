@@ -137,7 +137,7 @@ fn leases_expire_on_time_after_reboot() {
 
 #[test]
 fn restores_sessions_up_to_maximum_per_user() {
-    use tidegate::engine::kept::{SnapshotEntry, StoredSession};
+    use tidegate::engine::snapshot::{SnapshotEntry, StoredSession};
     let office = busy_for(1);
     let other = engine();
     let mut putting = other.putting_back(s(2));

@@ -4,8 +4,8 @@
 use super::SnapshotEntry;
 use crate::clock::Now;
 use crate::engine::Engine;
+use crate::engine::check::SoftState;
 use crate::engine::digest::Digest;
-use crate::engine::part::SoftState;
 use crate::engine::shards::{SHARDS, Shard};
 use crate::engine::table::{Copied, CopyProgress, StateTable};
 use crate::engine::tag::{BlockedUntil, TableState};

@@ -14,11 +14,11 @@ use super::control::{BlockedKeys, CallerSample, FleetBlockedKeys, OperatorContro
 use super::decision::Unmatched;
 use super::digest::{Digest, HashKey, KeyHash, Salt};
 use super::gate::{Gate, PoolShedding};
-use super::kept::{FIRST_RULING, Heritage, fingerprint};
 use super::memory::MemoryKind;
 use super::pool::Pool;
 use super::request::Request;
 use super::slots::{Slot, Slots};
+use super::snapshot::{FIRST_RULING, Heritage, fingerprint};
 use super::tag::Tag;
 use crate::clock::{Micros, Timestamp};
 use crate::limit::Quota;

@@ -5,11 +5,11 @@
 use super::{SnapshotEntry, StoredLease, StoredPool, StoredSession};
 use crate::clock::Now;
 use crate::engine::Engine;
+use crate::engine::check::SoftState;
 use crate::engine::digest::Digest;
 use crate::engine::leases::{ConnectionParams, LeaseResource, Session};
 use crate::engine::memory::Memory;
-use crate::engine::part::SoftState;
-use crate::engine::ruling::permit_salt;
+use crate::engine::rule_set::permit_salt;
 use crate::engine::shards::{SHARDS, Shard};
 use crate::engine::table::StateTable;
 use crate::engine::tag::{BlockedUntil, TableState, Tag};

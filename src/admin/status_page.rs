@@ -6,9 +6,9 @@ mod sections;
 use maud::{PreEscaped, html};
 
 use super::answer::{self, HttpAnswer};
+use super::change_log::utc;
 use super::health::{CheckState, Health};
 use super::history::{HistorySample, RateHistory};
-use super::ledger::utc;
 use super::status::DaemonStatus;
 use super::{AdminState, pages};
 use crate::page::{counted, document, nonce};
@@ -67,7 +67,7 @@ fn text(status: &DaemonStatus, story: &RateHistory, [host, at, nonce]: [&str; 3]
                     }
                 }
             }
-            script nonce=(nonce) { (PreEscaped(include_str!("front/page.js"))) }
+            script nonce=(nonce) { (PreEscaped(include_str!("status_page/page.js"))) }
         }
     };
     document(&format!("{mark} tidegate {host}"), nonce, &head, "", &body)

@@ -10,7 +10,7 @@ use super::digest::Digest;
 use super::fleet::SharedKey;
 use super::leases::LeaseCharge;
 use super::remote_check::Shortfall;
-use super::ruling::CompiledRule;
+use super::rule_set::CompiledRule;
 use super::shards::{Shard, Shards};
 use super::slots::Slot;
 use crate::clock::{Micros, Now, Timestamp};

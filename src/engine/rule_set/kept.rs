@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::{CompiledDomain, CompiledRule, CompiledRuleSet};
 use crate::engine::digest::KeyHash;
-use crate::engine::kept::{StoredRule, fingerprint};
+use crate::engine::snapshot::{StoredRule, fingerprint};
 use crate::rules::Rule;
 use crate::rules::shed::ShedPart;
 
