@@ -24,13 +24,13 @@ use crate::protocol::{
 pub(super) struct Args {
     /// The domain whose rules judge
     domain: String,
-    /// What is known of the work, in order; an empty value counts as absent
+    /// Attributes of the request, in order; an empty value counts as absent
     #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
     attributes: Vec<(String, String)>,
-    /// What is to be run, and its arguments
+    /// The command to run, and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-    /// What it costs, in requests
+    /// Its cost, in requests
     #[arg(long, default_value_t = 1, value_name = "N")]
     cost: u64,
     /// How important it is, in the words of the rules
@@ -45,7 +45,7 @@ pub(super) struct Args {
     /// How long to wait for an answer
     #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
     timeout: Duration,
-    /// What to make of a daemon that does not answer
+    /// The decision when the daemon does not answer
     #[arg(long, value_enum, default_value_t)]
     on_failure: OnFailure,
 }

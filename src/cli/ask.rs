@@ -21,10 +21,10 @@ use crate::protocol::{
 pub(super) struct Args {
     /// The domain whose rules judge
     domain: String,
-    /// What is known of the request, in order; an empty value counts as absent
+    /// Attributes of the request, in order; an empty value counts as absent
     #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
     attributes: Vec<(String, String)>,
-    /// What it costs, in requests
+    /// Its cost, in requests
     #[arg(long, default_value_t = 1, value_name = "N")]
     cost: u64,
     /// How important it is, in the words of the rules
@@ -39,7 +39,7 @@ pub(super) struct Args {
     /// How long to wait for the answer
     #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
     timeout: Duration,
-    /// What to make of a daemon that does not answer
+    /// The decision when the daemon does not answer
     #[arg(long, value_enum, default_value_t)]
     on_failure: OnFailure,
     /// How to print the answer
@@ -47,7 +47,7 @@ pub(super) struct Args {
     format: OutputFormat,
 }
 
-/// What a daemon that does not answer comes to.
+/// The decision when the daemon does not answer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum OnFailure {
     /// Go on: a limiter must not stop the work that it limits (exit code 0)

@@ -15,7 +15,7 @@ use crate::protocol::{CheckRequest, DescriptorList, PAIRS_MAX, RequestFrame, enc
 
 /// Asks a running daemon as fast as it answers, and says how long the answers took
 ///
-/// Peeks unless told to hit, so that nobody's quota is used up. The load comes from this process, on the same cores:
+/// Peeks unless `--hit` is given, so that no quota is used up. The load comes from this process, on the same cores:
 /// figures of two machines, or of a busy one, do not compare.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]

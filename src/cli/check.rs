@@ -14,7 +14,7 @@ use crate::admin::DaemonStatus;
 use crate::rules::words::counted;
 use block::BlockSettings;
 
-/// Reads settings and rules as the daemon would, and says what is wrong and what each rule admits
+/// Reads settings and rules as the daemon would, and prints errors and the bound of each rule
 #[derive(Clone, Debug, Default, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub struct Args {
@@ -23,13 +23,13 @@ pub struct Args {
     /// The settings to start from when no PATH is given; without it /etc/tidegate/tidegate.yaml if there is one
     #[arg(long, value_name = "FILE", conflicts_with = "path")]
     pub config: Option<PathBuf>,
-    /// Say what so many hosts admit together; without it so many as the daemon of the settings counts, if it counts any
+    /// Print bounds for this number of hosts; default: the number that the running daemon counts
     #[arg(long, value_name = "N")]
     pub hosts: Option<NonZeroU32>,
     /// Print every rule, however many there are; without it the first 200
     #[arg(long)]
     pub all: bool,
-    /// How to print what was found
+    /// The format of the output
     #[arg(long, value_enum, default_value_t)]
     pub format: OutputFormat,
     /// Whether to use colour

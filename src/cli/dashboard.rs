@@ -16,7 +16,7 @@ use crate::daemon::log;
 use crate::sys;
 use proxy::Proxy;
 
-/// Shows the daemon's page in a browser: serves it on this host alone, at an address that nobody can guess
+/// Shows the daemon's page in a browser: serves it on this host alone, at an address that cannot be guessed
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(super) struct Args {
@@ -28,7 +28,7 @@ pub(super) struct Args {
 }
 
 const HELP: &str = "\
-Prints the address and serves until ^C. Whoever knows the address may look as long as it runs, and can change nothing:
+Prints the address and serves until ^C. Anyone with the address may look while it runs, and can change nothing:
 it is GET only, and the verbs are not served. It is another one each time.
 
 For a host that you reach by ssh, give a port, forward it in another terminal, and open what was printed.

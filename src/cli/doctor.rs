@@ -20,7 +20,7 @@ use crate::daemon::settings::{SETTINGS_FILE, Settings};
 use finding::{DoctorFinding, FindingSeverity};
 use user::User;
 
-/// Says what is wrong here and how to mend it
+/// Reports faults of this host with help for each
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {

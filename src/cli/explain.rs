@@ -30,7 +30,7 @@ use finding::{Explained, ExplainedRequest, explain};
 pub(super) struct Args {
     /// The domain whose rules judge
     domain: String,
-    /// What is known of the request, in order: its first descriptor
+    /// Attributes of the request, in order: its first descriptor
     #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
     attributes: Vec<(String, String)>,
     /// Another descriptor of the request, for descriptor trees; may be given several times
@@ -42,13 +42,13 @@ pub(super) struct Args {
     /// The settings to start from when no rules are given; without it /etc/tidegate/tidegate.yaml if there is one
     #[arg(long, value_name = "FILE", conflicts_with = "rules")]
     config: Option<PathBuf>,
-    /// What it costs: in requests, or in another unit; may be given once for each unit [default: 1]
+    /// Its cost: in requests, or in another unit; may be given once for each unit [default: 1]
     #[arg(long, value_name = "[UNIT=]N", value_parser = cost)]
     cost: Vec<(String, u32)>,
     /// How important it is, in the words of the rules
     #[arg(long, value_name = "NAME")]
     priority: Option<String>,
-    /// Asks the daemon, too, what it has counted by these rules, and what it has of the keys that it shares
+    /// Also asks the daemon for its counts under these rules, and for its share of fleet budgets
     #[arg(long)]
     live: bool,
     #[command(flatten)]

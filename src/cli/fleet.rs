@@ -33,7 +33,7 @@ pub(super) struct Args {
 
 #[derive(Clone, Debug, Subcommand)]
 enum Show {
-    /// Shows what this host has of one key: in hand, owed, and what Redis last said of it; or its places, and how many are in
+    /// Shows one key on this host: borrowed tokens, debt, and the last reply of Redis; or its permits, and how many are in
     /// use
     Show(FleetKeyArgs),
 }

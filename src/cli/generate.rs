@@ -29,7 +29,7 @@ enum GeneratedKind {
         #[arg(value_name = "DIR")]
         directory: PathBuf,
     },
-    /// Prints what a shell needs to complete commands and options
+    /// Prints the completions of commands and options for a shell
     Completions {
         /// Which shell
         shell: Shell,

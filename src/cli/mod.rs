@@ -58,7 +58,7 @@ enum Command {
     Test(test::Args),
     /// Asks whether a piece of work may start, and charges it when it may
     Hit(ask::Args),
-    /// Asks what `hit` would say, and changes nothing
+    /// Asks for the decision of `hit`, and changes nothing
     Peek(ask::Args),
     Acquire(acquire::Args),
     Record(record::Args),

@@ -21,7 +21,7 @@ use crate::trace::table::counted;
 use feed::{Feed, FeedItem, FeedReport};
 use sink::Sink;
 
-/// Records what the daemon judges, for a while, as a trace for `tidegate replay`
+/// Records the requests that the daemon judges as a trace for `tidegate replay`
 ///
 /// Values of attributes are hashed with a key that is drawn for this recording and kept nowhere: one caller stays one
 /// caller. Name the attributes that rules match on with --clear. No decision waits for the recording: it drops and counts
@@ -35,7 +35,7 @@ pub(super) struct Args {
     /// Where to: a file that is not there yet, or - for standard output
     #[arg(long, value_name = "FILE", default_value = "-")]
     out: PathBuf,
-    /// What is asked about this domain alone [default: all]
+    /// Only requests of this domain [default: all]
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
     /// Do not hash the values of this attribute; repeat it for others

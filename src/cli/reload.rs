@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use super::CliResult;
 use super::admin_client::AdminArgs;
 
-/// Has the daemon read its rules again, as SIGHUP does, and says what came of it
+/// Has the daemon read its rules again, as SIGHUP does, and prints the result
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(super) struct Args {

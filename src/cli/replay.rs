@@ -31,10 +31,10 @@ pub(super) struct Args {
     /// A directory of rules, or one file
     #[arg(long, value_name = "DIR")]
     rules: PathBuf,
-    /// Other rules to judge the same trace by: what they would change is told
+    /// Other rules to judge the same trace by, to compare the decisions
     #[arg(long, value_name = "OTHER_RULES")]
     compare: Option<PathBuf>,
-    /// What the trace is written in
+    /// The format of the trace
     #[arg(long, value_enum, default_value_t)]
     format: TraceFormat,
     /// The domain that an access log is judged in [default: the only one in the rules]
@@ -46,7 +46,7 @@ pub(super) struct Args {
     /// Write one JSON line for each hit, acquire and peek, as decided by --rules; - for standard output
     #[arg(long, value_name = "FILE")]
     decisions: Option<PathBuf>,
-    /// Write a page with pictures: what each rule refused and when, how its callers are spread, whom it refused most
+    /// Write a page with charts: the refusals of each rule over time, the spread of its callers, and its most refused callers
     #[arg(long, value_name = "FILE.html")]
     report: Option<PathBuf>,
     /// Another key for keyed hashes than the fixed one

@@ -26,9 +26,9 @@ use need::BurstNeeds;
 use proposal::{SHARES, SHARES_FINER, Suggestions};
 use window::WholeSecondsWindow;
 
-/// Proposes limits for a trace from the spread of its callers, and says what each would refuse
+/// Proposes limits for a trace from the spread of its callers, and prints how much each would refuse
 ///
-/// The trace is read several times: to see who calls, how much each asks for in a window, how large a burst each needs at a
+/// The trace is read several times: to find the callers, how much each asks for in a window, how large a burst each needs at a
 /// rate, and at last by the daemon's own engine with every proposal in shadow.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
@@ -50,10 +50,10 @@ pub(super) struct Args {
     /// The domain to propose limits for [default: the only one in the trace; of an access log `web`]
     #[arg(long, value_name = "NAME")]
     domain: Option<String>,
-    /// What the trace is written in
+    /// The format of the trace
     #[arg(long, value_enum, default_value_t)]
     trace_format: TraceFormat,
-    /// How to print what was found
+    /// The format of the output
     #[arg(long, value_enum, default_value_t)]
     format: OutputFormat,
     /// Write the proposals as rules in shadow to a new file

@@ -11,7 +11,7 @@ use super::{CliError, CliResult, usage};
 use crate::admin::{ActiveSwitchesStatus, SwitchesStatus};
 use crate::daemon::log;
 
-/// Switches a rule, or everything, to another mode, over what the files say; alone, it lists what is switched
+/// Switches a rule, or everything, to another mode, which overrides the files; without a rule it lists the switches
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(super) struct Args {
@@ -21,7 +21,7 @@ pub(super) struct Args {
     /// Everything: no rule is stricter than the mode
     #[arg(long)]
     all: bool,
-    /// Go back to what the files say
+    /// Go back to the mode in the files
     #[arg(long)]
     clear: bool,
     /// On all hosts that share the Redis of the settings

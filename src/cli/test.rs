@@ -20,7 +20,7 @@ use suite::{Suite, Test};
 
 /// Judges requests by rules in virtual time, and says where a verdict is not the expected one
 ///
-/// A file of tests names rules, and for each test the requests, one or more to a line, with what is expected of them.
+/// A file of tests names rules, and for each test the requests, one or more to a line, with the expected decisions.
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {

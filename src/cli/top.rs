@@ -20,7 +20,7 @@ use crate::clock::read_boot_nanos;
 use crate::engine::RuleTotals;
 use crate::trace::table::{TextTable, count};
 
-/// Shows what is going on: the busiest rules, callers and pools, each second anew
+/// Shows the busiest rules, callers and pools, each second anew
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = HELP)]
 pub(super) struct Args {

@@ -28,7 +28,7 @@ pub(super) struct RulesFile<'n> {
     /// the name that the application asks by
     #[serde(borrow)]
     pub(super) domain: Name<'n>,
-    /// what holds for the rules of this file that do not say otherwise
+    /// defaults for the rules of this file
     pub(super) defaults: Option<DefaultsFields>,
     /// the names of the priorities, the most important first; once in a domain; see Priorities
     pub(super) priorities: Option<DeferredList<Name<'n>>>,
@@ -42,7 +42,7 @@ pub(super) struct RulesFile<'n> {
     pub(super) limits: Option<DeferredList<RuleFields<'n>>>,
     /// rules that limit work at once; see Concurrency
     pub(super) concurrency: Option<DeferredList<ConcurrencyFields<'n>>>,
-    /// what is refused when a pool of processes is full; see Shedding
+    /// requests to refuse when a pool of processes is full; see Shedding
     pub(super) shed: Option<DeferredList<ShedFields<'n>>>,
     /// a descriptor tree; see docs/descriptors.md
     pub(super) descriptors: Option<DeferredList<DescriptorFields<'n>>>,
@@ -83,7 +83,7 @@ pub(super) struct CommonFields<'n> {
     pub(super) scope: Option<Scope>,
     /// how hosts share the budget, with `scope: fleet`; see Fleet. Default: `{mode: borrow}`.
     pub(super) fleet: Option<FleetFields>,
-    /// what becomes of it when it refuses most callers right after a change: see docs/kill-switches.md. Default: `tell`.
+    /// the action when it refuses most callers right after a change: see docs/kill-switches.md. Default: `tell`.
     pub(super) guard: Option<Guard>,
     /// a table `NAME.csv` beside the rules file with the numbers of exact keys; see Overrides
     pub(super) overrides_file: Option<Text<'n>>,
@@ -103,13 +103,13 @@ pub(super) struct RuleFields<'n> {
     #[serde(rename = "$limit")]
     #[schemars(flatten)]
     pub(super) limit: LimitFields,
-    /// what it counts in; a request that does not name the unit is not judged by it. Default: `requests`.
+    /// the unit of its counts; it does not judge a request that does not name the unit. Default: `requests`.
     pub(super) unit: Option<Name<'n>>,
-    /// which end of the work gives back what it was charged: with `ok` only what fails counts; see Leases. Default: never.
+    /// the outcome of a lease that refunds its cost: with `ok` only failures count; see Leases. Default: never.
     pub(super) refund_on: Option<RefundOn>,
     /// how far all hosts together may go past the budget, with `scope: fleet`; see Fleet. Default: 10%.
     pub(super) max_over: Option<PercentText<0>>,
-    /// other numbers, or another algorithm, measured beside the rule; what is not written is as in the rule
+    /// other numbers, or another algorithm, measured beside the rule; other fields are as in the rule
     pub(super) candidate: Option<CandidateFields>,
     /// other rates for some requests: the first entry that matches, after the rows of `overrides_file`
     pub(super) overrides: Option<DeferredList<OverrideFields>>,
@@ -142,13 +142,13 @@ pub(super) struct LimitFields {
     pub(super) align: Option<Align>,
     /// whose calendar, such as `Europe/Berlin`. Default: UTC.
     pub(super) timezone: Option<Zone>,
-    /// what becomes of what is too much: `refuse`, `{soft: 10%, for: 60s}` or `{elastic: 100%}`. Default: `refuse`.
+    /// the treatment of requests above the limit: `refuse`, `{soft: 10%, for: 60s}` or `{elastic: 100%}`. Default: `refuse`.
     pub(super) over: Option<OverValue>,
     /// whether a refused request costs nothing or as much as one that passed. Default: `free`.
     pub(super) refused: Option<RefusedCost>,
-    /// how long a key is refused once it was refused; what comes meanwhile does not extend it. Default: not at all.
+    /// how long a key stays refused after a refusal; requests in that time do not extend it. Default: not at all.
     pub(super) block: Option<Time>,
-    /// how far what is charged afterwards may go below zero. Default: one burst, or the number of the rate.
+    /// how far later charges may go below zero. Default: one burst, or the number of the rate.
     pub(super) max_debt: Option<u32>,
 }
 
@@ -265,9 +265,9 @@ pub(super) struct OverrideFields {
 pub(super) struct FleetFields {
     /// whether hosts borrow tokens ahead of need, or each request waits for Redis; see Fleet. Default: `borrow`.
     pub(super) mode: Option<FleetMode>,
-    /// what becomes of a request for which its host holds too little; see Fleet. Default: `ask`.
+    /// the treatment of a request when its host holds too few tokens; see Fleet. Default: `ask`.
     pub(super) on_miss: Option<OnMiss>,
-    /// what holds while Redis does not answer; see Fleet. Default: `share`.
+    /// the limit while Redis does not answer; see Fleet. Default: `share`.
     pub(super) on_redis_down: Option<OnRedisDown>,
     /// how long a request waits for its remote check at most, 2ms to 50ms; then `on_redis_down` holds; see Fleet. Default: 5ms.
     pub(super) wait: Option<Wait>,

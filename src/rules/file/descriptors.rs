@@ -16,9 +16,9 @@ pub(in crate::rules) struct DescriptorFields<'n> {
     pub(in crate::rules) key: Option<Text<'n>>,
     /// the value of the entry; `*` stands for any run of characters. Default: any value.
     pub(in crate::rules) value: Option<Text<'n>>,
-    /// the limit of descriptors that end here; without it the descriptor leads on, or lets through what it matches. Default: no limit.
+    /// the limit of descriptors that end here; without it the descriptor leads on, or allows matching requests. Default: no limit.
     pub(in crate::rules) rate_limit: Option<RateLimitFields<'n>>,
-    /// what the next entry may be
+    /// the possible next entries
     pub(in crate::rules) descriptors: Option<DeferredList<DescriptorFields<'n>>>,
     /// its own limit is judged and refuses nothing; descriptors below do not inherit it. Default: `false`.
     pub(in crate::rules) shadow_mode: Option<bool>,
@@ -45,7 +45,7 @@ pub(in crate::rules) struct RateLimitFields<'n> {
     pub(in crate::rules) requests_per_unit: Option<RequestCount>,
     /// everything passes, and nothing is counted. Default: `false`.
     pub(in crate::rules) unlimited: Option<bool>,
-    /// what `replaces` calls this limit by
+    /// the name of this limit for `replaces`
     #[serde(borrow)]
     pub(in crate::rules) name: Option<Text<'n>>,
     /// limits that do not count for a request that this one counts for

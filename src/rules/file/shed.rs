@@ -19,9 +19,9 @@ pub(in crate::rules) struct ShedFields<'n> {
     pub(in crate::rules) pool: Name<'n>,
     /// how many requests its processes work on at once, when they do not say. Default: unknown.
     pub(in crate::rules) slots: Option<NonZeroU32>,
-    /// who counts as one caller: refused or not as one. Default: `{by: [user, ip], rotate: 10min}`.
+    /// the attributes of one caller, whose requests are refused or allowed together. Default: `{by: [user, ip], rotate: 10min}`.
     pub(in crate::rules) callers: Option<CallersFields<'n>>,
-    /// refuses what waited too long before it reached the application; `{}` takes the defaults. Default: off.
+    /// refuses requests that waited too long before they reached the application; `{}` takes the defaults. Default: off.
     pub(in crate::rules) queue_age: Option<QueueAgeFields>,
     /// refuses slowly and by importance while the slots are busy; `{}` takes the defaults. Default: off.
     pub(in crate::rules) workers: Option<WorkersFields>,
@@ -40,7 +40,7 @@ pub(in crate::rules) struct CallersFields<'n> {
     /// the first of these attributes that a request has names its caller. Default: `[user, ip]`.
     #[serde(borrow)]
     pub(in crate::rules) by: Option<Vec<Spanned<AttributeName<'n>>>>,
-    /// how long it takes until all who are refused are others, 1s to 7day. Default: `10min`.
+    /// the time until all refused callers are other ones, 1s to 7day. Default: `10min`.
     pub(in crate::rules) rotate: Option<Rotate>,
 }
 
@@ -94,7 +94,7 @@ type Full = Time<{ 30 * SECOND }, DAY>;
 #[serde(rename = "`brake`")]
 #[schemars(rename = "brake", extend("x-place" = "`brake`"))]
 pub(in crate::rules) struct BrakeFields {
-    /// what share of the slots a priority may use while it is on: the least important first, one for each but the most important. Default: evenly from `70%` to `90%`.
+    /// the share of the slots that a priority may use while the brake is on: the least important first, one for each but the most important. Default: evenly from `70%` to `90%`.
     pub(in crate::rules) bands: Option<Vec<Spanned<PercentText<0>>>>,
     #[schemars(description = MODE)]
     pub(in crate::rules) mode: Option<Mode>,
@@ -106,7 +106,7 @@ pub(in crate::rules) struct BrakeFields {
 pub(in crate::rules) struct ReserveFields<'n> {
     /// the share of the slots that is kept back
     pub(in crate::rules) reserve: Reserve,
-    /// one of `priorities`: what is less important may not use the reserve. Default: the first of `priorities`.
+    /// one of `priorities`: less important requests may not use the reserve. Default: the first of `priorities`.
     #[serde(rename = "for", borrow)]
     pub(in crate::rules) reserved_for: Option<Text<'n>>,
     #[schemars(description = MODE)]
