@@ -60,7 +60,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
         let mut signals = CaughtSignals::new(&[libc::SIGTERM, libc::SIGINT]).map_err(cannot_serve)?;
         writeln!(out, "http://{address}/{token}/")?;
         out.flush()?;
-        log::plainly("Whoever knows this address may look. ^C ends it.");
+        log::plainly("Anyone with this address may look. ^C ends it.");
         let proxy = Proxy::new(client, token, address.port());
         tokio::select! {
             () = proxy.serve(&listener) => {}
