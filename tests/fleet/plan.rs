@@ -1,6 +1,7 @@
 //! What a run is about.
 
 use std::ops::Range;
+use std::time::Duration;
 
 use tidegate::limit::share::RemoteCheckWait;
 
@@ -141,6 +142,11 @@ pub(crate) struct Plan {
 }
 
 impl Plan {
+    /// The reply timeout of the link, in µs: four round trips, which it measures when it connects, or that of the sync.
+    pub(crate) fn timeout_us(&self, sync: Duration) -> u64 {
+        (sync.as_micros() as u64).max((4 * self.round_trip_us).min(2_000_000))
+    }
+
     /// The cells of the table: R = B = 1 000, a minute.
     pub(crate) fn cell(hosts: u32, shape: Shape, load: u32) -> Plan {
         Plan {

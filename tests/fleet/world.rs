@@ -251,7 +251,7 @@ impl World<'_> {
                 audit.sent(number, &calls, host.has(us));
             }
             let to = To { host: number, life: self.lives[number as usize] };
-            let timeout = host.member.sync().timeout().as_micros() as u64;
+            let timeout = self.plan.timeout_us(host.member.sync().timeout());
             for call in calls {
                 let number = self.network.send(to, call.clone(), us, timeout);
                 host.sent(number, call, us);

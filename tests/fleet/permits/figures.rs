@@ -90,7 +90,7 @@ fn where_there_are_few_what_waits_for_a_place_gets_it() {
             let seen = tell(&few(10, shape, load, true));
             assert!(seen.most <= 10, "{seen:?}");
             assert!(seen.used() >= 0.85, "{shape:?} {load}: {}", seen.used());
-            // Where there are enough for all, nobody is refused.
+            // Where there are enough for all, no request is refused.
             assert!(load > 1_000 || seen.begun == seen.asked, "{shape:?} {load}: {seen:?}");
         }
     }

@@ -352,7 +352,7 @@ impl World<'_> {
     fn send_out(&mut self, number: u32, us: u64) {
         let Some(host) = self.hosts[number as usize].as_mut() else { return };
         let to = To { host: number, life: self.lives[number as usize] };
-        let timeout = host.member.sync().timeout().as_micros() as u64;
+        let timeout = self.plan.base.timeout_us(host.member.sync().timeout());
         for call in std::mem::take(host.out()) {
             let number = self.network.send(to, call.clone(), us, timeout);
             host.sent(number, call, us);
