@@ -8,7 +8,7 @@ from tidegate.wsgi import Middleware
 
 def orders(environ, start_response):
     answer = {"orders": [], "for": environ.get("HTTP_X_USER")}
-    # What rules say that refuse nobody yet. Here it is shown to the caller; a real application need not look at it.
+    # What rules say that refuse no request yet. Here it is shown to the caller; a real application need not look at it.
     answer["notes"] = [f"{kind} {rule}" for kind, rule in environ["tidegate.decision"].notes]
     body = json.dumps(answer).encode()
     start_response("200 OK", [("Content-Type", "application/json"), ("Content-Length", str(len(body)))])

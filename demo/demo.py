@@ -34,7 +34,7 @@ WORKERS = 3
 
 @dataclass
 class Watch:
-    """A rule that refuses nobody yet. Its numbers stand in config/rules/api.yaml; the note is how it speaks up."""
+    """A rule that refuses no request yet. Its numbers stand in config/rules/api.yaml; the note is how it speaks up."""
 
     what: str
     note: str

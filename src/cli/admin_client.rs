@@ -240,9 +240,7 @@ fn mend(error: &io::Error) -> &'static str {
             " — is the daemon running? Its admin socket is `NAME.admin.sock` beside its socket `NAME.sock`, or \
              where `admin.socket` of its settings says: --admin PATH"
         }
-        io::ErrorKind::ConnectionRefused => {
-            " — nobody listens there any more: start the daemon (tidegate serve)"
-        }
+        io::ErrorKind::ConnectionRefused => " — no daemon listens there: start the daemon (tidegate serve)",
         io::ErrorKind::PermissionDenied
         | io::ErrorKind::UnexpectedEof
         | io::ErrorKind::BrokenPipe

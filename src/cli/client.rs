@@ -160,9 +160,7 @@ fn mend(error: &io::Error) -> &'static str {
         io::ErrorKind::NotFound => {
             " — is the daemon running? (tidegate serve; --socket or TIDEGATE_SOCKET say where)"
         }
-        io::ErrorKind::ConnectionRefused => {
-            " — nobody listens there any more: start the daemon (tidegate serve)"
-        }
+        io::ErrorKind::ConnectionRefused => " — no daemon listens there: start the daemon (tidegate serve)",
         io::ErrorKind::PermissionDenied => " — this user is not in the group of the socket",
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => " — the daemon does not answer in time",
         _ => "",

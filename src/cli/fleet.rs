@@ -91,7 +91,7 @@ fn shown<T: DeserializeOwned>(
 /// Summarizes the fleet state in one line.
 pub(in crate::cli) fn in_a_line(fleet: &FleetSummary) -> String {
     if !fleet.redis {
-        return "shares with nobody: `redis` of the settings names whom to meet where".to_owned();
+        return "shares with no other host: `redis` of the settings names whom to meet where".to_owned();
     }
     if !fleet.needed {
         return "no rule in force shares a budget or a reserve: Redis is only asked for what is said to all hosts"
@@ -239,7 +239,7 @@ fn of_key(key: &FleetKeyStatus) -> String {
 pub(in crate::cli) fn here(key: &FleetKeyStatus) -> Vec<String> {
     let (held, limit) = (count(key.held), count(key.limit));
     match &key.kind {
-        _ if !key.known => vec!["here         nobody has asked for it of late".to_owned()],
+        _ if !key.known => vec!["here         no recent request".to_owned()],
         FleetKeyKind::Permits { in_use, hosts } => {
             let redis = if key.in_touch { "is told of it each second" } else { "was not told of it yet" };
             let (in_use, hosts) = (count(*in_use), count(*hosts));

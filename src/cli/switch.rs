@@ -37,7 +37,7 @@ pub(super) struct Args {
 const HELP: &str = "\
 Examples:
   tidegate switch                                what is switched and blocked, and who did it
-  tidegate switch per-user shadow --for 30m      it refuses nobody; metrics show whom it would refuse
+  tidegate switch per-user shadow --for 30m      it refuses no request; metrics show whom it would refuse
   tidegate switch web/workers disabled           it is not judged at all
   tidegate switch per-user --clear               back to what its file says
   tidegate switch --all disabled --for 1h        everything is allowed

@@ -162,7 +162,7 @@ pub(crate) fn beyond(over: &OverTreatment, lasts: Option<std::time::Duration>, h
 }
 
 pub(crate) fn expires(lasts: std::time::Duration) -> String {
-    format!("work that nobody releases or renews ends after {}", humantime::format_duration(lasts))
+    format!("a lease that is neither renewed nor released ends after {}", humantime::format_duration(lasts))
 }
 
 /// Describes the precision of a bucket's rate; `None` for windows, which count whole units.

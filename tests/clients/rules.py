@@ -1,7 +1,7 @@
 """Rules by which an answer tells whose it is: of every user there is a limit of his own, of one, that he is denied."""
 
 USERS = 10  # u0 is denied
-BURST = 1_000_000  # wide enough that nobody is refused
+BURST = 1_000_000  # wide enough that no request is refused
 RULES = "domain: api\ndeny: [{name: nobody, match: {user: u0}}]\nlimits:\n" + "".join(
     f"  - {{name: of-{n}, match: {{user: u{n}}}, key: [user], rate: 1000000/s, burst: {BURST + n}}}\n"
     for n in range(1, USERS)

@@ -60,7 +60,7 @@ def test_the_daemon_would_take_its_settings_and_rules(name: str, tmp_path: Path)
         path.write_text(found["ConfigMap"]["data"][item["key"]])
     said = run(BINARY, "check", tmp_path / "tidegate.yaml")
     assert "1 domain, 1 rule; 0 errors, 0 warnings" in said, said
-    assert "mode: shadow" in (tmp_path / "tidegate.yaml").read_text(), "its first day refuses nobody"
+    assert "mode: shadow" in (tmp_path / "tidegate.yaml").read_text(), "its first day refuses no request"
 
 
 @pytest.mark.parametrize("name", FILES)

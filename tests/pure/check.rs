@@ -276,19 +276,19 @@ fn prints_concurrency_rules_and_pools() {
 api/exports (./rules.yaml:4:12): 2 at once, for each org
   match     {job: export}
   bound     never more than 2 at once; on 5 hosts never more than 10 at once
-  expires   work that nobody releases or renews ends after 2h
+  expires   a lease that is neither renewed nor released ends after 2h
   overrides {plan: gold} 5 at once
   memory    BYTES a key: 64 MiB hold at least KEYS keys; at most 128 bytes for each piece of work
 api/exports@candidate (shadow: refuses nothing) (./rules.yaml:4:131): 1 at once, for each org
   match     {job: export}
   bound     never more than 1 at once; on 5 hosts never more than 5 at once
-  expires   work that nobody releases or renews ends after 2h
+  expires   a lease that is neither renewed nor released ends after 2h
   overrides {plan: gold} 5 at once
   also      advertise: false
   memory    BYTES a key: 64 MiB hold at least KEYS keys; at most 128 bytes for each piece of work
 api/all (./rules.yaml:5:12): 9 at once, for all together
   bound     never more than 9 at once; on 5 hosts never more than 45 at once
-  expires   work that nobody releases or renews ends after 1m
+  expires   a lease that is neither renewed nor released ends after 1m
   memory    one key, at most BYTES; at most 128 bytes for each piece of work
 api/web (./rules.yaml:7:11): sheds the pool, 32 slots unless its processes say how many
   fleet     keeps 20% of the slots for critical and post: test together use at most 80%

@@ -252,7 +252,7 @@ counts    exports (rules.yaml:5:12): 5 at once, for each org
           key       org=o1
           numbers   by override 1 (line 5), it takes {plan: gold}
           bound     never more than 5 at once
-          expires   work that nobody releases or renews ends after 1m
+          expires   a lease that is neither renewed nor released ends after 1m
 counts    all (rules.yaml:6:17): token_bucket 9/s, burst 9, for all together
           key       one for all
           bound     at most 9 + 9 × seconds in any span

@@ -169,7 +169,7 @@ def reload_storm(world, host, rng):
 
 @kind("storm switch")
 def switch_storm(world, host, rng):
-    """Of a rule that refuses nobody."""
+    """Of a rule that refuses no request."""
 
     def act():
         host.ask("/switch", {"rule": "others/any", "mode": rng.choice(["shadow", "disabled", "enforce"])})

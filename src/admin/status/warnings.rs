@@ -70,7 +70,7 @@ fn of_fleet(status: &DaemonStatus, fleet: &FleetReading) -> Option<String> {
     match (rules, fleet.is_set, fleet.view.is_linked) {
         (0, ..) | (_, true, true) => None,
         (_, false, _) => Some(format!(
-            "{rules} rules have `scope: fleet`, and this host shares with nobody: it needs `redis` with a `url` and \
+            "{rules} rules have `scope: fleet`, and this host shares with no other host: it needs `redis` with a `url` and \
              `fleet_secret_files` in the settings; the log of the start says what is wrong with them"
         )),
         (_, true, false) => {

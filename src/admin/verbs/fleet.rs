@@ -63,7 +63,7 @@ pub(in crate::admin) fn key(desk: &AdminState, _: SwitchOrigin, asked: &Value) -
     let here = here.ok_or_else(|| {
         let why = match fleet.is_set {
             true => "it has no `scope: fleet`",
-            false => "this host shares with nobody; `tidegate status` says why",
+            false => "this host shares with no other host; `tidegate status` says why",
         };
         VerbRefusal::bad(format!("{rule} shares no budget: {why}"))
     })?;

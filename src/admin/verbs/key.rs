@@ -126,7 +126,7 @@ fn mode_of(desk: &AdminState, rule: &RuleName) -> String {
     match desk.engine.effective_mode(rule) {
         Some(crate::rules::Mode::Enforce) | None => String::new(),
         Some(mode) => {
-            format!("; but the rule is in {mode}, and refuses nobody: `tidegate switch {rule} enforce`")
+            format!("; but the rule is in {mode}, and refuses no request: `tidegate switch {rule} enforce`")
         }
     }
 }

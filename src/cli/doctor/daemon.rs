@@ -91,7 +91,7 @@ fn of_status(status: &DaemonStatus) -> Vec<DoctorFinding> {
         "enforce" => Some(DoctorFinding::well("mode", "enforce: refusals are refusals")),
         mode => Some(DoctorFinding::warning(
             "mode",
-            format!("{mode}: nobody is refused"),
+            format!("{mode}: no request is refused"),
             "when that was not meant: `mode: enforce` in the settings, then systemctl restart tidegate",
         )),
     };

@@ -48,7 +48,8 @@ fn secret(file: &Path) -> DoctorFinding {
         let message = format!("{} may not be read by who runs this", file.display());
         return DoctorFinding::unseen(SECRET, message, "run this as root or as the daemon's user");
     }
-    let well = || DoctorFinding::well(SECRET, format!("{} can be read, and by nobody else", file.display()));
+    let well =
+        || DoctorFinding::well(SECRET, format!("{} can be read, and by no other user", file.display()));
     fleet_secret(file).1.map_or_else(well, |problem| of_problem(SECRET, &problem))
 }
 

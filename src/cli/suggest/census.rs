@@ -162,7 +162,7 @@ impl DomainCensus {
             if !self.attributes.contains_key(*name) {
                 let there: Vec<_> = self.attributes.keys().map(|name| shown(name)).collect();
                 return Err(match there.as_slice() {
-                    [] => "no request names any attribute: there is nobody to tell apart".to_owned(),
+                    [] => "no request names any attribute: its callers cannot be distinguished".to_owned(),
                     there => format!("no request names {}: there is {}", shown(name), there.join(", ")),
                 });
             }

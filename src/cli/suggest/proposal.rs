@@ -167,7 +167,7 @@ impl Suggestions {
         let rules: String = rules.collect();
         // Quoted, because a file name may contain a line feed.
         format!(
-            "# By `tidegate suggest` from {:?}. All are in shadow and refuse nobody: keep one for\n# each key, look at it \
+            "# By `tidegate suggest` from {:?}. All are in shadow and refuse no request: keep one for\n# each key, look at it \
              for a while, then take its `mode` away.\n{}",
             trace.display().to_string(),
             file(&self.domain, if rules.is_empty() { "  []\n" } else { &rules })

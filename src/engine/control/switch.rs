@@ -65,7 +65,9 @@ pub enum SwitchError {
     #[error(transparent)]
     Name(#[from] RuleNameError),
     /// An exemption has no shadow mode, as it refuses nothing.
-    #[error("`{0}` exempts, and refuses nobody: switch it to enforce (it exempts) or disabled (it does not)")]
+    #[error(
+        "`{0}` exempts, and refuses no request: switch it to enforce (it exempts) or disabled (it does not)"
+    )]
     Exempt(RuleName),
     /// The maximum number of switches is reached.
     #[error(

@@ -76,7 +76,11 @@ impl Admitted {
                 report.warning(*at, "the candidate says what its rule says", "leave it out");
             }
             None if self.limit.allowances.iter().all(Option::is_none) => {
-                report.warning(at, "nothing has a limit here: the rule refuses nobody", "leave the rule out");
+                report.warning(
+                    at,
+                    "nothing has a limit here: the rule refuses no request",
+                    "leave the rule out",
+                );
             }
             _ => {}
         }

@@ -45,7 +45,7 @@ fn bounds_memory_and_allows_new_callers_when_full() {
         wire.send_bytes(&asked.collect::<Vec<u8>>());
         for _ in 0..BATCH {
             let reply = wire.hear().expect("a reply");
-            assert_eq!(verdict_of(&reply), 0, "nobody is refused for lack of room: {reply}");
+            assert_eq!(verdict_of(&reply), 0, "no request is refused for lack of room: {reply}");
         }
         if first % (100 * BATCH) == 0 {
             most = most.max(daemon.process.resident_kib().saturating_sub(calm));

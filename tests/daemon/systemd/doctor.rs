@@ -142,5 +142,5 @@ fn doctor_warns_of_low_file_limit_and_shadow_mode() {
         "{told}"
     );
     let told = line(&output, "mode");
-    assert!(told.contains("shadow: nobody is refused") && told.contains("mode: enforce"), "{told}");
+    assert!(told.contains("shadow: no request is refused") && told.contains("mode: enforce"), "{told}");
 }

@@ -129,7 +129,7 @@ fn what_is_said_to_be_refused_is_what_a_replay_of_the_written_rules_refuses() {
         found.remove("standing");
         assert_eq!(found, said, "seed {seed}");
         let limited = summary.lines().next().unwrap().contains(", 0 limited");
-        assert_eq!(limited, !beside, "in shadow nobody is refused: {summary}");
+        assert_eq!(limited, !beside, "in shadow no request is refused: {summary}");
     }
 }
 

@@ -187,7 +187,10 @@ fn what_was_perhaps_not_meant() {
     let check = |rules: &str, expected: &[(u32, &str, &str)]| {
         warnings("rules.yaml", &format!("domain: api\nconcurrency:\n{rules}"), expected);
     };
-    check("- {name: a, key: [], max: unlimited}\n", &[(3, "the rule refuses nobody", "leave the rule out")]);
+    check(
+        "- {name: a, key: [], max: unlimited}\n",
+        &[(3, "the rule refuses no request", "leave the rule out")],
+    );
     check("- {name: a, key: [], max: 2, candidate: {max: 2}}\n", &[(3, "says what its rule says", "")]);
     check("- {name: a, match: {u: x}, key: [u], max: 2}\n", &[(3, "`u` is always `x` here", "")]);
     let two =

@@ -127,7 +127,10 @@ fn two_rules_are_compared_only_where_they_count_alike() {
 
 #[test]
 fn what_a_limit_says_that_was_perhaps_not_meant() {
-    check(&["name: a, key: [], rate: unlimited"], &[(3, "the rule refuses nobody", "leave the rule out")]);
+    check(
+        &["name: a, key: [], rate: unlimited"],
+        &[(3, "the rule refuses no request", "leave the rule out")],
+    );
     check(&["name: a, key: [], rate: unlimited, overrides: [{match: {p: x}, rate: 1/s}]"], &[]);
     check(&["name: a, key: [], rate: 1/s, candidate: {rate: 1/s}"], &[(3, "says what its rule says", "")]);
     check(&["name: a, key: [], rate: 1/s, candidate: {rate: 60/min}"], &[]);

@@ -142,7 +142,7 @@ fn watches_rules_switched_to_enforce() {
     pass(&bench, 0, 1);
     come(&mut bench, S, 200, 200);
     pass(&bench, S, 10);
-    assert!(alarms(&bench).is_empty(), "what is in shadow refuses nobody");
+    assert!(alarms(&bench).is_empty(), "what is in shadow refuses no request");
     switch(&bench, "a", Mode::Enforce, None);
     pass(&bench, 20 * S, 1);
     come(&mut bench, 21 * S, 200, 0);
