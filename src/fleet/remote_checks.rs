@@ -296,7 +296,7 @@ impl PendingChecks {
 
 impl std::fmt::Debug for PendingChecks {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Asking").field("breaker", &self.breaker).finish_non_exhaustive()
+        f.debug_struct("PendingChecks").field("breaker", &self.breaker).finish_non_exhaustive()
     }
 }
 
