@@ -33,7 +33,7 @@ ONSET = 3 * CALLERS
 # so many round trips of the yardstick are the machine's, not the limiter's; or twice what it takes from the same
 # request without the limiter, which waits for one process. And a few calls may be late beside as many as are late so
 # without the limiter, none by more than a moment, or than twice the longest of those.
-ROUND_TRIPS, WAITS, SLACK_CALLS, SLACK_CALL = 8, 2, 0.005, 1
+ROUND_TRIPS, WAITS, SLACK_CALLS, SLACK_CALL = 8, 2, 0.01, 1
 # Most requests are faster. Of few requests, probes of a breaker that wait for the deadline are one in a hundred.
 MOST = 0.99 if REQUESTS else 0.97
 
