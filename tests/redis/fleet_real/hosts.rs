@@ -57,6 +57,12 @@ pub(crate) fn metric(host: &Daemon, name: &str) -> f64 {
     line.unwrap_or_else(|| panic!("no {name} in {page}")).trim().parse().unwrap()
 }
 
+/// The remote checks of these hosts that Redis did not answer in time.
+pub(crate) fn unanswered_checks(hosts: &[Daemon]) -> f64 {
+    let count = |host, outcome| metric(host, &format!("tidegate_fleet_asked_total{{outcome=\"{outcome}\"}}"));
+    hosts.iter().map(|host| count(host, "late") + count(host, "declined")).sum()
+}
+
 /// How often a line with these words is in the log.
 pub(crate) fn count_log(host: &Daemon, words: &str) -> usize {
     host.log().lines().filter(|line| line.contains(words)).count()

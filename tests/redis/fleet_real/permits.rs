@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use tidegate::clock::read_boot_nanos;
 
 use super::daemon::Daemon;
-use super::hosts::{CUT_OFF, LINKED, await_one_more, count_log, hosts, metric, plan};
+use super::hosts::{CUT_OFF, LINKED, await_one_more, count_log, hosts, plan, unanswered_checks};
 use super::leaving::end;
 use super::redis_server::Redis;
 use super::wire::{Wire, verdict_of};
@@ -292,8 +292,7 @@ fn grants_last_free_permit_to_any_host() {
     let mut wires: Vec<Wire> = hosts.iter().map(|host| Wire::greeted(&host.socket())).collect();
     // The first of each host, and then each time the place that has just become free elsewhere.
     let refused = one_after_another(&mut wires, 3, 60);
-    let count = |host, outcome| metric(host, &format!("tidegate_fleet_asked_total{{outcome=\"{outcome}\"}}"));
-    let unanswered: f64 = hosts.iter().map(|host| count(host, "late") + count(host, "declined")).sum();
+    let unanswered = unanswered_checks(&hosts);
     eprintln!("{refused} of 60 refused although a permit was free, {unanswered} not answered in time");
     // A busy machine answers late, and five late answers stop the asking for a while.
     assert!(refused <= 3 || unanswered > 0.0, "{refused}");

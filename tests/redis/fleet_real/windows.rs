@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use tidegate::clock::read_boot_nanos;
 
-use super::hosts::{Asked, LINKED, ask_all, metric, plan};
+use super::hosts::{Asked, LINKED, ask_all, plan, unanswered_checks};
 use super::redis_server::Redis;
 
 const SECOND: u64 = 1_000_000_000;
@@ -18,9 +18,7 @@ fn three(rules: &str, more: &str, lasts: Duration) -> (Vec<Asked>, f64) {
     let mut asked: Vec<Asked> =
         ask_all(&hosts, 4, Duration::from_millis(5), lasts).into_iter().flatten().collect();
     asked.sort_unstable_by_key(|asked| asked.at);
-    let count = |host, outcome| metric(host, &format!("tidegate_fleet_asked_total{{outcome=\"{outcome}\"}}"));
-    let unanswered = hosts.iter().map(|host| count(host, "late") + count(host, "declined")).sum();
-    (asked, unanswered)
+    (asked, unanswered_checks(&hosts))
 }
 
 /// What passed in each window, by the clock of this machine, which is that of Redis: what was asked and answered within it.
