@@ -287,7 +287,9 @@ impl Law {
     pub(super) fn retry(&self, state: &State, at: u64, ask: Ask) -> Option<u64> {
         let later = |wait: u64| at + wait * 1_000;
         // Each of these, once it holds, holds for good; it begins to pass when one of them begins to hold.
+        // A request of cost 0 passes now.
         let begins = [
+            Some(0),
             first(|wait| later(wait) >= state.blocked_until),
             first(|wait| self.quota.fits(&state.own, later(wait), ask)),
             first(|wait| self.quota.remaining(&state.own, later(wait)) > 0),
