@@ -7,9 +7,9 @@ use tracing::{error, info, warn};
 
 use super::fleet_secret::{FleetSecret, fleet_secret};
 use super::helpers::Helpers;
-use super::redis_settings::RedisSettings;
 use super::restart::RestoredState;
 use super::rules_in_force::log_problem;
+use super::settings::Settings;
 use crate::clock::Clock;
 use crate::engine::{Engine, FleetStatus, HashKey};
 use crate::fleet::identity::Identity;
@@ -27,8 +27,8 @@ pub(super) struct FleetStart {
 }
 
 /// Joins the fleet of the settings, before there are rules. `None`: none, or joining failed (logged).
-pub(super) fn join(redis: Option<&RedisSettings>, taken: &mut RestoredState) -> Option<FleetStart> {
-    let redis = redis?;
+pub(super) fn join(settings: &Settings, taken: &mut RestoredState) -> Option<FleetStart> {
+    let redis = settings.redis.as_ref()?;
     let (secret, problem) = redis.fleet_secret_file.as_deref().map(fleet_secret).unwrap_or_default();
     problem.iter().for_each(log_problem);
     let Some(secret) = secret else {
@@ -47,6 +47,7 @@ pub(super) fn join(redis: Option<&RedisSettings>, taken: &mut RestoredState) -> 
     let marks = read_machine_marks(Path::new("/"));
     let (identity, keep) = identity(taken, &marks)?;
     let standing = taken.engine.join_fleet(hash_key(&secret));
+    standing.set_hosts_at_least(settings.hosts_at_least);
     let seal = OverridesKey::new(secret.bytes());
     put_back_overrides(&seal, taken);
     let secret = SecretDigest::of_secret(secret.bytes());

@@ -153,7 +153,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
     let state = taken.record();
     let files = (taken.orders(), taken.fleet_overrides());
     let orders = Arc::new(SwitchesStore::start(&engine, &clock, &ledger, files, &state));
-    let joined = fleet_start::join(settings.redis.as_ref(), &mut taken);
+    let joined = fleet_start::join(settings, &mut taken);
     let every = Duration::from_millis(args.hooks.write_state_every);
     let after_crash_loop = taken.is_after_crash_loop();
     let rules = start_rules(settings, &mut taken, every);

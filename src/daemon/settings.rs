@@ -43,6 +43,8 @@ pub struct Settings {
     pub scope: Scope,
     /// The Redis of the fleet; `None`: each host limits by itself.
     pub redis: Option<RedisSettings>,
+    /// The least number of hosts to share fleet budgets with.
+    pub hosts_at_least: u32,
 }
 
 /// The socket for clients.
@@ -197,6 +199,7 @@ impl Settings {
             log: Log { format: LogFormat::Text, level: tracing::Level::INFO },
             scope: Scope::Host,
             redis: None,
+            hosts_at_least: 1,
         }
     }
 }

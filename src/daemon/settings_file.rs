@@ -8,6 +8,7 @@ use serde::Deserialize;
 
 use super::redis_settings::{self, RedisFields};
 use super::settings::{DomainSettings, LogFormat, Settings, check_socket_path};
+use crate::engine::FleetStatus;
 use crate::rules::de::{self, DeferredMap, FieldText, Mapping, Scalar};
 use crate::rules::source::{Report, Source, Span};
 use crate::rules::values::{Name, Text, read_from};
@@ -28,6 +29,7 @@ struct SettingsFields<'n> {
     metrics: Option<MetricsFields>,
     admin: Option<AdminFields<'n>>,
     redis: Option<RedisFields<'n>>,
+    fleet: Option<FleetFields>,
     scope: Option<Scope>,
     #[expect(dead_code, reason = "looked up by name")]
     domains: Option<DeferredMap<DomainFields>>,
@@ -63,6 +65,12 @@ struct MetricsFields {
 struct AdminFields<'n> {
     #[serde(borrow)]
     socket: Option<PathText<'n>>,
+}
+
+#[derive(Deserialize)]
+#[serde(rename = "`fleet`")]
+struct FleetFields {
+    hosts_at_least: Option<AtMost<{ FleetStatus::HOSTS_MAX }>>,
 }
 
 #[derive(Deserialize)]
@@ -231,6 +239,7 @@ fn set_fields(
     }
     settings.redis =
         fields.redis.and_then(|own| redis_settings::read(&own, part("redis"), directory, report));
+    set(&mut settings.hosts_at_least, fields.fleet.and_then(|own| own.hosts_at_least).map(|hosts| hosts.0));
     settings.domains = named(mapping, "domains", report, |name, at, own: DomainFields, source| {
         let message = format!("no rules belong to the domain {}", shown(name));
         let mend = Some("write it as the `domain` of a rules file, or leave it out".to_owned());

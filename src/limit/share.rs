@@ -92,6 +92,8 @@ pub enum Fallback {
 #[derive(Debug)]
 pub struct FleetStatus {
     hosts: AtomicU32,
+    /// The least number of hosts to share with, however few are live.
+    hosts_at_least: AtomicU32,
     outages: AtomicU32,
     /// As `outages`, for budgets whose requests always wait for a remote check: a Redis that replies too late counts as
     /// unreachable for them.
@@ -102,12 +104,20 @@ impl Default for FleetStatus {
     /// One host, in an outage: nothing has been received from Redis.
     fn default() -> FleetStatus {
         let outages = || AtomicU32::new(OUTAGES_AT_START);
-        FleetStatus { hosts: AtomicU32::new(1), outages: outages(), remote_check_outages: outages() }
+        FleetStatus {
+            hosts: AtomicU32::new(1),
+            hosts_at_least: AtomicU32::new(1),
+            outages: outages(),
+            remote_check_outages: outages(),
+        }
     }
 }
 
 impl FleetStatus {
-    /// The number of live hosts, this one included; at least one.
+    /// More hosts than one Redis was planned for; a larger count is an error.
+    pub const HOSTS_MAX: u32 = 100_000;
+
+    /// The number of hosts that share the budgets: those that are live, this one included, or the least number set.
     #[must_use]
     pub fn hosts(&self) -> u32 {
         self.hosts.load(Ordering::Relaxed)
@@ -115,7 +125,14 @@ impl FleetStatus {
 
     /// Sets the number of live hosts.
     pub fn set_hosts(&self, hosts: u32) {
-        self.hosts.store(hosts.clamp(1, HOSTS_MAX), Ordering::Relaxed);
+        let least = self.hosts_at_least.load(Ordering::Relaxed);
+        self.hosts.store(hosts.clamp(least, FleetStatus::HOSTS_MAX), Ordering::Relaxed);
+    }
+
+    /// Sets the least number of hosts, for a host that cannot count the others: it starts while Redis is unreachable.
+    pub fn set_hosts_at_least(&self, hosts: u32) {
+        self.hosts_at_least.store(hosts.clamp(1, FleetStatus::HOSTS_MAX), Ordering::Relaxed);
+        self.set_hosts(self.hosts());
     }
 
     /// Whether Redis is reachable.
@@ -294,9 +311,6 @@ impl Eq for ShareQuota {}
 
 /// The initial outage counter: an outage until Redis is reached.
 const OUTAGES_AT_START: u32 = 1;
-
-/// More hosts than one Redis was planned for; a larger count is an error.
-const HOSTS_MAX: u32 = 100_000;
 
 /// The whole burst, in thousandths.
 const CREDIT_MAX: u16 = 1_000;

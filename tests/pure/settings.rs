@@ -119,7 +119,7 @@ fn a_line_says_what_it_says() {
          memory: {max: 2GiB}\nconnections: {max: 100}\nlog: {format: json, level: trace}\n\
          domains: {mail: {uids: [33, 0], scope: host}, api: {uids: []}, other: {}}\n\
          pools: {web: {uids: [33, 0], slots_max: 64}, jobs: {}}\n\
-         admin: {socket: a.sock}\nmetrics: {listen: \"[::1]:9000\"}\n",
+         admin: {socket: a.sock}\nmetrics: {listen: \"[::1]:9000\"}\nfleet: {hosts_at_least: 12}\n",
     );
     assert_eq!(problems, Vec::<String>::new());
     assert_eq!(settings.mode, Mode::Disabled);
@@ -134,6 +134,7 @@ fn a_line_says_what_it_says() {
     assert_eq!(pools(&settings), [("web", &[33, 0][..], Some(64)), ("jobs", &[], None)]);
     assert_eq!(settings.admin_socket(), Path::new("/etc/tidegate/a.sock"));
     assert_eq!(settings.metrics, Some("[::1]:9000".parse().unwrap()));
+    assert_eq!(settings.hosts_at_least, 12);
 }
 
 #[test]

@@ -14,6 +14,7 @@ use super::hosts::{
     passed, passed_between, plan, rules,
 };
 use super::redis_server::Redis;
+use super::wire::{Wire, hit, verdict_of};
 
 const RATE: f64 = 200.0;
 const BURST: u32 = 100;
@@ -151,6 +152,19 @@ fn outage(
     seen.own_rules_know_nothing_of_it();
     seen.recovered(heard);
     (seen, hosts)
+}
+
+/// A host that has never heard Redis takes its part of as many hosts as the settings name.
+#[test]
+fn new_host_in_outage_shares_with_hosts_at_least() {
+    for (settings, part) in [("", 40), ("\nfleet: {hosts_at_least: 4}\n", 10)] {
+        let mut plan = plan("redis://127.0.0.1:1", &rules("1/h", 40, ""), "");
+        plan.settings.push_str(settings);
+        let host = plan.start();
+        let mut wire = Wire::greeted(&host.socket());
+        let passed = (0..60).filter(|id| verdict_of(&wire.ask(&hit(*id, "u1"))) == 0).count();
+        assert_eq!(passed, part, "{settings}");
+    }
 }
 
 #[test]
