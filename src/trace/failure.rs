@@ -40,7 +40,7 @@ pub(crate) enum TraceLineError {
     NotPlayed(super::player::NotPlayed),
     #[error("longer than {} KiB: is this a trace, one JSON object a line?", super::recording::LINE_BYTES_MAX >> 10)]
     TooLong,
-    #[error("`t` is {0}: write seconds from 0 as a decimal of at most 9 places, such as 0.25")]
+    #[error("`t` is {}: write seconds from 0 as a decimal of at most 9 places, such as 0.25", shown(.0))]
     Time(String),
     #[error("`t` is {0}, before the line above: sort the trace by time")]
     Backwards(String),
@@ -48,7 +48,7 @@ pub(crate) enum TraceLineError {
     UnknownOp(String),
     #[error("{op} needs `{field}`{}", example(field))]
     Missing { op: String, field: &'static str },
-    #[error("id {0} was used before")]
+    #[error("id {} was used before", shown(.0))]
     IdTwice(String),
     #[error("a descriptor is a flat list of keys and values, at most 16 pairs in each of at most 8")]
     Descriptors,

@@ -7,14 +7,14 @@ fn a_bad_line_stops_with_its_number() {
     let good = r#"{"t": 1, "domain": "api", "descriptors": [["user", "u1"]], "id": 1}"#;
     let table = [
         (r#"{"t": 0.5, "domain": "api", "descriptors": []}"#, "line 3: `t` is 0.5, before the line above"),
-        (r#"{"t": 1.0000000001, "domain": "api", "descriptors": []}"#, "line 3: `t` is 1.0000000001"),
-        (r#"{"t": "1", "domain": "api", "descriptors": []}"#, "line 3: `t` is \"1\""),
+        (r#"{"t": 1.0000000001, "domain": "api", "descriptors": []}"#, "line 3: `t` is `1.0000000001`"),
+        (r#"{"t": "1", "domain": "api", "descriptors": []}"#, "line 3: `t` is `\"1\"`"),
         (r#"{"domain": "api", "descriptors": []}"#, "line 3: not a line of a trace: missing field `t`"),
         ("nonsense", "line 3: not a line of a trace"),
         (r#"{"t": 1, "descriptors": []}"#, "line 3: hit needs `domain`"),
         (r#"{"t": 1, "domain": "api"}"#, "line 3: hit needs `descriptors`"),
         (r#"{"t": 1, "op": "acquire", "domain": "api", "descriptors": []}"#, "line 3: acquire needs `id`"),
-        (r#"{"t": 1, "domain": "api", "descriptors": [], "id": 1}"#, "line 3: id 1 was used before"),
+        (r#"{"t": 1, "domain": "api", "descriptors": [], "id": 1}"#, "line 3: id `1` was used before"),
         (r#"{"t": 1, "domain": "a:b", "descriptors": []}"#, "line 3: domain must be a name"),
         (r#"{"t": 1, "domain": "api", "descriptors": [["user"]]}"#, "line 3: a descriptor is a flat list"),
         (r#"{"t": 1, "op": "hti", "domain": "api", "descriptors": []}"#, "line 3: unknown op `hti`"),
@@ -90,7 +90,7 @@ fn a_charge_is_checked_like_a_request() {
         (with(r#"{"tokens": 1, "tokens": 2}"#), "a map has a key twice"),
         (with(r#"{"to/kens": 1}"#), "amount must be an integer"),
         (charge(r#", "domain": "a/b", "descriptors": [], "amount": 1"#), "domain must be a name"),
-        (charge(r#", "id": 1, "domain": "api", "descriptors": [], "amount": 1"#), "id 1 was used before"),
+        (charge(r#", "id": 1, "domain": "api", "descriptors": [], "amount": 1"#), "id `1` was used before"),
     ];
     let table: Vec<_> = table.iter().map(|(bad, expected)| (bad.as_str(), *expected)).collect();
     check(good, &table);

@@ -153,7 +153,7 @@ fn sessions_say_the_same_of_themselves_and_ids_stand_once() {
     }
     let ended = [acquire("0", "a", "u", "x"), line("0", "release", "a", ""), acquire("9", "a", "u", "x")];
     let output = replay(RULES, &ended.concat(), &[]);
-    assert!(said(&output).contains("line 3: id \"a\" was used before"), "{}", said(&output));
+    assert!(said(&output).contains("line 3: id `\"a\"` was used before"), "{}", said(&output));
 }
 
 #[test]

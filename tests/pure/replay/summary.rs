@@ -91,7 +91,7 @@ fn ids_are_known_by_their_text() {
     for id in ["1", "\"a\"", "[1, 2]", "{\"a\": 1}"] {
         let output = replay(RULES, &lines(&["0", id, "2", id]), &[]);
         assert_eq!(output.status.code(), Some(1));
-        assert!(said(&output).contains(&format!("line 4: id {id} was used before\n")), "{}", said(&output));
+        assert!(said(&output).contains(&format!("line 4: id `{id}` was used before\n")), "{}", said(&output));
         assert!(said(&output).starts_with("3 lines over"));
     }
 }
