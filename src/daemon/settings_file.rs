@@ -29,7 +29,7 @@ struct SettingsFields<'n> {
     metrics: Option<MetricsFields>,
     admin: Option<AdminFields<'n>>,
     redis: Option<RedisFields<'n>>,
-    fleet: Option<FleetFields>,
+    fleet: Option<FleetHostsFields>,
     scope: Option<Scope>,
     #[expect(dead_code, reason = "looked up by name")]
     domains: Option<DeferredMap<DomainFields>>,
@@ -69,7 +69,7 @@ struct AdminFields<'n> {
 
 #[derive(Deserialize)]
 #[serde(rename = "`fleet`")]
-struct FleetFields {
+struct FleetHostsFields {
     hosts_at_least: Option<AtMost<{ FleetStatus::HOSTS_MAX }>>,
 }
 

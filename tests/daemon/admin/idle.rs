@@ -48,9 +48,10 @@ fn among_idle<S: Idle>(connect: impl Fn() -> S + Sync, meanwhile: impl FnOnce())
                 let has_closed = |stream: &mut S| {
                     !stream.read(&mut [0; 512]).is_err_and(|error| error.kind() == ErrorKind::WouldBlock)
                 };
-                let closed = streams.iter_mut().enumerate().filter_map(|(number, stream)| {
-                    has_closed(stream).then_some((number, stream))
-                });
+                let closed = streams
+                    .iter_mut()
+                    .enumerate()
+                    .filter_map(|(number, stream)| has_closed(stream).then_some((number, stream)));
                 closed.take(8).for_each(|(number, stream)| *stream = idle(number));
                 thread::sleep(Duration::from_millis(50));
             }
