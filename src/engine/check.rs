@@ -329,6 +329,7 @@ impl StageCheck {
         let need = Shortfall {
             key: SharedKey::new(self.key, budget),
             missing_units: self.missing_units,
+            cost: self.cost,
             is_permit: is_place,
         };
         Some((need, patience))

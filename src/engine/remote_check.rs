@@ -30,6 +30,8 @@ pub struct Shortfall {
     pub key: SharedKey,
     /// The missing units.
     pub missing_units: u32,
+    /// The units that the request costs, of which this host has the others in hand.
+    pub cost: u32,
     /// Whether this is a permit of a fleet concurrency limit.
     pub is_permit: bool,
 }

@@ -37,6 +37,8 @@ pub(super) struct KeySync {
     /// The tokens of the fleet as of the last reply, µtok.
     level: i64,
     fleet_demand: u64,
+    /// The hosts that use the key, as of the last reply; 0: unknown.
+    users: u32,
     /// Demand has grown far beyond the smoothed value.
     is_rising: bool,
     /// Redis granted less than was wanted.
@@ -53,6 +55,10 @@ pub(super) struct KeySync {
     is_lost: bool,
     /// Requests since the last report, as of the last check of the key.
     asked: u32,
+    /// The largest cost of late that a remote check asked for, and when.
+    heaviest: (u32, Timestamp),
+    /// Requests since the last report that the demand knows of, and when it was last told.
+    measured: (u32, Timestamp),
     /// When `asked` was last seen to grow.
     busy: Timestamp,
     pub(super) due: Timestamp,
@@ -81,6 +87,7 @@ impl KeySync {
             known: None,
             level: 0,
             fleet_demand: 0,
+            users: 0,
             is_rising: false,
             is_short: false,
             is_paced: false,
@@ -89,6 +96,8 @@ impl KeySync {
             calls: false,
             is_lost: false,
             asked: 0,
+            heaviest: (0, now),
+            measured: (0, now),
             busy: now,
             due: now,
             waits: false,
@@ -112,7 +121,10 @@ impl KeySync {
             self.asked = there.requested;
         }
         self.turn(budget, pace.now);
-        let borrows = budget.quota.borrows(pace.hosts);
+        if self.calls && self.asked_at.is_some() && pace.now >= self.measured.1.after(EVERY) {
+            self.measure_demand(there.requested, pace.now);
+        }
+        let borrows = self.borrows(budget, pace);
         let Some(asked_at) = self.asked_at else {
             return NextAction::Ask(if borrows { 0 } else { there.borrowed });
         };
@@ -129,7 +141,8 @@ impl KeySync {
         } else {
             0
         };
-        let is_wanted = there.requested > 0
+        let is_wanted = borrows
+            && there.requested > 0
             && !self.is_spent_out()
             && (self.calls
                 || self.is_short && there.borrowed < target
@@ -149,10 +162,12 @@ impl KeySync {
         if there.borrowed == 0 && there.debt == 0 && pace.now >= self.busy.after(KEEP) {
             return NextAction::LetGo;
         }
-        NextAction::Look(self.look_again(there.borrowed > 0, has_plenty, pace.now))
+        let again = self.look_again(there.borrowed > 0, has_plenty, pace.now);
+        // Whether it is worth borrowing shows in the demand meanwhile.
+        NextAction::Look(if self.calls { again.min(pace.now.after(EVERY)) } else { again })
     }
 
-    /// Whether demand has ended: no request for longer than [`KeyPage::silence`].
+    /// Whether demand has ended: no request for longer than [`KeySync::silence`].
     fn is_over(&self, now: Timestamp) -> bool {
         self.demand > 0 && now >= self.busy.after(self.silence())
     }
@@ -194,8 +209,9 @@ impl KeySync {
         let seen = if is_first {
             self.begin_demand(reported, pace.now)
         } else {
-            self.note_demand(reported.requested, waited)
+            self.measure_demand(reported.requested, pace.now)
         };
+        self.measured = (0, pace.now);
         if reported.requested == self.asked && pace.now >= self.busy.after(self.silence()) {
             self.demand = 0;
         }
@@ -214,8 +230,8 @@ impl KeySync {
             false => 0,
         };
         let wanted = target.max(u64::from(soon)).max(first);
-        let wanted = wanted.min(u64::from(budget.quota.bucket().burst()));
-        let borrows = back == 0 && budget.quota.borrows(pace.hosts);
+        let wanted = wanted.min(u64::from(self.most(budget, pace)));
+        let borrows = back == 0 && self.borrows(budget, pace);
         let want = if borrows { wanted.saturating_sub(u64::from(reported.borrowed)) } else { 0 };
         let needed = want.saturating_mul(TOKEN);
         let paced =
@@ -269,6 +285,7 @@ impl KeySync {
         });
         self.level = reply.level;
         self.fleet_demand = reply.demand;
+        self.users = reply.hosts;
         self.is_short = reply.grant < ask.want || self.is_paced;
         self.token_takes = match window {
             Some(_) => EVERY,
@@ -293,6 +310,22 @@ impl KeySync {
     /// Whether other hosts may count tokens or demand of this host.
     pub(super) fn is_believed(&self) -> bool {
         self.last.is_none_or(|last| last.hold > 0 || last.demand > 0)
+    }
+
+    pub(super) fn note_cost(&mut self, cost: u32, now: Timestamp) {
+        if cost >= self.heaviest.0 || now >= self.heaviest.1.after(KEEP) {
+            self.heaviest = (cost, now);
+        }
+    }
+
+    /// The tokens of the fleet as of the last reply, µtok.
+    pub(super) fn level(&self) -> i64 {
+        self.level
+    }
+
+    /// Whether Redis counts more tokens as held here than there are.
+    pub(super) fn has_spent(&self, there: &ShareReport) -> bool {
+        self.held() > u64::from(there.borrowed) * TOKEN
     }
 
     /// Tokens in the last report, µtok.

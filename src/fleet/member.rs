@@ -134,8 +134,17 @@ impl HostMember {
     /// after all pending requests were taken.
     pub fn ask(&mut self, question: WaitingRequest, now: Now, out: &mut Vec<ScriptCommand>) {
         let WaitingRequest { ticket, due, on_reply } = question;
+        for need in ticket.needs.iter().filter(|need| !need.is_permit) {
+            self.sync.before_check(&self.engine, need, now, out);
+        }
         let sync = &self.sync;
-        self.remote_checks.ask((&*ticket, due), on_reply, |budget| sync.version(budget), now, out);
+        self.remote_checks.ask(
+            (&*ticket, due),
+            on_reply,
+            |key| (sync.version(key.budget()), sync.level(key)),
+            now,
+            out,
+        );
     }
 
     /// Grants permits to waiting requests, requests the missing ones from Redis, and returns idle ones.

@@ -20,7 +20,8 @@ use super::rng::Rng;
 use super::window::WindowStatus;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::engine::{
-    CheckReply, Engine, FleetBudget, FleetStatus, NextIncrease, OnCheckReply, Shortfall, Shortfalls,
+    CheckReply, Engine, FleetBudget, FleetStatus, NextIncrease, OnCheckReply, SharedKey, Shortfall,
+    Shortfalls,
 };
 use breaker::Breaker;
 use permits::PermitQueue;
@@ -103,12 +104,12 @@ impl PendingChecks {
         &mut self,
         (ticket, due): (&Shortfalls, Timestamp),
         on_reply: OnCheckReply,
-        version: impl Fn(u64) -> u64,
+        known: impl Fn(&SharedKey) -> (u64, i64),
         now: Now,
         out: &mut Vec<ScriptCommand>,
     ) {
         self.expire(now.at);
-        let costs = if due > now.at { self.costs(ticket, version, now) } else { None };
+        let costs = if due > now.at { self.costs(ticket, known, now) } else { None };
         let Some(costs) = costs.filter(|_| self.may_call(now.at)) else {
             self.counts.declined += 1;
             on_reply(None);
@@ -177,11 +178,12 @@ impl PendingChecks {
         self.breaker = Breaker::Closed { misses: 0 };
     }
 
-    /// Costs by bucket; `None` if a limit or its version is unknown or too many payments of a bucket are unanswered.
+    /// Costs by bucket, where `known` has the version of a key's quota and its last level. `None` if a limit or its
+    /// version is unknown, or too many payments of a bucket are unanswered.
     fn costs(
         &self,
         ticket: &Shortfalls,
-        version: impl Fn(u64) -> u64,
+        known: impl Fn(&SharedKey) -> (u64, i64),
         now: Now,
     ) -> Option<HashMap<Bucket, Vec<(Shortfall, KeyPayment)>>> {
         let (budgets, limits) = (self.engine.fleet_budgets(), self.engine.fleet_concurrency_limits());
@@ -194,14 +196,18 @@ impl PendingChecks {
             }
             let number = need.key.budget();
             let budget: &FleetBudget = budgets.get(&number)?;
-            let terms: CellQuota = terms(budget, version(number))?;
+            let (version, level) = known(&need.key);
+            let terms: CellQuota = terms(budget, version)?;
             let key = need.key.name();
             let heard = self.last_replies.get(&key).filter(|heard| now.at.since(heard.at) < heard.kept);
             let knew_us = heard.map(|heard| Micros::from(now.at.since(heard.at)).0);
             let window = cell_window(budget, self.clock.unix_us(now));
-            let cost =
-                KeyPayment { key, terms, cost: u64::from(need.missing_units) * TOKEN, knew_us, window };
-            costs.entry(Bucket::of(&key, buckets)).or_default().push((*need, cost));
+            // Other requests may take those in hand meanwhile: the whole cost, where there is enough.
+            let is_enough = level >= i64::from(need.cost) * TOKEN.cast_signed();
+            let units = if is_enough { need.cost } else { need.missing_units };
+            let payment = KeyPayment { key, terms, cost: u64::from(units) * TOKEN, knew_us, window };
+            let need = Shortfall { missing_units: units, ..*need };
+            costs.entry(Bucket::of(&key, buckets)).or_default().push((need, payment));
         }
         let has_room = |bucket: &Bucket| {
             let state = self.buckets.get(usize::from(bucket.number()));

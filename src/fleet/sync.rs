@@ -14,7 +14,7 @@ use super::rng::Rng;
 use super::round_trip::RoundTrip;
 use super::tally::{BudgetCounters, Tallies};
 use crate::clock::{Now, Timestamp};
-use crate::engine::{Engine, FleetBudget, FleetStatus, SharedKey};
+use crate::engine::{Engine, FleetBudget, FleetStatus, SharedKey, Shortfall};
 use absence::Absence;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -152,6 +152,11 @@ impl Sync {
         self.versions.get(&budget).copied().unwrap_or(VERSION_FIRST)
     }
 
+    /// The level of a key in the last reply, µtok; 0 if none came.
+    pub(super) fn level(&self, key: &SharedKey) -> i64 {
+        self.key_table.find(key).map_or(0, |number| self.key_table.entry(number).level())
+    }
+
     /// Sets the version of a budget's numbers.
     pub fn set_version(&mut self, budget: u64, version: u64) {
         self.versions.insert(budget, version);
@@ -276,7 +281,6 @@ impl Sync {
 
     /// Checks a due key and returns the command for it, if one is needed.
     fn look(&mut self, engine: &Engine, number: usize, now: Now) -> Option<(Bucket, CellRequest)> {
-        let random = self.rng.part_of_token();
         let pace = self.pace(now.at);
         let entry = self.key_table.entry_mut(number);
         let bucket = Bucket::of(&entry.key.name(), self.options.buckets);
@@ -306,21 +310,53 @@ impl Sync {
                 }
                 None
             }
-            NextAction::Ask(back) => {
-                let terms = terms(&self.versions, entry.key.budget(), budget);
-                let there = terms
-                    .and_then(|terms| Some((terms, engine.report_share(&entry.key, budget, back, now)?)));
-                let Some((terms, (reported, back))) = there else {
-                    // Redis cannot count these numbers, or the state was just evicted.
-                    self.close(number);
-                    return None;
-                };
-                entry.refused = reported.missing_max > 0;
-                self.counts.lapsed += u64::from(reported.expired);
-                let window = key_sync::cell_window(budget, self.clock.unix_us(now));
-                let ask = entry.ask(&reported, back, terms, (budget, window), &pace, random);
-                Some((bucket, ask))
-            }
+            NextAction::Ask(back) => self.ask_about(engine, number, back, now).map(|ask| (bucket, ask)),
+        }
+    }
+
+    /// Makes the command about a key, which returns this number of tokens.
+    fn ask_about(&mut self, engine: &Engine, number: usize, back: u32, now: Now) -> Option<CellRequest> {
+        let random = self.rng.part_of_token();
+        let pace = self.pace(now.at);
+        let entry = self.key_table.entry_mut(number);
+        let budget = self.budgets.get(&entry.key.budget())?;
+        let terms = terms(&self.versions, entry.key.budget(), budget);
+        let there =
+            terms.and_then(|terms| Some((terms, engine.report_share(&entry.key, budget, back, now)?)));
+        let Some((terms, (reported, back))) = there else {
+            // Redis cannot count these numbers, or the state was just evicted.
+            self.close(number);
+            return None;
+        };
+        entry.refused = reported.missing_max > 0;
+        self.counts.lapsed += u64::from(reported.expired);
+        let window = key_sync::cell_window(budget, self.clock.unix_us(now));
+        Some(entry.ask(&reported, back, terms, (budget, window), &pace, random))
+    }
+
+    /// Before a remote check of a key: notes its cost, and reports tokens that Redis still counts as held by this host,
+    /// which keep the bucket from filling.
+    pub(super) fn before_check(
+        &mut self,
+        engine: &Engine,
+        Shortfall { key, cost, .. }: &Shortfall,
+        now: Now,
+        out: &mut Vec<ScriptCommand>,
+    ) {
+        let Some(number) = self.key_table.find(key) else { return };
+        let bucket = Bucket::of(&key.name(), self.options.buckets);
+        let has_room = bucket.of_each(&mut self.buckets).has_room(IN_FLIGHT_MAX);
+        let entry = self.key_table.entry_mut(number);
+        entry.note_cost(*cost, now.at);
+        let budget = self.budgets.get(&key.budget());
+        let there = budget.and_then(|budget| engine.peek_share(key, budget, now));
+        let is_due = has_room && !entry.in_flight && there.is_some_and(|there| entry.has_spent(&there));
+        if !is_due || !self.status.is_redis_reachable() {
+            return;
+        }
+        if let Some(ask) = self.ask_about(engine, number, 0, now) {
+            // The check itself brings the tokens.
+            out.push(self.command(bucket, vec![(number, CellRequest { want: 0, ..ask })], now.at));
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use foldhash::HashMap;
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{
-    Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op,
+    Cost, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op,
     RemoteCheckResult, Request, Shortfalls, Verdict,
 };
 use tidegate::fleet::call::ScriptCommand;
@@ -23,6 +23,22 @@ use crate::plan::Plan;
 use crate::waiting::Waiting;
 use crate::world::SECRET;
 
+/// A request of a tenant, by number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asking {
+    pub(crate) tenant: u32,
+    pub(crate) cost: u32,
+    /// The caller's own number of it.
+    pub(crate) number: u64,
+}
+
+/// Whether a request may start, and after which time it may if not.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Judged {
+    pub(crate) passed: bool,
+    pub(crate) retry_us: Option<u64>,
+}
+
 pub(crate) struct Host {
     pub(crate) engine: Arc<Engine>,
     decider: Decider,
@@ -39,8 +55,8 @@ pub(crate) struct Host {
     next: Timestamp,
     out: Vec<ScriptCommand>,
     secret: SecretDigest,
-    /// Requests that wait, by their tenant.
-    waiting: Waiting<u32>,
+    /// Requests that wait.
+    waiting: Waiting<Asking>,
     /// Whether there may be some.
     asks: bool,
 }
@@ -58,11 +74,25 @@ impl Host {
         drift_ppm: i64,
         at_us: u64,
     ) -> Host {
+        let asks = plan.asks != RemoteCheckWait::Never;
+        let domain = Arc::new(Domain::new("api", vec![rule(plan)]));
+        Host::with_rules((domain, asks), secret, plan, (number, life), drift_ppm, at_us)
+    }
+
+    /// One with these rules, by which requests may wait or not.
+    pub(crate) fn with_rules(
+        (domain, asks): (Arc<Domain>, bool),
+        secret: u8,
+        plan: &Plan,
+        (number, life): (u32, u64),
+        drift_ppm: i64,
+        at_us: u64,
+    ) -> Host {
         let hash_key = HashKey::from_bytes([number as u8; 16]);
         let options = EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 64 << 20 };
         let engine = Arc::new(Engine::new(options));
         let standing = engine.join_fleet(HashKey::from_bytes([secret; 16]));
-        engine.install_rules(vec![Domain::new("api", vec![rule(plan)])]);
+        engine.install_rules(vec![domain]);
         let decider = engine.decider();
         let mut name = [0; 16];
         name[..4].copy_from_slice(&(number + 1).to_le_bytes());
@@ -72,8 +102,7 @@ impl Host {
         let member = HostMember::new(Arc::clone(&engine), Arc::clone(&standing), options);
         let pending = HashMap::default();
         let link = LinkState::new(seed, local(drift_ppm, at_us));
-        let (waiting, asks) = (Waiting::new(), plan.asks != RemoteCheckWait::Never);
-        let (utc, out, has_heard) = (0, Vec::new(), false);
+        let (utc, out, has_heard, waiting) = (0, Vec::new(), false, Waiting::new());
         let next = Timestamp::ORIGIN;
         Host {
             engine,
@@ -131,32 +160,32 @@ impl Host {
 
     /// A request; whether it may start.
     pub(crate) fn hit(&mut self, tenant: &str, us: u64) -> bool {
-        self.judge(tenant, None, false, us).expect("it does not wait")
+        self.judge((tenant, 1), None, false, us).expect("it does not wait").passed
     }
 
     /// A request that may wait; whether it may start, if that is known at once.
-    pub(crate) fn ask(&mut self, number: u32, tenants: &[String], us: u64) -> Option<bool> {
-        match self.judge(&tenants[number as usize], None, self.asks, us) {
-            Ok(passed) => Some(passed),
+    pub(crate) fn ask(&mut self, asking: Asking, tenants: &[String], us: u64) -> Option<Judged> {
+        match self.judge((&tenants[asking.tenant as usize], asking.cost), None, self.asks, us) {
+            Ok(judged) => Some(judged),
             Err(ticket) => {
-                self.park(ticket, number, false, us);
+                self.park(ticket, asking, false, us);
                 None
             }
         }
     }
 
-    /// Which of those that waited may start, by tenant, and which may not.
-    pub(crate) fn answers(&mut self, tenants: &[String], us: u64) -> Vec<(u32, bool)> {
+    /// Which of those that waited may start, and which may not.
+    pub(crate) fn answers(&mut self, tenants: &[String], us: u64) -> Vec<(Asking, Judged)> {
         let mut answers = Vec::new();
         for (parked, brought) in self.waiting.take_ready(self.now(us)) {
-            let (number, ticket) = (parked.what, parked.ticket);
+            let (asking, ticket) = (parked.what, parked.ticket);
             let (result, may_wait) = match brought {
                 Some(brought) => (RemoteCheckResult::Borrowed(brought), !parked.is_second),
                 None => (RemoteCheckResult::TimedOut(&ticket), false),
             };
-            match self.judge(&tenants[number as usize], Some(result), may_wait, us) {
-                Ok(passed) => answers.push((number, passed)),
-                Err(ticket) => self.park(ticket, number, true, us),
+            match self.judge((&tenants[asking.tenant as usize], asking.cost), Some(result), may_wait, us) {
+                Ok(judged) => answers.push((asking, judged)),
+                Err(ticket) => self.park(ticket, asking, true, us),
             }
         }
         answers
@@ -164,31 +193,42 @@ impl Host {
 
     fn judge(
         &mut self,
-        tenant: &str,
+        (tenant, cost): (&str, u32),
         result: Option<RemoteCheckResult<'_>>,
         may_wait: bool,
         us: u64,
-    ) -> Result<bool, Arc<Shortfalls>> {
+    ) -> Result<Judged, Arc<Shortfalls>> {
         let now = self.now(us);
         self.next = Timestamp::ORIGIN;
         let attributes = [("tenant", tenant)];
-        let request =
-            Request { may_wait, ..Request::new(Op::Hit, "api", Descriptors::from_attributes(&attributes)) };
+        let request = Request {
+            may_wait,
+            cost: Cost::Requests(cost),
+            ..Request::new(Op::Hit, "api", Descriptors::from_attributes(&attributes))
+        };
         let answer = match result {
             None => self.decider.decide(&request, now),
             Some(result) => self.decider.resume(&request, result, now),
         };
         match answer {
-            EngineAnswer::Decided(decision) => Ok(decision.verdict == Verdict::Allow),
+            EngineAnswer::Decided(decision) => Ok(Judged {
+                passed: decision.verdict == Verdict::Allow,
+                retry_us: decision.retry_after.map(|retry| retry.0),
+            }),
             EngineAnswer::RemoteCheck(ticket) => Err(ticket),
             other => panic!("{other:?}"),
         }
     }
 
     /// Its calls go out with the next tick.
-    fn park(&mut self, ticket: Arc<Shortfalls>, number: u32, is_second: bool, us: u64) {
+    fn park(&mut self, ticket: Arc<Shortfalls>, asking: Asking, is_second: bool, us: u64) {
         let now = self.now(us);
-        self.waiting.park((ticket, number, is_second), &mut self.member, now, &mut self.out);
+        self.waiting.park((ticket, asking, is_second), &mut self.member, now, &mut self.out);
+    }
+
+    /// What it has to say before its next tick.
+    pub(crate) fn take_calls(&mut self) -> Vec<ScriptCommand> {
+        std::mem::take(&mut self.out)
     }
 
     /// Whether a tick would change anything. A daemon looks all the same; most of a simulation's looks are in vain.

@@ -37,6 +37,7 @@ mod runs;
 #[allow(unused_imports, reason = "the test that holds the store against Redis uses the rest")]
 mod store;
 mod table;
+mod users;
 mod waiting;
 mod windows;
 mod world;

@@ -29,7 +29,7 @@ pub(crate) struct Network {
     slots: HashMap<u64, (To, Event)>,
     numbers: u64,
     random: Random,
-    round_trip_us: u64,
+    pub(crate) round_trip_us: u64,
     lost: u32,
     doubled: u32,
     late: u32,

@@ -4,7 +4,7 @@ use tidegate::fleet::call::ScriptCommand;
 use tidegate::limit::share::RemoteCheckWait;
 
 use crate::audit::Audit;
-use crate::host::Host;
+use crate::host::{Asking, Host};
 use crate::load::Load;
 use crate::measure::Measure;
 use crate::network::{Event, Network, To};
@@ -211,9 +211,10 @@ impl World<'_> {
             let mut admitted = 0;
             for _ in of_host {
                 let tenant = if self.plan.tenants > 1 { self.random.below(self.plan.tenants) } else { 0 };
-                if let Some(passed) = host.ask(tenant, &self.tenants, us) {
-                    admitted += u64::from(passed);
-                    self.measure.request(number, tenant, ms, passed);
+                let asking = Asking { tenant, cost: 1, number: 0 };
+                if let Some(judged) = host.ask(asking, &self.tenants, us) {
+                    admitted += u64::from(judged.passed);
+                    self.measure.request(number, tenant, ms, judged.passed);
                 }
             }
             if let Some(audit) = &mut self.audit {
@@ -228,8 +229,8 @@ impl World<'_> {
             return;
         }
         for (number, host) in self.hosts.iter_mut().enumerate() {
-            for (tenant, passed) in host.iter_mut().flat_map(|host| host.answers(&self.tenants, us)) {
-                self.measure.request(number as u32, tenant, ms, passed);
+            for (asking, judged) in host.iter_mut().flat_map(|host| host.answers(&self.tenants, us)) {
+                self.measure.request(number as u32, asking.tenant, ms, judged.passed);
             }
         }
     }

@@ -39,7 +39,7 @@ impl KeySync {
         let passes = budget.quota.may_check_remotely(pace.hosts)
             || budget.quota.credit() > 0 && there.missing_max <= 1;
         let lacked = if passes { 0 } else { there.missing_max };
-        let spare = if self.demand > 0 && !self.is_short {
+        let spare = if self.demand > 0 && !self.is_short && !KeySync::checks(budget, pace) {
             let level = u64::try_from(self.level).unwrap_or(0) / TOKEN;
             let hosts = u64::from(pace.hosts);
             if budget.quota.window().is_some() {
@@ -49,7 +49,7 @@ impl KeySync {
                 return needed
                     .max(lacked)
                     .max(u32::try_from(spare).unwrap_or(u32::MAX))
-                    .min(budget.quota.bucket().burst());
+                    .min(self.most(budget, pace));
             }
             // With plenty, up to twice the share, if it will be used before it expires.
             let soon = if self.has_plenty(budget) { tokens_in(self.demand, RENEW_AFTER, 5, 4) } else { 0 };
@@ -57,7 +57,38 @@ impl KeySync {
         } else {
             0
         };
-        needed.max(lacked).max(u32::try_from(spare).unwrap_or(u32::MAX)).min(budget.quota.bucket().burst())
+        needed.max(lacked).max(u32::try_from(spare).unwrap_or(u32::MAX)).min(self.most(budget, pace))
+    }
+
+    /// Whether tokens are borrowed ahead of demand.
+    pub(super) fn borrows(&self, budget: &FleetBudget, pace: &Pace) -> bool {
+        budget.quota.borrows(pace.hosts) && self.most(budget, pace) > 0
+    }
+
+    /// Whether a request that lacks tokens gets them by a remote check.
+    fn checks(budget: &FleetBudget, pace: &Pace) -> bool {
+        budget.quota.may_check_remotely(pace.hosts) && pace.round_trip <= budget.quota.patience()
+    }
+
+    /// The most tokens to hold. Where a request that lacks some waits for a remote check, all hosts together leave the
+    /// larger part of the burst to such checks, as held tokens keep the bucket from filling. Each request is a check if
+    /// that part is small beside the demand until the next command, or if that demand is a few requests.
+    pub(super) fn most(&self, budget: &FleetBudget, pace: &Pace) -> u32 {
+        let burst = budget.quota.bucket().burst();
+        if !KeySync::checks(budget, pace) {
+            return burst;
+        }
+        // What is lent of a window is of no use to others until it turns: the last part is not lent.
+        let left = u32::try_from(self.level.max(0).unsigned_abs() / TOKEN).unwrap_or(u32::MAX);
+        let is_window = budget.quota.window().is_some();
+        let most = if is_window { burst.min(left).saturating_sub(burst / LENT_PART) } else { burst };
+        let heaviest = self.heaviest.0.max(1);
+        let most = most.saturating_sub(heaviest);
+        let users = if self.users > 0 { self.users } else { pace.hosts };
+        let part = most / LENT_PART / users.max(1);
+        let needed = needed(self.demand, EVERY, self.supply(budget), pace);
+        let worth = LENT_FROM.saturating_mul(heaviest);
+        if (worth..=2 * part).contains(&needed) { part } else { 0 }
     }
 
     /// The number of held tokens that triggers a command: 1.5 times the demand until its reply, and one.
@@ -115,6 +146,13 @@ impl KeySync {
         pace
     }
 
+    /// Takes the requests since the last report, this many, of which some are known already. Returns the demand since
+    /// these.
+    pub(super) fn measure_demand(&mut self, requested: u32, now: Timestamp) -> u64 {
+        let (known, at) = std::mem::replace(&mut self.measured, (requested, now));
+        self.note_demand(requested.saturating_sub(known), now.since(at))
+    }
+
     /// Smooths demand over a few requests, faster after growth. Returns the demand since the last command.
     pub(super) fn note_demand(&mut self, asked: u32, waited: Duration) -> u64 {
         let waited = Micros::from(waited).0.max(1_000);
@@ -166,6 +204,12 @@ pub(super) fn tokens_in(demand: u64, span: Duration, times: u64, of: u64) -> u32
 
 /// Each host holds at most its share of one part in this number of the free tokens.
 const SPARE_PART: u64 = 4;
+
+/// All hosts hold at most one part in this number of the burst.
+const LENT_PART: u32 = 4;
+
+/// Requests until the next command for which it is worth borrowing.
+const LENT_FROM: u32 = 2;
 
 /// Rare requests are averaged over this number of them.
 const FOLLOWS: u32 = 5;
