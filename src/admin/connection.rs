@@ -19,7 +19,7 @@ use super::router::{self, HttpClient};
 
 /// Serves it to its end. Whatever comes in, nothing but this connection is harmed.
 pub(super) async fn serve<S>(
-    desk: Arc<AdminState>,
+    admin: Arc<AdminState>,
     asker: HttpClient,
     socket: S,
     connection: HttpConnection,
@@ -30,7 +30,7 @@ pub(super) async fn serve<S>(
     let is_endless = AtomicBool::new(false);
     let service = service_fn(async |request| {
         connection.note_request();
-        let answer = router::answer(&desk, asker, request).await;
+        let answer = router::answer(&admin, asker, request).await;
         is_endless.store(matches!(answer.body(), Either::Right(_)), Ordering::Relaxed);
         Ok::<_, Infallible>(answer)
     });

@@ -28,8 +28,8 @@ pub(super) struct FleetReading {
 }
 
 impl FleetReading {
-    pub(super) fn take(desk: &AdminState, now: Timestamp) -> FleetReading {
-        let fleet = desk.fleet.as_deref();
+    pub(super) fn take(admin: &AdminState, now: Timestamp) -> FleetReading {
+        let fleet = admin.fleet.as_deref();
         FleetReading {
             is_set: fleet.is_some(),
             view: fleet.map_or_else(|| Arc::new(FleetView::new()), FleetCounters::read),
@@ -233,12 +233,12 @@ pub(crate) struct ReserveStatus {
 
 impl FleetPage {
     /// Reads the page from the daemon.
-    pub(super) fn read(desk: &AdminState) -> FleetPage {
-        let now = desk.clock.now();
-        let fleet = FleetReading::take(desk, now.at);
+    pub(super) fn read(admin: &AdminState) -> FleetPage {
+        let now = admin.clock.now();
+        let fleet = FleetReading::take(admin, now.at);
         let view = &*fleet.view;
-        let sums = desk.engine.sum_permits(now);
-        let pools = desk.engine.pools(now);
+        let sums = admin.engine.sum_permits(now);
+        let pools = admin.engine.pools(now);
         let reserves = pools
             .iter()
             .filter_map(|pool| Some(ReserveStatus { pool: pool.pool.to_string(), reserve: pool.reserve? }));
@@ -248,11 +248,11 @@ impl FleetPage {
             batches: by_name(view.batches()),
             errors: by_name(view.errors.iter().copied()),
             outages: view.outages,
-            overrides: fleet_overrides(desk),
+            overrides: fleet_overrides(admin),
             overrides_rejected: by_name(view.overrides.rejected),
             lost: view.counts.lost,
             clamped: view.clamped,
-            rules: fleet_rules(&desk.engine, view, now.at, &sums),
+            rules: fleet_rules(&admin.engine, view, now.at, &sums),
             reserves: reserves.collect(),
         }
     }

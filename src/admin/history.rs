@@ -99,7 +99,7 @@ impl RateHistory {
 
 impl History {
     /// Records a step every five seconds, forever.
-    pub(super) async fn keep(desk: &AdminState) {
+    pub(super) async fn keep(admin: &AdminState) {
         let mut turns = tokio::time::interval(STEP);
         // Skip the ticks missed while the host was suspended.
         turns.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
@@ -107,7 +107,7 @@ impl History {
         turns.tick().await;
         loop {
             turns.tick().await;
-            desk.history.note(HistorySample::take(desk));
+            admin.history.note(HistorySample::take(admin));
         }
     }
 
@@ -211,17 +211,18 @@ impl<S, C> NameSteps<S, C> {
 
 impl HistorySample {
     /// Reads the current counters, the same ones that a scrape reads.
-    pub(super) fn take(desk: &AdminState) -> HistorySample {
-        let now = desk.clock.now();
+    pub(super) fn take(admin: &AdminState) -> HistorySample {
+        let now = admin.clock.now();
         let Totals { verdicts: VerdictTotals { allow, limit, wait, deny, shed }, rules, .. } =
-            desk.engine.totals();
+            admin.engine.totals();
         // Saturates, as clients may report any number.
-        let missed = desk.server.missed_decisions().fold(0_u64, |sum, (.., count)| sum.saturating_add(count));
+        let missed =
+            admin.server.missed_decisions().fold(0_u64, |sum, (.., count)| sum.saturating_add(count));
         HistorySample {
             at: now.at,
             counted: [allow, limit, wait, deny, shed, missed],
             rules: rules.iter().map(of_rule).collect(),
-            pools: desk.engine.pools(now).iter().filter(|pool| pool.configured).map(of_pool).collect(),
+            pools: admin.engine.pools(now).iter().filter(|pool| pool.configured).map(of_pool).collect(),
         }
     }
 }

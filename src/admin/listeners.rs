@@ -71,21 +71,21 @@ pub struct Listeners {
 
 /// Serves all listeners until `stop`. Calls `tried` once after the first attempt to open each listener.
 pub(super) async fn serve(
-    desk: Arc<AdminState>,
-    doors: &mut Listeners,
+    admin: Arc<AdminState>,
+    listeners: &mut Listeners,
     tried: &dyn Fn(),
     stop: &CancellationToken,
 ) {
-    let operators = doors.admin.open();
-    let scrapers = match doors.metrics {
+    let operators = listeners.admin.open();
+    let scrapers = match listeners.metrics {
         Some(address) => Some((address, open_port(address).await)),
         None => None,
     };
     tried();
     let served = async {
-        tokio::join!(serve_operators(&desk, operators, &mut doors.admin), async {
+        tokio::join!(serve_operators(&admin, operators, &mut listeners.admin), async {
             if let Some((address, first)) = scrapers {
-                serve_scrapers(&desk, first, address).await;
+                serve_scrapers(&admin, first, address).await;
             }
         });
     };
@@ -102,19 +102,19 @@ async fn open_port(address: SocketAddr) -> Result<TcpListener, String> {
 
 /// Serves the admin socket. Its mode keeps other users out; the peer credentials guard against a changed mode.
 async fn serve_operators(
-    desk: &Arc<AdminState>,
+    admin: &Arc<AdminState>,
     first: Result<UnixListener, String>,
-    door: &mut AdminSocket,
+    socket: &mut AdminSocket,
 ) {
     let meanwhile = "no admin socket: status, reload and switches do not reach this daemon";
-    let listener = opened(first, async || door.open(), meanwhile).await;
+    let listener = opened(first, async || socket.open(), meanwhile).await;
     let own = rustix::process::geteuid().as_raw();
     let mut told: Option<Timestamp> = None;
     let accept = async || {
         let (socket, _) = listener.accept().await?;
         let user = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
         if user != 0 && user != own {
-            let now = desk.clock.now().at;
+            let now = admin.clock.now().at;
             if told.is_none_or(|told| now.since(told) >= TELL_EVERY) {
                 warn!(user, "refused on the admin socket: it is for root and for who runs the daemon");
                 told = Some(now);
@@ -123,10 +123,10 @@ async fn serve_operators(
         }
         Ok(Some((socket, HttpClient::Operator(SwitchOrigin::User(user)), None)))
     };
-    take_turns(desk, accept).await;
+    take_turns(admin, accept).await;
 }
 
-async fn serve_scrapers(desk: &Arc<AdminState>, first: Result<TcpListener, String>, address: SocketAddr) {
+async fn serve_scrapers(admin: &Arc<AdminState>, first: Result<TcpListener, String>, address: SocketAddr) {
     let meanwhile = "no metrics over TCP; they are on the admin socket, too";
     let listener = opened(first, async || open_port(address).await, meanwhile).await;
     // Port 0 has become one that was free.
@@ -136,7 +136,7 @@ async fn serve_scrapers(desk: &Arc<AdminState>, first: Result<TcpListener, Strin
         let (socket, peer) = listener.accept().await?;
         Ok(Some((socket, HttpClient::Anybody, Some(peer.ip()))))
     };
-    take_turns(desk, accept).await;
+    take_turns(admin, accept).await;
 }
 
 /// Retries until the listener is open. An obstacle may go away: the previous daemon may still drain.
@@ -164,13 +164,13 @@ async fn opened<T>(
 
 /// Accepts for ever.
 async fn take_turns<S>(
-    desk: &Arc<AdminState>,
+    admin: &Arc<AdminState>,
     accept: impl AsyncFnMut() -> io::Result<Option<(S, HttpClient, Option<IpAddr>)>>,
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
     let serve = |(socket, asker, peer), connection| {
-        connection::serve(Arc::clone(desk), asker, socket, connection, head_patience(peer))
+        connection::serve(Arc::clone(admin), asker, socket, connection, head_patience(peer))
     };
     let failed = |error| debug!(%error, "an operator's connection was not let in");
     HttpConnections::serve_each(accept, serve, failed).await;

@@ -81,7 +81,7 @@ pub struct AdminThread {
 }
 
 impl AdminThread {
-    /// The handle of the thread, and its work. A door that cannot be opened is logged and tried again.
+    /// The handle of the thread, and its work. A listener that cannot be opened is logged and tried again.
     pub fn new(state: AdminState, mut listeners: Listeners) -> (AdminThread, impl FnMut() + Send + 'static) {
         let stop = CancellationToken::new();
         let (tell_opened, opened) = sync_channel(1);
@@ -101,7 +101,7 @@ impl AdminThread {
         (AdminThread { stop, opened, ended }, work)
     }
 
-    /// Waits until every door that can be opened is open, within this time.
+    /// Waits until every listener that can be opened is open, within this time.
     pub fn await_open(&self, within: Duration) {
         let _ = self.opened.recv_timeout(within);
     }

@@ -59,42 +59,42 @@ fn healthz(_: &AdminState) -> HttpAnswer {
 }
 
 /// Whether work should be sent here: the reasons against it, a line each.
-fn readyz(desk: &AdminState) -> HttpAnswer {
+fn readyz(admin: &AdminState) -> HttpAnswer {
     let mut reasons = Vec::new();
-    if !desk.control.rules().is_good {
+    if !admin.control.rules().is_good {
         reasons.push(
             "the rules have errors: `tidegate check` shows them; what could be read is in force".to_owned(),
         );
     }
-    reasons.extend(desk.control.unready());
+    reasons.extend(admin.control.unready());
     if reasons.is_empty() {
         // Work may be sent here all the same.
-        let fleet = FleetReading::take(desk, desk.clock.now().at);
-        let notes = [fleet.forged_warning(), everything_everywhere(desk)];
+        let fleet = FleetReading::take(admin, admin.clock.now().at);
+        let notes = [fleet.forged_warning(), everything_everywhere(admin)];
         let notes: String = notes.into_iter().flatten().map(|note| format!("note: {note}\n")).collect();
         return answer::text(StatusCode::OK, format!("ready\n{notes}"));
     }
     answer::text(StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n")
 }
 
-fn status(desk: &AdminState) -> HttpAnswer {
-    answer::value(StatusCode::OK, &DaemonStatus::read(desk))
+fn status(admin: &AdminState) -> HttpAnswer {
+    answer::value(StatusCode::OK, &DaemonStatus::read(admin))
 }
 
-fn fleet(desk: &AdminState) -> HttpAnswer {
-    answer::value(StatusCode::OK, &FleetPage::read(desk))
+fn fleet(admin: &AdminState) -> HttpAnswer {
+    answer::value(StatusCode::OK, &FleetPage::read(admin))
 }
 
-fn switches(desk: &AdminState) -> HttpAnswer {
-    answer::value(StatusCode::OK, &super::switches::switches(desk))
+fn switches(admin: &AdminState) -> HttpAnswer {
+    answer::value(StatusCode::OK, &super::switches::switches(admin))
 }
 
 /// Lists the rules in force, each with its location in the files, its mode and its fields.
-fn rules(desk: &AdminState) -> HttpAnswer {
-    let record = desk.control.rules();
-    let in_force = desk.engine.in_force();
+fn rules(admin: &AdminState) -> HttpAnswer {
+    let record = admin.control.rules();
+    let in_force = admin.engine.in_force();
     let mut by_domain: HashMap<&str, Vec<Value>> = HashMap::new();
-    let switches = [desk.engine.switches(), desk.engine.fleet_switches()].concat();
+    let switches = [admin.engine.switches(), admin.engine.fleet_switches()].concat();
     in_force
         .each()
         .for_each(|rule| by_domain.entry(rule.domain).or_default().push(rule_entry(&rule, &switches)));

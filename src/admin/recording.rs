@@ -21,7 +21,7 @@ use crate::rules::check_name;
 
 /// One recording.
 struct LiveRecording {
-    desk: AdminState,
+    admin: AdminState,
     reel: RecordReceiver,
     writer: RecordingWriter,
     /// Lines that are counted.
@@ -55,9 +55,9 @@ impl RecordingEnd {
 }
 
 /// Begins a recording. Its lines come as long as they are taken.
-pub(super) fn begin(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
+pub(super) fn begin(admin: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
     let asked = RequestFields::of(asked, &["for_s", "domain", "clear"])?;
-    let now = desk.clock.now();
+    let now = admin.clock.now();
     let until =
         asked.until(now)?.ok_or_else(|| VerbRefusal::bad("for how long: write `for_s`, in seconds"))?;
     let lasts = until.since(now.at);
@@ -69,18 +69,18 @@ pub(super) fn begin(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbR
     let clear = asked.texts("clear")?.into_iter().map(named).collect::<Result<Vec<_>, _>>()?;
     let key = RecordingKey::draw()
         .map_err(|error| VerbRefusal::failed(format!("no key to hash values with: {error}")))?;
-    let rules = desk.control.rules().domains;
+    let rules = admin.control.rules().domains;
     let what = what(domain, lasts, &clear);
     let writer = RecordingWriter::new(key, clear.into_iter().map(Into::into).collect(), now);
-    let reel = desk.recorder.begin(domain).map_err(|busy| VerbRefusal::failed(busy.to_string()))?;
+    let reel = admin.recorder.begin(domain).map_err(|busy| VerbRefusal::failed(busy.to_string()))?;
     let (lines, taken) = channel(CHUNKS);
     let by = by.to_string();
     let recording =
-        LiveRecording { desk: desk.clone(), reel, writer, counted: 0, lines, until, by: by.clone(), rules };
+        LiveRecording { admin: admin.clone(), reel, writer, counted: 0, lines, until, by: by.clone(), rules };
     let thread = std::thread::Builder::new().name("recorder".into()).spawn(move || recording.run());
     thread
         .map_err(|error| VerbRefusal::failed(format!("no thread to record by: {error}: raise TasksMax")))?;
-    desk.ledger.enter(&by, &what, now);
+    admin.ledger.enter(&by, &what, now);
     Ok(answer::lines(taken))
 }
 
@@ -114,16 +114,16 @@ impl LiveRecording {
         }
         let (lines, dropped) = (self.writer.written().lines, self.reel.dropped());
         let what = format!("recorded {lines} lines, {dropped} dropped: {}", ended.text());
-        self.desk.ledger.enter(&self.by, &what, self.desk.clock.now());
+        self.admin.ledger.enter(&self.by, &what, self.admin.clock.now());
     }
 
     /// Writes events until the recording ends.
     fn roll(&mut self) -> RecordingEnd {
-        let mut reported = self.desk.clock.now().at;
-        self.writer.open(&self.desk.engine.open_sessions(), reported);
+        let mut reported = self.admin.clock.now().at;
+        self.writer.open(&self.admin.engine.open_sessions(), reported);
         loop {
             let some = self.write();
-            let now = self.desk.clock.now().at;
+            let now = self.admin.clock.now().at;
             if now.since(reported) >= REPORT_EVERY {
                 reported = now;
                 self.report(None);
@@ -147,7 +147,7 @@ impl LiveRecording {
                 return;
             }
         }
-        let changed = self.desk.control.rules().domains != self.rules;
+        let changed = self.admin.control.rules().domains != self.rules;
         self.report(Some(changed));
         let _ = self.send();
     }
@@ -155,7 +155,7 @@ impl LiveRecording {
     fn write(&mut self) -> bool {
         let some = self.writer.write(&self.reel, CHUNK_BYTES);
         let lines = self.writer.written().lines;
-        self.desk.recorder.count_lines(lines - self.counted);
+        self.admin.recorder.count_lines(lines - self.counted);
         self.counted = lines;
         some
     }
@@ -181,14 +181,14 @@ impl LiveRecording {
         if bytes.is_empty() {
             return Ok(());
         }
-        let begin = self.desk.clock.now().at;
+        let begin = self.admin.clock.now().at;
         loop {
             bytes = match self.lines.try_send(bytes) {
                 Ok(()) => return Ok(()),
                 Err(TrySendError::Closed(_)) => return Err(RecordingEnd::Gone),
                 Err(TrySendError::Full(bytes)) => bytes,
             };
-            if self.desk.clock.now().at.since(begin) >= STALL_MAX {
+            if self.admin.clock.now().at.since(begin) >= STALL_MAX {
                 return Err(RecordingEnd::Stalled);
             }
             std::thread::sleep(PAUSE);

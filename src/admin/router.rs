@@ -26,13 +26,13 @@ pub(super) enum HttpClient {
 
 /// Answers one request.
 pub(super) async fn answer(
-    desk: &Arc<AdminState>,
+    admin: &Arc<AdminState>,
     asker: HttpClient,
     request: Request<Incoming>,
 ) -> HttpAnswer {
     let path = request.uri().path();
     if matches!(asker, HttpClient::Operator(_))
-        && let Some(socket) = misdirected(desk, &request)
+        && let Some(socket) = misdirected(admin, &request)
     {
         return answer::misdirected(&socket.path);
     }
@@ -40,12 +40,12 @@ pub(super) async fn answer(
     match (asker, action) {
         (_, Some(RouteAction::Public(page))) | (HttpClient::Operator(_), Some(RouteAction::Page(page))) => {
             match *request.method() {
-                Method::GET | Method::HEAD => page(desk),
+                Method::GET | Method::HEAD => page(admin),
                 _ => answer::wrong_method("GET"),
             }
         }
         (HttpClient::Operator(by), Some(RouteAction::Verb(verb))) => match *request.method() {
-            Method::POST => carry_out(Arc::clone(desk), by, verb, request).await,
+            Method::POST => carry_out(Arc::clone(admin), by, verb, request).await,
             _ => answer::wrong_method("POST"),
         },
         (HttpClient::Operator(_), None) => {
@@ -59,14 +59,14 @@ pub(super) async fn answer(
 }
 
 /// The socket of this daemon, where the command means the daemon of another one.
-fn misdirected<'d>(desk: &'d AdminState, request: &Request<Incoming>) -> Option<&'d ServedSocket> {
+fn misdirected<'d>(admin: &'d AdminState, request: &Request<Incoming>) -> Option<&'d ServedSocket> {
     let meant = request.headers().get(ServedSocket::HEADER)?;
-    let served = desk.socket.identity.map(ServedSocket::token);
-    served.is_none_or(|served| meant.as_bytes() != served.as_bytes()).then_some(&desk.socket)
+    let served = admin.socket.identity.map(ServedSocket::token);
+    served.is_none_or(|served| meant.as_bytes() != served.as_bytes()).then_some(&admin.socket)
 }
 
 async fn carry_out(
-    desk: Arc<AdminState>,
+    admin: Arc<AdminState>,
     by: SwitchOrigin,
     verb: Verb,
     request: Request<Incoming>,
@@ -75,7 +75,7 @@ async fn carry_out(
         Ok(body) => body,
         Err(answer) => return answer,
     };
-    match on_a_thread(move || verb(&desk, by, &verbs::object(&body)?)).await {
+    match on_a_thread(move || verb(&admin, by, &verbs::object(&body)?)).await {
         Ok(Ok(done)) => done,
         Ok(Err(refusal)) => answer::error(refusal.status, refusal.message),
         Err(answer) => answer,

@@ -142,9 +142,9 @@ pub(crate) struct FleetStatusPart {
 
 impl DaemonStatus {
     /// Reads the status from the daemon.
-    pub(super) fn read(desk: &AdminState) -> DaemonStatus {
-        let (engine, now, began) = (&desk.engine, desk.clock.now(), desk.clock.started_at());
-        let (server, fleet) = (&desk.server, FleetReading::take(desk, now.at));
+    pub(super) fn read(admin: &AdminState) -> DaemonStatus {
+        let (engine, now, began) = (&admin.engine, admin.clock.now(), admin.clock.started_at());
+        let (server, fleet) = (&admin.server, FleetReading::take(admin, now.at));
         let (totals, in_force, leases) = (engine.totals(), engine.in_force(), engine.leases());
         let missed = server.missed_decisions().filter(|(.., count)| *count > 0);
         let shared_domains = server.shared_domains().into_iter();
@@ -154,7 +154,7 @@ impl DaemonStatus {
             started: unix_seconds(began.at, began),
             uptime_s: now.at.since(began.at).as_secs(),
             mode: engine.mode().name().to_owned(),
-            rules: RuleFilesStatus::new(&desk.control.rules(), &in_force, now),
+            rules: RuleFilesStatus::new(&admin.control.rules(), &in_force, now),
             connections: ConnectionsStatus {
                 now: server.connections(),
                 refused: by_name(server.refused_connections()),
@@ -181,14 +181,14 @@ impl DaemonStatus {
                 keys: engine.keys() as u64,
                 evictions: totals.evictions,
             },
-            state: SnapshotStatus::from(&*desk.snapshots),
+            state: SnapshotStatus::from(&*admin.snapshots),
             fleet: (fleet.is_set || fleet_rules > 0)
                 .then(|| FleetStatusPart { summary: FleetSummary::from(&fleet), rules: fleet_rules }),
             callers: top_callers(engine, &in_force),
-            switches: switches(desk),
+            switches: switches(admin),
             warnings: Vec::new(),
         };
-        status.warnings = warnings::warnings(desk, &status, &fleet);
+        status.warnings = warnings::warnings(admin, &status, &fleet);
         status
     }
 }
@@ -206,8 +206,8 @@ impl DaemonStatus {
 }
 
 /// Logs the status in one line, without callers: readers of logs must not learn them.
-pub fn log_status(desk: &AdminState) {
-    let mut status = json!(DaemonStatus::read(desk));
+pub fn log_status(admin: &AdminState) {
+    let mut status = json!(DaemonStatus::read(admin));
     if let Some(fields) = status.as_object_mut() {
         fields.remove("callers");
     }

@@ -14,12 +14,12 @@ use super::{AdminState, pages};
 use crate::page::{counted, document, nonce};
 
 /// Answers with the page.
-pub(super) fn front(desk: &AdminState) -> HttpAnswer {
-    let story = desk.history.story(&HistorySample::take(desk));
-    let now = desk.clock.now();
+pub(super) fn front(admin: &AdminState) -> HttpAnswer {
+    let story = admin.history.story(&HistorySample::take(admin));
+    let now = admin.clock.now();
     let nonce = nonce();
     let host = std::fs::read_to_string(HOST_NAME_FILE).unwrap_or_default();
-    let page = text(&DaemonStatus::read(desk), &story, [host.trim(), &utc(now.at, now), &nonce]);
+    let page = text(&DaemonStatus::read(admin), &story, [host.trim(), &utc(now.at, now), &nonce]);
     answer::html(page, &policy(&nonce))
 }
 

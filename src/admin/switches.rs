@@ -61,27 +61,28 @@ pub(crate) struct BlockStatus {
 }
 
 /// Reads the switches and blocks of this host and of the fleet.
-pub(super) fn switches(desk: &AdminState) -> SwitchesStatus {
-    let (now, fleet) = (desk.clock.now(), fleet_overrides(desk));
-    let switches = desk.engine.switches().iter().map(|view| SwitchStatus::new(view, now)).collect::<Vec<_>>();
+pub(super) fn switches(admin: &AdminState) -> SwitchesStatus {
+    let (now, fleet) = (admin.clock.now(), fleet_overrides(admin));
+    let switches =
+        admin.engine.switches().iter().map(|view| SwitchStatus::new(view, now)).collect::<Vec<_>>();
     let blocks =
-        desk.engine.blocked_keys().iter().map(|block| BlockStatus::new(block, now)).collect::<Vec<_>>();
+        admin.engine.blocked_keys().iter().map(|block| BlockStatus::new(block, now)).collect::<Vec<_>>();
     SwitchesStatus {
-        mode: desk.engine.mode().name().to_owned(),
-        off: desk.engine.is_off(),
+        mode: admin.engine.mode().name().to_owned(),
+        off: admin.engine.is_off(),
         held: ActiveSwitchesStatus {
             switches: [switches, fleet.switches].concat(),
             blocks: [blocks, fleet.blocks].concat(),
         },
-        warnings: desk.ledger.warnings(now),
-        changes: desk.ledger.changes(),
+        warnings: admin.ledger.warnings(now),
+        changes: admin.ledger.changes(),
     }
 }
 
 /// Reads the fleet overrides.
-pub(super) fn fleet_overrides(desk: &AdminState) -> ActiveSwitchesStatus {
-    let now = desk.clock.now();
-    let (switches, blocks) = (desk.engine.fleet_switches(), desk.engine.fleet_overrides().blocks);
+pub(super) fn fleet_overrides(admin: &AdminState) -> ActiveSwitchesStatus {
+    let now = admin.clock.now();
+    let (switches, blocks) = (admin.engine.fleet_switches(), admin.engine.fleet_overrides().blocks);
     ActiveSwitchesStatus {
         switches: switches.iter().map(|view| SwitchStatus::new(view, now)).collect(),
         blocks: blocks.iter().map(|block| BlockStatus::new(block, now)).collect(),
@@ -89,9 +90,9 @@ pub(super) fn fleet_overrides(desk: &AdminState) -> ActiveSwitchesStatus {
 }
 
 /// The health notice while a fleet override sets the mode of everything.
-pub(super) fn everything_everywhere(desk: &AdminState) -> Option<String> {
-    let view = desk.engine.fleet_switches().into_iter().find(|view| view.switch.target == Target::Daemon)?;
-    let until = utc(view.switch.until?, desk.clock.now());
+pub(super) fn everything_everywhere(admin: &AdminState) -> Option<String> {
+    let view = admin.engine.fleet_switches().into_iter().find(|view| view.switch.target == Target::Daemon)?;
+    let until = utc(view.switch.until?, admin.clock.now());
     let mode = view.switch.mode;
     Some(format!(
         "everything is {mode} on all hosts until {until}: `tidegate switch --all --clear --fleet` ends it"

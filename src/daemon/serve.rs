@@ -175,7 +175,7 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
         let (bell, work) = watch::watch(rules, manager.clone()).map_err(ServeFailure::Run)?;
         helpers.add("rules", "changes of the rules are not noticed", work);
         signals::watch(&shutdown, bell.clone()).map_err(ServeFailure::Run)?;
-        let desk = AdminState {
+        let admin_state = AdminState {
             engine: Arc::clone(&engine),
             clock: Arc::clone(&clock),
             socket,
@@ -197,11 +197,11 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
             recorder: Arc::clone(&options.recorder),
         };
         let told = tokio::spawn(keep_told(manager.clone(), pulse, shutdown.clone()));
-        signals::tell_status(desk.clone()).map_err(ServeFailure::Run)?;
-        let office = start_admin(desk, Listeners { admin, metrics: settings.metrics }, &helpers);
+        signals::tell_status(admin_state.clone()).map_err(ServeFailure::Run)?;
+        let admin_thread = start_admin(admin_state, Listeners { admin, metrics: settings.metrics }, &helpers);
         // Decision threads start first, in case threads are scarce.
         let server = server::start(&engine, &clock, options).map_err(ServeFailure::Threads)?;
-        start_helpers(&helpers, &office);
+        start_helpers(&helpers, &admin_thread);
         info!(socket = %listener.path().display(), threads = settings.threads, mode = %settings.mode, "serving");
         let served = server.run(listener, shutdown.clone()).await;
         shutdown.cancel();
@@ -216,9 +216,9 @@ fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), 
 }
 
 /// Starts the helper threads and waits up to [`OPEN_MAX`] for the admin socket, which commands expect.
-fn start_helpers(helpers: &Helpers, office: &AdminThread) {
+fn start_helpers(helpers: &Helpers, admin: &AdminThread) {
     if helpers.start() {
-        office.await_open(OPEN_MAX);
+        admin.await_open(OPEN_MAX);
     }
     tokio::spawn(helpers.clone().keep_starting());
     #[cfg(all(debug_assertions, feature = "test-hooks"))]

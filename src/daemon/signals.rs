@@ -48,11 +48,11 @@ pub(super) fn watch(shutdown: &CancellationToken, rules: ReloadSignal) -> io::Re
 ///
 /// # Errors
 /// The signal cannot be watched.
-pub(super) fn tell_status(desk: AdminState) -> io::Result<()> {
+pub(super) fn tell_status(state: AdminState) -> io::Result<()> {
     let mut asked = signal(SignalKind::user_defined1())?;
     tokio::spawn(async move {
         while asked.recv().await.is_some() {
-            log_status(&desk);
+            log_status(&state);
         }
     });
     Ok(())

@@ -12,7 +12,7 @@ use crate::engine::{SwitchOrigin, SwitchView, Target};
 use crate::rules::Mode;
 
 pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let (engine, began) = (&scrape.desk.engine, scrape.desk.clock.started_at());
+    let (engine, began) = (&scrape.admin.engine, scrape.admin.clock.started_at());
     sheet.gauge(
         "keys",
         "Keys whose state differs from a fresh one, or did when it was last looked at",
@@ -29,7 +29,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     held(scrape, sheet)?;
     let help = "CPU time that all threads of the daemon have used";
     sheet.counter("cpu_seconds", help, &Duration::from_nanos(read_cpu_nanos()).as_secs_f64())?;
-    let process = scrape.desk.control.process();
+    let process = scrape.admin.control.process();
     let help = "Memory of the whole daemon that is resident; 0: it cannot be read";
     sheet.gauge("resident_bytes", help, &process.resident_bytes)?;
     connections(scrape, sheet)?;
@@ -44,7 +44,7 @@ pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 }
 
 fn held(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let held = scrape.desk.engine.held_bytes();
+    let held = scrape.admin.engine.held_bytes();
     let help =
         "Bytes held for callers beside the tables, by estimate: for all users, and for the largest user";
     let of = [([("users", "all")], held.total), ([("users", "largest")], held.largest_user)];
@@ -54,7 +54,7 @@ fn held(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 }
 
 fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let server = &scrape.desk.server;
+    let server = &scrape.admin.server;
     sheet.gauge("connections", "Connections on the applications' socket", &server.connections())?;
     let help =
         "Connections that were not let in, by the bound that was reached: connections.max or .per_user";
@@ -75,7 +75,7 @@ fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 }
 
 fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let stats = &scrape.desk.snapshots;
+    let stats = &scrape.admin.snapshots;
     let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
     sheet.counter(
         "state_writes",
@@ -106,7 +106,7 @@ fn threads(process: &ProcessRecord, sheet: &mut Sheet<'_>) -> fmt::Result {
 }
 
 fn recording(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let recorder = &scrape.desk.recorder;
+    let recorder = &scrape.admin.recorder;
     let help = "Whether somebody records what is judged (tidegate record)";
     sheet.gauge("recording", help, &u64::from(recorder.is_on()))?;
     sheet.counter("recorded_lines", "Lines of traces that were written", &recorder.lines())?;
@@ -115,7 +115,7 @@ fn recording(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 }
 
 fn rules(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let rules = scrape.desk.control.rules();
+    let rules = scrape.admin.control.rules();
     let help = "Whether all that was written was put in force when the rules were last read";
     sheet.gauge("rules_reload_success", help, &u64::from(rules.is_good))?;
     let last = rules.last_success.map_or(0.0, |at| unix_seconds(at, scrape.now));
@@ -136,7 +136,7 @@ fn rules(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 
 /// Counts active switches by their origin, also those that wait for a rule that is gone. `GET /switches` lists them.
 fn switches(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let engine = &scrape.desk.engine;
+    let engine = &scrape.admin.engine;
     let switches = [engine.switches(), engine.fleet_switches()].concat();
     let count = |by: &str, reach: &str| {
         switches.iter().filter(|view| (said_by(view), reach_of(view)) == (by, reach)).count() as u64

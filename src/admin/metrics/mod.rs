@@ -25,7 +25,7 @@ use crate::engine::{InForce, PoolView, Totals};
 
 /// The state at one moment, as far as several families need it, and the daemon to read the rest from.
 struct Scrape {
-    desk: AdminState,
+    admin: AdminState,
     now: Now,
     totals: Totals,
     in_force: InForce,
@@ -35,9 +35,9 @@ struct Scrape {
 }
 
 /// The page of it.
-pub(super) fn metrics(desk: &AdminState) -> HttpAnswer {
+pub(super) fn metrics(admin: &AdminState) -> HttpAnswer {
     let mut registry = Registry::with_prefix("tidegate");
-    registry.register_collector(Box::new(Scrape::take(desk)));
+    registry.register_collector(Box::new(Scrape::take(admin)));
     let mut text = String::with_capacity(TEXT_BYTES);
     if let Err(error) = encode(&mut text, &registry) {
         error!(%error, "the metrics cannot be written");
@@ -47,9 +47,9 @@ pub(super) fn metrics(desk: &AdminState) -> HttpAnswer {
 }
 
 impl Scrape {
-    fn take(desk: &AdminState) -> Scrape {
-        let (engine, now) = (&desk.engine, desk.clock.now());
-        let fleet = FleetReading::take(desk, now.at);
+    fn take(admin: &AdminState) -> Scrape {
+        let (engine, now) = (&admin.engine, admin.clock.now());
+        let fleet = FleetReading::take(admin, now.at);
         Scrape {
             now,
             totals: engine.totals(),
@@ -57,7 +57,7 @@ impl Scrape {
             pools: engine.pools(now),
             fleet_rules: fleet_rules(engine, &fleet.view, now.at, &HashMap::new()),
             fleet,
-            desk: desk.clone(),
+            admin: admin.clone(),
         }
     }
 }

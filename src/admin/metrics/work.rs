@@ -7,7 +7,7 @@ use super::{Scrape, Sheet};
 use crate::engine::PoolView;
 
 pub(super) fn write(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let leases = scrape.desk.engine.leases();
+    let leases = scrape.admin.engine.leases();
     sheet.gauge("leases", "Leases that are held", &leases.live)?;
     sheet.counters(
         "lease_ended",

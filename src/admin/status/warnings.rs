@@ -8,9 +8,9 @@ use crate::engine::{Mode, PoolView};
 use crate::fleet::link::NodeState;
 
 /// Returns the warnings of a status that has none yet.
-pub(super) fn warnings(desk: &AdminState, status: &DaemonStatus, fleet: &FleetReading) -> Vec<String> {
-    let mut warnings = desk.control.unready();
-    warnings.extend(desk.ledger.warnings(desk.clock.now()));
+pub(super) fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetReading) -> Vec<String> {
+    let mut warnings = admin.control.unready();
+    warnings.extend(admin.ledger.warnings(admin.clock.now()));
     let mut warn = |holds: bool, text: &dyn Fn() -> String| {
         if holds {
             warnings.push(text());
@@ -20,12 +20,12 @@ pub(super) fn warnings(desk: &AdminState, status: &DaemonStatus, fleet: &FleetRe
     warn(!rules.good, &|| {
         format!("not all rules that are written are in force: `tidegate check {}` says why", rules.path)
     });
-    warn(desk.engine.in_force().domains().len() == 0, &|| {
+    warn(admin.engine.in_force().domains().len() == 0, &|| {
         format!("no rule is in force, everything is allowed: write rules in {}", rules.path)
     });
-    match desk.engine.mode() {
+    match admin.engine.mode() {
         Mode::Enforce => {}
-        _ if desk.engine.is_off() => {
+        _ if admin.engine.is_off() => {
             warn(true, &|| {
                 "everything is allowed: a file `disable` is there; `tidegate switch` says which".to_owned()
             });
@@ -60,7 +60,7 @@ pub(super) fn warnings(desk: &AdminState, status: &DaemonStatus, fleet: &FleetRe
     warnings.extend(of_fleet(status, fleet));
     warnings.extend(fleet.secret_warning());
     warnings.extend(fleet.forged_warning());
-    warnings.extend(everything_everywhere(desk));
+    warnings.extend(everything_everywhere(admin));
     warnings.extend(of_pools(&status.pools));
     warnings
 }

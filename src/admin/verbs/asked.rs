@@ -87,11 +87,11 @@ impl<'a> RequestFields<'a> {
 }
 
 /// The rule of a name.
-pub(super) fn rule(desk: &AdminState, name: &str) -> Result<RuleName, VerbRefusal> {
+pub(super) fn rule(admin: &AdminState, name: &str) -> Result<RuleName, VerbRefusal> {
     if name.len() > NAME_BYTES_MAX {
         return Err(VerbRefusal::bad(format!("`rule` has {} bytes: no name is so long", name.len())));
     }
-    Ok(desk.engine.find_rule_name(name)?)
+    Ok(admin.engine.find_rule_name(name)?)
 }
 
 fn shown(text: &str) -> String {

@@ -43,12 +43,12 @@ pub(crate) struct RedisLevelStatus {
     pub(crate) age_s: f64,
 }
 
-pub(in crate::admin) fn key(desk: &AdminState, _: SwitchOrigin, asked: &Value) -> VerbResult {
+pub(in crate::admin) fn key(admin: &AdminState, _: SwitchOrigin, asked: &Value) -> VerbResult {
     let asked = RequestFields::of(asked, &["rule", "key"])?;
-    let (rule, key) = rule_and_key(desk, &asked)?;
-    let now = desk.clock.now();
-    let fleet = FleetReading::take(desk, now.at);
-    if let Some(here) = desk.engine.find_permits(&rule, &key, now)? {
+    let (rule, key) = rule_and_key(admin, &asked)?;
+    let now = admin.clock.now();
+    let fleet = FleetReading::take(admin, now.at);
+    if let Some(here) = admin.engine.find_permits(&rule, &key, now)? {
         return Ok(answer::done(json!(FleetKeyStatus {
             rule: rule.to_string(),
             key: name(&here.name),
@@ -59,7 +59,7 @@ pub(in crate::admin) fn key(desk: &AdminState, _: SwitchOrigin, asked: &Value) -
             kind: FleetKeyKind::Permits { in_use: here.in_use.into(), hosts: fleet.view.hosts.into() },
         })));
     }
-    let here = desk.engine.find_share(&rule, &key, now)?;
+    let here = admin.engine.find_share(&rule, &key, now)?;
     let here = here.ok_or_else(|| {
         let why = match fleet.is_set {
             true => "it has no `scope: fleet`",

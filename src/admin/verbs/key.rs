@@ -10,27 +10,27 @@ use crate::admin::change_log::utc;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{BlockedKey, Engine, FleetChange, KeyError, RuleName, SwitchOrigin};
 
-pub(in crate::admin) fn block(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
+pub(in crate::admin) fn block(admin: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
     let asked = RequestFields::of(asked, &["rule", "key", "for_s", "fleet"])?;
-    let (rule, key) = rule_and_key(desk, &asked)?;
-    let now = desk.clock.now();
+    let (rule, key) = rule_and_key(admin, &asked)?;
+    let now = admin.clock.now();
     let until =
         asked.until(now)?.ok_or_else(|| VerbRefusal::bad("for how long: write `for_s`, in seconds"))?;
     if asked.flag("fleet")? {
-        return block_everywhere(desk, WantedKey { rule, key, until, by }, now);
+        return block_everywhere(admin, WantedKey { rule, key, until, by }, now);
     }
-    let blocked = desk.engine.block_key(&rule, &key, until, by)?;
+    let blocked = admin.engine.block_key(&rule, &key, until, by)?;
     let until = utc(until, now);
-    desk.ledger.enter(
+    admin.ledger.enter(
         &by.to_string(),
         &format!("blocked the key {} of {rule} until {until}", blocked.format_digest()),
         now,
     );
-    let mode = mode_of(desk, &rule);
+    let mode = mode_of(admin, &rule);
     Ok(answer::done(json!({
         "said": format!("{rule}: this key is refused until {until}{mode}"),
         "key": blocked.format_digest(),
-        "warning": desk.control.keep().err(),
+        "warning": admin.control.keep().err(),
     })))
 }
 
@@ -42,48 +42,52 @@ struct WantedKey<'a> {
 }
 
 /// Each host, this one included, records the block when it syncs it. Hosts see only the digest, so no value is shown.
-fn block_everywhere(desk: &AdminState, wanted: WantedKey<'_>, now: Now) -> VerbResult {
+fn block_everywhere(admin: &AdminState, wanted: WantedKey<'_>, now: Now) -> VerbResult {
     let WantedKey { rule, key, until, by } = wanted;
-    let key = desk.engine.fleet_key_digest(&rule, &key)?;
+    let key = admin.engine.fleet_key_digest(&rule, &key)?;
     let blocked = BlockedKey { rule: rule.clone(), key, text: None, until, by };
     let digest = blocked.format_digest();
-    desk.control.change_fleet_overrides(FleetChange::Block(blocked)).map_err(VerbRefusal::failed)?;
-    let (until, mode) = (utc(until, now), mode_of(desk, &rule));
+    admin.control.change_fleet_overrides(FleetChange::Block(blocked)).map_err(VerbRefusal::failed)?;
+    let (until, mode) = (utc(until, now), mode_of(admin, &rule));
     let said = format!("{rule}: this key is refused until {until}, on all hosts{mode}");
-    Ok(answer::done(json!({"said": said, "key": digest, "warning": desk.control.keep().err()})))
+    Ok(answer::done(json!({"said": said, "key": digest, "warning": admin.control.keep().err()})))
 }
 
-fn unblock_everywhere(desk: &AdminState, by: SwitchOrigin, asked: &RequestFields<'_>) -> VerbResult {
-    let (rule, key) = rule_and_key(desk, asked)?;
-    let key = desk.engine.fleet_key_digest(&rule, &key)?;
+fn unblock_everywhere(admin: &AdminState, by: SwitchOrigin, asked: &RequestFields<'_>) -> VerbResult {
+    let (rule, key) = rule_and_key(admin, asked)?;
+    let key = admin.engine.fleet_key_digest(&rule, &key)?;
     let change = FleetChange::Unblock(rule.clone(), key);
-    let some = desk.control.change_fleet_overrides(change).map_err(VerbRefusal::failed)?;
+    let some = admin.control.change_fleet_overrides(change).map_err(VerbRefusal::failed)?;
     if some {
-        desk.ledger.enter(&by.to_string(), &format!("freed a key of {rule} on all hosts"), desk.clock.now());
+        admin.ledger.enter(
+            &by.to_string(),
+            &format!("freed a key of {rule} on all hosts"),
+            admin.clock.now(),
+        );
     }
     let said = if some { "is free of what was said to all hosts" } else { "was not blocked on all hosts" };
     let said = format!("{rule}: this key {said}");
-    Ok(answer::done(json!({"said": said, "done": some, "warning": desk.control.keep().err()})))
+    Ok(answer::done(json!({"said": said, "done": some, "warning": admin.control.keep().err()})))
 }
 
-pub(in crate::admin) fn unblock(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
+pub(in crate::admin) fn unblock(admin: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
     let wanted = RequestFields::of(asked, &["rule", "key", "fleet"])?;
     if wanted.flag("fleet")? {
-        return unblock_everywhere(desk, by, &wanted);
+        return unblock_everywhere(admin, by, &wanted);
     }
     let said = ["was not blocked", "is free"];
-    undo(desk, by, asked, "freed a key of", said, Engine::unblock_key)
+    undo(admin, by, asked, "freed a key of", said, Engine::unblock_key)
 }
 
-pub(in crate::admin) fn reset(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
+pub(in crate::admin) fn reset(admin: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
     let said = ["had nothing to be forgotten", "is counted afresh; leases stay"];
-    undo(desk, by, asked, "reset a key of", said, Engine::reset_key)
+    undo(admin, by, asked, "reset a key of", said, Engine::reset_key)
 }
 
 type Undo = fn(&Engine, &RuleName, &[(&str, &str)]) -> Result<bool, KeyError>;
 
 fn undo(
-    desk: &AdminState,
+    admin: &AdminState,
     by: SwitchOrigin,
     asked: &Value,
     what: &str,
@@ -94,36 +98,36 @@ fn undo(
     if asked.flag("fleet")? {
         return Err(VerbRefusal::bad("a key is counted afresh on one host alone: leave `fleet` out"));
     }
-    let (rule, key) = rule_and_key(desk, &asked)?;
-    let some = undo(&desk.engine, &rule, &key)?;
+    let (rule, key) = rule_and_key(admin, &asked)?;
+    let some = undo(&admin.engine, &rule, &key)?;
     if some {
-        desk.ledger.enter(&by.to_string(), &format!("{what} {rule}"), desk.clock.now());
+        admin.ledger.enter(&by.to_string(), &format!("{what} {rule}"), admin.clock.now());
     }
     let [nothing, done] = said;
-    let still = still_blocked(desk, &rule, &key);
+    let still = still_blocked(admin, &rule, &key);
     let said = format!("{rule}: this key {}{still}", if some { done } else { nothing });
-    Ok(answer::done(json!({"said": said, "done": some, "warning": desk.control.keep().err()})))
+    Ok(answer::done(json!({"said": said, "done": some, "warning": admin.control.keep().err()})))
 }
 
 pub(super) fn rule_and_key<'a>(
-    desk: &AdminState,
+    admin: &AdminState,
     asked: &RequestFields<'a>,
 ) -> Result<(RuleName, AttributePairs<'a>), VerbRefusal> {
     let name = asked.text("rule")?.ok_or_else(|| VerbRefusal::bad("of which rule: write `rule`"))?;
-    Ok((rule(desk, name)?, asked.pairs("key")?))
+    Ok((rule(admin, name)?, asked.pairs("key")?))
 }
 
 /// Returns a note if a fleet override still blocks the key: local verbs do not lift fleet blocks.
-fn still_blocked(desk: &AdminState, rule: &RuleName, key: &AttributePairs<'_>) -> &'static str {
-    let Ok(key) = desk.engine.fleet_key_digest(rule, key) else { return "" };
-    let overrides = desk.engine.fleet_overrides();
+fn still_blocked(admin: &AdminState, rule: &RuleName, key: &AttributePairs<'_>) -> &'static str {
+    let Ok(key) = admin.engine.fleet_key_digest(rule, key) else { return "" };
+    let overrides = admin.engine.fleet_overrides();
     let is_blocked = overrides.blocks.iter().any(|block| block.rule == *rule && block.key == key);
     if is_blocked { "; it is blocked on all hosts: `tidegate unblock … --fleet`" } else { "" }
 }
 
 /// Returns a note if the rule's mode refuses no requests, so that a block has no effect.
-fn mode_of(desk: &AdminState, rule: &RuleName) -> String {
-    match desk.engine.effective_mode(rule) {
+fn mode_of(admin: &AdminState, rule: &RuleName) -> String {
+    match admin.engine.effective_mode(rule) {
         Some(crate::rules::Mode::Enforce) | None => String::new(),
         Some(mode) => {
             format!("; but the rule is in {mode}, and refuses no request: `tidegate switch {rule} enforce`")

@@ -55,8 +55,8 @@ pub(super) fn object(body: &[u8]) -> Result<Value, VerbRefusal> {
 }
 
 /// `POST /reload`: reloads the rules, as SIGHUP does, and returns the result.
-pub(super) fn reload(desk: &AdminState, _by: SwitchOrigin, _asked: &Value) -> VerbResult {
-    let reloaded = desk.control.reload().map_err(VerbRefusal::failed)?;
+pub(super) fn reload(admin: &AdminState, _by: SwitchOrigin, _asked: &Value) -> VerbResult {
+    let reloaded = admin.control.reload().map_err(VerbRefusal::failed)?;
     if !reloaded.problems.is_empty() {
         return Err(VerbRefusal::failed(reloaded.problems.join("\n")));
     }

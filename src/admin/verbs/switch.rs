@@ -11,29 +11,29 @@ use crate::clock::Now;
 use crate::engine::{FleetChange, Switch, SwitchOrigin, SwitchView, Target};
 use crate::rules::Mode;
 
-pub(in crate::admin) fn switch(desk: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
+pub(in crate::admin) fn switch(admin: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
     let asked = RequestFields::of(asked, &["rule", "all", "mode", "clear", "for_s", "fleet"])?;
     let target = match (asked.text("rule")?, asked.flag("all")?) {
-        (Some(name), false) => Target::Rule(rule(desk, name)?),
+        (Some(name), false) => Target::Rule(rule(admin, name)?),
         (None, true) => Target::Daemon,
         (Some(_), true) => return Err(VerbRefusal::bad("`rule` and `all`: write one of the two")),
         (None, false) => {
             return Err(VerbRefusal::bad("what is to be switched: write `rule`, or `\"all\": true`"));
         }
     };
-    let now = desk.clock.now();
+    let now = admin.clock.now();
     let is_fleet = asked.flag("fleet")?;
     let said = match (asked.text("mode")?, asked.flag("clear")?) {
         (Some(word), false) => {
             let (mode, until) = (mode(word)?, asked.until(now)?);
             let switch = Switch { target, mode, until, set_at: now.at, by };
-            if is_fleet { set_everywhere(desk, &switch, now)? } else { set(desk, &switch, now)? }
+            if is_fleet { set_everywhere(admin, &switch, now)? } else { set(admin, &switch, now)? }
         }
         (None, true) if asked.until(now)?.is_some() => {
             return Err(VerbRefusal::bad("`clear` holds for good: leave `for_s` out"));
         }
-        (None, true) if is_fleet => clear_everywhere(desk, &target, by, now)?,
-        (None, true) => clear(desk, &target, by, now),
+        (None, true) if is_fleet => clear_everywhere(admin, &target, by, now)?,
+        (None, true) => clear(admin, &target, by, now),
         (Some(_), true) => return Err(VerbRefusal::bad("`mode` and `clear`: write one of the two")),
         (None, false) => {
             return Err(VerbRefusal::bad(
@@ -41,18 +41,18 @@ pub(in crate::admin) fn switch(desk: &AdminState, by: SwitchOrigin, asked: &Valu
             ));
         }
     };
-    Ok(answer::done(json!({"said": said, "warning": desk.control.keep().err()})))
+    Ok(answer::done(json!({"said": said, "warning": admin.control.keep().err()})))
 }
 
-fn set(desk: &AdminState, switch: &Switch, now: Now) -> Result<String, VerbRefusal> {
-    let view = desk.engine.set_switch(switch)?;
+fn set(admin: &AdminState, switch: &Switch, now: Now) -> Result<String, VerbRefusal> {
+    let view = admin.engine.set_switch(switch)?;
     let until = until(switch, now);
     let is_back = is_back(switch);
     let what = match is_back {
         true => "switched everything back to what the settings and files say".to_owned(),
         false => format!("switched {} to {} {until}", switch.target, switch.mode),
     };
-    desk.ledger.enter(&switch.by.to_string(), &what, now);
+    admin.ledger.enter(&switch.by.to_string(), &what, now);
     let said = match is_back {
         true => "everything: back to what the settings and the files say".to_owned(),
         false => format!("{}: {} {until}", switch.target, switch.mode),
@@ -71,13 +71,13 @@ fn is_back(switch: &Switch) -> bool {
 }
 
 /// Each host, this one included, records the switch when it syncs it.
-fn set_everywhere(desk: &AdminState, switch: &Switch, now: Now) -> Result<String, VerbRefusal> {
+fn set_everywhere(admin: &AdminState, switch: &Switch, now: Now) -> Result<String, VerbRefusal> {
     if switch.target == Target::Daemon && !is_back(switch) && switch.until.is_none() {
         let message = "everything is switched on all hosts for a time only. help: say for how long, `--for 30m` (`for_s`)";
         return Err(VerbRefusal::bad(message));
     }
-    let view = desk.engine.preview_switch(switch)?;
-    let is_change = desk
+    let view = admin.engine.preview_switch(switch)?;
+    let is_change = admin
         .control
         .change_fleet_overrides(FleetChange::Switch(switch.clone()))
         .map_err(VerbRefusal::failed)?;
@@ -89,18 +89,18 @@ fn set_everywhere(desk: &AdminState, switch: &Switch, now: Now) -> Result<String
 }
 
 fn clear_everywhere(
-    desk: &AdminState,
+    admin: &AdminState,
     target: &Target,
     by: SwitchOrigin,
     now: Now,
 ) -> Result<String, VerbRefusal> {
-    let is_change = desk
+    let is_change = admin
         .control
         .change_fleet_overrides(FleetChange::Clear(target.clone()))
         .map_err(VerbRefusal::failed)?;
     if is_change {
         let what = format!("cleared the switch of {target} on all hosts");
-        desk.ledger.enter(&by.to_string(), &what, now);
+        admin.ledger.enter(&by.to_string(), &what, now);
     }
     Ok(cleared_everywhere(target, is_change))
 }
@@ -131,14 +131,14 @@ fn milder(view: &SwitchView, asked: Mode) -> String {
     )
 }
 
-fn clear(desk: &AdminState, target: &Target, by: SwitchOrigin, now: Now) -> String {
-    let everywhere = desk.engine.fleet_switches().into_iter().find(|view| view.switch.target == *target);
+fn clear(admin: &AdminState, target: &Target, by: SwitchOrigin, now: Now) -> String {
+    let everywhere = admin.engine.fleet_switches().into_iter().find(|view| view.switch.target == *target);
     let still = everywhere.map(|view| format!("; all hosts are switched to {}", view.switch.mode));
     let still = still.unwrap_or_default();
-    if !desk.engine.clear_switch(target) {
+    if !admin.engine.clear_switch(target) {
         return format!("{target}: was not switched{still}");
     }
-    desk.ledger.enter(&by.to_string(), &format!("cleared the switch of {target}"), now);
+    admin.ledger.enter(&by.to_string(), &format!("cleared the switch of {target}"), now);
     match target {
         Target::Daemon => format!("everything: back to what the settings and the files say{still}"),
         Target::Rule(rule) => format!("{rule}: back to what its file says{still}"),
