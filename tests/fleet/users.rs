@@ -10,7 +10,7 @@ use tidegate::rules::{Domain, read_text};
 
 use crate::host::{Asking, Host, Judged};
 use crate::network::{Event, Network, To};
-use crate::plan::{Plan, Shape, draws, runs, seed};
+use crate::plan::{Plan, Shape, draws, is_short, runs, seed};
 use crate::random::Random;
 use crate::store::Store;
 use crate::world::SECRET;
@@ -37,7 +37,7 @@ enum Routing {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Scenario {
+struct Scenario<'s> {
     hosts: u32,
     rate: u32,
     burst: u32,
@@ -49,7 +49,7 @@ struct Scenario {
     costs: Costs,
     routing: Routing,
     /// Round trips in µs, one after the other, each for its part of the time.
-    round_trips: &'static [u64],
+    round_trips: &'s [u64],
     wait_ms: u64,
     /// Callers ask again once, when they are told to.
     retries: bool,
@@ -58,7 +58,7 @@ struct Scenario {
     seconds: u64,
 }
 
-const PAGES: Scenario = Scenario {
+const PAGES: Scenario<'static> = Scenario {
     hosts: 2,
     rate: 10,
     burst: 50,
@@ -71,7 +71,7 @@ const PAGES: Scenario = Scenario {
     wait_ms: 5,
     retries: false,
     algorithm: "token_bucket",
-    seconds: 60,
+    seconds: 20,
 };
 
 /// What came of it.
@@ -85,6 +85,8 @@ struct Seen {
     excess: f64,
     /// The longest that a request waited, in µs.
     waited_us: u64,
+    /// Requests that waited in vain.
+    late: u64,
     calls: u64,
     /// Admitted at the second attempt, of those that asked again.
     retried: (u64, u64),
@@ -112,7 +114,7 @@ enum Window {
 }
 
 impl Oracle {
-    fn new(scenario: &Scenario) -> Oracle {
+    fn new(scenario: &Scenario<'_>) -> Oracle {
         let window = match scenario.algorithm {
             "fixed_window" => Some((Window::Fixed, Vec::new())),
             "sliding_window" => Some((Window::Sliding, Vec::new())),
@@ -188,7 +190,7 @@ struct Sent {
 type Question = (u64, u32, u32, u32, bool);
 
 struct World<'s> {
-    scenario: &'s Scenario,
+    scenario: &'s Scenario<'s>,
     plan: Plan,
     hosts: Vec<Host>,
     network: Network,
@@ -202,7 +204,7 @@ struct World<'s> {
     seen: Seen,
 }
 
-impl Scenario {
+impl Scenario<'_> {
     fn domain(&self) -> Arc<Domain> {
         let Scenario { rate, burst, wait_ms, algorithm, .. } = self;
         let burst = match *algorithm {
@@ -228,7 +230,7 @@ impl Scenario {
     }
 }
 
-fn run(scenario: &Scenario) -> Seen {
+fn run(scenario: &Scenario<'_>) -> Seen {
     let plan = Plan { round_trip_us: scenario.round_trips[0], ..Plan::cell(scenario.hosts, Shape::Even, 0) };
     let hosts = (0..scenario.hosts)
         .map(|number| Host::with_rules((scenario.domain(), true), SECRET, &plan, (number, 1), 0, 0));
@@ -342,6 +344,7 @@ impl World<'_> {
         sent.answer = Some((us, judged.passed));
         let sent = *sent;
         self.seen.waited_us = self.seen.waited_us.max(us - sent.us);
+        self.seen.late += u64::from(us - sent.us >= self.scenario.wait_ms * 1_000);
         if judged.passed {
             self.seen.retried.0 += u64::from(sent.is_retry);
             return self.oracles[sent.caller as usize].admits(f64::from(sent.cost), us);
@@ -423,6 +426,34 @@ fn pages_that_fit_pass() {
     }
 }
 
+/// Redis is farther away than requests wait, for a third of the time: a few find it out, and the others do not wait.
+#[test]
+fn slow_redis_stops_the_waiting() {
+    for slow_us in [8_000, 50_000, 500_000] {
+        let round_trips = [1_000, slow_us, 1_000];
+        let row = Scenario {
+            rate: 100,
+            burst: 100,
+            callers: 40,
+            page: 1,
+            load: 0.4,
+            costs: Costs::Always(20),
+            routing: Routing::Requests,
+            round_trips: &round_trips,
+            seconds: 30,
+            ..PAGES
+        };
+        let seen = run(&row);
+        println!("{slow_us} µs: {seen:?}");
+        // Five in a row on each host, and then probes: after 0.1 s, and twice as long each time up to two seconds.
+        let most = u64::from(row.hosts) * (5 + 12);
+        assert!((10..=most).contains(&seen.late), "{seen:?}: {row:?}");
+        // Half a second away 65 of a thousand are refused that would fit.
+        let per_mille = if slow_us <= 50_000 { 5 } else { 100 };
+        assert!(seen.falsely * 1_000 <= seen.asked * per_mille, "{seen:?}: {row:?}");
+    }
+}
+
 /// A caller of all hosts above the limit: hosts borrow what there is, and refuse the rest by themselves.
 #[test]
 fn overload_costs_few_calls() {
@@ -453,7 +484,7 @@ fn overload_costs_few_calls() {
 }
 
 /// Drawn from a seed alone.
-fn drawn(seed: u64) -> Scenario {
+fn drawn(seed: u64) -> Scenario<'static> {
     let mut draw = draws(seed, 12);
     let hosts = [2, 3, 6, 10, 30][draw(0, 4) as usize];
     let rate = [1, 5, 20, 100, 500, 2_000][draw(0, 5) as usize];
@@ -501,7 +532,9 @@ fn drawn(seed: u64) -> Scenario {
 #[test]
 fn what_fits_passes_whatever_is_asked() {
     let mut sums = [(0, 0), (0, 0)];
-    for number in seed()..seed() + runs() {
+    // Those that found the most.
+    let numbers = if is_short() { vec![18, 42, 62, 67, 91] } else { (seed()..seed() + runs()).collect() };
+    for number in numbers {
         let scenario = drawn(number);
         let seen = run(&scenario);
         let slowest = *scenario.round_trips.iter().max().unwrap();
