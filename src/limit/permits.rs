@@ -321,7 +321,11 @@ impl Permits {
         self.held = reply.held;
         self.expires_at = self.expires_at.max(reply.reported_at.after(HOLD));
         self.free = reply.free;
-        self.refused_until = now.after(reply.refused_for);
+        // A request may have read the clock before this reply came: without a refusal no moment counts.
+        self.refused_until = match reply.refused_for {
+            Duration::ZERO => Timestamp::ORIGIN,
+            refused_for => now.after(refused_for),
+        };
         // Leases may have ended while the reply was on its way.
         self.record_end(in_use, now);
     }

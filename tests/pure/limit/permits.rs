@@ -205,6 +205,7 @@ fn refuses_by_itself_for_a_while_after_a_refusal() {
     assert_eq!(quota.level(Some(&permits), 0, at(102)).remaining, 3);
     let passes = [2, 3].map(|in_use| quota.may_pass_elsewhere(Some(&permits), in_use, at(102)));
     assert_eq!(passes, [true, false], "leases since that reply count");
+    assert!(quota.may_obtain(Some(&permits), at(100)), "a request that read the clock before the reply came");
 }
 
 #[test]
