@@ -104,10 +104,10 @@ async fn open_port(address: SocketAddr) -> Result<TcpListener, String> {
 async fn serve_operators(
     admin: &Arc<AdminState>,
     first: Result<UnixListener, String>,
-    socket: &mut AdminSocket,
+    admin_socket: &mut AdminSocket,
 ) {
     let meanwhile = "no admin socket: status, reload and switches do not reach this daemon";
-    let listener = opened(first, async || socket.open(), meanwhile).await;
+    let listener = opened(first, async || admin_socket.open(), meanwhile).await;
     let own = rustix::process::geteuid().as_raw();
     let mut told: Option<Timestamp> = None;
     let accept = async || {

@@ -35,7 +35,7 @@ pub(super) struct KeySync {
     /// When the last reply came, and for how long after that Redis keeps the cell at least.
     known: Option<(Timestamp, Duration)>,
     /// The tokens of the fleet as of the last reply, µtok.
-    level: i64,
+    pub(super) level: i64,
     fleet_demand: u64,
     /// The hosts that use the key, as of the last reply; 0: unknown.
     users: u32,
@@ -124,13 +124,14 @@ impl KeySync {
         if self.calls && self.asked_at.is_some() && pace.now >= self.measured.1.after(EVERY) {
             self.measure_demand(there.requested, pace.now);
         }
-        let borrows = self.borrows(budget, pace);
+        let hold_max = self.hold_max(budget, pace);
+        let borrows = hold_max > 0;
         let Some(asked_at) = self.asked_at else {
             return NextAction::Ask(if borrows { 0 } else { there.borrowed });
         };
         let has_plenty = self.has_plenty(budget);
         let is_over = self.is_over(pace.now);
-        let target = if is_over { 0 } else { self.target(there, budget, pace) };
+        let target = if is_over { 0 } else { self.target(there, budget, pace).min(hold_max) };
         // With plenty of tokens no other host needs these: they expire without a command.
         let excess = if borrows && has_plenty {
             0
@@ -230,9 +231,8 @@ impl KeySync {
             false => 0,
         };
         let wanted = target.max(u64::from(soon)).max(first);
-        let wanted = wanted.min(u64::from(self.most(budget, pace)));
-        let borrows = back == 0 && self.borrows(budget, pace);
-        let want = if borrows { wanted.saturating_sub(u64::from(reported.borrowed)) } else { 0 };
+        let wanted = wanted.min(u64::from(self.hold_max(budget, pace)));
+        let want = if back == 0 { wanted.saturating_sub(u64::from(reported.borrowed)) } else { 0 };
         let needed = want.saturating_mul(TOKEN);
         let paced =
             if pace.others_are_away { needed.min(own_part(waited, random, budget, pace)) } else { needed };
@@ -312,15 +312,11 @@ impl KeySync {
         self.last.is_none_or(|last| last.hold > 0 || last.demand > 0)
     }
 
+    /// Notes the cost of a remote check, which the bucket must have room for.
     pub(super) fn note_cost(&mut self, cost: u32, now: Timestamp) {
         if cost >= self.heaviest.0 || now >= self.heaviest.1.after(KEEP) {
             self.heaviest = (cost, now);
         }
-    }
-
-    /// The tokens of the fleet as of the last reply, µtok.
-    pub(super) fn level(&self) -> i64 {
-        self.level
     }
 
     /// Whether Redis counts more tokens as held here than there are.

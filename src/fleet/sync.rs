@@ -154,7 +154,7 @@ impl Sync {
 
     /// The level of a key in the last reply, µtok; 0 if none came.
     pub(super) fn level(&self, key: &SharedKey) -> i64 {
-        self.key_table.find(key).map_or(0, |number| self.key_table.entry(number).level())
+        self.key_table.find(key).map_or(0, |number| self.key_table.entry(number).level)
     }
 
     /// Sets the version of a budget's numbers.

@@ -53,8 +53,8 @@ struct Scenario<'s> {
     wait_ms: u64,
     /// Callers ask again once, when they are told to.
     retries: bool,
-    /// `fixed_window` or `sliding_window`; else a bucket.
-    algorithm: &'static str,
+    /// A window of a second; else a bucket.
+    window: Option<Window>,
     seconds: u64,
 }
 
@@ -70,7 +70,7 @@ const PAGES: Scenario<'static> = Scenario {
     round_trips: &[1_000],
     wait_ms: 5,
     retries: false,
-    algorithm: "token_bucket",
+    window: None,
     seconds: 20,
 };
 
@@ -103,7 +103,7 @@ struct Oracle {
     excess: f64,
     /// Refused requests that still fit: their cost, and when they were refused.
     refused: Vec<(f64, u64)>,
-    /// For a window: when and how much was admitted, and how long it counts.
+    /// For a window: when and how much was admitted that counts.
     window: Option<(Window, Vec<(u64, f64)>)>,
 }
 
@@ -115,13 +115,8 @@ enum Window {
 
 impl Oracle {
     fn new(scenario: &Scenario<'_>) -> Oracle {
-        let window = match scenario.algorithm {
-            "fixed_window" => Some((Window::Fixed, Vec::new())),
-            "sliding_window" => Some((Window::Sliding, Vec::new())),
-            _ => None,
-        };
         let slowest = *scenario.round_trips.iter().max().unwrap();
-        let limit = if window.is_some() { scenario.rate } else { scenario.burst };
+        let limit = if scenario.window.is_some() { scenario.rate } else { scenario.burst };
         Oracle {
             rate: f64::from(scenario.rate) / 1e6,
             burst: f64::from(limit),
@@ -130,7 +125,7 @@ impl Oracle {
             at_us: 0,
             excess: 0.0,
             refused: Vec::new(),
-            window,
+            window: scenario.window.map(|window| (window, Vec::new())),
         }
     }
 
@@ -200,20 +195,19 @@ struct World<'s> {
     sent: Vec<Sent>,
     asks: BinaryHeap<Reverse<Question>>,
     random: Random,
-    numbers: u64,
     seen: Seen,
 }
 
 impl Scenario<'_> {
     fn domain(&self) -> Arc<Domain> {
-        let Scenario { rate, burst, wait_ms, algorithm, .. } = self;
-        let burst = match *algorithm {
-            "token_bucket" => format!(", burst: {burst}"),
-            "sliding_window" => ", buckets: 10".to_owned(),
-            _ => String::new(),
+        let Scenario { rate, burst, wait_ms, .. } = self;
+        let algorithm = match self.window {
+            None => format!("token_bucket, burst: {burst}"),
+            Some(Window::Fixed) => "fixed_window".to_owned(),
+            Some(Window::Sliding) => "sliding_window, buckets: 10".to_owned(),
         };
         let text = format!(
-            "domain: api\nlimits:\n- {{name: r, key: [tenant], algorithm: {algorithm}, rate: {rate}/s{burst}, scope: fleet, \
+            "domain: api\nlimits:\n- {{name: r, key: [tenant], algorithm: {algorithm}, rate: {rate}/s, scope: fleet, \
              fleet: {{wait: {wait_ms}ms}}}}\n"
         );
         let loaded = read_text("rules.yaml", &text);
@@ -243,7 +237,6 @@ fn run(scenario: &Scenario<'_>) -> Seen {
         sent: Vec::new(),
         asks: BinaryHeap::new(),
         random: Random::new(seed(), 11),
-        numbers: 0,
         seen: Seen::default(),
         scenario,
         plan,
@@ -380,7 +373,6 @@ impl World<'_> {
         let host = &mut self.hosts[number as usize];
         for call in host.take_calls() {
             let timeout = self.plan.timeout_us(host.member.sync().timeout());
-            self.numbers += 1;
             let sent = self.network.send(To { host: number, life: 1 }, call.clone(), us, timeout);
             host.sent(sent, call, us);
         }
@@ -488,10 +480,12 @@ fn drawn(seed: u64) -> Scenario<'static> {
     let mut draw = draws(seed, 12);
     let hosts = [2, 3, 6, 10, 30][draw(0, 4) as usize];
     let rate = [1, 5, 20, 100, 500, 2_000][draw(0, 5) as usize];
-    let algorithm = ["token_bucket", "token_bucket", "fixed_window", "sliding_window"][draw(0, 3) as usize];
-    let is_bucket = algorithm == "token_bucket";
-    let burst =
-        if is_bucket { (rate * [1, 5, 20, 100, 1_000][draw(0, 4) as usize] / 100).max(1) } else { rate };
+    let window = [None, None, Some(Window::Fixed), Some(Window::Sliding)][draw(0, 3) as usize];
+    let burst = if window.is_none() {
+        (rate * [1, 5, 20, 100, 1_000][draw(0, 4) as usize] / 100).max(1)
+    } else {
+        rate
+    };
     let most = [1, 10, 100][draw(0, 2) as usize];
     let page = draw(1, most).min(burst);
     let room = burst / page;
@@ -522,7 +516,7 @@ fn drawn(seed: u64) -> Scenario<'static> {
         round_trips,
         wait_ms,
         retries: draw(0, 1) == 1,
-        algorithm,
+        window,
         seconds: 20,
     }
 }
@@ -542,12 +536,11 @@ fn what_fits_passes_whatever_is_asked() {
         (*falsely, *asked) = (*falsely + seen.falsely, *asked + seen.asked);
         let waits_us = scenario.wait_ms * 1_000 + TICK_US + STEP_US;
         let excess = f64::from(scenario.rate) * slowest as f64 * 1.5 / 1e6 + 0.001;
-        let is_bucket = scenario.algorithm == "token_bucket";
         assert!(
             seen.falsely * 20 <= seen.asked + 40
                 && seen.waited_us <= waits_us
                 && seen.calls <= 4 * (seen.asked + seen.retried.1) + 60 * u64::from(scenario.hosts)
-                && (!is_bucket || seen.excess <= excess),
+                && (scenario.window.is_some() || seen.excess <= excess),
             "SEED={number} RUNS=1 {scenario:?} {seen:?}"
         );
     }

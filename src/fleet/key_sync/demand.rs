@@ -39,30 +39,24 @@ impl KeySync {
         let passes = budget.quota.may_check_remotely(pace.hosts)
             || budget.quota.credit() > 0 && there.missing_max <= 1;
         let lacked = if passes { 0 } else { there.missing_max };
-        let spare = if self.demand > 0 && !self.is_short && !KeySync::checks(budget, pace) {
-            let level = u64::try_from(self.level).unwrap_or(0) / TOKEN;
-            let hosts = u64::from(pace.hosts);
-            if budget.quota.window().is_some() {
-                // Window tokens of a host that dies are lost until the window ends.
-                let soon = tokens_in(self.demand, WAITED_MAX, 1, 1).max(1);
-                let spare = (level / (hosts * SPARE_PART)).min(u64::from(soon));
-                return needed
-                    .max(lacked)
-                    .max(u32::try_from(spare).unwrap_or(u32::MAX))
-                    .min(self.most(budget, pace));
-            }
-            // With plenty, up to twice the share, if it will be used before it expires.
-            let soon = if self.has_plenty(budget) { tokens_in(self.demand, RENEW_AFTER, 5, 4) } else { 0 };
-            (level / (hosts * SPARE_PART)).max((2 * level / (hosts * SPARE_PART)).min(u64::from(soon)))
-        } else {
-            0
-        };
-        needed.max(lacked).max(u32::try_from(spare).unwrap_or(u32::MAX)).min(self.most(budget, pace))
+        needed.max(lacked).max(u32::try_from(self.spare(budget, pace)).unwrap_or(u32::MAX))
     }
 
-    /// Whether tokens are borrowed ahead of demand.
-    pub(super) fn borrows(&self, budget: &FleetBudget, pace: &Pace) -> bool {
-        budget.quota.borrows(pace.hosts) && self.most(budget, pace) > 0
+    /// The part of the free tokens to hold, where no remote check brings them in time.
+    fn spare(&self, budget: &FleetBudget, pace: &Pace) -> u64 {
+        if self.demand == 0 || self.is_short || KeySync::checks(budget, pace) {
+            return 0;
+        }
+        let level = u64::try_from(self.level).unwrap_or(0) / TOKEN;
+        let parts = u64::from(pace.hosts) * SPARE_PART;
+        if budget.quota.window().is_some() {
+            // Window tokens of a host that dies are lost until the window ends.
+            let soon = tokens_in(self.demand, WAITED_MAX, 1, 1).max(1);
+            return (level / parts).min(u64::from(soon));
+        }
+        // With plenty, up to twice the share, if it will be used before it expires.
+        let soon = if self.has_plenty(budget) { tokens_in(self.demand, RENEW_AFTER, 5, 4) } else { 0 };
+        (level / parts).max((2 * level / parts).min(u64::from(soon)))
     }
 
     /// Whether a request that lacks tokens gets them by a remote check.
@@ -70,22 +64,25 @@ impl KeySync {
         budget.quota.may_check_remotely(pace.hosts) && pace.round_trip <= budget.quota.patience()
     }
 
-    /// The most tokens to hold. Where a request that lacks some waits for a remote check, all hosts together leave the
-    /// larger part of the burst to such checks, as held tokens keep the bucket from filling. Each request is a check if
-    /// that part is small beside the demand until the next command, or if that demand is a few requests.
-    pub(super) fn most(&self, budget: &FleetBudget, pace: &Pace) -> u32 {
+    /// The most tokens to hold; 0: none is borrowed ahead of demand. Where a request that lacks some waits for a remote
+    /// check, all hosts together leave the larger part of the burst to such checks, as held tokens keep the bucket from
+    /// filling. Each request is a check if that part is small beside the demand until the next command, or if that demand
+    /// is a few requests.
+    pub(super) fn hold_max(&self, budget: &FleetBudget, pace: &Pace) -> u32 {
         let burst = budget.quota.bucket().burst();
+        if !budget.quota.borrows(pace.hosts) {
+            return 0;
+        }
         if !KeySync::checks(budget, pace) {
             return burst;
         }
         // What is lent of a window is of no use to others until it turns: the last part is not lent.
         let left = u32::try_from(self.level.max(0).unsigned_abs() / TOKEN).unwrap_or(u32::MAX);
         let is_window = budget.quota.window().is_some();
-        let most = if is_window { burst.min(left).saturating_sub(burst / LENT_PART) } else { burst };
+        let lent = if is_window { burst.min(left).saturating_sub(burst / LENT_PART) } else { burst };
         let heaviest = self.heaviest.0.max(1);
-        let most = most.saturating_sub(heaviest);
         let users = if self.users > 0 { self.users } else { pace.hosts };
-        let part = most / LENT_PART / users.max(1);
+        let part = lent.saturating_sub(heaviest) / LENT_PART / users.max(1);
         let needed = needed(self.demand, EVERY, self.supply(budget), pace);
         let worth = LENT_FROM.saturating_mul(heaviest);
         if (worth..=2 * part).contains(&needed) { part } else { 0 }
@@ -146,16 +143,12 @@ impl KeySync {
         pace
     }
 
-    /// Takes the requests since the last report, this many, of which some are known already. Returns the demand since
-    /// these.
+    /// Smooths demand over a few requests, faster after growth. Takes the requests since the last report; returns the
+    /// demand since the last measurement.
     pub(super) fn measure_demand(&mut self, requested: u32, now: Timestamp) -> u64 {
         let (known, at) = std::mem::replace(&mut self.measured, (requested, now));
-        self.note_demand(requested.saturating_sub(known), now.since(at))
-    }
-
-    /// Smooths demand over a few requests, faster after growth. Returns the demand since the last command.
-    pub(super) fn note_demand(&mut self, asked: u32, waited: Duration) -> u64 {
-        let waited = Micros::from(waited).0.max(1_000);
+        let asked = requested.saturating_sub(known);
+        let waited = Micros::from(now.since(at)).0.max(1_000);
         let seen = u64::from(asked).saturating_mul(1_000 * MICROS) / waited;
         let follows = if asked >= RISING_MIN && seen > 2 * self.demand {
             UP_US

@@ -1,9 +1,8 @@
 //! The final sync: return held tokens and charge debts of each key.
 
-use super::{BatchParts, Engine, IN_FLIGHT_MAX, Now, ScriptCommand, Sync, terms};
+use super::{BatchParts, Engine, IN_FLIGHT_MAX, Now, ScriptCommand, Sync};
 use crate::fleet::call::Bucket;
 use crate::fleet::cell::CellRequest;
-use crate::fleet::key_sync::cell_window;
 
 impl Sync {
     /// Emits the final commands; requests must have stopped. Returns whether to call it again for the rest.
@@ -33,8 +32,6 @@ impl Sync {
     }
 
     fn last_words(&mut self, engine: &Engine, number: usize, now: Now) -> Option<FinalStep> {
-        let random = self.rng.part_of_token();
-        let pace = self.pace(now.at);
         let entry = self.key_table.entry_mut(number);
         if entry.in_flight {
             return Some(FinalStep::Later);
@@ -48,11 +45,7 @@ impl Sync {
         if !bucket.of_each(&mut self.buckets).has_room(IN_FLIGHT_MAX) {
             return Some(FinalStep::Later);
         }
-        let terms = terms(&self.versions, entry.key.budget(), budget)?;
-        let (reported, back) = engine.report_share(&entry.key, budget, there.borrowed, now)?;
-        self.counts.lapsed += u64::from(reported.expired);
-        let window = cell_window(budget, self.clock.unix_us(now));
-        let ask = entry.ask(&reported, back, terms, (budget, window), &pace, random);
+        let ask = self.ask_about(engine, number, there.borrowed, now)?;
         Some(FinalStep::Ask(bucket, Box::new(CellRequest { want: 0, demand: 0, ..ask })))
     }
 }

@@ -3,8 +3,8 @@
 use std::thread::sleep;
 use std::time::Duration;
 
-use super::daemon::{Daemon, eventually};
-use super::hosts::{hosts, metric, rules};
+use super::daemon::eventually;
+use super::hosts::{hosts, metric, rules, unanswered_checks};
 use super::redis_server::Redis;
 use super::wire::{Wire, hit, verdict_of};
 
@@ -26,17 +26,11 @@ fn default_admits_pages_of_ten_at_third_of_rate() {
             sleep(EVERY / u32::try_from(CALLERS).unwrap());
         }
     }
-    let unanswered: f64 = hosts.iter().map(unanswered).sum();
+    let unanswered = unanswered_checks(&hosts);
     eprintln!("{asked} asked, {refused} refused, {unanswered} unanswered");
     // A check that a busy machine answers late is decided by what this host last knew of the budget.
     assert!(refused == 0 || unanswered > 0.0, "{refused} of {asked} refused");
     assert!(refused * 10 <= asked, "{refused} of {asked} refused, {unanswered} unanswered");
-}
-
-/// Remote checks that brought no answer in time.
-fn unanswered(host: &Daemon) -> f64 {
-    let count = |outcome| metric(host, &format!("tidegate_fleet_asked_total{{outcome=\"{outcome}\"}}"));
-    count("late") + count("declined")
 }
 
 #[test]
@@ -44,6 +38,7 @@ fn default_admits_cost_of_30_with_burst_50() {
     let redis = Redis::start(&[]);
     let hosts = hosts(2, &redis.url(), &rules("100/s", 50, ""));
     for (number, host) in hosts.iter().enumerate() {
+        let unanswered = || unanswered_checks(std::slice::from_ref(host));
         let mut wire = Wire::greeted(&host.socket());
         let heavy = |caller: usize| {
             serde_json::json!([3, caller, "api", [["user", format!("h{number}-{caller}")]], 30])
@@ -54,9 +49,9 @@ fn default_admits_cost_of_30_with_burst_50() {
         // After five late answers in a row the next are not asked for, and counted nowhere.
         eventually(&format!("host {number}: {verdicts:?}: each passed or was not answered"), || {
             let is_stopped = metric(host, "tidegate_fleet_asks_stopped_total") > 0.0;
-            (is_stopped || passed as f64 + unanswered(host) >= 10.0).then_some(())
+            (is_stopped || passed as f64 + unanswered() >= 10.0).then_some(())
         });
-        let late = unanswered(host);
+        let late = unanswered();
         assert!(passed > 0 || late >= 5.0, "host {number}: {verdicts:?}, of which {late} unanswered");
         // Eight at once are more than the budget.
         (0..8).for_each(|_| wire.send(&heavy(99)));
