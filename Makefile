@@ -45,7 +45,7 @@ test:            ## Every test: Rust, Python, Ruby, Go, and these together; the 
 	@scripts/setup test
 	@rm -rf $(TARGET)/test && mkdir -p $(TARGET)/test
 	@timeout --foreground $(TIME_MAX) $(MAKE) --no-print-directory lanes || \
-	  { echo "failed, or longer than $(TIME_MAX):"; sort $(TARGET)/test/times; exit 1; }
+	  { echo "failed, or longer than $(TIME_MAX):"; sort $(TARGET)/test/times; tail -n +1 $(TARGET)/test/*.failed; exit 1; }
 	@sort $(TARGET)/test/times
 
 # A shell ignores SIGINT and SIGQUIT for what it runs beside itself; the daemons of tests are ended by these.

@@ -15,6 +15,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -417,7 +418,10 @@ def commands() -> dict[str, list[str]]:
     if shutil.which("go"):
         built = ROOT / "target/go/roulette"
         built.parent.mkdir(parents=True, exist_ok=True)
-        command = ["go", "build", "-buildvcs=false", "-o", str(built), "."]
-        subprocess.run(command, cwd=HERE / "clients/go", check=True)
+        # Renamed when it is whole: another run may start the program at this moment.
+        with tempfile.TemporaryDirectory(dir=built.parent) as place:
+            command = ["go", "build", "-buildvcs=false", "-o", f"{place}/roulette", "."]
+            subprocess.run(command, cwd=HERE / "clients/go", check=True)
+            os.replace(f"{place}/roulette", built)
         found["go"] = [str(built)]
     return found
