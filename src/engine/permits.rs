@@ -105,11 +105,25 @@ impl Engine {
     }
 
     pub(super) fn unclaim_permit(&self, claimed: &ClaimedPermit, now: Now) {
+        self.change_claim(claimed, |permits, in_use| permits.release_reservation(in_use, now.at));
+    }
+
+    /// Lets the request be judged for which the permit is reserved, until the offer is [ended](Engine::end_permit_offer).
+    pub(super) fn offer_permit(&self, claimed: &ClaimedPermit) {
+        self.change_claim(claimed, |permits, _| permits.offer());
+    }
+
+    /// Ends the offer of a permit, which is idle unless a request has taken it.
+    pub(super) fn end_permit_offer(&self, claimed: &ClaimedPermit, now: Now) {
+        self.change_claim(claimed, |permits, in_use| permits.end_offer(in_use, now.at));
+    }
+
+    fn change_claim(&self, claimed: &ClaimedPermit, change: impl FnOnce(&mut Permits, u32)) {
         let ClaimedPermit { key, state } = claimed;
         let mut shard = self.shards.lock(self.shards.index_for(&key.digest()));
         let in_use = shard.in_use(state);
         if let Some(permits) = shard.permits.find_mut(state) {
-            permits.release_reservation(in_use, now.at);
+            change(permits, in_use);
             self.queue_permit_sync(&mut shard, key, state);
         }
     }

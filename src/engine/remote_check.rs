@@ -152,11 +152,6 @@ impl CheckReply {
         self.outcomes.push(CheckOutcome { key: need.key, reply: brought });
     }
 
-    /// Releases reserved permits for any request.
-    fn unclaim_permits(&mut self) {
-        self.permits.drain(..).for_each(|place| self.engine.unclaim_permit(&place, self.at));
-    }
-
     /// Applies all entries to the shares of this host and returns them.
     fn apply_outcomes(
         &mut self,
@@ -181,7 +176,7 @@ impl Drop for CheckReply {
         for CheckOutcome { key, reply: brought } in told.iter().filter(|told| told.reply.granted > 0) {
             self.engine.fleet.refund_times.record_refund(key, brought.paid_us);
         }
-        self.unclaim_permits();
+        self.permits.drain(..).for_each(|permit| self.engine.unclaim_permit(&permit, self.at));
     }
 }
 
@@ -215,9 +210,10 @@ pub(super) fn resume<'d>(
             brought.at = now;
             let told = brought
                 .apply_outcomes(|share, quota, brought| share.apply_remote_reply(quota, now.at, brought));
-            // The request is judged immediately below.
-            brought.unclaim_permits();
+            let offered = std::mem::take(&mut brought.permits);
+            offered.iter().for_each(|permit| engine.offer_permit(permit));
             let answer = decider.decide(request, now);
+            offered.iter().for_each(|permit| engine.end_permit_offer(permit, now));
             return_unused_tokens(engine, &told, now);
             answer
         }

@@ -187,6 +187,8 @@ pub struct Permits {
     free: i64,
     /// Permits reserved for requests that have waited for them.
     claimed: u32,
+    /// Permits whose requests are judged at this moment: any request may use them, and they are not returned meanwhile.
+    offered: u32,
     /// Until then Redis has no permit for this host.
     refused_until: Timestamp,
     /// When a pending request got no answer: it is judged by the fallback at this moment.
@@ -278,7 +280,7 @@ impl Permits {
     pub fn record_end(&mut self, in_use: u32, now: Timestamp) {
         self.sync_due |= in_use < self.unclaimed(now);
         if self.free < 0 {
-            self.held = self.held.min(in_use.saturating_add(self.claimed));
+            self.held = self.held.min(in_use.saturating_add(self.claimed).saturating_add(self.offered));
         }
     }
 
@@ -299,7 +301,18 @@ impl Permits {
         is_idle
     }
 
-    /// Ends the reservation of a permit: its request takes the permit now, or does not need it.
+    /// Ends the reservation of a permit for the judgement of its request, until [`end_offer`](Permits::end_offer).
+    pub fn offer(&mut self) {
+        (self.claimed, self.offered) = (self.claimed.saturating_sub(1), self.offered.saturating_add(1));
+    }
+
+    /// Ends the judgement: its request has taken the permit, or does not need it.
+    pub fn end_offer(&mut self, in_use: u32, now: Timestamp) {
+        self.offered = self.offered.saturating_sub(1);
+        self.record_end(in_use, now);
+    }
+
+    /// Ends the reservation of a permit: its request does not need it.
     pub fn release_reservation(&mut self, in_use: u32, now: Timestamp) {
         self.claimed = self.claimed.saturating_sub(1);
         self.record_end(in_use, now);
@@ -312,8 +325,8 @@ impl Permits {
             self.expires_at = self.expires_at.max(now);
         }
         let needed = in_use.saturating_add(self.claimed);
-        self.held = self.held.min(needed);
-        needed
+        self.held = self.held.min(needed.saturating_add(self.offered));
+        needed.max(self.held)
     }
 
     /// Applies a reply of Redis while `in_use` leases are in progress.

@@ -123,6 +123,22 @@ fn returned_permits_are_not_used_while_the_report_is_on_its_way() {
 }
 
 #[test]
+fn permit_is_not_returned_while_its_request_is_judged() {
+    let (quota, _) = quota(Fallback::Refuse);
+    for is_taken in [false, true] {
+        let mut permits = holding(2, 0);
+        assert!(permits.reserve(0, at(9)));
+        permits.offer();
+        assert_eq!(permits.report(0, at(10)), 1, "the other one is returned");
+        assert!(quota.judge(Some(&permits), 0, at(10)).is_allowed(), "it is there for its request");
+        let in_use = u32::from(is_taken);
+        assert_eq!(permits.report(in_use, at(10)), 1, "once, taken or not: {is_taken}");
+        permits.end_offer(in_use, at(10));
+        assert_eq!((permits.take_sync_due(), permits.report(in_use, at(10))), (!is_taken, in_use));
+    }
+}
+
+#[test]
 fn late_reply_brings_nothing() {
     let (quota, _) = quota(Fallback::Refuse);
     let mut permits = holding(2, 0);
