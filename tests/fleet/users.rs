@@ -458,7 +458,7 @@ fn overload_costs_few_calls() {
             page: 1,
             load,
             routing: Routing::Requests,
-            seconds: 10,
+            seconds: 5,
             ..PAGES
         };
         let seen = run(&row);
