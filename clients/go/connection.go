@@ -260,6 +260,10 @@ func (c *Client) give(k *connection) {
 		lead.leads = true
 		p.Unlock()
 		lead.turn <- k
+	case len(k.flight) == 0 && !k.used: // others were faster, and the daemon may be busy for it
+		p.Unlock()
+		_ = k.Close()
+		c.vacate(false)
 	case len(k.flight) == 0:
 		k.idleSince, p.idle = now, append(p.idle, k)
 		if len(p.idle) > idleKept && p.reaper == nil {

@@ -5,6 +5,7 @@ package tidegate
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -149,6 +150,25 @@ func TestADaemonThatIsBusyForMoreConnections(t *testing.T) {
 	c = client(t, path)
 	c.longPause()
 	equal(t, reasons(hits(c, 4)...), []string{"protocol", "protocol", "protocol", "breaker"})
+}
+
+// A connection that was opened for callers whom others served meanwhile is not kept: the daemon may be busy for it.
+func TestAConnectionThatServedNobodyIsNotKept(t *testing.T) {
+	t.Parallel()
+	path, _ := batches(t, 0, connectionsMax)
+	c := client(t, path)
+	stream, other := net.Pipe()
+	defer other.Close()
+	_ = stream.SetDeadline(time.Now())
+	c.connections.open = 1
+	c.give(&connection{Conn: stream})
+	_, err := stream.Write([]byte{0})
+	if !errors.Is(err, io.ErrClosedPipe) || c.connections.open != 0 || len(c.connections.idle) != 0 {
+		t.Fatalf("%v, %d open", err, c.connections.open)
+	}
+	if d := c.Acquire(ctx, "api", u1); d.Degraded || len(c.connections.idle) != 1 {
+		t.Fatalf("%+v", d)
+	}
 }
 
 // crowded is a client whose one connection is taken, and as many callers in the queue.
@@ -317,7 +337,7 @@ func TestIdleConnectionsAreClosedDownToAFew(t *testing.T) {
 		c.connections.open++
 		c.connections.Unlock()
 		k := c.connect(q)
-		k.flight, k.left = nil, 0
+		k.flight, k.left, k.used = nil, 0, true
 		c.give(k)
 	}
 	if c.connections.reaper == nil {
