@@ -120,7 +120,7 @@ impl LiveRecording {
     /// Writes events until the recording ends.
     fn roll(&mut self) -> RecordingEnd {
         let mut reported = self.admin.clock.now().at;
-        self.writer.open(&self.admin.engine.open_sessions(), reported);
+        self.writer.open(&self.admin.engine.open_sessions());
         loop {
             let some = self.write();
             let now = self.admin.clock.now().at;

@@ -21,6 +21,7 @@ pub struct RecordingWriter {
     clear: Vec<Box<str>>,
     /// Nanoseconds to add for Unix time, fixed at the start: steps of the wall clock do not move lines.
     utc: i64,
+    began: Timestamp,
     newest: u64,
     sessions: Sessions,
     /// Counts requests to `acquire` without a lease of their own.
@@ -44,13 +45,15 @@ pub struct RecordingTotals {
 type HashedDescriptors<'l> = Vec<Vec<Cow<'l, str>>>;
 
 impl RecordingWriter {
-    /// Begins a recording that hashes all values except those of the attributes in `clear`.
+    /// Begins a recording that hashes all values except those of the attributes in `clear`. `now` is a time before
+    /// the first event.
     #[must_use]
     pub fn new(key: RecordingKey, clear: Vec<Box<str>>, now: Now) -> RecordingWriter {
         RecordingWriter {
             key,
             clear,
             utc: now.utc_offset_nanos,
+            began: now.at,
             newest: 0,
             sessions: Sessions::default(),
             unleased: 0,
@@ -66,11 +69,12 @@ impl RecordingWriter {
         self.written
     }
 
-    /// Writes the sessions that were open before the recording.
-    pub fn open(&mut self, open: &[OpenSession], at: Timestamp) {
+    /// Writes the sessions that were open before the recording, as of its beginning: events have happened since, and no
+    /// line may be later than the lines after it.
+    pub fn open(&mut self, open: &[OpenSession]) {
         for session in open {
             let label = SessionLabel::of_open(session, &self.key);
-            self.hello(label, &session.pool, session.slots, at);
+            self.hello(label, &session.pool, session.slots, self.began);
             session.ends_at.into_iter().for_each(|ends_at| self.sessions.leave(label, ends_at));
         }
     }

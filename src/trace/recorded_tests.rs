@@ -154,7 +154,7 @@ fn recorded(requests: &[RecordedRequest], at: i64) -> String {
     let clear = keys.map(|(key, _)| key.as_str().into()).collect();
     let (mut writer, mut text) =
         (RecordingWriter::new(RecordingKey::from_bytes([1; 16]), clear, now), Vec::new());
-    writer.open(&engine.open_sessions(), now.at);
+    writer.open(&engine.open_sessions());
     while writer.write(&reel, 1 << 20) {
         text.append(&mut writer.take());
     }
