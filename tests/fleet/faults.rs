@@ -30,7 +30,8 @@ fn check_outage(hosts: u32, seconds: u64, empty: bool) {
 
 #[test]
 fn without_redis_the_budget_is_shared_and_settled_when_it_is_back() {
-    for (seconds, empty) in [(5, false), (5, true), (60, false), (60, true)] {
+    let long = if is_short() { 20 } else { 60 };
+    for (seconds, empty) in [(5, false), (5, true), (long, false), (long, true)] {
         check_outage(10, seconds, empty);
         if !is_short() {
             check_outage(100, seconds, empty);
@@ -65,7 +66,7 @@ fn no_more_tokens_are_admitted_than_were_charged_when_replies_are_lost() {
         [0, 100].into_iter().flat_map(|credit| loads.iter().map(move |load| (credit, *load)))
     {
         let faults = Faults { lost: 300, ..Faults::default() };
-        let ms = if is_short() { 5_000 } else { 20_000 };
+        let ms = if is_short() { 3_000 } else { 20_000 };
         let cell = Plan::cell(20, Shape::Even, load);
         let plan = Plan { credit, tenants: 16, audited: true, ms, faults, ..cell };
         let world = run(&plan);

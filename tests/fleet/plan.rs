@@ -218,7 +218,7 @@ pub(crate) fn tick_ms() -> u64 {
 
 /// How many small runs; unless it is said, a few must do, for whoever runs this unoptimised.
 pub(crate) fn runs() -> u64 {
-    std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(20)
+    std::env::var("RUNS").ok().and_then(|runs| runs.parse().ok()).unwrap_or(12)
 }
 
 /// Whether a few must do.

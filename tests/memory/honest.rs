@@ -29,7 +29,7 @@ fn events() -> impl Strategy<Value = Vec<Event>> {
 /// as `PROPTEST_CASES` says, whatever it is configured to.
 fn config() -> ProptestConfig {
     let asked = std::env::var("PROPTEST_CASES").ok().and_then(|cases| cases.parse::<u32>().ok());
-    let cases = asked.map_or(20, |cases| (cases / 500).max(20));
+    let cases = asked.map_or(10, |cases| (cases / 500).max(10));
     ProptestConfig { cases, source_file: Some(file!()), ..ProptestConfig::default() }
 }
 

@@ -349,7 +349,7 @@ fn request() -> impl Strategy<Value = Vec<(&'static str, &'static str)>> {
 }
 
 proptest! {
-    #![proptest_config(crate::cases(400))]
+    #![proptest_config(crate::cases(200))]
 
     #[test]
     fn the_index_finds_what_a_look_at_each_rule_finds(

@@ -189,7 +189,7 @@ fn run(trace: &Trace) -> (TokenBucketQuota, Vec<(u64, u32, GcraState, Outcome)>)
 }
 
 proptest! {
-    #![proptest_config(crate::cases(400))]
+    #![proptest_config(crate::cases(200))]
 
     #[test]
     fn exact_rates_decide_as_fractions_do(trace in traces()) {

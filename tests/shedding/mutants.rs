@@ -34,8 +34,8 @@ fn all_that_fails() {
 
 #[test]
 fn a_sound_model_passes() {
-    let failed: Vec<_> =
-        fails(Flaw::Sound, cases::all()).iter().map(|(case, claim)| (case.name, *claim)).collect();
+    let cases = cases::all().into_iter().filter(|case| !case.is_extra).collect();
+    let failed: Vec<_> = fails(Flaw::Sound, cases).iter().map(|(case, claim)| (case.name, *claim)).collect();
     assert_eq!(failed, []);
 }
 

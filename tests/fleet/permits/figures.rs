@@ -40,7 +40,7 @@ fn tell(plan: &WorkPlan) -> Seen {
 
 #[test]
 fn hosts_that_hear_redis_never_have_more_at_once_and_use_most_of_it() {
-    let (hosts, loads): (u32, &[u32]) = if is_short() { (30, &[1_500]) } else { (100, &[700, 1_500]) };
+    let (hosts, loads): (u32, &[u32]) = if is_short() { (10, &[1_500]) } else { (100, &[700, 1_500]) };
     for shape in [Shape::Even, Shape::Zipf] {
         for &load in loads {
             let plan = plan(hosts, shape, load);

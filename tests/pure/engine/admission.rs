@@ -297,7 +297,7 @@ fn tables_keep_to_their_budget_and_let_the_freshest_go() {
 }
 
 proptest! {
-    #![proptest_config(crate::cases(100))]
+    #![proptest_config(crate::cases(50))]
 
     /// Two rules over one trace decide as two exact counters do that are charged together or not at all.
     #[test]

@@ -308,7 +308,7 @@ const ZONES: [&str; 12] = [
 ];
 
 proptest! {
-    #![proptest_config(crate::cases(2_000))]
+    #![proptest_config(crate::cases(1_000))]
 
     #[test]
     fn windows_are_those_that_a_calendar_shows(

@@ -70,7 +70,7 @@ fn later(now: Now, micros: u64) -> Now {
 }
 
 proptest! {
-    #![proptest_config(crate::cases(150))]
+    #![proptest_config(crate::cases(80))]
 
     #[test]
     fn windows_decide_as_counting_by_hand_does((quota, window, steps) in traces(false)) {

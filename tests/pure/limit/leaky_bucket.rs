@@ -226,7 +226,7 @@ fn ahead(key: GcraState, scale: TickScale, nanos: u64) -> u128 {
 }
 
 proptest! {
-    #![proptest_config(crate::cases(150))]
+    #![proptest_config(crate::cases(80))]
 
     #[test]
     fn exact_rates_decide_as_fractions_do(trace in traces(true)) {

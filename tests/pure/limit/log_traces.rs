@@ -147,7 +147,7 @@ fn run(trace: &Trace, mut each: impl FnMut(u64, u32, &SlidingLogState, &Referenc
 }
 
 proptest! {
-    #![proptest_config(crate::cases(250))]
+    #![proptest_config(crate::cases(120))]
 
     #[test]
     fn decides_as_the_list_does(trace in exact_traces()) {

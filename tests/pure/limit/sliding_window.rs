@@ -326,7 +326,7 @@ fn after(now: Now, micros: u64) -> Now {
 }
 
 proptest! {
-    #![proptest_config(crate::cases(250))]
+    #![proptest_config(crate::cases(120))]
 
     #[test]
     fn decides_as_its_definition(trace in traces(true)) {

@@ -97,7 +97,7 @@ fn until_full(key: GcraState, on: TickScale, other: TickScale, at: Timestamp) ->
 }
 
 proptest! {
-    #![proptest_config(crate::cases(150))]
+    #![proptest_config(crate::cases(80))]
 
     #[test]
     fn rescaled_keys_fill_when_they_would_have((quota, key, at) in keys(), to in 1_u8..=128) {

@@ -33,7 +33,7 @@ fn any_law() -> impl Strategy<Value = Controller> {
 }
 
 proptest! {
-    #![proptest_config(crate::cases(250))]
+    #![proptest_config(crate::cases(120))]
 
     #[test]
     fn the_severity_stays_in_range_and_moves_slowly(

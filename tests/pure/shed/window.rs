@@ -118,7 +118,7 @@ fn it_is_small() {
 }
 
 proptest! {
-    #![proptest_config(crate::cases(150))]
+    #![proptest_config(crate::cases(80))]
 
     #[test]
     fn it_is_the_exact_mean_whenever_the_readings_come(

@@ -34,7 +34,7 @@ fn random_events_agree_with_a_map() {
     let mut desks: Vec<Desk> = Vec::new();
     let mut held: HashMap<u64, Held> = HashMap::new();
     let (mut now, mut refused) = (0, 0);
-    for event in 0..200_000_u64 {
+    for event in 0..100_000_u64 {
         now += dice.below(120);
         let_time_pass(&office, &mut desks, &mut held, now);
         if desks.len() < 8 {
