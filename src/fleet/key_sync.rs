@@ -152,10 +152,9 @@ impl KeySync {
             && is_over
             && pace.now < asked_at.after(FORGOTTEN)
             && self.last.is_some_and(|last| last.demand > 0);
-        let is_lapsing = there.borrowed > 0
-            && self.renews(has_plenty).is_some_and(|after| pace.now >= asked_at.after(after));
-        let is_owed = there.debt > 0 && (self.calls || !has_plenty || pace.now >= asked_at.after(OWED_MAX));
-        let is_to_be_settled = is_owed || there.refund > 0 || excess > 0 || self.is_lost;
+        let is_lapsing =
+            there.borrowed > 0 && self.renews(has_plenty) && pace.now >= asked_at.after(REPORT_EVERY);
+        let is_to_be_settled = there.debt > 0 || there.refund > 0 || excess > 0 || self.is_lost;
         if is_to_be_settled || is_wanted || is_to_be_told || is_lapsing {
             let soonest = self.soonest(pace.now);
             return if soonest > pace.now { NextAction::Look(soonest) } else { NextAction::Ask(excess) };
@@ -183,8 +182,8 @@ impl KeySync {
     fn look_again(&self, holds: bool, has_plenty: bool, now: Timestamp) -> Timestamp {
         let asked_at = self.asked_at.unwrap_or(now);
         let end = self.busy.after(KEEP);
-        let report = self.renews(has_plenty).filter(|_| holds).map(|after| asked_at.after(after));
-        let mut look = report.unwrap_or(end).min(end);
+        let reports = holds && self.renews(has_plenty);
+        let mut look = if reports { asked_at.after(REPORT_EVERY).min(end) } else { end };
         if !has_plenty {
             look = look.min(self.busy.after(self.silence()));
             if holds {
@@ -225,12 +224,7 @@ impl KeySync {
         } else {
             0
         };
-        let first = match is_first {
-            true if self.is_rising => START * u64::from(reported.requested),
-            true => u64::from(budget.quota.credit() > 0 && !budget.quota.credit_below_one_unit(pace.hosts)),
-            false => 0,
-        };
-        let wanted = target.max(u64::from(soon)).max(first);
+        let wanted = target.max(u64::from(soon));
         let wanted = wanted.min(u64::from(self.hold_max(budget, pace)));
         let want = if back == 0 { wanted.saturating_sub(u64::from(reported.borrowed)) } else { 0 };
         let needed = want.saturating_mul(TOKEN);
@@ -370,13 +364,8 @@ const KEEP: Duration = Duration::from_secs(10);
 /// Redis has expired the report of an idle key by then.
 const FORGOTTEN: Duration = Duration::from_secs(4);
 
-/// With plenty of tokens, small debts are reported with the next command or after this time.
-const OWED_MAX: Duration = Duration::from_secs(2);
-
 /// With plenty, held tokens are renewed before they expire from this demand on, mtok/s; below it they expire.
 const RENEWED_FROM: u64 = 1_000;
-
-const RENEW_AFTER: Duration = Duration::from_millis(1_500);
 
 /// Allowance for a reply beyond the round trip.
 const SLACK: Duration = Duration::from_millis(10);
@@ -387,10 +376,10 @@ const WAITED_MAX: Duration = Duration::from_secs(1);
 /// Fewer requests than this at once are no sign of growth.
 const RISING_MIN: u32 = 3;
 
-/// A new key wants this multiple of its first requests: enough until the next reply.
-const START: u64 = 4;
-
 /// Demand has ended when this number of expected requests did not come.
 const OVER_AFTER: u32 = 8;
 
 const MICROS: u64 = 1_000_000;
+
+#[cfg(test)]
+mod tests;

@@ -273,6 +273,7 @@ impl Host {
             return;
         }
         self.link.heard(now.at);
+        let before = self.member.sync().counts();
         match (call, reply) {
             (ScriptCommand::Beat(_), ScriptReply::Beat(reply)) => self.member.apply_heartbeat(&reply, now.at),
             (ScriptCommand::Sync(_), reply @ ScriptReply::Sync(_))
@@ -281,6 +282,9 @@ impl Host {
             }
             (call, reply) => panic!("{reply:?} to {call:?}"),
         }
+        let counts = self.member.sync().counts();
+        let heard = if let ScriptCommand::Sync(batch) = call { (1, batch.asks.len() as u64) } else { (0, 0) };
+        assert_eq!((counts.batches - before.batches, counts.cells - before.cells), heard);
         self.member.set_heard(self.link.is_linked(), now.at);
         self.has_heard |= self.standing.is_redis_reachable();
     }
@@ -289,11 +293,15 @@ impl Host {
     pub(crate) fn timed_out(&mut self, number: u64, us: u64) {
         let now = self.now(us);
         self.next = Timestamp::ORIGIN;
-        match self.pending.remove(&number) {
+        let before = self.member.sync().counts().unanswered;
+        let call = self.pending.remove(&number);
+        match &call {
             Some(ScriptCommand::Beat(_)) => self.link.beat_failed(now.at),
-            Some(call) => self.member.failed(&call, now.at),
+            Some(call) => self.member.failed(call, now.at),
             None => {}
         }
+        let unanswered = self.member.sync().counts().unanswered - before;
+        assert_eq!(unanswered, u64::from(matches!(call, Some(ScriptCommand::Sync(_)))));
     }
 }
 

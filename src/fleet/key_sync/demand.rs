@@ -1,8 +1,6 @@
 //! The demand for a key, the tokens that it needs, and whether there are plenty.
 
-use super::{
-    EVERY, KeySync, MICROS, Pace, RENEW_AFTER, RENEWED_FROM, REPORT_EVERY, RISING_MIN, SLACK, WAITED_MAX,
-};
+use super::{EVERY, KeySync, MICROS, Pace, RENEWED_FROM, RISING_MIN, SLACK, WAITED_MAX};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{FleetBudget, ShareReport};
 use crate::fleet::cell::{CellRate, TOKEN};
@@ -21,15 +19,9 @@ impl KeySync {
             && self.fleet_demand.saturating_mul(2_000) <= quota.micro_units_per_second()
     }
 
-    /// Returns how long after the last command held tokens are reported again; `None`: they may expire.
-    pub(super) fn renews(&self, has_plenty: bool) -> Option<Duration> {
-        if !has_plenty {
-            Some(REPORT_EVERY)
-        } else if self.demand >= RENEWED_FROM {
-            Some(RENEW_AFTER)
-        } else {
-            None
-        }
+    /// Whether held tokens are reported again before they expire.
+    pub(super) fn renews(&self, has_plenty: bool) -> bool {
+        !has_plenty || self.demand >= RENEWED_FROM
     }
 
     /// The tokens to hold: the demand until the next command, and a part of the free tokens.
@@ -54,9 +46,7 @@ impl KeySync {
             let soon = tokens_in(self.demand, WAITED_MAX, 1, 1).max(1);
             return (level / parts).min(u64::from(soon));
         }
-        // With plenty, up to twice the share, if it will be used before it expires.
-        let soon = if self.has_plenty(budget) { tokens_in(self.demand, RENEW_AFTER, 5, 4) } else { 0 };
-        (level / parts).max((2 * level / parts).min(u64::from(soon)))
+        level / parts
     }
 
     /// Whether a request that lacks tokens gets them by a remote check.

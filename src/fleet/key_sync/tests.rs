@@ -1,0 +1,259 @@
+//! When a key needs a command, and what it says: one key of a host, its state set by hand.
+
+use super::{KeySync, NextAction, Pace, terms};
+use crate::clock::{Now, Timestamp};
+use crate::engine::{
+    self, Descriptors, Engine, FleetBudget, HashKey, Mode, Op, Request, ShareReport, SharedKey,
+};
+use crate::fleet::cell::{CellReport, TOKEN};
+use crate::rules::read_text;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// A rule without remote checks: hosts pass what they hold.
+const BORROWS: &str = "rate: 1000/s, fleet: {on_miss: refuse}";
+
+/// The same with credit: a request passes where a host holds too few tokens.
+const ADMITS: &str = "rate: 1000/s, fleet: {on_miss: admit}";
+
+/// The default: such a request waits for Redis.
+const ASKS: &str = "rate: 1000/s";
+
+fn engine(rule: &str) -> Arc<Engine> {
+    let text = format!("domain: api\nlimits: [{{name: r, key: [user], scope: fleet, {rule}}}]\n");
+    let loaded = read_text("rules.yaml", &text);
+    assert!(!loaded.has_errors(), "{:?}", loaded.problems);
+    let hash_key = HashKey::from_bytes([1; 16]);
+    let options = engine::EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 };
+    let engine = Arc::new(Engine::new(options));
+    engine.join_fleet(HashKey::from_bytes([2; 16])).set_redis_reachable(true);
+    engine.install_rules(loaded.domains);
+    engine
+}
+
+/// The key of a caller.
+fn key() -> SharedKey {
+    let engine = engine(BORROWS);
+    let request = Request::new(Op::Hit, "api", Descriptors::from_attributes(&[("user", "u")]));
+    let _ = engine.decider().decide(&request, Now::at_nanos(0));
+    let mut keys: Vec<SharedKey> = Vec::new();
+    engine.take_due_share_keys(&mut keys);
+    let [key] = keys[..] else { panic!("{keys:?}") };
+    key
+}
+
+/// A key in use, of a budget of 1 000 a second and a burst of 1 000 that two hosts share: here 100 requests a second came of
+/// late, there as many. The last command was sent 50 ms ago.
+struct Case {
+    sync: KeySync,
+    there: ShareReport,
+    budget: FleetBudget,
+    pace: Pace,
+}
+
+impl Case {
+    /// Makes it with changes, such as `borrowed 7, asked 250`: times are in milliseconds, before or after now.
+    fn new(rule: &str, changes: &str) -> Case {
+        let budget = engine(rule).fleet_budgets().values().next().unwrap().clone();
+        let there = ShareReport { borrowed: 15, requested: 5, ..ShareReport::default() };
+        let pace = Pace { now: NOW, hosts: 2, round_trip: ms(1), others_are_away: false };
+        let mut sync = KeySync {
+            last: Some(CellReport { hold: 15 * TOKEN, demand: 100_000, generation: 1 }),
+            asked_at: Some(ago(50)),
+            demand: 100_000,
+            level: 100 * TOKEN.cast_signed(),
+            fleet_demand: 200_000,
+            users: 2,
+            asked: 5,
+            measured: (5, NOW),
+            ..KeySync::new(key(), NOW)
+        };
+        if rule == ADMITS {
+            sync.level = 500 * TOKEN.cast_signed();
+        }
+        let mut case = Case { sync, there, budget, pace };
+        changes.split(", ").filter(|change| !change.is_empty()).for_each(|change| case.change(change));
+        case
+    }
+
+    fn change(&mut self, change: &str) {
+        let Case { sync, there, pace, .. } = self;
+        let (name, number) = change.split_once(' ').unwrap_or((change, "0"));
+        let number: u32 = number.parse().unwrap();
+        let millis = u64::from(number);
+        match name {
+            "borrowed" => there.borrowed = number,
+            "debt" => there.debt = number,
+            "refund" => there.refund = number,
+            "since" => there.since = ago(millis),
+            "requested" => there.requested = number,
+            "measured" => sync.measured = (0, ago(millis)),
+            "rising" => sync.is_rising = true,
+            "lacked" => there.missing_max = number,
+            "asked" => sync.asked_at = Some(ago(millis)),
+            "never-asked" => sync.asked_at = None,
+            "silent" => {
+                (sync.busy, sync.asked, there.requested) = (ago(millis), 0, 0);
+            }
+            "calls" => sync.calls = true,
+            "lost" => sync.is_lost = true,
+            "short" => sync.is_short = true,
+            "unknown" => sync.last = None,
+            "token-takes" => sync.token_takes = ms(millis),
+            "spent-out-for" => sync.more = Some((NOW.after(ms(millis)), true)),
+            "more-after" => sync.more = Some((NOW.after(ms(millis)), false)),
+            "level" => sync.level = i64::from(number) * TOKEN.cast_signed(),
+            "demand" => sync.demand = millis,
+            "fleet-demand" => sync.fleet_demand = millis,
+            "heaviest" => sync.heaviest = (number, NOW),
+            "round-trip" => pace.round_trip = ms(millis),
+            "others-are-away" => pace.others_are_away = true,
+            unknown => panic!("{unknown}"),
+        }
+    }
+
+    fn next(mut self) -> String {
+        match self.sync.next(&self.there, &self.budget, &self.pace) {
+            NextAction::Ask(back) => format!("ask {back}"),
+            NextAction::Look(at) => format!("look {}", at.since(NOW).as_millis()),
+            NextAction::LetGo => "let go".into(),
+        }
+    }
+
+    /// What the next command wants, in tokens.
+    fn wants(mut self) -> String {
+        let terms = terms(&self.budget, 1).unwrap();
+        let ask = self.sync.ask(&self.there, 0, terms, (&self.budget, None), &self.pace, 0);
+        (ask.want / TOKEN).to_string()
+    }
+}
+
+const NOW: Timestamp = Timestamp::from_nanos(100_000_000_000);
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+fn ago(millis: u64) -> Timestamp {
+    Timestamp::from_nanos(NOW.as_nanos() - millis * 1_000_000)
+}
+
+/// Each row: the changes, what comes of them, and why.
+#[track_caller]
+fn check(rule: &str, result: fn(Case) -> String, rows: &[(&str, &str, &str)]) {
+    let seen = rows.iter().map(|(changes, ..)| result(Case::new(rule, changes)));
+    let wrong: Vec<_> = rows.iter().zip(seen).filter(|((_, expected, _), seen)| seen != expected).collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[rustfmt::skip]
+#[test]
+fn commands_are_sent_when_redis_must_know_or_tokens_run_out() {
+    check(BORROWS, Case::next, &[
+        ("", "look 80", "nothing to say, until demand might be over"),
+        ("never-asked", "ask 0", "Redis does not know the key"),
+        ("debt 1", "ask 0", "it was passed and is not charged yet"),
+        ("refund 1", "ask 0", "it was charged and not needed"),
+        ("lost", "ask 0", "the last command has no reply"),
+        ("borrowed 2", "ask 0", "the demand until a reply needs them, half as many and one"),
+        ("borrowed 3", "look 80", "one more"),
+        ("borrowed 2, silent 0", "look 80", "nobody has asked since the last command"),
+        ("calls", "ask 0", "the engine needs some"),
+        ("calls, spent-out-for 1", "look 80", "the window has none"),
+        ("calls, spent-out-for 0", "ask 0", "the window has turned"),
+        ("calls, more-after 1", "ask 0", "the window has some"),
+        ("short, borrowed 12, asked 100", "ask 0", "less was granted than the 13 that are needed"),
+        ("short, borrowed 13, asked 100", "look 80", "as many are here"),
+        ("asked 900", "ask 0", "what is held is reported before it expires"),
+        ("asked 899", "look 1", "not earlier"),
+        // The least interval.
+        ("debt 1, asked 1", "look 1", "2 ms where there is enough"),
+        ("debt 1, asked 2", "ask 0", ""),
+        ("debt 1, short, token-takes 70", "look 20", "where there is not, the time in which a token is earned"),
+        ("debt 1, short, token-takes 7, asked 49", "look 1", "half of the usual interval at least"),
+        ("debt 1, short, token-takes 700", "look 50", "all of it at most"),
+        ("debt 1, short, rising, asked 9", "look 1", "a tenth while the demand grows"),
+        // The demand of a key that is asked for far more than before is not known yet.
+        ("rising, borrowed 6", "ask 0", "half of what was held is used"),
+        ("rising, borrowed 7", "look 80", ""),
+    ]);
+}
+
+#[rustfmt::skip]
+#[test]
+fn tokens_return_that_nobody_needs_here() {
+    check(BORROWS, Case::next, &[
+        ("borrowed 20, asked 250", "ask 7", "half again as many as are needed"),
+        ("borrowed 20, asked 249", "look 80", "not within a quarter of a second"),
+        ("borrowed 19, asked 250", "look 80", "fewer"),
+        ("silent 80", "ask 15", "eight requests did not come: the demand is over"),
+        ("silent 79", "look 1", ""),
+        ("silent 80, borrowed 0", "ask 0", "Redis is told so"),
+        ("silent 80, borrowed 0, asked 4000", "look 900", "it has forgotten the demand"),
+        ("silent 80, borrowed 0, unknown", "look 900", "it does not know it"),
+        ("silent 10000, borrowed 0, asked 9000", "let go", "the key is idle"),
+        ("silent 9999, borrowed 0, asked 9000", "look 900", ""),
+    ]);
+}
+
+#[rustfmt::skip]
+#[test]
+fn tokens_expire_without_a_command_where_there_are_plenty() {
+    check(ADMITS, Case::next, &[
+        ("borrowed 90, asked 250", "look 650", "more than are needed"),
+        ("silent 80", "look 850", "the demand is over"),
+        ("asked 900", "ask 0", "held tokens of a key in use are renewed"),
+        ("asked 900, demand 999", "look 10000", "not for less than a request a second"),
+        ("silent 80, level 499", "ask 15", "less than half of the burst is no plenty"),
+        ("silent 80, fleet-demand 500001", "ask 15", "nor is it where half of what is earned is used"),
+        ("silent 80, short, asked 100", "ask 15", "nor where less was granted than was wanted"),
+    ]);
+}
+
+#[rustfmt::skip]
+#[test]
+fn nothing_is_borrowed_where_requests_wait_for_redis_anyway() {
+    check(ASKS, Case::next, &[
+        ("borrowed 2", "ask 0", "a key in use borrows"),
+        ("borrowed 2, demand 11000", "ask 2", "not for one request until the next command"),
+        ("borrowed 0, demand 12000", "ask 0", "but for two"),
+        ("demand 1000000, heaviest 62, borrowed 16", "ask 0", "a host's part of what the heaviest request leaves of the burst"),
+        ("demand 1000000, heaviest 501", "ask 15", "less than half of what is needed: no use"),
+    ]);
+}
+
+#[rustfmt::skip]
+#[test]
+fn a_command_wants_the_demand_until_the_next_one() {
+    check(BORROWS, Case::wants, &[
+        ("borrowed 0", "13", "100 a second for 101 ms, and a quarter more"),
+        ("borrowed 10", "3", "but what is here"),
+        ("borrowed 0, round-trip 50", "19", "a longer round trip needs more"),
+        ("borrowed 0, level 500", "62", "an eighth of what is free, if that is more"),
+        ("borrowed 0, level 500, short", "13", "not where less was granted than was wanted"),
+        ("borrowed 0, requested 50, measured 50", "64", "the demand has grown tenfold: half an interval of the new one"),
+        ("borrowed 0, requested 10, measured 50", "14", "twice: some of that counts"),
+        ("borrowed 0, requested 3, measured 5", "38", "three requests are a sign"),
+        ("borrowed 0, requested 2, measured 5", "13", "two are not"),
+        ("borrowed 0, level 0, never-asked, since 10, requested 21", "126", "twenty more within some 20 ms, of a new key"),
+        ("borrowed 0, level 0, never-asked, since 10, requested 2", "0", "one more says nothing"),
+        ("lacked 90", "75", "what the largest refused request lacked"),
+        ("borrowed 0, demand 0, lacked 1", "1", ""),
+        ("borrowed 0, demand 100000000", "1000", "no more than the burst"),
+        ("borrowed 0, demand 1000000, others-are-away", "25", "its own part while others may count for themselves"),
+    ]);
+    check(ASKS, Case::wants, &[("borrowed 0, level 500", "13", "no free ones where requests wait for Redis")]);
+    check(ADMITS, Case::wants, &[("borrowed 0, demand 0, level 0, lacked 1", "0", "one passes on credit")]);
+    // Where the fleet needs four times what is earned, of 50 free tokens.
+    let crowded = "borrowed 0, demand 1000000, fleet-demand 4000000, level";
+    for (changes, expected, why) in [
+        ("50", "6", "a share of what was earned since the last command, by demand, and half of that as half is free"),
+        ("50, debt 5", "1", "less what it owes"),
+        ("50, debt 500", "0", ""),
+        ("50, round-trip 101", "250", "all where the last reply is of another time"),
+        ("200", "126", "all where enough is free"),
+        ("50, requested 500, measured 50", "330", "no share while the demand grows: three times what comes until a reply"),
+    ] {
+        check(BORROWS, Case::wants, &[(&format!("{crowded} {changes}"), expected, why)]);
+    }
+}
