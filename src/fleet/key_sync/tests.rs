@@ -5,7 +5,7 @@ use crate::clock::{Now, Timestamp};
 use crate::engine::{
     self, Descriptors, Engine, FleetBudget, HashKey, Mode, Op, Request, ShareReport, SharedKey,
 };
-use crate::fleet::cell::{CellReport, TOKEN};
+use crate::fleet::cell::{CellReply, CellReport, CellRequest, TOKEN};
 use crate::rules::read_text;
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,9 +122,17 @@ impl Case {
 
     /// What the next command wants, in tokens.
     fn wants(mut self) -> String {
+        (self.ask().want / TOKEN).to_string()
+    }
+
+    fn ask(&mut self) -> CellRequest {
         let terms = terms(&self.budget, 1).unwrap();
-        let ask = self.sync.ask(&self.there, 0, terms, (&self.budget, None), &self.pace, 0);
-        (ask.want / TOKEN).to_string()
+        self.sync.ask(&self.there, 0, terms, (&self.budget, None), &self.pace, 0)
+    }
+
+    /// When the key is looked at again after a reply.
+    fn after(self) -> String {
+        self.sync.after(&self.budget, NOW).since(NOW).as_millis().to_string()
     }
 }
 
@@ -154,6 +162,8 @@ fn commands_are_sent_when_redis_must_know_or_tokens_run_out() {
         ("never-asked", "ask 0", "Redis does not know the key"),
         ("debt 1", "ask 0", "it was passed and is not charged yet"),
         ("refund 1", "ask 0", "it was charged and not needed"),
+        ("silent 0, borrowed 0, demand 1000", "look 8000", "nothing is held that might return"),
+        ("silent 0, borrowed 3, demand 1000", "look 250", "something is"),
         ("lost", "ask 0", "the last command has no reply"),
         ("borrowed 2", "ask 0", "the demand until a reply needs them, half as many and one"),
         ("borrowed 3", "look 80", "one more"),
@@ -256,4 +266,47 @@ fn a_command_wants_the_demand_until_the_next_one() {
     ] {
         check(BORROWS, Case::wants, &[(&format!("{crowded} {changes}"), expected, why)]);
     }
+}
+
+#[rustfmt::skip]
+#[test]
+fn a_key_is_looked_at_again_when_something_may_be_due() {
+    check(BORROWS, Case::after, &[
+        ("", "30", "the demand might be over"),
+        ("demand 1000", "200", "tokens might be held in vain"),
+        ("calls", "0", "the engine needs some"),
+        ("calls, asked 1", "1", "after the least interval"),
+        ("short, demand 1000, token-takes 400", "150", "half of a token is earned"),
+        ("short, demand 1000, token-takes 7", "50", "not more often than usual"),
+        ("short, demand 1000, token-takes 7000", "850", "what is held is to be reported"),
+        ("short", "30", "the demand might be over"),
+        ("spent-out-for 500, unknown", "500", "the window turns"),
+        ("spent-out-for 20000, unknown", "10000", "the state is dropped before it does"),
+        ("spent-out-for 500", "30", "some tokens of it are held"),
+    ]);
+    check(ADMITS, Case::after, &[("", "850", "what is held is to be reported, where there are plenty")]);
+}
+
+#[test]
+fn a_reply_counts_for_its_own_command_alone() {
+    let mut case = Case::new(BORROWS, "borrowed 3");
+    let ask = case.ask();
+    let reply = CellReply {
+        level: -5 * TOKEN.cast_signed(),
+        demand: 4 * ask.demand,
+        grant: 2 * TOKEN,
+        hosts: 3,
+        lost: false,
+        version: 1,
+        generation: 7,
+        window: None,
+    };
+    assert!(!case.sync.apply_reply((&ask, &reply), ago(1), &case.pace), "an earlier one");
+    assert!(case.sync.apply_reply((&ask, &reply), NOW, &case.pace));
+    let (hold, demand) = (5 * TOKEN, ask.demand);
+    assert_eq!(case.sync.last, Some(CellReport { hold, demand, generation: 7 }));
+    assert_eq!((case.sync.level, case.sync.fleet_demand, case.sync.users), (reply.level, reply.demand, 3));
+    assert!(case.sync.is_short, "ten were wanted");
+    assert_eq!(case.sync.token_takes, ms(4), "of a thousand a second it has a quarter");
+    assert!(!case.sync.apply_reply((&ask, &reply), NOW, &case.pace), "the same once more");
 }
