@@ -315,6 +315,18 @@ fn ten_an_hour_over_a_hundred_hosts_is_ten_and_then_ten_an_hour() {
     assert!((might - 1..=might).contains(&(seen.admitted_us.len() as u64)), "{}", seen.admitted_us.len());
 }
 
+#[test]
+fn a_host_leaves_once_its_payments_are_answered() {
+    let mut host = Host::new(&TINY, 0);
+    let mut out = Vec::new();
+    let ticket = host.judge(false, None, true, 0).expect_err("a tiny budget is asked for");
+    host.park(ticket, false, false, 0, &mut out);
+    let [payment] = &out[..] else { panic!("{out:?}") };
+    assert!(host.member.leave(at(1_000), &mut Vec::new()), "the payment is unanswered");
+    host.failed(payment, 2_000);
+    assert!(!host.member.leave(at(2_000), &mut Vec::new()));
+}
+
 /// Drawn from a seed alone.
 fn drawn(seed: u64) -> Plan {
     let mut draw = draws(seed, 8);

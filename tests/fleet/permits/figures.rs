@@ -53,6 +53,15 @@ fn hosts_that_hear_redis_never_have_more_at_once_and_use_most_of_it() {
 }
 
 #[test]
+fn permits_of_many_leases_are_renewed_in_parts() {
+    let plan = plan(1, Shape::Even, 1_500);
+    let base = Plan { ms: 4_000, burst: 800, rate: 800, ..plan.base };
+    let seen = tell(&WorkPlan { service_ms: 1_000, base, ..plan });
+    assert!((600..=800).contains(&seen.most), "{seen:?}");
+    assert!(seen.used() >= 0.9, "{seen:?}");
+}
+
+#[test]
 fn a_redis_that_forgot_everything_gives_nothing_away_before_all_have_said_what_they_have() {
     let mut plan = WorkPlan { when_down: Fallback::Refuse, ..plan(10, Shape::Even, 1_500) };
     plan.base = Plan { ms: 8_000, burst: 100, rate: 1_000, ..plan.base };
