@@ -184,12 +184,18 @@ def test_threads_share_the_connections_that_the_daemon_takes(played, make_client
 
 
 def test_tasks_wait_for_room_for_a_connection(played):
-    """`busy` is no decision: the tasks of a loop ask again until their deadline, then it counts as one failure."""
+    """`busy` is no decision: the tasks of a loop ask again until their deadline, then it counts as one failure, also
+    where they began one after another: their waits overlap."""
     played.most = 0
 
     async def ask():
-        ac = tidegate.AsyncClient(played.path, timeout=0.05)
-        assert reasons(await asyncio.gather(*(ac.acquire("api") for _ in range(8)))) == ["protocol"] * 8
+        ac = tidegate.AsyncClient(played.path, timeout=0.3)
+
+        async def late(number):
+            await asyncio.sleep(0.005 * number)
+            return await ac.acquire("api")
+
+        assert reasons(await asyncio.gather(*map(late, range(8)))) == ["protocol"] * 8
         assert ac._core._failures == 1 and "abandoned" not in ac._core._report
         ac._core._timeout = PATIENT
         tasks = [asyncio.create_task(ac.acquire("api")) for _ in range(8)]

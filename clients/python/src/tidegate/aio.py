@@ -208,9 +208,9 @@ class _Core(Client):
     async def _exchange(
         self, loop: asyncio.AbstractEventLoop, op: int, elements: list[bytes], wanted: int, deadline: float
     ) -> Any:
-        repeated = False
+        repeated, started = False, monotonic()
         while True:
-            started, pipe = monotonic(), None
+            pipe = None
             try:
                 pipe = self.pipe(loop)
                 answer = await pipe.ask(op, elements, wanted, deadline)
