@@ -203,10 +203,9 @@ impl KeySync {
         pace: &Pace,
         random: u32,
     ) -> CellRequest {
-        let is_first = self.asked_at.is_none();
         let waited = self.asked_at.map_or(EVERY, |asked| pace.now.since(asked));
         let before = self.demand;
-        let seen = if is_first {
+        let seen = if self.asked_at.is_none() {
             self.begin_demand(reported, pace.now)
         } else {
             self.measure_demand(reported.requested, pace.now)
@@ -217,17 +216,15 @@ impl KeySync {
         }
         self.asked = 0;
         self.is_rising = reported.requested >= RISING_MIN && seen > 2 * before;
-        let target = u64::from(self.target(reported, budget, pace));
-        // After a jump in demand, cover half an interval at the new demand. A new key's span is unknown.
+        // After a jump in demand, cover half an interval at the new demand.
         let soon = if reported.requested >= RISING_MIN {
             needed(seen, EVERY / 2, self.supply(budget), pace)
         } else {
             0
         };
-        let wanted = target.max(u64::from(soon));
-        let wanted = wanted.min(u64::from(self.hold_max(budget, pace)));
-        let want = if back == 0 { wanted.saturating_sub(u64::from(reported.borrowed)) } else { 0 };
-        let needed = want.saturating_mul(TOKEN);
+        let wanted = self.target(reported, budget, pace).max(soon).min(self.hold_max(budget, pace));
+        let want = if back == 0 { wanted.saturating_sub(reported.borrowed) } else { 0 };
+        let needed = u64::from(want) * TOKEN;
         let paced =
             if pace.others_are_away { needed.min(own_part(waited, random, budget, pace)) } else { needed };
         self.is_paced = paced < needed;
@@ -382,4 +379,4 @@ const OVER_AFTER: u32 = 8;
 const MICROS: u64 = 1_000_000;
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

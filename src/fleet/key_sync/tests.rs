@@ -3,7 +3,7 @@
 use super::{KeySync, NextAction, Pace, terms};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{
-    self, Descriptors, Engine, FleetBudget, HashKey, Mode, Op, Request, ShareReport, SharedKey,
+    self, Descriptors, Engine, FleetBudget, FleetStatus, HashKey, Mode, Op, Request, ShareReport, SharedKey,
 };
 use crate::fleet::cell::{CellReply, CellReport, CellRequest, TOKEN};
 use crate::rules::read_text;
@@ -19,15 +19,22 @@ const ADMITS: &str = "rate: 1000/s, fleet: {on_miss: admit}";
 /// The default: such a request waits for Redis.
 const ASKS: &str = "rate: 1000/s";
 
-fn engine(rule: &str) -> Arc<Engine> {
-    let text = format!("domain: api\nlimits: [{{name: r, key: [user], scope: fleet, {rule}}}]\n");
-    let loaded = read_text("rules.yaml", &text);
+/// A host of a fleet with these rules, before it hears of Redis.
+pub(in crate::fleet) fn host(rules: &str) -> (Arc<Engine>, Arc<FleetStatus>) {
+    let loaded = read_text("rules.yaml", rules);
     assert!(!loaded.has_errors(), "{:?}", loaded.problems);
     let hash_key = HashKey::from_bytes([1; 16]);
     let options = engine::EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 };
     let engine = Arc::new(Engine::new(options));
-    engine.join_fleet(HashKey::from_bytes([2; 16])).set_redis_reachable(true);
+    let status = engine.join_fleet(HashKey::from_bytes([2; 16]));
     engine.install_rules(loaded.domains);
+    (engine, status)
+}
+
+fn engine(rule: &str) -> Arc<Engine> {
+    let (engine, status) =
+        host(&format!("domain: api\nlimits: [{{name: r, key: [user], scope: fleet, {rule}}}]\n"));
+    status.set_redis_reachable(true);
     engine
 }
 
@@ -92,9 +99,7 @@ impl Case {
             "lacked" => there.missing_max = number,
             "asked" => sync.asked_at = Some(ago(millis)),
             "never-asked" => sync.asked_at = None,
-            "silent" => {
-                (sync.busy, sync.asked, there.requested) = (ago(millis), 0, 0);
-            }
+            "silent" => (sync.busy, sync.asked, there.requested) = (ago(millis), 0, 0),
             "calls" => sync.calls = true,
             "lost" => sync.is_lost = true,
             "short" => sync.is_short = true,

@@ -4,19 +4,13 @@ use std::sync::Arc;
 
 use super::{BUCKETS, Sync, SyncOptions};
 use crate::clock::Now;
-use crate::engine::{self, Descriptors, Engine, HashKey, Mode, Op, Request};
+use crate::engine::{Descriptors, Engine, Op, Request};
 use crate::fleet::call::ScriptCommand;
-use crate::rules::read_text;
+use crate::fleet::key_sync;
 
 /// A host whose caller has sent a request under each plan, and that has not synced yet.
 fn host() -> (Arc<Engine>, Sync) {
-    let loaded = read_text("rules.yaml", RULES);
-    assert!(!loaded.has_errors(), "{:?}", loaded.problems);
-    let hash_key = HashKey::from_bytes([1; 16]);
-    let options = engine::EngineOptions { hash_key, mode: Mode::Enforce, memory_bytes_max: 1 << 20 };
-    let engine = Arc::new(Engine::new(options));
-    let status = engine.join_fleet(HashKey::from_bytes([2; 16]));
-    engine.install_rules(loaded.domains);
+    let (engine, status) = key_sync::tests::host(RULES);
     let options = SyncOptions { host: [1; 16], buckets: BUCKETS, seed: 1 };
     let mut sync = Sync::new(options, status);
     sync.set_budgets(engine.fleet_budgets());
