@@ -212,7 +212,8 @@ mod tests {
         let small = [&[0x91, 0xdc][..], &(4_032_u16 / 18).to_be_bytes(), &maps.collect::<Vec<u8>>()].concat();
         let [large, small] = nanos([&large, &small]);
         eprintln!("{large} ns for one large map, {small} ns for small ones");
-        assert!(large < 2 * small, "{large} ns for one large map, {small} ns for small ones");
+        // Compared with each other, each key would meet two thousand others.
+        assert!(large < 10 * small, "{large} ns for one large map, {small} ns for small ones");
     }
 
     #[test]
