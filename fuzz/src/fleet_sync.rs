@@ -160,7 +160,10 @@ impl Host {
     fn wait(&mut self, ticket: Arc<Shortfalls>, what: (usize, usize), is_second: bool) {
         let answer = Arc::new(Mutex::new(None));
         let to = Arc::clone(&answer);
-        let on_reply = Box::new(move |brought| drop(to.lock().unwrap().replace(brought)));
+        let on_reply = Box::new(move |brought| {
+            *to.lock().unwrap() = Some(brought);
+            true
+        });
         let due = self.now.at.after(ticket.patience);
         let question = WaitingRequest { ticket: Arc::clone(&ticket), due, on_reply };
         self.member.ask(question, self.now, &mut self.calls);

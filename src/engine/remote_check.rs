@@ -72,8 +72,8 @@ pub trait RemoteChecker: Send + Sync + Debug {
 /// A shared [`RemoteChecker`].
 pub type SharedRemoteChecker = Arc<dyn RemoteChecker>;
 
-/// Receives the reply; `None`: no command was sent.
-pub type OnCheckReply = Box<dyn FnOnce(Option<CheckReply>) + Send>;
+/// Receives the reply; `None`: there is none in time. Returns whether the request still waited.
+pub type OnCheckReply = Box<dyn FnOnce(Option<CheckReply>) -> bool + Send>;
 
 impl CheckReply {
     /// Makes an empty reply.

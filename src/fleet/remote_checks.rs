@@ -32,9 +32,9 @@ use std::time::Duration;
 /// Outcomes of remote checks, counted since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteCheckCounts {
-    /// Tickets answered in time, with either outcome.
+    /// Tickets answered while their requests waited, with either outcome.
     pub answered: u64,
-    /// Tickets not answered by their deadline.
+    /// Tickets whose requests were not answered by their deadlines, or had gone.
     pub missed: u64,
     /// Tickets declined without a call: too many calls in flight, or the breaker is open.
     pub declined: u64,
@@ -258,9 +258,11 @@ impl PendingChecks {
         if open.left == 0
             && let Some(open) = self.tickets.remove(&ticket)
         {
-            self.counts.answered += 1;
             self.heard_in_time();
-            (open.on_reply)(Some(open.reply.with_time(now)));
+            // A client that leaves says nothing about Redis: only the count differs.
+            let is_of_use = (open.on_reply)(Some(open.reply.with_time(now)));
+            let count = if is_of_use { &mut self.counts.answered } else { &mut self.counts.missed };
+            *count += 1;
         }
     }
 

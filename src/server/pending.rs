@@ -61,17 +61,19 @@ impl CheckResults {
         self.change(|open| open.by_number.remove(&number)).flatten().flatten()
     }
 
-    fn complete(&self, number: u64, result: Option<CheckReply>) {
+    /// Stores the result of a check. Returns whether its request still waits, and so is answered by it.
+    fn complete(&self, number: u64, result: Option<CheckReply>) -> bool {
         let unused = self.change(|open| match open.by_number.get_mut(&number) {
             Some(slot) => {
                 open.arrived.push(number);
-                slot.replace(result)
+                *slot = Some(result);
+                None
             }
             None => Some(result),
         });
-        // Dropped without the lock, as the drop takes locks of the engine.
-        drop(unused);
         self.arrived.notify_one();
+        // Dropped without the lock, as the drop takes locks of the engine.
+        unused.is_none()
     }
 }
 
@@ -191,3 +193,17 @@ const PAYLOAD_BYTES_MAX: usize = 64 * 1_024;
 
 /// The size of a pending request besides its payload: its entry, ticket and result, each with up to eight keys.
 const REQUEST_BYTES: usize = 1_024;
+
+#[cfg(test)]
+mod tests {
+    use super::CheckResults;
+
+    #[test]
+    fn a_result_is_of_use_only_while_its_request_waits() {
+        let results = CheckResults::default();
+        results.change(|open| open.by_number.insert(1, None));
+        assert!(results.complete(1, None));
+        assert!(results.remove(1).is_none());
+        assert!(!results.complete(1, None), "its request was decided before");
+    }
+}

@@ -224,6 +224,8 @@ fn run(plan: &Plan) -> Seen {
             }
         }
     }
+    let counts = hosts.iter().map(|host| host.member.remote_checks().counts());
+    assert_eq!(counts.map(|counts| counts.missed + counts.declined).sum::<u64>(), seen.missed, "{plan:?}");
     let end_us = store_us + ends_us + quiet_us;
     let level = key.and_then(|(bucket, key)| match plan.window {
         None => store.cell_at(bucket, key, end_us).map(|cell| cell.level),
@@ -325,6 +327,24 @@ fn a_host_leaves_once_its_payments_are_answered() {
     assert!(host.member.leave(at(1_000), &mut Vec::new()), "the payment is unanswered");
     host.failed(payment, 2_000);
     assert!(!host.member.leave(at(2_000), &mut Vec::new()));
+}
+
+#[test]
+fn a_reply_to_a_client_that_has_gone_counts_as_late_and_pauses_nothing() {
+    let mut host = Host::new(&Plan { burst: 100, ..TINY }, 0);
+    let mut store = Store::default();
+    for gone in 1..20 {
+        let (mut out, us) = (Vec::new(), gone * 10_000);
+        let ticket = host.judge(false, None, true, us).expect_err("no token is here");
+        host.park(ticket, false, false, us, &mut out);
+        host.waiting.forget(|| true);
+        for call in out {
+            let reply = store.call(&call, 1_700_000_000_000_000 + us);
+            host.answered(&call, reply, us + 1_000, &mut Vec::new());
+        }
+        let counts = host.member.remote_checks().counts();
+        assert_eq!((counts.answered, counts.missed, counts.declined, counts.stopped), (0, gone, 0, 0));
+    }
 }
 
 /// Drawn from a seed alone.

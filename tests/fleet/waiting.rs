@@ -38,7 +38,10 @@ impl<W> Waiting<W> {
     ) {
         let answer = Slot::default();
         let to = Arc::clone(&answer);
-        let on_reply = Box::new(move |brought| drop(to.lock().unwrap().replace(brought)));
+        let on_reply = Box::new(move |brought| {
+            *to.lock().unwrap() = Some(brought);
+            Arc::strong_count(&to) > 1
+        });
         let due = now.at.after(ticket.patience);
         member.ask(WaitingRequest { ticket: Arc::clone(&ticket), due, on_reply }, now, out);
         member.tend_permits(now, out);
