@@ -225,7 +225,7 @@ impl Drop for SetOnDrop<'_> {
     }
 }
 
-/// Polls until there is a result, for longer than a busy machine takes.
+/// Polls until there is a result, for longer than a busy machine takes, and the less often the longer it takes.
 pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T {
     let begin = read_boot_nanos();
     loop {
@@ -234,7 +234,7 @@ pub(crate) fn eventually<T>(what: &str, mut ask: impl FnMut() -> Option<T>) -> T
         }
         let waited = Duration::from_nanos(read_boot_nanos() - begin);
         assert!(waited < PATIENCE, "not within {PATIENCE:?}: {what}");
-        sleep(Duration::from_millis(3));
+        sleep((waited / 8).clamp(Duration::from_millis(1), Duration::from_millis(20)));
     }
 }
 

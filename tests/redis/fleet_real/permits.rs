@@ -81,7 +81,7 @@ impl Worker {
                 if let Some(lease) = begin(&mut wire) {
                     open.push((lease, read_boot_nanos()));
                 }
-                sleep(Duration::from_millis(1));
+                sleep(Duration::from_millis(8));
             }
             done.extend(open.into_iter().map(|(_, from)| (from, read_boot_nanos())));
             done

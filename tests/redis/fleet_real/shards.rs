@@ -26,7 +26,7 @@ fn three_hosts(redis: &str, rules: &str) -> Vec<Daemon> {
 }
 
 fn ask(hosts: &[Daemon], who: &'static str) -> Vec<Caller> {
-    hosts.iter().map(|host| Caller::start(host.socket(), who, 1, Duration::from_millis(4))).collect()
+    hosts.iter().map(|host| Caller::start(host.socket(), who, 1, Duration::from_millis(8))).collect()
 }
 
 /// The tokens that three hosts hold for a second of this demand.

@@ -9,14 +9,14 @@ use super::redis_server::Redis;
 
 const SECOND: u64 = 1_000_000_000;
 
-/// The requests on three hosts with these rules, which are asked for ten times what they may admit, and how many of them
-/// Redis did not answer in time.
+/// The requests on three hosts with these rules, which are asked for several times what they may admit, and how many of
+/// them Redis did not answer in time.
 fn three(rules: &str, more: &str, lasts: Duration) -> (Vec<Asked>, f64) {
     let redis = Redis::start(&[]);
     let hosts: Vec<_> = (0..3).map(|_| plan(&redis.url(), rules, more).start()).collect();
     hosts.iter().for_each(|host| drop(host.await_log(&[LINKED])));
     let mut asked: Vec<Asked> =
-        ask_all(&hosts, 4, Duration::from_millis(5), lasts).into_iter().flatten().collect();
+        ask_all(&hosts, 4, Duration::from_millis(10), lasts).into_iter().flatten().collect();
     asked.sort_unstable_by_key(|asked| asked.at);
     (asked, unanswered_checks(&hosts))
 }
