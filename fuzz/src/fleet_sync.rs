@@ -54,7 +54,7 @@ pub fn check(bytes: &[u8]) {
 
 /// A request that waits for a remote check.
 struct Waiting {
-    ticket: Arc<Shortfalls>,
+    shortfalls: Arc<Shortfalls>,
     what: (usize, usize),
     is_second: bool,
     answer: Arc<Mutex<Option<Option<CheckReply>>>>,
@@ -124,8 +124,8 @@ impl Host {
 
     /// Makes one request; under a concurrency limit it acquires a lease.
     fn ask(&mut self, what: (usize, usize)) {
-        if let Some(ticket) = self.judge(what, None, self.waiting.len() < WAITING_MAX) {
-            self.wait(ticket, what, false);
+        if let Some(shortfalls) = self.judge(what, None, self.waiting.len() < WAITING_MAX) {
+            self.wait(shortfalls, what, false);
         }
         let _ = self.member.sync().in_hand(&self.engine, self.now);
     }
@@ -151,37 +151,37 @@ impl Host {
         };
         match answer {
             EngineAnswer::Decided(decision) => self.leases.extend(decision.lease),
-            EngineAnswer::RemoteCheck(ticket) => return Some(ticket),
+            EngineAnswer::RemoteCheck(shortfalls) => return Some(shortfalls),
             _ => {}
         }
         None
     }
 
-    fn wait(&mut self, ticket: Arc<Shortfalls>, what: (usize, usize), is_second: bool) {
+    fn wait(&mut self, shortfalls: Arc<Shortfalls>, what: (usize, usize), is_second: bool) {
         let answer = Arc::new(Mutex::new(None));
         let to = Arc::clone(&answer);
         let on_reply = Box::new(move |brought| {
             *to.lock().unwrap() = Some(brought);
             true
         });
-        let due = self.now.at.after(ticket.patience);
-        let question = WaitingRequest { ticket: Arc::clone(&ticket), due, on_reply };
-        self.member.ask(question, self.now, &mut self.calls);
+        let due = self.now.at.after(shortfalls.patience);
+        let request = WaitingRequest { shortfalls: Arc::clone(&shortfalls), due, on_reply };
+        self.member.start_check(request, self.now, &mut self.calls);
         self.member.tend_permits(self.now, &mut self.calls);
-        self.waiting.push(Waiting { ticket, what, is_second, answer });
+        self.waiting.push(Waiting { shortfalls, what, is_second, answer });
     }
 
     /// Decides a request again after its remote check.
     fn resume(&mut self, waiting: Waiting) {
         let Some(brought) = waiting.answer.lock().unwrap().take() else { return self.waiting.push(waiting) };
-        let ticket = match brought {
+        let shortfalls = match brought {
             Some(brought) => {
                 self.judge(waiting.what, Some(RemoteCheckResult::Borrowed(brought)), !waiting.is_second)
             }
-            None => self.judge(waiting.what, Some(RemoteCheckResult::TimedOut(&waiting.ticket)), false),
+            None => self.judge(waiting.what, Some(RemoteCheckResult::TimedOut(&waiting.shortfalls)), false),
         };
-        if let Some(ticket) = ticket {
-            self.wait(ticket, waiting.what, true);
+        if let Some(shortfalls) = shortfalls {
+            self.wait(shortfalls, waiting.what, true);
         }
     }
 

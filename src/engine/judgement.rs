@@ -146,7 +146,7 @@ impl<'d> Judgement<'d> {
         }
         match self.admit(selection, request, workspace, gate, place, reserved) {
             Ok(decision) => EngineAnswer::Decided(decision),
-            Err(ticket) => EngineAnswer::RemoteCheck(ticket),
+            Err(shortfalls) => EngineAnswer::RemoteCheck(shortfalls),
         }
     }
 
@@ -428,7 +428,7 @@ const LEASE_TTL_DEFAULT: Duration = Duration::from_secs(60);
 /// An approximate retry-after for a permit held by others.
 const CONCURRENCY_RETRY_AFTER: Duration = Duration::from_secs(1);
 
-/// Makes the ticket of a pending request, as an error. Refuses a request with more needs than a command
+/// Returns the shortfalls of a pending request, as an error. Refuses a request with more needs than a command
 /// takes, and one that the pool sheds anyway.
 #[cold]
 #[inline(never)]

@@ -1,4 +1,4 @@
-//! Remote checks: a pending request becomes a ticket with its missing tokens, the reply is added to the
+//! Remote checks: the missing tokens of a pending request are asked for, the reply is added to the
 //! shares of this host, and the request is judged again. Nothing blocks here.
 
 use super::Engine;
@@ -66,7 +66,7 @@ pub enum RemoteCheckResult<'t> {
 pub trait RemoteChecker: Send + Sync + Debug {
     /// Starts a remote check that is pointless after `due`, without blocking. Returns false if no more can be
     /// taken.
-    fn start_check(&self, ticket: Arc<Shortfalls>, due: Timestamp, on_reply: OnCheckReply) -> bool;
+    fn start_check(&self, shortfalls: Arc<Shortfalls>, due: Timestamp, on_reply: OnCheckReply) -> bool;
 }
 
 /// A shared [`RemoteChecker`].
@@ -217,8 +217,8 @@ pub(super) fn resume<'d>(
             return_unused_tokens(engine, &told, now);
             answer
         }
-        RemoteCheckResult::TimedOut(ticket) => {
-            let kept = record_missing_reply(engine, ticket, now);
+        RemoteCheckResult::TimedOut(shortfalls) => {
+            let kept = record_missing_reply(engine, shortfalls, now);
             let answer = decider.decide(request, now);
             let budgets = engine.fleet_budgets();
             for (key, kept) in kept {
@@ -234,11 +234,11 @@ pub(super) fn resume<'d>(
 /// request that is judged next. Returns the reserved amounts.
 fn record_missing_reply(
     engine: &Engine,
-    ticket: &Shortfalls,
+    shortfalls: &Shortfalls,
     now: Now,
 ) -> ArrayVec<(SharedKey, u32), SHORTFALLS_MAX> {
     let (budgets, limits) = (engine.fleet_budgets(), engine.fleet_concurrency_limits());
-    for need in ticket.needs.iter().filter(|need| need.is_permit) {
+    for need in shortfalls.needs.iter().filter(|need| need.is_permit) {
         if let Some(limit) = limits.get(&need.key.budget()) {
             engine.record_unanswered_permit(&need.key, limit, now);
         }
@@ -250,8 +250,8 @@ fn record_missing_reply(
         });
         (kept > 0).then_some((need.key, kept))
     };
-    ticket.needs.iter().filter_map(miss).collect()
+    shortfalls.needs.iter().filter_map(miss).collect()
 }
 
-/// The most keys per ticket, as one command takes no more. A request that lacks more is refused.
+/// The most keys of one remote check, as one command takes no more. A request that lacks more is refused.
 pub const SHORTFALLS_MAX: usize = 8;

@@ -258,8 +258,8 @@ pub struct Payment {
     pub head: CommandHead,
     /// At most [`COSTS_MAX`], with distinct keys.
     pub costs: Vec<KeyPayment>,
-    /// The pending request and what it lacks, in the order of the costs. Not part of its bytes.
-    pub ticket: (u64, Vec<Shortfall>),
+    /// The number of the remote check and what its request lacks, in the order of the costs. Not part of its bytes.
+    pub check: (u64, Vec<Shortfall>),
 }
 
 /// The payment of one key.

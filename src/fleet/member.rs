@@ -33,11 +33,16 @@ impl HostMember {
     /// Makes a member that has sent nothing yet, with the engine's rules.
     #[must_use]
     pub fn new(engine: Arc<Engine>, status: Arc<FleetStatus>, options: SyncOptions) -> HostMember {
-        let (of_checks, seed) = (Arc::clone(&status), options.seed.rotate_left(17));
+        let (checks_status, checks_seed) = (Arc::clone(&status), options.seed.rotate_left(17));
         let mut member = HostMember {
             sync: Sync::new(options, Arc::clone(&status)),
             permits: PermitSync::new(options.buckets, options.seed.rotate_left(31)),
-            remote_checks: PendingChecks::new(Arc::clone(&engine), of_checks, options.buckets, seed),
+            remote_checks: PendingChecks::new(
+                Arc::clone(&engine),
+                checks_status,
+                options.buckets,
+                checks_seed,
+            ),
             engine,
             status,
             budgets: Arc::default(),
@@ -130,16 +135,16 @@ impl HostMember {
         self.tend_permits(now, out);
     }
 
-    /// Makes the calls of a pending request. Requests that wait for permits are [served](HostMember::tend_permits)
-    /// after all pending requests were taken.
-    pub fn ask(&mut self, question: WaitingRequest, now: Now, out: &mut Vec<ScriptCommand>) {
-        let WaitingRequest { ticket, due, on_reply } = question;
-        for need in ticket.needs.iter().filter(|need| !need.is_permit) {
+    /// Makes the commands of a remote check. Requests that wait for permits are [served](HostMember::tend_permits)
+    /// after all waiting requests were taken.
+    pub fn start_check(&mut self, request: WaitingRequest, now: Now, out: &mut Vec<ScriptCommand>) {
+        let WaitingRequest { shortfalls, due, on_reply } = request;
+        for need in shortfalls.needs.iter().filter(|need| !need.is_permit) {
             self.sync.before_check(&self.engine, need, now, out);
         }
         let sync = &self.sync;
-        self.remote_checks.ask(
-            (&*ticket, due),
+        self.remote_checks.start(
+            (&*shortfalls, due),
             on_reply,
             |key| (sync.version(key.budget()), sync.level(key)),
             now,
@@ -227,7 +232,7 @@ impl HostMember {
         self.remote_checks.tick(now);
         let is_left = self.sync.leave(&self.engine, now, out);
         self.permits.tick(self.sync.host(), &self.engine, now, out);
-        is_left || self.permits.has_commands() || self.remote_checks.has_calls()
+        is_left || self.permits.has_commands() || self.remote_checks.has_commands()
     }
 }
 

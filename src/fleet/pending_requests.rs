@@ -6,10 +6,10 @@ use std::fmt;
 use std::sync::Arc;
 use tokio::sync::mpsc::{Receiver, Sender, channel};
 
-/// A pending request.
+/// A pending request on its way to the sync task.
 pub struct WaitingRequest {
-    /// The tokens or permits that the request lacks.
-    pub ticket: Arc<Shortfalls>,
+    /// The tokens and permits that the request lacks.
+    pub shortfalls: Arc<Shortfalls>,
     /// The deadline of the request.
     pub due: Timestamp,
     /// Runs with the outcome.
@@ -24,22 +24,22 @@ impl CheckSender {
     /// Makes the channel.
     #[must_use]
     pub fn new() -> (CheckSender, Receiver<WaitingRequest>) {
-        let (to, from) = channel(QUESTIONS_MAX);
+        let (to, from) = channel(WAITING_MAX);
         (CheckSender(to), from)
     }
 }
 
 impl RemoteChecker for CheckSender {
-    fn start_check(&self, ticket: Arc<Shortfalls>, due: Timestamp, on_reply: OnCheckReply) -> bool {
-        self.0.try_send(WaitingRequest { ticket, due, on_reply }).is_ok()
+    fn start_check(&self, shortfalls: Arc<Shortfalls>, due: Timestamp, on_reply: OnCheckReply) -> bool {
+        self.0.try_send(WaitingRequest { shortfalls, due, on_reply }).is_ok()
     }
 }
 
 impl fmt::Debug for WaitingRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Question").field("ticket", &self.ticket).finish_non_exhaustive()
+        f.debug_struct("WaitingRequest").field("shortfalls", &self.shortfalls).finish_non_exhaustive()
     }
 }
 
 /// Capacity: more than the requests of ten milliseconds.
-const QUESTIONS_MAX: usize = 1_024;
+const WAITING_MAX: usize = 1_024;

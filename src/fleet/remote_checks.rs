@@ -1,11 +1,11 @@
-//! Remote checks that requests wait for, without I/O: tickets go in, payments come out, replies go into the
+//! Remote checks that requests wait for, without I/O: shortfalls go in, payments come out, replies go into the
 //! shares of this host. Time is an argument. The same code runs over a real Redis and in the simulation.
 //!
 //! ```text
-//!   ticket ──▶ one payment per bucket ──▶ all answered in time ──▶ the request is judged again
-//!                     │ no reply                       │ a bucket refuses, or the deadline has passed
-//!                     ▼                                ▼
-//!            decided by the fallback        the next sync refunds the payment
+//!   shortfalls ──▶ one payment per bucket ──▶ all answered in time ──▶ the request is judged again
+//!                         │ no reply                       │ a bucket refuses, or the deadline has passed
+//!                         ▼                                ▼
+//!                decided by the fallback        the next sync refunds the payment
 //! ```
 
 mod breaker;
@@ -32,11 +32,11 @@ use std::time::Duration;
 /// Outcomes of remote checks, counted since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RemoteCheckCounts {
-    /// Tickets answered while their requests waited, with either outcome.
+    /// Checks answered while their requests waited, with either outcome.
     pub answered: u64,
-    /// Tickets whose requests were not answered by their deadlines, or had gone.
+    /// Checks without a reply by their deadline, or whose clients had closed their connections.
     pub missed: u64,
-    /// Tickets declined without a call: too many calls in flight, or the breaker is open.
+    /// Checks declined without a command: too many commands in flight, or the breaker is open.
     pub declined: u64,
     /// How often the breaker opened because of too many late answers in a row.
     pub stopped: u64,
@@ -48,8 +48,8 @@ pub struct PendingChecks {
     status: Arc<FleetStatus>,
     buckets: Vec<BucketState>,
     rng: Rng,
-    tickets: HashMap<u64, WaitingRequests>,
-    last: u64,
+    checks: HashMap<u64, PendingCheck>,
+    last_number: u64,
     last_replies: HashMap<[u8; 16], LastReply>,
     queues: Vec<PermitQueue>,
     breaker: Breaker,
@@ -57,8 +57,8 @@ pub struct PendingChecks {
     counts: RemoteCheckCounts,
 }
 
-/// A ticket with a pending request.
-struct WaitingRequests {
+/// A remote check whose request waits.
+struct PendingCheck {
     due: Timestamp,
     /// Unanswered payments and permits not yet granted.
     left: usize,
@@ -82,8 +82,8 @@ impl PendingChecks {
             status,
             buckets: vec![BucketState::default(); usize::from(buckets.clamp(1, 256))],
             rng: Rng::new(seed),
-            tickets: HashMap::new(),
-            last: 0,
+            checks: HashMap::new(),
+            last_number: 0,
             last_replies: HashMap::new(),
             queues: Vec::new(),
             breaker: Breaker::Closed { misses: 0 },
@@ -98,36 +98,36 @@ impl PendingChecks {
         self.counts
     }
 
-    /// Makes the calls of a ticket, whose answers are of use until `due`. Without calls to make,
-    /// `on_reply(None)` runs at once.
-    pub fn ask(
+    /// Makes the commands of a remote check, whose replies are of use until `due`. Without commands, `on_reply(None)`
+    /// runs at once.
+    pub fn start(
         &mut self,
-        (ticket, due): (&Shortfalls, Timestamp),
+        (shortfalls, due): (&Shortfalls, Timestamp),
         on_reply: OnCheckReply,
         known: impl Fn(&SharedKey) -> (u64, i64),
         now: Now,
         out: &mut Vec<ScriptCommand>,
     ) {
         self.expire(now.at);
-        let costs = if due > now.at { self.costs(ticket, known, now) } else { None };
-        let Some(costs) = costs.filter(|_| self.may_call(now.at)) else {
+        let costs = if due > now.at { self.costs(shortfalls, known, now) } else { None };
+        let Some(costs) = costs.filter(|_| self.may_start(now.at)) else {
             self.counts.declined += 1;
             on_reply(None);
             return;
         };
-        self.last += 1;
-        let number = self.last;
-        let left = costs.len() + self.queue_up(ticket, number);
+        self.last_number += 1;
+        let number = self.last_number;
+        let left = costs.len() + self.queue_for_permits(shortfalls, number);
         for (bucket, costs) in costs {
             let head = bucket.of_each(&mut self.buckets).send(bucket, now.at);
             let (needs, costs): (Vec<Shortfall>, Vec<KeyPayment>) = costs.into_iter().unzip();
-            out.push(ScriptCommand::Exact(Payment { head, costs, ticket: (number, needs) }));
+            out.push(ScriptCommand::Exact(Payment { head, costs, check: (number, needs) }));
         }
         let reply = CheckReply::new(&self.engine, now);
-        self.tickets.insert(number, WaitingRequests { due, left, reply, on_reply });
+        self.checks.insert(number, PendingCheck { due, left, reply, on_reply });
     }
 
-    /// Expires tickets.
+    /// Ends the checks past their deadlines.
     pub fn tick(&mut self, now: Now) {
         self.expire(now.at);
         if self.status.is_redis_reachable() {
@@ -137,13 +137,13 @@ impl PendingChecks {
 
     /// Whether any payment is unanswered.
     #[must_use]
-    pub fn has_calls(&self) -> bool {
+    pub fn has_commands(&self) -> bool {
         self.buckets.iter().any(BucketState::has_commands)
     }
 
     /// Handles the reply to a payment.
     pub fn answered(&mut self, payment: &Payment, answer: &CommandReply<Vec<PaymentResult>>, now: Now) {
-        // A reply after its deadline is late even if no tick has expired the ticket yet.
+        // A reply after its deadline is late even if no tick has ended the check yet.
         self.expire(now.at);
         payment.head.bucket.of_each(&mut self.buckets).answered(answer.born_us);
         self.clock.heard(answer.now_us, now.at);
@@ -151,15 +151,15 @@ impl PendingChecks {
         self.settle(payment, &answer.results, answer.now_us, now);
     }
 
-    /// Handles a payment that may or may not have run: its ticket has no answer.
+    /// Handles a payment that may or may not have run: its check ends without a reply.
     pub fn failed(&mut self, payment: &Payment, now: Timestamp) {
         payment.head.bucket.of_each(&mut self.buckets).failed();
-        self.end_unanswered(payment.ticket.0, now);
+        self.end_unanswered(payment.check.0, now);
     }
 
-    /// Ends a ticket without an answer. Dropping its reply refunds its payments so far.
-    fn end_unanswered(&mut self, ticket: u64, now: Timestamp) {
-        if let Some(open) = self.tickets.remove(&ticket) {
+    /// Ends a check without a reply. Dropping its replies so far refunds their payments.
+    fn end_unanswered(&mut self, number: u64, now: Timestamp) {
+        if let Some(open) = self.checks.remove(&number) {
             self.counts.missed += 1;
             drop(open.reply);
             (open.on_reply)(None);
@@ -182,14 +182,14 @@ impl PendingChecks {
     /// version is unknown, or too many payments of a bucket are unanswered.
     fn costs(
         &self,
-        ticket: &Shortfalls,
+        shortfalls: &Shortfalls,
         known: impl Fn(&SharedKey) -> (u64, i64),
         now: Now,
     ) -> Option<HashMap<Bucket, Vec<(Shortfall, KeyPayment)>>> {
         let (budgets, limits) = (self.engine.fleet_budgets(), self.engine.fleet_concurrency_limits());
         let buckets = u16::try_from(self.buckets.len()).unwrap_or(u16::MAX);
         let mut costs: HashMap<Bucket, Vec<(Shortfall, KeyPayment)>> = HashMap::new();
-        for need in &ticket.needs {
+        for need in &shortfalls.needs {
             if need.is_permit {
                 limits.get(&need.key.budget())?;
                 continue;
@@ -216,16 +216,16 @@ impl PendingChecks {
         costs.keys().all(has_room).then_some(costs)
     }
 
-    /// Passes a payment's outcome to its ticket.
+    /// Passes a payment's outcome to its check.
     fn settle(&mut self, payment: &Payment, paid: &[PaymentResult], paid_us: u64, now: Now) {
-        let (ticket, needs) = &payment.ticket;
+        let (number, needs) = &payment.check;
         let sent_at = payment.head.sent_at;
         let mut late = None;
-        let in_time = self.tickets.get_mut(ticket);
+        let in_time = self.checks.get_mut(number);
         let is_late = in_time.is_none();
         let reply = match in_time {
             Some(open) => &mut open.reply,
-            // The ticket has expired: tokens go into the share and are refunded from there.
+            // The check has ended: tokens go into the share and are refunded from there.
             None => late.insert(CheckReply::new(&self.engine, now)),
         };
         assert_eq!(paid.len(), needs.len(), "a reply has one result for each key");
@@ -248,18 +248,18 @@ impl PendingChecks {
         if is_late {
             return;
         }
-        self.end_part(*ticket, now);
+        self.end_part(*number, now);
     }
 
-    /// Counts one answered part of a ticket; the last one completes the ticket.
-    fn end_part(&mut self, ticket: u64, now: Now) {
-        let Some(open) = self.tickets.get_mut(&ticket) else { return };
+    /// Counts one answered part of a check; the last one completes it.
+    fn end_part(&mut self, number: u64, now: Now) {
+        let Some(open) = self.checks.get_mut(&number) else { return };
         open.left = open.left.saturating_sub(1);
         if open.left == 0
-            && let Some(open) = self.tickets.remove(&ticket)
+            && let Some(open) = self.checks.remove(&number)
         {
             self.heard_in_time();
-            // A client that leaves says nothing about Redis: only the count differs.
+            // A closed connection says nothing about Redis: only the count differs.
             let is_of_use = (open.on_reply)(Some(open.reply.with_time(now)));
             let count = if is_of_use { &mut self.counts.answered } else { &mut self.counts.missed };
             *count += 1;
@@ -283,18 +283,18 @@ impl PendingChecks {
         }
     }
 
-    /// Removes tickets past their deadline; payments answered later are refunded.
+    /// Ends the checks past their deadlines; payments answered later are refunded.
     fn expire(&mut self, now: Timestamp) {
         let due: Vec<u64> =
-            self.tickets.iter().filter(|(_, open)| open.due <= now).map(|(number, _)| *number).collect();
+            self.checks.iter().filter(|(_, open)| open.due <= now).map(|(number, _)| *number).collect();
         for number in due {
             self.end_unanswered(number, now);
         }
     }
 
-    /// Ends all tickets without an answer.
+    /// Ends all checks without a reply.
     fn dismiss(&mut self) {
-        for (_, open) in self.tickets.drain() {
+        for (_, open) in self.checks.drain() {
             self.counts.missed += 1;
             drop(open.reply);
             (open.on_reply)(None);

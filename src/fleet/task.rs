@@ -45,7 +45,7 @@ pub struct FleetHandle {
     ended: Receiver<()>,
     counters: Arc<FleetCounters>,
     voice: OverridesHandle,
-    questions: CheckSender,
+    checks: CheckSender,
 }
 
 /// Changes the fleet overrides.
@@ -68,8 +68,8 @@ impl FleetHandle {
         let (ends, ended) = sync_channel(1);
         let counters = Arc::new(FleetCounters::default());
         let (speaks, changes) = mpsc::channel(CHANGES_MAX);
-        let (questions, asked) = CheckSender::new();
-        let mut talk = SyncLoop::new(engine, clock, status, plan, (Arc::clone(&counters), changes, asked));
+        let (checks, waiting) = CheckSender::new();
+        let mut talk = SyncLoop::new(engine, clock, status, plan, (Arc::clone(&counters), changes, waiting));
         let work = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             #[allow(clippy::expect_used, reason = "for want of descriptors the thread is run again")]
@@ -79,7 +79,7 @@ impl FleetHandle {
             runtime.shutdown_background();
             let _ = ends.try_send(());
         };
-        Ok((FleetHandle { stop, ended, counters, voice: OverridesHandle(speaks), questions }, work))
+        Ok((FleetHandle { stop, ended, counters, voice: OverridesHandle(speaks), checks }, work))
     }
 
     /// As [`FleetHandle::new`], on a thread of its own.
@@ -112,7 +112,7 @@ impl FleetHandle {
     /// The channel for remote checks.
     #[must_use]
     pub fn asker(&self) -> SharedRemoteChecker {
-        Arc::new(self.questions.clone())
+        Arc::new(self.checks.clone())
     }
 
     /// Stops the task after it returns borrowed tokens, within [`LEAVE_MAX`]. Requests must have stopped.

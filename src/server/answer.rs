@@ -158,7 +158,7 @@ impl FrameHandler {
     ) -> AfterFrame {
         let check = RemoteCheck { result: None, may_wait: self.shared.asker.is_some() };
         match self.answer_checked(decider, payload, replies, now, check) {
-            AfterFrame::Wait(ticket) => self.defer(decider, payload, replies, now, &ticket, false),
+            AfterFrame::Wait(shortfalls) => self.defer(decider, payload, replies, now, &shortfalls, false),
             after => after,
         }
     }
@@ -244,16 +244,16 @@ impl FrameHandler {
         payload: &[u8],
         replies: &mut Vec<u8>,
         now: Now,
-        ticket: &Arc<Shortfalls>,
+        shortfalls: &Arc<Shortfalls>,
         is_second: bool,
     ) -> AfterFrame {
         if let Some(asker) = &self.shared.asker {
-            match self.pending.add(payload, ticket, is_second, now.at, asker) {
+            match self.pending.add(payload, shortfalls, is_second, now.at, asker) {
                 Ok(()) => return AfterFrame::Continue,
                 Err(reason) => self.shared.count_not_pending(reason, now.at),
             }
         }
-        let check = RemoteCheck { result: Some(RemoteCheckResult::TimedOut(ticket)), may_wait: false };
+        let check = RemoteCheck { result: Some(RemoteCheckResult::TimedOut(shortfalls)), may_wait: false };
         self.answer_checked(decider, payload, replies, now, check)
     }
 
@@ -265,13 +265,13 @@ impl FrameHandler {
         let now = self.shared.clock.now();
         while let Some((pending, borrowed)) = self.pending.next(all, now.at) {
             let may_wait = borrowed.is_some() && !pending.is_second && !all;
-            let result =
-                borrowed.map_or(RemoteCheckResult::TimedOut(&pending.ticket), RemoteCheckResult::Borrowed);
+            let result = borrowed
+                .map_or(RemoteCheckResult::TimedOut(&pending.shortfalls), RemoteCheckResult::Borrowed);
             let check = RemoteCheck { result: Some(result), may_wait };
             let mut after = self.answer_checked(decider, &pending.payload, replies, now, check);
-            if let AfterFrame::Wait(ticket) = after {
+            if let AfterFrame::Wait(shortfalls) = after {
                 // Another request has spent the borrowed tokens: the request waits for a second check, and for no third.
-                after = self.defer(decider, &pending.payload, replies, now, &ticket, true);
+                after = self.defer(decider, &pending.payload, replies, now, &shortfalls, true);
             }
             if let AfterFrame::Close = after {
                 return false;

@@ -29,7 +29,7 @@ pub(super) struct PendingRequests {
 pub(super) struct PendingRequest {
     number: u64,
     pub(super) payload: Box<[u8]>,
-    pub(super) ticket: Arc<Shortfalls>,
+    pub(super) shortfalls: Arc<Shortfalls>,
     /// Whether it has waited for a check before.
     pub(super) is_second: bool,
     deadline: Timestamp,
@@ -104,7 +104,7 @@ impl PendingRequests {
     pub(super) fn add(
         &mut self,
         payload: &[u8],
-        ticket: &Arc<Shortfalls>,
+        shortfalls: &Arc<Shortfalls>,
         is_second: bool,
         now: Timestamp,
         asker: &SharedRemoteChecker,
@@ -120,9 +120,9 @@ impl PendingRequests {
         let number = self.last_number;
         let results = Arc::clone(self.results.get_or_insert_default());
         results.change(|open| open.by_number.insert(number, None));
-        let (to, deadline) = (Arc::clone(&results), now.after(ticket.patience));
+        let (to, deadline) = (Arc::clone(&results), now.after(shortfalls.patience));
         if !asker.start_check(
-            Arc::clone(ticket),
+            Arc::clone(shortfalls),
             deadline,
             Box::new(move |result| to.complete(number, result)),
         ) {
@@ -131,8 +131,14 @@ impl PendingRequests {
             return Err(NotPending::Calls);
         }
         self.payload_bytes = payload_bytes;
-        let ticket = Arc::clone(ticket);
-        self.requests.push(PendingRequest { number, payload: payload.into(), ticket, is_second, deadline });
+        let shortfalls = Arc::clone(shortfalls);
+        self.requests.push(PendingRequest {
+            number,
+            payload: payload.into(),
+            shortfalls,
+            is_second,
+            deadline,
+        });
         Ok(())
     }
 
@@ -191,7 +197,7 @@ const PENDING_MAX: usize = 256;
 /// The most bytes of their payloads: about 80 each at the typical size.
 const PAYLOAD_BYTES_MAX: usize = 64 * 1_024;
 
-/// The size of a pending request besides its payload: its entry, ticket and result, each with up to eight keys.
+/// The size of a pending request besides its payload: its entry, shortfalls and result, each with up to eight keys.
 const REQUEST_BYTES: usize = 1_024;
 
 #[cfg(test)]

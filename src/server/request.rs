@@ -87,7 +87,7 @@ impl<'a> RequestContext<'a> {
             EngineAnswer::TooManyLeases => {
                 self.write_error(Some(judge.id), Code::Quota, TOO_MANY_LEASES, replies);
             }
-            EngineAnswer::RemoteCheck(ticket) => return AfterFrame::Wait(ticket),
+            EngineAnswer::RemoteCheck(shortfalls) => return AfterFrame::Wait(shortfalls),
         }
         AfterFrame::Continue
     }

@@ -102,20 +102,20 @@ impl Host {
         };
         match answer {
             EngineAnswer::Decided(decision) => Ok(decision.verdict == Verdict::Allow),
-            EngineAnswer::RemoteCheck(ticket) => Err(ticket),
+            EngineAnswer::RemoteCheck(shortfalls) => Err(shortfalls),
             other => panic!("{other:?}"),
         }
     }
 
     fn park(
         &mut self,
-        ticket: Arc<Shortfalls>,
+        shortfalls: Arc<Shortfalls>,
         is_held: bool,
         is_second: bool,
         us: u64,
         out: &mut Vec<ScriptCommand>,
     ) {
-        self.waiting.park((ticket, is_held, is_second), &mut self.member, at(us), out);
+        self.waiting.park((shortfalls, is_held, is_second), &mut self.member, at(us), out);
     }
 
     /// Goes on with what waits for nothing any more.
@@ -126,13 +126,13 @@ impl Host {
                 None => {
                     seen.missed += 1;
                     // What comes after this finds nobody.
-                    (RemoteCheckResult::TimedOut(&parked.ticket), false)
+                    (RemoteCheckResult::TimedOut(&parked.shortfalls), false)
                 }
             };
             match self.judge(parked.what, Some(result), may_wait, us) {
                 Ok(true) => seen.admitted_us.push(us),
                 Ok(false) => seen.refused += 1,
-                Err(ticket) => self.park(ticket, parked.what, true, us, out),
+                Err(shortfalls) => self.park(shortfalls, parked.what, true, us, out),
             }
         }
     }
@@ -208,9 +208,9 @@ fn run(plan: &Plan) -> Seen {
                 match host.judge(held, None, true, us) {
                     Ok(true) => seen.admitted_us.push(us),
                     Ok(false) => seen.refused += 1,
-                    Err(ticket) => {
+                    Err(shortfalls) => {
                         seen.asked += 1;
-                        host.park(ticket, held, false, us, &mut out);
+                        host.park(shortfalls, held, false, us, &mut out);
                     }
                 }
             }
@@ -321,8 +321,8 @@ fn ten_an_hour_over_a_hundred_hosts_is_ten_and_then_ten_an_hour() {
 fn a_host_leaves_once_its_payments_are_answered() {
     let mut host = Host::new(&TINY, 0);
     let mut out = Vec::new();
-    let ticket = host.judge(false, None, true, 0).expect_err("a tiny budget is asked for");
-    host.park(ticket, false, false, 0, &mut out);
+    let shortfalls = host.judge(false, None, true, 0).expect_err("a tiny budget is asked for");
+    host.park(shortfalls, false, false, 0, &mut out);
     let [payment] = &out[..] else { panic!("{out:?}") };
     assert!(host.member.leave(at(1_000), &mut Vec::new()), "the payment is unanswered");
     host.failed(payment, 2_000);
@@ -335,8 +335,8 @@ fn a_reply_to_a_client_that_has_gone_counts_as_late_and_pauses_nothing() {
     let mut store = Store::default();
     for gone in 1..20 {
         let (mut out, us) = (Vec::new(), gone * 10_000);
-        let ticket = host.judge(false, None, true, us).expect_err("no token is here");
-        host.park(ticket, false, false, us, &mut out);
+        let shortfalls = host.judge(false, None, true, us).expect_err("no token is here");
+        host.park(shortfalls, false, false, us, &mut out);
         host.waiting.forget(|| true);
         for call in out {
             let reply = store.call(&call, 1_700_000_000_000_000 + us);

@@ -167,8 +167,8 @@ impl Host {
     pub(crate) fn ask(&mut self, asking: Asking, tenants: &[String], us: u64) -> Option<Judged> {
         match self.judge((&tenants[asking.tenant as usize], asking.cost), None, self.asks, us) {
             Ok(judged) => Some(judged),
-            Err(ticket) => {
-                self.park(ticket, asking, false, us);
+            Err(shortfalls) => {
+                self.park(shortfalls, asking, false, us);
                 None
             }
         }
@@ -178,14 +178,14 @@ impl Host {
     pub(crate) fn answers(&mut self, tenants: &[String], us: u64) -> Vec<(Asking, Judged)> {
         let mut answers = Vec::new();
         for (parked, brought) in self.waiting.take_ready(self.now(us)) {
-            let (asking, ticket) = (parked.what, parked.ticket);
+            let (asking, shortfalls) = (parked.what, parked.shortfalls);
             let (result, may_wait) = match brought {
                 Some(brought) => (RemoteCheckResult::Borrowed(brought), !parked.is_second),
-                None => (RemoteCheckResult::TimedOut(&ticket), false),
+                None => (RemoteCheckResult::TimedOut(&shortfalls), false),
             };
             match self.judge((&tenants[asking.tenant as usize], asking.cost), Some(result), may_wait, us) {
                 Ok(judged) => answers.push((asking, judged)),
-                Err(ticket) => self.park(ticket, asking, true, us),
+                Err(shortfalls) => self.park(shortfalls, asking, true, us),
             }
         }
         answers
@@ -215,15 +215,15 @@ impl Host {
                 passed: decision.verdict == Verdict::Allow,
                 retry_us: decision.retry_after.map(|retry| retry.0),
             }),
-            EngineAnswer::RemoteCheck(ticket) => Err(ticket),
+            EngineAnswer::RemoteCheck(shortfalls) => Err(shortfalls),
             other => panic!("{other:?}"),
         }
     }
 
     /// Its calls go out with the next tick.
-    fn park(&mut self, ticket: Arc<Shortfalls>, asking: Asking, is_second: bool, us: u64) {
+    fn park(&mut self, shortfalls: Arc<Shortfalls>, asking: Asking, is_second: bool, us: u64) {
         let now = self.now(us);
-        self.waiting.park((ticket, asking, is_second), &mut self.member, now, &mut self.out);
+        self.waiting.park((shortfalls, asking, is_second), &mut self.member, now, &mut self.out);
     }
 
     /// What it has to say before its next tick.

@@ -10,7 +10,7 @@ use tidegate::fleet::pending_requests::WaitingRequest;
 
 /// One of them: `W` tells which it is.
 pub(crate) struct Parked<W> {
-    pub(crate) ticket: Arc<Shortfalls>,
+    pub(crate) shortfalls: Arc<Shortfalls>,
     /// Whether it has waited before: nobody waits a third time.
     pub(crate) is_second: bool,
     pub(crate) what: W,
@@ -31,7 +31,7 @@ impl<W> Waiting<W> {
     /// A request waits from now on.
     pub(crate) fn park(
         &mut self,
-        (ticket, what, is_second): (Arc<Shortfalls>, W, bool),
+        (shortfalls, what, is_second): (Arc<Shortfalls>, W, bool),
         member: &mut HostMember,
         now: Now,
         out: &mut Vec<ScriptCommand>,
@@ -42,10 +42,10 @@ impl<W> Waiting<W> {
             *to.lock().unwrap() = Some(brought);
             Arc::strong_count(&to) > 1
         });
-        let due = now.at.after(ticket.patience);
-        member.ask(WaitingRequest { ticket: Arc::clone(&ticket), due, on_reply }, now, out);
+        let due = now.at.after(shortfalls.patience);
+        member.start_check(WaitingRequest { shortfalls: Arc::clone(&shortfalls), due, on_reply }, now, out);
         member.tend_permits(now, out);
-        self.0.push(Parked { ticket, is_second, what, due, answer });
+        self.0.push(Parked { shortfalls, is_second, what, due, answer });
     }
 
     /// Those whose clients go now, whatever comes for them: nobody waits for it any more.

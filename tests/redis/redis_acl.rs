@@ -151,7 +151,7 @@ fn calls() -> [ScriptCommand; 7] {
         ScriptCommand::Exact(Payment {
             head,
             costs: vec![KeyPayment { key: [0; 16], terms, cost: 1_000_000, knew_us: None, window: None }],
-            ticket: (0, Vec::new()),
+            check: (0, Vec::new()),
         }),
         ScriptCommand::Permits(PermitCommand { head, host: [1; 16], requests: vec![permits] }),
         ScriptCommand::Reset(Reset { bucket: head.bucket, key: [0; 16], window: false }),

@@ -29,10 +29,10 @@ fn request<'r>() -> Request<'r> {
     Request { may_wait: true, ..Request::new(Op::Hit, "api", Descriptors::from_attributes(&ATTRIBUTES)) }
 }
 
-/// Makes a request that needs a remote check and returns its ticket.
-fn ticket(decider: &mut Decider) -> Arc<Shortfalls> {
+/// Makes a request that needs a remote check and returns what it lacks.
+fn shortfalls(decider: &mut Decider) -> Arc<Shortfalls> {
     match decider.decide(&request(), now()) {
-        EngineAnswer::RemoteCheck(ticket) => ticket,
+        EngineAnswer::RemoteCheck(shortfalls) => shortfalls,
         other => panic!("{other:?}"),
     }
 }
@@ -52,14 +52,14 @@ fn judged(
     result: for<'t> fn(&Arc<Engine>, &'t Shortfalls) -> RemoteCheckResult<'t>,
 ) -> (u32, u32, u32) {
     let mut waiting = engine.decider();
-    let tickets = [ticket(&mut waiting), ticket(&mut waiting)];
-    let key = tickets[0].needs[0].key;
+    let both = [shortfalls(&mut waiting), shortfalls(&mut waiting)];
+    let key = both[0].needs[0].key;
     let mut works: Vec<Box<dyn FnOnce() -> (u32, u32) + Send>> = Vec::new();
-    for ticket in tickets {
+    for shortfalls in both {
         let engine = Arc::clone(engine);
         works.push(Box::new(move || {
             let mut decider = engine.decider();
-            let answer = decider.resume(&request(), result(&engine, &ticket), now());
+            let answer = decider.resume(&request(), result(&engine, &shortfalls), now());
             (
                 u32::from(
                     matches!(answer, EngineAnswer::Decided(decision) if decision.verdict == Verdict::Allow),
@@ -78,9 +78,9 @@ fn judged(
 fn applies_reply_before_pending_request_is_judged() {
     check(|| {
         let engine = engine("refuse");
-        let brought = |engine: &Arc<Engine>, ticket: &Shortfalls| {
+        let brought = |engine: &Arc<Engine>, shortfalls: &Shortfalls| {
             let mut brought = CheckReply::new(engine, now());
-            ticket.needs.iter().for_each(|need| brought.add_granted(need, 5_000_000, now().at));
+            shortfalls.needs.iter().for_each(|need| brought.add_granted(need, 5_000_000, now().at));
             RemoteCheckResult::Borrowed(brought)
         };
         assert_eq!(judged(&engine, brought), (2, 0, 0));
@@ -91,6 +91,6 @@ fn applies_reply_before_pending_request_is_judged() {
 fn applies_timeout_before_pending_request_is_judged() {
     check(|| {
         let engine = engine("local");
-        assert_eq!(judged(&engine, |_, ticket| RemoteCheckResult::TimedOut(ticket)), (2, 0, 0));
+        assert_eq!(judged(&engine, |_, shortfalls| RemoteCheckResult::TimedOut(shortfalls)), (2, 0, 0));
     });
 }

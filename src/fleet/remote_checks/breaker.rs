@@ -1,4 +1,4 @@
-//! The circuit breaker of remote checks: pauses calls after too many late answers in a row.
+//! The circuit breaker of remote checks: pauses them after too many late replies in a row.
 
 use super::PendingChecks;
 use crate::clock::Timestamp;
@@ -6,16 +6,16 @@ use std::time::Duration;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Breaker {
-    /// Calls are made; `misses` in a row were not answered in time.
+    /// Checks are made; `misses` in a row had no reply in time.
     Closed { misses: u32 },
-    /// No calls until `probe`, then one.
+    /// No checks until `probe`, then one.
     Open { probe: Timestamp, after: Duration },
     /// The probe is in flight.
     Probing { after: Duration },
 }
 
 impl PendingChecks {
-    pub(super) fn may_call(&mut self, now: Timestamp) -> bool {
+    pub(super) fn may_start(&mut self, now: Timestamp) -> bool {
         if !self.status.is_redis_reachable() {
             return false;
         }
@@ -31,7 +31,7 @@ impl PendingChecks {
         }
     }
 
-    /// Counts a late answer; after too many, opens the breaker and ends all tickets.
+    /// Counts a late reply; after too many, opens the breaker and ends all checks.
     pub(super) fn missed(&mut self, now: Timestamp) {
         let after = match self.breaker {
             Breaker::Closed { misses } if misses + 1 < MISSES_MAX => {
@@ -73,7 +73,7 @@ impl PendingChecks {
     }
 }
 
-/// Late answers in a row that open the breaker.
+/// Late replies in a row that open the breaker.
 const MISSES_MAX: u32 = 5;
 
 const PAUSE_MIN: Duration = Duration::from_millis(100);

@@ -33,7 +33,7 @@ pub(super) struct SyncLoop {
     plan: SyncPlan,
     counters: Arc<FleetCounters>,
     member: HostMember,
-    questions: mpsc::Receiver<WaitingRequest>,
+    waiting: mpsc::Receiver<WaitingRequest>,
     reserves: Reserves,
     /// When the rules were last checked for a reserve, and the result.
     looked: Timestamp,
@@ -56,7 +56,7 @@ impl SyncLoop {
         clock: Arc<Clock>,
         status: Arc<FleetStatus>,
         plan: SyncPlan,
-        (counters, changes, questions): (
+        (counters, changes, waiting): (
             Arc<FleetCounters>,
             mpsc::Receiver<OverrideChange>,
             mpsc::Receiver<WaitingRequest>,
@@ -76,7 +76,7 @@ impl SyncLoop {
         member.expect(identity.hosts, clock.now().at);
         SyncLoop {
             member,
-            questions,
+            waiting,
             engine,
             clock,
             status,
@@ -108,7 +108,7 @@ impl SyncLoop {
                 tokio::select! {
                     biased;
                     _ = &mut *stop => break,
-                    Some(question) = self.questions.recv() => self.ask(question),
+                    Some(request) = self.waiting.recv() => self.start_checks(request),
                     Some(arrival) = self.arrivals.recv() => self.apply_arrival(arrival),
                     Some(change) = self.changes.recv() => self.overrides.change(change, self.clock.now().at),
                     _ = tick.tick() => {
@@ -159,7 +159,7 @@ impl SyncLoop {
         let mut calls = Vec::new();
         self.member.ask_versions(&mut calls);
         self.member.tick(now, &mut calls);
-        let is_waited_for = self.member.remote_checks().has_calls();
+        let is_waited_for = self.member.remote_checks().has_commands();
         self.pause = pause(calls.iter().map(ScriptCommand::cells).sum(), self.pause, is_waited_for);
         out.extend(calls.into_iter().map(|call| (None, call)));
         let overrides = self.ask_for_overrides(!out.is_empty(), now);
@@ -207,13 +207,13 @@ impl SyncLoop {
     }
 
     /// Sends the remote checks of all pending requests that have arrived by now, in one write.
-    fn ask(&mut self, question: WaitingRequest) {
+    fn start_checks(&mut self, first: WaitingRequest) {
         let now = self.clock.now();
         let mut calls = Vec::new();
-        let mut next = Some(question);
-        while let Some(question) = next {
-            self.member.ask(question, now, &mut calls);
-            next = if calls.len() < QUESTIONS_AT_ONCE { self.questions.try_recv().ok() } else { None };
+        let mut next = Some(first);
+        while let Some(request) = next {
+            self.member.start_check(request, now, &mut calls);
+            next = if calls.len() < CHECKS_AT_ONCE { self.waiting.try_recv().ok() } else { None };
         }
         self.member.tend_permits(now, &mut calls);
         self.send(calls.into_iter().map(|call| (None, call)).collect(), now);
@@ -272,7 +272,7 @@ const PUBLISH_EVERY: Duration = Duration::from_millis(250);
 const BUCKETS_SPREAD: u16 = 256;
 
 /// The most remote checks in one write.
-const QUESTIONS_AT_ONCE: usize = 64;
+const CHECKS_AT_ONCE: usize = 64;
 
 /// The queue of replies.
 const ARRIVALS_MAX: usize = 1_024;

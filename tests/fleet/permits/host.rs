@@ -176,7 +176,7 @@ impl Host {
             None => self.decider.decide(&request, now),
             Some(result) => self.decider.resume(&request, result, now),
         };
-        let ticket = match answer {
+        let shortfalls = match answer {
             EngineAnswer::Decided(decision) if decision.verdict == Verdict::Allow => {
                 let lease = decision.lease.unwrap();
                 let is_beyond_hand = self.is_beyond_hand(work.tenant, us);
@@ -184,10 +184,10 @@ impl Host {
             }
             // A flash under `allow` is more than one session may hold.
             EngineAnswer::Decided(_) | EngineAnswer::TooManyLeases => return Came::Refused,
-            EngineAnswer::RemoteCheck(ticket) => ticket,
+            EngineAnswer::RemoteCheck(shortfalls) => shortfalls,
             other => panic!("{other:?}"),
         };
-        self.waiting.park((ticket, work, is_second), &mut self.member, now, &mut self.out);
+        self.waiting.park((shortfalls, work, is_second), &mut self.member, now, &mut self.out);
         Came::Waits
     }
 
@@ -198,7 +198,7 @@ impl Host {
         for (parked, brought) in self.waiting.take_ready(self.now(us)) {
             let (result, may_wait) = match brought {
                 Some(brought) => (RemoteCheckResult::Borrowed(brought), !parked.is_second),
-                None => (RemoteCheckResult::TimedOut(&parked.ticket), false),
+                None => (RemoteCheckResult::TimedOut(&parked.shortfalls), false),
             };
             let what = self.judge(parked.what, Some(result), may_wait, us);
             if what != Came::Waits {

@@ -153,7 +153,7 @@ fn ended_session_frees_its_permits() {
 #[test]
 fn shadow_goes_by_the_last_reply_and_reports_its_leases() {
     let mut host = Host::new(vec![in_mode(at_once("work", 9), Mode::Shadow)]);
-    assert!(host.ticket(Op::Acquire, None, 0).is_none(), "it delays no request");
+    assert!(host.shortfalls(Op::Acquire, None, 0).is_none(), "it delays no request");
     assert_eq!(host.ask(Op::Acquire, at_millis(0)).0, Verdict::Allow);
     let calls = host.calls();
     assert_eq!(calls.len(), 1, "a lease without a permit is reported");
@@ -193,7 +193,12 @@ fn asking(name: &str, max: u32, when_down: Fallback) -> Rule {
 
 impl Host {
     /// What a request is to wait for.
-    fn ticket(&mut self, op: Op, repeat: Option<IdempotencyKey<'_>>, millis: u64) -> Option<Arc<Shortfalls>> {
+    fn shortfalls(
+        &mut self,
+        op: Op,
+        repeat: Option<IdempotencyKey<'_>>,
+        millis: u64,
+    ) -> Option<Arc<Shortfalls>> {
         self.ticket_of("u1", op, repeat, millis)
     }
 
@@ -216,7 +221,7 @@ impl Host {
             ..Request::new(op, "api", Descriptors::from_attributes(&attributes))
         };
         match self.decider.decide(&request, at_millis(millis)) {
-            EngineAnswer::RemoteCheck(ticket) => Some(ticket),
+            EngineAnswer::RemoteCheck(shortfalls) => Some(shortfalls),
             _ => None,
         }
     }
@@ -254,8 +259,8 @@ type Came = (Verdict, Option<u64>);
 #[test]
 fn request_without_a_permit_waits_and_takes_the_granted_one() {
     let mut host = Host::new(vec![asking("work", 9, Fallback::Refuse), rule("own", &["user"], 2, 2)]);
-    let ticket = host.ticket(Op::Acquire, None, 0).unwrap();
-    let [need] = ticket.needs.as_slice() else { panic!("{ticket:?}") };
+    let shortfalls = host.shortfalls(Op::Acquire, None, 0).unwrap();
+    let [need] = shortfalls.needs.as_slice() else { panic!("{shortfalls:?}") };
     assert!(need.is_permit && need.missing_units == 1);
     assert_eq!(host.engine.keys(), 0, "nothing was charged");
     host.grant(&need.key, 1, 1);
@@ -265,12 +270,12 @@ fn request_without_a_permit_waits_and_takes_the_granted_one() {
     assert_eq!(verdict, Verdict::Allow);
     host.end(lease.unwrap(), 3);
     assert!(host.begin(3).is_some(), "then it is anybody's");
-    assert!(host.ticket(Op::Acquire, None, 4).is_none(), "this host's own rule refuses: nobody is asked");
+    assert!(host.shortfalls(Op::Acquire, None, 4).is_none(), "this host's own rule refuses: nobody is asked");
     // What is brought for somebody who has gone is anybody's too.
     let mut host = Host::new(vec![asking("work", 9, Fallback::Refuse)]);
-    let ticket = host.ticket(Op::Acquire, None, 0).unwrap();
-    host.grant(&ticket.needs[0].key, 1, 1);
-    drop(host.brought(&ticket.needs[0], 1));
+    let shortfalls = host.shortfalls(Op::Acquire, None, 0).unwrap();
+    host.grant(&shortfalls.needs[0].key, 1, 1);
+    drop(host.brought(&shortfalls.needs[0], 1));
     assert!(host.begin(2).is_some());
 }
 
@@ -281,8 +286,8 @@ fn request_without_an_answer_in_time_is_decided_by_the_fallback() {
     {
         let mut host = Host::new(vec![asking("work", 9, when_down)]);
         let begun = (0..10).filter(|_| {
-            let ticket = host.ticket(Op::Acquire, None, 0).expect("each request asks");
-            host.resume(RemoteCheckResult::TimedOut(&ticket), None, 5).1.is_some()
+            let shortfalls = host.shortfalls(Op::Acquire, None, 0).expect("each request asks");
+            host.resume(RemoteCheckResult::TimedOut(&shortfalls), None, 5).1.is_some()
         });
         assert_eq!(begun.count(), allowed, "{when_down:?}");
         assert_eq!(host.calls().is_empty(), allowed == 0, "these leases are reported");
@@ -293,11 +298,11 @@ fn request_without_an_answer_in_time_is_decided_by_the_fallback() {
 fn repeated_request_is_granted_once() {
     let mut host = Host::new(vec![asking("work", 9, Fallback::Refuse)]);
     let repeat = Some(IdempotencyKey { session: b"s", user: 1, name: b"n" });
-    let ticket = host.ticket(Op::Acquire, repeat, 0).unwrap();
-    assert!(host.ticket(Op::Acquire, repeat, 0).is_some(), "nobody has been granted it yet");
-    host.grant(&ticket.needs[0].key, 2, 1);
+    let shortfalls = host.shortfalls(Op::Acquire, repeat, 0).unwrap();
+    assert!(host.shortfalls(Op::Acquire, repeat, 0).is_some(), "nobody has been granted it yet");
+    host.grant(&shortfalls.needs[0].key, 2, 1);
     let [first, second] = [2, 3].map(|millis| {
-        let brought = host.brought(&ticket.needs[0], millis);
+        let brought = host.brought(&shortfalls.needs[0], millis);
         host.resume(RemoteCheckResult::Borrowed(brought), repeat, millis)
     });
     assert_eq!((first, first.1.is_some()), (second, true));

@@ -45,9 +45,9 @@ fn request(cost: u32, may_wait: bool) -> Request<'static> {
     }
 }
 
-fn ticket(host: &mut Host, cost: u32, millis: u64) -> Option<Arc<Shortfalls>> {
+fn shortfalls(host: &mut Host, cost: u32, millis: u64) -> Option<Arc<Shortfalls>> {
     match host.decider.decide(&request(cost, true), at_millis(millis)) {
-        EngineAnswer::RemoteCheck(ticket) => Some(ticket),
+        EngineAnswer::RemoteCheck(shortfalls) => Some(shortfalls),
         _ => None,
     }
 }
@@ -80,7 +80,7 @@ fn returned(host: &Host, key: &SharedKey) -> (u32, Option<u64>) {
 #[test]
 fn granted_request_passes_and_leaves_nothing() {
     for mut host in each_kind() {
-        let waiting = ticket(&mut host, 3, 0).unwrap();
+        let waiting = shortfalls(&mut host, 3, 0).unwrap();
         let [need] = waiting.needs.as_slice() else { panic!("{waiting:?}") };
         assert_eq!(
             (need.missing_units, need.is_permit, waiting.patience),
@@ -97,24 +97,24 @@ fn granted_request_passes_and_leaves_nothing() {
 #[test]
 fn refusal_of_redis_holds_for_its_time() {
     let mut host = each_kind().into_iter().next().unwrap();
-    let waiting = ticket(&mut host, 3, 0).unwrap();
+    let waiting = shortfalls(&mut host, 3, 0).unwrap();
     let refused = reply(&host, 0, |reply| {
         reply.add_refused(&waiting.needs[0], Some(Micros(700_000)), 0, at_millis(0).at);
     });
     let told = resume(&mut host, 3, RemoteCheckResult::Borrowed(refused.with_time(at_millis(1))), 1);
     assert_eq!(told, (Verdict::Limit, Some(700_000)));
-    assert!(ticket(&mut host, 3, 700).is_none(), "no other request asks meanwhile");
-    assert!(ticket(&mut host, 3, 701).is_some());
+    assert!(shortfalls(&mut host, 3, 700).is_none(), "no other request asks meanwhile");
+    assert!(shortfalls(&mut host, 3, 701).is_some());
 }
 
 #[test]
 fn untaken_need_tells_what_is_left() {
     for (level, verdict) in [(0, Verdict::Limit), (3_000_000, Verdict::Allow)] {
         let mut host = each_kind().into_iter().next().unwrap();
-        let waiting = ticket(&mut host, 3, 0).unwrap();
+        let waiting = shortfalls(&mut host, 3, 0).unwrap();
         let told = reply(&host, 0, |reply| reply.add_uncharged(&waiting.needs[0], level, at_millis(0).at));
         assert_eq!(resume(&mut host, 3, RemoteCheckResult::Borrowed(told), 1).0, Verdict::Limit);
-        assert!(ticket(&mut host, 3, 1).is_some(), "the next request may ask");
+        assert!(shortfalls(&mut host, 3, 1).is_some(), "the next request may ask");
         assert_eq!(ask(&mut host.decider, Op::Peek, &USER, 3, at_millis(1)).verdict, verdict);
     }
 }
@@ -122,19 +122,18 @@ fn untaken_need_tells_what_is_left() {
 #[test]
 fn unused_tokens_return_with_the_time_of_their_payment() {
     for (mut host, of_window) in each_kind().into_iter().zip([false, true]) {
-        let tickets = [ticket(&mut host, 3, 0).unwrap(), ticket(&mut host, 3, 0).unwrap()];
-        let key = tickets[0].needs[0].key;
+        let both = [shortfalls(&mut host, 3, 0).unwrap(), shortfalls(&mut host, 3, 0).unwrap()];
+        let key = both[0].needs[0].key;
         // The first takes all that the rule of this host has, so the second refuses what was granted to it.
-        for (ticket, paid_us, verdict) in [(&tickets[0], 5, Verdict::Allow), (&tickets[1], 7, Verdict::Limit)]
-        {
-            let brought = paid(&host, &ticket.needs[0], paid_us);
+        for (shortfalls, paid_us, verdict) in [(&both[0], 5, Verdict::Allow), (&both[1], 7, Verdict::Limit)] {
+            let brought = paid(&host, &shortfalls.needs[0], paid_us);
             assert_eq!(resume(&mut host, 3, RemoteCheckResult::Borrowed(brought), 1).0, verdict);
         }
         assert_eq!(host.calls(), [key]);
         assert_eq!(returned(&host, &key), (3, of_window.then_some(7)));
         // Replies to clients that have gone; a refusal among them has no tokens and no payment.
-        drop(reply(&host, 4, |reply| reply.add_refused(&tickets[0].needs[0], None, 0, at_millis(0).at)));
-        [9, 8].into_iter().for_each(|paid_us| drop(paid(&host, &tickets[0].needs[0], paid_us)));
+        drop(reply(&host, 4, |reply| reply.add_refused(&both[0].needs[0], None, 0, at_millis(0).at)));
+        [9, 8].into_iter().for_each(|paid_us| drop(paid(&host, &both[0].needs[0], paid_us)));
         assert_eq!(returned(&host, &key), (6, of_window.then_some(8)));
         assert_eq!(returned(&host, &key), (0, None), "once");
     }
@@ -154,7 +153,7 @@ fn missed_reply_falls_back_as_the_rule_says() {
             exact(shared("all", 9, 9), |share| quota(share).with_remote_checks(RemoteCheckWait::Always));
         let mut host = Host::new(1, vec![rule]);
         host.standing.set_hosts(2);
-        let waiting = ticket(&mut host, 3, 0).unwrap();
+        let waiting = shortfalls(&mut host, 3, 0).unwrap();
         for verdict in [first, second] {
             assert_eq!(
                 resume(&mut host, 3, RemoteCheckResult::TimedOut(&waiting), 5).0,
@@ -172,7 +171,7 @@ fn missed_reply_falls_back_as_the_rule_says() {
 #[test]
 fn tokens_of_a_missed_reply_are_free_once_another_rule_refuses() {
     let mut host = each_kind().into_iter().next().unwrap();
-    let waiting = ticket(&mut host, 3, 0).unwrap();
+    let waiting = shortfalls(&mut host, 3, 0).unwrap();
     assert_eq!(resume(&mut host, 3, RemoteCheckResult::TimedOut(&waiting), 1).0, Verdict::Allow);
     assert_eq!(
         resume(&mut host, 3, RemoteCheckResult::TimedOut(&waiting), 1).0,
@@ -193,9 +192,9 @@ fn request_waits_for_eight_keys_at_most_and_no_longer_than_the_shortest() {
         };
         (0..count).map(of).collect()
     };
-    let waiting = ticket(&mut Host::new(1, rules(8)), 1, 0).unwrap();
+    let waiting = shortfalls(&mut Host::new(1, rules(8)), 1, 0).unwrap();
     assert_eq!((waiting.needs.len(), waiting.patience), (8, Duration::from_millis(4)));
     let mut host = Host::new(1, rules(9));
-    assert!(ticket(&mut host, 1, 0).is_none());
+    assert!(shortfalls(&mut host, 1, 0).is_none());
     assert_eq!(ask(&mut host.decider, Op::Hit, &USER, 1, at_millis(0)).verdict, Verdict::Limit);
 }

@@ -288,7 +288,7 @@ impl Schedule {
             sent_at: Timestamp::ORIGIN,
         };
         let cost = KeyPayment { key: [9; 16], terms: self.terms, cost, knew_us: None, window: Some(window) };
-        let payment = Payment { head, costs: vec![cost], ticket: (0, Vec::new()) };
+        let payment = Payment { head, costs: vec![cost], check: (0, Vec::new()) };
         let reply = self.store.call(&ScriptCommand::Exact(payment), self.now);
         let ScriptReply::Exact(CommandReply { results: paid, .. }) = reply else { return };
         if paid[0].wait != CostCover::No {

@@ -132,7 +132,7 @@ impl Twins {
                     let window = cost.window.map(|window| dated(window, self.now));
                     KeyPayment { window, ..*cost }
                 });
-                let payment = Payment { head, costs: costs.collect(), ticket: (0, Vec::new()) };
+                let payment = Payment { head, costs: costs.collect(), check: (0, Vec::new()) };
                 self.call(&ScriptCommand::Exact(payment)).map(drop)
             }
             Act::Permits { host, birth, requests } => {
