@@ -9,8 +9,8 @@ use std::time::Duration;
 
 use hdrhistogram::Histogram;
 use tidegate::clock::{Timestamp, read_boot_nanos};
-use tidegate::fleet::call::{Bucket, CELLS_MAX, CommandHead, ScriptCommand, SyncBatch};
 use tidegate::fleet::cell::{CellQuota, CellRate, CellReport, CellRequest, TOKEN};
+use tidegate::fleet::command::{Bucket, CELLS_MAX, CommandHead, ScriptCommand, SyncBatch};
 use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::scripts;
 

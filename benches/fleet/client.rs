@@ -5,7 +5,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use tidegate::clock::read_boot_nanos;
-use tidegate::fleet::call::ScriptCommand;
+use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::link::Script;
 use tidegate::fleet::reply::{Received, ScriptReply};
 

@@ -9,7 +9,7 @@ use tidegate::engine::{
     Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op, Request,
     Verdict,
 };
-use tidegate::fleet::call::{CELLS_MAX, ScriptCommand};
+use tidegate::fleet::command::{CELLS_MAX, ScriptCommand};
 use tidegate::fleet::member::HostMember;
 use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::sync;

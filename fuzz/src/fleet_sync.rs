@@ -8,7 +8,7 @@ use tidegate::engine::{
     CheckReply, ConnectionParams, Decider, Descriptors, Engine, EngineAnswer, HashKey, Op, RemoteCheckResult,
     Request, Session, Shortfalls, WorkOutcome,
 };
-use tidegate::fleet::call::ScriptCommand;
+use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::heartbeat::Heartbeat;
 use tidegate::fleet::member::HostMember;
 use tidegate::fleet::pending_requests::WaitingRequest;

@@ -1,7 +1,7 @@
 //! Operators' access to single cells: read and refill.
 
-use super::call::{Bucket, CELLS_MAX, CallFault, EncodedCommand, distinct, kind};
 use super::cell::{AMOUNT_MAX, BURST_MAX, CellQuota, CellRate, DEBT_MAX, DEMAND_MAX, HOSTS_MAX};
+use super::command::{Bucket, CELLS_MAX, CommandFault, EncodedCommand, distinct, kind};
 use super::reply::{Received, ReplyFault, ScriptReply};
 use super::scripts;
 use super::wire::{EXACT_MAX, ReplyReader};
@@ -33,7 +33,7 @@ pub struct Reset {
 pub struct PeekReply {
     /// The clock of Redis, µs.
     pub now_us: u64,
-    /// The cells in the order of the call; `None`: absent, which is equivalent to full.
+    /// The cells in the order of the command; `None`: absent, which is equivalent to full.
     pub cells: Vec<Option<CellView>>,
 }
 
@@ -53,7 +53,7 @@ pub struct CellView {
 }
 
 impl Peek {
-    pub(super) fn encode(&self) -> Result<EncodedCommand, CallFault> {
+    pub(super) fn encode(&self) -> Result<EncodedCommand, CommandFault> {
         distinct(self.keys.iter().copied(), CELLS_MAX)?;
         let keys = self.keys.iter().map(|key| self.bucket.cell(kind(self.windows), *key)).collect();
         Ok(EncodedCommand { script: &scripts::PEEK, keys, args: Vec::new() })

@@ -1,6 +1,6 @@
 //! The published state of the sync task, readable without waiting.
 
-use super::call::Host;
+use super::command::Host;
 use super::link::{FailureClass, NodeStatus};
 use super::overrides::OverridesView;
 use super::remote_checks::RemoteCheckCounts;
@@ -45,7 +45,7 @@ pub struct FleetView {
     pub counts: SyncCounts,
     /// Remote checks.
     pub remote_checks: RemoteCheckCounts,
-    /// Replies that did not match their call.
+    /// Replies that did not match their command.
     pub undecodable: u64,
     /// Numbers out of range, clamped.
     pub clamped: u64,
@@ -53,7 +53,7 @@ pub struct FleetView {
     pub overrides: OverridesView,
     /// Outages since the start.
     pub outages: u64,
-    /// Failures of calls and connections, by class.
+    /// Failures of commands and connections, by class.
     pub errors: Vec<(&'static str, u64)>,
     /// Keys with sync state.
     pub keys: usize,

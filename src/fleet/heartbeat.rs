@@ -1,7 +1,7 @@
 //! Heartbeats: a host reports that it is alive, and the load of its pools.
 
-use super::call::{CallFault, EncodedCommand, Host};
 use super::cell::HOSTS_MAX;
+use super::command::{CommandFault, EncodedCommand, Host};
 use super::reply::{Received, ReplyFault, ScriptReply};
 use super::scripts;
 use super::secrets::SecretDigest;
@@ -73,15 +73,15 @@ pub struct FleetPoolLoad {
 }
 
 impl Heartbeat {
-    pub(super) fn encode(&self) -> Result<EncodedCommand, CallFault> {
+    pub(super) fn encode(&self) -> Result<EncodedCommand, CommandFault> {
         let mut names: Vec<_> = self.pools.iter().map(|report| &report.pool).collect();
         names.sort_unstable();
         names.dedup();
         if names.len() != self.pools.len() {
-            return Err(CallFault::Twice);
+            return Err(CommandFault::Twice);
         }
         if self.pools.len() > POOLS_MAX {
-            return Err(CallFault::Count { found: self.pools.len(), max: POOLS_MAX });
+            return Err(CommandFault::Count { found: self.pools.len(), max: POOLS_MAX });
         }
         let mut keys: Vec<_> = KEYS.iter().map(|key| key.to_vec()).collect();
         keys.push(format!("tg:{{tm}}:hosts:{}", self.secret.name()).into_bytes());

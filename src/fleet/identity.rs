@@ -4,7 +4,7 @@
 //! The stored identity records the machine that wrote it. A host on another machine (a copied disk), or one
 //! that cannot store its epoch, starts with a new identity.
 
-use super::call::Host;
+use super::command::Host;
 use siphasher::sip128::{Hasher128, SipHasher13};
 use std::hash::Hasher;
 

@@ -1,13 +1,13 @@
 //! The state of the link to Redis and the schedule of heartbeats. Pure: time is an argument.
 //!
 //! ```text
-//!   linked ──── a call was sent, no reply for max(1 s, timeout) ────▶ outage
+//!   linked ──── a command was sent, no reply for max(1 s, timeout) ────▶ outage
 //!     ▲             (0.3 s without a connection)                         │
 //!     ▲                                                                  │
 //!     └───────── any reply ◀──── a heartbeat after 0.1–1 s (random) ◀────┘
 //! ```
 //!
-//! The time without any reply decides, not the age of one call: with 30 % of replies lost Redis still counts
+//! The time without any reply decides, not the age of one command: with 30 % of replies lost Redis still counts
 //! as reachable.
 
 use super::rng::Rng;
@@ -18,7 +18,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub struct LinkState {
     linked: bool,
-    /// The time of the first call since the last reply.
+    /// The time of the first command since the last reply.
     waiting: Option<Timestamp>,
     beat: Timestamp,
     rng: Rng,
@@ -52,12 +52,12 @@ impl LinkState {
         true
     }
 
-    /// Records that a call of any kind was sent.
+    /// Records that a command of any kind was sent.
     pub fn sent(&mut self, now: Timestamp) {
         self.waiting.get_or_insert(now);
     }
 
-    /// Records a reply to any call. Returns whether it ends an outage.
+    /// Records a reply to any command. Returns whether it ends an outage.
     pub fn heard(&mut self, now: Timestamp) -> bool {
         self.waiting = None;
         let begins = !self.linked;
@@ -93,7 +93,7 @@ impl LinkState {
         begins
     }
 
-    /// The end of the allowed time without replies, if a call waits and no outage is on.
+    /// The end of the allowed time without replies, if a command waits and no outage is on.
     fn silent_until(&self, is_connected: bool, timeout: Duration) -> Option<Timestamp> {
         let silent_max = if is_connected { timeout.max(SILENT_MAX) } else { GONE_MAX };
         self.waiting.filter(|_| self.linked).map(|since| since.after(silent_max))

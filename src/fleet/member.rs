@@ -1,7 +1,7 @@
-//! This host as a member of the fleet, without I/O: calls come out, replies go in, and time is an argument.
+//! This host as a member of the fleet, without I/O: commands come out, replies go in, and time is an argument.
 //! The sync task of the daemon and the simulation both run this code.
 
-use super::call::ScriptCommand;
+use super::command::ScriptCommand;
 use super::heartbeat::HeartbeatReply;
 use super::host_count::HostCount;
 use super::pending_requests::WaitingRequest;
@@ -128,7 +128,7 @@ impl HostMember {
         true
     }
 
-    /// Makes the calls due now.
+    /// Makes the commands due now.
     pub fn tick(&mut self, now: Now, out: &mut Vec<ScriptCommand>) {
         self.sync.tick(&self.engine, now, out);
         self.remote_checks.tick(now);
@@ -160,7 +160,7 @@ impl HostMember {
         }
     }
 
-    /// Forgets the calls without a reply: their connections were closed.
+    /// Forgets the commands without a reply: their connections were closed.
     pub fn forget_commands(&mut self, now: Timestamp) {
         self.sync.forget_commands(now);
         self.permits.forget_commands(now);
@@ -168,16 +168,16 @@ impl HostMember {
         self.versions.ask_again();
     }
 
-    /// Handles the reply to a call about budgets or cells; ignores others.
+    /// Handles the reply to a command about budgets or cells; ignores others.
     pub fn answered(
         &mut self,
-        call: &ScriptCommand,
+        command: &ScriptCommand,
         reply: ScriptReply,
         now: Now,
         out: &mut Vec<ScriptCommand>,
     ) {
         let flushed = self.sync.counts().flushed;
-        match (call, reply) {
+        match (command, reply) {
             (ScriptCommand::Sync(batch), ScriptReply::Sync(answer)) => {
                 self.remote_checks.heard_after(now.at.since(batch.head.sent_at), now.at);
                 self.sync.answered(batch, &answer, &self.engine, now);
@@ -192,8 +192,8 @@ impl HostMember {
             (ScriptCommand::Exact(payment), ScriptReply::Exact(answer)) => {
                 self.remote_checks.answered(payment, &answer, now);
             }
-            (ScriptCommand::Version(call), ScriptReply::Version(version)) => {
-                if let Some(budget) = self.versions.answered(call, version) {
+            (ScriptCommand::Version(command), ScriptReply::Version(version)) => {
+                if let Some(budget) = self.versions.answered(command, version) {
                     self.sync.set_version(budget, version);
                 }
             }
@@ -210,21 +210,21 @@ impl HostMember {
         self.sync.set_alive(reply.hosts, now);
     }
 
-    /// Handles a call about budgets or cells whose outcome is unknown.
-    pub fn failed(&mut self, call: &ScriptCommand, now: Timestamp) {
-        match call {
+    /// Handles a command about budgets or cells whose outcome is unknown.
+    pub fn failed(&mut self, command: &ScriptCommand, now: Timestamp) {
+        match command {
             ScriptCommand::Sync(batch) => self.sync.failed(batch, now),
             ScriptCommand::Permits(command) => {
                 self.sync.missed(now);
                 self.permits.failed(command, now);
             }
             ScriptCommand::Exact(payment) => self.remote_checks.failed(payment, now),
-            ScriptCommand::Version(call) => self.versions.failed(call),
+            ScriptCommand::Version(command) => self.versions.failed(command),
             _ => {}
         }
     }
 
-    /// Returns borrowed tokens before this host leaves. Returns whether calls are still due or unanswered.
+    /// Returns borrowed tokens before this host leaves. Returns whether commands are still due or unanswered.
     pub fn leave(&mut self, now: Now, out: &mut Vec<ScriptCommand>) -> bool {
         if !self.status.is_redis_reachable() {
             return false;
@@ -236,5 +236,5 @@ impl HostMember {
     }
 }
 
-/// Bounds the calls of one iteration of the sync task (about 10 ms) after many rules were loaded.
+/// Bounds the commands of one iteration of the sync task (about 10 ms) after many rules were loaded.
 const VERSIONS_AT_ONCE: usize = 16;

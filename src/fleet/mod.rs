@@ -2,9 +2,9 @@
 //!
 //! No request waits for this module unless its rule asks for remote checks.
 
-pub mod call;
 pub mod cell;
 pub mod cell_access;
+pub mod command;
 pub mod counters;
 pub mod heartbeat;
 pub mod host_count;

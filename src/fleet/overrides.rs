@@ -13,7 +13,7 @@ mod exchange;
 pub use exchange::OverridesView;
 pub(super) use exchange::{Exchange, OverrideChange};
 
-use super::call::{EncodedCommand, Host};
+use super::command::{EncodedCommand, Host};
 use super::reply::{Received, ReplyFault, ScriptReply};
 use super::scripts;
 use crate::clock::{Now, Timestamp};
@@ -68,16 +68,16 @@ enum OverrideEntry {
 )]
 pub struct TooLong;
 
-/// A call that reads or replaces the document.
+/// A command that reads or replaces the document.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OverridesCall {
+pub struct OverridesCommand {
     /// The stamp of the value that this host last saw.
     pub seen: String,
     /// The new value, if any.
     pub put: Option<Vec<u8>>,
 }
 
-/// The reply to [`OverridesCall`].
+/// The reply to [`OverridesCommand`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OverridesReply {
     /// The value is unchanged since `seen`.
@@ -274,7 +274,7 @@ impl OverrideEntry {
     }
 }
 
-impl OverridesCall {
+impl OverridesCommand {
     pub(super) fn encode(&self) -> EncodedCommand {
         let seen = self.seen.clone().into_bytes();
         let args = std::iter::once(seen).chain(self.put.clone()).collect();

@@ -10,8 +10,8 @@
 //!
 //! Commands are sent once. A member of unknown state is removed by a later command.
 
-use super::call::{
-    Bucket, BucketState, CELLS_MAX, CallFault, CommandHead, EncodedCommand, Host, ScriptCommand, distinct,
+use super::command::{
+    Bucket, BucketState, CELLS_MAX, CommandFault, CommandHead, EncodedCommand, Host, ScriptCommand, distinct,
 };
 use super::reply::CommandReply;
 use super::rng::Rng;
@@ -63,7 +63,7 @@ pub struct KeyPermitReply {
 }
 
 impl PermitCommand {
-    pub(super) fn encode(&self) -> Result<EncodedCommand, CallFault> {
+    pub(super) fn encode(&self) -> Result<EncodedCommand, CommandFault> {
         distinct(self.requests.iter().map(|request| request.key), CELLS_MAX)?;
         let mut bytes = ScriptWriter::default();
         for request in &self.requests {

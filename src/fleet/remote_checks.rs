@@ -11,8 +11,8 @@
 mod breaker;
 mod permits;
 
-use super::call::{Bucket, BucketState, KeyPayment, Payment, ScriptCommand};
 use super::cell::{CellQuota, TOKEN};
+use super::command::{Bucket, BucketState, KeyPayment, Payment, ScriptCommand};
 use super::key_sync::{cell_window, terms};
 use super::redis_clock::RedisClock;
 use super::reply::{CommandReply, CostCover, PaymentResult};

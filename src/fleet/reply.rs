@@ -1,8 +1,8 @@
 //! Decoding of replies, which are not trusted: lengths must match the command, and numbers are clamped.
 
-use super::call::{Payment, ScriptCommand, SyncBatch};
 use super::cell::{BURST_MAX, CellReply, DEBT_MAX, GENERATION_US, SAID_BYTES};
 use super::cell_access::PeekReply;
+use super::command::{Payment, ScriptCommand, SyncBatch};
 use super::heartbeat::HeartbeatReply;
 use super::overrides::OverridesReply;
 use super::permits::{self, KeyPermitReply, PermitCommand};
@@ -81,8 +81,8 @@ impl ScriptReply {
     ///
     /// # Errors
     /// Bytes of the wrong length.
-    pub fn decode(call: &ScriptCommand, bytes: &[u8]) -> Result<Received, ReplyFault> {
-        match call {
+    pub fn decode(command: &ScriptCommand, bytes: &[u8]) -> Result<Received, ReplyFault> {
+        match command {
             ScriptCommand::Sync(batch) => sync(batch, bytes),
             ScriptCommand::Exact(payment) => exact(payment, bytes),
             ScriptCommand::Permits(command) => of_permits(command, bytes),
@@ -159,7 +159,7 @@ impl PaymentResult {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ReplyFault {
     /// The length differs from the one that the command implies.
-    #[error("a reply of {found} bytes to a call that brings {expected}")]
+    #[error("a reply of {found} bytes to a command that brings {expected}")]
     Length {
         /// The implied length.
         expected: usize,

@@ -5,8 +5,8 @@ mod absence;
 mod answered;
 mod leave;
 
-use super::call::{Bucket, BucketState, CELLS_MAX, Host, ScriptCommand, SyncBatch};
 use super::cell::{CellQuota, CellReply, CellRequest};
+use super::command::{Bucket, BucketState, CELLS_MAX, Host, ScriptCommand, SyncBatch};
 use super::key_sync::{self, NextAction, Pace};
 use super::key_table::KeyTable;
 use super::redis_clock::RedisClock;

@@ -1,7 +1,7 @@
 //! Version numbers of a rule's numbers, so that during a rollout all hosts agree on the newest.
 
-use super::call::EncodedCommand;
 use super::cell::CellQuota;
+use super::command::EncodedCommand;
 use super::scripts;
 use super::window::CellWindow;
 use super::wire::EXACT_MAX;
@@ -10,7 +10,7 @@ use super::wire::EXACT_MAX;
 ///
 /// Sent when rules are loaded, and again to a Redis whose buckets have another birth, which may have lost the versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct VersionCall {
+pub struct VersionCommand {
     /// The rule, equal on all hosts.
     pub rule: [u8; 16],
     /// Its numbers now.
@@ -43,7 +43,7 @@ impl NumbersFingerprint {
     }
 }
 
-impl VersionCall {
+impl VersionCommand {
     pub(super) fn encode(&self) -> EncodedCommand {
         let (before, known) = match &self.before {
             Some((before, known)) => (before.0.clone(), *known),

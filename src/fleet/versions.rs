@@ -1,7 +1,7 @@
 //! The versions of the budgets' numbers: requested after changes, and again if Redis may have lost them.
 
 use super::key_sync::{cell_window, terms};
-use super::version::{NumbersFingerprint, VersionCall};
+use super::version::{NumbersFingerprint, VersionCommand};
 use crate::engine::FleetBudget;
 use std::collections::HashMap;
 
@@ -57,7 +57,7 @@ impl Versions {
     }
 
     /// Takes the next request to send, which counts as in flight from now on.
-    pub(super) fn next(&mut self) -> Option<VersionCall> {
+    pub(super) fn next(&mut self) -> Option<VersionCommand> {
         let (number, known) = self.known.iter_mut().find(|(_, known)| known.status == VersionState::Due)?;
         known.status = VersionState::Asked;
         let before = match known.version {
@@ -65,12 +65,12 @@ impl Versions {
             Some(version) => Some((known.terms.clone(), version)),
             None => known.before.clone(),
         };
-        Some(VersionCall { rule: name(*number), terms: known.terms.clone(), before })
+        Some(VersionCommand { rule: name(*number), terms: known.terms.clone(), before })
     }
 
     /// Applies a reply. Returns its budget, unless the numbers have changed since.
-    pub(super) fn answered(&mut self, call: &VersionCall, version: u64) -> Option<u64> {
-        let (number, known) = self.asked(call)?;
+    pub(super) fn answered(&mut self, command: &VersionCommand, version: u64) -> Option<u64> {
+        let (number, known) = self.asked(command)?;
         known.status = VersionState::Settled;
         known.version = Some(version);
         known.before = None;
@@ -78,8 +78,8 @@ impl Versions {
     }
 
     /// Marks a request without a reply to be sent again.
-    pub(super) fn failed(&mut self, call: &VersionCall) {
-        if let Some((_, known)) = self.asked(call) {
+    pub(super) fn failed(&mut self, command: &VersionCommand) {
+        if let Some((_, known)) = self.asked(command) {
             known.status = VersionState::Due;
         }
     }
@@ -89,10 +89,10 @@ impl Versions {
         self.known.iter().filter_map(|(number, known)| Some((*number, known.version?)))
     }
 
-    fn asked(&mut self, call: &VersionCall) -> Option<(u64, &mut KnownVersion)> {
-        let number = number(&call.rule);
+    fn asked(&mut self, command: &VersionCommand) -> Option<(u64, &mut KnownVersion)> {
+        let number = number(&command.rule);
         let known = self.known.get_mut(&number)?;
-        (known.terms == call.terms && known.status == VersionState::Asked).then_some((number, known))
+        (known.terms == command.terms && known.status == VersionState::Asked).then_some((number, known))
     }
 }
 

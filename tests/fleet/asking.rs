@@ -7,8 +7,8 @@ use tidegate::engine::{
     Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode, Op,
     RemoteCheckResult, Request, Shortfalls, Verdict,
 };
-use tidegate::fleet::call::ScriptCommand;
 use tidegate::fleet::cell::TOKEN;
+use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::member::HostMember;
 use tidegate::fleet::reply::ScriptReply;
 use tidegate::fleet::sync;

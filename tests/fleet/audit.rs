@@ -2,8 +2,8 @@
 //! paid, owed or gone with its host.
 
 use foldhash::HashMap;
-use tidegate::fleet::call::ScriptCommand;
 use tidegate::fleet::cell::TOKEN;
+use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::reply::ScriptReply;
 
 /// What a host has: tokens in hand, and tokens owed.

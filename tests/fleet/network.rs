@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use foldhash::HashMap;
-use tidegate::fleet::call::ScriptCommand;
+use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::reply::ScriptReply;
 
 use crate::plan::Plan;

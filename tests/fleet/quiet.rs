@@ -1,6 +1,6 @@
 //! Many callers far below their limits: they cost few words, and none of them is refused.
 
-use tidegate::fleet::call::{CELLS_MAX, ScriptCommand};
+use tidegate::fleet::command::{CELLS_MAX, ScriptCommand};
 
 use crate::host::Host;
 use crate::plan::{Plan, Shape};

@@ -13,7 +13,7 @@ use tidegate::engine::{
     ConnectionParams, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, HashKey, Mode, Op, PoolView,
     Request, Session, Verdict, WorkOutcome,
 };
-use tidegate::fleet::call::ScriptCommand;
+use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::heartbeat::Heartbeat;
 use tidegate::fleet::link_state::LinkState;
 use tidegate::fleet::reply::ScriptReply;

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 
 use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{CheckReply, Shortfalls};
-use tidegate::fleet::call::ScriptCommand;
+use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::member::HostMember;
 use tidegate::fleet::pending_requests::WaitingRequest;
 

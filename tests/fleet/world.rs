@@ -1,6 +1,6 @@
 //! Hosts, Redis and the way between, a millisecond at a time.
 
-use tidegate::fleet::call::ScriptCommand;
+use tidegate::fleet::command::ScriptCommand;
 use tidegate::limit::share::RemoteCheckWait;
 
 use crate::audit::Audit;

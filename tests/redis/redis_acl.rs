@@ -5,17 +5,17 @@ use std::fs;
 
 use redis_server::Redis;
 use tidegate::clock::Timestamp;
-use tidegate::fleet::call::{Bucket, CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::cell::{CellQuota, CellRate, CellRequest};
 use tidegate::fleet::cell_access::Reset;
+use tidegate::fleet::command::{Bucket, CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::heartbeat::{Heartbeat, PoolLoad, PoolReport};
 use tidegate::fleet::link::{FailureClass, LinkError, LinkOptions, NodeState, RedisLink, Script};
-use tidegate::fleet::overrides::OverridesCall;
+use tidegate::fleet::overrides::OverridesCommand;
 use tidegate::fleet::permits::{PermitCommand, PermitRequest};
 use tidegate::fleet::rights::Rights;
 use tidegate::fleet::scripts;
 use tidegate::fleet::secrets::SecretDigest;
-use tidegate::fleet::version::{NumbersFingerprint, VersionCall};
+use tidegate::fleet::version::{NumbersFingerprint, VersionCommand};
 
 const PASSWORD: &str = "correct-horse-battery";
 
@@ -162,7 +162,11 @@ fn calls() -> [ScriptCommand; 7] {
             pools,
             secret: SecretDigest::default(),
         }),
-        ScriptCommand::Version(VersionCall { rule: [7; 16], terms: NumbersFingerprint::of(&terms), before }),
-        ScriptCommand::Overrides(OverridesCall { seen: String::new(), put: Some(vec![1]) }),
+        ScriptCommand::Version(VersionCommand {
+            rule: [7; 16],
+            terms: NumbersFingerprint::of(&terms),
+            before,
+        }),
+        ScriptCommand::Overrides(OverridesCommand { seen: String::new(), put: Some(vec![1]) }),
     ]
 }

@@ -11,7 +11,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// Starts anew after a call was answered.
+    /// Starts anew after a command was answered.
     pub(super) fn reset(&mut self) {
         self.attempts = 0;
     }

@@ -59,7 +59,7 @@ pub(super) enum Redirect {
     Later,
 }
 
-/// Reads a redirection of a call sent to `asked`; `None` if the error is none.
+/// Reads a redirection of a command sent to `asked`; `None` if the error is none.
 pub(super) fn redirect(error: &redis::ServerError, asked: &Url) -> Option<Redirect> {
     let code = error.code();
     if code == "TRYAGAIN" {

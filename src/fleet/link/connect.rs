@@ -1,4 +1,4 @@
-//! Opens a connection for calls: connects, performs the TLS handshake, authenticates and loads the scripts.
+//! Opens a connection for commands: connects, performs the TLS handshake, authenticates and loads the scripts.
 //! Password and authorities are read from their files each time, so that they may change.
 
 use std::fmt::Display;
@@ -112,7 +112,7 @@ async fn reach(url: &Url, options: &LinkOptions) -> Result<Box<dyn ServerStream>
             let config = if *tls { Some(read_authorities(options).await?) } else { None };
             let stream =
                 TcpStream::connect((host.as_str(), *port)).await.map_err(|error| LinkError::of_io(&error))?;
-            // Nagle's algorithm would only delay the calls.
+            // Nagle's algorithm would only delay the commands.
             let _ = stream.set_nodelay(true);
             match config {
                 None => Ok(Box::new(stream)),

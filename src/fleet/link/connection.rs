@@ -1,5 +1,5 @@
-//! An open connection: batches go out in one write each, replies come back in the order of the calls. Any
-//! doubt about that order closes the connection; a call without a waiting caller keeps its position in the
+//! An open connection: batches go out in one write each, replies come back in the order of the commands. Any
+//! doubt about that order closes the connection; a command without a waiting caller keeps its position in the
 //! queue.
 
 use std::collections::VecDeque;
@@ -57,7 +57,7 @@ impl Drop for Queued {
 }
 
 impl CommandBatch {
-    /// Fails all calls of the batch, of which nothing was sent.
+    /// Fails all commands of the batch, of which nothing was sent.
     pub(super) fn refuse(self, why: &LinkError) {
         for reply in self.replies {
             let _ = reply.send(Err(why.clone()));
@@ -79,9 +79,9 @@ pub(super) struct Conversation {
     written: usize,
     is_flushed: bool,
     waiting: VecDeque<PendingReplies>,
-    /// The timeout of the oldest call.
+    /// The timeout of the oldest command.
     lapse: Option<Pin<Box<Sleep>>>,
-    /// Whether any call got a reply other than an error.
+    /// Whether any command got a reply other than an error.
     pub(super) was_of_use: bool,
 }
 
@@ -102,7 +102,7 @@ impl Conversation {
         }
     }
 
-    /// Sends the greeting and returns its replies and their time in µs. Runs before any call; the caller sets
+    /// Sends the greeting and returns its replies and their time in µs. Runs before any command; the caller sets
     /// the timeout.
     pub(super) async fn greet(
         &mut self,
@@ -280,7 +280,7 @@ const QUEUED_BYTES_MAX: usize = 8 << 20;
 /// Bytes taken from the queue and not yet written.
 const OUTGOING_BYTES_MAX: usize = 1 << 20;
 
-/// The most calls without a reply.
+/// The most commands without a reply.
 const WAITING_MAX: usize = 16_384;
 
 const READ_BYTES: usize = 16 << 10;

@@ -1,4 +1,4 @@
-//! Failures of Redis by class, as counted in metrics, and the errors of calls. Errors never hold a key, a
+//! Failures of Redis by class, as counted in metrics, and the errors of commands. Errors never hold a key, a
 //! password or a text of the server, which may contain either.
 
 use std::borrow::Cow;
@@ -125,7 +125,7 @@ impl FailureClass {
     }
 }
 
-/// A failed call or connection attempt.
+/// A failed command or connection attempt.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}: {why}", class.name())]
 pub struct LinkError {
@@ -189,7 +189,7 @@ fn script_line(detail: &str) -> Option<u32> {
     digits.parse().ok()
 }
 
-/// Failures by class: calls, connection attempts and broken connections.
+/// Failures by class: commands, connection attempts and broken connections.
 #[derive(Debug, Default)]
 pub(super) struct FailureCounts([AtomicU64; FailureClass::NAMES.len()]);
 

@@ -1,7 +1,7 @@
-//! Connections to Redis, one per server: calls go out in batches of one write, replies come back singly.
+//! Connections to Redis, one per server: commands go out in batches of one write, replies come back singly.
 //! Connects again forever, adapts timeouts, follows a cluster, and trusts no length that a server sends.
 //!
-//! A failed call may be resent with the same bytes; [`LinkError::may_have_run`] reports an unknown outcome.
+//! A failed command may be resent with the same bytes; [`LinkError::may_have_run`] reports an unknown outcome.
 
 mod backoff;
 mod cluster;
@@ -116,7 +116,7 @@ pub struct NodeStatus {
     pub id: NodeId,
     /// Its URL.
     pub url: Url,
-    /// Whether it accepts calls.
+    /// Whether it accepts commands.
     pub state: NodeState,
     /// The smoothed round trip, µs, once known.
     pub round_trip_us: Option<u64>,
@@ -162,7 +162,7 @@ impl RedisLink {
         self.nodes.of_tag(tag)
     }
 
-    /// Calls a script. With a `limit` the call returns by then and a later reply is dropped; without one the
+    /// Calls a script. With a `limit` it returns by then and a later reply is dropped; without one the
     /// connection times out by itself.
     ///
     /// # Errors
@@ -176,21 +176,21 @@ impl RedisLink {
         args: &[&[u8]],
         limit: Option<Duration>,
     ) -> Result<Value, LinkError> {
-        let calls = [RedisCommand { script, keys, args }];
-        let mut replies = self.send(node, &calls, limit);
+        let commands = [RedisCommand { script, keys, args }];
+        let mut replies = self.send(node, &commands, limit);
         let nothing = || Err(LinkError::new(FailureClass::Other, "nothing was sent"));
         replies.next().await.unwrap_or_else(nothing)
     }
 
-    /// Sends calls in one write. The replies may be awaited later, or dropped.
+    /// Sends commands in one write. The replies may be awaited later, or dropped.
     #[must_use]
     pub fn send<'a>(
         &'a self,
         node: NodeId,
-        calls: &[RedisCommand<'a>],
+        commands: &[RedisCommand<'a>],
         limit: Option<Duration>,
     ) -> Replies<'a> {
-        Replies::send(self, node, calls, limit)
+        Replies::send(self, node, commands, limit)
     }
 
     /// The status of each server.
@@ -213,7 +213,7 @@ impl RedisLink {
         self.shared.changes.subscribe()
     }
 
-    /// Failures of calls, connection attempts and connections, by class.
+    /// Failures of commands, connection attempts and connections, by class.
     #[must_use]
     pub fn failures(&self) -> [(&'static str, u64); FailureClass::NAMES.len()] {
         self.shared.counts.read()

@@ -1,4 +1,4 @@
-//! One server: a task that keeps one connection open, forever. Without a connection calls fail at once.
+//! One server: a task that keeps one connection open, forever. Without a connection commands fail at once.
 
 use std::fmt;
 use std::sync::Arc;
@@ -23,7 +23,7 @@ use super::url::Url;
 pub enum NodeState {
     /// The first attempt to connect is under way.
     Starting,
-    /// The server accepts calls.
+    /// The server accepts commands.
     Up,
     /// No connection, with the reason why the last one or the last attempt failed.
     Down(LinkError),
@@ -67,7 +67,7 @@ impl NodeHandle {
         matches!(*self.face.state.borrow(), NodeState::Up)
     }
 
-    /// Waits until the server accepts calls.
+    /// Waits until the server accepts commands.
     pub(super) async fn up(&self) {
         let mut state = self.face.state.subscribe();
         let _ = state.wait_for(|state| matches!(state, NodeState::Up)).await;
@@ -98,12 +98,12 @@ impl NodeHandle {
     }
 }
 
-/// The error of a call that cannot be sent.
+/// The error of a command that cannot be sent.
 fn refusal(state: &NodeState) -> Option<LinkError> {
     match state {
         NodeState::Up => None,
         NodeState::Starting => Some(LinkError::new(FailureClass::Down, "not connected yet")),
-        // The timeout belongs to an earlier call; the outcome of this one is known.
+        // The timeout belongs to an earlier command; the outcome of this one is known.
         NodeState::Down(error) if error.class == FailureClass::Timeout => {
             Some(LinkError::new(FailureClass::Down, "not connected: the server did not reply in time"))
         }
@@ -180,7 +180,7 @@ impl NodeKeeper {
         if conversation.was_of_use {
             backoff.reset();
         }
-        // The state changes first, so that a caller whose call fails finds the server down.
+        // The state changes first, so that a caller whose command fails finds the server down.
         self.face.state.send_replace(NodeState::Down(ended.clone()));
         conversation.end(&ended);
         Some(ended)

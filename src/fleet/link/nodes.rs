@@ -89,7 +89,7 @@ impl Nodes {
         ids.zip(&known.nodes).filter_map(|(id, node)| Some((id, Arc::clone(node.as_ref()?)))).collect()
     }
 
-    /// The server of a tag. Before the cluster map is known any server that is up, which redirects the call.
+    /// The server of a tag. Before the cluster map is known any server that is up, which redirects the command.
     pub(super) fn of_tag(&self, tag: &str) -> NodeId {
         if !self.shared.options.cluster {
             return NodeId(u32::try_from(self.spread.place_of(tag)).unwrap_or_default());
@@ -194,5 +194,5 @@ const LOOK_AGAIN: Duration = Duration::from_secs(60);
 /// Interval of map reads while a part is missing.
 const LOOK_AGAIN_SOON: Duration = Duration::from_secs(1);
 
-/// Bounds the reads during many changes; meanwhile each call follows its own redirection.
+/// Bounds the reads during many changes; meanwhile each command follows its own redirection.
 const PAUSE: Duration = Duration::from_millis(100);

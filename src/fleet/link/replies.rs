@@ -1,4 +1,4 @@
-//! The replies to calls sent together, in order. Follows redirections of a cluster and loads unknown scripts,
+//! The replies to commands sent together, in order. Follows redirections of a cluster and loads unknown scripts,
 //! each time with the same bytes.
 
 use std::collections::VecDeque;
@@ -20,7 +20,7 @@ use super::reply_timeout::TIMEOUT_MAX;
 use super::script::Script;
 use super::{RedisCommand, RedisLink};
 
-/// The pending replies of calls sent together.
+/// The pending replies of commands sent together.
 #[derive(Debug)]
 pub struct Replies<'a> {
     link: &'a RedisLink,
@@ -41,33 +41,35 @@ impl<'a> Replies<'a> {
     pub(super) fn send(
         link: &'a RedisLink,
         id: NodeId,
-        calls: &[RedisCommand<'a>],
+        commands: &[RedisCommand<'a>],
         limit: Option<Duration>,
     ) -> Replies<'a> {
         let mut bytes = Vec::new();
-        let ranges: Vec<_> = calls
+        let ranges: Vec<_> = commands
             .iter()
-            .map(|call| {
+            .map(|command| {
                 let from = bytes.len();
-                call.script.call(call.keys, call.args, &mut bytes);
+                command.script.call(command.keys, command.args, &mut bytes);
                 from..bytes.len()
             })
             .collect();
         let bytes = Arc::new(bytes);
         let node = link.nodes.get(id);
         let gone = || LinkError::new(FailureClass::Down, "the server is not one of the cluster's any more");
-        let sent = node.as_ref().ok_or_else(gone).and_then(|node| node.send(Arc::clone(&bytes), calls.len()));
+        let sent =
+            node.as_ref().ok_or_else(gone).and_then(|node| node.send(Arc::clone(&bytes), commands.len()));
         let replies: Vec<_> = match sent {
             Ok(receivers) => receivers.into_iter().map(Ok).collect(),
-            Err(error) => calls.iter().map(|_| Err(error.clone())).collect(),
+            Err(error) => commands.iter().map(|_| Err(error.clone())).collect(),
         };
-        let parts = calls.iter().zip(ranges).zip(replies);
-        let asked = parts.map(|((call, bytes), reply)| ExpectedReply { script: call.script, bytes, reply });
+        let parts = commands.iter().zip(ranges).zip(replies);
+        let asked =
+            parts.map(|((command, bytes), reply)| ExpectedReply { script: command.script, bytes, reply });
         let deadline = limit.map(|limit| Box::pin(sleep(limit)));
         Replies { link, node, bytes, asked: asked.collect(), deadline }
     }
 
-    /// Waits for the reply to the next call; `None` after the last.
+    /// Waits for the reply to the next command; `None` after the last.
     pub async fn next(&mut self) -> Option<Result<Value, LinkError>> {
         let asked = self.asked.pop_front()?;
         let bytes = self.bytes.get(asked.bytes.clone()).unwrap_or_default();
@@ -77,7 +79,7 @@ impl<'a> Replies<'a> {
             Some(deadline) => tokio::select! {
                 biased;
                 result = settled => result,
-                // The connection stays open and still matches the late reply to this call.
+                // The connection stays open and still matches the late reply to this command.
                 () = deadline => Err(LinkError::new(FailureClass::Timeout, "no reply within the time that the caller had").of_sent()),
             },
         };
@@ -105,7 +107,7 @@ async fn settle(
     followed.unwrap_or_else(|_| Err(too_long()))
 }
 
-/// Resends a call after redirections and a script load until a server accepts it.
+/// Resends a command after redirections and a script load until a server accepts it.
 async fn follow(
     link: &RedisLink,
     asked: &NodeHandle,
@@ -143,7 +145,7 @@ async fn follow(
         if hops > HOPS_MAX {
             return Err(LinkError::new(
                 FailureClass::ClusterDown,
-                "the servers of the cluster send a call in circles",
+                "the servers of the cluster send a command in circles",
             ));
         }
         if is_asking {
@@ -153,7 +155,7 @@ async fn follow(
     }
 }
 
-/// The server of a redirection, once it accepts calls.
+/// The server of a redirection, once it accepts commands.
 async fn arrive(link: &RedisLink, url: &super::Url) -> Result<Arc<NodeHandle>, LinkError> {
     let node = link.nodes.sent_to(url);
     let node = node.ok_or_else(|| LinkError::new(FailureClass::Protocol, "a cluster of too many servers"))?;
@@ -163,7 +165,7 @@ async fn arrive(link: &RedisLink, url: &super::Url) -> Result<Arc<NodeHandle>, L
     Ok(node)
 }
 
-/// Sends the preceding commands and the call in one write. Returns the reply to the call.
+/// Sends the preceding commands and this one in one write. Returns the reply to this one.
 async fn again(node: &NodeHandle, before: &[Vec<u8>], bytes: &[u8]) -> CommandResult {
     let all = before.iter().map(Vec::as_slice).chain([bytes]).collect::<Vec<_>>().concat();
     let mut replies = node.send(Arc::new(all), before.len() + 1)?;

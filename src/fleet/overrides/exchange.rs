@@ -1,9 +1,9 @@
-//! Reads, changes and restores the fleet overrides in Redis. No I/O: calls come out, replies go in.
+//! Reads, changes and restores the fleet overrides in Redis. No I/O: commands come out, replies go in.
 
-use super::{OverridesCall, OverridesDocument, OverridesKey, OverridesReply};
+use super::{OverridesCommand, OverridesDocument, OverridesKey, OverridesReply};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{FleetChange, FleetOverrides};
-use crate::fleet::call::Host;
+use crate::fleet::command::Host;
 use std::collections::VecDeque;
 use std::sync::mpsc::SyncSender;
 use std::time::Duration;
@@ -30,8 +30,8 @@ pub(in crate::fleet) struct Exchange {
     /// The [`Now::utc_offset_nanos`] by which the expiry times of `known` were last converted.
     utc: i64,
     changes: VecDeque<PendingChange>,
-    /// The call in flight, its send time and the document it writes.
-    sent: Option<(OverridesCall, Timestamp, Option<PendingWrite>)>,
+    /// The command in flight, its send time and the document it writes.
+    sent: Option<(OverridesCommand, Timestamp, Option<PendingWrite>)>,
     /// A change was written; its operator gets the answer once it is in force on this host.
     is_done: bool,
     asked: Option<Timestamp>,
@@ -138,9 +138,9 @@ impl Exchange {
         self.known.as_ref().map(|known| known.overrides(now))
     }
 
-    /// The call due now, if any. `with_others`: other calls go to the same server now, so that this one may
+    /// The command due now, if any. `with_others`: other commands go to the same server now, so that this one may
     /// go early.
-    pub(in crate::fleet) fn due(&mut self, with_others: bool, now: Now) -> Option<OverridesCall> {
+    pub(in crate::fleet) fn due(&mut self, with_others: bool, now: Now) -> Option<OverridesCommand> {
         self.give_up_late_changes(now.at);
         if self.sent.as_ref().is_some_and(|(_, since, _)| now.at.since(*since) < SILENT_MAX) {
             return None;
@@ -152,10 +152,10 @@ impl Exchange {
             return None;
         }
         let seen = self.seen.clone().unwrap_or_else(|| NOT_SEEN.to_owned());
-        let call = OverridesCall { seen, put: put.as_ref().map(|put| put.document.bytes().to_vec()) };
-        self.sent = Some((call.clone(), now.at, put));
+        let command = OverridesCommand { seen, put: put.as_ref().map(|put| put.document.bytes().to_vec()) };
+        self.sent = Some((command.clone(), now.at, put));
         self.asked = Some(now.at);
-        Some(call)
+        Some(command)
     }
 
     /// The document with the first queued change applied.
@@ -190,11 +190,11 @@ impl Exchange {
     /// Handles a reply. Returns the overrides in force if they changed.
     pub(in crate::fleet) fn answered(
         &mut self,
-        call: &OverridesCall,
+        command: &OverridesCommand,
         said: OverridesReply,
         now: Now,
     ) -> Option<FleetOverrides> {
-        let (.., put) = self.sent.take_if(|(sent, ..)| sent == call)?;
+        let (.., put) = self.sent.take_if(|(sent, ..)| sent == command)?;
         self.changes.iter_mut().for_each(|waiting| waiting.has_looked = true);
         let document = match (said, put) {
             (OverridesReply::Same, _) | (OverridesReply::Written, None) => return None,
@@ -243,9 +243,9 @@ impl Exchange {
         }
     }
 
-    /// Handles a call without a reply. Its change may have been written nevertheless.
-    pub(in crate::fleet) fn failed(&mut self, call: &OverridesCall) {
-        let sent = self.sent.take_if(|(sent, ..)| sent == call);
+    /// Handles a command without a reply. Its change may have been written nevertheless.
+    pub(in crate::fleet) fn failed(&mut self, command: &OverridesCommand) {
+        let sent = self.sent.take_if(|(sent, ..)| sent == command);
         if sent.is_some_and(|(.., put)| put.is_some_and(|put| put.is_change)) {
             self.answer(Err(NOT_SURE.to_owned()));
         }
@@ -272,11 +272,11 @@ fn stamp(value: &[u8]) -> String {
 }
 
 const EVERY: Duration = Duration::from_secs(1);
-/// A call without a reply is sent again after this time; it is idempotent.
+/// A command without a reply is sent again after this time; it is idempotent.
 const SILENT_MAX: Duration = Duration::from_secs(2);
 /// A change not written within this time fails.
 const PATIENCE: Duration = Duration::from_millis(2_500);
-/// Bounds the calls caused by a writer that keeps overwriting the document.
+/// Bounds the commands caused by a writer that keeps overwriting the document.
 const RESTORE_EVERY: Duration = Duration::from_secs(2);
 const ALARM_LASTS: Duration = Duration::from_secs(600);
 const WARN_EVERY: Duration = Duration::from_secs(60);

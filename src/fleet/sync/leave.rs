@@ -1,8 +1,8 @@
 //! The final sync: return held tokens and charge debts of each key.
 
 use super::{BatchParts, Engine, IN_FLIGHT_MAX, Now, ScriptCommand, Sync};
-use crate::fleet::call::Bucket;
 use crate::fleet::cell::CellRequest;
+use crate::fleet::command::Bucket;
 
 impl Sync {
     /// Emits the final commands; requests must have stopped. Returns whether to call it again for the rest.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{BUCKETS, Sync, SyncOptions};
 use crate::clock::Now;
 use crate::engine::{Descriptors, Engine, Op, Request};
-use crate::fleet::call::ScriptCommand;
+use crate::fleet::command::ScriptCommand;
 use crate::fleet::key_sync;
 
 /// A host whose caller has sent a request under each plan, and that has not synced yet.
@@ -34,9 +34,9 @@ fn asked(say: impl Fn(&mut Sync, &Engine, Now, &mut Vec<ScriptCommand>)) -> Vec<
     let (mut out, mut asked) = (Vec::new(), Vec::new());
     for turn in 0..20 {
         say(&mut sync, &engine, at(2 * turn), &mut out);
-        for call in out.drain(..) {
-            assert!(call.encode().is_ok(), "{:?}: {call:?}", call.encode());
-            asked.push(call.cells());
+        for command in out.drain(..) {
+            assert!(command.encode().is_ok(), "{:?}: {command:?}", command.encode());
+            asked.push(command.cells());
         }
     }
     asked

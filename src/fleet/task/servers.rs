@@ -1,7 +1,7 @@
 //! The Redis servers and their link states. All must be reachable, as each has a part of the keys.
 
 use crate::clock::Timestamp;
-use crate::fleet::call::{OF_ALL, ScriptCommand};
+use crate::fleet::command::{OF_ALL, ScriptCommand};
 use crate::fleet::link::{self, NodeId, NodeState, NodeStatus, OptionsError, RedisLink, Script};
 use crate::fleet::link_state::LinkState;
 use crate::fleet::scripts;
@@ -15,7 +15,7 @@ use tracing::error;
 pub(super) struct Arrival {
     /// The server, or `None` for a cluster.
     pub(super) at: Option<NodeId>,
-    pub(super) call: ScriptCommand,
+    pub(super) command: ScriptCommand,
     /// The bytes of the reply; `None` if the command failed or may not have run.
     pub(super) reply: Option<Vec<u8>>,
 }
@@ -97,21 +97,21 @@ impl Servers {
     }
 
     /// Sends commands, one write per server: heartbeats to the named one, others to that of their keys.
-    pub(super) fn send(&mut self, calls: Vec<(Option<NodeId>, ScriptCommand)>, now: Timestamp) {
+    pub(super) fn send(&mut self, commands: Vec<(Option<NodeId>, ScriptCommand)>, now: Timestamp) {
         let mut by_server: BTreeMap<NodeId, Vec<(Option<NodeId>, ScriptCommand)>> = BTreeMap::new();
-        for (named, call) in calls {
-            let node = named.unwrap_or_else(|| self.link.node_of(&call.tag()));
+        for (named, command) in commands {
+            let node = named.unwrap_or_else(|| self.link.node_of(&command.tag()));
             let at = if self.states.contains_key(&None) { None } else { Some(node) };
             // Commands about fleet overrides do not count for the link state.
             if let Some(state) =
-                self.states.get_mut(&at).filter(|_| !matches!(call, ScriptCommand::Overrides(_)))
+                self.states.get_mut(&at).filter(|_| !matches!(command, ScriptCommand::Overrides(_)))
             {
                 state.sent(now);
             }
-            by_server.entry(node).or_default().push((at, call));
+            by_server.entry(node).or_default().push((at, command));
         }
-        for (node, calls) in by_server {
-            tokio::spawn(converse(Arc::clone(&self.link), node, calls, self.arrivals.clone()));
+        for (node, commands) in by_server {
+            tokio::spawn(converse(Arc::clone(&self.link), node, commands, self.arrivals.clone()));
         }
     }
 
@@ -127,38 +127,39 @@ impl Servers {
 async fn converse(
     link: Arc<RedisLink>,
     node: NodeId,
-    calls: Vec<(Option<NodeId>, ScriptCommand)>,
+    commands: Vec<(Option<NodeId>, ScriptCommand)>,
     arrivals: mpsc::Sender<Arrival>,
 ) {
-    let mut sent = Vec::with_capacity(calls.len());
-    let mut encoded = Vec::with_capacity(calls.len());
-    for (at, call) in calls {
-        match call.encode() {
+    let mut sent = Vec::with_capacity(commands.len());
+    let mut encoded = Vec::with_capacity(commands.len());
+    for (at, command) in commands {
+        match command.encode() {
             Ok(bytes) => {
-                sent.push((at, call));
+                sent.push((at, command));
                 encoded.push(bytes);
             }
             Err(fault) => {
-                error!(%fault, "a call to Redis could not be made: please report this");
-                if arrivals.send(Arrival { at, call, reply: None }).await.is_err() {
+                error!(%fault, "a command to Redis could not be made: please report this");
+                if arrivals.send(Arrival { at, command, reply: None }).await.is_err() {
                     return;
                 }
             }
         }
     }
     let parts: Vec<_> = encoded.iter().map(|bytes| (slices(&bytes.keys), slices(&bytes.args))).collect();
-    let calls = encoded.iter().zip(&parts);
-    let calls: Vec<_> =
-        calls.map(|(bytes, (keys, args))| link::RedisCommand { script: bytes.script, keys, args }).collect();
-    let mut replies = link.send(node, &calls, None);
-    for (at, call) in sent {
+    let commands = encoded.iter().zip(&parts);
+    let commands: Vec<_> = commands
+        .map(|(bytes, (keys, args))| link::RedisCommand { script: bytes.script, keys, args })
+        .collect();
+    let mut replies = link.send(node, &commands, None);
+    for (at, command) in sent {
         let reply = match replies.next().await {
             Some(Ok(Value::BulkString(bytes))) => Some(bytes),
             // Our scripts return nothing else; an empty reply is counted as undecodable.
             Some(Ok(_)) => Some(Vec::new()),
             Some(Err(_)) | None => None,
         };
-        if arrivals.send(Arrival { at, call, reply }).await.is_err() {
+        if arrivals.send(Arrival { at, command, reply }).await.is_err() {
             return;
         }
     }

@@ -9,7 +9,7 @@ use super::servers::{Arrival, Servers};
 use super::{LEAVE_MAX, SyncPlan};
 use crate::clock::{Clock, Now, Timestamp};
 use crate::engine::{Engine, FleetStatus};
-use crate::fleet::call::ScriptCommand;
+use crate::fleet::command::ScriptCommand;
 use crate::fleet::counters::{FleetCounters, FleetView};
 use crate::fleet::heartbeat::Heartbeat;
 use crate::fleet::link::NodeId;
@@ -156,14 +156,14 @@ impl SyncLoop {
         let due = due.into_iter().flatten();
         let mut out: Vec<(Option<NodeId>, ScriptCommand)> =
             due.map(|server| (server, ScriptCommand::Beat(self.beat(server, now)))).collect();
-        let mut calls = Vec::new();
-        self.member.ask_versions(&mut calls);
-        self.member.tick(now, &mut calls);
+        let mut commands = Vec::new();
+        self.member.ask_versions(&mut commands);
+        self.member.tick(now, &mut commands);
         let is_waited_for = self.member.remote_checks().has_commands();
-        self.pause = pause(calls.iter().map(ScriptCommand::cells).sum(), self.pause, is_waited_for);
-        out.extend(calls.into_iter().map(|call| (None, call)));
+        self.pause = pause(commands.iter().map(ScriptCommand::cells).sum(), self.pause, is_waited_for);
+        out.extend(commands.into_iter().map(|command| (None, command)));
         let overrides = self.ask_for_overrides(!out.is_empty(), now);
-        out.extend(overrides.map(|call| (None, call)));
+        out.extend(overrides.map(|command| (None, command)));
         self.send(out, now);
         if now.at.since(self.published.at) >= PUBLISH_EVERY {
             self.publish_view(now);
@@ -175,7 +175,7 @@ impl SyncLoop {
         let now = self.clock.now();
         if self.connect(now) {
             let overrides = self.ask_for_overrides(false, now);
-            self.send(overrides.map(|call| (None, call)).into_iter().collect(), now);
+            self.send(overrides.map(|command| (None, command)).into_iter().collect(), now);
         }
         self.publish_view(now);
     }
@@ -209,19 +209,19 @@ impl SyncLoop {
     /// Sends the remote checks of all pending requests that have arrived by now, in one write.
     fn start_checks(&mut self, first: WaitingRequest) {
         let now = self.clock.now();
-        let mut calls = Vec::new();
+        let mut commands = Vec::new();
         let mut next = Some(first);
         while let Some(request) = next {
-            self.member.start_check(request, now, &mut calls);
-            next = if calls.len() < CHECKS_AT_ONCE { self.waiting.try_recv().ok() } else { None };
+            self.member.start_check(request, now, &mut commands);
+            next = if commands.len() < CHECKS_AT_ONCE { self.waiting.try_recv().ok() } else { None };
         }
-        self.member.tend_permits(now, &mut calls);
-        self.send(calls.into_iter().map(|call| (None, call)).collect(), now);
+        self.member.tend_permits(now, &mut commands);
+        self.send(commands.into_iter().map(|command| (None, command)).collect(), now);
     }
 
-    fn send(&mut self, calls: Vec<(Option<NodeId>, ScriptCommand)>, now: Now) {
-        if let Some(servers) = self.servers.as_mut().filter(|_| !calls.is_empty()) {
-            servers.send(calls, now.at);
+    fn send(&mut self, commands: Vec<(Option<NodeId>, ScriptCommand)>, now: Now) {
+        if let Some(servers) = self.servers.as_mut().filter(|_| !commands.is_empty()) {
+            servers.send(commands, now.at);
         }
     }
 
@@ -245,11 +245,11 @@ impl SyncLoop {
     async fn leave(&mut self) -> bool {
         loop {
             let now = self.clock.now();
-            let mut calls = Vec::new();
-            if !self.member.leave(now, &mut calls) {
+            let mut commands = Vec::new();
+            if !self.member.leave(now, &mut commands) {
                 return self.status.is_redis_reachable();
             }
-            self.send(calls.into_iter().map(|call| (None, call)).collect(), now);
+            self.send(commands.into_iter().map(|command| (None, command)).collect(), now);
             tokio::select! {
                 Some(arrival) = self.arrivals.recv() => self.apply_arrival(arrival),
                 () = sleep(pause::SHORT) => {}

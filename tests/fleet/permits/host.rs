@@ -9,7 +9,7 @@ use tidegate::engine::{
     ConnectionParams, Decider, Descriptors, Engine, EngineAnswer, EngineOptions, FleetStatus, HashKey, Mode,
     Op, RemoteCheckResult, Request, Session, Verdict, WorkOutcome,
 };
-use tidegate::fleet::call::ScriptCommand;
+use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::heartbeat::Heartbeat;
 use tidegate::fleet::link_state::LinkState;
 use tidegate::fleet::member::HostMember;

@@ -4,7 +4,7 @@ use super::{EPOCH_US, Host, World, now};
 use crate::plan::{Faults, is_short, runs, seed};
 use crate::store::Store;
 use std::time::Duration;
-use tidegate::fleet::call::ScriptCommand;
+use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::reply::ScriptReply;
 use tidegate::rules::read_text;
 

@@ -14,9 +14,9 @@ mod window;
 use std::collections::BTreeMap;
 
 use foldhash::HashMap;
-use tidegate::fleet::call::{CommandHead, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::cell::{CellReply, CellRequest};
 use tidegate::fleet::cell_access::{PeekReply, Reset};
+use tidegate::fleet::command::{CommandHead, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::permits::PermitCommand;
 use tidegate::fleet::reply::{CommandReply, CostCover, PaymentResult, ScriptReply};
 use tidegate::fleet::window::{WindowReply, WindowStatus};

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegate::fleet::call::Host;
+use tidegate::fleet::command::Host;
 use tidegate::fleet::permits::{KeyPermitReply, PermitRequest};
 
 use super::bytes::hex;

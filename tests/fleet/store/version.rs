@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use tidegate::fleet::version::VersionCall;
+use tidegate::fleet::version::VersionCommand;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Versions {
@@ -11,7 +11,7 @@ pub(super) struct Versions {
 }
 
 impl Versions {
-    pub(super) fn number(&mut self, call: &VersionCall) -> u64 {
+    pub(super) fn number(&mut self, call: &VersionCommand) -> u64 {
         let now = call.terms.as_str();
         let of = |terms: &str| self.numbers.get(terms).copied().unwrap_or(0);
         let (before, before_number) = match &call.before {

@@ -2,11 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use tidegate::fleet::call::KeyPayment;
 use tidegate::fleet::cell::{
     AMOUNT_MAX, CellQuota, CellReply, CellReport, CellRequest, GENERATION_US, TOKEN,
 };
 use tidegate::fleet::cell_access::CellView;
+use tidegate::fleet::command::KeyPayment;
 use tidegate::fleet::reply::{CostCover, PaymentResult};
 use tidegate::fleet::window::{CellWindow, FleetWindowAlign, WindowReply, WindowStatus};
 

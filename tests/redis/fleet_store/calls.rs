@@ -4,10 +4,10 @@ use proptest::collection::vec;
 use proptest::prelude::{Just, Strategy, any};
 use proptest::{option, prop_oneof};
 use tidegate::clock::Timestamp;
-use tidegate::fleet::call::{Bucket, CommandHead, KeyPayment, ScriptCommand, SyncBatch};
 use tidegate::fleet::cell::{
     AMOUNT_MAX, BURST_MAX, CellQuota, CellRate, CellReport, CellRequest, GENERATION_US, TOKEN,
 };
+use tidegate::fleet::command::{Bucket, CommandHead, KeyPayment, ScriptCommand, SyncBatch};
 use tidegate::fleet::heartbeat::PoolLoad;
 use tidegate::fleet::permits::PermitRequest;
 use tidegate::fleet::window::{CellWindow, FleetWindowAlign, WindowRefund, WindowRequest};

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tidegate::fleet::call::EncodedCommand;
+use tidegate::fleet::command::EncodedCommand;
 use tidegate::fleet::link::Script;
 use tidegate::fleet::scripts;
 

@@ -2,8 +2,8 @@
 //! hosts that die, and times at the edges of generations.
 
 use tidegate::clock::Timestamp;
-use tidegate::fleet::call::{Bucket, CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::cell::{CellQuota, CellRate, CellReport, CellRequest, GENERATION_US, TOKEN};
+use tidegate::fleet::command::{Bucket, CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::reply::{CommandReply, CostCover, ScriptReply};
 use tidegate::fleet::window::{CellWindow, FleetWindowAlign, WindowRefund, WindowRequest};
 use tidegate::limit::Rate;

@@ -2,15 +2,15 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
-use tidegate::fleet::call::{CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::cell::{CellQuota, CellRate, CellReport, GENERATION_US};
 use tidegate::fleet::cell_access::{Peek, Reset};
+use tidegate::fleet::command::{CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::heartbeat::{Heartbeat, PoolReport};
 use tidegate::fleet::permits::PermitCommand;
 use tidegate::fleet::reply::{CommandReply, ScriptReply};
 use tidegate::fleet::scripts;
 use tidegate::fleet::secrets::SecretDigest;
-use tidegate::fleet::version::{NumbersFingerprint, VersionCall};
+use tidegate::fleet::version::{NumbersFingerprint, VersionCommand};
 use tidegate::fleet::window::WindowStatus;
 
 use super::calls::{Act, Birth, Number, Step, after, bucket, dated, head, host_of, key_of};
@@ -153,7 +153,7 @@ impl Twins {
             Act::Beat { host, number, pools, secret } => self.beat(*host, *number, pools, *secret),
             Act::Version { rule, terms, before } => {
                 let before = before.map(|(terms, known)| (fingerprint(terms), known));
-                let call = VersionCall { rule: [*rule; 16], terms: fingerprint(*terms), before };
+                let call = VersionCommand { rule: [*rule; 16], terms: fingerprint(*terms), before };
                 self.call(&ScriptCommand::Version(call)).map(drop)
             }
             Act::Evict { key } => {

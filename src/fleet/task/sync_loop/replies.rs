@@ -2,7 +2,7 @@
 
 use super::SyncLoop;
 use crate::clock::Now;
-use crate::fleet::call::ScriptCommand;
+use crate::fleet::command::ScriptCommand;
 use crate::fleet::link::NodeId;
 use crate::fleet::reply::{Received, ScriptReply};
 use crate::fleet::task::servers::Arrival;
@@ -11,29 +11,30 @@ use tracing::{debug, warn};
 impl SyncLoop {
     pub(super) fn apply_arrival(&mut self, arrival: Arrival) {
         let now = self.clock.now();
-        let Arrival { at, call, reply } = arrival;
-        let decoded = reply.map(|bytes| ScriptReply::decode(&call, &bytes));
+        let Arrival { at, command, reply } = arrival;
+        let decoded = reply.map(|bytes| ScriptReply::decode(&command, &bytes));
         match decoded {
             Some(Ok(Received { reply, clamped })) => {
                 self.view.clamped += u64::from(clamped);
                 self.counters.heard(now.at);
                 // Replies about fleet overrides do not count for the link state.
-                let servers = self.servers.as_mut().filter(|_| !matches!(call, ScriptCommand::Overrides(_)));
+                let servers =
+                    self.servers.as_mut().filter(|_| !matches!(command, ScriptCommand::Overrides(_)));
                 servers.into_iter().for_each(|servers| servers.heard(at, now.at));
-                self.answered(&call, reply, now);
+                self.answered(&command, reply, now);
                 self.relink(now);
             }
             Some(Err(fault)) => {
                 self.view.undecodable += 1;
                 debug!(%fault, "Redis sent an invalid reply: the command counts as unanswered");
-                self.failed(at, &call, now);
+                self.failed(at, &command, now);
             }
-            None => self.failed(at, &call, now),
+            None => self.failed(at, &command, now),
         }
     }
 
-    fn answered(&mut self, call: &ScriptCommand, reply: ScriptReply, now: Now) {
-        match (call, reply) {
+    fn answered(&mut self, command: &ScriptCommand, reply: ScriptReply, now: Now) {
+        match (command, reply) {
             (ScriptCommand::Beat(beat), ScriptReply::Beat(reply)) => {
                 let is_own = beat.host == self.member.sync().host();
                 let is_overtaken = self.reserves.apply_reply(beat, &reply, &self.engine);
@@ -59,33 +60,33 @@ impl SyncLoop {
                     self.keep();
                 }
             }
-            (ScriptCommand::Overrides(call), ScriptReply::Overrides(said)) => {
-                let news = self.overrides.answered(call, said, now);
+            (ScriptCommand::Overrides(command), ScriptReply::Overrides(said)) => {
+                let news = self.overrides.answered(command, said, now);
                 news.iter().for_each(|overrides| self.engine.apply_fleet_overrides(overrides));
                 self.overrides.confirm();
             }
-            (call, reply) => {
+            (command, reply) => {
                 let before = self.member.sync().host();
-                let mut calls = Vec::new();
-                self.member.answered(call, reply, now, &mut calls);
+                let mut commands = Vec::new();
+                self.member.answered(command, reply, now, &mut commands);
                 if self.member.sync().host() != before {
                     self.rename();
                 }
-                self.send(calls.into_iter().map(|call| (None, call)).collect(), now);
+                self.send(commands.into_iter().map(|command| (None, command)).collect(), now);
             }
         }
     }
 
-    fn failed(&mut self, at: Option<NodeId>, call: &ScriptCommand, now: Now) {
-        match call {
+    fn failed(&mut self, at: Option<NodeId>, command: &ScriptCommand, now: Now) {
+        match command {
             ScriptCommand::Beat(beat) => {
                 self.reserves.failed(beat);
                 if let Some(servers) = &mut self.servers {
                     servers.beat_failed(at, now.at);
                 }
             }
-            ScriptCommand::Overrides(call) => self.overrides.failed(call),
-            call => self.member.failed(call, now.at),
+            ScriptCommand::Overrides(command) => self.overrides.failed(command),
+            command => self.member.failed(command, now.at),
         }
     }
 }

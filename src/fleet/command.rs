@@ -1,16 +1,16 @@
 //! Redis commands as plain data, and their encoding.
 //!
-//! Every key that a script touches is listed here; no script makes up a key. All keys of a call share one
+//! Every key that a script touches is listed here; no script makes up a key. All keys of a command share one
 //! hash tag, so that they lie in one slot of a cluster.
 
 use super::cell::{AMOUNT_MAX, ASK_BYTES, CellQuota, CellRequest};
 use super::cell_access::{Peek, Reset};
 use super::heartbeat::Heartbeat;
 use super::link::Script;
-use super::overrides::OverridesCall;
+use super::overrides::OverridesCommand;
 use super::permits::PermitCommand;
 use super::scripts;
-use super::version::VersionCall;
+use super::version::VersionCommand;
 use super::window::CellWindow;
 use super::wire::{EXACT_MAX, ScriptWriter, push_hex};
 use crate::clock::Timestamp;
@@ -31,16 +31,16 @@ pub enum ScriptCommand {
     /// A heartbeat.
     Beat(Heartbeat),
     /// Asks for the version of a rule's quota.
-    Version(VersionCall),
+    Version(VersionCommand),
     /// Reads cells.
     Peek(Peek),
     /// Refills one cell.
     Reset(Reset),
     /// Reads or replaces the fleet overrides.
-    Overrides(OverridesCall),
+    Overrides(OverridesCommand),
 }
 
-/// An encoded call.
+/// An encoded command.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EncodedCommand {
     /// The script.
@@ -52,11 +52,11 @@ pub struct EncodedCommand {
 }
 
 impl ScriptCommand {
-    /// Encodes the call; equal calls give equal bytes.
+    /// Encodes the command; equal commands give equal bytes.
     ///
     /// # Errors
-    /// The call is invalid; see [`CallFault`].
-    pub fn encode(&self) -> Result<EncodedCommand, CallFault> {
+    /// The command is invalid; see [`CommandFault`].
+    pub fn encode(&self) -> Result<EncodedCommand, CommandFault> {
         match self {
             ScriptCommand::Sync(batch) => batch.encode(),
             ScriptCommand::Exact(payment) => payment.encode(),
@@ -239,7 +239,7 @@ pub struct SyncBatch {
 }
 
 impl SyncBatch {
-    fn encode(&self) -> Result<EncodedCommand, CallFault> {
+    fn encode(&self) -> Result<EncodedCommand, CommandFault> {
         distinct(self.asks.iter().map(|ask| ask.key), CELLS_MAX)?;
         let mut asks = ScriptWriter::with_capacity(self.asks.len() * ASK_BYTES);
         self.asks.iter().for_each(|ask| ask.write(&mut asks));
@@ -278,7 +278,7 @@ pub struct KeyPayment {
 }
 
 impl Payment {
-    fn encode(&self) -> Result<EncodedCommand, CallFault> {
+    fn encode(&self) -> Result<EncodedCommand, CommandFault> {
         distinct(self.costs.iter().map(|cost| cost.key), COSTS_MAX)?;
         let mut costs = ScriptWriter::default();
         for cost in &self.costs {
@@ -305,23 +305,23 @@ pub(super) fn kind(is_window: bool) -> char {
 
 /// Checks the count and the distinctness of keys. A script reads all cells before it writes them, so that a
 /// repeated key would lose its first update.
-pub(super) fn distinct(keys: impl Iterator<Item = [u8; 16]>, max: usize) -> Result<(), CallFault> {
+pub(super) fn distinct(keys: impl Iterator<Item = [u8; 16]>, max: usize) -> Result<(), CommandFault> {
     let mut keys: Vec<_> = keys.collect();
     if keys.is_empty() || keys.len() > max {
-        return Err(CallFault::Count { found: keys.len(), max });
+        return Err(CommandFault::Count { found: keys.len(), max });
     }
     keys.sort_unstable();
     match keys.array_windows().any(|[one, next]| one == next) {
-        true => Err(CallFault::Twice),
+        true => Err(CommandFault::Twice),
         false => Ok(()),
     }
 }
 
-/// Why a call cannot be encoded.
+/// Why a command cannot be encoded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CallFault {
+pub enum CommandFault {
     /// No entries, or too many.
-    #[error("{found} in one call, which takes 1 to {max}")]
+    #[error("{found} in one command, which takes 1 to {max}")]
     Count {
         /// The number found.
         found: usize,
@@ -329,12 +329,12 @@ pub enum CallFault {
         max: usize,
     },
     /// A key occurs twice.
-    #[error("one key twice in one call")]
+    #[error("one key twice in one command")]
     Twice,
 }
 
-/// Cells of one sync: they occupy Redis for 0.25 ms. The fixed cost of a call equals about three cells: twice
-/// the cells per call would raise throughput by 4 %.
+/// Cells of one sync: they occupy Redis for 0.25 ms. The fixed cost of a command equals about three cells: twice
+/// the cells per command would raise throughput by 4 %.
 pub const CELLS_MAX: usize = 32;
 /// The most keys of one exact decision.
 pub const COSTS_MAX: usize = 8;
