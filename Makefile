@@ -94,7 +94,7 @@ test-examples: test-programs
 	@$(LINTED) scripts/stage examples cargo test --locked --doc
 
 test-python: test-programs
-	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage python $(PYTHON) -m pytest -q -rs -n 4 --dist loadgroup -m "not nightly and not simulated"
+	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage python $(PYTHON) -m pytest -q -rs -n 2 --dist loadgroup -m "not nightly and not simulated"
 
 test-ruby: test-programs
 	@TIDEGATE_BIN=$(TARGET)/debug/tidegate scripts/stage ruby clients/ruby/test/run
