@@ -110,7 +110,7 @@ fn what_some_hosts_do_not_need_others_use() {
 /// keeps after a few seconds, and keeps it.
 #[test]
 fn what_is_lent_is_there_within_seconds() {
-    for seed in 0..20 {
+    for seed in 0..if is_short() { 6 } else { 20 } {
         let mut world = World::new(seed, 2_000, Faults::default()).with_hosts(&[20, 4]);
         let busy = |number: usize| if number == 0 { 3.0 } else { 0.0 };
         world.run_strictly(8_000, busy);
@@ -160,7 +160,7 @@ fn what_is_lent_is_not_used_twice_where_redis_forgets() {
 /// has ended.
 #[test]
 fn a_replica_that_lacks_a_second_is_made_up_for() {
-    for seed in 0..10 {
+    for seed in 0..if is_short() { 4 } else { 10 } {
         let mut world = World::new(seed, 2_000, Faults::default()).with_hosts(&[100; 4]);
         let half = |busy: usize| move |number: usize| if (number < 2) == (busy == 0) { 2.0 } else { 0.02 };
         world.run_strictly(5_000 + 100 * seed, half(0));
