@@ -25,7 +25,7 @@ def some(rng, host):
     return rng.choice([(host.name,), BOTH])
 
 
-@kind("redis!", disturbs=True)
+@kind("redis!", disturbs=True, empties=True)
 def redis_killed(world, host, rng):
     """It comes back without its data."""
     world.redis.kill(world.redis.first)
@@ -41,7 +41,7 @@ def redis_stopped(world, host, rng):
     server.send_signal(signal.SIGCONT)
 
 
-@kind("redis!", disturbs=True)
+@kind("redis!", disturbs=True, empties=True)
 def redis_flushed(world, host, rng):
     for _ in range(rng.randint(1, 3)):
         world.redis.say(world.redis.first, rng.choice(["FLUSHALL", "FLUSHDB"]))

@@ -36,6 +36,7 @@ class Kind:
     restarts: bool  # the daemon ends in order and starts: nothing is lost if its state directory is well
     unkept: bool  # the state directory may not be written
     disturbs: bool  # the fleet: Redis is not heard, or a host is not
+    empties: bool  # Redis loses its data
     exits: frozenset[int]  # exit codes that may occur
     needs: tuple[str, ...]
     seconds: tuple[float, float]  # how long it lasts
@@ -53,6 +54,7 @@ def kind(
     restarts: bool = False,
     unkept: bool = False,
     disturbs: bool = False,
+    empties: bool = False,
     exits: tuple[int, ...] = (),
     needs: str = "",
     seconds: tuple[float, float] = (0.3, 2.0),
@@ -72,6 +74,7 @@ def kind(
             restarts=restarts,
             unkept=unkept,
             disturbs=disturbs or blind or restarts,
+            empties=empties,
             exits=frozenset(exits),
             needs=tuple(needs.split()),
             seconds=seconds,
