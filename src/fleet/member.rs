@@ -33,15 +33,14 @@ impl HostMember {
     /// Makes a member that has sent nothing yet, with the engine's rules.
     #[must_use]
     pub fn new(engine: Arc<Engine>, status: Arc<FleetStatus>, options: SyncOptions) -> HostMember {
-        let (checks_status, checks_seed) = (Arc::clone(&status), options.seed.rotate_left(17));
         let mut member = HostMember {
             sync: Sync::new(options, Arc::clone(&status)),
             permits: PermitSync::new(options.buckets, options.seed.rotate_left(31)),
             remote_checks: PendingChecks::new(
                 Arc::clone(&engine),
-                checks_status,
+                Arc::clone(&status),
                 options.buckets,
-                checks_seed,
+                options.seed.rotate_left(17),
             ),
             engine,
             status,

@@ -66,6 +66,15 @@ struct PendingCheck {
     on_reply: OnCheckReply,
 }
 
+impl PendingCheck {
+    /// Ends it without a reply. Dropping its replies so far refunds their payments.
+    fn end_unanswered(self, counts: &mut RemoteCheckCounts) {
+        counts.missed += 1;
+        drop(self.reply);
+        (self.on_reply)(None);
+    }
+}
+
 /// When Redis last reported a key, and the minimum time it keeps the key after that.
 #[derive(Clone, Copy, Debug)]
 struct LastReply {
@@ -157,12 +166,10 @@ impl PendingChecks {
         self.end_unanswered(payment.check.0, now);
     }
 
-    /// Ends a check without a reply. Dropping its replies so far refunds their payments.
+    /// Ends a check without a reply, and counts it for the breaker.
     fn end_unanswered(&mut self, number: u64, now: Timestamp) {
         if let Some(open) = self.checks.remove(&number) {
-            self.counts.missed += 1;
-            drop(open.reply);
-            (open.on_reply)(None);
+            open.end_unanswered(&mut self.counts);
             self.missed(now);
         }
     }
@@ -295,9 +302,7 @@ impl PendingChecks {
     /// Ends all checks without a reply.
     fn dismiss(&mut self) {
         for (_, open) in self.checks.drain() {
-            self.counts.missed += 1;
-            drop(open.reply);
-            (open.on_reply)(None);
+            open.end_unanswered(&mut self.counts);
         }
     }
 }

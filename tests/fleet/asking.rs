@@ -330,11 +330,11 @@ fn a_host_leaves_once_its_payments_are_answered() {
 }
 
 #[test]
-fn a_reply_to_a_client_that_has_gone_counts_as_late_and_pauses_nothing() {
+fn counts_reply_to_closed_connection_as_late_and_keeps_breaker_closed() {
     let mut host = Host::new(&Plan { burst: 100, ..TINY }, 0);
     let mut store = Store::default();
-    for gone in 1..20 {
-        let (mut out, us) = (Vec::new(), gone * 10_000);
+    for closed in 1..20 {
+        let (mut out, us) = (Vec::new(), closed * 10_000);
         let shortfalls = host.judge(false, None, true, us).expect_err("no token is here");
         host.park(shortfalls, false, false, us, &mut out);
         host.waiting.forget(|| true);
@@ -343,7 +343,7 @@ fn a_reply_to_a_client_that_has_gone_counts_as_late_and_pauses_nothing() {
             host.answered(&call, reply, us + 1_000, &mut Vec::new());
         }
         let counts = host.member.remote_checks().counts();
-        assert_eq!((counts.answered, counts.missed, counts.declined, counts.stopped), (0, gone, 0, 0));
+        assert_eq!((counts.answered, counts.missed, counts.declined, counts.stopped), (0, closed, 0, 0));
     }
 }
 
