@@ -205,7 +205,7 @@ mod tests {
     use super::CheckResults;
 
     #[test]
-    fn a_result_is_of_use_only_while_its_request_waits() {
+    fn answers_only_requests_that_still_wait() {
         let results = CheckResults::default();
         results.change(|open| open.by_number.insert(1, None));
         assert!(results.complete(1, None));

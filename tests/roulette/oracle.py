@@ -292,21 +292,14 @@ class Oracle:
         """
         loose = [self.loose[host, "fleet"] for host in self.hosts]
         disturbed = Spans((one.began - 0.5, one.ended + QUIET) for one in self.seen.applied if one.fault.kind.disturbs)
-        restarted = {
-            host: max(
-                (
-                    one.began
-                    for one in self.seen.applied
-                    if one.fault.host == host and (one.fault.kind.restarts or one.fault.kind.loses)
-                ),
-                default=self.seen.began,
-            )
-            for host in self.hosts
-        }
-        forgotten = sum(
-            all(one.began < at for at in restarted.values()) for one in self.seen.applied if one.fault.kind.empties
-        )
-        most = (2 + forgotten) * FLEET_BURST
+        restarts = [one for one in self.seen.applied if one.fault.kind.restarts or one.fault.kind.loses]
+        forgotten = [
+            one
+            for one in self.seen.applied
+            if one.fault.kind.empties
+            and set(self.hosts) <= {each.fault.host for each in restarts if each.began > one.began}
+        ]
+        most = (2 + len(forgotten)) * FLEET_BURST
         for user in {call.user for call in self.seen.calls if call.kind == "fleet"}:
             calls = [call for call in self.seen.calls if call.kind == "fleet" and call.user == user and call.passed]
             calls = [
