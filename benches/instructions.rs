@@ -50,7 +50,7 @@ struct Arguments {
     /// Write the rows of the table to this file as well
     #[arg(long)]
     json: Option<PathBuf>,
-    /// What `cargo bench` says, and `cargo test` does not
+    /// Passed by `cargo bench`, and not by `cargo test`
     #[arg(long, hide = true)]
     bench: bool,
     #[command(subcommand)]
@@ -59,12 +59,12 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// What runs under valgrind
+    /// The part that runs under valgrind
     #[command(hide = true)]
     Run { part: Part, times: u32 },
 }
 
-/// What is counted.
+/// The decision to count.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Part {
     /// Frame to frame.

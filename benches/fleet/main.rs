@@ -52,7 +52,7 @@ use clap::{Parser, Subcommand, ValueEnum};
 use machine::Machine;
 use report::Row;
 
-/// Measures what a fleet asks of Redis, and what that costs a host
+/// Measures the load of a fleet on Redis, and its cost to a host
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Repetitions
@@ -67,7 +67,7 @@ struct Arguments {
     /// Write the rows of the table to this file as well
     #[arg(long)]
     json: Option<PathBuf>,
-    /// What `cargo bench` says, and `cargo test` does not
+    /// Passed by `cargo bench`, and not by `cargo test`
     #[arg(long, hide = true)]
     bench: bool,
     #[command(subcommand)]
@@ -78,9 +78,9 @@ struct Arguments {
 enum Suite {
     /// Cells a second that one Redis carries, how long a call takes, memory of a cell
     Redis,
-    /// Eight hosts and a million keys in virtual time: cells a second, and what each host's part costs it
+    /// Eight hosts and a million keys in virtual time: cells a second, and the cost to each host
     Counted,
-    /// The same over a real Redis: cells a second, and what each host's talk costs it
+    /// The same over a real Redis: cells a second, and the cost to each host
     Hosts,
 }
 

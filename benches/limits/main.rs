@@ -61,7 +61,7 @@ struct Arguments {
     /// The daemon whose `replay` is measured
     #[arg(long, default_value = env!("CARGO_BIN_EXE_tidegate"))]
     daemon: PathBuf,
-    /// What `cargo bench` says, and `cargo test` does not
+    /// Passed by `cargo bench`, and not by `cargo test`
     #[arg(long, hide = true)]
     bench: bool,
     #[command(subcommand)]
@@ -84,9 +84,9 @@ enum Suite {
     Overrides,
     /// Work in progress: time, bytes, pauses
     Leases,
-    /// What it costs to read the machine
+    /// The cost of sampling the machine
     Sampler,
-    /// What a scrape costs
+    /// The cost of a scrape
     Scrape,
     /// A replay of 1 000 000 lines
     Replay,
@@ -95,13 +95,13 @@ enum Suite {
 /// The processes that this program starts are this program.
 #[derive(Debug, Subcommand)]
 enum Role {
-    /// Fills a table and says what it takes
+    /// Fills a table and prints its memory
     #[command(hide = true)]
     Hold { held: Held, keys: u32, hits: u32 },
-    /// Holds leases and says what each takes
+    /// Holds leases and prints the memory of each
     #[command(hide = true)]
     Lease { leases: u32 },
-    /// Reads a table of overrides and says what it takes
+    /// Reads a table of overrides and prints its memory
     #[command(hide = true)]
     Read { directory: PathBuf },
 }

@@ -13,7 +13,7 @@ use crate::report::{Bound, Row};
 use crate::rules;
 use crate::stopwatch::resident_bytes;
 
-/// What is filled.
+/// The table to fill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Held {
     TokenBucket,

@@ -64,7 +64,7 @@ struct Arguments {
     /// The daemon to measure
     #[arg(long, default_value = env!("CARGO_BIN_EXE_tidegate"))]
     daemon: PathBuf,
-    /// What `cargo bench` says, and `cargo test` does not
+    /// Passed by `cargo bench`, and not by `cargo test`
     #[arg(long, hide = true)]
     bench: bool,
     #[command(subcommand)]
@@ -77,7 +77,7 @@ enum Suite {
     P50,
     /// Decisions per second, 8 connections × 16 in flight
     Throughput,
-    /// What 64 requests in flight save
+    /// The saving by 64 requests in flight
     Batching,
     /// The slowest answers on a busy host
     Slice,
