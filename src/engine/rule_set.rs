@@ -16,8 +16,8 @@ use super::digest::{Digest, HashKey, KeyHash, Salt};
 use super::gate::{Gate, PoolShedding};
 use super::memory::MemoryKind;
 use super::pool::Pool;
-use super::request::Request;
-use super::slots::{Slot, Slots};
+use super::request::{Request, UNIT_REQUESTS};
+use super::slots::{Slot, Slots, find_or_assign};
 use super::snapshot::{FIRST_RULING, Heritage, fingerprint};
 use super::tag::Tag;
 use crate::clock::{Micros, Timestamp};
@@ -51,6 +51,8 @@ pub(super) struct CompiledDomain {
     pub(super) lists: Vec<(Slot, Mode)>,
     /// The numbers of disabled rules and list entries, in ascending order.
     disabled: Vec<u32>,
+    /// The units that its rules count in; [`CompiledRule::unit`] is an index here.
+    pub(super) units: Vec<Box<str>>,
     /// The slot of decisions that name no rule.
     pub(super) unnamed: Slot,
     /// By rank, the most important first.
@@ -82,6 +84,8 @@ pub(super) struct CompiledRule {
     /// Set for a rule with one quota and no options in a domain of rules only: one look-up decides.
     pub(super) simple: Option<SimpleRule>,
     pub(super) is_concurrency: bool,
+    /// The index of its unit; 0: requests.
+    pub(super) unit: usize,
     /// The tag and the salt, by allowance, that separate its states from incomparable ones.
     pub(super) states: Vec<(Tag, Salt)>,
     /// Counts changes of the quotas, modulo 256: buckets of another generation are converted.
@@ -116,6 +120,7 @@ impl CompiledRuleSet {
             rules: Vec::new(),
             lists: Vec::new(),
             disabled: Vec::new(),
+            units: vec![UNIT_REQUESTS.into()],
             unnamed: Slot::UNATTRIBUTED,
             priorities: Vec::new(),
             is_guarded: false,
@@ -293,9 +298,13 @@ impl Compiler<'_> {
 
     fn domain(&mut self, domain: &Arc<Domain>) -> CompiledDomain {
         let known = self.before.rules_by_name(domain.name());
-        let rules = domain.rules().iter();
-        let rules: Vec<CompiledRule> =
-            rules.map(|rule| self.rule(domain, rule, known.get(&*rule.name).copied())).collect();
+        let mut units = vec![UNIT_REQUESTS.into()];
+        let rules = domain.rules().iter().map(|rule| {
+            let unit = rule.unit.as_deref().and_then(|unit| find_or_assign(&mut units, unit, usize::MAX));
+            let compiled = self.rule(domain, rule, known.get(&*rule.name).copied());
+            CompiledRule { unit: unit.unwrap_or_default(), ..compiled }
+        });
+        let rules: Vec<CompiledRule> = rules.collect();
         let lists = domain.lists().iter().map(|entry| {
             let mode = match self.mode_of(domain, &entry.name, entry.mode) {
                 Mode::Shadow if entry.kind == ListKind::Exempt => Mode::Enforce,
@@ -310,6 +319,7 @@ impl Compiler<'_> {
             domain: Arc::clone(domain),
             disabled: disabled.map(|(number, _)| number).collect(),
             lists,
+            units,
             unnamed: self.slots.domain_slot(domain.name()),
             priorities: domain.priorities().iter().map(|name| self.slots.priority_slot(name)).collect(),
             is_guarded: rules.iter().any(|rule| rule.caller_sample.is_some()),
@@ -365,6 +375,7 @@ impl Compiler<'_> {
             fleet_blocks: everywhere,
             caller_sample: guarding,
             is_concurrency: rule.expires.is_some(),
+            unit: 0,
             states,
             generation,
         }

@@ -168,7 +168,7 @@ impl Slots {
 }
 
 /// Returns the index of a name, in the order of first use; `None`: it is new, and there are `most` names.
-fn find_or_assign(names: &mut Vec<Box<str>>, name: &str, most: usize) -> Option<usize> {
+pub(super) fn find_or_assign(names: &mut Vec<Box<str>>, name: &str, most: usize) -> Option<usize> {
     let known = names.iter().position(|known| **known == *name);
     known.or_else(|| {
         (names.len() < most).then(|| {

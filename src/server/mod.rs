@@ -22,7 +22,6 @@ mod pulse;
 mod request;
 mod stream;
 mod telemetry;
-mod units;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,8 +34,8 @@ pub use access::{DomainAccess, PoolAccess, PoolLimits};
 pub use connections::ConnectionLimits;
 pub use listener::{BindError, Listener, PassedSocketError};
 pub use pulse::ThreadHealth;
+pub use request::to_engine_cost;
 pub use telemetry::ServerCounters;
-pub use units::to_engine_cost;
 
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, SharedRemoteChecker, TICK_MILLIS};
