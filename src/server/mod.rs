@@ -2,7 +2,6 @@
 //! batch.
 
 mod accept;
-mod accepted_queue;
 mod access;
 mod activity;
 mod answer;
@@ -10,12 +9,10 @@ mod connection;
 mod connections;
 mod decision_thread;
 mod fair_queue;
-mod grants;
 mod listener;
 mod log_throttle;
 mod membership;
 mod memory_charge;
-mod missed;
 mod pending;
 mod processes;
 mod pulse;
@@ -45,9 +42,8 @@ use crate::sys;
 use connections::ConnectionRegistry;
 use decision_thread::DecisionThread;
 use log_throttle::LogThrottle;
-use missed::MissedReports;
 use processes::Processes;
-use telemetry::{ClientKind, NotPending};
+use telemetry::{ClientKind, MissedReports, NotPending};
 
 /// The settings of the server.
 #[derive(Debug)]
@@ -250,6 +246,7 @@ async fn run_housekeeping(shared: Arc<ServerState>) {
             shared.recorder.note(now.at, None, NotedKind::Tick);
         }
         engine.sweep(now);
+        shared.processes.forget_ended(engine);
         shared.pulse.beat_accepting(now.at);
         shared.missed.log_if_due(now.at);
     }

@@ -1,7 +1,6 @@
 //! Passes requests from frames to the engine, and writes the engine's answers as replies.
 
-use super::answer::AfterFrame;
-use super::grants::UnwrittenGrants;
+use super::answer::{AfterFrame, UnwrittenGrants};
 use super::membership::Membership;
 use crate::clock::{Micros, Now};
 use crate::engine::{
