@@ -1,7 +1,7 @@
-//! The compiled rule set in force: key hashes, tags and salts of states, counter slots and modes.
+//! The compiled rule set in force: key hashes, tags and salts of states, counter slots and modes; and its view for
+//! readers outside of the engine.
 
 mod comparable;
-mod kept;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -18,12 +18,14 @@ use super::memory::MemoryKind;
 use super::pool::Pool;
 use super::request::{Request, UNIT_REQUESTS};
 use super::slots::{Slot, Slots, find_or_assign};
-use super::snapshot::{FIRST_RULING, Heritage, fingerprint};
+use super::snapshot::{FIRST_RULING, Heritage, fingerprint, fingerprint_names};
 use super::tag::Tag;
 use crate::clock::{Micros, Timestamp};
 use crate::limit::Quota;
 use crate::rules::shed::{Shed, ShedPart};
-use crate::rules::{Domain, ListKind, Mode, OverTreatment, RefusedCost, Rule, RuleNames, Selection};
+use crate::rules::{
+    Domain, ListKind, Mode, NamedItem, OverTreatment, RefusedCost, Rule, RuleNames, Selection,
+};
 
 #[derive(Debug)]
 pub(super) struct CompiledRuleSet {
@@ -89,7 +91,7 @@ pub(super) struct CompiledRule {
     /// The tag and the salt, by allowance, that separate its states from incomparable ones.
     pub(super) states: Vec<(Tag, Salt)>,
     /// Counts changes of the quotas, modulo 256: buckets of another generation are converted.
-    generation: u8,
+    pub(super) generation: u8,
 }
 
 /// Compiles the configured rules with the operator overrides.
@@ -177,7 +179,7 @@ impl CompiledRuleSet {
         rules.map(|(rule, terms)| (&*rule.name, (rule, terms))).collect()
     }
 
-    fn each_rule(&self) -> impl Iterator<Item = (&Rule, &CompiledRule)> {
+    pub(super) fn each_rule(&self) -> impl Iterator<Item = (&Rule, &CompiledRule)> {
         self.domains.iter().flat_map(CompiledDomain::each_rule)
     }
 
@@ -288,7 +290,7 @@ impl Compiler<'_> {
             && self
                 .heritage
                 .names
-                .is_some_and(|names| names != rule_set.fingerprint(&self.engine.fingerprints))
+                .is_some_and(|names| names != fingerprint_names(&rule_set, &self.engine.fingerprints))
         {
             // The restored grants belong to other rules.
             rule_set.number += 1;
@@ -426,4 +428,31 @@ fn is_simple(domain: &Domain) -> bool {
         && domain.sheds().is_empty()
         && domain.priorities().is_empty()
         && domain.tree().is_empty()
+}
+
+/// The rules in force at one moment; they are not freed while this exists.
+#[derive(Clone, Debug)]
+pub struct InForce(Arc<CompiledRuleSet>);
+
+impl Engine {
+    /// Returns the rules in force.
+    #[must_use]
+    pub fn in_force(&self) -> InForce {
+        InForce(self.rule_set.load_full())
+    }
+}
+
+impl InForce {
+    /// The domains as read.
+    pub fn domains(&self) -> impl ExactSizeIterator<Item = &Arc<Domain>> {
+        self.0.domains.iter().map(|compiled| &compiled.domain)
+    }
+
+    /// All items with their effective modes: by domain, the limits in file order, then lists, then shedder
+    /// parts.
+    pub fn each(&self) -> impl Iterator<Item = NamedItem<'_>> {
+        self.0.domains.iter().flat_map(|compiled| {
+            compiled.domain.named().zip(compiled.modes()).map(|(named, mode)| NamedItem { mode, ..named })
+        })
+    }
 }

@@ -5,8 +5,8 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Weak};
 
 use super::control::RuleName;
+use super::counters::RuleTotals;
 use super::rule_set::CompiledRuleSet;
-use super::totals::RuleTotals;
 
 /// The counters of a rule, of decisions that name none, or, in an array of its own, of a priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
