@@ -1,6 +1,5 @@
 //! The check of one rule for one request. No state changes until all checks of the request are evaluated.
 
-mod block;
 mod charge;
 mod permits;
 mod soft;
@@ -13,6 +12,7 @@ use super::remote_check::Shortfall;
 use super::rule_set::CompiledRule;
 use super::shards::{Shard, Shards};
 use super::slots::Slot;
+use super::tag::BlockedUntil;
 use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::leaky_bucket::QueueWait;
 use crate::limit::{Outcome, Quota, QuotaLevel, share};
@@ -363,12 +363,63 @@ fn find_table_index<A: AlgorithmTable>(_: &A, shard: &Shard, digest: &Digest) ->
     A::table(shard).find_index(digest)
 }
 
+/// Blocks: a key that was refused once stays refused for a time.
 impl StageCheck {
-    pub(in crate::engine) fn state(&self) -> Digest {
+    #[inline]
+    pub(super) fn refused_until(mut self, until: Timestamp) -> StageCheck {
+        self.blocked_until = self.blocked_until.max(until);
+        self
+    }
+
+    /// Returns the remaining block of the key. An expired block has no effect until it is swept.
+    fn block_remaining(&self, now: Now, shard: &Shard) -> Micros {
+        let ends = shard.blocks.find(&self.digest).map_or(now.at, |BlockedUntil(ends)| *ends);
+        round_up_to_micros(ends.since(now.at))
+    }
+
+    pub(super) fn operator_block_remaining(&self, now: Now) -> Micros {
+        round_up_to_micros(self.blocked_until.since(now.at))
+    }
+
+    /// Without a limit only an operator's block refuses a key, which then has a level of 0.
+    fn judge_unlimited(&mut self, case: &CheckContext<'_>) {
+        let left = self.operator_block_remaining(case.now);
+        if left > Micros::ZERO && self.cost > 0 {
+            self.outcome = Outcome::Later(left);
+            self.level = Some(QuotaLevel { limit: 0, window: Micros::ZERO, remaining: 0, reset: left });
+        }
+    }
+
+    /// Starts the block of a limit that refuses with `Later`, and judges again to include it in the wait.
+    pub(super) fn block_key(&mut self, case: &CheckContext<'_>, shard: &mut Shard) {
+        let Some(lasts) = self.find_limit(case).and_then(|law| law.limit.block) else { return };
+        // An operator's block is no refusal by the limit.
+        if !matches!(self.outcome, Outcome::Later(_)) || self.blocked_until > case.now.at {
+            return;
+        }
+        if let Some(block) = shard.blocks.find_mut(&self.digest) {
+            if block.0 > case.now.at {
+                // Further requests do not extend the block.
+                return;
+            }
+            *block = BlockedUntil(case.now.at.after(lasts));
+        } else {
+            let block = BlockedUntil(case.now.at.after(lasts));
+            if !shard.blocks.insert_if_room(self.digest, block, case.shards.memory()) {
+                // A block must not evict another key's: without room the limit itself still refuses.
+                case.shards.count_evictions(1);
+                return;
+            }
+        }
+        self.look_up(case, shard);
+        self.judge(case, shard);
+    }
+
+    pub(super) fn state(&self) -> Digest {
         self.digest
     }
 
-    pub(in crate::engine) fn refund(&self, terms: &CompiledRule) -> LeaseCharge {
+    pub(super) fn refund(&self, terms: &CompiledRule) -> LeaseCharge {
         LeaseCharge {
             rule: terms.identity,
             digest: if self.beyond == Some(OverQuota::Elastic) { self.elastic_digest() } else { self.digest },
@@ -378,4 +429,8 @@ impl StageCheck {
             is_elastic: self.beyond == Some(OverQuota::Elastic),
         }
     }
+}
+
+fn round_up_to_micros(span: std::time::Duration) -> Micros {
+    Micros(u64::try_from(span.as_nanos().div_ceil(1_000)).unwrap_or(u64::MAX))
 }

@@ -11,9 +11,9 @@ mod switch;
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::counters::RuleTotals;
 use super::rule_set::Compiler;
 use super::slots::{NewSlot, Slots};
-use super::totals::RuleTotals;
 use super::{Engine, ReplacedRuleSet};
 use crate::clock::{Now, Timestamp};
 use crate::rules::{Domain, Mode};
@@ -239,7 +239,7 @@ impl Engine {
             slots: &mut slots,
         };
         let ruling = compiler.compile();
-        before.left_behind(&ruling, &self.fingerprints).into_iter().for_each(|rule| heritage.add(rule));
+        heritage.add_removed(&before, &ruling, &self.fingerprints);
         drop(heritage);
         self.pools.shedding(&ruling.configured_pools());
         self.shards.memory().share_out(&ruling.memory_kinds());

@@ -1,9 +1,13 @@
-//! Counters: plain arrays, one set per decision thread, which alone writes it. `totals.rs` sums them.
+//! Counters: plain arrays, one set per decision thread, which alone writes it, and their sums for readers.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use serde::{Deserialize, Serialize};
+
+use super::control::RuleName;
 use super::decision::Unmatched;
-use super::slots::{EVERY_SLOT, PRIORITY_SLOTS, Slot};
+use super::slots::{EVERY_SLOT, PRIORITY_SLOTS, Slot, Slots};
 use crate::terms::Verdict;
 
 /// The counters of one decision thread. Only that thread writes, except to slots that no rule set in use has.
@@ -151,10 +155,211 @@ impl ThreadCounters {
     }
 }
 
+/// Counts since the start.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Totals {
+    /// All decisions.
+    pub verdicts: VerdictTotals,
+    /// Requests for a domain without rules.
+    pub unmatched_domain: u64,
+    /// Requests that no rule matched.
+    pub unmatched_rule: u64,
+    /// Judgements that panicked.
+    pub panics: u64,
+    /// Evicted keys whose state was not fresh.
+    pub evictions: u64,
+    /// By rule, in the order of first use; the last entry sums rules without a slot.
+    pub rules: Vec<RuleTotals>,
+    /// Decisions whose reply names no rule, by domain; the last entry, with an empty name, is for no domain.
+    pub unnamed: Vec<(Box<str>, VerdictTotals)>,
+    /// Decisions by priority; the last entry sums priorities without a slot.
+    pub priorities: Vec<(Box<str>, VerdictTotals)>,
+    /// Durations of the timed decisions.
+    pub spans: SpanTotals,
+}
+
+/// The counts of one rule.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct RuleTotals {
+    /// The rule's domain.
+    pub domain: Box<str>,
+    /// The rule's name.
+    pub rule: Box<str>,
+    /// Decisions whose reply names the rule.
+    #[serde(rename = "decisions")]
+    pub verdicts: VerdictTotals,
+    /// Requests within the quota, also where another rule refused them.
+    pub pass: u64,
+    /// Requests within the quota that took their key past the rule's warning share.
+    pub near: u64,
+    /// Requests allowed above the quota.
+    pub over: u64,
+    /// Requests refused.
+    pub refuse: u64,
+    /// Requests that it would have refused if enforced.
+    pub would_refuse: u64,
+    /// How often it refused most callers right after a change.
+    #[serde(skip)]
+    pub guard: u64,
+}
+
+/// Decisions by verdict.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VerdictTotals {
+    /// Allowed.
+    pub allow: u64,
+    /// Over a limit of the caller.
+    pub limit: u64,
+    /// Allowed after a wait.
+    pub wait: u64,
+    /// On a deny list.
+    pub deny: u64,
+    /// Refused for lack of capacity of the host or the fleet.
+    pub shed: u64,
+}
+
+/// Decisions by duration.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SpanTotals {
+    /// Upper bounds in nanoseconds and the decisions above the previous bound; the last has no bound.
+    pub counts: Vec<(Option<u64>, u64)>,
+    /// The sum of all durations in nanoseconds.
+    pub nanos: u64,
+}
+
+impl Totals {
+    pub(super) fn sum(
+        threads: &[Arc<ThreadCounters>],
+        slots: &Slots,
+        evictions: u64,
+        guarded: &[(RuleName, u64)],
+    ) -> Totals {
+        let total =
+            |count: fn(&ThreadCounters) -> &Count| threads.iter().map(|thread| count(thread).get()).sum();
+        let rules = slots.rules().map(|(domain, rule, slot)| RuleTotals::sum(domain, rule, slot, threads));
+        let unnamed = slots
+            .domains()
+            .map(|(name, slot)| (name.into(), sum_verdicts(threads, |one| verdicts(one, slot))));
+        let priorities = slots.priorities().map(|(name, slot)| {
+            (name.into(), sum_verdicts(threads, |one| one.priorities.get(slot.number())))
+        });
+        let mut rules: Vec<RuleTotals> = rules.collect();
+        if let Some(others) = rules.last_mut() {
+            others.add(slots.removed_totals());
+        }
+        for (name, count) in guarded {
+            let is = |rule: &RuleTotals| *rule.domain == *name.domain && *rule.rule == *name.rule;
+            let place = rules.iter().position(is).unwrap_or(rules.len().saturating_sub(1));
+            if let Some(rule) = rules.get_mut(place) {
+                rule.guard += count;
+            }
+        }
+        let unnamed: Vec<_> = unnamed.collect();
+        let all = rules.iter().map(|rule| &rule.verdicts).chain(unnamed.iter().map(|(_, verdicts)| verdicts));
+        Totals {
+            verdicts: all.fold(VerdictTotals::default(), VerdictTotals::plus),
+            rules,
+            unnamed,
+            priorities: priorities.collect(),
+            unmatched_domain: total(|thread| &thread.unmatched_domain),
+            unmatched_rule: total(|thread| &thread.unmatched_rule),
+            panics: total(|thread| &thread.panics),
+            evictions,
+            spans: SpanTotals::sum(threads),
+        }
+    }
+}
+
+impl VerdictTotals {
+    /// Adds two counts.
+    #[must_use]
+    pub fn plus(self, more: &VerdictTotals) -> VerdictTotals {
+        VerdictTotals {
+            allow: self.allow + more.allow,
+            limit: self.limit + more.limit,
+            wait: self.wait + more.wait,
+            deny: self.deny + more.deny,
+            shed: self.shed + more.shed,
+        }
+    }
+}
+
+impl RuleTotals {
+    /// Returns the requests that the rule let pass, refused and would refuse.
+    #[must_use]
+    pub fn outcomes(&self) -> [u64; 3] {
+        [self.pass + self.near + self.over, self.refuse, self.would_refuse]
+    }
+
+    /// Adds counts and keeps the name of this rule.
+    pub(super) fn add(&mut self, more: &RuleTotals) {
+        self.verdicts = self.verdicts.plus(&more.verdicts);
+        self.pass += more.pass;
+        self.near += more.near;
+        self.over += more.over;
+        self.refuse += more.refuse;
+        self.would_refuse += more.would_refuse;
+        self.guard += more.guard;
+    }
+
+    pub(super) fn sum(domain: &str, rule: &str, slot: Slot, threads: &[Arc<ThreadCounters>]) -> RuleTotals {
+        let total = |check: CheckResult| {
+            let counts = threads.iter().filter_map(|thread| thread.rules.get(slot.number()));
+            counts.map(|counts| counts.get(check)).sum()
+        };
+        RuleTotals {
+            domain: domain.into(),
+            rule: rule.into(),
+            verdicts: sum_verdicts(threads, |one| verdicts(one, slot)),
+            pass: total(CheckResult::Pass),
+            near: total(CheckResult::Near),
+            over: total(CheckResult::Over),
+            refuse: total(CheckResult::Refuse),
+            would_refuse: total(CheckResult::WouldRefuse),
+            guard: 0,
+        }
+    }
+}
+
+impl SpanTotals {
+    fn sum(threads: &[Arc<ThreadCounters>]) -> SpanTotals {
+        let bounds = SPANS_NANOS.iter().copied().map(Some).chain([None]);
+        let count = |place: usize| {
+            threads.iter().filter_map(|thread| thread.spans.counts.get(place)).map(Count::get).sum()
+        };
+        SpanTotals {
+            counts: bounds.enumerate().map(|(place, bound)| (bound, count(place))).collect(),
+            nanos: threads.iter().map(|thread| thread.spans.nanos.get()).sum(),
+        }
+    }
+}
+
+fn verdicts(counters: &ThreadCounters, slot: Slot) -> Option<&Verdicts> {
+    counters.rules.get(slot.number()).map(|counts| &counts.verdicts)
+}
+
+fn sum_verdicts(
+    threads: &[Arc<ThreadCounters>],
+    of: impl Fn(&ThreadCounters) -> Option<&Verdicts> + Copy,
+) -> VerdictTotals {
+    let total = |verdict: Verdict| {
+        threads.iter().filter_map(|thread| of(thread)).map(|verdicts| verdicts.get(verdict)).sum()
+    };
+    VerdictTotals {
+        allow: total(Verdict::Allow),
+        limit: total(Verdict::Limit),
+        wait: total(Verdict::Wait),
+        deny: total(Verdict::Deny),
+        shed: total(Verdict::Shed),
+    }
+}
+
 const CHECKS: usize = CheckResult::WouldRefuse as usize + 1;
 
 /// Histogram bounds: 1, 2, 5 microseconds and so on to 0.1 s.
-pub(super) const SPANS_NANOS: [u64; 16] = [
+const SPANS_NANOS: [u64; 16] = [
     1_000,
     2_000,
     5_000,

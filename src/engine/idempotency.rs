@@ -3,11 +3,10 @@
 //! Refusals are not remembered. A name is looked up and recorded under one lock, so that only one of two
 //! concurrent requests is charged.
 
-use super::decision::{CheckedKeys, Decision, LimitView};
+use super::decision::{Conflict, Decision, LimitView};
 use super::digest::{Digest, HashKey, KeyHash};
-use super::name_table::NameTable;
 use super::request::{ByUnit, Charge, Descriptors, IdempotencyKey, Op, Request};
-use super::shards::Shards;
+use super::shards::{NameTable, Shards};
 use super::snapshot::{FIRST_RULING, SnapshotEntry};
 use super::sync::MutexGuard;
 use super::table::StateTable;
@@ -38,14 +37,6 @@ struct RequestName {
 pub(super) struct NamedRequest<'e> {
     name: RequestName,
     grants: MutexGuard<'e, StateTable<NamedGrant>>,
-}
-
-pub(super) enum KnownName {
-    /// The name is unknown or expired.
-    Unknown,
-    /// The name belongs to a request with other content.
-    OtherRequest,
-    Granted(Grant),
 }
 
 /// A remembered grant.
@@ -192,12 +183,15 @@ impl NamedRequest<'_> {
         self.name.digest
     }
 
-    pub(super) fn find_grant(&self, now: Now) -> KnownName {
-        match self.grants.find(&self.name.digest) {
-            Some(granted) if granted.nanos_until_fresh(Tag::NONE, now) == 0 => KnownName::Unknown,
-            None => KnownName::Unknown,
-            Some(granted) if granted.content_hash != self.name.content_hash => KnownName::OtherRequest,
-            Some(granted) => KnownName::Granted((*granted.grant).clone()),
+    /// Returns the grant of the name; `None` if the name is unknown or expired.
+    ///
+    /// # Errors
+    /// The name belongs to a request with other content.
+    pub(super) fn find_grant(&self, now: Now) -> Result<Option<Grant>, Conflict> {
+        let known = self.grants.find(&self.name.digest);
+        match known.filter(|granted| granted.nanos_until_fresh(Tag::NONE, now) > 0) {
+            Some(granted) if granted.content_hash != self.name.content_hash => Err(Conflict),
+            granted => Ok(granted.map(|granted| (*granted.grant).clone())),
         }
     }
 
@@ -264,14 +258,12 @@ impl Grant {
             verdict: self.verdict,
             binding,
             listed,
-            shedder: None,
             lease: self.lease,
             retry_after: Some(less(self.wait)),
-            priority: None,
             domain: Some(domain),
             notes: &workspace.notes,
             limits_by_index: &workspace.all,
-            checked_keys: CheckedKeys::Parts(&[]),
+            ..Decision::unlimited()
         }
     }
 }

@@ -9,9 +9,9 @@ use super::admission::{Admission, Intent, admit};
 use super::check::{CheckContext, CheckStage, StageCheck};
 use super::counters::{CheckResult, ThreadCounters};
 use super::decider::under_locks;
-use super::decision::{CheckedKeys, Decision, EngineAnswer, LimitView};
+use super::decision::{CheckedKeys, Conflict, Decision, EngineAnswer, LimitView};
 use super::gate::{Gate, GateRefusal, GateRequest};
-use super::idempotency::{Grant, KnownName, NamedRequest};
+use super::idempotency::{Grant, NamedRequest};
 use super::leases::{LeaseCost, LeaseResource, NewLease, Reservation, Session};
 use super::remote_check::Shortfalls;
 use super::request::{Op, Request};
@@ -65,21 +65,12 @@ impl<'d> Judgement<'d> {
             Op::Peek => None,
             Op::Acquire | Op::Hit => engine.idempotency.lock_request(request, &mut workspace.hash_buffer),
         };
-        match named.as_ref().map_or(KnownName::Unknown, |named| named.find_grant(self.now)) {
-            KnownName::Unknown => {}
-            KnownName::OtherRequest => return EngineAnswer::Conflict,
-            KnownName::Granted(grant) => {
-                let mut decision =
-                    grant.replay(self.rule_set.number, &self.compiled.domain, self.now, workspace);
-                let is_live = |lease: &u64| {
-                    session.is_some_and(|session| engine.leases.is_live(session, *lease, self.now))
-                };
-                decision.lease = decision.lease.filter(is_live);
-                let priority = self.compiled.domain.priority_place(request.priority, selection);
-                decision.priority = self.priority_name(priority);
-                self.count_decision(self.decision_slot(&decision), decision.verdict, priority);
-                return EngineAnswer::Decided(decision);
+        match named.as_ref().map_or(Ok(None), |named| named.find_grant(self.now)) {
+            Ok(None) => {}
+            Ok(Some(grant)) => {
+                return EngineAnswer::Decided(self.replay(&grant, selection, request, session, workspace));
             }
+            Err(Conflict) => return EngineAnswer::Conflict,
         }
         let name = named.as_ref().map(NamedRequest::digest);
         let reserved = match session.map(|session| engine.leases.reserve(session, name)) {
@@ -99,6 +90,26 @@ impl<'d> Judgement<'d> {
             );
         }
         answer
+    }
+
+    /// Returns the grant of an earlier request again, without its lease if that has ended.
+    fn replay<'w: 'd>(
+        &self,
+        grant: &Grant,
+        selection: &Selection<'_>,
+        request: &Request<'_>,
+        session: Option<&Session>,
+        workspace: &'w mut Workspace,
+    ) -> Decision<'d> {
+        let mut decision = grant.replay(self.rule_set.number, &self.compiled.domain, self.now, workspace);
+        let is_live = |lease: &u64| {
+            session.is_some_and(|session| self.engine.leases.is_live(session, *lease, self.now))
+        };
+        decision.lease = decision.lease.filter(is_live);
+        let priority = self.compiled.domain.priority_place(request.priority, selection);
+        decision.priority = self.priority_name(priority);
+        self.count_decision(self.decision_slot(&decision), decision.verdict, priority);
+        decision
     }
 
     /// Whether a retry gets the same answer. Not for work that was abandoned before its grant; unlimited
@@ -305,7 +316,6 @@ impl<'d> Judgement<'d> {
         Ok(Decision {
             verdict,
             binding: binding.map(|(_, view)| view),
-            listed: None,
             shedder,
             lease,
             retry_after: retry,
@@ -314,6 +324,7 @@ impl<'d> Judgement<'d> {
             notes: &workspace.notes,
             limits_by_index: &workspace.all,
             checked_keys: CheckedKeys::Parts(&workspace.checks),
+            ..Decision::unlimited()
         })
     }
 

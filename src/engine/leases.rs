@@ -8,11 +8,9 @@
 mod kept;
 mod lease;
 mod lease_table;
-mod not_held;
 mod numbers;
 mod reports;
 mod session;
-mod slab;
 mod wheel;
 
 use std::collections::HashSet;
@@ -31,7 +29,7 @@ use session::{HeldLeases, SessionHandle};
 
 pub(super) use lease::{Covers, NewLease, Ties};
 pub use lease::{LeaseCharge, LeaseCost, LeaseResource};
-pub use not_held::NotHeldTotals;
+pub(super) use session::Reservation;
 pub use session::{ConnectionEnd, ConnectionParams, OpenSession, Session, SessionError, WrongPool};
 
 #[derive(Debug)]
@@ -46,7 +44,7 @@ pub(super) struct Leases {
     /// Lower bound, in nanoseconds, of the next end of a lease or session by time.
     next_end_min: AtomicU64,
     ended: [AtomicU64; LEASE_END_REASONS],
-    not_held: not_held::RecentLeaseCounts,
+    not_held: [AtomicU64; 3],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -81,6 +79,28 @@ pub struct LeaseTotals {
     pub not_held: NotHeldTotals,
 }
 
+/// Why a session does not hold a lease that it named.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum NotHeld {
+    Ended,
+    Foreign,
+    /// This daemon has granted no lease of this number.
+    Unknown,
+}
+
+/// RELEASE and RENEW of leases that the session did not hold, since the start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct NotHeldTotals {
+    /// The lease had ended: released twice, expired, or ended with its process.
+    pub ended: u64,
+    /// Another session holds it.
+    pub foreign: u64,
+    /// This daemon has granted no lease of this number. An invented number counts as `ended` with a probability
+    /// of n / 2²⁴ for n leases held at once at the peak.
+    pub unknown: u64,
+}
+
 /// Receives the ties of ended leases, after all locks are released.
 pub(super) type ReleaseTies<'l> = &'l mut dyn FnMut(&Ties);
 
@@ -95,7 +115,7 @@ impl Leases {
             sessions: AtomicUsize::new(0),
             next_end_min: AtomicU64::new(u64::MAX),
             ended: Default::default(),
-            not_held: not_held::RecentLeaseCounts::default(),
+            not_held: Default::default(),
         }
     }
 
@@ -157,6 +177,11 @@ impl Leases {
             ConnectionEnd::Stays => {}
         }
         parting
+    }
+
+    pub(super) fn has_session(&self, session: &Session) -> bool {
+        let SessionHandle { table, member, generation, .. } = *session.0;
+        self.lock_table(table).member(member, generation).is_some()
     }
 
     pub(super) fn end_session(&self, session: &Session, at: Timestamp, loosen: ReleaseTies<'_>) {
@@ -323,10 +348,45 @@ impl Leases {
         }
     }
 
+    /// Counts a number that a session named and does not hold. It locks one table after the other, which is
+    /// acceptable for a client error: each lock is held no longer than to end a lease.
+    #[cold]
+    pub(super) fn count_not_held(&self, session: &Session, number: u64) {
+        let hidden = self.numbers.decode_index(number);
+        let mut why = NotHeld::Unknown;
+        for table_number in 0..TABLES {
+            let table = self.lock_table(table_number);
+            match table.find(hidden, number).map(|(_, lease)| lease.member) {
+                // The session is ending, and the lease with it.
+                Some(member) if (table_number, member) == (session.0.table, session.0.member) => {
+                    why = NotHeld::Ended;
+                }
+                Some(_) => {
+                    why = NotHeld::Foreign;
+                    break;
+                }
+                None if table.was_allocated(hidden) => why = NotHeld::Ended,
+                None => {}
+            }
+        }
+        if let Some(count) = self.not_held.get(why as usize) {
+            count.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    /// Forgets users without sessions and charges, and the old reports of one table per call.
+    pub(super) fn sweep(&self, now: Now) {
+        self.ledger.forget_users();
+        let mut table = self.lock_table(self.swept.fetch_add(1, Ordering::Relaxed));
+        table.members.iter_mut().for_each(|(_, member)| member.reports.forget_old(now.at));
+    }
+
     pub(super) fn totals(&self) -> LeaseTotals {
-        let ended = |why: LeaseEndReason| {
-            self.ended.get(why as usize).map_or(0, |count| count.load(Ordering::Relaxed))
+        let read = |counts: &[AtomicU64], why: usize| {
+            counts.get(why).map_or(0, |count| count.load(Ordering::Relaxed))
         };
+        let ended = |why: LeaseEndReason| read(&self.ended, why as usize);
+        let not_held = |why: NotHeld| read(&self.not_held, why as usize);
         LeaseTotals {
             live: self.live.load(Ordering::Relaxed) as u64,
             sessions: self.sessions.load(Ordering::Relaxed) as u64,
@@ -334,7 +394,11 @@ impl Leases {
             expired: ended(LeaseEndReason::Expired),
             session: ended(LeaseEndReason::Session),
             abandoned: ended(LeaseEndReason::Abandoned),
-            not_held: self.not_held.totals(),
+            not_held: NotHeldTotals {
+                ended: not_held(NotHeld::Ended),
+                foreign: not_held(NotHeld::Foreign),
+                unknown: not_held(NotHeld::Unknown),
+            },
         }
     }
 
@@ -348,7 +412,7 @@ impl Leases {
     }
 
     fn lock_table(&self, number: usize) -> MutexGuard<'_, LeaseTable> {
-        #[allow(clippy::indexing_slicing, reason = "there are BOOKS of them, and the modulus is below that")]
+        #[allow(clippy::indexing_slicing, reason = "there are TABLES of them, and the modulus is below that")]
         self.tables[number % TABLES].lock()
     }
 
@@ -395,50 +459,3 @@ const USER_SESSIONS_MAX: usize = 4_096;
 const REPORTS_AT_ONCE: usize = 1_024;
 
 const LEASE_END_REASONS: usize = 4;
-
-/// A counted lease that is not granted yet; dropping it frees the count.
-#[derive(Debug)]
-pub(in crate::engine) struct Reservation<'l> {
-    leases: &'l Leases,
-    session: &'l Session,
-    name: Option<Digest>,
-}
-
-impl<'l> Reservation<'l> {
-    pub(in crate::engine) fn session(&self) -> &'l Session {
-        self.session
-    }
-
-    pub(in crate::engine) fn name(&self) -> Option<Digest> {
-        self.name
-    }
-
-    /// Grants the lease and returns its number. `None`: the session has ended, or the request was abandoned.
-    pub(in crate::engine) fn grant(self, new: &NewLease<'_>, now: Now) -> Option<u64> {
-        let (leases, session) = (self.leases, self.session);
-        let SessionHandle { table, member, generation, connection, .. } = *session.0;
-        let mut table = leases.lock_table(table);
-        let owner = table.member(member, generation)?;
-        if owner.reports.take(connection, new.request, now.at) {
-            return None;
-        }
-        let number =
-            table.grant(member, connection, new, now.at, |place| leases.numbers.encode_number(place))?;
-        drop(table);
-        leases.lower_next_end(now.at.after(new.ttl));
-        self.keep();
-        Some(number)
-    }
-
-    /// Keeps the count beyond the reservation.
-    pub(super) fn keep(self) {
-        std::mem::forget(self);
-    }
-}
-
-impl Drop for Reservation<'_> {
-    fn drop(&mut self) {
-        self.session.0.holdings.release();
-        self.leases.live.fetch_sub(1, Ordering::Relaxed);
-    }
-}

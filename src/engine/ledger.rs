@@ -112,6 +112,9 @@ impl Account {
 
     /// Charges bytes without a check, after [`Account::has_room`].
     pub(super) fn charge(&self, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
         self.bytes.fetch_add(bytes, Ordering::Relaxed);
         self.all.bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -125,6 +128,9 @@ impl Account {
 
     /// Takes back `bytes` of a charge.
     pub fn shrink(&self, bytes: usize) {
+        if bytes == 0 {
+            return;
+        }
         let own = self.bytes.fetch_sub(bytes, Ordering::Relaxed);
         let total = self.all.bytes.fetch_sub(bytes, Ordering::Relaxed);
         assert!(own >= bytes && total >= bytes, "more is given back than was charged");

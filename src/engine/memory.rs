@@ -47,19 +47,19 @@ impl Memory {
 
     /// Guarantees a share to each of these kinds, and none to others.
     pub(super) fn share_out(&self, kinds: &[MemoryKind]) {
-        for kind in ALL {
-            let share = if kinds.contains(&kind) { self.bytes_max / SURE_SHARE } else { 0 };
-            self.usage(kind).share.store(share, Ordering::Relaxed);
+        for (number, usage) in self.by_kind.iter().enumerate() {
+            let is_used = kinds.iter().any(|kind| *kind as usize == number);
+            let share = if is_used { self.bytes_max / SURE_SHARE } else { 0 };
+            usage.share.store(share, Ordering::Relaxed);
         }
     }
 
     /// Claims `bytes` for tables of a kind; false: they do not fit.
     pub(super) fn claim(&self, kind: MemoryKind, bytes: usize) -> bool {
         let _claiming = self.claiming.lock();
-        let others =
-            ALL.iter().filter(|other| **other != kind).map(|other| self.usage(*other).claimed_bytes());
-        let left = self.bytes_max.saturating_sub(others.sum());
         let used = self.usage(kind);
+        let others = self.by_kind.iter().filter(|other| !std::ptr::eq(*other, used));
+        let left = self.bytes_max.saturating_sub(others.map(KindUsage::claimed_bytes).sum());
         // Guaranteed even if other kinds took more than was left: the reserve pays until they shrink.
         let most = left.max(used.share.load(Ordering::Relaxed)).min(self.max_bytes(kind));
         if bytes > self.budget.saturating_sub(self.bytes()) {
@@ -107,20 +107,7 @@ pub(super) const fn usable(bytes_max: usize) -> usize {
     bytes_max - bytes_max / REBUILD_SHARE
 }
 
-const KINDS: usize = 10;
-
-const ALL: [MemoryKind; KINDS] = [
-    MemoryKind::Buckets,
-    MemoryKind::Windows,
-    MemoryKind::SlidingWindows,
-    MemoryKind::Logs,
-    MemoryKind::InProgress,
-    MemoryKind::Shares,
-    MemoryKind::Places,
-    MemoryKind::Blocks,
-    MemoryKind::SoftStates,
-    MemoryKind::IdempotencyKeys,
-];
+const KINDS: usize = MemoryKind::IdempotencyKeys as usize + 1;
 
 /// 1/16 of the budget is reserved for rebuilds.
 const REBUILD_SHARE: usize = 16;

@@ -15,7 +15,6 @@ mod fleet;
 mod footprint;
 mod gate;
 mod idempotency;
-mod in_force;
 #[cfg(test)]
 #[cfg(feature = "interleavings")]
 mod interleavings;
@@ -23,7 +22,6 @@ mod judgement;
 mod leases;
 mod ledger;
 mod memory;
-mod name_table;
 mod permits;
 mod pool;
 mod refundable_costs;
@@ -39,7 +37,6 @@ pub mod snapshot;
 mod sync;
 mod table;
 mod tag;
-mod totals;
 mod work;
 mod workspace;
 
@@ -52,6 +49,7 @@ pub use control::{
     Alarm, BlockedKey, ControlEvent, FleetChange, FleetOverrides, HostOverrides, KeyError, RuleName,
     RuleNameError, Switch, SwitchError, SwitchOrigin, SwitchView, Target,
 };
+pub use counters::{RuleTotals, SpanTotals, Totals, VerdictTotals};
 pub use decider::Decider;
 pub use decision::{ChargeError, Conflict, Decision, EngineAnswer, LimitView, RuleCheck, Unmatched};
 pub use digest::HashKey;
@@ -60,7 +58,6 @@ pub use fleet::{
     ShareReply, ShareReport, SharedKey, WindowTurns,
 };
 pub use footprint::{KeyFootprint, bytes_per_key, bytes_per_rule_key, keys_within};
-pub use in_force::InForce;
 pub use leases::{
     ConnectionEnd, ConnectionParams, LeaseTotals, NotHeldTotals, OpenSession, Session, SessionError,
     WrongPool,
@@ -76,7 +73,7 @@ pub use request::{
     Amount, ByUnit, Charge, Cost, Descriptors, IdempotencyKey, Op, RefundBy, Request, UNIT_REQUESTS,
     UnitNumbers,
 };
-pub use totals::{RuleTotals, SpanTotals, Totals, VerdictTotals};
+pub use rule_set::InForce;
 pub use work::HostSignals;
 
 /// The size from which memory is counted as mapped, re-exported for users of the engine.

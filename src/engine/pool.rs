@@ -14,7 +14,6 @@ use arc_swap::ArcSwapOption;
 use serde::{Deserialize, Serialize};
 
 use controller::PoolController;
-use reserve::OtherHosts;
 pub use reserve::{OtherHostsSums, PoolReserve};
 
 use super::gate::PoolShedding;
@@ -40,7 +39,7 @@ pub(super) struct Pool {
     critical: AtomicU32,
     noncritical: AtomicU32,
     /// The sums of the pool's other hosts.
-    other_hosts: Mutex<OtherHosts>,
+    other_hosts: Mutex<Option<OtherHostsSums>>,
     /// Whether the reserve has refused a request since the flag was last taken.
     is_refusing: AtomicBool,
     /// The severity s, as the bits of an `f64`.
@@ -375,7 +374,8 @@ impl Pool {
     fn reserve_view(&self, watch: &PoolShedding, at: Timestamp) -> Option<ReserveView> {
         watch.mode(ShedPart::Fleet)?;
         let reserve = watch.shed.fleet.as_ref()?.reserve;
-        let elsewhere = self.other_hosts.lock().valid_sums(at).map(|(sums, age)| OtherHostsView {
+        let others = *self.other_hosts.lock();
+        let elsewhere = others.and_then(|others| others.valid_sums(at)).map(|(sums, age)| OtherHostsView {
             slots: sums.slots,
             critical: sums.critical,
             noncritical: sums.noncritical,

@@ -151,20 +151,13 @@ pub enum ByUnit<'a, N> {
     Units(&'a dyn UnitNumbers<N>),
 }
 
-/// Numbers by unit, in any representation: the engine queries the units of its rules without copies.
+/// Numbers by unit, in any representation: the engine reads the units of its rules without copies.
 pub trait UnitNumbers<N>: fmt::Debug {
-    /// Returns the number in one unit, if given.
-    fn find(&self, unit: &str) -> Option<N>;
-
     /// Visits each given unit with its number.
     fn each(&self, visit: &mut dyn FnMut(&str, N));
 }
 
 impl<N: Copy + fmt::Debug> UnitNumbers<N> for Vec<(&str, N)> {
-    fn find(&self, unit: &str) -> Option<N> {
-        self.iter().find(|(name, _)| *name == unit).map(|(_, number)| *number)
-    }
-
     fn each(&self, visit: &mut dyn FnMut(&str, N)) {
         self.iter().for_each(|(unit, number)| visit(unit, *number));
     }
@@ -177,8 +170,22 @@ impl<N: Copy> ByUnit<'_, N> {
     pub fn in_unit(&self, unit: &str) -> Option<N> {
         match self {
             ByUnit::Requests(number) => (unit == UNIT_REQUESTS).then_some(*number),
-            ByUnit::Units(units) => units.find(unit),
+            ByUnit::Units(units) => {
+                let mut found = None;
+                units.each(&mut |name, number| found = found.or((name == unit).then_some(number)));
+                found
+            }
         }
+    }
+
+    /// Sets `numbers` to those in `units`, in one pass: a frame has room for thousands of units.
+    pub(super) fn read_into(&self, units: &[Box<str>], numbers: &mut Vec<Option<N>>) {
+        numbers.clear();
+        numbers.resize(units.len(), None);
+        self.each(&mut |name, number| {
+            let known = units.iter().zip(numbers.iter_mut()).find(|(unit, _)| ***unit == *name);
+            known.into_iter().for_each(|(_, slot)| *slot = slot.or(Some(number)));
+        });
     }
 
     /// Visits each given unit with its number.

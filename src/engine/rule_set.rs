@@ -1,7 +1,7 @@
-//! The compiled rule set in force: key hashes, tags and salts of states, counter slots and modes.
+//! The compiled rule set in force: key hashes, tags and salts of states, counter slots and modes; and its view for
+//! readers outside of the engine.
 
 mod comparable;
-mod kept;
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -16,14 +16,16 @@ use super::digest::{Digest, HashKey, KeyHash, Salt};
 use super::gate::{Gate, PoolShedding};
 use super::memory::MemoryKind;
 use super::pool::Pool;
-use super::request::Request;
-use super::slots::{Slot, Slots};
-use super::snapshot::{FIRST_RULING, Heritage, fingerprint};
+use super::request::{Request, UNIT_REQUESTS};
+use super::slots::{Slot, Slots, find_or_assign};
+use super::snapshot::{FIRST_RULING, Heritage, fingerprint, fingerprint_names};
 use super::tag::Tag;
 use crate::clock::{Micros, Timestamp};
 use crate::limit::Quota;
 use crate::rules::shed::{Shed, ShedPart};
-use crate::rules::{Domain, ListKind, Mode, OverTreatment, RefusedCost, Rule, RuleNames, Selection};
+use crate::rules::{
+    Domain, ListKind, Mode, NamedItem, OverTreatment, RefusedCost, Rule, RuleNames, Selection,
+};
 
 #[derive(Debug)]
 pub(super) struct CompiledRuleSet {
@@ -51,6 +53,8 @@ pub(super) struct CompiledDomain {
     pub(super) lists: Vec<(Slot, Mode)>,
     /// The numbers of disabled rules and list entries, in ascending order.
     disabled: Vec<u32>,
+    /// The units that its rules count in; [`CompiledRule::unit`] is an index here.
+    pub(super) units: Vec<Box<str>>,
     /// The slot of decisions that name no rule.
     pub(super) unnamed: Slot,
     /// By rank, the most important first.
@@ -82,10 +86,12 @@ pub(super) struct CompiledRule {
     /// Set for a rule with one quota and no options in a domain of rules only: one look-up decides.
     pub(super) simple: Option<SimpleRule>,
     pub(super) is_concurrency: bool,
+    /// The index of its unit; 0: requests.
+    pub(super) unit: usize,
     /// The tag and the salt, by allowance, that separate its states from incomparable ones.
     pub(super) states: Vec<(Tag, Salt)>,
     /// Counts changes of the quotas, modulo 256: buckets of another generation are converted.
-    generation: u8,
+    pub(super) generation: u8,
 }
 
 /// Compiles the configured rules with the operator overrides.
@@ -116,6 +122,7 @@ impl CompiledRuleSet {
             rules: Vec::new(),
             lists: Vec::new(),
             disabled: Vec::new(),
+            units: vec![UNIT_REQUESTS.into()],
             unnamed: Slot::UNATTRIBUTED,
             priorities: Vec::new(),
             is_guarded: false,
@@ -172,7 +179,7 @@ impl CompiledRuleSet {
         rules.map(|(rule, terms)| (&*rule.name, (rule, terms))).collect()
     }
 
-    fn each_rule(&self) -> impl Iterator<Item = (&Rule, &CompiledRule)> {
+    pub(super) fn each_rule(&self) -> impl Iterator<Item = (&Rule, &CompiledRule)> {
         self.domains.iter().flat_map(CompiledDomain::each_rule)
     }
 
@@ -283,7 +290,7 @@ impl Compiler<'_> {
             && self
                 .heritage
                 .names
-                .is_some_and(|names| names != rule_set.fingerprint(&self.engine.fingerprints))
+                .is_some_and(|names| names != fingerprint_names(&rule_set, &self.engine.fingerprints))
         {
             // The restored grants belong to other rules.
             rule_set.number += 1;
@@ -293,9 +300,13 @@ impl Compiler<'_> {
 
     fn domain(&mut self, domain: &Arc<Domain>) -> CompiledDomain {
         let known = self.before.rules_by_name(domain.name());
-        let rules = domain.rules().iter();
-        let rules: Vec<CompiledRule> =
-            rules.map(|rule| self.rule(domain, rule, known.get(&*rule.name).copied())).collect();
+        let mut units = vec![UNIT_REQUESTS.into()];
+        let rules = domain.rules().iter().map(|rule| {
+            let unit = rule.unit.as_deref().and_then(|unit| find_or_assign(&mut units, unit, usize::MAX));
+            let compiled = self.rule(domain, rule, known.get(&*rule.name).copied());
+            CompiledRule { unit: unit.unwrap_or_default(), ..compiled }
+        });
+        let rules: Vec<CompiledRule> = rules.collect();
         let lists = domain.lists().iter().map(|entry| {
             let mode = match self.mode_of(domain, &entry.name, entry.mode) {
                 Mode::Shadow if entry.kind == ListKind::Exempt => Mode::Enforce,
@@ -310,6 +321,7 @@ impl Compiler<'_> {
             domain: Arc::clone(domain),
             disabled: disabled.map(|(number, _)| number).collect(),
             lists,
+            units,
             unnamed: self.slots.domain_slot(domain.name()),
             priorities: domain.priorities().iter().map(|name| self.slots.priority_slot(name)).collect(),
             is_guarded: rules.iter().any(|rule| rule.caller_sample.is_some()),
@@ -365,6 +377,7 @@ impl Compiler<'_> {
             fleet_blocks: everywhere,
             caller_sample: guarding,
             is_concurrency: rule.expires.is_some(),
+            unit: 0,
             states,
             generation,
         }
@@ -415,4 +428,31 @@ fn is_simple(domain: &Domain) -> bool {
         && domain.sheds().is_empty()
         && domain.priorities().is_empty()
         && domain.tree().is_empty()
+}
+
+/// The rules in force at one moment; they are not freed while this exists.
+#[derive(Clone, Debug)]
+pub struct InForce(Arc<CompiledRuleSet>);
+
+impl Engine {
+    /// Returns the rules in force.
+    #[must_use]
+    pub fn in_force(&self) -> InForce {
+        InForce(self.rule_set.load_full())
+    }
+}
+
+impl InForce {
+    /// The domains as read.
+    pub fn domains(&self) -> impl ExactSizeIterator<Item = &Arc<Domain>> {
+        self.0.domains.iter().map(|compiled| &compiled.domain)
+    }
+
+    /// All items with their effective modes: by domain, the limits in file order, then lists, then shedder
+    /// parts.
+    pub fn each(&self) -> impl Iterator<Item = NamedItem<'_>> {
+        self.0.domains.iter().flat_map(|compiled| {
+            compiled.domain.named().zip(compiled.modes()).map(|(named, mode)| NamedItem { mode, ..named })
+        })
+    }
 }

@@ -7,8 +7,9 @@ use super::check::SoftState;
 use super::digest::Digest;
 use super::fleet::SyncQueue;
 use super::memory::{Memory, MemoryKind};
+use super::snapshot::copy_pieces;
 use super::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
-use super::table::StateTable;
+use super::table::{AnyTable, StateTable};
 use super::tag::{BlockedUntil, TableState};
 use crate::clock::{Micros, Now, Timestamp};
 use crate::limit::concurrency::LeaseCount;
@@ -96,14 +97,22 @@ impl Shard {
         self.in_progress.find(digest).map_or(0, |state| state.count())
     }
 
-    fn keys(&self) -> usize {
-        self.buckets.len()
-            + self.windows.len()
-            + self.sliding_windows.len()
-            + self.logs.len()
-            + self.in_progress.len()
-            + self.shares.len()
-            + self.permits.len()
+    /// All tables: those with a state of each key, then those of blocks and soft states.
+    pub(super) fn tables(&mut self) -> ([&mut dyn AnyTable; 7], [&mut dyn AnyTable; 2]) {
+        let of_keys: [&mut dyn AnyTable; 7] = [
+            &mut self.buckets,
+            &mut self.windows,
+            &mut self.sliding_windows,
+            &mut self.logs,
+            &mut self.in_progress,
+            &mut self.shares,
+            &mut self.permits,
+        ];
+        (of_keys, [&mut self.blocks, &mut self.soft_states])
+    }
+
+    fn keys(&mut self) -> usize {
+        self.tables().0.iter().map(|table| table.len()).sum()
     }
 }
 
@@ -208,15 +217,17 @@ impl Sweeper {
         while self.owed_nanos >= shard_nanos {
             self.owed_nanos -= shard_nanos;
             let shard = self.shard;
-            sweep(shards, shard, |shard| &mut shard.buckets, now);
-            sweep(shards, shard, |shard| &mut shard.windows, now);
-            sweep(shards, shard, |shard| &mut shard.sliding_windows, now);
-            sweep(shards, shard, |shard| &mut shard.logs, now);
-            sweep(shards, shard, |shard| &mut shard.in_progress, now);
-            sweep(shards, shard, |shard| &mut shard.shares, now);
-            sweep(shards, shard, |shard| &mut shard.permits, now);
-            sweep(shards, shard, |shard| &mut shard.blocks, now);
-            sweep(shards, shard, |shard| &mut shard.soft_states, now);
+            // Releases the lock between steps.
+            let sweep = |table: usize| {
+                let mut shard = shards.lock(shard);
+                let (of_keys, others) = shard.tables();
+                let table = of_keys.into_iter().chain(others).nth(table);
+                table.map(|table| table.sweep(STEP_BUCKETS, &shards.memory, now))
+            };
+            let mut table = 0;
+            while let Some(is_done) = sweep(table) {
+                table += usize::from(is_done);
+            }
             self.shard = (self.shard + 1) % SHARDS;
             round_ends |= self.shard == 0;
         }
@@ -234,15 +245,56 @@ fn take_set_bits(bits: &AtomicU64) -> impl Iterator<Item = usize> + use<> {
     })
 }
 
-/// Sweeps one table, releasing the lock between steps.
-fn sweep<S: TableState>(
-    shards: &Shards,
-    shard: usize,
-    table: fn(&mut Shard) -> &mut StateTable<S>,
-    now: Now,
-) {
-    while !table(&mut shards.lock(shard)).sweep(STEP_BUCKETS, &shards.memory, now) {}
+/// A table of what is remembered of a name for a time, in shards of its own.
+#[derive(Debug)]
+pub(super) struct NameTable<S>(Box<[Mutex<StateTable<S>>]>);
+
+impl<S: TableState + Clone> NameTable<S> {
+    pub(super) fn new() -> NameTable<S> {
+        NameTable(
+            (0..NAME_SHARDS).map(|_| Mutex::new(StateTable::new(MemoryKind::IdempotencyKeys))).collect(),
+        )
+    }
+
+    /// Locks the shard of a name. Lock order: before any shard of states.
+    pub(super) fn lock(&self, name: &Digest) -> MutexGuard<'_, StateTable<S>> {
+        #[allow(
+            clippy::indexing_slicing,
+            reason = "there are NAME_SHARDS of them, and the shard is below that"
+        )]
+        self.0[name.shard(NAME_SHARDS)].lock()
+    }
+
+    /// Sets the state of a name.
+    pub(super) fn put(&self, name: Digest, state: S, shards: &Shards, now: Now) {
+        let evicted = self.lock(&name).restore_entry(name, state, shards.memory(), now);
+        shards.count_evictions(evicted);
+    }
+
+    pub(super) fn forget(&self, name: &Digest, shards: &Shards) {
+        self.lock(name).remove(name, shards.memory());
+    }
+
+    /// Removes expired names.
+    pub(super) fn sweep(&self, shards: &Shards, now: Now) {
+        for shard in &self.0 {
+            while !shard.lock().sweep(STEP_BUCKETS, shards.memory(), now) {}
+        }
+    }
+
+    /// Copies all names that have not expired, a piece per lock.
+    pub(super) fn copy_out(&self, now: Now, mut visit: impl FnMut(Digest, S)) {
+        for shard in &self.0 {
+            let piece = &mut |from, size, copies: &mut Vec<(Digest, S)>| {
+                shard.lock().copy_piece(from, size, now, copies)
+            };
+            copy_pieces(piece, &mut |copies| copies.for_each(|(name, state)| visit(name, state)));
+        }
+    }
 }
+
+/// Few requests have a name, so a few locks keep threads apart.
+const NAME_SHARDS: usize = 16;
 
 /// A judgement keeps its shards in a 64-bit set. Small shards are swept and grown quickly.
 pub(super) const SHARDS: usize = 64;

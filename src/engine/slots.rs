@@ -5,8 +5,8 @@ use std::sync::atomic::{Ordering, fence};
 use std::sync::{Arc, Weak};
 
 use super::control::RuleName;
+use super::counters::RuleTotals;
 use super::rule_set::CompiledRuleSet;
-use super::totals::RuleTotals;
 
 /// The counters of a rule, of decisions that name none, or, in an array of its own, of a priority.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -168,7 +168,7 @@ impl Slots {
 }
 
 /// Returns the index of a name, in the order of first use; `None`: it is new, and there are `most` names.
-fn find_or_assign(names: &mut Vec<Box<str>>, name: &str, most: usize) -> Option<usize> {
+pub(super) fn find_or_assign(names: &mut Vec<Box<str>>, name: &str, most: usize) -> Option<usize> {
     let known = names.iter().position(|known| **known == *name);
     known.or_else(|| {
         (names.len() < most).then(|| {

@@ -13,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use crate::clock::Timestamp;
 
 pub(super) use copy::copy_pieces;
-pub(super) use heritage::{Heritage, fingerprint};
+pub(super) use heritage::{Heritage, fingerprint, fingerprint_names};
 pub(super) use put_back::FIRST_RULING;
 pub use put_back::{InvalidEntry, Restore};
 

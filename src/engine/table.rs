@@ -48,10 +48,6 @@ impl<S: TableState> StateTable<S> {
         StateTable { entries: HashTable::new(), sweep_at: 0, kind, layout: 0 }
     }
 
-    pub(super) fn len(&self) -> usize {
-        self.entries.len()
-    }
-
     #[inline]
     pub(super) fn find(&self, digest: &Digest) -> Option<&S> {
         self.entries.find(digest.hash(), |entry| entry.digest.is_same_state(digest)).map(|entry| &entry.state)
@@ -165,37 +161,6 @@ impl<S: TableState> StateTable<S> {
         self.entries.iter().for_each(|entry| visit(&entry.digest, &entry.state));
     }
 
-    pub(super) fn remove(&mut self, digest: &Digest, memory: &Memory) {
-        let is = |entry: &TableEntry<S>| entry.digest.is_same_state(digest);
-        if let Ok(found) = self.entries.find_entry(digest.hash(), is) {
-            let (entry, _) = found.remove();
-            memory.settle(self.kind, entry.state.heap_bytes(), 0);
-        }
-    }
-
-    /// Drops fresh states from the next `buckets` buckets. Returns whether those were the last, and then
-    /// shrinks a mostly empty table.
-    pub(super) fn sweep(&mut self, buckets: usize, memory: &Memory, now: Now) -> bool {
-        let end = self.entries.num_buckets().min(self.sweep_at.saturating_add(buckets));
-        for place in self.sweep_at..end {
-            if self.entries.get_bucket(place).is_some_and(|entry| entry.nanos_until_fresh(now) == 0) {
-                self.remove_at(place, memory);
-            }
-        }
-        self.sweep_at = end;
-        if end < self.entries.num_buckets() {
-            return false;
-        }
-        self.sweep_at = 0;
-        if self.entries.len() < self.entries.num_buckets() / SHRINK_BELOW {
-            let before = self.bytes();
-            self.layout += 1;
-            self.entries.shrink_to(self.entries.len() * 2, TableEntry::hash);
-            memory.settle(self.kind, before, self.bytes());
-        }
-        true
-    }
-
     fn remove_at(&mut self, place: usize, memory: &Memory) {
         if let Ok(entry) = self.entries.get_bucket_entry(place) {
             let (entry, _) = entry.remove();
@@ -291,6 +256,53 @@ impl<S: TableState> StateTable<S> {
         self.layout += 1;
         self.sweep_at = 0;
         memory.settle(self.kind, both, self.bytes());
+    }
+}
+
+/// A table of any kind of state.
+pub(super) trait AnyTable {
+    fn len(&self) -> usize;
+
+    /// Removes the state of a key. Returns whether there was one.
+    fn remove(&mut self, digest: &Digest, memory: &Memory) -> bool;
+
+    /// Drops fresh states from the next `buckets` buckets. Returns whether those were the last, and then shrinks a
+    /// mostly empty table.
+    fn sweep(&mut self, buckets: usize, memory: &Memory, now: Now) -> bool;
+}
+
+impl<S: TableState> AnyTable for StateTable<S> {
+    fn len(&self) -> usize {
+        self.entries.len()
+    }
+
+    fn remove(&mut self, digest: &Digest, memory: &Memory) -> bool {
+        let is = |entry: &TableEntry<S>| entry.digest.is_same_state(digest);
+        let Ok(found) = self.entries.find_entry(digest.hash(), is) else { return false };
+        let (entry, _) = found.remove();
+        memory.settle(self.kind, entry.state.heap_bytes(), 0);
+        true
+    }
+
+    fn sweep(&mut self, buckets: usize, memory: &Memory, now: Now) -> bool {
+        let end = self.entries.num_buckets().min(self.sweep_at.saturating_add(buckets));
+        for place in self.sweep_at..end {
+            if self.entries.get_bucket(place).is_some_and(|entry| entry.nanos_until_fresh(now) == 0) {
+                self.remove_at(place, memory);
+            }
+        }
+        self.sweep_at = end;
+        if end < self.entries.num_buckets() {
+            return false;
+        }
+        self.sweep_at = 0;
+        if self.entries.len() < self.entries.num_buckets() / SHRINK_BELOW {
+            let before = self.bytes();
+            self.layout += 1;
+            self.entries.shrink_to(self.entries.len() * 2, TableEntry::hash);
+            memory.settle(self.kind, before, self.bytes());
+        }
+        true
     }
 }
 

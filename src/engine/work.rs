@@ -49,6 +49,12 @@ impl Engine {
         open
     }
 
+    /// Returns whether a session has not ended.
+    #[must_use]
+    pub fn has_session(&self, session: &Session) -> bool {
+        self.leases.has_session(session)
+    }
+
     /// Ends a session and all its leases, after its process has died.
     pub fn end_session(&self, session: &Session, now: Now) {
         self.leases.end_session(session, now.at, &mut self.tie_releaser(false, now));

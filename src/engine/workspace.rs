@@ -7,7 +7,7 @@ use super::check::{CheckStage, StageCheck};
 use super::counters::{CheckResult, ThreadCounters};
 use super::digest::Digest;
 use super::leases::LeaseResource;
-use super::request::{Charge, Descriptors, Op, Request, UNIT_REQUESTS};
+use super::request::{Charge, Descriptors, Op, Request};
 use super::rule_set::{CompiledDomain, CompiledRule};
 use crate::limit::QuotaLevel;
 use crate::rules::{Domain, KeyScratch, Mode, NodeHit, NodeHits, Rule, Selection};
@@ -30,6 +30,8 @@ pub(super) struct Workspace {
     pub(super) peek_draws: Cell<u64>,
     /// Scratch space for idempotency hashes.
     pub(super) hash_buffer: Vec<u8>,
+    /// The costs of the request, by the units of its domain.
+    costs: Vec<Option<u32>>,
     amounts: Vec<i64>,
     key: KeyScratch,
     hits: NodeHits,
@@ -66,6 +68,7 @@ impl Workspace {
         request: &Request<'_>,
     ) {
         self.clear();
+        request.cost.read_into(&compiled.units, &mut self.costs);
         for at in 0..self.matching.len() {
             let Some((number, rule, terms)) = self.rule_at(at, compiled) else { continue };
             let cost = match rule.expires {
@@ -75,12 +78,12 @@ impl Workspace {
                     self.lease_ttl = self.lease_ttl.max(Some(expires));
                     Some(1)
                 }
-                None => request.cost.in_unit(unit(rule)),
+                None => self.costs.get(terms.unit).copied().flatten(),
             };
             let Some(cost) = cost else { continue };
             self.add(&compiled.domain, number, terms, selection, cost);
         }
-        if let Some(cost) = request.cost.in_unit(UNIT_REQUESTS) {
+        if let Some(cost) = self.costs.first().copied().flatten() {
             self.add_nodes(compiled, &request.descriptors, cost);
         }
     }
@@ -94,15 +97,16 @@ impl Workspace {
     ) {
         self.clear();
         self.amounts.clear();
+        let mut amounts = Vec::new();
+        charge.amount.read_into(&compiled.units, &mut amounts);
         for at in 0..self.matching.len() {
             let Some((number, rule, terms)) = self.rule_at(at, compiled) else { continue };
-            let Some(amount) = charge.amount.in_unit(unit(rule)).filter(|_| rule.expires.is_none()) else {
-                continue;
-            };
+            let amount = amounts.get(terms.unit).copied().flatten().filter(|_| rule.expires.is_none());
+            let Some(amount) = amount else { continue };
             self.add(&compiled.domain, number, terms, selection, 0);
             self.amounts.resize(self.checks.len(), amount);
         }
-        if let Some(amount) = charge.amount.in_unit(UNIT_REQUESTS) {
+        if let Some(Some(amount)) = amounts.first() {
             self.add_nodes(compiled, &charge.descriptors, 0);
             let times = self.hits.iter().map(|hit| amount.saturating_mul(i64::from(hit.times)));
             self.amounts.extend(times);
@@ -240,8 +244,4 @@ fn is_past_warning_threshold(part: &StageCheck, domain: &Domain) -> bool {
         let used = u128::from(level.limit.saturating_sub(level.remaining));
         used * 1_000 > u128::from(level.limit) * u128::from(thousandths)
     })
-}
-
-fn unit(rule: &Rule) -> &str {
-    rule.unit.as_deref().unwrap_or(UNIT_REQUESTS)
 }

@@ -11,7 +11,7 @@
 //! before the oldest, which stays in its slot, or from zero at the front of the block. Dropped entries stay in their
 //! slots until the block is full; then the rest moves to the front at once.
 
-use super::heap::malloc_block_bytes;
+use super::malloc_block_bytes;
 
 /// The block of entries; empty entries allocate nothing.
 #[derive(Clone, Debug, Default)]

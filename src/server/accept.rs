@@ -1,5 +1,6 @@
 //! Accepts connections and assigns them to the decision threads in round robin, by user in rotation.
 
+use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
@@ -10,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, warn};
 
 use super::ServerState;
-use super::accepted_queue::AcceptedQueue;
 use super::connections::{ConnectionPermit, ConnectionRefusal, ConnectionRegistry};
 use super::decision_thread::DecisionThread;
 use super::listener::{BACKLOG, Listener};
@@ -154,6 +154,41 @@ fn is_shortage(error: &io::Error) -> bool {
     error.raw_os_error().is_some_and(|code| shortages.contains(&code))
 }
 
+/// Accepted connections that wait for a decision thread, taken by user in rotation: a flood of connections of one user
+/// does not delay other users. Bounded by the connection limits, as each has a permit.
+#[derive(Debug)]
+struct AcceptedQueue<T> {
+    /// The user in front is next. No list is empty.
+    users: VecDeque<(u32, VecDeque<T>)>,
+}
+
+impl<T> AcceptedQueue<T> {
+    fn new() -> AcceptedQueue<T> {
+        AcceptedQueue { users: VecDeque::new() }
+    }
+
+    fn is_empty(&self) -> bool {
+        self.users.is_empty()
+    }
+
+    fn push(&mut self, user: u32, connection: T) {
+        match self.users.iter_mut().find(|(known, _)| *known == user) {
+            Some((_, waiting)) => waiting.push_back(connection),
+            None => self.users.push_back((user, VecDeque::from([connection]))),
+        }
+    }
+
+    /// Takes the next connection.
+    fn pop(&mut self) -> Option<T> {
+        let (user, mut waiting) = self.users.pop_front()?;
+        let next = waiting.pop_front();
+        if !waiting.is_empty() {
+            self.users.push_back((user, waiting));
+        }
+        next
+    }
+}
+
 /// Pauses that grow while a shortage lasts.
 #[derive(Debug, Default)]
 struct ShortagePause {
@@ -189,3 +224,19 @@ const ASSIGNED_PER_ROUND: usize = 16;
 
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 const PAUSE_MAX: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::AcceptedQueue;
+
+    #[test]
+    fn pops_by_user_in_rotation() {
+        let mut queue = AcceptedQueue::new();
+        for arrived in ["a1", "a2", "a3", "b1", "c1", "c2"] {
+            queue.push(u32::from(arrived.as_bytes()[0]), arrived);
+        }
+        let order: Vec<_> = std::iter::from_fn(|| queue.pop()).collect();
+        assert_eq!(order, ["a1", "b1", "c1", "a2", "c2", "a3"]);
+        assert!(queue.is_empty());
+    }
+}

@@ -8,7 +8,6 @@ use arrayvec::ArrayVec;
 use tracing::error;
 
 use super::ServerState;
-use super::grants::UnwrittenGrants;
 use super::membership::{ConnectionInfo, Membership};
 use super::memory_charge::MemoryCharge;
 use super::pending::PendingRequests;
@@ -97,31 +96,14 @@ impl FrameHandler {
     ) -> BatchResult {
         let now = self.shared.clock.now();
         let timed = decider.should_time_decision();
-        let (batch, answered) = self.answer_batch_at(now, decider, buffer, replies);
-        if timed && answered > 0 {
-            let took = self.shared.clock.now().at.as_nanos().saturating_sub(now.at.as_nanos());
-            decider.record_duration(took, answered);
-        }
-        batch
-    }
-
-    /// Answers a batch at `now`. Returns also the number of its frames.
-    fn answer_batch_at(
-        &mut self,
-        now: Now,
-        decider: &mut Decider,
-        buffer: &[u8],
-        replies: &mut Vec<u8>,
-    ) -> (BatchResult, u64) {
-        let mut consumed = 0;
-        let mut effort = 0;
-        for answered in 0..FRAMES_PER_BATCH {
-            if replies.len() >= REPLY_BYTES_PER_BATCH || effort >= EFFORT_PER_CLOCK_READ {
-                if replies.len() >= REPLY_BYTES_PER_BATCH {
-                    return (BatchResult { consumed, next: NextStep::Continue, at: now.at }, answered);
-                }
+        let (mut consumed, mut answered, mut effort) = (0, 0, 0);
+        let next = loop {
+            if answered == FRAMES_PER_BATCH || replies.len() >= REPLY_BYTES_PER_BATCH {
+                break NextStep::Continue;
+            }
+            if effort >= EFFORT_PER_CLOCK_READ {
                 if self.shared.clock.now().at.since(now.at) >= BATCH_TIME_MAX {
-                    return (BatchResult { consumed, next: NextStep::Pause, at: now.at }, answered);
+                    break NextStep::Pause;
                 }
                 effort = 0;
             }
@@ -129,24 +111,25 @@ impl FrameHandler {
                 FrameSplit::Frame { payload, consumed: frame } => {
                     consumed += frame;
                     effort += FRAME_EFFORT + frame;
+                    answered += 1;
                     if let AfterFrame::Close = self.answer_frame(decider, payload, replies, now) {
-                        return (BatchResult { consumed, next: NextStep::Close, at: now.at }, answered + 1);
+                        break NextStep::Close;
                     }
                 }
-                FrameSplit::More { needed } => {
-                    return (
-                        BatchResult { consumed, next: NextStep::Read { frame_bytes: needed }, at: now.at },
-                        answered,
-                    );
-                }
+                FrameSplit::More { needed } => break NextStep::Read { frame_bytes: needed },
                 FrameSplit::Broken(fault) => {
+                    answered += 1;
                     self.shared.telemetry.count_error(fault.code);
                     encode_fault(replies, &fault);
-                    return (BatchResult { consumed, next: NextStep::Close, at: now.at }, answered + 1);
+                    break NextStep::Close;
                 }
             }
+        };
+        if timed && answered > 0 {
+            let took = self.shared.clock.now().at.as_nanos().saturating_sub(now.at.as_nanos());
+            decider.record_duration(took, answered);
         }
-        (BatchResult { consumed, next: NextStep::Continue, at: now.at }, FRAMES_PER_BATCH)
+        BatchResult { consumed, next, at: now.at }
     }
 
     fn answer_frame(
@@ -322,6 +305,37 @@ impl FrameHandler {
     }
 }
 
+/// Leases granted in the replies of one batch, each with the end of its reply: one whose reply cannot be written is taken
+/// back.
+#[derive(Debug, Default)]
+pub(super) struct UnwrittenGrants(Vec<UnwrittenGrant>);
+
+#[derive(Clone, Copy, Debug)]
+struct UnwrittenGrant {
+    lease: u64,
+    /// The offset of the end of its reply; `usize::MAX` until the reply is encoded.
+    reply_end: usize,
+}
+
+impl UnwrittenGrants {
+    /// Adds a granted lease whose reply is not encoded yet.
+    pub(super) fn add(&mut self, lease: u64) {
+        self.0.push(UnwrittenGrant { lease, reply_end: usize::MAX });
+    }
+
+    /// Sets the end of the reply to the last lease.
+    pub(super) fn set_reply_end(&mut self, reply_end: usize) {
+        if let Some(last) = self.0.last_mut() {
+            last.reply_end = reply_end;
+        }
+    }
+
+    /// Removes all leases after `written` bytes of the replies were written. Returns those whose reply is incomplete.
+    pub(super) fn drain_unwritten(&mut self, written: usize) -> impl Iterator<Item = u64> {
+        self.0.drain(..).filter(move |grant| grant.reply_end > written).map(|grant| grant.lease)
+    }
+}
+
 /// The domains that a connection has used, so that each is counted once.
 #[derive(Debug, Default)]
 struct SeenDomains(ArrayVec<Box<str>, SEEN_DOMAINS_MAX>);
@@ -374,3 +388,31 @@ const FRAME_EFFORT: usize = 400;
 
 /// The effort of frames after which the clock is read again: at most 16 frames.
 const EFFORT_PER_CLOCK_READ: usize = 16 * FRAME_EFFORT;
+
+#[cfg(test)]
+mod tests {
+    use super::UnwrittenGrants;
+
+    #[test]
+    fn drains_leases_with_incomplete_replies() {
+        for (written, unwritten) in [
+            (0, &[1, 2, 3][..]),
+            (19, &[1, 2, 3]),
+            (20, &[2, 3]),
+            (99, &[2, 3]),
+            (100, &[3]),
+            // The last lease has no complete reply, however many bytes were written.
+            (usize::MAX - 1, &[3]),
+        ] {
+            let mut grants = UnwrittenGrants::default();
+            grants.add(1);
+            grants.set_reply_end(20);
+            grants.add(2);
+            grants.set_reply_end(100);
+            grants.add(3);
+            let drained: Vec<_> = grants.drain_unwritten(written).collect();
+            assert_eq!(drained, unwritten, "{written} bytes written");
+            assert_eq!(grants.drain_unwritten(0).count(), 0, "each lease is returned once");
+        }
+    }
+}

@@ -108,12 +108,13 @@ impl ConnectionRegistry {
         }
     }
 
-    /// Shuts down the reading side of one connection. The bytes that its peer wrote before are answered.
-    pub(super) fn shut_down_reading(&self, number: u64) {
-        let stream = self.table.lock().entries.get(&number).and_then(|entry| entry.stream.upgrade());
-        if let Some(stream) = stream {
+    /// Shuts down the reading side of all connections of a session. The bytes that their peers wrote before are
+    /// answered.
+    pub(super) fn shut_down_session(&self, session: &SessionKey) {
+        let table = self.table.lock();
+        for entry in table.entries.values().filter(|entry| entry.session == Some(*session)) {
             // It fails only if the peer has closed already.
-            let _ = stream.shutdown(Shutdown::Read);
+            let _ = entry.stream.upgrade().map(|stream| stream.shutdown(Shutdown::Read));
         }
     }
 

@@ -33,8 +33,6 @@ pub(super) struct Membership {
     pub(super) library: ClientKind,
     /// Whether any domain is closed to the user; otherwise the domain of a request need not be checked.
     pub(super) is_restricted: bool,
-    /// The number of the connection.
-    number: u64,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -89,7 +87,6 @@ impl Membership {
             session_name: key.to_bytes(),
             library,
             is_restricted: shared.access.is_restricted(info.user),
-            number: info.number,
         };
         shared.connections.set_session(info.number, key);
         member.record(now.at, || NotedKind::Hello { pool: hello.pool.into(), slots: hello.slots });
@@ -145,11 +142,13 @@ impl Membership {
 impl Drop for Membership {
     fn drop(&mut self) {
         let now = self.shared.clock.now();
-        self.shared.processes.remove_connection(&self.key, self.number, now.at);
         match self.shared.engine.close_connection(&self.session, now) {
             ConnectionEnd::Stays => {}
             ConnectionEnd::EndsAt(ends_at) => self.record(now.at, || NotedKind::Left(ends_at)),
-            ConnectionEnd::Ends => self.record(now.at, || NotedKind::Gone),
+            ConnectionEnd::Ends => {
+                self.shared.processes.forget(&self.key);
+                self.record(now.at, || NotedKind::Gone);
+            }
         }
     }
 }

@@ -2,7 +2,6 @@
 //! batch.
 
 mod accept;
-mod accepted_queue;
 mod access;
 mod activity;
 mod answer;
@@ -10,19 +9,16 @@ mod connection;
 mod connections;
 mod decision_thread;
 mod fair_queue;
-mod grants;
 mod listener;
 mod log_throttle;
 mod membership;
 mod memory_charge;
-mod missed;
 mod pending;
 mod processes;
 mod pulse;
 mod request;
 mod stream;
 mod telemetry;
-mod units;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,8 +31,8 @@ pub use access::{DomainAccess, PoolAccess, PoolLimits};
 pub use connections::ConnectionLimits;
 pub use listener::{BindError, Listener, PassedSocketError};
 pub use pulse::ThreadHealth;
+pub use request::to_engine_cost;
 pub use telemetry::ServerCounters;
-pub use units::to_engine_cost;
 
 use crate::clock::{Clock, Timestamp};
 use crate::engine::{Engine, SharedRemoteChecker, TICK_MILLIS};
@@ -46,9 +42,8 @@ use crate::sys;
 use connections::ConnectionRegistry;
 use decision_thread::DecisionThread;
 use log_throttle::LogThrottle;
-use missed::MissedReports;
 use processes::Processes;
-use telemetry::{ClientKind, NotPending};
+use telemetry::{ClientKind, MissedReports, NotPending};
 
 /// The settings of the server.
 #[derive(Debug)]
@@ -251,6 +246,7 @@ async fn run_housekeeping(shared: Arc<ServerState>) {
             shared.recorder.note(now.at, None, NotedKind::Tick);
         }
         engine.sweep(now);
+        shared.processes.forget_ended(engine);
         shared.pulse.beat_accepting(now.at);
         shared.missed.log_if_due(now.at);
     }

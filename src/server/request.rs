@@ -1,17 +1,15 @@
 //! Passes requests from frames to the engine, and writes the engine's answers as replies.
 
-use super::answer::AfterFrame;
-use super::grants::UnwrittenGrants;
+use super::answer::{AfterFrame, UnwrittenGrants};
 use super::membership::Membership;
-use super::units::{LongUnits, to_engine_cost};
 use crate::clock::{Micros, Now};
 use crate::engine::{
     self, ChargeError, Decider, Engine, EngineAnswer, IdempotencyKey, LimitView, Op, RemoteCheckResult,
-    Verdict,
+    UnitNumbers, Verdict,
 };
 use crate::protocol::{
-    self, ChargeFrame, CheckRequest, Code, DecisionReply, DescriptorList, LimitEntry, RequestOptions,
-    WireReply, WorkOutcome, encode_decision, encode_reply,
+    self, COST_MAX, ChargeFrame, CheckRequest, Code, DecisionReply, DescriptorList, LimitEntry,
+    RequestOptions, WireList, WireReply, WorkOutcome, encode_decision, encode_reply,
 };
 use crate::record::NotedKind;
 
@@ -48,14 +46,7 @@ impl<'a> RequestContext<'a> {
         }
         #[cfg(all(debug_assertions, feature = "test-hooks"))]
         stall_if_requested(self.descriptors);
-        let long;
-        let (cost, oversized) = match (&judge.cost, to_engine_cost(&judge.cost)) {
-            (protocol::CostField::Units(named), (cost, oversized)) => {
-                long = LongUnits::new(*named);
-                (long.as_ref().map_or(cost, |long| engine::Cost::Units(long)), oversized)
-            }
-            (protocol::CostField::Requests(_), cost) => cost,
-        };
+        let (cost, oversized) = to_engine_cost(&judge.cost);
         let request = engine::Request {
             cost,
             oversized,
@@ -103,13 +94,9 @@ impl<'a> RequestContext<'a> {
         if self.is_closed(charge.domain) {
             return self.refuse_domain(charge.id, charge.domain, replies);
         }
-        let long;
         let amount = match &charge.amount {
             protocol::AmountField::Requests(amount) => engine::Amount::Requests(*amount),
-            protocol::AmountField::Units(named) => {
-                long = LongUnits::new(*named);
-                engine::Amount::Units(long.as_ref().map_or(named, |long| long))
-            }
+            protocol::AmountField::Units(named) => engine::Amount::Units(named),
         };
         let request = engine::Charge {
             domain: charge.domain,
@@ -235,6 +222,34 @@ impl<'a> RequestContext<'a> {
         'a: 'n,
     {
         IdempotencyKey { session: &self.client.session_name, user: self.user(), name }
+    }
+}
+
+/// Converts a cost for the engine. Returns also whether it is above the largest cost that rules can count.
+pub fn to_engine_cost<'c>(cost: &'c protocol::CostField<'_>) -> (engine::Cost<'c>, bool) {
+    let is_oversized = |cost: u64| cost > u64::from(COST_MAX);
+    match cost {
+        protocol::CostField::Requests(cost) => (engine::Cost::Requests(saturate(*cost)), is_oversized(*cost)),
+        protocol::CostField::Units(named) => {
+            (engine::Cost::Units(named), named.iter().any(|(_, cost)| is_oversized(cost)))
+        }
+    }
+}
+
+/// Converts to the largest cost that rules can count, saturating.
+fn saturate(cost: u64) -> u32 {
+    u32::try_from(cost).unwrap_or(COST_MAX)
+}
+
+impl<'a> UnitNumbers<u32> for WireList<'a, (&'a str, u64)> {
+    fn each(&self, visit: &mut dyn FnMut(&str, u32)) {
+        self.iter().for_each(|(unit, cost)| visit(unit, saturate(cost)));
+    }
+}
+
+impl<'a> UnitNumbers<i64> for WireList<'a, (&'a str, i64)> {
+    fn each(&self, visit: &mut dyn FnMut(&str, i64)) {
+        self.iter().for_each(|(unit, amount)| visit(unit, amount));
     }
 }
 

@@ -6,8 +6,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use arrayvec::ArrayVec;
 use parking_lot::Mutex;
+use tracing::warn;
 
 use super::connections::ConnectionRefusal;
+use super::log_throttle::LogThrottle;
+use crate::clock::Timestamp;
 use crate::protocol::{Code, MissReason, MissedCounts};
 
 /// Counts since the start, and the number of open connections.
@@ -168,6 +171,45 @@ impl ServerCounters {
         let Some((_, counts)) = counts else { return };
         for (reason, count) in MissReason::ALL.into_iter().zip(counts) {
             add(count, missed.count(reason));
+        }
+    }
+}
+
+/// The sum of what clients report of decisions without the daemon, since the last log line about it. One line at
+/// intervals, so that no client can fill the log.
+#[derive(Debug, Default)]
+pub(super) struct MissedReports {
+    unlogged: Mutex<MissedCounts>,
+    throttle: LogThrottle,
+}
+
+impl MissedReports {
+    /// Adds a client's report.
+    pub(super) fn add(&self, missed: &MissedCounts) {
+        let mut unlogged = self.unlogged.lock();
+        for (reason, more) in missed.iter() {
+            let sum = unlogged.count(reason).saturating_add(more);
+            unlogged.set(reason, sum);
+        }
+    }
+
+    /// Logs the reports since the last line, if another line is due.
+    pub(super) fn log_if_due(&self, now: Timestamp) {
+        if !self.unlogged.lock().is_empty() && self.throttle.count_event(now).is_some() {
+            self.log_now();
+        }
+    }
+
+    /// Logs the reports since the last line at once.
+    pub(super) fn log_now(&self) {
+        let missed = std::mem::take(&mut *self.unlogged.lock());
+        if !missed.is_empty() {
+            let [unreachable, timeout, protocol, breaker, callback] =
+                MissReason::ALL.map(|reason| missed.count(reason));
+            warn!(
+                unreachable,
+                timeout, protocol, breaker, callback, "clients report decisions made without tidegate"
+            );
         }
     }
 }

@@ -4,6 +4,7 @@ use super::{CheckContext, LimitedBy, OverQuota, StageCheck};
 use crate::clock::{Micros, Now, Timestamp};
 use crate::engine::algorithm::AlgorithmTable;
 use crate::engine::shards::Shard;
+use crate::engine::table::AnyTable;
 use crate::engine::tag::{BlockedUntil, TableState, Tag};
 use crate::limit::Outcome;
 
@@ -80,7 +81,9 @@ impl StageCheck {
                     shard.soft_states.change(self.digest, memory, case.now, || soft, |kept| *kept = soft);
                 case.shards.count_evictions(evicted);
             }
-            None => shard.soft_states.remove(&self.digest, memory),
+            None => {
+                shard.soft_states.remove(&self.digest, memory);
+            }
         }
     }
 }

@@ -10,6 +10,7 @@ use crate::engine::Engine;
 use crate::engine::digest::Digest;
 use crate::engine::rule_set::CompiledRule;
 use crate::engine::shards::Shard;
+use crate::engine::table::AnyTable;
 use crate::rules::{Domain, NamedKind, NotItsKey, Rule};
 
 /// A key that an operator blocked until a time.
@@ -110,10 +111,7 @@ impl Engine {
         let found = FoundKeys::find(self, &control, rule, attributes)?;
         let memory = self.shards.memory();
         let mut some = false;
-        found.each_state(self, |shard, digest| {
-            some |= shard.blocks.find(digest).is_some();
-            shard.blocks.remove(digest, memory);
-        });
+        found.each_state(self, |shard, digest| some |= shard.blocks.remove(digest, memory));
         Ok(self.remove_block(&mut control, rule, &found) || some)
     }
 
@@ -128,16 +126,11 @@ impl Engine {
         let memory = self.shards.memory();
         let mut some = false;
         found.each_state(self, |shard, digest| {
-            some |= shard.buckets.find(digest).is_some()
-                || shard.windows.find(digest).is_some()
-                || shard.sliding_windows.find(digest).is_some()
-                || shard.logs.find(digest).is_some()
-                || shard.blocks.find(digest).is_some();
-            shard.buckets.remove(digest, memory);
-            shard.windows.remove(digest, memory);
-            shard.sliding_windows.remove(digest, memory);
-            shard.logs.remove(digest, memory);
-            shard.blocks.remove(digest, memory);
+            some |= shard.buckets.remove(digest, memory)
+                | shard.windows.remove(digest, memory)
+                | shard.sliding_windows.remove(digest, memory)
+                | shard.logs.remove(digest, memory)
+                | shard.blocks.remove(digest, memory);
             shard.soft_states.remove(digest, memory);
         });
         Ok(self.remove_block(&mut control, rule, &found) || some)

@@ -2,8 +2,8 @@
 
 use super::Judgement;
 use crate::engine::admission::settle_up;
-use crate::engine::decision::{ChargeError, Conflict, Decision};
-use crate::engine::idempotency::{Grant, KnownName};
+use crate::engine::decision::{ChargeError, Decision};
+use crate::engine::idempotency::Grant;
 use crate::engine::refundable_costs;
 use crate::engine::request::Charge;
 use crate::engine::workspace::Workspace;
@@ -25,10 +25,10 @@ impl Judgement<'_> {
             return Ok(false);
         }
         let mut named = self.engine.idempotency.lock_charge(charge, &mut workspace.hash_buffer);
-        match named.as_ref().map_or(KnownName::Unknown, |named| named.find_grant(self.now)) {
-            KnownName::Unknown => {}
-            KnownName::OtherRequest => return Err(Conflict.into()),
-            KnownName::Granted(_) => return Ok(true),
+        if let Some(named) = &named
+            && named.find_grant(self.now)?.is_some()
+        {
+            return Ok(true);
         }
         if charge.refund_of.is_some() && refundable_costs::is_negative(&charge.amount) {
             if !self.engine.take_refundable_cost(charge, &mut workspace.hash_buffer, self.now) {

@@ -136,15 +136,12 @@ impl<'d> Judgement<'d> {
         EngineAnswer::Decided(Decision {
             verdict,
             binding: terms.enforced().then_some(LimitView { rule, level }),
-            listed: None,
-            shedder: None,
-            lease: None,
             retry_after: retry,
-            priority: None,
             domain: Some(&*self.compiled.domain),
             notes: &workspace.notes,
             limits_by_index: &workspace.all,
             checked_keys: CheckedKeys::One(RuleCheck { rule: number, key: digest.hash(), cost, passes }),
+            ..Decision::unlimited()
         })
     }
 

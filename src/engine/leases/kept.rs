@@ -36,7 +36,9 @@ impl Leases {
             let mut from = 0;
             loop {
                 let table = self.lock_table(number);
-                let Some((place, member)) = table.members.next_from(from) else { break };
+                let mut places = from..table.members.capacity();
+                let next = places.find_map(|place| Some((place, table.members.get(place)?)));
+                let Some((place, member)) = next else { break };
                 read(&table, member, &mut found);
                 from = place + 1;
                 drop(table);
@@ -70,7 +72,7 @@ impl LeaseTable {
             slots: member.slots,
         })));
         let mut next = member.first;
-        while let Some(lease) = self.leases.get(next) {
+        while let Some(lease) = self.leases.get(next as usize) {
             copies.push(SnapshotEntry::Lease(Box::new(kept(lease))));
             next = lease.in_session.after;
         }

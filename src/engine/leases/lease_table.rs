@@ -7,18 +7,20 @@ use std::time::Duration;
 use super::lease::{Covers, Lease, LeaseCost, LeaseLink, LeaseResource, NONE, NewLease, Ties};
 use super::reports::Reports;
 use super::session::{ConnectionEnd, ConnectionParams, HeldLeases, SessionError, SessionMember};
-use super::slab::Slab;
 use super::wheel::{ExpiryBatch, Wheel};
 use crate::clock::Timestamp;
 use crate::engine::digest::Digest;
 use crate::engine::pool::Pool;
 use crate::engine::sync::Ordering;
+use slab::Slab;
 
 #[derive(Debug)]
 pub(super) struct LeaseTable {
     pub(super) members: Slab<SessionMember>,
     by_name: HashMap<[u8; 16], u32>,
     pub(super) leases: Slab<Lease>,
+    /// The number of slab indexes that leases have had.
+    allocated: u32,
     /// Slab indexes of restored leases by number: their numbers encode the index from before the restart.
     pub(super) restored_indices: HashMap<u64, u32>,
     wheel: Wheel,
@@ -34,6 +36,7 @@ impl LeaseTable {
             members: Slab::new(),
             by_name: HashMap::new(),
             leases: Slab::new(),
+            allocated: 0,
             restored_indices: HashMap::new(),
             wheel: Wheel::new(),
             graces: VecDeque::new(),
@@ -48,7 +51,7 @@ impl LeaseTable {
         opening: &ConnectionParams<'_>,
     ) -> Option<Result<(u32, &SessionMember), SessionError>> {
         let number = *self.by_name.get(name)?;
-        let member = self.members.get_mut(number)?;
+        let member = self.members.get_mut(number as usize)?;
         if member.user != opening.user {
             return Some(Err(SessionError::OtherUser));
         }
@@ -81,10 +84,10 @@ impl LeaseTable {
             ends_at: None,
             first: NONE,
             leases: 0,
-            noncritical: 0,
             reports: Reports::new(Arc::clone(&holdings.of_user)),
             holdings,
-        })?;
+        });
+        let number = u32::try_from(number).ok()?;
         if let Some(name) = name {
             self.by_name.insert(name, number);
         }
@@ -92,7 +95,7 @@ impl LeaseTable {
     }
 
     pub(super) fn member(&mut self, number: u32, generation: u64) -> Option<&mut SessionMember> {
-        self.members.get_mut(number).filter(|member| member.generation == generation)
+        self.members.get_mut(number as usize).filter(|member| member.generation == generation)
     }
 
     pub(super) fn leave(&mut self, number: u32, generation: u64, at: Timestamp) -> ConnectionEnd {
@@ -126,7 +129,7 @@ impl LeaseTable {
     pub(super) fn next_end_min(&self) -> Timestamp {
         let never = Timestamp::from_nanos(u64::MAX);
         let grace = self.graces.front().map_or(never, |(ends_at, ..)| *ends_at);
-        if self.leases.len() == 0 { grace } else { grace.min(self.wheel.next_end_min()) }
+        if self.leases.is_empty() { grace } else { grace.min(self.wheel.next_end_min()) }
     }
 
     /// Begins a lease of a session. `number` makes the number that its holder gets from its slab index.
@@ -154,7 +157,7 @@ impl LeaseTable {
         };
         let place = self.begin(lease, at)?;
         let number = number(place);
-        if let Some(lease) = self.leases.get_mut(place) {
+        if let Some(lease) = self.leases.get_mut(place as usize) {
             lease.number = number;
         }
         Some(number)
@@ -163,19 +166,17 @@ impl LeaseTable {
     /// Adds a lease to its session. Returns its slab index.
     #[inline]
     pub(super) fn begin(&mut self, mut lease: Lease, at: Timestamp) -> Option<u32> {
-        let owner = self.members.get_mut(lease.member)?;
+        let owner = self.members.get_mut(lease.member as usize)?;
         lease.in_session.after = owner.first;
-        let is_other = lease.is_noncritical;
-        let tied_bytes = lease.ties.heap_bytes();
-        let place = self.leases.insert(lease)?;
-        owner.holdings.charge(tied_bytes);
+        owner.holdings.of_user.charge(lease.ties.heap_bytes());
+        let place = u32::try_from(self.leases.insert(lease)).unwrap_or(NONE);
+        self.allocated = self.allocated.max(place.saturating_add(1));
         if owner.takes_slot() {
             owner.pool.take_slot(at);
         }
         owner.leases += 1;
-        owner.noncritical += u32::from(is_other);
         let next = std::mem::replace(&mut owner.first, place);
-        if let Some(next) = self.leases.get_mut(next) {
+        if let Some(next) = self.leases.get_mut(next as usize) {
             next.in_session.before = place;
         }
         self.wheel.insert(place, &mut self.leases);
@@ -187,12 +188,17 @@ impl LeaseTable {
     #[inline]
     pub(super) fn find(&self, hidden: u32, number: u64) -> Option<(u32, &Lease)> {
         let at = |place: u32| {
-            self.leases.get(place).filter(|lease| lease.number == number).map(|lease| (place, lease))
+            self.leases.get(place as usize).filter(|lease| lease.number == number).map(|lease| (place, lease))
         };
         at(hidden).or_else(|| match self.restored_indices.is_empty() {
             true => None,
             false => at(*self.restored_indices.get(&number)?),
         })
+    }
+
+    /// Returns whether a lease has ever had this slab index.
+    pub(super) fn was_allocated(&self, index: u32) -> bool {
+        index < self.allocated
     }
 
     /// Returns a session's lease, in the same way.
@@ -217,8 +223,8 @@ impl LeaseTable {
         covers: Covers<'_>,
     ) -> Option<Result<bool, Digest>> {
         let (place, _) = self.find(hidden, number)?;
-        let lease = self.leases.get_mut(place).filter(|lease| lease.ends_at > now)?;
-        self.members.get(lease.member).filter(|member| member.user == user)?;
+        let lease = self.leases.get_mut(place as usize).filter(|lease| lease.ends_at > now)?;
+        self.members.get(lease.member as usize).filter(|member| member.user == user)?;
         let mut units = Vec::new();
         for tie in lease.ties.iter() {
             match tie {
@@ -236,7 +242,7 @@ impl LeaseTable {
 
     pub(super) fn renew(&mut self, place: u32, at: Timestamp) -> Timestamp {
         self.wheel.remove(place, &mut self.leases);
-        let Some(lease) = self.leases.get_mut(place) else { return at };
+        let Some(lease) = self.leases.get_mut(place as usize) else { return at };
         lease.ends_at = at.after(Duration::from_millis(u64::from(lease.ttl_millis)));
         let ends_at = lease.ends_at;
         self.wheel.insert(place, &mut self.leases);
@@ -246,15 +252,15 @@ impl LeaseTable {
     /// Ends a lease as of `at` and returns its ties.
     pub(super) fn end(&mut self, place: u32, at: Timestamp) -> Option<Ties> {
         self.wheel.remove(place, &mut self.leases);
-        let lease = self.leases.remove(place)?;
+        let lease = self.leases.try_remove(place as usize)?;
         self.forget_index(lease.number);
         let LeaseLink { before, after } = lease.in_session;
-        if let Some(after) = self.leases.get_mut(after) {
+        if let Some(after) = self.leases.get_mut(after as usize) {
             after.in_session.before = before;
         }
-        let owner = self.members.get_mut(lease.member);
+        let owner = self.members.get_mut(lease.member as usize);
         debug_assert!(owner.is_some(), "a session ends after its leases");
-        if let Some(before) = self.leases.get_mut(before) {
+        if let Some(before) = self.leases.get_mut(before as usize) {
             before.in_session.after = after;
         }
         if let Some(owner) = owner {
@@ -265,9 +271,8 @@ impl LeaseTable {
                 owner.pool.free_slot(at);
             }
             owner.leases = owner.leases.saturating_sub(1);
-            owner.noncritical = owner.noncritical.saturating_sub(u32::from(lease.is_noncritical));
             owner.pool.remove_lease(lease.is_noncritical);
-            owner.holdings.shrink(lease.ties.heap_bytes());
+            owner.holdings.of_user.shrink(lease.ties.heap_bytes());
             owner.holdings.release();
         }
         Some(lease.ties)
@@ -278,7 +283,7 @@ impl LeaseTable {
         let mut found = ExpiryBatch::new();
         self.wheel.collect_expired(now, &self.leases, &mut found);
         for place in &found {
-            let at = self.leases.get(*place).map_or(now, |lease| lease.ends_at);
+            let at = self.leases.get(*place as usize).map_or(now, |lease| lease.ends_at);
             ended.extend(self.end(*place, at).filter(|ties| !ties.is_empty()));
         }
         found.len()
@@ -300,11 +305,11 @@ impl LeaseTable {
             self.by_name.remove(&name);
         }
         for _ in 0..ExpiryBatch::new().capacity() {
-            let Some(first) = self.members.get(number).map(|member| member.first) else {
+            let Some(first) = self.members.get(number as usize).map(|member| member.first) else {
                 return MemberEndProgress::Nothing;
             };
             if first == NONE {
-                if let Some(member) = self.members.remove(number) {
+                if let Some(member) = self.members.try_remove(number as usize) {
                     member.pool.remove_session(member.slots, member.pid, at);
                     member.holdings.of_user.sessions.fetch_sub(1, Ordering::Relaxed);
                 }
@@ -318,7 +323,9 @@ impl LeaseTable {
                     ended.extend(Some(ties).filter(|ties| !ties.is_empty()));
                 }
                 // A stale first link would keep the session alive for ever.
-                None => self.members.get_mut(number).into_iter().for_each(|member| member.first = NONE),
+                None => {
+                    self.members.get_mut(number as usize).into_iter().for_each(|member| member.first = NONE);
+                }
             }
         }
         MemberEndProgress::More
@@ -333,8 +340,8 @@ impl LeaseTable {
         ended: &mut Vec<Ties>,
     ) -> Vec<u64> {
         let (mut place, mut numbers) =
-            (self.members.get(number).map_or(NONE, |member| member.first), Vec::new());
-        while let Some(lease) = self.leases.get(place) {
+            (self.members.get(number as usize).map_or(NONE, |member| member.first), Vec::new());
+        while let Some(lease) = self.leases.get(place as usize) {
             let (next, number) = (lease.in_session.after, lease.number);
             if is_one(u64::from(lease.connection), lease.request) {
                 ended.extend(self.end(place, at));

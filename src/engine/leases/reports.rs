@@ -4,19 +4,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::Leases;
-use crate::clock::{Now, Timestamp};
+use crate::clock::Timestamp;
 use crate::engine::ledger::{Account, AccountUse};
-use crate::engine::sync::Ordering;
-
-impl Leases {
-    /// Forgets users without sessions and charges, and the old reports of one table per call.
-    pub(in crate::engine) fn sweep(&self, now: Now) {
-        self.ledger.forget_users();
-        let mut table = self.lock_table(self.swept.fetch_add(1, Ordering::Relaxed));
-        table.members.iter_mut().for_each(|member| member.reports.forget_old(now.at));
-    }
-}
 
 /// The reports of a session, oldest first. Their bytes are charged to its user.
 #[derive(Debug)]

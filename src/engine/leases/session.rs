@@ -2,8 +2,11 @@
 
 use std::sync::Arc;
 
+use super::Leases;
+use super::lease::NewLease;
 use super::reports::Reports;
-use crate::clock::Timestamp;
+use crate::clock::{Now, Timestamp};
+use crate::engine::digest::Digest;
 use crate::engine::ledger::{Account, AccountUse};
 use crate::engine::pool::Pool;
 use crate::engine::sync::{AtomicUsize, Ordering};
@@ -119,8 +122,6 @@ pub(super) struct SessionMember {
     /// The first of its leases, and their number.
     pub(super) first: u32,
     pub(super) leases: u32,
-    /// The number of its leases whose priority is below the most important one.
-    pub(super) noncritical: u32,
     pub(super) holdings: Arc<HeldLeases>,
     pub(super) reports: Reports,
 }
@@ -164,20 +165,55 @@ impl HeldLeases {
         true
     }
 
-    pub(super) fn charge(&self, bytes: usize) {
-        if bytes > 0 {
-            self.of_user.charge(bytes);
-        }
-    }
-
-    pub(super) fn shrink(&self, bytes: usize) {
-        if bytes > 0 {
-            self.of_user.shrink(bytes);
-        }
-    }
-
     pub(super) fn release(&self) {
         self.of_session.fetch_sub(1, Ordering::Relaxed);
         self.of_user.leases.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
+/// A counted lease that is not granted yet; dropping it frees the count.
+#[derive(Debug)]
+pub(in crate::engine) struct Reservation<'l> {
+    pub(super) leases: &'l Leases,
+    pub(super) session: &'l Session,
+    pub(super) name: Option<Digest>,
+}
+
+impl<'l> Reservation<'l> {
+    pub(in crate::engine) fn session(&self) -> &'l Session {
+        self.session
+    }
+
+    pub(in crate::engine) fn name(&self) -> Option<Digest> {
+        self.name
+    }
+
+    /// Grants the lease and returns its number. `None`: the session has ended, or the request was abandoned.
+    pub(in crate::engine) fn grant(self, new: &NewLease<'_>, now: Now) -> Option<u64> {
+        let (leases, session) = (self.leases, self.session);
+        let SessionHandle { table, member, generation, connection, .. } = *session.0;
+        let mut table = leases.lock_table(table);
+        let owner = table.member(member, generation)?;
+        if owner.reports.take(connection, new.request, now.at) {
+            return None;
+        }
+        let number =
+            table.grant(member, connection, new, now.at, |place| leases.numbers.encode_number(place))?;
+        drop(table);
+        leases.lower_next_end(now.at.after(new.ttl));
+        self.keep();
+        Some(number)
+    }
+
+    /// Keeps the count beyond the reservation.
+    pub(super) fn keep(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Drop for Reservation<'_> {
+    fn drop(&mut self) {
+        self.session.0.holdings.release();
+        self.leases.live.fetch_sub(1, Ordering::Relaxed);
     }
 }

@@ -5,9 +5,9 @@
 //! its spoke: each is visited once in [`SPOKES`] ticks.
 
 use super::lease::{Lease, NONE};
-use super::slab::Slab;
 use crate::clock::Timestamp;
 use arrayvec::ArrayVec;
+use slab::Slab;
 
 #[derive(Debug)]
 pub(super) struct Wheel {
@@ -33,7 +33,7 @@ impl Wheel {
     }
 
     pub(super) fn insert(&mut self, number: u32, leases: &mut Slab<Lease>) {
-        let Some(lease) = leases.get_mut(number) else {
+        let Some(lease) = leases.get_mut(number as usize) else {
             debug_assert!(false, "a lease that is hung is there: off the wheel it never ends");
             return;
         };
@@ -43,20 +43,20 @@ impl Wheel {
         let next = std::mem::replace(&mut chain.first, number);
         chain.next_end_min = chain.next_end_min.min(lease.ends_at);
         (lease.spoke, lease.on_spoke.before, lease.on_spoke.after) = (spoke, NONE, next);
-        if let Some(next) = leases.get_mut(next) {
+        if let Some(next) = leases.get_mut(next as usize) {
             next.on_spoke.before = number;
         }
     }
 
     pub(super) fn remove(&mut self, number: u32, leases: &mut Slab<Lease>) {
-        let Some(lease) = leases.get(number) else { return };
+        let Some(lease) = leases.get(number as usize) else { return };
         let (link, spoke) = (lease.on_spoke, usize::from(lease.spoke));
-        if let Some(before) = leases.get_mut(link.before) {
+        if let Some(before) = leases.get_mut(link.before as usize) {
             before.on_spoke.after = link.after;
         } else if let Some(chain) = self.spokes.get_mut(spoke).filter(|chain| chain.first == number) {
             chain.first = link.after;
         }
-        if let Some(after) = leases.get_mut(link.after) {
+        if let Some(after) = leases.get_mut(link.after as usize) {
             after.on_spoke.before = link.before;
         }
     }
@@ -71,7 +71,7 @@ impl Wheel {
             let chain = self.chain(spoke(self.tick));
             if chain.next_end_min <= now {
                 let (mut next, mut none_before) = (chain.first, WheelSlot::EMPTY.next_end_min);
-                while let Some(lease) = leases.get(next) {
+                while let Some(lease) = leases.get(next as usize) {
                     if lease.ends_at > now {
                         none_before = none_before.min(lease.ends_at);
                     } else if found.try_push(next).is_err() {

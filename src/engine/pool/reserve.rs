@@ -20,13 +20,13 @@ pub struct PoolReserve {
 
 impl Pool {
     pub(in crate::engine) fn set_other_hosts_sums(&self, agreed: OtherHostsSums) {
-        self.other_hosts.lock().set_sums(agreed);
+        *self.other_hosts.lock() = Some(agreed);
     }
 
     /// Returns the maximum of lower-priority leases here, given this host's slots.
     pub(in crate::engine) fn noncritical_max(&self, slots: u32, reserve_permille: u16, at: Timestamp) -> u32 {
         let alone = FleetSums::default().noncritical_max_here(slots, reserve_permille);
-        self.other_hosts.lock().noncritical_max(slots, alone, at)
+        self.other_hosts.lock().map_or(alone, |others| others.noncritical_max(slots, alone, at))
     }
 
     /// Returns this host's part of a fleet-wide reserve, if there is one, and takes the flag of refusals.
@@ -60,23 +60,15 @@ pub struct OtherHostsSums {
     pub reported_at: Timestamp,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct OtherHosts(Option<OtherHostsSums>);
-
-impl OtherHosts {
-    pub(super) fn set_sums(&mut self, agreed: OtherHostsSums) {
-        self.0 = Some(agreed);
-    }
-
+impl OtherHostsSums {
     /// Returns the maximum of lower-priority leases here; `alone` is the maximum without other hosts.
     ///
     /// Without new replies this host gives up what it borrowed from others first ([`BORROWED_TTL`]), before they
     /// count it as theirs again, and reclaims what it lent last ([`SUMS_TTL`]).
-    pub(super) fn noncritical_max(&self, slots: u32, alone: u32, at: Timestamp) -> u32 {
-        let Some(agreed) = &self.0 else { return alone };
-        let silent = at.since(agreed.reported_at);
+    fn noncritical_max(&self, slots: u32, alone: u32, at: Timestamp) -> u32 {
+        let silent = at.since(self.reported_at);
         // Slots that changed since change the host's own part.
-        let most = agreed.noncritical_max.saturating_add(alone).saturating_sub(agreed.local_max);
+        let most = self.noncritical_max.saturating_add(alone).saturating_sub(self.local_max);
         if silent < BORROWED_TTL {
             most.min(slots)
         } else if silent < SUMS_TTL {
@@ -88,9 +80,8 @@ impl OtherHosts {
 
     /// Returns the sums of the other hosts and their age while they are valid.
     pub(super) fn valid_sums(&self, at: Timestamp) -> Option<(FleetSums, Duration)> {
-        let agreed = self.0.as_ref()?;
-        let age = at.since(agreed.reported_at);
-        (age < SUMS_TTL).then_some((agreed.sums, age))
+        let age = at.since(self.reported_at);
+        (age < SUMS_TTL).then_some((self.sums, age))
     }
 }
 

@@ -1,13 +1,13 @@
 //! Copies a snapshot out during operation, a few entries per lock, so that no decision waits longer than for
 //! another decision. Concurrent changes may be included or not, independently for each key.
 
-use super::SnapshotEntry;
+use super::{SnapshotEntry, fingerprint_names};
 use crate::clock::Now;
 use crate::engine::Engine;
 use crate::engine::check::SoftState;
 use crate::engine::digest::Digest;
 use crate::engine::shards::{SHARDS, Shard};
-use crate::engine::table::{Copied, CopyProgress, StateTable};
+use crate::engine::table::{AnyTable, Copied, CopyProgress, StateTable};
 use crate::engine::tag::{BlockedUntil, TableState};
 use crate::limit::fixed_window::FixedWindowState;
 use crate::limit::permits::Permits;
@@ -21,9 +21,8 @@ impl Engine {
     /// A key may come twice if its table grew meanwhile: the later entry counts. Unused states are omitted.
     pub fn copy_out(&self, now: Now, visit: &mut dyn FnMut(SnapshotEntry)) {
         let ruling = self.rule_set.load_full();
-        visit(SnapshotEntry::Rules(ruling.fingerprint(&self.fingerprints)));
-        let in_force = ruling.kept(&self.fingerprints);
-        let rules = self.heritage.lock().with(in_force);
+        visit(SnapshotEntry::Rules(fingerprint_names(&ruling, &self.fingerprints)));
+        let rules = self.heritage.lock().with(&ruling, &self.fingerprints);
         rules.into_iter().for_each(|rule| visit(SnapshotEntry::Rule(rule)));
         self.pools
             .all()

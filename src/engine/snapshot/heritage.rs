@@ -1,12 +1,14 @@
 //! The previous quotas of buckets that outlive their rule, after a restart or a reload. A rule that returns
 //! with the same quotas reuses its buckets; with other quotas the buckets are converted as on a change.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::StoredRule;
 use crate::engine::digest::KeyHash;
+use crate::engine::rule_set::{CompiledDomain, CompiledRule, CompiledRuleSet};
 use crate::limit::Quota;
-use crate::rules::{Limit, OverTreatment, Overrides};
+use crate::rules::shed::ShedPart;
+use crate::rules::{Limit, OverTreatment, Overrides, Rule};
 
 #[derive(Debug, Default)]
 pub(in crate::engine) struct Heritage {
@@ -16,9 +18,21 @@ pub(in crate::engine) struct Heritage {
 }
 
 impl Heritage {
+    /// Adds the rules of a replaced rule set that `after` does not have: their buckets outlive them.
+    pub(in crate::engine) fn add_removed(
+        &mut self,
+        before: &CompiledRuleSet,
+        after: &CompiledRuleSet,
+        hash: &KeyHash,
+    ) {
+        let after: HashSet<u64> = after.each_rule().map(|(_, terms)| terms.identity).collect();
+        let removed = before.each_rule().filter(|(_, terms)| !after.contains(&terms.identity));
+        removed.for_each(|(rule, terms)| self.add(stored_rule(rule, terms, hash)));
+    }
+
     /// Adds a removed rule. At the maximum an arbitrary other one is dropped, as all are equally likely to
     /// return.
-    pub(in crate::engine) fn add(&mut self, rule: StoredRule) {
+    pub(super) fn add(&mut self, rule: StoredRule) {
         if self.rules.len() >= RULES_MAX
             && !self.rules.contains_key(&rule.identity)
             && let Some(other) = self.rules.keys().next().copied()
@@ -29,9 +43,11 @@ impl Heritage {
     }
 
     /// All previous quotas, with those of the rules in force.
-    pub(super) fn with(&self, in_force: Vec<StoredRule>) -> Vec<StoredRule> {
+    pub(super) fn with(&self, in_force: &CompiledRuleSet, hash: &KeyHash) -> Vec<StoredRule> {
         let mut all = self.rules.clone();
-        all.extend(in_force.into_iter().map(|rule| (rule.identity, rule)));
+        all.extend(
+            in_force.each_rule().map(|(rule, terms)| (terms.identity, stored_rule(rule, terms, hash))),
+        );
         all.into_values().collect()
     }
 
@@ -53,6 +69,27 @@ pub(in crate::engine) fn fingerprint(hash: &KeyHash, limit: &Limit, overrides: O
         return 0;
     }
     hash.digest_bytes(format!("{limit:?} {overrides:?}").as_bytes()).hash()
+}
+
+fn stored_rule(rule: &Rule, terms: &CompiledRule, hash: &KeyHash) -> StoredRule {
+    let fingerprint = fingerprint(hash, &rule.limit, rule.overrides.as_deref());
+    StoredRule { identity: terms.identity, quotas: (fingerprint, terms.generation) }
+}
+
+/// A fingerprint of the names and the order of all rules.
+pub(in crate::engine) fn fingerprint_names(rule_set: &CompiledRuleSet, hash: &KeyHash) -> u64 {
+    let mut names = Vec::new();
+    for CompiledDomain { domain, .. } in &rule_set.domains {
+        let rules = domain.rules().iter().map(|rule| &*rule.name);
+        let lists = domain.lists().iter().map(|entry| &*entry.name);
+        let sheds: Vec<_> =
+            domain.sheds().iter().flat_map(|shed| ShedPart::ALL.map(|part| shed.rule_name(part))).collect();
+        for name in rules.chain(lists).chain(sheds.iter().map(|name| &**name)).chain([domain.name(), ""]) {
+            names.extend_from_slice(&name.len().to_le_bytes());
+            names.extend_from_slice(name.as_bytes());
+        }
+    }
+    hash.digest_bytes(&names).hash()
 }
 
 /// More rules than a host has.

@@ -10,7 +10,7 @@ use super::credit::UntrackedCredit;
 use super::state::{SEEN_SHIFT, SyncRequest};
 use super::{ShareQuota, ShareState, is_linked};
 use crate::clock::Timestamp;
-use crate::limit::heap::malloc_block_bytes;
+use crate::limit::malloc_block_bytes;
 use crate::limit::token_bucket::GcraState;
 use crate::limit::{QuotaLevel, TickScale};
 
