@@ -4,7 +4,6 @@
 //! hash tag, so that they lie in one slot of a cluster.
 
 use super::cell::{AMOUNT_MAX, ASK_BYTES, CellQuota, CellRequest};
-use super::cell_access::{Peek, Reset};
 use super::heartbeat::Heartbeat;
 use super::link::Script;
 use super::overrides::OverridesCommand;
@@ -32,10 +31,6 @@ pub enum ScriptCommand {
     Beat(Heartbeat),
     /// Asks for the version of a rule's quota.
     Version(VersionCommand),
-    /// Reads cells.
-    Peek(Peek),
-    /// Refills one cell.
-    Reset(Reset),
     /// Reads or replaces the fleet overrides.
     Overrides(OverridesCommand),
 }
@@ -63,8 +58,6 @@ impl ScriptCommand {
             ScriptCommand::Permits(permits) => permits.encode(),
             ScriptCommand::Beat(beat) => beat.encode(),
             ScriptCommand::Version(version) => Ok(version.encode()),
-            ScriptCommand::Peek(peek) => peek.encode(),
-            ScriptCommand::Reset(reset) => Ok(reset.encode()),
             ScriptCommand::Overrides(overrides) => Ok(overrides.encode()),
         }
     }
@@ -82,8 +75,6 @@ impl ScriptCommand {
             ScriptCommand::Sync(batch) => batch.head.bucket.tag(),
             ScriptCommand::Exact(payment) => payment.head.bucket.tag(),
             ScriptCommand::Permits(permits) => permits.head.bucket.tag(),
-            ScriptCommand::Peek(peek) => peek.bucket.tag(),
-            ScriptCommand::Reset(reset) => reset.bucket.tag(),
             ScriptCommand::Beat(_) | ScriptCommand::Version(_) | ScriptCommand::Overrides(_) => {
                 OF_ALL.to_owned()
             }
@@ -299,7 +290,7 @@ impl Payment {
 
 /// The kind letter of a cell. A key's window and bucket are separate cells, so that a host with the previous
 /// rule cannot corrupt the new state.
-pub(super) fn kind(is_window: bool) -> char {
+fn kind(is_window: bool) -> char {
     if is_window { 'w' } else { 'q' }
 }
 

@@ -3,7 +3,6 @@
 //! No request waits for this module unless its rule asks for remote checks.
 
 pub mod cell;
-pub mod cell_access;
 pub mod command;
 pub mod counters;
 pub mod heartbeat;

@@ -6,7 +6,6 @@ use std::fs;
 use redis_server::Redis;
 use tidegate::clock::Timestamp;
 use tidegate::fleet::cell::{CellQuota, CellRate, CellRequest};
-use tidegate::fleet::cell_access::Reset;
 use tidegate::fleet::command::{Bucket, CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::heartbeat::{Heartbeat, PoolLoad, PoolReport};
 use tidegate::fleet::link::{FailureClass, LinkError, LinkOptions, NodeState, RedisLink, Script};
@@ -118,7 +117,7 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
     Ok(())
 }
 
-fn calls() -> [ScriptCommand; 7] {
+fn calls() -> [ScriptCommand; 6] {
     let terms = CellQuota { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: 20_000_000 };
     let head = CommandHead { bucket: Bucket::from_number(0), born_us: 0, sent_at: Timestamp::ORIGIN };
     let ask = CellRequest {
@@ -154,7 +153,6 @@ fn calls() -> [ScriptCommand; 7] {
             check: (0, Vec::new()),
         }),
         ScriptCommand::Permits(PermitCommand { head, host: [1; 16], requests: vec![permits] }),
-        ScriptCommand::Reset(Reset { bucket: head.bucket, key: [0; 16], window: false }),
         ScriptCommand::Beat(Heartbeat {
             host: [1; 16],
             epoch: 1,

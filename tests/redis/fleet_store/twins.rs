@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use tidegate::fleet::cell::{CellQuota, CellRate, CellReport, GENERATION_US};
-use tidegate::fleet::cell_access::{Peek, Reset};
 use tidegate::fleet::command::{CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::heartbeat::{Heartbeat, PoolReport};
 use tidegate::fleet::permits::PermitCommand;
@@ -60,8 +59,6 @@ impl Twins {
             "windows refused",
             "permits lost",
             "names taken",
-            "peeked",
-            "reset",
             "pools of several",
             "overtaken",
             "may lack",
@@ -141,14 +138,6 @@ impl Twins {
                 let requests = requests.iter().filter(|request| keys.insert(request.key)).cloned().collect();
                 let command = PermitCommand { head, host: host_of(*host), requests };
                 self.call(&ScriptCommand::Permits(command)).map(drop)
-            }
-            Act::Peek { windows } => {
-                let keys = (0..4).map(key_of).collect();
-                self.call(&ScriptCommand::Peek(Peek { bucket: bucket(), keys, windows: *windows })).map(drop)
-            }
-            Act::Reset { key, window } => {
-                let call = Reset { bucket: bucket(), key: key_of(*key), window: *window };
-                self.call(&ScriptCommand::Reset(call)).map(drop)
             }
             Act::Beat { host, number, pools, secret } => self.beat(*host, *number, pools, *secret),
             Act::Version { rule, terms, before } => {
@@ -387,8 +376,6 @@ impl Twins {
                 saw("no permits", results.iter().filter(|result| result.added == Some(0)).count());
                 saw("permits lost", results.iter().filter(|result| result.added.is_none()).count());
             }
-            ScriptReply::Peek(peeked) => saw("peeked", peeked.cells.iter().flatten().count()),
-            ScriptReply::Reset(found) => saw("reset", usize::from(*found)),
             ScriptReply::Beat(beaten) => {
                 saw("hosts", beaten.hosts.saturating_sub(1) as usize);
                 saw("pools of several", beaten.pools.iter().filter(|said| said.hosts > 1).count());
