@@ -5,7 +5,7 @@
 
 use super::cell::{AMOUNT_MAX, ASK_BYTES, CellQuota, CellRequest};
 use super::heartbeat::Heartbeat;
-use super::link::Script;
+use super::link::RedisCommand;
 use super::overrides::OverridesCommand;
 use super::permits::PermitCommand;
 use super::scripts;
@@ -35,23 +35,12 @@ pub enum ScriptCommand {
     Overrides(OverridesCommand),
 }
 
-/// An encoded command.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EncodedCommand {
-    /// The script.
-    pub script: &'static Script,
-    /// `KEYS`, in order.
-    pub keys: Vec<Vec<u8>>,
-    /// `ARGV`, in order.
-    pub args: Vec<Vec<u8>>,
-}
-
 impl ScriptCommand {
     /// Encodes the command; equal commands give equal bytes.
     ///
     /// # Errors
     /// The command is invalid; see [`CommandFault`].
-    pub fn encode(&self) -> Result<EncodedCommand, CommandFault> {
+    pub fn encode(&self) -> Result<RedisCommand<'static>, CommandFault> {
         match self {
             ScriptCommand::Sync(batch) => batch.encode(),
             ScriptCommand::Exact(payment) => payment.encode(),
@@ -230,11 +219,11 @@ pub struct SyncBatch {
 }
 
 impl SyncBatch {
-    fn encode(&self) -> Result<EncodedCommand, CommandFault> {
+    fn encode(&self) -> Result<RedisCommand<'static>, CommandFault> {
         distinct(self.asks.iter().map(|ask| ask.key), CELLS_MAX)?;
         let mut asks = ScriptWriter::with_capacity(self.asks.len() * ASK_BYTES);
         self.asks.iter().for_each(|ask| ask.write(&mut asks));
-        Ok(EncodedCommand {
+        Ok(RedisCommand {
             script: &scripts::SYNC,
             keys: self.head.keys(self.asks.iter().map(|ask| (kind(ask.window.is_some()), ask.key))),
             args: vec![self.head.bytes(), asks.bytes],
@@ -269,7 +258,7 @@ pub struct KeyPayment {
 }
 
 impl Payment {
-    fn encode(&self) -> Result<EncodedCommand, CommandFault> {
+    fn encode(&self) -> Result<RedisCommand<'static>, CommandFault> {
         distinct(self.costs.iter().map(|cost| cost.key), COSTS_MAX)?;
         let mut costs = ScriptWriter::default();
         for cost in &self.costs {
@@ -280,7 +269,7 @@ impl Payment {
                 window.write(&mut costs);
             }
         }
-        Ok(EncodedCommand {
+        Ok(RedisCommand {
             script: &scripts::EXACT,
             keys: self.head.keys(self.costs.iter().map(|cost| (kind(cost.window.is_some()), cost.key))),
             args: vec![self.head.bytes(), costs.bytes],

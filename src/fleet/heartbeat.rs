@@ -1,7 +1,8 @@
 //! Heartbeats: a host reports that it is alive, and the load of its pools.
 
 use super::cell::HOSTS_MAX;
-use super::command::{CommandFault, EncodedCommand, Host};
+use super::command::{CommandFault, Host};
+use super::link::RedisCommand;
 use super::reply::{Received, ReplyFault, ScriptReply};
 use super::scripts;
 use super::secrets::SecretDigest;
@@ -73,7 +74,7 @@ pub struct FleetPoolLoad {
 }
 
 impl Heartbeat {
-    pub(super) fn encode(&self) -> Result<EncodedCommand, CommandFault> {
+    pub(super) fn encode(&self) -> Result<RedisCommand<'static>, CommandFault> {
         let mut names: Vec<_> = self.pools.iter().map(|report| &report.pool).collect();
         names.sort_unstable();
         names.dedup();
@@ -95,7 +96,7 @@ impl Heartbeat {
         number.amount(self.epoch, EXACT_MAX);
         number.amount(self.seq, EXACT_MAX);
         let args = vec![hex(self.host).into_bytes(), number.bytes, reports.bytes];
-        Ok(EncodedCommand { script: &scripts::BEAT, keys, args })
+        Ok(RedisCommand { script: &scripts::BEAT, keys, args })
     }
 
     pub(super) fn decode(&self, bytes: &[u8]) -> Result<Received, ReplyFault> {

@@ -34,7 +34,7 @@ impl Rights {
     pub async fn ask(link: &RedisLink, node: NodeId) -> Result<Rights, LinkError> {
         let is_home = link.node_of(HOSTS_TAG) == node;
         let keys: &[&[u8]] = if is_home { &[HOSTS] } else { &[] };
-        let reply = link.call(node, &Rights::script(), keys, &[], None).await?;
+        let reply = link.call(node, &Rights::script(), keys, &[]).await?;
         Ok(Rights::of(&reply))
     }
 

@@ -1,7 +1,7 @@
 //! Version numbers of a rule's numbers, so that during a rollout all hosts agree on the newest.
 
 use super::cell::CellQuota;
-use super::command::EncodedCommand;
+use super::link::RedisCommand;
 use super::scripts;
 use super::window::CellWindow;
 use super::wire::EXACT_MAX;
@@ -44,13 +44,13 @@ impl NumbersFingerprint {
 }
 
 impl VersionCommand {
-    pub(super) fn encode(&self) -> EncodedCommand {
+    pub(super) fn encode(&self) -> RedisCommand<'static> {
         let (before, known) = match &self.before {
             Some((before, known)) => (before.0.clone(), *known),
             None => (String::new(), 0),
         };
         let known = known.min(EXACT_MAX / 2).to_string();
-        EncodedCommand {
+        RedisCommand {
             script: &scripts::VERSION,
             keys: vec![format!("tg:{{tm}}:v:{}", super::wire::hex(self.rule)).into_bytes()],
             args: vec![self.terms.0.clone().into_bytes(), before.into_bytes(), known.into_bytes()],

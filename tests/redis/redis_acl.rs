@@ -109,10 +109,9 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
         return Err(error);
     }
     for call in calls() {
-        let encoded = call.encode().unwrap();
-        let keys: Vec<&[u8]> = encoded.keys.iter().map(Vec::as_slice).collect();
-        let args: Vec<&[u8]> = encoded.args.iter().map(Vec::as_slice).collect();
-        link.call(link.nodes()[0].id, encoded.script, &keys, &args, None).await?;
+        for reply in link.send(link.nodes()[0].id, vec![call.encode().unwrap()]) {
+            reply.await?;
+        }
     }
     Ok(())
 }

@@ -8,32 +8,32 @@ use crate::clock::{Timestamp, read_boot_nanos};
 #[derive(Debug)]
 pub(super) struct ServerLog {
     url: String,
-    said: Option<Option<LinkError>>,
+    logged: Option<Option<LinkError>>,
     since: Timestamp,
     lines: u32,
-    unsaid: u64,
+    suppressed: u64,
 }
 
 impl ServerLog {
     pub(super) fn new(url: String) -> ServerLog {
-        ServerLog { url, said: None, since: Timestamp::ORIGIN, lines: 0, unsaid: 0 }
+        ServerLog { url, logged: None, since: Timestamp::ORIGIN, lines: 0, suppressed: 0 }
     }
 
     /// Logs a state unless it is the last one logged.
-    pub(super) fn say(&mut self, state: &NodeState) {
+    pub(super) fn log(&mut self, state: &NodeState) {
         let news = match state {
             NodeState::Starting => return,
             NodeState::Up => None,
             NodeState::Down(error) => Some(error.clone().of_unsent()),
         };
-        if self.said.as_ref() == Some(&news) {
+        if self.logged.as_ref() == Some(&news) {
             return;
         }
         if !self.admit(Timestamp::from_nanos(read_boot_nanos())) {
-            self.unsaid += 1;
+            self.suppressed += 1;
             return;
         }
-        let (redis, unsaid) = (&*self.url, std::mem::take(&mut self.unsaid));
+        let (redis, unsaid) = (&*self.url, std::mem::take(&mut self.suppressed));
         match &news {
             None => tracing::info!(redis, unsaid, "connected to Redis"),
             Some(error) => {
@@ -41,7 +41,7 @@ impl ServerLog {
                 tracing::warn!(redis, class, unsaid, "no connection to Redis: {error}; probing goes on");
             }
         }
-        self.said = Some(news);
+        self.logged = Some(news);
     }
 
     fn admit(&mut self, now: Timestamp) -> bool {
