@@ -11,7 +11,7 @@ use tidegate::engine::{
 use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::heartbeat::Heartbeat;
 use tidegate::fleet::member::HostMember;
-use tidegate::fleet::pending_requests::WaitingRequest;
+use tidegate::fleet::remote_checks::WaitingRequest;
 use tidegate::fleet::reply::{ReplyFault, ScriptReply};
 use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::sync;

@@ -3,12 +3,10 @@
 //!
 //! A failed command may be resent with the same bytes; [`LinkError::may_have_run`] reports an unknown outcome.
 
-mod backoff;
 mod cluster;
 mod connect;
 mod connection;
 mod failure;
-mod log;
 mod node;
 mod nodes;
 mod rendezvous;

@@ -8,14 +8,13 @@ use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::Shared;
-use super::backoff::Backoff;
 use super::connect::open;
 use super::connection::{CommandBatch, CommandResult, ServerConnection};
 use super::failure::{FailureClass, LinkError};
-use super::log::ServerLog;
 use super::nodes::NodeId;
 use super::url::Url;
-use crate::clock::Micros;
+use crate::clock::{Micros, Timestamp, read_boot_nanos};
+use crate::fleet::rng::drawn;
 use crate::fleet::round_trip::RoundTrip;
 
 /// The state of a server.
@@ -211,6 +210,85 @@ async fn connect(url: Url, shared: Arc<Shared>) -> Result<(ServerConnection, Dur
     }
 }
 
+/// The delay before the next attempt to connect: random, so that the hosts of a fleet do not return together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Backoff {
+    attempts: u32,
+}
+
+impl Backoff {
+    /// Starts anew after a command was answered.
+    fn reset(&mut self) {
+        self.attempts = 0;
+    }
+
+    /// The delay after a failure of this class.
+    fn wait(&mut self, class: FailureClass) -> Duration {
+        self.wait_by(class, u32::from_ne_bytes(drawn()))
+    }
+
+    fn wait_by(&mut self, class: FailureClass, chance: u32) -> Duration {
+        if class.is_of_rights() {
+            // Only an operator can fix it, and each attempt adds to the server's log.
+            return RIGHTS_WAIT;
+        }
+        self.attempts = self.attempts.saturating_add(1);
+        let widest = (WAIT_MIN_MS << self.attempts.min(DOUBLINGS_MAX)).min(WAIT_MAX_MS);
+        let span = widest - WAIT_MIN_MS;
+        Duration::from_millis(WAIT_MIN_MS + ((u64::from(chance) * span) >> u32::BITS))
+    }
+}
+
+/// The log of one server: one line per change of state, rate-limited. It names the server and the class of
+/// failure, never a key or a password.
+#[derive(Debug)]
+struct ServerLog {
+    url: String,
+    logged: Option<Option<LinkError>>,
+    since: Timestamp,
+    lines: u32,
+    suppressed: u64,
+}
+
+impl ServerLog {
+    fn new(url: String) -> ServerLog {
+        ServerLog { url, logged: None, since: Timestamp::ORIGIN, lines: 0, suppressed: 0 }
+    }
+
+    /// Logs a state unless it is the last one logged.
+    fn log(&mut self, state: &NodeState) {
+        let news = match state {
+            NodeState::Starting => return,
+            NodeState::Up => None,
+            NodeState::Down(error) => Some(error.clone().of_unsent()),
+        };
+        if self.logged.as_ref() == Some(&news) {
+            return;
+        }
+        if !self.admit(Timestamp::from_nanos(read_boot_nanos())) {
+            self.suppressed += 1;
+            return;
+        }
+        let (redis, unsaid) = (&*self.url, std::mem::take(&mut self.suppressed));
+        match &news {
+            None => tracing::info!(redis, unsaid, "connected to Redis"),
+            Some(error) => {
+                let class = error.class.name();
+                tracing::warn!(redis, class, unsaid, "no connection to Redis: {error}; probing goes on");
+            }
+        }
+        self.logged = Some(news);
+    }
+
+    fn admit(&mut self, now: Timestamp) -> bool {
+        if self.lines == 0 || now.since(self.since) >= LINES_PERIOD {
+            (self.since, self.lines) = (now, 0);
+        }
+        self.lines += 1;
+        self.lines <= LINES_MAX
+    }
+}
+
 /// Bounds the connection, the TLS handshake and the loading of scripts.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -218,3 +296,40 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 const QUEUED_BYTES_MAX: u32 = 8 << 20;
 
 const BATCHES_MAX: usize = 1024;
+
+const WAIT_MIN_MS: u64 = 100;
+const WAIT_MAX_MS: u64 = 5_000;
+const DOUBLINGS_MAX: u32 = 6;
+const RIGHTS_WAIT: Duration = Duration::from_secs(30);
+
+/// Lines per period: a flapping server changes several times a second.
+const LINES_MAX: u32 = 6;
+const LINES_PERIOD: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::{Backoff, FailureClass, drawn};
+
+    #[test]
+    fn the_range_grows_to_five_seconds_and_ends_there() {
+        let mut backoff = Backoff::default();
+        let longest: Vec<_> =
+            (0..8).map(|_| backoff.wait_by(FailureClass::Down, u32::MAX).as_millis()).collect();
+        assert_eq!(longest, [199, 399, 799, 1599, 3199, 4999, 4999, 4999]);
+        assert_eq!(
+            backoff.wait_by(FailureClass::Down, 0).as_millis(),
+            100,
+            "the whole range, not its upper end"
+        );
+        backoff.reset();
+        assert!(backoff.wait(FailureClass::Timeout).as_millis() < 200);
+        assert_eq!(backoff.wait(FailureClass::Auth).as_secs(), 30);
+        assert_eq!(backoff.wait(FailureClass::NoPerm).as_secs(), 30);
+    }
+
+    #[test]
+    fn no_two_hosts_wait_alike() {
+        let waits: std::collections::HashSet<_> = (0..100).map(|_| drawn::<4>()).collect();
+        assert!(waits.len() > 90);
+    }
+}
