@@ -46,12 +46,8 @@ pub struct PoolLoad {
 /// The reply to a heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeartbeatReply {
-    /// The clock of Redis, µs.
-    pub now_us: u64,
     /// Live hosts.
     pub hosts: u32,
-    /// The rank of this host in a stable order of the live hosts.
-    pub rank: u32,
     /// The pools in the order of the heartbeat.
     pub pools: Vec<FleetPoolLoad>,
     /// Live hosts with the same secret.
@@ -84,9 +80,8 @@ impl Heartbeat {
         if self.pools.len() > POOLS_MAX {
             return Err(CommandFault::Count { found: self.pools.len(), max: POOLS_MAX });
         }
-        let mut keys: Vec<_> = KEYS.iter().map(|key| key.to_vec()).collect();
-        keys.push(format!("tg:{{tm}}:hosts:{}", self.secret.name()).into_bytes());
-        keys.push(b"tg:{tm}:epochs".to_vec());
+        let of_secret = format!("tg:{{tm}}:hosts:{}", self.secret.name()).into_bytes();
+        let mut keys = vec![b"tg:{tm}:hosts".to_vec(), of_secret, b"tg:{tm}:epochs".to_vec()];
         let mut reports = ScriptWriter::default();
         for PoolReport { pool, load } in &self.pools {
             keys.push(format!("tg:{{tm}}:p:{pool}").into_bytes());
@@ -101,13 +96,11 @@ impl Heartbeat {
 
     pub(super) fn decode(&self, bytes: &[u8]) -> Result<Received, ReplyFault> {
         let mut from = ReplyReader::of(bytes, HEADER_BYTES + self.pools.len() * POOL_BYTES)?;
-        let now_us = from.amount(EXACT_MAX);
         let hosts = from.small(HOSTS_MAX);
-        let rank = from.small(HOSTS_MAX);
         let alike = from.small(HOSTS_MAX);
         let is_name_taken = from.byte() != 0;
         let pools = self.pools.iter().map(|_| FleetPoolLoad::read(&mut from)).collect();
-        let reply = ScriptReply::Beat(HeartbeatReply { now_us, hosts, rank, alike, is_name_taken, pools });
+        let reply = ScriptReply::Beat(HeartbeatReply { hosts, alike, is_name_taken, pools });
         Ok(Received { reply, clamped: from.clamped })
     }
 }
@@ -129,11 +122,9 @@ impl FleetPoolLoad {
     }
 }
 
-/// The keys of a heartbeat besides those of its pools.
-const KEYS: [&[u8]; 2] = [b"tg:{tm}:hosts", b"tg:{tm}:ranks"];
 /// The most pools in one heartbeat.
 pub const POOLS_MAX: usize = 64;
 /// An upper bound of any count on one host or all hosts.
 const COUNT_MAX: u64 = 1_000_000_000_000;
-const HEADER_BYTES: usize = 21;
+const HEADER_BYTES: usize = 9;
 const POOL_BYTES: usize = 30;

@@ -241,7 +241,6 @@ impl Twins {
             // What this call did not touch stays for ever by Redis' own clock, so that the next time shows who was touched.
             .chain(names.iter().map(|name| vec![b"PEXPIRE".as_slice(), name.as_bytes(), FOR_EVER]))
             .chain([vec![b"ZRANGE".as_slice(), b"tg:{tm}:hosts", b"0", b"-1", b"WITHSCORES"]])
-            .chain([vec![b"ZRANGE".as_slice(), b"tg:{tm}:ranks", b"0", b"-1"]])
             .collect();
         let mut found = self.redis.commands(&commands).into_iter();
         for (name, (bytes, until_ms)) in &expected {
@@ -256,13 +255,12 @@ impl Twins {
             }
         }
         let mut rest = found.skip(names.len());
-        let (scores, ranks) = (rest.next().unwrap().list(), rest.next().unwrap().list());
+        let scores = rest.next().unwrap().list();
         let scores = scores.chunks(2).map(|pair| (text(&pair[0]), text(&pair[1]).parse().unwrap()));
         let scores: BTreeMap<String, u64> = scores.collect();
-        let ranks: Vec<String> = ranks.iter().map(text).collect();
         let hosts = self.store.hosts();
-        if scores != hosts || !ranks.iter().eq(hosts.keys()) {
-            return Err(format!("{scores:?}, {ranks:?} in Redis and {hosts:?} in Rust"));
+        if scores != hosts {
+            return Err(format!("{scores:?} in Redis and {hosts:?} in Rust"));
         }
         self.compare_pools()?;
         self.compare_sets()?;
@@ -328,7 +326,6 @@ impl Twins {
             names.extend(store.pools().into_keys());
             names.extend(store.sets().into_keys());
             names.extend(store.hosts().keys().take(1).map(|_| "tg:{tm}:hosts".into()));
-            names.extend(store.hosts().keys().take(1).map(|_| "tg:{tm}:ranks".into()));
             names.extend(store.hosts().keys().take(1).map(|_| "tg:{tm}:epochs".into()));
             let kept = |rule: &u8| store.versions_of([*rule; 16]).is_some();
             names.extend((0..2).filter(kept).map(|rule| format!("tg:{{tm}}:v:{}", hex(&[rule; 16]))));
