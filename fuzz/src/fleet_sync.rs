@@ -11,7 +11,7 @@ use tidegate::engine::{
 use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::heartbeat::Heartbeat;
 use tidegate::fleet::member::HostMember;
-use tidegate::fleet::pending_requests::WaitingRequest;
+use tidegate::fleet::remote_checks::WaitingRequest;
 use tidegate::fleet::reply::{ReplyFault, ScriptReply};
 use tidegate::fleet::secrets::SecretDigest;
 use tidegate::fleet::sync;
@@ -255,7 +255,7 @@ fn decoded(call: &ScriptCommand, input: &mut Input<'_>) -> Option<ScriptReply> {
     let mut bytes = [&[first], input.bytes(expected.saturating_sub(1))].concat();
     bytes.resize(expected, 0);
     let resp = [format!("${}\r\n", bytes.len()).into_bytes(), bytes, b"\r\n".to_vec()].concat();
-    let value = tidegate::fleet::link::frame::Scanner::default().take(&mut resp.clone()).ok()??;
+    let value = tidegate::fleet::link::ReplyParser::default().next(&mut resp.as_slice()).ok()??;
     let Value::BulkString(bytes) = value else { panic!("{value:?}") };
     ScriptReply::decode(call, &bytes).ok().map(|received| received.reply)
 }

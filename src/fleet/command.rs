@@ -4,9 +4,8 @@
 //! hash tag, so that they lie in one slot of a cluster.
 
 use super::cell::{AMOUNT_MAX, ASK_BYTES, CellQuota, CellRequest};
-use super::cell_access::{Peek, Reset};
 use super::heartbeat::Heartbeat;
-use super::link::Script;
+use super::link::RedisCommand;
 use super::overrides::OverridesCommand;
 use super::permits::PermitCommand;
 use super::scripts;
@@ -32,23 +31,8 @@ pub enum ScriptCommand {
     Beat(Heartbeat),
     /// Asks for the version of a rule's quota.
     Version(VersionCommand),
-    /// Reads cells.
-    Peek(Peek),
-    /// Refills one cell.
-    Reset(Reset),
     /// Reads or replaces the fleet overrides.
     Overrides(OverridesCommand),
-}
-
-/// An encoded command.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct EncodedCommand {
-    /// The script.
-    pub script: &'static Script,
-    /// `KEYS`, in order.
-    pub keys: Vec<Vec<u8>>,
-    /// `ARGV`, in order.
-    pub args: Vec<Vec<u8>>,
 }
 
 impl ScriptCommand {
@@ -56,15 +40,13 @@ impl ScriptCommand {
     ///
     /// # Errors
     /// The command is invalid; see [`CommandFault`].
-    pub fn encode(&self) -> Result<EncodedCommand, CommandFault> {
+    pub fn encode(&self) -> Result<RedisCommand<'static>, CommandFault> {
         match self {
             ScriptCommand::Sync(batch) => batch.encode(),
             ScriptCommand::Exact(payment) => payment.encode(),
             ScriptCommand::Permits(permits) => permits.encode(),
             ScriptCommand::Beat(beat) => beat.encode(),
             ScriptCommand::Version(version) => Ok(version.encode()),
-            ScriptCommand::Peek(peek) => peek.encode(),
-            ScriptCommand::Reset(reset) => Ok(reset.encode()),
             ScriptCommand::Overrides(overrides) => Ok(overrides.encode()),
         }
     }
@@ -82,8 +64,6 @@ impl ScriptCommand {
             ScriptCommand::Sync(batch) => batch.head.bucket.tag(),
             ScriptCommand::Exact(payment) => payment.head.bucket.tag(),
             ScriptCommand::Permits(permits) => permits.head.bucket.tag(),
-            ScriptCommand::Peek(peek) => peek.bucket.tag(),
-            ScriptCommand::Reset(reset) => reset.bucket.tag(),
             ScriptCommand::Beat(_) | ScriptCommand::Version(_) | ScriptCommand::Overrides(_) => {
                 OF_ALL.to_owned()
             }
@@ -239,11 +219,11 @@ pub struct SyncBatch {
 }
 
 impl SyncBatch {
-    fn encode(&self) -> Result<EncodedCommand, CommandFault> {
+    fn encode(&self) -> Result<RedisCommand<'static>, CommandFault> {
         distinct(self.asks.iter().map(|ask| ask.key), CELLS_MAX)?;
         let mut asks = ScriptWriter::with_capacity(self.asks.len() * ASK_BYTES);
         self.asks.iter().for_each(|ask| ask.write(&mut asks));
-        Ok(EncodedCommand {
+        Ok(RedisCommand {
             script: &scripts::SYNC,
             keys: self.head.keys(self.asks.iter().map(|ask| (kind(ask.window.is_some()), ask.key))),
             args: vec![self.head.bytes(), asks.bytes],
@@ -278,7 +258,7 @@ pub struct KeyPayment {
 }
 
 impl Payment {
-    fn encode(&self) -> Result<EncodedCommand, CommandFault> {
+    fn encode(&self) -> Result<RedisCommand<'static>, CommandFault> {
         distinct(self.costs.iter().map(|cost| cost.key), COSTS_MAX)?;
         let mut costs = ScriptWriter::default();
         for cost in &self.costs {
@@ -289,7 +269,7 @@ impl Payment {
                 window.write(&mut costs);
             }
         }
-        Ok(EncodedCommand {
+        Ok(RedisCommand {
             script: &scripts::EXACT,
             keys: self.head.keys(self.costs.iter().map(|cost| (kind(cost.window.is_some()), cost.key))),
             args: vec![self.head.bytes(), costs.bytes],
@@ -299,7 +279,7 @@ impl Payment {
 
 /// The kind letter of a cell. A key's window and bucket are separate cells, so that a host with the previous
 /// rule cannot corrupt the new state.
-pub(super) fn kind(is_window: bool) -> char {
+fn kind(is_window: bool) -> char {
     if is_window { 'w' } else { 'q' }
 }
 

@@ -1,7 +1,8 @@
 //! Heartbeats: a host reports that it is alive, and the load of its pools.
 
 use super::cell::HOSTS_MAX;
-use super::command::{CommandFault, EncodedCommand, Host};
+use super::command::{CommandFault, Host};
+use super::link::RedisCommand;
 use super::reply::{Received, ReplyFault, ScriptReply};
 use super::scripts;
 use super::secrets::SecretDigest;
@@ -45,12 +46,8 @@ pub struct PoolLoad {
 /// The reply to a heartbeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeartbeatReply {
-    /// The clock of Redis, µs.
-    pub now_us: u64,
     /// Live hosts.
     pub hosts: u32,
-    /// The rank of this host in a stable order of the live hosts.
-    pub rank: u32,
     /// The pools in the order of the heartbeat.
     pub pools: Vec<FleetPoolLoad>,
     /// Live hosts with the same secret.
@@ -73,7 +70,7 @@ pub struct FleetPoolLoad {
 }
 
 impl Heartbeat {
-    pub(super) fn encode(&self) -> Result<EncodedCommand, CommandFault> {
+    pub(super) fn encode(&self) -> Result<RedisCommand<'static>, CommandFault> {
         let mut names: Vec<_> = self.pools.iter().map(|report| &report.pool).collect();
         names.sort_unstable();
         names.dedup();
@@ -83,9 +80,8 @@ impl Heartbeat {
         if self.pools.len() > POOLS_MAX {
             return Err(CommandFault::Count { found: self.pools.len(), max: POOLS_MAX });
         }
-        let mut keys: Vec<_> = KEYS.iter().map(|key| key.to_vec()).collect();
-        keys.push(format!("tg:{{tm}}:hosts:{}", self.secret.name()).into_bytes());
-        keys.push(b"tg:{tm}:epochs".to_vec());
+        let of_secret = format!("tg:{{tm}}:hosts:{}", self.secret.name()).into_bytes();
+        let mut keys = vec![b"tg:{tm}:hosts".to_vec(), of_secret, b"tg:{tm}:epochs".to_vec()];
         let mut reports = ScriptWriter::default();
         for PoolReport { pool, load } in &self.pools {
             keys.push(format!("tg:{{tm}}:p:{pool}").into_bytes());
@@ -95,18 +91,16 @@ impl Heartbeat {
         number.amount(self.epoch, EXACT_MAX);
         number.amount(self.seq, EXACT_MAX);
         let args = vec![hex(self.host).into_bytes(), number.bytes, reports.bytes];
-        Ok(EncodedCommand { script: &scripts::BEAT, keys, args })
+        Ok(RedisCommand { script: &scripts::BEAT, keys, args })
     }
 
     pub(super) fn decode(&self, bytes: &[u8]) -> Result<Received, ReplyFault> {
         let mut from = ReplyReader::of(bytes, HEADER_BYTES + self.pools.len() * POOL_BYTES)?;
-        let now_us = from.amount(EXACT_MAX);
         let hosts = from.small(HOSTS_MAX);
-        let rank = from.small(HOSTS_MAX);
         let alike = from.small(HOSTS_MAX);
         let is_name_taken = from.byte() != 0;
         let pools = self.pools.iter().map(|_| FleetPoolLoad::read(&mut from)).collect();
-        let reply = ScriptReply::Beat(HeartbeatReply { now_us, hosts, rank, alike, is_name_taken, pools });
+        let reply = ScriptReply::Beat(HeartbeatReply { hosts, alike, is_name_taken, pools });
         Ok(Received { reply, clamped: from.clamped })
     }
 }
@@ -128,11 +122,9 @@ impl FleetPoolLoad {
     }
 }
 
-/// The keys of a heartbeat besides those of its pools.
-const KEYS: [&[u8]; 2] = [b"tg:{tm}:hosts", b"tg:{tm}:ranks"];
 /// The most pools in one heartbeat.
 pub const POOLS_MAX: usize = 64;
 /// An upper bound of any count on one host or all hosts.
 const COUNT_MAX: u64 = 1_000_000_000_000;
-const HEADER_BYTES: usize = 21;
+const HEADER_BYTES: usize = 9;
 const POOL_BYTES: usize = 30;

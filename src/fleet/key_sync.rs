@@ -1,15 +1,40 @@
 //! The sync state of a key of a fleet budget: the last report to Redis, local demand, and the next command.
 
 mod demand;
-mod window;
 
-use super::cell::{CellQuota, CellReply, CellReport, CellRequest, TOKEN};
-use super::window::{CellWindow, WindowRefund, WindowRequest, WindowStatus};
+use super::cell::{CellQuota, CellRate, CellReply, CellReport, CellRequest, TOKEN};
+use super::window::{CellWindow, FleetWindowAlign, WindowRefund, WindowRequest, WindowStatus};
 use crate::clock::{Micros, Timestamp};
-use crate::engine::{FleetBudget, ShareReport, SharedKey};
+use crate::engine::{FleetBudget, ShareReport, SharedKey, WindowTurns};
+use crate::rules::{fleet_rate, nearest_fleet_rate};
 use demand::{needed, own_part, token_takes};
 use std::time::Duration;
-pub(super) use window::{cell_window, terms};
+
+/// Returns the numbers of a budget for Redis; `None` if the scripts cannot count them exactly.
+pub(super) fn terms(budget: &FleetBudget, version: u64) -> Option<CellQuota> {
+    let bucket = budget.quota.bucket();
+    let (num, den) = match budget.quota.window() {
+        None => fleet_rate(bucket.rate())?,
+        // The scripts do not count by the rate of a window.
+        Some(_) => nearest_fleet_rate(bucket.rate()),
+    };
+    let rate = CellRate::new(num, den)?;
+    Some(CellQuota { version, rate, burst: u64::from(bucket.burst()) * TOKEN })
+}
+
+/// Returns how the budget's window turns; `None` for a bucket. `unix_us`: the approximate clock of Redis.
+pub(super) fn cell_window(budget: &FleetBudget, unix_us: u64) -> Option<CellWindow> {
+    let window = budget.quota.window()?;
+    Some(match window.turns() {
+        WindowTurns::Every { slots, step, origin } => {
+            CellWindow { slots, turns: FleetWindowAlign::Every { step, origin } }
+        }
+        WindowTurns::Calendar => {
+            let (start, turn, finish) = window.edges(unix_us);
+            CellWindow { slots: 1, turns: FleetWindowAlign::Calendar { start, turn, finish } }
+        }
+    })
+}
 
 /// Inputs common to all keys of a tick.
 #[derive(Clone, Copy, Debug)]
@@ -165,6 +190,30 @@ impl KeySync {
         let again = self.look_again(there.borrowed > 0, has_plenty, pace.now);
         // Whether it is worth borrowing shows in the demand meanwhile.
         NextAction::Look(if self.calls { again.min(pace.now.after(EVERY)) } else { again })
+    }
+
+    fn is_spent_out(&self) -> bool {
+        matches!(self.more, Some((_, true)))
+    }
+
+    /// Resets the state of a window that may have turned since the last reply.
+    fn turn(&mut self, budget: &FleetBudget, now: Timestamp) {
+        if self.more.is_some_and(|(at, _)| now >= at) {
+            self.more = None;
+            self.is_short = false;
+            if budget.quota.window().is_some_and(|window| !window.slides()) {
+                self.level = i64::from(budget.quota.bucket().burst()) * TOKEN.cast_signed();
+            }
+        }
+    }
+
+    /// The most tokens that hosts get per second, µtok: the rate, or the rest of a window if that is more.
+    fn supply(&self, budget: &FleetBudget) -> u64 {
+        let earns = budget.quota.micro_units_per_second();
+        match budget.quota.window() {
+            None => earns,
+            Some(_) => earns.max(u64::try_from(self.level).unwrap_or(0)),
+        }
     }
 
     /// Whether demand has ended: no request for longer than [`KeySync::silence`].

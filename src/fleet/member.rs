@@ -4,12 +4,11 @@
 use super::command::ScriptCommand;
 use super::heartbeat::HeartbeatReply;
 use super::host_count::HostCount;
-use super::pending_requests::WaitingRequest;
 use super::permits::PermitSync;
-use super::remote_checks::PendingChecks;
+use super::remote_checks::{PendingChecks, WaitingRequest};
 use super::reply::ScriptReply;
 use super::sync::{Sync, SyncOptions};
-use super::versions::Versions;
+use super::version::Versions;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Engine, FleetBudget, FleetConcurrencyLimit, FleetStatus};
 use std::collections::HashMap;

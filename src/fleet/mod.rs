@@ -3,7 +3,6 @@
 //! No request waits for this module unless its rule asks for remote checks.
 
 pub mod cell;
-pub mod cell_access;
 pub mod command;
 pub mod counters;
 pub mod heartbeat;
@@ -15,9 +14,7 @@ pub mod link;
 pub mod link_state;
 pub mod member;
 pub mod overrides;
-pub mod pending_requests;
 pub mod permits;
-mod redis_clock;
 pub mod remote_checks;
 pub mod reply;
 pub mod reserve;
@@ -30,6 +27,5 @@ pub mod sync;
 pub mod tally;
 pub mod task;
 pub mod version;
-mod versions;
 pub mod window;
 mod wire;

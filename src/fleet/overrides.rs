@@ -13,7 +13,8 @@ mod exchange;
 pub use exchange::OverridesView;
 pub(super) use exchange::{Exchange, OverrideChange};
 
-use super::command::{EncodedCommand, Host};
+use super::command::Host;
+use super::link::RedisCommand;
 use super::reply::{Received, ReplyFault, ScriptReply};
 use super::scripts;
 use crate::clock::{Now, Timestamp};
@@ -275,10 +276,10 @@ impl OverrideEntry {
 }
 
 impl OverridesCommand {
-    pub(super) fn encode(&self) -> EncodedCommand {
+    pub(super) fn encode(&self) -> RedisCommand<'static> {
         let seen = self.seen.clone().into_bytes();
         let args = std::iter::once(seen).chain(self.put.clone()).collect();
-        EncodedCommand { script: &scripts::OVERRIDES, keys: vec![KEY.to_vec()], args }
+        RedisCommand { script: &scripts::OVERRIDES, keys: vec![KEY.to_vec()], args }
     }
 }
 

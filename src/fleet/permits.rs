@@ -11,8 +11,9 @@
 //! Commands are sent once. A member of unknown state is removed by a later command.
 
 use super::command::{
-    Bucket, BucketState, CELLS_MAX, CommandFault, CommandHead, EncodedCommand, Host, ScriptCommand, distinct,
+    Bucket, BucketState, CELLS_MAX, CommandFault, CommandHead, Host, ScriptCommand, distinct,
 };
+use super::link::RedisCommand;
 use super::reply::CommandReply;
 use super::rng::Rng;
 use super::scripts;
@@ -63,7 +64,7 @@ pub struct KeyPermitReply {
 }
 
 impl PermitCommand {
-    pub(super) fn encode(&self) -> Result<EncodedCommand, CommandFault> {
+    pub(super) fn encode(&self) -> Result<RedisCommand<'static>, CommandFault> {
         distinct(self.requests.iter().map(|request| request.key), CELLS_MAX)?;
         let mut bytes = ScriptWriter::default();
         for request in &self.requests {
@@ -72,7 +73,7 @@ impl PermitCommand {
             numbers.iter().rev().for_each(|numbers| bytes.small(u32::try_from(numbers.len()).unwrap_or(0)));
             numbers.into_iter().flatten().for_each(|number| bytes.small(*number));
         }
-        Ok(EncodedCommand {
+        Ok(RedisCommand {
             script: &scripts::PERMITS,
             keys: self.head.keys(self.requests.iter().map(|request| ('m', request.key))),
             args: vec![self.head.bytes(), self.host.to_vec(), bytes.bytes],

@@ -14,20 +14,20 @@ mod permits;
 use super::cell::{CellQuota, TOKEN};
 use super::command::{Bucket, BucketState, KeyPayment, Payment, ScriptCommand};
 use super::key_sync::{cell_window, terms};
-use super::redis_clock::RedisClock;
 use super::reply::{CommandReply, CostCover, PaymentResult};
 use super::rng::Rng;
-use super::window::WindowStatus;
+use super::window::{RedisClock, WindowStatus};
 use crate::clock::{Micros, Now, Timestamp};
 use crate::engine::{
-    CheckReply, Engine, FleetBudget, FleetStatus, NextIncrease, OnCheckReply, SharedKey, Shortfall,
-    Shortfalls,
+    CheckReply, Engine, FleetBudget, FleetStatus, NextIncrease, OnCheckReply, RemoteChecker, SharedKey,
+    Shortfall, Shortfalls,
 };
 use breaker::Breaker;
 use permits::PermitQueue;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
+use tokio::sync::mpsc::{Receiver, Sender, channel};
 
 /// Outcomes of remote checks, counted since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -40,6 +40,42 @@ pub struct RemoteCheckCounts {
     pub declined: u64,
     /// How often the breaker opened because of too many late answers in a row.
     pub stopped: u64,
+}
+
+/// A pending request on its way to the sync task.
+pub struct WaitingRequest {
+    /// The tokens and permits that the request lacks.
+    pub shortfalls: Arc<Shortfalls>,
+    /// The deadline of the request.
+    pub due: Timestamp,
+    /// Runs with the outcome.
+    pub on_reply: OnCheckReply,
+}
+
+/// The sending end of the bounded channel of pending requests from the decision threads to the sync task. It never
+/// blocks.
+#[derive(Clone, Debug)]
+pub struct CheckSender(Sender<WaitingRequest>);
+
+impl CheckSender {
+    /// Makes the channel.
+    #[must_use]
+    pub fn new() -> (CheckSender, Receiver<WaitingRequest>) {
+        let (to, from) = channel(WAITING_MAX);
+        (CheckSender(to), from)
+    }
+}
+
+impl RemoteChecker for CheckSender {
+    fn start_check(&self, shortfalls: Arc<Shortfalls>, due: Timestamp, on_reply: OnCheckReply) -> bool {
+        self.0.try_send(WaitingRequest { shortfalls, due, on_reply }).is_ok()
+    }
+}
+
+impl std::fmt::Debug for WaitingRequest {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("WaitingRequest").field("shortfalls", &self.shortfalls).finish_non_exhaustive()
+    }
 }
 
 /// The remote checks of this host and their pending requests.
@@ -312,6 +348,9 @@ impl std::fmt::Debug for PendingChecks {
         f.debug_struct("PendingChecks").field("breaker", &self.breaker).finish_non_exhaustive()
     }
 }
+
+/// The capacity of the channel: more than the requests of ten milliseconds.
+const WAITING_MAX: usize = 1_024;
 
 /// Payments of one bucket without a reply.
 const IN_FLIGHT_MAX: u32 = 192;

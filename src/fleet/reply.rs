@@ -1,7 +1,6 @@
 //! Decoding of replies, which are not trusted: lengths must match the command, and numbers are clamped.
 
 use super::cell::{BURST_MAX, CellReply, DEBT_MAX, GENERATION_US, SAID_BYTES};
-use super::cell_access::PeekReply;
 use super::command::{Payment, ScriptCommand, SyncBatch};
 use super::heartbeat::HeartbeatReply;
 use super::overrides::OverridesReply;
@@ -31,10 +30,6 @@ pub enum ScriptReply {
     Beat(HeartbeatReply),
     /// To [`ScriptCommand::Version`].
     Version(u64),
-    /// To [`ScriptCommand::Peek`].
-    Peek(PeekReply),
-    /// To [`ScriptCommand::Reset`]: whether the cell existed.
-    Reset(bool),
     /// To [`ScriptCommand::Overrides`].
     Overrides(OverridesReply),
 }
@@ -87,11 +82,6 @@ impl ScriptReply {
             ScriptCommand::Exact(payment) => exact(payment, bytes),
             ScriptCommand::Permits(command) => of_permits(command, bytes),
             ScriptCommand::Beat(beat) => beat.decode(bytes),
-            ScriptCommand::Peek(peek) => peek.decode(bytes),
-            ScriptCommand::Reset(_) => {
-                let found = ReplyReader::of(bytes, 1)?.byte();
-                Ok(Received { reply: ScriptReply::Reset(found != 0), clamped: u32::from(found > 1) })
-            }
             ScriptCommand::Overrides(_) => OverridesReply::decode(bytes),
             ScriptCommand::Version(_) => {
                 let mut from = ReplyReader::of(bytes, 8)?;

@@ -34,7 +34,7 @@ impl Rights {
     pub async fn ask(link: &RedisLink, node: NodeId) -> Result<Rights, LinkError> {
         let is_home = link.node_of(HOSTS_TAG) == node;
         let keys: &[&[u8]] = if is_home { &[HOSTS] } else { &[] };
-        let reply = link.call(node, &Rights::script(), keys, &[], None).await?;
+        let reply = link.call(node, &Rights::script(), keys, &[]).await?;
         Ok(Rights::of(&reply))
     }
 
@@ -83,7 +83,7 @@ mod tests {
     #[test]
     fn every_command_that_a_script_calls_is_asked_about() {
         let called = |text: &str| -> BTreeSet<String> {
-            let calls = text.split("redis.call('").skip(1);
+            let calls = text.split("redis.call('").skip(1).chain(text.split("redis.pcall('").skip(1));
             calls.filter_map(|rest| rest.split('\'').next()).map(str::to_owned).collect()
         };
         let all: BTreeSet<String> = scripts::all().iter().flat_map(|script| called(script.text)).collect();

@@ -1,4 +1,5 @@
-//! The round trip to Redis, and the timeout that follows from it.
+//! The round trip to Redis, smoothed, and the timeout that follows from it: for the sync of budgets, and for each
+//! connection.
 
 use crate::clock::Timestamp;
 use std::time::Duration;
@@ -49,7 +50,7 @@ const FIRST: Duration = Duration::from_millis(1);
 
 const TIMEOUT_MIN: Duration = Duration::from_millis(250);
 
-const TIMEOUT_MAX: Duration = Duration::from_secs(2);
+pub(super) const TIMEOUT_MAX: Duration = Duration::from_secs(2);
 
 /// Doublings from the least timeout to the longest.
 const PATIENCE_MAX: u32 = 3;
@@ -75,6 +76,26 @@ mod tests {
             }
         }
         assert!(round_trip.timeout() >= took * 2, "{round_trip:?}");
+    }
+
+    #[test]
+    fn the_timeout_is_four_round_trips_within_bounds_and_doubles_until_a_reply() {
+        let at = |seconds: u64| Timestamp::from_nanos(seconds * 1_000_000_000);
+        let mut round_trip = RoundTrip::default();
+        for (took, timeout) in [(0, 250), (100, 400), (1_000, 2_000), (86_400_000, 2_000)] {
+            round_trip.took = Duration::from_millis(took);
+            assert_eq!(round_trip.timeout().as_millis(), timeout, "{took} ms");
+        }
+        round_trip.took = FIRST;
+        let timeouts: Vec<_> = (0..5)
+            .map(|number| {
+                round_trip.missed(at(10 * (number + 1)));
+                round_trip.timeout().as_millis()
+            })
+            .collect();
+        assert_eq!(timeouts, [500, 1000, 2000, 2000, 2000]);
+        round_trip.heard(FIRST, at(60));
+        assert_eq!(round_trip.timeout(), TIMEOUT_MIN);
     }
 
     #[test]

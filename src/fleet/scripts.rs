@@ -16,14 +16,12 @@ macro_rules! script {
 script!(SYNC, "sync", "cell", "share", "window", "begin", "sync");
 script!(EXACT, "exact", "cell", "window", "begin", "exact");
 script!(PERMITS, "permits", "cell", "begin", "permits");
-script!(PEEK, "peek", "cell", "window", "peek");
-script!(RESET, "reset", "cell", "window", "reset");
 script!(BEAT, "beat", "beat");
 script!(VERSION, "version", "version");
 script!(OVERRIDES, "overrides", "overrides");
 
 /// All scripts, for loading on a new connection; a short one first, to see whether loading is permitted.
 #[must_use]
-pub fn all() -> [&'static Script; 8] {
-    [&VERSION, &SYNC, &EXACT, &PERMITS, &PEEK, &RESET, &BEAT, &OVERRIDES]
+pub fn all() -> [&'static Script; 6] {
+    [&VERSION, &SYNC, &EXACT, &PERMITS, &BEAT, &OVERRIDES]
 }

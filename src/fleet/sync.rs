@@ -1,21 +1,19 @@
 //! The sync of fleet budgets with Redis, without I/O: commands come out, replies go in, time is an argument.
 //! The same code runs over a real Redis and in the simulation.
 
-mod absence;
 mod answered;
-mod leave;
 
 use super::cell::{CellQuota, CellReply, CellRequest};
 use super::command::{Bucket, BucketState, CELLS_MAX, Host, ScriptCommand, SyncBatch};
+use super::host_count::Absence;
 use super::key_sync::{self, NextAction, Pace};
 use super::key_table::KeyTable;
-use super::redis_clock::RedisClock;
 use super::rng::Rng;
 use super::round_trip::RoundTrip;
 use super::tally::{BudgetCounters, Tallies};
+use super::window::RedisClock;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Engine, FleetBudget, FleetStatus, SharedKey, Shortfall};
-use absence::Absence;
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
@@ -397,6 +395,50 @@ impl Sync {
         batch.is_some_and(|batch| batch.iter().any(|(_, ask)| ask.key == key))
     }
 
+    /// Emits the final commands; requests must have stopped. Returns whether to call it again for the rest.
+    pub fn leave(&mut self, engine: &Engine, now: Now, out: &mut Vec<ScriptCommand>) -> bool {
+        if !self.status.is_redis_reachable() {
+            return false;
+        }
+        self.answer_calls(engine, now);
+        let mut asks = BatchParts::new();
+        let mut is_left = false;
+        for number in self.key_table.numbers() {
+            if self.is_gathered(&asks, number) {
+                is_left = true;
+                continue;
+            }
+            match self.last_words(engine, number, now).unwrap_or(FinalStep::Nothing) {
+                FinalStep::Nothing => {}
+                FinalStep::Later => is_left = true,
+                FinalStep::Ask(bucket, ask) => {
+                    is_left = true;
+                    self.gather(&mut asks, bucket, (number, *ask), now.at, out);
+                }
+            }
+        }
+        self.send_rest(asks, now.at, out);
+        is_left
+    }
+
+    fn last_words(&mut self, engine: &Engine, number: usize, now: Now) -> Option<FinalStep> {
+        let entry = self.key_table.entry_mut(number);
+        if entry.in_flight {
+            return Some(FinalStep::Later);
+        }
+        let budget = self.budgets.get(&entry.key.budget())?;
+        let there = engine.peek_share(&entry.key, budget, now)?;
+        if there.borrowed == 0 && there.debt == 0 && there.refund == 0 && !entry.is_believed() {
+            return Some(FinalStep::Nothing);
+        }
+        let bucket = Bucket::of(&entry.key.name(), self.options.buckets);
+        if !bucket.of_each(&mut self.buckets).has_room(IN_FLIGHT_MAX) {
+            return Some(FinalStep::Later);
+        }
+        let ask = self.ask_about(engine, number, there.borrowed, now)?;
+        Some(FinalStep::Ask(bucket, Box::new(CellRequest { want: 0, demand: 0, ..ask })))
+    }
+
     fn pace(&self, now: Timestamp) -> Pace {
         let hosts = self.status.hosts();
         let others_are_away = self.absence.others_are_away(hosts, now);
@@ -407,6 +449,14 @@ impl Sync {
 /// The numbers of a budget, under their known version.
 fn terms(versions: &HashMap<u64, u64>, number: u64, budget: &FleetBudget) -> Option<CellQuota> {
     key_sync::terms(budget, versions.get(&number).copied().unwrap_or(VERSION_FIRST))
+}
+
+enum FinalStep {
+    /// No host counts anything for this key.
+    Nothing,
+    /// In flight, or too many batches are.
+    Later,
+    Ask(Bucket, Box<CellRequest>),
 }
 
 /// The parts of the pending batches of one tick, with the numbers of the keys.

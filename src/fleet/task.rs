@@ -7,7 +7,7 @@ use super::counters::FleetCounters;
 use super::identity::Identity;
 use super::link;
 use super::overrides::{OverrideChange, OverridesKey};
-use super::pending_requests::CheckSender;
+use super::remote_checks::CheckSender;
 use super::secrets::SecretDigest;
 use crate::clock::Clock;
 use crate::engine::{Engine, FleetChange, FleetStatus, SharedRemoteChecker};
@@ -44,7 +44,7 @@ pub struct FleetHandle {
     stop: oneshot::Sender<()>,
     ended: Receiver<()>,
     counters: Arc<FleetCounters>,
-    voice: OverridesHandle,
+    overrides: OverridesHandle,
     checks: CheckSender,
 }
 
@@ -67,19 +67,20 @@ impl FleetHandle {
         let (stop, mut stopped) = oneshot::channel();
         let (ends, ended) = sync_channel(1);
         let counters = Arc::new(FleetCounters::default());
-        let (speaks, changes) = mpsc::channel(CHANGES_MAX);
+        let (to_task, changes) = mpsc::channel(CHANGES_MAX);
         let (checks, waiting) = CheckSender::new();
-        let mut talk = SyncLoop::new(engine, clock, status, plan, (Arc::clone(&counters), changes, waiting));
+        let mut sync_loop =
+            SyncLoop::new(engine, clock, status, plan, (Arc::clone(&counters), changes, waiting));
         let work = move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
             #[allow(clippy::expect_used, reason = "for want of descriptors the thread is run again")]
             let runtime = runtime.expect("descriptors for a runtime");
-            runtime.block_on(talk.run(&mut stopped));
+            runtime.block_on(sync_loop.run(&mut stopped));
             // A DNS lookup or a disk write may block a thread indefinitely.
             runtime.shutdown_background();
             let _ = ends.try_send(());
         };
-        Ok((FleetHandle { stop, ended, counters, voice: OverridesHandle(speaks), checks }, work))
+        Ok((FleetHandle { stop, ended, counters, overrides: OverridesHandle(to_task), checks }, work))
     }
 
     /// As [`FleetHandle::new`], on a thread of its own.
@@ -105,8 +106,8 @@ impl FleetHandle {
 
     /// The handle by which operators change the fleet overrides.
     #[must_use]
-    pub fn voice(&self) -> OverridesHandle {
-        self.voice.clone()
+    pub fn overrides(&self) -> OverridesHandle {
+        self.overrides.clone()
     }
 
     /// The channel for remote checks.

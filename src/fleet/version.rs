@@ -1,10 +1,13 @@
 //! Version numbers of a rule's numbers, so that during a rollout all hosts agree on the newest.
 
 use super::cell::CellQuota;
-use super::command::EncodedCommand;
+use super::key_sync::{cell_window, terms};
+use super::link::RedisCommand;
 use super::scripts;
 use super::window::CellWindow;
-use super::wire::EXACT_MAX;
+use super::wire::{EXACT_MAX, hex};
+use crate::engine::FleetBudget;
+use std::collections::HashMap;
 
 /// Asks for the version of a rule's numbers.
 ///
@@ -44,16 +47,117 @@ impl NumbersFingerprint {
 }
 
 impl VersionCommand {
-    pub(super) fn encode(&self) -> EncodedCommand {
+    pub(super) fn encode(&self) -> RedisCommand<'static> {
         let (before, known) = match &self.before {
             Some((before, known)) => (before.0.clone(), *known),
             None => (String::new(), 0),
         };
         let known = known.min(EXACT_MAX / 2).to_string();
-        EncodedCommand {
+        RedisCommand {
             script: &scripts::VERSION,
-            keys: vec![format!("tg:{{tm}}:v:{}", super::wire::hex(self.rule)).into_bytes()],
+            keys: vec![format!("tg:{{tm}}:v:{}", hex(self.rule)).into_bytes()],
             args: vec![self.terms.0.clone().into_bytes(), before.into_bytes(), known.into_bytes()],
         }
     }
+}
+
+/// The versions of the budgets' numbers: requested after changes, and again if Redis may have lost them.
+#[derive(Debug, Default)]
+pub(super) struct Versions {
+    known: HashMap<u64, KnownVersion>,
+}
+
+#[derive(Debug)]
+struct KnownVersion {
+    terms: NumbersFingerprint,
+    /// The numbers that this host had before, and their version.
+    before: Option<(NumbersFingerprint, u64)>,
+    version: Option<u64>,
+    status: VersionState,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum VersionState {
+    Due,
+    /// In flight.
+    Asked,
+    Settled,
+}
+
+impl Versions {
+    /// Replaces the budgets; changed numbers need a new version.
+    pub(super) fn set(&mut self, budgets: &HashMap<u64, FleetBudget>) {
+        self.known.retain(|number, _| budgets.contains_key(number));
+        let prints = budgets.iter().filter_map(|(number, budget)| {
+            let terms = terms(budget, 0)?;
+            let print = match cell_window(budget, 0) {
+                Some(window) => NumbersFingerprint::of_window(&terms, &window),
+                None => NumbersFingerprint::of(&terms),
+            };
+            Some((*number, print))
+        });
+        for (number, terms) in prints {
+            let before = match self.known.get(&number) {
+                Some(known) if known.terms == terms => continue,
+                Some(KnownVersion { terms, version: Some(version), .. }) => Some((terms.clone(), *version)),
+                Some(known) => known.before.clone(),
+                None => None,
+            };
+            let known = KnownVersion { terms, before, version: None, status: VersionState::Due };
+            self.known.insert(number, known);
+        }
+    }
+
+    /// Requests all versions again: Redis may have lost them, or the connections of earlier requests were closed.
+    pub(super) fn ask_again(&mut self) {
+        self.known.values_mut().for_each(|known| known.status = VersionState::Due);
+    }
+
+    /// Takes the next request to send, which counts as in flight from now on.
+    pub(super) fn next(&mut self) -> Option<VersionCommand> {
+        let (number, known) = self.known.iter_mut().find(|(_, known)| known.status == VersionState::Due)?;
+        known.status = VersionState::Asked;
+        let before = match known.version {
+            // The numbers are unchanged.
+            Some(version) => Some((known.terms.clone(), version)),
+            None => known.before.clone(),
+        };
+        Some(VersionCommand { rule: name(*number), terms: known.terms.clone(), before })
+    }
+
+    /// Applies a reply. Returns its budget, unless the numbers have changed since.
+    pub(super) fn answered(&mut self, command: &VersionCommand, version: u64) -> Option<u64> {
+        let (number, known) = self.asked(command)?;
+        known.status = VersionState::Settled;
+        known.version = Some(version);
+        known.before = None;
+        Some(number)
+    }
+
+    /// Marks a request without a reply to be sent again.
+    pub(super) fn failed(&mut self, command: &VersionCommand) {
+        if let Some((_, known)) = self.asked(command) {
+            known.status = VersionState::Due;
+        }
+    }
+
+    /// The known versions, by budget.
+    pub(super) fn all(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
+        self.known.iter().filter_map(|(number, known)| Some((*number, known.version?)))
+    }
+
+    fn asked(&mut self, command: &VersionCommand) -> Option<(u64, &mut KnownVersion)> {
+        let number = number(&command.rule);
+        let known = self.known.get_mut(&number)?;
+        (known.terms == command.terms && known.status == VersionState::Asked).then_some((number, known))
+    }
+}
+
+/// The name of a budget in Redis.
+fn name(budget: u64) -> [u8; 16] {
+    u128::from(budget).to_le_bytes()
+}
+
+fn number(name: &[u8; 16]) -> u64 {
+    u64::try_from(u128::from_le_bytes(*name)).unwrap_or_default()
 }

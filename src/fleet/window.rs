@@ -1,6 +1,7 @@
 //! A key's window in Redis as a host sees it: how it turns, and its fields in commands and replies.
 
 use super::wire::{EXACT_MAX, ReplyReader, ScriptWriter};
+use crate::clock::{Micros, Now, Timestamp};
 
 /// How the windows of a key turn, as Redis counts: in sub-buckets of equal length, of which the newest count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -121,6 +122,26 @@ impl WindowReply {
             }
         };
         WindowReply { more_us, stands }
+    }
+}
+
+/// An estimate of the Redis clock, for calendar windows, whose edges hosts compute: its last reading, and the local
+/// time of that reply.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RedisClock(Option<(Timestamp, u64)>);
+
+impl RedisClock {
+    /// Records a reading, in microseconds of Unix time, from a reply that arrives now.
+    pub(super) fn heard(&mut self, now_us: u64, now: Timestamp) {
+        self.0 = Some((now, now_us));
+    }
+
+    /// The Redis time, late by the latency of a reply; before the first reply, the time of the local clock.
+    pub(super) fn unix_us(&self, now: Now) -> u64 {
+        match self.0 {
+            Some((at, us)) => us.saturating_add(Micros::from(now.at.since(at)).0),
+            None => now.at.as_nanos().saturating_add_signed(now.utc_offset_nanos) / 1_000,
+        }
     }
 }
 

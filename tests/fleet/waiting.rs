@@ -6,7 +6,7 @@ use tidegate::clock::{Now, Timestamp};
 use tidegate::engine::{CheckReply, Shortfalls};
 use tidegate::fleet::command::ScriptCommand;
 use tidegate::fleet::member::HostMember;
-use tidegate::fleet::pending_requests::WaitingRequest;
+use tidegate::fleet::remote_checks::WaitingRequest;
 
 /// One of them: `W` tells which it is.
 pub(crate) struct Parked<W> {

@@ -6,7 +6,6 @@ use std::fs;
 use redis_server::Redis;
 use tidegate::clock::Timestamp;
 use tidegate::fleet::cell::{CellQuota, CellRate, CellRequest};
-use tidegate::fleet::cell_access::Reset;
 use tidegate::fleet::command::{Bucket, CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::heartbeat::{Heartbeat, PoolLoad, PoolReport};
 use tidegate::fleet::link::{FailureClass, LinkError, LinkOptions, NodeState, RedisLink, Script};
@@ -110,15 +109,14 @@ async fn run_all(redis: &Redis) -> Result<(), LinkError> {
         return Err(error);
     }
     for call in calls() {
-        let encoded = call.encode().unwrap();
-        let keys: Vec<&[u8]> = encoded.keys.iter().map(Vec::as_slice).collect();
-        let args: Vec<&[u8]> = encoded.args.iter().map(Vec::as_slice).collect();
-        link.call(link.nodes()[0].id, encoded.script, &keys, &args, None).await?;
+        for reply in link.send(link.nodes()[0].id, vec![call.encode().unwrap()]) {
+            reply.await?;
+        }
     }
     Ok(())
 }
 
-fn calls() -> [ScriptCommand; 7] {
+fn calls() -> [ScriptCommand; 6] {
     let terms = CellQuota { version: 1, rate: CellRate::new(10, 1).unwrap(), burst: 20_000_000 };
     let head = CommandHead { bucket: Bucket::from_number(0), born_us: 0, sent_at: Timestamp::ORIGIN };
     let ask = CellRequest {
@@ -154,7 +152,6 @@ fn calls() -> [ScriptCommand; 7] {
             check: (0, Vec::new()),
         }),
         ScriptCommand::Permits(PermitCommand { head, host: [1; 16], requests: vec![permits] }),
-        ScriptCommand::Reset(Reset { bucket: head.bucket, key: [0; 16], window: false }),
         ScriptCommand::Beat(Heartbeat {
             host: [1; 16],
             epoch: 1,

@@ -101,7 +101,7 @@ fn unreached(url: &Url, error: &LinkError, redis: &RedisSettings) -> DoctorFindi
             None => "name a `redis.password_file`".to_owned(),
         },
         FailureClass::NoPerm => format!("give the user the rights of {ACL}"),
-        FailureClass::Tls(_) => "mend the certificate, or `redis.ca_file`".to_owned(),
+        FailureClass::Tls => "mend the certificate, or `redis.ca_file`".to_owned(),
         FailureClass::ReadOnly | FailureClass::MasterDown => "name the primary in `redis.url`, or wait for the failover".to_owned(),
         FailureClass::Loading => "wait: it reads its data".to_owned(),
         _ => "look at Redis' own log".to_owned(),

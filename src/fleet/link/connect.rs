@@ -21,42 +21,62 @@ use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{CertificateError, ClientConfig, Error, RootCertStore};
 
-use super::LinkOptions;
-use super::connection::{Conversation, ServerStream};
-use super::failure::{FailureClass, LinkError, TlsFault};
-use super::script::Script;
+use super::connection::{ServerConnection, ServerStream};
+use super::failure::{FailureClass, LinkError};
 use super::url::{ServerAddress, Url};
+use super::{LinkOptions, Script};
 
-/// Opens a connection with the scripts loaded, and returns it with its first round trip in µs.
+/// Opens a connection with the scripts loaded, and returns it with its first round trip.
 pub(super) async fn open(
     url: &Url,
     options: &LinkOptions,
     scripts: &[Script],
-) -> Result<(Conversation, u64), LinkError> {
-    let credentials = read_credentials(options).await?;
-    let stream = reach(url, options).await?;
-    let mut conversation = Conversation::new(stream);
+) -> Result<(ServerConnection, Duration), LinkError> {
+    let password = read_credentials(options).await?;
+    let mut connection = ServerConnection::new(reach(url, options).await?);
     // Redis closes an unauthenticated connection at an argument over 16 KiB, as some scripts are, before the
     // reason arrives. So only the first script goes out with AUTH.
     let (first, rest) = scripts.split_at(scripts.len().min(1));
-    let first = greeting(url, options.user.as_deref(), credentials.as_ref(), first);
-    let micros = say(&mut conversation, first).await?;
-    if !rest.is_empty() {
-        say(&mut conversation, loading(rest)).await?;
+    let (mut commands, mut expected) = (redis::pipe(), Vec::new());
+    if let Some(Password(password)) = &password {
+        commands.cmd("AUTH").arg(&options.user).arg(password.as_slice());
+        expected.push(Value::Okay);
     }
-    Ok((conversation, micros))
+    if url.database > 0 {
+        commands.cmd("SELECT").arg(url.database);
+        expected.push(Value::Okay);
+    }
+    if scripts.is_empty() {
+        commands.cmd("PING");
+        expected.push(Value::SimpleString("PONG".into()));
+    }
+    load(first, &mut commands, &mut expected);
+    let (replies, took) = connection.greet(&commands).await?;
+    if let (Some(_), Some(Value::ServerError(error))) = (&password, replies.first())
+        && LinkError::of_reply(error).class == FailureClass::Other
+    {
+        return Err(LinkError::new(FailureClass::Auth, "the server does not take this user or password"));
+    }
+    check(&replies, &expected)?;
+    let (mut commands, mut expected) = (redis::pipe(), Vec::new());
+    load(rest, &mut commands, &mut expected);
+    check(&connection.greet(&commands).await?.0, &expected)?;
+    Ok((connection, took))
 }
 
-/// Sends commands of the greeting, checks the replies and returns their time in µs.
-async fn say(
-    conversation: &mut Conversation,
-    (commands, expected): (Vec<u8>, Vec<ExpectedGreeting<'_>>),
-) -> Result<u64, LinkError> {
-    let (replies, micros) = conversation.greet(&commands, expected.len()).await?;
-    for (reply, expected) in replies.iter().zip(expected) {
-        expected.check(reply)?;
+fn load(scripts: &[Script], commands: &mut redis::Pipeline, expected: &mut Vec<Value>) {
+    for script in scripts {
+        script.load(commands);
+        expected.push(Value::BulkString(script.sha.clone().into_bytes()));
     }
-    Ok(micros)
+}
+
+fn check(replies: &[Value], expected: &[Value]) -> Result<(), LinkError> {
+    match replies.iter().zip(expected).find(|(reply, expected)| reply != expected) {
+        None => Ok(()),
+        Some((Value::ServerError(error), _)) => Err(LinkError::of_reply(error)),
+        Some(_) => Err(LinkError::new(FailureClass::Protocol, "what came is not what a Redis would reply")),
+    }
 }
 
 /// A password, without `Debug` so that it is not printed.
@@ -128,15 +148,14 @@ async fn shake_hands(
     config: Arc<ClientConfig>,
 ) -> Result<Box<dyn ServerStream>, LinkError> {
     let name = ServerName::try_from(host.to_owned())
-        .map_err(|_| tls(TlsFault::Name, "the host of the URL is no name that a certificate could bear"))?;
+        .map_err(|_| tls("the host of the URL is no name that a certificate could bear"))?;
     let shaken = timeout(HANDSHAKE_TIMEOUT, TlsConnector::from(config).connect(name, stream)).await;
-    let unanswered =
-        |_| tls(TlsFault::Other, "no answer to the handshake: does the server speak TLS on this port?");
+    let unanswered = |_| tls("no answer to the handshake: does the server speak TLS on this port?");
     match shaken.map_err(unanswered)? {
         Ok(stream) => Ok(Box::new(stream)),
         Err(error) => Err(match error.get_ref().and_then(|cause| cause.downcast_ref::<Error>()) {
             Some(error) => what_tls_says(error),
-            None => tls(TlsFault::Other, "the server ended the handshake: does it speak TLS on this port?"),
+            None => tls("the server ended the handshake: does it speak TLS on this port?"),
         }),
     }
 }
@@ -144,24 +163,20 @@ async fn shake_hands(
 fn what_tls_says(error: &Error) -> LinkError {
     use CertificateError as Bad;
     match error {
-        Error::InvalidCertificate(Bad::UnknownIssuer | Bad::BadSignature) => tls(
-            TlsFault::Authority,
-            "the server's certificate is signed by no authority that is trusted here: see `ca_file`",
-        ),
+        Error::InvalidCertificate(Bad::UnknownIssuer | Bad::BadSignature) => {
+            tls("the server's certificate is signed by no authority that is trusted here: see `ca_file`")
+        }
         Error::InvalidCertificate(
             Bad::Expired | Bad::ExpiredContext { .. } | Bad::NotValidYet | Bad::NotValidYetContext { .. },
         ) => tls(
-            TlsFault::Expired,
             "the server's certificate has expired or is not valid yet: renew it, or set this host's clock",
         ),
         Error::InvalidCertificate(Bad::NotValidForName | Bad::NotValidForNameContext { .. }) => {
-            tls(TlsFault::Name, "the server's certificate is not for the host that the URL names")
+            tls("the server's certificate is not for the host that the URL names")
         }
-        Error::InvalidCertificate(_) => tls(TlsFault::Other, "the server's certificate is not acceptable"),
-        Error::AlertReceived(_) => {
-            tls(TlsFault::Other, "the server refused the handshake: does it ask for a certificate?")
-        }
-        _ => tls(TlsFault::Other, "the handshake failed: does the server speak TLS on this port?"),
+        Error::InvalidCertificate(_) => tls("the server's certificate is not acceptable"),
+        Error::AlertReceived(_) => tls("the server refused the handshake: does it ask for a certificate?"),
+        _ => tls("the handshake failed: does the server speak TLS on this port?"),
     }
 }
 
@@ -175,12 +190,12 @@ async fn read_authorities(options: &LinkOptions) -> Result<Arc<ClientConfig>, Li
     let roots = roots.await?;
     let builder = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_safe_default_protocol_versions()
-        .map_err(|_| tls(TlsFault::Other, "no version of TLS"))?;
+        .map_err(|_| tls("no version of TLS"))?;
     Ok(Arc::new(builder.with_root_certificates(roots).with_no_client_auth()))
 }
 
 fn authorities_of_file(path: &Path) -> Result<RootCertStore, LinkError> {
-    let wrong = |cause: &str| tls(TlsFault::CaFile, format!("the ca_file {}: {cause}", path.display()));
+    let wrong = |cause: &str| tls(format!("the ca_file {}: {cause}", path.display()));
     let mut roots = RootCertStore::empty();
     let certificates = CertificateDer::pem_file_iter(path).map_err(|_| wrong("it cannot be read"))?;
     for certificate in certificates {
@@ -194,79 +209,13 @@ fn authorities_of_system() -> Result<RootCertStore, LinkError> {
     let mut roots = RootCertStore::empty();
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if roots.is_empty() {
-        return Err(tls(
-            TlsFault::CaFile,
-            "this system trusts no authority: install ca-certificates or name a `ca_file`",
-        ));
+        return Err(tls("this system trusts no authority: install ca-certificates or name a `ca_file`"));
     }
     Ok(roots)
 }
 
-fn tls(fault: TlsFault, why: impl Into<std::borrow::Cow<'static, str>>) -> LinkError {
-    LinkError::new(FailureClass::Tls(fault), why)
-}
-
-fn greeting<'a>(
-    url: &Url,
-    user: Option<&str>,
-    password: Option<&Password>,
-    scripts: &'a [Script],
-) -> (Vec<u8>, Vec<ExpectedGreeting<'a>>) {
-    let mut commands = Vec::new();
-    let mut expected = Vec::new();
-    if let Some(Password(password)) = password {
-        let mut auth = redis::cmd("AUTH");
-        if let Some(user) = user {
-            auth.arg(user);
-        }
-        commands.extend(auth.arg(password.as_slice()).get_packed_command());
-        expected.push(ExpectedGreeting::Welcome);
-    }
-    if url.database > 0 {
-        commands.extend(redis::cmd("SELECT").arg(url.database).get_packed_command());
-        expected.push(ExpectedGreeting::Okay);
-    }
-    let (loads, digests) = loading(scripts);
-    commands.extend(loads);
-    expected.extend(digests);
-    if scripts.is_empty() {
-        commands.extend(redis::cmd("PING").get_packed_command());
-        expected.push(ExpectedGreeting::Pong);
-    }
-    (commands, expected)
-}
-
-fn loading(scripts: &[Script]) -> (Vec<u8>, Vec<ExpectedGreeting<'_>>) {
-    let loads = scripts.iter().flat_map(Script::load).collect();
-    (loads, scripts.iter().map(|script| ExpectedGreeting::Digest(&script.sha)).collect())
-}
-
-enum ExpectedGreeting<'a> {
-    Welcome,
-    Okay,
-    Pong,
-    Digest(&'a str),
-}
-
-impl ExpectedGreeting<'_> {
-    fn check(&self, reply: &Value) -> Result<(), LinkError> {
-        let as_expected = match (self, reply) {
-            (ExpectedGreeting::Welcome | ExpectedGreeting::Okay, Value::Okay) => true,
-            (ExpectedGreeting::Pong, Value::SimpleString(text)) => text == "PONG",
-            (ExpectedGreeting::Digest(sha), Value::BulkString(bytes)) => bytes == sha.as_bytes(),
-            (expected, Value::ServerError(error)) => {
-                let mut failed = LinkError::of_reply(error);
-                if matches!(expected, ExpectedGreeting::Welcome) && failed.class == FailureClass::Other {
-                    failed =
-                        LinkError::new(FailureClass::Auth, "the server does not take this user or password");
-                }
-                return Err(failed);
-            }
-            _ => false,
-        };
-        let wrong = || LinkError::new(FailureClass::Protocol, "what came is not what a Redis would reply");
-        if as_expected { Ok(()) } else { Err(wrong()) }
-    }
+fn tls(why: impl Into<std::borrow::Cow<'static, str>>) -> LinkError {
+    LinkError::new(FailureClass::Tls, why)
 }
 
 /// A server without TLS waits for the end of a line. Less than the timeout of the whole attempt.

@@ -2,11 +2,10 @@
 //! password or a text of the server, which may contain either.
 
 use std::borrow::Cow;
-use std::fmt;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The class of a failure.
+/// The class of a failure, in the order of [`FailureClass::NAMES`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureClass {
     /// There is no connection, or it broke.
@@ -32,25 +31,10 @@ pub enum FailureClass {
     /// The password is missing, cannot be read or is wrong.
     Auth,
     /// There is no trusted connection.
-    Tls(TlsFault),
+    Tls,
     /// The reply is malformed or exceeds a bound.
     Protocol,
     /// Another error of the server, reported by its code.
-    Other,
-}
-
-/// Why the TLS connection failed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TlsFault {
-    /// The signing authority is not trusted.
-    Authority,
-    /// The certificate has expired or is not valid yet.
-    Expired,
-    /// The certificate is for another name.
-    Name,
-    /// The authorities file cannot be read or is empty.
-    CaFile,
-    /// Other causes: a server without TLS, no common version, a client certificate required.
     Other,
 }
 
@@ -76,26 +60,7 @@ impl FailureClass {
     /// The name in metrics and logs.
     #[must_use]
     pub fn name(self) -> &'static str {
-        FailureClass::NAMES.get(self.index()).copied().unwrap_or_default()
-    }
-
-    fn index(self) -> usize {
-        match self {
-            FailureClass::Down => 0,
-            FailureClass::Timeout => 1,
-            FailureClass::NoScript => 2,
-            FailureClass::ReadOnly => 3,
-            FailureClass::Loading => 4,
-            FailureClass::Busy => 5,
-            FailureClass::Oom => 6,
-            FailureClass::ClusterDown => 7,
-            FailureClass::MasterDown => 8,
-            FailureClass::NoPerm => 9,
-            FailureClass::Auth => 10,
-            FailureClass::Tls(_) => 11,
-            FailureClass::Protocol => 12,
-            FailureClass::Other => 13,
-        }
+        FailureClass::NAMES.get(self as usize).copied().unwrap_or_default()
     }
 
     /// The class of an error code, the first word of an error reply.
@@ -195,7 +160,7 @@ pub(super) struct FailureCounts([AtomicU64; FailureClass::NAMES.len()]);
 
 impl FailureCounts {
     pub(super) fn count(&self, class: FailureClass) {
-        if let Some(count) = self.0.get(class.index()) {
+        if let Some(count) = self.0.get(class as usize) {
             count.fetch_add(1, Ordering::Relaxed);
         }
     }
@@ -206,11 +171,5 @@ impl FailureCounts {
             place.1 = count.load(Ordering::Relaxed);
         }
         read
-    }
-}
-
-impl fmt::Display for FailureClass {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }

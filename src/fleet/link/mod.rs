@@ -3,34 +3,28 @@
 //!
 //! A failed command may be resent with the same bytes; [`LinkError::may_have_run`] reports an unknown outcome.
 
-mod backoff;
 mod cluster;
 mod connect;
 mod connection;
 mod failure;
-pub mod frame;
-mod log;
 mod node;
 mod nodes;
 mod rendezvous;
 mod replies;
-mod reply_timeout;
-mod script;
+mod reply_parser;
 mod url;
 
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::time::Duration;
 
 use redis::Value;
 use tokio::sync::watch;
-use tokio::task::AbortHandle;
+use tokio::task::JoinSet;
 
-pub use failure::{FailureClass, LinkError, TlsFault};
-pub use node::NodeState;
+pub use failure::{FailureClass, LinkError};
+pub use node::{NodeState, NodeStatus};
 pub use nodes::NodeId;
-pub use replies::Replies;
-pub use script::Script;
+pub use reply_parser::ReplyParser;
 pub use url::{Url, UrlError};
 
 use failure::FailureCounts;
@@ -98,31 +92,55 @@ impl LinkOptions {
     }
 }
 
+/// A Lua script, called by its digest; the text is sent only to servers that do not know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Script {
+    /// The name in this code.
+    pub name: &'static str,
+    /// The Lua text.
+    pub text: &'static str,
+    /// The SHA-1 of the text, in hex.
+    pub sha: String,
+}
+
+impl Script {
+    /// Makes a script and computes its digest.
+    #[must_use]
+    pub fn new(name: &'static str, text: &'static str) -> Script {
+        Script { name, text, sha: redis::Script::new(text).get_hash().to_owned() }
+    }
+
+    fn load(&self, commands: &mut redis::Pipeline) {
+        commands.cmd("SCRIPT").arg("LOAD").arg(self.text);
+    }
+}
+
 /// One script invocation, whose keys share one hash tag.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedisCommand<'a> {
     /// The script.
     pub script: &'a Script,
-    /// All keys that the script touches.
-    pub keys: &'a [&'a [u8]],
-    /// Its other arguments.
-    pub args: &'a [&'a [u8]],
+    /// `KEYS`: all keys that the script touches.
+    pub keys: Vec<Vec<u8>>,
+    /// `ARGV`.
+    pub args: Vec<Vec<u8>>,
 }
 
-/// The status of one server.
-#[derive(Clone, Debug)]
-pub struct NodeStatus {
-    /// The server.
-    pub id: NodeId,
-    /// Its URL.
-    pub url: Url,
-    /// Whether it accepts commands.
-    pub state: NodeState,
-    /// The smoothed round trip, µs, once known.
-    pub round_trip_us: Option<u64>,
-    /// Connections made so far.
-    pub connections: u64,
+impl RedisCommand<'_> {
+    fn write_to(&self, bytes: &mut Vec<u8>) {
+        let parts = self.keys.iter().chain(&self.args);
+        let length = parts.clone().map(|part| part.len() + PART_BYTES).sum();
+        let mut command = redis::Cmd::with_capacity(3 + self.keys.len() + self.args.len(), length);
+        command.arg("EVALSHA").arg(&self.script.sha).arg(self.keys.len());
+        for part in parts {
+            command.arg(part.as_slice());
+        }
+        command.write_packed_command(bytes);
+    }
 }
+
+/// Framing bytes per argument: its length and two line ends.
+const PART_BYTES: usize = 12;
 
 #[derive(Debug)]
 struct Shared {
@@ -137,7 +155,8 @@ struct Shared {
 pub struct RedisLink {
     shared: Arc<Shared>,
     nodes: Arc<Nodes>,
-    map_keeper: Option<AbortHandle>,
+    /// Keeps the map of a cluster; ends when dropped.
+    _map_keeper: JoinSet<()>,
 }
 
 impl RedisLink {
@@ -148,12 +167,14 @@ impl RedisLink {
     /// See [`OptionsError`].
     pub fn start(options: LinkOptions, scripts: Vec<Script>) -> Result<RedisLink, OptionsError> {
         options.check()?;
-        let is_cluster = options.cluster;
         let changes = watch::Sender::new(0);
         let shared = Arc::new(Shared { options, scripts, counts: FailureCounts::default(), changes });
         let nodes = Arc::new(Nodes::start(Arc::clone(&shared)));
-        let map_keeper = is_cluster.then(|| tokio::spawn(Arc::clone(&nodes).keep_map()).abort_handle());
-        Ok(RedisLink { shared, nodes, map_keeper })
+        let mut map_keeper = JoinSet::new();
+        if shared.options.cluster {
+            map_keeper.spawn(Arc::clone(&nodes).keep_map());
+        }
+        Ok(RedisLink { shared, nodes, _map_keeper: map_keeper })
     }
 
     /// The server of a hash tag. In a cluster it changes as slots move.
@@ -162,8 +183,7 @@ impl RedisLink {
         self.nodes.of_tag(tag)
     }
 
-    /// Calls a script. With a `limit` it returns by then and a later reply is dropped; without one the
-    /// connection times out by itself.
+    /// Calls a script and waits for the reply.
     ///
     /// # Errors
     ///
@@ -174,37 +194,18 @@ impl RedisLink {
         script: &Script,
         keys: &[&[u8]],
         args: &[&[u8]],
-        limit: Option<Duration>,
     ) -> Result<Value, LinkError> {
-        let commands = [RedisCommand { script, keys, args }];
-        let mut replies = self.send(node, &commands, limit);
-        let nothing = || Err(LinkError::new(FailureClass::Other, "nothing was sent"));
-        replies.next().await.unwrap_or_else(nothing)
-    }
-
-    /// Sends commands in one write. The replies may be awaited later, or dropped.
-    #[must_use]
-    pub fn send<'a>(
-        &'a self,
-        node: NodeId,
-        commands: &[RedisCommand<'a>],
-        limit: Option<Duration>,
-    ) -> Replies<'a> {
-        Replies::send(self, node, commands, limit)
+        let [keys, args] = [keys, args].map(|parts| parts.iter().map(|part| part.to_vec()).collect());
+        match self.send(node, vec![RedisCommand { script, keys, args }]).pop() {
+            Some(reply) => reply.await,
+            None => Err(LinkError::new(FailureClass::Other, "nothing was sent")),
+        }
     }
 
     /// The status of each server.
     #[must_use]
     pub fn nodes(&self) -> Vec<NodeStatus> {
-        let all = self.nodes.all().into_iter();
-        all.map(|(id, node)| NodeStatus {
-            id,
-            url: node.url.clone(),
-            state: node.state(),
-            round_trip_us: node.round_trip_us(),
-            connections: node.connections(),
-        })
-        .collect()
+        self.nodes.all().iter().map(|node| node.status()).collect()
     }
 
     /// A number that changes with each change of a server's state.
@@ -217,13 +218,5 @@ impl RedisLink {
     #[must_use]
     pub fn failures(&self) -> [(&'static str, u64); FailureClass::NAMES.len()] {
         self.shared.counts.read()
-    }
-}
-
-impl Drop for RedisLink {
-    fn drop(&mut self) {
-        if let Some(keeper) = &self.map_keeper {
-            keeper.abort();
-        }
     }
 }

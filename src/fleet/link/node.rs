@@ -1,22 +1,21 @@
 //! One server: a task that keeps one connection open, forever. Without a connection commands fail at once.
 
-use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tokio::sync::{mpsc, oneshot, watch};
+use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use super::Shared;
-use super::backoff::Backoff;
 use super::connect::open;
-use super::connection::{CommandBatch, CommandResult, Conversation, Queued};
+use super::connection::{CommandBatch, CommandResult, ServerConnection};
 use super::failure::{FailureClass, LinkError};
-use super::log::ServerLog;
-use super::reply_timeout::ReplyTimeout;
+use super::nodes::NodeId;
 use super::url::Url;
+use crate::clock::{Micros, Timestamp, read_boot_nanos};
+use crate::fleet::rng::drawn;
+use crate::fleet::round_trip::RoundTrip;
 
 /// The state of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,71 +28,72 @@ pub enum NodeState {
     Down(LinkError),
 }
 
+/// The status of one server.
+#[derive(Clone, Debug)]
+pub struct NodeStatus {
+    /// The server.
+    pub id: NodeId,
+    /// Its URL.
+    pub url: Url,
+    /// Whether it accepts commands.
+    pub state: NodeState,
+    /// The smoothed round trip, µs, once known.
+    pub round_trip_us: Option<u64>,
+    /// Connections made so far.
+    pub connections: u64,
+}
+
 /// A server's handle. Dropping it ends the task and the connection.
 #[derive(Debug)]
 pub(super) struct NodeHandle {
+    pub(super) id: NodeId,
     pub(super) url: Url,
     inbox: mpsc::Sender<CommandBatch>,
-    queued: Arc<AtomicUsize>,
-    face: Arc<SharedNodeState>,
-}
-
-#[derive(Debug)]
-struct SharedNodeState {
-    state: watch::Sender<NodeState>,
-    round_trip_us: AtomicU64,
-    connections: AtomicU64,
+    /// Bytes that the queue still takes.
+    room: Arc<Semaphore>,
+    status: watch::Receiver<NodeStatus>,
 }
 
 impl NodeHandle {
-    pub(super) fn start(url: Url, shared: Arc<Shared>) -> NodeHandle {
+    pub(super) fn start(id: NodeId, url: Url, shared: Arc<Shared>) -> NodeHandle {
         let (inbox, receiver) = mpsc::channel(BATCHES_MAX);
-        let face = Arc::new(SharedNodeState {
-            state: watch::Sender::new(NodeState::Starting),
-            round_trip_us: AtomicU64::new(0),
-            connections: AtomicU64::new(0),
-        });
-        let voice = ServerLog::new(url.to_string());
-        let keeper = NodeKeeper { url: url.clone(), shared, face: Arc::clone(&face), inbox: receiver, voice };
+        let state = NodeState::Starting;
+        let status = NodeStatus { id, url: url.clone(), state, round_trip_us: None, connections: 0 };
+        let (to, status) = watch::channel(status);
+        let log = ServerLog::new(url.to_string());
+        let keeper = NodeKeeper { url: url.clone(), shared, status: to, inbox: receiver, log };
         tokio::spawn(keeper.keep());
-        NodeHandle { url, inbox, queued: Arc::default(), face }
+        NodeHandle { id, url, inbox, room: Arc::new(Semaphore::new(QUEUED_BYTES_MAX as usize)), status }
     }
 
-    pub(super) fn state(&self) -> NodeState {
-        self.face.state.borrow().clone()
+    pub(super) fn status(&self) -> NodeStatus {
+        self.status.borrow().clone()
     }
 
     pub(super) fn is_up(&self) -> bool {
-        matches!(*self.face.state.borrow(), NodeState::Up)
+        self.status.borrow().state == NodeState::Up
     }
 
     /// Waits until the server accepts commands.
     pub(super) async fn up(&self) {
-        let mut state = self.face.state.subscribe();
-        let _ = state.wait_for(|state| matches!(state, NodeState::Up)).await;
-    }
-
-    pub(super) fn round_trip_us(&self) -> Option<u64> {
-        Some(self.face.round_trip_us.load(Ordering::Relaxed)).filter(|micros| *micros > 0)
-    }
-
-    pub(super) fn connections(&self) -> u64 {
-        self.face.connections.load(Ordering::Relaxed)
+        let _ = self.status.clone().wait_for(|status| status.state == NodeState::Up).await;
     }
 
     /// Sends `count` commands in one write and returns the receivers of their replies.
     pub(super) fn send(
         &self,
-        bytes: Arc<Vec<u8>>,
+        bytes: Vec<u8>,
         count: usize,
     ) -> Result<Vec<oneshot::Receiver<CommandResult>>, LinkError> {
-        if let Some(error) = refusal(&self.face.state.borrow()) {
+        if let Some(error) = refusal(&self.status.borrow().state) {
             return Err(error);
         }
         let full = || LinkError::new(FailureClass::Down, "too much waits for the server already");
-        let queued = Queued::take(&self.queued, bytes.len()).ok_or_else(full)?;
+        // An empty queue accepts a batch of any size.
+        let size = u32::try_from(bytes.len()).unwrap_or(u32::MAX).min(QUEUED_BYTES_MAX);
+        let room = Arc::clone(&self.room).try_acquire_many_owned(size).map_err(|_| full())?;
         let (replies, receivers) = (0..count).map(|_| oneshot::channel()).unzip();
-        self.inbox.try_send(CommandBatch { bytes, replies, queued }).map_err(|_| full())?;
+        self.inbox.try_send(CommandBatch { bytes, replies, room }).map_err(|_| full())?;
         Ok(receivers)
     }
 }
@@ -114,40 +114,24 @@ fn refusal(state: &NodeState) -> Option<LinkError> {
 struct NodeKeeper {
     url: Url,
     shared: Arc<Shared>,
-    face: Arc<SharedNodeState>,
+    status: watch::Sender<NodeStatus>,
     inbox: mpsc::Receiver<CommandBatch>,
-    voice: ServerLog,
+    log: ServerLog,
 }
 
 impl NodeKeeper {
     async fn keep(mut self) {
-        let mut patience = ReplyTimeout::default();
+        let mut round_trip = RoundTrip::default();
         let mut backoff = Backoff::default();
         loop {
-            let shared = Arc::clone(&self.shared);
-            let url = self.url.clone();
-            let attempt = async move {
-                // A task of its own, as the runtime panics if it gets no thread for the name lookup.
-                let mut attempt = JoinSet::new();
-                attempt.spawn(async move {
-                    timeout(CONNECT_TIMEOUT, open(&url, &shared.options, &shared.scripts)).await
-                });
-                let timed_out =
-                    |_| Err(LinkError::new(FailureClass::Timeout, "no connection within two seconds"));
-                match attempt.join_next().await {
-                    Some(Ok(opened)) => opened.unwrap_or_else(timed_out),
-                    _ => Err(LinkError::new(
-                        FailureClass::Down,
-                        "the attempt panicked: raise TasksMax of the unit",
-                    )),
-                }
-            };
-            let failed = match self.refuse_until(attempt).await {
+            let connect = connect(self.url.clone(), Arc::clone(&self.shared));
+            let failed = match self.refuse_until(connect).await {
                 None => return,
                 Some(Err(error)) => error,
-                Some(Ok((conversation, micros))) => {
-                    patience.begin(micros);
-                    match self.converse(conversation, &mut patience, &mut backoff).await {
+                Some(Ok((connection, took))) => {
+                    // The path may be another one; a connection alone does not end the doubling.
+                    round_trip.took = took;
+                    match self.serve(connection, &mut round_trip, &mut backoff).await {
                         None => return,
                         Some(error) => error,
                     }
@@ -155,7 +139,7 @@ impl NodeKeeper {
             };
             self.shared.counts.count(failed.class);
             let wait = backoff.wait(failed.class);
-            self.stand(NodeState::Down(failed));
+            self.enter(NodeState::Down(failed));
             if self.refuse_until(sleep(wait)).await.is_none() {
                 return;
             }
@@ -163,26 +147,32 @@ impl NodeKeeper {
     }
 
     /// Runs an open connection; `None` once the inbox is closed.
-    async fn converse(
+    async fn serve(
         &mut self,
-        mut conversation: Conversation,
-        patience: &mut ReplyTimeout,
+        mut connection: ServerConnection,
+        round_trip: &mut RoundTrip,
         backoff: &mut Backoff,
     ) -> Option<LinkError> {
-        let face = Arc::clone(&self.face);
-        let told = |patience: &ReplyTimeout| {
-            face.round_trip_us.store(patience.round_trip_us().unwrap_or_default(), Ordering::Relaxed);
+        self.status.send_modify(|status| {
+            status.connections += 1;
+            status.round_trip_us = Some(Micros::from(round_trip.took).0);
+        });
+        self.enter(NodeState::Up);
+        let status = &self.status;
+        let on_reply = |round_trip: &RoundTrip| {
+            // Without notice: only a change of the state is awaited.
+            status.send_if_modified(|status| {
+                status.round_trip_us = Some(Micros::from(round_trip.took).0);
+                false
+            });
         };
-        told(patience);
-        face.connections.fetch_add(1, Ordering::Relaxed);
-        self.stand(NodeState::Up);
-        let ended = conversation.go_on(&mut self.inbox, patience, told).await?;
-        if conversation.was_of_use {
+        let ended = connection.run(&mut self.inbox, round_trip, on_reply).await?;
+        if connection.was_of_use {
             backoff.reset();
         }
         // The state changes first, so that a caller whose command fails finds the server down.
-        self.face.state.send_replace(NodeState::Down(ended.clone()));
-        conversation.end(&ended);
+        self.status.send_modify(|status| status.state = NodeState::Down(ended.clone()));
+        connection.end(&ended);
         Some(ended)
     }
 
@@ -194,31 +184,152 @@ impl NodeKeeper {
                 biased;
                 done = &mut until => return Some(done),
                 batch = self.inbox.recv() => {
-                    let state = self.face.state.borrow().clone();
-                    batch?.refuse(&refusal(&state).unwrap_or_else(|| LinkError::new(FailureClass::Down, "not connected")));
+                    let why = refusal(&self.status.borrow().state);
+                    batch?.refuse(&why.unwrap_or_else(|| LinkError::new(FailureClass::Down, "not connected")));
                 }
             }
         }
     }
 
-    fn stand(&mut self, state: NodeState) {
-        self.voice.say(&state);
-        self.face.state.send_replace(state);
+    fn enter(&mut self, state: NodeState) {
+        self.log.log(&state);
+        self.status.send_modify(|status| status.state = state);
         self.shared.changes.send_modify(|changes| *changes += 1);
     }
 }
 
-impl fmt::Display for NodeState {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            NodeState::Starting => f.write_str("starting"),
-            NodeState::Up => f.write_str("up"),
-            NodeState::Down(error) => write!(f, "down: {error}"),
+/// Connects on a task of its own, as the runtime panics if it gets no thread for the name lookup.
+async fn connect(url: Url, shared: Arc<Shared>) -> Result<(ServerConnection, Duration), LinkError> {
+    let mut attempt = JoinSet::new();
+    attempt
+        .spawn(async move { timeout(CONNECT_TIMEOUT, open(&url, &shared.options, &shared.scripts)).await });
+    let timed_out = |_| Err(LinkError::new(FailureClass::Timeout, "no connection within two seconds"));
+    match attempt.join_next().await {
+        Some(Ok(opened)) => opened.unwrap_or_else(timed_out),
+        _ => Err(LinkError::new(FailureClass::Down, "the attempt panicked: raise TasksMax of the unit")),
+    }
+}
+
+/// The delay before the next attempt to connect: random, so that the hosts of a fleet do not return together.
+#[derive(Clone, Copy, Debug, Default)]
+struct Backoff {
+    attempts: u32,
+}
+
+impl Backoff {
+    /// Starts anew after a command was answered.
+    fn reset(&mut self) {
+        self.attempts = 0;
+    }
+
+    /// The delay after a failure of this class.
+    fn wait(&mut self, class: FailureClass) -> Duration {
+        self.wait_by(class, u32::from_ne_bytes(drawn()))
+    }
+
+    fn wait_by(&mut self, class: FailureClass, chance: u32) -> Duration {
+        if class.is_of_rights() {
+            // Only an operator can fix it, and each attempt adds to the server's log.
+            return RIGHTS_WAIT;
         }
+        self.attempts = self.attempts.saturating_add(1);
+        let widest = (WAIT_MIN_MS << self.attempts.min(DOUBLINGS_MAX)).min(WAIT_MAX_MS);
+        let span = widest - WAIT_MIN_MS;
+        Duration::from_millis(WAIT_MIN_MS + ((u64::from(chance) * span) >> u32::BITS))
+    }
+}
+
+/// The log of one server: one line per change of state, rate-limited. It names the server and the class of
+/// failure, never a key or a password.
+#[derive(Debug)]
+struct ServerLog {
+    url: String,
+    logged: Option<Option<LinkError>>,
+    since: Timestamp,
+    lines: u32,
+    suppressed: u64,
+}
+
+impl ServerLog {
+    fn new(url: String) -> ServerLog {
+        ServerLog { url, logged: None, since: Timestamp::ORIGIN, lines: 0, suppressed: 0 }
+    }
+
+    /// Logs a state unless it is the last one logged.
+    fn log(&mut self, state: &NodeState) {
+        let news = match state {
+            NodeState::Starting => return,
+            NodeState::Up => None,
+            NodeState::Down(error) => Some(error.clone().of_unsent()),
+        };
+        if self.logged.as_ref() == Some(&news) {
+            return;
+        }
+        if !self.admit(Timestamp::from_nanos(read_boot_nanos())) {
+            self.suppressed += 1;
+            return;
+        }
+        let (redis, unsaid) = (&*self.url, std::mem::take(&mut self.suppressed));
+        match &news {
+            None => tracing::info!(redis, unsaid, "connected to Redis"),
+            Some(error) => {
+                let class = error.class.name();
+                tracing::warn!(redis, class, unsaid, "no connection to Redis: {error}; probing goes on");
+            }
+        }
+        self.logged = Some(news);
+    }
+
+    fn admit(&mut self, now: Timestamp) -> bool {
+        if self.lines == 0 || now.since(self.since) >= LINES_PERIOD {
+            (self.since, self.lines) = (now, 0);
+        }
+        self.lines += 1;
+        self.lines <= LINES_MAX
     }
 }
 
 /// Bounds the connection, the TLS handshake and the loading of scripts.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 
+/// Bytes queued for a server that has stopped reading: 100 times a tick of sixteen full batches.
+const QUEUED_BYTES_MAX: u32 = 8 << 20;
+
 const BATCHES_MAX: usize = 1024;
+
+const WAIT_MIN_MS: u64 = 100;
+const WAIT_MAX_MS: u64 = 5_000;
+const DOUBLINGS_MAX: u32 = 6;
+const RIGHTS_WAIT: Duration = Duration::from_secs(30);
+
+/// Lines per period: a flapping server changes several times a second.
+const LINES_MAX: u32 = 6;
+const LINES_PERIOD: Duration = Duration::from_secs(60);
+
+#[cfg(test)]
+mod tests {
+    use super::{Backoff, FailureClass, drawn};
+
+    #[test]
+    fn the_range_grows_to_five_seconds_and_ends_there() {
+        let mut backoff = Backoff::default();
+        let longest: Vec<_> =
+            (0..8).map(|_| backoff.wait_by(FailureClass::Down, u32::MAX).as_millis()).collect();
+        assert_eq!(longest, [199, 399, 799, 1599, 3199, 4999, 4999, 4999]);
+        assert_eq!(
+            backoff.wait_by(FailureClass::Down, 0).as_millis(),
+            100,
+            "the whole range, not its upper end"
+        );
+        backoff.reset();
+        assert!(backoff.wait(FailureClass::Timeout).as_millis() < 200);
+        assert_eq!(backoff.wait(FailureClass::Auth).as_secs(), 30);
+        assert_eq!(backoff.wait(FailureClass::NoPerm).as_secs(), 30);
+    }
+
+    #[test]
+    fn no_two_hosts_wait_alike() {
+        let waits: std::collections::HashSet<_> = (0..100).map(|_| drawn::<4>()).collect();
+        assert!(waits.len() > 90);
+    }
+}

@@ -1,20 +1,20 @@
 //! The servers and the mapping of hash tags to them: by rendezvous hashing among independent servers, by slot
 //! in a cluster, whose map is read at the start and after each sign of a change.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::RwLock;
-use redis::Value;
 use tokio::sync::Notify;
 use tokio::time::{sleep, timeout};
 
 use super::Shared;
 use super::cluster::{Range, SLOTS, read_slots, slot_of};
-use super::failure::LinkError;
 use super::node::NodeHandle;
 use super::rendezvous::BucketSpread;
 use super::url::Url;
+use crate::fleet::round_trip::TIMEOUT_MAX;
 
 /// The id of a server, valid while the server is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -24,69 +24,55 @@ pub struct NodeId(pub(super) u32);
 pub(super) struct Nodes {
     shared: Arc<Shared>,
     spread: BucketSpread,
-    known: RwLock<NodeEntry>,
+    known: RwLock<KnownNodes>,
     stale: Notify,
 }
 
 #[derive(Debug, Default)]
-struct NodeEntry {
-    /// An entry stays empty after its server was removed, until a new server takes it.
-    nodes: Vec<Option<Arc<NodeHandle>>>,
+struct KnownNodes {
+    nodes: BTreeMap<NodeId, Arc<NodeHandle>>,
+    next: u32,
     /// The server of each slot; empty until the map is known.
     slots: Vec<Option<NodeId>>,
 }
 
-impl NodeEntry {
-    fn find(&self, url: &Url) -> Option<NodeId> {
-        let found = self.nodes.iter().position(|node| node.as_ref().is_some_and(|node| node.url == *url));
-        found.and_then(|index| u32::try_from(index).ok()).map(NodeId)
-    }
-
-    fn get(&self, id: NodeId) -> Option<&Arc<NodeHandle>> {
-        self.nodes.get(usize::try_from(id.0).ok()?)?.as_ref()
+impl KnownNodes {
+    fn find(&self, url: &Url) -> Option<&Arc<NodeHandle>> {
+        self.nodes.values().find(|node| node.url == *url)
     }
 
     /// The server of this URL, started if new; `None` if there are too many.
-    fn add(&mut self, url: &Url, shared: &Arc<Shared>) -> Option<NodeId> {
-        if let Some(id) = self.find(url) {
-            return Some(id);
+    fn add(&mut self, url: &Url, shared: &Arc<Shared>) -> Option<Arc<NodeHandle>> {
+        if let Some(node) = self.find(url) {
+            return Some(Arc::clone(node));
         }
-        let index = self.nodes.iter().position(Option::is_none).unwrap_or(self.nodes.len());
-        if index >= NODES_MAX {
+        if self.nodes.len() >= NODES_MAX {
             return None;
         }
-        let node = Some(Arc::new(NodeHandle::start(url.clone(), Arc::clone(shared))));
-        match self.nodes.get_mut(index) {
-            Some(place) => *place = node,
-            None => self.nodes.push(node),
-        }
-        u32::try_from(index).ok().map(NodeId)
+        let id = NodeId(self.next);
+        self.next = self.next.wrapping_add(1);
+        let node = Arc::new(NodeHandle::start(id, url.clone(), Arc::clone(shared)));
+        self.nodes.insert(id, Arc::clone(&node));
+        Some(node)
     }
 }
 
 impl Nodes {
     pub(super) fn start(shared: Arc<Shared>) -> Nodes {
-        let mut known = NodeEntry::default();
+        let mut known = KnownNodes::default();
         for url in &shared.options.urls {
-            let node = NodeHandle::start(url.clone(), Arc::clone(&shared));
-            known.nodes.push(Some(Arc::new(node)));
+            known.add(url, &shared);
         }
-        Nodes {
-            spread: BucketSpread::over(&shared.options.urls),
-            shared,
-            known: RwLock::new(known),
-            stale: Notify::new(),
-        }
+        let spread = BucketSpread::over(&shared.options.urls);
+        Nodes { shared, spread, known: RwLock::new(known), stale: Notify::new() }
     }
 
     pub(super) fn get(&self, id: NodeId) -> Option<Arc<NodeHandle>> {
-        self.known.read().get(id).cloned()
+        self.known.read().nodes.get(&id).cloned()
     }
 
-    pub(super) fn all(&self) -> Vec<(NodeId, Arc<NodeHandle>)> {
-        let known = self.known.read();
-        let ids = (0..).map(NodeId);
-        ids.zip(&known.nodes).filter_map(|(id, node)| Some((id, Arc::clone(node.as_ref()?)))).collect()
+    pub(super) fn all(&self) -> Vec<Arc<NodeHandle>> {
+        self.known.read().nodes.values().cloned().collect()
     }
 
     /// The server of a tag. Before the cluster map is known any server that is up, which redirects the command.
@@ -96,20 +82,17 @@ impl Nodes {
         }
         let known = self.known.read();
         let of_slot = known.slots.get(usize::from(slot_of(tag))).copied().flatten();
-        let any = || known.nodes.iter().position(|node| node.as_ref().is_some_and(|node| node.is_up()));
-        of_slot
-            .unwrap_or_else(|| NodeId(any().and_then(|index| u32::try_from(index).ok()).unwrap_or_default()))
+        let any = || known.nodes.values().find(|node| node.is_up()).map(|node| node.id);
+        of_slot.or_else(any).unwrap_or(NodeId(0))
     }
 
     pub(super) fn sent_to(&self, url: &Url) -> Option<Arc<NodeHandle>> {
-        let mut known = self.known.write();
-        let id = known.add(url, &self.shared)?;
-        known.get(id).cloned()
+        self.known.write().add(url, &self.shared)
     }
 
     pub(super) fn moved(&self, slot: u16, url: &Url) {
         let mut known = self.known.write();
-        let id = known.find(url);
+        let id = known.find(url).map(|node| node.id);
         if let Some(place) = known.slots.get_mut(usize::from(slot)) {
             *place = id;
         }
@@ -133,7 +116,7 @@ impl Nodes {
     /// Reads the map from the first server that sends it. Returns whether it is complete with all
     /// servers up.
     async fn renew(&self) -> bool {
-        let up: Vec<_> = self.all().into_iter().map(|(_, node)| node).filter(|node| node.is_up()).collect();
+        let up: Vec<_> = self.all().into_iter().filter(|node| node.is_up()).collect();
         for node in &up {
             if let Some(ranges) = ask(node).await {
                 return self.learn(&ranges);
@@ -154,35 +137,25 @@ impl Nodes {
         let mut known = self.known.write();
         let mut slots = vec![None; usize::from(SLOTS)];
         for range in ranges {
-            let id = known.add(&range.master, &self.shared);
+            let id = known.add(&range.master, &self.shared).map(|node| node.id);
             let places = slots.get_mut(usize::from(range.first)..=usize::from(range.last));
             places.unwrap_or_default().fill(id);
         }
         let is_whole = slots.iter().all(Option::is_some);
         if is_whole {
             // A complete map proves that a server without slots is not needed; a partial one does not.
-            for place in &mut known.nodes {
-                let has_slots = |node: &Arc<NodeHandle>| ranges.iter().any(|range| range.master == node.url);
-                if !place.as_ref().is_some_and(has_slots) {
-                    *place = None;
-                }
-            }
+            known.nodes.retain(|_, node| ranges.iter().any(|range| range.master == node.url));
         }
         known.slots = slots;
-        is_whole && known.nodes.iter().flatten().all(|node| node.is_up())
+        is_whole && known.nodes.values().all(|node| node.is_up())
     }
 }
 
 async fn ask(node: &NodeHandle) -> Option<Vec<Range>> {
     let command = redis::cmd("CLUSTER").arg("SLOTS").get_packed_command();
-    let reply = one(node, command).await.ok()?;
+    let reply = node.send(command, 1).ok()?.pop()?;
+    let reply = timeout(TIMEOUT_MAX, reply).await.ok()?.ok()?.ok()?;
     read_slots(&reply, &node.url).filter(|ranges| !ranges.is_empty())
-}
-
-async fn one(node: &NodeHandle, command: Vec<u8>) -> Result<Value, LinkError> {
-    let gone = || LinkError::new(super::FailureClass::Down, "the connection ended").of_sent();
-    let reply = node.send(Arc::new(command), 1)?.pop().ok_or_else(gone)?;
-    timeout(super::reply_timeout::TIMEOUT_MAX, reply).await.map_err(|_| gone())?.map_err(|_| gone())?
 }
 
 /// The most servers in use: more than there are hash tags.

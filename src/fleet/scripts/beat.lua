@@ -4,10 +4,10 @@
 -- What a host says of a pool takes the place of what it said before, so a beat that comes twice counts once, and one that was
 -- overtaken by a later one counts for nothing. What was not said again for two seconds is gone with the next count.
 --
--- KEYS: hosts by their last beat, hosts in the order of their names, hosts with the same secret by their last beat, the epochs of
--- hosts, one for each pool. ARGV: host; epoch and seq; the pools' numbers. Reply: now, hosts, rank of this one, hosts with the same
--- secret, whether a host of this name has a later epoch; for each pool slots, critical, other, hosts, whether it was overtaken, and whether what hosts said before may be missing: not all of
--- them have had the time to say it again.
+-- KEYS: hosts by their last beat, hosts with the same secret by their last beat, the epochs of hosts, one for each pool.
+-- ARGV: host; epoch and seq; the pools' numbers. Reply: hosts, hosts with the same secret, whether a host of this name has a
+-- later epoch; for each pool slots, critical, other, hosts, whether it was overtaken, and whether what hosts said before may be
+-- missing: not all of them have had the time to say it again.
 local COUNTED = 500000
 local KEPT = 2000000
 local COUNT_MAX = 1000000000000
@@ -24,7 +24,7 @@ local pack, read = struct.pack, struct.unpack
 
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]
-local host, reports, pools = ARGV[1], ARGV[3], #KEYS - 4
+local host, reports, pools = ARGV[1], ARGV[3], #KEYS - 3
 local epoch, seq = read('<i8i8', ARGV[2])
 if #reports ~= pools * REPORT_BYTES then return redis.error_reply('ERR the reports do not fit the pools') end
 
@@ -52,35 +52,29 @@ end
 
 local now_ms = math.floor(now / 1000)
 -- Adds this host to a set, drops the hosts that are gone from it, and returns how many are left. A host is gone after five
--- seconds of silence; or if its beat is of a time to come, which a clock that was set back leaves behind.
-local function alive(key, ranks)
+-- seconds of silence; or if its beat is of a time to come, which a clock that was set back leaves behind. Then its epoch goes too.
+local function alive(key, epochs)
   redis.call('ZADD', key, now_ms, host)
   for _, range in ipairs({ { '-inf', '(' .. now_ms - 5000 }, { '(' .. now_ms + 5000, '+inf' } }) do
     for _, gone in ipairs(redis.call('ZRANGEBYSCORE', key, range[1], range[2], 'LIMIT', 0, 1000)) do
       redis.call('ZREM', key, gone)
-      if ranks then
-        redis.call('ZREM', ranks, gone)
-        redis.call('HDEL', KEYS[4], gone)
-      end
+      if epochs then redis.call('HDEL', epochs, gone) end
     end
   end
   redis.call('PEXPIRE', key, 60000)
   return redis.call('ZCARD', key)
 end
 
-redis.call('ZADD', KEYS[2], 0, host)
-local hosts_alive = alive(KEYS[1], KEYS[2])
-redis.call('PEXPIRE', KEYS[2], 60000)
+local hosts_alive = alive(KEYS[1], KEYS[3])
 -- Of two daemons with one name, the one that started first has to take another.
-local last_epoch = redis.call('HMGET', KEYS[4], host)[1]
+local last_epoch = redis.call('HMGET', KEYS[3], host)[1]
 local is_taken = last_epoch and #last_epoch == 8 and read('<i8', last_epoch) > epoch
-if not is_taken then redis.call('HSET', KEYS[4], host, pack('<i8', epoch)) end
-redis.call('PEXPIRE', KEYS[4], 60000)
-local rank = redis.call('ZRANK', KEYS[2], host)
-local reply = { pack('<i8I4I4I4I1', now, hosts_alive, rank, alive(KEYS[3]), is_taken and 1 or 0) }
+if not is_taken then redis.call('HSET', KEYS[3], host, pack('<i8', epoch)) end
+redis.call('PEXPIRE', KEYS[3], 60000)
+local reply = { pack('<I4I4I1', hosts_alive, alive(KEYS[2]), is_taken and 1 or 0) }
 
 for i = 1, pools do
-  local key = KEYS[i + 4]
+  local key = KEYS[i + 3]
   local slots_here, critical_here, other_here = read(REPORT, reports, (i - 1) * REPORT_BYTES + 1)
   local values = redis.call('HMGET', key, 'sums', host)
   local sums, said, overtaken = values[1], values[2], 0

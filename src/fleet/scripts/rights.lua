@@ -20,7 +20,6 @@ local CALLED = {
   { 'ZADD', KEY, '0', '' },
   { 'ZCARD', KEY },
   { 'ZRANGEBYSCORE', KEY, '0', '0', 'LIMIT', '0', '1' },
-  { 'ZRANK', KEY, '' },
   { 'ZREM', KEY, '' },
 }
 

@@ -134,9 +134,9 @@ async fn converse(
     let mut encoded = Vec::with_capacity(commands.len());
     for (at, command) in commands {
         match command.encode() {
-            Ok(bytes) => {
+            Ok(made) => {
                 sent.push((at, command));
-                encoded.push(bytes);
+                encoded.push(made);
             }
             Err(fault) => {
                 error!(%fault, "a command to Redis could not be made: please report this");
@@ -146,25 +146,15 @@ async fn converse(
             }
         }
     }
-    let parts: Vec<_> = encoded.iter().map(|bytes| (slices(&bytes.keys), slices(&bytes.args))).collect();
-    let commands = encoded.iter().zip(&parts);
-    let commands: Vec<_> = commands
-        .map(|(bytes, (keys, args))| link::RedisCommand { script: bytes.script, keys, args })
-        .collect();
-    let mut replies = link.send(node, &commands, None);
-    for (at, command) in sent {
-        let reply = match replies.next().await {
-            Some(Ok(Value::BulkString(bytes))) => Some(bytes),
+    for ((at, command), reply) in sent.into_iter().zip(link.send(node, encoded)) {
+        let reply = match reply.await {
+            Ok(Value::BulkString(bytes)) => Some(bytes),
             // Our scripts return nothing else; an empty reply is counted as undecodable.
-            Some(Ok(_)) => Some(Vec::new()),
-            Some(Err(_)) | None => None,
+            Ok(_) => Some(Vec::new()),
+            Err(_) => None,
         };
         if arrivals.send(Arrival { at, command, reply }).await.is_err() {
             return;
         }
     }
-}
-
-fn slices(parts: &[Vec<u8>]) -> Vec<&[u8]> {
-    parts.iter().map(Vec::as_slice).collect()
 }

@@ -1,10 +1,5 @@
 //! The loop of the sync task: sends due commands and applies replies.
 
-mod name;
-mod pause;
-mod replies;
-mod report;
-
 use super::servers::{Arrival, Servers};
 use super::{LEAVE_MAX, SyncPlan};
 use crate::clock::{Clock, Now, Timestamp};
@@ -15,16 +10,16 @@ use crate::fleet::heartbeat::Heartbeat;
 use crate::fleet::link::NodeId;
 use crate::fleet::member::HostMember;
 use crate::fleet::overrides::{Exchange, OverrideChange};
-use crate::fleet::pending_requests::WaitingRequest;
+use crate::fleet::remote_checks::WaitingRequest;
+use crate::fleet::reply::{Received, ScriptReply};
 use crate::fleet::reserve::Reserves;
 use crate::fleet::rng::drawn;
 use crate::fleet::sync::{BUCKETS, SyncOptions};
-use pause::pause;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::{MissedTickBehavior, interval, sleep, timeout};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 pub(super) struct SyncLoop {
     engine: Arc<Engine>,
@@ -86,7 +81,7 @@ impl SyncLoop {
             looked: Timestamp::ORIGIN,
             keeps_reserve: false,
             servers: None,
-            pause: pause::SHORT,
+            pause: PAUSE_SHORT,
             overrides,
             changes,
             arrivals,
@@ -101,7 +96,7 @@ impl SyncLoop {
     pub(super) async fn run(&mut self, stop: &mut oneshot::Receiver<()>) {
         self.servers = None;
         self.member.forget_commands(self.clock.now().at);
-        let mut tick = interval(pause::SHORT);
+        let mut tick = interval(PAUSE_SHORT);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             if self.is_needed() {
@@ -164,7 +159,7 @@ impl SyncLoop {
         out.extend(commands.into_iter().map(|command| (None, command)));
         let overrides = self.ask_for_overrides(!out.is_empty(), now);
         out.extend(overrides.map(|command| (None, command)));
-        self.send(out, now);
+        self.send_to(out, now);
         if now.at.since(self.published.at) >= PUBLISH_EVERY {
             self.publish_view(now);
         }
@@ -175,7 +170,7 @@ impl SyncLoop {
         let now = self.clock.now();
         if self.connect(now) {
             let overrides = self.ask_for_overrides(false, now);
-            self.send(overrides.map(|command| (None, command)).into_iter().collect(), now);
+            self.send(overrides, now);
         }
         self.publish_view(now);
     }
@@ -216,10 +211,15 @@ impl SyncLoop {
             next = if commands.len() < CHECKS_AT_ONCE { self.waiting.try_recv().ok() } else { None };
         }
         self.member.tend_permits(now, &mut commands);
-        self.send(commands.into_iter().map(|command| (None, command)).collect(), now);
+        self.send(commands, now);
     }
 
-    fn send(&mut self, commands: Vec<(Option<NodeId>, ScriptCommand)>, now: Now) {
+    /// Sends commands to the servers of their keys.
+    fn send(&mut self, commands: impl IntoIterator<Item = ScriptCommand>, now: Now) {
+        self.send_to(commands.into_iter().map(|command| (None, command)).collect(), now);
+    }
+
+    fn send_to(&mut self, commands: Vec<(Option<NodeId>, ScriptCommand)>, now: Now) {
         if let Some(servers) = self.servers.as_mut().filter(|_| !commands.is_empty()) {
             servers.send(commands, now.at);
         }
@@ -249,19 +249,192 @@ impl SyncLoop {
             if !self.member.leave(now, &mut commands) {
                 return self.status.is_redis_reachable();
             }
-            self.send(commands.into_iter().map(|command| (None, command)).collect(), now);
+            self.send(commands, now);
             tokio::select! {
                 Some(arrival) = self.arrivals.recv() => self.apply_arrival(arrival),
-                () = sleep(pause::SHORT) => {}
+                () = sleep(PAUSE_SHORT) => {}
             }
         }
     }
+
+    fn apply_arrival(&mut self, arrival: Arrival) {
+        let now = self.clock.now();
+        let Arrival { at, command, reply } = arrival;
+        let decoded = reply.map(|bytes| ScriptReply::decode(&command, &bytes));
+        match decoded {
+            Some(Ok(Received { reply, clamped })) => {
+                self.view.clamped += u64::from(clamped);
+                self.counters.heard(now.at);
+                // Replies about fleet overrides do not count for the link state.
+                let servers =
+                    self.servers.as_mut().filter(|_| !matches!(command, ScriptCommand::Overrides(_)));
+                servers.into_iter().for_each(|servers| servers.heard(at, now.at));
+                self.answered(&command, reply, now);
+                self.relink(now);
+            }
+            Some(Err(fault)) => {
+                self.view.undecodable += 1;
+                debug!(%fault, "Redis sent an invalid reply: the command counts as unanswered");
+                self.failed(at, &command, now);
+            }
+            None => self.failed(at, &command, now),
+        }
+    }
+
+    fn answered(&mut self, command: &ScriptCommand, reply: ScriptReply, now: Now) {
+        match (command, reply) {
+            (ScriptCommand::Beat(beat), ScriptReply::Beat(reply)) => {
+                let is_own = beat.host == self.member.sync().host();
+                let is_overtaken = self.reserves.apply_reply(beat, &reply, &self.engine);
+                if (is_overtaken || reply.is_name_taken) && is_own {
+                    self.member.rename();
+                    self.rename();
+                }
+                self.member.apply_heartbeat(&reply, now.at);
+                self.view.alive = reply.hosts;
+                let unlike = reply.hosts.saturating_sub(reply.alike);
+                if unlike > 0 && self.view.unlike == 0 {
+                    warn!(
+                        hosts = unlike,
+                        secret = %self.plan.secret,
+                        "some hosts have ANOTHER FLEET SECRET, or an older version: this host shares no budget with the hosts of \
+                         another secret. help: give all hosts the same file in `fleet_secret_files`"
+                    );
+                }
+                self.view.unlike = unlike;
+                let hosts = self.status.hosts();
+                if self.plan.identity.hosts != hosts {
+                    self.plan.identity.hosts = hosts;
+                    self.keep();
+                }
+            }
+            (ScriptCommand::Overrides(command), ScriptReply::Overrides(said)) => {
+                let news = self.overrides.answered(command, said, now);
+                news.iter().for_each(|overrides| self.engine.apply_fleet_overrides(overrides));
+                self.overrides.confirm();
+            }
+            (command, reply) => {
+                let before = self.member.sync().host();
+                let mut commands = Vec::new();
+                self.member.answered(command, reply, now, &mut commands);
+                if self.member.sync().host() != before {
+                    self.rename();
+                }
+                self.send(commands, now);
+            }
+        }
+    }
+
+    fn failed(&mut self, at: Option<NodeId>, command: &ScriptCommand, now: Now) {
+        match command {
+            ScriptCommand::Beat(beat) => {
+                self.reserves.failed(beat);
+                if let Some(servers) = &mut self.servers {
+                    servers.beat_failed(at, now.at);
+                }
+            }
+            ScriptCommand::Overrides(command) => self.overrides.failed(command),
+            command => self.member.failed(command, now.at),
+        }
+    }
+
+    /// Logs whether borrowed tokens were returned at the end, for operators who miss tokens.
+    fn log_end(&self, is_all_confirmed: bool) {
+        let lapsed = self.member.sync().counts().lapsed;
+        if !self.member.has_budgets() {
+            return;
+        }
+        if is_all_confirmed {
+            info!(lapsed, "borrowed tokens were returned");
+        } else {
+            info!(lapsed, "Redis did not answer at the end: borrowed tokens expire there");
+        }
+    }
+
+    /// Publishes the view and logs warnings.
+    fn publish_view(&mut self, now: Now) {
+        let is_needed = self.member.has_budgets() || self.keeps_reserve;
+        if self.overrides.warns(now.at) {
+            warn!(
+                "FORGED FLEET OVERRIDES in Redis are ignored: the fleet secret of this host does not authenticate them. help: find out who \
+                 writes to tg:{{tm}}:overrides"
+            );
+        }
+        let sync = self.member.sync();
+        let counts = sync.counts();
+        let view = &mut self.view;
+        let passed = now.at.since(self.published.at).as_millis().max(1);
+        let cells = u128::from(counts.cells - self.published_cells) * 1_000 / passed;
+        // An average over about a second: a quarter of the new value.
+        let before = u128::from(view.cells_per_second);
+        view.cells_per_second = u64::try_from((before * 3 + cells) / 4).unwrap_or(u64::MAX);
+        view.host = sync.host();
+        view.is_needed = is_needed;
+        view.secret = self.plan.secret;
+        view.is_linked = self.status.is_redis_reachable();
+        view.hosts = self.status.hosts();
+        view.round_trip = sync.round_trip();
+        view.counts = counts;
+        view.overrides = self.overrides.view(now.at);
+        view.remote_checks = self.member.remote_checks().counts();
+        view.keys = sync.keys() + self.member.permits().keys();
+        view.versions = self.member.versions().collect();
+        view.tallies = sync.tallies(now.at).chain(self.member.permits().tallies(now.at)).collect();
+        if let Some(servers) = &self.servers {
+            view.nodes = servers.nodes();
+            view.errors = servers.errors();
+        }
+        (self.published, self.published_cells) = (now, counts.cells);
+        self.counters.tell(view.clone());
+    }
+
+    /// Takes the new name after a later daemon has used this host's name.
+    fn rename(&mut self) {
+        warn!(
+            "another daemon has this host's name, as happens when a state directory is copied: this one takes a new one"
+        );
+        self.plan.identity = self.plan.identity.renamed(self.member.sync().host(), &self.plan.marks);
+        self.overrides.renamed(self.member.sync().host());
+        self.keep();
+    }
+
+    /// Stores the identity on a thread that may block on the disk.
+    fn keep(&self) {
+        let Some(keep) = self.plan.keep.clone() else { return };
+        let bytes = self.plan.identity.to_bytes();
+        let keeping = std::thread::Builder::new().name("sync-keep".into()).spawn(move || {
+            if let Err(error) = keep(&bytes) {
+                debug!(%error, "the identity of this host cannot be kept");
+            }
+        });
+        if let Err(error) = keeping {
+            debug!(%error, "the identity of this host is not kept: no thread can be had");
+        }
+    }
+}
+
+/// Returns the pause after a tick that sent commands for `cells` cells, `before` being the pause before it.
+/// Under load the pause is longer, as ticks every 2 ms took half of the task's time by themselves. A pending
+/// request keeps it short, since ticks enforce its deadline.
+fn pause(cells: usize, before: Duration, is_waited_for: bool) -> Duration {
+    let millis = before.as_millis().max(1);
+    let is_much = cells as u128 >= MUCH_A_MILLI * millis;
+    if is_much && !is_waited_for { PAUSE_LONG } else { PAUSE_SHORT }
 }
 
 /// Draws a seed, so that hosts that start together differ.
 fn seed() -> u64 {
     u64::from_le_bytes(drawn())
 }
+
+/// The delay of a starting burst and of keys that need a sync; the simulation uses the same.
+const PAUSE_SHORT: Duration = Duration::from_millis(2);
+
+/// Less than the time that held tokens cover until a reply, and half of the margin that the simulation adds.
+const PAUSE_LONG: Duration = Duration::from_millis(8);
+
+/// The load in cells per millisecond from which the pause is long: 4 000 per second.
+const MUCH_A_MILLI: u128 = 4;
 
 /// How often to check for shared budgets.
 const IDLE: Duration = Duration::from_millis(500);
@@ -276,3 +449,23 @@ const CHECKS_AT_ONCE: usize = 64;
 
 /// The queue of replies.
 const ARRIVALS_MAX: usize = 1_024;
+
+#[cfg(test)]
+mod tests {
+    use super::{PAUSE_LONG, PAUSE_SHORT, pause};
+
+    #[test]
+    fn who_says_much_pauses_longer_and_who_is_waited_for_does_not() {
+        for (cells, before, is_waited_for, expected) in [
+            (0, PAUSE_SHORT, false, PAUSE_SHORT),
+            (7, PAUSE_SHORT, false, PAUSE_SHORT),
+            (8, PAUSE_SHORT, false, PAUSE_LONG),
+            (8, PAUSE_SHORT, true, PAUSE_SHORT),
+            (31, PAUSE_LONG, false, PAUSE_SHORT),
+            (32, PAUSE_LONG, false, PAUSE_LONG),
+            (1_000, PAUSE_LONG, true, PAUSE_SHORT),
+        ] {
+            assert_eq!(pause(cells, before, is_waited_for), expected, "{cells} after {before:?}");
+        }
+    }
+}

@@ -50,7 +50,6 @@ impl Beats {
         let epoch = self.epochs.entry(name.clone()).or_insert(beat.epoch);
         let is_name_taken = *epoch > beat.epoch;
         *epoch = beat.epoch.max(*epoch);
-        let rank = self.hosts.range(..name.clone()).count();
         let alike = self.alike.get(&beat.secret).and_then(|kept| kept.at(now_us));
         let mut alike = alike.cloned().unwrap_or_default();
         alike.insert(name, now_ms);
@@ -58,9 +57,8 @@ impl Beats {
         let hosts_alike = alike.len();
         self.alike.insert(beat.secret, Kept::new(alike, now_us, KEPT_MS));
         let pools = beat.pools.iter().map(|report| self.report(beat, report, now_us)).collect();
-        let counts = [self.hosts.len(), rank, hosts_alike];
-        let [hosts, rank, alike] = counts.map(|count| u32::try_from(count).unwrap());
-        HeartbeatReply { now_us, hosts, rank, alike, is_name_taken, pools }
+        let [hosts, alike] = [self.hosts.len(), hosts_alike].map(|count| u32::try_from(count).unwrap());
+        HeartbeatReply { hosts, alike, is_name_taken, pools }
     }
 
     fn report(&mut self, beat: &Heartbeat, report: &PoolReport, now_us: u64) -> FleetPoolLoad {

@@ -1,7 +1,6 @@
 //! One cell: how it moves with time, and what is given of it.
 
 use tidegate::fleet::cell::{AMOUNT_MAX, CellQuota, CellReply, CellRequest, DEMAND_MAX, GENERATION_US};
-use tidegate::fleet::cell_access::CellView;
 use tidegate::fleet::reply::{CostCover, PaymentResult};
 
 use super::share::{Reports, granted, portion};
@@ -120,24 +119,6 @@ impl Cell {
             }
         };
         PaymentResult { level: self.level, wait, lost, version: self.terms.version, window: None }
-    }
-
-    /// What an operator sees of it.
-    pub fn seen(&self) -> CellView {
-        let Cell { terms, level, reports, .. } = self;
-        CellView {
-            terms: *terms,
-            level: *level,
-            held: reports.held(),
-            demand: reports.demand(),
-            hosts: reports.hosts(),
-        }
-    }
-
-    /// Fills it.
-    pub fn reset(&mut self) {
-        let room = self.terms.burst.cast_signed() - self.reports.held().cast_signed();
-        (self.level, self.rem) = (self.level.max(room), 0);
     }
 
     /// For how long it is kept.

@@ -15,7 +15,6 @@ use std::collections::BTreeMap;
 
 use foldhash::HashMap;
 use tidegate::fleet::cell::{CellReply, CellRequest};
-use tidegate::fleet::cell_access::{PeekReply, Reset};
 use tidegate::fleet::command::{CommandHead, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::permits::PermitCommand;
 use tidegate::fleet::reply::{CommandReply, CostCover, PaymentResult, ScriptReply};
@@ -61,32 +60,6 @@ impl Store {
             ScriptCommand::Sync(batch) => self.sync(batch, now_us),
             ScriptCommand::Exact(payment) => self.exact(payment, now_us),
             ScriptCommand::Permits(command) => self.permits(command, now_us),
-            ScriptCommand::Peek(peek) => {
-                let bucket = peek.bucket.number();
-                let cells = peek.keys.iter().map(|key| match peek.windows {
-                    true => self.window_at(bucket, *key, now_us).map(|cell| cell.seen()),
-                    false => self.cell_at(bucket, *key, now_us).map(|cell| cell.seen()),
-                });
-                ScriptReply::Peek(PeekReply { now_us, cells: cells.collect() })
-            }
-            ScriptCommand::Reset(Reset { bucket, key, window: true }) => {
-                let found = self.window_at(bucket.number(), *key, now_us);
-                let is_found = found.is_some();
-                if let Some(mut cell) = found {
-                    cell.reset(now_us);
-                    let kept = cell.kept_ms();
-                    self.windows.insert((bucket.number(), *key), Kept::new(cell, now_us, kept));
-                }
-                ScriptReply::Reset(is_found)
-            }
-            ScriptCommand::Reset(Reset { bucket, key, window: false }) => {
-                let found = self.cell_at(bucket.number(), *key, now_us);
-                if let Some(mut cell) = found {
-                    cell.reset();
-                    self.cells.insert((bucket.number(), *key), Kept::new(cell, now_us, cell.kept_ms()));
-                }
-                ScriptReply::Reset(found.is_some())
-            }
             ScriptCommand::Beat(beat) => ScriptReply::Beat(self.beats.beat(beat, now_us)),
             ScriptCommand::Overrides(_) => {
                 panic!("real daemons say it to a real Redis: tests/redis/fleet_real/overrides.rs")

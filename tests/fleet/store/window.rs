@@ -5,7 +5,6 @@ use std::collections::BTreeMap;
 use tidegate::fleet::cell::{
     AMOUNT_MAX, CellQuota, CellReply, CellReport, CellRequest, GENERATION_US, TOKEN,
 };
-use tidegate::fleet::cell_access::CellView;
 use tidegate::fleet::command::KeyPayment;
 use tidegate::fleet::reply::{CostCover, PaymentResult};
 use tidegate::fleet::window::{CellWindow, FleetWindowAlign, WindowReply, WindowStatus};
@@ -275,24 +274,6 @@ impl WindowCell {
         }
         let level = if is_its { self.level() } else { 0 };
         PaymentResult { level, wait, lost, version: self.version, window: Some(self.said(is_its, now_us)) }
-    }
-
-    /// What an operator sees of it.
-    pub fn seen(&self) -> CellView {
-        let rate = tidegate::fleet::cell::CellRate::new(1, 1).unwrap();
-        CellView {
-            terms: CellQuota { version: self.version, rate, burst: self.limit.unsigned_abs() },
-            level: self.level(),
-            held: self.reports.held(),
-            demand: self.reports.demand(),
-            hosts: self.reports.hosts(),
-        }
-    }
-
-    /// Nothing is spent any more.
-    pub fn reset(&mut self, now_us: u64) {
-        self.spent.clear();
-        self.since = now_us.cast_signed();
     }
 
     /// For how long it is kept.

@@ -6,7 +6,7 @@ use redis::Value;
 use tidegate::fleet::link::{FailureClass, RedisCommand, Script, Url, UrlError};
 
 use super::redis_server::Redis;
-use super::{count, counted, echo, failures, link, one, said_back, up};
+use super::{count, counted, echo, echoed, failures, link, one, said_back, up};
 
 #[tokio::test]
 async fn connects_by_every_kind_of_url() {
@@ -90,25 +90,23 @@ async fn pipelines_commands_and_orders_replies() {
     up(&link).await;
     let (count, echo) = (count(), echo());
     let texts: Vec<String> = (0..500).map(|index| format!("{index} {}", "x".repeat(index))).collect();
-    let args: Vec<[&[u8]; 1]> = texts.iter().map(|text| [text.as_bytes()]).collect();
-    let keys: [&[u8]; 1] = [b"n"];
     // Every third is a script, so that replies differ in kind too.
     let script = |index: usize| if index.is_multiple_of(3) { &count } else { &echo };
-    let calls: Vec<_> = args
-        .iter()
-        .enumerate()
-        .map(|(index, args)| RedisCommand { script: script(index), keys: &keys, args })
-        .collect();
-    let mut replies = link.send(one(&link).id, &calls, None);
+    let calls = texts.iter().enumerate().map(|(index, text)| RedisCommand {
+        script: script(index),
+        keys: vec![b"n".to_vec()],
+        args: vec![text.clone().into_bytes()],
+    });
+    let mut replies = link.send(one(&link).id, calls.collect()).into_iter();
     for (index, text) in texts.iter().enumerate() {
         let text = Value::BulkString(text.clone().into_bytes());
         let expected = match index.is_multiple_of(3) {
             true => Value::Array(vec![Value::Int(i64::try_from(index / 3 + 1).unwrap()), text]),
             false => text,
         };
-        assert_eq!(replies.next().await.unwrap().unwrap(), expected, "{index}");
+        assert_eq!(replies.next().unwrap().await.unwrap(), expected, "{index}");
     }
-    assert!(replies.next().await.is_none());
+    assert!(replies.next().is_none());
     assert!(one(&link).round_trip_us.is_some_and(|micros| micros < 250_000));
 }
 
@@ -119,12 +117,10 @@ async fn discards_replies_of_dropped_commands() {
     up(&link).await;
     let script = echo();
     for round in 0..100 {
-        let text = format!("{round}");
-        let args: [&[u8]; 1] = [text.as_bytes()];
-        let calls = [RedisCommand { script: &script, keys: &[], args: &args }; 3];
-        let mut replies = link.send(one(&link).id, &calls, None);
+        let calls = vec![echoed(&script, &format!("{round}")); 3];
+        let mut replies = link.send(one(&link).id, calls).into_iter();
         if round % 2 == 0 {
-            replies.next().await.unwrap().unwrap();
+            replies.next().unwrap().await.unwrap();
         }
         drop(replies);
         said_back(&link, &format!("after {round}")).await.unwrap();
@@ -146,37 +142,33 @@ async fn reloads_and_retries_forgotten_script() {
     // A whole batch that finds nothing.
     redis.order("SCRIPT FLUSH");
     let script = count();
-    let calls = [RedisCommand { script: &script, keys: &[b"n"], args: &[b"x"] }; 20];
-    let mut replies = link.send(one(&link).id, &calls, None);
-    while let Some(reply) = replies.next().await {
-        reply.unwrap();
+    let call = RedisCommand { script: &script, keys: vec![b"n".to_vec()], args: vec![b"x".to_vec()] };
+    for reply in link.send(one(&link).id, vec![call; 20]) {
+        reply.await.unwrap();
     }
     assert_eq!(counted(&link, "n").await.unwrap(), 24, "each ran once");
     // A digest that is not the text's: once is enough.
     let wrong = Script { sha: "0".repeat(40), ..count() };
-    let error = link.call(one(&link).id, &wrong, &[b"n"], &[b"x"], None).await.unwrap_err();
+    let error = link.call(one(&link).id, &wrong, &[b"n"], &[b"x"]).await.unwrap_err();
     assert_eq!((error.class, error.may_have_run), (FailureClass::NoScript, false));
     assert_eq!(failures(&link, "noscript"), 1);
     assert_eq!(one(&link).connections, 1);
 }
 
 #[tokio::test]
-async fn short_deadline_keeps_connection() {
+async fn abandoned_call_keeps_connection() {
     let redis = Redis::start(&[]);
     let link = link(&redis.url());
     up(&link).await;
     let _sleeping = redis.say_and_go("DEBUG SLEEP 0.1");
     // The server may read the two in any order: until one call meets the sleep.
-    let short = Some(Duration::from_millis(5));
+    let short = Duration::from_millis(5);
     let mut late = 0;
     for round in 0..10_000 {
         let text = format!("early {round}");
-        match link.call(one(&link).id, &echo(), &[b"k"], &[text.as_bytes()], short).await {
-            Ok(reply) => assert_eq!(reply, Value::BulkString(text.into_bytes())),
-            Err(error) => {
-                assert_eq!((error.class, error.may_have_run), (FailureClass::Timeout, true));
-                late += 1;
-            }
+        match tokio::time::timeout(short, said_back(&link, &text)).await {
+            Ok(reply) => reply.unwrap(),
+            Err(_) => late += 1,
         }
         if late > 3 {
             break;

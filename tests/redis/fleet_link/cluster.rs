@@ -25,7 +25,7 @@ fn twice() -> Script {
 async fn counted(link: &RedisLink, tag: &str) -> Result<(i64, i64), LinkError> {
     let keys = [format!("tg:{{{tag}}}:a"), format!("tg:{{{tag}}}:b")];
     let keys: Vec<&[u8]> = keys.iter().map(String::as_bytes).collect();
-    match link.call(link.node_of(tag), &twice(), &keys, &[], None).await? {
+    match link.call(link.node_of(tag), &twice(), &keys, &[]).await? {
         Value::Array(counts) => match counts[..] {
             [Value::Int(first), Value::Int(second)] => Ok((first, second)),
             _ => panic!("{counts:?}"),
@@ -52,13 +52,10 @@ async fn sends_each_tag_to_node_of_its_slot() {
     }
     // All at one server, in one write: it sends on what is not its own.
     let script = twice();
-    let keys: Vec<[String; 2]> =
-        tags.iter().map(|tag| [format!("tg:{{{tag}}}:a"), format!("tg:{{{tag}}}:b")]).collect();
-    let keys: Vec<[&[u8]; 2]> = keys.iter().map(|[a, b]| [a.as_bytes(), b.as_bytes()]).collect();
-    let calls: Vec<_> = keys.iter().map(|keys| RedisCommand { script: &script, keys, args: &[] }).collect();
-    let mut replies = link.send(link.node_of(&tags[0]), &calls, None);
-    while let Some(reply) = replies.next().await {
-        assert_eq!(reply.unwrap(), Value::Array(vec![Value::Int(2), Value::Int(2)]));
+    let keys = |tag: &String| vec![format!("tg:{{{tag}}}:a").into(), format!("tg:{{{tag}}}:b").into()];
+    let calls = tags.iter().map(|tag| RedisCommand { script: &script, keys: keys(tag), args: Vec::new() });
+    for reply in link.send(link.node_of(&tags[0]), calls.collect()) {
+        assert_eq!(reply.await.unwrap(), Value::Array(vec![Value::Int(2), Value::Int(2)]));
     }
 }
 

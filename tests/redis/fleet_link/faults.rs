@@ -2,10 +2,10 @@
 
 use redis::Value;
 use rustix::process::Signal;
-use tidegate::fleet::link::{FailureClass, RedisCommand, Script};
+use tidegate::fleet::link::{FailureClass, Script};
 
 use super::redis_server::Redis;
-use super::{Log, counted, down, echo, failures, is_down_for, link, one, said_back, until, up};
+use super::{Log, counted, down, echo, echoed, failures, is_down_for, link, one, said_back, until, up};
 
 #[tokio::test]
 async fn reconnects_to_restarted_server() {
@@ -63,10 +63,10 @@ async fn extends_timeout_for_slow_server() {
     // A quarter of a second is waited at first: this is given up.
     redis.say_and_go("DEBUG SLEEP 0.7");
     let script = echo();
-    let calls = [RedisCommand { script: &script, keys: &[], args: &[b"x"] }];
+    let call = || vec![echoed(&script, "x")];
     until("it is noticed", || {
         // Somebody must ask for the silence to be heard.
-        drop(link.send(one(&link).id, &calls, None));
+        drop(link.send(one(&link).id, call()));
         is_down_for(&link, FailureClass::Timeout)
     })
     .await;
@@ -74,10 +74,10 @@ async fn extends_timeout_for_slow_server() {
     // And now half a second: this is not.
     let connections = one(&link).connections;
     redis.signal(Signal::STOP);
-    let mut replies = link.send(one(&link).id, &calls, None);
+    let reply = link.send(one(&link).id, call()).pop().unwrap();
     tokio::time::sleep(std::time::Duration::from_millis(320)).await;
     redis.signal(Signal::CONT);
-    assert_eq!(replies.next().await.unwrap().unwrap(), Value::BulkString(b"x".to_vec()));
+    assert_eq!(reply.await.unwrap(), Value::BulkString(b"x".to_vec()));
     assert_eq!(one(&link).connections, connections);
 }
 
@@ -164,8 +164,7 @@ async fn script_error_reports_line_without_values() {
     let link = link(&redis.url());
     up(&link).await;
     let script = Script::new("fails", "local x = 1\nerror(KEYS[1] .. ARGV[1])");
-    let error =
-        link.call(one(&link).id, &script, &[b"key-of-somebody"], &[b"secret"], None).await.unwrap_err();
+    let error = link.call(one(&link).id, &script, &[b"key-of-somebody"], &[b"secret"]).await.unwrap_err();
     assert_eq!((error.class, error.may_have_run), (FailureClass::Other, true));
     assert_eq!(error.to_string(), "other: the server says ERR in line 2 of the script");
     assert_eq!(one(&link).connections, 1);

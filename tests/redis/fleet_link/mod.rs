@@ -17,7 +17,9 @@ use std::time::Duration;
 
 use redis::Value;
 use tidegate::clock::read_boot_nanos;
-use tidegate::fleet::link::{FailureClass, LinkError, LinkOptions, NodeState, NodeStatus, RedisLink, Script};
+use tidegate::fleet::link::{
+    FailureClass, LinkError, LinkOptions, NodeState, NodeStatus, RedisCommand, RedisLink, Script,
+};
 
 /// Adds to a number and gives back what it was told.
 pub(crate) fn count() -> Script {
@@ -27,6 +29,11 @@ pub(crate) fn count() -> Script {
 /// Gives back what it was told and touches nothing.
 pub(crate) fn echo() -> Script {
     Script::new("echo", "return ARGV[1]")
+}
+
+/// Has `text` given back.
+pub(crate) fn echoed<'a>(script: &'a Script, text: &str) -> RedisCommand<'a> {
+    RedisCommand { script, keys: Vec::new(), args: vec![text.into()] }
 }
 
 pub(crate) fn options(url: &str) -> LinkOptions {
@@ -73,14 +80,14 @@ pub(crate) async fn up(link: &RedisLink) {
 
 /// Has `text` said back.
 pub(crate) async fn said_back(link: &RedisLink, text: &str) -> Result<(), LinkError> {
-    let reply = link.call(one(link).id, &echo(), &[b"k"], &[text.as_bytes()], None).await?;
+    let reply = link.call(one(link).id, &echo(), &[b"k"], &[text.as_bytes()]).await?;
     assert_eq!(reply, Value::BulkString(text.as_bytes().to_vec()));
     Ok(())
 }
 
 /// Counts up, and says what came to.
 pub(crate) async fn counted(link: &RedisLink, key: &str) -> Result<i64, LinkError> {
-    let reply = link.call(one(link).id, &count(), &[key.as_bytes()], &[b"x"], None).await?;
+    let reply = link.call(one(link).id, &count(), &[key.as_bytes()], &[b"x"]).await?;
     match reply {
         Value::Array(parts) => match parts[0] {
             Value::Int(count) => Ok(count),

@@ -9,10 +9,9 @@ use std::time::Duration;
 
 use redis::Value;
 use tidegate::clock::read_boot_nanos;
-use tidegate::fleet::link::RedisCommand;
 
 use super::redis_server::Redis;
-use super::{echo, failures, link, one, up};
+use super::{echo, echoed, failures, link, one, up};
 
 /// Passes on what comes, so much at a time and so late. Ends with the connection.
 fn pass(mut from: UnixStream, mut to: UnixStream) {
@@ -58,14 +57,11 @@ async fn waits_for_replies_over_a_slow_line() {
     up(&link).await;
     let script = echo();
     let text = "x".repeat(1_000);
-    let args: [&[u8]; 1] = [text.as_bytes()];
     // A second's worth there, and as much back: far more than is waited for a reply of a fast line.
-    let calls = [RedisCommand { script: &script, keys: &[], args: &args }; 120];
+    let calls = vec![echoed(&script, &text); 120];
     let begin = read_boot_nanos();
-    let mut replies = link.send(one(&link).id, &calls, None);
-    for _ in 0..calls.len() {
-        let reply = replies.next().await.unwrap().unwrap();
-        assert_eq!(reply, Value::BulkString(text.clone().into_bytes()));
+    for reply in link.send(one(&link).id, calls) {
+        assert_eq!(reply.await.unwrap(), Value::BulkString(text.clone().into_bytes()));
     }
     assert!(read_boot_nanos() - begin > 900_000_000, "the line was slow");
     assert_eq!((failures(&link, "timeout"), one(&link).connections), (0, 1));

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use tidegate::fleet::link::{FailureClass, LinkOptions, RedisLink, TlsFault};
+use tidegate::fleet::link::{FailureClass, LinkOptions, RedisLink};
 
 use super::certificates::server;
 use super::redis_server::Redis;
@@ -14,12 +14,11 @@ fn link_to(redis: &Redis, host: &str, ca: &str) -> RedisLink {
     RedisLink::start(options, vec![count(), echo()]).unwrap()
 }
 
-async fn fault(link: &RedisLink) -> (TlsFault, String) {
+async fn fault(link: &RedisLink) -> String {
     until("TLS fails", || down(link).is_some()).await;
     let error = down(link).unwrap();
-    let FailureClass::Tls(fault) = error.class else { panic!("{error}") };
-    assert_eq!(error.class.name(), "tls");
-    (fault, error.to_string())
+    assert_eq!((error.class, error.class.name()), (FailureClass::Tls, "tls"), "{error}");
+    error.to_string()
 }
 
 #[tokio::test]
@@ -31,8 +30,7 @@ async fn connects_to_trusted_server_over_tls() {
         said_back(&link, &"x".repeat(size)).await.unwrap();
     }
     // The certificate is for the address, not for the name of it.
-    let (found, text) = fault(&link_to(&redis, "localhost", "ours.pem")).await;
-    assert_eq!(found, TlsFault::Name, "{text}");
+    let text = fault(&link_to(&redis, "localhost", "ours.pem")).await;
     assert!(text.contains("not for the host that the URL names"), "{text}");
 }
 
@@ -40,18 +38,20 @@ async fn connects_to_trusted_server_over_tls() {
 async fn reports_fault_of_each_bad_certificate() {
     let redis = server("localhost", 2999);
     up(&link_to(&redis, "localhost", "ours.pem")).await;
-    let (found, text) = fault(&link_to(&redis, "localhost", "theirs.pem")).await;
-    assert_eq!(found, TlsFault::Authority, "{text}");
-    let (found, text) = fault(&link_to(&redis, "127.0.0.1", "ours.pem")).await;
-    assert_eq!(found, TlsFault::Name, "{text}");
+    let text = fault(&link_to(&redis, "localhost", "theirs.pem")).await;
+    assert!(text.contains("signed by no authority that is trusted here"), "{text}");
+    let text = fault(&link_to(&redis, "127.0.0.1", "ours.pem")).await;
+    assert!(text.contains("not for the host that the URL names"), "{text}");
     let expired = server("localhost", 2020);
-    let (found, text) = fault(&link_to(&expired, "localhost", "ours.pem")).await;
-    assert_eq!(found, TlsFault::Expired, "{text}");
+    let text = fault(&link_to(&expired, "localhost", "ours.pem")).await;
     assert!(text.contains("has expired"), "{text}");
     // The system's authorities did not sign it either.
     let by_system = options(&format!("rediss://localhost:{}", redis.port));
-    let (found, text) = fault(&RedisLink::start(by_system, Vec::new()).unwrap()).await;
-    assert!(matches!(found, TlsFault::Authority | TlsFault::CaFile), "{text}");
+    let text = fault(&RedisLink::start(by_system, Vec::new()).unwrap()).await;
+    assert!(
+        text.contains("signed by no authority") || text.contains("this system trusts no authority"),
+        "{text}"
+    );
 }
 
 #[tokio::test]
@@ -65,9 +65,8 @@ async fn reports_faults_of_ca_file_and_port() {
         if let Some(text) = text {
             fs::write(redis.directory.path().join(name), text).unwrap();
         }
-        let (found, text) = fault(&link_to(&redis, "localhost", name)).await;
-        assert_eq!(found, TlsFault::CaFile, "{text}");
-        assert!(text.contains(expected), "{text}");
+        let text = fault(&link_to(&redis, "localhost", name)).await;
+        assert!(text.contains("the ca_file") && text.contains(expected), "{text}");
     }
     // TLS to a port without, and none to a port with it.
     let plain = Redis::start_on_port(&[]);
@@ -75,8 +74,8 @@ async fn reports_faults_of_ca_file_and_port() {
         ca_file: Some(redis.directory.path().join("ours.pem")),
         ..options(&format!("rediss://localhost:{}", plain.port))
     };
-    let (found, text) = fault(&RedisLink::start(to_plain, Vec::new()).unwrap()).await;
-    assert_eq!(found, TlsFault::Other, "{text}");
+    let text = fault(&RedisLink::start(to_plain, Vec::new()).unwrap()).await;
+    assert!(text.ends_with("speak TLS on this port?"), "{text}");
     let without =
         RedisLink::start(options(&format!("redis://localhost:{}", redis.port)), Vec::new()).unwrap();
     until("it is no Redis' way", || down(&without).is_some()).await;

@@ -8,7 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use tempfile::TempDir;
-use tidegate::fleet::command::EncodedCommand;
+use tidegate::fleet::link::RedisCommand;
 use tidegate::fleet::link::Script;
 use tidegate::fleet::scripts;
 
@@ -161,7 +161,7 @@ pub(crate) fn in_bytes(words: &[&[u8]]) -> Vec<u8> {
 }
 
 /// A call of a script that has this name in Redis.
-pub(crate) fn evalsha<'a>(sha: &'a [u8], count: &'a str, call: &'a EncodedCommand) -> Vec<&'a [u8]> {
+pub(crate) fn evalsha<'a>(sha: &'a [u8], count: &'a str, call: &'a RedisCommand<'_>) -> Vec<&'a [u8]> {
     let mut words: Vec<&[u8]> = vec![b"EVALSHA", sha, count.as_bytes()];
     words.extend(call.keys.iter().map(Vec::as_slice));
     words.extend(call.args.iter().map(Vec::as_slice));

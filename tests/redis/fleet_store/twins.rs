@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use tidegate::fleet::cell::{CellQuota, CellRate, CellReport, GENERATION_US};
-use tidegate::fleet::cell_access::{Peek, Reset};
 use tidegate::fleet::command::{CommandHead, KeyPayment, Payment, ScriptCommand, SyncBatch};
 use tidegate::fleet::heartbeat::{Heartbeat, PoolReport};
 use tidegate::fleet::permits::PermitCommand;
@@ -60,8 +59,6 @@ impl Twins {
             "windows refused",
             "permits lost",
             "names taken",
-            "peeked",
-            "reset",
             "pools of several",
             "overtaken",
             "may lack",
@@ -141,14 +138,6 @@ impl Twins {
                 let requests = requests.iter().filter(|request| keys.insert(request.key)).cloned().collect();
                 let command = PermitCommand { head, host: host_of(*host), requests };
                 self.call(&ScriptCommand::Permits(command)).map(drop)
-            }
-            Act::Peek { windows } => {
-                let keys = (0..4).map(key_of).collect();
-                self.call(&ScriptCommand::Peek(Peek { bucket: bucket(), keys, windows: *windows })).map(drop)
-            }
-            Act::Reset { key, window } => {
-                let call = Reset { bucket: bucket(), key: key_of(*key), window: *window };
-                self.call(&ScriptCommand::Reset(call)).map(drop)
             }
             Act::Beat { host, number, pools, secret } => self.beat(*host, *number, pools, *secret),
             Act::Version { rule, terms, before } => {
@@ -252,7 +241,6 @@ impl Twins {
             // What this call did not touch stays for ever by Redis' own clock, so that the next time shows who was touched.
             .chain(names.iter().map(|name| vec![b"PEXPIRE".as_slice(), name.as_bytes(), FOR_EVER]))
             .chain([vec![b"ZRANGE".as_slice(), b"tg:{tm}:hosts", b"0", b"-1", b"WITHSCORES"]])
-            .chain([vec![b"ZRANGE".as_slice(), b"tg:{tm}:ranks", b"0", b"-1"]])
             .collect();
         let mut found = self.redis.commands(&commands).into_iter();
         for (name, (bytes, until_ms)) in &expected {
@@ -267,13 +255,12 @@ impl Twins {
             }
         }
         let mut rest = found.skip(names.len());
-        let (scores, ranks) = (rest.next().unwrap().list(), rest.next().unwrap().list());
+        let scores = rest.next().unwrap().list();
         let scores = scores.chunks(2).map(|pair| (text(&pair[0]), text(&pair[1]).parse().unwrap()));
         let scores: BTreeMap<String, u64> = scores.collect();
-        let ranks: Vec<String> = ranks.iter().map(text).collect();
         let hosts = self.store.hosts();
-        if scores != hosts || !ranks.iter().eq(hosts.keys()) {
-            return Err(format!("{scores:?}, {ranks:?} in Redis and {hosts:?} in Rust"));
+        if scores != hosts {
+            return Err(format!("{scores:?} in Redis and {hosts:?} in Rust"));
         }
         self.compare_pools()?;
         self.compare_sets()?;
@@ -339,7 +326,6 @@ impl Twins {
             names.extend(store.pools().into_keys());
             names.extend(store.sets().into_keys());
             names.extend(store.hosts().keys().take(1).map(|_| "tg:{tm}:hosts".into()));
-            names.extend(store.hosts().keys().take(1).map(|_| "tg:{tm}:ranks".into()));
             names.extend(store.hosts().keys().take(1).map(|_| "tg:{tm}:epochs".into()));
             let kept = |rule: &u8| store.versions_of([*rule; 16]).is_some();
             names.extend((0..2).filter(kept).map(|rule| format!("tg:{{tm}}:v:{}", hex(&[rule; 16]))));
@@ -387,8 +373,6 @@ impl Twins {
                 saw("no permits", results.iter().filter(|result| result.added == Some(0)).count());
                 saw("permits lost", results.iter().filter(|result| result.added.is_none()).count());
             }
-            ScriptReply::Peek(peeked) => saw("peeked", peeked.cells.iter().flatten().count()),
-            ScriptReply::Reset(found) => saw("reset", usize::from(*found)),
             ScriptReply::Beat(beaten) => {
                 saw("hosts", beaten.hosts.saturating_sub(1) as usize);
                 saw("pools of several", beaten.pools.iter().filter(|said| said.hosts > 1).count());
