@@ -13,7 +13,7 @@ use serde_json::json;
 
 use super::admin_client::AdminArgs;
 use super::signals::CaughtSignals;
-use super::switch::whole_seconds;
+use super::verbs::seconds;
 use super::{CliResult, failed, usage};
 use crate::clock::read_boot_nanos;
 use crate::daemon::{log, settings_file};
@@ -30,8 +30,8 @@ use sink::Sink;
 #[command(after_help = HELP)]
 pub(super) struct Args {
     /// For how long, 24h at most; Ctrl-C ends it before
-    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
-    lasts: Duration,
+    #[arg(long = "for", value_name = "TIME", value_parser = seconds)]
+    lasts: u64,
     /// Where to: a file that is not there yet, or - for standard output
     #[arg(long, value_name = "FILE", default_value = "-")]
     out: PathBuf,
@@ -72,10 +72,10 @@ enum End {
 }
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
-    let Some(seconds) = whole_seconds(args.lasts).filter(|seconds| *seconds <= SECONDS_MAX) else {
+    if args.lasts > SECONDS_MAX {
         return Err(usage("--for takes one second at least and 24h at most"));
-    };
-    let asked = json!({"for_s": seconds, "domain": args.domain, "clear": args.clear});
+    }
+    let asked = json!({"for_s": args.lasts, "domain": args.domain, "clear": args.clear});
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // From here on, a signal ends the recording with a whole trace.
     let signals =
@@ -89,7 +89,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
             return Err(failure.into());
         }
     };
-    let mut progress = RecordProgress::new(args.lasts, sink.is_terminal());
+    let mut progress = RecordProgress::new(Duration::from_secs(args.lasts), sink.is_terminal());
     let (end, last) = runtime.block_on(async {
         let feed = Feed::new(stream, came)?;
         record(feed, signals, &mut sink, &mut progress).await

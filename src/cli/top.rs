@@ -12,8 +12,7 @@ use serde_json::{Value, json};
 
 use super::admin_client::AdminArgs;
 use super::fleet::in_a_line;
-use super::status::{name, pools_and_callers};
-use super::switch::held;
+use super::status::{held, name, pools_and_callers};
 use super::{CliError, CliResult, usage};
 use crate::admin::{DaemonStatus, RuleStatus};
 use crate::clock::read_boot_nanos;
