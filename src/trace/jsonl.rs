@@ -32,7 +32,7 @@ impl Jsonl {
         let bad = |wrong| TraceFailure::Line { number, wrong };
         let line: JsonLine<'_> =
             serde_json::from_slice(text).map_err(|error| bad(TraceLineError::Json(error)))?;
-        let at = self.time(line.t.get()).map_err(bad)?;
+        let at = self.time(line.t.0.get()).map_err(bad)?;
         let op = line.op.as_deref().unwrap_or("hit");
         match op {
             "hit" | "peek" | "acquire" => {
@@ -48,7 +48,8 @@ impl Jsonl {
                     session: session(&line).map_err(bad)?,
                     id: self.note_id(&line).map_err(bad)?,
                 };
-                judge(&line, judged, text.len(), |request| {
+                let domain = domain(&line).map_err(bad)?;
+                judge(&line, domain, judged, text.len(), |request| {
                     stage.play(&event(&line, number, at, Action::Judge(request, by)))
                 })
                 .map_err(bad)?
@@ -56,7 +57,8 @@ impl Jsonl {
             "charge" => {
                 session(&line).map_err(bad)?;
                 self.note_id(&line).map_err(bad)?;
-                charge(&line, text.len(), |charge, work| {
+                let domain = domain(&line).map_err(bad)?;
+                charge(&line, domain, text.len(), |charge, work| {
                     stage.play(&event(&line, number, at, Action::Charge(charge, work)))
                 })
                 .map_err(bad)?
@@ -88,20 +90,20 @@ fn event<'a>(line: &JsonLine<'a>, number: u64, at: Timestamp, action: Action<'a>
     TraceEvent {
         line: number,
         at,
-        t: TraceText::Written(line.t),
+        t: TraceText::Written(line.t.0),
         id: line.id.map(TraceText::Written),
         action,
     }
 }
 
-/// Parses a `hit`, `peek` or `acquire` and passes it to `play`.
-fn judge<T>(
+/// Checks a `hit`, `peek` or `acquire` of a domain and passes it to `play`; `bytes` is the length of its line.
+pub(crate) fn judge<T>(
     line: &JsonLine<'_>,
+    domain: &str,
     op: Op,
     bytes: usize,
     play: impl FnOnce(engine::Request<'_>) -> T,
 ) -> Result<T, TraceLineError> {
-    let domain = line.domain.as_deref().ok_or_else(|| missing(line, "domain"))?;
     let mut descriptors = DescriptorList::new();
     read_descriptors(line, &mut descriptors)?;
     let units: Vec<(&str, u64)>;
@@ -130,13 +132,13 @@ fn judge<T>(
     }))
 }
 
-/// Parses a `charge` and passes it to `play`.
-fn charge<T>(
+/// Checks a `charge` of a domain and passes it to `play`; `bytes` is the length of its line.
+pub(crate) fn charge<T>(
     line: &JsonLine<'_>,
+    domain: &str,
     bytes: usize,
     play: impl FnOnce(engine::Charge<'_>, Option<IdDigest>) -> T,
 ) -> Result<T, TraceLineError> {
-    let domain = line.domain.as_deref().ok_or_else(|| missing(line, "domain"))?;
     let mut descriptors = DescriptorList::new();
     read_descriptors(line, &mut descriptors)?;
     let units: Vec<(&str, i64)>;
@@ -200,6 +202,10 @@ fn other<'l>(line: &'l JsonLine<'_>, op: &str) -> Result<Action<'l>, TraceLineEr
 /// The id of the lease that a line refers to.
 fn id(line: &JsonLine<'_>) -> Result<IdDigest, TraceLineError> {
     line.id.map(|id| IdDigest::of(id.get())).ok_or_else(|| missing(line, "id"))
+}
+
+fn domain<'l>(line: &'l JsonLine<'_>) -> Result<&'l str, TraceLineError> {
+    line.domain.as_deref().ok_or_else(|| missing(line, "domain"))
 }
 
 fn session<'l>(line: &'l JsonLine<'_>) -> Result<Option<&'l str>, TraceLineError> {

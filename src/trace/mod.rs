@@ -10,8 +10,8 @@ pub(crate) mod decisions;
 pub(crate) mod event;
 pub(crate) mod failure;
 pub(crate) mod ids;
-mod json_line;
-mod jsonl;
+pub(crate) mod json_line;
+pub(crate) mod jsonl;
 mod path;
 pub(crate) mod player;
 #[cfg(test)]

@@ -264,7 +264,7 @@ const UNKNOWN: ConnectionParams<'_> =
     ConnectionParams { name: None, user: USER, pool: "default", slots: 0, connection: 1, pid: None };
 
 /// A trace has no users: all requests are of one.
-pub(crate) const USER: u32 = 0;
+const USER: u32 = 0;
 
 /// Below this number no leases are searched for expired ones.
 const LEASES_UNTIL_MIN: usize = 4_096;

@@ -96,10 +96,11 @@ pub(super) fn whole(number: &str) -> Result<u32, ValueProblem> {
     read.ok_or_else(|| ValueProblem::new(format!("{} is no number", shown(number)), mend))
 }
 
-/// Parses a cost, which may exceed the costs that rules can count.
-pub(super) fn cost(number: &str) -> Result<u64, ValueProblem> {
+/// Parses a cost, which may exceed the costs that rules can count: those above 63 bits are clamped.
+pub(super) fn cost(number: &str) -> Result<i64, ValueProblem> {
     let mend = format!("write a whole number, at most {}", u64::MAX);
-    digits(number).ok_or_else(|| ValueProblem::new(format!("{} is no number", shown(number)), mend))
+    let cost = digits(number).map(|cost| i64::try_from(cost).unwrap_or(i64::MAX));
+    cost.ok_or_else(|| ValueProblem::new(format!("{} is no number", shown(number)), mend))
 }
 
 pub(super) fn signed(number: &str) -> Result<i64, ValueProblem> {
