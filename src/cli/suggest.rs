@@ -2,10 +2,7 @@
 
 mod census;
 mod demand;
-mod need;
 mod proposal;
-mod round;
-mod trial;
 mod window;
 
 use std::io::{self, Write};
@@ -15,15 +12,13 @@ use std::process::ExitCode;
 use super::{CliError, CliResult, OutputFormat, failed, usage};
 use crate::engine::{Op, Request, UNIT_REQUESTS};
 use crate::state::write_whole;
-use crate::trace::event::{Action, EventConsumer, TraceEvent};
-use crate::trace::failure::TraceFailure;
+use crate::trace::event::{Action, EventConsumer, TraceEvent, TraceFailure};
 use crate::trace::recording::{RecordedTrace, TraceFormat, is_dash};
 use crate::trace::spread::quantile;
 use crate::trace::summary::PlayedCounts;
 use census::Census;
-use demand::Demand;
-use need::BurstNeeds;
-use proposal::{SHARES, SHARES_FINER, Suggestions};
+use demand::{BurstNeeds, Demand};
+use proposal::{SHARES, SHARES_FINER, Suggestions, TrialResult, judge, readable};
 use window::WholeSecondsWindow;
 
 /// Proposes limits for a trace from the spread of its callers, and prints how much each would refuse
@@ -102,12 +97,12 @@ fn suggest(args: &Args) -> Result<Suggestions, CliError> {
     if proposals.is_empty() {
         return Err(failed("no request costs anything in the unit `requests`: there is nothing to limit"));
     }
-    let proposals = trial::readable(proposals, &mut remarks);
+    let proposals = readable(proposals, &mut remarks);
     if proposals.is_empty() {
         return Err(failed(remarks.join("\n")));
     }
 
-    let judged = trial::judge(args, &domain, proposals, &mut remarks)?;
+    let judged = judge(args, &domain, proposals, &mut remarks)?;
     let shown = match args.refuse_at_most {
         Some(most) => strictest(judged, most),
         None => judged,
@@ -122,8 +117,8 @@ fn suggest(args: &Args) -> Result<Suggestions, CliError> {
 }
 
 /// Keeps, for each key and window, the strictest proposal that refuses at most this share of its requests.
-fn strictest(judged: Vec<trial::TrialResult>, most: f64) -> Vec<trial::TrialResult> {
-    let mut strictest: Vec<trial::TrialResult> = Vec::new();
+fn strictest(judged: Vec<TrialResult>, most: f64) -> Vec<TrialResult> {
+    let mut strictest: Vec<TrialResult> = Vec::new();
     for judged in judged.into_iter().filter(|judged| judged.share() <= most) {
         // Proposals are ordered: later ones are looser.
         if !strictest.iter().any(|known| known.proposal.is_like(&judged.proposal)) {

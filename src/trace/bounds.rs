@@ -2,7 +2,7 @@
 //!
 //! Only the codec defines the bounds: a line not clearly within them is encoded as a frame and decoded.
 
-use super::failure::TraceLineError;
+use super::event::TraceLineError;
 use super::json_line::{JsonLine, Quantity};
 use crate::protocol::{
     DescriptorList, FRAME_BYTES_MAX, FrameSplit, IDEM_BYTES_MAX, RequestFrame, VALUE_BYTES_MAX,

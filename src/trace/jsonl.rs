@@ -3,9 +3,10 @@
 use arrayvec::ArrayVec;
 
 use super::bounds;
-use super::event::{Action, EventConsumer, HelloEvent, LeaseOwner, SignalEvent, TraceEvent, TraceText};
-use super::failure::{TraceFailure, TraceLineError};
-use super::ids::{IdDigest, Ids};
+use super::event::{
+    Action, EventConsumer, HelloEvent, IdDigest, Ids, LeaseOwner, SignalEvent, TraceEvent, TraceFailure,
+    TraceLineError, TraceText,
+};
 use super::json_line::{JsonLine, JsonText, Quantity, time};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{self, IdempotencyKey, Op, WorkOutcome};

@@ -2,14 +2,9 @@
 
 mod access_line;
 pub(crate) mod bounds;
-pub(crate) mod callers;
 mod combined;
-mod comparison;
 mod course;
-pub(crate) mod decisions;
 pub(crate) mod event;
-pub(crate) mod failure;
-pub(crate) mod ids;
 pub(crate) mod json_line;
 pub(crate) mod jsonl;
 mod path;
@@ -17,7 +12,6 @@ pub(crate) mod player;
 #[cfg(test)]
 mod recorded_tests;
 pub(crate) mod recording;
-mod refused;
 pub(crate) mod report;
 pub(crate) mod rule_records;
 pub(crate) mod spread;

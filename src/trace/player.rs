@@ -7,8 +7,7 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 
 use super::course::StepCounts;
-use super::event::{Action, HelloEvent, LeaseOwner, SignalEvent};
-use super::ids::IdDigest;
+use super::event::{Action, HelloEvent, IdDigest, LeaseOwner, SignalEvent};
 use super::rule_records::RuleRecords;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{

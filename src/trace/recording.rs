@@ -8,8 +8,7 @@ use indicatif::{ProgressDrawTarget, ProgressStyle};
 
 use super::access_line::UnreadableLine;
 use super::combined::CombinedLines;
-use super::event::{EventConsumer, TraceEvent};
-use super::failure::{TraceFailure, TraceLineError};
+use super::event::{EventConsumer, TraceEvent, TraceFailure, TraceLineError};
 use super::jsonl::Jsonl;
 use super::summary::PlayedCounts;
 use super::table::counted;

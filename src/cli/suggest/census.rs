@@ -7,7 +7,7 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 use super::{Action, EventConsumer, Op, TraceEvent, TraceFailure};
 use crate::engine::Descriptors;
 use crate::rules::shown;
-use crate::trace::callers::CallerSet;
+use crate::trace::rule_records::CallerSet;
 use crate::trace::table::{count, counted};
 
 #[derive(Debug, Default)]
