@@ -3,7 +3,6 @@
 
 mod answer;
 mod change_log;
-mod connection;
 mod control;
 mod fleet;
 mod health;
