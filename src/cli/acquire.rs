@@ -2,52 +2,29 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use super::ask::{
-    EX_TEMPFAIL, EX_UNAVAILABLE, OnFailure, TOO_MANY, attribute, descriptors, is_disabled, print_text,
-};
-use super::client::{ClientFailure, default_socket, heard};
+use super::ask::{EX_TEMPFAIL, EX_UNAVAILABLE, OnFailure, RequestArgs, is_disabled, print_text};
+use super::client::{ClientFailure, heard};
 use super::command::{CommandEnd, Runner};
 use super::lease_keeper::{KeeperSession, LeaseKeeper};
 use super::{CliError, CliResult, usage};
 use crate::daemon::log;
-use crate::protocol::{
-    CheckRequest, Code, CostField, DescriptorList, HelloFrame, RequestFrame, Verdict, WireReply, WorkOutcome,
-};
+use crate::protocol::{Code, DescriptorList, HelloFrame, RequestFrame, Verdict, WireReply, WorkOutcome};
 
 /// Runs a command under a lease: as long as it runs it is one of the pieces of work that the rules count
 #[derive(Clone, Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Args {
-    /// The domain whose rules judge
-    domain: String,
-    /// Attributes of the request, in order; an empty value counts as absent
-    #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
-    attributes: Vec<(String, String)>,
+    #[command(flatten)]
+    request: RequestArgs,
     /// The command to run, and its arguments
     #[arg(last = true, required = true, value_name = "COMMAND")]
     command: Vec<OsString>,
-    /// Its cost, in requests
-    #[arg(long, default_value_t = 1, value_name = "N")]
-    cost: u64,
-    /// How important it is, in the words of the rules
-    #[arg(long, value_name = "NAME")]
-    priority: Option<String>,
     /// The pool whose work it is
     #[arg(long, value_name = "NAME", default_value = HelloFrame::POOL)]
     pool: String,
-    /// Where the daemon listens [default: $TIDEGATE_SOCKET, else the user's own, else /run/tidegate/tidegate.sock]
-    #[arg(long, value_name = "PATH")]
-    socket: Option<PathBuf>,
-    /// How long to wait for an answer
-    #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
-    timeout: Duration,
-    /// The decision when the daemon does not answer
-    #[arg(long, value_enum, default_value_t)]
-    on_failure: OnFailure,
 }
 
 const EXAMPLES: &str = "\
@@ -73,14 +50,13 @@ enum Leave {
 
 /// Runs the command. Fails if the runtime, or waiting for the command, fails.
 pub(super) fn run(args: &Args) -> CliResult {
-    let Some(descriptors) = descriptors(&args.attributes) else { return Err(usage(TOO_MANY)) };
+    let descriptors = args.request.descriptors()?;
     let runner = Runner::new()?;
     if is_disabled() {
         log::plainly("tidegate: allow, without an answer: TIDEGATE_DISABLE=1");
         return Ok(runner.run(&args.command, Duration::ZERO)?.exit_code());
     }
-    let socket = args.socket.clone().unwrap_or_else(default_socket);
-    let mut holder = KeeperSession::new(socket, args.timeout, &args.pool)?;
+    let mut holder = KeeperSession::new(args.request.socket(), args.request.timeout, &args.pool)?;
     let leave = match args.ask(&mut holder, &descriptors) {
         Ok(leave) => leave?,
         Err(ClientFailure::TooLarge(error)) => return Err(usage(error)),
@@ -105,13 +81,7 @@ impl Args {
         holder: &mut KeeperSession,
         descriptors: &DescriptorList<'_>,
     ) -> Result<Result<Leave, CliError>, ClientFailure> {
-        let request = |id| {
-            RequestFrame::Acquire(CheckRequest {
-                cost: CostField::Requests(self.cost),
-                priority: self.priority.as_deref(),
-                ..CheckRequest::new(id, &self.domain)
-            })
-        };
+        let request = |id| RequestFrame::Acquire(self.request.check(id));
         heard(|| holder.ask(request, descriptors, |reply| self.leave(reply)))
     }
 
@@ -136,7 +106,7 @@ impl Args {
 
     /// Returns the outcome without an answer from the daemon, as `--on-failure` chooses.
     fn without_answer(&self, reason: &str) -> Leave {
-        let (verdict, leave) = match self.on_failure {
+        let (verdict, leave) = match self.request.on_failure {
             OnFailure::Allow => ("allow", Leave::Run { lease: None, wait: Duration::ZERO }),
             OnFailure::Refuse => ("refuse", Leave::Refused(ExitCode::from(EX_UNAVAILABLE))),
         };

@@ -1,18 +1,21 @@
 //! `tidegate check`: lists errors and warnings of settings and rules, and bound and memory of each rule.
 
 mod block;
-mod json;
 
 use std::io::{IsTerminal, Write};
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use serde_json::{Map, Value, json};
+
+use super::describe::{self, asked, object, position};
 use super::read_rules::RulesRead;
 use super::{CliResult, OutputFormat};
 use crate::admin::DaemonStatus;
 use crate::rules::words::counted;
-use block::BlockSettings;
+use crate::rules::{Domain, ListedEntry, Prioritize, Problem, Rule};
+use block::{BlockSettings, slowest_override};
 
 /// Reads settings and rules as the daemon would, and prints errors and the bound of each rule
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -71,7 +74,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     match args.format {
         OutputFormat::Text => print(&read, &terms, args, out)?,
         OutputFormat::Json => {
-            writeln!(out, "{:#}", json::all(&read, &terms))?;
+            writeln!(out, "{:#}", to_json(&read, &terms))?;
         }
     }
     out.flush()?;
@@ -134,3 +137,63 @@ fn summary(read: &RulesRead) -> String {
 
 /// Longer lists are rarely read; `--all` prints them for a search.
 const SHOWN_MAX: usize = 200;
+
+fn to_json(read: &RulesRead, terms: &BlockSettings) -> Value {
+    let path = |path: Option<&Path>| path.map(|path| path.to_string_lossy().into_owned());
+    json!({
+        "settings": path(read.settings.as_deref()),
+        "rules": path(read.rules.as_deref()),
+        "hosts": terms.hosts(),
+        "memory_bytes_max": read.memory_bytes_max,
+        "errors": read.count(true),
+        "warnings": read.count(false),
+        "problems": read.problems.iter().map(Problem::to_json).collect::<Vec<_>>(),
+        "domains": read.domains.iter().map(|domain| of_domain(domain, terms)).collect::<Vec<_>>(),
+        "failed": read.failed.iter().map(|name| &**name).collect::<Vec<_>>(),
+    })
+}
+
+fn of_domain(domain: &Domain, terms: &BlockSettings) -> Value {
+    let rules = (0..).zip(domain.rules()).map(|(number, rule)| of_rule(domain, number, rule, terms));
+    json!({
+        "name": domain.name(),
+        "lists": domain.lists().iter().map(of_listed).collect::<Vec<_>>(),
+        "priorities": domain.priorities().iter().map(|name| &**name).collect::<Vec<_>>(),
+        "prioritize": domain.prioritize().iter().map(|entry| of_entry(domain, entry)).collect::<Vec<_>>(),
+        "descriptors": domain.tree().nodes(),
+        "rules": rules.collect::<Vec<_>>(),
+        "sheds": domain.sheds().iter().map(|shed| describe::shed_json(domain, shed)).collect::<Vec<_>>(),
+    })
+}
+
+fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &BlockSettings) -> Map<String, Value> {
+    let fleets: Vec<u32> = terms.fleets().collect();
+    let mut all = describe::rule(rule, terms.hosts(), &fleets);
+    all.extend(object(json!({
+        "path": domain.tree().path(number),
+        "overrides_slow_by_one_part_in": slowest_override(&rule.limit),
+        "keys_held_at_least": terms.keys_held(rule),
+    })));
+    all
+}
+
+fn of_listed(listed: &ListedEntry) -> Map<String, Value> {
+    let mut all = position(&listed.position);
+    all.extend(object(json!({
+        "name": &*listed.name,
+        "list": listed.kind.name(),
+        "mode": listed.mode.to_string(),
+        "match": asked(&listed.conditions),
+        "help": listed.help.as_deref(),
+    })));
+    all
+}
+
+fn of_entry(domain: &Domain, entry: &Prioritize) -> Map<String, Value> {
+    let mut all = position(&entry.position);
+    all.extend(object(json!({
+        "match": asked(&entry.conditions),
+        "priority": domain.priorities().get(entry.priority).map(|name| &**name),
+    })));
+    all
+}

@@ -1,7 +1,6 @@
 //! `tidegate explain`: shows which rules match a request, and why. It queries a daemon only with `--live`.
 
 mod finding;
-mod json;
 mod text;
 
 use std::collections::BTreeMap;
@@ -101,7 +100,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
             live.iter().try_for_each(|live| print_live(live, out))?;
         }
         OutputFormat::Json => {
-            let mut all = json::all(&explained, &asked);
+            let mut all = text::to_json(&explained, &asked);
             if let (Some(live), Some(fields)) = (live, all.as_object_mut()) {
                 fields.insert("live".to_owned(), serde_json::json!(live));
             }

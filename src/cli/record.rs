@@ -1,15 +1,18 @@
 //! `tidegate record`: records the requests of a daemon as a trace for `tidegate replay`.
 
-mod feed;
-mod sink;
-
+use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressDrawTarget};
+use serde::Deserialize;
 use serde_json::json;
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
 
 use super::admin_client::AdminArgs;
 use super::signals::CaughtSignals;
@@ -18,8 +21,6 @@ use super::{CliResult, failed, usage};
 use crate::clock::read_boot_nanos;
 use crate::daemon::{log, settings_file};
 use crate::trace::table::counted;
-use feed::{Feed, FeedItem, FeedReport};
-use sink::Sink;
 
 /// Records the requests that the daemon judges as a trace for `tidegate replay`
 ///
@@ -194,5 +195,228 @@ impl RecordProgress {
         if let Some(line) = &self.line {
             line.finish_and_clear();
         }
+    }
+}
+
+struct Feed {
+    stream: UnixStream,
+    buffer: Vec<u8>,
+}
+
+enum FeedItem {
+    /// Whole lines.
+    Lines(Vec<u8>),
+    Report(FeedReport),
+    End,
+}
+
+/// The daemon's report on the recording.
+#[derive(Clone, Debug, Default, Deserialize)]
+struct FeedReport {
+    /// Lines dropped because the recording could not keep up.
+    dropped: u64,
+    /// Requests left out because hashing would make them longer than a request may be.
+    left_out: u64,
+    #[serde(default)]
+    ended: bool,
+    #[serde(default)]
+    rules_changed: bool,
+}
+
+#[derive(Deserialize)]
+struct ReportLine {
+    report: FeedReport,
+}
+
+impl Feed {
+    fn new(stream: StdUnixStream, came: Vec<u8>) -> io::Result<Feed> {
+        stream.set_nonblocking(true)?;
+        Ok(Feed { stream: UnixStream::from_std(stream)?, buffer: came })
+    }
+
+    /// Returns the next part. Cancellation loses nothing.
+    async fn next(&mut self) -> io::Result<FeedItem> {
+        loop {
+            if let Some(came) = self.buffered()? {
+                return Ok(came);
+            }
+            if self.buffer.len() > LINE_BYTES_MAX {
+                return Err(not_understood());
+            }
+            self.buffer.reserve(READ_BYTES);
+            let read = tokio::time::timeout(PATIENCE, self.stream.read_buf(&mut self.buffer)).await;
+            match read {
+                // An incomplete line is dropped.
+                Ok(Ok(0)) => return Ok(FeedItem::End),
+                Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(FeedItem::End),
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => return Err(error),
+                Err(_) => return Ok(FeedItem::End),
+            }
+        }
+    }
+
+    /// Takes the lines up to the next report from the buffer, or the report if it is next.
+    fn buffered(&mut self) -> io::Result<Option<FeedItem>> {
+        let mut end = 0;
+        for line in self.buffer.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
+            if line.starts_with(REPORT) {
+                if end > 0 {
+                    break;
+                }
+                let length = line.len();
+                let report = serde_json::from_slice::<ReportLine>(line).map_err(|_| not_understood())?.report;
+                self.buffer.drain(..length);
+                return Ok(Some(FeedItem::Report(report)));
+            }
+            end += line.len();
+        }
+        if end == 0 {
+            return Ok(None);
+        }
+        let rest = self.buffer.split_off(end);
+        Ok(Some(FeedItem::Lines(std::mem::replace(&mut self.buffer, rest))))
+    }
+}
+
+fn not_understood() -> io::Error {
+    io::Error::other("what comes is not a recording of this tidegate: is the daemon of another version?")
+}
+
+/// Prefix of a report; no trace line begins with it.
+const REPORT: &[u8] = br#"{"report""#;
+
+/// A report comes every second; after this silence the recording ends.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// More than the longest request takes as a line.
+const LINE_BYTES_MAX: usize = 1 << 20;
+
+const READ_BYTES: usize = 64 * 1_024;
+
+struct Sink<'o> {
+    to: To<'o>,
+    bytes_max: u64,
+    bytes: u64,
+    lines: u64,
+}
+
+enum To<'o> {
+    Standard(&'o mut dyn Write),
+    /// A file created here.
+    File(PathBuf, File),
+    /// An existing pipe or device.
+    Other(File),
+}
+
+impl<'o> Sink<'o> {
+    /// Opens the output; `-` is standard output. Creates a file, but never overwrites one.
+    fn open(path: &Path, out: &'o mut dyn Write, bytes_max: u64) -> io::Result<Sink<'o>> {
+        let to = if path.as_os_str() == "-" {
+            To::Standard(out)
+        } else {
+            match OpenOptions::new().write(true).create_new(true).mode(MODE).open(path) {
+                Ok(file) => To::File(path.to_owned(), file),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_no_file(path) => {
+                    To::Other(OpenOptions::new().write(true).open(path)?)
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    let message = "it is there already, and is not written over: name another, or remove it";
+                    return Err(io::Error::new(error.kind(), message));
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        Ok(Sink { to, bytes_max, bytes: 0, lines: 0 })
+    }
+
+    /// Writes as many whole lines as fit. Returns whether all did.
+    fn write(&mut self, lines: &[u8]) -> io::Result<bool> {
+        let room = usize::try_from(self.bytes_max - self.bytes).unwrap_or(usize::MAX);
+        let fits = match lines.get(..room) {
+            None => lines,
+            Some(first) => {
+                let end = first.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+                lines.get(..end).unwrap_or_default()
+            }
+        };
+        let written = match &mut self.to {
+            To::Standard(out) => out.write_all(fits).and_then(|()| out.flush()),
+            To::File(_, file) | To::Other(file) => file.write_all(fits),
+        };
+        if let (Err(_), To::File(_, file)) = (&written, &self.to) {
+            // After an error such as a full disk, cut off a partial line.
+            let _ = file.set_len(self.bytes);
+        }
+        written?;
+        self.bytes += fits.len() as u64;
+        self.lines += fits.iter().filter(|byte| **byte == b'\n').count() as u64;
+        Ok(fits.len() == lines.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.to {
+            To::Standard(out) => out.flush(),
+            To::File(_, file) | To::Other(file) => file.flush(),
+        }
+    }
+
+    /// Removes the file, after a recording that did not start.
+    fn discard(self) {
+        if let To::File(path, _) = self.to {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    fn is_file(&self) -> bool {
+        matches!(self.to, To::File(..))
+    }
+
+    /// Whether the lines go to a terminal.
+    fn is_terminal(&self) -> bool {
+        matches!(self.to, To::Standard(_)) && io::stdout().is_terminal()
+    }
+}
+
+/// Whether the path is a pipe, a character device or a socket, which may be written to.
+fn is_no_file(path: &Path) -> bool {
+    let kind = std::fs::metadata(path).map(|metadata| metadata.file_type());
+    kind.is_ok_and(|kind| kind.is_fifo() || kind.is_char_device() || kind.is_socket())
+}
+
+/// Traces show the activity of callers, so only the owner may read them.
+const MODE: u32 = 0o600;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::Sink;
+
+    #[test]
+    fn a_trace_ends_with_the_last_line_that_fits() {
+        for (room, written) in
+            [(0, ""), (3, ""), (4, "abc\n"), (8, "abc\n"), (9, "abc\ndefg\n"), (99, "abc\ndefg\n")]
+        {
+            let mut out = Vec::new();
+            let mut sink = Sink::open("-".as_ref(), &mut out, room).unwrap();
+            assert_eq!(sink.write(b"abc\ndefg\n").unwrap(), written == "abc\ndefg\n", "{room}");
+            assert_eq!(sink.lines, written.lines().map(|_| 1).sum::<u64>());
+            drop(sink);
+            assert_eq!(String::from_utf8(out).unwrap(), written, "{room}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_its_owners_and_none_that_is_there_is_written_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("trace.jsonl");
+        let sink = Sink::open(&path, &mut std::io::sink(), 9).map(drop);
+        sink.unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let mut out = std::io::sink();
+        let Err(error) = Sink::open(&path, &mut out, 9) else { panic!("it is there") };
+        assert!(error.to_string().contains("name another, or remove it"), "{error}");
+        assert!(Sink::open("/dev/null".as_ref(), &mut out, 9).is_ok());
     }
 }

@@ -7,22 +7,20 @@ use std::time::Duration;
 use rustix::net::netlink::SOCK_DIAG;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-use super::finding::DoctorFinding;
+use super::Finding;
 use crate::clock::Clock;
 use crate::sys;
 
-pub(super) fn all() -> Vec<DoctorFinding> {
+pub(super) fn all() -> Vec<Finding> {
     vec![pressure(), control_groups(), accept_queues(), clocks(), kernel(), scheduler()]
 }
 
-fn pressure() -> DoctorFinding {
+fn pressure() -> Finding {
     const WHAT: &str = "pressure";
     let file = Path::new("/proc/pressure/cpu");
     match std::fs::read_to_string(file) {
-        Ok(text) if text.starts_with("some ") => {
-            DoctorFinding::well(WHAT, "the kernel tells how much work waits")
-        }
-        Ok(_) | Err(_) => DoctorFinding::warning(
+        Ok(text) if text.starts_with("some ") => Finding::well(WHAT, "the kernel tells how much work waits"),
+        Ok(_) | Err(_) => Finding::warning(
             WHAT,
             format!(
                 "{} cannot be read: the signals cpu_pressure, memory_pressure and io_pressure have no reading",
@@ -33,24 +31,24 @@ fn pressure() -> DoctorFinding {
     }
 }
 
-fn control_groups() -> DoctorFinding {
+fn control_groups() -> Finding {
     const WHAT: &str = "control groups";
     if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
-        return DoctorFinding::well(WHAT, "version 2: how much CPU time an application may use is known");
+        return Finding::well(WHAT, "version 2: how much CPU time an application may use is known");
     }
-    DoctorFinding::warning(
+    Finding::warning(
         WHAT,
         "not version 2 alone: the signal cpu_quota is read where the application's own group can be found",
         "nothing, unless the rules use cpu_quota; else boot with systemd.unified_cgroup_hierarchy=1",
     )
 }
 
-fn accept_queues() -> DoctorFinding {
+fn accept_queues() -> Finding {
     const WHAT: &str = "accept queues";
     let made = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC, Some(SOCK_DIAG));
     match made {
-        Ok(_) => DoctorFinding::well(WHAT, "the kernel tells how many connections wait"),
-        Err(error) => DoctorFinding::warning(
+        Ok(_) => Finding::well(WHAT, "the kernel tells how many connections wait"),
+        Err(error) => Finding::warning(
             WHAT,
             format!(
                 "the kernel does not tell how many connections wait ({error}): the brake goes by busy slots"
@@ -60,18 +58,18 @@ fn accept_queues() -> DoctorFinding {
     }
 }
 
-fn clocks() -> DoctorFinding {
+fn clocks() -> Finding {
     const WHAT: &str = "clock";
     let clock = Clock::start();
     let unix_nanos = i128::from(clock.now().utc_offset_nanos) + i128::from(clock.now().at.as_nanos());
     let seconds = unix_nanos / 1_000_000_000;
     if (UNIX_MIN..UNIX_MAX).contains(&seconds) {
-        return DoctorFinding::well(
+        return Finding::well(
             WHAT,
             format!("the wall clock says {seconds} s since 1970; rates go by the time since the boot"),
         );
     }
-    DoctorFinding::wrong(
+    Finding::wrong(
         WHAT,
         format!(
             "the wall clock says {seconds} s since 1970: windows that are aligned to it fall at wrong times"
@@ -80,47 +78,45 @@ fn clocks() -> DoctorFinding {
     )
 }
 
-fn kernel() -> DoctorFinding {
+fn kernel() -> Finding {
     const WHAT: &str = "kernel";
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
     match version(release) {
         Some(found) if found >= (5, 3) => {
-            DoctorFinding::well(WHAT, format!("{release}: it tells when a process ends"))
+            Finding::well(WHAT, format!("{release}: it tells when a process ends"))
         }
-        Some(_) => DoctorFinding::warning(
+        Some(_) => Finding::warning(
             WHAT,
             format!("{release} cannot tell when a process ends: leases end with its connections"),
             "Linux 5.3 or later can, 6.5 or later without any doubt",
         ),
-        None => DoctorFinding::unseen(WHAT, "/proc/sys/kernel/osrelease cannot be read", "mount /proc"),
+        None => Finding::unseen(WHAT, "/proc/sys/kernel/osrelease cannot be read", "mount /proc"),
     }
 }
 
 /// Requests the scheduling of decision threads on a separate thread and checks the result.
-fn scheduler() -> DoctorFinding {
+fn scheduler() -> Finding {
     let tried = std::thread::Builder::new().spawn(|| (sys::request_short_slice(), sys::read_slice()));
     match tried.map(std::thread::JoinHandle::join) {
         Ok(Ok((asked, given))) => of_slice(&asked, given),
-        Ok(Err(_)) | Err(_) => DoctorFinding::unseen(
-            SCHEDULER,
-            "no thread can be started to try it",
-            "raise the limit of processes",
-        ),
+        Ok(Err(_)) | Err(_) => {
+            Finding::unseen(SCHEDULER, "no thread can be started to try it", "raise the limit of processes")
+        }
     }
 }
 
-fn of_slice(asked: &io::Result<()>, given: io::Result<Duration>) -> DoctorFinding {
+fn of_slice(asked: &io::Result<()>, given: io::Result<Duration>) -> Finding {
     let late = "on a busy host some answers take milliseconds";
     match (asked, given) {
-        (Err(error), _) => DoctorFinding::warning(
+        (Err(error), _) => Finding::warning(
             SCHEDULER,
             format!(
                 "short slices cannot be asked for here ({error}): where the daemon cannot either, {late}"
             ),
             "allow sched_setattr: SystemCallFilter= of a unit, the seccomp profile of a container",
         ),
-        (Ok(()), Ok(slice)) if slice == sys::SHORT_SLICE => DoctorFinding::well(
+        (Ok(()), Ok(slice)) if slice == sys::SHORT_SLICE => Finding::well(
             SCHEDULER,
             format!("asked for a slice of {slice:?} and got it: decision threads run soon on a busy host"),
         ),
@@ -129,13 +125,13 @@ fn of_slice(asked: &io::Result<()>, given: io::Result<Duration>) -> DoctorFindin
                 true => "the kernel took no notice".to_owned(),
                 false => format!("got {slice:?}"),
             };
-            DoctorFinding::warning(
+            Finding::warning(
                 SCHEDULER,
                 format!("asked for a slice of {:?}, and {got}: {late}", sys::SHORT_SLICE),
                 "nothing must be done; Linux 6.12 or later gives short slices",
             )
         }
-        (Ok(()), Err(error)) => DoctorFinding::unseen(
+        (Ok(()), Err(error)) => Finding::unseen(
             SCHEDULER,
             format!("a short slice was asked for, and what came of it is not told ({error})"),
             "allow sched_getattr where this runs, or try it on the host",
@@ -161,7 +157,7 @@ mod tests {
     use std::io;
     use std::time::Duration;
 
-    use super::super::finding::FindingSeverity;
+    use super::super::FindingSeverity;
     use super::{of_slice, version};
     use crate::sys;
 

@@ -2,13 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
-use super::finding::DoctorFinding;
+use super::Finding;
 
 /// Returns the findings on the unit files below this root.
-pub(super) fn all(root: &Path) -> Vec<DoctorFinding> {
+pub(super) fn all(root: &Path) -> Vec<Finding> {
     let mut findings = Vec::new();
     if !root.join("run/systemd/system").exists() {
-        return vec![DoctorFinding::well(
+        return vec![Finding::well(
             WHAT,
             "this host does not run systemd: whoever starts the daemon keeps it running",
         )];
@@ -19,7 +19,7 @@ pub(super) fn all(root: &Path) -> Vec<DoctorFinding> {
             let mend = format!(
                 "copy systemd/{name} to /etc/systemd/system, then systemctl daemon-reload: docs/operate.md"
             );
-            findings.push(DoctorFinding::warning(WHAT, format!("{name} is not installed"), mend));
+            findings.push(Finding::warning(WHAT, format!("{name} is not installed"), mend));
         }
         for file in places.iter().flat_map(|place| drop_ins(&place.join(format!("{name}.d")))) {
             let text = std::fs::read_to_string(&file).unwrap_or_default();
@@ -27,18 +27,18 @@ pub(super) fn all(root: &Path) -> Vec<DoctorFinding> {
             findings.push(match harmful {
                 Some((line, harm)) => {
                     let message = format!("{} says {line}: {harm}", file.display());
-                    DoctorFinding::wrong(
+                    Finding::wrong(
                         WHAT,
                         message,
                         "take the line out, then systemctl daemon-reload and restart",
                     )
                 }
-                None => DoctorFinding::well(WHAT, format!("{} changes {name}", file.display())),
+                None => Finding::well(WHAT, format!("{} changes {name}", file.display())),
             });
         }
     }
     if findings.is_empty() {
-        findings.push(DoctorFinding::well(WHAT, "tidegate.socket and tidegate.service are as packaged"));
+        findings.push(Finding::well(WHAT, "tidegate.socket and tidegate.service are as packaged"));
     }
     findings
 }
@@ -78,7 +78,7 @@ const HARMFUL: [(&str, &str); 5] = [
 
 #[cfg(test)]
 mod tests {
-    use super::super::finding::FindingSeverity;
+    use super::super::FindingSeverity;
     use super::{all, harm};
 
     #[test]
