@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use tracing::{debug, info, warn};
 
-use super::directory::{Directory, DirectoryLock};
+use super::directory::{Directory, DirectoryLock, SnapshotStats, StateFile};
 use super::moment::Moment;
-use super::record::{SnapshotStats, StateFile};
 use super::snapshot::write_tables;
 use crate::clock::{Clock, Micros, Timestamp};
 use crate::engine::Engine;

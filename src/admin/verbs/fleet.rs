@@ -4,12 +4,10 @@
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::asked::RequestFields;
 use super::key::rule_and_key;
-use super::{VerbRefusal, VerbResult};
-use crate::admin::AdminState;
-use crate::admin::answer;
+use super::{RequestFields, VerbRefusal, VerbResult};
 use crate::admin::fleet::FleetReading;
+use crate::admin::{AdminState, answer};
 use crate::engine::SwitchOrigin;
 
 /// This host's state of one fleet key.

@@ -2,11 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::asked::{AttributePairs, RequestFields, rule};
-use super::{VerbRefusal, VerbResult};
-use crate::admin::AdminState;
-use crate::admin::answer;
+use super::{AttributePairs, RequestFields, VerbRefusal, VerbResult, rule};
 use crate::admin::change_log::utc;
+use crate::admin::{AdminState, answer};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{BlockedKey, Engine, FleetChange, KeyError, RuleName, SwitchOrigin};
 

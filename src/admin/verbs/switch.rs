@@ -2,11 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::asked::{RequestFields, rule};
-use super::{VerbRefusal, VerbResult};
-use crate::admin::AdminState;
-use crate::admin::answer;
+use super::{RequestFields, VerbRefusal, VerbResult, rule};
 use crate::admin::change_log::utc;
+use crate::admin::{AdminState, answer};
 use crate::clock::Now;
 use crate::engine::{FleetChange, Switch, SwitchOrigin, SwitchView, Target};
 use crate::rules::Mode;
