@@ -5,20 +5,18 @@ mod warnings;
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tracing::info;
 
-use super::AdminState;
-use super::control::RulesRecord;
 use super::fleet::{FleetReading, FleetSummary, fleet_rules};
 use super::switches::{SwitchesStatus, switches};
+use super::{AdminState, RulesRecord};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{Engine, InForce, LeaseTotals, PoolView, RuleTotals, TopCallers, Totals, VerdictTotals};
-use crate::state::SnapshotStats;
+use crate::state::SnapshotStatus;
 
 /// Counts by name.
 pub(crate) type NamedCounts = BTreeMap<String, u64>;
@@ -120,17 +118,6 @@ pub(crate) struct MemoryStatus {
     pub(crate) evictions: u64,
 }
 
-/// The snapshots. `last_write` is Unix time; 0: there was none.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct SnapshotStatus {
-    pub(crate) writes: u64,
-    pub(crate) failures: u64,
-    pub(crate) last_write: u64,
-    pub(crate) bytes: u64,
-    pub(crate) bad: NamedCounts,
-}
-
 /// The sync state of this host and its number of fleet rules.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -181,7 +168,7 @@ impl DaemonStatus {
                 keys: engine.keys() as u64,
                 evictions: totals.evictions,
             },
-            state: SnapshotStatus::from(&*admin.snapshots),
+            state: admin.snapshots.read(),
             fleet: (fleet.is_set || fleet_rules > 0)
                 .then(|| FleetStatusPart { summary: FleetSummary::from(&fleet), rules: fleet_rules }),
             callers: top_callers(engine, &in_force),
@@ -212,19 +199,6 @@ pub fn log_status(admin: &AdminState) {
         fields.remove("callers");
     }
     info!(%status, "status");
-}
-
-impl From<&SnapshotStats> for SnapshotStatus {
-    fn from(stats: &SnapshotStats) -> SnapshotStatus {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        SnapshotStatus {
-            writes: read(&stats.writes),
-            failures: read(&stats.failures),
-            last_write: read(&stats.written_unix_seconds),
-            bytes: read(&stats.bytes),
-            bad: by_name(stats.bad()),
-        }
-    }
 }
 
 impl RuleFilesStatus {

@@ -1,15 +1,17 @@
 //! The state directory: its lock, the key of the digests, the paths of its files, and statistics of them. The daemon runs
 //! without it if it is unusable.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
 
 use super::files::{OWNER_ONLY, SmallFile, open_no_follow, open_regular, write_whole};
 use super::snapshot::SnapshotKey;
@@ -158,19 +160,31 @@ pub const LOCK_WAIT: Duration = Duration::from_millis(1_500);
 
 const LOCK_TRIES: u32 = 75;
 
-/// Statistics for metrics. Only the keeper writes them, except for unusable files.
+/// Statistics of the state directory, for operators.
 #[derive(Debug, Default)]
-pub struct SnapshotStats {
+pub struct SnapshotStats(Mutex<SnapshotStatus>);
+
+/// Writes of the snapshot, and unusable files.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SnapshotStatus {
     /// Snapshots written.
-    pub writes: AtomicU64,
+    pub writes: u64,
     /// Failed writes.
-    pub failures: AtomicU64,
+    pub failures: u64,
     /// Unix time of the last snapshot in seconds; 0 if there is none.
-    pub written_unix_seconds: AtomicU64,
+    pub last_write: u64,
     /// Size of the last snapshot in bytes.
-    pub bytes: AtomicU64,
-    /// Unusable files, by [`StateFile`].
-    bad: [AtomicU64; StateFile::ALL.len()],
+    pub bytes: u64,
+    /// How often each file was unusable at the start, by its name.
+    pub bad: BTreeMap<String, u64>,
+}
+
+impl Default for SnapshotStatus {
+    fn default() -> SnapshotStatus {
+        let bad = StateFile::ALL.map(|file| (file.name().to_owned(), 0)).into();
+        SnapshotStatus { writes: 0, failures: 0, last_write: 0, bytes: 0, bad }
+    }
 }
 
 /// A file of the state directory that a start reads.
@@ -238,19 +252,19 @@ pub fn keep_evidence(path: &Path) -> io::Result<Option<PathBuf>> {
 }
 
 impl SnapshotStats {
-    /// Counts a file that was unusable at the start.
-    pub fn found_bad(&self, file: StateFile) {
-        if let Some(count) = self.bad.get(file as usize) {
-            count.fetch_add(1, Ordering::Relaxed);
-        }
+    /// Returns the statistics so far.
+    pub fn read(&self) -> SnapshotStatus {
+        self.0.lock().clone()
     }
 
-    /// Returns how often each file was unusable, by its name.
-    #[must_use]
-    pub fn bad(&self) -> [(&'static str, u64); StateFile::ALL.len()] {
-        let count =
-            |file: StateFile| self.bad.get(file as usize).map_or(0, |count| count.load(Ordering::Relaxed));
-        StateFile::ALL.map(|file| (file.name(), count(file)))
+    /// Updates the statistics.
+    pub(super) fn update(&self, update: impl FnOnce(&mut SnapshotStatus)) {
+        update(&mut self.0.lock());
+    }
+
+    /// Counts a file that was unusable at the start.
+    pub fn found_bad(&self, file: StateFile) {
+        self.update(|status| *status.bad.entry(file.name().to_owned()).or_default() += 1);
     }
 }
 

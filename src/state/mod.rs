@@ -11,7 +11,7 @@ mod switches;
 
 pub use crashes::{CRASH_LOOP_ENDS, CRASH_LOOP_SPAN, Crashes};
 pub use directory::{
-    ASIDE, Directory, EVIDENCE, LOCK_WAIT, SnapshotStats, StateFile, keep_evidence, set_aside,
+    ASIDE, Directory, EVIDENCE, LOCK_WAIT, SnapshotStats, SnapshotStatus, StateFile, keep_evidence, set_aside,
 };
 pub use files::{AtomicFile, SmallFile, open_regular, write_whole};
 pub use keeper::{KeeperSettings, LAST_WRITE_MAX, SnapshotKeeper, WRITE_EVERY};

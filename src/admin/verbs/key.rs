@@ -3,9 +3,8 @@
 use serde_json::{Value, json};
 
 use super::{AttributePairs, RequestFields, VerbRefusal, VerbResult, rule};
-use crate::admin::change_log::utc;
+use crate::admin::switches::utc;
 use crate::admin::{AdminState, answer};
-use crate::clock::{Now, Timestamp};
 use crate::engine::{BlockedKey, Engine, FleetChange, KeyError, RuleName, SwitchOrigin};
 
 pub(in crate::admin) fn block(admin: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
@@ -14,67 +13,41 @@ pub(in crate::admin) fn block(admin: &AdminState, by: SwitchOrigin, asked: &Valu
     let now = admin.clock.now();
     let until =
         asked.until(now)?.ok_or_else(|| VerbRefusal::bad("for how long: write `for_s`, in seconds"))?;
-    if asked.flag("fleet")? {
-        return block_everywhere(admin, WantedKey { rule, key, until, by }, now);
-    }
-    let blocked = admin.engine.block_key(&rule, &key, until, by)?;
-    let until = utc(until, now);
-    admin.ledger.enter(
-        &by.to_string(),
-        &format!("blocked the key {} of {rule} until {until}", blocked.format_digest()),
-        now,
-    );
-    let mode = mode_of(admin, &rule);
-    Ok(answer::done(json!({
-        "said": format!("{rule}: this key is refused until {until}{mode}"),
-        "key": blocked.format_digest(),
-        "warning": admin.control.keep().err(),
-    })))
-}
-
-struct WantedKey<'a> {
-    rule: RuleName,
-    key: AttributePairs<'a>,
-    until: Timestamp,
-    by: SwitchOrigin,
-}
-
-/// Each host, this one included, records the block when it syncs it. Hosts see only the digest, so no value is shown.
-fn block_everywhere(admin: &AdminState, wanted: WantedKey<'_>, now: Now) -> VerbResult {
-    let WantedKey { rule, key, until, by } = wanted;
-    let key = admin.engine.fleet_key_digest(&rule, &key)?;
-    let blocked = BlockedKey { rule: rule.clone(), key, text: None, until, by };
-    let digest = blocked.format_digest();
-    admin.control.change_fleet_overrides(FleetChange::Block(blocked)).map_err(VerbRefusal::failed)?;
-    let (until, mode) = (utc(until, now), mode_of(admin, &rule));
-    let said = format!("{rule}: this key is refused until {until}, on all hosts{mode}");
+    let (shown_until, mode) = (utc(until, now), mode_of(admin, &rule));
+    let (digest, everywhere) = if asked.flag("fleet")? {
+        // Each host, this one included, records the block when it syncs it. Hosts see only the digest, so no value is shown.
+        let key = admin.engine.fleet_key_digest(&rule, &key)?;
+        let blocked = BlockedKey { rule: rule.clone(), key, text: None, until, by };
+        let digest = blocked.format_digest();
+        admin.control.change_fleet_overrides(FleetChange::Block(blocked)).map_err(VerbRefusal::failed)?;
+        (digest, ", on all hosts")
+    } else {
+        let digest = admin.engine.block_key(&rule, &key, until, by)?.format_digest();
+        let what = format!("blocked the key {digest} of {rule} until {shown_until}");
+        admin.ledger.enter(&by.to_string(), &what, now);
+        (digest, "")
+    };
+    let said = format!("{rule}: this key is refused until {shown_until}{everywhere}{mode}");
     Ok(answer::done(json!({"said": said, "key": digest, "warning": admin.control.keep().err()})))
 }
 
-fn unblock_everywhere(admin: &AdminState, by: SwitchOrigin, asked: &RequestFields<'_>) -> VerbResult {
-    let (rule, key) = rule_and_key(admin, asked)?;
+pub(in crate::admin) fn unblock(admin: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
+    let fields = RequestFields::of(asked, &["rule", "key", "fleet"])?;
+    if !fields.flag("fleet")? {
+        let said = ["was not blocked", "is free"];
+        return undo(admin, by, asked, "freed a key of", said, Engine::unblock_key);
+    }
+    let (rule, key) = rule_and_key(admin, &fields)?;
     let key = admin.engine.fleet_key_digest(&rule, &key)?;
     let change = FleetChange::Unblock(rule.clone(), key);
     let some = admin.control.change_fleet_overrides(change).map_err(VerbRefusal::failed)?;
     if some {
-        admin.ledger.enter(
-            &by.to_string(),
-            &format!("freed a key of {rule} on all hosts"),
-            admin.clock.now(),
-        );
+        let what = format!("freed a key of {rule} on all hosts");
+        admin.ledger.enter(&by.to_string(), &what, admin.clock.now());
     }
     let said = if some { "is free of what was said to all hosts" } else { "was not blocked on all hosts" };
     let said = format!("{rule}: this key {said}");
     Ok(answer::done(json!({"said": said, "done": some, "warning": admin.control.keep().err()})))
-}
-
-pub(in crate::admin) fn unblock(admin: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
-    let wanted = RequestFields::of(asked, &["rule", "key", "fleet"])?;
-    if wanted.flag("fleet")? {
-        return unblock_everywhere(admin, by, &wanted);
-    }
-    let said = ["was not blocked", "is free"];
-    undo(admin, by, asked, "freed a key of", said, Engine::unblock_key)
 }
 
 pub(in crate::admin) fn reset(admin: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {

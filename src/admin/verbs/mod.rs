@@ -6,7 +6,6 @@ pub(super) mod switch;
 
 use std::time::Duration;
 
-pub(crate) use fleet::{FleetKeyKind, FleetKeyStatus};
 use hyper::StatusCode;
 use serde_json::{Map, Value, json};
 
@@ -14,6 +13,7 @@ use super::AdminState;
 use super::answer::{self, HttpAnswer};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{RuleName, SwitchOrigin};
+pub(crate) use fleet::{FleetKeyKind, FleetKeyStatus};
 
 /// The answer of a verb, or why it was not carried out.
 pub(super) type VerbResult = Result<HttpAnswer, VerbRefusal>;

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::{RequestFields, VerbRefusal, VerbResult, rule};
-use crate::admin::change_log::utc;
+use crate::admin::switches::utc;
 use crate::admin::{AdminState, answer};
 use crate::clock::Now;
 use crate::engine::{FleetChange, Switch, SwitchOrigin, SwitchView, Target};
