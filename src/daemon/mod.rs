@@ -1,7 +1,6 @@
 //! THE DAEMON: reads settings and rules, starts the modules, watches and reloads files, stops.
 
 mod control;
-mod core_dumps;
 pub(crate) mod descriptors;
 pub mod fleet_secret;
 mod fleet_start;
