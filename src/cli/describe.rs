@@ -7,6 +7,7 @@ use serde_json::{Map, Value, json};
 use crate::clock::Micros;
 use crate::engine::bytes_per_rule_key;
 use crate::limit::Quota;
+use crate::rules::percent::Percent;
 use crate::rules::shed::{Shed, ShedPart, SignalSource, Workers};
 use crate::rules::words::{LEASE_BYTES_MAX, beyond, bound, bound_of, past_budget, steady};
 use crate::rules::{
@@ -197,15 +198,16 @@ pub(super) fn part(domain: &Domain, shed: &Shed, part: ShedPart) -> Option<Strin
             let (kept, others) = names.split_at_checked(own.reserved_for + 1).unwrap_or((names, &[]));
             format!(
                 "keeps {} of the slots for {}: {} together use at most {}",
-                percent(own.reserve),
+                Percent(u32::from(own.reserve)),
                 kept.join(" and "),
                 others.join(", "),
-                percent(1_000_u16.saturating_sub(own.reserve))
+                Percent(u32::from(1_000_u16.saturating_sub(own.reserve)))
             )
         }),
         ShedPart::Brake => shed.brake.as_ref().map(|own| {
             let bands = names.iter().rev().zip(&own.bands);
-            let bands: Vec<_> = bands.map(|(name, band)| format!("{name} {}", percent(*band))).collect();
+            let bands: Vec<_> =
+                bands.map(|(name, band)| format!("{name} {}", Percent(u32::from(*band)))).collect();
             format!(
                 "while requests queue up, of the slots at most: {}; {} all",
                 bands.join(", "),
@@ -237,8 +239,8 @@ fn workers(names: &[Box<str>], own: &Workers) -> String {
     format!(
         "sheds above {} of the slots busy, recovers below {}, {leak}; at full load {after} to the first refusal and \
          {full} more to the last: {}{never}",
-        percent(own.bad),
-        percent(own.good),
+        Percent(u32::from(own.bad)),
+        Percent(u32::from(own.good)),
         turn.join(", "),
     )
 }
@@ -323,11 +325,4 @@ pub(super) fn shed_json(domain: &Domain, shed: &Shed) -> Map<String, Value> {
 
 fn first(names: &[Box<str>]) -> &str {
     names.first().map_or("", |name| name)
-}
-
-fn percent(thousandths: u16) -> String {
-    match (thousandths / 10, thousandths % 10) {
-        (whole, 0) => format!("{whole}%"),
-        (whole, tenth) => format!("{whole}.{tenth}%"),
-    }
 }

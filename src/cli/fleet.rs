@@ -16,7 +16,7 @@ use crate::admin::{
     ReserveStatus,
 };
 use crate::engine::ReserveView;
-use crate::trace::table::{TextTable, count};
+use crate::trace::summary::{TextTable, count};
 
 /// Shows how this host stands with those that it shares budgets with
 #[derive(Clone, Debug, clap::Args)]

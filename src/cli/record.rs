@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde::Deserialize;
 use serde_json::json;
 use tokio::io::AsyncReadExt;
@@ -20,7 +20,7 @@ use super::verbs::seconds;
 use super::{CliResult, failed, usage};
 use crate::clock::read_boot_nanos;
 use crate::daemon::{log, settings_file};
-use crate::trace::table::counted;
+use crate::trace::summary::counted;
 
 /// Records the requests that the daemon judges as a trace for `tidegate replay`
 ///
@@ -95,7 +95,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
         let feed = Feed::new(stream, came)?;
         record(feed, signals, &mut sink, &mut progress).await
     })?;
-    progress.end();
+    progress.line.finish_and_clear();
     sink.flush()?;
     tell(&end, &last, &sink, args);
     Ok(if matches!(end, End::Cut) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -165,8 +165,9 @@ fn size(text: &str) -> Result<u64, String> {
 /// The longest recording that the daemon allows.
 const SECONDS_MAX: u64 = 24 * 3_600;
 
+/// A line on standard error, if that is a terminal.
 struct RecordProgress {
-    line: Option<ProgressBar>,
+    line: ProgressBar,
     begin_nanos: u64,
     lasts: Duration,
 }
@@ -174,27 +175,18 @@ struct RecordProgress {
 impl RecordProgress {
     /// `in_the_way`: the trace itself goes to the same terminal.
     fn new(lasts: Duration, in_the_way: bool) -> RecordProgress {
-        let wanted = !in_the_way && std::io::stderr().is_terminal();
-        let line = wanted.then(|| ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()));
+        let target = if in_the_way { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let line = ProgressBar::with_draw_target(None, target).with_style(ProgressStyle::default_spinner());
         RecordProgress { line, begin_nanos: read_boot_nanos(), lasts }
     }
 
     /// Updates the line; called every second.
     fn show(&self, lines: u64, report: &FeedReport) {
-        let Some(line) = &self.line else { return };
         let passed = Duration::from_nanos(read_boot_nanos().saturating_sub(self.begin_nanos));
         let left = Duration::from_secs(self.lasts.saturating_sub(passed).as_secs());
-        let left = humantime::format_duration(left);
-        let lines = counted(lines, "line");
-        line.set_style(indicatif::ProgressStyle::default_spinner());
-        line.set_message(format!("{lines}, {} dropped, {left} left; Ctrl-C ends it", report.dropped));
-        line.tick();
-    }
-
-    fn end(&self) {
-        if let Some(line) = &self.line {
-            line.finish_and_clear();
-        }
+        let (left, lines) = (humantime::format_duration(left), counted(lines, "line"));
+        self.line.set_message(format!("{lines}, {} dropped, {left} left; Ctrl-C ends it", report.dropped));
+        self.line.tick();
     }
 }
 

@@ -11,7 +11,7 @@ use super::admin_client::AdminArgs;
 use super::fleet::{age, dash, goes_by, in_a_line};
 use crate::admin::{ActiveSwitchesStatus, DaemonStatus, RuleStatus};
 use crate::engine::{Caller, PoolView, ReserveView};
-use crate::trace::table::{TextTable, count};
+use crate::trace::summary::{TextTable, count};
 
 /// Shows how the daemon is, on one page
 #[derive(Clone, Debug, clap::Args)]

@@ -17,7 +17,7 @@ use super::{CliError, CliResult, usage};
 use crate::admin::{DaemonStatus, RuleStatus};
 use crate::clock::read_boot_nanos;
 use crate::engine::RuleTotals;
-use crate::trace::table::{TextTable, count};
+use crate::trace::summary::{TextTable, count};
 
 /// Shows the busiest rules, callers and pools, each second anew
 #[derive(Clone, Debug, clap::Args)]

@@ -12,7 +12,6 @@ mod pseudofile;
 mod sampler;
 mod sensors;
 mod signal_error;
-mod sock_diag;
 mod usage_window;
 
 pub use machine::{read_machine_marks, read_resident_bytes};

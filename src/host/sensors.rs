@@ -6,12 +6,11 @@ use std::time::Duration;
 
 use tracing::{info, warn};
 
-use super::accept_queue::AcceptQueue;
+use super::accept_queue::{AcceptQueue, SockDiag};
 use super::cpu::Cpu;
 use super::cpu_quota::CpuQuota;
 use super::pressure::{Pressure, Resource};
 use super::signal_error::SignalError;
-use super::sock_diag::SockDiag;
 use super::{HostSignals, SignalSink, SignalSource};
 use crate::clock::{Now, Timestamp};
 

@@ -9,7 +9,7 @@ use arrayvec::ArrayVec;
 
 use super::access_line::{AccessLine, UnreadableLine};
 use super::event::{Action, EventConsumer, LeaseOwner, TraceEvent, TraceFailure, TraceText};
-use super::table::counted;
+use super::summary::counted;
 use crate::clock::Timestamp;
 use crate::engine::{Descriptors, Op, Request};
 use crate::protocol::PAIRS_MAX;

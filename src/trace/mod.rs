@@ -1,13 +1,11 @@
 //! TRACES: reads events from files, plays them to an engine in virtual time, compares and reports.
 
 mod access_line;
-pub(crate) mod bounds;
 mod combined;
 mod course;
 pub(crate) mod event;
 pub(crate) mod json_line;
 pub(crate) mod jsonl;
-mod path;
 pub(crate) mod player;
 #[cfg(test)]
 mod recorded_tests;
@@ -17,4 +15,3 @@ pub(crate) mod rule_records;
 pub(crate) mod spread;
 pub(crate) mod stage;
 pub(crate) mod summary;
-pub(crate) mod table;

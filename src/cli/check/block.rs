@@ -16,7 +16,7 @@ use crate::rules::{
     Domain, FleetBound, FleetSettings, Limit, ListKind, Overrides, RefusedCost, Region, Rule, WholeNumbers,
     conditions, facts,
 };
-use crate::trace::table::count;
+use crate::trace::summary::count;
 
 /// Settings of a description.
 #[derive(Clone, Copy, Debug)]

@@ -5,7 +5,7 @@ use std::io::{Result, Write};
 
 use serde_json::{Map, Value, json};
 
-use super::finding::{
+use super::{
     AllowanceBy, Counted, ExplainFinding, Explained, ExplainedRequest, MismatchReason, PriorityBy,
     TreeOutcome, value,
 };

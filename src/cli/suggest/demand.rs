@@ -2,11 +2,10 @@
 
 use super::census::CallerAttributes;
 use super::proposal::Proposal;
-use super::window::WholeSecondsWindow;
-use super::{EventConsumer, TraceEvent, TraceFailure, asked, quantile};
+use super::{EventConsumer, TraceEvent, TraceFailure, WholeSecondsWindow, asked, quantile};
 use crate::clock::Timestamp;
 use crate::trace::spread::{CallerSample, DemandByCaller, KEPT_MAX};
-use crate::trace::table::count;
+use crate::trace::summary::count;
 
 /// The callers of each key in each window.
 pub(super) struct Demand<'k> {

@@ -7,14 +7,12 @@ use serde_json::{Value, json};
 
 use super::census::CallerAttributes;
 use super::demand::{CallerShare, SufficientRate};
-use super::window::WholeSecondsWindow;
-use super::{Args, CliError, failed, play};
+use super::{Args, CliError, WholeSecondsWindow, failed, play};
 use crate::rules::{Problem, read_text, read_with_text, shown};
 use crate::trace::player::Player;
 use crate::trace::recording::directory;
 use crate::trace::stage::ReplayStage;
-use crate::trace::summary::passed;
-use crate::trace::table::{TextTable, count, counted};
+use crate::trace::summary::{TextTable, count, counted, passed};
 
 /// A token bucket for each caller of a key.
 #[derive(Clone, Debug, PartialEq)]
