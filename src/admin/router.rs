@@ -271,6 +271,6 @@ pub(super) const ROUTES: &[Route] = &[
     verb("/block", verbs::key::block),
     verb("/unblock", verbs::key::unblock),
     verb("/reset", verbs::key::reset),
-    verb("/fleet/key", verbs::fleet::key),
+    verb("/fleet/key", verbs::key::fleet_key),
     verb("/record", recording::begin),
 ];

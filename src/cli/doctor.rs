@@ -5,7 +5,6 @@ mod files;
 mod machine;
 mod reach;
 mod redis;
-mod unit;
 
 use std::fmt;
 use std::io::Write;
@@ -86,7 +85,7 @@ fn examine(args: &Args) -> Vec<Finding> {
     findings.extend(redis::all(&settings));
     findings.extend(files::state(&settings));
     findings.extend(machine::all());
-    findings.extend(unit::all(Path::new("/")));
+    findings.extend(machine::units(Path::new("/")));
     findings
 }
 

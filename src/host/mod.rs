@@ -3,20 +3,17 @@
 
 mod accept_queue;
 mod control_group;
-mod cpu;
 mod cpu_quota;
 mod machine;
 pub mod netlink;
 mod pressure;
 mod pseudofile;
-mod sampler;
 mod sensors;
 mod signal_error;
 mod usage_window;
 
 pub use machine::{read_machine_marks, read_resident_bytes};
-pub use sampler::SignalSampler;
-pub use sensors::SignalSensors;
+pub use sensors::{SignalSampler, SignalSensors};
 
 pub use crate::engine::{HostSignals, Listen, SignalSource};
 

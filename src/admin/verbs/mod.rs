@@ -1,6 +1,5 @@
 //! Verbs of operators: each has a path, takes a small JSON object and returns one.
 
-pub(super) mod fleet;
 pub(super) mod key;
 pub(super) mod switch;
 
@@ -13,7 +12,7 @@ use super::AdminState;
 use super::answer::{self, HttpAnswer};
 use crate::clock::{Now, Timestamp};
 use crate::engine::{RuleName, SwitchOrigin};
-pub(crate) use fleet::{FleetKeyKind, FleetKeyStatus};
+pub(crate) use key::{FleetKeyKind, FleetKeyStatus};
 
 /// The answer of a verb, or why it was not carried out.
 pub(super) type VerbResult = Result<HttpAnswer, VerbRefusal>;
