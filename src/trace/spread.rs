@@ -14,16 +14,16 @@ use crate::rules::Rule;
 
 /// Callers by fingerprint. Halved, it keeps one in two of them.
 #[derive(Debug)]
-pub(crate) struct CallerSample<T> {
+pub(crate) struct SampledCallers<T> {
     by_key: HashTable<(u64, T)>,
     /// One caller in 2 to this power is kept.
     halvings: u32,
 }
 
-impl<T> CallerSample<T> {
+impl<T> SampledCallers<T> {
     /// Makes a sample of one caller in this number, a power of two.
-    pub(crate) fn one_in(share: u64) -> CallerSample<T> {
-        CallerSample { by_key: HashTable::new(), halvings: share.ilog2() }
+    pub(crate) fn one_in(share: u64) -> SampledCallers<T> {
+        SampledCallers { by_key: HashTable::new(), halvings: share.ilog2() }
     }
 
     /// Returns the number of callers of which one is kept.
@@ -68,7 +68,7 @@ impl<T> CallerSample<T> {
 pub(crate) struct DemandByCaller {
     /// Zero: the rule has no windows.
     window_nanos: u64,
-    callers: CallerSample<CallerDemand>,
+    callers: SampledCallers<CallerDemand>,
     /// Units asked for in each closed window of each caller.
     windows: Histogram<u64>,
 }
@@ -120,7 +120,7 @@ pub(crate) fn quantile(values: &[u64], share: f64) -> u64 {
 
 impl Default for DemandByCaller {
     fn default() -> DemandByCaller {
-        DemandByCaller { window_nanos: 0, callers: CallerSample::one_in(1), windows: histogram() }
+        DemandByCaller { window_nanos: 0, callers: SampledCallers::one_in(1), windows: histogram() }
     }
 }
 

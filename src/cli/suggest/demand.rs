@@ -4,7 +4,7 @@ use super::census::CallerAttributes;
 use super::proposal::Proposal;
 use super::{EventConsumer, TraceEvent, TraceFailure, WholeSecondsWindow, asked, quantile};
 use crate::clock::Timestamp;
-use crate::trace::spread::{CallerSample, DemandByCaller, KEPT_MAX};
+use crate::trace::spread::{DemandByCaller, KEPT_MAX, SampledCallers};
 use crate::trace::summary::count;
 
 /// The callers of each key in each window.
@@ -89,7 +89,7 @@ pub(super) struct BurstNeeds<'k> {
 
 struct BurstsAtRate {
     rate: SufficientRate,
-    callers: CallerSample<CallerBucket>,
+    callers: SampledCallers<CallerBucket>,
 }
 
 /// One caller's bucket, without rounding: a request adds a window in ns, each elapsed ns removes `count`.
@@ -106,7 +106,7 @@ impl<'k> BurstNeeds<'k> {
         rates: Vec<SufficientRate>,
     ) -> BurstNeeds<'k> {
         let at_rates = rates.into_iter().map(|rate| {
-            let callers = CallerSample::one_in(rate.one_in);
+            let callers = SampledCallers::one_in(rate.one_in);
             BurstsAtRate { rate, callers }
         });
         BurstNeeds { domain, keys, at_rates: at_rates.collect(), kept: 0 }
