@@ -63,7 +63,7 @@ went, or the trace cannot be written, with the reason; 2 wrong usage.";
 
 enum End {
     /// Its time is over.
-    Time(FeedReport),
+    Time,
     /// A signal of the user.
     ByHand,
     /// The size limit.
@@ -123,9 +123,9 @@ async fn record(
             }
             FeedItem::Report(report) => {
                 progress.show(sink.lines, &report);
-                last = report.clone();
-                if report.ended {
-                    return Ok((End::Time(report), last));
+                last = report;
+                if last.ended {
+                    return Ok((End::Time, last));
                 }
             }
             FeedItem::End => return Ok((End::Cut, last)),
@@ -138,12 +138,12 @@ fn tell(end: &End, last: &FeedReport, sink: &Sink<'_>, args: &Args) {
     let lines = counted(sink.lines, "line");
     let to = if sink.is_file() { format!(" to {}", args.out.display()) } else { String::new() };
     let why = match end {
-        End::Time(_) | End::ByHand => String::new(),
+        End::Time | End::ByHand => String::new(),
         End::Full => "; as much as --max-size lets it write".to_owned(),
         End::Cut => "; the daemon ended it before its time: what is written is a whole trace".to_owned(),
     };
     log::plainly(&format!("recorded {lines}{to}{why}"));
-    let FeedReport { dropped, left_out, .. } = *last;
+    let FeedReport { dropped, left_out, rules_changed, .. } = *last;
     for (number, noun, what) in [
         (dropped, "line", "dropped: it came faster than it was written, and the trace has holes"),
         (left_out, "request", "left out: hashed it would be longer than a request may be"),
@@ -152,7 +152,7 @@ fn tell(end: &End, last: &FeedReport, sink: &Sink<'_>, args: &Args) {
             log::plainly(&format!("warning: {} {what}", counted(number, noun)));
         }
     }
-    if matches!(end, End::Time(report) if report.rules_changed) {
+    if rules_changed {
         log::plainly("warning: the rules changed meanwhile: a replay judges all of it by one set");
     }
 }

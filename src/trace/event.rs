@@ -49,9 +49,19 @@ pub(crate) enum Action<'a> {
     Charge(Charge<'a>, Option<IdDigest>),
     Release(IdDigest, WorkOutcome),
     Renew(IdDigest),
-    Signal(SignalEvent<'a>),
-    /// Open a session.
-    Hello(HelloEvent<'a>),
+    /// Record a signal of a pool; without a session, by the unnamed session of that pool.
+    Signal {
+        session: Option<&'a str>,
+        pool: &'a str,
+        name: &'a str,
+        permille: u16,
+    },
+    /// Open a session. `slots` are the requests that the process works on at once; 0: unknown.
+    Hello {
+        session: &'a str,
+        pool: &'a str,
+        slots: u32,
+    },
     /// Close a session.
     Bye(&'a str),
     /// Reload the rules from this path, relative to the trace.
@@ -64,23 +74,6 @@ pub(crate) struct LeaseOwner<'a> {
     /// `None`: the unnamed session of the default pool.
     pub(crate) session: Option<&'a str>,
     pub(crate) id: Option<IdDigest>,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HelloEvent<'a> {
-    pub(crate) session: &'a str,
-    pub(crate) pool: &'a str,
-    /// The requests that the process works on at once; 0: unknown.
-    pub(crate) slots: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SignalEvent<'a> {
-    /// `None`: the unnamed session of that pool.
-    pub(crate) session: Option<&'a str>,
-    pub(crate) pool: &'a str,
-    pub(crate) name: &'a str,
-    pub(crate) permille: u16,
 }
 
 /// A JSON value that a decision repeats.

@@ -3,8 +3,7 @@
 use arrayvec::ArrayVec;
 
 use super::event::{
-    Action, EventConsumer, HelloEvent, IdDigest, Ids, LeaseOwner, SignalEvent, TraceEvent, TraceFailure,
-    TraceLineError, TraceText,
+    Action, EventConsumer, IdDigest, Ids, LeaseOwner, TraceEvent, TraceFailure, TraceLineError, TraceText,
 };
 use super::json_line::{JsonLine, JsonText, Quantity, time};
 use crate::clock::{Micros, Timestamp};
@@ -187,12 +186,12 @@ fn other<'l>(line: &'l JsonLine<'_>, op: &str) -> Result<Action<'l>, TraceLineEr
             let permille = u16::try_from(permille).ok().filter(|permille| *permille <= PERMILLE_MAX);
             let range = "an integer from 0 to 1000";
             let permille = permille.ok_or(TraceLineError::Field { field: "permille", range })?;
-            Action::Signal(SignalEvent { session: session(line)?, pool, name, permille })
+            Action::Signal { session: session(line)?, pool, name, permille }
         }
         "hello" => {
             let session = name(line, "session", line.session.as_ref())?;
             let pool = line.pool.as_ref().map_or(Ok(POOL), |pool| name(line, "pool", Some(pool)))?;
-            Action::Hello(HelloEvent { session, pool, slots: line.slots.unwrap_or_default() })
+            Action::Hello { session, pool, slots: line.slots.unwrap_or_default() }
         }
         "bye" => Action::Bye(name(line, "session", line.session.as_ref())?),
         "reload" => Action::Reload(line.rules.as_deref().ok_or_else(|| missing(line, "rules"))?),

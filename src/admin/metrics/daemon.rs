@@ -123,7 +123,7 @@ fn rules(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let domains = domains.map(|domain| [("domain", &*domain.name), ("sha", &*domain.sha)]);
     sheet.infos("rules", "The domains in force, with the fingerprint of their files", domains)?;
     let modes = scrape.in_force.each().take(RULES_MAX).flat_map(|rule| {
-        [Mode::Enforce, Mode::Shadow, Mode::Disabled].map(|mode| {
+        Mode::ALL.map(|mode| {
             let labels = [("domain", rule.domain), ("rule", rule.name), ("mode", mode.name())];
             (labels, u64::from(rule.mode == mode))
         })

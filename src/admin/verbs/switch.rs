@@ -144,9 +144,6 @@ fn clear(admin: &AdminState, target: &Target, by: SwitchOrigin, now: Now) -> Str
 }
 
 fn mode(word: &str) -> Result<Mode, VerbRefusal> {
-    let modes = [Mode::Enforce, Mode::Shadow, Mode::Disabled];
-    modes
-        .into_iter()
-        .find(|mode| mode.name() == word)
-        .ok_or_else(|| VerbRefusal::bad(format!("unknown mode `{word}`: write enforce, shadow or disabled")))
+    let known = Mode::ALL.into_iter().find(|mode| mode.name() == word);
+    known.ok_or_else(|| VerbRefusal::bad(format!("unknown mode `{word}`: write enforce, shadow or disabled")))
 }

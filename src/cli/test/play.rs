@@ -8,7 +8,7 @@ use super::line::{RequestLine, Step};
 use super::suite::Test;
 use crate::engine::WorkOutcome;
 use crate::rules::{self, Domain, Problem, shown};
-use crate::trace::event::{Action, HelloEvent, IdDigest, LeaseOwner, TraceLineError};
+use crate::trace::event::{Action, IdDigest, LeaseOwner, TraceLineError};
 use crate::trace::json_line::JsonLine;
 use crate::trace::jsonl;
 use crate::trace::player::Player;
@@ -81,7 +81,7 @@ impl<'t> TestStage<'t> {
             Step::Release(name, outcome) => self.release(name, *outcome),
             Step::Renew(name) => self.renew(name),
             Step::Hello(session, pool, slots) => {
-                let hello = Action::Hello(HelloEvent { session, pool, slots: *slots });
+                let hello = Action::Hello { session, pool, slots: *slots };
                 self.player.apply(&hello).err().map(|wrong| wrong.to_string())
             }
             Step::Bye(session) => {
