@@ -23,15 +23,15 @@ struct StepHistory {
     steps: VecDeque<(Timestamp, [u32; KINDS])>,
     /// Counter values at the end of the last step.
     counted: [u64; KINDS],
-    rules: HashMap<String, NameSteps<[u32; OUTCOMES], [u64; OUTCOMES]>>,
-    pools: HashMap<Box<str>, NameSteps<PoolStep, ()>>,
+    rules: HashMap<String, RuleSteps>,
+    pools: HashMap<Box<str>, VecDeque<PoolStep>>,
 }
 
-/// One name's steps: as many as there are since it is known, the newest last.
-#[derive(Clone, Debug)]
-struct NameSteps<S, C> {
-    steps: VecDeque<S>,
-    counted: C,
+/// The steps of a rule: as many as there are since it is known, the newest last; and its counts at the end of the last.
+#[derive(Debug)]
+struct RuleSteps {
+    steps: VecDeque<[u32; OUTCOMES]>,
+    counted: [u64; OUTCOMES],
 }
 
 /// How a pool stood: its utilization, where it is known, and s.
@@ -122,16 +122,17 @@ impl History {
         let mut before = std::mem::take(&mut past.rules);
         for (name, counted) in look.rules.into_iter().take(RULES_MAX) {
             // Counts from before the first sight of a name do not belong to this step.
-            let mut track = before.remove(&name).unwrap_or_else(|| NameSteps::new(counted));
+            let new = || RuleSteps { steps: VecDeque::new(), counted };
+            let mut track = before.remove(&name).unwrap_or_else(new);
             push(&mut track.steps, grown(counted, track.counted));
             track.counted = counted;
             past.rules.insert(name, track);
         }
         let mut before = std::mem::take(&mut past.pools);
         for (name, step) in look.pools.into_iter().take(POOLS_MAX) {
-            let mut track = before.remove(&name).unwrap_or_else(|| NameSteps::new(()));
-            push(&mut track.steps, step);
-            past.pools.insert(name, track);
+            let mut steps = before.remove(&name).unwrap_or_default();
+            push(&mut steps, step);
+            past.pools.insert(name, steps);
         }
     }
 
@@ -160,7 +161,7 @@ impl History {
             pools: past
                 .pools
                 .iter()
-                .map(|(name, track)| (name.clone(), track.steps.iter().copied().collect()))
+                .map(|(name, steps)| (name.clone(), steps.iter().copied().collect()))
                 .collect(),
         }
     }
@@ -172,7 +173,7 @@ impl History {
         let rules = past.rules.iter().map(|(name, track)| {
             name.capacity() + track.steps.capacity() * size_of::<[u32; OUTCOMES]>() + size_of_val(track)
         });
-        let pools = past.pools.values().map(|track| track.steps.capacity() * size_of::<PoolStep>());
+        let pools = past.pools.values().map(|steps| steps.capacity() * size_of::<PoolStep>());
         rules.chain(pools).sum::<usize>() + past.steps.capacity() * size_of::<(Timestamp, [u32; KINDS])>()
     }
 }
@@ -200,12 +201,6 @@ impl StepHistory {
             name.clone(),
             RuleHistory { steps, now: rates(newest, grown(*counted, track.counted), seconds) },
         ))
-    }
-}
-
-impl<S, C> NameSteps<S, C> {
-    fn new(counted: C) -> NameSteps<S, C> {
-        NameSteps { steps: VecDeque::new(), counted }
     }
 }
 

@@ -1,13 +1,22 @@
-//! The connections of one HTTP listener. When there are as many as may be, the oldest without a complete request head is
-//! dropped for the next: idle connections keep no request outside.
+//! The connections of one HTTP listener: one request, one answer. When there are as many as may be, the oldest without a
+//! complete request head is dropped for the next: idle connections keep no request outside.
 
+use std::convert::Infallible;
 use std::io;
 use std::net::IpAddr;
+use std::pin::pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use hyper::body::{Body, Bytes, Incoming};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::sync::Notify;
+use tracing::debug;
 
 /// The connections of one listener.
 #[derive(Clone, Debug, Default)]
@@ -89,14 +98,50 @@ impl Connection {
 }
 
 impl HttpConnection {
-    /// Notes that the head of a request is complete: the connection is not dropped for another any more.
-    pub fn note_request(&self) {
-        self.connection.has_request.store(true, Ordering::Relaxed);
-    }
-
-    /// Waits until another takes the place.
-    pub async fn dropped(&self) {
-        self.connection.dropped.notified().await;
+    /// Serves the connection to its end, within these times for the head of the request and for all of it. Whatever comes
+    /// in, nothing but this connection is harmed.
+    pub async fn serve<S, F, B>(
+        self,
+        socket: S,
+        head_patience: Duration,
+        patience: Duration,
+        answer: impl Fn(Request<Incoming>) -> F,
+    ) where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        F: Future<Output = Response<B>>,
+        B: Body<Data = Bytes, Error: Into<Box<dyn std::error::Error + Send + Sync>>> + 'static,
+    {
+        let is_endless = AtomicBool::new(false);
+        let service = service_fn(async |request| {
+            // Its head is complete: the connection is not dropped for another any more.
+            self.connection.has_request.store(true, Ordering::Relaxed);
+            let answer = answer(request).await;
+            is_endless.store(answer.body().size_hint().exact().is_none(), Ordering::Relaxed);
+            Ok::<_, Infallible>(answer)
+        });
+        let served = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(head_patience)
+            .max_buf_size(HEAD_BYTES_MAX)
+            // Free the place of an idle connection for the next one.
+            .keep_alive(false)
+            .serve_connection(TokioIo::new(socket), service);
+        let mut served = pin!(served);
+        let in_time = tokio::select! {
+            biased;
+            in_time = tokio::time::timeout(patience, &mut served) => in_time,
+            () = self.connection.dropped.notified() => return,
+        };
+        let ended = match in_time {
+            // The sender of the lines bounds their duration and drops a stalled reader.
+            Err(_) if is_endless.load(Ordering::Relaxed) => Ok(served.await),
+            ended => ended,
+        };
+        match ended {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => debug!(%error, "an operator's connection failed"),
+            Err(_) => debug!("an operator's connection took too long"),
+        }
     }
 }
 
@@ -117,6 +162,9 @@ pub fn head_patience(peer: Option<IpAddr>) -> Duration {
 
 /// At once: a scraper or two, a browser, some commands.
 const CONNECTIONS_MAX: usize = 16;
+
+/// Paths are short; headers of browsers, scrapers and proxies take some kilobytes at most.
+const HEAD_BYTES_MAX: usize = 16 * 1_024;
 
 /// A network may lose the first packets.
 const HEAD_PATIENCE: Duration = Duration::from_secs(5);

@@ -13,9 +13,8 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::AdminState;
-use super::connection;
-use super::http_connections::{HttpConnections, head_patience};
-use super::router::HttpClient;
+use super::http_connections::{HttpConnection, HttpConnections, head_patience};
+use super::router::{self, HttpClient};
 use crate::clock::Timestamp;
 use crate::engine::SwitchOrigin;
 use crate::server::{BindError, Listener};
@@ -169,8 +168,16 @@ async fn take_turns<S>(
 ) where
     S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
 {
-    let serve = |(socket, asker, peer), connection| {
-        connection::serve(Arc::clone(admin), asker, socket, connection, head_patience(peer))
+    let serve = |(socket, asker, peer), connection: HttpConnection| {
+        let admin = Arc::clone(admin);
+        let patience = match asker {
+            HttpClient::Operator(_) => OPERATOR_PATIENCE,
+            HttpClient::Anybody => ANYBODY_PATIENCE,
+        };
+        connection.serve(socket, head_patience(peer), patience, move |request| {
+            let admin = Arc::clone(&admin);
+            async move { router::answer(&admin, asker, request).await }
+        })
     };
     let failed = |error| debug!(%error, "an operator's connection was not let in");
     HttpConnections::serve_each(accept, serve, failed).await;
@@ -183,3 +190,9 @@ const MODE: u32 = 0o600;
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 const RETRY_PERIOD: Duration = Duration::from_secs(1);
+
+/// The head, a scrape, and some hundred kilobytes read by the other side.
+const ANYBODY_PATIENCE: Duration = Duration::from_secs(10);
+
+/// Longer than any verb waits.
+const OPERATOR_PATIENCE: Duration = Duration::from_secs(60);

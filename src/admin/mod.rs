@@ -2,16 +2,12 @@
 //! and no decision waits for it: a thread of its own, which may be late.
 
 mod answer;
-mod change_log;
-mod connection;
-mod control;
 mod fleet;
 mod health;
 mod history;
 mod http_connections;
 mod listeners;
 mod metrics;
-mod pages;
 mod recording;
 mod router;
 mod status;
@@ -19,6 +15,7 @@ mod status_page;
 mod switches;
 mod verbs;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, sync_channel};
 use std::time::Duration;
@@ -26,22 +23,19 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 pub use answer::SAFETY;
-pub use change_log::ChangeLedger;
-pub use control::{
-    DaemonControl, DomainInForce, ProcessRecord, ReloadResult, RulesRecord, ServedSocket, ThreadRecord,
-};
 pub(crate) use fleet::{FleetPage, FleetRuleStatus, FleetSummary, RedisNodeStatus, ReserveStatus};
 pub use history::History;
 pub use http_connections::{HttpConnection, HttpConnections, head_patience};
 pub use listeners::{AdminSocket, Listeners};
-pub use pages::paths as page_paths;
+pub use router::paths as page_paths;
 pub use status::log_status;
 pub(crate) use status::{DaemonStatus, NamedCounts, RuleStatus};
+pub use switches::ChangeLedger;
 pub(crate) use switches::{ActiveSwitchesStatus, SwitchesStatus};
 pub(crate) use verbs::{FleetKeyKind, FleetKeyStatus};
 
-use crate::clock::Clock;
-use crate::engine::Engine;
+use crate::clock::{Clock, Timestamp};
+use crate::engine::{Engine, FleetChange};
 use crate::fleet::counters::FleetCounters;
 use crate::record::Recorder;
 use crate::server::ServerCounters;
@@ -130,3 +124,111 @@ fn serve(state: &Arc<AdminState>, listeners: &mut Listeners, stopped: &Cancellat
 /// How long the end of the daemon waits for this thread, which removes the path of the admin socket: a busy machine may let it
 /// run only after hundreds of milliseconds.
 const END_MAX: Duration = Duration::from_millis(300);
+
+/// The parts of the daemon that only its start code knows. Called on the thread that answers
+/// operators, so readers must not block; verbs may.
+pub trait DaemonControl: Send + Sync {
+    /// Returns the rules in force and the result of the last load.
+    fn rules(&self) -> RulesRecord;
+
+    /// The process itself.
+    fn process(&self) -> ProcessRecord;
+
+    /// Reloads the rules and waits for the result.
+    ///
+    /// # Errors
+    /// A message, if there is no result in time.
+    fn reload(&self) -> Result<ReloadResult, String>;
+
+    /// Saves switches and blocks for the next start; they are on disk when this returns.
+    ///
+    /// # Errors
+    /// Why it is not: it holds all the same, until then.
+    fn keep(&self) -> Result<(), String>;
+
+    /// Changes the fleet overrides, and waits until the change is in Redis. Whether it changes anything.
+    ///
+    /// # Errors
+    /// Why they are not changed, or that this is not known.
+    fn change_fleet_overrides(&self, change: FleetChange) -> Result<bool, String>;
+
+    /// Returns the reasons, besides the rules, why this host is not ready, each with a fix; empty if it is ready.
+    fn unready(&self) -> Vec<String>;
+}
+
+/// The socket that this daemon serves, so that a command can tell it from another daemon's.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ServedSocket {
+    /// Its path.
+    pub path: PathBuf,
+    /// Device and inode of the socket file; `None` if there was none.
+    pub identity: Option<(u64, u64)>,
+}
+
+impl ServedSocket {
+    /// The request header by which a command names the socket whose daemon it means, as [`ServedSocket::token`] has it.
+    pub const HEADER: &str = "tidegate-socket";
+
+    /// Device and inode as the header has them.
+    #[must_use]
+    pub fn token((device, inode): (u64, u64)) -> String {
+        format!("{device}:{inode}")
+    }
+}
+
+/// Memory, the log, the helper threads, and whether the daemon has left a crash loop.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ProcessRecord {
+    /// The memory of the whole process that is resident, in bytes; 0: it cannot be read.
+    pub resident_bytes: u64,
+    /// Lines of the log that were dropped, because standard error did not take them.
+    pub log_lines_dropped: u64,
+    /// The helper threads.
+    pub threads: Vec<ThreadRecord>,
+    /// Whether the rules are those of before a crash loop, and the state that it left is set aside.
+    pub is_after_crash_loop: bool,
+}
+
+/// A helper thread: one that decisions do not need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ThreadRecord {
+    /// Its name.
+    pub name: &'static str,
+    /// Whether it runs.
+    pub is_running: bool,
+    /// How often it was run again after a panic.
+    pub restarts: u64,
+}
+
+/// The rules in force and how the last reading went.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct RulesRecord {
+    /// Where they are read from.
+    pub path: String,
+    /// When everything that was written was last put in force.
+    pub last_success: Option<Timestamp>,
+    /// When something last had to be left out.
+    pub last_failure: Option<Timestamp>,
+    /// Whether the last reading was a success.
+    pub is_good: bool,
+    /// The domains in force.
+    pub domains: Vec<DomainInForce>,
+}
+
+/// One domain in force.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DomainInForce {
+    /// Its name.
+    pub name: Box<str>,
+    /// The fingerprint of its files, in hexadecimal digits.
+    pub sha: String,
+}
+
+/// Result of a reload.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReloadResult {
+    /// Changes, one line each.
+    pub changes: Vec<String>,
+    /// Why something had to be left out; empty: all that was written is in force.
+    pub problems: Vec<String>,
+}

@@ -9,11 +9,8 @@ use serde_json::{Value, json};
 use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::mpsc::{Sender, channel};
 
-use super::AdminState;
-use super::answer;
-use super::control::DomainInForce;
-use super::verbs::asked::RequestFields;
-use super::verbs::{VerbRefusal, VerbResult};
+use super::verbs::{RequestFields, VerbRefusal, VerbResult};
+use super::{AdminState, DomainInForce, answer};
 use crate::clock::Timestamp;
 use crate::engine::SwitchOrigin;
 use crate::record::{RecordReceiver, RecordingKey, RecordingWriter};

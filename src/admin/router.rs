@@ -1,19 +1,24 @@
-//! Routes an HTTP request to its page or verb and checks that the client may use it.
+//! The table of all paths, and the short pages. Routes an HTTP request to its page or verb and checks that the client may
+//! use it.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Limited};
 use hyper::body::{Bytes, Incoming};
 use hyper::{Method, Request, StatusCode};
+use serde_json::{Map, Value, json};
 use tokio::sync::{Semaphore, oneshot};
 
-use super::AdminState;
 use super::answer::{self, HttpAnswer};
-use super::control::ServedSocket;
-use super::pages::{ROUTES, RouteAction, Verb};
-use super::verbs;
-use crate::engine::SwitchOrigin;
+use super::fleet::{FleetPage, FleetReading};
+use super::status::DaemonStatus;
+use super::switches::everything_everywhere;
+use super::verbs::{self, VerbResult};
+use super::{AdminState, ServedSocket, metrics, recording, status_page};
+use crate::engine::{RuleName, SwitchOrigin, SwitchView, Target};
+use crate::rules::{NamedItem, NamedKind, facts};
 
 /// The client of a connection, by the rights it has.
 #[derive(Clone, Copy, Debug)]
@@ -122,3 +127,150 @@ const BODY_BYTES_MAX: usize = 64 * 1_024;
 
 /// A few words need no longer on a socket of this host.
 const BODY_PATIENCE: Duration = Duration::from_secs(5);
+
+/// A path, and the answer to its requests.
+pub(super) struct Route {
+    pub(super) path: &'static str,
+    /// A description for people, of paths to look at.
+    what: &'static str,
+    pub(super) action: RouteAction,
+}
+
+/// The answer to the requests of a path.
+#[derive(Clone, Copy)]
+pub(super) enum RouteAction {
+    /// A page without callers, so that the metrics port may serve it. Makes it, without waiting for anything.
+    Public(fn(&AdminState) -> HttpAnswer),
+    /// A page for operators alone.
+    Page(fn(&AdminState) -> HttpAnswer),
+    /// A verb of operators.
+    Verb(Verb),
+}
+
+/// Carries out a request, with its JSON object. It may block: it runs on its own thread.
+pub(super) type Verb = fn(&AdminState, SwitchOrigin, &Value) -> VerbResult;
+
+impl RouteAction {
+    pub(super) fn is_verb(self) -> bool {
+        matches!(self, RouteAction::Verb(_))
+    }
+}
+
+/// Returns the pages other than the first one, with their descriptions.
+pub(super) fn others() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let pages = ROUTES.iter().filter(|route| route.path != "/" && !route.action.is_verb());
+    pages.map(|route| (route.path, route.what))
+}
+
+/// Where the pages are: to look at them changes nothing.
+pub fn paths() -> impl Iterator<Item = &'static str> {
+    ROUTES.iter().filter(|route| !route.action.is_verb()).map(|route| route.path)
+}
+
+/// It answers, so it lives.
+fn healthz(_: &AdminState) -> HttpAnswer {
+    answer::text(StatusCode::OK, "ok\n")
+}
+
+/// Whether work should be sent here: the reasons against it, a line each.
+fn readyz(admin: &AdminState) -> HttpAnswer {
+    let mut reasons = Vec::new();
+    if !admin.control.rules().is_good {
+        reasons.push(
+            "the rules have errors: `tidegate check` shows them; what could be read is in force".to_owned(),
+        );
+    }
+    reasons.extend(admin.control.unready());
+    if reasons.is_empty() {
+        // Work may be sent here all the same.
+        let fleet = FleetReading::take(admin, admin.clock.now().at);
+        let notes = [fleet.forged_warning(), everything_everywhere(admin)];
+        let notes: String = notes.into_iter().flatten().map(|note| format!("note: {note}\n")).collect();
+        return answer::text(StatusCode::OK, format!("ready\n{notes}"));
+    }
+    answer::text(StatusCode::SERVICE_UNAVAILABLE, reasons.join("\n") + "\n")
+}
+
+fn status(admin: &AdminState) -> HttpAnswer {
+    answer::value(StatusCode::OK, &DaemonStatus::read(admin))
+}
+
+fn fleet(admin: &AdminState) -> HttpAnswer {
+    answer::value(StatusCode::OK, &FleetPage::read(admin))
+}
+
+fn switches(admin: &AdminState) -> HttpAnswer {
+    answer::value(StatusCode::OK, &super::switches::switches(admin))
+}
+
+/// Lists the rules in force, each with its location in the files, its mode and its fields.
+fn rules(admin: &AdminState) -> HttpAnswer {
+    let record = admin.control.rules();
+    let in_force = admin.engine.in_force();
+    let mut by_domain: HashMap<&str, Vec<Value>> = HashMap::new();
+    let switches = [admin.engine.switches(), admin.engine.fleet_switches()].concat();
+    in_force
+        .each()
+        .for_each(|rule| by_domain.entry(rule.domain).or_default().push(rule_entry(&rule, &switches)));
+    let sha = |name: &str| record.domains.iter().find(|domain| *domain.name == *name).map(|known| &known.sha);
+    let domains = in_force.domains().map(|domain| {
+        let rules = by_domain.remove(domain.name()).unwrap_or_default();
+        json!({"name": domain.name(), "sha": sha(domain.name()), "rules": rules})
+    });
+    let page = json!({"path": record.path, "good": record.is_good, "domains": domains.collect::<Vec<_>>()});
+    answer::value(StatusCode::OK, &page)
+}
+
+fn rule_entry(rule: &NamedItem<'_>, switches: &[SwitchView]) -> Value {
+    let mut says = Map::new();
+    if let NamedKind::Rule(_, limit) = rule.kind {
+        says.extend(facts(limit).into_iter().map(|(field, text)| (field.to_owned(), text.into())));
+        // A switch replaces the written mode.
+        let target = Target::Rule(RuleName { domain: rule.domain.into(), rule: rule.name.into() });
+        let switch = switches.iter().find(|view| view.is_last && view.switch.target == target);
+        says.extend(switch.map(|view| ("mode".to_owned(), view.switch.mode.name().into())));
+    }
+    json!({
+        "name": rule.name,
+        "kind": kind(&rule.kind),
+        "mode": rule.mode.name(),
+        "at": format!("{}:{}", rule.position.file, rule.position.line),
+        "says": says,
+    })
+}
+
+fn kind(kind: &NamedKind<'_>) -> &'static str {
+    match kind {
+        NamedKind::Rule(_, rule) if rule.expires.is_some() => "concurrency",
+        NamedKind::Rule(..) => "limit",
+        NamedKind::Listed(list) => list.name(),
+        NamedKind::Shedder => "shed",
+    }
+}
+
+const fn route(path: &'static str, what: &'static str, action: RouteAction) -> Route {
+    Route { path, what, action }
+}
+
+const fn verb(path: &'static str, verb: Verb) -> Route {
+    Route { path, what: "", action: RouteAction::Verb(verb) }
+}
+
+/// Every path.
+pub(super) const ROUTES: &[Route] = &[
+    route("/", "how it is, for people", RouteAction::Page(status_page::front)),
+    route("/metrics", "for Prometheus", RouteAction::Public(metrics::metrics)),
+    route("/healthz", "whether the daemon lives", RouteAction::Public(healthz)),
+    route("/status", "how it is, as JSON", RouteAction::Page(status)),
+    route("/fleet", "how it stands with the other hosts, as JSON", RouteAction::Page(fleet)),
+    route("/rules", "the rules in force, as JSON", RouteAction::Page(rules)),
+    route("/switches", "what holds over the rules, and who said so", RouteAction::Page(switches)),
+    route("/readyz", "whether work should be sent here", RouteAction::Public(readyz)),
+    verb("/reload", verbs::reload),
+    verb("/switch", verbs::switch::switch),
+    verb("/block", verbs::key::block),
+    verb("/unblock", verbs::key::unblock),
+    verb("/reset", verbs::key::reset),
+    verb("/fleet/key", verbs::key::fleet_key),
+    verb("/record", recording::begin),
+];

@@ -1,24 +1,23 @@
 //! Status of the daemon as JSON, for `tidegate status`, `tidegate top`, the page at `/` and scripts. Callers are digests,
 //! except attributes that a rule names in `show_keys`.
 
-mod warnings;
-
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, HashMap};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tracing::info;
 
-use super::AdminState;
-use super::control::RulesRecord;
 use super::fleet::{FleetReading, FleetSummary, fleet_rules};
-use super::switches::{SwitchesStatus, switches};
+use super::switches::{SwitchesStatus, everything_everywhere, switches};
+use super::{AdminState, RulesRecord};
 use crate::clock::{Now, Timestamp};
-use crate::engine::{Engine, InForce, LeaseTotals, PoolView, RuleTotals, TopCallers, Totals, VerdictTotals};
-use crate::state::SnapshotStats;
+use crate::engine::{
+    Engine, InForce, LeaseTotals, Mode, PoolView, RuleTotals, TopCallers, Totals, VerdictTotals,
+};
+use crate::fleet::link::NodeState;
+use crate::state::SnapshotStatus;
 
 /// Counts by name.
 pub(crate) type NamedCounts = BTreeMap<String, u64>;
@@ -120,17 +119,6 @@ pub(crate) struct MemoryStatus {
     pub(crate) evictions: u64,
 }
 
-/// The snapshots. `last_write` is Unix time; 0: there was none.
-#[derive(Clone, Debug, Default, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct SnapshotStatus {
-    pub(crate) writes: u64,
-    pub(crate) failures: u64,
-    pub(crate) last_write: u64,
-    pub(crate) bytes: u64,
-    pub(crate) bad: NamedCounts,
-}
-
 /// The sync state of this host and its number of fleet rules.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
@@ -181,14 +169,14 @@ impl DaemonStatus {
                 keys: engine.keys() as u64,
                 evictions: totals.evictions,
             },
-            state: SnapshotStatus::from(&*admin.snapshots),
+            state: admin.snapshots.read(),
             fleet: (fleet.is_set || fleet_rules > 0)
                 .then(|| FleetStatusPart { summary: FleetSummary::from(&fleet), rules: fleet_rules }),
             callers: top_callers(engine, &in_force),
             switches: switches(admin),
             warnings: Vec::new(),
         };
-        status.warnings = warnings::warnings(admin, &status, &fleet);
+        status.warnings = warnings(admin, &status, &fleet);
         status
     }
 }
@@ -212,19 +200,6 @@ pub fn log_status(admin: &AdminState) {
         fields.remove("callers");
     }
     info!(%status, "status");
-}
-
-impl From<&SnapshotStats> for SnapshotStatus {
-    fn from(stats: &SnapshotStats) -> SnapshotStatus {
-        let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        SnapshotStatus {
-            writes: read(&stats.writes),
-            failures: read(&stats.failures),
-            last_write: read(&stats.written_unix_seconds),
-            bytes: read(&stats.bytes),
-            bad: by_name(stats.bad()),
-        }
-    }
 }
 
 impl RuleFilesStatus {
@@ -295,3 +270,102 @@ const CALLERS_SHOWN: usize = 20;
 
 /// Rules after these share one sketch.
 const RULES_MAX: usize = 512;
+
+/// Returns the warnings of a status that has none yet.
+fn warnings(admin: &AdminState, status: &DaemonStatus, fleet: &FleetReading) -> Vec<String> {
+    let mut warnings = admin.control.unready();
+    warnings.extend(admin.ledger.warnings(admin.clock.now()));
+    let mut warn = |holds: bool, text: &dyn Fn() -> String| {
+        if holds {
+            warnings.push(text());
+        }
+    };
+    let DaemonStatus { rules, unmatched, memory, panics, .. } = status;
+    warn(!rules.good, &|| {
+        format!("not all rules that are written are in force: `tidegate check {}` says why", rules.path)
+    });
+    warn(admin.engine.in_force().domains().len() == 0, &|| {
+        format!("no rule is in force, everything is allowed: write rules in {}", rules.path)
+    });
+    match admin.engine.mode() {
+        Mode::Enforce => {}
+        _ if admin.engine.is_off() => {
+            warn(true, &|| {
+                "everything is allowed: a file `disable` is there; `tidegate switch` says which".to_owned()
+            });
+        }
+        mode => warn(true, &|| {
+            format!(
+                "nothing is refused: everything is in {mode}, by `mode` of the settings or `tidegate switch --all`"
+            )
+        }),
+    }
+    warn(unmatched.domain > 0, &|| {
+        let count = unmatched.domain;
+        format!("{count} requests were for domains without rules: does the application name the right one?")
+    });
+    for (file, _) in status.state.bad.iter().filter(|(_, count)| **count > 0) {
+        warn(true, &|| {
+            format!(
+                "`{file}` of the state directory was of no use at the start, so what it kept is lost: the log says why"
+            )
+        });
+    }
+    warn(memory.evictions > 0, &|| {
+        format!("{} keys were dropped while they mattered: raise memory.max", memory.evictions)
+    });
+    warn(*panics > 0, &|| format!("{panics} judgements panicked: the log says where; please report it"));
+    let missed = status.missed_in_all();
+    warn(missed > 0, &|| format!("clients made {missed} decisions without the daemon: `missed` says why"));
+    let refused: u64 = status.connections.refused.values().sum();
+    warn(refused > 0, &|| {
+        format!("{refused} connections were not let in: raise connections.max or .per_user")
+    });
+    warnings.extend(of_fleet(status, fleet));
+    warnings.extend(fleet.secret_warning());
+    warnings.extend(fleet.forged_warning());
+    warnings.extend(everything_everywhere(admin));
+    warnings.extend(of_pools(&status.pools));
+    warnings
+}
+
+fn of_fleet(status: &DaemonStatus, fleet: &FleetReading) -> Option<String> {
+    let rules = status.fleet.as_ref().map_or(0, |fleet| fleet.rules);
+    match (rules, fleet.is_set, fleet.view.is_linked) {
+        (0, ..) | (_, true, true) => None,
+        (_, false, _) => Some(format!(
+            "{rules} rules have `scope: fleet`, and this host shares with no other host: it needs `redis` with a `url` and \
+             `fleet_secret_files` in the settings; the log of the start says what is wrong with them"
+        )),
+        (_, true, false) => {
+            let why = fleet.view.nodes.iter().filter_map(|node| match &node.state {
+                NodeState::Down(error) => Some(error.to_string()),
+                NodeState::Starting | NodeState::Up => None,
+            });
+            let why: Vec<String> = why.collect();
+            let why = if why.is_empty() { "no answer yet".to_owned() } else { why.join("; ") };
+            Some(format!(
+                "Redis is not heard ({why}): {rules} rules go by `on_redis_down`, with {} hosts; `tidegate fleet` says more",
+                fleet.view.hosts
+            ))
+        }
+    }
+}
+
+fn of_pools(pools: &[PoolView]) -> Vec<String> {
+    let mut warnings = Vec::new();
+    for pool in pools.iter().filter(|pool| pool.configured) {
+        let name = &pool.pool;
+        if pool.slots.is_none() {
+            warnings.push(format!(
+                "pool {name}: its slots are unknown, so workers, brake and reserve do nothing: \
+                 let its processes say them, or write `slots` in the rules"
+            ));
+        }
+        for signal in pool.signals.iter().filter(|signal| !signal.readable) {
+            warnings
+                .push(format!("pool {name}: the signal {} cannot be read: the log says why", signal.name));
+        }
+    }
+    warnings
+}

@@ -6,11 +6,11 @@ mod sections;
 use maud::{PreEscaped, html};
 
 use super::answer::{self, HttpAnswer};
-use super::change_log::utc;
 use super::health::{CheckState, Health};
 use super::history::{HistorySample, RateHistory};
 use super::status::DaemonStatus;
-use super::{AdminState, pages};
+use super::switches::utc;
+use super::{AdminState, router};
 use crate::page::{counted, document, nonce};
 
 /// Answers with the page.
@@ -40,7 +40,7 @@ fn text(status: &DaemonStatus, story: &RateHistory, [host, at, nonce]: [&str; 3]
         link id="icon" rel="icon" href=(icon);
         noscript { meta http-equiv="refresh" content="5"; }
     };
-    let verbs = pages::ROUTES.iter().filter(|route| route.action.is_verb()).map(|route| route.path);
+    let verbs = router::ROUTES.iter().filter(|route| route.action.is_verb()).map(|route| route.path);
     let body = html! {
         body {
             p id="silence" role="alert" hidden {}
@@ -57,7 +57,7 @@ fn text(status: &DaemonStatus, story: &RateHistory, [host, at, nonce]: [&str; 3]
                     details {
                         summary { "What else this socket has" }
                         ul {
-                            @for (path, what) in pages::others() { li { a href={ "." (path) } { (path) } " " (what) } }
+                            @for (path, what) in router::others() { li { a href={ "." (path) } { (path) } " " (what) } }
                             @for path in verbs { li { "POST " code { (path) } } }
                         }
                     }

@@ -1,11 +1,140 @@
-//! `GET /switches`: lists active switches and blocks with their origin. It changes nothing.
+//! Keeps the latest changes by operators and by the guard, with origin and time; each is also a line of the log.
+//! Contains no caller text: a key appears as its digest only.
 
+use std::collections::VecDeque;
+use std::time::{Duration, SystemTime};
+
+use parking_lot::Mutex;
 use serde::{Deserialize, Serialize};
+use tracing::{error, info};
 
 use super::AdminState;
-use super::change_log::{ChangeStatus, utc};
 use crate::clock::{Now, Timestamp};
-use crate::engine::{BlockedKey, Mode, SwitchView, Target};
+use crate::engine::{Alarm, BlockedKey, ControlEvent, Engine, Mode, SwitchOrigin, SwitchView, Target};
+
+/// The latest changes, and the latest rules that the guard reported.
+#[derive(Debug, Default)]
+pub struct ChangeLedger {
+    changes: Mutex<VecDeque<ChangeStatus>>,
+    alarms: Mutex<VecDeque<(Timestamp, Alarm)>>,
+}
+
+/// A change by an operator, by the guard or by time.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(default)]
+pub(crate) struct ChangeStatus {
+    pub(crate) at: String,
+    pub(crate) by: String,
+    pub(crate) what: String,
+}
+
+impl ChangeLedger {
+    /// Records a change here and in the log.
+    pub fn enter(&self, by: &str, what: &str, now: Now) {
+        info!(by, "{what}");
+        let mut changes = self.changes.lock();
+        if changes.len() >= CHANGES_MAX {
+            changes.pop_front();
+        }
+        changes.push_back(ChangeStatus { at: utc(now.at, now), by: by.to_owned(), what: what.to_owned() });
+    }
+
+    /// Records the events of the engine since the last call.
+    pub fn enter_events(&self, engine: &Engine, now: Now) {
+        for event in &engine.take_control_events() {
+            match event {
+                ControlEvent::SwitchEnded(switch) => {
+                    let what = format!("{}: no longer {}, its time is over", switch.target, switch.mode);
+                    self.enter("time", &what, now);
+                }
+                ControlEvent::BlockEnded(block) => {
+                    let what = format!(
+                        "{}: the key {} is free, its time is over",
+                        block.rule,
+                        block.format_digest()
+                    );
+                    self.enter("time", &what, now);
+                }
+                ControlEvent::FleetSwitched(switch) => {
+                    let until = switch.until.map(|until| format!(" until {}", utc(until, now)));
+                    let until = until.unwrap_or_default();
+                    let what = format!("switched {} to {} on all hosts{until}", switch.target, switch.mode);
+                    self.enter(&switch.by.to_string(), &what, now);
+                }
+                ControlEvent::FleetCleared(switch) => {
+                    let what = format!("{}: no longer {} on all hosts", switch.target, switch.mode);
+                    self.enter("fleet", &what, now);
+                }
+                ControlEvent::FleetBlocked(block) => {
+                    let (key, rule, until) = (block.format_digest(), &block.rule, utc(block.until, now));
+                    let what = format!("blocked the key {key} of {rule} on all hosts until {until}");
+                    self.enter(&block.by.to_string(), &what, now);
+                }
+                ControlEvent::FleetUnblocked(block) => {
+                    let (key, rule) = (block.format_digest(), &block.rule);
+                    self.enter("fleet", &format!("{rule}: the key {key} is free on all hosts"), now);
+                }
+                ControlEvent::Guard(alarm) => self.alarm(alarm, now),
+            }
+        }
+    }
+
+    fn alarm(&self, alarm: &Alarm, now: Now) {
+        let Alarm { rule, callers, refused, .. } = alarm;
+        let message = warning(alarm);
+        error!(%rule, callers, refused, "{message}");
+        if let Some(until) = alarm.shadow_until {
+            let until = utc(until, now);
+            self.enter(
+                &SwitchOrigin::Guard.to_string(),
+                &format!("switched {rule} to shadow until {until}"),
+                now,
+            );
+        }
+        let mut alarms = self.alarms.lock();
+        if alarms.len() >= CHANGES_MAX {
+            alarms.pop_front();
+        }
+        alarms.push_back((now.at, alarm.clone()));
+    }
+
+    /// Returns warnings: the reports of the guard in the last hour.
+    #[must_use]
+    pub fn warnings(&self, now: Now) -> Vec<String> {
+        let alarms = self.alarms.lock();
+        let recent = alarms.iter().filter(|(at, _)| now.at.since(*at) < SHOWN_FOR);
+        recent.map(|(at, alarm)| format!("{} {}", utc(*at, now), warning(alarm))).collect()
+    }
+
+    /// The last changes, the latest first.
+    pub(super) fn changes(&self) -> Vec<ChangeStatus> {
+        self.changes.lock().iter().rev().cloned().collect()
+    }
+}
+
+fn warning(alarm: &Alarm) -> String {
+    let Alarm { rule, callers, refused, after, shadow_until } = alarm;
+    let after = after.as_secs();
+    let mend = match shadow_until {
+        Some(_) => "it is in shadow for 10 minutes: mend the rule".to_owned(),
+        None => format!("`tidegate switch {rule} shadow` lets them pass"),
+    };
+    format!("{rule} REFUSES MOST CALLERS since it changed {after} s ago: {refused} of {callers}; {mend}")
+}
+
+/// Formats a timestamp as UTC text, to the second.
+pub(super) fn utc(at: Timestamp, now: Now) -> String {
+    let nanos = i128::from(at.as_nanos()) + i128::from(now.utc_offset_nanos);
+    // Before 1970 no daemon ran; the other end is in the year 2554.
+    let nanos = u64::try_from(nanos.max(0)).unwrap_or(u64::MAX);
+    humantime::format_rfc3339_seconds(SystemTime::UNIX_EPOCH + Duration::from_nanos(nanos)).to_string()
+}
+
+/// Number of changes that a page shows; older ones are in the log.
+const CHANGES_MAX: usize = 100;
+
+/// Older events are in the log and the metric.
+const SHOWN_FOR: Duration = Duration::from_secs(3_600);
 
 /// The object of `GET /switches`.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use super::client::{Client, ClientFailure, default_socket, heard};
-use super::{CliResult, OutputFormat, usage};
+use super::{CliError, CliResult, OutputFormat, usage};
 use crate::clock::Micros;
 use crate::daemon::log;
 use crate::protocol::{
@@ -16,32 +16,39 @@ use crate::protocol::{
     RequestFrame, RequestOptions, Verdict, WireReply,
 };
 
+/// The arguments of every command that asks one request
 #[derive(Clone, Debug, clap::Args)]
-#[command(after_help = EXAMPLES)]
-pub(super) struct Args {
+pub(super) struct RequestArgs {
     /// The domain whose rules judge
-    domain: String,
+    pub(super) domain: String,
     /// Attributes of the request, in order; an empty value counts as absent
     #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
-    attributes: Vec<(String, String)>,
+    pub(super) attributes: Vec<(String, String)>,
     /// Its cost, in requests
     #[arg(long, default_value_t = 1, value_name = "N")]
     cost: u64,
     /// How important it is, in the words of the rules
     #[arg(long, value_name = "NAME")]
     priority: Option<String>,
-    /// List every limit that matched
-    #[arg(long)]
-    all: bool,
     /// Where the daemon listens [default: $TIDEGATE_SOCKET, else the user's own, else /run/tidegate/tidegate.sock]
     #[arg(long, value_name = "PATH")]
     socket: Option<PathBuf>,
-    /// How long to wait for the answer
+    /// How long to wait for an answer
     #[arg(long, default_value = "1s", value_parser = humantime::parse_duration)]
-    timeout: Duration,
+    pub(super) timeout: Duration,
     /// The decision when the daemon does not answer
     #[arg(long, value_enum, default_value_t)]
-    on_failure: OnFailure,
+    pub(super) on_failure: OnFailure,
+}
+
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(super) struct Args {
+    #[command(flatten)]
+    request: RequestArgs,
+    /// List every limit that matched
+    #[arg(long)]
+    all: bool,
     /// How to print the answer
     #[arg(long, value_enum, default_value_t)]
     format: OutputFormat,
@@ -66,6 +73,29 @@ Examples:
 Exit codes: 0 allowed; 75 refused, try again later; 69 no answer, with --on-failure refuse;
 2 wrong usage. Without an answer the work is allowed, and standard error says so.";
 
+impl RequestArgs {
+    pub(super) fn socket(&self) -> PathBuf {
+        self.socket.clone().unwrap_or_else(default_socket)
+    }
+
+    /// Returns the attributes in as many descriptors as needed.
+    pub(super) fn descriptors(&self) -> Result<DescriptorList<'_>, CliError> {
+        let attributes: Vec<(&str, &str)> =
+            self.attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let mut descriptors = DescriptorList::new();
+        let fits = attributes.chunks(PAIRS_MAX).all(|descriptor| descriptors.push(descriptor));
+        if fits { Ok(descriptors) } else { Err(usage("too many attributes: at most 128")) }
+    }
+
+    pub(super) fn check(&self, id: u64) -> CheckRequest<'_> {
+        CheckRequest {
+            cost: CostField::Requests(self.cost),
+            priority: self.priority.as_deref(),
+            ..CheckRequest::new(id, &self.domain)
+        }
+    }
+}
+
 impl Args {
     /// Asks one request, which `op` makes of a check.
     pub(super) fn run<'r>(
@@ -73,19 +103,15 @@ impl Args {
         op: fn(CheckRequest<'r>) -> RequestFrame<'r>,
         out: &mut dyn Write,
     ) -> CliResult {
-        let Some(descriptors) = descriptors(&self.attributes) else { return Err(usage(TOO_MANY)) };
+        let descriptors = self.request.descriptors()?;
         if is_disabled() {
             return self.without_answer("TIDEGATE_DISABLE=1", ExitCode::SUCCESS, out);
         }
-        let socket = self.socket.clone().unwrap_or_else(default_socket);
+        let socket = self.request.socket();
         let answered = heard(|| {
-            let mut client = Client::connect(&socket, self.timeout)?;
-            let judge = CheckRequest {
-                cost: CostField::Requests(self.cost),
-                priority: self.priority.as_deref(),
-                options: RequestOptions { all: self.all, ..RequestOptions::default() },
-                ..CheckRequest::new(client.next_id(), &self.domain)
-            };
+            let mut client = Client::connect(&socket, self.request.timeout)?;
+            let options = RequestOptions { all: self.all, ..RequestOptions::default() };
+            let judge = CheckRequest { options, ..self.request.check(client.next_id()) };
             client.ask(&op(judge), &descriptors, |reply| self.print(reply, out))
         });
         match answered {
@@ -113,7 +139,7 @@ impl Args {
 
     /// Prints the outcome without an answer from the daemon, as `--on-failure` chooses.
     fn failed(&self, reason: &str, out: &mut dyn Write) -> CliResult {
-        let code = match self.on_failure {
+        let code = match self.request.on_failure {
             OnFailure::Allow => ExitCode::SUCCESS,
             OnFailure::Refuse => ExitCode::from(EX_UNAVAILABLE),
         };
@@ -137,14 +163,6 @@ impl Args {
 /// Whether `TIDEGATE_DISABLE=1` is set: then no daemon is asked.
 pub(super) fn is_disabled() -> bool {
     std::env::var("TIDEGATE_DISABLE").is_ok_and(|value| value == "1")
-}
-
-/// Splits attributes into as many descriptors as needed; `None` if there are too many.
-pub(super) fn descriptors(attributes: &[(String, String)]) -> Option<DescriptorList<'_>> {
-    let attributes: Vec<(&str, &str)> =
-        attributes.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-    let mut descriptors = DescriptorList::new();
-    attributes.chunks(PAIRS_MAX).all(|descriptor| descriptors.push(descriptor)).then_some(descriptors)
 }
 
 pub(super) fn attribute(text: &str) -> Result<(String, String), String> {
@@ -211,8 +229,6 @@ fn to_json(decision: &DecisionReply<'_>) -> Value {
         "degraded": false,
     })
 }
-
-pub(super) const TOO_MANY: &str = "too many attributes: at most 128";
 
 /// `EX_TEMPFAIL` of sysexits.h: try again later.
 pub(super) const EX_TEMPFAIL: u8 = 75;

@@ -1,18 +1,27 @@
 //! `tidegate check`: lists errors and warnings of settings and rules, and bound and memory of each rule.
 
 mod block;
-mod json;
 
 use std::io::{IsTerminal, Write};
 use std::num::NonZeroU32;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
 
-use super::read_rules::RulesRead;
+use serde_json::{Map, Value, json};
+
+use super::admin_client::AdminClient;
+use super::describe::{self, asked, object, position};
 use super::{CliResult, OutputFormat};
 use crate::admin::DaemonStatus;
+use crate::daemon::fleet_secret::fleet_secret;
+use crate::daemon::redis_settings::fleet_alone;
+use crate::daemon::settings::{MEMORY_BYTES, SETTINGS_FILE, Settings};
+use crate::daemon::settings_file::holds_settings;
+use crate::rules::source::Source;
 use crate::rules::words::counted;
-use block::BlockSettings;
+use crate::rules::{self, Domain, ListedEntry, Loaded, Prioritize, Problem, Rule, Scopes};
+use block::{BlockSettings, slowest_override};
 
 /// Reads settings and rules as the daemon would, and prints errors and the bound of each rule
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -71,7 +80,7 @@ pub fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     match args.format {
         OutputFormat::Text => print(&read, &terms, args, out)?,
         OutputFormat::Json => {
-            writeln!(out, "{:#}", json::all(&read, &terms))?;
+            writeln!(out, "{:#}", to_json(&read, &terms))?;
         }
     }
     out.flush()?;
@@ -134,3 +143,142 @@ fn summary(read: &RulesRead) -> String {
 
 /// Longer lists are rarely read; `--all` prints them for a search.
 const SHOWN_MAX: usize = 200;
+
+fn to_json(read: &RulesRead, terms: &BlockSettings) -> Value {
+    let path = |path: Option<&Path>| path.map(|path| path.to_string_lossy().into_owned());
+    json!({
+        "settings": path(read.settings.as_deref()),
+        "rules": path(read.rules.as_deref()),
+        "hosts": terms.hosts(),
+        "memory_bytes_max": read.memory_bytes_max,
+        "errors": read.count(true),
+        "warnings": read.count(false),
+        "problems": read.problems.iter().map(Problem::to_json).collect::<Vec<_>>(),
+        "domains": read.domains.iter().map(|domain| of_domain(domain, terms)).collect::<Vec<_>>(),
+        "failed": read.failed.iter().map(|name| &**name).collect::<Vec<_>>(),
+    })
+}
+
+fn of_domain(domain: &Domain, terms: &BlockSettings) -> Value {
+    let rules = (0..).zip(domain.rules()).map(|(number, rule)| of_rule(domain, number, rule, terms));
+    json!({
+        "name": domain.name(),
+        "lists": domain.lists().iter().map(of_listed).collect::<Vec<_>>(),
+        "priorities": domain.priorities().iter().map(|name| &**name).collect::<Vec<_>>(),
+        "prioritize": domain.prioritize().iter().map(|entry| of_entry(domain, entry)).collect::<Vec<_>>(),
+        "descriptors": domain.tree().nodes(),
+        "rules": rules.collect::<Vec<_>>(),
+        "sheds": domain.sheds().iter().map(|shed| describe::shed_json(domain, shed)).collect::<Vec<_>>(),
+    })
+}
+
+fn of_rule(domain: &Domain, number: u32, rule: &Rule, terms: &BlockSettings) -> Map<String, Value> {
+    let fleets: Vec<u32> = terms.fleets().collect();
+    let mut all = describe::rule(rule, terms.hosts(), &fleets);
+    all.extend(object(json!({
+        "path": domain.tree().path(number),
+        "overrides_slow_by_one_part_in": slowest_override(&rule.limit),
+        "keys_held_at_least": terms.keys_held(rule),
+    })));
+    all
+}
+
+fn of_listed(listed: &ListedEntry) -> Map<String, Value> {
+    let mut all = position(&listed.position);
+    all.extend(object(json!({
+        "name": &*listed.name,
+        "list": listed.kind.name(),
+        "mode": listed.mode.to_string(),
+        "match": asked(&listed.conditions),
+        "help": listed.help.as_deref(),
+    })));
+    all
+}
+
+fn of_entry(domain: &Domain, entry: &Prioritize) -> Map<String, Value> {
+    let mut all = position(&entry.position);
+    all.extend(object(json!({
+        "match": asked(&entry.conditions),
+        "priority": domain.priorities().get(entry.priority).map(|name| &**name),
+    })));
+    all
+}
+
+#[derive(Debug, Default)]
+pub(super) struct RulesRead {
+    pub(super) settings: Option<PathBuf>,
+    pub(super) rules: Option<PathBuf>,
+    pub(super) problems: Vec<Problem>,
+    pub(super) domains: Vec<Arc<Domain>>,
+    pub(super) failed: Vec<Box<str>>,
+    /// The byte budget of the tables.
+    pub(super) memory_bytes_max: u64,
+    /// The daemon of these settings; `None` if no settings were read.
+    pub(super) daemon: Option<AdminClient>,
+}
+
+impl RulesRead {
+    /// Reads a path of rules or settings; without one, the settings in `config`, else the installed ones.
+    pub(super) fn of(path: Option<&Path>, config: Option<&Path>) -> RulesRead {
+        match path {
+            Some(path) if Source::read_anywhere(path).is_ok_and(|source| holds_settings(&source)) => {
+                RulesRead::of_settings(Some(path))
+            }
+            Some(path) => RulesRead::nothing().with_rules(path, &Scopes::default()),
+            None => {
+                let installed = Path::new(SETTINGS_FILE);
+                let installed = installed.exists().then_some(installed);
+                RulesRead::of_settings(config.or(installed))
+            }
+        }
+    }
+
+    fn nothing() -> RulesRead {
+        RulesRead { memory_bytes_max: MEMORY_BYTES, ..RulesRead::default() }
+    }
+
+    fn of_settings(path: Option<&Path>) -> RulesRead {
+        let read = RulesRead { settings: path.map(Path::to_owned), ..RulesRead::nothing() };
+        match Settings::load(path) {
+            Ok((settings, problems)) => {
+                let memory_bytes_max = settings.memory_max_bytes;
+                let read = RulesRead { problems, memory_bytes_max, ..read };
+                let mut read = read.with_rules(&settings.rules, &settings.scopes());
+                // A domain left out for errors may have the rules that the settings expect.
+                if read.count(true) == 0 {
+                    read.problems.extend(settings.domains_without_rules(&read.domains).cloned());
+                }
+                match &settings.redis {
+                    Some(redis) => {
+                        let file = redis.fleet_secret_file.as_deref();
+                        read.problems.extend(file.and_then(|file| fleet_secret(file).1));
+                    }
+                    None => read.problems.extend(fleet_alone(&read.domains)),
+                }
+                read.daemon = Some(AdminClient::of_settings(&settings));
+                read
+            }
+            Err(problems) => RulesRead { problems, ..read },
+        }
+    }
+
+    fn with_rules(mut self, path: &Path, scopes: &Scopes) -> RulesRead {
+        let Loaded { domains, problems, failed, .. } = rules::read_scoped(path, scopes);
+        self.problems.extend(problems);
+        RulesRead { rules: Some(path.to_owned()), domains, failed, ..self }
+    }
+
+    /// Counts the errors, or the warnings.
+    pub(super) fn count(&self, errors: bool) -> usize {
+        self.problems.iter().filter(|problem| problem.is_error() == errors).count()
+    }
+
+    /// Returns the paths that were read.
+    pub(super) fn read_from(&self) -> String {
+        match (&self.settings, &self.rules) {
+            (Some(settings), Some(rules)) => format!("{}, {}", settings.display(), rules.display()),
+            (Some(path), None) | (None, Some(path)) => path.display().to_string(),
+            (None, None) => "nothing read".to_owned(),
+        }
+    }
+}

@@ -2,23 +2,20 @@
 
 mod daemon;
 mod files;
-mod finding;
 mod machine;
 mod reach;
 mod redis;
-mod unit;
-mod user;
 
+use std::fmt;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use serde::Serialize;
 use serde_json::json;
 
 use super::CliResult;
 use crate::daemon::settings::{SETTINGS_FILE, Settings};
-use finding::{DoctorFinding, FindingSeverity};
-use user::User;
 
 /// Reports faults of this host with help for each
 #[derive(Clone, Debug, clap::Args)]
@@ -49,8 +46,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let findings = examine(args);
     let wrong = findings.iter().any(|finding| finding.severity == FindingSeverity::Wrong);
     if args.json {
-        let all: Vec<_> = findings.iter().map(DoctorFinding::json).collect();
-        writeln!(out, "{:#}", json!({"well": !wrong, "findings": all}))?;
+        writeln!(out, "{:#}", json!({"well": !wrong, "findings": findings}))?;
     } else {
         for finding in &findings {
             write!(out, "{finding}")?;
@@ -65,7 +61,7 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
 }
 
 /// Runs all checks, prerequisites first.
-fn examine(args: &Args) -> Vec<DoctorFinding> {
+fn examine(args: &Args) -> Vec<Finding> {
     let installed = Path::new(SETTINGS_FILE);
     let file = args.config.as_deref().or_else(|| installed.exists().then_some(installed));
     let (settings, mut findings) = files::settings(file);
@@ -78,8 +74,8 @@ fn examine(args: &Args) -> Vec<DoctorFinding> {
     }
     findings.push(files::rules(&settings.rules, &settings.scopes()));
     let user = match &args.as_user {
-        Some(name) => User::named(name),
-        None => Ok(User::of_this_process()),
+        Some(name) => reach::User::named(name),
+        None => Ok(reach::User::of_this_process()),
     };
     match user {
         Ok(user) => findings.push(reach::socket(&settings.socket.path, &user)),
@@ -89,6 +85,59 @@ fn examine(args: &Args) -> Vec<DoctorFinding> {
     findings.extend(redis::all(&settings));
     findings.extend(files::state(&settings));
     findings.extend(machine::all());
-    findings.extend(unit::all(Path::new("/")));
+    findings.extend(machine::units(Path::new("/")));
     findings
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+enum FindingSeverity {
+    Well,
+    /// It works, but not as well as it could.
+    Warning,
+    /// Requests bypass limits, or will.
+    Wrong,
+    /// It could not be checked.
+    Unseen,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+struct Finding {
+    severity: FindingSeverity,
+    /// The subject, in one or two words.
+    what: &'static str,
+    message: String,
+    mend: Option<String>,
+}
+
+impl Finding {
+    fn well(what: &'static str, message: impl Into<String>) -> Finding {
+        Finding { severity: FindingSeverity::Well, what, message: message.into(), mend: None }
+    }
+
+    fn warning(what: &'static str, message: impl Into<String>, mend: impl Into<String>) -> Finding {
+        Finding { severity: FindingSeverity::Warning, ..Finding::wrong(what, message, mend) }
+    }
+
+    fn wrong(what: &'static str, message: impl Into<String>, mend: impl Into<String>) -> Finding {
+        let (message, mend) = (message.into(), Some(mend.into()));
+        Finding { severity: FindingSeverity::Wrong, what, message, mend }
+    }
+
+    fn unseen(what: &'static str, message: impl Into<String>, mend: impl Into<String>) -> Finding {
+        Finding { severity: FindingSeverity::Unseen, ..Finding::wrong(what, message, mend) }
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mark = match self.severity {
+            FindingSeverity::Well => "well ",
+            FindingSeverity::Warning => "look ",
+            FindingSeverity::Wrong => "WRONG",
+            FindingSeverity::Unseen => "?    ",
+        };
+        writeln!(f, "{mark}  {}: {}", self.what, self.message)?;
+        self.mend.iter().try_for_each(|mend| writeln!(f, "       mend: {mend}"))
+    }
 }

@@ -9,14 +9,14 @@ use serde_json::{Value, json};
 
 use super::CliResult;
 use super::admin_client::{AdminArgs, AdminFailure};
-use super::ask::attribute;
-use super::status::name;
+use super::status::{held, name};
+use super::verbs::KeyArgs;
 use crate::admin::{
     FleetKeyKind, FleetKeyStatus, FleetPage, FleetRuleStatus, FleetSummary, NamedCounts, RedisNodeStatus,
     ReserveStatus,
 };
 use crate::engine::ReserveView;
-use crate::trace::table::{TextTable, count};
+use crate::trace::summary::{TextTable, count};
 
 /// Shows how this host stands with those that it shares budgets with
 #[derive(Clone, Debug, clap::Args)]
@@ -40,16 +40,11 @@ enum Show {
 
 #[derive(Clone, Debug, clap::Args)]
 struct FleetKeyArgs {
-    /// The rule: [DOMAIN/]RULE
-    rule: String,
-    /// The key: every attribute that the rule counts by
-    #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
-    attributes: Vec<(String, String)>,
+    #[command(flatten)]
+    key: KeyArgs,
     /// As JSON
     #[arg(long)]
     json: bool,
-    #[command(flatten)]
-    admin: AdminArgs,
 }
 
 const HELP: &str = "\
@@ -66,9 +61,8 @@ Exit codes: 0 shown; 1 the daemon does not answer, or the rule shares no budget;
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
     let shown = match &args.show {
         None => shown(args.admin.client().get_json("/fleet")?, args.json, page),
-        Some(Show::Show(key)) => {
-            let asked = json!({"rule": key.rule, "key": key.attributes});
-            shown(key.admin.client().post("/fleet/key", &asked)?, key.json, of_key)
+        Some(Show::Show(FleetKeyArgs { key, json })) => {
+            shown(key.admin.client().post("/fleet/key", &json!(key))?, *json, of_key)
         }
     };
     write!(out, "{}", shown?)?;
@@ -126,7 +120,7 @@ fn page(fleet: &FleetPage) -> String {
     parts.extend(nodes(&fleet.nodes));
     parts.extend(rules(&fleet.rules));
     parts.extend(reserves(&fleet.reserves));
-    let held = super::switch::held(false, &fleet.overrides);
+    let held = held(false, &fleet.overrides);
     parts.extend((!held.is_empty()).then(|| held.join("\n")));
     parts.extend(counts(fleet));
     parts.join("\n\n") + "\n"

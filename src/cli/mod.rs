@@ -6,27 +6,20 @@ mod ask;
 mod bench;
 pub mod check;
 mod client;
-mod command;
 mod dashboard;
+mod describe;
 mod doctor;
 mod explain;
 mod fleet;
 mod generate;
-mod healthcheck;
-mod key;
-mod lease_keeper;
-mod limit_json;
-mod read_rules;
 mod record;
-mod reload;
 pub mod replay;
-mod shed_words;
 mod signals;
 mod status;
 mod suggest;
-mod switch;
 mod test;
 mod top;
+mod verbs;
 
 use std::fmt::Display;
 use std::io::{self, Write};
@@ -68,13 +61,13 @@ enum Command {
     Top(top::Args),
     Dashboard(dashboard::Args),
     Fleet(fleet::Args),
-    Reload(reload::Args),
-    Healthcheck(healthcheck::Args),
-    Switch(switch::Args),
-    Block(key::BlockArgs),
-    Unblock(key::UnblockArgs),
+    Reload(verbs::ReloadArgs),
+    Healthcheck(verbs::HealthArgs),
+    Switch(verbs::SwitchArgs),
+    Block(verbs::BlockArgs),
+    Unblock(verbs::UnblockArgs),
     /// Has one key of a rule counted afresh, and frees it; leases stay
-    Reset(key::KeyArgs),
+    Reset(verbs::KeyArgs),
     Bench(bench::Args),
     Doctor(doctor::Args),
     Gen(generate::Args),
@@ -112,9 +105,9 @@ pub fn run() -> ExitCode {
         Command::Top(args) => top::run(args, &mut out),
         Command::Dashboard(args) => dashboard::run(args, &mut out),
         Command::Fleet(args) => fleet::run(args, &mut out),
-        Command::Reload(args) => reload::run(args, &mut out),
-        Command::Healthcheck(args) => healthcheck::run(args, &mut out),
-        Command::Switch(args) => switch::run(args, &mut out),
+        Command::Reload(args) => args.run(&mut out),
+        Command::Healthcheck(args) => args.run(&mut out),
+        Command::Switch(args) => args.run(&mut out),
         Command::Block(args) => args.run(&mut out),
         Command::Unblock(args) => args.run(&mut out),
         Command::Reset(args) => args.reset(&mut out),

@@ -1,25 +1,26 @@
 //! `tidegate record`: records the requests of a daemon as a trace for `tidegate replay`.
 
-mod feed;
-mod sink;
-
+use std::fs::{File, OpenOptions};
 use std::io::{self, IsTerminal, Write};
-use std::path::PathBuf;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
-use indicatif::{ProgressBar, ProgressDrawTarget};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Deserialize;
 use serde_json::json;
+use tokio::io::AsyncReadExt;
+use tokio::net::UnixStream;
 
 use super::admin_client::AdminArgs;
 use super::signals::CaughtSignals;
-use super::switch::whole_seconds;
+use super::verbs::seconds;
 use super::{CliResult, failed, usage};
 use crate::clock::read_boot_nanos;
 use crate::daemon::{log, settings_file};
-use crate::trace::table::counted;
-use feed::{Feed, FeedItem, FeedReport};
-use sink::Sink;
+use crate::trace::summary::counted;
 
 /// Records the requests that the daemon judges as a trace for `tidegate replay`
 ///
@@ -30,8 +31,8 @@ use sink::Sink;
 #[command(after_help = HELP)]
 pub(super) struct Args {
     /// For how long, 24h at most; Ctrl-C ends it before
-    #[arg(long = "for", value_name = "TIME", value_parser = humantime::parse_duration)]
-    lasts: Duration,
+    #[arg(long = "for", value_name = "TIME", value_parser = seconds)]
+    lasts: u64,
     /// Where to: a file that is not there yet, or - for standard output
     #[arg(long, value_name = "FILE", default_value = "-")]
     out: PathBuf,
@@ -62,7 +63,7 @@ went, or the trace cannot be written, with the reason; 2 wrong usage.";
 
 enum End {
     /// Its time is over.
-    Time(FeedReport),
+    Time,
     /// A signal of the user.
     ByHand,
     /// The size limit.
@@ -72,10 +73,10 @@ enum End {
 }
 
 pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
-    let Some(seconds) = whole_seconds(args.lasts).filter(|seconds| *seconds <= SECONDS_MAX) else {
+    if args.lasts > SECONDS_MAX {
         return Err(usage("--for takes one second at least and 24h at most"));
-    };
-    let asked = json!({"for_s": seconds, "domain": args.domain, "clear": args.clear});
+    }
+    let asked = json!({"for_s": args.lasts, "domain": args.domain, "clear": args.clear});
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     // From here on, a signal ends the recording with a whole trace.
     let signals =
@@ -89,12 +90,12 @@ pub(super) fn run(args: &Args, out: &mut dyn Write) -> CliResult {
             return Err(failure.into());
         }
     };
-    let mut progress = RecordProgress::new(args.lasts, sink.is_terminal());
+    let mut progress = RecordProgress::new(Duration::from_secs(args.lasts), sink.is_terminal());
     let (end, last) = runtime.block_on(async {
         let feed = Feed::new(stream, came)?;
         record(feed, signals, &mut sink, &mut progress).await
     })?;
-    progress.end();
+    progress.line.finish_and_clear();
     sink.flush()?;
     tell(&end, &last, &sink, args);
     Ok(if matches!(end, End::Cut) { ExitCode::FAILURE } else { ExitCode::SUCCESS })
@@ -122,9 +123,9 @@ async fn record(
             }
             FeedItem::Report(report) => {
                 progress.show(sink.lines, &report);
-                last = report.clone();
-                if report.ended {
-                    return Ok((End::Time(report), last));
+                last = report;
+                if last.ended {
+                    return Ok((End::Time, last));
                 }
             }
             FeedItem::End => return Ok((End::Cut, last)),
@@ -137,12 +138,12 @@ fn tell(end: &End, last: &FeedReport, sink: &Sink<'_>, args: &Args) {
     let lines = counted(sink.lines, "line");
     let to = if sink.is_file() { format!(" to {}", args.out.display()) } else { String::new() };
     let why = match end {
-        End::Time(_) | End::ByHand => String::new(),
+        End::Time | End::ByHand => String::new(),
         End::Full => "; as much as --max-size lets it write".to_owned(),
         End::Cut => "; the daemon ended it before its time: what is written is a whole trace".to_owned(),
     };
     log::plainly(&format!("recorded {lines}{to}{why}"));
-    let FeedReport { dropped, left_out, .. } = *last;
+    let FeedReport { dropped, left_out, rules_changed, .. } = *last;
     for (number, noun, what) in [
         (dropped, "line", "dropped: it came faster than it was written, and the trace has holes"),
         (left_out, "request", "left out: hashed it would be longer than a request may be"),
@@ -151,7 +152,7 @@ fn tell(end: &End, last: &FeedReport, sink: &Sink<'_>, args: &Args) {
             log::plainly(&format!("warning: {} {what}", counted(number, noun)));
         }
     }
-    if matches!(end, End::Time(report) if report.rules_changed) {
+    if rules_changed {
         log::plainly("warning: the rules changed meanwhile: a replay judges all of it by one set");
     }
 }
@@ -164,8 +165,9 @@ fn size(text: &str) -> Result<u64, String> {
 /// The longest recording that the daemon allows.
 const SECONDS_MAX: u64 = 24 * 3_600;
 
+/// A line on standard error, if that is a terminal.
 struct RecordProgress {
-    line: Option<ProgressBar>,
+    line: ProgressBar,
     begin_nanos: u64,
     lasts: Duration,
 }
@@ -173,26 +175,240 @@ struct RecordProgress {
 impl RecordProgress {
     /// `in_the_way`: the trace itself goes to the same terminal.
     fn new(lasts: Duration, in_the_way: bool) -> RecordProgress {
-        let wanted = !in_the_way && std::io::stderr().is_terminal();
-        let line = wanted.then(|| ProgressBar::with_draw_target(None, ProgressDrawTarget::stderr()));
+        let target = if in_the_way { ProgressDrawTarget::hidden() } else { ProgressDrawTarget::stderr() };
+        let line = ProgressBar::with_draw_target(None, target).with_style(ProgressStyle::default_spinner());
         RecordProgress { line, begin_nanos: read_boot_nanos(), lasts }
     }
 
     /// Updates the line; called every second.
     fn show(&self, lines: u64, report: &FeedReport) {
-        let Some(line) = &self.line else { return };
         let passed = Duration::from_nanos(read_boot_nanos().saturating_sub(self.begin_nanos));
         let left = Duration::from_secs(self.lasts.saturating_sub(passed).as_secs());
-        let left = humantime::format_duration(left);
-        let lines = counted(lines, "line");
-        line.set_style(indicatif::ProgressStyle::default_spinner());
-        line.set_message(format!("{lines}, {} dropped, {left} left; Ctrl-C ends it", report.dropped));
-        line.tick();
+        let (left, lines) = (humantime::format_duration(left), counted(lines, "line"));
+        self.line.set_message(format!("{lines}, {} dropped, {left} left; Ctrl-C ends it", report.dropped));
+        self.line.tick();
+    }
+}
+
+struct Feed {
+    stream: UnixStream,
+    buffer: Vec<u8>,
+}
+
+enum FeedItem {
+    /// Whole lines.
+    Lines(Vec<u8>),
+    Report(FeedReport),
+    End,
+}
+
+/// The daemon's report on the recording.
+#[derive(Clone, Debug, Default, Deserialize)]
+struct FeedReport {
+    /// Lines dropped because the recording could not keep up.
+    dropped: u64,
+    /// Requests left out because hashing would make them longer than a request may be.
+    left_out: u64,
+    #[serde(default)]
+    ended: bool,
+    #[serde(default)]
+    rules_changed: bool,
+}
+
+#[derive(Deserialize)]
+struct ReportLine {
+    report: FeedReport,
+}
+
+impl Feed {
+    fn new(stream: StdUnixStream, came: Vec<u8>) -> io::Result<Feed> {
+        stream.set_nonblocking(true)?;
+        Ok(Feed { stream: UnixStream::from_std(stream)?, buffer: came })
     }
 
-    fn end(&self) {
-        if let Some(line) = &self.line {
-            line.finish_and_clear();
+    /// Returns the next part. Cancellation loses nothing.
+    async fn next(&mut self) -> io::Result<FeedItem> {
+        loop {
+            if let Some(came) = self.buffered()? {
+                return Ok(came);
+            }
+            if self.buffer.len() > LINE_BYTES_MAX {
+                return Err(not_understood());
+            }
+            self.buffer.reserve(READ_BYTES);
+            let read = tokio::time::timeout(PATIENCE, self.stream.read_buf(&mut self.buffer)).await;
+            match read {
+                // An incomplete line is dropped.
+                Ok(Ok(0)) => return Ok(FeedItem::End),
+                Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionReset => return Ok(FeedItem::End),
+                Ok(Ok(_)) => {}
+                Ok(Err(error)) => return Err(error),
+                Err(_) => return Ok(FeedItem::End),
+            }
         }
+    }
+
+    /// Takes the lines up to the next report from the buffer, or the report if it is next.
+    fn buffered(&mut self) -> io::Result<Option<FeedItem>> {
+        let mut end = 0;
+        for line in self.buffer.split_inclusive(|byte| *byte == b'\n').filter(|line| line.ends_with(b"\n")) {
+            if line.starts_with(REPORT) {
+                if end > 0 {
+                    break;
+                }
+                let length = line.len();
+                let report = serde_json::from_slice::<ReportLine>(line).map_err(|_| not_understood())?.report;
+                self.buffer.drain(..length);
+                return Ok(Some(FeedItem::Report(report)));
+            }
+            end += line.len();
+        }
+        if end == 0 {
+            return Ok(None);
+        }
+        let rest = self.buffer.split_off(end);
+        Ok(Some(FeedItem::Lines(std::mem::replace(&mut self.buffer, rest))))
+    }
+}
+
+fn not_understood() -> io::Error {
+    io::Error::other("what comes is not a recording of this tidegate: is the daemon of another version?")
+}
+
+/// Prefix of a report; no trace line begins with it.
+const REPORT: &[u8] = br#"{"report""#;
+
+/// A report comes every second; after this silence the recording ends.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// More than the longest request takes as a line.
+const LINE_BYTES_MAX: usize = 1 << 20;
+
+const READ_BYTES: usize = 64 * 1_024;
+
+struct Sink<'o> {
+    to: To<'o>,
+    bytes_max: u64,
+    bytes: u64,
+    lines: u64,
+}
+
+enum To<'o> {
+    Standard(&'o mut dyn Write),
+    /// A file created here.
+    File(PathBuf, File),
+    /// An existing pipe or device.
+    Other(File),
+}
+
+impl<'o> Sink<'o> {
+    /// Opens the output; `-` is standard output. Creates a file, but never overwrites one.
+    fn open(path: &Path, out: &'o mut dyn Write, bytes_max: u64) -> io::Result<Sink<'o>> {
+        let to = if path.as_os_str() == "-" {
+            To::Standard(out)
+        } else {
+            match OpenOptions::new().write(true).create_new(true).mode(MODE).open(path) {
+                Ok(file) => To::File(path.to_owned(), file),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists && is_no_file(path) => {
+                    To::Other(OpenOptions::new().write(true).open(path)?)
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    let message = "it is there already, and is not written over: name another, or remove it";
+                    return Err(io::Error::new(error.kind(), message));
+                }
+                Err(error) => return Err(error),
+            }
+        };
+        Ok(Sink { to, bytes_max, bytes: 0, lines: 0 })
+    }
+
+    /// Writes as many whole lines as fit. Returns whether all did.
+    fn write(&mut self, lines: &[u8]) -> io::Result<bool> {
+        let room = usize::try_from(self.bytes_max - self.bytes).unwrap_or(usize::MAX);
+        let fits = match lines.get(..room) {
+            None => lines,
+            Some(first) => {
+                let end = first.iter().rposition(|byte| *byte == b'\n').map_or(0, |last| last + 1);
+                lines.get(..end).unwrap_or_default()
+            }
+        };
+        let written = match &mut self.to {
+            To::Standard(out) => out.write_all(fits).and_then(|()| out.flush()),
+            To::File(_, file) | To::Other(file) => file.write_all(fits),
+        };
+        if let (Err(_), To::File(_, file)) = (&written, &self.to) {
+            // After an error such as a full disk, cut off a partial line.
+            let _ = file.set_len(self.bytes);
+        }
+        written?;
+        self.bytes += fits.len() as u64;
+        self.lines += fits.iter().filter(|byte| **byte == b'\n').count() as u64;
+        Ok(fits.len() == lines.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        match &mut self.to {
+            To::Standard(out) => out.flush(),
+            To::File(_, file) | To::Other(file) => file.flush(),
+        }
+    }
+
+    /// Removes the file, after a recording that did not start.
+    fn discard(self) {
+        if let To::File(path, _) = self.to {
+            let _ = std::fs::remove_file(path);
+        }
+    }
+
+    fn is_file(&self) -> bool {
+        matches!(self.to, To::File(..))
+    }
+
+    /// Whether the lines go to a terminal.
+    fn is_terminal(&self) -> bool {
+        matches!(self.to, To::Standard(_)) && io::stdout().is_terminal()
+    }
+}
+
+/// Whether the path is a pipe, a character device or a socket, which may be written to.
+fn is_no_file(path: &Path) -> bool {
+    let kind = std::fs::metadata(path).map(|metadata| metadata.file_type());
+    kind.is_ok_and(|kind| kind.is_fifo() || kind.is_char_device() || kind.is_socket())
+}
+
+/// Traces show the activity of callers, so only the owner may read them.
+const MODE: u32 = 0o600;
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use super::Sink;
+
+    #[test]
+    fn a_trace_ends_with_the_last_line_that_fits() {
+        for (room, written) in
+            [(0, ""), (3, ""), (4, "abc\n"), (8, "abc\n"), (9, "abc\ndefg\n"), (99, "abc\ndefg\n")]
+        {
+            let mut out = Vec::new();
+            let mut sink = Sink::open("-".as_ref(), &mut out, room).unwrap();
+            assert_eq!(sink.write(b"abc\ndefg\n").unwrap(), written == "abc\ndefg\n", "{room}");
+            assert_eq!(sink.lines, written.lines().map(|_| 1).sum::<u64>());
+            drop(sink);
+            assert_eq!(String::from_utf8(out).unwrap(), written, "{room}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_its_owners_and_none_that_is_there_is_written_over() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("trace.jsonl");
+        let sink = Sink::open(&path, &mut std::io::sink(), 9).map(drop);
+        sink.unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let mut out = std::io::sink();
+        let Err(error) = Sink::open(&path, &mut out, 9) else { panic!("it is there") };
+        assert!(error.to_string().contains("name another, or remove it"), "{error}");
+        assert!(Sink::open("/dev/null".as_ref(), &mut out, 9).is_ok());
     }
 }

@@ -11,12 +11,11 @@ use super::{CliError, CliResult, failed, usage};
 use crate::daemon::log;
 use crate::rules::{self, Domain, shown};
 use crate::state::AtomicFile;
-use crate::trace::decisions::Decisions;
-use crate::trace::failure::TraceFailure;
+use crate::trace::event::TraceFailure;
 use crate::trace::player::Player;
 use crate::trace::recording::{RecordedTrace, TraceFormat, directory, is_dash};
 use crate::trace::report::{self, ReportNames};
-use crate::trace::stage::ReplayStage;
+use crate::trace::stage::{Decisions, ReplayStage};
 use crate::trace::summary::PlayedCounts;
 
 /// Judges a recorded or invented trace by the rules of a directory, in virtual time

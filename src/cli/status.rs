@@ -9,10 +9,9 @@ use serde_json::Value;
 use super::CliResult;
 use super::admin_client::AdminArgs;
 use super::fleet::{age, dash, goes_by, in_a_line};
-use super::switch::held;
-use crate::admin::{DaemonStatus, RuleStatus};
+use crate::admin::{ActiveSwitchesStatus, DaemonStatus, RuleStatus};
 use crate::engine::{Caller, PoolView, ReserveView};
-use crate::trace::table::{TextTable, count};
+use crate::trace::summary::{TextTable, count};
 
 /// Shows how the daemon is, on one page
 #[derive(Clone, Debug, clap::Args)]
@@ -151,6 +150,37 @@ fn callers(heading: &str, callers: &[Caller]) -> Option<String> {
 /// Replaces control characters, so that a caller's text cannot move the cursor.
 fn printable(text: &str) -> String {
     text.replace(char::is_control, "\u{fffd}")
+}
+
+/// Returns the active switches and blocks, one line each.
+pub(super) fn held(off: bool, held: &ActiveSwitchesStatus) -> Vec<String> {
+    let mut lines = Vec::new();
+    if off {
+        lines.push("EVERYTHING IS ALLOWED: a file called `disable` says so".to_owned());
+    }
+    let until = |until: &Option<String>| until.as_ref().map(|at| format!(" until {at}")).unwrap_or_default();
+    let on_all_hosts = |fleet: bool| if fleet { " on all hosts" } else { "" };
+    for switch in &held.switches {
+        let (rule, mode, holds) =
+            (switch.rule.as_deref().unwrap_or("everything"), &switch.mode, &switch.holds);
+        let without = match &switch.written {
+            Some(written) => format!("without it: {written}"),
+            None => "no rule is called so now: it waits".to_owned(),
+        };
+        let milder = match (switch.is_last, holds == mode) {
+            (Some(false), _) => "; what was said later holds".to_owned(),
+            (_, true) => String::new(),
+            (_, false) => format!("; the daemon's mode makes it {holds}"),
+        };
+        let (until, by, fleet) = (until(&switch.until), &switch.by, on_all_hosts(switch.fleet));
+        lines.push(format!("switched  {rule}: {mode}{fleet}{until}, by {by} ({without}){milder}"));
+    }
+    for block in &held.blocks {
+        let (rule, key, by) = (&block.rule, block.text.as_ref().unwrap_or(&block.key), &block.by);
+        let (fleet, until) = (on_all_hosts(block.fleet), until(&block.until));
+        lines.push(format!("blocked   {rule}: {key}{fleet}{until}, by {by}"));
+    }
+    lines
 }
 
 /// Returns the name of a rule with its domain.

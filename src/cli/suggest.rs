@@ -2,29 +2,24 @@
 
 mod census;
 mod demand;
-mod need;
 mod proposal;
-mod round;
-mod trial;
-mod window;
 
+use std::fmt;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use super::{CliError, CliResult, OutputFormat, failed, usage};
 use crate::engine::{Op, Request, UNIT_REQUESTS};
 use crate::state::write_whole;
-use crate::trace::event::{Action, EventConsumer, TraceEvent};
-use crate::trace::failure::TraceFailure;
+use crate::trace::event::{Action, EventConsumer, TraceEvent, TraceFailure};
 use crate::trace::recording::{RecordedTrace, TraceFormat, is_dash};
 use crate::trace::spread::quantile;
 use crate::trace::summary::PlayedCounts;
 use census::Census;
-use demand::Demand;
-use need::BurstNeeds;
-use proposal::{SHARES, SHARES_FINER, Suggestions};
-use window::WholeSecondsWindow;
+use demand::{BurstNeeds, Demand};
+use proposal::{SHARES, SHARES_FINER, Suggestions, TrialResult, judge, readable};
 
 /// Proposes limits for a trace from the spread of its callers, and prints how much each would refuse
 ///
@@ -39,7 +34,7 @@ pub(super) struct Args {
     #[arg(long, value_name = "ATTRIBUTE[,ATTRIBUTE]")]
     key: Vec<String>,
     /// The time in which a caller's requests are counted; may be said again [default: 1s, 1m and 1h, as the trace allows]
-    #[arg(long, value_name = "TIME", value_parser = window::parse)]
+    #[arg(long, value_name = "TIME", value_parser = parse_window)]
     window: Vec<WholeSecondsWindow>,
     /// Of each key and window only the strictest limit that refuses at most such a share of the requests
     #[arg(long, value_name = "SHARE", value_parser = percent)]
@@ -91,7 +86,7 @@ fn suggest(args: &Args) -> Result<Suggestions, CliError> {
     let PlayedCounts { lines, span, mut remarks } = play(args, &mut census)?;
     let domain = census.domain(args.domain.as_deref()).map_err(failed)?;
     let keys = census.keys(&domain, &args.key, &mut remarks).map_err(failed)?;
-    let windows = window::choose(&args.window, span, &mut remarks).map_err(failed)?;
+    let windows = choose_windows(&args.window, span, &mut remarks).map_err(failed)?;
 
     let mut demand = Demand::new(&domain, &keys, &windows);
     play(args, &mut demand)?;
@@ -102,12 +97,12 @@ fn suggest(args: &Args) -> Result<Suggestions, CliError> {
     if proposals.is_empty() {
         return Err(failed("no request costs anything in the unit `requests`: there is nothing to limit"));
     }
-    let proposals = trial::readable(proposals, &mut remarks);
+    let proposals = readable(proposals, &mut remarks);
     if proposals.is_empty() {
         return Err(failed(remarks.join("\n")));
     }
 
-    let judged = trial::judge(args, &domain, proposals, &mut remarks)?;
+    let judged = judge(args, &domain, proposals, &mut remarks)?;
     let shown = match args.refuse_at_most {
         Some(most) => strictest(judged, most),
         None => judged,
@@ -122,8 +117,8 @@ fn suggest(args: &Args) -> Result<Suggestions, CliError> {
 }
 
 /// Keeps, for each key and window, the strictest proposal that refuses at most this share of its requests.
-fn strictest(judged: Vec<trial::TrialResult>, most: f64) -> Vec<trial::TrialResult> {
-    let mut strictest: Vec<trial::TrialResult> = Vec::new();
+fn strictest(judged: Vec<TrialResult>, most: f64) -> Vec<TrialResult> {
+    let mut strictest: Vec<TrialResult> = Vec::new();
     for judged in judged.into_iter().filter(|judged| judged.share() <= most) {
         // Proposals are ordered: later ones are looser.
         if !strictest.iter().any(|known| known.proposal.is_like(&judged.proposal)) {
@@ -172,3 +167,99 @@ fn percent(text: &str) -> Result<f64, String> {
 const ACCESS_LOG_DOMAIN: &str = "web";
 
 const EVERYBODY_READS: u32 = 0o644;
+
+/// A window of whole seconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct WholeSecondsWindow {
+    seconds: u64,
+}
+
+/// Units of rates, longest first.
+const UNITS: [(u64, &str); 4] = [(86_400, "day"), (3_600, "h"), (60, "min"), (1, "s")];
+
+impl WholeSecondsWindow {
+    fn nanos(self) -> u64 {
+        self.seconds.saturating_mul(NANOS_PER_SECOND)
+    }
+
+    fn seconds(self) -> u64 {
+        self.seconds
+    }
+
+    /// Returns a span such as `15m`.
+    fn length(self) -> String {
+        humantime::format_duration(Duration::from_secs(self.seconds)).to_string()
+    }
+}
+
+/// As in a rate: `s`, `15min`.
+impl fmt::Display for WholeSecondsWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let unit = UNITS.iter().find(|(seconds, _)| self.seconds.is_multiple_of(*seconds));
+        let (seconds, name) = unit.copied().unwrap_or((1, "s"));
+        match self.seconds / seconds {
+            1 => f.write_str(name),
+            times => write!(f, "{times}{name}"),
+        }
+    }
+}
+
+/// Parses `1s`, `15m` or `15min`, `1h`, `1d` or `1day`.
+fn parse_window(text: &str) -> Result<WholeSecondsWindow, String> {
+    let span = humantime::parse_duration(text).ok();
+    let seconds = span.filter(|span| span.subsec_nanos() == 0).map(|span| span.as_secs());
+    match seconds {
+        Some(seconds) if (1..=WINDOW_SECONDS_MAX).contains(&seconds) => Ok(WholeSecondsWindow { seconds }),
+        _ => Err("write whole seconds up to 31 days, such as 1s, 15m, 1h or 1d".to_owned()),
+    }
+}
+
+/// Returns the requested windows; by default those of which the trace has enough.
+fn choose_windows(
+    asked: &[WholeSecondsWindow],
+    span: Duration,
+    remarks: &mut Vec<String>,
+) -> Result<Vec<WholeSecondsWindow>, String> {
+    let long = humantime::format_duration(Duration::from_secs(span.as_secs()));
+    let times = |window: &WholeSecondsWindow| span.as_nanos() / u128::from(window.nanos());
+    if let Some(longer) = asked.iter().find(|window| times(window) == 0) {
+        return Err(format!(
+            "the trace is {long} long, less than one window of {}: take a longer trace or a shorter --window",
+            longer.length()
+        ));
+    }
+    for window in asked.iter().filter(|window| times(window) < WINDOWS_MIN) {
+        remarks.push(format!(
+            "the trace is {long} long and has few windows of {}: what is busy in them may be chance",
+            window.length()
+        ));
+    }
+    if !asked.is_empty() {
+        return Ok(asked.to_vec());
+    }
+    let (enough, few): (Vec<WholeSecondsWindow>, Vec<WholeSecondsWindow>) = USUAL_SECONDS
+        .map(|seconds| WholeSecondsWindow { seconds })
+        .into_iter()
+        .partition(|window| times(window) >= WINDOWS_MIN);
+    if enough.is_empty() {
+        return Err(format!(
+            "the trace is {long} long, and nothing can be said from less than {WINDOWS_MIN} s: take a longer trace, or \
+             name a --window that is shorter than it"
+        ));
+    }
+    for window in few {
+        remarks.push(format!("no limit by windows of {}: the trace is only {long} long", window.length()));
+    }
+    Ok(enough)
+}
+
+/// The most common windows in rules.
+const USUAL_SECONDS: [u64; 3] = [1, 60, 3_600];
+
+/// With fewer windows, the busiest may be chance.
+const WINDOWS_MIN: u128 = 10;
+
+/// The longest useful window of a token bucket, 31 days.
+const WINDOW_SECONDS_MAX: u64 = 31 * 86_400;
+
+const NANOS_PER_SECOND: u64 = 1_000_000_000;

@@ -4,7 +4,6 @@ mod expected;
 mod line;
 mod play;
 mod suite;
-mod words;
 
 use std::io::Write;
 use std::path::PathBuf;

@@ -12,13 +12,12 @@ use serde_json::{Value, json};
 
 use super::admin_client::AdminArgs;
 use super::fleet::in_a_line;
-use super::status::{name, pools_and_callers};
-use super::switch::held;
+use super::status::{held, name, pools_and_callers};
 use super::{CliError, CliResult, usage};
 use crate::admin::{DaemonStatus, RuleStatus};
 use crate::clock::read_boot_nanos;
 use crate::engine::RuleTotals;
-use crate::trace::table::{TextTable, count};
+use crate::trace::summary::{TextTable, count};
 
 /// Shows the busiest rules, callers and pools, each second anew
 #[derive(Clone, Debug, clap::Args)]

@@ -110,11 +110,16 @@ impl RestorePlan<'_> {
 }
 
 impl RestoredState {
+    /// Returns the state directory, unless there is none or another daemon uses it.
+    fn own_directory(&mut self) -> Option<&mut Directory> {
+        let directory = self.directory.as_mut()?;
+        if directory.is_anothers() { None } else { Some(directory) }
+    }
+
     /// Returns the file of the last good rules, if this daemon stores state.
     pub(super) fn last_good_rules(&mut self) -> Option<LastGood> {
-        let directory = self.directory.as_mut()?;
         let record = Arc::clone(&self.record);
-        (!directory.is_anothers()).then(|| LastGood::at(directory, StateFile::Rules, record))
+        Some(LastGood::at(self.own_directory()?, StateFile::Rules, record))
     }
 
     /// Returns the proof of the rules, which are proven after `after`, with its file if crashes are recorded.
@@ -132,10 +137,7 @@ impl RestoredState {
 
     /// Returns the file of switches and blocks, if this daemon stores state.
     pub(super) fn orders(&mut self) -> Option<PathBuf> {
-        let directory = self.directory.as_mut()?;
-        if directory.is_anothers() {
-            return None;
-        }
+        let directory = self.own_directory()?;
         // Keys blocked by hand are stored as digests, so their secret must survive any end of this daemon.
         // The writer of the tables reports errors of writing it.
         let _ = directory.prepare();
@@ -143,13 +145,11 @@ impl RestoredState {
     }
 
     pub(super) fn fleet_identity(&mut self) -> Option<SmallFile> {
-        let directory = self.directory.as_mut()?;
-        (!directory.is_anothers()).then(|| directory.fleet_identity())
+        Some(self.own_directory()?.fleet_identity())
     }
 
     pub(super) fn fleet_overrides(&mut self) -> Option<SmallFile> {
-        let directory = self.directory.as_mut()?;
-        (!directory.is_anothers()).then(|| directory.fleet_overrides())
+        Some(self.own_directory()?.fleet_overrides())
     }
 
     /// Sets that document aside, as the fleet secret does not authenticate it.

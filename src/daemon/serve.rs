@@ -15,9 +15,9 @@ use super::helpers::Helpers;
 use super::log_queue::LogQueue;
 use super::operator_control::{self, SwitchesStore};
 use super::rules_in_force::{RulesInForce, log_problem};
-use super::service_manager::ServiceManager;
+use super::service_manager::{ManagerMessage, ServiceManager};
 use super::settings::{DomainSettings, SETTINGS_FILE, Settings};
-use super::{core_dumps, descriptors, log, passed_socket, restart, signals, watch};
+use super::{descriptors, log, passed_socket, restart, signals, watch};
 use crate::admin::{AdminSocket, AdminState, AdminThread, ChangeLedger, Listeners, ServedSocket};
 use crate::clock::Clock;
 use crate::engine::{Engine, MAPPED_BYTES_MIN};
@@ -142,7 +142,7 @@ fn settings(args: &Args) -> Result<(Settings, Vec<Problem>), Vec<Problem>> {
 
 fn serve(args: &Args, settings: &Settings, queue: &Arc<LogQueue>) -> Result<(), ServeFailure> {
     sys::return_freed_memory(MAPPED_BYTES_MIN);
-    core_dumps::forbid();
+    descriptors::forbid_core_dumps();
     sys::ignore_file_size_signal();
     let listener = listen(settings)?;
     let socket = ServedSocket { path: listener.path().to_owned(), identity: listener.identity() };
@@ -301,11 +301,11 @@ fn listen(settings: &Settings) -> Result<Listener, ServeFailure> {
 /// Notifies the service manager when the daemon serves, and when it stops.
 async fn keep_told(manager: ServiceManager, pulse: Arc<ThreadHealth>, shutdown: CancellationToken) {
     tokio::select! {
-        () = pulse.wait_until_serving() => manager.serving(),
+        () = pulse.wait_until_serving() => manager.say(ManagerMessage::Serving),
         () = shutdown.cancelled() => {}
     }
     shutdown.cancelled().await;
-    manager.stopping();
+    manager.say(ManagerMessage::Stopping);
 }
 
 /// Without the sampler, pools are judged by their busy slots alone.

@@ -18,8 +18,10 @@ pub(super) struct ServiceManager {
     words: Option<Sender<ManagerMessage>>,
 }
 
+/// A notification to the service manager.
 #[derive(Debug)]
-enum ManagerMessage {
+pub(super) enum ManagerMessage {
+    /// Every thread serves.
     Serving,
     /// Begun at this time of the monotonic clock, in µs.
     Reloading(u64),
@@ -60,26 +62,9 @@ impl ServiceManager {
         ServiceManager { words: Some(words) }
     }
 
-    /// Notifies that every thread serves.
-    pub(super) fn serving(&self) {
-        self.say(ManagerMessage::Serving);
-    }
-
     /// Notifies that the rules are being read again on request.
     pub(super) fn reloading(&self) {
         self.say(ManagerMessage::Reloading(read_monotonic_micros()));
-    }
-
-    pub(super) fn reloaded(&self) {
-        self.say(ManagerMessage::Reloaded);
-    }
-
-    pub(super) fn status(&self, line: String) {
-        self.say(ManagerMessage::Status(line));
-    }
-
-    pub(super) fn stopping(&self) {
-        self.say(ManagerMessage::Stopping);
     }
 
     /// Waits up to [`LAST_WORDS_MAX`] until all notifications are sent.
@@ -90,7 +75,8 @@ impl ServiceManager {
         let _ = all_said.recv_timeout(LAST_WORDS_MAX);
     }
 
-    fn say(&self, word: ManagerMessage) {
+    /// Queues a notification.
+    pub(super) fn say(&self, word: ManagerMessage) {
         if let Some(words) = &self.words {
             // The thread ends only with the process.
             let _ = words.send(word);

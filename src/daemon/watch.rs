@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::rules_in_force::RulesInForce;
-use super::service_manager::ServiceManager;
+use super::service_manager::{ManagerMessage, ServiceManager};
 use super::watching::DirectoryWatch;
 use crate::admin::ReloadResult;
 use crate::clock::read_boot_nanos;
@@ -83,13 +83,13 @@ impl WatchThread {
                 // Requests from here on follow writes that this reading may miss; they get the next one.
                 let waiting = std::mem::take(&mut *self.bell.waiting.lock());
                 let reloaded = self.rules.reload();
-                self.manager.reloaded();
+                self.manager.say(ManagerMessage::Reloaded);
                 // Fails if the receiver no longer waits.
                 waiting.iter().for_each(|tell| drop(tell.send(reloaded.clone())));
             } else {
                 self.rules.reload_if_outdated();
             }
-            self.manager.status(self.rules.summary());
+            self.manager.say(ManagerMessage::Status(self.rules.summary()));
             self.rules.keep();
             self.await_change();
         }

@@ -4,8 +4,7 @@
 
 use std::path::Path;
 
-use super::control_group::{ControlGroup, Hierarchy, find_group, group_path, read_mounts};
-use super::process_groups::ProcessGroups;
+use super::control_group::{ControlGroup, Hierarchy, ProcessGroups, find_group, group_path, read_mounts};
 use super::pseudofile::Pseudofile;
 use super::signal_error::SignalError;
 use super::usage_window::UsageWindow;

@@ -1,8 +1,11 @@
-//! Identity of this machine, also distinct from a machine whose disk was copied to it.
+//! Identity of this machine, also distinct from a machine whose disk was copied to it; and the resident memory of this
+//! process.
 
 use std::fs;
 use std::io::Read;
 use std::path::Path;
+
+use super::pseudofile::Pseudofile;
 
 /// Returns the identity marks of this machine as `name=value`: its machine-id, its host name, the addresses of its
 /// network cards. Unreadable marks are left out, as are virtual interfaces, which come and go. `root` is `/` except in
@@ -43,11 +46,24 @@ const BYTES_MAX: u64 = 256;
 
 const CARDS_MAX: usize = 64;
 
+/// Reads the resident memory of the whole process in bytes, including code and shared pages; `None` if it cannot be read.
+/// `root` is `/` except in tests.
+#[must_use]
+pub fn read_resident_bytes(root: &Path) -> Option<u64> {
+    let mut status = Pseudofile::new(root.join("proc/self/status"));
+    let resident = status.parse_with(|status| {
+        let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+        line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1_024)
+    });
+    resident.ok()
+}
+
 #[cfg(test)]
 mod tests {
-    use super::read_machine_marks;
     use std::fs;
     use std::path::Path;
+
+    use super::{read_machine_marks, read_resident_bytes};
 
     fn add_card(root: &Path, name: &str, address: &str, is_card: bool) {
         let directory = root.join("sys/class/net").join(name);
@@ -76,5 +92,23 @@ mod tests {
         assert_eq!(read_machine_marks(root), marks, "a container started");
         add_card(root, "eth1", "02:00:00:00:00:00", true);
         assert_ne!(read_machine_marks(root), marks);
+    }
+
+    #[test]
+    fn reads_vmrss_or_returns_none() {
+        let cases = [
+            ("Name:\ttidegate\nVmHWM:\t    9000 kB\nVmRSS:\t    8192 kB\nRssAnon:\t 1 kB\n", Some(8 << 20)),
+            ("Name:\ttidegate\n", None),
+            ("VmRSS:\t many kB\n", None),
+            ("VmRSS:\t 18446744073709551615 kB\n", None),
+            ("VmRSS:\t 12\n", None),
+        ];
+        for (text, bytes) in cases {
+            let root = tempfile::tempdir().unwrap();
+            fs::create_dir_all(root.path().join("proc/self")).unwrap();
+            fs::write(root.path().join("proc/self/status"), text).unwrap();
+            assert_eq!(read_resident_bytes(root.path()), bytes, "{text}");
+        }
+        assert!(read_resident_bytes(Path::new("/")).is_some_and(|bytes| bytes > 1 << 20), "of this test");
     }
 }

@@ -3,24 +3,17 @@
 
 mod accept_queue;
 mod control_group;
-mod cpu;
 mod cpu_quota;
 mod machine;
 pub mod netlink;
 mod pressure;
-mod process_groups;
 mod pseudofile;
-mod resident;
-mod sampler;
 mod sensors;
 mod signal_error;
-mod sock_diag;
 mod usage_window;
 
-pub use machine::read_machine_marks;
-pub use resident::read_resident_bytes;
-pub use sampler::SignalSampler;
-pub use sensors::SignalSensors;
+pub use machine::{read_machine_marks, read_resident_bytes};
+pub use sensors::{SignalSampler, SignalSensors};
 
 pub use crate::engine::{HostSignals, Listen, SignalSource};
 

@@ -6,8 +6,7 @@ use std::path::{Path, PathBuf};
 
 use tracing::info;
 
-use super::control_group::{Hierarchy, find_group, group_path, read_mounts};
-use super::process_groups::ProcessGroups;
+use super::control_group::{Hierarchy, ProcessGroups, find_group, group_path, read_mounts};
 use super::pseudofile::Pseudofile;
 use super::signal_error::SignalError;
 use super::usage_window::UsageWindow;

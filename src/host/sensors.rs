@@ -1,19 +1,23 @@
 //! Samples all signals that the rules use, when they are due, and logs failures. A failed sample is no sample, never zero.
-//! Time is an argument; no thread is started here.
+//! Time is an argument, except for the sampling thread, which no other thread waits for.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::thread::JoinHandle;
 use std::time::Duration;
+use std::{fmt, io};
 
+use sysinfo::{CpuRefreshKind, System};
 use tracing::{info, warn};
 
-use super::accept_queue::AcceptQueue;
-use super::cpu::Cpu;
+use super::accept_queue::{AcceptQueue, SockDiag};
 use super::cpu_quota::CpuQuota;
 use super::pressure::{Pressure, Resource};
 use super::signal_error::SignalError;
-use super::sock_diag::SockDiag;
+use super::usage_window::UsageWindow;
 use super::{HostSignals, SignalSink, SignalSource};
-use crate::clock::{Now, Timestamp};
+use crate::clock::{Clock, Now, Timestamp};
 
 /// The sensors of all wanted signals.
 #[derive(Debug)]
@@ -172,3 +176,94 @@ const SHARE_INTERVAL: Duration = Duration::from_millis(875);
 
 /// Bounds the log of an application that starts and stops all the time.
 const LOG_INTERVAL_MIN: Duration = Duration::from_secs(10);
+
+/// The CPUs of the machine, all together.
+pub(super) struct Cpu {
+    system: Option<System>,
+    /// Busy time since the first sample, in nanoseconds, averaged over the CPUs.
+    busy_nanos: u64,
+    last: Option<Timestamp>,
+    window: UsageWindow,
+}
+
+impl Cpu {
+    pub(super) fn new() -> Cpu {
+        Cpu { system: System::new().ok(), busy_nanos: 0, last: None, window: UsageWindow::new() }
+    }
+
+    /// Returns the busy share of the time in thousandths; `None` until there are two samples.
+    pub(super) fn read(&mut self, now: Now) -> Result<Option<u32>, SignalError> {
+        let system = self.system.as_mut().ok_or(SignalError::NoCpuTime)?;
+        system.refresh_cpu_specifics(CpuRefreshKind::nothing().with_usage());
+        let percent = system.global_cpu_usage();
+        if system.cpus().is_empty() || !percent.is_finite() {
+            return Err(SignalError::NoCpuTime);
+        }
+        // The first figure is the average since boot.
+        if let Some(last) = self.last.replace(now.at) {
+            let span = u64::try_from(now.at.since(last).as_nanos()).unwrap_or(u64::MAX);
+            let busy = (span / 1_000).saturating_mul(u64::from(to_thousandths(percent)));
+            self.busy_nanos = self.busy_nanos.saturating_add(busy);
+        }
+        Ok(self.window.push(now.at, self.busy_nanos).map(|share| share.thousandths_of(1, 1)))
+    }
+}
+
+impl fmt::Debug for Cpu {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Cpu").field("busy_nanos", &self.busy_nanos).finish_non_exhaustive()
+    }
+}
+
+#[allow(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and 1 000")]
+fn to_thousandths(percent: f32) -> u32 {
+    (percent.clamp(0.0, 100.0) * 10.0).round() as u32
+}
+
+/// Samples signals until it is dropped.
+#[derive(Debug)]
+pub struct SignalSampler {
+    /// Dropped first: the thread exits once this is dropped.
+    stop: Option<SyncSender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl SignalSampler {
+    /// Makes a sampler and the work of its thread. The work ends after the sampler is dropped and the sample in progress,
+    /// whose duration is up to the kernel, is complete.
+    pub fn new(
+        readings: Arc<dyn SignalSink>,
+        clock: Arc<Clock>,
+    ) -> (SignalSampler, impl FnMut() + Send + 'static) {
+        let (stop, stopped) = sync_channel(0);
+        (SignalSampler { stop: Some(stop), thread: None }, move || run(&*readings, &clock, &stopped))
+    }
+
+    /// Starts a sampler on a thread of its own, which is joined when the sampler drops.
+    ///
+    /// # Errors
+    /// The thread cannot be started.
+    pub fn start(readings: Arc<dyn SignalSink>, clock: Arc<Clock>) -> io::Result<SignalSampler> {
+        let (mut sampler, work) = SignalSampler::new(readings, clock);
+        sampler.thread = Some(std::thread::Builder::new().name("readings".into()).spawn(work)?);
+        Ok(sampler)
+    }
+}
+
+impl Drop for SignalSampler {
+    fn drop(&mut self) {
+        self.stop = None;
+        // A panic of the thread has been logged already.
+        let _ = self.thread.take().map(JoinHandle::join);
+    }
+}
+
+fn run(readings: &dyn SignalSink, clock: &Clock, stopped: &Receiver<()>) {
+    let mut sensors = SignalSensors::new(Path::new("/"));
+    loop {
+        sensors.sample(readings, clock.now());
+        if stopped.recv_timeout(sensors.next_pause()) != Err(RecvTimeoutError::Timeout) {
+            return;
+        }
+    }
+}

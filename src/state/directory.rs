@@ -1,6 +1,7 @@
-//! The state directory: its lock, the key of the digests, and the paths of its files. The daemon runs without it if it is
-//! unusable.
+//! The state directory: its lock, the key of the digests, the paths of its files, and statistics of them. The daemon runs
+//! without it if it is unusable.
 
+use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
@@ -8,10 +9,11 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
+use parking_lot::Mutex;
 use rustix::fs::{FlockOperation, flock};
+use serde::{Deserialize, Serialize};
 
 use super::files::{OWNER_ONLY, SmallFile, open_no_follow, open_regular, write_whole};
-use super::record::StateFile;
 use super::snapshot::SnapshotKey;
 
 /// The state directory of one daemon.
@@ -157,3 +159,117 @@ const LOCK: &str = "lock";
 pub const LOCK_WAIT: Duration = Duration::from_millis(1_500);
 
 const LOCK_TRIES: u32 = 75;
+
+/// Statistics of the state directory, for operators.
+#[derive(Debug, Default)]
+pub struct SnapshotStats(Mutex<SnapshotStatus>);
+
+/// Writes of the snapshot, and unusable files.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(default)]
+pub struct SnapshotStatus {
+    /// Snapshots written.
+    pub writes: u64,
+    /// Failed writes.
+    pub failures: u64,
+    /// Unix time of the last snapshot in seconds; 0 if there is none.
+    pub last_write: u64,
+    /// Size of the last snapshot in bytes.
+    pub bytes: u64,
+    /// How often each file was unusable at the start, by its name.
+    pub bad: BTreeMap<String, u64>,
+}
+
+impl Default for SnapshotStatus {
+    fn default() -> SnapshotStatus {
+        let bad = StateFile::ALL.map(|file| (file.name().to_owned(), 0)).into();
+        SnapshotStatus { writes: 0, failures: 0, last_write: 0, bytes: 0, bad }
+    }
+}
+
+/// A file of the state directory that a start reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StateFile {
+    /// The snapshot of the engine.
+    Tables,
+    /// Switches and blocks.
+    Switches,
+    /// The last good rules.
+    Rules,
+    /// The newest fleet overrides.
+    Overrides,
+    /// The last rules under which a daemon ran for a minute.
+    ProvenRules,
+}
+
+impl StateFile {
+    /// All of them.
+    pub const ALL: [StateFile; 5] = [
+        StateFile::Tables,
+        StateFile::Switches,
+        StateFile::Rules,
+        StateFile::Overrides,
+        StateFile::ProvenRules,
+    ];
+
+    /// Returns its name in the directory.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            StateFile::Tables => "tables",
+            StateFile::Switches => "switches",
+            StateFile::Rules => "rules",
+            StateFile::Overrides => "fleet-overrides",
+            StateFile::ProvenRules => "rules-proven",
+        }
+    }
+}
+
+/// Renames an unusable file of the state directory, replacing one that was set aside before. Returns the new path. A file
+/// that cannot be renamed is overwritten by the next write.
+///
+/// # Errors
+/// File system errors.
+pub fn set_aside(path: &Path) -> io::Result<PathBuf> {
+    let aside = path.with_added_extension(ASIDE);
+    std::fs::rename(path, &aside)?;
+    Ok(aside)
+}
+
+/// Renames a file of the state directory as evidence of a crash loop. Returns the new path; `None` if there is no such
+/// file. The evidence of the first loop stays until it is removed by hand; that of the latest loop is kept beside it.
+///
+/// # Errors
+/// File system errors.
+pub fn keep_evidence(path: &Path) -> io::Result<Option<PathBuf>> {
+    let first = path.with_added_extension(EVIDENCE);
+    let aside = if first.exists() { first.with_added_extension("latest") } else { first };
+    match std::fs::rename(path, &aside) {
+        Ok(()) => Ok(Some(aside)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl SnapshotStats {
+    /// Returns the statistics so far.
+    pub fn read(&self) -> SnapshotStatus {
+        self.0.lock().clone()
+    }
+
+    /// Updates the statistics.
+    pub(super) fn update(&self, update: impl FnOnce(&mut SnapshotStatus)) {
+        update(&mut self.0.lock());
+    }
+
+    /// Counts a file that was unusable at the start.
+    pub fn found_bad(&self, file: StateFile) {
+        self.update(|status| *status.bad.entry(file.name().to_owned()).or_default() += 1);
+    }
+}
+
+/// The extension added to an unusable file that is set aside. The last one is kept for inspection.
+pub const ASIDE: &str = "bad";
+
+/// The extension added to a file that is kept as evidence of a crash loop.
+pub const EVIDENCE: &str = "crash-loop";

@@ -4,15 +4,13 @@
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::Duration;
 
 use tracing::{debug, info, warn};
 
-use super::directory::{Directory, DirectoryLock};
+use super::directory::{Directory, DirectoryLock, SnapshotStats, StateFile};
 use super::moment::Moment;
-use super::record::{SnapshotStats, StateFile};
 use super::snapshot::write_tables;
 use crate::clock::{Clock, Micros, Timestamp};
 use crate::engine::Engine;
@@ -107,18 +105,18 @@ impl KeeperWorker {
         match written {
             Ok(bytes) => {
                 let took = clock.now().at.since(now.at);
-                record.writes.fetch_add(1, Ordering::Relaxed);
-                record.bytes.store(bytes, Ordering::Relaxed);
                 let took_micros = Micros::from(took).0;
-                let seconds = u64::try_from(here.unix_nanos).unwrap_or_default() / NANOS_PER_SECOND;
-                record.written_unix_seconds.store(seconds, Ordering::Relaxed);
+                record.update(|status| {
+                    (status.writes, status.bytes) = (status.writes + 1, bytes);
+                    status.last_write = u64::try_from(here.unix_nanos).unwrap_or_default() / NANOS_PER_SECOND;
+                });
                 debug!(bytes, took_micros, "the tables were written");
                 if self.failure_logged_at.take().is_some() {
                     info!(path = %path.display(), "the tables can be written again");
                 }
             }
             Err(ref error) => {
-                record.failures.fetch_add(1, Ordering::Relaxed);
+                record.update(|status| status.failures += 1);
                 let throttled = self.failure_logged_at.is_some_and(|at| now.at.since(at) < LOG_INTERVAL_MIN);
                 if !throttled {
                     self.failure_logged_at = Some(now.at);

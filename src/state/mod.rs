@@ -6,16 +6,16 @@ mod directory;
 mod files;
 mod keeper;
 mod moment;
-mod record;
 mod snapshot;
 mod switches;
 
 pub use crashes::{CRASH_LOOP_ENDS, CRASH_LOOP_SPAN, Crashes};
-pub use directory::{Directory, LOCK_WAIT};
+pub use directory::{
+    ASIDE, Directory, EVIDENCE, LOCK_WAIT, SnapshotStats, SnapshotStatus, StateFile, keep_evidence, set_aside,
+};
 pub use files::{AtomicFile, SmallFile, open_regular, write_whole};
 pub use keeper::{KeeperSettings, LAST_WRITE_MAX, SnapshotKeeper, WRITE_EVERY};
 pub use moment::{BOOT_ID_FILE, Moment};
-pub use record::{ASIDE, EVIDENCE, SnapshotStats, StateFile, keep_evidence, set_aside};
 pub use snapshot::{
     RestoreResult, SnapshotError, SnapshotKey, VERSION, file_bytes_max, read_tables, write_tables,
 };

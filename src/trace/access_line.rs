@@ -1,4 +1,5 @@
-//! Parses one line of an access log in the combined format of Apache and nginx into request attributes.
+//! Parses one line of an access log in the combined format of Apache and nginx into request attributes. Paths
+//! are normalized like the middlewares do: decoded once, no query, dot segments or repeated slashes.
 
 use std::hash::Hasher;
 use std::net::IpAddr;
@@ -7,7 +8,6 @@ use std::ops::Range;
 use arrayvec::ArrayVec;
 use siphasher::sip128::{Hasher128, SipHasher13};
 
-use super::path::{hex_byte, path_of};
 use crate::protocol::VALUE_BYTES_MAX;
 use crate::rules::shown;
 
@@ -215,6 +215,68 @@ fn method_and_target(request: &[u8]) -> Option<(&[u8], &[u8])> {
 
 fn is_method_byte(byte: &u8) -> bool {
     byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_')
+}
+
+/// Returns the path of a request's target, which may be a path, a whole URL or garbage.
+fn path_of(target: &[u8]) -> Vec<u8> {
+    let target = target.split(|byte| matches!(byte, b'?' | b'#')).next().unwrap_or_default();
+    let decoded = decoded(without_origin(target));
+    let is_plain = |pair: &[u8]| !matches!(pair, b"//" | b"/.");
+    if decoded.starts_with(b"/") && decoded.windows(2).all(is_plain) {
+        return decoded;
+    }
+    let mut kept: Vec<&[u8]> = Vec::new();
+    for segment in decoded.split(|byte| *byte == b'/') {
+        match segment {
+            b"" | b"." => {}
+            b".." => drop(kept.pop()),
+            segment => kept.push(segment),
+        }
+    }
+    let is_directory = [&b"/"[..], b"/.", b"/.."].iter().any(|end| decoded.ends_with(end));
+    let mut path = b"/".to_vec();
+    path.extend(kept.join(&b'/'));
+    if is_directory && !kept.is_empty() {
+        path.push(b'/');
+    }
+    path
+}
+
+/// Removes scheme and authority: proxies receive `http://host/path`.
+fn without_origin(target: &[u8]) -> &[u8] {
+    let Some(colon) = target.windows(3).position(|three| three == b"://") else { return target };
+    let is_scheme = target.iter().take(colon).all(u8::is_ascii_alphabetic) && colon > 0;
+    let authority = target.get(colon + 3..).unwrap_or_default();
+    let path = authority.iter().position(|byte| *byte == b'/');
+    match path.and_then(|path| authority.get(path..)) {
+        _ if !is_scheme => target,
+        Some(path) => path,
+        None => b"/",
+    }
+}
+
+/// Decodes each `%` with two hexadecimal digits once; leaves others as they are.
+fn decoded(text: &[u8]) -> Vec<u8> {
+    let mut decoded = Vec::with_capacity(text.len());
+    let mut rest = text;
+    loop {
+        rest = match rest {
+            [b'%', high, low, after @ ..] if let Some(byte) = hex_byte(*high, *low) => {
+                decoded.push(byte);
+                after
+            }
+            [byte, after @ ..] => {
+                decoded.push(*byte);
+                after
+            }
+            [] => return decoded,
+        };
+    }
+}
+
+fn hex_byte(high: u8, low: u8) -> Option<u8> {
+    let digit = |byte: u8| char::from(byte).to_digit(16).and_then(|digit| u8::try_from(digit).ok());
+    Some(digit(high)? << 4 | digit(low)?)
 }
 
 const MONTHS: [&[u8; 3]; 12] =

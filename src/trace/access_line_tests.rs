@@ -1,6 +1,6 @@
 //! Access lines as Apache and nginx write them, and as scanners leave them.
 
-use super::{AccessLine, UnreadableLine, time};
+use super::{AccessLine, UnreadableLine, path_of, time};
 
 const TIME: &str = "[10/Oct/2000:13:55:36 -0700]";
 
@@ -131,6 +131,44 @@ fn a_long_value_is_shortened_as_clients_do() {
     assert_ne!(shortened(&(agent + "x")), value);
     assert_eq!(shortened(&"x".repeat(1_024)), "x".repeat(1_024));
     assert_eq!(shortened(&"€".repeat(400)).len(), 993);
+}
+
+#[test]
+fn paths_are_as_the_middlewares_send_them() {
+    let table = [
+        ("/", "/"),
+        ("", "/"),
+        ("*", "/*"),
+        ("/v1/charges", "/v1/charges"),
+        ("/v1/charges?limit=3&x=/../y", "/v1/charges"),
+        ("/a#b", "/a"),
+        ("/v1//charges///x", "/v1/charges/x"),
+        ("/v1/./a/../charges", "/v1/charges"),
+        ("/../../etc/passwd", "/etc/passwd"),
+        ("/a/..", "/"),
+        ("/a/b/..", "/a/"),
+        ("/a/.", "/a/"),
+        ("/a/", "/a/"),
+        ("//", "/"),
+        ("/a/.hidden", "/a/.hidden"),
+        ("/a/...", "/a/..."),
+        ("/login%20now", "/login now"),
+        ("/%2e%2E/v1%2Fcharges", "/v1/charges"),
+        // Decoded once only.
+        ("/%252e", "/%2e"),
+        ("/100%", "/100%"),
+        ("/%zz%4", "/%zz%4"),
+        ("/%3Fa", "/?a"),
+        ("http://example.com/v1?x", "/v1"),
+        ("https://example.com", "/"),
+        ("/redirect/http://example.com/x", "/redirect/http:/example.com/x"),
+        ("example.com:443", "/example.com:443"),
+        ("/gr%C3%B6%C3%9Fe", "/größe"),
+    ];
+    for (target, expected) in table {
+        assert_eq!(String::from_utf8(path_of(target.as_bytes())).unwrap(), expected, "{target}");
+    }
+    assert_eq!(path_of(b"/%ff"), b"/\xff");
 }
 
 proptest::proptest! {

@@ -8,9 +8,8 @@ use std::collections::BTreeMap;
 use arrayvec::ArrayVec;
 
 use super::access_line::{AccessLine, UnreadableLine};
-use super::event::{Action, EventConsumer, LeaseOwner, TraceEvent, TraceText};
-use super::failure::TraceFailure;
-use super::table::counted;
+use super::event::{Action, EventConsumer, LeaseOwner, TraceEvent, TraceFailure, TraceText};
+use super::summary::counted;
 use crate::clock::Timestamp;
 use crate::engine::{Descriptors, Op, Request};
 use crate::protocol::PAIRS_MAX;

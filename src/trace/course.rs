@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::{Duration, UNIX_EPOCH};
 
-use super::comparison::NUMBERS;
+use super::summary::NUMBERS;
 use crate::clock::Timestamp;
 use crate::engine::{RuleTotals, Totals};
 use crate::page::span;

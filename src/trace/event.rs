@@ -1,12 +1,19 @@
 //! Events of a trace, independent of its format.
 
+use std::collections::HashSet;
+use std::hash::Hasher;
+use std::io;
+
+use foldhash::fast::FixedState;
 use serde::Serialize;
 use serde_json::value::RawValue;
+use siphasher::sip128::{Hasher128, SipHasher13};
 
-use super::failure::TraceFailure;
-use super::ids::IdDigest;
+use super::access_line::UnreadableLine;
 use crate::clock::Timestamp;
 use crate::engine::{Charge, Request, WorkOutcome};
+use crate::protocol;
+use crate::rules::shown;
 
 /// One event of a trace; events are in order of time.
 #[derive(Clone, Copy, Debug)]
@@ -42,9 +49,19 @@ pub(crate) enum Action<'a> {
     Charge(Charge<'a>, Option<IdDigest>),
     Release(IdDigest, WorkOutcome),
     Renew(IdDigest),
-    Signal(SignalEvent<'a>),
-    /// Open a session.
-    Hello(HelloEvent<'a>),
+    /// Record a signal of a pool; without a session, by the unnamed session of that pool.
+    Signal {
+        session: Option<&'a str>,
+        pool: &'a str,
+        name: &'a str,
+        permille: u16,
+    },
+    /// Open a session. `slots` are the requests that the process works on at once; 0: unknown.
+    Hello {
+        session: &'a str,
+        pool: &'a str,
+        slots: u32,
+    },
     /// Close a session.
     Bye(&'a str),
     /// Reload the rules from this path, relative to the trace.
@@ -59,23 +76,6 @@ pub(crate) struct LeaseOwner<'a> {
     pub(crate) id: Option<IdDigest>,
 }
 
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct HelloEvent<'a> {
-    pub(crate) session: &'a str,
-    pub(crate) pool: &'a str,
-    /// The requests that the process works on at once; 0: unknown.
-    pub(crate) slots: u32,
-}
-
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct SignalEvent<'a> {
-    /// `None`: the unnamed session of that pool.
-    pub(crate) session: Option<&'a str>,
-    pub(crate) pool: &'a str,
-    pub(crate) name: &'a str,
-    pub(crate) permille: u16,
-}
-
 /// A JSON value that a decision repeats.
 #[derive(Clone, Copy, Debug, Serialize)]
 #[serde(untagged)]
@@ -83,4 +83,128 @@ pub(crate) enum TraceText<'a> {
     /// Verbatim from the trace.
     Written(&'a RawValue),
     Number(u64),
+}
+
+/// The used ids as 128-bit digests; with `IDS_MAX` ids, the probability of a collision is below 10⁻²³.
+#[derive(Debug, Default)]
+pub(super) struct Ids {
+    digests: HashSet<IdDigest, FixedState>,
+}
+
+/// An id, or any other name, as a digest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct IdDigest(u128);
+
+impl IdDigest {
+    pub(crate) fn of(text: &str) -> IdDigest {
+        let mut hasher = SipHasher13::new();
+        hasher.write(text.as_bytes());
+        IdDigest(hasher.finish128().as_u128())
+    }
+
+    pub(super) fn to_bytes(self) -> [u8; 16] {
+        self.0.to_le_bytes()
+    }
+}
+
+impl Ids {
+    /// Records an id; `false` if it was used before. At the bound, new ids are no longer recorded.
+    pub(super) fn note(&mut self, id: IdDigest) -> bool {
+        if self.digests.len() < IDS_MAX { self.digests.insert(id) } else { !self.digests.contains(&id) }
+    }
+}
+
+/// 16 bytes each in a table that may be half empty: about 1 GB.
+const IDS_MAX: usize = 32_000_000;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TraceFailure {
+    #[error("line {number}: {wrong}")]
+    Line { number: u64, wrong: TraceLineError },
+    #[error("line {number}: {wrong}")]
+    AccessLine { number: u64, wrong: UnreadableLine },
+    #[error("line {number}: {source}")]
+    Read { number: u64, source: io::Error },
+    #[error("line {number}: something is wrong here, and its text is not shown: another user owns the trace")]
+    Withheld { number: u64 },
+    #[error("{0}")]
+    Write(#[from] io::Error),
+}
+
+impl TraceFailure {
+    /// Removes the text of the trace from the error, for traces that must not be quoted.
+    pub(super) fn withheld(self) -> TraceFailure {
+        match self {
+            TraceFailure::Line { number, .. } | TraceFailure::AccessLine { number, .. } => {
+                TraceFailure::Withheld { number }
+            }
+            other => other,
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum TraceLineError {
+    #[error("not a line of a trace: {}", json_error(.0))]
+    Json(serde_json::Error),
+    #[error(transparent)]
+    NotPlayed(super::player::NotPlayed),
+    #[error("longer than {} KiB: is this a trace, one JSON object a line?", super::recording::LINE_BYTES_MAX >> 10)]
+    TooLong,
+    #[error("`t` is {}: write seconds from 0 as a decimal of at most 9 places, such as 0.25", shown(.0))]
+    Time(String),
+    #[error("`t` is {0}, before the line above: sort the trace by time")]
+    Backwards(String),
+    #[error("unknown op {}: write {OPS}", shown(.0))]
+    UnknownOp(String),
+    #[error("{op} needs `{field}`{}", example(field))]
+    Missing { op: String, field: &'static str },
+    #[error("id {} was used before", shown(.0))]
+    IdTwice(String),
+    #[error("a descriptor is a flat list of keys and values, at most 16 pairs in each of at most 8")]
+    Descriptors,
+    #[error("`{field}` must be {range}")]
+    Field { field: &'static str, range: &'static str },
+    #[error("{0}")]
+    Bounds(protocol::Fault),
+    #[error("{0}")]
+    TooLarge(protocol::TooLarge),
+}
+
+/// Formats an error of serde_json without its line number, which is always 1 here.
+fn json_error(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    let place = format!(" at line {} column {}", error.line(), error.column());
+    match text.strip_suffix(&place) {
+        Some(what) => format!("{what} (column {})", error.column()),
+        None => text,
+    }
+}
+
+/// An example of a missing field, where one helps.
+fn example(field: &str) -> &'static str {
+    match field {
+        "descriptors" => ", such as [[\"user\", \"u1\"]]",
+        "amount" => ", such as 3, -1 or {\"tokens\": 812}",
+        "rules" => ", a directory or file beside the trace",
+        "permille" => ", from 0 to 1000",
+        _ => "",
+    }
+}
+
+const OPS: &str = "hit, peek, acquire, release, renew, charge, signal, hello, bye or reload";
+
+#[cfg(test)]
+mod tests {
+    use super::{IdDigest, Ids};
+
+    #[test]
+    fn an_id_is_its_text() {
+        let mut ids = Ids::default();
+        for (id, is_new) in
+            [("1", true), ("\"1\"", true), ("1", false), ("1.0", true), ("{}", true), ("{}", false)]
+        {
+            assert_eq!(ids.note(IdDigest::of(id)), is_new, "{id}");
+        }
+    }
 }

@@ -1,4 +1,4 @@
-//! One line of a JSON-lines trace, deserialized in place.
+//! One line of a trace: of JSON, deserialized in place, or of a test.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -12,11 +12,11 @@ use crate::clock::Timestamp;
 use crate::protocol::{DESCRIPTORS_MAX, PAIRS_MAX};
 
 /// A line. Fields that an op does not need may be absent; unknown fields are ignored.
-#[derive(Debug, Deserialize)]
-pub(super) struct JsonLine<'a> {
+#[derive(Debug, Default, Deserialize)]
+pub(crate) struct JsonLine<'a> {
     /// Seconds as a decimal, verbatim.
     #[serde(borrow)]
-    pub(super) t: &'a RawValue,
+    pub(super) t: LineTimeText<'a>,
     #[serde(borrow)]
     pub(super) op: Option<JsonText<'a>>,
     /// Any JSON value, verbatim.
@@ -25,23 +25,23 @@ pub(super) struct JsonLine<'a> {
     #[serde(borrow)]
     pub(super) domain: Option<JsonText<'a>>,
     #[serde(borrow)]
-    pub(super) descriptors: Option<DescriptorTexts<'a>>,
+    pub(crate) descriptors: Option<DescriptorTexts<'a>>,
     #[serde(borrow)]
-    pub(super) cost: Option<Quantity<'a>>,
+    pub(crate) cost: Option<Quantity<'a>>,
     #[serde(borrow)]
-    pub(super) priority: Option<JsonText<'a>>,
+    pub(crate) priority: Option<JsonText<'a>>,
     #[serde(borrow)]
-    pub(super) idem: Option<JsonText<'a>>,
+    pub(crate) idem: Option<JsonText<'a>>,
     /// The `idem` that a charge refunds.
     #[serde(borrow)]
-    pub(super) of: Option<JsonText<'a>>,
+    pub(crate) of: Option<JsonText<'a>>,
     /// The `id` of the request that a charge refunds.
     #[serde(borrow)]
     pub(super) of_id: Option<&'a RawValue>,
-    pub(super) queued_us: Option<u64>,
-    pub(super) max_wait_us: Option<u64>,
+    pub(crate) queued_us: Option<u64>,
+    pub(crate) max_wait_us: Option<u64>,
     #[serde(borrow)]
-    pub(super) session: Option<JsonText<'a>>,
+    pub(crate) session: Option<JsonText<'a>>,
     #[serde(borrow)]
     pub(super) pool: Option<JsonText<'a>>,
     pub(super) slots: Option<u32>,
@@ -51,15 +51,41 @@ pub(super) struct JsonLine<'a> {
     pub(super) name: Option<JsonText<'a>>,
     pub(super) permille: Option<u64>,
     #[serde(borrow)]
-    pub(super) amount: Option<Quantity<'a>>,
+    pub(crate) amount: Option<Quantity<'a>>,
     #[serde(borrow)]
     pub(super) rules: Option<JsonText<'a>>,
+}
+
+impl JsonLine<'_> {
+    /// Returns a line with one empty descriptor and no other field.
+    pub(crate) fn of_subject() -> Self {
+        let mut descriptors = DescriptorTexts::default();
+        descriptors.begin();
+        JsonLine { descriptors: Some(descriptors), ..JsonLine::default() }
+    }
+}
+
+/// The time of a line, verbatim; of a line of a test `null`.
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(transparent)]
+pub(super) struct LineTimeText<'a>(#[serde(borrow)] pub(super) &'a RawValue);
+
+impl Default for LineTimeText<'_> {
+    fn default() -> Self {
+        LineTimeText(RawValue::NULL)
+    }
 }
 
 /// A string, borrowed if it has no escapes.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
-pub(super) struct JsonText<'a>(#[serde(borrow)] Cow<'a, str>);
+pub(crate) struct JsonText<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl From<&str> for JsonText<'_> {
+    fn from(text: &str) -> Self {
+        JsonText(Cow::Owned(text.to_owned()))
+    }
+}
 
 impl std::ops::Deref for JsonText<'_> {
     type Target = str;
@@ -70,17 +96,28 @@ impl std::ops::Deref for JsonText<'_> {
 }
 
 /// The strings of all descriptors in one list, and where each descriptor ends.
-#[derive(Debug)]
-pub(super) struct DescriptorTexts<'a> {
+#[derive(Debug, Default)]
+pub(crate) struct DescriptorTexts<'a> {
     texts: Vec<JsonText<'a>>,
     ends: ArrayVec<usize, DESCRIPTORS_MAX>,
     /// Set when there were more than `DESCRIPTORS_MAX`.
     too_many: bool,
 }
 
-impl DescriptorTexts<'_> {
+impl<'a> DescriptorTexts<'a> {
+    /// Appends an empty descriptor.
+    pub(crate) fn begin(&mut self) {
+        self.too_many |= self.ends.try_push(self.texts.len()).is_err();
+    }
+
+    /// Appends a pair to the last descriptor.
+    pub(crate) fn push(&mut self, key: JsonText<'a>, value: JsonText<'a>) {
+        self.texts.extend([key, value]);
+        self.ends.last_mut().into_iter().for_each(|end| *end = self.texts.len());
+    }
+
     /// The descriptors, each as alternating keys and values; `None` if there are too many.
-    pub(super) fn each(&self) -> Option<impl Iterator<Item = &[JsonText<'_>]>> {
+    pub(super) fn each(&self) -> Option<impl Iterator<Item = &[JsonText<'a>]>> {
         let mut start = 0;
         let each = self
             .ends
@@ -143,7 +180,7 @@ impl<'de: 'a, 'a> Visitor<'de> for Descriptor<'_, 'a> {
 
 /// A cost or an amount: in requests, or by unit. Values beyond 64 bits are clamped; rules count far less.
 #[derive(Debug)]
-pub(super) enum Quantity<'a> {
+pub(crate) enum Quantity<'a> {
     Requests(i64),
     Units(Vec<(JsonText<'a>, i64)>),
 }

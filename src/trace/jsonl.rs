@@ -2,16 +2,16 @@
 
 use arrayvec::ArrayVec;
 
-use super::bounds;
-use super::event::{Action, EventConsumer, HelloEvent, LeaseOwner, SignalEvent, TraceEvent, TraceText};
-use super::failure::{TraceFailure, TraceLineError};
-use super::ids::{IdDigest, Ids};
+use super::event::{
+    Action, EventConsumer, IdDigest, Ids, LeaseOwner, TraceEvent, TraceFailure, TraceLineError, TraceText,
+};
 use super::json_line::{JsonLine, JsonText, Quantity, time};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{self, IdempotencyKey, Op, WorkOutcome};
 use crate::protocol::{
-    self, COST_MAX, CheckRequest, DescriptorList, PAIRS_MAX, PERMILLE_MAX, RequestFrame, RequestOptions,
-    is_name,
+    self, COST_MAX, CheckRequest, DescriptorList, FRAME_BYTES_MAX, FrameSplit, IDEM_BYTES_MAX, PAIRS_MAX,
+    PERMILLE_MAX, RequestFrame, RequestOptions, VALUE_BYTES_MAX, decode_request, encode_request, is_name,
+    split_frame,
 };
 use crate::server::to_engine_cost;
 
@@ -32,7 +32,7 @@ impl Jsonl {
         let bad = |wrong| TraceFailure::Line { number, wrong };
         let line: JsonLine<'_> =
             serde_json::from_slice(text).map_err(|error| bad(TraceLineError::Json(error)))?;
-        let at = self.time(line.t.get()).map_err(bad)?;
+        let at = self.time(line.t.0.get()).map_err(bad)?;
         let op = line.op.as_deref().unwrap_or("hit");
         match op {
             "hit" | "peek" | "acquire" => {
@@ -48,7 +48,8 @@ impl Jsonl {
                     session: session(&line).map_err(bad)?,
                     id: self.note_id(&line).map_err(bad)?,
                 };
-                judge(&line, judged, text.len(), |request| {
+                let domain = domain(&line).map_err(bad)?;
+                judge(&line, domain, judged, text.len(), |request| {
                     stage.play(&event(&line, number, at, Action::Judge(request, by)))
                 })
                 .map_err(bad)?
@@ -56,7 +57,8 @@ impl Jsonl {
             "charge" => {
                 session(&line).map_err(bad)?;
                 self.note_id(&line).map_err(bad)?;
-                charge(&line, text.len(), |charge, work| {
+                let domain = domain(&line).map_err(bad)?;
+                charge(&line, domain, text.len(), |charge, work| {
                     stage.play(&event(&line, number, at, Action::Charge(charge, work)))
                 })
                 .map_err(bad)?
@@ -88,20 +90,20 @@ fn event<'a>(line: &JsonLine<'a>, number: u64, at: Timestamp, action: Action<'a>
     TraceEvent {
         line: number,
         at,
-        t: TraceText::Written(line.t),
+        t: TraceText::Written(line.t.0),
         id: line.id.map(TraceText::Written),
         action,
     }
 }
 
-/// Parses a `hit`, `peek` or `acquire` and passes it to `play`.
-fn judge<T>(
+/// Checks a `hit`, `peek` or `acquire` of a domain and passes it to `play`; `bytes` is the length of its line.
+pub(crate) fn judge<T>(
     line: &JsonLine<'_>,
+    domain: &str,
     op: Op,
     bytes: usize,
     play: impl FnOnce(engine::Request<'_>) -> T,
 ) -> Result<T, TraceLineError> {
-    let domain = line.domain.as_deref().ok_or_else(|| missing(line, "domain"))?;
     let mut descriptors = DescriptorList::new();
     read_descriptors(line, &mut descriptors)?;
     let units: Vec<(&str, u64)>;
@@ -118,7 +120,7 @@ fn judge<T>(
     let priority = line.priority.as_deref();
     let judge =
         CheckRequest { cost: asked, priority, options: options(line), ..CheckRequest::new(0, domain) };
-    bounds::check(line, bytes, &RequestFrame::Hit(judge), &descriptors)?;
+    check_bounds(line, bytes, &RequestFrame::Hit(judge), &descriptors)?;
     Ok(play(engine::Request {
         cost,
         oversized,
@@ -130,13 +132,13 @@ fn judge<T>(
     }))
 }
 
-/// Parses a `charge` and passes it to `play`.
-fn charge<T>(
+/// Checks a `charge` of a domain and passes it to `play`; `bytes` is the length of its line.
+pub(crate) fn charge<T>(
     line: &JsonLine<'_>,
+    domain: &str,
     bytes: usize,
     play: impl FnOnce(engine::Charge<'_>, Option<IdDigest>) -> T,
 ) -> Result<T, TraceLineError> {
-    let domain = line.domain.as_deref().ok_or_else(|| missing(line, "domain"))?;
     let mut descriptors = DescriptorList::new();
     read_descriptors(line, &mut descriptors)?;
     let units: Vec<(&str, i64)>;
@@ -151,7 +153,7 @@ fn charge<T>(
         }
     };
     let asked = protocol::ChargeFrame { id: Some(0), domain, amount: asked, options: options(line) };
-    bounds::check(line, bytes, &RequestFrame::Charge(asked), &descriptors)?;
+    check_bounds(line, bytes, &RequestFrame::Charge(asked), &descriptors)?;
     let descriptors = of_engine(&descriptors);
     let of = line.of.as_deref().map(|name| engine::RefundReference::IdempotencyKey(name.as_bytes()));
     let of = of.map(|of| engine::RefundBy { user: 0, reference: of });
@@ -184,12 +186,12 @@ fn other<'l>(line: &'l JsonLine<'_>, op: &str) -> Result<Action<'l>, TraceLineEr
             let permille = u16::try_from(permille).ok().filter(|permille| *permille <= PERMILLE_MAX);
             let range = "an integer from 0 to 1000";
             let permille = permille.ok_or(TraceLineError::Field { field: "permille", range })?;
-            Action::Signal(SignalEvent { session: session(line)?, pool, name, permille })
+            Action::Signal { session: session(line)?, pool, name, permille }
         }
         "hello" => {
             let session = name(line, "session", line.session.as_ref())?;
             let pool = line.pool.as_ref().map_or(Ok(POOL), |pool| name(line, "pool", Some(pool)))?;
-            Action::Hello(HelloEvent { session, pool, slots: line.slots.unwrap_or_default() })
+            Action::Hello { session, pool, slots: line.slots.unwrap_or_default() }
         }
         "bye" => Action::Bye(name(line, "session", line.session.as_ref())?),
         "reload" => Action::Reload(line.rules.as_deref().ok_or_else(|| missing(line, "rules"))?),
@@ -200,6 +202,10 @@ fn other<'l>(line: &'l JsonLine<'_>, op: &str) -> Result<Action<'l>, TraceLineEr
 /// The id of the lease that a line refers to.
 fn id(line: &JsonLine<'_>) -> Result<IdDigest, TraceLineError> {
     line.id.map(|id| IdDigest::of(id.get())).ok_or_else(|| missing(line, "id"))
+}
+
+fn domain<'l>(line: &'l JsonLine<'_>) -> Result<&'l str, TraceLineError> {
+    line.domain.as_deref().ok_or_else(|| missing(line, "domain"))
 }
 
 fn session<'l>(line: &'l JsonLine<'_>) -> Result<Option<&'l str>, TraceLineError> {
@@ -274,3 +280,109 @@ fn missing(line: &JsonLine<'_>, field: &'static str) -> TraceLineError {
 const POOL: &str = "default";
 
 const NAME: &str = "a name: 1 to 64 bytes without control characters, ':' or '/'";
+
+/// Checks a request; `bytes` is the length of its line.
+fn check_bounds(
+    line: &JsonLine<'_>,
+    bytes: usize,
+    asked: &RequestFrame<'_>,
+    descriptors: &DescriptorList<'_>,
+) -> Result<(), TraceLineError> {
+    if fits_plainly(line, bytes, descriptors) { Ok(()) } else { as_frame(asked, descriptors) }
+}
+
+/// Returns the error with which the socket would reject a request, if any.
+pub(crate) fn refused_by_the_socket(
+    asked: &RequestFrame<'_>,
+    descriptors: &DescriptorList<'_>,
+) -> Option<String> {
+    as_frame(asked, descriptors).err().map(|wrong| wrong.to_string())
+}
+
+/// Whether all is clearly within bounds: `true` implies a valid frame, `false` implies nothing.
+fn fits_plainly(line: &JsonLine<'_>, bytes: usize, descriptors: &DescriptorList<'_>) -> bool {
+    let is_name_or_absent = |name: Option<&str>| name.is_none_or(is_name);
+    // A frame is at most as long as the JSON, plus this overhead.
+    bytes <= FRAME_BYTES_MAX - FRAME_OVERHEAD_BYTES
+        && is_name_or_absent(line.domain.as_deref())
+        && line.of.as_deref().is_none_or(|idem| (1..=IDEM_BYTES_MAX).contains(&idem.len()))
+        && line.idem.as_deref().is_none_or(|idem| (1..=IDEM_BYTES_MAX).contains(&idem.len()))
+        && line.cost.as_ref().is_none_or(has_plain_units)
+        && line.amount.as_ref().is_none_or(has_plain_units)
+        && descriptors.attributes().iter().all(|(key, value)| is_name(key) && value.len() <= VALUE_BYTES_MAX)
+}
+
+fn has_plain_units(quantity: &Quantity<'_>) -> bool {
+    match quantity {
+        Quantity::Requests(_) => true,
+        Quantity::Units(units) => match units.as_slice() {
+            [] => true,
+            [(unit, _)] => is_name(unit),
+            [(one, _), (other, _)] => is_name(one) && is_name(other) && **one != **other,
+            _ => false,
+        },
+    }
+}
+
+#[cold]
+fn as_frame(asked: &RequestFrame<'_>, descriptors: &DescriptorList<'_>) -> Result<(), TraceLineError> {
+    let mut frame = Vec::new();
+    encode_request(&mut frame, asked, descriptors).map_err(TraceLineError::TooLarge)?;
+    let FrameSplit::Frame { payload, .. } = split_frame(&frame) else { return Ok(()) };
+    decode_request(payload, &mut DescriptorList::new()).map(drop).map_err(TraceLineError::Bounds)
+}
+
+/// An upper bound for the id, the op, list lengths and options that a trace does not have.
+const FRAME_OVERHEAD_BYTES: usize = 128;
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::{as_frame, fits_plainly};
+    use crate::protocol::{CheckRequest, CostField, DescriptorList, RequestFrame, RequestOptions};
+    use crate::trace::json_line::JsonLine;
+
+    fn text() -> impl Strategy<Value = String> {
+        let awkward =
+            prop::sample::select(vec!["", "a:b", "a/b", "é", "\u{85}", "\n", "\u{7f}", "user", "ü/"]);
+        prop_oneof![awkward.prop_map(str::to_owned), "\\PC{0,70}", "[a-z]{60,66}"]
+    }
+
+    fn value() -> impl Strategy<Value = String> {
+        (text(), prop_oneof![Just(1), Just(20), Just(600)]).prop_map(|(text, times)| text.repeat(times))
+    }
+
+    fn units() -> impl Strategy<Value = Vec<(String, u64)>> {
+        prop::collection::vec((text(), 0..=u64::from(u32::MAX) + 1), 0..4)
+    }
+
+    proptest! {
+        #[test]
+        fn what_plainly_fits_is_taken_as_a_frame(
+            (domain, priority, idem) in (text(), prop::option::of(text()), prop::option::of(text())),
+            units in units(),
+            pairs in prop::collection::vec((text(), value()), 0..8),
+        ) {
+            let flat: Vec<_> = pairs.iter().flat_map(|(key, value)| [key, value]).collect();
+            let cost = units.iter().map(|(unit, cost)| format!("{}: {cost}", serde_json::json!(unit)));
+            let json = format!(
+                r#"{{"t": 0, "domain": {}, "priority": {}, "idem": {}, "descriptors": [{}], "cost": {{{}}}}}"#,
+                serde_json::json!(domain), serde_json::json!(priority), serde_json::json!(idem),
+                serde_json::json!(flat), cost.collect::<Vec<_>>().join(", "),
+            );
+            let line: JsonLine<'_> = serde_json::from_str(&json).unwrap();
+            let pairs: Vec<_> = pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+            let units: Vec<_> = units.iter().map(|(unit, cost)| (unit.as_str(), *cost)).collect();
+            let mut descriptors = DescriptorList::new();
+            prop_assert!(descriptors.push(&pairs));
+            let options = RequestOptions { idem: idem.as_deref().map(str::as_bytes), all: true, ..RequestOptions::default() };
+            let cost = CostField::Units(units.as_slice().into());
+            let judge = CheckRequest { cost, priority: priority.as_deref(), options, ..CheckRequest::new(0, &domain) };
+            let taken = as_frame(&RequestFrame::Hit(judge), &descriptors);
+            if fits_plainly(&line, json.len(), &descriptors) {
+                prop_assert!(taken.is_ok(), "{json}: {taken:?}");
+            }
+        }
+    }
+}

@@ -1,26 +1,17 @@
 //! TRACES: reads events from files, plays them to an engine in virtual time, compares and reports.
 
 mod access_line;
-pub(crate) mod bounds;
-pub(crate) mod callers;
 mod combined;
-mod comparison;
 mod course;
-pub(crate) mod decisions;
 pub(crate) mod event;
-pub(crate) mod failure;
-pub(crate) mod ids;
-mod json_line;
-mod jsonl;
-mod path;
+pub(crate) mod json_line;
+pub(crate) mod jsonl;
 pub(crate) mod player;
 #[cfg(test)]
 mod recorded_tests;
 pub(crate) mod recording;
-mod refused;
 pub(crate) mod report;
 pub(crate) mod rule_records;
 pub(crate) mod spread;
 pub(crate) mod stage;
 pub(crate) mod summary;
-pub(crate) mod table;

@@ -7,8 +7,7 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 
 use super::course::StepCounts;
-use super::event::{Action, HelloEvent, LeaseOwner, SignalEvent};
-use super::ids::IdDigest;
+use super::event::{Action, IdDigest, LeaseOwner};
 use super::rule_records::RuleRecords;
 use crate::clock::{Now, Timestamp};
 use crate::engine::{
@@ -180,7 +179,7 @@ impl Player {
                 let held = self.leases.by_id.get(id);
                 held.is_some_and(|(session, lease)| self.engine.renew_lease(session, *lease, now))
             }
-            Action::Signal(SignalEvent { session, pool, name, permille }) => {
+            Action::Signal { session, pool, name, permille } => {
                 let session = match *session {
                     None => self.session_in(pool)?,
                     session => self.session(&LeaseOwner { session, id: None })?,
@@ -188,8 +187,8 @@ impl Player {
                 self.engine.record_pushed_signal(&session, pool, name, *permille, now)?;
                 true
             }
-            Action::Hello(hello) => {
-                self.open(hello)?;
+            Action::Hello { session, pool, slots } => {
+                self.open(session, pool, *slots)?;
                 true
             }
             Action::Bye(session) => {
@@ -200,8 +199,7 @@ impl Player {
         })
     }
 
-    fn open(&mut self, hello: &HelloEvent<'_>) -> Result<Session, SessionError> {
-        let HelloEvent { session, pool, slots } = *hello;
+    fn open(&mut self, session: &str, pool: &str, slots: u32) -> Result<Session, SessionError> {
         let name = Some(IdDigest::of(session).to_bytes());
         let opened =
             self.engine.open_session(&ConnectionParams { name, pool, slots, ..UNKNOWN }, self.now)?;
@@ -214,7 +212,7 @@ impl Player {
         let Some(session) = by.session else { return self.session_in(UNKNOWN.pool) };
         match self.named.get(session) {
             Some(known) => Ok(known.clone()),
-            None => self.open(&HelloEvent { session, pool: UNKNOWN.pool, slots: UNKNOWN.slots }),
+            None => self.open(session, UNKNOWN.pool, UNKNOWN.slots),
         }
     }
 
@@ -264,7 +262,7 @@ const UNKNOWN: ConnectionParams<'_> =
     ConnectionParams { name: None, user: USER, pool: "default", slots: 0, connection: 1, pid: None };
 
 /// A trace has no users: all requests are of one.
-pub(crate) const USER: u32 = 0;
+const USER: u32 = 0;
 
 /// Below this number no leases are searched for expired ones.
 const LEASES_UNTIL_MIN: usize = 4_096;

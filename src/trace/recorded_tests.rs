@@ -172,7 +172,7 @@ proptest! {
     ) {
         let text = recorded(&requests, at);
         let lines: Vec<JsonLine<'_>> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        prop_assert!(lines.iter().all(|line| time(line.t.get()).unwrap().as_nanos() == at.unsigned_abs() + 5));
+        prop_assert!(lines.iter().all(|line| time(line.t.0.get()).unwrap().as_nanos() == at.unsigned_abs() + 5));
         let ops: Vec<&str> = lines.iter().map(|line| line.op.as_deref().unwrap()).collect();
         let (first, last) = (&lines[0], &ops[ops.len() - 2..]);
         prop_assert_eq!((ops[0], first.pool.as_deref(), first.slots), ("hello", Some("web"), Some(3)));

@@ -1,6 +1,6 @@
 //! Opens a trace and plays it in its format.
 
-use std::io::{self, BufRead, BufReader, IsTerminal, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -8,11 +8,9 @@ use indicatif::{ProgressDrawTarget, ProgressStyle};
 
 use super::access_line::UnreadableLine;
 use super::combined::CombinedLines;
-use super::event::{EventConsumer, TraceEvent};
-use super::failure::{TraceFailure, TraceLineError};
+use super::event::{EventConsumer, TraceEvent, TraceFailure, TraceLineError};
 use super::jsonl::Jsonl;
-use super::summary::PlayedCounts;
-use super::table::counted;
+use super::summary::{PlayedCounts, counted};
 use crate::clock::{Timestamp, read_boot_nanos};
 use crate::rules::open::{self, OpenError, Opened};
 
@@ -166,71 +164,55 @@ pub(crate) fn is_dash(path: &Path) -> bool {
 
 const READ_BYTES: usize = 1 << 16;
 
-/// A progress bar on standard error, shown after `PATIENCE`.
+/// A progress bar on standard error, if that is a terminal; hidden until `PATIENCE` has passed.
 struct ProgressBar {
     begin_nanos: u64,
-    /// The length of the trace, if known.
-    bytes: Option<u64>,
-    bar: Option<indicatif::ProgressBar>,
-    wanted: bool,
+    bar: indicatif::ProgressBar,
+    /// Whether it is still to be shown.
+    is_due: bool,
     unlooked: u32,
 }
 
 impl ProgressBar {
-    /// Shows a bar later if `wanted` and standard error is a terminal.
+    /// Makes a bar, which stays hidden unless `wanted`. `bytes` is the length of the trace, if known.
     fn new(bytes: Option<u64>, wanted: bool) -> ProgressBar {
-        let wanted = wanted && std::io::stderr().is_terminal();
-        ProgressBar { begin_nanos: read_boot_nanos(), bytes, bar: None, wanted, unlooked: 0 }
+        let bar = indicatif::ProgressBar::with_draw_target(bytes, ProgressDrawTarget::hidden());
+        let template = if bytes.is_some() { WITH_LENGTH } else { WITHOUT_LENGTH };
+        if let Ok(style) = ProgressStyle::with_template(template) {
+            bar.set_style(style.progress_chars("=> "));
+        }
+        ProgressBar { begin_nanos: read_boot_nanos(), bar, is_due: wanted, unlooked: 0 }
     }
 
     /// Called for every line; looks at the clock every `LINES_PER_LOOK` lines.
     fn moved(&mut self, bytes: u64, lines: u64) {
-        if !self.wanted {
-            return;
-        }
         self.unlooked += 1;
         if self.unlooked < LINES_PER_LOOK {
             return;
         }
         self.unlooked = 0;
         let taken = Duration::from_nanos(read_boot_nanos().saturating_sub(self.begin_nanos));
-        if self.bar.is_none() && taken > PATIENCE {
-            self.bar = Some(bar(self.bytes, taken));
+        if self.is_due && taken > PATIENCE {
+            self.is_due = false;
+            self.bar.set_draw_target(ProgressDrawTarget::stderr());
         }
-        if let Some(bar) = &self.bar {
-            bar.set_message(counted(lines, "line"));
-            bar.set_position(bytes);
-        }
+        self.bar.set_message(counted(lines, "line"));
+        self.bar.set_position(bytes);
     }
 
     /// Prints a message above the bar.
     fn say(&self, message: &str) {
-        match &self.bar {
-            Some(bar) => bar.suspend(|| show(message)),
-            None => show(message),
-        }
+        self.bar.suspend(|| show(message));
     }
 
-    fn end(&mut self) {
-        if let Some(bar) = self.bar.take() {
-            bar.finish_and_clear();
-        }
+    fn end(&self) {
+        self.bar.finish_and_clear();
     }
 }
 
 fn show(message: &str) {
     // An error has no other place to go.
     let _ = writeln!(std::io::stderr(), "{message}");
-}
-
-fn bar(bytes: Option<u64>, taken: Duration) -> indicatif::ProgressBar {
-    let bar =
-        indicatif::ProgressBar::with_draw_target(bytes, ProgressDrawTarget::stderr()).with_elapsed(taken);
-    let template = if bytes.is_some() { WITH_LENGTH } else { WITHOUT_LENGTH };
-    match ProgressStyle::with_template(template) {
-        Ok(style) => bar.with_style(style.progress_chars("=> ")),
-        Err(_) => bar,
-    }
 }
 
 const WITH_LENGTH: &str = "[{bar:40}] {percent:>3} %  {msg}, {eta} left";

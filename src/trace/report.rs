@@ -8,13 +8,11 @@ use std::time::Duration;
 
 use maud::{Markup, Render, html};
 
-use super::callers::CallerSet;
-use super::comparison::{Changes, NUMBERS, told};
 use super::course::StepCounts;
 use super::player::Player;
-use super::rule_records::RuleRecord;
+use super::rule_records::{CallerSet, RuleRecord};
 use super::spread::{CallerDistribution, QUANTILES};
-use super::summary::{PlayedCounts, remarks, rules};
+use super::summary::{Changes, NUMBERS, PlayedCounts, remarks, rules, told};
 use crate::engine::{RuleTotals, Totals, UNIT_REQUESTS, VerdictTotals};
 use crate::page::{
     bar_edges, count, counted, document, draw_bars, draw_lines, frame, legend, name, nonce, rule_name, span,

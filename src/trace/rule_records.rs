@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::callers::CallerSet;
-use super::refused::{MostRefused, RefusedCaller, text};
+use hashbrown::HashTable;
+
 use super::spread::{DemandByCaller, KEPT_MAX, window_nanos};
 use crate::clock::Timestamp;
 use crate::engine::{Decision, Request};
@@ -97,7 +97,7 @@ impl RuleRecords {
             if !check.passes
                 && let Some(domain) = domain()
             {
-                details.most_refused.note(check.key, || text(domain, check.rule, request));
+                details.most_refused.note(check.key, || caller_text(domain, check.rule, request));
             }
         }
         if self.demands > KEPT_MAX {
@@ -132,10 +132,141 @@ const FINGERPRINTS_MAX: usize = 16_000_000;
 /// Rules with details: as many as have counts of their own.
 const DETAILED_MAX: usize = 512;
 
+/// The fingerprints of callers, or of other values.
+#[derive(Debug, Default)]
+pub(crate) struct CallerSet {
+    fingerprints: HashTable<u64>,
+    /// Set when a new fingerprint was dropped for lack of room.
+    more: bool,
+}
+
+impl CallerSet {
+    /// Records a fingerprint; returns whether it was added.
+    pub(crate) fn note(&mut self, fingerprint: u64, has_room: bool) -> bool {
+        // A fingerprint is a keyed hash already.
+        if !has_room {
+            self.more |= self.fingerprints.find(fingerprint, |known| *known == fingerprint).is_none();
+            return false;
+        }
+        let before = self.fingerprints.len();
+        self.fingerprints
+            .entry(fingerprint, |known| *known == fingerprint, |known| *known)
+            .or_insert(fingerprint);
+        self.fingerprints.len() > before
+    }
+
+    /// Returns the number of fingerprints, and whether some were not counted for lack of room.
+    pub(crate) fn count(&self) -> (u64, bool) {
+        (self.fingerprints.len() as u64, self.more)
+    }
+
+    /// Formats the count for a table: `1 204`, or `1 204+` if some were not counted.
+    pub(super) fn shown(&self) -> String {
+        let (count, more) = self.count();
+        super::summary::count(count) + if more { "+" } else { "" }
+    }
+}
+
+/// The callers that one rule refused, or would have refused.
+#[derive(Debug, Default)]
+pub(super) struct MostRefused {
+    by_key: HashMap<u64, RefusedCaller>,
+    /// The largest count that was dropped.
+    gone: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct RefusedCaller {
+    /// The values of the rule's key, as in the trace.
+    pub(super) text: Box<str>,
+    /// An upper bound of its refusals.
+    pub(super) count: u64,
+    /// The most by which `count` is too large.
+    pub(super) error: u64,
+}
+
+impl MostRefused {
+    /// Returns the callers refused most, in descending order.
+    pub(super) fn sorted(&self) -> Vec<RefusedCaller> {
+        let mut all: Vec<&RefusedCaller> = self.by_key.values().collect();
+        all.sort_by(|one, other| {
+            (other.count, one.error, &one.text).cmp(&(one.count, other.error, &other.text))
+        });
+        all.into_iter().take(SHOWN_MAX).cloned().collect()
+    }
+
+    pub(super) fn note(&mut self, key: u64, text: impl FnOnce() -> Box<str>) {
+        if let Some(caller) = self.by_key.get_mut(&key) {
+            caller.count += 1;
+            return;
+        }
+        if self.by_key.len() >= CALLERS_KEPT_MAX {
+            self.drop_the_lesser_half();
+        }
+        let caller = RefusedCaller { text: text(), count: self.gone + 1, error: self.gone };
+        self.by_key.insert(key, caller);
+    }
+
+    fn drop_the_lesser_half(&mut self) {
+        let mut counts: Vec<(u64, u64)> =
+            self.by_key.iter().map(|(key, caller)| (caller.count, *key)).collect();
+        counts.sort_unstable();
+        counts.truncate(counts.len() / 2);
+        for (count, key) in counts {
+            self.gone = self.gone.max(count);
+            self.by_key.remove(&key);
+        }
+    }
+}
+
+/// The part of a request that identifies its caller under a rule; empty if the rule counts all together.
+pub(super) fn caller_text(domain: &Domain, number: u32, request: &Request<'_>) -> Box<str> {
+    let (attributes, tree) = (request.descriptors.attributes, domain.tree());
+    let value = |name: &str| {
+        let found = attributes.iter().find(|(attribute, value)| *attribute == name && !value.is_empty());
+        found.map(|(_, value)| *value)
+    };
+    let mut text = String::new();
+    let mut add = |name: &str, value: &str| {
+        let apart = if text.is_empty() { "" } else { " " };
+        text.push_str(apart);
+        text.push_str(name);
+        text.push('=');
+        text.push_str(value);
+    };
+    // A node of the tree counts by the descriptor that matched it.
+    let found = |descriptor: &&[(&str, &str)]| tree.find(descriptor).is_some_and(|hit| hit.rule == number);
+    let descriptor = request.descriptors.iter().find(found).unwrap_or_default();
+    descriptor.iter().for_each(|(name, value)| add(name, value));
+    let mut transformed = String::new();
+    let key = domain.rules().get(number as usize).map(|rule| &*rule.key).unwrap_or_default();
+    let of_key = key.iter().filter_map(|part| Some((part, value(&part.attribute)?)));
+    for (part, value) in of_key {
+        transformed.clear();
+        part.transform.push(value, &mut transformed);
+        add(&part.attribute, &transformed);
+    }
+    if text.len() > TEXT_BYTES_MAX {
+        text.truncate(text.floor_char_boundary(TEXT_BYTES_MAX));
+        text.push('…');
+    }
+    text.into()
+}
+
+const SHOWN_MAX: usize = 20;
+
+/// Callers kept per rule: any that causes more than one in 512 of the rule's refusals is kept. With texts
+/// about 30 MB for 512 rules with thousands of callers each.
+const CALLERS_KEPT_MAX: usize = 512;
+
+/// Enough for an address and an account; callers control the length of values.
+const TEXT_BYTES_MAX: usize = 120;
+
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
 
+    use super::{CALLERS_KEPT_MAX, CallerSet, MostRefused};
     use crate::clock::Timestamp;
     use crate::engine::{Descriptors, Op, Request};
     use crate::rules::{Domain, read_text};
@@ -166,5 +297,31 @@ mod tests {
         let shown = ["a", "b", "c", "d"]
             .map(|rule| player.records.find("api", rule).map(|record| record.callers.shown()));
         assert_eq!(shown.map(Option::unwrap_or_default), ["1", "3", "2", ""]);
+    }
+
+    #[test]
+    fn without_room_the_known_are_known_and_the_rest_is_said_to_be_more() {
+        let mut seen = CallerSet::default();
+        assert!(seen.note(1, true) && !seen.note(1, true) && !seen.note(1, false));
+        assert!(!seen.more);
+        assert!(!seen.note(2, false) && seen.more);
+        assert_eq!(seen.count(), (1, true));
+    }
+
+    #[test]
+    fn of_many_callers_the_most_refused_stay_and_counts_are_never_too_small() {
+        let mut most = MostRefused::default();
+        // Three callers cause every tenth refusal, among new ones.
+        for turn in 0..20_000_u64 {
+            let key = if turn % 10 == 0 { turn / 10 % 3 } else { 1_000 + turn };
+            most.note(key, || key.to_string().into());
+        }
+        assert!(most.by_key.len() <= CALLERS_KEPT_MAX);
+        for key in 0..3 {
+            let caller = &most.by_key[&key];
+            let exact = 2_000 / 3 + u64::from(key < 2_000 % 3);
+            assert!(caller.count >= exact && caller.count - caller.error <= exact, "{caller:?}: {exact}");
+            assert!(caller.error < exact / 2, "{caller:?}");
+        }
     }
 }

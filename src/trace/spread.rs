@@ -12,13 +12,63 @@ use hdrhistogram::Histogram;
 use crate::clock::Timestamp;
 use crate::rules::Rule;
 
+/// Callers by fingerprint. Halved, it keeps one in two of them.
+#[derive(Debug)]
+pub(crate) struct SampledCallers<T> {
+    by_key: HashTable<(u64, T)>,
+    /// One caller in 2 to this power is kept.
+    halvings: u32,
+}
+
+impl<T> SampledCallers<T> {
+    /// Makes a sample of one caller in this number, a power of two.
+    pub(crate) fn one_in(share: u64) -> SampledCallers<T> {
+        SampledCallers { by_key: HashTable::new(), halvings: share.ilog2() }
+    }
+
+    /// Returns the number of callers of which one is kept.
+    pub(crate) fn share(&self) -> u64 {
+        1 << self.halvings.min(63)
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.by_key.len()
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.by_key.iter().map(|(_, caller)| caller)
+    }
+
+    /// Adds a caller, or updates a known one, if it is in the sample. Returns whether it was added.
+    pub(crate) fn note(&mut self, key: u64, first: impl FnOnce() -> T, again: impl FnOnce(&mut T)) -> bool {
+        if !is_drawn(key, self.halvings) {
+            return false;
+        }
+        // A fingerprint is a hash already.
+        if let Some((_, caller)) = self.by_key.find_mut(key, |(known, _)| *known == key) {
+            again(caller);
+            return false;
+        }
+        self.by_key.insert_unique(key, (key, first()), |(known, _)| *known);
+        true
+    }
+
+    /// Keeps one in two; returns the number removed.
+    pub(crate) fn halve(&mut self) -> usize {
+        let before = self.by_key.len();
+        self.halvings += 1;
+        let halvings = self.halvings;
+        self.by_key.retain(|(key, _)| is_drawn(*key, halvings));
+        before - self.by_key.len()
+    }
+}
+
+/// The demand of each caller of a rule.
 #[derive(Debug)]
 pub(crate) struct DemandByCaller {
     /// Zero: the rule has no windows.
     window_nanos: u64,
-    by_key: HashTable<CallerDemand>,
-    /// One caller in 2 to this power is kept.
-    halvings: u32,
+    callers: SampledCallers<CallerDemand>,
     /// Units asked for in each closed window of each caller.
     windows: Histogram<u64>,
 }
@@ -26,7 +76,6 @@ pub(crate) struct DemandByCaller {
 /// The demand of one caller.
 #[derive(Debug)]
 struct CallerDemand {
-    key: u64,
     /// The number of its latest window, and the units asked for in it so far.
     window: u64,
     now: u64,
@@ -71,7 +120,7 @@ pub(crate) fn quantile(values: &[u64], share: f64) -> u64 {
 
 impl Default for DemandByCaller {
     fn default() -> DemandByCaller {
-        DemandByCaller { window_nanos: 0, by_key: HashTable::new(), halvings: 0, windows: histogram() }
+        DemandByCaller { window_nanos: 0, callers: SampledCallers::one_in(1), windows: histogram() }
     }
 }
 
@@ -93,48 +142,36 @@ impl DemandByCaller {
     /// Records the cost of a request of this fingerprint; returns whether a caller was added.
     pub(crate) fn note(&mut self, key: u64, cost: u32, at: Timestamp) -> bool {
         // Requests of cost 0 do not count.
-        if self.window_nanos == 0 || cost == 0 || !self.keeps(key) {
+        if self.window_nanos == 0 || cost == 0 {
             return false;
         }
         let (window, cost) = (at.as_nanos() / self.window_nanos, u64::from(cost));
-        // A fingerprint is a hash already.
-        let Some(caller) = self.by_key.find_mut(key, |known| known.key == key) else {
-            let caller = CallerDemand { key, window, now: cost, busiest: 0 };
-            self.by_key.insert_unique(key, caller, |known| known.key);
-            return true;
-        };
-        if caller.window == window {
-            caller.now = caller.now.saturating_add(cost);
-        } else {
-            self.windows.saturating_record(caller.now);
-            caller.busiest = caller.busiest.max(caller.now);
-            (caller.window, caller.now) = (window, cost);
-        }
-        false
-    }
-
-    fn keeps(&self, key: u64) -> bool {
-        is_drawn(key, self.halvings)
+        let first = || CallerDemand { window, now: cost, busiest: 0 };
+        self.callers.note(key, first, |caller| {
+            if caller.window == window {
+                caller.now = caller.now.saturating_add(cost);
+            } else {
+                self.windows.saturating_record(caller.now);
+                caller.busiest = caller.busiest.max(caller.now);
+                (caller.window, caller.now) = (window, cost);
+            }
+        })
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.by_key.len()
+        self.callers.len()
     }
 
     /// Keeps one in two; returns the number removed.
     pub(crate) fn halve(&mut self) -> usize {
-        let before = self.by_key.len();
-        self.halvings += 1;
-        let halvings = self.halvings;
-        self.by_key.retain(|caller| is_drawn(caller.key, halvings));
-        before - self.by_key.len()
+        self.callers.halve()
     }
 
     /// The distribution; `None` without callers.
     pub(crate) fn shape(&self) -> Option<CallerDistribution> {
         let mut windows = self.windows.clone();
-        let mut busiest = Vec::with_capacity(self.by_key.len());
-        for caller in &self.by_key {
+        let mut busiest = Vec::with_capacity(self.callers.len());
+        for caller in self.callers.iter() {
             windows.saturating_record(caller.now);
             busiest.push(caller.busiest.max(caller.now));
         }
@@ -142,7 +179,7 @@ impl DemandByCaller {
         let most = *busiest.last()?;
         Some(CallerDistribution {
             window_nanos: self.window_nanos,
-            one_in: 1 << self.halvings,
+            one_in: self.callers.share(),
             busiest,
             windows: QUANTILES.map(|(_, share)| windows.value_at_quantile(share).min(most)),
         })
@@ -151,7 +188,7 @@ impl DemandByCaller {
 
 /// Whether a fingerprint is in the sample of one in 2 to this power. It uses bits that the table does not, so
 /// the sample spreads evenly over the table.
-pub(crate) fn is_drawn(key: u64, halvings: u32) -> bool {
+fn is_drawn(key: u64, halvings: u32) -> bool {
     (key >> 24).trailing_zeros() >= halvings
 }
 
@@ -208,13 +245,13 @@ mod tests {
                 callers.halve();
             }
         }
-        let kept = callers.by_key.len();
+        let kept = callers.len();
         assert!((9_000..11_000).contains(&kept), "{kept}");
-        let exact = callers.by_key.iter().all(|caller| {
-            (0..20_000).any(|number| key(number) == caller.key && caller.now == 2 * (number % 10 + 1))
+        let exact = callers.callers.by_key.iter().all(|(kept, caller)| {
+            (0..20_000).any(|number| key(number) == *kept && caller.now == 2 * (number % 10 + 1))
         });
         assert!(exact, "who came before it was halved and who came after");
-        let one_group = callers.by_key.iter().filter(|caller| caller.now == 20).count();
+        let one_group = callers.callers.iter().filter(|caller| caller.now == 20).count();
         assert!((800..1_200).contains(&one_group), "{one_group}");
     }
 }

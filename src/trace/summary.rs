@@ -1,11 +1,11 @@
 //! The summary of a replay: a few lines of totals and a table of rules.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 use std::time::Duration;
 
+use super::player::Player;
 use super::rule_records::RuleRecords;
-use super::table::{TextTable, count, counted};
-use crate::engine::{RuleTotals, Totals};
+use crate::engine::{Decision, RuleTotals, Totals, Verdict};
 use crate::rules::shed::ShedPart;
 
 /// The events played, independent of the rules.
@@ -95,3 +95,228 @@ pub(super) fn name(rule: &RuleTotals) -> String {
 }
 
 const MINUTE: Duration = Duration::from_secs(60);
+
+/// Requests whose verdicts differ between the two rule sets, without peeks.
+#[derive(Debug, Default)]
+pub(super) struct Changes {
+    /// Allowed by the first set, refused by the other.
+    refused: u64,
+    /// Refused by the first set, allowed by the other.
+    allowed: u64,
+    first: Vec<ComparisonChange>,
+}
+
+#[derive(Debug)]
+struct ComparisonChange {
+    line: u64,
+    refused: bool,
+    /// The rule that refuses it, in the set that does.
+    rule: Box<str>,
+}
+
+impl Changes {
+    /// Counts the request if the decisions of the two sets differ.
+    pub(super) fn note(&mut self, line: u64, first: Option<&Decision<'_>>, other: Option<&Decision<'_>>) {
+        let refused = is_granted(first);
+        if refused == is_granted(other) {
+            return;
+        }
+        *(if refused { &mut self.refused } else { &mut self.allowed }) += 1;
+        if self.first.len() < SHOWN_MAX {
+            let rule = binding(if refused { other } else { first });
+            self.first.push(ComparisonChange { line, refused, rule });
+        }
+    }
+}
+
+/// Whether the request may start, now or after a wait. A request without a decision may.
+fn is_granted(decision: Option<&Decision<'_>>) -> bool {
+    decision.is_none_or(|decision| matches!(decision.verdict, Verdict::Allow | Verdict::Wait))
+}
+
+fn binding(decision: Option<&Decision<'_>>) -> Box<str> {
+    decision.and_then(Decision::rule_name).unwrap_or_default().into()
+}
+
+pub(super) fn comparison(
+    played: &PlayedCounts,
+    player: &Player,
+    other: &Player,
+    changes: &Changes,
+) -> String {
+    let (one, two) = (player.totals(), other.totals());
+    let mut text = format!("{}\n", played.opening());
+    played.remarks.iter().for_each(|remark| text += &format!("{remark}\n"));
+    for (set, totals) in [("rules", &one), ("other", &two)] {
+        let _ = writeln!(text, "{set}: {}", [vec![verdicts(totals)], remarks(totals)].concat().join("; "));
+    }
+    text += &told(changes);
+    text + &table(&one, &two).to_string()
+}
+
+/// The number of changed requests, and the first of them.
+pub(super) fn told(changes: &Changes) -> String {
+    let Changes { refused, allowed, first } = changes;
+    let mut text = match refused + allowed {
+        0 => return "no request changed its verdict\n".to_owned(),
+        changed => format!("{} changed: ", counted(changed, "request")),
+    };
+    let _ = writeln!(
+        text,
+        "{} allowed → refused, {} refused → allowed; the first:",
+        count(*refused),
+        count(*allowed)
+    );
+    for ComparisonChange { line, refused, rule } in first {
+        let change = if *refused { "allowed → refused" } else { "refused → allowed" };
+        let _ = writeln!(text, "  line {line}: {change} ({rule})");
+    }
+    text
+}
+
+/// All rules matched by name: those of the first set in file order, then those that only the other has.
+fn table(one: &Totals, two: &Totals) -> TextTable {
+    let all = || rules(one).chain(rules(two));
+    // Leave out a column of zeros.
+    let shadow = all().any(|rule| rule.would_refuse > 0);
+    let mut table = TextTable::new(&[
+        "rule",
+        "passed",
+        "other",
+        "+/-",
+        "refused",
+        "other",
+        "+/-",
+        "would refuse",
+        "other",
+        "+/-",
+    ]);
+    let same =
+        |rule: &RuleTotals, other: &&RuleTotals| rule.domain == other.domain && rule.rule == other.rule;
+    let row = |rule: Option<&RuleTotals>, other: Option<&RuleTotals>| {
+        let mut cells = vec![rule.or(other).map(name).unwrap_or_default()];
+        for number in NUMBERS {
+            cells.extend([shown(rule, number), shown(other, number)]);
+            let [one, other] = [rule, other].map(|rule| rule.map(number).unwrap_or_default());
+            cells.push(difference(one, other));
+        }
+        cells
+    };
+    let mut rows: Vec<_> =
+        rules(one).map(|rule| row(Some(rule), rules(two).find(|other| same(rule, other)))).collect();
+    let only_two = rules(two).filter(|other| !rules(one).any(|rule| same(rule, other)));
+    rows.extend(only_two.map(|other| row(None, Some(other))));
+    for row in rows {
+        table.push(row);
+    }
+    if shadow { table } else { table.without_last(3) }
+}
+
+fn shown(rule: Option<&RuleTotals>, number: fn(&RuleTotals) -> u64) -> String {
+    rule.map_or("-".to_owned(), |rule| count(number(rule)))
+}
+
+/// Changed requests that are listed; all are counted.
+const SHOWN_MAX: usize = 10;
+
+pub(super) const NUMBERS: [fn(&RuleTotals) -> u64; 3] =
+    [passed, |rule| rule.refuse, |rule| rule.would_refuse];
+
+/// Rows of cells. The first column is aligned left, the others right.
+#[derive(Debug, Default)]
+pub(crate) struct TextTable {
+    rows: Vec<Vec<String>>,
+}
+
+impl TextTable {
+    /// A table with a row of headings.
+    pub(crate) fn new(headings: &[&str]) -> TextTable {
+        TextTable { rows: vec![headings.iter().map(ToString::to_string).collect()] }
+    }
+
+    /// Formats rows below headings; `None` without rows.
+    pub(crate) fn of_rows(headings: &[&str], rows: impl Iterator<Item = Vec<String>>) -> Option<String> {
+        let mut table = TextTable::new(headings);
+        table.rows.extend(rows);
+        (table.rows.len() > 1).then(|| table.to_string())
+    }
+
+    pub(crate) fn push(&mut self, row: Vec<String>) {
+        self.rows.push(row);
+    }
+
+    /// Removes the last columns.
+    pub(super) fn without_last(mut self, columns: usize) -> TextTable {
+        self.rows.iter_mut().for_each(|row| row.truncate(row.len().saturating_sub(columns)));
+        self
+    }
+
+    fn width(&self, column: usize) -> usize {
+        let cells = self.rows.iter().filter_map(|row| row.get(column));
+        cells.map(|cell| cell.chars().count()).max().unwrap_or_default()
+    }
+}
+
+impl fmt::Display for TextTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let columns = self.rows.iter().map(Vec::len).max().unwrap_or_default();
+        let widths: Vec<usize> = (0..columns).map(|column| self.width(column)).collect();
+        for (number, row) in self.rows.iter().enumerate() {
+            let mut line = String::new();
+            for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+                line += &if column == 0 { format!("{cell:width$}") } else { format!("  {cell:>width$}") };
+            }
+            let end = if number + 1 < self.rows.len() { "\n" } else { "" };
+            write!(f, "{}{end}", line.trim_end())?;
+        }
+        Ok(())
+    }
+}
+
+/// Formats a number with its thousands separated.
+pub(crate) fn count(number: u64) -> String {
+    crate::page::count(number).replace('\u{202f}', " ")
+}
+
+/// Formats `other - one` with its sign; `=` if they are equal.
+pub(super) fn difference(one: u64, other: u64) -> String {
+    match other.cmp(&one) {
+        std::cmp::Ordering::Equal => "=".to_owned(),
+        std::cmp::Ordering::Greater => format!("+{}", count(other - one)),
+        std::cmp::Ordering::Less => format!("-{}", count(one - other)),
+    }
+}
+
+/// `1 line`, `2 lines`.
+pub(crate) fn counted(number: u64, noun: &str) -> String {
+    format!("{} {noun}{}", count(number), if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{TextTable, count, difference};
+
+    #[test]
+    fn thousands_stand_apart() {
+        let table = [
+            (0, "0"),
+            (999, "999"),
+            (1_000, "1 000"),
+            (12_345, "12 345"),
+            (1_234_567, "1 234 567"),
+            (u64::MAX, "18 446 744 073 709 551 615"),
+        ];
+        for (number, expected) in table {
+            assert_eq!(count(number), expected);
+        }
+        assert_eq!([difference(1, 1), difference(0, 1_000), difference(1_000, 0)], ["=", "+1 000", "-1 000"]);
+    }
+
+    #[test]
+    fn columns_are_as_wide_as_their_widest_cell() {
+        let mut table = TextTable::new(&["rule", "passed", "x"]);
+        table.push(vec!["größer".into(), "1 000 000".into(), "1".into()]);
+        table.push(vec!["a".into(), "0".into()]);
+        assert_eq!(table.to_string(), "rule       passed  x\ngrößer  1 000 000  1\na               0");
+    }
+}

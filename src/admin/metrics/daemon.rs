@@ -1,7 +1,6 @@
 //! The daemon itself: its memory, its connections, its rules.
 
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::{Scrape, Sheet};
@@ -75,20 +74,19 @@ fn connections(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
 }
 
 fn state(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
-    let stats = &scrape.admin.snapshots;
-    let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
+    let stats = scrape.admin.snapshots.read();
     sheet.counter(
         "state_writes",
         "How often the tables were written to the state directory",
-        &read(&stats.writes),
+        &stats.writes,
     )?;
     let help = "How often they could not be written: the log says why";
-    sheet.counter("state_write_failures", help, &read(&stats.failures))?;
+    sheet.counter("state_write_failures", help, &stats.failures)?;
     let help = "When they were last written, in Unix time; 0: never";
-    sheet.gauge("state_last_write_timestamp_seconds", help, &read(&stats.written_unix_seconds))?;
-    sheet.gauge("state_bytes", "How large they were then", &read(&stats.bytes))?;
+    sheet.gauge("state_last_write_timestamp_seconds", help, &stats.last_write)?;
+    sheet.gauge("state_bytes", "How large they were then", &stats.bytes)?;
     let help = "Files of the state directory that were of no use at the start: what they kept is lost";
-    sheet.counters_by("state_bad", help, "file", stats.bad())
+    sheet.counters("state_bad", help, stats.bad.iter().map(|(file, count)| ([("file", &**file)], *count)))
 }
 
 fn threads(process: &ProcessRecord, sheet: &mut Sheet<'_>) -> fmt::Result {
@@ -125,7 +123,7 @@ fn rules(scrape: &Scrape, sheet: &mut Sheet<'_>) -> fmt::Result {
     let domains = domains.map(|domain| [("domain", &*domain.name), ("sha", &*domain.sha)]);
     sheet.infos("rules", "The domains in force, with the fingerprint of their files", domains)?;
     let modes = scrape.in_force.each().take(RULES_MAX).flat_map(|rule| {
-        [Mode::Enforce, Mode::Shadow, Mode::Disabled].map(|mode| {
+        Mode::ALL.map(|mode| {
             let labels = [("domain", rule.domain), ("rule", rule.name), ("mode", mode.name())];
             (labels, u64::from(rule.mode == mode))
         })

@@ -1,13 +1,13 @@
-//! `POST /block`, `/unblock`, `/reset`: one key of one rule. No answer and no line of the log names it but by its digest.
+//! `POST /block`, `/unblock`, `/reset`, `/fleet/key`: one key of one rule, in the body, as a path would name the caller. No
+//! answer and no line of the log names it but by its digest.
 
+use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::asked::{AttributePairs, RequestFields, rule};
-use super::{VerbRefusal, VerbResult};
-use crate::admin::AdminState;
-use crate::admin::answer;
-use crate::admin::change_log::utc;
-use crate::clock::{Now, Timestamp};
+use super::{AttributePairs, RequestFields, VerbRefusal, VerbResult, rule};
+use crate::admin::fleet::FleetReading;
+use crate::admin::switches::utc;
+use crate::admin::{AdminState, answer};
 use crate::engine::{BlockedKey, Engine, FleetChange, KeyError, RuleName, SwitchOrigin};
 
 pub(in crate::admin) fn block(admin: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
@@ -16,67 +16,41 @@ pub(in crate::admin) fn block(admin: &AdminState, by: SwitchOrigin, asked: &Valu
     let now = admin.clock.now();
     let until =
         asked.until(now)?.ok_or_else(|| VerbRefusal::bad("for how long: write `for_s`, in seconds"))?;
-    if asked.flag("fleet")? {
-        return block_everywhere(admin, WantedKey { rule, key, until, by }, now);
-    }
-    let blocked = admin.engine.block_key(&rule, &key, until, by)?;
-    let until = utc(until, now);
-    admin.ledger.enter(
-        &by.to_string(),
-        &format!("blocked the key {} of {rule} until {until}", blocked.format_digest()),
-        now,
-    );
-    let mode = mode_of(admin, &rule);
-    Ok(answer::done(json!({
-        "said": format!("{rule}: this key is refused until {until}{mode}"),
-        "key": blocked.format_digest(),
-        "warning": admin.control.keep().err(),
-    })))
-}
-
-struct WantedKey<'a> {
-    rule: RuleName,
-    key: AttributePairs<'a>,
-    until: Timestamp,
-    by: SwitchOrigin,
-}
-
-/// Each host, this one included, records the block when it syncs it. Hosts see only the digest, so no value is shown.
-fn block_everywhere(admin: &AdminState, wanted: WantedKey<'_>, now: Now) -> VerbResult {
-    let WantedKey { rule, key, until, by } = wanted;
-    let key = admin.engine.fleet_key_digest(&rule, &key)?;
-    let blocked = BlockedKey { rule: rule.clone(), key, text: None, until, by };
-    let digest = blocked.format_digest();
-    admin.control.change_fleet_overrides(FleetChange::Block(blocked)).map_err(VerbRefusal::failed)?;
-    let (until, mode) = (utc(until, now), mode_of(admin, &rule));
-    let said = format!("{rule}: this key is refused until {until}, on all hosts{mode}");
+    let (shown_until, mode) = (utc(until, now), mode_of(admin, &rule));
+    let (digest, everywhere) = if asked.flag("fleet")? {
+        // Each host, this one included, records the block when it syncs it. Hosts see only the digest, so no value is shown.
+        let key = admin.engine.fleet_key_digest(&rule, &key)?;
+        let blocked = BlockedKey { rule: rule.clone(), key, text: None, until, by };
+        let digest = blocked.format_digest();
+        admin.control.change_fleet_overrides(FleetChange::Block(blocked)).map_err(VerbRefusal::failed)?;
+        (digest, ", on all hosts")
+    } else {
+        let digest = admin.engine.block_key(&rule, &key, until, by)?.format_digest();
+        let what = format!("blocked the key {digest} of {rule} until {shown_until}");
+        admin.ledger.enter(&by.to_string(), &what, now);
+        (digest, "")
+    };
+    let said = format!("{rule}: this key is refused until {shown_until}{everywhere}{mode}");
     Ok(answer::done(json!({"said": said, "key": digest, "warning": admin.control.keep().err()})))
 }
 
-fn unblock_everywhere(admin: &AdminState, by: SwitchOrigin, asked: &RequestFields<'_>) -> VerbResult {
-    let (rule, key) = rule_and_key(admin, asked)?;
+pub(in crate::admin) fn unblock(admin: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
+    let fields = RequestFields::of(asked, &["rule", "key", "fleet"])?;
+    if !fields.flag("fleet")? {
+        let said = ["was not blocked", "is free"];
+        return undo(admin, by, asked, "freed a key of", said, Engine::unblock_key);
+    }
+    let (rule, key) = rule_and_key(admin, &fields)?;
     let key = admin.engine.fleet_key_digest(&rule, &key)?;
     let change = FleetChange::Unblock(rule.clone(), key);
     let some = admin.control.change_fleet_overrides(change).map_err(VerbRefusal::failed)?;
     if some {
-        admin.ledger.enter(
-            &by.to_string(),
-            &format!("freed a key of {rule} on all hosts"),
-            admin.clock.now(),
-        );
+        let what = format!("freed a key of {rule} on all hosts");
+        admin.ledger.enter(&by.to_string(), &what, admin.clock.now());
     }
     let said = if some { "is free of what was said to all hosts" } else { "was not blocked on all hosts" };
     let said = format!("{rule}: this key {said}");
     Ok(answer::done(json!({"said": said, "done": some, "warning": admin.control.keep().err()})))
-}
-
-pub(in crate::admin) fn unblock(admin: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
-    let wanted = RequestFields::of(asked, &["rule", "key", "fleet"])?;
-    if wanted.flag("fleet")? {
-        return unblock_everywhere(admin, by, &wanted);
-    }
-    let said = ["was not blocked", "is free"];
-    undo(admin, by, asked, "freed a key of", said, Engine::unblock_key)
 }
 
 pub(in crate::admin) fn reset(admin: &AdminState, by: SwitchOrigin, asked: &Value) -> VerbResult {
@@ -134,3 +108,85 @@ fn mode_of(admin: &AdminState, rule: &RuleName) -> String {
         }
     }
 }
+
+/// This host's state of one fleet key.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct FleetKeyStatus {
+    pub(crate) rule: String,
+    pub(crate) key: String,
+    pub(crate) limit: u64,
+    pub(crate) known: bool,
+    pub(crate) in_touch: bool,
+    pub(crate) held: u64,
+    #[serde(flatten)]
+    pub(crate) kind: FleetKeyKind,
+}
+
+/// The part that depends on the kind of the rule.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(untagged)]
+pub(crate) enum FleetKeyKind {
+    /// Of a concurrency rule.
+    Permits { in_use: u64, hosts: u64 },
+    /// Of a rate; `redis` is null until Redis replies.
+    Tokens { owed: u64, redis: Option<RedisLevelStatus> },
+}
+
+/// The level in Redis, in tokens, and the demand of all hosts, in tokens per second.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct RedisLevelStatus {
+    pub(crate) level: f64,
+    pub(crate) demand: f64,
+    pub(crate) age_s: f64,
+}
+
+pub(in crate::admin) fn fleet_key(admin: &AdminState, _: SwitchOrigin, asked: &Value) -> VerbResult {
+    let asked = RequestFields::of(asked, &["rule", "key"])?;
+    let (rule, key) = rule_and_key(admin, &asked)?;
+    let now = admin.clock.now();
+    let fleet = FleetReading::take(admin, now.at);
+    if let Some(here) = admin.engine.find_permits(&rule, &key, now)? {
+        return Ok(answer::done(json!(FleetKeyStatus {
+            rule: rule.to_string(),
+            key: hex(&here.name),
+            limit: here.max.into(),
+            known: here.is_tracked || here.in_use > 0,
+            in_touch: here.is_tracked,
+            held: here.held.into(),
+            kind: FleetKeyKind::Permits { in_use: here.in_use.into(), hosts: fleet.view.hosts.into() },
+        })));
+    }
+    let here = admin.engine.find_share(&rule, &key, now)?;
+    let here = here.ok_or_else(|| {
+        let why = match fleet.is_set {
+            true => "it has no `scope: fleet`",
+            false => "this host shares with no other host; `tidegate status` says why",
+        };
+        VerbRefusal::bad(format!("{rule} shares no budget: {why}"))
+    })?;
+    let there = here.report.unwrap_or_default();
+    let redis = here.redis_level.map(|seen| RedisLevelStatus {
+        level: seen.level as f64 / MICRO,
+        demand: seen.demand as f64 / MILLI,
+        age_s: now.at.since(seen.received_at).as_secs_f64(),
+    });
+    Ok(answer::done(json!(FleetKeyStatus {
+        rule: rule.to_string(),
+        key: hex(&here.name),
+        limit: here.limit.into(),
+        known: here.report.is_some(),
+        in_touch: here.is_tracked,
+        held: there.borrowed.into(),
+        kind: FleetKeyKind::Tokens { owed: there.debt.into(), redis },
+    })))
+}
+
+fn hex(name: &[u8; 16]) -> String {
+    name.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Millionths of a token.
+const MICRO: f64 = 1e6;
+
+/// Thousandths of a token a second.
+const MILLI: f64 = 1e3;

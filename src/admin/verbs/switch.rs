@@ -2,11 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::asked::{RequestFields, rule};
-use super::{VerbRefusal, VerbResult};
-use crate::admin::AdminState;
-use crate::admin::answer;
-use crate::admin::change_log::utc;
+use super::{RequestFields, VerbRefusal, VerbResult, rule};
+use crate::admin::switches::utc;
+use crate::admin::{AdminState, answer};
 use crate::clock::Now;
 use crate::engine::{FleetChange, Switch, SwitchOrigin, SwitchView, Target};
 use crate::rules::Mode;
@@ -146,9 +144,6 @@ fn clear(admin: &AdminState, target: &Target, by: SwitchOrigin, now: Now) -> Str
 }
 
 fn mode(word: &str) -> Result<Mode, VerbRefusal> {
-    let modes = [Mode::Enforce, Mode::Shadow, Mode::Disabled];
-    modes
-        .into_iter()
-        .find(|mode| mode.name() == word)
-        .ok_or_else(|| VerbRefusal::bad(format!("unknown mode `{word}`: write enforce, shadow or disabled")))
+    let known = Mode::ALL.into_iter().find(|mode| mode.name() == word);
+    known.ok_or_else(|| VerbRefusal::bad(format!("unknown mode `{word}`: write enforce, shadow or disabled")))
 }

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::num::NonZeroU32;
 
-use super::super::shed_words;
+use super::super::describe;
 use crate::engine::{bytes_per_rule_key, keys_within};
 use crate::limit::{Quota, Rate};
 use crate::rules::percent::Percent;
@@ -16,7 +16,7 @@ use crate::rules::{
     Domain, FleetBound, FleetSettings, Limit, ListKind, Overrides, RefusedCost, Region, Rule, WholeNumbers,
     conditions, facts,
 };
-use crate::trace::table::count;
+use crate::trace::summary::count;
 
 /// Settings of a description.
 #[derive(Clone, Copy, Debug)]
@@ -153,10 +153,10 @@ fn of_shed(domain: &Domain, shed: &Shed) -> String {
     };
     let mut block = format!("{}/{} ({}): sheds the pool, {slots}", domain.name(), shed.pool, shed.position);
     let parts = shed.parts().filter_map(|(part, set)| {
-        Some((part.name(), format!("{}{}", shed_words::part(domain, shed, part)?, mode(set))))
+        Some((part.name(), format!("{}{}", describe::part(domain, shed, part)?, mode(set))))
     });
-    let callers = ("callers", shed_words::callers(shed));
-    for (label, text) in parts.chain([callers, ("signals", shed_words::signals(shed))]) {
+    let callers = ("callers", describe::callers(shed));
+    for (label, text) in parts.chain([callers, ("signals", describe::signals(shed))]) {
         if !text.is_empty() {
             // Writing to a `String` cannot fail.
             let _ = write!(block, "\n  {label:<9} {text}");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::super::admin_client::{AdminClient, AdminFailure};
 use super::super::client::{Client, connect};
-use super::finding::DoctorFinding;
+use super::Finding;
 use crate::admin::DaemonStatus;
 use crate::daemon::descriptors;
 use crate::daemon::settings::Settings;
@@ -13,7 +13,7 @@ use crate::protocol::{DescriptorList, RequestFrame, WireReply};
 use crate::sys;
 
 /// Runs all checks; those of the status only if the admin socket answers.
-pub(super) fn all(settings: &Settings) -> Vec<DoctorFinding> {
+pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     let socket = &settings.socket.path;
     let mut findings = vec![answers(socket)];
     findings.extend(operators(&AdminClient::of_settings(settings), settings));
@@ -21,7 +21,7 @@ pub(super) fn all(settings: &Settings) -> Vec<DoctorFinding> {
     findings
 }
 
-fn answers(socket: &Path) -> DoctorFinding {
+fn answers(socket: &Path) -> Finding {
     const WHAT: &str = "daemon";
     let asked = Client::connect(socket, PATIENCE).and_then(|mut client| {
         let id = client.next_id();
@@ -30,13 +30,11 @@ fn answers(socket: &Path) -> DoctorFinding {
         })
     });
     match asked {
-        Ok(true) => DoctorFinding::well(WHAT, "it answers"),
-        Ok(false) => DoctorFinding::wrong(
-            WHAT,
-            "it answers, and not as a tidegate does",
-            "look who listens there: ss -xlp",
-        ),
-        Err(failure) => DoctorFinding::wrong(
+        Ok(true) => Finding::well(WHAT, "it answers"),
+        Ok(false) => {
+            Finding::wrong(WHAT, "it answers, and not as a tidegate does", "look who listens there: ss -xlp")
+        }
+        Err(failure) => Finding::wrong(
             WHAT,
             format!("it does not answer: {failure}"),
             "systemctl status tidegate says how it is, journalctl -u tidegate why; by hand: tidegate serve",
@@ -44,7 +42,7 @@ fn answers(socket: &Path) -> DoctorFinding {
     }
 }
 
-fn operators(admin: &AdminClient, settings: &Settings) -> Vec<DoctorFinding> {
+fn operators(admin: &AdminClient, settings: &Settings) -> Vec<Finding> {
     const WHAT: &str = "admin socket";
     let ready = match admin.get("/readyz") {
         Ok(ready) => ready,
@@ -54,12 +52,12 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<DoctorFinding> {
             return vec![match failure {
                 AdminFailure::Misdirected { .. } | AdminFailure::NoSocket { .. } => {
                     let (message, help) = message.split_once("\nhelp: ").unwrap_or((&message, ""));
-                    DoctorFinding::wrong(WHAT, message, help)
+                    Finding::wrong(WHAT, message, help)
                 }
                 AdminFailure::Io { source, .. } if !root && source.kind() != std::io::ErrorKind::NotFound => {
-                    DoctorFinding::unseen(WHAT, message, "run this as root or as the daemon's user")
+                    Finding::unseen(WHAT, message, "run this as root or as the daemon's user")
                 }
-                _ => DoctorFinding::warning(
+                _ => Finding::warning(
                     WHAT,
                     message,
                     "let the daemon's user make files beside its socket (systemd/tmpfiles.d), then restart it",
@@ -67,14 +65,10 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<DoctorFinding> {
             }];
         }
     };
-    let mut findings = vec![DoctorFinding::well(WHAT, "it answers")];
+    let mut findings = vec![Finding::well(WHAT, "it answers")];
     if ready.status != READY {
         for reason in ready.body.lines() {
-            findings.push(DoctorFinding::wrong(
-                "readiness",
-                reason,
-                "mend that, and it is ready: tidegate status",
-            ));
+            findings.push(Finding::wrong("readiness", reason, "mend that, and it is ready: tidegate status"));
         }
     }
     if let Ok(status) = admin.get_json("/status") {
@@ -85,30 +79,30 @@ fn operators(admin: &AdminClient, settings: &Settings) -> Vec<DoctorFinding> {
 }
 
 /// Returns findings from the status: the mode and the warnings.
-fn of_status(status: &DaemonStatus) -> Vec<DoctorFinding> {
+fn of_status(status: &DaemonStatus) -> Vec<Finding> {
     let mode = match &*status.mode {
         "" => None,
-        "enforce" => Some(DoctorFinding::well("mode", "enforce: refusals are refusals")),
-        mode => Some(DoctorFinding::warning(
+        "enforce" => Some(Finding::well("mode", "enforce: refusals are refusals")),
+        mode => Some(Finding::warning(
             "mode",
             format!("{mode}: no request is refused"),
             "when that was not meant: `mode: enforce` in the settings, then systemctl restart tidegate",
         )),
     };
     let warnings = status.warnings.iter().map(|warning| {
-        DoctorFinding::warning("daemon says", warning.as_str(), "tidegate status and the log say more")
+        Finding::warning("daemon says", warning.as_str(), "tidegate status and the log say more")
     });
     mode.into_iter().chain(warnings).collect()
 }
 
 /// Reports domains that are open to every user and used by several: each user can exhaust the limits of the others.
-fn shared_domains(status: &DaemonStatus, settings: &Settings) -> Vec<DoctorFinding> {
+fn shared_domains(status: &DaemonStatus, settings: &Settings) -> Vec<Finding> {
     let is_closed =
         |name: &str| settings.domains.iter().any(|domain| *domain.name == *name && !domain.uids.is_empty());
     let open = status.shared_domains.iter().filter(|(name, _)| !is_closed(name));
     let warning = |(name, users): (&String, &Vec<u32>)| {
         let users = users.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
-        DoctorFinding::warning(
+        Finding::warning(
             "domains",
             format!("`{name}` is open to every user, and several ask about it: {users}"),
             format!("name those who may: `domains: {{{name}: {{uids: [{users}]}}}}` in the settings"),
@@ -117,10 +111,10 @@ fn shared_domains(status: &DaemonStatus, settings: &Settings) -> Vec<DoctorFindi
     open.map(warning).collect()
 }
 
-fn open_files(socket: &Path, connections: u32) -> DoctorFinding {
+fn open_files(socket: &Path, connections: u32) -> Finding {
     const WHAT: &str = "open files";
     let Some(pid) = daemon_pid(socket) else {
-        return DoctorFinding::unseen(
+        return Finding::unseen(
             WHAT,
             "the daemon's process cannot be found from here",
             "run this on the host, as root",
@@ -128,19 +122,19 @@ fn open_files(socket: &Path, connections: u32) -> DoctorFinding {
     };
     let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
     let Some(allowed) = open_files_in(&limits) else {
-        return DoctorFinding::unseen(WHAT, format!("/proc/{pid}/limits cannot be read"), "run this as root");
+        return Finding::unseen(WHAT, format!("/proc/{pid}/limits cannot be read"), "run this as root");
     };
     let needed = descriptors::needed(connections);
     if allowed < needed {
         let message =
             format!("the daemon may open {allowed} files, and {connections} connections take {needed}");
-        return DoctorFinding::warning(
+        return Finding::warning(
             WHAT,
             message,
             format!("LimitNOFILE={needed} in the unit, or a smaller connections.max"),
         );
     }
-    DoctorFinding::well(WHAT, format!("the daemon may open {allowed}, and needs {needed} at most"))
+    Finding::well(WHAT, format!("the daemon may open {allowed}, and needs {needed} at most"))
 }
 
 /// Finds the daemon's process by its socket or, if systemd made the socket, by its name, if unique.

@@ -3,18 +3,18 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use super::finding::DoctorFinding;
+use super::Finding;
 use crate::daemon::settings::Settings;
 use crate::rules::{self, Problem, Scopes};
 use crate::state::{ASIDE, EVIDENCE, StateFile};
 
 /// Returns the settings, read as by the daemon, and the findings on them.
-pub(super) fn settings(file: Option<&Path>) -> (Option<Settings>, Vec<DoctorFinding>) {
+pub(super) fn settings(file: Option<&Path>) -> (Option<Settings>, Vec<Finding>) {
     const WHAT: &str = "settings";
     let shown = file.map_or_else(|| "the defaults".to_owned(), |file| file.display().to_string());
     match Settings::load(file) {
         Ok((settings, warnings)) => {
-            let mut findings = vec![DoctorFinding::well(WHAT, format!("{shown} can be read"))];
+            let mut findings = vec![Finding::well(WHAT, format!("{shown} can be read"))];
             findings.extend(warnings.iter().map(|warning| of_problem(WHAT, warning)));
             (Some(settings), findings)
         }
@@ -23,7 +23,7 @@ pub(super) fn settings(file: Option<&Path>) -> (Option<Settings>, Vec<DoctorFind
 }
 
 /// Checks the rules, read as by the daemon.
-pub(super) fn rules(path: &Path, scopes: &Scopes) -> DoctorFinding {
+pub(super) fn rules(path: &Path, scopes: &Scopes) -> Finding {
     const WHAT: &str = "rules";
     let loaded = rules::read_scoped(path, scopes);
     let errors = loaded.problems.iter().filter(|problem| problem.is_error()).count();
@@ -31,69 +31,61 @@ pub(super) fn rules(path: &Path, scopes: &Scopes) -> DoctorFinding {
     let message = format!("{}: {count} rules in {} domains", path.display(), loaded.domains.len());
     let check = format!("tidegate check {} shows them, each with its mend", path.display());
     match (errors, count) {
-        (1.., _) => DoctorFinding::wrong(WHAT, format!("{message}, and {errors} errors"), check),
-        (_, 0) => DoctorFinding::warning(
+        (1.., _) => Finding::wrong(WHAT, format!("{message}, and {errors} errors"), check),
+        (_, 0) => Finding::warning(
             WHAT,
             format!("{message}: everything is allowed"),
             "write one: docs/rules.md, or copy from /usr/share/doc/tidegate/examples",
         ),
         _ if !loaded.problems.is_empty() => {
-            DoctorFinding::warning(WHAT, format!("{message}, {} warnings", loaded.problems.len()), check)
+            Finding::warning(WHAT, format!("{message}, {} warnings", loaded.problems.len()), check)
         }
-        _ => DoctorFinding::well(WHAT, message),
+        _ => Finding::well(WHAT, message),
     }
 }
 
 /// Checks the state directory and the files that were set aside there.
-pub(super) fn state(settings: &Settings) -> Vec<DoctorFinding> {
+pub(super) fn state(settings: &Settings) -> Vec<Finding> {
     // systemd passes the directory to the daemon, but not to this command.
     let packaged = Path::new(STATE_DIRECTORY);
     let Some(path) = settings.state.as_deref().or_else(|| packaged.exists().then_some(packaged)) else {
         let mend = "write `state: /var/lib/tidegate`, a directory of the daemon's user";
-        return vec![DoctorFinding::warning(
-            STATE,
-            "no directory is set: a restart forgets every count",
-            mend,
-        )];
+        return vec![Finding::warning(STATE, "no directory is set: a restart forgets every count", mend)];
     };
     let found = std::iter::once(directory(path, settings.memory_max_bytes));
     found.chain(set_aside(path)).chain(evidence(path)).collect()
 }
 
 /// Returns findings on files set aside at a start and not removed since. `directory` reports an unreadable directory.
-fn set_aside(directory: &Path) -> impl Iterator<Item = DoctorFinding> + '_ {
+fn set_aside(directory: &Path) -> impl Iterator<Item = Finding> + '_ {
     let found = StateFile::ALL
         .into_iter()
         .map(|file| (file, directory.join(file.name()).with_added_extension(ASIDE)));
     found.filter(|(_, aside)| aside.symlink_metadata().is_ok()).map(|(file, aside)| {
         let (file, aside) = (file.name(), aside.display());
         let message = format!("{aside}: `{file}` was of no use at a start, and what it kept is lost");
-        DoctorFinding::warning(STATE, message, format!("the log of that start says why; then: rm {aside}"))
+        Finding::warning(STATE, message, format!("the log of that start says why; then: rm {aside}"))
     })
 }
 
 /// Returns findings on files left by a crash loop.
-fn evidence(directory: &Path) -> impl Iterator<Item = DoctorFinding> + '_ {
+fn evidence(directory: &Path) -> impl Iterator<Item = Finding> + '_ {
     let found =
         StateFile::ALL.into_iter().map(|file| directory.join(file.name()).with_added_extension(EVIDENCE));
     found.filter(|aside| aside.symlink_metadata().is_ok()).map(|aside| {
         let aside = aside.display();
         let message = format!("{aside}: the daemon was in a crash loop, and this is evidence of it");
-        DoctorFinding::warning(
-            STATE,
-            message,
-            format!("report it, with the log of that time; then: rm {aside}"),
-        )
+        Finding::warning(STATE, message, format!("report it, with the log of that time; then: rm {aside}"))
     })
 }
 
 /// Checks that the directory exists, is private to its owner, and has space for the tables twice.
-fn directory(path: &Path, memory_max_bytes: u64) -> DoctorFinding {
+fn directory(path: &Path, memory_max_bytes: u64) -> Finding {
     let shown = path.display();
     let found = match std::fs::metadata(path) {
         Ok(found) if found.is_dir() => found,
         Ok(_) => {
-            return DoctorFinding::wrong(
+            return Finding::wrong(
                 STATE,
                 format!("{shown} is not a directory"),
                 "remove it, or name another",
@@ -101,44 +93,40 @@ fn directory(path: &Path, memory_max_bytes: u64) -> DoctorFinding {
         }
         Err(error) => {
             let mend = format!("install -d -m 0700 -o tidegate -g tidegate {shown}");
-            return DoctorFinding::wrong(
-                STATE,
-                format!("{shown}: {error}: a restart forgets every count"),
-                mend,
-            );
+            return Finding::wrong(STATE, format!("{shown}: {error}: a restart forgets every count"), mend);
         }
     };
     if found.mode() & 0o077 != 0 {
         let message = format!("{shown} has mode {:04o}: others can look into it", found.mode() & 0o7777);
-        return DoctorFinding::warning(STATE, message, format!("chmod 0700 {shown}"));
+        return Finding::warning(STATE, message, format!("chmod 0700 {shown}"));
     }
     let needed = memory_max_bytes.saturating_mul(2);
     match rustix::fs::statvfs(path) {
         Ok(system) if system.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY) => {
-            DoctorFinding::wrong(STATE, format!("{shown} is mounted read-only"), "mount it to be written")
+            Finding::wrong(STATE, format!("{shown} is mounted read-only"), "mount it to be written")
         }
         Ok(system) => {
             let free = system.f_bavail.saturating_mul(system.f_frsize);
             let message = format!("{shown} has {} MiB free", free >> 20);
             if free < needed {
                 let mend = format!("make room for twice `memory.max`, {} MiB", needed >> 20);
-                return DoctorFinding::warning(STATE, message, mend);
+                return Finding::warning(STATE, message, mend);
             }
-            DoctorFinding::well(STATE, message)
+            Finding::well(STATE, message)
         }
-        Err(error) => DoctorFinding::unseen(STATE, format!("{shown}: {error}"), "run this as root"),
+        Err(error) => Finding::unseen(STATE, format!("{shown}: {error}"), "run this as root"),
     }
 }
 
-pub(super) fn of_problem(what: &'static str, problem: &Problem) -> DoctorFinding {
+pub(super) fn of_problem(what: &'static str, problem: &Problem) -> Finding {
     // The text of the problem ends with its help, which is printed separately here.
     let position = &problem.position;
     let message = format!("{}:{}:{}: {}", position.file, position.line, position.column, problem.message);
     let mend = problem.mend.clone().unwrap_or_else(|| "tidegate check shows it in its place".to_owned());
     if problem.is_error() {
-        DoctorFinding::wrong(what, message, mend)
+        Finding::wrong(what, message, mend)
     } else {
-        DoctorFinding::warning(what, message, mend)
+        Finding::warning(what, message, mend)
     }
 }
 

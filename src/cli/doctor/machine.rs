@@ -1,28 +1,27 @@
-//! Checks the host: sources of signals, clocks, kernel, scheduler.
+//! Checks the host: sources of signals, clocks, kernel, scheduler; and the systemd unit files with their drop-ins, without
+//! contacting systemd.
 
 use std::io;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use rustix::net::netlink::SOCK_DIAG;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
-use super::finding::DoctorFinding;
+use super::Finding;
 use crate::clock::Clock;
 use crate::sys;
 
-pub(super) fn all() -> Vec<DoctorFinding> {
+pub(super) fn all() -> Vec<Finding> {
     vec![pressure(), control_groups(), accept_queues(), clocks(), kernel(), scheduler()]
 }
 
-fn pressure() -> DoctorFinding {
+fn pressure() -> Finding {
     const WHAT: &str = "pressure";
     let file = Path::new("/proc/pressure/cpu");
     match std::fs::read_to_string(file) {
-        Ok(text) if text.starts_with("some ") => {
-            DoctorFinding::well(WHAT, "the kernel tells how much work waits")
-        }
-        Ok(_) | Err(_) => DoctorFinding::warning(
+        Ok(text) if text.starts_with("some ") => Finding::well(WHAT, "the kernel tells how much work waits"),
+        Ok(_) | Err(_) => Finding::warning(
             WHAT,
             format!(
                 "{} cannot be read: the signals cpu_pressure, memory_pressure and io_pressure have no reading",
@@ -33,24 +32,24 @@ fn pressure() -> DoctorFinding {
     }
 }
 
-fn control_groups() -> DoctorFinding {
+fn control_groups() -> Finding {
     const WHAT: &str = "control groups";
     if Path::new("/sys/fs/cgroup/cgroup.controllers").exists() {
-        return DoctorFinding::well(WHAT, "version 2: how much CPU time an application may use is known");
+        return Finding::well(WHAT, "version 2: how much CPU time an application may use is known");
     }
-    DoctorFinding::warning(
+    Finding::warning(
         WHAT,
         "not version 2 alone: the signal cpu_quota is read where the application's own group can be found",
         "nothing, unless the rules use cpu_quota; else boot with systemd.unified_cgroup_hierarchy=1",
     )
 }
 
-fn accept_queues() -> DoctorFinding {
+fn accept_queues() -> Finding {
     const WHAT: &str = "accept queues";
     let made = socket_with(AddressFamily::NETLINK, SocketType::DGRAM, SocketFlags::CLOEXEC, Some(SOCK_DIAG));
     match made {
-        Ok(_) => DoctorFinding::well(WHAT, "the kernel tells how many connections wait"),
-        Err(error) => DoctorFinding::warning(
+        Ok(_) => Finding::well(WHAT, "the kernel tells how many connections wait"),
+        Err(error) => Finding::warning(
             WHAT,
             format!(
                 "the kernel does not tell how many connections wait ({error}): the brake goes by busy slots"
@@ -60,18 +59,18 @@ fn accept_queues() -> DoctorFinding {
     }
 }
 
-fn clocks() -> DoctorFinding {
+fn clocks() -> Finding {
     const WHAT: &str = "clock";
     let clock = Clock::start();
     let unix_nanos = i128::from(clock.now().utc_offset_nanos) + i128::from(clock.now().at.as_nanos());
     let seconds = unix_nanos / 1_000_000_000;
     if (UNIX_MIN..UNIX_MAX).contains(&seconds) {
-        return DoctorFinding::well(
+        return Finding::well(
             WHAT,
             format!("the wall clock says {seconds} s since 1970; rates go by the time since the boot"),
         );
     }
-    DoctorFinding::wrong(
+    Finding::wrong(
         WHAT,
         format!(
             "the wall clock says {seconds} s since 1970: windows that are aligned to it fall at wrong times"
@@ -80,47 +79,45 @@ fn clocks() -> DoctorFinding {
     )
 }
 
-fn kernel() -> DoctorFinding {
+fn kernel() -> Finding {
     const WHAT: &str = "kernel";
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
     let release = release.trim();
     match version(release) {
         Some(found) if found >= (5, 3) => {
-            DoctorFinding::well(WHAT, format!("{release}: it tells when a process ends"))
+            Finding::well(WHAT, format!("{release}: it tells when a process ends"))
         }
-        Some(_) => DoctorFinding::warning(
+        Some(_) => Finding::warning(
             WHAT,
             format!("{release} cannot tell when a process ends: leases end with its connections"),
             "Linux 5.3 or later can, 6.5 or later without any doubt",
         ),
-        None => DoctorFinding::unseen(WHAT, "/proc/sys/kernel/osrelease cannot be read", "mount /proc"),
+        None => Finding::unseen(WHAT, "/proc/sys/kernel/osrelease cannot be read", "mount /proc"),
     }
 }
 
 /// Requests the scheduling of decision threads on a separate thread and checks the result.
-fn scheduler() -> DoctorFinding {
+fn scheduler() -> Finding {
     let tried = std::thread::Builder::new().spawn(|| (sys::request_short_slice(), sys::read_slice()));
     match tried.map(std::thread::JoinHandle::join) {
         Ok(Ok((asked, given))) => of_slice(&asked, given),
-        Ok(Err(_)) | Err(_) => DoctorFinding::unseen(
-            SCHEDULER,
-            "no thread can be started to try it",
-            "raise the limit of processes",
-        ),
+        Ok(Err(_)) | Err(_) => {
+            Finding::unseen(SCHEDULER, "no thread can be started to try it", "raise the limit of processes")
+        }
     }
 }
 
-fn of_slice(asked: &io::Result<()>, given: io::Result<Duration>) -> DoctorFinding {
+fn of_slice(asked: &io::Result<()>, given: io::Result<Duration>) -> Finding {
     let late = "on a busy host some answers take milliseconds";
     match (asked, given) {
-        (Err(error), _) => DoctorFinding::warning(
+        (Err(error), _) => Finding::warning(
             SCHEDULER,
             format!(
                 "short slices cannot be asked for here ({error}): where the daemon cannot either, {late}"
             ),
             "allow sched_setattr: SystemCallFilter= of a unit, the seccomp profile of a container",
         ),
-        (Ok(()), Ok(slice)) if slice == sys::SHORT_SLICE => DoctorFinding::well(
+        (Ok(()), Ok(slice)) if slice == sys::SHORT_SLICE => Finding::well(
             SCHEDULER,
             format!("asked for a slice of {slice:?} and got it: decision threads run soon on a busy host"),
         ),
@@ -129,13 +126,13 @@ fn of_slice(asked: &io::Result<()>, given: io::Result<Duration>) -> DoctorFindin
                 true => "the kernel took no notice".to_owned(),
                 false => format!("got {slice:?}"),
             };
-            DoctorFinding::warning(
+            Finding::warning(
                 SCHEDULER,
                 format!("asked for a slice of {:?}, and {got}: {late}", sys::SHORT_SLICE),
                 "nothing must be done; Linux 6.12 or later gives short slices",
             )
         }
-        (Ok(()), Err(error)) => DoctorFinding::unseen(
+        (Ok(()), Err(error)) => Finding::unseen(
             SCHEDULER,
             format!("a short slice was asked for, and what came of it is not told ({error})"),
             "allow sched_getattr where this runs, or try it on the host",
@@ -156,13 +153,85 @@ const UNIX_MIN: i128 = 1_735_689_600;
 /// 2100.
 const UNIX_MAX: i128 = 4_102_444_800;
 
+/// Returns the findings on the unit files below this root.
+pub(super) fn units(root: &Path) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if !root.join("run/systemd/system").exists() {
+        return vec![Finding::well(
+            UNIT,
+            "this host does not run systemd: whoever starts the daemon keeps it running",
+        )];
+    }
+    let places = PLACES.map(|place| root.join(place));
+    for name in UNITS {
+        if !places.iter().any(|place| place.join(name).exists()) {
+            let mend = format!(
+                "copy systemd/{name} to /etc/systemd/system, then systemctl daemon-reload: docs/operate.md"
+            );
+            findings.push(Finding::warning(UNIT, format!("{name} is not installed"), mend));
+        }
+        for file in places.iter().flat_map(|place| drop_ins(&place.join(format!("{name}.d")))) {
+            let text = std::fs::read_to_string(&file).unwrap_or_default();
+            let harmful = text.lines().map(str::trim).find_map(harm);
+            findings.push(match harmful {
+                Some((line, harm)) => {
+                    let message = format!("{} says {line}: {harm}", file.display());
+                    Finding::wrong(
+                        UNIT,
+                        message,
+                        "take the line out, then systemctl daemon-reload and restart",
+                    )
+                }
+                None => Finding::well(UNIT, format!("{} changes {name}", file.display())),
+            });
+        }
+    }
+    if findings.is_empty() {
+        findings.push(Finding::well(UNIT, "tidegate.socket and tidegate.service are as packaged"));
+    }
+    findings
+}
+
+fn drop_ins(directory: &Path) -> Vec<PathBuf> {
+    let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut files: Vec<_> = entries.map(|entry| entry.path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "conf"));
+    files.sort();
+    files
+}
+
+/// Returns the line and its harm if it removes something that the daemon needs.
+fn harm(line: &str) -> Option<(&str, &'static str)> {
+    let found = HARMFUL.iter().find(|(begin, _)| line.starts_with(begin))?;
+    let (option, value) = line.split_once('=')?;
+    let is_harmless = matches!(value.trim(), "" | "no" | "false" | "0" | "off" | "default" | "all")
+        || option == "RestrictAddressFamilies" && value.contains("AF_NETLINK");
+    (!is_harmless).then_some((line, found.1))
+}
+
+const UNIT: &str = "unit";
+
+const UNITS: [&str; 2] = ["tidegate.service", "tidegate.socket"];
+
+/// Directories that systemd reads, in order of precedence.
+const PLACES: [&str; 4] =
+    ["etc/systemd/system", "run/systemd/system", "usr/lib/systemd/system", "lib/systemd/system"];
+
+const HARMFUL: [(&str, &str); 5] = [
+    ("PrivateUsers=", "every peer is user 65534, so all count as one"),
+    ("ProtectProc=", "the processes behind sessions cannot be seen"),
+    ("ProcSubset=", "pressure and CPU time cannot be read"),
+    ("PrivateNetwork=", "accept queues of this host cannot be seen, nor metrics be served"),
+    ("RestrictAddressFamilies=", "without AF_NETLINK accept queues cannot be read"),
+];
+
 #[cfg(test)]
 mod tests {
     use std::io;
     use std::time::Duration;
 
-    use super::super::finding::FindingSeverity;
-    use super::{of_slice, version};
+    use super::{harm, of_slice, units, version};
+    use crate::cli::doctor::FindingSeverity;
     use crate::sys;
 
     #[test]
@@ -197,5 +266,43 @@ mod tests {
             let found = of_slice(&asked, given);
             assert!(found.severity == severity && found.message.contains(message), "{found}");
         }
+    }
+
+    #[test]
+    fn lines_that_take_what_is_needed_are_told() {
+        let table = [
+            ("PrivateUsers=yes", true),
+            ("PrivateUsers=no", false),
+            ("ProtectProc=invisible", true),
+            ("ProtectProc=default", false),
+            ("ProcSubset=pid", true),
+            ("RestrictAddressFamilies=AF_UNIX AF_INET", true),
+            ("RestrictAddressFamilies=AF_UNIX AF_NETLINK", false),
+            ("RestrictAddressFamilies=", false),
+            ("MemoryMax=1G", false),
+        ];
+        for (line, harmful) in table {
+            assert_eq!(harm(line).is_some(), harmful, "{line}");
+        }
+    }
+
+    #[test]
+    fn units_that_miss_and_drop_ins_are_told() {
+        let root = tempfile::tempdir().unwrap();
+        let severities = || units(root.path()).iter().map(|finding| finding.severity).collect::<Vec<_>>();
+        assert_eq!(severities(), [FindingSeverity::Well], "no systemd, nothing to say");
+        let of = |path: &str| root.path().join(path);
+        std::fs::create_dir_all(of("run/systemd/system")).unwrap();
+        assert_eq!(severities(), [FindingSeverity::Warning, FindingSeverity::Warning]);
+        std::fs::create_dir_all(of("etc/systemd/system/tidegate.service.d")).unwrap();
+        for name in ["tidegate.service", "tidegate.socket"] {
+            std::fs::write(of("etc/systemd/system").join(name), "").unwrap();
+        }
+        assert_eq!(severities(), [FindingSeverity::Well]);
+        let drop_in = of("etc/systemd/system/tidegate.service.d/a.conf");
+        std::fs::write(&drop_in, "[Service]\nMemoryMax=1G\n").unwrap();
+        assert_eq!(severities(), [FindingSeverity::Well]);
+        std::fs::write(&drop_in, "[Service]\nPrivateUsers=yes\n").unwrap();
+        assert_eq!(severities(), [FindingSeverity::Wrong]);
     }
 }

@@ -5,11 +5,10 @@ use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 
-use super::finding::DoctorFinding;
-use super::user::{User, group_name};
+use super::Finding;
 
 /// Checks whether a user can connect to the socket, and names the obstacle.
-pub(super) fn socket(path: &Path, user: &User) -> DoctorFinding {
+pub(super) fn socket(path: &Path, user: &User) -> Finding {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let mut above: Vec<&Path> = absolute.ancestors().skip(1).collect();
     above.reverse();
@@ -24,7 +23,7 @@ pub(super) fn socket(path: &Path, user: &User) -> DoctorFinding {
         Err(error) => missing(&absolute, &error),
         Ok(found) if !found.file_type().is_socket() => {
             let message = format!("{} is not a socket", absolute.display());
-            DoctorFinding::wrong(WHAT, message, "remove it, and start the daemon again: it makes its own")
+            Finding::wrong(WHAT, message, "remove it, and start the daemon again: it makes its own")
         }
         // Connecting requires write permission.
         Ok(found) if may(&found, user, WRITE) => {
@@ -32,19 +31,15 @@ pub(super) fn socket(path: &Path, user: &User) -> DoctorFinding {
             let message = format!("{} can reach {} ({by})", user.name, absolute.display());
             if found.mode() & 0o002 != 0 {
                 let mend = "write mode \"0660\" and a group that the applications are in";
-                return DoctorFinding::warning(
-                    WHAT,
-                    format!("{message}, and so can everybody on this host"),
-                    mend,
-                );
+                return Finding::warning(WHAT, format!("{message}, and so can everybody on this host"), mend);
             }
-            DoctorFinding::well(WHAT, message)
+            Finding::well(WHAT, message)
         }
         Ok(found) => not_let_in(&absolute, &found, user),
     }
 }
 
-fn not_let_in(path: &Path, found: &Metadata, user: &User) -> DoctorFinding {
+fn not_let_in(path: &Path, found: &Metadata, user: &User) -> Finding {
     let (name, group) = (&user.name, group_name(found.gid()));
     let message = format!("{name} cannot ask: {} has {}", path.display(), described(found));
     let mend = if found.mode() & 0o020 == 0 {
@@ -57,22 +52,22 @@ fn not_let_in(path: &Path, found: &Metadata, user: &User) -> DoctorFinding {
     } else {
         format!("usermod -aG {group} {name}, then restart what runs as {name}: a process keeps its groups")
     };
-    DoctorFinding::wrong(WHAT, message, mend)
+    Finding::wrong(WHAT, message, mend)
 }
 
-fn closed(directory: &Path, found: &Metadata, user: &User) -> DoctorFinding {
+fn closed(directory: &Path, found: &Metadata, user: &User) -> Finding {
     let (name, shown) = (&user.name, directory.display());
     let message = format!("{name} cannot look into {shown}, which has {}", described(found));
-    DoctorFinding::wrong(WHAT, message, format!("chmod o+x {shown}, or put the socket elsewhere"))
+    Finding::wrong(WHAT, message, format!("chmod o+x {shown}, or put the socket elsewhere"))
 }
 
-fn missing(path: &Path, error: &std::io::Error) -> DoctorFinding {
+fn missing(path: &Path, error: &std::io::Error) -> Finding {
     let message = format!("{}: {error}", path.display());
     match error.kind() {
         std::io::ErrorKind::PermissionDenied => {
-            DoctorFinding::unseen(WHAT, message, "run this as root, who sees all of the way")
+            Finding::unseen(WHAT, message, "run this as root, who sees all of the way")
         }
-        _ => DoctorFinding::wrong(
+        _ => Finding::wrong(
             WHAT,
             message,
             "start the daemon (systemctl start tidegate.socket tidegate; by hand: tidegate serve), \
@@ -107,9 +102,81 @@ const WHAT: &str = "socket";
 const SEARCH: u32 = 1;
 const WRITE: u32 = 2;
 
+/// A user whose access to files is checked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct User {
+    pub(super) name: String,
+    pub(super) uid: u32,
+    pub(super) gids: Vec<u32>,
+}
+
+impl User {
+    pub(super) fn of_this_process() -> User {
+        let uid = rustix::process::geteuid().as_raw();
+        let mut gids: Vec<u32> = rustix::process::getgroups()
+            .map(|groups| groups.into_iter().map(rustix::process::Gid::as_raw).collect())
+            .unwrap_or_default();
+        gids.push(rustix::process::getegid().as_raw());
+        let users = std::fs::read_to_string(USERS_FILE).unwrap_or_default();
+        let name = name_of(&users, uid).map_or_else(|| uid.to_string(), str::to_owned);
+        User { name, uid, gids }
+    }
+
+    /// Looks up a user by name or number.
+    pub(super) fn named(name: &str) -> Result<User, Finding> {
+        let [users, groups] =
+            [USERS_FILE, GROUPS_FILE].map(|file| std::fs::read_to_string(file).unwrap_or_default());
+        User::found(name, &users, &groups).ok_or_else(|| {
+            let message = format!("there is no user `{name}` in {USERS_FILE}");
+            Finding::wrong("user", message, "write a user that is there, or its number: --as 33")
+        })
+    }
+
+    fn found(name: &str, users: &str, groups: &str) -> Option<User> {
+        let number = name.parse::<u32>().ok();
+        let line = users.lines().find_map(|line| {
+            let mut fields = line.split(':');
+            let found = fields.next()?;
+            let uid: u32 = fields.nth(1)?.parse().ok()?;
+            let gid: u32 = fields.next()?.parse().ok()?;
+            (found == name || Some(uid) == number).then(|| (found.to_owned(), uid, gid))
+        });
+        // A number needs no name.
+        let (name, uid, first) = match (line, number) {
+            (Some((name, uid, gid)), _) => (name, uid, Some(gid)),
+            (None, Some(uid)) => (uid.to_string(), uid, None),
+            (None, None) => return None,
+        };
+        let member_of = groups.lines().filter_map(|line| {
+            let fields: Vec<&str> = line.split(':').collect();
+            let is_member = fields.get(3)?.split(',').any(|member| member == name);
+            is_member.then(|| fields.get(2)?.parse().ok())?
+        });
+        let gids = first.into_iter().chain(member_of).collect();
+        Some(User { name, uid, gids })
+    }
+}
+
+/// Looks up the name of a user or group in the text of its file.
+pub(super) fn name_of(file: &str, number: u32) -> Option<&str> {
+    file.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        (fields.nth(1)?.parse() == Ok(number)).then_some(name)
+    })
+}
+
+pub(super) fn group_name(gid: u32) -> String {
+    let groups = std::fs::read_to_string(GROUPS_FILE).unwrap_or_default();
+    name_of(&groups, gid).map_or_else(|| gid.to_string(), str::to_owned)
+}
+
+const USERS_FILE: &str = "/etc/passwd";
+const GROUPS_FILE: &str = "/etc/group";
+
 #[cfg(test)]
 mod tests {
-    use super::{SEARCH, User, WRITE, allows};
+    use super::{SEARCH, User, WRITE, allows, name_of};
 
     #[test]
     fn the_bits_decide_as_in_the_kernel() {
@@ -132,5 +199,25 @@ mod tests {
         for (mode, user, bit, expected) in table {
             assert_eq!(allows(*mode, 9, 90, user, *bit), *expected, "{mode:o} {user:?} {bit}");
         }
+    }
+
+    #[test]
+    fn users_and_their_groups_are_found() {
+        let users = "root:x:0:0:root:/root:/bin/sh\nweb:x:33:33::/:/bin/false\nbroken\n";
+        let groups = "root:x:0:\nweb:x:33:\ntidegate:x:900:web,other\nlimits:x:901:other\n";
+        let user = |name: &str, uid, gids: &[u32]| Some(User { name: name.into(), uid, gids: gids.into() });
+        let table = [
+            ("web", user("web", 33, &[33, 900])),
+            ("33", user("web", 33, &[33, 900])),
+            ("root", user("root", 0, &[0])),
+            ("4711", user("4711", 4711, &[])),
+            ("nobody", None),
+            ("broken", None),
+        ];
+        for (name, expected) in table {
+            assert_eq!(User::found(name, users, groups), expected, "{name}");
+        }
+        assert_eq!(name_of(groups, 900), Some("tidegate"));
+        assert_eq!(name_of(groups, 902), None);
     }
 }

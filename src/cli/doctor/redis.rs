@@ -4,8 +4,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use super::super::admin_client::AdminClient;
+use super::Finding;
 use super::files::of_problem;
-use super::finding::DoctorFinding;
 use crate::admin::FleetSummary;
 use crate::clock::Clock;
 use crate::daemon::fleet_secret::fleet_secret;
@@ -15,17 +15,13 @@ use crate::fleet::link::{FailureClass, LinkError, NodeState, NodeStatus, RedisLi
 use crate::fleet::rights::Rights;
 
 /// Runs all checks; none if the settings have no Redis.
-pub(super) fn all(settings: &Settings) -> Vec<DoctorFinding> {
+pub(super) fn all(settings: &Settings) -> Vec<Finding> {
     let Some(redis) = &settings.redis else { return Vec::new() };
-    let mut findings: Vec<DoctorFinding> = redis.fleet_secret_file.iter().map(|file| secret(file)).collect();
+    let mut findings: Vec<Finding> = redis.fleet_secret_file.iter().map(|file| secret(file)).collect();
     let looked = match look(redis) {
         Ok(looked) => looked,
         Err(message) => {
-            findings.push(DoctorFinding::unseen(
-                WHAT,
-                message,
-                "mend `redis` of the settings: tidegate check",
-            ));
+            findings.push(Finding::unseen(WHAT, message, "mend `redis` of the settings: tidegate check"));
             return findings;
         }
     };
@@ -43,13 +39,12 @@ pub(super) fn all(settings: &Settings) -> Vec<DoctorFinding> {
     findings
 }
 
-fn secret(file: &Path) -> DoctorFinding {
+fn secret(file: &Path) -> Finding {
     if is_hidden(file) {
         let message = format!("{} may not be read by who runs this", file.display());
-        return DoctorFinding::unseen(SECRET, message, "run this as root or as the daemon's user");
+        return Finding::unseen(SECRET, message, "run this as root or as the daemon's user");
     }
-    let well =
-        || DoctorFinding::well(SECRET, format!("{} can be read, and by no other user", file.display()));
+    let well = || Finding::well(SECRET, format!("{} can be read, and by no other user", file.display()));
     fleet_secret(file).1.map_or_else(well, |problem| of_problem(SECRET, &problem))
 }
 
@@ -90,7 +85,7 @@ fn look(redis: &RedisSettings) -> Result<ServerChecks, String> {
     })
 }
 
-fn unreached(url: &Url, error: &LinkError, redis: &RedisSettings) -> DoctorFinding {
+fn unreached(url: &Url, error: &LinkError, redis: &RedisSettings) -> Finding {
     let mend = match error.class {
         FailureClass::Down | FailureClass::Timeout => {
             "start it, or mend `redis.url`: until then each host has its part of every fleet limit, by the hosts it last knew"
@@ -106,7 +101,7 @@ fn unreached(url: &Url, error: &LinkError, redis: &RedisSettings) -> DoctorFindi
         FailureClass::Loading => "wait: it reads its data".to_owned(),
         _ => "look at Redis' own log".to_owned(),
     };
-    DoctorFinding::wrong(WHAT, format!("{url}: {error}"), mend)
+    Finding::wrong(WHAT, format!("{url}: {error}"), mend)
 }
 
 fn of_rights(
@@ -115,37 +110,33 @@ fn of_rights(
     now_us: i128,
     redis: &RedisSettings,
     told: Option<u64>,
-) -> Vec<DoctorFinding> {
+) -> Vec<Finding> {
     let mut findings = vec![may(url, rights, redis), policy(url, rights)];
     findings.extend(rights.now_us.map(|theirs| clock(url, i128::from(theirs) - now_us)));
     findings.extend(rights.hosts.map(|beating| hosts(beating, told)));
     findings
 }
 
-fn may(url: &Url, rights: &Rights, redis: &RedisSettings) -> DoctorFinding {
+fn may(url: &Url, rights: &Rights, redis: &RedisSettings) -> Finding {
     let user = redis.link.user.as_deref().unwrap_or("default");
     if rights.refused.is_empty() {
-        return DoctorFinding::well(
+        return Finding::well(
             WHAT,
             format!("{url} answers, and `{user}` may call all that the scripts call"),
         );
     }
     let refused = rights.refused.join(", ");
     let message = format!("{url} refuses `{user}` what the scripts call: {refused}");
-    DoctorFinding::wrong(
-        WHAT,
-        message,
-        format!("give the user the rights of {ACL}: keys tg:* and these commands"),
-    )
+    Finding::wrong(WHAT, message, format!("give the user the rights of {ACL}: keys tg:* and these commands"))
 }
 
 /// Checks the eviction policy. All cells expire, so policies that evict expiring keys evict cells.
-fn policy(url: &Url, rights: &Rights) -> DoctorFinding {
+fn policy(url: &Url, rights: &Rights) -> Finding {
     let Some(policy) = rights.policy.as_deref() else {
         let message = format!("{url} does not let this user see its maxmemory-policy");
         let mend =
             "redis-cli INFO memory as another user says it: noeviction or volatile-ttl; or grant +info";
-        return DoctorFinding::unseen(POLICY, message, mend);
+        return Finding::unseen(POLICY, message, mend);
     };
     let bound = match rights.memory_bytes_max {
         Some(0) => ", and no maxmemory: it takes what the machine has".to_owned(),
@@ -154,22 +145,22 @@ fn policy(url: &Url, rights: &Rights) -> DoctorFinding {
     };
     let message = format!("{url} has maxmemory-policy {policy}{bound}");
     if KEEPING.contains(&policy) {
-        return DoctorFinding::well(POLICY, message);
+        return Finding::well(POLICY, message);
     }
-    DoctorFinding::warning(
+    Finding::warning(
         POLICY,
         format!("{message}: when it is full it drops budgets that are in use, and those begin afresh"),
         "redis-cli CONFIG SET maxmemory-policy noeviction (or volatile-ttl), and CONFIG REWRITE",
     )
 }
 
-fn clock(url: &Url, ahead_us: i128) -> DoctorFinding {
+fn clock(url: &Url, ahead_us: i128) -> Finding {
     let apart_ms = ahead_us.abs() / 1_000;
     let which = if ahead_us > 0 { "ahead of" } else { "behind" };
     if apart_ms < CLOCKS_APART_MILLIS {
-        return DoctorFinding::well(CLOCK, format!("{url} and this host are {apart_ms} ms apart"));
+        return Finding::well(CLOCK, format!("{url} and this host are {apart_ms} ms apart"));
     }
-    DoctorFinding::warning(
+    Finding::warning(
         CLOCK,
         format!("the clock of {url} is {apart_ms} ms {which} that of this host"),
         "set both: timedatectl set-ntp true; budgets go by the clock of Redis, and a failover to another clock moves them",
@@ -177,47 +168,47 @@ fn clock(url: &Url, ahead_us: i128) -> DoctorFinding {
 }
 
 /// Compares the number of hosts with a heartbeat in Redis to the daemon's host count.
-fn hosts(beating: u64, told: Option<u64>) -> DoctorFinding {
+fn hosts(beating: u64, told: Option<u64>) -> Finding {
     let Some(told) = told else {
-        return DoctorFinding::unseen(
+        return Finding::unseen(
             HOSTS,
             format!("{beating} hosts beat there"),
             "tidegate fleet, as root, says more",
         );
     };
     match (beating, told) {
-        (0, _) => DoctorFinding::warning(
+        (0, _) => Finding::warning(
             HOSTS,
             "no host beats there, not even this one",
             "the daemon says why: tidegate fleet, and the log",
         ),
-        (1, 1) => DoctorFinding::warning(
+        (1, 1) => Finding::warning(
             HOSTS,
             "only this host beats there",
             "where there are others: the same `redis.url` on each; a fleet of one needs no Redis",
         ),
         // The daemon counts the most hosts of the last half minute.
-        (beating, told) if told < beating => DoctorFinding::warning(
+        (beating, told) if told < beating => Finding::warning(
             HOSTS,
             format!("{beating} hosts beat there, and the daemon counts {told}"),
             "look again in some seconds; if it stays: tidegate fleet says whether Redis is heard",
         ),
-        (beating, told) if told > 2 * beating => DoctorFinding::warning(
+        (beating, told) if told > 2 * beating => Finding::warning(
             HOSTS,
             format!("{beating} hosts beat there, and half a minute ago there were {told}"),
             "look at those that went: tidegate status on each",
         ),
         (beating, told) => {
-            DoctorFinding::well(HOSTS, format!("{beating} hosts beat there, the daemon counts {told}"))
+            Finding::well(HOSTS, format!("{beating} hosts beat there, the daemon counts {told}"))
         }
     }
 }
 
-fn other_secrets(fleet: &FleetSummary) -> Option<DoctorFinding> {
+fn other_secrets(fleet: &FleetSummary) -> Option<Finding> {
     let hosts = fleet.secret.other_hosts;
     let message = format!("{hosts} hosts have another fleet secret, or an older version");
     let help = "give all hosts the same file in `fleet_secret_files`";
-    (hosts > 0).then(|| DoctorFinding::wrong(SECRET, message, help))
+    (hosts > 0).then(|| Finding::wrong(SECRET, message, help))
 }
 
 const WHAT: &str = "redis";
@@ -242,7 +233,7 @@ const PATIENCE: Duration = Duration::from_millis(2_500);
 mod tests {
     use serde_json::json;
 
-    use super::super::finding::FindingSeverity;
+    use super::super::FindingSeverity;
     use super::{clock, hosts, other_secrets, policy};
     use crate::fleet::rights::Rights;
 

@@ -1,12 +1,15 @@
-//! Renders the evaluation as text, in the order of evaluation.
+//! Renders the evaluation, in the order of evaluation: as text, and as one JSON object, whose keys are only ever added and
+//! always present.
 
 use std::io::{Result, Write};
 
-use super::super::shed_words;
-use super::finding::{
+use serde_json::{Map, Value, json};
+
+use super::{
     AllowanceBy, Counted, ExplainFinding, Explained, ExplainedRequest, MismatchReason, PriorityBy,
     TreeOutcome, value,
 };
+use crate::cli::describe::{self, asked as conditions_asked, object, position};
 use crate::engine::UNIT_REQUESTS;
 use crate::rules::words::{beyond, bound_of, counted, each, expires, mode, numbers_or_unlimited};
 use crate::rules::{Domain, ListKind, Mismatch, Mode, Rule, conditions, facts, shown};
@@ -60,7 +63,7 @@ pub(super) fn print(
 fn sheds(domain: &Domain, out: &mut dyn Write) -> Result<()> {
     for shed in domain.sheds() {
         for (part, set) in shed.parts() {
-            let Some(does) = shed_words::part(domain, shed, part) else { continue };
+            let Some(does) = describe::part(domain, shed, part) else { continue };
             let name = shed.rule_name(part);
             writeln!(out, "in pool   {name}{} ({}): {does}", mode(set), shed.position)?;
         }
@@ -205,4 +208,105 @@ fn request(asked: &ExplainedRequest<'_>) -> String {
 fn written(attributes: &[(&str, &str)]) -> String {
     let one = |(key, value): &(&str, &str)| shown(&format!("{key}={value}")).trim_matches('`').to_owned();
     attributes.iter().map(one).collect::<Vec<_>>().join(" ")
+}
+
+pub(super) fn to_json(explained: &Explained<'_>, asked: &ExplainedRequest<'_>) -> Value {
+    let lists = explained.lists.iter().map(|(listed, why)| {
+        let mut entry = position(&listed.position);
+        entry.extend(object(json!({
+            "name": &*listed.name,
+            "list": listed.kind.name(),
+            "mode": listed.mode.to_string(),
+            "match": conditions_asked(&listed.conditions),
+            "matches": why.is_none(),
+            "why_not": why.as_ref().map(|why| reason(why, asked)),
+        })));
+        entry
+    });
+    let in_tree = explained.descriptors.iter().map(|becomes| match becomes {
+        TreeOutcome::Free => json!({"rule": null, "replaced": false}),
+        TreeOutcome::Counts(name) => json!({"rule": &**name, "replaced": false}),
+        TreeOutcome::Replaced(name) => json!({"rule": &**name, "replaced": true}),
+    });
+    // Exempt and denied requests reach no shedding rule.
+    let sheds = explained.domain.sheds().iter().filter(|_| explained.decided.is_none());
+    let sheds = sheds.map(|shed| describe::shed_json(explained.domain, shed));
+    json!({
+        "domain": explained.domain.name(),
+        "descriptors": asked.descriptors.iter().map(pairs).collect::<Vec<_>>(),
+        "cost": asked.cost.iter().map(|(unit, cost)| ((*unit).to_owned(), Value::from(*cost))).collect::<Map<_, _>>(),
+        "priority": explained.priority.map(|(name, by)| priority_json(name, by)),
+        "lists": lists.collect::<Vec<_>>(),
+        "decided_by": explained.decided.map(|listed| &*listed.name),
+        "rules": explained.rules.iter().map(|finding| rule_json(finding, asked)).collect::<Vec<_>>(),
+        "tree": in_tree.collect::<Vec<_>>(),
+        "sheds": sheds.collect::<Vec<_>>(),
+    })
+}
+
+fn rule_json(
+    ExplainFinding { rule, stands }: &ExplainFinding<'_>,
+    asked: &ExplainedRequest<'_>,
+) -> Map<String, Value> {
+    let mut all = describe::rule(rule, 1, &[2]);
+    let counted = stands.as_ref().ok();
+    let by = counted.map(|counted| match counted.by {
+        AllowanceBy::Rule => "rule",
+        AllowanceBy::Row => "row",
+        AllowanceBy::Listed(_) => "override",
+    });
+    let place = counted.and_then(|counted| match counted.by {
+        AllowanceBy::Listed(place) => Some(place + 1),
+        AllowanceBy::Rule | AllowanceBy::Row => None,
+    });
+    if let Some(counted) = counted {
+        // The numbers for this request replace the rule's own.
+        all.extend(describe::allowance(rule.limit.allowance(counted.allowance), &rule.limit, 1));
+    }
+    let why = stands.as_ref().err().map(|not| match not {
+        MismatchReason::Matching(why) => reason(why, asked),
+        MismatchReason::Unit(unit) => json!({"reason": "unit", "attribute": null, "line": null, "text": format!("the cost names no {unit}")}),
+    });
+    all.extend(object(json!({
+        "matches": counted.is_some(),
+        "why_not": why,
+        "counted_by": counted.map(|counted| &counted.key),
+        "cost": counted.map(|counted| counted.cost),
+        "numbers_by": by,
+        "override": place,
+    })));
+    all
+}
+
+fn reason(why: &Mismatch<'_>, asked: &ExplainedRequest<'_>) -> Value {
+    let (kind, attribute, line) = match why {
+        Mismatch::Disabled => ("disabled", None, 0),
+        Mismatch::Absent { attribute, line } => ("absent", Some(*attribute), *line),
+        Mismatch::Condition(condition) => ("condition", Some(&*condition.attribute), condition.line),
+    };
+    json!({
+        "reason": kind,
+        "attribute": attribute,
+        "line": (line > 0).then_some(line),
+        "text": why_not(why, asked),
+    })
+}
+
+fn priority_json(name: &str, by: PriorityBy<'_>) -> Value {
+    let (by, entry) = match by {
+        PriorityBy::Request => ("request", None),
+        PriorityBy::Entry(entry) => ("entry", Some(&entry.position)),
+        PriorityBy::Last => ("last", None),
+    };
+    json!({
+        "name": name,
+        "by": by,
+        "file": entry.map(|position| &*position.file),
+        "line": entry.map(|position| position.line),
+        "column": entry.map(|position| position.column),
+    })
+}
+
+fn pairs(attributes: &[(&str, &str)]) -> Vec<Value> {
+    attributes.iter().map(|(key, value)| json!([key, value])).collect()
 }

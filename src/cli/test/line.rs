@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 
-use super::expected::{ExpectedDecision, NEVER, NOTHING, verdict};
-use super::words::{TestWord, cost, is_times, micros, name, nanos, note, signed, time, times, whole, words};
+use super::expected::{ExpectedDecision, NEVER, NOTHING, is_note, verdict};
 use crate::clock::{Micros, Timestamp};
 use crate::engine::{Op, UNIT_REQUESTS, Verdict, WorkOutcome};
+use crate::protocol::is_name;
 use crate::rules::{ValueProblem, shown};
+use crate::trace::json_line::{JsonLine, Quantity};
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) struct TestLine {
     /// Line number in the file.
     pub(super) number: u32,
@@ -19,12 +20,12 @@ pub(super) struct TestLine {
     pub(super) step: Step,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Debug)]
 pub(super) enum Step {
     /// Evaluates a request.
     Ask(RequestLine),
-    /// Charges amounts by unit.
-    Charge(RequestSubject, Vec<(String, i64)>, Option<RefundTarget>),
+    /// Charges amounts by unit. A refund of work names it: the oldest lease of this name that has not ended.
+    Charge(JsonLine<'static>, Option<String>),
     /// Releases the oldest lease of this name.
     Release(String, WorkOutcome),
     /// Renews all leases of this name.
@@ -37,37 +38,14 @@ pub(super) enum Step {
     Reload(String),
 }
 
-/// The target of a refund.
-#[derive(Clone, Debug)]
-pub(super) enum RefundTarget {
-    /// A request or charge with this `idem`.
-    Idem(String),
-    /// The oldest lease of this name that has not ended.
-    Work(String),
-}
-
-/// A request with its expected decision.
-#[derive(Clone, Debug)]
+/// A request, as a trace has it, with its expected decision.
+#[derive(Debug)]
 pub(super) struct RequestLine {
     pub(super) op: Op,
-    pub(super) about: RequestSubject,
-    /// Costs by unit; empty for one request.
-    pub(super) cost: Vec<(String, u64)>,
-    pub(super) priority: Option<String>,
-    pub(super) wait_max: Option<Micros>,
-    pub(super) queued: Option<Micros>,
+    pub(super) line: JsonLine<'static>,
     /// Name of its lease.
     pub(super) name: Option<String>,
     pub(super) expected: ExpectedDecision,
-}
-
-/// The subject and the session of a request or charge.
-#[derive(Clone, Debug)]
-pub(super) struct RequestSubject {
-    /// Each is a list of attributes.
-    pub(super) descriptors: Vec<Vec<(String, String)>>,
-    pub(super) session: Option<String>,
-    pub(super) idem: Option<String>,
 }
 
 /// One occurrence of a line.
@@ -170,18 +148,18 @@ fn hello(words: &mut VecDeque<TestWord>) -> Result<Step, ValueProblem> {
 }
 
 fn charge(words: &mut VecDeque<TestWord>) -> Result<Step, ValueProblem> {
-    let (mut about, mut amounts, mut of) = (RequestSubject::new(), Vec::new(), None);
+    let (mut line, mut amounts, mut of_work) = (JsonLine::of_subject(), Vec::new(), None);
     while let Some(word) = words.pop_front() {
-        if about.take(&word)? {
+        if take_subject(&mut line, &word)? {
             continue;
         }
         match word.text.split_once(':') {
             Some(("amount", amount)) => {
                 let (unit, number) = amount.rsplit_once(':').unwrap_or((UNIT_REQUESTS, amount));
-                amounts.push((unit.to_owned(), signed(number)?));
+                amounts.push((unit.into(), signed(number)?));
             }
-            Some(("of", idem)) => of = Some(RefundTarget::Idem(idem.to_owned())),
-            Some(("of_id", work)) => of = Some(RefundTarget::Work(name(work)?)),
+            Some(("of", idem)) => line.of = Some(idem.into()),
+            Some(("of_id", work)) => of_work = Some(name(work)?),
             _ => {
                 let mend = "behind charge stand KEY=VALUE, amount:N, amount:UNIT:N, of:IDEM, of_id:NAME, session:NAME, \
                             idem:NAME and, before another descriptor, +";
@@ -195,43 +173,30 @@ fn charge(words: &mut VecDeque<TestWord>) -> Result<Step, ValueProblem> {
             "write amount:3, amount:-1 or amount:tokens:812",
         ));
     }
-    Ok(Step::Charge(about, amounts, of))
+    line.amount = Some(Quantity::Units(amounts));
+    Ok(Step::Charge(line, of_work))
 }
 
-impl RequestSubject {
-    fn new() -> RequestSubject {
-        RequestSubject { descriptors: vec![Vec::new()], session: None, idem: None }
+/// Parses a word if it is about the subject or the session of a request or charge. Returns whether it was.
+fn take_subject(line: &mut JsonLine<'static>, word: &TestWord) -> Result<bool, ValueProblem> {
+    let descriptors = line.descriptors.get_or_insert_default();
+    if let Some((key, value)) = word.text.split_once('=') {
+        descriptors.push(key.into(), value.into());
+        return Ok(true);
     }
-
-    /// Parses a word if it belongs here. Returns whether it did.
-    fn take(&mut self, word: &TestWord) -> Result<bool, ValueProblem> {
-        if let Some((key, value)) = word.text.split_once('=') {
-            let last = self.descriptors.last_mut();
-            last.into_iter().for_each(|descriptor| descriptor.push((key.to_owned(), value.to_owned())));
-            return Ok(true);
-        }
-        match word.text.split_once(':') {
-            None if word.text == "+" => self.descriptors.push(Vec::new()),
-            Some(("session", session)) => self.session = Some(name(session)?),
-            Some(("idem", idem)) => self.idem = Some(idem.to_owned()),
-            _ => return Ok(false),
-        }
-        Ok(true)
+    match word.text.split_once(':') {
+        None if word.text == "+" => descriptors.begin(),
+        Some(("session", session)) => line.session = Some(name(session)?.as_str().into()),
+        Some(("idem", idem)) => line.idem = Some(idem.into()),
+        _ => return Ok(false),
     }
+    Ok(true)
 }
 
 impl RequestLine {
     fn read(op: Op, words: &mut VecDeque<TestWord>) -> Result<RequestLine, ValueProblem> {
-        let mut ask = RequestLine {
-            op,
-            about: RequestSubject::new(),
-            cost: Vec::new(),
-            priority: None,
-            wait_max: None,
-            queued: None,
-            name: None,
-            expected: ExpectedDecision::new(Verdict::Allow),
-        };
+        let expected = ExpectedDecision::new(Verdict::Allow);
+        let mut ask = RequestLine { op, line: JsonLine::of_subject(), name: None, expected };
         ask.expected.verdict = loop {
             let Some(word) = words.pop_front() else {
                 let mend = "end it with allow, limit, shed, wait or deny";
@@ -248,17 +213,20 @@ impl RequestLine {
 
     /// Parses a word before the verdict: a property of the request.
     fn take(&mut self, word: &TestWord) -> Result<(), ValueProblem> {
-        if self.about.take(word)? {
+        if take_subject(&mut self.line, word)? {
             return Ok(());
         }
         match word.text.split_once(':') {
             Some(("cost", written)) => {
                 let (unit, number) = written.rsplit_once(':').unwrap_or((UNIT_REQUESTS, written));
-                self.cost.push((unit.to_owned(), cost(number)?));
+                let units = self.line.cost.get_or_insert_with(|| Quantity::Units(Vec::new()));
+                if let Quantity::Units(units) = units {
+                    units.push((unit.into(), cost(number)?));
+                }
             }
-            Some(("priority", name)) => self.priority = Some(name.to_owned()),
-            Some(("max_wait", span)) => self.wait_max = Some(micros(span)?),
-            Some(("queued", span)) => self.queued = Some(micros(span)?),
+            Some(("priority", name)) => self.line.priority = Some(name.into()),
+            Some(("max_wait", span)) => self.line.max_wait_us = Some(micros(span)?.0),
+            Some(("queued", span)) => self.line.queued_us = Some(micros(span)?.0),
             Some(("id", id)) if self.op == Op::Acquire => self.name = Some(name(id)?),
             _ => {
                 let mend = "before the verdict stand KEY=VALUE, cost:N, cost:UNIT:N, priority:NAME, max_wait:SPAN, \
@@ -300,3 +268,137 @@ const OPS: [&str; 9] = ["hit", "peek", "acquire", "release", "renew", "charge", 
 
 /// The default pool of a session.
 const POOL: &str = "default";
+
+#[derive(Debug, Default)]
+struct TestWord {
+    text: String,
+    /// A part of it was quoted, so it is no keyword.
+    is_quoted: bool,
+}
+
+/// Splits a line into words. A part in double quotes may contain spaces.
+fn words(line: &str) -> Result<Vec<TestWord>, ValueProblem> {
+    let mut words = Vec::new();
+    let mut word: Option<TestWord> = None;
+    let mut in_quotes = false;
+    for character in line.chars() {
+        match character {
+            '"' => {
+                in_quotes = !in_quotes;
+                word.get_or_insert_default().is_quoted = true;
+            }
+            character if character.is_whitespace() && !in_quotes => words.extend(word.take()),
+            character => word.get_or_insert_default().text.push(character),
+        }
+    }
+    words.extend(word);
+    if in_quotes {
+        Err(ValueProblem::new("a quote that does not end", "end it with another \""))
+    } else {
+        Ok(words)
+    }
+}
+
+/// Parses `[DAYSd]H:MM[:SS[.FRACTION]]`, a span, or an RFC 3339 date with `Z`, to nanoseconds since 1970.
+fn time(text: &str) -> Result<u64, ValueProblem> {
+    let read = if text.contains('T') { date(text) } else { clock(text) };
+    let read = read.or_else(|| nanos(text).ok());
+    let mend = "write H:MM:SS.FRACTION, 2d9:00 for the second day after 1970-01-01, a span from there such as 90s, or \
+                2026-03-29T01:00:00Z";
+    read.ok_or_else(|| ValueProblem::new(format!("{} is no time", shown(text)), mend))
+}
+
+fn date(text: &str) -> Option<u64> {
+    let at = humantime::parse_rfc3339(text).ok()?;
+    let since = at.duration_since(std::time::UNIX_EPOCH).ok()?;
+    u64::try_from(since.as_nanos()).ok()
+}
+
+fn clock(text: &str) -> Option<u64> {
+    let (days, text) = text.split_once('d').unwrap_or(("0", text));
+    let (text, fraction) = text.split_once('.').unwrap_or((text, "0"));
+    let parts: Vec<u64> = text.split(':').map(digits).collect::<Option<_>>()?;
+    let (hours, minutes, seconds) = match *parts {
+        [hours, minutes] => (hours, minutes, 0),
+        [hours, minutes, seconds] => (hours, minutes, seconds),
+        _ => return None,
+    };
+    digits(fraction).filter(|_| fraction.len() <= 9 && minutes < 60 && seconds < 60)?;
+    let hours = digits(days)?.checked_mul(24)?.checked_add(hours)?;
+    let seconds = hours.checked_mul(3_600)?.checked_add(minutes * 60 + seconds)?;
+    seconds.checked_mul(1_000_000_000)?.checked_add(digits(&format!("{fraction:0<9}"))?)
+}
+
+fn digits(text: &str) -> Option<u64> {
+    let is_number = !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    text.parse().ok().filter(|_| is_number)
+}
+
+fn nanos(span: &str) -> Result<u64, ValueProblem> {
+    let read = humantime::parse_duration(span).ok().and_then(|span| u64::try_from(span.as_nanos()).ok());
+    read.ok_or_else(|| {
+        ValueProblem::new(
+            format!("{} is no span of time", shown(span)),
+            "write one such as 200ms, 90s or 1h30m",
+        )
+    })
+}
+
+fn micros(span: &str) -> Result<Micros, ValueProblem> {
+    match nanos(span)? {
+        nanos if nanos % 1_000 == 0 => Ok(Micros(nanos / 1_000)),
+        _ => Err(ValueProblem::new(
+            format!("{} is no whole number of microseconds", shown(span)),
+            "write one such as 5s1us",
+        )),
+    }
+}
+
+fn whole(number: &str) -> Result<u32, ValueProblem> {
+    let read = digits(number).and_then(|number| u32::try_from(number).ok());
+    let mend = format!("write a whole number, at most {}", u32::MAX);
+    read.ok_or_else(|| ValueProblem::new(format!("{} is no number", shown(number)), mend))
+}
+
+/// Parses a cost, which may exceed the costs that rules can count: those above 63 bits are clamped.
+fn cost(number: &str) -> Result<i64, ValueProblem> {
+    let mend = format!("write a whole number, at most {}", u64::MAX);
+    let cost = digits(number).map(|cost| i64::try_from(cost).unwrap_or(i64::MAX));
+    cost.ok_or_else(|| ValueProblem::new(format!("{} is no number", shown(number)), mend))
+}
+
+fn signed(number: &str) -> Result<i64, ValueProblem> {
+    let magnitude = whole(number.strip_prefix('-').unwrap_or(number))?;
+    Ok(if number.starts_with('-') { -i64::from(magnitude) } else { i64::from(magnitude) })
+}
+
+/// Parses the name of a session, a pool or a lease.
+fn name(text: &str) -> Result<String, ValueProblem> {
+    if is_name(text) {
+        return Ok(text.to_owned());
+    }
+    let mend = "write 1 to 64 bytes without control characters, `:` or `/`";
+    Err(ValueProblem::new(format!("{} is no name", shown(text)), mend))
+}
+
+/// Whether a word is a count such as `x5`.
+fn is_times(word: &str) -> bool {
+    word.strip_prefix('x').and_then(digits).is_some()
+}
+
+fn times(word: &str) -> Result<u32, ValueProblem> {
+    match whole(word.trim_start_matches('x'))? {
+        0 => Err(ValueProblem::new("no request on the line: x0", "write x1, or put `#` before the line")),
+        times => Ok(times),
+    }
+}
+
+fn note(text: &str) -> Result<(String, String), ValueProblem> {
+    match text.split_once(':').filter(|(kind, _)| is_note(kind)) {
+        Some((kind, rule)) => Ok((kind.to_owned(), rule.to_owned())),
+        None => {
+            let mend = "write KIND:RULE, the kind being shadow, candidate, over or near; - for none";
+            Err(ValueProblem::new(format!("{} is no note", shown(text)), mend))
+        }
+    }
+}

@@ -4,16 +4,14 @@ use std::collections::{HashMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use super::line::{RefundTarget, RequestLine, RequestSubject, Step};
+use super::line::{RequestLine, Step};
 use super::suite::Test;
-use crate::engine::{self, Amount, IdempotencyKey, RefundBy, RefundReference, WorkOutcome};
-use crate::protocol::{self, CheckRequest, DescriptorList, RequestOptions};
+use crate::engine::WorkOutcome;
 use crate::rules::{self, Domain, Problem, shown};
-use crate::server::to_engine_cost;
-use crate::trace::bounds::refused_by_the_socket;
-use crate::trace::event::{Action, HelloEvent, LeaseOwner};
-use crate::trace::ids::IdDigest;
-use crate::trace::player::{Player, USER};
+use crate::trace::event::{Action, IdDigest, LeaseOwner, TraceLineError};
+use crate::trace::json_line::JsonLine;
+use crate::trace::jsonl;
+use crate::trace::player::Player;
 
 #[derive(Debug)]
 pub(super) struct TestFailure {
@@ -79,11 +77,11 @@ impl<'t> TestStage<'t> {
     fn play(&mut self, step: &'t Step) -> Vec<String> {
         let wrong = match step {
             Step::Ask(ask) => return self.ask(ask),
-            Step::Charge(about, amounts, of) => self.charge(about, amounts, of.as_ref()),
+            Step::Charge(line, of_work) => self.charge(line, of_work.as_deref()),
             Step::Release(name, outcome) => self.release(name, *outcome),
             Step::Renew(name) => self.renew(name),
             Step::Hello(session, pool, slots) => {
-                let hello = Action::Hello(HelloEvent { session, pool, slots: *slots });
+                let hello = Action::Hello { session, pool, slots: *slots };
                 self.player.apply(&hello).err().map(|wrong| wrong.to_string())
             }
             Step::Bye(session) => {
@@ -95,86 +93,41 @@ impl<'t> TestStage<'t> {
     }
 
     fn ask(&mut self, ask: &'t RequestLine) -> Vec<String> {
-        let mut descriptors = DescriptorList::new();
-        if let Some(wrong) = put(&ask.about, &mut descriptors) {
-            return vec![wrong];
-        }
-        let units: Vec<(&str, u64)> = ask.cost.iter().map(|(unit, cost)| (unit.as_str(), *cost)).collect();
-        let priority = ask.priority.as_deref();
-        let cost = match units.as_slice() {
-            [] => protocol::CostField::Requests(1),
-            named => protocol::CostField::Units(named.into()),
-        };
-        let options = options(&ask.about);
-        let asked = CheckRequest { cost, priority, options, ..CheckRequest::new(0, &self.domain) };
-        if let Some(reason) = refused_by_the_socket(&protocol::RequestFrame::Hit(asked), &descriptors) {
-            return vec![format!("could not be asked: {reason}")];
-        }
-        let (cost, oversized) = to_engine_cost(&cost);
-        let request = engine::Request {
-            cost,
-            oversized,
-            priority,
-            wait_max: ask.wait_max,
-            queued: ask.queued,
-            idempotency_key: repeat(&ask.about),
-            ..engine::Request::new(ask.op, &self.domain, of_engine(&descriptors))
-        };
-        let id = ask.name.as_deref().map(|name| {
-            self.begun += 1;
-            let id = IdDigest::of(&format!("{name} {}", self.begun));
-            self.held.entry(name).or_default().push_back(id);
-            id
+        let TestStage { player, domain, held, begun, .. } = self;
+        let judged = jsonl::judge(&ask.line, domain, ask.op, usize::MAX, |request| {
+            let id = ask.name.as_deref().map(|name| {
+                *begun += 1;
+                let id = IdDigest::of(&format!("{name} {begun}"));
+                held.entry(name).or_default().push_back(id);
+                id
+            });
+            let by = LeaseOwner { session: ask.line.session.as_deref(), id };
+            match player.judge(&request, &by) {
+                Ok(Some(decision)) => ask.expected.differences(&decision),
+                Ok(None) => vec!["not judged: its session holds too many leases".to_owned()],
+                Err(wrong) => vec![wrong.to_string()],
+            }
         });
-        match self.player.judge(&request, &LeaseOwner { session: ask.about.session.as_deref(), id }) {
-            Ok(Some(decision)) => ask.expected.differences(&decision),
-            Ok(None) => vec!["not judged: its session holds too many leases".to_owned()],
-            Err(wrong) => vec![wrong.to_string()],
-        }
+        judged.unwrap_or_else(|wrong| vec![not_asked(&wrong)])
     }
 
-    fn charge(
-        &mut self,
-        about: &RequestSubject,
-        amounts: &[(String, i64)],
-        of: Option<&RefundTarget>,
-    ) -> Option<String> {
-        let mut descriptors = DescriptorList::new();
-        if let Some(wrong) = put(about, &mut descriptors) {
-            return Some(wrong);
-        }
-        let units: Vec<(&str, i64)> = amounts.iter().map(|(unit, amount)| (unit.as_str(), *amount)).collect();
-        let asked = protocol::ChargeFrame {
-            id: Some(0),
-            domain: &self.domain,
-            amount: protocol::AmountField::Units(units.as_slice().into()),
-            options: options(about),
+    fn charge(&mut self, line: &JsonLine<'_>, of_work: Option<&str>) -> Option<String> {
+        let work = match of_work.map(|name| (name, self.held.get(name).and_then(VecDeque::front))) {
+            Some((name, None)) => return Some(nothing_held(name)),
+            found => found.and_then(|(_, id)| id.copied()),
         };
-        if let Some(reason) = refused_by_the_socket(&protocol::RequestFrame::Charge(asked), &descriptors) {
-            return Some(format!("could not be asked: {reason}"));
-        }
-        let (domain, descriptors) = (self.domain.as_str(), of_engine(&descriptors));
-        let (named, work) = match of {
-            None => (None, None),
-            Some(RefundTarget::Idem(idem)) => (Some(RefundReference::IdempotencyKey(idem.as_bytes())), None),
-            Some(RefundTarget::Work(name)) => match self.held.get(name.as_str()).and_then(VecDeque::front) {
-                Some(id) => (None, Some(*id)),
-                None => return Some(nothing_held(name)),
-            },
-        };
-        let charge = engine::Charge {
-            domain,
-            descriptors,
-            amount: Amount::Units(&units),
-            idempotency_key: repeat(about),
-            refund_of: named.map(|of| RefundBy { user: USER, reference: of }),
-            trusted: true,
-        };
-        match self.player.apply(&Action::Charge(charge, work)) {
-            Ok(true) => None,
-            Ok(false) if of.is_some() => Some("nothing of that name to refund so much of".to_owned()),
-            Ok(false) => Some("no rule to charge".to_owned()),
-            Err(wrong) => Some(wrong.to_string()),
+        let player = &mut self.player;
+        let charged = jsonl::charge(line, &self.domain, usize::MAX, |charge, _| {
+            player.apply(&Action::Charge(charge, work)).map_err(|wrong| wrong.to_string())
+        });
+        match charged {
+            Err(wrong) => Some(not_asked(&wrong)),
+            Ok(Err(wrong)) => Some(wrong),
+            Ok(Ok(true)) => None,
+            Ok(Ok(false)) if of_work.is_some() || line.of.is_some() => {
+                Some("nothing of that name to refund so much of".to_owned())
+            }
+            Ok(Ok(false)) => Some("no rule to charge".to_owned()),
         }
     }
 
@@ -208,25 +161,10 @@ fn nothing_held(name: &str) -> String {
     format!("no work of the name {} is in progress", shown(name))
 }
 
-/// Adds the attributes of a line to the descriptors. Returns an error if there are too many.
-fn put<'l>(about: &'l RequestSubject, descriptors: &mut DescriptorList<'l>) -> Option<String> {
-    let each = about.descriptors.iter().all(|descriptor| {
-        let pairs: Vec<_> = descriptor.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        descriptors.push(&pairs)
-    });
-    (!each).then(|| "at most 8 descriptors, and at most 16 attributes in each".to_owned())
-}
-
-fn of_engine<'d>(descriptors: &'d DescriptorList<'d>) -> engine::Descriptors<'d> {
-    engine::Descriptors { attributes: descriptors.attributes(), ends: descriptors.ends() }
-}
-
-fn options(about: &RequestSubject) -> RequestOptions<'_> {
-    RequestOptions { idem: about.idem.as_deref().map(str::as_bytes), ..RequestOptions::default() }
-}
-
-/// Returns the idempotency key of a line. All lines without a session share one.
-fn repeat(about: &RequestSubject) -> Option<IdempotencyKey<'_>> {
-    let session = about.session.as_deref().unwrap_or_default().as_bytes();
-    about.idem.as_deref().map(|idem| IdempotencyKey { session, user: 0, name: idem.as_bytes() })
+/// Describes why a request or charge cannot be sent.
+fn not_asked(wrong: &TraceLineError) -> String {
+    match wrong {
+        TraceLineError::Descriptors => "at most 8 descriptors, and at most 16 attributes in each".to_owned(),
+        wrong => format!("could not be asked: {wrong}"),
+    }
 }

@@ -1,0 +1,232 @@
+//! Commands that send one request to the admin socket: `tidegate switch`, `block`, `unblock`, `reset`, `reload` and
+//! `healthcheck`.
+
+use std::io::Write;
+use std::ops::Not;
+use std::process::ExitCode;
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use super::admin_client::AdminArgs;
+use super::ask::attribute;
+use super::status::held;
+use super::{CliResult, usage};
+use crate::admin::SwitchesStatus;
+use crate::daemon::log;
+
+/// Switches a rule, or everything, to another mode, which overrides the files; without a rule it lists the switches
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = SWITCH_HELP)]
+pub(super) struct SwitchArgs {
+    /// A rule ([DOMAIN/]RULE), unless --all, and a mode: enforce, shadow or disabled
+    #[arg(value_name = "RULE MODE", num_args = 0..=2)]
+    words: Vec<String>,
+    /// Everything: no rule is stricter than the mode
+    #[arg(long)]
+    all: bool,
+    /// Go back to the mode in the files
+    #[arg(long)]
+    clear: bool,
+    /// On all hosts that share the Redis of the settings
+    #[arg(long)]
+    fleet: bool,
+    /// For how long [default: until it is cleared]
+    #[arg(long = "for", value_name = "TIME", value_parser = seconds)]
+    lasts: Option<u64>,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+const SWITCH_HELP: &str = "\
+Examples:
+  tidegate switch                                what is switched and blocked, and who did it
+  tidegate switch per-user shadow --for 30m      it refuses no request; metrics show whom it would refuse
+  tidegate switch web/workers disabled           it is not judged at all
+  tidegate switch per-user --clear               back to what its file says
+  tidegate switch --all disabled --for 1h        everything is allowed
+  tidegate switch per-user shadow --fleet        on all hosts that share a Redis, within two seconds
+
+It holds for the next decision, over reloads, and over restarts where there is a state directory.
+Nothing is ever stricter than `mode` of the settings. Of what is said to all hosts and to one, the later holds.
+
+Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
+
+/// Refuses one key of a rule for a time
+#[derive(Clone, Debug, clap::Args, Serialize)]
+#[command(after_help = BLOCK_HELP)]
+pub(super) struct BlockArgs {
+    #[command(flatten)]
+    #[serde(flatten)]
+    key: KeyArgs,
+    /// For how long
+    #[arg(long = "for", value_name = "TIME", value_parser = seconds)]
+    #[serde(rename = "for_s")]
+    lasts: u64,
+    /// On all hosts that share the Redis of the settings
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Not::not")]
+    fleet: bool,
+}
+
+/// Frees one key of a rule: of `tidegate block`, and of the rule's own `block`
+#[derive(Clone, Debug, clap::Args, Serialize)]
+pub(super) struct UnblockArgs {
+    #[command(flatten)]
+    #[serde(flatten)]
+    key: KeyArgs,
+    /// Of `block --fleet`, on all hosts
+    #[arg(long)]
+    #[serde(skip_serializing_if = "Not::not")]
+    fleet: bool,
+}
+
+/// A key of a rule, as the daemon reads it from a request.
+#[derive(Clone, Debug, clap::Args, Serialize)]
+pub(super) struct KeyArgs {
+    /// The rule: [DOMAIN/]RULE
+    rule: String,
+    /// The key: every attribute that the rule counts by
+    #[arg(value_name = "KEY=VALUE", value_parser = attribute)]
+    #[serde(rename = "key")]
+    attributes: Vec<(String, String)>,
+    #[command(flatten)]
+    #[serde(skip)]
+    pub(super) admin: AdminArgs,
+}
+
+const BLOCK_HELP: &str = "\
+Examples:
+  tidegate block per-user user=u1 --for 1h
+  tidegate unblock per-user user=u1
+  tidegate block per-user user=u1 --for 1h --fleet     on all hosts that share a Redis
+
+The key is refused with the exact wait, whatever it has left, as far as the rule enforces.
+Exit codes: 0 done; 1 not done, with the reason; 2 wrong usage.";
+
+/// Has the daemon read its rules again, as SIGHUP does, and prints the result
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = RELOAD_HELP)]
+pub(super) struct ReloadArgs {
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+const RELOAD_HELP: &str = "\
+Exit codes: 0 all that is written is in force; 1 something is not, with the reason; 2 wrong usage.";
+
+/// Asks whether the daemon is ready for work, for the health check of a container
+#[derive(Clone, Debug, clap::Args)]
+#[command(after_help = HEALTH_HELP)]
+pub(super) struct HealthArgs {
+    /// Ask only whether it lives, whatever its rules say
+    #[arg(long)]
+    live: bool,
+    #[command(flatten)]
+    admin: AdminArgs,
+}
+
+const HEALTH_HELP: &str = "\
+Example:
+  HEALTHCHECK CMD [\"tidegate\", \"healthcheck\"]
+
+Exit codes: 0 it is; 1 it is not, with the reasons; 2 wrong usage.";
+
+impl SwitchArgs {
+    pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
+        let words: Vec<&str> = self.words.iter().map(String::as_str).collect();
+        let mut asked = match (words.as_slice(), self.all, self.clear) {
+            ([], false, false) if self.lasts.is_none() && !self.fleet => return self.list(out),
+            ([rule, mode], false, false) => json!({"rule": rule, "mode": mode}),
+            ([mode], true, false) => json!({"all": true, "mode": mode}),
+            ([rule], false, true) => json!({"rule": rule, "clear": true}),
+            ([], true, true) => json!({"all": true, "clear": true}),
+            _ => {
+                let forms =
+                    "write `switch RULE MODE`, `switch --all MODE`, `switch RULE --clear` or `switch`";
+                return Err(usage(forms));
+            }
+        };
+        if let Some(fields) = asked.as_object_mut() {
+            // An older daemon refuses a field that it does not know.
+            fields.extend(self.fleet.then(|| ("fleet".to_owned(), true.into())));
+            fields.extend(self.lasts.map(|seconds| ("for_s".to_owned(), seconds.into())));
+        }
+        carry_out(&self.admin, "/switch", &asked, out)
+    }
+
+    fn list(&self, out: &mut dyn Write) -> CliResult {
+        let found: SwitchesStatus = self.admin.client().get_json("/switches")?;
+        let held = held(found.off, &found.held);
+        if held.is_empty() {
+            writeln!(out, "nothing is switched and no key is blocked by hand")?;
+        }
+        held.iter().try_for_each(|line| writeln!(out, "{line}"))?;
+        found.warnings.iter().try_for_each(|warning| writeln!(out, "warning   {warning}"))?;
+        let mut changes = found.changes.iter().take(CHANGES_SHOWN);
+        changes.try_for_each(|change| writeln!(out, "{}  {}: {}", change.at, change.by, change.what))?;
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl BlockArgs {
+    pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
+        carry_out(&self.key.admin, "/block", &json!(self), out)
+    }
+}
+
+impl UnblockArgs {
+    pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
+        carry_out(&self.key.admin, "/unblock", &json!(self), out)
+    }
+}
+
+impl KeyArgs {
+    pub(super) fn reset(&self, out: &mut dyn Write) -> CliResult {
+        carry_out(&self.admin, "/reset", &json!(self), out)
+    }
+}
+
+impl ReloadArgs {
+    pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
+        let done: Value = self.admin.client().post("/reload", &json!({}))?;
+        let changes = done.get("changes").and_then(Value::as_array).map(Vec::as_slice).unwrap_or_default();
+        if changes.is_empty() {
+            writeln!(out, "all that is written is in force: nothing changed since the files were last read")?;
+        }
+        for change in changes.iter().filter_map(Value::as_str) {
+            writeln!(out, "{change}")?;
+        }
+        Ok(ExitCode::SUCCESS)
+    }
+}
+
+impl HealthArgs {
+    pub(super) fn run(&self, out: &mut dyn Write) -> CliResult {
+        let answered = self.admin.client().get(if self.live { "/healthz" } else { "/readyz" })?;
+        out.write_all(answered.body.as_bytes())?;
+        Ok(if answered.status == 200 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    }
+}
+
+/// Sends a verb, and prints the daemon's reply.
+fn carry_out(admin: &AdminArgs, path: &str, asked: &Value, out: &mut dyn Write) -> CliResult {
+    let done: Value = admin.client().post(path, asked)?;
+    writeln!(out, "{}", done.get("said").and_then(Value::as_str).unwrap_or_default())?;
+    if let Some(warning) = done.get("warning").and_then(Value::as_str) {
+        log::plainly(&format!("tidegate: {warning}"));
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Parses a span and rounds it up to whole seconds, at least one.
+pub(super) fn seconds(text: &str) -> Result<u64, String> {
+    let span = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    match span.as_secs().saturating_add(u64::from(span.subsec_nanos() > 0)) {
+        0 => Err("--for takes at least one second".to_owned()),
+        seconds => Ok(seconds),
+    }
+}
+
+/// As many as fit on a screen; `GET /switches` has more.
+const CHANGES_SHOWN: usize = 10;
