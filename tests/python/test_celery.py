@@ -136,7 +136,7 @@ def test_where_the_broker_does_not_take_it_back_it_runs(jobs, monkeypatch, caplo
             assert task.__call__("lost", number) == number
         finally:
             task.pop_request()
-    assert len(told()) == 5 and "cannot go back" in caplog.text
+    assert len(told()) == 5 and "cannot be requeued" in caplog.text
 
 
 def test_without_a_daemon_jobs_run(jobs, daemon):

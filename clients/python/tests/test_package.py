@@ -49,7 +49,7 @@ def test_asking_loads_the_stub_alone():
     code += "; print(*sorted(name for name in sys.modules if name.startswith(('tidegate.', 'asyncio'))))"
     command = [sys.executable, "-I", "-c", f"import sys; sys.path.insert(0, {str(SOURCE.parent)!r}); {code}"]
     loaded = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
-    stub, used = {"connection", "protocol"}, {"gunicorn_slots", "page", "trouble"}
+    stub, used = {"connection", "protocol"}, {"connect_error", "gunicorn_slots", "page"}
     assert {f"tidegate.{name}" for name in stub} <= set(loaded) <= {f"tidegate.{name}" for name in stub | used}
 
 
