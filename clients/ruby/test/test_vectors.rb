@@ -87,7 +87,7 @@ class TestVectors < Support::Case
               vector["hex"].size > 2 * (Tidegate::FRAME_MAX - 11)
 
       given = descriptors.size == 1 ? descriptors[0].each_slice(2).to_a : descriptors.map { |one| one.each_slice(2).to_h }
-      out = Wire.judgement(OPS.index(meaning["op"]), domain, given, cost, priority, options)
+      out = Wire.request(OPS.index(meaning["op"]), domain, given, cost, priority, options)
       assert payload(vector) == (Wire.encode(id, out.byteslice(4, 2)) << out.byteslice(9..)), vector["name"]
     end
     assert_operator count, :>, 20

@@ -74,7 +74,7 @@ class TestWire < Support::Case
   def descriptors(given) = MessagePack.unpack(written(given))[1]
 
   def written(given, domain: "api", cost: 1)
-    "\x93".b << Wire.judgement(Tidegate::HIT, domain, given, cost).byteslice(9..)
+    "\x93".b << Wire.request(Tidegate::HIT, domain, given, cost).byteslice(9..)
   end
 
   def sha(text) = Digest::SHA256.hexdigest(text)[0, 32]
