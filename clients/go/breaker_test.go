@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/clients/go/internal/told"
+	"github.com/tidegate/tidegate/clients/go/internal/logs"
 )
 
 // over is as if the breaker's time were.
@@ -306,7 +306,7 @@ func TestAFirstFailureIsLoggedThenChangesOfState(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	p.Hide()
-	heard := &told.Lines{}
+	heard := &logs.Lines{}
 	c := client(t, p.Path, WithLogger(heard))
 	c.Hit(ctx, "api", Attributes{{"user", "secret-user"}})
 	if lines := heard.All(); len(lines) != 1 || !strings.Contains(lines[0], "no daemon at "+p.Path) ||

@@ -19,8 +19,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/clients/go/internal/logs"
 	"github.com/tidegate/tidegate/clients/go/internal/peer"
-	"github.com/tidegate/tidegate/clients/go/internal/told"
 )
 
 // slack is what a busy machine may add to a deadline before a test calls it late.
@@ -488,7 +488,7 @@ func TestAnErrorOfTheDaemonIsDegraded(t *testing.T) {
 	t.Parallel()
 	for _, code := range []int{5, 10} {
 		p := played(t, func(_ net.Conn, message []any) []any { return []any{3, message[1], code, "the cause"} })
-		heard := &told.Lines{}
+		heard := &logs.Lines{}
 		c := client(t, p.Path, WithLogger(heard))
 		equal(t, reasons(hits(c, 5)...), []string{"protocol", "protocol", "protocol", "protocol", "protocol"})
 		if stats := c.Stats(); stats.Connections != 1 || stats.BreakerOpen || stats.Missed["protocol"] != 5 {
@@ -512,7 +512,7 @@ func TestAnErrorOfTheClientIsARefusal(t *testing.T) {
 	t.Parallel()
 	for code, reason := range map[int]string{6: "invalid", 7: "quota", 9: "forbidden", 11: "not_allowed"} {
 		p := played(t, func(_ net.Conn, message []any) []any { return []any{3, message[1], code, "the cause"} })
-		heard := &told.Lines{}
+		heard := &logs.Lines{}
 		c := client(t, p.Path, WithLogger(heard), WithFallback("1000/s"))
 		for i := 0; i < 5; i++ {
 			d := c.Acquire(ctx, "api", u1)
@@ -559,7 +559,7 @@ func TestNoValueIsTooOdd(t *testing.T) {
 	t.Parallel()
 	p := played(t, reply(allow...))
 	c := client(t, p.Path)
-	var nobody *told.Lines
+	var nobody *logs.Lines
 	text, pointer := "Zoë", new(int)
 	for value, want := range map[any]string{
 		nil: "", "": "", "\xff": "�", "a\x00b": "a\x00b", 1.5: "1.5", true: "true", -7: "-7", nobody: "", &text: "Zoë",
@@ -670,7 +670,7 @@ func TestInvalidRequestsAreRefused(t *testing.T) {
 		"an odd unit": {"api", u1, Costs(Units{"secret/b": 1})}, "too many units": {"api", u1, Costs(units)},
 		"17 attributes": {"api", wide, nil}, "9 descriptors": {"api", u1, Descriptors(many...)},
 	} {
-		heard := &told.Lines{}
+		heard := &logs.Lines{}
 		c := client(t, p.Path, WithLogger(heard), WithFallback("1000/s"))
 		before := len(p.Seen())
 		for i := 0; i < 3; i++ {

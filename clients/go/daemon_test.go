@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/tidegate/tidegate/clients/go/internal/told"
+	"github.com/tidegate/tidegate/clients/go/internal/logs"
 )
 
 const rules = `
@@ -82,7 +82,7 @@ func TestTheDaemonsWord(t *testing.T) {
 func TestARefundNamesItsGrant(t *testing.T) {
 	t.Parallel()
 	d := realDaemon(t, rules)
-	heard := &told.Lines{}
+	heard := &logs.Lines{}
 	c := client(t, d.path, WithLogger(heard))
 	message := Attributes{{"job", "message"}, {"user", 8}}
 	long := strings.Repeat("k", 100)

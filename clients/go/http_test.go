@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/clients/go/internal/logs"
 	"github.com/tidegate/tidegate/clients/go/internal/peer"
-	"github.com/tidegate/tidegate/clients/go/internal/told"
 )
 
 type answer struct {
@@ -212,7 +212,7 @@ func TestAddresses(t *testing.T) {
 
 func TestOneWarningOfAForgottenProxy(t *testing.T) {
 	p := played(t, grant)
-	heard := &told.Lines{}
+	heard := &logs.Lines{}
 	limited := client(t, p.Path, WithLogger(heard)).Middleware(HTTP{})(http.HandlerFunc(fine))
 	for i := 0; i < 3; i++ {
 		get(t, limited, "/", "X-Forwarded-For", "1.2.3.4")
@@ -269,7 +269,7 @@ func TestCallbacksThatPanic(t *testing.T) {
 		if name == "on_refused" {
 			p.Play(reply(limit...))
 		}
-		heard, runs := &told.Lines{}, 0
+		heard, runs := &logs.Lines{}, 0
 		c := client(t, p.Path, WithLogger(heard))
 		limited := c.Middleware(with)(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			if d := FromContext(r.Context()); d == nil || !d.Allowed {
@@ -517,7 +517,7 @@ func TestAMiddlewareRefusesInvalidRequests(t *testing.T) {
 		"cost":       {Cost: func(*http.Request) CallOption { return Cost(-1) }},
 		"attributes": {Attributes: func(*http.Request) Attributes { return wide }},
 	} {
-		heard := &told.Lines{}
+		heard := &logs.Lines{}
 		handler := client(t, p.Path, WithLogger(heard)).Middleware(with)(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 			t.Errorf("%s: it runs", name)
 		}))

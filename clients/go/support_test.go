@@ -18,8 +18,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/tidegate/tidegate/clients/go/internal/logs"
 	"github.com/tidegate/tidegate/clients/go/internal/peer"
-	"github.com/tidegate/tidegate/clients/go/internal/told"
 )
 
 const patient = 30 * time.Second // for tests that are not about the deadline, on a busy machine
@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 	for _, name := range []string{"TIDEGATE_SOCKET", "TIDEGATE_TIMEOUT_MS", "TIDEGATE_DISABLE", "XDG_RUNTIME_DIR"} {
 		_ = os.Unsetenv(name)
 	}
-	moment = time.Second
+	silentTimeout = time.Second
 	os.Exit(m.Run())
 }
 
@@ -74,7 +74,7 @@ func played(t testing.TB, script peer.Script) *peer.Peer {
 
 func client(t testing.TB, path string, options ...Option) *Client {
 	t.Helper()
-	options = append([]Option{WithSocket(path), WithTimeout(patient), WithLogger(&told.Lines{})}, options...)
+	options = append([]Option{WithSocket(path), WithTimeout(patient), WithLogger(&logs.Lines{})}, options...)
 	c := New(options...)
 	t.Cleanup(c.Close)
 	return c
@@ -199,7 +199,7 @@ func (d *daemon) start() {
 	if err := d.command.Start(); err != nil {
 		d.t.Fatal(err)
 	}
-	eventually(d.t, "the daemon", New(WithSocket(d.path), WithTimeout(time.Second), WithLogger(&told.Lines{})).up)
+	eventually(d.t, "the daemon", New(WithSocket(d.path), WithTimeout(time.Second), WithLogger(&logs.Lines{})).up)
 }
 
 // up is Check without the breaker.

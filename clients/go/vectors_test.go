@@ -274,9 +274,9 @@ func said(t *testing.T, q *request, meaning map[string]any) bool {
 				Of(string(unhex(t, of.(map[string]any)["bin"])))(q)
 			}
 		case "missed":
-			q.unsaid = Units{}
+			q.unreported = Units{}
 			for reason, n := range value.(map[string]any) {
-				q.unsaid[reason] = integer(n)
+				q.unreported[reason] = integer(n)
 			}
 		case "abandoned":
 			q.abandoned = [][2]int64{}
@@ -293,7 +293,7 @@ func said(t *testing.T, q *request, meaning map[string]any) bool {
 			return false
 		}
 	}
-	if told := q.options; q.unsaid != nil || q.abandoned != nil {
+	if told := q.options; q.unreported != nil || q.abandoned != nil {
 		q.report() // always both; a vector may have one of them
 		for _, name := range []string{"missed", "abandoned"} {
 			if _, is := options[name]; !is {

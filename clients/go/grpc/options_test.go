@@ -19,8 +19,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/tidegate/tidegate/clients/go"
+	"github.com/tidegate/tidegate/clients/go/internal/logs"
 	"github.com/tidegate/tidegate/clients/go/internal/peer"
-	"github.com/tidegate/tidegate/clients/go/internal/told"
 	"github.com/tidegate/tidegate/clients/go/tidegatetest"
 )
 
@@ -96,7 +96,7 @@ func TestEveryFunctionMayPanic(t *testing.T) {
 		"outcome":     {Outcome: func(context.Context, *tidegate.Decision, error) tidegate.Outcome { panic("secret") }},
 		"instrument":  {Instrument: func(*tidegate.Decision, time.Duration) { panic("secret") }},
 	} {
-		fake, heard, runs := tidegatetest.New(t), &told.Lines{}, 0
+		fake, heard, runs := tidegatetest.New(t), &logs.Lines{}, 0
 		if name == "on_refused" {
 			fake.Force("per-user", "limit")
 		}
@@ -143,7 +143,7 @@ func TestOnRefused(t *testing.T) {
 
 func TestOnFailureByMethod(t *testing.T) {
 	t.Parallel()
-	nowhere := tidegate.New(tidegate.WithSocket("/nowhere/s"), tidegate.WithLogger(&told.Lines{}))
+	nowhere := tidegate.New(tidegate.WithSocket("/nowhere/s"), tidegate.WithLogger(&logs.Lines{}))
 	for suffix, want := range map[string]codes.Code{"/Check": codes.Unavailable, "/Watch": codes.OK} {
 		suffix := suffix
 		with := Options{OnFailure: func(method string) bool { return strings.HasSuffix(method, suffix) }}
